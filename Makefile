@@ -9,11 +9,11 @@ LEAN     = internal/embedded/bin
 # The main binary carries four lean ones: two that run inside sandboxes, gVisor's own processes, and jobs without privileges.
 build:
 	@mkdir -p bin
-	$(STATIC) -o bin/caisson-inside ./cmd/caisson-inside
+	$(STATIC) -o bin/caisson-guestd ./cmd/caisson-guestd
 	$(STATIC) -o bin/caisson-agent ./cmd/caisson-agent
 	$(STATIC) -o bin/caisson-sentry ./cmd/caisson-sentry
 	$(STATIC) -o bin/caisson-worker ./cmd/caisson-worker
-	@cmp -s bin/caisson-inside $(LEAN)/inside || cp bin/caisson-inside $(LEAN)/inside
+	@cmp -s bin/caisson-guestd $(LEAN)/guestd || cp bin/caisson-guestd $(LEAN)/guestd
 	@cmp -s bin/caisson-agent $(LEAN)/agent || cp bin/caisson-agent $(LEAN)/agent
 	@cmp -s bin/caisson-sentry $(LEAN)/sentry || cp bin/caisson-sentry $(LEAN)/sentry
 	@cmp -s bin/caisson-worker $(LEAN)/worker || cp bin/caisson-worker $(LEAN)/worker
@@ -51,4 +51,4 @@ fmt:
 	gofmt -w $$(git ls-files '*.go')
 
 clean:
-	rm -rf bin bench/results $(LEAN)/worker $(LEAN)/inside $(LEAN)/agent $(LEAN)/sentry
+	rm -rf bin bench/results $(LEAN)/worker $(LEAN)/guestd $(LEAN)/agent $(LEAN)/sentry

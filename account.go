@@ -5,21 +5,21 @@ import (
 	"time"
 )
 
-// LocalAccount is the account that the unix socket acts as unless told otherwise. It always exists.
+// LocalAccount is the default account of requests over the unix socket. It always exists.
 const LocalAccount = "local"
 
 // UIDRange is the size of an account's range of host uids and gids: guest ids 0 to 65535.
 const UIDRange = 65536
 
-// An Account is whom objects belong to and who pays.
+// An Account owns objects and is charged for model calls.
 type Account struct {
 	Name      string    `json:"name" doc:"Unique name"`
 	UIDBase   uint32    `json:"uidBase" doc:"First of the 65536 unprivileged host uids (and gids) that this account's sandboxes are mapped to; never 0"`
 	CreatedAt time.Time `json:"createdAt"`
 }
 
-// A Scope says whose objects a store query may touch. There is no zero Scope that means "everyone": a query without an
-// account does not compile, and [Everyone] is spelled out where the engine itself asks.
+// A Scope restricts a store query to the objects of one account. The zero Scope covers no objects: a query without an
+// account does not compile, and the engine's own queries over all accounts name [Everyone] explicitly.
 type Scope struct {
 	account string
 	all     bool
@@ -28,7 +28,7 @@ type Scope struct {
 // In returns the scope of one account.
 func In(account string) Scope { return Scope{account: account} }
 
-// Everyone returns the scope of the engine's own housekeeping: every account's objects. Front doors never use it.
+// Everyone returns the scope of the engine's own housekeeping: the objects of every account. API servers never use it.
 func Everyone() Scope { return Scope{all: true} }
 
 // Account returns the account and false, or "" and true for [Everyone].
@@ -37,31 +37,31 @@ func (s Scope) Account() (account string, all bool) { return s.account, s.all }
 // Covers reports whether objects of account are in s.
 func (s Scope) Covers(account string) bool { return s.all || (s.account != "" && s.account == account) }
 
-// A Caller is who makes a request, or the daemon at work of its own. Front doors put it into the request's context, cores read
-// it there.
+// A Caller is the identity of an API request, or of background work of the daemon. API servers put it into the
+// request's context, and the cores read it from there.
 type Caller struct {
 	Account string
-	Local   bool   // came over the unix socket: full rights, host paths as descriptors, may act for any account
+	Local   bool   // the request came over the unix socket: full rights, host paths as descriptors, may act for any account
 	Token   ID     // "" if Local
-	work    string // what the daemon does by itself; "" for a request
-	host    bool   // the work is done as the host's administrator has set it up
+	work    string // description of background work of the daemon; "" for a request
+	host    bool   // the work was configured by the host's administrator
 }
 
-// OwnWork returns the caller of work that the daemon does by itself on the objects of an account: no more than a token of the
-// account may do. work says what it is. The record of events names it as it names local callers.
+// OwnWork returns the caller of background work of the daemon on the objects of an account. It has the rights of a
+// token of the account. work describes the work. In the record of events, it has the actor of local callers.
 func OwnWork(account, work string) Caller { return Caller{Account: account, work: work} }
 
-// HostWork is [OwnWork] for work that the host's administrator has set up, such as agents of the host's own: what he has
-// named of the host may be used for it. He himself may do more; see Local.
+// HostWork is like [OwnWork], for work that the host's administrator has configured, such as agents of the host: it may
+// use those host resources that the administrator has named. It has fewer rights than the administrator; see Local.
 func HostWork(account, work string) Caller {
 	return Caller{Account: account, work: work, host: true}
 }
 
-// Work returns what the daemon does by itself, "" for a request.
+// Work returns the description of the daemon's background work; "" for a request.
 func (c Caller) Work() string { return c.work }
 
-// MayUseHost reports whether what is the host's may be used for the caller: its directories and networks, registries in these,
-// and limits beyond those that hold for everybody.
+// MayUseHost reports whether host resources may be used for the caller: directories and networks of the host,
+// registries in these networks, and limits beyond those for all accounts.
 func (c Caller) MayUseHost() bool { return c.Local || c.host }
 
 type callerKey struct{}
@@ -80,7 +80,7 @@ func CallerOf(ctx context.Context) (Caller, error) {
 	return c, nil
 }
 
-// LocalOnly returns a Denied error for callers with a token: what follows speaks about everybody's objects.
+// LocalOnly returns a Denied error for callers with a token, for operations on the objects of all accounts.
 func LocalOnly(ctx context.Context) error {
 	c, err := CallerOf(ctx)
 	if err == nil && !c.Local {
@@ -89,7 +89,7 @@ func LocalOnly(ctx context.Context) error {
 	return err
 }
 
-// A Token lets a client act as an account over TCP. Only its SHA-256 is stored.
+// A Token lets a client act as an account over TCP. Only the SHA-256 hash of its secret is stored.
 type Token struct {
 	ID         ID         `json:"id"`
 	Account    string     `json:"account"`
@@ -99,13 +99,13 @@ type Token struct {
 	LastUsedAt *time.Time `json:"lastUsedAt,omitempty"`
 }
 
-// Tokens is the management of tokens.
+// Tokens is the service that manages tokens.
 type Tokens interface {
-	// CreateToken makes a token for account and returns it with its secret, which cannot be had again.
-	// Local callers only (Denied otherwise); a ttl of 0 means no expiry.
+	// CreateToken creates a token for account and returns it with its secret, which cannot be read again. Local callers
+	// only (Denied otherwise); a ttl of 0 means no expiry.
 	CreateToken(ctx context.Context, account, name string, ttl time.Duration) (*Token, Secret, error)
 	// ListTokens returns the tokens of the caller's account, newest first.
 	ListTokens(ctx context.Context) ([]*Token, error)
-	// RemoveToken makes a token useless at once. NotFound if the caller's account has no such token.
+	// RemoveToken revokes a token immediately. NotFound if the caller's account has no such token.
 	RemoveToken(ctx context.Context, id ID) error
 }

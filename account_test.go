@@ -6,7 +6,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// TestOwnWork: work of the daemon's own is no local caller, and is named as one in the record.
+// TestOwnWork: background work of the daemon is not a local caller, but its events have the actor of one.
 func TestOwnWork(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

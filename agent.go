@@ -9,22 +9,22 @@ import (
 	"time"
 )
 
-// The drivers: how an agent is spoken to.
+// The drivers: protocols of agents' programs.
 const (
 	DriverExec     = "exec"     // a program that takes a prompt and prints an answer
-	DriverJSONL    = "jsonl"    // a program that prints a JSON value a line
-	DriverACP      = "acp"      // a program that speaks the Agent Client Protocol on its standard streams
+	DriverJSONL    = "jsonl"    // a program that prints one JSON value per line
+	DriverACP      = "acp"      // a program that implements the Agent Client Protocol on its standard streams
 	DriverOpenClaw = "openclaw" // OpenClaw: its gateway in the sandbox, or its command line
 )
 
-// How a program gets its prompt, for [DriverExec] and [DriverJSONL].
+// Ways to pass the prompt to a program, for [DriverExec] and [DriverJSONL].
 const (
 	PromptArgument = "argument" // as its last argument
 	PromptStdin    = "stdin"
-	PromptFile     = "file" // "{prompt}" in the command stands for the file's path
+	PromptFile     = "file" // in a file, whose path replaces "{prompt}" in the command
 )
 
-// An Agent is an entry of the catalog: what it starts from, how to talk to it, and what it may take.
+// An Agent is an entry of the catalog: the template that it starts from, the protocol of its program, and its limits.
 type Agent struct {
 	ID          string `json:"id" yaml:"id" doc:"1 to 63 of a-z, 0-9 and -, beginning with a letter; unique in the account"`
 	Account     string `json:"account,omitempty" yaml:"-" doc:"Empty for built-in agents, which everyone sees"`
@@ -32,7 +32,7 @@ type Agent struct {
 	Description string `json:"description,omitempty" yaml:"description"`
 	Version     string `json:"version,omitempty" yaml:"version" doc:"Of the agent's program; recorded on every run"`
 
-	// Where it lives: a template by name, or what one is made of.
+	// What it runs in: a template by name, or the parts of one.
 	Template string      `json:"template,omitempty" yaml:"template" doc:"Name of a template; else image and setup say what to make"`
 	Image    string      `json:"image,omitempty" yaml:"image" doc:"host, an OCI reference, dir:PATH or tar:PATH"`
 	Setup    []SetupStep `json:"setup,omitempty" yaml:"setup" doc:"Steps that install it, as root; what they leave is frozen into a layer"`
@@ -46,14 +46,16 @@ type Agent struct {
 	Driver  string   `json:"driver" yaml:"driver" enum:"exec,jsonl,acp,openclaw"`
 	Command []string `json:"command,omitempty" yaml:"command" doc:"What is started for a run; {model}, {prompt}, {session}, {workspace}, {persona} stand for the run's"`
 	Prompt  string   `json:"prompt,omitempty" yaml:"prompt" enum:"argument,stdin,file," doc:"How the program gets its prompt; default argument"`
-	// Events says where a line of JSON has what, for jsonl; empty means the forms that are known.
+	// Events maps the parts of an event to paths in a line of JSON, for jsonl; empty means the built-in dialects.
 	Events map[string]string `json:"events,omitempty" yaml:"events" doc:"For jsonl: the dialect (codex, claude, opencode, caisson), or the paths of text, final, error and usage in a line"`
-	// Service is what runs from the start in the sandbox, before and between runs (OpenClaw's gateway); Ready is asked until it answers.
+	// Service is a program that runs in the sandbox from the start, before and between runs (OpenClaw's gateway). Ready
+	// is polled until it answers.
 	Service    []string   `json:"service,omitempty" yaml:"service"`
 	ServiceDir string     `json:"serviceDir,omitempty" yaml:"serviceDir" doc:"Where the service runs; default the workspace"`
 	Ready      string     `json:"ready,omitempty" yaml:"ready" doc:"http://127.0.0.1:PORT/PATH that answers with 200 once the service is ready"`
 	Files      []SeedFile `json:"files,omitempty" yaml:"files" doc:"Files that are there when it starts"`
-	// Memory says that the agent keeps conversations itself; for others the messages before are put into the workspace.
+	// Memory means that the agent keeps conversations itself; for other agents the earlier messages are put into the
+	// workspace.
 	Memory     bool      `json:"memory,omitempty" yaml:"memory"`
 	Background []string  `json:"background,omitempty" yaml:"background" doc:"Names of programs that may run on when a run has ended"`
 	Models     []string  `json:"models,omitempty" yaml:"models" doc:"Aliases it may use, the first by default; empty means all, - alone means none"`
@@ -66,22 +68,23 @@ type Agent struct {
 	Limits AgentLimits `json:"limits,omitzero" yaml:"limits"`
 	Warm   *Warm       `json:"warm,omitempty" yaml:"warm" doc:"How its warm snapshot is made; absent: runs start cold"`
 
-	// Status is what has been made of it; it is not part of the file.
+	// Status is the state of its template and warm snapshot; it is not part of the file.
 	Status    AgentStatus `json:"status,omitzero" yaml:"-"`
 	CreatedAt time.Time   `json:"createdAt,omitzero" yaml:"-"`
 }
 
-// Speaks reports whether the agent's program can call models of an API, as far as that is known. "" is that of a model that can be
-// called in each.
+// Speaks reports whether the agent's program can call models of an API, as far as that is known. "" is the API of a
+// model that can be called in all of them.
 func (a *Agent) Speaks(api string) bool {
-	if a.Driver == DriverOpenClaw { // its configuration is made here, and names one API for all models
+	if a.Driver == DriverOpenClaw { // its configuration is generated, and names one API for all models
 		return api == "" || api == APIOpenAI
 	}
 	return api == "" || len(a.APIs) == 0 || slices.Contains(a.APIs, api)
 }
 
-// AgentLimits bound a run of an agent. Fields that are nil or zero mean the default of [DefaultAgentLimits]; a pointer to 0 allows nothing.
-// JSON and YAML that give 0 for a field that is not a pointer are refused: see [AgentLimits.UnmarshalJSON].
+// AgentLimits bounds a run of an agent. Fields that are nil or zero mean the default of [DefaultAgentLimits]; a pointer
+// to 0 allows nothing. JSON and YAML with 0 in a field that is not a pointer are rejected: see
+// [AgentLimits.UnmarshalJSON].
 type AgentLimits struct {
 	Time   Duration `json:"time,omitempty" yaml:"time" doc:"Of a whole run; the agent has a tenth less"`
 	Memory Size     `json:"memory,omitempty" yaml:"memory"`
@@ -95,7 +98,7 @@ type AgentLimits struct {
 	Runs   *int64   `json:"runs,omitempty" yaml:"runs" doc:"Runs that it may start, with those that they start"`
 }
 
-// DefaultAgentLimits returns the limits of an agent that says nothing.
+// DefaultAgentLimits returns the limits of an agent that specifies none.
 func DefaultAgentLimits() AgentLimits {
 	return AgentLimits{
 		Time: Duration(10 * time.Minute), Memory: 2 << 30, CPUs: 2, Disk: 10 << 30, PIDs: 1024, Output: 8 << 20,
@@ -103,7 +106,7 @@ func DefaultAgentLimits() AgentLimits {
 	}
 }
 
-// UnmarshalJSON refuses 0 where it would mean the default.
+// UnmarshalJSON returns an error for 0 where it would mean the default.
 func (l *AgentLimits) UnmarshalJSON(b []byte) error {
 	return l.unmarshal(func(v any) error { return json.Unmarshal(b, v) })
 }
@@ -121,7 +124,8 @@ func (l *AgentLimits) unmarshal(decode func(any) error) error {
 	})
 }
 
-// refuseZero is Invalid if an object gives a field that is zero: nothing runs with none of it, and the default is not what was asked for.
+// refuseZero returns Invalid if an object contains a field that is zero: nothing can run with that, and the default was
+// not requested.
 func refuseZero(decode func(any) error, zero map[string]bool) error {
 	var given map[string]any
 	if err := decode(&given); err != nil {
@@ -137,7 +141,7 @@ func refuseZero(decode func(any) error, zero map[string]bool) error {
 	return nil
 }
 
-// StartableRuns returns how many runs a run may start, with those that they start.
+// StartableRuns returns how many runs a run may start, including those that they start.
 func (l AgentLimits) StartableRuns() int64 {
 	if l.Runs == nil {
 		return 0
@@ -145,19 +149,19 @@ func (l AgentLimits) StartableRuns() int64 {
 	return *l.Runs
 }
 
-// Under returns l with what a budget bounds in place of its own bounds of cost, tokens and calls.
+// Under returns l with the bounds of a budget in place of its own bounds of cost, tokens and calls.
 func (l AgentLimits) Under(budget Limits) AgentLimits {
 	l.Cost, l.Tokens, l.Calls = cmp.Or(budget.USD, l.Cost), cmp.Or(budget.Tokens, l.Tokens), cmp.Or(budget.Calls, l.Calls)
 	return l
 }
 
-// A ToolRule narrows the tools that an agent offers to its model.
+// A ToolRule restricts the tools that an agent offers to its model.
 type ToolRule struct {
 	Allow []string `json:"allow,omitempty" yaml:"allow" doc:"Empty means all that are not denied"`
 	Deny  []string `json:"deny,omitempty" yaml:"deny"`
 }
 
-// A Persona is one of several agents that one program can be.
+// A Persona is one of several agents that one program implements.
 type Persona struct {
 	ID           string   `json:"id" yaml:"id"`
 	Model        string   `json:"model,omitempty" yaml:"model"`
@@ -165,24 +169,25 @@ type Persona struct {
 	Instructions string   `json:"instructions,omitempty" yaml:"instructions"`
 }
 
-// A SeedFile is a small file that is written inside a sandbox.
+// A SeedFile is a small file that is written in a sandbox.
 type SeedFile struct {
 	Path string `json:"path" yaml:"path" doc:"Absolute path inside the sandbox"`
 	Mode uint32 `json:"mode,omitempty" yaml:"mode" doc:"Default 0644"`
 	Data string `json:"data" yaml:"data"`
 }
 
-// Warm is the recipe of a warm snapshot.
+// Warm configures how a warm snapshot is made.
 type Warm struct {
 	Prompt string `json:"prompt,omitempty" yaml:"prompt" doc:"What the agent is asked once before the snapshot, on a scripted model"`
 	Rounds int    `json:"rounds,omitempty" yaml:"rounds" doc:"How often it is asked, each time in another conversation; default once"`
-	// Randomness says why forks of the snapshot draw randomness of their own. Without a reason there are no forks.
+	// Randomness is the reason why forks of the snapshot draw different random numbers. Without a reason there are no
+	// forks.
 	Randomness string `json:"randomness" yaml:"randomness" enum:"kernel,openssl" doc:"kernel: nothing that draws randomness runs in the snapshot; openssl: what runs re-seeds in each fork, which a test shows"`
-	// Pool is for agents without a service: how many ready sandboxes to keep, each used once.
+	// Pool is the number of ready sandboxes to keep for an agent without a service; each is used once.
 	Pool int `json:"pool,omitempty" yaml:"pool"`
 }
 
-// AgentStatus says what has been made of an agent for an account.
+// AgentStatus is the state of an agent's template and warm snapshot for an account.
 type AgentStatus struct {
 	Built    bool      `json:"built,omitempty"`
 	Digest   string    `json:"digest,omitempty" doc:"Of the root file system"`
@@ -192,7 +197,7 @@ type AgentStatus struct {
 	Problem  string    `json:"problem,omitempty" doc:"Why there is no warm snapshot although there is a recipe"`
 }
 
-// AgentCheck is one finding about what an agent lacks.
+// AgentCheck is the result of one check of an agent's requirements.
 type AgentCheck struct {
 	Subject string `json:"subject" doc:"The skill, program or setting"`
 	Status  string `json:"status" enum:"ok,warning,failed"`
@@ -205,13 +210,14 @@ type Agents interface {
 	// ListAgents returns the built-in agents and the account's, by id.
 	ListAgents(ctx context.Context) ([]*Agent, error)
 	GetAgent(ctx context.Context, id string) (*Agent, error)
-	// PutAgent stores an agent for the caller's account. Ids of built-in agents are Denied.
+	// PutAgent stores an agent for the caller's account. Returns Denied for the ids of built-in agents.
 	PutAgent(ctx context.Context, a Agent) (*Agent, error)
 	RemoveAgent(ctx context.Context, id string) error
-	// BuildAgent makes the root file system that the agent starts from. Progress may be nil.
+	// BuildAgent builds the root file system that the agent starts from. progress may be nil.
 	BuildAgent(ctx context.Context, id string, progress func(Progress)) (*Agent, error)
-	// WarmAgent makes the agent's warm snapshot anew, building first if need be. Invalid for an agent without a recipe.
+	// WarmAgent makes the agent's warm snapshot again, after building the template if necessary. Returns Invalid for an
+	// agent that has no warm snapshot.
 	WarmAgent(ctx context.Context, id string, progress func(Progress)) (*Agent, error)
-	// CheckAgent says what the agent, and each of its skills, needs and lacks.
+	// CheckAgent returns which requirements of the agent, and of each of its skills, are met.
 	CheckAgent(ctx context.Context, id string) ([]AgentCheck, error)
 }

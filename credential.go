@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// A Credential is a secret that Caisson keeps for an account, without the secret. Names are those of environment
-// variables (ANTHROPIC_API_KEY) or alike: letters, digits, '_', '-' and '.', 1 to 64, starting with a letter.
+// A Credential describes a secret that is stored for an account, without its value. Names are those of environment
+// variables (ANTHROPIC_API_KEY) or similar: letters, digits, '_', '-' and '.', 1 to 64 characters, starting with a
+// letter.
 type Credential struct {
 	Name      string     `json:"name"`
 	Account   string     `json:"account"`
@@ -15,20 +16,20 @@ type Credential struct {
 	RotatedAt *time.Time `json:"rotatedAt,omitempty" doc:"When its value was last replaced"`
 }
 
-// Credentials is the management of secrets. Values go in and never come out. All methods act for the account of the
-// [Caller] in ctx. Errors: Invalid for names and values that cannot be (a value is text in UTF-8 without NUL, 1 byte to
-// 64 KiB), NotFound, and Conflict where the key that they are encrypted with is missing or another.
+// Credentials is the service that manages secrets. Values can be written but not read. All methods act for the account
+// of the [Caller] in ctx. Errors: Invalid for invalid names and values (a value is UTF-8 text without NUL, 1 byte to 64
+// KiB), NotFound, and Conflict if the key that encrypts the values is missing or a different one.
 type Credentials interface {
 	// SetCredential stores a value. Conflict if the name is taken.
 	SetCredential(ctx context.Context, name string, value Secret) (*Credential, error)
-	// RotateCredential replaces a value, also in model gateways that use it. NotFound if there is none.
+	// RotateCredential replaces a value, also in model gateways that use it. NotFound if there is no such credential.
 	RotateCredential(ctx context.Context, name string, value Secret) (*Credential, error)
 	// ListCredentials returns the account's credentials by name.
 	ListCredentials(ctx context.Context) ([]*Credential, error)
 	RemoveCredential(ctx context.Context, name string) error
 }
 
-// Secrets is where drivers get values from.
+// Secrets provides the values of credentials to drivers.
 type Secrets interface {
 	// Secret returns a value; NotFound if the account has no such credential, Conflict if it cannot be decrypted.
 	Secret(ctx context.Context, account, name string) (Secret, error)
@@ -38,7 +39,7 @@ type Secrets interface {
 type CredentialStore interface {
 	// Insert adds a credential; Conflict if the account has one of that name.
 	Insert(ctx context.Context, c *Credential, sealed []byte) error
-	// Replace changes value and RotatedAt; NotFound if there is none.
+	// Replace changes value and RotatedAt; NotFound if there is no such credential.
 	Replace(ctx context.Context, in Scope, name string, sealed []byte, at time.Time) (*Credential, error)
 	// Get returns a credential and its encrypted value.
 	Get(ctx context.Context, in Scope, name string) (c *Credential, sealed []byte, err error)

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Info says what a daemon is.
+// Info describes a daemon.
 type Info struct {
 	Version   string       `json:"version"`
 	Build     string       `json:"build" doc:"Build of Caisson, and so of gVisor"`
@@ -23,20 +23,20 @@ type Usage struct {
 	Reclaimable Size   `json:"reclaimable" doc:"Bytes that a prune would free"`
 }
 
-// DiskUsage is what a data directory holds.
+// DiskUsage is the disk usage of a data directory.
 type DiskUsage struct {
 	Usages []Usage `json:"usages"`
 	Free   Size    `json:"free" doc:"Bytes free on the file system of the data directory"`
 	Total  Size    `json:"total"`
 }
 
-// Garbage is an object of the host that no object of the store accounted for, and that was removed.
+// Garbage is an object on the host that belonged to no object of the store, and was removed.
 type Garbage struct {
 	Kind string `json:"kind" doc:"process, mount, namespace, tap, cgroup, directory"`
 	Name string `json:"name"`
 }
 
-// A Check is one line of an examination of the host.
+// A Check is the result of one check of the host.
 type Check struct {
 	Name   string `json:"name"`
 	Status string `json:"status" enum:"ok,warning,failed"`
@@ -44,13 +44,13 @@ type Check struct {
 	Remedy string `json:"remedy,omitempty" doc:"What to do about it"`
 }
 
-// Daemon is what can be asked of a daemon as a whole. All but Info speak about every account's objects and the host, and
-// are for local callers only (Denied otherwise).
+// Daemon is the service for a daemon as a whole. All methods but Info concern the objects of every account and the
+// host, and are for local callers only (Denied otherwise).
 type Daemon interface {
 	Info(ctx context.Context) (*Info, error)
 	DiskUsage(ctx context.Context) (*DiskUsage, error)
-	// CollectGarbage removes what a crash left behind and returns it.
+	// CollectGarbage removes the objects that a crash left behind and returns them.
 	CollectGarbage(ctx context.Context) ([]Garbage, error)
-	// Examine checks that the host has what Caisson needs.
+	// Examine checks that the host meets Caisson's requirements.
 	Examine(ctx context.Context) ([]Check, error)
 }

@@ -35,7 +35,7 @@ func FuzzParseID(f *testing.F) {
 	})
 }
 
-// TestStates: the table of passages is closed, and every refusal says what is possible.
+// TestStates: the table of transitions is closed, and every error contains what is possible.
 func TestStates(t *testing.T) {
 	verbs := []Verb{VerbStart, VerbStop, VerbPause, VerbResume, VerbSuspend, VerbWake, VerbSnapshot, VerbFork, VerbExec, VerbFiles, VerbStats, VerbRemove}
 	if len(verbs) != len(passages) {

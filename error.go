@@ -5,32 +5,31 @@ import (
 	"fmt"
 )
 
-// Kind classifies an error for those who must act on it: HTTP statuses and exit codes are one table each over these
-// kinds. The values cross the wire as strings; they are append-only.
+// Kind classifies an error for its handlers: HTTP statuses and exit codes are one table each over these kinds. The
+// values are sent as strings over the API; they are append-only.
 type Kind string
 
-// The kinds of error. Anything that is not an [*Error] counts as Internal and is shown to users as "internal error".
+// The kinds of error. Any error that is not an [*Error] counts as Internal and is shown to users as "internal error".
 const (
 	Internal    Kind = "internal"        // a fault of Caisson or its host; details are in the daemon's log
-	Invalid     Kind = "invalid"         // the request is malformed; Field names the culprit
-	NotFound    Kind = "not_found"       // no such object, or none that the caller may see
+	Invalid     Kind = "invalid"         // the request is malformed; Field is the field at fault
+	NotFound    Kind = "not_found"       // no such object, or none that the caller may access
 	Conflict    Kind = "conflict"        // the object is in the wrong state, or already exists
 	Denied      Kind = "denied"          // the caller may not do this
-	Unauthed    Kind = "unauthenticated" // the caller is not known
+	Unauthed    Kind = "unauthenticated" // the caller is not authenticated
 	Exhausted   Kind = "exhausted"       // a quota, limit or resource is used up
-	Unavailable Kind = "unavailable"     // a dependency cannot be reached now; trying again may help
+	Unavailable Kind = "unavailable"     // a dependency cannot be reached at present; a retry may succeed
 )
 
-// An Error has a message for people, which says what to do next where there is something to do, and a cause that only
-// the log sees.
+// An Error has a message for users, which contains the next step if there is one, and a cause that is only logged.
 type Error struct {
 	Kind  Kind
-	Field string // the field at fault, as the user wrote it ("resources.memory"), if it is one's: always for Invalid
+	Field string // the field at fault, as the user wrote it ("resources.memory"); always set for Invalid
 	Msg   string
 	Err   error // cause, only logged; may be nil
 }
 
-// Error returns the whole chain, cause included: it is for logs. Users see [MessageOf].
+// Error returns the whole chain, including the cause, for logs. Users see [MessageOf].
 func (e *Error) Error() string {
 	msg := e.Msg
 	if e.Field != "" {
@@ -79,7 +78,7 @@ func FieldOf(err error) string {
 	return ""
 }
 
-// MessageOf returns what users may read of err.
+// MessageOf returns the message of err for users.
 func MessageOf(err error) string {
 	e, ok := errors.AsType[*Error](err)
 	switch {

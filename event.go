@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// An Event is something that happened to an object, in the words of docs/architecture.md: "sandbox.running",
-// "snapshot.created", "exec.ended". Data holds no secrets and no output of sandboxes.
+// An Event records that something happened to an object; docs/architecture.md lists the types: "sandbox.running",
+// "snapshot.created", "exec.ended". Data contains no secrets and no output of sandboxes.
 type Event struct {
 	Seq     int64             `json:"seq" doc:"Ever growing; the cursor for replay"`
 	At      time.Time         `json:"at"`
@@ -17,8 +17,8 @@ type Event struct {
 	Data    map[string]string `json:"data,omitempty"`
 }
 
-// ActorOf returns who acts in ctx, as [Event] names him: the sandbox of a guest, the token of a caller, "local" for a
-// caller over the unix socket and for [OwnWork], and "" for the daemon itself.
+// ActorOf returns the actor in ctx, as in [Event]: the sandbox of a guest, the token of a caller, "local" for a caller
+// over the unix socket and for [OwnWork], and "" for the daemon itself.
 func ActorOf(ctx context.Context) string {
 	if g, err := GuestOf(ctx); err == nil {
 		return string(g.Sandbox)
@@ -33,35 +33,35 @@ func ActorOf(ctx context.Context) string {
 	}
 }
 
-// Events is the record of what happened.
+// Events is the service for reading the record of events.
 type Events interface {
-	// Watch returns the events of the caller's account after seq, stored ones first, then new ones as they happen, until
-	// ctx ends; the channel is then closed. subject "" means every object. A reader that is too slow misses nothing: it
-	// is served from the store again.
+	// Watch returns the events of the caller's account after seq, stored ones first, then new ones as they happen,
+	// until ctx ends; the channel is then closed. subject "" means every object. A slow reader loses no events: they
+	// are read from the store again.
 	Watch(ctx context.Context, subject string, after int64) (<-chan Event, error)
 }
 
-// A Publisher adds events to the record. Events report what has happened: that they cannot be stored is logged, and fails nothing.
+// A Publisher adds events to the record. A failure to store an event is logged, and does not fail the operation.
 type Publisher interface {
-	// Publish adds an event of this moment, whose actor is that of ctx. It is stored also if ctx has ended.
+	// Publish adds an event with the current time and the actor of ctx. It is stored even if ctx has ended.
 	Publish(ctx context.Context, account, kind, subject string, data map[string]string)
-	// PublishAll does so with a list, in its order, all or none. It sets At, Actor and Seq.
+	// PublishAll adds a list of events in its order, all or none. It sets At, Actor and Seq.
 	PublishAll(ctx context.Context, list []*Event)
 }
 
-// An AuditReport says whether the record of events is what was written. Every event is chained to the one before with a
-// keyed hash, so that none can be changed, removed, added or reordered without the key.
+// An AuditReport is the result of verifying the record of events. Every event is chained to the previous one with a
+// keyed hash, so that no event can be changed, removed, added or reordered without the key.
 type AuditReport struct {
 	Events int64  `json:"events" doc:"How many were verified"`
 	First  int64  `json:"first" doc:"Seq of the oldest that is kept"`
 	Last   int64  `json:"last" doc:"Seq of the newest"`
 	Head   string `json:"head" doc:"Seq and hash of the newest, as 17:9f86…; noted elsewhere, it shows later whether the record was put back to an earlier one"`
-	// Problem says what was tampered with and where; empty if nothing was.
+	// Problem describes which event was tampered with and how; empty if none was.
 	Problem string `json:"problem,omitempty"`
 }
 
-// Audit is the verification of the record of events.
+// Audit is the service that verifies the record of events.
 type Audit interface {
-	// VerifyAudit reads the whole record; local callers only. head is as in [EventStore].
+	// VerifyAudit verifies the whole record; local callers only. head is as in [EventStore].
 	VerifyAudit(ctx context.Context, head string) (*AuditReport, error)
 }

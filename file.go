@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// FileInfo describes a file inside a sandbox. Everything in it was chosen by what runs there: treat it as hostile.
+// FileInfo describes a file in a sandbox. All values come from the sandbox and are untrusted.
 type FileInfo struct {
 	Name    string    `json:"name"`
 	Path    string    `json:"path" doc:"Absolute path inside the sandbox"`
@@ -19,25 +19,26 @@ type FileInfo struct {
 	Target  string    `json:"target,omitempty" doc:"Of a symlink"`
 }
 
-// A FileEvent is one change seen by a watch.
+// A FileEvent is one change that a watch has observed.
 type FileEvent struct {
 	Op   string `json:"op" enum:"create,write,remove,rename,chmod,overflow" doc:"overflow: events were lost, list again"`
 	Path string `json:"path"`
 }
 
-// Files is the use of a sandbox's file system from outside. Paths are absolute inside the sandbox and resolved there, by
-// a process inside it: no path, symlink or special file makes the host touch anything else. References and errors are as
-// for [Sandboxes]; NotFound, Conflict (exists, not a directory, not empty) and Denied also speak about the file.
+// Files is the service for the files in sandboxes. Paths are absolute inside the sandbox and are resolved there, by a
+// process inside it: no path, symlink or special file gives access to other files of the host. References and errors
+// are as for [Sandboxes]; NotFound, Conflict (exists, not a directory, not empty) and Denied may also refer to the
+// file.
 //
-// Paused and stopped sandboxes can be read but not written.
+// The files of paused and stopped sandboxes can be read but not written.
 type Files interface {
-	// ReadFile streams a regular file, whole or from offset for at most limit bytes (0: no limit).
+	// ReadFile streams a regular file from offset, at most limit bytes (0: no limit).
 	ReadFile(ctx context.Context, ref, path string, offset, limit int64) (io.ReadCloser, error)
-	// WriteFile replaces a file atomically with what r yields: a reader sees the old or the new content, never a part.
-	// Missing parent directories are made. mode 0 keeps the old file's mode, or 0644.
+	// WriteFile atomically replaces a file with the content of r: a reader gets either the old or the new content.
+	// Missing parent directories are created. mode 0 keeps the old file's mode, or means 0644.
 	WriteFile(ctx context.Context, ref, path string, mode uint32, r io.Reader) (*FileInfo, error)
 	ListFiles(ctx context.Context, ref, path string) ([]FileInfo, error)
-	StatFile(ctx context.Context, ref, path string) (*FileInfo, error) // of a symlink itself
+	StatFile(ctx context.Context, ref, path string) (*FileInfo, error) // does not follow symlinks
 	MakeDir(ctx context.Context, ref, path string, parents bool) error
 	MoveFile(ctx context.Context, ref, from, to string) error
 	RemoveFile(ctx context.Context, ref, path string, recursive bool) error

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A GatewayRun is a run on another machine that may use the model gateway of this one. Calls for it arrive over TCP with a
-// signed run token, which says Run and Attempt; all else about who calls is what is here.
+// A GatewayRun is a run on another machine that may use the model gateway of this one. Its calls arrive over TCP with a
+// signed run token, which contains Run and Attempt; all other attributes of the caller are stored here.
 type GatewayRun struct {
 	Run       string     `json:"run" doc:"1 to 64 letters, digits, '_' and '-'; unique among all accounts"`
 	Attempt   int        `json:"attempt,omitempty" doc:"Tokens for any other attempt are refused"`
@@ -19,29 +19,29 @@ type GatewayRun struct {
 	ExpiresAt time.Time  `json:"expiresAt,omitzero" doc:"When the run ends by itself; absent: a day from now"`
 }
 
-// Guest returns who speaks for the run. It has no sandbox: that is on another machine.
+// Guest returns the guest that the run's calls are charged to. It has no sandbox, because that is on another machine.
 func (r *GatewayRun) Guest() Guest {
 	return Guest{Account: r.Account, Run: r.Run, Attempt: r.Attempt, Session: r.Session, Agent: r.Agent, User: r.User}
 }
 
-// GatewayRuns is the management of runs on other machines that use the model gateway of this one. All methods act for the
-// account of the [Caller] in ctx.
+// GatewayRuns is the service that manages runs on other machines that use the model gateway of this one. All methods
+// act for the account of the [Caller] in ctx.
 type GatewayRuns interface {
-	// PutGatewayRun makes a run known, or replaces what is known of it: another attempt ends the one before. When it returns,
-	// calls for the run are served. A local caller may name any account. Conflict if another account has a run with that id, or
-	// had one lately, and if this daemon serves no other machines; Exhausted if there are too many runs.
+	// PutGatewayRun adds or replaces a run: a new attempt ends the previous one. When it returns, calls for the run are
+	// served. A local caller may name any account. Returns Conflict if another account has, or recently had, a run with
+	// that id, or if this daemon serves no other machines; Exhausted if there are too many runs.
 	PutGatewayRun(ctx context.Context, r GatewayRun) (*GatewayRun, error)
 	// ListGatewayRuns returns the account's runs by id.
 	ListGatewayRuns(ctx context.Context) ([]*GatewayRun, error)
-	// RemoveGatewayRun ends a run and removes its budget. Calls that have begun end as they would; when it returns none begins
-	// any more. NotFound if there is none.
+	// RemoveGatewayRun ends a run and removes its budget. Calls in progress continue; after it returns, no call can
+	// begin. NotFound if there is no such run.
 	RemoveGatewayRun(ctx context.Context, run string) error
 }
 
-// GatewayRunStore holds runs on other machines. A run that has ended is not found any more, but its id stays its account's
-// until Trim: calls that were under way are charged to that one.
+// GatewayRunStore holds runs on other machines. A run that has ended is no longer found, but its id belongs to its
+// account until Trim: calls that were in progress are charged to that account.
 type GatewayRunStore interface {
-	// Put adds or replaces a run. Conflict if the id is another account's.
+	// Put adds or replaces a run. Conflict if the id belongs to another account.
 	Put(ctx context.Context, in Scope, r *GatewayRun) error
 	// Get returns a run that has not ended.
 	Get(ctx context.Context, in Scope, run string) (*GatewayRun, error)
@@ -51,13 +51,13 @@ type GatewayRunStore interface {
 	Count(ctx context.Context, in Scope) (int, error)
 	// End ends a run; NotFound if it has ended.
 	End(ctx context.Context, in Scope, run string, at time.Time) error
-	// Owner returns whose run that is or was; NotFound.
+	// Owner returns the account of a run, even if it has ended; NotFound if there is none.
 	Owner(ctx context.Context, run string) (account string, err error)
-	// Trim forgets runs that ended before.
+	// Trim deletes the runs that ended before the given time.
 	Trim(ctx context.Context, before time.Time) error
 }
 
-// A GatewayRunChange is what the process that serves calls is told of runs. Removals come first.
+// A GatewayRunChange is a change of the runs that the wire process serves. Removals are applied first.
 type GatewayRunChange struct {
 	Remove []string      `json:"remove,omitempty"`
 	Put    []*GatewayRun `json:"put,omitempty"`

@@ -5,11 +5,11 @@ import (
 	"strconv"
 )
 
-// MaxLineage is how many runs a run can be part of at most.
+// MaxLineage is the maximum number of runs that a run can be part of.
 const MaxLineage = 8
 
-// A Guest is who speaks on a wire, and so who is charged. The wire decides it, or a signed run token does; nothing in a
-// request can.
+// A Guest identifies the sandbox or run on a wire, and thus the account that is charged. It comes from the wire or from
+// a signed run token, never from the content of a request.
 type Guest struct {
 	Sandbox ID     `json:"sandbox"`
 	Account string `json:"account"`
@@ -22,7 +22,7 @@ type Guest struct {
 	Trace   string `json:"trace,omitempty" doc:"Names all that is recorded for the attempt"`
 }
 
-// Reference returns "run/attempt/call", which together with the source of a charge is unique.
+// Reference returns "run/attempt/call", which is unique together with the source of a charge.
 func (g Guest) Reference(call ID) string {
 	run := g.Run
 	if run == "" {
@@ -33,7 +33,7 @@ func (g Guest) Reference(call ID) string {
 
 type guestKey struct{}
 
-// WithGuest returns a context that carries g. Only wires and gateways that have verified a run token call it.
+// WithGuest returns a context that carries g. Only wires, and gateways that have verified a run token, call it.
 func WithGuest(ctx context.Context, g Guest) context.Context {
 	return context.WithValue(ctx, guestKey{}, g)
 }
@@ -47,10 +47,10 @@ func GuestOf(ctx context.Context) (Guest, error) {
 	return g, nil
 }
 
-// A WireSpec is what a wire is for one sandbox: whose it is and what it leads to. It can change while the sandbox runs.
+// A WireSpec is the configuration of one sandbox's wire. It can change while the sandbox runs.
 type WireSpec struct {
 	Guest  Guest       `json:"guest"`
 	Policy Policy      `json:"policy"`
 	Models *ModelGrant `json:"models,omitempty"` // nil: no model gateway
-	Tools  bool        `json:"tools,omitempty"`  // whether runs of other agents may be started
+	Tools  bool        `json:"tools,omitempty"`  // whether the guest may start sub-runs
 }

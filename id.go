@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// An ID names one object, globally: two lower-case letters for the kind of object, "-", and 16 random characters.
+// An ID is the globally unique name of one object: two lower-case letters for the kind of object, "-", and 16 random
+// characters.
 //
 // All IDs have the same length because gVisor resolves container ids by prefix, and all are valid host names because a
 // sandbox's ID is its host name.
@@ -30,7 +31,7 @@ const idLen = 2 + 1 + 16
 
 var idEncoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
-// NewID returns a fresh ID with 80 bits from the kernel's generator.
+// NewID returns a new ID with 80 random bits from the kernel's generator.
 func NewID(prefix string) ID {
 	var b [10]byte
 	rand.Read(b[:])

@@ -5,21 +5,21 @@ import (
 	"time"
 )
 
-// A Rootfs says how the read-only part of a sandbox's root file system is put together on this host.
+// A Rootfs describes how the read-only part of a sandbox's root file system is composed on this host.
 type Rootfs struct {
-	// Digest identifies the content of everything below; equal digests mean equal files.
+	// Digest identifies the content of the fields below; equal digests mean equal files.
 	Digest string `json:"digest"`
 	// Layers are absolute directories, topmost first, to be overlaid. Their files belong to the range of [LayerUIDBase]
 	// and enter a sandbox through idmapped mounts. Whiteouts are overlayfs's (character device 0:0, and
 	// user.overlay.opaque for directories).
 	Layers []string `json:"layers"`
-	// Binds are host directories (or files) laid over the layers, read-only, without mapping of owners: whatever the
-	// world cannot read, the sandbox cannot read.
+	// Binds are host directories (or files) mounted read-only over the layers, without mapping of owners: files that
+	// are not world-readable on the host cannot be read in the sandbox.
 	Binds  []Bind      `json:"binds,omitempty"`
 	Config ImageConfig `json:"config"`
 }
 
-// A Bind shows Source at Target, both absolute.
+// A Bind mounts Source at Target; both are absolute.
 type Bind struct {
 	Source string `json:"source"`
 	Target string `json:"target"`
@@ -29,7 +29,7 @@ type Bind struct {
 // uid LayerUIDBase+u on disk, so that nothing an image contains is ever owned by a user of the host.
 const LayerUIDBase = 0x6f000000
 
-// ImageConfig is what an image says about how to run it. All of it was written by a stranger and has been validated.
+// ImageConfig is the configuration of an image. It comes from an untrusted image and has been validated.
 type ImageConfig struct {
 	Env        map[string]string `json:"env,omitempty"`
 	Entrypoint []string          `json:"entrypoint,omitempty"`
@@ -56,27 +56,29 @@ type RegistryAuth struct {
 	Password Secret `json:"password,omitzero"`
 }
 
-// Images is the management of images.
+// Images is the service that manages images.
 type Images interface {
-	// Pull makes an image present and returns it; with Offline set it is NotFound unless it already is.
+	// Pull makes an image present on this host and returns it. With Offline set, it returns NotFound unless the image
+	// is present.
 	Pull(ctx context.Context, req PullRequest, progress func(Progress)) (*Image, error)
 	ListImages(ctx context.Context) ([]*Image, error)
-	// RemoveImage forgets an image; layers that nothing uses go with the next prune. Conflict while in use.
+	// RemoveImage removes an image from the account; layers that nothing uses are removed by the next prune. Conflict
+	// while in use.
 	RemoveImage(ctx context.Context, ref string) error
 	// PruneImages removes images that no sandbox, snapshot or template uses, and layers that no image uses.
 	PruneImages(ctx context.Context) (freed Size, err error)
 }
 
-// A PullRequest asks for an image.
+// A PullRequest is the input of [Images.Pull].
 type PullRequest struct {
 	Reference string       `json:"reference" doc:"host, an OCI reference, dir:PATH or tar:PATH"`
 	Platform  string       `json:"platform,omitempty" doc:"os/arch[/variant]; default this machine's"`
 	Auth      RegistryAuth `json:"auth,omitzero"`
 	Offline   bool         `json:"offline,omitempty"`
-	// Source is the opened directory or tar file of a dir: or tar: reference; only over the unix socket. The callee owns
-	// and closes it.
+	// Source is the opened directory or tar file of a dir: or tar: reference; only over the unix socket. The callee
+	// owns and closes it.
 	Source Handle `json:"-"`
-	// Local says that the caller is on this host and may have it speak to whatever it can reach. The core sets it from
-	// the [Caller]; for others only public addresses and what the administrator lists can be reached.
+	// Local means that the caller is on this host, and that the pull may connect to any address. The core sets it from
+	// the [Caller]; for others, only public addresses and those that the administrator lists can be reached.
 	Local bool `json:"-"`
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// The kinds of provider: which API it speaks.
+// The kinds of provider: the API that it implements.
 const (
 	ProviderOpenAI    = "openai"
 	ProviderAnthropic = "anthropic"
@@ -14,7 +14,7 @@ const (
 	ProviderScripted  = "scripted" // answers from a script; for tests, warm-up and demonstrations
 )
 
-// The APIs in which models are called. Those of OpenAI are chat completions and responses.
+// The APIs in which models are called. APIOpenAI includes chat completions and responses.
 const (
 	APIOpenAI    = "openai"
 	APIAnthropic = "anthropic"
@@ -26,19 +26,19 @@ type Provider struct {
 	Name    string `json:"name" yaml:"name"`
 	Kind    string `json:"kind" yaml:"kind" enum:"openai,anthropic,gemini,litellm,scripted"`
 	BaseURL string `json:"baseURL,omitempty" yaml:"baseURL" doc:"Up to and without the API's own path: https://api.openai.com/v1"`
-	// Credential is the name of a credential; Account is whose, "" for local's.
+	// Credential is the name of a credential of Account; Account "" means local.
 	Credential string `json:"credential,omitempty" yaml:"credential"`
 	Account    string `json:"account,omitempty" yaml:"account"`
 	MaxTokens  string `json:"maxTokensField,omitempty" yaml:"maxTokensField" enum:"max_tokens,max_completion_tokens" doc:"For openai and litellm: the field that limits answers of chats; empty means max_completion_tokens for OpenAI, Azure and LiteLLM, and max_tokens for all others"`
 	Script     string `json:"script,omitempty" yaml:"script" doc:"For scripted: path of the script on the host"`
 }
 
-// A Model is what agents ask for by its alias.
+// A Model is a model that agents select by its alias.
 type Model struct {
 	Alias    string `json:"alias" yaml:"alias"`
 	Provider string `json:"provider" yaml:"provider" doc:"Name of the provider that serves it"`
 	Upstream string `json:"upstream,omitempty" yaml:"upstream" doc:"The provider's name for it; empty means the alias"`
-	// Prices is nil if they are not known; such a model is refused unless it is Free.
+	// Prices is nil if they are not known; calls of such a model are refused unless it is Free.
 	Prices  *Prices `json:"prices,omitempty" yaml:"prices"`
 	Free    bool    `json:"free,omitempty" yaml:"free" doc:"Costs nothing; calls are still counted"`
 	Context int64   `json:"context,omitempty" yaml:"context" doc:"Tokens that input and output may have together"`
@@ -53,7 +53,8 @@ type Prices struct {
 	CacheWrite USD `json:"cacheWrite,omitempty" yaml:"cacheWrite"`
 }
 
-// A TokenCount counts the tokens of one call as providers bill them: Input without what was read from or written to a cache.
+// A TokenCount is the number of tokens of one call as providers bill them: Input excludes tokens that were read from or
+// written to a cache.
 type TokenCount struct {
 	Input      int64 `json:"input"`
 	Output     int64 `json:"output" doc:"Reasoning included"`
@@ -66,7 +67,7 @@ func (t TokenCount) Total() int64 {
 	return addSat(addSat(t.Input, t.Output), addSat(t.CacheRead, t.CacheWrite))
 }
 
-// Cost returns what t costs, rounded up to a nanodollar; it saturates.
+// Cost returns the cost of t, rounded up to a nanodollar; it saturates.
 func (p Prices) Cost(t TokenCount) USD {
 	read, write := p.CacheRead, p.CacheWrite
 	if read == 0 {
@@ -82,7 +83,7 @@ func (p Prices) Cost(t TokenCount) USD {
 	return sum.USD
 }
 
-// MaxInput returns the highest price that a token of input may have.
+// MaxInput returns the highest price of a token of input.
 func (p Prices) MaxInput() USD { return max(p.Input, p.CacheRead, p.CacheWrite) }
 
 // A ModelGrant lets a sandbox use the model gateway.
@@ -90,26 +91,27 @@ type ModelGrant struct {
 	Models []string `json:"models" yaml:"models" doc:"Aliases that may be asked for; the first is what any other model, or a missing one, becomes"`
 	Budget Limits   `json:"budget,omitzero" yaml:"budget" doc:"What all calls of the sandbox may take together"`
 	Rate   Rate     `json:"rate,omitzero" yaml:"rate"`
-	// Allow names what is otherwise removed or refused, because it would be a way out or cannot be metered; see the Grant constants.
+	// Allow names features that are otherwise removed or refused, because they allow network access or cannot be
+	// metered; see the Grant constants.
 	Allow  []string `json:"allow,omitempty" yaml:"allow"`
 	Record bool     `json:"record,omitempty" yaml:"record" doc:"Keep prompts and answers, redacted and bounded, in the data directory"`
 }
 
-// What a ModelGrant may allow besides plain calls.
+// Values of ModelGrant.Allow.
 const (
-	GrantProviderTools = "provider-tools" // tools that the provider runs: web search and fetch, code, mcp
+	GrantProviderTools = "provider-tools" // tools that the provider executes: web search and fetch, code, mcp
 	GrantRemoteURLs    = "remote-urls"    // images and files that the provider fetches
 	GrantBeta          = "beta"           // beta headers
-	GrantServerState   = "server-state"   // ids of what the provider keeps for the account that made it
+	GrantServerState   = "server-state"   // ids of objects that the provider keeps for the account that created them
 )
 
-// Rate bounds calls over time; 0 is no bound.
+// Rate bounds calls over time; 0 means no limit.
 type Rate struct {
 	Requests int64 `json:"requestsPerMinute,omitempty" yaml:"requestsPerMinute"`
 	Tokens   int64 `json:"tokensPerMinute,omitempty" yaml:"tokensPerMinute"`
 }
 
-// ListedPrice is a line of a price list that was imported.
+// ListedPrice is an entry of an imported price list.
 type ListedPrice struct {
 	Model    string    `json:"model" doc:"The provider's name for it"`
 	Provider string    `json:"provider,omitempty"`
@@ -120,7 +122,7 @@ type ListedPrice struct {
 	At       time.Time `json:"at"`
 }
 
-// GatewayModel is a model as the gateway will serve it, with what was found out about its price.
+// GatewayModel is a model as the gateway serves it, with the source of its price.
 type GatewayModel struct {
 	Model
 	Kind        string `json:"kind" doc:"Kind of its provider"`
@@ -128,7 +130,8 @@ type GatewayModel struct {
 	Problem     string `json:"problem,omitempty" doc:"Why calls will be refused; empty if they are not"`
 }
 
-// API returns the API in which the model has to be called, because the gateway does not translate; "" if it can be called in each.
+// API returns the API in which the model must be called, because the gateway does not translate; "" if it can be called
+// in all of them.
 func (m GatewayModel) API() string {
 	switch m.Kind {
 	case ProviderOpenAI, ProviderLiteLLM:
@@ -141,12 +144,13 @@ func (m GatewayModel) API() string {
 	return ""
 }
 
-// Models is what can be asked about the model gateway.
+// Models is the service for the models of the gateway.
 type Models interface {
 	// ListModels returns the configured models in the order of the configuration.
 	ListModels(ctx context.Context) ([]GatewayModel, error)
 	// ImportPrices replaces the imported price list of that source; local callers only. data is LiteLLM's
-	// model_prices_and_context_window.json or a list of ListedPrice. It returns how many models have a price in it.
+	// model_prices_and_context_window.json or a list of ListedPrice. It returns the number of models with a price in
+	// it.
 	ImportPrices(ctx context.Context, source string, data []byte) (int, error)
 	// ListPrices returns imported prices whose model contains match, by model.
 	ListPrices(ctx context.Context, match string) ([]ListedPrice, error)

@@ -47,7 +47,7 @@ func (u *USD) UnmarshalJSON(b []byte) error {
 	return u.UnmarshalText([]byte(strings.Trim(string(b), `"`)))
 }
 
-// UnmarshalText accepts what [ParseUSD] does: command line and YAML. Exponents, as in 1e-06, are understood too.
+// UnmarshalText accepts the same text as [ParseUSD], from command lines and YAML, and exponents, as in 1e-06.
 func (u *USD) UnmarshalText(b []byte) error {
 	s := string(b)
 	if strings.ContainsAny(s, "eE") {
@@ -65,7 +65,7 @@ func (u *USD) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// perMillion returns n tokens at a price per million, rounded up; it saturates.
+// perMillion returns the cost of n tokens at a price per million, rounded up; it saturates.
 func perMillion(price USD, n int64) USD {
 	if price <= 0 || n <= 0 {
 		return 0
@@ -81,7 +81,7 @@ func perMillion(price USD, n int64) USD {
 	return USD(min(q, math.MaxInt64))
 }
 
-// An Amount is what calls take of a budget.
+// An Amount is the usage of calls as budgets count it.
 type Amount struct {
 	USD    USD   `json:"usd"`
 	Tokens int64 `json:"tokens"`
@@ -93,17 +93,17 @@ func (a Amount) Plus(b Amount) Amount {
 	return Amount{USD(addSat(int64(a.USD), int64(b.USD))), addSat(a.Tokens, b.Tokens), addSat(a.Calls, b.Calls)}
 }
 
-// Minus returns a-b, in which numbers may be negative.
+// Minus returns a-b; the results may be negative.
 func (a Amount) Minus(b Amount) Amount {
 	return Amount{a.USD - b.USD, a.Tokens - b.Tokens, a.Calls - b.Calls}
 }
 
-// Covers reports whether a has at least b of everything.
+// Covers reports whether every field of a is at least that of b.
 func (a Amount) Covers(b Amount) bool {
 	return a.USD >= b.USD && a.Tokens >= b.Tokens && a.Calls >= b.Calls
 }
 
-// IsZero reports whether a is nothing.
+// IsZero reports whether all fields of a are 0.
 func (a Amount) IsZero() bool { return a == Amount{} }
 
 func addSat(a, b int64) int64 {
@@ -113,17 +113,17 @@ func addSat(a, b int64) int64 {
 	return a + b
 }
 
-// Limits bound what may be taken. nil is no bound, 0 is nothing at all.
+// Limits bounds usage. nil means no limit, 0 allows nothing.
 type Limits struct {
 	USD    *USD   `json:"usd,omitempty" yaml:"usd"`
 	Tokens *int64 `json:"tokens,omitempty" yaml:"tokens"`
 	Calls  *int64 `json:"calls,omitempty" yaml:"calls"`
 }
 
-// IsZero reports whether l bounds nothing.
+// IsZero reports whether l has no limit.
 func (l Limits) IsZero() bool { return l == Limits{} }
 
-// Plus returns limits that leave as much once more has been taken. What is not bounded stays so.
+// Plus returns limits that leave the same amount after more has been used. Fields without a limit stay so.
 func (l Limits) Plus(more Amount) Limits {
 	add := func(n *int64, more int64) *int64 {
 		if n == nil || more == 0 {
@@ -140,7 +140,7 @@ func (l Limits) Plus(more Amount) Limits {
 	return l
 }
 
-// Left returns how much may still be taken when used has been, never negative; unbounded numbers are the greatest there are.
+// Left returns how much may still be used after used, never negative; fields without a limit are math.MaxInt64.
 func (l Limits) Left(used Amount) Amount {
 	left := Amount{math.MaxInt64, math.MaxInt64, math.MaxInt64}
 	if l.USD != nil {

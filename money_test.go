@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestCostSaturates: what is too much to count is never cheap.
+// TestCostSaturates: a cost that is too large to be represented is never small.
 func TestCostSaturates(t *testing.T) {
 	p := Prices{Input: math.MaxInt64, Output: math.MaxInt64, CacheRead: math.MaxInt64, CacheWrite: math.MaxInt64}
 	for _, n := range []int64{1e6, 1 << 40, math.MaxInt64} {

@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// A Policy says what a sandbox may reach. Its rules are asked in order and the first that matches decides; what none
-// matches is denied. The zero Policy denies everything.
+// A Policy defines what a sandbox may reach. Its rules are evaluated in order and the first match decides; destinations
+// that match no rule are denied. The zero Policy denies everything.
 type Policy struct {
 	Rules []Rule `json:"rules" yaml:"rules"`
 }
 
-// An Action is what a rule does with what it matches.
+// An Action is what a rule does with destinations that it matches.
 type Action string
 
 // The actions of rules.
@@ -29,9 +29,9 @@ const (
 //
 // A rule without ports matches all ports. An allow rule without a protocol matches tcp only, a deny rule both.
 //
-// Addresses that are private, loopback, link-local, multicast, metadata services' or otherwise not of the public internet,
-// in whatever form they are written (IPv4-mapped, 6to4, NAT64), are matched by no allow rule except one whose Host is an
-// address or CIDR within such a range: "0.0.0.0/0" and "*" do not mean them.
+// Private, loopback, link-local, multicast and metadata service addresses, and any other address that is not public, in
+// whatever form they are written (IPv4-mapped, 6to4, NAT64), are matched by no allow rule except one whose Host is an
+// address or CIDR within such a range: "0.0.0.0/0" and "*" do not include them.
 type Rule struct {
 	Action   Action      `json:"action" yaml:"action" enum:"allow,deny"`
 	Host     string      `json:"host,omitempty" yaml:"host" doc:"A name, *.name for everything below it, * for every name, an address, or a CIDR"`
@@ -44,7 +44,7 @@ type Rule struct {
 // A PortRange is one port or a range of ports, both ends included: "443", "8000-8010".
 type PortRange struct{ First, Last uint16 }
 
-// ParsePortRange reads what [PortRange.String] writes. Port 0 is Invalid.
+// ParsePortRange parses the format of [PortRange.String]. Returns Invalid for port 0.
 func ParsePortRange(s string) (PortRange, error) {
 	first, last, ranged := strings.Cut(strings.TrimSpace(s), "-")
 	if !ranged {
@@ -89,12 +89,12 @@ func (p *PortRange) UnmarshalJSON(b []byte) error {
 	return p.UnmarshalText([]byte(s))
 }
 
-// A Flow is what a sandbox asks for: a connection, or the first datagram to a destination.
+// A Flow is a connection that a sandbox opens, or the first datagram to a destination.
 type Flow struct {
 	Protocol string // tcp or udp
 	Dst      netip.AddrPort
-	// Names are those that the wire's resolver answered with Dst's address, lower case without the final dot; empty if it
-	// never did.
+	// Names are the names that the wire's resolver answered with Dst's address, in lower case without the final dot;
+	// empty if there were none.
 	Names []string
 }
 
@@ -103,11 +103,11 @@ type Verdict struct {
 	Allowed bool `json:"allowed"`
 	// Rule is the position of the deciding rule among Policy.Rules; -1 if no rule decided.
 	Rule int `json:"rule"`
-	// Name is which of Flow.Names the deciding rule matched; "" if it matched the address. Then what is said on the
-	// connection (TLS server name, HTTP host) must be a name that is allowed, too.
+	// Name is the one of Flow.Names that the deciding rule matched; "" if it matched the address. In the first case,
+	// the name that the connection then contains (TLS server name, HTTP host) must be allowed, too.
 	Name string `json:"name,omitempty"`
-	// Exact says that the deciding rule allows exactly one address and that it is the destination's: its Host is an address,
-	// or a CIDR of one. The host's own addresses can be reached in no other way.
+	// Exact means that the deciding rule allows exactly one address, which is the destination's: its Host is an
+	// address, or a CIDR of one. The host's own addresses can be reached only by such a rule.
 	Exact bool `json:"exact,omitempty"`
 	// Reason is a sentence for people and agents, without the destination: "rule 2 denies *.example.com".
 	Reason string `json:"reason"`
@@ -115,14 +115,15 @@ type Verdict struct {
 
 // A Decider is a compiled Policy. It is pure, and safe for concurrent use.
 type Decider interface {
-	// DecideName says whether a name (lower case, no final dot) may be resolved: whether some connection to it could be
-	// allowed. Wildcard is the rule's own part, "example.com" of "*.example.com", if that is what matched; else "".
+	// DecideName returns whether a name (lower case, no final dot) may be resolved: whether some connection to it could
+	// be allowed. If a wildcard matched, wildcard is the rule's part of the name: "example.com" for "*.example.com";
+	// otherwise "".
 	DecideName(name string) (v Verdict, wildcard string)
-	// DecideAddress says whether some flow to addr with name among its Names could be allowed, whatever its port and
-	// protocol. The resolver asks it for each address that it is about to answer name with, so that a public name that leads
-	// to a private address leads nowhere.
+	// DecideAddress returns whether some flow to addr with name among its Names could be allowed, with any port and
+	// protocol. The resolver calls it for each address that it is about to return for name, so that a public name that
+	// resolves to a private address cannot be used.
 	DecideAddress(name string, addr netip.Addr) Verdict
-	// DecideFlow says whether a flow may be. It is asked for each address before anything is sent to it.
+	// DecideFlow returns whether a flow is allowed. It is called for each address before anything is sent to it.
 	DecideFlow(f Flow) Verdict
 }
 
@@ -141,7 +142,7 @@ type Decision struct {
 	BytesIn  int64     `json:"bytesIn,omitempty"`
 }
 
-// An Explanation says what a policy does with a destination.
+// An Explanation describes how a policy decides about a destination.
 type Explanation struct {
 	Target  string     `json:"target" doc:"What was asked about, as HOST:PORT or HOST"`
 	Verdict Verdict    `json:"verdict"`
@@ -151,18 +152,18 @@ type Explanation struct {
 	Recent  []Decision `json:"recent,omitempty" doc:"What the wire refused lately"`
 }
 
-// Policies is the management of what sandboxes may reach. Errors are as for [Sandboxes].
+// Policies is the service that manages the policies of sandboxes. Errors are as for [Sandboxes].
 type Policies interface {
 	GetPolicy(ctx context.Context, ref string) (*Policy, error)
-	// SetPolicy replaces the policy of a sandbox, in any state. It is in force, for connections that exist too, when
-	// SetPolicy returns.
+	// SetPolicy replaces the policy of a sandbox, in any state. When SetPolicy returns, the new policy is in force,
+	// also for existing connections.
 	SetPolicy(ctx context.Context, ref string, p Policy) (*Policy, error)
-	// ExplainPolicy says what the sandbox's policy does with target (HOST, HOST:PORT, ADDRESS:PORT, with /udp at the end for
-	// udp; a HOST without port means 443), and what was refused lately; target "" means only the latter.
+	// ExplainPolicy returns how the sandbox's policy decides about target (HOST, HOST:PORT, ADDRESS:PORT, with the
+	// suffix /udp for udp; a HOST without port means 443), and recent denials; target "" means only the latter.
 	ExplainPolicy(ctx context.Context, ref, target string) (*Explanation, error)
-	// TestPolicy says what a policy would do with targets, without a sandbox.
+	// TestPolicy returns how a policy would decide about targets, without a sandbox.
 	TestPolicy(ctx context.Context, p Policy, targets []string) ([]Explanation, error)
-	// Presets returns the lists of destinations that rules may name, by name.
+	// Presets returns the lists of destinations that rules may use, sorted by name.
 	Presets(ctx context.Context) ([]Preset, error)
 }
 

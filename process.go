@@ -7,21 +7,21 @@ import (
 	"time"
 )
 
-// An ExitStatus says how a process ended.
+// An ExitStatus describes how a process ended.
 type ExitStatus struct {
 	Code int `json:"code" doc:"Exit code; 128 plus the signal's number if a signal ended it"`
 	// Signal is the number of the signal that ended the process, 0 if it exited by itself.
 	Signal int `json:"signal,omitempty"`
-	// Unknown is true if nobody was there to see the end; Code is then -1.
+	// Unknown is true if the end was not observed; Code is then -1.
 	Unknown bool `json:"unknown,omitempty"`
-	// Reason says what ended the process if Caisson did or the kernel had to: "time limit", or why its sandbox ended.
+	// Reason is why Caisson or the kernel ended the process: "time limit", or why its sandbox ended.
 	Reason string `json:"reason,omitempty"`
 }
 
 // Success reports whether the process exited with code 0.
 func (e ExitStatus) Success() bool { return e.Code == 0 && e.Signal == 0 && !e.Unknown }
 
-// String describes the end in a few words.
+// String returns a short description of how the process ended.
 func (e ExitStatus) String() string {
 	s := fmt.Sprintf("exited with %d", e.Code)
 	switch {
@@ -36,7 +36,7 @@ func (e ExitStatus) String() string {
 	return s
 }
 
-// An ExecRequest asks for a process in a running sandbox.
+// An ExecRequest is the input of [Processes.Exec].
 type ExecRequest struct {
 	Command []string          `json:"command" minItems:"1" doc:"Program and arguments; the program is looked up in PATH inside the sandbox"`
 	Env     map[string]string `json:"env,omitempty" doc:"Added to the sandbox's"`
@@ -47,28 +47,30 @@ type ExecRequest struct {
 	Cols    uint16            `json:"cols,omitempty"`
 	Stdin   bool              `json:"stdin,omitempty" doc:"The process has a standard input; else it is empty"`
 	Timeout Duration          `json:"timeout,omitempty" doc:"SIGKILL after this long; 0 is never"`
-	// Detach leaves the process to itself: closing the session does not end it. Invalid with TTY or Stdin.
+	// Detach lets the process outlive the exec session: closing the session does not kill it. Invalid with TTY or
+	// Stdin.
 	Detach bool `json:"detach,omitempty" doc:"The process outlives its session, and what it writes is dropped"`
 }
 
-// A Process is one exec session. Its ends must be used by at most one goroutine each; Signal, Resize and Wait may be
-// called at any time by any goroutine.
+// A Process is one exec session. Stdin, Stdout and Stderr must each be used by at most one goroutine at a time; Signal,
+// Resize and Wait are safe for concurrent use.
 type Process interface {
 	// PID is the process id inside the sandbox.
 	PID() int
-	// Stdin is the process's standard input, nil if none was asked for. Closing it is end of file; with a TTY that is ^D.
+	// Stdin is the process's standard input, nil if none was requested. Closing it signals end of file; with a TTY it
+	// sends ^D.
 	Stdin() io.WriteCloser
-	// Stdout and Stderr end with io.EOF when no process holds them any longer. With a TTY Stderr is empty.
+	// Stdout and Stderr return io.EOF when no process has them open any longer. With a TTY, Stderr is empty.
 	Stdout() io.Reader
 	Stderr() io.Reader
 	// Resize sets the terminal's size; Conflict without a TTY.
 	Resize(rows, cols uint16) error
-	// Signal sends a signal to the process; with a TTY to its foreground process group. It is NotFound, or nothing, after
-	// the process has ended.
+	// Signal sends a signal to the process; with a TTY to its foreground process group. After the process has ended, it
+	// returns NotFound or nil.
 	Signal(ctx context.Context, signal int) error
-	// Wait returns how the process ended; any number of callers.
+	// Wait returns how the process ended. It may be called by any number of callers.
 	Wait(ctx context.Context) (ExitStatus, error)
-	// Close abandons the session: the process is killed if it still runs.
+	// Close ends the session: the process is killed if it still runs.
 	Close() error
 }
 
@@ -93,7 +95,7 @@ type Stats struct {
 	Network *NetworkStats `json:"network,omitempty"`
 }
 
-// NetworkStats counts what passed a sandbox's wire since Caisson's process at its other end took it up.
+// NetworkStats counts the traffic of a sandbox's wire since the wire process attached it.
 type NetworkStats struct {
 	BytesOut int64 `json:"bytesOut" doc:"Sent by the sandbox, all of it, headers included"`
 	BytesIn  int64 `json:"bytesIn"`
@@ -104,16 +106,16 @@ type NetworkStats struct {
 	Open     int   `json:"open" doc:"Connections now"`
 }
 
-// Processes is the use of processes in sandboxes. References and errors are as for [Sandboxes].
+// Processes is the service that manages the processes in sandboxes. References and errors are as for [Sandboxes].
 type Processes interface {
 	// Exec starts a process and returns at once.
 	Exec(ctx context.Context, ref string, req ExecRequest) (Process, error)
-	// Processes lists what runs in the sandbox.
+	// Processes lists the processes in the sandbox.
 	Processes(ctx context.Context, ref string) ([]ProcessInfo, error)
-	// Kill sends a signal to one process (pid as seen inside), or to every process for pid -1.
+	// Kill sends a signal to one process (pid as seen in the sandbox), or to every process if pid is -1.
 	Kill(ctx context.Context, ref string, pid, signal int) error
 	Stats(ctx context.Context, ref string) (*Stats, error)
-	// Logs returns what the sandbox's command wrote (stdout and stderr interleaved). It is bounded: of a long log only
-	// the newest part is kept. With follow it ends when the sandbox stops or ctx ends.
+	// Logs returns the output of the sandbox's command (stdout and stderr interleaved). It is bounded: only the newest
+	// part of a long log is kept. With follow it ends when the sandbox stops or ctx ends.
 	Logs(ctx context.Context, ref string, follow bool) (io.ReadCloser, error)
 }

@@ -7,19 +7,19 @@ import (
 	"time"
 )
 
-// RunState is where a run is in its life.
+// RunState is the state of a run.
 type RunState string
 
 // The states of runs.
 const (
-	RunQueued    RunState = "queued"   // waits for room
+	RunQueued    RunState = "queued"   // waits for admission
 	RunStarting  RunState = "starting" // its sandbox is being made
 	RunRunning   RunState = "running"
 	RunSucceeded RunState = "succeeded"
-	RunFailed    RunState = "failed" // Result.Error says why; cancelled ones are among them
+	RunFailed    RunState = "failed" // Result.Error contains the reason; includes cancelled runs
 )
 
-// Ended reports whether nothing more will happen in s.
+// Ended reports whether s is final.
 func (s RunState) Ended() bool { return s == RunSucceeded || s == RunFailed }
 
 // The codes of a run's error.
@@ -27,15 +27,15 @@ const (
 	RunInvalid    = "invalid_request"
 	RunNotFound   = "not_found"
 	RunTimeout    = "timeout"
-	RunAborted    = "aborted" // cancelled by somebody
+	RunAborted    = "aborted" // cancelled
 	RunRateLimit  = "rate_limit"
 	RunNoCredits  = "insufficient_credits"
 	RunAgentError = "agent_error"
-	RunProvider   = "provider" // a provider of models refused its credential, failed, or could not be reached
+	RunProvider   = "provider" // a model provider refused its credential, failed, or could not be reached
 	RunInternal   = "internal"
 )
 
-// A RunError says why a run failed.
+// A RunError is the reason why a run failed.
 type RunError struct {
 	Code    string `json:"code" enum:"invalid_request,not_found,timeout,aborted,rate_limit,insufficient_credits,agent_error,provider,internal"`
 	Message string `json:"message"`
@@ -50,7 +50,7 @@ type Message struct {
 	Content string `json:"content"`
 }
 
-// A RunRequest asks for a run. Zero fields take the agent's value.
+// A RunRequest is the input of [Runs.StartRun]. Zero fields mean the agent's value.
 type RunRequest struct {
 	Agent   string            `json:"agent" doc:"Id in the catalog"`
 	Persona string            `json:"persona,omitempty"`
@@ -65,14 +65,14 @@ type RunRequest struct {
 	Policy  *Policy           `json:"policy,omitempty" doc:"Instead of the agent's"`
 	Keep    bool              `json:"keep,omitempty" doc:"Keep the sandbox when the run has ended"`
 	Labels  map[string]string `json:"labels,omitempty"`
-	// Source is what people call the directory that becomes the workspace; Directory is it, opened by the client and only over
-	// the unix socket. The callee owns and closes it.
+	// Source is the caller's path of the directory that becomes the workspace; Directory is its descriptor, opened by
+	// the client, and only over the unix socket. The callee owns and closes it.
 	Source    string        `json:"source,omitempty"`
 	Directory Handle        `json:"-"`
 	Kind      WorkspaceKind `json:"kind,omitempty" enum:"overlay,copy,direct,volume," doc:"How the directory becomes the workspace; default overlay. Of a copy nothing can be applied to the directory. With volume, source is a volume's name"`
 	Sync      SyncMode      `json:"sync,omitempty" enum:"secure,yolo,yolo-unsafe," doc:"How changes get to the directory; default secure"`
 	Show      []string      `json:"show,omitempty" maxItems:"100" doc:"Patterns of secret-looking names that the sandbox may see"`
-	// Hidden and HiddenCount say what the client has left out of Workspace, for the record of the run.
+	// Hidden and HiddenCount list the files that the client has left out of Workspace, for the record of the run.
 	Hidden      []string     `json:"hidden,omitempty" maxItems:"100" doc:"Secret-looking files that the client has not put into the archive of the workspace"`
 	HiddenCount int          `json:"hiddenCount,omitempty" minimum:"0" maximum:"5000000" doc:"How many these are, if they are more than hidden has"`
 	Repo        *RepoRequest `json:"repo,omitempty" doc:"Repository that is cloned into the workspace, and that commits come back to"`
@@ -80,7 +80,7 @@ type RunRequest struct {
 	Workspace io.Reader `json:"-"`
 }
 
-// A Run is one task given to an agent: events in, one result out.
+// A Run is one task given to an agent. It has a stream of events and one result.
 type Run struct {
 	ID      ID         `json:"id"`
 	Account string     `json:"account"`
@@ -90,12 +90,12 @@ type Run struct {
 	Attempt int        `json:"attempt" doc:"From 1"`
 	Session ID         `json:"session,omitempty"`
 	Sandbox ID         `json:"sandbox,omitempty" doc:"Of this attempt; gone when the run has ended, unless it is kept"`
-	// Workspace has what this attempt has changed in the directory it was given.
+	// Workspace contains the changes of this attempt in the directory that it was given.
 	Workspace ID     `json:"workspace,omitempty"`
 	Parent    ID     `json:"parent,omitempty" doc:"The run whose agent started this one"`
 	Lineage   []ID   `json:"lineage,omitempty" doc:"The runs that this one is part of, outermost first"`
 	Trace     string `json:"trace" doc:"Names all that was recorded for this attempt: 32 hexadecimal digits (W3C trace-id)"`
-	// Limits are those that hold, resolved.
+	// Limits are the effective limits.
 	Limits       AgentLimits `json:"limits"`
 	Model        string      `json:"model,omitempty" doc:"Alias that holds"`
 	HasWorkspace bool        `json:"hasWorkspace,omitempty" doc:"Whether files were given for its workspace"`
@@ -133,7 +133,7 @@ type RunResult struct {
 	Delivery *RunDelivery      `json:"delivery,omitempty" doc:"What became of its commits"`
 }
 
-// A RunDelivery is what became of a run's commits; see [Delivery].
+// A RunDelivery is the delivery of a run's commits; see [Delivery].
 type RunDelivery struct {
 	ID     ID            `json:"id,omitempty"`
 	Repo   string        `json:"repo"`
@@ -145,25 +145,25 @@ type RunDelivery struct {
 	Left   string        `json:"left,omitempty" doc:"Why some of what the agent has done was not taken, although the rest was; it is in the run's sandbox"`
 }
 
-// RunUsage is what the ledger has of a run.
+// RunUsage is the usage of a run in the ledger.
 type RunUsage struct {
 	Calls     int64      `json:"calls"`
 	Failed    int64      `json:"failed,omitempty"`
 	Tokens    TokenCount `json:"tokens"`
 	Cost      USD        `json:"cost"`
 	Estimated bool       `json:"estimated,omitempty"`
-	// Most is set while calls that the run has made are under way; nothing else of them is counted.
+	// Most is set while calls of the run are in progress; those calls are not included in the other fields.
 	Most USD `json:"most,omitempty" doc:"The most that it can come to, with calls that are not in the ledger yet; absent if there are none"`
 }
 
-// A Phase is a part of a run's time: queue, fork (or create), wire, workspace, prompt (until the agent has it), model (in calls of models),
-// agent (all else of the agent's own), deliver, teardown.
+// A Phase is a part of a run's time: queue, fork (or create), wire, workspace, prompt (until the agent has it), model
+// (model calls), agent (the rest of the agent's time), deliver, teardown.
 type Phase struct {
 	Name string   `json:"name" enum:"queue,fork,create,resume,wire,workspace,prompt,model,agent,deliver,teardown"`
 	Time Duration `json:"time"`
 }
 
-// A FileChange is one difference between the workspace before and after.
+// A FileChange is one difference between the workspace before and after the run.
 type FileChange struct {
 	Path    string `json:"path"`
 	Kind    string `json:"kind" enum:"added,modified,removed"`
@@ -183,8 +183,8 @@ const (
 	EventDone       = "done"
 )
 
-// A RunEvent is one thing that happened in a run. Exactly one per attempt has the type done, and it is the last; before it comes
-// either assistant_final, whose Content is all text_delta put together, or error.
+// A RunEvent is one event of a run. Every attempt has exactly one event of type done, which is its last; the event
+// before it is either assistant_final, whose Content is the concatenation of all text_delta, or error.
 type RunEvent struct {
 	Seq     int64     `json:"seq" doc:"From 1 in each run; the cursor for replay"`
 	At      time.Time `json:"at"`
@@ -196,7 +196,7 @@ type RunEvent struct {
 	Delta  string `json:"delta,omitempty"`
 	CallID string `json:"toolCallId,omitempty"`
 	Tool   string `json:"toolName,omitempty"`
-	// Args is a JSON value, at most 8 KiB; what was longer is a string with its beginning.
+	// Args is a JSON value of at most 8 KiB; a longer value is replaced by a string with its beginning.
 	Args    json.RawMessage `json:"args,omitempty"`
 	Result  string          `json:"result,omitempty" doc:"Of tool_call_result; at most 32 KiB"`
 	IsError bool            `json:"isError,omitempty"`
@@ -206,15 +206,16 @@ type RunEvent struct {
 	Child   ID              `json:"child,omitempty" doc:"Of status: a run that was started from within this one"`
 }
 
-// A RunFilter chooses among runs. Zero fields choose everything.
+// A RunFilter selects runs. Zero fields select everything.
 type RunFilter struct {
 	States  []RunState
 	Agent   string
 	Session ID
 	Parent  ID
-	// Under chooses a run and all that were started from within it.
+	// Under selects a run and all its sub-runs.
 	Under ID
-	// Before is the id of the last run of the previous page; pages go from new to old. Limit is at most 1000; 0 means 100.
+	// Before is the id of the last run of the previous page; pages are sorted from new to old. Limit is at most 1000; 0
+	// means 100.
 	Before ID
 	Limit  int
 }
@@ -223,33 +224,34 @@ type RunFilter struct {
 const (
 	LogStdout  = "stdout"
 	LogStderr  = "stderr"
-	LogGateway = "gateway" // calls of models, a line of JSON each
-	LogEgress  = "egress"  // what its wire decided, a line of JSON each
+	LogGateway = "gateway" // model calls, one line of JSON each
+	LogEgress  = "egress"  // egress decisions, one line of JSON each
 )
 
-// Runs is the execution of tasks by agents. References and errors are as for [Sandboxes]; NotFound if the caller's account has no such
-// run.
+// Runs is the service that manages runs. References and errors are as for [Sandboxes]; NotFound if the caller's account
+// has no such run.
 type Runs interface {
-	// StartRun records a run and returns it at once; it waits its turn. Conflict if its session has another run under way, Exhausted if
-	// too many wait already.
+	// StartRun stores a run, queues it and returns it at once. Conflict if its session has another run in progress,
+	// Exhausted if too many runs are queued.
 	StartRun(ctx context.Context, req RunRequest) (*Run, error)
 	GetRun(ctx context.Context, id ID) (*Run, error)
 	// ListRuns returns a page of runs, newest first.
 	ListRuns(ctx context.Context, f RunFilter) (page []*Run, more bool, err error)
-	// WatchRun returns the run's events after seq, stored ones first, and closes the channel after done or when ctx ends. A reader that is too slow
-	// misses nothing.
+	// WatchRun returns the run's events after the sequence number after, stored ones first, and closes the channel
+	// after done or when ctx ends. A slow reader loses no events.
 	WatchRun(ctx context.Context, id ID, after int64) (<-chan RunEvent, error)
-	// CancelRun ends a run and those that were started from within it; it returns when they have ended. Of one that has ended it changes nothing.
+	// CancelRun cancels a run and its sub-runs, and returns when they have ended. It does not change a run that has
+	// ended.
 	CancelRun(ctx context.Context, id ID) (*Run, error)
-	// RetryRun begins another attempt of a run that has failed. Conflict if it has not.
+	// RetryRun starts another attempt of a run that has failed. Conflict if it has not.
 	RetryRun(ctx context.Context, id ID) (*Run, error)
-	// RemoveRun forgets a run that has ended, with its events and logs; its calls stay in the ledger.
+	// RemoveRun deletes a run that has ended, with its events and logs; its calls stay in the ledger.
 	RemoveRun(ctx context.Context, id ID) error
-	// RunLog returns what was kept of one of the streams of a run's last attempt.
+	// RunLog returns one of the streams of a run's last attempt, as far as it was kept.
 	RunLog(ctx context.Context, id ID, stream string) (io.ReadCloser, error)
 
 	ListSessions(ctx context.Context, f SessionFilter) ([]*Session, error)
-	// RemoveSession ends a conversation and removes its sandbox. Conflict while a run of it is under way.
+	// RemoveSession ends a session and removes its sandbox. Conflict while a run of it is in progress.
 	RemoveSession(ctx context.Context, id ID) error
 }
 
@@ -260,7 +262,8 @@ type Session struct {
 	Agent   string `json:"agent"`
 	User    string `json:"user,omitempty"`
 	Key     string `json:"key" doc:"Unique within account, user and agent"`
-	// Sandbox has the conversation's memory and files; empty if they are gone, in which case the next run begins with the messages only.
+	// Sandbox contains the conversation's memory and files; empty if they were removed: then the next run begins with
+	// the messages only.
 	Sandbox   ID        `json:"sandbox,omitempty"`
 	Volume    ID        `json:"volume,omitempty" doc:"The volume that its sandbox has, and the next one will have; absent if it has none"`
 	Run       ID        `json:"run,omitempty" doc:"The run under way; empty if there is none"`
@@ -269,59 +272,61 @@ type Session struct {
 	UsedAt    time.Time `json:"usedAt" doc:"When its last run ended"`
 }
 
-// A SessionFilter chooses among sessions. Zero fields choose everything.
+// A SessionFilter selects sessions. Zero fields select everything.
 type SessionFilter struct {
 	Agent string
 	User  string
 	Key   string
 }
 
-// GuestRuns is what an agent may do with runs of other agents. The [Guest] in ctx says whose agent it is; its run is the parent.
-// Denied if the guest has no run under way, or may not start runs of that agent.
+// GuestRuns is the service with which agents start runs of other agents. The [Guest] in ctx identifies the agent's run,
+// which is the parent. Denied if the guest has no run in progress, or may not start runs of that agent.
 type GuestRuns interface {
-	// GuestAgents returns the agents that may be asked.
+	// GuestAgents returns the agents of which the guest may start runs.
 	GuestAgents(ctx context.Context) ([]*Agent, error)
-	// StartGuestRun starts a run within what is left of the time, cost and count of every run that the guest's is part of; Exhausted if
-	// nothing is.
+	// StartGuestRun starts a run within the remaining time, cost and number of runs of every run that the guest's is
+	// part of; Exhausted if nothing remains.
 	StartGuestRun(ctx context.Context, req RunRequest) (*Run, error)
-	// GuestRun returns a run that was started from within the guest's.
+	// GuestRun returns a sub-run of the guest's run.
 	GuestRun(ctx context.Context, id ID) (*Run, error)
 	CancelGuestRun(ctx context.Context, id ID) (*Run, error)
 }
 
 // RunStore holds runs and their events.
 type RunStore interface {
-	// Insert adds a run. If it has a lineage, each run there must not have ended and must have started fewer runs than its Limits.Runs; all
-	// are counted up, in the same transaction, else nothing is changed and the error is Exhausted or Conflict. live, if not 0, bounds how many
-	// of the account's runs may be neither ended nor part of another (Exhausted).
+	// Insert adds a run. If it has a lineage, each run in it must not have ended and must have started fewer runs than
+	// its Limits.Runs; all of them are counted up in the same transaction. Otherwise nothing is changed and the error
+	// is Exhausted or Conflict. live, if not 0, is the maximum number of the account's runs that have not ended,
+	// without sub-runs (Exhausted).
 	Insert(ctx context.Context, r *Run, live int) error
 	Get(ctx context.Context, in Scope, id ID) (*Run, error)
 	// List returns a page, newest first, and whether there are more.
 	List(ctx context.Context, in Scope, f RunFilter) (page []*Run, more bool, err error)
-	// Update is as [Table.Update].
+	// Update is as in [Table].
 	Update(ctx context.Context, in Scope, id ID, change func(*Run) error) (*Run, error)
 	// Delete removes a run and its events.
 	Delete(ctx context.Context, in Scope, id ID) error
-	// Append adds events, whose Seq must follow the last one's; all or none.
+	// Append adds events, all or none. Their Seq must follow that of the last event.
 	Append(ctx context.Context, run ID, events []RunEvent) error
-	// Events returns at most limit events with a greater Seq, oldest first.
+	// Events returns at most limit events with a greater Seq than after, oldest first.
 	Events(ctx context.Context, in Scope, run ID, after int64, limit int) ([]RunEvent, error)
-	// LastEvent returns the greatest Seq of a run, 0 if it has none.
+	// LastEvent returns the greatest Seq of a run's events; 0 if it has none.
 	LastEvent(ctx context.Context, run ID) (int64, error)
-	// Trim deletes runs that ended before, with their events, and returns their ids; at most limit.
+	// Trim deletes at most limit runs that ended before the given time, with their events, and returns their ids.
 	Trim(ctx context.Context, before time.Time, limit int) ([]ID, error)
 }
 
-// SessionName is the name of a session in its table: one string for agent, user and key.
+// SessionName returns the name of a session in its table: one string for agent, user and key.
 func SessionName(agent, user, key string) string {
 	b, err := json.Marshal([]string{agent, user, key})
 	if err != nil {
-		return "" // strings marshal
+		return "" // cannot fail: strings can always be encoded
 	}
 	return string(b)
 }
 
-// An Assignment is the run that a sandbox serves at present: who is charged on its wire, and what may be called.
+// An Assignment is the run that a sandbox serves at present: it determines what is charged on its wire, and which
+// models may be called.
 type Assignment struct {
 	Run     ID          `json:"run"`
 	Attempt int         `json:"attempt"`

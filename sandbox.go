@@ -13,13 +13,14 @@ type Sandbox struct {
 	Name     string `json:"name,omitempty" doc:"Unique within the account among sandboxes that exist; may be used instead of the id"`
 	Template string `json:"template" doc:"Name of the template it was made from"`
 	State    State  `json:"state"`
-	// Reason says in a sentence why State is failed, or what ended a stopped sandbox ("time limit of 1h reached").
+	// Reason is a sentence with the reason of the state failed, or why a stopped sandbox ended ("time limit of 1h
+	// reached").
 	Reason string            `json:"reason,omitempty"`
 	Labels map[string]string `json:"labels,omitempty"`
 	Spec   Spec              `json:"spec"`
-	// Rootfs is in the store and never in answers.
+	// Rootfs is only in the store, never in answers.
 	Rootfs Rootfs `json:"rootfs,omitzero"`
-	// Exit is the end of the sandbox's command; nil while it runs or if there is none.
+	// Exit is how the sandbox's command ended; nil while it runs or if there is none.
 	Exit      *ExitStatus `json:"exit,omitempty"`
 	Parent    ID          `json:"parent,omitempty" doc:"For a fork: the snapshot or sandbox it was forked from"`
 	Node      string      `json:"node" doc:"The machine it lives on"`
@@ -27,16 +28,16 @@ type Sandbox struct {
 	Pooled    bool        `json:"pooled,omitempty" doc:"Waits in its template's warm pool; not yet anybody's"`
 	CreatedAt time.Time   `json:"createdAt"`
 	ChangedAt time.Time   `json:"changedAt" doc:"When State last changed"`
-	// Assigned is the run that the sandbox serves; with none, nobody but the sandbox itself is charged for its calls.
+	// Assigned is the run that the sandbox serves; nil: its calls are charged to the sandbox itself.
 	Assigned *Assignment `json:"assigned,omitempty"`
 	PauseAt  *time.Time  `json:"pauseAt,omitempty" doc:"When its ttl ends and it is paused"`
 	RemoveAt *time.Time  `json:"removeAt,omitempty" doc:"When its hard ttl ends and it is removed"`
-	// SharedRandomness is as [Sharer] says it.
+	// SharedRandomness is as in [Sharer].
 	SharedRandomness []string `json:"sharedRandomness,omitempty" doc:"For a fork with memory: programs in it that may draw the same keys and identifiers as in what was forked, and in other forks; start them again before they make any"`
 }
 
-// A Spec is everything that decides how a sandbox behaves: its template with the request's changes, resolved. But for its
-// policy it does not change while the sandbox lives.
+// A Spec contains everything that defines how a sandbox behaves: its template with the request's changes, resolved.
+// Except for the policy, it is immutable.
 type Spec struct {
 	Image     string            `json:"image" doc:"host, an OCI reference, or dir:/tar: with a digest"`
 	Digest    string            `json:"digest" doc:"sha256 digest of the root file system"`
@@ -50,17 +51,19 @@ type Spec struct {
 	HardTTL   Duration          `json:"hardTtl,omitempty" doc:"Remove after this long; 0 is never"`
 	Policy    Policy            `json:"policy,omitzero" doc:"What it may reach; the only part that can change later"`
 	Models    *ModelGrant       `json:"models,omitempty" doc:"Its use of the model gateway; none if absent"`
-	// Randomness is for sandboxes of agents, see [Warm]: why forks of a snapshot of it draw randomness of their own.
+	// Randomness is for sandboxes of agents, see [Warm]: the reason why forks of a snapshot of it draw different random
+	// numbers.
 	Randomness string `json:"randomness,omitempty" enum:"kernel,openssl,"`
 	// Workspace is the id of its workspace; "" if it has none.
 	Workspace ID `json:"workspace,omitempty"`
-	// WorkspaceAt is where its workspace is or, if it has none, where an empty directory waits for those of its forks.
+	// WorkspaceAt is the mount point of its workspace or, if it has none, of an empty directory as a placeholder for
+	// the workspaces of its forks.
 	WorkspaceAt string `json:"workspaceAt,omitempty"`
-	// Volume is the volume that it has; nil if it has none.
+	// Volume is the attached volume; nil if there is none.
 	Volume *VolumeMount `json:"volume,omitempty"`
 }
 
-// Resources are limits, all of them hard. Zero means the default of [DefaultResources] in a request or template.
+// Resources are hard limits. Zero means the default of [DefaultResources] in a request or template.
 type Resources struct {
 	CPUs      float64 `json:"cpus,omitempty" yaml:"cpus" doc:"Processor time, in cores"`
 	Memory    Size    `json:"memory,omitempty" yaml:"memory" doc:"Memory of all processes, file cache of /tmp and Caisson's own share included, in bytes"`
@@ -69,7 +72,7 @@ type Resources struct {
 	OpenFiles int     `json:"openFiles,omitempty" yaml:"openFiles" doc:"Open files of one process"`
 }
 
-// UnmarshalJSON refuses 0 where it would mean the default.
+// UnmarshalJSON returns an error for 0 where it would mean the default.
 func (r *Resources) UnmarshalJSON(b []byte) error {
 	return r.unmarshal(func(v any) error { return json.Unmarshal(b, v) })
 }
@@ -87,27 +90,27 @@ func (r *Resources) unmarshal(decode func(any) error) error {
 	})
 }
 
-// DefaultResources returns the limits of a sandbox that asks for none.
+// DefaultResources returns the limits of a sandbox whose request has none.
 func DefaultResources() Resources {
 	return Resources{CPUs: 2, Memory: 2 << 30, PIDs: 1024, Disk: 10 << 30, OpenFiles: 65536}
 }
 
-// A Mount shows a host directory inside a sandbox. The directory enters as a descriptor that the client opened with its
-// own rights (see Files in [CreateRequest]); Source is only what people called it.
+// A Mount mounts a host directory in a sandbox. The directory is passed as a descriptor that the client opened with its
+// own rights (see Directories in [CreateRequest]); Source is only the caller's name for it.
 type Mount struct {
 	Source   string `json:"source" yaml:"source"`
 	Target   string `json:"target" yaml:"target" doc:"Absolute path inside the sandbox"`
 	Writable bool   `json:"writable,omitempty" yaml:"writable"`
 }
 
-// A VolumeMount says which volume a sandbox has, and where.
+// A VolumeMount is the attached volume of a sandbox, and its mount point.
 type VolumeMount struct {
 	ID     ID     `json:"id"`
 	Name   string `json:"name"`
 	Target string `json:"target" doc:"Absolute path inside the sandbox"`
 }
 
-// A CreateRequest asks for a sandbox. Zero fields take the template's value.
+// A CreateRequest is the input of [Sandboxes.Create]. Zero fields mean the template's value.
 type CreateRequest struct {
 	Template  string            `json:"template,omitempty" doc:"Template name; empty means host"`
 	Image     string            `json:"image,omitempty" doc:"Image instead of the template's"`
@@ -126,17 +129,18 @@ type CreateRequest struct {
 	NoPool    bool              `json:"noPool,omitempty" doc:"Do not take a sandbox from the warm pool"`
 	Policy    *Policy           `json:"policy,omitempty" doc:"Instead of the template's"`
 	Models    *ModelGrant       `json:"models,omitempty" doc:"Instead of the template's"`
-	Assigned  *Assignment       `json:"-"` // the run that it is made for
+	Assigned  *Assignment       `json:"-"` // the run that it is created for
 	// KeepRandomness is as in [ForkRequest].
 	KeepRandomness bool `json:"keepRandomness,omitempty" doc:"With a snapshot: as for a fork"`
-	// Randomness is as in [Spec]; the engine's own business.
+	// Randomness is as in [Spec]; set only by the engine.
 	Randomness string `json:"-"`
-	// Directories are the opened Mounts[i].Source, in order; only over the unix socket. The callee owns and closes them.
+	// Directories are the opened Mounts[i].Source, in order; only over the unix socket. The callee owns and closes
+	// them.
 	Directories []Handle `json:"-"`
-	// Workspace is a host directory that the sandbox changes only for itself, until somebody applies the changes (only over the
-	// unix socket), or a volume.
+	// Workspace is a host directory that the sandbox changes only in a layer of its own, until the changes are applied
+	// (only over the unix socket), or a volume.
 	Workspace *WorkspaceRequest `json:"workspace,omitempty"`
-	// Placeholder is the path of an empty directory, instead of which forks of a snapshot can have a workspace of their own.
+	// Placeholder is the path of an empty directory, in place of which forks of a snapshot can have a workspace.
 	Placeholder string `json:"-"`
 }
 
@@ -146,43 +150,43 @@ type Handle interface {
 	Close() error
 }
 
-// A Filter chooses among objects. Zero fields choose everything.
+// A Filter selects objects. Zero fields select everything.
 type Filter struct {
 	States []State
 	Labels map[string]string
 	Name   string
-	// After is the ID (templates, images: the name) of the last object of the previous page, which may have gone
-	// since. Limit is the size of a page, at most 1000; 0 means 100.
+	// After is the ID (templates, images: the name) of the last object of the previous page, which may no longer exist.
+	// Limit is the size of a page, at most 1000; 0 means 100.
 	After ID
 	Limit int
 }
 
-// Sandboxes is the lifecycle of sandboxes as its callers see it: the HTTP API serves it, the client implements it.
+// Sandboxes is the service that manages the lifecycle of sandboxes: the HTTP API serves it, the client implements it.
 //
-// Every method acts for the [Caller] in ctx. ref is a sandbox's ID or name. Errors: NotFound if the caller's account has
-// no such sandbox, Conflict with a sentence about what is possible if its state does not allow the change, Invalid with a
-// field for malformed requests, Exhausted if a limit is reached, Unavailable if the host cannot at present.
-// All methods are safe for concurrent use; changes of one sandbox happen one after another, and a change that arrives
-// while another is under way is a Conflict, except Remove, which waits.
+// Every method acts for the [Caller] in ctx. ref is a sandbox's ID or name. Errors: NotFound if the caller's account
+// has no such sandbox, Conflict with a sentence about what is possible if its state does not allow the change, Invalid
+// with a field for malformed requests, Exhausted if a limit is reached, Unavailable if the host cannot at present. All
+// methods are safe for concurrent use; changes of one sandbox are serialised, and a change that arrives while another
+// is in progress returns Conflict, except Remove, which waits.
 type Sandboxes interface {
-	// Create makes a sandbox and, unless asked not to, starts it. It returns when the sandbox is running.
+	// Create creates a sandbox and starts it unless NoStart is set. It returns when the sandbox is running.
 	Create(ctx context.Context, req CreateRequest) (*Sandbox, error)
 	Get(ctx context.Context, ref string) (*Sandbox, error)
 	// List returns one page of sandboxes, oldest first, and whether there are more.
 	List(ctx context.Context, f Filter) (page []*Sandbox, more bool, err error)
-	// Start starts a created or stopped sandbox. A stopped one has its files back, not its memory.
+	// Start starts a created or stopped sandbox. A stopped sandbox gets its files back, but not its memory.
 	Start(ctx context.Context, ref string) (*Sandbox, error)
 	// Stop ends every process: SIGTERM first, SIGKILL after grace. Files are kept.
 	Stop(ctx context.Context, ref string, grace time.Duration) (*Sandbox, error)
-	// Pause moves memory and files to disk and frees everything else. Exec sessions end; the command, and what put
-	// itself into a session of its own (setsid), continue at Resume.
+	// Pause moves memory and files to disk and frees all other resources. Exec sessions end; the command, and processes
+	// in a session of their own (setsid), continue at Resume.
 	Pause(ctx context.Context, ref string) (*Sandbox, error)
 	Resume(ctx context.Context, ref string) (*Sandbox, error)
-	// Suspend makes every process stand still. It keeps its memory and needs no processor time; Wake lets it go on.
+	// Suspend freezes every process. The sandbox keeps its memory and uses no CPU time; Wake thaws it.
 	Suspend(ctx context.Context, ref string) (*Sandbox, error)
 	Wake(ctx context.Context, ref string) (*Sandbox, error)
-	// Extend sets ttl and hard ttl anew, counted from now; nil leaves one as it is.
+	// Extend sets TTL and hard TTL, counted from now; nil leaves a value unchanged.
 	Extend(ctx context.Context, ref string, ttl, hardTTL *Duration) (*Sandbox, error)
-	// Remove ends a sandbox in any state and deletes everything it had. Removing what does not exist is NotFound.
+	// Remove ends a sandbox in any state and deletes all its data. NotFound if it does not exist.
 	Remove(ctx context.Context, ref string) error
 }

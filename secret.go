@@ -9,12 +9,13 @@ import (
 
 const redacted = "[redacted]"
 
-// A Secret prints as "[redacted]" wherever it is formatted, logged or marshalled. Its bytes come only from Reveal, so
-// that a search for that name finds every use. The zero Secret is none. Secrets are immutable and safe for concurrent use;
-// compare them with Equal.
+// A Secret prints as "[redacted]" wherever it is formatted, logged or marshalled. Its bytes are returned only by
+// Reveal, so that a search for that name finds every use. The zero Secret is empty. Secrets are immutable and safe for
+// concurrent use; compare them with Equal.
 //
-// The bytes are kept in a closure, because methods are not enough: fmt, testing libraries and debuggers print what is in
-// an unexported field of a struct by reflection and call no method of it. Reflection cannot look into a function.
+// The bytes are kept in a closure, because methods are not enough: fmt, testing libraries and debuggers print
+// unexported fields of a struct by reflection without calling its methods. Reflection cannot read the variables of a
+// function.
 type Secret struct{ reveal func() string }
 
 // NewSecret wraps s.
@@ -25,7 +26,7 @@ func NewSecret(s string) Secret {
 	return Secret{reveal: func() string { return s }}
 }
 
-// Reveal returns the bytes. Callers hand them to the one place that needs them and keep no copy.
+// Reveal returns the bytes. Callers pass them to the one place that needs them and keep no copy.
 func (s Secret) Reveal() string {
 	if s.reveal == nil {
 		return ""
@@ -36,12 +37,12 @@ func (s Secret) Reveal() string {
 // IsZero reports whether there is no secret.
 func (s Secret) IsZero() bool { return s.reveal == nil }
 
-// Equal reports whether both are the same bytes, in a time that depends on their length only.
+// Equal reports whether both contain the same bytes, in a time that depends on their length only.
 func (s Secret) Equal(other Secret) bool {
 	return subtle.ConstantTimeCompare([]byte(s.Reveal()), []byte(other.Reveal())) == 1
 }
 
-// Format implements [fmt.Formatter]: a Stringer alone is not asked for verbs that do not fit strings, such as %d.
+// Format implements [fmt.Formatter]: a Stringer is not called for verbs that are not valid for strings, such as %d.
 func (s Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, redacted) }
 
 // String implements [fmt.Stringer].

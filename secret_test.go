@@ -23,7 +23,7 @@ import (
 
 const plain = "sk-ant-very-secret-0123456789"
 
-// wrapped holds a secret in every way that a type of ours might.
+// wrapped contains a secret in every way that types of this project may.
 type wrapped struct {
 	Public  caisson.Secret
 	Pointer *caisson.Secret
@@ -48,7 +48,7 @@ func wrap() wrapped {
 	return w
 }
 
-// TestPromise2SecretNeverPrints puts a secret through everything that turns values into text or bytes.
+// TestPromise2SecretNeverPrints passes a secret through every function that converts values into text or bytes.
 func TestPromise2SecretNeverPrints(t *testing.T) {
 	w, s := wrap(), caisson.NewSecret(plain)
 	values := map[string]any{
@@ -77,10 +77,10 @@ func TestPromise2SecretNeverPrints(t *testing.T) {
 	check(t, "a panic", panicText(s), panicText(w), panicText(secretError{s}))
 }
 
-// format is [fmt.Sprintf] where vet does not look: these calls are wrong on purpose.
+// format is [fmt.Sprintf] without the checks of vet: these calls are wrong on purpose.
 var format = fmt.Sprintf
 
-// encode returns v in every encoding, and what encoders say that cannot do it.
+// encode returns v in every encoding, and the errors of encoders that do not support it.
 func encode(v any) (out []string) {
 	add := func(b []byte, err error) { out = append(out, string(b), fmt.Sprint(err)) }
 	add(json.Marshal(v))
@@ -111,7 +111,7 @@ func panicText(v any) (s string) {
 	panic(v)
 }
 
-// walk reads everything that reflection can, private fields too, as printers in testing libraries do.
+// walk reads everything that reflection can read, including private fields, as printers in testing libraries do.
 func walk(v reflect.Value, depth int) string {
 	if depth > 10 {
 		return ""
@@ -140,7 +140,7 @@ func walk(v reflect.Value, depth int) string {
 	return b.String()
 }
 
-// check fails the test if the secret, or a good part of it, is in a text in any form that verbs give it.
+// check fails the test if a text contains the secret, or a large part of it, in any form that formatting verbs produce.
 func check(t *testing.T, what string, texts ...string) {
 	t.Helper()
 	for _, text := range texts {
@@ -188,7 +188,7 @@ func TestActorOf(t *testing.T) {
 		"":      ctx,
 		"local": local,
 		"tk-1":  caisson.WithCaller(ctx, caisson.Caller{Account: "a", Token: "tk-1"}),
-		"sb-1":  caisson.WithGuest(local, caisson.Guest{Account: "a", Sandbox: "sb-1"}), // a wire counts, whoever runs it
+		"sb-1":  caisson.WithGuest(local, caisson.Guest{Account: "a", Sandbox: "sb-1"}), // the guest of a wire takes precedence
 	} {
 		if got := caisson.ActorOf(ctx); got != want {
 			t.Errorf("actor %q, want %q", got, want)

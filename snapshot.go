@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// A Snapshot is the memory (or not), root file system and every writable mount of a sandbox, captured at one instant.
+// A Snapshot is the memory (optional), the root file system and every writable mount of a sandbox, captured at one
+// instant.
 type Snapshot struct {
 	ID       ID                `json:"id"`
 	Account  string            `json:"account"`
@@ -17,12 +18,13 @@ type Snapshot struct {
 	Spec     Spec              `json:"spec"`
 	Depends  Dependencies      `json:"depends"`
 	Labels   map[string]string `json:"labels,omitempty"`
-	// Rootfs is in the store and never in answers.
+	// Rootfs is only in the store, never in answers.
 	Rootfs    Rootfs    `json:"rootfs,omitzero"`
 	CreatedAt time.Time `json:"createdAt"`
 }
 
-// Dependencies are what a memory snapshot can be restored on. Any mismatch means files only, with an event.
+// Dependencies are the conditions for restoring a memory snapshot. On any mismatch only its files are restored, which
+// an event reports.
 type Dependencies struct {
 	Build    string `json:"build" doc:"Build of Caisson, and so of gVisor"`
 	CPU      string `json:"cpu" doc:"Hash of the processor's features"`
@@ -30,39 +32,39 @@ type Dependencies struct {
 	Platform string `json:"platform" doc:"gVisor platform"`
 }
 
-// A SnapshotRequest asks for a snapshot.
+// A SnapshotRequest is the input of [Snapshots.Snapshot].
 type SnapshotRequest struct {
 	Name      string            `json:"name,omitempty"`
 	FilesOnly bool              `json:"filesOnly,omitempty" doc:"Do not capture memory"`
 	Labels    map[string]string `json:"labels,omitempty"`
 }
 
-// A ForkRequest asks for new sandboxes that continue where another is.
+// A ForkRequest requests new sandboxes that continue from the state of another one.
 type ForkRequest struct {
 	Count  int               `json:"count,omitempty" doc:"How many; 0 means 1, at most 100"`
 	Name   string            `json:"name,omitempty" doc:"Name of the fork; with a count, -1, -2, … are appended"`
 	Labels map[string]string `json:"labels,omitempty"`
-	// A fork reaches what its origin reaches unless Policy says otherwise, but calls models only if Models says so: a
-	// budget is not multiplied by forking.
+	// A fork has the origin's policy unless Policy is set, but calls models only if Models is set: forking does not
+	// multiply a budget.
 	Policy *Policy     `json:"policy,omitempty" doc:"Instead of the origin's"`
 	Models *ModelGrant `json:"models,omitempty" doc:"Its use of the model gateway; none if absent"`
 	// Workspace is as in [CreateRequest]; for one fork only, and where the origin has a workspace or a placeholder for one.
 	Workspace *WorkspaceRequest `json:"workspace,omitempty"`
-	// KeepRandomness leaves what goes on the process ids that it has; by default OpenSSL's random generators see others, and seed
-	// themselves anew.
+	// KeepRandomness keeps the process ids of restored processes; by default, OpenSSL's random generators see other
+	// ids, and reseed.
 	KeepRandomness bool `json:"keepRandomness,omitempty" doc:"With memory: leave its programs their process ids. By default their getpid() answers anew, so that OpenSSL's random generators seed themselves again; without that, forks draw the same keys"`
-	// Assigned is the run that the fork is made for.
+	// Assigned is the run that the fork is created for.
 	Assigned *Assignment `json:"-"`
-	// Resources, where not zero, are the fork's own; its memory limit cannot be less than what the snapshot has.
+	// Resources, where not zero, replace the origin's; the memory limit cannot be less than the snapshot's.
 	Resources Resources `json:"-"`
 }
 
-// Snapshots is the capture and multiplication of sandboxes. References and errors are as for [Sandboxes].
+// Snapshots is the service for snapshots and forks. References and errors are as for [Sandboxes].
 type Snapshots interface {
 	// Snapshot captures a running, paused or stopped sandbox, which then continues as it was.
 	Snapshot(ctx context.Context, ref string, req SnapshotRequest) (*Snapshot, error)
-	// Fork makes running sandboxes from ref: a running, paused or stopped sandbox, or a snapshot's ID or name.
-	// Each has an ID, host name, machine-id and wire of its own and shares nothing writable with ref or the others.
+	// Fork creates running sandboxes from ref: a running, paused or stopped sandbox, or a snapshot's ID or name. Each
+	// has its own ID, host name, machine-id and wire, and shares nothing writable with ref or the others.
 	Fork(ctx context.Context, ref string, req ForkRequest) ([]*Sandbox, error)
 	GetSnapshot(ctx context.Context, ref string) (*Snapshot, error)
 	ListSnapshots(ctx context.Context, f Filter) (page []*Snapshot, more bool, err error)

@@ -5,13 +5,13 @@ import (
 	"strings"
 )
 
-// State is where a sandbox is in its life.
+// State is the state of a sandbox.
 type State string
 
-// The states. Those ending in -ing are passages: a change is under way, and after a crash reconcile decides from what
-// exists on the host how it ended.
+// The states. Those ending in -ing are transient: a change is in progress, and after a crash reconcile determines its
+// outcome from the objects on the host.
 const (
-	Creating   State = "creating" // intent is stored; host objects are being made
+	Creating   State = "creating" // intent is stored; host objects are being created
 	Created    State = "created"  // has a root file system, runs nothing yet
 	Starting   State = "starting"
 	Running    State = "running"
@@ -19,12 +19,12 @@ const (
 	Paused     State = "paused" // memory and files are on disk; uses no memory and survives a reboot
 	Resuming   State = "resuming"
 	Suspending State = "suspending"
-	Suspended  State = "suspended" // stands still, in memory; continues at once
+	Suspended  State = "suspended" // frozen in memory; continues at once
 	Waking     State = "waking"
 	Stopping   State = "stopping"
 	Stopped    State = "stopped" // files are on disk, memory is gone
 	Removing   State = "removing"
-	Failed     State = "failed" // Reason says why; can only be removed
+	Failed     State = "failed" // Reason contains the cause; can only be removed
 )
 
 // States lists all states.
@@ -51,7 +51,7 @@ const (
 	VerbRemove   Verb = "remove"
 )
 
-// passage is the way a verb takes a sandbox: from one of From, through Via while it is under way (empty for uses, which
+// passage is the transition of a verb: from one of From, through Via while it is in progress (empty for uses, which
 // change nothing), to To.
 type passage struct {
 	From []State
@@ -59,7 +59,7 @@ type passage struct {
 	To   State
 }
 
-// passages is the one table of allowed changes; every verb consults it.
+// passages is the table of all allowed transitions; every verb is checked against it.
 var passages = map[Verb]passage{
 	VerbStart:    {From: []State{Created, Stopped}, Via: Starting, To: Running},
 	VerbStop:     {From: []State{Running, Paused, Suspended}, Via: Stopping, To: Stopped},
@@ -75,7 +75,7 @@ var passages = map[Verb]passage{
 	VerbRemove:   {From: States(), Via: Removing},
 }
 
-// hints says what to do instead, by state.
+// hints are the possible next steps by state, for errors.
 var hints = map[State]string{
 	Created:   "start it first",
 	Paused:    "resume it first",
@@ -85,7 +85,7 @@ var hints = map[State]string{
 	Removing:  "it is being removed",
 }
 
-// Allow reports whether v may be done to a sandbox in state s, as nil or a Conflict that says what is possible instead.
+// Allow returns nil if v is allowed in state s, and otherwise a Conflict error with the possible next step.
 func (s State) Allow(v Verb) error {
 	p := passages[v]
 	if slices.Contains(p.From, s) {
@@ -101,13 +101,13 @@ func (s State) Allow(v Verb) error {
 	return Errorf(Conflict, "cannot %s a %s sandbox; it must be %s", v, s, strings.Join(from, " or "))
 }
 
-// Passage returns the state a sandbox is in while v is under way, and the one it ends in. Both are empty for uses.
+// Passage returns the state of a sandbox while v is in progress, and the final one. Both are empty for uses.
 func (v Verb) Passage() (via, to State) {
 	p := passages[v]
 	return p.Via, p.To
 }
 
-// Transient reports whether a change is under way in s.
+// Transient reports whether a change is in progress in s.
 func (s State) Transient() bool {
 	switch s {
 	case Creating, Starting, Pausing, Resuming, Suspending, Waking, Stopping, Removing:

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A Store persists what must survive the daemon: intent before side effects, and what was acknowledged. When a method
+// A Store persists what must survive the daemon: intent before side effects, and acknowledged results. When a method
 // that writes returns nil, the change is durable.
 //
 // All methods are safe for concurrent use. There is one writer; readers see committed states only.
@@ -32,8 +32,8 @@ type Store interface {
 }
 
 // A Table holds the objects of one type. Each object has a key, unique among all accounts (an ID; for templates and
-// images the account and the name), and optionally a name, unique in its account. What a Scope does not cover does not
-// exist for it: NotFound, not Denied.
+// images the account and the name), and optionally a name, unique in its account. Objects outside a Scope are NotFound,
+// not Denied.
 type Table[T any] interface {
 	// Insert adds an object; Conflict if its key or name is taken.
 	Insert(ctx context.Context, obj *T) error
@@ -41,8 +41,8 @@ type Table[T any] interface {
 	Get(ctx context.Context, in Scope, ref string) (*T, error)
 	// List returns a page in order of creation (templates, images: of name), and whether there are more.
 	List(ctx context.Context, in Scope, f Filter) (page []*T, more bool, err error)
-	// Update changes an object in one transaction: change sees the stored state, and if it returns an error nothing is
-	// changed and the error is returned as it is. change must not touch the store and may be called more than once.
+	// Update changes an object in one transaction: change gets the stored state, and if it returns an error, nothing is
+	// changed and the error is returned unchanged. change must not access the store and may be called more than once.
 	// Key and account cannot be changed.
 	Update(ctx context.Context, in Scope, ref string, change func(*T) error) (*T, error)
 	// Delete removes an object by key or name.
@@ -51,8 +51,8 @@ type Table[T any] interface {
 
 // AccountStore holds accounts.
 type AccountStore interface {
-	// Ensure returns the account of that name and makes it, with a range of uids nobody else has, if it is new.
-	// Names are validated: lower-case letters, digits and dashes, 1 to 32, starting with a letter.
+	// Ensure returns the account of that name, and creates it with an exclusive range of uids if it does not exist.
+	// Names are validated: lower-case letters, digits and dashes, 1 to 32 characters, starting with a letter.
 	Ensure(ctx context.Context, name string) (*Account, error)
 	Get(ctx context.Context, name string) (*Account, error)
 	List(ctx context.Context) ([]*Account, error)
@@ -71,29 +71,30 @@ type TokenStore interface {
 
 // EventStore is the append-only record of events.
 type EventStore interface {
-	// Append stores e, sets e.Seq, and returns it.
+	// Append stores e and sets e.Seq.
 	Append(ctx context.Context, e *Event) error
-	// AppendAll does so with a list, in its order: with all or none.
+	// AppendAll stores a list of events in its order, all or none.
 	AppendAll(ctx context.Context, list []*Event) error
-	// After returns at most limit events with a greater Seq, oldest first; subject "" means every object.
+	// After returns at most limit events with a Seq greater than seq, oldest first; subject "" means every object.
 	After(ctx context.Context, in Scope, subject string, seq int64, limit int) ([]Event, error)
-	// Last returns the greatest Seq ever given, 0 if there is none; Trim does not lower it.
+	// Last returns the greatest Seq that was ever assigned, 0 if there is none; Trim does not lower it.
 	Last(ctx context.Context) (int64, error)
 	// Trim removes events older than before.
 	Trim(ctx context.Context, before time.Time) (removed int64, err error)
-	// Verify reads the whole record and reports where it is not what Append wrote. head, if not "", is the Head of an
-	// earlier report: that it never was the head is a Problem. Invalid if it is malformed, NotFound if the event that it
-	// belongs to was trimmed since, so that nothing can be said.
+	// Verify reads the whole record and reports where it differs from what Append wrote. head, if not "", is the Head
+	// of an earlier report: if it never was the head, that is a Problem. Invalid if it is malformed, NotFound if its
+	// event has been trimmed, so that it cannot be verified.
 	Verify(ctx context.Context, head string) (*AuditReport, error)
 }
 
-// AnswerStore remembers the answers to requests with an Idempotency-Key.
+// AnswerStore stores the answers to requests with an Idempotency-Key.
 type AnswerStore interface {
-	// Begin claims key for a request with this fingerprint. If the key was claimed before: with the same fingerprint and
-	// an answer it returns that answer; with none yet, Conflict (still being worked on); with another fingerprint, Invalid.
+	// Begin claims key for a request with this fingerprint. If the key was claimed before with the same fingerprint, it
+	// returns the stored answer, or Conflict if there is none yet (the request is in progress); with another
+	// fingerprint, Invalid.
 	Begin(ctx context.Context, account, key string, fingerprint [32]byte, now time.Time) (answer []byte, err error)
-	// Finish stores the answer; with nil it gives the key back, so that the request can be tried again.
+	// Finish stores the answer; nil releases the key, so that the request can be retried.
 	Finish(ctx context.Context, account, key string, answer []byte) error
-	// Trim forgets keys claimed before.
+	// Trim deletes keys that were claimed before the given time.
 	Trim(ctx context.Context, before time.Time) error
 }

@@ -8,7 +8,7 @@ import (
 // HostTemplate is the built-in template: the host's own programs, read-only.
 const HostTemplate = "host"
 
-// A Template is what a sandbox starts from.
+// A Template defines what a sandbox starts from.
 type Template struct {
 	Name        string            `json:"name" yaml:"name"`
 	Account     string            `json:"account,omitempty" yaml:"-" doc:"Empty for built-in templates, which everyone sees"`
@@ -22,7 +22,7 @@ type Template struct {
 	TTL         Duration          `json:"ttl,omitempty" yaml:"ttl"`
 	HardTTL     Duration          `json:"hardTtl,omitempty" yaml:"hardTtl"`
 	Mounts      []Mount           `json:"mounts,omitempty" yaml:"mounts"`
-	// Setup steps run one after another inside a sandbox, as root; what they leave is frozen into a layer.
+	// Setup steps run one after another in a sandbox, as root; the resulting changes are stored as a layer.
 	Setup  []SetupStep       `json:"setup,omitempty" yaml:"setup"`
 	Policy Policy            `json:"policy,omitzero" yaml:"policy"`
 	Models *ModelGrant       `json:"models,omitempty" yaml:"models"`
@@ -41,26 +41,26 @@ type SetupStep struct {
 	Files []SeedFile `json:"files,omitempty" yaml:"files"`
 }
 
-// Built is the outcome of building a template: a root file system that is ready to use.
+// Built is the result of building a template: a root file system that is ready to use.
 type Built struct {
 	Key    string    `json:"key" doc:"Hash of image digest and steps; the same key is not built twice"`
 	Rootfs Rootfs    `json:"rootfs,omitzero" doc:"Only in the store, never in answers"`
 	At     time.Time `json:"at"`
 }
 
-// Templates is the management of templates. Errors are as for [Sandboxes].
+// Templates is the service that manages templates. Errors are as for [Sandboxes].
 type Templates interface {
-	// PutTemplate stores t under its name for the caller's account. Built-in names are Denied.
+	// PutTemplate stores t under its name for the caller's account. Returns Denied for built-in names.
 	PutTemplate(ctx context.Context, t Template) (*Template, error)
 	GetTemplate(ctx context.Context, name string) (*Template, error)
 	// ListTemplates returns the built-in templates and the account's, by name.
 	ListTemplates(ctx context.Context) ([]*Template, error)
 	RemoveTemplate(ctx context.Context, name string) error
-	// BuildTemplate pulls the image and runs the set-up steps that are not cached. Progress may be nil.
+	// BuildTemplate pulls the image and runs the set-up steps that are not cached. progress may be nil.
 	BuildTemplate(ctx context.Context, name string, auth RegistryAuth, progress func(Progress)) (*Template, error)
 }
 
-// Progress is one step of slow work.
+// Progress reports a step of a slow operation.
 type Progress struct {
 	Stage   string `json:"stage" doc:"What is being done: resolve, pull, unpack, setup 1/3, freeze"`
 	Detail  string `json:"detail,omitempty"`

@@ -15,7 +15,7 @@ var sizeUnits = map[string]int64{
 	"g": 1 << 30, "gb": 1 << 30, "gib": 1 << 30, "t": 1 << 40, "tb": 1 << 40, "tib": 1 << 40,
 }
 
-// ParseSize reads a size as people write it.
+// ParseSize parses the text form of a Size.
 func ParseSize(s string) (Size, error) {
 	t := strings.TrimSpace(s)
 	i := strings.LastIndexAny(t, "0123456789.") + 1
@@ -40,7 +40,7 @@ func (s Size) String() string {
 	return fmt.Sprintf("%dB", int64(s))
 }
 
-// UnmarshalText accepts what [ParseSize] does: command line and YAML.
+// UnmarshalText accepts the same text as [ParseSize], from command lines and YAML.
 func (s *Size) UnmarshalText(b []byte) error {
 	v, err := ParseSize(string(b))
 	if err != nil {
@@ -50,10 +50,10 @@ func (s *Size) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// MarshalJSON keeps sizes plain numbers in the API.
+// MarshalJSON writes a plain number of bytes.
 func (s Size) MarshalJSON() ([]byte, error) { return strconv.AppendInt(nil, int64(s), 10), nil }
 
-// UnmarshalJSON accepts a number of bytes, or a string as [ParseSize] does.
+// UnmarshalJSON accepts a number of bytes, or a string in the format of [ParseSize].
 func (s *Size) UnmarshalJSON(b []byte) error {
 	if len(b) > 1 && b[0] == '"' {
 		return s.UnmarshalText(b[1 : len(b)-1])
@@ -69,7 +69,7 @@ func (s *Size) UnmarshalJSON(b []byte) error {
 // Duration is a time.Duration that is text ("90s", "1h30m", "7d") in JSON and YAML.
 type Duration time.Duration
 
-// ParseDuration reads what time.ParseDuration does, and whole days ("7d").
+// ParseDuration accepts the formats of time.ParseDuration, and whole days ("7d").
 func ParseDuration(s string) (Duration, error) {
 	if days, ok := strings.CutSuffix(s, "d"); ok {
 		if n, err := strconv.ParseUint(days, 10, 16); err == nil {

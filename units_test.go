@@ -69,7 +69,7 @@ func FuzzUnits(f *testing.F) {
 	})
 }
 
-// TestZeroLimits: 0 is refused where it would mean the default, in JSON and YAML, and is 0 everywhere else.
+// TestZeroLimits: 0 is rejected where it would mean the default, in JSON and YAML, and is 0 everywhere else.
 func TestZeroLimits(t *testing.T) {
 	for _, tt := range []struct{ json, field string }{
 		{`{}`, ""},

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// VolumePrefix begins the IDs of volumes.
+// VolumePrefix is the prefix of the IDs of volumes.
 const VolumePrefix = "vl"
 
-// A Volume is a directory that outlives sandboxes. It belongs to its account's guests: any user of a sandbox can own files in it.
-// One sandbox at a time has it.
+// A Volume is a directory that outlives sandboxes. It belongs to its account's guests: any user of a sandbox can own
+// files in it. It is attached to at most one sandbox at a time.
 type Volume struct {
 	ID        ID                `json:"id"`
 	Account   string            `json:"account"`
@@ -25,7 +25,7 @@ type Volume struct {
 	UsedAt    time.Time         `json:"usedAt,omitzero" doc:"When a sandbox last took or left it"`
 }
 
-// A VolumeRequest asks for a volume.
+// A VolumeRequest is the input of [Volumes.CreateVolume].
 type VolumeRequest struct {
 	Name   string            `json:"name" pattern:"^[a-z0-9][a-z0-9._-]{0,63}$"`
 	Labels map[string]string `json:"labels,omitempty"`
@@ -33,7 +33,8 @@ type VolumeRequest struct {
 
 var volumeName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
 
-// CheckVolumeName returns an Invalid error of that field if name cannot be a volume's. What has the form of a volume's id cannot.
+// CheckVolumeName returns an Invalid error about field if name is not a valid name of a volume. Names in the format of
+// a volume's id are invalid.
 func CheckVolumeName(field, name string) error {
 	if !volumeName.MatchString(name) {
 		return Invalidf(field, "%.70q is not the name of a volume: use up to 64 lower-case letters, digits, dots, dashes and underscores, beginning with a letter or digit", name)
@@ -44,28 +45,30 @@ func CheckVolumeName(field, name string) error {
 	return nil
 }
 
-// Volumes is the service of volumes. All methods are safe for concurrent use; the caller is in ctx, see [WithCaller]. ref is an id
-// or a name.
+// Volumes is the service that manages volumes. All methods are safe for concurrent use; the caller is in ctx, see
+// [WithCaller]. ref is an id or a name.
 type Volumes interface {
-	// CreateVolume makes an empty volume. Conflict if there is one of that name.
+	// CreateVolume creates an empty volume. Conflict if the name is taken.
 	CreateVolume(ctx context.Context, req VolumeRequest) (*Volume, error)
-	// GetVolume counts anew what is in the volume, unless it has been counted within a minute or that takes longer than a second.
+	// GetVolume measures the contents of the volume again, unless they were measured within the last minute or that
+	// takes longer than a second.
 	GetVolume(ctx context.Context, ref string) (*Volume, error)
 	ListVolumes(ctx context.Context, f Filter) (page []*Volume, more bool, err error)
-	// RemoveVolume removes a volume with all that is in it. Conflict while a sandbox has it.
+	// RemoveVolume removes a volume with its contents. Conflict while it is attached to a sandbox.
 	RemoveVolume(ctx context.Context, ref string) error
 }
 
-// VolumeHolds is how the lifecycle of sandboxes uses volumes. All methods are safe for concurrent use.
+// VolumeHolds attaches volumes to sandboxes, for the lifecycle core. All methods are safe for concurrent use.
 type VolumeHolds interface {
-	// Hold gives a volume of the account to a sandbox that is being made, and makes the volume first if there is none of that
-	// name. Conflict if another sandbox has it. Idempotent for one sandbox.
-	Hold(ctx context.Context, account, ref string, sandbox ID) (*Volume, error)
-	// Open returns the mount for a start of the sandbox, without its target. The caller closes its descriptor. A Conflict says
-	// that the volume is not the sandbox's (any more).
+	// Attach attaches a volume of the account to a sandbox that is being created, and creates the volume first if there
+	// is none of that name. Conflict if it is attached to another sandbox. Idempotent for one sandbox.
+	Attach(ctx context.Context, account, ref string, sandbox ID) (*Volume, error)
+	// Open returns the mount for a start of the sandbox, without its target. The caller closes its descriptor. Conflict
+	// if the volume is not, or no longer, attached to the sandbox.
 	Open(ctx context.Context, id, sandbox ID) (RuntimeMount, error)
-	// Written opens the directory that has what sandboxes have written to the volume, to count it.
-	Written(id ID) (*os.File, error)
-	// Leave says that the sandbox is gone, or was not made. Idempotent; nothing for a sandbox that does not have the volume.
-	Leave(ctx context.Context, id, sandbox ID) error
+	// OpenData opens the directory with the volume's contents, to measure it.
+	OpenData(id ID) (*os.File, error)
+	// Detach detaches a volume from a sandbox that was removed, or could not be created. Idempotent; it does nothing if
+	// the volume is not attached to the sandbox.
+	Detach(ctx context.Context, id, sandbox ID) error
 }

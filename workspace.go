@@ -6,49 +6,52 @@ import (
 	"time"
 )
 
-// WorkspacePrefix and the others begin the IDs of workspaces, reviews and receipts.
+// WorkspacePrefix, ReviewPrefix and ReceiptPrefix are the prefixes of the IDs of workspaces, reviews and receipts.
 const (
 	WorkspacePrefix = "ws"
 	ReviewPrefix    = "rv"
 	ReceiptPrefix   = "rc"
 )
 
-// A WorkspaceKind says what a sandbox works in. A clone of a repository is not one of these: see [RepoRequest].
+// A WorkspaceKind is the kind of directory that a sandbox works in. A clone of a repository is not one of them: see
+// [RepoRequest].
 type WorkspaceKind string
 
 // The kinds of workspaces.
 const (
-	// WorkspaceOverlay shows the directory as it is and takes what is written into a layer of the sandbox's own.
+	// WorkspaceOverlay shows the directory as it is, and writes changes to a layer of the sandbox.
 	WorkspaceOverlay WorkspaceKind = "overlay"
-	// WorkspaceCopy is the same with a copy of the directory made at the start, which later changes on the host do not reach.
+	// WorkspaceCopy is like WorkspaceOverlay with a copy of the directory made at the start, which does not include
+	// later changes on the host.
 	WorkspaceCopy WorkspaceKind = "copy"
-	// WorkspaceDirect is the directory itself, writable. Nothing is reviewed. It must be asked for by name.
+	// WorkspaceDirect is the directory itself, writable. Changes are not reviewed. It must be requested explicitly.
 	WorkspaceDirect WorkspaceKind = "direct"
-	// WorkspaceVolume is a [Volume], writable, which no host directory belongs to: nothing is reviewed or comes back.
+	// WorkspaceVolume is a [Volume], writable, without a host directory: nothing is reviewed or applied.
 	WorkspaceVolume WorkspaceKind = "volume"
 )
 
-// A SyncMode says how changes in a workspace get to the host's directory.
+// A SyncMode defines how changes in a workspace are applied to the host directory. With SyncYolo, changes that fail a
+// check, and removals of most of the directory's files, wait for a person.
 type SyncMode string
 
 // The modes.
 const (
-	SyncSecure SyncMode = "secure"      // a person applies what they have reviewed
-	SyncYolo   SyncMode = "yolo"        // what passes every check is applied every 30 s and at the end; the rest, and removals of most files, wait for a person
+	SyncSecure SyncMode = "secure"      // a person applies changes after a review
+	SyncYolo   SyncMode = "yolo"        // changes that pass every check are applied every 30 s and at the end
 	SyncUnsafe SyncMode = "yolo-unsafe" // WorkspaceDirect
 )
 
-// WorkspaceState is where a workspace is in its life.
+// WorkspaceState is the state of a workspace.
 type WorkspaceState string
 
 // The states of workspaces.
 const (
-	WorkspaceLive    WorkspaceState = "live"    // its sandbox is there
-	WorkspaceResting WorkspaceState = "resting" // its sandbox is gone; its changes wait
-	WorkspaceSettled WorkspaceState = "settled" // its sandbox is gone and nothing waits; it goes with its retention
+	WorkspaceLive    WorkspaceState = "live"    // its sandbox exists
+	WorkspaceResting WorkspaceState = "resting" // its sandbox was removed; changes wait (detached)
+	WorkspaceSettled WorkspaceState = "settled" // its sandbox was removed and no changes wait; removed after its retention time
 )
 
-// A Workspace is a host directory as one sandbox has it, with what was changed there. It outlives its sandbox.
+// A Workspace is a host directory as one sandbox sees it, with its changes there. It outlives its sandbox.
 type Workspace struct {
 	ID      ID             `json:"id"`
 	Account string         `json:"account"`
@@ -61,7 +64,7 @@ type Workspace struct {
 	Run     ID             `json:"run,omitempty" doc:"The run that the sandbox was made for"`
 	Agent   string         `json:"agent,omitempty"`
 
-	// The directory on the host: found again by its path, and only if it still is this one.
+	// The host directory: it is opened by its path, and must still have this device and inode.
 	HostPath string `json:"-"`
 	Device   uint64 `json:"-"`
 	Inode    uint64 `json:"-"`
@@ -71,8 +74,8 @@ type Workspace struct {
 	Files       int64    `json:"files" doc:"Entries in the directory when it was mounted"`
 	Hidden      []string `json:"hidden,omitempty" doc:"Secret-looking files that the sandbox does not see; at most 1000"`
 	HiddenCount int      `json:"hiddenCount,omitempty"`
-	// Suspects are known by their names when the workspace is made. Those known by their content follow soon, in what
-	// GetWorkspace returns; Search is nil until then.
+	// Suspects are found by their names when the workspace is created. Those found by their content follow soon, in the
+	// result of GetWorkspace; Search is nil until then.
 	Suspects     []Suspect        `json:"suspects,omitempty" doc:"Files that the sandbox sees and that may contain secrets; at most 200. Lists have only those known by their names"`
 	SuspectCount int              `json:"suspectCount,omitempty"`
 	Search       *WorkspaceSearch `json:"search,omitempty" doc:"What was searched for secrets; absent while that is under way, and in lists"`
@@ -89,43 +92,43 @@ type Suspect struct {
 	Why  string `json:"why"`
 }
 
-// A WorkspaceSearch says how far the files of a workspace were searched for secrets.
+// A WorkspaceSearch reports how far the files of a workspace were searched for secrets.
 type WorkspaceSearch struct {
 	Searched   int64 `json:"searched" doc:"Files"`
 	Unsearched int64 `json:"unsearched" doc:"Files that are larger than 256 KiB, beyond 5,000 files, 32 MiB or 10 s, changed or unreadable, or in .git or node_modules"`
 }
 
-// A WorkspaceRequest asks for a workspace in a sandbox or run.
+// A WorkspaceRequest requests a workspace for a sandbox or run.
 type WorkspaceRequest struct {
 	Kind   WorkspaceKind `json:"kind,omitempty" enum:"overlay,copy,direct,volume," doc:"Default overlay"`
 	Mode   SyncMode      `json:"mode,omitempty" enum:"secure,yolo,yolo-unsafe," doc:"Default secure"`
 	Source string        `json:"source" doc:"What people call the directory; of the kind volume, the volume's name, which is made if there is none"`
 	Target string        `json:"target,omitempty" doc:"Where it is in the sandbox; default /workspace"`
 	Show   []string      `json:"show,omitempty" doc:"Patterns of secret-looking names that are not to be hidden after all"`
-	// Directory is the directory, opened by the client with its own rights and only over the unix socket. The callee owns and
-	// closes it.
+	// Directory is the directory, opened by the client with its own rights, and only over the unix socket. The callee
+	// owns and closes it.
 	Directory Handle `json:"-"`
 }
 
 // The kinds of a change.
 const (
 	ChangeAdded    = "added"
-	ChangeModified = "modified" // content, and perhaps mode
+	ChangeModified = "modified" // content, and possibly mode
 	ChangeRemoved  = "removed"
-	ChangeRenamed  = "renamed" // from OldPath, and perhaps modified
-	ChangeMode     = "mode"    // of permission bits only
-	ChangeType     = "type"    // a file became a symlink, or the like
+	ChangeRenamed  = "renamed" // from OldPath, and possibly modified
+	ChangeMode     = "mode"    // permission bits only
+	ChangeType     = "type"    // for example a file became a symlink
 )
 
 // The verdicts on a change.
 const (
 	VerdictPass  = "pass"  // may be applied
-	VerdictAsk   = "ask"   // a person may apply it who has seen why; never automatically
+	VerdictAsk   = "ask"   // only a person may apply it, after reading the reason; never automatically
 	VerdictDeny  = "deny"  // is never applied
-	VerdictClash = "clash" // the host's file has changed, too, and the two cannot be merged; see Merge
+	VerdictClash = "clash" // conflict: the host's file has changed, too, and the two cannot be merged; see Merge
 )
 
-// A Change is one difference between a workspace and the host's directory as it was when the workspace began.
+// A Change is one difference between a workspace and the host directory as it was when the workspace was created.
 type Change struct {
 	Path    string `json:"path" doc:"Relative, with slashes. A name that is not UTF-8 is shown with escapes, and denied"`
 	Kind    string `json:"kind" enum:"added,modified,removed,renamed,mode,type"`
@@ -138,21 +141,21 @@ type Change struct {
 	OldSize int64  `json:"oldSize,omitempty"`
 	Link    string `json:"link,omitempty" doc:"Where a symlink leads"`
 	Process string `json:"process,omitempty" doc:"Who last wrote it, as the sandbox's kernel saw it: pid and command"`
-	// Hash names what is to be applied: what was reviewed is what is applied. It covers type, mode and content.
+	// Hash identifies the reviewed content, so that exactly that is applied. It covers type, mode and content.
 	Hash    string    `json:"hash"`
 	Binary  bool      `json:"binary,omitempty"`
 	Added   int       `json:"added,omitempty" doc:"Lines"`
 	Removed int       `json:"removed,omitempty"`
 	Verdict string    `json:"verdict" enum:"pass,ask,deny,clash"`
 	Finding []Finding `json:"findings,omitempty"`
-	// Moved says that the host's file has changed since the workspace began. Merge then says whether the two changes can be
-	// put together without one overwriting the other.
+	// Moved means that the host's file has changed since the workspace was created. Merge then reports whether the two
+	// changes can be merged without one overwriting the other.
 	Moved bool   `json:"moved,omitempty"`
 	Merge bool   `json:"merge,omitempty" doc:"Whether the change can be merged into what the host has now; Hash is the merged file's"`
 	Patch string `json:"patch,omitempty" doc:"Unified diff, if it was asked for and is text; of a merge or a clash, against what the host has now"`
 }
 
-// A Finding is what a check says of a change.
+// A Finding is the result of a check of a change.
 type Finding struct {
 	Check   string `json:"check" enum:"path,name,type,size,link,mode,collision,secret,text,removal,command,host"`
 	Verdict string `json:"verdict" enum:"pass,ask,deny,clash"`
@@ -160,15 +163,15 @@ type Finding struct {
 	Line    int    `json:"line,omitempty"`
 }
 
-// A DiffRequest asks what has changed. Zero fields choose everything.
+// A DiffRequest selects the changes of a diff. Zero fields select everything.
 type DiffRequest struct {
 	Only  []string `json:"only,omitempty" doc:"Glob patterns of paths; ** stands for any directories"`
 	Patch bool     `json:"patch,omitempty" doc:"With patches"`
-	// Freeze keeps a copy of what is shown, for it to be applied.
+	// Freeze keeps a copy of the shown changes, so that they can be applied.
 	Freeze bool `json:"freeze,omitempty"`
 }
 
-// A Diff is what has changed in a workspace, and whether it may be applied.
+// A Diff contains the changes in a workspace, and whether they may be applied.
 type Diff struct {
 	Workspace *Workspace `json:"workspace"`
 	Review    ID         `json:"review,omitempty" doc:"Names the frozen copy, for a sync; it is kept for a day"`
@@ -178,23 +181,24 @@ type Diff struct {
 	Checks    []string   `json:"checks,omitempty" doc:"What was checked"`
 }
 
-// A Selection is a change that somebody wants applied.
+// A Selection is a change that was selected to be applied.
 type Selection struct {
 	Path  string `json:"path"`
 	Hash  string `json:"hash" doc:"As reviewed"`
 	Hunks []int  `json:"hunks,omitempty" doc:"Of its patch, from 0; empty means the whole change"`
 }
 
-// A SyncRequest applies changes of a review to the host's directory: all of them or none.
+// A SyncRequest applies changes of a review to the host directory: all of them or none.
 type SyncRequest struct {
 	Review ID          `json:"review,omitempty" doc:"Empty with auto"`
 	Apply  []Selection `json:"apply,omitempty"`
 	Drop   []string    `json:"drop,omitempty" doc:"Paths whose changes are undone in the workspace; only when its sandbox is not running"`
 	Auto   bool        `json:"auto,omitempty" doc:"Review and apply whatever passes every check"`
 	Only   []string    `json:"only,omitempty" doc:"With auto: glob patterns of paths"`
-	// Asked says that a person has seen why the checks asked.
+	// Asked means that a person has read the reasons of the verdict ask.
 	Asked bool `json:"asked,omitempty"`
-	// Directory is the workspace's directory, opened by the client with its own rights: who may not write there applies nothing.
+	// Directory is the workspace's directory, opened by the client with its own rights: a client that cannot write
+	// there cannot apply changes.
 	Directory Handle `json:"-"`
 }
 
@@ -204,7 +208,7 @@ const (
 	ReceiptUndone  = "undone"
 )
 
-// A SyncReceipt says what was applied, by whom, after which checks.
+// A SyncReceipt records which changes were applied, by whom, after which checks.
 type SyncReceipt struct {
 	ID        ID             `json:"id"`
 	Account   string         `json:"account"`
@@ -232,33 +236,35 @@ type ReceiptEntry struct {
 	Merged bool   `json:"merged,omitempty"`
 }
 
-// A WorkspaceFilter chooses among workspaces and receipts. Zero fields choose everything.
+// A WorkspaceFilter selects workspaces and receipts. Zero fields select everything.
 type WorkspaceFilter struct {
 	States    []WorkspaceState
 	Run       ID
 	Sandbox   ID
 	Workspace ID // of receipts
-	// Before is the id of the last one of the previous page; pages go from new to old. Limit is at most 1000; 0 means 100.
+	// Before is the id of the last one of the previous page; pages are sorted from new to old. Limit is at most 1000; 0
+	// means 100.
 	Before ID
 	Limit  int
 }
 
-// Workspaces is the gate between workspaces and the host's directories as its callers see it. ref is the id of a workspace, or of
-// the sandbox or run that has it. All methods are safe for concurrent use.
+// Workspaces is the service of the gate between workspaces and host directories, for API clients. ref is the id of a
+// workspace, or of the sandbox or run that has it. All methods are safe for concurrent use.
 type Workspaces interface {
 	GetWorkspace(ctx context.Context, ref string) (*Workspace, error)
 	ListWorkspaces(ctx context.Context, f WorkspaceFilter) (page []*Workspace, more bool, err error)
-	// Diff says what has changed.
+	// Diff returns the changes.
 	Diff(ctx context.Context, ref string, req DiffRequest) (*Diff, error)
-	// Sync applies changes. Conflict if what was reviewed is not what is there any more, or the host has moved.
+	// Sync applies changes. Conflict if the content is no longer what was reviewed, or the host directory has changed.
 	Sync(ctx context.Context, ref string, req SyncRequest) (*SyncReceipt, error)
-	// Reset drops all changes of a workspace whose sandbox is not running.
+	// Reset discards all changes of a workspace whose sandbox is not running.
 	Reset(ctx context.Context, ref string) (*Workspace, error)
-	// RemoveWorkspace forgets a workspace whose sandbox is gone, with all its changes.
+	// RemoveWorkspace deletes a workspace whose sandbox was removed, with all its changes.
 	RemoveWorkspace(ctx context.Context, ref string) error
 	ListReceipts(ctx context.Context, f WorkspaceFilter) (page []*SyncReceipt, more bool, err error)
 	GetReceipt(ctx context.Context, id ID) (*SyncReceipt, error)
-	// Undo puts back what a receipt has changed: all or nothing. Conflict if the host has moved since. dir is as in [SyncRequest].
+	// Undo reverts the changes of a receipt: all or none. Conflict if the host directory has changed since. dir is as
+	// in [SyncRequest].
 	Undo(ctx context.Context, id ID, dir Handle) (*SyncReceipt, error)
 }
 
@@ -278,19 +284,19 @@ type WorkspaceStore interface {
 	UpdateReceipt(ctx context.Context, in Scope, id ID, change func(*SyncReceipt) error) (*SyncReceipt, error)
 }
 
-// WorkspaceLayers is how the lifecycle of sandboxes uses workspaces. All methods are safe for concurrent use.
+// WorkspaceLayers is the interface of workspaces for the lifecycle core. All methods are safe for concurrent use.
 type WorkspaceLayers interface {
-	// Lay makes the workspace of a new sandbox: its layers, what is hidden, and the record of what the directory was like. It
-	// takes as long as a walk over the directory. The callee closes req.Directory.
+	// Lay creates the workspace of a new sandbox: its layers, the mask of hidden files, and the record of the
+	// directory's state. It takes as long as a walk over the directory. The callee closes req.Directory.
 	Lay(ctx context.Context, sb *Sandbox, req WorkspaceRequest) (*Workspace, error)
-	// Open returns the mount for a start of the sandbox. The caller closes its descriptors. A Conflict says that the directory
-	// is not there any more.
+	// Open returns the mount for a start of the sandbox. The caller closes its descriptors. Conflict if the directory
+	// no longer exists.
 	Open(ctx context.Context, id ID) (RuntimeMount, error)
-	// Written opens the directory that has what the sandbox has written to the workspace, to count it.
+	// Written opens the directory with the files that the sandbox has written to the workspace, to measure it.
 	Written(id ID) (*os.File, error)
-	// Capture writes what the workspace's layer holds now into the new directory dir. The sandbox stands still meanwhile, or does
-	// not run.
+	// Capture writes the current content of the workspace's layer to the new directory dir. The sandbox must be frozen,
+	// or not running, in the meantime.
 	Capture(ctx context.Context, id ID, dir string) error
-	// Leave says that the sandbox is gone. Idempotent.
+	// Leave reports that the sandbox was removed. Idempotent.
 	Leave(ctx context.Context, id ID) error
 }

@@ -1,7 +1,7 @@
 // Package agent is the catalog of agents: the built-in ones, those in files of the administrator, and those that accounts have
-// stored. It reads and checks what people write about an agent, and says what holds for one run of it.
+// stored. It parses and validates definitions of agents, and resolves the settings of one run.
 //
-// How agents are spoken to is in package drive, which runs inside sandboxes; how runs go is the business of the core of runs.
+// Package drive, which runs inside sandboxes, implements the protocols of agents. Package runs manages the runs themselves.
 package agent
 
 import (
@@ -11,10 +11,10 @@ import (
 	"github.com/caisson-dev/caisson/internal/strictyaml"
 )
 
-// MaxFile bounds a file with an agent, in bytes. A lockfile may be part of it.
+// MaxFile is the maximum size of an agent's file, in bytes. It leaves room for a lockfile.
 const MaxFile = 1 << 20
 
-// Parse reads one agent from YAML and checks it. Faults are joined Invalid errors, each with its field and line.
+// Parse reads one agent from YAML and validates it. It returns joined Invalid errors, each with its field and line.
 func Parse(data []byte) (*caisson.Agent, error) {
 	if len(data) > MaxFile {
 		return nil, caisson.Errorf(caisson.Invalid, "an agent's file has at most %s", caisson.Size(MaxFile))
@@ -29,22 +29,22 @@ func Parse(data []byte) (*caisson.Agent, error) {
 	return a, nil
 }
 
-// Validate checks all that can be checked of an agent without knowing the host: not whether its template, models or sub-agents
-// exist, and of its policies only that they look like ones. Faults are joined Invalid errors, each with its field.
+// Validate checks an agent without access to the host: it does not check that the template, models and sub-agents exist, and
+// checks only the form of policies. It returns joined Invalid errors, each with its field.
 func Validate(a *caisson.Agent) error {
 	c := &checker{}
-	c.identity(a)
-	c.origin(a)
-	c.speech(a)
-	c.persons(a)
+	c.names(a)
+	c.sandbox(a)
+	c.driver(a)
+	c.capabilities(a)
 	c.limits("limits", a.Limits)
 	c.warm(a)
-	return errors.Join(c.faults...)
+	return errors.Join(c.errs...)
 }
 
-// checker collects faults.
-type checker struct{ faults []error }
+// checker collects validation errors.
+type checker struct{ errs []error }
 
-func (c *checker) bad(field, format string, args ...any) {
-	c.faults = append(c.faults, caisson.Invalidf(field, format, args...))
+func (c *checker) addf(field, format string, args ...any) {
+	c.errs = append(c.errs, caisson.Invalidf(field, format, args...))
 }

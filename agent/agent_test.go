@@ -12,7 +12,7 @@ import (
 	"github.com/caisson-dev/caisson/egress"
 )
 
-// TestBuiltin: every built-in agent is well formed, has policies that compile, and says which version it is.
+// TestBuiltin: every built-in agent is valid, has policies that compile, and has a version.
 func TestBuiltin(t *testing.T) {
 	entries, err := os.ReadDir("builtin")
 	if err != nil {
@@ -60,7 +60,7 @@ driver: exec
 command: [/bin/agent, --model, "{model}"]
 `
 
-// coder is an agent whose program is that of the built-in one; persona adds personas, one of which has a rule for tools.
+// coder is an agent that runs the built-in agent's program; persona adds personas, one of which has a tool rule.
 const (
 	coder   = "id: mine\nname: Mine\nimage: host\ndriver: jsonl\nevents: {dialect: caisson}\ncommand: [/.caisson/agent, code]\n"
 	persona = "personas: [{id: x}, {id: y, deny: [bash]}]\n"
@@ -116,7 +116,7 @@ func TestParseFaults(t *testing.T) {
 		{"no randomness", good + "warm: {prompt: hi}\n", "warm.randomness", "kernel"},
 		{"kernel with a service", good + "service: [x]\nwarm: {randomness: kernel}\n", "warm.randomness", "nothing runs"},
 		{"kernel with OpenClaw", strings.Replace(good, "exec", "openclaw", 1) + "warm: {randomness: kernel}\n", "warm.randomness", "nothing runs"},
-		{"openssl with a service", good + "service: [x]\nwarm: {randomness: openssl}\n", "", ""}, // the administrator knows
+		{"openssl with a service", good + "service: [x]\nwarm: {randomness: openssl}\n", "", ""}, // is left to the administrator
 		{"pool", good + "warm: {randomness: kernel, pool: 100}\n", "warm.pool", "between"},
 		{"pool of a service", good + "service: [x]\nwarm: {randomness: openssl, pool: 1}\n", "warm.pool", "without a service"},
 		{"directory of a service", good + "service: [x]\nserviceDir: y\n", "serviceDir", "absolute"},

@@ -11,7 +11,8 @@ import (
 //go:embed builtin/*.yaml
 var files embed.FS
 
-// Builtin returns the built-in agents, by id. Callers may change the agents, not what their slices and maps contain.
+// Builtin returns the built-in agents, sorted by id. Callers may change the fields of the agents, but not the contents of their
+// slices and maps.
 func Builtin() []*caisson.Agent {
 	list := builtin()
 	out := make([]*caisson.Agent, len(list))
@@ -21,15 +22,15 @@ func Builtin() []*caisson.Agent {
 	return out
 }
 
-// IsBuiltin reports whether id is that of a built-in agent.
+// IsBuiltin reports whether a built-in agent has that id.
 func IsBuiltin(id string) bool {
 	return slices.ContainsFunc(builtin(), func(a *caisson.Agent) bool { return a.ID == id })
 }
 
 var builtin = sync.OnceValue(func() []*caisson.Agent {
-	entries, err := files.ReadDir("builtin") // by name, which is by id
+	entries, err := files.ReadDir("builtin") // sorted by name, which is id + ".yaml"
 	if err != nil {
-		panic("agent: " + err.Error()) // they are part of the program
+		panic("agent: " + err.Error()) // the files are embedded in the binary
 	}
 	var list []*caisson.Agent
 	for _, e := range entries {
@@ -39,14 +40,14 @@ var builtin = sync.OnceValue(func() []*caisson.Agent {
 		}
 		a, err := Parse(data)
 		if err != nil || a.ID+".yaml" != e.Name() {
-			panic("agent: " + e.Name() + " is not the file of an agent: " + caisson.MessageOf(err)) // a test reads them all
+			panic("agent: " + e.Name() + " is not the file of an agent: " + caisson.MessageOf(err)) // a test parses all of them
 		}
 		list = append(list, a)
 	}
 	return list
 })
 
-// copyOf returns an agent whose fields can be changed without changing a's.
+// copyOf returns a shallow copy of a.
 func copyOf(a *caisson.Agent) *caisson.Agent {
 	c := *a
 	return &c

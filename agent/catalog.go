@@ -12,27 +12,30 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// maxStored bounds how many agents an account has in the store.
+// maxStored is the maximum number of agents that an account has in the store.
 const maxStored = 200
 
-// Config says what a catalog consists of.
+// Config configures a catalog.
 type Config struct {
-	// Builtin are the built-in agents, [Builtin] with what is made by code filled in.
+	// Builtin are the built-in agents: those of [Builtin], with the fields that are set by code.
 	Builtin []*caisson.Agent
-	// Dir has a file for each of the administrator's agents, NAME.yaml; "" or a directory that does not exist has none.
+	// Dir is the administrator's directory, with a file NAME.yaml for each agent; if it is "" or does not exist, there are
+	// none.
 	Dir   string
 	Table caisson.Table[caisson.Agent]
-	// Ensure makes the caller's account, which the rows of Table need.
-	Ensure func(ctx context.Context, account string) error
-	// CheckPolicy refuses policies that cannot be compiled, or that the caller may not have.
+	// EnsureAccount creates the caller's account if it does not exist, as the rows of Table require.
+	EnsureAccount func(ctx context.Context, account string) error
+	// CheckPolicy returns an error for policies that cannot be compiled or that the caller is not allowed to use.
 	CheckPolicy func(ctx context.Context, field string, p caisson.Policy) error
-	// Most is what agents that are stored over a token may take; zero fields mean those of [caisson.DefaultAgentLimits].
-	Most caisson.AgentLimits
-	Log  *slog.Logger
+	// MaxLimits are the highest limits of agents that are stored over a token; zero fields mean those of
+	// [caisson.DefaultAgentLimits].
+	MaxLimits caisson.AgentLimits
+	Log       *slog.Logger
 }
 
-// A Catalog is all agents that there are for an account: those built in, those of the administrator's directory, and the account's
-// own. It implements [caisson.Agents] but for what makes something of an agent. It is safe for concurrent use.
+// A Catalog has all agents of an account: the built-in ones, those of the administrator's directory, and the account's own. It
+// implements the methods of [caisson.Agents] that read and store agents, but not those that build them. It is safe for
+// concurrent use.
 type Catalog struct {
 	config Config
 	dir    *directory
@@ -47,13 +50,13 @@ func New(c Config) *Catalog {
 	return &Catalog{config: c, dir: newDirectory(c.Dir, reserved, c.Log)}
 }
 
-// ListAgents returns the built-in agents, the administrator's and those of the caller's account, by id.
+// ListAgents returns the built-in agents, the administrator's and those of the caller's account, sorted by id.
 func (c *Catalog) ListAgents(ctx context.Context) ([]*caisson.Agent, error) {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
 		return nil, err
 	}
-	list := c.common()
+	list := c.shared()
 	seen := map[string]bool{}
 	for _, a := range list {
 		seen[a.ID] = true
@@ -65,7 +68,7 @@ func (c *Catalog) ListAgents(ctx context.Context) ([]*caisson.Agent, error) {
 			return nil, err
 		}
 		for _, a := range page {
-			if !seen[a.ID] { // one that was there before the administrator's is hidden by it, as it is from GetAgent
+			if !seen[a.ID] { // an agent that is older than the administrator's file with its id is hidden, as in GetAgent
 				list = append(list, a)
 			}
 			f.After = caisson.ID(a.ID)
@@ -82,7 +85,7 @@ func (c *Catalog) GetAgent(ctx context.Context, id string) (*caisson.Agent, erro
 	if err != nil {
 		return nil, err
 	}
-	if a := c.given(id); a != nil {
+	if a := c.findShared(id); a != nil {
 		return a, nil
 	}
 	a, err := c.config.Table.Get(ctx, caisson.In(caller.Account), id)
@@ -92,7 +95,7 @@ func (c *Catalog) GetAgent(ctx context.Context, id string) (*caisson.Agent, erro
 	return a, err
 }
 
-// PutAgent stores an agent for the caller's account. What was made of it before stays with it if nothing of it has changed.
+// PutAgent stores an agent for the caller's account. Its build status is kept if the definition has not changed.
 func (c *Catalog) PutAgent(ctx context.Context, a caisson.Agent) (*caisson.Agent, error) {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
@@ -101,11 +104,11 @@ func (c *Catalog) PutAgent(ctx context.Context, a caisson.Agent) (*caisson.Agent
 	if err := Validate(&a); err != nil {
 		return nil, err
 	}
-	if c.given(a.ID) != nil {
+	if c.findShared(a.ID) != nil {
 		return nil, caisson.Errorf(caisson.Denied, "%s is there for every account; choose another id", a.ID)
 	}
 	if !caller.Local {
-		if err := c.remote(&a); err != nil {
+		if err := c.checkRemote(&a); err != nil {
 			return nil, err
 		}
 	}
@@ -114,14 +117,14 @@ func (c *Catalog) PutAgent(ctx context.Context, a caisson.Agent) (*caisson.Agent
 			return nil, err
 		}
 	}
-	if err := c.config.Ensure(ctx, caller.Account); err != nil {
+	if err := c.config.EnsureAccount(ctx, caller.Account); err != nil {
 		return nil, err
 	}
 	a.Account, a.Status, a.CreatedAt = caller.Account, caisson.AgentStatus{}, time.Now().UTC()
 	put, err := c.config.Table.Update(ctx, caisson.In(caller.Account), a.ID, func(old *caisson.Agent) error {
 		next := a
 		next.CreatedAt = old.CreatedAt
-		if same(old, &next) {
+		if sameDefinition(old, &next) {
 			next.Status = old.Status
 		}
 		*old = next
@@ -130,7 +133,7 @@ func (c *Catalog) PutAgent(ctx context.Context, a caisson.Agent) (*caisson.Agent
 	if caisson.KindOf(err) != caisson.NotFound {
 		return put, err
 	}
-	if err := c.room(ctx, caller.Account); err != nil {
+	if err := c.checkQuota(ctx, caller.Account); err != nil {
 		return nil, err
 	}
 	if err := c.config.Table.Insert(ctx, &a); err != nil {
@@ -139,9 +142,9 @@ func (c *Catalog) PutAgent(ctx context.Context, a caisson.Agent) (*caisson.Agent
 	return &a, nil
 }
 
-// room refuses another agent for an account that has all it may have. Requests at the same time can each find the last place free, so
-// there may be a few more: the bound is against heaps, not an exact number.
-func (c *Catalog) room(ctx context.Context, account string) error {
+// checkQuota returns an Exhausted error if the account has the maximum number of agents. Concurrent requests can each find the last
+// place free, so an account may have a few more: the limit need not be exact.
+func (c *Catalog) checkQuota(ctx context.Context, account string) error {
 	page, more, err := c.config.Table.List(ctx, caisson.In(account), caisson.Filter{Limit: maxStored})
 	if err != nil {
 		return err
@@ -162,20 +165,20 @@ func (c *Catalog) RemoveAgent(ctx context.Context, id string) error {
 	if caisson.KindOf(err) != caisson.NotFound {
 		return err
 	}
-	if c.given(id) != nil {
+	if c.findShared(id) != nil {
 		return caisson.Errorf(caisson.Denied, "%s is there for every account and cannot be removed", id)
 	}
 	return caisson.Wrap(err, caisson.NotFound, "there is no agent %.70q; caisson agent ls shows what there is", id)
 }
 
-// Problems returns what is wrong with files of the administrator's directory, by name of file.
+// Problems returns the errors in files of the administrator's directory, sorted by file name.
 func (c *Catalog) Problems() []Problem {
 	_, problems := c.dir.read()
 	return problems
 }
 
-// common returns the agents that every account has.
-func (c *Catalog) common() []*caisson.Agent {
+// shared returns the agents that every account has.
+func (c *Catalog) shared() []*caisson.Agent {
 	list, _ := c.dir.read()
 	for _, a := range c.config.Builtin {
 		list = append(list, copyOf(a))
@@ -183,17 +186,17 @@ func (c *Catalog) common() []*caisson.Agent {
 	return list
 }
 
-// given returns the agent of that id that every account has; nil if there is none.
-func (c *Catalog) given(id string) *caisson.Agent {
-	list := c.common()
+// findShared returns the agent of that id that every account has, or nil if there is none.
+func (c *Catalog) findShared(id string) *caisson.Agent {
+	list := c.shared()
 	if i := slices.IndexFunc(list, func(a *caisson.Agent) bool { return a.ID == id }); i >= 0 {
 		return list[i]
 	}
 	return nil
 }
 
-// same reports whether two agents say the same, whatever has been made of them.
-func same(a, b *caisson.Agent) bool {
+// sameDefinition reports whether two agents have the same definition, regardless of their status.
+func sameDefinition(a, b *caisson.Agent) bool {
 	x, y := *a, *b
 	x.Status, y.Status = caisson.AgentStatus{}, caisson.AgentStatus{}
 	x.CreatedAt, y.CreatedAt = time.Time{}, time.Time{}

@@ -18,7 +18,7 @@ import (
 	"github.com/caisson-dev/caisson/sqlite/sqlitetest"
 )
 
-// A shelf is a catalog on a real store, with a directory of its own.
+// A shelf is a catalog with a real store and a temporary directory.
 type shelf struct {
 	*agent.Catalog
 	t    *testing.T
@@ -49,7 +49,7 @@ func newShelf(t *testing.T) *shelf {
 	s := &shelf{t: t, dir: t.TempDir(), logs: &logs{}}
 	s.Catalog = agent.New(agent.Config{
 		Builtin: agent.Builtin(), Dir: s.dir, Table: store.Agents(), Log: slog.New(slog.NewTextHandler(s.logs, nil)),
-		Ensure: func(ctx context.Context, account string) error {
+		EnsureAccount: func(ctx context.Context, account string) error {
 			_, err := store.Accounts().Ensure(ctx, account)
 			return err
 		},
@@ -76,7 +76,7 @@ func (s *shelf) file(name, data string) {
 	}
 }
 
-// ids returns the ids that ctx's caller sees.
+// ids returns the ids of the agents that ctx's caller can list.
 func (s *shelf) ids(ctx context.Context) []string {
 	s.t.Helper()
 	list, err := s.ListAgents(ctx)
@@ -108,7 +108,7 @@ func wantKind(t *testing.T, err error, kind caisson.Kind, words string) {
 	}
 }
 
-// TestAccounts: an account sees its own agents and the common ones, and no other's.
+// TestAccounts: an account can access its own agents and the common ones, but not those of other accounts.
 func TestAccounts(t *testing.T) {
 	s := newShelf(t)
 	alice, bob := as(t, "alice", false), as(t, "bob", false)
@@ -140,7 +140,7 @@ func TestAccounts(t *testing.T) {
 	wantKind(t, s.RemoveAgent(alice, "mine"), caisson.NotFound, "caisson agent ls")
 }
 
-// TestPut: what is refused, and what stays when an agent is put again.
+// TestPut: which agents are refused, and what is kept when an agent is stored again.
 func TestPut(t *testing.T) {
 	s := newShelf(t)
 	remote, local := as(t, "alice", false), as(t, "alice", true)
@@ -182,7 +182,7 @@ func TestPut(t *testing.T) {
 	}
 	wide := mine()
 	wide.Image, wide.Limits.Time = "dir:/srv/root", 10*caisson.DefaultAgentLimits().Time
-	wide.Account, wide.Status.Built = "bob", true // are not the caller's to say
+	wide.Account, wide.Status.Built = "bob", true // cannot be set by the caller
 	put, err := s.PutAgent(local, wide)
 	if err != nil || put.Account != "alice" || put.Status.Built {
 		t.Errorf("%+v, %v", put, err)
@@ -204,7 +204,7 @@ func TestPut(t *testing.T) {
 	wantKind(t, s.RemoveAgent(local, "shell"), caisson.Denied, "cannot be removed")
 }
 
-// TestRoom: an account has a bounded number of agents, and can change those that it has.
+// TestRoom: the number of agents of an account is bounded, and existing ones can still be changed.
 func TestRoom(t *testing.T) {
 	s := newShelf(t)
 	alice := as(t, "alice", false)
@@ -231,7 +231,7 @@ func TestRoom(t *testing.T) {
 	}
 }
 
-// TestDirectory: files are read when they change, and a bad one hides no other.
+// TestDirectory: files are read again when they change, and an invalid file does not affect the others.
 func TestDirectory(t *testing.T) {
 	s := newShelf(t)
 	ctx := as(t, "alice", false)
@@ -249,7 +249,7 @@ func TestDirectory(t *testing.T) {
 	if err := os.Symlink("nowhere", filepath.Join(s.dir, "i.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	for range 3 { // reported once
+	for range 3 { // logged only once
 		ids := s.ids(ctx)
 		if !slices.Contains(ids, "first") || !slices.Contains(ids, "second") || slices.Contains(ids, "broken") || len(ids) != len(agent.Builtin())+2 {
 			t.Errorf("%q", ids)
@@ -277,7 +277,7 @@ func TestDirectory(t *testing.T) {
 	if _, err := s.GetAgent(ctx, "mended"); err != nil {
 		t.Error(err)
 	}
-	if _, err := s.GetAgent(ctx, "first"); err != nil { // that of c.yaml
+	if _, err := s.GetAgent(ctx, "first"); err != nil { // the one in c.yaml
 		t.Error(err)
 	}
 	if err := os.RemoveAll(s.dir); err != nil {
@@ -291,7 +291,8 @@ func TestDirectory(t *testing.T) {
 	}
 }
 
-// TestHidden: an agent that an account had before the administrator's directory had its id is hidden, and can be removed.
+// TestHidden: an agent that an account stored before the administrator added one with the same id is hidden, and can be
+// removed.
 func TestHidden(t *testing.T) {
 	s := newShelf(t)
 	ctx := as(t, "alice", false)

@@ -16,28 +16,28 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// maxAgents bounds how many files of the directory are read.
+// maxAgents is the maximum number of files of the directory that are read.
 const maxAgents = 256
 
-// A Problem is why a file gives no agent.
+// A Problem is the reason why a file defines no agent.
 type Problem struct {
 	File string `json:"file"`
 	Err  error  `json:"-"`
 }
 
-// directory has the agents of the administrator's files. A file is read again when it has changed; there is nothing that
-// watches, because the files are asked for seldom and looking costs little.
+// directory has the agents of the administrator's files. A file is parsed again if it has changed. It is not watched, because
+// agents are read rarely and a check costs little.
 type directory struct {
 	path     string
 	reserved map[string]bool // ids of built-in agents
 	log      *slog.Logger
 
-	mu    sync.Mutex
-	files map[string]*file // by name; guarded by mu
-	whole error            // why the directory cannot be read, as last reported; guarded by mu
+	mu      sync.Mutex
+	files   map[string]*file // by name; guarded by mu
+	readErr error            // last reported error of reading the directory, or nil; guarded by mu
 }
 
-// file is what a file was when it was read last.
+// file is the state of a file when it was last read.
 type file struct {
 	size  int64
 	mtime time.Time
@@ -50,7 +50,7 @@ func newDirectory(path string, reserved map[string]bool, log *slog.Logger) *dire
 	return &directory{path: path, reserved: reserved, log: log, files: map[string]*file{}}
 }
 
-// read returns the agents that there are now, in order of their files' names, and what is wrong with the other files.
+// read returns the current agents, sorted by file name, and the errors of the other files.
 func (d *directory) read() (agents []*caisson.Agent, problems []Problem) {
 	if d.path == "" {
 		return nil, nil
@@ -59,12 +59,12 @@ func (d *directory) read() (agents []*caisson.Agent, problems []Problem) {
 	defer d.mu.Unlock()
 	names, err := d.names()
 	if err != nil {
-		if d.whole == nil || d.whole.Error() != err.Error() {
+		if d.readErr == nil || d.readErr.Error() != err.Error() {
 			d.log.Warn("the directory of agents cannot be read", "dir", d.path, "error", err)
 		}
 		problems = append(problems, Problem{d.path, err})
 	}
-	d.whole = err
+	d.readErr = err
 	now := map[string]*file{}
 	byID := map[string]string{}
 	for _, name := range names {
@@ -85,7 +85,7 @@ func (d *directory) read() (agents []*caisson.Agent, problems []Problem) {
 	return agents, problems
 }
 
-// names returns the names of files that are looked at.
+// names returns the names of the files to read.
 func (d *directory) names() ([]string, error) {
 	entries, err := os.ReadDir(d.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -104,7 +104,7 @@ func (d *directory) names() ([]string, error) {
 	return names, err
 }
 
-// file returns what a file has, reading it if it has changed.
+// file returns the state of a file, and reads the file if it has changed.
 func (d *directory) file(name string) *file {
 	path := filepath.Join(d.path, name)
 	info, err := os.Stat(path)
@@ -120,7 +120,7 @@ func (d *directory) file(name string) *file {
 	return d.report(path, old, f)
 }
 
-// report logs a fault that was not there before.
+// report logs an error unless it is the file's previous one.
 func (d *directory) report(path string, old, f *file) *file {
 	if f.err != nil && (old == nil || old.err == nil || old.err.Error() != f.err.Error()) {
 		d.log.Warn("a file has no agent that can be used", "file", path, "error", f.err)
@@ -148,7 +148,7 @@ func (d *directory) parse(path string, info fs.FileInfo) (*caisson.Agent, error)
 	return a, err
 }
 
-// isPath reports whether an image is a place on the host.
+// isPath reports whether an image is a path of the host.
 func isPath(image string) bool {
 	return strings.HasPrefix(image, "dir:") || strings.HasPrefix(image, "tar:")
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/caisson-dev/caisson/egress"
 )
 
-// TestDocs: the example of the documentation is an agent, and every field is explained.
+// TestDocs: the example in the documentation is valid, and every field is explained.
 func TestDocs(t *testing.T) {
 	page, err := os.ReadFile("../docs/agents.md")
 	if err != nil {

@@ -10,15 +10,16 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// promptMark stays in a filled command: who starts the program puts the prompt, or the path of its file, in its place.
-const promptMark = "{prompt}"
+// promptPlaceholder stays in a filled command. The driver replaces it by the prompt, or by the path of the prompt's file, when it
+// starts the program.
+const promptPlaceholder = "{prompt}"
 
-// known are the placeholders of commands.
-var known = []string{"model", "persona", "prompt", "session", "workspace"}
+// placeholderNames are the valid placeholders of commands.
+var placeholderNames = []string{"model", "persona", "prompt", "session", "workspace"}
 
-// Fill replaces the placeholders in a command, each argument by itself, so that no value becomes two arguments or part of another.
-// {prompt} stays as it is, for who starts the program; doubled braces become single ones. A value may have no braces, because
-// what it says could be taken for the prompt.
+// Fill replaces the placeholders in a command, each argument separately, so that no value becomes two arguments or part of
+// another argument. {prompt} is kept for the driver, and doubled braces become single ones. A value must not contain braces,
+// because it could contain {prompt}. Returns an Invalid error for such values and for unknown placeholders.
 func Fill(command []string, values map[string]string) ([]string, error) {
 	if len(command) == 0 {
 		return nil, nil
@@ -35,7 +36,7 @@ func Fill(command []string, values map[string]string) ([]string, error) {
 			case name == "":
 				out[i] += text
 			case name == "prompt":
-				out[i] += promptMark
+				out[i] += promptPlaceholder
 			case ok:
 				out[i] += v
 			default:
@@ -50,7 +51,7 @@ func Fill(command []string, values map[string]string) ([]string, error) {
 	return out, nil
 }
 
-// placeholders returns which placeholders a command has.
+// placeholders returns the placeholders that a command uses.
 func placeholders(field string, command []string) (used []string, err error) {
 	for i, arg := range command {
 		var plain strings.Builder
@@ -58,16 +59,16 @@ func placeholders(field string, command []string) (used []string, err error) {
 			switch {
 			case name == "":
 				plain.WriteString(text)
-			case !slices.Contains(known, name):
-				return fmt.Errorf("{%.40s} is not known; known are {%s}; write literal braces twice", name, strings.Join(known, "}, {"))
+			case !slices.Contains(placeholderNames, name):
+				return fmt.Errorf("{%.40s} is not known; known are {%s}; write literal braces twice", name, strings.Join(placeholderNames, "}, {"))
 			default:
-				plain.WriteByte(0) // parts to its left and right are not next to each other
+				plain.WriteByte(0) // keeps the text before and after a placeholder apart
 				used = append(used, name)
 			}
 			return nil
 		})
-		if err == nil && strings.Contains(plain.String(), promptMark) {
-			err = fmt.Errorf("the text %s cannot be had in a command, doubled or not, as the prompt takes its place", promptMark)
+		if err == nil && strings.Contains(plain.String(), promptPlaceholder) {
+			err = fmt.Errorf("the text %s cannot be had in a command, doubled or not, as the prompt takes its place", promptPlaceholder)
 		}
 		if err != nil {
 			return nil, caisson.Invalidf(fmt.Sprintf("%s[%d]", field, i), "%s", err)
@@ -76,7 +77,7 @@ func placeholders(field string, command []string) (used []string, err error) {
 	return used, nil
 }
 
-// scan calls each for the parts of an argument: text, or the name of a placeholder.
+// scan calls each for the parts of an argument: with its text, or with the name of a placeholder.
 func scan(arg string, each func(text, name string) error) error {
 	for arg != "" {
 		i := strings.IndexAny(arg, "{}")
@@ -107,7 +108,7 @@ func scan(arg string, each func(text, name string) error) error {
 	return nil
 }
 
-// sorted is the map in order of its keys, so that faults come in an order.
+// sorted iterates over m in the order of its keys, so that the order of errors is stable.
 func sorted[V any](m map[string]V) iter.Seq2[string, V] {
 	return func(yield func(string, V) bool) {
 		for _, k := range slices.Sorted(maps.Keys(m)) {

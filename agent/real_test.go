@@ -32,29 +32,29 @@ import (
 
 var update = flag.Bool("update", false, "write what real agents said to drive/testdata")
 
-// gatewayName is where agents find models, and what these tests put the address of a real gateway in the place of.
+// gatewayName is the URL at which agents call models. These tests replace it by the address of a test gateway.
 const gatewayName = "http://llm.caisson.internal"
 
-// secret is the provider's key, which no agent may see.
+// secret is the provider's key, which agents must not get.
 const secret = "sk-real-8Hq2Zt6Wm1Xc9Pd4Lf7Vb"
 
-// A real is an agent's own program, installed from its lockfile, between a scripted model and a workspace.
+// A real is the real program of an agent, installed from its lockfile, with a scripted model and a workspace.
 type real struct {
 	*caisson.Agent
 	t         *testing.T
-	home      string // stands for /opt/ID
+	home      string // replaces /opt/ID
 	workspace string
 	gateway   *refusals
 	model     *scriptedtest.Recorder
 }
 
-// refusals is the model gateway, with what it refused.
+// refusals is the model gateway. It records the requests and those it refused.
 type refusals struct {
 	llm *llm.Gateway
 
 	mu   sync.Mutex
 	list []string // guarded by mu
-	sent []byte   // requests as they came; guarded by mu
+	sent []byte   // requests as received; guarded by mu
 }
 
 func (g *refusals) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -78,7 +78,7 @@ func (g *refusals) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 type status struct {
 	http.ResponseWriter
 	status int
-	body   bytes.Buffer // of a refusal
+	body   bytes.Buffer // only of a refusal
 }
 
 func (s *status) WriteHeader(code int) {
@@ -95,7 +95,7 @@ func (s *status) Write(p []byte) (int, error) {
 
 func (s *status) Unwrap() http.ResponseWriter { return s.ResponseWriter }
 
-// unmetered is a ledger that has room for everything.
+// unmetered is a ledger without limits.
 type unmetered struct{}
 
 func (unmetered) Reserve(_ context.Context, _ caisson.Call, d caisson.Demand) (caisson.Reservation, error) {
@@ -107,7 +107,7 @@ type room int64
 func (r room) Output() int64             { return int64(r) }
 func (r room) Settle(caisson.Call) error { return nil }
 
-// newReal installs an agent and puts a scripted provider of that kind behind a gateway.
+// newReal installs an agent and starts a gateway with a scripted provider of that kind.
 func newReal(t *testing.T, id, kind, script string) *real {
 	t.Helper()
 	list := agent.Builtin()
@@ -123,7 +123,7 @@ func newReal(t *testing.T, id, kind, script string) *real {
 	g, err := llm.New(llm.Config{
 		APIs: []llm.API{
 			{Dialect: openai.New(), Kinds: []string{caisson.ProviderOpenAI}},
-			{Dialect: anthropic.New(), Kinds: []string{caisson.ProviderAnthropic}, Mark: "Anthropic-Version"},
+			{Dialect: anthropic.New(), Kinds: []string{caisson.ProviderAnthropic}, MarkerHeader: "Anthropic-Version"},
 		},
 		Meter: unmetered{},
 		Grant: func(context.Context, caisson.Guest) *caisson.ModelGrant {
@@ -146,7 +146,7 @@ func newReal(t *testing.T, id, kind, script string) *real {
 	return r
 }
 
-// install links the agent's program, as its lockfile says, into its home.
+// install installs the agent's program from its lockfile into its home.
 func (r *real) install() {
 	r.t.Helper()
 	lock := r.Setup[0].Files[0].Data
@@ -166,7 +166,7 @@ func (r *real) install() {
 	}
 }
 
-// here puts the places of this test for those in a sandbox.
+// here replaces the paths of a sandbox in list by those of this test.
 func (r *real) here(list []string, more ...string) []string {
 	places := strings.NewReplacer(append([]string{"/opt/" + r.ID, r.home}, more...)...)
 	out := make([]string, len(list))
@@ -176,7 +176,7 @@ func (r *real) here(list []string, more ...string) []string {
 	return out
 }
 
-// run gives the agent a prompt, as a run does, and returns what it wrote and how it ended.
+// run gives the agent a prompt, as a run does, and returns its output and the error of its exit.
 func (r *real) run(prompt string) (stdout string, err error) {
 	r.t.Helper()
 	front := httptest.NewServer(r.gateway)
@@ -226,7 +226,7 @@ func (r *real) run(prompt string) (stdout string, err error) {
 	return out.String(), err
 }
 
-// keep leaves what was said for people to look at (go test -artifacts).
+// keep stores outputs and requests as artifacts of the test (go test -artifacts).
 func (r *real) keep(stdout, stderr []byte) {
 	dir := r.t.ArtifactDir()
 	r.gateway.mu.Lock()
@@ -240,7 +240,7 @@ func (r *real) keep(stdout, stderr []byte) {
 	}
 }
 
-// record writes what an agent said to where the driver's tests find it, if these tests are to.
+// record writes the output of an agent to the test data of package drive, if the flag -update is set.
 func (r *real) record(name, stdout string) {
 	if !*update {
 		return
@@ -252,7 +252,7 @@ func (r *real) record(name, stdout string) {
 	}
 }
 
-// check checks that the agent used a tool, changed a file and answered, through a gateway that refused nothing.
+// check checks that the agent used a tool, changed a file and answered, and that the gateway refused no request.
 func (r *real) check(stdout string) {
 	r.t.Helper()
 	if got, err := os.ReadFile(filepath.Join(r.workspace, "made.txt")); err != nil || string(got) != "made by a tool\n" {
@@ -270,8 +270,8 @@ func (r *real) check(stdout string) {
 	}
 }
 
-// TestReal: the agents' own programs, as pinned, run with the commands, variables and files of the catalog. They use a tool of
-// theirs, change a file and answer; and they say so if the model cannot be had.
+// TestReal runs the real programs of agents, in the pinned versions, with the commands, variables and files of the catalog.
+// They use one of their tools, change a file and answer; if the model refuses, they report the reason.
 func TestReal(t *testing.T) {
 	for _, c := range []struct{ id, dialect, kind, tool, arguments string }{
 		{"codex", "codex", caisson.ProviderOpenAI, "exec_command", `{"cmd": "echo made by a tool > made.txt"}`},

@@ -8,11 +8,11 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// maxStepTime bounds a set-up step of an agent that is stored over a token.
+// maxStepTime is the longest timeout of a setup step in an agent that is stored over a token.
 const maxStepTime = 30 * time.Minute
 
-// remote refuses what an agent may not have that is stored over a token. Faults are joined Denied errors.
-func (c *Catalog) remote(a *caisson.Agent) error {
+// checkRemote checks the restrictions on agents that are stored over a token. It returns joined Denied errors.
+func (c *Catalog) checkRemote(a *caisson.Agent) error {
 	var faults []error
 	deny := func(field, format string, args ...any) {
 		faults = append(faults, &caisson.Error{Kind: caisson.Denied, Field: field, Msg: fmt.Sprintf(format, args...)})
@@ -25,10 +25,10 @@ func (c *Catalog) remote(a *caisson.Agent) error {
 			deny(fmt.Sprintf("setup[%d].timeout", i), "is more than %s, the most that can be asked for over a token", caisson.Duration(maxStepTime))
 		}
 	}
-	if a.Warm != nil && a.Warm.Randomness == fromOpenSSL && a.Driver != caisson.DriverOpenClaw {
-		// Nobody has tested what else would run in the snapshot, and its forks could draw the same secrets.
+	if a.Warm != nil && a.Warm.Randomness == randomnessOpenSSL && a.Driver != caisson.DriverOpenClaw {
+		// It is not tested that forks of a snapshot with another service draw different secrets.
 		deny("warm.randomness", "openssl over a token is for driver openclaw only; leave warm out, or set it over the unix socket")
 	}
-	_, err := narrow(mostOf(caisson.AgentLimits{}, c.config.Most), a.Limits, false)
+	_, err := narrowLimits(limitsOf(caisson.AgentLimits{}, c.config.MaxLimits), a.Limits, false)
 	return errors.Join(append(faults, err)...)
 }

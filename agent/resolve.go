@@ -12,40 +12,42 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// mainPersona is what an agent is if none of its personas is asked for.
+// mainPersona is the persona of an agent if a request names none.
 const mainPersona = "main"
 
-// noModels, alone among an agent's models, says that it calls none.
+// noModels, as an agent's only model, means that it calls no models.
 const noModels = "-"
 
-// sessionForm is the form of keys of conversations.
+// sessionForm is the format of session keys.
 var sessionForm = regexp.MustCompile(`^[A-Za-z0-9._:-]{0,512}$`)
 
-// DefaultWorkdir is the workspace of an agent that names none.
+// DefaultWorkdir is the workspace of an agent that specifies none.
 const DefaultWorkdir = "/workspace"
 
-// Defaults are what holds where neither the request nor the agent says anything.
+// Defaults apply if neither the request nor the agent sets a value.
 type Defaults struct {
 	Limits caisson.AgentLimits // zero fields mean those of [caisson.DefaultAgentLimits]
-	// Models are those that the caller may use, in the order of the configuration: the first that the agent can call is the default.
+	// Models are those that the caller may use, in the order of the configuration. The default is the first one that the agent
+	// can call.
 	Models []caisson.GatewayModel
 }
 
-// Settings are what holds for one run of an agent.
+// Settings are the resolved settings of one run of an agent.
 type Settings struct {
 	Limits  caisson.AgentLimits
 	Model   string   // alias; "" for an agent that calls no model
-	API     string   // in which Model has to be called; the agent's first one if it can be called in each
-	Models  []string // aliases that it may ask for, Model first
+	API     string   // API with which Model must be called; the agent's first API if the model supports all of them
+	Models  []string // aliases that it may use, with Model first
 	Policy  caisson.Policy
-	Env     map[string]string // of the program, with the variables that every agent has
+	Env     map[string]string // environment of the program, including the variables that every agent has
 	Workdir string
-	Command []string         // placeholders filled in but for {prompt}
-	Persona *caisson.Persona // nil: main
+	Command []string         // with all placeholders filled in except {prompt}
+	Persona *caisson.Persona // nil means main
 }
 
-// Resolve says what holds for a run: what the request says, else the agent, else the defaults. Over a token a request may only
-// narrow limits, and those of an account's own agent count only as far as they are within the defaults. Faults are joined Invalid errors with the fields of the request; a wider limit over a token is Denied.
+// Resolve returns the settings of a run. A value of the request takes precedence over the agent's, and that over the default.
+// Over a token a request may only narrow limits, and the limits of an account's own agent are capped at the defaults. It
+// returns joined Invalid errors with the fields of the request; a wider limit over a token is Denied.
 func Resolve(a *caisson.Agent, req caisson.RunRequest, d Defaults, caller caisson.Caller) (*Settings, error) {
 	s := &Settings{Policy: a.Policy, Workdir: cmp.Or(a.Workdir, DefaultWorkdir)}
 	if req.Policy != nil {
@@ -53,27 +55,28 @@ func Resolve(a *caisson.Agent, req caisson.RunRequest, d Defaults, caller caisso
 	}
 	c := &checker{}
 	if !sessionForm.MatchString(req.Session) {
-		c.bad("session", "%.80q is not at most 512 letters, digits and . _ : -", req.Session)
+		c.addf("session", "%.80q is not at most 512 letters, digits and . _ : -", req.Session)
 	}
 	c.env("env", req.Env)
 	c.limits("limits", req.Limits)
 	if req.Policy != nil {
 		c.policy("policy", *req.Policy)
 	}
-	c.toolRule(a) // it may have been stored before such rules were refused
+	c.toolRule(a) // the agent may have been stored before such rules were refused
 	if s.Persona = c.persona(a, req.Persona); s.Persona != nil {
 		c.personaTools("persona", a, s.Persona)
 	}
 	c.model(a, req.Model, d, s)
-	if err := errors.Join(c.faults...); err != nil {
+	if err := errors.Join(c.errs...); err != nil {
 		return nil, err
 	}
 	own := a.Limits
 	if a.Account != "" && !caller.MayUseHost() {
-		// It may have been stored when more was allowed. What is wider for everyone is in a file of the administrator's.
-		own = within(own, mostOf(caisson.AgentLimits{}, d.Limits))
+		// The agent may have been stored when higher limits were allowed. Wider limits for every account belong in a file of
+		// the administrator's.
+		own = capLimits(own, limitsOf(caisson.AgentLimits{}, d.Limits))
 	}
-	limits, err := narrow(mostOf(own, d.Limits), req.Limits, caller.MayUseHost())
+	limits, err := narrowLimits(limitsOf(own, d.Limits), req.Limits, caller.MayUseHost())
 	if err != nil {
 		return nil, err
 	}
@@ -92,13 +95,13 @@ func Resolve(a *caisson.Agent, req caisson.RunRequest, d Defaults, caller caisso
 	}
 	maps.Copy(s.Env, req.Env)
 	for name, v := range facts {
-		s.Env[reserved+strings.ToUpper(name)] = v
+		s.Env[envPrefix+strings.ToUpper(name)] = v
 	}
-	s.Env[reserved+"MODEL_API"] = s.API
+	s.Env[envPrefix+"MODEL_API"] = s.API
 	return s, nil
 }
 
-// persona finds the persona that a request names.
+// persona returns the persona that a request names; nil means main.
 func (c *checker) persona(a *caisson.Agent, id string) *caisson.Persona {
 	if id == "" || id == mainPersona {
 		return nil
@@ -110,16 +113,17 @@ func (c *checker) persona(a *caisson.Agent, id string) *caisson.Persona {
 		}
 		names = append(names, p.ID)
 	}
-	c.bad("persona", "%s has no persona %.80q; it has %s", a.ID, id, strings.Join(names, ", "))
+	c.addf("persona", "%s has no persona %.80q; it has %s", a.ID, id, strings.Join(names, ", "))
 	return nil
 }
 
-// model decides which models a run has: those that its caller may use and its agent can call, in the agent's order, else in that of the
-// configuration. A model that is named although the agent cannot call it is refused: no other would be what was meant.
+// model sets the models of a run: those that its caller may use and its agent can call, in the order of the agent, or of the
+// configuration if the agent lists none. If a model is named that the agent cannot call, it adds an error and does not choose
+// another one.
 func (c *checker) model(a *caisson.Agent, asked string, d Defaults, s *Settings) {
 	if slices.Equal(a.Models, []string{noModels}) {
 		if asked != "" {
-			c.bad("model", "%s calls no models; leave it out", a.ID)
+			c.addf("model", "%s calls no models; leave it out", a.ID)
 		}
 		return
 	}
@@ -127,7 +131,7 @@ func (c *checker) model(a *caisson.Agent, asked string, d Defaults, s *Settings)
 		asked = s.Persona.Model
 	}
 	var models, misfits []caisson.GatewayModel
-	for _, m := range candidates(a, d.Models) {
+	for _, m := range candidateModels(a, d.Models) {
 		if a.Speaks(m.API()) {
 			models = append(models, m)
 			s.Models = append(s.Models, m.Alias)
@@ -135,30 +139,31 @@ func (c *checker) model(a *caisson.Agent, asked string, d Defaults, s *Settings)
 			misfits = append(misfits, m)
 		}
 	}
-	// Those that nobody has named are passed over.
+	// Other models that the agent cannot call are skipped.
 	named := func(m caisson.GatewayModel) bool { return m.Alias == asked || len(a.Models) > 0 }
 	if i := slices.IndexFunc(misfits, named); i >= 0 || len(misfits) > 0 && len(models) == 0 && needsModel(a) {
 		m := misfits[max(i, 0)]
-		c.bad("model", "agent %q cannot use model %.80q (it speaks the %s API): %s", a.ID, m.Alias, apiNames[m.API()], instead(a, d.Models))
+		c.addf("model", "agent %q cannot use model %.80q (it speaks the %s API): %s", a.ID, m.Alias, apiNames[m.API()], modelAdvice(a, d.Models))
 		return
 	}
 	switch at := slices.Index(s.Models, asked); {
 	case len(models) == 0 && (asked != "" || len(a.Models) > 0 || needsModel(a)):
-		c.bad("model", "there is no model that %s may use; configure one, as caisson model ls --help says", a.ID)
+		c.addf("model", "there is no model that %s may use; configure one, as caisson model ls --help says", a.ID)
 	case len(models) == 0:
 	case asked == "":
-		s.choose(a, models[0])
+		s.setModel(a, models[0])
 	case at < 0:
-		c.bad("model", "%s may not use %.80q; it may use %s", a.ID, asked, strings.Join(s.Models, ", "))
+		c.addf("model", "%s may not use %.80q; it may use %s", a.ID, asked, strings.Join(s.Models, ", "))
 	default:
-		s.choose(a, models[at])
-		// A gateway takes the first of a grant for names that it does not know.
+		s.setModel(a, models[at])
+		// A gateway uses the first model of a grant for names that it does not have.
 		s.Models = append([]string{asked}, slices.Delete(s.Models, at, at+1)...)
 	}
 }
 
-// candidates returns the models among which the one of a run is: those that the agent names, in its order, else all.
-func candidates(a *caisson.Agent, all []caisson.GatewayModel) (list []caisson.GatewayModel) {
+// candidateModels returns the models from which a run's model is chosen: those that the agent lists, in its order, or all if it
+// lists none.
+func candidateModels(a *caisson.Agent, all []caisson.GatewayModel) (list []caisson.GatewayModel) {
 	if len(a.Models) == 0 {
 		return all
 	}
@@ -170,8 +175,8 @@ func candidates(a *caisson.Agent, all []caisson.GatewayModel) (list []caisson.Ga
 	return list
 }
 
-// choose makes m the model of the run.
-func (s *Settings) choose(a *caisson.Agent, m caisson.GatewayModel) {
+// setModel sets m as the model of the run.
+func (s *Settings) setModel(a *caisson.Agent, m caisson.GatewayModel) {
 	s.Model, s.API = m.Alias, m.API()
 	if s.API == "" && len(a.APIs) > 0 {
 		s.API = a.APIs[0]
@@ -179,14 +184,14 @@ func (s *Settings) choose(a *caisson.Agent, m caisson.GatewayModel) {
 	s.API = cmp.Or(s.API, caisson.APIOpenAI)
 }
 
-// apiNames are the APIs as people call them.
+// apiNames are the names of the APIs in messages.
 var apiNames = map[string]string{caisson.APIOpenAI: "OpenAI", caisson.APIAnthropic: "Anthropic", caisson.APIGemini: "Gemini"}
 
-// maxNamed bounds how many models an error names.
+// maxNamed is the maximum number of models that an error names.
 const maxNamed = 10
 
-// instead says what to do about a model that the agent cannot use.
-func instead(a *caisson.Agent, all []caisson.GatewayModel) string {
+// modelAdvice returns the advice for a model that the agent cannot use.
+func modelAdvice(a *caisson.Agent, all []caisson.GatewayModel) string {
 	var fit []string
 	for _, m := range all {
 		if a.Speaks(m.API()) && len(fit) < maxNamed {
@@ -205,13 +210,13 @@ func needsModel(a *caisson.Agent) bool {
 	return a.Driver == caisson.DriverOpenClaw || slices.Contains(used, "model")
 }
 
-// mostOf lays an agent's limits over the defaults.
-func mostOf(own, defaults caisson.AgentLimits) caisson.AgentLimits {
-	return over(own, over(defaults, caisson.DefaultAgentLimits()))
+// limitsOf returns an agent's limits, with defaults for those that are not set.
+func limitsOf(own, defaults caisson.AgentLimits) caisson.AgentLimits {
+	return mergeLimits(own, mergeLimits(defaults, caisson.DefaultAgentLimits()))
 }
 
-// over returns a with b's fields where a has none.
-func over(a, b caisson.AgentLimits) caisson.AgentLimits {
+// mergeLimits returns a, with the fields of b where a's are not set.
+func mergeLimits(a, b caisson.AgentLimits) caisson.AgentLimits {
 	return caisson.AgentLimits{
 		Time: cmp.Or(a.Time, b.Time), Memory: cmp.Or(a.Memory, b.Memory), CPUs: cmp.Or(a.CPUs, b.CPUs), Disk: cmp.Or(a.Disk, b.Disk),
 		PIDs: cmp.Or(a.PIDs, b.PIDs), Output: cmp.Or(a.Output, b.Output), Cost: cmp.Or(a.Cost, b.Cost), Tokens: cmp.Or(a.Tokens, b.Tokens),
@@ -219,7 +224,7 @@ func over(a, b caisson.AgentLimits) caisson.AgentLimits {
 	}
 }
 
-// orZero returns what p points to, 0 for nil.
+// orZero returns the value that p points to, or the zero value if p is nil.
 func orZero[T any](p *T) (v T) {
 	if p != nil {
 		v = *p
@@ -227,24 +232,25 @@ func orZero[T any](p *T) (v T) {
 	return v
 }
 
-// within returns limits none of which is wider than most's. A limit that is 0 or nil in most is no bound.
-func within(l, most caisson.AgentLimits) caisson.AgentLimits {
+// capLimits returns l, with each limit capped at that of most. A limit that is not set in most (0, or nil for limits that may be
+// 0) has no cap.
+func capLimits(l, most caisson.AgentLimits) caisson.AgentLimits {
 	return caisson.AgentLimits{
-		Time: lesser(l.Time, most.Time), Memory: lesser(l.Memory, most.Memory), CPUs: lesser(l.CPUs, most.CPUs), Disk: lesser(l.Disk, most.Disk),
-		PIDs: lesser(l.PIDs, most.PIDs), Output: lesser(l.Output, most.Output), Cost: least(l.Cost, most.Cost), Tokens: least(l.Tokens, most.Tokens),
-		Calls: least(l.Calls, most.Calls), Runs: least(l.Runs, most.Runs),
+		Time: capSet(l.Time, most.Time), Memory: capSet(l.Memory, most.Memory), CPUs: capSet(l.CPUs, most.CPUs), Disk: capSet(l.Disk, most.Disk),
+		PIDs: capSet(l.PIDs, most.PIDs), Output: capSet(l.Output, most.Output), Cost: capOptional(l.Cost, most.Cost), Tokens: capOptional(l.Tokens, most.Tokens),
+		Calls: capOptional(l.Calls, most.Calls), Runs: capOptional(l.Runs, most.Runs),
 	}
 }
 
-// least is lesser for limits that may be 0.
-func least[T cmp.Ordered](n, most *T) *T {
+// capOptional is like lesser, for limits of which 0 is a valid value; nil means no limit.
+func capOptional[T cmp.Ordered](n, most *T) *T {
 	if n == nil || most == nil || *n <= *most {
 		return n
 	}
 	return most
 }
 
-func lesser[T cmp.Ordered](n, most T) T {
+func capSet[T cmp.Ordered](n, most T) T {
 	var none T
 	if most == none {
 		return n
@@ -252,9 +258,9 @@ func lesser[T cmp.Ordered](n, most T) T {
 	return min(n, most)
 }
 
-// narrow lays the limits of a request over those that hold. Wider ones are Denied unless the caller is local. A limit that is not set is
-// no bound, and any other is narrower.
-func narrow(most, asked caisson.AgentLimits, local bool) (caisson.AgentLimits, error) {
+// narrowLimits returns the limits of a request, with those of most where it sets none. Limits wider than most's are Denied unless
+// local. A limit that is not set in most is unbounded, so any value is narrower.
+func narrowLimits(most, asked caisson.AgentLimits, local bool) (caisson.AgentLimits, error) {
 	var errs []error
 	for _, f := range []struct {
 		name  string
@@ -267,10 +273,10 @@ func narrow(most, asked caisson.AgentLimits, local bool) (caisson.AgentLimits, e
 		{"disk", most.Disk > 0 && asked.Disk > most.Disk, most.Disk.String()},
 		{"pids", most.PIDs > 0 && asked.PIDs > most.PIDs, fmt.Sprint(most.PIDs)},
 		{"output", most.Output > 0 && asked.Output > most.Output, most.Output.String()},
-		{"cost", least(asked.Cost, most.Cost) != asked.Cost, orZero(most.Cost).String()},
-		{"tokens", least(asked.Tokens, most.Tokens) != asked.Tokens, fmt.Sprint(orZero(most.Tokens))},
-		{"calls", least(asked.Calls, most.Calls) != asked.Calls, fmt.Sprint(orZero(most.Calls))},
-		{"runs", least(asked.Runs, most.Runs) != asked.Runs, fmt.Sprint(orZero(most.Runs))},
+		{"cost", capOptional(asked.Cost, most.Cost) != asked.Cost, orZero(most.Cost).String()},
+		{"tokens", capOptional(asked.Tokens, most.Tokens) != asked.Tokens, fmt.Sprint(orZero(most.Tokens))},
+		{"calls", capOptional(asked.Calls, most.Calls) != asked.Calls, fmt.Sprint(orZero(most.Calls))},
+		{"runs", capOptional(asked.Runs, most.Runs) != asked.Runs, fmt.Sprint(orZero(most.Runs))},
 	} {
 		if !local && f.wider {
 			errs = append(errs, &caisson.Error{
@@ -278,5 +284,5 @@ func narrow(most, asked caisson.AgentLimits, local bool) (caisson.AgentLimits, e
 			})
 		}
 	}
-	return over(asked, most), errors.Join(errs...)
+	return mergeLimits(asked, most), errors.Join(errs...)
 }

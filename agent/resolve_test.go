@@ -36,7 +36,7 @@ var (
 	local = caisson.Caller{Account: "a", Local: true}
 )
 
-// TestResolve: the request over the agent over the defaults.
+// TestResolve: values of the request take precedence over the agent's, and those over the defaults.
 func TestResolve(t *testing.T) {
 	s, err := agent.Resolve(ours(), caisson.RunRequest{Session: "chat:1"}, common, token)
 	if err != nil {
@@ -78,7 +78,7 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// TestResolveZero: a limit of zero is one, in a request and in an agent's file, for whoever asks.
+// TestResolveZero: a limit of zero is a limit, in a request and in an agent's file, over a token and locally.
 func TestResolveZero(t *testing.T) {
 	a := ours()
 	a.Limits.Runs = new(int64(0))
@@ -98,9 +98,9 @@ func TestResolveZero(t *testing.T) {
 	wantKind(t, err, caisson.Denied, "limits.calls: is wider than 0")
 }
 
-// TestResolveWithin: an agent that an account has stored takes no more over a token than the defaults, whatever it says.
+// TestResolveWithin: over a token, the limits of an agent that an account has stored are capped at the defaults.
 func TestResolveWithin(t *testing.T) {
-	a := ours() // an hour, a dollar and 10 calls
+	a := ours() // limits: an hour, a dollar and 10 calls
 	a.Account, a.Limits.Memory, a.Limits.Runs = "a", 64<<30, new(int64(1<<40))
 	builtin := caisson.DefaultAgentLimits()
 	s, err := agent.Resolve(a, caisson.RunRequest{}, common, token)
@@ -160,8 +160,8 @@ func TestResolveRefuses(t *testing.T) {
 	}
 }
 
-// TestResolveToolRules: a rule for tools that nothing enforces, which was stored before such rules were refused, is refused for
-// the runs that it is for.
+// TestResolveToolRules: a tool rule that cannot be enforced, but was stored before such rules were refused, makes the runs fail
+// to which it applies.
 func TestResolveToolRules(t *testing.T) {
 	a := ours()
 	a.Personas = append(a.Personas, caisson.Persona{ID: "reader", Deny: []string{"bash"}})
@@ -181,7 +181,7 @@ func TestResolveToolRules(t *testing.T) {
 	}
 }
 
-// TestModels: what an agent says of models, and what there is.
+// TestModels: the models of an agent are resolved against those of the configuration.
 func TestModels(t *testing.T) {
 	a := ours()
 	_, err := agent.Resolve(a, caisson.RunRequest{}, agent.Defaults{}, token)
@@ -191,7 +191,7 @@ func TestModels(t *testing.T) {
 		t.Errorf("all models: %+v, %v", s, err)
 	}
 	_, err = agent.Resolve(a, caisson.RunRequest{}, agent.Defaults{}, token)
-	wantKind(t, err, caisson.Invalid, "no model") // its command names one
+	wantKind(t, err, caisson.Invalid, "no model") // its command has {model}
 	a.Command = []string{"/bin/agent"}
 	if s, err := agent.Resolve(a, caisson.RunRequest{}, agent.Defaults{}, token); err != nil || s.Model != "" || len(s.Models) != 0 {
 		t.Errorf("no models: %+v, %v", s, err)
@@ -207,8 +207,8 @@ func TestModels(t *testing.T) {
 	wantKind(t, err, caisson.Invalid, "brace")
 }
 
-// TestModelsOfOtherAPIs: the order of the configuration decides among the models that the agent can call, and those that are named
-// although it cannot are refused.
+// TestModelsOfOtherAPIs: the order of the configuration decides among the models that the agent can call; naming one that it
+// cannot call is an error.
 func TestModelsOfOtherAPIs(t *testing.T) {
 	configured := slices.Concat(models("gemini", "a-flash"), models("anthropic", "sonnet", "haiku"), models("openai", "gpt"), models("litellm", "local"), models("scripted", "demo"))
 	program := func(driver string, apis ...string) *caisson.Agent {
@@ -227,7 +227,7 @@ func TestModelsOfOtherAPIs(t *testing.T) {
 		name   string
 		agent  *caisson.Agent
 		asked  string
-		models string // that the run has
+		models string // models of the run
 		api    string
 		err    string
 	}{
@@ -276,7 +276,7 @@ func TestModelsOfOtherAPIs(t *testing.T) {
 	wantKind(t, err, caisson.Invalid, `agent "codex" cannot use model "sonnet" (it speaks the Anthropic API): no other fits`)
 }
 
-// TestFill: no value becomes two arguments, and none is taken for the prompt.
+// TestFill: no value becomes two arguments, and none is treated as the prompt.
 func TestFill(t *testing.T) {
 	values := map[string]string{"model": "a b", "session": "$(id)", "workspace": `"'\`, "persona": "--flag"}
 	for in, want := range map[string]string{

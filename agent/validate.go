@@ -19,11 +19,11 @@ var (
 	idForm   = regexp.MustCompile(`^[a-z][a-z0-9-]{0,62}$`)
 	envForm  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 	userForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,31})?$`)
-	// runForm is the id that a sandbox could have, which no name may look like.
-	runForm = regexp.MustCompile(`^[a-z]{2}-[a-z2-7]{16}$`)
+	// objectIDForm is the format of ids of sandboxes and other objects, which the id of an agent must not have.
+	objectIDForm = regexp.MustCompile(`^[a-z]{2}-[a-z2-7]{16}$`)
 )
 
-// Bounds of an agent.
+// Limits on the fields of an agent.
 const (
 	maxText     = 1 << 10 // name, description, version
 	maxWord     = 256     // names of models, tools, programs
@@ -40,56 +40,56 @@ const (
 	maxPIDs     = 1 << 20
 )
 
-// reserved begins the names of variables that Caisson sets for every agent.
-const reserved = "CAISSON_"
+// envPrefix is the prefix of the variables that Caisson sets for every agent.
+const envPrefix = "CAISSON_"
 
-// Dialects are the forms of lines of JSON that driver jsonl knows by name.
+// Dialects are the names of the JSON line formats that driver jsonl implements.
 var Dialects = []string{"caisson", "claude", "codex", "opencode"}
 
-// apis are those in which agents can say that they call models.
-var apis = []string{caisson.APIOpenAI, caisson.APIAnthropic, caisson.APIGemini}
+// modelAPIs are the valid model APIs of agents.
+var modelAPIs = []string{caisson.APIOpenAI, caisson.APIAnthropic, caisson.APIGemini}
 
-// paths are the keys of Agent.Events that say where a line has what.
-var paths = []string{"text", "final", "error", "usage"}
+// eventPaths are the keys of Agent.Events that contain the path of a value in a line.
+var eventPaths = []string{"text", "final", "error", "usage"}
 
-func (c *checker) identity(a *caisson.Agent) {
+func (c *checker) names(a *caisson.Agent) {
 	switch {
 	case a.ID == "":
-		c.bad("id", "is missing; name the agent with a-z, 0-9 and -")
+		c.addf("id", "is missing; name the agent with a-z, 0-9 and -")
 	case !idForm.MatchString(a.ID):
-		c.bad("id", "%.70q is not 1 to 63 of a-z, 0-9 and -, beginning with a letter", a.ID)
-	case runForm.MatchString(a.ID):
-		c.bad("id", "%q looks like the id of an object; choose another", a.ID)
+		c.addf("id", "%.70q is not 1 to 63 of a-z, 0-9 and -, beginning with a letter", a.ID)
+	case objectIDForm.MatchString(a.ID):
+		c.addf("id", "%q looks like the id of an object; choose another", a.ID)
 	}
 	if a.Name == "" {
-		c.bad("name", "is missing; say what people call the agent")
+		c.addf("name", "is missing; say what people call the agent")
 	}
 	c.text("name", a.Name)
 	c.text("description", a.Description)
 	c.text("version", a.Version)
 }
 
-// origin checks where the agent lives.
-func (c *checker) origin(a *caisson.Agent) {
+// sandbox checks the image, its setup and the environment of the agent's program.
+func (c *checker) sandbox(a *caisson.Agent) {
 	switch {
 	case a.Template != "" && (a.Image != "" || len(a.Setup) > 0):
-		c.bad("template", "says the same as image and setup; set one of them")
+		c.addf("template", "says the same as image and setup; set one of them")
 	case a.Template == "" && a.Image == "":
-		c.bad("image", "is missing; say host, an OCI reference, or name a template")
+		c.addf("image", "is missing; say host, an OCI reference, or name a template")
 	}
 	c.word("template", a.Template)
 	c.word("image", a.Image)
 	if len(a.Setup) > maxSteps {
-		c.bad("setup", "more than %d steps", maxSteps)
+		c.addf("setup", "more than %d steps", maxSteps)
 	}
 	for i, s := range a.Setup {
 		at := fmt.Sprintf("setup[%d]", i)
 		if len(s.Run) == 0 {
-			c.bad(at+".run", "say what to run")
+			c.addf(at+".run", "say what to run")
 		}
 		c.command(at+".run", s.Run)
 		if s.Timeout < 0 {
-			c.bad(at+".timeout", "is negative")
+			c.addf(at+".timeout", "is negative")
 		}
 		c.files(at+".files", s.Files)
 	}
@@ -98,20 +98,20 @@ func (c *checker) origin(a *caisson.Agent) {
 	c.env("env", a.Env)
 	c.path("workdir", a.Workdir)
 	if strings.ContainsAny(a.Workdir, "{}") {
-		c.bad("workdir", "has a brace in it, which commands could take for a placeholder")
+		c.addf("workdir", "has a brace in it, which commands could take for a placeholder")
 	}
 	if a.User != "" && !userForm.MatchString(a.User) {
-		c.bad("user", "%.70q is not a user: write a name, a uid or uid:gid", a.User)
+		c.addf("user", "%.70q is not a user: write a name, a uid or uid:gid", a.User)
 	}
 	c.files("files", a.Files)
 }
 
-// speech checks how the agent is spoken to.
-func (c *checker) speech(a *caisson.Agent) {
+// driver checks the driver and the commands of the agent.
+func (c *checker) driver(a *caisson.Agent) {
 	drivers := []string{caisson.DriverExec, caisson.DriverJSONL, caisson.DriverACP, caisson.DriverOpenClaw}
 	c.oneOf("driver", a.Driver, drivers...)
 	if len(a.Command) == 0 && a.Driver != caisson.DriverOpenClaw && slices.Contains(drivers, a.Driver) {
-		c.bad("command", "is missing; driver %s has to know what to start", a.Driver)
+		c.addf("command", "is missing; driver %s has to know what to start", a.Driver)
 	}
 	c.command("command", a.Command)
 	c.command("service", a.Service)
@@ -120,11 +120,11 @@ func (c *checker) speech(a *caisson.Agent) {
 	if words, err := placeholders("service", a.Service); err != nil {
 		c.add(err)
 	} else if len(words) > 0 {
-		c.bad("service", "{%s} is not known when the service starts; only command may have placeholders", words[0])
+		c.addf("service", "{%s} is not known when the service starts; only command may have placeholders", words[0])
 	}
 	c.path("serviceDir", a.ServiceDir)
 	if a.ServiceDir != "" && len(a.Service) == 0 && a.Driver != caisson.DriverOpenClaw {
-		c.bad("serviceDir", "there is no service that could run there")
+		c.addf("serviceDir", "there is no service that could run there")
 	}
 	c.prompt(a, slices.Contains(used, "prompt"))
 	c.events(a)
@@ -139,90 +139,90 @@ func (c *checker) prompt(a *caisson.Agent, placed bool) {
 	}
 	switch takes := a.Driver == caisson.DriverExec || a.Driver == caisson.DriverJSONL; {
 	case !takes && a.Prompt != "":
-		c.bad("prompt", "driver %s hands the prompt over itself; leave it out", a.Driver)
+		c.addf("prompt", "driver %s hands the prompt over itself; leave it out", a.Driver)
 	case !takes && placed:
-		c.bad("command", "driver %s hands the prompt over itself; leave {prompt} out", a.Driver)
+		c.addf("command", "driver %s hands the prompt over itself; leave {prompt} out", a.Driver)
 	case a.Prompt == caisson.PromptStdin && placed:
-		c.bad("command", "{prompt} has no meaning where the prompt comes on standard input; leave one of them out")
+		c.addf("command", "{prompt} has no meaning where the prompt comes on standard input; leave one of them out")
 	case a.Prompt == caisson.PromptFile && !placed:
-		c.bad("command", "has no {prompt}, which stands for the file's path")
+		c.addf("command", "has no {prompt}, which stands for the file's path")
 	}
 }
 
 func (c *checker) events(a *caisson.Agent) {
 	if len(a.Events) > 0 && a.Driver != caisson.DriverJSONL {
-		c.bad("events", "is for driver jsonl only")
+		c.addf("events", "is for driver jsonl only")
 	}
 	if dialect, ok := a.Events["dialect"]; ok {
 		c.oneOf("events.dialect", dialect, Dialects...)
 		if len(a.Events) > 1 {
-			c.bad("events", "a dialect says where everything is; leave the paths out")
+			c.addf("events", "a dialect says where everything is; leave the paths out")
 		}
 		return
 	}
 	for name, p := range sorted(a.Events) {
-		if !slices.Contains(paths, name) {
-			c.bad("events."+name, "is not known; known are dialect, %s", strings.Join(paths, ", "))
+		if !slices.Contains(eventPaths, name) {
+			c.addf("events."+name, "is not known; known are dialect, %s", strings.Join(eventPaths, ", "))
 		}
 		c.word("events."+name, p)
 	}
 }
 
-// The program of the built-in agent, task.Program of package agent/task, and its first argument. In another role it starts other
-// programs; in this one it reads the rule from its environment, unless a flag says something else.
+// The program of the built-in agent, which is task.Program of package agent/task, and its first argument. With another role it
+// starts other programs; with this one it reads the tool rule from its environment, unless a flag overrides it.
 const (
 	builtInProgram = "/.caisson/agent"
 	builtInRole    = "code"
 )
 
-// toolRule refuses a rule for tools that nothing would enforce.
+// toolRule adds an error for a tool rule that would not be enforced.
 func (c *checker) toolRule(a *caisson.Agent) {
 	rules := map[string][]string{"allow": a.Tools.Allow, "deny": a.Tools.Deny}
 	switch starts := a.Driver == caisson.DriverExec || a.Driver == caisson.DriverJSONL; {
 	case !starts || len(a.Tools.Allow)+len(a.Tools.Deny) == 0:
 	case len(a.Command) < 2 || a.Command[0] != builtInProgram || a.Command[1] != builtInRole:
-		c.bad("tools", "cannot be enforced for a program that is started by driver %s, which decides itself what its tools are; "+
+		c.addf("tools", "cannot be enforced for a program that is started by driver %s, which decides itself what its tools are; "+
 			"leave it out and limit the tools in the program's own configuration (files, command)", a.Driver)
 	default:
 		for _, arg := range a.Command[2:] {
 			flag, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
 			if strings.HasPrefix(arg, "-") && len(rules[flag]) > 0 {
-				c.bad("tools", "has no effect with %.80q in command, which replaces tools.%s; leave one of them out", arg, flag)
+				c.addf("tools", "has no effect with %.80q in command, which replaces tools.%s; leave one of them out", arg, flag)
 			}
 		}
 	}
 }
 
-// personaTools refuses a rule for tools of a persona that nothing would enforce.
+// personaTools adds an error for a tool rule of a persona that would not be enforced.
 func (c *checker) personaTools(field string, a *caisson.Agent, p *caisson.Persona) {
 	if len(p.Deny) > 0 && a.Driver != caisson.DriverOpenClaw {
-		c.bad(field, "cannot be enforced: driver %s does not limit the tools of single personas, as driver openclaw does; "+
+		c.addf(field, "cannot be enforced: driver %s does not limit the tools of single personas, as driver openclaw does; "+
 			"leave out deny of %q", a.Driver, p.ID)
 	}
 }
 
-// ready checks the place that is asked whether the service is there: one of its own machine.
+// ready checks the URL of the readiness probe, which must be on the sandbox's loopback interface.
 func (c *checker) ready(s string) {
 	u, err := url.Parse(s)
 	if err != nil || u.Scheme != "http" || u.User != nil || u.Port() == "" {
-		c.bad("ready", "%.100q is not http://127.0.0.1:PORT/PATH", s)
+		c.addf("ready", "%.100q is not http://127.0.0.1:PORT/PATH", s)
 		return
 	}
 	if addr, err := netip.ParseAddr(u.Hostname()); u.Hostname() != "localhost" && (err != nil || !addr.IsLoopback()) {
-		c.bad("ready", "%.100q is not in the sandbox; ask 127.0.0.1", s)
+		c.addf("ready", "%.100q is not in the sandbox; ask 127.0.0.1", s)
 	}
 }
 
-// persons checks what the agent may use, and what it can be.
-func (c *checker) persons(a *caisson.Agent) {
+// capabilities checks models, APIs, tools, skills, sub-agents and personas.
+func (c *checker) capabilities(a *caisson.Agent) {
 	c.words("models", a.Models)
-	if len(a.APIs) > len(apis) {
-		c.bad("apis", "more than %d", len(apis))
+	if len(a.APIs) > len(modelAPIs) {
+		c.addf("apis", "more than %d", len(modelAPIs))
 	}
-	for i, name := range a.APIs[:min(len(a.APIs), len(apis))] {
-		c.oneOf(fmt.Sprintf("apis[%d]", i), name, apis...)
+	for i, name := range a.APIs[:min(len(a.APIs), len(modelAPIs))] {
+		c.oneOf(fmt.Sprintf("apis[%d]", i), name, modelAPIs...)
 		if a.Driver == caisson.DriverOpenClaw && name != caisson.APIOpenAI {
-			c.bad(fmt.Sprintf("apis[%d]", i), "driver openclaw speaks %s only", caisson.APIOpenAI)
+			c.addf(fmt.Sprintf("apis[%d]", i), "driver openclaw speaks %s only", caisson.APIOpenAI)
 		}
 	}
 	c.words("tools.allow", a.Tools.Allow)
@@ -230,39 +230,39 @@ func (c *checker) persons(a *caisson.Agent) {
 	c.toolRule(a)
 	c.words("background", a.Background)
 	if len(a.Skills) > maxWords {
-		c.bad("skills", "more than %d", maxWords)
+		c.addf("skills", "more than %d", maxWords)
 	}
 	for i, s := range a.Skills {
 		c.path(fmt.Sprintf("skills[%d]", i), s)
 	}
 	for i, s := range a.SubAgents {
 		if s != "*" && !idForm.MatchString(s) {
-			c.bad(fmt.Sprintf("subAgents[%d]", i), "%.70q is not the id of an agent, or * for all", s)
+			c.addf(fmt.Sprintf("subAgents[%d]", i), "%.70q is not the id of an agent, or * for all", s)
 		}
 	}
 	if len(a.Personas) > maxPersonas {
-		c.bad("personas", "more than %d", maxPersonas)
+		c.addf("personas", "more than %d", maxPersonas)
 	}
 	seen := map[string]bool{}
 	for i, p := range a.Personas {
 		at := fmt.Sprintf("personas[%d]", i)
 		switch {
 		case !idForm.MatchString(p.ID):
-			c.bad(at+".id", "%.70q is not 1 to 63 of a-z, 0-9 and -, beginning with a letter", p.ID)
+			c.addf(at+".id", "%.70q is not 1 to 63 of a-z, 0-9 and -, beginning with a letter", p.ID)
 		case p.ID == mainPersona:
-			c.bad(at+".id", "main is what the agent is without a persona")
+			c.addf(at+".id", "main is what the agent is without a persona")
 		case seen[p.ID]:
-			c.bad(at+".id", "%q is there twice", p.ID)
+			c.addf(at+".id", "%q is there twice", p.ID)
 		}
 		seen[p.ID] = true
 		c.word(at+".model", p.Model)
 		if p.Model != "" && len(a.Models) > 0 && !slices.Contains(a.Models, p.Model) {
-			c.bad(at+".model", "%.80q is not among the agent's models", p.Model)
+			c.addf(at+".model", "%.80q is not among the agent's models", p.Model)
 		}
 		c.words(at+".deny", p.Deny)
 		c.personaTools(at+".deny", a, &p)
 		if len(p.Instructions) > 64<<10 || !utf8.ValidString(p.Instructions) {
-			c.bad(at+".instructions", "is not text of at most 64KiB")
+			c.addf(at+".instructions", "is not text of at most 64KiB")
 		}
 	}
 }
@@ -270,13 +270,13 @@ func (c *checker) persons(a *caisson.Agent) {
 func (c *checker) limits(at string, l caisson.AgentLimits) {
 	switch {
 	case l.CPUs < 0 || l.CPUs > maxCPUs || l.CPUs > 0 && l.CPUs < 0.01 || math.IsNaN(l.CPUs):
-		c.bad(at+".cpus", "%v is not between 0.01 and %d", l.CPUs, maxCPUs)
+		c.addf(at+".cpus", "%v is not between 0.01 and %d", l.CPUs, maxCPUs)
 	case l.Memory < 0 || l.Memory > 0 && l.Memory < minMemory:
-		c.bad(at+".memory", "%s is too little; at least %s is needed", l.Memory, caisson.Size(minMemory))
+		c.addf(at+".memory", "%s is too little; at least %s is needed", l.Memory, caisson.Size(minMemory))
 	case l.Disk < 0 || l.Disk > 0 && l.Disk < minDisk:
-		c.bad(at+".disk", "%s is too little; at least %s is needed", l.Disk, caisson.Size(minDisk))
+		c.addf(at+".disk", "%s is too little; at least %s is needed", l.Disk, caisson.Size(minDisk))
 	case l.PIDs < 0 || l.PIDs > maxPIDs || l.PIDs > 0 && l.PIDs < 4:
-		c.bad(at+".pids", "%d is not between 4 and %d", l.PIDs, maxPIDs)
+		c.addf(at+".pids", "%d is not between 4 and %d", l.PIDs, maxPIDs)
 	}
 	for _, f := range []struct {
 		name string
@@ -286,56 +286,56 @@ func (c *checker) limits(at string, l caisson.AgentLimits) {
 		{"tokens", orZero(l.Tokens)}, {"calls", orZero(l.Calls)}, {"runs", orZero(l.Runs)},
 	} {
 		if f.n < 0 {
-			c.bad(at+"."+f.name, "is negative")
+			c.addf(at+"."+f.name, "is negative")
 		}
 	}
 }
 
 func (c *checker) add(err error) {
 	if err != nil {
-		c.faults = append(c.faults, err)
+		c.errs = append(c.errs, err)
 	}
 }
 
 func (c *checker) oneOf(field, value string, values ...string) {
 	if !slices.Contains(values, value) {
-		c.bad(field, "%.40q is not one of %s", value, strings.Join(values, ", "))
+		c.addf(field, "%.40q is not one of %s", value, strings.Join(values, ", "))
 	}
 }
 
-// text checks a line that people read.
+// text checks a line of text for people.
 func (c *checker) text(field, s string) {
 	if len(s) > maxText || strings.ContainsAny(s, "\n\r") || safetext.Escape(s) != s {
-		c.bad(field, "is not one line of at most %d bytes without control characters", maxText)
+		c.addf(field, "is not one line of at most %d bytes without control characters", maxText)
 	}
 }
 
-// word checks a name that means something elsewhere.
+// word checks an identifier that is resolved elsewhere.
 func (c *checker) word(field, s string) {
 	if len(s) > maxWord || strings.ContainsAny(s, " \t\n\r\x00") || safetext.Escape(s) != s {
-		c.bad(field, "%.80q is not at most %d printable characters without spaces", s, maxWord)
+		c.addf(field, "%.80q is not at most %d printable characters without spaces", s, maxWord)
 	}
 }
 
 func (c *checker) words(field string, list []string) {
 	if len(list) > maxWords {
-		c.bad(field, "more than %d", maxWords)
+		c.addf(field, "more than %d", maxWords)
 		return
 	}
 	for i, s := range list {
 		at := fmt.Sprintf("%s[%d]", field, i)
 		c.word(at, s)
 		if s == "" {
-			c.bad(at, "is empty")
+			c.addf(at, "is empty")
 		} else if slices.Contains(list[:i], s) {
-			c.bad(at, "%.80q is there twice", s)
+			c.addf(at, "%.80q is there twice", s)
 		}
 	}
 }
 
 func (c *checker) path(field, p string) {
 	if p != "" && (!path.IsAbs(p) || strings.ContainsRune(p, 0) || len(p) > maxPath) {
-		c.bad(field, "%.100q is not an absolute path", p)
+		c.addf(field, "%.100q is not an absolute path", p)
 	}
 }
 
@@ -344,14 +344,14 @@ func (c *checker) command(field string, command []string) {
 	for i, arg := range command {
 		n += len(arg) + 1
 		if strings.ContainsRune(arg, 0) {
-			c.bad(fmt.Sprintf("%s[%d]", field, i), "contains a NUL byte")
+			c.addf(fmt.Sprintf("%s[%d]", field, i), "contains a NUL byte")
 		}
 	}
 	if len(command) > 0 && command[0] == "" {
-		c.bad(field+"[0]", "is empty; name the program")
+		c.addf(field+"[0]", "is empty; name the program")
 	}
 	if n > maxStrings {
-		c.bad(field, "more than 1MiB of arguments; pass them in a file")
+		c.addf(field, "more than 1MiB of arguments; pass them in a file")
 	}
 }
 
@@ -361,21 +361,21 @@ func (c *checker) env(field string, env map[string]string) {
 		n += len(k) + len(v) + 2
 		switch {
 		case !envForm.MatchString(k):
-			c.bad(field, "%.70q is not the name of a variable", k)
-		case strings.HasPrefix(k, reserved):
-			c.bad(field+"."+k, "names that begin with %s are set by Caisson; choose another", reserved)
+			c.addf(field, "%.70q is not the name of a variable", k)
+		case strings.HasPrefix(k, envPrefix):
+			c.addf(field+"."+k, "names that begin with %s are set by Caisson; choose another", envPrefix)
 		case strings.ContainsRune(v, 0):
-			c.bad(field+"."+k, "the value contains a NUL byte")
+			c.addf(field+"."+k, "the value contains a NUL byte")
 		}
 	}
 	if n > maxStrings {
-		c.bad(field, "more than 1MiB of environment")
+		c.addf(field, "more than 1MiB of environment")
 	}
 }
 
 func (c *checker) files(field string, files []caisson.SeedFile) {
 	if len(files) > maxFiles {
-		c.bad(field, "more than %d", maxFiles)
+		c.addf(field, "more than %d", maxFiles)
 	}
 	seen := map[string]bool{}
 	for i, f := range files {
@@ -383,34 +383,34 @@ func (c *checker) files(field string, files []caisson.SeedFile) {
 		p := path.Clean(f.Path)
 		switch {
 		case f.Path == "" || p == "/" || strings.HasSuffix(f.Path, "/"):
-			c.bad(at+".path", "%.100q is not the path of a file", f.Path)
+			c.addf(at+".path", "%.100q is not the path of a file", f.Path)
 		case p == "/proc" || p == "/sys" || p == "/dev" || p == "/.caisson",
 			strings.HasPrefix(p, "/proc/"), strings.HasPrefix(p, "/sys/"), strings.HasPrefix(p, "/dev/"), strings.HasPrefix(p, "/.caisson/"):
-			c.bad(at+".path", "nothing can be written to %.100q", f.Path)
+			c.addf(at+".path", "nothing can be written to %.100q", f.Path)
 		case seen[p]:
-			c.bad(at+".path", "%.100q is there twice", f.Path)
+			c.addf(at+".path", "%.100q is there twice", f.Path)
 		}
 		seen[p] = true
 		c.path(at+".path", f.Path)
 		if f.Mode&^0o777 != 0 {
-			c.bad(at+".mode", "%#o is not a mode of read, write and execute bits, as 0644", f.Mode)
+			c.addf(at+".mode", "%#o is not a mode of read, write and execute bits, as 0644", f.Mode)
 		}
 		if len(f.Data) > MaxFile {
-			c.bad(at+".data", "more than %s", caisson.Size(MaxFile))
+			c.addf(at+".data", "more than %s", caisson.Size(MaxFile))
 		}
 	}
 }
 
-// policy checks the form of rules only: what hosts and presets there are is known where policies are compiled.
+// policy checks the form of rules only. Whether their hosts and presets exist is checked when the policy is compiled.
 func (c *checker) policy(field string, p caisson.Policy) {
 	if len(p.Rules) > maxWords {
-		c.bad(field+".rules", "more than %d", maxWords)
+		c.addf(field+".rules", "more than %d", maxWords)
 	}
 	for i, r := range p.Rules {
 		at := fmt.Sprintf("%s.rules[%d]", field, i)
 		c.oneOf(at+".action", string(r.Action), string(caisson.Allow), string(caisson.Deny))
 		if (r.Host == "") == (r.Preset == "") {
-			c.bad(at, "has to have either a host or a preset")
+			c.addf(at, "has to have either a host or a preset")
 		}
 		if r.Protocol != "" {
 			c.oneOf(at+".protocol", r.Protocol, "tcp", "udp")

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/agent/inside/sample"
+	"github.com/caisson-dev/caisson/agent/coder/sample"
 )
 
 // agents measures runs of agents, from the request to the event done.
@@ -24,16 +24,17 @@ func ofAgents(f func(agents, context.Context) error) func(*suite, context.Contex
 	return func(s *suite, ctx context.Context) error { return f(agents{s}, ctx) }
 }
 
-// A trial is one run that was measured.
+// A trial is one measured run.
 type trial struct {
 	ms  float64
 	run *caisson.Run
 }
 
-// removalTime bounds how long the sandbox of a run that has ended may be there.
+// removalTime limits the time for removing the sandbox of a run after its end.
 const removalTime = 30 * time.Second
 
-// run starts a run, follows its events to the last and returns it, which must have succeeded.
+// run starts a run, follows its events to the last one and returns the run. It returns an error if the run did not
+// succeed.
 func (t *stage) run(ctx context.Context, req caisson.RunRequest) (*trial, error) {
 	start := time.Now()
 	run, err := t.api.StartRun(ctx, req)
@@ -62,7 +63,7 @@ func (t *stage) run(ctx context.Context, req caisson.RunRequest) (*trial, error)
 	return &trial{milliseconds(end), run}, nil
 }
 
-// lastWords is what the agent of a failed run has said to nobody.
+// lastWords returns the end of the standard error of a failed run's agent.
 func (t *stage) lastWords(ctx context.Context, id caisson.ID) string {
 	log, err := t.api.RunLog(ctx, id, caisson.LogStderr)
 	if err != nil {
@@ -73,7 +74,8 @@ func (t *stage) lastWords(ctx context.Context, id caisson.ID) string {
 	return fmt.Sprintf("; its last words: %s", said[max(0, len(said)-1000):])
 }
 
-// gone returns when the sandboxes of runs have been removed, which happens after their end and would be felt by whatever comes next.
+// gone waits until the sandboxes of runs have been removed. Removal happens after the end of a run and would otherwise
+// slow down the next measurement.
 func (t *stage) gone(ctx context.Context, trials ...*trial) error {
 	ctx, cancel := context.WithTimeout(ctx, removalTime)
 	defer cancel()
@@ -95,10 +97,11 @@ func (t *stage) gone(ctx context.Context, trials ...*trial) error {
 	return nil
 }
 
-// trials are runs of one kind, in the order in which they happened. The first does not count, as in takeTurns.
+// trials are runs of one kind, in the order in which they happened. The first one is not counted, as in takeTurns.
 type trials []*trial
 
-// of makes a measure of a run and keeps it. check says what is wrong with a run that has succeeded.
+// of returns a measure that does a run and appends it to all. check returns an error if a successful run has a wrong
+// result.
 func (all *trials) of(run func(context.Context) (*trial, error), check func(*caisson.Run) error) measure {
 	return func(ctx context.Context) (samples, error) {
 		tr, err := run(ctx)
@@ -113,7 +116,7 @@ func (all *trials) of(run func(context.Context) (*trial, error), check func(*cai
 	}
 }
 
-// answers checks that a run has given an answer with text in it.
+// answers checks that the answer of a run contains text.
 func answers(text string) func(*caisson.Run) error {
 	return func(r *caisson.Run) error {
 		if !strings.Contains(r.Result.Answer, text) {
@@ -123,8 +126,8 @@ func answers(text string) func(*caisson.Run) error {
 	}
 }
 
-// phases returns rows of where the time of the median run went. What is in no phase is the rest: the request, the queue, the store, and
-// the events on their way here.
+// phases returns rows with the phases of the median run. The remaining time, in no phase, is that of the request, the
+// queue, the store and the delivery of the events.
 func (all trials) phases(row string) []Row {
 	counted := slices.Clone(all[1:])
 	slices.SortFunc(counted, func(a, b *trial) int { return cmp.Compare(a.ms, b.ms) })
@@ -139,7 +142,7 @@ func (all trials) phases(row string) []Row {
 	return append(rows, newRow(row+".rest", "ms", samples{rest}, "", nil))
 }
 
-// addRun adds the row of runs and those of its phases.
+// addRun adds the row of runs and the rows of their phases.
 func (s agents) addRun(r Row, all trials) {
 	s.add(r)
 	for _, p := range all.phases(r.Name) {
@@ -147,10 +150,10 @@ func (s agents) addRun(r Row, all trials) {
 	}
 }
 
-// word is what a run says that does next to nothing: one without an answer has failed.
+// word is the answer of a run that does almost nothing. A run without an answer has failed.
 const word = "done"
 
-// shell compares a run that does next to nothing with the sandbox and the process that it is made of.
+// shell compares a run that does almost nothing with the sandbox and the process that the run consists of.
 func (s agents) shell(ctx context.Context) error {
 	t, err := s.onStage(ctx)
 	if err != nil {
@@ -184,7 +187,8 @@ func (s agents) shell(ctx context.Context) error {
 	return nil
 }
 
-// caisson compares runs of the built-in agent with the same program on the host. Both work on copies of the same repository.
+// caisson compares runs of the built-in agent with the same program on the host. Both work on copies of the same
+// repository.
 func (s agents) caisson(ctx context.Context) error {
 	t, err := s.onStage(ctx)
 	if err != nil {
@@ -226,7 +230,7 @@ func (s agents) caisson(ctx context.Context) error {
 	return nil
 }
 
-// said runs a program that must succeed and print text.
+// said runs a program and returns an error unless the program succeeds and prints text.
 func said(cmd *exec.Cmd, text string) error {
 	var stderr strings.Builder
 	cmd.Stderr = &stderr

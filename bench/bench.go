@@ -1,9 +1,9 @@
-// Package bench measures Caisson next to what it is built on: the same work done by gVisor's own command line ("bare runsc",
-// see the command in bench/runsc), of the same version, with the same spec, flags and user namespace, in the same run and
-// interleaved with ours, so that whatever else the machine does happens to both.
+// Package bench compares Caisson with the software it is built on: the same work is done by gVisor's own command line
+// ("bare runsc", see the command in bench/runsc) of the same version, with the same spec, flags and user namespace.
+// Both are measured in the same run and interleaved, so that other load on the machine affects both.
 //
-// Ours is measured through the API of a real daemon, from the request to the answer. The baseline has less to do: its root
-// file system and its network are put together beforehand, it has no store, and nothing restarts or accounts for it.
+// Caisson is measured through the API of a real daemon, from the request to the response. The baseline does less: its
+// root file system and network are prepared beforehand, it has no store, and it has no restarts or accounting.
 package bench
 
 import (
@@ -20,14 +20,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Config says what to measure with what. Bin and Dir are required.
+// Config configures Run. Bin and Dir are required.
 type Config struct {
-	Bin  string    // directory with the programs, as make bench builds them
-	Dir  string    // empty directory for everything that the measurements make; the caller removes it
-	Rows string    // only rows whose name begins so
-	N    int       // samples of each row that is quick to sample; 0 means 20
-	Net  *os.File  // network namespace from where registries of packages can be reached; nil for the caller's
-	Log  io.Writer // what is being done; nil for silence
+	Bin  string    // Directory with the programs that make bench builds.
+	Dir  string    // Empty directory for all files of the measurements; the caller removes it.
+	Rows string    // Only rows whose name has this prefix are measured.
+	N    int       // Number of samples of each row that is quick to sample; 0 means 20.
+	Net  *os.File  // Network namespace from which package registries can be reached; nil means the caller's.
+	Log  io.Writer // Receives progress messages; nil discards them.
 }
 
 // suite is a run of the benchmarks.
@@ -35,11 +35,11 @@ type suite struct {
 	Config
 	*daemon
 	bare  *runsc
-	stage *stage // nil until a row asks for it
+	stage *stage // nil until a row requires it.
 	rows  []Row
 }
 
-// benchmarks are the functions that measure, with the prefix of the rows they add.
+// benchmarks are the functions that measure, with the prefix of the rows that they add.
 var benchmarks = []struct {
 	rows    string
 	measure func(*suite, context.Context) error
@@ -69,15 +69,15 @@ var benchmarks = []struct {
 	{"agent.openclaw.cold", ofAgents(agents.openclawCold)},
 }
 
-// traffic measures what goes through wires and the model gateway.
+// traffic measures wires and the model gateway.
 type traffic struct{ *suite }
 
 func ofTraffic(f func(traffic, context.Context) error) func(*suite, context.Context) error {
 	return func(s *suite, ctx context.Context) error { return f(traffic{s}, ctx) }
 }
 
-// Run measures and returns the rows. It must run in mount and network namespaces of its own, which it changes, and as root;
-// sandboxes that an error leaves behind end with the processes of the caller's pid namespace.
+// Run measures and returns the rows. It must run as root in separate mount and network namespaces, which it changes.
+// Sandboxes that an error leaves behind are killed with the processes of the caller's pid namespace.
 func Run(ctx context.Context, cfg Config) ([]Row, error) {
 	if cfg.N == 0 {
 		cfg.N = 20
@@ -85,7 +85,7 @@ func Run(ctx context.Context, cfg Config) ([]Row, error) {
 	if cfg.Log == nil {
 		cfg.Log = io.Discard
 	}
-	for _, name := range []string{"caisson", "caisson-sentry", "caisson-worker", "caisson-inside", "runsc", loadProgram, gatewayProgram} {
+	for _, name := range []string{"caisson", "caisson-sentry", "caisson-worker", "caisson-guestd", "runsc", loadProgram, gatewayProgram} {
 		if _, err := os.Stat(filepath.Join(cfg.Bin, name)); err != nil {
 			return nil, fmt.Errorf("%w; run make bench", err)
 		}
@@ -136,13 +136,13 @@ func (s *suite) run(ctx context.Context, selected []func(*suite, context.Context
 	return s.api.Remove(ctx, donor)
 }
 
-// maxLog is how much of a daemon's log is shown.
+// maxLog is the maximum number of bytes of a daemon's log that are shown.
 const maxLog = 16 << 10
 
-// logs returns what the daemons have said last.
+// logs returns the end of the daemons' logs.
 func (s *suite) logs() string {
 	var b strings.Builder
-	files, _ := filepath.Glob(filepath.Join(s.Dir, "*.log")) // the pattern is well-formed
+	files, _ := filepath.Glob(filepath.Join(s.Dir, "*.log")) // The pattern is well-formed.
 	for _, file := range files {
 		said, _ := os.ReadFile(file)
 		fmt.Fprintf(&b, "\n%s:\n%s", filepath.Base(file), said[max(0, len(said)-maxLog):])
@@ -155,14 +155,15 @@ func (s *suite) add(r Row) {
 	fmt.Fprintln(s.Log, r)
 }
 
-// side is one of the things that are compared. do is timed; before and after are not, and may be nil.
+// side is one of the compared operations. do is timed; before and after are not, and may be nil.
 type side struct {
 	before func(context.Context) error
 	do     func(context.Context) error
 	after  func(context.Context) error
 }
 
-// compare takes n samples of each side, in turns, after one of each that does not count. Who begins changes with each turn.
+// compare takes n samples of each side in turns, after one uncounted sample of each. The side that starts changes with
+// each turn.
 func compare(ctx context.Context, n int, sides ...side) ([]samples, error) {
 	measures := make([]measure, len(sides))
 	for i, s := range sides {
@@ -174,7 +175,7 @@ func compare(ctx context.Context, n int, sides ...side) ([]samples, error) {
 // A measure takes samples.
 type measure func(context.Context) (samples, error)
 
-// measure makes a measure of a side.
+// measure returns a measure that takes one sample of s.
 func (s side) measure() measure {
 	return func(ctx context.Context) (samples, error) {
 		ms, err := s.sample(ctx)
@@ -182,7 +183,7 @@ func (s side) measure() measure {
 	}
 }
 
-// takeTurns collects what each of the measures yields n times, as compare does.
+// takeTurns collects the samples of n calls of each measure, in the order that compare uses.
 func takeTurns(ctx context.Context, n int, measures ...measure) ([]samples, error) {
 	all := make([]samples, len(measures))
 	for turn := range n + 1 {
@@ -200,7 +201,7 @@ func takeTurns(ctx context.Context, n int, measures ...measure) ([]samples, erro
 	return all, nil
 }
 
-// sample returns how many milliseconds do took.
+// sample returns the duration of do in milliseconds.
 func (s side) sample(ctx context.Context) (ms float64, err error) {
 	if s.before != nil {
 		if err := s.before(ctx); err != nil {

@@ -28,7 +28,7 @@ func TestQuantile(t *testing.T) {
 	}
 }
 
-// The worst of what is fast is slow, and of speeds low.
+// TestSpeed tests that P95 is a high value for durations and a low one for speeds.
 func TestSpeed(t *testing.T) {
 	hundred := make(samples, 100)
 	for i := range hundred {
@@ -77,7 +77,7 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-// What takes less than a millisecond is not rounded away.
+// TestNumbers tests that values below a millisecond are not rounded away.
 func TestNumbers(t *testing.T) {
 	for want, row := range map[string]Row{
 		"x: 0.261 ms (p95 0.261, n 1); y: 0.061, × 4.30": newRow("x", "ms", samples{0.26115}, "y", samples{0.06071}),
@@ -93,7 +93,7 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
-// The phases are those of the median run that counts, and what is in none is said, too.
+// TestPhases tests that the phases are those of the median counted run, and that the remaining time is reported.
 func TestPhases(t *testing.T) {
 	at := func(ms float64) *trial {
 		return &trial{ms, &caisson.Run{Result: &caisson.RunResult{Phases: []caisson.Phase{
@@ -111,7 +111,7 @@ func TestPhases(t *testing.T) {
 	}
 }
 
-// Sides take turns, each first as often as the other, and what does not count is left out.
+// TestCompare tests that sides take turns, start equally often, and that the first samples are not counted.
 func TestCompare(t *testing.T) {
 	var order strings.Builder
 	mark := func(s string) func(context.Context) error {

@@ -12,8 +12,8 @@ import (
 )
 
 // createCold compares the time from a request to the end of the first process. gVisor's command line has two ways: one
-// process that runs a container whose only process is the program, which ends with the removal of the sandbox; and what Caisson
-// does, an idle sandbox and then an exec in it.
+// process that runs a container with the program as its only process, up to the removal of the sandbox; or, as Caisson
+// does, an idle sandbox and an exec in it.
 func (s *suite) createCold(ctx context.Context) error {
 	var id, once, idle string
 	all, err := compare(ctx, s.N,
@@ -60,7 +60,7 @@ const (
 	poolSize     = 4
 )
 
-// claimWarm is createCold from a template with a pool that is full.
+// claimWarm is createCold from a template with a full pool.
 func (s *suite) claimWarm(ctx context.Context) error {
 	_, err := s.api.PutTemplate(ctx, caisson.Template{Name: poolTemplate, Image: "host", Pool: poolSize})
 	if err != nil {
@@ -92,7 +92,7 @@ func (s *suite) claimWarm(ctx context.Context) error {
 	return s.api.RemoveTemplate(ctx, poolTemplate)
 }
 
-// awaitPool returns when the pool is full and at rest.
+// awaitPool waits until the pool is full and idle.
 func (s *suite) awaitPool(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -118,7 +118,7 @@ func (s *suite) awaitPool(ctx context.Context) error {
 
 const burst = 50
 
-// createBurst compares the time in which so many idle sandboxes, asked for at once, all run.
+// createBurst compares the time until a burst of concurrently created idle sandboxes is running.
 func (s *suite) createBurst(ctx context.Context) error {
 	var ours, theirs [burst]string
 	all, err := compare(ctx, min(3, s.N),
@@ -153,7 +153,7 @@ func (s *suite) createBurst(ctx context.Context) error {
 	return nil
 }
 
-// atOnce calls f n times at the same moment.
+// atOnce calls f n times concurrently.
 func atOnce(ctx context.Context, n int, f func(context.Context, int) error) error {
 	var begin sync.WaitGroup
 	begin.Add(1)
@@ -168,7 +168,7 @@ func atOnce(ctx context.Context, n int, f func(context.Context, int) error) erro
 	return g.Wait()
 }
 
-// removeAll removes sandboxes, a few at a time.
+// removeAll removes sandboxes, at most four at a time.
 func (d *daemon) removeAll(ctx context.Context, ids []string) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(4)

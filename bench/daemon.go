@@ -17,14 +17,14 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// daemon is a "caisson serve" on a data directory of its own, and a client of it.
+// daemon is a "caisson serve" process with its own data directory, and a client of it.
 type daemon struct {
 	dir string
 	cmd *exec.Cmd
 	api *client.Client
 }
 
-// startDaemon starts a daemon, with its defaults besides what args say, and returns when it serves.
+// startDaemon starts a daemon with default settings and the additional arguments args, and returns when it serves.
 func startDaemon(ctx context.Context, cfg Config, name string, args ...string) (*daemon, error) {
 	d := &daemon{dir: filepath.Join(cfg.Dir, name)}
 	log, err := os.Create(d.dir + ".log")
@@ -56,7 +56,7 @@ func startDaemon(ctx context.Context, cfg Config, name string, args ...string) (
 	return d, err
 }
 
-// stop ends the daemon. Sandboxes run on.
+// stop stops the daemon. Sandboxes keep running.
 func (d *daemon) stop() error {
 	if d.api != nil {
 		d.api.Close()
@@ -69,7 +69,7 @@ func (d *daemon) stop() error {
 	return nil
 }
 
-// create makes an idle sandbox of the host image.
+// create creates an idle sandbox of the host image.
 func (d *daemon) create(ctx context.Context) (id string, err error) {
 	sb, err := d.api.Create(ctx, caisson.CreateRequest{})
 	if err != nil {
@@ -78,10 +78,10 @@ func (d *daemon) create(ctx context.Context) (id string, err error) {
 	return string(sb.ID), nil
 }
 
-// program is what the benchmarks run: it does nothing.
+// program is the program that the benchmarks run. It does nothing.
 const program = "/usr/bin/true"
 
-// exec runs the program in one request.
+// exec runs program in one request.
 func (d *daemon) exec(ctx context.Context, id string) error { return d.execute(ctx, id, program) }
 
 // execute runs a command in one request.
@@ -96,6 +96,6 @@ func (d *daemon) execute(ctx context.Context, id string, command ...string) erro
 	return nil
 }
 
-// sandboxDir is a sandbox's directory, and runtimeDir the runtime's part of it.
+// sandboxDir returns the directory of a sandbox, and runtimeDir the runtime's part of it.
 func (d *daemon) sandboxDir(id string) string { return filepath.Join(d.dir, "sandboxes", id) }
 func (d *daemon) runtimeDir(id string) string { return filepath.Join(d.sandboxDir(id), "runtime") }

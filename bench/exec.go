@@ -11,17 +11,17 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor"
 )
 
-// execAPI compares one exec of a program that does nothing: in one request, over a WebSocket, in-process through the
-// runtime package, and with a process of runsc's.
+// execAPI compares the ways to execute a program that does nothing: in one request, over a WebSocket, in-process
+// through the runtime package, and with a process of runsc.
 func (s *suite) execAPI(ctx context.Context) error {
 	id, err := s.create(ctx)
 	if err != nil {
 		return err
 	}
-	// A runtime of our own that adopts the daemon's sandboxes. It only looks at them.
+	// A separate runtime opens the daemon's sandboxes. It does not change them.
 	rt, err := gvisor.New(gvisor.Config{
 		Dir: filepath.Join(s.daemon.dir, "sandboxes"), ToolsDir: filepath.Join(s.Dir, "tools"), Cgroup: "/" + filepath.Base(s.Dir),
-		Exe: filepath.Join(s.Bin, "caisson-sentry"), Inside: filepath.Join(s.Bin, "caisson-inside"), Build: "bench",
+		Exe: filepath.Join(s.Bin, "caisson-sentry"), Guestd: filepath.Join(s.Bin, "caisson-guestd"), Build: "bench",
 	})
 	if err != nil {
 		return err
@@ -55,7 +55,7 @@ func (s *suite) execAPI(ctx context.Context) error {
 	return nil
 }
 
-// finish reads a process to its end.
+// finish reads the output of a process to its end.
 func finish(ctx context.Context, p caisson.Process, err error) error {
 	if err != nil {
 		return err

@@ -16,14 +16,15 @@ import (
 	"github.com/caisson-dev/caisson/worker"
 )
 
-// The tree that the gate's rows work on: so many files, and so many of them changed.
+// The tree for the rows of the gate: the number of files, and the number of changed files.
 const (
 	treeFiles   = 100_000
 	treeChanges = 1_000
-	treeOwner   = 1000 // an ordinary user
+	treeOwner   = 1000 // An ordinary user.
 )
 
-// change alters, in the current directory, every hundredth file of the tree; each tenth of those it removes, each other tenth it makes anew.
+// change is a shell script that changes every hundredth file of the tree below the current directory: it removes one
+// tenth of these files, renames another tenth and appends to the rest.
 const change = `for i in $(seq 0 100 99999); do
 	f=d$((i / 1000))/f$i
 	case $((i / 100 % 10)) in 0) rm $f;; 1) mv $f $f.moved;; *) echo more >> $f;; esac
@@ -47,7 +48,7 @@ func makeTree(dir string) error {
 	})
 }
 
-// git runs git in dir, with no configuration but its own.
+// git runs git in dir without the user's and the system's configuration.
 func git(ctx context.Context, dir string, args ...string) error {
 	cmd := exec.CommandContext(ctx, "git", append([]string{"-c", "safe.directory=*", "-c", "user.name=bench", "-c", "user.email=bench@example.org", "-C", dir}, args...)...)
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + dir, "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null"}
@@ -57,8 +58,8 @@ func git(ctx context.Context, dir string, args ...string) error {
 	return nil
 }
 
-// gateDiff compares what it takes to say what has changed in a workspace, checks included, with git's status of the same tree after the
-// same changes, and with what rsync would transfer.
+// gateDiff compares computing the changes of a workspace, including checks, with git's status of the same tree after
+// the same changes, and with the files that rsync would transfer.
 func (s *suite) gateDiff(ctx context.Context) (err error) {
 	host, repo := filepath.Join(s.Dir, "gate", "host"), filepath.Join(s.Dir, "gate", "repo")
 	if err := errors.Join(makeTree(host), makeTree(repo), os.Chmod(filepath.Dir(host), 0o755)); err != nil {
@@ -116,8 +117,8 @@ func (s *suite) gateDiff(ctx context.Context) (err error) {
 	return s.api.Remove(ctx, id)
 }
 
-// gateMount compares creating a sandbox with a workspace with creating one without and the scan for hidden names: what the mount costs.
-// The directory is empty, or has the whole tree.
+// gateMount compares creating a sandbox with a workspace with creating one without it and the scan for hidden names.
+// The difference is the cost of the mount. The directory is empty or contains the whole tree.
 func (s *suite) gateMount(ctx context.Context) error {
 	runner, err := worker.New(worker.Config{Exe: filepath.Join(s.Bin, "caisson-worker"), UIDBase: caisson.LayerUIDBase, WorkUID: worker.DefaultUID})
 	if err != nil {
@@ -140,7 +141,7 @@ func (s *suite) gateMount(ctx context.Context) error {
 	return s.mount(ctx, "gate.mount.large", host, runner, max(s.N/2, 3))
 }
 
-// mount adds the row of one directory. The scan is the job that the daemon runs, of the same program.
+// mount adds the row of one directory. The scan is the job of the same program that the daemon runs.
 func (s *suite) mount(ctx context.Context, row, host string, runner *worker.Runner, n int) error {
 	scan := func(ctx context.Context) error {
 		dir, err := os.Open(host)

@@ -10,14 +10,14 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A stand is a mock model and what is before it on the host: the gateway, and nginx where it is installed.
+// A stand is a mock model and the proxies in front of it on the host: the gateway, and nginx if it is installed.
 type stand struct {
 	mock, gateway *server
-	nginx         *nginx // nil: it is not installed
+	nginx         *nginx // nil if nginx is not installed.
 }
 
-// startStand starts the gateway in a process of its own, by the same handlers as in the wire process (see the command in
-// bench/gateway): there it can be reached over wires only.
+// startStand starts the gateway in a separate process with the same handlers as the wire process (see the command in
+// bench/gateway). The gateway of the wire process can be reached only over wires.
 func (s traffic) startStand(ctx context.Context, name string) (_ *stand, err error) {
 	t := &stand{}
 	defer func() {
@@ -51,33 +51,33 @@ func (t *stand) end() (err error) {
 	return err
 }
 
-// count returns how many calls are in the gateway's ledger, when it has ended.
+// count returns the number of calls in the gateway's ledger. The gateway must have ended.
 func (t *stand) count() (n int, err error) {
 	_, err = fmt.Sscan(t.gateway.out.String(), &n)
 	return n, err
 }
 
-// withoutNginx is what rows say where it is not installed.
+// withoutNginx is the baseline of rows if nginx is not installed.
 const withoutNginx = "nginx (not installed)"
 
-// Calls of one client, one at a time: how many each time that it is started.
+// Numbers of calls that a client makes sequentially each time it is started.
 const (
 	callsEach     = 200
-	callsBefore   = 50 // each time, that do not count
+	callsBefore   = 50 // Uncounted calls at each start.
 	callsPerRound = callsEach + callsBefore
 )
 
-// callRounds is how many times clients are started whose calls count.
+// callRounds returns the number of counted rounds; in each one every client is started once.
 func (s traffic) callRounds() int { return max(s.N/2, 1) }
 
-// calls is how many calls a client makes in all rounds, the one that does not count included.
+// calls returns the number of calls of a client in all rounds, including the uncounted round.
 func (s traffic) calls() int { return (s.callRounds() + 1) * callsPerRound }
 
 func callArgs(url string) []string {
 	return []string{fmt.Sprintf("-n=%d", callsEach), fmt.Sprintf("-warm=%d", callsBefore), "call", url}
 }
 
-// inMilliseconds converts what clients of the load program have measured, which is in microseconds.
+// inMilliseconds converts the measurements of clients of the load program, which are in microseconds.
 func inMilliseconds(all []samples) []samples {
 	out := make([]samples, len(all))
 	for i, s := range all {
@@ -88,7 +88,8 @@ func inMilliseconds(all []samples) []samples {
 	return out
 }
 
-// gatewayAdded compares calls of a model through the gateway with calls of the same model directly, and through nginx.
+// gatewayAdded compares calls of a model through the gateway with direct calls of the same model, and with calls
+// through nginx.
 func (s traffic) gatewayAdded(ctx context.Context) error {
 	t, err := s.startStand(ctx, "added")
 	if err != nil {
@@ -115,7 +116,8 @@ func (s traffic) gatewayAdded(ctx context.Context) error {
 	return nil
 }
 
-// gatewayRate compares how many calls a second 32 clients can make, with them and the model on the same processors.
+// gatewayRate compares the number of calls per second that 32 clients make, with the clients and the model on the same
+// processors.
 func (s traffic) gatewayRate(ctx context.Context) error {
 	t, err := s.startStand(ctx, "rate")
 	if err != nil {
@@ -135,15 +137,15 @@ func (s traffic) gatewayRate(ctx context.Context) error {
 	return nil
 }
 
-// settings of a daemon with the mock model. Its configuration takes http for providers on this machine only.
+// settings configures a daemon with the mock model. Providers may use http only on this machine.
 const settings = `providers:
   - {name: mock, kind: openai, baseURL: "http://%s/v1"}
 models:
   - {alias: bench, provider: mock, prices: {input: "1", output: "10"}, context: 128000, output: 16000}
 `
 
-// gatewayInside compares calls through the gateway from inside a sandbox with calls over a connection of the same wire that
-// policy allows by its address, and that nobody looks into.
+// gatewayInside compares calls through the gateway from inside a sandbox with calls over a connection of the same wire
+// that the policy allows by address, and whose content is not inspected.
 func (s traffic) gatewayInside(ctx context.Context) (err error) {
 	mock, err := s.startLoad(ctx, "model")
 	if err != nil {

@@ -17,22 +17,22 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// The programs in Config.Bin that networks are measured with.
+// Programs in Config.Bin for measuring networks.
 const (
 	loadProgram    = "bench-load"
 	gatewayProgram = "bench-gateway"
 )
 
-// A server is a child that serves a port of this network namespace.
+// A server is a child process that serves a port of this network namespace.
 type server struct {
 	cmd  *exec.Cmd
 	port int
-	out  bytes.Buffer // what it printed; to be read after end
+	out  bytes.Buffer // Standard output; to be read after end.
 	err  bytes.Buffer
-	stop func() error // asks it to end
+	stop func() error // Requests the end of the process.
 }
 
-// startServer starts a program with a listener at descriptor 3.
+// startServer starts a program with a listener as descriptor 3.
 func (s traffic) startServer(ctx context.Context, program string, args ...string) (*server, error) {
 	l, err := net.Listen("tcp4", ":0")
 	if err != nil {
@@ -54,7 +54,7 @@ func (s traffic) startServer(ctx context.Context, program string, args ...string
 	return v, v.cmd.Start()
 }
 
-// startLoad starts a server of the load program, which ends by a signal.
+// startLoad starts a server of the load program, which is stopped by a signal.
 func (s traffic) startLoad(ctx context.Context, what string) (*server, error) {
 	v, err := s.startServer(ctx, loadProgram, what)
 	if err == nil {
@@ -63,7 +63,7 @@ func (s traffic) startLoad(ctx context.Context, what string) (*server, error) {
 	return v, err
 }
 
-// end ends the server. A failure of it, other than by the signal, is an error.
+// end stops the server. It returns an error if the server failed other than by the signal.
 func (v *server) end() error {
 	err := errors.Join(v.stop(), v.cmd.Wait())
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGTERM {
@@ -75,10 +75,10 @@ func (v *server) end() error {
 	return err
 }
 
-// at returns where it is for clients that reach it by an address.
+// at returns the host and port of the server for clients that reach it by address.
 func (v *server) at(address string) string { return fmt.Sprintf("%s:%d", address, v.port) }
 
-// chat is the URL of the chat API at a host.
+// chat returns the URL of the chat API at a host.
 func chat(host string) string { return "http://" + host + "/v1/chat/completions" }
 
 // onHost runs a client of the load program on the host.
@@ -86,8 +86,8 @@ func (s traffic) onHost(args ...string) measure {
 	return func(ctx context.Context) (samples, error) { return s.runLoad(ctx, args, nil, nil) }
 }
 
-// runLoad runs a client of the load program. prepare may change the command, and started what there is besides, before the client
-// begins to measure; both may be nil.
+// runLoad runs a client of the load program. prepare may change the command, and started may set up more before the
+// client starts to measure; both may be nil.
 func (s traffic) runLoad(ctx context.Context, args []string, prepare func(*exec.Cmd), started func(*os.Process) error) (_ samples, err error) {
 	cmd := exec.CommandContext(ctx, filepath.Join(s.Bin, loadProgram), args...)
 	var out, said bytes.Buffer
@@ -114,16 +114,17 @@ func (s traffic) runLoad(ctx context.Context, args []string, prepare func(*exec.
 	return parseSamples(out.Bytes())
 }
 
-// A loaded sandbox has the load program in it.
+// A loaded sandbox contains the load program.
 type loaded struct {
 	*daemon
 	id string
 }
 
-// loadPath is where the program is in a sandbox.
+// loadPath is the path of the program in a sandbox.
 const loadPath = "/tmp/" + loadProgram
 
-// createLoaded makes a sandbox that may reach the host's address, by that address: what it says there is not examined.
+// createLoaded creates a sandbox that may connect to the host by its address. The content of such connections is not
+// inspected.
 func (s traffic) createLoaded(ctx context.Context, d *daemon, models *caisson.ModelGrant) (_ *loaded, err error) {
 	file, err := os.Open(filepath.Join(s.Bin, loadProgram))
 	if err != nil {

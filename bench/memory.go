@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// settle is how long things are left alone before their memory is measured.
+// settle is the idle time before memory is measured.
 const settle = 3 * time.Second
 
 func rest(ctx context.Context) error {
@@ -26,8 +26,8 @@ func rest(ctx context.Context) error {
 
 const idleSandboxes = 20
 
-// idleMemory compares what all processes of an idle sandbox (main process, gofer and those that run guest code) have to
-// themselves.
+// idleMemory compares the private memory of all processes of an idle sandbox: the main process, the gofer and the
+// processes that run guest code.
 func (s *suite) idleMemory(ctx context.Context) error {
 	var pairs [idleSandboxes]pair
 	for i := range pairs {
@@ -62,7 +62,7 @@ func (s *suite) idleMemory(ctx context.Context) error {
 	return err
 }
 
-// privateDirty adds up the private dirty memory of a cgroup's processes, in MB.
+// privateDirty returns the sum of the private dirty memory of a cgroup's processes, in MB.
 func privateDirty(group string) (mb float64, err error) {
 	pids, err := processesIn(group)
 	if err != nil {
@@ -81,7 +81,7 @@ func privateDirty(group string) (mb float64, err error) {
 	return mb, nil
 }
 
-// field returns a line's number of kB from a file in /proc, in MB.
+// field returns the value of a line in kB of a file in /proc, converted to MB.
 func field(path, name string) (mb float64, err error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -96,8 +96,8 @@ func field(path, name string) (mb float64, err error) {
 	return 0, fmt.Errorf("%s has no %s", path, name)
 }
 
-// daemonMemory measures the anonymous memory of a daemon that has just started, and of its wire process, and what is added by
-// 50 idle sandboxes.
+// daemonMemory measures the anonymous memory of a newly started daemon and of its wire process, and the memory that 50
+// idle sandboxes add.
 func (s *suite) daemonMemory(ctx context.Context) (err error) {
 	d, err := startDaemon(ctx, s.Config, "memory")
 	if err != nil {
@@ -127,7 +127,7 @@ func (s *suite) daemonMemory(ctx context.Context) (err error) {
 	return d.removeAll(ctx, ids[:])
 }
 
-// anonymous returns the anonymous memory of the daemon and its wire process, in MB, after a rest.
+// anonymous waits for the time settle and returns the anonymous memory of the daemon and its wire process, in MB.
 func (d *daemon) anonymous(ctx context.Context) (engine, wire float64, err error) {
 	if err := rest(ctx); err != nil {
 		return 0, 0, err

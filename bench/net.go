@@ -14,15 +14,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Addresses of the range that is set aside for benchmarks (RFC 2544).
+// Addresses of the range that RFC 2544 reserves for benchmarks.
 const (
-	hostAddress = "198.18.0.1" // this network namespace's, for sandboxes to reach: there 127.0.0.1 is their own
-	vethAddress = "198.18.1.1" // a veth pair's end in this namespace, with vethPeer at the other
+	hostAddress = "198.18.0.1" // The address of this network namespace for sandboxes: their 127.0.0.1 is their own.
+	vethAddress = "198.18.1.1" // The end of a veth pair in this namespace; vethPeer is the other end.
 	vethPeer    = "198.18.1.2"
 )
 
-// makeHostAddress brings up the loopback device of this network namespace, with the host's address. It refuses to change a
-// namespace with other devices in it: that would be the host's.
+// makeHostAddress brings up the loopback device of this network namespace with hostAddress. It returns an error if
+// another device is up, because the namespace would be the host's.
 func makeHostAddress() error {
 	links, err := netlink.LinkList()
 	if err != nil {
@@ -47,15 +47,15 @@ func makeHostAddress() error {
 	return netlink.AddrAdd(lo, addr)
 }
 
-// overVeth runs a client of the load program in a network namespace of its own, at the other end of a veth pair. What a
-// sandbox has a wire for, it has the kernel for.
+// overVeth runs a client of the load program in a new network namespace at the other end of a veth pair. The pair has
+// the role that the wire has for a sandbox.
 func (s traffic) overVeth(args ...string) measure {
 	return func(ctx context.Context) (samples, error) {
 		return s.runLoad(ctx, args, func(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET} }, connectVeth)
 	}
 }
 
-// connectVeth makes a veth pair to the network namespace of a process. It goes with that namespace.
+// connectVeth creates a veth pair to the network namespace of a process. The pair is removed with that namespace.
 func connectVeth(p *os.Process) (err error) {
 	ns, err := netns.GetFromPid(p.Pid)
 	if err != nil {
@@ -75,7 +75,7 @@ func connectVeth(p *os.Process) (err error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = "bench0"
 	pair := &netlink.Veth{LinkAttrs: attrs, PeerName: "bench1", PeerNamespace: netlink.NsFd(int(ns))}
-	// A pair of before goes with its namespace, which the kernel takes apart when it finds the time.
+	// An earlier pair is removed with its namespace, which the kernel may do later.
 	if old, err := here.LinkByName(attrs.Name); err == nil {
 		if err := here.LinkDel(old); err != nil {
 			return fmt.Errorf("remove the veth pair of before: %w", err)

@@ -13,15 +13,15 @@ import (
 	"time"
 )
 
-// nginx is a reverse proxy of nginx's in the foreground.
+// nginx is an nginx reverse proxy in the foreground.
 type nginx struct {
 	cmd     *exec.Cmd
 	said    bytes.Buffer
 	address string
 }
 
-// nginxSettings keep connections on both sides, as the gateway does, and write nothing. It takes the directory, the upstream
-// and the address to listen on.
+// nginxSettings is a format for the configuration: keep-alive on both sides, as the gateway has, and no logs. Its
+// arguments are the directory, the upstream and the address to listen on.
 const nginxSettings = `daemon off;
 user root;
 worker_processes 2;
@@ -53,7 +53,7 @@ http {
 }
 `
 
-// startNginx starts a proxy before an upstream, with its files in dir; nil if nginx is not installed.
+// startNginx starts a proxy for an upstream with its files in dir. It returns nil if nginx is not installed.
 func startNginx(ctx context.Context, dir, upstream string) (*nginx, error) {
 	exe := "/usr/sbin/nginx"
 	if _, err := os.Stat(exe); err != nil {
@@ -84,7 +84,7 @@ func startNginx(ctx context.Context, dir, upstream string) (*nginx, error) {
 	}
 }
 
-// freeAddress returns an address to listen on. Nobody else is in this network namespace to take it.
+// freeAddress returns an address to listen on. No other process in this network namespace can take it.
 func freeAddress() (string, error) {
 	l, err := net.Listen("tcp4", hostAddress+":0")
 	if err != nil {
@@ -93,9 +93,9 @@ func freeAddress() (string, error) {
 	return l.Addr().String(), l.Close()
 }
 
-// end ends the proxy and its workers.
+// end stops the proxy and its workers.
 func (x *nginx) end() error {
-	x.cmd.Process.Signal(syscall.SIGTERM) // it may have ended, which Wait says
+	x.cmd.Process.Signal(syscall.SIGTERM) // Wait reports whether the process has ended already.
 	if err := x.cmd.Wait(); err != nil {
 		return fmt.Errorf("nginx: %w: %.500s", err, bytes.TrimSpace(x.said.Bytes()))
 	}

@@ -16,25 +16,25 @@ import (
 	"github.com/caisson-dev/caisson/internal/tree"
 )
 
-// The agents of OpenClaw: the one that is built in, whose template is named after it, and a copy without a warm snapshot.
+// The agents of OpenClaw: the one in the catalog, whose template is named after it, and a copy without a warm snapshot.
 const (
 	clawAgent    = "openclaw"
 	clawTemplate = "agent-" + clawAgent
 	coldAgent    = "openclaw-cold"
 )
 
-// clawTime bounds a turn of OpenClaw on the host.
+// clawTime limits a turn of OpenClaw on the host.
 const clawTime = 2 * time.Minute
 
-// A claw is OpenClaw as it is installed in the agent's template, with the same files on the host.
+// A claw is an installation of OpenClaw on the host, with the same files as in the agent's template.
 type claw struct {
-	size caisson.Size // of the warm snapshot
+	size caisson.Size // Size of the warm snapshot.
 	dir  string
 	env  []string
-	n    int // conversations so far
+	n    int // Number of conversations so far.
 }
 
-// withClaw returns the stage with OpenClaw on it, which is installed from npm in a sandbox when it is asked for first.
+// withClaw returns the stage with OpenClaw, which is installed from npm in a sandbox on the first call.
 func (s agents) withClaw(ctx context.Context) (*stage, error) {
 	t, err := s.onStage(ctx)
 	if err != nil || t.claw != nil {
@@ -90,12 +90,12 @@ func (t *stage) copyOut(ctx context.Context, dir string) (err error) {
 	return tree.Unpack(r, root, tree.Options{Name: "install", KeepLinks: true})
 }
 
-// here returns what stands for a path of the sandbox in an argument or a variable.
+// here replaces paths of the sandbox in an argument or a variable by the corresponding paths on the host.
 func (c *claw) here(s string) string {
 	return strings.NewReplacer(openclaw.Install, filepath.Join(c.dir, "install"), openclaw.Home, filepath.Join(c.dir, "home")).Replace(s)
 }
 
-// configure writes the configuration that OpenClaw has in a sandbox, but for a model on the host.
+// configure writes the configuration that OpenClaw has in a sandbox, but with a model on the host.
 func (c *claw) configure(model string) error {
 	files, err := openclaw.Config(openclaw.Setup{
 		Agent: &caisson.Agent{ID: clawAgent}, Models: []caisson.Model{{Alias: talkModel}},
@@ -121,7 +121,7 @@ func (c *claw) configure(model string) error {
 	return os.MkdirAll(filepath.Join(c.dir, "workspace"), 0o700)
 }
 
-// turn has OpenClaw on the host do one turn in a conversation of its own, as its command line does it.
+// turn does one turn in a new conversation with the command line of OpenClaw on the host.
 func (c *claw) turn(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, clawTime)
 	defer cancel()
@@ -133,17 +133,17 @@ func (c *claw) turn(ctx context.Context) error {
 	for _, arg := range openclaw.Command() {
 		argv = append(argv, c.here(fill.Replace(arg)))
 	}
-	// What makes forks of a snapshot safe is not needed on a host.
+	// The modules that make forks of a snapshot safe are not needed on a host.
 	argv = slices.DeleteFunc(argv, func(arg string) bool { return strings.HasPrefix(arg, "--require=") })
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Dir, cmd.Env = filepath.Join(c.dir, "workspace"), c.env
 	return said(cmd, talkAnswer)
 }
 
-// clawOnHost is what runs of OpenClaw are compared with.
+// clawOnHost is the baseline of runs of OpenClaw.
 const clawOnHost = "openclaw agent --local on the host"
 
-// talk makes a measure of runs of an agent that is asked to talk.
+// talk returns a measure of runs of an agent with talkPrompt.
 func (t *stage) talk(all *trials, agent string, warm bool) measure {
 	return all.of(func(ctx context.Context) (*trial, error) {
 		tr, err := t.run(ctx, caisson.RunRequest{Agent: agent, Model: talkModel, Prompt: talkPrompt})
@@ -154,7 +154,7 @@ func (t *stage) talk(all *trials, agent string, warm bool) measure {
 	}, func(r *caisson.Run) error { return errors.Join(answers(talkAnswer)(r), began(r, warm)) })
 }
 
-// began checks that a run has begun as it was to.
+// began checks whether a run started from the warm snapshot, as expected.
 func began(r *caisson.Run, warm bool) error {
 	if r.Result.Warm != warm {
 		return fmt.Errorf("run %s of %s began as a fork of the warm snapshot: %t, not %t", r.ID, r.Agent, r.Result.Warm, warm)
@@ -177,7 +177,7 @@ func (s agents) openclawWarm(ctx context.Context) error {
 	return nil
 }
 
-// openclawCold is openclawWarm without a snapshot: each run boots OpenClaw's gateway.
+// openclawCold is openclawWarm without a snapshot: each run starts OpenClaw's gateway.
 func (s agents) openclawCold(ctx context.Context) error {
 	t, err := s.withClaw(ctx)
 	if err != nil {
@@ -192,7 +192,7 @@ func (s agents) openclawCold(ctx context.Context) error {
 	return nil
 }
 
-// openclawTen measures the time in which ten runs that begin at once have ended, and how long the slowest takes by itself.
+// openclawTen measures the time until ten concurrently started runs have ended, and the duration of the slowest one.
 func (s agents) openclawTen(ctx context.Context) error {
 	t, err := s.withClaw(ctx)
 	if err != nil {
@@ -228,7 +228,7 @@ func (s agents) openclawTen(ctx context.Context) error {
 	return nil
 }
 
-// openclawSnapshot reports what the warm snapshot takes on disk.
+// openclawSnapshot reports the size of the warm snapshot on disk.
 func (s agents) openclawSnapshot(ctx context.Context) error {
 	t, err := s.withClaw(ctx)
 	if err != nil {

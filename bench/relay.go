@@ -12,13 +12,14 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// The repository that the relay's row clones: so many files of so many bytes that nothing makes smaller. Time grows with their number.
+// The repository for the row of the relay: the number and size in bytes of its files, which are incompressible. Time
+// grows with their number.
 const (
 	repoFiles    = 16
 	repoFileSize = 16 << 20
 )
 
-// makeRepo makes a bare repository.
+// makeRepo creates a bare repository.
 func makeRepo(ctx context.Context, work, bare string) error {
 	if err := os.MkdirAll(work, 0o755); err != nil {
 		return err
@@ -35,7 +36,7 @@ func makeRepo(ctx context.Context, work, bare string) error {
 	}
 	for _, args := range [][]string{
 		{"init", "-q", "-b", "main"}, {"-c", "core.compression=0", "add", "."}, {"-c", "core.compression=0", "commit", "-q", "-m", "files"},
-		{"clone", "-q", "--bare", "--local", work, bare}, // not over the protocol, which would look for differences for an hour
+		{"clone", "-q", "--bare", "--local", work, bare}, // Not by the protocol, where delta compression would take an hour.
 	} {
 		if err := git(ctx, work, args...); err != nil {
 			return err
@@ -47,8 +48,9 @@ func makeRepo(ctx context.Context, work, bare string) error {
 	return nil
 }
 
-// relayClone compares a clone of 256 MiB in a sandbox, from what the relay has of the repository, with git's own on the host: one that the relay makes
-// with one that copies, and one that git in the sandbox makes with one that goes by the protocol, too.
+// relayClone compares clones of 256 MiB in a sandbox, from the relay's copy of the repository, with git's clones on the
+// host: a clone that the relay makes with a local clone, and a clone that git makes in the sandbox with one that also
+// uses the protocol.
 func (s *suite) relayClone(ctx context.Context) error {
 	dir := filepath.Join(s.Dir, "relay")
 	work, bare := filepath.Join(dir, "work"), filepath.Join(dir, "bare.git")
@@ -66,7 +68,7 @@ func (s *suite) relayClone(ctx context.Context) error {
 		return err
 	}
 	id := string(sb.ID)
-	// The first one has the relay fetch the repository, and make what both kinds of clones come from.
+	// The first grant makes the relay fetch the repository and prepare the files for both kinds of clones.
 	if _, err := s.api.GrantRepo(ctx, id, caisson.RepoRequest{Name: "bench"}, "/first"); err != nil {
 		return err
 	}

@@ -8,17 +8,17 @@ import (
 	"text/tabwriter"
 )
 
-// A Row is one line of the table. Numbers are in Unit; medians are of N samples.
+// A Row is one line of the table. Values are in Unit. P50 and P95 are computed from N samples.
 type Row struct {
 	Name        string  `json:"name"`
-	Unit        string  `json:"unit"` // ms, µs, MB (10^6 bytes), calls/s, Gbit/s
+	Unit        string  `json:"unit"` // One of ms, µs, MB (10^6 bytes), calls/s, Gbit/s.
 	N           int     `json:"n"`
 	P50         float64 `json:"p50"`
-	P95         float64 `json:"p95"`      // 95 % are at least as good as that: of speeds, as high
-	Baseline    string  `json:"baseline"` // what it is compared with; "" if with nothing
+	P95         float64 `json:"p95"`      // 95 % of the samples are at least as good; for speeds, at least as high.
+	Baseline    string  `json:"baseline"` // Description of the baseline; "" if there is none.
 	BaselineP50 float64 `json:"baselineP50"`
-	Ratio       float64 `json:"ratio"`  // P50 by BaselineP50; 0 without a baseline
-	Target      string  `json:"target"` // "" if the row is there to explain another
+	Ratio       float64 `json:"ratio"`  // P50 divided by BaselineP50; 0 without a baseline.
+	Target      string  `json:"target"` // "" if the row only explains another one.
 	Met         bool    `json:"met"`
 }
 
@@ -34,7 +34,7 @@ func (s samples) quantile(q float64) float64 {
 	return sorted[max(int(math.Ceil(q*float64(len(sorted))))-1, 0)]
 }
 
-// newRow makes a row without a target.
+// newRow returns a row without a target.
 func newRow(name, unit string, ours samples, baseline string, theirs samples) Row {
 	r := Row{
 		Name: name, Unit: unit, N: len(ours), P50: round(ours.quantile(0.5)), P95: round(ours.quantile(0.95)),
@@ -46,7 +46,7 @@ func newRow(name, unit string, ours samples, baseline string, theirs samples) Ro
 	return r
 }
 
-// newSpeed makes a row of which more is better.
+// newSpeed returns a row for which higher values are better.
 func newSpeed(name, unit string, ours samples, baseline string, theirs samples) Row {
 	r := newRow(name, unit, ours, baseline, theirs)
 	r.P95 = round(ours.quantile(0.05))
@@ -55,27 +55,27 @@ func newSpeed(name, unit string, ours samples, baseline string, theirs samples) 
 
 func round(v float64) float64 { return math.Round(v*1000) / 1000 }
 
-// atMostTimes adds the target that the median is at most factor times the baseline's.
+// atMostTimes adds the target that the median is at most factor times the median of the baseline.
 func (r Row) atMostTimes(factor float64) Row {
 	return r.want(fmt.Sprintf("≤ %g × baseline", factor), r.P50 <= factor*r.BaselineP50)
 }
 
-// atMostOver adds the target that the median is at most so much over the baseline's.
+// atMostOver adds the target that the median is at most limit above the median of the baseline.
 func (r Row) atMostOver(limit float64) Row {
 	return r.want(fmt.Sprintf("≤ %g %s over baseline", limit, r.Unit), round(r.P50-r.BaselineP50) <= limit)
 }
 
-// under adds the target that the median is under limit.
+// under adds the target that the median is less than limit.
 func (r Row) under(limit float64) Row {
 	return r.want(fmt.Sprintf("< %g %s", limit, r.Unit), r.P50 < limit)
 }
 
-// over adds the target that the median is over limit.
+// over adds the target that the median is greater than limit.
 func (r Row) over(limit float64) Row {
 	return r.want(fmt.Sprintf("> %g %s", limit, r.Unit), r.P50 > limit)
 }
 
-// want adds a target; a row with several meets all or none.
+// want adds a target. A row with several targets is met only if all are met.
 func (r Row) want(target string, met bool) Row {
 	if r.Target != "" {
 		target = r.Target + ", " + target
@@ -84,7 +84,7 @@ func (r Row) want(target string, met bool) Row {
 	return r
 }
 
-// number prints a number of the row's with the decimals that say something: what takes a millisecond or less has three.
+// number formats a value of the row with two decimals, or three if the row's times are below 2 ms.
 func (r Row) number(v float64) string {
 	if r.Unit == "ms" && max(r.P50, r.BaselineP50) < 2 {
 		return fmt.Sprintf("%.3f", v)
@@ -92,7 +92,7 @@ func (r Row) number(v float64) string {
 	return fmt.Sprintf("%.2f", v)
 }
 
-// String is the row as one line.
+// String returns the row as one line.
 func (r Row) String() string {
 	s := fmt.Sprintf("%s: %s %s (p95 %s, n %d)", r.Name, r.number(r.P50), r.Unit, r.number(r.P95), r.N)
 	if r.Baseline != "" {
@@ -101,7 +101,7 @@ func (r Row) String() string {
 	return s
 }
 
-// WriteTable prints rows for people, as a table that is Markdown too.
+// WriteTable prints rows as a Markdown table.
 func WriteTable(w io.Writer, rows []Row) error {
 	t := tabwriter.NewWriter(w, 0, 0, 1, ' ', 0)
 	fmt.Fprintln(t, "| name\t| p50\t| p95\t| n\t| baseline\t| its p50\t| ratio\t| target\t| met\t|")

@@ -31,21 +31,22 @@ import (
 
 // runsc is the baseline: each step is a process of gVisor's own command line.
 //
-// Its spec and flags are those that Caisson gave to gVisor for a sandbox of the same template, the donor, except for what
-// cannot be shared: the root file system is made once beforehand, from the same layers and directories; the cgroup is
-// another one with the same limits. Each network namespace, with the same device in it, is made beforehand as well.
+// Its spec and flags are those that Caisson used for a sandbox of the same template, the donor, except for resources
+// that cannot be shared: the root file system is created once beforehand from the same layers and directories; the
+// cgroup is another one with the same limits. Each network namespace, with the same device in it, is also created
+// beforehand.
 type runsc struct {
 	exe    string
-	dir    string // bundles, files of the overlays, checkpoints
-	root   string // gVisor's --root
+	dir    string // Bundles, files of the overlays, checkpoints.
+	root   string // gVisor's --root.
 	cgroup string
 	flags  []string
 	spec   specs.Spec
 
 	wires *wire.Manager
-	end   func() error // of the wires
+	end   func() error // Stops the wires.
 	mu    sync.Mutex
-	nets  map[string]*os.File // network namespaces by container; guarded by mu
+	nets  map[string]*os.File // Network namespaces by container; guarded by mu.
 }
 
 func newRunsc(ctx context.Context, cfg Config, d *daemon, donor string) (*runsc, error) {
@@ -75,7 +76,7 @@ func newRunsc(ctx context.Context, cfg Config, d *daemon, donor string) (*runsc,
 	return r, err
 }
 
-// startWires starts a wire process of the baseline's own.
+// startWires starts a separate wire process for the baseline.
 func (r *runsc) startWires(ctx context.Context, exe string) (err error) {
 	r.wires, err = wire.New(wire.Config{
 		Exe: exe, Log: slog.New(slog.DiscardHandler),
@@ -95,7 +96,7 @@ func (r *runsc) startWires(ctx context.Context, exe string) (err error) {
 	return nil
 }
 
-// flagsOf returns the flags of the main process of the sandbox with that directory.
+// flagsOf returns the gVisor flags of the main process of the sandbox with the directory dir.
 func (r *runsc) flagsOf(dir string) ([]string, error) {
 	data, err := os.ReadFile(filepath.Join(dir, "state.json"))
 	var state struct{ Main struct{ PID int } }
@@ -111,9 +112,9 @@ func (r *runsc) flagsOf(dir string) ([]string, error) {
 	flags := []string{"--root=" + r.root}
 	for _, arg := range strings.Split(string(data), "\x00")[1:] {
 		switch name, _, _ := strings.Cut(arg, "="); {
-		case !strings.HasPrefix(arg, "--"): // the command
+		case !strings.HasPrefix(arg, "--"): // The command.
 			return flags, nil
-		case name == "--root", name == "--gofer-network-namespace": // the default is the same: one for all
+		case name == "--root", name == "--gofer-network-namespace": // The default is the same: one for all.
 		case name == "--overlay2":
 			flags = append(flags, strings.Replace(arg, filepath.Join(dir, "fs"), filepath.Join(r.dir, "fs"), 1))
 		default:
@@ -123,7 +124,8 @@ func (r *runsc) flagsOf(dir string) ([]string, error) {
 	return nil, errors.New("the donor's main process has no command")
 }
 
-// mountRootfs makes the donor's root file system in this process's mount namespace, where processes of any user can reach it.
+// mountRootfs creates the donor's root file system in this process's mount namespace, at a path that processes of any
+// user can access.
 func (r *runsc) mountRootfs(ctx context.Context, d *daemon, donor string) (string, error) {
 	store, err := sqlite.Open(ctx, sqlite.Config{
 		Path:     filepath.Join(d.dir, "caisson.db"),
@@ -179,7 +181,7 @@ func (r *runsc) mountRootfs(ctx context.Context, d *daemon, donor string) (strin
 	return root, nil
 }
 
-// mountClone shows source at target, which is made if it does not exist.
+// mountClone mounts a read-only clone of source at target, which is created if it does not exist.
 func mountClone(source, target string, idmap int) error {
 	if err := os.Mkdir(target, 0o711); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
@@ -192,7 +194,7 @@ func mountClone(source, target string, idmap int) error {
 	return unix.MoveMount(fd, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH)
 }
 
-// userNamespace returns one that maps the owners of layers to uid and those after it.
+// userNamespace returns a user namespace that maps the owners of layers to uid and the ids that follow it.
 func userNamespace(uid uint32) (*os.File, error) {
 	ids := []syscall.SysProcIDMap{{ContainerID: caisson.LayerUIDBase, HostID: int(uid), Size: caisson.UIDRange}}
 	cmd := exec.Command("/bin/sleep", "60")
@@ -205,8 +207,8 @@ func userNamespace(uid uint32) (*os.File, error) {
 	return os.Open(fmt.Sprintf("/proc/%d/ns/user", cmd.Process.Pid))
 }
 
-// bundle makes a bundle and a network namespace for a container that runs args, or with none Caisson's own init, which
-// sleeps. The namespace goes with remove.
+// bundle creates a bundle and a network namespace for a container that runs args. Without args the container runs
+// Caisson's init, which sleeps. remove also removes the namespace.
 func (r *runsc) bundle(ctx context.Context, args ...string) (id string, err error) {
 	sandbox := caisson.NewID(caisson.SandboxPrefix)
 	guest := caisson.Guest{Sandbox: sandbox, Account: caisson.LocalAccount}
@@ -245,7 +247,7 @@ func (r *runsc) bundle(ctx context.Context, args ...string) (id string, err erro
 func (r *runsc) do(ctx context.Context, args ...string) error {
 	cmd := exec.CommandContext(ctx, r.exe, append(slices.Clone(r.flags), args...)...)
 	cmd.Env = []string{}
-	// A file, not a pipe: sandboxes inherit it, and nobody would wait for its end.
+	// A file instead of a pipe: sandboxes inherit it, and reading a pipe would wait until they end.
 	out, err := os.CreateTemp(r.dir, "output-")
 	if err != nil {
 		return err
@@ -260,12 +262,12 @@ func (r *runsc) do(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// run is "create to exited" in one process: it returns when args have ended and the sandbox is gone.
+// run is "create to exited" in one process: it returns when args have ended and the sandbox has been removed.
 func (r *runsc) run(ctx context.Context, id string) error {
 	return r.do(ctx, "run", "--bundle", filepath.Join(r.dir, id), id)
 }
 
-// start makes a running sandbox.
+// start creates a running sandbox.
 func (r *runsc) start(ctx context.Context, id string) error {
 	return r.do(ctx, "run", "--detach", "--bundle", filepath.Join(r.dir, id), id)
 }
@@ -280,7 +282,7 @@ func (r *runsc) restore(ctx context.Context, id, image string) error {
 	return r.do(ctx, "restore", "--detach", "--background", "--image-path", image, "--bundle", filepath.Join(r.dir, id), id)
 }
 
-// remove ends sandboxes, a few at a time.
+// remove removes sandboxes, at most four at a time.
 func (r *runsc) remove(ctx context.Context, ids ...string) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(4)
@@ -290,7 +292,7 @@ func (r *runsc) remove(ctx context.Context, ids ...string) error {
 	return g.Wait()
 }
 
-// release removes the bundle and the network namespace of a container that is gone.
+// release removes the bundle and the network namespace of a removed container.
 func (r *runsc) release(ctx context.Context, id string) error {
 	r.mu.Lock()
 	net := r.nets[id]
@@ -299,7 +301,7 @@ func (r *runsc) release(ctx context.Context, id string) error {
 	return errors.Join(net.Close(), r.wires.Detach(ctx, caisson.ID(id)), os.RemoveAll(filepath.Join(r.dir, id)))
 }
 
-// processesIn returns the processes in a cgroup, by its path in the memory hierarchy or the only one.
+// processesIn returns the processes in a cgroup, by its path in the memory hierarchy (v1) or the unified one (v2).
 func processesIn(group string) ([]int, error) {
 	var data []byte
 	err := errors.New("no hierarchy")

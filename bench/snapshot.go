@@ -26,8 +26,8 @@ func (s *suite) removePair(ctx context.Context, p pair) error {
 	return errors.Join(s.api.Remove(ctx, p.ours), s.bare.remove(ctx, p.bare))
 }
 
-// snapshotSmall compares the capture of an idle sandbox, which runs on. Ours is durable when it returns, and includes the
-// changed files as an archive of their own.
+// snapshotSmall compares the capture of an idle sandbox, which keeps running. Caisson's snapshot is durable when the
+// request returns, and includes the changed files as a separate archive.
 func (s *suite) snapshotSmall(ctx context.Context) error {
 	p, err := s.makePair(ctx)
 	if err != nil {
@@ -58,8 +58,8 @@ func (s *suite) snapshotSmall(ctx context.Context) error {
 	return nil
 }
 
-// forkSmall compares the time until a sandbox made from a snapshot runs, and from a running one. Ours has answered a first
-// process by then.
+// forkSmall compares the time until a sandbox created from a snapshot, or from a running sandbox, is running. Caisson's
+// sandbox has executed a first process by then.
 func (s *suite) forkSmall(ctx context.Context) error {
 	p, err := s.makePair(ctx)
 	if err != nil {

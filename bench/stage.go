@@ -14,26 +14,26 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/caisson-dev/caisson/agent/inside/sample"
+	"github.com/caisson-dev/caisson/agent/coder/sample"
 	"github.com/caisson-dev/caisson/internal/osthread"
 	"github.com/caisson-dev/caisson/llm/scripted"
 )
 
-// A stage is what agents are measured on: a daemon whose models follow scripts, and the same models on the loopback interface of this
-// network namespace, for the same agents on the host.
+// A stage is the environment in which agents are measured: a daemon whose models follow scripts, and the same models on
+// the loopback interface of this network namespace for the same agents on the host.
 type stage struct {
 	*daemon
 	models map[string]*nativeModel
-	claw   *claw // nil until it is asked for
+	claw   *claw // nil until a row requires it.
 }
 
-// The models, and what they follow.
+// Names of the models, which follow scripts.
 const (
 	sampleModel = "sample"
 	talkModel   = "talk"
 )
 
-// The whole conversation with an agent that is only asked to talk.
+// The conversation with an agent that only has to answer.
 const (
 	talkPrompt = "Say in one sentence what you are."
 	talkAnswer = "I am what this benchmark talks to."
@@ -44,10 +44,10 @@ var scripts = map[string]string{
 	talkModel:   "fallback: {text: " + talkAnswer + "}\n",
 }
 
-// concurrency is how many runs there are at once in the row that is about that.
+// concurrency is the number of concurrent runs in the row openclawTen adds.
 const concurrency = 10
 
-// onStage returns the stage, which is made when it is asked for first.
+// onStage returns the stage, which is created on the first call.
 func (s agents) onStage(ctx context.Context) (*stage, error) {
 	if s.stage != nil {
 		return s.stage, nil
@@ -89,7 +89,8 @@ func (t *stage) end() (err error) {
 	return err
 }
 
-// inNetwork calls f on a thread of another network namespace, which the processes that f starts are in, too; without one it just calls f.
+// inNetwork calls f on a thread in the network namespace ns. Processes that f starts are in ns, too. If ns is nil it
+// only calls f.
 func inNetwork(ns *os.File, f func() error) error {
 	if ns == nil {
 		return f()
@@ -118,6 +119,6 @@ func serveModel(script string) (*nativeModel, error) {
 		return nil, err
 	}
 	m := &nativeModel{address: l.Addr().String(), server: &http.Server{Handler: model}}
-	go m.server.Serve(l) // ends with Close
+	go m.server.Serve(l) // Returns after Close.
 	return m, nil
 }

@@ -5,10 +5,10 @@ import (
 	"errors"
 )
 
-// throughputs is how many transfers, of a second each, are measured.
+// throughputs is the number of measured transfers, each of one second.
 const throughputs = 5
 
-// wireOut compares how fast a sandbox can send to a program on the host with the same over a veth pair.
+// wireOut compares the speed at which a sandbox sends to a program on the host with that over a veth pair.
 func (s traffic) wireOut(ctx context.Context) error {
 	return s.throughput(ctx, "wire.out", "send")
 }
@@ -27,8 +27,8 @@ func (s traffic) throughput(ctx context.Context, row, client string) error {
 	return nil
 }
 
-// wireConnect compares how long a connection takes to be there. Ours is decided on, dialled and only then accepted. There are
-// fewer than a wire lets begin at once.
+// wireConnect compares the time for establishing a connection. The wire checks the policy and dials before it accepts
+// the connection. There are fewer connections than the limit of concurrent dials of a wire.
 func (s traffic) wireConnect(ctx context.Context) error {
 	all, err := s.overWires(ctx, 8, "-n=50", "-warm=10", "connect")
 	if err != nil {

@@ -21,7 +21,7 @@ func (a agents) GetAgent(ctx context.Context, id string) (*caisson.Agent, error)
 
 // PutAgent implements [caisson.Agents].
 func (a agents) PutAgent(ctx context.Context, agent caisson.Agent) (*caisson.Agent, error) {
-	agent.Status = caisson.AgentStatus{} // the daemon's to say
+	agent.Status = caisson.AgentStatus{} // only the daemon sets it
 	return call[*caisson.Agent](ctx, a.c, request{method: http.MethodPut, path: []string{"agents", agent.ID}, in: agent})
 }
 

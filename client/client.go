@@ -1,5 +1,5 @@
-// Package client speaks Caisson's API. A [Client] implements the same interfaces as the cores behind the API, with the same
-// errors: what a core returns to the server, the client returns to its caller, less the cause.
+// Package client is a client of Caisson's API. A [Client] implements the same interfaces as the cores behind the API, with the
+// same errors: the client returns the error that the core returned to the server, without its cause.
 package client
 
 import (
@@ -23,20 +23,20 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// Config says where the daemon is. Exactly one of Socket and URL is required.
+// Config contains the address of the daemon and the credentials for it. Exactly one of Socket and URL is required.
 type Config struct {
 	Socket string // path of the unix socket
 	URL    string // http://host:port or https://host:port
 	Token  caisson.Secret
-	// Account is whom to act for over the unix socket; "" means [caisson.LocalAccount].
+	// Account is the account to act for over the unix socket; "" means [caisson.LocalAccount].
 	Account string
-	CAFile  string // PEM file with the authorities to trust for https, instead of the system's
-	// Start is called when nothing listens on Socket, and makes a daemon listen there; nil: the request fails. A daemon that is idle may end
-	// between any two requests.
+	CAFile  string // PEM file with the certificate authorities to trust for https, instead of the system's
+	// Start is called when no process listens on Socket. It must start a daemon that does; if it is nil, the request fails. An
+	// idle daemon may exit between any two requests.
 	Start func(context.Context) error
 }
 
-// A Client calls a daemon. It is safe for concurrent use.
+// A Client sends requests to a daemon. It is safe for concurrent use.
 type Client struct {
 	sandboxes
 	snapshots
@@ -102,7 +102,7 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// conn makes requests.
+// conn sends requests.
 type conn struct {
 	http    *http.Client
 	base    *url.URL
@@ -112,7 +112,7 @@ type conn struct {
 	token   caisson.Secret
 }
 
-// dialTimeout bounds the making of a connection.
+// dialTimeout is the time limit for establishing a connection.
 const dialTimeout = 10 * time.Second
 
 func newConn(cfg Config) (*conn, error) {
@@ -155,16 +155,16 @@ func newConn(cfg Config) (*conn, error) {
 	}
 	c.http = &http.Client{
 		Transport: transport,
-		// The API does not redirect; following would carry the token elsewhere.
+		// The API does not redirect; following a redirect would send the token to another server.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	return c, nil
 }
 
-// request is one request to make. in is its JSON body unless body is set.
+// request describes one request. in is its JSON body unless body is set.
 type request struct {
 	method string
-	path   []string // segments below the API's prefix, to be escaped
+	path   []string // segments below the API's prefix, not escaped yet
 	query  url.Values
 	header http.Header
 	in     any
@@ -172,7 +172,8 @@ type request struct {
 	mime   string // of body
 }
 
-// target returns the URL of segments below the API's prefix. The server takes no segment that is empty or walks.
+// target returns the URL of segments below the API's prefix. Returns Invalid for the segments "", "." and "..", which the
+// server does not accept.
 func (c *conn) target(segments []string, query url.Values) (string, error) {
 	path := protocol.Prefix
 	for _, s := range segments {
@@ -187,7 +188,7 @@ func (c *conn) target(segments []string, query url.Values) (string, error) {
 	return c.base.String() + path, nil
 }
 
-// authorize adds who is calling.
+// authorize adds the headers that identify the caller.
 func (c *conn) authorize(h http.Header) {
 	if c.account != "" {
 		h.Set(protocol.AccountHeader, c.account)
@@ -197,7 +198,7 @@ func (c *conn) authorize(h http.Header) {
 	}
 }
 
-// send makes a request and returns its answer if it is a success; the caller closes the body.
+// send sends a request and returns the response if it is a success; the caller must close its body.
 func (c *conn) send(ctx context.Context, req request) (*http.Response, error) {
 	target, err := c.target(req.path, req.query)
 	if err != nil {
@@ -222,7 +223,7 @@ func (c *conn) send(ctx context.Context, req request) (*http.Response, error) {
 		hr.Header.Set("Content-Type", req.mime)
 	}
 	if req.body != nil {
-		// The server refuses before the body is on its way, and the refusal arrives.
+		// The server can then refuse the request before the body is sent, and the client receives the refusal.
 		hr.Header.Set("Expect", "100-continue")
 	}
 	c.authorize(hr.Header)
@@ -237,7 +238,7 @@ func (c *conn) send(ctx context.Context, req request) (*http.Response, error) {
 	return resp, nil
 }
 
-// dial connects to the socket, starting a daemon if nothing listens there.
+// dial connects to the socket, and starts a daemon if no process listens on it.
 func (c *conn) dial(ctx context.Context) (net.Conn, error) {
 	dialer := net.Dialer{Timeout: dialTimeout}
 	nc, err := dialer.DialContext(ctx, "unix", c.socket)
@@ -250,7 +251,7 @@ func (c *conn) dial(ctx context.Context) (net.Conn, error) {
 	return dialer.DialContext(ctx, "unix", c.socket)
 }
 
-// try makes a request, and again if it is a GET and nobody listened: a daemon may be restarting.
+// try sends a request. A GET is sent again, with backoff, if the connection was refused: the daemon may be restarting.
 func (c *conn) try(r *http.Request) (*http.Response, error) {
 	for wait := 50 * time.Millisecond; ; wait *= 2 {
 		resp, err := c.http.Do(r)
@@ -265,13 +266,13 @@ func (c *conn) try(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// unreachable returns the error for a request that got no answer.
+// unreachable returns the error for a request without a response.
 func (c *conn) unreachable(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	if _, ok := errors.AsType[*caisson.Error](err); ok {
-		return err // the reader of an upload said it
+		return err // an error from the reader of an upload
 	}
 	if c.socket != "" {
 		return caisson.Wrap(err, caisson.Unavailable, "no daemon answers on %s; start one with caisson serve", c.socket)
@@ -279,13 +280,13 @@ func (c *conn) unreachable(ctx context.Context, err error) error {
 	return caisson.Wrap(err, caisson.Unavailable, "no daemon answers at %s", c.base)
 }
 
-// Bounds of answers that are read into memory.
+// Limits of responses that are read into memory, in bytes.
 const (
 	maxAnswer  = 64 << 20
 	maxProblem = 64 << 10
 )
 
-// problem returns the error that an answer is.
+// problem returns the error that a response contains.
 func problem(resp *http.Response) error {
 	b, err := io.ReadAll(io.LimitReader(resp.Body, maxProblem))
 	if err != nil {
@@ -294,7 +295,7 @@ func problem(resp *http.Response) error {
 	return protocol.ParseProblem(resp.StatusCode, b)
 }
 
-// call makes a request and decodes its answer.
+// call sends a request and decodes its response.
 func call[T any](ctx context.Context, c *conn, req request) (T, error) {
 	var v T
 	resp, err := c.send(ctx, req)
@@ -316,7 +317,7 @@ func decode[T any](ctx context.Context, r io.Reader) (T, error) {
 	return v, nil
 }
 
-// do makes a request whose answer has no body.
+// do sends a request whose response has no body.
 func (c *conn) do(ctx context.Context, req request) error {
 	resp, err := c.send(ctx, req)
 	if err != nil {
@@ -325,7 +326,7 @@ func (c *conn) do(ctx context.Context, req request) error {
 	return resp.Body.Close()
 }
 
-// open makes a request whose answer is a stream, which the caller closes. It ends with ctx.
+// open sends a request whose response is a stream, which the caller must close. The stream ends when ctx does.
 func (c *conn) open(ctx context.Context, req request) (io.ReadCloser, error) {
 	resp, err := c.send(ctx, req)
 	if err != nil {

@@ -22,10 +22,10 @@ func (c credentials) RotateCredential(ctx context.Context, name string, value ca
 	return c.send(ctx, request{method: http.MethodPost, path: []string{"credentials", name, "rotate"}}, value)
 }
 
-// send makes a request with a value.
+// send sends a request with a value.
 func (c credentials) send(ctx context.Context, r request, value caisson.Secret) (*caisson.Credential, error) {
 	v := protocol.CredentialValue{Value: value.Reveal()}
-	if !utf8.ValidString(v.Value) { // encoding/json would replace what is not
+	if !utf8.ValidString(v.Value) { // encoding/json would replace invalid bytes
 		return nil, caisson.Invalidf("value", "is not text in UTF-8; encode it, for example as base64")
 	}
 	r.in = v

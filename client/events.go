@@ -16,11 +16,11 @@ import (
 
 type events struct{ c *conn }
 
-// reconnects is how often in a row a watch of events tries again to connect.
+// reconnects is the number of consecutive attempts to restore a lost connection.
 const reconnects = 5
 
-// Watch implements [caisson.Events]. A lost connection is made again, without missing or repeating an event; if that
-// fails for some seconds, the channel is closed.
+// Watch implements [caisson.Events]. A lost connection is restored without missing or repeating an event; if that fails for
+// some seconds, the channel is closed.
 func (e events) Watch(ctx context.Context, subject string, after int64) (<-chan caisson.Event, error) {
 	body, err := e.open(ctx, subject, after)
 	if err != nil {
@@ -42,7 +42,7 @@ func (e events) open(ctx context.Context, subject string, after int64) (io.ReadC
 	return e.c.open(ctx, request{method: http.MethodGet, path: []string{"events"}, query: q})
 }
 
-// follow delivers events from body, and then from new connections, until ctx ends or no connection can be made.
+// follow delivers events from body, and then from new connections, until ctx ends or the connection cannot be restored.
 func (e events) follow(ctx context.Context, body io.ReadCloser, subject string, after int64, out chan<- caisson.Event) {
 	for failures := 0; ; {
 		if body != nil {
@@ -76,7 +76,7 @@ func (e events) follow(ctx context.Context, body io.ReadCloser, subject string, 
 	}
 }
 
-// stream yields what the events with this name carry, until r ends in whatever way.
+// stream yields the data of the events with this name, until r ends or an error occurs.
 func stream[T any](r io.Reader, name string) func(yield func(T) bool) {
 	return func(yield func(T) bool) {
 		in := sse.NewReader(r, protocol.MaxEvent)
@@ -96,7 +96,7 @@ func stream[T any](r io.Reader, name string) func(yield func(T) bool) {
 	}
 }
 
-// deliver sends what a stream carries to out until it, or ctx, ends.
+// deliver sends the data of the events with this name to out, until the stream or ctx ends.
 func deliver[T any](ctx context.Context, r io.Reader, name string, out chan<- T) {
 	for v := range stream[T](r, name) {
 		select {
@@ -107,7 +107,7 @@ func deliver[T any](ctx context.Context, r io.Reader, name string, out chan<- T)
 	}
 }
 
-// await reads progress until the result of slow work comes.
+// await sends a request for a long operation, reports its progress and returns its result.
 func await[T any](ctx context.Context, c *conn, req request, progress func(caisson.Progress)) (T, error) {
 	var zero T
 	body, err := c.open(ctx, req)
@@ -142,7 +142,7 @@ func await[T any](ctx context.Context, c *conn, req request, progress func(caiss
 	}
 }
 
-// broken returns the error for an answer that broke off.
+// broken returns the error for an incomplete or malformed response.
 func (c *conn) broken(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

@@ -14,8 +14,8 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// Exec implements [caisson.Processes]. ctx bounds the start, not the process; Close ends it. If the connection is lost,
-// the daemon kills the process and Wait returns an Unavailable error.
+// Exec implements [caisson.Processes]. ctx applies to the start, not to the process; Close kills the process. If the connection
+// is lost, the daemon kills the process and Wait returns an Unavailable error.
 func (p processes) Exec(ctx context.Context, ref string, req caisson.ExecRequest) (caisson.Process, error) {
 	target, err := p.c.target([]string{"sandboxes", ref, "exec", "stream"}, nil)
 	if err != nil {
@@ -26,7 +26,7 @@ func (p processes) Exec(ctx context.Context, ref string, req caisson.ExecRequest
 	ws, resp, err := websocket.Dial(ctx, target, &websocket.DialOptions{HTTPClient: p.c.http, HTTPHeader: header})
 	if err != nil {
 		if resp != nil && resp.StatusCode != http.StatusSwitchingProtocols && resp.Body != nil {
-			return nil, problem(resp) // websocket has kept the beginning of the body
+			return nil, problem(resp) // websocket has saved the beginning of the body
 		}
 		return nil, p.c.unreachable(ctx, err)
 	}
@@ -44,14 +44,14 @@ func (p processes) Exec(ctx context.Context, ref string, req caisson.ExecRequest
 	return s, nil
 }
 
-// session is a process at the other end of a WebSocket.
+// session is the client's end of an exec session.
 type session struct {
 	ws     *websocket.Conn
-	ctx    context.Context // of the session, for everything sent: it outlives the call that made it
+	ctx    context.Context // context of the session and of everything it sends; it outlives the call of Exec
 	cancel context.CancelFunc
 	pid    int
 	tty    bool
-	stdin  *input // nil if none was asked for
+	stdin  *input // nil if the request has no standard input
 	out    [2]*protocol.Queue
 
 	receiver sync.WaitGroup
@@ -76,7 +76,7 @@ func newSession(ws *websocket.Conn, req caisson.ExecRequest) *session {
 	return s
 }
 
-// start sends the request and waits for the process.
+// start sends the request and waits until the process has started.
 func (s *session) start(ctx context.Context, req caisson.ExecRequest) error {
 	b, err := json.Marshal(req)
 	if err != nil {
@@ -113,12 +113,12 @@ func (s *session) tell(m protocol.Message) error {
 
 func (s *session) write(frame []byte) error {
 	if err := s.ws.Write(s.ctx, websocket.MessageBinary, frame); err != nil {
-		return io.ErrClosedPipe // the process is gone, or about to be
+		return io.ErrClosedPipe // the process has exited, or is about to
 	}
 	return nil
 }
 
-// receive takes the server's frames until the session is over.
+// receive handles the server's frames until the session is over.
 func (s *session) receive() {
 	err := s.take()
 	if s.ctx.Err() != nil {
@@ -133,13 +133,13 @@ func (s *session) receive() {
 	}
 	close(s.done)
 	for _, q := range s.out {
-		q.Close(err) // after an orderly end this changes nothing
+		q.Close(err) // no effect on a queue that has been closed already
 	}
 	s.ws.CloseNow()
 	s.cancel()
 }
 
-// take returns nil when the exit status has come.
+// take handles frames until the exit status has arrived, and then returns nil.
 func (s *session) take() error {
 	for {
 		_, b, err := s.ws.Read(s.ctx)
@@ -176,7 +176,7 @@ func (s *session) take() error {
 	}
 }
 
-// obey deals with a control message other than exit.
+// obey handles a control message other than exit.
 func (s *session) obey(m protocol.Message) error {
 	switch {
 	case m.Type == protocol.MsgError:
@@ -197,7 +197,7 @@ func (s *session) PID() int { return s.pid }
 // Stdin implements [caisson.Process].
 func (s *session) Stdin() io.WriteCloser {
 	if s.stdin == nil {
-		return nil // not a non-nil interface with a nil pointer
+		return nil // avoids a non-nil interface that contains a nil pointer
 	}
 	return s.stdin
 }
@@ -216,7 +216,7 @@ func (s *session) Resize(rows, cols uint16) error {
 	return s.ask(protocol.Message{Type: protocol.MsgResize, Rows: rows, Cols: cols})
 }
 
-// Signal implements [caisson.Process]. It returns when the signal is on its way.
+// Signal implements [caisson.Process]. It returns when the signal has been sent, not when it is delivered.
 func (s *session) Signal(_ context.Context, signal int) error {
 	if signal < 1 || signal > 64 {
 		return caisson.Invalidf("signal", "%d is not a signal", signal)
@@ -224,10 +224,10 @@ func (s *session) Signal(_ context.Context, signal int) error {
 	return s.ask(protocol.Message{Type: protocol.MsgSignal, Signal: signal})
 }
 
-// ask sends a control message; NotFound if the process has ended.
+// ask sends a control message; returns NotFound if the process has exited.
 func (s *session) ask(m protocol.Message) error {
 	select {
-	case <-s.done: // the connection may take a message for a moment longer
+	case <-s.done: // the connection may accept messages a little longer
 		return caisson.Errorf(caisson.NotFound, "the process has ended")
 	default:
 	}
@@ -237,8 +237,8 @@ func (s *session) ask(m protocol.Message) error {
 	return nil
 }
 
-// Wait implements [caisson.Process]. The status comes after all output: with more than 256 KiB of output unread it
-// waits for the reader, as the process itself would.
+// Wait implements [caisson.Process]. The status arrives after all output: while more than 256 KiB of output are unread, Wait
+// blocks until they are read, as the process itself would.
 func (s *session) Wait(ctx context.Context) (caisson.ExitStatus, error) {
 	select {
 	case <-s.done:
@@ -261,12 +261,12 @@ type input struct {
 	s      *session
 	credit *protocol.Credit
 	once   sync.Once
-	closed chan struct{} // nobody reads any longer, or Close was called
+	closed chan struct{} // closed when the process has closed its input, or Close was called
 }
 
 func (in *input) shut() { in.once.Do(func() { close(in.closed) }) }
 
-// Write implements [io.Writer]; io.ErrClosedPipe if the process reads no more.
+// Write implements [io.Writer]; returns io.ErrClosedPipe if the process has closed its input.
 func (in *input) Write(b []byte) (int, error) {
 	ctx, cancel := context.WithCancel(in.s.ctx)
 	defer cancel()
@@ -292,7 +292,7 @@ func (in *input) Write(b []byte) (int, error) {
 	return written, nil
 }
 
-// Close implements [io.Closer]: end of file for the process. What follows a closed process is no error.
+// Close implements [io.Closer]. The process then reads end of file. Closing after the process has exited is not an error.
 func (in *input) Close() error {
 	select {
 	case <-in.closed:

@@ -13,7 +13,7 @@ import (
 
 type files struct{ c *conn }
 
-// at returns a request about a path.
+// at returns a request for a path in a sandbox.
 func at(method, ref, path string, rest ...string) request {
 	return request{
 		method: method, path: append([]string{"sandboxes", ref, "files"}, rest...), query: url.Values{"path": {path}},
@@ -40,7 +40,7 @@ func (f files) ReadFile(ctx context.Context, ref, path string, offset, limit int
 	return f.c.open(ctx, req)
 }
 
-// upload hides what http would do with known readers: close them, or send them again.
+// upload hides the concrete type of a reader: net/http would close some types, or send them again.
 type upload struct{ io.Reader }
 
 // WriteFile implements [caisson.Files].
@@ -94,7 +94,7 @@ func (f files) WatchFiles(ctx context.Context, ref, path string, recursive bool)
 	go func() {
 		defer close(changes)
 		defer body.Close()
-		deliver(ctx, body, protocol.EventFile, changes) // a channel cannot say how it ended
+		deliver(ctx, body, protocol.EventFile, changes) // the channel cannot report errors
 	}()
 	return changes, nil
 }

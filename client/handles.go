@@ -15,7 +15,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// errHostPath says, as the server would, that host paths need the unix socket.
+// errHostPath returns the server's error for host paths that are not sent over the unix socket.
 func errHostPath() error {
 	return caisson.Errorf(caisson.Denied, "host paths are accepted only over the unix socket")
 }
@@ -37,7 +37,7 @@ func (c *conn) openMounts(mounts []caisson.Mount) ([]caisson.Handle, error) {
 	return opened, nil
 }
 
-// pass sends descriptors to the daemon and names them in h for the request that needs them. It closes them.
+// pass sends descriptors to the daemon and adds their ids to h, for the request that refers to them. It closes them.
 func (c *conn) pass(ctx context.Context, handles []caisson.Handle, h http.Header) error {
 	defer closeHandles(handles)
 	if len(handles) == 0 {
@@ -91,7 +91,7 @@ func (c *conn) sendHandles(ctx context.Context, handles []caisson.Handle) ([]str
 	if resp.StatusCode != http.StatusSwitchingProtocols {
 		return nil, problem(resp)
 	}
-	// Only now: what is sent before the server reads with recvmsg loses its descriptors.
+	// Descriptors that are sent before the server reads with recvmsg are lost.
 	fds := make([]int, len(handles))
 	for i, h := range handles {
 		fds[i] = int(h.Fd())

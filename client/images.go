@@ -13,8 +13,8 @@ import (
 
 type images struct{ c *conn }
 
-// Pull implements [caisson.Images]. Over the unix socket it opens the directory or archive of a dir: or tar: reference
-// itself, with the rights of this process, unless req.Source is it already.
+// Pull implements [caisson.Images]. Over the unix socket it opens the directory or archive of a dir: or tar: reference itself,
+// with the rights of this process, unless req.Source is already set.
 func (i images) Pull(ctx context.Context, req caisson.PullRequest, progress func(caisson.Progress)) (*caisson.Image, error) {
 	header := http.Header{}
 	source := req.Source

@@ -15,7 +15,8 @@ type repos struct{ c *conn }
 
 // AddRepo implements [caisson.Repos]. With a key of [WithIdempotencyKey] it may be repeated.
 func (r repos) AddRepo(ctx context.Context, repo caisson.Repo) (*caisson.Repo, error) {
-	repo.Account, repo.Local, repo.Head, repo.CreatedAt, repo.FetchedAt = "", false, "", time.Time{}, time.Time{} // the daemon's to say
+	// Only the daemon sets these fields.
+	repo.Account, repo.Local, repo.Head, repo.CreatedAt, repo.FetchedAt = "", false, "", time.Time{}, time.Time{}
 	return call[*caisson.Repo](ctx, r.c, request{method: http.MethodPost, path: []string{"repos"}, header: createHeader(ctx), in: repo})
 }
 
@@ -63,7 +64,8 @@ func (r repos) GetDelivery(ctx context.Context, ref string) (*caisson.Delivery, 
 	return call[*caisson.Delivery](ctx, r.c, request{method: http.MethodGet, path: []string{"deliveries", ref}})
 }
 
-// ListDeliveries implements [caisson.Repos]. Findings are left out and long bodies cut: see [repos.GetDelivery].
+// ListDeliveries implements [caisson.Repos]. It returns deliveries without findings and with shortened bodies;
+// [repos.GetDelivery] returns them complete.
 func (r repos) ListDeliveries(ctx context.Context, f caisson.DeliveryFilter) (page []*caisson.Delivery, more bool, err error) {
 	q := url.Values{}
 	for _, s := range f.States {

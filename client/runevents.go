@@ -15,8 +15,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/sse"
 )
 
-// WatchRun implements [caisson.Runs]. A lost connection is made again, without missing or repeating an event; if that fails for some
-// seconds, the channel is closed.
+// WatchRun implements [caisson.Runs]. A lost connection is restored without missing or repeating an event; if that fails for
+// some seconds, the channel is closed.
 func (r runs) WatchRun(ctx context.Context, id caisson.ID, after int64) (<-chan caisson.RunEvent, error) {
 	body, err := r.watch(ctx, id, after)
 	if err != nil {
@@ -36,8 +36,8 @@ func (r runs) watch(ctx context.Context, id caisson.ID, after int64) (io.ReadClo
 	})
 }
 
-// follow delivers events from body, and then from new connections, until a stream has ended as the server meant it to, ctx ends, or no
-// connection can be made.
+// follow delivers events from body, and then from new connections, until the server has ended a stream regularly, ctx ends, or
+// the connection cannot be restored.
 func (r runs) follow(ctx context.Context, id caisson.ID, body io.ReadCloser, after int64, out chan<- caisson.RunEvent) {
 	for failures := 0; failures <= reconnects; {
 		last, err := relay(ctx, body, after, out)
@@ -67,7 +67,8 @@ func (r runs) follow(ctx context.Context, id caisson.ID, body io.ReadCloser, aft
 	}
 }
 
-// relay delivers the events in body that come after seq, and returns the last one's. The error is nil if the server has ended the stream.
+// relay delivers the events in body that come after seq, and returns the seq of the last one. The error is nil if the server
+// has ended the stream regularly.
 func relay(ctx context.Context, body io.Reader, seq int64, out chan<- caisson.RunEvent) (last int64, err error) {
 	in := sse.NewReader(body, protocol.MaxRunEvent)
 	for {
@@ -83,7 +84,7 @@ func relay(ctx context.Context, body io.Reader, seq int64, out chan<- caisson.Ru
 			return seq, err
 		}
 		if event.Seq <= seq {
-			continue // a server must not make us repeat ourselves
+			continue // a server that repeats events must not cause duplicates
 		}
 		select {
 		case out <- event:

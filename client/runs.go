@@ -41,7 +41,7 @@ func (r runs) upload(ctx context.Context, header http.Header, req caisson.RunReq
 	if err != nil {
 		return nil, caisson.Wrap(err, caisson.Invalid, "the request cannot be encoded")
 	}
-	// What comes before the archive is written here, what comes after it is known: nothing has to run beside the upload.
+	// The part before the archive is encoded here, and the part after it is constant, so the upload needs no goroutine.
 	var before bytes.Buffer
 	form := multipart.NewWriter(&before)
 	for _, part := range []struct {
@@ -70,7 +70,8 @@ func (r runs) GetRun(ctx context.Context, id caisson.ID) (*caisson.Run, error) {
 	return call[*caisson.Run](ctx, r.c, request{method: http.MethodGet, path: []string{"runs", string(id)}})
 }
 
-// ListRuns implements [caisson.Runs]. Long prompts and answers are cut, and the largest fields left out: see [runs.GetRun].
+// ListRuns implements [caisson.Runs]. Long prompts and answers are cut, and the largest fields are omitted; [runs.GetRun]
+// returns them.
 func (r runs) ListRuns(ctx context.Context, f caisson.RunFilter) (page []*caisson.Run, more bool, err error) {
 	q := url.Values{}
 	for _, s := range f.States {

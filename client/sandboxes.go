@@ -14,13 +14,13 @@ import (
 
 type idempotencyKey struct{}
 
-// WithIdempotencyKey returns a context in which a create, snapshot or fork may be repeated: with the same key the daemon
-// answers what it answered the first time.
+// WithIdempotencyKey returns a context in which a create, snapshot or fork request may be repeated: for the same key the daemon
+// returns its first answer.
 func WithIdempotencyKey(ctx context.Context, key string) context.Context {
 	return context.WithValue(ctx, idempotencyKey{}, key)
 }
 
-// createHeader returns the headers of a create.
+// createHeader returns the headers of a create request.
 func createHeader(ctx context.Context) http.Header {
 	h := http.Header{}
 	if key, ok := ctx.Value(idempotencyKey{}).(string); ok {
@@ -31,8 +31,8 @@ func createHeader(ctx context.Context) http.Header {
 
 type sandboxes struct{ c *conn }
 
-// Create implements [caisson.Sandboxes]. Over the unix socket it opens the sources of mounts itself, with the rights of
-// this process, and that of the workspace, unless the request has them already.
+// Create implements [caisson.Sandboxes]. Over the unix socket it opens the sources of mounts and the directory of the workspace
+// itself, with the rights of this process, unless the request already contains them.
 func (s sandboxes) Create(ctx context.Context, req caisson.CreateRequest) (*caisson.Sandbox, error) {
 	dirs := req.Directories
 	if len(dirs) == 0 {
@@ -71,7 +71,7 @@ func (s sandboxes) List(ctx context.Context, f caisson.Filter) (page []*caisson.
 	return list[*caisson.Sandbox](ctx, s.c, "sandboxes", f)
 }
 
-// list gets one page of a listing.
+// list requests one page of a listing.
 func list[T any](ctx context.Context, c *conn, what string, f caisson.Filter) (page []T, more bool, err error) {
 	q := url.Values{}
 	for _, state := range f.States {
@@ -93,13 +93,13 @@ func list[T any](ctx context.Context, c *conn, what string, f caisson.Filter) (p
 	return p.Items, p.Next != "", err
 }
 
-// all gets a listing that has no pages.
+// all requests a listing that has no pages.
 func all[T any](ctx context.Context, c *conn, req request) ([]T, error) {
 	p, err := call[protocol.Page[T]](ctx, c, req)
 	return p.Items, err
 }
 
-// change asks for a change of a sandbox.
+// change sends a request that changes a sandbox.
 func (s sandboxes) change(ctx context.Context, ref, verb string, in any) (*caisson.Sandbox, error) {
 	return call[*caisson.Sandbox](ctx, s.c, request{method: http.MethodPost, path: []string{"sandboxes", ref, verb}, in: in})
 }

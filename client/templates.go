@@ -12,7 +12,7 @@ type templates struct{ c *conn }
 
 // PutTemplate implements [caisson.Templates].
 func (t templates) PutTemplate(ctx context.Context, tmpl caisson.Template) (*caisson.Template, error) {
-	tmpl.Built = nil // the daemon's to say
+	tmpl.Built = nil // only the daemon sets it
 	return call[*caisson.Template](ctx, t.c, request{method: http.MethodPut, path: []string{"templates", tmpl.Name}, in: tmpl})
 }
 

@@ -52,7 +52,7 @@ func (d daemon) Examine(ctx context.Context) ([]caisson.Check, error) {
 	return all[caisson.Check](ctx, d.c, request{method: http.MethodGet, path: []string{"doctor"}})
 }
 
-// Healthy returns nil if a daemon answers.
+// Healthy returns nil if a daemon is reachable and healthy.
 func (c *Client) Healthy(ctx context.Context) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, c.c.base.String()+"/healthz", nil)
 	if err != nil {

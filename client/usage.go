@@ -14,7 +14,7 @@ import (
 
 type ledger struct{ c *conn }
 
-// usageQuery writes a query as parameters.
+// usageQuery returns the query parameters for q.
 func usageQuery(q caisson.UsageQuery) url.Values {
 	v := url.Values{}
 	for name, value := range map[string]string{

@@ -24,7 +24,7 @@ func (w workspaces) ListWorkspaces(ctx context.Context, f caisson.WorkspaceFilte
 	return workspaceList[*caisson.Workspace](ctx, w.c, "workspaces", f)
 }
 
-// workspaceList gets one page of workspaces or receipts.
+// workspaceList requests one page of workspaces or receipts.
 func workspaceList[T any](ctx context.Context, c *conn, what string, f caisson.WorkspaceFilter) (page []T, more bool, err error) {
 	q := url.Values{}
 	for _, s := range f.States {
@@ -47,7 +47,8 @@ func (w workspaces) Diff(ctx context.Context, ref string, req caisson.DiffReques
 	return call[*caisson.Diff](ctx, w.c, request{method: http.MethodPost, path: []string{"workspaces", ref, "diff"}, in: req})
 }
 
-// withDirectory returns the headers of a request that changes a directory; it closes dir, which may be nil for the server to refuse.
+// withDirectory passes dir to the daemon and returns the headers of the request that uses it. It closes dir. If dir is nil, the
+// server refuses the request.
 func (w workspaces) withDirectory(ctx context.Context, dir caisson.Handle) (http.Header, error) {
 	header := createHeader(ctx)
 	if dir == nil {
@@ -99,8 +100,8 @@ func (w workspaces) Undo(ctx context.Context, id caisson.ID, dir caisson.Handle)
 	return call[*caisson.SyncReceipt](ctx, w.c, request{method: http.MethodPost, path: []string{"receipts", string(id), "undo"}, header: header})
 }
 
-// openWorkspace opens the directory of a workspace with the rights of this process, unless the request has it already. It returns
-// nil for a volume.
+// openWorkspace opens the directory of a workspace with the rights of this process, unless the request already contains it. It
+// returns nil for a volume.
 func (c *conn) openWorkspace(req *caisson.WorkspaceRequest) (caisson.Handle, error) {
 	switch {
 	case req.Kind == caisson.WorkspaceVolume:

@@ -15,29 +15,29 @@ import (
 
 const (
 	commandTimeout = 10 * time.Second
-	commandGrace   = time.Second // for pipes that a grandchild keeps open
+	commandGrace   = time.Second // for pipes that a grandchild holds open
 )
 
-// runKeyCommand returns what a program prints that knows the key. Neither its output nor its arguments get into errors:
-// they may be the key, or what gives access to it.
+// runKeyCommand runs a program and returns the key that it prints. Errors include neither its output nor its arguments, because
+// they may be the key, or grant access to it.
 func runKeyCommand(ctx context.Context, argv []string) (caisson.Secret, error) {
 	limited, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
-	out := &bounded{limit: maxKeyFile, full: cancel}
+	out := &limitedBuffer{limit: maxKeyFile, onExceeded: cancel}
 	defer func() { clear(out.b.Bytes()) }()
 	cmd := exec.CommandContext(limited, argv[0], argv[1:]...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "LANG=C.UTF-8"}
 	cmd.Dir = "/"
 	cmd.Stdout = out
 	cmd.WaitDelay = commandGrace
-	// A group of its own, so that its children end with it.
+	// A separate process group, so that its children are killed with it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	err := cmd.Run()
 	switch {
 	case ctx.Err() != nil:
 		return caisson.Secret{}, ctx.Err()
-	case out.over:
+	case out.exceeded:
 		return caisson.Secret{}, caisson.Errorf(caisson.Conflict, "the command %s for the key of credentials printed too much; it should print one line AGE-SECRET-KEY-1…", argv[0])
 	case limited.Err() != nil:
 		return caisson.Secret{}, caisson.Errorf(caisson.Unavailable, "the command %s for the key of credentials did not end within %s", argv[0], commandTimeout)
@@ -54,18 +54,18 @@ func runKeyCommand(ctx context.Context, argv []string) (caisson.Secret, error) {
 	return key, nil
 }
 
-// bounded is a buffer that ends what writes too much into it.
-type bounded struct {
-	b     bytes.Buffer
-	limit int
-	over  bool
-	full  func()
+// limitedBuffer is a buffer that calls full and returns an error if the output exceeds limit bytes.
+type limitedBuffer struct {
+	b          bytes.Buffer
+	limit      int
+	exceeded   bool
+	onExceeded func()
 }
 
-func (w *bounded) Write(p []byte) (int, error) {
+func (w *limitedBuffer) Write(p []byte) (int, error) {
 	if w.b.Len()+len(p) > w.limit {
-		w.over = true
-		w.full()
+		w.exceeded = true
+		w.onExceeded()
 		return 0, errors.New("too much output")
 	}
 	return w.b.Write(p)

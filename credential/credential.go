@@ -1,5 +1,5 @@
-// Package credential keeps secrets: it encrypts their values with age before they reach a store, with a key that is not in
-// that store, and decrypts them for the drivers that need them.
+// Package credential manages secrets: it encrypts their values with age before they are stored, with a key that is kept outside
+// the store, and decrypts them for the drivers that use them.
 package credential
 
 import (
@@ -13,18 +13,18 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// MaxValue is the greatest size of a value in bytes.
+// MaxValue is the maximum size of a value in bytes.
 const MaxValue = 64 << 10
 
-// Config is what a Vault is made of.
+// Config configures a Vault.
 type Config struct {
 	Store caisson.CredentialStore // required
 	Key   KeySource               // required
 	Now   func() time.Time        // nil means time.Now
-	Log   *slog.Logger            // nil means nobody is told
-	// Changed, unless nil, is called after a credential was set, rotated or removed, before the caller is answered.
+	Log   *slog.Logger            // nil: nothing is logged
+	// Changed, unless nil, is called after a credential was set, rotated or removed, before that operation returns.
 	Changed func(ctx context.Context, account, name string)
-	// Events, unless nil, is told after a change: "credential.set", ".rotated" or ".removed".
+	// Events, unless nil, receives an event after each change: "credential.set", ".rotated" or ".removed".
 	Events caisson.Publisher
 }
 
@@ -39,7 +39,7 @@ var (
 	_ caisson.Secrets     = (*Vault)(nil)
 )
 
-// New returns a Vault. It does not touch the key yet.
+// New returns a Vault. It does not load the key.
 func New(cfg Config) (*Vault, error) {
 	if cfg.Store == nil {
 		return nil, caisson.Errorf(caisson.Internal, "credentials need a store")
@@ -74,11 +74,11 @@ func (v *Vault) SetCredential(ctx context.Context, name string, value caisson.Se
 	if err := v.cfg.Store.Insert(ctx, c, sealed); err != nil {
 		return nil, err
 	}
-	v.changed(ctx, caller.Account, name, "credential.set")
+	v.notify(ctx, caller.Account, name, "credential.set")
 	return c, nil
 }
 
-// maxCredentials bounds the credentials of an account. Those who set some at the same moment may have a few more.
+// maxCredentials bounds the credentials of an account. Concurrent requests may exceed it by a few.
 const maxCredentials = 1000
 
 // RotateCredential implements [caisson.Credentials].
@@ -91,11 +91,11 @@ func (v *Vault) RotateCredential(ctx context.Context, name string, value caisson
 	if err != nil {
 		return nil, err
 	}
-	v.changed(ctx, caller.Account, name, "credential.rotated")
+	v.notify(ctx, caller.Account, name, "credential.rotated")
 	return c, nil
 }
 
-// prepare checks a request and encrypts its value.
+// prepare validates a request and encrypts its value.
 func (v *Vault) prepare(ctx context.Context, name string, value caisson.Secret) (caisson.Caller, []byte, error) {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
@@ -107,7 +107,7 @@ func (v *Vault) prepare(ctx context.Context, name string, value caisson.Secret) 
 	if err := CheckValue(value); err != nil {
 		return caller, nil, err
 	}
-	id, err := v.key.forSealing(ctx)
+	id, err := v.key.encryptionKey(ctx)
 	if err != nil {
 		return caller, nil, err
 	}
@@ -133,7 +133,7 @@ func (v *Vault) RemoveCredential(ctx context.Context, name string) error {
 	if err := v.cfg.Store.Delete(ctx, caisson.In(caller.Account), name); err != nil {
 		return err
 	}
-	v.changed(ctx, caller.Account, name, "credential.removed")
+	v.notify(ctx, caller.Account, name, "credential.removed")
 	return nil
 }
 
@@ -146,15 +146,15 @@ func (v *Vault) Secret(ctx context.Context, account, name string) (caisson.Secre
 	if err != nil {
 		return caisson.Secret{}, err
 	}
-	id, err := v.key.forOpening(ctx)
+	id, err := v.key.decryptionKey(ctx)
 	if err != nil {
 		return caisson.Secret{}, err
 	}
 	return open(id, account, c.Name, sealed)
 }
 
-// changed tells those who wanted to know.
-func (v *Vault) changed(ctx context.Context, account, name, event string) {
+// notify publishes an event and calls Config.Changed.
+func (v *Vault) notify(ctx context.Context, account, name, event string) {
 	if v.cfg.Events != nil {
 		v.cfg.Events.Publish(ctx, account, event, name, nil)
 	}
@@ -163,17 +163,16 @@ func (v *Vault) changed(ctx context.Context, account, name, event string) {
 	}
 }
 
-// validName is what a credential may be called.
+// validName matches valid names of credentials.
 var validName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,63}$`)
 
-// valuePrefixes are how well-known keys begin. A name that begins so is a value in the wrong place.
+// valuePrefixes are the prefixes of well-known keys. A name with one of them is probably a value entered as the name.
 var valuePrefixes = []string{
 	"sk-", "sk_", "pk_", "rk_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "xoxb-", "xoxp-", "xoxa-", "xapp-",
 	"AIza", "AKIA", "ASIA", "ya29.", "hf_", "gsk_", "npm_", "AGE-SECRET-KEY-", "eyJ",
 }
 
-// CheckName returns an Invalid error unless a credential may have this name. The error does not repeat a name that looks
-// like a value.
+// CheckName returns an Invalid error if name is not valid. The error does not include a name that looks like a value.
 func CheckName(name string) error {
 	for _, p := range valuePrefixes {
 		if strings.HasPrefix(name, p) {
@@ -189,7 +188,7 @@ func CheckName(name string) error {
 	return caisson.Invalidf("name", "a name has letters, digits, '_', '-' and '.', and begins with a letter, as ANTHROPIC_API_KEY")
 }
 
-// CheckValue returns an Invalid error unless a credential may have this value. It says nothing about the value itself.
+// CheckValue returns an Invalid error if value is not valid. The error does not include the value.
 func CheckValue(value caisson.Secret) error {
 	s := value.Reveal()
 	switch {

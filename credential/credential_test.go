@@ -41,7 +41,7 @@ func wantKind(t *testing.T, err error, kind caisson.Kind) {
 	}
 }
 
-// world is a vault over a real store in a directory.
+// world is a vault with a real store in a directory.
 type world struct {
 	*Vault
 	dir     string
@@ -134,7 +134,7 @@ func TestVault(t *testing.T) {
 		t.Errorf("changes %v, want %v", w.changes, want)
 	}
 
-	// Another process, later, with the same file.
+	// A later process with the same file.
 	wantValue(t, w.vault(t, KeySource{File: w.keyFile()}), "b", "OPENAI_API_KEY", "of b")
 
 	for name, err := range map[string]error{
@@ -151,7 +151,8 @@ func TestVault(t *testing.T) {
 
 func last[T any](_ T, err error) error { return err }
 
-// TestPromise8CredentialsAreRecorded: the record says who did what with which credential, and not its value.
+// TestPromise8CredentialsAreRecorded checks that the audit record has the caller, the operation and the credential, but not its
+// value.
 func TestPromise8CredentialsAreRecorded(t *testing.T) {
 	w := newWorld(t)
 	set(t, w.Vault, "a", "KEY", plain)
@@ -171,7 +172,7 @@ func TestPromise8CredentialsAreRecorded(t *testing.T) {
 	}
 }
 
-// TestPromise2StoredBytes looks for values in everything that is on disk while the store is open, and after.
+// TestPromise2StoredBytes searches all files of the store for values, while it is open and afterwards.
 func TestPromise2StoredBytes(t *testing.T) {
 	w := newWorld(t)
 	long := strings.Repeat(plain+"\n", 200)
@@ -250,7 +251,7 @@ func TestNamesAndValues(t *testing.T) {
 	}
 }
 
-// TestPromise2MovedRows moves and damages encrypted values: none of them opens.
+// TestPromise2MovedRows moves and damages encrypted values, and checks that none of them can be decrypted.
 func TestPromise2MovedRows(t *testing.T) {
 	w := newWorld(t)
 	set(t, w.Vault, "a", "ONE", plain)
@@ -267,7 +268,7 @@ func TestPromise2MovedRows(t *testing.T) {
 	}
 	wantKind(t, put("b", "ONE", sealed), caisson.Conflict)
 	wantKind(t, put("a", "TWO", sealed), caisson.Conflict)
-	id, err := w.key.forOpening(t.Context())
+	id, err := w.key.decryptionKey(t.Context())
 	must(t, err)
 	for n := range sealed {
 		cut := slices.Clone(sealed)
@@ -300,7 +301,7 @@ func FuzzOpen(f *testing.F) {
 		if s, err := open(id, "a", "N", in); err == nil && !bytes.Equal(in, good) || err != nil && !s.IsZero() {
 			t.Fatalf("%q opens", in)
 		}
-		// The same as a plaintext that somebody with the public key encrypted.
+		// The same, as a plaintext that was encrypted by a third party with the public key.
 		var sealed bytes.Buffer
 		w, err := age.Encrypt(&sealed, id.Recipient())
 		must(t, err)
@@ -344,10 +345,10 @@ func TestConcurrent(t *testing.T) {
 	}
 }
 
-// TestTooMany: an account cannot fill the disk with credentials.
+// TestTooMany checks that an account cannot fill the disk with credentials.
 func TestTooMany(t *testing.T) {
 	w := newWorld(t)
-	set(t, w.Vault, "a", "FIRST", "x") // makes the key
+	set(t, w.Vault, "a", "FIRST", "x") // creates the key
 	for i := range maxCredentials - 1 {
 		c := &caisson.Credential{Name: fmt.Sprint("N", i), Account: "a"}
 		if err := w.cfg.Store.Insert(t.Context(), c, []byte("x")); err != nil {

@@ -10,26 +10,25 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// maxEnvFile bounds the size of a file of variables in bytes.
+// maxEnvFile bounds the size of an environment file in bytes.
 const maxEnvFile = 1 << 20
 
-// A Variable is an assignment in a file of variables.
+// A Variable is an assignment in an environment file.
 type Variable struct {
-	Name    string
-	Value   caisson.Secret // none if it is empty
-	Line    int            // where it begins, from 1
-	Earlier int            // the line where the same name was assigned before, 0 if it was not
+	Name         string
+	Value        caisson.Secret // the zero Secret if it is empty
+	Line         int            // line where the assignment begins, from 1
+	PreviousLine int            // line of the previous assignment of the same name, 0 if there is none
 }
 
-// ParseEnv reads a file of variables, as .env files are written: lines of NAME=VALUE, perhaps with "export " in front,
-// empty lines, and comments from a # at the beginning of a line or after a space.
+// ParseEnv parses an environment file (.env): lines of NAME=VALUE with an optional "export " prefix, empty lines, and comments
+// that begin with a # at the beginning of a line or after a space.
 //
-// Programs that read such files disagree about them, and a secret should not depend on who reads it. So what every one of
-// them reads alike is accepted, and the rest is an Invalid error with the number of the line and none of its content.
-// A value is bare (no spaces, quotes, backslashes or #), in single quotes (everything is itself), or in double quotes (\n,
-// \r, \t, \", \$ and \\ are escapes). Quoted values may have more than one line. Nothing is interpolated: $NAME, ${ and $(
-// outside single quotes are refused.
-// Line ends may be LF or CRLF, and a byte order mark in front is skipped.
+// Parsers of such files differ, and a secret must not depend on the parser. ParseEnv therefore accepts only syntax that all
+// parsers read alike, and returns an Invalid error with the line number and no content for the rest. A value is bare (no spaces,
+// quotes, backslashes or #), in single quotes (no escapes), or in double quotes (\n, \r, \t, \", \$ and \\ are escapes). Quoted
+// values may span several lines. Nothing is interpolated: $NAME, ${ and $( outside single quotes are refused. Line ends may be LF
+// or CRLF, and a byte order mark at the beginning is skipped.
 func ParseEnv(r io.Reader) ([]Variable, error) {
 	b, err := io.ReadAll(io.LimitReader(r, maxEnvFile+1))
 	defer clear(b)
@@ -56,28 +55,28 @@ func ParseEnv(r io.Reader) ([]Variable, error) {
 		if v.Name == "" {
 			continue
 		}
-		v.Earlier = lines[v.Name]
+		v.PreviousLine = lines[v.Name]
 		lines[v.Name] = v.Line
 		all = append(all, v)
 	}
 	return all, nil
 }
 
-// envParser reads a file from the beginning of a line on.
+// envParser parses a file; rest is at the beginning of a line.
 type envParser struct {
 	rest string
 	line int
 }
 
-// assignment is the part of a line before its value.
+// assignment matches the part of a line before its value.
 var assignment = regexp.MustCompile(`^[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)=`)
 
-// interpolation is what some readers would replace. (In double quotes \$ is not.)
+// interpolation matches references that some parsers replace. (In double quotes \$ is not one.)
 var interpolation = regexp.MustCompile(`(^|[^\\])(\\\\)*\$[A-Za-z_{(]`)
 
 const interpolated = "has a $ that some readers would replace by something; put the value in single quotes"
 
-// next reads one assignment, or one line without one.
+// next parses one assignment, or one line without one.
 func (p *envParser) next() (Variable, error) {
 	v := Variable{Line: p.line}
 	if first := strings.TrimLeft(p.rest, " \t"); first == "" || first[0] == '\n' || first[0] == '#' {
@@ -87,7 +86,7 @@ func (p *envParser) next() (Variable, error) {
 	}
 	m := assignment.FindStringSubmatch(p.rest)
 	if m == nil {
-		return v, p.fault("is not of the form NAME=VALUE, without spaces around =")
+		return v, p.errorf("is not of the form NAME=VALUE, without spaces around =")
 	}
 	v.Name, p.rest = m[1], p.rest[len(m[0]):]
 	var value string
@@ -101,7 +100,7 @@ func (p *envParser) next() (Variable, error) {
 		value, err = p.bare()
 	}
 	if err == nil {
-		err = p.end()
+		err = p.endLine()
 	}
 	if err == nil && strings.IndexFunc(value, isControl) >= 0 {
 		err = caisson.Errorf(caisson.Invalid, "line %d of the file of variables has a control character", v.Line)
@@ -110,25 +109,25 @@ func (p *envParser) next() (Variable, error) {
 	return v, err
 }
 
-// single reads a value in single quotes.
+// single parses a value in single quotes.
 func (p *envParser) single() (string, error) {
 	value, rest, ok := strings.Cut(p.rest[1:], "'")
 	if !ok {
-		return "", p.fault("opens a ' that is never closed")
+		return "", p.errorf("opens a ' that is never closed")
 	}
 	p.rest = rest
 	p.line += strings.Count(value, "\n")
 	return value, nil
 }
 
-// double reads a value in double quotes.
+// double parses a value in double quotes.
 func (p *envParser) double() (string, error) {
 	var value strings.Builder
 	for i := 1; i < len(p.rest); i++ {
 		switch c := p.rest[i]; c {
 		case '"':
 			if interpolation.MatchString(p.rest[:i]) {
-				return "", p.fault(interpolated)
+				return "", p.errorf(interpolated)
 			}
 			lines := strings.Count(p.rest[:i], "\n")
 			p.rest = p.rest[i+1:]
@@ -141,17 +140,17 @@ func (p *envParser) double() (string, error) {
 			}
 			k := strings.IndexByte(`nrt"$\`, p.rest[i])
 			if k < 0 {
-				return "", p.fault(`has a \ in double quotes that readers do not agree about; use single quotes`)
+				return "", p.errorf(`has a \ in double quotes that readers do not agree about; use single quotes`)
 			}
 			value.WriteByte("\n\r\t\"$\\"[k])
 		default:
 			value.WriteByte(c)
 		}
 	}
-	return "", p.fault(`opens a " that is never closed`)
+	return "", p.errorf(`opens a " that is never closed`)
 }
 
-// bare reads a value without quotes.
+// bare parses a value without quotes.
 func (p *envParser) bare() (string, error) {
 	n := strings.IndexAny(p.rest, " \t\n")
 	if n < 0 {
@@ -159,30 +158,30 @@ func (p *envParser) bare() (string, error) {
 	}
 	value := p.rest[:n]
 	if strings.ContainsAny(value, "'\"\\`#") {
-		return "", p.fault("has a quote, a backslash or a # within a value; put the whole value in single quotes")
+		return "", p.errorf("has a quote, a backslash or a # within a value; put the whole value in single quotes")
 	}
 	if interpolation.MatchString(value) {
-		return "", p.fault(interpolated)
+		return "", p.errorf(interpolated)
 	}
 	p.rest = p.rest[n:]
 	return value, nil
 }
 
-// end reads the rest of a line behind a value.
-func (p *envParser) end() error {
+// endLine parses the rest of a line after a value.
+func (p *envParser) endLine() error {
 	line, rest, _ := strings.Cut(p.rest, "\n")
 	tail := strings.TrimLeft(line, " \t")
 	if tail != "" && (tail[0] != '#' || tail == line) {
-		return p.fault("has something behind its value; put a value with spaces in single quotes")
+		return p.errorf("has something behind its value; put a value with spaces in single quotes")
 	}
 	p.rest = rest
 	p.line++
 	return nil
 }
 
-func (p *envParser) fault(what string) error {
+func (p *envParser) errorf(what string) error {
 	return caisson.Errorf(caisson.Invalid, "line %d of the file of variables %s", p.line, what)
 }
 
-// isControl reports what has no place in a value besides the ends of lines and tabs.
+// isControl reports whether c is a control character other than a line end or tab.
 func isControl(c rune) bool { return c < ' ' && c != '\n' && c != '\t' && c != '\r' || c == 0x7f }

@@ -10,12 +10,12 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// shown is a variable as tests compare it.
+// shown formats variables for comparison.
 func shown(vars []Variable) (out []string) {
 	for _, v := range vars {
 		s := fmt.Sprintf("%d %s=%s", v.Line, v.Name, v.Value.Reveal())
-		if v.Earlier > 0 {
-			s += fmt.Sprintf(" again (%d)", v.Earlier)
+		if v.PreviousLine > 0 {
+			s += fmt.Sprintf(" again (%d)", v.PreviousLine)
 		}
 		out = append(out, s)
 	}
@@ -79,7 +79,8 @@ func TestParseEnvRefuses(t *testing.T) {
 	}
 }
 
-// FuzzParseEnv: whatever is accepted has proper names and values, in order, and means the same when it is written again.
+// FuzzParseEnv checks that accepted files have valid names and values, in order, and that they parse the same when they are
+// written again.
 func FuzzParseEnv(f *testing.F) {
 	for _, s := range []string{
 		"A=1\n", "export A='x\ny' # c\nB=\"\\n\\\"\"", "A=\"\\", "A='", "\r\n\r\nA=\r\n", "\uFEFF", "A=1\nA=2", "A=$B", "# x", "A=\"$\"", "=", "\x00",
@@ -98,7 +99,7 @@ func FuzzParseEnv(f *testing.F) {
 		var again strings.Builder
 		line := 0
 		for _, v := range vars {
-			if v.Line <= line || v.Earlier >= v.Line || assignment.FindString(v.Name+"=") != v.Name+"=" && !strings.HasPrefix(v.Name, "export") {
+			if v.Line <= line || v.PreviousLine >= v.Line || assignment.FindString(v.Name+"=") != v.Name+"=" && !strings.HasPrefix(v.Name, "export") {
 				t.Fatalf("%q: variable %q in line %d after %d", in, v.Name, v.Line, line)
 			}
 			line = v.Line

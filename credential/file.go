@@ -18,12 +18,11 @@ import (
 // maxKeyFile bounds the size of a key file in bytes.
 const maxKeyFile = 16 << 10
 
-// auditKeySize is the size of the key that [LoadKeyFile] makes, in bytes.
+// auditKeySize is the size of the key that [LoadKeyFile] creates, in bytes.
 const auditKeySize = 32
 
-// LoadKeyFile returns the 32 bytes in the file at path, which has them in hexadecimal, and makes the file with random ones
-// if it is not there; made says so. The file is mode 0600 and belongs to the user of this process, or it is refused with
-// a Conflict.
+// LoadKeyFile returns the 32 bytes that the file at path has in hexadecimal. If the file does not exist, it creates the file with
+// random bytes, and made is true. It returns Conflict unless the file has mode 0600 and belongs to the user of this process.
 func LoadKeyFile(path string) (key caisson.Secret, made bool, err error) {
 	text, err := readPrivate(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -31,7 +30,7 @@ func LoadKeyFile(path string) (key caisson.Secret, made bool, err error) {
 		rand.Read(b[:])
 		fresh := caisson.NewSecret(hex.EncodeToString(b[:]) + "\n")
 		text, err = createPrivate(path, fresh)
-		made = err == nil && text.Equal(fresh) // or another process was quicker
+		made = err == nil && text.Equal(fresh) // false if another process created the file first
 	}
 	if err != nil {
 		return caisson.Secret{}, false, err
@@ -43,7 +42,7 @@ func LoadKeyFile(path string) (key caisson.Secret, made bool, err error) {
 	return caisson.NewSecret(string(b)), made, nil
 }
 
-// readPrivate returns the content of a file that nobody else can read, [fs.ErrNotExist] if there is none.
+// readPrivate returns the content of a file that no other user can read, and [fs.ErrNotExist] if it does not exist.
 func readPrivate(path string) (caisson.Secret, error) {
 	var none caisson.Secret
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
@@ -70,7 +69,8 @@ func readPrivate(path string) (caisson.Secret, error) {
 	return caisson.NewSecret(string(b)), nil
 }
 
-// checkPrivate refuses what others may have read or written. It looks at the open file: a name could change in between.
+// checkPrivate returns Conflict if other users may have read or written f. It checks the open file, because the name could be
+// replaced in between.
 func checkPrivate(f *os.File) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
@@ -87,8 +87,8 @@ func checkPrivate(f *os.File) error {
 	return nil
 }
 
-// createPrivate makes a file with this content, whole and durable, and returns the content. If the file is there by now,
-// another process has made it, and its content is returned.
+// createPrivate creates a file with this content atomically and durably, and returns the content. If another process has created
+// the file meanwhile, it returns the content of that file.
 func createPrivate(path string, content caisson.Secret) (caisson.Secret, error) {
 	dir, err := os.OpenRoot(filepath.Dir(path))
 	if err != nil {
@@ -99,7 +99,7 @@ func createPrivate(path string, content caisson.Secret) (caisson.Secret, error) 
 	if err := writeFile(dir, tmp, content); err != nil {
 		return caisson.Secret{}, caisson.Wrap(err, caisson.Conflict, "cannot make the key file %s", path)
 	}
-	// A link fails where the name is taken; a rename would replace a key that is in use.
+	// Link fails if the name exists; rename would replace a key that is in use.
 	err = dir.Link(tmp, name)
 	if rmErr := dir.Remove(tmp); err == nil {
 		err = rmErr
@@ -117,7 +117,7 @@ func createPrivate(path string, content caisson.Secret) (caisson.Secret, error) 
 	return content, errors.Join(d.Sync(), d.Close())
 }
 
-// writeFile makes a new file that only this user can read.
+// writeFile creates a new file that only this user can read.
 func writeFile(dir *os.Root, name string, content caisson.Secret) error {
 	f, err := dir.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {

@@ -13,28 +13,27 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// KeyVariable is the environment variable that can hold the key.
+// KeyVariable is the environment variable from which [TakeKey] reads the key.
 const KeyVariable = "CAISSON_CREDENTIAL_KEY"
 
-// KeySource says where the key comes from that values are encrypted with: an age identity, AGE-SECRET-KEY-1…. Exactly one
-// field is set.
+// KeySource is the source of the key that encrypts values: an age identity, AGE-SECRET-KEY-1…. Exactly one field must be set.
 type KeySource struct {
-	// File has the key in the form that age-keygen writes. It is made when the first credential is set.
+	// File is a key file in the format of age-keygen. It is created when the first credential is set.
 	File string
 	// Value is the key itself; see [TakeKey].
 	Value caisson.Secret
-	// Command is a program with its arguments that prints the key, such as the client of a key management service. It is
-	// started without a shell, with PATH and HOME as its environment, and gets 10 seconds.
+	// Command is a program with its arguments that prints the key, such as the client of a key management service. It is started
+	// without a shell, with only PATH, HOME and LANG in its environment, and killed after 10 seconds.
 	Command []string
 }
 
-// TakeKey returns the key in the environment variable CAISSON_CREDENTIAL_KEY, or none, and takes it out of the
-// environment, so that no child process inherits it. The kernel's copy of the environment that a process was started
-// with, /proc/self/environ, cannot be taken back: root and the user of this process can read it as long as the process
-// lives. A file or a command does not have this flaw.
+// TakeKey returns the key in the environment variable CAISSON_CREDENTIAL_KEY, or the zero Secret, and removes the variable from
+// the environment, so that child processes do not inherit it. The kernel's copy of the initial environment, /proc/self/environ,
+// cannot be changed: root and the user of this process can read it while the process runs. A file or a command does not have this
+// weakness.
 func TakeKey() caisson.Secret {
 	key := caisson.NewSecret(strings.TrimSpace(os.Getenv(KeyVariable)))
-	_ = os.Unsetenv(KeyVariable) // fails for malformed names only
+	_ = os.Unsetenv(KeyVariable) // fails only for malformed names
 	return key
 }
 
@@ -54,11 +53,11 @@ func (k KeySource) validate() error {
 	return nil
 }
 
-// keyring loads the key when it is first needed, and once.
+// keyring loads the key on first use, and caches it.
 type keyring struct {
 	source KeySource
 	store  caisson.CredentialStore
-	lock   chan struct{}  // holds a token while the key is loaded; a mutex would not obey a context
+	lock   chan struct{}  // holds a token while the key is loaded; a channel, because a mutex cannot be cancelled by a context
 	loaded caisson.Secret // guarded by lock
 }
 
@@ -66,13 +65,13 @@ func newKeyring(source KeySource, store caisson.CredentialStore) *keyring {
 	return &keyring{source: source, store: store, lock: make(chan struct{}, 1)}
 }
 
-// forOpening returns the key; it must exist.
-func (k *keyring) forOpening(ctx context.Context) (*age.X25519Identity, error) {
+// decryptionKey returns the key for decryption; it must exist.
+func (k *keyring) decryptionKey(ctx context.Context) (*age.X25519Identity, error) {
 	return k.get(ctx, false)
 }
 
-// forSealing returns the key and makes one if there is none and nothing was encrypted yet.
-func (k *keyring) forSealing(ctx context.Context) (*age.X25519Identity, error) {
+// encryptionKey returns the key for encryption. It creates one if there is none and nothing was encrypted yet.
+func (k *keyring) encryptionKey(ctx context.Context) (*age.X25519Identity, error) {
 	return k.get(ctx, true)
 }
 
@@ -92,18 +91,18 @@ func (k *keyring) get(ctx context.Context, create bool) (*age.X25519Identity, er
 	}
 	id, err := parseKey(key, k.source.name())
 	if err == nil {
-		k.loaded = key // what cannot be used is loaded again next time: somebody may mend it
+		k.loaded = key // an unusable key is loaded again by the next call, because an operator may have replaced it
 	}
 	return id, err
 }
 
-// name says in messages where the key comes from.
+// name returns the source of the key for messages.
 func (k KeySource) name() string {
 	switch {
 	case k.File != "":
 		return "the file " + k.File
 	case len(k.Command) > 0:
-		return "the command " + k.Command[0] // its arguments may be nobody's business
+		return "the command " + k.Command[0] // without its arguments, which may be confidential
 	}
 	return KeyVariable
 }
@@ -119,9 +118,9 @@ func (k *keyring) load(ctx context.Context, create bool) (caisson.Secret, error)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return text, err
 	}
-	// A new key would make everything that the lost one encrypted look damaged, so it is made for the first credential only.
+	// With a new key, all values encrypted with a lost key would look damaged, so a key is created only for the first credential.
 	all, err := k.store.List(ctx, caisson.Everyone())
-	if err == nil && len(all) > 0 { // by another vault, perhaps, that has made the file since
+	if err == nil && len(all) > 0 { // another vault may have created the file and a credential since
 		if text, err := readPrivate(k.source.File); !errors.Is(err, fs.ErrNotExist) {
 			return text, err
 		}
@@ -143,7 +142,7 @@ func (k *keyring) load(ctx context.Context, create bool) (caisson.Secret, error)
 	return createPrivate(k.source.File, key)
 }
 
-// parseKey returns the one identity in a key file's text.
+// parseKey returns the only identity in the text of a key file.
 func parseKey(text caisson.Secret, from string) (*age.X25519Identity, error) {
 	var found *age.X25519Identity
 	lines := bufio.NewScanner(strings.NewReader(text.Reveal()))
@@ -153,7 +152,7 @@ func parseKey(text caisson.Secret, from string) (*age.X25519Identity, error) {
 			continue
 		}
 		id, err := age.ParseX25519Identity(line)
-		if err != nil || found != nil { // err may quote the line
+		if err != nil || found != nil { // err may include the line
 			return nil, badKey(from)
 		}
 		found = id

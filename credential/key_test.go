@@ -25,7 +25,7 @@ func newKey(t *testing.T) string {
 	return id.String()
 }
 
-// TestPromise2KeyFile goes through what a key file can be like. Each case is in place of the right one.
+// TestPromise2KeyFile tests the states of a key file. Each case replaces the valid one.
 func TestPromise2KeyFile(t *testing.T) {
 	write := func(mode fs.FileMode, content string) func(*testing.T, string) {
 		return func(t *testing.T, path string) {
@@ -36,7 +36,7 @@ func TestPromise2KeyFile(t *testing.T) {
 	key := newKey(t)
 	for name, tt := range map[string]struct {
 		make func(*testing.T, string)
-		want string // in the message; "" if it is fine
+		want string // in the message; "" if the key is valid
 	}{
 		"private":           {write(0o600, key), ""},
 		"read only":         {write(0o400, key), ""},
@@ -112,14 +112,14 @@ func TestKeyFileIsMade(t *testing.T) {
 	}
 }
 
-// TestKeyIsLost: values that a lost key encrypted are never joined by values of a new one without a word.
+// TestKeyIsLost checks that no value is encrypted with a new key while values of a lost key exist.
 func TestKeyIsLost(t *testing.T) {
 	w := newWorld(t)
 	set(t, w.Vault, "a", "KEY", plain)
 	key, err := os.ReadFile(w.keyFile())
 	must(t, err)
 	must(t, os.Remove(w.keyFile()))
-	wantValue(t, w.Vault, "a", "KEY", plain) // loaded once
+	wantValue(t, w.Vault, "a", "KEY", plain) // the key is cached
 	v := w.vault(t, KeySource{File: w.keyFile()})
 	for _, err := range []error{
 		last(v.Secret(t.Context(), "a", "KEY")), last(v.SetCredential(as(t, "b"), "OTHER", caisson.NewSecret("x"))),
@@ -143,7 +143,7 @@ func TestKeyIsLost(t *testing.T) {
 	wantKind(t, err, caisson.Conflict)
 	must(t, w.RemoveCredential(as(t, "a"), "KEY"))
 	must(t, os.Remove(w.keyFile()))
-	set(t, w.vault(t, KeySource{File: w.keyFile()}), "a", "KEY", "fresh") // nothing was lost
+	set(t, w.vault(t, KeySource{File: w.keyFile()}), "a", "KEY", "fresh") // no value was encrypted with the lost key
 }
 
 func TestKeySource(t *testing.T) {
@@ -177,7 +177,7 @@ func TestTakeKey(t *testing.T) {
 	}
 }
 
-// TestPromise2KeyCommand runs commands as a client of a key management service might be.
+// TestPromise2KeyCommand runs commands that behave like clients of a key management service.
 func TestPromise2KeyCommand(t *testing.T) {
 	key := newKey(t)
 	script := func(text string) []string { return []string{"/bin/sh", "-c", text, "sh", "MARKER-argument"} }
@@ -185,7 +185,7 @@ func TestPromise2KeyCommand(t *testing.T) {
 	for name, tt := range map[string]struct {
 		argv []string
 		kind caisson.Kind
-		want string // in the message; "" if it is fine
+		want string // in the message; "" if the key is valid
 	}{
 		"prints the key":       {script("echo " + key), "", ""},
 		"prints with comments": {script("echo '# x'; echo; echo " + key), "", ""},
@@ -221,7 +221,7 @@ func TestPromise2KeyCommand(t *testing.T) {
 	}
 }
 
-// TestKeyCommandOnce: the command runs once, however many ask, and again only if it failed.
+// TestKeyCommandOnce checks that concurrent requests run the command only once, and that it is run again only after a failure.
 func TestKeyCommandOnce(t *testing.T) {
 	w := newWorld(t)
 	count, broken := filepath.Join(w.dir, "count"), filepath.Join(w.dir, "broken")
@@ -243,7 +243,8 @@ func TestKeyCommandOnce(t *testing.T) {
 	}
 }
 
-// TestKeyCommandHangs ends with the request, and nobody else waits longer than he wants.
+// TestKeyCommandHangs checks that the command is killed with its request, and that other requests wait no longer than their
+// contexts.
 func TestKeyCommandHangs(t *testing.T) {
 	w := newWorld(t)
 	started := filepath.Join(w.dir, "started")

@@ -1,12 +1,12 @@
 package credential
 
-// A KnownName is a variable that programs commonly have a secret in.
+// A KnownName is a variable that commonly holds a secret.
 type KnownName struct {
 	Name string
-	Kind string // what it stands for
+	Kind string // description of the secret
 }
 
-// Known returns the variables that an import takes without being asked.
+// Known returns the variables that an import includes by default.
 func Known() []KnownName {
 	return []KnownName{
 		{"ANTHROPIC_API_KEY", "Anthropic API key"},
@@ -22,7 +22,7 @@ func Known() []KnownName {
 	}
 }
 
-// Kind returns what a name is known to stand for, or "".
+// Kind returns the description of a known name, or "".
 func Kind(name string) string {
 	for _, k := range Known() {
 		if k.Name == name {

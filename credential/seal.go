@@ -14,11 +14,11 @@ import (
 // sealVersion is the first byte of every plaintext.
 const sealVersion = 1
 
-// maxPlain bounds what is decrypted: a value, and what says whose it is.
+// maxPlain bounds the size of a plaintext: a value, the account and the name.
 const maxPlain = MaxValue + 1024
 
-// seal encrypts a value together with whose it is and its name. age does not authenticate anything beside the plaintext,
-// and without that a row could be given to another account by whoever can write to the store.
+// seal encrypts a value together with its account and name. age authenticates only the plaintext; without them, anyone with write
+// access to the store could assign a row to another account.
 func seal(id *age.X25519Identity, account, name string, value caisson.Secret) ([]byte, error) {
 	plain := []byte{sealVersion}
 	plain = appendPart(plain, account)
@@ -39,7 +39,7 @@ func seal(id *age.X25519Identity, account, name string, value caisson.Secret) ([
 	return sealed.Bytes(), nil
 }
 
-// open decrypts what seal made for the same account and name. There is no part of a value: it is whole or an error.
+// open decrypts the output of seal for the same account and name. It never returns a partial value.
 func open(id *age.X25519Identity, account, name string, sealed []byte) (caisson.Secret, error) {
 	var none caisson.Secret
 	r, err := age.Decrypt(bytes.NewReader(sealed), id)
@@ -70,12 +70,12 @@ func damagedError(cause error, name string) error {
 	return caisson.Wrap(cause, caisson.Conflict, "the stored value of credential %s is damaged or was put there from elsewhere; set it again with: caisson credential rotate %s", name, name)
 }
 
-// appendPart appends s with its length before it.
+// appendPart appends s, preceded by its length.
 func appendPart(b []byte, s string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
-// cutPart is the reverse of appendPart.
+// cutPart is the inverse of appendPart.
 func cutPart(b []byte) (part, rest []byte, ok bool) {
 	n, size := binary.Uvarint(b)
 	if size <= 0 || n > uint64(len(b)-size) {

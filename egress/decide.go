@@ -14,26 +14,26 @@ const (
 	protocols
 )
 
-// Reasons of verdicts that no rule decided.
+// Reasons of verdicts without a rule.
 const (
 	noRule  = "no rule allows it"
 	noName  = "it is not a host name"
 	noFlow  = "it is not a tcp or udp destination"
-	ownRule = "names at and below " + ownName + " are Caisson's own, whatever the policy says"
+	ownRule = "names at and below " + ownDomain + " are Caisson's own, whatever the policy says"
 )
 
-// DecideName implements [caisson.Decider]. Rules about addresses have no say: a name is resolved for the sake of a rule
-// that names it, and whether its addresses may be reached is for [Policy.DecideAddress].
+// DecideName implements [caisson.Decider]. It ignores rules about addresses: a name is resolved only if a rule names it, and
+// [Policy.DecideAddress] decides whether its addresses may be reached.
 func (p *Policy) DecideName(name string) (v caisson.Verdict, wildcard string) {
 	switch {
 	case !validName(name):
 		return refused(noName), ""
-	case own(name):
+	case isOwnName(name):
 		return refused(ownRule), ""
 	}
 	var m set
 	p.matchName(&m, name)
-	rule, allowed := p.open(&m)
+	rule, allowed := p.firstOpen(&m)
 	if rule < 0 {
 		return refused(noRule), ""
 	}
@@ -53,14 +53,14 @@ func (p *Policy) DecideAddress(name string, addr netip.Addr) caisson.Verdict {
 		names = append(names, name)
 	}
 	m := p.match(names, addr)
-	rule, allowed := p.open(&m)
+	rule, allowed := p.firstOpen(&m)
 	if rule < 0 {
 		return unmatched(addr)
 	}
 	return caisson.Verdict{Allowed: allowed, Rule: rule, Name: p.matched(rule, names), Reason: p.rules[rule].reason}
 }
 
-// DecideFlow implements [caisson.Decider]. It allocates nothing.
+// DecideFlow implements [caisson.Decider]. It does not allocate memory.
 func (p *Policy) DecideFlow(f caisson.Flow) caisson.Verdict {
 	addr := f.Dst.Addr().Unmap().WithZone("")
 	protocol, known := parseProtocol(f.Protocol)
@@ -68,7 +68,7 @@ func (p *Policy) DecideFlow(f caisson.Flow) caisson.Verdict {
 		return refused(noFlow)
 	}
 	m := p.match(f.Names, addr)
-	rule := p.first(&m, protocol, f.Dst.Port())
+	rule := p.firstMatch(&m, protocol, f.Dst.Port())
 	if rule < 0 {
 		return unmatched(addr)
 	}
@@ -94,13 +94,13 @@ func (p *Policy) match(names []string, addr netip.Addr) set {
 	for _, name := range names {
 		p.matchName(&m, name)
 	}
-	b, isSpecial := special(addr)
+	b, isSpecial := specialBlock(addr)
 	if isSpecial {
-		m = m.minus(&p.allowing) // a name is no permission for such an address
+		m = m.minus(&p.allowing) // a rule for a name does not allow such an address
 	}
 	for i := p.prefixes.next(0); i >= 0; i = p.prefixes.next(i + 1) {
 		r := &p.rules[i]
-		if r.prefix.Contains(addr) && (!r.allow || !isSpecial || b.within(r.prefix)) {
+		if r.prefix.Contains(addr) && (!r.allow || !isSpecial || b.covers(r.prefix)) {
 			m.add(i)
 		}
 	}
@@ -109,19 +109,19 @@ func (p *Policy) match(names []string, addr netip.Addr) set {
 
 // matchName adds the rules that match name.
 func (p *Policy) matchName(m *set, name string) {
-	if own(name) {
+	if isOwnName(name) {
 		return
 	}
 	if s, ok := p.exact[name]; ok {
 		m.union(&s)
 	}
-	if len(p.below) > 0 {
+	if len(p.suffixes) > 0 {
 		for rest := name; ; {
 			_, after, more := strings.Cut(rest, ".")
 			if !more {
 				break
 			}
-			if s, ok := p.below[after]; ok {
+			if s, ok := p.suffixes[after]; ok {
 				m.union(&s)
 			}
 			rest = after
@@ -134,8 +134,8 @@ func (p *Policy) matchName(m *set, name string) {
 	m.union(&all)
 }
 
-// first returns the first of the rules in m that is about protocol and port, -1 if none is.
-func (p *Policy) first(m *set, protocol int, port uint16) int {
+// firstMatch returns the first rule in m for protocol and port, -1 if there is none.
+func (p *Policy) firstMatch(m *set, protocol int, port uint16) int {
 	for i := m.next(0); i >= 0; i = m.next(i + 1) {
 		if r := &p.rules[i]; r.protocol[protocol] && r.ports.contains(port) {
 			return i
@@ -144,9 +144,9 @@ func (p *Policy) first(m *set, protocol int, port uint16) int {
 	return -1
 }
 
-// open returns the first of the rules in m that allows some protocol and port that none before it denies; if there is no
-// such rule, the first that denies; else -1.
-func (p *Policy) open(m *set) (rule int, allowed bool) {
+// firstOpen returns the first rule in m that allows a protocol and port that no earlier rule denies; if there is none, the first rule
+// that denies; otherwise -1.
+func (p *Policy) firstOpen(m *set) (rule int, allowed bool) {
 	rule = -1
 	var shut [protocols]portSet
 	for i := m.next(0); i >= 0; i = m.next(i + 1) {
@@ -182,7 +182,7 @@ func (p *Policy) matched(rule int, names []string) string {
 	return ""
 }
 
-// wildcard returns what follows the "*." by which a rule matches name, "" if it matches it in another way.
+// wildcard returns the suffix after the "*." with which a rule matches name, "" if it matches in another way.
 func (p *Policy) wildcard(rule int, name string) string {
 	if s, ok := p.exact[name]; ok && s.has(rule) {
 		return ""
@@ -192,7 +192,7 @@ func (p *Policy) wildcard(rule int, name string) string {
 		if !more {
 			return ""
 		}
-		if s, ok := p.below[after]; ok && s.has(rule) {
+		if s, ok := p.suffixes[after]; ok && s.has(rule) {
 			return after
 		}
 		rest = after
@@ -202,7 +202,7 @@ func (p *Policy) wildcard(rule int, name string) string {
 func refused(reason string) caisson.Verdict { return caisson.Verdict{Rule: -1, Reason: reason} }
 
 func unmatched(addr netip.Addr) caisson.Verdict {
-	if b, ok := special(addr); ok {
+	if b, ok := specialBlock(addr); ok {
 		return refused(b.reason)
 	}
 	return refused(noRule)

@@ -23,7 +23,7 @@ func TestDecideFlow(t *testing.T) {
 		about string
 		rules []caisson.Rule
 		flow  caisson.Flow
-		rule  int // -1: denied by none
+		rule  int // -1: no rule decides
 		allow bool
 		name  string
 	}{
@@ -125,7 +125,7 @@ func TestDecideFlow(t *testing.T) {
 	}
 }
 
-// An address of the host is reached only by a rule for that address alone, and so a verdict says whether it came of one.
+// An address of the host may be reached only with a rule for exactly that address, which the verdict therefore reports.
 func TestDecideFlowExact(t *testing.T) {
 	for _, tt := range []struct {
 		about string
@@ -275,7 +275,7 @@ func TestDecideFlowAllocatesNothing(t *testing.T) {
 	}
 }
 
-// bigPolicy has as many rules as there can be, of all forms.
+// bigPolicy returns a policy with the maximum number of rules, of all forms.
 func bigPolicy(t testing.TB) *Policy {
 	var rules []caisson.Rule
 	for i := range maxRules {

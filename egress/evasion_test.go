@@ -7,7 +7,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// evasions are ways to write, or to disguise, a destination that is not on the public internet.
+// evasions are notations of, or detours to, destinations that are not on the public internet.
 var evasions = []struct{ about, host string }{
 	{"loopback", "127.0.0.1"},
 	{"loopback, elsewhere", "127.255.255.254"},
@@ -106,8 +106,8 @@ var evasions = []struct{ about, host string }{
 	{"only a dot", "."},
 }
 
-// What allows as much as can be allowed without naming an address that is not public allows none of these, in whatever
-// way they are asked about.
+// A policy that allows everything except by naming an address that is not public allows none of these, in any notation of the
+// query.
 func TestEvasions(t *testing.T) {
 	p := compile(t, allow("*"), allow("*", "udp"), allow("0.0.0.0/0"), allow("::/0"), allow("0.0.0.0/0", "udp"), allow("::/0", "udp"),
 		allow("10.0.0.0/7"), allow("128.0.0.0/1"), allow("2000::/3"), allow("8000::/1"), allow("::/1"), allow("*.example.com"))
@@ -145,7 +145,7 @@ func TestEvasions(t *testing.T) {
 	}
 }
 
-// Ranges for documentation stand for the public internet in tests, and are no different from it.
+// The documentation ranges stand for the public internet in tests, so they must be treated like it.
 func TestDocumentationRangesAreOrdinary(t *testing.T) {
 	p := compile(t, allow("*"), allow("::/0"))
 	for _, addr := range []string{"192.0.2.1", "198.51.100.1", "203.0.113.1", "2001:db8::1", "3fff::1", "1.1.1.1", "2606:4700::1111", "::ffff:8.8.8.8"} {
@@ -155,8 +155,8 @@ func TestDocumentationRangesAreOrdinary(t *testing.T) {
 	}
 }
 
-// Whoever names an address gets it: every range can be allowed by its own CIDR, for the addresses that have no narrower
-// one, and every single address by itself.
+// An address can be allowed by naming it: every range by its CIDR, except for the addresses with a narrower range, and every
+// single address by itself.
 func TestSpecialRangesCanBeNamed(t *testing.T) {
 	for _, b := range append(append([]block{}, blocks4...), blocks6...) {
 		last := b.Addr().AsSlice()
@@ -170,7 +170,7 @@ func TestSpecialRangesCanBeNamed(t *testing.T) {
 		if v := compile(t, allow("0.0.0.0/0"), allow("::/0"), allow("*")).DecideAddress("a.example", addr); v.Allowed {
 			t.Errorf("%s: %s is allowed: %+v", b.what, addr, v)
 		}
-		narrow, ok := special(addr)
+		narrow, ok := specialBlock(addr)
 		if !ok {
 			t.Fatalf("%s is not special", addr)
 		}
@@ -179,8 +179,8 @@ func TestSpecialRangesCanBeNamed(t *testing.T) {
 		}
 		if narrow.Bits() > 0 {
 			wider := netip.PrefixFrom(narrow.Addr(), narrow.Bits()-1).Masked()
-			if outer, ok := special(wider.Addr()); ok && outer.within(wider) && outer.Contains(addr) {
-				continue // the bit more belongs to a range around it
+			if outer, ok := specialBlock(wider.Addr()); ok && outer.covers(wider) && outer.Contains(addr) {
+				continue // the additional bit belongs to an enclosing range
 			}
 			if v := compile(t, allow(wider.String())).DecideAddress("", addr); v.Allowed {
 				t.Errorf("%s: %s by %s: %+v", b.what, addr, wider, v)

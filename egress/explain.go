@@ -6,16 +6,16 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Explain says what p does with target, as [caisson.Policies] describes it, without Recent. It looks up nothing: for a
-// name it answers as far as the name and the port decide, and says in its steps what depends on the addresses. A target that
-// cannot be read is Invalid.
+// Explain returns the verdict of p on target, as [caisson.Policies] describes it, without Recent. It performs no lookups: for a
+// name, the verdict depends on the name and the port only, and the steps describe what depends on the addresses. Returns Invalid
+// if target cannot be parsed.
 func (p *Policy) Explain(target string) (*caisson.Explanation, error) {
 	t, err := parseTarget(target)
 	if err != nil {
 		return nil, err
 	}
 	e := &caisson.Explanation{Target: t.String()}
-	if own(t.name) {
+	if isOwnName(t.name) {
 		e.Verdict = refused(ownRule)
 		return e, nil
 	}
@@ -44,12 +44,12 @@ func (p *Policy) Explain(target string) (*caisson.Explanation, error) {
 
 var protocolNames = [protocols]string{tcp: "tcp", udp: "udp"}
 
-// explainName returns the verdict on a connection to a name whose addresses are of the public internet and in no CIDR of
-// a rule.
+// explainName returns the verdict on a connection to a name whose addresses are on the public internet and not in a CIDR of a
+// rule.
 func (p *Policy) explainName(t target) caisson.Verdict {
 	var m set
 	p.matchName(&m, t.name)
-	rule := p.first(&m, t.protocol, t.port)
+	rule := p.firstMatch(&m, t.protocol, t.port)
 	if rule < 0 {
 		return refused(noRule)
 	}
@@ -57,7 +57,7 @@ func (p *Policy) explainName(t target) caisson.Verdict {
 	return caisson.Verdict{Allowed: r.allow, Rule: rule, Name: t.name, Reason: r.reason}
 }
 
-// privateHint says what no look at a name can tell.
+// privateHint returns a step about the addresses of a name, which Explain does not look up.
 func privateHint(t target) string {
 	if localName(t.name) {
 		return "a name like " + t.name + " usually leads to private addresses, which need a rule of their own that names the address or CIDR"
@@ -66,14 +66,14 @@ func privateHint(t target) string {
 		"that names the address or CIDR"
 }
 
-// outcome says what rule i makes of t.
+// outcome returns how rule i applies to t.
 func (p *Policy) outcome(i int, t target) string {
 	r := &p.rules[i]
 	if t.name != "" {
-		if miss := p.missesName(i, t.name); miss != "" {
+		if miss := p.nameMismatch(i, t.name); miss != "" {
 			return miss
 		}
-	} else if miss := p.missesAddr(i, t.addr); miss != "" {
+	} else if miss := p.addrMismatch(i, t.addr); miss != "" {
 		return miss
 	}
 	what := "the name"
@@ -91,8 +91,8 @@ func (p *Policy) outcome(i int, t target) string {
 	return "denies it"
 }
 
-// missesName says why rule i does not match a name, "" if it does.
-func (p *Policy) missesName(i int, name string) string {
+// nameMismatch returns why rule i does not match a name, "" if it does.
+func (p *Policy) nameMismatch(i int, name string) string {
 	if p.prefixes.has(i) {
 		return "decides only on addresses, should the name have one in it"
 	}
@@ -107,8 +107,8 @@ func (p *Policy) missesName(i int, name string) string {
 	return "does not match the name"
 }
 
-// missesAddr says why rule i does not match an address, "" if it does.
-func (p *Policy) missesAddr(i int, addr netip.Addr) string {
+// addrMismatch returns why rule i does not match an address, "" if it does.
+func (p *Policy) addrMismatch(i int, addr netip.Addr) string {
 	if !p.prefixes.has(i) {
 		return "matches names, and this is an address"
 	}
@@ -116,7 +116,7 @@ func (p *Policy) missesAddr(i int, addr netip.Addr) string {
 	if !r.prefix.Contains(addr) {
 		return "does not match the address"
 	}
-	if b, ok := special(addr); ok && r.allow && !b.within(r.prefix) {
+	if b, ok := specialBlock(addr); ok && r.allow && !b.covers(r.prefix) {
 		return "does not mean this address, which is " + b.what + "; a rule has to name it, or a CIDR within " + b.Prefix.String()
 	}
 	return ""

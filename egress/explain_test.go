@@ -104,7 +104,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// A name says nothing of its addresses, and the explanation says so.
+// The verdict on a name does not depend on its addresses, which the explanation must point out.
 func TestExplainTellsOfPrivateAddresses(t *testing.T) {
 	p := compile(t, allow("*.internal"), allow("*"))
 	for target, want := range map[string]string{
@@ -214,8 +214,7 @@ func TestParseRule(t *testing.T) {
 	}
 }
 
-// FuzzExplain checks that nothing that can be written as a target confuses the parser, and that what is suggested does
-// what it is suggested for.
+// FuzzExplain checks that every target is either parsed or refused, and that a suggested rule allows its target.
 func FuzzExplain(f *testing.F) {
 	for i, s := range []string{
 		"a.example", "a.example:80/udp", "[2001:db8::1]:53", "::1", "10.0.0.1:22", "[::ffff:10.0.0.1]:1", "git.corp.internal", "localhost:1",

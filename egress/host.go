@@ -7,18 +7,18 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// ownName is the domain of what Caisson itself answers on a wire.
-const ownName = "caisson.internal"
+// ownDomain is the parent domain of the virtual hosts that Caisson serves on a wire.
+const ownDomain = "caisson.internal"
 
-// host is what a rule is about: every name, the names below one, one name, or addresses.
+// host is the subject of a rule: every name, the names below one, one name, or addresses.
 type host struct {
-	any    bool
-	below  bool
-	name   string
-	prefix netip.Prefix
+	any      bool
+	wildcard bool
+	name     string
+	prefix   netip.Prefix
 }
 
-// String returns the normal form.
+// String returns h in normal form.
 func (h host) String() string {
 	switch {
 	case h.prefix.IsValid() && h.prefix.IsSingleIP():
@@ -27,13 +27,13 @@ func (h host) String() string {
 		return h.prefix.String()
 	case h.any:
 		return "*"
-	case h.below:
+	case h.wildcard:
 		return "*." + h.name
 	}
 	return h.name
 }
 
-// parseHost reads the host of a rule.
+// parseHost parses the host of a rule.
 func parseHost(s, field string) (host, error) {
 	if s == "*" {
 		return host{any: true}, nil
@@ -49,13 +49,13 @@ func parseHost(s, field string) (host, error) {
 	if err != nil {
 		return host{}, err
 	}
-	if own(name) {
-		return host{}, caisson.Invalidf(field, "names at and below %s are Caisson's own; no rule is needed for them", ownName)
+	if isOwnName(name) {
+		return host{}, caisson.Invalidf(field, "names at and below %s are Caisson's own; no rule is needed for them", ownDomain)
 	}
-	return host{below: below, name: name}, nil
+	return host{wildcard: below, name: name}, nil
 }
 
-// parsePrefix reads an address or a CIDR. It returns neither a prefix nor an error for what is written as a name.
+// parsePrefix parses an address or a CIDR. It returns the zero prefix and no error if s has the form of a name.
 func parsePrefix(s, field string) (netip.Prefix, error) {
 	if addr, err := netip.ParseAddr(s); err == nil {
 		if addr.Zone() != "" {
@@ -83,7 +83,7 @@ func parsePrefix(s, field string) (netip.Prefix, error) {
 	return prefix, nil
 }
 
-// parseName brings a name into its normal form, lower case without the final dot, and checks it.
+// parseName converts a name to its normal form, lower case without the final dot, and validates it.
 func parseName(s, field string) (string, error) {
 	name := strings.TrimSuffix(s, ".")
 	for i := range len(name) {
@@ -101,8 +101,8 @@ func parseName(s, field string) (string, error) {
 	return "", caisson.Invalidf(field, "%.80q is not a host name", s)
 }
 
-// validName reports whether a name, in its normal form, is one that may be looked up. Underscores are let through, as
-// they are in use. Names that programs take for addresses ("127.1", "0x7f000001") are not.
+// validName reports whether a name in normal form may be looked up. Underscores are valid because they are in use. Names that
+// programs interpret as addresses ("127.1", "0x7f000001") are not valid.
 func validName(name string) bool {
 	if name == "" || len(name) > 253 || numeric(name) {
 		return false
@@ -130,8 +130,8 @@ func validName(name string) bool {
 	return length > 0 && name[len(name)-1] != '-'
 }
 
-// numeric reports whether the last label is a number, decimal or hexadecimal: what inet_aton(3) and browsers then read
-// as an address in some form.
+// numeric reports whether the last label is a decimal or hexadecimal number: inet_aton(3) and browsers interpret such names as
+// addresses.
 func numeric(name string) bool {
 	label := lastLabel(name)
 	digits := "0123456789"
@@ -145,15 +145,15 @@ func numeric(name string) bool {
 
 func lastLabel(name string) string { return name[strings.LastIndexByte(name, '.')+1:] }
 
-// own reports whether a name is Caisson's.
-func own(name string) bool {
-	rest, ok := strings.CutSuffix(name, ownName)
+// isOwnName reports whether name is ownDomain or below it.
+func isOwnName(name string) bool {
+	rest, ok := strings.CutSuffix(name, ownDomain)
 	return ok && (rest == "" || rest[len(rest)-1] == '.')
 }
 
-// localName reports whether a name is none of the public internet's, so that "*" does not allow it: a bare host name, or
-// one below a label that is reserved for local use or in common use for it and delegated to nobody. All of arpa is among
-// them for home.arpa, and because reverse lookups of private addresses would tell of the host's network.
+// localName reports whether a name is not on the public internet, so that "*" does not allow it: a bare host name, or one below a
+// label that is reserved for local use, or commonly used for it and not delegated. All of arpa is included because of home.arpa,
+// and because reverse lookups of private addresses would disclose the host's network.
 func localName(name string) bool {
 	last := lastLabel(name)
 	if len(last) == len(name) {
@@ -164,7 +164,7 @@ func localName(name string) bool {
 		"local", "arpa", // RFC 6762, RFC 8375
 		"onion", "alt", // RFC 7686, RFC 9476: never in the DNS
 		"internal",             // reserved by ICANN
-		"home", "corp", "mail", // never to be delegated, for their wide use
+		"home", "corp", "mail", // never to be delegated, because they are widely used locally
 		"lan", "localdomain", "domain", "intranet", "private", "consul":
 		return true
 	}

@@ -6,10 +6,10 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Inward returns the first rule that lets a sandbox reach something that is not the public internet, or an address that own says is
-// the host's; ok is false if there is none. Whoever may write such a rule acts with the host's place in
-// its network. p must be valid.
-func Inward(p caisson.Policy, own func(netip.Addr) bool) (rule int, ok bool) {
+// InternalRule returns the first rule that allows a sandbox to reach addresses outside the public internet, or an address for which own
+// returns true (the host's); ok is false if there is none. An account with such a rule has the same access to the network as the
+// host. p must be valid.
+func InternalRule(p caisson.Policy, own func(netip.Addr) bool) (rule int, ok bool) {
 	for i, r := range p.Rules {
 		if r.Action != caisson.Allow || r.Host == "" {
 			continue
@@ -18,14 +18,14 @@ func Inward(p caisson.Policy, own func(netip.Addr) bool) (rule int, ok bool) {
 		if err != nil {
 			addr, err := netip.ParseAddr(r.Host)
 			if err != nil {
-				continue // a name: its addresses are matched by no rule but those that name them
+				continue // a name: private addresses need a rule of their own
 			}
 			prefix = netip.PrefixFrom(addr.Unmap(), addr.Unmap().BitLen())
 		}
-		if b, ok := special(prefix.Addr()); ok && b.within(prefix) {
-			return i, true // a wider one means none of the special ranges in it
+		if b, ok := specialBlock(prefix.Addr()); ok && b.covers(prefix) {
+			return i, true // a wider prefix does not include the special ranges in it
 		}
-		if prefix.IsSingleIP() && own(prefix.Addr()) { // the host's own address has to be named by itself
+		if prefix.IsSingleIP() && own(prefix.Addr()) { // a host's address needs a rule for exactly that address
 			return i, true
 		}
 	}

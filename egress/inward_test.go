@@ -18,7 +18,7 @@ func TestInward(t *testing.T) {
 		"203.0.113.9": true, "203.0.113.9/32": true, "203.0.113.0/24": false, "203.0.113.8": false, "2001:db8::9": true,
 	} {
 		p := caisson.Policy{Rules: []caisson.Rule{{Action: caisson.Deny, Host: "10.0.0.0/8"}, {Action: caisson.Allow, Host: host}}}
-		if rule, ok := Inward(p, own); ok != want || ok && rule != 1 {
+		if rule, ok := InternalRule(p, own); ok != want || ok && rule != 1 {
 			t.Errorf("%s: rule %d, %t, want %t", host, rule, ok, want)
 		}
 	}

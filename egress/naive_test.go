@@ -9,8 +9,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// naive decides as the documentation of the domain reads, rule by rule, with no index and no code of the package but
-// what checks names. The fuzz tests compare.
+// naive is a direct implementation of the documentation of the domain, rule by rule, without an index and without code of the
+// package except the validation of names. The fuzz tests compare it with the package.
 type naive struct{ rules []caisson.Rule }
 
 func (n naive) hosts(r caisson.Rule) []string {
@@ -72,7 +72,7 @@ func (n naive) prefix(r caisson.Rule) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-// ranges returns every special range that holds addr.
+// ranges returns every special range that contains addr.
 func (n naive) ranges(addr netip.Addr) []netip.Prefix {
 	var out []netip.Prefix
 	for _, s := range strings.Fields(`
@@ -88,7 +88,7 @@ func (n naive) ranges(addr netip.Addr) []netip.Prefix {
 	return append(out, n.embedded(addr)...)
 }
 
-// embedded returns the special ranges of IPv4 addresses within addr, as ranges of IPv6.
+// embedded returns the special ranges of IPv4 addresses that addr embeds, as ranges of IPv6.
 func (n naive) embedded(addr netip.Addr) []netip.Prefix {
 	if addr.Is4() {
 		return nil
@@ -113,7 +113,7 @@ func (n naive) embedded(addr netip.Addr) []netip.Prefix {
 		}
 	}
 	from := func(start int) func(int) int { return func(i int) int { return start + i } }
-	around := func(start int) func(int) int { // bits 64 to 71 are left out
+	around := func(start int) func(int) int { // bits 64 to 71 are skipped
 		return func(i int) int {
 			if start+i >= 64 {
 				return start + i + 8
@@ -176,7 +176,7 @@ func (n naive) flow(f caisson.Flow) (rule int, allowed bool) {
 	return -1, false
 }
 
-// reach reports whether some port and protocol is allowed by what match chooses, by trying all that can differ.
+// reach reports whether the rules that match selects allow any port and protocol, by trying all that can differ.
 func (n naive) reach(match func(caisson.Rule) bool) bool {
 	edges := []uint16{1}
 	for _, r := range n.rules {
@@ -209,7 +209,7 @@ var fuzzHosts = append([]string{
 	"64:ff9b::/96", "64:ff9b::a00:0/104", "64:ff9b:1::/48", "64:ff9b:1::/96", "2002::/16", "2002:a00::/24", "2001::/32", "::/96", "8000::/1", "127.0.0.0/8",
 }, fuzzNames[:8]...)
 
-// fuzzPolicy reads rules from bytes, four each.
+// fuzzPolicy decodes rules from bytes, four for each rule.
 func fuzzPolicy(b []byte) []caisson.Rule {
 	var rules []caisson.Rule
 	for len(b) >= 4 && len(rules) < 20 {
@@ -237,7 +237,7 @@ func fuzzAddr(b []byte) netip.Addr {
 	return netip.MustParseAddr("203.0.113.9")
 }
 
-// FuzzDecide compares the compiled policy with the naive reading of it.
+// FuzzDecide compares the compiled policy with naive.
 func FuzzDecide(f *testing.F) {
 	var all []byte
 	for i := range fuzzHosts {
@@ -281,7 +281,7 @@ func FuzzDecide(f *testing.F) {
 		if wildcard != "" && rules[dn.Rule].Host != "*."+wildcard {
 			t.Errorf("%+v\nname %s: rule %d, wildcard %q", rules, name, dn.Rule, wildcard)
 		}
-		// What may flow may be answered.
+		// If a flow is allowed, its address must be allowed in answers.
 		if len(fl.Names) == 1 && v.Allowed && !at.Allowed {
 			t.Errorf("%+v\nflow %+v is allowed, its address is not: %+v", rules, fl, at)
 		}

@@ -1,29 +1,30 @@
-// Package egress decides what sandboxes may reach. It compiles a [caisson.Policy] once and then answers, for each name,
-// address and connection, whether it is allowed, by which rule, and why; it explains its answers and proposes the smallest
-// rule that would change them. It does no I/O: it resolves nothing and dials nothing.
+// Package egress decides which destinations sandboxes may reach. It compiles a [caisson.Policy] once and then decides for each
+// name, address and connection whether it is allowed, by which rule, and why; it explains its decisions and suggests the smallest
+// rule that would change them. It performs no I/O: it neither resolves nor dials.
 //
 // # Names
 //
-// A name rule is either exact ("example.com"), a wildcard for everything below a name ("*.example.com", not example.com
-// itself), or "*" for every name. "*" in an allow rule means the names of the public internet only: a name of one label,
-// and one whose last label no public registry delegates (localhost, local, internal, arpa, lan, corp, home and so on, see
-// localName), needs a rule that says so, exactly ("git.corp.internal") or with a wildcard ("*.corp.internal"). In a deny
-// rule "*" means every name. Names at and below caisson.internal are Caisson's own and no policy decides on them.
+// A name rule is exact ("example.com"), a wildcard for everything below a name ("*.example.com", which excludes example.com), or
+// "*" for every name. In an allow rule "*" includes only names of the public internet: a name of one label, and one whose last
+// label no public registry delegates (localhost, local, internal, arpa, lan, corp, home and so on, see localName), needs an exact
+// rule ("git.corp.internal") or a wildcard ("*.corp.internal"). In a deny rule "*" includes every name. Policies do not apply to
+// caisson.internal and the names below it, which Caisson serves.
 //
-// An allow rule for a CIDR does not make any name resolvable. To reach a name with private addresses takes both a rule for
-// the name and one for the addresses.
+// An allow rule for a CIDR does not make any name resolvable. A name with private addresses needs both a rule for the name and
+// one for the addresses.
 //
 // # Addresses
 //
-// Addresses without a place on the public internet are listed in special.go. An allow rule means one of them only if the
-// rule's own host is an address or CIDR within the narrowest range there that holds it: 10.0.0.0/8 and 10.1.2.3 mean
-// private addresses, 10.0.0.0/7 and 0.0.0.0/0 do not, and 169.254.0.0/16 means link-local addresses without the metadata
-// services among them. An address that embeds an IPv4 address (6to4, NAT64, Teredo) is in the range that this one is in,
-// as seen through the embedding. Deny rules mean what they say.
+// Addresses outside the public internet are listed in special.go. An allow rule includes one of them only if the rule's host is
+// an address or CIDR within the narrowest range there that contains it: 10.0.0.0/8 and 10.1.2.3 include private addresses,
+// 10.0.0.0/7 and 0.0.0.0/0 do not, and 169.254.0.0/16 includes link-local addresses except the metadata services among them. An
+// address that embeds an IPv4 address (6to4, NAT64, Teredo) is in the range of the embedded address, translated by the embedding.
+// Deny rules apply to all addresses that they match.
 //
 // # Presets
 //
-// A preset in an allow rule brings its own ports unless the rule has some; in a deny rule without ports it means all.
+// A preset in an allow rule has default ports, which the rule's ports replace; in a deny rule without ports it applies to all
+// ports.
 package egress
 
 import (
@@ -37,22 +38,22 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Limits of a policy, so that compiling and asking one stays cheap whoever wrote it.
+// Limits of a policy, which bound the cost of compiling and evaluating one from any author.
 const (
 	maxRules = 500
 	maxPorts = 64  // ranges of one rule
-	maxNote  = 200 // bytes
+	maxNote  = 200 // in bytes
 )
 
-// A Policy is a compiled [caisson.Policy]. It is immutable, and so safe for concurrent use.
+// A Policy is a compiled [caisson.Policy]. It is immutable and safe for concurrent use.
 type Policy struct {
 	rules  []rule
 	source caisson.Policy
 
-	// Which rules match a name, by the forms a rule can have.
-	exact map[string]set
-	below map[string]set // by what follows the "*."
-	any   set            // "*"
+	// Rules that match a name, by the form of the rule.
+	exact    map[string]set
+	suffixes map[string]set // by the suffix after the "*."
+	any      set            // "*"
 
 	allowing set // allow rules
 	prefixes set // rules with an address or CIDR
@@ -63,21 +64,21 @@ var _ caisson.Decider = (*Policy)(nil)
 // rule is one compiled rule.
 type rule struct {
 	allow    bool
-	prefix   netip.Prefix // zero for a rule about names
+	prefix   netip.Prefix // the zero Prefix for a rule about names
 	ports    portSet
 	protocol [protocols]bool
-	text     string // as it is shown in steps
-	reason   string // Verdict.Reason where it decides
+	text     string // form of the rule in steps
+	reason   string // Verdict.Reason if the rule decides
 }
 
-// Compile checks a policy and makes it ready to be asked. Its errors are Invalid with the field at fault.
+// Compile validates and compiles a policy. Errors are Invalid and name the field.
 func Compile(p caisson.Policy) (*Policy, error) {
 	if len(p.Rules) > maxRules {
 		return nil, caisson.Invalidf("rules", "there are %d, the most is %d; use wildcards, CIDRs or presets", len(p.Rules), maxRules)
 	}
 	out := &Policy{
 		rules: make([]rule, 0, len(p.Rules)), source: caisson.Policy{Rules: make([]caisson.Rule, 0, len(p.Rules))},
-		exact: map[string]set{}, below: map[string]set{},
+		exact: map[string]set{}, suffixes: map[string]set{},
 	}
 	for i, r := range p.Rules {
 		if err := out.add(i, r); err != nil {
@@ -87,7 +88,7 @@ func Compile(p caisson.Policy) (*Policy, error) {
 	return out, nil
 }
 
-// Source returns the policy that p was compiled from, with hosts in their normal form. The caller may change what it gets.
+// Source returns the policy from which p was compiled, with hosts in normal form. The caller may modify the result.
 func (p *Policy) Source() caisson.Policy {
 	out := caisson.Policy{Rules: slices.Clone(p.source.Rules)}
 	for i := range out.Rules {
@@ -110,7 +111,7 @@ func (p *Policy) add(i int, src caisson.Rule) error {
 		return caisson.Invalidf(field("action"), "%.20q is neither allow nor deny", src.Action)
 	}
 	if len(src.Ports) > 0 || !r.allow {
-		ports = src.Ports // a deny without ports is for all of them, a preset's too
+		ports = src.Ports // a deny rule without ports applies to all ports, also with a preset
 	}
 	if r.ports, err = portsOf(ports, field("ports")); err != nil {
 		return err
@@ -142,7 +143,7 @@ func (p *Policy) add(i int, src caisson.Rule) error {
 	return nil
 }
 
-// index notes that rule i is about h.
+// index records that rule i applies to h.
 func (p *Policy) index(i int, h host) {
 	put := func(m map[string]set, key string) {
 		s := m[key]
@@ -154,14 +155,14 @@ func (p *Policy) index(i int, h host) {
 		p.prefixes.add(i)
 	case h.any:
 		p.any.add(i)
-	case h.below:
-		put(p.below, h.name)
+	case h.wildcard:
+		put(p.suffixes, h.name)
 	default:
 		put(p.exact, h.name)
 	}
 }
 
-// hostsOf returns what r is about, and the ports of its preset if it has one. It brings r.Host into its normal form.
+// hostsOf returns the hosts of r, and the ports of its preset if it has one. It converts r.Host to its normal form.
 func hostsOf(r *caisson.Rule, field func(string) string) (hosts []host, ports []caisson.PortRange, err error) {
 	switch {
 	case r.Host != "" && r.Preset != "":
@@ -190,7 +191,7 @@ func hostsOf(r *caisson.Rule, field func(string) string) (hosts []host, ports []
 	return []host{h}, nil, nil
 }
 
-// checkNote keeps out of logs, answers and terminals what is not a line of text.
+// checkNote returns Invalid unless s is one line of printable text, because notes appear in logs, answers and terminals.
 func checkNote(s, field string) error {
 	if len(s) > maxNote {
 		return caisson.Invalidf(field, "is longer than %d bytes", maxNote)
@@ -201,8 +202,8 @@ func checkNote(s, field string) error {
 	return nil
 }
 
-// describe returns how rule i is shown in steps, "rule 0 (allow *.npmjs.org, ports 443)", and as the reason of a verdict,
-// "rule 0 allows *.npmjs.org".
+// describe returns the text of rule i in steps, "rule 0 (allow *.npmjs.org, ports 443)", and the reason of its verdicts, "rule 0
+// allows *.npmjs.org".
 func describe(i int, r caisson.Rule) (text, reason string) {
 	what := r.Host
 	if r.Preset != "" {

@@ -15,7 +15,7 @@ func deny(hostPart string, ports ...string) caisson.Rule {
 	return newRule(caisson.Deny, hostPart, ports)
 }
 
-// newRule makes a rule about a host, or a preset written as "preset:npm". "udp" and "tcp" among ports are the protocol.
+// newRule returns a rule for a host, or for a preset written as "preset:npm". "udp" and "tcp" among ports select the protocol.
 func newRule(a caisson.Action, hostPart string, ports []string) caisson.Rule {
 	r := caisson.Rule{Action: a, Host: hostPart}
 	if preset, ok := strings.CutPrefix(hostPart, "preset:"); ok {
@@ -167,7 +167,7 @@ func TestCompileBoundsRules(t *testing.T) {
 	}
 }
 
-// A compiled policy does not change with what it was made from.
+// A compiled policy must not change when its source is modified.
 func TestPolicyIsImmutable(t *testing.T) {
 	src := caisson.Policy{Rules: []caisson.Rule{allow("a.example", "443")}}
 	p, err := Compile(src)

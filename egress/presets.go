@@ -7,9 +7,9 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// presets are the lists of destinations that rules may name, sorted by name. A list is what the tool's stock client needs
-// to read, no more. Some of these hosts also take uploads from whoever holds a key for them: what a preset keeps from
-// being written rests on there being no such key in the sandbox.
+// presets are the lists of destinations that rules may name, sorted by name. A list contains only the hosts that the tool's
+// standard client needs for reading. Some of these hosts also accept uploads with a key for them: a preset prevents uploads only
+// if there is no such key in the sandbox.
 var presets = []caisson.Preset{
 	{
 		Name: "cargo", Description: "Rust crates: the index and downloads of crates.io", Ports: web,
@@ -45,7 +45,7 @@ var (
 	plainWeb = []caisson.PortRange{{First: 80, Last: 80}, {First: 443, Last: 443}}
 )
 
-// Presets returns the presets, by name. The caller may change what it gets.
+// Presets returns the presets, sorted by name. The caller may modify the result.
 func Presets() []caisson.Preset {
 	out := slices.Clone(presets)
 	for i := range out {

@@ -8,7 +8,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A set is one of positions of rules.
+// A set is a bit set of indexes of rules.
 type set [(maxRules + 63) / 64]uint64
 
 func (s *set) add(i int) { s[i/64] |= 1 << (i % 64) }
@@ -21,7 +21,7 @@ func (s *set) union(t *set) {
 	}
 }
 
-// minus returns s without what is in t.
+// minus returns the elements of s that are not in t.
 func (s set) minus(t *set) set {
 	for i := range s {
 		s[i] &^= t[i]
@@ -29,7 +29,7 @@ func (s set) minus(t *set) set {
 	return s
 }
 
-// next returns the first position from i on, -1 if there is none.
+// next returns the first element of s that is at least i, -1 if there is none.
 func (s *set) next(i int) int {
 	for w := i / 64; w < len(s); w++ {
 		word := s[w]
@@ -43,12 +43,12 @@ func (s *set) next(i int) int {
 	return -1
 }
 
-// A portSet is a set of ports as sorted ranges that neither overlap nor touch.
+// A portSet is a set of ports as sorted ranges that neither overlap nor are adjacent.
 type portSet []caisson.PortRange
 
 var allPorts = portSet{{First: 1, Last: 65535}}
 
-// portsOf checks ports; none means all.
+// portsOf validates ports and returns them as a set; an empty list means all ports.
 func portsOf(ports []caisson.PortRange, field string) (portSet, error) {
 	if len(ports) == 0 {
 		return allPorts, nil
@@ -73,7 +73,7 @@ func (s portSet) contains(port uint16) bool {
 	return false
 }
 
-// covers reports whether all of t is in s.
+// covers reports whether s contains all of t.
 func (s portSet) covers(t portSet) bool {
 	for _, want := range t {
 		if !slices.ContainsFunc(s, func(r caisson.PortRange) bool { return r.First <= want.First && want.Last <= r.Last }) {
@@ -83,7 +83,7 @@ func (s portSet) covers(t portSet) bool {
 	return true
 }
 
-// union returns the ports of s and t. It changes neither.
+// union returns the union of s and t. It modifies neither.
 func (s portSet) union(t portSet) portSet {
 	all := slices.Concat(s, t)
 	slices.SortFunc(all, func(a, b caisson.PortRange) int { return cmp.Compare(a.First, b.First) })

@@ -6,26 +6,25 @@ import (
 	"github.com/caisson-dev/caisson/internal/reach"
 )
 
-// A block is a range of addresses without a place on the public internet, or with a service on it that trusts whoever
-// asks.
+// A block is a range of addresses outside the public internet, or of a service that trusts every client.
 type block struct {
 	netip.Prefix
 	what   string
-	reason string // Verdict.Reason where nothing else decides
+	reason string // Verdict.Reason if no rule decides
 }
 
 func newBlock(prefix, what string) block {
 	return block{netip.MustParsePrefix(prefix), what, "the address is " + what + " (" + prefix + "), and no rule allows it by address"}
 }
 
-// The ranges, narrowest first where they overlap. Those for documentation (192.0.2.0/24, 2001:db8::/32 and so on) are
-// not here: nothing answers there unless somebody has routed them on purpose.
+// The ranges, the narrowest first where they overlap. The documentation ranges (192.0.2.0/24, 2001:db8::/32 and so on) are
+// omitted: they are not routed by default.
 var (
 	blocks4 = []block{
 		newBlock("169.254.169.254/32", "a metadata service"),
 		newBlock("169.254.169.253/32", "a metadata service"),
-		newBlock("169.254.170.2/32", "a metadata service"),  // Amazon's for containers
-		newBlock("169.254.170.23/32", "a metadata service"), // Amazon's for pods
+		newBlock("169.254.170.2/32", "a metadata service"),  // of Amazon's container service
+		newBlock("169.254.170.23/32", "a metadata service"), // of Amazon's Kubernetes service
 		newBlock("168.63.129.16/32", "a metadata service"),  // Azure's
 		newBlock("100.100.100.200/32", "a metadata service"),
 		newBlock("192.0.0.192/32", "a metadata service"), // Oracle's
@@ -62,26 +61,26 @@ var (
 		newBlock("fe80::/10", "link-local"),
 		newBlock("fec0::/10", "site-local"),
 		newBlock("ff00::/8", "multicast"),
-		newBlock("::/3", "not in use on the internet"), // all but 2000::/3
+		newBlock("::/3", "not in use on the internet"), // all except 2000::/3
 		newBlock("4000::/2", "not in use on the internet"),
 		newBlock("8000::/1", "not in use on the internet"),
 	}
 )
 
-// special returns the narrowest block that holds addr, which is not IPv4-mapped; ok is false for an address of the public
-// internet. For one that embeds an address of a block it is that block as seen through the embedding.
-func special(addr netip.Addr) (b block, ok bool) {
+// specialBlock returns the narrowest block that contains addr, which must not be IPv4-mapped; ok is false for an address on the public
+// internet. For an address that embeds one of a block, b is that block, translated by the embedding.
+func specialBlock(addr netip.Addr) (b block, ok bool) {
 	if addr.Is4() {
-		return find(blocks4, addr)
+		return findBlock(blocks4, addr)
 	}
-	if b, ok = find(blocks6, addr); !ok {
+	if b, ok = findBlock(blocks6, addr); !ok {
 		return block{}, false
 	}
 	for _, e := range reach.Embeddings {
 		if !e.In.Contains(addr) {
 			continue
 		}
-		inner, found := find(blocks4, e.Extract(addr))
+		inner, found := findBlock(blocks4, e.Extract(addr))
 		if !found {
 			continue
 		}
@@ -92,7 +91,7 @@ func special(addr netip.Addr) (b block, ok bool) {
 	return b, true
 }
 
-func find(blocks []block, addr netip.Addr) (block, bool) {
+func findBlock(blocks []block, addr netip.Addr) (block, bool) {
 	for i := range blocks {
 		if blocks[i].Contains(addr) {
 			return blocks[i], true
@@ -101,7 +100,7 @@ func find(blocks []block, addr netip.Addr) (block, bool) {
 	return block{}, false
 }
 
-// within reports whether all of rule is in b.
-func (b block) within(rule netip.Prefix) bool {
+// covers reports whether b contains all of rule.
+func (b block) covers(rule netip.Prefix) bool {
 	return rule.Bits() >= b.Bits() && b.Contains(rule.Addr())
 }

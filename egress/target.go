@@ -9,10 +9,10 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// defaultPort is the port of a target that names none.
+// defaultPort is the port of a target without one.
 const defaultPort = 443
 
-// target is a destination that people ask about: a name or an address, with port and protocol.
+// target is a destination of a query: a name or an address, with port and protocol.
 type target struct {
 	name     string     // "" for an address
 	addr     netip.Addr // the zero Addr for a name
@@ -36,7 +36,7 @@ func (t target) host() string {
 	return t.addr.String()
 }
 
-// parseTarget reads HOST, HOST:PORT, ADDRESS:PORT or [ADDRESS]:PORT, with /udp or /tcp at the end.
+// parseTarget parses HOST, HOST:PORT, ADDRESS:PORT or [ADDRESS]:PORT, with an optional suffix /udp or /tcp.
 func parseTarget(s string) (target, error) {
 	const field = "target"
 	if strings.Contains(s, "://") {
@@ -71,9 +71,9 @@ func parseTarget(s string) (target, error) {
 	return t, err
 }
 
-// ParseRule reads the short form of a rule, TARGET[:PORTS][/udp]: "npm", "example.com:443", "*.example.com:80,443",
-// "10.0.0.0/8", "[fd00::/8]:53/udp". A word that is a preset's name means the preset. Its errors are Invalid about the
-// action.
+// ParseRule parses the short form of a rule, TARGET[:PORTS][/udp]: "npm", "example.com:443", "*.example.com:80,443",
+// "10.0.0.0/8", "[fd00::/8]:53/udp". The name of a preset selects the preset. Errors are Invalid and name the action as the
+// field.
 func ParseRule(action caisson.Action, spec string) (caisson.Rule, error) {
 	field := string(action)
 	hostPart, ports, protocol, err := split(spec, field)
@@ -100,12 +100,12 @@ func ParseRule(action caisson.Action, spec string) (caisson.Rule, error) {
 	return p.source.Rules[0], nil
 }
 
-// messageOf returns what an error says, without the field it is about.
+// messageOf returns the message of err without its field.
 func messageOf(err error) string {
 	return strings.TrimPrefix(caisson.MessageOf(err), caisson.FieldOf(err)+": ")
 }
 
-// split takes apart HOST[:PORTS][/PROTOCOL]. A host with colons and ports needs brackets, without ports it may have them.
+// split parses HOST[:PORTS][/PROTOCOL]. An IPv6 host with ports needs brackets; without ports they are optional.
 func split(s, field string) (hostPart, ports, protocol string, err error) {
 	if len(s) > 512 {
 		return "", "", "", caisson.Invalidf(field, "%.40q… is too long", s)
@@ -128,7 +128,7 @@ func split(s, field string) (hostPart, ports, protocol string, err error) {
 			return "", "", "", caisson.Invalidf(field, "%.80q is not of the form [ADDRESS]:PORT", s)
 		}
 	case strings.Count(rest, ":") > 1:
-		hostPart = rest // IPv6, and no port
+		hostPart = rest // IPv6 without a port
 	default:
 		hostPart, ports, colon = strings.Cut(rest, ":")
 	}

@@ -10,13 +10,13 @@ import (
 	"github.com/caisson-dev/caisson/sandboxes"
 )
 
-// AgentConfig is about agents and their runs.
+// AgentConfig configures agents and their runs.
 type AgentConfig struct {
 	Dir    string // files of the administrator's own agents; "" for none
 	Limits runs.Limits
 }
 
-// The parts of the lifecycle core under names that do not hide one another's methods.
+// The services of the lifecycle core, under names that can be embedded together without hiding one another's methods.
 type (
 	lifecycle interface {
 		caisson.Sandboxes
@@ -28,7 +28,7 @@ type (
 	templates interface{ caisson.Templates }
 )
 
-// boxes is the lifecycle core as runs and workspaces know it.
+// boxes provides the services of the lifecycle core to runs and workspaces.
 type boxes struct {
 	lifecycle
 	processes
@@ -52,7 +52,7 @@ func (b boxes) Assign(ctx context.Context, id caisson.ID, a *caisson.Assignment)
 	return b.core.Assign(ctx, id, a)
 }
 
-// mostOverToken is what agents may take that are stored over a token: what runs take by default.
+// mostOverToken returns the maximum limits of agents that are stored over a token: the default limits of runs.
 func mostOverToken(budget caisson.Limits) caisson.AgentLimits {
 	return caisson.DefaultAgentLimits().Under(budget)
 }
@@ -61,11 +61,11 @@ func mostOverToken(budget caisson.Limits) caisson.AgentLimits {
 func newRuns(e *Engine) *runs.Core {
 	catalog := agent.New(agent.Config{
 		Builtin: agent.Builtin(), Dir: e.cfg.Agents.Dir, Table: e.Store.Agents(),
-		Ensure: func(ctx context.Context, account string) error {
+		EnsureAccount: func(ctx context.Context, account string) error {
 			_, err := e.Store.Accounts().Ensure(ctx, account)
 			return err
 		},
-		CheckPolicy: policies{e.cfg.host()}.may, Most: mostOverToken(e.cfg.Limits.Budget), Log: e.cfg.Log.With("component", "agents"),
+		CheckPolicy: policies{e.cfg.host()}.may, MaxLimits: mostOverToken(e.cfg.Limits.Budget), Log: e.cfg.Log.With("component", "agents"),
 	})
 	calls := e.ledger.Calls
 	if e.far != nil {
@@ -73,13 +73,14 @@ func newRuns(e *Engine) *runs.Core {
 	}
 	return runs.New(runs.Config{
 		Dir: e.dir, Store: e.Store, Catalog: catalog, Models: e.catalog, Workspaces: e.Workspaces.Workspaces(), Masker: masker{tool.New(e.runner), e.cfg.Workspaces.patterns()}, Relay: e.Relay,
-		Sandboxes: newBoxes(e.Core), Calls: calls, UnderWay: e.book.UnderWay, Forget: e.manager.Forget,
+		Sandboxes: newBoxes(e.Core), Calls: calls, UnderWay: e.book.InFlight, Forget: e.manager.Forget,
 		Events: e.Events, Recipes: recipes(), Budget: e.cfg.Limits.Budget, Limits: e.cfg.Agents.Limits,
 		Build: e.build, Version: e.cfg.Version, Log: e.cfg.Log.With("component", "runs"),
 	})
 }
 
-// may refuses policies that make no sense, and those that lead to the host's own networks unless the caller is local.
+// may returns an error for invalid policies, and a Denied error for those that lead to the host's own networks unless
+// the caller is local.
 func (p policies) may(ctx context.Context, field string, policy caisson.Policy) error {
 	normal, err := p.Check(policy)
 	if err != nil {
@@ -95,8 +96,8 @@ func (p policies) may(ctx context.Context, field string, policy caisson.Policy) 
 	return nil
 }
 
-// Runs returns the execution of tasks by agents.
+// Runs returns the service that manages runs.
 func (e *Engine) Runs() caisson.Runs { return e.tasks.Runs() }
 
-// Agents returns the catalog.
+// Agents returns the service that manages agents.
 func (e *Engine) Agents() caisson.Agents { return e.tasks.Agents() }

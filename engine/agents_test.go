@@ -7,7 +7,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// TestMostOverToken: the budget of the daemon bounds what agents of token holders may take.
+// TestMostOverToken: the daemon's budget bounds the limits of agents that are stored over a token.
 func TestMostOverToken(t *testing.T) {
 	want := caisson.DefaultAgentLimits()
 	if got := mostOverToken(caisson.Limits{}); !reflect.DeepEqual(got, want) {

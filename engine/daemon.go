@@ -63,12 +63,12 @@ func (e *Engine) DiskUsage(ctx context.Context) (*caisson.DiskUsage, error) {
 	return use, nil
 }
 
-// measure counts the objects in dir and the bytes that they take on disk.
+// measure returns the number of objects in dir and the disk space that they use, in bytes.
 func measure(kind, dir string) (caisson.Usage, error) {
 	u := caisson.Usage{Kind: kind}
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
-			return nil // it may be removed while we look
+			return nil // removed in the meantime
 		}
 		var st unix.Stat_t
 		if unix.Lstat(path, &st) == nil {
@@ -98,8 +98,8 @@ func (e *Engine) Examine(ctx context.Context) ([]caisson.Check, error) {
 	return hostcheck.Run(ctx, hostcheck.Config{DataDir: e.cfg.Dir, Probe: Probe{Dir: e.cfg.Dir}}), nil
 }
 
-// Idle reports whether the daemon has nothing to live for: no sandbox runs, none is in a passage, none has a deadline, and no
-// other machine is served.
+// Idle reports whether the daemon may exit: no sandbox is live, in a transient state or has a deadline, no run is
+// queued or running, and no other machine is served.
 func (e *Engine) Idle(ctx context.Context) (bool, error) {
 	if e.listener != nil || e.tasks.Live() {
 		return false, nil

@@ -1,5 +1,5 @@
-// Package engine constructs the cores from their drivers, brings store and host into agreement at boot, and ends all of it
-// in order. It decides nothing about sandboxes.
+// Package engine constructs the cores and their drivers, reconciles store and host at start, and closes everything in
+// order. It contains no logic about sandboxes.
 package engine
 
 import (
@@ -30,46 +30,47 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor"
 	"github.com/caisson-dev/caisson/sandboxes"
 	"github.com/caisson-dev/caisson/sqlite"
-	"github.com/caisson-dev/caisson/tools"
+	"github.com/caisson-dev/caisson/subruns"
 	"github.com/caisson-dev/caisson/volumes"
 	"github.com/caisson-dev/caisson/wire"
 	"github.com/caisson-dev/caisson/worker"
 	"github.com/caisson-dev/caisson/workspaces"
 )
 
-// Host uids that are nobody's: of the process that pulls images. The wire process's is wire.DefaultUID; accounts begin at
-// 0x50000000, layers at caisson.LayerUIDBase.
+// workUID is the host uid of the process that pulls images. No account uses it. The wire process has wire.DefaultUID;
+// the uids of accounts begin at 0x50000000, those of layers at caisson.LayerUIDBase.
 const workUID = worker.DefaultUID
 
-// Config says what to construct. Dir is required.
+// Config configures an Engine. Dir is required.
 type Config struct {
 	Dir                string // the data directory
-	Platform           string // gVisor's: systrap or ptrace; "" or auto is systrap
+	Platform           string // gVisor's platform: systrap or ptrace; "" and auto mean systrap
 	Limits             sandboxes.Limits
 	InsecureRegistries []string
-	RegistryCA         string        // PEM file of authorities to trust besides the host's; "" for none
+	RegistryCA         string        // PEM file of CAs to trust in addition to the host's; "" for none
 	EventRetention     time.Duration // 0 keeps events for ever
 	Providers          []caisson.Provider
 	Models             []caisson.Model
-	ProviderCA         string         // PEM file of authorities to trust for providers besides the host's; "" for none
-	Listen             []string       // the daemon's own listeners: no sandbox may reach them
-	PublicAddresses    []netip.Prefix // lead to this machine although no interface has them; handled like its own addresses
+	ProviderCA         string         // PEM file of CAs to trust for providers, in addition to the host's; "" for none
+	Listen             []string       // addresses of the daemon's own listeners, which sandboxes must not reach
+	PublicAddresses    []netip.Prefix // addresses that lead to this machine although no interface has them
 	Gateway            models.GatewayConfig
 	Agents             AgentConfig
 	Workspaces         WorkspaceConfig
 	Relay              RelayConfig
-	// LockWait is how long New waits for a daemon that holds the data directory to end; 0 for not at all.
+	// LockWait is how long New waits for another daemon to release the data directory; 0 means not at all.
 	LockWait time.Duration
-	// CredentialKey says where the key of credentials comes from; zero is a file in the data directory.
+	// CredentialKey is the source of the key that encrypts credentials; the zero value means a file in the data
+	// directory.
 	CredentialKey credential.KeySource
 	Version       string
 	Log           *slog.Logger
 }
 
-// host knows which addresses are this machine's own.
+// host returns the addresses of this machine.
 func (c *Config) host() reach.Host { return reach.Host{PublicAddresses: c.PublicAddresses} }
 
-// Engine is everything below the front doors. The exported fields are the services that these call.
+// Engine contains everything below the API servers. The exported fields are the services that those call.
 type Engine struct {
 	Core       *sandboxes.Core
 	Workspaces *workspaces.Core
@@ -83,7 +84,7 @@ type Engine struct {
 	images      *image.Driver
 	manager     *wire.Manager
 	wires       *models.Wires
-	far         *models.Remote // the gateway of another machine; nil: the one here serves the sandboxes here
+	far         *models.RemoteClient // the gateway of another machine; nil: the local one serves the sandboxes
 	dir         *os.Root
 	book        *ledger.Book
 	ledger      *ledger.Service
@@ -94,14 +95,14 @@ type Engine struct {
 	runner      *worker.Runner
 	tasks       *runs.Core
 	volumes     *volumes.Core
-	listener    *os.File // for other machines, nil for none
+	listener    *os.File // listens for other machines; nil for none
 	instance    caisson.ID
 	build       string
 	started     time.Time
 	unlock      func() error
 }
 
-// New constructs an engine on a data directory, which it holds for itself until Close: a second daemon there is a Conflict.
+// New constructs an engine on a data directory, which it locks until Close. Returns Conflict if another daemon uses it.
 func New(ctx context.Context, cfg Config) (_ *Engine, err error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -118,7 +119,7 @@ func New(ctx context.Context, cfg Config) (_ *Engine, err error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, caisson.Wrap(err, caisson.Unavailable, "cannot make the data directory %s", cfg.Dir)
 	}
-	// Made by somebody else with wider rights, it would show what is in it.
+	// If the directory already existed with a wider mode, other users could read it.
 	if err := os.Chmod(cfg.Dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -179,7 +180,7 @@ func New(ctx context.Context, cfg Config) (_ *Engine, err error) {
 	e.Core, err = sandboxes.New(sandboxes.Config{
 		Dir: cfg.Dir, Store: e.Store, Events: e.Events, Runtime: e.runtime, Images: imageDriver{e.images}, Wires: e.wires,
 		Egress: policies{cfg.host()}, Gateway: e.catalog, Traffic: e.manager,
-		Workspaces: e.Workspaces.Layers(), Volumes: e.volumes.Holds(),
+		Workspaces: e.Workspaces.Layers(), Volumes: e.volumes.Attachments(),
 		Node: node, Build: e.build, Limits: cfg.Limits, Log: cfg.Log.With("component", "sandboxes"),
 	})
 	if err != nil {
@@ -214,18 +215,18 @@ func (e *Engine) drivers() error {
 		return err
 	}
 	e.runtime, err = gvisor.New(gvisor.Config{
-		Dir: filepath.Join(e.cfg.Dir, "sandboxes"), Exe: programs.sentry, Inside: programs.inside, Agent: programs.agent,
+		Dir: filepath.Join(e.cfg.Dir, "sandboxes"), Exe: programs.sentry, Guestd: programs.guestd, Coder: programs.agent,
 		ToolsDir: filepath.Join(e.cfg.Dir, "tools"), Cgroup: "/caisson/" + string(e.instance),
 		Platform: e.cfg.Platform, Build: e.build, Log: e.cfg.Log.With("component", "gvisor"),
 	})
 	return err
 }
 
-// gateway constructs wires, what they are told, and what keeps secrets, budgets and the ledger.
+// gateway constructs the wires, their settings, and the services for secrets, budgets and the ledger.
 func (e *Engine) gateway() (err error) {
 	owners := models.NewOwners(e.Store)
 	if e.book, err = ledger.NewBook(ledger.BookConfig{
-		Dir: e.dir, Store: e.Store.Ledger(), Owner: owners.Of, Log: e.cfg.Log,
+		Dir: e.dir, Store: e.Store.Ledger(), Owner: owners.AccountOf, Log: e.cfg.Log,
 	}); err != nil {
 		return err
 	}
@@ -239,7 +240,7 @@ func (e *Engine) gateway() (err error) {
 	if key.File == "" && key.Value.IsZero() && len(key.Command) == 0 {
 		key.File = filepath.Join(e.cfg.Dir, "credential.key")
 	}
-	keys := &models.KeyWatch{Providers: e.cfg.Providers, RunKeys: e.cfg.Gateway.RunKeys, Wire: e.manager, Log: e.cfg.Log}
+	keys := &models.CredentialWatcher{Providers: e.cfg.Providers, RunKeys: e.cfg.Gateway.RunKeys, Wire: e.manager, Log: e.cfg.Log}
 	if e.vault, err = credential.New(credential.Config{
 		Store: e.Store.Credentials(), Key: key, Events: e.Events, Log: e.cfg.Log,
 		Changed: keys.Changed,
@@ -255,7 +256,7 @@ func (e *Engine) gateway() (err error) {
 		roots = string(pem)
 	}
 	e.catalog = models.NewCatalog(models.CatalogConfig{
-		Providers: e.cfg.Providers, Models: e.cfg.Models, Roots: roots, Warm: runs.WarmModel, Elsewhere: e.cfg.Gateway.RemoteURL != "",
+		Providers: e.cfg.Providers, Models: e.cfg.Models, Roots: roots, WarmModel: runs.WarmModel, ServedRemotely: e.cfg.Gateway.RemoteURL != "",
 		Secrets: e.vault, Prices: e.Store.Ledger(), Wire: e.manager, Events: e.Events,
 	})
 	if e.settings, err = models.NewSettings(models.SettingsConfig{
@@ -265,7 +266,7 @@ func (e *Engine) gateway() (err error) {
 		return err
 	}
 	if e.ledger, err = ledger.NewService(ledger.ServiceConfig{
-		Book: e.book, Changed: e.manager.Forget, Events: e.Events, SpendLogs: e.catalog.SpendLogs,
+		Book: e.book, Invalidate: e.manager.Forget, Events: e.Events, SpendLogs: e.catalog.SpendLogs,
 	}); err != nil {
 		return err
 	}
@@ -275,39 +276,39 @@ func (e *Engine) gateway() (err error) {
 	})
 	e.wires = &models.Wires{Wires: e.manager, Ingest: e.book.Ingest, Owners: owners}
 	if e.cfg.Gateway.RemoteURL != "" {
-		e.far = models.NewRemote(e.cfg.Gateway, e.vault, e.ledger)
+		e.far = models.NewRemoteClient(e.cfg.Gateway, e.vault, e.ledger)
 		e.wires.Remote = models.NewRemoteRuns(e.far.Runs, e.cfg.Limits.Budget, e.cfg.Log.With("component", "gateway"))
 	}
 	return nil
 }
 
-// Credentials returns the management of secrets.
+// Credentials returns the service that manages secrets.
 func (e *Engine) Credentials() caisson.Credentials { return e.vault }
 
-// Models returns what can be asked about the model gateway.
+// Models returns the service for the models of the gateway.
 func (e *Engine) Models() caisson.Models { return e.catalog }
 
-// GatewayRuns returns the management of runs on other machines.
+// GatewayRuns returns the service that manages runs on other machines.
 func (e *Engine) GatewayRuns() caisson.GatewayRuns { return e.gatewayRuns }
 
-// Ledger returns the record of spending.
+// Ledger returns the service for budgets and usage.
 func (e *Engine) Ledger() caisson.Ledger { return e.ledger }
 
-// Run does what the engine does in the background, until ctx ends. ready is called when store and host agree and requests
-// may be served.
+// Run does the background work of the engine until ctx ends. It calls ready when store and host are consistent and
+// requests can be served.
 func (e *Engine) Run(ctx context.Context, ready func() error) error {
-	// Before anything spends again.
+	// The ledger is recovered before anything can spend again.
 	if err := e.book.Recover(ctx); err != nil {
 		return fmt.Errorf("recover the ledger: %w", err)
 	}
-	if _, err := e.settings.Lasting(ctx); err != nil {
+	if _, err := e.settings.Current(ctx); err != nil {
 		return fmt.Errorf("settings of the model gateway: %w", err)
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		host := &tools.Host{Guests: e.tasks.Guests(), Budgets: e.Store.Ledger(), Ingest: e.book.Ingest, Log: e.cfg.Log}
+		host := &subruns.Executor{Guests: e.tasks.Guests(), Budgets: e.Store.Ledger(), Ingest: e.book.Ingest, Log: e.cfg.Log}
 		return e.manager.Run(ctx, wire.Handlers{
-			Settings: e.settings.Lasting, Runs: e.gatewayRuns.Live, Decided: e.Core.Decided, Tool: host.Call, Stream: e.Relay.Stream,
+			Settings: e.settings.Current, Runs: e.gatewayRuns.Live, Decided: e.Core.Decided, Tool: host.Call, Stream: e.Relay.Stream,
 		})
 	})
 	g.Go(func() error { return e.book.Run(ctx) })
@@ -330,7 +331,7 @@ func (e *Engine) Run(ctx context.Context, ready func() error) error {
 		if err := e.volumes.Reconcile(ctx); err != nil {
 			return fmt.Errorf("reconcile volumes: %w", err)
 		}
-		// A claim whose daemon died will never be answered.
+		// A claimed request whose daemon stopped is never answered.
 		if err := e.Store.Answers().Trim(ctx, time.Now().Add(-answerRetention)); err != nil {
 			return err
 		}
@@ -359,7 +360,7 @@ const (
 	answerRetention = 24 * time.Hour
 )
 
-// housekeep forgets what is old.
+// housekeep removes old records, once every housekeeping interval.
 func (e *Engine) housekeep(ctx context.Context) error {
 	for {
 		now := time.Now()
@@ -382,7 +383,7 @@ func (e *Engine) housekeep(ctx context.Context) error {
 	}
 }
 
-// Close ends everything in this process, after Run has returned. Sandboxes run on.
+// Close stops everything in this process. It must be called after Run has returned. Sandboxes keep running.
 func (e *Engine) Close() error {
 	return errors.Join(
 		e.tasks.Close(), e.Relay.Close(), e.Core.Close(), e.Workspaces.Close(), e.volumes.Close(), e.runtime.Close(), e.closeListener(),
@@ -404,7 +405,8 @@ func (e *Engine) netNS(id caisson.ID) (*os.File, error) {
 	return nil, caisson.Errorf(caisson.NotFound, "sandbox %s does not run", id)
 }
 
-// hardenProcess makes the daemon leave no core files, show its memory to nobody, and make files for nobody else.
+// hardenProcess disables core dumps, prevents other processes from reading the daemon's memory, and denies all access
+// to new files to other users.
 func hardenProcess() error {
 	unix.Umask(0o077)
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
@@ -413,7 +415,8 @@ func hardenProcess() error {
 	return unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{})
 }
 
-// lockDir holds the data directory until unlock. If another process holds it, lockDir waits at most that long.
+// lockDir locks the data directory until unlock is called. If another process holds the lock, lockDir waits for up to
+// wait, and then returns Conflict.
 func lockDir(ctx context.Context, dir string, wait time.Duration) (unlock func() error, err error) {
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -435,7 +438,7 @@ func lockDir(ctx context.Context, dir string, wait time.Duration) (unlock func()
 	}
 }
 
-// instanceID returns the id of the data directory, which every host object carries.
+// instanceID returns the id of the data directory, which is part of the names of all objects on the host.
 func instanceID(dir string) (caisson.ID, error) {
 	path := filepath.Join(dir, "instance")
 	data, err := os.ReadFile(path)

@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson/sandboxes"
 )
 
-// imageDriver fits the image driver to what the core needs.
+// imageDriver adapts the image driver to the interface of the core.
 type imageDriver struct{ *image.Driver }
 
 var _ sandboxes.Images = imageDriver{}
@@ -33,6 +33,6 @@ func (d imageDriver) Prune(ctx context.Context, inUse func(dir string) bool) (ca
 	for _, l := range layers {
 		keep[l.Digest] = inUse(l.Path)
 	}
-	// A layer that came after the list is held by whoever made it.
+	// A layer that was created after the list was read is protected by a hold of its creator.
 	return d.Driver.Prune(ctx, func(digest string) bool { return keep[digest] })
 }

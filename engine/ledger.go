@@ -11,13 +11,13 @@ import (
 	"github.com/caisson-dev/caisson/ledger"
 )
 
-// journals is the book as the wires know it.
+// journals adapts the book to the interface of the wires.
 type journals struct{ *ledger.Book }
 
-// Grew is no news: the book looks by itself, and before every question.
+// Grew does nothing: the book reads the journals periodically, and before every query.
 func (journals) Grew() {}
 
-// record opens the file in which a sandbox's calls of models are recorded. It goes with the sandbox.
+// record opens the file in which a sandbox's model calls are recorded. It is removed with the sandbox.
 func (e *Engine) record(id caisson.ID) (*os.File, error) {
 	root, err := os.OpenRoot(filepath.Join(e.cfg.Dir, "sandboxes", string(id)))
 	if err != nil {
@@ -27,7 +27,7 @@ func (e *Engine) record(id caisson.ID) (*os.File, error) {
 	return root.OpenFile("models.jsonl", os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 }
 
-// policies is package egress as the core knows it.
+// policies adapts package egress to the interface of the core.
 type policies struct{ host reach.Host }
 
 func (policies) Check(p caisson.Policy) (caisson.Policy, error) {
@@ -46,9 +46,10 @@ func (policies) Explain(p caisson.Policy, target string) (*caisson.Explanation, 
 	return c.Explain(target)
 }
 
-// Inward asks which addresses are the host's now; one that it gets later, a rule that names it alone leads to.
+// Inward uses the current addresses of the host. If the host gets another address later, a rule that names exactly that
+// address leads to the host.
 func (p policies) Inward(policy caisson.Policy) (int, bool) {
-	return egress.Inward(policy, func(a netip.Addr) bool {
+	return egress.InternalRule(policy, func(a netip.Addr) bool {
 		own, err := p.host.Own(a)
 		return own || err != nil && !reach.NoRoute(err)
 	})

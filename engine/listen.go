@@ -11,13 +11,13 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// How long to wait for the wire process of an earlier daemon to be gone, which has the socket too.
+// Number and interval of retries while the wire process of an earlier daemon still holds the socket.
 const (
 	listenTries = 20
 	listenPause = 100 * time.Millisecond
 )
 
-// listen returns a socket that listens. The engine accepts nobody there.
+// listen returns a listening socket. The engine does not accept connections on it.
 func listen(addr string) (*os.File, error) {
 	l, err := net.Listen("tcp", addr)
 	for try := 1; errors.Is(err, unix.EADDRINUSE) && try < listenTries; try++ {
@@ -27,7 +27,7 @@ func listen(addr string) (*os.File, error) {
 	if err != nil {
 		return nil, caisson.Wrap(err, caisson.Unavailable, "cannot listen on %s: %v", addr, err)
 	}
-	defer l.Close() // the file is a duplicate
+	defer l.Close() // File returns a duplicate
 	return l.(*net.TCPListener).File()
 }
 

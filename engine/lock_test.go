@@ -7,7 +7,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// TestLockWait: a daemon waits for one that is ending, if it is asked to, and not for ever.
+// TestLockWait: a daemon waits for another one that is stopping, if configured, and not forever.
 func TestLockWait(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

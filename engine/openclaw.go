@@ -20,15 +20,15 @@ import (
 	"github.com/caisson-dev/caisson/runs"
 )
 
-// recipes are what is known of programs beyond their entries in the catalog, by driver.
+// recipes returns the recipes of agents' programs, by driver.
 func recipes() map[string]runs.Recipe {
 	return map[string]runs.Recipe{caisson.DriverOpenClaw: openClaw{}}
 }
 
-// openClaw is package agent/openclaw as the run core knows it.
+// openClaw adapts package agent/openclaw to the interface of the run core.
 type openClaw struct{}
 
-// Complete implements [runs.Recipe]. What the entry says stays; what it leaves open is filled in.
+// Complete implements [runs.Recipe]. It fills in the fields that the entry leaves empty.
 func (openClaw) Complete(a caisson.Agent) (caisson.Agent, error) {
 	if a.Template == "" && len(a.Setup) == 0 {
 		a.Setup = openclaw.Steps(task.Program)
@@ -53,7 +53,8 @@ func (openClaw) Complete(a caisson.Agent) (caisson.Agent, error) {
 	return a, nil
 }
 
-// Files implements [runs.Recipe]. Forks have the configuration of the warm-up in memory, so it does not name the model of the warm-up.
+// Files implements [runs.Recipe]. Forks have the configuration of the warm-up in memory, so it contains the default
+// model instead of the warm-up model.
 func (openClaw) Files(a *caisson.Agent, models []caisson.Model) ([]caisson.SeedFile, error) {
 	if len(models) > 0 && models[0].Alias == runs.WarmModel {
 		models = slices.Clone(models)
@@ -64,7 +65,7 @@ func (openClaw) Files(a *caisson.Agent, models []caisson.Model) ([]caisson.SeedF
 
 // Turn implements [runs.Recipe].
 func (openClaw) Turn(t *task.Task, turn runs.Turn) error {
-	t.Port, t.Ready, t.By = openclaw.Port, turn.Agent.Ready, caisson.PromptFile
+	t.Port, t.Ready, t.PromptMode = openclaw.Port, turn.Agent.Ready, caisson.PromptFile
 	if turn.First {
 		fresh := openclaw.Fork()
 		t.Remove, t.Files = append(t.Remove, fresh.Remove...), append(t.Files, fresh.Files...)
@@ -74,7 +75,7 @@ func (openClaw) Turn(t *task.Task, turn runs.Turn) error {
 		t.Model = openclaw.DefaultModel
 	}
 	if turn.Fork {
-		t.ReadyTime = caisson.Duration(20 * time.Second) // it was ready when it was captured
+		t.ReadyTime = caisson.Duration(20 * time.Second) // it was ready when the snapshot was taken
 	}
 	return nil
 }
@@ -82,10 +83,10 @@ func (openClaw) Turn(t *task.Task, turn runs.Turn) error {
 // Settle implements [runs.Recipe].
 func (openClaw) Settle(*caisson.Agent) [][]string { return nil }
 
-// skillsDir is where OpenClaw's own skills are.
+// skillsDir is the directory of the skills that come with OpenClaw.
 const skillsDir = openclaw.Install + "/node_modules/openclaw/skills"
 
-// Check implements [runs.Recipe]: what skills need and the sandbox lacks.
+// Check implements [runs.Recipe]: it returns the requirements of skills that the sandbox does not meet.
 func (openClaw) Check(ctx context.Context, a *caisson.Agent, in runs.Inspection) ([]caisson.AgentCheck, error) {
 	var list []caisson.AgentCheck
 	for _, dir := range append([]string{skillsDir}, a.Skills...) {
@@ -102,14 +103,14 @@ func (openClaw) Check(ctx context.Context, a *caisson.Agent, in runs.Inspection)
 			return nil, err
 		}
 		var failed error
-		found := openclaw.Check(skills, openclaw.World{
-			Program: func(name string) bool {
+		found := openclaw.Check(skills, openclaw.Environment{
+			HasProgram: func(name string) bool {
 				ok, err := in.Has(ctx, name)
 				failed = cmp.Or(failed, err)
 				return ok
 			},
-			Variable: func(name string) bool { return a.Env[name] != "" },
-			Reaches: func(host string) bool {
+			HasVariable: func(name string) bool { return a.Env[name] != "" },
+			CanReach: func(host string) bool {
 				e, err := policies{}.Explain(a.Policy, host+":443")
 				return err == nil && e.Verdict.Allowed
 			},
@@ -122,12 +123,12 @@ func (openClaw) Check(ctx context.Context, a *caisson.Agent, in runs.Inspection)
 	return list, nil
 }
 
-// maxSkillFile bounds a file that is looked at.
+// maxSkillFile is the maximum size in bytes of a file that is checked.
 const maxSkillFile = 256 << 10
 
-// skillFiles returns what is in an archive of a tree of skills: names and small files. Links are left out.
+// skillFiles returns the contents of an archive of a tree of skills: names and small files. Links are omitted.
 func skillFiles(archive []byte, base string) (fs.FS, error) {
-	// The standard library has no file system of a tar archive, but one of a zip archive.
+	// The standard library implements a file system on a zip archive, but not on a tar archive.
 	var packed bytes.Buffer
 	w := zip.NewWriter(&packed)
 	r := tar.NewReader(bytes.NewReader(archive))

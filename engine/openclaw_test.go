@@ -10,7 +10,8 @@ import (
 	"github.com/caisson-dev/caisson/runs"
 )
 
-// TestOpenClawWarmUp: forks keep the configuration that the warm-up has written, so it does not name the model of the warm-up.
+// TestOpenClawWarmUp: forks keep the configuration that the warm-up has written, so it does not contain the warm-up
+// model.
 func TestOpenClawWarmUp(t *testing.T) {
 	t.Parallel()
 	models := []caisson.Model{{Alias: runs.WarmModel}, {Alias: "base"}}

@@ -11,10 +11,10 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor"
 )
 
-// Probe tries gVisor's platforms: it runs a program in a sandbox that has nothing but Caisson's own. It implements
-// hostcheck.Probe.
+// Probe checks a platform of gVisor: it runs a program in a sandbox that contains only Caisson's own files. It
+// implements hostcheck.Probe.
 type Probe struct {
-	Dir string // where to work, below which nothing is left; "" is the system's directory for temporary files
+	Dir string // working directory, in which nothing is left; "" is the system's temporary directory
 }
 
 // Probe implements hostcheck.Probe.
@@ -32,7 +32,7 @@ func (p Probe) Probe(ctx context.Context, platform string) (err error) {
 		return err
 	}
 	r, err := gvisor.New(gvisor.Config{
-		Dir: filepath.Join(dir, "sandboxes"), Exe: programs.sentry, Inside: programs.inside, ToolsDir: filepath.Join(dir, "tools"),
+		Dir: filepath.Join(dir, "sandboxes"), Exe: programs.sentry, Guestd: programs.guestd, ToolsDir: filepath.Join(dir, "tools"),
 		Cgroup: "/caisson/probe-" + string(caisson.NewID(caisson.InstancePrefix)), Platform: platform, Build: "probe",
 	})
 	if err != nil {

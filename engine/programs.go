@@ -12,15 +12,15 @@ import (
 	"github.com/caisson-dev/caisson/internal/embedded"
 )
 
-// selfExe is this binary, whatever has become of its name since.
+// selfExe is the path of this binary, which stays valid if the file is renamed or replaced.
 const selfExe = "/proc/self/exe"
 
-// programs are the paths of the lean binaries that this one carries, or of this one where it carries none. Nothing stands in for agent: it
-// is "" then.
-type programs struct{ sentry, inside, worker, agent string }
+// programs are the paths of the small binaries that are embedded in this one, or of this one if they are not embedded.
+// agent is "" if it is not embedded.
+type programs struct{ sentry, guestd, worker, agent string }
 
 func unpackPrograms(dir string) (p programs, err error) {
-	p = programs{sentry: selfExe, inside: selfExe, worker: selfExe}
+	p = programs{sentry: selfExe, guestd: selfExe, worker: selfExe}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return p, err
 	}
@@ -29,8 +29,8 @@ func unpackPrograms(dir string) (p programs, err error) {
 			return p, err
 		}
 	}
-	if r, ok := embedded.Inside(); ok {
-		if p.inside, err = unpack(dir, "inside", r); err != nil {
+	if r, ok := embedded.Guestd(); ok {
+		if p.guestd, err = unpack(dir, "guestd", r); err != nil {
 			return p, err
 		}
 	}
@@ -45,7 +45,7 @@ func unpackPrograms(dir string) (p programs, err error) {
 	return p, err
 }
 
-// unpack writes a program to a file named by this build, once.
+// unpack writes a program to a file whose name contains the build, unless that exists.
 func unpack(dir, name string, r *io.SectionReader) (string, error) {
 	build, err := buildID()
 	if err != nil {
@@ -69,7 +69,7 @@ func unpack(dir, name string, r *io.SectionReader) (string, error) {
 	return path, os.Rename(tmp.Name(), path)
 }
 
-// buildID identifies this binary: a hash of the id that Go's linker gives to content.
+// buildID returns an id of this binary: a hash of the build id that Go's linker derives from its content.
 func buildID() (string, error) {
 	f, err := elf.Open(selfExe)
 	if err != nil {

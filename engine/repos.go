@@ -13,13 +13,13 @@ import (
 	"github.com/caisson-dev/caisson/runs"
 )
 
-// RelayConfig is about repositories and what is sent to their remotes.
+// RelayConfig configures the relay.
 type RelayConfig struct {
-	CA    string        // PEM file of authorities to trust for remotes and forges besides the host's; "" for none
-	First time.Duration // between the first two tries of a delivery; 0 is 5 s
-	Tries time.Duration // for which a delivery is tried; 0 is 3 days
-	Keep  time.Duration // for which what was not delivered is kept; 0 is 30 days
-	Space caisson.Size  // that an account's repositories may take; 0 is 20 GiB
+	CA    string        // PEM file of CAs to trust for remotes and forges, in addition to the host's; "" for none
+	First time.Duration // delay between the first two tries of a delivery; 0 means 5 s
+	Tries time.Duration // time for which a delivery is tried; 0 means 3 days
+	Keep  time.Duration // time for which undelivered commits are kept; 0 means 30 days
+	Space caisson.Size  // maximum size in bytes of an account's repositories; 0 means 20 GiB
 }
 
 // newRepos constructs the core of the relay.

@@ -15,7 +15,7 @@ type Tokens struct {
 	events caisson.Publisher
 }
 
-// Tokens returns the management of tokens.
+// Tokens returns the service that manages tokens.
 func (e *Engine) Tokens() *Tokens {
 	return &Tokens{e.Store, e.Events}
 }
@@ -82,10 +82,10 @@ func (t *Tokens) RemoveToken(ctx context.Context, id caisson.ID) error {
 	return nil
 }
 
-// usedInterval is how exact the time of a token's last use is: it costs a write.
+// usedInterval is the precision of the time of a token's last use. Each update of it is a write to the store.
 const usedInterval = time.Minute
 
-// FindToken returns the unexpired token whose secret has that SHA-256.
+// FindToken returns the unexpired token whose secret has the given SHA-256 hash.
 func (t *Tokens) FindToken(ctx context.Context, hash [32]byte) (*caisson.Token, error) {
 	now := time.Now()
 	token, err := t.store.Tokens().Find(ctx, hash, now)

@@ -15,7 +15,7 @@ func as(t *testing.T, account string, local bool) context.Context {
 	return caisson.WithCaller(t.Context(), caisson.Caller{Account: account, Local: local})
 }
 
-// TestTokensAreRecorded: who gave and took access to an account is in the record.
+// TestTokensAreRecorded: the record of events contains who created and removed tokens.
 func TestTokensAreRecorded(t *testing.T) {
 	store := sqlitetest.New(t)
 	tokens := &Tokens{store, events.New(store.Events(), nil)}

@@ -12,7 +12,7 @@ import (
 func newVolumes(e *Engine) (*volumes.Core, error) {
 	return volumes.New(volumes.Config{
 		Dir: e.cfg.Dir, Store: e.Store, Events: e.Events, Log: e.cfg.Log.With("component", "volumes"),
-		Runs: func(ctx context.Context, sandbox caisson.ID) (bool, error) {
+		HasProcesses: func(ctx context.Context, sandbox caisson.ID) (bool, error) {
 			list, err := e.runtime.List(ctx)
 			return slices.ContainsFunc(list, func(s caisson.RuntimeSandbox) bool { return s.ID == sandbox && s.Running }), err
 		},

@@ -14,16 +14,16 @@ import (
 	"github.com/caisson-dev/caisson/workspaces"
 )
 
-// WorkspaceConfig is about workspaces and what may be applied from them.
+// WorkspaceConfig configures workspaces, and which changes may be applied from them.
 type WorkspaceConfig struct {
-	Hide  []string      // patterns of names that sandboxes do not see; nil for the gate's own
-	Rules check.Rules   // beside what is never applied
-	Keep  time.Duration // for which changes wait after the sandbox has gone; 0 means 7 days
-	// Commands are run on what is to be applied; see [workspaces.Command].
+	Hide  []string      // patterns of names that are hidden from sandboxes; nil means the gate's defaults
+	Rules check.Rules   // in addition to the changes that are never applied
+	Keep  time.Duration // time for which changes are kept after their sandbox was removed; 0 means 7 days
+	// Commands are run on changes before they are applied; see [workspaces.Command].
 	Commands []workspaces.Command
 }
 
-// patterns are the names that sandboxes do not see.
+// patterns returns the patterns of names that are hidden from sandboxes.
 func (c WorkspaceConfig) patterns() []string {
 	if c.Hide == nil {
 		return baseline.DefaultHidden()
@@ -31,7 +31,7 @@ func (c WorkspaceConfig) patterns() []string {
 	return c.Hide
 }
 
-// masker implements [runs.Masker]: what workspaces hide, copies for runs do not have.
+// masker implements [runs.Masker]: copies for runs omit the files that workspaces hide.
 type masker struct {
 	tool *tool.Tool
 	hide []string
@@ -54,12 +54,12 @@ func newWorkspaces(e *Engine) (*workspaces.Core, error) {
 	})
 }
 
-// usesWorkspace reports whether a sandbox has its workspace mounted, or may have at any moment.
+// usesWorkspace reports whether a sandbox has its workspace mounted, or may mount it at any moment.
 func usesWorkspace(ctx context.Context, store caisson.Store, id caisson.ID) (bool, error) {
 	sb, err := store.Sandboxes().Get(ctx, caisson.Everyone(), string(id))
 	if err != nil {
 		return false, err
 	}
-	// Paused, its memory remembers what the files were like.
+	// The memory of a paused sandbox depends on the state of the files.
 	return sb.State.Live() || sb.State.Transient() || sb.State == caisson.Paused, nil
 }

@@ -1,4 +1,4 @@
-// Package events is the record of what happened: it stores events and wakes those who follow it.
+// Package events stores events and notifies their readers.
 package events
 
 import (
@@ -10,15 +10,16 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Hub adds events to a store and wakes the readers that follow it. It needs no core, and is constructed before all of them.
+// Hub appends events to a store and notifies the readers that follow it. It depends on no core and is constructed before all of
+// them.
 type Hub struct {
 	store caisson.EventStore
 	log   *slog.Logger
-	done  context.Context // ends with Close
+	done  context.Context // cancelled by Close
 	stop  context.CancelFunc
 
 	mu   sync.Mutex
-	wake chan struct{} // closed and replaced when an event was stored; guarded by mu
+	wake chan struct{} // closed and replaced whenever events have been stored; guarded by mu
 }
 
 var (
@@ -26,7 +27,7 @@ var (
 	_ caisson.Publisher = (*Hub)(nil)
 )
 
-// New returns a Hub over a store. Without log, errors of the store are lost.
+// New returns a Hub over a store. If log is nil, errors of the store are discarded.
 func New(store caisson.EventStore, log *slog.Logger) *Hub {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -36,7 +37,7 @@ func New(store caisson.EventStore, log *slog.Logger) *Hub {
 	return h
 }
 
-// Close ends all that follow. Events can be published until the store is closed.
+// Close ends all calls of Watch. Events can be published until the store is closed.
 func (h *Hub) Close() error {
 	h.stop()
 	return nil
@@ -66,7 +67,7 @@ func (h *Hub) PublishAll(ctx context.Context, list []*caisson.Event) {
 	h.mu.Unlock()
 }
 
-// page is how many events are read from the store at once.
+// page is the maximum number of events in one read of the store.
 const page = 256
 
 // Watch implements [caisson.Events].
@@ -79,7 +80,7 @@ func (h *Hub) Watch(ctx context.Context, subject string, after int64) (<-chan ca
 	go func() {
 		defer close(out)
 		for {
-			// Taken before the store is read, so that no event falls between.
+			// Read before the store, so that events that are stored in between are not missed.
 			h.mu.Lock()
 			wake := h.wake
 			h.mu.Unlock()

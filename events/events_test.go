@@ -38,7 +38,7 @@ func TestEvents(t *testing.T) {
 	live := watch(t, h, ctx, "", 0)
 	ended, end := context.WithCancel(as(t.Context(), "local"))
 	end()
-	h.Publish(ended, "local", "a", "x", map[string]string{"k": "v"}) // also if whoever caused it waits no more
+	h.Publish(ended, "local", "a", "x", map[string]string{"k": "v"}) // stored even if the caller's context is cancelled
 	h.Publish(as(t.Context(), "other"), "other", "b", "x", nil)
 	h.PublishAll(t.Context(), []*caisson.Event{
 		{Account: "local", Type: "c", Subject: "y"}, {Account: "local", Type: "d", Subject: "x"},
@@ -63,11 +63,11 @@ func TestEvents(t *testing.T) {
 		t.Errorf("replayed %+v, want %+v", r, seen[2])
 	}
 	cancel()
-	for range replay { // ends
+	for range replay { // until the channel is closed
 	}
 	for range live {
 	}
-	// Closing the hub ends those who still follow.
+	// Closing the hub ends the remaining calls of Watch.
 	rest := watch(t, h, t.Context(), "", 0)
 	if err := h.Close(); err != nil {
 		t.Error(err)
@@ -76,7 +76,7 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestSlowFollower misses nothing.
+// TestSlowFollower checks that a slow reader misses no event.
 func TestSlowFollower(t *testing.T) {
 	t.Parallel()
 	h := events.New(sqlitetest.New(t).Events(), nil)
@@ -111,7 +111,7 @@ type full struct{ caisson.EventStore }
 
 func (full) AppendAll(context.Context, []*caisson.Event) error { return errors.New("disk full") }
 
-// TestUnstored: an event that cannot be stored is in the log.
+// TestUnstored checks that an event that cannot be stored is logged.
 func TestUnstored(t *testing.T) {
 	t.Parallel()
 	var log strings.Builder

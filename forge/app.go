@@ -21,18 +21,19 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// maxApp is how many bytes an App's credential may have.
+// maxApp is the maximum size of an App's credential, in bytes.
 const maxApp = 32 << 10
 
-// An App is the credential of a GitHub App. It signs for tokens that are good for an hour and one repository.
+// An App is the credential of a GitHub App. It is used to request tokens that are valid for one hour and one repository.
 type App struct {
-	id           string // its number or client id
-	installation int64  // 0: ask by the repository
+	id           string // the App's number or client ID
+	installation int64  // ID of the installation; 0 means that it is looked up by repository
 	key          caisson.Secret
 }
 
-// ParseApp recognises the credential of a GitHub App: a JSON object with appId (a number or a string), privateKey (PEM) and perhaps
-// installationId. Anything else is false: a token, a password. The key is not looked into.
+// ParseApp parses the credential of a GitHub App: a JSON object with appId (a number or a string), privateKey (PEM) and
+// optionally installationId. It returns false for anything else, such as a token or a password. It does not parse the private
+// key.
 func ParseApp(secret caisson.Secret) (App, bool) {
 	text := strings.TrimSpace(secret.Reveal())
 	if len(text) > maxApp || !strings.HasPrefix(text, "{") {
@@ -68,7 +69,7 @@ func ParseApp(secret caisson.Secret) (App, bool) {
 	return app, true
 }
 
-// name reads a number or a string of letters, digits, '.', '_' and '-'.
+// name decodes a number or a string of letters, digits, '.', '_' and '-', and returns it as a string.
 func name(raw json.RawMessage) (string, bool) {
 	var s string
 	if json.Unmarshal(raw, &s) != nil || s == "" {
@@ -81,13 +82,14 @@ func name(raw json.RawMessage) (string, bool) {
 	return s, len(s) <= 100 && validSegment(s)
 }
 
-// Clocks differ: GitHub refuses what was signed in its future, and what is good for more than ten minutes.
+// Validity of a signed request. GitHub rejects an issue time in the future and a validity of more than ten minutes; the margins
+// allow for clock skew.
 const (
 	signedBefore = time.Minute
 	signedFor    = 9 * time.Minute
 )
 
-// sign returns a token that says that it is the App who asks.
+// sign returns a JWT that authenticates the App, signed with its key.
 func sign(id, key string, now time.Time) (string, error) {
 	bad := caisson.Errorf(caisson.Unauthed, "the private key of the GitHub App is no RSA key in PEM; download a new one at GitHub")
 	block, _ := pem.Decode([]byte(key))
@@ -119,7 +121,7 @@ func sign(id, key string, now time.Time) (string, error) {
 	return text + "." + b64.EncodeToString(sig), nil
 }
 
-// installationToken asks for a token that may write code and pull requests of one repository, as the App.
+// installationToken requests, as the App, a token that can write contents and pull requests of one repository.
 func installationToken(ctx context.Context, args jobArgs, now time.Time) (string, time.Time, error) {
 	c, err := newClient(args)
 	if err != nil {

@@ -128,7 +128,7 @@ func TestTokenRefused(t *testing.T) {
 	wantKind(t, err, caisson.Unauthed)
 }
 
-// TestTokenNotInstalled: the App is known, but not for this repository.
+// TestTokenNotInstalled: the App exists, but is not installed for this repository.
 func TestTokenNotInstalled(t *testing.T) {
 	with := newBench(t, forgetest.Options{Kind: caisson.ForgeGitHub, GitHubApp: true})
 	without := newBench(t, forgetest.Options{Kind: caisson.ForgeGitHub})

@@ -19,21 +19,21 @@ import (
 )
 
 const (
-	callTime  = 30 * time.Second // of one request
-	maxAnswer = 1 << 20          // bytes of one answer
+	callTime  = 30 * time.Second // timeout of one request
+	maxAnswer = 1 << 20          // size limit of one answer, in bytes
 )
 
-// A client makes requests at one forge. It is used by one goroutine.
+// A client makes requests to one forge. It is used by one goroutine.
 type client struct {
 	http    *http.Client
 	base    *url.URL
-	secrets []string // what must not come out, in what form ever
+	secrets []string // secrets to redact from errors, in every encoding
 	// authorize adds the token to a request.
 	authorize func(*http.Request)
 	headers   map[string]string
 }
 
-// newClient returns a client of the API at base. With plain http it sends its token to loopback addresses only.
+// newClient returns a client of the API at args.API. With plain http it sends its token to loopback addresses only.
 func newClient(args jobArgs) (*client, error) {
 	base, err := parseAPI(args.API)
 	if err != nil {
@@ -43,7 +43,7 @@ func newClient(args jobArgs) (*client, error) {
 	if base.Scheme != "https" && !loopback {
 		return nil, caisson.Errorf(caisson.Denied, "the token is not sent to %s without TLS; give the address of its API with https", base.Host)
 	}
-	var roots *x509.CertPool // nil: the host's
+	var roots *x509.CertPool // nil means the host's
 	if args.Roots != "" {
 		if roots, err = x509.SystemCertPool(); err != nil {
 			return nil, err
@@ -69,8 +69,8 @@ func newClient(args jobArgs) (*client, error) {
 	return c, nil
 }
 
-// stayThere follows redirects at the same server, as GitHub has them for repositories that were renamed, and only as what they are: a
-// POST that becomes a GET would look like an answer.
+// stayThere follows redirects to the same server, which GitHub sends for renamed repositories. It requires the same method: a
+// POST that is redirected as a GET would return a misleading answer.
 func stayThere(r *http.Request, via []*http.Request) error {
 	first := via[0]
 	if len(via) > 3 || r.URL.Scheme != first.URL.Scheme || r.URL.Host != first.URL.Host || r.Method != first.Method || r.URL.User != nil {
@@ -79,8 +79,8 @@ func stayThere(r *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// call makes one request below the API's base and decodes what comes into out. Path is escaped already. Errors are *statusError for
-// answers that are no success.
+// call makes one request below the API's base URL and decodes the answer into out. The path must already be escaped. Returns a
+// *statusError if the status is not 2xx.
 func (c *client) call(ctx context.Context, method, path string, query url.Values, in, out any) error {
 	var body io.Reader
 	if in != nil {
@@ -109,7 +109,7 @@ func (c *client) call(ctx context.Context, method, path string, query url.Values
 	c.authorize(r)
 	resp, err := c.http.Do(r)
 	if e, ok := errors.AsType[*url.Error](err); ok {
-		return e.Err // without the address, which after a redirect is whatever the forge wants it to be
+		return e.Err // without the address, which after a redirect is chosen by the forge
 	}
 	if err != nil {
 		return err
@@ -158,7 +158,7 @@ func parseAPI(s string) (*url.URL, error) {
 	if err != nil || u.RawQuery != "" || u.Fragment != "" || u.ForceQuery || u.User != nil || strings.ContainsAny(s, "%#?") {
 		return nil, bad
 	}
-	// A path is not needed here, but otherwise the rules are those of remotes.
+	// The appended path satisfies the parser of remotes, whose rules otherwise apply.
 	probe, err := remoteurl.ParseURL(strings.TrimSuffix(s, "/") + "/x")
 	if err != nil || probe.Scheme != remoteurl.HTTPS && probe.Scheme != remoteurl.HTTP {
 		return nil, bad

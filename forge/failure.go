@@ -20,12 +20,13 @@ import (
 )
 
 const (
-	maxWords   = 300 // bytes of what a forge says about an error
+	maxWords   = 300 // maximum length of the forge's error message, in bytes
 	maxMessage = 600
 	maxWait    = time.Hour
 )
 
-// RetryAfter returns how long the forge wants to be left alone after err, at most an hour; 0 if it has not said so.
+// RetryAfter returns how long to wait before a retry, as requested by the forge in the answer that caused err. It is at most
+// one hour; 0 means that the forge requested no delay.
 func RetryAfter(err error) time.Duration {
 	if w, ok := errors.AsType[*waitError](err); ok {
 		return w.after
@@ -42,7 +43,7 @@ func (w *waitError) Error() string {
 	return fmt.Sprintf("%s (to be left alone for %v)", w.cause, w.after)
 }
 
-// failure is how an error of a job crosses to who asked for it, with what the worker's own errors have no room for.
+// failure is the form in which a job's error is sent to the caller. It has fields that the errors of package worker lack.
 type failure struct {
 	Kind    caisson.Kind
 	Message string
@@ -50,7 +51,7 @@ type failure struct {
 	Wait    time.Duration
 }
 
-// err returns what becomes of f, which is not to be trusted.
+// err returns f as an error, redacted and bounded, because f comes from an untrusted process.
 func (f *failure) err(secret caisson.Secret) error {
 	kind := f.Kind
 	if !slices.Contains([]caisson.Kind{caisson.Invalid, caisson.NotFound, caisson.Conflict, caisson.Denied, caisson.Unauthed, caisson.Exhausted, caisson.Unavailable}, kind) {
@@ -64,7 +65,7 @@ func (f *failure) err(secret caisson.Secret) error {
 	return caisson.Wrap(cause, kind, "%s", message)
 }
 
-// scrub takes secrets out of text that a forge may have mixed them into.
+// scrub redacts secrets from text that a forge may have inserted them into.
 func scrub(s string, secrets ...string) string {
 	for _, secret := range secrets {
 		if secret == "" {
@@ -77,17 +78,17 @@ func scrub(s string, secrets ...string) string {
 	return s
 }
 
-// statusError is an answer that is no success.
+// statusError is an answer whose status is not 2xx.
 type statusError struct {
 	status int
-	words  string // the forge's, from its JSON; "" if it said nothing that can be read
+	words  string // message of the forge, from its JSON; "" if it cannot be decoded
 	wait   time.Duration
-	limit  bool // whether it is about how often the forge may be asked
+	limit  bool // whether a rate limit was exceeded
 }
 
 func (e *statusError) Error() string { return fmt.Sprintf("status %d: %s", e.status, e.words) }
 
-// failed is whether err is an answer with that status whose words have all of these in them, in lower case.
+// failed reports whether err is an answer with that status whose message contains all of words, which must be in lower case.
 func failed(err error, status int, words ...string) bool {
 	e, ok := errors.AsType[*statusError](err)
 	if !ok || e.status != status {
@@ -97,14 +98,14 @@ func failed(err error, status int, words ...string) bool {
 	return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(said, w) })
 }
 
-// failureOf turns what went wrong at host into what crosses, without secrets.
+// failureOf returns the failure for an error of host, without secrets.
 func failureOf(err error, host string, secrets ...string) *failure {
 	f := &failure{Kind: caisson.Internal, Cause: err.Error()}
 	status, answered := errors.AsType[*statusError](err)
 	if answered {
 		f.Wait = status.wait
 	}
-	if e, ok := errors.AsType[*caisson.Error](err); ok { // which explains the answer it is about, if any
+	if e, ok := errors.AsType[*caisson.Error](err); ok { // takes precedence: it explains the answer, if any
 		f.Kind, f.Message = e.Kind, caisson.MessageOf(e)
 	} else if answered {
 		f.Kind, f.Message = status.explain(host)
@@ -166,7 +167,7 @@ func timedOut(err error) bool {
 	return ok && e.Timeout()
 }
 
-// wait reads how long a forge wants to be left alone, and whether that is because of how often it was asked.
+// wait returns the delay that a forge requests before the next request, and whether the reason is a rate limit.
 func wait(h http.Header, status int, words string, now time.Time) (after time.Duration, limited bool) {
 	limited = status == http.StatusTooManyRequests
 	if status == http.StatusForbidden {
@@ -182,7 +183,7 @@ func wait(h http.Header, status int, words string, now time.Time) (after time.Du
 			after = at.Sub(now)
 		}
 	} else if limited {
-		after = time.Minute // what GitHub asks for if it says nothing
+		after = time.Minute // GitHub's recommendation if it sends no header
 		for _, name := range []string{"X-RateLimit-Reset", "RateLimit-Reset"} {
 			if n, err := strconv.ParseInt(h.Get(name), 10, 64); err == nil && n > 0 && n < 1<<40 {
 				after = time.Unix(n, 0).Sub(now)
@@ -196,7 +197,8 @@ func wait(h http.Header, status int, words string, now time.Time) (after time.Du
 	return min(max(after, 0), maxWait), limited
 }
 
-// wordsOf finds what a forge's JSON says about an error, in the forms they have. Secrets go before anything is cut off.
+// wordsOf extracts the error message from a forge's JSON answer, in any of the known forms. Secrets are redacted before the
+// text is shortened.
 func wordsOf(body []byte, secrets ...string) string {
 	var said struct {
 		Message     json.RawMessage   `json:"message"`
@@ -216,7 +218,7 @@ func wordsOf(body []byte, secrets ...string) string {
 	return excerpt(scrub(strings.Join(words, "; "), secrets...), maxWords)
 }
 
-// phrases reads a string, a list of strings, GitHub's object about a field, or GitLab's object of lists.
+// phrases decodes a string, a list of strings, GitHub's error object for a field, or GitLab's object of lists.
 func phrases(raw json.RawMessage) []string {
 	var s string
 	if json.Unmarshal(raw, &s) == nil {

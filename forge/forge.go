@@ -1,11 +1,12 @@
-// Package forge opens pull requests at GitHub, GitLab, and Gitea or Forgejo.
+// Package forge opens pull requests on GitHub, GitLab, and Gitea or Forgejo.
 //
-// It speaks the few calls of their REST APIs that it needs, from jobs with network, which hold the token for as long as one call
-// takes; see [worker]. What a forge answers is hostile: it is bounded, decoded into what is expected, and checked again by the
-// methods of [Tool], in the process that asked. Nothing is tried twice here: errors of kind Unavailable are worth another try, after
-// [RetryAfter].
+// It calls the few methods of their REST APIs that it needs from jobs with network, which have the token in memory for the
+// duration of one call; see [worker]. The answer of a forge is hostile: it is bounded, decoded into the expected fields, and
+// checked again by the methods of [Tool], in the calling process. This package does not retry: errors of kind Unavailable can
+// be retried after [RetryAfter].
 //
-// All of it may be repeated. An answer that gets lost on its way leaves a pull request that the next call finds.
+// All operations are idempotent. If the answer to a call is lost, the next call finds the pull request that the first one
+// created.
 package forge
 
 import (
@@ -15,42 +16,42 @@ import (
 	"github.com/caisson-dev/caisson/internal/reach"
 )
 
-// Server is a project at a forge and how to get at it. [Locate] derives all of it from an address, but what is secret or a matter of
-// trust.
+// Server is a project at a forge and the means to reach it. [Locate] derives all fields from an address, except secrets and
+// those that grant trust.
 type Server struct {
 	Forge   caisson.Forge
 	API     string // base URL of the REST API, without a slash at the end: https://api.github.com
 	Project string // owner/name; at GitLab perhaps group/subgroup/name
-	Web     string // base URL of the project's pages, without a slash at the end; "" if it is not known
+	Web     string // base URL of the project's pages, without a slash at the end; "" if unknown
 	Token   caisson.Secret
-	Roots   string // certificates, as PEM, to trust besides the host's
-	// Local says that the request is on behalf of somebody on this host, or that its administrator has listed the server: then
-	// it may be at any address. Otherwise only at one that everybody can reach, so that holders of a token cannot look around in the
-	// networks that this host is in, and on the host itself.
+	Roots   string // certificates to trust in addition to the host's, as PEM
+	// Local permits the server to be at any address. It is set if the request is on behalf of a user of this host, or if the
+	// administrator has listed the server. Otherwise the server must be at a public address, so that holders of a token cannot
+	// scan the networks of this host, or the host itself.
 	Local bool
-	Own   reach.Host // which addresses are this host's
+	Own   reach.Host // addresses of this host
 }
 
-// A PullRequest is what is wanted: that a branch be merged into another one of the same repository.
+// A PullRequest describes the pull request to open: Head is to be merged into Base, a branch of the same repository.
 type PullRequest struct {
 	Head   string // branch with the changes, without refs/heads/
-	Base   string // branch that it wants to be merged into
+	Base   string // branch to merge into
 	Title  string // one line; shortened to 255 characters
 	Body   string // Markdown; shortened to 60,000 bytes
-	Ready  bool   // whether it is made as no draft. One that is there already stays a draft or none
-	Update bool   // whether one that is there already gets Title and Body
+	Ready  bool   // create it as ready for review, not as a draft; an existing pull request is not changed
+	Update bool   // update Title and Body of an existing pull request
 }
 
-// A Pull is a pull request as a forge has it; GitLab calls it a merge request.
+// A Pull is a pull request as a forge reports it; GitLab calls it a merge request.
 type Pull struct {
 	Number int64
-	URL    string // of its page, on the repository's host or the API's; "" if the forge says nothing that can be believed
+	URL    string // URL of its page, on the repository's host or the API's; "" if the forge returns no URL that can be trusted
 	Draft  bool
 	State  string // "open", "closed" or "merged"
 }
 
-// GitAuth returns what a forge wants of git itself as user and password, for a token. A credential of the form user:password is
-// taken apart instead.
+// GitAuth returns the user and password that a forge requires for git over HTTP, given a token. A credential of the form
+// user:password is split instead.
 func GitAuth(f caisson.Forge, token caisson.Secret) (user string, secret caisson.Secret) {
 	if token.IsZero() {
 		return "", caisson.Secret{}
@@ -61,8 +62,8 @@ func GitAuth(f caisson.Forge, token caisson.Secret) (user string, secret caisson
 	switch f {
 	case caisson.ForgeGitHub:
 		return "x-access-token", token
-	case caisson.ForgeGitLab, caisson.ForgeGitea: // Gitea looks at the password alone if it is a token
+	case caisson.ForgeGitLab, caisson.ForgeGitea: // if the password is a token, Gitea ignores the user
 		return "oauth2", token
 	}
-	return "x-token-auth", token // Bitbucket's; others ignore it
+	return "x-token-auth", token // for Bitbucket; other servers ignore the user
 }

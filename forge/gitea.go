@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// wipPrefix is how a title says at Gitea and Forgejo that it is one of a draft.
+// wipPrefix marks a pull request as a draft on Gitea and Forgejo, at the beginning of its title.
 const wipPrefix = "WIP: "
 
-// gitea speaks the REST API of Gitea and Forgejo, version 1.
+// gitea is a client of the REST API of Gitea and Forgejo, version 1.
 type gitea struct {
 	c    *client
 	path string // /repos/owner/name/pulls
@@ -31,7 +31,7 @@ type giteaPull struct {
 	Title   string `json:"title"`
 	State   string `json:"state"`
 	Merged  bool   `json:"merged"`
-	Draft   bool   `json:"draft"` // missing in old ones
+	Draft   bool   `json:"draft"` // missing in old versions
 	Head    gitRef `json:"head"`
 	Base    gitRef `json:"base"`
 }
@@ -49,8 +49,8 @@ func (p *giteaPull) pull() (*Pull, error) {
 	return &Pull{Number: p.Number, URL: p.HTMLURL, Draft: draft, State: state}, nil
 }
 
-// find asks for the pull request between two branches. Gitea answers with any one there ever was, so a closed one means nothing. Its
-// address has no room for a base with slashes.
+// find requests the pull request between two branches. Gitea may return any pull request between them, including a closed one,
+// so one that is not open is ignored. The URL of this call cannot contain a base branch with slashes.
 func (g *gitea) find(ctx context.Context, p PullRequest) (*Pull, error) {
 	if strings.Contains(p.Base, "/") {
 		return nil, nil
@@ -59,7 +59,7 @@ func (g *gitea) find(ctx context.Context, p PullRequest) (*Pull, error) {
 	var one giteaPull
 	err := g.c.call(ctx, http.MethodGet, g.path+"/"+url.PathEscape(p.Base)+"/"+head, nil, nil, &one)
 	if failed(err, http.StatusNotFound) || failed(err, http.StatusMethodNotAllowed) {
-		return nil, nil // also from those who do not know this call
+		return nil, nil // or this version lacks the call
 	}
 	if err != nil {
 		return nil, err

@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// gitHub speaks GitHub's REST API, version 2022-11-28.
+// gitHub is a client of GitHub's REST API, version 2022-11-28.
 type gitHub struct {
 	c     *client
 	owner string
@@ -38,15 +38,16 @@ type gitHubPull struct {
 	Base     gitRef `json:"base"`
 }
 
-// gitRef is how GitHub and Gitea name a branch of a repository.
+// gitRef is a branch of a repository, as in answers of GitHub and Gitea.
 type gitRef struct {
 	Ref  string `json:"ref"`
 	Repo *struct {
 		ID int64 `json:"id"`
-	} `json:"repo"` // null if it is gone
+	} `json:"repo"` // null if the repository was deleted
 }
 
-// between reports whether head and base are these branches of one repository, which must be asked: a fork may have the same names.
+// between reports whether head and base are the branches of p in one repository. The repositories are compared because a fork
+// may have branches with the same names.
 func between(head, base gitRef, p PullRequest) bool {
 	return head.Ref == p.Head && base.Ref == p.Base && head.Repo != nil && base.Repo != nil && head.Repo.ID == base.Repo.ID
 }
@@ -88,7 +89,7 @@ func (g *gitHub) find(ctx context.Context, p PullRequest) (*Pull, error) {
 	return pull, err
 }
 
-// search does without the owner's name, which is another one now if the repository has moved.
+// search omits the owner's name from the query, because the owner has changed if the repository was transferred.
 func (g *gitHub) search(ctx context.Context, p PullRequest, page int) (*Pull, bool, error) {
 	return g.list(ctx, p, url.Values{"page": {strconv.Itoa(page)}})
 }

@@ -7,17 +7,17 @@ import (
 	"strconv"
 )
 
-// draftPrefix is how a title says at GitLab that it is one of a draft.
+// draftPrefix marks a merge request as a draft on GitLab, at the beginning of its title.
 const draftPrefix = "Draft: "
 
-// gitLab speaks GitLab's REST API, version 4.
+// gitLab is a client of GitLab's REST API, version 4.
 type gitLab struct {
 	c    *client
 	path string // /projects/group%2Fname/merge_requests
 }
 
 func newGitLab(c *client, args jobArgs) *gitLab {
-	c.authorize = bearer("Bearer", args.Secret) // as PRIVATE-TOKEN, and right for tokens of OAuth, too
+	c.authorize = bearer("Bearer", args.Secret) // equivalent to PRIVATE-TOKEN, and also valid for OAuth tokens
 	return &gitLab{c: c, path: "/projects/" + url.PathEscape(args.Project) + "/merge_requests"}
 }
 

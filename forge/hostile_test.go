@@ -17,7 +17,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/workertest"
 )
 
-// against asks a forge that answers with h.
+// against returns a Tool and a Server for a forge that answers with h.
 func against(t *testing.T, kind caisson.Forge, h http.HandlerFunc) (*Tool, Server) {
 	t.Helper()
 	srv := httptest.NewServer(h)
@@ -29,7 +29,7 @@ func against(t *testing.T, kind caisson.Forge, h http.HandlerFunc) (*Tool, Serve
 
 var somePull = PullRequest{Head: "caisson/1", Base: "main", Title: "x"}
 
-// TestErrorsKeepTheToken: a forge sends the token back in every way that an error could show.
+// TestErrorsKeepTheToken: a forge sends the token back in every way in which an error could show it.
 func TestErrorsKeepTheToken(t *testing.T) {
 	basic := base64.StdEncoding.EncodeToString([]byte("ada:" + testToken))
 	echo := strings.Repeat("x", maxWords-10) + " " + testToken + " " + testToken
@@ -88,7 +88,7 @@ func TestErrorsKeepTheToken(t *testing.T) {
 	}
 }
 
-// TestHostileAnswers: none of these is a pull request.
+// TestHostileAnswers: none of these answers is a pull request.
 func TestHostileAnswers(t *testing.T) {
 	write := func(s string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, s) }
@@ -146,7 +146,7 @@ func endless(w http.ResponseWriter) {
 	}
 }
 
-// TestRedirectAtHome: GitHub answers so for a repository that was renamed.
+// TestRedirectAtHome: GitHub sends this redirect for a repository that was renamed.
 func TestRedirectAtHome(t *testing.T) {
 	tool, s := against(t, caisson.ForgeGitHub, func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -169,7 +169,7 @@ func TestRedirectAtHome(t *testing.T) {
 	}
 }
 
-// TestTokenIsNotSentInTheOpen: without TLS it goes to this host only, whatever its name.
+// TestTokenIsNotSentInTheOpen: without TLS a token is sent to this host only, regardless of the host name.
 func TestTokenIsNotSentInTheOpen(t *testing.T) {
 	tool := NewTool(workertest.Runner(t))
 	s := Server{Forge: caisson.ForgeGitea, Project: "a/b", Token: caisson.NewSecret(testToken), Local: true}

@@ -13,13 +13,14 @@ import (
 // jobTime bounds the requests of a job.
 const jobTime = 2 * time.Minute
 
-// limits of a job. Its own clock is shorter, so that it is the one to explain itself.
+// limits of a job. The job's own timeout is shorter, so that it expires first and produces the error.
 var limits = worker.Limits{Time: jobTime + 30*time.Second, CPU: time.Minute, Memory: 512 << 20, FileSize: 1 << 20}
 
 // Jobs are all jobs of this package, for the table that the binary gives to [worker.Main].
 func Jobs() []worker.Declared { return []worker.Declared{jobPull, jobToken} }
 
-// jobArgs travel over a pipe only, with the secret: a token, or an App's private key.
+// jobArgs are the arguments of a job. They contain the secret, which is a token or an App's private key, and are sent over a
+// pipe only.
 type jobArgs struct {
 	Forge        caisson.Forge
 	API          string
@@ -77,7 +78,7 @@ var jobToken = worker.Job[jobArgs, tokenAnswer]{
 	},
 }
 
-// excerptURL drops what is too long to be shown, so that an answer has a bound.
+// excerptURL returns "" if s is too long, so that an answer is bounded.
 func excerptURL(s string) string {
 	if len(s) > maxURL {
 		return ""
@@ -85,7 +86,7 @@ func excerptURL(s string) string {
 	return s
 }
 
-// hostOf is for messages.
+// hostOf returns the host of an API, for messages.
 func hostOf(api string) string {
 	u, err := parseAPI(api)
 	if err != nil {

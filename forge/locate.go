@@ -10,10 +10,10 @@ import (
 	"github.com/caisson-dev/caisson/relay/remoteurl"
 )
 
-// hosts are what forges are known by. Their servers for SSH over port 443 have names of their own.
+// hosts are the known forges by host name. Servers for SSH over port 443 have different host names.
 var hosts = map[string]struct {
 	forge caisson.Forge
-	host  string // of its pages
+	host  string // host of its pages
 }{
 	"github.com":        {caisson.ForgeGitHub, "github.com"},
 	"ssh.github.com":    {caisson.ForgeGitHub, "github.com"},
@@ -22,16 +22,16 @@ var hosts = map[string]struct {
 	"codeberg.org":      {caisson.ForgeGitea, "codeberg.org"},
 }
 
-// suffixes are where forges have their API below their pages.
+// suffixes are the paths of the API below the URL of a forge's pages.
 var suffixes = map[caisson.Forge]string{
-	caisson.ForgeGitHub: "/api/v3", // GitHub Enterprise
+	caisson.ForgeGitHub: "/api/v3", // on GitHub Enterprise
 	caisson.ForgeGitLab: "/api/v4",
 	caisson.ForgeGitea:  "/api/v1",
 }
 
-// Locate derives from the address of a repository where its forge is: which one, if f is "", by the host; the API unless api says it;
-// and the project. A host that is not known has no forge: only git. The result has no token. Locate is pure. Errors are Invalid and
-// name the field at fault.
+// Locate derives the forge, API and project from the address of a repository. If f is "", the forge is derived from the host;
+// if api is "", the API is derived from the forge. A repository on an unknown host has no forge and can only be used with git.
+// The result has no token. Locate is a pure function. Returns an Invalid error that names the field at fault.
 func Locate(raw string, f caisson.Forge, api string) (Server, error) {
 	u, err := remoteurl.ParseURL(raw)
 	if err != nil {
@@ -73,7 +73,7 @@ func Locate(raw string, f caisson.Forge, api string) (Server, error) {
 	return s, nil
 }
 
-// pages returns where the forge has its pages: at the same address with http and https; otherwise, with ssh, it is a guess.
+// pages returns the base URL of the forge's pages. For http and https it is the same server; for ssh it is a guess.
 func pages(u remoteurl.URL, host string) string {
 	if u.Scheme == remoteurl.SSH {
 		u.Port, u.Scheme = "", remoteurl.HTTPS
@@ -100,8 +100,8 @@ func apiOf(s Server, host, api string) (string, error) {
 	return s.Web + suffixes[s.Forge], nil
 }
 
-// prefixOf returns the path with a slash at its end that a forge is below at the host of its pages: it is in the addresses of http, and
-// the API's address tells how long it is. "" for none.
+// prefixOf returns the path, with a slash at its end, below which a forge is installed on the host of its pages. It is part of
+// http addresses, and its length follows from the API's address. "" means none.
 func prefixOf(s Server, u remoteurl.URL) string {
 	api, err := url.Parse(s.API)
 	if err != nil || u.Scheme == remoteurl.SSH || !strings.HasPrefix(s.API, s.Web+"/") {
@@ -117,7 +117,7 @@ func prefixOf(s Server, u remoteurl.URL) string {
 
 const maxProject = 500
 
-// checkProject reports whether p names a project of f: owner/name, and at GitLab groups before it.
+// checkProject returns an error if p is not a valid project of f: owner/name, preceded by groups on GitLab.
 func checkProject(f caisson.Forge, p string) error {
 	segs := strings.Split(p, "/")
 	ok := len(p) <= maxProject && (len(segs) == 2 || f == caisson.ForgeGitLab && len(segs) > 2 && len(segs) <= 22)
@@ -143,7 +143,7 @@ func validSegment(s string) bool {
 	return true
 }
 
-// BranchURL returns the page of a branch, for people; "" if there is none.
+// BranchURL returns the URL of a branch's page; "" if there is none.
 func BranchURL(s Server, branch string) string {
 	if s.Web == "" || !refname.Valid(branch) {
 		return ""
@@ -160,7 +160,7 @@ func BranchURL(s Server, branch string) string {
 	return ""
 }
 
-// pullURL returns the page of a pull request, for forges that are wrong about their own address.
+// pullURL returns the URL of a pull request's page. It is used if the URL that the forge returns cannot be trusted.
 func (s Server) pullURL(number int64) string {
 	if s.Web == "" {
 		return ""

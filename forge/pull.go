@@ -6,25 +6,26 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Bounds of the search among all open pull requests. Each may have a body of 64 KiB, and an answer is bounded.
+// Limits of the search through all open pull requests. The page size is small because each pull request may have a body of 64
+// KiB and an answer is bounded.
 const (
 	pageSize = 10
 	maxPages = 100
 )
 
-// A dialect is how one kind of forge does it. Its methods return nil for a pull request that is not there.
+// A dialect is a client of one kind of forge. Its methods return nil if the pull request does not exist.
 type dialect interface {
-	// find asks for the open pull request of these branches by the quickest way, which may miss it.
+	// find looks up the open pull request of these branches with the cheapest request, which may miss it.
 	find(ctx context.Context, p PullRequest) (*Pull, error)
-	// search looks at one page of what is open, from 1 on, and says whether there was anything on it.
+	// search looks at one page of the open pull requests, from 1 on. more reports whether the page had any.
 	search(ctx context.Context, p PullRequest, page int) (pull *Pull, more bool, err error)
 	create(ctx context.Context, p PullRequest) (*Pull, error)
-	// exists reports whether err, of create, says that there is one already.
+	// exists reports whether err, returned by create, means that the pull request already exists.
 	exists(err error) bool
 	update(ctx context.Context, have *Pull, p PullRequest) (*Pull, error)
 }
 
-// openPull finds or makes the pull request.
+// openPull finds or creates the pull request.
 func openPull(ctx context.Context, args jobArgs) (*Pull, error) {
 	d, err := dialectOf(args)
 	if err != nil {
@@ -49,7 +50,8 @@ func openPull(ctx context.Context, args jobArgs) (*Pull, error) {
 	return d.update(ctx, pull, args.Pull)
 }
 
-// searchAll finds what the forge says is there already; said is how it did.
+// searchAll finds a pull request that already exists according to the forge. said is the error in which the forge reported
+// that.
 func searchAll(ctx context.Context, d dialect, p PullRequest, said error) (*Pull, error) {
 	for page := range maxPages {
 		pull, more, err := d.search(ctx, p, page+1)

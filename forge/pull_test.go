@@ -18,7 +18,7 @@ const testToken = "ghp_0123456789abcdefSECRET"
 
 var kinds = []caisson.Forge{caisson.ForgeGitHub, caisson.ForgeGitLab, caisson.ForgeGitea}
 
-// bench is a forge and how to ask it.
+// bench is a forge and a Tool for it.
 type bench struct {
 	*forgetest.Forge
 	t      *testing.T
@@ -102,7 +102,7 @@ func TestPull(t *testing.T) {
 		if made.Title != title || made.Body != "Because.\n" || made.Head != "caisson/1" || made.Base != "main" {
 			t.Errorf("%+v", made)
 		}
-		// Again, and as no draft: it stays what it is.
+		// Again, with Ready: the existing pull request stays a draft.
 		if again := b.mustPull(ready); *again != want || len(b.Pulls()) != 1 || b.Pulls()[0] != made {
 			t.Errorf("%+v, %+v", again, b.Pulls())
 		}
@@ -127,14 +127,14 @@ func TestPullReady(t *testing.T) {
 		if p := b.mustPull(ready); p.Draft || b.Pulls()[0].Draft || b.Pulls()[0].Title != "Fix it" {
 			t.Errorf("%+v, %+v", p, b.Pulls())
 		}
-		// A draft is asked for, but a person may have said that this one is ready.
+		// A draft is requested, but a user may have marked this one as ready.
 		if p := b.mustPull(update); p.Draft || b.Pulls()[0].Draft || b.Pulls()[0].Title != "Better" {
 			t.Errorf("%+v, %+v", p, b.Pulls())
 		}
 	})
 }
 
-// TestPullLost: the forge has made it, and nobody heard.
+// TestPullLost: the forge has created the pull request, but its answer was lost.
 func TestPullLost(t *testing.T) {
 	each(t, func(t *testing.T, kind caisson.Forge) {
 		b := newBench(t, forgetest.Options{Kind: kind, LosePullAnswers: 1})
@@ -147,7 +147,7 @@ func TestPullLost(t *testing.T) {
 	})
 }
 
-// TestPullOthers: what looks alike is not taken for it.
+// TestPullOthers: similar pull requests are not mistaken for the requested one.
 func TestPullOthers(t *testing.T) {
 	each(t, func(t *testing.T, kind caisson.Forge) {
 		b := newBench(t, forgetest.Options{Kind: kind})
@@ -167,11 +167,11 @@ func TestPullOthers(t *testing.T) {
 	})
 }
 
-// TestPullHidden: the quick way misses it, the forge says that it is there, and it is on a later page.
+// TestPullHidden: find misses the pull request, create reports that it exists, and it is on a later page.
 func TestPullHidden(t *testing.T) {
 	b := newBench(t, forgetest.Options{Kind: caisson.ForgeGitea})
 	b.Branch("caisson/1")
-	b.AddPull("caisson/1", "main", "closed", false) // what Gitea answers with
+	b.AddPull("caisson/1", "main", "closed", false) // the one that Gitea returns
 	b.AddPull("caisson/1", "main", "open", false)
 	for i := range 25 {
 		b.AddPull(fmt.Sprintf("x/%d", i), "main", "open", i%2 == 0)
@@ -181,7 +181,7 @@ func TestPullHidden(t *testing.T) {
 	}
 }
 
-// TestSearchEnds: a forge has pages without end.
+// TestSearchEnds: the search is bounded although the forge returns pages without end.
 func TestSearchEnds(t *testing.T) {
 	var pages atomic.Int32
 	tool, s := against(t, caisson.ForgeGitea, func(w http.ResponseWriter, r *http.Request) {
@@ -217,7 +217,7 @@ func TestPullRefused(t *testing.T) {
 		if kind == caisson.ForgeGitea {
 			missing = caisson.NotFound
 		}
-		_, err := b.pull(nil) // there is no such branch
+		_, err := b.pull(nil) // the branch does not exist
 		wantKind(t, err, missing)
 		b.Branch("caisson/1")
 		_, err = b.pull(func(p *PullRequest) { p.Base = "nowhere" })
@@ -284,7 +284,7 @@ func TestPullTLS(t *testing.T) {
 	wantKind(t, err, caisson.Invalid, "PEM")
 }
 
-// TestPullWrongRoot: a forge that is wrong about its own address sends people nowhere.
+// TestPullWrongRoot: if the forge reports wrong addresses of its pages, the pull request's URL is still right.
 func TestPullWrongRoot(t *testing.T) {
 	each(t, func(t *testing.T, kind caisson.Forge) {
 		b := newBench(t, forgetest.Options{Kind: kind, RootURL: "http://evil.example.org"})
@@ -300,7 +300,7 @@ func TestPullWrongRoot(t *testing.T) {
 	})
 }
 
-// TestPullAtOnce: of many who ask, one makes it and all get it.
+// TestPullAtOnce: of many concurrent callers, one creates the pull request and all get it.
 func TestPullAtOnce(t *testing.T) {
 	each(t, func(t *testing.T, kind caisson.Forge) {
 		b := newBench(t, forgetest.Options{Kind: kind})
@@ -326,7 +326,7 @@ func TestPullAtOnce(t *testing.T) {
 	})
 }
 
-// TestPullSlashes: branches have slashes, and addresses and filters of APIs have an opinion about that.
+// TestPullSlashes: branch names with slashes need escaping in paths and filters of APIs.
 func TestPullSlashes(t *testing.T) {
 	each(t, func(t *testing.T, kind caisson.Forge) {
 		b := newBench(t, forgetest.Options{Kind: kind})
@@ -346,7 +346,7 @@ func TestPullSlashes(t *testing.T) {
 	})
 }
 
-// TestPullWithPassword: a credential may be user:password, as git has it.
+// TestPullWithPassword: a credential may be user:password, as for git.
 func TestPullWithPassword(t *testing.T) {
 	each(t, func(t *testing.T, kind caisson.Forge) {
 		b := newBench(t, forgetest.Options{Kind: kind})
@@ -362,7 +362,7 @@ func TestPullWithPassword(t *testing.T) {
 	})
 }
 
-// TestPullSubgroup: GitLab's projects are below any number of groups.
+// TestPullSubgroup: projects of GitLab may be below any number of groups.
 func TestPullSubgroup(t *testing.T) {
 	b := newBench(t, forgetest.Options{Kind: caisson.ForgeGitLab, Owner: "acme/team/x"})
 	b.Branch("caisson/1")

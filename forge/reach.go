@@ -11,12 +11,12 @@ import (
 
 const dialTime = 20 * time.Second
 
-// dialer returns how to connect to a forge. Loopback says that its API's host is a name of this machine.
+// dialer returns a dialer for connections to a forge. Loopback means that the host of its API is a name of this machine.
 func dialer(scheme string, loopback, local bool, own reach.Host) *net.Dialer {
 	return reach.Dialer(dialTime, func(a netip.AddrPort) error { return reachable(a.Addr(), scheme, loopback, local, own) })
 }
 
-// reachable is nil if a token may be sent to a: without TLS only if that is this machine, whatever the name was.
+// reachable returns nil if a token may be sent to a. Without TLS, a must be a loopback address, regardless of the host name.
 func reachable(a netip.Addr, scheme string, loopback, local bool, own reach.Host) error {
 	if scheme != "https" && !a.Unmap().IsLoopback() {
 		return caisson.Errorf(caisson.Denied, "the token is not sent to %s without TLS", a)

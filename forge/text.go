@@ -8,14 +8,14 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// Bounds of what goes to a forge. GitHub takes 256 characters and 65,536 bytes.
+// Limits on text sent to a forge. GitHub allows 256 characters in a title and 65,536 bytes in a body.
 const (
 	maxTitle  = 255 - len("Draft: ") // characters
 	maxBody   = 60_000               // bytes
 	maxBranch = refname.MaxLength
 )
 
-// plainTitle returns s as one visible line.
+// plainTitle returns s as one line of at most maxTitle characters, without invisible characters.
 func plainTitle(s string) string {
 	s = safetext.Line(s)
 	if r := []rune(s); len(r) > maxTitle {
@@ -24,16 +24,16 @@ func plainTitle(s string) string {
 	return s
 }
 
-// plainBody returns s without what cannot be seen.
+// plainBody returns s without invisible characters, shortened to maxBody bytes.
 func plainBody(s string) string {
 	return safetext.Short(safetext.Lines(s), maxBody)
 }
 
-// command finds lines that GitLab takes as orders to itself, with the rights of whose token it is: /merge, /assign, /close. Parts of a
-// body come from an agent.
+// command matches lines that GitLab executes as quick actions, with the rights of the token's owner: /merge, /assign, /close.
+// Bodies contain text from agents.
 var command = regexp.MustCompile(`(?m)^(\s*)/`)
 
-// withoutCommands makes such lines text.
+// withoutCommands escapes the slash of such lines.
 func withoutCommands(s string) string { return command.ReplaceAllString(s, `$1\/`) }
 
 // excerpt returns at most limit bytes of s, as one line that is safe to show.

@@ -17,7 +17,7 @@ type Tool struct {
 	run worker.Starter
 }
 
-// NewTool returns a Tool whose jobs r runs; the binary that r starts must have the jobs of this package in its table.
+// NewTool returns a Tool that runs its jobs with r; the binary that r starts must have the jobs of this package in its table.
 func NewTool(r worker.Starter) *Tool { return &Tool{run: r} }
 
 const (
@@ -26,9 +26,9 @@ const (
 	maxRoots = 256 << 10
 )
 
-// Pull returns the open pull request of p's branches, which it makes if there is none. It may be repeated after any error and never
-// makes a second one. Errors: Unauthed and Denied if the forge does not accept the token or its rights, NotFound for the project or
-// a branch, Invalid for what is wrong with the request, with the forge's words, Unavailable if another try may help.
+// Pull returns the open pull request of p's branches, and creates it if there is none. It is idempotent, also after an error.
+// Returns Unauthed or Denied if the forge does not accept the token or its rights, NotFound if the project or a branch does not
+// exist, Invalid with the forge's message if the forge rejects the request, and Unavailable if a retry may succeed.
 func (t *Tool) Pull(ctx context.Context, s Server, p PullRequest) (*Pull, error) {
 	if err := s.check(); err != nil {
 		return nil, err
@@ -56,8 +56,8 @@ func (t *Tool) Pull(ctx context.Context, s Server, p PullRequest) (*Pull, error)
 	return &pull, nil
 }
 
-// Token returns a token of a GitHub App for s's project alone, to push branches and open pull requests with, and when it expires.
-// Errors are as those of Pull; NotFound also if the App is not installed there.
+// Token returns a token of a GitHub App that is valid for s's project only and can push branches and open pull requests, and
+// its expiry time. Errors are those of Pull; also NotFound if the App is not installed for the project.
 func (t *Tool) Token(ctx context.Context, app App, s Server) (caisson.Secret, time.Time, error) {
 	none := caisson.Secret{}
 	s.Token = app.key
@@ -82,7 +82,7 @@ func (t *Tool) Token(ctx context.Context, app App, s Server) (caisson.Secret, ti
 	return caisson.NewSecret(got.Token), got.Expires, nil
 }
 
-// check says what of s cannot be used.
+// check returns an error if s cannot be used.
 func (s Server) check() error {
 	switch s.Forge {
 	case caisson.ForgeGitHub, caisson.ForgeGitLab, caisson.ForgeGitea:
@@ -108,7 +108,8 @@ func (s Server) args() jobArgs {
 	return jobArgs{Forge: s.Forge, API: s.API, Project: s.Project, Secret: s.Token.Reveal(), Roots: s.Roots, Local: s.Local, Own: s.Own}
 }
 
-// believes reports whether a forge may call raw the page of one of its pull requests: people will open it.
+// believes reports whether raw may be used as the URL of a pull request's page, although the forge chose it: users will open
+// it.
 func (s Server) believes(raw string) bool {
 	if raw == "" || len(raw) > maxURL || strings.ContainsFunc(raw, func(r rune) bool { return r <= ' ' || r >= 0x7f || !safetext.Safe(r) || r == '\\' }) {
 		return false
@@ -142,7 +143,7 @@ func validSecret(s string) bool {
 	return validToken(password) && !strings.ContainsFunc(user, func(r rune) bool { return r < ' ' || r == 0x7f })
 }
 
-// secretsOf returns what of a credential must not come out.
+// secretsOf returns the parts of a credential that must be redacted.
 func secretsOf(s string) []string {
 	_, password, _ := strings.Cut(s, ":")
 	return []string{s, password}

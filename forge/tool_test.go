@@ -11,14 +11,14 @@ import (
 	"github.com/caisson-dev/caisson/worker"
 )
 
-// taken is a job that somebody has taken over: it answers what it likes, as JSON.
+// taken is a compromised job: it answers with any JSON.
 type taken string
 
 func (a taken) Run(_ context.Context, _ worker.Request, reply any) error {
 	return json.Unmarshal([]byte(a), reply)
 }
 
-// TestJobsAreNotBelieved: what read a forge's answers may have been taken over by them.
+// TestJobsAreNotBelieved: a job that parsed a forge's answer may be compromised, so its reply is checked.
 func TestJobsAreNotBelieved(t *testing.T) {
 	s := Server{Forge: caisson.ForgeGitHub, API: "https://api.github.com", Project: "a/b", Web: "https://github.com/a/b", Token: caisson.NewSecret(testToken)}
 	for answer, kind := range map[string]caisson.Kind{
@@ -60,7 +60,7 @@ func TestJobsAreNotBelieved(t *testing.T) {
 	}
 }
 
-// TestToolAsksFirst: what cannot be right is not even tried.
+// TestToolAsksFirst: invalid arguments are rejected before a job is started.
 func TestToolAsksFirst(t *testing.T) {
 	good := Server{Forge: caisson.ForgeGitHub, API: "https://api.github.com", Project: "a/b", Token: caisson.NewSecret(testToken)}
 	for name, change := range map[string]func(*Server){

@@ -63,7 +63,7 @@ func (h agentRoutes) put(ctx context.Context, in *struct {
 	if a.ID != in.ID {
 		return nil, caisson.Invalidf("id", "must be %q, the id in the path", in.ID)
 	}
-	// What was read can be written back; what only Caisson decides is not taken from it.
+	// A client can send back an agent that it has read: fields that only Caisson sets are ignored.
 	a.Account, a.Status, a.CreatedAt = "", caisson.AgentStatus{}, time.Time{}
 	return answerAgent(h.core.PutAgent(ctx, a))
 }
@@ -80,7 +80,7 @@ func (h agentRoutes) check(ctx context.Context, in *AgentParam) (*body[protocol.
 	return allOf(list), nil
 }
 
-// serveAgent serves slow work on an agent.
+// serveAgent returns the handler of a long operation on an agent. The response is a stream of progress events.
 func serveAgent(rt *router, work func(context.Context, string, func(caisson.Progress)) (*caisson.Agent, error)) func(http.ResponseWriter, *http.Request, *AgentParam) error {
 	return func(w http.ResponseWriter, r *http.Request, in *AgentParam) error {
 		return serveProgress(rt, w, r, func(ctx context.Context, progress func(caisson.Progress)) (*caisson.Agent, error) {
@@ -89,7 +89,7 @@ func serveAgent(rt *router, work func(context.Context, string, func(caisson.Prog
 	}
 }
 
-// catalogOf returns agents as chats name them.
+// catalogOf returns agents in the format of GET /ai/agents, sorted by name. fallback is the id of the default agent.
 func catalogOf(agents []*caisson.Agent, fallback string) protocol.AgentCatalog {
 	c := protocol.AgentCatalog{Agents: make([]protocol.CatalogAgent, 0, len(agents))}
 	for _, a := range agents {

@@ -5,8 +5,8 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// The functions here return what callers may see of stored objects: copies without the fields that are only in the
-// store. Every object that leaves passes one of them.
+// The functions in this file return copies of stored objects without the fields that callers must not see. Every sandbox,
+// snapshot, image and template in a response is such a copy.
 
 func sandboxAnswer(s *caisson.Sandbox) *caisson.Sandbox {
 	out := *s
@@ -36,7 +36,7 @@ func templateAnswer(t *caisson.Template) *caisson.Template {
 	return &out
 }
 
-// policyAnswer is p as clients see it: no rules are [], not null.
+// policyAnswer returns p with an empty list of rules as [] in JSON, not null.
 func policyAnswer(p *caisson.Policy) *caisson.Policy {
 	if p.Rules == nil {
 		return &caisson.Policy{Rules: []caisson.Rule{}}
@@ -44,7 +44,7 @@ func policyAnswer(p *caisson.Policy) *caisson.Policy {
 	return p
 }
 
-// answers applies one of the functions above to a list.
+// answers applies one of the functions above to each element of a list.
 func answers[T any](list []*T, answer func(*T) *T) []*T {
 	out := make([]*T, 0, len(list))
 	for _, v := range list {

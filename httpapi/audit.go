@@ -7,7 +7,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// auditRoutes serves the verification of the record of events.
+// auditRoutes serves the verification of the event log.
 type auditRoutes struct{ core caisson.Audit }
 
 func (h auditRoutes) register(rt *router) {

@@ -12,7 +12,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// accountName is what accounts may be called, as [caisson.AccountStore] says.
+// accountName matches valid account names; see [caisson.AccountStore].
 var accountName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 
 // Local returns the handler for the unix socket. Requests act for the account in X-Caisson-Account, or "local".
@@ -29,8 +29,8 @@ func (a *API) Local() http.Handler {
 	})
 }
 
-// Remote returns the handler for TCP. Requests need a bearer token and act for its account; naming another account, or
-// passing descriptors, is Denied. Wrong tokens are limited by source.
+// Remote returns the handler for TCP. Requests need a bearer token and act for its account; a request that specifies another
+// account, or passes descriptors, gets Denied. The number of wrong tokens per source is limited.
 func (a *API) Remote() http.Handler {
 	tries := newGuesses()
 	return a.front(func(r *http.Request) (caisson.Caller, error) {
@@ -55,7 +55,7 @@ func (a *API) Remote() http.Handler {
 	})
 }
 
-// findToken returns the token of a secret. It is found by hash: how long the search takes says nothing about a secret.
+// findToken returns the token with this secret. The lookup is by hash, so that its duration reveals nothing about the secret.
 func (a *API) findToken(r *http.Request, tries *guesses, secret string) (*caisson.Token, error) {
 	source, hash := sourceOf(r.RemoteAddr), sha256.Sum256([]byte(secret))
 	counted, err := tries.try(source, hash)
@@ -70,7 +70,7 @@ func (a *API) findToken(r *http.Request, tries *guesses, secret string) (*caisso
 	return token, err
 }
 
-// errHostPath refuses what names files of the host from elsewhere.
+// errHostPath returns the error for requests over TCP that refer to files of the host.
 func errHostPath() error {
 	return caisson.Errorf(caisson.Denied, "host paths are accepted only over the unix socket")
 }
@@ -86,7 +86,7 @@ func checkOrigin(r *http.Request) error {
 	return nil
 }
 
-// requireLocal is nil if the caller in ctx came over the unix socket, else Denied.
+// requireLocal returns nil if the caller in ctx is connected over the unix socket, else Denied.
 func requireLocal(ctx context.Context) error {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {

@@ -19,17 +19,18 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// defaultAgent is the agent of chats that name none, unless the configuration has another.
+// defaultAgent is the id of the agent for chat requests without one, unless the configuration sets another.
 const defaultAgent = "caisson"
 
-// patience is how long the answer to a chat is held back for a failure that can still become its status.
+// patience is how long the response to a chat request is delayed at most, so that an early failure can still determine its HTTP
+// status.
 const patience = 500 * time.Millisecond
 
-// chatRoutes serves agents as something to chat with.
+// chatRoutes serves chats with agents.
 type chatRoutes struct {
 	agents   caisson.Agents
 	runs     caisson.Runs
-	fallback string // the agent of chats that name none
+	fallback string // id of the agent for chat requests without one
 }
 
 const chatDescription = `The agent answers as a run: it goes on when the client leaves, and can be taken up again with GET /runs/{id}/events.
@@ -67,7 +68,7 @@ func (h chatRoutes) catalog(ctx context.Context, _ *struct{}) (*body[protocol.Ag
 }
 
 type chatInput struct {
-	// The handler checks these itself: what is wrong with them is answered as the rest is.
+	// The handler validates these fields itself, so that errors in them have the same format as errors in the body.
 	StateKey string `header:"X-State-Key" doc:"Names the conversation; 1 to 512 of letters, digits and . _ : -"`
 	User     string `header:"X-User-Id" doc:"The account's own name for the person who asks; at most 256 characters"`
 	Protocol string `query:"protocol" doc:"ui-message for the AI SDK's stream"`
@@ -84,7 +85,7 @@ func (h chatRoutes) chat(rt *router) func(http.ResponseWriter, *http.Request, *c
 	}
 }
 
-// serve answers a chat. An error that it returns before it has written anything is for the caller to answer with.
+// serve handles a chat request. If it returns an error before it has written anything, the caller must write the response.
 func (h chatRoutes) serve(w http.ResponseWriter, r *http.Request, in *chatInput) error {
 	say, err := speakerFor(r, in.Protocol)
 	if err != nil {
@@ -130,12 +131,12 @@ func (h chatRoutes) serve(w http.ResponseWriter, r *http.Request, in *chatInput)
 		}
 	}
 	if err := context.Cause(r.Context()); err != nil {
-		return err // broken off, so that nobody takes it for whole
+		return err // the stream is cut off, so that the client does not take it for complete
 	}
 	return say.end(s)
 }
 
-// readChat reads the request, and makes a name for the conversation if it has none.
+// readChat reads and validates the request. If the request has no state key, readChat generates one.
 func readChat(w http.ResponseWriter, r *http.Request, in *chatInput) (*chatRequest, error) {
 	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, bodyLimit))
 	if _, large := errors.AsType[*http.MaxBytesError](err); large {
@@ -164,7 +165,8 @@ func readChat(w http.ResponseWriter, r *http.Request, in *chatInput) (*chatReque
 	return req, nil
 }
 
-// await takes events until the agent has begun, or has taken too long to. The error is the run's, if it has failed by then.
+// await reads events until the agent has started or patience has passed, and returns them. If the run fails before that, await
+// returns the run's error.
 func await(events <-chan caisson.RunEvent) (early []caisson.RunEvent, err error) {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -187,7 +189,7 @@ func await(events <-chan caisson.RunEvent) (early []caisson.RunEvent, err error)
 	}
 }
 
-// begun reports whether e shows that the agent is at work.
+// begun reports whether e shows that the agent has started.
 func begun(e caisson.RunEvent) bool {
 	if e.Type == caisson.EventStatus {
 		return e.Phase != "queued" && e.Phase != "starting" && e.Phase != "warning" && e.Phase != "ending"
@@ -195,14 +197,15 @@ func begun(e caisson.RunEvent) bool {
 	return e.Type != caisson.EventUsage
 }
 
-// A speaker writes a run's events in one of the protocols of chats.
+// A speaker writes the events of a run in one of the stream formats of chats.
 type speaker interface {
 	header(h http.Header)
 	event(s *sseWriter, e caisson.RunEvent) error
 	end(s *sseWriter) error
 }
 
-// speakerFor returns the speaker that a request asks for.
+// speakerFor returns the speaker for the stream format that the request selects: by the query parameter, whose value is name,
+// or else by Accept.
 func speakerFor(r *http.Request, name string) (speaker, error) {
 	for _, accepted := range strings.Split(strings.Join(r.Header.Values("Accept"), ","), ",") {
 		if kind, params, err := mime.ParseMediaType(accepted); err == nil && kind == protocol.EventType && name == "" {
@@ -218,7 +221,7 @@ func speakerFor(r *http.Request, name string) (speaker, error) {
 	return nil, chatInvalid{{Path: "protocol", Message: "must be events or ui-message"}}
 }
 
-// plainSpeaker writes events as they are.
+// plainSpeaker writes events unchanged.
 type plainSpeaker struct{}
 
 func (plainSpeaker) header(http.Header) {}
@@ -227,7 +230,7 @@ func (plainSpeaker) event(s *sseWriter, e caisson.RunEvent) error { return s.sen
 
 func (plainSpeaker) end(*sseWriter) error { return nil }
 
-// chatError is an error about a chat with this agent.
+// chatError adds the id of the chat's agent to an error.
 type chatError struct {
 	err   error
 	agent string
@@ -236,7 +239,7 @@ type chatError struct {
 func (e chatError) Error() string { return e.err.Error() }
 func (e chatError) Unwrap() error { return e.err }
 
-// runStatuses says which status answers a chat whose run has failed before anything of the answer was there.
+// runStatuses maps the error code of a run that failed before the response began to the HTTP status of the response.
 var runStatuses = map[string]int{
 	caisson.RunInvalid:    http.StatusBadRequest,
 	caisson.RunNotFound:   http.StatusNotFound,
@@ -249,13 +252,13 @@ var runStatuses = map[string]int{
 	caisson.RunInternal:   http.StatusInternalServerError,
 }
 
-// problem returns err as the answer to a chat.
+// problem returns the response for err.
 func (h chatRoutes) problem(ctx context.Context, rt *router, err error) *protocol.ChatProblem {
 	p := protocol.ChatProblemOf(err)
 	if failed, ok := errors.AsType[*caisson.RunError](err); ok && runStatuses[failed.Code] != 0 {
 		p.Status, p.Code, p.Detail = runStatuses[failed.Code], failed.Code, failed.Message
 	} else if p.Status >= http.StatusInternalServerError {
-		p = protocol.ChatProblemOf(rt.problem(ctx, err).Err()) // which logs it
+		p = protocol.ChatProblemOf(rt.problem(ctx, err).Err()) // rt.problem logs err
 	}
 	if faults, ok := errors.AsType[chatInvalid](err); ok {
 		p.Details = faults
@@ -268,7 +271,7 @@ func (h chatRoutes) problem(ctx context.Context, rt *router, err error) *protoco
 	return p
 }
 
-// defaultModel returns a model that an agent may use, nil if it names none.
+// defaultModel returns the first model that an agent may use, nil if the agent lists none or cannot be read.
 func (h chatRoutes) defaultModel(ctx context.Context, agent string) *string {
 	a, err := h.agents.GetAgent(ctx, agent)
 	if err != nil || len(a.Models) == 0 {
@@ -280,7 +283,7 @@ func (h chatRoutes) defaultModel(ctx context.Context, agent string) *string {
 func writeChatProblem(rt *router, w http.ResponseWriter, p *protocol.ChatProblem) {
 	b, err := json.Marshal(p)
 	if err != nil {
-		panic(err) // strings and a number
+		panic(err) // cannot happen: p has only strings and numbers
 	}
 	rt.writeProblem(w, p.Status, b)
 }

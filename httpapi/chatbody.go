@@ -12,15 +12,15 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// Bounds of a chat.
+// Limits of a chat request.
 const (
-	maxMessage  = 16000 // characters of what a person says at once
+	maxMessage  = 16000 // characters of one message of the user
 	maxMessages = 1000
 	maxStateKey = 512
-	maxParts    = 1000 // of one message
+	maxParts    = 1000 // parts of one message
 )
 
-// chatRequest is a chat as the core needs it.
+// chatRequest is a validated chat request.
 type chatRequest struct {
 	prompt   string
 	history  []caisson.Message
@@ -29,12 +29,12 @@ type chatRequest struct {
 	stateKey string
 }
 
-// chatInvalid says everything that is wrong with a chat.
+// chatInvalid contains all errors that were found in a chat request.
 type chatInvalid []protocol.Detail
 
 func (e chatInvalid) Error() string { return e.Unwrap().Error() }
 
-// Unwrap returns the first fault as the error that it is everywhere else.
+// Unwrap returns the first error of e as a [caisson.Error] of kind Invalid.
 func (e chatInvalid) Unwrap() error {
 	if e[0].Path == "" {
 		return caisson.Errorf(caisson.Invalid, "%s", e[0].Message)
@@ -42,7 +42,7 @@ func (e chatInvalid) Unwrap() error {
 	return caisson.Invalidf(e[0].Path, "%s", e[0].Message)
 }
 
-// chatReader collects what is wrong.
+// chatReader collects the errors that are found while a chat request is parsed, at most 20.
 type chatReader struct{ faults chatInvalid }
 
 func (c *chatReader) fault(path, format string, args ...any) {
@@ -51,8 +51,8 @@ func (c *chatReader) fault(path, format string, args ...any) {
 	}
 }
 
-// chatBody is the outer form of a chat. Besides the documented fields it has those that the common client libraries send whatever they are
-// asked for; of these, only what would change the answer is looked at.
+// chatBody is the JSON object of a chat request. Besides the documented fields it has the fields that common client libraries
+// always send; of these, only the ones that would change the answer are checked.
 type chatBody struct {
 	Message  *string         `json:"message"`
 	Messages json.RawMessage `json:"messages"`
@@ -108,7 +108,7 @@ func parseChat(data []byte) (*chatRequest, error) {
 	return req, nil
 }
 
-// faultOf says what a decoder found, without naming types of ours.
+// faultOf returns the field and the message for an error of the JSON decoder, without the names of Go types.
 func faultOf(err error) (path, message string) {
 	if e, ok := err.(*json.UnmarshalTypeError); ok { //nolint:errorlint // the decoder returns it as it is
 		return e.Field, "cannot hold " + e.Value
@@ -126,7 +126,7 @@ func deref(s *string) string {
 	return *s
 }
 
-// empty reports whether v says nothing: clients send null, or an empty list, for what they do not use.
+// empty reports whether v has no content: clients send null, or an empty list, for fields that they do not use.
 func empty(v json.RawMessage) bool {
 	if len(v) > 64 {
 		return false
@@ -138,7 +138,7 @@ func empty(v json.RawMessage) bool {
 	return false
 }
 
-// checkStateKey says what is wrong with a key; "" if nothing is.
+// checkStateKey returns the error message for an invalid key, "" if the key is valid.
 func checkStateKey(key string) string {
 	if len(key) > maxStateKey {
 		return fmt.Sprintf("has %d characters, more than %d", len(key), maxStateKey)
@@ -151,7 +151,7 @@ func checkStateKey(key string) string {
 	return ""
 }
 
-// model reads model and modelRef.
+// model reads the fields model and modelRef.
 func (c *chatReader) model(req *chatRequest, b *chatBody) {
 	req.model = deref(b.Model)
 	if empty(b.ModelRef) {
@@ -174,7 +174,7 @@ func (c *chatReader) model(req *chatRequest, b *chatBody) {
 	req.model = name
 }
 
-// conversation reads message and messages.
+// conversation reads the fields message and messages.
 func (c *chatReader) conversation(req *chatRequest, b *chatBody) {
 	switch {
 	case b.Message != nil && !empty(b.Messages):
@@ -189,7 +189,7 @@ func (c *chatReader) conversation(req *chatRequest, b *chatBody) {
 	}
 }
 
-// said checks what a person says.
+// said validates the text of a user's message.
 func (c *chatReader) said(path, text string) {
 	switch n := utf8.RuneCountInString(text); {
 	case strings.TrimSpace(text) == "":
@@ -199,7 +199,7 @@ func (c *chatReader) said(path, text string) {
 	}
 }
 
-// chatMessage is a message in any of the forms that clients have for it.
+// chatMessage is a message in any of the formats that clients send.
 type chatMessage struct {
 	Role    string          `json:"role"`
 	Content json.RawMessage `json:"content"` // a string or parts
@@ -234,7 +234,7 @@ func (c *chatReader) messages(req *chatRequest, raw json.RawMessage) {
 		if m.Role == "user" {
 			c.said(path+".content", text)
 		} else if strings.TrimSpace(text) == "" {
-			continue // an answer that was all tool calls
+			continue // an answer that has only tool calls
 		}
 		req.history = append(req.history, caisson.Message{Role: m.Role, Content: text})
 	}
@@ -247,7 +247,8 @@ func (c *chatReader) messages(req *chatRequest, raw json.RawMessage) {
 	}
 }
 
-// text returns the text of a message. Of an answer, what is no text is passed over: no agent gets its own tool calls back.
+// text returns the text of a message. Parts of an answer other than text are skipped: an agent does not get its own tool calls
+// back.
 func (c *chatReader) text(path string, m chatMessage) (text string, ok bool) {
 	content, path := m.Content, path+".content"
 	if empty(content) && !empty(m.Parts) {

@@ -12,19 +12,20 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// connLimits bound the connections over TCP: the daemon's descriptors are to last for the unix socket and for sandboxes.
+// connLimits limits the connections over TCP, so that enough file descriptors remain for the unix socket and for sandboxes.
 type connLimits struct {
-	strangers int           // connections over which no valid token has come yet
-	known     int           // the others
-	time      time.Duration // for which a connection may be a stranger's
+	strangers int           // connections on which no valid token has arrived yet (unauthenticated connections)
+	known     int           // the other connections (authenticated connections)
+	time      time.Duration // how long a connection may remain unauthenticated
 }
 
 var usualConns = connLimits{strangers: 128, known: 384, time: 10 * time.Second}
 
-// Limit returns a listener that bounds the connections of l. A connection belongs to a stranger until a valid token has come over it
-// ([API.Remote] says so to servers of [Server]), and is closed if that takes longer than ten seconds, whatever it is doing. Strangers have a
-// quarter of all connections. When they have more, the oldest one of the source with the most is closed, so that a new connection never
-// waits, and who holds many connections open gives way to who holds few. A source is an IPv4 address or a /64 of IPv6.
+// Limit returns a listener that limits the connections of l. A connection is unauthenticated until a valid token has arrived on
+// it (which the handler of [API.Remote] reports, for servers from [Server]), and is closed if that takes longer than ten
+// seconds, even while a request is in progress. Unauthenticated connections can be a quarter of all connections. When there are
+// more, the oldest one of the source with the most of them is closed, so that a new connection never waits, and sources with
+// many connections lose theirs before sources with few. A source is an IPv4 address or a /64 of IPv6.
 func Limit(l net.Listener) net.Listener { return limitConns(l, usualConns) }
 
 func limitConns(l net.Listener, limits connLimits) *listener {
@@ -36,10 +37,10 @@ type listener struct {
 	limits connLimits
 
 	mu        sync.Mutex
-	strangers *list.List           // of *conn, the oldest first; guarded by mu
-	sources   map[netip.Prefix]int // how many strangers each source has; guarded by mu
-	known     int                  // guarded by mu
-	idle      *list.List           // of known *conn without a request, the longest idle first; guarded by mu
+	strangers *list.List           // unauthenticated *conn, the oldest first; guarded by mu
+	sources   map[netip.Prefix]int // number of unauthenticated connections of each source; guarded by mu
+	known     int                  // number of authenticated connections; guarded by mu
+	idle      *list.List           // authenticated *conn without a request, the longest idle first; guarded by mu
 }
 
 // Accept implements [net.Listener].
@@ -61,7 +62,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// surplus returns the stranger that has to go, nil if there are not too many. Whoever calls it holds mu.
+// surplus returns the unauthenticated connection to close, nil if there are not too many. The caller must hold mu.
 func (l *listener) surplus() *conn {
 	if l.strangers.Len() <= l.limits.strangers {
 		return nil
@@ -87,13 +88,13 @@ func (l *listener) expire(c *conn) {
 	}
 }
 
-// admit makes a stranger's connection a known one. If there are too many, the one that has been idle for longest is closed; Exhausted if
-// none is idle.
+// admit marks c as authenticated. If there are too many authenticated connections, the one that has been idle for longest is
+// closed; returns Exhausted if none is idle.
 func (l *listener) admit(c *conn) error {
 	l.mu.Lock()
 	if c.stranger == nil {
 		l.mu.Unlock()
-		return nil // known already, or closed
+		return nil // already authenticated, or closed
 	}
 	var idle *conn
 	if l.known >= l.limits.known {
@@ -102,7 +103,8 @@ func (l *listener) admit(c *conn) error {
 			l.mu.Unlock()
 			return caisson.Errorf(caisson.Exhausted, "the daemon has as many connections with requests as it may have; try again later")
 		}
-		// It stops counting here, not when it is closed, so that calls of admit at the same time close one each.
+		// The idle connection is removed from the count here, not when it is closed, so that concurrent calls of admit each
+		// close a different one.
 		idle = e.Value.(*conn)
 		l.forget(idle)
 	}
@@ -116,7 +118,7 @@ func (l *listener) admit(c *conn) error {
 	return nil
 }
 
-// leave takes c from the strangers. Whoever calls it holds mu.
+// leave removes c from the unauthenticated connections. The caller must hold mu.
 func (l *listener) leave(c *conn) {
 	if c.stranger == nil {
 		return
@@ -129,7 +131,7 @@ func (l *listener) leave(c *conn) {
 	}
 }
 
-// forget takes c from the known connections. The caller holds mu.
+// forget removes c from the authenticated connections. The caller must hold mu.
 func (l *listener) forget(c *conn) {
 	l.setIdle(c, false)
 	if c.known {
@@ -138,14 +140,14 @@ func (l *listener) forget(c *conn) {
 	}
 }
 
-// rest notes whether a known connection waits for its next request.
+// rest records whether an authenticated connection is idle, that is, has no request.
 func (l *listener) rest(c *conn, idle bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.setIdle(c, idle)
 }
 
-// setIdle is rest for holders of mu.
+// setIdle is like rest, but the caller must hold mu.
 func (l *listener) setIdle(c *conn, idle bool) {
 	switch {
 	case idle && c.known && c.idle == nil:
@@ -162,10 +164,10 @@ type conn struct {
 	of     *listener
 	source netip.Prefix
 
-	timer    *time.Timer   // set once; ends a stranger's connection
-	stranger *list.Element // in of.strangers; nil once known or closed; guarded by of.mu
+	timer    *time.Timer   // set once; closes c if it is still unauthenticated
+	stranger *list.Element // c in of.strangers; nil once authenticated or closed; guarded by of.mu
 	known    bool          // guarded by of.mu
-	idle     *list.Element // in of.idle, if it is there; guarded by of.mu
+	idle     *list.Element // c in of.idle; nil if c is not idle; guarded by of.mu
 }
 
 // Close implements [net.Conn].
@@ -178,7 +180,8 @@ func (c *conn) Close() error {
 	return err
 }
 
-// CloseWrite lets the server end an answer before the client has sent its whole request: closed at once, the answer could be lost.
+// CloseWrite allows the server to end a response before the client has sent its whole request; if the connection were closed at
+// once, the response could be lost.
 func (c *conn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -186,7 +189,7 @@ func (c *conn) CloseWrite() error {
 	return nil
 }
 
-// limited returns the connection of a listener of this package that c is, or is TLS over; else nil.
+// limited returns the *conn that c is, or that c is TLS over; nil if c does not come from a listener of this package.
 func limited(c net.Conn) *conn {
 	if over, ok := c.(interface{ NetConn() net.Conn }); ok {
 		c = over.NetConn()
@@ -201,7 +204,7 @@ func withConn(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, limited(c))
 }
 
-// admitted makes the connection of the request with ctx a known one.
+// admitted marks the connection of the request with ctx as authenticated, as [listener.admit] does.
 func admitted(ctx context.Context) error {
 	if c, _ := ctx.Value(connKey{}).(*conn); c != nil {
 		return c.of.admit(c)
@@ -209,18 +212,19 @@ func admitted(ctx context.Context) error {
 	return nil
 }
 
-// connState keeps track of idle connections.
+// connState records which connections are idle. It is the ConnState callback of the server.
 func connState(c net.Conn, s http.ConnState) {
 	if l := limited(c); l != nil && (s == http.StateIdle || s == http.StateActive) {
 		l.of.rest(l, s == http.StateIdle)
 	}
 }
 
-// sourceOf returns where an address is counted: an IPv4 address, or a /64 of IPv6, which is what one customer has at least.
+// sourceOf returns the prefix by which an address is counted: an IPv4 address, or a /64 of IPv6, which is the least that one
+// customer has.
 func sourceOf(remote string) netip.Prefix {
 	ap, err := netip.ParseAddrPort(remote)
 	if err != nil {
-		return netip.Prefix{} // all of these together
+		return netip.Prefix{} // all unparsable addresses count as one source
 	}
 	a := ap.Addr().Unmap().WithZone("")
 	bits := a.BitLen()

@@ -9,9 +9,9 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// credentialRoutes serves the management of credentials. Values are in bodies of requests and nowhere else: not in paths
-// or queries, which proxies log, and not in answers. There is no Idempotency-Key for these requests, because the
-// fingerprint of a request that would be stored with it is a plain hash, by which a short value can be guessed.
+// credentialRoutes serves the management of credentials. Values occur only in request bodies: not in paths or queries, which
+// proxies log, and not in responses. These requests have no Idempotency-Key, because the fingerprint of a request that would be
+// stored with it is a plain hash, from which a short value can be guessed.
 type credentialRoutes struct{ core caisson.Credentials }
 
 func (h credentialRoutes) register(rt *router) {
@@ -38,7 +38,8 @@ type credentialInput struct {
 	Body    CredentialValue
 }
 
-// value returns the value in a body. encoding/json replaces what is not UTF-8, and a secret must not change on its way.
+// value returns the value in the body. It must be UTF-8, because encoding/json replaces invalid bytes and a secret must not be
+// altered.
 func (in *credentialInput) value() (caisson.Secret, error) {
 	if !utf8.Valid(in.RawBody) {
 		return caisson.Secret{}, caisson.Invalidf("value", "is not text in UTF-8; encode it, for example as base64")

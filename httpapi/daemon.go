@@ -8,7 +8,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// daemonRoutes serves what concerns the daemon as a whole.
+// daemonRoutes serves information about the daemon, garbage collection and host checks.
 type daemonRoutes struct{ core caisson.Daemon }
 
 func (h daemonRoutes) register(rt *router) {

@@ -8,7 +8,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// deliveryRoutes serves the commits of runs on their way to remotes.
+// deliveryRoutes serves deliveries: branches that runs or sandboxes have pushed, on their way to remotes.
 type deliveryRoutes struct{ core caisson.Repos }
 
 type deliveryBody = body[*caisson.Delivery]
@@ -63,7 +63,7 @@ func (h deliveryRoutes) list(ctx context.Context, in *struct {
 	return pageOf(page, more, deliveryExcerpt, func(d *caisson.Delivery) caisson.ID { return d.ID }), nil
 }
 
-// deliveryExcerpt is d as listings have it.
+// deliveryExcerpt returns d as listings contain it: with a shortened body and without findings.
 func deliveryExcerpt(d *caisson.Delivery) *caisson.Delivery {
 	out := *d
 	out.Body, out.Findings = excerpt(d.Body), nil
@@ -81,7 +81,7 @@ func (h deliveryRoutes) get(ctx context.Context, in *DeliveryRef) (*deliveryBody
 	return answerDelivery(h.core.GetDelivery(ctx, in.Ref))
 }
 
-// delivery does something with the delivery in the path; what cannot be an id is not there.
+// delivery calls do with the id in the path. Returns NotFound if it is not a valid id.
 func (in *DeliveryParam) delivery(ctx context.Context, do func(context.Context, caisson.ID) (*caisson.Delivery, error)) (*deliveryBody, error) {
 	id, err := caisson.ParseID(caisson.DeliveryPrefix, in.ID)
 	if err != nil {

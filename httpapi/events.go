@@ -7,7 +7,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// eventRoutes serves the record of what happened.
+// eventRoutes serves the event log.
 type eventRoutes struct{ core caisson.Events }
 
 func (h eventRoutes) register(rt *router) {

@@ -18,13 +18,13 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// Times of an exec session.
+// Timeouts of an exec session.
 const (
 	requestTimeout = 10 * time.Second // for the first message
-	pingEvery      = 30 * time.Second // a client that does not answer within as long is gone
+	pingEvery      = 30 * time.Second // also the time in which a client must answer a ping; otherwise it is considered gone
 )
 
-// execRoutes serves interactive processes.
+// execRoutes serves interactive exec sessions.
 type execRoutes struct {
 	core caisson.Processes
 	log  *slog.Logger
@@ -103,13 +103,13 @@ func newSession(conn *websocket.Conn, p caisson.Process, log *slog.Logger) *sess
 	return &session{conn: conn, proc: p, log: log, credit: [2]*protocol.Credit{protocol.NewCredit(), protocol.NewCredit()}}
 }
 
-// run returns when the process has ended and everything was sent, or when the client is gone and the process killed. An
-// error is for the client.
+// run returns when the process has exited and all output was sent, or when the client is gone and the process was killed. The
+// caller sends the error to the client.
 func (s *session) run(request context.Context) error {
 	ctx, cancel := context.WithCancel(request)
 	var pumps, others sync.WaitGroup
 	defer others.Wait()
-	defer s.proc.Close() // ends reads and writes that others are in
+	defer s.proc.Close() // ends pending reads and writes of the other goroutines
 	defer cancel()
 
 	s.input = protocol.NewQueue(func(n int) {
@@ -126,10 +126,11 @@ func (s *session) run(request context.Context) error {
 	for i, r := range []io.Reader{s.proc.Stdout(), s.proc.Stderr()} {
 		pumps.Go(func() {
 			pump(r, exited, &others, func(b []byte) error { return s.output(ctx, i, b) })
-			// The process of a request that has been cancelled is killed, which ends its outputs: a client must not take that for
-			// all that there is. The request ends before its process does, ctx may end after.
+			// If the request is cancelled, its process is killed, which ends the outputs: then no end of output is sent, so
+			// that the client does not take the output for complete. The request's context ends before its process does; ctx
+			// may end after it.
 			if request.Err() == nil {
-				write(ctx, s.conn, []byte{byte(protocol.Stdout) + byte(i)}) // the end of this output
+				write(ctx, s.conn, []byte{byte(protocol.Stdout) + byte(i)}) // an empty frame ends the output
 			}
 		})
 	}
@@ -147,7 +148,7 @@ func (s *session) run(request context.Context) error {
 	return nil
 }
 
-// output sends b on output i as the client makes room for it.
+// output sends b on output i, as far as the client's flow-control window allows.
 func (s *session) output(ctx context.Context, i int, b []byte) error {
 	for len(b) > 0 {
 		n, err := s.credit[i].Take(ctx, min(len(b), protocol.MaxData))
@@ -163,7 +164,8 @@ func (s *session) output(ctx context.Context, i int, b []byte) error {
 	return nil
 }
 
-// feed gives the process its input. A process that reads no more costs the client nothing but what it sends.
+// feed copies the client's input to the process. If the process closes its input, feed sends closeStdin to the client and
+// discards what still arrives.
 func (s *session) feed(ctx context.Context) {
 	in := s.proc.Stdin()
 	if in == nil {
@@ -176,7 +178,7 @@ func (s *session) feed(ctx context.Context) {
 	in.Close()
 }
 
-// ping notices clients that vanished without a word.
+// ping detects clients that disappeared without closing the connection.
 func (s *session) ping(ctx context.Context) {
 	t := time.NewTicker(pingEvery)
 	defer t.Stop()
@@ -195,8 +197,8 @@ func (s *session) ping(ctx context.Context) {
 	}
 }
 
-// receive takes the client's frames until the connection ends or the client breaks the rules. It never waits for the
-// process, so a signal is not held up by input.
+// receive handles the client's frames until the connection ends or the client violates the protocol. It never blocks on the
+// process, so pending input does not delay signals.
 func (s *session) receive(ctx context.Context) {
 	for {
 		kind, b, err := s.conn.Read(ctx)
@@ -213,7 +215,7 @@ func (s *session) receive(ctx context.Context) {
 	}
 }
 
-// take deals with one frame.
+// take handles one frame.
 func (s *session) take(ctx context.Context, frame []byte) error {
 	channel, data, err := protocol.ParseFrame(frame)
 	if err != nil {
@@ -233,7 +235,8 @@ func (s *session) take(ctx context.Context, frame []byte) error {
 	}
 }
 
-// command obeys a control message. What the process refuses is no fault of the session: it may just have ended.
+// command executes a control message. An error of the process is only logged and does not end the session: the process may just
+// have exited.
 func (s *session) command(ctx context.Context, m protocol.Message) error {
 	var err error
 	switch m.Type {
@@ -257,7 +260,7 @@ func (s *session) command(ctx context.Context, m protocol.Message) error {
 	return nil
 }
 
-// parseExecRequest reads a request as strictly as a body of the API.
+// parseExecRequest decodes a request as strictly as the JSON bodies of the API: unknown fields are errors.
 func parseExecRequest(b []byte) (req caisson.ExecRequest, err error) {
 	dec := json.NewDecoder(bytes.NewReader(b))
 	dec.DisallowUnknownFields()
@@ -273,7 +276,7 @@ func parseExecRequest(b []byte) (req caisson.ExecRequest, err error) {
 	return req, nil
 }
 
-// malformed returns the Invalid error for what encoding/json found wrong.
+// malformed returns the Invalid error for an error of encoding/json.
 func malformed(err error) error {
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		return caisson.Invalidf(e.Field, "cannot hold %s", e.Value)
@@ -281,7 +284,7 @@ func malformed(err error) error {
 	if _, ours := errors.AsType[*caisson.Error](err); ours {
 		return caisson.Errorf(caisson.Invalid, "%s", caisson.MessageOf(err))
 	}
-	if _, quoted, ok := strings.Cut(err.Error(), "unknown field "); ok { // encoding/json has no type for it
+	if _, quoted, ok := strings.Cut(err.Error(), "unknown field "); ok { // encoding/json has no error type for this
 		return caisson.Invalidf(strings.Trim(quoted, `"`), "there is no such field")
 	}
 	return caisson.Errorf(caisson.Invalid, "the request is not JSON")

@@ -17,14 +17,14 @@ import (
 // bodyTimeout is how long a client may take to send a small body, or one part of a large one.
 const bodyTimeout = 30 * time.Second
 
-// drainTime is for how long the rest of an upload is read that has failed already.
+// drainTime is how long the rest of an upload is read after the upload has failed.
 const drainTime = 30 * time.Second
 
-// uploadTimeout is how long an upload may make no progress: it may be fed by a person or a slow program.
+// uploadTimeout is how long an upload may make no progress. It is long because a person or a slow program may produce the data.
 const uploadTimeout = 10 * time.Minute
 
-// front wraps the routes in everything that is the same for all requests of a listener. Deny by default: authenticate
-// decides before any route sees the request, /healthz alone needs nobody.
+// front wraps the routes in the steps that all requests of a listener have in common. Access is denied by default: authenticate
+// runs before any route; only /healthz needs no authentication.
 func (a *API) front(authenticate func(*http.Request) (caisson.Caller, error)) http.Handler {
 	return http.HandlerFunc(func(raw http.ResponseWriter, r *http.Request) {
 		w := &tracked{ResponseWriter: raw}
@@ -33,9 +33,10 @@ func (a *API) front(authenticate func(*http.Request) (caisson.Caller, error)) ht
 		w.Header().Set("Cache-Control", "no-store")
 		if r.Body != http.NoBody {
 			ctl := http.NewResponseController(raw)
-			// The deadline also bounds how long the server waits for the rest of a body that nobody wants.
+			// The deadline also limits how long the server waits for the rest of a body that no handler reads.
 			ctl.SetReadDeadline(time.Now().Add(bodyTimeout))
-			// On a copy: net/http looks at its own request's body to see whether the client still waits to send it.
+			// The body is replaced in a copy of r: net/http inspects the body of its own request to find out whether the client
+			// still waits for permission to send it.
 			r = r.WithContext(r.Context())
 			r.Body = &timedBody{ReadCloser: r.Body, ctl: ctl}
 		}
@@ -55,7 +56,7 @@ func (a *API) front(authenticate func(*http.Request) (caisson.Caller, error)) ht
 				w.Header().Set("Retry-After", "1")
 				w.Header().Set("Connection", "close")
 			case caisson.Unauthed:
-				w.Header().Set("Connection", "close") // others may want its place
+				w.Header().Set("Connection", "close") // frees the connection for other clients
 			}
 			a.router.fail(w, r, err)
 			return
@@ -65,7 +66,8 @@ func (a *API) front(authenticate func(*http.Request) (caisson.Caller, error)) ht
 	})
 }
 
-// serve hands r to its route. ServeMux would answer unknown paths and methods in plain text and redirect unclean paths.
+// serve dispatches r to its route. ServeMux alone would answer unknown paths and methods in plain text and redirect unclean
+// paths.
 func (rt *router) serve(w *tracked, r *http.Request) {
 	escaped := r.URL.EscapedPath()
 	if _, pattern := rt.mux.Handler(r); pattern == "" || path.Clean(escaped) != escaped || r.Method == http.MethodHead {
@@ -94,17 +96,17 @@ func (rt *router) recover(w *tracked, r *http.Request) {
 	rt.write(w, protocol.ProblemOf(caisson.Wrap(errors.New("panic"), caisson.Internal, "internal error; the daemon's log has the details")))
 }
 
-// problem returns err as its answer, and logs it if the fault is ours.
+// problem returns the response for err, and logs err if it is a server error.
 func (rt *router) problem(ctx context.Context, err error) *protocol.Problem {
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
-		// The client has gone and will not read this, or the API was closed.
+		// The client has disconnected and will not read the response, or the API was closed.
 		err = caisson.Wrap(err, caisson.Unavailable, "the daemon is stopping; try again")
 	}
 	p := protocol.ProblemOf(err)
 	if p.Status >= http.StatusInternalServerError {
 		level := slog.LevelError
 		if ctx.Err() != nil {
-			level = slog.LevelDebug // the client left; whatever broke then is a consequence
+			level = slog.LevelDebug // the client has disconnected, and the error is a consequence of that
 		}
 		caller, _ := caisson.CallerOf(ctx)
 		rt.log.Log(ctx, level, "request failed", "code", string(p.Code), "account", caller.Account, "err", err)
@@ -112,7 +114,7 @@ func (rt *router) problem(ctx context.Context, err error) *protocol.Problem {
 	return p
 }
 
-// fail answers with err.
+// fail writes the response for err, and then drains an upload that is not complete.
 func (rt *router) fail(w *tracked, r *http.Request, err error) {
 	p := rt.problem(r.Context(), err)
 	if p.Status == http.StatusUnauthorized {
@@ -126,7 +128,7 @@ func (rt *router) fail(w *tracked, r *http.Request, err error) {
 	}
 }
 
-// tracked remembers whether an answer has begun.
+// tracked records whether the response has begun.
 type tracked struct {
 	http.ResponseWriter
 	wrote bool
@@ -145,14 +147,14 @@ func (t *tracked) Write(b []byte) (int, error) {
 // Unwrap lets [http.ResponseController] reach flushing, deadlines and hijacking.
 func (t *tracked) Unwrap() http.ResponseWriter { return t.ResponseWriter }
 
-// timedBody lifts the read deadline at the end of the body: from then on the server reads only to notice that the client
-// has gone, and a deadline there would look like that.
+// timedBody clears the read deadline at the end of the body: after that the server reads only to detect that the client has
+// disconnected, and an expired deadline would look the same.
 type timedBody struct {
 	io.ReadCloser
 	ctl  *http.ResponseController
-	pace time.Duration // if set, every read gets this long
-	some bool          // it has been read from
-	all  bool          // to its end
+	pace time.Duration // timeout of each read; 0 means that the deadline is not changed
+	some bool          // part of the body has been read
+	all  bool          // the whole body has been read
 }
 
 func (b *timedBody) Read(p []byte) (int, error) {
@@ -168,22 +170,24 @@ func (b *timedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// coming reports whether this is an upload of which there may be more. One that waits for leave to send it would get that by reading.
+// coming reports whether this is an upload of which more may arrive. It is not if the client still waits for 100 Continue: a
+// read would make the server send that.
 func (b *timedBody) coming(h http.Header) bool {
 	return b.pace > 0 && !b.all && (b.some || h.Get("Expect") == "")
 }
 
-// drain reads what is left, for a while, once the answer is written: a connection that is closed before takes the answer with it.
+// drain flushes the response and reads the rest of the body, for at most drainTime: if the connection were closed before the
+// client has sent everything, the response would be lost.
 func (b *timedBody) drain() {
 	if b.ctl.Flush() != nil {
 		return
 	}
 	b.pace = 0
 	b.ctl.SetReadDeadline(time.Now().Add(drainTime))
-	io.Copy(io.Discard, b) // whatever comes of it: the answer is out
+	io.Copy(io.Discard, b) // errors do not matter: the response has been sent
 }
 
-// upload returns the body of r for reading at the client's pace, at most limit bytes.
+// upload returns the body of r for reading at the client's pace; at most limit bytes can be read.
 func upload(w http.ResponseWriter, r *http.Request, limit int64) io.Reader {
 	if b, ok := r.Body.(*timedBody); ok {
 		b.pace = uploadTimeout

@@ -8,7 +8,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// gatewayRoutes serves the management of runs on other machines that use the model gateway here.
+// gatewayRoutes serves the management of runs on other machines that use this daemon's model gateway.
 type gatewayRoutes struct{ core caisson.GatewayRuns }
 
 func (h gatewayRoutes) register(rt *router) {

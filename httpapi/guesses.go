@@ -9,20 +9,22 @@ import (
 	"github.com/caisson-dev/caisson/internal/lru"
 )
 
-// Bounds of [guesses].
+// Limits of [guesses].
 const (
-	guessBurst   = 30 // wrong tokens of one source after a rest
-	guessRate    = 5  // wrong tokens of one source in a second
+	guessBurst   = 30 // wrong tokens that a source may send at once
+	guessRate    = 5  // wrong tokens of one source per second, in the long run
 	maxSources   = 4096
-	maxConfirmed = 4096 // tokens with the source that they came from
+	maxConfirmed = 4096 // pairs of a valid token and its source
 )
 
-// guesses limits the wrong tokens that a source may try. A source that has used up its share is told to try again later, and its tokens
-// are not looked up, so that it learns nothing. It has a new try every fifth of a second, against tokens of 130 random bits.
+// guesses limits the wrong tokens that a source may send. When a source has reached the limit, its requests get Exhausted and
+// its tokens are not looked up, so that it learns nothing about them. It gets a new try every fifth of a second, against tokens
+// of 130 random bits.
 //
-// Others may be behind the same address. So a token that has been valid from there before is looked up in any case: those who use the
-// daemon are not locked out by somebody else's guesses. That helps nobody guess: such a token has 130 random bits as well. A valid token that
-// comes from there for the first time needs one of the tries that are left, which somebody who goes on guessing also wants.
+// Several clients may share one address. Therefore a token that has been valid from a source before is looked up in any case,
+// so that wrong tokens of another client do not lock out existing users. This does not make guessing easier, because such a
+// token has 130 random bits as well. A valid token that comes from the source for the first time needs one of the remaining
+// tries, for which it competes with the wrong tokens.
 type guesses struct {
 	now func() time.Time
 
@@ -36,7 +38,7 @@ type tokenFrom struct {
 	hash   [32]byte
 }
 
-// failures is a bucket of wrong tokens that drains by guessRate.
+// failures is a leaky bucket of wrong tokens that drains at guessRate.
 type failures struct {
 	level float64
 	at    time.Time
@@ -46,7 +48,8 @@ func newGuesses() *guesses {
 	return &guesses{now: time.Now, sources: lru.New[netip.Prefix, *failures](maxSources), confirmed: lru.New[tokenFrom, struct{}](maxConfirmed)}
 }
 
-// try is nil if a token may be looked up, else Exhausted. counted says that it is taken for a failure until [guesses.result].
+// try returns nil if a token may be looked up, else Exhausted. counted reports that the token counts as a failure until
+// [guesses.result] is called.
 func (g *guesses) try(source netip.Prefix, hash [32]byte) (counted bool, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -68,7 +71,7 @@ func (g *guesses) try(source netip.Prefix, hash [32]byte) (counted bool, err err
 	return true, nil
 }
 
-// result says what has become of a try: a token that is valid does not count as a failure, nor does one that could not be looked up.
+// result records the outcome of a try: a valid token does not count as a failure, nor does one that could not be looked up.
 func (g *guesses) result(source netip.Prefix, hash [32]byte, counted bool, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

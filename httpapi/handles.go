@@ -17,14 +17,14 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// Limits of descriptors that were passed and not claimed yet.
+// Limits of descriptors that were passed but not claimed yet by a request.
 const (
 	handleLifetime = 60 * time.Second
 	handleLimit    = 512
-	handleTimeout  = 10 * time.Second // for the client to send them
+	handleTimeout  = 10 * time.Second // for the client to send the descriptors
 )
 
-// handleTable holds descriptors between their upload and the request that names them. Whoever takes one owns it.
+// handleTable holds descriptors between their upload and the request that refers to them. The caller of take owns the files.
 type handleTable struct {
 	mu     sync.Mutex
 	closed bool
@@ -39,7 +39,7 @@ type heldFile struct {
 
 func newHandleTable() *handleTable { return &handleTable{files: map[string]*heldFile{}} }
 
-// put registers files for account and returns their ids. It owns the files, also when it fails.
+// put registers files for account and returns their ids. It takes ownership of the files, also when it fails.
 func (t *handleTable) put(account string, files []*os.File) ([]string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -75,7 +75,7 @@ func (t *handleTable) take(account string, ids []string) ([]caisson.Handle, erro
 	return taken, nil
 }
 
-// release closes those of account's files with these ids that nobody took: an id is good for one request.
+// release closes the files of account with these ids that were not taken: an id is valid for one request.
 func (t *handleTable) release(account string, ids []string) {
 	for _, id := range ids {
 		t.mu.Lock()
@@ -111,12 +111,12 @@ func (t *handleTable) closeAll() {
 	}
 }
 
-// HandleParam names descriptors that were passed before.
+// HandleParam contains the ids of descriptors that were passed before.
 type HandleParam struct {
 	Handles []string `header:"X-Caisson-Handles" maxItems:"64" doc:"Ids of descriptors passed with POST /handles, in the order of what needs them; only over the unix socket"`
 }
 
-// handleRoutes receives descriptors. HTTP cannot carry them, so the connection stops being HTTP.
+// handleRoutes receives descriptors. HTTP cannot carry them, so the connection is upgraded to another protocol.
 type handleRoutes struct{ table *handleTable }
 
 func (h handleRoutes) register(rt *router) {
@@ -144,12 +144,12 @@ func (h handleRoutes) receive(w http.ResponseWriter, r *http.Request, _ *struct{
 	defer nc.Close()
 	conn, ok := nc.(*net.UnixConn)
 	if !ok || rw.Reader.Buffered() > 0 {
-		// Whatever was sent too early has lost its descriptors already.
+		// Descriptors that the client sent before the upgrade are already lost.
 		return nil
 	}
 	conn.SetDeadline(time.Now().Add(handleTimeout))
 	if _, err := conn.Write([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + protocol.HandlesUpgrade + "\r\n\r\n")); err != nil {
-		return nil // the client has gone
+		return nil // the client has disconnected
 	}
 	var answer protocol.Handles
 	files, err := receiveFiles(conn)
@@ -167,7 +167,7 @@ func (h handleRoutes) receive(w http.ResponseWriter, r *http.Request, _ *struct{
 	return nil
 }
 
-// receiveFiles reads one message of descriptors. They are close-on-exec from the start, and all are closed on error.
+// receiveFiles reads one message with descriptors. They are close-on-exec from the start, and all are closed on error.
 func receiveFiles(conn *net.UnixConn) ([]*os.File, error) {
 	var count [1]byte
 	oob := make([]byte, unix.CmsgSpace(protocol.MaxHandles*4))

@@ -1,15 +1,15 @@
-// Package httpapi serves Caisson's API: JSON over HTTP below /api/v1, described by an OpenAPI document that is generated
-// from the types here, with server-sent events for what happens over time and a WebSocket for interactive exec.
+// Package httpapi serves Caisson's API: JSON over HTTP below /api/v1, described by an OpenAPI document that is generated from
+// the types here, with server-sent events for streams and a WebSocket for interactive exec.
 //
 // One [API] serves two kinds of listeners. [API.Local] is for the unix socket, whose permissions are the authentication:
-// callers have full rights and may pass descriptors of host directories. [API.Remote] is for TCP: every request but
-// /healthz needs a bearer token and acts for the token's account. Browsers are kept out on both: a request with the Origin
-// of another host is refused and no CORS header is ever sent. A name that an attacker points at a loopback listener (DNS
-// rebinding) gains nothing, because a browser holds no token and tokens are never cookies. Who has no token can neither hold the
-// connections of a listener of [Limit], nor try many tokens.
+// callers have full rights and may pass descriptors of host directories. [API.Remote] is for TCP: every request but /healthz
+// needs a bearer token and acts for the token's account. Neither can be used by web pages of other sites: a request with the
+// Origin of another host is refused and no CORS header is ever sent. A name that an attacker points at a loopback listener (DNS
+// rebinding) gains nothing, because a browser holds no token and tokens are never cookies. A client without a token can neither
+// occupy the connections of a listener of [Limit], nor try many tokens.
 //
 // Huma binds and validates requests and writes the OpenAPI document; only router.go, validation.go and the declarations of
-// routes know it.
+// routes use it.
 package httpapi
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Config is what an API is made of. All fields but DefaultAgent are required.
+// Config contains the dependencies of an API. All fields but DefaultAgent are required.
 type Config struct {
 	Sandboxes   caisson.Sandboxes
 	Processes   caisson.Processes
@@ -46,16 +46,16 @@ type Config struct {
 	Workspaces  caisson.Workspaces
 	Repos       caisson.Repos
 	Volumes     caisson.Volumes
-	// DefaultAgent is the agent of chats that name none; "" means "caisson".
+	// DefaultAgent is the id of the agent for chat requests without one; "" means "caisson".
 	DefaultAgent string
-	// Answers remembers the answers to requests with an Idempotency-Key.
+	// Answers stores the answers to requests with an Idempotency-Key.
 	Answers caisson.AnswerStore
-	// FindToken returns the unexpired token whose secret has this SHA-256; Unauthed if there is none.
+	// FindToken returns the unexpired token whose secret has this SHA-256 hash; Unauthed if there is none.
 	FindToken func(ctx context.Context, hash [32]byte) (*caisson.Token, error)
 	Log       *slog.Logger
 }
 
-// An API answers requests. It is safe for concurrent use.
+// An API serves requests. It is safe for concurrent use.
 type API struct {
 	cfg     Config
 	router  *router
@@ -113,8 +113,8 @@ func New(cfg Config) (*API, error) {
 // OpenAPI returns the OpenAPI 3.1 document that describes the API, as indented JSON.
 func (a *API) OpenAPI() ([]byte, error) { return a.router.document() }
 
-// Close ends streams and exec sessions, whose processes are killed, and closes descriptors that nobody claimed. Call it
-// before http.Server.Shutdown, which waits for streams and knows nothing of sessions. Idempotent.
+// Close ends streams and exec sessions, whose processes are killed, and closes descriptors that no request has claimed. Call it
+// before http.Server.Shutdown, which waits for streams and does not track exec sessions. Idempotent.
 func (a *API) Close() error {
 	a.close.Do(func() { close(a.done) })
 	a.handles.closeAll()
@@ -128,8 +128,9 @@ const (
 	headerBytes   = 64 << 10
 )
 
-// Server returns a server for h that bounds what a client can hold up: the time and size of headers, and idle
-// connections. Bodies have deadlines of their own, set by this package, and connections of a listener of [Limit] one for their first token. It speaks HTTP/1.1, which upgrades need.
+// Server returns a server for h that limits what a client can occupy: the time and size of headers, and idle connections. This
+// package sets the deadlines of bodies, and connections of a listener of [Limit] have one for their first token. Only HTTP/1.1
+// is enabled, because upgrades need it.
 func Server(h http.Handler, log *slog.Logger) *http.Server {
 	s := &http.Server{
 		Handler:           h,
@@ -138,7 +139,7 @@ func Server(h http.Handler, log *slog.Logger) *http.Server {
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    headerBytes,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug), // handshakes of strangers
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug), // failed handshakes of untrusted clients
 		Protocols:         new(http.Protocols),
 	}
 	s.Protocols.SetHTTP1(true)

@@ -12,22 +12,22 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// KeyParam is the header that makes a create safe to repeat.
+// KeyParam is the header that makes a create request safe to repeat.
 type KeyParam struct {
 	Key string `header:"Idempotency-Key" maxLength:"200" doc:"Chosen by the client. A repeated request with the same key gets the first one's answer; while that is being worked on, a conflict"`
 }
 
-// idempotency makes creates safe to repeat.
+// idempotency makes create requests safe to repeat.
 type idempotency struct {
 	answers caisson.AnswerStore
 	log     *slog.Logger
 }
 
-// finishTimeout bounds the storing of an answer, which must happen even if the client has gone.
+// finishTimeout limits the time for storing an answer, which must happen even if the client has disconnected.
 const finishTimeout = 10 * time.Second
 
-// once does the request once for each key: later requests with the same key, route and body get the first answer. A
-// failed request gives its key back.
+// once executes the request once for each key: later requests with the same key, route and body get the first answer. A failed
+// request releases its key.
 func once[T any](ctx context.Context, i idempotency, key, route string, req any, do func() (T, error)) (T, error) {
 	var zero T
 	if key == "" {
@@ -58,7 +58,7 @@ func once[T any](ctx context.Context, i idempotency, key, route string, req any,
 		return v, nil
 	}
 	defer func() {
-		// answer is still nil if do failed or panicked: the key is free again.
+		// answer is nil if do failed or panicked; Finish then releases the key.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 		defer cancel()
 		if err := i.answers.Finish(ctx, caller.Account, key, answer); err != nil {

@@ -6,10 +6,11 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// ourLabels begins the keys of labels by which Caisson finds its own objects. Cores set them; requests must not.
+// ourLabels is the prefix of the keys of labels by which Caisson finds objects that it has created for itself. Only cores set
+// such labels; requests must not.
 const ourLabels = "caisson/"
 
-// checkLabels refuses labels of a request that could make its object look like one of Caisson's own.
+// checkLabels returns Invalid if a request has labels with the reserved prefix.
 func checkLabels(labels map[string]string) error {
 	for k := range labels {
 		if strings.HasPrefix(k, ourLabels) {

@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// modelRoutes serves what can be asked about the model gateway.
+// modelRoutes serves the models and prices of the model gateway.
 type modelRoutes struct{ core caisson.Models }
 
 func (h modelRoutes) register(rt *router) {
@@ -46,7 +46,7 @@ type importInput struct {
 
 func (h modelRoutes) importPrices(rt *router) func(http.ResponseWriter, *http.Request, *importInput) error {
 	return func(w http.ResponseWriter, r *http.Request, in *importInput) error {
-		if err := requireLocal(r.Context()); err != nil { // before 16 MiB are read for nothing
+		if err := requireLocal(r.Context()); err != nil { // before up to 16 MiB are read
 			return err
 		}
 		data, err := io.ReadAll(upload(w, r, protocol.MaxPriceList))

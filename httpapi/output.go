@@ -10,29 +10,29 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// linger is how long an output may be silent after the process has ended before it is given up: a program that it left in
-// the background may hold the stream for ever.
+// linger is how long an output may be silent after the process has exited, before it is abandoned: a background process that it
+// started may keep the stream open for ever.
 const linger = 300 * time.Millisecond
 
-// What such a program may still say, in bytes and in time spent waiting for it, before it is given up although it is not
-// silent. What the process itself had written is in a pipe of 64 KiB.
+// Limits of the output of such background processes, in bytes and in time spent waiting for it, after which it is abandoned
+// although it is not silent. The pipe, which may still have output of the process itself, has 64 KiB.
 const (
 	afterExit     = 1 << 20
 	afterExitTime = 5 * time.Second
 )
 
-// buffers are kept from one exec to the next: making them for each is most of what an exec costs the daemon's memory.
+// buffers are reused: allocating them for each exec would be most of the memory that an exec costs in the daemon.
 var buffers = sync.Pool{New: func() any { return new(pumpBuffers) }}
 
 type pumpBuffers [2][protocol.MaxData]byte
 
-// pump hands what r yields to sink, until r ends, sink fails, or r has been silent for linger after exited was closed.
-// While sink is at work the silence does not count. In the last case a read of r is still under way: the caller
-// closes the process, which ends it, and then waits on readers.
+// pump passes the data of r to sink, until r ends, sink fails, or r has been silent for linger after exited was closed or has
+// exceeded the limits above. The time that sink takes does not count as silence. If pump returns before r has ended, a read of
+// r is still in progress: the caller closes the process, which ends the read, and then waits for readers.
 func pump(r io.Reader, exited <-chan struct{}, readers *sync.WaitGroup, sink func([]byte) error) error {
 	chunks, quit := make(chan []byte), make(chan struct{})
 	var readErr error                    // read after chunks is closed
-	bufs := buffers.Get().(*pumpBuffers) // in turn: one is read into while the other is being sent
+	bufs := buffers.Get().(*pumpBuffers) // used alternately: one is read into while the other is being sent
 	readers.Go(func() {
 		defer close(chunks)
 		for i := 0; ; i = 1 - i {
@@ -64,7 +64,7 @@ func pump(r io.Reader, exited <-chan struct{}, readers *sync.WaitGroup, sink fun
 		select {
 		case chunk, ok := <-chunks:
 			if !ok {
-				buffers.Put(bufs) // in all other cases a read may still be under way
+				buffers.Put(bufs) // in all other cases a read may still be in progress
 				return readErr
 			}
 			if ended == nil {
@@ -84,7 +84,7 @@ func pump(r io.Reader, exited <-chan struct{}, readers *sync.WaitGroup, sink fun
 	}
 }
 
-// capped keeps the beginning of what is written to it.
+// capped keeps the first limit bytes that are written to it, and counts all.
 type capped struct {
 	kept  []byte
 	limit int
@@ -97,14 +97,14 @@ func (c *capped) write(b []byte) error {
 	return nil
 }
 
-// run waits for p to end and collects at most limit bytes of each of its outputs. What is more is read and dropped, so
-// that the process never waits. If ctx ends, the process is killed.
+// run waits for p to exit and collects at most limit bytes of each of its outputs. The rest is read and discarded, so that the
+// process never blocks. If ctx ends, the process is killed.
 func run(ctx context.Context, p caisson.Process, input []byte, limit int) (*protocol.ProcessResult, error) {
 	outs := [2]*capped{{limit: limit}, {limit: limit}}
 	var pumps, readers sync.WaitGroup
 	exited := make(chan struct{})
 	for i, r := range []io.Reader{p.Stdout(), p.Stderr()} {
-		pumps.Go(func() { pump(r, exited, &readers, outs[i].write) }) // a broken stream is an ended one
+		pumps.Go(func() { pump(r, exited, &readers, outs[i].write) }) // a read error is treated as the end of the output
 	}
 	if in := p.Stdin(); in != nil {
 		readers.Go(func() {

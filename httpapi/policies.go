@@ -8,7 +8,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// policyRoutes serves what sandboxes may reach.
+// policyRoutes serves the egress policies of sandboxes.
 type policyRoutes struct{ core caisson.Policies }
 
 type policyBody = body[*caisson.Policy]

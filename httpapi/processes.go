@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// processRoutes serves processes that need no conversation; execRoutes has those that do.
+// processRoutes serves processes that are not interactive; execRoutes serves those that are.
 type processRoutes struct{ core caisson.Processes }
 
 func (h processRoutes) register(rt *router) {
@@ -92,11 +92,11 @@ func (h processRoutes) logs(w http.ResponseWriter, r *http.Request, in *struct {
 	return send(w, log, protocol.BinaryType)
 }
 
-// send answers with what rc yields, as it comes, and closes it.
+// send writes the data of rc as the response, as it arrives, and closes rc.
 func send(w http.ResponseWriter, rc io.ReadCloser, contentType string) error {
 	defer rc.Close()
 	w.Header().Set("Content-Type", contentType)
-	// It was written by a stranger: no browser may show it.
+	// The content is untrusted: browsers must not display it.
 	w.Header().Set("Content-Disposition", "attachment")
 	w.WriteHeader(http.StatusOK)
 	ctl := http.NewResponseController(w)

@@ -12,13 +12,13 @@ type RefParam struct {
 	Ref string `path:"ref" maxLength:"128" doc:"ID or name"`
 }
 
-// FilterParams choose a page of a listing.
+// FilterParams select a page of a listing.
 type FilterParams struct {
 	State []caisson.State `query:"state,explode" doc:"Only those in one of these states"`
 	PageParams
 }
 
-// PageParams choose a page of a listing of objects that have no states.
+// PageParams select a page of a listing of objects that have no states.
 type PageParams struct {
 	Label []string `query:"label,explode" doc:"Only those with this label, as key=value; all of them if repeated"`
 	Name  string   `query:"name" doc:"Only the one with this name"`
@@ -70,7 +70,7 @@ func parseMode(s string) (uint32, error) {
 	return uint32(m), nil
 }
 
-// checkPath refuses what cannot be a path inside a sandbox. The rest is for the process inside to judge.
+// checkPath returns Invalid if p cannot be a path in a sandbox. All other checks are made in the sandbox.
 func checkPath(field, p string) error {
 	switch {
 	case !strings.HasPrefix(p, "/"):

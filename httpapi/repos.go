@@ -23,7 +23,8 @@ type RepoParam struct {
 	Name string `path:"name" maxLength:"64" doc:"Name of the repository"`
 }
 
-// NewRepo is a repository as callers ask for it. What was read can be sent back: what only Caisson decides is not taken from it.
+// NewRepo is the request to add a repository. A client can send back a repository that it has read: fields that only Caisson
+// sets are ignored.
 type NewRepo struct {
 	caisson.Repo
 	Account   string    `json:"account,omitempty" doc:"Not taken from a request"`

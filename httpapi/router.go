@@ -20,13 +20,14 @@ import (
 // bodyLimit is the size of a JSON body in bytes.
 const bodyLimit = 1 << 20
 
-// router is where routes are registered. Huma stays behind it.
+// router registers routes with Huma.
 type router struct {
 	mux  *http.ServeMux
 	api  huma.API
 	log  *slog.Logger
-	done <-chan struct{} // closed when streams have to end
-	// document returns the OpenAPI document. It is written when it is first asked for, which few daemons ever are. Set by finish.
+	done <-chan struct{} // closed when streams must end
+	// document returns the OpenAPI document. It is generated on the first call, because few daemons ever serve it. Set by
+	// finish.
 	document func() ([]byte, error)
 }
 
@@ -58,10 +59,10 @@ func newRouter(log *slog.Logger, done <-chan struct{}) *router {
 	return rt
 }
 
-// finish fixes what the OpenAPI document describes, after all routes are registered, and serves it.
+// finish completes the OpenAPI document after all routes are registered, and serves it.
 func (rt *router) finish() {
 	registry := rt.api.OpenAPI().Components.Schemas
-	for _, t := range []reflect.Type{ // what streams carry, which no operation mentions
+	for _, t := range []reflect.Type{ // types that only streams contain, so that no operation refers to them
 		reflect.TypeFor[caisson.ExecRequest](), reflect.TypeFor[protocol.Message](), reflect.TypeFor[caisson.Progress](),
 		reflect.TypeFor[caisson.Event](), reflect.TypeFor[caisson.FileEvent](), reflect.TypeFor[protocol.Handles](),
 		reflect.TypeFor[caisson.RunEvent](), reflect.TypeFor[protocol.ChatRequest](), reflect.TypeFor[protocol.ChatProblem](),
@@ -69,7 +70,7 @@ func (rt *router) finish() {
 		registry.Schema(t, true, "")
 	}
 	schemas := registry.Map()
-	delete(schemas, "ErrorModel") // huma's own form of errors, which never leaves
+	delete(schemas, "ErrorModel") // Huma's own type of errors, which no response contains
 	delete(schemas, "ErrorDetail")
 	rt.document = sync.OnceValues(func() ([]byte, error) {
 		doc, err := json.MarshalIndent(rt.api.OpenAPI(), "", "  ")
@@ -97,13 +98,13 @@ func op(method, path, id, tag, summary string) huma.Operation {
 	}
 }
 
-// created is op with status 201.
+// created returns o with status 201.
 func created(o huma.Operation) huma.Operation {
 	o.DefaultStatus = http.StatusCreated
 	return o
 }
 
-// answering is op with an answer of another media type than JSON.
+// answering returns o with a response whose media type is not JSON.
 func answering(o huma.Operation, status int, contentType, description string) huma.Operation {
 	r := &huma.Response{Description: description}
 	if contentType != "" {
@@ -114,12 +115,12 @@ func answering(o huma.Operation, status int, contentType, description string) hu
 	return o
 }
 
-// streaming is op with an answer of server-sent events.
+// streaming returns o with a response of server-sent events.
 func streaming(o huma.Operation, description string) huma.Operation {
 	return answering(o, http.StatusOK, protocol.EventType, description)
 }
 
-// receiving is op with a streamed body, which the handler reads by itself.
+// receiving returns o with a streamed body, which the handler reads itself.
 func receiving(o huma.Operation, contentType string) huma.Operation {
 	o.RequestBody = &huma.RequestBody{
 		Required: true,
@@ -128,20 +129,21 @@ func receiving(o huma.Operation, contentType string) huma.Operation {
 	return o
 }
 
-// describe says what the body of o is, after its registration: before, huma would read and check the body by itself.
+// describe sets the schema of the body of o. Call it after the registration of o: otherwise Huma would read and validate the
+// body itself.
 func describe(o huma.Operation, schema *huma.Schema) {
 	for _, m := range o.RequestBody.Content {
 		m.Schema = schema
 	}
 }
 
-// body is an answer that is JSON.
+// body is a JSON response.
 type body[T any] struct{ Body T }
 
-// none is an answer without a body.
+// none is a response without a body.
 type none struct{}
 
-// answeringJSON is op with a JSON answer that the handler writes by itself.
+// answeringJSON returns o with a JSON response that the handler writes itself.
 func answeringJSON[T any](rt *router, o huma.Operation) huma.Operation {
 	schema := rt.api.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[T](), true, "")
 	o.Responses = map[string]*huma.Response{"200": {
@@ -169,9 +171,9 @@ func handle[I, O any](rt *router, o huma.Operation, fn func(context.Context, *I)
 	})
 }
 
-// stream registers a route whose answer fn writes by itself. An error before the first byte is answered as a problem;
-// later it breaks the connection off, so that the client does not take a part for the whole. The request's context also
-// ends when the API is closed.
+// stream registers a route whose response fn writes itself. An error before the first byte is answered with a problem; a later
+// error closes the connection, so that the client does not take a partial response for complete. The request's context is also
+// cancelled when the API is closed.
 func stream[I any](rt *router, o huma.Operation, fn func(http.ResponseWriter, *http.Request, *I) error) {
 	handle(rt, o, func(_ context.Context, in *I) (*huma.StreamResponse, error) {
 		return &huma.StreamResponse{Body: func(hc huma.Context) {
@@ -200,19 +202,19 @@ func stream[I any](rt *router, o huma.Operation, fn func(http.ResponseWriter, *h
 	})
 }
 
-// problemError is a problem in the form that huma wants errors in.
+// problemError implements Huma's interfaces for errors.
 type problemError struct{ *protocol.Problem }
 
 func (p problemError) Error() string             { return p.Detail }
 func (p problemError) GetStatus() int            { return p.Status }
 func (p problemError) ContentType(string) string { return protocol.ProblemType }
 
-// answer answers with v as JSON, from a route that writes its answer by itself.
+// answer writes v as JSON, for routes that write their response themselves.
 func (rt *router) answer(w http.ResponseWriter, v any) error {
 	return rt.answerStatus(w, http.StatusOK, v)
 }
 
-// answerStatus is answer with another status.
+// answerStatus is like answer, with another status.
 func (rt *router) answerStatus(w http.ResponseWriter, status int, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -224,19 +226,19 @@ func (rt *router) answerStatus(w http.ResponseWriter, status int, v any) error {
 	return err
 }
 
-// write answers with p.
+// write writes p as the response.
 func (rt *router) write(w http.ResponseWriter, p *protocol.Problem) {
 	b, err := json.Marshal(p)
 	if err != nil {
-		panic(err) // strings and a number
+		panic(err) // cannot happen: p has only strings and numbers
 	}
 	rt.writeProblem(w, p.Status, b)
 }
 
-// writeProblem answers with a problem as JSON.
+// writeProblem writes a problem, already encoded as JSON, as the response.
 func (rt *router) writeProblem(w http.ResponseWriter, status int, b []byte) {
 	w.Header().Set("Content-Type", protocol.ProblemType)
-	w.Header().Set("Content-Length", strconv.Itoa(len(b)+1)) // who is still sending sees where the answer ends
+	w.Header().Set("Content-Length", strconv.Itoa(len(b)+1)) // a client that is still sending can find the end of the response
 	w.WriteHeader(status)
 	w.Write(append(b, '\n'))
 }
@@ -244,12 +246,12 @@ func (rt *router) writeProblem(w http.ResponseWriter, status int, b []byte) {
 // schemaName names the schema of a type.
 func schemaName(t reflect.Type, hint string) string {
 	if t == reflect.TypeFor[protocol.Message]() {
-		return "ExecMessage" // another one than of a conversation
+		return "ExecMessage" // not to be confused with the Message of a conversation
 	}
 	return huma.DefaultSchemaNamer(t, hint)
 }
 
-// describeDomain teaches the registry the domain's types whose JSON differs from what reflection shows.
+// describeDomain registers the schemas of domain types whose JSON differs from their Go structure.
 func describeDomain(registry huma.Registry) {
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.Size](), reflect.TypeFor[sizeSchema]())
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.Duration](), reflect.TypeFor[durationSchema]())
@@ -257,7 +259,7 @@ func describeDomain(registry huma.Registry) {
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.State](), reflect.TypeFor[stateSchema]())
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.RunState](), reflect.TypeFor[runStateSchema]())
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.PortRange](), reflect.TypeFor[portRangeSchema]())
-	// A type that JSON cannot hold leaves the field out of schemas: root file systems are never in answers.
+	// A type that JSON cannot represent is left out of schemas: responses never contain root file systems.
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.Rootfs](), reflect.TypeFor[func()]())
 }
 

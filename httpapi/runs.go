@@ -24,7 +24,7 @@ type RunRef struct {
 	ID string `path:"id" maxLength:"64" doc:"Id of the run"`
 }
 
-// id returns the id; what cannot be one is not there.
+// id returns the parsed id. Returns NotFound if it is not a valid id.
 func (p RunRef) id() (caisson.ID, error) {
 	id, err := caisson.ParseID(caisson.RunPrefix, p.ID)
 	if err != nil {
@@ -138,7 +138,7 @@ func (h runRoutes) list(ctx context.Context, in *runsInput) (*body[protocol.Page
 	return pageOf(page, more, runExcerpt, func(r *caisson.Run) caisson.ID { return r.ID }), nil
 }
 
-// runExcerpt is r as listings have it: a thousand whole runs would be gigabytes.
+// runExcerpt returns r as listings contain it, without long fields: a page of a thousand complete runs could have gigabytes.
 func runExcerpt(r *caisson.Run) *caisson.Run {
 	out := *r
 	out.Request.Prompt = excerpt(r.Request.Prompt)
@@ -152,7 +152,7 @@ func runExcerpt(r *caisson.Run) *caisson.Run {
 	return &out
 }
 
-// excerpt returns the beginning of s.
+// excerpt returns the first [protocol.MaxExcerpt] bytes of s.
 func excerpt(s string) string {
 	if len(s) <= protocol.MaxExcerpt {
 		return s
@@ -164,7 +164,7 @@ func excerpt(s string) string {
 	return strings.ToValidUTF8(s[:end], "\uFFFD") + "…"
 }
 
-// one asks for a run with the id in the path.
+// one calls do with the id in the path.
 func one(ctx context.Context, in *RunRef, do func(context.Context, caisson.ID) (*caisson.Run, error)) (*runBody, error) {
 	id, err := in.id()
 	if err != nil {
@@ -204,7 +204,7 @@ func (h runRoutes) watch(w http.ResponseWriter, r *http.Request, in *struct {
 		return err
 	}
 	ctx, cancel := context.WithCancel(r.Context())
-	defer cancel() // ends the watch when the client no longer takes events
+	defer cancel() // ends the watch when the client no longer receives events
 	events, err := h.core.WatchRun(ctx, id, max(in.After, in.LastID))
 	if err != nil {
 		return err
@@ -212,7 +212,8 @@ func (h runRoutes) watch(w http.ResponseWriter, r *http.Request, in *struct {
 	return sendRun(r.Context(), newSSEWriter(w), events)
 }
 
-// sendRun sends a run's events until there are no more. A stream that has to end before is broken off, so that no client takes it for whole.
+// sendRun sends the events of a run until the channel is closed. If ctx ends first, the connection is closed, so that the
+// client does not take the stream for complete.
 func sendRun(ctx context.Context, s *sseWriter, events <-chan caisson.RunEvent) error {
 	if err := s.start(); err != nil {
 		return err

@@ -91,7 +91,7 @@ func nextPart(form *multipart.Reader, name string) (*multipart.Part, error) {
 	return part, nil
 }
 
-// formReader reads a part for a core, which cannot know what the errors of a form are.
+// formReader reads a part of a form and converts its errors to domain errors, because cores do not handle those of forms.
 type formReader struct{ part io.Reader }
 
 func (f formReader) Read(p []byte) (int, error) {
@@ -102,7 +102,7 @@ func (f formReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// brokenUpload returns the error for a form that cannot be read to its end.
+// brokenUpload returns the domain error for a form that cannot be read to its end.
 func brokenUpload(err error) error {
 	if _, large := errors.AsType[*http.MaxBytesError](err); large {
 		return caisson.Errorf(caisson.Invalid, "an upload has at most %s", caisson.Size(uploadLimit))

@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// defaultGrace is the time between SIGTERM and SIGKILL of a stop that does not say.
+// defaultGrace is the time between SIGTERM and SIGKILL for stop requests without one.
 const defaultGrace = 10 * time.Second
 
 // sandboxRoutes serves the lifecycle of sandboxes.
@@ -53,7 +53,7 @@ func (h sandboxRoutes) create(ctx context.Context, in *createInput) (*sandboxBod
 		return nil, err
 	}
 	wanted := len(req.Mounts)
-	shown := req.Workspace != nil && req.Workspace.Kind != caisson.WorkspaceVolume // a volume is nothing of the host's
+	shown := req.Workspace != nil && req.Workspace.Kind != caisson.WorkspaceVolume // a volume is not a host directory
 	if shown {
 		wanted++
 	} else if req.Workspace != nil {
@@ -105,7 +105,7 @@ func (h sandboxRoutes) list(ctx context.Context, in *FilterParams) (*body[protoc
 	return pageOf(page, more, sandboxAnswer, func(s *caisson.Sandbox) caisson.ID { return s.ID }), nil
 }
 
-// answerSandbox makes the answer of a core's result.
+// answerSandbox returns the response for the result of a core.
 func answerSandbox(sb *caisson.Sandbox, err error) (*sandboxBody, error) {
 	if err != nil {
 		return nil, err

@@ -8,7 +8,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// sessionRoutes serves conversations.
+// sessionRoutes serves sessions, which are conversations with agents.
 type sessionRoutes struct{ core caisson.Runs }
 
 func (h sessionRoutes) register(rt *router) {

@@ -11,27 +11,27 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// keepAlive is the time between comments on a quiet stream of events: proxies close what is silent for a minute.
+// keepAlive is the time between comments on an idle stream of events: proxies close connections that are silent for a minute.
 const keepAlive = 15 * time.Second
 
-// slowClient is how long a client may take to make room for an event. One that reads no more is taken for gone: what waits for it may hold what
-// others need, and net/http ends the request's context when it cannot write.
+// slowClient is how long a client may take to receive an event. A client that stops reading is treated as gone: the handler
+// that waits for it may hold resources that others need. When a write fails, net/http cancels the request's context.
 const slowClient = time.Minute
 
-// sseWriter writes server-sent events; the header goes out with the first of them. Safe for concurrent use.
+// sseWriter writes server-sent events; the header is sent with the first of them. Safe for concurrent use.
 type sseWriter struct {
 	mu      sync.Mutex
 	w       http.ResponseWriter
 	ctl     *http.ResponseController
 	started bool
-	err     error // of the first write that failed
+	err     error // error of the first failed write
 }
 
 func newSSEWriter(w http.ResponseWriter) *sseWriter {
 	return &sseWriter{w: w, ctl: http.NewResponseController(w)}
 }
 
-// start sends the header, so that the client knows that its request was accepted.
+// start sends the header, which tells the client that its request was accepted.
 func (s *sseWriter) start() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -47,14 +47,14 @@ func (s *sseWriter) send(id int64, name string, v any) error {
 	return s.raw(protocol.SSE{ID: id, Name: name, Data: data})
 }
 
-// raw writes one event as it is.
+// raw writes one event unchanged.
 func (s *sseWriter) raw(e protocol.SSE) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.write(e.Encode())
 }
 
-// write needs mu.
+// write writes b, after the header if that was not sent yet. The caller must hold mu.
 func (s *sseWriter) write(b []byte) error {
 	if s.err != nil {
 		return s.err
@@ -64,12 +64,12 @@ func (s *sseWriter) write(b []byte) error {
 		s.w.Header().Set("Content-Type", protocol.EventType)
 		s.w.WriteHeader(http.StatusOK)
 	}
-	s.ctl.SetWriteDeadline(time.Now().Add(slowClient)) // a writer without deadlines is one of a test
+	s.ctl.SetWriteDeadline(time.Now().Add(slowClient)) // the error is ignored: only writers in tests have no deadlines
 	if _, s.err = s.w.Write(b); s.err == nil {
 		s.err = s.ctl.Flush()
 	}
 	if s.err == nil {
-		s.ctl.SetWriteDeadline(time.Time{}) // the connection may have more requests
+		s.ctl.SetWriteDeadline(time.Time{}) // the connection may be reused for other requests
 	}
 	return s.err
 }
@@ -81,7 +81,7 @@ func (s *sseWriter) comment() {
 	s.write([]byte(":\n\n"))
 }
 
-// keepAlive writes comments until the returned function is called, which waits until no more come.
+// keepAlive writes comments until the returned function is called, which waits for the last one.
 func (s *sseWriter) keepAlive() (stop func()) {
 	quit, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -100,14 +100,14 @@ func (s *sseWriter) keepAlive() (stop func()) {
 	return func() { close(quit); <-ended }
 }
 
-// serveProgress does slow work and streams its progress, then its result or its error. Work that fails before anything
-// was streamed is answered with a plain problem.
+// serveProgress executes work and streams its progress, then its result or its error. If work fails before anything was
+// streamed, the response is a plain problem.
 func serveProgress[T any](rt *router, w http.ResponseWriter, r *http.Request, work func(context.Context, func(caisson.Progress)) (T, error)) error {
 	s := newSSEWriter(w)
 	v, err := func() (T, error) {
-		defer s.keepAlive()() // also if the work panics: nobody may write when the handler has returned
+		defer s.keepAlive()() // also if work panics: nothing may be written after the handler has returned
 		return work(r.Context(), func(p caisson.Progress) {
-			s.send(0, protocol.EventProgress, p) // a client that has gone ends the work through its context
+			s.send(0, protocol.EventProgress, p) // errors are ignored: a disconnect cancels the context
 		})
 	}()
 	switch {

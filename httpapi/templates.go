@@ -10,7 +10,8 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// maxStepTime bounds a set-up step of a template that is stored over a token. Cores bound how many steps there are.
+// maxStepTime is the longest timeout of a set-up step in a template that is stored with a token. Cores limit the number of
+// steps.
 const maxStepTime = 30 * time.Minute
 
 // templateRoutes serves templates.
@@ -75,7 +76,7 @@ func (h templateRoutes) put(ctx context.Context, in *struct {
 			}
 		}
 	}
-	// What was read can be written back; what only Caisson decides is not taken from it.
+	// A client can send back a template that it has read: fields that only Caisson sets are ignored.
 	t.Account, t.Built, t.CreatedAt = "", nil, time.Time{}
 	stored, err := h.core.PutTemplate(ctx, t)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// treeRoutes serves whole trees and their changes.
+// treeRoutes serves file trees and events about their changes.
 type treeRoutes struct{ core caisson.Files }
 
 func (h treeRoutes) register(rt *router) {
@@ -57,7 +57,7 @@ func (h treeRoutes) watch(w http.ResponseWriter, r *http.Request, in *struct {
 	return relay(w, r, changes, protocol.EventFile, func(caisson.FileEvent) int64 { return 0 })
 }
 
-// relay sends what comes over events until the channel is closed or the client has gone.
+// relay sends events until the channel is closed or the client has disconnected.
 func relay[T any](w http.ResponseWriter, r *http.Request, events <-chan T, name string, id func(T) int64) error {
 	s := newSSEWriter(w)
 	if err := s.start(); err != nil {
@@ -69,6 +69,6 @@ func relay[T any](w http.ResponseWriter, r *http.Request, events <-chan T, name 
 			break
 		}
 	}
-	// The channel's maker stops when the context ends, which is when this returns; nobody is left waiting on us.
+	// The sender on events stops when the request's context ends, which is when the handler returns.
 	return nil
 }

@@ -10,10 +10,10 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// uiHeader says which version of the AI SDK's UI message stream follows.
+// uiHeader is the header with the version of the AI SDK's UI message stream.
 const uiHeader = "X-Vercel-Ai-Ui-Message-Stream"
 
-// uiChunk is one chunk of a UI message stream. The SDK refuses chunks with fields that their type does not have.
+// uiChunk is one chunk of a UI message stream. The SDK rejects chunks with fields that their type does not have.
 type uiChunk struct {
 	Type       string          `json:"type"`
 	ID         string          `json:"id,omitempty"`
@@ -30,18 +30,19 @@ type uiChunk struct {
 	Finish     string          `json:"finishReason,omitempty"`
 }
 
-// uiStatus is what data-status carries.
+// uiStatus is the data of a data-status chunk.
 type uiStatus struct {
 	Phase string     `json:"phase"`
 	Label string     `json:"label,omitempty"`
 	Child caisson.ID `json:"child,omitempty"`
 }
 
-// uiSpeaker writes a run's events as a UI message stream: text and tool calls in blocks that begin and end.
+// uiSpeaker writes the events of a run as a UI message stream, in which blocks of text and tool calls have start and end
+// chunks.
 type uiSpeaker struct {
 	started bool
-	text    int             // blocks of text so far
-	open    bool            // whether the last of them still is
+	text    int             // number of blocks of text so far
+	open    bool            // whether the last block of text is open
 	tools   map[string]bool // calls without a result
 }
 
@@ -56,7 +57,7 @@ func (u *uiSpeaker) event(s *sseWriter, e caisson.RunEvent) error {
 		}
 		event := protocol.SSE{Data: data}
 		if i == len(chunks)-1 {
-			event.ID = e.Seq // only now the whole event has been said
+			event.ID = e.Seq // only the last chunk has the id: a client that reconnects has then received the whole event
 		}
 		if err := s.raw(event); err != nil {
 			return err
@@ -67,7 +68,7 @@ func (u *uiSpeaker) event(s *sseWriter, e caisson.RunEvent) error {
 
 func (u *uiSpeaker) end(s *sseWriter) error { return s.raw(protocol.SSE{Data: []byte("[DONE]")}) }
 
-// chunks returns what e is in this protocol.
+// chunks returns the chunks that represent e.
 func (u *uiSpeaker) chunks(e caisson.RunEvent) (out []uiChunk) {
 	if !u.started {
 		u.started, u.tools = true, map[string]bool{}
@@ -100,7 +101,7 @@ func (u *uiSpeaker) chunks(e caisson.RunEvent) (out []uiChunk) {
 	case caisson.EventToolResult:
 		out = u.closeText(out)
 		if !u.tools[e.CallID] {
-			return out // the SDK refuses a result of what was not called
+			return out // the SDK rejects a result without a call
 		}
 		delete(u.tools, e.CallID)
 		if e.IsError {
@@ -119,7 +120,7 @@ func (u *uiSpeaker) chunks(e caisson.RunEvent) (out []uiChunk) {
 	return out
 }
 
-// block names the block of text that is open.
+// block returns the id of the current block of text.
 func (u *uiSpeaker) block() string { return "text-" + strconv.Itoa(u.text) }
 
 func (u *uiSpeaker) closeText(out []uiChunk) []uiChunk {

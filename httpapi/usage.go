@@ -13,7 +13,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/usagecsv"
 )
 
-// usageRoutes serves the ledger.
+// usageRoutes serves the ledger and its budgets.
 type usageRoutes struct{ core caisson.Ledger }
 
 func (h usageRoutes) register(rt *router) {
@@ -29,7 +29,7 @@ func (h usageRoutes) register(rt *router) {
 	handle(rt, op(http.MethodDelete, "/budgets/{kind}/{name}", "remove-budget", tag, "Remove a budget"), h.removeBudget)
 }
 
-// UsageParams choose calls.
+// UsageParams select calls.
 type UsageParams struct {
 	Account string     `query:"account" maxLength:"32" doc:"Another account, or * for all of them (unix socket only)"`
 	Run     string     `query:"run" maxLength:"128" doc:"Only calls of this run"`
@@ -59,14 +59,14 @@ type callsInput struct {
 	Limit int    `query:"limit" minimum:"0" maximum:"1000" doc:"Size of the page; 0 means 100"`
 }
 
-// answeringTable is op with a page as JSON, or as CSV if that was asked for.
+// answeringTable returns o with a response that is a page as JSON, or as CSV if the request selects that.
 func answeringTable[T any](rt *router, o huma.Operation) huma.Operation {
 	o = answeringJSON[protocol.Page[T]](rt, o)
 	o.Responses["200"].Content[protocol.CSVType] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString}}
 	return o
 }
 
-// answerTable answers with a page in the form that was asked for. In CSV the value of next is in a header.
+// answerTable writes a page in the given format. In CSV the value of next is in a header.
 func answerTable[T any](rt *router, w http.ResponseWriter, format string, p protocol.Page[T], csv func(io.Writer, []T) error) error {
 	if p.Items == nil {
 		p.Items = []T{}

@@ -14,13 +14,13 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// humaContext gives the embedded interface a name that is not one of its methods.
+// humaContext is an alias that gives the embedded interface a field name other than Context, which is one of its methods.
 type humaContext = huma.Context
 
-// statusContext lets translateErrors change the status of an answer.
+// statusContext allows translateErrors to change the status of a response.
 type statusContext struct {
 	humaContext
-	status int // instead of the one that is set, unless 0
+	status int // replaces the status that the handler sets, unless 0
 }
 
 // SetStatus implements [huma.Context].
@@ -31,11 +31,11 @@ func (c *statusContext) SetStatus(status int) {
 	c.humaContext.SetStatus(status)
 }
 
-// Unwrap lets adapters find their own context.
+// Unwrap allows Huma's adapters to find their own context.
 func (c *statusContext) Unwrap() huma.Context { return c.humaContext }
 
-// translateErrors turns huma's own errors, all of them about malformed requests, into ours. It does it for this API
-// only, where huma's way of doing it, a global variable, would do it for the whole process.
+// translateErrors converts Huma's own errors, all of which are about malformed requests, to problems. Huma's own means for this
+// is a global variable, which would affect the whole process.
 func translateErrors(ctx huma.Context, _ string, v any) (any, error) {
 	model, ok := v.(*huma.ErrorModel)
 	if !ok {
@@ -48,10 +48,10 @@ func translateErrors(ctx huma.Context, _ string, v any) (any, error) {
 	return p, nil
 }
 
-// fieldMark separates a field from a message in an error of unmarshal: huma keeps only the text of such errors.
+// fieldMark separates the field from the message in an error of unmarshal, because Huma keeps only the text of such errors.
 const fieldMark = "\x00"
 
-// unmarshal is [json.Unmarshal] whose errors tell the field.
+// unmarshal is [json.Unmarshal] with errors that contain the field.
 func unmarshal(data []byte, v any) error {
 	err := json.Unmarshal(data, v)
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
@@ -60,14 +60,14 @@ func unmarshal(data []byte, v any) error {
 	return err
 }
 
-// jsonPath drops the names of embedded Go types, which encoding/json puts into paths, from path.
+// jsonPath removes the names of embedded Go types, which encoding/json puts into paths, from path.
 func jsonPath(path string) string {
 	return strings.Join(slices.DeleteFunc(strings.Split(path, "."), func(name string) bool {
 		return name != "" && name[0] >= 'A' && name[0] <= 'Z'
 	}), ".")
 }
 
-// invalid returns an Invalid error about the first of the faults in m, in order of place.
+// invalid returns an Invalid error for the first error in m, in the order of locations.
 func invalid(m *huma.ErrorModel) error {
 	if len(m.Errors) == 0 {
 		return caisson.Errorf(caisson.Invalid, "%s", m.Detail)
@@ -81,9 +81,9 @@ func invalid(m *huma.ErrorModel) error {
 		field, msg, _ = strings.Cut(msg, fieldMark)
 	case msg == validation.MsgUnexpectedProperty:
 		msg = "there is no such field"
-	case msg == validation.MsgExpectedMatchAtLeastOneSchema: // only sizes have a choice of forms
+	case msg == validation.MsgExpectedMatchAtLeastOneSchema: // only sizes have several schemas of which one must match
 		msg = "is not a size; write a number of bytes, or for example 512M or 2GiB"
-	case msg == validation.MsgExpectedMatchExactlyOneSchema: // only ports have one
+	case msg == validation.MsgExpectedMatchExactlyOneSchema: // only ports have schemas of which exactly one must match
 		msg = "is not a port or a range of ports; write for example 443 or 8000-8010"
 	case strings.HasPrefix(msg, required[0]) && strings.HasSuffix(msg, required[1]):
 		name := strings.TrimSuffix(strings.TrimPrefix(msg, required[0]), required[1])
@@ -96,7 +96,7 @@ func invalid(m *huma.ErrorModel) error {
 	return &caisson.Error{Kind: caisson.Invalid, Field: field, Msg: msg}
 }
 
-// decode reads a T from JSON that did not come as the body of a request, with the checks that such a body gets.
+// decode decodes a T from JSON that is not the body of a request, with the checks that a body gets.
 func decode[T any](rt *router, data []byte) (v T, err error) {
 	var loose any
 	if err := json.Unmarshal(data, &loose); err != nil {

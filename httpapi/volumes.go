@@ -72,8 +72,8 @@ func (h volumeRoutes) remove(ctx context.Context, in *VolumeRef) (*none, error) 
 	return nil, h.core.RemoveVolume(ctx, in.Ref)
 }
 
-// checkVolumeSource refuses a volume as a workspace that could not be one, or comes with descriptors of directories. It is called by
-// its name, which may be one that is to be made, or by its id.
+// checkVolumeSource returns Invalid if ref cannot refer to a volume, or if descriptors of directories were passed, which a
+// workspace on a volume does not need. ref is an id, or the name of a volume that may not exist yet.
 func checkVolumeSource(field, ref string, handles int) error {
 	if handles > 0 {
 		return caisson.Invalidf(field, "a volume needs no descriptor of a directory, and %d were passed", handles)

@@ -8,10 +8,11 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// syncLimit is the size of a sync's body in bytes: it names every path that is to be applied.
+// syncLimit is the maximum size of a sync's body in bytes. It is larger than for other requests because the body contains every
+// path that is to be applied.
 const syncLimit = 32 << 20
 
-// workspaceRoutes serves the gate between workspaces and the host's directories.
+// workspaceRoutes serves workspaces, and reviews, syncs and undo through the gate.
 type workspaceRoutes struct {
 	core    caisson.Workspaces
 	once    idempotency
@@ -33,7 +34,7 @@ type ReceiptRef struct {
 	ID string `path:"id" maxLength:"64" doc:"Id of the receipt"`
 }
 
-// id returns the id; what cannot be one is not there.
+// id returns the parsed id. Returns NotFound if it is not a valid id.
 func (p ReceiptRef) id() (caisson.ID, error) {
 	id, err := caisson.ParseID(caisson.ReceiptPrefix, p.ID)
 	if err != nil {
@@ -65,7 +66,7 @@ func (h workspaceRoutes) register(rt *router) {
 	handle(rt, undo, h.undo)
 }
 
-// WorkspaceParams choose a page of workspaces or receipts.
+// WorkspaceParams select a page of workspaces or receipts.
 type WorkspaceParams struct {
 	Run     string `query:"run" doc:"Only of the run with this id"`
 	Sandbox string `query:"sandbox" doc:"Only of the sandbox with this id"`
@@ -114,7 +115,7 @@ func (h workspaceRoutes) list(ctx context.Context, in *struct {
 	return pageOf(page, more, asIs, func(w *caisson.Workspace) caisson.ID { return w.ID }), nil
 }
 
-// asIs is the answer for objects all of whose fields callers may see.
+// asIs returns v, for objects of which callers may see all fields.
 func asIs[T any](v *T) *T { return v }
 
 func answerWorkspace(w *caisson.Workspace, err error) (*workspaceBody, error) {
@@ -149,14 +150,14 @@ func (h workspaceRoutes) diff(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	if d.Changes == nil { // none is [] for every client, not null
+	if d.Changes == nil { // no changes are encoded as [], not null
 		none := *d
 		none.Changes, d = []caisson.Change{}, &none
 	}
 	return &body[*caisson.Diff]{d}, nil
 }
 
-// directory takes the one descriptor that a request has passed. Who can open the directory may change it; nobody else.
+// directory takes the single descriptor of a request. A caller that can open the directory may change it; no other caller may.
 func (h workspaceRoutes) directory(ctx context.Context, ids []string) (caisson.Handle, error) {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
@@ -169,8 +170,8 @@ func (h workspaceRoutes) directory(ctx context.Context, ids []string) (caisson.H
 	return taken[0], nil
 }
 
-// mayWrite refuses callers who cannot have opened the directory, and releases what the request does not use; done is to be called at
-// its end.
+// mayWrite returns an error for callers who cannot have opened the directory, or have not passed exactly one descriptor. The
+// caller must call done at the end of the request; it releases a descriptor that was not taken.
 func (h workspaceRoutes) mayWrite(ctx context.Context, ids []string) (done func(), err error) {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
@@ -230,7 +231,7 @@ func (h workspaceRoutes) undo(ctx context.Context, in *struct {
 	return answerReceipt(h.core.Undo(ctx, id, dir))
 }
 
-// receiptAnswer is r as clients see it: nothing is [], not null.
+// receiptAnswer returns r with empty lists as [] in JSON, not null.
 func receiptAnswer(r *caisson.SyncReceipt) *caisson.SyncReceipt {
 	out := *r
 	if out.Checks == nil {

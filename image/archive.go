@@ -17,22 +17,22 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// archived is what an archiving job found.
+// archived is the result of an archiving job.
 type archived struct {
 	Warnings []string
 }
 
-// archiver writes a directory as an archive: in order of names, every owner 0:0, without sockets and devices.
+// archiver writes a directory as a tar archive, sorted by name, with every file owned by 0:0, without sockets and devices.
 type archiver struct {
 	root   *os.Root
 	tw     *tar.Writer
-	links  map[inode]string // where a file with several names was first met
+	links  map[inode]string // the first path of each file with several hard links
 	result archived
 }
 
 type inode struct{ dev, ino uint64 }
 
-// archive writes everything below root to w. Directories that other file systems are mounted on are empty.
+// archive writes everything below root to w. Mount points of other file systems are written as empty directories.
 func archive(root *os.Root, w io.Writer) (*archived, error) {
 	buf := bufio.NewWriterSize(w, 256<<10)
 	a := &archiver{root: root, tw: tar.NewWriter(buf), links: map[inode]string{}}
@@ -116,7 +116,7 @@ func (a *archiver) entry(p string, fi fs.FileInfo) error {
 }
 
 func (a *archiver) regular(p string, hdr *tar.Header) error {
-	// Without waiting: it may have become a pipe since.
+	// O_NONBLOCK, because the file may have been replaced by a FIFO since Lstat.
 	f, err := a.root.OpenFile(p, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return err

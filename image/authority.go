@@ -8,9 +8,9 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-const maxCA = 256 << 10 // bytes; it travels with every request to a job
+const maxCA = 256 << 10 // bytes; the certificates are sent with every request to a job
 
-// readCA returns the certificates in a PEM file, or "" for no file.
+// readCA returns the contents of the PEM file at path, which must contain a certificate, or "" if path is "".
 func readCA(path string) (string, error) {
 	if path == "" {
 		return "", nil
@@ -32,10 +32,10 @@ func readCA(path string) (string, error) {
 	return string(data), nil
 }
 
-// authorities are the host's and the administrator's.
+// authorities returns the host's certificate authorities together with those of s.CA; nil means the host's alone.
 func (s source) authorities() (*x509.CertPool, error) {
 	if s.CA == "" {
-		return nil, nil // the host's
+		return nil, nil
 	}
 	pool, err := x509.SystemCertPool()
 	if err != nil {

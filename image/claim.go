@@ -1,6 +1,6 @@
 package image
 
-// hold keeps prune from removing any layer that is handed out until release is called.
+// hold prevents prune and remove from removing any layer that is returned to a caller before release is called.
 func (s *layerStore) hold() (release func()) {
 	s.mu.Lock()
 	s.holds++
@@ -19,14 +19,14 @@ func (s *layerStore) hold() (release func()) {
 	}
 }
 
-// handOut remembers that somebody who may hold gets the layer. s.mu must be held.
+// handOut records that the layer is returned to a caller, so that it is kept while a hold exists. The caller must hold s.mu.
 func (s *layerStore) handOut(digest string) {
 	if s.holds > 0 {
 		s.touched[digest] = true
 	}
 }
 
-// retouch hands a layer out again if it is still there.
+// retouch calls handOut for the layer if it is still present, and reports whether it is.
 func (s *layerStore) retouch(digest string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -37,8 +37,9 @@ func (s *layerStore) retouch(digest string) bool {
 	return ok && err == nil
 }
 
-// claim returns the layer if account may have it now; else a channel to wait for, or nothing at all: then the caller has
-// begun a flight, which it ends with land.
+// claim returns the layer if it is present and account owns it. If another caller is fetching the layer, claim returns a
+// channel that is closed when that is finished. Otherwise it returns a zero Layer and a nil channel: the caller must then
+// fetch the layer and call land when it has finished.
 func (s *layerStore) claim(digest, account string) (Layer, <-chan struct{}, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -49,7 +50,7 @@ func (s *layerStore) claim(digest, account string) (Layer, <-chan struct{}, erro
 	if err != nil {
 		return Layer{}, nil, err
 	}
-	s.handOut(digest) // already now: the caller will get it, however that comes to pass
+	s.handOut(digest) // also if the layer is not present yet: the caller will fetch it
 	if ok && s.owns(account, digest) {
 		return l, nil, nil
 	}
@@ -57,6 +58,7 @@ func (s *layerStore) claim(digest, account string) (Layer, <-chan struct{}, erro
 	return Layer{}, nil, nil
 }
 
+// land records that the work that claim started is finished, and wakes the callers that wait for it.
 func (s *layerStore) land(digest string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

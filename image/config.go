@@ -9,16 +9,16 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Bounds of an image's configuration.
+// Limits for an image's configuration.
 const (
 	maxEnv      = 1000
 	maxArgs     = 1000
-	maxText     = 128 << 10 // bytes of one argument or variable, as execve has it
-	maxAllText  = 256 << 10
+	maxText     = 128 << 10 // bytes of one argument or variable, the limit of execve
+	maxAllText  = 256 << 10 // bytes of all arguments and variables
 	maxUserName = 256
 )
 
-// checkConfig turns what an image says about how to run it into something that can be relied on, or refuses it.
+// checkConfig validates an untrusted image configuration and converts it. Returns Invalid if it is malformed or too large.
 func checkConfig(raw rawConfig) (caisson.ImageConfig, error) {
 	var c caisson.ImageConfig
 	bad := func(format string, args ...any) (caisson.ImageConfig, error) {
@@ -64,12 +64,13 @@ func checkConfig(raw rawConfig) (caisson.ImageConfig, error) {
 	return c, nil
 }
 
-// plain reports whether s is text without control characters.
+// plain reports whether s is valid UTF-8 without control characters.
 func plain(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
-// checkResolved refuses what a registry cannot mean, before anything is made of it.
+// checkResolved validates the untrusted result of a resolving job. Returns Invalid if it is malformed, and Exhausted if the
+// layers have more than maxIn bytes, compressed.
 func checkResolved(r *resolved, maxIn int64) error {
 	if !digestForm.MatchString(r.Digest) || len(r.Layers) == 0 || len(r.Layers) > maxLayers {
 		return caisson.Errorf(caisson.Invalid, "the image has no digest, no layers, or more than %d of them", maxLayers)

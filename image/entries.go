@@ -56,7 +56,8 @@ func (u *unpacker) directory(p string, hdr *tar.Header) error {
 	return u.xattrs(f, p, hdr)
 }
 
-// replace makes room for an entry that is not a directory, and returns where it goes.
+// replace removes the file or directory at p, if there is one, and returns the parent directory and the base name for a new
+// entry that is not a directory.
 func (u *unpacker) replace(p string) (fd int, base string, err error) {
 	st, exists, err := u.tree.lstat(p)
 	if err != nil {
@@ -70,7 +71,7 @@ func (u *unpacker) replace(p string) (fd int, base string, err error) {
 	return u.tree.parent(p)
 }
 
-// block is the unit in which file systems give out space.
+// block is the unit in which file systems allocate space, in bytes.
 const block = 4096
 
 func (u *unpacker) regular(p string, hdr *tar.Header, r io.Reader) error {
@@ -100,7 +101,7 @@ func (u *unpacker) regular(p string, hdr *tar.Header, r io.Reader) error {
 	}
 	u.result.Size += (n + block - 1) / block * block
 	u.note("file", p, hdr, digestOf(sum))
-	// In this order: a change of owner clears the setuid bits.
+	// The owner is set before the mode, because changing the owner clears the setuid and setgid bits.
 	if err := f.Chown(hdr.Uid, hdr.Gid); err != nil {
 		return err
 	}
@@ -131,7 +132,7 @@ func (u *unpacker) symlink(p string, hdr *tar.Header) error {
 	return setTimes(fd, base, hdr.ModTime)
 }
 
-// link makes a hard link to a file of this layer.
+// link makes a hard link to a file of the same layer.
 func (u *unpacker) link(p string, hdr *tar.Header) error {
 	target, err := cleanPath(hdr.Linkname)
 	if err != nil {
@@ -155,7 +156,7 @@ func (u *unpacker) link(p string, hdr *tar.Header) error {
 	err = unix.Fstatat(int(from.Fd()), path.Base(target), &st, unix.AT_SYMLINK_NOFOLLOW)
 	switch {
 	case err == nil && isWhiteout(st) && u.args.Frozen:
-		return u.whiteout(p) // gVisor has one whiteout with many names
+		return u.whiteout(p) // gVisor writes further whiteouts as hard links to the first
 	case err != nil || isWhiteout(st):
 		return broken("is not in it")
 	case st.Mode&unix.S_IFMT == unix.S_IFDIR:
@@ -166,7 +167,7 @@ func (u *unpacker) link(p string, hdr *tar.Header) error {
 		return err
 	}
 	u.note("link", p, &tar.Header{}, target)
-	// Without AT_SYMLINK_FOLLOW a link to a symlink is one more name of the symlink.
+	// Without AT_SYMLINK_FOLLOW, a hard link to a symlink is another name of the symlink itself.
 	return os.NewSyscallError("linkat", unix.Linkat(int(from.Fd()), path.Base(target), fd, base, 0))
 }
 
@@ -182,15 +183,15 @@ func (u *unpacker) special(p string, hdr *tar.Header, kind uint32) error {
 	if err := chown(fd, base, hdr.Uid, hdr.Gid); err != nil {
 		return err
 	}
-	// It is not a symlink, it was made here just now, and no one else is around.
+	// Fchmodat follows symlinks, but this is the FIFO made above: no other process changes the directory.
 	if err := unix.Fchmodat(fd, base, uint32(hdr.Mode&0o7777), 0); err != nil {
 		return os.NewSyscallError("fchmodat", err)
 	}
 	return setTimes(fd, base, hdr.ModTime)
 }
 
-// xattrs sets the user.* attributes. security.*, trusted.*, system.* are dropped, file capabilities with them: they are
-// statements to the host's kernel. So is user.overlay.*, which the overlay that mounts the layer obeys.
+// xattrs sets the user.* attributes. security.* (with file capabilities), trusted.* and system.* are dropped, because the
+// host's kernel interprets them. user.overlay.* is dropped, because the overlayfs that mounts the layer interprets it.
 func (u *unpacker) xattrs(f *os.File, p string, hdr *tar.Header) error {
 	for key, value := range hdr.PAXRecords {
 		name, ok := strings.CutPrefix(key, xattrPrefix)

@@ -11,19 +11,19 @@ import (
 	"syscall"
 )
 
-// packageState is what package managers change with every change they make.
+// packageState lists the files that package managers update with every change to the installed packages.
 var packageState = []string{
 	"var/lib/dpkg/status", "var/lib/rpm/rpmdb.sqlite", "var/lib/rpm/Packages", "usr/lib/sysimage/rpm/rpmdb.sqlite",
 	"usr/lib/sysimage/rpm/Packages.db", "lib/apk/db/installed", "usr/lib/apk/db/installed", "var/lib/pacman/local",
 }
 
-// programDirs are where programs and libraries are, below which fingerprints look, and how deep.
+// programDirs maps each directory with programs and libraries to the number of levels below it that fingerprint reads.
 var programDirs = map[string]int{
 	"usr": 1, "usr/bin": 1, "usr/sbin": 1, "usr/lib": 2, "usr/lib32": 1, "usr/lib64": 1, "usr/libexec": 1,
 	"bin": 1, "sbin": 1, "lib": 2, "lib32": 1, "lib64": 1, "usr/local": 0,
 }
 
-// fingerprint is a digest of the package state and of the metadata of programs and libraries.
+// fingerprint returns a digest of the package state and of the metadata of programs and libraries.
 func (h *hostImage) fingerprint() (string, error) {
 	sum := sha256.New()
 	err := h.lookAt(func(p string, st *syscall.Stat_t) {
@@ -32,8 +32,8 @@ func (h *hostImage) fingerprint() (string, error) {
 	return digestOf(sum), err
 }
 
-// cheapFingerprint is a cheap fingerprint: the package state, the directories but not the files in them, and what the skeleton is
-// copied from.
+// cheapFingerprint returns a digest that is cheaper than fingerprint: it covers the package state, the program directories
+// but not the files in them, and the files that the skeleton copies.
 func (h *hostImage) cheapFingerprint() (string, error) {
 	sum := sha256.New()
 	note := func(p string, st *syscall.Stat_t) {
@@ -50,7 +50,7 @@ func (h *hostImage) cheapFingerprint() (string, error) {
 	return digestOf(sum), nil
 }
 
-// lookAt calls note with the package state and the program directories, and with what is in those if files says so.
+// lookAt calls note for the package state and the program directories, and, if files is set, for the files in them.
 func (h *hostImage) lookAt(note func(string, *syscall.Stat_t), files bool) error {
 	for _, p := range packageState {
 		if err := statInto(filepath.Join(h.root, p), note); err != nil {
@@ -102,7 +102,7 @@ func walkInto(dir string, depth int, note func(string, *syscall.Stat_t)) error {
 	return nil
 }
 
-// statInto calls note with what is at p, if anything is.
+// statInto calls note with the status of p, if p exists.
 func statInto(p string, note func(string, *syscall.Stat_t)) error {
 	var st syscall.Stat_t
 	err := syscall.Lstat(p, &st)

@@ -15,27 +15,27 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// hostImage makes images of the host's own programs.
+// hostImage builds the image of the host's own programs.
 type hostImage struct {
-	root   string // of the host
-	empty  string // the directory that lies over what is hidden
+	root   string // root directory of the host
+	empty  string // empty directory that is mounted over /usr/local
 	layers *layerStore
 
 	mu   sync.Mutex
-	made *caisson.Image // as last made; nil before
-	key  string         // of the cheap look that it was made after, see cheapFingerprint
+	made *caisson.Image // the last image; nil before the first
+	key  string         // result of cheapFingerprint before made was built
 }
 
-// systemDirs are what programs live in besides /usr. Where the host has merged them into /usr they are symlinks.
+// systemDirs are the directories for programs and libraries outside of /usr. On hosts with a merged /usr they are symlinks.
 var systemDirs = []string{"bin", "sbin", "lib", "lib32", "lib64", "libx32", "libo32"}
 
-// hostConfig is how to run the host image.
+// hostConfig is the configuration of the host image.
 var hostConfig = caisson.ImageConfig{
 	Env:     map[string]string{"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
 	Workdir: "/",
 }
 
-// image returns the host image, which it makes if the host has changed.
+// image returns the host image. It rebuilds the image if the host has changed.
 func (h *hostImage) image(ctx context.Context) (*caisson.Image, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -57,7 +57,7 @@ func (h *hostImage) image(ctx context.Context) (*caisson.Image, error) {
 	return fresh(img), nil
 }
 
-// fresh returns a copy of img for a caller to keep.
+// fresh returns a deep copy of img with UsedAt set to the current time.
 func fresh(img *caisson.Image) *caisson.Image {
 	c := *img
 	c.UsedAt = time.Now().UTC()
@@ -109,7 +109,7 @@ func (h *hostImage) makeImage() (*caisson.Image, error) {
 	return img, nil
 }
 
-// binds are the host's directories as they are, without /usr/local.
+// binds returns bind mounts of the host's directories for programs, with an empty directory over /usr/local.
 func (h *hostImage) binds() ([]caisson.Bind, error) {
 	binds := []caisson.Bind{{Source: filepath.Join(h.root, "usr"), Target: "/usr"}}
 	for _, name := range systemDirs {
@@ -120,7 +120,7 @@ func (h *hostImage) binds() ([]caisson.Bind, error) {
 			return nil, err
 		}
 	}
-	// As a symlink, which some hosts have, it leads to where the sandbox has nothing.
+	// On some hosts it is a symlink, whose target does not exist in the sandbox.
 	if fi, err := os.Lstat(filepath.Join(h.root, "usr/local")); err == nil && fi.IsDir() {
 		binds = append(binds, caisson.Bind{Source: h.empty, Target: "/usr/local"})
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -129,7 +129,7 @@ func (h *hostImage) binds() ([]caisson.Bind, error) {
 	return binds, nil
 }
 
-// intoUsr reports whether a symlink of a host's root directory leads into /usr, as merged hosts have it.
+// intoUsr reports whether target, of a symlink in the host's root directory, is below /usr, as on hosts with a merged /usr.
 func intoUsr(target string) bool {
 	return strings.HasPrefix(strings.TrimPrefix(filepath.Clean("/"+target), "/"), "usr/")
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/workertest"
 )
 
-// fakeHost makes a host's root directory; owners and modes are the default ones unless said.
+// fakeHost makes a host's root directory, with default owners and modes unless specified.
 func fakeHost(t *testing.T, merged bool) string {
 	t.Helper()
 	defer unix.Umask(unix.Umask(0o022))
@@ -191,7 +191,7 @@ func TestHostLayerIsMadeAgain(t *testing.T) {
 	}
 }
 
-// The image of the machine that the test runs on.
+// This builds the image of the machine that the test runs on.
 func TestRealHostImage(t *testing.T) {
 	d := newDriver(t)
 	img, err := d.Host(testContext(t))

@@ -39,10 +39,10 @@ func testContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// entry is a line of a test's archive.
+// entry describes one entry of a test's archive.
 type entry struct {
 	name string
-	kind byte // 0 is a file
+	kind byte // type flag of the tar header; 0 is a regular file
 	body string
 	link string
 	mode int64
@@ -80,7 +80,7 @@ func archiveOf(t testing.TB, entries ...entry) []byte {
 	return buf.Bytes()
 }
 
-// listing describes a tree: one line for each file below dir, in order.
+// listing describes a tree: one line for each file below dir, sorted by path.
 func listing(t testing.TB, dir string) string {
 	t.Helper()
 	var b strings.Builder

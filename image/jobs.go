@@ -27,7 +27,7 @@ var jobFetch = worker.Job[fetchArgs, worker.None]{
 	},
 }
 
-// received is the progress of a job: bytes so far.
+// received is the progress of a job: the number of bytes read so far.
 type received struct{ Bytes int64 }
 
 // jobUnpack unpacks its input into its root directory.

@@ -14,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// overlayfs refuses a layer that is listed twice; only where it is on top does it matter.
+// overlayfs refuses a layer that is listed twice; only its topmost position has an effect.
 func TestPullLayerListedTwice(t *testing.T) {
 	d, reg := newDriver(t), newRegistry(t)
 	twice, between := layerOf(t, archiveOf(t, file("a", "1"))), layerOf(t, archiveOf(t, file(".wh.a", "")))

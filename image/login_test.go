@@ -19,8 +19,8 @@ import (
 
 const bearer = "the-token"
 
-// demandToken makes a registry serve only bearers of a token. It gives that to bob, or to everybody if open says so, for
-// reading a/b.
+// demandToken makes a registry require a bearer token. It issues tokens for reading a/b to the user bob, or to all clients if
+// open is set.
 func (r *testRegistry) demandToken(scheme string, open bool) {
 	r.intercept(func(w http.ResponseWriter, req *http.Request) bool {
 		q := req.URL.Query()
@@ -52,7 +52,7 @@ func TestPullWithBearerToken(t *testing.T) {
 		name string
 		open bool
 		auth caisson.RegistryAuth
-		kind caisson.Kind // "" if the image can be had
+		kind caisson.Kind // expected kind of the error; "" if the pull must succeed
 	}{
 		{"anonymous", true, caisson.RegistryAuth{}, ""},
 		{"login", false, caisson.RegistryAuth{Username: "bob", Password: caisson.NewSecret("s3cret")}, ""},
@@ -78,7 +78,7 @@ func TestPullWithBearerToken(t *testing.T) {
 	}
 }
 
-// newTLSRegistry returns a registry that speaks TLS, and a file of the authority that vouches for it.
+// newTLSRegistry returns a registry that uses TLS, and the path of a PEM file with its certificate authority.
 func newTLSRegistry(t *testing.T) (reg *testRegistry, ca string) {
 	t.Helper()
 	var srv *httptest.Server

@@ -12,7 +12,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
-// The kernel's overlayfs must understand the layers as they are meant.
+// The kernel's overlayfs must apply the whiteouts and opaque directories of the layers.
 func TestLayersInAnOverlay(t *testing.T) {
 	d := newDriver(t)
 	bottom := freeze(t, d, "below")

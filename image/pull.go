@@ -22,8 +22,8 @@ import (
 // HostReference is the reference of the host image.
 const HostReference = "host"
 
-// Canonical returns the form of a reference under which an image is stored: host, dir:PATH and tar:PATH stay as they are,
-// OCI references get their registry and tag. Errors are Invalid.
+// Canonical returns the form of a reference under which an image is stored: "host", "dir:PATH" and "tar:PATH" are returned
+// unchanged, OCI references are completed with registry and tag. Returns Invalid if ref is malformed.
 func Canonical(ref string) (string, error) {
 	if ref == HostReference || isPath(ref) {
 		if len(ref) > maxPath || !plain(ref) {
@@ -36,12 +36,13 @@ func Canonical(ref string) (string, error) {
 
 func isPath(ref string) bool { return strings.HasPrefix(ref, "dir:") || strings.HasPrefix(ref, "tar:") }
 
-// Pull makes the image of req present for account and returns it. req.Source is closed in any case; progress may be nil,
-// and is called by one goroutine at a time.
+// Pull stores the layers of the image that req describes, records account as their owner, and returns the image. req.Source
+// is always closed. progress may be nil; it is never called concurrently.
 //
-// Errors: Invalid for references, platforms and images that make no sense; NotFound if there is no such image, or it would
-// have to be fetched and req says not to; Denied if the registry wants another login, for host paths without a descriptor,
-// or for a registry that a caller who is not local may not reach; Exhausted if a limit or the disk is reached; Unavailable if the registry cannot be reached.
+// Errors: Invalid for malformed references, platforms and images; NotFound if the image does not exist, or if it would have
+// to be fetched and req.Offline is set; Denied if the registry rejects the login, for host paths without a descriptor, or
+// for a registry that remote callers may not use; Exhausted if a limit is exceeded or the disk is full; Unavailable if the
+// registry cannot be reached.
 func (d *Driver) Pull(ctx context.Context, req caisson.PullRequest, account string, progress func(caisson.Progress)) (*caisson.Image, error) {
 	if req.Source != nil {
 		defer req.Source.Close()
@@ -79,7 +80,7 @@ func (d *Driver) Pull(ctx context.Context, req caisson.PullRequest, account stri
 	return d.pullRemote(ctx, src, account, report)
 }
 
-// serialised returns a progress that any goroutine may call.
+// serialised returns a function that calls progress under a lock, so that it may be called concurrently. progress may be nil.
 func serialised(progress func(caisson.Progress)) func(caisson.Progress) {
 	if progress == nil {
 		return func(caisson.Progress) {}
@@ -115,7 +116,7 @@ func (d *Driver) pullRemote(ctx context.Context, src source, account string, rep
 	return assemble(src.Reference, found.Digest, account, layers, config)
 }
 
-// assemble makes an image of layers, bottom first.
+// assemble returns an image of layers, which are listed from bottom to top.
 func assemble(ref, digest, account string, layers []Layer, config caisson.ImageConfig) (*caisson.Image, error) {
 	img := &caisson.Image{Reference: ref, Digest: digest, Account: account, CreatedAt: time.Now().UTC()}
 	img.UsedAt = img.CreatedAt
@@ -139,17 +140,17 @@ func assemble(ref, digest, account string, layers []Layer, config caisson.ImageC
 	return img, nil
 }
 
-// pull is one image on its way.
+// pull is one pull of an image from a registry.
 type pull struct {
 	driver  *Driver
 	src     source
 	account string
 	report  func(caisson.Progress)
-	used    atomic.Int64 // bytes of the layers that are done
+	used    atomic.Int64 // size of the finished layers in bytes, unpacked
 }
 
-// layers makes each layer present, several at a time. An image may list one layer more than once (the empty one, mostly);
-// the overlay must have it once only, where it is on top.
+// layers fetches the missing layers, at most pipelines of them concurrently. An image may list a layer more than once (mostly
+// the empty layer). The overlay may contain it only once, so only its topmost position counts.
 func (p *pull) layers(ctx context.Context, remote []remoteLayer) ([]Layer, error) {
 	var unique []remoteLayer
 	for i, l := range remote {
@@ -177,8 +178,8 @@ func (p *pull) layers(ctx context.Context, remote []remoteLayer) ([]Layer, error
 	return result, nil
 }
 
-// layer makes one layer present and p.account an owner of it. Whoever else wants the same layer meanwhile waits, and looks
-// again when this is over.
+// layer fetches one layer, unless it is present and p.account owns it, and makes p.account an owner. If another pull is
+// fetching the same layer, layer waits until that is finished and then checks again.
 func (p *pull) layer(ctx context.Context, r remoteLayer) (Layer, error) {
 	d := p.driver
 	for {
@@ -203,8 +204,8 @@ func (p *pull) layer(ctx context.Context, r remoteLayer) (Layer, error) {
 	}
 }
 
-// work fetches a layer and unpacks it, or only verifies it if it is there already and the account has yet to show that it
-// can have it.
+// work fetches a layer and unpacks it. If the layer is present already, work only verifies the digests of the fetched bytes,
+// which proves that the account has access to them.
 func (p *pull) work(ctx context.Context, r remoteLayer) (Layer, error) {
 	d := p.driver
 	select {
@@ -242,7 +243,7 @@ func (p *pull) work(ctx context.Context, r remoteLayer) (Layer, error) {
 	return there, stored(d.layers.setOwner(p.account, r.DiffID))
 }
 
-// stored gives an error of the driver's own disk a kind.
+// stored converts an error from the driver's own disk to a caisson.Error.
 func stored(err error) error {
 	if err = diskError(err); err == nil {
 		return nil
@@ -274,15 +275,15 @@ func (p *pull) stream(ctx context.Context, r remoteLayer, dir string, args unpac
 	})
 }
 
-// pipe runs write, whose job writes an archive to to, and unpacks from into dir. It closes both ends. If both fail,
-// the error is the cause, not the consequence.
+// pipe runs write, whose job writes an archive to to, and unpacks from into dir. It closes both ends. If both jobs fail,
+// the error is that of the job that failed first, not the failure that followed from it.
 func (d *Driver) pipe(ctx context.Context, write func(context.Context) error, to, from *os.File, dir string, args unpackArgs, report func(int64)) (*unpacked, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	written := make(chan error, 1)
 	go func() {
 		written <- write(ctx)
-		to.Close() // only now, so that whoever sees the end can know why
+		to.Close() // after the result is in written, so that it is available once the reader gets EOF
 	}()
 	result, err := d.runUnpack(ctx, from, dir, args, report)
 	from.Close()
@@ -303,12 +304,12 @@ func (d *Driver) pipe(ctx context.Context, write func(context.Context) error, to
 	return result, err
 }
 
-// brokenPipe reports whether a job failed only because nobody read on.
+// brokenPipe reports whether a job failed only because the other end of its pipe was closed.
 func brokenPipe(err error) bool {
 	return caisson.KindOf(err) == caisson.Internal && strings.Contains(err.Error(), syscall.EPIPE.Error())
 }
 
-// runUnpack unpacks in into dir with a job; with dir "" nothing is made.
+// runUnpack runs a job that unpacks in into dir. If dir is "", no files are created.
 func (d *Driver) runUnpack(ctx context.Context, in *os.File, dir string, args unpackArgs, report func(int64)) (*unpacked, error) {
 	given := worker.Given{Input: in, Limits: worker.Limits{FileSize: args.MaxOut}, Progress: func(raw json.RawMessage) {
 		var r received

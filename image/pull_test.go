@@ -29,11 +29,11 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// testRegistry is a real registry in this process.
+// testRegistry is an HTTP registry that runs in the test process.
 type testRegistry struct {
 	host   string
-	client http.RoundTripper // for pushing; nil is the usual one
-	blobs  atomic.Int32      // downloads of blobs
+	client http.RoundTripper // for pushing; nil means remote.DefaultTransport
+	blobs  atomic.Int32      // number of blob downloads
 	hook   atomic.Pointer[func(http.ResponseWriter, *http.Request) bool]
 }
 
@@ -267,7 +267,7 @@ func TestPromise4PullRefuses(t *testing.T) {
 	}
 }
 
-// lyingLayer claims to be another layer.
+// lyingLayer is a layer that reports the digest of another layer.
 type lyingLayer struct {
 	v1.Layer
 	diffID v1.Hash
@@ -286,7 +286,7 @@ func TestPullChecksDigests(t *testing.T) {
 	_, err = d.Pull(testContext(t), caisson.PullRequest{Local: true, Reference: lie}, "mallory", nil)
 	wantKind(t, err, caisson.Invalid)
 
-	// The name was not taken by the lie, and once the truth is there, the lie gets nothing of it.
+	// The refused layer has not been stored under the claimed digest. After the real layer is stored, the pull still fails.
 	img, err := d.Pull(testContext(t), caisson.PullRequest{Local: true, Reference: reg.push(t, "truth", imageOf(t, runtime.GOARCH, v1.Config{}, real))}, "alice", nil)
 	if err != nil || mergedListing(t, img) != "[a=real]" {
 		t.Fatalf("%+v, %v", img, err)
@@ -294,7 +294,7 @@ func TestPullChecksDigests(t *testing.T) {
 	_, err = d.Pull(testContext(t), caisson.PullRequest{Local: true, Reference: lie}, "mallory", nil)
 	wantKind(t, err, caisson.Invalid)
 
-	// A blob changed on its way.
+	// A blob that is modified in transit is refused.
 	other := layerOf(t, archiveOf(t, file("b", strings.Repeat("x", 1000))))
 	ref := reg.push(t, "changed", imageOf(t, runtime.GOARCH, v1.Config{}, other))
 	blob, _ := other.Digest()
@@ -347,7 +347,7 @@ func TestPullConcurrently(t *testing.T) {
 	if n := downloads.Load(); n != 1 {
 		t.Errorf("the layer was downloaded %d times", n)
 	}
-	// Another account has to show that it can have it; it is not unpacked again.
+	// A pull of another account must fetch the layer to prove access; the layer is not unpacked again.
 	layers, err := d.Layers()
 	if err != nil || len(layers) != 1 {
 		t.Fatalf("%v, %v", layers, err)
@@ -368,7 +368,7 @@ func TestPromise9KnowingADigestIsNotEnough(t *testing.T) {
 	if _, err := d.Pull(testContext(t), caisson.PullRequest{Local: true, Reference: reg.push(t, "private", img)}, "alice", nil); err != nil {
 		t.Fatal(err)
 	}
-	// Mallory's registry has manifest and configuration, which name the layer, but not its blob.
+	// Mallory's registry has a manifest and a configuration that refer to the layer, but not the layer's blob.
 	blob, _ := layer.Digest()
 	reg.intercept(func(w http.ResponseWriter, r *http.Request) bool {
 		if r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, blob.String()) {

@@ -14,8 +14,8 @@ import (
 
 const dialTimeout = 20 * time.Second
 
-// dialer returns how to connect on behalf of a pull from host[:port]. Names are resolved as part of a dial, so what a
-// name means cannot change between the check and the use.
+// dialer returns the dial function for a pull from host[:port]. Names are resolved as part of the dial, so that the address
+// that is checked is the address that is used.
 func (s source) dialer(host string) func(ctx context.Context, network, address string) (net.Conn, error) {
 	usual := reach.Dialer(dialTimeout, s.plausible(isLoopback(host)))
 	if s.Local {
@@ -24,7 +24,7 @@ func (s source) dialer(host string) func(ctx context.Context, network, address s
 	public := reach.Dialer(dialTimeout, s.public)
 	listed := slices.Contains(s.Plain, host)
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
-		// What the administrator lists may be anywhere, but not what it redirects to.
+		// A registry that the administrator lists may be at a private address, but the hosts that it redirects to may not.
 		if listed && (address == host || address == host+":443" || address == host+":80") {
 			return usual.DialContext(ctx, network, address)
 		}
@@ -32,8 +32,9 @@ func (s source) dialer(host string) func(ctx context.Context, network, address s
 	}
 }
 
-// plausible refuses addresses where no registry is but where a registry that lies could send us for its own ends:
-// a host's metadata service (whose answer would be sent back as if it were a token), and this host's loopback interface.
+// plausible returns a check that denies addresses to which a malicious registry could redirect a pull but where no registry
+// can be: cloud metadata services (whose response would be sent back to the registry as a token) and, unless loopback is
+// set, this host's loopback interface.
 func (s source) plausible(loopback bool) func(netip.AddrPort) error {
 	return func(ap netip.AddrPort) error {
 		err := s.Own.Check(ap.Addr(), loopback, true)
@@ -44,8 +45,8 @@ func (s source) plausible(loopback bool) func(netip.AddrPort) error {
 	}
 }
 
-// public refuses what this host can reach and the rest of the world cannot, and the host itself: whoever holds a token would otherwise
-// look around there. The error does not say what a name resolves to.
+// public denies private addresses and those of this host, so that remote callers cannot use pulls to probe the host's
+// networks. The error does not contain the address that a name resolves to.
 func (s source) public(ap netip.AddrPort) error {
 	err := s.Own.Check(ap.Addr(), false, false)
 	if caisson.KindOf(err) == caisson.Denied {
@@ -55,7 +56,7 @@ func (s source) public(ap netip.AddrPort) error {
 	return err
 }
 
-// isLoopback reports whether host[:port] names this host.
+// isLoopback reports whether host[:port] is "localhost" or a loopback address.
 func isLoopback(host string) bool {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h

@@ -25,7 +25,7 @@ func TestPlausible(t *testing.T) {
 	}
 }
 
-// Whoever holds a token must not learn what listens on this host or near it.
+// Pulls of remote callers must not reveal which services listen on this host or in its networks.
 func TestPromise4TokensReachNoPrivateRegistry(t *testing.T) {
 	reg, other := newRegistry(t), newRegistry(t)
 	var asked atomic.Int32
@@ -54,7 +54,7 @@ func TestPromise4TokensReachNoPrivateRegistry(t *testing.T) {
 		t.Errorf("%d requests were made", n)
 	}
 
-	// What the administrator lists can be used, for itself only.
+	// A registry that the administrator lists is allowed, but hosts that it redirects to are not.
 	listed := newDriver(t, func(c *Config) { c.InsecureRegistries = []string{reg.host} })
 	img, err := listed.Pull(testContext(t), caisson.PullRequest{Reference: ref}, "alice", nil)
 	if err != nil || mergedListing(t, img) != "[a=1]" {

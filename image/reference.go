@@ -23,18 +23,18 @@ func parseReference(s string) (string, error) {
 		return "", caisson.Invalidf("image", "%.200q is not an image reference; write for example debian:12 or host", s)
 	}
 	canonical := ref.Name()
-	// The index's own name is of the last century; people and other tools write docker.io.
+	// The library writes the legacy name index.docker.io; users and other tools write docker.io.
 	if rest, ok := strings.CutPrefix(canonical, name.DefaultRegistry+"/"); ok {
 		canonical = "docker.io/" + rest
 	}
-	// "name:tag@digest" means the digest; two names for one thing would only hide that.
+	// The canonical form of "name:tag@digest" is "name@digest". Both forms must identify the same image.
 	if again, err := name.ParseReference(canonical); err != nil || again.Identifier() != ref.Identifier() {
 		return "", caisson.Invalidf("image", "%.200q is not an image reference; write for example debian:12", s)
 	}
 	return canonical, nil
 }
 
-// parsePlatform returns the platform to pull for; "" means this machine's.
+// parsePlatform validates a platform such as linux/arm64; "" means this machine's.
 func parsePlatform(s string) (string, error) {
 	if s == "" {
 		return "linux/" + runtime.GOARCH, nil

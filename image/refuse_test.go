@@ -44,7 +44,7 @@ func TestPullErrors(t *testing.T) {
 	wantKind(t, err, caisson.Invalid)
 }
 
-// A registry that sends its clients elsewhere for tokens gets them neither to this host's neighbours nor off TLS.
+// The token realm of a registry can direct pulls neither to private addresses nor to servers without TLS.
 func TestPullIsNotSentElsewhere(t *testing.T) {
 	d, reg := newDriver(t), newRegistry(t)
 	for _, realm := range []string{"http://169.254.169.254/latest", "https://169.254.169.254/latest", "http://localhost.localdomain:1/x"} {

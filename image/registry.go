@@ -23,27 +23,27 @@ import (
 	"github.com/caisson-dev/caisson/internal/reach"
 )
 
-// source is where a job with network finds an image. It travels over a pipe, with the password.
+// source describes the image that a job with network access fetches. It is sent over a pipe, including the password.
 type source struct {
 	Reference string // canonical
 	Platform  string
 	Username  string
 	Password  string
-	Local     bool       // on behalf of somebody on this host, who could reach whatever it can
-	Plain     []string   // registries, as in references, that may be spoken to without TLS and be anywhere
-	CA        string     // certificates, as PEM, to trust besides the host's
-	Own       reach.Host // which addresses are this host's
+	Local     bool       // the caller is on this host, so that every address that the host can reach is allowed
+	Plain     []string   // registries, as in references, that may be used without TLS and at private addresses
+	CA        string     // certificate authorities, as PEM, to trust in addition to the host's
+	Own       reach.Host // determines which addresses belong to this host
 }
 
-// resolved is what a registry says an image is. All of it is hostile until checked.
+// resolved is a registry's description of an image. It is untrusted until checkResolved and checkConfig have validated it.
 type resolved struct {
-	Digest string // of the manifest
+	Digest string // digest of the manifest
 	Layers []remoteLayer
 	Config rawConfig
 }
 
 type remoteLayer struct {
-	Digest string // of the blob
+	Digest string // digest of the blob
 	DiffID string
 	Size   int64
 }
@@ -118,7 +118,7 @@ func describe(img v1.Image, platform v1.Platform, ref string) (*resolved, error)
 	return r, nil
 }
 
-// fetchArgs asks for one blob, which goes to the job's first descriptor.
+// fetchArgs are the arguments of a job that writes one blob to the first of its descriptors.
 type fetchArgs struct {
 	Source source
 	Digest string
@@ -174,10 +174,11 @@ func (s source) open(ctx context.Context) (name.Reference, []remote.Option, erro
 	return ref, opts, nil
 }
 
-// guard refuses requests without TLS, whoever asks for them: the library, a redirect, or the realm of a challenge.
+// guard is a RoundTripper that refuses requests without TLS, regardless of their origin: the library, a redirect, or the
+// realm of an authentication challenge.
 type guard struct {
 	next  http.RoundTripper
-	plain string // the one host:port that is excepted, or ""
+	plain string // the only host[:port] that may be used without TLS, or ""
 }
 
 func (g guard) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -187,7 +188,7 @@ func (g guard) RoundTrip(r *http.Request) (*http.Response, error) {
 	return g.next.RoundTrip(r)
 }
 
-// transport returns how requests of a pull from host[:port] travel.
+// transport returns the RoundTripper for a pull from host[:port]; plain allows requests to that host without TLS.
 func (s source) transport(host string, plain bool) (http.RoundTripper, error) {
 	trusted, err := s.authorities()
 	if err != nil {
@@ -206,7 +207,7 @@ func (s source) transport(host string, plain bool) (http.RoundTripper, error) {
 	return g, nil
 }
 
-// registryError gives what went wrong at a registry a kind and a sentence.
+// registryError converts an error of a request to a registry to a caisson.Error.
 func registryError(err error, ref string) error {
 	if err == nil {
 		return nil
@@ -240,7 +241,7 @@ func registryError(err error, ref string) error {
 		return caisson.Wrap(err, caisson.Unavailable, "the registry of %.200s broke off; try again", ref)
 	}
 	if errors.Is(err, syscall.EPIPE) {
-		return err // the reader has a better explanation
+		return err // the job that reads the pipe has failed and returns the cause
 	}
 	return caisson.Wrap(err, caisson.Invalid, "the registry's answer about %.200s makes no sense", ref)
 }

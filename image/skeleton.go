@@ -18,8 +18,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// hostFiles are what the host image has of the host's /etc, where it exists and the world can read it. Directories are
-// copied with the files in them, but not deeper.
+// hostFiles are the files of the host's /etc that the host image contains if they exist and are readable for all users.
+// Directories are copied with the files in them, but without subdirectories.
 var hostFiles = []string{
 	"ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives",
 	"ssl/certs/ca-certificates.crt", "ssl/cert.pem", "pki/tls/certs/ca-bundle.crt", "pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
@@ -28,7 +28,7 @@ var hostFiles = []string{
 }
 
 const (
-	maxHostFile = 4 << 20 // bytes; a larger one is not what it seems
+	maxHostFile = 4 << 20 // bytes; larger files are left out, because none of hostFiles should be that large
 	guestUser   = 1000
 )
 
@@ -45,8 +45,8 @@ user:x:1000:
 nogroup:x:65534:
 `
 
-// skeleton makes the root directory of the host image. It reads the host's /etc, which root of this host wrote, and so
-// needs no worker.
+// skeleton builds the root directory of the host image. It reads the host's /etc, which is trusted because the host's root
+// wrote it, and so needs no worker job.
 type skeleton struct {
 	host    *os.Root
 	out     *os.Root
@@ -108,7 +108,7 @@ func (s *skeleton) fill() error {
 	return nil
 }
 
-// systemDir makes a symlink where the host has one into /usr, and a place to mount on where it has a directory.
+// systemDir makes a symlink if the host has a symlink into /usr, and a mount point if the host has a directory.
 func (s *skeleton) systemDir(name string) error {
 	fi, err := s.host.Lstat(name)
 	switch {
@@ -128,8 +128,9 @@ func (s *skeleton) systemDir(name string) error {
 	return s.symlink(name, target)
 }
 
-// copy takes over /etc/name if the world can read it: files as they are, symlinks as symlinks if they lead to where the
-// sandbox sees what the host sees, else what they lead to if that is in /etc, too.
+// copy copies /etc/name if all users can read it. A symlink is copied as a symlink if its target is in a directory that the
+// sandbox shares with the host; otherwise the target's content is copied if it is in /etc, too. Directories are copied only
+// if deep is set.
 func (s *skeleton) copy(name string, deep bool) error {
 	p := path.Join("etc", name)
 	if !s.reachable(path.Dir(p)) {
@@ -176,7 +177,7 @@ func (s *skeleton) copyLink(name, p string) error {
 	if err != nil {
 		return err
 	}
-	// Where it leads, from the root directory.
+	// The absolute path of the target.
 	leads := target
 	if !path.IsAbs(leads) {
 		leads = path.Join("/", path.Dir(p), leads)
@@ -200,7 +201,7 @@ func (s *skeleton) copyLink(name, p string) error {
 	return s.copyFile(leads[1:], p)
 }
 
-// reachable reports whether everyone may enter dir on the host.
+// reachable reports whether all users have search permission for dir and its parents on the host.
 func (s *skeleton) reachable(dir string) bool {
 	for p := dir; p != "."; p = path.Dir(p) {
 		if fi, err := s.host.Lstat(p); err != nil || !fi.IsDir() || fi.Mode().Perm()&0o001 == 0 {
@@ -233,7 +234,7 @@ func (s *skeleton) copyFile(from, to string) error {
 	return s.file(to, data)
 }
 
-// parents makes the directories that p is in.
+// parents makes the missing parent directories of p.
 func (s *skeleton) parents(p string) error {
 	dir := path.Dir(p)
 	if dir == "." {
@@ -289,7 +290,7 @@ func (s *skeleton) symlink(p, target string) error {
 	return s.out.Lchown(p, caisson.LayerUIDBase, caisson.LayerUIDBase)
 }
 
-// note adds to digest, size and count.
+// note adds an entry to the digest, to the size and to the number of entries.
 func (s *skeleton) note(kind, p, content string) {
 	s.entries++
 	s.size += int64(len(content)+block-1) / block * block

@@ -12,7 +12,8 @@ import (
 	"github.com/caisson-dev/caisson/worker"
 )
 
-// sourceFile returns a descriptor of its own for h, so that h can be closed at any time.
+// sourceFile returns a duplicate of h's descriptor, so that h can be closed at any time. Returns Invalid if the file is not of
+// the type wantType.
 func sourceFile(h caisson.Handle, wantType uint32, what string) (*os.File, error) {
 	fd, err := unix.FcntlInt(h.Fd(), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
@@ -27,8 +28,8 @@ func sourceFile(h caisson.Handle, wantType uint32, what string) (*os.File, error
 	return f, nil
 }
 
-// pullDir copies a directory into a layer. A job with the rights of the directory's owner reads it, and everything in the
-// image belongs to guest root. The digest covers paths, types, modes, sizes, link targets and contents, not times.
+// pullDir copies a directory into a layer. A job with the permissions of the directory's owner reads it, and every file of
+// the image is owned by the guest's root. The digest covers paths, types, modes, sizes, link targets and contents, not times.
 func (d *Driver) pullDir(ctx context.Context, ref string, h caisson.Handle, account string, report func(caisson.Progress)) (*caisson.Image, error) {
 	src, err := sourceFile(h, unix.S_IFDIR, "a directory")
 	if err != nil {
@@ -64,7 +65,7 @@ func (d *Driver) pullTar(ctx context.Context, ref string, h caisson.Handle, acco
 		return nil, err
 	}
 	defer src.Close()
-	// The descriptor's offset is shared with whoever passed it.
+	// The file offset is shared with the process that passed the descriptor.
 	if _, err := src.Seek(0, io.SeekStart); err != nil {
 		return nil, caisson.Wrap(err, caisson.Internal, "cannot read the image's source")
 	}
@@ -83,9 +84,9 @@ func (d *Driver) pullTar(ctx context.Context, ref string, h caisson.Handle, acco
 	return assemble(ref, digest, account, []Layer{l}, caisson.ImageConfig{})
 }
 
-// Layer makes a layer of archive, which gVisor has written of the changes to a root file system ("tar rootfs-upper"), for
-// account. Its digest is of the archive under this interpretation, so it is never that of a layer from a registry. A
-// reader that is no *os.File must end or fail soon after ctx ends.
+// Layer makes a layer owned by account from an archive of the changes to a root file system, as written by gVisor ("tar
+// rootfs-upper"). The digest is that of the archive with a prefix, so that it never equals the digest of a layer from a
+// registry. A reader that is not an *os.File must return EOF or an error soon after ctx is cancelled.
 func (d *Driver) Layer(ctx context.Context, account string, archive io.Reader) (Layer, error) {
 	if !accountForm.MatchString(account) {
 		return Layer{}, caisson.Errorf(caisson.Invalid, "%.40q is not an account", account)
@@ -111,7 +112,8 @@ func (d *Driver) Layer(ctx context.Context, account string, archive io.Reader) (
 	return l, err
 }
 
-// asFile returns a descriptor to read r from. wait returns why r itself failed, once nothing reads any more.
+// asFile returns a descriptor that yields the content of r. wait returns the error that reading r failed with, if any; it must
+// be called after the last read of f.
 func asFile(r io.Reader) (f *os.File, wait func() error, err error) {
 	if f, ok := r.(*os.File); ok {
 		return f, func() error { return nil }, nil
@@ -130,7 +132,7 @@ func asFile(r io.Reader) (f *os.File, wait func() error, err error) {
 	return from, func() error { return <-done }, nil
 }
 
-// remembering tells a failure to read from one to write.
+// remembering is a reader that records the error of r, so that it can be told from an error of the writer in io.Copy.
 type remembering struct {
 	r   io.Reader
 	err error
@@ -144,7 +146,7 @@ func (r *remembering) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// adopt makes a layer whose digest is known only when it has been made.
+// adopt builds and publishes a layer whose digest is only available after build; name returns the digest.
 func (d *Driver) adopt(ctx context.Context, what, account string, build func(context.Context, string) (*unpacked, error), name func(*unpacked) string) (Layer, error) {
 	select {
 	case d.slots <- struct{}{}:

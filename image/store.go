@@ -18,7 +18,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A Layer is a directory to overlay.
+// A Layer is a directory that is one layer of an overlay file system.
 type Layer struct {
 	Digest    string       `json:"digest"` // "sha256:" and 64 hexadecimal digits; equal digests mean equal files
 	Path      string       `json:"-"`      // absolute
@@ -27,18 +27,18 @@ type Layer struct {
 	CreatedAt time.Time    `json:"createdAt"`
 }
 
-// layerStore is what is on disk: layers, who has shown to have them, and what is being made. It is safe for concurrent use.
+// layerStore manages the files on disk: layers, their owners, and unfinished layers. It is safe for concurrent use.
 type layerStore struct {
 	dir string
 
-	mu           sync.Mutex               // guards everything below, and that a layer and its description come and go together
-	flights      map[string]chan struct{} // by digest; closed when the work on it is over
+	mu           sync.Mutex               // guards the fields below; held while a layer and its description are added or removed
+	flights      map[string]chan struct{} // layers that are being fetched, by digest; closed when that is finished
 	holds        int
-	touched      map[string]bool // layers handed out since holds was last 0
+	touched      map[string]bool // layers that were returned to callers since holds was last 0
 	activeInTemp map[string]bool
 }
 
-// newLayerStore returns the store in dir, which it makes if it is missing, without what a crash has left there.
+// newLayerStore returns the store in dir, which it creates if it does not exist, and removes unfinished layers.
 func newLayerStore(dir string) (*layerStore, error) {
 	s := &layerStore{dir: dir, flights: map[string]chan struct{}{}, touched: map[string]bool{}, activeInTemp: map[string]bool{}}
 	for _, sub := range []string{"layers", "owners", "tmp"} {
@@ -57,7 +57,7 @@ var (
 	accountForm = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 )
 
-// dirName is the name of a layer's directory; overlayfs gives ':' and ',' a meaning.
+// dirName returns the name of a layer's directory. It contains no ':' or ',', which are separators in overlayfs options.
 func dirName(digest string) string { return "sha256-" + strings.TrimPrefix(digest, "sha256:") }
 
 func (s *layerStore) layerPath(digest string) string {
@@ -98,9 +98,9 @@ func (s *layerStore) setOwner(account, digest string) error {
 	return os.WriteFile(path, nil, 0o600)
 }
 
-// tempEntry makes a directory below tmp that sweep leaves alone until done, which removes it.
+// tempEntry makes a directory below tmp that sweep does not remove. done removes it.
 func (s *layerStore) tempEntry() (dir string, done func(), err error) {
-	// Under the lock, so that sweep never sees one that is not yet known to be in use.
+	// The lock is held, so that sweep never lists a directory that is not in activeInTemp yet.
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	dir, err = os.MkdirTemp(filepath.Join(s.dir, "tmp"), "")
@@ -117,7 +117,7 @@ func (s *layerStore) tempEntry() (dir string, done func(), err error) {
 	}, nil
 }
 
-// tempDir makes an empty directory that becomes a layer: it belongs to guest root. done removes what is left of it.
+// tempDir makes an empty directory for a new layer, owned by the guest's root. done removes it unless it was published.
 func (s *layerStore) tempDir() (dir string, done func(), err error) {
 	parent, done, err := s.tempEntry()
 	if err != nil {
@@ -126,7 +126,7 @@ func (s *layerStore) tempDir() (dir string, done func(), err error) {
 	dir = filepath.Join(parent, "fs")
 	err = os.Mkdir(dir, 0o755)
 	if err == nil {
-		err = os.Chmod(dir, 0o755) // whatever the umask
+		err = os.Chmod(dir, 0o755) // independent of the umask
 	}
 	if err == nil {
 		err = os.Lchown(dir, caisson.LayerUIDBase, caisson.LayerUIDBase)
@@ -138,15 +138,15 @@ func (s *layerStore) tempDir() (dir string, done func(), err error) {
 	return dir, done, nil
 }
 
-// publish makes the directory dir the layer l.Digest, durably and at once. If there is one already, that stays: equal
-// digests mean equal files.
+// publish makes the directory dir the layer l.Digest, durably and atomically. If that layer exists already, it is returned
+// unchanged, because equal digests mean equal files.
 func (s *layerStore) publish(dir string, l Layer) (Layer, error) {
 	f, err := os.Open(dir)
 	if err != nil {
 		return Layer{}, err
 	}
 	defer f.Close()
-	// One system call for many thousand files, whose own fsyncs would cost more.
+	// One syncfs is cheaper than an fsync for each of many thousand files.
 	if err := unix.Syncfs(int(f.Fd())); err != nil {
 		return Layer{}, diskError(os.NewSyscallError("syncfs", err))
 	}
@@ -188,7 +188,7 @@ func syncDir(dir string) error {
 	return f.Sync()
 }
 
-// list returns the layers that are present, by digest.
+// list returns the layers that are present, sorted by digest.
 func (s *layerStore) list() ([]Layer, error) {
 	entries, err := os.ReadDir(filepath.Join(s.dir, "layers"))
 	if err != nil {
@@ -211,7 +211,8 @@ func (s *layerStore) list() ([]Layer, error) {
 	return all, nil
 }
 
-// prune removes the layers that inUse denies and nobody holds, and garbage. It calls inUse under the lock.
+// prune removes the layers for which inUse returns false and that are not held, and unfinished layers. It calls inUse with
+// s.mu held.
 func (s *layerStore) prune(ctx context.Context, inUse func(digest string) bool) (freed caisson.Size, err error) {
 	all, err := s.list()
 	if err != nil {
@@ -251,7 +252,8 @@ func (s *layerStore) remove(digest string) error {
 	return caisson.Wrap(err, caisson.Internal, "cannot remove layer %s", digest)
 }
 
-// discard removes l unless it is in use. The layer is gone at once; its files go after the lock is released.
+// discard removes l unless it is in use, and reports whether it did. The layer is renamed into tmp under the lock; its files
+// are deleted after the lock is released.
 func (s *layerStore) discard(l Layer, inUse func(string) bool) (bool, error) {
 	trash, done, err := s.tempEntry()
 	if err != nil {
@@ -281,7 +283,7 @@ func (s *layerStore) detach(l Layer, trash string, inUse func(string) bool) (boo
 	return true, err
 }
 
-// sweep removes what nobody is working on: half-made layers, and descriptions of layers that never came to be.
+// sweep removes unfinished layers that are not in use, and layers and descriptions without their counterpart.
 func (s *layerStore) sweep() error {
 	s.mu.Lock()
 	entries, err := os.ReadDir(filepath.Join(s.dir, "tmp"))
@@ -294,7 +296,7 @@ func (s *layerStore) sweep() error {
 }
 
 func (s *layerStore) sweepDescriptions() error {
-	// publish writes the description first, under the same lock.
+	// publish writes the description before the layer; the lock keeps this from seeing one without the other.
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	entries, err := os.ReadDir(filepath.Join(s.dir, "layers"))

@@ -16,15 +16,16 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A stream reads an archive that may be compressed and keeps count: the digests of what came in and of what came out,
-// and whether either is more than allowed.
+// A stream reads an archive that may be compressed. It computes the digests and enforces the size limits of the compressed
+// and the uncompressed bytes.
 type stream struct {
 	in, out   *counter
 	unpacker  io.Reader
 	closeZstd func()
 }
 
-// openStream recognises gzip, zstd and plain by their first bytes. bzip2 and xz are named in the error.
+// openStream recognises gzip, zstd and bzip2 by their first bytes; other input is read as it is. Returns Invalid for xz, which
+// is not supported.
 func openStream(r io.Reader, maxIn, maxOut int64, progress func(n int64)) (*stream, error) {
 	s := &stream{in: &counter{r: r, sum: sha256.New(), max: maxIn, progress: progress,
 		over: "the archive is larger than announced or allowed"}}
@@ -57,7 +58,7 @@ func openStream(r io.Reader, maxIn, maxOut int64, progress func(n int64)) (*stre
 
 func (s *stream) Read(b []byte) (int, error) { return s.out.Read(b) }
 
-// finish reads what follows the archive proper, which the digests cover as well.
+// finish reads the bytes after the end of the archive, which the digests cover as well.
 func (s *stream) finish() error {
 	if _, err := io.Copy(io.Discard, s); err != nil {
 		return damaged(err)
@@ -72,7 +73,7 @@ func (s *stream) close() {
 	}
 }
 
-// damaged explains an error of reading: those with a kind stay as they are.
+// damaged converts an error of reading an archive to a caisson.Error of kind Invalid; a caisson.Error is returned unchanged.
 func damaged(err error) error {
 	if err == nil {
 		return nil
@@ -83,7 +84,7 @@ func damaged(err error) error {
 	return caisson.Wrap(err, caisson.Invalid, "the archive is damaged or incomplete")
 }
 
-// counter is a reader with a digest and an end.
+// counter is a reader that counts and hashes the bytes it reads, and fails with Exhausted after more than max bytes.
 type counter struct {
 	r        io.Reader
 	sum      hash.Hash

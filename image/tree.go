@@ -16,12 +16,12 @@ import (
 const (
 	maxPath    = 4095
 	maxName    = 255
-	maxDepth   = 128 // directories in directories; also bounds the descriptors that removing them takes
+	maxDepth   = 128 // levels of nested directories; also limits the descriptors that removeDir opens at once
 	opaqueAttr = "user.overlay.opaque"
 )
 
-// cleanPath returns the place inside a layer that an archive's name means: relative, without ".", ".." cleaned so that it
-// stays inside, "." for the root itself.
+// cleanPath returns the path inside a layer for a name in an archive: relative, with "." and ".." resolved such that it stays
+// inside the layer, or "." for the root itself. Returns Invalid if the name is too long, too deep or contains a NUL.
 func cleanPath(name string) (string, error) {
 	if strings.ContainsRune(name, 0) || len(name) > maxPath {
 		return "", caisson.Errorf(caisson.Invalid, "the archive has the impossible file name %.80q", name)
@@ -41,17 +41,17 @@ func cleanPath(name string) (string, error) {
 	return p, nil
 }
 
-// A tree creates files below a directory. It never follows a symlink, not even one that stays inside: what an archive
-// puts beneath a symlink is an error. Not safe for concurrent use, and nothing else may change the directory meanwhile.
+// A tree creates files below a directory. It never follows a symlink, not even one whose target is inside: an archive entry
+// beneath a symlink is an error. Not safe for concurrent use; no other process may change the directory meanwhile.
 type tree struct {
-	fd   int      // the root
-	dir  *os.File // parent of the last entry; archives list directories together
-	path string   // of dir
+	fd   int      // the root directory
+	dir  *os.File // cached parent of the last entry, because archives list the files of a directory together; may be nil
+	path string   // path of dir
 }
 
 func newTree(root *os.File) *tree { return &tree{fd: int(root.Fd())} }
 
-// forget lets go of the remembered parent, which may be about to go.
+// forget closes the cached parent directory, for example before it may be removed.
 func (t *tree) forget() {
 	if t.dir != nil {
 		t.dir.Close()
@@ -59,7 +59,7 @@ func (t *tree) forget() {
 	}
 }
 
-// open opens p itself, never through a symlink and never leaving the tree or its file system.
+// open opens p. It follows no symlink and does not leave the tree or its file system.
 func (t *tree) open(p string, flags int) (*os.File, error) {
 	fd, err := unix.Openat2(t.fd, p, &unix.OpenHow{
 		Flags:   uint64(flags) | unix.O_CLOEXEC | unix.O_NOFOLLOW,
@@ -71,7 +71,8 @@ func (t *tree) open(p string, flags int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), p), nil
 }
 
-// parent returns the directory that p is in, and makes what is missing of it.
+// parent returns the parent directory of p, which it creates if it does not exist, and the base name of p. fd is valid until
+// the next call of parent or forget.
 func (t *tree) parent(p string) (fd int, base string, err error) {
 	dir, base := path.Split(p)
 	dir = path.Clean(dir)
@@ -95,14 +96,14 @@ func (t *tree) parent(p string) (fd int, base string, err error) {
 	return int(f.Fd()), base, nil
 }
 
-// makeMissing makes dir and its parents, for archives that do not list them.
+// makeMissing creates dir and its parents, for archives that do not list them.
 func (t *tree) makeMissing(dir string) error {
 	made := ""
 	for part := range strings.SplitSeq(dir, "/") {
 		made = path.Join(made, part)
 		f, err := t.open(made, unix.O_PATH)
 		if err == nil {
-			f.Close() // whatever it is: the caller's open judges
+			f.Close() // of any type: the caller's open fails if it is not a directory
 			continue
 		}
 		if !errors.Is(err, fs.ErrNotExist) {
@@ -125,14 +126,15 @@ func (t *tree) makeDir(parent int, base string) error {
 	if err := unix.Mkdirat(parent, base, 0o755); err != nil {
 		return os.NewSyscallError("mkdirat", err)
 	}
-	// Whatever the umask; it is a directory, made just now, and no one else is around.
+	// Sets the mode independent of the umask. Fchmodat follows symlinks, but this is the directory made above: no other
+	// process changes the tree.
 	if err := unix.Fchmodat(parent, base, 0o755, 0); err != nil {
 		return os.NewSyscallError("fchmodat", err)
 	}
 	return chown(parent, base, 0, 0)
 }
 
-// lstat says what is at p; ok is false if there is nothing.
+// lstat returns the status of p; ok is false if p does not exist.
 func (t *tree) lstat(p string) (st unix.Stat_t, ok bool, err error) {
 	fd, base, err := t.parent(p)
 	if err != nil {
@@ -145,7 +147,7 @@ func (t *tree) lstat(p string) (st unix.Stat_t, ok bool, err error) {
 	return st, err == nil, os.NewSyscallError("fstatat", err)
 }
 
-// clear removes what is at p.
+// clear removes the file or directory p, whose status is st.
 func (t *tree) clear(p string, st unix.Stat_t) error {
 	fd, base, err := t.parent(p)
 	if err != nil {
@@ -155,11 +157,11 @@ func (t *tree) clear(p string, st unix.Stat_t) error {
 		return os.NewSyscallError("unlinkat", unix.Unlinkat(fd, base, 0))
 	}
 	err = removeDir(fd, base)
-	t.forget() // it may have been one of those below p
+	t.forget() // the cached parent may have been p or below it
 	return err
 }
 
-// removeDir removes the directory base in dir and what it holds, without following anything.
+// removeDir removes the directory base in dir and its contents, without following symlinks.
 func removeDir(dir int, base string) error {
 	fd, err := unix.Openat(dir, base, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -188,13 +190,13 @@ func chown(dir int, base string, uid, gid int) error {
 	return os.NewSyscallError("fchownat", unix.Fchownat(dir, base, uid, gid, unix.AT_SYMLINK_NOFOLLOW))
 }
 
-// setTimes sets the time of modification of base in dir.
+// setTimes sets the access and modification times of base in dir to t.
 func setTimes(dir int, base string, t time.Time) error {
 	ts := []unix.Timespec{timespec(t), timespec(t)}
 	return os.NewSyscallError("utimensat", unix.UtimesNanoAt(dir, base, ts, unix.AT_SYMLINK_NOFOLLOW))
 }
 
-// timespec clamps t to what every file system can store.
+// timespec clamps t to the range that every file system can store, 0 to 1<<32-1 seconds.
 func timespec(t time.Time) unix.Timespec {
 	const last = 1<<32 - 1
 	sec := t.Unix()

@@ -27,37 +27,37 @@ const (
 	maxWarnings    = 20
 )
 
-// unpackArgs is what the engine asks of an unpacking job.
+// unpackArgs are the arguments of an unpacking job.
 type unpackArgs struct {
-	// MaxIn and MaxOut bound the bytes that come in and that they unpack to; MaxEntries the files.
+	// MaxIn and MaxOut limit the compressed and the unpacked size in bytes; MaxEntries limits the number of entries.
 	MaxIn, MaxOut, MaxEntries int64
-	// Frozen: the archive is gVisor's of a root file system's changes. Devices 0:0 are whiteouts, trusted.overlay.opaque
-	// marks directories, and names that begin with .wh. are just names.
+	// Frozen means that gVisor wrote the archive from the changes to a root file system. Character devices 0:0 are whiteouts,
+	// trusted.overlay.opaque marks opaque directories, and names that begin with .wh. have no special meaning.
 	Frozen bool
-	// OwnedByRoot gives every file to guest 0:0.
+	// OwnedByRoot makes the guest's 0:0 the owner of every file.
 	OwnedByRoot bool
-	// Content asks for the digest of the content.
+	// Content requests unpacked.Content.
 	Content bool
-	// VerifyOnly reads the archive for its digests and makes no files.
+	// VerifyOnly computes the digests of the archive without creating files.
 	VerifyOnly bool
 }
 
-// unpacked is what an unpacking job found.
+// unpacked is the result of an unpacking job.
 type unpacked struct {
-	In       string   // digest of the archive as it came
-	DiffID   string   // digest of the archive without compression
-	Content  string   // digest of the files, all but their times; if asked for
-	InSize   int64    // bytes
-	Size     int64    // bytes of the files, in blocks
+	In       string   // digest of the archive as received
+	DiffID   string   // digest of the uncompressed archive
+	Content  string   // digest of the files without their times; "" unless unpackArgs.Content is set
+	InSize   int64    // bytes of the archive as received
+	Size     int64    // bytes of the files, rounded up to blocks
 	Entries  int64    // files, directories and links
-	Warnings []string // what was left out, at most maxWarnings
+	Warnings []string // entries that were left out, at most maxWarnings
 }
 
 // unpacker turns an archive into a layer.
 type unpacker struct {
 	args    unpackArgs
 	tree    *tree
-	dirs    map[string]dirMeta // to be applied at the end, because entries inside change them
+	dirs    map[string]dirMeta // applied at the end, because creating files in a directory changes its times
 	content hash.Hash
 	buf     []byte
 	result  unpacked
@@ -68,8 +68,8 @@ type dirMeta struct {
 	modTime time.Time
 }
 
-// unpack reads an archive from r and makes the layer it describes in dir. Errors about the archive are Invalid, about its
-// size Exhausted.
+// unpack reads an archive from r and creates the layer that it describes in dir. Returns Invalid if the archive is malformed,
+// and Exhausted if it exceeds a limit or the disk is full.
 func unpack(dir *os.File, r io.Reader, args unpackArgs, progress func(int64)) (*unpacked, error) {
 	s, err := openStream(r, args.MaxIn, args.MaxOut, progress)
 	if err != nil {
@@ -95,7 +95,7 @@ func unpack(dir *os.File, r io.Reader, args unpackArgs, progress func(int64)) (*
 	return &u.result, nil
 }
 
-// diskError gives errors about space a kind and a message that say so.
+// diskError converts errors about disk space and file system limits to a caisson.Error, and returns others unchanged.
 func diskError(err error) error {
 	switch {
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
@@ -174,7 +174,7 @@ func (u *unpacker) warn(format string, args ...any) {
 	}
 }
 
-// marker is a file whose name is an instruction about the layers below.
+// marker applies a file whose name is a whiteout or an opaque marker for the layers below (OCI image layer specification).
 func (u *unpacker) marker(dir, base string) error {
 	if base == opaqueName {
 		return u.opaque(dir)
@@ -182,14 +182,14 @@ func (u *unpacker) marker(dir, base string) error {
 	name := strings.TrimPrefix(base, whiteoutPrefix)
 	switch {
 	case strings.HasPrefix(base, metaPrefix):
-		return nil // remains of aufs, which no one has a use for
+		return nil // metadata of aufs, which is not needed
 	case name == "" || name == "." || name == "..":
 		return caisson.Errorf(caisson.Invalid, "the archive has a whiteout of nothing in %.200q", dir)
 	}
 	return u.whiteout(path.Join(dir, name))
 }
 
-// whiteout hides p of the layers below. What this layer itself has at p stays, wherever in the archive it comes.
+// whiteout hides p of the layers below. An entry of this layer at p is kept, whether it precedes or follows the whiteout.
 func (u *unpacker) whiteout(p string) error {
 	st, exists, err := u.tree.lstat(p)
 	if err != nil {
@@ -214,7 +214,7 @@ func (u *unpacker) whiteout(p string) error {
 
 func (u *unpacker) opaque(dir string) error {
 	if dir == "." {
-		// An overlay has no mark for this, and to ignore it would show what is meant to be gone.
+		// overlayfs cannot mark the root as opaque, and ignoring the marker would show files that it hides.
 		return caisson.Errorf(caisson.Invalid, "the archive hides everything below it, which is not supported; squash the image")
 	}
 	if _, ok, err := u.tree.lstat(dir); err != nil {
@@ -233,7 +233,7 @@ func (u *unpacker) opaque(dir string) error {
 	return os.NewSyscallError("fsetxattr", unix.Fsetxattr(int(f.Fd()), opaqueAttr, []byte("y"), 0))
 }
 
-// note adds an entry to the digest of the content. Every part is preceded by its length, so that no two contents look alike.
+// note adds an entry to the digest of the content. Every part is preceded by its length, so that the encoding is unambiguous.
 func (u *unpacker) note(kind, p string, hdr *tar.Header, rest string) {
 	var n [8]byte
 	for _, s := range []string{kind, p, rest, fmt.Sprintf("%o %d %d %d", hdr.Mode&0o7777, hdr.Uid, hdr.Gid, hdr.Size)} {
@@ -243,12 +243,12 @@ func (u *unpacker) note(kind, p string, hdr *tar.Header, rest string) {
 	}
 }
 
-// finishDirs sets modes and times of directories, of what is still one at the end.
+// finishDirs sets the modes and times of all entries that are still directories at the end.
 func (u *unpacker) finishDirs() error {
 	for p, meta := range u.dirs {
 		f, err := u.tree.open(p, unix.O_DIRECTORY|unix.O_RDONLY)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
-			continue // replaced later
+			continue // replaced by a later entry
 		}
 		if err != nil {
 			return err

@@ -19,7 +19,7 @@ import (
 
 var roomy = unpackArgs{MaxIn: 64 << 20, MaxOut: 64 << 20, MaxEntries: 1000}
 
-// unpackHere unpacks in this process, into a directory with a sibling that must never change.
+// unpackHere unpacks in the test process, into a directory with a sibling that must never change.
 func unpackHere(t testing.TB, archive []byte, args unpackArgs) (string, *unpacked, error) {
 	t.Helper()
 	testneed.Root(t)

@@ -16,44 +16,44 @@ import (
 )
 
 const (
-	journalDir  = "ledger"
-	journalExt  = ".journal"
-	damagedExt  = ".damaged" // after journalExt
-	ingestEvery = 250 * time.Millisecond
-	// lockWait is how long a writer that has ended may take to be gone.
+	journalDir     = "ledger"
+	journalExt     = ".journal"
+	damagedExt     = ".damaged" // appended to journalExt
+	ingestInterval = 250 * time.Millisecond
+	// lockWait is the maximum wait for a stopped writer to close the journal.
 	lockWait = 5 * time.Second
 )
 
-// BookConfig is what a [Book] is made of.
+// BookConfig configures a [Book].
 type BookConfig struct {
-	// Dir is the data directory; journals are in its directory "ledger". Required, and the caller's to close.
+	// Dir is the data directory; journals are in its subdirectory "ledger". Required. The caller closes it.
 	Dir *os.Root
 	// Store holds the ledger; required.
 	Store caisson.LedgerStore
-	// Owner returns whose sandbox g is, or whose run if g has no sandbox, because that is on another machine; required. Nothing else in g
-	// means anything. A call that claims to be of another's is dropped, as is one of nobody's, which NotFound says. After any other
-	// error it is asked again, and until then nothing more is read.
+	// Owner returns the account of g's sandbox or, if g has no sandbox because it is on another machine, of its run; required. It
+	// must ignore the other fields of g. If it returns another account than the call's, or NotFound, the call is dropped. After
+	// any other error, reading stops and is retried later.
 	Owner func(g caisson.Guest) (account string, err error)
-	// BootID returns what tells this boot of the machine from others; nil reads the kernel's.
+	// BootID returns the id of the current boot of the machine; nil reads the kernel's.
 	BootID func() (string, error)
 	Now    func() time.Time // nil means time.Now
-	Log    *slog.Logger     // gets one line per call, and what is wrong with journals; nil means nobody does
+	Log    *slog.Logger     // receives one line per call, and the errors of journals; nil discards them
 }
 
 // A Book is the engine's side of the ledger. It is safe for concurrent use.
 type Book struct {
-	dir    *os.Root
-	store  caisson.LedgerStore
-	find   func(g caisson.Guest) (string, error) // BookConfig.Owner
-	bootID func() (string, error)
-	now    func() time.Time
-	log    *slog.Logger
+	dir     *os.Root
+	store   caisson.LedgerStore
+	ownerOf func(g caisson.Guest) (string, error) // BookConfig.Owner
+	bootID  func() (string, error)
+	now     func() time.Time
+	log     *slog.Logger
 
 	mu       sync.Mutex
 	journals map[caisson.ID]*reader // guarded by mu
 }
 
-// NewBook returns a book. Call Recover before the first Begin.
+// NewBook returns a book. Call Recover before the first call of Begin.
 func NewBook(c BookConfig) (*Book, error) {
 	if c.Dir == nil || c.Store == nil || c.Owner == nil {
 		return nil, caisson.Errorf(caisson.Internal, "a book needs a directory, a store and a way to know sandboxes")
@@ -71,14 +71,15 @@ func NewBook(c BookConfig) (*Book, error) {
 		return nil, err
 	}
 	return &Book{
-		dir: c.Dir, store: c.Store, find: c.Owner, bootID: c.BootID, now: c.Now, log: c.Log.With("component", "ledger"),
+		dir: c.Dir, store: c.Store, ownerOf: c.Owner, bootID: c.BootID, now: c.Now, log: c.Log.With("component", "ledger"),
 		journals: map[caisson.ID]*reader{},
 	}, nil
 }
 
-// owner says whose g is; ok is false if it is nobody's. The error is Unavailable, so that nobody takes it for the journal's fault.
+// owner returns the account of g; ok is false if there is none. The error is Unavailable, so that it is not taken for damage to
+// the journal.
 func (b *Book) owner(g caisson.Guest) (account string, ok bool, err error) {
-	account, err = b.find(g)
+	account, err = b.ownerOf(g)
 	switch {
 	case err == nil:
 		return account, true, nil
@@ -88,7 +89,7 @@ func (b *Book) owner(g caisson.Guest) (account string, ok bool, err error) {
 	return "", false, caisson.Wrap(err, caisson.Unavailable, "whose calls those are cannot be looked up now; try again in a moment")
 }
 
-// kernelBootID returns the random id that the kernel has made at this boot.
+// kernelBootID returns the random id that the kernel generates at boot.
 func kernelBootID() (string, error) {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(b)), err
@@ -96,8 +97,8 @@ func kernelBootID() (string, error) {
 
 func nameOf(journal caisson.ID) string { return journalDir + "/" + string(journal) + journalExt }
 
-// Begin makes a journal for a process that will run a [Meter]. f can only be appended to; the caller gives it to that
-// process, and to no other, and closes its own. As long as anybody has it open the journal cannot be finished.
+// Begin creates a journal for a process that runs a [Meter]. f is append-only. The caller passes it to that process only, and
+// closes its own descriptor. The journal cannot be finished as long as a process has it open.
 func (b *Book) Begin(ctx context.Context) (journal caisson.ID, f *os.File, err error) {
 	boot, err := b.bootID()
 	if err != nil {
@@ -114,14 +115,14 @@ func (b *Book) Begin(ctx context.Context) (journal caisson.ID, f *os.File, err e
 			f = nil
 		}
 	}()
-	// The lock is held by the open file, whoever has it: it shows when the last writer has gone.
+	// The lock belongs to the open file, not to a process. It is released when the last writer has closed the file.
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return "", f, err
 	}
 	if _, err := f.Write(appendHeader(nil, header{journal, boot})); err != nil {
 		return "", f, err
 	}
-	// The header says which boot the journal is of, so it must survive that boot's end.
+	// Sync the header, which holds the boot id: it must survive the end of this boot.
 	if err := errors.Join(f.Sync(), b.syncDir()); err != nil {
 		return "", f, err
 	}
@@ -139,7 +140,7 @@ func (b *Book) syncDir() error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// reader returns the reader of a journal, opened if need be.
+// reader returns the reader of a journal, and opens it if necessary.
 func (b *Book) reader(ctx context.Context, journal caisson.ID) (*reader, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -157,13 +158,13 @@ func (b *Book) reader(ctx context.Context, journal caisson.ID) (*reader, error) 
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	r := &reader{book: b, id: journal, f: f, known: done, begun: map[caisson.ID]begun{}}
+	r := &reader{book: b, id: journal, f: f, ingested: done, openCalls: map[caisson.ID]openCall{}}
 	b.journals[journal] = r
 	return r, nil
 }
 
-// open returns the readers of journals that were not finished.
-func (b *Book) open() []*reader {
+// openReaders returns the readers of all journals that are not finished.
+func (b *Book) openReaders() []*reader {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	list := make([]*reader, 0, len(b.journals))
@@ -173,33 +174,34 @@ func (b *Book) open() []*reader {
 	return list
 }
 
-// Ingest reads what all journals say into the store. When it returns, the store has every call that was settled before.
+// Ingest reads all journals into the store. When it returns, the store has every call that was settled before.
 func (b *Book) Ingest(ctx context.Context) error {
 	var errs []error
-	for _, r := range b.open() {
+	for _, r := range b.openReaders() {
 		errs = append(errs, r.ingest(ctx))
 	}
 	return errors.Join(errs...)
 }
 
-// UnderWay returns how many calls of a run, in all its attempts, have begun and are not in the store, and the most that they can cost.
-func (b *Book) UnderWay(ctx context.Context, account, run string) (calls int64, most caisson.USD, err error) {
+// InFlight returns the number of calls of a run, in all of its attempts, that have begun and are not in the store, and their
+// maximum cost.
+func (b *Book) InFlight(ctx context.Context, account, run string) (calls int64, most caisson.USD, err error) {
 	if err := b.Ingest(ctx); err != nil {
 		return 0, 0, err
 	}
-	for _, r := range b.open() {
-		n, cost := r.underWay(account, run)
+	for _, r := range b.openReaders() {
+		n, cost := r.inFlight(account, run)
 		calls += n
 		most = caisson.Amount{USD: most}.Plus(caisson.Amount{USD: cost}).USD
 	}
 	return calls, most, nil
 }
 
-// ingestFor is Ingest for the holder of a journal: what is wrong with others' journals is not its fault, and what they hold
-// of budgets counts all the same.
+// ingestFor is Ingest on behalf of the holder of a journal. It ignores errors of other journals: they are not caused by this
+// holder, and the leases of their holders count in any case.
 func (b *Book) ingestFor(ctx context.Context, journal caisson.ID) error {
 	var err error
-	for _, r := range b.open() {
+	for _, r := range b.openReaders() {
 		if e := r.ingest(ctx); r.id == journal {
 			err = e
 		}
@@ -207,9 +209,9 @@ func (b *Book) ingestFor(ctx context.Context, journal caisson.ID) error {
 	return err
 }
 
-// Run ingests whenever a journal has grown, until ctx ends, and once more then.
+// Run ingests journals as they grow, until ctx is done, and then once more.
 func (b *Book) Run(ctx context.Context) error {
-	tick := time.NewTicker(ingestEvery)
+	tick := time.NewTicker(ingestInterval)
 	defer tick.Stop()
 	for failing := false; ; {
 		select {
@@ -221,19 +223,19 @@ func (b *Book) Run(ctx context.Context) error {
 		}
 		err := b.Ingest(ctx)
 		if err != nil && !failing && ctx.Err() == nil {
-			b.log.ErrorContext(ctx, "journals cannot be read into the store", "err", err) // once, not four times a second
+			b.log.ErrorContext(ctx, "journals cannot be read into the store", "err", err) // once, not four times per second
 		}
 		failing = err != nil
 	}
 }
 
-// Finish closes a journal when nobody writes to it any more: calls that began and were not settled become rows with the
-// most they can have taken, and what its meter held besides is free again. Conflict if a process still has it.
-// Finishing what was finished is nothing.
+// Finish closes a journal that no process writes to any more. Calls that began and were not settled become rows with their
+// maximum cost, and the rest of the meter's leases is returned. Returns Conflict if a process still has the journal open. Finish
+// is idempotent.
 func (b *Book) Finish(ctx context.Context, journal caisson.ID) error {
 	r, err := b.reader(ctx, journal)
 	if caisson.KindOf(err) == caisson.NotFound {
-		return b.store.Close(ctx, journal, true) // without its file nobody knows what was spent
+		return b.store.Close(ctx, journal, true) // without the file, the amount spent is unknown
 	}
 	if err != nil {
 		return err
@@ -241,9 +243,9 @@ func (b *Book) Finish(ctx context.Context, journal caisson.ID) error {
 	return r.finish(ctx)
 }
 
-// Recover finishes all journals that an earlier life of the engine left. A journal that cannot be finished does not keep the
-// engine from starting: it is set aside, and what its holder had of budgets counts as spent. One that a process still
-// writes is read on and finished the next time. An error is the store's.
+// Recover finishes the journals of earlier daemons. A journal that cannot be read does not prevent the start: it is renamed, and
+// its holder's leases count as spent. A journal that a process still writes to is read further and finished at the next start.
+// Errors are those of the store.
 func (b *Book) Recover(ctx context.Context) error {
 	files, err := fs.ReadDir(b.dir.FS(), journalDir)
 	if err != nil {
@@ -277,16 +279,16 @@ func (b *Book) Recover(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// recover finishes a journal or, if that cannot be, sets it aside.
+// recover finishes a journal, or sets it aside if that is not possible.
 func (b *Book) recover(ctx context.Context, id caisson.ID) error {
 	err := b.Finish(ctx, id)
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, errHeld):
+	case errors.Is(err, errLocked):
 		b.log.ErrorContext(ctx, "a process of an earlier life still writes a journal; it is finished at the next start", "journal", id, "err", err)
 		return nil
-	case ctx.Err() != nil || storeFails(err):
+	case ctx.Err() != nil || storeUnavailable(err):
 		return err
 	}
 	b.log.ErrorContext(ctx, "a journal cannot be read and is set aside; what its gateway held of budgets counts as spent",
@@ -296,9 +298,9 @@ func (b *Book) recover(ctx context.Context, id caisson.ID) error {
 	delete(b.journals, id)
 	b.mu.Unlock()
 	if r != nil {
-		_ = r.f.Close() // it was only read
+		_ = r.f.Close() // the file was only read
 	}
-	// First the store: if that fails, the next start tries again.
+	// Update the store first: if that fails, the next start tries again.
 	if err := b.store.Close(ctx, id, true); err != nil {
 		return err
 	}
@@ -308,14 +310,14 @@ func (b *Book) recover(ctx context.Context, id caisson.ID) error {
 	return nil
 }
 
-// storeFails reports whether err says that the store cannot be written at present, whatever is.
-func storeFails(err error) bool {
+// storeUnavailable reports whether err means that the store cannot be written at present.
+func storeUnavailable(err error) bool {
 	kind := caisson.KindOf(err)
 	return kind == caisson.Exhausted || kind == caisson.Unavailable
 }
 
-// forget is called when a journal is closed in the store.
-func (b *Book) forget(r *reader) error {
+// removeJournal deletes a journal that has been closed in the store.
+func (b *Book) removeJournal(r *reader) error {
 	b.mu.Lock()
 	delete(b.journals, r.id)
 	b.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// sampleCall has something in every field.
+// sampleCall returns a call with all fields set.
 func sampleCall(g caisson.Guest) caisson.Call {
 	cost := caisson.USD(77)
 	g.Attempt, g.Session, g.Agent, g.User = 2, "s", "agent", "user ü"
@@ -44,30 +44,30 @@ func TestRecords(t *testing.T) {
 	} {
 		for _, kind := range []byte{kindBegin, kindSettle} {
 			b := appendCall(nil, kind, &c)
-			r, n, err := next(append(b, 1, 2, 3))
+			r, n, err := decodeRecord(append(b, 1, 2, 3))
 			if err != nil || n != int64(len(b)) || r.kind != kind || !cmp.Equal(r.call, c) {
 				t.Errorf("%c: %v\n%s", kind, err, cmp.Diff(c, r.call))
 			}
 			for i := range b {
-				if _, _, err := next(b[:i]); err != errTorn {
+				if _, _, err := decodeRecord(b[:i]); err != errIncomplete {
 					t.Errorf("%d bytes of %d: %v", i, len(b), err)
 				}
 				bad := bytes.Clone(b)
 				bad[i] ^= 0x41
-				if _, _, err := next(bad); err == nil {
+				if _, _, err := decodeRecord(bad); err == nil {
 					t.Errorf("byte %d was changed, and nobody noticed", i)
 				}
 			}
 		}
 	}
 	h := header{"jr-aaaaaaaaaaaaaaaa", "boot"}
-	if r, _, err := next(appendHeader(nil, h)); err != nil || r.header != h {
+	if r, _, err := decodeRecord(appendHeader(nil, h)); err != nil || r.header != h {
 		t.Error(r.header, err)
 	}
-	// What strangers chose is cut, not refused.
+	// Untrusted strings are truncated and not rejected.
 	c := sampleCall(g)
 	c.User, c.Error, c.UpstreamID, c.Detail = strings.Repeat("ü", 400), "\xff\x00x", strings.Repeat("x", 1<<20), strings.Repeat("x", 1<<20)
-	r, _, err := next(appendCall(nil, kindBegin, &c))
+	r, _, err := decodeRecord(appendCall(nil, kindBegin, &c))
 	if err != nil || len(r.call.User) != 512 || r.call.Error != "x" || len(r.call.UpstreamID) != 512 || len(r.call.Detail) != 512 {
 		t.Error(err, len(r.call.User), r.call.Error)
 	}
@@ -83,9 +83,9 @@ func FuzzRecords(f *testing.F) {
 	f.Add([]byte{kindBegin})
 	f.Add([]byte{kindHeader, version, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01})
 	f.Fuzz(func(t *testing.T, body []byte) {
-		_, _, _ = next(body) // as a frame: mostly a wrong checksum
+		_, _, _ = decodeRecord(body) // as a frame, mostly with a wrong checksum
 		b := appendFrame(append(make([]byte, frameBytes), body...), 0)
-		r, n, err := next(b)
+		r, n, err := decodeRecord(b)
 		if err != nil {
 			return
 		}
@@ -95,21 +95,22 @@ func FuzzRecords(f *testing.F) {
 		if r.kind == kindHeader {
 			return
 		}
-		again, _, err := next(appendCall(nil, r.kind, &r.call))
+		again, _, err := decodeRecord(appendCall(nil, r.kind, &r.call))
 		if err != nil || !cmp.Equal(again.call, r.call) {
 			t.Fatalf("%v\n%s", err, cmp.Diff(r.call, again.call))
 		}
 	})
 }
 
-// write appends bytes to a gateway's journal, as a process that was taken over does.
+// write appends bytes to a gateway's journal, like a compromised process.
 func (g *gateway) write(b []byte) {
 	g.w.t.Helper()
 	_, err := g.file.Write(b)
 	must(g.w.t, err)
 }
 
-// TestHostileJournals: whatever a gateway writes, what it held is charged, honest rows stay, and nothing else is believed.
+// TestHostileJournals checks that, whatever a gateway writes, its leases are charged, valid rows are kept, and everything else is
+// ignored.
 func TestHostileJournals(t *testing.T) {
 	rec := func(kind byte, change func(c *caisson.Call)) func(*world, *gateway, caisson.Guest) []byte {
 		return func(_ *world, _ *gateway, guest caisson.Guest) []byte {
@@ -124,7 +125,7 @@ func TestHostileJournals(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		bytes   func(*world, *gateway, caisson.Guest) []byte
-		damaged bool // all that was held is charged
+		damaged bool // all held amounts are charged
 		dropped bool
 	}{
 		"torn length":        {bytes: raw(1, 0)},
@@ -187,7 +188,7 @@ func TestHostileJournals(t *testing.T) {
 	}
 }
 
-// TestRemoteGuests: calls of runs on other machines are charged to whose the runs are, and to nobody else.
+// TestRemoteGuests checks that calls of remote runs are charged to the account of the run only.
 func TestRemoteGuests(t *testing.T) {
 	w := newWorld(t)
 	w.owner["run-1"] = "a"
@@ -210,7 +211,7 @@ func TestRemoteGuests(t *testing.T) {
 	}
 }
 
-// TestOwnerUnknownNow: that nobody can say at present whose a call is does not make it nobody's, nor the journal a damaged one.
+// TestOwnerUnknownNow checks that a failed lookup of an owner does not drop the call and does not mark the journal as damaged.
 func TestOwnerUnknownNow(t *testing.T) {
 	w := newWorld(t)
 	w.owner["run-1"] = "a"
@@ -231,10 +232,10 @@ func TestOwnerUnknownNow(t *testing.T) {
 			t.Errorf("ingest: %v", err)
 		}
 		if err := w.book.Recover(t.Context()); err != nil {
-			t.Error(err) // of journals that are in use it knows
+			t.Error(err) // journals in use have readers already
 		}
 	}
-	// A daemon that starts then says so, and counts nothing as spent.
+	// A daemon that starts meanwhile returns the error, and counts nothing as spent.
 	gw.die()
 	w.close()
 	w.open()
@@ -254,7 +255,7 @@ func TestOwnerUnknownNow(t *testing.T) {
 	}
 }
 
-// TestShortened: a gateway that cuts its journal cannot undo what was read.
+// TestShortened checks that a gateway that truncates its journal cannot undo what was read.
 func TestShortened(t *testing.T) {
 	w := newWorld(t)
 	g := w.guest("a")
@@ -273,7 +274,7 @@ func TestShortened(t *testing.T) {
 	}
 }
 
-// TestRestart: an engine that comes back in the middle reads nothing twice, and believes in sandboxes that have gone.
+// TestRestart checks that an engine that restarts reads no record twice, and accepts records of sandboxes that have been removed.
 func TestRestart(t *testing.T) {
 	w := newWorld(t)
 	g := w.guest("a")
@@ -289,7 +290,7 @@ func TestRestart(t *testing.T) {
 	delete(w.owner, g.Sandbox)
 	w.mu.Unlock()
 	gw.die()
-	// The last begin was never read while its sandbox was there: it is not believed.
+	// The last begin record was not read before its sandbox was removed, so it is ignored.
 	w.restart()
 	rows := w.rows()
 	if b := w.look("account/a"); len(rows) != 2 || b.Used.Tokens != 31 || b.Held.Tokens != 0 {
@@ -309,7 +310,7 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// TestKilledBetween: the engine dies after it closed a journal and before it removed the file.
+// TestKilledBetween kills the engine after it has closed a journal and before it has removed the file.
 func TestKilledBetween(t *testing.T) {
 	w := newWorld(t)
 	g := w.guest("a")
@@ -330,7 +331,7 @@ func TestKilledBetween(t *testing.T) {
 	}
 }
 
-// TestStillAlive: a journal that a process has open is not finished under its hands.
+// TestStillAlive checks that a journal that a process has open is not finished.
 func TestStillAlive(t *testing.T) {
 	w := newWorld(t)
 	gw := w.gateway()
@@ -344,7 +345,7 @@ func TestStillAlive(t *testing.T) {
 	wantKind(t, err, caisson.Conflict)
 }
 
-// TestLostFile: what a journal's holder had counts as spent when the journal has gone.
+// TestLostFile checks that the leases of a journal's holder count as spent if the journal is lost.
 func TestLostFile(t *testing.T) {
 	w := newWorld(t)
 	g := w.guest("a")
@@ -392,7 +393,7 @@ func TestLessorBelievesNothing(t *testing.T) {
 	}
 }
 
-// TestFormat pins the frame: a journal may be read by a newer build than wrote it.
+// TestFormat pins the frame, because a journal may be read by a newer build than the one that wrote it.
 func TestFormat(t *testing.T) {
 	b := appendHeader(nil, header{"jr-aaaaaaaaaaaaaaaa", "boot"})
 	if got := binary.LittleEndian.Uint32(b); int(got) != len(b)-8 || b[8] != 'H' || b[9] != version || b[10] != 19 {
@@ -400,8 +401,8 @@ func TestFormat(t *testing.T) {
 	}
 }
 
-// TestCutCallInBudgets: budgets count the most that a call can have cost where the ledger has an estimate, in the process that made it, in the
-// store, and after a restart.
+// TestCutCallInBudgets checks that budgets count the maximum cost of a call whose row is an estimate: in the process that made
+// it, in the store, and after a restart.
 func TestCutCallInBudgets(t *testing.T) {
 	w := newWorld(t)
 	w.budget("account/a", caisson.Limits{Tokens: limit[int64](1_000)}, "")

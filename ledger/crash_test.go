@@ -15,8 +15,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// gatewayEnv makes the test binary a gateway that makes calls until it is killed. Descriptor 3 is its journal; it speaks
-// with its lessor in lines over standard input and output.
+// gatewayEnv makes the test binary run as a gateway that makes calls until it is killed. Descriptor 3 is its journal. It
+// communicates with its lessor in lines over standard input and output.
 const gatewayEnv = "CAISSON_TEST_LEDGER_GATEWAY"
 
 func TestMain(m *testing.M) {
@@ -27,13 +27,13 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// callUntilKilled makes calls in several goroutines. It prints "begin ID" when a call was reserved, before it would be
-// forwarded, and "settle ID tokens" when it was settled, before its last byte.
+// callUntilKilled makes calls in several goroutines. It prints "begin ID" after a call is reserved, before it would be forwarded,
+// and "settle ID tokens" after it is settled, before its last byte.
 func callUntilKilled(guest string) error {
 	sandbox, account, _ := strings.Cut(guest, " ")
 	g := caisson.Guest{Sandbox: caisson.ID(sandbox), Account: account, Run: sandbox}
 	pipe := &pipeLessor{in: bufio.NewReader(os.Stdin)}
-	m, err := NewMeter(Config{Page: Page{Journal: os.NewFile(3, "journal"), Lessor: pipe}})
+	m, err := NewMeter(Config{Segment: Segment{Journal: os.NewFile(3, "journal"), Lessor: pipe}})
 	if err != nil {
 		return err
 	}
@@ -62,9 +62,9 @@ func callUntilKilled(guest string) error {
 	return <-errs
 }
 
-// pipeLessor asks for budgets in lines.
+// pipeLessor sends lease requests as lines.
 type pipeLessor struct {
-	mu  sync.Mutex // one question at a time
+	mu  sync.Mutex // serializes requests
 	in  *bufio.Reader
 	out sync.Mutex
 }
@@ -86,14 +86,14 @@ func (p *pipeLessor) Lease(_ context.Context, _, budget string, need, want caiss
 
 func (p *pipeLessor) Return(context.Context, string, caisson.Amount) error { return nil }
 
-// child is a gateway in a process of its own, and what it said.
+// child is a gateway in a separate process, with its output.
 type child struct {
 	journal caisson.ID
 	begun   map[caisson.ID]bool
 	settled map[caisson.ID]int64
 }
 
-// runAndKill starts a gateway and kills it after it has said so many lines.
+// runAndKill starts a gateway and kills it after it has printed the given number of lines.
 func (w *world) runAndKill(g caisson.Guest, lines int) *child {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -138,7 +138,7 @@ func (w *world) runAndKill(g caisson.Guest, lines int) *child {
 	return c
 }
 
-// TestPromise5KilledGateways kills gateways at random points, and the engine too: every call is in the ledger once.
+// TestPromise5KilledGateways kills gateways and the engine at random points, and checks that every call is in the ledger once.
 func TestPromise5KilledGateways(t *testing.T) {
 	w := newWorld(t)
 	g := w.guest("a")
@@ -159,17 +159,17 @@ func TestPromise5KilledGateways(t *testing.T) {
 			t.Errorf("round %d: used %d, held %d", round, b.Used.Tokens, b.Held.Tokens)
 		}
 		switch round % 3 {
-		case 0: // the supervisor sees its end
+		case 0: // the supervisor notices the death of the gateway
 			must(t, w.book.Finish(t.Context(), c.journal))
 			must(t, w.book.Finish(t.Context(), c.journal))
 		case 1: // the engine was killed too
 			w.restart()
-		case 2: // both, and the machine lost its power; this file system kept everything
+		case 2: // both, and the machine lost power, but the file system kept all writes
 			w.boot = fmt.Sprint("boot-", round)
 			before := w.look("account/a")
 			w.restart()
 			after := w.look("account/a")
-			// Nothing is free again: whatever was held is a row, or counts as spent.
+			// Nothing is available again: all held amounts are rows, or count as spent.
 			if after.Used.Tokens < before.Used.Tokens+before.Held.Tokens || after.Held.Tokens != 0 {
 				t.Errorf("round %d: before %+v %+v, after %+v %+v", round, before.Used, before.Held, after.Used, after.Held)
 			}
@@ -188,7 +188,7 @@ func TestPromise5KilledGateways(t *testing.T) {
 		switch {
 		case ok && row.Tokens.Total() != took:
 			t.Errorf("call %s took %d tokens, the ledger says %d", row.ID, took, row.Tokens.Total())
-		case !ok && !lost && row.Status != 200: // settled, and killed before it could say so
+		case !ok && !lost && row.Status != 200: // settled, but killed before it could print the line
 			t.Errorf("call %s: %+v", row.ID, row)
 		}
 	}

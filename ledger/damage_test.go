@@ -12,10 +12,10 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// picky is a store that refuses some calls, and some journals altogether.
+// picky is a store that rejects some calls, and all records of some journals.
 type picky struct {
 	caisson.LedgerStore
-	call    caisson.USD // what a call costs that is refused
+	call    caisson.USD // rejects calls with this cost
 	journal caisson.ID
 }
 
@@ -31,7 +31,7 @@ func (p *picky) Ingest(ctx context.Context, journal caisson.ID, from, to int64, 
 	return p.LedgerStore.Ingest(ctx, journal, from, to, calls)
 }
 
-// costing makes a call that costs so much.
+// costing makes a call with the given cost.
 func costing(t *testing.T, g *gateway, guest caisson.Guest, cost caisson.USD) {
 	t.Helper()
 	a := answer(10, 5)
@@ -39,7 +39,7 @@ func costing(t *testing.T, g *gateway, guest caisson.Guest, cost caisson.USD) {
 	must(t, get(g.Reserve(t.Context(), call(guest), demand(10, 90)))(t).Settle(a))
 }
 
-// TestPoisonedRow: a row that the store refuses is left out, and its neighbours and other gateways do not notice.
+// TestPoisonedRow checks that a row that the store rejects is left out, without effect on other rows and other gateways.
 func TestPoisonedRow(t *testing.T) {
 	w := newWorld(t)
 	mallory, alice := w.guest("m"), w.guest("a")
@@ -65,16 +65,16 @@ func TestPoisonedRow(t *testing.T) {
 	if b := w.look("account/m"); b.Used.Tokens != before.Used.Tokens+before.Held.Tokens || b.Held.Tokens != 0 {
 		t.Errorf("before %+v %+v, after %+v %+v", before.Used, before.Held, b.Used, b.Held)
 	}
-	// The same of a call that was never settled.
+	// The same for a call that was never settled.
 	w.book.store = w.store.Ledger()
-	p.call = 100_000 // the worst case of the demand
+	p.call = 100_000 // the maximum cost of the demand
 	lost := w.gateway()
 	w.book.store = p
 	get(lost.Reserve(t.Context(), call(mallory), demand(10, 90)))(t)
 	lost.finish()
 }
 
-// TestJournalOfAnother: as long as a journal cannot be stored its holder gets nothing, and others do.
+// TestJournalOfAnother checks that the holder of a journal that cannot be stored gets no leases, and that others do.
 func TestJournalOfAnother(t *testing.T) {
 	w := newWorld(t)
 	mallory, alice := w.guest("m"), w.guest("a")
@@ -88,7 +88,7 @@ func TestJournalOfAnother(t *testing.T) {
 	wantKind(t, err, caisson.Internal)
 }
 
-// TestRecoverSetsAside: no journal keeps the engine from starting.
+// TestRecoverSetsAside checks that no journal prevents the engine from starting.
 func TestRecoverSetsAside(t *testing.T) {
 	w := newWorld(t)
 	guest := w.guest("a")
@@ -123,12 +123,12 @@ func TestRecoverSetsAside(t *testing.T) {
 	if n := strings.Count(w.log.String(), "is set aside"); n != 1 {
 		t.Errorf("%d lines:\n%s", n, w.log.String())
 	}
-	// A directory where a journal should be.
+	// A directory in place of a journal.
 	must(t, os.Mkdir(filepath.Join(w.path, nameOf("jr-bbbbbbbbbbbbbbbb")), 0o700))
 	w.restart()
 }
 
-// TestRecoverStillWritten: nor does one that a process still writes; what it writes is read.
+// TestRecoverStillWritten checks that a journal that a process still writes to does not prevent the start, and that it is read.
 func TestRecoverStillWritten(t *testing.T) {
 	w := newWorld(t)
 	guest := w.guest("a")
@@ -144,7 +144,8 @@ func TestRecoverStillWritten(t *testing.T) {
 	}
 }
 
-// TestAbsurdCost: no provider's word makes a call cost more than any can, and the row says that it is not what was said.
+// TestAbsurdCost checks that the cost of a call is limited, whatever a provider reports, and that the row is then marked as
+// estimated.
 func TestAbsurdCost(t *testing.T) {
 	w := newWorld(t)
 	guest := w.guest("a")
@@ -168,7 +169,7 @@ func TestAbsurdCost(t *testing.T) {
 	}
 }
 
-// TestOthersSession: who says that he is in another account's session takes nothing of its budget.
+// TestOthersSession checks that a guest that claims a session of another account is not charged to the session's budget.
 func TestOthersSession(t *testing.T) {
 	w := newWorld(t)
 	mallory, alice := w.guest("m"), w.guest("a")
@@ -176,7 +177,7 @@ func TestOthersSession(t *testing.T) {
 	w.budget("session/s1", caisson.Limits{Tokens: limit[int64](100)}, "")
 	gw := w.gateway()
 	for range 3 {
-		costing(t, gw, mallory, 1) // 100 at most each
+		costing(t, gw, mallory, 1) // at most 100 each
 	}
 	costing(t, gw, alice, 1)
 	if _, err := w.book.Lessor(gw.journal).Lease(t.Context(), "m", "account/a", caisson.Amount{}, caisson.Amount{}); err == nil {
@@ -191,7 +192,7 @@ func TestOthersSession(t *testing.T) {
 	}
 }
 
-// TestSpoiltGetsNothing: whoever writes what no meter does spends only what he has.
+// TestSpoiltGetsNothing checks that a holder that writes an invalid journal can spend no more than its leases.
 func TestSpoiltGetsNothing(t *testing.T) {
 	w := newWorld(t)
 	w.budget("account/a", caisson.Limits{Tokens: limit[int64](100)}, "")

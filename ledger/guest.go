@@ -6,8 +6,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// placed reports whether g says where it is: in a sandbox, or in a run on another machine.
-func placed(g caisson.Guest) bool {
+// hasOrigin reports whether g identifies its origin: a sandbox, or a run on another machine.
+func hasOrigin(g caisson.Guest) bool {
 	if g.Sandbox == "" {
 		return g.Run != ""
 	}
@@ -15,9 +15,9 @@ func placed(g caisson.Guest) bool {
 	return err == nil
 }
 
-// related reports whether g can be part of the runs that it says, each of them once: a call is charged to each. Only a run
-// is part of others.
-func related(g caisson.Guest) bool {
+// validLineage reports whether the lineage of g is valid: at most [caisson.MaxLineage] distinct runs other than g's. A call is charged
+// to each of them. Only a guest with a run has a lineage.
+func validLineage(g caisson.Guest) bool {
 	if g.Lineage == "" {
 		return true
 	}
@@ -38,7 +38,7 @@ func related(g caisson.Guest) bool {
 	return true
 }
 
-// traced reports whether g has no trace, or a proper one.
-func traced(g caisson.Guest) bool {
+// validTrace reports whether the trace of g is empty or valid.
+func validTrace(g caisson.Guest) bool {
 	return g.Trace == "" || len(g.Trace) == 32 && strings.Trim(g.Trace, "0123456789abcdef") == ""
 }

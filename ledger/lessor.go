@@ -7,7 +7,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Lessor returns what hands out budgets to the holder of a journal. It believes nothing: who asks may have been taken over.
+// Lessor returns the lessor for the holder of a journal. It validates every request, because the holder may be compromised.
 func (b *Book) Lessor(journal caisson.ID) caisson.Lessor { return lessor{b, journal} }
 
 type lessor struct {
@@ -23,7 +23,8 @@ func (l lessor) Lease(ctx context.Context, account, budget string, need, want ca
 	if !maxLease.Covers(want) || !want.Covers(need) || !need.Covers(caisson.Amount{}) {
 		return caisson.Lease{}, caisson.Invalidf("want", "no call needs so much")
 	}
-	// First what the holder has spent, in the order in which it happened. Others' calls make the answer newer.
+	// First ingest what the holder has spent, in order. Errors of other journals are ignored; reading them only makes the
+	// response more current.
 	if err := l.book.ingestFor(ctx, l.journal); err != nil {
 		return caisson.Lease{}, err
 	}
@@ -38,8 +39,8 @@ func (l lessor) Return(ctx context.Context, budget string, a caisson.Amount) err
 	return l.book.store.Return(ctx, l.journal, budget, a)
 }
 
-// check refuses budgets that no guest of the holder has, or none of that account, and holders that have ended. Without an account
-// it is about what is held already.
+// check rejects budgets that no guest of the holder has or that do not belong to the account, and holders whose journal is closed
+// or damaged. An empty account skips the check of the owner, for amounts that are held already.
 func (l lessor) check(account, budget string) error {
 	l.book.mu.Lock()
 	r := l.book.journals[l.journal]
@@ -47,7 +48,7 @@ func (l lessor) check(account, budget string) error {
 	if r == nil {
 		return caisson.Errorf(caisson.Conflict, "journal %s is not open", l.journal)
 	}
-	if r.spoilt() {
+	if r.isDamaged() {
 		return caisson.Errorf(caisson.Conflict, "journal %s is damaged; its holder gets nothing more", l.journal)
 	}
 	kind, name, err := parseKey(budget)

@@ -16,7 +16,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// tree is a run, one that it started, and one that that one started, each in a sandbox of its own.
+// tree is a run, its sub-run, and the sub-run's sub-run, each in a separate sandbox.
 func (w *world) tree(account string) []caisson.Guest {
 	var all []caisson.Guest
 	lineage := ""
@@ -29,8 +29,8 @@ func (w *world) tree(account string) []caisson.Guest {
 	return all
 }
 
-// TestPromise5SubRuns has runs on three levels, over two gateways, want far more than any level has. Each level's budget is
-// drawn by what is below it too, and is never exceeded, nor is a call taken from it twice.
+// TestPromise5SubRuns runs calls on three levels over two gateways, which together need far more than any budget has. Each
+// level's budget is also charged for the levels below it, is never exceeded, and is charged for a call only once.
 func TestPromise5SubRuns(t *testing.T) {
 	for name, limits := range map[string][3]int64{
 		"top is least": {40_000, 60_000, 80_000}, "bottom is least": {90_000, 40_000, 10_000}, "all alike": {50_000, 50_000, 50_000},
@@ -66,7 +66,7 @@ func testSubRuns(t *testing.T, limits [3]int64) {
 			}
 		}
 	})
-	var spent [3]atomic.Int64 // by calls of that level's run
+	var spent [3]atomic.Int64 // by calls of the run on that level
 	var wg sync.WaitGroup
 	for i := range 300 {
 		wg.Go(func() {
@@ -97,7 +97,7 @@ func testSubRuns(t *testing.T, limits [3]int64) {
 	}
 	full := false
 	for i, g := range tree {
-		var want int64 // of this run and those below
+		var want int64 // of this run and its sub-runs
 		for j := i; j < 3; j++ {
 			want += spent[j].Load()
 		}
@@ -125,7 +125,8 @@ func testSubRuns(t *testing.T, limits [3]int64) {
 	}
 }
 
-// TestSubRunsKilled: calls of a sub-run that were under way when its gateway was killed come out of every level in full.
+// TestSubRunsKilled checks that calls of a sub-run that were in progress when its gateway was killed are charged to every level
+// in full.
 func TestSubRunsKilled(t *testing.T) {
 	w := newWorld(t)
 	tree := w.tree("a")
@@ -144,7 +145,7 @@ func TestSubRunsKilled(t *testing.T) {
 	}
 }
 
-// TestBudgetOfSubRuns: a budget that a run gets late begins with what the runs below took, once for each call.
+// TestBudgetOfSubRuns checks that a budget that is set later for a run includes the cost of its sub-runs, once per call.
 func TestBudgetOfSubRuns(t *testing.T) {
 	w := newWorld(t)
 	tree, other := w.tree("a"), w.tree("a")
@@ -162,7 +163,7 @@ func TestBudgetOfSubRuns(t *testing.T) {
 	}
 }
 
-// TestLineageBounds: what cannot be a lineage is not recorded, and not read.
+// TestLineageBounds checks that an invalid lineage is neither recorded nor read.
 func TestLineageBounds(t *testing.T) {
 	id := func(c string) string { return "rn-" + strings.Repeat(c, 16) }
 	longest := ""
@@ -224,7 +225,8 @@ func TestLineageBounds(t *testing.T) {
 	}
 }
 
-// TestOthersLineage: who says that his run is part of another account's takes nothing of its budget, and is not seen there.
+// TestOthersLineage checks that a guest that claims to be a sub-run of another account's run is not charged to its budget and not
+// visible there.
 func TestOthersLineage(t *testing.T) {
 	w := newWorld(t)
 	mallory, alice := w.tree("m"), w.tree("a")
@@ -232,7 +234,7 @@ func TestOthersLineage(t *testing.T) {
 	mallory[1].Lineage = alice[0].Run
 	gw := w.gateway()
 	for range 3 {
-		costing(t, gw, mallory[1], 1) // 100 at most each
+		costing(t, gw, mallory[1], 1) // at most 100 each
 	}
 	costing(t, gw, alice[1], 1)
 	must(t, w.book.Ingest(t.Context()))
@@ -259,13 +261,13 @@ func TestOthersLineage(t *testing.T) {
 	}
 }
 
-// TestOldJournal: a journal that a build without lineages wrote before it was killed is read.
+// TestOldJournal checks that a journal of a build without lineages, which was killed while writing it, is read.
 func TestOldJournal(t *testing.T) {
 	h := appendHeader(nil, header{"jr-aaaaaaaaaaaaaaaa", "boot"})
 	for v, ok := range map[byte]bool{0: false, 1: true, 2: true, 3: true, 4: false, 'x': false} {
 		b := bytes.Clone(h)
 		b[frameBytes+1] = v
-		if _, _, err := next(appendFrame(b, 0)); (err == nil) != ok {
+		if _, _, err := decodeRecord(appendFrame(b, 0)); (err == nil) != ok {
 			t.Errorf("version %d: %v", v, err)
 		}
 	}
@@ -274,7 +276,7 @@ func TestOldJournal(t *testing.T) {
 		"6c2d319a010c0e"
 	want := sampleCall(caisson.Guest{Sandbox: "sb-aaaaaaaaaaaaaaaa", Account: "a", Run: "r"})
 	want.ID = "ca-aaaaaaaaaaaaaaaa"
-	r, _, err := next(get(hex.DecodeString(old))(t))
+	r, _, err := decodeRecord(get(hex.DecodeString(old))(t))
 	if err != nil || !cmp.Equal(r.call, want) {
 		t.Errorf("%v\n%s", err, cmp.Diff(want, r.call))
 	}

@@ -10,57 +10,57 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Bounds of a [Meter].
+// Limits of a [Meter].
 const (
-	rotateAt     = 64 << 20         // bytes of a journal after which the next page is asked for
-	leaseTimeout = 10 * time.Second // for one question to a lessor
-	idleAfter    = 30 * time.Second // then a budget that nobody uses is given back
-	unlimitedFor = time.Minute      // that there is no such budget is believed for so long
-	refusedFor   = 100 * time.Millisecond
-	sweepEvery   = 5 * time.Second
-	retryAfter   = 5 * time.Second // when there was no next page
-	maxName      = 128             // bytes of an account, run or session: they are parts of keys and must not be cut
+	rotateBytes   = 64 << 20         // size of a journal segment, in bytes, after which the meter requests the next one
+	leaseTimeout  = 10 * time.Second // for one request to a lessor
+	idleAfter     = 30 * time.Second // after this time an unused budget is returned
+	unlimitedTTL  = time.Minute      // how long the absence of a budget is cached
+	refusedTTL    = 100 * time.Millisecond
+	sweepInterval = 5 * time.Second
+	retryAfter    = 5 * time.Second // delay after a failed request for the next segment
+	maxName       = 128             // bytes of an account, run or session, which are parts of keys and must not be truncated
 )
 
-// A Page is a journal and the budgets that go with it. What its lessor hands out is held on behalf of that journal.
-type Page struct {
-	// Journal gets each record in one Write, which must append it as a whole or fail.
+// A Page is a journal segment and the budgets that belong to it. Its lessor's leases are held on behalf of that journal.
+type Segment struct {
+	// Journal receives each record in one Write, which must append the whole record or fail.
 	Journal io.Writer
 	Lessor  caisson.Lessor
-	// Done is called once when nothing more will be written to the journal or asked of the lessor, so that the journal can
-	// be closed and finished. nil: nobody cares.
+	// Done is called once, after the last write to the journal and the last request to the lessor, so that the journal can be
+	// closed and finished. May be nil.
 	Done func()
 }
 
-// Config is what a [Meter] is made of.
+// Config configures a [Meter].
 type Config struct {
-	Page Page // the first page; its Journal and Lessor are required
-	// Next returns the page to go on with when a journal is full or cannot be written. nil: there is only one page, and when
-	// it cannot be written calls are refused.
-	Next func(ctx context.Context) (Page, error)
+	Segment Segment // the first segment; its Journal and Lessor are required
+	// Next returns the next segment when a journal is full or cannot be written. If nil, there is only one segment, and calls are
+	// refused when it cannot be written.
+	Next func(ctx context.Context) (Segment, error)
 	Now  func() time.Time // nil means time.Now
-	Log  *slog.Logger     // nil means nobody is told
+	Log  *slog.Logger     // nil discards messages
 }
 
-// A Meter is a [caisson.Meter]. It is safe for concurrent use.
+// A Meter implements [caisson.Meter]. It is safe for concurrent use.
 type Meter struct {
-	next func(ctx context.Context) (Page, error)
+	next func(ctx context.Context) (Segment, error)
 	now  func() time.Time
 	log  *slog.Logger
 
-	mu     sync.Mutex
-	page   *page // the one that calls begin on; guarded by mu
-	closed bool  // guarded by mu
+	mu      sync.Mutex
+	segment *segment // the current segment; guarded by mu
+	closed  bool     // guarded by mu
 
-	wake  chan struct{} // makes Run look at the page
-	retry time.Time     // not before that another page is asked for; Run's own
+	wake    chan struct{} // wakes Run to check the segment
+	retryAt time.Time     // earliest time of the next request for a segment; used by Run only
 }
 
 var _ caisson.Meter = (*Meter)(nil)
 
-// NewMeter returns a meter. Its Run must be running for idle budgets to be given back and journals to be rotated.
+// NewMeter returns a meter. Run must be running for idle budgets to be returned and journals to be rotated.
 func NewMeter(c Config) (*Meter, error) {
-	if c.Page.Journal == nil || c.Page.Lessor == nil {
+	if c.Segment.Journal == nil || c.Segment.Lessor == nil {
 		return nil, caisson.Errorf(caisson.Internal, "a meter needs a journal and a lessor")
 	}
 	if c.Now == nil {
@@ -70,14 +70,14 @@ func NewMeter(c Config) (*Meter, error) {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	return &Meter{
-		next: c.Next, now: c.Now, log: c.Log.With("component", "ledger"), page: newPage(c.Page, c.Now),
+		next: c.Next, now: c.Now, log: c.Log.With("component", "ledger"), segment: newSegment(c.Segment, c.Now),
 		wake: make(chan struct{}, 1),
 	}, nil
 }
 
-// Reserve implements [caisson.Meter]. The call's ID is made if it has none, and its At is the moment of the reservation.
+// Reserve implements [caisson.Meter]. It generates the call's ID if it is empty, and sets At to the time of the reservation.
 func (m *Meter) Reserve(ctx context.Context, call caisson.Call, d caisson.Demand) (caisson.Reservation, error) {
-	if err := check(&call, d); err != nil {
+	if err := checkCall(&call, d); err != nil {
 		return nil, err
 	}
 	p, err := m.current()
@@ -86,8 +86,8 @@ func (m *Meter) Reserve(ctx context.Context, call caisson.Call, d caisson.Demand
 	}
 	defer p.release()
 	r, err := p.reserve(ctx, call, d)
-	if p.journal.spoilt() || p.journal.size() > rotateAt {
-		m.nudge()
+	if p.journal.failed() || p.journal.size() > rotateBytes {
+		m.wakeRun()
 	}
 	if err != nil {
 		return nil, err
@@ -96,11 +96,11 @@ func (m *Meter) Reserve(ctx context.Context, call caisson.Call, d caisson.Demand
 	return r, nil
 }
 
-// check refuses what could not be recorded.
-func check(call *caisson.Call, d caisson.Demand) error {
+// checkCall returns an error if the call cannot be recorded.
+func checkCall(call *caisson.Call, d caisson.Demand) error {
 	worst := d.At(d.MaxOutput)
 	switch {
-	case !placed(call.Guest) || !related(call.Guest) || !traced(call.Guest) || call.Account == "" || len(call.Account) > maxName || len(call.Run) > maxName || len(call.Session) > maxName:
+	case !hasOrigin(call.Guest) || !validLineage(call.Guest) || !validTrace(call.Guest) || call.Account == "" || len(call.Account) > maxName || len(call.Run) > maxName || len(call.Session) > maxName:
 		return caisson.Errorf(caisson.Internal, "a call without a proper guest cannot be recorded")
 	case d.MinOutput < 0 || d.MaxOutput < d.MinOutput || !d.Fixed.Covers(caisson.Amount{}) || d.Fixed.Calls != 1 || d.OutputPrice < 0:
 		return caisson.Errorf(caisson.Internal, "the demand of a call is malformed")
@@ -117,39 +117,39 @@ func check(call *caisson.Call, d caisson.Demand) error {
 	return nil
 }
 
-// current returns the page that calls begin on, with a hold on it that release gives up.
-func (m *Meter) current() (*page, error) {
+// current returns the current segment with a reference, which release drops.
+func (m *Meter) current() (*segment, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
 		return nil, caisson.Errorf(caisson.Unavailable, "the model gateway is ending; try again in a moment")
 	}
-	m.page.users.Add(1)
-	return m.page, nil
+	m.segment.refs.Add(1)
+	return m.segment, nil
 }
 
-// nudge makes Run look at the page.
-func (m *Meter) nudge() {
+// wakeRun wakes Run to check the segment.
+func (m *Meter) wakeRun() {
 	select {
 	case m.wake <- struct{}{}:
 	default:
 	}
 }
 
-// Forget makes the meter ask again about budgets whose limits have changed: what it has left of them is given back. When
-// it returns, no call will begin on what was known before. Without keys it forgets all.
+// Forget invalidates budgets whose limits have changed, and returns the meter's leases of them. When Forget returns, no call
+// begins on the old limits. Without keys it invalidates all budgets.
 func (m *Meter) Forget(budgets ...string) {
 	m.mu.Lock()
-	p := m.page
-	p.users.Add(1)
+	p := m.segment
+	p.refs.Add(1)
 	m.mu.Unlock()
 	defer p.release()
-	p.forget(budgets)
+	p.invalidate(budgets)
 }
 
-// Run gives back what is idle and turns the page when it is full, until ctx ends.
+// Run returns idle budgets and rotates full journals until ctx is done.
 func (m *Meter) Run(ctx context.Context) error {
-	tick := time.NewTicker(sweepEvery)
+	tick := time.NewTicker(sweepInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -159,42 +159,42 @@ func (m *Meter) Run(ctx context.Context) error {
 		case <-m.wake:
 		}
 		m.mu.Lock()
-		p := m.page
-		p.users.Add(1)
+		p := m.segment
+		p.refs.Add(1)
 		m.mu.Unlock()
-		if p.journal.spoilt() || p.journal.size() > rotateAt {
+		if p.journal.failed() || p.journal.size() > rotateBytes {
 			m.rotate(ctx)
 		}
-		p.sweep(m.now().Add(-idleAfter))
+		p.returnIdle(m.now().Add(-idleAfter))
 		p.release()
 	}
 }
 
-// rotate goes on with the next page. Calls under way stay on theirs.
+// rotate switches to the next segment. Calls in progress are settled in theirs.
 func (m *Meter) rotate(ctx context.Context) {
-	if wait := m.retry.Sub(m.now()); m.next == nil || wait > 0 && wait <= retryAfter { // more: the clock went back
+	if wait := m.retryAt.Sub(m.now()); m.next == nil || wait > 0 && wait <= retryAfter { // longer: the clock went back
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
 	defer cancel()
 	fresh, err := m.next(ctx)
 	if err != nil || fresh.Journal == nil || fresh.Lessor == nil {
-		m.retry = m.now().Add(retryAfter)
+		m.retryAt = m.now().Add(retryAfter)
 		m.log.ErrorContext(ctx, "no new journal; calls go on in the old one while it can be written", "err", err)
 		return
 	}
 	m.mu.Lock()
-	p := m.page
+	p := m.segment
 	if m.closed {
-		p = newPage(fresh, m.now) // nobody will use it
+		p = newSegment(fresh, m.now) // unused: the meter is closed
 	} else {
-		m.page = newPage(fresh, m.now)
+		m.segment = newSegment(fresh, m.now)
 	}
 	m.mu.Unlock()
 	p.retire()
 }
 
-// Close ends the meter: further calls are refused, and what is left of budgets is given back. Calls under way can still be
+// Close closes the meter: further calls are refused, and the rest of the leases is returned. Calls in progress can still be
 // settled; the journal's Done is called after the last of them.
 func (m *Meter) Close() error {
 	m.mu.Lock()
@@ -203,7 +203,7 @@ func (m *Meter) Close() error {
 		return nil
 	}
 	m.closed = true
-	p := m.page
+	p := m.segment
 	m.mu.Unlock()
 	p.retire()
 	return nil

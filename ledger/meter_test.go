@@ -13,7 +13,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/poll"
 )
 
-// TestPromise5NeverOvershoots has a thousand calls at once, over three gateways, want far more than four budgets have.
+// TestPromise5NeverOvershoots makes a thousand concurrent calls over three gateways, which together need far more than four
+// budgets have.
 func TestPromise5NeverOvershoots(t *testing.T) {
 	w := newWorld(t)
 	guests := []caisson.Guest{w.guest("a"), w.guest("a"), w.guest("a")}
@@ -29,7 +30,7 @@ func TestPromise5NeverOvershoots(t *testing.T) {
 
 	stop := make(chan struct{})
 	var watch sync.WaitGroup
-	watch.Go(func() { // what the store says holds at every moment
+	watch.Go(func() { // the invariant of the store holds at all times
 		for {
 			select {
 			case <-stop:
@@ -97,13 +98,13 @@ func TestPromise5NeverOvershoots(t *testing.T) {
 			t.Errorf("%s: used %+v, held %+v; calls took %+v", key, b.Used, b.Held, total)
 		}
 	}
-	// Nothing was refused for no reason: one budget is as good as used up, but for what idle gateways still had.
+	// Calls were refused for a reason: one budget is used up, except for the leases of idle gateways.
 	if total.USD < usd*8/10 && total.Tokens < 190_000*8/10 && total.Calls < 700*8/10 {
 		t.Errorf("calls were refused, but took only %+v", total)
 	}
 }
 
-// TestClamp: a budget that affords a shorter answer gives that.
+// TestClamp checks that a budget that affords only a shorter answer grants that.
 func TestClamp(t *testing.T) {
 	w := newWorld(t)
 	g := w.guest("a")
@@ -131,12 +132,12 @@ func TestClamp(t *testing.T) {
 	}
 }
 
-// TestClampOnlyWhatIsScarce: that there are few calls left is no reason for a short answer.
+// TestClampOnlyWhatIsScarce checks that a low number of remaining calls does not shorten answers.
 func TestClampOnlyWhatIsScarce(t *testing.T) {
 	w := newWorld(t)
 	g := w.guest("a")
 	gw := w.gateway()
-	w.clock.set(time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)) // no time passes
+	w.clock.set(time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)) // the time does not advance
 	w.budget("account/a", caisson.Limits{Tokens: limit[int64](1_000_000), Calls: limit[int64](4)}, "")
 	for _, out := range []int64{10, 5000, 100, 20_000} {
 		if r := get(gw.Reserve(t.Context(), call(g), demand(10, out)))(t); r.Output() != out {
@@ -167,7 +168,7 @@ func TestAffordable(t *testing.T) {
 	}
 }
 
-// TestDebt: a call that took more than its worst case is paid by the next ones, not by nobody.
+// TestDebt checks that the cost of a call above its maximum is deducted from the next leases.
 func TestDebt(t *testing.T) {
 	w := newWorld(t)
 	g := w.guest("a")
@@ -190,7 +191,7 @@ func TestDebt(t *testing.T) {
 	}
 }
 
-// TestForget: limits that change hold for the next call.
+// TestForget checks that changed limits apply to the next call.
 func TestForget(t *testing.T) {
 	w := newWorld(t)
 	g := w.guest("a")
@@ -201,7 +202,7 @@ func TestForget(t *testing.T) {
 	w.budget("account/a", caisson.Limits{Tokens: limit[int64](1000)}, "")
 	gw.Forget("account/a")
 	r := get(gw.Reserve(t.Context(), call(g), demand(100, 100)))(t)
-	must(t, before.Settle(answer(500, 500))) // it began when there was no budget, and leaves what was set aside alone
+	must(t, before.Settle(answer(500, 500))) // the call began without a budget, so it does not change the reserved amount
 	must(t, w.book.Ingest(t.Context()))
 	if b := w.look("account/a"); b.Used.Tokens != 1000 || b.Held.Tokens < 200 {
 		t.Errorf("used %d, held %d", b.Used.Tokens, b.Held.Tokens)
@@ -234,7 +235,7 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// TestIdle: what nobody uses is given back, and the memory for it too.
+// TestIdle checks that unused leases are returned, and their memory is freed.
 func TestIdle(t *testing.T) {
 	w := newWorld(t)
 	w.clock.set(time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC))
@@ -248,17 +249,17 @@ func TestIdle(t *testing.T) {
 	if b := w.look("account/a"); b.Held.Tokens == 0 {
 		t.Error("nothing is held between calls")
 	}
-	gw.page.sweep(w.clock.Now().Add(-idleAfter))
-	if len(gw.page.pools) != 2 {
-		t.Errorf("%d budgets are known", len(gw.page.pools))
+	gw.segment.returnIdle(w.clock.Now().Add(-idleAfter))
+	if len(gw.segment.budgets) != 2 {
+		t.Errorf("%d budgets are known", len(gw.segment.budgets))
 	}
 	w.clock.add(idleAfter + time.Second)
-	gw.page.sweep(w.clock.Now().Add(-idleAfter))
+	gw.segment.returnIdle(w.clock.Now().Add(-idleAfter))
 	if b := w.look("account/a"); b.Held.Tokens != 0 || b.Used.Tokens != 60 {
 		t.Errorf("used %d, held %d", b.Used.Tokens, b.Held.Tokens)
 	}
-	if len(gw.page.pools) != 0 {
-		t.Errorf("%d budgets are remembered", len(gw.page.pools))
+	if len(gw.segment.budgets) != 0 {
+		t.Errorf("%d budgets are remembered", len(gw.segment.budgets))
 	}
 	must(t, get(gw.Reserve(t.Context(), call(g), demand(100, 100)))(t).Settle(answer(10, 10)))
 	r := get(gw.Reserve(t.Context(), call(g), demand(100, 100)))(t)
@@ -270,7 +271,7 @@ func TestIdle(t *testing.T) {
 	wantKind(t, r.Settle(answer(10, 10)), caisson.Internal)
 }
 
-// TestPeriods: a lease ends with its day, and a call belongs to the day in which it began.
+// TestPeriods checks that a lease ends with its day, and that a call is charged to the day on which it began.
 func TestPeriods(t *testing.T) {
 	w := newWorld(t)
 	w.clock.set(time.Date(2026, 12, 31, 23, 59, 59, 0, time.UTC))
@@ -279,13 +280,13 @@ func TestPeriods(t *testing.T) {
 	w.budget("account/a", caisson.Limits{Tokens: limit[int64](1000)}, "day")
 	late := get(gw.Reserve(t.Context(), call(g), demand(400, 400)))(t)
 	w.clock.add(time.Second)
-	r := get(gw.Reserve(t.Context(), call(g), demand(500, 500)))(t) // a new day, all of it
+	r := get(gw.Reserve(t.Context(), call(g), demand(500, 500)))(t) // a new day, with the whole budget
 	_, err := gw.Reserve(t.Context(), call(g), demand(1, 1))
 	if _, ok := errors.AsType[*caisson.OverBudget](err); !ok {
 		t.Errorf("%v", err)
 	}
 	must(t, late.Settle(answer(400, 400)))
-	w.clock.add(-time.Hour) // the clock is set back: this meter stays in the new day
+	w.clock.add(-time.Hour) // the clock is set back: this meter stays on the new day
 	_, err = gw.Reserve(t.Context(), call(g), demand(1, 1))
 	if _, ok := errors.AsType[*caisson.OverBudget](err); !ok {
 		t.Errorf("%v", err)
@@ -311,7 +312,7 @@ func TestPeriods(t *testing.T) {
 	}
 }
 
-// fullDisk is a journal that takes so many bytes.
+// fullDisk is a journal that accepts a limited number of bytes.
 type fullDisk struct{ left int }
 
 func (f *fullDisk) Write(p []byte) (int, error) {
@@ -322,7 +323,7 @@ func (f *fullDisk) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// lessorFunc lends without end.
+// lessorFunc is a lessor that grants every request.
 type lessorFunc func(budget string, need, want caisson.Amount) (caisson.Lease, error)
 
 func (f lessorFunc) Lease(_ context.Context, _, budget string, need, want caisson.Amount) (caisson.Lease, error) {
@@ -335,10 +336,10 @@ func unlimited(string, caisson.Amount, caisson.Amount) (caisson.Lease, error) {
 	return caisson.Lease{Unlimited: true}, nil
 }
 
-// TestUnwritable: without a ledger there are no calls, and no answer is completed.
+// TestUnwritable checks that no call is made and no answer is completed if the ledger cannot be written.
 func TestUnwritable(t *testing.T) {
 	w := newWorld(t)
-	m := get(NewMeter(Config{Page: Page{Journal: &fullDisk{400}, Lessor: lessorFunc(unlimited)}}))(t)
+	m := get(NewMeter(Config{Segment: Segment{Journal: &fullDisk{400}, Lessor: lessorFunc(unlimited)}}))(t)
 	r1 := get(m.Reserve(t.Context(), call(w.guest("a")), demand(1, 1)))(t)
 	r2 := get(m.Reserve(t.Context(), call(w.guest("a")), demand(1, 1)))(t)
 	_, err := m.Reserve(t.Context(), call(w.guest("a")), demand(1, 1))
@@ -350,7 +351,7 @@ func TestUnwritable(t *testing.T) {
 	wantKind(t, r2.Settle(answer(1, 1)), caisson.Unavailable)
 }
 
-// TestRotate: a journal that is full is replaced while calls are under way.
+// TestRotate checks that a full journal is replaced while calls are in progress.
 func TestRotate(t *testing.T) {
 	w := newWorld(t)
 	g := w.guest("a")
@@ -358,12 +359,12 @@ func TestRotate(t *testing.T) {
 	first, f, err := w.book.Begin(t.Context())
 	must(t, err)
 	finished := make(chan error, 1)
-	next := func(ctx context.Context) (Page, error) {
+	next := func(ctx context.Context) (Segment, error) {
 		id, f, err := w.book.Begin(ctx)
 		t.Cleanup(func() { f.Close() })
-		return Page{Journal: f, Lessor: w.book.Lessor(id)}, err
+		return Segment{Journal: f, Lessor: w.book.Lessor(id)}, err
 	}
-	m := get(NewMeter(Config{Page: Page{Journal: f, Lessor: w.book.Lessor(first), Done: func() {
+	m := get(NewMeter(Config{Segment: Segment{Journal: f, Lessor: w.book.Lessor(first), Done: func() {
 		f.Close()
 		finished <- w.book.Finish(context.Background(), first)
 	}}, Next: next}))(t)
@@ -373,9 +374,9 @@ func TestRotate(t *testing.T) {
 	defer run.Wait()
 	defer cancel()
 	old := get(m.Reserve(ctx, call(g), demand(100, 100)))(t)
-	old.(*reservation).page.journal.bytes.Store(rotateAt + 1)
+	old.(*reservation).segment.journal.bytes.Store(rotateBytes + 1)
 	must(t, get(m.Reserve(ctx, call(g), demand(100, 100)))(t).Settle(answer(50, 50)))
-	poll.Until(t, time.Minute, func() bool { return m.pageNow() != old.(*reservation).page })
+	poll.Until(t, time.Minute, func() bool { return m.pageNow() != old.(*reservation).segment })
 	r := get(m.Reserve(ctx, call(g), demand(100, 100)))(t)
 	select {
 	case err := <-finished:
@@ -391,7 +392,7 @@ func TestRotate(t *testing.T) {
 	}
 }
 
-// TestRotateBroken: a journal that cannot be written is replaced, and until then nothing is called.
+// TestRotateBroken checks that a journal that cannot be written is replaced, and that calls are refused until then.
 func TestRotateBroken(t *testing.T) {
 	w := newWorld(t)
 	g := w.guest("a")
@@ -400,8 +401,8 @@ func TestRotateBroken(t *testing.T) {
 	must(t, err)
 	defer f.Close()
 	m := get(NewMeter(Config{
-		Page: Page{Journal: &fullDisk{200}, Lessor: lessorFunc(unlimited), Done: func() { close(ended) }},
-		Next: func(context.Context) (Page, error) { return Page{Journal: f, Lessor: w.book.Lessor(id)}, nil },
+		Segment: Segment{Journal: &fullDisk{200}, Lessor: lessorFunc(unlimited), Done: func() { close(ended) }},
+		Next:    func(context.Context) (Segment, error) { return Segment{Journal: f, Lessor: w.book.Lessor(id)}, nil },
 	}))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	var run sync.WaitGroup
@@ -420,17 +421,17 @@ func TestRotateBroken(t *testing.T) {
 	}
 }
 
-func (m *Meter) pageNow() *page {
+func (m *Meter) pageNow() *segment {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.page
+	return m.segment
 }
 
-// TestLessorFails: calls wait for an answer, and are refused when there is none.
+// TestLessorFails checks that calls wait for the lessor, and are refused if it fails.
 func TestLessorFails(t *testing.T) {
 	w := newWorld(t)
 	asked := make(chan struct{})
-	m := get(NewMeter(Config{Page: Page{Journal: &fullDisk{1 << 20}, Lessor: lessorFunc(func(string, caisson.Amount, caisson.Amount) (caisson.Lease, error) {
+	m := get(NewMeter(Config{Segment: Segment{Journal: &fullDisk{1 << 20}, Lessor: lessorFunc(func(string, caisson.Amount, caisson.Amount) (caisson.Lease, error) {
 		<-asked
 		return caisson.Lease{}, errors.New("the socket is gone")
 	})}}))(t)
@@ -503,13 +504,13 @@ func BenchmarkMeter(b *testing.B) {
 	})
 }
 
-// BenchmarkHotPath is what a call costs where it is made: both records, no lease.
+// BenchmarkHotPath measures the cost of a call on the meter's side: both records, no lease.
 func BenchmarkHotPath(b *testing.B) {
 	w := newWorld(b)
 	_, f, err := w.book.Begin(b.Context())
 	must(b, err)
 	defer f.Close()
-	m := get(NewMeter(Config{Page: Page{Journal: f, Lessor: lessorFunc(func(_ string, _, want caisson.Amount) (caisson.Lease, error) {
+	m := get(NewMeter(Config{Segment: Segment{Journal: f, Lessor: lessorFunc(func(_ string, _, want caisson.Amount) (caisson.Lease, error) {
 		return caisson.Lease{Granted: want}, nil
 	})}}))(b)
 	g := w.guest("a")
@@ -525,7 +526,7 @@ func BenchmarkHotPath(b *testing.B) {
 	}
 }
 
-// TestClockCorrected: a clock that was days ahead and is put right loses no call and no money.
+// TestClockCorrected checks that correcting a clock that was days ahead loses no call and no money.
 func TestClockCorrected(t *testing.T) {
 	for _, period := range []string{"", "day"} {
 		t.Run(period, func(t *testing.T) {
@@ -538,7 +539,7 @@ func TestClockCorrected(t *testing.T) {
 			under := get(gw.Reserve(t.Context(), call(g), demand(10, 90)))(t)
 			must(t, get(gw.Reserve(t.Context(), call(g), demand(10, 90)))(t).Settle(answer(10, 5)))
 			w.clock.set(right)
-			must(t, w.book.Ingest(t.Context())) // what was written by the wrong clock
+			must(t, w.book.Ingest(t.Context())) // records written with the wrong clock
 			must(t, under.Settle(answer(10, 5)))
 			for range 8 {
 				must(t, get(gw.Reserve(t.Context(), call(g), demand(10, 90)))(t).Settle(answer(10, 90)))
@@ -556,7 +557,8 @@ func TestClockCorrected(t *testing.T) {
 			}
 			used := int64(0)
 			for _, row := range rows {
-				// One or both of the first were read before the clock was put right: a lease that is asked for ahead reads them.
+				// One or both of the first calls were read before the clock was corrected, because prefetching a lease ingests
+				// the journal.
 				if row.At.Equal(right) || period == "" {
 					used += row.Amount().Tokens
 				}

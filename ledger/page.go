@@ -11,34 +11,35 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// page is a journal with its budgets, as a meter uses it.
-type page struct {
+// segment is a journal segment with its budgets, on the meter's side.
+type segment struct {
 	journal journal
 	lessor  caisson.Lessor
 	done    func()
 	now     func() time.Time
 
-	users   atomic.Int64 // calls under way, and whoever looks at it
+	refs    atomic.Int64 // references: calls in progress and functions that use the page
 	retired atomic.Bool
-	ended   sync.Once
+	endOnce sync.Once
 
-	mu    sync.Mutex
-	clock time.Time         // the last time told; it never goes back. Guarded by mu
-	pools map[poolKey]*pool // guarded by mu, and so are they
+	mu      sync.Mutex
+	clock   time.Time                   // the last time returned by tell; it does not go back; guarded by mu
+	budgets map[budgetKey]*leasedBudget // guarded by mu, and so are the pools
 }
 
-func newPage(p Page, now func() time.Time) *page {
-	return &page{journal: journal{w: p.Journal}, lessor: p.Lessor, done: p.Done, now: now, pools: map[poolKey]*pool{}}
+func newSegment(p Segment, now func() time.Time) *segment {
+	return &segment{journal: journal{w: p.Journal}, lessor: p.Lessor, done: p.Done, now: now, budgets: map[budgetKey]*leasedBudget{}}
 }
 
-// tell returns the time, which for a page does not go back: a call must not fall into a period that has ended. But a clock
-// that went back by more than a day was wrong before, and nothing that was known by it is believed. It needs mu.
-func (p *page) tell() time.Time {
+// monotonicNow returns the current time, but never an earlier time than before: a call must not be charged to a period that has ended. If
+// the clock goes back by more than maxClockSkew, it was wrong before; tell then accepts the new time and invalidates all budgets. The
+// caller must hold mu.
+func (p *segment) monotonicNow() time.Time {
 	t := p.now().UTC().Round(0)
-	if t.Before(p.clock.Add(-maxSkew)) {
-		for _, b := range p.pools {
+	if t.Before(p.clock.Add(-maxClockSkew)) {
+		for _, b := range p.budgets {
 			b.version++
-			b.known, b.err, b.refused = false, nil, nil
+			b.valid, b.err, b.refused = false, nil, nil
 			b.checked, b.usedAt = time.Time{}, t
 		}
 		p.clock = t
@@ -49,50 +50,50 @@ func (p *page) tell() time.Time {
 	return p.clock
 }
 
-// release gives up a hold on p. The last one of a retired page ends it.
-func (p *page) release() {
-	if p.users.Add(-1) == 0 && p.retired.Load() {
-		go p.end() // it talks to the lessor, and this may be the end of a call
+// release drops a reference to p. The last reference to a retired segment ends it.
+func (p *segment) release() {
+	if p.refs.Add(-1) == 0 && p.retired.Load() {
+		go p.end() // in the background, because it calls the lessor and may run at the end of a call
 	}
 }
 
-// retire lets p end when the last call on it has been settled.
-func (p *page) retire() {
-	p.users.Add(1)
+// retire ends p when its last call has been settled.
+func (p *segment) retire() {
+	p.refs.Add(1)
 	p.retired.Store(true)
-	p.forget(nil)
+	p.invalidate(nil)
 	p.release()
 }
 
-func (p *page) end() {
-	p.ended.Do(func() {
-		p.forget(nil)
+func (p *segment) end() {
+	p.endOnce.Do(func() {
+		p.invalidate(nil)
 		if p.done != nil {
 			p.done()
 		}
 	})
 }
 
-// reserve takes what a call may take out of all its budgets and writes down that it has begun.
-func (p *page) reserve(ctx context.Context, call caisson.Call, d caisson.Demand) (*reservation, error) {
-	if p.journal.spoilt() {
-		return nil, errUnwritable
+// reserve reserves the maximum cost of a call in all of its budgets and records that the call has begun.
+func (p *segment) reserve(ctx context.Context, call caisson.Call, d caisson.Demand) (*reservation, error) {
+	if p.journal.failed() {
+		return nil, errJournalFailed
 	}
-	sane(&call)
-	r := &reservation{page: p, call: call}
+	clampCall(&call)
+	r := &reservation{segment: p, call: call}
 	keys := call.Budgets()
 	for {
 		p.mu.Lock()
-		r.call.At = p.tell()
+		r.call.At = p.monotonicNow()
 		short, output := p.fit(call.Account, keys, d, r.call.At)
 		if short == nil {
 			r.output, r.worst = output, d.At(output)
-			p.take(r, keys, d)
+			p.deduct(r, keys, d)
 			p.mu.Unlock()
 			break
 		}
-		// Unlocks.
-		if err := p.wait(ctx, short, d); err != nil {
+		// wait releases mu.
+		if err := p.waitForLease(ctx, short, d); err != nil {
 			return nil, err
 		}
 	}
@@ -100,83 +101,83 @@ func (p *page) reserve(ctx context.Context, call caisson.Call, d caisson.Demand)
 	row.Status, row.Error, row.Estimated = 0, "", true
 	row.Tokens = caisson.TokenCount{Input: d.Fixed.Tokens, Output: r.output}
 	row.Cost = r.worst.USD
-	p.users.Add(1)
+	p.refs.Add(1)
 	if err := p.journal.write(kindBegin, &row); err != nil {
-		// What was set aside stays so: perhaps the record can be read after all.
-		p.users.Add(-1) // the caller holds one too, so this is not the last
+		// The reservation stays in force, because the record may have been written after all.
+		p.refs.Add(-1) // the caller holds a reference too, so this is not the last one
 		return nil, err
 	}
 	return r, nil
 }
 
-// take takes r's worst case out of its budgets. It needs mu.
-func (p *page) take(r *reservation, keys []string, d caisson.Demand) {
+// deduct charges r's maximum cost to its budgets. The caller must hold mu.
+func (p *segment) deduct(r *reservation, keys []string, d caisson.Demand) {
 	for i, key := range keys {
-		b := p.pools[poolKey{r.call.Account, key}]
+		b := p.budgets[budgetKey{r.call.Account, key}]
 		if !b.unlimited {
-			b.free = b.free.Minus(r.worst)
-			b.under++
-			r.shares[i] = poolShare{b, b.epoch}
-			p.ahead(b, d)
+			b.available = b.available.Minus(r.worst)
+			b.inFlight++
+			r.shares[i] = budgetShare{b, b.epoch}
+			p.prefetch(b, d)
 		}
 		b.usedAt = r.call.At
 	}
 }
 
-// free puts back what r did not take.
-func (p *page) free(r *reservation, took caisson.Amount) {
+// refund returns the unused part of r to its budgets.
+func (p *segment) refund(r *reservation, took caisson.Amount) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, s := range r.shares {
-		if s.pool != nil && s.pool.epoch == s.epoch {
-			// More than the worst case leaves a debt, which the next lease pays.
-			s.pool.free = s.pool.free.Plus(r.worst.Minus(took))
-			s.pool.under--
+		if s.budget != nil && s.budget.epoch == s.epoch {
+			// A cost above the maximum leaves a debt, which the next lease covers.
+			s.budget.available = s.budget.available.Plus(r.worst.Minus(took))
+			s.budget.inFlight--
 		}
 	}
 }
 
-// poolShare is a reservation's part in a budget.
-type poolShare struct {
-	pool  *pool
-	epoch int
+// budgetShare is the part of a reservation that is charged to one budget.
+type budgetShare struct {
+	budget *leasedBudget
+	epoch  int
 }
 
-// reservation is a [caisson.Reservation].
+// reservation implements [caisson.Reservation].
 type reservation struct {
 	meter   *Meter
-	page    *page
+	segment *segment
 	call    caisson.Call
 	output  int64
 	worst   caisson.Amount
-	shares  [4 + caisson.MaxLineage]poolShare // a guest has no more budgets
+	shares  [4 + caisson.MaxLineage]budgetShare // the maximum number of budgets of a guest
 	settled atomic.Bool
 }
 
 // Output implements [caisson.Reservation].
 func (r *reservation) Output() int64 { return r.output }
 
-// Settle implements [caisson.Reservation]. Who made the call, its ID and its At are those of the reservation; so is what
-// was called, where call does not say it.
+// Settle implements [caisson.Reservation]. The guest, the ID and the time are those of the reservation. Empty names of the
+// provider and the model are taken from the reservation.
 func (r *reservation) Settle(call caisson.Call) error {
 	if !r.settled.CompareAndSwap(false, true) {
 		return caisson.Errorf(caisson.Internal, "call %s was settled twice", r.call.ID)
 	}
-	defer r.page.release()
+	defer r.segment.release()
 	call.ID, call.At, call.Guest = r.call.ID, r.call.At, r.call.Guest
 	call.Provider, call.Model = cmp.Or(call.Provider, r.call.Provider), cmp.Or(call.Model, r.call.Model)
 	call.Upstream, call.API = cmp.Or(call.Upstream, r.call.Upstream), cmp.Or(call.API, r.call.API)
-	sane(&call)
-	if err := r.page.journal.write(kindSettle, &call); err != nil {
-		r.meter.nudge()
-		return err // what was set aside stays so: the call will be charged in full
+	clampCall(&call)
+	if err := r.segment.journal.write(kindSettle, &call); err != nil {
+		r.meter.wakeRun()
+		return err // the reservation stays in force: the call is charged in full
 	}
-	r.page.free(r, call.Amount())
+	r.segment.refund(r, call.Amount())
 	return nil
 }
 
-// sane puts what a provider says about a call within what a record can hold.
-func sane(c *caisson.Call) {
+// clampCall clamps the values that come from a provider to the ranges of a record.
+func clampCall(c *caisson.Call) {
 	clamp := func(n, most int64) int64 { return min(max(n, 0), most) }
 	for _, n := range []*int64{&c.Tokens.Input, &c.Tokens.Output, &c.Tokens.CacheRead, &c.Tokens.CacheWrite} {
 		*n = clamp(*n, maxTokens)
@@ -191,7 +192,7 @@ func sane(c *caisson.Call) {
 	c.FirstByte, c.Duration = max(c.FirstByte, 0), max(c.Duration, 0)
 }
 
-// journal appends records. It is safe for concurrent use.
+// journal writes records. It is safe for concurrent use.
 type journal struct {
 	mu     sync.Mutex
 	w      io.Writer
@@ -200,14 +201,14 @@ type journal struct {
 	bytes  atomic.Int64
 }
 
-var errUnwritable = caisson.Errorf(caisson.Unavailable, "the ledger cannot be written, so no call is made; the daemon's log has the details")
+var errJournalFailed = caisson.Errorf(caisson.Unavailable, "the ledger cannot be written, so no call is made; the daemon's log has the details")
 
-// write appends a record about c. After an error nobody knows what the journal ends with, so nothing is written any more.
+// write appends a record of c. After an error the end of the journal is undefined, so all further writes fail.
 func (j *journal) write(kind byte, c *caisson.Call) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.broken.Load() {
-		return errUnwritable
+		return errJournalFailed
 	}
 	j.buf = appendCall(j.buf[:0], kind, c)
 	n, err := j.w.Write(j.buf)
@@ -222,6 +223,6 @@ func (j *journal) write(kind byte, c *caisson.Call) error {
 	return nil
 }
 
-func (j *journal) spoilt() bool { return j.broken.Load() }
+func (j *journal) failed() bool { return j.broken.Load() }
 
 func (j *journal) size() int64 { return j.bytes.Load() }

@@ -11,92 +11,94 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Slabs: a lease is for the call at hand and for some more like it, twice as many each time if it did not last a second,
-// because a lease costs two syncs. But it is only for a small part of what the budget has left, so that gateways that
-// share a budget do not starve each other.
+// A lease costs two syncs, so it covers the current call and a prefetch for further calls like it. The prefetch doubles if the
+// last lease was used up within prefetchTarget. It is only a small part of what the budget has left, so that gateways that share a
+// budget do not starve each other.
 const (
-	minSlab   = 16 // calls
-	maxSlab   = 1 << 14
-	slabLasts = time.Second
-	slabShare = 8 // of what is left, one part in so many
+	minPrefetch    = 16 // calls
+	maxPrefetch    = 1 << 14
+	prefetchTarget = time.Second
+	prefetchShare  = 8 // at most one part in prefetchShare of what is left
 )
 
-// maxLease bounds a lease. The greatest call that there can be fits several times.
+// maxLease bounds one lease. The most expensive possible call fits several times.
 var maxLease = caisson.Amount{USD: 64 * caisson.USD(maxCost), Tokens: 64 * maxTokens, Calls: 1 << 20}
 
-// pool is what a page knows and has of one budget.
-type pool struct {
-	account   string // whose calls come out of it
+// leasedBudget is the state of one budget in a journal segment.
+type leasedBudget struct {
+	account   string // account whose calls are charged to it
 	key       string
-	known     bool // what follows may be believed
-	unlimited bool // there is no such budget
+	valid     bool // false: the fields below must be read from the lessor again
+	unlimited bool // the budget does not exist
 	checked   time.Time
-	lease     caisson.Lease  // the last one, for what it says about the budget
-	free      caisson.Amount // below 0 if calls took more than was set aside for them
-	under     int            // calls under way that took from free
+	lease     caisson.Lease  // the last lease, for its description of the budget
+	available caisson.Amount // available amount; negative if calls cost more than was reserved for them
+	inFlight  int            // calls in progress that are charged to free
 	usedAt    time.Time
-	// epoch counts the lives of free: what was taken in an earlier one does not come back in this.
+	// epoch counts the resets of free: an amount taken in an earlier epoch is not put back.
 	epoch int
-	// version counts how often the limits were said to have changed; an answer from before is not believed.
-	version int
-	busy    chan struct{}  // not nil while the lessor is being asked; closed then
-	waiting caisson.Amount // what those want who wait for an answer
-	refused *caisson.Amount
-	scarce  bool           // the last lease was for less than was wanted
-	calls   int64          // that the next slab is for
-	low     caisson.Amount // having less than that, b should ask for more
-	err     error
+	// version counts invalidations of the limits. A response to a request from an earlier version is discarded.
+	version       int
+	leasing       chan struct{}  // not nil during a request to the lessor; closed at its end
+	queued        caisson.Amount // the sum of what the calls that wait for the request need
+	refused       *caisson.Amount
+	scarce        bool           // the last lease was smaller than requested
+	prefetchCalls int64          // number of calls that the next prefetch covers
+	refillBelow   caisson.Amount // below this amount a prefetch starts
+	err           error
 }
 
-// poolKey tells the pools of a page apart. Of accounts that use the same id of a session or run, one at most has the budget.
-type poolKey struct{ account, budget string }
+// budgetKey identifies a pool in a segment. Several accounts may use the same id of a session or run; at most one of them has the
+// budget.
+type budgetKey struct{ account, budget string }
 
-func (b *pool) id() poolKey { return poolKey{b.account, b.key} }
+func (b *leasedBudget) id() budgetKey { return budgetKey{b.account, b.key} }
 
-// usable reports whether calls may be taken from b, and voids what b has when its period has ended.
-func (b *pool) usable(now time.Time) bool {
+// usable reports whether calls can be charged to b. It resets b if the budget's period has ended.
+func (b *leasedBudget) usable(now time.Time) bool {
 	if until := b.lease.Until; !b.unlimited && !until.IsZero() && !now.Before(until) {
-		b.void()
-		b.known, b.lease = false, caisson.Lease{}
+		b.reset()
+		b.valid, b.lease = false, caisson.Lease{}
 	}
-	return b.known && !(b.unlimited && now.Sub(b.checked) > unlimitedFor)
+	return b.valid && !(b.unlimited && now.Sub(b.checked) > unlimitedTTL)
 }
 
-// void forgets what b has. It is not given back: the lessor does not count it any more.
-func (b *pool) void() {
-	b.free, b.under = caisson.Amount{}, 0
+// reset resets the available amount. It is not returned to the lessor, which no longer counts it.
+func (b *leasedBudget) reset() {
+	b.available, b.inFlight = caisson.Amount{}, 0
 	b.epoch++
 }
 
-// fresh reports whether the last answer is so young that asking again would be a waste.
-func (b *pool) fresh(now time.Time) bool { return b.known && now.Sub(b.checked) < refusedFor }
+// fresh reports whether the last response is too recent to repeat the request.
+func (b *leasedBudget) fresh(now time.Time) bool { return b.valid && now.Sub(b.checked) < refusedTTL }
 
-// dry reports whether there was nothing left of what b lacks of a.
-func (b *pool) dry(a caisson.Amount) bool {
+// exhausted reports whether the budget has nothing left of the resources that b lacks for a.
+func (b *leasedBudget) exhausted(a caisson.Amount) bool {
 	limits, left := b.lease.Limits, b.lease.Left
-	return limits.USD != nil && left.USD == 0 && b.free.USD < a.USD ||
-		limits.Tokens != nil && left.Tokens == 0 && b.free.Tokens < a.Tokens ||
-		limits.Calls != nil && left.Calls == 0 && b.free.Calls < a.Calls
+	return limits.USD != nil && left.USD == 0 && b.available.USD < a.USD ||
+		limits.Tokens != nil && left.Tokens == 0 && b.available.Tokens < a.Tokens ||
+		limits.Calls != nil && left.Calls == 0 && b.available.Calls < a.Calls
 }
 
-// fit returns how many tokens of output all budgets afford, or one that must be asked for more first. It needs mu.
-func (p *page) fit(account string, keys []string, d caisson.Demand, now time.Time) (short *pool, output int64) {
+// fit returns the number of output tokens that all budgets afford, or a budget whose lease must be renewed first. The caller must
+// hold mu.
+func (p *segment) fit(account string, keys []string, d caisson.Demand, now time.Time) (short *leasedBudget, output int64) {
 	output = d.MaxOutput
 	for _, key := range keys {
-		k := poolKey{account, key}
-		b := p.pools[k]
+		k := budgetKey{account, key}
+		b := p.budgets[k]
 		if b == nil {
-			b = &pool{account: account, key: key, usedAt: now}
-			p.pools[k] = b
+			b = &leasedBudget{account: account, key: key, usedAt: now}
+			p.budgets[k] = b
 		}
 		switch {
 		case !b.usable(now):
 			return b, 0
-		case b.unlimited || b.free.Covers(d.At(d.MaxOutput)):
+		case b.unlimited || b.available.Covers(d.At(d.MaxOutput)):
 			continue
 		}
-		n := affordable(b.free, d)
-		if n < d.MinOutput || !(b.fresh(now) && b.dry(d.At(d.MaxOutput))) {
+		n := affordable(b.available, d)
+		if n < d.MinOutput || !(b.fresh(now) && b.exhausted(d.At(d.MaxOutput))) {
 			return b, 0
 		}
 		output = min(output, n)
@@ -104,7 +106,7 @@ func (p *page) fit(account string, keys []string, d caisson.Demand, now time.Tim
 	return nil, output
 }
 
-// affordable returns the greatest n, d.MaxOutput at most, with free covering d.At(n), or -1.
+// affordable returns the greatest n <= d.MaxOutput for which free covers d.At(n), or -1 if there is none.
 func affordable(free caisson.Amount, d caisson.Demand) int64 {
 	if !free.Covers(d.Fixed) {
 		return -1
@@ -120,29 +122,30 @@ func affordable(free caisson.Amount, d caisson.Demand) int64 {
 	return n
 }
 
-// wait waits until b has been asked for. It is called with mu and releases it. An error is the call's refusal.
-func (p *page) wait(ctx context.Context, b *pool, d caisson.Demand) error {
+// waitForLease requests a lease for b, or waits for the request in progress. The caller must hold mu; wait releases it. An error is the
+// reason to refuse the call.
+func (p *segment) waitForLease(ctx context.Context, b *leasedBudget, d caisson.Demand) error {
 	now := p.clock
 	need, want := missing(b, d.At(d.MinOutput)), missing(b, d.At(d.MaxOutput))
 	switch {
-	case b.err != nil && now.Sub(b.checked) < refusedFor:
+	case b.err != nil && now.Sub(b.checked) < refusedTTL:
 		err := b.err
 		p.mu.Unlock()
 		return caisson.Wrap(err, caisson.Unavailable, "the budget cannot be asked for at present; try again in a moment")
 	case b.refused != nil && b.fresh(now) && need.Covers(*b.refused):
-		err := b.over(d.At(d.MinOutput))
+		err := b.overBudget(d.At(d.MinOutput))
 		p.mu.Unlock()
 		return err
-	case b.busy == nil:
-		b.busy = make(chan struct{})
-		want = want.Plus(b.slab(d, now))
-		b.waiting = caisson.Amount{}
-		// Not with the context of this call: others wait too, and what was granted must not get lost with it.
-		go p.ask(b, need, want)
+	case b.leasing == nil:
+		b.leasing = make(chan struct{})
+		want = want.Plus(b.prefetchAmount(d, now))
+		b.queued = caisson.Amount{}
+		// The request does not use the context of this call: other calls wait for it too, and a granted lease must not be lost.
+		go p.renewLease(b, need, want)
 	default:
-		b.waiting = b.waiting.Plus(d.At(d.MaxOutput))
+		b.queued = b.queued.Plus(d.At(d.MaxOutput))
 	}
-	busy := b.busy
+	busy := b.leasing
 	p.mu.Unlock()
 	select {
 	case <-busy:
@@ -152,59 +155,59 @@ func (p *page) wait(ctx context.Context, b *pool, d caisson.Demand) error {
 	}
 }
 
-// ahead asks for more before there is too little, so that calls that come often do not wait for it. It needs mu.
-func (p *page) ahead(b *pool, d caisson.Demand) {
-	if b.busy != nil || b.scarce || b.calls <= minSlab || b.free.Covers(b.low) {
+// prefetch requests a lease in the background if b runs low, so that frequent calls do not wait for it. The caller must hold mu.
+func (p *segment) prefetch(b *leasedBudget, d caisson.Demand) {
+	if b.leasing != nil || b.scarce || b.prefetchCalls <= minPrefetch || b.available.Covers(b.refillBelow) {
 		return
 	}
-	b.busy = make(chan struct{})
-	go p.ask(b, caisson.Amount{}, b.slab(d, p.clock))
+	b.leasing = make(chan struct{})
+	go p.renewLease(b, caisson.Amount{}, b.prefetchAmount(d, p.clock))
 }
 
-// missing returns what b does not have of a.
-func missing(b *pool, a caisson.Amount) caisson.Amount {
-	have := b.free
-	if !b.known {
-		// It will be given back before anything is asked for; a debt stays.
-		have = least(have, caisson.Amount{})
+// missing returns the part of a that b does not have available.
+func missing(b *leasedBudget, a caisson.Amount) caisson.Amount {
+	have := b.available
+	if !b.valid {
+		// The available amount is returned before the lease is requested; a debt remains.
+		have = minAmount(have, caisson.Amount{})
 	}
-	return positive(a.Minus(have))
+	return nonNegative(a.Minus(have))
 }
 
-// slab returns how much more than needed at once should be asked for.
-func (b *pool) slab(d caisson.Demand, now time.Time) caisson.Amount {
-	if !b.known {
-		b.calls = minSlab
-		return caisson.Amount{} // nobody knows how much there is
+// prefetchAmount returns the size of the prefetch, beyond the amount that is needed at once.
+func (b *leasedBudget) prefetchAmount(d caisson.Demand, now time.Time) caisson.Amount {
+	if !b.valid {
+		b.prefetchCalls = minPrefetch
+		return caisson.Amount{} // the rest of the budget is unknown
 	}
-	one, n := d.At(d.MaxOutput), b.calls
-	if now.Sub(b.checked) < slabLasts {
-		b.calls = min(2*n, maxSlab)
+	one, n := d.At(d.MaxOutput), b.prefetchCalls
+	if now.Sub(b.checked) < prefetchTarget {
+		b.prefetchCalls = min(2*n, maxPrefetch)
 	} else {
-		b.calls = max(n/2, minSlab)
+		b.prefetchCalls = max(n/2, minPrefetch)
 	}
-	// No product overflows: what one call takes is bounded, see check.
-	a := caisson.Amount{USD: min(one.USD, maxLease.USD/maxSlab) * caisson.USD(n), Tokens: n * one.Tokens, Calls: n}
-	b.low = caisson.Amount{USD: a.USD / 4, Tokens: a.Tokens / 4, Calls: a.Calls / 4}
-	a = least(a.Plus(b.waiting), caisson.Amount{USD: maxLease.USD / 2, Tokens: maxLease.Tokens / 2, Calls: maxLease.Calls / 2})
+	// The products do not overflow, because the cost of one call is bounded; see check.
+	a := caisson.Amount{USD: min(one.USD, maxLease.USD/maxPrefetch) * caisson.USD(n), Tokens: n * one.Tokens, Calls: n}
+	b.refillBelow = caisson.Amount{USD: a.USD / 4, Tokens: a.Tokens / 4, Calls: a.Calls / 4}
+	a = minAmount(a.Plus(b.queued), caisson.Amount{USD: maxLease.USD / 2, Tokens: maxLease.Tokens / 2, Calls: maxLease.Calls / 2})
 	l, left := b.lease.Limits, b.lease.Left
 	if l.USD != nil {
-		a.USD = min(a.USD, left.USD/slabShare)
+		a.USD = min(a.USD, left.USD/prefetchShare)
 	}
 	if l.Tokens != nil {
-		a.Tokens = min(a.Tokens, left.Tokens/slabShare)
+		a.Tokens = min(a.Tokens, left.Tokens/prefetchShare)
 	}
 	if l.Calls != nil {
-		a.Calls = min(a.Calls, left.Calls/slabShare)
+		a.Calls = min(a.Calls, left.Calls/prefetchShare)
 	}
 	return a
 }
 
-// ask gets a lease for b, whose busy it holds.
-func (p *page) ask(b *pool, need, want caisson.Amount) {
+// renewLease requests a lease for b. The caller has set b.busy; ask closes it.
+func (p *segment) renewLease(b *leasedBudget, need, want caisson.Amount) {
 	p.mu.Lock()
 	version := b.version
-	p.giveBack(b, !b.known)
+	p.returnLease(b, !b.valid)
 	p.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), leaseTimeout)
 	defer cancel()
@@ -214,110 +217,111 @@ func (p *page) ask(b *pool, need, want caisson.Amount) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	b.checked = p.tell()
+	b.checked = p.monotonicNow()
 	switch {
 	case err != nil:
 		b.err = err
 	case lease.Unlimited:
-		b.void()
-		b.known, b.unlimited, b.lease, b.err, b.refused = true, true, lease, nil, nil
+		b.reset()
+		b.valid, b.unlimited, b.lease, b.err, b.refused = true, true, lease, nil, nil
 	default:
 		if b.unlimited || !b.lease.Until.Equal(lease.Until) || b.lease.Title != lease.Title {
-			b.void() // another period, or another budget of that name
+			b.reset() // another period, or another budget with the same key
 		}
-		b.known, b.unlimited, b.lease, b.err, b.refused = true, false, lease, nil, nil
-		b.free = b.free.Plus(lease.Granted)
+		b.valid, b.unlimited, b.lease, b.err, b.refused = true, false, lease, nil, nil
+		b.available = b.available.Plus(lease.Granted)
 		b.scarce = !lease.Granted.Covers(want)
 		if !lease.Granted.Covers(need) {
 			b.refused = &need
 		}
 	}
 	if b.version != version {
-		b.known, b.err, b.refused = false, nil, nil
-		p.giveBack(b, true)
+		b.valid, b.err, b.refused = false, nil, nil
+		p.returnLease(b, true)
 	}
-	close(b.busy)
-	b.busy = nil
+	close(b.leasing)
+	b.leasing = nil
 }
 
-// giveBack returns what b has left, if it should. It needs mu and that the caller holds b.busy, and gives mu up meanwhile.
-func (p *page) giveBack(b *pool, should bool) {
-	a := positive(b.free)
+// returnLease returns the available amount of b to the lessor if should is set. The caller must hold mu and must have set b.busy. mu
+// is released during the request.
+func (p *segment) returnLease(b *leasedBudget, should bool) {
+	a := nonNegative(b.available)
 	if !should || b.unlimited || a.IsZero() {
 		return
 	}
-	b.free = b.free.Minus(a)
+	b.available = b.available.Minus(a)
 	p.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), leaseTimeout)
-	// If it fails, it stays held until the journal is closed.
+	// If the request fails, the amount stays held until the journal is closed.
 	_ = p.lessor.Return(ctx, b.key, a)
 	cancel()
 	p.mu.Lock()
 }
 
-// forget distrusts what is known of budgets, all without keys, and gives back what is left of them.
-func (p *page) forget(keys []string) {
+// invalidate invalidates the budgets with the given keys, or all budgets if keys is nil, and returns their available amounts.
+func (p *segment) invalidate(keys []string) {
 	p.mu.Lock()
-	var list []*pool
-	for k, b := range p.pools {
+	var list []*leasedBudget
+	for k, b := range p.budgets {
 		if keys == nil || slices.Contains(keys, k.budget) {
 			b.version++
-			b.known, b.err, b.refused = false, nil, nil
+			b.valid, b.err, b.refused = false, nil, nil
 			list = append(list, b)
 		}
 	}
 	p.mu.Unlock()
 	for _, b := range list {
-		p.giveBackWhenFree(b)
+		p.returnWhenIdle(b)
 	}
 }
 
-// giveBackWhenFree gives back what b has, unless it was asked for anew meanwhile.
-func (p *page) giveBackWhenFree(b *pool) {
+// returnWhenIdle returns the available amount of b after the request in progress, unless that request has renewed b.
+func (p *segment) returnWhenIdle(b *leasedBudget) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for b.busy != nil {
-		busy := b.busy
+	for b.leasing != nil {
+		busy := b.leasing
 		p.mu.Unlock()
 		<-busy
 		p.mu.Lock()
 	}
-	if b.known {
+	if b.valid {
 		return
 	}
-	b.busy = make(chan struct{})
-	p.giveBack(b, true)
-	close(b.busy)
-	b.busy = nil
+	b.leasing = make(chan struct{})
+	p.returnLease(b, true)
+	close(b.leasing)
+	b.leasing = nil
 }
 
-// sweep gives back and forgets budgets that nobody has used since then.
-func (p *page) sweep(before time.Time) {
+// returnIdle returns and deletes budgets whose last use was before the given time.
+func (p *segment) returnIdle(before time.Time) {
 	p.mu.Lock()
-	var idle []*pool
-	for _, b := range p.pools {
-		if b.under == 0 && b.busy == nil && b.usedAt.Before(before) {
+	var idle []*leasedBudget
+	for _, b := range p.budgets {
+		if b.inFlight == 0 && b.leasing == nil && b.usedAt.Before(before) {
 			b.version++
-			b.known = false
+			b.valid = false
 			idle = append(idle, b)
 		}
 	}
 	p.mu.Unlock()
 	for _, b := range idle {
-		p.giveBackWhenFree(b)
+		p.returnWhenIdle(b)
 		p.mu.Lock()
-		// A debt is not forgotten: the lessor remembers it too.
-		if b.busy == nil && b.under == 0 && !b.known && b.free.IsZero() && p.pools[b.id()] == b {
-			delete(p.pools, b.id())
+		// A budget with a debt is kept, because the lessor keeps the debt too.
+		if b.leasing == nil && b.inFlight == 0 && !b.valid && b.available.IsZero() && p.budgets[b.id()] == b {
+			delete(p.budgets, b.id())
 		}
 		p.mu.Unlock()
 	}
 }
 
-// over returns the refusal of a call that takes a at least.
-func (b *pool) over(a caisson.Amount) error {
-	l, left := b.lease.Limits, b.lease.Left.Plus(positive(b.free))
-	most := b.lease.Left.Plus(b.lease.Held) // if nothing under way took anything
+// overBudget returns the error that refuses a call that costs at least a.
+func (b *leasedBudget) overBudget(a caisson.Amount) error {
+	l, left := b.lease.Limits, b.lease.Left.Plus(nonNegative(b.available))
+	most := b.lease.Left.Plus(b.lease.Held) // if the calls in progress cost nothing
 	e := &caisson.OverBudget{Budget: b.lease.Title, Busy: true, Retry: time.Second}
 	if e.Budget == "" {
 		e.Budget = b.key
@@ -335,10 +339,10 @@ func (b *pool) over(a caisson.Amount) error {
 		say("usd", l.USD.String()+" USD", left.USD.String()+" USD")
 	}
 	if l.Tokens != nil && lack(a.Tokens, left.Tokens, most.Tokens) {
-		say("tokens", count(*l.Tokens, "token"), count(left.Tokens, "token"))
+		say("tokens", countText(*l.Tokens, "token"), countText(left.Tokens, "token"))
 	}
 	if l.Calls != nil && lack(a.Calls, left.Calls, most.Calls) {
-		say("calls", count(*l.Calls, "call"), count(left.Calls, "call"))
+		say("calls", countText(*l.Calls, "call"), countText(left.Calls, "call"))
 	}
 	if !e.Busy {
 		e.Retry = 0
@@ -346,19 +350,19 @@ func (b *pool) over(a caisson.Amount) error {
 	return e
 }
 
-func count(n int64, unit string) string {
+func countText(n int64, unit string) string {
 	if n != 1 {
 		unit += "s"
 	}
 	return strconv.FormatInt(n, 10) + " " + unit
 }
 
-// positive returns a with 0 for what is negative.
-func positive(a caisson.Amount) caisson.Amount {
+// nonNegative returns a with negative values replaced by 0.
+func nonNegative(a caisson.Amount) caisson.Amount {
 	return caisson.Amount{USD: max(a.USD, 0), Tokens: max(a.Tokens, 0), Calls: max(a.Calls, 0)}
 }
 
-// least returns the lesser of each pair of numbers.
-func least(a, b caisson.Amount) caisson.Amount {
+// minAmount returns the smaller value of each field.
+func minAmount(a, b caisson.Amount) caisson.Amount {
 	return caisson.Amount{USD: min(a.USD, b.USD), Tokens: min(a.Tokens, b.Tokens), Calls: min(a.Calls, b.Calls)}
 }

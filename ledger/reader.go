@@ -16,64 +16,64 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Bounds of what is read of a journal, whose writer may be hostile.
+// Limits of reading a journal, whose writer is untrusted.
 const (
-	readBytes  = 1 << 20
-	maxJournal = 2 * rotateAt
-	maxBegun   = 100_000
-	maxSkew    = 24 * time.Hour // that a meter may be ahead of us, see tell
+	readBytes    = 1 << 20
+	maxJournal   = 2 * rotateBytes
+	maxOpenCalls = 100_000
+	maxClockSkew = 24 * time.Hour // maximum by which a meter's clock may be ahead; see tell
 )
 
-// reader reads a journal into the store.
+// reader ingests a journal into the store.
 type reader struct {
 	book *Book
 	id   caisson.ID
 	f    *os.File
 
 	mu     sync.Mutex
-	offset int64 // how far it was read in this life
-	// known is how far an earlier life had read it. Rows up to there are in the store, and sandboxes that spoke there may
-	// have gone since.
-	known  int64
-	boot   string
-	begun  map[caisson.ID]begun
-	broken error // why it is not read any further
-	lossy  bool  // a row of it could not be stored
-	closed bool
+	offset int64 // offset up to which this process has read the journal
+	// ingested is the offset up to which an earlier process has ingested the journal. The rows before it are in the store, and their
+	// sandboxes may have been removed since.
+	ingested  int64
+	boot      string
+	openCalls map[caisson.ID]openCall
+	damage    error // not nil if reading has stopped because the journal is damaged
+	rowsLost  bool  // a row could not be stored
+	closed    bool
 }
 
-// begun is a call that has begun and was not settled.
-type begun struct {
-	row  caisson.Call
-	lies bool // the row is not what its sandbox can have done
+// openCall is a call that has begun and is not settled.
+type openCall struct {
+	row           caisson.Call
+	misattributed bool // the row names an account that does not own its sandbox or run
 }
 
-// chunk is what one reading of a journal found.
+// chunk is the result of parsing a part of the journal.
 type chunk struct {
 	size    int64
 	rows    []caisson.Call
 	changes []change
 	header  *header
-	broken  error
+	damage  error
 }
 
-// change is a call that began or ended, in the order of the journal.
+// change is a call that began or was settled, in the order of the journal.
 type change struct {
-	begin  bool
-	id     caisson.ID
-	opened begun
+	begin bool
+	id    caisson.ID
+	call  openCall
 }
 
-// ingest reads the journal up to its present end.
+// ingest reads the journal up to its current end.
 func (r *reader) ingest(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.read(ctx)
 }
 
-// read is ingest; it needs mu.
+// read implements ingest. The caller must hold mu.
 func (r *reader) read(ctx context.Context) error {
-	if r.closed || r.broken != nil {
+	if r.closed || r.damage != nil {
 		return nil
 	}
 	info, err := r.f.Stat()
@@ -82,27 +82,27 @@ func (r *reader) read(ctx context.Context) error {
 	}
 	end := info.Size()
 	switch {
-	case end < max(r.offset, r.known):
-		r.spoil(ctx, errors.New("the journal has become shorter"))
+	case end < max(r.offset, r.ingested):
+		r.markDamaged(ctx, errors.New("the journal has become shorter"))
 		return nil
 	case end > maxJournal:
-		r.spoil(ctx, errors.New("the journal is longer than any meter makes it"))
+		r.markDamaged(ctx, errors.New("the journal is longer than any meter makes it"))
 		return nil
 	case end == r.offset:
 		return nil
 	}
-	// What the store says must not be more than what a power failure leaves of the journal, and calls that are under way
-	// are nowhere else.
+	// The store must not be ahead of what a power failure leaves of the journal, and calls in progress are recorded in the
+	// journal only.
 	if err := unix.Fdatasync(int(r.f.Fd())); err != nil {
 		return err
 	}
-	for r.offset < end && r.broken == nil {
+	for r.offset < end && r.damage == nil {
 		c, err := r.chunk(end)
 		if err != nil {
 			return err
 		}
-		if c.size == 0 && c.broken == nil {
-			return nil // the last record is being written
+		if c.size == 0 && c.damage == nil {
+			return nil // the last record is incomplete and still being written
 		}
 		if err := r.commit(ctx, c); err != nil {
 			return err
@@ -111,11 +111,12 @@ func (r *reader) read(ctx context.Context) error {
 	return nil
 }
 
-// chunk parses the next part of the journal, without consequences.
+// chunk parses the next part of the journal without side effects.
 func (r *reader) chunk(end int64) (c chunk, err error) {
-	// A chunk ends where an earlier life's last one did, so that it is either in the store as a whole or not at all.
-	if r.offset < r.known {
-		end = min(end, r.known)
+	// End the chunk at the offset that an earlier process has reached, so that a chunk is either in the store as a whole or not
+	// at all.
+	if r.offset < r.ingested {
+		end = min(end, r.ingested)
 	}
 	b := make([]byte, min(end-r.offset, readBytes))
 	n, err := r.f.ReadAt(b, r.offset)
@@ -123,20 +124,20 @@ func (r *reader) chunk(end int64) (c chunk, err error) {
 		return c, err
 	}
 	b = b[:n]
-	pending := map[caisson.ID]*begun{} // what this chunk changes; nil: settled
+	pending := map[caisson.ID]*openCall{} // changes in this chunk; nil: settled
 	for len(b) > 0 {
-		rec, size, err := next(b)
-		if errors.Is(err, errTorn) {
+		rec, size, err := decodeRecord(b)
+		if errors.Is(err, errIncomplete) {
 			break
 		}
 		if err == nil {
 			err = r.apply(&c, rec, pending)
 		}
 		if caisson.KindOf(err) == caisson.Unavailable {
-			return c, err // nothing has been kept of it, and it is read again
+			return c, err // the chunk is discarded and read again later
 		}
 		if err != nil {
-			c.broken = err
+			c.damage = err
 			break
 		}
 		c.size += size
@@ -146,7 +147,7 @@ func (r *reader) chunk(end int64) (c chunk, err error) {
 }
 
 // apply adds a record to c.
-func (r *reader) apply(c *chunk, rec record, pending map[caisson.ID]*begun) error {
+func (r *reader) apply(c *chunk, rec record, pending map[caisson.ID]*openCall) error {
 	first := r.offset+c.size == 0
 	switch {
 	case (rec.kind == kindHeader) != first:
@@ -160,26 +161,26 @@ func (r *reader) apply(c *chunk, rec record, pending map[caisson.ID]*begun) erro
 	id := rec.call.ID
 	open, changed := pending[id]
 	if !changed {
-		if o, ok := r.begun[id]; ok {
+		if o, ok := r.openCalls[id]; ok {
 			open = &o
 		}
 	}
 	if rec.kind == kindBegin {
-		if open != nil || len(r.begun)+len(pending) > maxBegun {
+		if open != nil || len(r.openCalls)+len(pending) > maxOpenCalls {
 			return errors.New("a call begins twice, or too many are under way")
 		}
-		lies, err := r.lies(&rec.call)
+		lies, err := r.misattributed(&rec.call)
 		if err != nil {
 			return err
 		}
-		o := begun{row: rec.call, lies: lies}
-		// The host's clock was put right, or the process that wrote it has been taken over: in either case it was made by now.
-		if now := r.book.now().UTC().Round(0); o.row.At.After(now.Add(maxSkew)) {
+		o := openCall{row: rec.call, misattributed: lies}
+		// The host's clock was corrected, or the writer is compromised. In both cases the call was made no later than now.
+		if now := r.book.now().UTC().Round(0); o.row.At.After(now.Add(maxClockSkew)) {
 			o.row.At = now
 		}
 		o.row.Error, o.row.Status, o.row.Estimated = "lost", 0, true
 		pending[id] = &o
-		c.changes = append(c.changes, change{begin: true, id: id, opened: o})
+		c.changes = append(c.changes, change{begin: true, id: id, call: o})
 		return nil
 	}
 	if open == nil {
@@ -187,7 +188,7 @@ func (r *reader) apply(c *chunk, rec record, pending map[caisson.ID]*begun) erro
 	}
 	pending[id] = nil
 	c.changes = append(c.changes, change{id: id})
-	if !open.lies {
+	if !open.misattributed {
 		row := rec.call
 		row.At, row.Guest = open.row.At, open.row.Guest
 		c.rows = append(c.rows, row)
@@ -195,28 +196,28 @@ func (r *reader) apply(c *chunk, rec record, pending map[caisson.ID]*begun) erro
 	return nil
 }
 
-// lies reports whether a call cannot be what it says: the process that wrote it has been taken over.
-func (r *reader) lies(c *caisson.Call) (bool, error) {
+// misattributed reports whether a call names a wrong account, which means that the process that wrote it is compromised.
+func (r *reader) misattributed(c *caisson.Call) (bool, error) {
 	account, ok, err := r.book.owner(c.Guest)
 	switch {
 	case err != nil:
 		return false, err
 	case ok && account == c.Account:
 		return false, nil
-	case !ok && r.offset < r.known:
-		return false, nil // it was believed when it was read first, and its sandbox has been removed since
+	case !ok && r.offset < r.ingested:
+		return false, nil // the account was correct when the call was first read; the sandbox has been removed since
 	}
 	r.book.log.Error("a call was dropped: its sandbox or run is not known to be that account's",
 		"journal", r.id, "call", c.ID, "sandbox", c.Sandbox, "run", c.Run, "account", c.Account, "at", c.At)
 	return true, nil
 }
 
-// commit makes c part of the store, and only then of r.
+// commit stores c and, if that succeeds, updates r.
 func (r *reader) commit(ctx context.Context, c chunk) error {
-	if from, to := r.offset, r.offset+c.size; to > from && from >= r.known {
+	if from, to := r.offset, r.offset+c.size; to > from && from >= r.ingested {
 		err := r.book.store.Ingest(ctx, r.id, from, to, c.rows)
 		if caisson.KindOf(err) == caisson.Conflict {
-			// The last attempt may have been committed although it reported an error.
+			// The last attempt may have been committed although it returned an error.
 			if at, offsetErr := r.book.store.Offset(ctx, r.id); offsetErr == nil && at == to {
 				err = nil
 			}
@@ -227,7 +228,7 @@ func (r *reader) commit(ctx context.Context, c chunk) error {
 		switch kind := caisson.KindOf(err); {
 		case err == nil:
 		case kind == caisson.Invalid, kind == caisson.Conflict && !r.closedInStore(ctx, err):
-			r.spoil(ctx, err) // it would fail again and again
+			r.markDamaged(ctx, err) // a retry would fail too
 			return nil
 		default:
 			return err
@@ -242,18 +243,19 @@ func (r *reader) commit(ctx context.Context, c chunk) error {
 	}
 	for _, ch := range c.changes {
 		if ch.begin {
-			r.begun[ch.id] = ch.opened
+			r.openCalls[ch.id] = ch.call
 		} else {
-			delete(r.begun, ch.id)
+			delete(r.openCalls, ch.id)
 		}
 	}
-	if c.broken != nil {
-		r.spoil(ctx, c.broken)
+	if c.damage != nil {
+		r.markDamaged(ctx, c.damage)
 	}
 	return nil
 }
 
-// oneByOne stores rows of which the store refuses some, and returns the others. Rows that are there already change nothing.
+// oneByOne stores rows individually after the store has rejected some of them, and returns the stored rows. Ingesting a row again
+// has no effect.
 func (r *reader) oneByOne(ctx context.Context, from, to int64, rows []caisson.Call) ([]caisson.Call, error) {
 	var stored []caisson.Call
 	for i := range rows {
@@ -264,7 +266,7 @@ func (r *reader) oneByOne(ctx context.Context, from, to int64, rows []caisson.Ca
 		case caisson.KindOf(err) != caisson.Invalid:
 			return nil, err
 		default:
-			r.lossy = true
+			r.rowsLost = true
 			r.book.log.ErrorContext(ctx, "a call cannot be stored and is dropped; what its gateway holds of budgets will count as spent",
 				"journal", r.id, "call", rows[i].ID, "account", rows[i].Account, "err", err)
 		}
@@ -275,7 +277,7 @@ func (r *reader) oneByOne(ctx context.Context, from, to int64, rows []caisson.Ca
 	return stored, r.book.store.Ingest(ctx, r.id, from, to, nil)
 }
 
-// audit writes the line that a call leaves in the log. It has no prompts.
+// audit logs a call, without prompts.
 func (r *reader) audit(ctx context.Context, c *caisson.Call) {
 	r.book.log.LogAttrs(ctx, slog.LevelInfo, "model call", slog.String("call", string(c.ID)), slog.Time("at", c.At),
 		slog.String("account", c.Account), slog.String("sandbox", string(c.Sandbox)), slog.String("run", c.Run),
@@ -284,28 +286,28 @@ func (r *reader) audit(ctx context.Context, c *caisson.Call) {
 		slog.String("error", c.Error), slog.String("detail", c.Detail), slog.Bool("estimated", c.Estimated))
 }
 
-// spoil ends the reading of a journal that no meter wrote like that. It is closed as if its end were lost.
-func (r *reader) spoil(ctx context.Context, err error) {
-	r.broken = err
+// markDamaged stops reading a journal that has invalid contents. The journal is later closed as if its end were lost.
+func (r *reader) markDamaged(ctx context.Context, err error) {
+	r.damage = err
 	r.book.log.ErrorContext(ctx, "a journal is damaged; what its gateway held of budgets will count as spent",
 		"journal", r.id, "offset", r.offset, "err", err)
 }
 
-// spoilt reports whether the journal is not read any further.
-func (r *reader) spoilt() bool {
+// isDamaged reports whether reading has stopped because the journal is damaged.
+func (r *reader) isDamaged() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.broken != nil
+	return r.damage != nil
 }
 
-// finish closes the journal after its last row.
+// finish reads the rest of the journal and closes it.
 func (r *reader) finish(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		return nil
 	}
-	if err := r.unlocked(ctx); err != nil {
+	if err := r.waitUnlocked(ctx); err != nil {
 		return err
 	}
 	boot, err := r.book.bootID()
@@ -315,14 +317,14 @@ func (r *reader) finish(ctx context.Context) error {
 	if err := r.read(ctx); err != nil && !r.closedInStore(ctx, err) {
 		return err
 	}
-	lost := r.broken != nil || r.lossy || r.boot != boot || r.offset < r.known
+	lost := r.damage != nil || r.rowsLost || r.boot != boot || r.offset < r.ingested
 	rows := r.unsettled()
 	if len(rows) > 0 {
-		at := max(r.offset, r.known)
+		at := max(r.offset, r.ingested)
 		err := r.book.store.Ingest(ctx, r.id, at, at, rows)
 		if caisson.KindOf(err) == caisson.Invalid {
 			rows, err = r.oneByOne(ctx, at, at, rows)
-			lost = lost || r.lossy
+			lost = lost || r.rowsLost
 		}
 		switch {
 		case err == nil:
@@ -340,18 +342,18 @@ func (r *reader) finish(ctx context.Context) error {
 		return err
 	}
 	r.closed = true
-	return r.book.forget(r)
+	return r.book.removeJournal(r)
 }
 
-// underWay returns how many calls of a run have begun and not ended, and the most that they can cost.
-func (r *reader) underWay(account, run string) (calls int64, most caisson.USD) {
+// inFlight returns the number of calls of a run that have begun and are not settled, and their maximum cost.
+func (r *reader) inFlight(account, run string) (calls int64, most caisson.USD) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		return 0, 0
 	}
-	for _, o := range r.begun {
-		if !o.lies && o.row.Account == account && o.row.Run == run {
+	for _, o := range r.openCalls {
+		if !o.misattributed && o.row.Account == account && o.row.Run == run {
 			calls++
 			most = caisson.Amount{USD: most}.Plus(caisson.Amount{USD: o.row.Cost}).USD
 		}
@@ -359,11 +361,11 @@ func (r *reader) underWay(account, run string) (calls int64, most caisson.USD) {
 	return calls, most
 }
 
-// unsettled returns the rows of calls that began and were not settled, the oldest first.
+// unsettled returns the rows of calls that have begun and are not settled, oldest first.
 func (r *reader) unsettled() []caisson.Call {
 	var rows []caisson.Call
-	for _, o := range r.begun {
-		if !o.lies {
+	for _, o := range r.openCalls {
+		if !o.misattributed {
 			rows = append(rows, o.row)
 		}
 	}
@@ -376,8 +378,8 @@ func (r *reader) unsettled() []caisson.Call {
 	return rows
 }
 
-// closedInStore reports whether err says that an earlier life closed the journal and was killed before it could remove
-// the file. Every row is in the store then.
+// closedInStore reports whether err means that an earlier process closed the journal in the store and was killed before it
+// removed the file. All rows are in the store then.
 func (r *reader) closedInStore(ctx context.Context, err error) bool {
 	if caisson.KindOf(err) != caisson.Conflict {
 		return false
@@ -386,15 +388,15 @@ func (r *reader) closedInStore(ctx context.Context, err error) bool {
 	return err == nil && !slices.Contains(open, r.id)
 }
 
-// errHeld says that a process has a journal open for writing.
-var errHeld = errors.New("the journal is locked")
+// errLocked means that a process has the journal open for writing.
+var errLocked = errors.New("the journal is locked")
 
-// unlocked returns nil when no process has the journal open for writing.
-func (r *reader) unlocked(ctx context.Context) error {
+// waitUnlocked waits until no process has the journal open for writing. Returns Conflict after lockWait.
+func (r *reader) waitUnlocked(ctx context.Context) error {
 	deadline := time.NewTimer(lockWait)
 	defer deadline.Stop()
 	for {
-		// Of a file of its own: a lock of r.f would be held until that is closed.
+		// The lock belongs to the writers' open file; r.f is a separate one, which conflicts with it.
 		free, err := r.tryLock()
 		if free || err != nil {
 			return err
@@ -403,7 +405,7 @@ func (r *reader) unlocked(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-deadline.C:
-			return caisson.Wrap(errHeld, caisson.Conflict, "a process still writes journal %s; end it first", r.id)
+			return caisson.Wrap(errLocked, caisson.Conflict, "a process still writes journal %s; end it first", r.id)
 		case <-time.After(20 * time.Millisecond):
 		}
 	}

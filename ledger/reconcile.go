@@ -7,24 +7,24 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A SpendLog is what a provider recorded about one call.
+// A SpendLog is a provider's record of one call.
 type SpendLog struct {
 	ID      string // the provider's id of the call
-	Account string // whom the gateway named as its end user
+	Account string // end user of the call, as sent by the gateway
 	Cost    caisson.USD
 	At      time.Time
 }
 
 const (
-	// settleTime is how long LiteLLM may take to write a call down; younger ones are not missed.
-	settleTime = 2 * time.Minute
-	// sameCost is a difference that comes from adding up fractions.
-	sameCost  = caisson.Dollar / 1e6
-	reconcile = 1000 // calls read at once
+	// settleDelay is how long LiteLLM may take to record a call. More recent calls are not reported as missing.
+	settleDelay = 2 * time.Minute
+	// costTolerance is the tolerance for rounding errors in sums.
+	costTolerance     = caisson.Dollar / 1e6
+	reconcilePageSize = 1000 // calls per read
 )
 
 // Reconcile implements [caisson.Ledger], for the calls of the caller's account. It reads up to a million entries with the
-// operator's key, so it is for local callers, one at a time.
+// operator's key. Therefore only local callers may call it, one at a time.
 func (s *Service) Reconcile(ctx context.Context, provider string, since time.Time) ([]caisson.Discrepancy, error) {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
@@ -51,10 +51,10 @@ func (s *Service) Reconcile(ctx context.Context, provider string, since time.Tim
 		}
 	}
 	var out []caisson.Discrepancy
-	old := s.book.now().Add(-settleTime)
+	old := s.book.now().Add(-settleDelay)
 	for after, more := caisson.ID(""), true; more; {
 		var page []caisson.Call
-		if page, more, err = s.Calls(ctx, caisson.UsageQuery{Since: since}, after, reconcile); err != nil {
+		if page, more, err = s.Calls(ctx, caisson.UsageQuery{Since: since}, after, reconcilePageSize); err != nil {
 			return nil, err
 		}
 		for i := range page {
@@ -79,17 +79,17 @@ func (s *Service) Reconcile(ctx context.Context, provider string, since time.Tim
 	return out, nil
 }
 
-// compare returns how a call differs from what the provider says about it, nil if it does not.
+// compare returns the discrepancy between a call and the provider's record of it, or nil.
 func compare(c *caisson.Call, l SpendLog, there bool, old time.Time) *caisson.Discrepancy {
 	d := &caisson.Discrepancy{Call: c.ID, UpstreamID: c.UpstreamID, Here: c.Cost, Upstream: l.Cost}
 	diff := c.Cost - l.Cost
 	switch {
-	case there && diff < sameCost && diff > -sameCost:
+	case there && diff < costTolerance && diff > -costTolerance:
 		return nil
 	case there:
 		d.Problem = "cost differs"
 	case c.Status < 200 || c.Status > 299 || c.At.After(old):
-		return nil // a call that failed need not have reached the model
+		return nil // a failed call may not have reached the model
 	default:
 		d.Problem = "missing upstream"
 	}

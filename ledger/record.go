@@ -14,37 +14,37 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A journal is a sequence of records. Each is framed by its length and the CRC-32C of its body, 4 bytes each, little
-// endian; the body is a byte that says what it is, and fields in a fixed order: numbers as varints, strings with their
-// lengths before them. The first record is a header. A change of the format is a new version in the header; what older
-// versions wrote can be read: a journal outlives the build that was killed while writing it.
+// A journal is a sequence of records. The frame of a record is the length and the CRC-32C of its body, 4 bytes each, little
+// endian. The body is a byte for the kind and fields in a fixed order: numbers as varints, strings with their length as a prefix.
+// The first record is a header. A change of the format increments the version in the header. Older versions remain readable,
+// because a journal outlives the build whose process was killed while writing it.
 const (
-	oldest     = 1 // a call had neither lineage nor trace; in version 2 it had no detail
+	minVersion = 1 // version 1 has no lineage and trace; version 2 has no detail
 	version    = 3
 	frameBytes = 8
 	maxBody    = 8 << 10
 	maxText    = 512 // bytes of one string in a record
 )
 
-// The kinds of record.
+// Kinds of records.
 const (
 	kindHeader = 'H'
-	kindBegin  = 'B' // a call and the most that it may take
-	kindSettle = 'S' // a call and what it took
+	kindBegin  = 'B' // a call and its maximum cost
+	kindSettle = 'S' // a call and its actual cost
 )
 
-// header begins a journal. The engine writes it.
+// header is the first record of a journal. The engine writes it.
 type header struct {
 	journal caisson.ID
-	boot    string // id of the boot of the machine that the journal was written in
+	boot    string // boot id of the machine when the journal was created
 }
 
-// errTorn says that a record is not all there: its writer was killed, or is writing.
-var errTorn = errors.New("the record is not complete")
+// errIncomplete means that a record is incomplete: its writer was killed, or is still writing.
+var errIncomplete = errors.New("the record is not complete")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// appendFrame frames the body that begins at b[start+frameBytes].
+// appendFrame writes the frame of the body that begins at b[start+frameBytes].
 func appendFrame(b []byte, start int) []byte {
 	body := b[start+frameBytes:]
 	binary.LittleEndian.PutUint32(b[start:], uint32(len(body)))
@@ -61,7 +61,7 @@ func appendHeader(b []byte, h header) []byte {
 	return appendFrame(b, start)
 }
 
-// appendCall appends a record about c.
+// appendCall appends a record of c.
 func appendCall(b []byte, kind byte, c *caisson.Call) []byte {
 	start := len(b)
 	b = append(b, 0, 0, 0, 0, 0, 0, 0, 0, kind)
@@ -112,7 +112,7 @@ func flag(v bool) byte {
 	return 0
 }
 
-// appendText appends s, cut to what a record may hold. Some strings come from strangers.
+// appendText appends s, truncated to maxText and without invalid UTF-8 and NUL bytes. Some strings are untrusted.
 func appendText(b []byte, s string) []byte {
 	if len(s) > maxText || !utf8.ValidString(s) || strings.IndexByte(s, 0) >= 0 {
 		s = strings.ReplaceAll(strings.ToValidUTF8(s[:min(len(s), maxText)], ""), "\x00", "")
@@ -121,41 +121,41 @@ func appendText(b []byte, s string) []byte {
 	return append(b, s...)
 }
 
-// record is one record as it was read.
+// record is a decoded record.
 type record struct {
 	kind   byte
 	header header
 	call   caisson.Call
 }
 
-// next returns the first record in b and its size. The error is errTorn if b ends before the record does; any other means
-// that this is not what [Meter] writes.
-func next(b []byte) (r record, size int64, err error) {
+// decodeRecord decodes the first record in b and returns it with its size. Returns errIncomplete if b ends before the record does. Any other
+// error means that the record was not written by a [Meter].
+func decodeRecord(b []byte) (r record, size int64, err error) {
 	if len(b) < frameBytes {
-		return r, 0, errTorn
+		return r, 0, errIncomplete
 	}
 	n := int(binary.LittleEndian.Uint32(b))
 	if n == 0 || n > maxBody {
 		return r, 0, fmt.Errorf("a record cannot have %d bytes", n)
 	}
 	if len(b) < frameBytes+n {
-		return r, 0, errTorn
+		return r, 0, errIncomplete
 	}
 	body := b[frameBytes : frameBytes+n]
 	if crc32.Checksum(body, castagnoli) != binary.LittleEndian.Uint32(b[4:]) {
 		return r, 0, errors.New("the checksum of a record is wrong")
 	}
-	r, err = parse(body)
+	r, err = parseBody(body)
 	return r, int64(frameBytes + n), err
 }
 
-// parse reads the body of a record.
-func parse(body []byte) (record, error) {
+// parseBody decodes the body of a record.
+func parseBody(body []byte) (record, error) {
 	f := &fields{b: body[1:]}
 	r := record{kind: body[0]}
 	switch r.kind {
 	case kindHeader:
-		if v := f.byte(); f.err == nil && (v < oldest || v > version) {
+		if v := f.byte(); f.err == nil && (v < minVersion || v > version) {
 			return r, fmt.Errorf("the journal has format %d", v)
 		}
 		r.header = header{journal: f.id(caisson.JournalPrefix), boot: f.text()}
@@ -170,7 +170,7 @@ func parse(body []byte) (record, error) {
 	return r, f.err
 }
 
-// fields reads the fields of a record until the first error.
+// fields decodes the fields of a record until the first error.
 type fields struct {
 	b   []byte
 	err error
@@ -207,7 +207,7 @@ func (f *fields) text() string {
 	return string(s)
 }
 
-// number reads a number between lowest and highest.
+// number reads a number from lowest to highest, inclusive.
 func (f *fields) number(lowest, highest int64) int64 {
 	v, size := binary.Varint(f.b)
 	if size <= 0 || v < lowest || v > highest {
@@ -226,8 +226,8 @@ func (f *fields) id(prefix string) caisson.ID {
 	return id
 }
 
-// What a single call can have taken: more than any provider sells. Costs beyond are cut to it, because a call that was made
-// must not get lost over its price.
+// Limits of a single call, above what any provider sells. Higher costs are reduced to the limit, because a call must not be lost
+// because of its price.
 const (
 	maxTokens = 1e12
 	maxCost   = 1e4 * int64(caisson.Dollar)
@@ -238,7 +238,7 @@ func (f *fields) call(c *caisson.Call) {
 	c.At = time.Unix(0, f.number(0, math.MaxInt64)).UTC()
 	c.Sandbox = caisson.ID(f.text())
 	c.Account, c.Run = f.text(), f.text()
-	if f.err == nil && !placed(c.Guest) {
+	if f.err == nil && !hasOrigin(c.Guest) {
 		f.fail()
 	}
 	c.Attempt = int(f.number(0, math.MaxInt32))
@@ -265,7 +265,7 @@ func (f *fields) call(c *caisson.Call) {
 	c.Duration = caisson.Duration(f.number(0, math.MaxInt64))
 	if flags&8 != 0 {
 		c.Lineage, c.Trace = f.text(), f.text()
-		if f.err == nil && !(related(c.Guest) && traced(c.Guest)) {
+		if f.err == nil && !(validLineage(c.Guest) && validTrace(c.Guest)) {
 			f.fail()
 		}
 	}
@@ -277,7 +277,7 @@ func (f *fields) call(c *caisson.Call) {
 	}
 }
 
-// boundCost puts what c cost within bounds, and says that it did.
+// boundCost reduces costs to their limit and sets Estimated if it does so for Cost.
 func boundCost(c *caisson.Call) {
 	if c.Cost > caisson.USD(maxCost) {
 		c.Cost, c.Estimated = caisson.USD(maxCost), true

@@ -10,25 +10,25 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// ServiceConfig is what a [Service] is made of.
+// ServiceConfig configures a [Service].
 type ServiceConfig struct {
 	Book *Book // required
-	// Changed tells meters to forget what they know of budgets and returns when they have; required.
-	Changed func(ctx context.Context, budgets ...string) error
-	// SpendLogs returns what a provider of kind litellm has recorded about an account since then; nil: there is no such
-	// provider. An unknown provider is NotFound.
+	// Invalidate makes meters discard their state of the budgets, and returns when they have done so; required.
+	Invalidate func(ctx context.Context, budgets ...string) error
+	// SpendLogs returns the spend logs of a provider of kind litellm for an account since the given time. Returns NotFound if
+	// there is no such provider. May be nil if no provider is of that kind.
 	SpendLogs func(ctx context.Context, provider, account string, since time.Time) ([]SpendLog, error)
-	// Events, unless nil, is told after a change: "budget.set" or "budget.removed".
+	// Events receives "budget.set" and "budget.removed" after a change; may be nil.
 	Events caisson.Publisher
 }
 
-// Service is a [caisson.Ledger].
+// Service implements [caisson.Ledger].
 type Service struct {
-	book      *Book
-	store     caisson.LedgerStore
-	changed   func(ctx context.Context, budgets ...string) error
-	spendLogs func(ctx context.Context, provider, account string, since time.Time) ([]SpendLog, error)
-	events    caisson.Publisher
+	book       *Book
+	store      caisson.LedgerStore
+	invalidate func(ctx context.Context, budgets ...string) error
+	spendLogs  func(ctx context.Context, provider, account string, since time.Time) ([]SpendLog, error)
+	events     caisson.Publisher
 
 	reconciling sync.Mutex // held while calls are compared with spend logs
 }
@@ -37,13 +37,13 @@ var _ caisson.Ledger = (*Service)(nil)
 
 // NewService returns a service.
 func NewService(c ServiceConfig) (*Service, error) {
-	if c.Book == nil || c.Changed == nil {
+	if c.Book == nil || c.Invalidate == nil {
 		return nil, caisson.Errorf(caisson.Internal, "the ledger needs a book and a way to tell meters of changes")
 	}
-	return &Service{book: c.Book, store: c.Book.store, changed: c.Changed, spendLogs: c.SpendLogs, events: c.Events}, nil
+	return &Service{book: c.Book, store: c.Book.store, invalidate: c.Invalidate, spendLogs: c.SpendLogs, events: c.Events}, nil
 }
 
-// scope returns whose calls the caller asks for.
+// scope returns the scope of the accounts that the query is about.
 func scope(ctx context.Context, q *caisson.UsageQuery) (caisson.Scope, error) {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
@@ -86,7 +86,7 @@ func (s *Service) Calls(ctx context.Context, q caisson.UsageQuery, after caisson
 	return s.store.Calls(ctx, in, q, after, limit)
 }
 
-// Receipts implements [caisson.Ledger]; after is a reference.
+// Receipts implements [caisson.Ledger]. after is the reference of a receipt.
 func (s *Service) Receipts(ctx context.Context, q caisson.UsageQuery, after string, limit int) ([]caisson.Receipt, bool, error) {
 	var last caisson.ID
 	if after != "" {
@@ -109,8 +109,8 @@ func (s *Service) Receipts(ctx context.Context, q caisson.UsageQuery, after stri
 	return page, more, nil
 }
 
-// SetBudget implements [caisson.Ledger]. What there is to know about whose runs and sessions those are only the engine
-// knows, so budgets for them are set by local callers, for the account that b names; so is the one of an account.
+// SetBudget implements [caisson.Ledger]. Only the engine has the owners of runs and sessions. Therefore their budgets are set by
+// local callers, for the account in b; likewise the budget of an account.
 func (s *Service) SetBudget(ctx context.Context, b caisson.Budget) (*caisson.Budget, error) {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
@@ -147,8 +147,8 @@ func (s *Service) SetBudget(ctx context.Context, b caisson.Budget) (*caisson.Bud
 	if err != nil {
 		return nil, err
 	}
-	s.recorded(ctx, "budget.set", set)
-	if err := s.changed(ctx, b.Key); err != nil {
+	s.publish(ctx, "budget.set", set)
+	if err := s.invalidate(ctx, b.Key); err != nil {
 		return nil, caisson.Wrap(err, caisson.Unavailable, "the budget is stored, but the model gateway could not be told; try again")
 	}
 	return set, nil
@@ -166,7 +166,7 @@ func (s *Service) ListBudgets(ctx context.Context) ([]*caisson.Budget, error) {
 	return s.store.ListBudgets(ctx, caisson.In(caller.Account))
 }
 
-// RemoveBudget implements [caisson.Ledger]. An account cannot remove the bounds that were set for it.
+// RemoveBudget implements [caisson.Ledger]. A caller with a token can only remove the budgets of sandboxes.
 func (s *Service) RemoveBudget(ctx context.Context, key string) error {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
@@ -189,12 +189,12 @@ func (s *Service) RemoveBudget(ctx context.Context, key string) error {
 	if err := s.store.DeleteBudget(ctx, in, key); err != nil {
 		return err
 	}
-	s.recorded(ctx, "budget.removed", b)
-	return caisson.Wrap(s.changed(ctx, key), caisson.Unavailable, "the budget is removed, but the model gateway could not be told; it will know in a minute")
+	s.publish(ctx, "budget.removed", b)
+	return caisson.Wrap(s.invalidate(ctx, key), caisson.Unavailable, "the budget is removed, but the model gateway could not be told; it will know in a minute")
 }
 
-// recorded publishes a change of a budget, with what it bounds.
-func (s *Service) recorded(ctx context.Context, event string, b *caisson.Budget) {
+// publish publishes a change of a budget, with its limits.
+func (s *Service) publish(ctx context.Context, event string, b *caisson.Budget) {
 	if s.events == nil {
 		return
 	}

@@ -20,10 +20,10 @@ func as(account string, local bool) context.Context {
 	return caisson.WithCaller(context.Background(), caisson.Caller{Account: account, Local: local})
 }
 
-// service returns a service over w, whose changes reach these gateways.
+// service returns a service for w, whose changes reach these gateways.
 func (w *world) service(logs func(ctx context.Context, provider, account string, since time.Time) ([]SpendLog, error), gateways ...*gateway) *Service {
 	w.t.Helper()
-	return get(NewService(ServiceConfig{Book: w.book, SpendLogs: logs, Changed: func(_ context.Context, budgets ...string) error {
+	return get(NewService(ServiceConfig{Book: w.book, SpendLogs: logs, Invalidate: func(_ context.Context, budgets ...string) error {
 		for _, g := range gateways {
 			g.Forget(budgets...)
 		}
@@ -31,8 +31,8 @@ func (w *world) service(logs func(ctx context.Context, provider, account string,
 	}}))(w.t)
 }
 
-// TestService: what a guest had the last byte of is in the next answer, budgets hold from the next call on, and accounts see
-// their own.
+// TestService checks that a call whose last byte was sent is in the next response, that budgets apply from the next call on, and
+// that an account only sees its own calls.
 func TestService(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.guest("a"), w.guest("b")
@@ -114,11 +114,11 @@ func TestWhoSetsBudgets(t *testing.T) {
 	must(t, s.RemoveBudget(as("a", false), box))
 }
 
-// TestBudgetsAreRecorded: who bounds spending, or lifts a bound, is in the record of events; who may not is not.
+// TestBudgetsAreRecorded checks that changes of budgets are published as events, but not rejected ones.
 func TestBudgetsAreRecorded(t *testing.T) {
 	w := newWorld(t)
 	s := get(NewService(ServiceConfig{
-		Book: w.book, Changed: func(context.Context, ...string) error { return nil }, Events: events.New(w.store.Events(), nil),
+		Book: w.book, Invalidate: func(context.Context, ...string) error { return nil }, Events: events.New(w.store.Events(), nil),
 	}))(t)
 	dollars := 2 * caisson.Dollar
 	get(s.SetBudget(as("local", true), caisson.Budget{
@@ -198,7 +198,7 @@ func TestReconcile(t *testing.T) {
 	wantKind(t, err, caisson.NotFound)
 }
 
-// TestReconcileOnce: only one at a time reads so much.
+// TestReconcileOnce checks that only one reconciliation runs at a time.
 func TestReconcileOnce(t *testing.T) {
 	w := newWorld(t)
 	var s *Service
@@ -214,7 +214,7 @@ func TestReconcileOnce(t *testing.T) {
 	}
 }
 
-// TestFetchFails: the key goes nowhere else, and half an answer is none.
+// TestFetchFails checks that the key is sent to no other server, and that an incomplete response is an error.
 func TestFetchFails(t *testing.T) {
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("a redirect was followed") }))
 	defer elsewhere.Close()
@@ -272,7 +272,7 @@ func FuzzSpendLogs(f *testing.F) {
 	})
 }
 
-// TestUnderWay: what a run's calls can still cost is known from their beginning to their end, for this run only.
+// TestUnderWay checks that the maximum cost of a run's calls is reported from their beginning to their end, for this run only.
 func TestUnderWay(t *testing.T) {
 	w := newWorld(t)
 	g, gw := w.guest("a"), w.gateway()
@@ -284,7 +284,7 @@ func TestUnderWay(t *testing.T) {
 	get(gw.Reserve(t.Context(), call(other), demand(10, 90)))(t)
 	check := func(account, run string, calls int64, most caisson.USD) {
 		t.Helper()
-		if n, usd, err := w.book.UnderWay(t.Context(), account, run); err != nil || n != calls || usd != most {
+		if n, usd, err := w.book.InFlight(t.Context(), account, run); err != nil || n != calls || usd != most {
 			t.Errorf("%d calls of %s, %v at most, %v; want %d, %v", n, run, usd, err, calls, most)
 		}
 	}

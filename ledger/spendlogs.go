@@ -14,16 +14,16 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Bounds of what is read of spend logs.
+// Limits of reading spend logs.
 const (
-	spendTimeout = time.Minute
-	maxSpend     = 256 << 20 // bytes
-	maxSpendLogs = 1_000_000
+	spendTimeout  = time.Minute
+	maxSpendBytes = 256 << 20 // bytes
+	maxSpendLogs  = 1_000_000
 )
 
-// FetchSpendLogs asks a LiteLLM proxy what it has recorded since then, calls of every end user included. baseURL is the
-// provider's, with or without /v1; client is what providers are reached with. Redirects are not followed: the key would
-// go along.
+// FetchSpendLogs fetches the spend logs of a LiteLLM proxy since the given time, including the calls of all end users. baseURL is
+// the provider's, with or without /v1. client is the HTTP client for providers. Redirects are not followed, because the request
+// contains the key.
 func FetchSpendLogs(ctx context.Context, client *http.Client, baseURL string, key caisson.Secret, since, now time.Time) ([]SpendLog, error) {
 	u, err := url.Parse(baseURL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil {
@@ -33,7 +33,7 @@ func FetchSpendLogs(ctx context.Context, client *http.Client, baseURL string, ke
 	u.Path = strings.Replace(u.Path, "/v1/spend/logs", "/spend/logs", 1)
 	u.RawPath = ""
 	u.RawQuery = url.Values{
-		// Days, of which the last may or may not be included; without summarize=false it would be sums.
+		// LiteLLM filters by day, and the end date may or may not be included. Without summarize=false it returns sums.
 		"start_date": {since.UTC().Format(time.DateOnly)}, "end_date": {now.UTC().AddDate(0, 0, 1).Format(time.DateOnly)}, "summarize": {"false"},
 	}.Encode()
 	ctx, cancel := context.WithTimeout(ctx, spendTimeout)
@@ -54,11 +54,11 @@ func FetchSpendLogs(ctx context.Context, client *http.Client, baseURL string, ke
 	if resp.StatusCode != http.StatusOK {
 		return nil, caisson.Errorf(caisson.Unavailable, "the LiteLLM proxy at %s answered %d for its spend logs; its key must be one that may read them", u.Host, resp.StatusCode)
 	}
-	logs, err := parseSpendLogs(io.LimitReader(resp.Body, maxSpend))
+	logs, err := parseSpendLogs(io.LimitReader(resp.Body, maxSpendBytes))
 	return logs, caisson.Wrap(err, caisson.Unavailable, "the LiteLLM proxy at %s sent spend logs that cannot be read", u.Host)
 }
 
-// spendLog is an entry as LiteLLM writes it, as far as it is of interest.
+// spendLog holds the required fields of an entry in LiteLLM's format.
 type spendLog struct {
 	RequestID string   `json:"request_id"`
 	EndUser   string   `json:"end_user"`
@@ -66,8 +66,8 @@ type spendLog struct {
 	StartTime string   `json:"startTime"`
 }
 
-// parseSpendLogs reads a list of entries, one after another. An entry that does not say when, which or how much is an
-// error: leaving it out would show as a difference that is none, or hide one.
+// parseSpendLogs decodes a list of entries as a stream. An entry without a time, an id or a cost is an error, because leaving it
+// out could report a false discrepancy or hide a real one.
 func parseSpendLogs(r io.Reader) ([]SpendLog, error) {
 	d := json.NewDecoder(r)
 	if t, err := d.Token(); err != nil || t != json.Delim('[') {
@@ -97,7 +97,7 @@ func parseSpendLogs(r io.Reader) ([]SpendLog, error) {
 	return logs, err
 }
 
-// parseSpendTime reads a time as the versions of LiteLLM write it; one without a zone is UTC.
+// parseSpendTime parses the time formats of all LiteLLM versions. A time without a zone is in UTC.
 func parseSpendTime(s string) (t time.Time, err error) {
 	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04:05", "2006-01-02 15:04:05Z07:00", "2006-01-02 15:04:05"} {
 		if t, err = time.Parse(layout, s); err == nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/caisson-dev/caisson/sqlite"
 )
 
-// world is a data directory with everything that the ledger has in it.
+// world is a data directory with the whole ledger.
 type world struct {
 	t     testing.TB
 	path  string
@@ -26,14 +26,14 @@ type world struct {
 
 	mu    sync.Mutex
 	owner map[caisson.ID]string
-	blind error // what asking for an owner fails with
+	blind error // error of looking up an owner
 
 	store *sqlite.Store
 	book  *Book
 	root  *os.Root
 }
 
-// clock is a clock that tests set. Its zero value is the real one.
+// clock is a clock that tests can set. Its zero value is the real time.
 type clock struct{ at atomic.Int64 }
 
 func (c *clock) Now() time.Time {
@@ -74,7 +74,7 @@ func openWorld(t testing.TB, path string) *world {
 	return w
 }
 
-// open is what the engine does at its start.
+// open does what the engine does at its start.
 func (w *world) open() {
 	w.t.Helper()
 	_, err := os.Stat(filepath.Join(w.path, "caisson.db"))
@@ -92,8 +92,8 @@ func (w *world) open() {
 }
 
 func (w *world) close() {
-	for _, r := range w.book.open() {
-		r.mu.Lock() // a meter may be asking for more
+	for _, r := range w.book.openReaders() {
+		r.mu.Lock() // a meter may be requesting a lease
 		r.closed = true
 		r.f.Close()
 		r.mu.Unlock()
@@ -102,7 +102,7 @@ func (w *world) close() {
 	w.store.Close()
 }
 
-// restart ends the engine without ceremony and starts it again.
+// restart stops the engine without a clean shutdown and starts it again.
 func (w *world) restart() {
 	w.t.Helper()
 	w.close()
@@ -127,7 +127,7 @@ func (w *world) known(g caisson.Guest) (string, error) {
 	return account, nil
 }
 
-// guest makes a sandbox and returns who speaks on its wire.
+// guest creates a sandbox and returns its guest.
 func (w *world) guest(account string) caisson.Guest {
 	g := caisson.Guest{Sandbox: caisson.NewID(caisson.SandboxPrefix), Account: account}
 	g.Run = string(g.Sandbox)
@@ -154,7 +154,7 @@ func (w *world) look(key string) *caisson.Budget {
 	return get(w.store.Ledger().GetBudget(context.Background(), caisson.Everyone(), key))(w.t)
 }
 
-// gateway is a meter with its journal, as a process of its own would have it.
+// gateway is a meter with its journal, like in a separate process.
 type gateway struct {
 	*Meter
 	w       *world
@@ -169,14 +169,14 @@ func (w *world) gateway() *gateway {
 	g.journal, g.file, err = w.book.Begin(context.Background())
 	must(w.t, err)
 	w.t.Cleanup(func() { g.file.Close() })
-	g.Meter = get(NewMeter(Config{Page: Page{Journal: g.file, Lessor: w.book.Lessor(g.journal)}, Now: w.clock.Now}))(w.t)
+	g.Meter = get(NewMeter(Config{Segment: Segment{Journal: g.file, Lessor: w.book.Lessor(g.journal)}, Now: w.clock.Now}))(w.t)
 	return g
 }
 
-// die ends the gateway as kill -9 does.
+// die stops the gateway like kill -9.
 func (g *gateway) die() { g.file.Close() }
 
-// finish lets the gateway die and closes its journal.
+// finish stops the gateway and closes its journal.
 func (g *gateway) finish() {
 	g.w.t.Helper()
 	g.die()
@@ -197,7 +197,7 @@ func (w *world) rows() []caisson.Call {
 	return all
 }
 
-// sum returns what calls took.
+// sum returns the cost of all calls.
 func sum(calls []caisson.Call) (a caisson.Amount) {
 	for i := range calls {
 		a = a.Plus(calls[i].Amount())
@@ -205,7 +205,7 @@ func sum(calls []caisson.Call) (a caisson.Amount) {
 	return a
 }
 
-// demand is one of which the worst case costs in+out tokens at a dollar per million.
+// demand returns a demand whose maximum cost is in+out tokens at one dollar per million.
 func demand(in, out int64) caisson.Demand {
 	return caisson.Demand{
 		Fixed:       caisson.Amount{USD: caisson.USD(in) * 1000, Tokens: in, Calls: 1},
@@ -213,7 +213,7 @@ func demand(in, out int64) caisson.Demand {
 	}
 }
 
-// answer is a call that took so many tokens.
+// answer returns a call with the given number of tokens.
 func answer(in, out int64) caisson.Call {
 	return caisson.Call{Status: 200, Tokens: caisson.TokenCount{Input: in, Output: out}, Cost: caisson.USD(in+out) * 1000}
 }

@@ -16,47 +16,47 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// drain is how long a provider may take to end an answer after its last event.
-const drain = 2 * time.Second
+// trailerTimeout is the time limit for the rest of an answer after its final event.
+const trailerTimeout = 2 * time.Second
 
-var errLeak = errors.New("the answer has the provider's key in it")
+var errKeyLeaked = errors.New("the answer has the provider's key in it")
 
-// answer passes a response on.
+// answer forwards a response to the guest.
 func (c *call) answer(ctx context.Context, resp *http.Response, idle *time.Timer) error {
-	c.upstreamSays(resp.Header)
+	c.recordUpstream(resp.Header)
 	encoding := resp.Header.Get("Content-Encoding")
 	switch s := resp.StatusCode; {
 	case s >= 400:
-		return c.refused(ctx, resp)
+		return c.forwardError(ctx, resp)
 	case s < 200 || s >= 300:
-		faultOf(c).note("provider %q of model %q points elsewhere (%d), where its key does not go: correct its base URL", c.model.from.Name, c.model.Alias, s)
-		return c.fail(outcome{word: "upstream"}, refuse(http.StatusBadGateway, "upstream",
+		failureOf(c).record("provider %q of model %q points elsewhere (%d), where its key does not go: correct its base URL", c.model.provider.Name, c.model.Alias, s)
+		return c.fail(outcome{errorCode: "upstream"}, refuse(http.StatusBadGateway, "upstream",
 			"the provider of model %.80q points elsewhere (%d), where its key does not go; correct its base URL", c.model.Alias, s))
 	case encoding != "" && !strings.EqualFold(encoding, "identity"):
-		faultOf(c).note("provider %q encodes the answer of model %q, which cannot be metered", c.model.from.Name, c.model.Alias)
-		return c.fail(c.worst("upstream", 0), refuse(http.StatusBadGateway, "upstream", "the answer of model %.80q is encoded and cannot be metered", c.model.Alias))
+		failureOf(c).record("provider %q encodes the answer of model %q, which cannot be metered", c.model.provider.Name, c.model.Alias)
+		return c.fail(c.maxCost("upstream", 0), refuse(http.StatusBadGateway, "upstream", "the answer of model %.80q is encoded and cannot be metered", c.model.Alias))
 	}
 	stream := strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream")
-	buf := chunks.Get().(*[]byte)
-	defer chunks.Put(buf)
+	buf := chunkBuffers.Get().(*[]byte)
+	defer chunkBuffers.Put(buf)
 	a := &answer{
 		call: c, ctx: ctx, resp: resp, idle: idle, stream: stream, buf: *buf,
-		meter: c.api.Dialect.Meter(c.e, stream), guard: newGuard(c.model.from.key.Reveal()), out: http.NewResponseController(c.w),
+		meter: c.api.Dialect.Meter(c.endpoint, stream), keyGuard: newGuard(c.model.provider.key.Reveal()), out: http.NewResponseController(c.w),
 	}
 	if stream {
-		return a.streamed()
+		return a.forwardStream()
 	}
-	return a.plain()
+	return a.forwardPlain()
 }
 
-// upstreamSays notes what the provider calls the call, and what LiteLLM says it cost.
-func (c *call) upstreamSays(h http.Header) {
+// recordUpstream records the provider's id of the call, and the cost that LiteLLM reports.
+func (c *call) recordUpstream(h http.Header) {
 	for _, name := range []string{"X-Litellm-Call-Id", "X-Request-Id", "Request-Id"} {
 		if v := h[name]; len(v) > 0 && len(v[0]) <= 128 && c.row.UpstreamID == "" {
 			c.row.UpstreamID = string(c.setup.secrets.redact([]byte(v[0])))
 		}
 	}
-	if c.model.from.Kind != caisson.ProviderLiteLLM {
+	if c.model.provider.Kind != caisson.ProviderLiteLLM {
 		return
 	}
 	if f, err := strconv.ParseFloat(h.Get("X-Litellm-Response-Cost"), 64); err == nil && f >= 0 && f < 1e9 {
@@ -65,32 +65,32 @@ func (c *call) upstreamSays(h http.Header) {
 	}
 }
 
-// refused passes on an error of the provider.
-func (c *call) refused(ctx context.Context, resp *http.Response) error {
+// forwardError forwards an error of the provider to the guest.
+func (c *call) forwardError(ctx context.Context, resp *http.Response) error {
 	s := resp.StatusCode
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxError))
 	whole := err == nil && jsontext.Value(body).Kind() == '{' && jsontext.Value(body).IsValid()
-	o := outcome{word: "upstream", status: s}
+	o := outcome{errorCode: "upstream", status: s}
 	if !whole && s >= 500 && s != http.StatusServiceUnavailable {
-		o = c.worst("upstream", s) // something between broke; the model may have answered
+		o = c.maxCost("upstream", s) // an intermediary failed; the model may have answered
 	}
 	wait, _ := retryAfter(resp)
 	retry := int(math.Ceil(wait.Seconds()))
-	f := faultOf(c)
-	if f.refusesKey(s, body) {
-		f.keyRefused(s, body)
-		why := final(c.api.Dialect, `the provider refused the credential of model %.80q (%d); "caisson runs show" and "caisson credential rotate" on the host help`, c.model.Alias, s)
+	f := failureOf(c)
+	if f.rejectsKey(s, body) {
+		f.recordRejectedKey(s, body)
+		why := finalRefusal(c.api.Dialect, `the provider refused the credential of model %.80q (%d); "caisson runs show" and "caisson credential rotate" on the host help`, c.model.Alias, s)
 		o.status = why.Status
 		return c.fail(o, why)
 	}
-	f.note("provider %q answered %d for model %q%s", c.model.from.Name, s, c.model.Alias, f.says(body))
+	f.record("provider %q answered %d for model %q%s", c.model.provider.Name, s, c.model.Alias, f.providerMessage(body))
 	if !whole {
 		code := "upstream"
 		if s == http.StatusTooManyRequests {
 			code = "rate_limited"
 		}
-		if ctx.Err() != nil || c.gone() {
-			o.word, _ = c.endedBy(ctx)
+		if ctx.Err() != nil || c.disconnected() {
+			o.errorCode, _ = c.endReason(ctx)
 		}
 		o.status = min(s, 599)
 		return c.fail(o, &dialect.Refusal{Status: o.status, Code: code, Message: "the provider of model " + strconv.Quote(c.model.Alias) + " answered " + strconv.Itoa(s) + "; try again later", Retry: retry})
@@ -107,7 +107,7 @@ func (c *call) refused(ctx context.Context, resp *http.Response) error {
 	return nil
 }
 
-// header sets what passes of a response's headers.
+// header copies the response headers that guests may receive.
 func (c *call) header(from http.Header) {
 	h := c.w.Header()
 	for name, values := range from {
@@ -125,23 +125,23 @@ func (c *call) header(from http.Header) {
 	h["X-Caisson-Call-Id"] = []string{string(c.row.ID)}
 }
 
-// answer is a response with status 2xx on its way to the guest.
+// answer is a response with status 2xx that is being forwarded to the guest.
 type answer struct {
 	*call
-	ctx    context.Context
-	resp   *http.Response
-	idle   *time.Timer
-	stream bool
-	buf    []byte
-	meter  dialect.Meter
-	guard  guard
-	out    *http.ResponseController
-	until  time.Time // write deadline
-	ending bool      // the answer's own end was seen
-	unread int64     // bytes that were read for no guest
+	ctx           context.Context
+	resp          *http.Response
+	idle          *time.Timer
+	stream        bool
+	buf           []byte
+	meter         dialect.Meter
+	keyGuard      guard
+	out           *http.ResponseController
+	writeDeadline time.Time // write deadline
+	drained       bool      // the end of the answer was read
+	lingerBytes   int64     // bytes read after the guest disconnected
 }
 
-// read takes the next piece into buf, after what is there.
+// read reads the next piece into buf, after the first have bytes.
 func (a *answer) read(have int) (int, error) {
 	n, err := a.resp.Body.Read(a.buf[have:])
 	if n == 0 {
@@ -156,35 +156,35 @@ func (a *answer) read(have int) (int, error) {
 	switch {
 	case !a.meter.Done():
 		a.idle.Reset(a.g.config.Timeouts.Idle)
-	case !a.ending:
-		a.ending = true
-		a.idle.Reset(drain)
+	case !a.drained:
+		a.drained = true
+		a.idle.Reset(trailerTimeout)
 	}
-	if a.gone() {
-		if a.unread += int64(n); a.unread > maxLinger {
+	if a.disconnected() {
+		if a.lingerBytes += int64(n); a.lingerBytes > maxLinger {
 			return n, errLinger
 		}
 	}
 	return n, err
 }
 
-// streamed passes on each piece at once, the last one when the row is written.
-func (a *answer) streamed() error {
+// forwardStream forwards each piece at once, but the last one only after the row is written.
+func (a *answer) forwardStream() error {
 	for {
 		n, err := a.read(0)
-		p, ok := a.guard.next(a.buf[:n])
+		p, ok := a.keyGuard.next(a.buf[:n])
 		if !ok {
-			return a.broken(errLeak)
+			return a.abortAnswer(errKeyLeaked)
 		}
 		if err == io.EOF {
-			p = append(p[:len(p):len(p)], a.guard.rest()...)
+			p = append(p[:len(p):len(p)], a.keyGuard.rest()...)
 		}
 		if (err == io.EOF || a.meter.Done()) && !a.settled {
-			if err := a.metered(); err != nil {
+			if err := a.settleComplete(); err != nil {
 				return err
 			}
 		}
-		if len(p) > 0 || err == io.EOF && !a.sent {
+		if len(p) > 0 || err == io.EOF && !a.answerStarted {
 			a.write(p)
 		}
 		if err != nil {
@@ -193,17 +193,17 @@ func (a *answer) streamed() error {
 	}
 }
 
-// plain passes on an answer in large pieces; its last byte, or all of a short one, when the row is written.
-func (a *answer) plain() error {
+// forwardPlain forwards an answer in large pieces. The last byte, or all of a short answer, is sent only after the row is written.
+func (a *answer) forwardPlain() error {
 	have := 0
 	for {
 		n, err := a.read(have)
 		have += n
 		if (err == io.EOF || a.meter.Done()) && !a.settled {
-			if len(a.guard.key) > 0 && bytes.Contains(a.buf[:have], a.guard.key) {
-				return a.broken(errLeak)
+			if len(a.keyGuard.key) > 0 && bytes.Contains(a.buf[:have], a.keyGuard.key) {
+				return a.abortAnswer(errKeyLeaked)
 			}
-			if err := a.metered(); err != nil {
+			if err := a.settleComplete(); err != nil {
 				return err
 			}
 		}
@@ -213,12 +213,12 @@ func (a *answer) plain() error {
 			if !a.settled {
 				keep = 1
 			}
-			p, ok := a.guard.next(a.buf[:have-keep])
+			p, ok := a.keyGuard.next(a.buf[:have-keep])
 			if !ok {
-				return a.broken(errLeak)
+				return a.abortAnswer(errKeyLeaked)
 			}
 			if end {
-				p = append(p[:len(p):len(p)], a.guard.rest()...)
+				p = append(p[:len(p):len(p)], a.keyGuard.rest()...)
 			}
 			a.write(p)
 			have = copy(a.buf, a.buf[have-keep:have])
@@ -229,16 +229,16 @@ func (a *answer) plain() error {
 	}
 }
 
-// write gives p to the guest, if it is still there. If not, and the row is written, this is the end.
+// write sends p to the guest, unless it has disconnected. If it has and the row is written, write aborts the handler.
 func (a *answer) write(p []byte) {
-	if a.gone() {
+	if a.disconnected() {
 		if a.settled {
 			panic(http.ErrAbortHandler)
 		}
 		return
 	}
-	if !a.sent {
-		a.sent = true
+	if !a.answerStarted {
+		a.answerStarted = true
 		a.row.Status = a.resp.StatusCode
 		a.header(a.resp.Header)
 		if n := a.resp.ContentLength; n >= 0 && !a.stream {
@@ -246,91 +246,91 @@ func (a *answer) write(p []byte) {
 		}
 		a.w.WriteHeader(a.resp.StatusCode)
 	}
-	if now := time.Now(); a.until.Sub(now) < a.g.config.Timeouts.Idle/2 {
-		a.until = now.Add(a.g.config.Timeouts.Idle)
-		a.out.SetWriteDeadline(a.until) // a writer without deadlines is one of a test
+	if now := time.Now(); a.writeDeadline.Sub(now) < a.g.config.Timeouts.Idle/2 {
+		a.writeDeadline = now.Add(a.g.config.Timeouts.Idle)
+		a.out.SetWriteDeadline(a.writeDeadline) // fails only for test writers without deadlines
 	}
 	_, err := a.w.Write(p)
 	if err == nil && a.stream {
 		err = a.out.Flush()
 	}
 	if err != nil {
-		a.lost = true
-		a.left()
+		a.writeFailed = true
+		a.onWriteFailed()
 	}
 }
 
-// end is reached when there is nothing more to read.
+// end finishes the answer when nothing more can be read.
 func (a *answer) end(err error) error {
 	if err != io.EOF && !a.settled {
-		return a.broken(err)
+		return a.abortAnswer(err)
 	}
-	if a.lost {
+	if a.writeFailed {
 		panic(http.ErrAbortHandler)
 	}
-	a.out.SetWriteDeadline(time.Time{}) // the connection may have more requests
+	a.out.SetWriteDeadline(time.Time{}) // the connection may be reused
 	return nil
 }
 
-// broken ends an answer in the middle.
-func (a *answer) broken(err error) error {
+// abortAnswer ends an answer that is incomplete.
+func (a *answer) abortAnswer(err error) error {
 	word, status := "upstream", http.StatusBadGateway
-	if a.ctx.Err() != nil || a.gone() {
-		word, status = a.endedBy(a.ctx)
+	if a.ctx.Err() != nil || a.disconnected() {
+		word, status = a.endReason(a.ctx)
 	}
 	why := refuse(http.StatusBadGateway, "upstream", "the answer of model %.80q broke off; try again", a.model.Alias)
 	switch {
-	case err == errLeak:
-		faultOf(a.call).note("the answer of model %q had the key of provider %q in it and was withheld", a.model.Alias, a.model.from.Name)
+	case err == errKeyLeaked:
+		failureOf(a.call).record("the answer of model %q had the key of provider %q in it and was withheld", a.model.Alias, a.model.provider.Name)
 	case word == "timeout":
-		faultOf(a.call).note("the answer of model %q stopped: provider %q was silent for too long", a.model.Alias, a.model.from.Name)
+		failureOf(a.call).record("the answer of model %q stopped: provider %q was silent for too long", a.model.Alias, a.model.provider.Name)
 	case word == "upstream":
-		faultOf(a.call).note("the answer of model %q broke off: the connection to provider %q at %s failed: %s", a.model.Alias, a.model.from.Name, a.model.from.base.Host, cause(err))
+		failureOf(a.call).record("the answer of model %q broke off: the connection to provider %q at %s failed: %s", a.model.Alias, a.model.provider.Name, a.model.provider.base.Host, cause(err))
 	}
 	switch {
-	case err == errLeak:
-		a.g.config.Log.Error("an answer had the provider's key in it and was withheld", "provider", a.model.from.Name, "call", string(a.row.ID))
+	case err == errKeyLeaked:
+		a.g.config.Log.Error("an answer had the provider's key in it and was withheld", "provider", a.model.provider.Name, "call", string(a.row.ID))
 		word, why = "leak", refuse(http.StatusBadGateway, "upstream", "the answer of model %.80q is withheld, as it has what no sandbox may see in it", a.model.Alias)
 	case word == "timeout":
 		why = refuse(status, "timeout", "the answer of model %.80q stopped; try again", a.model.Alias)
 	}
-	o := a.estimateNow(word)
-	if a.sent {
+	o := a.currentOutcome(word)
+	if a.answerStarted {
 		return a.abort(o)
 	}
 	return a.fail(o, why)
 }
 
-// metered settles an answer that has come to its end.
-func (a *answer) metered() error {
-	o := a.estimateNow("")
-	if a.gone() {
-		o.word = "aborted"
+// settleComplete settles an answer that is complete.
+func (a *answer) settleComplete() error {
+	o := a.currentOutcome("")
+	if a.disconnected() {
+		o.errorCode = "aborted"
 	} else if o.status = a.resp.StatusCode; o.estimated {
-		o.word = "unmetered"
+		o.errorCode = "unmetered"
 	}
 	err := a.settle(o)
 	if err == nil && a.meter.Done() && a.allow().ServerState {
-		a.g.states.add(a.guest.Account, a.model.from.Name, a.meter.IDs())
+		a.g.serverStates.add(a.guest.Account, a.model.provider.Name, a.meter.IDs())
 	}
-	if err != nil && a.sent {
+	if err != nil && a.answerStarted {
 		panic(http.ErrAbortHandler)
 	}
 	return err
 }
 
-// estimateNow is the outcome if the answer ends here: the provider's word if it has one.
-func (a *answer) estimateNow(word string) outcome {
+// currentOutcome returns the outcome if the answer ends here. It uses the provider's usage if that is complete.
+func (a *answer) currentOutcome(word string) outcome {
 	said, complete := a.meter.Usage()
 	switch {
-	case a.e.Free:
-		return outcome{word: word}
-	case complete && (said.Total() > 0 || a.meter.Seen() == 0):
-		return outcome{word: word, tokens: said, cost: a.model.prices.Cost(said)}
+	case a.endpoint.Free:
+		return outcome{errorCode: word}
+	case complete && (said.Total() > 0 || a.meter.OutputBytes() == 0):
+		return outcome{errorCode: word, tokens: said, cost: a.model.prices.Cost(said)}
 	case a.stream && a.meter.Done():
-		return a.estimate(word, 0, said, a.input, a.meter.Seen()+a.hidden())
+		return a.estimate(word, 0, said, a.maxInput, a.meter.OutputBytes()+a.maxHiddenTokens())
 	case word != "":
-		return a.cut(word, 0, said, a.meter.Seen())
+		return a.brokenOff(word, 0, said, a.meter.OutputBytes())
 	}
-	return a.estimate(word, 0, said, a.input, math.MaxInt64)
+	return a.estimate(word, 0, said, a.maxInput, math.MaxInt64)
 }

@@ -19,13 +19,13 @@ import (
 	"github.com/caisson-dev/caisson/llm"
 )
 
-// way is the way of a call, step by step.
+// way records the steps of a call.
 type way struct {
 	mu    sync.Mutex
 	steps []string // guarded by mu
 	at    int
 	here  func(step string) // called before step number at
-	begun atomic.Bool       // something was reserved
+	begun atomic.Bool       // a reservation was made
 }
 
 func (w *way) step(name string) {
@@ -38,7 +38,7 @@ func (w *way) step(name string) {
 	}
 }
 
-// wayMeter is a meter on the way.
+// wayMeter is a meter that records its steps.
 type wayMeter struct {
 	*meter
 	way *way
@@ -47,7 +47,7 @@ type wayMeter struct {
 func (m wayMeter) Reserve(ctx context.Context, c caisson.Call, d caisson.Demand) (caisson.Reservation, error) {
 	m.way.step("reserve")
 	if err := ctx.Err(); err != nil {
-		return nil, err // as the ledger's does while it waits
+		return nil, err // like the ledger's meter while it waits
 	}
 	r, err := m.meter.Reserve(ctx, c, d)
 	m.way.begun.Store(true)
@@ -67,7 +67,7 @@ func (r wayReserved) Settle(c caisson.Call) error {
 	return err
 }
 
-// wayWriter is the guest's connection on the way.
+// wayWriter is the guest's response writer; it records its steps.
 type wayWriter struct {
 	http.ResponseWriter
 	way *way
@@ -82,11 +82,11 @@ func (w wayWriter) Flush() { w.ResponseWriter.(http.Flusher).Flush() }
 
 func (w wayWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// asking is the context of a request.
+// asking wraps the context of a request.
 type asking struct{ context.Context }
 
-// TestGoneAnywhere: before whichever step of its call a guest goes away, or its sandbox ends, the call has one row if it had begun and none if not,
-// and leaves nothing.
+// TestGoneAnywhere checks a guest that disconnects, or whose sandbox ends, before each step of its call: the call has one row if
+// it had begun and none otherwise, and leaves nothing behind.
 func TestGoneAnywhere(t *testing.T) {
 	t.Parallel()
 	var record steptest.Record
@@ -94,7 +94,7 @@ func TestGoneAnywhere(t *testing.T) {
 	for name, body := range map[string]string{"plain": hello, "stream": `{"stream":true,` + hello[1:], "large": large} {
 		for _, ended := range []bool{false, true} {
 			if name == "large" && ended {
-				continue // parsing takes its time
+				continue // parsing is slow
 			}
 			t.Run(fmt.Sprintf("%s, ended %v", name, ended), func(t *testing.T) {
 				for at, more := 1, true; more; at++ {
@@ -109,7 +109,7 @@ func TestGoneAnywhere(t *testing.T) {
 	record.Check(t)
 }
 
-// goneAt makes a call and goes away before its step of that number; false if it had no such step.
+// goneAt makes a call and disconnects before step number at. Returns false if the call had no such step.
 func goneAt(t *testing.T, at int, body string, ended bool, record func(steps []string)) bool {
 	w := &way{at: at}
 	var over atomic.Bool
@@ -152,7 +152,7 @@ func goneAt(t *testing.T, at int, body string, ended bool, record func(steps []s
 		cancel()
 		select {
 		case <-asked.Load().Done():
-		case <-time.After(20 * time.Millisecond): // it is not heard of as long as nobody reads
+		case <-time.After(20 * time.Millisecond): // the server does not notice a disconnect while it does not read
 		}
 	}
 	client := &http.Client{Transport: &http.Transport{}}
@@ -160,7 +160,7 @@ func goneAt(t *testing.T, at int, body string, ended bool, record func(steps []s
 	req, _ := http.NewRequestWithContext(ctx, "POST", front.URL+"/v1/chat/completions", strings.NewReader(body))
 	outcome := "no answer"
 	if resp, err := client.Do(req); err == nil {
-		body, _ := io.ReadAll(resp.Body) // it may be cut
+		body, _ := io.ReadAll(resp.Body) // the body may be incomplete
 		outcome = fmt.Sprintf("%s: %.200s", resp.Status, body)
 		resp.Body.Close()
 	}

@@ -22,7 +22,8 @@ import (
 
 const patience = time.Minute
 
-// TestPromise5ConcurrentCalls: calls at once cannot spend more than there is, and the ledger has what the provider counted.
+// TestPromise5ConcurrentCalls checks that concurrent calls do not spend more than the budget, and that the ledger matches what
+// the provider counted.
 func TestPromise5ConcurrentCalls(t *testing.T) {
 	m := &mock{}
 	f := open(t, m)
@@ -45,7 +46,7 @@ func TestPromise5ConcurrentCalls(t *testing.T) {
 				case 402:
 					refused.Add(1)
 					return
-				case 429: // set aside for others, or too many at once
+				case 429: // reserved for other calls, or too many calls
 				default:
 					t.Errorf("status %d", status)
 					return
@@ -63,7 +64,7 @@ func TestPromise5ConcurrentCalls(t *testing.T) {
 	}
 }
 
-// TestClamped: the answer is limited to what the budget affords.
+// TestClamped checks that an answer is limited to what the budget affords.
 func TestClamped(t *testing.T) {
 	m := &mock{}
 	f := open(t, m, func(f *fixture) { f.meter.limit = 2 * caisson.Dollar / 1000 })
@@ -99,7 +100,7 @@ func TestRates(t *testing.T) {
 			t.Error(i, status, body)
 		}
 	}
-	// A call takes its worst first and gives back what it did not need.
+	// A call is charged its maximum first, and the unused part is returned.
 	f.grant.Rate = caisson.Rate{Tokens: 2500}
 	for i := range 5 {
 		if status, _, body := f.post("/v1/chat/completions", hello); status != 200 {
@@ -115,9 +116,9 @@ func TestRates(t *testing.T) {
 	}
 }
 
-// hang is a provider that waits in the middle of an answer.
+// hang is a provider that stops in the middle of an answer.
 type hang struct {
-	before  string // what it says first; "" for not even a status
+	before  string // data sent first; "" for not even a status
 	kind    string
 	arrived chan struct{}
 	gone    chan struct{}
@@ -139,8 +140,8 @@ func (h *hang) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.gone <- struct{}{}
 }
 
-// TestGuestGone: a call whose guest went away, and of which nothing more is heard, ends at the provider after some time and is charged
-// an estimate, of what is not streamed with all the output that was granted.
+// TestGuestGone checks that a call whose guest has disconnected and whose provider is silent ends after a while and is charged an
+// estimate; if the answer is not streamed, with all the output that was granted.
 func TestGuestGone(t *testing.T) {
 	delta := "data: {\"choices\":[{\"delta\":{\"content\":\"" + strings.Repeat("a", 30) + "\"}}]}\n\n"
 	for _, c := range []struct {
@@ -173,7 +174,7 @@ func TestGuestGone(t *testing.T) {
 			if !row.Estimated || row.Error != "aborted" || row.Tokens.Input < 50 || row.Tokens.Output < 1 || row.Tokens.Output > 1000 || row.Cost == 0 {
 				t.Errorf("%+v", row)
 			}
-			// What is not streamed, providers complete.
+			// Providers complete answers that are not streamed.
 			if !strings.Contains(c.body, "stream") && row.Tokens.Output != 1000 {
 				t.Errorf("%d tokens of output", row.Tokens.Output)
 			}
@@ -184,9 +185,9 @@ func TestGuestGone(t *testing.T) {
 	}
 }
 
-// TestSlowProvider: silence ends a call, and other calls do not wait for it.
+// TestSlowProvider checks that a silent provider ends a call, and that other calls do not wait for it.
 func TestSlowProvider(t *testing.T) {
-	// Each is hasty about one thing only: on a busy machine the other may take as long.
+	// Only one timeout is short in each case, because the other one may be reached on a busy machine.
 	noStatus, silent := llm.Timeouts{Header: 200 * time.Millisecond}, llm.Timeouts{Idle: 200 * time.Millisecond}
 	for _, c := range []struct {
 		name, kind, before, want string
@@ -209,7 +210,7 @@ func TestSlowProvider(t *testing.T) {
 	}
 }
 
-// TestSlowGuest: a body that does not arrive holds nothing for long.
+// TestSlowGuest checks that a body that does not arrive holds no resources for long.
 func TestSlowGuest(t *testing.T) {
 	f := open(t, &mock{}, func(f *fixture) { f.config.Timeouts.Body = 100 * time.Millisecond })
 	got := f.raw(t, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
@@ -218,7 +219,7 @@ func TestSlowGuest(t *testing.T) {
 	}
 }
 
-// raw sends bytes and returns what comes until the end.
+// raw sends bytes and returns the response up to its end.
 func (f *fixture) raw(t *testing.T, request string) string {
 	t.Helper()
 	conn, err := net.Dial("tcp", f.front.Listener.Addr().String())
@@ -232,7 +233,7 @@ func (f *fixture) raw(t *testing.T, request string) string {
 	return string(b)
 }
 
-// TestBrokenProviders: whatever a provider does wrong, there is one row, and no answer that looks complete.
+// TestBrokenProviders checks that every fault of a provider results in one row, and in no answer that appears complete.
 func TestBrokenProviders(t *testing.T) {
 	sse := "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
 	delta := "data: {\"choices\":[{\"delta\":{\"content\":\"hi\"}}]}\n\n"
@@ -308,7 +309,7 @@ func serve(t *testing.T, answer func(net.Conn)) string {
 	return l.Addr().String()
 }
 
-// TestPromise2KeyNeverInside: a provider that repeats what it was sent does not give the key away.
+// TestPromise2KeyNeverInside checks that a provider that repeats its request does not reveal the key.
 func TestPromise2KeyNeverInside(t *testing.T) {
 	b64 := base64.StdEncoding.EncodeToString([]byte("Bearer " + key))
 	for _, c := range []struct {

@@ -12,7 +12,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// instant answers at once, and does as little as a provider can.
+// instant is a provider that answers immediately with minimal work.
 type instant struct{ answer, kind string }
 
 func (p instant) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -21,7 +21,7 @@ func (p instant) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	io.WriteString(w, p.answer)
 }
 
-// prompt is a body of about n bytes.
+// prompt returns a body of about n bytes.
 func prompt(n int, stream bool) string {
 	b := &strings.Builder{}
 	b.WriteString(`{"model":"small","stream":` + map[bool]string{true: "true", false: "false"}[stream] + `,"messages":[{"role":"user","content":"x"}`)
@@ -36,8 +36,8 @@ const (
 	event       = "data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" word\"},\"finish_reason\":null}],\"usage\":null}\n\n"
 )
 
-// BenchmarkCall compares a provider with the same one behind the gateway. One call at a time shows what is added to each ("p50-µs");
-// many at once how many there can be.
+// BenchmarkCall compares a provider with the same one behind the gateway. One call at a time measures the added latency
+// ("p50-µs"); many at once measure the throughput.
 func BenchmarkCall(b *testing.B) {
 	stream := instant{strings.Repeat(event, 50) + "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":30,\"completion_tokens\":50,\"total_tokens\":80}}\n\ndata: [DONE]\n\n", "text/event-stream"}
 	for _, c := range []struct {
@@ -90,7 +90,7 @@ func call(b *testing.B, url, body string) {
 	}
 }
 
-// BenchmarkServe is the gateway without sockets between the guest and it, for profiles.
+// BenchmarkServe runs the gateway without sockets between the guest and it, for profiles.
 func BenchmarkServe(b *testing.B) {
 	f := open(b, instant{}, func(f *fixture) {
 		f.config.Local = func(caisson.Provider, string) (http.Handler, error) {

@@ -10,7 +10,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// TestLimitField: output is limited by the one name that the provider obeys, whatever the guest calls it.
+// TestLimitField checks that the output is limited by the one field that the provider obeys, under whichever name the guest sets
+// it.
 func TestLimitField(t *testing.T) {
 	for _, c := range []struct{ kind, base, set, want string }{
 		{caisson.ProviderOpenAI, "https://api.openai.com/v1", "", "max_completion_tokens"},
@@ -53,7 +54,7 @@ func TestLimitField(t *testing.T) {
 	}
 }
 
-// TestEmbeddingsBound: the context of a model bounds each input of a call, not all of them together.
+// TestEmbeddingsBound checks that the context of a model bounds each input of a call, and not the sum of all.
 func TestEmbeddingsBound(t *testing.T) {
 	f := open(t, &mock{})
 	f.meter.limit = caisson.Dollar / 5
@@ -64,7 +65,7 @@ func TestEmbeddingsBound(t *testing.T) {
 	}
 }
 
-// TestRateBeforeParse: what a call may not be made for is not read either, as reading takes time.
+// TestRateBeforeParse checks that a call above the rate limit is not parsed, because parsing takes time.
 func TestRateBeforeParse(t *testing.T) {
 	f := open(t, &mock{})
 	f.grant.Rate.Requests = 1

@@ -14,57 +14,57 @@ import (
 
 const (
 	largeBody = 1 << 20 // bytes
-	maxParses = 2       // of large bodies at once
+	maxParses = 2       // concurrent parses of large bodies
 )
 
-// freeOutput is the limit of answers of free models that have none.
+// freeOutput is the default output limit of free models, in tokens.
 const freeOutput = 32_768
 
-// A call is one request of a guest from its arrival to its row in the ledger. One goroutine has it.
+// A call is one request of a guest from its arrival to its row in the ledger. It is not safe for concurrent use.
 type call struct {
-	life
-	g     *Gateway
-	w     http.ResponseWriter
-	r     *http.Request
-	api   *API
-	e     dialect.Endpoint
-	grant *caisson.ModelGrant
-	seat  *seat
-	setup *setup
+	callLifetime
+	g        *Gateway
+	w        http.ResponseWriter
+	r        *http.Request
+	api      *API
+	endpoint dialect.Endpoint
+	grant    *caisson.ModelGrant
+	limiter  *limiter
+	setup    *setup
 
-	req     dialect.Request
-	model   *model
-	input   int64 // bound of tokens
-	likely  int64 // how many tokens of input there probably are
-	body    []byte
-	taken   int64 // tokens that the rate gave
-	started time.Time
+	req            dialect.Request
+	model          *model
+	maxInput       int64 // maximum number of input tokens
+	estimatedInput int64 // estimated number of input tokens
+	body           []byte
+	rateTokens     int64 // tokens charged to the rate limit
+	started        time.Time
 
-	row      caisson.Call
-	reserved caisson.Reservation
-	settled  bool
-	sent     bool  // the guest has part of an answer
-	tried    error // why the last attempt to send it failed; nil if none did
-	record   *recording
+	row           caisson.Call
+	reserved      caisson.Reservation
+	settled       bool
+	answerStarted bool  // the guest has received a part of an answer
+	lastSendErr   error // why the last attempt to send the request failed; nil if there was none
+	record        *recording
 }
 
-// serve handles one request. The error is a refusal that is still to be written.
+// serve handles one request. The caller writes the error, if any, to the guest.
 func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, guest caisson.Guest, api *API, e dialect.Endpoint) error {
-	if err := check(r); err != nil {
+	if err := checkRequest(r); err != nil {
 		return err
 	}
-	c := &call{life: life{config: &g.config, guest: guest, asked: r.Context()}, g: g, w: w, r: r, api: api, e: e, started: time.Now()}
+	c := &call{callLifetime: callLifetime{config: &g.config, guest: guest, requestCtx: r.Context()}, g: g, w: w, r: r, api: api, endpoint: e, started: time.Now()}
 	if c.grant = g.config.Grant(r.Context(), guest); c.grant == nil {
 		return refuse(http.StatusForbidden, "model_not_allowed", "this sandbox has no grant for models; ask for one")
 	}
 	if e.List {
 		return c.list()
 	}
-	if c.seat = g.seats.take(guest, c.started); c.seat == nil {
-		return later(time.Second, "this sandbox has %d calls under way, which is the most it may have; wait for one to end", maxCalls)
+	if c.limiter = g.limiters.admit(guest, c.started); c.limiter == nil {
+		return refuseRetry(time.Second, "this sandbox has %d calls under way, which is the most it may have; wait for one to end", maxCalls)
 	}
-	defer func() { c.seat.leave(c.settled, time.Now()) }()
-	b := g.newBody(c.seat, guest.Account)
+	defer func() { c.limiter.release(c.settled, time.Now()) }()
+	b := g.newBody(c.limiter, guest.Account)
 	defer b.free()
 	if err := c.read(b); err != nil {
 		return err
@@ -72,8 +72,8 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, guest caisson.Gu
 	return c.serve(b.bytes())
 }
 
-// check refuses what no client of an API sends.
-func check(r *http.Request) error {
+// checkRequest rejects requests that no client of a supported API sends.
+func checkRequest(r *http.Request) error {
 	size := 0
 	for name, values := range r.Header {
 		for _, v := range values {
@@ -100,10 +100,10 @@ func (c *call) list() error {
 	return nil
 }
 
-// read takes the body within the time there is for it.
+// read reads the body within its timeout.
 func (c *call) read(b *body) error {
 	rc := http.NewResponseController(c.w)
-	rc.SetReadDeadline(c.started.Add(c.g.config.Timeouts.Body)) // a writer without deadlines is one of a test
+	rc.SetReadDeadline(c.started.Add(c.g.config.Timeouts.Body)) // fails only for test writers without deadlines
 	if err := b.read(c.r); err != nil {
 		return err
 	}
@@ -111,45 +111,45 @@ func (c *call) read(b *body) error {
 	return nil
 }
 
-// serve handles a request whose body has arrived.
+// serve handles a request whose body has been read.
 func (c *call) serve(body []byte) (err error) {
-	if _, wait := c.seat.admit(caisson.Rate{Requests: c.grant.Rate.Requests}, 0, c.started); wait > 0 {
-		return tooFast(wait, c.grant.Rate)
+	if _, wait := c.limiter.takeRate(caisson.Rate{Requests: c.grant.Rate.Requests}, 0, c.started); wait > 0 {
+		return refuseRate(wait, c.grant.Rate)
 	}
 	allow := c.allow()
-	if c.req, err = c.g.parse(c.asked, c.api.Dialect, c.e, body, allow); err != nil {
+	if c.req, err = c.g.parse(c.requestCtx, c.api.Dialect, c.endpoint, body, allow); err != nil {
 		return err
 	}
 	c.setup = c.g.setup.Load()
 	asked := c.req.Model()
-	if c.e.Model != "" {
-		asked = c.e.Model
+	if c.endpoint.Model != "" {
+		asked = c.endpoint.Model
 	}
-	if c.model, err = c.setup.choose(asked, c.grant, c.api); err != nil {
+	if c.model, err = c.setup.resolveModel(asked, c.grant, c.api); err != nil {
 		return err
 	}
-	if err := c.states(allow); err != nil {
+	if err := c.checkServerIDs(allow); err != nil {
 		return err
 	}
 	demand, err := c.demand()
 	if err != nil {
 		return err
 	}
-	if c.model.from.Credential != "" && c.model.from.key.IsZero() {
+	if c.model.provider.Credential != "" && c.model.provider.key.IsZero() {
 		return refuseKeyless(c)
 	}
 	var wait time.Duration
-	if c.taken, wait = c.seat.admit(caisson.Rate{Tokens: c.grant.Rate.Tokens}, demand.At(demand.MaxOutput).Tokens, c.started); wait > 0 {
-		return tooFast(wait, c.grant.Rate)
+	if c.rateTokens, wait = c.limiter.takeRate(caisson.Rate{Tokens: c.grant.Rate.Tokens}, demand.At(demand.MaxOutput).Tokens, c.started); wait > 0 {
+		return refuseRate(wait, c.grant.Rate)
 	}
-	c.describe()
+	c.fillRow()
 	if c.reserved, err = c.g.config.Meter.Reserve(c.r.Context(), c.row, demand); err != nil {
-		c.seat.correct(c.grant.Rate, c.taken, 0)
+		c.limiter.correctRate(c.grant.Rate, c.rateTokens, 0)
 		return c.g.refuseBudget(c.r.Context(), err)
 	}
-	defer c.settleAnyway()
-	if c.body, err = c.req.Encode(dialect.Target{Model: c.model.name, User: c.user(), Output: c.reserved.Output(), Limit: c.model.from.MaxTokens}); err != nil {
-		return c.fail(outcome{word: "internal"}, dialect.Refused(err))
+	defer c.settleDeferred()
+	if c.body, err = c.req.Encode(dialect.Target{Model: c.model.upstreamName, User: c.endUser(), Output: c.reserved.Output(), LimitField: c.model.provider.MaxTokens}); err != nil {
+		return c.fail(outcome{errorCode: "internal"}, dialect.AsRefusal(err))
 	}
 	if c.grant.Record && c.g.config.Record != nil {
 		c.record = newRecording(c.g.config.Record(c.guest), c.setup.secrets, c.body)
@@ -157,12 +157,12 @@ func (c *call) serve(body []byte) (err error) {
 	return c.forward(allow)
 }
 
-// parse reads a body. Of large ones only a few are read at once, as what that takes grows with them.
+// parse parses a body. Only maxParses large bodies are parsed at once, because the cost grows with their size.
 func (g *Gateway) parse(ctx context.Context, d dialect.Dialect, e dialect.Endpoint, body []byte, allow dialect.Allow) (dialect.Request, error) {
 	if len(body) > largeBody {
 		select {
-		case g.parses <- struct{}{}:
-			defer func() { <-g.parses }()
+		case g.parseSlots <- struct{}{}:
+			defer func() { <-g.parseSlots }()
 		case <-ctx.Done():
 			return nil, refuse(http.StatusRequestTimeout, "timeout", "the connection ended before the body was read; send it again")
 		}
@@ -186,24 +186,24 @@ func (c *call) allow() (a dialect.Allow) {
 	return a
 }
 
-// states refuses ids of what the provider keeps for others.
-func (c *call) states(allow dialect.Allow) error {
+// checkServerIDs rejects ids of server-side state that the guest's account did not create.
+func (c *call) checkServerIDs(allow dialect.Allow) error {
 	for _, id := range c.req.ServerIDs() {
-		if !allow.ServerState || !c.g.states.has(c.guest.Account, c.model.from.Name, id) {
+		if !allow.ServerState || !c.g.serverStates.has(c.guest.Account, c.model.provider.Name, id) {
 			return refuse(http.StatusNotFound, "not_found", "%.80q is nothing that was made through this gateway lately; send all of the input instead", id)
 		}
 	}
 	return nil
 }
 
-// demand returns the most that the call can take.
+// demand returns the maximum cost of the call.
 func (c *call) demand() (d caisson.Demand, err error) {
 	m := c.model
 	if m.Prices == nil && !m.Free {
 		return d, refuseParam(http.StatusForbidden, "model_unpriced", "model", "the price of model %.80q is not known, so it cannot be kept within a budget; configure its prices, import a price list, or mark it as free", m.Alias)
 	}
 	d.Fixed.Calls = 1
-	if c.e.Free {
+	if c.endpoint.Free {
 		return d, nil
 	}
 	bound, known := c.req.Input()
@@ -212,18 +212,18 @@ func (c *call) demand() (d caisson.Demand, err error) {
 	switch {
 	case known && m.Context > 0 && answers:
 		bound = min(bound, m.Context)
-	case known: // of embeddings each input has a context of its own
+	case known: // each input of an embeddings request has its own context
 	case m.Context > 0:
 		bound = m.Context
 	case !m.Free:
 		return d, refuseParam(http.StatusBadRequest, "invalid_request", "model", "what the model will read cannot be bounded from this body; configure the context limit of model %.80q, or send text only", m.Alias)
 	}
-	c.input, c.likely = bound, bound
+	c.maxInput, c.estimatedInput = bound, bound
 	if known {
-		c.likely = min(bound, likely(c.req))
+		c.estimatedInput = min(bound, estimateInput(c.req))
 	}
 	d.Fixed.Tokens = bound
-	d.Fixed.USD = inputAtWorst(m.prices, bound)
+	d.Fixed.USD = maxInputCost(m.prices, bound)
 	if !answers {
 		return d, nil
 	}
@@ -249,76 +249,77 @@ func (c *call) demand() (d caisson.Demand, err error) {
 	return d, nil
 }
 
-// inputAtWorst is what input costs if every token has the highest price.
-func inputAtWorst(p caisson.Prices, tokens int64) caisson.USD {
+// maxInputCost returns the cost of tokens of input at the highest input price.
+func maxInputCost(p caisson.Prices, tokens int64) caisson.USD {
 	return caisson.Prices{Input: p.MaxInput()}.Cost(caisson.TokenCount{Input: tokens})
 }
 
-// describe fills what is known of the row before the call.
-func (c *call) describe() {
+// fillRow fills in the fields of the row that are known before the call.
+func (c *call) fillRow() {
 	c.row = caisson.Call{
 		ID: caisson.NewID(caisson.CallPrefix), At: c.started.UTC(), Guest: c.guest,
-		Provider: c.model.from.Name, Model: c.model.Alias, Upstream: c.model.name,
-		API: c.e.API, Stream: c.e.Stream || c.req.Stream(),
+		Provider: c.model.provider.Name, Model: c.model.Alias, Upstream: c.model.upstreamName,
+		API: c.endpoint.API, Stream: c.endpoint.Stream || c.req.Stream(),
 	}
 }
 
-// What input probably is in tokens: a token for so many bytes of text, rounded up, and so many tokens for an image. Text of programs and in
-// most languages has more bytes for a token.
+// Estimate of the input tokens: one token per bytesPerToken bytes of text, rounded up, and tokensPerImage tokens per image. Source
+// code and text in most languages have more bytes per token.
 const (
-	likelyBytes = 3
-	likelyImage = 1600
+	bytesPerToken  = 3
+	tokensPerImage = 1600
 )
 
-// likely estimates the tokens of a request's input from its text. Images and their encoding are no text.
-func likely(r dialect.Request) int64 {
+// estimateInput estimates the input tokens of a request from its text, without images and their encoding.
+func estimateInput(r dialect.Request) int64 {
 	text, _ := r.Input()
 	n, tokens := r.Images()
-	return (max(0, text-tokens)+likelyBytes-1)/likelyBytes + n*likelyImage
+	return (max(0, text-tokens)+bytesPerToken-1)/bytesPerToken + n*tokensPerImage
 }
 
-// An outcome is what became of a call.
+// An outcome is the result of a call, as recorded in its row.
 type outcome struct {
-	word      string // of the row's Error
-	status    int    // of the row; 0 means the one that the guest got, if any
+	errorCode string // Error of the row
+	status    int    // Status of the row; 0 keeps the status that the guest received, if any
 	tokens    caisson.TokenCount
 	cost      caisson.USD
 	estimated bool
-	most      *caisson.Amount // what budgets count instead of an estimate; nil: tokens and cost
+	atMost    *caisson.Amount // amount that budgets count instead of an estimate; nil: tokens and cost
 }
 
-// worst is the outcome of a call of which nothing is known.
-func (c *call) worst(word string, status int) outcome {
-	if c.e.Free {
-		return outcome{word: word, status: status}
+// maxCost returns the outcome of a call with the maximum cost, for calls without any information about their cost.
+func (c *call) maxCost(word string, status int) outcome {
+	if c.endpoint.Free {
+		return outcome{errorCode: word, status: status}
 	}
-	return c.estimate(word, status, caisson.TokenCount{}, c.input, math.MaxInt64)
+	return c.estimate(word, status, caisson.TokenCount{}, c.maxInput, math.MaxInt64)
 }
 
-// cut is the outcome of a call whose answer, of which seen bytes of text were seen, broke off after the provider said that much.
-func (c *call) cut(word string, status int, said caisson.TokenCount, seen int64) outcome {
-	if c.e.Free {
-		return outcome{word: word, status: status}
+// brokenOff returns the outcome of a call whose answer broke off after seen bytes of text and the reported usage said.
+func (c *call) brokenOff(word string, status int, said caisson.TokenCount, seen int64) outcome {
+	if c.endpoint.Free {
+		return outcome{errorCode: word, status: status}
 	}
-	output := int64(math.MaxInt64) // what is not streamed, providers complete
+	output := int64(math.MaxInt64) // providers complete answers that are not streamed
 	if c.row.Stream {
-		output = seen + c.hidden()
+		output = seen + c.maxHiddenTokens()
 	}
-	o := c.estimate(word, status, said, c.likely, output)
-	// The provider may have read more tokens, and need not have stopped. Where it adds to the input itself, as with tools that it runs, what
-	// it says before the end is not all of it.
+	o := c.estimate(word, status, said, c.estimatedInput, output)
+	// The provider may have read more tokens and may have continued after the break. If it adds to the input itself, as with
+	// tools that it runs, the usage that it reports before the end is incomplete.
 	stated := said
 	if _, known := c.req.Input(); !known {
 		stated = caisson.TokenCount{Output: said.Output}
 	}
-	most := c.estimate(word, status, stated, c.input, math.MaxInt64)
-	o.most = &caisson.Amount{USD: most.cost, Tokens: most.tokens.Total(), Calls: 1}
+	most := c.estimate(word, status, stated, c.maxInput, math.MaxInt64)
+	o.atMost = &caisson.Amount{USD: most.cost, Tokens: most.tokens.Total(), Calls: 1}
 	return o
 }
 
-// estimate completes what the provider said: input as given if it did not say, output as given but no more than was granted.
+// estimate completes the reported usage: it adds the given input if none was reported, and the given output up to what was
+// granted.
 func (c *call) estimate(word string, status int, said caisson.TokenCount, input, output int64) outcome {
-	o := outcome{word: word, status: status, tokens: said, estimated: true}
+	o := outcome{errorCode: word, status: status, tokens: said, estimated: true}
 	fresh := said.Input == 0 && said.CacheRead == 0 && said.CacheWrite == 0
 	if fresh {
 		o.tokens.Input = input
@@ -327,24 +328,24 @@ func (c *call) estimate(word string, status int, said caisson.TokenCount, input,
 	o.cost = c.model.prices.Cost(o.tokens)
 	if fresh {
 		output := caisson.Amount{USD: c.model.prices.Cost(caisson.TokenCount{Output: o.tokens.Output})}
-		o.cost = caisson.Amount{USD: inputAtWorst(c.model.prices, input)}.Plus(output).USD
+		o.cost = caisson.Amount{USD: maxInputCost(c.model.prices, input)}.Plus(output).USD
 	}
 	return o
 }
 
-// settle writes the row. Only its first call does.
+// settle writes the row. It has no effect if the call is settled already.
 func (c *call) settle(o outcome) error {
 	if c.settled {
 		return nil
 	}
 	c.settled = true
-	c.seat.settled()
-	c.row.Error, c.row.Tokens, c.row.Cost, c.row.Estimated, c.row.AtMost = o.word, o.tokens, o.cost, o.estimated, o.most
+	c.limiter.settled()
+	c.row.Error, c.row.Tokens, c.row.Cost, c.row.Estimated, c.row.AtMost = o.errorCode, o.tokens, o.cost, o.estimated, o.atMost
 	if o.status != 0 {
 		c.row.Status = o.status
 	}
 	c.row.Duration = caisson.Duration(time.Since(c.started))
-	c.seat.correct(c.grant.Rate, c.taken, c.row.Amount().Tokens)
+	c.limiter.correctRate(c.grant.Rate, c.rateTokens, c.row.Amount().Tokens)
 	err := c.reserved.Settle(c.row)
 	c.record.end(c.row)
 	log := c.g.config.Log
@@ -360,16 +361,16 @@ func (c *call) settle(o outcome) error {
 	if log.Enabled(ctx, slog.LevelDebug) {
 		log.LogAttrs(ctx, slog.LevelDebug, "call", slog.String("call", string(c.row.ID)), slog.String("sandbox", string(c.guest.Sandbox)),
 			slog.String("account", c.guest.Account), slog.String("run", c.guest.Run), slog.String("model", c.row.Model), slog.String("api", c.row.API),
-			slog.Int("status", c.row.Status), slog.String("error", o.word), slog.Int64("input", o.tokens.Input), slog.Int64("output", o.tokens.Output),
+			slog.Int("status", c.row.Status), slog.String("error", o.errorCode), slog.Int64("input", o.tokens.Input), slog.Int64("output", o.tokens.Output),
 			slog.String("cost", o.cost.String()), slog.Bool("estimated", o.estimated), slog.Duration("duration", time.Duration(c.row.Duration)))
 	}
 	return nil
 }
 
-// settleAnyway is deferred, for panics and whatever else was not thought of.
-func (c *call) settleAnyway() {
+// settleDeferred settles the call after a panic or on a path that did not settle it. Call it with defer.
+func (c *call) settleDeferred() {
 	p := recover()
-	c.settle(c.worst("internal", 0)) // of a call that is not settled
+	c.settle(c.maxCost("internal", 0)) // no effect if the call is settled
 	if p == nil {
 		return
 	}
@@ -379,10 +380,10 @@ func (c *call) settleAnyway() {
 	panic(http.ErrAbortHandler)
 }
 
-// fail ends a call of which the guest has nothing yet, with a refusal to be written.
+// fail settles a call of which the guest has received nothing yet, and returns the error to write.
 func (c *call) fail(o outcome, why error) error {
 	if o.status == 0 && c.r.Context().Err() == nil {
-		o.status = dialect.Refused(why).Status
+		o.status = dialect.AsRefusal(why).Status
 	}
 	if err := c.settle(o); err != nil {
 		return err
@@ -390,7 +391,7 @@ func (c *call) fail(o outcome, why error) error {
 	return why
 }
 
-// abort cuts off an answer that the guest has part of.
+// abort settles a call and cuts off its answer, of which the guest has received a part.
 func (c *call) abort(o outcome) error {
 	c.settle(o)
 	panic(http.ErrAbortHandler)

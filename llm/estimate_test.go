@@ -14,14 +14,14 @@ import (
 	"github.com/caisson-dev/caisson/llm"
 )
 
-// pixel is a PNG of one pixel, and then much that is none.
+// pixel is a PNG of one pixel, followed by many other bytes.
 var pixel = func() string {
 	png, _ := base64.StdEncoding.DecodeString("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
 	return base64.StdEncoding.EncodeToString(append(png, make([]byte, 90_000)...))
 }()
 
-// TestCutIsEstimated: a call that is cut is charged what its text probably is, which images are not, although the most that it can be is set aside.
-// What the provider has said before counts in its place.
+// TestCutIsEstimated checks that a call that is cut off is charged an estimate of its text, without images, although the maximum
+// is reserved. Usage that the provider has reported replaces the estimate.
 func TestCutIsEstimated(t *testing.T) {
 	text := strings.Repeat("four", 3000) // bytes
 	chat := `{"stream":true,"messages":[{"role":"user","content":[{"type":"text","text":"` + text + `"}%s]}]}`
@@ -33,9 +33,9 @@ func TestCutIsEstimated(t *testing.T) {
 		name        string
 		spoken      int // index
 		body, image string
-		before      string // what the provider says before the guest leaves
+		before      string // data that the provider sends before the guest disconnects
 		input       int64  // 0: estimated
-		grows       bool   // what the provider says before the end is not all of the input
+		grows       bool   // the usage that the provider reports before the end is incomplete
 	}{
 		{"chat", 0, chat, `,{"type":"image_url","image_url":{"url":"data:image/png;base64,` + pixel + `"}}`, "", 0, false},
 		{"messages", 2, claude, `,{"type":"image","source":{"type":"base64","media_type":"image/png","data":"` + pixel + `"}}`, "", 0, false},
@@ -80,7 +80,7 @@ func TestCutIsEstimated(t *testing.T) {
 				case image != "":
 					least, most = least+500, most+2500
 				}
-				// Minutes would have to pass for all that was granted.
+				// Reaching the granted output would take minutes.
 				if !row.Estimated || row.Tokens.Input < least || row.Tokens.Input > most || row.Tokens.Output < 1 || row.Tokens.Output > 1_000_000 {
 					t.Errorf("%+v", row)
 				}

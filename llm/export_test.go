@@ -1,16 +1,16 @@
 package llm
 
-// Held says what calls hold: seats, bytes of bodies, and turns to be parsed.
+// Held returns what calls hold: limiters, bytes of bodies, and places for parsing.
 func (g *Gateway) Held() (calls int, bytes int64, parses int) {
-	g.seats.mu.Lock()
-	for _, t := range g.seats.all {
+	g.limiters.mu.Lock()
+	for _, t := range g.limiters.all {
 		t.mu.Lock()
-		calls += t.calls + t.ending
+		calls += t.calls + t.settledCalls
 		bytes += t.bytes
 		t.mu.Unlock()
 	}
-	g.seats.mu.Unlock()
-	g.memory.mu.Lock()
-	defer g.memory.mu.Unlock()
-	return calls, bytes + g.memory.total, len(g.parses)
+	g.limiters.mu.Unlock()
+	g.bodyMemory.mu.Lock()
+	defer g.bodyMemory.mu.Unlock()
+	return calls, bytes + g.bodyMemory.total, len(g.parseSlots)
 }

@@ -20,11 +20,11 @@ import (
 	"github.com/caisson-dev/caisson/llm/openai"
 )
 
-// The APIs, with a call of each.
+// The APIs, with one call of each.
 var spoken = []struct {
 	api              llm.API
 	kind, path, body string
-	final            int // what no client tries again
+	final            int // the status that no client retries
 }{
 	{llm.API{Dialect: openai.New(), Kinds: []string{caisson.ProviderOpenAI}}, caisson.ProviderOpenAI, "/v1/chat/completions", hello, 400},
 	{llm.API{Dialect: openai.New(), Kinds: []string{caisson.ProviderOpenAI}}, caisson.ProviderOpenAI, "/v1/responses", `{"model":"small","input":"hello"}`, 400},
@@ -32,14 +32,14 @@ var spoken = []struct {
 	{llm.API{Dialect: gemini.New(), Kinds: []string{caisson.ProviderGemini}}, caisson.ProviderGemini, "/v1beta/models/small:generateContent", `{"contents":[{"parts":[{"text":"hello"}]}]}`, 403},
 }
 
-// TestCredentialRefused: no client of any API makes a call again whose credential the provider does not accept. The ledger says which one it is
-// and what to do; the sandbox is not told its name.
+// TestCredentialRefused checks that clients do not retry a call whose credential the provider rejects. The ledger records the
+// name of the credential and what to do; the sandbox does not get the name.
 func TestCredentialRefused(t *testing.T) {
 	for _, s := range spoken {
 		for _, c := range []struct {
 			status int
 			body   string
-			kind   string // only of this
+			kind   string // if set, only for this kind
 		}{
 			{401, `{"error":{"type":"authentication_error","message":"invalid x-api-key: ` + key + `"}}`, ""},
 			{403, "<html>no\x1b[31m", ""},
@@ -77,7 +77,7 @@ func TestCredentialRefused(t *testing.T) {
 	}
 }
 
-// TestCredentialMissing: a call without a credential is in the ledger, and is not tried again.
+// TestCredentialMissing checks that a call without a credential is in the ledger and is not retried.
 func TestCredentialMissing(t *testing.T) {
 	f := open(t, &mock{})
 	if err := f.gateway.Configure(caisson.GatewayConfig{
@@ -94,7 +94,7 @@ func TestCredentialMissing(t *testing.T) {
 	}
 }
 
-// TestProviderSays: what a provider answers is in the ledger as one bounded line without secrets.
+// TestProviderSays checks that a provider's error is in the ledger as one bounded line without secrets.
 func TestProviderSays(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -132,7 +132,8 @@ func TestProviderSays(t *testing.T) {
 	}
 }
 
-// TestUnreachableWhy: the ledger says which host could not be reached, and why; the sandbox is told neither.
+// TestUnreachableWhy checks that the ledger records the host that could not be reached and the reason, and that the sandbox gets
+// neither.
 func TestUnreachableWhy(t *testing.T) {
 	tls := httptest.NewTLSServer(&mock{})
 	defer tls.Close()
@@ -173,8 +174,8 @@ func TestUnreachableWhy(t *testing.T) {
 	}
 }
 
-// TestUngrantedIsUnknown: whether there is a model that is not granted makes no difference to anything that a sandbox sees, the provider is told, or
-// the ledger has.
+// TestUngrantedIsUnknown checks that the existence of a model that is not granted affects neither what a sandbox or the provider
+// receives nor the ledger.
 func TestUngrantedIsUnknown(t *testing.T) {
 	for _, s := range spoken {
 		for _, grant := range [][]string{{"small"}, {"unpriced"}, {"gone"}, {}} {
@@ -200,7 +201,7 @@ func TestUngrantedIsUnknown(t *testing.T) {
 					}
 					return v
 				}
-				// Of the same length, as the length counts.
+				// The names have the same length, because the length counts.
 				there, not := ask("other"), ask("blank")
 				if there != not {
 					t.Errorf("of one that is there: %+v\nof one that is not: %+v", there, not)

@@ -20,17 +20,17 @@ import (
 
 const key = "sk-proj-Tz7Qx1Lm9Rk3Vb5Nw8Yc"
 
-// meter is one budget for everybody, kept exactly.
+// meter is one exact budget for all guests.
 type meter struct {
 	mu      sync.Mutex
 	limit   caisson.USD // 0: none
 	used    caisson.USD
 	held    caisson.USD
-	most    caisson.USD // used and held at once
+	most    caisson.USD // maximum of used and held amounts
 	calls   []caisson.Call
 	open    int
 	broken  bool // the ledger cannot be written
-	twice   bool // something was settled twice
+	twice   bool // a call was settled twice
 	refusal error
 }
 
@@ -86,14 +86,14 @@ func (m *meter) rows() []caisson.Call {
 	return append([]caisson.Call(nil), m.calls...)
 }
 
-// quiet reports that everything was settled once.
+// quiet reports whether every call was settled exactly once.
 func (m *meter) quiet() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.open == 0 && !m.twice
 }
 
-// A fixture is a gateway on a socket, and a provider on another.
+// A fixture is a gateway and a provider, each on a socket.
 type fixture struct {
 	*testing.T
 	meter    *meter
@@ -130,7 +130,7 @@ func models(provider string) []caisson.Model {
 	}
 }
 
-// open starts a gateway before a provider.
+// open starts a gateway for a provider.
 func open(t testing.TB, provider http.Handler, change ...func(*fixture)) *fixture {
 	f := &fixture{meter: &meter{}, records: &records{}, guest: &caisson.Guest{Sandbox: "sb-aaaaaaaaaaaaaaaa", Account: "alice", Run: "run-1", Attempt: 2, Session: "se", Agent: "openclaw", User: "bö"}}
 	f.T, _ = t.(*testing.T)
@@ -176,7 +176,7 @@ func (f *fixture) configure(t testing.TB, kind, base string) {
 	}
 }
 
-// post makes a call and returns its answer whole.
+// post makes a call and returns its complete answer.
 func (f *fixture) post(path, body string, headers ...string) (int, http.Header, string) {
 	f.Helper()
 	req, _ := http.NewRequest("POST", f.front.URL+path, strings.NewReader(body))
@@ -207,7 +207,7 @@ func (f *fixture) row() caisson.Call {
 
 const hello = `{"model":"small","messages":[{"role":"user","content":"hello"}]}`
 
-// mock answers chats, and remembers what it was asked.
+// mock answers chats, and records the requests.
 type mock struct {
 	mu    sync.Mutex
 	seen  []*http.Request

@@ -10,18 +10,18 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// user is to whom the provider may attribute the call: the account for LiteLLM, whose end user it is; for others an id that is
-// always the same for one person of one account, and says nothing else.
-func (c *call) user() string {
-	if c.model.from.Kind == caisson.ProviderLiteLLM {
+// endUser returns the id of the end user for the provider: the account for LiteLLM; for other providers a hash of the account and
+// the user, which is stable and reveals neither.
+func (c *call) endUser() string {
+	if c.model.provider.Kind == caisson.ProviderLiteLLM {
 		return c.guest.Account
 	}
 	sum := sha256.Sum256([]byte("caisson user\x00" + c.guest.Account + "\x00" + c.guest.User))
 	return "caisson-" + hex.EncodeToString(sum[:16])
 }
 
-// attribute sets what LiteLLM writes into its spend logs.
-func (c *call) attribute(h http.Header) {
+// setLiteLLMHeaders sets the headers that LiteLLM copies into its spend logs.
+func (c *call) setLiteLLMHeaders(h http.Header) {
 	g := c.guest
 	b := quote(nil, `{"run_id":`, g.Run)
 	b = strconv.AppendInt(append(b, `,"attempt":`...), int64(g.Attempt), 10)
@@ -29,17 +29,17 @@ func (c *call) attribute(h http.Header) {
 	b = quote(b, `,"graph_id":`, g.Agent)
 	b = quote(b, `,"session_id":`, g.Session)
 	b = quote(b, `,"caisson_call_id":`, string(c.row.ID))
-	h["X-Litellm-End-User-Id"] = []string{ascii([]byte(g.Account))}
-	h["X-Litellm-Spend-Logs-Metadata"] = []string{ascii(append(b, '}'))}
+	h["X-Litellm-End-User-Id"] = []string{escapeHeader([]byte(g.Account))}
+	h["X-Litellm-Spend-Logs-Metadata"] = []string{escapeHeader(append(b, '}'))}
 }
 
 func quote(b []byte, before, s string) []byte {
-	b, _ = jsontext.AppendQuote(append(b, before...), s) // the error only says that something was replaced
+	b, _ = jsontext.AppendQuote(append(b, before...), s) // the error only means that invalid UTF-8 was replaced
 	return b
 }
 
-// ascii makes b fit for a header: other characters become the escapes of JSON.
-func ascii(b []byte) string {
+// escapeHeader makes b valid in a header: other characters are replaced by JSON escapes.
+func escapeHeader(b []byte) string {
 	plain := true
 	for _, c := range b {
 		plain = plain && c >= ' ' && c < 0x7f

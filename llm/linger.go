@@ -11,30 +11,30 @@ import (
 )
 
 const (
-	maxLinger  = 64 << 20               // bytes of an answer that are read for the sake of its end
-	lingerLook = 100 * time.Millisecond // how often is looked whether the guest's sandbox is still there
+	maxLinger           = 64 << 20               // bytes of an answer that are read after the guest disconnected
+	lingerCheckInterval = 100 * time.Millisecond // interval between checks that the guest's grant is still valid
 )
 
 var errLinger = errors.New("the guest went away, and what was left of the answer could not be read")
 
-// A life is how long a call goes on.
-type life struct {
-	config  *Config
-	guest   caisson.Guest
-	asked   context.Context // ends when the guest goes away
-	lost    bool            // the guest does not take its answer
-	left    func()          // tells that
-	written atomic.Bool     // something of the request may have gone to the provider
+// A life controls how long a call continues.
+type callLifetime struct {
+	config         *Config
+	guest          caisson.Guest
+	requestCtx     context.Context // done when the guest disconnects
+	writeFailed    bool            // a write to the guest has failed
+	onWriteFailed  func()          // called when lost is set
+	requestWritten atomic.Bool     // part of the request may have been sent to the provider
 }
 
-// outlive returns a context for a call that goes on when its guest goes away: providers go on too, and charge it, so that
-// only the end of the answer says what it cost. It ends after some time, with the guest's sandbox, or at once as long as
-// nothing was sent.
-func (l *life) outlive() (context.Context, context.CancelCauseFunc) {
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(l.asked))
-	stop := context.AfterFunc(l.asked, func() { l.linger(ctx, cancel) })
-	l.left = func() {
-		if stop() { // and so is linger not called yet
+// upstreamContext returns a context for a call that continues after its guest disconnects: providers continue too and charge for it, so
+// that only the end of the answer reports the cost. The context is cancelled after Timeouts.Linger, when the guest's grant ends,
+// or at once if nothing has been sent.
+func (l *callLifetime) upstreamContext() (context.Context, context.CancelCauseFunc) {
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(l.requestCtx))
+	stop := context.AfterFunc(l.requestCtx, func() { l.linger(ctx, cancel) })
+	l.onWriteFailed = func() {
+		if stop() { // linger has not been called yet
 			go l.linger(ctx, cancel)
 		}
 	}
@@ -44,13 +44,13 @@ func (l *life) outlive() (context.Context, context.CancelCauseFunc) {
 	}
 }
 
-// linger ends ctx when nothing is worth waiting for any more.
-func (l *life) linger(ctx context.Context, cancel context.CancelCauseFunc) {
+// linger cancels ctx when the answer is not needed any more.
+func (l *callLifetime) linger(ctx context.Context, cancel context.CancelCauseFunc) {
 	end := time.NewTimer(l.config.Timeouts.Linger)
 	defer end.Stop()
-	look := time.NewTicker(lingerLook)
+	look := time.NewTicker(lingerCheckInterval)
 	defer look.Stop()
-	for l.written.Load() && l.config.Grant(ctx, l.guest) != nil {
+	for l.requestWritten.Load() && l.config.Grant(ctx, l.guest) != nil {
 		select {
 		case <-ctx.Done():
 			return
@@ -63,12 +63,12 @@ func (l *life) linger(ctx context.Context, cancel context.CancelCauseFunc) {
 	cancel(errLinger)
 }
 
-// gone reports whether there is still a guest to answer.
-func (l *life) gone() bool { return l.lost || l.asked.Err() != nil }
+// disconnected reports whether the guest has disconnected.
+func (l *callLifetime) disconnected() bool { return l.writeFailed || l.requestCtx.Err() != nil }
 
-// endedBy is why a call ended before its answer did.
-func (l *life) endedBy(ctx context.Context) (word string, status int) {
-	if !l.gone() && context.Cause(ctx) == errIdle {
+// endReason returns the reason why a call ended before its answer did.
+func (l *callLifetime) endReason(ctx context.Context) (word string, status int) {
+	if !l.disconnected() && context.Cause(ctx) == errIdle {
 		return "timeout", http.StatusGatewayTimeout
 	}
 	return "aborted", 0

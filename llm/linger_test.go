@@ -15,7 +15,7 @@ import (
 	"github.com/caisson-dev/caisson/llm"
 )
 
-// slow begins an answer, and ends it when it is told to.
+// slow begins an answer, and ends it on a signal.
 type slow struct {
 	begun, end chan struct{}
 	stream     bool
@@ -39,7 +39,7 @@ func (s slow) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// leave makes a call and goes away once its answer has begun.
+// leave makes a call and disconnects once its answer has begun.
 func (f *fixture) leave(s slow, body string) {
 	ctx, cancel := context.WithCancel(f.Context())
 	defer cancel()
@@ -56,11 +56,11 @@ func (f *fixture) leave(s slow, body string) {
 	<-ctx.Done()
 }
 
-// TestAbortedIsReadToItsEnd: a guest that goes away pays what the provider made for it.
+// TestAbortedIsReadToItsEnd checks that a guest that disconnects is charged the whole answer of the provider.
 func TestAbortedIsReadToItsEnd(t *testing.T) {
 	for _, stream := range []bool{true, false} {
 		s := slow{make(chan struct{}), make(chan struct{}), stream}
-		var asked atomic.Int32 // for the grant: once for the call, and again when its guest is gone
+		var asked atomic.Int32 // calls of Grant: one for the call, and one after its guest has disconnected
 		f := open(t, s, func(f *fixture) {
 			f.config.Timeouts.Linger = patience
 			f.config.Grant = func(context.Context, caisson.Guest) *caisson.ModelGrant {
@@ -79,7 +79,7 @@ func TestAbortedIsReadToItsEnd(t *testing.T) {
 	}
 }
 
-// TestAbortedWithoutGrant: the end of a sandbox does not wait for answers that nobody gets.
+// TestAbortedWithoutGrant checks that the end of a sandbox does not wait for answers that no guest receives.
 func TestAbortedWithoutGrant(t *testing.T) {
 	var ended atomic.Bool
 	s := slow{make(chan struct{}), make(chan struct{}), true}
@@ -100,7 +100,7 @@ func TestAbortedWithoutGrant(t *testing.T) {
 	}
 }
 
-// TestNoEndAfterEnd: a provider that goes on after the end of its answer holds nothing for long.
+// TestNoEndAfterEnd checks that a provider that does not close the stream after its final event does not block the call for long.
 func TestNoEndAfterEnd(t *testing.T) {
 	var once sync.Once
 	gone := make(chan struct{})

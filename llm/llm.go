@@ -1,31 +1,31 @@
-// Package llm is the model gateway: the endpoint at which sandboxes find models, and the one place where a provider's key
-// is used. It knows APIs only as dialects.
+// Package llm is the model gateway: the endpoint for model calls of sandboxes, and the only code that uses the keys of providers.
+// It supports APIs through dialects only.
 //
-// A call is read whole, and only what its dialect knows of it goes on. The model is one of the grant's. The most that the call can
-// cost is set aside before it is forwarded, with the answer limited to what budgets afford, and what it did cost is in the
-// ledger before the guest has the end of the answer: a short answer waits as a whole for the ledger, of a long one the last
-// byte, of a stream whatever arrived together with its final event.
+// The gateway reads a request as a whole and forwards only the fields that its dialect supports. The model is one of the grant's.
+// The maximum cost of the call is reserved before it is forwarded, with the answer limited to what the budgets afford. The actual
+// cost is in the ledger before the guest has the end of the answer: until the ledger is written, the gateway holds back a short
+// answer as a whole, the last byte of a long one, and the data of a stream that arrived together with its final event.
 //
-// The request to the provider is made from nothing: path from the dialect, headers from the dialect, body from what was
-// understood. Nothing follows a redirect, no proxy is taken from the environment, no file is opened.
+// The request to the provider is built from scratch: the path and the headers come from the dialect, and the body from the parsed
+// request. The gateway follows no redirects, uses no proxy from the environment, and opens no files.
 //
-// What an answer cost is what the provider says. Where it does not say, the row is marked as estimated. What is set aside while
-// the call is under way is always the most that it can cost:
+// The cost of an answer is what the provider reports. If the provider does not report it, the row is marked as estimated. The
+// amount that is reserved while the call is in progress is always its maximum cost. The estimates are:
 //
-//   - The connection broke before there was a status, or an answer broke off: the input that the provider stated at the
-//     beginning, else an estimate from the request's text (a token for 3 bytes, 1600 for an image). Of a stream as many tokens of
-//     output as bytes of it were seen, and 500 for each second, because models reason without showing it, but never more than was
-//     granted; of other answers all the output that was granted, because providers complete them. Budgets count the bound of the
-//     input and all the output that was granted, so that they hold whatever the text was.
-//   - An answer came to its end without saying: the bound of the input; of a stream as many tokens of output as bytes of it were
-//     seen, and 500 for each second, but never more than was granted; of other answers, and of streams without an end of their
-//     own, all the output that was granted.
-//   - The provider answered with an error: nothing, if it is the API's own (JSON) or below 500; all that was set aside if
-//     something between broke (502, 504 and others that are not JSON, except 503).
+//   - The connection broke before there was a status, or an answer broke off: the input is what the provider reported at the
+//     beginning, otherwise an estimate from the request's text (a token per 3 bytes, 1600 per image). The output of a stream is
+//     the number of its bytes, plus 500 tokens per second, because models reason without showing it, but at most what was
+//     granted. The output of other answers is all that was granted, because providers complete them. Budgets count the maximum
+//     input and all the output that was granted, so that they hold for any text.
+//   - An answer was complete but did not report its usage: the input is its maximum. The output of a stream is the number of its
+//     bytes, plus 500 tokens per second, but at most what was granted. The output of other answers, and of streams without a
+//     final event, is all that was granted.
+//   - The provider returned an error: nothing, if the error is the API's (JSON) or its status is below 500; all that was reserved
+//     if an intermediary failed (502, 504 and others that are not JSON, except 503).
 //
-// A guest that goes away does not end its call at the provider, as that does not make it cheaper with all of them: the answer
-// is read to its end, which says what it cost. That takes at most [Timeouts].Linger, and ends with the guest's grant, as
-// when its sandbox does; then the answer has broken off.
+// If a guest disconnects, its call at the provider continues, because cancelling does not make it cheaper with all providers: the
+// gateway reads the answer to its end, which reports the cost. That takes at most [Timeouts].Linger, and is cancelled when the
+// guest's grant ends, for example with its sandbox; the answer then counts as broken off.
 package llm
 
 import (
@@ -44,44 +44,45 @@ import (
 	"github.com/caisson-dev/caisson/llm/dialect"
 )
 
-// Config is what a gateway is made of.
+// Config configures a gateway.
 type Config struct {
-	// APIs are those that are served; of two that have the same path the first is taken. Required.
+	// APIs are the APIs to serve. If two have the same path, the first one is used. Required.
 	APIs []API
-	// Meter is asked before each call and told after it. Required.
+	// Meter reserves the cost of each call before it is made and settles it afterwards. Required.
 	Meter caisson.Meter
-	// Grant returns what a guest may use now; nil is nothing. Required. It is called for each request and must not block.
+	// Grant returns the current grant of a guest; nil allows nothing. Required. It is called for each request and must not block.
 	Grant func(ctx context.Context, g caisson.Guest) *caisson.ModelGrant
-	// Dial connects to providers; addr is host:port with a name that it resolves. Required.
+	// Dial connects to providers. addr is host:port; Dial resolves the host name. Required.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
-	// Local makes what answers for a provider of kind scripted. nil: there can be none.
+	// Local returns the handler of a provider of kind scripted. If nil, such providers are not supported.
 	Local func(p caisson.Provider, script string) (http.Handler, error)
-	// Roots are the authorities that are trusted for providers. nil: the system's, which needs files.
+	// Roots are the trusted certificate authorities of providers; nil selects the system's, which requires access to files.
 	Roots *x509.CertPool
-	// Record returns where to write the prompts and answers of a guest whose grant says so: one JSON object per line and
-	// call, of at most a few MiB, in one Write. nil, or a nil Writer, records nothing.
+	// Record returns the writer for the prompts and answers of a guest whose grant has Record set. Each call is one JSON object
+	// on one line of a few MiB at most, in one Write. nil, or a nil Writer, records nothing.
 	Record func(g caisson.Guest) io.Writer
-	// Log gets one line per call at debug level, never prompts. nil: none.
+	// Log receives one line per call at debug level, without prompts; nil discards it.
 	Log      *slog.Logger
 	Timeouts Timeouts
 }
 
-// An API is a dialect and who speaks it.
+// An API is a dialect and the kinds of providers that implement it.
 type API struct {
 	Dialect dialect.Dialect
-	// Kinds are those of the providers that speak it, besides scripted.
+	// Kinds are the kinds of providers that implement the API, in addition to scripted.
 	Kinds []string
-	// Mark is a header that only its clients send. It tells two APIs with the same path apart (GET /v1/models). May be "".
-	Mark string
+	// MarkerHeader is a header that only clients of this API send. It distinguishes two APIs with the same path (GET /v1/models). May be
+	// "".
+	MarkerHeader string
 }
 
-// Timeouts bound how long a call waits; zero values mean the defaults.
+// Timeouts limit the duration of a call; zero values mean the defaults.
 type Timeouts struct {
 	Connect time.Duration // to a provider; 10 s
-	Header  time.Duration // until the provider begins its answer; 10 min
-	Idle    time.Duration // between two pieces of an answer, and for the guest to take one; 5 min
-	Body    time.Duration // for the guest to send its request; 60 s
-	Linger  time.Duration // for the rest of an answer whose guest went away; 60 s
+	Header  time.Duration // until the first byte of the provider's answer; 10 min
+	Idle    time.Duration // between two reads of an answer, and for a write to the guest; 5 min
+	Body    time.Duration // for reading the guest's request; 60 s
+	Linger  time.Duration // for the rest of an answer after the guest has disconnected; 60 s
 }
 
 func (t Timeouts) orDefaults() Timeouts {
@@ -98,18 +99,18 @@ func (t Timeouts) orDefaults() Timeouts {
 
 // A Gateway serves the calls of all sandboxes. It is safe for concurrent use.
 type Gateway struct {
-	config Config
-	setup  atomic.Pointer[setup]
-	change sync.Mutex // held by Configure
-	seats  seats
-	states states
-	memory memory
-	parses chan struct{} // holds one for each large body that is being parsed
+	config       Config
+	setup        atomic.Pointer[setup]
+	configureMu  sync.Mutex // serializes Configure
+	limiters     limiters
+	serverStates serverStates
+	bodyMemory   bodyMemory
+	parseSlots   chan struct{} // semaphore for parsing large bodies
 }
 
 var _ http.Handler = (*Gateway)(nil)
 
-// New returns a gateway that knows no model until Configure is called.
+// New returns a gateway. It serves no models until Configure is called.
 func New(c Config) (*Gateway, error) {
 	if len(c.APIs) == 0 || c.Meter == nil || c.Grant == nil || c.Dial == nil {
 		return nil, errors.New("llm: Config needs APIs, Meter, Grant and Dial")
@@ -118,13 +119,13 @@ func New(c Config) (*Gateway, error) {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	c.Timeouts = c.Timeouts.orDefaults()
-	g := &Gateway{config: c, seats: newSeats(), states: newStates(), parses: make(chan struct{}, maxParses)}
+	g := &Gateway{config: c, limiters: newLimiters(), serverStates: newServerStates(), parseSlots: make(chan struct{}, maxParses)}
 	g.setup.Store(&setup{})
 	return g, nil
 }
 
-// ServeHTTP serves one request of the guest in its context. It panics with [http.ErrAbortHandler] to cut an answer off that
-// must not look complete.
+// ServeHTTP serves one request of the guest in its context. It panics with [http.ErrAbortHandler] to cut off an answer that must
+// not appear complete.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	api, e, found := g.find(r)
 	guest, err := caisson.GuestOf(r.Context())
@@ -138,16 +139,16 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		err = g.serve(w, r, guest, api, e)
 	}
 	if err != nil {
-		api.Dialect.Error(w, dialect.Refused(err))
+		api.Dialect.Error(w, dialect.AsRefusal(err))
 	}
 }
 
-// find returns the API that a request is for. If there is none, it returns the one in whose shape to say so.
+// find returns the API and the endpoint of a request. If found is false, api is the one whose format to use for the error.
 func (g *Gateway) find(r *http.Request) (api *API, e dialect.Endpoint, found bool) {
 	path := r.URL.EscapedPath()
 	apis := g.config.APIs
 	for i := range apis {
-		marked := apis[i].Mark != "" && r.Header[http.CanonicalHeaderKey(apis[i].Mark)] != nil
+		marked := apis[i].MarkerHeader != "" && r.Header[http.CanonicalHeaderKey(apis[i].MarkerHeader)] != nil
 		if marked {
 			if e, ok := apis[i].Dialect.Endpoint(r.Method, path); ok {
 				return &apis[i], e, true

@@ -48,8 +48,8 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// TestPromise5SettledFirst: whoever has the end of an answer finds its row in the ledger; if it cannot be written, there is
-// no end.
+// TestPromise5SettledFirst checks that when a guest has the end of an answer, its row is in the ledger; if the row cannot be
+// written, the guest does not get the end.
 func TestPromise5SettledFirst(t *testing.T) {
 	for _, stream := range []string{"true", "false"} {
 		f := open(t, &mock{}, func(f *fixture) { f.meter.broken = true })
@@ -63,7 +63,7 @@ func TestPromise5SettledFirst(t *testing.T) {
 	}
 }
 
-// TestRefusals: what never reaches the provider, and why.
+// TestRefusals checks requests that do not reach the provider, and the reasons.
 func TestRefusals(t *testing.T) {
 	m := &mock{}
 	f := open(t, m)
@@ -102,7 +102,7 @@ func TestRefusals(t *testing.T) {
 			}
 			resp, err := f.front.Client().Transport.RoundTrip(req)
 			if err != nil {
-				if c.name == "huge" { // the connection is closed with the body under way
+				if c.name == "huge" { // the connection is closed while the body is being sent
 					return
 				}
 				t.Fatal(err)
@@ -133,7 +133,7 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// TestUnknownModel: a missing or unknown model becomes the first of the grant.
+// TestUnknownModel checks that a missing or unknown model is replaced by the first one of the grant.
 func TestUnknownModel(t *testing.T) {
 	m := &mock{}
 	f := open(t, m)
@@ -149,7 +149,7 @@ func TestUnknownModel(t *testing.T) {
 	}
 }
 
-// TestSpoofedAttribution: nothing of who the client says it is arrives.
+// TestSpoofedAttribution checks that no identity sent by the client reaches the provider.
 func TestSpoofedAttribution(t *testing.T) {
 	m := &mock{}
 	f := open(t, m)
@@ -208,7 +208,7 @@ func TestList(t *testing.T) {
 	}
 }
 
-// TestServerState: what the provider keeps is for the account that made it.
+// TestServerState checks that server-side state is only accessible to the account that created it.
 func TestServerState(t *testing.T) {
 	f := open(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")

@@ -9,10 +9,10 @@ import (
 	"sync"
 )
 
-// local makes requests to a handler in this process.
-type local struct{ handler http.Handler }
+// handlerTransport is an [http.RoundTripper] that calls a handler in this process.
+type handlerTransport struct{ handler http.Handler }
 
-func (l local) RoundTrip(req *http.Request) (*http.Response, error) {
+func (l handlerTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	r, w := io.Pipe()
 	lw := &localWriter{pipe: w, header: http.Header{}, ready: make(chan struct{})}
 	in := req.Clone(req.Context())
@@ -43,7 +43,8 @@ func (l local) RoundTrip(req *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: lw.status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: lw.sent, Body: r, ContentLength: length, Request: req}, nil
 }
 
-// localWriter is the handler's end. Its fields are the handler's until ready is closed; then they do not change.
+// localWriter is the handler's response writer. Its fields belong to the handler until ready is closed, and do not change
+// afterwards.
 type localWriter struct {
 	pipe   *io.PipeWriter
 	header http.Header
@@ -68,10 +69,10 @@ func (w *localWriter) Write(p []byte) (int, error) {
 	return w.pipe.Write(p)
 }
 
-// Flush does nothing: a pipe keeps nothing back.
+// Flush only sends the header, because a pipe has no buffer.
 func (w *localWriter) Flush() { w.WriteHeader(http.StatusOK) }
 
-// fail cuts the answer off.
+// fail cuts off the response.
 func (w *localWriter) fail() {
 	w.once.Do(func() {
 		w.err = errors.New("the provider in this process ended without an answer")

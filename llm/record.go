@@ -11,13 +11,13 @@ import (
 
 const maxRecord = 1 << 20 // bytes of a prompt, and of an answer
 
-// A recording keeps one call. A nil one keeps nothing.
+// A recording collects the prompt and the answer of one call. The methods of a nil recording do nothing.
 type recording struct {
-	to      io.Writer
-	secrets *secrets
-	prompt  []byte
-	answer  bytes.Buffer
-	cut     bool
+	to        io.Writer
+	secrets   *secrets
+	prompt    []byte
+	answer    bytes.Buffer
+	truncated bool
 }
 
 func newRecording(to io.Writer, s *secrets, prompt []byte) *recording {
@@ -25,24 +25,24 @@ func newRecording(to io.Writer, s *secrets, prompt []byte) *recording {
 		return nil
 	}
 	r := &recording{to: to, secrets: s, prompt: prompt}
-	if r.cut = len(prompt) > maxRecord; r.cut {
+	if r.truncated = len(prompt) > maxRecord; r.truncated {
 		r.prompt = prompt[:maxRecord]
 	}
 	return r
 }
 
-// Write keeps a piece of the answer.
+// Write adds a piece of the answer.
 func (r *recording) Write(p []byte) (int, error) {
 	if r == nil {
 		return len(p), nil
 	}
 	room := maxRecord - r.answer.Len()
-	r.cut = r.cut || len(p) > room
+	r.truncated = r.truncated || len(p) > room
 	r.answer.Write(p[:min(len(p), room)])
 	return len(p), nil
 }
 
-// end writes the line. That it cannot be written is no reason to withhold an answer.
+// end writes the line. Errors are ignored, because they are no reason to withhold an answer.
 func (r *recording) end(row caisson.Call) {
 	if r == nil {
 		return
@@ -52,8 +52,8 @@ func (r *recording) end(row caisson.Call) {
 	b = quote(b, `,"sandbox":`, string(row.Sandbox))
 	b = quote(b, `,"model":`, row.Model)
 	b = strconv.AppendInt(append(b, `,"status":`...), int64(row.Status), 10)
-	b = strconv.AppendBool(append(b, `,"cut":`...), r.cut)
-	b = quote(b, `,"request":`, string(r.secrets.clean(r.prompt)))
-	b = quote(b, `,"response":`, string(r.secrets.clean(r.answer.Bytes())))
+	b = strconv.AppendBool(append(b, `,"cut":`...), r.truncated)
+	b = quote(b, `,"request":`, string(r.secrets.redactAll(r.prompt)))
+	b = quote(b, `,"response":`, string(r.secrets.redactAll(r.answer.Bytes())))
 	r.to.Write(append(b, "}\n"...))
 }

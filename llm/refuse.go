@@ -20,21 +20,21 @@ func refuseParam(status int, code, param, format string, args ...any) error {
 	return &dialect.Refusal{Status: status, Code: code, Param: param, Message: fmt.Sprintf(format, args...)}
 }
 
-// later refuses a call that may be made after some time.
-func later(wait time.Duration, format string, args ...any) error {
+// refuseRetry refuses a call with the delay after which it may be retried.
+func refuseRetry(wait time.Duration, format string, args ...any) error {
 	seconds := int((wait + time.Second - 1) / time.Second)
 	return &dialect.Refusal{Status: http.StatusTooManyRequests, Code: "rate_limited", Message: fmt.Sprintf(format, args...), Retry: max(1, seconds)}
 }
 
-func tooFast(wait time.Duration, r caisson.Rate) error {
-	return later(wait, "this sandbox may make %d calls and take %d tokens per minute (0: any number); wait", r.Requests, r.Tokens)
+func refuseRate(wait time.Duration, r caisson.Rate) error {
+	return refuseRetry(wait, "this sandbox may make %d calls and take %d tokens per minute (0: any number); wait", r.Requests, r.Tokens)
 }
 
-// refuseBudget says why nothing could be reserved.
+// refuseBudget converts an error of Reserve to a refusal.
 func (g *Gateway) refuseBudget(ctx context.Context, err error) error {
 	if over, ok := errors.AsType[*caisson.OverBudget](err); ok {
 		if over.Busy {
-			return later(over.Retry, "%s", over.Error())
+			return refuseRetry(over.Retry, "%s", over.Error())
 		}
 		return refuse(http.StatusPaymentRequired, "over_budget", "%s", over.Error())
 	}

@@ -11,38 +11,38 @@ import (
 )
 
 const (
-	maxCalls      = 64        // of one sandbox at once
-	maxEnding     = 64        // besides, those of which only the answer's end is to be taken
-	maxHeader     = 32 << 10  // bytes of a request's headers
-	maxBody       = 32 << 20  // bytes of a request's body
-	maxSeatBody   = 64 << 20  // bytes of bodies of one sandbox at once
-	maxBodies     = 256 << 20 // bytes of bodies of all at once
-	firstBody     = 16 << 10  // bytes of a buffer to begin with; not counted
-	maxPooledBody = 1 << 20   // larger buffers are not kept
+	maxCalls         = 64        // concurrent calls of one sandbox
+	maxSettledCalls  = 64        // additional calls that are settled but whose answer is still being sent
+	maxHeader        = 32 << 10  // bytes of request headers
+	maxBody          = 32 << 20  // bytes of a request body
+	maxSandboxBodies = 64 << 20  // bytes of all request bodies of one sandbox
+	maxBodies        = 256 << 20 // bytes of all request bodies
+	initialBody      = 16 << 10  // initial bytes of a buffer; not counted
+	maxPooledBody    = 1 << 20   // bytes; larger buffers are not returned to the pool
 )
 
-// seats are what is remembered of sandboxes, by sandbox.
-type seats struct {
+// limiters holds the limiters by sandbox.
+type limiters struct {
 	mu    sync.Mutex
-	all   map[string]*seat
+	all   map[string]*limiter
 	swept time.Time
 }
 
-// A seat bounds one sandbox.
-type seat struct {
-	mu       sync.Mutex
-	calls    int // that are not settled
-	ending   int // that are: their guest may have the whole answer before they know it
-	bytes    int64
-	used     time.Time
-	requests bucket
-	tokens   bucket
+// A seat limits the calls of one sandbox.
+type limiter struct {
+	mu           sync.Mutex
+	calls        int // calls that are not settled
+	settledCalls int // calls that are settled; their guest may have received the whole answer already
+	bytes        int64
+	used         time.Time
+	requestRate  tokenBucket
+	tokenRate    tokenBucket
 }
 
-func newSeats() seats { return seats{all: map[string]*seat{}} }
+func newLimiters() limiters { return limiters{all: map[string]*limiter{}} }
 
-// take begins a call of a guest; nil if it has too many.
-func (s *seats) take(g caisson.Guest, now time.Time) *seat {
+// admit admits a call of a guest. Returns nil if the guest has too many calls.
+func (s *limiters) admit(g caisson.Guest, now time.Time) *limiter {
 	key := string(g.Sandbox)
 	if key == "" {
 		key = g.Account + "/" + g.Run
@@ -54,12 +54,12 @@ func (s *seats) take(g caisson.Guest, now time.Time) *seat {
 	}
 	t := s.all[key]
 	if t == nil {
-		t = &seat{}
+		t = &limiter{}
 		s.all[key] = t
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.calls >= maxCalls || t.calls+t.ending >= maxCalls+maxEnding {
+	if t.calls >= maxCalls || t.calls+t.settledCalls >= maxCalls+maxSettledCalls {
 		return nil
 	}
 	t.calls++
@@ -67,12 +67,12 @@ func (s *seats) take(g caisson.Guest, now time.Time) *seat {
 	return t
 }
 
-// sweep forgets sandboxes whose buckets are full again. s.mu is held.
-func (s *seats) sweep(now time.Time) {
+// sweep deletes limiters that are not in use and whose buckets are full again. The caller must hold s.mu.
+func (s *limiters) sweep(now time.Time) {
 	s.swept = now
 	for key, t := range s.all {
 		t.mu.Lock()
-		idle := t.calls == 0 && t.ending == 0 && now.Sub(t.used) > 2*time.Minute
+		idle := t.calls == 0 && t.settledCalls == 0 && now.Sub(t.used) > 2*time.Minute
 		t.mu.Unlock()
 		if idle {
 			delete(s.all, key)
@@ -80,70 +80,71 @@ func (s *seats) sweep(now time.Time) {
 	}
 }
 
-// settled is called once for a call that is, before its guest has the answer: who has that may make the next call.
-func (t *seat) settled() {
+// settled is called once per call when it is settled. That is before the guest has the whole answer and may make its next call.
+func (t *limiter) settled() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.calls--
-	t.ending++
+	t.settledCalls++
 }
 
-// leave ends a call.
-func (t *seat) leave(settled bool, now time.Time) {
+// release releases a call.
+func (t *limiter) release(settled bool, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if settled {
-		t.ending--
+		t.settledCalls--
 	} else {
 		t.calls--
 	}
 	t.used = now
 }
 
-// hold counts bytes of bodies; false if there are too many.
-func (t *seat) hold(n int64) bool {
+// reserveBytes adds n to the bytes of bodies, or subtracts them if n is negative. Returns false if the limit would be exceeded.
+func (t *limiter) reserveBytes(n int64) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if n > 0 && t.bytes+n > maxSeatBody {
+	if n > 0 && t.bytes+n > maxSandboxBodies {
 		return false
 	}
 	t.bytes += n
 	return true
 }
 
-// admit takes a call and its tokens at worst from the rates, and returns how many tokens it took, or else how long to wait.
-func (t *seat) admit(r caisson.Rate, tokens int64, now time.Time) (taken int64, wait time.Duration) {
+// takeRate charges a call and its maximum tokens to the rate limits. It returns the tokens charged, or the time to wait if a limit
+// is exceeded.
+func (t *limiter) takeRate(r caisson.Rate, tokens int64, now time.Time) (taken int64, wait time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if wait = t.requests.take(1, r.Requests, now); wait > 0 {
+	if wait = t.requestRate.take(1, r.Requests, now); wait > 0 {
 		return 0, wait
 	}
-	// A call that may be larger than a minute's worth needs all of it, or it could never be made.
+	// A call of more than a minute's tokens requires all of them; otherwise it could never be made.
 	taken = min(tokens, max(r.Tokens, 0))
-	if wait = t.tokens.take(taken, r.Tokens, now); wait > 0 {
-		t.requests.give(1, r.Requests)
+	if wait = t.tokenRate.take(taken, r.Tokens, now); wait > 0 {
+		t.requestRate.refund(1, r.Requests)
 		return 0, wait
 	}
 	return taken, 0
 }
 
-// correct replaces what admit took by what there was.
-func (t *seat) correct(r caisson.Rate, taken, actual int64) {
+// correctRate replaces the tokens that admit has charged by the actual ones.
+func (t *limiter) correctRate(r caisson.Rate, taken, actual int64) {
 	if r.Tokens <= 0 {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.tokens.give(taken-actual, r.Tokens)
+	t.tokenRate.refund(taken-actual, r.Tokens)
 }
 
-// A bucket fills within a minute.
-type bucket struct {
-	missing float64 // from being full
+// A bucket is a token bucket that refills within a minute.
+type tokenBucket struct {
+	missing float64 // tokens missing from a full bucket
 	at      time.Time
 }
 
-func (b *bucket) take(n, perMinute int64, now time.Time) (wait time.Duration) {
+func (b *tokenBucket) take(n, perMinute int64, now time.Time) (wait time.Duration) {
 	if perMinute <= 0 {
 		return 0
 	}
@@ -159,29 +160,29 @@ func (b *bucket) take(n, perMinute int64, now time.Time) (wait time.Duration) {
 	return 0
 }
 
-// give puts n back, or takes more if it is negative.
-func (b *bucket) give(n, perMinute int64) {
+// refund puts n tokens back, or takes more if n is negative.
+func (b *tokenBucket) refund(n, perMinute int64) {
 	if perMinute > 0 {
 		b.missing = max(0, b.missing-float64(n))
 	}
 }
 
-// buffers of bodies and of answers.
+// Buffers of request bodies and of answers.
 var (
-	bodies = sync.Pool{New: func() any { b := make([]byte, 0, firstBody); return &b }}
-	chunks = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
+	bodyBuffers  = sync.Pool{New: func() any { b := make([]byte, 0, initialBody); return &b }}
+	chunkBuffers = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
 )
 
-// memory is what bodies take, by account. The zero value is ready to use.
-type memory struct {
+// bodyMemory limits the bytes of request bodies by account. The zero value is ready to use.
+type bodyMemory struct {
 	mu    sync.Mutex
 	total int64
 	held  map[string]int64
 }
 
-// hold counts n more bytes of an account; false if they are too many. An account has at most half of what the others leave, so
-// that there is always something for one more.
-func (m *memory) hold(account string, n int64) bool {
+// reserve adds n to the bytes of an account. Returns false if the limit would be exceeded. An account may use at most half of what
+// the other accounts leave, so that some memory always remains for one more.
+func (m *bodyMemory) reserve(account string, n int64) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	mine := m.held[account]
@@ -198,39 +199,39 @@ func (m *memory) hold(account string, n int64) bool {
 	return true
 }
 
-// A body is one that was read, and what it takes of the bounds.
+// A body is a request body and the bytes that it has charged to the limits.
 type body struct {
-	g    *Gateway
-	seat *seat
-	buf  *[]byte
-	held int64
+	g       *Gateway
+	limiter *limiter
+	buf     *[]byte
+	held    int64
 
 	account string
 }
 
-func (g *Gateway) newBody(t *seat, account string) *body {
-	return &body{g: g, seat: t, buf: bodies.Get().(*[]byte), account: account}
+func (g *Gateway) newBody(t *limiter, account string) *body {
+	return &body{g: g, limiter: t, buf: bodyBuffers.Get().(*[]byte), account: account}
 }
 
 func (b *body) bytes() []byte { return *b.buf }
 
-// grow makes room for n bytes in all.
+// grow enlarges the buffer to n bytes.
 func (b *body) grow(n int) error {
-	more := int64(n - max(cap(*b.buf), firstBody))
-	if !b.seat.hold(more) {
-		return later(time.Second, "the bodies of the calls under way are too large together; wait for them")
+	more := int64(n - max(cap(*b.buf), initialBody))
+	if !b.limiter.reserveBytes(more) {
+		return refuseRetry(time.Second, "the bodies of the calls under way are too large together; wait for them")
 	}
 	b.held += more
-	if !b.g.memory.hold(b.account, more) {
-		b.seat.hold(-more)
+	if !b.g.bodyMemory.reserve(b.account, more) {
+		b.limiter.reserveBytes(-more)
 		b.held -= more
-		return later(time.Second, "the gateway has too many large bodies to handle; try again")
+		return refuseRetry(time.Second, "the gateway has too many large bodies to handle; try again")
 	}
 	*b.buf = append(make([]byte, 0, n), *b.buf...)
 	return nil
 }
 
-// read takes the body of r.
+// read reads the body of r.
 func (b *body) read(r *http.Request) error {
 	if r.ContentLength > maxBody {
 		return tooLarge()
@@ -264,10 +265,10 @@ func tooLarge() error {
 }
 
 func (b *body) free() {
-	b.seat.hold(-b.held)
-	b.g.memory.hold(b.account, -b.held)
+	b.limiter.reserveBytes(-b.held)
+	b.g.bodyMemory.reserve(b.account, -b.held)
 	if cap(*b.buf) <= maxPooledBody {
 		*b.buf = (*b.buf)[:0]
-		bodies.Put(b.buf)
+		bodyBuffers.Put(b.buf)
 	}
 }

@@ -2,11 +2,11 @@ package llm
 
 import "testing"
 
-// TestMemoryOfAccounts: bodies of one account, in however many sandboxes, leave room for those of others.
+// TestMemoryOfAccounts checks that bodies of one account, in any number of sandboxes, leave memory for those of others.
 func TestMemoryOfAccounts(t *testing.T) {
-	var m memory
+	var m bodyMemory
 	fill := func(account string) (n int64) {
-		for m.hold(account, 1<<20) {
+		for m.reserve(account, 1<<20) {
 			n += 1 << 20
 		}
 		return n
@@ -16,9 +16,9 @@ func TestMemoryOfAccounts(t *testing.T) {
 			t.Errorf("account %d has %d MiB; want %d", account, got>>20, want>>20)
 		}
 	}
-	m.hold("a", -maxBodies/2)
-	m.hold("b", -maxBodies/4)
-	m.hold("c", -maxBodies/8)
+	m.reserve("a", -maxBodies/2)
+	m.reserve("b", -maxBodies/4)
+	m.reserve("c", -maxBodies/8)
 	if m.total != 0 || len(m.held) != 0 {
 		t.Errorf("%d bytes of %v are left", m.total, m.held)
 	}

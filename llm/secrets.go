@@ -10,31 +10,31 @@ import (
 )
 
 const (
-	window    = 12 // bytes of a key in a row that are recognised
-	leastKey  = 8  // shorter keys are words (local providers want any) and are not looked for
+	keyWindow = 12 // number of consecutive bytes of a key that are recognised
+	minKey    = 8  // shorter keys may be common words, because local providers accept any key; they are not redacted
 	redaction = "[redacted]"
 )
 
-// secrets finds keys, parts of them, and their usual encodings.
+// secrets finds keys, parts of them, and their common encodings.
 type secrets struct {
-	windows map[string]struct{} // of window bytes
-	short   []string            // keys of fewer bytes
-	first   [256]bool           // bytes that windows begin with
+	windows    map[string]struct{} // parts of keys; each has window bytes
+	short      []string            // keys shorter than window
+	firstBytes [256]bool           // first bytes of windows
 }
 
 func newSecrets(keys ...string) *secrets {
 	s := &secrets{windows: map[string]struct{}{}}
 	for _, k := range keys {
 		switch {
-		case len(k) < leastKey:
-		case len(k) < window:
+		case len(k) < minKey:
+		case len(k) < keyWindow:
 			s.short = append(s.short, k)
 		default:
 			s.add(k)
 			s.add(url.QueryEscape(k))
 			s.add(hex.EncodeToString([]byte(k)))
 			for shift := range 3 {
-				// Within a longer text it may begin at any place of a group of three.
+				// In a longer text the key may begin at any offset within a group of three bytes.
 				b := base64.StdEncoding.EncodeToString(append(make([]byte, shift), k...))
 				b = b[4 : len(b)-4]
 				s.add(b)
@@ -46,24 +46,24 @@ func newSecrets(keys ...string) *secrets {
 }
 
 func (s *secrets) add(text string) {
-	for i := 0; i+window <= len(text); i++ {
-		s.windows[text[i:i+window]] = struct{}{}
-		s.first[text[i]] = true
+	for i := 0; i+keyWindow <= len(text); i++ {
+		s.windows[text[i:i+keyWindow]] = struct{}{}
+		s.firstBytes[text[i]] = true
 	}
 }
 
-// redact returns b without what it finds; b itself if there is nothing.
+// redact returns b with keys replaced by redaction, or b itself if there are none.
 func (s *secrets) redact(b []byte) []byte {
 	for _, k := range s.short {
 		b = bytes.ReplaceAll(b, []byte(k), []byte(redaction))
 	}
 	var out []byte
-	copied, end := 0, -1 // up to where b is in out; where what is being left out ends
-	for i := 0; i+window <= len(b); i++ {
-		if !s.first[b[i]] {
+	copied, end := 0, -1 // end of the part of b that is in out; end of the current redaction
+	for i := 0; i+keyWindow <= len(b); i++ {
+		if !s.firstBytes[b[i]] {
 			continue
 		}
-		if _, ok := s.windows[string(b[i:i+window])]; !ok {
+		if _, ok := s.windows[string(b[i:i+keyWindow])]; !ok {
 			continue
 		}
 		if i > end {
@@ -72,7 +72,7 @@ func (s *secrets) redact(b []byte) []byte {
 			}
 			out = append(append(out, b[copied:i]...), redaction...)
 		}
-		end = i + window
+		end = i + keyWindow
 	}
 	if end < 0 {
 		return b
@@ -80,30 +80,30 @@ func (s *secrets) redact(b []byte) []byte {
 	return append(out, b[end:]...)
 }
 
-// shapes are keys of well-known services.
-var shapes = regexp.MustCompile(`\b(?:sk-[A-Za-z0-9_-]{16,}|AIza[A-Za-z0-9_-]{30,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{30,}` +
+// keyPatterns matches keys of well-known services.
+var keyPatterns = regexp.MustCompile(`\b(?:sk-[A-Za-z0-9_-]{16,}|AIza[A-Za-z0-9_-]{30,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{30,}` +
 	`|glpat-[A-Za-z0-9_-]{16,}|xox[abeprs]-[A-Za-z0-9-]{10,}|AKIA[A-Z0-9]{16}|eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+)` +
 	`|-----BEGIN [A-Z ]*PRIVATE KEY-----[^-]*(?:-----END [A-Z ]*PRIVATE KEY-----)?`)
 
-// clean is redact for what is kept: it looks for the shapes of keys that the gateway does not know, too.
-func (s *secrets) clean(b []byte) []byte {
-	return shapes.ReplaceAll(s.redact(b), []byte(redaction))
+// redactAll is redact for data that is stored: it also removes text with the shape of a key of a well-known service.
+func (s *secrets) redactAll(b []byte) []byte {
+	return keyPatterns.ReplaceAll(s.redact(b), []byte(redaction))
 }
 
-// A guard looks for one key in an answer that passes in pieces.
+// A guard searches for one key in an answer that is forwarded in pieces.
 type guard struct {
 	key  []byte
-	held []byte // the end of what was written, which may be the beginning of the key
+	held []byte // the end of the data so far, if it is a prefix of the key
 }
 
 func newGuard(key string) guard {
-	if len(key) < leastKey {
+	if len(key) < minKey {
 		return guard{}
 	}
 	return guard{key: []byte(key)}
 }
 
-// next returns what may pass of what it has been given so far; false if the key is in it.
+// next returns the data that may be forwarded, including data held earlier. Returns false if it contains the key.
 func (g *guard) next(p []byte) ([]byte, bool) {
 	if len(g.key) == 0 {
 		return p, true
@@ -124,5 +124,5 @@ func (g *guard) next(p []byte) ([]byte, bool) {
 	return p, true
 }
 
-// rest returns what was held when nothing follows.
+// rest returns the data that is held, at the end of the answer.
 func (g *guard) rest() []byte { return g.held }

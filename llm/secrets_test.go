@@ -40,13 +40,14 @@ func TestRedact(t *testing.T) {
 		}
 	}
 	for _, in := range []string{"ghp_abcdefghijklmnopqrstuvwxyz0123456789", "AKIAABCDEFGHIJKLMNOP", "sk-proj-abcdefghijklmnop1234", "-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----"} {
-		if got := string(s.clean([]byte("a " + in + " b"))); got != "a [redacted] b" {
+		if got := string(s.redactAll([]byte("a " + in + " b"))); got != "a [redacted] b" {
 			t.Errorf("%q becomes %q", in, got)
 		}
 	}
 }
 
-// FuzzGuard: in whatever pieces an answer comes, the key does not pass, and everything else does unchanged.
+// FuzzGuard checks that, for any split of an answer into pieces, the key is never forwarded and all other data is forwarded
+// unchanged.
 func FuzzGuard(f *testing.F) {
 	key := "abcabcabd"
 	for _, s := range []string{"", "abc", key, "xx" + key + "yy", "abcabcabcabd", "abcabcab", "aabcabcabcabcab" + key} {
@@ -77,50 +78,50 @@ func FuzzGuard(f *testing.F) {
 }
 
 func TestBucket(t *testing.T) {
-	var s seat
+	var s limiter
 	now := time.Unix(1e9, 0)
 	rate := caisson.Rate{Requests: 60, Tokens: 600}
-	taken, wait := s.admit(rate, 400, now)
+	taken, wait := s.takeRate(rate, 400, now)
 	if taken != 400 || wait != 0 {
 		t.Fatal(taken, wait)
 	}
-	if _, wait = s.admit(rate, 400, now); wait != 20*time.Second {
+	if _, wait = s.takeRate(rate, 400, now); wait != 20*time.Second {
 		t.Fatal(wait)
 	}
-	s.correct(rate, 400, 100)
-	if taken, wait = s.admit(rate, 400, now); taken != 400 || wait != 0 {
+	s.correctRate(rate, 400, 100)
+	if taken, wait = s.takeRate(rate, 400, now); taken != 400 || wait != 0 {
 		t.Fatal(taken, wait)
 	}
-	s.correct(rate, 400, 1300) // more than was thought: what follows waits for it
-	if _, wait = s.admit(rate, 1, now); wait != 80100*time.Millisecond {
+	s.correctRate(rate, 400, 1300) // more than estimated: the next call has to wait
+	if _, wait = s.takeRate(rate, 1, now); wait != 80100*time.Millisecond {
 		t.Fatal(wait)
 	}
-	if taken, wait = s.admit(rate, 1e6, now.Add(time.Hour)); taken != 600 || wait != 0 {
+	if taken, wait = s.takeRate(rate, 1e6, now.Add(time.Hour)); taken != 600 || wait != 0 {
 		t.Fatal(taken, wait)
 	}
-	if taken, wait = s.admit(caisson.Rate{}, 1e6, now); taken != 0 || wait != 0 {
+	if taken, wait = s.takeRate(caisson.Rate{}, 1e6, now); taken != 0 || wait != 0 {
 		t.Fatal(taken, wait)
 	}
 }
 
 func TestSeats(t *testing.T) {
-	s := newSeats()
+	s := newLimiters()
 	now := time.Unix(1e9, 0)
 	g := caisson.Guest{Sandbox: "sb-a", Account: "a"}
 	for range maxCalls {
-		if s.take(g, now) == nil {
+		if s.admit(g, now) == nil {
 			t.Fatal("too few")
 		}
 	}
-	if s.take(g, now) != nil {
+	if s.admit(g, now) != nil {
 		t.Fatal("too many")
 	}
-	other := s.take(caisson.Guest{Account: "a", Run: "r"}, now)
+	other := s.admit(caisson.Guest{Account: "a", Run: "r"}, now)
 	if other == nil {
 		t.Fatal("others have to wait")
 	}
-	other.leave(false, now)
-	s.take(caisson.Guest{Account: "b"}, now.Add(time.Hour))
+	other.release(false, now)
+	s.admit(caisson.Guest{Account: "b"}, now.Add(time.Hour))
 	if len(s.all) != 2 {
 		t.Errorf("%d are remembered", len(s.all))
 	}

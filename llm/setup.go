@@ -13,62 +13,62 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A setup is what the gateway was told last. It never changes; a call keeps the one that it began with.
+// A setup is the configuration of the gateway. It is immutable; a call uses the setup that it began with.
 type setup struct {
-	models  map[string]*model
-	sources map[string]*source
-	secrets *secrets // of all providers
+	models    map[string]*model
+	providers map[string]*modelProvider
+	secrets   *secrets // keys of all providers
 }
 
-// A model is one that can be asked for.
+// A model is a configured model.
 type model struct {
 	caisson.Model
-	name   string // the provider's
-	prices caisson.Prices
-	from   *source
+	upstreamName string // the provider's name of the model
+	prices       caisson.Prices
+	provider     *modelProvider
 }
 
-// A source is a provider.
-type source struct {
+// A source is a configured provider.
+type modelProvider struct {
 	caisson.Provider
-	base    *url.URL
-	key     caisson.Secret
-	secrets *secrets // that key
-	trip    http.RoundTripper
-	script  string
+	base      *url.URL
+	key       caisson.Secret
+	secrets   *secrets // the key of this provider
+	transport http.RoundTripper
+	script    string
 }
 
-// Configure replaces providers, models and keys. Calls under way end with what they began with. An error, of kind Invalid,
-// changes nothing.
+// Configure replaces providers, models and keys. Calls in progress continue with the previous configuration. Returns an Invalid
+// error and changes nothing if the configuration is not valid.
 func (g *Gateway) Configure(c caisson.GatewayConfig) error {
-	g.change.Lock()
-	defer g.change.Unlock()
+	g.configureMu.Lock()
+	defer g.configureMu.Unlock()
 	old := g.setup.Load()
-	s := &setup{models: map[string]*model{}, sources: map[string]*source{}}
+	s := &setup{models: map[string]*model{}, providers: map[string]*modelProvider{}}
 	var keys []string
 	for _, p := range c.Providers {
-		if s.sources[p.Name] != nil {
+		if s.providers[p.Name] != nil {
 			return caisson.Invalidf("providers", "%.40q is there twice", p.Name)
 		}
-		src, err := g.source(p, c, old.sources[p.Name])
+		src, err := g.newProvider(p, c, old.providers[p.Name])
 		if err != nil {
 			return err
 		}
-		s.sources[p.Name] = src
+		s.providers[p.Name] = src
 		keys = append(keys, src.key.Reveal())
 	}
 	s.secrets = newSecrets(keys...)
 	for _, m := range c.Models {
-		src := s.sources[m.Provider]
+		src := s.providers[m.Provider]
 		switch {
 		case s.models[m.Alias] != nil:
 			return caisson.Invalidf("models", "%.40q is there twice", m.Alias)
 		case src == nil:
 			return caisson.Invalidf("models", "the provider of %.40q, %.40q, is not configured", m.Alias, m.Provider)
 		}
-		x := &model{Model: m, name: m.Upstream, from: src}
-		if x.name == "" {
-			x.name = m.Alias
+		x := &model{Model: m, upstreamName: m.Upstream, provider: src}
+		if x.upstreamName == "" {
+			x.upstreamName = m.Alias
 		}
 		if m.Prices != nil && !m.Free {
 			x.prices = *m.Prices
@@ -76,18 +76,18 @@ func (g *Gateway) Configure(c caisson.GatewayConfig) error {
 		s.models[m.Alias] = x
 	}
 	g.setup.Store(s)
-	for name, src := range old.sources {
-		if t, ok := src.trip.(*http.Transport); ok && (s.sources[name] == nil || s.sources[name].trip != src.trip) {
+	for name, src := range old.providers {
+		if t, ok := src.transport.(*http.Transport); ok && (s.providers[name] == nil || s.providers[name].transport != src.transport) {
 			t.CloseIdleConnections()
 		}
 	}
 	return nil
 }
 
-// source makes a provider, with the connections of the one that it replaces if they lead to the same place.
-func (g *Gateway) source(p caisson.Provider, c caisson.GatewayConfig, old *source) (*source, error) {
+// newProvider returns a provider. It reuses the connections of the provider that it replaces if both have the same scheme and host.
+func (g *Gateway) newProvider(p caisson.Provider, c caisson.GatewayConfig, old *modelProvider) (*modelProvider, error) {
 	key := c.Keys[p.Name]
-	src := &source{Provider: p, key: caisson.NewSecret(key), secrets: newSecrets(key), script: c.Scripts[p.Name]}
+	src := &modelProvider{Provider: p, key: caisson.NewSecret(key), secrets: newSecrets(key), script: c.Scripts[p.Name]}
 	if p.Kind == caisson.ProviderScripted {
 		src.base = &url.URL{Scheme: "http", Host: "scripted.invalid"}
 		if g.config.Local == nil {
@@ -97,7 +97,7 @@ func (g *Gateway) source(p caisson.Provider, c caisson.GatewayConfig, old *sourc
 		if err != nil {
 			return nil, caisson.Wrap(err, caisson.Invalid, "the script of provider %.40q cannot be used", p.Name)
 		}
-		src.trip = local{h}
+		src.transport = handlerTransport{h}
 		return src, nil
 	}
 	u, err := url.Parse(p.BaseURL)
@@ -111,17 +111,17 @@ func (g *Gateway) source(p caisson.Provider, c caisson.GatewayConfig, old *sourc
 	src.base = u
 	src.MaxTokens = limitField(p, u.Hostname())
 	if old != nil && old.base != nil && old.base.Scheme == u.Scheme && old.base.Host == u.Host {
-		if _, ok := old.trip.(*http.Transport); ok {
-			src.trip = old.trip
+		if _, ok := old.transport.(*http.Transport); ok {
+			src.transport = old.transport
 			return src, nil
 		}
 	}
-	src.trip = g.transport()
+	src.transport = g.transport()
 	return src, nil
 }
 
-// limitField returns the field by which a provider limits the answers of chats. OpenAI's newer models refuse the old name; most
-// others who speak its API ignore the new one, so that an answer would have no limit.
+// limitField returns the name of the field that limits the output of chat completions. OpenAI's newer models reject the old name.
+// Most other providers that implement its API ignore the new one, so that an answer would have no limit.
 func limitField(p caisson.Provider, host string) string {
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
 	switch {
@@ -133,7 +133,7 @@ func limitField(p caisson.Provider, host string) string {
 	return "max_tokens"
 }
 
-// transport returns what keeps the connections to one provider.
+// transport returns the HTTP transport for one provider.
 func (g *Gateway) transport() *http.Transport {
 	dial, timeout := g.config.Dial, g.config.Timeouts.Connect
 	return &http.Transport{
@@ -145,55 +145,56 @@ func (g *Gateway) transport() *http.Transport {
 		TLSClientConfig:        &tls.Config{RootCAs: g.config.Roots, MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout:    timeout,
 		ForceAttemptHTTP2:      true,
-		DisableCompression:     true, // what is compressed cannot be metered
+		DisableCompression:     true, // compressed answers cannot be metered
 		MaxIdleConns:           512,
 		MaxIdleConnsPerHost:    512,
-		IdleConnTimeout:        30 * time.Second, // less than any provider's, so that none is closed under a request
+		IdleConnTimeout:        30 * time.Second, // shorter than any provider's, to avoid reuse of closed connections
 		MaxResponseHeaderBytes: 64 << 10,
 		WriteBufferSize:        16 << 10,
 		ReadBufferSize:         16 << 10,
 	}
 }
 
-// choose finds the model that asked means for a grant: one of the grant's, or the first that the API can reach if asked is missing or any other
-// name. That a model is there which is not granted makes no difference, or a sandbox could find out which there are.
-func (s *setup) choose(asked string, grant *caisson.ModelGrant, api *API) (*model, error) {
+// resolveModel returns the model for the requested name: the model with that name if it is granted, otherwise the first granted model
+// that the API reaches. Names of models that exist but are not granted are treated like unknown names, so that a sandbox cannot
+// find out which models exist.
+func (s *setup) resolveModel(asked string, grant *caisson.ModelGrant, api *API) (*model, error) {
 	if m := s.models[asked]; m != nil && slices.Contains(grant.Models, asked) {
-		if !api.reaches(m) {
-			return nil, refuseParam(http.StatusNotFound, "not_found", "model", "model %.80q is served by a provider of kind %s; ask for it with that API", asked, m.from.Kind)
+		if !api.serves(m) {
+			return nil, refuseParam(http.StatusNotFound, "not_found", "model", "model %.80q is served by a provider of kind %s; ask for it with that API", asked, m.provider.Kind)
 		}
 		return m, nil
 	}
 	for _, alias := range grant.Models {
-		if m := s.models[alias]; m != nil && api.reaches(m) {
+		if m := s.models[alias]; m != nil && api.serves(m) {
 			return m, nil
 		}
 	}
 	return nil, refuseParam(http.StatusNotFound, "not_found", "model", "no model that is granted to this sandbox is configured for this API; ask for another model, or for a provider to be configured")
 }
 
-func (a *API) reaches(m *model) bool {
-	return m.from.Kind == caisson.ProviderScripted || slices.Contains(a.Kinds, m.from.Kind)
+func (a *API) serves(m *model) bool {
+	return m.provider.Kind == caisson.ProviderScripted || slices.Contains(a.Kinds, m.provider.Kind)
 }
 
 // list returns the models of a grant that an API reaches.
 func (s *setup) list(grant *caisson.ModelGrant, api *API) []caisson.Model {
 	var all []caisson.Model
 	for _, alias := range grant.Models {
-		if m := s.models[alias]; m != nil && api.reaches(m) {
+		if m := s.models[alias]; m != nil && api.serves(m) {
 			all = append(all, m.Model)
 		}
 	}
 	return all
 }
 
-// url returns where a call goes.
+// url returns the URL of a call.
 func (m *model) url(path, query string) *url.URL {
-	u := &url.URL{Scheme: m.from.base.Scheme, Host: m.from.base.Host, RawQuery: query}
-	path = m.from.base.Path + path
+	u := &url.URL{Scheme: m.provider.base.Scheme, Host: m.provider.base.Host, RawQuery: query}
+	path = m.provider.base.Path + path
 	if strings.Contains(path, "{model}") {
-		u.RawPath = strings.ReplaceAll(path, "{model}", url.PathEscape(m.name))
+		u.RawPath = strings.ReplaceAll(path, "{model}", url.PathEscape(m.upstreamName))
 	}
-	u.Path = strings.ReplaceAll(path, "{model}", m.name)
+	u.Path = strings.ReplaceAll(path, "{model}", m.upstreamName)
 	return u
 }

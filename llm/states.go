@@ -7,32 +7,32 @@ import (
 )
 
 const (
-	maxOwners = 1024 // accounts, times providers
-	maxStates = 4096 // ids of each
+	maxOwners = 1024 // pairs of account and provider
+	maxStates = 4096 // ids per pair
 )
 
-// states remembers who made what providers keep. It forgets when it is full or the process ends; then a guest has to send
-// the input again.
-type states struct {
-	mu     *sync.Mutex
-	owners *lru.Map[string, *lru.Map[string, struct{}]]
+// serverStates records which account created which server-side state at which provider. Entries are evicted when the cache is full, and
+// lost when the process ends; a guest then has to send the whole input again.
+type serverStates struct {
+	mu      *sync.Mutex
+	byOwner *lru.Map[string, *lru.Map[string, struct{}]]
 }
 
-func newStates() states {
-	return states{mu: new(sync.Mutex), owners: lru.New[string, *lru.Map[string, struct{}]](maxOwners)}
+func newServerStates() serverStates {
+	return serverStates{mu: new(sync.Mutex), byOwner: lru.New[string, *lru.Map[string, struct{}]](maxOwners)}
 }
 
-func (s states) add(account, provider string, ids []string) {
+func (s serverStates) add(account, provider string, ids []string) {
 	if len(ids) == 0 {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	owner := account + "\x00" + provider
-	known, ok := s.owners.Get(owner)
+	known, ok := s.byOwner.Get(owner)
 	if !ok {
 		known = lru.New[string, struct{}](maxStates)
-		s.owners.Put(owner, known)
+		s.byOwner.Put(owner, known)
 	}
 	for _, id := range ids {
 		if id != "" && len(id) <= 256 {
@@ -41,10 +41,10 @@ func (s states) add(account, provider string, ids []string) {
 	}
 }
 
-func (s states) has(account, provider, id string) bool {
+func (s serverStates) has(account, provider, id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	known, ok := s.owners.Get(account + "\x00" + provider)
+	known, ok := s.byOwner.Get(account + "\x00" + provider)
 	if !ok {
 		return false
 	}

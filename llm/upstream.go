@@ -17,23 +17,23 @@ import (
 )
 
 const (
-	maxRetries   = 2
-	maxRetryWait = 2 * time.Second // what a provider may ask for; longer is the guest's to wait
-	maxError     = 64 << 10        // bytes of a provider's error that pass
-	textRate     = 500             // tokens per second that a model may make without showing them
+	maxRetries            = 2
+	maxRetryWait          = 2 * time.Second // the longest Retry-After that the gateway waits for; longer waits are left to the guest
+	maxError              = 64 << 10        // bytes of a provider's error that are forwarded
+	hiddenTokensPerSecond = 500             // assumed maximum of hidden tokens per second
 )
 
 var errIdle = errors.New("the provider was silent for too long")
 
-// forward makes the call and passes the answer on.
+// forward sends the request to the provider and forwards the answer.
 func (c *call) forward(allow dialect.Allow) error {
-	ctx, cancel := c.outlive()
+	ctx, cancel := c.upstreamContext()
 	defer cancel(nil)
 	idle := time.AfterFunc(c.g.config.Timeouts.Header, func() { cancel(errIdle) })
 	defer idle.Stop()
-	h := c.api.Dialect.Header(c.r.Header, c.model.from.key, allow)
-	if c.model.from.Kind == caisson.ProviderLiteLLM {
-		c.attribute(h)
+	h := c.api.Dialect.Header(c.r.Header, c.model.provider.key, allow)
+	if c.model.provider.Kind == caisson.ProviderLiteLLM {
+		c.setLiteLLMHeaders(h)
 	}
 	resp, err := c.send(ctx, h)
 	if err != nil {
@@ -43,49 +43,49 @@ func (c *call) forward(allow dialect.Allow) error {
 	return c.answer(ctx, resp, idle)
 }
 
-// query is what goes after the path: what the endpoint has, if the guest asked for it.
+// query returns the query of the request to the provider: the endpoint's, if the guest sent the same one.
 func (c *call) query() string {
-	if q := c.e.Query; q != "" && c.r.URL.RawQuery == q {
+	if q := c.endpoint.Query; q != "" && c.r.URL.RawQuery == q {
 		return q
 	}
 	return ""
 }
 
-// send makes the request, again where nothing can have come of it. The error is a refusal, and the call settled.
+// send sends the request, and retries if the provider cannot have processed it. If it returns an error, the call is settled.
 func (c *call) send(ctx context.Context, h http.Header) (*http.Response, error) {
-	u := c.model.url(c.e.Path, c.query())
+	u := c.model.url(c.endpoint.Path, c.query())
 	for attempt := 0; ; attempt++ {
-		c.written.Store(false) // of what was sent before, nothing came
+		c.requestWritten.Store(false) // earlier attempts had no effect
 		body := c.newBody(c.body)
 		req := (&http.Request{
 			Method: http.MethodPost, URL: u, Host: u.Host, Header: h, Body: body, ContentLength: int64(len(c.body)),
 			Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		}).WithContext(ctx)
 		if attempt == 0 {
-			// The transport may start over as long as nothing was written.
+			// The transport may retry as long as nothing was written.
 			req.GetBody = func() (io.ReadCloser, error) { return c.newBody(c.body), nil }
 		}
-		resp, err := c.model.from.trip.RoundTrip(req)
-		again := attempt < maxRetries && !c.gone()
+		resp, err := c.model.provider.transport.RoundTrip(req)
+		again := attempt < maxRetries && !c.disconnected()
 		if err != nil {
-			if ctx.Err() != nil || c.written.Load() || !again || !sleep(c.r.Context(), time.Duration(50<<(2*attempt))*time.Millisecond) {
-				return nil, c.unanswered(ctx, c.written.Load(), err)
+			if ctx.Err() != nil || c.requestWritten.Load() || !again || !sleep(c.r.Context(), time.Duration(50<<(2*attempt))*time.Millisecond) {
+				return nil, c.unanswered(ctx, c.requestWritten.Load(), err)
 			}
-			c.tried = err
+			c.lastSendErr = err
 			continue
 		}
-		c.tried = nil
+		c.lastSendErr = nil
 		wait, ok := retryAfter(resp)
 		if !again || !ok || wait > maxRetryWait {
 			return resp, nil
 		}
-		io.CopyN(io.Discard, resp.Body, maxError) // so that the connection can be used again
+		io.CopyN(io.Discard, resp.Body, maxError) // so that the connection can be reused
 		resp.Body.Close()
-		if c.written.Store(false); !sleep(c.r.Context(), wait) {
-			word, status := c.endedBy(ctx)
-			return nil, c.fail(outcome{word: word, status: status}, refuse(http.StatusGatewayTimeout, "timeout", "the provider took too long"))
+		if c.requestWritten.Store(false); !sleep(c.r.Context(), wait) {
+			word, status := c.endReason(ctx)
+			return nil, c.fail(outcome{errorCode: word, status: status}, refuse(http.StatusGatewayTimeout, "timeout", "the provider took too long"))
 		}
-		if c.model.from.Kind == caisson.ProviderOpenAI {
+		if c.model.provider.Kind == caisson.ProviderOpenAI {
 			h.Set("Idempotency-Key", string(c.row.ID))
 		}
 	}
@@ -97,35 +97,37 @@ func (c *call) unanswered(ctx context.Context, sent bool, err error) error {
 	if sent {
 		why = refuse(http.StatusBadGateway, "upstream", "the connection to the provider of model %.80q broke before it answered; the call may have been charged", c.model.Alias)
 	}
-	if ctx.Err() != nil || c.gone() {
-		if word, status = c.endedBy(ctx); word == "timeout" {
+	if ctx.Err() != nil || c.disconnected() {
+		if word, status = c.endReason(ctx); word == "timeout" {
 			why = refuse(status, "timeout", "the provider of model %.80q did not answer in time; the call may have been charged", c.model.Alias)
 		}
 	}
-	f := faultOf(c)
+	f := failureOf(c)
 	switch {
 	case word == "timeout":
-		f.note("provider %q of model %q did not answer at %s within %s", c.model.from.Name, c.model.Alias, c.model.from.base.Host, c.g.config.Timeouts.Header)
-	case word == "aborted" && (sent || c.tried == nil):
-		// The guest did not wait for it, which says nothing about the provider.
+		f.record("provider %q of model %q did not answer at %s within %s", c.model.provider.Name, c.model.Alias, c.model.provider.base.Host, c.g.config.Timeouts.Header)
+	case word == "aborted" && (sent || c.lastSendErr == nil):
+		// The guest disconnected first. That is no failure of the provider.
 	case word == "aborted":
-		f.unreachable(c.tried)
+		f.recordUnreachable(c.lastSendErr)
 	case sent:
-		f.note("provider %q of model %q broke the connection to %s before it answered: %s", c.model.from.Name, c.model.Alias, c.model.from.base.Host, cause(err))
+		f.record("provider %q of model %q broke the connection to %s before it answered: %s", c.model.provider.Name, c.model.Alias, c.model.provider.base.Host, cause(err))
 	default:
-		f.unreachable(err)
+		f.recordUnreachable(err)
 	}
-	o := outcome{word: word, status: status}
+	o := outcome{errorCode: word, status: status}
 	if sent {
-		o = c.cut(word, status, caisson.TokenCount{}, 0)
+		o = c.brokenOff(word, status, caisson.TokenCount{}, 0)
 	}
 	return c.fail(o, why)
 }
 
-// hidden is how many tokens a model can have made until now.
-func (c *call) hidden() int64 { return int64(math.Ceil(time.Since(c.started).Seconds() * textRate)) }
+// maxHiddenTokens returns the number of tokens that a model can have generated so far without showing them.
+func (c *call) maxHiddenTokens() int64 {
+	return int64(math.Ceil(time.Since(c.started).Seconds() * hiddenTokensPerSecond))
+}
 
-// retryAfter returns how long a provider asks to wait before another try; false if it does not.
+// retryAfter returns the delay that a provider requests before a retry; false if it requests none.
 func retryAfter(resp *http.Response) (time.Duration, bool) {
 	if resp.StatusCode != http.StatusTooManyRequests && resp.StatusCode != http.StatusServiceUnavailable {
 		return 0, false
@@ -150,22 +152,24 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// tracked is a body that tells when any of it may have been sent.
-type tracked struct {
+// trackedBody is a request body that records whether any of it may have been sent.
+type trackedBody struct {
 	bytes.Reader
 	read *atomic.Bool
 }
 
-func (l *life) newBody(b []byte) *tracked { return &tracked{*bytes.NewReader(b), &l.written} }
+func (l *callLifetime) newBody(b []byte) *trackedBody {
+	return &trackedBody{*bytes.NewReader(b), &l.requestWritten}
+}
 
-func (t *tracked) Read(p []byte) (int, error) {
+func (t *trackedBody) Read(p []byte) (int, error) {
 	t.read.Store(true)
 	return t.Reader.Read(p)
 }
 
-func (t *tracked) WriteTo(w io.Writer) (int64, error) {
+func (t *trackedBody) WriteTo(w io.Writer) (int64, error) {
 	t.read.Store(true)
 	return t.Reader.WriteTo(w)
 }
 
-func (t *tracked) Close() error { return nil }
+func (t *trackedBody) Close() error { return nil }

@@ -5,15 +5,15 @@ import (
 	"testing"
 )
 
-// TestSentByAnyBody: a transport that starts over gets another body, of which the call has to hear, too.
+// TestSentByAnyBody checks that the call also notices a write of the second body, which a transport gets for a retry.
 func TestSentByAnyBody(t *testing.T) {
-	var c life
+	var c callLifetime
 	first, again := c.newBody([]byte("{}")), c.newBody([]byte("{}"))
-	if c.written.Load() {
+	if c.requestWritten.Load() {
 		t.Fatal("nothing was read yet")
 	}
-	if b, err := io.ReadAll(again); string(b) != "{}" || err != nil || !c.written.Load() {
-		t.Errorf("%q, %v, %v", b, err, c.written.Load())
+	if b, err := io.ReadAll(again); string(b) != "{}" || err != nil || !c.requestWritten.Load() {
+		t.Errorf("%q, %v, %v", b, err, c.requestWritten.Load())
 	}
 	if b, _ := io.ReadAll(first); string(b) != "{}" {
 		t.Errorf("%q: the bodies share their position", b)

@@ -21,7 +21,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/poll"
 )
 
-// TestRetries: what nothing can have come of is tried again, everything else is not.
+// TestRetries checks that only requests that a provider cannot have processed are retried.
 func TestRetries(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -29,9 +29,9 @@ func TestRetries(t *testing.T) {
 		status  int
 		calls   int
 	}{
-		{"429 and then", []func(http.ResponseWriter){later("0"), later("0.01")}, 200, 3},
-		{"429 for ever", []func(http.ResponseWriter){later("0"), later("0"), later("0")}, 429, 3},
-		{"429 for long", []func(http.ResponseWriter){later("60")}, 429, 1},
+		{"429 and then", []func(http.ResponseWriter){refuseRetry("0"), refuseRetry("0.01")}, 200, 3},
+		{"429 for ever", []func(http.ResponseWriter){refuseRetry("0"), refuseRetry("0"), refuseRetry("0")}, 429, 3},
+		{"429 for long", []func(http.ResponseWriter){refuseRetry("60")}, 429, 1},
 		{"500", []func(http.ResponseWriter){func(w http.ResponseWriter) { w.WriteHeader(500) }}, 500, 1},
 		{"broken", []func(http.ResponseWriter){func(w http.ResponseWriter) { panic(http.ErrAbortHandler) }}, 502, 1},
 	} {
@@ -67,7 +67,7 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-func later(s string) func(http.ResponseWriter) {
+func refuseRetry(s string) func(http.ResponseWriter) {
 	return func(w http.ResponseWriter) {
 		w.Header().Set("Retry-After", s)
 		w.WriteHeader(429)
@@ -75,7 +75,7 @@ func later(s string) func(http.ResponseWriter) {
 	}
 }
 
-// TestUnreachable: a connection that cannot be made is tried again; it costs nothing.
+// TestUnreachable checks that failed connections are retried and cost nothing.
 func TestUnreachable(t *testing.T) {
 	var n atomic.Int64
 	var d net.Dialer
@@ -100,7 +100,7 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// TestTLS: providers are verified, and HTTP/2 is spoken where it is offered.
+// TestTLS checks that providers' certificates are verified, and that HTTP/2 is used if it is offered.
 func TestTLS(t *testing.T) {
 	m := &mock{}
 	up := httptest.NewUnstartedServer(m)
@@ -124,14 +124,14 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// TestRawRequests: what clients do not send, but sandboxes may.
+// TestRawRequests sends requests that clients do not send, but sandboxes may.
 func TestRawRequests(t *testing.T) {
 	m := &mock{}
 	f := open(t, m)
 	length := fmt.Sprint(len(hello))
 	for _, c := range []struct {
 		name, request string
-		answers       int // 200s
+		answers       int // number of 200 responses
 		calls         int
 	}{
 		{"HTTP/1.0", "POST /v1/chat/completions HTTP/1.0\r\nContent-Length: " + length + "\r\n\r\n" + hello, 1, 1},
@@ -173,7 +173,7 @@ func TestRawRequests(t *testing.T) {
 	}
 }
 
-// TestTooMany: a sandbox has so many calls at once, and others are not slowed.
+// TestTooMany checks the limit of concurrent calls of a sandbox, which does not slow down others.
 func TestTooMany(t *testing.T) {
 	p := newHang("", "")
 	f := open(t, p)
@@ -201,7 +201,7 @@ func TestTooMany(t *testing.T) {
 	}
 }
 
-// slowEnd is a writer whose guest has the whole answer before the gateway gets to hear that it was written.
+// slowEnd is a writer that delivers the whole answer to the guest before Write returns.
 type slowEnd struct {
 	http.ResponseWriter
 	end <-chan struct{}
@@ -216,7 +216,8 @@ func (w slowEnd) Write(p []byte) (int, error) {
 
 func (w slowEnd) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// TestFastGuest: who has the answer of a call may make the next one, though not without end if the gateway is never heard out.
+// TestFastGuest checks that a guest that has an answer may make the next call, and that the number of calls is limited if writes
+// never return.
 func TestFastGuest(t *testing.T) {
 	f := open(t, &mock{})
 	end := make(chan struct{})
@@ -254,7 +255,7 @@ func TestFastGuest(t *testing.T) {
 	}
 }
 
-// TestConfigure: calls under way end with what they began with.
+// TestConfigure checks that calls in progress continue with the previous configuration.
 func TestConfigure(t *testing.T) {
 	p := newHang("text/event-stream", ": hi\n\n")
 	old := open(t, p)
@@ -290,7 +291,7 @@ func TestConfigure(t *testing.T) {
 	}
 }
 
-// TestLocal: a provider in this process is asked like any other.
+// TestLocal checks that a provider in this process is called like any other.
 func TestLocal(t *testing.T) {
 	m := &mock{}
 	f := open(t, &mock{}, func(f *fixture) {
@@ -319,7 +320,7 @@ func TestLocal(t *testing.T) {
 	}
 }
 
-// TestHugeAnswer passes on what does not fit a buffer, unchanged.
+// TestHugeAnswer checks that an answer that exceeds the buffer is forwarded unchanged.
 func TestHugeAnswer(t *testing.T) {
 	big := []byte(`{"choices":[{"message":{"content":"` + strings.Repeat("a", 3<<20) + `"}}],"usage":{"prompt_tokens":5,"completion_tokens":900,"total_tokens":905}}`)
 	for _, length := range []bool{true, false} {

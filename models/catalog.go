@@ -1,5 +1,6 @@
-// Package models is the core of calls of models: which models there are, at what price and with whose key; what the process that
-// serves calls is told; runs on other machines that are served here; and sandboxes here that another machine serves.
+// Package models configures the model gateway: it holds the catalog of models with their prices and credentials, the settings of
+// the wire process, the runs on other machines that this gateway serves, and the registrations of local sandboxes at a gateway on
+// another machine.
 package models
 
 import (
@@ -19,37 +20,37 @@ import (
 	"github.com/caisson-dev/caisson/llm/prices"
 )
 
-// Wire is the manager of the process that serves calls of models.
+// Wire is the manager of the wire process, which serves model calls.
 type Wire interface {
-	// Refresh gives the process its settings again.
+	// Refresh sends the process its current settings.
 	Refresh(ctx context.Context) error
-	// ChangeRuns tells the process which runs on other machines have changed.
+	// ChangeRuns informs the process of changed remote runs.
 	ChangeRuns(ctx context.Context, change caisson.GatewayRunChange) error
-	// Forget says that budgets have changed.
+	// Forget makes the process discard what it has cached about the budgets.
 	Forget(ctx context.Context, budgets ...string) error
 }
 
-// Prices are imported price lists; see [caisson.LedgerStore].
+// Prices stores imported price lists; see [caisson.LedgerStore].
 type Prices interface {
 	Price(ctx context.Context, provider, model string) (*caisson.ListedPrice, error)
 	Prices(ctx context.Context, match string) ([]caisson.ListedPrice, error)
 	PutPrices(ctx context.Context, source string, list []caisson.ListedPrice) error
 }
 
-// CatalogConfig is what a Catalog is made of. All fields but Roots, Warm and Elsewhere are required.
+// CatalogConfig configures a Catalog. All fields but Roots, Warm and Elsewhere are required.
 type CatalogConfig struct {
-	Providers []caisson.Provider
-	Models    []caisson.Model
-	Roots     string // PEM of authorities to trust for providers besides the host's
-	Warm      string // alias of the model that agents are warmed up on: it may be granted, and no list shows it
-	Elsewhere bool   // another machine's gateway serves the sandboxes here: it knows which models there are
-	Secrets   caisson.Secrets
-	Prices    Prices
-	Wire      Wire
-	Events    caisson.Publisher
+	Providers      []caisson.Provider
+	Models         []caisson.Model
+	Roots          string // PEM of certificate authorities to trust for providers, in addition to the host's
+	WarmModel      string // alias of the model that warms up agents; it may be granted but is not listed
+	ServedRemotely bool   // a gateway on another machine serves the local sandboxes and checks the names of models
+	Secrets        caisson.Secrets
+	Prices         Prices
+	Wire           Wire
+	Events         caisson.Publisher
 }
 
-// Catalog knows which models there are, at what price and with whose key.
+// Catalog resolves models to their providers, prices and credentials.
 type Catalog struct{ CatalogConfig }
 
 // NewCatalog returns a Catalog.
@@ -57,7 +58,7 @@ func NewCatalog(cfg CatalogConfig) *Catalog { return &Catalog{cfg} }
 
 var _ caisson.Models = (*Catalog)(nil)
 
-// resolved returns the configured models with what is known about their prices, in the order of the configuration.
+// resolved returns the configured models with their prices and problems, in the order of the configuration.
 func (c *Catalog) resolved(ctx context.Context) ([]caisson.GatewayModel, error) {
 	list := []caisson.GatewayModel{}
 	for _, model := range c.Models {
@@ -94,7 +95,7 @@ func (c *Catalog) resolved(ctx context.Context) ([]caisson.GatewayModel, error) 
 		case err == nil:
 			g.Prices, g.PriceSource = &listed.Prices, listed.Source
 			if listed.Context > 0 {
-				g.Context = min(g.Context, listed.Context) // beyond it the list's price may not hold
+				g.Context = min(g.Context, listed.Context) // the list's price may not apply to longer contexts
 			}
 		default:
 			g.Problem = "no price is known; set prices, or free: true, in the configuration, or run caisson model import-prices"
@@ -111,8 +112,8 @@ func (c *Catalog) resolved(ctx context.Context) ([]caisson.GatewayModel, error) 
 	return list, nil
 }
 
-// key returns a provider's key. One that no header of a request can carry is Invalid: the gateway would refuse all settings
-// because of it.
+// key returns a provider's key. Returns an Invalid error if the key contains a control character: it cannot be sent in a header,
+// and the gateway would reject the settings as a whole.
 func (c *Catalog) key(ctx context.Context, p caisson.Provider) (caisson.Secret, error) {
 	key, err := c.Secrets.Secret(ctx, accountOf(p), p.Credential)
 	if err == nil && strings.ContainsFunc(key.Reveal(), unicode.IsControl) {
@@ -129,14 +130,15 @@ func accountOf(p caisson.Provider) string {
 	return p.Account
 }
 
-// usable reports whether an account may use a model. A provider without an account is the operator's, and for everybody.
+// usable reports whether an account may use a model. A provider without an account belongs to the operator and is available to
+// all accounts.
 func (c *Catalog) usable(account string, model caisson.Model) bool {
 	return slices.ContainsFunc(c.Providers, func(p caisson.Provider) bool {
 		return p.Name == model.Provider && (p.Account == "" || p.Account == account)
 	})
 }
 
-// ListModels implements [caisson.Models]. Callers with a token see the models that they may use.
+// ListModels implements [caisson.Models]. Callers with a token receive only the models that their account may use.
 func (c *Catalog) ListModels(ctx context.Context) ([]caisson.GatewayModel, error) {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
@@ -165,7 +167,7 @@ func (c *Catalog) ImportPrices(ctx context.Context, source string, data []byte) 
 	if err := c.Prices.PutPrices(ctx, source, list); err != nil {
 		return 0, err
 	}
-	// Prices decide what budgets are worth.
+	// Published as an event, because prices determine how much a budget affords.
 	c.Events.Publish(ctx, caisson.LocalAccount, "prices.imported", source, map[string]string{"models": strconv.Itoa(len(list))})
 	return len(list), c.Wire.Refresh(ctx)
 }
@@ -180,7 +182,7 @@ func (c *Catalog) ListPrices(ctx context.Context, match string) ([]caisson.Liste
 
 var grantNames = []string{caisson.GrantProviderTools, caisson.GrantRemoteURLs, caisson.GrantBeta, caisson.GrantServerState}
 
-// Check says whether a grant can be given to the account that the caller acts for.
+// Check returns an error if a grant cannot be given to the account of the caller.
 func (c *Catalog) Check(ctx context.Context, g *caisson.ModelGrant) error {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
@@ -190,11 +192,11 @@ func (c *Catalog) Check(ctx context.Context, g *caisson.ModelGrant) error {
 		return caisson.Invalidf("models", "names no model; caisson model ls lists them")
 	}
 	for _, alias := range g.Models {
-		if alias != "" && alias == c.Warm {
-			continue // free, and no more than a script: there is no harm in it
+		if alias != "" && alias == c.WarmModel {
+			continue // always allowed: it is free and only runs a script
 		}
 		known := func(model caisson.Model) bool { return model.Alias == alias && c.usable(caller.Account, model) }
-		if !c.Elsewhere && !slices.ContainsFunc(c.Models, known) {
+		if !c.ServedRemotely && !slices.ContainsFunc(c.Models, known) {
 			return caisson.Invalidf("models", "there is no model %.60q; caisson model ls lists them", alias)
 		}
 	}
@@ -213,7 +215,7 @@ func (c *Catalog) Check(ctx context.Context, g *caisson.ModelGrant) error {
 	return nil
 }
 
-// SpendLogs asks a LiteLLM proxy of the configuration what it has recorded.
+// SpendLogs fetches the spend logs of a configured LiteLLM proxy. Returns NotFound if the provider is not one.
 func (c *Catalog) SpendLogs(ctx context.Context, provider, _ string, since time.Time) ([]ledger.SpendLog, error) {
 	i := slices.IndexFunc(c.Providers, func(p caisson.Provider) bool { return p.Name == provider })
 	if i < 0 || c.Providers[i].Kind != caisson.ProviderLiteLLM {

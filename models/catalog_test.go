@@ -16,7 +16,7 @@ import (
 	"github.com/caisson-dev/caisson/sqlite/sqlitetest"
 )
 
-// secretMap is values by account/name.
+// secretMap maps account/name to values.
 type secretMap map[string]string
 
 func (s secretMap) Secret(_ context.Context, account, name string) (caisson.Secret, error) {
@@ -27,12 +27,12 @@ func (s secretMap) Secret(_ context.Context, account, name string) (caisson.Secr
 	return caisson.NewSecret(v), nil
 }
 
-// as returns the context of a caller.
+// as returns a context with the caller.
 func as(t *testing.T, account string, local bool) context.Context {
 	return caisson.WithCaller(t.Context(), caisson.Caller{Account: account, Local: local})
 }
 
-// settingsOf returns the settings that come of a catalog.
+// settingsOf returns the settings for a catalog.
 func settingsOf(t *testing.T, c *Catalog, log io.Writer) *Settings {
 	t.Helper()
 	s, err := NewSettings(SettingsConfig{Catalog: c, Log: slog.New(slog.NewTextHandler(log, nil))})
@@ -42,7 +42,7 @@ func settingsOf(t *testing.T, c *Catalog, log io.Writer) *Settings {
 	return s
 }
 
-// TestUnusableKey: a key that no request can carry costs its own models only.
+// TestUnusableKey checks that a key that cannot be sent in a header only disables the models of its provider.
 func TestUnusableKey(t *testing.T) {
 	for _, bad := range []string{"sk-1\nX-Header: 1", "sk-1\r", "sk\x00", "sk-1\n", "\x1b[2J"} {
 		var log bytes.Buffer
@@ -51,7 +51,7 @@ func TestUnusableKey(t *testing.T) {
 			Models:    []caisson.Model{{Alias: "b", Provider: "bad", Free: true}, {Alias: "g", Provider: "good", Free: true}},
 			Secrets:   secretMap{"local/BAD": bad, "local/GOOD": "sk-2"}, Prices: sqlitetest.New(t).Ledger(),
 		})
-		cfg, err := settingsOf(t, m, &log).settings(t.Context())
+		cfg, err := settingsOf(t, m, &log).compute(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -68,7 +68,7 @@ func TestUnusableKey(t *testing.T) {
 	}
 }
 
-// TestModelsAreInTheOrderOfTheConfiguration, because runs take the first that fits.
+// TestModelsAreInTheOrderOfTheConfiguration checks the order because runs use the first model that fits.
 func TestModelsAreInTheOrderOfTheConfiguration(t *testing.T) {
 	m := NewCatalog(CatalogConfig{
 		Providers: []caisson.Provider{{Name: "p", Kind: caisson.ProviderOpenAI}}, Secrets: secretMap{}, Prices: sqlitetest.New(t).Ledger(),
@@ -80,7 +80,7 @@ func TestModelsAreInTheOrderOfTheConfiguration(t *testing.T) {
 	}
 }
 
-// TestForbidden: no sandbox reaches what the daemon listens on, however that is written.
+// TestForbidden checks that sandboxes cannot reach the daemon's listeners, in any notation of their addresses.
 func TestForbidden(t *testing.T) {
 	for listen, want := range map[string]string{
 		"":                    "",
@@ -90,7 +90,7 @@ func TestForbidden(t *testing.T) {
 		"[::ffff:1.2.3.4]:80": "1.2.3.4:80",
 		"localhost:80":        "127.0.0.1:80",
 	} {
-		list, err := forbidden(listen)
+		list, err := listenerAddrs(listen)
 		if err != nil {
 			t.Errorf("%s: %v", listen, err)
 		}
@@ -102,13 +102,13 @@ func TestForbidden(t *testing.T) {
 		}
 	}
 	for _, listen := range []string{"localhost", "127.0.0.1:http", "no-such-host.invalid:80"} {
-		if list, err := forbidden(listen); caisson.KindOf(err) != caisson.Invalid {
+		if list, err := listenerAddrs(listen); caisson.KindOf(err) != caisson.Invalid {
 			t.Errorf("%s: %v, %v, want it to be invalid", listen, list, err)
 		}
 	}
 }
 
-// TestOthersProviders: nobody spends, or sees, what is another account's.
+// TestOthersProviders checks that accounts cannot use or see providers of other accounts.
 func TestOthersProviders(t *testing.T) {
 	m := NewCatalog(CatalogConfig{
 		Providers: []caisson.Provider{{Name: "all"}, {Name: "own", Account: "a", Credential: "KEY"}},
@@ -137,7 +137,7 @@ func TestOthersProviders(t *testing.T) {
 	if err := m.Check(t.Context(), &caisson.ModelGrant{Models: []string{"everybody"}}); err == nil {
 		t.Error("nobody was granted a model")
 	}
-	// A run on another machine is its account's, whoever makes it.
+	// A remote run belongs to its account, regardless of the caller that creates it.
 	w := newGatewayWorld(t)
 	w.Catalog = m
 	for _, account := range []string{"a", "b"} {
@@ -151,7 +151,7 @@ func TestOthersProviders(t *testing.T) {
 }
 
 func TestNeeds(t *testing.T) {
-	m := &KeyWatch{
+	m := &CredentialWatcher{
 		Providers: []caisson.Provider{{Name: "all", Credential: "KEY"}, {Name: "own", Account: "a", Credential: "OWN"}, {Name: "none"}},
 		RunKeys:   []SecretSource{{Credential: "RUN"}},
 	}
@@ -159,13 +159,13 @@ func TestNeeds(t *testing.T) {
 		{"local", "KEY"}: true, {"a", "OWN"}: true, {"local", "RUN"}: true,
 		{"a", "KEY"}: false, {"local", "OWN"}: false, {"b", "RUN"}: false, {"local", "OTHER"}: false,
 	} {
-		if got := m.needs(c[0], c[1]); got != want {
+		if got := m.uses(c[0], c[1]); got != want {
 			t.Errorf("%v: %v", c, got)
 		}
 	}
 }
 
-// What cannot be read any more does not take the network down.
+// TestSettingsLast checks that a file that cannot be read any more does not take down the network.
 func TestSettingsLast(t *testing.T) {
 	script := filepath.Join(t.TempDir(), "script.yaml")
 	if err := os.WriteFile(script, []byte("fallback: {text: hello}\n"), 0o600); err != nil {
@@ -173,18 +173,18 @@ func TestSettingsLast(t *testing.T) {
 	}
 	catalog := NewCatalog(CatalogConfig{Providers: []caisson.Provider{{Name: "demo", Kind: caisson.ProviderScripted, Script: script}}})
 	s := settingsOf(t, catalog, io.Discard)
-	first, err := s.Lasting(t.Context())
+	first, err := s.Current(t.Context())
 	if err != nil || first.Scripts["demo"] == "" {
 		t.Fatal(first, err)
 	}
 	if err := os.Remove(script); err != nil {
 		t.Fatal(err)
 	}
-	again, err := s.Lasting(t.Context())
+	again, err := s.Current(t.Context())
 	if err != nil || again.Scripts["demo"] != first.Scripts["demo"] {
 		t.Errorf("%+v, %v", again, err)
 	}
-	if _, err := settingsOf(t, catalog, io.Discard).Lasting(t.Context()); err == nil {
+	if _, err := settingsOf(t, catalog, io.Discard).Current(t.Context()); err == nil {
 		t.Error("at the start it is no error")
 	}
 }

@@ -11,34 +11,34 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Bounds of runs on other machines.
+// Limits of remote runs, which are runs on other machines that this gateway serves.
 const (
-	maxGatewayRuns  = 10_000
-	maxAccountRuns  = 5_000 // of one account, for callers with a token: a host has some thousand sandboxes at most
-	gatewayRunTTL   = 24 * time.Hour
-	maxGatewayTTL   = 366 * 24 * time.Hour
-	maxRunName      = 128 // bytes of a session, agent or user
-	maxRunModels    = 100
-	gatewayRunTrace = 7 * 24 * time.Hour // for how long a run that has ended is its account's
+	maxGatewayRuns      = 10_000
+	maxAccountRuns      = 5_000 // of one account, for callers with a token; a host has a few thousand sandboxes at most
+	gatewayRunTTL       = 24 * time.Hour
+	maxGatewayRunTTL    = 366 * 24 * time.Hour
+	maxRunName          = 128 // bytes in the name of a session, agent or user
+	maxRunModels        = 100
+	gatewayRunRetention = 7 * 24 * time.Hour // how long the id of a run that has ended stays reserved for its account
 )
 
-// GatewayRunsConfig is what GatewayRuns are made of. All fields but Budget are required.
+// GatewayRunsConfig configures GatewayRuns. All fields but Budget are required.
 type GatewayRunsConfig struct {
-	Serves  bool // whether other machines are served at all
+	Serves  bool // whether this gateway serves other machines
 	Store   caisson.Store
 	Catalog *Catalog
-	Budget  caisson.Limits // of a run that brings none
+	Budget  caisson.Limits // default budget of a run
 	Wire    Wire
 	Events  caisson.Publisher
 }
 
-// GatewayRuns is the management of runs on other machines.
+// GatewayRuns manages remote runs.
 type GatewayRuns struct {
 	GatewayRunsConfig
-	mu sync.Mutex // held by whoever changes runs
+	mu sync.Mutex // serializes changes of runs
 }
 
-// NewGatewayRuns returns the management of runs on other machines.
+// NewGatewayRuns returns a GatewayRuns.
 func NewGatewayRuns(cfg GatewayRunsConfig) *GatewayRuns { return &GatewayRuns{GatewayRunsConfig: cfg} }
 
 var _ caisson.GatewayRuns = (*GatewayRuns)(nil)
@@ -50,7 +50,7 @@ func (s *GatewayRuns) PutGatewayRun(ctx context.Context, r caisson.GatewayRun) (
 		return nil, err
 	}
 	now := time.Now().UTC()
-	if err := s.complete(ctx, &r, caller, now); err != nil {
+	if err := s.validate(ctx, &r, caller, now); err != nil {
 		return nil, err
 	}
 	if _, err := s.Store.Accounts().Ensure(ctx, r.Account); err != nil {
@@ -66,8 +66,8 @@ func (s *GatewayRuns) PutGatewayRun(ctx context.Context, r caisson.GatewayRun) (
 	if old != nil {
 		r.CreatedAt = old.CreatedAt
 	}
-	ctx = context.WithoutCancel(ctx) // from here on all of it is done
-	// Before the first call.
+	ctx = context.WithoutCancel(ctx) // a cancelled request must not leave the change incomplete
+	// Set the budget before the gateway can accept the first call.
 	if err := s.setBudget(ctx, &r, old); err != nil {
 		return nil, err
 	}
@@ -78,13 +78,13 @@ func (s *GatewayRuns) PutGatewayRun(ctx context.Context, r caisson.GatewayRun) (
 		return nil, err
 	}
 	if old == nil || old.Attempt != r.Attempt {
-		s.record(ctx, &r, "gateway.run.put")
+		s.publish(ctx, &r, "gateway.run.put")
 	}
 	return &r, nil
 }
 
-// complete checks r and fills in what it leaves open.
-func (s *GatewayRuns) complete(ctx context.Context, r *caisson.GatewayRun, caller caisson.Caller, now time.Time) error {
+// validate validates r and fills in defaults.
+func (s *GatewayRuns) validate(ctx context.Context, r *caisson.GatewayRun, caller caisson.Caller, now time.Time) error {
 	if !s.Serves {
 		return caisson.Errorf(caisson.Conflict, "this daemon serves no other machines; set gateway.listen in its configuration")
 	}
@@ -98,13 +98,13 @@ func (s *GatewayRuns) complete(ctx context.Context, r *caisson.GatewayRun, calle
 	switch {
 	case r.Account != caller.Account && !caller.Local:
 		return caisson.Errorf(caisson.Denied, "a token acts for its own account only")
-	case !runID(r.Run):
+	case !validRunID(r.Run):
 		return caisson.Invalidf("run", "%.80q is not 1 to 64 letters, digits, '_' and '-'", r.Run)
 	case r.Attempt < 0 || r.Attempt > 1e9:
 		return caisson.Invalidf("attempt", "%d is not the number of an attempt", r.Attempt)
 	case !r.ExpiresAt.After(now):
 		return caisson.Invalidf("expiresAt", "is in the past")
-	case r.ExpiresAt.After(now.Add(maxGatewayTTL)):
+	case r.ExpiresAt.After(now.Add(maxGatewayRunTTL)):
 		return caisson.Invalidf("expiresAt", "is more than a year from now")
 	case r.Models.Record:
 		return caisson.Invalidf("models.record", "calls of other machines are not recorded; remove it")
@@ -116,7 +116,7 @@ func (s *GatewayRuns) complete(ctx context.Context, r *caisson.GatewayRun, calle
 			return caisson.Invalidf(f.field, "is not text of at most %d bytes without control characters", maxRunName)
 		}
 	}
-	caller.Account = r.Account // it pays, and so it is its providers that are meant
+	caller.Account = r.Account // the paying account determines which providers may be used
 	if err := s.Catalog.Check(caisson.WithCaller(ctx, caller), &r.Models); err != nil {
 		if f := caisson.FieldOf(err); f != "" {
 			return caisson.Invalidf("models."+f, "%s", strings.TrimPrefix(caisson.MessageOf(err), f+": "))
@@ -126,13 +126,14 @@ func (s *GatewayRuns) complete(ctx context.Context, r *caisson.GatewayRun, calle
 	return nil
 }
 
-func runID(s string) bool {
+func validRunID(s string) bool {
 	return s != "" && len(s) <= 64 && !strings.ContainsFunc(s, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '_' && r != '-'
 	})
 }
 
-// admit returns the run that r replaces, nil if it is new and there is room for it.
+// admit returns the run that r replaces, or nil if r is new. Returns Exhausted if the maximum number of runs is reached, and
+// Conflict if the run or session belongs to another account.
 func (s *GatewayRuns) admit(ctx context.Context, r *caisson.GatewayRun, caller caisson.Caller) (*caisson.GatewayRun, error) {
 	owner, err := s.Store.GatewayRuns().Owner(ctx, r.Run)
 	if err != nil && caisson.KindOf(err) != caisson.NotFound {
@@ -141,7 +142,7 @@ func (s *GatewayRuns) admit(ctx context.Context, r *caisson.GatewayRun, caller c
 	if err == nil && owner != r.Account {
 		return nil, caisson.Errorf(caisson.Conflict, "the run %s is another account's; choose another id", r.Run)
 	}
-	// Another account must not pay: what calls of a session take comes out of the budget with its id.
+	// Otherwise another account would pay: calls of a session are charged to the budget with the session's id.
 	if r.Session != "" {
 		b, err := s.Store.Ledger().GetBudget(ctx, caisson.Everyone(), "session/"+r.Session)
 		if err != nil && caisson.KindOf(err) != caisson.NotFound {
@@ -168,7 +169,7 @@ func (s *GatewayRuns) admit(ctx context.Context, r *caisson.GatewayRun, caller c
 	return nil, err
 }
 
-// full reports whether an account can have no more runs.
+// full reports whether the account has the maximum number of runs.
 func (s *GatewayRuns) full(ctx context.Context, account string, caller caisson.Caller) (bool, error) {
 	all, err := s.Store.GatewayRuns().Count(ctx, caisson.Everyone())
 	if err != nil || all >= maxGatewayRuns || caller.Local {
@@ -178,7 +179,7 @@ func (s *GatewayRuns) full(ctx context.Context, account string, caller caisson.C
 	return own >= maxAccountRuns, err
 }
 
-// setBudget makes the budget of a run, or removes the one that it does not have any more.
+// setBudget sets the budget of a run, or removes it if the run no longer has one.
 func (s *GatewayRuns) setBudget(ctx context.Context, r, old *caisson.GatewayRun) error {
 	limits := r.Models.Budget
 	if limits.IsZero() {
@@ -234,7 +235,8 @@ func (s *GatewayRuns) RemoveGatewayRun(ctx context.Context, run string) error {
 	return s.end(context.WithoutCancel(ctx), r, "gateway.run.removed")
 }
 
-// end ends a run. mu is held. It is served no more before its budget goes, so that no call goes without one.
+// end ends a run. The caller must hold mu. The gateway stops serving the run before the budget is removed, so that no call is
+// made without a budget.
 func (s *GatewayRuns) end(ctx context.Context, r *caisson.GatewayRun, kind string) error {
 	if err := s.Store.GatewayRuns().End(ctx, caisson.In(r.Account), r.Run, time.Now()); err != nil {
 		return err
@@ -242,21 +244,21 @@ func (s *GatewayRuns) end(ctx context.Context, r *caisson.GatewayRun, kind strin
 	if err := s.Wire.ChangeRuns(ctx, caisson.GatewayRunChange{Remove: []string{r.Run}}); err != nil {
 		return err
 	}
-	s.record(ctx, r, kind)
+	s.publish(ctx, r, kind)
 	return s.removeBudget(ctx, r)
 }
 
-// Housekeep ends the runs that have expired and forgets those that ended long ago.
+// Housekeep ends expired runs and deletes the records of runs that ended more than gatewayRunRetention ago.
 func (s *GatewayRuns) Housekeep(ctx context.Context, now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.sweep(ctx, now); err != nil {
 		return err
 	}
-	return s.Store.GatewayRuns().Trim(ctx, now.Add(-gatewayRunTrace))
+	return s.Store.GatewayRuns().Trim(ctx, now.Add(-gatewayRunRetention))
 }
 
-// sweep ends the runs that have expired. mu is held.
+// sweep ends expired runs. The caller must hold mu.
 func (s *GatewayRuns) sweep(ctx context.Context, now time.Time) error {
 	list, err := s.Store.GatewayRuns().List(ctx, caisson.Everyone())
 	if err != nil {
@@ -273,12 +275,12 @@ func (s *GatewayRuns) sweep(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// Live returns the runs that are served.
+// Live returns the runs that have not ended.
 func (s *GatewayRuns) Live(ctx context.Context) ([]*caisson.GatewayRun, error) {
 	return s.Store.GatewayRuns().List(ctx, caisson.Everyone())
 }
 
-func (s *GatewayRuns) record(ctx context.Context, r *caisson.GatewayRun, kind string) {
+func (s *GatewayRuns) publish(ctx context.Context, r *caisson.GatewayRun, kind string) {
 	s.Events.Publish(ctx, r.Account, kind, r.Run, map[string]string{
 		"models": strings.Join(r.Models.Models, " "), "expires": r.ExpiresAt.Format(time.RFC3339),
 	})

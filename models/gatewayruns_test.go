@@ -14,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson/sqlite/sqlitetest"
 )
 
-// gatewayWorld is the management of runs with a store, and what the wire process was told.
+// gatewayWorld is the management of runs with a store; it records the changes sent to the wire process.
 type gatewayWorld struct {
 	*GatewayRuns
 	mu   sync.Mutex
@@ -58,7 +58,7 @@ func (w *gatewayWorld) tell(what ...string) {
 	w.told = append(w.told, what...)
 }
 
-// heard returns what the wire process was told since the last time.
+// heard returns the changes sent to the wire process since the last call.
 func (w *gatewayWorld) heard() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -202,7 +202,7 @@ func TestGatewayRunsRefuse(t *testing.T) {
 	}
 }
 
-// TestGatewayRunsEnd: runs that have expired go, with their budgets, and make room.
+// TestGatewayRunsEnd checks that expired runs are removed with their budgets, and no longer count.
 func TestGatewayRunsEnd(t *testing.T) {
 	w := newGatewayWorld(t)
 	ctx := administrator(t.Context())
@@ -223,11 +223,11 @@ func TestGatewayRunsEnd(t *testing.T) {
 	if list, err := w.Live(t.Context()); err != nil || len(list) != 1 || list[0].Run != "long" {
 		t.Error(list, err)
 	}
-	// Its last calls are still its account's.
+	// Its last calls are still charged to its account.
 	if account, err := w.Store.GatewayRuns().Owner(t.Context(), "short"); err != nil || account != "a" {
 		t.Error(account, err)
 	}
-	if err := w.Housekeep(t.Context(), time.Now().Add(2*gatewayRunTrace)); err != nil {
+	if err := w.Housekeep(t.Context(), time.Now().Add(2*gatewayRunRetention)); err != nil {
 		t.Error(err)
 	}
 	if _, err := w.Store.GatewayRuns().Owner(t.Context(), "short"); caisson.KindOf(err) != caisson.NotFound {
@@ -235,7 +235,7 @@ func TestGatewayRunsEnd(t *testing.T) {
 	}
 }
 
-// TestGatewayRunsFull: there is room for so many; what has expired makes some.
+// TestGatewayRunsFull checks the maximum number of runs; expired ones do not count.
 func TestGatewayRunsFull(t *testing.T) {
 	w := newGatewayWorld(t)
 	store := &crowded{GatewayRunStore: w.Store.GatewayRuns(), n: map[string]int{"": maxGatewayRuns - 1, "a": maxAccountRuns}}
@@ -255,7 +255,7 @@ func TestGatewayRunsFull(t *testing.T) {
 	}
 }
 
-// crowded counts more runs than there are.
+// crowded is a store that reports more runs than it has.
 type crowded struct {
 	caisson.GatewayRunStore
 	n map[string]int // by account

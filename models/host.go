@@ -14,10 +14,10 @@ import (
 	"github.com/caisson-dev/caisson/internal/smallfile"
 )
 
-// resolvConf says which nameservers the host asks.
+// resolvConf lists the host's nameservers.
 const resolvConf = "/etc/resolv.conf"
 
-// nameservers reads a resolv.conf(5).
+// nameservers returns the nameservers in a resolv.conf(5) file.
 func nameservers(file string) ([]netip.AddrPort, error) {
 	b, err := smallfile.Read(file)
 	if err != nil {
@@ -37,8 +37,8 @@ func nameservers(file string) ([]netip.AddrPort, error) {
 	return list, lines.Err()
 }
 
-// forbidden returns the addresses of listeners, from the forms that net.Listen takes.
-func forbidden(listen ...string) ([]netip.AddrPort, error) {
+// listenerAddrs returns the addresses of listeners. listen holds addresses in the format of net.Listen.
+func listenerAddrs(listen ...string) ([]netip.AddrPort, error) {
 	var list []netip.AddrPort
 	for _, l := range listen {
 		if l == "" {
@@ -65,23 +65,23 @@ func forbidden(listen ...string) ([]netip.AddrPort, error) {
 	return list, nil
 }
 
-// lookupTime bounds finding a listener's addresses.
-const lookupTime = 10 * time.Second
+// lookupTimeout is the timeout for resolving a listener's host name.
+const lookupTimeout = 10 * time.Second
 
-// hostAddrs returns all addresses of a host: net.Listen takes one of them.
+// hostAddrs returns all addresses of a host, because net.Listen binds one of them.
 func hostAddrs(host string) ([]netip.Addr, error) {
 	if a, err := netip.ParseAddr(host); err == nil {
 		return []netip.Addr{a}, nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), lookupTime)
+	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
 	defer cancel()
 	return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 }
 
-// watchInterval is how soon a change of the host's nameservers is noticed.
+// watchInterval is the interval between checks of the host's nameservers.
 const watchInterval = 5 * time.Second
 
-// WatchNameservers refreshes the settings when resolv.conf changes, until ctx ends.
+// WatchNameservers refreshes the settings when the nameservers in resolv.conf change, until ctx is done.
 func (s *Settings) WatchNameservers(ctx context.Context) error {
 	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()

@@ -7,35 +7,34 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// GatewayConfig is about model gateways and sandboxes on different machines. The zero GatewayConfig is about none.
+// GatewayConfig configures a gateway that serves other machines, or the use of one. The zero value disables both.
 type GatewayConfig struct {
-	// Listen is the TCP address where sandboxes of other machines are served; "" for nowhere. The wire process speaks there,
-	// not the engine.
+	// Listen is the TCP address where the wire process serves sandboxes of other machines; "" disables it.
 	Listen      string
-	Certificate string // PEM file that is shown there; required beyond loopback
-	Key         string // its PEM file
-	// RunKeys are the keys of run tokens: the first signs, both verify.
+	Certificate string // PEM file of the server certificate; required unless Listen is a loopback address
+	Key         string // PEM file of the certificate's key
+	// RunKeys are the keys of run tokens. The first one signs; all of them verify.
 	RunKeys []SecretSource
-	// RemoteURL is the gateway of another machine that serves the sandboxes here; "" for the one here.
+	// RemoteURL is the URL of a gateway on another machine that serves the local sandboxes; "" selects the local gateway.
 	RemoteURL string
-	RemoteCA  string // PEM file of the authorities to trust for RemoteURL; "" for the host's
-	// RemoteToken is a token of that gateway's API, and Remote returns its API. Required with RemoteURL.
+	RemoteCA  string // PEM file of the certificate authorities to trust for RemoteURL; "" selects the host's
+	// RemoteToken is a token for the API of that gateway, and Remote returns a client of that API. Required with RemoteURL.
 	RemoteToken SecretSource
 	Remote      func(token caisson.Secret) (RemoteGateway, error)
 }
 
-// A RemoteGateway is the API of a gateway on another machine: what it manages runs with, and its ledger.
+// A RemoteGateway is the API of a gateway on another machine: the management of runs and the ledger.
 type RemoteGateway interface {
 	caisson.GatewayRuns
-	lister
+	callLister
 }
 
-// lister is the part of a ledger that lists calls.
-type lister interface {
+// callLister lists the calls in a ledger.
+type callLister interface {
 	Calls(ctx context.Context, q caisson.UsageQuery, after caisson.ID, limit int) ([]caisson.Call, bool, error)
 }
 
-// A SecretSource is a credential of the account local, or a value.
+// A SecretSource is the name of a credential of the account local, or a value.
 type SecretSource struct {
 	Credential string
 	Value      caisson.Secret
@@ -48,28 +47,29 @@ func (s SecretSource) get(ctx context.Context, secrets caisson.Secrets) (caisson
 	return secrets.Secret(ctx, caisson.LocalAccount, s.Credential)
 }
 
-// Remote is the gateway of another machine. It makes its API again when the token has changed.
-type Remote struct {
+// RemoteClient is a client of a gateway on another machine. It is safe for concurrent use. It reconnects with the new token when the
+// token changes.
+type RemoteClient struct {
 	cfg     GatewayConfig
 	secrets caisson.Secrets
-	here    lister
+	local   callLister
 
 	mu    sync.Mutex
 	token caisson.Secret // guarded by mu
-	api   RemoteGateway  // for token, nil until there is one; guarded by mu
+	api   RemoteGateway  // client for token; nil before the first use; guarded by mu
 }
 
-// NewRemote returns the gateway that cfg names. here is the ledger of this machine.
-func NewRemote(cfg GatewayConfig, secrets caisson.Secrets, here lister) *Remote {
-	return &Remote{cfg: cfg, secrets: secrets, here: here}
+// NewRemoteClient returns a client of the gateway in cfg. here is the ledger of this machine.
+func NewRemoteClient(cfg GatewayConfig, secrets caisson.Secrets, here callLister) *RemoteClient {
+	return &RemoteClient{cfg: cfg, secrets: secrets, local: here}
 }
 
-// Runs returns what manages the runs of that gateway.
-func (r *Remote) Runs(ctx context.Context) (caisson.GatewayRuns, error) { return r.get(ctx) }
+// Runs returns the API that manages the runs of the gateway.
+func (r *RemoteClient) Runs(ctx context.Context) (caisson.GatewayRuns, error) { return r.get(ctx) }
 
-// Calls returns the calls of a run from the ledger of that gateway, or from the one here where that has none.
-func (r *Remote) Calls(ctx context.Context, q caisson.UsageQuery, after caisson.ID, limit int) ([]caisson.Call, bool, error) {
-	rctx, cancel := context.WithTimeout(ctx, remoteTime)
+// Calls returns the calls of a run from the remote ledger, or from the local ledger if the remote ledger has none.
+func (r *RemoteClient) Calls(ctx context.Context, q caisson.UsageQuery, after caisson.ID, limit int) ([]caisson.Call, bool, error) {
+	rctx, cancel := context.WithTimeout(ctx, remoteTimeout)
 	defer cancel()
 	far, err := r.get(rctx)
 	var page []caisson.Call
@@ -77,14 +77,14 @@ func (r *Remote) Calls(ctx context.Context, q caisson.UsageQuery, after caisson.
 	if err == nil {
 		page, more, err = far.Calls(rctx, caisson.UsageQuery{Run: q.Run}, after, limit)
 	}
-	// The ledger there does not know a call of the one here.
+	// The remote ledger returns Invalid if after is the id of a call in the local ledger.
 	if err != nil && caisson.KindOf(err) != caisson.Invalid || len(page) > 0 {
 		return page, more, err
 	}
-	return r.here.Calls(ctx, q, after, limit)
+	return r.local.Calls(ctx, q, after, limit)
 }
 
-func (r *Remote) get(ctx context.Context) (RemoteGateway, error) {
+func (r *RemoteClient) get(ctx context.Context) (RemoteGateway, error) {
 	token, err := r.cfg.RemoteToken.get(ctx, r.secrets)
 	if err != nil {
 		return nil, err

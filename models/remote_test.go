@@ -8,7 +8,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// rows are the calls of a ledger.
+// rows is a ledger with these calls.
 type rows struct {
 	page []caisson.Call
 	err  error
@@ -18,7 +18,7 @@ func (r rows) Calls(context.Context, caisson.UsageQuery, caisson.ID, int) ([]cai
 	return r.page, false, r.err
 }
 
-// TestRemoteCalls: the calls of a run are asked of the ledger that has them.
+// TestRemoteCalls checks that the calls of a run are read from the ledger that has them.
 func TestRemoteCalls(t *testing.T) {
 	t.Parallel()
 	down, unknown := caisson.Errorf(caisson.Unavailable, "down"), caisson.Invalidf("after", "no such call")
@@ -35,7 +35,7 @@ func TestRemoteCalls(t *testing.T) {
 		{"not to be reached", rows{err: down}, "", down},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := NewRemote(GatewayConfig{Remote: func(caisson.Secret) (RemoteGateway, error) {
+			r := NewRemoteClient(GatewayConfig{Remote: func(caisson.Secret) (RemoteGateway, error) {
 				return struct {
 					caisson.GatewayRuns
 					rows

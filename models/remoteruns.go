@@ -11,43 +11,43 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// How runs are kept registered at a gateway on another machine.
+// Timing of the registrations at a gateway on another machine.
 const (
-	remoteTTL   = 24 * time.Hour  // a host that is gone is forgotten by then
-	remoteAgain = time.Hour       // how old a registration may become
-	remoteRetry = 5 * time.Second // between tries
-	remoteTime  = 10 * time.Second
-	remoteTries = 3 // before a sandbox is refused
+	remoteTTL        = 24 * time.Hour  // validity of a registration; those of a lost host expire after it
+	remoteRenewAfter = time.Hour       // age at which a registration is renewed
+	remoteRetry      = 5 * time.Second // interval between retries
+	remoteTimeout    = 10 * time.Second
+	remoteAttempts   = 3 // attempts before Attach fails
 )
 
-// RemoteRuns registers the sandboxes here that may call models at the gateway of another machine, which serves them.
+// RemoteRuns registers the local sandboxes that may call models at a gateway on another machine, which serves their calls.
 type RemoteRuns struct {
 	api    func(ctx context.Context) (caisson.GatewayRuns, error)
-	budget caisson.Limits // of a sandbox that brings none
+	budget caisson.Limits // default budget of a sandbox
 	log    *slog.Logger
-	wake   chan struct{} // makes run look
+	wake   chan struct{} // triggers an update in Run
 
 	mu   sync.Mutex
 	runs map[caisson.ID]*remoteRun // by sandbox; guarded by mu
 }
 
-// remoteRun is what is to be registered of one sandbox. Whoever speaks to the gateway about it holds its mutex.
+// remoteRun is the desired and the actual registration of one sandbox. Its mutex is held during requests to the gateway about it.
 type remoteRun struct {
-	mu   sync.Mutex
-	id   string              // of the run; "" until it was registered
-	want *caisson.GatewayRun // nil: it is to be removed
-	at   time.Time           // when it was registered; zero: not as wanted
+	mu           sync.Mutex
+	registeredID string              // id of the registered run; "" before the first registration
+	desired      *caisson.GatewayRun // desired registration; nil: remove it
+	registeredAt time.Time           // time of the last registration; zero: want is not registered
 }
 
-// NewRemoteRuns returns the registrations at the gateway whose API api returns. budget is that of a sandbox that brings none.
+// NewRemoteRuns returns the registrations at the gateway whose API api returns. budget is the default budget of a sandbox.
 func NewRemoteRuns(
 	api func(ctx context.Context) (caisson.GatewayRuns, error), budget caisson.Limits, log *slog.Logger,
 ) *RemoteRuns {
 	return &RemoteRuns{api: api, budget: budget, log: log, wake: make(chan struct{}, 1), runs: map[caisson.ID]*remoteRun{}}
 }
 
-// of returns what is known of a sandbox, locked.
-func (r *RemoteRuns) of(id caisson.ID) *remoteRun {
+// lock returns the registration of a sandbox, with its mutex locked.
+func (r *RemoteRuns) lock(id caisson.ID) *remoteRun {
 	for {
 		r.mu.Lock()
 		x := r.runs[id]
@@ -58,7 +58,7 @@ func (r *RemoteRuns) of(id caisson.ID) *remoteRun {
 		r.mu.Unlock()
 		x.mu.Lock()
 		r.mu.Lock()
-		same := r.runs[id] == x // it may have been forgotten meanwhile
+		same := r.runs[id] == x // the entry may have been deleted in the meantime
 		r.mu.Unlock()
 		if same {
 			return x
@@ -67,22 +67,22 @@ func (r *RemoteRuns) of(id caisson.ID) *remoteRun {
 	}
 }
 
-// enter registers a sandbox that may call models, and takes back one that may not. It returns when the gateway knows; on an
-// error it is as before.
-func (r *RemoteRuns) enter(ctx context.Context, id caisson.ID, spec caisson.WireSpec) error {
+// register registers a sandbox that may call models, and removes the registration of one that may not. It returns when the gateway
+// has confirmed the registration. On an error the previous registration stays in force.
+func (r *RemoteRuns) register(ctx context.Context, id caisson.ID, spec caisson.WireSpec) error {
 	if spec.Models == nil {
-		r.leave(id)
+		r.unregister(id)
 		return nil
 	}
-	x := r.of(id)
+	x := r.lock(id)
 	defer x.mu.Unlock()
-	old, run := x.want, r.run(id, spec)
-	if reflect.DeepEqual(old, run) && !x.at.IsZero() {
+	old, run := x.desired, r.registration(id, spec)
+	if reflect.DeepEqual(old, run) && !x.registeredAt.IsZero() {
 		return nil
 	}
-	x.want, x.at = run, time.Time{}
+	x.desired, x.registeredAt = run, time.Time{}
 	var err error
-	for i := range remoteTries {
+	for i := range remoteAttempts {
 		if i > 0 {
 			select {
 			case <-time.After(200 * time.Millisecond << i):
@@ -94,8 +94,8 @@ func (r *RemoteRuns) enter(ctx context.Context, id caisson.ID, spec caisson.Wire
 		}
 	}
 	if err != nil {
-		x.want, x.at = old, time.Time{} // the gateway may have heard it
-		r.look()
+		x.desired, x.registeredAt = old, time.Time{} // the gateway may have received the request
+		r.trigger()
 	}
 	switch kind := caisson.KindOf(err); {
 	case err == nil:
@@ -107,19 +107,19 @@ func (r *RemoteRuns) enter(ctx context.Context, id caisson.ID, spec caisson.Wire
 	}
 }
 
-// later is enter for a sandbox that runs already: it is registered in the background.
-func (r *RemoteRuns) later(id caisson.ID, spec caisson.WireSpec) {
+// registerLater is like enter for a sandbox that is already running, but registers it in the background.
+func (r *RemoteRuns) registerLater(id caisson.ID, spec caisson.WireSpec) {
 	if spec.Models == nil {
 		return
 	}
-	x := r.of(id)
+	x := r.lock(id)
 	defer x.mu.Unlock()
-	x.want, x.at = r.run(id, spec), time.Time{}
-	r.look()
+	x.desired, x.registeredAt = r.registration(id, spec), time.Time{}
+	r.trigger()
 }
 
-// run is what the gateway is to know of a sandbox. The account is that of the token.
-func (r *RemoteRuns) run(id caisson.ID, spec caisson.WireSpec) *caisson.GatewayRun {
+// registration returns the registration of a sandbox. The gateway sets the account, which is that of the token.
+func (r *RemoteRuns) registration(id caisson.ID, spec caisson.WireSpec) *caisson.GatewayRun {
 	g := spec.Guest
 	run := &caisson.GatewayRun{Run: g.Run, Attempt: g.Attempt, Session: g.Session, Agent: g.Agent, User: g.User, Models: *spec.Models}
 	if run.Run == "" {
@@ -131,8 +131,8 @@ func (r *RemoteRuns) run(id caisson.ID, spec caisson.WireSpec) *caisson.GatewayR
 	return run
 }
 
-// leave takes a sandbox back, in the background.
-func (r *RemoteRuns) leave(id caisson.ID) {
+// unregister removes the registration of a sandbox in the background.
+func (r *RemoteRuns) unregister(id caisson.ID) {
 	r.mu.Lock()
 	x := r.runs[id]
 	r.mu.Unlock()
@@ -140,36 +140,36 @@ func (r *RemoteRuns) leave(id caisson.ID) {
 		return
 	}
 	x.mu.Lock()
-	x.want = nil
+	x.desired = nil
 	x.mu.Unlock()
-	r.look()
+	r.trigger()
 }
 
-func (r *RemoteRuns) look() {
+func (r *RemoteRuns) trigger() {
 	select {
 	case r.wake <- struct{}{}:
 	default:
 	}
 }
 
-// put registers x, whose mutex is held.
+// put registers x. The caller must hold x.mu.
 func (r *RemoteRuns) put(ctx context.Context, x *remoteRun) error {
-	ctx, cancel := context.WithTimeout(ctx, remoteTime)
+	ctx, cancel := context.WithTimeout(ctx, remoteTimeout)
 	defer cancel()
 	api, err := r.api(ctx)
 	if err != nil {
 		return err
 	}
-	run := *x.want
+	run := *x.desired
 	run.ExpiresAt = time.Now().Add(remoteTTL)
-	x.id = run.Run
+	x.registeredID = run.Run
 	if _, err = api.PutGatewayRun(ctx, run); err == nil {
-		x.at = time.Now()
+		x.registeredAt = time.Now()
 	}
 	return err
 }
 
-// Run keeps the gateway up to date until ctx ends.
+// Run keeps the registrations up to date until ctx is done.
 func (r *RemoteRuns) Run(ctx context.Context) error {
 	tick := time.NewTicker(remoteRetry)
 	defer tick.Stop()
@@ -189,7 +189,7 @@ func (r *RemoteRuns) Run(ctx context.Context) error {
 	}
 }
 
-// update does what is to be done, up to the first failure.
+// update applies the desired registrations, up to the first failure.
 func (r *RemoteRuns) update(ctx context.Context) error {
 	r.mu.Lock()
 	runs := maps.Clone(r.runs)
@@ -206,18 +206,18 @@ func (r *RemoteRuns) update(ctx context.Context) error {
 }
 
 func (r *RemoteRuns) updateOne(ctx context.Context, id caisson.ID, x *remoteRun) error {
-	if x.want != nil {
-		if time.Since(x.at) < remoteAgain {
+	if x.desired != nil {
+		if time.Since(x.registeredAt) < remoteRenewAfter {
 			return nil
 		}
 		return r.put(ctx, x)
 	}
-	if x.id != "" {
-		ctx, cancel := context.WithTimeout(ctx, remoteTime)
+	if x.registeredID != "" {
+		ctx, cancel := context.WithTimeout(ctx, remoteTimeout)
 		defer cancel()
 		api, err := r.api(ctx)
 		if err == nil {
-			err = api.RemoveGatewayRun(ctx, x.id)
+			err = api.RemoveGatewayRun(ctx, x.registeredID)
 		}
 		if err != nil && caisson.KindOf(err) != caisson.NotFound {
 			return err

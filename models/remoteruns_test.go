@@ -14,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/poll"
 )
 
-// farGateway is the management of runs at a gateway that fails when it is told to.
+// farGateway is a gateway on another machine whose management of runs fails on demand.
 type farGateway struct {
 	mu   sync.Mutex
 	runs map[string]caisson.GatewayRun // guarded by mu
@@ -54,7 +54,7 @@ func (g *farGateway) set(err error) {
 	g.fail = err
 }
 
-// known returns the ids of the runs.
+// known returns the ids of the registered runs.
 func (g *farGateway) known() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -97,25 +97,25 @@ func TestRemoteRuns(t *testing.T) {
 		}
 	}
 	a, b := caisson.ID("sb-aaaaaaaaaaaaaaaa"), caisson.ID("sb-bbbbbbbbbbbbbbbb")
-	if err := r.enter(ctx, a, granted(a, "m")); err != nil {
+	if err := r.register(ctx, a, granted(a, "m")); err != nil {
 		t.Fatal(err)
 	}
 	run := g.runs[string(a)]
 	if run.Account != "" || run.Attempt != 2 || run.Models.Budget.USD == nil || *run.Models.Budget.USD != 3*caisson.Dollar || time.Until(run.ExpiresAt) < time.Hour {
 		t.Errorf("%+v", run)
 	}
-	// What has not changed need not be said again, also when nobody listens.
+	// An unchanged registration is not sent again, even if the gateway is unavailable.
 	g.set(caisson.Errorf(caisson.Unavailable, "down"))
-	if err := r.enter(ctx, a, granted(a, "m")); err != nil || g.puts != 1 {
+	if err := r.register(ctx, a, granted(a, "m")); err != nil || g.puts != 1 {
 		t.Error(err, g.puts)
 	}
-	// A sandbox that the gateway does not know is not made; one that it knows stays what it was.
+	// A failed registration of a new sandbox is an error, and a registered sandbox keeps its registration.
 	for _, id := range []caisson.ID{a, b} {
-		if err := r.enter(ctx, id, granted(id, "other")); caisson.KindOf(err) != caisson.Unavailable {
+		if err := r.register(ctx, id, granted(id, "other")); caisson.KindOf(err) != caisson.Unavailable {
 			t.Errorf("%s: %v", id, err)
 		}
 	}
-	if g.puts != 1+2*remoteTries {
+	if g.puts != 1+2*remoteAttempts {
 		t.Errorf("%d tries", g.puts)
 	}
 	g.set(nil)
@@ -123,8 +123,8 @@ func TestRemoteRuns(t *testing.T) {
 	if got := g.known(); len(r.runs) != 1 || got != string(a) || g.runs[string(a)].Models.Models[0] != "m" {
 		t.Errorf("the gateway knows %s: %+v", got, g.runs[string(a)])
 	}
-	// One that runs already is registered when that becomes possible.
-	r.later(b, granted(b, "m"))
+	// A sandbox that is already running is registered when the gateway is available.
+	r.registerLater(b, granted(b, "m"))
 	if update(); g.known() != string(a)+" "+string(b) {
 		t.Error(g.known())
 	}
@@ -132,16 +132,16 @@ func TestRemoteRuns(t *testing.T) {
 	if update(); g.puts != puts {
 		t.Error("what the gateway knows was said again")
 	}
-	r.runs[a].at = time.Now().Add(-2 * remoteAgain)
+	r.runs[a].registeredAt = time.Now().Add(-2 * remoteRenewAfter)
 	if update(); g.puts != puts+1 {
 		t.Error("the registration was not renewed")
 	}
-	// What has lost its grant, or its wire, is taken back.
-	if err := r.enter(ctx, b, caisson.WireSpec{Guest: caisson.Guest{Sandbox: b, Account: "here"}}); err != nil {
+	// A sandbox that has lost its grant or its wire is unregistered.
+	if err := r.register(ctx, b, caisson.WireSpec{Guest: caisson.Guest{Sandbox: b, Account: "here"}}); err != nil {
 		t.Error(err)
 	}
-	r.leave(a)
-	r.leave("sb-cccccccccccccccc")
+	r.unregister(a)
+	r.unregister("sb-cccccccccccccccc")
 	g.set(caisson.Errorf(caisson.Unavailable, "down"))
 	if err := r.update(ctx); caisson.KindOf(err) != caisson.Unavailable {
 		t.Error(err)
@@ -152,7 +152,7 @@ func TestRemoteRuns(t *testing.T) {
 	}
 }
 
-// TestRemoteRunsRefused: what the gateway says of a grant is said to who has asked for it.
+// TestRemoteRunsRefused checks that the gateway's error about a grant is returned to the caller.
 func TestRemoteRunsRefused(t *testing.T) {
 	r, g := newFarGateway(t, false)
 	id := caisson.ID("sb-aaaaaaaaaaaaaaaa")
@@ -164,18 +164,18 @@ func TestRemoteRunsRefused(t *testing.T) {
 		{caisson.Invalidf("models", "there is no model x"), caisson.Invalid, 1},
 		{caisson.Errorf(caisson.Unauthed, "the token is not known"), caisson.Unavailable, 1},
 		{caisson.Errorf(caisson.Exhausted, "too many"), caisson.Unavailable, 1},
-		{caisson.Errorf(caisson.Unavailable, "no daemon answers"), caisson.Unavailable, remoteTries},
+		{caisson.Errorf(caisson.Unavailable, "no daemon answers"), caisson.Unavailable, remoteAttempts},
 	} {
 		g.puts = 0
 		g.set(c.err)
-		err := r.enter(t.Context(), id, granted(id, "x"))
+		err := r.register(t.Context(), id, granted(id, "x"))
 		if caisson.KindOf(err) != c.kind || !strings.Contains(caisson.MessageOf(err), caisson.MessageOf(c.err)) || g.puts != c.tries {
 			t.Errorf("%v became %v after %d tries", c.err, err, g.puts)
 		}
 	}
 }
 
-// TestRemoteRunsConcurrent: of many that come and go at once, those are known in the end that are there.
+// TestRemoteRunsConcurrent checks that, after many concurrent changes, exactly the existing sandboxes are registered.
 func TestRemoteRunsConcurrent(t *testing.T) {
 	r, g := newFarGateway(t, true)
 	var wg sync.WaitGroup
@@ -188,11 +188,11 @@ func TestRemoteRunsConcurrent(t *testing.T) {
 		}
 		wg.Go(func() {
 			for i := range 20 {
-				if err := r.enter(context.Background(), id, granted(id, "m")); err != nil {
+				if err := r.register(context.Background(), id, granted(id, "m")); err != nil {
 					t.Error(err)
 				}
 				if i < 19 || !stays {
-					r.leave(id)
+					r.unregister(id)
 				}
 			}
 		})

@@ -11,37 +11,38 @@ import (
 	"github.com/caisson-dev/caisson/internal/smallfile"
 )
 
-// SettingsConfig is what Settings are made of. Catalog, Wire and Log are required.
+// SettingsConfig configures Settings. Catalog, Wire and Log are required.
 type SettingsConfig struct {
 	Catalog         *Catalog
 	Gateway         GatewayConfig
-	WarmScript      string         // of the model that agents are warmed up on
-	Listen          []string       // the daemon's own listeners: no sandbox may reach them
-	PublicAddresses []netip.Prefix // lead to this machine although no interface has them
+	WarmScript      string         // script of the model that warms up agents
+	Listen          []string       // addresses of the daemon's listeners, which no sandbox may reach
+	PublicAddresses []netip.Prefix // networks that lead to this machine although none of its interfaces has an address in them
 	Wire            Wire
 	Log             *slog.Logger
 }
 
-// Settings is what the wire process is told besides each wire's spec.
+// Settings computes the settings that the wire process has besides the spec of each wire.
 type Settings struct {
 	SettingsConfig
 	forbidden []netip.AddrPort
 
 	mu   sync.Mutex
-	last *caisson.GatewayConfig // guarded by mu; nil until there were settings
+	last *caisson.GatewayConfig // last settings; guarded by mu; nil before the first call of Lasting
 }
 
-// NewSettings returns Settings, or an Invalid error if an address of a listener cannot be found.
+// NewSettings returns Settings, or an Invalid error if the address of a listener cannot be resolved.
 func NewSettings(cfg SettingsConfig) (_ *Settings, err error) {
 	s := &Settings{SettingsConfig: cfg}
-	s.forbidden, err = forbidden(cfg.Listen...)
+	s.forbidden, err = listenerAddrs(cfg.Listen...)
 	return s, err
 }
 
-// Lasting returns the settings, or those of the last time if they cannot be had now: a script that somebody moves must not
-// take the network of all sandboxes down when the wire process starts again. At the start of the daemon it is an error.
-func (s *Settings) Lasting(ctx context.Context) (*caisson.GatewayConfig, error) {
-	cfg, err := s.settings(ctx)
+// Current returns the settings. If they cannot be computed, it logs the error and returns the previous settings: a moved script
+// must not take down the network of all sandboxes when the wire process restarts. At the start of the daemon, when there are no
+// previous settings, it returns the error.
+func (s *Settings) Current(ctx context.Context) (*caisson.GatewayConfig, error) {
+	cfg, err := s.compute(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err == nil {
@@ -55,9 +56,9 @@ func (s *Settings) Lasting(ctx context.Context) (*caisson.GatewayConfig, error) 
 	return s.last, nil
 }
 
-// settings is what the wire process has to know. Providers whose key is missing or cannot be used have none, and their models
+// compute computes the settings. A provider whose key is missing or invalid has no key in the settings, and calls of its models
 // are refused.
-func (s *Settings) settings(ctx context.Context) (*caisson.GatewayConfig, error) {
+func (s *Settings) compute(ctx context.Context) (*caisson.GatewayConfig, error) {
 	cfg := &caisson.GatewayConfig{
 		Providers: s.Catalog.Providers, Keys: map[string]string{}, Scripts: map[string]string{},
 		Forbidden: s.forbidden, PublicAddresses: s.PublicAddresses, Roots: s.Catalog.Roots,
@@ -66,7 +67,7 @@ func (s *Settings) settings(ctx context.Context) (*caisson.GatewayConfig, error)
 	if cfg.Nameservers, err = nameservers(resolvConf); err != nil {
 		s.Log.WarnContext(ctx, "the host's nameservers cannot be read; sandboxes resolve no names", "err", err)
 	}
-	if cfg.Remote, err = s.remote(ctx); err != nil {
+	if cfg.Remote, err = s.remoteConfig(ctx); err != nil {
 		return nil, err
 	}
 	list, err := s.Catalog.resolved(ctx)
@@ -98,11 +99,11 @@ func (s *Settings) settings(ctx context.Context) (*caisson.GatewayConfig, error)
 	return cfg, nil
 }
 
-// minRunKey is the least number of bytes in a key of run tokens.
+// minRunKey is the minimum length of a key of run tokens, in bytes.
 const minRunKey = 32
 
-// remote is what the wire process has to know about other machines. A key that cannot be had is left out: the log says why.
-func (s *Settings) remote(ctx context.Context) (r caisson.RemoteConfig, err error) {
+// remoteConfig returns the settings for remote gateways. A key that cannot be read is logged and left out.
+func (s *Settings) remoteConfig(ctx context.Context) (r caisson.RemoteConfig, err error) {
 	r.URL = s.Gateway.RemoteURL
 	for i, source := range s.Gateway.RunKeys {
 		key, err := source.get(ctx, s.Catalog.Secrets)
@@ -132,9 +133,9 @@ func (s *Settings) remote(ctx context.Context) (r caisson.RemoteConfig, err erro
 	return r, nil
 }
 
-// addWarm adds the model that agents are warmed up on. It is nobody's to ask for: no list shows it.
+// addWarm adds the model that warms up agents, which no list of models contains.
 func (s *Settings) addWarm(cfg *caisson.GatewayConfig) {
-	name := s.Catalog.Warm
+	name := s.Catalog.WarmModel
 	if name == "" {
 		return
 	}
@@ -142,20 +143,20 @@ func (s *Settings) addWarm(cfg *caisson.GatewayConfig) {
 	cfg.Models = append(cfg.Models, caisson.Model{
 		Alias: name, Provider: name, Upstream: name, Free: true, Context: 200_000, Output: 8192,
 	})
-	cfg.Scripts[name] = s.WarmScript // whichever agent asks, it answers
+	cfg.Scripts[name] = s.WarmScript // the script answers every agent
 }
 
-// KeyWatch gives the wire process its settings again when a credential that is part of them has changed.
-type KeyWatch struct {
+// CredentialWatcher refreshes the settings of the wire process when a credential that they use changes.
+type CredentialWatcher struct {
 	Providers []caisson.Provider
 	RunKeys   []SecretSource
 	Wire      Wire
 	Log       *slog.Logger
 }
 
-// Changed is to be called after a change of a credential. That the process cannot be told is logged: the next one will know.
-func (w *KeyWatch) Changed(ctx context.Context, account, name string) {
-	if !w.needs(account, name) {
+// Changed must be called after a credential has changed. A failed refresh is logged; the next refresh includes the change.
+func (w *CredentialWatcher) Changed(ctx context.Context, account, name string) {
+	if !w.uses(account, name) {
 		return
 	}
 	if err := w.Wire.Refresh(ctx); err != nil {
@@ -163,8 +164,8 @@ func (w *KeyWatch) Changed(ctx context.Context, account, name string) {
 	}
 }
 
-// needs reports whether a credential is part of the settings.
-func (w *KeyWatch) needs(account, name string) bool {
+// uses reports whether the settings use the credential.
+func (w *CredentialWatcher) uses(account, name string) bool {
 	return slices.ContainsFunc(w.Providers, func(p caisson.Provider) bool { return accountOf(p) == account && p.Credential == name }) ||
 		account == caisson.LocalAccount && slices.ContainsFunc(w.RunKeys, func(s SecretSource) bool { return s.Credential == name })
 }

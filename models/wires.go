@@ -10,16 +10,16 @@ import (
 	"github.com/caisson-dev/caisson/internal/lru"
 )
 
-// maxOwners bounds how many sandboxes that are gone are remembered.
+// maxOwners bounds the cache of the owners of sandboxes.
 const maxOwners = 1 << 16
 
-// Wires are those of sandboxes, with their calls of models in mind: what these cost is known when a wire has gone, to whom a
-// sandbox belonged is known longer than it exists, and a gateway on another machine knows a sandbox before that can call it.
+// Wires wraps the wires of sandboxes for model calls: it ingests the calls of a sandbox after its wire is detached, caches the
+// account of a sandbox beyond the sandbox's lifetime, and registers a sandbox at a remote gateway before the sandbox can call it.
 type Wires struct {
 	Wires  caisson.Wires
-	Ingest func(ctx context.Context) error // reads the calls that have ended into the ledger
+	Ingest func(ctx context.Context) error // reads finished model calls into the ledger
 	Owners *Owners
-	Remote *RemoteRuns // nil: the gateway here serves the sandboxes here
+	Remote *RemoteRuns // nil if the local gateway serves the local sandboxes
 }
 
 var _ caisson.Wires = (*Wires)(nil)
@@ -30,12 +30,12 @@ func (w *Wires) Attach(ctx context.Context, id caisson.ID, spec caisson.WireSpec
 	if w.Remote == nil {
 		return w.Wires.Attach(ctx, id, spec)
 	}
-	if err := w.Remote.enter(ctx, id, spec); err != nil {
+	if err := w.Remote.register(ctx, id, spec); err != nil {
 		return nil, err
 	}
 	f, err := w.Wires.Attach(ctx, id, spec)
 	if err != nil && caisson.KindOf(err) != caisson.Conflict {
-		w.Remote.leave(id)
+		w.Remote.unregister(id)
 	}
 	return f, err
 }
@@ -43,7 +43,7 @@ func (w *Wires) Attach(ctx context.Context, id caisson.ID, spec caisson.WireSpec
 // Configure implements [caisson.Wires].
 func (w *Wires) Configure(ctx context.Context, id caisson.ID, spec caisson.WireSpec) error {
 	if w.Remote != nil {
-		if err := w.Remote.enter(ctx, id, spec); err != nil {
+		if err := w.Remote.register(ctx, id, spec); err != nil {
 			return err
 		}
 	}
@@ -54,7 +54,7 @@ func (w *Wires) Configure(ctx context.Context, id caisson.ID, spec caisson.WireS
 func (w *Wires) Reattach(ctx context.Context, id caisson.ID, netns *os.File, spec caisson.WireSpec) error {
 	w.Owners.remember(id, spec.Guest.Account)
 	if w.Remote != nil {
-		w.Remote.later(id, spec)
+		w.Remote.registerLater(id, spec)
 	}
 	return w.Wires.Reattach(ctx, id, netns, spec)
 }
@@ -65,32 +65,33 @@ func (w *Wires) Detach(ctx context.Context, id caisson.ID) error {
 		return err
 	}
 	if w.Remote != nil {
-		w.Remote.leave(id)
+		w.Remote.unregister(id)
 	}
 	return w.Ingest(ctx)
 }
 
-// Owners says whose guests are, also for a while after a sandbox has gone.
+// Owners returns the accounts of guests, including recently removed sandboxes.
 type Owners struct {
 	store caisson.Store
 
-	mu   sync.Mutex
-	past *lru.Map[caisson.ID, string] // accounts by sandbox; guarded by mu
+	mu    sync.Mutex
+	cache *lru.Map[caisson.ID, string] // accounts by sandbox; guarded by mu
 }
 
-// NewOwners returns the owners of what the store has.
+// NewOwners returns the owners of the sandboxes and remote runs in the store.
 func NewOwners(store caisson.Store) *Owners {
-	return &Owners{store: store, past: lru.New[caisson.ID, string](maxOwners)}
+	return &Owners{store: store, cache: lru.New[caisson.ID, string](maxOwners)}
 }
 
 func (o *Owners) remember(id caisson.ID, account string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.past.Put(id, account)
+	o.cache.Put(id, account)
 }
 
-// Of says whose sandbox, or run on another machine, a guest is, so that no row of the ledger charges somebody else.
-func (o *Owners) Of(g caisson.Guest) (string, error) {
+// AccountOf returns the account of a guest, which is a sandbox or a remote run, so that its calls are charged to no other account.
+// Returns NotFound if there is no such guest.
+func (o *Owners) AccountOf(g caisson.Guest) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	id := g.Sandbox
@@ -98,7 +99,7 @@ func (o *Owners) Of(g caisson.Guest) (string, error) {
 		return o.store.GatewayRuns().Owner(ctx, g.Run)
 	}
 	o.mu.Lock()
-	account, ok := o.past.Get(id)
+	account, ok := o.cache.Get(id)
 	o.mu.Unlock()
 	if ok {
 		return account, nil

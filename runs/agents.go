@@ -10,10 +10,10 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Agents implements [caisson.Agents]: the catalog, and what is made of its entries.
+// Agents implements [caisson.Agents]: the catalog, and the templates and warm snapshots that are made from its entries.
 type Agents struct{ c *Core }
 
-// Agents returns the catalog.
+// Agents returns the service that manages agents.
 func (c *Core) Agents() *Agents { return &Agents{c} }
 
 var _ caisson.Agents = (*Agents)(nil)
@@ -23,7 +23,7 @@ func (s *Agents) ListAgents(ctx context.Context) ([]*caisson.Agent, error) {
 	list, err := s.c.Catalog.ListAgents(ctx)
 	for _, a := range list {
 		if serr := s.status(ctx, a); serr != nil {
-			// One whose template cannot be looked at is no reason to show none.
+			// An agent whose template cannot be read must not hide the others.
 			a.Status = caisson.AgentStatus{Problem: caisson.MessageOf(serr)}
 		}
 	}
@@ -39,7 +39,7 @@ func (s *Agents) GetAgent(ctx context.Context, id string) (*caisson.Agent, error
 	return a, s.status(ctx, a)
 }
 
-// status fills in what has been made of an agent.
+// status fills in the state of an agent's template and warm snapshot.
 func (s *Agents) status(ctx context.Context, a *caisson.Agent) error {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
@@ -71,7 +71,7 @@ func (s *Agents) status(ctx context.Context, a *caisson.Agent) error {
 	if t.Built == nil && len(t.Setup) > 0 {
 		return nil
 	}
-	p, err := s.c.making.build(ctx, t, nil) // nothing is left to build
+	p, err := s.c.making.build(ctx, t, nil) // the template is already built
 	if err != nil {
 		return err
 	}
@@ -97,7 +97,7 @@ func (s *Agents) PutAgent(ctx context.Context, a caisson.Agent) (*caisson.Agent,
 	return put, nil
 }
 
-// RemoveAgent implements [caisson.Agents]. Its warm snapshots and its template go with it; its runs stay.
+// RemoveAgent implements [caisson.Agents]. It also removes the agent's warm snapshots and its template; its runs stay.
 func (s *Agents) RemoveAgent(ctx context.Context, id string) error {
 	_, caller, err := scope(ctx)
 	if err != nil {
@@ -204,7 +204,7 @@ func (s *Agents) CheckAgent(ctx context.Context, id string) (list []caisson.Agen
 	return list, nil
 }
 
-// checkModels says which of an agent's models can be called.
+// checkModels reports which of an agent's models can be called.
 func checkModels(a *caisson.Agent, models []caisson.GatewayModel) (list []caisson.AgentCheck) {
 	problems := map[string]string{}
 	misfits := map[string]bool{}
@@ -239,13 +239,13 @@ func checkModels(a *caisson.Agent, models []caisson.GatewayModel) (list []caisso
 	return list
 }
 
-// An inspection looks into a sandbox.
+// An inspection reads files in a sandbox.
 type inspection struct {
 	c   *Core
 	box caisson.ID
 }
 
-// maxTree bounds an archive that an inspection reads into memory.
+// maxTree is the maximum size in bytes of an archive that an inspection reads into memory.
 const maxTree = 64 << 20
 
 // Tree implements [Inspection].

@@ -7,7 +7,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// TestCheckModels: a check says which models of an agent it cannot call, and why.
+// TestCheckModels: a check reports which models of an agent it cannot call, and why.
 func TestCheckModels(t *testing.T) {
 	t.Parallel()
 	models := []caisson.GatewayModel{

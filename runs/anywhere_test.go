@@ -13,14 +13,14 @@ import (
 	"github.com/caisson-dev/caisson/runs"
 )
 
-// A way is one that runs take from their start to what is left of them.
+// A way is a kind of run, which is tested from its start to its cleanup.
 type way struct {
 	name   string
 	req    caisson.RunRequest
-	sleeps caisson.State // how the session's sandbox sleeps before; "" if the session is a new one
+	sleeps caisson.State // state of the session's sandbox before the run; "" for a new session
 }
 
-// ways are all of them.
+// ways are all kinds of runs.
 var ways = []way{
 	{name: "alone", req: caisson.RunRequest{Agent: "echo", Prompt: "look"}},
 	{name: "with a service", req: caisson.RunRequest{Agent: "served", Prompt: "look"}},
@@ -37,12 +37,12 @@ var ways = []way{
 	{name: "on a repository", req: caisson.RunRequest{Agent: "echo", Prompt: "look", Repo: &caisson.RepoRequest{Name: "r"}}},
 }
 
-// relay lets every sandbox into every repository, where each run leaves something.
+// relay grants every sandbox access to every repository, and returns a delivery for each run.
 type relay struct {
 	steps *steps
 
 	mu         sync.Mutex
-	in         map[caisson.ID]bool              // sandboxes; guarded by mu
+	in         map[caisson.ID]bool              // sandboxes with access; guarded by mu
 	deliveries map[caisson.ID]*caisson.Delivery // guarded by mu
 }
 
@@ -91,7 +91,7 @@ func (l *relay) Leave(ctx context.Context, box caisson.ID) error {
 	return nil
 }
 
-// A trail is a world in which runs take one way again and again, and something happens to each before another of its steps.
+// A trail is a world that repeats runs of one way, and injects an event before another step each time.
 type trail struct {
 	*world
 	way
@@ -140,7 +140,7 @@ func newTrail(t *testing.T, v way) *trail {
 	return x
 }
 
-// answer is what runs of this way say.
+// answer returns the answer of runs of this way.
 func (x *trail) answer() string {
 	switch x.req.Agent {
 	case "boss":
@@ -151,7 +151,7 @@ func (x *trail) answer() string {
 	return "1 services"
 }
 
-// begin brings about what a run of this way finds.
+// begin creates the initial state for a run of this way.
 func (x *trail) begin() {
 	x.t.Helper()
 	if x.req.Agent == "claw" && len(x.snapshots()) == 0 {
@@ -171,7 +171,8 @@ func (x *trail) begin() {
 	}
 }
 
-// take takes the way once; at is called before the step of that number, if there is one so far. It returns when nothing is under way any more.
+// take executes one run; at is called before the step of that number, if there is one. take returns when no work is in
+// progress any more.
 func (x *trail) take(step int, at func(ctx context.Context, op string, id <-chan caisson.ID) error) (r *caisson.Run, op string) {
 	x.t.Helper()
 	var mu sync.Mutex
@@ -207,7 +208,7 @@ func (x *trail) take(step int, at func(ctx context.Context, op string, id <-chan
 	return r, op
 }
 
-// check checks what holds whatever happened to a run. lost says that its session may have lost its sandbox.
+// check checks what must be true after every run. lost means that its session may have lost its sandbox.
 func (x *trail) check(r *caisson.Run, lost bool) *caisson.Run {
 	x.t.Helper()
 	unended := []caisson.RunState{caisson.RunQueued, caisson.RunStarting, caisson.RunRunning}
@@ -223,7 +224,7 @@ func (x *trail) check(r *caisson.Run, lost bool) *caisson.Run {
 			wantAnswer(x.t, r, x.answer())
 		}
 		if d := r.Result.Delivery; d != nil && d.State == caisson.DeliveryFailed {
-			but = append(but, r.Sandbox) // it has what nobody else has
+			but = append(but, r.Sandbox) // it contains changes that exist nowhere else
 		}
 	}
 	if x.req.Session != "" {
@@ -255,7 +256,8 @@ func (x *trail) check(r *caisson.Run, lost bool) *caisson.Run {
 	return r
 }
 
-// everywhere calls f with a sample of the steps of each way, see [steptest.Every], until it reports that there is none of that number.
+// everywhere calls f with a sample of the steps of each way, see [steptest.Every], until f reports that there is no
+// such step.
 func everywhere(t *testing.T, f func(x *trail, step int) bool) {
 	t.Parallel()
 	var record steptest.Record
@@ -275,7 +277,7 @@ func everywhere(t *testing.T, f func(x *trail, step int) bool) {
 	record.Check(t)
 }
 
-// TestCancelAnywhere: before whichever step of its way a run is cancelled, it ends once, as it is recorded, and leaves nothing.
+// TestCancelAnywhere: a run that is cancelled before any of its steps ends once, as recorded, and nothing remains.
 func TestCancelAnywhere(t *testing.T) {
 	everywhere(t, func(x *trail, step int) bool {
 		x.begin()
@@ -290,7 +292,7 @@ func TestCancelAnywhere(t *testing.T) {
 			}()
 			select {
 			case <-ctx.Done():
-			case <-time.After(20 * time.Millisecond): // a step that is not given up, or is not the run's own
+			case <-time.After(20 * time.Millisecond): // a step that ignores the cancellation, or does not belong to the run
 			}
 			return nil
 		})
@@ -310,8 +312,8 @@ func TestCancelAnywhere(t *testing.T) {
 	})
 }
 
-// TestFailAnywhere: whichever step of its way fails once, a run ends once, as it is recorded, and leaves nothing. All ways together have
-// steps fail for every kind of reason.
+// TestFailAnywhere: a run in which any of its steps fails once ends once, as recorded, and nothing remains. Over all
+// ways, steps fail with every kind of error.
 func TestFailAnywhere(t *testing.T) {
 	kinds := []caisson.Kind{caisson.Internal, caisson.Unavailable, caisson.Conflict, caisson.NotFound, caisson.Exhausted}
 	everywhere(t, func(x *trail, step int) (reached bool) {
@@ -324,7 +326,7 @@ func TestFailAnywhere(t *testing.T) {
 			r, op := x.take(step, func(_ context.Context, op string, _ <-chan caisson.ID) error {
 				kind := kind
 				if kind == caisson.NotFound && op == "remove" || strings.HasPrefix(op, "store: ") && (kind == caisson.NotFound || kind == caisson.Conflict) {
-					kind = caisson.Internal // it would be a lie
+					kind = caisson.Internal // it would be wrong
 				}
 				return caisson.Wrap(errInjected, kind, "injected: %s", op)
 			})
@@ -339,7 +341,8 @@ func TestFailAnywhere(t *testing.T) {
 	})
 }
 
-// TestCloseAnywhere: before whichever step of a run the daemon ends, the next one ends the run or goes on with it, and nothing is left.
+// TestCloseAnywhere: if the daemon stops before any step of a run, the next one ends or continues the run, and nothing
+// remains.
 func TestCloseAnywhere(t *testing.T) {
 	everywhere(t, func(x *trail, step int) bool {
 		x.begin()

@@ -13,12 +13,12 @@ import (
 	"github.com/caisson-dev/caisson/agent"
 )
 
-// An attempt is one try at a run. It has the run to itself: nobody else changes it until the result is stored.
+// An attempt is one try of a run. Nothing else changes the run until the attempt's result is stored.
 type attempt struct {
 	c     *Core
 	r     *caisson.Run
 	agent *caisson.Agent
-	set   *agent.Settings // what holds for the run
+	set   *agent.Settings // resolved settings of the run
 	log   *slog.Logger
 	rec   *recorder
 
@@ -27,35 +27,35 @@ type attempt struct {
 	speech  speech
 	outcome outcome
 
-	box    *caisson.Sandbox   // the sandbox; nil until there is one
-	volume caisson.ID         // what the run's session has worked in; "" for none
-	repo   *caisson.RepoGrant // the repository that it was let into; nil for none
-	warm   bool               // it is a fork of the warm snapshot
-	pids   map[int]bool       // processes of the sandbox that were there before the prompt
-	first  bool               // nobody has given it a prompt yet
-	mine   bool               // it was made for this attempt, and goes with it unless it is kept
-	stuck  bool               // it was to go, and has what could not be taken from it
-	ready  bool               // the agent has had a prompt in it, now or before: a session can go on in it
+	box    *caisson.Sandbox   // nil until the sandbox exists
+	volume caisson.ID         // the volume of the run's session; "" for none
+	repo   *caisson.RepoGrant // access to the run's repository; nil for none
+	warm   bool               // the sandbox is a fork of the warm snapshot
+	pids   map[int]bool       // processes that were in the sandbox before the prompt
+	first  bool               // the sandbox has not had a prompt yet
+	mine   bool               // the sandbox was created for this attempt, and is removed with it unless it is kept
+	stuck  bool               // the sandbox is kept because it contains changes that could not be delivered
+	ready  bool               // the agent has had a prompt in the sandbox, now or before: a session can continue in it
 	answer strings.Builder
-	said   int64 // bytes of events, of what an agent can make of them
-	unsure bool  // the run may have failed because a provider of models did: its agent or its time ended it
+	said   int64 // bytes of the agent's events
+	unsure bool  // the cause may be a failed model provider: the agent or the deadline ended the run
 	result caisson.RunResult
 
-	starting bool // the daemon is, and ends what an earlier one has left
+	starting bool // the daemon is starting, and ends a run of an earlier daemon
 }
 
-// The parts of an attempt. Each has the attempt, and through it the others.
+// The parts of an attempt. Each embeds the attempt, and uses the others through it.
 type (
-	lodging struct{ *attempt } // gets it a sandbox
-	speech  struct{ *attempt } // gives the prompt and hears the agent
-	outcome struct{ *attempt } // leaves the result behind
+	lodging struct{ *attempt } // provisions the sandbox
+	speech  struct{ *attempt } // gives the prompt to the agent and records its events
+	outcome struct{ *attempt } // stores the result and cleans up
 )
 
-// A clock knows where the time goes.
+// A clock measures the phases of a run.
 type clock struct {
 	mu     sync.Mutex
-	began  time.Time       // of the present phase; guarded by mu
-	phases []caisson.Phase // guarded by mu: the sandbox core adds to them from goroutines of its own
+	began  time.Time       // start of the current phase; guarded by mu
+	phases []caisson.Phase // guarded by mu, because the sandbox core adds phases from other goroutines
 }
 
 // newAttempt returns the attempt of a run that is about to be queued.
@@ -69,19 +69,19 @@ func (c *Core) newAttempt(ctx context.Context, r *caisson.Run) *attempt {
 	return x
 }
 
-// status tells what happens now.
+// status records a status event.
 func (x *attempt) status(phase, label string) {
 	x.rec.add(caisson.RunEvent{Type: caisson.EventStatus, Phase: phase, Label: label})
 }
 
-// warn tells what did not go as it should, where the run goes on all the same.
+// warn logs and records a problem that does not end the run.
 func (x *attempt) warn(ctx context.Context, what string, err error) {
 	x.log.WarnContext(ctx, what, "err", err)
 	x.status("warning", what)
 	x.c.Events.Publish(ctx, x.r.Account, "run.warning", string(x.r.ID), map[string]string{"warning": what, "trace": x.r.Trace})
 }
 
-// waited says where in the queue the run is.
+// waited records the run's position in the queue.
 func (x *attempt) waited(place *ticket) {
 	label := ""
 	switch n, full := x.c.queue.ahead(place); {
@@ -93,14 +93,14 @@ func (x *attempt) waited(place *ticket) {
 	x.status("queued", label)
 }
 
-// start begins a phase whose beginning is not the end of another.
+// start begins a phase without ending another one.
 func (x *clock) start() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.began = time.Now()
 }
 
-// phase ends the present phase of the run's time and begins the next.
+// phase ends the current phase, which gets the given name, and begins the next one.
 func (x *clock) phase(name string) {
 	t := time.Now()
 	x.mu.Lock()
@@ -109,7 +109,7 @@ func (x *clock) phase(name string) {
 	x.began = t
 }
 
-// inside adds a part of the present phase that is told by itself.
+// inside records a part of the current phase as a phase of its own.
 func (x *clock) inside(name string, d time.Duration) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -117,7 +117,7 @@ func (x *clock) inside(name string, d time.Duration) {
 	x.began = x.began.Add(d)
 }
 
-// spent adds to a phase. It needs mu.
+// spent adds d to a phase. The caller must hold mu.
 func (x *clock) spent(name string, d time.Duration) {
 	d = max(0, d)
 	for i := range x.phases {
@@ -129,12 +129,12 @@ func (x *clock) spent(name string, d time.Duration) {
 	x.phases = append(x.phases, caisson.Phase{Name: name, Time: caisson.Duration(d)})
 }
 
-// A failure is why an attempt failed, in the words that its result has.
+// A failure is the error of a failed attempt, with the code and message of its result.
 type failure struct {
 	code string
 	msg  string
-	err  error // for the log
-	said bool  // by the agent, which may not know what it was
+	err  error // cause, for the log
+	said bool  // reported by the agent, which may not have the actual cause
 }
 
 func (f *failure) Error() string {
@@ -146,7 +146,7 @@ func (f *failure) Error() string {
 
 func (f *failure) Unwrap() error { return f.err }
 
-// explained reports whether err is in the words of a result already.
+// explained reports whether err already contains the code and message of a result.
 func explained(err error) bool {
 	_, ok := errors.AsType[*failure](err)
 	return ok
@@ -156,34 +156,34 @@ func failf(code, format string, args ...any) error {
 	return &failure{code: code, msg: fmt.Sprintf(format, args...)}
 }
 
-// errDeadline is why an attempt ends that has used up its time.
+// errDeadline is the cause when an attempt has used up its time.
 var errDeadline = errors.New("the run's time is over")
 
-// run does the attempt from its turn to its end.
+// run executes the attempt from its admission to its end.
 func (x *attempt) run(ctx context.Context) {
 	err := x.do(ctx)
 	if err != nil && errors.Is(context.Cause(ctx), errClosing) {
-		return // the next daemon finds the run as it is
+		return // The next daemon reconciles the run.
 	}
-	// What follows has to happen even for a run that was cancelled.
+	// The following steps are required for a cancelled run, too.
 	clean := context.WithoutCancel(ctx)
 	if err := x.outcome.finish(clean, x.outcome.explain(ctx, err)); err != nil {
 		x.log.ErrorContext(clean, "the result of a run is lost; the next daemon ends the run", "err", err)
 	}
 }
 
-// do does all that can fail.
+// do executes all steps that can fail.
 func (x *attempt) do(ctx context.Context) error {
 	x.phase("queue")
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	if err := x.rec.flush(); err != nil {
-		return err // nobody would hear what the agent says
+		return err // The agent's events could not be recorded.
 	}
 	r, err := x.c.Store.Runs().Get(ctx, caisson.In(x.r.Account), x.r.ID)
 	if err != nil {
-		return err // x.r stays: whatever comes, the run is ended under its name
+		return err // x.r is kept, because the result is stored under its id.
 	}
 	x.r = r
 	if x.agent, err = x.c.making.complete(ctx, x.r.Agent); err != nil {
@@ -193,7 +193,7 @@ func (x *attempt) do(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Limits were settled when the run was asked for, with the rights of whoever asked.
+	// The limits were resolved when the run was requested, with the rights of its caller.
 	asked := x.r.Request
 	asked.Limits, asked.Model = x.r.Limits, x.r.Model
 	settled := caisson.HostWork(x.r.Account, "begin an attempt")
@@ -211,10 +211,10 @@ func (x *attempt) do(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// What is made once for all runs is not this one's time.
+	// The template is built once for all runs, so building it does not count against this run's time.
 	deadline := time.Now().Add(time.Duration(x.r.Limits.Time))
 	if !x.r.Deadline.IsZero() && x.r.Deadline.Before(deadline) {
-		deadline = x.r.Deadline // that of the run that this one is part of
+		deadline = x.r.Deadline // the deadline set by the parent run
 	}
 	ctx, cancel := context.WithDeadlineCause(ctx, deadline, errDeadline)
 	defer cancel()
@@ -238,13 +238,13 @@ func (x *attempt) do(ctx context.Context) error {
 	return x.speech.turn(ctx, deadline)
 }
 
-// Building a template is no part of the run's time, but has bounds of its own: of time, and of what is told of it.
+// Building a template is not part of the run's time; it has its own timeout, and a maximum number of status events.
 const (
 	buildTime = 30 * time.Minute
 	maxStages = 200
 )
 
-// build makes sure that the agent's template is there.
+// build makes sure that the agent's template exists and is built.
 func (x *attempt) build(ctx context.Context) (*prepared, error) {
 	bctx, cancel := context.WithTimeoutCause(ctx, buildTime, failf(caisson.RunTimeout, "the agent could not be built within %s", buildTime))
 	defer cancel()
@@ -270,13 +270,13 @@ func progressLabel(p caisson.Progress) string {
 	return strings.ToValidUTF8(label[:min(len(label), 200)], "")
 }
 
-// state stores where the run is.
+// state stores the state of the run.
 func (x *attempt) state(ctx context.Context, s caisson.RunState) error {
 	_, err := x.update(ctx, func(r *caisson.Run) { r.State = s })
 	return err
 }
 
-// update changes the run in the store, and here.
+// update changes the run in the store, and updates x.r.
 func (x *attempt) update(ctx context.Context, change func(*caisson.Run)) (*caisson.Run, error) {
 	r, err := x.c.Store.Runs().Update(ctx, caisson.In(x.r.Account), x.r.ID, func(r *caisson.Run) error {
 		change(r)
@@ -288,7 +288,7 @@ func (x *attempt) update(ctx context.Context, change func(*caisson.Run)) (*caiss
 	return r, err
 }
 
-// version records what the run ran on.
+// version records the versions that the run uses; empty ones are omitted.
 func (x *attempt) version(more map[string]string) {
 	for k, v := range more {
 		if v != "" {

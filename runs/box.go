@@ -17,12 +17,12 @@ import (
 
 func isNotExist(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
-// withPhases lets the sandbox core say how long parts of its work took.
+// withPhases returns a context with which the sandbox core records the duration of parts of its work.
 func withPhases(ctx context.Context, x *attempt) context.Context {
 	return caisson.WithTimer(ctx, x.inside)
 }
 
-// assignment is what makes a sandbox serve the attempt.
+// assignment returns the assignment of a sandbox to the attempt.
 func (x lodging) assignment() *caisson.Assignment {
 	a := &caisson.Assignment{
 		Run: x.r.ID, Attempt: x.r.Attempt, Session: x.r.Session, Agent: x.r.Agent, User: x.r.Request.User,
@@ -34,12 +34,12 @@ func (x lodging) assignment() *caisson.Assignment {
 	return a
 }
 
-// policy is what the run may reach.
+// policy returns the egress policy of the run.
 func (x lodging) policy() *caisson.Policy {
 	return &x.set.Policy
 }
 
-// labels are those of a run's sandbox; reconcile finds it by them.
+// labels returns the labels of a run's sandbox; reconcile finds the sandbox by them.
 func (x lodging) labels() map[string]string {
 	l := map[string]string{labelRun: string(x.r.ID), labelAgent: x.r.Agent}
 	if x.r.Session != "" {
@@ -49,16 +49,16 @@ func (x lodging) labels() map[string]string {
 	return l
 }
 
-// The labels of sandboxes and snapshots that are the run core's.
+// The labels of sandboxes and snapshots that belong to the run core.
 const (
 	ourLabels    = "caisson/"
 	labelRun     = ourLabels + "run"
 	labelAgent   = ourLabels + "agent"
 	labelSession = ourLabels + "session"
-	labelKey     = ourLabels + "warm" // of warm snapshots, and of what they are made in
+	labelKey     = ourLabels + "warm" // key of a warm snapshot; also set on the sandbox that it is captured in
 )
 
-// open gets the attempt its sandbox: the session's, a fork of the warm snapshot, or a new one.
+// open provisions the attempt's sandbox: the session's, a fork of the warm snapshot, or a new one.
 func (x lodging) open(ctx context.Context, template *prepared) error {
 	if x.r.Session != "" {
 		ok, err := x.openSession(ctx)
@@ -66,7 +66,7 @@ func (x lodging) open(ctx context.Context, template *prepared) error {
 			return err
 		}
 	}
-	// Until it is complete it is of no use to a session.
+	// Until provisioning has succeeded, a session cannot use the sandbox.
 	x.first, x.mine = true, !x.r.Request.Keep
 	ctx = x.asOwner(ctx)
 	ok, err := x.openWarm(ctx, template)
@@ -79,7 +79,7 @@ func (x lodging) open(ctx context.Context, template *prepared) error {
 	return err
 }
 
-// openWarm forks the agent's warm snapshot, and reports false if there is none that starts.
+// openWarm forks the agent's warm snapshot, and returns false if there is none that starts.
 func (x lodging) openWarm(ctx context.Context, template *prepared) (ok bool, err error) {
 	if x.r.Request.Image != "" || !wants(x.agent) {
 		return false, nil
@@ -106,11 +106,12 @@ func (x lodging) openWarm(ctx context.Context, template *prepared) (ok bool, err
 		case err == nil:
 			return true, nil
 		case kind == caisson.NotFound && again:
-			continue // a newer one has just taken its place
+			continue // A newer snapshot has just replaced it.
 		case ctx.Err() != nil, kind == caisson.Exhausted, kind == caisson.Denied, caisson.FieldOf(err) != "", explained(err):
-			return false, err // the host's or the request's fault, not the snapshot's
+			return false, err // The cause is the host or the request, not the snapshot.
 		case again && !lost:
-			// Once may be a part of the host that was too slow or starts again, and a new snapshot costs minutes.
+			// One failure may be caused by a part of the host that is slow or restarting, and a new snapshot takes
+			// minutes.
 			x.log.WarnContext(ctx, "a fork of the warm snapshot did not start; trying again", "snapshot", snap.ID, "err", err)
 			continue
 		}
@@ -120,8 +121,9 @@ func (x lodging) openWarm(ctx context.Context, template *prepared) (ok bool, err
 	}
 }
 
-// forkLimits are the limits of the run's own that a fork can have, and whether it has no others: what comes out of memory has its
-// limits of disk and processes with it, and needs as much memory as it has.
+// forkLimits returns the limits of the run that a fork can have in place of the snapshot's. fits is false if the run
+// has limits that a fork cannot have: a fork with memory keeps the limits of disk and processes, and needs at least as
+// much memory as the snapshot.
 func (x lodging) forkLimits() (r caisson.Resources, fits bool) {
 	own, usual := resources(x.r.Limits), resources(usualLimits(x.agent.Limits))
 	if own.CPUs != usual.CPUs {
@@ -133,15 +135,15 @@ func (x lodging) forkLimits() (r caisson.Resources, fits bool) {
 	return r, own.Disk == usual.Disk && own.PIDs == usual.PIDs && own.Memory >= usual.Memory
 }
 
-// usualLimits are an agent's limits with those that it has without saying so.
+// usualLimits returns an agent's limits with the defaults filled in.
 func usualLimits(l caisson.AgentLimits) caisson.AgentLimits {
 	d := caisson.DefaultAgentLimits()
 	l.Memory, l.CPUs, l.Disk, l.PIDs = cmp.Or(l.Memory, d.Memory), cmp.Or(l.CPUs, d.CPUs), cmp.Or(l.Disk, d.Disk), cmp.Or(l.PIDs, d.PIDs)
 	return l
 }
 
-// asOwner lets the agent's own policy lead where its author may lead it. Built-in agents and those of the host's files are the
-// host's.
+// asOwner returns a context with the rights of the agent's author, if the run uses the agent's own policy. The author
+// of built-in agents, and of agents in files on the host, is the host.
 func (x lodging) asOwner(ctx context.Context) context.Context {
 	if x.r.Request.Policy == nil && x.r.Request.Image == "" && x.agent.Account == "" {
 		return caisson.WithCaller(ctx, caisson.HostWork(x.r.Account, "run an agent of the host's"))
@@ -149,12 +151,12 @@ func (x lodging) asOwner(ctx context.Context) context.Context {
 	return ctx
 }
 
-// memoryLost is why a fork has the snapshot's files only.
+// memoryLost is the reason why a fork has only the snapshot's files.
 type memoryLost string
 
 func (e memoryLost) Error() string { return string(e) }
 
-// fork makes the sandbox of the warm snapshot.
+// fork creates the sandbox by forking the warm snapshot.
 func (x lodging) fork(ctx context.Context, snap *caisson.Snapshot, limits caisson.Resources) error {
 	var forks []*caisson.Sandbox
 	err := x.whileHeld(ctx, func() error {
@@ -173,7 +175,7 @@ func (x lodging) fork(ctx context.Context, snap *caisson.Snapshot, limits caisso
 	}
 	x.box, x.warm = forks[0], true
 	if x.box.Reason != "" {
-		// It has the snapshot's files and not its memory: its service is not there.
+		// The fork has the snapshot's files but not its memory, so the agent's service does not run in it.
 		var err error = memoryLost(x.box.Reason)
 		if rerr := x.c.Sandboxes.Remove(context.WithoutCancel(ctx), string(x.box.ID)); rerr != nil {
 			err = errors.Join(err, rerr)
@@ -185,7 +187,7 @@ func (x lodging) fork(ctx context.Context, snap *caisson.Snapshot, limits caisso
 	return nil
 }
 
-// create makes the sandbox from the agent's template.
+// create creates the sandbox from the agent's template.
 func (x lodging) create(ctx context.Context, template *prepared) error {
 	req := template.create(x.agent)
 	req.Image, req.Labels, req.Policy, req.Assigned = x.r.Request.Image, x.labels(), x.policy(), x.assignment()
@@ -210,7 +212,7 @@ func (x lodging) create(ctx context.Context, template *prepared) error {
 	return err
 }
 
-// serve starts the agent's service in a sandbox that has none.
+// serve starts the agent's service in a sandbox where it does not run.
 func (x lodging) serve(ctx context.Context) error {
 	models, err := x.c.making.grantedModels(ctx, x.assignment().Models)
 	if err != nil {
@@ -219,7 +221,8 @@ func (x lodging) serve(ctx context.Context) error {
 	return x.c.making.serve(ctx, x.box.ID, x.agent, models)
 }
 
-// whileFull does f again while the host, and not what a field asks for, is full and others are at work whose end makes room.
+// whileFull retries f while the host is full, as opposed to a limit that a field of the request exceeds, and other
+// attempts run whose end frees resources.
 func (x lodging) whileFull(ctx context.Context, f func() error) error {
 	told := false
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
@@ -245,14 +248,14 @@ func (x lodging) whileFull(ctx context.Context, f func() error) error {
 	}
 }
 
-// others reports whether other attempts are under way, or on their way out.
+// others reports whether other attempts are running or being cleaned up.
 func (c *Core) others() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.leaving) > 0 || c.queue.running() > 1
 }
 
-// resources are the limits of an agent as a sandbox has them.
+// resources converts an agent's limits to those of a sandbox.
 func resources(l caisson.AgentLimits) caisson.Resources {
 	return caisson.Resources{CPUs: l.CPUs, Memory: l.Memory, PIDs: l.PIDs, Disk: l.Disk}
 }
@@ -287,7 +290,7 @@ func (x lodging) copyIn(ctx context.Context) error {
 	if path.Base(dir) == workspaceName {
 		return x.c.Sandboxes.WriteTree(ctx, box, path.Dir(dir), f)
 	}
-	// It lands beside where it has to be, and moves there.
+	// The archive is unpacked beside its target, and moved there afterwards.
 	parent := path.Dir(dir)
 	if err := x.c.Sandboxes.WriteTree(ctx, box, parent, f); err != nil {
 		return err
@@ -298,8 +301,8 @@ func (x lodging) copyIn(ctx context.Context) error {
 	return x.c.Sandboxes.MoveFile(ctx, box, path.Join(parent, workspaceName), dir)
 }
 
-// killNew ends the processes that were not there before, but for those that the agent declares. A sandbox that cannot be rid of
-// them is stopped: its files stay.
+// killNew kills the processes that are not in before, except the background processes that the agent declares. If
+// processes survive, the sandbox is stopped, which keeps its files.
 func (c hands) killNew(ctx context.Context, id caisson.ID, a *caisson.Agent, before map[int]bool) (stopped bool, err error) {
 	for wait := time.Millisecond; wait < killTime/2; wait *= 2 {
 		list, err := c.Sandboxes.Processes(ctx, string(id))
@@ -319,12 +322,12 @@ func (c hands) killNew(ctx context.Context, id caisson.ID, a *caisson.Agent, bef
 		if left == 0 {
 			return false, nil
 		}
-		time.Sleep(wait) // what was killed is not gone at once
+		time.Sleep(wait) // Killed processes do not disappear at once.
 	}
 	c.Log.WarnContext(ctx, "what an agent left running could not be ended; its sandbox is stopped", "sandbox", id)
 	_, err = c.Sandboxes.Stop(ctx, string(id), 0)
 	return err == nil, err
 }
 
-// killTime bounds how long processes that an agent has left behind may take to die.
+// killTime is how long the processes that an agent has left may take to exit.
 const killTime = 2 * time.Second

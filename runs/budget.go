@@ -6,14 +6,14 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// setBudget makes the budget of an attempt. It has to be there before the first call.
+// setBudget creates the budget of an attempt. It must exist before the first call.
 func (c budgets) setBudget(ctx context.Context, r *caisson.Run) error {
 	limits := caisson.Limits{USD: r.Limits.Cost, Tokens: r.Limits.Tokens, Calls: r.Limits.Calls}
 	if limits.IsZero() {
 		return nil
 	}
 	key := budgetKey(r.ID)
-	// Each attempt has the whole of it.
+	// Each attempt has the full limits.
 	err := c.Store.Ledger().DeleteBudget(ctx, caisson.In(r.Account), key)
 	if err != nil && caisson.KindOf(err) != caisson.NotFound {
 		return err
@@ -24,18 +24,18 @@ func (c budgets) setBudget(ctx context.Context, r *caisson.Run) error {
 		return err
 	}
 	if b.Limits = limits.Plus(put.Used); b.Limits != limits {
-		// A budget begins with what earlier attempts took.
+		// A new budget includes the usage of earlier attempts, so the limits are raised by it.
 		if _, err := c.Store.Ledger().PutBudget(ctx, caisson.In(r.Account), b); err != nil {
 			return err
 		}
 	}
 	if r.Attempt == 1 || c.Forget == nil {
-		return nil // nobody has asked for it yet
+		return nil // the model gateway has not read the budget yet
 	}
 	return c.Forget(ctx, key)
 }
 
-// dropBudget removes the budget of a run that has ended. Its calls stay in the ledger.
+// dropBudget deletes the budget of a run that has ended. Its calls stay in the ledger.
 func (c budgets) dropBudget(ctx context.Context, r *caisson.Run) error {
 	key := budgetKey(r.ID)
 	err := c.Store.Ledger().DeleteBudget(ctx, caisson.In(r.Account), key)
@@ -48,7 +48,7 @@ func (c budgets) dropBudget(ctx context.Context, r *caisson.Run) error {
 	return c.Forget(ctx, key)
 }
 
-// budgetPrefix begins the keys of the budgets of runs.
+// budgetPrefix is the prefix of the keys of run budgets.
 const budgetPrefix = "run/"
 
 func budgetKey(id caisson.ID) string { return budgetPrefix + string(id) }

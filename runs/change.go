@@ -28,7 +28,7 @@ func (c runs) ListRuns(ctx context.Context, f caisson.RunFilter) ([]*caisson.Run
 	return c.Store.Runs().List(ctx, in, f)
 }
 
-// errCancelled is why an attempt ends that somebody has cancelled.
+// errCancelled is the cause when an attempt is cancelled; by is its message.
 type errCancelled struct{ by string }
 
 func (e errCancelled) Error() string { return e.by }
@@ -49,7 +49,7 @@ func (c runs) CancelRun(ctx context.Context, id caisson.ID) (*caisson.Run, error
 	return c.GetRun(ctx, id)
 }
 
-// cancelTree ends a run and all that were started from within it, and waits for it.
+// cancelTree cancels a run and its sub-runs, and waits until they have ended.
 func (c runs) cancelTree(ctx context.Context, r *caisson.Run, by string) error {
 	under, err := c.under(ctx, r)
 	if err != nil {
@@ -74,7 +74,7 @@ func (c runs) cancelTree(ctx context.Context, r *caisson.Run, by string) error {
 	return nil
 }
 
-// under returns the runs within r that have not ended.
+// under returns the sub-runs of r, at any depth, that have not ended.
 func (c runs) under(ctx context.Context, r *caisson.Run) ([]caisson.ID, error) {
 	if r.Children == 0 && r.State.Ended() {
 		return nil, nil
@@ -111,7 +111,7 @@ func (c runs) RetryRun(ctx context.Context, id caisson.ID) (*caisson.Run, error)
 		return nil, err
 	}
 	defer release()
-	// What the attempt before has left must be gone: its budget and its hold on the session have the same names.
+	// The previous attempt must be cleaned up completely: its budget and its claim of the session have the same keys.
 	if r, err = c.ended(ctx, id); err != nil {
 		return nil, err
 	}
@@ -150,7 +150,7 @@ func (c runs) RetryRun(ctx context.Context, id caisson.ID) (*caisson.Run, error)
 	return r, c.entrance.queueAttempt(r)
 }
 
-// ended returns a run. If it has ended, what its attempt has left behind is gone.
+// ended returns a run. If the run has ended, ended first waits until its attempt is cleaned up.
 func (c runs) ended(ctx context.Context, id caisson.ID) (*caisson.Run, error) {
 	r, err := c.GetRun(ctx, id)
 	if err != nil || !r.State.Ended() {
@@ -162,7 +162,7 @@ func (c runs) ended(ctx context.Context, id caisson.ID) (*caisson.Run, error) {
 	return c.GetRun(ctx, id)
 }
 
-// maxPrevious bounds how many outcomes of earlier attempts a run keeps.
+// maxPrevious is the maximum number of results of earlier attempts that a run keeps.
 const maxPrevious = 20
 
 // RemoveRun implements [caisson.Runs].
@@ -178,7 +178,8 @@ func (c runs) RemoveRun(ctx context.Context, id caisson.ID) error {
 	if !r.State.Ended() {
 		return caisson.Errorf(caisson.Conflict, "run %s is %s; cancel it first", id, r.State)
 	}
-	// The record first: a directory without one is garbage, a record without a directory is a lie.
+	// The record is deleted first: a directory without a record is removed as garbage, but a record without a directory
+	// would be wrong.
 	if err := c.Store.Runs().Delete(ctx, in, id); err != nil {
 		return err
 	}

@@ -15,12 +15,12 @@ import (
 	"github.com/caisson-dev/caisson/sandboxes"
 )
 
-// hostRuntime is the fake on a host that has nothing else of a sandbox.
+// hostRuntime is the fake runtime on a host without leftovers of sandboxes.
 type hostRuntime struct{ *fake.Runtime }
 
 func (hostRuntime) Remains() ([]caisson.ID, error) { return nil, nil }
 
-// images has the host and nothing else.
+// images contains only the host's image.
 type images struct{ dir string }
 
 func (d images) Host(context.Context) (*caisson.Image, error) {
@@ -56,7 +56,7 @@ func (d images) Hold() (release func())                                         
 func (d images) Prune(context.Context, func(dir string) bool) (caisson.Size, error) { return 0, nil }
 func (d images) Canonical(ref string) (string, error)                               { return ref, nil }
 
-// models are those of the gateway.
+// models contains the models of the gateway.
 type models struct {
 	caisson.Models
 	mu   sync.Mutex
@@ -85,13 +85,13 @@ func (m *models) add(more caisson.GatewayModel) {
 	m.list = append(m.list, more)
 }
 
-// calls is what the ledger has.
+// calls contains the calls in the ledger.
 type calls struct {
-	asked atomic.Int32 // how often they were asked for
+	asked atomic.Int32 // number of queries
 	mu    sync.Mutex
 	rows  []caisson.Call // guarded by mu
 	err   error          // guarded by mu
-	under []caisson.Call // that have not ended; guarded by mu
+	under []caisson.Call // calls in progress; guarded by mu
 }
 
 // begin begins a call of a run, which ends when settle is called.
@@ -153,7 +153,7 @@ func (c *calls) put(run caisson.ID, attempt int, row caisson.Call) {
 	c.rows = append(c.rows, row)
 }
 
-// The parts of the lifecycle core under names that do not hide one another's methods.
+// The services of the lifecycle core, under names that do not hide one another's methods.
 type (
 	lifecycle interface{ caisson.Sandboxes }
 	processes interface{ caisson.Processes }
@@ -162,7 +162,7 @@ type (
 	templates interface{ caisson.Templates }
 )
 
-// steps are all that is asked of the lifecycle core, and of the store about runs, sessions and budgets, in the order in which it is asked.
+// steps contains all calls to the lifecycle core, and to the store about runs, sessions and budgets, in their order.
 type steps struct {
 	before atomic.Pointer[func(ctx context.Context, op string) error]
 }
@@ -174,7 +174,7 @@ func (s *steps) take(ctx context.Context, op string) error {
 	return nil
 }
 
-// on calls f before each step; an error is its outcome. nil for nothing.
+// on sets f to be called before each step; its error is the result of the step. f may be nil.
 func (s *steps) on(f func(ctx context.Context, op string) error) {
 	if f == nil {
 		s.before.Store(nil)
@@ -183,7 +183,7 @@ func (s *steps) on(f func(ctx context.Context, op string) error) {
 	s.before.Store(&f)
 }
 
-// boxes is the lifecycle core, of which a test can be told what is asked, and let it fail.
+// boxes is the lifecycle core with a hook for each call, which can make it fail.
 type boxes struct {
 	lifecycle
 	processes
@@ -196,10 +196,10 @@ type boxes struct {
 
 	mu     sync.Mutex
 	before func(ctx context.Context, op string) error // guarded by mu
-	ops    map[string]int                             // how often; guarded by mu
+	ops    map[string]int                             // number of calls; guarded by mu
 }
 
-// on calls f before each operation; an error is its outcome. nil for nothing.
+// on sets f to be called before each operation; its error is the result. f may be nil.
 func (b *boxes) on(f func(ctx context.Context, op string) error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -390,7 +390,7 @@ func (b *boxes) Assign(ctx context.Context, id caisson.ID, a *caisson.Assignment
 	return b.core.Assign(ctx, id, a)
 }
 
-// store is the real one, of which operations on runs can fail.
+// store is the real store, in which operations on runs can fail.
 type store struct {
 	caisson.Store
 	steps *steps
@@ -399,7 +399,7 @@ type store struct {
 	before func(op string, r *caisson.Run) error // guarded by mu
 }
 
-// on calls f before each operation on runs; an error is its outcome. nil for nothing.
+// on sets f to be called before each operation on runs; its error is the result. f may be nil.
 func (s *store) on(f func(op string, r *caisson.Run) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -530,7 +530,7 @@ func (f ledgerStore) DeleteBudget(ctx context.Context, in caisson.Scope, key str
 	return f.LedgerStore.DeleteBudget(ctx, in, key)
 }
 
-// gateway serves every model there is.
+// gateway accepts every model.
 type gateway struct{}
 
 func (gateway) Check(context.Context, *caisson.ModelGrant) error { return nil }

@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// Settle is what Run does from time to time, at a time of the test's.
+// Settle does the periodic work of Run on idle sessions, at a given time.
 func (c *Core) Settle(ctx context.Context, at time.Time) error { return c.sessions.settle(ctx, at) }
 
-// Trim forgets the runs that ended before.
+// Trim removes the runs that ended before the given time.
 func (c *Core) Trim(ctx context.Context, before time.Time) error { return c.trim(ctx, before) }
 
-// Waiting is how many wait for the warm snapshot of an account's agent.
+// Waiting returns how many callers wait for the warm snapshot of an account's agent.
 func (c *Core) Waiting(id string) int {
 	c.warmth.mu.Lock()
 	defer c.warmth.mu.Unlock()
@@ -21,14 +21,14 @@ func (c *Core) Waiting(id string) int {
 	return 0
 }
 
-// Watched is how many runs somebody watches.
+// Watched returns how many runs are watched.
 func (c *Core) Watched() int {
 	c.streams.mu.Lock()
 	defer c.streams.mu.Unlock()
 	return len(c.streams.wake)
 }
 
-// Idle reports whether nothing is under way, what runs leave behind and warm snapshots included.
+// Idle reports whether no work is in progress, including cleanups and warm snapshots.
 func (c *Core) Idle() bool {
 	c.mu.Lock()
 	busy := len(c.live) + len(c.leaving)

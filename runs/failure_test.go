@@ -14,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson/agent/task"
 )
 
-// TestRefused: what cannot become a run is refused at once, and leaves nothing behind.
+// TestRefused: an invalid request is rejected at once, and nothing remains of it.
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -57,7 +57,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestAgentFails: whatever an agent does, its run has one end with a reason, and nothing of it is left.
+// TestAgentFails: whatever an agent does, its run ends once with a reason, and nothing of it remains.
 func TestAgentFails(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -127,7 +127,7 @@ func TestAgentFails(t *testing.T) {
 	}
 }
 
-// TestOutputCut: what is said beyond the limit is not kept, and the run says so.
+// TestOutputCut: output beyond the limit is not kept, and the result reports it.
 func TestOutputCut(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -158,7 +158,7 @@ func TestSandboxDies(t *testing.T) {
 	w.empty()
 }
 
-// TestSteps: each step on the way to an agent can fail, and the run says what it was.
+// TestSteps: each step before the agent's start can fail, and the result contains the reason.
 func TestSteps(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -174,7 +174,7 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-// TestTidyingFails: what cannot be taken away or given back at once is a moment later.
+// TestTidyingFails: resources that cannot be removed or released at once are removed a moment later.
 func TestTidyingFails(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -205,11 +205,12 @@ func TestTidyingFails(t *testing.T) {
 	}
 }
 
-// TestTimeout: an agent that does not notice is ended with the run's time, of which it was told a tenth less.
+// TestTimeout: an agent that does not stop by itself is killed at the run's time limit; the agent's own limit is a
+// tenth less.
 func TestTimeout(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	limits := caisson.AgentLimits{Time: caisson.Duration(4 * time.Second)} // of which the start takes some, more on a busy machine
+	limits := caisson.AgentLimits{Time: caisson.Duration(4 * time.Second)} // the start takes some of it, more on a busy machine
 	began, _ := w.hangs("wait")
 	r := w.start(caisson.RunRequest{Prompt: "wait", Limits: limits})
 	v := receive(t, began)
@@ -224,7 +225,8 @@ func TestTimeout(t *testing.T) {
 	w.empty()
 }
 
-// TestTimeoutNotReady: the result of a run whose agent never had its prompt names the service, whoever notices first that the time is over.
+// TestTimeoutNotReady: the error of a run whose agent never got its prompt names the service, whichever component
+// detects the timeout first.
 func TestTimeoutNotReady(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -235,7 +237,7 @@ func TestTimeoutNotReady(t *testing.T) {
 	w.empty()
 }
 
-// TestIgnoresTerm: a program that catches SIGTERM loses its exec session.
+// TestIgnoresTerm: the exec session of a program that ignores SIGTERM is closed.
 func TestIgnoresTerm(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -258,7 +260,7 @@ func TestIgnoresTerm(t *testing.T) {
 	w.empty()
 }
 
-// TestCancel cancels a run where it is, twice at once.
+// TestCancel cancels a run in each state, twice concurrently.
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	cancel := func(w *world, id caisson.ID) {
@@ -337,7 +339,8 @@ func TestCancel(t *testing.T) {
 	})
 }
 
-// TestStoreFails: whatever of a run cannot be stored for a while, it has one end, and no answer is taken for whole that is not.
+// TestStoreFails: whichever write of a run fails for a while, the run ends once, and an incomplete answer is not
+// reported as complete.
 func TestStoreFails(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -377,7 +380,8 @@ func TestStoreFails(t *testing.T) {
 	}
 }
 
-// TestEventsFailLate: the store takes no event from the middle of an answer on. The run fails, but its end is told.
+// TestEventsFailLate: the store rejects events from the middle of an answer on. The run fails, but its last events are
+// stored.
 func TestEventsFailLate(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -431,7 +435,7 @@ func lastOf[T any](t testing.TB, ch <-chan T) (v T) {
 	}
 }
 
-// TestLedgerFails: usage that cannot be read is said to be an estimate.
+// TestLedgerFails: usage that cannot be read is reported as an estimate.
 func TestLedgerFails(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -443,7 +447,7 @@ func TestLedgerFails(t *testing.T) {
 	}
 }
 
-// TestProviderFails: a run that ends with its provider's failure says so, whatever its agent makes of it.
+// TestProviderFails: a run that ends because of its provider's failure reports it, whatever error its agent returns.
 func TestProviderFails(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -458,7 +462,7 @@ func TestProviderFails(t *testing.T) {
 		name  string
 		calls []caisson.Call
 		voice func(*turn) int
-		code  string // "": it succeeds
+		code  string // "" means success
 	}{
 		{"an agent that knows nothing", []caisson.Call{bad}, says(caisson.RunAgentError), caisson.RunProvider},
 		{"one that takes it for the gateway's", []caisson.Call{good, bad}, says(caisson.RunInternal), caisson.RunProvider},
@@ -498,8 +502,8 @@ func TestProviderFails(t *testing.T) {
 	}
 }
 
-// TestCostIsSettled: whoever is told that a run has ended is told what its last call cost, which ends with the sandbox. If it does not end, the
-// most that it can cost is told, and the cost is in the record when it has.
+// TestCostIsSettled: the end of a run is reported with the cost of its last call, which ends with the sandbox. If the
+// call does not end, the upper bound is reported, and the cost is stored when it has ended.
 func TestCostIsSettled(t *testing.T) {
 	t.Parallel()
 	for _, ends := range []bool{true, false} {

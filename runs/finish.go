@@ -14,14 +14,15 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// codes are the codes of runs for errors of Caisson's own.
+// codes maps kinds of Caisson's errors to the codes of runs.
 var codes = map[caisson.Kind]string{
 	caisson.Invalid: caisson.RunInvalid, caisson.NotFound: caisson.RunNotFound, caisson.Exhausted: caisson.RunRateLimit,
 	caisson.Conflict: caisson.RunInvalid, caisson.Denied: caisson.RunInvalid,
 }
 
-// explain makes of what went wrong what the result says: whoever cancelled a run knows why it ended, what the agent or its sandbox did comes
-// before the time that was over in the end, and only what nobody explains is internal. It returns nil for nil.
+// explain converts the error of an attempt to the error of its result. A cancellation takes precedence over a failure
+// that the agent or its sandbox reported, and that over the deadline; any other error is mapped by codes, or is
+// internal. explain returns nil for nil.
 func (x outcome) explain(ctx context.Context, err error) *caisson.RunError {
 	if err == nil {
 		return nil
@@ -54,11 +55,11 @@ func (x outcome) timeoutText() string {
 	return fmt.Sprintf("the run's time of %s is over; give it more with --timeout", x.r.Limits.Time)
 }
 
-// finish stores the result and takes everything down, in an order that loses nothing. The result is durable before anybody is told of the end,
-// and before anything of the run is removed; what follows it can be made up from it (see [runs.mend]). The error says that the result is not
-// stored: the run is then as if it were still under way, and the next daemon ends it.
+// finish stores the result and cleans up, in an order that loses nothing. The result is durable before the end is
+// reported, and before anything of the run is removed; the following steps can be repeated from it (see [runs.mend]).
+// An error means that the result is not stored: the run then remains in progress, and the next daemon ends it.
 func (x outcome) finish(ctx context.Context, failed *caisson.RunError) error {
-	// An account's runs within others end with the one that started them.
+	// The sub-runs of a run end with it.
 	if err := x.c.guests.cancelUnder(ctx, x.r); err != nil {
 		x.log.ErrorContext(ctx, "runs that this one started could not be cancelled", "err", err)
 	}
@@ -67,7 +68,8 @@ func (x outcome) finish(ctx context.Context, failed *caisson.RunError) error {
 	x.changes(ctx)
 	if err := x.release(ctx, failed); err != nil {
 		x.log.ErrorContext(ctx, "a run's sandbox could not be taken back", "sandbox", x.boxID(), "err", err)
-		// Stopped, it keeps its files; if not even that can be had, nobody can go on in it.
+		// A stopped sandbox keeps its files. If it cannot be stopped or released, it is removed, because no session can
+		// continue in it.
 		if _, serr := x.c.Sandboxes.Stop(ctx, string(x.box.ID), 0); serr != nil {
 			x.mine = true
 		} else if _, aerr := x.c.Sandboxes.Assign(ctx, x.box.ID, nil); aerr != nil {
@@ -112,7 +114,7 @@ func (x outcome) finish(ctx context.Context, failed *caisson.RunError) error {
 	}
 	usage := x.result.Usage
 	x.caughtUp(ctx)
-	// The agent may have started another run while the first ones were ended; from now on it cannot.
+	// The agent may have started another sub-run while the first ones were cancelled; from now on it cannot.
 	if err := x.c.guests.cancelUnder(ctx, x.r); err != nil {
 		x.log.ErrorContext(ctx, "runs that this one started could not be cancelled", "err", err)
 	}
@@ -132,8 +134,8 @@ func (x outcome) finish(ctx context.Context, failed *caisson.RunError) error {
 	return nil
 }
 
-// persist does f until it succeeds: a disk that is full or a store that is busy for a moment must cost nobody an answer. It gives up when the
-// daemon ends, and at once while it begins.
+// persist retries f until it succeeds: a full disk or a busy store must not lose an answer. It gives up when the daemon
+// stops, and after one attempt while the daemon starts.
 func (x outcome) persist(ctx context.Context, what string, f func() error) error {
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
 		err := f()
@@ -149,7 +151,7 @@ func (x outcome) persist(ctx context.Context, what string, f func() error) error
 	}
 }
 
-// last are the events that end an attempt with this result.
+// last returns the events that end an attempt with the result r.
 func last(r *caisson.RunResult) []caisson.RunEvent {
 	outcome := caisson.RunEvent{Type: caisson.EventFinal, Content: r.Answer}
 	if r.Error != nil {
@@ -169,7 +171,8 @@ func phaseText(list []caisson.Phase) string {
 	return b.String()
 }
 
-// clear removes what is of no use to anybody any more, in the background: nobody waits for it but another attempt of the run.
+// clear removes what is no longer needed of the run, in the background. Only another attempt of the same run waits for
+// it.
 func (x outcome) clear(ctx context.Context, final bool) {
 	c, id, gone := x.c, x.r.ID, make(chan struct{})
 	c.mu.Lock()
@@ -185,7 +188,7 @@ func (x outcome) clear(ctx context.Context, final bool) {
 		if x.box != nil && x.mine {
 			if err := x.insist(func() error { return c.Sandboxes.Remove(ctx, string(x.box.ID)) }); err != nil && caisson.KindOf(err) != caisson.NotFound {
 				x.log.ErrorContext(ctx, "a run's sandbox could not be removed; the next daemon tries again", "sandbox", x.box.ID, "err", err)
-				// As long as it is there, it must not call models, and least of all without a bound.
+				// While the sandbox exists it must not call models, least of all without a budget.
 				if _, err := c.Sandboxes.Assign(ctx, x.box.ID, nil); err != nil {
 					x.log.ErrorContext(ctx, "it keeps its run's budget", "sandbox", x.box.ID, "err", err)
 					return
@@ -206,15 +209,15 @@ func (x outcome) clear(ctx context.Context, final bool) {
 		}
 	}
 	if !c.do(work) {
-		work() // the daemon is ending, and waits for this attempt
+		work() // The daemon is stopping, and waits for this attempt.
 	}
 }
 
-// insistTime bounds how long it is tried to take away what a run has left.
+// insistTime is how long the removal of a run's resources is retried.
 const insistTime = time.Minute
 
-// insist does f again while what is to go does not: what stands in the way for a moment must not cost the host a sandbox until the next daemon
-// looks. It gives up when the daemon ends.
+// insist retries f, which removes a resource, for up to insistTime: a temporary error must not leave a sandbox on the
+// host until the next start of the daemon. It gives up when the daemon stops.
 func (x outcome) insist(f func() error) error {
 	end := time.Now().Add(insistTime)
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
@@ -230,8 +233,9 @@ func (x outcome) insist(f func() error) error {
 	}
 }
 
-// settle waits for calls that were under way when the run ended, so that whoever is told of the end is told what it cost. They end with the
-// sandbox, which goes now if it goes with the run; one that stays has lost its grant.
+// settle waits for model calls that were in progress when the run ended, so that the end is reported with the full
+// cost. The calls end with the sandbox, which is removed now if it belongs to the run; a sandbox that is kept has lost
+// its grant.
 func (x outcome) settle(ctx context.Context) {
 	if x.box != nil && x.mine {
 		rctx, cancel := context.WithTimeout(ctx, x.c.Limits.Settle)
@@ -243,8 +247,8 @@ func (x outcome) settle(ctx context.Context) {
 	x.recount(ctx, x.c.Limits.Settle)
 }
 
-// recount looks at the ledger again until all calls of the run are in it, but not for longer than that: those that the agent did not wait for end
-// with its sandbox, or a moment later.
+// recount updates the usage from the ledger until all calls of the run are in it, or until wait has passed. Calls that
+// the agent did not wait for end with its sandbox, or shortly afterwards.
 func (x outcome) recount(ctx context.Context, wait time.Duration) {
 	end := time.Now().Add(wait)
 	for {
@@ -270,21 +274,22 @@ func (x outcome) recount(ctx context.Context, wait time.Duration) {
 	}
 }
 
-// A bill is what the ledger has of a run.
+// A bill is the usage of a run in the ledger.
 type bill struct {
 	attempt caisson.RunUsage // of this attempt
 	run     caisson.RunUsage // of all attempts
-	model   time.Duration    // how long the calls of this attempt took together
+	model   time.Duration    // total duration of the calls of this attempt
 	trouble trouble
 }
 
-// trouble is what calls of an attempt say about providers of models.
+// trouble contains the problems with model providers that the calls of an attempt had.
 type trouble struct {
-	last string // what went wrong last; "" if nothing did
-	ends bool   // no call of the attempt succeeded after that
+	last string // description of the last problem; "" if there was none
+	ends bool   // no later call of the attempt succeeded
 }
 
-// note takes the next call into account, in the order in which calls ended. One that was cut off says nothing about its provider.
+// note adds a call. Calls must be added in the order in which they ended. A call that was aborted does not count,
+// because it does not indicate a problem of its provider.
 func (t *trouble) note(call *caisson.Call) {
 	switch {
 	case call.Detail != "":
@@ -294,8 +299,9 @@ func (t *trouble) note(call *caisson.Call) {
 	}
 }
 
-// blame returns why a run failed: an agent whose last call a provider of models has failed cannot know why, and often tries again until its
-// time is over. Where it was told that it calls too often or has spent too much, that is the reason.
+// blame returns the error of a failed run. An agent whose last model call failed at the provider does not have that
+// error, and often retries until the run's time is over; then the provider's problem is the error. An error about a
+// rate limit or an exhausted budget is kept.
 func (x outcome) blame(failed *caisson.RunError, t trouble) *caisson.RunError {
 	if failed == nil || !x.unsure || !t.ends {
 		return failed
@@ -308,12 +314,13 @@ func (x outcome) blame(failed *caisson.RunError, t trouble) *caisson.RunError {
 	return failed
 }
 
-// bill asks the ledger.
+// bill reads the usage of the run from the ledger.
 func (x outcome) bill(ctx context.Context) (b bill) {
 	var under int64
 	var most caisson.USD
 	var err error
-	// First, so that no call is missed that ends meanwhile; one may count twice in what is the most there can be.
+	// Calls in progress are read first, so that no call is missed that ends in the meantime. Such a call may be counted
+	// twice in the upper bound.
 	if x.c.UnderWay != nil {
 		if under, most, err = x.c.UnderWay(ctx, x.r.Account, string(x.r.ID)); err != nil {
 			x.log.ErrorContext(ctx, "the calls of a run that are under way could not be read", "err", err)
@@ -345,7 +352,7 @@ func (x outcome) bill(ctx context.Context) (b bill) {
 	return b
 }
 
-// count adds a call to what was used.
+// count adds a call to the usage u.
 func count(u *caisson.RunUsage, call *caisson.Call) {
 	u.Calls++
 	if call.Status < 200 || call.Status > 299 {
@@ -359,7 +366,7 @@ func count(u *caisson.RunUsage, call *caisson.Call) {
 	u.Estimated = u.Estimated || call.Estimated
 }
 
-// split returns the phases with the time of calls of models taken out of the agent's own.
+// split returns the phases, with the time of model calls taken out of the phase "agent".
 func (x *clock) split(model time.Duration) []caisson.Phase {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -380,7 +387,7 @@ func (x *attempt) boxID() caisson.ID {
 	return x.box.ID
 }
 
-// sessionBox is the sandbox that the run's session has from now on; nil for the one it has, if it has one at all.
+// sessionBox returns the sandbox that the run's session uses from now on; nil if that does not change.
 func (x outcome) sessionBox() *caisson.Sandbox {
 	if x.r.Session == "" || x.mine || !x.ready {
 		return nil
@@ -388,16 +395,17 @@ func (x outcome) sessionBox() *caisson.Sandbox {
 	return x.box
 }
 
-// release takes the sandbox back from the run: nothing more is charged to it, and what it has left running is ended.
+// release takes the sandbox from the run: processes that the agent has left are killed, and nothing more is charged to
+// the run.
 func (x outcome) release(ctx context.Context, failed *caisson.RunError) error {
 	if x.box != nil && x.r.Session != "" && !x.ready && !x.r.Request.Keep {
-		x.mine = true // the agent has not had what it needs: a session cannot begin in it
+		x.mine = true // the agent has not had a prompt in it, so a session cannot start in it
 	}
 	if x.box == nil || x.mine {
-		return nil // what is removed takes its last calls with it, charged to this run
+		return nil // until it is removed, its last calls are charged to this run
 	}
 	stopped := x.starting
-	if x.pids != nil { // else nobody has given it a prompt
+	if x.pids != nil { // nil if it has not had a prompt
 		var err error
 		if stopped, err = x.c.hands.killNew(ctx, x.box.ID, x.agent, x.pids); err != nil && x.r.Session != "" {
 			return err
@@ -410,18 +418,18 @@ func (x outcome) release(ctx context.Context, failed *caisson.RunError) error {
 		return nil
 	}
 	if failed != nil && len(x.agent.Service) > 0 && (failed.Code == caisson.RunAgentError || failed.Code == caisson.RunTimeout) {
-		// Perhaps because its service is gone; the next run starts it anew.
+		// The cause may be that the service has exited; the next run starts it again.
 		_, err := x.c.Sandboxes.Stop(ctx, string(x.box.ID), 0)
 		return err
 	}
 	if _, err := x.c.Sandboxes.Suspend(ctx, string(x.box.ID)); err != nil {
-		// It goes on, charged to nobody, until it is put to rest.
+		// It keeps running, charged to no run, until the idle session is paused.
 		x.log.WarnContext(ctx, "the sandbox of a session does not stand still", "sandbox", x.box.ID, "err", err)
 	}
 	return nil
 }
 
-// removeArchives removes what was put into the workspace of each attempt.
+// removeArchives removes the archives that are unpacked into the workspace of each attempt.
 func (c entrance) removeArchives(id caisson.ID) (err error) {
 	for _, name := range []string{workspaceTar, uploadTar} {
 		if rerr := c.Dir.Remove(path.Join(runDir(id), name)); rerr != nil && !isNotExist(rerr) {

@@ -8,8 +8,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// parent returns the run that the guest in ctx serves, if it may start others. What a guest says of itself comes from its wire; that
-// its sandbox serves that run is looked up here.
+// parent returns the run that the guest in ctx serves, and its agent, if it may start sub-runs; otherwise it returns a
+// Denied error. The guest's identity comes from its wire; the assignment of its sandbox is checked here.
 func (c guests) parent(ctx context.Context) (*caisson.Run, *caisson.Agent, error) {
 	g, err := caisson.GuestOf(ctx)
 	if err != nil {
@@ -46,8 +46,8 @@ func (c guests) GuestAgents(ctx context.Context) ([]*caisson.Agent, error) {
 	return slices.DeleteFunc(list, func(o *caisson.Agent) bool { return !maySubRun(a, o.ID) }), err
 }
 
-// reserve is what a run keeps of its time for itself when another that it has started has used up all of its own.
-const reserve = 10 // a tenth
+// reserve is the fraction of its time that a run keeps for itself when a sub-run uses up all of its time.
+const reserve = 10 // one tenth
 
 // StartGuestRun implements [caisson.GuestRuns].
 func (c guests) StartGuestRun(ctx context.Context, req caisson.RunRequest) (*caisson.Run, error) {
@@ -66,7 +66,7 @@ func (c guests) StartGuestRun(ctx context.Context, req caisson.RunRequest) (*cai
 		return nil, caisson.Errorf(caisson.Denied, "an agent may say agent, persona, prompt, history, model, env and limits, and nothing else")
 	}
 	req.User, req.Labels = p.Request.User, nil
-	// Not over the unix socket, whoever asked for the parent: an agent asks for this.
+	// An agent makes this request, so it does not count as one over the unix socket, even if the parent's did.
 	ctx = caisson.WithCaller(ctx, caisson.Caller{Account: p.Account})
 	r, err := c.entrance.plan(ctx, caisson.Caller{Account: p.Account}, req)
 	if err != nil {
@@ -88,7 +88,7 @@ func (c guests) StartGuestRun(ctx context.Context, req caisson.RunRequest) (*cai
 	return started, nil
 }
 
-// tellParent says in the parent's own stream that it has started a run. The parent's recorder belongs to its attempt, so it is asked.
+// tellParent records in the parent's events that it has started a run. It uses the recorder of the parent's attempt.
 func (c guests) tellParent(ctx context.Context, p *caisson.Run, child *caisson.Run) {
 	c.Events.Publish(ctx, p.Account, "run.started-run", string(p.ID), map[string]string{"child": string(child.ID), "agent": child.Agent})
 	var tell func(...caisson.RunEvent)
@@ -121,7 +121,7 @@ func (c guests) CancelGuestRun(ctx context.Context, id caisson.ID) (*caisson.Run
 	if err != nil {
 		return nil, err
 	}
-	// Not waited for: whoever asks holds up every other guest meanwhile.
+	// This does not wait until the runs have ended, because the requests of all other guests would wait, too.
 	under, err := c.runs.under(ctx, r)
 	if err != nil {
 		return nil, err
@@ -136,10 +136,10 @@ func (c guests) CancelGuestRun(ctx context.Context, id caisson.ID) (*caisson.Run
 	return r, nil
 }
 
-// errOrphaned is why a run ends whose parent has ended.
+// errOrphaned is the cause when a run ends because its parent has ended.
 var errOrphaned = errCancelled{"the run that started it has ended"}
 
-// orphaned reports whether a run is part of one that has ended. A parent that ends later finds it among those that are live.
+// orphaned reports whether the parent of a run has ended. A parent that ends later cancels its live sub-runs.
 func (c guests) orphaned(ctx context.Context, r *caisson.Run) bool {
 	if r.Parent == "" {
 		return false
@@ -148,7 +148,7 @@ func (c guests) orphaned(ctx context.Context, r *caisson.Run) bool {
 	return caisson.KindOf(err) == caisson.NotFound || err == nil && p.State.Ended()
 }
 
-// cancelUnder ends the runs that r has started, and waits for it.
+// cancelUnder cancels the sub-runs of r, and waits until they have ended.
 func (c guests) cancelUnder(ctx context.Context, r *caisson.Run) error {
 	stored, err := c.Store.Runs().Get(ctx, caisson.In(r.Account), r.ID)
 	if err != nil || stored.Children == 0 {

@@ -11,13 +11,13 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// guest is a request that comes over the wire of a run's sandbox.
+// guest returns the context of a request over the wire of a run's sandbox.
 func (w *world) guest(id caisson.ID) context.Context {
 	r := w.stored(id)
 	return caisson.WithGuest(w.t.Context(), caisson.Guest{Account: r.Account, Sandbox: r.Sandbox, Run: string(r.ID), Attempt: r.Attempt})
 }
 
-// boss starts a run of an agent that may start others, which goes on until goOn.
+// boss starts a run of an agent that may start sub-runs; the run continues until goOn is called.
 func (w *world) boss(limits caisson.AgentLimits) (id caisson.ID, goOn func()) {
 	w.t.Helper()
 	w.put(caisson.Agent{ID: "boss", SubAgents: []string{"echo", "boss"}})
@@ -88,7 +88,7 @@ func TestGuestRuns(t *testing.T) {
 	w.empty()
 }
 
-// TestGuestsRefused: only the sandbox that serves a run which may start others, while it does.
+// TestGuestsRefused: only the sandbox of a run that may start sub-runs can do so, and only during the run.
 func TestGuestsRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -128,7 +128,7 @@ func TestGuestsRefused(t *testing.T) {
 	wantKind(t, err, caisson.Denied)
 }
 
-// TestGuestTree: a tree of runs in a queue with one place does not wait for itself, and ends with its root.
+// TestGuestTree: a tree of runs in a queue with one place does not deadlock, and ends with its root.
 func TestGuestTree(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(w *world, boss caisson.ID, goOn func()){
@@ -146,8 +146,8 @@ func TestGuestTree(t *testing.T) {
 				receive(t, began)
 			}
 			_, err := w.Guests().StartGuestRun(w.guest(ids[4]), caisson.RunRequest{Agent: "echo", Prompt: "x"})
-			wantKind(t, err, caisson.Denied) // the wire of one so deep is not told of tools
-			// One waits for the place of its sister.
+			wantKind(t, err, caisson.Denied) // at this depth a wire does not offer the tools
+			// One sub-run waits for the place of the other.
 			sister := got(w.Guests().StartGuestRun(w.guest(boss), caisson.RunRequest{Agent: "echo", Prompt: "x"}))(t)
 			got(w.Guests().CancelGuestRun(w.guest(ids[2]), ids[3]))(t)
 			wantFailed(t, w.ended(ids[3]), caisson.RunAborted, "by the run that started it")
@@ -163,18 +163,18 @@ func TestGuestTree(t *testing.T) {
 	}
 }
 
-// TestGuestLate: a run that is started in the moment in which its parent ends does not outlive it.
+// TestGuestLate: a run that is started at the moment when its parent ends does not outlive the parent.
 func TestGuestLate(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	boss, goOn := w.boss(caisson.AgentLimits{})
 	ctx := w.guest(boss)
 	began, _ := w.hangs("wait")
-	w.calls.mu.Lock() // the parent's end waits for its usage, after its children have been ended
+	w.calls.mu.Lock() // the parent's end waits for its usage, after its sub-runs have ended
 	unlock := sync.OnceFunc(w.calls.mu.Unlock)
 	defer unlock()
 	goOn()
-	w.eventually(func() bool { return w.calls.asked.Load() > 0 }) // there it waits
+	w.eventually(func() bool { return w.calls.asked.Load() > 0 }) // it waits there
 	child := got(w.Guests().StartGuestRun(ctx, caisson.RunRequest{Agent: "echo", Prompt: "wait"}))(t)
 	receive(t, began)
 	unlock()

@@ -29,10 +29,11 @@ import (
 	"github.com/caisson-dev/caisson/sqlite/sqlitetest"
 )
 
-// patience is how long anything may take before it counts as hung.
+// patience is the timeout after which an operation counts as hung.
 const patience = time.Minute
 
-// world is a run core with everything around it: real sandboxes core and store, sandboxes of the fake runtime, and agents that are functions.
+// world is a run core with all its dependencies: the real lifecycle core and store, sandboxes of the fake runtime, and
+// agents that are functions.
 type world struct {
 	*runs.Core
 	t      *testing.T
@@ -49,11 +50,11 @@ type world struct {
 	scope  leaktest.Scope
 
 	mu     sync.Mutex
-	voices map[string]func(*turn) int // by the first word of the prompt; guarded by mu
-	heard  []task.Task                // guarded by mu
+	voices map[string]func(*turn) int // agents by the first word of the prompt; guarded by mu
+	heard  []task.Task                // tasks that agents got; guarded by mu
 }
 
-// plan says what is unusual about a world.
+// plan contains the deviations of a world from the default.
 type plan struct {
 	limits  runs.Limits
 	hosts   sandboxes.Limits
@@ -94,7 +95,7 @@ func (p plan) world(t *testing.T) *world {
 		Dir: root, Masker: masker{}, Store: w.store, Events: hub, Models: w.models, Calls: w.calls.list, UnderWay: w.calls.underWay, Limits: p.limits, Recipes: p.recipes, Build: "b1", Version: "test", Log: log,
 		Catalog: agent.New(agent.Config{
 			Table: db.Agents(), Log: log,
-			Ensure: func(ctx context.Context, account string) error {
+			EnsureAccount: func(ctx context.Context, account string) error {
 				_, err := db.Accounts().Ensure(ctx, account)
 				return err
 			},
@@ -120,7 +121,7 @@ func (p plan) world(t *testing.T) *world {
 	return w
 }
 
-// masker hides .env, .ssh and *.pem. It does in this process what jobs do in the product.
+// masker hides .env, .ssh and *.pem. It does in this process what worker jobs do in the product.
 type masker struct{}
 
 func (masker) Mask(show []string) (*namemask.Mask, error) {
@@ -137,7 +138,7 @@ func (m masker) MaskArchive(_ context.Context, show []string, in io.Reader, out 
 	return list.Hidden, list.Count, err
 }
 
-// boot makes both cores as a daemon does at its start.
+// boot creates both cores as a daemon does at its start.
 func (w *world) boot() {
 	w.t.Helper()
 	life, err := sandboxes.New(w.lconf)
@@ -154,7 +155,8 @@ func (w *world) boot() {
 	must(w.t, w.Reconcile(w.t.Context()))
 }
 
-// restart ends the daemon and starts another one, on the same store and host. What it did goes on until then.
+// restart stops the daemon and starts another one, on the same store and host. The old daemon's work continues until
+// then.
 func (w *world) restart() {
 	w.t.Helper()
 	w.down()
@@ -175,7 +177,7 @@ func (w *world) up() {
 	w.boot()
 }
 
-// leaked fails the test if a goroutine of a closed core is still there.
+// leaked fails the test if a goroutine of a closed core still exists.
 func (w *world) leaked() {
 	w.t.Helper()
 	w.scope.Check(w.t, func(stack string) bool {
@@ -191,7 +193,7 @@ type turn struct {
 	ctx  context.Context
 }
 
-// line says something to the engine.
+// line sends a line to the engine.
 func (v *turn) line(l task.Line) bool {
 	_, err := v.out.Write(l)
 	return err == nil
@@ -203,7 +205,7 @@ func (v *turn) text(s string) bool {
 	return v.event(caisson.RunEvent{Type: caisson.EventTextDelta, Delta: s})
 }
 
-// end is the regular end of an answer, or with an error that of a failure.
+// end sends the regular end of an answer or, with an error, that of a failure.
 func (v *turn) end(fault *caisson.RunError) int {
 	if fault == nil {
 		v.event(caisson.RunEvent{Type: caisson.EventFinal})
@@ -212,12 +214,12 @@ func (v *turn) end(fault *caisson.RunError) int {
 	return 0
 }
 
-// mark reports a moment.
+// mark sends a mark.
 func (v *turn) mark(m string) bool {
 	return v.line(task.Line{RunEvent: caisson.RunEvent{Type: task.LineMark}, Mark: m})
 }
 
-// drive is the program that takes tasks.
+// drive is the driver that executes tasks.
 func (w *world) drive(ctx context.Context, p *fake.Proc) int {
 	line, err := bufio.NewReader(p.Stdin()).ReadBytes('\n')
 	if err != nil {
@@ -242,21 +244,21 @@ func (w *world) drive(ctx context.Context, p *fake.Proc) int {
 	return voice(v)
 }
 
-// on says what an agent does with a prompt that begins with this word.
+// on sets the agent for prompts that begin with this word.
 func (w *world) on(word string, voice func(*turn) int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.voices[word] = voice
 }
 
-// tasks are those that agents were given.
+// tasks returns the tasks that agents got.
 func (w *world) tasks() []task.Task {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return append([]task.Task{}, w.heard...)
 }
 
-// hangs makes prompts that begin with word wait until they are told to go on, or are ended; began tells of each.
+// hangs makes prompts that begin with word wait until goOn is called, or they are stopped; each is sent to began.
 func (w *world) hangs(word string) (began chan *turn, goOn func()) {
 	began, on := make(chan *turn, 100), make(chan struct{})
 	w.on(word, func(v *turn) int {
@@ -273,14 +275,14 @@ func (w *world) hangs(word string) (began chan *turn, goOn func()) {
 	return began, sync.OnceFunc(func() { close(on) })
 }
 
-// service is what some agents have running; checkpoints capture it.
+// service is the service of some agents; checkpoints capture it.
 type service struct{}
 
 func (service) Run(ctx context.Context, _ *fake.Proc) int { <-ctx.Done(); return 0 }
 func (service) Memory() ([]byte, error)                   { return nil, nil }
 func (service) Remember([]byte) error                     { return nil }
 
-// services counts the services in a list of processes, but for self: both are roles of the program that takes tasks.
+// services counts the services in a list of processes, except self: both are started from the driver's program.
 func services(list []caisson.ProcessInfo, self int) (n int) {
 	for _, p := range list {
 		if p.Command == path.Base(task.Program) && p.PID != self {
@@ -290,7 +292,7 @@ func services(list []caisson.ProcessInfo, self int) (n int) {
 	return n
 }
 
-// put stores an agent for the account local, with what all agents must have.
+// put stores an agent for the account local, with the fields that all agents need.
 func (w *world) put(a caisson.Agent) *caisson.Agent {
 	w.t.Helper()
 	return w.putAs(w.ctx(), a)
@@ -308,12 +310,12 @@ func (w *world) putAs(ctx context.Context, a caisson.Agent) *caisson.Agent {
 	return got(w.Agents().PutAgent(ctx, a))(w.t)
 }
 
-// ctx is a request of a local caller who acts for the account local.
+// ctx returns the context of a request of a local caller for the account local.
 func (w *world) ctx() context.Context {
 	return caisson.WithCaller(w.t.Context(), caisson.Caller{Account: caisson.LocalAccount, Local: true})
 }
 
-// as is a request that came with a token of the account.
+// as returns the context of a request with a token of the account.
 func (w *world) as(account string) context.Context {
 	return caisson.WithCaller(w.t.Context(), caisson.Caller{Account: account, Token: "tk-aaaaaaaaaaaaaaaa"})
 }
@@ -333,7 +335,7 @@ func (w *world) do(req caisson.RunRequest) *caisson.Run {
 	return w.ended(w.start(req).ID)
 }
 
-// ended waits for a run's end and returns it.
+// ended waits for a run's end and returns the run.
 func (w *world) ended(id caisson.ID) *caisson.Run {
 	w.t.Helper()
 	w.events(id)
@@ -345,7 +347,7 @@ func (w *world) stored(id caisson.ID) *caisson.Run {
 	return got(w.store.Store.Runs().Get(context.Background(), caisson.Everyone(), id))(w.t)
 }
 
-// events reads a run's events to their end and checks what holds for all runs.
+// events reads a run's events to their end and checks the invariants of all runs.
 func (w *world) events(id caisson.ID) []caisson.RunEvent {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.ctx(), patience)
@@ -363,8 +365,8 @@ func (w *world) events(id caisson.ID) []caisson.RunEvent {
 	return list
 }
 
-// wellFormed checks the promises about a run's events: numbers without gaps; in each attempt one done, which is the last, and before it either
-// an error or a final text that is all deltas put together.
+// wellFormed checks the invariants of a run's events: sequence numbers without gaps; in each attempt exactly one done
+// event, which is the last, and before it either an error or a final text that is the concatenation of all deltas.
 func (w *world) wellFormed(id caisson.ID, list []caisson.RunEvent) {
 	w.t.Helper()
 	attempt, text, outcomes, done := 1, "", 0, false
@@ -400,7 +402,7 @@ func (w *world) wellFormed(id caisson.ID, list []caisson.RunEvent) {
 	}
 }
 
-// types shows events in short.
+// types returns a short text for events.
 func types(list []caisson.RunEvent) string {
 	var words []string
 	for _, e := range list {
@@ -439,7 +441,7 @@ func (w *world) waitState(id caisson.ID, want caisson.RunState) *caisson.Run {
 	return w.stored(id)
 }
 
-// empty waits until nothing is left of runs: no sandboxes but those named, no budgets.
+// empty waits until nothing remains of runs: no sandboxes but those named, and no budgets.
 func (w *world) empty(but ...caisson.ID) {
 	w.t.Helper()
 	var boxes []*caisson.Sandbox
@@ -473,7 +475,7 @@ func (w *world) eventually(cond func() bool) {
 	poll.Until(w.t, patience, cond)
 }
 
-// receive takes the next value, or fails the test.
+// receive returns the next value, or fails the test.
 func receive[T any](t testing.TB, ch <-chan T) (v T) {
 	t.Helper()
 	select {
@@ -508,7 +510,7 @@ func wantKind(t testing.TB, err error, kind caisson.Kind) {
 
 var errInjected = errors.New("injected")
 
-// safeBuffer is a buffer for several writers.
+// safeBuffer is a buffer that is safe for concurrent writes.
 type safeBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer

@@ -21,7 +21,7 @@ func (c runs) RunLog(ctx context.Context, id caisson.ID, stream string) (io.Read
 	case caisson.LogStdout, caisson.LogStderr:
 		f, err := c.Dir.Open(path.Join(runDir(id), strconv.Itoa(r.Attempt), stream))
 		if isNotExist(err) {
-			return io.NopCloser(strings.NewReader("")), nil // it has not begun, or wrote nothing
+			return io.NopCloser(strings.NewReader("")), nil // the program has not started, or wrote nothing
 		}
 		return f, err
 	case caisson.LogGateway:
@@ -32,14 +32,14 @@ func (c runs) RunLog(ctx context.Context, id caisson.ID, stream string) (io.Read
 	return nil, caisson.Invalidf("stream", "%.40q is not one of stdout, stderr, gateway and egress", stream)
 }
 
-// written returns what write writes, as it is read.
+// written returns a reader of the output of write.
 func written(write func(io.Writer) error) io.ReadCloser {
 	pr, pw := io.Pipe()
 	go func() { pw.CloseWithError(write(pw)) }()
 	return pr
 }
 
-// writeCalls writes the calls of models of the run's last attempt, a line of JSON each.
+// writeCalls writes the model calls of the run's last attempt, as one line of JSON each.
 func (c runs) writeCalls(ctx context.Context, r *caisson.Run, w io.Writer) error {
 	enc := json.NewEncoder(w)
 	var after caisson.ID
@@ -63,7 +63,7 @@ func (c runs) writeCalls(ctx context.Context, r *caisson.Run, w io.Writer) error
 	}
 }
 
-// writeDecisions writes what the wire decided during the run's last attempt, a line of JSON each.
+// writeDecisions writes the egress decisions during the run's last attempt, as one line of JSON each.
 func (c runs) writeDecisions(ctx context.Context, r *caisson.Run, w io.Writer) error {
 	box := r.Sandbox
 	if r.Result != nil && r.Result.Sandbox != "" {

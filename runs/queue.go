@@ -7,13 +7,14 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// maxDepth is how deep runs may be within runs.
+// maxDepth is the maximum depth of nested sub-runs.
 const maxDepth = 4
 
-// A queue decides which run is next. Accounts take turns, however many runs each has waiting, and within an account runs come in order.
+// A queue decides which run starts next. Accounts are served in turn, however many runs each has waiting, and the runs
+// of an account start in order.
 //
-// Runs within others have lanes of their own, one for each depth: a run waits for those that it has started, so that they must never wait
-// for its place.
+// Sub-runs have separate lanes, one for each depth: a run waits for its sub-runs, so they must never wait for its
+// place.
 type queue struct {
 	concurrent, perAccount int
 
@@ -21,10 +22,10 @@ type queue struct {
 	lanes [maxDepth + 1]lane // by depth; guarded by mu
 }
 
-// A lane holds what waits and what is under way at one depth.
+// A lane contains the waiting and the running attempts of one depth.
 type lane struct {
 	waiting map[string][]*ticket // by account
-	turn    []string             // accounts with somebody waiting; the first is next
+	turn    []string             // accounts with waiting runs; the first one is next
 	running map[string]int       // by account
 	total   int
 }
@@ -34,7 +35,7 @@ type ticket struct {
 	run     caisson.ID
 	account string
 	depth   int
-	ready   chan struct{} // closed when it is the run's turn
+	ready   chan struct{} // closed when the run may start
 }
 
 func newQueue(concurrent, perAccount int) *queue {
@@ -45,7 +46,7 @@ func newQueue(concurrent, perAccount int) *queue {
 	return q
 }
 
-// enter takes a place at the end of the account's queue. Whoever enters must leave.
+// enter adds a ticket at the end of the account's queue. The caller must call leave.
 func (q *queue) enter(run caisson.ID, account string, depth int) *ticket {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -59,7 +60,7 @@ func (q *queue) enter(run caisson.ID, account string, depth int) *ticket {
 	return t
 }
 
-// leave gives the place up, whether it was the run's turn or not.
+// leave removes a ticket, whether or not its run has started.
 func (q *queue) leave(t *ticket) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -77,7 +78,7 @@ func (q *queue) leave(t *ticket) {
 	q.admit(l)
 }
 
-// set replaces what waits of an account.
+// set replaces the waiting tickets of an account.
 func (l *lane) set(account string, rest []*ticket) {
 	if len(rest) > 0 {
 		l.waiting[account] = rest
@@ -87,7 +88,7 @@ func (l *lane) set(account string, rest []*ticket) {
 	l.turn = slices.DeleteFunc(l.turn, func(a string) bool { return a == account })
 }
 
-// admit lets run what may. It needs mu.
+// admit starts the runs that may start. The caller must hold q.mu.
 func (q *queue) admit(l *lane) {
 	for l.total < q.concurrent {
 		i := slices.IndexFunc(l.turn, func(a string) bool { return l.running[a] < q.perAccount })
@@ -95,7 +96,7 @@ func (q *queue) admit(l *lane) {
 			return
 		}
 		account := l.turn[i]
-		// To the end of the turn: others are first the next time.
+		// The account moves to the end, so that the other accounts are served first.
 		l.turn = append(slices.Delete(l.turn, i, i+1), account)
 		t := l.waiting[account][0]
 		l.set(account, l.waiting[account][1:])
@@ -105,7 +106,8 @@ func (q *queue) admit(l *lane) {
 	}
 }
 
-// ahead returns how many runs of the same account wait before t, and whether the host is full for now.
+// ahead returns how many runs of the same account wait before t, and whether as many runs are running as the host may
+// run.
 func (q *queue) ahead(t *ticket) (n int, full bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -114,7 +116,7 @@ func (q *queue) ahead(t *ticket) (n int, full bool) {
 	return max(0, n), n >= 0 && l.total >= q.concurrent
 }
 
-// running returns how many runs have their turn.
+// running returns how many runs have been admitted.
 func (q *queue) running() (n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

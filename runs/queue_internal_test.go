@@ -19,7 +19,7 @@ func ready(t *ticket) bool {
 	}
 }
 
-// order leaves one run at a time and returns who came next, each time.
+// order ends one run after another and returns the order in which the runs were started.
 func order(q *queue, all []*ticket) string {
 	var names []string
 	for {
@@ -37,7 +37,7 @@ func TestQueueOrder(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name  string
-		enter string // account and number of a run each
+		enter string // account and number of each run
 		want  string
 	}{
 		{"in order within an account", "a1 a2 a3", "a1 a2 a3"},
@@ -89,7 +89,7 @@ func TestQueueLimits(t *testing.T) {
 	if ready(a3) || !ready(b2) {
 		t.Error("the wrong one is next")
 	}
-	q.leave(a3) // while it waits
+	q.leave(a3) // while it is queued
 	q.leave(a1)
 	q.leave(a2)
 	q.leave(b2)
@@ -100,7 +100,8 @@ func TestQueueLimits(t *testing.T) {
 	}
 }
 
-// TestQueueCrowd has many enter and leave at once: the limits hold throughout, nobody is forgotten, and nothing is left.
+// TestQueueCrowd calls enter and leave concurrently: the limits are never exceeded, every run is started, and nothing
+// remains.
 func TestQueueCrowd(t *testing.T) {
 	t.Parallel()
 	const concurrent, perAccount = 4, 2
@@ -114,7 +115,7 @@ func TestQueueCrowd(t *testing.T) {
 			p := q.enter("r", account, depth)
 			defer q.leave(p)
 			if rand.IntN(4) == 0 {
-				return // it loses interest
+				return // it leaves the queue early
 			}
 			<-p.ready
 			key := account + string(rune('0'+depth))

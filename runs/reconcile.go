@@ -11,8 +11,9 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// reconcile does [Core.Reconcile]. What waited waits again; what was under way has failed, as
-// nobody heard what its agent said meanwhile, and its sandbox is removed, with which the last of its calls are in the ledger.
+// reconcile implements [Core.Reconcile]. Runs that were queued are queued again. Runs that were in progress have
+// failed, because the output of their agents was not read in the meantime; their sandboxes are stopped or removed,
+// after which their last calls are in the ledger.
 func (c restart) reconcile(ctx context.Context) error {
 	if err := c.Dir.MkdirAll("runs", 0o700); err != nil {
 		return err
@@ -26,7 +27,7 @@ func (c restart) reconcile(ctx context.Context) error {
 		}
 		for _, r := range list {
 			f.Before = r.ID
-			// A run within another ends with it, which nobody waits for any more.
+			// A sub-run ends with its parent, which no longer waits for it.
 			if r.State == caisson.RunQueued && len(r.Lineage) == 0 {
 				queued = append(queued, r)
 				continue
@@ -35,7 +36,7 @@ func (c restart) reconcile(ctx context.Context) error {
 				if ctx.Err() != nil {
 					return err
 				}
-				// The next daemon tries again; this one has others to serve.
+				// The next daemon tries again; this one has to serve other requests.
 				c.Log.ErrorContext(ctx, "a run that was under way could not be ended", "run", r.ID, "err", err)
 			}
 		}
@@ -59,7 +60,7 @@ func (c restart) reconcile(ctx context.Context) error {
 	return nil
 }
 
-// fail ends a run that was under way when the daemon ended.
+// fail ends a run that was in progress when the daemon stopped.
 func (c restart) fail(ctx context.Context, r *caisson.Run) error {
 	ctx = caisson.WithCaller(ctx, caisson.OwnWork(r.Account, "end a run of an earlier daemon"))
 	x := c.newAttempt(ctx, r)
@@ -68,7 +69,7 @@ func (c restart) fail(ctx context.Context, r *caisson.Run) error {
 	if err := c.takeBox(ctx, x); err != nil {
 		return err
 	}
-	// What it had said is its answer as far as it got.
+	// The answer is the text that was recorded so far.
 	in, after := caisson.In(r.Account), int64(0)
 	for {
 		list, err := c.Store.Runs().Events(ctx, in, r.ID, after, page)
@@ -90,8 +91,8 @@ func (c restart) fail(ctx context.Context, r *caisson.Run) error {
 	})
 }
 
-// takeBox ends what a run's sandbox does, with which the last of its calls are in the ledger. What a session or somebody keeps is stopped, so
-// that its files stay; all else is removed.
+// takeBox stops all activity in a run's sandbox, after which the last of its calls are in the ledger. A sandbox that a
+// session or a caller keeps is stopped, so that its files stay; any other sandbox is removed.
 func (c restart) takeBox(ctx context.Context, x *attempt) error {
 	r := x.r
 	if r.Sandbox == "" {
@@ -103,7 +104,8 @@ func (c restart) takeBox(ctx context.Context, x *attempt) error {
 		sb, err = c.Sandboxes.Stop(ctx, string(sb.ID), 0)
 	}
 	if err == nil && keep && (sb.State == caisson.Stopped || sb.State == caisson.Paused) {
-		// A session can go on in it if an agent had been given a prompt there; whether this one was, nobody knows.
+		// A session can continue in it if an agent has had a prompt there. Whether this run's agent had one is not
+		// recorded.
 		x.box, x.ready, x.mine = sb, true, r.Session != "" && !c.begun(ctx, r)
 		return nil
 	}
@@ -113,7 +115,7 @@ func (c restart) takeBox(ctx context.Context, x *attempt) error {
 	return c.remove(ctx, r.Sandbox)
 }
 
-// begun reports whether the agent of a run said anything, or its session has had a run before.
+// begun reports whether the agent of a run produced output, or its session has had an earlier run.
 func (c restart) begun(ctx context.Context, r *caisson.Run) bool {
 	if s, err := c.Store.Sessions().Get(ctx, caisson.In(r.Account), string(r.Session)); err == nil && s.Runs > 0 {
 		return true
@@ -124,7 +126,7 @@ func (c restart) begun(ctx context.Context, r *caisson.Run) bool {
 	})
 }
 
-// remove removes a sandbox that may be gone already.
+// remove removes a sandbox that may no longer exist.
 func (c restart) remove(ctx context.Context, box caisson.ID) error {
 	err := c.Sandboxes.Remove(ctx, string(box))
 	if caisson.KindOf(err) == caisson.NotFound {
@@ -133,7 +135,7 @@ func (c restart) remove(ctx context.Context, box caisson.ID) error {
 	return err
 }
 
-// removeBoxesOf removes the sandboxes that were being made for a run.
+// removeBoxesOf removes the sandboxes that were being created for a run.
 func (c restart) removeBoxesOf(ctx context.Context, r *caisson.Run) error {
 	return c.eachBox(ctx, caisson.In(r.Account), map[string]string{labelRun: string(r.ID)}, func(sb *caisson.Sandbox) error {
 		if keep, err := c.accounted(ctx, sb, r.ID); err != nil || keep {
@@ -143,7 +145,7 @@ func (c restart) removeBoxesOf(ctx context.Context, r *caisson.Run) error {
 	})
 }
 
-// eachBox calls do for every sandbox in a scope that has the labels, until one fails.
+// eachBox calls do for every sandbox in a scope that has the labels, until do returns an error.
 func (c restart) eachBox(ctx context.Context, in caisson.Scope, labels map[string]string, do func(*caisson.Sandbox) error) error {
 	f := caisson.Filter{Limit: 1000, Labels: labels}
 	for {
@@ -163,7 +165,7 @@ func (c restart) eachBox(ctx context.Context, in caisson.Scope, labels map[strin
 	}
 }
 
-// reconcileSessions gives back the sessions whose runs have ended.
+// reconcileSessions releases the sessions whose runs have ended.
 func (c restart) reconcileSessions(ctx context.Context) error {
 	return c.sessions.eachSession(ctx, caisson.Everyone(), func(s *caisson.Session) error {
 		if s.Run == "" {
@@ -172,16 +174,16 @@ func (c restart) reconcileSessions(ctx context.Context) error {
 		r, err := c.Store.Runs().Get(ctx, caisson.In(s.Account), s.Run)
 		switch {
 		case caisson.KindOf(err) == caisson.NotFound:
-			r = &caisson.Run{ID: s.Run, Account: s.Account} // it never came to be, or the session was being removed
+			r = &caisson.Run{ID: s.Run, Account: s.Account} // the run was never stored, or the session was being removed
 		case err != nil:
 			return err
 		case !r.State.Ended():
-			return nil // it waits
+			return nil // the run is queued
 		}
 		r.Session = s.ID
 		var box *caisson.Sandbox
-		if r.Sandbox != "" { // the daemon ended before it could say so
-			box, err = c.Store.Sandboxes().Get(ctx, caisson.In(s.Account), string(r.Sandbox)) // with the volume that it has
+		if r.Sandbox != "" { // the daemon stopped before it could store this in the session
+			box, err = c.Store.Sandboxes().Get(ctx, caisson.In(s.Account), string(r.Sandbox)) // with its volume
 			if err != nil && caisson.KindOf(err) != caisson.NotFound {
 				return err
 			}
@@ -190,8 +192,8 @@ func (c restart) reconcileSessions(ctx context.Context) error {
 	})
 }
 
-// reconcileBoxes removes the sandboxes that no run and no session accounts for any more, and what warm snapshots were being made in. One that
-// cannot be removed is in no other's way.
+// reconcileBoxes removes the sandboxes that belong to no run and no session, and those in which warm snapshots were
+// being captured. An error with one sandbox does not affect the others.
 func (c restart) reconcileBoxes(ctx context.Context) error {
 	var failed error
 	err := c.eachBox(ctx, caisson.Everyone(), nil, func(sb *caisson.Sandbox) error {
@@ -222,8 +224,8 @@ func (c restart) reconcileBox(ctx context.Context, sb *caisson.Sandbox) error {
 	return c.remove(ctx, sb.ID)
 }
 
-// quiet makes a sandbox that stays serve nobody. That of a session stands still between runs: one that does not was being taken up, and what
-// its service has come to is not known.
+// quiet clears the assignment of a sandbox that stays. The sandbox of a session is frozen between runs; if it runs, a
+// run had started to use it, and the state of its service is unknown, so it is stopped.
 func (c restart) quiet(ctx context.Context, sb *caisson.Sandbox) error {
 	if sb.Assigned != nil {
 		if _, err := c.Sandboxes.Assign(ctx, sb.ID, nil); err != nil {
@@ -239,7 +241,7 @@ func (c restart) quiet(ctx context.Context, sb *caisson.Sandbox) error {
 	return nil
 }
 
-// accounted reports whether a sandbox belongs to a session, or is kept for who asked for it.
+// accounted reports whether a sandbox belongs to a session, or is kept for the caller of its run.
 func (c restart) accounted(ctx context.Context, sb *caisson.Sandbox, run caisson.ID) (bool, error) {
 	if id := sb.Labels[labelSession]; id != "" {
 		s, err := c.Store.Sessions().Get(ctx, caisson.In(sb.Account), id)
@@ -251,7 +253,7 @@ func (c restart) accounted(ctx context.Context, sb *caisson.Sandbox, run caisson
 	r, err := c.Store.Runs().Get(ctx, caisson.In(sb.Account), run)
 	switch {
 	case caisson.KindOf(err) == caisson.NotFound:
-		return true, nil // its run was removed; it is whoever's who kept it
+		return true, nil // Its run was removed; it belongs to the caller who kept it.
 	case err != nil:
 		return false, err
 	}
@@ -259,7 +261,8 @@ func (c restart) accounted(ctx context.Context, sb *caisson.Sandbox, run caisson
 	return r.Result != nil && was(*r.Result) || slices.ContainsFunc(r.Previous, was), nil
 }
 
-// reconcileBudgets removes those of runs that have ended. Runs of other machines have some, too, which are not ours.
+// reconcileBudgets deletes the budgets of runs that have ended. Budgets of unknown runs are kept: they may belong to
+// other machines.
 func (c restart) reconcileBudgets(ctx context.Context) error {
 	list, err := c.Store.Ledger().ListBudgets(ctx, caisson.Everyone())
 	if err != nil {
@@ -283,7 +286,8 @@ func (c restart) reconcileBudgets(ctx context.Context) error {
 	return nil
 }
 
-// reconcileDirs removes the directories of runs that are not there, and what was to be put into workspaces that nobody makes any more.
+// reconcileDirs removes the directories of runs that are not in the store, and the archives of runs that have
+// succeeded.
 func (c restart) reconcileDirs(ctx context.Context) error {
 	dir, err := c.Dir.Open("runs")
 	if err != nil {
@@ -313,7 +317,7 @@ func (c restart) reconcileDirs(ctx context.Context) error {
 	return nil
 }
 
-// Run does what the core does in the background, until ctx ends.
+// Run does the background work of the core until ctx ends.
 func (c *Core) Run(ctx context.Context) error {
 	tick := time.NewTicker(min(time.Minute, max(c.Limits.SessionIdle/4, 50*time.Millisecond)))
 	defer tick.Stop()
@@ -336,7 +340,7 @@ func (c *Core) Run(ctx context.Context) error {
 	}
 }
 
-// trim forgets the runs that ended before.
+// trim removes the runs that ended, and the sessions that were last used, before the given time.
 func (c *Core) trim(ctx context.Context, before time.Time) error {
 	if err := errors.Join(c.sessions.expire(ctx, before), c.entrance.trimArchives(ctx, time.Now())); err != nil {
 		return err

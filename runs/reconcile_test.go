@@ -12,7 +12,7 @@ import (
 	"github.com/caisson-dev/caisson/runs"
 )
 
-// edit changes a stored run as the daemon that died would have.
+// edit changes a stored run as the previous daemon would have.
 func (w *world) edit(id caisson.ID, change func(*caisson.Run)) {
 	w.t.Helper()
 	_, err := w.store.Store.Runs().Update(context.Background(), caisson.Everyone(), id, func(r *caisson.Run) error {
@@ -22,7 +22,8 @@ func (w *world) edit(id caisson.ID, change func(*caisson.Run)) {
 	must(w.t, err)
 }
 
-// TestRestart: what waited waits again in its order, what was under way has failed with what it said so far and what it has cost.
+// TestRestart: queued runs are queued again in their order; runs in progress have failed, with their output so far and
+// their cost.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	w := plan{limits: limitsOf(1, 1)}.world(t)
@@ -59,7 +60,8 @@ func TestRestart(t *testing.T) {
 	w.empty()
 }
 
-// TestRestartAtTheEnd: a run whose result is stored has its end told, once, however far the daemon came.
+// TestRestartAtTheEnd: the last events of a run whose result is stored are stored once, whichever step the daemon
+// reached.
 func TestRestartAtTheEnd(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -78,7 +80,7 @@ func TestRestartAtTheEnd(t *testing.T) {
 	receive(t, blocked)
 	w.down()
 	w.store.on(nil)
-	// It came to the result only.
+	// The daemon stored only the result.
 	_, err := w.store.Sessions().Update(w.ctx(), caisson.In("local"), string(w.stored(r.ID).Session), func(s *caisson.Session) error {
 		s.Run, s.Sandbox, s.Runs = r.ID, "", 0
 		return nil
@@ -112,14 +114,15 @@ func TestRestartAtTheEnd(t *testing.T) {
 	}
 }
 
-// TestRestartVolume: a session that a daemon gives back for one that died goes on in its volume, also when its sandbox is lost later.
+// TestRestartVolume: a session that a daemon releases for the previous one continues in its volume, even if its sandbox
+// is lost later.
 func TestRestartVolume(t *testing.T) {
 	t.Parallel()
 	w, v := withVolumes(t)
 	r := w.do(caisson.RunRequest{Prompt: "keep", Session: "s", Kind: caisson.WorkspaceVolume, Source: "data"})
 	wantAnswer(t, r, "kept")
 	w.down()
-	// The daemon came to the result only.
+	// The daemon stored only the result.
 	_, err := w.store.Sessions().Update(w.ctx(), caisson.In("local"), string(r.Session), func(s *caisson.Session) error {
 		s.Run, s.Sandbox, s.Volume, s.Runs = r.ID, "", "", 0
 		return nil
@@ -133,7 +136,7 @@ func TestRestartVolume(t *testing.T) {
 	wantAnswer(t, w.turn("look"), "it")
 }
 
-// TestRestartSession: a conversation keeps its files if the daemon ends in the middle of a run.
+// TestRestartSession: a session keeps its files if the daemon stops during a run.
 func TestRestartSession(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -152,7 +155,7 @@ func TestRestartSession(t *testing.T) {
 	}
 	got(w.Runs().RetryRun(w.ctx(), r.ID))(t)
 	receive(t, began)
-	// And before the run has taken it up.
+	// Also if the daemon stops before the run has woken the sandbox.
 	w.edit(r.ID, func(r *caisson.Run) { r.State, r.Sandbox = caisson.RunStarting, "" })
 	w.restart()
 	wantFailed(t, w.ended(r.ID), caisson.RunInternal, "daemon ended")
@@ -166,7 +169,7 @@ func TestRestartSession(t *testing.T) {
 	}
 }
 
-// TestRestartRemains: nothing stays of what no run accounts for, and what is kept stays.
+// TestRestartRemains: objects that belong to no run are removed, and kept objects stay.
 func TestRestartRemains(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -213,7 +216,7 @@ func TestRestartRemains(t *testing.T) {
 	}
 }
 
-// TestRestartRemainsFail: what of an earlier daemon cannot be removed is in no other's way.
+// TestRestartRemainsFail: leftovers of an earlier daemon that cannot be removed do not affect others.
 func TestRestartRemainsFail(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -230,7 +233,8 @@ func TestRestartRemainsFail(t *testing.T) {
 	w.empty()
 }
 
-// TestRestartStoreFails: a daemon that cannot end what another one left serves others all the same, and the next one can end it.
+// TestRestartStoreFails: a daemon that cannot end the runs of an earlier one works nevertheless, and the next one can
+// end them.
 func TestRestartStoreFails(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -255,7 +259,7 @@ func TestRestartStoreFails(t *testing.T) {
 	w.empty()
 }
 
-// TestTrim: what ended long ago is forgotten, with what it has on disk.
+// TestTrim: runs that ended long ago are removed, with their files.
 func TestTrim(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

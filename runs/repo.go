@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// planRepo settles which repository a run is to work on.
+// planRepo validates the repository of a run.
 func (c entrance) planRepo(ctx context.Context, caller caisson.Caller, req *caisson.RunRequest) error {
 	switch {
 	case req.Repo == nil:
@@ -23,10 +23,10 @@ func (c entrance) planRepo(ctx context.Context, caller caisson.Caller, req *cais
 	return c.Relay.CheckRepo(ctx, caller.Account, *req.Repo)
 }
 
-// deliverTime is how long it may take to take the agent's commits.
+// deliverTime is the timeout for fetching the agent's commits from its sandbox.
 const deliverTime = 12 * time.Minute
 
-// clone lets the attempt's sandbox into the run's repository, and clones it into the workspace.
+// clone grants the attempt's sandbox access to the run's repository, and clones it into the workspace.
 func (x lodging) clone(ctx context.Context) error {
 	req := x.r.Request.Repo
 	if req == nil {
@@ -45,7 +45,7 @@ func (x lodging) clone(ctx context.Context) error {
 	return nil
 }
 
-// deliver takes the agent's commits and has them sent. What cannot be taken keeps its sandbox.
+// deliver fetches the agent's commits and starts their delivery. If they cannot be fetched, the sandbox is kept.
 func (x outcome) deliver(ctx context.Context, failed *caisson.RunError) {
 	if x.box == nil || x.r.Request.Repo == nil || x.repo == nil && !x.starting {
 		return
@@ -66,13 +66,13 @@ func (x outcome) deliver(ctx context.Context, failed *caisson.RunError) {
 		x.undelivered(ctx, "what the agent has done could not be taken from its sandbox", err)
 	case d != nil:
 		x.result.Delivery = tellDelivery(d, x.result.Delivery)
-		x.mine = x.mine || x.starting && !x.r.Request.Keep && x.r.Session == "" // what it has is not only there
+		x.mine = x.mine || x.starting && !x.r.Request.Keep && x.r.Session == "" // its commits are no longer only in the sandbox
 	case x.starting:
 		x.undelivered(ctx, "the daemon ended before what the agent had done was taken", errClosing)
 	}
 }
 
-// workdir is where the agent works, if its sandbox runs.
+// workdir returns the agent's working directory; "" if its sandbox does not run.
 func (x outcome) workdir() string {
 	if x.starting {
 		return ""
@@ -80,19 +80,19 @@ func (x outcome) workdir() string {
 	return x.agent.Workdir
 }
 
-// undelivered keeps the sandbox, which has what nobody else has.
+// undelivered keeps the sandbox, because the agent's changes exist only in it.
 func (x outcome) undelivered(ctx context.Context, what string, err error) {
 	x.result.Delivery.State, x.result.Delivery.Error = caisson.DeliveryFailed, what+": "+caisson.MessageOf(err)
 	x.keepStuck(ctx, what, err)
 }
 
-// left says that something was not taken, and the rest was.
+// left records that a part of the changes was not fetched.
 func (x outcome) left(ctx context.Context, why error) {
 	x.result.Delivery.Left = caisson.MessageOf(why)
 	x.keepStuck(ctx, "some of what the agent has done is not delivered: "+caisson.MessageOf(why), why)
 }
 
-// keepStuck keeps a sandbox that was to go.
+// keepStuck keeps a sandbox that would have been removed.
 func (x outcome) keepStuck(ctx context.Context, what string, err error) {
 	if x.mine {
 		x.mine, x.stuck = false, true
@@ -101,7 +101,7 @@ func (x outcome) keepStuck(ctx context.Context, what string, err error) {
 	x.warn(ctx, what, err)
 }
 
-// delivered waits for a while until the commits are where they belong, and tells.
+// delivered waits for up to Limits.Deliver until the commits are delivered, and records the outcome.
 func (x outcome) delivered(ctx context.Context) {
 	r := x.result.Delivery
 	if r == nil || r.ID == "" {
@@ -125,12 +125,12 @@ func (x outcome) delivered(ctx context.Context) {
 	}
 }
 
-// stuck reports whether a sandbox was kept because it has what could not be taken from it.
+// stuck reports whether a sandbox was kept because it contains changes that could not be fetched.
 func stuck(r caisson.RunResult) bool {
 	return r.Delivery != nil && (r.Delivery.ID == "" && r.Delivery.State == caisson.DeliveryFailed || r.Delivery.Left != "")
 }
 
-// leaveRepo tells the relay of a sandbox that has gone.
+// leaveRepo notifies the relay that a sandbox has been removed.
 func (x outcome) leaveRepo(ctx context.Context) {
 	if x.r.Request.Repo == nil || !x.mine || x.c.Relay == nil {
 		return
@@ -140,12 +140,13 @@ func (x outcome) leaveRepo(ctx context.Context) {
 	}
 }
 
-// tellDelivery is what a run says of a delivery; was is what it has said before.
+// tellDelivery returns the delivery d as part of a run's result; was is its previous value.
 func tellDelivery(d *caisson.Delivery, was *caisson.RunDelivery) *caisson.RunDelivery {
 	return &caisson.RunDelivery{ID: d.ID, Repo: d.Repo, State: d.State, Branch: d.Branch, Commit: d.Commit, URL: d.URL, Error: d.Error, Left: was.Left}
 }
 
-// Delivered notes in the result of a delivery's run what has become of it. A result that is not stored yet has it when it is.
+// Delivered updates a delivery in the result of its run. A result that is not stored yet gets the delivery's state when
+// it is stored.
 func Delivered(ctx context.Context, store caisson.RunStore, log *slog.Logger, d *caisson.Delivery) {
 	if d.Run == "" {
 		return
@@ -161,7 +162,7 @@ func Delivered(ctx context.Context, store caisson.RunStore, log *slog.Logger, d 
 	}
 }
 
-// caughtUp stores what has become of a delivery between the moment it was looked at and the one in which the result was stored.
+// caughtUp stores a change of a delivery between its last check and the moment in which the result was stored.
 func (x outcome) caughtUp(ctx context.Context) {
 	if r := x.result.Delivery; r != nil && r.ID != "" && !r.State.Ended() {
 		if d, err := x.c.Relay.Await(ctx, r.ID, 0); err == nil {
@@ -170,7 +171,7 @@ func (x outcome) caughtUp(ctx context.Context) {
 	}
 }
 
-// firstLine is the beginning of a text, as a subject of a commit.
+// firstLine returns the first line of a text, shortened for the subject of a commit.
 func firstLine(s string) string {
 	s, _, _ = strings.Cut(strings.TrimSpace(s), "\n")
 	if len(s) > 72 {

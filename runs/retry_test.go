@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson/agent/task"
 )
 
-// failing makes prompts that begin with word fail until they are told otherwise.
+// failing makes prompts that begin with word fail until mend is called.
 func (w *world) failing(word string) (mend func()) {
 	var mu sync.Mutex
 	fails := true
@@ -32,7 +32,7 @@ func (w *world) failing(word string) (mend func()) {
 	}
 }
 
-// TestZeroBudget: limits of zero are a budget of zero.
+// TestZeroBudget: limits of 0 result in a budget of 0.
 func TestZeroBudget(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -64,7 +64,8 @@ func TestRetry(t *testing.T) {
 	r = w.ended(r.ID)
 	wantFailed(t, r, caisson.RunAgentError, "no luck")
 	mend()
-	// While the second attempt starts it has a budget, although that of the first is being removed at the same time.
+	// While the second attempt starts, it has a budget, although that of the first one is being removed at the same
+	// time.
 	budget := make(chan error, 1)
 	w.boxes.on(func(_ context.Context, op string) error {
 		if op == "create" {
@@ -95,7 +96,8 @@ func TestRetry(t *testing.T) {
 	wantKind(t, err, caisson.Conflict)
 }
 
-// TestRetryAtOnce: many retries in the moment in which a run is seen to have failed make one attempt, which is not hurt by what the first leaves.
+// TestRetryAtOnce: many concurrent retries, as soon as a run is seen to have failed, start one attempt, which the
+// cleanup of the first one does not affect.
 func TestRetryAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -140,7 +142,7 @@ func TestRetryAtOnce(t *testing.T) {
 	}
 }
 
-// TestRetryUnderWay: only what has failed is retried.
+// TestRetryUnderWay: only a failed run can be retried.
 func TestRetryUnderWay(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -153,7 +155,7 @@ func TestRetryUnderWay(t *testing.T) {
 	wantAnswer(t, w.ended(r.ID), "begun done")
 }
 
-// TestRetryOverToken: what was started over the unix socket has rights that a token has not.
+// TestRetryOverToken: a run that was started over the unix socket has rights that a token does not have.
 func TestRetryOverToken(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -163,7 +165,7 @@ func TestRetryOverToken(t *testing.T) {
 	wantKind(t, err, caisson.Denied)
 }
 
-// TestRetryWorkspace: the copy of the workspace is there for another attempt, also of another daemon, until one succeeds.
+// TestRetryWorkspace: the copy of the workspace is kept for further attempts, also after a restart, until one succeeds.
 func TestRetryWorkspace(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -108,7 +108,7 @@ func TestRunEndToEnd(t *testing.T) {
 
 func env(m map[string]string, k string) string { return m[k] }
 
-// TestRunKeep: a sandbox that is kept stays, and nobody is charged for it.
+// TestRunKeep: a kept sandbox stays, and its calls are not charged to the run.
 func TestRunKeep(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -128,7 +128,7 @@ func TestRunKeep(t *testing.T) {
 	w.empty(r.Sandbox)
 }
 
-// TestRunDetached: the caller's context has nothing to do with the run's life.
+// TestRunDetached: the run continues after the caller's context has ended.
 func TestRunDetached(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -144,7 +144,7 @@ func TestRunDetached(t *testing.T) {
 	wantAnswer(t, w.ended(r.ID), "begun done")
 }
 
-// TestAccounts: what is another account's does not exist.
+// TestAccounts: objects of another account are not found.
 func TestAccounts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -174,7 +174,7 @@ func TestAccounts(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// dirs is how many runs have a directory.
+// dirs returns how many runs have a directory.
 func (w *world) dirs() int {
 	w.t.Helper()
 	return len(got(os.ReadDir(filepath.Join(w.lconf.Dir, "runs")))(w.t))

@@ -1,13 +1,14 @@
-// Package runs is the core that gives tasks to agents: it queues them, gives each a sandbox and a budget, hands the prompt over, records what
-// the agent says, and leaves one result behind.
+// Package runs is the core that gives tasks to agents: it queues them, provisions a sandbox and a budget for each,
+// gives the prompt to the agent, records the agent's events, and stores one result.
 //
-// The store holds what is meant to be: a run is there before anything is done for it, and its result before anything of it is
-// removed. What an agent says is read inside its sandbox (package agent/drive); here only its small language arrives (agent/task).
+// The store contains the intended state: a run is stored before any work for it begins, and its result is stored before
+// anything of the run is removed. The agent's output is parsed inside its sandbox (package agent/drive); this package
+// reads only the driver's protocol (agent/task).
 //
-// On disk a run is one directory, which goes with it:
+// On disk a run is one directory, which is removed with it:
 //
 //	<dir>/runs/<id>/
-//	    workspace.tar  what is put into the workspace of each attempt, until one succeeds
+//	    workspace.tar  files for the workspace of each attempt, until one succeeds
 //	    <attempt>/     stdout and stderr of the agent's program, bounded
 package runs
 
@@ -24,21 +25,21 @@ import (
 	"github.com/caisson-dev/caisson/internal/keylock"
 )
 
-// Sandboxes is what runs need of the lifecycle core.
+// Sandboxes is the interface of the lifecycle core that runs require.
 type Sandboxes interface {
 	caisson.Sandboxes
 	caisson.Processes
 	caisson.Files
 	caisson.Snapshots
 	caisson.Templates
-	// Assign makes a sandbox serve a run, or none: calls of models that begin afterwards are charged to it, or refused. Conflict while it
-	// serves another.
+	// Assign makes a sandbox serve a run, or none if a is nil: model calls that begin afterwards are charged to the
+	// run, or refused. Returns Conflict while the sandbox serves another run.
 	Assign(ctx context.Context, id caisson.ID, a *caisson.Assignment) (*caisson.Sandbox, error)
-	// SetPolicy is that of [caisson.Policies].
+	// SetPolicy is the method of [caisson.Policies].
 	SetPolicy(ctx context.Context, ref string, p caisson.Policy) (*caisson.Policy, error)
 }
 
-// Catalog is where agents are kept. Its methods are those of [caisson.Agents].
+// Catalog stores agents. Its methods are those of [caisson.Agents].
 type Catalog interface {
 	ListAgents(ctx context.Context) ([]*caisson.Agent, error)
 	GetAgent(ctx context.Context, id string) (*caisson.Agent, error)
@@ -46,53 +47,56 @@ type Catalog interface {
 	RemoveAgent(ctx context.Context, id string) error
 }
 
-// A Recipe is what is known of an agent's program beyond its entry in the catalog. Its methods are pure and safe for concurrent use.
+// A Recipe implements what an agent's program needs beyond its entry in the catalog. Its methods are pure and safe for
+// concurrent use.
 type Recipe interface {
-	// Complete returns the entry with what it leaves to code: set-up, service, files.
+	// Complete returns the entry with the parts that code generates: set-up, service, files.
 	Complete(a caisson.Agent) (caisson.Agent, error)
-	// Files returns what has to be in the sandbox before the service starts, so that it can call these models.
+	// Files returns the files that the sandbox needs before the service starts, so that the service can call these
+	// models.
 	Files(a *caisson.Agent, models []caisson.Model) ([]caisson.SeedFile, error)
-	// Turn completes the task of one turn.
+	// Turn fills in the task of one turn.
 	Turn(t *task.Task, turn Turn) error
-	// Settle returns programs that are run, one after another, before a warm snapshot is taken, to make it small.
+	// Settle returns programs that are run, one after another, before a warm snapshot is taken, to reduce its size.
 	Settle(a *caisson.Agent) [][]string
-	// Check says what the agent lacks, given the template that it starts from.
+	// Check returns the problems of the agent, given a sandbox of its template.
 	Check(ctx context.Context, a *caisson.Agent, in Inspection) ([]caisson.AgentCheck, error)
 }
 
-// A Turn is what a recipe has to know of a turn.
+// A Turn is the input of [Recipe.Turn].
 type Turn struct {
 	Agent  *caisson.Agent
 	Run    *caisson.Run
-	Models []caisson.Model // that may be called, the one that holds first
+	Models []caisson.Model // models that may be called; the selected one is first
 	Fork   bool            // the sandbox has just been forked from the warm snapshot
-	First  bool            // nobody has given the sandbox a prompt yet
+	First  bool            // the sandbox has not had a prompt yet
 	Warmup bool
 }
 
-// An Inspection looks into a sandbox of an agent's template.
+// An Inspection reads files in a sandbox of an agent's template.
 type Inspection interface {
-	// Tree returns a tar archive of the tree at a path, as [caisson.Files] has it.
+	// Tree returns the tree at a path as a tar archive, in the format of [caisson.Files].
 	Tree(ctx context.Context, path string) ([]byte, error)
 	// Has reports whether a program is on the PATH.
 	Has(ctx context.Context, program string) (bool, error)
 }
 
-// Limits bound what all runs together may take, and say how long sessions are kept how. Zero fields mean the default of [DefaultLimits].
+// Limits bounds the resources of all runs together, and defines how long sessions and runs are kept. Zero fields mean
+// the defaults of [DefaultLimits].
 type Limits struct {
-	Concurrent   int           // attempts under way on this host, those within others not counted
-	PerAccount   int           // attempts of one account under way
-	Waiting      int           // runs of one account that are not ended, those within others not counted
-	SessionIdle  time.Duration // after which a session's memory goes to disk
-	SessionFiles time.Duration // after which only its files are kept
-	Keep         time.Duration // for which a run that has ended is kept
-	Grace        time.Duration // that an agent has to end by itself once it was asked to
+	Concurrent   int           // running attempts on this host, without sub-runs
+	PerAccount   int           // running attempts of one account
+	Waiting      int           // queued and running runs of one account, without sub-runs
+	SessionIdle  time.Duration // idle time after which a session's memory is moved to disk
+	SessionFiles time.Duration // idle time after which only a session's files are kept
+	Keep         time.Duration // time for which a run is kept after its end
+	Grace        time.Duration // time that an agent has to exit after a request to stop
 	Workspace    caisson.Size  // bytes that may be copied into a workspace
-	Deliver      time.Duration // for which a run's result waits until its commits are delivered
-	Settle       time.Duration // for which the end of a run waits until its last calls of models are in the ledger
+	Deliver      time.Duration // time for which a run's result waits until its commits are delivered
+	Settle       time.Duration // time for which the end of a run waits until its last model calls are in the ledger
 }
 
-// DefaultLimits returns the limits that hold if nothing else is said.
+// DefaultLimits returns the default limits.
 func DefaultLimits() Limits {
 	return Limits{
 		Concurrent: 16, PerAccount: 8, Waiting: 200, SessionIdle: 10 * time.Minute, SessionFiles: 24 * time.Hour,
@@ -101,34 +105,36 @@ func DefaultLimits() Limits {
 	}
 }
 
-// Config is what a Core is made of. All fields but Limits, Recipes, Budget, UnderWay and Log are required.
+// Config configures a Core. All fields are required except Limits, Recipes, Budget, Forget, Log and those whose
+// comments allow nil.
 type Config struct {
 	Dir       *os.Root // the data directory
 	Store     caisson.Store
 	Sandboxes Sandboxes
 	Catalog   Catalog
 	Models    caisson.Models
-	// Workspaces says what has changed in directories that runs were given; nil if directories can only be copied.
+	// Workspaces returns the changes in the directories of runs; nil if directories can only be copied.
 	Workspaces Workspaces
 	Masker     Masker
-	// Relay lets runs into repositories; nil if there are none.
+	// Relay gives runs access to repositories; nil if there are none.
 	Relay caisson.Relay
-	// Calls returns a page of calls in the ledger, those that were answered a moment ago included.
+	// Calls returns a page of the calls in the ledger, including calls that have just ended.
 	Calls func(ctx context.Context, q caisson.UsageQuery, after caisson.ID, limit int) ([]caisson.Call, bool, error)
-	// UnderWay returns how many calls of a run have begun and are not in the ledger, and the most that they can cost. nil: none ever has.
+	// UnderWay returns the number of a run's calls that have begun and are not in the ledger yet, and their maximum
+	// cost. nil means that there are never any.
 	UnderWay func(ctx context.Context, account, run string) (calls int64, most caisson.USD, err error)
-	// Forget makes the model gateway ask for these budgets anew.
+	// Forget makes the model gateway read these budgets again.
 	Forget  func(ctx context.Context, budgets ...string) error
 	Events  caisson.Publisher
 	Recipes map[string]Recipe // by driver
-	Budget  caisson.Limits    // of a run whose agent has no limit of cost
+	Budget  caisson.Limits    // default budget of a run whose agent has no cost limit
 	Limits  Limits
-	Build   string // of Caisson: warm snapshots of others are of no use
+	Build   string // of Caisson: warm snapshots of other builds cannot be used
 	Version string
 	Log     *slog.Logger
 }
 
-// Core is the state that the services of this package share. All methods of all of them are safe for concurrent use.
+// Core is the state that the services of this package share. All methods of the services are safe for concurrent use.
 type Core struct {
 	Config
 	runs     runs
@@ -145,36 +151,36 @@ type Core struct {
 	warmth  *warmth
 
 	mu      sync.Mutex
-	live    map[caisson.ID]*live         // attempts that wait or are under way; guarded by mu
-	leaving map[caisson.ID]chan struct{} // of attempts that have ended; closed when nothing is left of them; guarded by mu
+	live    map[caisson.ID]*live         // queued and running attempts; guarded by mu
+	leaving map[caisson.ID]chan struct{} // attempts being cleaned up; closed when that is done; guarded by mu
 
-	uploads map[string]int // archives of accounts that are being received; guarded by mu
+	uploads map[string]int // number of archives being received, by account; guarded by mu
 
-	retries keylock.Locks // held by whoever begins another attempt, by run
-	resting keylock.Locks // held by whoever takes up a session or puts it to rest, by session
+	retries keylock.Locks // held while another attempt is started, by run
+	resting keylock.Locks // held while a session is claimed, paused or stopped, by session
 
-	ctx  context.Context // ends with Close
+	ctx  context.Context // cancelled by Close
 	stop context.CancelCauseFunc
-	wg   sync.WaitGroup // attempts and what they leave to be done; none is added once ctx has ended
+	wg   sync.WaitGroup // attempts and their cleanup; none is added once ctx has ended
 }
 
-// live is an attempt that waits or is under way.
+// live is a queued or running attempt.
 type live struct {
 	cancel context.CancelCauseFunc
-	tell   func(...caisson.RunEvent) // adds to the run's events; nil before it has begun; guarded by the core's mu
-	done   chan struct{}             // closed when the attempt has ended, its result is stored, and its place is free
+	tell   func(...caisson.RunEvent) // adds to the run's events; nil before the attempt has begun; guarded by Core.mu
+	done   chan struct{}             // closed when the attempt has ended, its result is stored, and its queue slot is free
 }
 
-// The services, and the parts of the core that they are made of. Each has the core, and through it the others.
+// The services, and the parts of the core that implement them. Each embeds the core, and uses the others through it.
 type (
-	runs     struct{ *Core } // what callers do with runs and sessions; implements [caisson.Runs]
-	guests   struct{ *Core } // what agents do with runs; implements [caisson.GuestRuns]
-	entrance struct{ *Core } // from a request to a place in the queue
-	sessions struct{ *Core } // conversations, and what is kept of them
-	restart  struct{ *Core } // what an earlier daemon has left
-	making   struct{ *Core } // templates, files and services of agents
-	hands    struct{ *Core } // what is done inside sandboxes
-	budgets  struct{ *Core } // what attempts may cost
+	runs     struct{ *Core } // requests of callers about runs and sessions; implements [caisson.Runs]
+	guests   struct{ *Core } // requests of agents about runs; implements [caisson.GuestRuns]
+	entrance struct{ *Core } // admission: from a request to a place in the queue
+	sessions struct{ *Core } // sessions and their sandboxes
+	restart  struct{ *Core } // recovery from a restart of the daemon
+	making   struct{ *Core } // builds the templates, files and services of agents
+	hands    struct{ *Core } // executes commands in sandboxes
+	budgets  struct{ *Core } // budgets of attempts
 )
 
 var (
@@ -182,19 +188,20 @@ var (
 	_ caisson.GuestRuns = guests{}
 )
 
-// Runs returns the execution of tasks by agents.
+// Runs returns the service that manages runs.
 func (c *Core) Runs() caisson.Runs { return c.runs }
 
-// Guests returns what agents may do with runs of others.
+// Guests returns the service with which agents start sub-runs.
 func (c *Core) Guests() caisson.GuestRuns { return c.guests }
 
-// Reconcile brings runs, sessions and sandboxes into agreement after a restart. It must return before anything else is asked of the core.
+// Reconcile makes runs, sessions and sandboxes consistent after a restart. It must return before the core is used
+// otherwise.
 func (c *Core) Reconcile(ctx context.Context) error { return c.restart.reconcile(ctx) }
 
-// errClosing is why work stops when the daemon ends. What was under way is found by the next one.
+// errClosing is the cause when work stops because the daemon stops. The next daemon reconciles that work.
 var errClosing = errors.New("the daemon is ending")
 
-// New returns a Core. Nothing runs before Reconcile.
+// New returns a Core. No run starts before Reconcile.
 func New(cfg Config) *Core {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -219,7 +226,7 @@ func New(cfg Config) *Core {
 		cfg.Limits.Workspace = d.Workspace
 	}
 	c := &Core{Config: cfg, live: map[caisson.ID]*live{}, uploads: map[string]int{}, leaving: map[caisson.ID]chan struct{}{}}
-	// The core's own lifetime, not a request's: it carries no caller.
+	// This context belongs to the core, not to a request: it carries no caller.
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
 	c.queue = newQueue(cfg.Limits.Concurrent, cfg.Limits.PerAccount)
 	c.streams = newStreams(cfg.Store.Runs(), c.ctx.Done())
@@ -229,7 +236,8 @@ func New(cfg Config) *Core {
 	return c
 }
 
-// Close ends what runs in this process and waits for it. Sandboxes run on, and the next daemon's Reconcile finds what was under way.
+// Close stops the work in this process and waits for it. Sandboxes keep running, and the next daemon's Reconcile
+// handles the runs that were in progress.
 func (c *Core) Close() error {
 	c.stop(errClosing)
 	c.mu.Lock()
@@ -241,14 +249,14 @@ func (c *Core) Close() error {
 	return nil
 }
 
-// Live reports whether any run waits or is under way.
+// Live reports whether any run is queued or running.
 func (c *Core) Live() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.live) > 0
 }
 
-// settled waits until nothing is left of an attempt that has ended, if there is one.
+// settled waits until the last attempt of a run has ended and is cleaned up.
 func (c *Core) settled(ctx context.Context, run caisson.ID) error {
 	for {
 		c.mu.Lock()
@@ -269,7 +277,7 @@ func (c *Core) settled(ctx context.Context, run caisson.ID) error {
 	}
 }
 
-// do runs f in a goroutine of the core's, and reports false if the core is closed.
+// do runs f in a goroutine that Close waits for, and returns false if the core is closed.
 func (c *Core) do(f func()) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -280,7 +288,7 @@ func (c *Core) do(f func()) bool {
 	return true
 }
 
-// scope is what the caller in ctx may touch.
+// scope returns the scope that the caller in ctx may access, and the caller.
 func scope(ctx context.Context) (caisson.Scope, caisson.Caller, error) {
 	caller, err := caisson.CallerOf(ctx)
 	return caisson.In(caller.Account), caller, err

@@ -10,8 +10,9 @@ import (
 	"github.com/caisson-dev/caisson/agent/task"
 )
 
-// serve starts an agent's service in a sandbox that does not have it: one that was made, or started again, just now. It runs on between
-// runs, and is in a snapshot, because it belongs to no exec session. A supervisor in the sandbox tells the driver if it has failed.
+// serve starts an agent's service in a sandbox that has just been created or started again. The service does not belong
+// to an exec session, so it keeps running between runs, and is part of snapshots. A supervisor in the sandbox reports
+// to the driver if the service has failed.
 func (c making) serve(ctx context.Context, box caisson.ID, a *caisson.Agent, models []caisson.Model) error {
 	if len(a.Service) == 0 {
 		return nil
@@ -48,10 +49,10 @@ func (c making) serve(ctx context.Context, box caisson.ID, a *caisson.Agent, mod
 	if err != nil {
 		return err
 	}
-	return p.Close() // of the session; the process stays
+	return p.Close() // closes the exec session; the process keeps running
 }
 
-// usable returns the models that an agent may use, for the account of the caller.
+// usable returns the models that an agent may use for the caller's account.
 func (c making) usable(ctx context.Context, a *caisson.Agent) (list []caisson.Model, err error) {
 	all, err := c.Models.ListModels(ctx)
 	if err != nil {

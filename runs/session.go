@@ -8,11 +8,12 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// claim finds or makes the session that a run belongs to, and reserves it for the run: one at a time. fresh says that it was made.
+// claim finds or creates the session of a run, and reserves it for the run: a session has one run at a time. fresh
+// means that it was created.
 func (c sessions) claim(ctx context.Context, r *caisson.Run) (s *caisson.Session, fresh bool, err error) {
 	in := caisson.In(r.Account)
 	name := caisson.SessionName(r.Agent, r.Request.User, r.Request.Session)
-	var ended caisson.ID // the run that had it, and only has not given it back yet
+	var ended caisson.ID // the previous run, which has ended but not released the session yet
 	take := func(s *caisson.Session) error {
 		switch s.Run {
 		case "", r.ID, ended:
@@ -57,17 +58,17 @@ func (c sessions) claim(ctx context.Context, r *caisson.Run) (s *caisson.Session
 		if err := c.Store.Sessions().Insert(ctx, s); caisson.KindOf(err) != caisson.Conflict {
 			return s, true, err
 		}
-		// Somebody else was faster.
+		// Another run has just created it; try again.
 	}
 }
 
-// busy says which run has a session.
+// busy is the error that another run has claimed the session.
 type busy struct {
 	run caisson.ID
 	error
 }
 
-// unclaim gives a run's session back. box, if not nil, is the sandbox that it goes on with.
+// unclaim releases a run's session. box, if not nil, is the session's sandbox from now on.
 func (c sessions) unclaim(ctx context.Context, r *caisson.Run, box *caisson.Sandbox) error {
 	if r.Session == "" {
 		return nil
@@ -87,12 +88,13 @@ func (c sessions) unclaim(ctx context.Context, r *caisson.Run, box *caisson.Sand
 		return nil
 	})
 	if caisson.KindOf(err) == caisson.NotFound {
-		return nil // it was removed meanwhile
+		return nil // the session was removed in the meantime
 	}
 	return err
 }
 
-// openSession takes up the sandbox of the run's session, and reports false if there is none to take up.
+// openSession wakes the sandbox of the run's session and assigns it to the run. It returns false if the session has no
+// usable sandbox.
 func (x lodging) openSession(ctx context.Context) (ok bool, err error) {
 	s, err := x.c.Store.Sessions().Get(ctx, caisson.In(x.r.Account), string(x.r.Session))
 	if err != nil {
@@ -108,7 +110,7 @@ func (x lodging) openSession(ctx context.Context) (ok bool, err error) {
 	err = x.takeUp(ctx, s.Sandbox)
 	clean := context.WithoutCancel(ctx)
 	if err != nil && caisson.KindOf(err) == caisson.Internal && ctx.Err() == nil {
-		// Its memory may be lost; its files are not.
+		// Its memory may be lost, but its files are not.
 		x.warn(ctx, "the session's sandbox did not wake; it goes on with its files", err)
 		x.putBack(clean, s.Sandbox)
 		err = x.takeUp(ctx, s.Sandbox)
@@ -119,7 +121,7 @@ func (x lodging) openSession(ctx context.Context) (ok bool, err error) {
 		return true, nil
 	}
 	x.box = nil
-	// What may pass costs nobody a conversation.
+	// A temporary error must not lose the session's sandbox.
 	if caisson.KindOf(err) != caisson.NotFound || ctx.Err() != nil {
 		x.putBack(clean, s.Sandbox)
 		if caisson.KindOf(err) == caisson.Conflict || caisson.KindOf(err) == caisson.Internal {
@@ -138,7 +140,8 @@ func (x lodging) openSession(ctx context.Context) (ok bool, err error) {
 	return false, err
 }
 
-// fits refuses a session's sandbox that does not have what the run is to work in, before it is touched. One that is lost has nothing.
+// fits returns an error if a session's sandbox does not have the workspace that the run requests, before the sandbox is
+// changed. Sandboxes that have failed or are gone are not checked.
 func (x lodging) fits(ctx context.Context, id caisson.ID) (err error) {
 	x.box, err = x.c.Sandboxes.Get(ctx, string(id))
 	defer func() { x.box = nil }()
@@ -151,7 +154,7 @@ func (x lodging) fits(ctx context.Context, id caisson.ID) (err error) {
 	return x.sameWorkspace(ctx)
 }
 
-// takeUp wakes a session's sandbox and lets it serve the run. NotFound if nobody can go on in it.
+// takeUp wakes a session's sandbox and assigns it to the run. Returns NotFound if the sandbox is no longer usable.
 func (x lodging) takeUp(ctx context.Context, id caisson.ID) error {
 	sb, started, err := x.wake(ctx, id)
 	if err != nil {
@@ -169,7 +172,7 @@ func (x lodging) takeUp(ctx context.Context, id caisson.ID) error {
 	return err
 }
 
-// narrow gives a session's sandbox what this run may reach, which may be less than what the one before might, or more.
+// narrow sets the run's policy on a session's sandbox. It may allow less or more than that of the previous run.
 func (x lodging) narrow(ctx context.Context) error {
 	if x.r.Request.Image != "" {
 		return caisson.Invalidf("image", "a session goes on in the sandbox that it has; leave the image out, or begin another session")
@@ -178,10 +181,11 @@ func (x lodging) narrow(ctx context.Context) error {
 	return err
 }
 
-// passing is how long a sandbox that somebody else changes, or a part of the host that starts again, is waited for.
+// passing is how long an operation is retried while another operation changes the sandbox, or a part of the host
+// restarts.
 const passing = 10 * time.Second
 
-// whileBusy does f again while it fails for a reason that passes.
+// whileBusy retries f while it fails for a temporary reason.
 func (x lodging) whileBusy(ctx context.Context, f func() error) error {
 	end := time.Now().Add(passing)
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {
@@ -197,8 +201,8 @@ func (x lodging) whileBusy(ctx context.Context, f func() error) error {
 	}
 }
 
-// putBack leaves a session's sandbox, which the run was about to take up, to the next run: without an assignment, and so that its service is
-// started if that is not certain to run.
+// putBack leaves a session's sandbox that the run could not use to the next run: without an assignment, and stopped if
+// its service may not be running, so that the next run starts it.
 func (x lodging) putBack(ctx context.Context, id caisson.ID) {
 	_, err := x.c.Sandboxes.Assign(ctx, id, nil)
 	if sb, gerr := x.c.Sandboxes.Get(ctx, string(id)); err == nil && gerr == nil && sb.State == caisson.Running {
@@ -209,14 +213,15 @@ func (x lodging) putBack(ctx context.Context, id caisson.ID) {
 	}
 }
 
-// wake brings a session's sandbox to life, from however deep it sleeps. started says that nothing runs in it yet.
+// wake gets a session's sandbox running, from any state. started means that no process, and thus no service, runs in it
+// yet.
 func (x lodging) wake(ctx context.Context, id caisson.ID) (sb *caisson.Sandbox, started bool, err error) {
 	defer x.phase("resume")
 	err = x.whileBusy(ctx, func() (err error) {
 		if sb, err = x.c.Sandboxes.Get(ctx, string(id)); err != nil {
 			return err
 		}
-		// What another build has started can be stopped and started again; its files are kept.
+		// A sandbox that another build started can only be stopped and started again; its files are kept.
 		if foreign := sb.Build != x.c.Build; foreign && (sb.State == caisson.Suspended || sb.State == caisson.Running) {
 			if sb, err = x.c.Sandboxes.Stop(ctx, string(id), 0); err != nil {
 				return err
@@ -235,7 +240,7 @@ func (x lodging) wake(ctx context.Context, id caisson.ID) (sb *caisson.Sandbox, 
 		default:
 			kind := caisson.Conflict
 			if sb.State == caisson.Failed || sb.State == caisson.Removing {
-				kind = caisson.NotFound // there is nothing to go on in
+				kind = caisson.NotFound // the sandbox is no longer usable
 			}
 			err = caisson.Errorf(kind, "the sandbox is %s: %s", sb.State, sb.Reason)
 		}
@@ -244,13 +249,13 @@ func (x lodging) wake(ctx context.Context, id caisson.ID) (sb *caisson.Sandbox, 
 	return sb, started, err
 }
 
-// maxHistory bounds the messages before a prompt, in bytes and in number.
+// Limits of the messages before a prompt, in bytes and in number.
 const (
 	maxHistory      = 256 << 10
 	maxHistoryCount = 200
 )
 
-// history returns what was said in the run's conversation before it, oldest first, as much as there is room for.
+// history returns the messages of the run's session before this run, oldest first, up to the limits.
 func (c sessions) history(ctx context.Context, r *caisson.Run) ([]caisson.Message, error) {
 	if r.Session == "" {
 		return r.Request.History, nil
@@ -298,7 +303,7 @@ func (c runs) ListSessions(ctx context.Context, f caisson.SessionFilter) ([]*cai
 	return list, err
 }
 
-// eachSession calls do for every session in a scope, until one fails.
+// eachSession calls do for every session in a scope, until do returns an error.
 func (c sessions) eachSession(ctx context.Context, in caisson.Scope, do func(*caisson.Session) error) error {
 	f := caisson.Filter{Limit: 1000}
 	for {
@@ -331,13 +336,13 @@ func (c runs) RemoveSession(ctx context.Context, id caisson.ID) error {
 		if s.Run != "" {
 			return caisson.Errorf(caisson.Conflict, "run %s of this session is under way; cancel it first", s.Run)
 		}
-		s.Run = removing // nobody begins a run in it any more
+		s.Run = removing // no run can claim it from now on
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	ctx = context.WithoutCancel(ctx) // half of it would be a session that nobody can use
+	ctx = context.WithoutCancel(ctx) // a partly removed session would be unusable
 	if s.Sandbox != "" {
 		if err := c.Sandboxes.Remove(ctx, string(s.Sandbox)); err != nil && caisson.KindOf(err) != caisson.NotFound {
 			_, uerr := c.Store.Sessions().Update(ctx, in, string(id), func(s *caisson.Session) error {
@@ -351,10 +356,10 @@ func (c runs) RemoveSession(ctx context.Context, id caisson.ID) error {
 	return c.Store.Sessions().Delete(ctx, in, string(s.ID))
 }
 
-// removing is in the place of a session's run while it is removed.
+// removing is stored as the run of a session that is being removed.
 const removing caisson.ID = "removing"
 
-// settle lets the sessions that nobody has used for long take less: their memory goes to disk, and later only their files stay.
+// settle frees resources of idle sessions: their memory is moved to disk, and later only their files are kept.
 func (c sessions) settle(ctx context.Context, at time.Time) error {
 	return c.eachSession(ctx, caisson.Everyone(), func(s *caisson.Session) error {
 		if ctx.Err() != nil {
@@ -370,7 +375,7 @@ func (c sessions) settle(ctx context.Context, at time.Time) error {
 	})
 }
 
-// makeRoom puts the session to rest that nobody has used for longest, if there is one in memory, and reports whether it has.
+// makeRoom pauses the session in memory that has been idle for longest, and reports whether there was one.
 func (c sessions) makeRoom(ctx context.Context) bool {
 	var oldest *caisson.Session
 	err := c.eachSession(ctx, caisson.Everyone(), func(s *caisson.Session) error {
@@ -392,7 +397,7 @@ func (c sessions) makeRoom(ctx context.Context) bool {
 	return true
 }
 
-// expire forgets the sessions that nobody has used since before, with their sandboxes.
+// expire removes the sessions that have not been used since before, with their sandboxes.
 func (c sessions) expire(ctx context.Context, before time.Time) error {
 	return c.eachSession(ctx, caisson.Everyone(), func(s *caisson.Session) error {
 		if s.Run != "" || s.UsedAt.After(before) {
@@ -406,7 +411,8 @@ func (c sessions) expire(ctx context.Context, before time.Time) error {
 	})
 }
 
-// rest puts one session to rest, unless it has been taken up since it was looked at. A run that begins now waits until it is done.
+// rest pauses or stops the sandbox of an idle session, unless the session has been claimed in the meantime. A run that
+// claims it during this waits.
 func (c sessions) rest(ctx context.Context, s *caisson.Session, at time.Time) error {
 	release, err := c.resting.Acquire(ctx, s.Account+caisson.SessionName(s.Agent, s.User, s.Key))
 	if err != nil {
@@ -423,7 +429,7 @@ func (c sessions) rest(ctx context.Context, s *caisson.Session, at time.Time) er
 	ctx = caisson.WithCaller(ctx, caisson.OwnWork(s.Account, "put a session to rest"))
 	sb, err := c.Sandboxes.Get(ctx, string(s.Sandbox))
 	if err != nil {
-		return nil // the next run sees that it is gone
+		return nil // the next run detects that the sandbox is gone
 	}
 	awake := sb.State == caisson.Suspended || sb.State == caisson.Running
 	switch idle := at.Sub(s.UsedAt); {

@@ -13,7 +13,7 @@ import (
 	"github.com/caisson-dev/caisson/runtime/fake/guest"
 )
 
-// session returns the only session of that key.
+// session returns the only session with that key.
 func (w *world) session(key string) *caisson.Session {
 	w.t.Helper()
 	list := got(w.Runs().ListSessions(w.ctx(), caisson.SessionFilter{Key: key}))(w.t)
@@ -23,7 +23,7 @@ func (w *world) session(key string) *caisson.Session {
 	return list[0]
 }
 
-// turn is one run of the session s.
+// turn executes one run of the session s.
 func (w *world) turn(prompt string) *caisson.Run {
 	w.t.Helper()
 	return w.do(caisson.RunRequest{Prompt: prompt, Session: "s"})
@@ -64,7 +64,7 @@ func TestSessionContinues(t *testing.T) {
 	}
 }
 
-// TestSessionNames: a session belongs to its account, agent and user.
+// TestSessionNames: a session is identified by its account, agent, user and key.
 func TestSessionNames(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -104,7 +104,8 @@ func TestSessionNames(t *testing.T) {
 	wantKind(t, w.Runs().RemoveSession(w.as("strange"), list[0].ID), caisson.NotFound)
 }
 
-// TestSessionOneAtATime: a second run is refused while the first is under way, and taken as soon as the first is seen to have ended.
+// TestSessionOneAtATime: a second run is rejected while the first one is in progress, and accepted as soon as the first
+// one has ended.
 func TestSessionOneAtATime(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -119,11 +120,11 @@ func TestSessionOneAtATime(t *testing.T) {
 	wantKind(t, w.Runs().RemoveSession(w.ctx(), w.session("s").ID), caisson.Conflict)
 	wantKind(t, w.Runs().RemoveRun(w.ctx(), first.ID), caisson.Conflict)
 	goOn()
-	w.waitState(first.ID, caisson.RunSucceeded) // it may still be giving the session back
+	w.waitState(first.ID, caisson.RunSucceeded) // it may not have released the session yet
 	wantAnswer(t, w.turn("x"), "you said x")
 }
 
-// TestSessionHandsOver: a run that has ended but could not give the session back is in nobody's way.
+// TestSessionHandsOver: a run that has ended but could not release the session does not block other runs.
 func TestSessionHandsOver(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -136,7 +137,7 @@ func TestSessionHandsOver(t *testing.T) {
 	wantAnswer(t, w.turn("two"), "you said two")
 }
 
-// TestSessionInsertFails: a run that is not recorded holds no session, and makes none.
+// TestSessionInsertFails: a run that is not stored claims no session, and creates none.
 func TestSessionInsertFails(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -171,7 +172,8 @@ func TestSessionInsertFails(t *testing.T) {
 	}
 }
 
-// TestSessionRests: its memory goes to disk, and later only its files stay; each time the next run continues in it.
+// TestSessionRests: a session's memory is moved to disk, and later only its files are kept; each time the next run
+// continues in it.
 func TestSessionRests(t *testing.T) {
 	t.Parallel()
 	w := plan{limits: runs.Limits{SessionIdle: time.Hour, SessionFiles: 5 * time.Hour}}.world(t)
@@ -200,7 +202,7 @@ func TestSessionRests(t *testing.T) {
 			t.Errorf("after %v the run is in %s, not in %s", c.idle, r.Sandbox, box)
 		}
 	}
-	// From memory on disk to files only, without a run between.
+	// From memory on disk to files only, without a run in between.
 	must(t, w.Settle(w.ctx(), w.session("s").UsedAt.Add(2*time.Hour)))
 	must(t, w.Settle(w.ctx(), w.session("s").UsedAt.Add(6*time.Hour)))
 	if have := w.box(box).State; have != caisson.Stopped {
@@ -209,7 +211,8 @@ func TestSessionRests(t *testing.T) {
 	wantAnswer(t, w.turn("look"), "I")
 }
 
-// TestSessionRestsOrRuns: a run that begins while a session is being put to rest waits for it, and one that is under way is left alone.
+// TestSessionRestsOrRuns: a run that begins while a session is being paused waits for it, and a session with a run in
+// progress is not paused.
 func TestSessionRestsOrRuns(t *testing.T) {
 	t.Parallel()
 	w := plan{limits: runs.Limits{SessionIdle: time.Hour}}.world(t)
@@ -245,7 +248,7 @@ func TestSessionRestsOrRuns(t *testing.T) {
 	wantAnswer(t, w.ended(r.ID), "begun done")
 }
 
-// TestSessionLost: without its sandbox a session begins anew with what was said.
+// TestSessionLost: without its sandbox, a session continues with its messages only.
 func TestSessionLost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -271,7 +274,7 @@ func TestSessionLost(t *testing.T) {
 			tasks := w.tasks()
 			last := tasks[len(tasks)-1]
 			switch {
-			case name == "not to be woken": // its files are there
+			case name == "not to be woken": // its files exist
 				if r.Sandbox != before || !last.Continue {
 					t.Errorf("in %s and not in %s", r.Sandbox, before)
 				}
@@ -284,7 +287,7 @@ func TestSessionLost(t *testing.T) {
 	if s := w.session("s"); s.ID != first.Session {
 		t.Error("the session is another one")
 	}
-	// An agent that remembers is not told again.
+	// The messages are not repeated to an agent that keeps them itself.
 	w.turn("three")
 	tasks := w.tasks()
 	if n := len(tasks[len(tasks)-1].History); n != 0 {
@@ -292,7 +295,8 @@ func TestSessionLost(t *testing.T) {
 	}
 }
 
-// TestSessionLeftovers: what an agent leaves running is ended with its run, but for what it declares and what was there before.
+// TestSessionLeftovers: processes that an agent leaves are killed at the end of its run, except its declared background
+// processes and those that existed before.
 func TestSessionLeftovers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -324,7 +328,7 @@ func TestSessionLeftovers(t *testing.T) {
 	wantAnswer(t, w.turn("x"), "you said x")
 }
 
-// TestSessionCannotBeRid: what does not die costs the session its memory and not its files.
+// TestSessionCannotBeRid: if processes cannot be killed, the session loses its memory but not its files.
 func TestSessionCannotBeRid(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -354,7 +358,7 @@ func TestSessionCannotBeRid(t *testing.T) {
 	}
 }
 
-// TestSessionTakenUpInVain: a run that ends before it has taken the sandbox up leaves it to the next one.
+// TestSessionTakenUpInVain: a run that ends before it has woken the sandbox leaves it to the next run.
 func TestSessionTakenUpInVain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -385,7 +389,7 @@ func TestSessionTakenUpInVain(t *testing.T) {
 		if again.Sandbox != box {
 			t.Errorf("%s: the session is in another sandbox", op)
 		}
-		// What the run had not looked at yet is not what it has left behind.
+		// Processes that existed before the run started are not killed.
 		got(w.life.Sandboxes().Wake(w.ctx(), string(box)))(t)
 		list := got(w.life.Processes().Processes(w.ctx(), string(box)))(t)
 		if services(list, 0) == 0 {
@@ -394,7 +398,7 @@ func TestSessionTakenUpInVain(t *testing.T) {
 	}
 }
 
-// TestSessionHostFull: a session's sandbox waits for room like all others, and is not lost by it.
+// TestSessionHostFull: a session's sandbox waits for resources like all others, and is not lost.
 func TestSessionHostFull(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -413,7 +417,7 @@ func TestSessionHostFull(t *testing.T) {
 	}
 	goOn()
 	w.ended(other.ID)
-	// With nobody else at work there is nothing to wait for.
+	// If no other run is in progress, it does not wait.
 	w.eventually(func() bool { return !w.Live() })
 	w.empty(box)
 	w.boxes.fail("wake", 1, caisson.Errorf(caisson.Exhausted, "no memory"))
@@ -423,7 +427,7 @@ func TestSessionHostFull(t *testing.T) {
 	}
 }
 
-// TestSessionFails: a conversation goes on after a run that failed, in the same sandbox.
+// TestSessionFails: a session continues in the same sandbox after a run that failed.
 func TestSessionFails(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -435,7 +439,7 @@ func TestSessionFails(t *testing.T) {
 	if again.Sandbox != r.Sandbox {
 		t.Error("the session is in another sandbox")
 	}
-	// One that was never complete is not what it goes on in.
+	// A session does not continue in a sandbox that was never complete.
 	w.boxes.fail("exec", 1, errInjected)
 	w.put(caisson.Agent{ID: "served", Service: []string{"/srv/service"}})
 	wantFailed(t, w.do(caisson.RunRequest{Agent: "served", Prompt: "x", Session: "t"}), caisson.RunInternal, "")

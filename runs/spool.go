@@ -17,11 +17,11 @@ import (
 	"github.com/caisson-dev/caisson/internal/tree"
 )
 
-// runDir is where what belongs to a run is, below the data directory.
+// runDir returns the path of a run's directory, relative to the data directory.
 func runDir(id caisson.ID) string { return path.Join("runs", string(id)) }
 
-// The files that hold what is put into a run's workspace: an archive of one tree called workspace, or one of names relative to it, which
-// nobody but the sandbox reads.
+// The files with the contents of a run's workspace: an archive of one tree named workspace, or an archive of names
+// relative to the workspace, which is unpacked only in the sandbox.
 const (
 	workspaceTar = "workspace.tar"
 	uploadTar    = "upload.tar"
@@ -29,7 +29,7 @@ const (
 
 func (c entrance) removeDir(id caisson.ID) error { return c.Dir.RemoveAll(runDir(id)) }
 
-// spool keeps what is to be put into the run's workspace: attempts may begin when the caller has gone.
+// spool stores the contents of the run's workspace, because attempts may begin when the request has ended.
 func (c entrance) spool(ctx context.Context, r *caisson.Run) (err error) {
 	if err := c.Dir.MkdirAll(runDir(r.ID), 0o700); err != nil {
 		return err
@@ -55,7 +55,7 @@ func (c entrance) spool(ctx context.Context, r *caisson.Run) (err error) {
 	if r.Request.Workspace != nil {
 		return c.spoolArchive(ctx, r, left, f)
 	}
-	// The descriptor is the caller's own: what he may not read was not opened, and everything else is found below it.
+	// The caller opened the descriptor, so the caller may read the directory, and all files are opened relative to it.
 	root, err := os.OpenRoot("/proc/self/fd/" + strconv.Itoa(int(r.Request.Directory.Fd())))
 	if err != nil {
 		return caisson.Wrap(err, caisson.Invalid, "the directory %s cannot be read", r.Request.Source)
@@ -83,7 +83,8 @@ func (c entrance) spool(ctx context.Context, r *caisson.Run) (err error) {
 	return nil
 }
 
-// spoolArchive keeps the archive that came with a request in f, without what is hidden, whatever its client has left out already.
+// spoolArchive stores the archive of a request in f, without hidden files, regardless of those that the client has left
+// out.
 func (c entrance) spoolArchive(ctx context.Context, r *caisson.Run, left bound, f *os.File) error {
 	done, err := c.receive(r.Account)
 	if err != nil {
@@ -101,7 +102,8 @@ func (c entrance) spoolArchive(ctx context.Context, r *caisson.Run, left bound, 
 	return nil
 }
 
-// receive counts an archive of the account until done is called. Each is read by a process of its own, for as long as its client takes.
+// receive counts an upload of the account until done is called. Returns Exhausted if there are too many: each upload
+// occupies a process for as long as the client takes.
 func (c entrance) receive(account string) (done func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -118,14 +120,16 @@ func (c entrance) receive(account string) (done func(), err error) {
 	}, nil
 }
 
-// archiveGrowth is how many times larger an archive can become when it is written anew: headers of entries with long names take
-// more room in the format that is written than in others.
+// archiveGrowth is the maximum factor by which an archive grows when it is rewritten: headers of entries with long
+// names are larger in the format that is written than in others.
 const archiveGrowth = 4
 
-// diskReserve is what of the disk stays free whatever is copied into workspaces: the ledger of every account needs it.
+// diskReserve is the disk space in bytes that copies of workspaces must leave free: the ledger of every account needs
+// it.
 const diskReserve = 1 << 30
 
-// room returns how many bytes may be kept for a run now. What cannot be queued is not even read.
+// room returns how many bytes may be stored for a run now. Returns Exhausted if the run cannot be queued, so that its
+// contents are not read.
 func (c entrance) room(ctx context.Context, r *caisson.Run) (int64, error) {
 	waiting, more, err := c.Store.Runs().List(ctx, caisson.In(r.Account), caisson.RunFilter{
 		States: []caisson.RunState{caisson.RunQueued, caisson.RunStarting, caisson.RunRunning}, Limit: c.Limits.Waiting,
@@ -139,7 +143,7 @@ func (c entrance) room(ctx context.Context, r *caisson.Run) (int64, error) {
 	return c.free()
 }
 
-// free returns how many bytes may be written before only the reserve is left.
+// free returns how many bytes may be written until only diskReserve is free.
 func (c entrance) free() (int64, error) {
 	dir, err := c.Dir.Open(".")
 	if err != nil {
@@ -157,10 +161,10 @@ func (c entrance) free() (int64, error) {
 	return room, nil
 }
 
-// archiveTime is how long what was put into the workspace of a run that has failed is kept, for it to be tried again.
+// archiveTime is how long the contents of a failed run's workspace are kept for a retry.
 const archiveTime = 24 * time.Hour
 
-// trimArchives removes the archives that nobody is going to need.
+// trimArchives removes the archives of failed runs that are older than archiveTime.
 func (c entrance) trimArchives(ctx context.Context, at time.Time) error {
 	f := caisson.RunFilter{States: []caisson.RunState{caisson.RunFailed}, Limit: 1000}
 	for {
@@ -180,10 +184,11 @@ func (c entrance) trimArchives(ctx context.Context, at time.Time) error {
 	}
 }
 
-// workspaceName is what the workspace is called in archives.
+// workspaceName is the name of the workspace in archives.
 const workspaceName = "workspace"
 
-// notOurs refuses a directory that is the data directory, has it below it, or lies in it: it holds every account's secrets.
+// notOurs returns an Invalid error for a directory that overlaps with the data directory, which contains the secrets of
+// every account.
 func (c entrance) notOurs(dir caisson.Handle) error {
 	own, err := c.Dir.Open(".")
 	if err != nil {
@@ -200,8 +205,8 @@ func (c entrance) notOurs(dir caisson.Handle) error {
 	return nil
 }
 
-// bound fails once more than left bytes were counted, the disk has no room (others write to it, too, and an archive may grow), or ctx has
-// ended.
+// bound returns an error once more than left bytes were counted, the disk is full (other processes write to it, too,
+// and an archive may grow), or ctx has ended.
 type bound struct {
 	left int64
 	ctx  context.Context

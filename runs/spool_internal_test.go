@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// TestBoundSeesTheDisk: what others write meanwhile counts, too.
+// TestBoundSeesTheDisk: concurrent writes of other programs to the disk count, too.
 func TestBoundSeesTheDisk(t *testing.T) {
 	full := errors.New("full")
 	room := 3
@@ -33,7 +33,7 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 
-// TestUploadsPerAccount: an account has only so many uploads under way, and others are not concerned.
+// TestUploadsPerAccount: the number of concurrent uploads of an account is limited, without affecting other accounts.
 func TestUploadsPerAccount(t *testing.T) {
 	c := &Core{Config: Config{Limits: Limits{PerAccount: 2}}, uploads: map[string]int{}}
 	e := entrance{c}

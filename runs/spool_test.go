@@ -15,7 +15,7 @@ import (
 	"github.com/caisson-dev/caisson/runs"
 )
 
-// project makes a directory with files; a name that ends in "@" is a symlink.
+// project creates a directory with files; a name that ends in "@" is a symlink.
 func (w *world) project(files map[string]string) caisson.Handle {
 	w.t.Helper()
 	dir := w.t.TempDir()
@@ -31,7 +31,7 @@ func (w *world) project(files map[string]string) caisson.Handle {
 	return got(os.Open(dir))(w.t)
 }
 
-// archive makes a tar archive of files, as tar -C DIR -c . does.
+// archive returns a tar archive of files, as tar -C DIR -c . makes it.
 func archive(t *testing.T, files map[string]string) *bytes.Buffer {
 	t.Helper()
 	var b bytes.Buffer
@@ -44,7 +44,7 @@ func archive(t *testing.T, files map[string]string) *bytes.Buffer {
 	return &b
 }
 
-// read returns what a file in the agent's sandbox has, or the error.
+// read returns the content of a file in the agent's sandbox, or the error.
 func read(v *turn, name string) string {
 	root, err := os.OpenRoot(v.Root())
 	if err != nil {
@@ -58,7 +58,7 @@ func read(v *turn, name string) string {
 	return string(b)
 }
 
-// look is an agent that answers with the content of what its prompt names.
+// look adds an agent that answers with the content of the file that its prompt names.
 func (w *world) look() {
 	w.on("look", func(v *turn) int {
 		for name := range strings.FieldsSeq(strings.TrimPrefix(v.task.Prompt, "look")) {
@@ -102,7 +102,7 @@ func TestWorkspaceOfUpload(t *testing.T) {
 	}
 }
 
-// TestWorkspaceMaskedWithin: all of a directory that is hidden is, also if it is the copied directory itself.
+// TestWorkspaceMaskedWithin: everything below a hidden directory is hidden, even if that directory itself is copied.
 func TestWorkspaceMaskedWithin(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -120,7 +120,8 @@ func TestWorkspaceMaskedWithin(t *testing.T) {
 	}
 }
 
-// TestWorkspaceMasked: neither copy of a workspace has what is hidden, whatever the client has sent, and the run lists it.
+// TestWorkspaceMasked: neither copy of a workspace contains hidden files, whatever the client has sent, and the run
+// lists them.
 func TestWorkspaceMasked(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -159,7 +160,7 @@ func TestWorkspaceMasked(t *testing.T) {
 	}
 }
 
-// TestWorkspaceRefused: what is too large, or Caisson's own, does not come in, and leaves nothing.
+// TestWorkspaceRefused: a directory that is too large, or belongs to Caisson, is rejected, and nothing remains.
 func TestWorkspaceRefused(t *testing.T) {
 	t.Parallel()
 	w := plan{limits: runs.Limits{Workspace: 8 << 10}}.world(t)
@@ -183,7 +184,7 @@ func TestWorkspaceRefused(t *testing.T) {
 	}
 	must(t, start(caisson.RunRequest{Directory: w.project(nil)}))
 
-	// Of what was opened in another mount namespace only a copy can be had.
+	// A directory that was opened in another mount namespace can only be copied.
 	w.config.Workspaces = places{}
 	w.restart()
 	dir := t.TempDir()

@@ -28,7 +28,7 @@ func (c runs) StartRun(ctx context.Context, req caisson.RunRequest) (*caisson.Ru
 	return c.entrance.enter(ctx, r)
 }
 
-// plan resolves a request into a run that has not been recorded yet.
+// plan resolves a request into a run that is not stored yet.
 func (c entrance) plan(ctx context.Context, caller caisson.Caller, req caisson.RunRequest) (*caisson.Run, error) {
 	if caller.Account == "" {
 		return nil, caisson.Errorf(caisson.Unauthed, "this request carries no account")
@@ -65,7 +65,7 @@ func (c entrance) plan(ctx context.Context, caller caisson.Caller, req caisson.R
 	}, nil
 }
 
-// defaults are what holds for a run where neither it nor its agent says anything.
+// defaults returns the settings that apply where neither the run nor its agent has its own.
 func (c entrance) defaults(models []caisson.GatewayModel) agent.Defaults {
 	d := agent.Defaults{Limits: caisson.DefaultAgentLimits().Under(c.Budget)}
 	for _, m := range models {
@@ -76,14 +76,14 @@ func (c entrance) defaults(models []caisson.GatewayModel) agent.Defaults {
 	return d
 }
 
-// newTrace returns a trace-id as W3C's Trace Context has it.
+// newTrace returns a trace-id in the format of the W3C Trace Context.
 func newTrace() string {
 	var b [16]byte
 	rand.Read(b[:])
 	return hex.EncodeToString(b[:])
 }
 
-// enter records a run and queues its first attempt.
+// enter stores a run and queues its first attempt.
 func (c entrance) enter(ctx context.Context, r *caisson.Run) (_ *caisson.Run, err error) {
 	var back undo.Stack
 	defer func() {
@@ -122,7 +122,9 @@ func (c entrance) enter(ctx context.Context, r *caisson.Run) (_ *caisson.Run, er
 	return r, nil
 }
 
-// queueAttempt starts the goroutine that sees an attempt through.
+// queueAttempt queues an attempt and starts the goroutine that executes it. The attempt is queued before the goroutine
+// starts, so that runs are queued in the order of their requests. The goroutine gets only the parts of the request that
+// it needs before admission; the rest is read from the store when the attempt starts.
 func (c entrance) queueAttempt(r *caisson.Run) error {
 	ctx, cancel := context.WithCancelCause(caisson.WithCaller(c.ctx, caisson.Caller{Account: r.Account, Local: r.Local}))
 	l := &live{cancel: cancel, done: make(chan struct{})}
@@ -134,8 +136,8 @@ func (c entrance) queueAttempt(r *caisson.Run) error {
 	}
 	c.live[r.ID] = l
 	copied := *r
-	copied.Request = caisson.RunRequest{Session: r.Request.Session, User: r.Request.User, Keep: r.Request.Keep} // the rest is read again at its turn
-	place := c.queue.enter(r.ID, r.Account, len(r.Lineage))                                                     // here, so that runs wait in the order in which they came
+	copied.Request = caisson.RunRequest{Session: r.Request.Session, User: r.Request.User, Keep: r.Request.Keep}
+	place := c.queue.enter(r.ID, r.Account, len(r.Lineage))
 	c.wg.Go(func() {
 		defer cancel(nil)
 		c.see(ctx, &copied, l, place)
@@ -144,7 +146,7 @@ func (c entrance) queueAttempt(r *caisson.Run) error {
 	return nil
 }
 
-// see waits for the turn of the run that has this place, and does the attempt.
+// see waits until the run is admitted, and executes the attempt.
 func (c entrance) see(ctx context.Context, r *caisson.Run, l *live, place *ticket) {
 	defer func() {
 		c.queue.leave(place)

@@ -7,19 +7,19 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// streams hands the events of runs to those who watch. An event is seen when it is stored, not before: whoever has seen it can
-// come back and go on after it.
+// streams sends the events of runs to watchers. An event is sent only after it is stored, so that a watcher can
+// reconnect and continue after it.
 type streams struct {
 	store caisson.RunStore
-	done  <-chan struct{} // ends all that watch
+	done  <-chan struct{} // closed to end all watchers
 
 	mu   sync.Mutex
-	wake map[caisson.ID]*bell // of runs that somebody watches; guarded by mu
+	wake map[caisson.ID]*bell // of runs that are watched; guarded by mu
 }
 
-// A bell wakes those who watch a run.
+// A bell notifies the watchers of a run.
 type bell struct {
-	rung    chan struct{} // closed, and replaced, when there is more
+	rung    chan struct{} // closed, and replaced, when there are new events
 	watched int
 }
 
@@ -27,7 +27,7 @@ func newStreams(store caisson.RunStore, done <-chan struct{}) *streams {
 	return &streams{store: store, done: done, wake: map[caisson.ID]*bell{}}
 }
 
-// enter makes the caller somebody who watches a run, until leave.
+// enter registers a watcher of a run until leave is called.
 func (s *streams) enter(run caisson.ID) (leave func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -46,14 +46,15 @@ func (s *streams) enter(run caisson.ID) (leave func()) {
 	}
 }
 
-// wait returns a channel that is closed when the run has more events than there were a moment ago. The caller watches the run.
+// wait returns a channel that is closed when the run has new events. The caller must be registered as a watcher of the
+// run.
 func (s *streams) wait(run caisson.ID) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.wake[run].rung
 }
 
-// tell wakes those who watch a run.
+// tell notifies the watchers of a run.
 func (s *streams) tell(run caisson.ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,14 +67,15 @@ func (s *streams) tell(run caisson.ID) {
 // page is how many events are read from the store at once.
 const page = 256
 
-// watch sends the run's events after seq to the channel that it returns, until done of the attempt that is the run's last.
+// watch sends the run's events after the sequence number after to the returned channel, until the done event of the
+// run's last attempt.
 func (s *streams) watch(ctx context.Context, in caisson.Scope, run caisson.ID, after int64) <-chan caisson.RunEvent {
 	out := make(chan caisson.RunEvent)
 	go func() {
 		defer close(out)
 		defer s.enter(run)()
 		for {
-			wake := s.wait(run) // before the store is read, so that no event falls between
+			wake := s.wait(run) // before the store is read, so that no event is missed
 			list, err := s.store.Events(ctx, in, run, after, page)
 			if err != nil {
 				return
@@ -91,7 +93,7 @@ func (s *streams) watch(ctx context.Context, in caisson.Scope, run caisson.ID, a
 			if len(list) == page {
 				continue
 			}
-			// What follows the end of a run's last attempt is nothing.
+			// There are no events after the end of a run's last attempt.
 			r, err := s.store.Get(ctx, in, run)
 			if err != nil {
 				return
@@ -113,7 +115,7 @@ func (s *streams) watch(ctx context.Context, in caisson.Scope, run caisson.ID, a
 	return out
 }
 
-// told returns the number of a run's last event, and whether it is the done of the last attempt.
+// told returns the sequence number of a run's last event, and whether it is the done event of the last attempt.
 func (s *streams) told(ctx context.Context, r *caisson.Run) (end int64, told bool, err error) {
 	end, err = s.store.LastEvent(ctx, r.ID)
 	if err != nil || end == 0 {
@@ -123,7 +125,7 @@ func (s *streams) told(ctx context.Context, r *caisson.Run) (end int64, told boo
 	if err != nil || len(list) == 0 {
 		return end, false, err
 	}
-	// A later attempt only begins when the end of the one before is told.
+	// A later attempt begins only after the last event of the previous one is stored.
 	e := list[0]
 	return end, e.Attempt > r.Attempt || e.Attempt == r.Attempt && e.Type == caisson.EventDone, nil
 }
@@ -147,7 +149,8 @@ func (c runs) WatchRun(ctx context.Context, id caisson.ID, after int64) (<-chan 
 	return c.streams.watch(ctx, in, id, after), nil
 }
 
-// mend tells the end of a run that has ended, if the daemon that ended it died before it could. All that has to be told is in the result.
+// mend stores the last events of a run that has ended, if the daemon stopped before it could do so. They are derived
+// from the result.
 func (c runs) mend(ctx context.Context, r *caisson.Run) error {
 	c.mu.Lock()
 	_, live := c.live[r.ID]
@@ -159,11 +162,11 @@ func (c runs) mend(ctx context.Context, r *caisson.Run) error {
 	if err != nil || told {
 		return err
 	}
-	// Where the end was missing: if somebody else has told it since, the store refuses a second one.
+	// The events follow the last stored one: if they have been stored in the meantime, the store rejects them.
 	rec := &recorder{streams: c.streams, run: r.ID, account: r.Account, attempt: r.Attempt, seq: seq}
 	err = rec.end(ctx, last(r.Result))
 	if caisson.KindOf(err) == caisson.Conflict {
-		return nil // somebody else has just done it
+		return nil // they have just been stored by another call
 	}
 	return err
 }
@@ -179,13 +182,13 @@ type recorder struct {
 	seq     int64              // of the last event; guarded by mu
 	queue   []caisson.RunEvent // guarded by mu
 	size    int                // bytes of text in queue; guarded by mu
-	storing bool               // somebody stores; guarded by mu
-	idle    chan struct{}      // closed when nobody does; guarded by mu
-	err     error              // of the first failure, after which nothing is stored; guarded by mu
-	over    bool               // the last events have come; guarded by mu
+	storing bool               // a goroutine is storing events; guarded by mu
+	idle    chan struct{}      // closed when none is storing; guarded by mu
+	err     error              // the first error, after which nothing is stored; guarded by mu
+	over    bool               // the last events have been added; guarded by mu
 }
 
-// What may wait to be stored before those who add more have to wait.
+// Limits of the queue, beyond which add blocks.
 const (
 	maxQueued     = 1024
 	maxQueuedSize = 1 << 20
@@ -196,8 +199,8 @@ func newRecorder(ctx context.Context, s *streams, run *caisson.Run) *recorder {
 	return &recorder{streams: s, run: run.ID, account: run.Account, attempt: run.Attempt, seq: seq, err: err}
 }
 
-// add queues events. It returns before they are stored unless too many wait. What comes after the attempt's last event, or after one that could
-// not be stored, is dropped.
+// add queues events. It returns before they are stored, but blocks while the queue is full. Events after the attempt's
+// last event, or after one that could not be stored, are dropped.
 func (r *recorder) add(events ...caisson.RunEvent) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -212,7 +215,7 @@ func (r *recorder) add(events ...caisson.RunEvent) {
 	}
 }
 
-// push queues events together. It needs mu.
+// push appends events to the queue. The caller must hold r.mu.
 func (r *recorder) push(events []caisson.RunEvent) {
 	if r.err != nil {
 		return
@@ -229,7 +232,7 @@ func (r *recorder) push(events []caisson.RunEvent) {
 	}
 }
 
-// store empties the queue.
+// store stores the queued events until the queue is empty.
 func (r *recorder) store() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -237,7 +240,7 @@ func (r *recorder) store() {
 		batch := r.queue
 		r.queue, r.size = nil, 0
 		r.mu.Unlock()
-		// What was said is recorded whoever has lost interest meanwhile.
+		// Events are stored even if the request has been cancelled.
 		err := r.streams.store.Append(context.Background(), r.run, batch)
 		r.streams.tell(r.run)
 		r.mu.Lock()
@@ -247,7 +250,7 @@ func (r *recorder) store() {
 	close(r.idle)
 }
 
-// flush waits until all that was added is stored.
+// flush waits until all added events are stored.
 func (r *recorder) flush() error {
 	r.mu.Lock()
 	for r.storing {
@@ -260,14 +263,15 @@ func (r *recorder) flush() error {
 	return r.err
 }
 
-// end stores the attempt's last events, all or none: also when those before them could not be, and when it was tried before.
+// end stores the attempt's last events, all or none, even if earlier events could not be stored, or an earlier call of
+// end has failed.
 func (r *recorder) end(ctx context.Context, events []caisson.RunEvent) error {
 	failed := r.flush() != nil
 	r.mu.Lock()
 	r.over = true
 	r.mu.Unlock()
 	if failed {
-		// What the store has is what counts: it may have more than it said.
+		// The store decides: it may contain events for which it returned an error.
 		seq, told, err := r.streams.told(ctx, &caisson.Run{ID: r.run, Account: r.account, Attempt: r.attempt})
 		if err != nil || told {
 			return err

@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// TestWatch: whoever watches, from wherever and however slowly, hears every event once and in order, and then the end.
+// TestWatch: every watcher, from any start and at any speed, gets every event once and in order, and then the end.
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	const deltas = 600
@@ -30,7 +30,7 @@ func TestWatch(t *testing.T) {
 		ch := got(w.Runs().WatchRun(w.ctx(), r.ID, int64(i)))(t)
 		wg.Go(func() {
 			if i == 0 {
-				<-slow // until all is over
+				<-slow // until the run has ended
 			}
 			for e := range ch {
 				heard[i] = append(heard[i], e.Seq)
@@ -66,7 +66,7 @@ func TestWatch(t *testing.T) {
 	w.eventually(func() bool { return w.Watched() == 0 })
 }
 
-// TestWatchClosing: the end of the daemon, and the removal of the run, end all that watch.
+// TestWatchClosing: the end of the daemon, and the removal of the run, end all watchers.
 func TestWatchClosing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

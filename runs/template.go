@@ -7,7 +7,7 @@ import (
 	"github.com/caisson-dev/caisson/agent"
 )
 
-// complete returns an agent of the caller's account with what its entry leaves to code.
+// complete returns an agent of the caller's account with the parts that its recipe generates.
 func (c making) complete(ctx context.Context, id string) (*caisson.Agent, error) {
 	a, err := c.Catalog.GetAgent(ctx, id)
 	if err != nil {
@@ -25,16 +25,16 @@ func (c making) complete(ctx context.Context, id string) (*caisson.Agent, error)
 	return &full, nil
 }
 
-// prepared is a template that an agent's sandboxes can be made from.
+// prepared is a template from which an agent's sandboxes can be created.
 type prepared struct {
 	name string
-	key  string // of what it is made of
+	key  string // hash of the template's contents
 }
 
-// templatePrefix begins the names of templates that are made for agents.
+// templatePrefix is the prefix of the names of agents' templates.
 const templatePrefix = "agent-"
 
-// prepare makes sure that the agent's template is there and built. With an image of its own, a run needs none.
+// prepare makes sure that the agent's template exists and is built. A run with its own image does not need it.
 func (c making) prepare(ctx context.Context, a *caisson.Agent, image string, progress func(caisson.Progress)) (*prepared, error) {
 	switch {
 	case image != "":
@@ -49,7 +49,7 @@ func (c making) prepare(ctx context.Context, a *caisson.Agent, image string, pro
 	want := templateOf(a)
 	t, err := c.Sandboxes.GetTemplate(ctx, want.Name)
 	if caisson.KindOf(err) == caisson.NotFound || err == nil && !sameTemplate(t, &want) {
-		// What agents of the host's own are built from may lead where the host's administrator says.
+		// The build policy of the host's own agents is subject to the rights of the host's administrator.
 		t, err = c.Sandboxes.PutTemplate(c.asAuthor(ctx, a), want)
 	}
 	if err != nil {
@@ -58,7 +58,7 @@ func (c making) prepare(ctx context.Context, a *caisson.Agent, image string, pro
 	return c.build(ctx, t, progress)
 }
 
-// asAuthor acts for the caller's account with the rights of the agent's author.
+// asAuthor returns a context for the caller's account with the rights of the agent's author.
 func (c making) asAuthor(ctx context.Context, a *caisson.Agent) context.Context {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil || a.Account != "" {
@@ -82,14 +82,14 @@ func templateOf(a *caisson.Agent) caisson.Template {
 	return t
 }
 
-// sameTemplate reports whether have is what want asks for.
+// sameTemplate reports whether have meets want.
 func sameTemplate(have, want *caisson.Template) bool {
 	a, errA := keyOf(have.Image, have.Setup, have.Policy, have.Resources, have.Env, have.User, have.Pool)
 	b, errB := keyOf(want.Image, want.Setup, want.Policy, want.Resources, want.Env, want.User, want.Pool)
 	return errA == nil && errB == nil && a == b
 }
 
-// build builds a template that has set-up steps and was not built since it changed.
+// build builds a template that has set-up steps and has not been built since it changed.
 func (c making) build(ctx context.Context, t *caisson.Template, progress func(caisson.Progress)) (*prepared, error) {
 	if len(t.Setup) > 0 && t.Built == nil {
 		var err error
@@ -109,7 +109,7 @@ func (c making) build(ctx context.Context, t *caisson.Template, progress func(ca
 	return p, nil
 }
 
-// create returns the request for a sandbox of the agent.
+// create returns the request for creating a sandbox of the agent.
 func (p *prepared) create(a *caisson.Agent) caisson.CreateRequest {
 	req := caisson.CreateRequest{Template: p.name, Env: a.Env, User: a.User}
 	if p.name == caisson.HostTemplate {

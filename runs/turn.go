@@ -18,30 +18,30 @@ import (
 	"github.com/caisson-dev/caisson/internal/tail"
 )
 
-// readyAgain is how long a service that was there before may take to be there again.
+// readyAgain is the timeout for a service to become ready again.
 const readyAgain = 2 * time.Minute
 
-// signalTime is how long asking an agent to end may take.
+// signalTime is the timeout for signalling an agent to stop.
 const signalTime = 3 * time.Second
 
-// Where a sandbox finds the model gateway, and the tools that start runs of other agents, if it may use them.
+// Addresses, inside a sandbox, of the model gateway and of the tools that start sub-runs.
 const (
 	gatewayURL = "http://llm.caisson.internal"
 	toolsURL   = "http://tools.caisson.internal"
 )
 
-// task makes the task of the attempt. The agent has a tenth less time than the run.
+// task returns the task of the attempt. The agent's time is that of the run minus a tenth of its limit.
 func (x speech) task(ctx context.Context, deadline time.Time) (*task.Task, error) {
 	left := time.Until(deadline)
 	t := &task.Task{
-		Driver: x.agent.Driver, Prompt: x.r.Request.Prompt, By: x.agent.Prompt, Events: x.agent.Events, Workdir: x.agent.Workdir,
+		Driver: x.agent.Driver, Prompt: x.r.Request.Prompt, PromptMode: x.agent.Prompt, Events: x.agent.Events, Workdir: x.agent.Workdir,
 		Model: x.r.Model, Persona: x.r.Request.Persona, Ready: x.agent.Ready, ReadyTime: caisson.Duration(left),
 		Time:  caisson.Duration(left - time.Duration(x.r.Limits.Time)/10),
 		Grace: caisson.Duration(x.c.Limits.Grace), Output: x.r.Limits.Output, Tools: x.agent.Tools, Track: x.agent.Workdir,
 		Files: x.agent.Files, Background: x.agent.Background, Continue: !x.first, Session: string(x.r.ID),
 	}
 	if x.box.Spec.Workspace != "" || x.repo != nil {
-		t.Track = "" // the host knows better what has changed
+		t.Track = "" // the host determines the changes itself
 	}
 	if t.Time <= 0 {
 		t.Time = caisson.Duration(left / 2)
@@ -60,7 +60,7 @@ func (x speech) task(ctx context.Context, deadline time.Time) (*task.Task, error
 		t.History = history
 	}
 	if !x.first {
-		t.Files = nil // they are there, as the agent has changed them
+		t.Files = nil // they exist already, possibly changed by the agent
 		t.ReadyTime = caisson.Duration(min(left, readyAgain))
 	}
 	t.Command = x.set.Command
@@ -76,7 +76,8 @@ func (x speech) task(ctx context.Context, deadline time.Time) (*task.Task, error
 	return t, recipe.Turn(t, Turn{Agent: x.agent, Run: x.r, Models: models, Fork: x.warm && x.first, First: x.first})
 }
 
-// env is what every agent's program finds in its environment. The keys are none: the gateway knows who calls.
+// env returns the environment of every agent's program. The API keys are placeholders: the gateway identifies the
+// caller by its wire.
 func (x speech) env(deadline time.Time) map[string]string {
 	env := map[string]string{
 		"OPENAI_BASE_URL": gatewayURL + "/v1", "OPENAI_API_KEY": "caisson", "ANTHROPIC_BASE_URL": gatewayURL, "ANTHROPIC_API_KEY": "caisson",
@@ -89,7 +90,7 @@ func (x speech) env(deadline time.Time) map[string]string {
 	if x.repo != nil {
 		env["CAISSON_REPO_URL"], env["CAISSON_REPO_BRANCH"], env["CAISSON_REPO_BASE"] = x.repo.URL, x.repo.Branch, x.repo.Start
 	}
-	// What the agent offers to its model, for one that has no other way to be told.
+	// The agent's tools, for programs that cannot be configured in another way.
 	for name, tools := range map[string][]string{"CAISSON_TOOLS_ALLOW": x.agent.Tools.Allow, "CAISSON_TOOLS_DENY": x.agent.Tools.Deny} {
 		if len(tools) > 0 {
 			env[name] = strings.Join(tools, ",")
@@ -119,7 +120,7 @@ func (c making) grantedModels(ctx context.Context, g *caisson.ModelGrant) ([]cai
 	return list, nil
 }
 
-// turn gives the prompt to the agent and records what it says.
+// turn gives the prompt to the agent and records its events.
 func (x speech) turn(ctx context.Context, deadline time.Time) error {
 	t, err := x.task(ctx, deadline)
 	if err != nil {
@@ -159,7 +160,7 @@ func (x speech) turn(ctx context.Context, deadline time.Time) error {
 	return nil
 }
 
-// code says what an agent's failure really was: most agents say no more than that a call of a model failed.
+// code returns the specific code of an agent's failure: most agents only report that a model call failed.
 func (x speech) code(e *caisson.RunError) string {
 	if e.Code != caisson.RunAgentError {
 		return e.Code
@@ -174,7 +175,7 @@ func (x speech) code(e *caisson.RunError) string {
 	return e.Code
 }
 
-// line records one thing that the agent said.
+// line processes one line of the driver's output.
 func (x speech) line(l *task.Line, logs *logs) {
 	switch l.Type {
 	case task.LineLog:
@@ -187,9 +188,9 @@ func (x speech) line(l *task.Line, logs *logs) {
 	case task.LineChanges:
 		x.result.Changes, x.result.Patch = l.Changes, l.Patch
 	case caisson.EventFinal, task.LineEnd, caisson.EventUsage:
-		// The answer is all text put together, and what was used the ledger knows better.
+		// The answer is the concatenation of all text, and the usage is read from the ledger.
 	default:
-		// The program in the sandbox keeps to what it was told; what says more than that is not it.
+		// The driver keeps to the output limit; a program that exceeds it is not the driver.
 		x.said += int64(eventSize + len(l.Delta) + len(l.Label) + len(l.Result) + len(l.Args))
 		if x.said > int64(x.r.Limits.Output)+outputSlack {
 			x.result.Cut = true
@@ -200,13 +201,15 @@ func (x speech) line(l *task.Line, logs *logs) {
 	}
 }
 
-// An event counts as eventSize bytes besides what it says, less than its line has; outputSlack is for those that are not the agent's.
+// Each event counts as eventSize bytes plus its text, which is less than its encoded line; outputSlack allows for
+// events that do not come from the agent.
 const (
 	eventSize   = 32
 	outputSlack = 64 << 10
 )
 
-// drive has the program in a sandbox do a task, and passes on what it says but its end, which it returns.
+// drive lets the driver in a sandbox execute a task, and calls say for each line of its output except the last, which
+// it returns.
 func (c hands) drive(ctx context.Context, box caisson.ID, t *task.Task, say func(*task.Line)) (*task.Line, error) {
 	data, err := task.Encode(t)
 	if err != nil {
@@ -225,7 +228,8 @@ func (c hands) drive(ctx context.Context, box caisson.ID, t *task.Task, say func
 	}()
 	stderr := make(chan string, 1)
 	go func() { stderr <- tail.Read(p.Stderr(), maxSaid) }()
-	// The program is asked to end what it does, for which it gives the agent the same time; if it does not, the exec session ends it.
+	// On cancellation, the driver is signalled to stop, for which it gives the agent the grace period; if it does not
+	// exit, closing the exec session kills it.
 	ended := make(chan struct{})
 	defer close(ended)
 	defer context.AfterFunc(ctx, func() {
@@ -253,7 +257,7 @@ func (c hands) drive(ctx context.Context, box caisson.ID, t *task.Task, say func
 				if said = strings.TrimSpace(said); said != "" {
 					why += "; its last words were " + strconv.Quote(said)
 				}
-			case <-time.After(whyTime): // something that it has started holds the stream
+			case <-time.After(whyTime): // a process that it has started holds the stream open
 			}
 			return nil, &failure{code: caisson.RunAgentError, msg: why}
 		case err != nil:
@@ -269,7 +273,7 @@ func (c hands) drive(ctx context.Context, box caisson.ID, t *task.Task, say func
 	}
 }
 
-// why says what became of the program in a sandbox that has ended too early.
+// why returns why the driver in a sandbox has ended too early.
 func why(ctx context.Context, p caisson.Process) string {
 	ctx, cancel := context.WithTimeout(ctx, whyTime)
 	defer cancel()
@@ -284,15 +288,15 @@ func why(ctx context.Context, p caisson.Process) string {
 }
 
 const (
-	whyTime = 2 * time.Second // how long the reason for a sandbox's end is waited for
-	maxSaid = 400             // how much of a driver's last words is shown, in bytes
+	whyTime = 2 * time.Second // timeout for reading the reason why a sandbox ended
+	maxSaid = 400             // maximum size in bytes of the part of a driver's output that is shown in an error
 )
 
-// pids returns the processes that a sandbox has; nil if that is not known.
+// pids returns the processes in a sandbox.
 func (c hands) pids(ctx context.Context, box caisson.ID) (map[int]bool, error) {
 	list, err := c.Sandboxes.Processes(ctx, string(box))
 	if err != nil {
-		return nil, err // not none: all that it has would count as the agent's
+		return nil, err // not an empty set: all its processes would count as the agent's
 	}
 	pids := make(map[int]bool, len(list))
 	for _, p := range list {
@@ -301,7 +305,7 @@ func (c hands) pids(ctx context.Context, box caisson.ID) (map[int]bool, error) {
 	return pids, nil
 }
 
-// logs are what the agent's program wrote, in files.
+// logs are the files with the output of the agent's program.
 type logs struct {
 	files map[string]*os.File
 	sizes map[string]int64
@@ -309,7 +313,7 @@ type logs struct {
 	cut   bool
 }
 
-// openLogs makes the files of an attempt's logs.
+// openLogs creates the log files of an attempt.
 func (x speech) openLogs() (*logs, error) {
 	dir := path.Join(runDir(x.r.ID), strconv.Itoa(x.r.Attempt))
 	if err := x.c.Dir.MkdirAll(dir, 0o700); err != nil {
@@ -327,7 +331,7 @@ func (x speech) openLogs() (*logs, error) {
 	return l, nil
 }
 
-// write keeps what there is room for. A log that cannot be written ends no run.
+// write appends data up to the size limit. An error does not end the run; it sets cut.
 func (l *logs) write(stream string, data []byte) {
 	f := l.files[stream]
 	if f == nil {

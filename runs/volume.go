@@ -6,10 +6,11 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// volumeField is what errors about the volume of a new sandbox name as the culprit.
+// volumeField is the field of errors about the volume of a new sandbox.
 const volumeField = "workspace.source"
 
-// checkVolume validates a request for a run in a volume. Whoever may start a run may name one: nothing of the host's is shown.
+// checkVolume validates a request for a run in a volume. Any caller who may start a run may name one, because a volume
+// contains nothing of the host.
 func checkVolume(req *caisson.RunRequest) error {
 	switch {
 	case req.Directory != nil || req.Workspace != nil:
@@ -25,8 +26,8 @@ func checkVolume(req *caisson.RunRequest) error {
 	return caisson.CheckVolumeName("source", req.Source)
 }
 
-// wantsVolume is the volume that a new sandbox for the attempt is to have, by name or id: the run's or, if that brings nothing to
-// work in, the session's; "" for none.
+// wantsVolume returns the volume for a new sandbox of the attempt, as name or id: the run's or, if the run has no other
+// workspace, the session's; "" for none.
 func (x lodging) wantsVolume() string {
 	switch req := &x.r.Request; {
 	case req.Kind == caisson.WorkspaceVolume:
@@ -37,7 +38,7 @@ func (x lodging) wantsVolume() string {
 	return string(x.volume)
 }
 
-// sameVolume refuses to let a run go on in a session's sandbox with anything else to work in than the volume that it has.
+// sameVolume returns an error if a run in a session's sandbox requests another workspace than the sandbox's volume.
 func sameVolume(box *caisson.Sandbox, r *caisson.Run) error {
 	has, req := box.Spec.Volume, &r.Request
 	switch {
@@ -51,8 +52,8 @@ func sameVolume(box *caisson.Sandbox, r *caisson.Run) error {
 	return nil
 }
 
-// whileHeld does f, which makes a sandbox, and does it again if a volume is in the way whose sandbox is about to go: a run has ended
-// for those who wait for it before its sandbox has.
+// whileHeld calls f, which creates a sandbox, and calls it again if the volume is attached to a sandbox that is about
+// to be removed: the end of a run is reported before its sandbox is removed.
 func (x lodging) whileHeld(ctx context.Context, f func() error) error {
 	err := x.whileFull(ctx, f)
 	if caisson.FieldOf(err) != volumeField {

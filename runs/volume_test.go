@@ -12,11 +12,12 @@ import (
 	"github.com/caisson-dev/caisson/volumes"
 )
 
-// places is the gate of a daemon in which nobody has a directory: warm snapshots have a place for a workspace all the same.
+// places is the gate of a daemon without host directories: warm snapshots have a placeholder for a workspace
+// nevertheless.
 type places struct{ runs.Workspaces }
 
-// withVolumes returns a world that has volumes, the real ones. Prompts that begin with keep write a file in the workspace, those that
-// begin with look say how large it is.
+// withVolumes returns a world with the real implementation of volumes. Prompts that begin with keep write a file in the
+// workspace, those that begin with look answer with its size.
 func withVolumes(t *testing.T) (*world, *volumes.Service) {
 	t.Helper()
 	return plan{}.withVolumes(t)
@@ -29,7 +30,7 @@ func (p plan) withVolumes(t *testing.T) (*world, *volumes.Service) {
 	must(t, err)
 	t.Cleanup(func() { must(t, core.Close()) })
 	w.down()
-	w.lconf.Volumes, w.config.Workspaces = core.Holds(), places{}
+	w.lconf.Volumes, w.config.Workspaces = core.Attachments(), places{}
 	w.up()
 	w.on("keep", func(v *turn) int {
 		if _, err := v.WriteFile("/workspace/kept", []byte(v.task.Prompt), false); err != nil {
@@ -53,7 +54,8 @@ func inVolume(prompt, name string) caisson.RunRequest {
 	return caisson.RunRequest{Agent: "echo", Prompt: prompt, Kind: caisson.WorkspaceVolume, Source: name}
 }
 
-// TestVolume: what a run leaves in a volume the next one finds, whoever it works as; nothing of it is a change of a directory.
+// TestVolume: files that a run leaves in a volume exist for the next run, of any user; they are not reported as changes
+// of a directory.
 func TestVolume(t *testing.T) {
 	t.Parallel()
 	w, v := withVolumes(t)
@@ -67,7 +69,7 @@ func TestVolume(t *testing.T) {
 	wantAnswer(t, w.do(inVolume("look", "other")), "nothing")
 	as := inVolume("look", "data")
 	as.Agent = "user"
-	wantAnswer(t, w.ended(got(w.Runs().StartRun(w.as("local"), as))(t).ID), "it") // over TCP, too
+	wantAnswer(t, w.ended(got(w.Runs().StartRun(w.as("local"), as))(t).ID), "it") // also over TCP
 	w.empty()
 	if v := got(v.GetVolume(w.ctx(), "data"))(t); v.Sandbox != "" || v.Files != 1 {
 		t.Errorf("the volume is %+v", v)
@@ -101,7 +103,8 @@ func TestVolumeRefused(t *testing.T) {
 	}
 }
 
-// TestVolumeHeld: a run does not wait for the end of another that has its volume, and the warm snapshot is not to blame.
+// TestVolumeHeld: a run does not wait for another run that has the volume attached, and the warm snapshot is not
+// removed because of it.
 func TestVolumeHeld(t *testing.T) {
 	t.Parallel()
 	w, _ := withVolumes(t)
@@ -133,7 +136,7 @@ func TestVolumeHeld(t *testing.T) {
 	w.empty()
 }
 
-// TestVolumeHandsOver: a run has ended for those who wait for it before its sandbox has gone, and the next one gets the volume.
+// TestVolumeHandsOver: the end of a run is reported before its sandbox is removed, and the next run gets the volume.
 func TestVolumeHandsOver(t *testing.T) {
 	t.Parallel()
 	w, _ := withVolumes(t)
@@ -177,7 +180,7 @@ func TestVolumeRetry(t *testing.T) {
 	if v := got(v.GetVolume(w.ctx(), "data"))(t); v.Sandbox != "" {
 		t.Errorf("the volume is %+v", v)
 	}
-	// What is kept has its volume, and a retry says so.
+	// A kept sandbox keeps its volume attached, and a retry reports this.
 	req := inVolume("fail", "data")
 	req.Keep = true
 	w.failing("fail")
@@ -186,7 +189,7 @@ func TestVolumeRetry(t *testing.T) {
 	wantFailed(t, w.ended(kept.ID), caisson.RunInvalid, string(kept.Sandbox))
 }
 
-// TestVolumeSession: a session works in one volume, also when its sandbox has gone.
+// TestVolumeSession: a session works in one volume, even after its sandbox was removed.
 func TestVolumeSession(t *testing.T) {
 	t.Parallel()
 	w, v := withVolumes(t)
@@ -233,7 +236,7 @@ func TestVolumeSession(t *testing.T) {
 	}
 }
 
-// TestVolumeAfterCrash: a daemon that finds a run under way frees its volume.
+// TestVolumeAfterCrash: a daemon that finds a run in progress detaches its volume.
 func TestVolumeAfterCrash(t *testing.T) {
 	t.Parallel()
 	w, v := withVolumes(t)

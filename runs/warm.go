@@ -19,12 +19,12 @@ import (
 	"github.com/caisson-dev/caisson/internal/tail"
 )
 
-// WarmModel is the model that agents are warmed up on: it follows a script, costs nothing, and is nobody else's to ask for.
+// WarmModel is the model for warming up agents: it follows a script and costs nothing. Runs cannot request it.
 const WarmModel = "caisson-warm-up"
 
 var warmModel = caisson.Model{Alias: WarmModel, Free: true, Context: 200_000, Output: 8192}
 
-// keyOf returns a hash of everything that decides what a thing is.
+// keyOf returns a hash of parts.
 func keyOf(parts ...any) (string, error) {
 	data, err := json.Marshal(parts)
 	if err != nil {
@@ -34,31 +34,32 @@ func keyOf(parts ...any) (string, error) {
 	return hex.EncodeToString(sum[:16]), nil
 }
 
-// warmth keeps the warm snapshots of agents: one for each account and agent, made before any of the account's data is near.
+// warmth manages the warm snapshots of agents: one for each account and agent, captured before the sandbox contains any
+// of the account's data.
 type warmth struct {
 	c *Core
 
 	mu     sync.Mutex
-	making map[string]*capture  // by account and agent; guarded by mu
-	soon   map[string]bool      // whose snapshot is made in the background; guarded by mu
-	after  map[string]time.Time // before which none is made again by itself, after a failure; guarded by mu
-	failed map[string]string    // why; guarded by mu
+	making map[string]*capture  // captures in progress, by account and agent; guarded by mu
+	soon   map[string]bool      // agents whose snapshot is being made in the background; guarded by mu
+	after  map[string]time.Time // time before which a failed capture is not retried in the background; guarded by mu
+	failed map[string]string    // error of the last capture; guarded by mu
 }
 
-// A capture is a warm snapshot being made. It goes on as long as somebody waits for it.
+// A capture is a warm snapshot that is being made. It is cancelled when no caller waits for it any longer.
 type capture struct {
 	done chan struct{} // closed when snap and err are set
 	snap *caisson.Snapshot
 	err  error
 
 	stop    context.CancelFunc
-	waiting map[*waiter]bool // guarded by the mu of warmth
+	waiting map[*waiter]bool // guarded by warmth.mu
 }
 
-// A waiter is somebody who waits for a capture, and is told how it goes on.
+// A waiter is a caller that waits for a capture, and gets its progress.
 type waiter struct {
 	mu       sync.Mutex
-	progress func(caisson.Progress) // nil once its caller has gone; guarded by mu
+	progress func(caisson.Progress) // nil once the caller has returned; guarded by mu
 }
 
 func (t *waiter) tell(p caisson.Progress) {
@@ -69,24 +70,24 @@ func (t *waiter) tell(p caisson.Progress) {
 	}
 }
 
-// remake is how long after a failure a warm snapshot is not tried again by itself.
+// remake is how long after a failure a warm snapshot is not retried in the background.
 const remake = 10 * time.Minute
 
-// warmTime bounds how long an agent may take to boot, answer once and be captured.
+// warmTime is the time limit for an agent to boot, answer once and be captured.
 const warmTime = 10 * time.Minute
 
 func newWarmth(c *Core) *warmth {
 	return &warmth{c: c, making: map[string]*capture{}, soon: map[string]bool{}, after: map[string]time.Time{}, failed: map[string]string{}}
 }
 
-// key is what a warm snapshot of the agent depends on, as far as it is not looked at when it is restored.
+// key returns a hash of all that a warm snapshot of the agent depends on, except what is checked when it is restored.
 func (w *warmth) key(ctx context.Context, a *caisson.Agent, t *prepared) (string, error) {
 	models, err := w.c.making.usable(ctx, a)
 	if err != nil {
 		return "", err
 	}
 	b := *a
-	// What concerns single runs does not change what is captured.
+	// Fields that concern only single runs do not change the snapshot.
 	b.Status, b.CreatedAt, b.Name, b.Description, b.Policy, b.Models, b.APIs, b.SubAgents = caisson.AgentStatus{}, time.Time{}, "", "", caisson.Policy{}, nil, nil, nil
 	b.Limits.Time, b.Limits.Output, b.Limits.Cost, b.Limits.Tokens, b.Limits.Calls, b.Limits.Runs = 0, 0, nil, nil, nil, nil
 	return keyOf(b, models, t.name, t.key, w.c.Build)
@@ -122,7 +123,8 @@ func (w *warmth) list(ctx context.Context, agent string) ([]*caisson.Snapshot, e
 	return list, err
 }
 
-// later makes the agent's warm snapshot in the background, unless it is there by then, or failed a short time ago.
+// later makes the agent's warm snapshot in the background, unless that is already in progress, or failed a short time
+// ago.
 func (w *warmth) later(a *caisson.Agent, account string) {
 	id := account + "/" + a.ID
 	w.mu.Lock()
@@ -144,14 +146,14 @@ func (w *warmth) later(a *caisson.Agent, account string) {
 	})
 }
 
-// replace removes a snapshot that does not start, and has another made.
+// replace removes a warm snapshot that does not start, and makes another one.
 func (w *warmth) replace(a *caisson.Agent, account string, snap *caisson.Snapshot) {
 	w.c.do(func() {
 		ctx := caisson.WithCaller(w.c.ctx, caisson.Caller{Account: account})
 		err := w.c.Sandboxes.RemoveSnapshot(ctx, string(snap.ID))
 		switch {
 		case caisson.KindOf(err) == caisson.NotFound:
-			return // another run has come to the same end
+			return // another run has already removed it
 		case err != nil:
 			w.c.Log.WarnContext(ctx, "a warm snapshot that does not start could not be removed", "snapshot", snap.ID, "err", err)
 			return
@@ -161,7 +163,8 @@ func (w *warmth) replace(a *caisson.Agent, account string, snap *caisson.Snapsho
 	})
 }
 
-// make makes the agent's warm snapshot, or waits for whoever does. Unless it is to be a fresh one, one that is current will do.
+// make makes the agent's warm snapshot, or waits for a capture in progress. If fresh is false, it returns the current
+// snapshot if there is one.
 func (w *warmth) make(ctx context.Context, agent string, fresh bool, progress func(caisson.Progress)) (*caisson.Snapshot, error) {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
@@ -172,7 +175,7 @@ func (w *warmth) make(ctx context.Context, agent string, fresh bool, progress fu
 	m := w.making[id]
 	if m == nil {
 		m = &capture{done: make(chan struct{}), waiting: map[*waiter]bool{}}
-		// The core's lifetime and the first caller's rights.
+		// The capture has the lifetime of the core, and the rights of the first caller.
 		cctx, cancel := context.WithTimeout(caisson.WithCaller(w.c.ctx, caller), warmTime)
 		m.stop = cancel
 		if !w.c.do(func() {
@@ -198,7 +201,7 @@ func (w *warmth) make(ctx context.Context, agent string, fresh bool, progress fu
 	}
 }
 
-// abandon takes one who waits away from a capture, which ends if nobody is left.
+// abandon removes a waiter from a capture, which is cancelled if no waiter is left.
 func (w *warmth) abandon(m *capture, me *waiter, id string) {
 	me.mu.Lock()
 	me.progress = nil
@@ -211,7 +214,7 @@ func (w *warmth) abandon(m *capture, me *waiter, id string) {
 	}
 }
 
-// carryOut does a capture.
+// carryOut runs a capture, and sends its progress to the waiters.
 func (w *warmth) carryOut(ctx context.Context, m *capture, id, agent string, fresh bool) {
 	snap, err := w.capture(ctx, agent, fresh, func(p caisson.Progress) {
 		w.mu.Lock()
@@ -223,7 +226,7 @@ func (w *warmth) carryOut(ctx context.Context, m *capture, id, agent string, fre
 	})
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.making[id] == m { // else nobody waits for it
+	if w.making[id] == m { // otherwise it has been abandoned
 		delete(w.making, id)
 		delete(w.after, id)
 		delete(w.failed, id)
@@ -235,7 +238,7 @@ func (w *warmth) carryOut(ctx context.Context, m *capture, id, agent string, fre
 	close(m.done)
 }
 
-// capture boots the agent, asks it once, and takes the snapshot.
+// capture boots the agent, runs the warm-up turns, and takes the snapshot.
 func (w *warmth) capture(ctx context.Context, id string, fresh bool, progress func(caisson.Progress)) (_ *caisson.Snapshot, err error) {
 	c := w.c
 	a, err := c.making.complete(ctx, id)
@@ -265,7 +268,7 @@ func (w *warmth) capture(ctx context.Context, id string, fresh bool, progress fu
 	if c.Workspaces != nil {
 		req.Placeholder = a.Workdir
 	}
-	req.Policy = &caisson.Policy{} // nothing of what it may reach later is in the snapshot
+	req.Policy = &caisson.Policy{} // without network access, so that the snapshot contains nothing from the network
 	req.Assigned = &caisson.Assignment{
 		Run: warmup.ID, Attempt: 1, Agent: a.ID, Trace: warmup.Trace, Models: &caisson.ModelGrant{Models: []string{WarmModel}},
 	}
@@ -301,16 +304,16 @@ func (w *warmth) capture(ctx context.Context, id string, fresh bool, progress fu
 	return snap, w.dropOthers(ctx, a.ID, snap.ID)
 }
 
-// ask waits until the agent is ready, gives it the warm-up prompt, and makes it small.
+// ask waits until the agent is ready, runs the warm-up turns, and reduces the agent's size.
 func (w *warmth) ask(ctx context.Context, a *caisson.Agent, box *caisson.Sandbox, run *caisson.Run, progress func(caisson.Progress)) error {
 	c := w.c
 	t := &task.Task{
-		Driver: a.Driver, Prompt: a.Warm.Prompt, By: a.Prompt, Events: a.Events, Workdir: a.Workdir, Model: WarmModel,
+		Driver: a.Driver, Prompt: a.Warm.Prompt, PromptMode: a.Prompt, Events: a.Events, Workdir: a.Workdir, Model: WarmModel,
 		Session: string(run.ID), Ready: a.Ready, ReadyTime: caisson.Duration(warmTime), Time: caisson.Duration(warmTime),
 		Grace: caisson.Duration(c.Limits.Grace), Output: 1 << 20, Files: a.Files, Env: map[string]string{"OPENAI_BASE_URL": gatewayURL + "/v1"},
 	}
 	warm := *a
-	warm.Models = nil // it may call the one that it is warmed up on
+	warm.Models = nil // it may call the warm-up model
 	set, err := agent.Resolve(&warm, caisson.RunRequest{Agent: a.ID, Prompt: a.Warm.Prompt, Model: WarmModel},
 		agent.Defaults{Models: []caisson.GatewayModel{{Model: warmModel}}}, caisson.HostWork("", "warm up an agent"))
 	if err != nil {
@@ -326,7 +329,7 @@ func (w *warmth) ask(ctx context.Context, a *caisson.Agent, box *caisson.Sandbox
 	if t.Prompt == "" {
 		return caisson.Invalidf("warm.prompt", "agent %s says nothing to warm it up with", a.ID)
 	}
-	// The first turn loads, the next ones compile what they do again and again.
+	// The first turn loads the agent's code, the following ones compile the code that is executed repeatedly.
 	for i := range max(1, a.Warm.Rounds) {
 		t.Session = fmt.Sprintf("%s-%d", run.ID, i)
 		if err := w.turn(ctx, a, box, t, progress); err != nil {
@@ -345,7 +348,7 @@ func (w *warmth) ask(ctx context.Context, a *caisson.Agent, box *caisson.Sandbox
 	return nil
 }
 
-// turn gives the agent the prompt once and wants an answer.
+// turn runs one warm-up turn, and returns an error if there is no answer.
 func (w *warmth) turn(ctx context.Context, a *caisson.Agent, box *caisson.Sandbox, t *task.Task, progress func(caisson.Progress)) error {
 	c := w.c
 	var said strings.Builder
@@ -371,7 +374,7 @@ func (w *warmth) turn(ctx context.Context, a *caisson.Agent, box *caisson.Sandbo
 	return nil
 }
 
-// execute runs a program in a sandbox to its end.
+// execute runs a program in a sandbox, and returns an error if it fails.
 func (c hands) execute(ctx context.Context, box caisson.ID, command []string) error {
 	p, err := c.Sandboxes.Exec(ctx, string(box), caisson.ExecRequest{Command: command, Timeout: caisson.Duration(time.Minute), Workdir: "/"})
 	if err != nil {
@@ -388,7 +391,7 @@ func (c hands) execute(ctx context.Context, box caisson.ID, command []string) er
 	return caisson.Errorf(caisson.Unavailable, "%s %s; it said last: %.200q", command[0], status, <-out+<-out)
 }
 
-// dropOthers removes the warm snapshots of an agent that are of no use any more.
+// dropOthers removes all warm snapshots of an agent except keep.
 func (w *warmth) dropOthers(ctx context.Context, agent string, keep caisson.ID) error {
 	list, err := w.list(ctx, agent)
 	for _, s := range list {
@@ -402,7 +405,7 @@ func (w *warmth) dropOthers(ctx context.Context, agent string, keep caisson.ID) 
 	return err
 }
 
-// problem says why an agent has no warm snapshot although it has tried.
+// problem returns the error of the last attempt to make an agent's warm snapshot; "" if it succeeded.
 func (w *warmth) problem(account, agent string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

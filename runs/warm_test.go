@@ -11,14 +11,14 @@ import (
 	"github.com/caisson-dev/caisson/runtime/fake"
 )
 
-// warmAgent is an agent with a service and a recipe of a warm snapshot.
+// warmAgent returns an agent with a service and a warm snapshot.
 func warmAgent() caisson.Agent {
 	return caisson.Agent{
 		ID: "claw", Service: []string{"/srv/service"}, Warm: &caisson.Warm{Prompt: "warm up", Randomness: "openssl"}, Version: "1",
 	}
 }
 
-// snapshotsOf returns the ids of the snapshots of the account local.
+// snapshots returns the ids of the snapshots of the account local.
 func (w *world) snapshots() (ids []caisson.ID) {
 	w.t.Helper()
 	list, _, err := w.life.Snapshots().ListSnapshots(w.ctx(), caisson.Filter{Limit: 1000})
@@ -50,14 +50,14 @@ func TestWarm(t *testing.T) {
 	if got := got(w.Agents().GetAgent(w.ctx(), "claw"))(t); got.Status.Snapshot != "" {
 		t.Errorf("the status is %+v", got.Status)
 	}
-	// Several who ask at once share one.
+	// Concurrent callers share one capture.
 	var stages []string
 	var wg sync.WaitGroup
 	for i := range 4 {
 		wg.Go(func() {
 			progress := func(p caisson.Progress) {
 				if i == 0 {
-					stages = append(stages, p.Stage) // the core calls it one at a time
+					stages = append(stages, p.Stage) // the core does not call it concurrently
 				}
 			}
 			if made, err := w.Agents().WarmAgent(w.ctx(), "claw", progress); err != nil || made.Status.Snapshot == "" {
@@ -82,7 +82,7 @@ func TestWarm(t *testing.T) {
 	if !r.Result.Warm || strings.Contains(types(w.events(r.ID)), "warning") {
 		t.Errorf("warm: %v, events %s", r.Result.Warm, types(w.events(r.ID)))
 	}
-	// What concerns single runs makes no new one; what is captured does.
+	// Changes of fields for single runs do not require a new snapshot; changes of captured fields do.
 	for _, c := range []struct {
 		name   string
 		change func(*caisson.Agent)
@@ -119,7 +119,7 @@ func TestWarm(t *testing.T) {
 	}
 }
 
-// TestWarmLater: runs that find no snapshot start cold, and one is made meanwhile, once.
+// TestWarmLater: runs that find no snapshot start cold, and one is made in the background, once.
 func TestWarmLater(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -145,7 +145,7 @@ func TestWarmLater(t *testing.T) {
 	w.empty()
 }
 
-// TestWarmFails: what cannot be captured is not tried with each run.
+// TestWarmFails: a capture that failed is not repeated with each run.
 func TestWarmFails(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -181,7 +181,7 @@ func TestWarmFails(t *testing.T) {
 	w.empty()
 }
 
-// TestWarmBroken: a snapshot that does not start, twice, is replaced, and the run does without.
+// TestWarmBroken: a snapshot that twice does not start is replaced, and the run starts cold.
 func TestWarmBroken(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -204,7 +204,7 @@ func TestWarmBroken(t *testing.T) {
 	if r := w.claw("two"); !r.Result.Warm {
 		t.Error("the run is cold")
 	}
-	// One that comes up without its memory is none.
+	// A fork without its memory counts as a failure.
 	w.eventually(func() bool { return slices.Contains(w.recorded("claw"), "agent.snapshot.broken") })
 	old = w.snapshots()
 	for range 2 {
@@ -219,7 +219,7 @@ func TestWarmBroken(t *testing.T) {
 	w.empty()
 }
 
-// TestWarmNotToBlame: what is the host's or the request's fault costs no snapshot.
+// TestWarmNotToBlame: errors of the host or the request do not remove the snapshot.
 func TestWarmNotToBlame(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -239,7 +239,7 @@ func TestWarmNotToBlame(t *testing.T) {
 		w.eventually(func() bool { return !w.Live() })
 		w.empty()
 	}
-	// One that has just been replaced is looked for again.
+	// If the snapshot has just been replaced, the new one is used.
 	w.boxes.fail("fork", 1, caisson.Errorf(caisson.NotFound, "no snapshot"))
 	if r := w.claw("x"); !r.Result.Warm {
 		t.Error("the run is cold")
@@ -268,7 +268,7 @@ func TestWarmNotToBlame(t *testing.T) {
 	}
 }
 
-// TestWarmAbandoned: a capture that nobody waits for ends, and one that somebody else waits for goes on.
+// TestWarmAbandoned: a capture without waiting callers is cancelled, and one for which another caller waits continues.
 func TestWarmAbandoned(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -307,7 +307,7 @@ func TestWarmAbandoned(t *testing.T) {
 	must(t, receive(t, other))
 }
 
-// TestAgentsList: one agent that cannot be looked at hides no other.
+// TestAgentsList: one agent that cannot be read does not hide the others.
 func TestAgentsList(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -19,25 +19,28 @@ import (
 	"github.com/caisson-dev/caisson/internal/namemask"
 )
 
-// Workspaces is what the run core needs of the gate.
+// Workspaces is the interface of the gate that the run core requires.
 type Workspaces interface {
 	GetWorkspace(ctx context.Context, ref string) (*caisson.Workspace, error)
 	Diff(ctx context.Context, ref string, req caisson.DiffRequest) (*caisson.Diff, error)
 }
 
-// Masker hides the names that hold credentials from agents that work on copies.
+// Masker hides files whose names indicate credentials from agents that work on copies.
 type Masker interface {
-	// Mask returns what is hidden unless one of these patterns matches it. Invalid if a pattern is malformed.
+	// Mask returns a mask that hides such files, except those that match one of these patterns. Returns Invalid if a
+	// pattern is malformed.
 	Mask(show []string) (*namemask.Mask, error)
-	// MaskArchive copies an archive of a client's to out, at most most bytes of it, without what [Masker.Mask] hides, and lists that.
-	// Invalid if it is no archive of files, directories and symlinks; errors of in come back as they are.
+	// MaskArchive copies a client's archive to out, at most most bytes, without the files that [Masker.Mask] hides, and
+	// lists those files. Returns Invalid if it is not an archive of files, directories and symlinks; errors of in are
+	// returned unchanged.
 	MaskArchive(ctx context.Context, show []string, in io.Reader, out *os.File, most int64) (hidden []string, count int, err error)
 }
 
-// directoryFile says which directory a run was given, where that is not copied: attempts may begin when the caller has gone.
+// directoryFile records the directory that a run was given, if it is not copied, because attempts may begin when the
+// request has ended.
 const directoryFile = "directory.json"
 
-// planWorkspace settles how the directory that comes with a request becomes the workspace, if it does not ask for a volume.
+// planWorkspace determines how the directory of a request becomes the workspace, unless the request names a volume.
 func (c entrance) planWorkspace(req *caisson.RunRequest, a *caisson.Agent) error {
 	if req.Kind == caisson.WorkspaceVolume {
 		return checkVolume(req)
@@ -53,7 +56,7 @@ func (c entrance) planWorkspace(req *caisson.RunRequest, a *caisson.Agent) error
 		}
 		return nil
 	}
-	// What the guest's root owns only it can change.
+	// The files in a mounted workspace belong to the guest's root, and only root can change them.
 	mountable := c.Workspaces != nil && (a.User == "" || a.User == "root" || a.User == "0" || a.User == "0:0")
 	if req.Sync == caisson.SyncUnsafe {
 		req.Kind = cmp.Or(req.Kind, caisson.WorkspaceDirect)
@@ -82,7 +85,7 @@ func (c entrance) planWorkspace(req *caisson.RunRequest, a *caisson.Agent) error
 	return nil
 }
 
-// checkHidden refuses what cannot be a list of paths that a client has left out of its archive.
+// checkHidden validates the list of paths that a client has left out of its archive.
 func checkHidden(req *caisson.RunRequest) error {
 	if len(req.Hidden) > namemask.MaxListed {
 		return caisson.Invalidf("hidden", "has more than %d paths; list the first ones, and say in hiddenCount how many there are", namemask.MaxListed)
@@ -98,10 +101,10 @@ func checkHidden(req *caisson.RunRequest) error {
 	return nil
 }
 
-// maxHidden is how many files a client may say that it has left out.
+// maxHidden is the maximum number of files that a client can report as left out.
 const maxHidden = 5_000_000
 
-// keepWorkspace keeps what is to become the run's workspace.
+// keepWorkspace stores the contents or the location of the run's workspace.
 func (c entrance) keepWorkspace(ctx context.Context, r *caisson.Run) error {
 	if r.Request.Directory == nil || r.Request.Kind == caisson.WorkspaceCopy {
 		return c.spool(ctx, r)
@@ -126,12 +129,13 @@ func (c entrance) keepWorkspace(ctx context.Context, r *caisson.Run) error {
 	return c.Dir.WriteFile(path.Join(runDir(r.ID), directoryFile), data, 0o600)
 }
 
-// mounted reports whether the attempt's sandbox has the run's directory itself, or a layer over it.
+// mounted reports whether the run's directory itself, or a layer over it, is mounted in the attempt's sandbox.
 func (x lodging) mounted() bool {
 	return x.r.Request.Kind == caisson.WorkspaceOverlay || x.r.Request.Kind == caisson.WorkspaceDirect
 }
 
-// workspace returns what the attempt's sandbox is to have as its workspace, opened anew; nil if that is copied, or there is none.
+// workspace returns the workspace of the attempt's sandbox, with its directory newly opened; nil if it is copied, or
+// there is none.
 func (x lodging) workspace() (*caisson.WorkspaceRequest, error) {
 	if ref := x.wantsVolume(); ref != "" {
 		return &caisson.WorkspaceRequest{Kind: caisson.WorkspaceVolume, Source: ref, Target: x.agent.Workdir}, nil
@@ -156,7 +160,8 @@ func (x lodging) workspace() (*caisson.WorkspaceRequest, error) {
 	}, nil
 }
 
-// sameWorkspace refuses to go on in a session's sandbox with another directory or volume than it has.
+// sameWorkspace returns an error if a run in a session's sandbox requests another directory or volume than the sandbox
+// has.
 func (x lodging) sameWorkspace(ctx context.Context) error {
 	if x.box.Spec.Volume != nil || x.r.Request.Kind == caisson.WorkspaceVolume {
 		return sameVolume(x.box, x.r)
@@ -180,10 +185,10 @@ func (x lodging) sameWorkspace(ctx context.Context) error {
 	return nil
 }
 
-// diffTime bounds how long the result of a run waits for what has changed.
+// diffTime is how long the result of a run waits for the list of changes.
 const diffTime = 30 * time.Second
 
-// changes puts into the result what has changed in the workspace, as the host sees it.
+// changes adds the changes in the workspace, as the host determines them, to the result.
 func (x outcome) changes(ctx context.Context) {
 	if x.box == nil || x.box.Spec.Workspace == "" || x.c.Workspaces == nil || x.starting {
 		return
@@ -209,7 +214,7 @@ func (x outcome) changes(ctx context.Context) {
 	x.result.Patch = string(patch)
 }
 
-// runKind is what a result calls a change.
+// runKind converts the kind of a change to the kind that results use.
 func runKind(kind string) string {
 	switch kind {
 	case caisson.ChangeAdded, caisson.ChangeRemoved:

@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// TestAccountsAreApart calls every method of every service about another account's objects.
+// TestAccountsAreApart calls every method of every service with another account's objects.
 func TestAccountsAreApart(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -113,7 +113,7 @@ func TestAccountsAreApart(t *testing.T) {
 	} {
 		wantKind(t, err, caisson.Unauthed)
 	}
-	// The same names may be used by both.
+	// Both accounts may use the same names.
 	got(l.Create(w.as("other"), caisson.CreateRequest{Name: "box"}))(t)
 	got(tp.PutTemplate(w.as("other"), caisson.Template{Name: "tpl", Image: "alpine:3"}))(t)
 	if got(tp.GetTemplate(w.ctx(), "tpl"))(t).Image != "debian:12" {

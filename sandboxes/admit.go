@@ -11,9 +11,9 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// admit decides whether the host can take one more live sandbox, and keeps its place until release, when it runs or will not. need is
-// the memory that it has from the start, because it continues with what a checkpoint holds: so much is promised to it, and nobody else
-// can be promised it, until it has it.
+// admit checks that the host has room for one more live sandbox, and reserves a place for it until release is called.
+// need is the memory in bytes that the sandbox uses from the start because it is restored from a checkpoint; it is
+// reserved as well, until the sandbox has it (see settle). Returns an Exhausted error if a limit is reached.
 func (h *host) admit(ctx context.Context, id caisson.ID, need caisson.Size) (release func(), err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -45,8 +45,8 @@ func (h *host) admit(ctx context.Context, id caisson.ID, need caisson.Size) (rel
 	}, nil
 }
 
-// settle takes back what was promised to a sandbox once it has its memory, or never will. A runtime that still fills the memory of
-// sandboxes that run already says when that is done.
+// settle ends the memory reservation of a sandbox. If the runtime is still filling the memory of the running sandbox,
+// the reservation ends when that is done.
 func (h *host) settle(id caisson.ID) {
 	done := func() {
 		h.mu.Lock()
@@ -69,7 +69,8 @@ func (h *host) settle(id caisson.ID) {
 	}
 }
 
-// room tells whether the host has memory and processes left for a sandbox that begins with need. Callers hold h.mu.
+// room returns an Exhausted error if the host has too little memory, disk space or too few PIDs left for a sandbox that
+// uses need bytes of memory from the start. The caller must hold h.mu.
 func (h *host) room(need caisson.Size) error {
 	if h.c.Limits.MemoryReserve > 0 {
 		available, err := h.c.Available()
@@ -107,7 +108,7 @@ func (h *host) room(need caisson.Size) error {
 	return nil
 }
 
-// hostTasks returns how many processes and threads the host runs and how many it may.
+// hostTasks returns the number of processes and threads on the host, and their maximum.
 func hostTasks() (used, most int, err error) {
 	data, err := os.ReadFile("/proc/loadavg") // 0.00 0.01 0.05 1/123 4567
 	if err != nil {
@@ -135,12 +136,13 @@ func hostTasks() (used, most int, err error) {
 	return used, most, nil
 }
 
-// memoryOf is how much memory what continues from the checkpoint in dir has from the start: the pages that are on disk. What they are
-// kept in is the runtime's business, but not in the archive of files.
+// memoryOf returns the memory in bytes that a sandbox restored from the checkpoint in dir uses from the start: the disk
+// space of the checkpoint's files, except the file archive and the workspace. The names of the other files depend on
+// the runtime.
 func memoryOf(dir string) caisson.Size {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return 0 // who restores from it will say so
+		return 0 // // The restore reports the error.
 	}
 	var n caisson.Size
 	for _, e := range entries {

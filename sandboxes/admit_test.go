@@ -13,10 +13,10 @@ import (
 	"github.com/caisson-dev/caisson/sandboxes"
 )
 
-// reserve is what the tests' host keeps.
+// reserve is the memory reserve of the tests' host.
 const reserve = 1 << 30
 
-// host returns a world on a host that has available memory besides its reserve.
+// hostWith returns a world whose host has the given available memory in addition to the reserve.
 func hostWith(t *testing.T, available func() caisson.Size) *world {
 	w := plan{limits: sandboxes.Limits{MemoryReserve: reserve}}.world(t)
 	must(t, w.Close())
@@ -25,7 +25,7 @@ func hostWith(t *testing.T, available func() caisson.Size) *world {
 	return w
 }
 
-// pages is the size of the memory in a checkpoint of the fake's.
+// pages returns the size of the memory in a checkpoint of the fake runtime.
 func pages(t *testing.T, dir string) caisson.Size {
 	t.Helper()
 	var n int64
@@ -37,7 +37,7 @@ func pages(t *testing.T, dir string) caisson.Size {
 	return caisson.Size(n)
 }
 
-// TestAdmissionOfRestores: forks and resumes that happen at once get no more memory together than the host has.
+// TestAdmissionOfRestores: concurrent forks and resumes together get no more memory than the host has.
 func TestAdmissionOfRestores(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
@@ -51,7 +51,7 @@ func TestAdmissionOfRestores(t *testing.T) {
 	available = fit*need + need/2
 	mu.Unlock()
 
-	// Every restore waits until it is clear for each fork whether it may.
+	// Every restore waits until the admission of each fork is decided.
 	var decided sync.WaitGroup
 	decided.Add(all)
 	w.runtime.restore = func() { decided.Done(); decided.Wait() }
@@ -77,7 +77,7 @@ func TestAdmissionOfRestores(t *testing.T) {
 	w.runtime.restore = nil
 	w.holds(append(forks, sb.ID)...)
 
-	// They run, and what they took is no longer promised but gone. What a new sandbox needs from the start is nothing.
+	// The forks run, and their reserved memory is in use now. A new sandbox needs no memory from the start.
 	mu.Lock()
 	available = need
 	mu.Unlock()
@@ -102,7 +102,7 @@ func TestAdmissionOfRestores(t *testing.T) {
 	})
 }
 
-// TestAdmissionWhileFilling: a sandbox that runs and whose memory is still being read has it promised.
+// TestAdmissionWhileFilling: memory stays reserved for a running sandbox while it is still being read.
 func TestAdmissionWhileFilling(t *testing.T) {
 	t.Parallel()
 	available := caisson.Size(1 << 40)
@@ -125,10 +125,10 @@ func TestAdmissionWhileFilling(t *testing.T) {
 	wantKind(t, fork(), caisson.Exhausted)
 	close(read)
 	waitFor(t, func() bool { return fork() == nil })
-	// A restore that fails takes nothing.
+	// A restore that fails reserves nothing.
 	must(t, os.RemoveAll(filepath.Join(w.dir, "snapshots", string(snap.ID), "memory.json")))
 	for range 3 {
-		waitFor(t, func() bool { // what the fork before it was promised is given back in the background
+		waitFor(t, func() bool { // the reservation of the previous fork ends in the background
 			err := fork()
 			if err == nil {
 				t.Fatal("a damaged snapshot was forked")

@@ -7,10 +7,10 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Assign says which run a sandbox of the caller's account serves from now on; nil says that it serves none. It is a Conflict while the
-// sandbox serves another run, or another attempt of the same: there has to be an Assign of nil between. When Assign returns, what the
-// sandbox calls on its wire is charged to the run, with the run's grant of models and not the sandbox's own. Calls that had begun stay
-// what they were. If it fails, everything is as it was.
+// Assign sets the run that a sandbox of the caller's account serves; nil clears it. Returns a Conflict error while the
+// sandbox serves another run or another attempt of the same run: the caller must call Assign with nil in between. When
+// Assign returns, model calls through the sandbox's wire are charged to the run and use the run's model grant instead
+// of the sandbox's. Calls already in progress are not affected. If Assign fails, the previous assignment is restored.
 func (c *Core) Assign(ctx context.Context, id caisson.ID, a *caisson.Assignment) (*caisson.Sandbox, error) {
 	if err := c.network.checkAssignment(ctx, a); err != nil {
 		return nil, err
@@ -28,7 +28,7 @@ func (c *Core) Assign(ctx context.Context, id caisson.ID, a *caisson.Assignment)
 	set := func(ctx context.Context, change func(*caisson.Sandbox) error) (*caisson.Sandbox, error) {
 		return c.Store.Sandboxes().Update(ctx, caisson.In(sb.Account), string(sb.ID), change)
 	}
-	// Stored first: if the daemon dies now, the next one gives the wire what the store says.
+	// The assignment is stored first: if the daemon stops here, the next one configures the wire from the store.
 	changed, err := set(ctx, func(s *caisson.Sandbox) error {
 		old = s.Assigned
 		if err := mayServe(s, a); err != nil {
@@ -38,16 +38,17 @@ func (c *Core) Assign(ctx context.Context, id caisson.ID, a *caisson.Assignment)
 		return nil
 	})
 	if err != nil || !wired(changed) {
-		return changed, err // without a wire it gets the assignment with its next one
+		return changed, err // A sandbox without a wire gets the assignment with its next wire.
 	}
 	err = c.network.configure(ctx, changed)
 	if caisson.KindOf(err) == caisson.NotFound {
-		err = nil // it has lost its wire, and reaches nothing
+		err = nil // The sandbox has lost its wire and has no network access.
 	}
 	if err == nil {
 		return changed, nil
 	}
-	// What is in force may be either now; nobody is to be charged who does not know of it.
+	// The wire may use either assignment now. The old one is restored, so that no run is charged for an assignment that
+	// was reported as failed.
 	clean := context.WithoutCancel(ctx)
 	back, uerr := set(clean, func(s *caisson.Sandbox) error {
 		s.Assigned = old
@@ -62,7 +63,8 @@ func (c *Core) Assign(ctx context.Context, id caisson.ID, a *caisson.Assignment)
 	return nil, err
 }
 
-// mayServe says whether a sandbox can be given an assignment. To take one away is always possible.
+// mayServe returns a Conflict error if the sandbox cannot get the assignment a. Clearing the assignment (nil) is always
+// allowed.
 func mayServe(sb *caisson.Sandbox, a *caisson.Assignment) error {
 	switch has := sb.Assigned; {
 	case a == nil:
@@ -77,7 +79,7 @@ func mayServe(sb *caisson.Sandbox, a *caisson.Assignment) error {
 	return nil
 }
 
-// checkAssignment validates an assignment; nil is one, too.
+// checkAssignment validates an assignment; nil is valid.
 func (n network) checkAssignment(ctx context.Context, a *caisson.Assignment) error {
 	if a == nil {
 		return nil
@@ -93,7 +95,7 @@ func (n network) checkAssignment(ctx context.Context, a *caisson.Assignment) err
 	return n.check(ctx, "assigned.", nil, a.Models)
 }
 
-// serving is the guest of a sandbox that serves a run.
+// serving returns the wire's guest record of a sandbox that serves a run.
 func serving(sb *caisson.Sandbox, a *caisson.Assignment) caisson.Guest {
 	lineage := make([]string, len(a.Lineage))
 	for i, id := range a.Lineage {

@@ -6,7 +6,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// assignment is a run with everything that one can have.
+// assignment returns an assignment with all fields set.
 func assignment() *caisson.Assignment {
 	return &caisson.Assignment{
 		Run: "rn-cccccccccccccccc", Attempt: 2, Session: "se-aaaaaaaaaaaaaaaa", Agent: "openclaw", User: "u",
@@ -15,7 +15,7 @@ func assignment() *caisson.Assignment {
 	}
 }
 
-// wantServing checks that the wire of a sandbox is that of the run of [assignment].
+// wantServing checks that the wire of a sandbox has the assignment of [assignment].
 func (w *world) wantServing(sb *caisson.Sandbox) {
 	w.t.Helper()
 	a := assignment()
@@ -73,7 +73,7 @@ func TestAssign(t *testing.T) {
 	w.restart()
 	w.wantServing(sb)
 
-	// A wire that refuses leaves everything as it was, either way.
+	// If the wire returns an error, nothing changes, when assigning as well as when clearing.
 	w.wires.failNext(errInjected)
 	if _, err := w.Assign(w.ctx(), sb.ID, nil); err == nil {
 		t.Error("taken away from a wire that refuses")
@@ -92,7 +92,7 @@ func TestAssign(t *testing.T) {
 	}
 	w.wantOwn(sb)
 
-	// While it stands still, and while it has no wire, which then comes up with it.
+	// While it is frozen, and while it has no wire; then the next wire has the assignment.
 	got(w.Sandboxes().Suspend(w.ctx(), string(sb.ID)))(t)
 	assign(assignment())
 	w.wantServing(sb)
@@ -140,7 +140,8 @@ func TestAssignRefused(t *testing.T) {
 	got(w.Assign(w.ctx(), failed.ID, nil))(t)
 }
 
-// TestMadeForRun: however a sandbox is made for a run, its first wire is the run's.
+// TestMadeForRun: the first wire of a sandbox that is created for a run has the run's assignment, however it is
+// created.
 func TestMadeForRun(t *testing.T) {
 	t.Parallel()
 	w := online(t)
@@ -162,13 +163,13 @@ func TestMadeForRun(t *testing.T) {
 		t.Errorf("wires were configured %d times after they were there", n)
 	}
 	for _, f := range got(w.Snapshots().Fork(w.ctx(), string(sb.ID), caisson.ForkRequest{Count: 2}))(t) {
-		w.wantOwn(f) // nobody said whom it serves
+		w.wantOwn(f) // without an assignment in the request
 	}
 	_, err := w.Sandboxes().Create(w.ctx(), caisson.CreateRequest{Randomness: "dice"})
 	wantKind(t, err, caisson.Invalid)
 }
 
-// TestPooledForRun: a run may have a sandbox from the pool, and the pool knows nothing of runs.
+// TestPooledForRun: a run may get a sandbox from the pool, whose sandboxes have no assignment.
 func TestPooledForRun(t *testing.T) {
 	t.Parallel()
 	w := online(t)
@@ -224,7 +225,7 @@ func TestForkResources(t *testing.T) {
 		if field == "resources.cpus" {
 			continue
 		}
-		// Files have no limits in them.
+		// A snapshot without memory allows other limits.
 		got(w.Snapshots().Fork(w.ctx(), string(files.ID), caisson.ForkRequest{Resources: r}))(t)
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// captureAll writes what a sandbox is now, with what it has changed in its workspace, into the new directory dir. The caller
-// holds its lock.
+// captureAll writes the current state of a sandbox, including the changes in its workspace, to the new directory dir.
+// The caller must hold the sandbox's lock.
 func (s *Snapshots) captureAll(ctx context.Context, sb *caisson.Sandbox, dir string, memory bool) error {
 	if sb.Spec.Workspace == "" {
 		return s.capture(ctx, sb, dir, memory)
@@ -29,7 +29,8 @@ func (s *Snapshots) captureAll(ctx context.Context, sb *caisson.Sandbox, dir str
 	})
 }
 
-// capture writes what a sandbox is now into the new directory dir. The caller holds its lock.
+// capture writes the current state of a sandbox, without its workspace, to the new directory dir. Returns a Conflict
+// error if the placeholder for workspaces contains files. The caller must hold the sandbox's lock.
 func (s *Snapshots) capture(ctx context.Context, sb *caisson.Sandbox, dir string, memory bool) error {
 	return writeDir(dir, func(part string) error {
 		if err := s.fill(ctx, sb, part, memory); err != nil {
@@ -39,10 +40,11 @@ func (s *Snapshots) capture(ctx context.Context, sb *caisson.Sandbox, dir string
 	})
 }
 
-// fill writes memory and files of a sandbox into a directory.
+// fill writes a sandbox's files and, if memory is true, its memory to the directory part.
 func (s *Snapshots) fill(ctx context.Context, sb *caisson.Sandbox, part string, memory bool) error {
 	if sb.State == caisson.Paused {
-		// What it depends on is among it: what the sandbox was paused on, not what is here now.
+		// This includes the dependencies file: it records what the sandbox was started on before the pause, not the
+		// current build and host.
 		return linkCheckpoint(s.c.inDir(sb.ID, pauseDir), part, memory)
 	}
 	tar := filepath.Join(part, filesTar)
@@ -50,7 +52,7 @@ func (s *Snapshots) fill(ctx context.Context, sb *caisson.Sandbox, part string, 
 	switch {
 	case sb.State == caisson.Running && memory:
 		if err = s.c.Runtime.Checkpoint(ctx, sb.ID, part, true); err != nil {
-			err = errors.Join(err, s.c.host.letGoOn(ctx, sb.ID)) // it may stand still all the same
+			err = errors.Join(err, s.c.host.letGoOn(ctx, sb.ID)) // The sandbox may be frozen despite the error.
 		}
 	case sb.State == caisson.Running:
 		err = writeFile(tar, func(f *os.File) error { return s.c.Runtime.SaveFiles(ctx, sb.ID, f) })
@@ -63,7 +65,8 @@ func (s *Snapshots) fill(ctx context.Context, sb *caisson.Sandbox, part string, 
 	return copyDepends(s.c.sandboxDir(sb.ID), part)
 }
 
-// linkCheckpoint makes the same checkpoint in another directory. Nobody writes to a checkpoint, so files can be shared.
+// linkCheckpoint creates the same checkpoint in another directory. Checkpoints are immutable, so their files can be
+// shared.
 func linkCheckpoint(from, to string, memory bool) error {
 	entries, err := os.ReadDir(from)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 // Lifecycle implements [caisson.Sandboxes].
 type Lifecycle struct{ c *Core }
 
-// Sandboxes returns the lifecycle of sandboxes.
+// Sandboxes returns the service that manages the lifecycle of sandboxes.
 func (c *Core) Sandboxes() *Lifecycle { return &Lifecycle{c} }
 
 var _ caisson.Sandboxes = (*Lifecycle)(nil)
@@ -69,7 +69,8 @@ func (l *Lifecycle) Create(ctx context.Context, req caisson.CreateRequest) (*cai
 	return l.create(ctx, sb, from, &req)
 }
 
-// prepare resolves a request into a sandbox that has not been made yet. hold keeps its layers until it is in the store.
+// prepare resolves a request into the record of a sandbox that does not exist yet. The sandbox's layers are protected
+// from pruning until the caller calls hold, which it must do once the sandbox is in the store.
 func (l *Lifecycle) prepare(ctx context.Context, req *caisson.CreateRequest) (sb *caisson.Sandbox, from source, hold func(), err error) {
 	_, caller, err := scope(ctx)
 	if err != nil {
@@ -107,7 +108,7 @@ func (l *Lifecycle) prepare(ctx context.Context, req *caisson.CreateRequest) (sb
 	return sb, from, release, nil
 }
 
-// create makes a prepared sandbox, and starts it unless the request says not to.
+// create stores a prepared sandbox, creates its directory, and starts it unless req.NoStart is set.
 func (l *Lifecycle) create(ctx context.Context, sb *caisson.Sandbox, from source, req *caisson.CreateRequest) (_ *caisson.Sandbox, err error) {
 	release, err := l.c.locks.acquire(ctx, sb.ID)
 	if err != nil {

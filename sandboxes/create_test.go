@@ -171,7 +171,7 @@ func TestCreateRefused(t *testing.T) {
 	}
 }
 
-// TestCreateUndone is about creations that fail, or whose caller goes, at each of their steps.
+// TestCreateUndone: creations that fail, or whose request is cancelled, at each of their steps.
 func TestCreateUndone(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -335,7 +335,7 @@ func TestMounts(t *testing.T) {
 	w.holds(sb.ID)
 }
 
-// handle notes that it has been closed.
+// handle records that it has been closed.
 type handle struct {
 	*os.File
 	closed bool

@@ -11,24 +11,24 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// maxDecisions bounds how many lists of decisions of one account wait to be recorded, and droppedInterval how often the log says that there
-// were more.
+// maxDecisions is the maximum number of queued lists of decisions of one account. droppedInterval is the minimum time
+// between log messages about dropped decisions.
 const (
 	maxDecisions    = 128
 	droppedInterval = 10 * time.Second
 )
 
-// decisions records what wires decide, in the background: they must not wait for the disk. It has a goroutine only while
-// there is something to record.
+// decisions records the egress decisions of wires in the background, because wires must not wait for the disk. Its
+// goroutine runs only while the queue is not empty.
 type decisions struct {
 	c *Core
 
 	mu      sync.Mutex
 	queue   []decided      // guarded by mu
-	waiting map[string]int // lists in queue, by account; guarded by mu
+	waiting map[string]int // number of lists in queue, by account; guarded by mu
 	running bool           // guarded by mu
-	dropped int            // decisions since warned; guarded by mu
-	warned  time.Time      // guarded by mu
+	dropped int            // number of decisions dropped since warned; guarded by mu
+	warned  time.Time      // time of the last log message about dropped decisions; guarded by mu
 }
 
 type decided struct {
@@ -36,13 +36,13 @@ type decided struct {
 	list  []caisson.Decision
 }
 
-// Decided records what a sandbox's wire decided: a line in the log and an event each. It does not wait; what comes too
-// fast is dropped, and the log says so.
+// Decided records the decisions of a sandbox's wire: a log message and an event for each. It does not block; decisions
+// beyond the queue's limit are dropped, which is logged.
 func (c *Core) Decided(g caisson.Guest, list []caisson.Decision) {
 	d := c.decisions
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.waiting[g.Account] >= maxDecisions { // others' are recorded all the same
+	if d.waiting[g.Account] >= maxDecisions { // Decisions of other accounts are still recorded.
 		d.dropped += len(list)
 		if now := time.Now(); now.Sub(d.warned) >= droppedInterval {
 			c.Log.Warn("decisions of wires were not recorded: there are too many", "decisions", d.dropped, "sandbox", g.Sandbox)
@@ -60,7 +60,8 @@ func (c *Core) Decided(g caisson.Guest, list []caisson.Decision) {
 	}
 }
 
-// run records until there is nothing left. What is there when the daemon ends is recorded before it does.
+// run records decisions until the queue is empty. Decisions that are queued when the daemon stops are recorded before
+// it exits.
 func (d *decisions) run(ctx context.Context) {
 	ctx = context.WithoutCancel(ctx)
 	for {
@@ -78,7 +79,8 @@ func (d *decisions) run(ctx context.Context) {
 	}
 }
 
-// record stores a list at once: a transaction for each decision would take longer than the wires to make them.
+// record stores a list of decisions in one transaction: one transaction per decision would be slower than the wires
+// produce them.
 func (d *decisions) record(ctx context.Context, g caisson.Guest, list []caisson.Decision) {
 	ctx = caisson.WithGuest(ctx, g)
 	whose := guestData(g)
@@ -100,10 +102,11 @@ func (d *decisions) record(ctx context.Context, g caisson.Guest, list []caisson.
 	d.c.Events.PublishAll(ctx, events)
 }
 
-// maxDecisionText bounds each text of a decision: the wire process may say anything.
+// maxDecisionText is the maximum length in bytes of each text of a decision. The wire process is not trusted to limit
+// it.
 const maxDecisionText = 300
 
-// guestData says which run a guest serves, so far as it serves one.
+// guestData returns the run, agent, attempt and trace of a guest; fields that are not set are omitted.
 func guestData(g caisson.Guest) map[string]string {
 	data := map[string]string{}
 	for k, v := range map[string]string{"run": g.Run, "agent": g.Agent, "trace": g.Trace} {

@@ -9,7 +9,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// dependsFile is in a sandbox's directory and says what it was started on; beside a checkpoint, what that can be restored on.
+// dependsFile is the file in a sandbox's directory that records the dependencies that the sandbox was started with. In
+// a checkpoint, it records the dependencies that the memory can be restored with.
 const dependsFile = "depends.json"
 
 func writeDepends(dir string, d caisson.Dependencies) error {
@@ -28,7 +29,8 @@ func readDepends(dir string) (d caisson.Dependencies, err error) {
 	return d, err
 }
 
-// copyDepends passes on what a sandbox was started on: a checkpoint is made by what runs, not by what is here now.
+// copyDepends copies the dependencies that a sandbox was started with. A checkpoint depends on those, not on the
+// current build and host.
 func copyDepends(from, to string) error {
 	d, err := readDepends(from)
 	if err != nil {
@@ -37,7 +39,7 @@ func copyDepends(from, to string) error {
 	return writeDepends(to, d)
 }
 
-// mismatch says why what depends on had cannot be restored here, or "".
+// mismatch returns why a checkpoint with the dependencies had cannot be restored with have, or "" if it can.
 func mismatch(had, have caisson.Dependencies) string {
 	switch {
 	case had.Build != have.Build:
@@ -52,14 +54,14 @@ func mismatch(had, have caisson.Dependencies) string {
 	return ""
 }
 
-// depends is what a memory snapshot of a sandbox that starts now depends on.
+// depends returns the dependencies of a memory snapshot of a sandbox that starts now.
 func (h *host) depends(ctx context.Context, sb *caisson.Sandbox) (d caisson.Dependencies, err error) {
 	caps := h.c.Runtime.Capabilities()
 	d = caisson.Dependencies{Build: h.c.Build, CPU: caps.CPU, Rootfs: sb.Rootfs.Digest, Platform: caps.Platform}
 	if len(sb.Rootfs.Binds) == 0 {
-		return d, nil // layers do not change
+		return d, nil // Layers are immutable.
 	}
-	// The host's own directories do, under the digest they had when the sandbox was made.
+	// Host directories can change after the sandbox was created, so the current digest of the host image is included.
 	img, err := h.c.Images.Host(ctx)
 	if err != nil {
 		return d, err

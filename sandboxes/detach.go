@@ -9,8 +9,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// detached starts a command in a session of its own, by way of the inside program: it outlives the exec, and pauses and
-// forks too. The session that it returns has ended already.
+// detached starts a command in a session of its own, through guestd: the process outlives the exec session, and
+// survives pauses and forks. The returned exec session has already ended.
 func (p *Processes) detached(ctx context.Context, id caisson.ID, e caisson.RuntimeExec) (caisson.Process, error) {
 	command := e.Command[0]
 	argv := []string{"/.caisson/inside", "run", "--detach", "--user", e.User}
@@ -24,7 +24,7 @@ func (p *Processes) detached(ctx context.Context, id caisson.ID, e caisson.Runti
 		return nil, err
 	}
 	defer proc.Close()
-	defer context.AfterFunc(ctx, func() { proc.Close() })() // reading waits for the helper's end
+	defer context.AfterFunc(ctx, func() { proc.Close() })() // Closing unblocks the reads below.
 	said := make(chan string, 1)
 	go func() { said <- short(proc.Stderr()) }()
 	out := short(proc.Stdout())
@@ -42,7 +42,7 @@ func (p *Processes) detached(ctx context.Context, id caisson.ID, e caisson.Runti
 	return started{pid}, nil
 }
 
-// short reads what a helper says; more than a few lines is not what it says.
+// short returns the first 4096 bytes of the output of the guestd command, or "" if reading fails.
 func short(r io.Reader) string {
 	b, err := io.ReadAll(io.LimitReader(r, 4096))
 	if err != nil {
@@ -51,7 +51,7 @@ func short(r io.Reader) string {
 	return string(b)
 }
 
-// started is the session of a detached process: it has nothing to say and has ended well.
+// started is the exec session of a detached process: it has no output and has ended with status 0.
 type started struct{ pid int }
 
 func (s started) PID() int              { return s.pid }

@@ -26,15 +26,15 @@ const (
 	mountsFile = "mounts.json"
 	filesTar   = "files.tar"
 	pauseDir   = "pause"
-	partSuffix = ".part" // of what is being written: never read, removed by reconcile
+	partSuffix = ".part" // suffix of a file or directory that is being written: never read, removed by Reconcile
 )
 
-// dirs is the data directory's layout.
+// dirs defines the layout of the data directory.
 type dirs struct{ root string }
 
 func (d dirs) sandboxDir(id caisson.ID) string { return filepath.Join(d.root, "sandboxes", string(id)) }
 
-// removeSandboxDir removes a sandbox's directory; in its placeholder guests may have written.
+// removeSandboxDir removes a sandbox's directory. Its placeholder may contain untrusted files written by guests.
 func (d dirs) removeSandboxDir(ctx context.Context, id caisson.ID) error {
 	return guesttree.Remove(ctx, d.sandboxDir(id))
 }
@@ -43,10 +43,10 @@ func (d dirs) snapshotDir(id caisson.ID) string {
 	return filepath.Join(d.root, "snapshots", string(id))
 }
 
-// inDir is a file of a sandbox's directory.
+// inDir returns the path of a file in a sandbox's directory.
 func (d dirs) inDir(id caisson.ID, name string) string { return filepath.Join(d.sandboxDir(id), name) }
 
-// makeDir makes a sandbox's directory, with the settings that are its own.
+// makeDir creates a sandbox's directory with its etc layer and its output FIFO.
 func (d dirs) makeDir(sb *caisson.Sandbox) error {
 	dir := d.sandboxDir(sb.ID)
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -58,8 +58,8 @@ func (d dirs) makeDir(sb *caisson.Sandbox) error {
 	return unix.Mkfifo(filepath.Join(dir, outputFIFO), 0o600)
 }
 
-// writeEtc makes the topmost layer: what tells one sandbox from another. A fork gets its own, and finds it where its
-// parent had not written over these files.
+// writeEtc creates the topmost layer, which contains the files that differ between sandboxes. A fork gets its own
+// layer; files that its parent had overwritten hide those of the layer.
 func writeEtc(layer string, id caisson.ID) error {
 	var machine [16]byte
 	rand.Read(machine[:])
@@ -67,7 +67,7 @@ func writeEtc(layer string, id caisson.ID) error {
 		"hostname":   string(id) + "\n",
 		"hosts":      "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n127.0.1.1\t" + string(id) + "\n",
 		"machine-id": hex.EncodeToString(machine[:]) + "\n",
-		// The wire's gateway is the resolver; the addresses are the same on every wire.
+		// The resolver is the wire's gateway, which has the same address on every wire.
 		"resolv.conf": "nameserver 10.87.0.1\noptions timeout:2 attempts:2\n",
 	}
 	for _, d := range []string{layer, filepath.Join(layer, "etc")} {
@@ -90,8 +90,8 @@ func writeEtc(layer string, id caisson.ID) error {
 	return nil
 }
 
-// own gives a file of a layer to the guest's root, with exactly that mode whatever the umask. Where the daemon is not
-// root the layer belongs to it.
+// own sets the owner of a file of a layer to the guest's root, and its mode to exactly mode, regardless of the umask.
+// If the daemon does not run as root, the owner remains unchanged.
 func own(p string, mode os.FileMode) error {
 	if os.Geteuid() == 0 {
 		if err := os.Chown(p, caisson.LayerUIDBase, caisson.LayerUIDBase); err != nil {
@@ -101,8 +101,8 @@ func own(p string, mode os.FileMode) error {
 	return os.Chmod(p, mode)
 }
 
-// mountRecord is a host directory that a sandbox was made with. After the first start the directory is opened by name, so
-// what the name leads to must still be the directory that the client had opened.
+// mountRecord is a host directory that a sandbox was created with. Starts open the directory by its path, so the path
+// must still lead to the directory (device and inode) that the client had opened.
 type mountRecord struct {
 	caisson.Mount
 	Path   string
@@ -110,7 +110,8 @@ type mountRecord struct {
 	Inode  uint64
 }
 
-// dropSaved removes what a sandbox had been saved to. Each goes at once: half of it never has its name.
+// dropSaved removes saved state of a sandbox. Each file or directory is renamed before its removal, so that a partly
+// removed one never has its regular name.
 func (d dirs) dropSaved(id caisson.ID, names ...string) error {
 	var errs []error
 	for _, name := range names {
@@ -123,7 +124,7 @@ func (d dirs) dropSaved(id caisson.ID, names ...string) error {
 	return errors.Join(errs...)
 }
 
-// recordMounts stores the directories that came with a request.
+// recordMounts stores the host directories of a request with their paths, devices and inodes.
 func (d dirs) recordMounts(id caisson.ID, mounts []caisson.Mount, handles []caisson.Handle) error {
 	if len(mounts) == 0 {
 		return nil
@@ -143,7 +144,9 @@ func (d dirs) recordMounts(id caisson.ID, mounts []caisson.Mount, handles []cais
 	return os.WriteFile(filepath.Join(d.sandboxDir(id), mountsFile), data, 0o600)
 }
 
-// outside says which directory of the host's a client has opened, and refuses what is Caisson's own or no directory. source is what the client calls it, field where it says so.
+// outside returns the host directory that a client has opened. Returns Invalid if it is not a directory or cannot be
+// reached by its path, and Denied if it overlaps with the data directory. source is the client's path of the directory
+// and field the request's field, both for errors.
 func (d dirs) outside(dir caisson.Handle, source, field string) (found hostdir.Dir, err error) {
 	found, err = hostdir.Of(dir.Fd())
 	if errors.Is(err, hostdir.ErrNotDir) {
@@ -158,7 +161,7 @@ func (d dirs) outside(dir caisson.Handle, source, field string) (found hostdir.D
 	if rel, err := filepath.Rel(d.root, found.Path); err == nil && filepath.IsLocal(rel) {
 		return found, caisson.Errorf(caisson.Denied, "%.100q is in Caisson's own data and cannot be mounted", source)
 	}
-	// The same by other names: mounts can show a directory in several places.
+	// The data directory may be reachable under other paths: bind mounts can show a directory in several places.
 	own, err := os.Open(d.root)
 	if err != nil {
 		return found, err
@@ -171,14 +174,14 @@ func (d dirs) outside(dir caisson.Handle, source, field string) (found hostdir.D
 	if err != nil {
 		return found, err
 	}
-	// It is opened by its path at each start.
+	// The directory is opened by its path at each start.
 	if err := found.Reach(dir.Fd()); errors.Is(err, hostdir.ErrElsewhere) {
 		return found, caisson.Wrap(err, caisson.Invalid, "the daemon cannot reach %.100q: %s", source, err)
 	}
 	return found, nil
 }
 
-// openMounts opens the directories of a sandbox for a start. The caller closes them.
+// openMounts opens the host directories of a sandbox for a start. The caller must close them.
 func (d dirs) openMounts(id caisson.ID) (mounts []caisson.RuntimeMount, err error) {
 	data, err := os.ReadFile(filepath.Join(d.sandboxDir(id), mountsFile))
 	if os.IsNotExist(err) {
@@ -223,7 +226,7 @@ func closeMounts(mounts []caisson.RuntimeMount) {
 	}
 }
 
-// writeFile lets save write path, which appears complete or not at all.
+// writeFile calls save to write the file path, which exists afterwards either completely or not at all.
 func writeFile(path string, save func(*os.File) error) (err error) {
 	defer func() { err = diskFull(err) }()
 	part := path + partSuffix
@@ -249,7 +252,8 @@ func writeFile(path string, save func(*os.File) error) (err error) {
 	return syncDir(filepath.Dir(path))
 }
 
-// writeDir lets fill make the contents of the new directory path, which appears complete or not at all.
+// writeDir calls fill to write the contents of the new directory path, which exists afterwards either completely or not
+// at all.
 func writeDir(path string, fill func(dir string) error) (err error) {
 	defer func() { err = diskFull(err) }()
 	part := path + partSuffix
@@ -285,7 +289,8 @@ func writeDir(path string, fill func(dir string) error) (err error) {
 	return syncDir(filepath.Dir(path))
 }
 
-// diskFull says so where that is why err happened. What a sandbox's own process writes for us it reports as text.
+// diskFull returns an Exhausted error if err was caused by a full disk, and err otherwise. It also checks the text of
+// err, because a sandbox's processes report errors to the daemon as text.
 func diskFull(err error) error {
 	if err == nil || caisson.KindOf(err) != caisson.Internal {
 		return err
@@ -309,7 +314,7 @@ func syncFile(path string) error {
 
 func syncDir(path string) error { return syncFile(path) }
 
-// linkFile makes to the same file as from, or a copy where the file system cannot.
+// linkFile makes to a hard link to from, or a copy if the file system does not support the link.
 func linkFile(from, to string) error {
 	if err := os.Link(from, to); err == nil {
 		return nil
@@ -325,7 +330,7 @@ func linkFile(from, to string) error {
 	})
 }
 
-// diskUse is how many bytes the files below dir take on disk.
+// diskUse returns the disk space in bytes of the files below dir.
 func diskUse(dir string) caisson.Size {
 	var n int64
 	filepath.WalkDir(dir, func(p string, d os.DirEntry, err error) error {

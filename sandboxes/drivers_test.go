@@ -19,7 +19,7 @@ import (
 	"github.com/caisson-dev/caisson/sandboxes"
 )
 
-// images is a complete image driver: layers are directories, and its registry is a map.
+// images is a complete image driver whose layers are directories and whose registry is a map.
 type images struct {
 	dir string
 
@@ -27,7 +27,7 @@ type images struct {
 	registry map[string]caisson.ImageConfig // by canonical reference; guarded by mu
 	pulls    int                            // guarded by mu
 	holds    int                            // guarded by mu
-	host     string                         // what the host's programs are; guarded by mu
+	host     string                         // version of the host's programs; guarded by mu
 }
 
 var _ sandboxes.Images = (*images)(nil)
@@ -46,7 +46,7 @@ func digestOf(s ...string) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// layer makes the layer with that content once.
+// layer creates the layer with that content if it does not exist.
 func (d *images) layer(files map[string]string) (digest, dir string, err error) {
 	digest = digestOf(fmt.Sprint(files))
 	dir = filepath.Join(d.dir, digest)
@@ -214,13 +214,13 @@ func (d *images) Canonical(ref string) (string, error) {
 	return "docker.io/library/" + ref, nil
 }
 
-// wires remembers who is attached.
+// wires records which sandboxes are attached.
 type wires struct {
-	netns      string // the file that stands for network namespaces
+	netns      string // the file that represents network namespaces
 	mu         sync.Mutex
 	attached   map[caisson.ID]caisson.WireSpec // guarded by mu
 	reattached []caisson.ID                    // guarded by mu
-	configured int                             // how often; guarded by mu
+	configured int                             // number of calls; guarded by mu
 	fail       error                           // of the next attach, reattach or configure; guarded by mu
 }
 
@@ -232,7 +232,7 @@ func (w *wires) failNext(err error) {
 	w.fail = err
 }
 
-// take uses up the fault. Callers hold mu.
+// take returns and clears the fault. The caller must hold mu.
 func (w *wires) take() error {
 	err := w.fail
 	w.fail = nil
@@ -274,14 +274,14 @@ func (w *wires) Configure(ctx context.Context, id caisson.ID, spec caisson.WireS
 	return nil
 }
 
-// configurations returns how often a wire was configured after it was there.
+// configurations returns how often existing wires were configured.
 func (w *wires) configurations() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.configured
 }
 
-// spec returns what the wire of a sandbox is now.
+// spec returns the current spec of a sandbox's wire.
 func (w *wires) spec(id caisson.ID) caisson.WireSpec {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -295,7 +295,7 @@ func (w *wires) Detach(ctx context.Context, id caisson.ID) error {
 	return nil
 }
 
-// forget is what the end of a daemon does: it holds no wire any longer.
+// forget drops all wires, as the end of a daemon does.
 func (w *wires) forget() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -312,7 +312,7 @@ func (w *wires) list() (ids []caisson.ID) {
 	return ids
 }
 
-// faultyStore is a store of which the next write can fail.
+// faultyStore is a store whose next write can fail.
 type faultyStore struct {
 	caisson.Store
 
@@ -320,7 +320,8 @@ type faultyStore struct {
 	fault func(op string) error // guarded by mu
 }
 
-// call makes the next write called op (insert, inserted, update, delete) call f before it; inserted is after an insert.
+// call makes the next write with the name op (insert, inserted, update, delete) call f before it; inserted is called
+// after an insert.
 func (s *faultyStore) call(op string, f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -333,7 +334,7 @@ func (s *faultyStore) call(op string, f func()) {
 	}
 }
 
-// failOn makes the nth write of sandboxes and snapshots from now called op (insert, update, delete) fail.
+// failOn makes the nth next write of sandboxes and snapshots with the name op (insert, update, delete) fail.
 func (s *faultyStore) failOn(op string, nth int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 // Processes implements [caisson.Processes].
 type Processes struct{ c *Core }
 
-// Processes returns the use of processes.
+// Processes returns the service that manages the processes in sandboxes.
 func (c *Core) Processes() *Processes { return &Processes{c} }
 
 var _ caisson.Processes = (*Processes)(nil)
@@ -59,7 +59,7 @@ func (p *Processes) Exec(ctx context.Context, ref string, req caisson.ExecReques
 	return explained{proc, p.c, sb.ID}, nil
 }
 
-// explained is a process whose end with its sandbox has the sandbox's reason.
+// explained is a Process whose exit status contains the sandbox's reason if the process ended with its sandbox.
 type explained struct {
 	caisson.Process
 	c  *Core
@@ -75,14 +75,15 @@ func (e explained) Wait(ctx context.Context) (caisson.ExitStatus, error) {
 	return status, err
 }
 
-// How long the reason for a sandbox's end is waited for, and how often it is looked for.
+// Timeout and interval of polling for the reason why a sandbox ended.
 const (
 	reasonTime  = 2 * time.Second
 	reasonEvery = 10 * time.Millisecond
 )
 
-// reason says why the process and its sandbox have ended. The runtime may have said something about that, which is "" if only the
-// process is gone. Where a sandbox dies by itself, the reason is stored a moment after its processes have ended.
+// reason returns why the process and its sandbox ended. said is the reason that the runtime returned; "" means that
+// only the process ended. If a sandbox ends by itself, the reason is stored shortly after its processes have ended, so
+// reason polls the store.
 func (e explained) reason(ctx context.Context, said string) string {
 	ctx, cancel := context.WithTimeout(ctx, reasonTime)
 	defer cancel()
@@ -112,8 +113,8 @@ func (e explained) reason(ctx context.Context, said string) string {
 	}
 }
 
-// workdir is where a process starts. The sandbox's own directory may be closed to another user than the sandbox's own, as
-// root's home is.
+// workdir returns the working directory of a process. If the process runs as another user than the sandbox's, the
+// default is "/" instead of /root, which other users may not be able to access.
 func workdir(sb *caisson.Sandbox, req *caisson.ExecRequest) string {
 	if req.Workdir == "" && req.User != "" && req.User != sb.Spec.User && sb.Spec.Workdir == "/root" {
 		return "/"
@@ -121,7 +122,7 @@ func workdir(sb *caisson.Sandbox, req *caisson.ExecRequest) string {
 	return first(req.Workdir, sb.Spec.Workdir)
 }
 
-// timed is a process with a limit of time.
+// timed is a Process with a time limit.
 type timed struct {
 	caisson.Process
 	timer *time.Timer
@@ -140,7 +141,7 @@ func limitTime(p caisson.Process, limit time.Duration) caisson.Process {
 		t.mu.Unlock()
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		_ = p.Signal(ctx, int(unix.SIGKILL)) // it may have ended by itself just now
+		_ = p.Signal(ctx, int(unix.SIGKILL)) // The process may have ended by itself just before.
 	})
 	return t
 }
@@ -198,7 +199,7 @@ func (p *Processes) Stats(ctx context.Context, ref string) (*caisson.Stats, erro
 	}
 	switch st.Network, err = p.c.Traffic.Network(ctx, sb.ID); caisson.KindOf(err) {
 	case caisson.NotFound, caisson.Unavailable:
-		return st, nil // without a wire, or for a moment
+		return st, nil // The sandbox has no wire, or its wire is temporarily unavailable.
 	}
 	return st, err
 }

@@ -148,7 +148,7 @@ func TestDetach(t *testing.T) {
 	}
 }
 
-// TestExecInForkAtOnce: a fork that has been returned can be used, by several at once.
+// TestExecInForkAtOnce: a fork can be used as soon as it is returned, by several callers at once.
 func TestExecInForkAtOnce(t *testing.T) {
 	t.Parallel()
 	w := plan{wires: true}.world(t)
@@ -173,7 +173,8 @@ func TestExecInForkAtOnce(t *testing.T) {
 	}
 }
 
-// TestRemoveEndsSessions: whoever reads what a process says, or waits for it, is told when its sandbox goes, in whatever state that is.
+// TestRemoveEndsSessions: readers of a process's output, and callers of Wait, return when its sandbox is removed, in
+// whatever state that is.
 func TestRemoveEndsSessions(t *testing.T) {
 	t.Parallel()
 	for _, suspended := range []bool{false, true} {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Look is a look of the guard.
+// Look runs one check of the guard.
 func (c *Core) Look(ctx context.Context) bool { return c.guard.look(ctx) }
 
-// RetryDue sets when what was due and failed is tried again.
+// RetryDue sets the delay before a failed pause or removal is retried.
 func (c *Core) RetryDue(after time.Duration) { c.deadlines.retry = after }

@@ -10,18 +10,18 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/inside"
+	"github.com/caisson-dev/caisson/guestd"
 )
 
 // Files implements [caisson.Files].
 type Files struct{ c *Core }
 
-// Files returns the use of sandboxes' files.
+// Files returns the service for the files in sandboxes.
 func (c *Core) Files() *Files { return &Files{c} }
 
 var _ caisson.Files = (*Files)(nil)
 
-// guests are the file clients of sandboxes.
+// guests manages the file clients of sandboxes.
 type guests struct {
 	c *Core
 
@@ -29,7 +29,7 @@ type guests struct {
 	open map[caisson.ID]*guest // guarded by mu
 }
 
-// close ends all clients.
+// close closes all clients.
 func (gs *guests) close() {
 	gs.mu.Lock()
 	open := slices.Collect(maps.Values(gs.open))
@@ -40,10 +40,10 @@ func (gs *guests) close() {
 	}
 }
 
-// guest is the file client of a sandbox and, for one that does not run, a stand-in: a sandbox without command and wire
-// that has the same files, for reading.
+// guest is the file client of a sandbox. For a sandbox that does not run, the client uses a stand-in: a temporary
+// sandbox with the same files, but without command and wire, for reading only.
 type guest struct {
-	client *inside.Client
+	client *guestd.Client
 	end    func() // removes the stand-in; nil if there is none
 	expire *time.Timer
 	users  int // guarded by guests.mu
@@ -59,8 +59,9 @@ func (g *guest) close() {
 // standInTime is how long a stand-in is kept after its last use.
 const standInTime = 5 * time.Second
 
-// guest returns the file client of a sandbox, to be released after use.
-func (gs *guests) guest(ctx context.Context, ref string, write bool) (*inside.Client, func(), error) {
+// guest returns the file client of a sandbox and a function that releases it after use. Returns a Conflict error if
+// write is true and the sandbox does not run.
+func (gs *guests) guest(ctx context.Context, ref string, write bool) (*guestd.Client, func(), error) {
 	sb, err := gs.c.use(ctx, ref, caisson.VerbFiles)
 	if err != nil {
 		return nil, nil, err
@@ -75,13 +76,13 @@ func (gs *guests) guest(ctx context.Context, ref string, write bool) (*inside.Cl
 	return client, release, nil
 }
 
-// running returns the client of a sandbox that runs.
-func (gs *guests) running(id caisson.ID) (*inside.Client, func()) {
+// running returns the client of a running sandbox.
+func (gs *guests) running(id caisson.ID) (*guestd.Client, func()) {
 	gs.mu.Lock()
 	defer gs.mu.Unlock()
 	g := gs.open[id]
 	if g == nil || g.end != nil {
-		// A stand-in that is still here belongs to a state that has just ended: whoever ended it drops it.
+		// A stand-in that still exists belongs to the previous state; the change that ended that state drops it.
 		g = &guest{client: gs.client(id)}
 		if gs.open[id] == nil {
 			gs.open[id] = g
@@ -91,7 +92,8 @@ func (gs *guests) running(id caisson.ID) (*inside.Client, func()) {
 	return g.client, func() { gs.letGo(id, g) }
 }
 
-// hold and letGo count the users of a stand-in. Callers of hold have gs.mu.
+// hold and letGo increment and decrement the user count of a client. The caller of hold must hold gs.mu; letGo locks
+// it.
 func (gs *guests) hold(g *guest) {
 	g.users++
 	if g.expire != nil {
@@ -106,7 +108,7 @@ func (gs *guests) letGo(id caisson.ID, g *guest) {
 	switch {
 	case g.users > 0:
 		return
-	case gs.open[id] != g: // dropped while in use
+	case gs.open[id] != g: // The client was dropped while in use.
 		gs.finish(g)
 		return
 	case g.end == nil:
@@ -125,40 +127,41 @@ func (gs *guests) letGo(id caisson.ID, g *guest) {
 	})
 }
 
-// finish closes a client that nobody uses or can find any longer, in the background, for which Core.Close waits.
+// finish closes a client that is unused and no longer in gs.open, in a background goroutine that Core.Close waits for.
 func (gs *guests) finish(g *guest) {
 	if !gs.c.do(func(context.Context) { g.close() }) {
 		g.close()
 	}
 }
 
-// dropGuest ends the file client of a sandbox that is about to end or to change.
+// dropGuest removes the file client of a sandbox that is about to stop or to change its state.
 func (gs *guests) dropGuest(id caisson.ID) {
 	gs.mu.Lock()
 	g := gs.open[id]
 	delete(gs.open, id)
-	unused := g != nil && (g.end == nil || g.users == 0) // else the last user closes it
+	unused := g != nil && (g.end == nil || g.users == 0) // otherwise the last user closes it
 	gs.mu.Unlock()
 	if unused {
 		g.close()
 	}
 }
 
-// client returns a client of a running sandbox's files. It works as the guest's root.
-func (gs *guests) client(id caisson.ID) *inside.Client {
-	return inside.NewClient(func(ctx context.Context, args []string, stdin bool) (caisson.Process, error) {
+// client returns a client for the files of a running sandbox. It runs as the guest's root.
+func (gs *guests) client(id caisson.ID) *guestd.Client {
+	return guestd.NewClient(func(ctx context.Context, args []string, stdin bool) (caisson.Process, error) {
 		return gs.c.host.exec(ctx, id, caisson.RuntimeExec{Command: append([]string{"/.caisson/inside"}, args...), Stdin: stdin})
 	})
 }
 
-// standIn returns the client of a sandbox with the files of one that does not run, and makes it if there is none.
-func (gs *guests) standIn(ctx context.Context, of *caisson.Sandbox) (*inside.Client, func(), error) {
+// standIn returns the file client of the stand-in for a sandbox that does not run, and creates the stand-in if there is
+// none.
+func (gs *guests) standIn(ctx context.Context, of *caisson.Sandbox) (*guestd.Client, func(), error) {
 	release, err := gs.c.locks.acquire(ctx, of.ID)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer release()
-	// Read again: what it was when the caller asked is not what it must be now.
+	// The record is read again: the state may have changed while waiting for the lock.
 	if of, err = gs.c.use(ctx, string(of.ID), caisson.VerbFiles); err != nil {
 		return nil, nil, err
 	}
@@ -173,7 +176,7 @@ func (gs *guests) standIn(ctx context.Context, of *caisson.Sandbox) (*inside.Cli
 		return g.client, func() { gs.letGo(of.ID, g) }, nil
 	}
 	gs.mu.Unlock()
-	gs.dropGuest(of.ID) // a client from when it ran
+	gs.dropGuest(of.ID) // This drops a client from when the sandbox was running.
 
 	files := gs.c.inDir(of.ID, filesTar)
 	if of.State == caisson.Paused {
@@ -182,7 +185,7 @@ func (gs *guests) standIn(ctx context.Context, of *caisson.Sandbox) (*inside.Cli
 	sb := *of
 	sb.ID = caisson.NewID(caisson.SandboxPrefix)
 	sb.Spec.Command = nil
-	sb.Spec.Workspace, sb.Spec.WorkspaceAt, sb.Spec.Volume = "", "", nil // as with mounts: only the sandbox's own files
+	sb.Spec.Workspace, sb.Spec.WorkspaceAt, sb.Spec.Volume = "", "", nil // like mounts, not visible here
 	admitted, err := gs.c.host.admit(ctx, sb.ID, 0)
 	if err != nil {
 		return nil, nil, err
@@ -218,8 +221,8 @@ func (gs *guests) standIn(ctx context.Context, of *caisson.Sandbox) (*inside.Cli
 	return g.client, func() { gs.letGo(of.ID, g) }, nil
 }
 
-// with calls f with the file client of a sandbox.
-func (f *Files) with(ctx context.Context, ref string, write bool, use func(*inside.Client) error) error {
+// with calls use with the file client of a sandbox.
+func (f *Files) with(ctx context.Context, ref string, write bool, use func(*guestd.Client) error) error {
 	client, release, err := f.c.guests.guest(ctx, ref, write)
 	if err != nil {
 		return err
@@ -228,8 +231,8 @@ func (f *Files) with(ctx context.Context, ref string, write bool, use func(*insi
 	return use(client)
 }
 
-// stream is with for what is read after the call.
-func (f *Files) stream(ctx context.Context, ref string, open func(*inside.Client) (io.ReadCloser, error)) (io.ReadCloser, error) {
+// stream is like with, but for a reader that is read after stream returns.
+func (f *Files) stream(ctx context.Context, ref string, open func(*guestd.Client) (io.ReadCloser, error)) (io.ReadCloser, error) {
 	client, release, err := f.c.guests.guest(ctx, ref, false)
 	if err != nil {
 		return nil, err
@@ -255,17 +258,17 @@ func (r *releasing) Close() error {
 
 // ReadFile implements [caisson.Files].
 func (f *Files) ReadFile(ctx context.Context, ref, path string, offset, limit int64) (io.ReadCloser, error) {
-	return f.stream(ctx, ref, func(c *inside.Client) (io.ReadCloser, error) { return c.ReadFile(ctx, path, offset, limit) })
+	return f.stream(ctx, ref, func(c *guestd.Client) (io.ReadCloser, error) { return c.ReadFile(ctx, path, offset, limit) })
 }
 
 // ReadTree implements [caisson.Files].
 func (f *Files) ReadTree(ctx context.Context, ref, path string) (io.ReadCloser, error) {
-	return f.stream(ctx, ref, func(c *inside.Client) (io.ReadCloser, error) { return c.ReadTree(ctx, path) })
+	return f.stream(ctx, ref, func(c *guestd.Client) (io.ReadCloser, error) { return c.ReadTree(ctx, path) })
 }
 
 // WriteFile implements [caisson.Files].
 func (f *Files) WriteFile(ctx context.Context, ref, path string, mode uint32, r io.Reader) (info *caisson.FileInfo, err error) {
-	err = f.with(ctx, ref, true, func(c *inside.Client) (err error) {
+	err = f.with(ctx, ref, true, func(c *guestd.Client) (err error) {
 		info, err = c.WriteFile(ctx, path, mode, r)
 		return err
 	})
@@ -274,12 +277,12 @@ func (f *Files) WriteFile(ctx context.Context, ref, path string, mode uint32, r 
 
 // WriteTree implements [caisson.Files].
 func (f *Files) WriteTree(ctx context.Context, ref, path string, r io.Reader) error {
-	return f.with(ctx, ref, true, func(c *inside.Client) error { return c.WriteTree(ctx, path, r) })
+	return f.with(ctx, ref, true, func(c *guestd.Client) error { return c.WriteTree(ctx, path, r) })
 }
 
 // ListFiles implements [caisson.Files].
 func (f *Files) ListFiles(ctx context.Context, ref, path string) (list []caisson.FileInfo, err error) {
-	err = f.with(ctx, ref, false, func(c *inside.Client) (err error) {
+	err = f.with(ctx, ref, false, func(c *guestd.Client) (err error) {
 		list, err = c.ListFiles(ctx, path)
 		return err
 	})
@@ -288,7 +291,7 @@ func (f *Files) ListFiles(ctx context.Context, ref, path string) (list []caisson
 
 // StatFile implements [caisson.Files].
 func (f *Files) StatFile(ctx context.Context, ref, path string) (info *caisson.FileInfo, err error) {
-	err = f.with(ctx, ref, false, func(c *inside.Client) (err error) {
+	err = f.with(ctx, ref, false, func(c *guestd.Client) (err error) {
 		info, err = c.StatFile(ctx, path)
 		return err
 	})
@@ -297,17 +300,17 @@ func (f *Files) StatFile(ctx context.Context, ref, path string) (info *caisson.F
 
 // MakeDir implements [caisson.Files].
 func (f *Files) MakeDir(ctx context.Context, ref, path string, parents bool) error {
-	return f.with(ctx, ref, true, func(c *inside.Client) error { return c.MakeDir(ctx, path, parents) })
+	return f.with(ctx, ref, true, func(c *guestd.Client) error { return c.MakeDir(ctx, path, parents) })
 }
 
 // MoveFile implements [caisson.Files].
 func (f *Files) MoveFile(ctx context.Context, ref, from, to string) error {
-	return f.with(ctx, ref, true, func(c *inside.Client) error { return c.MoveFile(ctx, from, to) })
+	return f.with(ctx, ref, true, func(c *guestd.Client) error { return c.MoveFile(ctx, from, to) })
 }
 
 // RemoveFile implements [caisson.Files].
 func (f *Files) RemoveFile(ctx context.Context, ref, path string, recursive bool) error {
-	return f.with(ctx, ref, true, func(c *inside.Client) error { return c.RemoveFile(ctx, path, recursive) })
+	return f.with(ctx, ref, true, func(c *guestd.Client) error { return c.RemoveFile(ctx, path, recursive) })
 }
 
 // WatchFiles implements [caisson.Files].
@@ -332,7 +335,7 @@ func (f *Files) WatchFiles(ctx context.Context, ref, path string, recursive bool
 		for e := range in {
 			select {
 			case out <- e:
-			case <-ctx.Done(): // in ends then too
+			case <-ctx.Done(): // in is closed then too
 			}
 		}
 	}()

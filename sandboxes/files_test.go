@@ -15,7 +15,7 @@ import (
 	"github.com/caisson-dev/caisson/sandboxes"
 )
 
-// writes are the methods that change files.
+// writes returns the methods that change files.
 func writes(w *world, ref string) map[string]func() error {
 	f := w.Files()
 	return map[string]func() error{
@@ -30,7 +30,7 @@ func writes(w *world, ref string) map[string]func() error {
 	}
 }
 
-// archive is a tar archive of one file.
+// archive returns a tar archive of one file.
 func archive(name, content string) io.Reader {
 	var b bytes.Buffer
 	tw := tar.NewWriter(&b)
@@ -40,7 +40,7 @@ func archive(name, content string) io.Reader {
 	return &b
 }
 
-// reads checks every method that reads.
+// reads checks every method that reads files.
 func (w *world) reads(ref, content string) {
 	w.t.Helper()
 	f := w.Files()
@@ -104,7 +104,7 @@ func TestFiles(t *testing.T) {
 		}
 	}
 	cancel()
-	for range changes { // it ends
+	for range changes { // the channel is closed
 	}
 	l := w.Sandboxes()
 	for _, next := range []struct {
@@ -116,7 +116,7 @@ func TestFiles(t *testing.T) {
 	} {
 		must(t, next.do())
 		var wg sync.WaitGroup
-		for range 4 { // all of them by way of one stand-in
+		for range 4 { // all calls use one stand-in
 			wg.Go(func() { w.reads(id, "new") })
 		}
 		wg.Wait()
@@ -132,7 +132,7 @@ func TestFiles(t *testing.T) {
 		wantKind(t, err, caisson.Conflict)
 	}
 	got(l.Start(w.ctx(), id))(t)
-	w.holds(sb.ID) // the stand-in is gone
+	w.holds(sb.ID) // the stand-in is removed
 	w.reads(id, "new")
 }
 
@@ -152,7 +152,7 @@ func TestStandInEnds(t *testing.T) {
 		{"close", func(w *world, _ string) { w.restart() }},
 		{"remove", func(w *world, id string) { must(w.t, w.Sandboxes().Remove(w.ctx(), id)) }},
 		{"crash", func(w *world, _ string) {
-			// Another core on the same directory takes what the first has not removed for garbage.
+			// For another core on the same directory, the stand-ins that the first one has not removed are garbage.
 			next := got(sandboxes.New(w.config))(w.t)
 			garbage := got(next.CollectGarbage(w.ctx()))(w.t)
 			if len(garbage) != 2 {
@@ -173,7 +173,7 @@ func TestStandInEnds(t *testing.T) {
 	}
 }
 
-// TestStandInInUse: a resume does not cut off who reads the paused sandbox.
+// TestStandInInUse: a resume does not interrupt readers of the paused sandbox.
 func TestStandInInUse(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -192,7 +192,8 @@ func TestStandInInUse(t *testing.T) {
 	w.settles(sb.ID)
 }
 
-// TestFilesWhileChanging: readers that race with pause and resume get the files or a Conflict, and nothing written is lost.
+// TestFilesWhileChanging: readers that race with pause and resume get the files or a Conflict, and no written file is
+// lost.
 func TestFilesWhileChanging(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

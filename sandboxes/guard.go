@@ -16,35 +16,35 @@ import (
 	"github.com/caisson-dev/caisson/internal/guesttree"
 )
 
-// A guard looks what sandboxes write to the host's disk, and ends those that fill it: as the kernel does with memory, which has no way
-// to say no either. A root file system has a limit of its own; a workspace's layer and a volume are directories of the host's, and no
-// file system that users have can be relied on to limit those.
+// A guard measures how much sandboxes write to the host's disk, and stops those that fill it, as the kernel's OOM
+// killer does with memory. A sandbox's root file system has its own limit; a workspace's layer and a volume are host
+// directories, and no commonly used file system can limit the size of those.
 type guard struct {
 	c *Core
 
-	mu   sync.Mutex             // of a look
-	seen map[caisson.ID]written // at the last look; guarded by mu
+	mu   sync.Mutex             // held during a check
+	seen map[caisson.ID]written // usage at the last check; guarded by mu
 }
 
-// How often it looks, and how well.
+// Intervals and limits of the checks.
 const (
 	lookEvery = 5 * time.Second
 	lookTight = time.Second     // when the disk is nearly full
-	lookShare = 20              // looking takes at most one part of so many of the time
-	countTime = 5 * time.Second // for what one sandbox has written; there is at least what was counted by then
-	deepest   = 300             // directories in one another; what is deeper does not pass the gate anyway
-	leastFile = 4 << 10         // what a file takes at least: its inode and its name count, too
-	leastMore = 1 << 20         // growth of less is not what fills a disk
+	lookShare = 20              // a check takes at most 1/lookShare of the time
+	countTime = 5 * time.Second // timeout for measuring one sandbox; the count so far is then a lower bound
+	deepest   = 300             // maximum depth of nested directories; the gate rejects deeper ones anyway
+	leastFile = 4 << 10         // minimum size of a file in bytes, because its inode and name need space too
+	leastMore = 1 << 20         // growth in bytes below which a sandbox is not stopped when the disk is nearly full
 )
 
-// written is what a sandbox has on the host's disk.
+// written is the disk space that a sandbox uses on the host.
 type written struct {
-	layer caisson.Size // its workspace's layer, or the volume that it has
-	root  caisson.Size // what it has written to its root file system
-	deep  bool         // there is more, where it cannot be counted
+	layer caisson.Size // used by its workspace's layer or by its volume
+	root  caisson.Size // used by its changes to its root file system
+	deep  bool         // there are directories too deep to be measured
 }
 
-// run looks until ctx ends.
+// run checks repeatedly until ctx ends.
 func (g *guard) run(ctx context.Context) {
 	for {
 		began := time.Now()
@@ -60,8 +60,8 @@ func (g *guard) run(ctx context.Context) {
 	}
 }
 
-// look ends what has grown beyond its limit since the last look and, if the disk is nearly full, what has grown most. It reports whether the
-// disk has less left than is kept in reserve.
+// look stops the sandboxes that have grown beyond their limit since the last check and, if less than half of the disk
+// reserve is free, the sandbox that has grown most. It reports whether less than the disk reserve is free.
 func (g *guard) look(ctx context.Context) (tight bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -82,7 +82,7 @@ func (g *guard) look(ctx context.Context) (tight bool) {
 		sb, err := g.c.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(r.ID))
 		if err != nil || ctx.Err() != nil || sb.State != caisson.Running {
 			if last, ok := g.seen[r.ID]; ok && err == nil {
-				now[r.ID] = last // it stands still, and goes on from there
+				now[r.ID] = last // The sandbox does not run now and will continue from this usage.
 			}
 			continue
 		}
@@ -111,12 +111,12 @@ func (g *guard) look(ctx context.Context) (tight bool) {
 	return free < reserve
 }
 
-// over says why a sandbox is over the limit of its workspace, and "" if it is not. One that was when it was first seen, and does not grow,
-// can go on and tidy up.
+// over returns why a sandbox exceeds the limit of its workspace, or "" if it does not. A sandbox that already exceeded
+// the limit at its first check may continue while it does not grow, so that it can delete files.
 func (w written) over(sb *caisson.Sandbox, last written, known bool) string {
 	limit := sb.Spec.Resources.Disk
 	switch {
-	case sb.Spec.Volume != nil: // which may hold more than one sandbox may write
+	case sb.Spec.Volume != nil: // A volume may contain more than the sandbox's disk limit.
 		return ""
 	case w.deep && !last.deep:
 		return fmt.Sprintf("its workspace has more than %d directories in one another", deepest)
@@ -126,7 +126,8 @@ func (w written) over(sb *caisson.Sandbox, last written, known bool) string {
 	return fmt.Sprintf("what it has written to its workspace takes %s of at most %s; the changes are kept; begin another one with more disk", w.layer, limit)
 }
 
-// since is how much a sandbox has written since the last look. What was in a volume before is not its doing.
+// since returns how many bytes a sandbox has written since the last check. Data that was in a volume before the first
+// check is not counted.
 func (w written) since(sb *caisson.Sandbox, last written, known bool) caisson.Size {
 	if !known && sb.Spec.Volume != nil {
 		last.layer = w.layer
@@ -134,7 +135,7 @@ func (w written) since(sb *caisson.Sandbox, last written, known bool) caisson.Si
 	return max(0, w.layer-last.layer) + max(0, w.root-last.root)
 }
 
-// written looks what a sandbox that runs has on the disk.
+// written measures the disk usage of a running sandbox.
 func (g *guard) written(ctx context.Context, sb *caisson.Sandbox) (w written, err error) {
 	if w.root, err = g.c.Runtime.Written(sb.ID); err != nil {
 		return w, err
@@ -149,16 +150,17 @@ func (g *guard) written(ctx context.Context, sb *caisson.Sandbox) (w written, er
 	n, err := guesttree.Count(ctx, dir, deepest)
 	w.layer, w.deep = caisson.Size(max(n.Bytes, n.Files*leastFile)), errors.Is(err, guesttree.ErrDeep)
 	if w.deep || ctx.Err() != nil {
-		err = nil // there is at least so much
+		err = nil // The count is a lower bound.
 	}
 	return w, err
 }
 
-// written opens the directory of the host's in which a sandbox has what it writes to its workspace or volume; nil if it has none.
+// written opens the host directory that contains a sandbox's changes to its workspace, or its volume; nil if it has
+// neither.
 func (w workspaces) written(sb *caisson.Sandbox) (*os.File, error) {
 	switch {
 	case sb.Spec.Volume != nil && w.c.Volumes != nil:
-		return w.c.Volumes.Written(sb.Spec.Volume.ID)
+		return w.c.Volumes.OpenData(sb.Spec.Volume.ID)
 	case sb.Spec.Workspace != "" && w.c.Workspaces != nil:
 		return w.c.Workspaces.Written(sb.Spec.Workspace)
 	case sb.Spec.Workspace == "" && sb.Spec.WorkspaceAt != "":
@@ -167,13 +169,13 @@ func (w workspaces) written(sb *caisson.Sandbox) (*os.File, error) {
 	return nil, nil
 }
 
-// gone reports whether an error says that a sandbox has ended meanwhile.
+// gone reports whether err means that the sandbox has ended in the meantime.
 func gone(err error) bool {
 	kind := caisson.KindOf(err)
 	return kind == caisson.NotFound || kind == caisson.Conflict || errors.Is(err, fs.ErrNotExist)
 }
 
-// end ends a sandbox that runs. One that somebody else changes just now is looked at again.
+// end stops a running sandbox. If another operation holds the sandbox's lock, the next check tries again.
 func (g *guard) end(ctx context.Context, id caisson.ID, reason string) {
 	release, err := g.c.locks.try(id)
 	if err != nil {
@@ -183,7 +185,7 @@ func (g *guard) end(ctx context.Context, id caisson.ID, reason string) {
 	g.c.watches.fail(ctx, id, "the sandbox was ended: "+reason)
 }
 
-// free is what is left on the file system of dir.
+// free returns the free space in bytes on the file system that contains dir.
 func free(dir string) (caisson.Size, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {

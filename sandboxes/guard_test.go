@@ -12,12 +12,12 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// disk is what a test says of the host's.
+// disk is the simulated free space of the host's disk.
 type disk struct{ left atomic.Int64 }
 
 func (d *disk) free() (caisson.Size, error) { return caisson.Size(d.left.Load()), nil }
 
-// withDisk gives w a disk with that much left, of which a gigabyte is kept in reserve.
+// withDisk gives w a disk with that much free space and a reserve of 1 GiB.
 func withDisk(w *world, left caisson.Size) *disk {
 	d := &disk{}
 	d.left.Store(int64(left))
@@ -27,14 +27,14 @@ func withDisk(w *world, left caisson.Size) *disk {
 	return d
 }
 
-// asks is a request for a workspace over an empty directory.
+// asks returns a request for a workspace over an empty directory.
 func asks(t *testing.T) *caisson.WorkspaceRequest {
 	t.Helper()
 	req, _ := asking(t, t.TempDir())
 	return req
 }
 
-// fill makes a file of that many bytes, all of which are on the disk.
+// fill creates a file of that many bytes, all of them allocated on disk.
 func fill(t *testing.T, name string, size int) {
 	t.Helper()
 	must(t, os.MkdirAll(filepath.Dir(name), 0o755))
@@ -54,8 +54,8 @@ func (w *world) wantReason(id caisson.ID, state caisson.State, words string) {
 	}
 }
 
-// TestPromise9WorkspaceOverLimit: what a sandbox writes to its workspace has its limit of disk, and who is over it and does
-// not grow can tidy up.
+// TestPromise9WorkspaceOverLimit: the disk limit applies to a sandbox's changes in its workspace, and a sandbox that
+// exceeds it but does not grow can delete files.
 func TestPromise9WorkspaceOverLimit(t *testing.T) {
 	t.Parallel()
 	w, l := withLayers(t)
@@ -80,7 +80,7 @@ func TestPromise9WorkspaceOverLimit(t *testing.T) {
 		t.Error("no event tells of it")
 	}
 
-	// What is over it already when it is first seen can tidy up, as long as it does not grow.
+	// A sandbox that exceeds the limit at its first check can delete files, as long as it does not grow.
 	big = l.path(other.Spec.Workspace, "upper/big")
 	fill(t, big, 70<<20)
 	w.restart()
@@ -96,7 +96,7 @@ func TestPromise9WorkspaceOverLimit(t *testing.T) {
 	l.settled()
 }
 
-// TestPromise9ManyFiles: files without content take room as well, and what is too deep to be counted is not allowed to hide anything.
+// TestPromise9ManyFiles: empty files count too, and directories that are too deep to be measured are not allowed.
 func TestPromise9ManyFiles(t *testing.T) {
 	t.Parallel()
 	w, l := withLayers(t)
@@ -122,8 +122,8 @@ func TestPromise9ManyFiles(t *testing.T) {
 	w.wantReason(deep.ID, caisson.Failed, "more than 300 directories")
 }
 
-// TestPromise9FullDisk: when the disk is nearly full, whoever writes most just then is ended, and nobody else; nobody if it is not a
-// sandbox that fills it.
+// TestPromise9FullDisk: when the disk is nearly full, only the sandbox that writes most at that time is stopped; none
+// is stopped if other programs fill the disk.
 func TestPromise9FullDisk(t *testing.T) {
 	t.Parallel()
 	w, l := withLayers(t)
@@ -150,7 +150,7 @@ func TestPromise9FullDisk(t *testing.T) {
 	w.wantReason(idle.ID, caisson.Running, "")
 }
 
-// TestGuardLooksAway: what is being changed, stands still or has just ended does not disturb a look.
+// TestGuardLooksAway: sandboxes that are being changed, are frozen or have just ended do not disturb a check.
 func TestGuardLooksAway(t *testing.T) {
 	t.Parallel()
 	w, l := withLayers(t)
@@ -163,7 +163,7 @@ func TestGuardLooksAway(t *testing.T) {
 	w.wantReason(sb.ID, caisson.Suspended, "")
 	_, err = w.Sandboxes().Wake(w.ctx(), string(sb.ID))
 	must(t, err)
-	w.Look(t.Context()) // it has grown since it was last seen, before it stood still
+	w.Look(t.Context()) // it has grown between the last check and its freeze
 	w.wantReason(sb.ID, caisson.Failed, "at most 64MiB")
 	must(t, w.Sandboxes().Remove(w.ctx(), string(sb.ID)))
 	w.Look(t.Context())

@@ -25,10 +25,10 @@ import (
 	"github.com/caisson-dev/caisson/sqlite/sqlitetest"
 )
 
-// patience is how long anything may take before it counts as hung.
+// patience is the timeout after which an operation counts as hung.
 const patience = time.Minute
 
-// world is a core with everything around it, on a directory of the test's.
+// world is a core with all its dependencies, on a directory of the test.
 type world struct {
 	*sandboxes.Core
 	t       *testing.T
@@ -42,7 +42,7 @@ type world struct {
 	scope   leaktest.Scope
 }
 
-// plan says what is unusual about a world.
+// plan contains the deviations of a world from the default.
 type plan struct {
 	limits   sandboxes.Limits
 	wires    bool
@@ -89,7 +89,7 @@ func (p plan) world(t *testing.T) *world {
 	return w
 }
 
-// boot makes a core as a daemon does at its start, and returns what its reconciliation removed.
+// boot creates a core as a daemon does at its start, and returns the garbage that its reconciliation removed.
 func (w *world) boot() []caisson.Garbage {
 	w.t.Helper()
 	if w.config.Events == nil {
@@ -103,7 +103,7 @@ func (w *world) boot() []caisson.Garbage {
 	return garbage
 }
 
-// restart ends the daemon and starts another one, on the same store and host.
+// restart stops the daemon and starts another one, on the same store and host.
 func (w *world) restart() []caisson.Garbage {
 	w.t.Helper()
 	must(w.t, w.Close())
@@ -116,7 +116,7 @@ func (w *world) restart() []caisson.Garbage {
 	return w.boot()
 }
 
-// leaked fails the test if a goroutine of a closed core is still there.
+// leaked fails the test if a goroutine of a closed core still exists.
 func (w *world) leaked() {
 	w.t.Helper()
 	w.scope.Check(w.t, func(stack string) bool {
@@ -124,17 +124,18 @@ func (w *world) leaked() {
 	})
 }
 
-// ctx is a request of a local caller who acts for the account local.
+// ctx returns the context of a request of a local caller for the account local.
 func (w *world) ctx() context.Context {
 	return caisson.WithCaller(w.t.Context(), caisson.Caller{Account: caisson.LocalAccount, Local: true})
 }
 
-// as is a request that came with a token of the account.
+// as returns the context of a request with a token of the account.
 func (w *world) as(account string) context.Context {
 	return caisson.WithCaller(w.t.Context(), caisson.Caller{Account: account, Token: "tk-aaaaaaaaaaaaaaaa"})
 }
 
-// ownWork is work that the daemon does by itself, and hostWork that which the host's administrator has set up.
+// ownWork returns the context of the daemon's background work, and hostWork that of work that the host's administrator
+// has configured.
 func (w *world) ownWork() context.Context {
 	return caisson.WithCaller(w.t.Context(), caisson.OwnWork(caisson.LocalAccount, "test"))
 }
@@ -148,10 +149,10 @@ func (w *world) create(req caisson.CreateRequest) *caisson.Sandbox {
 	return got(w.Sandboxes().Create(w.ctx(), req))(w.t)
 }
 
-// command is a program that every sandbox of the tests has.
+// command returns the command of a program that exists in every sandbox of the tests.
 func command(args ...string) []string { return append([]string{guest.Path, "test"}, args...) }
 
-// counting makes a sandbox with a command that counts in memory and keeps the number in /count.
+// counting creates a sandbox with a command that counts in memory and writes the number to /count.
 func (w *world) counting() *caisson.Sandbox {
 	w.t.Helper()
 	sb := w.create(caisson.CreateRequest{Command: command("counter", "/count")})
@@ -159,14 +160,14 @@ func (w *world) counting() *caisson.Sandbox {
 	return sb
 }
 
-// counts waits until the counter of a sandbox has passed at least, and returns it.
+// counts waits until the counter of a sandbox is greater than least, and returns it.
 func (w *world) counts(id caisson.ID, least int) (n int) {
 	w.t.Helper()
 	poll.Until(w.t, patience, func() bool {
 		n = 0
 		line, whole := strings.CutSuffix(w.read(string(id), "/count"), "\n")
 		if !whole {
-			return false // seen while it was being written
+			return false // it was read during a write
 		}
 		for _, c := range line {
 			n = n*10 + int(c-'0')
@@ -176,7 +177,7 @@ func (w *world) counts(id caisson.ID, least int) (n int) {
 	return n
 }
 
-// read returns what a file holds, "" if it cannot be read.
+// read returns the content of a file; "" if it cannot be read.
 func (w *world) read(ref, path string) string {
 	r, err := w.Files().ReadFile(w.ctx(), ref, path, 0, 0)
 	if err != nil {
@@ -195,7 +196,7 @@ func (w *world) write(ref, path, content string) {
 	got(w.Files().WriteFile(w.ctx(), ref, path, 0, strings.NewReader(content)))(w.t)
 }
 
-// run executes a program of the tests and returns what it printed and how it ended.
+// run executes a test program and returns its output and exit status.
 func (w *world) run(ref string, req caisson.ExecRequest) (string, caisson.ExitStatus) {
 	w.t.Helper()
 	p := got(w.Processes().Exec(w.ctx(), ref, req))(w.t)
@@ -226,7 +227,7 @@ func (w *world) waitState(id caisson.ID, want caisson.State) *caisson.Sandbox {
 	return got(w.store.Store.Sandboxes().Get(context.Background(), caisson.Everyone(), string(id)))(w.t)
 }
 
-// running returns the sandboxes that the runtime runs.
+// running returns the sandboxes that run in the runtime.
 func (w *world) running() (ids []caisson.ID) {
 	w.t.Helper()
 	for _, r := range got(w.runtime.Runtime.List(context.Background()))(w.t) {
@@ -238,8 +239,8 @@ func (w *world) running() (ids []caisson.ID) {
 	return ids
 }
 
-// holds checks that the host has exactly the sandboxes ids running, and directories of boxes and snapshots that the
-// store accounts for.
+// holds checks that exactly the sandboxes ids run on the host, and that all directories of sandboxes and snapshots
+// belong to objects in the store.
 func (w *world) holds(ids ...caisson.ID) {
 	w.t.Helper()
 	have := w.running()
@@ -269,7 +270,7 @@ func (w *world) holds(ids ...caisson.ID) {
 	}
 }
 
-// settles waits until what ends in the background has: the host then has exactly the sandboxes ids, see holds.
+// settles waits until background work has ended and the host has exactly the sandboxes ids, see holds.
 func (w *world) settles(ids ...caisson.ID) {
 	w.t.Helper()
 	waitFor(w.t, func() bool {
@@ -340,7 +341,7 @@ func ptr[T any](v T) *T { return &v }
 
 var errInjected = errors.New("injected")
 
-// safeBuffer is a buffer for several writers.
+// safeBuffer is a buffer that is safe for concurrent writes.
 type safeBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer

@@ -7,15 +7,16 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// ImageService implements [caisson.Images]: the driver makes images present, the store remembers whose they are.
+// ImageService implements [caisson.Images]: the image driver pulls and unpacks images, the store records which accounts
+// they belong to.
 type ImageService struct{ c *Core }
 
-// ImageService returns the management of images.
+// ImageService returns the service that manages images.
 func (c *Core) ImageService() *ImageService { return &ImageService{c} }
 
 var _ caisson.Images = (*ImageService)(nil)
 
-// image returns an image of the caller's account for use, and pulls it if it is not present.
+// image returns an image of the caller's account, and pulls it if it is not present.
 func (s *ImageService) image(ctx context.Context, ref string) (*caisson.Image, error) {
 	in, _, err := scope(ctx)
 	if err != nil {
@@ -66,7 +67,7 @@ func (s *ImageService) Pull(ctx context.Context, req caisson.PullRequest, progre
 	}
 	defer c.Images.Hold()()
 	if isPath(name) && req.Source == nil {
-		// What was taken in earlier is as good as it was then.
+		// An image that was imported from a path is not read again.
 		return c.Store.Images().Get(ctx, caisson.In(caller.Account), name)
 	}
 	req.Local = caller.MayUseHost()
@@ -140,7 +141,7 @@ func (s *ImageService) RemoveImage(ctx context.Context, ref string) error {
 	return nil
 }
 
-// users returns who uses which root file system: digest → a name for people.
+// users returns which object uses each root file system: digest → a description for messages.
 func (s *ImageService) users(ctx context.Context, in caisson.Scope) (map[string]string, error) {
 	used := map[string]string{}
 	err := s.eachRootfs(ctx, in, func(r caisson.Rootfs, by string) { used[r.Digest] = by })
@@ -175,8 +176,8 @@ func (s *ImageService) eachRootfs(ctx context.Context, in caisson.Scope, f func(
 	return nil
 }
 
-// PruneImages implements [caisson.Images]: the caller's images that nothing uses, and layers that nobody's image or
-// object uses.
+// PruneImages implements [caisson.Images]. It removes the caller's unused images, and the layers that no image and no
+// other object of any account uses.
 func (s *ImageService) PruneImages(ctx context.Context) (caisson.Size, error) {
 	in, _, err := scope(ctx)
 	if err != nil {
@@ -218,7 +219,7 @@ func (c *Core) PruneLayers(ctx context.Context) (caisson.Size, error) {
 	return c.Images.Prune(ctx, func(dir string) bool { return keep[dir] })
 }
 
-// LayersInUse returns the directories of layers that something uses, of every account.
+// LayersInUse returns the directories of the layers that images and other objects of any account use.
 func (c *Core) LayersInUse(ctx context.Context) (map[string]bool, error) {
 	keep := map[string]bool{}
 	note := func(r caisson.Rootfs, _ string) {

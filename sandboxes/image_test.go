@@ -45,7 +45,7 @@ func TestImages(t *testing.T) {
 	wantKind(t, im.RemoveImage(w.ctx(), "nothing"), caisson.NotFound)
 	wantKind(t, im.RemoveImage(w.ctx(), "A"), caisson.Invalid)
 
-	// What a snapshot or a built template uses stays, layers included.
+	// Images that a snapshot or a built template uses stay, with their layers.
 	snap := got(w.Snapshots().Snapshot(w.ctx(), string(sb.ID), caisson.SnapshotRequest{}))(t)
 	must(t, w.Sandboxes().Remove(w.ctx(), string(sb.ID)))
 	wantKind(t, im.RemoveImage(w.ctx(), "debian:12"), caisson.Conflict)
@@ -107,7 +107,7 @@ func TestImagesOfPaths(t *testing.T) {
 		t.Error("the descriptor was not closed")
 	}
 	req.Source = nil
-	got(w.ImageService().Pull(w.ctx(), req, nil))(t) // what was taken in earlier
+	got(w.ImageService().Pull(w.ctx(), req, nil))(t) // an image that was imported earlier
 	got(w.Sandboxes().Create(w.as("local"), caisson.CreateRequest{Image: "dir:" + dir}))(t)
 	h = source()
 	_, err = w.ImageService().Pull(w.ctx(), caisson.PullRequest{Reference: "A", Source: h}, nil)

@@ -14,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// layers is a complete maker of workspaces, without what makes them safe.
+// layers is a complete implementation of workspaces, without the security measures.
 type layers struct {
 	t   *testing.T
 	dir string
@@ -22,12 +22,12 @@ type layers struct {
 
 	mu     sync.Mutex
 	spaces map[caisson.ID]*space // guarded by mu
-	fail   map[string]error      // by name of the method, once; guarded by mu
-	// leaving is called when a sandbox goes; nil for nothing.
+	fail   map[string]error      // by name of the method; for one call; guarded by mu
+	// leaving is called when a sandbox is removed; may be nil.
 	leaving func(sandbox caisson.ID)
 }
 
-// space is what a test can know of a workspace.
+// space is the observable state of a workspace.
 type space struct {
 	sandbox                caisson.ID
 	req                    caisson.WorkspaceRequest
@@ -55,14 +55,14 @@ func (l *layers) failNext(method string) {
 	l.fail[method] = errInjected
 }
 
-// fault returns what a call is to fail with; l.mu is held.
+// fault returns the error that a call must return. The caller must hold l.mu.
 func (l *layers) fault(method string) error {
 	err := l.fail[method]
 	delete(l.fail, method)
 	return err
 }
 
-// get returns a workspace as it is now.
+// get returns the current state of a workspace.
 func (l *layers) get(id caisson.ID) space {
 	l.t.Helper()
 	l.mu.Lock()
@@ -74,7 +74,7 @@ func (l *layers) get(id caisson.ID) space {
 	return *s
 }
 
-// settled fails the test unless every workspace has been left, once.
+// settled fails the test unless every workspace has been left exactly once.
 func (l *layers) settled() {
 	l.t.Helper()
 	l.mu.Lock()
@@ -133,7 +133,7 @@ func (l *layers) Open(ctx context.Context, id caisson.ID) (m caisson.RuntimeMoun
 
 func (l *layers) Written(id caisson.ID) (*os.File, error) { return os.Open(l.path(id, "upper")) }
 
-// Capture wants the sandbox to stand still.
+// Capture requires the sandbox to be frozen.
 func (l *layers) Capture(ctx context.Context, id caisson.ID, dir string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -166,7 +166,7 @@ func (l *layers) Leave(ctx context.Context, id caisson.ID) error {
 	return nil
 }
 
-// project makes a directory of the host's with files, by name.
+// project creates a host directory with files of these names.
 func project(t *testing.T, files ...string) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -12,14 +12,14 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// change does one change of a sandbox: it stores the state in which it is under way, calls act, and stores how that ended.
-// If act fails the state is back what it was, or what act's error says (see [becameError]).
+// change performs one change of a sandbox: it stores the transient state, calls act, and stores the outcome. If act
+// fails, the previous state is stored, or the state in act's error (see [becameError]).
 func (l *Lifecycle) change(ctx context.Context, ref string, v caisson.Verb, act func(context.Context, *caisson.Sandbox) error) (*caisson.Sandbox, error) {
 	sb, err := l.c.find(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
-	if !sb.State.Transient() { // else the lock says it better
+	if !sb.State.Transient() { // otherwise the error of the lock is clearer
 		if err := l.c.allow(sb, v); err != nil {
 			return nil, err
 		}
@@ -40,7 +40,7 @@ func (l *Lifecycle) change(ctx context.Context, ref string, v caisson.Verb, act 
 	return l.changeLocked(ctx, sb.ID, v, act)
 }
 
-// changeLocked is change for who holds the sandbox's lock already.
+// changeLocked is like change, but the caller must already hold the sandbox's lock.
 func (l *Lifecycle) changeLocked(ctx context.Context, id caisson.ID, v caisson.Verb, act func(context.Context, *caisson.Sandbox) error) (*caisson.Sandbox, error) {
 	via, to := v.Passage()
 	var before caisson.State
@@ -53,7 +53,7 @@ func (l *Lifecycle) changeLocked(ctx context.Context, id caisson.ID, v caisson.V
 	}
 	old := *sb
 	old.State = before
-	// From here on the outcome is stored even if the caller has gone.
+	// From here on, the outcome is stored even if the request has been cancelled.
 	clean := context.WithoutCancel(ctx)
 	if err := act(ctx, &old); err != nil {
 		became := before
@@ -76,7 +76,7 @@ func (l *Lifecycle) changeLocked(ctx context.Context, id caisson.ID, v caisson.V
 		l.c.unclear.set(id, serr != nil)
 		return nil, errors.Join(err, serr)
 	}
-	begins := to == caisson.Running && v != caisson.VerbWake // else what ran runs on, and has been followed all the time
+	begins := to == caisson.Running && v != caisson.VerbWake // a sandbox that is woken has been watched all the time
 	done, err := l.c.setState(clean, id, to, func(s *caisson.Sandbox) error {
 		s.Reason = old.Reason
 		if begins {
@@ -107,7 +107,7 @@ func reasonData(sb *caisson.Sandbox) map[string]string {
 	return map[string]string{"reason": sb.Reason}
 }
 
-// becameError says that a failed change has left the sandbox in another state than it was in.
+// becameError is the error of a failed change that left the sandbox in another state than before.
 type becameError struct {
 	error
 	state caisson.State
@@ -144,7 +144,7 @@ func (l *Lifecycle) Stop(ctx context.Context, ref string, grace time.Duration) (
 		if sb.State == caisson.Paused {
 			return c.Sandboxes().stopPaused(sb)
 		}
-		if sb.State == caisson.Suspended { // it has to run to its end
+		if sb.State == caisson.Suspended { // A suspended sandbox has to be thawed to terminate.
 			if err := c.host.thaw(ctx, sb.ID); err != nil {
 				return err
 			}
@@ -153,16 +153,16 @@ func (l *Lifecycle) Stop(ctx context.Context, ref string, grace time.Duration) (
 		if b := (becameError{}); err == nil || errors.As(err, &b) {
 			return err
 		}
-		return becameError{err, caisson.Running} // if it was suspended too
+		return becameError{err, caisson.Running} // also if it was suspended before
 	})
 }
 
-// end ends the processes of a sandbox that runs, keeps its files, and frees the rest.
+// end terminates the processes of a running sandbox, saves its files, and frees its other resources.
 func (l *Lifecycle) end(ctx context.Context, id caisson.ID, grace time.Duration) error {
 	if err := l.terminate(ctx, id, grace); err != nil {
 		return err
 	}
-	ctx = context.WithoutCancel(ctx) // nothing runs any longer: the way back is closed
+	ctx = context.WithoutCancel(ctx) // No process runs any longer, so the stop cannot be rolled back.
 	tar := l.c.inDir(id, filesTar)
 	if err := writeFile(tar, func(f *os.File) error { return l.c.Runtime.SaveFiles(ctx, id, f) }); err != nil {
 		return err
@@ -170,12 +170,12 @@ func (l *Lifecycle) end(ctx context.Context, id caisson.ID, grace time.Duration)
 	l.c.watches.unwatch(id)
 	err := l.c.host.halt(ctx, id)
 	if err != nil && l.c.host.ended(id) {
-		return becameError{err, caisson.Stopped} // its files are saved; what else it has on the host goes with its next start
+		return becameError{err, caisson.Stopped} // its files are saved; the next start frees its other resources
 	}
 	return err
 }
 
-// stopPaused keeps the files of a paused sandbox and drops its memory.
+// stopPaused keeps the files of a paused sandbox and removes its memory.
 func (l *Lifecycle) stopPaused(sb *caisson.Sandbox) error {
 	if err := os.Rename(l.c.inDir(sb.ID, pauseDir+"/"+filesTar), l.c.inDir(sb.ID, filesTar)); err != nil {
 		return err
@@ -183,7 +183,8 @@ func (l *Lifecycle) stopPaused(sb *caisson.Sandbox) error {
 	return l.c.dropSaved(sb.ID, pauseDir)
 }
 
-// terminate asks every process to end, and makes it after grace. If ctx ends within grace, it leaves them alone.
+// terminate sends SIGTERM to every process, and SIGKILL after grace. If ctx ends within grace, terminate returns
+// without sending SIGKILL.
 func (l *Lifecycle) terminate(ctx context.Context, id caisson.ID, grace time.Duration) error {
 	if grace > 0 && l.c.Runtime.Signal(ctx, id, -1, int(unix.SIGTERM)) == nil {
 		deadline := time.NewTimer(grace)
@@ -201,13 +202,13 @@ func (l *Lifecycle) terminate(ctx context.Context, id caisson.ID, grace time.Dur
 			break
 		}
 	}
-	// Whether it reached everyone shows when the sandbox is destroyed.
+	// If some process survives, destroying the sandbox reports it.
 	_ = l.c.Runtime.Signal(ctx, id, -1, int(unix.SIGKILL))
 	return nil
 }
 
-// busy reports whether the sandbox runs anything but its init. The command's zombie, which init keeps for its exit status,
-// does not count.
+// busy reports whether the sandbox runs any process other than its init. The command's zombie, which init keeps for its
+// exit status, does not count.
 func (l *Lifecycle) busy(ctx context.Context, id caisson.ID) bool {
 	list, err := l.c.Runtime.Processes(ctx, id)
 	if err != nil {
@@ -245,14 +246,14 @@ func (l *Lifecycle) pause(ctx context.Context, sb *caisson.Sandbox) error {
 	})
 	if err != nil {
 		if sb.State != caisson.Suspended {
-			// It stands still if the checkpoint was made, or perhaps made.
+			// The sandbox is frozen if the checkpoint was, or may have been, written.
 			return l.c.host.goesOn(ctx, sb.ID, err)
 		}
 		return err
 	}
 	l.c.watches.unwatch(sb.ID)
 	if err := l.c.host.halt(context.WithoutCancel(ctx), sb.ID); err != nil {
-		// All of it is saved, and what is left stands still: that goes before it continues.
+		// The state is saved, and the remaining processes are frozen; they are removed before the sandbox resumes.
 		return becameError{err, caisson.Paused}
 	}
 	return nil
@@ -282,8 +283,8 @@ func (l *Lifecycle) resume(ctx context.Context, sb *caisson.Sandbox) error {
 	return nil
 }
 
-// runFrom starts a sandbox from what a checkpoint left in dir: with its memory where that still fits this host, else with
-// its files only, and then it returns why. randomness is as in a source.
+// runFrom starts a sandbox from the checkpoint in dir: with its memory if that can be restored on this host, otherwise
+// with its files only; then filesOnly is the reason. randomness is as in source.
 func (h *host) runFrom(ctx context.Context, sb *caisson.Sandbox, dir, randomness string) (filesOnly string, err error) {
 	had, err := readDepends(dir)
 	if err != nil {
@@ -345,11 +346,11 @@ func (l *Lifecycle) Remove(ctx context.Context, ref string) error {
 	return l.remove(ctx, sb.ID, "")
 }
 
-// patience is how long a removal waits for a change under way before it ends it.
+// patience is how long a removal waits for a change in progress before it kills the sandbox's processes.
 const patience = 2 * time.Second
 
-// lockToEnd takes a sandbox's lock for its removal. A change that does not end, because the sandbox does not answer, ends
-// with the sandbox's processes.
+// lockToEnd acquires a sandbox's lock for its removal. If a change does not end because the sandbox does not respond,
+// lockToEnd kills the sandbox's processes, which ends the change.
 func (l *Lifecycle) lockToEnd(ctx context.Context, id caisson.ID) (release func(), err error) {
 	wait, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -363,13 +364,13 @@ func (l *Lifecycle) lockToEnd(ctx context.Context, id caisson.ID) (release func(
 	return l.c.locks.acquire(ctx, id)
 }
 
-// remove deletes a sandbox and all it had. The caller holds its lock. reason is for the record.
+// remove deletes a sandbox and all its data. The caller must hold its lock. reason is recorded in the event.
 func (l *Lifecycle) remove(ctx context.Context, id caisson.ID, reason string) error {
 	sb, err := l.c.setState(ctx, id, caisson.Removing, nil)
 	if err != nil {
 		return err
 	}
-	// What has begun is finished even if the caller has gone.
+	// A removal that has begun is completed even if the request has been cancelled.
 	ctx = context.WithoutCancel(ctx)
 	l.c.watches.unwatch(id)
 	l.c.deadlines.disarm(id)

@@ -38,7 +38,7 @@ func TestStopKeepsFiles(t *testing.T) {
 	}
 }
 
-// TestStandInIsNotWrittenTo is about files written after the paused sandbox had been read and resumed.
+// TestStandInIsNotWrittenTo: files are written after the paused sandbox was read and resumed.
 func TestStandInIsNotWrittenTo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -78,7 +78,7 @@ func TestPauseKeepsMemory(t *testing.T) {
 	if resumed.Reason != "" {
 		t.Errorf("reason %q", resumed.Reason)
 	}
-	w.write(string(sb.ID), "/count", "") // what it counts is in memory
+	w.write(string(sb.ID), "/count", "") // the counter is in memory
 	if m := w.counts(sb.ID, 1); m < n {
 		t.Errorf("the counter is at %d, and was at %d before the pause", m, n)
 	}
@@ -112,7 +112,7 @@ func TestPauseTwiceHasNewFiles(t *testing.T) {
 	}
 }
 
-// TestFailedChange is about changes that the runtime, the wire or the store refuses.
+// TestFailedChange: changes during which the runtime, the wire or the store returns an error.
 func TestFailedChange(t *testing.T) {
 	t.Parallel()
 	change := map[caisson.Verb]func(caisson.Sandboxes, context.Context, string) (*caisson.Sandbox, error){
@@ -165,7 +165,7 @@ func TestFailedChange(t *testing.T) {
 			if e := last[len(last)-1]; e.Type != "sandbox."+string(c.becomes) || e.Data["failed"] != string(c.verb) {
 				t.Errorf("last event is %+v", e)
 			}
-			got(change[c.verb](w.Sandboxes(), w.ctx(), string(sb.ID)))(t) // the second time it works
+			got(change[c.verb](w.Sandboxes(), w.ctx(), string(sb.ID)))(t) // the second time it succeeds
 		})
 	}
 }
@@ -185,7 +185,7 @@ func TestResumeWithFilesOnly(t *testing.T) {
 			w := newWorld(t)
 			sb := w.counting()
 			w.write(string(sb.ID), "/root/a", "kept")
-			n := w.counts(sb.ID, 60) // more than a new one gets to while it is looked at
+			n := w.counts(sb.ID, 60) // more than a new one reaches during the test
 			got(w.Sandboxes().Pause(w.ctx(), string(sb.ID)))(t)
 			c.change(w)
 			w.restart()
@@ -212,8 +212,8 @@ func TestResumeWithFilesOnly(t *testing.T) {
 	}
 }
 
-// TestUpgradeWhileRunning: what a checkpoint depends on is what the sandbox was started on, not what is there when it is
-// made.
+// TestUpgradeWhileRunning: a checkpoint depends on what the sandbox was started with, not on the state of the host when
+// it is made.
 func TestUpgradeWhileRunning(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -319,10 +319,10 @@ func TestRacingChanges(t *testing.T) {
 		wg.Wait()
 		w.wantState(sb.ID, "")
 	}
-	w.settles() // stand-ins that were in use end on their own
+	w.settles() // stand-ins that were in use end by themselves
 }
 
-// TestRacingWithoutRemoval: whatever state the race ends in, the runtime and the disk agree with it.
+// TestRacingWithoutRemoval: the runtime and the disk are consistent with the state in which the race ends.
 func TestRacingWithoutRemoval(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -360,12 +360,13 @@ func TestRacingWithoutRemoval(t *testing.T) {
 	}
 }
 
-// TestFailedExpiryIsRepeated: a sandbox whose time is over goes in the end, whatever its removal fails at.
+// TestFailedExpiryIsRepeated: a sandbox whose hard TTL has passed is removed in the end, whichever step of its removal
+// fails.
 func TestFailedExpiryIsRepeated(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(w *world){
 		"destroy": func(w *world) { w.runtime.FailNext(fake.OpDestroy, errInjected) },
-		"note":    func(w *world) { w.store.failOn("update", 2) }, // the first is that of the deadline
+		"note":    func(w *world) { w.store.failOn("update", 2) }, // the first one is the deadline's
 		"delete":  func(w *world) { w.store.failOn("delete", 1) },
 	} {
 		t.Run(name, func(t *testing.T) {

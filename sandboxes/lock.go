@@ -8,7 +8,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/keylock"
 )
 
-// locks serialise the changes of each sandbox.
+// locks serialises the changes of each sandbox.
 type locks struct{ keylock.Locks }
 
 // acquire waits for the sandbox's lock until ctx ends.
@@ -16,7 +16,7 @@ func (l *locks) acquire(ctx context.Context, id caisson.ID) (release func(), err
 	return l.Acquire(ctx, string(id))
 }
 
-// try returns a Conflict instead of waiting.
+// try acquires the sandbox's lock, or returns a Conflict error if it is held.
 func (l *locks) try(id caisson.ID) (release func(), err error) {
 	release, ok := l.Try(string(id))
 	if !ok {
@@ -25,10 +25,11 @@ func (l *locks) try(id caisson.ID) (release func(), err error) {
 	return release, nil
 }
 
-// lingerTime is how long a change waits for what is no change: the tidying after one that is done, a look at files.
+// lingerTime is how long a change waits for operations that hold the lock but are not changes: the cleanup after a
+// completed change, or an access to files.
 const lingerTime = time.Second
 
-// soon waits a little, and then returns a Conflict.
+// soon waits up to lingerTime for the sandbox's lock, and then returns a Conflict error.
 func (l *locks) soon(ctx context.Context, id caisson.ID) (release func(), err error) {
 	little, cancel := context.WithTimeout(ctx, lingerTime)
 	defer cancel()

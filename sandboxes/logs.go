@@ -14,16 +14,16 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A log is two files, the newer of which grows to logSize bytes and then replaces the older: a command can fill no disk,
-// and what it wrote last is always there.
+// A log consists of two files. When the newer one has grown to logSize bytes it replaces the older one, so that a
+// command cannot fill the disk, and its latest output is always available.
 const (
 	logFile = "log"
 	oldLog  = "log.old"
 	logSize = 2 << 20
 )
 
-// collect copies what the command writes from its FIFO into the log, until ctx ends. The sandbox keeps the FIFO open, so
-// that nothing breaks while nobody reads; the command then waits when the pipe is full.
+// collect copies the command's output from its FIFO to the log until ctx ends. The sandbox keeps the FIFO open, so that
+// writes do not fail while there is no reader; the command blocks when the pipe is full.
 func (w *watches) collect(ctx context.Context, id caisson.ID) {
 	dir := w.c.sandboxDir(id)
 	in, err := os.OpenFile(filepath.Join(dir, outputFIFO), os.O_RDONLY|unix.O_NONBLOCK, 0)
@@ -43,7 +43,7 @@ func (w *watches) collect(ctx context.Context, id caisson.ID) {
 	}
 }
 
-// drain copies what is in a pipe, and waits for no more.
+// drain copies the data that is in a pipe, without waiting for more.
 func drain(out io.Writer, in *os.File) {
 	conn, err := in.SyscallConn()
 	if err != nil || in.SetReadDeadline(time.Time{}) != nil {
@@ -64,14 +64,14 @@ func drain(out io.Writer, in *os.File) {
 	})
 }
 
-// A command that writes faster than this waits for its log: the work of keeping it is the daemon's, and counts against
-// nobody's limits.
+// A command that writes faster than this is blocked, because the daemon writes the log, and its work is not charged to
+// the limits of any sandbox.
 const (
-	logRate  = 8 << 20 // bytes a second
+	logRate  = 8 << 20 // bytes per second
 	logBurst = 1 << 20
 )
 
-// slowWriter writes no faster than its limit.
+// slowWriter limits the rate of the writes to w.
 type slowWriter struct {
 	ctx   context.Context
 	w     io.Writer
@@ -82,7 +82,7 @@ type slowWriter struct {
 func (s *slowWriter) Write(b []byte) (n int, err error) {
 	for len(b) > 0 && err == nil {
 		part := b[:min(len(b), logBurst)]
-		// When ctx ends there is no limit any more: what has been read is to be kept.
+		// After ctx has ended the limit no longer applies: data that has been read must be written.
 		_ = s.limit.WaitN(s.ctx, len(part))
 		var m int
 		m, err = s.w.Write(part)
@@ -91,7 +91,7 @@ func (s *slowWriter) Write(b []byte) (n int, err error) {
 	return n, err
 }
 
-// logWriter appends to a log.
+// logWriter appends to a log and rotates it.
 type logWriter struct {
 	dir  string
 	f    *os.File
@@ -162,11 +162,11 @@ type logReader struct {
 	c      *Core
 	id     caisson.ID
 	dir    string
-	files  []*os.File // to be read, the first one now
+	files  []*os.File // files to read; the first one is being read
 	follow bool
 }
 
-// followInterval is how often a follower looks for more: often enough for eyes.
+// followInterval is the interval at which a follower checks for more output; it is short enough for a human reader.
 const followInterval = 50 * time.Millisecond
 
 // Read implements [io.Reader].
@@ -192,7 +192,7 @@ func (r *logReader) Read(b []byte) (int, error) {
 	}
 }
 
-// more waits for the log to grow, or to be replaced by a new one.
+// more waits for followInterval, and opens the new log file if the log has been rotated.
 func (r *logReader) more() error {
 	select {
 	case <-r.ctx.Done():
@@ -217,7 +217,7 @@ func (r *logReader) more() error {
 	}
 	sb, err := r.c.Store.Sandboxes().Get(r.ctx, caisson.Everyone(), string(r.id))
 	if err != nil || !sb.State.Live() {
-		r.follow = false // one last look at what has come meanwhile
+		r.follow = false // Output written in the meantime is read once more.
 	}
 	return nil
 }

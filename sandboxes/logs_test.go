@@ -22,7 +22,7 @@ func (w *world) log(ref string) string {
 	return string(got(io.ReadAll(r))(w.t))
 }
 
-// speaker is a program that writes what comes through lines, and waits for the end when they have ended.
+// speaker is a program that writes the lines that it receives, and exits when it is stopped after they have ended.
 func speaker(lines <-chan string) map[string]func([]string) fake.Program {
 	return map[string]func([]string) fake.Program{"/speak": func([]string) fake.Program {
 		return fake.Func(func(ctx context.Context, p *fake.Proc) int {
@@ -34,7 +34,7 @@ func speaker(lines <-chan string) map[string]func([]string) fake.Program {
 						return 0
 					}
 					if s == "" {
-						continue // who could send it knows that what came before is written
+						continue // a completed send means that the previous lines are written
 					}
 					if _, err := io.WriteString(p.Stdout(), s); err != nil {
 						return 1
@@ -66,7 +66,7 @@ func TestLogs(t *testing.T) {
 			t.Errorf("followed %q, want %q", s, line)
 		}
 	}
-	// While no daemon runs, the output waits.
+	// While no daemon runs, the output stays in the pipe.
 	must(t, w.Close())
 	if _, err := follow.ReadString('\n'); !errors.Is(err, io.EOF) {
 		t.Errorf("a follower of a closed core gets %v", err)
@@ -86,7 +86,7 @@ func TestLogs(t *testing.T) {
 	if s := <-ended; s != want+"the last words\n" {
 		t.Errorf("followed until the stop: %q", s)
 	}
-	r = got(w.Processes().Logs(w.ctx(), id, true))(t) // of what is stopped: what there is
+	r = got(w.Processes().Logs(w.ctx(), id, true))(t) // of a stopped sandbox: the existing log
 	defer r.Close()
 	if b := got(io.ReadAll(r))(t); string(b) != want+"the last words\n" {
 		t.Errorf("after the stop: %q", b)
@@ -103,7 +103,7 @@ func TestLogs(t *testing.T) {
 	}
 }
 
-// TestLogIsBounded writes far more than is kept, with a follower.
+// TestLogIsBounded writes far more than the log keeps, with a follower.
 func TestLogIsBounded(t *testing.T) {
 	t.Parallel()
 	const total, size = 7 << 20, 1 << 10

@@ -7,34 +7,35 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Egress is what the core needs of policies: whether one makes sense, and what it says.
+// Egress validates and explains policies for the core.
 type Egress interface {
-	// Check returns p in its normal form.
+	// Check validates p and returns it in its normal form.
 	Check(p caisson.Policy) (caisson.Policy, error)
 	Explain(p caisson.Policy, target string) (*caisson.Explanation, error)
 	Presets() []caisson.Preset
-	// Inward returns the first rule that leads to the host or its networks, if there is one.
+	// Inward returns the first rule that allows access to the host or its networks, if there is one.
 	Inward(p caisson.Policy) (rule int, ok bool)
 }
 
-// Gateway is what the core needs of the model gateway.
+// Gateway validates model grants for the core.
 type Gateway interface {
-	// Check says whether a grant can be given: whether its models exist and its numbers make sense.
+	// Check returns an error if the grant contains unknown models or invalid limits.
 	Check(ctx context.Context, g *caisson.ModelGrant) error
 }
 
-// Traffic is what the core asks wires about.
+// Traffic returns the traffic and recent decisions of wires.
 type Traffic interface {
-	// Network counts what passed the sandbox's wire.
+	// Network returns the traffic counters of the sandbox's wire.
 	Network(ctx context.Context, id caisson.ID) (*caisson.NetworkStats, error)
-	// Recent returns what the sandbox's wire refused lately.
+	// Recent returns the recent denials of the sandbox's wire.
 	Recent(ctx context.Context, id caisson.ID) ([]caisson.Decision, error)
 }
 
-// network is what the core does about what sandboxes reach: their wires' specs, and the budgets that come with those.
+// network manages what sandboxes can reach: the specs of their wires, and the budgets of their model calls.
 type network struct{ c *Core }
 
-// check validates what a request or template says of policy and models, and puts the policy into its normal form. prefix goes before the names of fields.
+// check validates the policy and the model grant of a request or template, and replaces the policy by its normal form.
+// prefix is prepended to the names of fields in errors.
 func (n network) check(ctx context.Context, prefix string, p *caisson.Policy, g *caisson.ModelGrant) error {
 	if p != nil && len(p.Rules) > 0 {
 		if n.c.Egress == nil {
@@ -45,7 +46,7 @@ func (n network) check(ctx context.Context, prefix string, p *caisson.Policy, g 
 			return inField(prefix+"policy", err)
 		}
 		*p = normal
-		// As with the host's paths: what is only the host's to give is given over the unix socket only.
+		// Like host paths, access to the host's networks can be granted only over the unix socket.
 		if caller, err := caisson.CallerOf(ctx); err != nil || !caller.MayUseHost() {
 			if i, ok := n.c.Egress.Inward(*p); ok {
 				return caisson.Errorf(caisson.Denied, "rule %d leads to the host's own networks (%s), which only a policy that is set over the unix socket may", i, p.Rules[i].Host)
@@ -64,7 +65,7 @@ func (n network) check(ctx context.Context, prefix string, p *caisson.Policy, g 
 	return nil
 }
 
-// inField puts the name of a field before that of an error's.
+// inField prepends prefix to the field of an Invalid error; other errors are returned unchanged.
 func inField(prefix string, err error) error {
 	if caisson.KindOf(err) != caisson.Invalid {
 		return err
@@ -80,7 +81,7 @@ func inField(prefix string, err error) error {
 	return caisson.Invalidf(field, "%s", msg)
 }
 
-// wireSpec is what the sandbox's wire is to be. A sandbox that waits in a pool reaches nothing: it is nobody's yet.
+// wireSpec returns the spec of the sandbox's wire. A pooled sandbox is not in use yet and has no network access.
 func (n network) wireSpec(sb *caisson.Sandbox) caisson.WireSpec {
 	spec := caisson.WireSpec{Guest: caisson.Guest{Sandbox: sb.ID, Account: sb.Account, Run: string(sb.ID)}}
 	if sb.Pooled {
@@ -93,7 +94,7 @@ func (n network) wireSpec(sb *caisson.Sandbox) caisson.WireSpec {
 	return spec
 }
 
-// budget makes the budget of a sandbox that may call models. It has to be there before the first call.
+// budget creates the budget of a sandbox that may call models. It must exist before the first call.
 func (n network) budget(ctx context.Context, sb *caisson.Sandbox) error {
 	if sb.Spec.Models == nil {
 		return nil
@@ -111,7 +112,7 @@ func (n network) budget(ctx context.Context, sb *caisson.Sandbox) error {
 	return err
 }
 
-// forgetBudget removes the budget of a sandbox that is gone. Its calls stay in the ledger.
+// forgetBudget deletes the budget of a removed sandbox. Its calls stay in the ledger.
 func (n network) forgetBudget(ctx context.Context, sb *caisson.Sandbox) error {
 	if sb.Spec.Models == nil {
 		return nil
@@ -125,12 +126,12 @@ func (n network) forgetBudget(ctx context.Context, sb *caisson.Sandbox) error {
 
 func budgetKey(id caisson.ID) string { return "sandbox/" + string(id) }
 
-// wired reports whether a sandbox has a wire while nothing changes it.
+// wired reports whether a sandbox has a wire while no change of it is in progress.
 func wired(sb *caisson.Sandbox) bool {
 	return sb.State == caisson.Running || sb.State == caisson.Suspended
 }
 
-// configure gives a running sandbox's wire the spec it is to have now.
+// configure applies the current wire spec to a sandbox's wire.
 func (n network) configure(ctx context.Context, sb *caisson.Sandbox) error {
 	if n.c.Wires == nil {
 		return nil
@@ -141,7 +142,7 @@ func (n network) configure(ctx context.Context, sb *caisson.Sandbox) error {
 // PolicyService implements [caisson.Policies].
 type PolicyService struct{ c *Core }
 
-// Policies returns the management of what sandboxes may reach.
+// Policies returns the service that manages the policies of sandboxes.
 func (c *Core) Policies() *PolicyService { return &PolicyService{c} }
 
 var _ caisson.Policies = (*PolicyService)(nil)
@@ -169,7 +170,7 @@ func (s *PolicyService) SetPolicy(ctx context.Context, ref string, p caisson.Pol
 		return nil, err
 	}
 	defer release()
-	// As it is now that nobody else changes it: another policy may have been set meanwhile.
+	// The record is read again under the lock: another policy may have been set in the meantime.
 	if sb, err = s.c.find(ctx, string(sb.ID)); err != nil {
 		return nil, err
 	}
@@ -183,7 +184,7 @@ func (s *PolicyService) SetPolicy(ctx context.Context, ref string, p caisson.Pol
 			return nil
 		})
 	}
-	// Stored first: if the daemon dies now, the next one gives the wire what the store says.
+	// The policy is stored first: if the daemon stops here, the next one configures the wire from the store.
 	changed, err := set(ctx, p)
 	if err != nil {
 		return nil, err
@@ -191,10 +192,11 @@ func (s *PolicyService) SetPolicy(ctx context.Context, ref string, p caisson.Pol
 	if wired(changed) {
 		err := s.c.network.configure(ctx, changed)
 		if caisson.KindOf(err) == caisson.NotFound {
-			err = nil // it has lost its wire, and reaches nothing
+			err = nil // The sandbox has lost its wire and has no network access.
 		}
 		if err != nil {
-			// What is in force may be either now; a policy nobody was told of must not stay.
+			// The wire may use either policy now. The old one is restored: a policy that was reported as failed must
+			// not stay in force.
 			if _, uerr := set(context.WithoutCancel(ctx), old); uerr == nil {
 				changed.Spec.Policy = old
 				s.c.network.configure(context.WithoutCancel(ctx), changed)

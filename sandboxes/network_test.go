@@ -11,7 +11,7 @@ import (
 	"github.com/caisson-dev/caisson/sandboxes"
 )
 
-// policies is package egress as the core sees it.
+// policies adapts package egress to the core.
 type policies struct{}
 
 func (policies) Check(p caisson.Policy) (caisson.Policy, error) {
@@ -23,7 +23,7 @@ func (policies) Check(p caisson.Policy) (caisson.Policy, error) {
 }
 
 func (policies) Presets() []caisson.Preset           { return egress.Presets() }
-func (policies) Inward(p caisson.Policy) (int, bool) { return egress.Inward(p, nil) }
+func (policies) Inward(p caisson.Policy) (int, bool) { return egress.InternalRule(p, nil) }
 func (policies) Explain(p caisson.Policy, target string) (*caisson.Explanation, error) {
 	c, err := egress.Compile(p)
 	if err != nil {
@@ -126,7 +126,7 @@ func TestSetPolicy(t *testing.T) {
 	if st := got(w.Processes().Stats(w.ctx(), ref))(t); st.Network == nil || st.Network.Denied != 3 {
 		t.Errorf("stats %+v", st)
 	}
-	// A wire that does not take it leaves things as they were, on both sides.
+	// If the wire returns an error, both store and wire keep the old policy.
 	w.wires.failNext(errors.New("no"))
 	if _, err := w.Policies().SetPolicy(w.ctx(), ref, *allowOnly("example.net")); err == nil {
 		t.Error("set on a wire that refuses")
@@ -135,14 +135,14 @@ func TestSetPolicy(t *testing.T) {
 	if p.Rules[0].Host != "example.com" || w.wires.spec(sb.ID).Policy.Rules[0].Host != "example.com" {
 		t.Errorf("policy %+v, wire %+v", p, w.wires.spec(sb.ID))
 	}
-	// In every state, and in force when it runs again.
+	// The policy can be set in every state, and is in force when the sandbox runs again.
 	got(w.Sandboxes().Pause(w.ctx(), ref))(t)
 	got(w.Policies().SetPolicy(w.ctx(), ref, *allowOnly("example.net", "example.org")))(t)
 	got(w.Sandboxes().Resume(w.ctx(), ref))(t)
 	if n := len(w.wires.spec(sb.ID).Policy.Rules); n != 2 {
 		t.Errorf("%d rules after resume", n)
 	}
-	// What is only the host's to give.
+	// Access that only the host can grant.
 	inward := caisson.CreateRequest{Policy: allowOnly("example.com", "10.0.0.0/8")}
 	for name, ctx := range map[string]context.Context{"a token": w.as("other"), "own work": w.ownWork()} {
 		if _, err := w.Sandboxes().Create(ctx, inward); caisson.KindOf(err) != caisson.Denied {
@@ -157,7 +157,7 @@ func TestSetPolicy(t *testing.T) {
 	}
 }
 
-// A fork reaches what its origin does, but spends nothing unless it is told so.
+// A fork has its origin's policy, but no model grant unless it is requested.
 func TestPromise6ForkHoldsOnlyItsGrants(t *testing.T) {
 	t.Parallel()
 	w := online(t)
@@ -176,7 +176,7 @@ func TestPromise6ForkHoldsOnlyItsGrants(t *testing.T) {
 	}
 }
 
-// What waits in a pool is nobody's, and reaches nothing.
+// A pooled sandbox is not in use and has no network access.
 func TestPooledReachesNothing(t *testing.T) {
 	t.Parallel()
 	w := online(t)
@@ -226,7 +226,7 @@ func TestDecisionsAreEvents(t *testing.T) {
 	}
 }
 
-// TestDecisionsOfRuns: what the wire of a run decides is recorded as the run's.
+// TestDecisionsOfRuns: decisions of a run's wire are recorded with the run.
 func TestDecisionsOfRuns(t *testing.T) {
 	t.Parallel()
 	w := online(t)
@@ -254,7 +254,7 @@ func TestDecisionsOfRuns(t *testing.T) {
 	}
 }
 
-// TestDecisionsOfOthers: an account whose sandboxes decide more than can be recorded takes nobody's place.
+// TestDecisionsOfOthers: an account with more decisions than can be recorded does not affect the decisions of others.
 func TestDecisionsOfOthers(t *testing.T) {
 	t.Parallel()
 	w := online(t)

@@ -11,20 +11,20 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// pool keeps ready sandboxes of templates that ask for them.
+// pool keeps running sandboxes ready for templates with a pool size.
 //
-// A pooled sandbox is an ordinary one of the template's account, marked Pooled: running, without a name, and not yet
-// anybody's. A claim takes the mark away in one transaction, so that two claims cannot have the same.
+// A pooled sandbox is an ordinary sandbox of the template's account with Pooled set: running, without a name, and not
+// yet in use. A claim clears Pooled in one transaction, so that two claims cannot get the same sandbox.
 type pool struct {
 	c *Core
 
 	mu      sync.Mutex
-	filling map[string]int // account/name of templates being filled → times that was asked for; guarded by mu
+	filling map[string]int // account/name of templates being filled → number of requests to fill it; guarded by mu
 }
 
 func newPool(c *Core) *pool { return &pool{c: c, filling: map[string]int{}} }
 
-// claim returns a ready sandbox that is what was prepared, or nil.
+// claim returns a pooled sandbox that matches want and req, or nil if there is none.
 func (p *pool) claim(ctx context.Context, want *caisson.Sandbox, req *caisson.CreateRequest) (*caisson.Sandbox, error) {
 	if req.NoPool || req.NoStart || req.Workspace != nil || req.Placeholder != "" || req.Image != "" || len(req.Mounts) > 0 || len(req.Command) > 0 || req.Resources != (caisson.Resources{}) {
 		return nil, nil
@@ -54,7 +54,7 @@ func (p *pool) claim(ctx context.Context, want *caisson.Sandbox, req *caisson.Cr
 			return nil
 		})
 		if errors.Is(err, errUnchanged) || caisson.KindOf(err) == caisson.NotFound {
-			continue // somebody else was faster
+			continue // Another claim was faster.
 		}
 		if err != nil {
 			return nil, err
@@ -64,7 +64,7 @@ func (p *pool) claim(ctx context.Context, want *caisson.Sandbox, req *caisson.Cr
 			err = p.c.network.configure(ctx, got)
 		}
 		if err != nil {
-			// It reaches nothing, and is not what was asked for.
+			// Without its wire's configuration the sandbox does not match the request.
 			return nil, errors.Join(err, p.c.Sandboxes().Remove(context.WithoutCancel(ctx), string(got.ID)))
 		}
 		p.c.deadlines.arm(got)
@@ -81,8 +81,8 @@ func (p *pool) pooled(ctx context.Context, tpl *caisson.Template) ([]*caisson.Sa
 	return list, err
 }
 
-// fits reports whether the pooled sandbox sb can be what was prepared. Environment, directory and user matter only to a
-// command, which has them already.
+// fits reports whether the pooled sandbox sb matches want. Environment, working directory and user matter only to the
+// command, which already runs with them.
 func fits(sb, want *caisson.Sandbox) bool {
 	a, b := &sb.Spec, &want.Spec
 	return sb.State == caisson.Running && sb.Build == want.Build && a.Digest == b.Digest && a.Resources == b.Resources && a.Randomness == b.Randomness &&
@@ -90,7 +90,7 @@ func fits(sb, want *caisson.Sandbox) bool {
 		(len(a.Command) == 0 || maps.Equal(a.Env, b.Env) && a.Workdir == b.Workdir && a.User == b.User)
 }
 
-// refill brings a template's pool to its size in the background.
+// refill fills a template's pool to its size, in the background.
 func (p *pool) refill(tpl *caisson.Template) {
 	key := tpl.Account + "/" + tpl.Name
 	p.mu.Lock()
@@ -110,7 +110,8 @@ func (p *pool) refill(tpl *caisson.Template) {
 	})
 }
 
-// again reports whether filling has been asked for since it was last, when it had been asked as often as that.
+// again reports whether filling has been requested since the number of requests was *asked, and updates *asked. If not,
+// it removes key from p.filling.
 func (p *pool) again(key string, asked *int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -122,15 +123,15 @@ func (p *pool) again(key string, asked *int) bool {
 	return true
 }
 
-// refillPause is how long refilling waits after each sandbox it makes: claims come first.
+// refillPause is the pause after each sandbox that a refill creates, because claims have priority.
 const refillPause = 10 * time.Millisecond
 
-// fill makes pooled sandboxes of a template until there are enough, and removes those that are too many or outdated.
+// fill creates pooled sandboxes of a template until there are enough, and removes surplus and outdated ones.
 func (p *pool) fill(ctx context.Context, name string) error {
 	for {
 		tpl, err := p.c.Templates().template(ctx, name)
 		if caisson.KindOf(err) == caisson.NotFound {
-			// Whoever has removed it may not have seen what has just been made.
+			// The removal of the template may have missed a sandbox that was created just before.
 			_, caller, err := scope(ctx)
 			if err != nil {
 				return err
@@ -150,7 +151,7 @@ func (p *pool) fill(ctx context.Context, name string) error {
 		full, err := p.trim(ctx, tpl, sb)
 		if err == nil && !full {
 			sb.Pooled = true
-			sb.Spec.TTL, sb.Spec.HardTTL = 0, 0 // they count from the claim
+			sb.Spec.TTL, sb.Spec.HardTTL = 0, 0 // TTLs are counted from the claim.
 			_, err = p.c.Sandboxes().create(ctx, sb, from, &caisson.CreateRequest{})
 		}
 		hold()
@@ -165,7 +166,8 @@ func (p *pool) fill(ctx context.Context, name string) error {
 	}
 }
 
-// trim removes the pooled sandboxes of a template that are not like want, or too many, and reports whether enough are left.
+// trim removes the pooled sandboxes of a template that do not match want or exceed the pool size, and reports whether
+// enough are left.
 func (p *pool) trim(ctx context.Context, tpl *caisson.Template, want *caisson.Sandbox) (full bool, err error) {
 	list, err := p.pooled(ctx, tpl)
 	if err != nil {
@@ -204,7 +206,7 @@ func (p *pool) discard(ctx context.Context, id caisson.ID) error {
 	return p.c.Sandboxes().remove(ctx, id, "no longer needed in the pool")
 }
 
-// drain removes the pooled sandboxes of a template that is gone.
+// drain removes all pooled sandboxes of a template.
 func (p *pool) drain(ctx context.Context, account, name string) error {
 	list, err := p.pooled(ctx, &caisson.Template{Account: account, Name: name})
 	for _, sb := range list {

@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// pooled returns the ids of the pooled sandboxes that run.
+// pooled returns the ids of the running pooled sandboxes.
 func (w *world) pooled() (ids []caisson.ID) {
 	w.t.Helper()
 	boxes, _, err := w.store.Store.Sandboxes().List(w.t.Context(), caisson.Everyone(), caisson.Filter{Limit: 1000})
@@ -23,7 +23,7 @@ func (w *world) pooled() (ids []caisson.ID) {
 	return ids
 }
 
-// filled waits until the pool has n sandboxes, and no others are on the way.
+// filled waits until the pool has n sandboxes, and no others are being created.
 func (w *world) filled(n int) []caisson.ID {
 	w.t.Helper()
 	waitFor(w.t, func() bool {
@@ -84,9 +84,9 @@ func TestPool(t *testing.T) {
 	if now := w.filled(2); !slices.Equal(now, ready) {
 		t.Errorf("after a restart the pool has %v, had %v", now, ready)
 	}
-	// A pooled sandbox that dies is replaced, and nothing of it stays.
+	// A pooled sandbox that dies is replaced, and nothing of it remains.
 	must(t, w.runtime.Kill(ready[0]))
-	waitFor(t, func() bool { // the pool may still be looked at after the restart, and then it is removed already
+	waitFor(t, func() bool { // the pool may already have removed it after the restart
 		s := w.state(ready[0])
 		return s == caisson.Failed || s == ""
 	})
@@ -111,7 +111,7 @@ func TestPool(t *testing.T) {
 			t.Errorf("%s: claimed %+v", name, sb.Spec)
 		}
 	}
-	// A command that runs has its environment already.
+	// A command that runs already has its environment.
 	if tpl.Command != nil {
 		ready = w.filled(2)
 		if sb := w.create(caisson.CreateRequest{Template: "tpl", Env: map[string]string{"B": "c"}}); slices.Contains(ready, sb.ID) {
@@ -157,7 +157,7 @@ func TestPoolClaimsAtOnce(t *testing.T) {
 	}
 }
 
-// TestPoolIsAccounts: a pool serves its account only.
+// TestPoolIsAccounts: a pool serves only its account.
 func TestPoolIsAccounts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -172,7 +172,7 @@ func TestPoolIsAccounts(t *testing.T) {
 	w.filled(2)
 }
 
-// TestTemplateRemovedWhileItsPoolFills: what is being made for the pool then is nobody's, and goes.
+// TestTemplateRemovedWhileItsPoolFills: a sandbox that is being created for the pool at that time is removed.
 func TestTemplateRemovedWhileItsPoolFills(t *testing.T) {
 	t.Parallel()
 	w := plan{wires: true}.world(t)

@@ -14,12 +14,13 @@ import (
 	"github.com/caisson-dev/caisson/internal/guesttree"
 )
 
-// reconciler finds out what became of what an earlier daemon was doing.
+// reconciler determines the outcome of changes that an earlier daemon did not complete.
 type reconciler struct{ c *Core }
 
-// Reconcile brings store and host into agreement after a start: what was acknowledged is found or accounted for, what was
-// under way is finished or undone, what nobody accounts for is removed. netns opens the network namespace of a running
-// sandbox, for its wire. It must end before anything else uses the core.
+// Reconcile makes store and host consistent after a start of the daemon: acknowledged sandboxes are recovered or marked
+// as failed, incomplete changes are completed or rolled back, and processes and directories of unknown sandboxes are
+// removed and returned. netns opens the network namespace of a running sandbox, for its wire. Reconcile must return
+// before the core is used otherwise.
 func (c *Core) Reconcile(ctx context.Context, netns func(caisson.ID) (*os.File, error)) ([]caisson.Garbage, error) {
 	r := &reconciler{c}
 	list, err := c.Runtime.List(ctx)
@@ -39,7 +40,8 @@ func (c *Core) Reconcile(ctx context.Context, netns func(caisson.ID) (*os.File, 
 			if ctx.Err() != nil {
 				return nil, context.Cause(ctx)
 			}
-			// One that cannot be mended is no reason to keep all others from their users. It can still be removed, and its next change tries again.
+			// One sandbox that cannot be reconciled must not make the others unavailable. It can still be removed, and
+			// its next change tries again.
 			c.unclear.set(sb.ID, true)
 			c.Log.ErrorContext(ctx, "a sandbox could not be reconciled", "sandbox", sb.ID, "state", sb.State, "err", err)
 		}
@@ -58,7 +60,8 @@ func (c *Core) Reconcile(ctx context.Context, netns func(caisson.ID) (*os.File, 
 	for _, sb := range boxes {
 		if wired(sb) {
 			if err := r.reattach(ctx, sb, netns); err != nil {
-				// It may have died just now, which its watch will find. If not, it has no way out, which is safe.
+				// The sandbox may have died just now, which its watch detects. Otherwise it has no network access,
+				// which is safe.
 				c.Log.ErrorContext(ctx, "the wire of a sandbox could not be reattached", "sandbox", sb.ID, "err", err)
 				c.event(ctx, sb, "sandbox.disconnected", nil)
 			}
@@ -70,12 +73,12 @@ func (c *Core) Reconcile(ctx context.Context, netns func(caisson.ID) (*os.File, 
 	return garbage, r.refillPools(ctx)
 }
 
-// clear finds out what became of a change whose outcome could not be stored, as the next daemon would: its sandbox is not to wait for
-// that. The caller holds the lock, so that no change is under way.
+// clear determines the outcome of a change whose outcome could not be stored, as the next daemon would do, so that the
+// sandbox need not wait for a restart. The caller must hold the sandbox's lock, so that no change is in progress.
 func (r *reconciler) clear(ctx context.Context, id caisson.ID) error {
 	sb, err := r.c.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(id))
 	if err != nil || !sb.State.Transient() || sb.State == caisson.Creating || sb.State == caisson.Removing {
-		return err // of what was to be made, or to go, there is nothing to use
+		return err // A sandbox that was being created or removed has no state to use.
 	}
 	list, err := r.c.Runtime.List(ctx)
 	if err != nil {
@@ -121,24 +124,25 @@ func (r *reconciler) refillPools(ctx context.Context) error {
 	return err
 }
 
-// lost is why a sandbox failed that should be running and is not.
+// lost is the reason of a failed sandbox that should be running but is not.
 const lost = "the sandbox ended while no daemon was running (or the host restarted); what it had not saved by a pause, stop or snapshot is lost"
 
-// thawTime is how long the start of the daemon waits for one sandbox that does not answer.
+// thawTime is the timeout for thawing or freezing one sandbox when the daemon starts.
 const thawTime = 3 * time.Second
 
-// settle finds out what became of one sandbox, stores it, and removes what does not belong to that state.
+// settle determines the state of one sandbox, stores it, and removes the files that do not belong to that state.
 func (r *reconciler) settle(ctx context.Context, sb *caisson.Sandbox, found caisson.RuntimeSandbox) error {
 	paused := existing(r.c.inDir(sb.ID, pauseDir)) != ""
 	files := existing(r.c.inDir(sb.ID, filesTar)) != ""
 	to, reason := fate(sb.State, found.Running, paused, files)
 	switch to {
 	case caisson.Removing:
-		// Nobody was told that it exists; or somebody was told that it will not.
+		// Either the creation was not acknowledged, or the removal was requested.
 		return r.c.Sandboxes().remove(ctx, sb.ID, "the daemon ended during "+string(sb.State))
 	case caisson.Running:
-		// It may stand still because of a change that did not happen or, with its row saying that it runs, because of a
-		// snapshot or fork that ended with the daemon. Thawing what is not frozen is a Conflict, and no harm.
+		// The sandbox may be frozen by an incomplete change or, if its stored state is Running, by a snapshot or fork
+		// that was interrupted when the daemon stopped. Thawing a sandbox that is not frozen returns a Conflict error,
+		// which is ignored.
 		tctx, cancel := context.WithTimeout(ctx, thawTime)
 		defer cancel()
 		if err := r.c.Runtime.Thaw(tctx, sb.ID); err != nil && caisson.KindOf(err) != caisson.Conflict {
@@ -183,8 +187,8 @@ func (r *reconciler) settle(ctx context.Context, sb *caisson.Sandbox, found cais
 	return nil
 }
 
-// fate is the state of a sandbox whose row says was, by what there is of it: processes that run, its pause, its files.
-// Removing means that it is to be removed.
+// fate returns the new state of a sandbox with the stored state was, by whether its processes run, and its pause and
+// its files exist. Removing means that it must be removed.
 func fate(was caisson.State, running, paused, files bool) (to caisson.State, reason string) {
 	switch was {
 	case caisson.Creating, caisson.Removing:
@@ -211,12 +215,12 @@ func fate(was caisson.State, running, paused, files bool) (to caisson.State, rea
 			return caisson.Paused, ""
 		}
 	case caisson.Suspended, caisson.Suspending:
-		// What was suspended was perhaps not told of it, and stands still from now on.
+		// The sandbox may not have been frozen yet; the caller freezes it.
 		if running {
 			return caisson.Suspended, ""
 		}
 	case caisson.Stopping:
-		// A stop has saved the files before it ends the sandbox, so either they are here or it still runs.
+		// A stop saves the files before it stops the sandbox, so either the files exist or the sandbox still runs.
 		if !running && files {
 			return caisson.Stopped, ""
 		}
@@ -230,10 +234,11 @@ func fate(was caisson.State, running, paused, files bool) (to caisson.State, rea
 	return caisson.Failed, lost
 }
 
-// CollectGarbage removes what belongs to this data directory and to no object of the store, and returns it.
+// CollectGarbage removes the processes and directories of this data directory that belong to no object of the store,
+// and returns them.
 func (c *Core) CollectGarbage(ctx context.Context) ([]caisson.Garbage, error) {
-	// First the host, then what is hidden, then the store: intent is stored, or hidden, before anything is made, so what
-	// was there a moment ago and is in neither by now is nobody's.
+	// The order of the reads is host, hidden ids, store. A change stores or hides its id before it creates anything, so
+	// whatever is found on the host and is neither hidden nor stored afterwards is garbage.
 	list, err := c.Runtime.List(ctx)
 	if err != nil {
 		return nil, err
@@ -275,7 +280,7 @@ func (c *Core) CollectGarbage(ctx context.Context) ([]caisson.Garbage, error) {
 		}
 	}
 	for _, e := range snapDirs {
-		// What is being written has a name of its own, and is no more in the store than when it is done.
+		// The directory of a snapshot that is being written has a suffix; it is kept if the snapshot's id is known.
 		id := strings.TrimSuffix(e.Name(), partSuffix)
 		if !known[caisson.ID(id)] {
 			errs = append(errs, r.sweep("snapshots", e.Name(), &found))
@@ -307,13 +312,13 @@ func (r *reconciler) known(ctx context.Context) (map[caisson.ID]bool, error) {
 	return known, nil
 }
 
-// sweep removes what is called name below kind, and notes it in found.
+// sweep removes the directory name below kind, and appends it to found.
 func (r *reconciler) sweep(kind, name string, found *[]caisson.Garbage) error {
 	*found = append(*found, caisson.Garbage{Kind: "directory", Name: filepath.Join(kind, name)})
 	return guesttree.Remove(context.Background(), filepath.Join(r.c.Dir, kind, name))
 }
 
-// sweepParts removes what a crash has left half-written of a sandbox.
+// sweepParts removes the incomplete files of a sandbox that a crash left behind.
 func (r *reconciler) sweepParts(id caisson.ID) error {
 	dir := r.c.sandboxDir(id)
 	entries, err := os.ReadDir(dir)
@@ -329,7 +334,7 @@ func (r *reconciler) sweepParts(id caisson.ID) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// Idle reports whether no sandbox needs a daemon: none runs, changes, or has a deadline.
+// Idle reports whether no sandbox needs a running daemon: none is live, changes its state, or has a deadline.
 func (c *Core) Idle(ctx context.Context) (bool, error) {
 	boxes, err := all(ctx, c.Store.Sandboxes(), caisson.Everyone(), func(s *caisson.Sandbox) caisson.ID { return s.ID })
 	if err != nil {

@@ -14,13 +14,13 @@ import (
 	"github.com/caisson-dev/caisson/runtime/fake"
 )
 
-// crashed makes a sandbox as a crash may have left it: a row in state s and, on the host, what is asked for.
+// crashed creates a sandbox as a crash may have left it: a row in state s and, on the host, the given parts.
 func (w *world) crashed(s caisson.State, running, paused, files bool) *caisson.Sandbox {
 	w.t.Helper()
 	sb := w.create(caisson.CreateRequest{})
 	id := string(sb.ID)
 	dir := filepath.Join(w.dir, "sandboxes", id)
-	// A pause and saved files that can be used, of different times.
+	// A pause and saved files that can be used, from different times.
 	w.write(id, "/root/a", "saved")
 	got(w.Sandboxes().Stop(w.ctx(), id, 0))(w.t)
 	saved := got(os.ReadFile(filepath.Join(dir, "files.tar")))(w.t)
@@ -43,7 +43,7 @@ func (w *world) crashed(s caisson.State, running, paused, files bool) *caisson.S
 		must(w.t, os.WriteFile(filepath.Join(dir, part), []byte("half"), 0o600))
 	}
 	got(w.store.Store.Sandboxes().Update(w.ctx(), caisson.Everyone(), id, func(x *caisson.Sandbox) error { x.State = s; return nil }))(w.t)
-	// The daemon is gone before it can notice what happens next.
+	// The daemon is stopped before it can detect the following changes.
 	must(w.t, w.Close())
 	if !running {
 		must(w.t, w.runtime.Runtime.Destroy(context.Background(), sb.ID))
@@ -57,7 +57,7 @@ func TestReconcileStates(t *testing.T) {
 		state                  caisson.State
 		running, paused, files bool
 	}
-	// want returns the state afterwards ("" is removed) and what /root/a then holds after a start or resume.
+	// want returns the state afterwards ("" means removed) and the content of /root/a after a start or resume.
 	want := func(r row) (caisson.State, string) {
 		switch r.state {
 		case caisson.Creating, caisson.Removing:
@@ -65,7 +65,7 @@ func TestReconcileStates(t *testing.T) {
 		case caisson.Failed:
 			return r.state, ""
 		case caisson.Created:
-			if r.files { // it is made with these
+			if r.files { // it is created from these
 				return r.state, "saved"
 			}
 			return r.state, ""
@@ -158,7 +158,7 @@ func TestReconcileStates(t *testing.T) {
 				if w.has(id, "pause") || w.has(id, "files.tar") {
 					t.Errorf("beside a running sandbox: pause %v, files %v", w.has(id, "pause"), w.has(id, "files.tar"))
 				}
-				got(w.Sandboxes().Pause(w.ctx(), ref))(t) // it is usable to the full
+				got(w.Sandboxes().Pause(w.ctx(), ref))(t) // it is fully usable
 			})
 		}
 	}
@@ -201,7 +201,7 @@ func TestGarbage(t *testing.T) {
 	}
 }
 
-// TestGarbageWhileBusy: collecting must spare what is being made.
+// TestGarbageWhileBusy: garbage collection must not remove objects that are being created.
 func TestGarbageWhileBusy(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -243,7 +243,7 @@ func TestGarbageWhileBusy(t *testing.T) {
 	w.holds()
 }
 
-// TestReconcileGoesOn: one sandbox that cannot be mended does not keep the others from their users.
+// TestReconcileGoesOn: one sandbox that cannot be reconciled does not make the others unavailable.
 func TestReconcileGoesOn(t *testing.T) {
 	t.Parallel()
 	w := plan{wires: true}.world(t)
@@ -293,7 +293,7 @@ func TestDeath(t *testing.T) {
 			}
 			waitFor(t, func() bool { types := w.events(string(sb.ID)); return types[len(types)-1] == "sandbox.failed" })
 			w.holds()
-			w.log(string(sb.ID)) // can still be read
+			w.log(string(sb.ID)) // its log can still be read
 			must(t, w.Sandboxes().Remove(w.ctx(), string(sb.ID)))
 		})
 	}
@@ -360,7 +360,7 @@ func TestDeadlines(t *testing.T) {
 	if !idle() {
 		t.Error("not idle with a paused sandbox")
 	}
-	got(l.Resume(w.ctx(), string(sb.ID)))(t) // its ttl counts anew
+	got(l.Resume(w.ctx(), string(sb.ID)))(t) // its TTL is counted again
 	w.waitState(sb.ID, caisson.Paused)
 	if e := got(l.Extend(w.ctx(), string(sb.ID), ptr(caisson.Duration(time.Hour)), nil))(t); e.PauseAt != nil {
 		t.Errorf("a paused sandbox will be paused at %v", e.PauseAt)
@@ -378,7 +378,7 @@ func TestDeadlines(t *testing.T) {
 	waitFor(t, func() bool { return slices.Contains(w.events(string(sb.ID)), "sandbox.removed") })
 	w.holds()
 
-	// Deadlines that pass while no daemon runs, and of sandboxes that do not run.
+	// Deadlines that pass while no daemon runs, and deadlines of sandboxes that do not run.
 	over := w.create(caisson.CreateRequest{HardTTL: ptr(caisson.Duration(time.Hour))})
 	got(l.Stop(w.ctx(), string(over.ID), 0))(t)
 	soon := w.create(caisson.CreateRequest{TTL: ptr(short)})
@@ -390,7 +390,7 @@ func TestDeadlines(t *testing.T) {
 	w.waitState(soon.ID, caisson.Paused)
 }
 
-// TestStartCountsTTL: a sandbox that was stopped and started has its ttl again.
+// TestStartCountsTTL: the TTL of a sandbox that was stopped and started is counted again.
 func TestStartCountsTTL(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -10,18 +10,18 @@ import (
 	"github.com/caisson-dev/caisson/runtime/fake"
 )
 
-// testRuntime is the fake with what a host may still have of a sandbox that the fake knows nothing of.
+// testRuntime is the fake runtime, extended by leftovers of sandboxes on the host that the fake does not have.
 type testRuntime struct {
 	*fake.Runtime
 
 	mu      sync.Mutex
 	remains []caisson.ID                       // guarded by mu
 	cpu     string                             // guarded by mu
-	specs   map[caisson.ID]caisson.RuntimeSpec // of what was restored; guarded by mu
-	restore func()                             // called before each restore; nil for nothing
+	specs   map[caisson.ID]caisson.RuntimeSpec // specs of restored sandboxes; guarded by mu
+	restore func()                             // called before each restore; may be nil
 	filled  func(context.Context)              // returns when a restored sandbox has its memory; nil: at once
-	shared  []string                           // what every restored sandbox says
-	writers func() (*caisson.Writers, error)   // of any sandbox that runs; nil: nothing is known; guarded by mu
+	shared  []string                           // reported by every restored sandbox
+	writers func() (*caisson.Writers, error)   // of any running sandbox; nil: not recorded; guarded by mu
 }
 
 // Writers makes the fake a [caisson.Recorder].
@@ -51,7 +51,7 @@ func (r *testRuntime) SharedRandomness(_ context.Context, id caisson.ID) ([]stri
 	return r.shared, nil
 }
 
-// wrote makes the processes of sandboxes that run from now on the last to have written these paths.
+// wrote sets these processes of sandboxes as the last writers of these paths, for sandboxes that run from now on.
 func (r *testRuntime) wrote(err error, by map[string]int) {
 	all := &caisson.Writers{Dropped: 1}
 	for _, name := range slices.Sorted(maps.Keys(by)) {
@@ -82,7 +82,7 @@ func (r *testRuntime) Filled(ctx context.Context, id caisson.ID) error {
 	return nil
 }
 
-// restored returns what a sandbox was restored with.
+// restored returns the spec that a sandbox was restored with.
 func (r *testRuntime) restored(id caisson.ID) caisson.RuntimeSpec {
 	r.mu.Lock()
 	defer r.mu.Unlock()

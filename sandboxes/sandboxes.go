@@ -1,22 +1,23 @@
-// Package sandboxes is the lifecycle core: it combines a runtime, images and wires into sandboxes that survive the daemon.
+// Package sandboxes is the lifecycle core: it combines a runtime, images and wires into sandboxes that survive the
+// daemon.
 //
-// The store holds what is meant to be, the host what is. Every change writes its intent (a state that ends in -ing) before
-// it touches the host, and its outcome afterwards; [Core.Reconcile] compares the two after a restart and finishes or undoes
-// what was under way.
+// The store contains the intended state, the host the actual state. Every change stores its intent (a state that ends
+// in -ing) before it changes the host, and its outcome afterwards; [Core.Reconcile] compares the two after a restart
+// and completes or rolls back the changes that were in progress.
 //
 // On disk a sandbox is one directory:
 //
 //	<dir>/sandboxes/<id>/
 //	    etc/         topmost layer: host name, hosts, resolver, machine-id
 //	    output       FIFO to which the command writes; the sandbox keeps it open
-//	    log, log.old what came out of it, bounded
-//	    mounts.json  host directories it was made with
+//	    log, log.old the command's output, bounded
+//	    mounts.json  host directories the sandbox was created with
 //	    placeholder/ empty directory for the workspaces of forks
-//	    depends.json what it was started on
+//	    depends.json dependencies the sandbox was started with
 //	    files.tar    changes to the root file system while it is stopped
 //	    pause/       memory and files while it is paused
-//	    runtime/     the runtime's own
-//	<dir>/snapshots/<id>/   what a checkpoint wrote
+//	    runtime/     files of the runtime
+//	<dir>/snapshots/<id>/   files of a checkpoint
 package sandboxes
 
 import (
@@ -36,33 +37,34 @@ import (
 	"github.com/caisson-dev/caisson/internal/meminfo"
 )
 
-// Images is what the core needs of the image driver. Image records are kept here, in the store.
+// Images is the interface of the image driver that the core requires. Image records are kept in the store.
 type Images interface {
 	Pull(ctx context.Context, req caisson.PullRequest, account string, progress func(caisson.Progress)) (*caisson.Image, error)
 	Host(ctx context.Context) (*caisson.Image, error)
-	// Freeze makes a layer of the changes that Checkpointer.SaveFiles wrote and returns its digest and directory.
+	// Freeze makes a layer of the changes that Checkpointer.SaveFiles wrote, and returns its digest and directory.
 	Freeze(ctx context.Context, account string, archive io.Reader) (digest, dir string, err error)
-	// Hold keeps layers from being pruned until release.
+	// Hold protects layers from being pruned until release is called.
 	Hold() (release func())
-	// Prune removes layers whose directory inUse denies.
+	// Prune removes the layers for whose directory inUse returns false, and returns the freed space in bytes.
 	Prune(ctx context.Context, inUse func(dir string) bool) (freed caisson.Size, err error)
 	// Canonical returns the form of a reference under which an image is stored.
 	Canonical(ref string) (string, error)
 }
 
-// Runtime is what the core needs of a runtime.
+// Runtime is the interface of the runtime that the core requires.
 type Runtime interface {
 	caisson.Runtime
 	caisson.Checkpointer
 	caisson.Freezer
-	// Written returns what the files that a sandbox has written to its root file system take on the host's disk. NotFound or Conflict
-	// if it does not run.
+	// Written returns the disk space in bytes of the files that a sandbox has written to its root file system. Returns
+	// NotFound or Conflict if the sandbox does not run.
 	Written(id caisson.ID) (caisson.Size, error)
-	// Remains returns ids of this data directory's sandboxes of which the host still has something that List does not show.
+	// Remains returns the ids of sandboxes of this data directory that still have resources on the host, but are not in
+	// List.
 	Remains() ([]caisson.ID, error)
 }
 
-// Config is what a Core is made of. All fields but those that say so, Limits and Log are required.
+// Config configures a Core. All fields are required except Limits, Log and those whose comments allow nil.
 type Config struct {
 	Dir     string // the data directory
 	Store   caisson.Store
@@ -72,30 +74,30 @@ type Config struct {
 	Wires   caisson.Wires // nil: sandboxes have a loopback device only
 	Egress  Egress        // required with Wires
 	Gateway Gateway       // nil: no sandbox can be granted models
-	Traffic Traffic       // nil: what passes wires is not known
-	// Workspaces makes the workspaces of sandboxes; nil: none can have one.
+	Traffic Traffic       // nil: no traffic statistics
+	// Workspaces creates the workspaces of sandboxes; nil: no sandbox can have one.
 	Workspaces caisson.WorkspaceLayers
-	// Volumes says which sandbox has which volume; nil: none can have one.
+	// Volumes attaches volumes to sandboxes; nil: no sandbox can have one.
 	Volumes caisson.VolumeHolds
 	Node    string
 	Build   string
 	Limits  Limits
 	Log     *slog.Logger
-	// Available is how much memory of the host can be had; nil asks the kernel.
+	// Available returns the available memory of the host in bytes; nil: read from the kernel.
 	Available func() (caisson.Size, error)
-	// Free is how much can be written to the file system of Dir; nil asks the kernel.
+	// Free returns the free space in bytes on the file system of Dir; nil: read from the kernel.
 	Free func() (caisson.Size, error)
 }
 
-// Limits bound what all sandboxes together may take of the host. Zero means no bound.
+// Limits bounds the host resources of all sandboxes together. 0 means no limit.
 type Limits struct {
-	MaxSandboxes  int          // that are live at once
+	MaxSandboxes  int          // maximum number of live sandboxes
 	MemoryReserve caisson.Size // memory of the host that must remain available
 	PIDsReserve   int          // processes of the host that must remain available
-	// DiskReserve must remain available on the file system of the data directory: with less no sandbox starts, and with less than half of it
-	// the sandbox that writes most is ended.
+	// DiskReserve is the space in bytes that must remain free on the file system of the data directory: with less, no
+	// sandbox starts, and with less than half of it, the sandbox that writes most is stopped.
 	DiskReserve caisson.Size
-	// Budget is that of a sandbox whose grant of models has none.
+	// Budget is the default budget, for a sandbox whose model grant has none.
 	Budget caisson.Limits
 }
 
@@ -104,7 +106,7 @@ type Core struct {
 	Config
 	dirs
 	locks     locks
-	builds    keylock.Locks // held by whoever builds a template, by account and name
+	builds    keylock.Locks // held while a template is built, by account and name
 	host      *host
 	guests    *guests
 	watches   *watches
@@ -114,17 +116,17 @@ type Core struct {
 	network   network
 	spaces    workspaces
 	decisions *decisions
-	unclear   marks // the outcome of their last change could not be stored
+	unclear   marks // sandboxes whose last outcome could not be stored
 
 	mu     sync.Mutex
-	hidden map[caisson.ID]bool // in use, but not in the store; guarded by mu
+	hidden map[caisson.ID]bool // ids that are in use, but not in the store; guarded by mu
 	closed bool                // guarded by mu
 	wg     sync.WaitGroup      // goroutines of this core; none is added once closed
-	ctx    context.Context     // ends with Close; for work that outlives a request
+	ctx    context.Context     // cancelled by Close; for work that outlives a request
 	stop   context.CancelCauseFunc
 }
 
-// New returns a Core. It touches neither store nor host: call Reconcile before use.
+// New returns a Core. It accesses neither the store nor the runtime; call Reconcile before use.
 func New(cfg Config) (*Core, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -147,7 +149,7 @@ func New(cfg Config) (*Core, error) {
 	c.deadlines = &deadlines{c: c, retry: dueRetry, timers: map[caisson.ID]*time.Timer{}}
 	c.pool = newPool(c)
 	c.guard = &guard{c: c}
-	// The core's own lifetime, not a request's: it carries no caller.
+	// This context belongs to the core, not to a request: it carries no caller.
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
 	c.network, c.spaces = network{c}, workspaces{c}
 	c.decisions = &decisions{c: c}
@@ -156,7 +158,7 @@ func New(cfg Config) (*Core, error) {
 
 var errClosing = errors.New("the daemon is ending")
 
-// Close ends everything that runs in this process. Sandboxes run on.
+// Close stops the background work of the core. Sandboxes keep running.
 func (c *Core) Close() error {
 	c.stop(errClosing)
 	c.mu.Lock()
@@ -168,7 +170,7 @@ func (c *Core) Close() error {
 	return nil
 }
 
-// do runs f in a goroutine of the core's, and reports false if the core is closed.
+// do runs f in a goroutine that Close waits for, and returns false if the core is closed.
 func (c *Core) do(f func(ctx context.Context)) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -179,8 +181,8 @@ func (c *Core) do(f func(ctx context.Context)) bool {
 	return true
 }
 
-// hide keeps what is in use but in no table (a stand-in, the sandbox of a set-up, the capture of a fork) from being taken for
-// garbage, until show.
+// hide protects an id that is in use but not in the store (of a stand-in, the sandbox of a template build, or the
+// capture of a fork) from garbage collection until show is called.
 func (c *Core) hide(id caisson.ID) (show func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -192,7 +194,7 @@ func (c *Core) hide(id caisson.ID) (show func()) {
 	}
 }
 
-// marks are sandboxes of which something is to be remembered until it is seen to.
+// marks is a set of sandbox ids that is safe for concurrent use.
 type marks struct {
 	mu  sync.Mutex
 	ids map[caisson.ID]bool // guarded by mu
@@ -222,7 +224,7 @@ func (m *marks) list() []caisson.ID {
 	return slices.Collect(maps.Keys(m.ids))
 }
 
-// scope is what the caller in ctx may touch.
+// scope returns the scope that the caller in ctx may access, and the caller.
 func scope(ctx context.Context) (caisson.Scope, caisson.Caller, error) {
 	caller, err := caisson.CallerOf(ctx)
 	return caisson.In(caller.Account), caller, err
@@ -246,8 +248,8 @@ func (c *Core) use(ctx context.Context, ref string, v caisson.Verb) (*caisson.Sa
 	return sb, c.allow(sb, v)
 }
 
-// allow reports whether v may be done to sb as it is. A sandbox that another build started speaks that build's protocol: it
-// may be stopped and removed, and started again by this one.
+// allow returns an error if v is not allowed in the state of sb. A sandbox that another build started uses that build's
+// protocol: it can only be stopped or removed, and started again by this build.
 func (c *Core) allow(sb *caisson.Sandbox, v caisson.Verb) error {
 	if err := sb.State.Allow(v); err != nil {
 		return err
@@ -258,15 +260,15 @@ func (c *Core) allow(sb *caisson.Sandbox, v caisson.Verb) error {
 	return nil
 }
 
-// errUnchanged ends an update that finds nothing to do.
+// errUnchanged cancels an update that has nothing to change.
 var errUnchanged = errors.New("unchanged")
 
-// event publishes what happened to a sandbox.
+// event publishes an event about a sandbox.
 func (c *Core) event(ctx context.Context, sb *caisson.Sandbox, kind string, data map[string]string) {
 	c.Events.Publish(ctx, sb.Account, kind, string(sb.ID), data)
 }
 
-// setState stores a state, and what else change sets.
+// setState stores a state, and the fields that change sets.
 func (c *Core) setState(ctx context.Context, id caisson.ID, to caisson.State, change func(*caisson.Sandbox) error) (*caisson.Sandbox, error) {
 	return c.Store.Sandboxes().Update(ctx, caisson.Everyone(), string(id), func(s *caisson.Sandbox) error {
 		if change != nil {
@@ -279,7 +281,7 @@ func (c *Core) setState(ctx context.Context, id caisson.ID, to caisson.State, ch
 		}
 		s.State = to
 		if !to.Live() {
-			s.PauseAt = nil // only what runs can be paused
+			s.PauseAt = nil // only live sandboxes can be paused
 		}
 		return nil
 	})

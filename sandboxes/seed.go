@@ -9,7 +9,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Bounds of the files of all set-up steps of a template together: they are in its row in the store. More belongs in an image.
+// Limits for the files of all set-up steps of a template together, which are stored in the template's row. Larger files
+// belong in an image.
 const (
 	maxSeeds     = 64
 	maxSeedBytes = 4 << 20
@@ -53,7 +54,7 @@ func validateSeed(field string, f caisson.SeedFile) error {
 	return nil
 }
 
-// seed writes files inside a sandbox that runs, as its root, and with the directories that they are in.
+// seed writes files in a running sandbox as its root, and creates their parent directories.
 func (t *Templates) seed(ctx context.Context, id caisson.ID, files []caisson.SeedFile) error {
 	if len(files) == 0 {
 		return nil

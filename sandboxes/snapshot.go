@@ -17,7 +17,7 @@ import (
 // Snapshots implements [caisson.Snapshots].
 type Snapshots struct{ c *Core }
 
-// Snapshots returns the capture and multiplication of sandboxes.
+// Snapshots returns the service for snapshots and forks.
 func (c *Core) Snapshots() *Snapshots { return &Snapshots{c} }
 
 var _ caisson.Snapshots = (*Snapshots)(nil)
@@ -58,7 +58,8 @@ func (s *Snapshots) Snapshot(ctx context.Context, ref string, req caisson.Snapsh
 	return snap, nil
 }
 
-// lockFor returns a sandbox whose state allows v, held against changes until release.
+// lockFor locks a sandbox until release is called, and returns its record. Returns an error if the sandbox's state does
+// not allow v.
 func (s *Snapshots) lockFor(ctx context.Context, ref string, v caisson.Verb) (sb *caisson.Sandbox, release func(), err error) {
 	sb, err = s.c.find(ctx, ref)
 	if err != nil {
@@ -68,7 +69,7 @@ func (s *Snapshots) lockFor(ctx context.Context, ref string, v caisson.Verb) (sb
 	if err != nil {
 		return nil, nil, err
 	}
-	// Read again: it may have changed while we waited.
+	// The record is read again: it may have changed while waiting for the lock.
 	sb, err = s.c.Store.Sandboxes().Get(ctx, caisson.In(sb.Account), string(sb.ID))
 	if err == nil {
 		err = s.c.allow(sb, v)
@@ -98,13 +99,14 @@ func (s *Snapshots) ListSnapshots(ctx context.Context, f caisson.Filter) ([]*cai
 	return s.c.Store.Snapshots().List(ctx, in, f)
 }
 
-// RemoveSnapshot implements [caisson.Snapshots]. Forks of it that run have all they need in memory.
+// RemoveSnapshot implements [caisson.Snapshots]. Running forks of the snapshot do not need its files.
 func (s *Snapshots) RemoveSnapshot(ctx context.Context, ref string) error {
 	snap, err := s.GetSnapshot(ctx, ref)
 	if err != nil {
 		return err
 	}
-	// The record first: a directory without one is garbage, a record without a directory is a lie.
+	// The record is deleted first: a directory without a record is removed as garbage, but a record without a directory
+	// would be wrong.
 	if err := s.c.Store.Snapshots().Delete(ctx, caisson.In(snap.Account), string(snap.ID)); err != nil {
 		return err
 	}
@@ -153,7 +155,7 @@ func (s *Snapshots) Fork(ctx context.Context, ref string, req caisson.ForkReques
 	if sb.State == caisson.Paused {
 		return c.Snapshots().forkFrom(ctx, from, c.inDir(sb.ID, pauseDir), req)
 	}
-	// Not a snapshot anybody sees: it is gone when the forks run, and reconcile removes it after a crash.
+	// The capture is not stored as a snapshot: it is removed when the forks run, or by Reconcile after a crash.
 	temporary := caisson.NewID(caisson.SnapshotPrefix)
 	defer c.hide(temporary)()
 	dir := c.snapshotDir(temporary)
@@ -164,7 +166,7 @@ func (s *Snapshots) Fork(ctx context.Context, ref string, req caisson.ForkReques
 	return forks, errors.Join(err, os.RemoveAll(dir))
 }
 
-// origin is what forks are made of.
+// origin is the sandbox or snapshot that forks are created from.
 type origin struct {
 	id       caisson.ID
 	account  string
@@ -174,8 +176,8 @@ type origin struct {
 	memory   bool
 }
 
-// limits are those of a fork that asks for some of its own. What comes out of memory has its limits of disk, processes and open
-// files with it, and does not fit where there is less memory than it may have in use.
+// limits returns the limits of a fork that requests ask. A fork with memory keeps the origin's limits of disk,
+// processes and open files, and needs at least the memory that the origin may use.
 func (o *origin) limits(ask caisson.Resources) (caisson.Resources, error) {
 	had, r := o.spec.Resources, replaceLimits(o.spec.Resources, ask)
 	if !o.memory {
@@ -194,10 +196,11 @@ func (o *origin) limits(ask caisson.Resources) (caisson.Resources, error) {
 	return r, nil
 }
 
-// maxParallelForks bounds how many restores of one fork run at once: each is a burst of processor time.
+// maxParallelForks is the maximum number of concurrent restores of one fork request: each one needs a burst of CPU
+// time.
 const maxParallelForks = 4
 
-// forkFrom makes running sandboxes from the capture in dir. If one fails, none remains.
+// forkFrom creates running sandboxes from the capture in dir. If one fails, none remains.
 func (s *Snapshots) forkFrom(ctx context.Context, from origin, dir string, req caisson.ForkRequest) ([]*caisson.Sandbox, error) {
 	if err := s.c.spaces.forkable(&from, &req); err != nil {
 		return nil, err
@@ -236,7 +239,7 @@ func (s *Snapshots) removeNow(ctx context.Context, id caisson.ID) error {
 	return s.c.Sandboxes().remove(ctx, id, "another fork failed")
 }
 
-// fork makes one running sandbox from the capture in dir.
+// fork creates one running sandbox from the capture in dir.
 func (s *Snapshots) fork(ctx context.Context, from origin, dir, name string, req *caisson.ForkRequest) (_ *caisson.Sandbox, err error) {
 	sb := &caisson.Sandbox{
 		ID: caisson.NewID(caisson.SandboxPrefix), Account: from.account, Name: name, Template: from.template,
@@ -255,7 +258,7 @@ func (s *Snapshots) fork(ctx context.Context, from origin, dir, name string, req
 	if req.Policy != nil {
 		sb.Spec.Policy = *req.Policy
 	}
-	// Of what continues in several sandboxes each draws randomness of its own.
+	// If several sandboxes are restored from the same memory, each must draw its own random numbers.
 	randomness := randomnessOpenSSL
 	if req.KeepRandomness {
 		randomness, sb.Spec.Randomness = "", ""
@@ -306,7 +309,7 @@ func (s *Snapshots) fork(ctx context.Context, from origin, dir, name string, req
 	}
 	back.Push(func() error { return s.c.host.halt(clean, sb.ID) })
 	var shared []string
-	if from.memory && reason == "" && req.Assigned == nil { // of a run's fork its agent's recipe says what is covered
+	if from.memory && reason == "" && req.Assigned == nil { // for a fork of a run, the agent's recipe covers this
 		if shared, err = s.c.host.sharing(ctx, sb.ID); err != nil {
 			return nil, err
 		}
@@ -331,7 +334,7 @@ func (s *Snapshots) fork(ctx context.Context, from origin, dir, name string, req
 	return made, nil
 }
 
-// createFromSnapshot makes a sandbox from a snapshot, by way of a fork.
+// createFromSnapshot creates a sandbox from a snapshot by forking it.
 func (s *Snapshots) createFromSnapshot(ctx context.Context, req caisson.CreateRequest) (*caisson.Sandbox, error) {
 	snap, err := s.GetSnapshot(ctx, string(req.Snapshot))
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/caisson-dev/caisson/runtime/fake"
 )
 
-// TestForkRandomness: what continues in several sandboxes draws randomness of its own unless somebody says otherwise, and says what
-// may not; what is woken is left as it is.
+// TestForkRandomness: each of several sandboxes with the same memory draws different random numbers unless the request
+// disables this, and reports the programs that may not. A sandbox that is woken is not changed.
 func TestForkRandomness(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -77,7 +77,7 @@ func TestForks(t *testing.T) {
 			parent := w.create(caisson.CreateRequest{Name: "parent", Command: command("counter", "/count")})
 			least := 10
 			if c.files {
-				least = 60 // more than a new one gets to while it is looked at
+				least = 60 // more than a new one reaches during the test
 			}
 			n := w.counts(parent.ID, least)
 			w.write("parent", "/root/a", "parent's")
@@ -100,7 +100,7 @@ func TestForks(t *testing.T) {
 			w.wantState(parent.ID, c.state)
 			forks := got(w.Snapshots().Fork(w.ctx(), string(from), caisson.ForkRequest{Count: 3, Name: "fork", Labels: map[string]string{"x": "y"}}))(t)
 			if !c.direct {
-				must(t, w.Snapshots().RemoveSnapshot(w.ctx(), "snap")) // forks need it no longer
+				must(t, w.Snapshots().RemoveSnapshot(w.ctx(), "snap")) // the forks no longer need it
 			}
 			seen := map[string]bool{}
 			running := []caisson.ID{}
@@ -128,7 +128,7 @@ func TestForks(t *testing.T) {
 				if s := w.read(id, "/root/a"); s != "parent's" {
 					t.Errorf("file in the fork: %q", s)
 				}
-				w.write(id, "/count", "") // not a digit, which could end up before those of a number that is written meanwhile
+				w.write(id, "/count", "") // no digit, which a concurrent write could prepend to its number
 				if m := w.counts(f.ID, 1); c.files != (m < n) {
 					t.Errorf("the fork's counter is at %d, its parent's was at %d; the fork says %q", m, n, f.Reason)
 				}
@@ -138,7 +138,7 @@ func TestForks(t *testing.T) {
 			if s := w.read("parent", "/root/a"); s != "parent's" {
 				t.Errorf("file in the parent: %q", s)
 			}
-			got(w.Sandboxes().Pause(w.ctx(), "fork-1"))(t) // a fork can do what its parent could
+			got(w.Sandboxes().Pause(w.ctx(), "fork-1"))(t) // a fork supports the same operations as its parent
 			got(w.Sandboxes().Resume(w.ctx(), "fork-1"))(t)
 		})
 	}
@@ -167,7 +167,7 @@ func TestFailedForkLeavesNone(t *testing.T) {
 				wantKind(t, err, c.kind)
 				w.holds(ran...)
 				if c.kind != caisson.Conflict {
-					break // the fault is used up
+					break // the fault occurs once
 				}
 			}
 		})
@@ -220,7 +220,7 @@ func TestCreateFromSnapshot(t *testing.T) {
 	}
 }
 
-// TestSnapshotAfterUpgrade: a snapshot of a paused sandbox depends on what that was paused on.
+// TestSnapshotAfterUpgrade: a snapshot of a paused sandbox depends on what the sandbox was paused with.
 func TestSnapshotAfterUpgrade(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -11,7 +11,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// hostTemplate is the built-in template: the host's own programs, so that the first run needs no download.
+// hostTemplate returns the built-in template: the host's own programs, so that the first run needs no download.
 func hostTemplate() *caisson.Template {
 	return &caisson.Template{
 		Name: caisson.HostTemplate, Image: "host", Workdir: "/root", Description: "The host's own programs, read-only",
@@ -27,7 +27,7 @@ func builtin(name string) *caisson.Template {
 	return nil
 }
 
-// resolve makes a spec of a template, its image and what a request changes.
+// resolve combines a template, its image and a request into a spec.
 func resolve(t *caisson.Template, img *caisson.Image, rootfs caisson.Rootfs, req *caisson.CreateRequest) caisson.Spec {
 	conf := rootfs.Config
 	s := caisson.Spec{
@@ -39,8 +39,8 @@ func resolve(t *caisson.Template, img *caisson.Image, rootfs caisson.Rootfs, req
 		TTL: t.TTL, HardTTL: t.HardTTL, Randomness: req.Randomness,
 	}
 	if len(req.Command) == 0 && len(t.Command) == 0 {
-		// What an image would run (often a shell, which ends at once without a terminal) is not what a sandbox is for,
-		// unless somebody asked for it.
+		// The default command of an image (often a shell, which exits at once without a terminal) is not run unless the
+		// request or the template contains a command.
 		s.Command = nil
 	}
 	for _, env := range []map[string]string{conf.Env, t.Env, req.Env} {
@@ -80,12 +80,12 @@ func firstList(lists ...[]string) []string {
 	return nil
 }
 
-// limits lays the request's resources over the template's over the defaults.
+// limits merges resources: the request overrides the template, which overrides the defaults.
 func limits(template, request caisson.Resources) caisson.Resources {
 	return replaceLimits(replaceLimits(caisson.DefaultResources(), template), request)
 }
 
-// replaceLimits lays what is not zero of over over r.
+// replaceLimits returns r with the non-zero fields of over.
 func replaceLimits(r, over caisson.Resources) caisson.Resources {
 	if over.CPUs != 0 {
 		r.CPUs = over.CPUs
@@ -105,7 +105,7 @@ func replaceLimits(r, over caisson.Resources) caisson.Resources {
 	return r
 }
 
-// labels lays the request's labels over the template's.
+// labels merges labels: the request overrides the template.
 func labels(template, request map[string]string) map[string]string {
 	if len(template) == 0 {
 		return request
@@ -115,7 +115,7 @@ func labels(template, request map[string]string) map[string]string {
 	return all
 }
 
-// env returns the environment of a process, sorted: KEY=value.
+// env merges maps to the environment of a process, as sorted KEY=value strings. Later maps override earlier ones.
 func env(maps ...map[string]string) []string {
 	all := map[string]string{}
 	for _, m := range maps {
@@ -137,7 +137,7 @@ var (
 	envForm    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 	userForm   = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,31})?$`)
 	labelForm  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$`)
-	maxStrings = 1 << 20 // bytes of all arguments or variables together
+	maxStrings = 1 << 20 // limit of the size in bytes of all arguments or variables together
 )
 
 func validateName(field, name string) error {
@@ -214,7 +214,7 @@ func validateTTLs(ttl, hardTTL *caisson.Duration) error {
 	return nil
 }
 
-// What Spec.Randomness may be.
+// Values of Spec.Randomness.
 const (
 	randomnessKernel  = "kernel"
 	randomnessOpenSSL = "openssl"
@@ -243,7 +243,7 @@ func validateLabels(field string, labels map[string]string) error {
 	return nil
 }
 
-// Bounds of resources: less cannot run anything, more is a typing mistake.
+// Limits of resources: nothing can run with less, and larger values are typing errors.
 const (
 	minMemory = 64 << 20
 	minDisk   = 1 << 20
@@ -267,7 +267,7 @@ func validateResources(field string, r caisson.Resources) error {
 	return nil
 }
 
-// ownDirs are directories inside a sandbox that are not its own.
+// ownDirs are the directories in a sandbox that are reserved for Caisson.
 var ownDirs = []string{"/proc", "/sys", "/dev", "/.caisson"}
 
 func validateMounts(field string, mounts []caisson.Mount) error {
@@ -319,7 +319,8 @@ func validateCreate(req *caisson.CreateRequest) error {
 	return nil
 }
 
-// checkDirectories says whether the mounts of a request came with their directories, as descriptors.
+// checkDirectories returns an error unless every mount of a request came with a file descriptor of its directory, over
+// the unix socket.
 func checkDirectories(ctx context.Context, req *caisson.CreateRequest) error {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {

@@ -10,30 +10,30 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// spoiler counts the steps: all that a core asks of its store, runtime, wires, images, workspaces and volumes on behalf of a context that was marked, in
-// the order in which it asks. One of them can be spoilt.
+// spoiler counts the steps: all calls of a core to its store, runtime, wires, images, workspaces and volumes with a
+// marked context, in their order. It can make one of them fail.
 type spoiler struct {
 	mu     sync.Mutex
-	taken  int      // guarded by mu
-	at     int      // the number of the step to be spoilt, from 1; guarded by mu
+	taken  int      // number of steps so far; guarded by mu
+	at     int      // number of the step to fail, from 1; guarded by mu
 	how    spoil    // guarded by mu
-	cancel func()   // ends the marked context; guarded by mu
-	hit    string   // the step that was spoilt, "" for none yet; guarded by mu
+	cancel func()   // cancels the marked context; guarded by mu
+	hit    string   // the step that failed, "" for none yet; guarded by mu
 	ops    []string // all steps since arm; guarded by mu
 }
 
-// spoil is what happens to a step.
+// spoil is the kind of failure of a step.
 type spoil string
 
 const (
-	cancelled spoil = "is cancelled before" // the caller goes; the step is taken
-	fails     spoil = "fails"               // the step is not taken
-	failsLate spoil = "fails late"          // it is taken, and its outcome does not get through: only where another process takes it
+	cancelled spoil = "is cancelled before" // the caller's context is cancelled; the step is executed
+	fails     spoil = "fails"               // the step is not executed
+	failsLate spoil = "fails late"          // it is executed, but returns an error: only for steps in another process
 )
 
 type markKey struct{}
 
-// arm spoils a step to come, and returns the context whose steps are counted.
+// arm sets a step to fail, and returns the context whose steps are counted.
 func (s *spoiler) arm(ctx context.Context, at int, how spoil) context.Context {
 	ctx, cancel := context.WithCancel(context.WithValue(ctx, markKey{}, s))
 	s.mu.Lock()
@@ -42,7 +42,7 @@ func (s *spoiler) arm(ctx context.Context, at int, how spoil) context.Context {
 	return ctx
 }
 
-// disarm returns which step was spoilt, "" for none, and the steps that were taken.
+// disarm returns which step failed, "" for none, and the steps that were counted.
 func (s *spoiler) disarm() (hit string, steps []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -51,7 +51,7 @@ func (s *spoiler) disarm() (hit string, steps []string) {
 	return s.hit, s.ops
 }
 
-// spoilt says what to do to a step.
+// spoilt returns the kind of failure for a step.
 func (s *spoiler) spoilt(ctx context.Context, op string) spoil {
 	if ctx.Value(markKey{}) == nil {
 		return ""
@@ -84,7 +84,7 @@ func (s *spoiler) take(ctx context.Context, op string, do func() error) error {
 	return err
 }
 
-// taking is take for a step that yields something.
+// taking is like take, for a step with a result.
 func taking[T any](ctx context.Context, s *spoiler, op string, do func() (T, error)) (v T, err error) {
 	err = s.take(ctx, op, func() error {
 		v, err = do()
@@ -210,7 +210,7 @@ func (r stepRuntime) Checkpoint(ctx context.Context, id caisson.ID, dir string, 
 	case fails:
 		return errInjected
 	case failsLate:
-		keep = false // before it was let go on
+		keep = false // before it was thawed
 	}
 	err := r.testRuntime.Checkpoint(ctx, id, dir, keep)
 	if err == nil && how == failsLate {

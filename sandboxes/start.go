@@ -15,37 +15,37 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// source is what a sandbox's run begins with.
+// source is the state that a sandbox is started from.
 type source struct {
 	files string // tar archive of root file system changes, or ""
 	image string // checkpoint directory, or "" for a cold start
-	// depends is what it depends on, where that has just been found out.
+	// depends contains the dependencies if the caller has already determined them; nil otherwise.
 	depends *caisson.Dependencies
-	// randomness is what the runtime does about random state in what comes out of the image: see [caisson.RuntimeSpec].
+	// randomness is how the runtime treats random state in the restored image: see [caisson.RuntimeSpec].
 	randomness string
 }
 
-// host is what the core does with runtime and wires: the processes of sandboxes.
+// host manages the processes of sandboxes, using the runtime and the wires.
 type host struct {
 	c *Core
 
 	mu       sync.Mutex
-	starting map[caisson.ID]bool         // admitted, and perhaps not yet in the runtime's list; guarded by mu
-	promised map[caisson.ID]caisson.Size // memory of the host that restored sandboxes will have; guarded by mu
+	starting map[caisson.ID]bool         // admitted, and possibly not yet in the runtime's list; guarded by mu
+	promised map[caisson.ID]caisson.Size // memory in bytes reserved for sandboxes that are being restored; guarded by mu
 
-	remains marks // could not be ended, or not freed of all they had
+	remains marks // sandboxes that could not be stopped, or whose resources could not be freed
 }
 
-// run brings the processes of a sandbox into being: its wire, then its runtime. On failure nothing of them is left.
+// run attaches the wire of a sandbox and starts its processes. If it fails, both are removed again.
 func (h *host) run(ctx context.Context, sb *caisson.Sandbox, from source) (err error) {
-	h.c.guests.dropGuest(sb.ID) // a stand-in from when it did not run
+	h.c.guests.dropGuest(sb.ID) // This drops a stand-in from when the sandbox did not run.
 	if h.remains.has(sb.ID) {
 		if err := h.halt(ctx, sb.ID); err != nil {
 			return err
 		}
 	}
 	var netns *os.File
-	var wire errgroup.Group // comes up while the rest is got ready
+	var wire errgroup.Group // attaches in parallel with the other preparations
 	wire.Go(func() (err error) {
 		netns, err = h.attach(ctx, sb)
 		return err
@@ -71,7 +71,7 @@ func (h *host) run(ctx context.Context, sb *caisson.Sandbox, from source) (err e
 	return nil
 }
 
-// attach makes a sandbox's wire; nil if there are none here.
+// attach attaches a sandbox's wire and returns its network namespace; nil if the daemon has no wires.
 func (h *host) attach(ctx context.Context, sb *caisson.Sandbox) (*os.File, error) {
 	if h.c.Wires == nil {
 		return nil, nil
@@ -85,7 +85,8 @@ func (h *host) attach(ctx context.Context, sb *caisson.Sandbox) (*os.File, error
 	return netns, nil
 }
 
-// ready prepares all else that a run needs, and records what it depends on. release may be called in any case.
+// ready prepares everything else that a start needs, and records the dependencies. release may be called even after an
+// error.
 func (h *host) ready(ctx context.Context, sb *caisson.Sandbox, from source) (spec caisson.RuntimeSpec, release func(), err error) {
 	spec, release, err = h.runtimeSpec(ctx, sb)
 	if err != nil {
@@ -102,7 +103,8 @@ func (h *host) ready(ctx context.Context, sb *caisson.Sandbox, from source) (spe
 	return spec, release, writeDepends(h.c.sandboxDir(sb.ID), *from.depends)
 }
 
-// halt ends the processes of a sandbox at once and frees what they had on the host. While they cannot be ended they keep it.
+// halt kills the processes of a sandbox and frees its resources on the host. If the processes cannot be killed, they
+// keep their wire.
 func (h *host) halt(ctx context.Context, id caisson.ID) error {
 	h.c.guests.dropGuest(id)
 	h.c.spaces.keepWriters(ctx, id)
@@ -114,7 +116,7 @@ func (h *host) halt(ctx context.Context, id caisson.ID) error {
 	return err
 }
 
-// ended reports whether a sandbox has no process any more, though the runtime may still have something of it.
+// ended reports whether a sandbox has no process left. The runtime may still hold other resources of it.
 func (h *host) ended(id caisson.ID) bool {
 	select {
 	case <-h.c.Runtime.Done(id):
@@ -124,7 +126,8 @@ func (h *host) ended(id caisson.ID) bool {
 	}
 }
 
-// runtimeSpec translates a sandbox for the runtime. release closes what it opened, and may be called in any case.
+// runtimeSpec returns the runtime's spec of a sandbox. release closes the files that it opened, and may be called even
+// after an error.
 func (h *host) runtimeSpec(ctx context.Context, sb *caisson.Sandbox) (spec caisson.RuntimeSpec, release func(), err error) {
 	release = func() {}
 	account, err := h.c.Store.Accounts().Get(ctx, sb.Account)
@@ -151,13 +154,14 @@ func (h *host) runtimeSpec(ctx context.Context, sb *caisson.Sandbox) (spec caiss
 	mounts = append(mounts, space...)
 	spec.Mounts = mounts
 	if len(sb.Spec.Command) > 0 {
-		// Read-write: the sandbox then holds a reader too, and a daemon that is gone costs it no more than a full pipe.
+		// Opened read-write: the sandbox then holds a reader too, so that writes block on a full pipe instead of
+		// failing while no daemon runs.
 		out, err := os.OpenFile(filepath.Join(dir, outputFIFO), os.O_RDWR|unix.O_NONBLOCK, 0)
 		if err != nil {
 			closeMounts(mounts)
 			return spec, release, err
 		}
-		// The guest's writes are to wait for room, not to fail.
+		// The guest's writes must block on a full pipe, not fail.
 		if err := unix.SetNonblock(int(out.Fd()), false); err != nil {
 			closeMounts(mounts)
 			out.Close()
@@ -173,17 +177,17 @@ func (h *host) runtimeSpec(ctx context.Context, sb *caisson.Sandbox) (spec caiss
 	}, nil
 }
 
-// exec starts a process in a sandbox that ran a moment ago.
+// exec starts a process in a sandbox that was running when the caller checked its state.
 func (h *host) exec(ctx context.Context, id caisson.ID, e caisson.RuntimeExec) (caisson.Process, error) {
 	p, err := h.c.Runtime.Exec(ctx, id, e)
-	if caisson.KindOf(err) == caisson.NotFound { // the sandbox, which its caller has just seen
+	if caisson.KindOf(err) == caisson.NotFound { // The sandbox is not found, though the caller has just read its record.
 		return nil, caisson.Wrap(err, caisson.Conflict, "the sandbox has just ceased to run; look at its state")
 	}
 	return p, err
 }
 
-// sharing names the programs of a fork that may draw the same randomness as in another one; none if the runtime has no such
-// thing.
+// sharing returns the names of the programs in a fork that may draw the same random numbers as in another fork; nil if
+// the runtime cannot determine them.
 func (h *host) sharing(ctx context.Context, id caisson.ID) ([]string, error) {
 	s, ok := h.c.Runtime.(caisson.Sharer)
 	if !ok {
@@ -192,11 +196,11 @@ func (h *host) sharing(ctx context.Context, id caisson.ID) ([]string, error) {
 	return s.SharedRandomness(ctx, id)
 }
 
-// probeTime bounds how long a restored sandbox may take to run a first process.
+// probeTime is the timeout for the first process in a restored sandbox.
 const probeTime = 20 * time.Second
 
-// probe tells whether a restored sandbox works. A restore may report success and the sandbox die silently, for example
-// where an executable below had been replaced.
+// probe checks that a restored sandbox works. A restore may report success although the sandbox dies silently, for
+// example if an executable in its root file system has been replaced.
 func (h *host) probe(ctx context.Context, sb *caisson.Sandbox) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()

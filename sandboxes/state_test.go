@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// in makes a sandbox and brings it into a state that lasts.
+// in creates a sandbox and brings it into a stable state.
 func (w *world) in(s caisson.State) *caisson.Sandbox {
 	w.t.Helper()
 	l := w.Sandboxes()
@@ -26,7 +26,7 @@ func (w *world) in(s caisson.State) *caisson.Sandbox {
 		must(w.t, w.runtime.Kill(sb.ID))
 		sb = w.waitState(sb.ID, caisson.Failed)
 		waitFor(w.t, func() bool { return slices.Contains(w.events(string(sb.ID)), "sandbox.failed") })
-	default: // a change under way is what a store says; nothing else makes one last
+	default: // a transient state lasts only in the store
 		sb = got(w.store.Store.Sandboxes().Update(w.ctx(), caisson.Everyone(), string(sb.ID), func(x *caisson.Sandbox) error {
 			x.State = s
 			return nil
@@ -40,7 +40,7 @@ func TestStateTable(t *testing.T) {
 	t.Parallel()
 	verbs := []struct {
 		verb    caisson.Verb
-		allowed map[caisson.State]caisson.State // state → state afterwards
+		allowed map[caisson.State]caisson.State // allowed states → state afterwards
 		do      func(context.Context, *world, string) error
 	}{
 		{caisson.VerbStart, map[caisson.State]caisson.State{caisson.Created: caisson.Running, caisson.Stopped: caisson.Running},

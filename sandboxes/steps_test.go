@@ -20,7 +20,7 @@ import (
 	"github.com/caisson-dev/caisson/volumes"
 )
 
-// stepWorld is a world with all there is, whose steps can be spoilt.
+// stepWorld is a world with all dependencies, whose steps can fail.
 type stepWorld struct {
 	*world
 	*spoiler
@@ -29,7 +29,8 @@ type stepWorld struct {
 	fds     []string
 }
 
-// Room for what the tests make at the same time, and little more: places and memory that nobody gives back are soon missed.
+// Limits slightly above the usage of concurrent tests, so that places and memory that are not released are detected
+// soon.
 const (
 	stepPlaces = 8
 	stepMemory = 128 << 10
@@ -49,7 +50,7 @@ func newStepWorld(t *testing.T) *stepWorld {
 	must(t, s.volumes.Reconcile(t.Context()))
 	t.Cleanup(func() { must(t, s.volumes.Close()) })
 	w.config.Store, w.config.Runtime, w.config.Wires = store, stepRuntime{w.runtime, s.spoiler}, stepWires{w.wires, s.spoiler}
-	w.config.Images, w.config.Workspaces, w.config.Volumes = stepImages{w.images, s.spoiler}, stepLayers{s.layers, s.spoiler}, s.volumes.Holds()
+	w.config.Images, w.config.Workspaces, w.config.Volumes = stepImages{w.images, s.spoiler}, stepLayers{s.layers, s.spoiler}, s.volumes.Attachments()
 	w.config.Egress, w.config.Gateway, w.config.Traffic = policies{}, gateway{}, gateway{}
 	w.config.Limits = limitsWithBudget()
 	w.config.Limits.MaxSandboxes, w.config.Limits.MemoryReserve = stepPlaces, 1<<20
@@ -59,7 +60,7 @@ func newStepWorld(t *testing.T) *stepWorld {
 	return s
 }
 
-// open returns what this process has open of the world's directories and wires.
+// open returns the files in the world's directories and wires that this process has open.
 func (w *stepWorld) open() (names []string) {
 	w.t.Helper()
 	fds, err := os.ReadDir("/proc/self/fd")
@@ -74,7 +75,7 @@ func (w *stepWorld) open() (names []string) {
 	return names
 }
 
-// request is what a sandbox of that kind is made with.
+// request returns the request for a sandbox of that kind.
 func (w *stepWorld) request(kind string) caisson.CreateRequest {
 	w.t.Helper()
 	req := caisson.CreateRequest{
@@ -91,7 +92,7 @@ func (w *stepWorld) request(kind string) caisson.CreateRequest {
 	return req
 }
 
-// subject makes a sandbox of that kind in a state, with a file in it.
+// subject creates a sandbox of that kind in the given state, with a file in it.
 func (w *stepWorld) subject(kind string, s caisson.State) caisson.ID {
 	w.t.Helper()
 	req := w.request(kind)
@@ -114,7 +115,7 @@ func (w *stepWorld) subject(kind string, s caisson.State) caisson.ID {
 	return sb.ID
 }
 
-// runsOn brings a sandbox to run from whatever state it is in, as a user would, and says why it cannot.
+// runsOn gets a sandbox running from any state, as a user would, and returns an error if it cannot.
 func (w *stepWorld) runsOn(id caisson.ID, was caisson.State) (err error) {
 	ref, l := string(id), w.Sandboxes()
 	for range 100 {
@@ -137,7 +138,7 @@ func (w *stepWorld) runsOn(id caisson.ID, was caisson.State) (err error) {
 				}
 				return err
 			}
-			time.Sleep(10 * time.Millisecond) // it may have died just now, which is not known yet
+			time.Sleep(10 * time.Millisecond) // it may have died without being detected yet
 		case caisson.Created, caisson.Stopped:
 			_, err = l.Start(w.ctx(), ref)
 		case caisson.Paused:
@@ -159,7 +160,7 @@ func (w *stepWorld) runsOn(id caisson.ID, was caisson.State) (err error) {
 	return fmt.Errorf("it is %s: %w", w.state(id), err)
 }
 
-// clean removes all sandboxes and snapshots, and checks that nothing of them is left.
+// clean removes all sandboxes and snapshots, and checks that nothing of them remains.
 func (w *stepWorld) clean(hit string) error {
 	boxes, _, err := w.store.Store.Sandboxes().List(context.Background(), caisson.Everyone(), caisson.Filter{Limit: 1000})
 	must(w.t, err)
@@ -186,7 +187,7 @@ func (w *stepWorld) clean(hit string) error {
 		}
 	}
 	garbage, err := w.CollectGarbage(w.ctx())
-	if hit == "runtime destroy" || hit == "wire detach" { // what is in no table is found to be garbage then
+	if hit == "runtime destroy" || hit == "wire detach" { // objects that are in no table are then found as garbage
 		garbage, err = w.CollectGarbage(w.ctx())
 	}
 	if err != nil || len(garbage) > 0 {
@@ -206,7 +207,7 @@ func (w *stepWorld) clean(hit string) error {
 	return nil
 }
 
-// settled waits until nothing of the world is open that was not at its start: what ends in the background takes a moment.
+// settled waits until only the files that were open at the world's start are open: background work takes a moment.
 func (w *stepWorld) settled() {
 	w.t.Helper()
 	var open []string
@@ -227,13 +228,13 @@ func (w *stepWorld) settled() {
 	}
 }
 
-// operation is what is spoilt at each of its steps.
+// operation is an operation that fails at each of its steps.
 type operation struct {
 	name string
 	kind string        // of its subject; see request
 	from caisson.State // of its subject; "" if it has none
 	do   func(ctx context.Context, w *stepWorld, id string) error
-	// ready is called before, unspoilt; nil for nothing.
+	// ready is called before, without failures; may be nil.
 	ready func(w *stepWorld, id string)
 }
 
@@ -241,7 +242,7 @@ func changing(f func(caisson.Sandboxes, context.Context, string) (*caisson.Sandb
 	return func(ctx context.Context, w *stepWorld, id string) error { return failed(f(w.Sandboxes(), ctx, id)) }
 }
 
-// failed is the error of a call that yields something else, too.
+// failed returns the error of a call that has another result, too.
 func failed[T any](_ T, err error) error { return err }
 
 func operations() (list []operation) {
@@ -355,8 +356,9 @@ func snapshot(files bool) func(context.Context, *stepWorld, string) error {
 	}
 }
 
-// TestSpoiltAnywhere spoils operations at a sample of their steps, see [steptest.Every]. Afterwards what was there goes on, with its files,
-// what was to be made is whole or not there, and when all is removed nothing is left.
+// TestSpoiltAnywhere makes operations fail at a sample of their steps, see [steptest.Every]. Afterwards existing
+// sandboxes work, with their files, new ones are complete or do not exist, and after removing everything nothing
+// remains.
 func TestSpoiltAnywhere(t *testing.T) {
 	t.Parallel()
 	var record steptest.Record
@@ -379,7 +381,7 @@ func TestSpoiltAnywhere(t *testing.T) {
 	record.Check(t)
 }
 
-// spoil spoils the operation's step of that number, and reports false if it has no such step.
+// spoil makes the operation's step of that number fail, and returns false if there is no such step.
 func (op operation) spoil(w *stepWorld, at int, how spoil, record func([]string)) bool {
 	t := w.t
 	t.Helper()
@@ -435,7 +437,7 @@ func (op operation) spoil(w *stepWorld, at int, how spoil, record func([]string)
 
 func isPooled(row string) bool { return strings.HasPrefix(row, "pooled ") }
 
-// rows returns the sandboxes and snapshots that the store has, with their states.
+// rows returns the sandboxes and snapshots in the store, with their states.
 func (w *stepWorld) rows() map[string]caisson.State {
 	all := map[string]caisson.State{}
 	boxes, _, err := w.store.Store.Sandboxes().List(context.Background(), caisson.Everyone(), caisson.Filter{Limit: 1000})
@@ -455,8 +457,8 @@ func (w *stepWorld) rows() map[string]caisson.State {
 	return all
 }
 
-// TestSpoiltReconciliation spoils what a daemon does at its start at each of its steps. If it says that it cannot start, the next one
-// can; afterwards what was there goes on.
+// TestSpoiltReconciliation makes each step of a daemon's start fail. If the daemon cannot start, the next one can;
+// afterwards existing sandboxes work.
 func TestSpoiltReconciliation(t *testing.T) {
 	t.Parallel()
 	var record steptest.Record
@@ -471,7 +473,7 @@ func TestSpoiltReconciliation(t *testing.T) {
 	record.Check(t)
 }
 
-// during says in the store that a change of a sandbox is under way.
+// during stores that a change of a sandbox is in progress.
 func (w *stepWorld) during(id caisson.ID, s caisson.State) caisson.ID {
 	w.t.Helper()
 	must(w.t, failed(w.store.Store.Sandboxes().Update(w.ctx(), caisson.Everyone(), string(id), func(sb *caisson.Sandbox) error {

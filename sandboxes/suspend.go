@@ -7,10 +7,11 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Suspend implements [caisson.Sandboxes]. The wire stays up: what the sandbox has sent is still answered, and waits for it.
+// Suspend implements [caisson.Sandboxes]. The wire stays attached: replies to requests that the sandbox has sent are
+// kept until it is woken.
 func (l *Lifecycle) Suspend(ctx context.Context, ref string) (*caisson.Sandbox, error) {
 	return l.change(ctx, ref, caisson.VerbSuspend, func(ctx context.Context, sb *caisson.Sandbox) error {
-		// Its answer would never come.
+		// A client of a frozen sandbox would wait forever for its answer.
 		l.c.guests.dropGuest(sb.ID)
 		if err := l.c.host.freeze(ctx, sb.ID); err != nil {
 			return l.c.host.goesOn(ctx, sb.ID, err)
@@ -19,8 +20,8 @@ func (l *Lifecycle) Suspend(ctx context.Context, ref string) (*caisson.Sandbox, 
 	})
 }
 
-// goesOn lets a sandbox go on that a failed change of one that ran may have left standing still, and returns that change's error. If it
-// cannot it says that the sandbox is suspended, as far as is known: then it can be woken.
+// goesOn thaws a running sandbox that a failed change may have left frozen, and returns err, the error of that change.
+// If it cannot be thawed, the returned error sets the state Suspended, so that the sandbox can be woken.
 func (h *host) goesOn(ctx context.Context, id caisson.ID, err error) error {
 	terr := h.thaw(context.WithoutCancel(ctx), id)
 	if terr == nil || h.ended(id) {
@@ -36,18 +37,19 @@ func (l *Lifecycle) Wake(ctx context.Context, ref string) (*caisson.Sandbox, err
 	})
 }
 
-// freeze makes a sandbox stand still, also if it does already: an earlier daemon may have ended before it could say so.
+// freeze freezes a sandbox. It is idempotent, because an earlier daemon may have stopped before it stored the new
+// state.
 func (h *host) freeze(ctx context.Context, id caisson.ID) error {
 	return h.already(id, h.c.Runtime.Freeze(ctx, id))
 }
 
-// thaw lets a sandbox go on, also if it does already.
+// thaw resumes a frozen sandbox. It is idempotent.
 func (h *host) thaw(ctx context.Context, id caisson.ID) error {
 	return h.already(id, h.c.Runtime.Thaw(ctx, id))
 }
 
-// letGoOn thaws a sandbox that was to stand still for a moment only. If that fails it is stored that it stands still, as far as is
-// known: so it can be woken.
+// letGoOn thaws a sandbox that was frozen only for a short time. If that fails, it stores the state Suspended, so that
+// the sandbox can be woken.
 func (h *host) letGoOn(ctx context.Context, id caisson.ID) error {
 	ctx = context.WithoutCancel(ctx)
 	err := h.thaw(ctx, id)
@@ -69,7 +71,8 @@ func (h *host) letGoOn(ctx context.Context, id caisson.ID) error {
 	return err
 }
 
-// already makes nothing of a Conflict that says that nothing was to be done. What does not run is in conflict with everything.
+// already returns nil for a Conflict error that means that the sandbox was already frozen or thawed. If the sandbox has
+// ended, it returns a Conflict error that reports this.
 func (h *host) already(id caisson.ID, err error) error {
 	if caisson.KindOf(err) != caisson.Conflict {
 		return err

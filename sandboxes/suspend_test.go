@@ -12,7 +12,7 @@ import (
 	"github.com/caisson-dev/caisson/runtime/fake"
 )
 
-// standsStill checks that the runtime has stopped a sandbox.
+// standsStill checks that a sandbox is frozen in the runtime.
 func (w *world) standsStill(id caisson.ID) {
 	w.t.Helper()
 	if err := w.runtime.Freeze(context.Background(), id); caisson.KindOf(err) != caisson.Conflict {
@@ -20,7 +20,7 @@ func (w *world) standsStill(id caisson.ID) {
 	}
 }
 
-// goesOn checks that it has not.
+// goesOn checks that it is not.
 func (w *world) goesOn(id caisson.ID) {
 	w.t.Helper()
 	if err := w.runtime.Thaw(context.Background(), id); caisson.KindOf(err) != caisson.Conflict {
@@ -33,7 +33,7 @@ func TestSuspend(t *testing.T) {
 	w := plan{wires: true}.world(t)
 	sb := w.counting()
 	ref := string(sb.ID)
-	for range 2 { // after a restart of the daemon as before
+	for range 2 { // the same again after a restart of the daemon
 		before := got(w.Sandboxes().Extend(w.ctx(), ref, ptr(caisson.Duration(time.Hour)), nil))(t)
 		n := w.counts(sb.ID, 1)
 		suspended := got(w.Sandboxes().Suspend(w.ctx(), ref))(t)
@@ -58,7 +58,7 @@ func TestSuspend(t *testing.T) {
 		w.restart()
 		w.wantState(sb.ID, caisson.Suspended)
 		w.standsStill(sb.ID)
-		w.holds(sb.ID) // its wire too
+		w.holds(sb.ID) // including its wire
 		if awake := got(w.Sandboxes().Wake(w.ctx(), ref))(t); awake.State != caisson.Running || !awake.PauseAt.Equal(*before.PauseAt) {
 			t.Errorf("awake: %s, pause at %v, was %v", awake.State, awake.PauseAt, before.PauseAt)
 		}
@@ -70,7 +70,7 @@ func TestSuspend(t *testing.T) {
 	}
 }
 
-// TestSuspendedChanges: what can be done to a suspended sandbox is done as to one that runs.
+// TestSuspendedChanges: operations on a suspended sandbox have the same results as on a running one.
 func TestSuspendedChanges(t *testing.T) {
 	t.Parallel()
 	w := plan{wires: true}.world(t)
@@ -86,7 +86,7 @@ func TestSuspendedChanges(t *testing.T) {
 	w.goesOn(sb.ID)
 	w.write(ref, "/root/a", "kept")
 	got(l.Suspend(w.ctx(), ref))(t)
-	got(l.Stop(w.ctx(), ref, time.Minute))(t) // a counter ends when it is asked to
+	got(l.Stop(w.ctx(), ref, time.Minute))(t) // a counter exits on SIGTERM
 	w.holds()
 	got(l.Start(w.ctx(), ref))(t)
 	if s := w.read(ref, "/root/a"); s != "kept" {
@@ -115,7 +115,7 @@ func TestSuspendedDies(t *testing.T) {
 	w.settles()
 }
 
-// TestSuspendedReachesItsTTL: standing still does not stop the clock.
+// TestSuspendedReachesItsTTL: the TTL continues while a sandbox is frozen.
 func TestSuspendedReachesItsTTL(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -127,7 +127,7 @@ func TestSuspendedReachesItsTTL(t *testing.T) {
 	}
 }
 
-// TestCommandEndsAfterWake: its end is recorded, though the sandbox was suspended meanwhile.
+// TestCommandEndsAfterWake: the end of a command is recorded although the sandbox was suspended in between.
 func TestCommandEndsAfterWake(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -137,7 +137,7 @@ func TestCommandEndsAfterWake(t *testing.T) {
 	waitFor(t, func() bool { return got(w.Sandboxes().Get(w.ctx(), string(sb.ID)))(t).Exit != nil })
 }
 
-// TestFailedSuspension: what fails leaves the sandbox as its state says, and everything possible.
+// TestFailedSuspension: after a failure, the sandbox is in its stored state, and supports all operations of that state.
 func TestFailedSuspension(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -187,7 +187,8 @@ func TestFailedSuspension(t *testing.T) {
 	}
 }
 
-// TestSuspendedAlready: a sandbox that is what a change would make it is no error: somebody has done it before the store knew.
+// TestSuspendedAlready: freezing a frozen sandbox and thawing one that is not are no errors: an earlier change may not
+// have been stored.
 func TestSuspendedAlready(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -199,7 +200,8 @@ func TestSuspendedAlready(t *testing.T) {
 	w.goesOn(sb.ID)
 }
 
-// TestSuspendedOfAnotherBuild is not woken by this one, which does not speak its protocol.
+// TestSuspendedOfAnotherBuild: a sandbox of another build is not woken, because this build does not implement its
+// protocol.
 func TestSuspendedOfAnotherBuild(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -212,7 +214,7 @@ func TestSuspendedOfAnotherBuild(t *testing.T) {
 	got(w.Sandboxes().Start(w.ctx(), string(sb.ID)))(t)
 }
 
-// TestStandsStillAndMayNot: what was to go on after a failure, and could not be made to, is suspended, and can be woken.
+// TestStandsStillAndMayNot: a sandbox that could not be thawed after a failure is suspended, and can be woken.
 func TestStandsStillAndMayNot(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -25,7 +25,7 @@ import (
 // Templates implements [caisson.Templates].
 type Templates struct{ c *Core }
 
-// Templates returns the management of templates.
+// Templates returns the service that manages templates.
 func (c *Core) Templates() *Templates { return &Templates{c} }
 
 var _ caisson.Templates = (*Templates)(nil)
@@ -62,7 +62,7 @@ func (t *Templates) ListTemplates(ctx context.Context) ([]*caisson.Template, err
 	return append(list, own...), err
 }
 
-// all reads every page of a table.
+// all returns all rows of a table.
 func all[T any](ctx context.Context, table caisson.Table[T], in caisson.Scope, key func(*T) caisson.ID) ([]*T, error) {
 	var list []*T
 	f := caisson.Filter{Limit: 1000}
@@ -111,7 +111,7 @@ func (t *Templates) PutTemplate(ctx context.Context, tpl caisson.Template) (*cai
 	return put, err
 }
 
-// put stores a template in place of the one of its name, if there is one.
+// put inserts a template, or replaces the one with the same name.
 func (t *Templates) put(ctx context.Context, tpl *caisson.Template) (*caisson.Template, error) {
 	table := t.c.Store.Templates()
 	for {
@@ -127,7 +127,7 @@ func (t *Templates) put(ctx context.Context, tpl *caisson.Template) (*caisson.Te
 		if caisson.KindOf(err) != caisson.NotFound {
 			return put, err
 		}
-		// Somebody may be putting the same: then that one is replaced.
+		// A concurrent request may have inserted the same template; then that one is replaced.
 		if err = table.Insert(ctx, tpl); caisson.KindOf(err) != caisson.Conflict {
 			return tpl, err
 		}
@@ -215,7 +215,7 @@ func (t *Templates) BuildTemplate(ctx context.Context, name string, auth caisson
 	if err != nil {
 		return nil, err
 	}
-	// Whoever wants the same waits, and finds it built.
+	// Concurrent builds of the same template wait here, and then find it built.
 	release, err := c.builds.Acquire(ctx, caller.Account+"/"+name)
 	if err != nil {
 		return nil, err
@@ -232,7 +232,7 @@ func (t *Templates) BuildTemplate(ctx context.Context, name string, auth caisson
 		return nil, err
 	}
 	if tpl.Account == "" {
-		return tpl, nil // built in: there is nothing to freeze
+		return tpl, nil // A built-in template has no layer to build.
 	}
 	key := buildKey(img, tpl)
 	if tpl.Built != nil && tpl.Built.Key == key {
@@ -260,7 +260,7 @@ func (t *Templates) BuildTemplate(ctx context.Context, name string, auth caisson
 	return done, err
 }
 
-// buildKey is the hash of all that decides what a build yields.
+// buildKey returns the hash of all inputs of a build.
 func buildKey(img *caisson.Image, t *caisson.Template) string {
 	steps := make([][]string, len(t.Setup))
 	files := map[int][]caisson.SeedFile{}
@@ -277,13 +277,13 @@ func buildKey(img *caisson.Image, t *caisson.Template) string {
 		Files          map[int][]caisson.SeedFile `json:",omitempty"`
 	}{t.Account, img.Digest, steps, t.Env, files})
 	if err != nil {
-		return "" // strings marshal
+		return "" // cannot fail: strings can always be encoded
 	}
 	sum := sha256.Sum256(data)
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// setup runs a template's steps in a sandbox of its image and freezes what they leave into a layer.
+// setup runs a template's steps in a sandbox of its image, and stores the resulting changes as a layer.
 func (t *Templates) setup(ctx context.Context, tpl *caisson.Template, img *caisson.Image, key string, progress func(caisson.Progress)) (rootfs caisson.Rootfs, err error) {
 	sb, _, release, err := t.c.Sandboxes().prepare(ctx, &caisson.CreateRequest{Image: tpl.Image, Env: tpl.Env, Resources: tpl.Resources})
 	if err != nil {
@@ -291,7 +291,7 @@ func (t *Templates) setup(ctx context.Context, tpl *caisson.Template, img *caiss
 	}
 	defer release()
 	sb.Spec.Command, sb.Spec.User, sb.Spec.Workdir = nil, "0:0", "/"
-	sb.Spec.Policy = tpl.Policy // what steps download is the account's: the key of a build has its name in it
+	sb.Spec.Policy = tpl.Policy // The downloads of the steps belong to the account, whose name is part of the build key.
 	if _, err := t.c.Store.Accounts().Ensure(ctx, sb.Account); err != nil {
 		return rootfs, err
 	}
@@ -300,7 +300,7 @@ func (t *Templates) setup(ctx context.Context, tpl *caisson.Template, img *caiss
 		return rootfs, err
 	}
 	defer admitted()
-	// Not in the store: nobody sees it, and after a crash it is garbage.
+	// The sandbox is not in the store: it is not visible, and after a crash it is garbage.
 	defer t.c.hide(sb.ID)()
 	var back undo.Stack
 	defer func() { err = errors.Join(err, back.Run()) }()
@@ -343,7 +343,7 @@ func (t *Templates) setup(ctx context.Context, tpl *caisson.Template, img *caiss
 	return rootfs, nil
 }
 
-// step runs one set-up step and passes its output on, line by line.
+// step runs one set-up step, and calls line for each line of its output.
 func (t *Templates) step(ctx context.Context, sb *caisson.Sandbox, step caisson.SetupStep, line func(string)) error {
 	limit := time.Duration(step.Timeout)
 	if limit == 0 {
@@ -366,7 +366,7 @@ func (t *Templates) step(ctx context.Context, sb *caisson.Sandbox, step caisson.
 	go func() { out <- scan(proc.Stdout(), one) }()
 	go func() { errOut <- scan(proc.Stderr(), one) }()
 	status, err := proc.Wait(ctx)
-	// What the step has left running may hold its outputs open for ever.
+	// Processes that the step left running may keep its outputs open forever.
 	defer time.AfterFunc(outputTime, func() { proc.Close() }).Stop()
 	last := first(<-errOut, <-out)
 	if err != nil {
@@ -378,13 +378,13 @@ func (t *Templates) step(ctx context.Context, sb *caisson.Sandbox, step caisson.
 	return nil
 }
 
-// outputTime is how long a step's output may take to end after the step.
+// outputTime is how long the output of a step may stay open after the step has ended.
 const outputTime = 2 * time.Second
 
-// maxLine bounds a line of a step's output; longer ones are cut.
+// maxLine is the maximum length in bytes of a line of a step's output; longer lines are cut.
 const maxLine = 4096
 
-// scan passes lines on and returns the last one that is not empty.
+// scan calls line for every line that is not empty, and returns the last one.
 func scan(r io.Reader, line func(string)) (last string) {
 	br := bufio.NewReaderSize(r, maxLine)
 	for {

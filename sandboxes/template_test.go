@@ -101,7 +101,7 @@ func TestTemplates(t *testing.T) {
 	}
 }
 
-// seeded gives a template a set-up step with files; a list of more than one without names is numbered.
+// seeded adds a set-up step with files to a template; empty names in a list of several are numbered.
 func seeded(paths ...string) func(*caisson.Template) {
 	return func(t *caisson.Template) {
 		step := caisson.SetupStep{Run: []string{"a"}}
@@ -115,7 +115,7 @@ func seeded(paths ...string) func(*caisson.Template) {
 	}
 }
 
-// TestSeedFiles: a step finds its files, what follows keeps them, and a build with others is another.
+// TestSeedFiles: a step finds its files, later steps keep them, and other files are another build.
 func TestSeedFiles(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -161,7 +161,7 @@ func TestSeedFiles(t *testing.T) {
 	}
 }
 
-// steps makes set-up steps that write files.
+// steps returns set-up steps that write files.
 func steps(files ...string) (list []caisson.SetupStep) {
 	for _, f := range files {
 		list = append(list, caisson.SetupStep{Run: command("fill", f, "3")})
@@ -169,7 +169,7 @@ func steps(files ...string) (list []caisson.SetupStep) {
 	return list
 }
 
-// build builds a template and returns how many steps ran.
+// build builds a template and returns the number of steps that were run.
 func (w *world) build(ctx context.Context, name string) (*caisson.Template, int) {
 	w.t.Helper()
 	ran := 0
@@ -220,7 +220,7 @@ func TestBuild(t *testing.T) {
 			t.Errorf("%s: %d steps ran", name, ran)
 		}
 	}
-	// Another account's build is its own, even of the same steps.
+	// Another account has a separate build, even of the same steps.
 	tpl = caisson.Template{Name: "tpl", Image: "debian:12", Setup: steps("/srv/a", "/srv/b")}
 	got(tp.PutTemplate(w.as("other"), tpl))(t)
 	if other, ran := w.build(w.as("other"), "tpl"); ran != 2 || other.Built.Key == built.Built.Key || other.Built.Rootfs.Layers[0] == built.Built.Rootfs.Layers[0] {
@@ -241,7 +241,7 @@ func TestFailedBuild(t *testing.T) {
 			return 4
 		})
 	}
-	// daemon leaves a process behind that holds its output.
+	// daemon leaves a background process that keeps its output open.
 	daemon := func(args []string) fake.Program {
 		return fake.Func(func(ctx context.Context, p *fake.Proc) int {
 			if _, err := p.Spawn(fake.Child{Args: command("sleep", "1h")}); err != nil {
@@ -323,7 +323,7 @@ func TestBuildOvertaken(t *testing.T) {
 	}
 }
 
-// TestPutAtOnce: whoever puts the same template as somebody else puts it.
+// TestPutAtOnce puts the same template concurrently.
 func TestPutAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -338,7 +338,7 @@ func TestPutAtOnce(t *testing.T) {
 	wg.Wait()
 }
 
-// TestBuildAtOnce: builds of one template wait for one another, and only the first has something to do.
+// TestBuildAtOnce: concurrent builds of one template wait for one another, and only the first one runs steps.
 func TestBuildAtOnce(t *testing.T) {
 	t.Parallel()
 	w := plan{wires: true}.world(t)

@@ -16,15 +16,15 @@ func deadline(ttl caisson.Duration) *time.Time {
 	return &t
 }
 
-// setDeadlines counts ttl and hard ttl from now.
+// setDeadlines sets the deadlines for TTL and hard TTL, counted from now.
 func setDeadlines(sb *caisson.Sandbox) {
 	sb.PauseAt, sb.RemoveAt = deadline(sb.Spec.TTL), deadline(sb.Spec.HardTTL)
 }
 
-// dueRetry is when what was due and failed is tried again.
+// dueRetry is the delay before a failed pause or removal is retried.
 const dueRetry = time.Minute
 
-// deadlines are the timers for ttl and hard ttl.
+// deadlines holds the timers for TTL and hard TTL.
 type deadlines struct {
 	c     *Core
 	retry time.Duration
@@ -33,7 +33,7 @@ type deadlines struct {
 	timers map[caisson.ID]*time.Timer // guarded by mu
 }
 
-// close stops all timers; none is set any more once the core's context has ended.
+// close stops all timers. No timer is set after the core's context has ended.
 func (d *deadlines) close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -72,7 +72,7 @@ func (d *deadlines) disarm(id caisson.ID) {
 	}
 }
 
-// expire does what is due for a sandbox: its removal, or its pause.
+// expire removes or pauses a sandbox whose deadline has passed.
 func (d *deadlines) expire(ctx context.Context, id caisson.ID) {
 	due := func(t *time.Time) bool { return t != nil && !now().Before(*t) }
 	sb, err := d.c.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(id))
@@ -112,19 +112,19 @@ func (d *deadlines) expire(ctx context.Context, id caisson.ID) {
 				return
 			}
 			again := now().Add(d.retry)
-			sb.PauseAt = &again // for the timer only; the hard ttl stays what it is
+			sb.PauseAt = &again // for the timer only; the hard TTL remains unchanged
 		}
 	}
-	if !sb.State.Live() { // a stopped one has only its hard ttl left
+	if !sb.State.Live() { // a stopped sandbox has only its hard TTL
 		sb.PauseAt = nil
 	}
 	d.arm(sb)
 }
 
-// later tries again what was due for a sandbox and failed: nobody else does.
+// later schedules a retry of a failed pause or removal.
 func (d *deadlines) later(ctx context.Context, id caisson.ID, err error) {
 	if caisson.KindOf(err) == caisson.NotFound || ctx.Err() != nil {
-		return // it is gone, or the next daemon arms it
+		return // The sandbox is removed, or the next daemon sets its timer.
 	}
 	d.c.Log.ErrorContext(ctx, "what is due for a sandbox whose time is over could not be done; it is tried again", "sandbox", id, "err", err)
 	again := now().Add(d.retry)

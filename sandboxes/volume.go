@@ -9,7 +9,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/undo"
 )
 
-// checkVolume validates a request for a volume as the workspace. Nothing of the host's is shown, so that anybody may have one.
+// checkVolume validates a request for a volume as the workspace. A volume contains nothing of the host, so every caller
+// may use one.
 func (w workspaces) checkVolume(req *caisson.WorkspaceRequest, mounts []caisson.Mount) error {
 	switch {
 	case req.Directory != nil:
@@ -30,12 +31,12 @@ func (w workspaces) checkVolume(req *caisson.WorkspaceRequest, mounts []caisson.
 	return settleTarget(req, mounts)
 }
 
-// hold takes a volume for a sandbox that is being made, and stores that it has it. What takes it back is on back.
+// hold attaches a volume to a sandbox that is being created, and stores this. It adds the rollback to back.
 func (w workspaces) hold(ctx context.Context, sb *caisson.Sandbox, req *caisson.WorkspaceRequest, back *undo.Stack) error {
 	defer func(began time.Time) { caisson.Spent(ctx, "workspace", began) }(time.Now())
-	v, err := w.c.Volumes.Hold(ctx, sb.Account, req.Source, sb.ID)
+	v, err := w.c.Volumes.Attach(ctx, sb.Account, req.Source, sb.ID)
 	if e, ok := errors.AsType[*caisson.Error](err); ok && e.Kind != caisson.Internal {
-		// Whatever else was asked for is not to blame, such as the snapshot of a fork.
+		// The error is about the volume, not about another field of the request, such as the snapshot of a fork.
 		return &caisson.Error{Kind: e.Kind, Field: "workspace.source", Msg: e.Msg, Err: e.Err}
 	}
 	if err != nil {
@@ -43,19 +44,20 @@ func (w workspaces) hold(ctx context.Context, sb *caisson.Sandbox, req *caisson.
 	}
 	clean := context.WithoutCancel(ctx)
 	back.Push(func() error {
-		// What could not be ended may still write: nobody else gets the volume before the next daemon has ended it.
+		// Processes that could not be killed may still write: the volume stays attached until the next daemon has
+		// killed them.
 		if err := w.c.host.halt(clean, sb.ID); err != nil {
 			return err
 		}
-		return w.c.Volumes.Leave(clean, v.ID, sb.ID)
+		return w.c.Volumes.Detach(clean, v.ID, sb.ID)
 	})
-	// A volume takes the place of a placeholder. Stored now, not with the sandbox's first state: whoever finds it after a crash is
-	// to know of it.
+	// A volume replaces a placeholder. It is stored now, not with the sandbox's first state, so that Reconcile finds it
+	// after a crash.
 	has := func(s *caisson.Sandbox) error {
 		s.Spec.Volume, s.Spec.WorkspaceAt = &caisson.VolumeMount{ID: v.ID, Name: v.Name, Target: req.Target}, ""
 		return nil
 	}
-	_ = has(sb) // it cannot fail
+	_ = has(sb) // has cannot fail
 	_, err = w.c.Store.Sandboxes().Update(ctx, caisson.In(sb.Account), string(sb.ID), has)
 	return err
 }
@@ -73,8 +75,8 @@ func (w workspaces) openVolume(ctx context.Context, sb *caisson.Sandbox) ([]cais
 	return []caisson.RuntimeMount{m}, nil
 }
 
-// capturable says whether snap, a capture of a sandbox, can be taken, and makes it one without the sandbox's volume: what is in
-// that outlives the sandbox anyway. Memory remembers the volume's files, which no fork would find.
+// capturable returns a Conflict error if the snapshot snap of sb cannot be taken, and removes the sandbox's volume from
+// snap: the volume outlives the sandbox anyway. Memory refers to the volume's files, which a fork would not find.
 func (w workspaces) capturable(sb *caisson.Sandbox, snap *caisson.Snapshot) error {
 	if snap.Memory && sb.Spec.Volume != nil {
 		return caisson.Errorf(caisson.Conflict, "a sandbox with a volume cannot be captured with its memory, which its forks could not go on with; take a snapshot of its files only (--files-only)")

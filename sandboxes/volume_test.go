@@ -13,7 +13,7 @@ import (
 	"github.com/caisson-dev/caisson/volumes"
 )
 
-// withVolumes returns a world that has volumes, the real ones.
+// withVolumes returns a world with the real implementation of volumes.
 func withVolumes(t *testing.T) (*world, *volumeHolds) {
 	t.Helper()
 	w := plan{wires: true}.world(t)
@@ -26,7 +26,7 @@ func withVolumes(t *testing.T) (*world, *volumeHolds) {
 	return w, h
 }
 
-// volumeHolds are the real ones, of which the next call of a method can fail.
+// volumeHolds is the real implementation, in which the next call of a method can fail.
 type volumeHolds struct {
 	caisson.VolumeHolds
 	w    *world
@@ -34,13 +34,13 @@ type volumeHolds struct {
 	fail string
 }
 
-// open makes the core as a daemon does at its start.
+// open creates the core as a daemon does at its start.
 func (h *volumeHolds) open() {
 	h.w.t.Helper()
 	core, err := volumes.New(volumes.Config{Dir: h.w.dir, Store: h.w.store, Events: h.w.config.Events})
 	must(h.w.t, err)
 	must(h.w.t, core.Reconcile(h.w.t.Context()))
-	h.core, h.VolumeHolds = core, core.Holds()
+	h.core, h.VolumeHolds = core, core.Attachments()
 }
 
 func (h *volumeHolds) failing(method string) error {
@@ -51,14 +51,14 @@ func (h *volumeHolds) failing(method string) error {
 	return errInjected
 }
 
-func (h *volumeHolds) Hold(ctx context.Context, account, ref string, sandbox caisson.ID) (*caisson.Volume, error) {
+func (h *volumeHolds) Attach(ctx context.Context, account, ref string, sandbox caisson.ID) (*caisson.Volume, error) {
 	if err := h.failing("hold"); err != nil {
 		return nil, err
 	}
 	if slices.Contains(h.w.running(), sandbox) {
 		h.w.t.Errorf("%s runs before it has its volume", sandbox)
 	}
-	return h.VolumeHolds.Hold(ctx, account, ref, sandbox)
+	return h.VolumeHolds.Attach(ctx, account, ref, sandbox)
 }
 
 func (h *volumeHolds) Open(ctx context.Context, id, sandbox caisson.ID) (caisson.RuntimeMount, error) {
@@ -68,17 +68,17 @@ func (h *volumeHolds) Open(ctx context.Context, id, sandbox caisson.ID) (caisson
 	return h.VolumeHolds.Open(ctx, id, sandbox)
 }
 
-func (h *volumeHolds) Leave(ctx context.Context, id, sandbox caisson.ID) error {
+func (h *volumeHolds) Detach(ctx context.Context, id, sandbox caisson.ID) error {
 	if err := h.failing("leave"); err != nil {
 		return err
 	}
 	if slices.Contains(h.w.running(), sandbox) {
 		h.w.t.Errorf("%s still runs and is to leave its volume", sandbox)
 	}
-	return h.VolumeHolds.Leave(ctx, id, sandbox)
+	return h.VolumeHolds.Detach(ctx, id, sandbox)
 }
 
-// has fails the test unless a volume of the account local is that sandbox's, "" for nobody's.
+// has fails the test unless a volume of the account local is attached to that sandbox; "" means detached.
 func (h *volumeHolds) has(name string, sandbox caisson.ID) *caisson.Volume {
 	h.w.t.Helper()
 	v := got(h.core.Volumes().GetVolume(h.w.ctx(), name))(h.w.t)
@@ -92,7 +92,7 @@ func inVolume(name string) *caisson.WorkspaceRequest {
 	return &caisson.WorkspaceRequest{Kind: caisson.WorkspaceVolume, Source: name}
 }
 
-// fill makes a file of n bytes from inside a sandbox.
+// fill creates a file of n bytes from inside a sandbox.
 func (h *volumeHolds) fill(id caisson.ID, name, n string) {
 	h.w.t.Helper()
 	if out, status := h.w.run(string(id), caisson.ExecRequest{Command: command("fill", name, n)}); !status.Success() {
@@ -100,7 +100,7 @@ func (h *volumeHolds) fill(id caisson.ID, name, n string) {
 	}
 }
 
-// size returns how large a file is, as a sandbox sees it; "" for none.
+// size returns the size of a file as a sandbox sees it; "" if there is none.
 func (h *volumeHolds) size(id caisson.ID, name string) string {
 	h.w.t.Helper()
 	out, status := h.w.run(string(id), caisson.ExecRequest{Command: command("stat", name)})
@@ -131,7 +131,7 @@ func TestVolume(t *testing.T) {
 		w.Sandboxes().Start,
 	} {
 		if sb := got(change(w.ctx(), id))(t); sb.State != caisson.Running {
-			w.read(id, "/etc/hostname") // a stand-in has nothing to do with the volume
+			w.read(id, "/etc/hostname") // a stand-in does not use the volume
 			continue
 		}
 		if s := h.size(sb.ID, "/workspace/made"); s != "7" {
@@ -158,10 +158,10 @@ func TestVolume(t *testing.T) {
 	}
 	must(t, w.Sandboxes().Remove(w.ctx(), id))
 	h.has("data", "")
-	at := inVolume(string(v.ID)) // by id, elsewhere
+	at := inVolume(string(v.ID)) // by id, with another mount point
 	at.Target = "/srv/data/"
 	sb = w.create(caisson.CreateRequest{Workspace: at, NoStart: true})
-	h.has("data", sb.ID) // though it does not run
+	h.has("data", sb.ID) // even if it does not run
 	got(w.Sandboxes().Start(w.ctx(), string(sb.ID)))(t)
 	if s := h.size(sb.ID, "/srv/data/made"); s != "7" {
 		t.Errorf("in the next sandbox the file has %q bytes", s)
@@ -215,7 +215,8 @@ func TestVolumeRefused(t *testing.T) {
 	wantKind(t, err, caisson.Unavailable)
 }
 
-// TestFailedCreateLeavesItsVolume: a sandbox that was not made has no volume, and it is not of another's that it could not have.
+// TestFailedCreateLeavesItsVolume: a sandbox that could not be created detaches its volume, but not a volume of another
+// sandbox that it could not attach.
 func TestFailedCreateLeavesItsVolume(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(*world, *volumeHolds){
@@ -240,7 +241,7 @@ func TestFailedCreateLeavesItsVolume(t *testing.T) {
 	}
 }
 
-// TestCrashDuringCreateLeavesItsVolume: before the sandbox's row says that it has a volume, and after.
+// TestCrashDuringCreateLeavesItsVolume: a crash before the sandbox's row contains the volume, and after.
 func TestCrashDuringCreateLeavesItsVolume(t *testing.T) {
 	t.Parallel()
 	for name, known := range map[string]bool{"before": false, "after": true} {
@@ -262,7 +263,8 @@ func TestCrashDuringCreateLeavesItsVolume(t *testing.T) {
 	}
 }
 
-// TestVolumeForks: forks of a snapshot that has a place for a workspace can have volumes, and what has a volume is not forked with it.
+// TestVolumeForks: forks of a snapshot with a placeholder can have volumes, and a volume is not forked with its
+// sandbox.
 func TestVolumeForks(t *testing.T) {
 	t.Parallel()
 	w, h := withVolumes(t)
@@ -304,7 +306,8 @@ func TestVolumeForks(t *testing.T) {
 	h.has("two", "")
 	w.holds(fork.ID)
 
-	// With its memory it is neither forked nor captured, whatever state it is in; its files are, without the volume.
+	// A sandbox with a volume cannot be forked or captured with its memory, in any state; its files can, without the
+	// volume.
 	for _, req := range []*caisson.WorkspaceRequest{nil, inVolume("two")} {
 		_, err := w.Snapshots().Fork(w.ctx(), string(fork.ID), caisson.ForkRequest{Workspace: req})
 		wantKind(t, err, caisson.Conflict)
@@ -337,7 +340,7 @@ func TestVolumeForks(t *testing.T) {
 	w.holds()
 }
 
-// TestVolumeNotFromThePool: a sandbox that is ready has no volume, and who asks for one does not get it.
+// TestVolumeNotFromThePool: pooled sandboxes have no volume, and a request with one does not get them.
 func TestVolumeNotFromThePool(t *testing.T) {
 	t.Parallel()
 	w, h := withVolumes(t)

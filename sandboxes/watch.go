@@ -7,15 +7,15 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// watches follow running sandboxes.
+// watches monitors running sandboxes.
 type watches struct {
 	c *Core
 
 	mu   sync.Mutex
-	ends map[caisson.ID]func() // end a sandbox's watch and wait until its log is complete; guarded by mu
+	ends map[caisson.ID]func() // stops a sandbox's watch and waits until its log is complete; guarded by mu
 }
 
-// watch follows a sandbox that has been started: its command's output and end, and its own.
+// watch monitors a started sandbox: the output and exit of its command, and the end of the sandbox itself.
 func (w *watches) watch(sb *caisson.Sandbox) {
 	w.unwatch(sb.ID)
 	ctx, cancel := context.WithCancel(w.c.ctx)
@@ -42,7 +42,7 @@ func (w *watches) watch(sb *caisson.Sandbox) {
 	})
 }
 
-// rewatch is watch for what went on, unless it has been followed all the time.
+// rewatch is like watch, but does nothing if the sandbox is already being watched.
 func (w *watches) rewatch(sb *caisson.Sandbox) {
 	w.mu.Lock()
 	_, followed := w.ends[sb.ID]
@@ -52,7 +52,7 @@ func (w *watches) rewatch(sb *caisson.Sandbox) {
 	}
 }
 
-// unwatch ends the watch before a sandbox is ended on purpose.
+// unwatch stops the watch before a sandbox is stopped intentionally.
 func (w *watches) unwatch(id caisson.ID) {
 	w.mu.Lock()
 	end := w.ends[id]
@@ -63,11 +63,11 @@ func (w *watches) unwatch(id caisson.ID) {
 	}
 }
 
-// watchCommand records how the command ended.
+// watchCommand stores the exit status of the command.
 func (w *watches) watchCommand(ctx context.Context, sb *caisson.Sandbox) {
 	status, err := w.c.Runtime.WaitCommand(ctx, sb.ID)
 	if err != nil || status.Unknown || ctx.Err() != nil {
-		return // the sandbox ended with it, or the watch did
+		return // The sandbox or its watch has ended.
 	}
 	_, err = w.c.Store.Sandboxes().Update(ctx, caisson.Everyone(), string(sb.ID), func(s *caisson.Sandbox) error {
 		s.Exit = &status
@@ -80,7 +80,7 @@ func (w *watches) watchCommand(ctx context.Context, sb *caisson.Sandbox) {
 	w.c.event(ctx, sb, "command.ended", map[string]string{"status": status.String()})
 }
 
-// died records the end of a sandbox that nobody asked for. What it had written is lost with it.
+// died records the unexpected end of a sandbox. Its unsaved files are lost.
 func (w *watches) died(ctx, watch context.Context, id caisson.ID) {
 	release, err := w.c.locks.acquire(ctx, id)
 	if err != nil {
@@ -88,7 +88,7 @@ func (w *watches) died(ctx, watch context.Context, id caisson.ID) {
 	}
 	defer release()
 	if watch.Err() != nil {
-		return // ended on purpose meanwhile
+		return // The sandbox was stopped intentionally in the meantime.
 	}
 	reason := "the sandbox ended unexpectedly"
 	if status, err := w.c.Runtime.WaitCommand(ctx, id); err == nil && status.Reason != "" {
@@ -99,7 +99,8 @@ func (w *watches) died(ctx, watch context.Context, id caisson.ID) {
 	w.fail(ctx, id, reason)
 }
 
-// fail ends what is left of a sandbox that was running, for a reason that is not its user's wish. The caller holds its lock.
+// fail marks a running or suspended sandbox as failed, for a reason other than a user's request, and removes what is
+// left of it. The caller must hold its lock.
 func (w *watches) fail(ctx context.Context, id caisson.ID, reason string) {
 	w.unwatch(id)
 	sb, err := w.c.setState(ctx, id, caisson.Failed, func(s *caisson.Sandbox) error {

@@ -14,13 +14,14 @@ import (
 	"github.com/caisson-dev/caisson/internal/undo"
 )
 
-// workspaceTarget is where a workspace is that says nothing of it.
+// workspaceTarget is the default mount point of a workspace.
 const workspaceTarget = "/workspace"
 
-// workspaces is what the core does with the workspaces of sandboxes.
+// workspaces manages the workspaces and volumes of sandboxes.
 type workspaces struct{ c *Core }
 
-// check validates a request for a workspace, nil for none, and fills in what it leaves open. mounts are the sandbox's others.
+// check validates a request for a workspace and fills in its defaults; nil means no workspace. mounts are the sandbox's
+// other mounts.
 func (w workspaces) check(ctx context.Context, req *caisson.WorkspaceRequest, mounts []caisson.Mount) error {
 	if req == nil {
 		return nil
@@ -48,13 +49,14 @@ func (w workspaces) check(ctx context.Context, req *caisson.WorkspaceRequest, mo
 	return nil
 }
 
-// settleTarget fills in where the workspace is, which is no other mount's place.
+// settleTarget fills in the mount point of the workspace and checks that no other mount uses it.
 func settleTarget(req *caisson.WorkspaceRequest, mounts []caisson.Mount) error {
 	req.Target = path.Clean(first(req.Target, workspaceTarget))
 	return validateMounts("workspace.target", append(slices.Clone(mounts), caisson.Mount{Target: req.Target}))
 }
 
-// settleKind fills in kind and mode of a host directory. What nobody reviews must have been asked for by one of its names.
+// settleKind fills in the kind and mode of a host directory. Changes without review must have been requested
+// explicitly, by the kind or the mode.
 func settleKind(req *caisson.WorkspaceRequest) error {
 	if req.Kind == "" {
 		req.Kind = caisson.WorkspaceOverlay
@@ -84,7 +86,7 @@ func settleKind(req *caisson.WorkspaceRequest) error {
 	return nil
 }
 
-// direct adds a directory that is mounted without a gate to those that are mounted.
+// direct adds a workspace of kind direct, which has no gate, to the mounts and their handles.
 func direct(req *caisson.WorkspaceRequest, mounts []caisson.Mount, handles []caisson.Handle) ([]caisson.Mount, []caisson.Handle) {
 	if req == nil || req.Kind != caisson.WorkspaceDirect {
 		return mounts, handles
@@ -93,8 +95,8 @@ func direct(req *caisson.WorkspaceRequest, mounts []caisson.Mount, handles []cai
 	return append(slices.Clone(mounts), m), append(slices.Clone(handles), req.Directory)
 }
 
-// lay makes the workspace, or the placeholder for one, of a sandbox that is being made, and stores that it has it. What takes it
-// back is on back.
+// lay creates the workspace, or the placeholder for one, of a sandbox that is being created, and stores that the
+// sandbox has it. It adds the rollback to back.
 func (w workspaces) lay(ctx context.Context, sb *caisson.Sandbox, req *caisson.WorkspaceRequest, back *undo.Stack) error {
 	if req == nil && sb.Spec.WorkspaceAt != "" {
 		return w.makePlaceholder(ctx, sb)
@@ -117,7 +119,7 @@ func (w workspaces) lay(ctx context.Context, sb *caisson.Sandbox, req *caisson.W
 	clean := context.WithoutCancel(ctx)
 	back.Push(func() error { return w.c.Workspaces.Leave(clean, ws.ID) })
 	sb.Spec.Workspace, sb.Spec.WorkspaceAt = ws.ID, req.Target
-	// Now, not with the sandbox's first state: whoever finds it after a crash is to know of it.
+	// This is stored now, not with the sandbox's first state, so that Reconcile finds the workspace after a crash.
 	_, err = w.c.Store.Sandboxes().Update(ctx, caisson.In(sb.Account), string(sb.ID), func(s *caisson.Sandbox) error {
 		s.Spec.Workspace, s.Spec.WorkspaceAt = ws.ID, req.Target
 		return nil
@@ -125,7 +127,7 @@ func (w workspaces) lay(ctx context.Context, sb *caisson.Sandbox, req *caisson.W
 	return err
 }
 
-// warn records that nobody reviews what a sandbox writes to a directory of the host's.
+// warn publishes an event that the sandbox's changes to a host directory are not reviewed.
 func (w workspaces) warn(ctx context.Context, sb *caisson.Sandbox, req *caisson.WorkspaceRequest) {
 	if req != nil && req.Kind == caisson.WorkspaceDirect {
 		w.c.event(ctx, sb, "workspace.direct", map[string]string{
@@ -152,10 +154,10 @@ func (w workspaces) open(ctx context.Context, sb *caisson.Sandbox) ([]caisson.Ru
 	return []caisson.RuntimeMount{m}, err
 }
 
-// leave says that a sandbox is gone.
+// leave releases the workspace of a removed sandbox, or detaches its volume.
 func (w workspaces) leave(ctx context.Context, sb *caisson.Sandbox) error {
 	if sb.Spec.Volume != nil && w.c.Volumes != nil {
-		return w.c.Volumes.Leave(ctx, sb.Spec.Volume.ID, sb.ID)
+		return w.c.Volumes.Detach(ctx, sb.Spec.Volume.ID, sb.ID)
 	}
 	if sb.Spec.Workspace == "" || w.c.Workspaces == nil {
 		return nil
@@ -167,10 +169,10 @@ func (w workspaces) leave(ctx context.Context, sb *caisson.Sandbox) error {
 	return err
 }
 
-// workspaceDir is in a snapshot's directory and has what its sandbox had changed in its workspace.
+// workspaceDir is the directory in a snapshot's directory that contains the changes in the sandbox's workspace.
 const workspaceDir = "workspace"
 
-// capture adds the workspace of a sandbox that stands still, or does not run, to its capture in dir.
+// capture adds the workspace of a frozen or stopped sandbox to its capture in dir.
 func (w workspaces) capture(ctx context.Context, sb *caisson.Sandbox, dir string) error {
 	if w.c.Workspaces == nil {
 		return caisson.Errorf(caisson.Unavailable, "this daemon has no workspaces, so it cannot capture a sandbox that has one")
@@ -182,9 +184,9 @@ func (w workspaces) capture(ctx context.Context, sb *caisson.Sandbox, dir string
 	return w.c.Workspaces.Capture(ctx, sb.Spec.Workspace, dir)
 }
 
-// whileFrozen calls do while a sandbox that runs stands still: what it does is of one moment.
+// whileFrozen calls do while a running sandbox is frozen, so that do captures one point in time.
 func (w workspaces) whileFrozen(ctx context.Context, id caisson.ID, do func() error) error {
-	w.c.guests.dropGuest(id) // its answer would come too late
+	w.c.guests.dropGuest(id) // its answers would arrive too late
 	err := w.c.host.freeze(ctx, id)
 	if err == nil {
 		err = do()
@@ -192,7 +194,7 @@ func (w workspaces) whileFrozen(ctx context.Context, id caisson.ID, do func() er
 	return errors.Join(err, w.c.host.letGoOn(ctx, id))
 }
 
-// forkable says whether a fork of from can have the workspace that it asks for, or be without one.
+// forkable returns an error if a fork of from cannot have the requested workspace, or cannot be without one.
 func (w workspaces) forkable(from *origin, req *caisson.ForkRequest) error {
 	ask := req.Workspace
 	switch {
@@ -214,17 +216,18 @@ func (w workspaces) forkable(from *origin, req *caisson.ForkRequest) error {
 	return nil
 }
 
-// placeholderDir is in the directory of a sandbox that has one.
+// placeholderDir is the placeholder's directory in the directory of a sandbox that has one.
 const placeholderDir = "placeholder"
 
-// Directories of a placeholder, each the guest's root's: what it shows, and the layers above that.
+// Subdirectories of a placeholder, which belong to the guest's root: the empty lower directory, and the upper and work
+// directories of the overlay.
 const (
 	emptyDir = "empty"
 	upperDir = "upper"
 	workDir  = "work"
 )
 
-// checkPlaceholder validates the path of a placeholder; "" is none.
+// checkPlaceholder validates the path of a placeholder; "" means none.
 func checkPlaceholder(req *caisson.CreateRequest) error {
 	if req.Placeholder == "" {
 		return nil
@@ -236,7 +239,8 @@ func checkPlaceholder(req *caisson.CreateRequest) error {
 	return validateMounts("placeholder", append(slices.Clone(req.Mounts), caisson.Mount{Target: req.Placeholder}))
 }
 
-// makePlaceholder makes an empty directory in a sandbox's, with layers as a workspace has them: to the sandbox it is one.
+// makePlaceholder creates an empty directory in a sandbox's directory, with the layers of a workspace: in the sandbox
+// it looks like a workspace.
 func (w workspaces) makePlaceholder(ctx context.Context, sb *caisson.Sandbox) error {
 	account, err := w.c.Store.Accounts().Get(ctx, sb.Account)
 	if err != nil {
@@ -251,7 +255,7 @@ func (w workspaces) makePlaceholder(ctx context.Context, sb *caisson.Sandbox) er
 		if err := os.Mkdir(p, 0o755); err != nil {
 			return err
 		}
-		if err := os.Chmod(p, 0o755); err != nil { // whatever the umask
+		if err := os.Chmod(p, 0o755); err != nil { // regardless of the umask
 			return err
 		}
 		if os.Geteuid() == 0 {
@@ -275,8 +279,8 @@ func (w workspaces) openPlaceholder(sb *caisson.Sandbox) (mounts []caisson.Runti
 	return []caisson.RuntimeMount{m}, nil
 }
 
-// isEmpty is a Conflict if a sandbox has put something where workspaces of its forks go: they would not have it, and what has
-// it open could not go on.
+// isEmpty returns a Conflict error if a sandbox has files in its placeholder: forks with a workspace would not have
+// them, and processes that have them open could not continue.
 func (w workspaces) isEmpty(sb *caisson.Sandbox) error {
 	if sb.Spec.WorkspaceAt == "" || sb.Spec.Workspace != "" {
 		return nil
@@ -293,7 +297,7 @@ func (w workspaces) isEmpty(sb *caisson.Sandbox) error {
 	return nil
 }
 
-// ownDirectory returns a copy of a request whose directory can be closed more than once, by whoever owns it at the time.
+// ownDirectory returns a copy of a request whose directory can be closed more than once.
 func ownDirectory(req *caisson.WorkspaceRequest) (own *caisson.WorkspaceRequest, release func()) {
 	if req == nil || req.Directory == nil {
 		return req, func() {}

@@ -47,7 +47,7 @@ func TestWorkspace(t *testing.T) {
 		w.Sandboxes().Start,
 	} {
 		if sb := got(change(w.ctx(), id))(t); sb.State != caisson.Running {
-			w.read(id, "/etc/hostname") // a stand-in has nothing to do with the workspace
+			w.read(id, "/etc/hostname") // a stand-in does not use the workspace
 			continue
 		}
 		if s := w.read(id, "/workspace/task"); s != "changed" {
@@ -162,7 +162,7 @@ func TestFailedCreateLeavesItsWorkspace(t *testing.T) {
 	}
 }
 
-// TestCrashDuringCreateLeavesItsWorkspace: a daemon that finds a sandbox half made says that it is gone.
+// TestCrashDuringCreateLeavesItsWorkspace: a daemon that finds an incomplete sandbox releases its workspace.
 func TestCrashDuringCreateLeavesItsWorkspace(t *testing.T) {
 	t.Parallel()
 	w, l := withLayers(t)
@@ -179,7 +179,7 @@ func TestCrashDuringCreateLeavesItsWorkspace(t *testing.T) {
 
 func TestDirectWorkspace(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t) // it needs no layers
+	w := newWorld(t) // no layers needed
 	dir := project(t, "task")
 	req, h := asking(t, dir)
 	req.Mode = caisson.SyncUnsafe

@@ -70,7 +70,7 @@ func TestSnapshotOfWorkspace(t *testing.T) {
 	}
 }
 
-// TestPlaceholder: forks of a snapshot that has a place for a workspace each bring their own.
+// TestPlaceholder: forks of a snapshot with a placeholder each have their own workspace.
 func TestPlaceholder(t *testing.T) {
 	t.Parallel()
 	w, l := withLayers(t)
@@ -82,7 +82,7 @@ func TestPlaceholder(t *testing.T) {
 	w.write(string(warm.ID), "/workspace/x", "x")
 	waitFor(t, func() bool { return w.has(warm.ID, "placeholder/upper/x") })
 	_, err := w.Snapshots().Snapshot(w.ctx(), string(warm.ID), caisson.SnapshotRequest{})
-	wantKind(t, err, caisson.Conflict) // what is there would be lost
+	wantKind(t, err, caisson.Conflict) // existing files would be lost
 	_, err = w.Snapshots().Fork(w.ctx(), string(warm.ID), caisson.ForkRequest{})
 	wantKind(t, err, caisson.Conflict)
 	must(t, w.Files().RemoveFile(w.ctx(), string(warm.ID), "/workspace/x", false))
@@ -115,7 +115,7 @@ func TestPlaceholder(t *testing.T) {
 			t.Errorf("after a pause the file in %s holds %q", sb.ID, s)
 		}
 	}
-	// Without a directory they have a place of their own.
+	// Without a directory, each has its own placeholder.
 	for _, sb := range got(w.Snapshots().Fork(w.ctx(), string(snap.ID), caisson.ForkRequest{Count: 2}))(t) {
 		all = append(all, sb.ID)
 		if s := w.read(string(sb.ID), "/workspace/made"); s != "" {
@@ -153,7 +153,7 @@ func TestPlaceholder(t *testing.T) {
 	l.settled()
 }
 
-// TestForkWithoutPlace: only what has no memory can have a workspace where it had none.
+// TestForkWithoutPlace: only a fork without memory can have a workspace if the origin has no place for one.
 func TestForkWithoutPlace(t *testing.T) {
 	t.Parallel()
 	w, l := withLayers(t)

@@ -11,16 +11,19 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// writersFile is in the directory of a sandbox with a workspace and says who was the last to change what there when its processes
-// were ended: they are asked before, as their kernel takes it along.
+// writersFile is the file in the directory of a sandbox with a workspace that records which process was the last to
+// change each file, up to the last time that the sandbox's processes were killed. It is written before they are killed,
+// because the sandbox's kernel, which keeps the records, ends with them.
 const writersFile = "writers.json"
 
-// writersTime bounds how long the end of a sandbox waits for that. One that does not answer is ended without.
+// writersTime is the timeout for reading these records before a sandbox's processes are killed. After the timeout they
+// are killed anyway.
 const writersTime = 2 * time.Second
 
-// Writers returns who was the last to change what in a sandbox's workspace, since that was made. What is not known is not in it:
-// in a sandbox whose main process has died, what has happened since it was last asked. Nil if the runtime does not know such
-// things; NotFound if there is no such sandbox. It is for the engine: whose the sandbox is is not asked.
+// Writers returns which process was the last to change each file in a sandbox's workspace since that was created. If
+// the sandbox's main process has died, changes since the last query are missing. Returns nil if the runtime does not
+// record this, and NotFound if there is no such sandbox. Writers is for the engine: it does not check the caller's
+// account.
 func (l *Lifecycle) Writers(ctx context.Context, id caisson.ID) (*caisson.Writers, error) {
 	sb, err := l.c.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(id))
 	if err != nil {
@@ -34,7 +37,8 @@ func (w workspaces) writers(ctx context.Context, sb *caisson.Sandbox) (*caisson.
 	if !ok || sb.Spec.Workspace == "" {
 		return nil, nil
 	}
-	// First those who may be ended meanwhile, then what they left.
+	// The running sandbox is queried first, because it may be stopped in the meantime, and then the saved records are
+	// read.
 	now, err := rec.Writers(ctx, sb.ID, sb.Spec.WorkspaceAt)
 	if k := caisson.KindOf(err); err != nil && k != caisson.NotFound && k != caisson.Conflict {
 		return nil, err
@@ -46,7 +50,7 @@ func (w workspaces) writers(ctx context.Context, sb *caisson.Sandbox) (*caisson.
 	return now.After(before), nil
 }
 
-// keepWriters keeps who has written what in a sandbox that is about to be ended. That it cannot is no reason not to end it.
+// keepWriters saves these records of a sandbox whose processes are about to be killed. Errors are logged only.
 func (w workspaces) keepWriters(ctx context.Context, id caisson.ID) {
 	if _, ok := w.c.Runtime.(caisson.Recorder); !ok {
 		return

@@ -12,7 +12,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// wantWriters fails the test unless these were the last to write what is in a sandbox's workspace: path=pid, oldest first.
+// wantWriters fails the test unless these are the last writers in a sandbox's workspace: path=pid, oldest first.
 func (w *world) wantWriters(id caisson.ID, want string) {
 	w.t.Helper()
 	all, err := w.Sandboxes().Writers(w.t.Context(), id)
@@ -31,7 +31,7 @@ func (w *world) wantWriters(id caisson.ID, want string) {
 	}
 }
 
-// TestWriters: who has written what is known however often a sandbox has ended, and until its workspace knows that it goes.
+// TestWriters: writers are kept however often a sandbox has ended, until its workspace is released.
 func TestWriters(t *testing.T) {
 	t.Parallel()
 	w, l := withLayers(t)
@@ -57,7 +57,7 @@ func TestWriters(t *testing.T) {
 	if all, err := w.Sandboxes().Writers(t.Context(), sb.ID); err != nil || all.Dropped != 1 {
 		t.Errorf("%+v, %v", all, err)
 	}
-	// A sandbox that does not say is an error to who asks, and none to who ends it.
+	// A query for the writers of a sandbox that does not respond returns an error, but stopping the sandbox succeeds.
 	w.runtime.wrote(caisson.Errorf(caisson.Unavailable, "does not answer"), nil)
 	if _, err := w.Sandboxes().Writers(t.Context(), sb.ID); caisson.KindOf(err) != caisson.Unavailable {
 		t.Error(err)
@@ -72,7 +72,8 @@ func TestWriters(t *testing.T) {
 	w.holds()
 }
 
-// TestWritersLost: what cannot be had or read keeps no sandbox from being ended, and without a workspace nobody is asked.
+// TestWritersLost: records that cannot be read do not prevent stopping a sandbox, and without a workspace there is no
+// query.
 func TestWritersLost(t *testing.T) {
 	t.Parallel()
 	w, _ := withLayers(t)
@@ -98,7 +99,7 @@ func TestWritersLost(t *testing.T) {
 	w.holds()
 }
 
-// TestWritersBounded: however often a sandbox ends, so many are kept and no more, and those are the newest.
+// TestWritersBounded: however often a sandbox ends, the number of records is limited, and the newest are kept.
 func TestWritersBounded(t *testing.T) {
 	t.Parallel()
 	w, _ := withLayers(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// The uids set aside for accounts; [caisson.LayerUIDBase] follows.
+// firstUID and lastUID bound the host uids that are reserved for accounts. The range of [caisson.LayerUIDBase] follows.
 const (
 	firstUID = 0x50000000
 	lastUID  = 0x6effffff
@@ -18,7 +18,7 @@ const (
 
 const maxAccountName = 32
 
-// accounts is a [caisson.AccountStore].
+// accounts implements [caisson.AccountStore].
 type accounts struct {
 	db     *db
 	now    func() time.Time
@@ -65,7 +65,7 @@ func (a *accounts) Ensure(ctx context.Context, name string) (*caisson.Account, e
 	return acc, nil
 }
 
-// create gives a new account the range of uids behind the last one given.
+// create inserts a new account and assigns it the range of uids that follows the last assigned one.
 func (a *accounts) create(ctx context.Context, tx *sql.Tx, name string) (*caisson.Account, error) {
 	var base int64
 	if err := tx.StmtContext(ctx, a.next).QueryRowContext(ctx, caisson.UIDRange, firstUID).Scan(&base); err != nil {
@@ -89,7 +89,7 @@ func (a *accounts) Get(ctx context.Context, name string) (*caisson.Account, erro
 	return acc, a.db.found(err, caisson.Errorf(caisson.NotFound, "there is no account %.40q", name))
 }
 
-// List implements [caisson.AccountStore]; accounts are in the order of their names.
+// List implements [caisson.AccountStore]. Accounts are sorted by name.
 func (a *accounts) List(ctx context.Context) ([]*caisson.Account, error) {
 	all, err := readRows(scanAccount)(a.list.QueryContext(ctx))
 	return all, a.db.explain(err)
@@ -103,7 +103,7 @@ func scanAccount(s scanner) (*caisson.Account, error) {
 	return acc, nil
 }
 
-// checkAccountName holds the promise of [caisson.AccountStore]: names are part of keys and of paths on the host.
+// checkAccountName enforces the rules of [caisson.AccountStore]: names are part of keys and of paths on the host.
 func checkAccountName(name string) error {
 	ok := len(name) >= 1 && len(name) <= maxAccountName && name[0] >= 'a' && name[0] <= 'z'
 	for i := 0; ok && i < len(name); i++ {

@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// answers is a [caisson.AnswerStore].
+// answers implements [caisson.AnswerStore].
 type answers struct {
 	db     *db
 	get    *sql.Stmt
@@ -33,7 +33,7 @@ func newAnswers(p *preparer) *answers {
 	}
 }
 
-// Begin implements [caisson.AnswerStore]. A claim is nil, nil.
+// Begin implements [caisson.AnswerStore]. It returns nil, nil if the caller claimed the key.
 func (s *answers) Begin(ctx context.Context, account, key string, fingerprint [32]byte, now time.Time) (answer []byte, err error) {
 	if account == "" || key == "" {
 		return nil, caisson.Invalidf("Idempotency-Key", "must not be empty")
@@ -54,7 +54,7 @@ func (s *answers) Begin(ctx context.Context, account, key string, fingerprint [3
 			return caisson.Errorf(caisson.Conflict, "a request with the Idempotency-Key %.100q is still being worked on; try again later", key)
 		}
 		if answer == nil {
-			answer = []byte{} // an empty answer is an answer
+			answer = []byte{} // A stored empty answer is different from no answer.
 		}
 		return nil
 	})
@@ -64,7 +64,7 @@ func (s *answers) Begin(ctx context.Context, account, key string, fingerprint [3
 	return answer, nil
 }
 
-// Finish implements [caisson.AnswerStore]; NotFound if the key is not claimed, or has its answer.
+// Finish implements [caisson.AnswerStore]. It returns NotFound if the key is not claimed or already has an answer.
 func (s *answers) Finish(ctx context.Context, account, key string, answer []byte) error {
 	none := caisson.Errorf(caisson.NotFound, "no request with the Idempotency-Key %.100q is being worked on", key)
 	if answer == nil {
@@ -73,7 +73,7 @@ func (s *answers) Finish(ctx context.Context, account, key string, answer []byte
 	return s.db.writeFound(ctx, none, s.finish, answer, account, key)
 }
 
-// Trim implements [caisson.AnswerStore]. Each batch is a transaction of its own.
+// Trim implements [caisson.AnswerStore]. Each batch is a separate transaction.
 func (s *answers) Trim(ctx context.Context, before time.Time) error {
 	for {
 		n, err := s.db.writeOne(ctx, s.trim, before.UnixMicro(), trimBatch)

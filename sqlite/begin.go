@@ -5,13 +5,13 @@ import (
 	"database/sql"
 )
 
-// chainSchema is the first schema with a chain of events.
+// chainSchema is the first schema version that has a chain of events.
 const chainSchema = 3
 
-// begin returns the step of a migration that begins the chain, with the events that are there already. made says whether
-// the key is a new one: with an old key there should have been a chain.
+// begin returns the migration step that starts the chain and appends the events that are already stored. made reports
+// whether the key is new; with an existing key the chain should already have existed, so the step records a flaw.
 //
-// Only a migration begins a chain. A chain that is missing later was removed, see [events.end].
+// Only a migration starts a chain. A chain that is missing later was removed, see [events.end].
 func (c chain) begin(made bool) finisher {
 	return func(ctx context.Context, tx *sql.Tx, from int) error {
 		if from >= chainSchema {
@@ -49,7 +49,7 @@ func (c chain) begin(made bool) finisher {
 	}
 }
 
-// adopt appends an event that is stored already to the chain.
+// adopt appends an already stored event to the chain.
 func (c chain) adopt(ctx context.Context, tx *sql.Tx, h *head, l *link) error {
 	if err := c.bridge(ctx, tx, h, l.seq-1); err != nil {
 		return err
@@ -59,7 +59,7 @@ func (c chain) adopt(ctx context.Context, tx *sql.Tx, h *head, l *link) error {
 	return err
 }
 
-// bridge continues the chain after events up to last that were trimmed before there was one.
+// bridge continues the chain after the events up to last, which were trimmed before the chain existed.
 func (c chain) bridge(ctx context.Context, tx *sql.Tx, h *head, last int64) error {
 	if last <= h.seq {
 		return nil
@@ -71,10 +71,10 @@ func (c chain) bridge(ctx context.Context, tx *sql.Tx, h *head, last int64) erro
 	return err
 }
 
-// warn logs it if the end of the chain shows at once that something is wrong with the record.
+// warn reads the end of the chain, which logs an error if the record was visibly tampered with.
 func (s *events) warn(ctx context.Context) error {
 	return s.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		_, err := s.end(ctx, tx) // logs what it finds
+		_, err := s.end(ctx, tx) // end logs any problem that it finds.
 		return err
 	})
 }

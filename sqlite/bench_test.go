@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// sample is a sandbox of a usual size: about 1.5 kB as JSON.
+// sample returns a sandbox of typical size: about 1.5 kB as JSON.
 func sample(account, name string) *caisson.Sandbox {
 	digest := "sha256:6e5c6b3f0d8f6a3f7a9f0f5b6c7d8e9fa0b1c2d3e4f5061728394a5b6c7d8e9f"
 	rootfs := caisson.Rootfs{Digest: digest, Config: caisson.ImageConfig{Env: map[string]string{"PATH": "/usr/local/bin:/usr/bin:/bin"}}}
@@ -124,7 +124,7 @@ func benchRun(b *testing.B, s *Store) caisson.ID {
 	return r.ID
 }
 
-// BenchmarkAppendRunEvents appends text as an agent says it.
+// BenchmarkAppendRunEvents appends text events as an agent produces them.
 func BenchmarkAppendRunEvents(b *testing.B) {
 	for _, n := range []int{1, 50} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -144,7 +144,7 @@ func BenchmarkAppendRunEvents(b *testing.B) {
 	}
 }
 
-// BenchmarkAppendRunEventsParallel has many runs speak at once.
+// BenchmarkAppendRunEventsParallel appends events of many runs concurrently.
 func BenchmarkAppendRunEventsParallel(b *testing.B) {
 	s := benchStore(b)
 	b.SetParallelism(16)
@@ -177,7 +177,7 @@ func BenchmarkRunEvents(b *testing.B) {
 	}
 }
 
-// BenchmarkInsertSubRun is what it costs to be counted three times, beside prompts of 100 kB.
+// BenchmarkInsertSubRun measures the cost of counting a run in three ancestors that have prompts of 100 kB.
 func BenchmarkInsertSubRun(b *testing.B) {
 	s := benchStore(b)
 	var lineage []caisson.ID

@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// budgetStmts are the statements about budgets. Those of transactions are on the writer.
+// budgetStmts are the statements about budgets. Those used in transactions are prepared on the writer.
 type budgetStmts struct {
 	get    *sql.Stmt
 	period *sql.Stmt
@@ -53,8 +53,8 @@ func newBudgetStmts(p *preparer) budgetStmts {
 	}
 }
 
-// window returns the beginning of the period that t is in, in microseconds, and its end: 0 and never if the period is
-// for ever.
+// window returns the start of the period that contains t, in microseconds, and its end. For the period that never ends
+// it returns 0 and the zero time.
 func window(period string, t time.Time) (start int64, end time.Time) {
 	year, month, day := t.UTC().Date()
 	switch period {
@@ -66,7 +66,7 @@ func window(period string, t time.Time) (start int64, end time.Time) {
 	return 0, time.Time{}
 }
 
-// titleOf returns a budget as people read it.
+// titleOf returns the name of a budget for messages.
 func titleOf(b *caisson.Budget) string {
 	title := strings.Replace(b.Key, "/", " ", 1)
 	if b.Period != "" {
@@ -80,8 +80,9 @@ func (l *ledger) addSpent(ctx context.Context, tx *sql.Tx, k periodKey, a caisso
 	return err
 }
 
-// PutBudget implements [caisson.LedgerStore]: it makes a budget, or changes its limits and period. A budget that another
-// account has under that key is a Conflict. A new budget, or a new period, begins with what calls in the ledger took.
+// PutBudget implements [caisson.LedgerStore]. It creates a budget or changes its limits and period. It returns Conflict
+// if another account has a budget with that key. A new budget, or a new period, starts with the sum of the calls in the
+// ledger.
 func (l *ledger) PutBudget(ctx context.Context, in caisson.Scope, b *caisson.Budget) (*caisson.Budget, error) {
 	if err := checkBudget(in, b); err != nil {
 		return nil, err
@@ -126,7 +127,7 @@ func checkBudget(in caisson.Scope, b *caisson.Budget) error {
 	return nil
 }
 
-// columnOf returns the column of call and usage that a kind of budget bounds, or "".
+// columnOf returns the column of the tables call and usage that a kind of budget limits, or "".
 func columnOf(kind string) string {
 	switch kind {
 	case "account", "session", "run", "sandbox":
@@ -135,8 +136,9 @@ func columnOf(kind string) string {
 	return ""
 }
 
-// usedQuery sums up what calls took. cutQuery sums up what budgets count of calls that were cut off beyond that, as [caisson.Call.Amount]
-// does; amounts in documents are dollars, at most 10,000 of them, which a float holds exactly enough.
+// usedQuery sums the amounts of calls. cutQuery sums the additional amounts that budgets count for calls that were cut
+// off, as [caisson.Call.Amount] does. Amounts in documents are at most 10,000 dollars, which a float represents exactly
+// enough.
 var (
 	callTokens = atMost("input + output + cache_read + cache_write")
 	usedQuery  = `SELECT ` + total("cost") + `, ` + total(callTokens) + `, ` + total("calls") + ` FROM usage WHERE true`
@@ -144,14 +146,15 @@ var (
 		total(`max(0, (doc ->> '$.atMost.tokens') - `+callTokens+`)`) + `, 0 FROM call WHERE estimated AND doc ->> '$.atMost' IS NOT NULL`
 )
 
-// takenQuery restricts text, usedQuery or cutQuery, to what b counts in the period that now is in.
+// takenQuery restricts text, which is usedQuery or cutQuery, to the calls that b counts in the period that contains
+// now.
 func takenQuery(text string, b *caisson.Budget, now time.Time) *query {
 	kind, name, _ := strings.Cut(b.Key, "/")
 	start, end := window(b.Period, now)
 	q := newQuery(text)
 	account := "account = ?"
 	if kind == "run" || kind == "sandbox" && text == cutQuery {
-		account = "+account = ?" // the calls of one are fewer: the + keeps SQLite from the index of accounts
+		account = "+account = ?" // A run or sandbox has fewer calls: the + disables the index on accounts.
 	}
 	q.and(account, b.Account)
 	switch kind {
@@ -167,7 +170,7 @@ func takenQuery(text string, b *caisson.Budget, now time.Time) *query {
 	return q
 }
 
-// recount makes what was taken of b in its present period the sum of calls and losses.
+// recount sets the used amount of b in its current period to the sum of calls and losses.
 func (l *ledger) recount(ctx context.Context, tx *sql.Tx, b *caisson.Budget, now time.Time) error {
 	start, _ := window(b.Period, now)
 	var used caisson.Amount
@@ -204,8 +207,8 @@ func (l *ledger) GetBudget(ctx context.Context, in caisson.Scope, key string) (*
 	return b, nil
 }
 
-// fill adds what was taken of b and, as it is a moment later, what is handed out: calls move from the second to the first,
-// never back, so that the two together are never more than there was.
+// fill sets the used and held amounts of b. It reads the held amount last: calls only move amounts from held to used,
+// so the sum of the two never exceeds the actual sum.
 func (l *ledger) fill(ctx context.Context, b *caisson.Budget) (err error) {
 	start, _ := window(b.Period, l.now())
 	if b.Used, err = scanAmount(l.budgets.readSpent.QueryRowContext(ctx, b.Key, start)); err != nil {
@@ -215,7 +218,7 @@ func (l *ledger) fill(ctx context.Context, b *caisson.Budget) (err error) {
 	return err
 }
 
-// ListBudgets implements [caisson.LedgerStore]; by key.
+// ListBudgets implements [caisson.LedgerStore]. Budgets are sorted by key.
 func (l *ledger) ListBudgets(ctx context.Context, in caisson.Scope) ([]*caisson.Budget, error) {
 	list, err := readRows(scanBudget)(l.budgets.list.QueryContext(ctx, accountOf(in)))
 	for _, b := range list {

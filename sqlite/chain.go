@@ -12,16 +12,17 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// keySize is the size of the key of a chain in bytes.
+// keySize is the size of a chain's key in bytes.
 const keySize = 32
 
-// chain computes what makes the record of events show tampering. Each event has a hash with a key over itself and the hash
-// of the one before. The end of the chain, and what was trimmed from it, are authenticated with the same key. So without
-// the key nothing can be changed, removed, added or put in another order, with one exception: a whole database can be
-// replaced by an older copy of itself. That is seen only by who has noted a later head.
+// chain computes the hashes that make tampering with the record of events detectable. Each event has a keyed hash over
+// itself and the hash of the event before it. The head of the chain and the gaps left by trimming are authenticated
+// with the same key. Without the key no event can be changed, removed, added or reordered, with one exception: a whole
+// database can be replaced by an older copy of itself. That is detected only by comparing with a later head that was
+// noted elsewhere.
 type chain struct{ key []byte }
 
-// link is an event as it is stored.
+// link is a stored event.
 type link struct {
 	seq     int64
 	at      int64
@@ -31,7 +32,8 @@ type link struct {
 	hash    []byte
 }
 
-// head is where the chain ends. flaw, unless "", is what was wrong with the chain when it was continued: it stays.
+// head is the end of the chain. flaw, unless "", describes the first problem found when the chain was continued; it is
+// permanent.
 type head struct {
 	seq  int64
 	hash []byte
@@ -39,21 +41,21 @@ type head struct {
 	mac  []byte
 }
 
-// gap stands for events that were trimmed, first to last, and has the hash of the last of them.
+// gap represents the trimmed events first to last and contains the hash of the last one.
 type gap struct {
 	first, last int64
 	hash, mac   []byte
 }
 
-// root is what the first event is chained to.
+// root returns the hash that the first event is chained to.
 func root() []byte { return make([]byte, sha256.Size) }
 
-// next returns the hash of l behind an event with the hash prev.
+// next returns the hash of l when it follows an event with the hash prev.
 func (c chain) next(prev []byte, l *link) []byte {
 	return c.sum("event", prev, number(l.seq), number(l.at), []byte(l.account), []byte(l.subject), l.doc)
 }
 
-// sealHead authenticates h.
+// sealHead sets the MAC of h.
 func (c chain) sealHead(h *head) {
 	h.mac = c.sum("head", number(h.seq), h.hash, []byte(h.flaw))
 }
@@ -64,7 +66,7 @@ func (c chain) validHead(h head) bool {
 	return hmac.Equal(mac, h.mac)
 }
 
-// sealGap authenticates g.
+// sealGap sets the MAC of g.
 func (c chain) sealGap(g *gap) {
 	g.mac = c.sum("gap", number(g.first), number(g.last), g.hash)
 }
@@ -75,7 +77,7 @@ func (c chain) validGap(g gap) bool {
 	return hmac.Equal(mac, g.mac)
 }
 
-// sum is the keyed hash of some parts, each preceded by its length so that they cannot be cut differently.
+// sum returns the keyed hash of parts. Each part is preceded by its length so that part boundaries are unambiguous.
 func (c chain) sum(label string, parts ...[]byte) []byte {
 	h := hmac.New(sha256.New, c.key)
 	write(h, []byte(label))
@@ -92,10 +94,10 @@ func write(h hash.Hash, part []byte) {
 
 func number(n int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(n)) }
 
-// String returns h as users note it.
+// String returns h in the form that caisson audit head prints.
 func (h head) String() string { return strconv.FormatInt(h.seq, 10) + ":" + hex.EncodeToString(h.hash) }
 
-// parseHead reads what [head.String] wrote.
+// parseHead parses the output of [head.String].
 func parseHead(s string) (head, error) {
 	number, sum, _ := strings.Cut(s, ":")
 	seq, err := strconv.ParseInt(number, 10, 64)

@@ -15,7 +15,7 @@ import (
 
 func day(n int) time.Time { return time.Date(2026, 3, n, 12, 0, 0, 0, time.UTC) }
 
-// record makes a store with the events 1 to 20, one a day, and trims the first five and the tenth.
+// record creates a store with the events 1 to 20, one a day, and trims the first five and the tenth.
 func record(t *testing.T, path string) *Store {
 	t.Helper()
 	s := openTest(t, path)
@@ -43,10 +43,10 @@ func verify(t *testing.T, s *Store, head string) *caisson.AuditReport {
 	return r
 }
 
-// tampering is everything that somebody can do to the file without the key.
+// tampering lists changes that can be made to the file without the key.
 var tampering = []struct {
 	name, sql string
-	want      string // in the problem that is found at once
+	want      string // Part of the problem that is found at once.
 }{
 	{"an edited document", `UPDATE event SET doc = replace(doc, '"n":"12"', '"n":"99"') WHERE seq = 12`, "event 12 is not what was written"},
 	{"an actor taken out", `UPDATE event SET doc = replace(doc, '"actor":"local",', '') WHERE seq = 12`, "event 12 is not"},
@@ -86,8 +86,8 @@ var tampering = []struct {
 	{"a gap of elsewhere", `INSERT INTO event_gap SELECT first + 100, last + 100, hash, mac FROM event_gap WHERE first = 10`, "that the events 110 to 110 were trimmed was changed"},
 }
 
-// TestPromise8ChainShowsTampering does everything that can be done without the key, and looks for it at once, after the
-// daemon has continued the record, and after it has trimmed what was tampered with.
+// TestPromise8ChainShowsTampering makes each change that is possible without the key, and tests that it is detected at
+// once, after the daemon has continued the record, and after the daemon has trimmed the changed events.
 func TestPromise8ChainShowsTampering(t *testing.T) {
 	good := filepath.Join(t.TempDir(), "good.db")
 	s := record(t, good)
@@ -102,7 +102,7 @@ func TestPromise8ChainShowsTampering(t *testing.T) {
 			s, err := Open(t.Context(), testConfig(path))
 			must(t, err)
 			must(t, s.Close())
-			db, err := sql.Open("sqlite", "file:"+path) // without _defensive, as an intruder
+			db, err := sql.Open("sqlite", "file:"+path) // Without _defensive, like an intruder.
 			must(t, err)
 			run(t, db, tt.sql)
 			must(t, db.Close())
@@ -131,7 +131,7 @@ func TestPromise8ChainShowsTampering(t *testing.T) {
 	}
 }
 
-// TestPromise8OtherDatabase puts another database in place of the record.
+// TestPromise8OtherDatabase replaces the record by another database.
 func TestPromise8OtherDatabase(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "caisson.db")
@@ -159,7 +159,7 @@ func TestPromise8OtherDatabase(t *testing.T) {
 		if r := verify(t, s, early); r.Problem != "" {
 			t.Errorf("the copy itself: %+v", r)
 		}
-		for range 10 { // and grows beyond it
+		for range 10 { // The copy grows beyond it.
 			must(t, s.Events().Append(t.Context(), &caisson.Event{At: day(21), Account: "b"}))
 		}
 		if r := verify(t, s, late.Head); !strings.Contains(r.Problem, "the record was replaced") {
@@ -195,7 +195,7 @@ func TestPromise8OtherDatabase(t *testing.T) {
 	})
 }
 
-// TestPromise8EarlierEvents covers what was recorded before there was a chain.
+// TestPromise8EarlierEvents covers events that were recorded before the chain existed.
 func TestPromise8EarlierEvents(t *testing.T) {
 	upgrade := func(t *testing.T, made bool, tamper string) *caisson.AuditReport {
 		path := filepath.Join(t.TempDir(), "caisson.db")
@@ -204,7 +204,7 @@ func TestPromise8EarlierEvents(t *testing.T) {
 		for i := 1; i <= 12; i++ {
 			run(t, db, fmt.Sprintf(`INSERT INTO event (at, account, subject, doc) VALUES (%d, 'a', 'x', '{"type":"test.happened"}')`, i))
 		}
-		run(t, db, `DELETE FROM event WHERE seq IN (1, 2, 5, 12)`) // trimmed
+		run(t, db, `DELETE FROM event WHERE seq IN (1, 2, 5, 12)`) // Trimmed.
 		must(t, db.Close())
 		c := testConfig(path)
 		c.AuditKey = auditKey("k", made)
@@ -233,7 +233,7 @@ func TestPromise8EarlierEvents(t *testing.T) {
 			t.Errorf("%s: %+v, want %q", tamper, r, want)
 		}
 	}
-	// Somebody took the chain away and the schema back, so that an upgrade would begin a new one.
+	// The chain was removed and the schema version lowered, so that an upgrade starts a new chain.
 	if r := upgrade(t, false, ""); !strings.Contains(r.Problem, "begun anew") {
 		t.Errorf("an old key without a chain: %+v", r)
 	}

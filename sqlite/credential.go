@@ -9,15 +9,15 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// credentials is a [caisson.CredentialStore].
+// credentials implements [caisson.CredentialStore].
 type credentials struct {
 	db     *db
 	insert *sql.Stmt
-	get    *sql.Stmt // of one account
-	find   *sql.Stmt // of any account
+	get    *sql.Stmt // Within one account.
+	find   *sql.Stmt // Within any account.
 	list   *sql.Stmt
 	update *sql.Stmt
-	here   *sql.Stmt // get or find, for the writer
+	here   *sql.Stmt // get or find, on the writer.
 	remove *sql.Stmt
 }
 
@@ -110,13 +110,14 @@ func (s *credentials) Delete(ctx context.Context, in caisson.Scope, name string)
 	})
 }
 
-// sealedCredential is a credential with its value.
+// sealedCredential is a credential with its sealed value.
 type sealedCredential struct {
 	*caisson.Credential
 	sealed []byte
 }
 
-// one returns the only credential that stmt finds.
+// one returns the only credential that stmt finds. It returns NotFound if there is none and Conflict if there are
+// several.
 func (s *credentials) one(ctx context.Context, stmt *sql.Stmt, in caisson.Scope, name string) (c sealedCredential, err error) {
 	found, err := readRows(scanCredential)(stmt.QueryContext(ctx, name, accountOf(in)))
 	switch {
@@ -130,8 +131,8 @@ func (s *credentials) one(ctx context.Context, stmt *sql.Stmt, in caisson.Scope,
 	return found[0], nil
 }
 
-// scanCredential reads a row. The column says whose it is, not the document, so that a row that was moved cannot be taken
-// for its old self.
+// scanCredential reads a row. The account comes from the column, not from the document, so that a row moved to another
+// account is not accepted as the original.
 func scanCredential(s scanner) (c sealedCredential, err error) {
 	var account string
 	var doc []byte

@@ -15,17 +15,17 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// maxReaders bounds the connections that read; each has a cache of its own.
+// maxReaders limits the connections that read; each has its own cache.
 const maxReaders = 4
 
-// db is the database as its two kinds of user see it.
+// db contains the two connection pools of the database.
 type db struct {
-	writer *sql.DB // one connection: database/sql queues the writers, so that SQLite never finds two
-	reader *sql.DB // read-only connections; they see the last committed state
+	writer *sql.DB // One connection: database/sql queues the writers, so SQLite never has two.
+	reader *sql.DB // Read-only connections. They read the last committed state.
 	closed atomic.Bool
 }
 
-// openDB opens the file at path with an up to date schema; see [migrate] for finish.
+// openDB opens the file at path and brings its schema up to date; see [migrate] for finish.
 func openDB(ctx context.Context, path string, migrations fs.FS, finish finisher, log *slog.Logger) (_ *db, err error) {
 	path, err = filepath.Abs(path)
 	if err != nil {
@@ -55,47 +55,48 @@ func openDB(ctx context.Context, path string, migrations fs.FS, finish finisher,
 	return d, nil
 }
 
-// dsn is the name of a connection to the file at path, with mode ro or rw, and what every such connection is set to.
-// That the journal is a write-ahead log is a property of the file, see [migrate].
+// dsn returns the data source name for the file at path with mode ro or rw, and the settings of every such connection.
+// The write-ahead log is a property of the file, see [migrate].
 func dsn(path, mode string) string {
 	q := url.Values{
 		"mode": {mode},
-		// BEGIN IMMEDIATE: a transaction that will write says so at once and cannot fail half-way because another one did.
+		// BEGIN IMMEDIATE: a writing transaction takes the write lock at its start, so it cannot fail half-way because
+		// of another one.
 		"_txlock": {"immediate"},
-		// The file is ours, but a damaged or planted one should do little: no writing to the schema's own tables, no
-		// functions with side effects in views and triggers, and misspelt columns are errors instead of strings.
+		// Limits the effect of a damaged or planted file: no writes to the schema's own tables, no functions with side
+		// effects in views and triggers, and misspelt columns are errors instead of strings.
 		"_defensive": {"1"},
 		"_dqs":       {"0"},
 		"_pragma": {
-			// Only another process can hold the lock, such as an operator's sqlite3 shell; give it a moment.
+			// Only another process can hold the lock, such as an operator's sqlite3 shell. Wait up to 5 seconds for it.
 			"busy_timeout(5000)",
-			// Sync the log at every commit. NORMAL syncs it only at checkpoints: a power failure would then undo writes that
-			// were acknowledged.
+			// Sync the log at every commit. NORMAL syncs it only at checkpoints, so a power failure would undo
+			// acknowledged writes.
 			"synchronous(FULL)",
-			// Off unless asked for, and per connection; on before the first table needs it.
+			// Foreign keys are off by default and must be enabled on each connection.
 			"foreign_keys(1)",
 			"trusted_schema(0)",
-			// Check pages when they are read, so that damage is an error and not an answer.
+			// Check pages when they are read, so that damage causes an error and not a wrong result.
 			"cell_size_check(1)",
-			// Sorting may spill: into memory, never into a file in /tmp that others share.
+			// Sorting may spill to memory, but never to a file in the shared directory /tmp.
 			"temp_store(MEMORY)",
-			// After a burst the log is cut to this size again instead of keeping its greatest length.
+			// After a burst of writes the log is truncated to this size instead of keeping its greatest length.
 			"journal_size_limit(8388608)",
 			// 1 MiB of cache per connection; the kernel caches the rest.
 			"cache_size(-1024)",
 		},
 	}
 	if mode == "ro" {
-		q.Set("_query_only", "1") // mode=ro protects the file; this also makes a mistake of ours an error
+		q.Set("_query_only", "1") // mode=ro protects the file; with this, a write on a reader is also an error.
 	}
-	// As a URL, because a path may contain what would begin the parameters.
+	// A URL is needed because a path may contain characters that start the parameters.
 	return (&url.URL{Scheme: "file", Path: path, RawQuery: q.Encode()}).String()
 }
 
-// write runs do in one transaction and commits it. If do fails or ctx ends, nothing has changed.
+// write runs do in one transaction and commits it. If do fails or ctx ends, nothing changes.
 //
-// ctx is obeyed while waiting for other writers and once more before the commit, not by each statement: a statement takes
-// microseconds, and a commit that was begun should be finished so that its outcome is known.
+// ctx is checked while waiting for other writers and once more before the commit, not by each statement: a statement
+// takes microseconds, and a commit that has started must finish so that its result is known.
 func (d *db) write(ctx context.Context, do func(ctx context.Context, tx *sql.Tx) error) error {
 	if d.closed.Load() {
 		return caisson.Errorf(caisson.Unavailable, "the store is closed")
@@ -110,7 +111,7 @@ func (d *db) write(ctx context.Context, do func(ctx context.Context, tx *sql.Tx)
 	if err != nil {
 		return d.explain(err)
 	}
-	defer tx.Rollback() // also if do panics; after a commit it does nothing
+	defer tx.Rollback() // Also runs if do panics. After a commit it has no effect.
 	if err := do(inside, tx); err != nil {
 		return d.explain(err)
 	}
@@ -120,7 +121,7 @@ func (d *db) write(ctx context.Context, do func(ctx context.Context, tx *sql.Tx)
 	return d.explain(tx.Commit())
 }
 
-// writeOne runs one statement and returns how many rows it changed.
+// writeOne runs one statement and returns the number of rows it changed.
 func (d *db) writeOne(ctx context.Context, stmt *sql.Stmt, args ...any) (rows int64, err error) {
 	err = d.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		rows, err = affected(tx.StmtContext(ctx, stmt).ExecContext(ctx, args...))
@@ -129,7 +130,7 @@ func (d *db) writeOne(ctx context.Context, stmt *sql.Stmt, args ...any) (rows in
 	return rows, err
 }
 
-// writeFound runs one statement that is to change a row. The error is none if it changes none.
+// writeFound runs one statement that must change a row. It returns none if the statement changes no row.
 func (d *db) writeFound(ctx context.Context, none error, stmt *sql.Stmt, args ...any) error {
 	n, err := d.writeOne(ctx, stmt, args...)
 	if err == nil && n == 0 {
@@ -138,7 +139,7 @@ func (d *db) writeFound(ctx context.Context, none error, stmt *sql.Stmt, args ..
 	return err
 }
 
-// found explains the error of a query for one row. It is none if there was no row.
+// found explains the error of a query for one row. It returns none if there was no row.
 func (d *db) found(err, none error) error {
 	if errors.Is(err, sql.ErrNoRows) {
 		return none
@@ -153,14 +154,14 @@ func affected(res sql.Result, err error) (int64, error) {
 	return res.RowsAffected()
 }
 
-// close waits for what is under way and refuses what comes later. The readers go first: the last connection to close
-// empties the log into the database, which a reader may not.
+// close waits for running operations and rejects later ones. The readers are closed first: the last connection to close
+// moves the log into the database, which a reader is not permitted to do.
 func (d *db) close() error {
 	d.closed.Store(true)
 	return errors.Join(drain(d.reader, maxReaders), drain(d.writer, 1))
 }
 
-// drain closes a pool when none of its connections, n at most, is in use. [sql.DB.Close] alone would return earlier.
+// drain closes a pool when none of its connections, n at most, is in use. [sql.DB.Close] alone returns earlier.
 func drain(pool *sql.DB, n int) error {
 	if pool == nil {
 		return nil
@@ -169,11 +170,11 @@ func drain(pool *sql.DB, n int) error {
 	for range n {
 		conn, err := pool.Conn(context.Background())
 		if err != nil {
-			break // it cannot be opened, so nobody uses it
+			break // The connection cannot be opened, so it is not in use.
 		}
 		held = append(held, conn)
 	}
-	errs := []error{pool.Close()} // whoever waits for a connection gets an error now
+	errs := []error{pool.Close()} // Callers that wait for a connection now get an error.
 	for _, conn := range held {
 		errs = append(errs, conn.Close())
 	}
@@ -199,7 +200,7 @@ func (p *preparer) prepare(pool *sql.DB, query string) *sql.Stmt {
 	return stmt
 }
 
-// accountOf is the account that a statement compares with, NULL for all of them.
+// accountOf returns the account that a statement compares with; NULL means all accounts.
 func accountOf(in caisson.Scope) sql.NullString {
 	account, all := in.Account()
 	return sql.NullString{String: account, Valid: !all}

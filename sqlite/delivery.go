@@ -6,7 +6,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// deliveries is a [caisson.DeliveryStore].
+// deliveries implements [caisson.DeliveryStore].
 type deliveries struct{ *idTable[caisson.Delivery] }
 
 var _ caisson.DeliveryStore = deliveries{}
@@ -23,7 +23,7 @@ func newDeliveries(p *preparer) deliveries {
 			update:  p.write(`UPDATE delivery SET state = ?, doc = ? WHERE seq = ?`),
 		},
 		none: "there is no delivery %.40q, and no run of that id has one; see caisson relay ls",
-		// What is a delivery's id is no run's: their prefixes differ.
+		// An ID is either a delivery's or a run's, never both: their prefixes differ.
 		get: p.read(`SELECT seq, doc FROM (
 			SELECT seq, account, doc FROM delivery WHERE id = ?1
 			UNION ALL SELECT seq, account, doc FROM delivery WHERE run = ?1 AND run <> ''

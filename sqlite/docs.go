@@ -11,33 +11,33 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// docs stores objects as JSON documents beside the columns that queries need. [table] and [idTable] add how objects are
-// found.
+// docs stores objects as JSON documents beside the columns that queries need. [table] and [idTable] add the lookup of
+// objects.
 type docs[T any] struct {
 	db   *db
-	noun string // in messages
-	// fixed returns the columns that no update changes: the ID or key, the account, and others. The first ones, as many as
-	// required, must not be empty; needs names them in the error.
+	noun string // For messages.
+	// fixed returns the columns that updates cannot change: the ID or key, the account, and others. The first required
+	// ones must not be empty; needs names them in the error.
 	fixed    func(*T) []string
 	required int
 	needs    string
-	changed  string         // what an update changed that changed fixed columns, in the error
-	columns  func(*T) []any // the other columns
+	changed  string         // Names the fixed columns in the error for an update that changed them.
+	columns  func(*T) []any // The other columns.
 
-	insert *sql.Stmt // fixed, columns, document
-	update *sql.Stmt // columns, document, seq
+	insert *sql.Stmt // Arguments: fixed, columns, document.
+	update *sql.Stmt // Arguments: columns, document, seq.
 
-	// find returns the object that ref refers to; tx is nil for readers. An error says if there is none.
+	// find returns the object that ref refers to, or an error if there is none. tx is nil for readers.
 	find   func(ctx context.Context, tx *sql.Tx, in caisson.Scope, ref string) (row, error)
-	taken  func(err error, obj *T) error // the error for a value that exists already; nil: only the ID can
-	stored func(*T) any                  // the document of an object, to be encoded and decoded; nil: the object
-	fill   func(*T, row)                 // sets what the document does not say; may be nil
+	taken  func(err error, obj *T) error // Returns the error for a duplicate value; nil if only the ID is unique.
+	stored func(*T) any                  // Returns the value to be encoded and decoded; nil means the object itself.
+	fill   func(*T, row)                 // Sets the fields that the document does not contain; may be nil.
 }
 
 // row is an object as it is stored.
 type row struct {
 	seq      int64
-	children int64 // of runs
+	children int64 // Only used for runs.
 	doc      []byte
 }
 
@@ -64,7 +64,7 @@ func (d *docs[T]) Insert(ctx context.Context, obj *T) error {
 	return d.refused(err, obj)
 }
 
-// refused is err, but a Conflict if it says that a unique value of obj exists already.
+// refused returns err, or a Conflict error if err reports a duplicate of a unique value of obj.
 func (d *docs[T]) refused(err error, obj *T) error {
 	switch {
 	case !taken(err):
@@ -84,10 +84,10 @@ func (d *docs[T]) Get(ctx context.Context, in caisson.Scope, ref string) (*T, er
 	return d.decode(r)
 }
 
-// change is the Update of [caisson.Table] and of other stores.
+// change implements the Update method of [caisson.Table] and of other stores.
 func (d *docs[T]) change(ctx context.Context, in caisson.Scope, ref string, change func(*T) error) (*T, error) {
 	var obj *T
-	var refused error // by change: returned as it is
+	var refused error // An error of change; returned unmodified.
 	err := d.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		r, err := d.find(ctx, tx, in, ref)
 		if err != nil {
@@ -105,7 +105,7 @@ func (d *docs[T]) change(ctx context.Context, in caisson.Scope, ref string, chan
 		}
 		doc, err := d.encode(obj)
 		if err != nil || doc == string(r.doc) {
-			return err // if nothing has changed, this saves the sync: an empty transaction commits without one
+			return err // An unchanged document needs no sync: an empty transaction commits without one.
 		}
 		_, err = tx.StmtContext(ctx, d.update).ExecContext(ctx, append(d.columns(obj), doc, r.seq)...)
 		return err
@@ -145,7 +145,7 @@ func (d *docs[T]) document(obj *T) any {
 	return obj
 }
 
-// page reads up to limit objects, fewer if they are long.
+// page reads up to limit objects, fewer if their documents are long.
 func (d *docs[T]) page(
 	ctx context.Context, q *query, limit int, scan func(scanner) (row, error),
 ) (page []*T, more bool, err error) {
@@ -167,15 +167,15 @@ func (d *docs[T]) page(
 // idTable stores objects that have IDs.
 type idTable[T any] struct {
 	docs[T]
-	none    string    // the error for a reference to no object, as a format
-	get     *sql.Stmt // by a reference, and the scope
-	getHere *sql.Stmt // by an ID, and the scope; for transactions of the writer
+	none    string    // A format for the error if a reference finds no object.
+	get     *sql.Stmt // Arguments: reference and scope.
+	getHere *sql.Stmt // Arguments: ID and scope; for transactions of the writer.
 	scan    func(scanner) (row, error)
 	place   place
-	remove  *sql.Stmt // by an ID, and the scope; nil if Delete is not used
+	remove  *sql.Stmt // Arguments: ID and scope; nil if Delete is not used.
 }
 
-// newIDTable completes t for the table of that name. What t has already stays.
+// newIDTable completes t for the table with that name. Fields that are already set are kept.
 func newIDTable[T any](p *preparer, name string, t *idTable[T]) *idTable[T] {
 	one := `SELECT seq, doc FROM ` + name + ` WHERE id = ?1 AND (?2 IS NULL OR account = ?2)`
 	t.db, t.find = p.db, t.byID
@@ -192,7 +192,7 @@ func newIDTable[T any](p *preparer, name string, t *idTable[T]) *idTable[T] {
 	return t
 }
 
-// byID is the find of docs.
+// byID implements the find function of docs.
 func (t *idTable[T]) byID(ctx context.Context, tx *sql.Tx, in caisson.Scope, ref string) (row, error) {
 	stmt := t.get
 	if tx != nil {
@@ -217,7 +217,7 @@ func (t *idTable[T]) Delete(ctx context.Context, in caisson.Scope, id caisson.ID
 	return t.db.writeFound(ctx, t.missing(string(id)), t.remove, string(id), accountOf(in))
 }
 
-// list completes a query for documents, and reads a page of them, the newest first.
+// list completes a query for documents and reads one page of them, newest first.
 func (t *idTable[T]) list(
 	ctx context.Context, q *query, in caisson.Scope, before caisson.ID, limit int,
 ) (page []*T, more bool, err error) {

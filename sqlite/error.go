@@ -11,7 +11,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// explain gives errors of SQLite the kind that says what can be done about them. Other errors pass as they are.
+// explain converts errors of SQLite to errors with a [caisson.Kind] and a suggested action. It returns other errors
+// unmodified.
 func (d *db) explain(err error) error {
 	if err == nil {
 		return nil
@@ -23,7 +24,7 @@ func (d *db) explain(err error) error {
 		return caisson.Wrap(err, caisson.Unavailable, "the store is closed")
 	}
 	code := codeOf(err)
-	switch code & 0xff { // the low byte is the class
+	switch code & 0xff { // The low byte is the class of the error.
 	case 0:
 		return err
 	case sqlite3.SQLITE_FULL:
@@ -44,7 +45,7 @@ func codeOf(err error) int {
 	return 0
 }
 
-// taken reports whether err says that a unique value exists already.
+// taken reports whether err is a violation of a unique or primary key constraint.
 func taken(err error) bool {
 	switch codeOf(err) {
 	case sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY:
@@ -53,7 +54,7 @@ func taken(err error) bool {
 	return false
 }
 
-// unstorable reports whether err says that a value does not fit where it should be stored.
+// unstorable reports whether err means that a value does not fit into its column or the database.
 func unstorable(err error) bool {
 	switch codeOf(err) & 0xff {
 	case sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_RANGE:
@@ -62,7 +63,7 @@ func unstorable(err error) bool {
 	return false
 }
 
-// damaged reports whether err says that a file is not, or no longer, a database.
+// damaged reports whether err means that a file is not a valid database.
 func damaged(err error) bool {
 	switch codeOf(err) & 0xff {
 	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:

@@ -11,7 +11,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// events is a [caisson.EventStore].
+// events implements [caisson.EventStore].
 type events struct {
 	db      *db
 	chain   chain
@@ -27,8 +27,8 @@ type events struct {
 	trim    trimStmts
 }
 
-// What After asks: seq, subject, limit and account are ?1 to ?4. Of all accounts only the engine asks, and hardly ever for
-// one subject: that has no index, as each index makes appending slower.
+// The queries of After. The parameters ?1 to ?4 are seq, subject, limit and account. Only the engine queries all
+// accounts, and rarely for one subject: that query has no index, because each index makes appending slower.
 const (
 	eventsOfAll     = `SELECT seq, doc FROM event WHERE seq > ?1 AND (?2 = '' OR subject = ?2) ORDER BY seq LIMIT ?3`
 	eventsOfAccount = `SELECT seq, doc FROM event WHERE account = ?4 AND seq > ?1 AND ?2 = '' ORDER BY seq LIMIT ?3`
@@ -52,7 +52,7 @@ func newEvents(p *preparer, c chain, log *slog.Logger) *events {
 	}
 }
 
-// scanLink reads an event: seq, at, account, subject, doc, hash.
+// scanLink reads the columns seq, at, account, subject, doc and hash of an event.
 func scanLink(s scanner) (l link, err error) {
 	err = s.Scan(&l.seq, &l.at, &l.account, &l.subject, &l.doc, &l.hash)
 	return l, err
@@ -101,14 +101,14 @@ func (s *events) AppendAll(ctx context.Context, list []*caisson.Event) error {
 	return nil
 }
 
-// selectNewest is the greatest number that an event ever had.
+// selectNewest returns the greatest number that an event ever had.
 const selectNewest = `SELECT max(coalesce((SELECT max(seq) FROM event), 0), coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'event'), 0))`
 
-// replaceHead moves the end of the chain.
+// replaceHead stores the head of the chain.
 const replaceHead = `REPLACE INTO event_head (id, seq, hash, flaw, mac) VALUES (1, ?, ?, ?, ?)`
 
-// end returns where the chain ends. If that was tampered with it still returns an end, because the daemon must go on, but
-// one with a flaw: to continue the chain must not hide what was done to it.
+// end returns the head of the chain. If it was tampered with, end still returns a head because the daemon must
+// continue, but one with a flaw: continuing the chain must not hide the tampering.
 func (s *events) end(ctx context.Context, tx *sql.Tx) (head, error) {
 	h, found, err := scanHead(tx.StmtContext(ctx, s.head).QueryRowContext(ctx))
 	if err != nil {
@@ -136,7 +136,8 @@ func (s *events) end(ctx context.Context, tx *sql.Tx) (head, error) {
 	return s.flawed(ctx, h, fmt.Sprintf(broken, newest)), nil
 }
 
-// flawed returns h with a flaw, and says so in the log. If h has one already that stays: the first says most.
+// flawed returns h with a flaw and logs the flaw. An existing flaw is kept because the first one is the most
+// informative.
 func (s *events) flawed(ctx context.Context, h head, flaw string) head {
 	if h.flaw == "" {
 		h.flaw = flaw
@@ -145,7 +146,7 @@ func (s *events) flawed(ctx context.Context, h head, flaw string) head {
 	return h
 }
 
-// moveEnd stores where the chain ends.
+// moveEnd stores the head of the chain.
 func (s *events) moveEnd(ctx context.Context, tx *sql.Tx, h head) error {
 	s.chain.sealHead(&h)
 	_, err := tx.StmtContext(ctx, s.setHead).ExecContext(ctx, h.seq, h.hash, h.flaw, h.mac)
@@ -179,7 +180,7 @@ func (s *events) After(ctx context.Context, in caisson.Scope, subject string, se
 	return page, s.db.explain(err)
 }
 
-// Last implements [caisson.EventStore]. Trimming does not lower it.
+// Last implements [caisson.EventStore]. Trimming does not lower the result.
 func (s *events) Last(ctx context.Context) (seq int64, err error) {
 	err = s.last.QueryRowContext(ctx).Scan(&seq)
 	return seq, s.db.found(err, nil)

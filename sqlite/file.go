@@ -9,13 +9,14 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// fileMode is the mode of the database: it holds what every account does. SQLite gives the files beside it the same.
+// fileMode is the mode of the database, which contains data of all accounts. SQLite gives its additional files the same
+// mode.
 const fileMode = 0o600
 
-// secureFile makes the file at path with its final mode, or corrects the mode of the one that is there.
+// secureFile creates the file at path with its final mode, or corrects the mode of an existing file.
 //
-// It must not open a file that exists: POSIX locks are lost when the process closes any descriptor of the file, so if a
-// store has it open in this process already, that store's locks would go.
+// It must not open an existing file: POSIX locks are lost when the process closes any descriptor of the file, so a
+// store in this process that has the file open would lose its locks.
 func secureFile(path string) error {
 	parent := filepath.Dir(path)
 	dir, err := os.OpenRoot(parent)
@@ -39,7 +40,7 @@ func secureFile(path string) error {
 	return nil
 }
 
-// restrict takes group's and others' rights from a file, if there is one.
+// restrict removes the permissions of group and others from a file, if the file exists.
 func restrict(dir *os.Root, name string) error {
 	info, err := dir.Lstat(name)
 	switch {
@@ -55,7 +56,7 @@ func restrict(dir *os.Root, name string) error {
 	return dir.Chmod(name, fileMode)
 }
 
-// syncDir makes the names in a directory durable.
+// syncDir syncs a directory so that its entries are durable.
 func syncDir(dir *os.Root) error {
 	d, err := dir.Open(".")
 	if err != nil {

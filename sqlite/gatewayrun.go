@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// gatewayRuns is a [caisson.GatewayRunStore].
+// gatewayRuns implements [caisson.GatewayRunStore].
 type gatewayRuns struct {
 	db    *db
 	put   *sql.Stmt
@@ -93,7 +93,7 @@ func noGatewayRun(run string) error {
 	return caisson.Errorf(caisson.NotFound, "there is no run %.80q; see caisson gateway run ls", run)
 }
 
-// scanGatewayRun reads a row. The column says whose it is.
+// scanGatewayRun reads a row. The account comes from the column, not from the document.
 func scanGatewayRun(s scanner) (*caisson.GatewayRun, error) {
 	var account string
 	r := &caisson.GatewayRun{}

@@ -16,7 +16,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// writerEnv makes the test binary a program that writes to the store at that path until it is killed.
+// writerEnv makes the test binary a program that writes to the store at the given path until it is killed.
 const writerEnv = "CAISSON_TEST_SQLITE_WRITER"
 
 func TestMain(m *testing.M) {
@@ -27,8 +27,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// writeUntilKilled writes from several goroutines and prints what was acknowledged: an ID once the sandbox is stored, and
-// "ID running" once its update is.
+// writeUntilKilled writes from several goroutines and prints acknowledged writes: an ID once the sandbox is stored, and
+// "ID running" once its update is stored.
 func writeUntilKilled(path string) error {
 	ctx := context.Background()
 	s, err := Open(ctx, testConfig(path))
@@ -60,7 +60,8 @@ func writeUntilKilled(path string) error {
 	return <-errs
 }
 
-// TestPromise7KillLosesNothing kills a process in the middle of writing, again and again: what it acknowledged is there.
+// TestPromise7KillLosesNothing repeatedly kills a process while it is writing, and tests that acknowledged writes
+// exist.
 func TestPromise7KillLosesNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "caisson.db")
 	acknowledged := map[string]string{}
@@ -80,7 +81,7 @@ func TestPromise7KillLosesNothing(t *testing.T) {
 	}
 }
 
-// killWriter runs a writer, kills it after it has acknowledged n writes, and adds all it did acknowledge.
+// killWriter runs a writer, kills it after it has acknowledged n writes, and adds all acknowledged writes.
 func killWriter(t *testing.T, path string, n int, acknowledged map[string]string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

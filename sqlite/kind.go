@@ -6,21 +6,21 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// kind is what a table must know about the type of its objects.
+// kind describes the objects of a table.
 type kind[T any] struct {
-	noun    string // in messages, and the name of the SQL table
-	named   bool   // objects are known by account and name, and listed by name; else by ID, and in order of creation
+	noun    string // For messages; also the name of the SQL table.
+	named   bool   // Objects are identified by account and name and listed by name; otherwise by ID and in order of creation.
 	columns func(*T) columns
 }
 
-// sql returns a statement about the table that TABLE stands for.
+// sql replaces TABLE in query with the name of the table.
 func (k kind[T]) sql(query string) string { return strings.ReplaceAll(query, "TABLE", k.noun) }
 
-// columns are what queries need of an object.
+// columns are the values of an object that queries need.
 type columns struct {
-	key     string // unique among all accounts
+	key     string // Unique among all accounts.
 	account string
-	name    string // unique in the account; "" is none
+	name    string // Unique in the account; "" means no name.
 	state   string
 }
 
@@ -72,7 +72,8 @@ func repoKind() kind[caisson.Repo] {
 	}}
 }
 
-// namedKey is unambiguous because no account's name contains a slash. It is "" for an object without a name.
+// namedKey returns a key for account and name, or "" for an object without a name. It is unambiguous because account
+// names contain no slash.
 func namedKey(account, name string) string {
 	if name == "" {
 		return ""

@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// leaseStmts are the statements about what journals hold of budgets.
+// leaseStmts are the statements about the leases of journals.
 type leaseStmts struct {
 	since  *sql.Stmt
 	add    *sql.Stmt
@@ -29,7 +29,7 @@ func newLeaseStmts(p *preparer) leaseStmts {
 		since: p.write(`SELECT since` + one),
 		add: p.write(`INSERT INTO lease (journal, budget, period_start, since, usd, tokens, calls) VALUES (?, ?, ?, ?, ?, ?, ?)
 			ON CONFLICT DO UPDATE SET since = iif(excluded.since = 0, since, min(since, excluded.since)), ` + added("usd", "tokens", "calls")),
-		// What one holder owes makes no room for others.
+		// The debt of one holder does not increase what others can lease.
 		held: p.write(heldQuery + ` AND journal <> ?`),
 		own:  p.write(`SELECT usd, tokens, calls` + one),
 		newest: p.write(`SELECT period_start, usd, tokens, calls FROM lease WHERE journal = ? AND budget = ?
@@ -47,7 +47,7 @@ func newLeaseStmts(p *preparer) leaseStmts {
 	}
 }
 
-// heldQuery sums up what all journals hold of a budget in a period.
+// heldQuery sums the amounts that all journals hold of a budget in a period.
 var heldQuery = `SELECT ` + total("max(usd, 0)") + `, ` + total("max(tokens, 0)") + `, ` + total("max(calls, 0)") + `
 	FROM lease WHERE budget = ? AND period_start = ?`
 
@@ -57,7 +57,7 @@ func (l *ledger) addLease(ctx context.Context, tx *sql.Tx, journal caisson.ID, k
 	return err
 }
 
-// errRefused ends a transaction that has nothing to write.
+// errRefused rolls back a transaction that has nothing to write.
 var errRefused = errors.New("refused")
 
 // Lease implements [caisson.LedgerStore].
@@ -74,7 +74,8 @@ func (l *ledger) Lease(ctx context.Context, journal caisson.ID, account, budget 
 		}
 		b, err := scanBudget(tx.StmtContext(ctx, l.budgets.get).QueryRowContext(ctx, budget))
 		if errors.Is(err, sql.ErrNoRows) {
-			// Calls that begin now are covered by nothing. What was held before must not be taken for theirs later.
+			// Without a budget, calls that start now are not covered by a lease. Older leases are removed so that they
+			// are not applied to these calls later.
 			lease = caisson.Lease{Unlimited: true}
 			_, err := tx.StmtContext(ctx, l.leases.forget).ExecContext(ctx, string(journal), budget)
 			return err
@@ -83,7 +84,7 @@ func (l *ledger) Lease(ctx context.Context, journal caisson.ID, account, budget 
 			return err
 		}
 		if b.Account != account {
-			lease = caisson.Lease{Unlimited: true} // what the journal holds is for the owner's calls
+			lease = caisson.Lease{Unlimited: true} // The lease of the journal is for calls of the budget's owner.
 			return errRefused
 		}
 		lease, err = l.grant(ctx, tx, journal, b, need, want, now)
@@ -95,7 +96,7 @@ func (l *ledger) Lease(ctx context.Context, journal caisson.ID, account, budget 
 	return lease, err
 }
 
-// grant hands out a part of b. The error is errRefused if nothing was.
+// grant leases a part of b. It returns errRefused if nothing was granted.
 func (l *ledger) grant(ctx context.Context, tx *sql.Tx, journal caisson.ID, b *caisson.Budget, need, want caisson.Amount, now time.Time) (caisson.Lease, error) {
 	start, end := window(b.Period, now)
 	k := periodKey{b.Key, start}
@@ -112,7 +113,7 @@ func (l *ledger) grant(ctx context.Context, tx *sql.Tx, journal caisson.ID, b *c
 		return caisson.Lease{}, err
 	}
 	lease := caisson.Lease{Limits: b.Limits, Until: end, Title: titleOf(b)}
-	// A holder that owes something pays it out of what it gets, so it may get that much more.
+	// A holder with a debt pays it from the new lease, so the lease may exceed the remaining amount by the debt.
 	room := b.Limits.Left(used.Plus(others).Plus(positive(own))).Plus(owed(own))
 	if !room.Covers(need) {
 		lease.Left, lease.Held = b.Limits.Left(used.Plus(others).Plus(positive(own))), others.Plus(positive(own))
@@ -124,12 +125,12 @@ func (l *ledger) grant(ctx context.Context, tx *sql.Tx, journal caisson.ID, b *c
 	if _, err := tx.StmtContext(ctx, l.begin).ExecContext(ctx, string(journal)); err != nil {
 		return caisson.Lease{}, err
 	}
-	// Even an empty lease is recorded: from now on calls are covered.
+	// An empty lease is also recorded: from now on calls are covered by it.
 	return lease, l.addLease(ctx, tx, journal, k, lease.Granted, now.UnixMicro())
 }
 
-// Return implements [caisson.LedgerStore]. It applies to the journal's newest lease of the budget: what is left of older
-// ones is void. More than is held is Invalid.
+// Return implements [caisson.LedgerStore]. It applies to the journal's newest lease of the budget; the rest of older
+// leases is void. It returns Invalid if a exceeds the held amount.
 func (l *ledger) Return(ctx context.Context, journal caisson.ID, budget string, a caisson.Amount) error {
 	if !a.Covers(caisson.Amount{}) {
 		return caisson.Invalidf("amount", "what is returned cannot be negative")
@@ -147,13 +148,14 @@ func (l *ledger) Return(ctx context.Context, journal caisson.ID, budget string, 
 		if err := l.addLease(ctx, tx, journal, k, caisson.Amount{}.Minus(a), 0); err != nil {
 			return err
 		}
-		// Each run has a budget that is removed with its end. Of those nothing should stay for as long as a journal is open.
+		// The budget of a run is removed when the run ends. Its empty leases must not stay for as long as the journal
+		// is open.
 		_, err = tx.StmtContext(ctx, l.leases.drop).ExecContext(ctx, string(journal), budget, k.start)
 		return err
 	})
 }
 
-// Close implements [caisson.LedgerStore]. Closing twice is the same as closing once.
+// Close implements [caisson.LedgerStore]. It is idempotent.
 func (l *ledger) Close(ctx context.Context, journal caisson.ID, lost bool) error {
 	return l.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		stmts := []*sql.Stmt{l.begin, l.leases.remove, l.end}
@@ -172,21 +174,21 @@ func (l *ledger) Close(ctx context.Context, journal caisson.ID, lost bool) error
 	})
 }
 
-// scanAmount reads three numbers; no row is nothing.
+// scanAmount reads three numbers. Without a row it returns the zero amount.
 func scanAmount(s scanner) (a caisson.Amount, err error) {
 	err = noRows(s.Scan((*int64)(&a.USD), &a.Tokens, &a.Calls))
 	return a, err
 }
 
-// positive returns a with 0 for what is negative.
+// positive returns a with negative numbers replaced by 0.
 func positive(a caisson.Amount) caisson.Amount {
 	return caisson.Amount{USD: max(a.USD, 0), Tokens: max(a.Tokens, 0), Calls: max(a.Calls, 0)}
 }
 
-// owed returns what is negative in a, as positive numbers.
+// owed returns the negative numbers of a as positive numbers, and 0 for the others.
 func owed(a caisson.Amount) caisson.Amount { return positive(caisson.Amount{}.Minus(a)) }
 
-// least returns the lesser of each pair of numbers.
+// least returns the minimum of each pair of numbers.
 func least(a, b caisson.Amount) caisson.Amount {
 	return caisson.Amount{USD: min(a.USD, b.USD), Tokens: min(a.Tokens, b.Tokens), Calls: min(a.Calls, b.Calls)}
 }

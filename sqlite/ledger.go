@@ -12,15 +12,15 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// hour is the grain of the sums in the table usage, in microseconds.
+// hour is the granularity of the sums in the table usage, in microseconds.
 const hour = int64(time.Hour / time.Microsecond)
 
-// ledger is a [caisson.LedgerStore].
+// ledger implements [caisson.LedgerStore].
 type ledger struct {
 	db  *db
 	now func() time.Time
 
-	journal *sql.Stmt // for transactions of the writer
+	journal *sql.Stmt // For transactions of the writer.
 	offset  *sql.Stmt
 	open    *sql.Stmt
 	begin   *sql.Stmt
@@ -68,7 +68,7 @@ func newLedger(p *preparer, now func() time.Time) *ledger {
 	}
 }
 
-// Ingest implements [caisson.LedgerStore]. A journal that was closed is a Conflict too.
+// Ingest implements [caisson.LedgerStore]. It also returns Conflict if the journal was closed.
 func (l *ledger) Ingest(ctx context.Context, journal caisson.ID, from, to int64, calls []caisson.Call) error {
 	if from < 0 || to < from {
 		return caisson.Errorf(caisson.Internal, "journal %s cannot be ingested from %d to %d", journal, from, to)
@@ -125,17 +125,17 @@ func (l *ledger) Open(ctx context.Context) ([]caisson.ID, error) {
 	return ids, l.db.explain(err)
 }
 
-// batch is one transaction of calls.
+// batch adds calls to the ledger in one transaction.
 type batch struct {
 	l       *ledger
 	tx      *sql.Tx
 	journal caisson.ID
 	call    *sql.Stmt
 	receipt *sql.Stmt
-	budgets map[budgetKey]*sql.NullString // their periods; not valid: there is no such budget
+	budgets map[budgetKey]*sql.NullString // Periods by budget; not valid if there is no such budget.
 	taken   map[periodKey]*share
 	sums    map[sumKey]*caisson.UsageRow
-	related map[caisson.Guest]bool // whose lineage is stored
+	related map[caisson.Guest]bool // Guests whose lineage is already stored.
 }
 
 func (l *ledger) newBatch(ctx context.Context, tx *sql.Tx, journal caisson.ID) *batch {
@@ -146,21 +146,21 @@ func (l *ledger) newBatch(ctx context.Context, tx *sql.Tx, journal caisson.ID) *
 	}
 }
 
-// budgetKey is a budget for calls of an account.
+// budgetKey identifies a budget for calls of an account.
 type budgetKey struct{ account, key string }
 
-// periodKey is a budget in one of its periods.
+// periodKey identifies a budget in one of its periods.
 type periodKey struct {
 	budget string
 	start  int64
 }
 
-// share is what a batch takes of a budget in one period.
+// share is the amount that a batch takes from a budget in one period.
 type share struct {
-	since int64 // since when the journal holds some of it
+	since int64 // Time of the journal's first lease, in microseconds.
 	holds bool
 	used  caisson.Amount
-	held  caisson.Amount // the part of used that was held
+	held  caisson.Amount // The part of used that was leased.
 }
 
 // sumKey is the key of a row of usage.
@@ -175,7 +175,7 @@ type sumKey struct {
 	model   string
 }
 
-// add writes a call, unless it is there already.
+// add inserts a call unless it is already stored.
 func (b *batch) add(ctx context.Context, c *caisson.Call) error {
 	doc, err := json.Marshal(c)
 	if err != nil {
@@ -219,7 +219,7 @@ func (b *batch) add(ctx context.Context, c *caisson.Call) error {
 	return nil
 }
 
-// relate stores which runs g's is part of.
+// relate stores the ancestors of the run of g.
 func (b *batch) relate(ctx context.Context, g caisson.Guest) error {
 	k := caisson.Guest{Account: g.Account, Run: g.Run, Lineage: g.Lineage}
 	if g.Lineage == "" || b.related[k] {
@@ -241,7 +241,7 @@ func oneIf(v bool) int64 {
 	return 0
 }
 
-// period returns the period of a budget; not valid if the account has no such budget.
+// period returns the period of a budget. It is not valid if the account has no such budget.
 func (b *batch) period(ctx context.Context, k budgetKey) (*sql.NullString, error) {
 	p := b.budgets[k]
 	if p == nil {
@@ -255,7 +255,7 @@ func (b *batch) period(ctx context.Context, k budgetKey) (*sql.NullString, error
 	return p, nil
 }
 
-// take notes what c takes of a budget, if there is one.
+// take adds the amount of c to the share of a budget, if the budget exists.
 func (b *batch) take(ctx context.Context, key string, c *caisson.Call) error {
 	period, err := b.period(ctx, budgetKey{c.Account, key})
 	if err != nil || !period.Valid {
@@ -275,14 +275,14 @@ func (b *batch) take(ctx context.Context, key string, c *caisson.Call) error {
 		b.taken[k] = t
 	}
 	t.used = t.used.Plus(c.Amount())
-	// A call that began before the first lease began when there was no such budget: nothing was held for it.
+	// The budget did not exist for a call that started before the first lease, so no amount was held for it.
 	if t.holds && c.At.UnixMicro() >= t.since {
 		t.held = t.held.Plus(c.Amount())
 	}
 	return nil
 }
 
-// finish adds up what the calls were, and moves what they took from held to used.
+// finish writes the sums of the calls and moves their amounts from held to used.
 func (b *batch) finish(ctx context.Context) error {
 	sum := b.tx.StmtContext(ctx, b.l.sum)
 	for k, s := range b.sums {

@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// fillLedger writes n calls of a month: agents in sandboxes that live for an hour and make a hundred calls each.
+// fillLedger adds n calls of a month: agents in sandboxes that run for an hour and make a hundred calls each.
 func fillLedger(tb testing.TB, l caisson.LedgerStore, n int) time.Time {
 	tb.Helper()
 	start := time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC)
@@ -35,7 +35,7 @@ func fillLedger(tb testing.TB, l caisson.LedgerStore, n int) time.Time {
 	return start
 }
 
-// BenchmarkLedger asks a ledger of 200,000 calls; most questions do not depend on how many there are.
+// BenchmarkLedger queries a ledger of 200,000 calls; the time of most queries does not depend on their number.
 func BenchmarkLedger(b *testing.B) {
 	s, err := Open(b.Context(), testConfig(filepath.Join(b.TempDir(), "caisson.db")))
 	if err != nil {
@@ -69,7 +69,8 @@ func BenchmarkLedger(b *testing.B) {
 	})
 }
 
-// TestReturnAfterRemoval: of the budget of a run that has ended nothing stays, once its gateway has given back what it held.
+// TestReturnAfterRemoval tests that no lease is left of the budget of an ended run once its gateway has returned the
+// held amount.
 func TestReturnAfterRemoval(t *testing.T) {
 	s := openTest(t, filepath.Join(t.TempDir(), "caisson.db"))
 	l, j, in := s.Ledger(), caisson.NewID(caisson.JournalPrefix), caisson.In("a")
@@ -89,12 +90,12 @@ func TestReturnAfterRemoval(t *testing.T) {
 		_, err = l.Lease(t.Context(), j, "a", b.Key, ten, ten, time.Now())
 		must(t, err)
 		must(t, l.Return(t.Context(), j, b.Key, ten))
-		leases(1) // calls that begin from now on are covered
+		leases(1) // Calls that start from now on are covered.
 		_, err = l.Lease(t.Context(), j, "a", b.Key, ten, ten, time.Now())
 		must(t, err)
 		must(t, l.DeleteBudget(t.Context(), in, b.Key))
 		must(t, l.Return(t.Context(), j, b.Key, caisson.Amount{Tokens: 4}))
-		leases(1) // a call is under way
+		leases(1) // A call is in progress.
 		must(t, l.Return(t.Context(), j, b.Key, caisson.Amount{Tokens: 6}))
 		leases(0)
 	}

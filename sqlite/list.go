@@ -10,8 +10,8 @@ import (
 
 // List implements [caisson.Table].
 //
-// The next page begins after a name, so objects of one name that several accounts have stay on one page, which may
-// exceed the limit for that. It happens only where every account is in scope.
+// The next page starts after a name, so objects of several accounts with the same name stay on one page, which may
+// exceed the limit for that reason. This happens only if all accounts are in scope.
 func (t *table[T]) List(ctx context.Context, in caisson.Scope, f caisson.Filter) (page []*T, more bool, err error) {
 	if f.Limit, err = pageLimit(f.Limit); err != nil {
 		return nil, false, err
@@ -36,7 +36,7 @@ func (t *table[T]) List(ctx context.Context, in caisson.Scope, f caisson.Filter)
 	return page, more, t.db.explain(err)
 }
 
-// query asks for everything from the page's first object on.
+// query returns the query for all objects from the first one of the page on.
 func (t *table[T]) query(ctx context.Context, in caisson.Scope, f caisson.Filter) (*query, error) {
 	q := newQuery(t.kind.sql("SELECT name, doc FROM TABLE WHERE true"))
 	q.in(in)
@@ -50,14 +50,14 @@ func (t *table[T]) query(ctx context.Context, in caisson.Scope, f caisson.Filter
 	q.is("name =", f.Name)
 	oneOf(q, "state", f.States)
 	for k, v := range f.Labels {
-		// json_each and not a JSON path: a label may contain anything, and a path would have to quote it.
+		// A label may contain any character and would have to be quoted in a JSON path; json_each needs no quoting.
 		q.and("EXISTS (SELECT 1 FROM json_each(doc, '$.labels') AS label WHERE label.key = ? AND label.value = ?)", k, v)
 	}
 	q.add(order)
 	return q, nil
 }
 
-// query is a statement that grows. Its text is program text, never input.
+// query is an SQL statement under construction. Its text never contains input.
 type query struct {
 	sql  strings.Builder
 	args []any
@@ -69,30 +69,30 @@ func newQuery(text string) *query {
 	return q
 }
 
-// add adds text with its arguments.
+// add appends text with its arguments.
 func (q *query) add(text string, args ...any) {
 	q.sql.WriteString(text)
 	q.args = append(q.args, args...)
 }
 
-// and adds a condition with its arguments.
+// and appends a condition with its arguments.
 func (q *query) and(condition string, args ...any) { q.add(" AND "+condition, args...) }
 
-// is adds that a comparison with value holds, unless value is "".
+// is appends the condition comparison with value, unless value is "".
 func (q *query) is(comparison, value string) {
 	if value != "" {
 		q.and(comparison+" ?", value)
 	}
 }
 
-// in adds that rows are of the account of a scope.
+// in appends the condition that rows belong to the account of a scope.
 func (q *query) in(scope caisson.Scope) {
 	if account := accountOf(scope); account.Valid {
 		q.and("account = ?", account)
 	}
 }
 
-// oneOf adds that a column has one of some values, if there are any.
+// oneOf appends the condition that a column has one of values, unless values is empty.
 func oneOf[S ~string](q *query, column string, values []S) {
 	if len(values) == 0 {
 		return
@@ -104,14 +104,14 @@ func oneOf[S ~string](q *query, column string, values []S) {
 	q.and(column+" IN (?"+strings.Repeat(", ?", len(args)-1)+")", args...)
 }
 
-// place is where a page of a list begins.
+// place describes how to find the start of a page of a list.
 type place struct {
-	stmt  *sql.Stmt // seq of an object by its ID and the scope; NULL or no row if it is not in the list
-	field string    // before or after
-	gone  string    // the error for an ID that is not in the list, as a format
+	stmt  *sql.Stmt // Returns seq of an object by its ID and the scope; NULL or no row if it is not in the list.
+	field string    // "before" or "after".
+	gone  string    // A format for the error if the ID is not in the list.
 }
 
-// from adds that rows are before or after the object with the ID id, unless that is "".
+// from appends the condition that rows are before or after the object with that ID, unless id is "".
 func (q *query) from(ctx context.Context, d *db, p place, in caisson.Scope, id caisson.ID) error {
 	if id == "" {
 		return nil

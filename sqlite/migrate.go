@@ -13,15 +13,15 @@ import (
 // applicationID marks a database as Caisson's in its header: "Cais".
 const applicationID = 0x43616973
 
-// migrate brings the database to the newest schema, the one of the last file in migrations, all steps in one transaction.
-// What it cannot bring there it leaves alone, with a Conflict that says why. finish, unless nil, does what SQL cannot, in the
-// same transaction, after steps were taken from an older schema.
+// migrate brings the database to the newest schema, that of the last file in migrations, with all steps in one
+// transaction. A database that cannot be migrated is left unchanged, and a Conflict error gives the reason. finish,
+// unless nil, completes the migration in the same transaction if any step was applied.
 func migrate(ctx context.Context, db *sql.DB, path string, migrations fs.FS, finish finisher, log *slog.Logger) error {
 	steps, err := loadMigrations(migrations)
 	if err != nil {
 		return err
 	}
-	// Look before touching: a foreign file must not even become a write-ahead log.
+	// Check before writing: a foreign file must not even be converted to a write-ahead log.
 	if _, err := schemaVersion(ctx, db, path, len(steps)); err != nil {
 		return err
 	}
@@ -36,7 +36,7 @@ func migrate(ctx context.Context, db *sql.DB, path string, migrations fs.FS, fin
 		return err
 	}
 	defer tx.Rollback()
-	from, err := schemaVersion(ctx, tx, path, len(steps)) // again: now nobody else can migrate
+	from, err := schemaVersion(ctx, tx, path, len(steps)) // Check again: the write lock now excludes other migrations.
 	if err != nil || from == len(steps) {
 		return err
 	}
@@ -63,10 +63,10 @@ func migrate(ctx context.Context, db *sql.DB, path string, migrations fs.FS, fin
 	return nil
 }
 
-// A finisher completes a migration from the schema from, which is 0 for a new database.
+// A finisher completes a migration from the schema version from, which is 0 for a new database.
 type finisher func(ctx context.Context, tx *sql.Tx, from int) error
 
-// loadMigrations returns the steps 0001.sql, 0002.sql and so on: step i makes schema i+1 from schema i.
+// loadMigrations returns the steps 0001.sql, 0002.sql and so on: step i migrates from schema i to schema i+1.
 func loadMigrations(fsys fs.FS) ([]string, error) {
 	files, err := fs.ReadDir(fsys, ".")
 	if err != nil {
@@ -86,7 +86,7 @@ func loadMigrations(fsys fs.FS) ([]string, error) {
 	return steps, nil
 }
 
-// querier is what *sql.DB and *sql.Tx have in common here.
+// querier is implemented by *sql.DB and *sql.Tx.
 type querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
@@ -117,7 +117,7 @@ func schemaVersion(ctx context.Context, q querier, path string, newest int) (int
 	return version, nil
 }
 
-// check reads the whole database once and finds damage before it spreads.
+// check reads the whole database once to detect damage.
 func check(ctx context.Context, q querier, path string) error {
 	var result string
 	if err := q.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&result); err != nil {
@@ -136,8 +136,8 @@ func refuse(err error, path string) error {
 	return caisson.Wrap(err, caisson.Conflict, "%s is damaged or not a database; restore it from a backup or use another --data", path)
 }
 
-// useLog makes the journal a write-ahead log: readers and the writer do not wait for each other, and a commit is one
-// sequential write and one sync. It is a lasting property of the file.
+// useLog sets the journal mode to write-ahead log: readers and the writer do not block each other, and a commit is one
+// sequential write and one sync. The mode is stored in the file.
 func useLog(ctx context.Context, q querier) error {
 	var mode string
 	if err := q.QueryRowContext(ctx, "PRAGMA journal_mode = WAL").Scan(&mode); err != nil {

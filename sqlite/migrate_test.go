@@ -18,7 +18,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// real returns the migrations that are built in, up to a version; with more, files are added.
+// realMigrations returns the embedded migrations up to a version and adds the files in more.
 func realMigrations(t *testing.T, upTo int, more ...string) fstest.MapFS {
 	t.Helper()
 	files, err := fs.Glob(migrations, "migration/*.sql")
@@ -39,7 +39,7 @@ func realMigrations(t *testing.T, upTo int, more ...string) fstest.MapFS {
 
 func stepName(n int) string { return fmt.Sprintf("%04d.sql", n) }
 
-// raw opens the file at path without a store around it.
+// raw opens the file at path without a store.
 func raw(t *testing.T, path string) *sql.DB {
 	t.Helper()
 	db, err := sql.Open("sqlite", dsn(path, "rw"))
@@ -69,7 +69,7 @@ func schemaOf(t *testing.T, path string) (objects []string) {
 	return objects
 }
 
-// makeAt makes a database with the schema of a version, as that version of Caisson would have.
+// makeAt creates a database with the schema of a version, as that version of Caisson would.
 func makeAt(t *testing.T, path string, migrations fs.FS) {
 	t.Helper()
 	d, err := openDB(t.Context(), path, migrations, nil, discard())
@@ -114,7 +114,7 @@ func TestMigrate(t *testing.T) {
 	must(t, openTest(t, path).Close())
 	two := realMigrations(t, -1, "ALTER TABLE sandbox ADD COLUMN a TEXT; ALTER TABLE sandbox ADD COLUMN b TEXT", "CREATE TABLE c (d TEXT)")
 	var log bytes.Buffer
-	for range 2 { // the second time there is nothing to do
+	for range 2 { // The second time no migration is needed.
 		c := testConfig(path)
 		c.Log = logTo(&log)
 		s, err := open(t.Context(), c, two)
@@ -139,7 +139,7 @@ func TestMigrate(t *testing.T) {
 	}
 }
 
-// TestMigrationFails checks that a step that fails takes the steps before it back.
+// TestMigrationFails tests that a failed step rolls back the steps before it.
 func TestMigrationFails(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "caisson.db")
 	s := openTest(t, path)
@@ -169,7 +169,8 @@ func TestMigrationNames(t *testing.T) {
 	}
 }
 
-// TestRefuse opens what is not a sound database of Caisson. Each must be refused in one sentence, and left as it is.
+// TestRefuse opens files that are not a valid database of Caisson. Each must be rejected in one sentence, and left
+// unchanged.
 func TestRefuse(t *testing.T) {
 	good := filepath.Join(t.TempDir(), "good.db")
 	s := openTest(t, good)

@@ -27,7 +27,7 @@ func newPriceStmts(p *preparer) priceStmts {
 	}
 }
 
-// PutPrices implements [caisson.LedgerStore]: it replaces the list of that source.
+// PutPrices implements [caisson.LedgerStore]. It replaces the list of source.
 func (l *ledger) PutPrices(ctx context.Context, source string, prices []caisson.ListedPrice) error {
 	return l.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		if _, err := tx.StmtContext(ctx, l.prices.clear).ExecContext(ctx, source); err != nil {
@@ -57,7 +57,7 @@ func (l *ledger) Price(ctx context.Context, provider, model string) (*caisson.Li
 	return &p, nil
 }
 
-// Prices implements [caisson.LedgerStore]; by model. match "" is in every name.
+// Prices implements [caisson.LedgerStore]. Prices are sorted by model. An empty match matches every name.
 func (l *ledger) Prices(ctx context.Context, match string) ([]caisson.ListedPrice, error) {
 	list, err := readRows(scanPrice)(l.prices.list.QueryContext(ctx, like(match)))
 	return list, l.db.explain(err)

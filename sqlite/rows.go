@@ -12,11 +12,12 @@ import (
 const (
 	defaultPage = 100
 	maxPage     = 1000
-	// maxDocPage bounds the bytes of a page of objects that can be long: a page ends early behind it.
+	// maxDocPage limits the size in bytes of a page of objects that can be long: a page ends after the object that
+	// exceeds it.
 	maxDocPage = 16 << 20
 )
 
-// pageLimit returns the number of entries of a page for which limit was asked; 0 is the default.
+// pageLimit returns the number of entries of a page for the requested limit; 0 means the default.
 func pageLimit(limit int) (int, error) {
 	switch {
 	case limit == 0:
@@ -27,14 +28,14 @@ func pageLimit(limit int) (int, error) {
 	return limit, nil
 }
 
-// scanner is what *sql.Row and *sql.Rows have in common.
+// scanner is implemented by *sql.Row and *sql.Rows.
 type scanner interface{ Scan(dest ...any) error }
 
-// errEnough is the error of a scan for [readPage] that ends the page before this row.
+// errEnough is returned by a scan function of [readPage] to end the page before the current row.
 var errEnough = errors.New("enough rows")
 
-// readPage reads the rows of a query with scan, which gets the number of rows before this one. more says that scan ended
-// the page.
+// readPage reads the rows of a query with scan, whose argument n is the number of rows before the current one. more
+// reports whether scan ended the page.
 func readPage[T any](scan func(s scanner, n int) (T, error)) func(*sql.Rows, error) (page []T, more bool, err error) {
 	return func(rows *sql.Rows, err error) (page []T, more bool, _ error) {
 		if err != nil {
@@ -72,7 +73,7 @@ func scanDoc(s scanner, noun string, obj any, dest ...any) error {
 	return decodeDoc(noun, doc, obj)
 }
 
-// decodeDoc decodes a document; noun is for the error.
+// decodeDoc decodes a document; noun is used in the error.
 func decodeDoc(noun string, doc []byte, into any) error {
 	if err := json.Unmarshal(doc, into); err != nil {
 		return fmt.Errorf("decode stored %s: %w", noun, err)
@@ -80,7 +81,7 @@ func decodeDoc(noun string, doc []byte, into any) error {
 	return nil
 }
 
-// noRows is err, but nil if it says that a query found no row.
+// noRows returns err, or nil if err reports that a query found no row.
 func noRows(err error) error {
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil

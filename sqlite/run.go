@@ -11,7 +11,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// runs is a [caisson.RunStore].
+// runs implements [caisson.RunStore].
 type runs struct {
 	*idTable[caisson.Run]
 	now func() time.Time
@@ -28,7 +28,7 @@ type runs struct {
 
 var _ caisson.RunStore = (*runs)(nil)
 
-// runLive counts the runs of an account that have not ended and are not part of others.
+// runLive counts the runs of an account that have not ended and have no parent.
 const runLive = `SELECT count(*) FROM run WHERE account = ? AND ended_at IS NULL AND parent IS NULL`
 
 func newRuns(p *preparer, now func() time.Time) *runs {
@@ -69,7 +69,7 @@ func newRuns(p *preparer, now func() time.Time) *runs {
 	return s
 }
 
-// Insert implements [caisson.RunStore]. The runs of the lineage must be the account's.
+// Insert implements [caisson.RunStore]. All runs of the lineage must belong to the account.
 func (s *runs) Insert(ctx context.Context, r *caisson.Run, live int) error {
 	if err := checkRun(r); err != nil {
 		return err
@@ -102,7 +102,7 @@ func (s *runs) Insert(ctx context.Context, r *caisson.Run, live int) error {
 	return s.refused(err, r)
 }
 
-// checkRun refuses what the store could not find again, and a tree that is none.
+// checkRun rejects runs that could not be found again and runs with an inconsistent lineage.
 func checkRun(r *caisson.Run) error {
 	var parent caisson.ID
 	if n := len(r.Lineage); n > 0 {
@@ -120,7 +120,8 @@ func checkRun(r *caisson.Run) error {
 	return nil
 }
 
-// admit counts r in every run that it is part of, if all have room for it, or checks that the account has.
+// admit increments the child count of every ancestor of r if none is at its limit. For a run without ancestors it
+// checks the account's limit of live runs.
 func (s *runs) admit(ctx context.Context, tx *sql.Tx, r *caisson.Run, live int) error {
 	if len(r.Lineage) == 0 && live > 0 {
 		var n int
@@ -153,7 +154,7 @@ func (s *runs) admit(ctx context.Context, tx *sql.Tx, r *caisson.Run, live int) 
 	return nil
 }
 
-// endedAt is the column of that name. A run that does not say when it ended has done so now.
+// endedAt returns the value of the column ended_at. An ended run without an end time gets the current time.
 func (s *runs) endedAt(r *caisson.Run) sql.NullInt64 {
 	if !r.State.Ended() {
 		return sql.NullInt64{}
@@ -170,7 +171,7 @@ func (s *runs) Get(ctx context.Context, in caisson.Scope, id caisson.ID) (*caiss
 	return s.idTable.Get(ctx, in, string(id))
 }
 
-// scanRun reads a run: seq, children, document.
+// scanRun reads the columns seq, children and doc of a run.
 func scanRun(s scanner) (r row, err error) {
 	err = s.Scan(&r.seq, &r.children, &r.doc)
 	return r, err

@@ -12,30 +12,30 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// maxTogether bounds how many appends one transaction has.
+// maxTogether limits the number of appends in one transaction.
 const maxTogether = 256
 
-// appender commits the events that arrive while the writer is busy in one transaction: each transaction costs a sync, and
-// many agents speak at once.
+// appender commits the events that arrive while the writer is busy in one transaction: each transaction costs a sync,
+// and many agents produce events concurrently.
 type appender struct {
 	commit func([]*appending) error
 
 	mu      sync.Mutex
-	queue   []*appending // guarded by mu
-	running bool         // guarded by mu; whether somebody commits the queue
+	queue   []*appending // Guarded by mu.
+	running bool         // Guarded by mu; reports whether a goroutine commits the queue.
 }
 
-// appending is events of one run on their way into the store: all of them, or none.
+// appending is a group of events of one run that is stored atomically.
 type appending struct {
-	ctx  context.Context // of who waits; while it is in the queue, its end takes the events back
+	ctx  context.Context // The caller's context. If it ends while the group is in the queue, the group is removed.
 	run  caisson.ID
 	seqs []int64
 	docs []string
-	err  error         // its own outcome, if the transaction was committed
-	done chan struct{} // closed when err is set
+	err  error         // The result of this group, if the transaction was committed.
+	done chan struct{} // Closed when err is set.
 }
 
-// add waits until a is committed or refused.
+// add waits until a is committed or rejected.
 func (q *appender) add(a *appending) error {
 	q.mu.Lock()
 	q.queue = append(q.queue, a)
@@ -58,11 +58,11 @@ func (q *appender) add(a *appending) error {
 	if i >= 0 {
 		return a.ctx.Err()
 	}
-	<-a.done // it is being committed: its outcome should be known
+	<-a.done // The group is being committed; wait for the result.
 	return a.err
 }
 
-// run commits until the queue is empty.
+// run commits batches until the queue is empty.
 func (q *appender) run() {
 	for {
 		q.mu.Lock()
@@ -84,7 +84,8 @@ func (q *appender) run() {
 	}
 }
 
-// Append implements [caisson.RunStore]. A Seq that does not follow is a Conflict: somebody else has appended.
+// Append implements [caisson.RunStore]. A Seq that does not follow the last one is a Conflict: another caller has
+// appended events.
 func (s *runs) Append(ctx context.Context, run caisson.ID, events []caisson.RunEvent) error {
 	if len(events) == 0 {
 		return nil
@@ -103,7 +104,8 @@ func (s *runs) Append(ctx context.Context, run caisson.ID, events []caisson.RunE
 	return s.appender.add(a)
 }
 
-// appendAll is the transaction of some appends. One that is refused changes nothing and leaves the others alone.
+// appendAll commits several appends in one transaction. A rejected append changes nothing and does not affect the
+// others.
 func (s *runs) appendAll(batch []*appending) error {
 	return s.db.write(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
 		newest, insert := tx.StmtContext(ctx, s.events.newest), tx.StmtContext(ctx, s.events.insert)
@@ -130,7 +132,7 @@ func (s *runs) appendAll(batch []*appending) error {
 	})
 }
 
-// follows refuses events that do not continue after the one with number last.
+// follows returns Conflict unless the events continue after the event with the number last.
 func (a *appending) follows(last int64) error {
 	for i, seq := range a.seqs {
 		if want := last + 1 + int64(i); seq != want {

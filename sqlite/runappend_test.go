@@ -19,7 +19,8 @@ func addTestRun(t *testing.T, s *Store) caisson.ID {
 	return r.ID
 }
 
-// TestPromise7AppendsWhileClosing closes the store under many that append: what was acknowledged is there, and nothing else is.
+// TestPromise7AppendsWhileClosing closes the store during concurrent appends, and tests that exactly the acknowledged
+// events are stored.
 func TestPromise7AppendsWhileClosing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "caisson.db")
 	s := openTest(t, path)
@@ -61,7 +62,8 @@ func TestPromise7AppendsWhileClosing(t *testing.T) {
 	}
 }
 
-// TestAppendTogether holds the writer while some append: all are committed, but for who gave up and who is refused.
+// TestAppendTogether blocks the writer during several appends, and tests that all are committed except cancelled and
+// rejected ones.
 func TestAppendTogether(t *testing.T) {
 	s := openTest(t, filepath.Join(t.TempDir(), "caisson.db"))
 	first, other := addTestRun(t, s), addTestRun(t, s)
@@ -85,7 +87,7 @@ func TestAppendTogether(t *testing.T) {
 		go func() { outcomes <- outcome{name, s.Runs().Append(ctx, run, []caisson.RunEvent{{Seq: seq}})} }()
 	}
 	add("first", t.Context(), first, 1)
-	poll.Until(t, time.Minute, func() bool { // it waits for the writer
+	poll.Until(t, time.Minute, func() bool { // The append waits for the writer.
 		s.runs.appender.mu.Lock()
 		defer s.runs.appender.mu.Unlock()
 		return s.runs.appender.running && len(s.runs.appender.queue) == 0
@@ -122,7 +124,8 @@ func TestAppendTogether(t *testing.T) {
 	}
 }
 
-// TestLeftEvents: events that a daemon which was killed left of a removed run go with the next trim, and so does the note about it.
+// TestLeftEvents tests that the next trim removes the events of a removed run that a killed daemon left, and the record
+// of the removal.
 func TestLeftEvents(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "caisson.db")
 	s := openTest(t, path)

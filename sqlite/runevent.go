@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// runEventStmts are the statements about events of runs. Those of transactions are on the writer.
+// runEventStmts are the statements about events of runs. Those used in transactions are prepared on the writer.
 type runEventStmts struct {
 	newest *sql.Stmt
 	insert *sql.Stmt

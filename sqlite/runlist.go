@@ -6,7 +6,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// List implements [caisson.RunStore]. A page of very long runs has fewer than asked for.
+// List implements [caisson.RunStore]. A page of very long runs has fewer entries than requested.
 func (s *runs) List(ctx context.Context, in caisson.Scope, f caisson.RunFilter) (page []*caisson.Run, more bool, err error) {
 	if f.Limit, err = pageLimit(f.Limit); err != nil {
 		return nil, false, err
@@ -18,8 +18,8 @@ func (s *runs) List(ctx context.Context, in caisson.Scope, f caisson.RunFilter) 
 	return s.page(ctx, q, f.Limit, scanRun)
 }
 
-// query asks for the runs of a page and one more. The runs are chosen by index before any is read: sorting them would take
-// all that match, with everything they said, into memory.
+// query returns the query for the runs of a page and one more. The inner query selects the runs by index before any
+// document is read: sorting complete rows would read all matching runs, with their documents, into memory.
 func (s *runs) query(ctx context.Context, in caisson.Scope, f caisson.RunFilter) (*query, error) {
 	q := newQuery("SELECT seq, children, doc FROM run WHERE seq IN (SELECT seq FROM run WHERE true")
 	q.in(in)

@@ -9,13 +9,13 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// What one transaction removes: other writers get their turn in between.
+// Limits of what one transaction removes, so that other writers are not blocked for long.
 const (
 	removeRuns   = 50
 	removeEvents = 250
 )
 
-// runRemovalStmts are the statements of removing runs. Those of transactions are on the writer.
+// runRemovalStmts are the statements for removing runs. Those used in transactions are prepared on the writer.
 type runRemovalStmts struct {
 	find     *sql.Stmt
 	old      *sql.Stmt
@@ -28,7 +28,7 @@ type runRemovalStmts struct {
 	cleared *sql.Stmt
 }
 
-// runsOld finds runs that ended before, those that ended first.
+// runsOld finds runs that ended before a time, in the order in which they ended.
 const runsOld = `SELECT seq, id, account FROM run WHERE ended_at < ? ORDER BY ended_at, seq LIMIT ?`
 
 func newRunRemovalStmts(p *preparer) runRemovalStmts {
@@ -39,21 +39,21 @@ func newRunRemovalStmts(p *preparer) runRemovalStmts {
 		remember: p.write(`INSERT INTO run_gone (id, account, seq, cleared) VALUES (?, ?, ?, 0)`),
 		forget:   p.write(`DELETE FROM run_gone WHERE n <= ? AND cleared = 1`),
 		left:     p.write(`SELECT n, seq FROM run_gone WHERE cleared = 0 ORDER BY n LIMIT 1`),
-		// They are numbered without gaps.
+		// Events of a run are numbered without gaps.
 		clear: p.write(`DELETE FROM run_event WHERE run = ?1 AND
 			seq < (SELECT min(seq) FROM run_event WHERE run = ?1) + ?2`),
 		cleared: p.write(`UPDATE run_gone SET cleared = 1 WHERE n = ?`),
 	}
 }
 
-// goner is a run that is to be removed.
+// goner is a run to be removed.
 type goner struct {
 	seq     int64
 	id      string
 	account string
 }
 
-// Delete implements [caisson.RunStore]. The run is gone at once, its events in batches.
+// Delete implements [caisson.RunStore]. The run is removed at once, its events in batches.
 func (s *runs) Delete(ctx context.Context, in caisson.Scope, id caisson.ID) error {
 	err := s.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		gone, err := readRows(scanGoner)(tx.StmtContext(ctx, s.removal.find).QueryContext(ctx, string(id), accountOf(in)))
@@ -68,12 +68,12 @@ func (s *runs) Delete(ctx context.Context, in caisson.Scope, id caisson.ID) erro
 	if err != nil {
 		return err
 	}
-	// Nobody finds the events any more. What cannot be removed now is left to Trim, which reports why.
+	// The events can no longer be found by readers. Trim removes those that cannot be removed now, and reports why.
 	_ = s.clear(ctx)
 	return nil
 }
 
-// Trim implements [caisson.RunStore]. With an error it returns the ids of those that are gone nevertheless.
+// Trim implements [caisson.RunStore]. With an error it also returns the IDs of the runs that were removed before.
 func (s *runs) Trim(ctx context.Context, before time.Time, limit int) (ids []caisson.ID, err error) {
 	if limit < 1 {
 		return nil, caisson.Invalidf("limit", "trim at least one run")
@@ -106,7 +106,7 @@ func scanGoner(s scanner) (g goner, err error) {
 	return g, err
 }
 
-// remove deletes runs and remembers where they stood, and that their events are still there.
+// remove deletes runs and records their position in lists and that their events must still be removed.
 func (s *runs) remove(ctx context.Context, tx *sql.Tx, gone []goner) error {
 	remove, remember := tx.StmtContext(ctx, s.removal.remove), tx.StmtContext(ctx, s.removal.remember)
 	for _, g := range gone {
@@ -120,7 +120,7 @@ func (s *runs) remove(ctx context.Context, tx *sql.Tx, gone []goner) error {
 	return nil
 }
 
-// clear removes the events of runs that are gone, also those that were left by an earlier life of the daemon.
+// clear removes the events of deleted runs, including those left by an earlier daemon process.
 func (s *runs) clear(ctx context.Context) error {
 	for done := false; !done; {
 		err := s.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {

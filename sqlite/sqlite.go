@@ -1,8 +1,9 @@
-// Package sqlite is the store in one SQLite file: one writer, many readers, and nothing acknowledged before it is on disk.
+// Package sqlite implements [caisson.Store] in one SQLite file with one writer and several readers. Writes are
+// acknowledged only after they are on disk.
 //
 // Objects are JSON documents beside the few columns that queries need, so a new field of an object needs no migration.
-// A transaction that writes costs one fdatasync; writers wait for each other in this process, not in SQLite. Reads never
-// wait for writes.
+// A writing transaction costs one fdatasync; writers are queued in this process, not in SQLite. Readers do not wait for
+// writers.
 package sqlite
 
 import (
@@ -20,22 +21,22 @@ import (
 //go:embed migration/*.sql
 var migrations embed.FS
 
-// Config says where the store is.
+// Config configures a store.
 type Config struct {
-	// Path of the database file; required. It is made if it is not there; its directory must exist. SQLite keeps two more
-	// files beside it (-wal, -shm) while it is open. The file system must be local.
+	// Path of the database file; required. The file is created if it does not exist; its directory must exist. SQLite
+	// keeps two more files beside it (-wal, -shm) while it is open. The file system must be local.
 	Path string
-	// Log gets what operators should know, such as upgrades of the schema; nil means nobody does.
+	// Log receives messages for operators, such as upgrades of the schema; nil discards them.
 	Log *slog.Logger
-	// AuditKey returns the key that the record of events is authenticated with, 32 bytes, and whether it was made just
-	// now; required. Open calls it once, with an existing database too. Who has this key can forge the record.
+	// AuditKey returns the key that authenticates the record of events, 32 bytes, and reports whether the key was just
+	// created; required. Open calls it once, also for an existing database. The key permits forging the record.
 	AuditKey func() (key caisson.Secret, made bool, err error)
-	// Now is the clock for times the store itself sets; nil means time.Now.
+	// Now is the clock for times that the store itself sets; nil means time.Now.
 	Now func() time.Time
 }
 
-// Store is a [caisson.Store]. One process opens a database at a time: that is the business of whoever owns the data
-// directory, the store does not lock it.
+// Store implements [caisson.Store]. Only one process may open a database at a time. The owner of the data directory
+// must ensure this; the store does not lock the database.
 type Store struct {
 	db          *db
 	sandboxes   *table[caisson.Sandbox]
@@ -61,8 +62,9 @@ type Store struct {
 
 var _ caisson.Store = (*Store)(nil)
 
-// Open opens the store, makes it if it is not there, and brings its schema up to date. What it finds is never thrown
-// away: a file that is damaged, is not Caisson's or comes from a newer Caisson is left as it is, with a Conflict error.
+// Open opens the store, creates it if it does not exist, and brings its schema up to date. Existing data is never
+// discarded: a file that is damaged, is not Caisson's or comes from a newer Caisson is left unchanged, and Open returns
+// a Conflict error.
 func Open(ctx context.Context, c Config) (*Store, error) {
 	sub, err := fs.Sub(migrations, "migration")
 	if err != nil {
@@ -115,7 +117,7 @@ func open(ctx context.Context, c Config, migrations fs.FS) (_ *Store, err error)
 	return s, nil
 }
 
-// prepare compiles every fixed statement once: that takes longer than running it.
+// prepare compiles every fixed statement once, because compiling takes longer than running.
 func (s *Store) prepare(ctx context.Context, c Config, events chain) error {
 	p := &preparer{ctx: ctx, db: s.db}
 	s.sandboxes = newTable(p, sandboxKind())
@@ -193,6 +195,6 @@ func (s *Store) Repos() caisson.Table[caisson.Repo] { return s.repos }
 // Deliveries implements [caisson.Store].
 func (s *Store) Deliveries() caisson.DeliveryStore { return s.deliveries }
 
-// Close waits for what is under way, moves everything into the one file and closes it. Afterwards every method is
-// Unavailable. Closing twice is the same as closing once.
+// Close waits for running operations, moves all data into the database file and closes it. Afterwards every method
+// returns Unavailable. Close is idempotent.
 func (s *Store) Close() error { return s.close() }

@@ -23,10 +23,10 @@ func TestStore(t *testing.T) {
 	storetest.Test(t, func(t *testing.T) caisson.Store { return openTest(t, filepath.Join(t.TempDir(), "caisson.db")) })
 }
 
-// testConfig is a store at path, whose record of events has a key that was made just now.
+// testConfig returns the configuration of a store at path with a new key for the record of events.
 func testConfig(path string) Config { return Config{Path: path, AuditKey: auditKey("k", true)} }
 
-// auditKey returns a key of the given character.
+// auditKey returns a key that consists of the given character.
 func auditKey(c string, made bool) func() (caisson.Secret, bool, error) {
 	return func() (caisson.Secret, bool, error) { return caisson.NewSecret(strings.Repeat(c, keySize)), made, nil }
 }
@@ -55,7 +55,7 @@ func must(t *testing.T, err error) {
 }
 
 func TestReopen(t *testing.T) {
-	// A path may contain what means something in a URL.
+	// A path may contain characters that are special in a URL.
 	path := filepath.Join(t.TempDir(), "a?b=c&d#e %41;", "caisson.db")
 	must(t, os.Mkdir(filepath.Dir(path), 0o700))
 	ctx, in := t.Context(), caisson.In("team")
@@ -107,7 +107,8 @@ func TestReopen(t *testing.T) {
 	}
 }
 
-// TestDurable guards the two settings without which a power failure loses what was acknowledged; no test can cut the power.
+// TestDurable checks the two settings without which a power failure loses acknowledged writes, since a test cannot cut
+// the power.
 func TestDurable(t *testing.T) {
 	s := openTest(t, filepath.Join(t.TempDir(), "caisson.db"))
 	for pragma, want := range map[string]string{"synchronous": "2", "journal_mode": "wal", "foreign_keys": "1"} {
@@ -167,7 +168,7 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// TestUIDsUsedUp puts the last range into the table by hand: making 7935 accounts takes seconds.
+// TestUIDsUsedUp inserts the last range into the table directly, because creating 7935 accounts takes seconds.
 func TestUIDsUsedUp(t *testing.T) {
 	s, ctx := openTest(t, filepath.Join(t.TempDir(), "caisson.db")), t.Context()
 	_, err := s.db.writer.Exec(`INSERT INTO account VALUES ('filler', ?, '{}')`, lastUID+1-2*caisson.UIDRange)
@@ -185,7 +186,7 @@ func TestUIDsUsedUp(t *testing.T) {
 	}
 }
 
-// TestPlans guards that what is asked often walks an index: the cost must not grow with what other accounts own.
+// TestPlans checks that frequent queries use an index: their cost must not grow with the data of other accounts.
 func TestPlans(t *testing.T) {
 	s := openTest(t, filepath.Join(t.TempDir(), "caisson.db"))
 	must(t, s.Sandboxes().Insert(t.Context(), &caisson.Sandbox{ID: "sb-1", Account: "local"}))
@@ -302,7 +303,7 @@ func TestLocked(t *testing.T) {
 		t.Errorf("writing while another process does: %v", err)
 	}
 	_, err = s.Accounts().Get(t.Context(), caisson.LocalAccount)
-	must(t, err) // readers do not wait
+	must(t, err) // Readers do not wait.
 	_, err = conn.ExecContext(t.Context(), "ROLLBACK")
 	must(t, err)
 	must(t, s.Sandboxes().Insert(t.Context(), sample("local", "")))
@@ -338,7 +339,7 @@ func TestCloseWaits(t *testing.T) {
 	}
 }
 
-// TestCancelWaiting ends the context of a writer that waits for another.
+// TestCancelWaiting cancels the context of a writer that waits for another one.
 func TestCancelWaiting(t *testing.T) {
 	s := openTest(t, filepath.Join(t.TempDir(), "caisson.db"))
 	must(t, s.Sandboxes().Insert(t.Context(), sample("local", "one")))

@@ -9,29 +9,29 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// keepGone is how many deleted objects of a type can still be a position in a listing.
+// keepGone is the number of deleted objects of a type that can still be a position in a listing.
 const keepGone = 10_000
 
-// table is a [caisson.Table] on the SQL table that has its kind's name.
+// table implements [caisson.Table] on the SQL table with the name of its kind.
 type table[T any] struct {
 	docs[T]
 	kind     kind[T]
-	lookup   lookup // for readers
-	here     lookup // for transactions of the writer
+	lookup   lookup // For readers.
+	here     lookup // For transactions of the writer.
 	place    place
 	remove   *sql.Stmt
-	remember *sql.Stmt // nil if named
-	forget   *sql.Stmt // nil if named
+	remember *sql.Stmt // nil if named.
+	forget   *sql.Stmt // nil if named.
 }
 
-// lookup finds an object by what people call it.
+// lookup contains the statements that find an object by ID or name.
 type lookup struct {
-	byKey      *sql.Stmt // key, account or NULL
-	byName     *sql.Stmt // name, account
-	byNameOnly *sql.Stmt // name
+	byKey      *sql.Stmt // Arguments: key, and account or NULL.
+	byName     *sql.Stmt // Arguments: name, account.
+	byNameOnly *sql.Stmt // Argument: name.
 }
 
-// The statements of lookup, for the table that TABLE stands for.
+// Statements of lookup; TABLE is replaced by the name of the table.
 const (
 	selectByKey      = `SELECT seq, doc FROM TABLE WHERE key = ?1 AND (?2 IS NULL OR account = ?2)`
 	selectByName     = `SELECT seq, doc FROM TABLE WHERE name = ?1 AND account = ?2`
@@ -97,7 +97,7 @@ func (t *table[T]) Delete(ctx context.Context, in caisson.Scope, ref string) err
 	})
 }
 
-// byRef is the find of docs: by key or name. A key beats a name.
+// byRef implements the find function of docs: by key or name. A key takes precedence over a name.
 func (t *table[T]) byRef(ctx context.Context, tx *sql.Tx, in caisson.Scope, ref string) (r row, err error) {
 	l, use := t.lookup, func(s *sql.Stmt) *sql.Stmt { return s }
 	if tx != nil {
@@ -121,7 +121,7 @@ func (t *table[T]) byRef(ctx context.Context, tx *sql.Tx, in caisson.Scope, ref 
 	return r, err
 }
 
-// findAnywhere returns the only object of that name in any account.
+// findAnywhere returns the only object with that name in any account.
 func (t *table[T]) findAnywhere(ctx context.Context, name string, stmt *sql.Stmt) (row, error) {
 	found, err := readRows(scanRow)(stmt.QueryContext(ctx, name))
 	switch {
@@ -135,7 +135,7 @@ func (t *table[T]) findAnywhere(ctx context.Context, name string, stmt *sql.Stmt
 	return found[0], nil
 }
 
-// takenError says which of an object's unique values exists already.
+// takenError returns a Conflict error that names the duplicate value of obj.
 func (t *table[T]) takenError(err error, obj *T) error {
 	c := t.kind.columns(obj)
 	if !t.kind.named && strings.Contains(err.Error(), t.noun+".key") {
@@ -144,5 +144,5 @@ func (t *table[T]) takenError(err error, obj *T) error {
 	return caisson.Wrap(err, caisson.Conflict, "a %s named %.100q exists already; choose another name or remove it first", t.noun, c.name)
 }
 
-// nullable makes no name NULL.
+// nullable converts "" to NULL.
 func nullable(name string) sql.NullString { return sql.NullString{String: name, Valid: name != ""} }

@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// tokens is a [caisson.TokenStore].
+// tokens implements [caisson.TokenStore].
 type tokens struct {
 	db     *db
 	insert *sql.Stmt
@@ -20,7 +20,7 @@ type tokens struct {
 	remove *sql.Stmt
 }
 
-// Looking a hash up in an index takes a time that tells something about hashes, not about the secrets behind them.
+// The time of an index lookup reveals information about hashes, not about the secrets they were computed from.
 const findToken = `SELECT used_at, doc FROM token WHERE hash = ?`
 
 func newTokens(p *preparer) *tokens {
@@ -34,7 +34,7 @@ func newTokens(p *preparer) *tokens {
 	}
 }
 
-// Insert implements [caisson.TokenStore]; Conflict if the ID or the hash is taken.
+// Insert implements [caisson.TokenStore]. It returns Conflict if the ID or the hash exists already.
 func (t *tokens) Insert(ctx context.Context, tok *caisson.Token, hash [32]byte) error {
 	if tok.ID == "" || tok.Account == "" {
 		return caisson.Errorf(caisson.Internal, "a token without an id or account cannot be stored")
@@ -68,12 +68,12 @@ func (t *tokens) Find(ctx context.Context, hash [32]byte, now time.Time) (*caiss
 	return tok, nil
 }
 
-// Used implements [caisson.TokenStore]. The time of the last use does not go back.
+// Used implements [caisson.TokenStore]. An earlier time than the stored one is ignored.
 func (t *tokens) Used(ctx context.Context, id caisson.ID, at time.Time) error {
 	return t.db.writeFound(ctx, noToken(id), t.used, at.UnixMicro(), string(id))
 }
 
-// List implements [caisson.TokenStore]; the newest token is first.
+// List implements [caisson.TokenStore]. Tokens are sorted newest first.
 func (t *tokens) List(ctx context.Context, in caisson.Scope) ([]*caisson.Token, error) {
 	all, err := readRows(scanToken)(t.list.QueryContext(ctx, accountOf(in)))
 	return all, t.db.explain(err)

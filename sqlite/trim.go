@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// trimBatch is how many rows one transaction trims: other writers get their turn in between.
+// trimBatch is the number of rows that one transaction trims, so that other writers are not blocked for long.
 const trimBatch = 1000
 
-// insertGap remembers what was trimmed.
+// insertGap records trimmed events.
 const insertGap = `INSERT INTO event_gap (first, last, hash, mac) VALUES (?, ?, ?, ?)`
 
-// trimStmts are the statements of trimming.
+// trimStmts are the statements for trimming events.
 type trimStmts struct {
 	find      *sql.Stmt
 	old       *sql.Stmt
@@ -40,14 +40,14 @@ func newTrimStmts(p *preparer) trimStmts {
 	}
 }
 
-// Trim implements [caisson.EventStore]. Each batch is a transaction of its own: an error may leave older events behind,
-// and removed says how many have gone.
+// Trim implements [caisson.EventStore]. Each batch is a separate transaction: after an error some old events may
+// remain, and removed reports how many were removed.
 //
-// What goes is verified first. Otherwise whoever sets the time of an event back would have it removed, and the trace of
-// that with it.
+// Events are verified before they are removed. Otherwise setting back the time of an event would have it removed
+// together with the evidence of the change.
 func (s *events) Trim(ctx context.Context, before time.Time) (removed int64, err error) {
 	for {
-		// The reader looks for them, because looking takes longer than removing.
+		// The reader searches for the events, because searching takes longer than removing.
 		var from, to sql.NullInt64
 		if err := s.trim.find.QueryRowContext(ctx, before.UnixMicro(), trimBatch).Scan(&from, &to); err != nil {
 			return removed, s.db.explain(err)
@@ -71,7 +71,7 @@ func (s *events) Trim(ctx context.Context, before time.Time) (removed int64, err
 	}
 }
 
-// removeAll removes events, run by run: a run is events without one between them that stays.
+// removeAll removes events in runs, where a run is a sequence of events with consecutive numbers.
 func (s *events) removeAll(ctx context.Context, tx *sql.Tx, old []link) error {
 	for len(old) > 0 {
 		n := 1
@@ -96,7 +96,8 @@ func (s *events) removeAll(ctx context.Context, tx *sql.Tx, old []link) error {
 	return nil
 }
 
-// removeRun removes a run of events and remembers where the chain continues, or says what is wrong with them.
+// removeRun removes a run of events and records where the chain continues. flaw describes a problem with the events, or
+// is "".
 func (s *events) removeRun(ctx context.Context, tx *sql.Tx, run []link) (flaw string, err error) {
 	g := gap{first: run[0].seq, last: run[len(run)-1].seq}
 	if _, err := tx.StmtContext(ctx, s.trim.remove).ExecContext(ctx, g.first, g.last); err != nil {
@@ -131,7 +132,7 @@ func (s *events) removeRun(ctx context.Context, tx *sql.Tx, run []link) (flaw st
 	return s.mendGap(ctx, tx, g, isGap)
 }
 
-// mendGap stores a gap, together with the one that follows it and in place of the one that it continues.
+// mendGap stores a gap. It merges g with the gap that follows it, and with the gap before it if g continues that one.
 func (s *events) mendGap(ctx context.Context, tx *sql.Tx, g gap, continues bool) (flaw string, err error) {
 	after, isGap, err := s.gapAt(ctx, tx, s.trim.gapAfter, g.last+1)
 	if err != nil {
@@ -156,7 +157,7 @@ func (s *events) mendGap(ctx context.Context, tx *sql.Tx, g gap, continues bool)
 	return "", err
 }
 
-// gapAt returns the gap that a statement finds, if there is one.
+// gapAt returns the gap that a statement finds, and reports whether there is one.
 func (s *events) gapAt(ctx context.Context, tx *sql.Tx, stmt *sql.Stmt, seq int64) (g gap, found bool, err error) {
 	all, err := readRows(scanGap)(tx.StmtContext(ctx, stmt).QueryContext(ctx, seq))
 	if err != nil || len(all) == 0 {

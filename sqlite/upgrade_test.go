@@ -12,8 +12,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// TestUpgradeLedger: the sums of a ledger from before agents and users were asked for are the same afterwards, and told apart
-// by them too.
+// TestUpgradeLedger tests that an upgrade from a schema without agents and users keeps the sums of a ledger, and groups
+// them by agent and user.
 func TestUpgradeLedger(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "caisson.db")
 	makeAt(t, path, realMigrations(t, 4))
@@ -22,7 +22,7 @@ func TestUpgradeLedger(t *testing.T) {
 	for i := range 12 {
 		cost, agent := int64(1e17)+int64(i), ""
 		if i%4 == 3 {
-			cost = big // three of them are as much as a sum can be
+			cost = big // Three of them reach the maximum sum.
 		}
 		if i%2 == 0 {
 			agent = fmt.Sprintf(`,"agent":"a'%d","user":"ü"`, i%3)

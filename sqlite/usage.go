@@ -9,14 +9,14 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// groups are the expressions that usage can be summed up by.
+// groups are the expressions that usage can be grouped by.
 var groups = map[string]string{
 	"": `''`, "run": "run", "sandbox": "sandbox", "account": "account", "model": "model", "session": "session",
 	"agent": "agent", "user": "user",
 	"day": `strftime('%Y-%m-%d', at / 1000000, 'unixepoch')`,
 }
 
-// sums are the columns of usage that are added up; of call they are asked for as of one.
+// sums are the summed columns of the table usage; sumsOfOne selects the same values for one row of the table call.
 const (
 	sums      = `calls, failed, estimated, input, output, cache_read, cache_write, cost`
 	sumsOfOne = `1 AS calls, failed, estimated, input, output, cache_read, cache_write, cost`
@@ -25,7 +25,7 @@ const (
 var addedUp = `sum(calls), sum(failed), sum(estimated), ` + total("input") + `, ` + total("output") + `, ` +
 	total("cache_read") + `, ` + total("cache_write") + `, ` + total("cost")
 
-// Usage implements [caisson.LedgerStore]; rows are in the order of their keys.
+// Usage implements [caisson.LedgerStore]. Rows are sorted by key.
 func (l *ledger) Usage(ctx context.Context, in caisson.Scope, q caisson.UsageQuery) ([]caisson.UsageRow, error) {
 	group, ok := groups[q.By]
 	if !ok {
@@ -39,10 +39,10 @@ func (l *ledger) Usage(ctx context.Context, in caisson.Scope, q caisson.UsageQue
 	return rows, l.db.explain(err)
 }
 
-// usageQuery adds up whole hours from usage, and what is left over at both ends from call.
+// usageQuery sums whole hours from the table usage and the remainders at both ends from the table call.
 func usageQuery(in caisson.Scope, q caisson.UsageQuery, group string) *query {
 	since, until := int64(math.MinInt64), int64(math.MaxInt64)
-	first, last := since, until // the whole hours between
+	first, last := since, until // The range of whole hours.
 	if !q.Since.IsZero() {
 		since = q.Since.UnixMicro()
 		first = since + (hour-since%hour)%hour
@@ -72,7 +72,7 @@ func usageQuery(in caisson.Scope, q caisson.UsageQuery, group string) *query {
 	return stmt
 }
 
-// usage adds what q asks for, its times aside.
+// usage appends the conditions of u except its times.
 func (q *query) usage(in caisson.Scope, u caisson.UsageQuery) {
 	q.in(in)
 	q.is("account =", u.Account)
@@ -85,13 +85,13 @@ func (q *query) usage(in caisson.Scope, u caisson.UsageQuery) {
 	}
 }
 
-// under asks for calls of a run of an account, and of those that are part of it.
+// under appends the condition that calls belong to a run of an account or to its descendants.
 func (q *query) under(account sql.NullString, run string) {
 	q.and("run IN (SELECT ? UNION ALL SELECT run FROM lineage WHERE ancestor = ? AND account = coalesce(?, account))", run, run, account)
 }
 
-// Calls implements [caisson.LedgerStore]. Calls are in the order in which they came into the ledger, so that whoever
-// follows it misses none, not even one that took long.
+// Calls implements [caisson.LedgerStore]. Calls are in the order in which they were added to the ledger, so that a
+// client that follows the list misses none, including calls that took long.
 func (l *ledger) Calls(ctx context.Context, in caisson.Scope, u caisson.UsageQuery, after caisson.ID, limit int) (page []caisson.Call, more bool, err error) {
 	if limit, err = pageLimit(limit); err != nil {
 		return nil, false, err
@@ -118,7 +118,7 @@ func (l *ledger) Calls(ctx context.Context, in caisson.Scope, u caisson.UsageQue
 	return page, more, l.db.explain(err)
 }
 
-// like escapes s for a LIKE pattern with the escape character \.
+// like converts s to a LIKE pattern with the escape character \ that matches strings containing s.
 func like(s string) string {
 	return "%" + strings.NewReplacer(`\`, `\\`, "%", `\%`, "_", `\_`).Replace(s) + "%"
 }

@@ -10,17 +10,17 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// walk goes along a chain and compares it with what is stored.
+// walk follows a chain and compares it with the stored events.
 type walk struct {
 	chain chain
-	gaps  []gap // ahead, in order
-	at    head  // behind the last event or gap that was passed
-	noted *head // to look for on the way; nil when it was passed, or for none
-	first int64 // seq of the first event; 0 before it
+	gaps  []gap // Gaps ahead, in order.
+	at    head  // The last event or gap that was passed.
+	noted *head // The head to look for; nil if it was passed or none was given.
+	first int64 // seq of the first event; 0 before it is reached.
 	count int64
 }
 
-// step passes one event. It returns what is wrong, or "".
+// step passes one event. It returns a description of a problem, or "".
 func (w *walk) step(l *link) (problem string) {
 	for len(w.gaps) > 0 && w.gaps[0].first <= l.seq {
 		if problem := w.skip(); problem != "" {
@@ -57,7 +57,7 @@ func (w *walk) skip() (problem string) {
 	return w.pass(g.last, g.hash)
 }
 
-// end compares where the walk came to with h.
+// end compares the position of the walk with h.
 func (w *walk) end(h head) (problem string) {
 	for len(w.gaps) > 0 {
 		if problem := w.skip(); problem != "" {
@@ -77,7 +77,7 @@ func (w *walk) end(h head) (problem string) {
 	return ""
 }
 
-// pass moves on to the event seq, and compares it with the noted head if that is of this event.
+// pass moves on to the event seq and compares it with the noted head if that refers to this event.
 func (w *walk) pass(seq int64, hash []byte) (problem string) {
 	w.at.seq, w.at.hash = seq, hash
 	if w.noted != nil && w.noted.seq == seq {
@@ -96,7 +96,7 @@ func missing(first, last int64) string {
 	return fmt.Sprintf("the events %d to %d are missing", first, last)
 }
 
-// Verify implements [caisson.EventStore]. It sees one state of the database and does not hold up writers.
+// Verify implements [caisson.EventStore]. It reads one state of the database and does not block writers.
 func (s *events) Verify(ctx context.Context, noted string) (*caisson.AuditReport, error) {
 	w := &walk{chain: s.chain, at: head{hash: root()}}
 	if noted != "" {
@@ -125,7 +125,7 @@ func (s *events) Verify(ctx context.Context, noted string) (*caisson.AuditReport
 	return r, nil
 }
 
-// verifyAll walks along the whole chain.
+// verifyAll walks the whole chain.
 func (s *events) verifyAll(ctx context.Context, tx *sql.Tx, w *walk) (h head, problem string, err error) {
 	h, found, err := scanHead(tx.QueryRowContext(ctx, selectHead))
 	switch {
@@ -167,7 +167,7 @@ func (s *events) verifyAll(ctx context.Context, tx *sql.Tx, w *walk) (h head, pr
 	return h, w.end(h), nil
 }
 
-// selectHead finds the end of the chain.
+// selectHead returns the head of the chain.
 const selectHead = `SELECT seq, hash, flaw, mac FROM event_head`
 
 func scanHead(row scanner) (h head, found bool, err error) {

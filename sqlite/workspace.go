@@ -8,7 +8,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// workspaces is a [caisson.WorkspaceStore].
+// workspaces implements [caisson.WorkspaceStore].
 type workspaces struct {
 	*idTable[caisson.Workspace]
 	receipts *idTable[caisson.SyncReceipt]
@@ -16,7 +16,7 @@ type workspaces struct {
 
 var _ caisson.WorkspaceStore = workspaces{}
 
-// storedWorkspace is a workspace with what its JSON does not show.
+// storedWorkspace is a workspace with the fields that its JSON omits.
 type storedWorkspace struct {
 	*caisson.Workspace
 	HostPath *string `json:"hostPath"`
@@ -37,7 +37,7 @@ func newWorkspaces(p *preparer) workspaces {
 			stored: func(w *caisson.Workspace) any { return &storedWorkspace{w, &w.HostPath, &w.Device, &w.Inode} },
 		},
 		none: "there is no workspace %.40q, and no sandbox or run of that id has one; see caisson workspace ls",
-		// An id beats the rest, and nothing else has the same: the prefixes of ids differ.
+		// An ID takes precedence. No other value can equal it: the prefixes of IDs differ.
 		get: p.read(`SELECT seq, doc FROM (
 			SELECT seq, account, doc FROM workspace WHERE id = ?1
 			UNION ALL SELECT seq, account, doc FROM workspace WHERE sandbox = ?1 AND sandbox <> ''
@@ -69,7 +69,7 @@ func (s workspaces) List(ctx context.Context, in caisson.Scope, f caisson.Worksp
 	return s.list(ctx, q, in, f.Before, f.Limit)
 }
 
-// InsertReceipt implements [caisson.WorkspaceStore]. NotFound if there is no such workspace.
+// InsertReceipt implements [caisson.WorkspaceStore]. It returns NotFound if the workspace does not exist.
 func (s workspaces) InsertReceipt(ctx context.Context, r *caisson.SyncReceipt) error {
 	err := s.receipts.Insert(ctx, r)
 	if codeOf(err) == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY {
@@ -83,7 +83,7 @@ func (s workspaces) GetReceipt(ctx context.Context, in caisson.Scope, id caisson
 	return s.receipts.Get(ctx, in, string(id))
 }
 
-// ListReceipts implements [caisson.WorkspaceStore]. The states of f are not looked at.
+// ListReceipts implements [caisson.WorkspaceStore]. It ignores the states of f.
 func (s workspaces) ListReceipts(
 	ctx context.Context, in caisson.Scope, f caisson.WorkspaceFilter,
 ) ([]*caisson.SyncReceipt, bool, error) {

@@ -32,7 +32,7 @@ func testAccounts(t *testing.T, open Opener) {
 	t.Run("Ranges", func(t *testing.T) {
 		s := open(t).Accounts()
 		var wg sync.WaitGroup
-		for i := range 16 { // two want each name at once
+		for i := range 16 { // Two goroutines create each name.
 			wg.Go(func() {
 				if _, err := s.Ensure(t.Context(), fmt.Sprintf("a%d", i/2)); err != nil {
 					t.Error(err)

@@ -19,7 +19,7 @@ func testAnswers(t *testing.T, open Opener) {
 	}
 }
 
-// claim begins a request and fails the test unless the key was free.
+// claim begins a request and fails the test unless the key was unused.
 func claim(t *testing.T, s caisson.AnswerStore, account, key string, at time.Time) {
 	t.Helper()
 	if answer := get[[]byte](t)(s.Begin(t.Context(), account, key, [32]byte{1}, at)); answer != nil {
@@ -45,7 +45,7 @@ func testAnswerOnce(t *testing.T, s caisson.AnswerStore) {
 		}
 		_, err = s.Begin(ctx, "a", key, [32]byte{2}, noon())
 		wantKind(t, err, caisson.Invalid)
-		// What was answered stays answered.
+		// The answer to an answered request cannot be changed or removed.
 		wantKind(t, s.Finish(ctx, "a", key, []byte("other")), caisson.NotFound)
 		wantKind(t, s.Finish(ctx, "a", key, nil), caisson.NotFound)
 	}

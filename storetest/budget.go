@@ -24,7 +24,7 @@ func ptr[T any](v T) *T { return &v }
 
 func tokens(n int64) caisson.Amount { return caisson.Amount{Tokens: n} }
 
-// putBudget bounds the tokens of an account.
+// putBudget limits the tokens of an account.
 func putBudget(t *testing.T, s caisson.LedgerStore, account string, n int64, period string) *caisson.Budget {
 	t.Helper()
 	return get[*caisson.Budget](t)(s.PutBudget(t.Context(), caisson.In(account), &caisson.Budget{
@@ -37,7 +37,7 @@ func budget(t *testing.T, s caisson.LedgerStore, key string) *caisson.Budget {
 	return get[*caisson.Budget](t)(s.GetBudget(t.Context(), caisson.Everyone(), key))
 }
 
-// wantBudget checks the tokens that were taken of an account's budget.
+// wantBudget checks the used and held tokens of an account's budget.
 func wantBudget(t *testing.T, s caisson.LedgerStore, account string, used, held int64) {
 	t.Helper()
 	if b := budget(t, s, "account/"+account); b.Used.Tokens != used || b.Held.Tokens != held {
@@ -86,7 +86,8 @@ func testLease(t *testing.T, s caisson.LedgerStore) {
 	}
 }
 
-// testBalance: a call moves what it took, not what was set aside, and out of what its own journal holds.
+// testBalance tests that a call moves its actual amount, not the leased one, from held to used, and only in the leases
+// of its own journal.
 func testBalance(t *testing.T, s caisson.LedgerStore) {
 	ctx, j, k := t.Context(), newJournal(), newJournal()
 	early := someCall("a", time.Now(), 1)
@@ -97,14 +98,15 @@ func testBalance(t *testing.T, s caisson.LedgerStore) {
 	}
 	must(t, s.Ingest(ctx, j, 0, 1, []caisson.Call{someCall("a", later.Add(1), 1), someCall("b", later, 1)}))
 	wantBudget(t, s, "a", 10, 70)
-	// It began before anything was held: there was no budget.
+	// The call began before the first lease, when there was no budget.
 	must(t, s.Ingest(ctx, j, 1, 2, []caisson.Call{early}))
 	wantBudget(t, s, "a", 20, 70)
 	must(t, s.Close(ctx, j, false))
 	wantBudget(t, s, "a", 20, 40)
 }
 
-// testDebt: what a call took beyond what its journal held makes room for nobody else.
+// testDebt tests that the amount by which a call exceeded the leases of its journal does not increase what other
+// journals can lease.
 func testDebt(t *testing.T, s caisson.LedgerStore) {
 	ctx, j, k := t.Context(), newJournal(), newJournal()
 	putBudget(t, s, "a", 100, "")
@@ -117,7 +119,7 @@ func testDebt(t *testing.T, s caisson.LedgerStore) {
 	if l := lease(t, s, k, "a", 80, 80); l.Granted.Tokens != 80 || l.Left.Tokens != 10 {
 		t.Errorf("%+v", l)
 	}
-	// The debtor gets 6 more than there is, which it owes.
+	// The debtor may lease 6 more than the remaining amount, which is its debt.
 	if l := lease(t, s, j, "a", 16, 99); l.Granted.Tokens != 16 || l.Left.Tokens != 0 || l.Held.Tokens != 90 {
 		t.Errorf("%+v", l)
 	}
@@ -153,14 +155,15 @@ func testPeriod(t *testing.T, s caisson.LedgerStore) {
 		if l := take(c.before); l.Granted.Tokens != 90 {
 			t.Errorf("%s: the one before has its own: %+v", period, l)
 		}
-		must(t, s.Return(ctx, j, key, tokens(90))) // of the newest
+		must(t, s.Return(ctx, j, key, tokens(90))) // Applies to the newest lease.
 		if l := take(c.end); l.Granted.Tokens != 90 {
 			t.Errorf("%s: %+v", period, l)
 		}
 	}
 }
 
-// testLost: what a journal held whose end is lost counts as spent, once, and also after the budget's period was changed.
+// testLost tests that the leases of a journal whose end is lost count as spent, once, also after the period of the
+// budget was changed.
 func testLost(t *testing.T, s caisson.LedgerStore) {
 	ctx, j, k := t.Context(), newJournal(), newJournal()
 	putBudget(t, s, "a", 100, "")
@@ -171,9 +174,9 @@ func testLost(t *testing.T, s caisson.LedgerStore) {
 	must(t, s.Close(ctx, j, true))
 	wantBudget(t, s, "a", 30, 20)
 	putBudget(t, s, "a", 100, "month")
-	wantBudget(t, s, "a", 30, 0) // k's lease is of another period now
+	wantBudget(t, s, "a", 30, 0) // k's lease is in another period now.
 	must(t, s.Close(ctx, k, false))
-	must(t, s.Close(ctx, newJournal(), true)) // one that never held anything
+	must(t, s.Close(ctx, newJournal(), true)) // This journal never had a lease.
 	putBudget(t, s, "a", 100, "")
 	wantBudget(t, s, "a", 30, 0)
 }
@@ -221,7 +224,7 @@ func testBudgetScopes(t *testing.T, s caisson.LedgerStore) {
 	wantKind(t, s.DeleteBudget(ctx, caisson.In("a"), "run/r"), caisson.NotFound)
 }
 
-// testChangeBudget: a budget knows what was taken before it was made, and keeps what it knows when it is changed.
+// testChangeBudget tests that a new budget includes earlier calls, and that a changed budget keeps its amounts.
 func testChangeBudget(t *testing.T, s caisson.LedgerStore) {
 	ctx, j := t.Context(), newJournal()
 	now := time.Now()
@@ -244,11 +247,11 @@ func testChangeBudget(t *testing.T, s caisson.LedgerStore) {
 	if l := lease(t, s, j, "a", 1, 1); !l.Granted.IsZero() || l.Left.Tokens != 0 {
 		t.Errorf("%+v", l)
 	}
-	// Gone, and made again: what is held meanwhile still is.
+	// The budget is deleted and created again: leases in between are still held.
 	must(t, s.DeleteBudget(ctx, caisson.In("a"), "account/a"))
 	putBudget(t, s, "a", 100, "month")
 	wantBudget(t, s, "a", 20, 50)
-	// Gone, and somebody began a call without it: what was held is nothing any more.
+	// The budget is deleted and a call starts without it: the leases are void.
 	must(t, s.DeleteBudget(ctx, caisson.In("a"), "account/a"))
 	if l := lease(t, s, j, "a", 1, 1); !l.Unlimited {
 		t.Errorf("%+v", l)
@@ -299,7 +302,7 @@ func testConcurrentLeases(t *testing.T, s caisson.LedgerStore) {
 	}
 }
 
-// testAbsurdSums: sums that no integer holds stop somewhere, and break nothing for anybody.
+// testAbsurdSums tests that sums that overflow an integer are limited and do not affect other accounts.
 func testAbsurdSums(t *testing.T, s caisson.LedgerStore) {
 	ctx, j := t.Context(), newJournal()
 	putBudget(t, s, "m", 1<<62, "")
@@ -310,7 +313,7 @@ func testAbsurdSums(t *testing.T, s caisson.LedgerStore) {
 		for k := range calls {
 			calls[k] = someCall("m", time.Now(), 9e18)
 			calls[k].Tokens = caisson.TokenCount{Input: 9e18, Output: 9e18, CacheRead: 9e18, CacheWrite: 9e18}
-			calls[k].Sandbox = "sb-aaaaaaaaaaaaaaaa" // one row of sums
+			calls[k].Sandbox = "sb-aaaaaaaaaaaaaaaa" // One row of sums.
 			if i%2 == 0 {
 				calls[k].Session = "other"
 			}
@@ -318,7 +321,7 @@ func testAbsurdSums(t *testing.T, s caisson.LedgerStore) {
 		must(t, s.Ingest(ctx, j, i, i+1, calls))
 	}
 	must(t, s.Ingest(ctx, j, 4, 5, []caisson.Call{someCall("a", time.Now(), 7)}))
-	putBudget(t, s, "m", 1<<61, "month") // counts anew
+	putBudget(t, s, "m", 1<<61, "month") // Computes the amounts again.
 	if b := budget(t, s, "account/m"); b.Used.USD != most.USD || b.Used.Tokens != most.Tokens || b.Used.Calls != 12 {
 		t.Errorf("used %+v", b.Used)
 	}
@@ -343,7 +346,8 @@ func testAbsurdSums(t *testing.T, s caisson.LedgerStore) {
 	}
 }
 
-// testOthersBudgets: a budget is for its account's calls only, whatever sessions and runs others say they are in.
+// testOthersBudgets tests that a budget applies only to calls of its account, regardless of the sessions and runs that
+// other accounts' calls name.
 func testOthersBudgets(t *testing.T, s caisson.LedgerStore) {
 	ctx, j := t.Context(), newJournal()
 	limit := int64(100)

@@ -102,7 +102,8 @@ func testCredentialScopes(t *testing.T, s caisson.CredentialStore) {
 	}
 }
 
-// testConcurrentCredentials replaces one value from many sides: what is read is always one of the values, whole.
+// testConcurrentCredentials replaces one value concurrently and checks that every read value is one of the written
+// ones.
 func testConcurrentCredentials(t *testing.T, s caisson.CredentialStore) {
 	value := func(i int) []byte { return bytes.Repeat([]byte(fmt.Sprint(i)), 5000) }
 	insertCredential(t, s, "a", "KEY", string(value(0)))

@@ -21,7 +21,7 @@ func testDeliveries(t *testing.T, open Opener) {
 	}
 }
 
-// delivery is a delivery in which every field has a value.
+// delivery returns a delivery in which every field has a value.
 func delivery(account string) *caisson.Delivery {
 	return &caisson.Delivery{
 		ID: caisson.NewID(caisson.DeliveryPrefix), Account: account, Repo: "r", Run: caisson.NewID(caisson.RunPrefix),
@@ -52,7 +52,8 @@ func testDeliveryRoundTrip(t *testing.T, s caisson.DeliveryStore) {
 	}
 }
 
-// testDeliveryRefs: a run stands for its newest delivery, and nothing for those that have none.
+// testDeliveryRefs tests that a run refers to its newest delivery, and that deliveries without a run are not found by
+// "".
 func testDeliveryRefs(t *testing.T, s caisson.DeliveryStore) {
 	old, now, none := putDelivery(t, s, "a"), delivery("a"), delivery("a")
 	now.Run, none.Run = old.Run, ""
@@ -72,7 +73,7 @@ func testDeliveryRefs(t *testing.T, s caisson.DeliveryStore) {
 func testDeliveryScopes(t *testing.T, s caisson.DeliveryStore) {
 	ctx, d := t.Context(), putDelivery(t, s, "a")
 	theirs := delivery("b")
-	theirs.Run = d.Run // as nobody can arrange, and it would still be nobody else's
+	theirs.Run = d.Run // This cannot happen, but the scopes must still be enforced.
 	must(t, s.Insert(ctx, theirs))
 	if got := get[*caisson.Delivery](t)(s.Get(ctx, caisson.In("a"), string(d.Run))); got.ID != d.ID {
 		t.Errorf("a run stands for a delivery of %s", got.Account)
@@ -94,7 +95,7 @@ func testDeliveryScopes(t *testing.T, s caisson.DeliveryStore) {
 	get[*caisson.Delivery](t)(s.Get(ctx, caisson.Everyone(), string(d.ID)))
 }
 
-// idsOf lists deliveries.
+// idsOf returns the IDs of a page of deliveries.
 func idsOf(t *testing.T, s caisson.DeliveryStore, in caisson.Scope, f caisson.DeliveryFilter) (ids []caisson.ID, more bool) {
 	t.Helper()
 	page, more, err := s.List(t.Context(), in, f)
@@ -144,7 +145,7 @@ func testDeliveryList(t *testing.T, s caisson.DeliveryStore) {
 	}
 }
 
-// testDeliveriesOfEveryone: what is to be sent is found for all accounts, when the daemon starts.
+// testDeliveriesOfEveryone tests that unfinished deliveries of all accounts are found, as the daemon requires at start.
 func testDeliveriesOfEveryone(t *testing.T, s caisson.DeliveryStore) {
 	a, b := putDelivery(t, s, "a"), putDelivery(t, s, "b")
 	ended := delivery("a")
@@ -197,13 +198,13 @@ func testDeliveryUpdate(t *testing.T, s caisson.DeliveryStore) {
 		t.Errorf("an update that failed has changed something: %+v", got)
 	}
 	_, err := s.Update(ctx, in, d.Run, func(*caisson.Delivery) error { return nil })
-	wantKind(t, err, caisson.NotFound) // only by its own id
+	wantKind(t, err, caisson.NotFound) // Only by its own ID.
 }
 
 func testDeliveryDelete(t *testing.T, s caisson.DeliveryStore) {
 	ctx, in := t.Context(), caisson.In("a")
 	gone, stays := putDelivery(t, s, "a"), putDelivery(t, s, "a")
-	wantKind(t, s.Delete(ctx, in, gone.Run), caisson.NotFound) // only by its own id
+	wantKind(t, s.Delete(ctx, in, gone.Run), caisson.NotFound) // Only by its own ID.
 	must(t, s.Delete(ctx, in, gone.ID))
 	wantKind(t, s.Delete(ctx, in, gone.ID), caisson.NotFound)
 	_, err := s.Get(ctx, in, string(gone.Run))

@@ -115,7 +115,7 @@ func testEventsAfter(t *testing.T, s caisson.EventStore) {
 }
 
 func testTrimEvents(t *testing.T, s caisson.EventStore) {
-	// More than any batch, and not in order of time: clocks jump.
+	// More events than any batch, and not in order of time, because clocks jump.
 	var want []int64
 	for i := range 1500 {
 		at := noon().Add(-time.Hour)
@@ -161,14 +161,14 @@ func testConcurrentEvents(t *testing.T, s caisson.EventStore) {
 		})
 	}
 	go func() { wg.Wait(); close(done) }()
-	// A reader that follows along misses nothing: an event is never seen after one with a greater Seq.
+	// A reader that follows the events misses none: an event never appears after one with a greater Seq.
 	seen, after, finished := 0, int64(0), false
 	for {
 		page := get[[]caisson.Event](t)(s.After(t.Context(), caisson.In("a"), "", after, 7))
 		for _, e := range page {
 			seen, after = seen+1, e.Seq
 		}
-		verified(t, s, "") // sees one state, whatever is written meanwhile
+		verified(t, s, "") // Verify reads one state, even during writes.
 		if finished && len(page) == 0 {
 			break
 		}
@@ -183,7 +183,7 @@ func testConcurrentEvents(t *testing.T, s caisson.EventStore) {
 	}
 }
 
-// verified returns the report on a record that must be whole.
+// verified returns the report on a record, which must be intact.
 func verified(t *testing.T, s caisson.EventStore, head string) caisson.AuditReport {
 	t.Helper()
 	r := get[*caisson.AuditReport](t)(s.Verify(t.Context(), head))
@@ -232,7 +232,7 @@ func testVerifyHead(t *testing.T, s caisson.EventStore) {
 func testVerifyTrimmed(t *testing.T, s caisson.EventStore) {
 	var heads []string
 	for i := range 30 {
-		at := noon().Add(time.Duration(i%10) * time.Hour) // so that trimming leaves holes, and later fills them
+		at := noon().Add(time.Duration(i%10) * time.Hour) // Trimming leaves gaps and later joins them.
 		event(t, s, "a", "x", at)
 		heads = append(heads, verified(t, s, "").Head)
 	}

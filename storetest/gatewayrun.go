@@ -47,7 +47,7 @@ func testPutGatewayRun(t *testing.T, s caisson.GatewayRunStore) {
 	if diff := cmp.Diff(want, get[*caisson.GatewayRun](t)(s.Get(t.Context(), caisson.Everyone(), "r1"))); diff != "" {
 		t.Errorf("the run was not replaced (-want +got):\n%s", diff)
 	}
-	// Neither does anybody get another's run, nor one for another.
+	// An account can neither replace another account's run nor create a run for another account.
 	wantKind(t, s.Put(t.Context(), caisson.In("b"), gatewayRun("r1", "b")), caisson.Conflict)
 	wantKind(t, s.Put(t.Context(), caisson.In("b"), gatewayRun("r2", "a")), caisson.NotFound)
 	wantKind(t, s.Put(t.Context(), caisson.In("b"), gatewayRun("", "b")), caisson.Internal)
@@ -101,24 +101,24 @@ func testEndGatewayRun(t *testing.T, s caisson.GatewayRunStore) {
 	if n := get[int](t)(s.Count(ctx, in)); n != 0 {
 		t.Errorf("%d runs", n)
 	}
-	// It stays its account's: a call that was under way is charged to nobody else.
+	// An ended run keeps its account, so that calls in progress are charged to that account.
 	if account := get[string](t)(s.Owner(ctx, "r1")); account != "a" {
 		t.Errorf("it was %q's", account)
 	}
 	wantKind(t, s.Put(ctx, caisson.In("b"), gatewayRun("r1", "b")), caisson.Conflict)
 	putGatewayRun(t, s, "r1", "a")
 	must(t, s.Trim(ctx, noon().Add(time.Hour)))
-	get[*caisson.GatewayRun](t)(s.Get(ctx, in, "r1")) // it has begun again
+	get[*caisson.GatewayRun](t)(s.Get(ctx, in, "r1")) // The run was started again and is not trimmed.
 	must(t, s.End(ctx, in, "r1", noon()))
 	must(t, s.Trim(ctx, noon()))
-	get[string](t)(s.Owner(ctx, "r1")) // not before that
+	get[string](t)(s.Owner(ctx, "r1")) // The run ended at the limit, not before it.
 	must(t, s.Trim(ctx, noon().Add(time.Second)))
 	_, err = s.Owner(ctx, "r1")
 	wantKind(t, err, caisson.NotFound)
 	putGatewayRun(t, s, "r1", "b")
 }
 
-// testConcurrentGatewayRuns: of many accounts that want one id, one gets it.
+// testConcurrentGatewayRuns tests that only one of several accounts gets the same ID.
 func testConcurrentGatewayRuns(t *testing.T, s caisson.GatewayRunStore) {
 	var won atomic.Int32
 	var wg sync.WaitGroup

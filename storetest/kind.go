@@ -7,18 +7,18 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// kind is what the tests of tables must know about a type of object.
+// kind describes the objects of a table for the tests.
 type kind[T any] struct {
 	table   func(caisson.Store) caisson.Table[T]
-	make    func(account, name string) *T // complete: every sort of field has a value
-	ref     func(*T) string               // what it is found by, besides its name
+	make    func(account, name string) *T // Returns a complete object: every kind of field has a value.
+	ref     func(*T) string               // Returns a reference to the object other than its name.
 	account func(*T) *string
 	name    func(*T) *string
-	key     func(*T) *string // cannot be changed
+	key     func(*T) *string // Cannot be changed.
 	labels  func(*T) *map[string]string
-	note    func(*T) *string // any text that no query knows
+	note    func(*T) *string // A text field that no query uses.
 	after   func(*T) caisson.ID
-	named   bool // known by account and name, listed by name
+	named   bool // Objects are identified by account and name and listed by name.
 }
 
 func spec() caisson.Spec {
@@ -180,7 +180,7 @@ func repoKind() kind[caisson.Repo] {
 	}
 }
 
-// insert stores new objects of one account, one per name, in that order.
+// insert inserts new objects of one account, one per name, in that order.
 func (k kind[T]) insert(t *testing.T, s caisson.Store, account string, names ...string) []*T {
 	t.Helper()
 	var all []*T

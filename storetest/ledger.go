@@ -22,10 +22,10 @@ func testLedger(t *testing.T, open Opener) {
 	}
 }
 
-// newJournal returns the id of a journal.
+// newJournal returns a new journal ID.
 func newJournal() caisson.ID { return caisson.NewID(caisson.JournalPrefix) }
 
-// someCall is a call with everything that may get lost on the way.
+// someCall returns a call with values that are easily lost in encoding.
 func someCall(account string, at time.Time, cost caisson.USD) caisson.Call {
 	upstream := caisson.USD(3)
 	box := caisson.NewID(caisson.SandboxPrefix)
@@ -48,7 +48,7 @@ func testIngest(t *testing.T, s caisson.LedgerStore) {
 	wantKind(t, s.Ingest(ctx, j, 0, 100, []caisson.Call{a}), caisson.Conflict)
 	wantKind(t, s.Ingest(ctx, j, 101, 200, []caisson.Call{b}), caisson.Conflict)
 	must(t, s.Ingest(ctx, j, 100, 100, nil))
-	// A row that is there already, in whatever journal, changes nothing; the new one beside it counts.
+	// A call that is already stored, in any journal, changes nothing; the new call beside it is counted.
 	other := a
 	other.Cost, other.Account = 1000, "b"
 	k := newJournal()
@@ -75,7 +75,7 @@ func testCalls(t *testing.T, s caisson.LedgerStore) {
 	ctx, j := t.Context(), newJournal()
 	var all []caisson.Call
 	for i := range 25 {
-		// Not in the order of time: a call that took long comes late.
+		// The calls are not in order of time: a long call is ingested late.
 		c := someCall(fmt.Sprintf("a%d", i%2), noon().Add(-time.Duration(i%5)*time.Minute), caisson.USD(i))
 		c.Model = fmt.Sprintf("m%d", i%3)
 		c.Lineage, c.Trace = []string{"", "rn-1", "rn-1 rn-2"}[i%3], "0123456789abcdef0123456789abcdef"
@@ -120,13 +120,13 @@ func testCalls(t *testing.T, s caisson.LedgerStore) {
 			t.Errorf("%+v (-want +got):\n%s", c, diff)
 		}
 	}
-	_, _, err := s.Calls(ctx, caisson.In("a0"), caisson.UsageQuery{}, all[1].ID, 3) // another account's
+	_, _, err := s.Calls(ctx, caisson.In("a0"), caisson.UsageQuery{}, all[1].ID, 3) // Another account's call.
 	wantKind(t, err, caisson.Invalid)
 	_, _, err = s.Calls(ctx, caisson.In("a0"), caisson.UsageQuery{}, "", -1)
 	wantKind(t, err, caisson.Invalid)
 }
 
-// matching is what a query means.
+// matching returns the calls that a query should return.
 func matching(all []caisson.Call, in caisson.Scope, q caisson.UsageQuery) []caisson.Call {
 	var out []caisson.Call
 	for _, c := range all {
@@ -140,7 +140,7 @@ func matching(all []caisson.Call, in caisson.Scope, q caisson.UsageQuery) []cais
 	return out
 }
 
-// testUsage compares sums with what they mean, over times that begin and end anywhere.
+// testUsage compares sums with those of the matching calls, for random times.
 func testUsage(t *testing.T, s caisson.LedgerStore) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	start := time.Date(2025, 12, 30, 22, 0, 0, 0, time.UTC)
@@ -156,7 +156,7 @@ func testUsage(t *testing.T, s caisson.LedgerStore) {
 		}
 		c.Sandbox, c.Run, c.Session = boxes[rng.IntN(3)], fmt.Sprint("r", rng.IntN(4)), fmt.Sprint("s", rng.IntN(2))
 		c.Agent, c.User = fmt.Sprint("g", rng.IntN(2)), []string{"", "u", "ü'"}[rng.IntN(3)]
-		// r3 and r2 are part of r1, and that of r0.
+		// r2 and r3 are part of r1, and r1 is part of r0.
 		c.Lineage = map[string]string{"r1": "r0", "r2": "r0 r1", "r3": "r0 r1"}[c.Run]
 		c.Model, c.Status, c.Estimated = fmt.Sprint("m", rng.IntN(3)), []int{200, 201, 0, 429, 500}[rng.IntN(5)], rng.IntN(4) == 0
 		all = append(all, c)

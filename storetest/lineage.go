@@ -7,8 +7,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// testLineageBudgets: a call of a run moves what it took from held to used in the budget of each run that its run is part of, once,
-// and in none of another account's.
+// testLineageBudgets tests that a call of a run moves its amount from held to used once in the budget of each ancestor
+// of the run, and in no budget of another account.
 func testLineageBudgets(t *testing.T, s caisson.LedgerStore) {
 	ctx, j := t.Context(), newJournal()
 	limit := int64(1000)
@@ -33,23 +33,24 @@ func testLineageBudgets(t *testing.T, s caisson.LedgerStore) {
 		get[caisson.Lease](t)(s.Lease(ctx, j, "a", "run/"+run, tokens(100), tokens(100), begin))
 	}
 	get[caisson.Lease](t)(s.Lease(ctx, j, "b", "run/theirs", tokens(100), tokens(100), begin))
-	part := func(run, lineage string) caisson.Call { // 10 tokens
+	part := func(run, lineage string) caisson.Call { // A call of 10 tokens.
 		c := someCall("a", begin.Add(time.Second), 1)
 		c.Run, c.Lineage = run, lineage
 		return c
 	}
-	cut := part("low", "top mid") // 10 tokens by estimate, and 15 in budgets
+	cut := part("low", "top mid") // 10 tokens by estimate, and 15 in budgets.
 	cut.Estimated, cut.AtMost = true, &caisson.Amount{USD: cut.Cost + 7, Tokens: 15, Calls: 1}
 	calls := []caisson.Call{
 		part("top", ""), part("mid", "top"), part("low", "top mid"), cut, part("stranger", "theirs"),
 	}
 	must(t, s.Ingest(ctx, j, 0, 1, calls))
-	must(t, s.Ingest(ctx, j, 1, 2, calls[2:3])) // there already
+	must(t, s.Ingest(ctx, j, 1, 2, calls[2:3])) // Already stored.
 	want("top", 45, 55)
 	want("mid", 35, 65)
 	want("low", 25, 75)
 	want("theirs", 0, 100)
-	// Made anew, a budget begins with the same: also with calls that were ingested before anybody asked for it.
+	// A budget that is created again starts with the same amounts, including those of calls that were ingested before
+	// it was created.
 	for _, run := range []string{"top", "mid"} {
 		must(t, s.DeleteBudget(ctx, caisson.In("a"), "run/"+run))
 	}

@@ -81,7 +81,7 @@ func (k kind[T]) testList(t *testing.T, s caisson.Store) {
 	}
 }
 
-// pages lists everything, limit at a time, and calls between after each page but the last.
+// pages lists all objects, limit at a time, and calls between after each page but the last.
 func (k kind[T]) pages(t *testing.T, s caisson.Store, in caisson.Scope, f caisson.Filter, between func(page []*T)) []*T {
 	t.Helper()
 	var all []*T
@@ -133,7 +133,7 @@ func (k kind[T]) testPagingWithChanges(t *testing.T, s caisson.Store) {
 	n := 0
 	all := k.pages(t, s, caisson.In("a"), caisson.Filter{Limit: 2}, func(page []*T) {
 		n++
-		// What ended the page goes, what was on it changes, and something new arrives at the end.
+		// The last object of the page is deleted, another one on it changes, and a new one is added at the end.
 		must(t, k.table(s).Delete(t.Context(), caisson.In("a"), k.ref(page[1])))
 		get[*T](t)(k.table(s).Update(t.Context(), caisson.In("a"), k.ref(page[0]), func(o *T) error { *k.note(o) = "x"; return nil }))
 		if n == 1 {
@@ -210,7 +210,7 @@ func testStates(t *testing.T, s caisson.Store) {
 
 func testSandboxNames(t *testing.T, s caisson.Store) {
 	k, ctx, in := sandboxKind(), t.Context(), caisson.In("a")
-	k.insert(t, s, "a", "", "", "") // no name is not a name
+	k.insert(t, s, "a", "", "", "") // Objects without a name do not conflict.
 	boxes := k.insert(t, s, "a", "one", "two")
 	rename := func(name string) func(*caisson.Sandbox) error {
 		return func(b *caisson.Sandbox) error { b.Name = name; return nil }
@@ -222,7 +222,7 @@ func testSandboxNames(t *testing.T, s caisson.Store) {
 	wantKind(t, err, caisson.NotFound)
 	get[*caisson.Sandbox](t)(s.Sandboxes().Update(ctx, in, "two", rename("")))
 	k.insert(t, s, "a", "one", "two")
-	// A name that is another sandbox's ID does not hide that sandbox.
+	// A name that equals another sandbox's ID does not hide that sandbox.
 	k.insert(t, s, "a", string(boxes[0].ID))
 	if got := get[*caisson.Sandbox](t)(s.Sandboxes().Get(ctx, in, string(boxes[0].ID))); got.Name != "three" {
 		t.Errorf("an id found the sandbox that has it as its name")

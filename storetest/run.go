@@ -26,7 +26,7 @@ func testRuns(t *testing.T, open Opener) {
 	}
 }
 
-// someRun is a run of an account that may start n others, with a parent or nil.
+// someRun returns a run of an account that may start n other runs. parent may be nil.
 func someRun(account string, n int64, parent *caisson.Run) *caisson.Run {
 	r := &caisson.Run{
 		ID: caisson.NewID(caisson.RunPrefix), Account: account, Agent: "shell", State: caisson.RunQueued, Attempt: 1,
@@ -39,7 +39,7 @@ func someRun(account string, n int64, parent *caisson.Run) *caisson.Run {
 	return r
 }
 
-// addRun stores someRun.
+// addRun inserts a run that someRun returns.
 func addRun(t *testing.T, s caisson.RunStore, account string, n int64, parent *caisson.Run) *caisson.Run {
 	t.Helper()
 	r := someRun(account, n, parent)
@@ -47,7 +47,7 @@ func addRun(t *testing.T, s caisson.RunStore, account string, n int64, parent *c
 	return r
 }
 
-// endRun is a change that ends a run.
+// endRun returns a change that ends a run.
 func endRun(at time.Time) func(*caisson.Run) error {
 	return func(r *caisson.Run) error {
 		r.State, r.EndedAt = caisson.RunSucceeded, at
@@ -115,7 +115,7 @@ func testRunScopes(t *testing.T, s caisson.RunStore) {
 		_, _, err = s.List(ctx, in, caisson.RunFilter{Before: mine.ID})
 		wantKind(t, err, caisson.Invalid)
 	}
-	// Nor can a run of one account be part of another's.
+	// A run cannot have a parent in another account.
 	wantKind(t, s.Insert(ctx, someRun("b", 0, mine), 0), caisson.Conflict)
 	if got := getRun(t, s, mine.ID); !cmp.Equal(got, mine) {
 		t.Errorf("the run has changed: %s", cmp.Diff(mine, got))
@@ -152,7 +152,7 @@ func testUpdateRun(t *testing.T, s caisson.RunStore) {
 	if stored := getRun(t, s, r.ID); !cmp.Equal(got, stored) {
 		t.Errorf("a change that failed was stored: %s", cmp.Diff(got, stored))
 	}
-	// What is counted meanwhile is not lost.
+	// Concurrent changes of the child count are not lost.
 	get[*caisson.Run](t)(s.Update(ctx, in, top.ID, func(r *caisson.Run) error { r.Model = "m"; return nil }))
 	addRun(t, s, "a", 0, top)
 	if got := get[*caisson.Run](t)(s.Update(ctx, in, top.ID, func(r *caisson.Run) error { r.Model = "n"; return nil })); got.Children != 2 {
@@ -200,7 +200,7 @@ func testCancelRunUpdate(t *testing.T, s caisson.RunStore) {
 	}
 }
 
-// testLiveRuns: the bound is on runs of the account that nobody started from within another, and have not ended.
+// testLiveRuns tests that the limit applies to the account's runs that have no parent and have not ended.
 func testLiveRuns(t *testing.T, s caisson.RunStore) {
 	ctx := t.Context()
 	top := addRun(t, s, "a", 5, nil)
@@ -227,7 +227,7 @@ func testLiveRuns(t *testing.T, s caisson.RunStore) {
 	if won.Load() != 3 {
 		t.Errorf("%d runs were taken, 3 had room", won.Load())
 	}
-	// One that begins another attempt counts again.
+	// A run that starts another attempt counts again.
 	get[*caisson.Run](t)(s.Update(ctx, caisson.In("a"), top.ID, func(r *caisson.Run) error { r.State = caisson.RunQueued; return nil }))
 	wantKind(t, s.Insert(ctx, someRun("a", 0, nil), 5), caisson.Exhausted)
 	must(t, s.Insert(ctx, someRun("a", 0, nil), 6))
@@ -249,21 +249,21 @@ func testLineage(t *testing.T, s caisson.RunStore) {
 	mid := addRun(t, s, "a", 5, top)
 	low := addRun(t, s, "a", 0, mid)
 	children(2, 1, 0)(top, mid, low)
-	wantKind(t, s.Insert(ctx, someRun("a", 0, low), 0), caisson.Exhausted) // none may be started
+	wantKind(t, s.Insert(ctx, someRun("a", 0, low), 0), caisson.Exhausted) // The run may not start others.
 	children(2, 1, 0)(top, mid, low)
 	addRun(t, s, "a", 0, mid)
-	wantKind(t, s.Insert(ctx, someRun("a", 0, mid), 0), caisson.Exhausted) // the top has had its three
+	wantKind(t, s.Insert(ctx, someRun("a", 0, mid), 0), caisson.Exhausted) // The top run has started its three.
 	wantKind(t, s.Insert(ctx, someRun("a", 0, top), 0), caisson.Exhausted)
 	children(3, 2, 0)(top, mid, low)
 	get[*caisson.Run](t)(s.Update(ctx, in, top.ID, func(r *caisson.Run) error { r.Limits.Runs = new(int64(9)); return nil }))
 	addRun(t, s, "a", 0, mid)
 	get[*caisson.Run](t)(s.Update(ctx, in, top.ID, endRun(noon())))
-	wantKind(t, s.Insert(ctx, someRun("a", 0, mid), 0), caisson.Conflict) // an ancestor has ended
+	wantKind(t, s.Insert(ctx, someRun("a", 0, mid), 0), caisson.Conflict) // An ancestor has ended.
 	children(4, 3)(top, mid)
 	must(t, s.Delete(ctx, in, top.ID))
-	wantKind(t, s.Insert(ctx, someRun("a", 0, mid), 0), caisson.Conflict) // or is gone
+	wantKind(t, s.Insert(ctx, someRun("a", 0, mid), 0), caisson.Conflict) // An ancestor was deleted.
 	children(3)(mid)
-	wantKind(t, s.Insert(ctx, someRun("a", 0, someRun("a", 5, nil)), 0), caisson.Conflict) // or never was
+	wantKind(t, s.Insert(ctx, someRun("a", 0, someRun("a", 5, nil)), 0), caisson.Conflict) // An ancestor never existed.
 }
 
 func testDeepLineage(t *testing.T, s caisson.RunStore) {
@@ -281,7 +281,7 @@ func testDeepLineage(t *testing.T, s caisson.RunStore) {
 	}
 }
 
-// testConcurrentFamily has all runs of a tree start others at once, far more than any may.
+// testConcurrentFamily lets all runs of a tree start others concurrently, far more than their limits.
 func testConcurrentFamily(t *testing.T, s caisson.RunStore) {
 	top := addRun(t, s, "a", 20, nil)
 	parents := []*caisson.Run{top, addRun(t, s, "a", 7, top), addRun(t, s, "a", 100, top)}

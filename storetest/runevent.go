@@ -14,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// someEvents are n events, the first with that number.
+// someEvents returns n events with consecutive numbers from first on.
 func someEvents(first int64, n int) []caisson.RunEvent {
 	var list []caisson.RunEvent
 	for i := range n {
@@ -54,7 +54,7 @@ func testRunEvents(t *testing.T, s caisson.RunStore) {
 	}
 	_, err := s.Events(ctx, in, r.ID, 0, 0)
 	wantKind(t, err, caisson.Invalid)
-	// What does not follow is refused, with all that came with it.
+	// Events that do not follow the last one are rejected, together with all events of the same call.
 	for name, list := range map[string][]caisson.RunEvent{
 		"again": someEvents(25, 1), "gap": someEvents(27, 1), "zero": someEvents(0, 1), "gap inside": {{Seq: 26}, {Seq: 28}},
 		"twice": {{Seq: 26}, {Seq: 26}},
@@ -88,7 +88,8 @@ func testRunEventScopes(t *testing.T, s caisson.RunStore) {
 	wantKind(t, s.Append(ctx, "rn-neverexistedabc", someEvents(1, 1)), caisson.NotFound)
 }
 
-// testConcurrentRunEvents: of those that append the same event, one does; readers see no gap.
+// testConcurrentRunEvents tests that only one of several concurrent appends of the same event succeeds, and that
+// readers see no gap.
 func testConcurrentRunEvents(t *testing.T, s caisson.RunStore) {
 	ctx := t.Context()
 	r := addRun(t, s, "a", 0, nil)
@@ -147,7 +148,7 @@ func testDeleteRun(t *testing.T, s caisson.RunStore) {
 	if got := getRun(t, s, top.ID); got.Children != 1 {
 		t.Errorf("its parent has %d children: what was started stays counted", got.Children)
 	}
-	// Even the id may be used again, and has none of the old events.
+	// The ID can be used again, and the new run has none of the old events.
 	must(t, s.Insert(ctx, r, 0))
 	if n := get[int64](t)(s.LastEvent(ctx, r.ID)); n != 0 {
 		t.Errorf("a new run has %d events", n)
@@ -175,7 +176,7 @@ func testTrimRuns(t *testing.T, s caisson.RunStore) {
 	}
 	first := get[[]caisson.ID](t)(s.Trim(ctx, before, 70))
 	rest := get[[]caisson.ID](t)(s.Trim(ctx, before, 70))
-	if !slices.Equal(first, want[:70]) || !slices.Equal(rest, want[70:]) { // those that ended first go first
+	if !slices.Equal(first, want[:70]) || !slices.Equal(rest, want[70:]) { // The runs that ended first are removed first.
 		t.Errorf("trimmed %d and %d, want %d", len(first), len(rest), len(want))
 	}
 	if none := get[[]caisson.ID](t)(s.Trim(ctx, before, 70)); len(none) != 0 {
@@ -184,7 +185,7 @@ func testTrimRuns(t *testing.T, s caisson.RunStore) {
 	if ids := runPages(t, s, caisson.Everyone(), caisson.RunFilter{}, nil); len(ids) != 11 || ids[0] != live.ID {
 		t.Errorf("%d runs are left", len(ids))
 	}
-	// One that has begun again is not trimmed, whenever it ended before.
+	// A run that was started again is not trimmed, even if it ended before the limit.
 	ids := runPages(t, s, caisson.Everyone(), caisson.RunFilter{}, nil)
 	get[*caisson.Run](t)(s.Update(ctx, caisson.Everyone(), ids[1], func(r *caisson.Run) error { r.State = caisson.RunQueued; return nil }))
 	if ids := get[[]caisson.ID](t)(s.Trim(ctx, noon().AddDate(1, 0, 0), 1000)); len(ids) != 9 {

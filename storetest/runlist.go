@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// runPages lists everything, limit at a time, and calls between after each page but the last.
+// runPages lists all runs, limit at a time, and calls between after each page but the last.
 func runPages(t *testing.T, s caisson.RunStore, in caisson.Scope, f caisson.RunFilter, between func(page []*caisson.Run)) (ids []caisson.ID) {
 	t.Helper()
 	for range 1000 {
@@ -34,7 +34,7 @@ func runPages(t *testing.T, s caisson.RunStore, in caisson.Scope, f caisson.RunF
 	return nil
 }
 
-// testListRuns compares lists with what they mean.
+// testListRuns compares lists with the matching runs.
 func testListRuns(t *testing.T, s caisson.RunStore) {
 	states := []caisson.RunState{caisson.RunQueued, caisson.RunStarting, caisson.RunRunning, caisson.RunSucceeded, caisson.RunFailed}
 	var all []*caisson.Run
@@ -42,7 +42,7 @@ func testListRuns(t *testing.T, s caisson.RunStore) {
 		account := []string{"a", "b"}[i%2]
 		var parent *caisson.Run
 		if i >= 20 && i%3 != 0 {
-			parent = all[i-20+i%4*2] // of the same account
+			parent = all[i-20+i%4*2] // A run of the same account.
 			if parent.State.Ended() || len(parent.Lineage) > 2 {
 				parent = nil
 			}
@@ -89,7 +89,7 @@ func testListRuns(t *testing.T, s caisson.RunStore) {
 	}
 }
 
-// testRunPages: what ended a page goes, and new runs come, and a list goes on where it was.
+// testRunPages tests that a list continues at its position if the last run of a page is deleted and new runs are added.
 func testRunPages(t *testing.T, s caisson.RunStore) {
 	var want []caisson.ID
 	for range 10 {
@@ -105,7 +105,7 @@ func testRunPages(t *testing.T, s caisson.RunStore) {
 	if !slices.Equal(got, want) {
 		t.Errorf("listed %v, want %v", got, want)
 	}
-	_, _, err := s.List(t.Context(), caisson.In("b"), caisson.RunFilter{Before: want[2]}) // deleted, but never theirs
+	_, _, err := s.List(t.Context(), caisson.In("b"), caisson.RunFilter{Before: want[2]}) // Deleted, and never this account's.
 	wantKind(t, err, caisson.Invalid)
 	_, _, err = s.List(t.Context(), caisson.In("a"), caisson.RunFilter{Before: "rn-neverexistedabc"})
 	wantKind(t, err, caisson.Invalid)
@@ -117,7 +117,7 @@ func testRunPages(t *testing.T, s caisson.RunStore) {
 	}
 }
 
-// testLongRuns: runs that say very much come in shorter pages, all of them.
+// testLongRuns tests that very long runs are listed completely, in shorter pages.
 func testLongRuns(t *testing.T, s caisson.RunStore) {
 	var want []caisson.ID
 	for range 7 {

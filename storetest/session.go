@@ -52,7 +52,8 @@ func sessionKind() kind[caisson.Session] {
 	}
 }
 
-// testSessionNames: a key is unique within account, agent and user, and no such three are taken for others.
+// testSessionNames tests that a key is unique within account, agent and user, and that no two of these combinations are
+// confused.
 func testSessionNames(t *testing.T, s caisson.Store) {
 	ctx := t.Context()
 	add := func(account, agent, user, key string) (*caisson.Session, error) {

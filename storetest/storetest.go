@@ -1,4 +1,4 @@
-// Package storetest is what every [caisson.Store] must do, as tests.
+// Package storetest provides tests that every [caisson.Store] must pass.
 package storetest
 
 import (
@@ -11,7 +11,7 @@ import (
 // Opener returns a new, empty store for a test and closes it when the test ends.
 type Opener func(t *testing.T) caisson.Store
 
-// Test runs the suite; each test opens a store of its own.
+// Test runs the suite. Each test opens a new store.
 func Test(t *testing.T, open Opener) {
 	t.Run("Sandboxes", func(t *testing.T) { sandboxKind().test(t, open) })
 	t.Run("Snapshots", func(t *testing.T) { snapshotKind().test(t, open) })
@@ -38,7 +38,7 @@ func Test(t *testing.T, open Opener) {
 	t.Run("Closed", func(t *testing.T) { testClosed(t, open(t)) })
 }
 
-// noon is a time with everything that may get lost on the way: nanoseconds and a zone.
+// noon returns a time with parts that are easily lost in encoding: nanoseconds and a zone.
 func noon() time.Time {
 	return time.Date(2026, 3, 1, 12, 0, 0, 123456789, time.FixedZone("", 3600))
 }
@@ -51,7 +51,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// get returns v if err is nil and fails the test if not.
+// get returns v if err is nil, and fails the test otherwise.
 func get[T any](t *testing.T) func(v T, err error) T {
 	t.Helper()
 	return func(v T, err error) T {
@@ -61,7 +61,7 @@ func get[T any](t *testing.T) func(v T, err error) T {
 	}
 }
 
-// wantKind fails the test unless err is of that kind, and by intent: a message that users may read.
+// wantKind fails the test unless err is an error of that kind with a message for users.
 func wantKind(t *testing.T, err error, kind caisson.Kind) {
 	t.Helper()
 	if err == nil {

@@ -64,10 +64,10 @@ func (k kind[T]) testConflict(t *testing.T, s caisson.Store) {
 	first := k.insert(t, s, "a", "one")[0]
 	wantKind(t, k.table(s).Insert(t.Context(), first), caisson.Conflict)
 	wantKind(t, k.table(s).Insert(t.Context(), k.make("a", "one")), caisson.Conflict)
-	k.insert(t, s, "b", "one") // names are unique in an account only
+	k.insert(t, s, "b", "one") // Names are unique only within an account.
 	k.insert(t, s, "a", "One")
 	must(t, k.table(s).Delete(t.Context(), caisson.In("a"), "one"))
-	k.insert(t, s, "a", "one") // and only while the object exists
+	k.insert(t, s, "a", "one") // A name is unique only while the object exists.
 }
 
 func (k kind[T]) testUpdate(t *testing.T, s caisson.Store) {
@@ -197,6 +197,6 @@ func (k kind[T]) testDelete(t *testing.T, s caisson.Store) {
 	if got := k.names(page); !slices.Equal(got, []string{"three"}) {
 		t.Errorf("left after two deletes: %q", got)
 	}
-	must(t, k.table(s).Insert(ctx, objs[0])) // even the key may be used again
+	must(t, k.table(s).Insert(ctx, objs[0])) // The key can be used again.
 	must(t, k.table(s).Delete(ctx, in, k.ref(objs[0])))
 }

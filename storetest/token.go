@@ -52,7 +52,7 @@ func testTokenExpiry(t *testing.T, s caisson.TokenStore) {
 		_, err := s.Find(t.Context(), hash, ends.Add(late))
 		wantKind(t, err, caisson.Unauthed)
 	}
-	// Further away than 64 bits of nanoseconds reach.
+	// The time is too far away for a time.Duration of 64 bits.
 	never, hash := noon().AddDate(500, 0, 0), sha256.Sum256([]byte("y"))
 	must(t, s.Insert(t.Context(), &caisson.Token{ID: "tk-2", Account: "a", ExpiresAt: &never}, hash))
 	get[*caisson.Token](t)(s.Find(t.Context(), hash, noon().AddDate(499, 0, 0)))
@@ -62,7 +62,7 @@ func testTokenUsed(t *testing.T, s caisson.TokenStore) {
 	tok := insertToken(t, s, "a", "one")
 	used := noon().Add(time.Hour).Truncate(time.Second)
 	must(t, s.Used(t.Context(), tok.ID, used))
-	must(t, s.Used(t.Context(), tok.ID, used.Add(-time.Minute))) // arrives late
+	must(t, s.Used(t.Context(), tok.ID, used.Add(-time.Minute))) // An earlier time that is stored late.
 	got := get[*caisson.Token](t)(s.Find(t.Context(), sha256.Sum256([]byte("one")), noon()))
 	if got.LastUsedAt == nil || !got.LastUsedAt.Equal(used) {
 		t.Errorf("last used at %v, want %v", got.LastUsedAt, used)

@@ -21,7 +21,7 @@ func testWorkspaces(t *testing.T, open Opener) {
 	}
 }
 
-// workspace is a workspace in which every field has a value.
+// workspace returns a workspace in which every field has a value.
 func workspace(account string) *caisson.Workspace {
 	return &caisson.Workspace{
 		ID: caisson.NewID(caisson.WorkspacePrefix), Account: account, Kind: caisson.WorkspaceOverlay, Mode: caisson.SyncYolo,
@@ -58,7 +58,8 @@ func testWorkspaceRoundTrip(t *testing.T, s caisson.WorkspaceStore) {
 	wantKind(t, s.Insert(t.Context(), &caisson.Workspace{ID: "ws-1"}), caisson.Internal)
 }
 
-// testWorkspaceRefs: a sandbox or run stands for its newest workspace, and nothing for those that have none.
+// testWorkspaceRefs tests that a sandbox or run refers to its newest workspace, and that workspaces without them are
+// not found by "".
 func testWorkspaceRefs(t *testing.T, s caisson.WorkspaceStore) {
 	old, now, none := putWorkspace(t, s, "a"), workspace("a"), workspace("a")
 	now.Sandbox, now.Run = old.Sandbox, old.Run
@@ -184,7 +185,7 @@ func testWorkspaceUpdate(t *testing.T, s caisson.WorkspaceStore) {
 		t.Errorf("an update that failed has changed something: %+v", got)
 	}
 	_, err := s.Update(ctx, in, w.Sandbox, func(*caisson.Workspace) error { return nil })
-	wantKind(t, err, caisson.NotFound) // only by its own id
+	wantKind(t, err, caisson.NotFound) // Only by its own ID.
 }
 
 func testReceipts(t *testing.T, s caisson.WorkspaceStore) {
@@ -248,14 +249,14 @@ func testReceiptList(t *testing.T, s caisson.WorkspaceStore) {
 	wantKind(t, err, caisson.Invalid)
 }
 
-// testWorkspaceDelete: receipts go with their workspace, and only they.
+// testWorkspaceDelete tests that deleting a workspace deletes its receipts and no others.
 func testWorkspaceDelete(t *testing.T, s caisson.WorkspaceStore) {
 	ctx, in := t.Context(), caisson.In("a")
 	gone, stays := putWorkspace(t, s, "a"), putWorkspace(t, s, "a")
 	r1, r2 := receipt(gone), receipt(stays)
 	must(t, s.InsertReceipt(ctx, r1))
 	must(t, s.InsertReceipt(ctx, r2))
-	wantKind(t, s.Delete(ctx, in, gone.Sandbox), caisson.NotFound) // only by its own id
+	wantKind(t, s.Delete(ctx, in, gone.Sandbox), caisson.NotFound) // Only by its own ID.
 	must(t, s.Delete(ctx, in, gone.ID))
 	wantKind(t, s.Delete(ctx, in, gone.ID), caisson.NotFound)
 	_, err := s.Get(ctx, in, string(gone.Sandbox))

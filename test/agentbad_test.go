@@ -18,8 +18,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/poll"
 )
 
-// Agents whose program is what the prompt says: one whose answer is what it prints, one that prints JSON, and one that waits for a
-// service which never comes.
+// Agents whose program is the prompt: the answer of badShell is its output, badSpeech prints JSON lines, and neverUp
+// waits for a service that never starts.
 const (
 	badShell   = "image: host\ndriver: exec\ncommand: [/bin/sh, -c, '{prompt}']\nmemory: true\nmodels: ['-']\nlimits: {time: 1m, memory: 512M, disk: 64M, pids: 40, output: 64K}\n"
 	badSpeech  = "image: host\ndriver: jsonl\nevents: {dialect: caisson}\ncommand: [/bin/sh, -c, '{prompt}']\nmodels: ['-']\nlimits: {time: 1m, output: 64K}\n"
@@ -27,7 +27,7 @@ const (
 	neverUp    = badShell + "service: [/bin/sleep, '3000']\nready: http://127.0.0.1:9999/ready\n"
 )
 
-// newShellHost returns a host with agents as YAML by id, whose model is "m".
+// newShellHost returns a host with agents given as YAML by ID, whose model is "m".
 func newShellHost(t *testing.T, script string, list map[string]string) (*modelHost, *upstream) {
 	t.Helper()
 	u := newUpstream(t, caisson.ProviderLiteLLM, script, false, nil)
@@ -36,7 +36,8 @@ func newShellHost(t *testing.T, script string, list map[string]string) (*modelHo
 	return h, u
 }
 
-// Whatever an agent does, its run ends as what it was, in time, and leaves nothing; and others do not notice.
+// TestAgentsThatFail tests that the run of a misbehaving agent ends with the right error in time, leaves nothing behind
+// and does not affect other runs.
 func TestAgentsThatFail(t *testing.T) {
 	t.Parallel()
 	h, _ := newShellHost(t, echoScript, map[string]string{"sh": badShell, "json": badSpeech, "never": neverUp, "dies": diesAtOnce})
@@ -104,7 +105,8 @@ func TestAgentsThatFail(t *testing.T) {
 	}
 }
 
-// replay returns the events of a run after one, as the API streams them, until the stream ends or leave says so.
+// replay returns the events of a run after the event after, as the API streams them, until the stream ends or leave
+// returns true.
 func (h *host) replay(client *http.Client, id caisson.ID, after int64, header bool, leave func(caisson.RunEvent) bool) (list []caisson.RunEvent) {
 	h.t.Helper()
 	url := fmt.Sprintf("http://caisson/api/v1/runs/%s/events", id)
@@ -141,14 +143,15 @@ func (h *host) replay(client *http.Client, id caisson.ID, after int64, header bo
 	return list
 }
 
-// Who watches a run may leave it and come back: it goes on, and its events are there from any number.
+// TestRunsGoOnWithoutTheirClients tests that a run continues if its client disconnects, and that its events can be read
+// from any number on.
 func TestRunsGoOnWithoutTheirClients(t *testing.T) {
 	t.Parallel()
 	h, _ := newShellHost(t, echoScript, map[string]string{"sh": badShell})
 	const waits = "echo one; while [ ! -e /tmp/go ]; do sleep 0.1; done; echo two"
 	client := h.http()
 
-	// One is left in the middle of its stream; of another the program on the terminal is killed.
+	// One run's client stops in the middle of the stream; the other run's command on the terminal is killed.
 	id := h.begin("sh", waits)
 	isText := func(e caisson.RunEvent) bool { return e.Type == caisson.EventTextDelta }
 	if part := h.replay(client, id, 0, false, isText); len(part) == 0 || part[len(part)-1].Delta != "one\n" && part[len(part)-1].Delta != "one" {
@@ -170,7 +173,7 @@ func TestRunsGoOnWithoutTheirClients(t *testing.T) {
 	if err := cmd.Process.Kill(); err != nil {
 		t.Error(err)
 	}
-	_ = cmd.Wait() // it was killed
+	_ = cmd.Wait() // The command was killed.
 	for _, id := range []caisson.ID{id, other} {
 		h.sh(string(h.record(id).Sandbox), "touch /tmp/go")
 		r := h.ended(id)
@@ -193,7 +196,7 @@ func TestRunsGoOnWithoutTheirClients(t *testing.T) {
 	}
 }
 
-// slowScript is a model for runs that are under way when the daemon ends: in a tool, or in a call of a model.
+// slowScript is a model for runs that are in progress when the daemon ends: in a tool, or in a call of a model.
 const slowScript = `
 turns:
 - when: {last: Use a tool}
@@ -206,7 +209,8 @@ turns:
 fallback: {text: "You said {{last}}.", tokens: {input: 20, output: 10}}
 `
 
-// When the daemon is killed, the next one ends what was under way: with one result, all of its calls in the ledger, and nothing left.
+// TestPromise7DaemonKilledDuringRuns tests that after the daemon was killed the next one ends the runs in progress:
+// each with one result, all of its calls in the ledger, and nothing left behind.
 func TestPromise7DaemonKilledDuringRuns(t *testing.T) {
 	t.Parallel()
 	h, u := newShellHost(t, slowScript, nil)
@@ -253,7 +257,7 @@ func TestPromise7DaemonKilledDuringRuns(t *testing.T) {
 			t.Errorf("a budget is left: %+v", b)
 		}
 	}
-	// The session can be gone on with, and a run be tried again.
+	// The session can be continued, and a run can be retried.
 	if r := h.succeeds("--session", "s", "caisson", "Say it again."); r.Result.Answer != "You said Say it again.." {
 		t.Errorf("the session goes on with %q", r.Result.Answer)
 	}
@@ -263,7 +267,8 @@ func TestPromise7DaemonKilledDuringRuns(t *testing.T) {
 	h.balance()
 }
 
-// When the daemon is stopped, what waits for its turn has it with the next one.
+// TestPromise7DaemonStoppedWhileRunsWait tests that runs that are queued when the daemon stops are started by the next
+// one.
 func TestPromise7DaemonStoppedWhileRunsWait(t *testing.T) {
 	t.Parallel()
 	h, _ := newShellHost(t, slowScript, map[string]string{"sh": badShell})
@@ -281,12 +286,12 @@ func TestPromise7DaemonStoppedWhileRunsWait(t *testing.T) {
 	}
 	h.ok("cancel", string(fourth))
 	h.wantError(h.ended(fourth), caisson.RunAborted, "")
-	// What was to be copied changes before its turn comes; what counts is how it was when it was asked for.
+	// The directory to copy changes while its run is queued; the run must use its content at the time of the request.
 	h.write("work/given.txt", "changed\n")
 	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	_ = d.cmd.Wait() // how it ends is not the question here
+	_ = d.cmd.Wait() // The exit status is not tested here.
 	d = h.serve()
 	h.wantError(h.ended(first), caisson.RunInternal, "daemon")
 	for id, want := range map[caisson.ID]string{second: "given by the host", third: "third"} {

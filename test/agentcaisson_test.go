@@ -8,11 +8,11 @@ import (
 	"testing"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/agent/inside/sample"
+	"github.com/caisson-dev/caisson/agent/coder/sample"
 )
 
-// The built-in agent mends the sample repository, which stays as it is: over the unix socket, and over TCP with a token, where the
-// directory is uploaded.
+// TestAgentCaisson tests that the built-in agent fixes the sample repository without changing the original: over the
+// unix socket, and over TCP with a token, where the directory is uploaded.
 func TestAgentCaisson(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t, caisson.ProviderLiteLLM, sample.Script, false, nil)
@@ -52,12 +52,12 @@ fallback: {error: {status: 401, message: "Incorrect API key provided"}}
 			t.Errorf("%s: the ledger has %+v", name, sum)
 		}
 	}
-	// What was uploaded is of no use any more.
+	// Uploaded files are removed after the run.
 	h.waitFor(func() bool {
 		list, err := filepath.Glob(filepath.Join(h.data, "runs", "*", "*.tar"))
 		return err == nil && len(list) == 0
 	})
-	// Nobody else's run is to be seen with a token, nor a wider limit to be had.
+	// A token gives access neither to runs of other accounts nor to wider limits.
 	if r := remote.run("run", "--timeout", "10h", "caisson", sample.Prompt); r.code == 0 || !strings.Contains(r.stderr, "limits.time") {
 		t.Errorf("a wider limit over a token: %v", r)
 	}
@@ -69,8 +69,9 @@ fallback: {error: {status: 401, message: "Incorrect API key provided"}}
 	h.noSandboxes()
 }
 
-// The configuration of the README works as it stands, but for where the provider is: the built-in agent takes its first model, whatever the
-// alphabet says, and calls it in its API, as it does those of the other APIs. An agent that cannot call a model is refused before anything starts.
+// TestAgentCaissonModels tests that the configuration of the README works unchanged except for the address of the
+// provider. The built-in agent uses the first model of the file, not the alphabetically first one, and supports its API
+// and the other ones. An agent without a usable model is rejected before anything starts.
 func TestAgentCaissonModels(t *testing.T) {
 	t.Parallel()
 	readme, err := os.ReadFile("../README.md")
@@ -84,7 +85,7 @@ func TestAgentCaissonModels(t *testing.T) {
 	}
 	config = strings.TrimSpace(strings.ReplaceAll("\n"+config, "\n    ", "\n"))
 	providers := map[string]*upstream{}
-	var more [2][]string // providers, models
+	var more [2][]string // Providers, models.
 	for _, kind := range []string{caisson.ProviderAnthropic, caisson.ProviderGemini, caisson.ProviderOpenAI} {
 		u := newUpstream(t, kind, sample.Script, false, nil)
 		providers[kind] = u
@@ -138,8 +139,8 @@ func TestAgentCaissonModels(t *testing.T) {
 	h.noSandboxes()
 }
 
-// refusedCredential: a run whose provider does not accept the credential ends at once, and says which one it is and what to do; its sandbox is
-// told neither.
+// refusedCredential tests that a run whose provider rejects the credential ends at once, and that its error names the
+// credential and the remedy while its sandbox receives neither.
 func refusedCredential(t *testing.T, h *modelHost, u *upstream) {
 	r := h.does("--model", "refused", "caisson", "Hello.")
 	h.wantError(r, caisson.RunProvider, `the provider refused the credential KEY_OPENAI of model "refused" (401): run "caisson credential rotate KEY_OPENAI"`)
@@ -159,7 +160,8 @@ func refusedCredential(t *testing.T, h *modelHost, u *upstream) {
 	}
 }
 
-// cutCall: what a run cost whose last call was cut by its end is known when the end is told, and is what the ledger has.
+// cutCall tests that the cost of a run whose last call was cut off by the end of the run is reported with the end, and
+// equals the sum in the ledger.
 func cutCall(t *testing.T, h *modelHost, u *upstream) {
 	before := len(u.Calls())
 	id := h.ok("run", "-d", "-q", "--model", "refused", "caisson", "Wait.")

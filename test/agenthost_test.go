@@ -18,32 +18,32 @@ import (
 	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
-// install is how long it may take to install an agent, or to boot and capture it, on a machine that has much else to do.
+// install is the timeout for installing an agent, or for booting and capturing it, on a busy machine.
 const install = 10 * time.Minute
 
-// An agentHost is the host of all tests of real agents, whose installations and snapshots are made once.
+// An agentHost is the host of all tests of real agents, whose installations and snapshots are created once.
 type agentHost struct {
 	*modelHost
 	*shared
 }
 
-// shared is what those tests have in common.
+// shared is the state that those tests share.
 type shared struct {
 	litellm, claude *upstream
 	mu              sync.Mutex
-	made            map[string]bool // agents that are built, and warm if they can be; guarded by mu
+	made            map[string]bool // Agents that are built, and have a warm snapshot if they support one; guarded by mu.
 }
 
-// agents is the host of this process, nil until a test needs it. Guarded by agentsMu.
+// agents is the agent host of this process, nil until a test requires it. agents and lasting are guarded by agentsMu.
 var (
 	agentsMu sync.Mutex
 	agents   *agentHost
 	lasting  *outlasting
 )
 
-// An outlasting is what lasts longer than the test that needed it first.
+// An outlasting is a [testing.TB] for resources that outlast the test that first required them.
 type outlasting struct {
-	testing.TB // that test; nil when it is over
+	testing.TB // That test; nil after its end.
 	cleanups   []func()
 	failed     bool
 }
@@ -81,7 +81,7 @@ func (o *outlasting) Fatalf(format string, args ...any) {
 // Fatal implements [testing.TB].
 func (o *outlasting) Fatal(args ...any) { o.Fatalf("%s", fmt.Sprint(args...)) }
 
-// end undoes what was done, and reports whether all was well.
+// end runs the cleanup functions and reports whether everything succeeded.
 func (o *outlasting) end() (ok bool) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -96,7 +96,7 @@ func (o *outlasting) end() (ok bool) {
 	return !o.failed
 }
 
-// TestMain ends what tests share.
+// TestMain removes the shared resources after the tests.
 func TestMain(m *testing.M) {
 	code := m.Run()
 	if lasting != nil && !lasting.end() {
@@ -130,10 +130,11 @@ func newAgentHost(t *testing.T) *agentHost {
 	return agents.as(t)
 }
 
-// keptData returns a data directory in which an earlier run of the tests may have left OpenClaw, built, and the templates that are to
-// stay in it. Building it takes a minute; all else, warm snapshots included, is made by each run. The directory depends on the
-// schema of the store, so that no older daemon meets a newer one, and is emptied unless the run before has left it in order. "" for none, if
-// everything is tested, another run uses it, or its path would be too long for a socket.
+// keptData returns a data directory in which an earlier run of the tests may have left a built OpenClaw template, and
+// the templates to keep there. Building it takes a minute; everything else, including warm snapshots, is created by
+// each run. The directory depends on the schema of the store, so that no older daemon opens a newer store, and is
+// emptied unless the previous run left it in order. data is "" if all tests run, if another run uses the directory, or
+// if its path would be too long for a socket.
 func keptData(o *outlasting) (data string, kept []string) {
 	cache, err := os.UserCacheDir()
 	if err != nil || testneed.All() {
@@ -166,7 +167,7 @@ func keptData(o *outlasting) (data string, kept []string) {
 		lock.Close()
 		return "", nil
 	}
-	inOrder := filepath.Join(dir, "in-order") // the path of the directory
+	inOrder := filepath.Join(dir, "in-order") // Contains the path of the directory.
 	if path, err := os.ReadFile(inOrder); err == nil && os.Remove(inOrder) == nil {
 		data = string(path)
 	} else {
@@ -180,7 +181,7 @@ func keptData(o *outlasting) (data string, kept []string) {
 			o.Fatal(err)
 		}
 	}
-	o.Cleanup(func() { // after that of the host
+	o.Cleanup(func() { // Runs after the cleanup of the host.
 		if !o.failed {
 			if err := os.WriteFile(inOrder, []byte(data), 0o600); err != nil {
 				o.Error(err)
@@ -203,7 +204,7 @@ func (h *host) as(t *testing.T) *host {
 	return &own
 }
 
-// agentsDir has the next daemon find these agents, as YAML by id, and ends the one there is.
+// agentsDir configures the agents of the next daemon, as YAML by ID, and stops the current one.
 func (h *modelHost) agentsDir(list map[string]string) {
 	h.t.Helper()
 	dir := filepath.Join(h.dir, "agents")
@@ -213,7 +214,7 @@ func (h *modelHost) agentsDir(list map[string]string) {
 	h.configLine(fmt.Sprintf("agentsDir: %q", dir))
 }
 
-// configLine adds to the configuration, and ends the daemon that does not have it.
+// configLine adds a line to the configuration and stops the daemon that does not have it.
 func (h *host) configLine(line string) {
 	h.t.Helper()
 	config, err := os.ReadFile(h.configFile())
@@ -226,7 +227,7 @@ func (h *host) configLine(line string) {
 	}
 }
 
-// long is ok for what may take minutes.
+// long is ok for commands that may take minutes.
 func (h *host) long(args ...string) string {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), install)
@@ -238,7 +239,7 @@ func (h *host) long(args ...string) string {
 	return string(out)
 }
 
-// make builds an agent, and has its warm snapshot made if there is a recipe; once for all tests.
+// make builds an agent and creates its warm snapshot if warm is set, once for all tests.
 func (h *agentHost) make(id string, warm bool) {
 	h.t.Helper()
 	h.mu.Lock()

@@ -22,7 +22,8 @@ func TestAgentOpenCode(t *testing.T) {
 	testAgent(t, "opencode", "base")
 }
 
-// testAgent: a real agent from npm uses its tool, changes a file and answers; and in a session it knows what was said.
+// testAgent tests that a real agent from npm uses its tool, changes a file and answers, and that in a session it has
+// the earlier conversation.
 func testAgent(t *testing.T, id, model string) {
 	t.Parallel()
 	h := newAgentHost(t)
@@ -71,7 +72,8 @@ func testAgent(t *testing.T, id, model string) {
 	h.ok("session", "rm", string(r.Session))
 }
 
-// counted is accounts for models of any provider: one that is not told of runs has calls of one agent only, here of one run at a time.
+// counted is accounts for models of any provider. A provider that does not receive the run's ID has calls of one agent
+// only, here of one run at a time.
 func (h *agentHost) counted(r caisson.Run, model string) []scriptedtest.Call {
 	h.t.Helper()
 	if model != "sonnet" {

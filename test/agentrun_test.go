@@ -17,7 +17,7 @@ import (
 	"github.com/caisson-dev/caisson/llm/scripted/scriptedtest"
 )
 
-// does has an agent do something and returns the record of it. The exit code must be that of the record.
+// does runs an agent and returns the record of the run. The exit code must be the one of the record.
 func (h *host) does(args ...string) caisson.Run {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), install)
@@ -37,7 +37,7 @@ func (h *host) does(args ...string) caisson.Run {
 	return r
 }
 
-// succeeds is does for what must succeed.
+// succeeds is does for runs that must succeed.
 func (h *host) succeeds(args ...string) caisson.Run {
 	h.t.Helper()
 	r := h.does(args...)
@@ -47,7 +47,7 @@ func (h *host) succeeds(args ...string) caisson.Run {
 	return r
 }
 
-// wantError checks why a run has failed.
+// wantError checks that a run has failed with an error code and that its message contains words.
 func (h *host) wantError(r caisson.Run, code, words string) {
 	h.t.Helper()
 	if r.State != caisson.RunFailed || r.Result == nil || r.Result.Error == nil || r.Result.Error.Code != code || !strings.Contains(r.Result.Error.Message, words) {
@@ -55,7 +55,7 @@ func (h *host) wantError(r caisson.Run, code, words string) {
 	}
 }
 
-// accountOf is what commands need to see a run that is not the usual account's. Over a token its account is the token's.
+// accountOf returns the flags that commands need for a run of another account. With a token the account is the token's.
 func accountOf(r caisson.Run) []string {
 	if r.Account == caisson.LocalAccount || !r.Local {
 		return nil
@@ -63,10 +63,10 @@ func accountOf(r caisson.Run) []string {
 	return []string{"--account", r.Account}
 }
 
-// happened returns the events of a run, as attach shows them.
+// happened returns the events of a run, as attach prints them.
 func (h *host) happened(id caisson.ID, flags ...string) (list []caisson.RunEvent) {
 	h.t.Helper()
-	shown := h.run(append(flags, "attach", "-o", "jsonl", string(id))...).stdout // the exit code is the run's
+	shown := h.run(append(flags, "attach", "-o", "jsonl", string(id))...).stdout // The exit code is the run's.
 	dec := json.NewDecoder(strings.NewReader(shown))
 	for dec.More() {
 		var e caisson.RunEvent
@@ -78,8 +78,8 @@ func (h *host) happened(id caisson.ID, flags ...string) (list []caisson.RunEvent
 	return list
 }
 
-// once checks what holds for the events of every run: numbers without gaps; one done for each attempt, at its end; before it, the
-// answer, which is all text together, or why there is none.
+// once checks the invariants of a run's events: consecutive numbers; one done event at the end of each attempt; before
+// it the answer, which equals all text events joined, or the error.
 func (h *host) once(r caisson.Run) {
 	h.t.Helper()
 	list := h.happened(r.ID, accountOf(r)...)
@@ -114,7 +114,7 @@ func (h *host) once(r caisson.Run) {
 	}
 }
 
-// midway waits until a run's agent has begun to use a tool, and returns the run.
+// midway waits until the agent of a run has started to use a tool, and returns the run.
 func (h *host) midway(id caisson.ID) caisson.Run {
 	h.t.Helper()
 	var r caisson.Run
@@ -128,7 +128,7 @@ func (h *host) midway(id caisson.ID) caisson.Run {
 	return r
 }
 
-// billed returns the calls that a provider has got of a run, and what they took.
+// billed returns the calls of a run that a provider has received, and the sum of their tokens.
 func (u *upstream) billed(run caisson.ID) (list []scriptedtest.Call, sum caisson.TokenCount) {
 	for _, c := range u.Calls() {
 		if runOf(c.Header) == string(run) {
@@ -139,7 +139,8 @@ func (u *upstream) billed(run caisson.ID) (list []scriptedtest.Call, sum caisson
 	return list, sum
 }
 
-// accounts checks that run, ledger and provider agree on what a run has used, and returns what arrived.
+// accounts checks that run, ledger and provider agree on the usage of a run, and returns the calls that the provider
+// received.
 func (h *agentHost) accounts(r caisson.Run) []scriptedtest.Call {
 	h.t.Helper()
 	calls, tokens := h.litellm.billed(r.ID)
@@ -158,7 +159,7 @@ func (h *agentHost) accounts(r caisson.Run) []scriptedtest.Call {
 	return calls
 }
 
-// changed returns how a run says that a file of its workspace has changed, "" if it has not.
+// changed returns the kind of change that a run reports for a file of its workspace, or "".
 func changed(r caisson.Run, path string) string {
 	i := slices.IndexFunc(r.Result.Changes, func(c caisson.FileChange) bool { return c.Path == path })
 	if i < 0 {
@@ -167,20 +168,20 @@ func changed(r caisson.Run, path string) string {
 	return r.Result.Changes[i].Kind
 }
 
-// project makes a directory to give to agents.
+// project creates a directory for agents.
 func (h *host) project(name string) string {
 	h.t.Helper()
 	h.write(filepath.Join(name, "given.txt"), "given by the host\n")
 	return filepath.Join(h.dir, name)
 }
 
-// waitFor waits for what has to come soon.
+// waitFor waits until cond returns true.
 func (h *host) waitFor(cond func() bool) {
 	h.t.Helper()
 	poll.Until(h.t, hang, cond)
 }
 
-// testdata returns a file of testdata.
+// testdata returns the content of a file in testdata.
 func (h *host) testdata(name string) string {
 	h.t.Helper()
 	data, err := os.ReadFile(filepath.Join("testdata", name))
@@ -190,7 +191,7 @@ func (h *host) testdata(name string) string {
 	return string(data)
 }
 
-// tree describes a directory byte for byte: names, modes, times and content.
+// tree describes a directory: names, modes, times and content.
 func (h *host) tree(dir string) string {
 	h.t.Helper()
 	var b strings.Builder

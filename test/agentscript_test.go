@@ -11,17 +11,17 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// agentPrice is what the models of real agents cost, whose requests are long: a dollar for ten thousand tokens.
+// agentPrice is the price of the models of real agents, whose requests are long: a dollar for ten thousand tokens.
 var agentPrice = caisson.Prices{Input: 100 * caisson.Dollar, Output: 100 * caisson.Dollar}
 
-// agentModel is a model as the configuration has it, at [agentPrice].
+// agentModel returns a model in the form of the configuration, at [agentPrice].
 func agentModel(alias, provider string) string {
 	return fmt.Sprintf("{alias: %s, provider: %s, upstream: %s-1, context: 200000, output: 4000, prices: {input: %s, output: %s}}",
 		alias, provider, alias, agentPrice.Input, agentPrice.Output)
 }
 
-// agentScript is a model that real agents work with, each with the tool of its own that runs commands. What it bills is counted, not
-// made up: so many tokens as there is text.
+// agentScript returns the script of a model that real agents use, each with its own tool for running commands. The
+// billed tokens are counted from the text.
 func agentScript() string {
 	var b strings.Builder
 	b.WriteString("turns:\n")
@@ -32,7 +32,7 @@ func agentScript() string {
 				arguments, err = json.Marshal(map[string]string{t.argument: command})
 			}
 			if err != nil {
-				panic(err) // strings can be encoded
+				panic(err) // Strings can always be encoded.
 			}
 			return fmt.Sprintf("[{name: %s, arguments: %q}]", t.tool, arguments)
 		}
@@ -48,7 +48,7 @@ func agentScript() string {
 				fmt.Fprintf(&b, "- {when: {last: %q, tool: %s}, text: %q}\n", turn.last, t.tool, turn.then)
 			}
 		}
-		// By now both have left their marks.
+		// By now both runs have left their marks.
 		fmt.Fprintf(&b, "- {when: {last: Leave the mark, tool: %s, result: marked}, calls: %s}\n", t.tool, call(lookAround))
 		fmt.Fprintf(&b, "- {when: {last: Leave the mark, tool: %s, result: seen}, text: \"{{result}}\"}\n", t.tool)
 		fmt.Fprintf(&b, "- {when: {last: Spend all there is}, repeat: true, calls: %s}\n", call("true"))
@@ -58,19 +58,19 @@ func agentScript() string {
 	return b.String()
 }
 
-// leaveMark makes files and a process that others could see.
+// leaveMark returns a command that creates files and a process that other sandboxes must not see.
 func leaveMark(name string) string {
 	return fmt.Sprintf("for d in /workspace /tmp /root /dev/shm; do echo %s > $d/mark-%[1]s; done; setsid sh -c 'sleep 3000; : process-%[1]s' > /dev/null 2>&1 & echo marked", name)
 }
 
-// lookAround says who is there.
+// lookAround is a command that prints the visible files and processes.
 const lookAround = "hostname; cat /etc/machine-id; ls /workspace /tmp /root /dev/shm; cat /proc/[0-9]*/cmdline | tr '\\0' '\\n' | grep -o 'process-[a-z]*' | sort -u; echo seen"
 
-// A meeting holds calls of models back until as many runs as are to meet are in the middle of a turn.
+// A meeting holds calls of models back until a number of runs are in the middle of a turn.
 type meeting struct {
 	mu   sync.Mutex
 	runs map[string]bool // guarded by mu
-	all  chan struct{}   // closed when they are
+	all  chan struct{}   // Closed when all runs have arrived.
 	of   int
 }
 
@@ -111,11 +111,11 @@ type readCloser struct{ *bytes.Buffer }
 // Close implements [io.Closer].
 func (readCloser) Close() error { return nil }
 
-// runOf returns the run that a call is attributed to, as LiteLLM is told.
+// runOf returns the run that a call is attributed to in LiteLLM's header.
 func runOf(h http.Header) string {
 	var meta struct {
 		Run string `json:"run_id"`
 	}
-	_ = json.Unmarshal([]byte(h.Get("X-Litellm-Spend-Logs-Metadata")), &meta) // who says nothing is nobody
+	_ = json.Unmarshal([]byte(h.Get("X-Litellm-Spend-Logs-Metadata")), &meta) // Without the header the run is "".
 	return meta.Run
 }

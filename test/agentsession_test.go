@@ -12,13 +12,14 @@ import (
 )
 
 const (
-	// callingShell may call models.
+	// callingShell is an agent that may call models.
 	callingShell = "image: host\ndriver: exec\ncommand: [/bin/sh, -c, '{prompt}']\nmemory: true\nmodels: [m]\nbackground: [keeper]\n"
-	// lookForOthers says what processes there are.
+	// lookForOthers prints the running processes.
 	lookForOthers = "cat /proc/[0-9]*/comm | sort | uniq -c; true"
 )
 
-// A sandbox that is kept has models only as long as it has a run, and what it calls meanwhile is that run's.
+// TestPromise5NobodyPaysWithoutARun tests that a kept sandbox has access to models only while it has a run, and that
+// its calls are charged to that run.
 func TestPromise5NobodyPaysWithoutARun(t *testing.T) {
 	t.Parallel()
 	h, u := newShellHost(t, echoScript, map[string]string{
@@ -45,7 +46,7 @@ func TestPromise5NobodyPaysWithoutARun(t *testing.T) {
 	if a := h.call(box, chat("after", "m", "Hello.")); a.Status != http.StatusForbidden && !strings.Contains(a.Error, "no such host") {
 		t.Errorf("after the run: %+v", a)
 	}
-	// By its address, which it may remember, there is nothing either.
+	// The gateway's address is of no use either, should the guest have stored it.
 	anyway := request{ID: "anyway", Address: "caisson.internal:80", Raw: "GET /v1/models HTTP/1.1\r\nHost: llm.caisson.internal\r\n\r\n"}
 	if a := h.call(box, anyway); a.Status != http.StatusForbidden && a.Status != http.StatusNotFound {
 		t.Errorf("after the run, by address: %+v", a)
@@ -54,7 +55,7 @@ func TestPromise5NobodyPaysWithoutARun(t *testing.T) {
 		t.Errorf("%d calls arrived after the run", got-before)
 	}
 
-	// In a session each call is charged to the run that it was made in.
+	// In a session each call is charged to the run in which it was made.
 	for i := range 2 {
 		r := h.succeeds("-C", dir, "--session", "s", "sh", fmt.Sprintf("[ -e caller ] && %s; : %d", ask, i))
 		if calls, _ := u.billed(r.ID); len(calls) != 1 || r.Result.Usage.Calls != 1 || r.Result.Usage.Cost == 0 {
@@ -68,7 +69,7 @@ func TestPromise5NobodyPaysWithoutARun(t *testing.T) {
 	}
 	h.balance()
 
-	// An agent without a memory of its own is told what was said before, but not in its workspace.
+	// An agent without memory receives the earlier conversation, but not in its workspace.
 	h.does("-C", dir, "--session", "f", "forgets", "the first prompt")
 	r := h.succeeds("-C", dir, "--session", "f", "forgets", "the second prompt")
 	if !strings.HasPrefix(r.Result.Answer, "caller\n## user\n\nthe first prompt\n\n") || len(r.Result.Changes) > 0 {
@@ -76,7 +77,8 @@ func TestPromise5NobodyPaysWithoutARun(t *testing.T) {
 	}
 }
 
-// What a run of a session leaves running is ended, unless its agent says that it may go on.
+// TestSessionsLeaveNothingRunning tests that processes left by a run of a session are killed unless the agent declares
+// them as background processes.
 func TestSessionsLeaveNothingRunning(t *testing.T) {
 	t.Parallel()
 	h, _ := newShellHost(t, echoScript, map[string]string{"sh": callingShell})
@@ -97,7 +99,8 @@ sleep 0.5; echo kept > file; echo kept > /tmp/file; `
 	}
 }
 
-// A session is one person's, of one account, with one agent: of two that have the same name neither sees anything of the other.
+// TestPromise9Sessions tests that a session belongs to one user of one account with one agent: sessions with the same
+// name share nothing.
 func TestPromise9Sessions(t *testing.T) {
 	t.Parallel()
 	h, _ := newShellHost(t, echoScript, map[string]string{"sh": callingShell, "other": callingShell})
@@ -114,7 +117,7 @@ func TestPromise9Sessions(t *testing.T) {
 		}
 		boxes[r.Result.Sandbox], sessions[r.Session] = true, true
 	}
-	// Nor is there a way to somebody else's by its id.
+	// Another account's session cannot be accessed by its ID either.
 	h.fails(3, "", "session", "rm", "--account", "team-b", string(first.Session))
 	h.fails(3, "", "runs", "show", "--account", "team-b", string(first.ID))
 	h.fails(3, "", "attach", "--account", "team-b", string(first.ID))

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// flowTo is what the wire says of a flow.
+// flowTo returns the wire's description of a refused flow.
 func flowTo(protocol, to, reason string) string { return "flow " + to + " " + protocol + ": " + reason }
 
 func tcpTo(to, reason string) attempt {
@@ -17,7 +17,7 @@ func udpTo(to, reason string) attempt {
 	return attempt{Do: "udp", To: to, why: flowTo("udp", to, reason)}
 }
 
-// silent is the type of an attempt that nobody answers, not even with a refusal.
+// silent is the type of an attempt that gets no response, not even a refusal.
 const silent = 1
 
 const (
@@ -26,7 +26,7 @@ const (
 	special = "the address is "
 )
 
-// addressAttempts are about where, whatever is said: addresses in all their forms, ports, protocols.
+// addressAttempts vary the destination: addresses in all notations, ports, protocols.
 func addressAttempts() []attempt {
 	list := []attempt{
 		tcpTo("1.1.1.1:443", noRule),
@@ -34,7 +34,7 @@ func addressAttempts() []attempt {
 		tcpTo(badAddr4+":443", noRule), tcpTo(badAddr4+":80", noRule),
 		tcpTo("["+badAddr6+"]:443", noRule),
 		tcpTo(routerAddr4+":80", noRule),
-		// The same address in other clothes.
+		// Other notations of the same address.
 		{Do: "tcp", To: "[::ffff:" + badAddr4 + "]:8443", why: flowTo("tcp", badAddr4+":8443", noRule)},
 		tcpTo("[2002:c633:6414::1]:443", special+"a 6to4 tunnel"),
 		tcpTo("[2002:a9fe:a9fe::1]:80", special+"a metadata service"),
@@ -51,18 +51,18 @@ func addressAttempts() []attempt {
 		tcpTo("100.100.100.200:80", special+"a metadata service"), tcpTo("168.63.129.16:80", special+"a metadata service"),
 		tcpTo("192.0.0.192:80", special+"a metadata service"),
 		tcpTo("[fd00:ec2::254]:80", special+"a metadata service"), tcpTo("[fd20:ce::254]:80", special+"a metadata service"),
-		// Other sandboxes, which all have the same address, and what might be their neighbours.
+		// Other sandboxes, which all have the same address, and possible neighbours on the wire.
 		tcpTo("10.87.0.6:8080", special+"private"), tcpTo("10.87.1.2:8080", special+"private"),
 		udpTo("10.87.0.6:8080", special+"private"), tcpTo("[fdca:1550:a87::6]:8080", special+"private"),
 		{Do: "tcp", To: "10.87.0.2:8080"}, {Do: "tcp", To: "10.87.0.3:8080", Type: silent}, {Do: "tcp", To: "[fe80::1%eth0]:8080", Type: silent},
 		{Do: "udp", To: "10.87.0.3:8080"}, {Do: "udp", To: "255.255.255.255:67"},
-		// What is allowed, but elsewhere on it.
+		// Other ports and protocols of the allowed destinations.
 		tcpTo(goodAddr4+":22", noRule), tcpTo("["+goodAddr6+"]:22", noRule), tcpTo(goodAddr4+":853", noRule),
 		udpTo(goodAddr4+":443", noRule), udpTo("["+goodAddr6+"]:443", noRule), udpTo(goodAddr4+":53", noRule),
 		// Tunnels.
 		udpTo(badAddr4+":443", noRule), udpTo(badAddr4+":500", noRule), udpTo(badAddr4+":4500", noRule),
 		udpTo(badAddr4+":51820", noRule), udpTo("["+badAddr6+"]:1194", noRule), tcpTo(badAddr4+":1723", noRule),
-		// The gateway has two ports.
+		// The gateway has only two open ports.
 		{Do: "scan", To: "10.87.0.1", Count: 100, Name: "53,80", why: noPort},
 		{Do: "scan", To: goodAddr4, Count: 60, Name: "80,443", why: noRule},
 		tcpTo("10.87.0.1:7070", noPort), tcpTo("[fdca:1550:a87::1]:443", noPort),
@@ -71,7 +71,7 @@ func addressAttempts() []attempt {
 	return numbered("address", list)
 }
 
-// hostAttempts go for the host: each of its addresses, the daemon's own listeners, and its neighbours.
+// hostAttempts connect to the host: each of its addresses, the daemon's listeners, and its neighbours.
 func hostAttempts(w *world) []attempt {
 	list := []attempt{
 		{Do: "unix", To: w.socket()}, {Do: "unix", To: "/proc/1/root" + w.socket()}, {Do: "unix", To: "@" + w.socket()},
@@ -83,7 +83,7 @@ func hostAttempts(w *world) []attempt {
 		if addr == hostAddr4 || addr == hostAddr6 {
 			reason = noRule
 		}
-		if addr == "127.0.0.1" || addr == "::1" { // the sandbox's own
+		if addr == "127.0.0.1" || addr == "::1" { // The sandbox's own loopback address.
 			list = append(list, attempt{Do: "tcp", To: to}, attempt{Do: "udp", To: to}, attempt{Do: "tcp", To: net.JoinHostPort(addr, "7070")})
 			continue
 		}
@@ -100,7 +100,7 @@ const (
 	typeAXFR, typeANY, typePrivate                               = 252, 255, 65280
 )
 
-// nameAttempts ask the wire's own resolver for what it must not ask anybody else.
+// nameAttempts query the wire's resolver for names that it must not forward.
 func nameAttempts() []attempt {
 	var list []attempt
 	for _, name := range []string{
@@ -114,17 +114,17 @@ func nameAttempts() []attempt {
 		list = append(list, attempt{Do: "dns", Name: goodName, Type: t, why: "name " + goodName + ": only addresses are looked up"})
 	}
 	list = append(list,
-		// Every browser asks for these; they have no answer, and are not worth an entry.
+		// Every browser sends these queries; they have no answer and are not recorded.
 		attempt{Do: "dns", Name: goodName, Type: typeHTTPS}, attempt{Do: "dns", Name: goodName, Type: typeSVCB},
 		attempt{Do: "dns", Name: goodName, Type: typeAXFR, TCP: true},
-		// Not questions that have an answer in any policy.
+		// Queries that no policy answers.
 		attempt{Do: "dns", Name: "version.bind", Type: typeTXT, Class: 3}, attempt{Do: "dns", Name: goodName, Opcode: 4},
 		attempt{Do: "dns", Name: goodName, Opcode: 5}, attempt{Do: "dns", Name: "."},
 		attempt{Do: "dns", Name: "\x00\x01\x02" + goodName, why: "not the name of a host"},
 		attempt{Do: "dns", Name: `evil\.` + goodName, why: "not the name of a host"},
 		attempt{Do: "dns", Name: goodName + "\x00.evil.org", why: "not the name of a host"},
 		attempt{Do: "dns", Name: "good.exämple.net", why: "not the name of a host"},
-		// Nor is there a way back from addresses to names.
+		// Reverse lookups of addresses are refused, too.
 		attempt{Do: "dns", Name: "10.100.51.198.in-addr.arpa", Type: typePTR, why: "there are no reverse lookups"},
 		attempt{Do: "dns", Name: "1.0.99.10.in-addr.arpa", Type: typePTR, why: "name 1.0.99.10.in-addr.arpa: there are no reverse lookups"},
 		attempt{Do: "dns", Name: "0.1.0.0.2.ip6.arpa", Type: typePTR, why: "name 0.1.0.0.2.ip6.arpa: there are no reverse lookups"},
@@ -139,15 +139,15 @@ func nameAttempts() []attempt {
 		attempt{Do: "get", To: "https://dns.google/resolve?name=example.com", why: "name dns.google: " + noRule},
 		attempt{Do: "dns", Name: badName, TCP: true, why: "name " + badName + ": " + noRule},
 		attempt{Do: "dns", Name: "tcp.tunnel.example.org", TCP: true, Count: 50, why: "tcp.tunnel.example.org: " + noRule},
-		// Tunnels as fast as they can, until even the refusals are too many. It passes. Which of the two is among the last decisions
-		// depends on how fast the machine is.
+		// Tunnels at full speed, until even the refusals exceed the rate limit, which recovers later. Which of the two
+		// reasons is recorded last depends on the speed of the machine.
 		attempt{Do: "dns", Name: "udp.tunnel.example.org", Count: 900, why: "name: more than 200 queries a second", or: "udp.tunnel.example.org: " + noRule},
 		attempt{Do: "wait", Name: goodName, open: true},
 	)
 	return numbered("name", list)
 }
 
-// resolverAttempts ask others.
+// resolverAttempts query other resolvers.
 func resolverAttempts() []attempt {
 	var list []attempt
 	for _, server := range []string{"8.8.8.8", "1.1.1.1", nameserverAddr, "[2001:4860:4860::8888]", goodAddr4} {
@@ -167,7 +167,7 @@ func resolverAttempts() []attempt {
 	return numbered("resolver", list)
 }
 
-// speechAttempts connect to where they may, and say something else there.
+// speechAttempts connect to allowed addresses and send content that the policy does not allow.
 func speechAttempts() []attempt {
 	secure, plain := goodAddr4+":443", goodAddr4+":80"
 	request := func(name, what string) string { return "request " + strings.TrimSpace(name+" "+what) + " tcp: " }
@@ -175,7 +175,7 @@ func speechAttempts() []attempt {
 	tls := func(name, why string) attempt {
 		return attempt{Do: "tls", To: secure, Name: name, why: request(name, secure) + why}
 	}
-	// Name is what would be in the answer of a server that had got the request: bad's page.
+	// Name is part of the response of a server that received the request: bad's page.
 	http := func(data, why string) attempt {
 		return attempt{Do: "say", To: plain, Name: "this is " + badName, Data: data, why: why}
 	}
@@ -202,7 +202,7 @@ func speechAttempts() []attempt {
 		http("GET /1 HTTP/1.1\r\nHost: "+goodName+"\r\n\r\nGET /2 HTTP/1.1\r\nHost: "+badName+"\r\n\r\n", misled),
 		{Do: "say", To: plain, Name: "this is " + badName, Split: true, why: misled,
 			Data: "GET /1 HTTP/1.1\r\nHost: " + goodName + "\r\n\r\n|GET /2 HTTP/1.1\r\nHo|st: " + badName + "\r\n\r\n"},
-		// One that hides in the body of another, for those who disagree on where that ends.
+		// A request hidden in the body of another one, for servers that disagree on where a body ends.
 		{Do: "say", To: plain, Name: "this is " + badName, Data: "POST / HTTP/1.1\r\nHost: " + goodName + "\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n" +
 			"0\r\n\r\nGET /3 HTTP/1.1\r\nHost: " + badName + "\r\n\r\n"},
 		{Do: "say", To: plain, Name: "this is " + badName, Data: "GET / HTTP/1.1\r\nHost: " + goodName + "\r\nHost: " + badName + "\r\n\r\n"},
@@ -211,7 +211,7 @@ func speechAttempts() []attempt {
 		{Do: "say", To: plain, Name: badName, Data: "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"},
 		{Do: "say", To: plain, Name: "101 Switching", Data: "GET / HTTP/1.1\r\nHost: " + goodName + "\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n" +
 			"HTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n"},
-		// Where an answer leads.
+		// Redirects to other hosts.
 		{Do: "get", To: "https://" + goodName + "/to?https://" + badName + "/", why: "name " + badName + ": " + noRule},
 		{Do: "get", To: "http://" + goodName + "/to?http://" + badAddr4 + "/", why: flowTo("tcp", badAddr4+":80", noRule)},
 		{Do: "get", To: "http://" + goodName + "/to?http://169.254.169.254/latest/meta-data/", why: flowTo("tcp", "169.254.169.254:80", special)},
@@ -220,7 +220,7 @@ func speechAttempts() []attempt {
 	return numbered("speech", list)
 }
 
-// gatewayAttempts use what is on the gateway's address as a proxy.
+// gatewayAttempts use the services on the gateway's address as a proxy.
 func gatewayAttempts() []attempt {
 	const refused = "nothing of that name is granted here"
 	say := func(request, answer, why string) attempt {

@@ -12,8 +12,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// The record of events is whole after calls, refusals, credentials and crashes, and holds no secret; whoever then
-// changes an event in the store is found out.
+// TestPromise8Tampering tests that the record of events is intact after calls, refusals, credential changes and crashes
+// and contains no secret, and that a later change of an event in the store is detected.
 func TestPromise8Tampering(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t, caisson.ProviderLiteLLM, hangingScript, false, nil)
@@ -55,7 +55,7 @@ func TestPromise8Tampering(t *testing.T) {
 	}
 	defer db.Close()
 	var seq int64
-	// What somebody may wish to hide: that a credential was replaced.
+	// An event that an attacker may want to hide: the replacement of a credential.
 	if err := db.QueryRow(`UPDATE event SET doc = replace(doc, 'rotated', 'created') WHERE seq = (SELECT min(seq) FROM event WHERE doc LIKE '%credential.rotated%') RETURNING seq`).Scan(&seq); err != nil {
 		t.Fatal(err)
 	}

@@ -11,19 +11,19 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// billedScript bills every call 500 tokens: half a dollar at [price].
+// billedScript bills 500 tokens for every call: half a dollar at [price].
 const billedScript = `
 fallback: {text: "Paid.", tokens: {input: 460, output: 40}}
 `
 
-// billed is what a call takes by [billedScript].
+// billed is the amount of a call with [billedScript].
 var billed = caisson.Amount{USD: caisson.Dollar / 2, Tokens: 500, Calls: 1}
 
-// tally counts what came of calls.
+// tally counts the results of calls.
 type tally struct{ paid, refused int }
 
-// spend makes n calls at once from each of some sandboxes, again and again until a round gets nothing. Everything
-// that is not answered must be an error of the API that says whether to try again.
+// spend makes n concurrent calls from each of some sandboxes, repeatedly, until no call of a round is answered. Every
+// other response must be an API error that indicates whether to retry.
 func (h *modelHost) spend(n int, sandboxes ...string) (sum tally) {
 	h.t.Helper()
 	for range 30 {
@@ -60,7 +60,7 @@ func (h *modelHost) spend(n int, sandboxes ...string) (sum tally) {
 	return sum
 }
 
-// wantOver checks that a reply refuses a call for its budget or for now, as a client understands it.
+// wantOver checks that a reply is a refusal because of the budget, final or for now, in the form that clients expect.
 func (h *modelHost) wantOver(a reply) {
 	h.t.Helper()
 	e := h.refusal(a)
@@ -72,16 +72,17 @@ func (h *modelHost) wantOver(a reply) {
 	}
 }
 
-// 200 calls at once cannot take more than a budget has, be it of dollars, tokens or calls, of a sandbox or of an account
-// that two sandboxes share; what the provider billed is what the ledger has, and of the budget nothing goes to waste.
+// TestPromise5CallsAtOnce tests that 200 concurrent calls cannot exceed a budget of dollars, tokens or calls, of a
+// sandbox or of an account that two sandboxes share, that the ledger equals the provider's bill, and that the budget is
+// used up.
 func TestPromise5CallsAtOnce(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t, caisson.ProviderOpenAI, billedScript, false, nil)
 	h := newModelHost(t, []*upstream{u}, priced("m", "openai", "gpt-test-1"))
-	// A call sets aside its worst case, which is up to two calls' worth.
+	// A call reserves its worst case, which is up to the amount of two calls.
 	for _, c := range []struct {
 		name, limit string
-		least, most int // of calls that are paid
+		least, most int // Number of paid calls.
 	}{
 		{"usd", "--budget=25", 48, 50},
 		{"tokens", "--max-tokens=25000", 48, 50},
@@ -101,7 +102,7 @@ func TestPromise5CallsAtOnce(t *testing.T) {
 		if sum.Cost > 50*billed.USD || sum.Tokens.Total() > 50*billed.Tokens {
 			t.Errorf("%s: the budget was for %+v fifty times, and the ledger has %+v", c.name, billed, sum)
 		}
-		// It stays so.
+		// Later calls are refused, too.
 		if a := h.call(c.name, chat("late", "m", "Pay.")); a.Status != http.StatusPaymentRequired {
 			t.Errorf("%s: a call after that is answered %d %s", c.name, a.Status, a.Body)
 		}
@@ -110,7 +111,7 @@ func TestPromise5CallsAtOnce(t *testing.T) {
 	h.balance()
 }
 
-// sharedBudget lets two sandboxes spend what is left of their account's budget.
+// sharedBudget spends the rest of an account's budget in two sandboxes.
 func (h *modelHost) sharedBudget(u *upstream) {
 	h.t.Helper()
 	const left = 40
@@ -130,7 +131,7 @@ func (h *modelHost) sharedBudget(u *upstream) {
 	if sum != left {
 		h.t.Errorf("the two sandboxes made %d calls", sum)
 	}
-	// It is the account's, not everyone's.
+	// The budget limits one account only.
 	h.ok("--account", "team-b", "sandbox", "create", "--name", "other", "--model", "m", "host")
 	h.ok("--account", "team-b", "cp", h.caller, "other:/caller")
 	r := h.runWith(strings.NewReader(`{"id":"x","url":"`+chatURL+`","body":"{\"max_tokens\":9,\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}"}`+"\n"),
@@ -145,7 +146,8 @@ func (h *modelHost) sharedBudget(u *upstream) {
 	}
 }
 
-// balance checks that budgets, ledger and receipts agree, for every account: no limit is passed, no call is there twice.
+// balance checks that budgets, ledger and receipts agree for every account: no limit is exceeded, and no call is
+// recorded twice.
 func (h *modelHost) balance() {
 	h.t.Helper()
 	for _, b := range shows[[]caisson.Budget](h.host, "budget", "ls") {

@@ -15,7 +15,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/poll"
 )
 
-// An attempt is a way out that a sandbox tries. What the probe reads of it is in its fields with JSON names.
+// An attempt is one attempt of a sandbox to get out. The probe reads the fields with JSON names.
 type attempt struct {
 	ID     string `json:"id"`
 	Do     string `json:"do"` // as in testdata/probe
@@ -29,18 +29,18 @@ type attempt struct {
 	Count  int    `json:"count,omitempty"`
 	Proto  int    `json:"proto,omitempty"`
 	Frame  []byte `json:"frame,omitempty"`
-	Split  bool   `json:"split,omitempty"` // in pieces
+	Split  bool   `json:"split,omitempty"` // Data is sent in several pieces.
 
-	// why is what the wire must say: part of a line "kind name address protocol: reason". "" is for what is dropped before
-	// a policy is asked, or never leaves the sandbox, or is answered without a word: that it has come to nothing is then
-	// seen from outside alone.
+	// why is the reason that the wire must record: part of a line "kind name address protocol: reason". It is "" for
+	// packets that are dropped before the policy is checked, that never leave the sandbox, or that are answered without
+	// a record: their failure is visible only from outside.
 	why string
-	or  string // may be said instead; "" is nothing
-	// open says that it must succeed: the control without which a refusal proves nothing.
+	or  string // An alternative to why; "" means none.
+	// open means that the attempt must succeed. It is the control that shows that refusals are significant.
 	open bool
 }
 
-// An outcome is what the probe says of an attempt.
+// An outcome is the probe's result of an attempt.
 type outcome struct {
 	ID   string             `json:"id"`
 	Open bool               `json:"open"`
@@ -49,13 +49,13 @@ type outcome struct {
 	Why  []caisson.Decision `json:"why"`
 }
 
-// probe puts the probe into a sandbox.
+// probe copies the probe to a sandbox.
 func (h *host) probe(binary, sandbox string) {
 	h.t.Helper()
 	h.ok("cp", binary, sandbox+":/probe")
 }
 
-// attempts has a sandbox try what it can, and checks each: refused, and for the reason that it should be.
+// attempts lets a sandbox make attempts, and checks that each is refused for the expected reason.
 func (h *host) attempts(sandbox string, list []attempt) {
 	h.t.Helper()
 	var in bytes.Buffer
@@ -98,9 +98,9 @@ func (h *host) attempts(sandbox string, list []attempt) {
 	}
 }
 
-// A sandbox that may speak to one name tries everything else. Each attempt is refused and, where a policy was asked, the
-// wire says why; and nothing but what is allowed is seen outside, at the uplink, on the local network, or on the host's
-// own loopback interface.
+// TestPromise1Bypass tests a sandbox that may connect to one name and tries everything else. Each attempt is refused,
+// with a recorded reason if the policy was checked, and only allowed packets are seen outside, on the uplink, on the
+// local network and on the host's loopback interface.
 func TestPromise1Bypass(t *testing.T) {
 	w := newWorld(t)
 	w.serve("--listen", "127.0.0.1:7070")
@@ -114,7 +114,7 @@ func TestPromise1Bypass(t *testing.T) {
 		name string
 		list []attempt
 	}{
-		// First, so that the wire knows what the names of good's addresses are.
+		// Controls are first, so that the wire has resolved the names of good's addresses.
 		{"controls", controls()},
 		{"addresses", addressAttempts()},
 		{"host", hostAttempts(w)},
@@ -142,7 +142,7 @@ func TestPromise1Bypass(t *testing.T) {
 	w.recorded("a", "1.1.1.1:443", "169.254.169.254:80", "[64:ff9b::a9fe:a9fe]:80")
 }
 
-// good is what may leave.
+// good returns the packets that may leave.
 func good() (list []string) {
 	for _, addr := range []string{goodAddr4, goodAddr6} {
 		list = append(list, "tcp "+net.JoinHostPort(addr, "80"), "tcp "+net.JoinHostPort(addr, "443"))
@@ -150,7 +150,8 @@ func good() (list []string) {
 	return list
 }
 
-// Who has taken over gVisor has the wire itself. Whatever frames it sends, nothing leaves but what policy allows.
+// TestPromise1TakenOver tests that an attacker who controls gVisor, and so the wire's device, can send no frame that
+// leads out of the policy.
 func TestPromise1TakenOver(t *testing.T) {
 	w := newWorld(t)
 	w.serve()
@@ -186,12 +187,12 @@ func TestPromise1TakenOver(t *testing.T) {
 	w.recorded("a", badAddr4+":2010", "169.254.169.254:2012")
 }
 
-// line is a decision as attempts expect it.
+// line returns a decision in the form of attempt.why.
 func line(d caisson.Decision) string {
 	return strings.Join(strings.Fields(fmt.Sprint(d.Kind, " ", d.Name, " ", d.Address, " ", d.Protocol)), " ") + ": " + d.Reason
 }
 
-// sendFrames sends each frame at an interface, as it is.
+// sendFrames sends each frame unchanged on an interface.
 func sendFrames(name string, list []attempt) error {
 	dev, err := net.InterfaceByName(name)
 	if err != nil {
@@ -210,7 +211,7 @@ func sendFrames(name string, list []attempt) error {
 	return nil
 }
 
-// recorded checks that refusals are events of the sandbox's: one that is about each of the destinations.
+// recorded checks that refusals are recorded as events of the sandbox, at least one for each destination.
 func (h *host) recorded(sandbox string, destinations ...string) {
 	h.t.Helper()
 	id := string(h.show(sandbox).ID)
@@ -252,7 +253,7 @@ func controls() []attempt {
 	return numbered("control", list)
 }
 
-// numbered gives attempts ids.
+// numbered assigns IDs to attempts.
 func numbered(prefix string, list []attempt) []attempt {
 	for i := range list {
 		a := &list[i]

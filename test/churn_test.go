@@ -9,7 +9,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
-// Cycle after cycle of creating, using, forking and removing ends with exactly the host that it began with.
+// TestPromise7ChurnLeavesNothing tests that many cycles of creating, using, forking and removing leave the host
+// unchanged.
 func TestPromise7ChurnLeavesNothing(t *testing.T) {
 	t.Parallel()
 	cycles := 20
@@ -32,7 +33,7 @@ func TestPromise7ChurnLeavesNothing(t *testing.T) {
 			t.Errorf("%v", r)
 		}
 	}
-	// What is made once and kept, such as the image and connections, is not what this is about.
+	// The first cycles create things that are kept, such as the image and connections.
 	each(4, 2, cycle)
 	h.wantRemains(nil)
 	files, descriptors := h.files(), len(openFiles(t, d.cmd.Process.Pid))
@@ -46,7 +47,7 @@ func TestPromise7ChurnLeavesNothing(t *testing.T) {
 	if got := h.files(); !slices.Equal(got, files) {
 		t.Errorf("the data directory holds\n%s\nand held before\n%s", strings.Join(got, "\n"), strings.Join(files, "\n"))
 	}
-	// Idle connections of the store and of clients come and go; what each cycle leaked would be hundreds.
+	// Idle connections of the store and of clients come and go; a leak in each cycle would be hundreds of files.
 	poll.Until(t, settle, func() bool { return len(openFiles(t, d.cmd.Process.Pid)) < descriptors+10 })
 	for pid := range children(d.cmd.Process.Pid) {
 		if wires[pid] == "" {

@@ -12,7 +12,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
-// each calls f for 0 to n-1, some at once, and waits for all.
+// each calls f for 0 to n-1, at most parallel at a time, and waits for all calls.
 func each(n, parallel int, f func(i int)) {
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, parallel)
@@ -26,8 +26,8 @@ func each(n, parallel int, f func(i int)) {
 	wg.Wait()
 }
 
-// sockets returns the inodes of a process's sockets, and its descriptors of network namespaces, TAPs and other files of the
-// data directory.
+// sockets returns the inodes of a process's sockets, and its descriptors of network namespaces, TAPs and other files of
+// the data directory.
 func sockets(t *testing.T, pid int) map[string]bool {
 	t.Helper()
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
@@ -44,8 +44,8 @@ func sockets(t *testing.T, pid int) map[string]bool {
 	return found
 }
 
-// Creates in parallel, with processes and waits under way, must not hand one sandbox's sockets to another: gVisor's own
-// lack CLOEXEC.
+// TestConcurrentCreatesShareNoSockets tests that concurrent creates, with processes and waits in progress, do not leak
+// sockets of one sandbox to another: those of gVisor lack CLOEXEC.
 func TestConcurrentCreatesShareNoSockets(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -61,7 +61,7 @@ func TestConcurrentCreatesShareNoSockets(t *testing.T) {
 	if t.Failed() {
 		return
 	}
-	owner := map[string]string{} // of a socket or pipe
+	owner := map[string]string{} // Owners of sockets and pipes.
 	note := func(who string, pid int) {
 		for s := range sockets(t, pid) {
 			if other, ok := owner[s]; ok && other != who {
@@ -87,7 +87,7 @@ func TestConcurrentCreatesShareNoSockets(t *testing.T) {
 	if count < 2*n {
 		t.Errorf("found %d processes of %d sandboxes", count, n)
 	}
-	// The daemon has pipes in common with its wire process, but nothing with a sandbox.
+	// The daemon shares pipes with its wire process, but nothing with a sandbox.
 	ours := []int{d.cmd.Process.Pid}
 	for pid, args := range children(d.cmd.Process.Pid) {
 		if strings.HasPrefix(args, "caisson-wire") {
@@ -114,11 +114,11 @@ func openFiles(t *testing.T, pid int) (list []string) {
 	return list
 }
 
-// Very many sandboxes live at once, each works, and each goes.
+// TestManySandboxesAtOnce tests that very many sandboxes can run, be used and be removed concurrently.
 func TestManySandboxesAtOnce(t *testing.T) {
 	n := 40
 	if testneed.All() {
-		n = 300 // takes a minute and 6 GB of memory
+		n = 300 // Takes a minute and 6 GB of memory.
 	}
 	h := newHost(t)
 	d := h.serve()
@@ -151,7 +151,7 @@ func TestManySandboxesAtOnce(t *testing.T) {
 	t.Logf("%d removed after %v; the daemon has %s", n, time.Since(begin), memory(d.cmd.Process.Pid))
 }
 
-// available returns the memory of the host that is available, in bytes.
+// available returns the available memory of the host in bytes.
 func available(t *testing.T) int64 {
 	t.Helper()
 	data, err := os.ReadFile("/proc/meminfo")
@@ -169,9 +169,9 @@ func available(t *testing.T) int64 {
 	return n << 10
 }
 
-// memory returns the anonymous memory of a process, as the kernel writes it.
+// memory returns the anonymous memory of a process in the kernel's notation.
 func memory(pid int) string {
-	data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // for a log only
+	data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // For a log only.
 	for line := range strings.Lines(string(data)) {
 		if rest, ok := strings.CutPrefix(line, "RssAnon:"); ok {
 			return strings.TrimSpace(rest)

@@ -17,14 +17,14 @@ import (
 	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
-// A crash is a verb in the middle of which the daemon is killed. It acts on the sandboxes "running", "paused" and "stopped",
-// which exist before.
+// A crash is a command during which the daemon is killed. It acts on the existing sandboxes "running", "paused" and
+// "stopped".
 type crash struct {
 	verb string
 	args []string
-	// prepare is done before each crash; may be nil.
+	// prepare runs before each crash; it may be nil.
 	prepare func(h *host)
-	// acknowledged checks what the command had promised if it ended with success; may be nil.
+	// acknowledged checks the effect of the command if it succeeded; it may be nil.
 	acknowledged func(h *host, r result)
 }
 
@@ -83,14 +83,15 @@ func crashes() []crash {
 	}
 }
 
-// Whatever the daemon was doing when it died, the next one ends it or undoes it: each sandbox is in a true state, what was
-// acknowledged is there, and when all is removed nothing is left.
+// TestPromise7DaemonKilledInTheMiddle tests that the next daemon completes or rolls back any operation during which a
+// daemon was killed: each sandbox is in its reported state, acknowledged changes exist, and nothing is left when
+// everything is removed.
 func TestPromise7DaemonKilledInTheMiddle(t *testing.T) {
 	delays := 1
 	if testneed.All() {
 		delays = 3
 	}
-	random := rand.New(rand.NewPCG(7, 7)) // the same every time, as far as processes can be
+	random := rand.New(rand.NewPCG(7, 7)) // Reproducible, as far as process timing allows.
 	for _, c := range crashes() {
 		var after []time.Duration
 		for range delays {
@@ -128,7 +129,7 @@ func TestPromise7DaemonKilledInTheMiddle(t *testing.T) {
 	}
 }
 
-// standard makes the sandboxes "running", "paused" and "stopped", each with a file.
+// standard creates the sandboxes "running", "paused" and "stopped", each with a file.
 func (h *host) standard() {
 	h.t.Helper()
 	for _, name := range []string{"running", "paused", "stopped"} {
@@ -139,7 +140,7 @@ func (h *host) standard() {
 	h.ok("sandbox", "stop", "--grace", "0s", "stopped")
 }
 
-// gone waits until the wire process of a daemon that was killed has ended too.
+// gone waits until the wire process of a killed daemon has ended too.
 func (h *host) gone(wires map[int]string) {
 	h.t.Helper()
 	for pid, args := range wires {
@@ -152,8 +153,8 @@ func (h *host) gone(wires map[int]string) {
 	}
 }
 
-// truthful checks that each sandbox is in the state that it says: what runs can be used, what is paused or stopped can go
-// on with its files, what failed says why, and nothing is under way.
+// truthful checks that each sandbox is in its reported state: a running one can be used, a paused or stopped one can be
+// resumed with its files, a failed one has a reason, and no operation is in progress.
 func (h *host) truthful() {
 	h.t.Helper()
 	for _, sb := range shows[[]caisson.Sandbox](h, "sandbox", "ls") {
@@ -179,7 +180,7 @@ func (h *host) truthful() {
 			h.ok("exec", id, "--", "true")
 			continue
 		} else if want == "" {
-			want = "running" // a fork of it
+			want = "running" // A fork of it.
 		}
 		if got := h.run("exec", id, "--", "cat", "/root/file"); got.stdout != want+"\n" {
 			h.t.Errorf("%s %s, which was %s, has lost its file: %v", id, sb.Name, sb.State, got)
@@ -187,8 +188,8 @@ func (h *host) truthful() {
 	}
 }
 
-// After a reboot there are no processes and no cgroups, but the data directory is there: what ran has failed and says so,
-// what was paused or stopped goes on.
+// TestPromise7Reboot tests that after a reboot, when no processes and cgroups exist but the data directory does,
+// running sandboxes have failed with a reason, and paused and stopped ones can be resumed.
 func TestPromise7Reboot(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -208,7 +209,7 @@ func TestPromise7Reboot(t *testing.T) {
 	}
 	poll.Until(t, settle, func() bool { return len(h.sandboxProcesses()) == 0 })
 	for _, root := range h.cgroupRoots() {
-		groups, _ := filepath.Glob(root + "/*") // the pattern is valid
+		groups, _ := filepath.Glob(root + "/*") // The pattern is valid.
 		for _, g := range append(groups, root) {
 			if info, err := os.Stat(g); err == nil && info.IsDir() {
 				poll.Until(t, settle, func() bool { return syscall.Rmdir(g) != syscall.EBUSY })
@@ -231,7 +232,8 @@ func TestPromise7Reboot(t *testing.T) {
 	h.truthful()
 }
 
-// A sandbox whose processes are killed from the host has failed, says so, and leaves nothing else behind.
+// TestPromise7SandboxKilledFromTheHost tests that a sandbox whose processes are killed from the host has failed with a
+// reason and leaves nothing else behind.
 func TestPromise7SandboxKilledFromTheHost(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -250,7 +252,7 @@ func TestPromise7SandboxKilledFromTheHost(t *testing.T) {
 			}
 		}
 		if kind == "runsc-gofer" {
-			// The sandbox may live without its gofer until it needs a file; touching one is what shows it.
+			// The sandbox may keep running without its gofer until it needs a file, so access one.
 			h.run("exec", id, "--", "ls", "-R", "/usr/share/doc")
 		}
 		sb := h.waitState(id, caisson.Failed)

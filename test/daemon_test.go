@@ -25,8 +25,8 @@ func (h *host) http() *http.Client {
 	return &http.Client{Transport: transport, Timeout: hang}
 }
 
-// A daemon that a command started ends by itself when neither a client nor a sandbox needs it; the next command starts
-// another, which finds everything as it was.
+// TestDaemonEndsWhenIdle tests that a daemon that a command started ends when neither a client nor a sandbox needs it,
+// and that the next command starts another one with the same state.
 func TestDaemonEndsWhenIdle(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -36,7 +36,7 @@ func TestDaemonEndsWhenIdle(t *testing.T) {
 	if first == 0 {
 		t.Fatal("there is no daemon")
 	}
-	// A sandbox that runs keeps it; how long is long enough cannot be polled for, so ask something meanwhile.
+	// A running sandbox keeps the daemon running. There is no condition to poll for, so wait for events meanwhile.
 	if events := h.ok("events", "--for", "1s"); !strings.Contains(events, "sandbox.running") {
 		t.Errorf("events: %s", events)
 	}
@@ -54,7 +54,7 @@ func TestDaemonEndsWhenIdle(t *testing.T) {
 	h.wantRemains(nil)
 }
 
-// First commands that race start one daemon between them.
+// TestFirstCommandsStartOneDaemon tests that concurrent first commands start only one daemon.
 func TestFirstCommandsStartOneDaemon(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -68,11 +68,12 @@ func TestFirstCommandsStartOneDaemon(t *testing.T) {
 	})); n != 1 {
 		t.Errorf("%d daemons", n)
 	}
-	// Another one is refused.
+	// A second daemon is refused.
 	h.fails(4, "another caisson daemon", "serve", "--data", h.data)
 }
 
-// An orderly end leaves sandboxes running, with their programs and wires, for the next daemon.
+// TestSandboxesOutliveTheDaemon tests that after an orderly stop sandboxes keep running, with their programs and wires,
+// for the next daemon.
 func TestSandboxesOutliveTheDaemon(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -93,13 +94,14 @@ func TestSandboxesOutliveTheDaemon(t *testing.T) {
 	h.countsOn("a", n)
 	size := len(h.ok("sandbox", "logs", "a"))
 	poll.Until(t, settle, func() bool { return len(h.ok("sandbox", "logs", "a")) > size })
-	// Its wire is held again: what it dials is refused, not lost.
+	// The wire is served again: connections are refused, not lost.
 	if got := h.ok("exec", "a", "--", "bash", "-c", dial, "bash", "1.1.1.1:443"); !strings.HasPrefix(got, "1.1.1.1:443 refused ") {
 		t.Errorf("%q", got)
 	}
 }
 
-// Every process of Caisson's runs the initialisation of all packages in its binary: a slow one would show in everything.
+// TestStartTime limits the start time of Caisson's processes. Each one runs the initialisation of all packages in its
+// binary, so a slow one would affect everything.
 func TestStartTime(t *testing.T) {
 	bin := testbin.Path(t, "caisson")
 	for _, tt := range []struct {
@@ -108,16 +110,16 @@ func TestStartTime(t *testing.T) {
 		cmd   func() *exec.Cmd
 	}{
 		{"version", 60 * time.Millisecond, func() *exec.Cmd { return exec.Command(bin, "version") }},
-		// As a helper process without its arguments: it ends as soon as it has started.
+		// A helper process without arguments ends immediately.
 		{"a worker", 60 * time.Millisecond, func() *exec.Cmd { return &exec.Cmd{Path: bin, Args: []string{"caisson-worker"}} }},
 		{"gVisor", 60 * time.Millisecond, func() *exec.Cmd { return &exec.Cmd{Path: bin, Args: []string{"runsc", "--version"}} }},
 	} {
-		// Time of the processor, and the least of several: what else the machine does has little to do with it.
+		// CPU time, and the least of several values, depend little on other load of the machine.
 		least := time.Hour
 		for range 21 {
 			cmd := tt.cmd()
 			cmd.Env = []string{"HOME=" + os.TempDir()}
-			_ = cmd.Run() // how it ends is not the question
+			_ = cmd.Run() // The exit status is irrelevant.
 			least = min(least, cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime())
 		}
 		if least > tt.limit {

@@ -16,7 +16,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
-// The demonstration keeps what it promises, without an account anywhere, in under two minutes, and leaves nothing.
+// TestDemo tests that the demonstration works without any account in less than two minutes and leaves nothing behind.
 func TestDemo(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -27,22 +27,22 @@ func TestDemo(t *testing.T) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "../demo/demo.sh", h.bin)
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + h.dir, "TMPDIR=" + h.dir, "LANG=C.UTF-8"}
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // with which it tidies up
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // The demonstration cleans up on this signal.
 	cmd.WaitDelay = settle
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	// Where it has its data, as long as there are any.
+	// The data directory, while it exists.
 	var instance []string
 	own := *h
 	poll.Until(t, hang, func() bool {
-		instance, _ = filepath.Glob(filepath.Join(h.dir, "caisson-demo.*", "data", "instance")) // the pattern is valid
+		instance, _ = filepath.Glob(filepath.Join(h.dir, "caisson-demo.*", "data", "instance")) // The pattern is valid.
 		if len(instance) == 1 {
 			own.data = filepath.Dir(instance[0])
 		}
-		return len(instance) == 1 && !strings.HasSuffix(own.cgroupRoots()[0], "/") // it is written whole
+		return len(instance) == 1 && !strings.HasSuffix(own.cgroupRoots()[0], "/") // The file has been written completely.
 	})
 	roots := own.cgroupRoots()
 	if err := cmd.Wait(); err != nil {
@@ -67,10 +67,10 @@ func TestDemo(t *testing.T) {
 			left = append(left, args)
 		}
 		for _, root := range roots {
-			groups, _ := filepath.Glob(root + "/*/") // the pattern is valid
+			groups, _ := filepath.Glob(root + "/*/") // The pattern is valid.
 			left = append(left, groups...)
 		}
-		dirs, _ := filepath.Glob(filepath.Join(h.dir, "caisson-demo.*")) // the pattern is valid
+		dirs, _ := filepath.Glob(filepath.Join(h.dir, "caisson-demo.*")) // The pattern is valid.
 		left = append(left, dirs...)
 		return len(left) == 0 || time.Now().After(deadline)
 	})

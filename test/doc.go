@@ -1,5 +1,5 @@
-// Package test tests the built binary from the outside, with real sandboxes: behaviour in scripts (testdata), the promises
-// of docs/threat-model.md and bad days in Go.
+// Package test tests the built binary from the outside, with real sandboxes: behaviour in scripts (testdata), and the
+// promises of docs/threat-model.md and failures in Go.
 //
-// Every test has a data directory of its own and ends by proving that nothing of it is left on the host.
+// Every test has its own data directory and finally checks that nothing of it is left on the host.
 package test

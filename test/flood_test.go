@@ -15,7 +15,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
-// wirePID returns the process id of a daemon's wire process, 0 if there is none just now.
+// wirePID returns the process ID of a daemon's wire process, or 0 if there is none at the moment.
 func (d *daemon) wirePID() int {
 	for pid, args := range children(d.cmd.Process.Pid) {
 		if strings.HasPrefix(args, "caisson-wire") {
@@ -25,18 +25,18 @@ func (d *daemon) wirePID() int {
 	return 0
 }
 
-// A latency is what the probe says of fetching a page over and over; times are in milliseconds.
+// A latency is the probe's result of fetching a page repeatedly; times are in milliseconds.
 type latency struct{ Fetches, Failed, Median, Longest int64 }
 
-// One sandbox floods its wire in every way that it can. Its limits hold, the wire process lives, and another sandbox's
-// requests are answered meanwhile, as are its own afterwards.
+// TestPromise1LimitsHold tests that the limits hold when one sandbox floods its wire in every possible way: the wire
+// process stays alive, and other sandboxes' requests, and later its own, are answered.
 func TestPromise1LimitsHold(t *testing.T) {
 	testneed.Full(t, "the limits of a flow are flooded in wire/flow")
 	const (
 		length  = "3s"
-		longest = 5000 // milliseconds, on a host with nothing to spare
+		longest = 5000 // In milliseconds, on a fully loaded host.
 		memory  = 1 << 30
-		held    = 1024 // connections of one sandbox
+		held    = 1024 // Maximum number of connections of one sandbox.
 	)
 	w := newWorld(t)
 	d := w.serve()
@@ -49,7 +49,7 @@ func TestPromise1LimitsHold(t *testing.T) {
 
 	for _, f := range []struct {
 		kind, to string
-		other    string // what another sandbox fetches meanwhile
+		other    string // The URL that another sandbox fetches meanwhile.
 		holds    func(out string) error
 	}{
 		{"syn", badAddr4 + ":443", "https://" + goodName, nil},
@@ -80,7 +80,7 @@ func TestPromise1LimitsHold(t *testing.T) {
 		if got := d.wirePID(); got != wire {
 			t.Fatalf("after %s the wire process is %d; it was %d", f.kind, got, wire)
 		}
-		// It is over for the sandbox that did it, too.
+		// The sandbox that caused the flood also works again.
 		w.attempts("flood", numbered("after "+f.kind, []attempt{
 			{Do: "wait", Name: goodName, open: true}, {Do: "get", To: "https://" + goodName + "/", open: true},
 		}))
@@ -94,7 +94,7 @@ func TestPromise1LimitsHold(t *testing.T) {
 	w.boundedEvents("flood")
 }
 
-// atMost checks that of many connections no more are held than a sandbox may.
+// atMost checks that a sandbox holds no more connections than its limit.
 func atMost(held int) func(string) error {
 	return func(out string) error {
 		var open, failed, alive int
@@ -108,7 +108,7 @@ func atMost(held int) func(string) error {
 	}
 }
 
-// boundedEvents checks that hundreds of thousands of refusals have become a few events, in which none is missing.
+// boundedEvents checks that hundreds of thousands of refusals are combined into a few events whose counts are complete.
 func (h *host) boundedEvents(sandbox string) {
 	h.t.Helper()
 	const most = 1000
@@ -117,7 +117,7 @@ func (h *host) boundedEvents(sandbox string) {
 	poll.Until(h.t, settle, func() bool {
 		events, refused = 0, 0
 		for _, e := range h.events(id, "1s") {
-			n, _ := strconv.Atoi(e.Data["count"]) // other events have none
+			n, _ := strconv.Atoi(e.Data["count"]) // Other events have no count.
 			if e.Type == "egress.denied" {
 				refused += n
 			}
@@ -131,7 +131,7 @@ func (h *host) boundedEvents(sandbox string) {
 	}
 }
 
-// peak returns the most memory that a process has had.
+// peak returns the maximum memory of a process so far.
 func peak(t *testing.T, pid int) int64 {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -146,7 +146,8 @@ func peak(t *testing.T, pid int) int64 {
 	return kb << 10
 }
 
-// When the wire process dies, connections end; the next one works, under the same policy.
+// TestWireSurvivesItsProcess tests that when the wire process dies, connections are closed, and new ones work under the
+// same policy.
 func TestWireSurvivesItsProcess(t *testing.T) {
 	w := newWorld(t)
 	d := w.serve()
@@ -175,8 +176,8 @@ func TestWireSurvivesItsProcess(t *testing.T) {
 	w.left(good()...)
 }
 
-// When the daemon dies, and its wire process with it, nothing is allowed until the next one comes, and then what was
-// set last: not what was allowed before.
+// TestWireSurvivesTheDaemon tests that when the daemon and its wire process die, nothing is allowed until the next
+// daemon starts, which applies the last policy, not an earlier one.
 func TestWireSurvivesTheDaemon(t *testing.T) {
 	w := newWorld(t)
 	d := w.serve()
@@ -205,13 +206,13 @@ func TestWireSurvivesTheDaemon(t *testing.T) {
 	w.left(append(good(), "tcp "+badAddr4+":443")...)
 }
 
-// siege has a sandbox try targets, over and over, until the end of the test.
+// siege lets a sandbox connect to targets repeatedly until the end of the test.
 func (h *host) siege(sandbox string, targets ...string) {
 	h.t.Helper()
 	h.ok(append([]string{"exec", "-d", sandbox, "--", "/probe", "siege"}, targets...)...)
 }
 
-// besieged checks that of the targets of a siege only the one that is allowed was reached, and that it still is.
+// besieged checks that only the allowed target of a siege was reached, and that it still can be.
 func (h *host) besieged(sandbox, allowed string) {
 	h.t.Helper()
 	last, before := "", ""

@@ -11,7 +11,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
-// count starts a program that counts in memory and shows its number in /tmp/count.
+// count starts a program that counts in memory and writes its number to /tmp/count.
 func (h *host) count(sandbox string) {
 	h.t.Helper()
 	h.ok("exec", "-d", sandbox, "--", "/.caisson/inside", "test", "counter", "/tmp/count")
@@ -27,20 +27,21 @@ func (h *host) counted(sandbox string) int {
 	return n
 }
 
-// countsOn waits until the program that counts has come further than n.
+// countsOn waits until the counting program has exceeded n.
 func (h *host) countsOn(sandbox string, n int) {
 	h.t.Helper()
 	poll.Until(h.t, settle, func() bool { return h.counted(sandbox) > n })
 }
 
-// stopCount freezes the number that a sandbox's program has reached by ending the program.
+// stopCount kills the counting program and returns its last number.
 func (h *host) stopCount(sandbox string) int {
 	h.t.Helper()
 	h.ok("sandbox", "kill", "-s", "KILL", sandbox, "--", "-1")
 	return h.counted(sandbox)
 }
 
-// A number that exists only in the memory of a program goes on in a fork, and from there each goes its own way.
+// TestPromise6ForkContinuesMemoryAndDiffers tests that a number that exists only in the memory of a program continues
+// in forks, which then count independently.
 func TestPromise6ForkContinuesMemoryAndDiffers(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -54,7 +55,7 @@ func TestPromise6ForkContinuesMemoryAndDiffers(t *testing.T) {
 	h.ok("sandbox", "fork", "--name", "two", "snap")
 	h.countsOn("one", before)
 	h.countsOn("two", before)
-	// A program that had begun anew would be far below the parent's number for as long as that took to reach.
+	// A program that had been restarted would be far below the parent's number.
 	h.countsOn("one", after+50)
 	one := h.stopCount("one")
 	h.countsOn("two", one)
@@ -66,7 +67,8 @@ func TestPromise6ForkContinuesMemoryAndDiffers(t *testing.T) {
 	}
 }
 
-// Parent and forks write the same paths, in every writable place, and see only what is theirs.
+// TestPromise6ForkSharesNothingWritable tests that parent and forks that write the same paths, in every writable place,
+// see only their own files.
 func TestPromise6ForkSharesNothingWritable(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -104,14 +106,14 @@ func TestPromise6ForkSharesNothingWritable(t *testing.T) {
 			}
 		}
 	}
-	// What is removed in one is there in the others.
+	// Files removed in one sandbox still exist in the others.
 	h.sh("fork-1", "rm -rf /var/dir /usr/bin/env")
 	if got := h.sh("parent", "cat /var/dir/parent /usr/bin/env"); got != "parent\nparent" {
 		t.Errorf("the parent has %q left after its fork removed files", got)
 	}
 }
 
-// drawsKeys writes what it draws from OpenSSL when it is told to, and has drawn before.
+// drawsKeys generates random data with OpenSSL, and again on request.
 const drawsKeys = `const crypto = require('crypto'), fs = require('fs');
 const draw = () => crypto.randomBytes(16).toString('hex') + crypto.generateKeyPairSync('ed25519').privateKey.export({type: 'pkcs8', format: 'der'}).toString('hex');
 draw();
@@ -123,7 +125,8 @@ setInterval(() => {
 }, 20);
 `
 
-// A program that goes on in several forks draws other keys in each, unless its user says otherwise; what may not is named.
+// TestPromise11UserForks tests that a program that continues in several forks generates different keys in each, unless
+// the user allows otherwise; programs that would not are named.
 func TestPromise11UserForks(t *testing.T) {
 	t.Parallel()
 	if _, err := os.Stat("/usr/bin/node"); err != nil {
@@ -172,7 +175,7 @@ func TestPromise11UserForks(t *testing.T) {
 	}
 }
 
-// What tells machines apart is a fork's own, and it outlives what it came from.
+// TestPromise6ForkHasItsOwnIdentity tests that a fork has its own machine identity and outlives its parent.
 func TestPromise6ForkHasItsOwnIdentity(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

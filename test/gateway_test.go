@@ -14,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// echoScript repeats what it is told.
+// echoScript repeats the prompt.
 const echoScript = `
 chunk: 200
 fallback: {text: "You said {{last}}.", tokens: {input: 20, output: 10}}
@@ -33,7 +33,7 @@ func newGatewayHost(t *testing.T) (h *modelHost, openai, anthropic *upstream) {
 	return h, openai, anthropic
 }
 
-// Who may ask for what, and what has to be known of it.
+// TestGatewayGrants tests which sandboxes may call which models.
 func TestGatewayGrants(t *testing.T) {
 	t.Parallel()
 	h, openai, _ := newGatewayHost(t)
@@ -49,7 +49,7 @@ func TestGatewayGrants(t *testing.T) {
 	if a.Status != http.StatusOK || !strings.Contains(a.Body, "You said Hello.") || a.Header.Get("X-Caisson-Call-Id") == "" {
 		t.Errorf("a call is answered %d %v %s", a.Status, a.Header, a.Body)
 	}
-	// What the sandbox has no grant for is not had by saying that one is somebody else.
+	// Claiming another sandbox's identity does not give access to its grants.
 	spoof := chat("spoof", "m", "Hello.")
 	spoof.Header = map[string]string{
 		"Authorization": "Bearer " + string(h.show("a").ID), "X-Caisson-Sandbox": "a", "X-Forwarded-For": "127.0.0.1", "X-Litellm-End-User-Id": "a",
@@ -59,12 +59,12 @@ func TestGatewayGrants(t *testing.T) {
 			t.Errorf("without a grant, %s: %+v", r.ID, a)
 		}
 	}
-	// There is something at that address, which is not to be had by name either.
+	// The address is in use, but the name is not granted.
 	named := request{ID: "by name", Address: "caisson.internal:80", Raw: "GET /v1/models HTTP/1.1\r\nHost: llm.caisson.internal\r\n\r\n"}
 	if a := h.call("none", named); a.Status != http.StatusForbidden && a.Status != http.StatusNotFound {
 		t.Errorf("without a grant, %s: %+v", named.ID, a)
 	}
-	// What is not granted is what does not exist: the first model of the grant answers.
+	// A model that is not granted is treated as unknown: the first model of the grant answers.
 	for _, model := range []string{"m", "c", "no-such-model"} {
 		if a := h.call("offline", chat("not granted: "+model, model, "Hello.")); a.Status != http.StatusOK || !strings.Contains(a.Body, "Offline.") {
 			t.Errorf("%s, which is not granted, is answered %d %s", model, a.Status, a.Body)
@@ -116,7 +116,7 @@ func (h *modelHost) rotate(u *upstream) {
 	}
 }
 
-// exports checks that CSV says what JSON does.
+// exports checks that the CSV output equals the JSON output.
 func (h *modelHost) exports() {
 	h.t.Helper()
 	read := func(args ...string) [][]string {
@@ -145,7 +145,8 @@ func (h *modelHost) exports() {
 	}
 }
 
-// Prompts are kept only where the grant says so, and keys never; an answer that has the provider's key in it is withheld.
+// TestGatewayRecords tests that prompts are recorded only if the grant says so, that keys never are, and that an answer
+// containing the provider's key is withheld.
 func TestGatewayRecords(t *testing.T) {
 	t.Parallel()
 	h, openai, _ := newGatewayHost(t)
@@ -156,7 +157,7 @@ func TestGatewayRecords(t *testing.T) {
 			t.Errorf("%s: %d %s", s, a.Status, a.Body)
 		}
 		h.wantRefusal(h.call(s, chat("leak", "m", "Repeat "+openai.key)), http.StatusBadGateway, "withheld")
-		// What was sent before the key was seen breaks off.
+		// A stream breaks off before the key.
 		if a := h.call(s, streamed("leak", "m", "Repeat "+openai.key)); a.Status == http.StatusOK && a.Error == "" || strings.Contains(a.Body, openai.key[:piece]) {
 			t.Errorf("%s: a stream with the key in it: %+v", s, a)
 		}
@@ -186,7 +187,7 @@ func TestGatewayRecords(t *testing.T) {
 	h.wantNoneBelow(h.data, forms(openai.key, foreign))
 }
 
-// Limits of calls over time, and what one sandbox waits for is not what others wait for.
+// TestGatewayRates tests the rate limits of calls, and that one sandbox at its limit does not delay others.
 func TestGatewayRates(t *testing.T) {
 	t.Parallel()
 	g := newGate()
@@ -201,8 +202,9 @@ func TestGatewayRates(t *testing.T) {
 		sandbox            string
 		calls, least, most int
 	}{
-		{"rated", 12, 3, 5}, // one every 20 s more
-		// A call uses 30 tokens: 33 calls one after the other, fewer at once, since each reserves what it may use at most; and one every 2 s more.
+		{"rated", 12, 3, 5}, // Then one more every 20 s.
+		// A call uses 30 tokens: 33 sequential calls, fewer concurrent ones because each reserves its maximum; then one
+		// more every 2 s.
 		{"counted", 60, 1, 50},
 	} {
 		paid := 0
@@ -221,7 +223,7 @@ func TestGatewayRates(t *testing.T) {
 		}
 	}
 
-	const seats = 64 // calls that a sandbox may have under way
+	const seats = 64 // Limit of concurrent calls per sandbox.
 	list := many(seats, streamed("", "slow", "Hello."))
 	end := h.hold(slow, "busy", list)
 	h.wantRefusal(h.call("busy", chat("one more", "slow", "Hello.")), http.StatusTooManyRequests, fmt.Sprintf("%d calls under way", seats))
@@ -245,8 +247,8 @@ func TestGatewayRates(t *testing.T) {
 	}
 }
 
-// A fork has the models that it was given, none of its origin's; it and a sandbox that was paused spend their own budget,
-// under their own id.
+// TestPromise6ForksHaveTheirOwnModels tests that a fork has only the models granted to it, none of its parent's, and
+// that a fork and a resumed sandbox use their own budget under their own ID.
 func TestPromise6ForksHaveTheirOwnModels(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t, caisson.ProviderLiteLLM, echoScript, false, nil)
@@ -284,7 +286,7 @@ func TestPromise6ForksHaveTheirOwnModels(t *testing.T) {
 			t.Errorf("the ledger has %+v of %s", sum, id)
 		}
 	}
-	// What it had is still known when it is gone.
+	// The usage of a removed sandbox is kept.
 	h.ok("sandbox", "rm", "child")
 	if sum := h.total("--sandbox", string(child)); sum.Calls != 2 {
 		t.Errorf("the ledger has %+v of what is gone", sum)

@@ -24,37 +24,38 @@ import (
 )
 
 const (
-	// hang is how long a command may take before it counts as hanging.
+	// hang is the time after which a command counts as hanging.
 	hang = 2 * time.Minute
-	// settle is how long what was ended may take to vanish: the kernel tears namespaces down in the background.
+	// settle is the maximum time until stopped things have disappeared: the kernel removes namespaces in the
+	// background.
 	settle = time.Minute
 )
 
-// A host is a data directory of its own with the binary under test.
+// A host is a separate data directory with the binary under test.
 type host struct {
 	t    testing.TB
 	bin  string
-	dir  string // holds all of it, removed at the end
+	dir  string // Contains all files; removed at the end.
 	data string // --data
 	env  []string
-	// start starts a daemon; nil: where the test itself runs.
+	// start starts a daemon; nil starts it in the namespaces of the test.
 	start func(*exec.Cmd) error
-	// keep has the templates that stay when the test ends.
+	// keep contains the templates that are kept at the end of the test.
 	keep []string
 }
 
-// newHost returns a host whose commands start a daemon as they need one. When the test ends all of its sandboxes are
-// removed, and what is then left of it is an error.
+// newHost returns a host whose commands start a daemon when they need one. When the test ends all of its sandboxes are
+// removed, and anything else left is an error.
 func newHost(t testing.TB) *host {
 	t.Helper()
 	return newHostOn(t, "")
 }
 
-// newHostOn is newHost on a data directory that is there already and stays; "" for one of its own.
+// newHostOn is newHost on an existing data directory that is kept; "" creates a temporary one.
 func newHostOn(t testing.TB, data string) *host {
 	t.Helper()
 	testneed.Root(t)
-	// Not t.TempDir(): the path of a unix socket has at most 107 bytes.
+	// The directory is not t.TempDir(), because the path of a unix socket has at most 107 bytes.
 	dir, err := os.MkdirTemp("", "ct-")
 	if err != nil {
 		t.Fatal(err)
@@ -88,10 +89,10 @@ func (h *host) configure(lines ...string) {
 
 var probe struct {
 	sync.Once
-	detail string // why gVisor does not run here, "" if it does
+	detail string // Why gVisor does not run on this machine, or "".
 }
 
-// needGVisor skips the test where gVisor does not run, as doctor sees it.
+// needGVisor skips the test if gVisor does not run according to doctor.
 func (h *host) needGVisor() {
 	h.t.Helper()
 	probe.Do(func() {
@@ -112,7 +113,7 @@ func (h *host) needGVisor() {
 	}
 }
 
-// A result is how a command ended.
+// A result is the result of a command.
 type result struct {
 	args           []string
 	stdout, stderr string
@@ -124,7 +125,7 @@ func (r result) String() string {
 	return fmt.Sprintf("caisson %s: exit code %d after %v\nstdout: %.2000s\nstderr: %.2000s", strings.Join(r.args, " "), r.code, r.took, r.stdout, r.stderr)
 }
 
-// command returns a command of the binary under test. It is killed when it hangs.
+// command returns a command of the binary under test. It is killed when ctx ends.
 func (h *host) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, h.bin, args...)
 	cmd.Env, cmd.Dir = h.env, h.dir
@@ -132,7 +133,7 @@ func (h *host) command(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// run runs a command to its end. It may be called by any goroutine.
+// run runs a command to its end. It is safe for concurrent use.
 func (h *host) run(args ...string) result { return h.runWith(nil, args...) }
 
 // runWith is run with standard input.
@@ -153,7 +154,7 @@ func (h *host) runWith(stdin io.Reader, args ...string) result {
 	return r
 }
 
-// ok runs a command that must succeed and returns what it wrote, less a last newline.
+// ok runs a command that must succeed and returns its output without the last newline.
 func (h *host) ok(args ...string) string {
 	h.t.Helper()
 	r := h.run(args...)
@@ -163,7 +164,7 @@ func (h *host) ok(args ...string) string {
 	return strings.TrimSuffix(r.stdout, "\n")
 }
 
-// fails runs a command that must fail with a code and an error that contains each of the words.
+// fails runs a command that must fail with an exit code and an error that contains words.
 func (h *host) fails(code int, words string, args ...string) {
 	h.t.Helper()
 	r := h.run(args...)
@@ -172,13 +173,13 @@ func (h *host) fails(code int, words string, args ...string) {
 	}
 }
 
-// sh runs a script in a sandbox and returns what it wrote.
+// sh runs a script in a sandbox and returns its output.
 func (h *host) sh(sandbox, script string) string {
 	h.t.Helper()
 	return h.ok("exec", sandbox, "--", "sh", "-c", script)
 }
 
-// shows decodes what a command prints with -o json.
+// shows decodes the output of a command with -o json.
 func shows[T any](h *host, args ...string) (v T) {
 	h.t.Helper()
 	out := h.ok(append(slices.Clone(args), "-o", "json")...)
@@ -206,7 +207,7 @@ func (h *host) waitState(sandbox string, want caisson.State) caisson.Sandbox {
 
 func (h *host) socket() string { return filepath.Join(h.data, "caisson.sock") }
 
-// write makes a file below the test's directory and returns its path.
+// write creates a file below the test's directory and returns its path.
 func (h *host) write(name, content string) string {
 	h.t.Helper()
 	p := filepath.Join(h.dir, name)
@@ -216,14 +217,14 @@ func (h *host) write(name, content string) string {
 	return p
 }
 
-// A daemon is "caisson serve", started by the test and so there to be killed.
+// A daemon is a "caisson serve" process that the test started and can kill.
 type daemon struct {
 	h   *host
 	cmd *exec.Cmd
 }
 
-// serve starts a daemon in the foreground and waits until it serves. Commands use it while it lives, and start none
-// themselves when it is dead.
+// serve starts a daemon in the foreground and waits until it serves. Commands use it while it is running, and do not
+// start another one after it was killed.
 func (h *host) serve(args ...string) *daemon {
 	h.t.Helper()
 	d, err := h.tryServe(args...)
@@ -279,13 +280,13 @@ func (h *host) serveLog() string {
 	return string(data[max(0, len(data)-4000):])
 }
 
-// kill ends the daemon as a crash does.
+// kill kills the daemon to simulate a crash.
 func (d *daemon) kill() {
 	_ = d.cmd.Process.Kill()
-	_ = d.cmd.Wait() // it says that the daemon was killed
+	_ = d.cmd.Wait() // The error reports that the daemon was killed.
 }
 
-// end ends the daemon as an administrator does.
+// end stops the daemon as an administrator does.
 func (d *daemon) end() {
 	d.h.t.Helper()
 	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -298,7 +299,7 @@ func (d *daemon) end() {
 	}
 }
 
-// removeAll removes every object of the data directory but the templates in h.keep.
+// removeAll removes every object of the data directory except the templates in h.keep.
 func (h *host) removeAll() {
 	h.t.Helper()
 	for _, kind := range []string{"template", "sandbox", "snapshot"} {
@@ -315,17 +316,17 @@ func (h *host) removeAll() {
 	}
 }
 
-// stays reports whether a template stays when the test ends.
+// stays reports whether a template is kept at the end of the test.
 func (h *host) stays(template string) bool {
 	return template == caisson.HostTemplate || slices.Contains(h.keep, template)
 }
 
-// close removes all that the test made and looks for what is left of it.
+// close removes all objects of the test and checks that nothing is left.
 func (h *host) close() {
 	defer os.RemoveAll(h.dir)
 	defer h.force()
 	if _, err := os.Stat(filepath.Join(h.data, "instance")); err != nil {
-		return // there never was a daemon
+		return // No daemon was ever started.
 	}
 	if h.daemonPID() == 0 {
 		h.env = slices.DeleteFunc(h.env, func(s string) bool { return strings.HasPrefix(s, "CAISSON_HOST=") })
@@ -346,6 +347,6 @@ func (h *host) close() {
 }
 
 func (h *host) daemonLog() string {
-	data, _ := os.ReadFile(filepath.Join(h.data, "daemon.log")) // none is nothing to show
+	data, _ := os.ReadFile(filepath.Join(h.data, "daemon.log")) // A missing log is empty.
 	return string(data[max(0, len(data)-4000):])
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/steptest"
 )
 
-// deceives returns what in a text could deceive whoever reads it on a terminal.
+// deceives returns the first part of a text that could deceive a reader on a terminal, or "".
 func deceives(s string) string {
 	for _, r := range s {
 		if unicode.IsControl(r) && r != '\n' && r != '\t' || unicode.Is(unicode.Bidi_Control, r) {
@@ -32,8 +32,8 @@ func deceives(s string) string {
 	return ""
 }
 
-// A name, a process or an error may hold what moves a cursor, titles a window, or turns the direction of text; listings and
-// errors show it escaped.
+// TestPromise4ListingsAreEscaped tests that listings and errors show terminal control sequences and direction changes
+// in names, processes and errors as escapes.
 func TestPromise4ListingsAreEscaped(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -64,8 +64,8 @@ func TestPromise4ListingsAreEscaped(t *testing.T) {
 	}
 }
 
-// The tree that a sandbox fills with every special file comes out as plain files, directories and links, of which none
-// leads a later copy out of its destination, and without a bit that would give somebody rights.
+// TestPromise4CopyOutStaysInItsDestination tests that a tree with every kind of special file is copied out as plain
+// files, directories and links, of which none leads a later copy out of its destination, and without set-id bits.
 func TestPromise4CopyOutStaysInItsDestination(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -112,7 +112,7 @@ printf x > "$(printf 'a\nb')"; printf x > '-rf'; printf x > '...'; mkdir -p 'C:\
 		t.Errorf("%d entries came out, %v; %v", seen, err, r)
 	}
 
-	// What came out as a link is a directory the next time, and the other way round.
+	// Links of the first copy are directories in the second one, and vice versa.
 	h.sh("a", `cd /tmp/t && rm -rf absolute up dir && mkdir absolute up && echo overwritten > absolute/file && echo overwritten > up/file && ln -s `+filepath.Dir(victim)+` dir`)
 	h.run("cp", "a:/tmp/t", out)
 	h.sh("a", `cd /tmp/t && rm -rf dir && mkdir dir && echo overwritten > dir/file`)
@@ -121,7 +121,7 @@ printf x > "$(printf 'a\nb')"; printf x > '-rf'; printf x > '...'; mkdir -p 'C:\
 		t.Errorf("the victim holds %q, %v", data, err)
 	}
 
-	// A single special file is refused, and none is waited for.
+	// A single special file is rejected without waiting for it.
 	for _, name := range []string{"fifo", "null", "disk", "zero", "socket"} {
 		r := h.run("sandbox", "files", "cat", "a:/tmp/t/"+name)
 		if r.code == 0 || r.took > settle {
@@ -130,8 +130,8 @@ printf x > "$(printf 'a\nb')"; printf x > '-rf'; printf x > '...'; mkdir -p 'C:\
 	}
 }
 
-// A sandbox may replace the program that serves its files. Whatever takes its place, the host gets an error: it does not
-// hang, fill its memory, or touch a file of its own.
+// TestPromise4LyingFileServer tests that the host gets an error if a sandbox replaces the program that serves its
+// files: the host does not hang, exhaust its memory, or touch its own files.
 func TestPromise4LyingFileServer(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -158,14 +158,14 @@ func TestPromise4LyingFileServer(t *testing.T) {
 		}
 		liar := liars[name]
 		h.ok("sandbox", "create", "--name", "a", "host")
-		h.ok("sandbox", "files", "ls", "a:/") // by the honest one, which is replaced while it is in use
+		h.ok("sandbox", "files", "ls", "a:/") // Served by the original program, which is replaced while it is in use.
 		h.ok("exec", "a", "--", "sh", "-c", `printf '%s' "$0" > /tmp/liar; chmod 755 /tmp/liar; rm -f /.caisson/inside; cp /tmp/liar /.caisson/inside; for p in /proc/[0-9]*; do case "$(readlink $p/exe)" in *inside*) [ ${p#/proc/} != 1 ] && kill -9 ${p#/proc/};; esac; done; true`, liar)
 		out := filepath.Join(h.dir, "out")
 		for _, args := range [][]string{
 			{"sandbox", "files", "ls", "a:/"}, {"sandbox", "files", "cat", "a:/etc/hostname"}, {"cp", "a:/etc", out}, {"cp", victim, "a:/x"},
 			{"sandbox", "files", "stat", "a:/etc"},
 		} {
-			// Being silent is no lie: who asks may wait, and give up.
+			// A server that never responds is not an error: the client may wait and give up.
 			limit := "20"
 			if name == "silent" {
 				limit = "1"
@@ -211,8 +211,8 @@ func (h *host) runTimed(limit string, args ...string) result {
 	return timed.run(append([]string{"-s", "KILL", limit, h.bin}, args...)...)
 }
 
-// What set-up steps leave is frozen into a layer on the host. Nothing in it belongs to a user of the host, is a device, or
-// has effect outside sandboxes, and it is in each sandbox as it was left.
+// TestPromise4HostileSetup tests the layer that set-up steps create on the host. Its files belong to no user of the
+// host, include no devices, have no effect outside sandboxes, and appear unchanged in each sandbox.
 func TestPromise4HostileSetup(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -225,7 +225,7 @@ setup:
 - run: [sh, -c, 'rm -rf /etc/cron.d /usr/share/doc; ln -s /proc/self/root/../../.. /opt/d/root; setfattr -n user.overlay.redirect -v /etc /opt/d 2>/dev/null; setfattr -n trusted.overlay.opaque -v y /opt/d 2>/dev/null; true']
 `))
 	if r := h.run("template", "build", "t"); r.code != 0 {
-		// Refusing is safe too, if it says why.
+		// A rejection with a reason is safe, too.
 		if deceives(r.stderr) != "" || r.code == 1 {
 			t.Errorf("%v", r)
 		}
@@ -261,7 +261,8 @@ setup:
 	}
 }
 
-// What a sandbox writes into a directory that it was given cannot be executed with rights of the host's, nor followed.
+// TestPromise4WritableMount tests that files that a sandbox writes to a mounted host directory can neither be executed
+// with permissions of the host nor followed as links.
 func TestPromise4WritableMount(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

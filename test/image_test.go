@@ -28,14 +28,14 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// TestFrozenLayer: what set-up steps add, change, remove and replace is so in each sandbox of the template, as gVisor wrote
-// it and an overlay shows it.
+// TestFrozenLayer tests that files that set-up steps add, change, remove and replace appear so in each sandbox of the
+// template, from gVisor's layer through an overlay.
 func TestFrozenLayer(t *testing.T) {
 	h := newHost(t)
 	steps := []string{
 		"mkdir -p /opt/app && echo hi > /opt/app/x && chown 1000:1000 /opt/app/x && chmod 4755 /opt/app/x && ln /opt/app/x /opt/app/hard",
 		"ln -s /etc/passwd /opt/app/link && mkfifo /opt/app/fifo && touch -d '2001-02-03 04:05:06 UTC' /opt/app/old && chmod 700 /opt",
-		"rm /etc/os-release /etc/services /etc/nsswitch.conf", // several: gVisor has one whiteout with many names
+		"rm /etc/os-release /etc/services /etc/nsswitch.conf", // Several files, because gVisor uses one whiteout with many names.
 		"rm -rf /etc/ssl && mkdir /etc/ssl && touch /etc/ssl/only",
 		"rm -rf /etc/alternatives && echo file > /etc/alternatives && rm /etc/protocols && mkdir /etc/protocols",
 	}
@@ -64,7 +64,7 @@ file`
 	if got := h.sh(first, script); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	// Sandboxes change copies, even of what the layer hides.
+	// Sandboxes change copies, including names that the layer hides.
 	h.sh(first, "rm -r /opt/app /etc/ssl /etc/protocols /etc/alternatives && mkdir /etc/services && echo own > /etc/os-release")
 	second := h.ok("sandbox", "create", "frozen")
 	if got := h.sh(second, script); got != want {
@@ -75,7 +75,7 @@ file`
 	}
 }
 
-// layer is a layer of files: a name that ends with / is a directory.
+// layer returns a layer of files. A name that ends with / is a directory.
 func layer(t *testing.T, uid int, mode int64, files ...string) v1.Layer {
 	t.Helper()
 	var buf bytes.Buffer
@@ -103,7 +103,8 @@ func layer(t *testing.T, uid int, mode int64, files ...string) v1.Layer {
 	return l
 }
 
-// TestImageFromRegistry runs an image of a registry on this host, whose layers remove and replace what is below them.
+// TestImageFromRegistry runs an image from a registry on this host, whose layers remove and replace files of lower
+// layers.
 func TestImageFromRegistry(t *testing.T) {
 	h := newHost(t)
 	srv := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
@@ -157,7 +158,8 @@ func TestImageFromRegistry(t *testing.T) {
 	}
 }
 
-// TestPromise4TokensPullNothingPrivate: over TCP nobody makes the daemon speak to what listens on its host.
+// TestPromise4TokensPullNothingPrivate tests that requests over TCP cannot make the daemon connect to services on its
+// host.
 func TestPromise4TokensPullNothingPrivate(t *testing.T) {
 	h := newHost(t)
 	var asked atomic.Int32
@@ -192,7 +194,7 @@ func TestPromise4TokensPullNothingPrivate(t *testing.T) {
 	}
 }
 
-// TestImageFromPath makes images of a directory and of an archive, which have no programs but their own.
+// TestImageFromPath creates images from a directory and from an archive, which contain no programs except their own.
 func TestImageFromPath(t *testing.T) {
 	h := newHost(t)
 	dir := filepath.Dir(h.write("root/etc/who", "from a directory\n"))

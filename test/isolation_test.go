@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// dial is a program for bash that tries to connect over TCP and says how that ended and how long it took.
+// dial is a bash program that tries TCP connections and prints the result and duration of each.
 const dial = `for to in "$@"; do
   begin=${EPOCHREALTIME/./}
   if timeout 5 bash -c "exec 3<>/dev/tcp/${to%:*}/${to##*:}" 2>/dev/null; then how=open; else how=refused; fi
@@ -16,8 +16,8 @@ const dial = `for to in "$@"; do
   echo "$to $how $(( (end - begin) / 1000 ))"
 done`
 
-// A sandbox without a policy reaches nothing but what its wire itself has at the gateway: the resolver and a page, on ports 53
-// and 80.
+// TestPromise1NothingIsReachable tests that a sandbox without a policy can reach only the services of its wire at the
+// gateway: the resolver and a page, on ports 53 and 80.
 func TestPromise1NothingIsReachable(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -69,7 +69,7 @@ func TestPromise1NothingIsReachable(t *testing.T) {
 		if how != "refused" {
 			t.Errorf("%s is %s", to, how)
 		}
-		// A refusal is told, not waited for; but an address on the wire itself that is nobody's cannot tell.
+		// A refusal is immediate, except for an unused address on the wire itself.
 		if limit := 2 * time.Second; !strings.HasPrefix(to, "10.87.0.3:") && time.Duration(ms)*time.Millisecond > limit {
 			t.Errorf("%s was refused only after %d ms", to, ms)
 		}
@@ -81,7 +81,7 @@ func TestPromise1NothingIsReachable(t *testing.T) {
 	}
 }
 
-// No name resolves: neither the world's nor the host's.
+// TestPromise1NoNameResolves tests that neither public names nor names of the host resolve.
 func TestPromise1NoNameResolves(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -100,7 +100,8 @@ func TestPromise1NoNameResolves(t *testing.T) {
 	}
 }
 
-// What a sandbox is given to see of devices, mounts and identity holds nothing of the host.
+// TestPromise1NothingOfTheHostIsVisible tests that devices, mounts and identity in a sandbox reveal nothing of the
+// host.
 func TestPromise1NothingOfTheHostIsVisible(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

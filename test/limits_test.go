@@ -19,11 +19,11 @@ import (
 	"github.com/caisson-dev/caisson/internal/poll"
 )
 
-// lastPort is the latest port that a test was given.
+// lastPort is the last port that was assigned to a test.
 var lastPort atomic.Int32
 
-// freeAddress returns an address on loopback that nobody listens on now, and that nobody is given by chance: the kernel takes the ports of
-// connections, and of who does not mind which, from above these.
+// freeAddress returns an unused address on loopback. The kernel cannot assign its port to another socket by chance,
+// because it takes ephemeral ports from above this range.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	const first, count = 12000, 20000
@@ -39,7 +39,7 @@ func freeAddress(t *testing.T) string {
 	return ""
 }
 
-// A fork bomb stops at the sandbox's limit; the sandbox and its neighbours go on.
+// TestForkBomb tests that a fork bomb stops at the sandbox's limit while the sandbox and its neighbours keep working.
 func TestForkBomb(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -57,13 +57,14 @@ func TestForkBomb(t *testing.T) {
 	if pids := strings.Count(h.ok("ps", "a", "-q"), "\n"); pids > 60 {
 		t.Errorf("%d processes with a limit of 50", pids)
 	}
-	// As root inside as well as as anybody else.
+	// The limit applies to root and to other users inside.
 	h.ok("sandbox", "stop", "--grace", "0s", "a")
 	h.ok("sandbox", "start", "a")
 	h.ok("exec", "-u", "1000", "-w", "/", "a", "--", "true")
 }
 
-// Who takes more memory than the limit ends for that reason, which is said; the neighbours go on.
+// TestOutOfMemory tests that a process that exceeds the memory limit is killed with that reason, while neighbours keep
+// working.
 func TestOutOfMemory(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -91,7 +92,8 @@ func TestOutOfMemory(t *testing.T) {
 	}
 }
 
-// The disk of a sandbox ends at its limit with the error that programs know, and removing files makes room again.
+// TestDiskLimit tests that writing fails with ENOSPC at the disk limit of a sandbox, and that removing files makes room
+// again.
 func TestDiskLimit(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -117,8 +119,9 @@ func TestDiskLimit(t *testing.T) {
 	}
 }
 
-// What is written to a workspace is in a directory of the host's: who goes beyond its limit is ended, says why, and what it has changed
-// can still be had. The neighbour, with as much, goes on.
+// TestPromise9WorkspaceFillsDisk tests that a sandbox that exceeds the limit of its workspace, which is stored in a
+// host directory, is stopped with a reason, that its changes are still available, and that its neighbour with the same
+// limit keeps working.
 func TestPromise9WorkspaceFillsDisk(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -148,7 +151,8 @@ func TestPromise9WorkspaceFillsDisk(t *testing.T) {
 	}
 }
 
-// Output that nobody asked for in a stream is cut at 2 MiB, and the answer says so.
+// TestOutputCap tests that output of a command without a stream is truncated at 2 MiB, and that the response reports
+// it.
 func TestOutputCap(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -187,7 +191,7 @@ func runAPI(t *testing.T, h *host, body string) (answer runAnswer) {
 	return answer
 }
 
-// The log of a command that never stops writing is bounded, and keeps the newest.
+// TestLogIsBounded tests that the log of a command that never stops writing is limited and keeps the newest output.
 func TestLogIsBounded(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -208,8 +212,8 @@ func TestLogIsBounded(t *testing.T) {
 	}
 }
 
-// On a full disk every change is refused or undone with an error that says so; the daemon and what runs go on, and when
-// there is room again everything works.
+// TestDiskFull tests that on a full disk every change is rejected or rolled back with an error that gives the reason,
+// that the daemon and running sandboxes keep working, and that everything works when there is room again.
 func TestDiskFull(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -257,7 +261,7 @@ func TestDiskFull(t *testing.T) {
 	d.end()
 }
 
-// fillUp writes a file until no byte more fits.
+// fillUp writes a file until the disk is full.
 func fillUp(t *testing.T, path string) {
 	t.Helper()
 	f, err := os.Create(path)
@@ -273,7 +277,8 @@ func fillUp(t *testing.T, path string) {
 	}
 }
 
-// Of commands that race for one sandbox each wins or is told why not, and the end is what one of them wanted.
+// TestRace tests that of concurrent commands on one sandbox each succeeds or gets a conflict, and that the final state
+// is the result of one of them.
 func TestRace(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -308,7 +313,7 @@ func TestRace(t *testing.T) {
 		}
 		h.ok("exec", "a", "--", "true")
 	}
-	// A remove wins against everything, once.
+	// A remove takes precedence over all other commands, and succeeds once.
 	codes := map[int]int{}
 	var mu sync.Mutex
 	each(4, 4, func(int) {
@@ -320,7 +325,7 @@ func TestRace(t *testing.T) {
 	if codes[0] != 1 || codes[0]+codes[3]+codes[4] != 4 {
 		t.Errorf("removes ended with %v", codes)
 	}
-	// One name, many makers.
+	// Concurrent creates with one name.
 	clear(codes)
 	each(4, 4, func(int) {
 		r := h.run("sandbox", "create", "--name", "same", "host")
@@ -333,7 +338,8 @@ func TestRace(t *testing.T) {
 	}
 }
 
-// A registry that cannot be reached is an error of that kind, and soon; nothing is half-made.
+// TestRegistryUnreachable tests that an unreachable registry soon causes the right kind of error and leaves nothing
+// behind.
 func TestRegistryUnreachable(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// malformed are requests that are refused, each with a status and a word of the message. All are said to be JSON.
+// malformed returns invalid requests, each with the status and a word of the message of the response. All have the
+// content type of JSON.
 func malformed() []struct {
 	request
 	status int
@@ -65,7 +66,7 @@ func malformed() []struct {
 	return list
 }
 
-// What no client of an API sends is refused as the API does, and nothing of it reaches a provider.
+// TestGatewayMalformed tests that malformed requests are rejected in the form of the API and do not reach a provider.
 func TestGatewayMalformed(t *testing.T) {
 	t.Parallel()
 	h, openai, anthropic := newGatewayHost(t)
@@ -91,14 +92,14 @@ func TestGatewayMalformed(t *testing.T) {
 		t.Errorf("what was refused is in the ledger: %+v", sum)
 	}
 	h.oldClient()
-	// Tools that the client runs pass, of both APIs.
+	// Tools that the client runs are passed in both APIs.
 	tool := request{ID: "tool", URL: chatURL, Body: `{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"Hello."}],"tools":[{"type":"function","function":{"name":"f","parameters":{}}}]}`}
 	if a := h.call("a", tool); a.Status != http.StatusOK {
 		t.Errorf("a tool that the client runs: %d %s", a.Status, a.Body)
 	}
 }
 
-// wantUnspoken sends what is no HTTP.
+// wantUnspoken sends data that is not HTTP.
 func (h *modelHost) wantUnspoken() {
 	h.t.Helper()
 	var list []request
@@ -125,7 +126,7 @@ func (h *modelHost) wantUnspoken() {
 	}
 }
 
-// oldClient speaks HTTP/1.0, to which the whole answer of a call can be given too.
+// oldClient uses HTTP/1.0, which also supports complete answers.
 func (h *modelHost) oldClient() {
 	h.t.Helper()
 	body := chat("", "m", "Hello.").Body

@@ -26,27 +26,27 @@ import (
 	"github.com/caisson-dev/caisson/llm/scripted/scriptedtest"
 )
 
-// Where sandboxes find models.
+// URLs of models in sandboxes.
 const (
 	gatewayURL  = "http://llm.caisson.internal"
 	chatURL     = gatewayURL + "/v1/chat/completions"
 	messagesURL = gatewayURL + "/v1/messages"
 )
 
-// price is what the models of these tests cost: a dollar for a thousand tokens.
+// price is the price of the models of these tests: a dollar for a thousand tokens.
 var price = caisson.Prices{Input: 1000 * caisson.Dollar, Output: 1000 * caisson.Dollar}
 
-// An upstream is a provider that the test runs, with what arrived there.
+// An upstream is a provider that the test runs, and a record of the requests to it.
 type upstream struct {
 	*scriptedtest.Recorder
 	name, kind string
-	key        string // the credential that this provider's is
+	key        string // The credential of this provider.
 	url        string
 	ca         []byte // PEM; nil without TLS
-	script     string // of a provider of kind scripted, which has nothing else
+	script     string // The script of a provider of kind scripted, which has no server.
 }
 
-// newUpstream serves script as a provider. wrap, which may be nil, is between the recorder and the model.
+// newUpstream serves script as a provider. wrap, unless nil, is between the recorder and the model.
 func newUpstream(t testing.TB, kind, script string, secure bool, wrap func(http.Handler) http.Handler) *upstream {
 	t.Helper()
 	m, err := scripted.New([]byte(script))
@@ -66,7 +66,7 @@ func newUpstream(t testing.TB, kind, script string, secure bool, wrap func(http.
 		srv.Start()
 	}
 	t.Cleanup(func() {
-		srv.CloseClientConnections() // answers that hang
+		srv.CloseClientConnections() // Ends responses that hang.
 		srv.Close()
 	})
 	u.url = srv.URL
@@ -76,19 +76,19 @@ func newUpstream(t testing.TB, kind, script string, secure bool, wrap func(http.
 	return u
 }
 
-// newKey returns a key that is found nowhere by chance.
+// newKey returns a random key.
 func newKey() string { return "sk-e2e-" + rand.Text() + rand.Text() }
 
 func (u *upstream) credential() string { return "KEY_" + strings.ToUpper(u.name) }
 
-// A modelHost is a host with providers and models. The models' aliases are those that modelLines gives.
+// A modelHost is a host with providers and models.
 type modelHost struct {
 	*host
-	caller string // the program that makes requests
+	caller string // The program that makes requests.
 }
 
-// newModelHost returns a host whose configuration has these providers, with their credentials set, and models as YAML
-// flow mappings.
+// newModelHost returns a host whose configuration has these providers, with their credentials, and models as YAML flow
+// mappings.
 func newModelHost(t testing.TB, providers []*upstream, models ...string) *modelHost {
 	t.Helper()
 	return newModelHostOn(t, "", providers, models...)
@@ -104,7 +104,7 @@ func newModelHostOn(t testing.TB, data string, providers []*upstream, models ...
 			continue
 		}
 		if data != "" {
-			h.run("credential", "rm", u.credential()) // of the run before
+			h.run("credential", "rm", u.credential()) // From an earlier run.
 		}
 		if r := h.runWith(strings.NewReader(u.key+"\n"), "credential", "set", u.credential()); r.code != 0 {
 			t.Fatal(r)
@@ -113,7 +113,7 @@ func newModelHostOn(t testing.TB, data string, providers []*upstream, models ...
 	return h
 }
 
-// withCaller returns a modelHost that has no providers yet.
+// withCaller returns a modelHost without providers.
 func withCaller(on *host) *modelHost {
 	on.t.Helper()
 	h := &modelHost{host: on}
@@ -150,7 +150,7 @@ func (h *modelHost) modelConfig(providers []*upstream, models []string) []string
 	return lines
 }
 
-// priced is a model as the configuration has it, at [price].
+// priced returns a model in the form of the configuration, at [price].
 func priced(alias, provider, upstream string) string {
 	return fmt.Sprintf("{alias: %s, provider: %s, upstream: %s, context: 100000, output: 1000, prices: {input: %s, output: %s}}",
 		alias, provider, upstream, price.Input, price.Output)
@@ -172,13 +172,13 @@ var callerBinary = sync.OnceValues(func() ([]byte, error) {
 	return os.ReadFile(path)
 })
 
-// client makes a sandbox of the host's template that holds the caller, and returns its id.
+// client creates a sandbox of the host's template that contains the caller, and returns its ID.
 func (h *modelHost) client(name string, args ...string) caisson.ID {
 	h.t.Helper()
 	return h.clientOf(caisson.HostTemplate, name, args...)
 }
 
-// granted makes such a sandbox with a grant, given as YAML.
+// granted creates such a sandbox with a grant, given as YAML.
 func (h *modelHost) granted(name, grant string) caisson.ID {
 	h.t.Helper()
 	h.ok("template", "put", h.write(name+".yaml", fmt.Sprintf("name: %s\nimage: host\nmodels: %s\n", name, grant)))
@@ -192,7 +192,7 @@ func (h *modelHost) clientOf(template, name string, args ...string) caisson.ID {
 	return caisson.ID(id)
 }
 
-// A request is one for the caller to make, see testdata/caller.
+// A request is a request for the caller, see testdata/caller.
 type request struct {
 	ID     string            `json:"id"`
 	Method string            `json:"method,omitempty"`
@@ -206,7 +206,7 @@ type request struct {
 	Address string `json:"address,omitempty"`
 }
 
-// A reply is what came of it.
+// A reply is the result of a request.
 type reply struct {
 	ID     string        `json:"id"`
 	Status int           `json:"status"`
@@ -216,7 +216,7 @@ type reply struct {
 	Took   time.Duration `json:"took"`
 }
 
-// chat is a call of chat completions.
+// chat returns a call of chat completions.
 func chat(id, model, text string) request {
 	return request{ID: id, URL: chatURL, Body: fmt.Sprintf(`{"model":%q,"max_tokens":50,"messages":[{"role":"user","content":%q}]}`, model, text)}
 }
@@ -228,7 +228,7 @@ func streamed(id, model, text string) request {
 	return r
 }
 
-// many returns n requests like r.
+// many returns n copies of r.
 func many(n int, r request) []request {
 	list := make([]request, n)
 	for i := range list {
@@ -238,8 +238,8 @@ func many(n int, r request) []request {
 	return list
 }
 
-// calls makes all requests at once from inside a sandbox, and returns what came of those that ended before the sandbox
-// did, by id.
+// calls makes all requests concurrently from inside a sandbox, and returns the results of those that ended before the
+// sandbox, sorted by ID.
 func (h *modelHost) calls(sandbox string, list ...request) []reply {
 	h.t.Helper()
 	var in bytes.Buffer
@@ -278,7 +278,7 @@ func (h *modelHost) call(sandbox string, r request) reply {
 	return list[0]
 }
 
-// An apiError is the error that the clients of OpenAI or Anthropic understand.
+// An apiError is an error in the form of OpenAI or Anthropic.
 type apiError struct {
 	Type  string `json:"type"`
 	Error struct {
@@ -289,7 +289,7 @@ type apiError struct {
 	} `json:"error"`
 }
 
-// refusal returns the error in a reply, which must be one.
+// refusal returns the error in a reply. The test fails if there is none.
 func (h *modelHost) refusal(a reply) apiError {
 	h.t.Helper()
 	var e apiError
@@ -300,7 +300,7 @@ func (h *modelHost) refusal(a reply) apiError {
 	return e
 }
 
-// wantRefusal checks that a reply is an error with a status, and words in its message or the name of the field.
+// wantRefusal checks that a reply is an error with a status, and with words in its message or the name of the field.
 func (h *modelHost) wantRefusal(a reply, status int, words string) {
 	h.t.Helper()
 	if e := h.refusal(a); a.Status != status || !strings.Contains(e.Error.Message+" "+e.Error.Param, words) {
@@ -324,7 +324,7 @@ func (h *modelHost) total(args ...string) caisson.UsageRow {
 	return rows[0]
 }
 
-// clients returns a directory with the stock clients of the APIs.
+// clients returns a directory with the official clients of the APIs.
 func clients(t testing.TB) string {
 	t.Helper()
 	if _, err := os.Stat("/usr/bin/node"); err != nil {

@@ -22,7 +22,7 @@ chunk: 24
 fallback: {text: "This arrives beforehand.LATER.", tokens: {input: 20, output: 7}}
 `
 
-// A gate holds back what of an answer contains LATER, until it is opened.
+// A gate holds back the parts of an answer that contain LATER until it is opened.
 type gate struct{ open chan struct{} }
 
 func newGate() gate { return gate{make(chan struct{})} }
@@ -39,7 +39,7 @@ type gated struct {
 	ctx  context.Context
 }
 
-// Write waits with what is held back.
+// Write delays data with LATER until the gate is open.
 func (w *gated) Write(p []byte) (int, error) {
 	if bytes.Contains(p, []byte("LATER")) {
 		select {
@@ -61,8 +61,8 @@ type said struct {
 	Error string `json:"error"`
 }
 
-// ask has a stock client ask a model, and returns what it says as it says it. The client stays when it is done, until the
-// test ends.
+// ask starts an official client that calls a model, and returns its output as it is written. The client keeps running
+// until the test ends.
 func (h *modelHost) ask(sandbox, kind string) <-chan said {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*hang)
@@ -95,7 +95,7 @@ func (h *modelHost) ask(sandbox, kind string) <-chan said {
 	h.t.Cleanup(func() {
 		cancel()
 		<-ended
-		_ = cmd.Wait() // it was killed, or the sandbox ended it
+		_ = cmd.Wait() // The command was killed, or ended by the sandbox.
 		if h.t.Failed() {
 			h.t.Logf("the client of %s: %s", kind, errs.String())
 		}
@@ -103,12 +103,12 @@ func (h *modelHost) ask(sandbox, kind string) <-chan said {
 	return lines
 }
 
-// A providerCase is a kind of provider and what must arrive there.
+// A providerCase is a kind of provider and the expected request.
 type providerCase struct {
 	kind, path, model string
-	auth              string   // header that holds the key
-	headers           []string // all that there may be
-	user              string   // who the body says it is, or how that begins
+	auth              string   // The header that contains the key.
+	headers           []string // All allowed headers.
+	user              string   // The user in the body, or its prefix.
 }
 
 func providerCases() []providerCase {
@@ -129,9 +129,9 @@ func providerCases() []providerCase {
 	}
 }
 
-// Stock clients with dummy keys get streamed answers; what arrives at the providers has the real key, the model of the
-// configuration, and says nothing of the client's. The keys themselves are nowhere but in the daemon, the wire process and
-// on their way to the provider.
+// TestPromise2StockClients tests that official clients with dummy keys get streamed answers. The requests that arrive
+// at the providers have the real key and the model of the configuration, and nothing that identifies the client. The
+// keys themselves exist only in the daemon, in the wire process and on their way to the provider.
 func TestPromise2StockClients(t *testing.T) {
 	t.Parallel()
 	dir := clients(t)
@@ -165,7 +165,7 @@ func TestPromise2StockClients(t *testing.T) {
 	h.keysAreNowhere(forms(keys...))
 }
 
-// streams asks one provider and checks what each side saw.
+// streams calls one provider and checks what each side received.
 func (h *modelHost) streams(c providerCase, u *upstream, g gate) {
 	h.t.Helper()
 	lines := h.ask("a", c.kind)
@@ -175,7 +175,7 @@ func (h *modelHost) streams(c providerCase, u *upstream, g gate) {
 			h.t.Fatalf("%s: the client says %s", c.kind, s.Error)
 		}
 		if s.Piece != "" && text == "" {
-			// The provider has not even made the rest.
+			// The provider has not generated the rest yet.
 			if got := u.Calls(); s.Piece != "This arrives beforehand." || len(got) != 1 || got[0].Done {
 				h.t.Errorf("%s: the first piece is %q, of calls %+v", c.kind, s.Piece, got)
 			}
@@ -196,7 +196,7 @@ func (h *modelHost) streams(c providerCase, u *upstream, g gate) {
 	h.arrived(c, u, calls[0])
 }
 
-// arrived checks one request as the provider saw it.
+// arrived checks one request as the provider received it.
 func (h *modelHost) arrived(c providerCase, u *upstream, call scriptedtest.Call) {
 	h.t.Helper()
 	if got := strings.TrimPrefix(call.Header.Get(c.auth), "Bearer "); got != u.key {
@@ -241,10 +241,11 @@ func (h *modelHost) arrived(c providerCase, u *upstream, call scriptedtest.Call)
 	}
 }
 
-// keysAreNowhere looks for keys wherever they could have been left, while the clients that used them still live.
+// keysAreNowhere searches for keys wherever they could have been left, while the clients that used them are still
+// running.
 func (h *modelHost) keysAreNowhere(keys [][]byte) {
 	h.t.Helper()
-	marker := []byte("dummy-openai-0123456789abcdef") // what the clients do have is found, so the search works
+	marker := []byte("dummy-openai-0123456789abcdef") // A control: a key that the clients have must be found.
 	inside := h.dump("a")
 	if size := h.wantNone("the sandbox", bytes.NewReader(inside), keys); size < 1<<20 || !bytes.Contains(inside, []byte("ask.cjs\x00openai")) {
 		h.t.Errorf("the search of the sandbox saw %d bytes", size)
@@ -283,7 +284,7 @@ func (h *modelHost) keysAreNowhere(keys [][]byte) {
 	}
 }
 
-// dump returns what every process of a sandbox has in environment and arguments, and an archive of all its files besides
+// dump returns the environment and arguments of every process of a sandbox, and an archive of all its files except
 // those of the host and the clients.
 func (h *modelHost) dump(sandbox string) []byte {
 	h.t.Helper()

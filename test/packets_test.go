@@ -6,7 +6,7 @@ import (
 	"net/netip"
 )
 
-// The two ends of a wire.
+// Addresses of the two ends of a wire.
 const (
 	sandboxMAC, gatewayMAC = "\x02\xca\x15\x50\x00\x02", "\x02\xca\x15\x50\x00\x01"
 	sandbox4, sandbox6     = "10.87.0.2", "fdca:1550:a87::2"
@@ -18,7 +18,7 @@ const (
 	protoICMP, protoIPIP, protoTCP, protoUDP, proto6in4, protoGRE, protoESP, protoICMP6, protoSCTP = 1, 4, 6, 17, 41, 47, 50, 58, 132
 )
 
-// sum is the internet checksum.
+// sum computes the internet checksum.
 func sum(parts ...[]byte) uint16 {
 	var s uint32
 	for _, p := range parts {
@@ -32,7 +32,7 @@ func sum(parts ...[]byte) uint16 {
 	return ^uint16(s)
 }
 
-// packet makes an IP packet, with the checksums of what is in it.
+// packet returns an IP packet with valid checksums.
 func packet(src, dst string, proto byte, body []byte) []byte {
 	from, to := netip.MustParseAddr(src).AsSlice(), netip.MustParseAddr(dst).AsSlice()
 	body = append([]byte{}, body...)
@@ -55,7 +55,7 @@ func packet(src, dst string, proto byte, body []byte) []byte {
 	return append(head, body...)
 }
 
-// resum puts the checksum of an IPv4 header right that was changed.
+// resum recomputes the checksum of a modified IPv4 header.
 func resum(p []byte) []byte {
 	p[10], p[11] = 0, 0
 	binary.BigEndian.PutUint16(p[10:], sum(p[:int(p[0]&15)*4]))
@@ -66,7 +66,7 @@ func ether(dst, src string, kind uint16, p []byte) []byte {
 	return append(binary.BigEndian.AppendUint16([]byte(dst+src), kind), p...)
 }
 
-// framed puts an IP packet into a frame from the sandbox to the gateway.
+// framed wraps an IP packet in a frame from the sandbox to the gateway.
 func framed(p []byte) []byte {
 	kind := uint16(0x0800)
 	if p[0]>>4 == 6 {
@@ -94,14 +94,15 @@ func datagram(port uint16) []byte {
 
 var echoRequest = []byte{8, 0, 0, 0, 0, 1, 0, 1}
 
-// packetAttempts are about what no program sends that goes through sockets, as far as gVisor lets root send it.
+// packetAttempts send packets that programs using ordinary sockets do not send, as far as gVisor permits root to send
+// them.
 func packetAttempts() []attempt {
 	raw := func(to string, proto int, data string) attempt {
 		return attempt{Do: "raw", To: to, Proto: proto, Data: data}
 	}
 	whole := func(id, to string, p []byte) attempt { return attempt{ID: id, Do: "raw", To: to, Frame: p} }
 	list := []attempt{
-		// That raw packets reach the wire at all.
+		// A control: raw packets reach the wire.
 		{ID: "plain", Do: "raw", To: badAddr4, Frame: packet(sandbox4, badAddr4, protoUDP, datagram(2005)), why: flowTo("udp", badAddr4+":2005", noRule)},
 		{ID: "frame", Do: "frame", Frame: framed(packet(sandbox4, badAddr4, protoUDP, datagram(2006)))},
 		raw("1.1.1.1", protoICMP, string(packet(sandbox4, "1.1.1.1", protoICMP, echoRequest)[20:])),
@@ -124,9 +125,9 @@ func packetAttempts() []attempt {
 	return numbered("packet", list)
 }
 
-// frames are what comes over the wire if a sandbox has taken over its gVisor: anything. Only the first ones reach the
-// policy; the wire drops all others before its stack sees them. Ports are used by nothing else, so that what leaves can be
-// told apart.
+// frames returns frames that a sandbox that controls its gVisor may send. Only the first ones reach the policy; the
+// wire drops all others before they reach its stack. Nothing else uses their ports, so packets that leave can be
+// identified.
 func frames() []attempt {
 	frame := func(id string, f []byte, why string) attempt { return attempt{ID: id, Frame: f, why: why} }
 	options := resum(append(append([]byte{0x46}, packet(sandbox4, badAddr4, protoUDP, datagram(2001))[1:20]...),
@@ -140,7 +141,7 @@ func frames() []attempt {
 		frame("tcp", framed(packet(sandbox4, badAddr4, protoTCP, syn(2010))), flowTo("tcp", badAddr4+":2010", noRule)),
 		frame("udp", framed(packet(sandbox6, badAddr6, protoUDP, datagram(2011))), flowTo("udp", "["+badAddr6+"]:2011", noRule)),
 		frame("udp to the metadata service", framed(packet(sandbox4, "169.254.169.254", protoUDP, datagram(2012))), flowTo("udp", "169.254.169.254:2012", special)),
-		// Others' addresses.
+		// Source addresses of others.
 		frame("from outside", framed(packet(outsideAddr, goodAddr4, protoTCP, syn(443))), ""),
 		frame("from the host", framed(packet(hostAddr4, goodAddr4, protoUDP, datagram(2032))), ""),
 		frame("from the gateway", framed(packet("10.87.0.1", "10.87.0.1", protoUDP, datagram(53))), ""),
@@ -150,7 +151,7 @@ func frames() []attempt {
 		frame("to this network", framed(packet(sandbox4, "0.0.0.0", protoTCP, syn(7070))), ""),
 		frame("IPv4-mapped", framed(packet(sandbox6, "::ffff:"+badAddr4, protoTCP, syn(2033))), ""),
 		frame("IPv6 from outside", framed(packet("2001:db8:99::1", badAddr6, protoUDP, datagram(2034))), ""),
-		// Other stations on the wire.
+		// MAC addresses of other stations on the wire.
 		frame("as another station", ether(gatewayMAC, "\x02\xca\x15\x50\x00\x03", 0x0800, packet(sandbox4, badAddr4, protoUDP, datagram(2040))), ""),
 		frame("to another station", ether("\x02\xca\x15\x50\x00\x03", sandboxMAC, 0x0800, packet(sandbox4, badAddr4, protoUDP, datagram(2041))), ""),
 		frame("to all stations", ether("\xff\xff\xff\xff\xff\xff", sandboxMAC, 0x0800, packet(sandbox4, badAddr4, protoUDP, datagram(2042))), ""),
@@ -166,7 +167,7 @@ func frames() []attempt {
 			[]byte("\x00\x01\x08\x00\x06\x04\x00\x01"+sandboxMAC+"\x0a\x57\x00\x02\x00\x00\x00\x00\x00\x00\xc0\xa8\x4d\x09")), ""),
 		frame("ARP reply", ether(gatewayMAC, sandboxMAC, 0x0806,
 			[]byte("\x00\x01\x08\x00\x06\x04\x00\x02"+sandboxMAC+"\x0a\x57\x00\x01"+gatewayMAC+"\x0a\x57\x00\x01")), ""),
-		// What a stack would have to put together or follow.
+		// Packets that a stack would have to reassemble, forward or obey.
 		frame("options", framed(options), ""), frame("fragment", framed(resum(fragment)), ""),
 		frame("extension header", framed(extended), ""), frame("routing header", framed(routed), ""),
 		frame("ICMP redirect", framed(packet(sandbox4, "10.87.0.1", protoICMP, append([]byte{5, 1, 0, 0, 198, 51, 100, 20}, packet(sandbox4, badAddr4, protoTCP, syn(80))...))), ""),

@@ -14,11 +14,11 @@ import (
 	"github.com/caisson-dev/caisson/internal/poll"
 )
 
-// Who is not root is told so in one sentence, and nothing is made.
+// TestPromise10NotRoot tests that users other than root get an error of one sentence, and that nothing is created.
 func TestPromise10NotRoot(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	// The directory of the binary may be closed to others; a copy is not.
+	// The directory of the binary may be inaccessible to other users, so copy the binary.
 	data, err := os.ReadFile(h.bin)
 	if err != nil {
 		t.Fatal(err)
@@ -46,8 +46,9 @@ func TestPromise10NotRoot(t *testing.T) {
 	}
 }
 
-// A snapshot that does not fit this host, because it depends on another processor or build, gives files only, and says so
-// in the sandbox and in an event. It never restores what may then die, and never is silent about what is lost.
+// TestPromise10SnapshotThatDoesNotFit tests that only the files of a snapshot are restored if the host does not fit it,
+// because it depends on another processor or build. The sandbox and an event report this. A restore that may crash is
+// never tried, and a loss is always reported.
 func TestPromise10SnapshotThatDoesNotFit(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -83,7 +84,7 @@ func TestPromise10SnapshotThatDoesNotFit(t *testing.T) {
 	h.counted("a")
 }
 
-// tamper changes one field of a file that says what a checkpoint depends on.
+// tamper changes one field of a file that records the dependencies of a checkpoint.
 func tamper(t *testing.T, file, field string) {
 	t.Helper()
 	var depends map[string]any
@@ -103,7 +104,8 @@ func tamper(t *testing.T, file, field string) {
 	}
 }
 
-// A checkpoint that the disk has damaged is an error, for as long as it takes to look, and the sandbox stays paused.
+// TestPromise10DamagedCheckpoint tests that a damaged checkpoint is soon reported as an error, and that the sandbox
+// stays paused.
 func TestPromise10DamagedCheckpoint(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -137,7 +139,8 @@ func TestPromise10DamagedCheckpoint(t *testing.T) {
 	}
 }
 
-// Settings that would open the daemon to a network unprotected, or name what there is not, are refused before it starts.
+// TestPromise10SettingsAreRefused tests that settings that would expose the daemon to a network unprotected, or refer
+// to missing things, are rejected before the daemon starts.
 func TestPromise10SettingsAreRefused(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -166,7 +169,8 @@ func TestPromise10SettingsAreRefused(t *testing.T) {
 	}
 }
 
-// Over TCP nothing answers without a token, and a token has not the rights of the socket.
+// TestPromise10TokensAndTheSocket tests that nothing is served over TCP without a token, and that a token has fewer
+// rights than the socket.
 func TestPromise10TokensAndTheSocket(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -209,7 +213,7 @@ func TestPromise10TokensAndTheSocket(t *testing.T) {
 	as(secret).fails(5, "", "token", "create", "more")
 	as(secret).fails(5, "", "df")
 	as(secret).fails(2, "a daemon elsewhere", "sandbox", "create", "--mount", h.dir+":/x", "host")
-	// Another account's objects do not exist for it.
+	// Objects of another account are not found.
 	for _, args := range [][]string{{"exec", "mine", "--", "true"}, {"sandbox", "rm", "mine"}, {"sandbox", "show", "mine"}, {"sandbox", "files", "ls", "mine:/"}, {"sandbox", "fork", "mine"}} {
 		as(other).fails(3, "", args...)
 	}

@@ -16,7 +16,7 @@ import (
 
 const forgeToken = "ghp_RelayTestToken0123456789abcdefABCDEF"
 
-// addForge makes a forge's repository known to a daemon as "app".
+// addForge adds a forge's repository to a daemon as "app".
 func (h *host) addForge(f *forgetest.Forge, flags ...string) {
 	h.t.Helper()
 	if r := h.runWith(strings.NewReader(forgeToken), "credential", "set", "FORGE"); r.code != 0 {
@@ -25,7 +25,7 @@ func (h *host) addForge(f *forgetest.Forge, flags ...string) {
 	h.ok(append([]string{"repo", "add", "app", f.URL, "--forge", "github", "--api", f.API, "--credential", "FORGE"}, flags...)...)
 }
 
-// newRelay is a host whose daemon tries again soon, and a forge that it knows.
+// newRelay returns a host whose daemon retries soon, and a forge whose repository it has.
 func newRelay(t *testing.T, o forgetest.Options, flags ...string) (*host, *forgetest.Forge) {
 	t.Helper()
 	h := newHost(t)
@@ -36,7 +36,7 @@ func newRelay(t *testing.T, o forgetest.Options, flags ...string) (*host, *forge
 	return h, f
 }
 
-// gitOut is what git says in a repository of the host's.
+// gitOut returns the output of git in a repository on the host.
 func gitOut(t *testing.T, dir string, args ...string) string {
 	t.Helper()
 	out, err := gitserver.TryGit(t, dir, args...)
@@ -46,8 +46,9 @@ func gitOut(t *testing.T, dir string, args ...string) string {
 	return strings.TrimSpace(out)
 }
 
-// TestRelayPullRequest: a run with a repository ends with branch, pull request and URL, although the first two pushes fail, and nothing inside
-// has a credential. A later run of the session goes on with the same branch and pull request.
+// TestRelayPullRequest tests that a run with a repository ends with a branch, a pull request and its URL although the
+// first two pushes fail, and that no credential is inside. A later run of the session continues the same branch and
+// pull request.
 func TestRelayPullRequest(t *testing.T) {
 	t.Parallel()
 	h, f := newRelay(t, forgetest.Options{Kind: caisson.ForgeGitHub, FailPushes: 2})
@@ -101,8 +102,8 @@ echo done`)
 	}
 }
 
-// TestPromise3Relay: what a check refuses never leaves the sandbox, not even in the middle of a history; the agent is told why; and what could
-// not be taken is still there.
+// TestPromise3Relay tests that commits that a check rejects never leave the sandbox, not even in the middle of a
+// history, that the agent gets the reason, and that rejected commits are kept.
 func TestPromise3Relay(t *testing.T) {
 	t.Parallel()
 	h, f := newRelay(t, forgetest.Options{Kind: caisson.ForgeGitHub}, "--protect", "release-*")
@@ -143,14 +144,15 @@ echo 'token = "ghp_016C7e5dIuwN8kVbXo3RZqLmTyHs4A2PfJc9"' > leak.py; echo done`)
 			t.Errorf("something was pushed: %+v", q)
 		}
 	}
-	// Somebody mends it there and has it delivered.
+	// A user fixes the commit there and has it delivered.
 	h.ok("sandbox", "start", string(r.Result.Sandbox))
 	h.sh(string(r.Result.Sandbox), "cd /workspace && git reset -q --hard origin/main && echo y > y.txt")
 	h.ok("repo", "deliver", "app", string(r.Result.Sandbox)+":/workspace", "--pr")
 	h.waitFor(func() bool { return len(f.Pulls()) == 1 })
 }
 
-// TestPromise2Relay: a sandbox reads the branches that it was granted and nothing else of the repository, whatever it asks for by name.
+// TestPromise2Relay tests that a sandbox can read only the branches of the repository that it was granted, whichever
+// names it requests.
 func TestPromise2Relay(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -189,7 +191,8 @@ echo new > b.txt; echo done`)
 	h.fails(2, "no address", "repo", "add", "bad", "ext::sh -c true")
 }
 
-// TestRelayOutlives: commits that cannot be sent wait, for longer than the daemon and the sandbox live, and go out once.
+// TestRelayOutlives tests that commits that cannot be sent are kept after the end of the daemon and the sandbox, and
+// are delivered once.
 func TestRelayOutlives(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -216,8 +219,8 @@ func TestRelayOutlives(t *testing.T) {
 	h.serve()
 	h.waitFor(func() bool {
 		d := shows[caisson.Delivery](h, "relay", "show", "-o", "json", id)
-		if d.State == caisson.DeliveryWaiting { // the answer to the first pull request got lost
-			if r := h.run("relay", "retry", id); r.code != 0 && r.code != 4 { // a conflict: it is being tried, or was, by itself
+		if d.State == caisson.DeliveryWaiting { // The response to the first pull request was lost.
+			if r := h.run("relay", "retry", id); r.code != 0 && r.code != 4 { // A conflict: a retry is in progress.
 				t.Errorf("%v", r)
 			}
 		}
@@ -241,8 +244,8 @@ func isDone(c <-chan struct{}) bool {
 	}
 }
 
-// TestPromise7Relay: what an agent had done when the daemon died is not lost: what it had pushed is held until somebody sends it, and what it
-// had not is in its sandbox, which is kept.
+// TestPromise7Relay tests that an agent's work is not lost when the daemon dies: pushed commits are held until a user
+// sends them, and other changes are in the sandbox, which is kept.
 func TestPromise7Relay(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

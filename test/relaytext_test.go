@@ -10,8 +10,8 @@ import (
 	"github.com/caisson-dev/caisson/forge/forgetest"
 )
 
-// TestRelayText: the text of a pull request is made by the repository's template; what the agent has done after its last push is in it; a false
-// alarm is held, and a repository that could not be used is not added.
+// TestRelayText tests that the text of a pull request comes from the repository's template, that changes after the
+// agent's last push are included, that a false alarm is held, and that an unusable repository is not added.
 func TestRelayText(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -39,7 +39,7 @@ cd /workspace; echo a > a.txt; git add .; git commit -q -m one; git push -q 2>&1
 	if files := gitOut(t, f.Dir, "ls-tree", "--name-only", d.Branch); files != "README.md\na.txt\nb.txt" {
 		t.Errorf("the branch has %q", files)
 	}
-	// What cannot be taken stays where it is, and what was pushed goes.
+	// A rejected commit stays in the sandbox, and pushed ones are delivered.
 	r = h.succeeds("--repo", "app", "shell", `set -e
 cd /workspace; echo a > a.txt; git add .; git commit -q -m one; git push -q 2>&1; mkdir -p .github/workflows; echo 'on: push' > .github/workflows/ci.yml; echo done`)
 	d = r.Result.Delivery

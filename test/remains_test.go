@@ -16,10 +16,10 @@ import (
 	"github.com/caisson-dev/caisson/internal/poll"
 )
 
-// processes returns the processes whose arguments want accepts, by process id.
+// processes returns the processes whose arguments want accepts, by process ID.
 func processes(want func(args string) bool) map[int]string {
 	found := map[int]string{}
-	entries, _ := os.ReadDir("/proc") // an empty answer fails whoever looks for something
+	entries, _ := os.ReadDir("/proc") // An empty result fails tests that search for a process.
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil {
@@ -33,7 +33,7 @@ func processes(want func(args string) bool) map[int]string {
 	return found
 }
 
-// daemonPID returns the process id of the data directory's daemon, 0 if there is none.
+// daemonPID returns the process ID of the data directory's daemon, or 0 if there is none.
 func (h *host) daemonPID() int {
 	for pid := range processes(func(args string) bool {
 		return strings.HasPrefix(args, "caisson serve ") && strings.Contains(args+" ", " --data "+h.data+" ")
@@ -62,9 +62,9 @@ func (h *host) sandboxProcesses() map[int]string {
 	return processes(func(args string) bool { return strings.HasPrefix(args, "runsc-") && strings.Contains(args, h.data+"/") })
 }
 
-// remains lists what the host has for this data directory besides the daemon, its wire process and the store: one line
-// for each process, mount, network namespace, TAP, cgroup, loop device, and file that was not there when the daemon
-// first served.
+// remains lists the resources of this data directory on the host except the daemon, its wire process and the store: one
+// line for each process, mount, network namespace, TAP, cgroup and loop device, and for each file that did not exist
+// when the daemon first served.
 func (h *host) remains() []string {
 	var list []string
 	for pid, args := range processes(func(args string) bool { return strings.Contains(args, h.data+"/") }) {
@@ -74,7 +74,7 @@ func (h *host) remains() []string {
 	list = append(list, h.mounts("self")...)
 	if daemon != 0 {
 		list = append(list, h.mounts(strconv.Itoa(daemon))...)
-		// The daemon itself keeps one empty namespace, in which all gofers live.
+		// The daemon itself keeps one empty namespace for all gofers.
 		list = append(list, attachments(daemon, 1)...)
 		for pid, args := range children(daemon) {
 			if strings.HasPrefix(args, "caisson-wire") {
@@ -85,14 +85,14 @@ func (h *host) remains() []string {
 		}
 	}
 	list = append(list, h.cgroups()...)
-	loops, _ := filepath.Glob("/sys/block/loop*/loop/backing_file") // the pattern is valid
+	loops, _ := filepath.Glob("/sys/block/loop*/loop/backing_file") // The pattern is valid.
 	for _, l := range loops {
 		if data, err := os.ReadFile(l); err == nil && strings.HasPrefix(string(data), h.data+"/") {
 			list = append(list, "loop device "+string(data))
 		}
 	}
 	for _, dir := range []string{"sandboxes", "snapshots", "images/tmp"} {
-		entries, _ := os.ReadDir(filepath.Join(h.data, dir)) // what does not exist is empty
+		entries, _ := os.ReadDir(filepath.Join(h.data, dir)) // A missing directory is empty.
 		for _, e := range entries {
 			list = append(list, "file "+filepath.Join(dir, e.Name()))
 		}
@@ -103,7 +103,7 @@ func (h *host) remains() []string {
 
 // mounts returns the mounts of the data directory in the mount namespace of a process.
 func (h *host) mounts(pid string) (list []string) {
-	data, _ := os.ReadFile("/proc/" + pid + "/mountinfo") // the process may have ended
+	data, _ := os.ReadFile("/proc/" + pid + "/mountinfo") // The process may have ended.
 	for line := range strings.Lines(string(data)) {
 		if strings.Contains(line, h.data+"/") {
 			list = append(list, "mount "+strings.TrimSpace(line))
@@ -112,11 +112,12 @@ func (h *host) mounts(pid string) (list []string) {
 	return list
 }
 
-// attachments returns the TAPs and, but for some, the network namespaces that a process of Caisson's own holds.
+// attachments returns the TAPs and the network namespaces that a process of Caisson holds. namespaces is the number of
+// network namespaces to ignore.
 func attachments(pid, namespaces int) (list []string) {
 	own, _ := os.Readlink("/proc/self/ns/net")
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
-	entries, _ := os.ReadDir(dir) // the process may have ended
+	entries, _ := os.ReadDir(dir) // The process may have ended.
 	for _, e := range entries {
 		to, err := os.Readlink(filepath.Join(dir, e.Name()))
 		switch {
@@ -133,7 +134,7 @@ func attachments(pid, namespaces int) (list []string) {
 // cgroups returns the cgroups of this data directory's sandboxes in every hierarchy.
 func (h *host) cgroups() (list []string) {
 	for _, root := range h.cgroupRoots() {
-		entries, _ := os.ReadDir(root) // made with the first sandbox
+		entries, _ := os.ReadDir(root) // Created with the first sandbox.
 		for _, e := range entries {
 			if e.IsDir() {
 				list = append(list, "cgroup "+filepath.Join(root, e.Name()))
@@ -143,17 +144,17 @@ func (h *host) cgroups() (list []string) {
 	return list
 }
 
-// cgroupRoots returns the directories below which this data directory has its cgroups: cgroup v2, and each v1 hierarchy.
+// cgroupRoots returns the directories that contain this data directory's cgroups: cgroup v2, and each v1 hierarchy.
 func (h *host) cgroupRoots() []string {
 	instance, err := os.ReadFile(filepath.Join(h.data, "instance"))
 	if err != nil {
 		return nil
 	}
-	roots, _ := filepath.Glob(filepath.Join("/sys/fs/cgroup/*/caisson", string(instance))) // the pattern is valid
+	roots, _ := filepath.Glob(filepath.Join("/sys/fs/cgroup/*/caisson", string(instance))) // The pattern is valid.
 	return append(roots, filepath.Join("/sys/fs/cgroup/caisson", string(instance)))
 }
 
-// wantRemains waits until what remains is what is wanted, and fails with the difference.
+// wantRemains waits until the remaining resources equal want, and otherwise fails with the difference.
 func (h *host) wantRemains(want []string) {
 	h.t.Helper()
 	var got []string
@@ -167,7 +168,7 @@ func (h *host) wantRemains(want []string) {
 	}
 }
 
-// files lists the data directory without what grows by itself: the store and the logs.
+// files lists the data directory except files that grow on their own: the store and the logs.
 func (h *host) files() (list []string) {
 	err := filepath.WalkDir(h.data, func(p string, _ fs.DirEntry, err error) error {
 		if name := filepath.Base(p); err == nil && !strings.HasPrefix(name, "caisson.db") && !strings.HasSuffix(name, ".log") {
@@ -181,7 +182,7 @@ func (h *host) files() (list []string) {
 	return list
 }
 
-// force ends whatever is left of a test that failed, so that the next one begins on a clean host.
+// force removes everything left of a failed test, so that the next one starts on a clean host.
 func (h *host) force() {
 	for pid := range processes(func(args string) bool { return strings.Contains(args, h.data+"/") }) {
 		syscall.Kill(pid, syscall.SIGKILL)
@@ -190,7 +191,7 @@ func (h *host) force() {
 		syscall.Kill(pid, syscall.SIGKILL)
 	}
 	for _, root := range h.cgroupRoots() {
-		// From the leaves up; the empty group of the instance itself goes with the last of it.
+		// From the leaves up; the empty cgroup of the instance itself is removed last.
 		var dirs []string
 		filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
 			if err == nil && d.IsDir() {

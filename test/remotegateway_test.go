@@ -27,18 +27,18 @@ import (
 	"github.com/caisson-dev/caisson/llm/runtoken"
 )
 
-// A remoteGateway is a host that serves the sandboxes of others.
+// A remoteGateway is a host that serves the sandboxes of other hosts.
 type remoteGateway struct {
 	*host
 	daemon    *daemon
-	api, addr string // where its API and its gateway are
-	roots     string // PEM file of who has signed its certificate
+	api, addr string // Addresses of its API and its gateway.
+	roots     string // PEM file of the CA of its certificate.
 	client    *http.Client
 }
 
 const remoteModel = "m"
 
-// newRemoteGateway starts a gateway that has key as its key of run tokens.
+// newRemoteGateway starts a gateway whose key of run tokens is key.
 func newRemoteGateway(t *testing.T, key string) *remoteGateway {
 	t.Helper()
 	h := newHost(t)
@@ -79,7 +79,7 @@ func serveRemotely(t *testing.T, g *remoteGateway, key, token string) *host {
 	return h
 }
 
-// addressCertificate returns a certificate for 127.0.0.1 and its key as PEM, and who trusts it.
+// addressCertificate returns a certificate for 127.0.0.1 and its key as PEM, and a pool that trusts it.
 func addressCertificate(t *testing.T) (cert, key string, pool *x509.CertPool) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -104,7 +104,7 @@ func addressCertificate(t *testing.T) (cert, key string, pool *x509.CertPool) {
 	return cert, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})), pool
 }
 
-// mint signs a token.
+// mint signs a run token.
 func mint(t *testing.T, key, run string, attempt int) string {
 	t.Helper()
 	tokens, err := runtoken.New(runtoken.Config{Keys: []caisson.Secret{caisson.NewSecret(key)}})
@@ -120,7 +120,7 @@ func mint(t *testing.T, key, run string, attempt int) string {
 
 const question = `{"model":"` + remoteModel + `","messages":[{"role":"user","content":"hi"}],"max_tokens":50}`
 
-// ask calls the gateway as another machine does, with tokens.
+// ask calls the gateway from another machine, with tokens.
 func (g *remoteGateway) ask(tokens ...string) (status int, body string) {
 	g.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), hang)
@@ -143,7 +143,7 @@ func (g *remoteGateway) ask(tokens ...string) (status int, body string) {
 	return resp.StatusCode, string(b)
 }
 
-// want asks, and fails the test unless the status is that.
+// want calls the gateway, and fails the test unless the response has the status.
 func (g *remoteGateway) want(what string, status int, tokens ...string) {
 	g.t.Helper()
 	if got, body := g.ask(tokens...); got != status {
@@ -160,7 +160,8 @@ func (h *host) callAfar(sandbox string) string {
 
 const runKey, nextKey, lastKey = "run-key-0123456789abcdef0123456789", "next-key-0123456789abcdef012345678", "last-key-0123456789abcdef012345678"
 
-// TestRemoteGateway: a sandbox on one host is served by the gateway of another, which knows who pays.
+// TestRemoteGateway tests that a sandbox on one host is served by the gateway of another host, which charges the right
+// account.
 func TestRemoteGateway(t *testing.T) {
 	if _, err := exec.LookPath("curl"); err != nil {
 		testneed.Skip(t, "curl", err.Error())
@@ -188,7 +189,7 @@ func TestRemoteGateway(t *testing.T) {
 		t.Errorf("budgets: %s", b)
 	}
 
-	// The process that serves dies, and the daemon: what comes after knows the run.
+	// The wire process that serves the gateway dies, then the daemon ends: the next ones still have the run.
 	kill(t, wireOf(t, g.daemon))
 	poll.Until(t, settle, func() bool { return strings.Contains(h.callAfar("a"), "Hello from afar.") })
 	g.daemon.end()
@@ -206,14 +207,14 @@ func TestRemoteGateway(t *testing.T) {
 		t.Errorf("after a crash the sandbox was answered %q", got)
 	}
 
-	// A sandbox without a grant has no gateway, and an alias that the gateway does not have is refused by it.
+	// A sandbox without a grant has no gateway, and the gateway rejects an alias that it does not have.
 	h.ok("sandbox", "create", "--name", "none", "host")
 	if got := h.callAfar("none"); strings.Contains(got, "Hello") {
 		t.Errorf("without a grant: %q", got)
 	}
 	h.fails(2, "no model", "sandbox", "create", "--model", "unheard-of", "host")
 
-	// What a run has used, and why it failed, its host asks the gateway.
+	// The host gets the usage of a run, and the reason of its failure, from the gateway.
 	for prompt, want := range map[string]struct {
 		code, calls int
 		cost        caisson.USD
@@ -240,7 +241,7 @@ func TestRemoteGateway(t *testing.T) {
 	}
 }
 
-// TestRemoteGatewayRefuses: who shows no token of a run that is known now gets nothing.
+// TestRemoteGatewayRefuses tests that requests without a token of a registered run are rejected.
 func TestRemoteGatewayRefuses(t *testing.T) {
 	t.Parallel()
 	g := newRemoteGateway(t, runKey)
@@ -264,7 +265,7 @@ func TestRemoteGatewayRefuses(t *testing.T) {
 	put("run-b", "team-b", "--attempt", "3")
 	g.want("the attempt before", http.StatusForbidden, mint(t, runKey, "run-b", 2))
 
-	// A run is its account's, and a token's holder reaches no other account's.
+	// A run belongs to one account, and the holder of a token cannot access another account's runs.
 	g.fails(4, "another account", "gateway", "run", "put", "run-a", "--model", remoteModel, "--account", "team-b")
 	g.fails(3, "no run", "gateway", "run", "rm", "run-a", "--account", "team-b")
 	secret := g.ok("token", "create", "b-host", "--account", "team-b")
@@ -304,7 +305,7 @@ func TestRemoteGatewayRefuses(t *testing.T) {
 	}
 	g.want("after all of that", 200, good)
 
-	// Time and removal end it; a run that was removed is its account's for some time.
+	// A run ends by expiry or removal; a removed run belongs to its account for some time.
 	put("short", "team-a", "--ttl", "1s")
 	short := mint(t, runKey, "short", 0)
 	poll.Until(t, settle, func() bool { status, _ := g.ask(short); return status == http.StatusForbidden })
@@ -312,7 +313,7 @@ func TestRemoteGatewayRefuses(t *testing.T) {
 	g.want("a run that was removed", http.StatusForbidden, good)
 	g.fails(4, "another account", "gateway", "run", "put", "run-a", "--model", remoteModel, "--account", "team-b")
 
-	// Money: what a run may take is bounded, and each account's calls are its own.
+	// Budgets: the usage of a run is limited, and each account has only its own calls.
 	put("poor", "team-a", "--calls", "1")
 	g.want("the first call", 200, mint(t, runKey, "poor", 0))
 	if status, body := g.ask(mint(t, runKey, "poor", 0)); status < 400 || !strings.Contains(body, "run poor") {
@@ -325,7 +326,7 @@ func TestRemoteGatewayRefuses(t *testing.T) {
 			}
 		}
 	}
-	// In the clear there is nothing.
+	// Nothing is served without TLS.
 	resp, err := http.Get(fmt.Sprintf("http://%s/v1/models", g.addr))
 	if err == nil {
 		if resp.Body.Close(); resp.StatusCode == 200 {
@@ -334,7 +335,7 @@ func TestRemoteGatewayRefuses(t *testing.T) {
 	}
 }
 
-// TestRemoteGatewayKeys: keys are exchanged while both daemons run, and no call is refused.
+// TestRemoteGatewayKeys tests that keys are rotated while both daemons run, without a rejected call.
 func TestRemoteGatewayKeys(t *testing.T) {
 	if _, err := exec.LookPath("curl"); err != nil {
 		testneed.Skip(t, "curl", err.Error())
@@ -369,7 +370,8 @@ func TestRemoteGatewayKeys(t *testing.T) {
 	works("with the key after that")
 }
 
-// TestRemoteGatewayDocs: the shell script of the documentation, of a program that is no Caisson, is served.
+// TestRemoteGatewayDocs tests that the shell script in the documentation, as an example of a program other than
+// Caisson, is served.
 func TestRemoteGatewayDocs(t *testing.T) {
 	for _, program := range []string{"curl", "openssl"} {
 		if _, err := exec.LookPath(program); err != nil {

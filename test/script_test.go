@@ -16,19 +16,19 @@ import (
 	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
-// TestScripts runs the scripts in testdata: the binary as people use it. In a script the commands beyond testscript's own
-// are
+// TestScripts runs the scripts in testdata, which use the binary as users do. The commands of scripts in addition to
+// testscript's own are
 //
 //	code N ARGS…        caisson ARGS… must end with exit code N
-//	capture NAME FILE   sets a variable to what a file holds, less a last newline; stdout is what the last command wrote
+//	capture NAME FILE   sets a variable to the content of a file less the last newline; stdout is the last output
 //	poll RE ARGS…       waits until caisson ARGS… writes a line that contains RE
-//	enddaemon           ends the daemon of this script and waits until it is gone
+//	enddaemon           stops the daemon of this script and waits until it has ended
 func TestScripts(t *testing.T) {
 	testneed.Root(t)
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata",
 		Setup: func(env *testscript.Env) error {
-			h := newHost(env.T().(testing.TB)) // as testscript promises for Run
+			h := newHost(env.T().(testing.TB)) // testscript documents that Run passes a *testing.T.
 			env.Values[hostKey{}] = h
 			for _, kv := range h.env {
 				name, value, _ := strings.Cut(kv, "=")
@@ -48,7 +48,7 @@ func TestScripts(t *testing.T) {
 
 type hostKey struct{}
 
-// capture puts the content of a file, less a last newline, into a variable: capture NAME FILE.
+// capture sets a variable to the content of a file without the last newline: capture NAME FILE.
 func capture(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Setenv(args[0], strings.TrimSuffix(ts.ReadFile(args[1]), "\n"))
 }
@@ -68,7 +68,7 @@ func code(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// pollCommand waits until the command line writes what is wanted: poll TEXT ARGS….
+// pollCommand waits until the output of the command line contains a text: poll TEXT ARGS….
 func pollCommand(ts *testscript.TestScript, _ bool, args []string) {
 	h := ts.Value(hostKey{}).(*host)
 	var r result

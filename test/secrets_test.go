@@ -14,11 +14,11 @@ import (
 	"strings"
 )
 
-// piece is how many bytes of a key betray it.
+// piece is the number of bytes of a key that identify it.
 const piece = 16
 
-// forms returns in which forms keys could have been written down: beginning and end of each, in hex, in base64 wherever in
-// a longer text it begins, and in UTF-16.
+// forms returns the forms in which keys could have been written: beginning and end of each, in hex, in base64 at any
+// offset in a longer text, and in UTF-16.
 func forms(keys ...string) [][]byte {
 	var list [][]byte
 	for _, key := range keys {
@@ -38,7 +38,7 @@ func forms(keys ...string) [][]byte {
 	return list
 }
 
-// search reads r to its end and returns which of the texts were in it, and how many bytes there were.
+// search reads r to its end and returns the texts that it contains and its size.
 func search(r io.Reader, texts [][]byte) (found [][]byte, size int64, err error) {
 	longest := 0
 	for _, text := range texts {
@@ -65,7 +65,7 @@ func search(r io.Reader, texts [][]byte) (found [][]byte, size int64, err error)
 	}
 }
 
-// wantNone fails if one of the texts is in r, and returns how many bytes were looked through.
+// wantNone fails if r contains one of the texts, and returns the size of r.
 func (h *host) wantNone(where string, r io.Reader, texts [][]byte) int64 {
 	h.t.Helper()
 	found, size, err := search(r, texts)
@@ -78,13 +78,13 @@ func (h *host) wantNone(where string, r io.Reader, texts [][]byte) int64 {
 	return size
 }
 
-// wantNoneBelow fails if one of the texts is in a file below dir, and returns how many bytes were looked through.
+// wantNoneBelow fails if a file below dir contains one of the texts, and returns the total size of the files.
 func (h *host) wantNoneBelow(dir string, texts [][]byte) (size int64) {
 	h.t.Helper()
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
 			if errors.Is(err, fs.ErrNotExist) {
-				return nil // it went while others were looked through
+				return nil // The file was removed during the search.
 			}
 			return err
 		}
@@ -105,8 +105,8 @@ func (h *host) wantNoneBelow(dir string, texts [][]byte) (size int64) {
 	return size
 }
 
-// wantNoneInProcesses fails if one of the texts is in the arguments or environment of the daemon or of a process below it, or
-// if one of them could leave a core file. It returns how many processes there are.
+// wantNoneInProcesses fails if the arguments or the environment of the daemon or of a descendant contains one of the
+// texts, or if one of these processes could leave a core file. It returns the number of processes.
 func (h *host) wantNoneInProcesses(texts [][]byte) int {
 	h.t.Helper()
 	pids := append(descendants(h.daemonPID()), h.daemonPID())
@@ -128,7 +128,7 @@ func (h *host) wantNoneInProcesses(texts [][]byte) int {
 	return len(pids)
 }
 
-// descendants returns the processes below a process.
+// descendants returns all descendants of a process.
 func descendants(pid int) (list []int) {
 	for child := range children(pid) {
 		list = append(append(list, child), descendants(child)...)
@@ -136,7 +136,7 @@ func descendants(pid int) (list []int) {
 	return list
 }
 
-// lineWith returns the first line of text that begins with words, "" if none does.
+// lineWith returns the first line of text that starts with words, or "".
 func lineWith(text, words string) string {
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(line, words) {

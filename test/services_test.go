@@ -23,11 +23,11 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A fakeDNS is the name server that a world's host asks. It answers what it is told to.
+// A fakeDNS is the name server of a world's host. It answers with configured records.
 type fakeDNS struct {
 	mu      sync.Mutex
 	records map[string][]string // guarded by mu; addresses by name
-	asked   []string            // guarded by mu; "name TYPE", in the order of the first time
+	asked   []string            // Guarded by mu; "name TYPE" in the order of the first query.
 }
 
 func newFakeDNS(t testing.TB, w *world) *fakeDNS {
@@ -37,7 +37,7 @@ func newFakeDNS(t testing.TB, w *world) *fakeDNS {
 	}}
 	conn, l := w.beyond.listenPacket(t, nameserverAddr+":53"), w.beyond.listen(t, nameserverAddr+":53")
 	for _, s := range []*dns.Server{{PacketConn: conn, Handler: d}, {Listener: l, Handler: d}} {
-		go s.ActivateAndServe() // ends when the listener is closed
+		go s.ActivateAndServe() // Returns when the listener is closed.
 	}
 	return d
 }
@@ -78,10 +78,10 @@ func (d *fakeDNS) ServeDNS(rw dns.ResponseWriter, q *dns.Msg) {
 			m.Answer = append(m.Answer, rr)
 		}
 	}
-	rw.WriteMsg(m) // nobody waits for it any more if this fails
+	rw.WriteMsg(m) // An error means that the client does not wait any more.
 }
 
-// questions returns what was asked, less what is expected.
+// questions returns the received questions except the expected ones.
 func (d *fakeDNS) questions(expected ...string) (list []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -93,8 +93,8 @@ func (d *fakeDNS) questions(expected ...string) (list []string) {
 	return list
 }
 
-// serveWeb serves HTTP and HTTPS at every address of the world beyond the host, for whatever name is asked for, on the
-// usual ports and on 8080 and 8443.
+// serveWeb serves HTTP and HTTPS at every address of the world beyond the host, for any name, on the usual ports and on
+// 8080 and 8443.
 func (w *world) serveWeb(t testing.TB) {
 	t.Helper()
 	server := &http.Server{Handler: http.HandlerFunc(page), ErrorLog: log.New(io.Discard, "", 0)}
@@ -108,7 +108,7 @@ func (w *world) serveWeb(t testing.TB) {
 	t.Cleanup(func() { server.Close() })
 }
 
-// page answers with the host that was asked for; /to?URL leads elsewhere, and /stream does not end.
+// page answers with the requested host; /to?URL redirects, and /stream does not end.
 func page(rw http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/to":
@@ -120,7 +120,7 @@ func page(rw http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// stream writes a little every few milliseconds for as long as somebody reads.
+// stream writes a little every few milliseconds until the client disconnects.
 func stream(ctx context.Context, rw http.ResponseWriter) {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
@@ -136,7 +136,7 @@ func stream(ctx context.Context, rw http.ResponseWriter) {
 	}
 }
 
-// certificate signs itself.
+// certificate returns a self-signed certificate.
 func certificate(t testing.TB, names ...string) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -154,13 +154,13 @@ func certificate(t testing.TB, names ...string) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// An echo is who accepts everything at a place, and remembers from whom.
+// An echo accepts all connections and packets at a place, and records the sources.
 type echo struct {
 	mu   sync.Mutex
 	from []string // guarded by mu
 }
 
-// listenAll has an echo listen on a port of every address, TCP and UDP.
+// listenAll starts an echo on a port of every address, TCP and UDP.
 func (p *place) listenAll(t testing.TB, port int) *echo {
 	t.Helper()
 	e := &echo{}
@@ -195,7 +195,7 @@ func (e *echo) note(at, from net.Addr) {
 	e.from = append(e.from, at.Network()+" "+at.String()+" from "+from.String())
 }
 
-// visits returns who came.
+// visits returns the recorded sources.
 func (e *echo) visits() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()

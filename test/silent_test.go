@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestPromise7SilentSandbox: a sandbox whose main process answers nothing any more keeps neither its own removal nor the
-// daemon's next start.
+// TestPromise7SilentSandbox tests that a sandbox whose main process does not respond blocks neither its own removal nor
+// the daemon's next start.
 func TestPromise7SilentSandbox(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -25,7 +25,7 @@ func TestPromise7SilentSandbox(t *testing.T) {
 			}
 		}
 		var wg sync.WaitGroup
-		wg.Go(func() { h.run("sandbox", verb, id) }) // fails when the sandbox is gone, or the daemon
+		wg.Go(func() { h.run("sandbox", verb, id) }) // Fails when the sandbox is removed, or the daemon is killed.
 		h.waitBusy(id, verb)
 		if verb == "pause" {
 			d.kill()
@@ -41,7 +41,7 @@ func TestPromise7SilentSandbox(t *testing.T) {
 	h.ok("exec", "other", "--", "true")
 }
 
-// waitBusy waits until a change of the sandbox is under way. A snapshot does not show.
+// waitBusy waits until a change of the sandbox is in progress. A snapshot is not visible.
 func (h *host) waitBusy(id, verb string) {
 	switch verb {
 	case "stop":

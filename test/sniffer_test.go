@@ -16,16 +16,16 @@ import (
 	"github.com/caisson-dev/caisson/internal/poll"
 )
 
-// A sniffer sees every packet that arrives at an interface.
+// A sniffer records every packet that arrives at an interface.
 type sniffer struct {
 	place *place
 	name  string
 
 	mu   sync.Mutex
-	seen map[string]int // guarded by mu; by what describe says
+	seen map[string]int // Guarded by mu; by the result of describe.
 }
 
-// newSniffer begins to look. The socket sees what arrives after that.
+// newSniffer starts a sniffer. It records packets that arrive after that.
 func newSniffer(t testing.TB, p *place, name string) *sniffer {
 	t.Helper()
 	const all = 0x0003 // ETH_P_ALL
@@ -35,7 +35,7 @@ func newSniffer(t testing.TB, p *place, name string) *sniffer {
 		if err != nil {
 			return err
 		}
-		proto := uint16(all<<8 | all>>8) // in network byte order
+		proto := uint16(all<<8 | all>>8) // In network byte order.
 		if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(proto)); err != nil {
 			return err
 		}
@@ -77,8 +77,9 @@ func newSniffer(t testing.TB, p *place, name string) *sniffer {
 	return c
 }
 
-// describe says what a frame is and where it goes: "tcp 192.0.2.1:443", "udp [2001:db8::1]:53", "icmp 192.0.2.1", "arp
-// 192.0.2.1", "protocol 47 192.0.2.1". It is "" for answers of a connection, and for what a kernel says of itself.
+// describe returns the kind and destination of a frame: "tcp 192.0.2.1:443", "udp [2001:db8::1]:53", "icmp 192.0.2.1",
+// "arp 192.0.2.1", "protocol 47 192.0.2.1". It returns "" for responses on a connection and for packets that a kernel
+// sends on its own.
 func describe(f []byte) string {
 	if len(f) < 14 {
 		return "runt"
@@ -109,11 +110,11 @@ func transport(proto int, dst netip.Addr, p []byte) string {
 		return "udp " + netip.AddrPortFrom(dst, binary.BigEndian.Uint16(p[2:])).String()
 	case proto == unix.IPPROTO_ICMP:
 		return "icmp " + dst.String()
-	case proto == unix.IPPROTO_ICMPV6 && len(p) > 0 && p[0] == 135: // who has an address
+	case proto == unix.IPPROTO_ICMPV6 && len(p) > 0 && p[0] == 135: // A neighbour solicitation.
 		return "neighbour " + netip.AddrFrom16([16]byte(p[8:24])).String()
 	case proto == unix.IPPROTO_ICMPV6 && len(p) > 0 && (p[0] >= 133 && p[0] <= 137 || p[0] == 143 || p[0] == 1):
-		return "" // of the kernel's own: routers, neighbours, groups, unreachable
-	case proto == unix.IPPROTO_HOPOPTS && dst.IsMulticast(): // the report of a group
+		return "" // Sent by the kernel: routers, neighbours, groups, unreachable.
+	case proto == unix.IPPROTO_HOPOPTS && dst.IsMulticast(): // A multicast group report.
 		return ""
 	case proto == unix.IPPROTO_ICMPV6:
 		return "icmp " + dst.String()
@@ -121,7 +122,7 @@ func transport(proto int, dst netip.Addr, p []byte) string {
 	return fmt.Sprintf("protocol %d %s", proto, dst)
 }
 
-// list returns what was seen so far, less what is expected.
+// list returns the recorded packets except the expected ones.
 func (c *sniffer) list(expected ...string) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -140,15 +141,15 @@ func (c *sniffer) count(what string) int {
 	return c.seen[what]
 }
 
-// Where marks go: ports that nothing else in a test uses.
+// Destinations of marks: ports that nothing else in a test uses.
 const (
 	markOut = "198.51.100.53:9"
 	markLAN = "192.168.77.255:9"
 	markLo  = "127.0.0.1:9"
 )
 
-// left fails the test if anything has come out of the host, or gone from it to itself, but what is expected. It is certain
-// of what happened before the call: it sends a last packet itself and waits until that is seen.
+// left fails the test if any packet except the expected ones has left the host or gone from it to itself. It covers
+// everything before the call: it sends a last packet itself and waits until that is recorded.
 func (w *world) left(expected ...string) {
 	w.t.Helper()
 	for i, c := range []*sniffer{w.out[0], w.out[1], w.self} {

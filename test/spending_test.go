@@ -14,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson/llm/scripted/scriptedtest"
 )
 
-// hangingScript answers, or begins to and then says nothing any more. What was sent is billed.
+// hangingScript answers, or starts to answer and then hangs. Sent tokens are billed.
 const hangingScript = `
 chunk: 8
 turns:
@@ -32,8 +32,9 @@ turns:
 fallback: {text: "Done.", tokens: {input: 60, output: 30}}
 `
 
-// Calls that are under way when their sandbox is removed or stopped, their client goes away, the wire process dies, or the
-// daemon dies or ends, are in the ledger once, as those are that came to their end; none for less than the provider bills.
+// TestPromise5EveryCallOnce tests that calls that are in progress when their sandbox is removed or stopped, their
+// client disconnects, the wire process dies, or the daemon dies or ends are in the ledger once, like completed calls,
+// and none for less than the provider bills.
 func TestPromise5EveryCallOnce(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t, caisson.ProviderLiteLLM, hangingScript, false, nil)
@@ -51,7 +52,7 @@ func TestPromise5EveryCallOnce(t *testing.T) {
 	h.wantBroken(end())
 	h.lasts(7)
 
-	gone := streamed("gone", "m", "drip Answer.") // which the provider makes and bills all the same
+	gone := streamed("gone", "m", "drip Answer.") // The provider bills this answer although the client disconnects.
 	gone.Leave = 1
 	if a := h.call("b", gone); a.Status != http.StatusOK || a.Error != "" {
 		t.Errorf("a client that went away saw %+v", a)
@@ -93,11 +94,11 @@ func TestPromise5EveryCallOnce(t *testing.T) {
 	h.ok("audit", "verify")
 }
 
-// However often what counts dies while many calls are under way, together they take no more than the budget: what nobody
-// knows of a call counts as its worst case, and no death makes room.
+// TestPromise5CrashesMakeNoRoom tests that calls never exceed the budget, however often the processes that account for
+// them die during many calls: a call with an unknown result counts as its worst case.
 func TestPromise5CrashesMakeNoRoom(t *testing.T) {
 	t.Parallel()
-	const limit = 25 * caisson.Dollar // pays for 50 calls
+	const limit = 25 * caisson.Dollar // Pays for 50 calls.
 	u := newUpstream(t, caisson.ProviderLiteLLM, "delay: {first: 20ms}"+billedScript, false, nil)
 	h := newModelHost(t, []*upstream{u}, priced("m", "litellm", "proxied-1"))
 	h.endDaemon()
@@ -113,7 +114,7 @@ func TestPromise5CrashesMakeNoRoom(t *testing.T) {
 		}()
 		poll.Until(t, settle, func() bool {
 			select {
-			case <-done: // the budget affords no more
+			case <-done: // The budget is used up.
 				return true
 			default:
 				return len(u.Calls()) > before+3
@@ -147,7 +148,7 @@ func TestPromise5CrashesMakeNoRoom(t *testing.T) {
 	h.balance()
 }
 
-// affords makes one call and reports whether the budget had room for it.
+// affords makes one call and reports whether the budget permitted it.
 func (h *modelHost) affords() bool {
 	h.t.Helper()
 	var a reply
@@ -158,7 +159,7 @@ func (h *modelHost) affords() bool {
 	return a.Status == http.StatusOK
 }
 
-// works checks that calls of a sandbox are answered, from when it has its wire again.
+// works checks that calls of a sandbox are answered once it has its wire again.
 func (h *modelHost) works(sandbox string) {
 	h.t.Helper()
 	var a reply
@@ -184,7 +185,7 @@ func (h *modelHost) lasts(n int64) {
 	}
 }
 
-// hold makes calls, and returns when the provider has them all. end waits until they have ended, one way or another.
+// hold makes calls, and returns when the provider has received all of them. end waits until they have ended.
 func (h *modelHost) hold(u *upstream, sandbox string, list []request) (end func() []reply) {
 	h.t.Helper()
 	before := len(u.Calls())
@@ -204,7 +205,7 @@ func (h *modelHost) wantBroken(replies []reply) {
 	}
 }
 
-// onceEach compares what arrived at a LiteLLM with the ledger, call by call.
+// onceEach compares the calls that LiteLLM received with the ledger, call by call.
 func (h *modelHost) onceEach(u *upstream) {
 	h.t.Helper()
 	rows := map[caisson.ID][]caisson.Call{}
@@ -233,7 +234,7 @@ func (h *modelHost) onceEach(u *upstream) {
 	}
 }
 
-// callID returns the id by which the gateway told LiteLLM of a call.
+// callID returns the ID of a call that the gateway sent to LiteLLM.
 func callID(t testing.TB, c scriptedtest.Call) caisson.ID {
 	t.Helper()
 	var meta struct {
@@ -245,7 +246,7 @@ func callID(t testing.TB, c scriptedtest.Call) caisson.ID {
 	return meta.ID
 }
 
-// endDaemon ends the daemon that commands have started.
+// endDaemon stops the daemon that commands have started.
 func (h *host) endDaemon() {
 	h.t.Helper()
 	if err := syscall.Kill(h.daemonPID(), syscall.SIGTERM); err != nil {
@@ -254,7 +255,7 @@ func (h *host) endDaemon() {
 	poll.Until(h.t, settle, func() bool { return h.daemonPID() == 0 })
 }
 
-// wireOf returns the process id of a daemon's wire process.
+// wireOf returns the process ID of a daemon's wire process.
 func wireOf(t testing.TB, d *daemon) (pid int) {
 	t.Helper()
 	poll.Until(t, settle, func() bool {
@@ -268,7 +269,7 @@ func wireOf(t testing.TB, d *daemon) (pid int) {
 	return pid
 }
 
-// kill ends a process as a crash does.
+// kill kills a process to simulate a crash.
 func kill(t testing.TB, pid int) {
 	t.Helper()
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {

@@ -19,7 +19,7 @@ import (
 
 const toolsURL = "http://tools.caisson.internal"
 
-// teamScript is a model for agents that give each other tasks. Every call takes 500 tokens: half a dollar at [price].
+// teamScript is a model for agents that start runs of each other. Every call uses 500 tokens: half a dollar at [price].
 const teamScript = `
 turns:
 - when: {last: Ask the worker}
@@ -50,11 +50,11 @@ turns:
 fallback: {text: "This is the bottom.", tokens: {input: 460, output: 40}}
 `
 
-// A teamHost is a host with agents that give tasks to others: lead and worker are the built-in agent, of whom lead may start runs;
-// starter and clerk are shells, of which starter may start all agents and clerk only shells.
+// A teamHost is a host with agents that start sub-runs: lead and worker are the built-in agent, of which lead may start
+// runs; starter and clerk are shells, of which starter may start all agents and clerk only shells.
 type teamHost struct {
 	*modelHost
-	dir string // what starters have in their workspace: the caller
+	dir string // The workspace of starters, which contains the caller.
 }
 
 func newTeamHost(t *testing.T) *teamHost {
@@ -81,7 +81,7 @@ func newTeamHost(t *testing.T) *teamHost {
 	return h
 }
 
-// begin starts a run and returns its id.
+// begin starts a run and returns its ID.
 func (h *modelHost) begin(args ...string) caisson.ID {
 	h.t.Helper()
 	return caisson.ID(h.ok(append([]string{"run", "-d"}, args...)...))
@@ -103,7 +103,7 @@ func (h *host) ended(id caisson.ID) caisson.Run {
 	return r
 }
 
-// under returns a run and those within it, outermost first.
+// under returns a run and its descendants, outermost first.
 func (h *host) under(id caisson.ID) []caisson.Run {
 	h.t.Helper()
 	list := shows[[]caisson.Run](h, "runs", "ls", "--under", string(id), "-n", "100")
@@ -111,7 +111,7 @@ func (h *host) under(id caisson.ID) []caisson.Run {
 	return list
 }
 
-// child waits until a run has started another that has got its sandbox, and returns that.
+// child waits until a run has started a sub-run with a sandbox, and returns the sub-run.
 func (h *teamHost) child(parent caisson.ID) (r caisson.Run) {
 	h.t.Helper()
 	poll.Until(h.t, hang, func() bool {
@@ -127,7 +127,8 @@ func (h *teamHost) child(parent caisson.ID) (r caisson.Run) {
 	return r
 }
 
-// asks is the prompt of a shell that makes requests of the tools, all of one list at once, one list after the other.
+// asks returns the prompt of a shell that makes requests of the sub-runs API: the requests of a list concurrently, the
+// lists sequentially.
 func (h *teamHost) asks(lists ...[]request) string {
 	h.t.Helper()
 	var script strings.Builder
@@ -145,7 +146,7 @@ func (h *teamHost) asks(lists ...[]request) string {
 	return script.String()
 }
 
-// replies decodes the answer of such a shell, by id.
+// replies decodes the answer of such a shell, by ID.
 func (h *teamHost) replies(answer string) map[string]reply {
 	h.t.Helper()
 	all := map[string]reply{}
@@ -159,7 +160,7 @@ func (h *teamHost) replies(answer string) map[string]reply {
 	return all
 }
 
-// from has a new run of an agent make requests, and returns its id and what came of them.
+// from makes requests in a new run of an agent, and returns the run's ID and the replies.
 func (h *teamHost) from(agent string, flags []string, lists ...[]request) (caisson.ID, map[string]reply) {
 	h.t.Helper()
 	r := shows[caisson.Run](h.host, append(slices.Clone(flags), "run", "-C", h.dir, agent, h.asks(lists...))...)
@@ -169,7 +170,7 @@ func (h *teamHost) from(agent string, flags []string, lists ...[]request) (caiss
 	return r.ID, h.replies(r.Result.Answer)
 }
 
-// asked is from for those who do not care which run it was.
+// asked is from for callers that do not need the ID of the run.
 func (h *teamHost) asked(agent string, list ...request) map[string]reply {
 	h.t.Helper()
 	_, replies := h.from(agent, nil, list)
@@ -180,14 +181,14 @@ func startOf(id, agent, prompt string) request {
 	return request{ID: id, URL: toolsURL + "/v1/runs", Body: fmt.Sprintf(`{"agent":%q,"prompt":%q}`, agent, prompt)}
 }
 
-// noSandboxes waits until those of the runs have gone.
+// noSandboxes waits until the sandboxes of the runs have been removed.
 func (h *host) noSandboxes() {
 	h.t.Helper()
 	poll.Until(h.t, settle, func() bool { return h.ok("sandbox", "ls", "-q") == "" })
 }
 
-// What runs take that were started from within others comes out of the budget of each that they are part of, is in the ledger under
-// their own name, and never exceeds what is left: of cost, calls, time, count or depth.
+// TestPromise5SubRuns tests that the usage of sub-runs is taken from the budget of each ancestor, is in the ledger
+// under their own ID, and never exceeds the limits of cost, calls, time, count or depth.
 func TestPromise5SubRuns(t *testing.T) {
 	t.Parallel()
 	h := newTeamHost(t)
@@ -201,7 +202,7 @@ func TestPromise5SubRuns(t *testing.T) {
 	h.balance()
 }
 
-// ledgerOfTree: one run, the other that it has started, and who has made which calls.
+// ledgerOfTree tests a run with a sub-run, and which of them made which calls.
 func (h *teamHost) ledgerOfTree() {
 	t := h.t
 	r := shows[caisson.Run](h.host, "run", "lead", "Ask the worker.")
@@ -228,13 +229,13 @@ func (h *teamHost) ledgerOfTree() {
 	}
 }
 
-// spendWithin: a run that would never stop spending, started from within one that has a limit.
+// spendWithin tests a sub-run that spends without end, in a run with a limit.
 func (h *teamHost) spendWithin(flag, limit string) {
 	t := h.t
 	id := h.begin(flag, limit, "lead", "Let the worker spend.")
 	h.ended(id)
 	list := h.under(id)
-	// The worker has a larger limit of its own: it is the other's that ends it.
+	// The worker's own limit is larger: the limit of its parent ends it.
 	if len(list) != 2 || list[1].Result.Error == nil || list[1].Result.Error.Code != caisson.RunNoCredits || !strings.Contains(list[1].Result.Error.Message, string(id)) {
 		t.Fatalf("%s: %d runs, the last of which has %+v", flag, len(list), list[len(list)-1].Result)
 	}
@@ -248,7 +249,7 @@ func (h *teamHost) spendWithin(flag, limit string) {
 	}
 }
 
-// nothingLeft: a run that nothing is left for is not even started.
+// nothingLeft tests that a sub-run is not started if nothing is left of the budget.
 func (h *teamHost) nothingLeft() {
 	r := shows[caisson.Run](h.host, "run", "-C", h.dir, "--max-calls", "1", "starter",
 		h.asks([]request{chat("call", "m", "Hello.")}, []request{startOf("start", "shell", "true")}))
@@ -258,7 +259,7 @@ func (h *teamHost) nothingLeft() {
 	}
 }
 
-// countHolds: of many runs that are started at once, as many are as there may be.
+// countHolds tests that of many concurrently started sub-runs as many start as the limit permits.
 func (h *teamHost) countHolds() {
 	t := h.t
 	var list []request
@@ -276,7 +277,7 @@ func (h *teamHost) countHolds() {
 	if count[http.StatusCreated] != 3 || count[http.StatusTooManyRequests] != 21 {
 		t.Errorf("of 24 runs at once, where 3 may be: %v", count)
 	}
-	// The one that has started them is over, and so are they.
+	// The run that started them has ended, and so have they.
 	tree := h.under(id)
 	if r := h.record(id); r.Children != 3 || len(tree) != 4 {
 		t.Errorf("%d children, %d runs", r.Children, len(tree))
@@ -288,7 +289,7 @@ func (h *teamHost) countHolds() {
 	}
 }
 
-// depthHolds: a run that starts itself comes to an end.
+// depthHolds tests that a run that starts itself recursively ends.
 func (h *teamHost) depthHolds() {
 	id := h.begin("lead", "Go deeper.")
 	h.ended(id)
@@ -303,7 +304,7 @@ func (h *teamHost) depthHolds() {
 	}
 }
 
-// cancelTree: while one run waits for another, what that takes comes out of its budget; and both are ended at once.
+// cancelTree tests that a sub-run uses the budget of the run that waits for it, and that cancelling ends both at once.
 func (h *teamHost) cancelTree() {
 	t := h.t
 	id := h.begin("--max-cost", "50", "lead", "Wait for the sleeper.")
@@ -329,13 +330,14 @@ func (h *teamHost) cancelTree() {
 	h.noSandboxes()
 }
 
-// Nobody but the run that has started another can see or end it, whatever it knows of it; and only those start any that may.
+// TestPromise9SubRuns tests that only the run that started a sub-run can see or cancel it, even if another one has its
+// ID, and that only permitted agents can start sub-runs.
 func TestPromise9SubRuns(t *testing.T) {
 	t.Parallel()
 	h := newTeamHost(t)
 	h.client("plain", "--model", "m")
 	agents := request{ID: "agents", Method: "GET", URL: toolsURL + "/v1/agents"}
-	// Where nothing is granted the name does not even resolve; the address that it would have is that of the names that do.
+	// Without a grant the name does not resolve; its address would be that of the names that do.
 	anyway := request{ID: "anyway", Address: "caisson.internal:80", Raw: "GET /v1/agents HTTP/1.1\r\nHost: tools.caisson.internal\r\n\r\n"}
 	for _, list := range [][]reply{h.calls("plain", agents, anyway), slices.Collect(maps.Values(h.asked("shell", agents, anyway)))} {
 		for _, a := range list {
@@ -353,7 +355,7 @@ func TestPromise9SubRuns(t *testing.T) {
 		t.Errorf("the clerk has %+v", a)
 	}
 
-	// A run waits for another. Of both, others know the names.
+	// A run waits for a sub-run. Other runs have the IDs of both.
 	id := h.begin("-C", h.dir, "starter", h.asks([]request{{
 		ID: "waits", URL: toolsURL + "/mcp", Header: map[string]string{"Mcp-Protocol-Version": "2025-06-18"},
 		Body: `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"run_agent","arguments":{"agent":"shell","prompt":"while [ ! -e /tmp/go ]; do sleep 0.1; done; echo I waited"}}}`,
@@ -386,7 +388,7 @@ func TestPromise9SubRuns(t *testing.T) {
 		t.Errorf("who has waited has %+v of %+v", got, r.Result)
 	}
 
-	// What is still under way when a run ends goes with it.
+	// Sub-runs that are in progress when their parent ends are ended with it.
 	id, a = h.from("starter", nil, []request{startOf("start", "shell", "sleep 300")})
 	tree := h.under(id)
 	if a["start"].Status != http.StatusCreated || len(tree) != 2 || tree[1].State != caisson.RunFailed || tree[1].Result.Error.Code != caisson.RunAborted {

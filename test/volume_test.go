@@ -12,18 +12,18 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/agent/inside/sample"
+	"github.com/caisson-dev/caisson/agent/coder/sample"
 	"github.com/caisson-dev/caisson/forge/forgetest"
 )
 
-// volume is what caisson says of a volume.
+// volume returns a volume as "volume show" prints it.
 func (h *host) volume(name string) caisson.Volume {
 	h.t.Helper()
 	return shows[caisson.Volume](h, "volume", "show", name)
 }
 
-// TestVolumes: what is written in a volume is there in the next run, and in other sandboxes, of one after the other; stopping, pausing and
-// another user inside change nothing.
+// TestVolumes tests that files in a volume are available to later runs and sandboxes, one after the other, and that
+// stopping, pausing and other users inside change nothing.
 func TestVolumes(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -44,7 +44,7 @@ func TestVolumes(t *testing.T) {
 		t.Errorf("the sandbox has %+v", v)
 	}
 
-	// Who has it is told to whoever asks for it.
+	// A conflict names the sandbox to which the volume is attached.
 	h.fails(4, id, "sandbox", "create", "--name", "b", "--volume", "notes")
 	h.fails(4, id, "volume", "rm", "notes")
 	if r := h.run("run", "--volume", "notes", "shell", "cat dir/notes.txt"); r.code == 0 || !strings.Contains(r.stderr, id) {
@@ -57,7 +57,7 @@ func TestVolumes(t *testing.T) {
 		t.Errorf("there are the sandboxes %q", list)
 	}
 
-	// Every user inside can write and own files in it, and its owner there can give directories away.
+	// Every user inside can create and own files in it, and its owner there can give directories to other users.
 	h.ok("exec", "-u", "1000:1000", "a", "--", "sh", "-c", "echo mine > /srv/notes/users && rm /srv/notes/users")
 	h.sh("a", "mkdir /srv/notes/home && chown 1000:1000 /srv/notes/home && chmod 700 /srv/notes/home")
 	own := h.ok("exec", "-u", "1000:1000", "a", "--", "sh", "-c", "cd /srv/notes/home && echo mine > file && stat -c %u:%g file . && cat ../dir/notes.txt")
@@ -79,7 +79,7 @@ func TestVolumes(t *testing.T) {
 	}
 	h.ok("sandbox", "rm", "copy")
 
-	// A run in a session has it as long as its sandbox is there, and the session goes on in it.
+	// The sandbox of a session keeps the volume attached while it exists, and the session continues in it.
 	h.ok("sandbox", "rm", "a")
 	s := h.succeeds("--session", "s", "--volume", "notes", "shell", "stat -c %u home/file; echo four >> dir/notes.txt; echo done")
 	if !strings.HasPrefix(s.Result.Answer, "1000\n") {
@@ -98,7 +98,8 @@ func TestVolumes(t *testing.T) {
 	}
 }
 
-// TestVolumesOfAccounts: an account sees neither another one's volumes nor what is in them; over the network, with a token, it has its own.
+// TestVolumesOfAccounts tests that an account can access neither the volumes of another one nor their contents, and
+// that it has its own volumes over the network with a token.
 func TestVolumesOfAccounts(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -137,7 +138,8 @@ func TestVolumesOfAccounts(t *testing.T) {
 	}
 }
 
-// TestPromise7Volumes: a daemon that is killed leaves volumes with those that have them, and nobody else; what was written is there.
+// TestPromise7Volumes tests that after a daemon was killed each volume is attached to the same sandbox as before, or to
+// none, and that its contents are intact.
 func TestPromise7Volumes(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -164,7 +166,7 @@ func TestPromise7Volumes(t *testing.T) {
 			var r result
 			var wg sync.WaitGroup
 			wg.Go(func() { r = h.run(args...) })
-			<-time.After(time.Duration(40*delay) * time.Millisecond) // wherever that is: every point must do
+			<-time.After(time.Duration(40*delay) * time.Millisecond) // The time does not matter: every point must work.
 			d.kill()
 			wg.Wait()
 			d = h.serve()
@@ -185,7 +187,8 @@ func TestPromise7Volumes(t *testing.T) {
 	}
 }
 
-// TestPromise4HostileVolume: whatever a guest makes in a volume, nothing of it reaches the host, or is followed by who counts or removes it.
+// TestPromise4HostileVolume tests that files that a guest creates in a volume do not affect the host, and that counting
+// and removing do not follow its links.
 func TestPromise4HostileVolume(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -201,7 +204,7 @@ d=; for i in $(seq 100); do d=$d/dddddddddddddddddddddddddddddddddddddddd; done;
 chmod 000 .; true`, victim, filepath.Dir(victim)))
 	data := filepath.Join(h.data, "volumes", string(h.volume("data").ID), "data")
 	seen, largest := 0, int64(0)
-	root, err := os.OpenRoot(data) // paths are longer than the host takes
+	root, err := os.OpenRoot(data) // Paths are longer than the host supports.
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,7 +229,7 @@ chmod 000 .; true`, victim, filepath.Dir(victim)))
 	if err != nil || seen < 100 || largest != 50<<30 {
 		t.Errorf("the volume has %d files, the largest of %d bytes: %v", seen, largest, err)
 	}
-	// A setuid file is of no use to who cannot get at it.
+	// A setuid file is harmless if other users cannot reach it.
 	for _, dir := range []string{h.data, filepath.Dir(filepath.Dir(data)), filepath.Dir(data)} {
 		var st syscall.Stat_t
 		if err := syscall.Stat(dir, &st); err != nil || st.Mode&0o077 != 0 || st.Uid != 0 {
@@ -239,7 +242,7 @@ chmod 000 .; true`, victim, filepath.Dir(victim)))
 	if out := h.ok("volume", "show", "data") + h.ok("volume", "ls") + h.ok("events", "data", "--for", "1s"); strings.ContainsAny(out, "\x1b\u202e") {
 		t.Errorf("something is shown as it is: %.500q", out)
 	}
-	// The next sandbox finds it all, and opens it again.
+	// The next sandbox has all of the files, and can access them again.
 	h.ok("sandbox", "rm", "a")
 	h.ok("sandbox", "create", "--name", "b", "--volume", "data:/v")
 	if got := h.sh("b", "chmod 755 /v; cat /v/absolute /v/up /v/dir/file 2>/dev/null; readlink /v/dir; test -f /v/-rf && test -u /v/su && echo there"); strings.Contains(got, "untouched") || !strings.HasSuffix(got, "there") {
@@ -260,12 +263,13 @@ chmod 000 .; true`, victim, filepath.Dir(victim)))
 	}
 }
 
-// beating is an agent whose service, which its warm snapshot has, works in the workspace once it is told to.
+// beating is an agent whose service, which is part of its warm snapshot, works in the workspace after a signal file is
+// created.
 const beating = "image: host\ndriver: exec\ncommand: [/bin/sh, -c, '{prompt}']\nmemory: true\nmodels: ['-']\n" +
 	"service: [/bin/sh, -c, 'while :; do [ -e go ] && echo beat >> beat; sleep 0.1; done']\nwarm: {prompt: echo warm, randomness: openssl}\n"
 
-// TestVolumeWarm: a volume takes the place that the warm snapshot of an agent has for a workspace, and what has run there before the fork
-// goes on in it.
+// TestVolumeWarm tests that a volume is mounted at the workspace of a warm snapshot, and that a service that was
+// running before the fork continues in it.
 func TestVolumeWarm(t *testing.T) {
 	t.Parallel()
 	h, _ := newShellHost(t, echoScript, map[string]string{"beating": beating})
@@ -283,7 +287,7 @@ func TestVolumeWarm(t *testing.T) {
 	}
 }
 
-// TestVolumeOfAnAgent: the built-in agent works in a volume, in which somebody has put a project.
+// TestVolumeOfAnAgent tests that the built-in agent works in a volume that contains a project.
 func TestVolumeOfAnAgent(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t, caisson.ProviderLiteLLM, sample.Script, false, nil)
@@ -309,7 +313,8 @@ func TestVolumeOfAnAgent(t *testing.T) {
 	}
 }
 
-// TestSandboxOfARepo: a sandbox is made with a clone of a repository, whose commits are delivered; if it cannot be cloned, nothing is left.
+// TestSandboxOfARepo tests that a sandbox is created with a clone of a repository, that its commits are delivered, and
+// that nothing is left if cloning fails.
 func TestSandboxOfARepo(t *testing.T) {
 	t.Parallel()
 	h, f := newRelay(t, forgetest.Options{Kind: caisson.ForgeGitHub})

@@ -13,11 +13,12 @@ import (
 	"time"
 )
 
-// A policy that allows all names and all addresses means those of the public internet: not the host by any of its
-// addresses, not what is next to it, not metadata services, and no name that leads there.
+// TestPromise1WideOpen tests that a policy that allows all names and addresses allows only those of the public
+// internet: not the host by any of its addresses, not its neighbours, not metadata services, and no name that resolves
+// to these.
 func TestPromise1WideOpen(t *testing.T) {
 	w := newWorld(t)
-	const public = "198.51.100.77" // leads to the host through a router
+	const public = "198.51.100.77" // Leads to the host through a router.
 	w.configure("publicAddresses: [" + public + "]")
 	w.serve("--listen", "127.0.0.1:7070")
 	w.ok("sandbox", "create", "--name", "a", "--allow", "*", "--allow", "*/udp", "--allow", "0.0.0.0/0", "--allow", "0.0.0.0/0/udp",
@@ -38,7 +39,7 @@ func TestPromise1WideOpen(t *testing.T) {
 		tcpTo("10.87.0.6:8080", special+"private"), tcpTo("10.87.0.1:7070", noPort), udpTo("10.87.0.1:7777", noPort),
 		tcpTo("192.168.77.9:22", special+"private"), udpTo("192.168.77.255:7777", special+"private"),
 		tcpTo(public+":7777", owns), udpTo(public+":7777", owns),
-		tcpTo("203.0.113.255:7777", owns), udpTo("203.0.113.255:7777", owns), // a broadcast, which the host gets too
+		tcpTo("203.0.113.255:7777", owns), udpTo("203.0.113.255:7777", owns), // A broadcast, which the host receives, too.
 		{Do: "get", To: "http://" + goodName + "/to?http://169.254.169.254/", why: flowTo("tcp", "169.254.169.254:80", special)},
 	}
 	for _, addr := range append(lanAddrs, hostAddr4, hostAddr6) {
@@ -54,7 +55,7 @@ func TestPromise1WideOpen(t *testing.T) {
 	for _, name := range []string{"metadata.google.internal", "router.lan", "db.corp", "nas.home", "x.localdomain", "7.0.0.127.in-addr.arpa", "x.local"} {
 		list = append(list, attempt{Do: "dns", Name: name, why: "name " + name + ": "})
 	}
-	// Names of the public internet that lead where they should not.
+	// Names of the public internet that resolve to addresses that are not allowed.
 	for i, addr := range []string{
 		"127.0.0.1", "127.8.8.8", "0.0.0.0", "10.99.0.1", "192.168.77.1", "172.16.5.1", "100.64.9.1", "169.254.169.254", "224.0.0.1", "255.255.255.255",
 		"10.87.0.1", "::1", "::", "::ffff:10.99.0.1", "::7f00:1", "fe80::1", "fd12:3456::1", "fd00:ec2::254", "64:ff9b::a9fe:a9fe", "2002:7f00:1::1",
@@ -69,7 +70,7 @@ func TestPromise1WideOpen(t *testing.T) {
 		list = append(list, a)
 	}
 	w.resolver.set("mixed.example.net", "127.0.0.1", "10.99.0.1")
-	// An address of the host's that is public cannot be told from the name; it is when it is to be dialled.
+	// A public address of the host is not recognised when the name is resolved, but when it is dialled.
 	w.resolver.set("own.example.net", hostAddr4, hostAddr6)
 	list = append(list, attempt{Do: "get", To: "http://mixed.example.net:7777/", why: "name mixed.example.net 10.99.0.1: "},
 		attempt{Do: "dns", Name: "own.example.net", open: true},
@@ -81,7 +82,8 @@ func TestPromise1WideOpen(t *testing.T) {
 	w.left(append(good(), "tcp "+badAddr4+":443", "tcp ["+badAddr6+"]:443")...)
 }
 
-// A rule that names exactly an address of the host opens that one, and never the daemon's own port.
+// TestPromise1DaemonsPort tests that a rule for exactly an address of the host allows that one, but never the daemon's
+// own port.
 func TestPromise1DaemonsPort(t *testing.T) {
 	w := newWorld(t)
 	c := certificate(t, hostAddr4)
@@ -99,7 +101,7 @@ func TestPromise1DaemonsPort(t *testing.T) {
 		to := net.JoinHostPort(addr, "7070")
 		args = append(args, "--allow", net.JoinHostPort(addr, "7070,7777"))
 		list = append(list, tcpTo(to, reason), attempt{Do: "tls", To: to, Name: "caisson", why: flowTo("tcp", to, reason)},
-			attempt{Do: "tcp", To: net.JoinHostPort(addr, "7777"), open: true}, // so the rules do mean it
+			attempt{Do: "tcp", To: net.JoinHostPort(addr, "7777"), open: true}, // A control: the rules are in effect.
 			tcpTo(net.JoinHostPort(addr, "7778"), ""))
 	}
 	w.resolver.set("own.example.net", hostAddr4)
@@ -115,13 +117,13 @@ func TestPromise1DaemonsPort(t *testing.T) {
 	}
 }
 
-// A background is a command that runs while the test does something else. Its output comes line by line.
+// A background is a command that runs during the test. Its output is available line by line.
 type background struct {
 	lines chan string
 	end   func()
 }
 
-// begin starts a command in the background. It is ended with the test.
+// begin starts a command in the background. It is killed at the end of the test.
 func (h *host) begin(args ...string) *background {
 	h.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -138,7 +140,7 @@ func (h *host) begin(args ...string) *background {
 		for s := bufio.NewScanner(out); s.Scan(); {
 			b.lines <- s.Text()
 		}
-		_ = cmd.Wait() // what it said is what counts
+		_ = cmd.Wait() // Only the output is tested.
 	}()
 	h.t.Cleanup(func() {
 		cancel()
@@ -147,7 +149,7 @@ func (h *host) begin(args ...string) *background {
 	return b
 }
 
-// line returns the next line, "" if there is none in time.
+// line returns the next line, or "" if there is none within limit.
 func (b *background) line(limit time.Duration) string {
 	select {
 	case s := <-b.lines:
@@ -157,7 +159,8 @@ func (b *background) line(limit time.Duration) string {
 	}
 }
 
-// Another policy is in force at once: what it does not allow any more ends, what it still allows goes on.
+// TestPromise1LiveChange tests that a changed policy applies at once: connections that it does not allow are closed,
+// allowed ones continue.
 func TestPromise1LiveChange(t *testing.T) {
 	w := newWorld(t)
 	w.serve()
@@ -171,7 +174,7 @@ func TestPromise1LiveChange(t *testing.T) {
 			t.Fatalf("a download said %q", got)
 		}
 	}
-	const most = 10 * time.Second // for what was ended to be seen inside, through two more processes; a download does not end by itself
+	const most = 10 * time.Second // Limit for detecting the end inside; a download does not end on its own.
 	ended := func(what string, b *background) {
 		t.Helper()
 		if got := b.line(most); !strings.HasPrefix(got, "ended after ") || strings.HasSuffix(got, "<nil>") {
@@ -192,15 +195,15 @@ func TestPromise1LiveChange(t *testing.T) {
 	}
 	w.ok("policy", "set", "a", "--allow", "192.0.2.9")
 	ended("its name is not allowed any more", stays)
-	// The sandbox still knows the address.
+	// The sandbox still has the resolved address.
 	w.attempts("a", numbered("none", []attempt{
 		tcpTo(goodAddr4+":443", noRule), tcpTo("["+goodAddr6+"]:443", noRule), {Do: "dns", Name: goodName, why: "name " + goodName + ": " + noRule},
 	}))
 	w.recorded("a", goodAddr4+":443")
 }
 
-// A policy is the sandbox's own: it is in force from the first packet of each life, is not another sandbox's, and can be
-// changed in any state.
+// TestPromise1PolicyFollowsTheSandbox tests that a policy belongs to one sandbox, applies from the first packet after
+// each start, and can be changed in any state.
 func TestPromise1PolicyFollowsTheSandbox(t *testing.T) {
 	w := newWorld(t)
 	w.serve()
@@ -234,7 +237,8 @@ func TestPromise1PolicyFollowsTheSandbox(t *testing.T) {
 	w.left(good()...)
 }
 
-// A name is allowed on all ports: what looks like TLS or HTTP is held to the name on all of them, too.
+// TestPromise1OtherPorts tests that if a name is allowed on all ports, data that looks like TLS or HTTP must be for
+// that name on all of them.
 func TestPromise1OtherPorts(t *testing.T) {
 	w := newWorld(t)
 	w.serve()
@@ -255,7 +259,7 @@ func TestPromise1OtherPorts(t *testing.T) {
 		say("x\r\nGET / HTTP/1.1\r\n"+host, ""), say("\x00GET / HTTP/1.1\r\n"+host, ""), say("\x16\x02GET / HTTP/1.1\r\n"+host, ""),
 		say("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", ""), say("PROXY UNKNOWN\r\nGET / HTTP/1.1\r\n"+host, "the header of a proxy"),
 		{Do: "say", To: goodAddr4 + ":8080", Name: "this is " + badName, Split: true, Data: "G|E|T| |/ HT|TP/1.1\r\nH|ost: bad|.example.org\r\n\r\n", why: said},
-		// What QUIC says cannot be compared.
+		// The server name of QUIC cannot be checked.
 		{Do: "udp", To: goodAddr4 + ":443", why: "what QUIC says cannot be compared"}, {Do: "udp", To: goodAddr4 + ":80", why: "what QUIC says"},
 	}
 	w.attempts("a", numbered("other ports", list))

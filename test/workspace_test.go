@@ -16,7 +16,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// userDir is a directory of an ordinary user's with these files.
+// userDir creates a directory of an ordinary user with these files.
 func (h *host) userDir(name string, files map[string]string) string {
 	h.t.Helper()
 	dir := filepath.Join(h.dir, name)
@@ -30,7 +30,7 @@ func (h *host) userDir(name string, files map[string]string) string {
 	return dir
 }
 
-// put writes a file of the ordinary user's.
+// put writes a file of the ordinary user.
 func (h *host) put(dir, path, content string) {
 	h.t.Helper()
 	p := filepath.Join(dir, path)
@@ -45,7 +45,7 @@ func (h *host) put(dir, path, content string) {
 
 const user = 1000
 
-// owned gives a tree to the ordinary user.
+// owned changes the owner of a tree to the ordinary user.
 func (h *host) owned(dir string) {
 	h.t.Helper()
 	err := filepath.WalkDir(dir, func(p string, _ fs.DirEntry, err error) error {
@@ -65,7 +65,7 @@ func (h *host) script(dir, script string, flags ...string) caisson.Run {
 	return h.succeeds(append(append([]string{"-C", dir}, flags...), "shell", script+"\necho done")...)
 }
 
-// diff is what caisson diff says, by path.
+// diff returns the output of caisson diff, by path.
 func (h *host) diff(ref string) map[string]caisson.Change {
 	h.t.Helper()
 	var d caisson.Diff
@@ -88,15 +88,16 @@ func (h *host) content(dir, path string) string {
 	return string(data)
 }
 
-// withoutTimes is what tree says of content and modes.
+// withoutTimes removes the times from the output of tree.
 func withoutTimes(tree string) string { return treeTime.ReplaceAllString(tree, "") }
 
 var treeTime = regexp.MustCompile(`\d{4}-\d\d-\d\d [\d:.]+ \+0000 UTC`)
 
 const base = "one\ntwo\nthree\nfour\nfive\nsix\nseven\neight\nnine\n"
 
-// TestPromise3Gate: what an agent does to a directory stays aside until it is applied; then exactly what was reviewed arrives, as the
-// owner's; what the host has changed meanwhile is kept; and all of it can be undone.
+// TestPromise3Gate tests that changes of an agent to a directory stay in the layer until they are applied; that exactly
+// the reviewed changes are then applied with the owner of the directory; that concurrent changes on the host are kept;
+// and that everything can be undone.
 func TestPromise3Gate(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -120,7 +121,7 @@ touch same.txt; cat same.txt > copy && cat copy > same.txt && rm copy`)
 	if !slices.Equal(ws.Hidden, []string{".env"}) || ws.UID != user || ws.Kind != caisson.WorkspaceOverlay || ws.Mode != caisson.SyncSecure {
 		t.Errorf("the workspace is %+v", ws)
 	}
-	// Meanwhile somebody works on it.
+	// Meanwhile a user changes the directory.
 	h.put(dir, "clash.txt", strings.Replace(base, "two", "zwei", 1))
 	h.put(dir, "merge.txt", strings.Replace(base, "eight", "EIGHT", 1))
 	h.put(dir, "hosts.txt", "host\n")
@@ -174,7 +175,7 @@ touch same.txt; cat same.txt > copy && cat copy > same.txt && rm copy`)
 	if mode("edit.txt") != 0o644 || mode("new/deep/file.txt") != 0o644 || mode("run.sh") != 0o644 || mode("new/link")&fs.ModeSymlink == 0 || mode("new/deep") != fs.ModeDir|0o755 {
 		t.Error("modes are wrong")
 	}
-	// What a check asks about needs a person. What is done is done once.
+	// Changes that need review require confirmation. Applied changes are not applied again.
 	h.ok("sync", "--yes", string(r.ID))
 	if mode("run.sh") != 0o755 {
 		t.Error("what somebody said yes to was not applied")
@@ -186,7 +187,7 @@ touch same.txt; cat same.txt > copy && cat copy > same.txt && rm copy`)
 	if len(log) != 2 {
 		t.Fatalf("the log is %q", log)
 	}
-	for _, id := range log { // newest first
+	for _, id := range log { // Newest first.
 		h.ok("sync", "undo", id)
 	}
 	if after := withoutTimes(h.tree(dir)); after != unapplied {
@@ -207,7 +208,7 @@ touch same.txt; cat same.txt > copy && cat copy > same.txt && rm copy`)
 	h.noSandboxes()
 }
 
-// TestPromise4HostileWorkspace: nothing that is dangerous to the host passes the gate, whatever it is called.
+// TestPromise4HostileWorkspace tests that nothing dangerous to the host passes the gate, whatever its name.
 func TestPromise4HostileWorkspace(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -249,7 +250,7 @@ setfattr -n user.overlay.opaque -v y src 2>/dev/null; setfattr -n user.overlay.r
 			t.Errorf("%q was applied by itself", e.Path)
 		}
 	}
-	// Not even to somebody who says yes to everything.
+	// Confirming everything does not apply them either.
 	h.ok("sync", "--yes", string(r.ID))
 	for _, p := range []string{".git/hooks/pre-commit", ".GIT/config", "sub/.git/hooks/post-checkout", "fifo", "abs", "out", "dev", "sparse"} {
 		if _, err := os.Lstat(filepath.Join(dir, p)); err == nil {
@@ -266,13 +267,14 @@ setfattr -n user.overlay.opaque -v y src 2>/dev/null; setfattr -n user.overlay.r
 	if after := h.tree(dir); after == before {
 		t.Error("nothing was applied")
 	}
-	// A terminal is told of names with escapes only.
+	// Names are printed on a terminal with escapes only.
 	if out := h.ok("diff", "--names", string(r.ID)) + h.ok("diff", string(r.ID)) + h.ok("diff", "--stat", string(r.ID)); strings.ContainsAny(out, "\x1b\u202e") {
 		t.Errorf("a name is shown as it is: %.500q", out)
 	}
 }
 
-// TestWorkspaceModes: yolo applies by itself what passes every check, direct is the directory, and a sandbox of one's own has a workspace too.
+// TestWorkspaceModes tests that yolo mode applies changes that pass every check automatically, that direct mode mounts
+// the directory itself, and that sandboxes without a run have workspaces, too.
 func TestWorkspaceModes(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -302,7 +304,7 @@ echo '{"scripts": {"test": "y"}}' > s/package.json; printf '# comment\nall:\n' >
 	if len(left) != 14 || h.content(dir, "docs/a") != "file a\n" || h.content(dir, "s/package.json") != files["s/package.json"] || h.content(dir, "t.go") == "\u202e\n" {
 		t.Errorf("left are %+v", left)
 	}
-	// Most of the files are removed only by who says so, with the command that the message names.
+	// Removing most of the files requires confirmation with the command in the message.
 	auto := h.run("sync", "--auto", string(r.ID))
 	command := regexp.MustCompile(`run "caisson (sync --yes ws-[a-z0-9]+)"`).FindStringSubmatch(auto.stderr)
 	if auto.code != 0 || command == nil || h.content(dir, "docs/a") != "file a\n" {
@@ -320,7 +322,7 @@ echo '{"scripts": {"test": "y"}}' > s/package.json; printf '# comment\nall:\n' >
 	if c := h.content(dir, "c.txt"); !strings.HasPrefix(c, "(") {
 		t.Errorf("a copy has got back: %q", c)
 	}
-	// A sandbox that goes on: what it writes is seen at once, and reset when it stands still.
+	// A running sandbox: its changes are visible at once, and are reset when it is stopped.
 	h.put(dir, "prod.tfvars", "x\n")
 	h.put(dir, "deploy", "-----BEGIN PRIVATE KEY-----\n"+strings.Repeat("MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQ\n", 4)+"-----END PRIVATE KEY-----\n")
 	if made := h.run("sandbox", "create", "--name", "web", "--workspace", dir); made.code != 0 || !strings.Contains(made.stderr, "may contain secrets: prod.tfvars") {
@@ -350,14 +352,14 @@ echo '{"scripts": {"test": "y"}}' > s/package.json; printf '# comment\nall:\n' >
 		t.Errorf("after a reset: %+v", d)
 	}
 	h.ok("sandbox", "rm", "web")
-	// What contains Caisson's own data is nobody's workspace.
+	// A directory that contains Caisson's data cannot be a workspace.
 	if r := h.run("run", "-C", h.dir, "shell", "true"); r.code == 0 || !strings.Contains(r.stderr, "Caisson") {
 		t.Errorf("the data directory: %v", r)
 	}
 }
 
-// TestWorkspaceCommands: what the administrator's commands do not pass is not applied, nothing that they do remains, and nothing of them
-// is left, not even by a daemon that was killed.
+// TestWorkspaceCommands tests that changes that the administrator's commands reject are not applied, that changes by
+// these commands are discarded, and that nothing of them is left, even after the daemon was killed.
 func TestWorkspaceCommands(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -391,7 +393,7 @@ hang) sleep 600;;
 	if out := h.ok("sandbox", "ls", "-q"); strings.Count(out, "\n") != 0 {
 		t.Errorf("sandboxes are left: %q", out)
 	}
-	// A daemon dies while a command runs.
+	// The daemon dies while a command runs.
 	ended := make(chan struct{})
 	go func() { defer close(ended); h.run("sync", "--auto", "dev") }()
 	h.waitFor(func() bool { return strings.Contains(h.ok("sandbox", "ls", "-o", "json"), `"caisson/check"`) })
@@ -415,7 +417,8 @@ hang) sleep 600;;
 	h.ok("sandbox", "rm", "dev")
 }
 
-// TestWorkspaceCopy: a sandbox with a copy sees what there was when it began; its changes are put together with the host's.
+// TestWorkspaceCopy tests that a sandbox with a copy has the files of the time when it started, and that its changes
+// are merged with the host's.
 func TestWorkspaceCopy(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

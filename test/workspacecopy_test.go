@@ -14,15 +14,15 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// TestPromise2CopiedWorkspace: a run that works on a copy does not get what is hidden, neither from this machine nor over the network, not
-// even if its client has uploaded it. What was left out is listed.
+// TestPromise2CopiedWorkspace tests that a run that works on a copy does not get hidden files, neither from this
+// machine nor over the network, even if its client has uploaded them. Omitted files are listed.
 func TestPromise2CopiedWorkspace(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	token, listener := h.ok("token", "create", "-q", "ci"), freeAddress(t)
 	h.configLine("listen: " + listener)
 	h.configLine("workspaces: {hide: [/local.yaml]}")
-	h.ok("agent", "ls") // starts the daemon
+	h.ok("agent", "ls") // Starts the daemon.
 	files := map[string]string{
 		".env": "hunter2", ".env.example": "KEY=", "public.pem": "P", "sub/key.pem": "hunter2", ".ssh/id": "hunter2", "local.yaml": "hunter2", "sub/local.yaml": "L",
 	}

@@ -17,40 +17,41 @@ import (
 	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
-// What there is in a world. Documentation's addresses stand for the public internet; policy knows nothing special of them.
+// Addresses and names in a world. Addresses for documentation represent the public internet; policies do not treat them
+// specially.
 const (
-	hostAddr4, hostAddr6     = "203.0.113.2", "2001:db8:1::2" // the host's own, on its uplink
+	hostAddr4, hostAddr6     = "203.0.113.2", "2001:db8:1::2" // The host's addresses on its uplink.
 	routerAddr4, routerAddr6 = "203.0.113.1", "2001:db8:1::1"
 	nameserverAddr           = "198.51.100.53"
 	goodAddr4, goodAddr6     = "198.51.100.10", "2001:db8:10::10"
 	badAddr4, badAddr6       = "198.51.100.20", "2001:db8:10::20"
 
 	goodName   = "good.example.net"
-	sharedName = "shared.example.net" // another name of good's addresses
+	sharedName = "shared.example.net" // Another name of good's addresses.
 	badName    = "bad.example.org"
 )
 
-// lanAddrs are the host's own on a local network.
+// lanAddrs are the host's addresses on a local network.
 var lanAddrs = []string{"192.168.77.1", "10.99.0.1", "100.64.9.1", "172.16.5.1", "fd12:3456::1"}
 
-// A world is a host and everything beyond it, each in a network namespace of its own, joined by an uplink and a local network.
-// The daemon runs on that host. Whatever leaves it, or goes from it to itself, is seen.
+// A world is a host and everything beyond it, each in a separate network namespace, joined by an uplink and a local
+// network. The daemon runs on that host. Every packet that leaves it, or goes from it to itself, is recorded.
 type world struct {
 	*host
 	inside, beyond *place
 	resolver       *fakeDNS
-	out            []*sniffer // of what comes out of the host: by the uplink and the local network
-	self           *sniffer   // of what goes from the host to itself
+	out            []*sniffer // Packets that leave the host by the uplink and the local network.
+	self           *sniffer   // Packets from the host to itself.
 }
 
-// A place is a thread in namespaces of its own.
+// A place is a thread in separate namespaces.
 type place struct {
 	do   chan func()
 	done chan struct{}
-	netf *os.File // its network namespace
+	netf *os.File // Its network namespace.
 }
 
-// newPlace makes a place of new namespaces. Its thread, and so all that only it holds, ends with the test.
+// newPlace creates a place in new namespaces. Its thread, and so everything that only it holds, ends with the test.
 func newPlace(t testing.TB, setup func() error) *place {
 	t.Helper()
 	return startPlace(t, func() error {
@@ -61,7 +62,7 @@ func newPlace(t testing.TB, setup func() error) *place {
 	})
 }
 
-// placeOf makes a place of the network namespace of a process.
+// placeOf returns a place in the network namespace of a process.
 func placeOf(t testing.TB, pid int) *place {
 	t.Helper()
 	return startPlace(t, func() error {
@@ -91,9 +92,9 @@ func startPlace(t testing.TB, setup func() error) *place {
 }
 
 func (p *place) live(ready chan<- error, setup func() error) {
-	runtime.LockOSThread() // and never unlocked: the thread is not to be used again
+	runtime.LockOSThread() // The thread is not unlocked, so that it is not used again.
 	if unix.Gettid() == unix.Getpid() {
-		// The first thread does not end, and stands for the process in /proc.
+		// The main thread cannot end, and represents the process in /proc.
 		go p.live(ready, setup)
 		<-p.done
 		runtime.UnlockOSThread()
@@ -120,7 +121,7 @@ func (p *place) run(fn func() error) error {
 	return <-result
 }
 
-// newWorld makes a world. Its daemon is started with serve.
+// newWorld creates a world. Its daemon is started with serve.
 func newWorld(t testing.TB) *world {
 	t.Helper()
 	h := newHost(t)
@@ -128,7 +129,7 @@ func newWorld(t testing.TB) *world {
 	resolv := h.write("resolv.conf", "nameserver "+nameserverAddr+"\n")
 	w.beyond = newPlace(t, func() error { return up("lo") })
 	w.inside = newPlace(t, func() error {
-		// What comes later in /sys is of the other network namespace; nobody here looks.
+		// /sys still shows the network namespace of the test, but no test reads it there.
 		return errors.Join(unix.Mount(resolv, "/etc/resolv.conf", "", unix.MS_BIND, ""), up("lo"))
 	})
 	must := func(err error) {
@@ -186,7 +187,7 @@ func up(name string) error {
 	return netlink.LinkSetUp(link)
 }
 
-// addresses gives a link its addresses, usable at once.
+// addresses assigns addresses to a link, usable immediately.
 func addresses(name string, list ...string) error {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
@@ -216,7 +217,7 @@ func withBits(addrs []string) (list []string) {
 	return list
 }
 
-// hostAddrs are all of the host's own.
+// hostAddrs returns all addresses of the host.
 func hostAddrs() []string {
 	return append([]string{"127.0.0.1", "::1", hostAddr4, hostAddr6}, lanAddrs...)
 }
@@ -247,7 +248,7 @@ func (p *place) listenPacket(t testing.TB, addr string) (c net.PacketConn) {
 	return c
 }
 
-// buildProbe builds the program that tries to get out, and returns its path.
+// buildProbe builds the probe program and returns its path.
 func buildProbe(t testing.TB) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "probe")

@@ -12,67 +12,67 @@ import (
 	"github.com/caisson-dev/caisson/internal/guesttree"
 )
 
-// Bounds of counting what is in a volume.
+// Limits of counting the files in a volume.
 const (
-	countEvery = time.Minute // a volume is counted at most once in this
-	countTime  = time.Second
-	countDepth = 128 // of directories, each of which is open meanwhile
-	countSame  = 2   // counts at the same time
-	usageTime  = 5 * time.Second
+	countInterval       = time.Minute // a volume is counted at most once per interval
+	countTimeout        = time.Second
+	maxCountDepth       = 128 // nested directories, each of which holds an open file descriptor
+	maxConcurrentCounts = 2   // concurrent counts
+	usageTimeout        = 5 * time.Second
 )
 
-// errTooMuch ends a count that is not worth its time.
-var errTooMuch = errors.New("there is too much to count")
+// errCountLimit is returned when a count exceeds its limits of time or depth.
+var errCountLimit = errors.New("there is too much to count")
 
-// counts knows when which volumes were looked at.
-type counts struct {
-	places chan struct{} // a token for each count under way
-	bound  time.Duration // of one count
+// countLimiter limits how often and how many volumes are counted.
+type countLimiter struct {
+	slots   chan struct{} // semaphore: one token per count in progress
+	timeout time.Duration // time limit of one count
 
-	mu    sync.Mutex
-	tried map[caisson.ID]time.Time // when a count was begun, which perhaps did not come to its end; guarded by mu
+	mu      sync.Mutex
+	started map[caisson.ID]time.Time // start of the last count, even if it did not finish; guarded by mu
 }
 
-func newCounts() *counts {
-	return &counts{places: make(chan struct{}, countSame), bound: countTime, tried: map[caisson.ID]time.Time{}}
+func newCountLimiter() *countLimiter {
+	return &countLimiter{slots: make(chan struct{}, maxConcurrentCounts), timeout: countTimeout, started: map[caisson.ID]time.Time{}}
 }
 
-// begin reports whether a volume is to be counted now, by who asks. If so, call end.
-func (c *counts) begin(v *caisson.Volume) (end func(), ok bool) {
+// begin reports whether the caller is to count the volume now. If so, the caller must call end afterwards.
+func (c *countLimiter) begin(v *caisson.Volume) (end func(), ok bool) {
 	at := now()
-	if at.Sub(v.CountedAt) < countEvery {
+	if at.Sub(v.CountedAt) < countInterval {
 		return nil, false
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if at.Sub(c.tried[v.ID]) < countEvery {
+	if at.Sub(c.started[v.ID]) < countInterval {
 		return nil, false
 	}
 	select {
-	case c.places <- struct{}{}:
-		c.tried[v.ID] = at
-		return func() { <-c.places }, true
+	case c.slots <- struct{}{}:
+		c.started[v.ID] = at
+		return func() { <-c.slots }, true
 	default:
-		return nil, false // others are at it, and the next who asks gets to know
+		return nil, false // all places are in use; a later call counts the volume
 	}
 }
 
-// forget forgets a volume that is gone.
-func (c *counts) forget(id caisson.ID) {
+// forget deletes the entry of a removed volume.
+func (c *countLimiter) forget(id caisson.ID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.tried, id)
+	delete(c.started, id)
 }
 
-// counted returns v with what is in it, as it is now or was when it was last counted.
-func (c *Core) counted(ctx context.Context, v *caisson.Volume) *caisson.Volume {
+// recount returns v with its size: counted now, or as it was last counted if a new count is not due or does not finish.
+func (c *Core) recount(ctx context.Context, v *caisson.Volume) *caisson.Volume {
 	end, ok := c.counts.begin(v)
 	if !ok {
 		return v
 	}
 	defer end()
 	t, at, err := c.count(ctx, v.ID)
-	if errors.Is(err, errTooMuch) || ctx.Err() != nil {
+	if errors.Is(err, errCountLimit) || ctx.Err() != nil {
 		return v
 	}
 	if err == nil {
@@ -91,15 +91,15 @@ func (c *Core) counted(ctx context.Context, v *caisson.Volume) *caisson.Volume {
 	return v
 }
 
-// Usage returns what all volumes take on the disk, as far as it can be counted in a few seconds: the rest is what it was when it was last
-// counted.
+// Usage returns the disk usage of all volumes. It counts for at most usageTimeout; the sizes of the remaining volumes are those of
+// their last count.
 func (c *Core) Usage(ctx context.Context) (caisson.Usage, error) {
 	u := caisson.Usage{Kind: topDir}
-	soon, cancel := context.WithTimeout(ctx, usageTime)
+	soon, cancel := context.WithTimeout(ctx, usageTimeout)
 	defer cancel()
 	err := c.each(ctx, func(v *caisson.Volume) error {
 		if soon.Err() == nil {
-			v = c.counted(soon, v)
+			v = c.recount(soon, v)
 		}
 		u.Count++
 		u.Size += v.Bytes
@@ -108,9 +108,9 @@ func (c *Core) Usage(ctx context.Context) (caisson.Usage, error) {
 	return u, err
 }
 
-// count counts what is in a volume, in which guests may be at work meanwhile. errTooMuch if that takes too long.
+// count counts the files in a volume, to which guests may be writing. Returns errCountLimit if the count exceeds its limits.
 func (c *Core) count(ctx context.Context, id caisson.ID) (t guesttree.Tally, at time.Time, err error) {
-	ctx, cancel := context.WithTimeout(ctx, c.counts.bound)
+	ctx, cancel := context.WithTimeout(ctx, c.counts.timeout)
 	defer cancel()
 	data, err := c.openData(id, unix.O_RDONLY)
 	if err != nil {
@@ -118,9 +118,9 @@ func (c *Core) count(ctx context.Context, id caisson.ID) (t guesttree.Tally, at 
 	}
 	defer data.Close()
 	at = now()
-	t, err = guesttree.Count(ctx, data, countDepth)
+	t, err = guesttree.Count(ctx, data, maxCountDepth)
 	if errors.Is(err, guesttree.ErrDeep) || ctx.Err() != nil {
-		err = errTooMuch
+		err = errCountLimit
 	}
 	return t, at, err
 }

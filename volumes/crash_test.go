@@ -15,7 +15,7 @@ import (
 
 var errInjected = errors.New("injected")
 
-// TestCreateFails: what could not be stored leaves nothing, and its name is free.
+// TestCreateFails checks that a volume that could not be stored leaves nothing behind, and that its name is free.
 func TestCreateFails(t *testing.T) {
 	w := newWorld(t)
 	w.store.failNext("insert", errInjected)
@@ -24,13 +24,13 @@ func TestCreateFails(t *testing.T) {
 	}
 	w.dirs()
 	w.store.failNext("insert", errInjected)
-	if _, err := w.holds.Hold(t.Context(), "a", "data", "sb-aaaaaaaaaaaaaaaa"); !errors.Is(err, errInjected) {
+	if _, err := w.holds.Attach(t.Context(), "a", "data", "sb-aaaaaaaaaaaaaaaa"); !errors.Is(err, errInjected) {
 		t.Fatal(err)
 	}
 	w.dirs(w.create("a", "data"))
 }
 
-// TestRemoveFails: a volume that could not be forgotten is whole.
+// TestRemoveFails checks that a volume whose record could not be deleted is intact.
 func TestRemoveFails(t *testing.T) {
 	w := newWorld(t)
 	v := w.create("a", "data")
@@ -47,29 +47,29 @@ func TestRemoveFails(t *testing.T) {
 	w.dirs()
 }
 
-// TestCrashes: whatever a daemon was doing when it died, the next one has whole volumes, and nothing else.
+// TestCrashes checks that after a crash at any point, the next daemon has complete volumes only.
 func TestCrashes(t *testing.T) {
 	w := newWorld(t)
 	kept, taken := w.create("a", "kept"), w.create("a", "taken")
 	must(t, os.WriteFile(w.data(kept, "file"), []byte("kept"), 0o644))
 	top := filepath.Join(w.dir, "volumes")
-	// During the making of a volume: half a directory, or a whole one that is not in the store.
+	// Crashes during the creation of a volume: an incomplete directory, or a complete one without a record.
 	for _, dir := range []string{"vl-aaaaaaaaaaaaaaab", "vl-aaaaaaaaaaaaaaac/data/left/deep"} {
 		must(t, os.MkdirAll(filepath.Join(top, dir), 0o700))
 	}
-	// During a removal: some of it has been moved up already, under names that the next one would use itself.
+	// Crash during a removal: some directories have been moved up already, under names that the next removal would use.
 	for _, dir := range []string{"moved-1/a/b", "moved-2", "moved-9", "data/c/d/e"} {
 		must(t, os.MkdirAll(filepath.Join(top, "vl-aaaaaaaaaaaaaaad", dir), 0o700))
 		must(t, os.WriteFile(filepath.Join(top, "vl-aaaaaaaaaaaaaaad", dir, "file"), nil, 0o600))
 	}
-	// Under names of volumes, but none.
+	// Entries with names of volumes that are not volumes.
 	must(t, os.WriteFile(filepath.Join(top, "vl-aaaaaaaaaaaaaaae"), nil, 0o600))
 	must(t, os.Symlink(w.data(kept), filepath.Join(top, "vl-aaaaaaaaaaaaaaaf")))
-	// Between the taking of a volume and the sandbox that knows that it has it; and before a sandbox has left it.
+	// Crashes after a volume was attached but before the sandbox's spec has it, and before a removed sandbox has detached it.
 	known := w.sandbox("a", taken)
-	got(w.holds.Hold(t.Context(), "a", "taken", known))(t)
+	got(w.holds.Attach(t.Context(), "a", "taken", known))(t)
 	for name, sb := range map[string]caisson.ID{"unknown": w.sandbox("a", nil), "others": w.sandbox("a", kept), "gone": "sb-aaaaaaaaaaaaaaaa"} {
-		got(w.holds.Hold(t.Context(), "a", name, sb))(t)
+		got(w.holds.Attach(t.Context(), "a", name, sb))(t)
 	}
 	w.restart()
 	all, _, err := w.service.ListVolumes(w.as("a"), caisson.Filter{})
@@ -88,12 +88,12 @@ func TestCrashes(t *testing.T) {
 	}
 }
 
-// TestLostFiles: a volume whose files are gone is not replaced by an empty one.
+// TestLostFiles checks that a volume whose files are lost is not replaced by an empty one.
 func TestLostFiles(t *testing.T) {
 	w := newWorld(t)
 	v := w.create("a", "data")
 	sb := w.sandbox("a", v)
-	got(w.holds.Hold(t.Context(), "a", "data", sb))(t)
+	got(w.holds.Attach(t.Context(), "a", "data", sb))(t)
 	must(t, os.RemoveAll(filepath.Dir(w.data(v))))
 	w.restart()
 	_, err := w.holds.Open(t.Context(), v.ID, sb)
@@ -101,21 +101,22 @@ func TestLostFiles(t *testing.T) {
 	if w.get("a", "data").ID != v.ID {
 		t.Error("it is another volume")
 	}
-	must(t, w.holds.Leave(t.Context(), v.ID, sb))
-	_, err = w.holds.Hold(t.Context(), "a", "data", "sb-aaaaaaaaaaaaaaaa") // as long as it cannot start with it
+	must(t, w.holds.Detach(t.Context(), v.ID, sb))
+	// fails as long as a sandbox could not start with the volume
+	_, err = w.holds.Attach(t.Context(), "a", "data", "sb-aaaaaaaaaaaaaaaa")
 	wants(t, err, caisson.Conflict, "gone from disk")
 	must(t, w.service.RemoveVolume(w.as("a"), "data"))
 	w.dirs(w.create("a", "data"))
 }
 
-// TestRemovalGoesOn: what a removal has not done when the daemon ends, the next one does.
+// TestRemovalGoesOn checks that the next daemon completes an interrupted removal.
 func TestRemovalGoesOn(t *testing.T) {
 	w := newWorld(t)
 	v := w.create("a", "data")
 	for _, dir := range []string{"a", "b"} {
 		must(t, os.MkdirAll(w.data(v, dir, strings.Repeat("d/", 50)), 0o755))
 	}
-	must(t, w.core.Close()) // from now on nothing begins in the background
+	must(t, w.core.Close()) // no background work starts any more
 	must(t, w.service.RemoveVolume(w.as("a"), "data"))
 	if _, err := os.Stat(w.data(v)); err != nil {
 		t.Error("a daemon that has ended has removed files:", err)
@@ -124,7 +125,7 @@ func TestRemovalGoesOn(t *testing.T) {
 	w.dirs()
 }
 
-// TestAside: what is no volume and was not made as one is nobody's to remove.
+// TestAside checks that entries that this package has not created are not removed.
 func TestAside(t *testing.T) {
 	w := newWorld(t)
 	v := w.create("a", "data")
@@ -135,7 +136,7 @@ func TestAside(t *testing.T) {
 	must(t, os.Mkdir(garbage, 0o700))
 	w.restart()
 	poll.Until(t, patience, func() bool { _, err := os.Lstat(garbage); return err != nil })
-	must(t, w.core.Close()) // whatever is removed, is
+	must(t, w.core.Close()) // all removals have finished
 	w.open()
 	must(t, os.Rename(aside, filepath.Dir(w.data(v))))
 	if b, err := os.ReadFile(w.data(v, "file")); err != nil || string(b) != "x" {
@@ -143,7 +144,8 @@ func TestAside(t *testing.T) {
 	}
 }
 
-// TestUnended: a volume is its sandbox's as long as that has processes, even if nothing else is left of it.
+// TestUnended checks that a volume stays attached while processes of its sandbox run, even if nothing else of the sandbox is
+// left.
 func TestUnended(t *testing.T) {
 	w := newWorld(t)
 	const sb = "sb-aaaaaaaaaaaaaaaa"
@@ -153,7 +155,7 @@ func TestUnended(t *testing.T) {
 		want caisson.ID
 	}{"runs": {true, nil, sb}, "unknown": {false, errInjected, sb}, "ended": {false, nil, ""}} {
 		w.runs = func(context.Context, caisson.ID) (bool, error) { return c.runs, c.err }
-		got(w.holds.Hold(t.Context(), "a", name, sb))(t)
+		got(w.holds.Attach(t.Context(), "a", name, sb))(t)
 		w.restart()
 		if v := w.get("a", name); v.Sandbox != c.want {
 			t.Errorf("%s: the volume is %q's, want %q", name, v.Sandbox, c.want)
@@ -163,7 +165,8 @@ func TestUnended(t *testing.T) {
 	}
 }
 
-// TestGone: whose sandbox is gone without having left it can be given away and removed, once nothing of the sandbox runs.
+// TestGone checks that a volume of a sandbox that is gone without detaching it can be attached and removed, once no process of
+// the sandbox runs.
 func TestGone(t *testing.T) {
 	w := newWorld(t)
 	const gone = "sb-aaaaaaaaaaaaaaaa"
@@ -171,15 +174,15 @@ func TestGone(t *testing.T) {
 	w.runs = func(context.Context, caisson.ID) (bool, error) { return runs, nil }
 	w.restart()
 	for _, name := range []string{"given", "removed"} {
-		got(w.holds.Hold(t.Context(), "a", name, gone))(t)
+		got(w.holds.Attach(t.Context(), "a", name, gone))(t)
 	}
 	next := w.sandbox("a", nil)
 	runs = true
-	_, err := w.holds.Hold(t.Context(), "a", "given", next)
+	_, err := w.holds.Attach(t.Context(), "a", "given", next)
 	wants(t, err, caisson.Conflict, gone)
 	wants(t, w.service.RemoveVolume(w.as("a"), "removed"), caisson.Conflict, gone)
 	runs = false
-	if v := got(w.holds.Hold(t.Context(), "a", "given", next))(t); v.Sandbox != next {
+	if v := got(w.holds.Attach(t.Context(), "a", "given", next))(t); v.Sandbox != next {
 		t.Errorf("the volume is %q's", v.Sandbox)
 	}
 	must(t, w.service.RemoveVolume(w.as("a"), "removed"))

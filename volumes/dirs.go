@@ -13,7 +13,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/guesttree"
 )
 
-// What is in the data directory; see the package comment.
+// Names in the data directory; see the package comment.
 const (
 	topDir  = "volumes"
 	dataDir = "data"
@@ -22,7 +22,7 @@ const (
 // dir is the directory of a volume.
 func (c *Core) dir(id caisson.ID) string { return filepath.Join(c.Dir, topDir, string(id)) }
 
-// makeDir makes the directory of a new volume, which is on disk when it returns. base is the guest root's uid and gid.
+// makeDir creates the directory of a new volume and syncs it to disk. base is the uid and gid of the guest's root.
 func (c *Core) makeDir(id caisson.ID, base uint32) error {
 	if err := os.Mkdir(c.dir(id), 0o700); err != nil {
 		return diskFull(err)
@@ -36,7 +36,7 @@ func (c *Core) makeDir(id caisson.ID, base uint32) error {
 			return err
 		}
 	}
-	// Whatever the umask. Whoever works in a sandbox writes there, root or not; the guest's root may make it narrower.
+	// Chmod is independent of the umask. Every user of a sandbox can write here; the guest's root may restrict it.
 	if err := os.Chmod(data, 0o777); err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func (c *Core) makeDir(id caisson.ID, base uint32) error {
 	return c.top.Sync()
 }
 
-// openData opens what guests see of a volume. flags are added, such as O_PATH.
+// openData opens the data directory of a volume, which guests see. flags are added to those of openat, such as O_PATH.
 func (c *Core) openData(id caisson.ID, flags int) (*os.File, error) {
 	own, err := openAt(c.top, string(id), unix.O_PATH)
 	if err != nil {
@@ -58,7 +58,7 @@ func (c *Core) openData(id caisson.ID, flags int) (*os.File, error) {
 	return openAt(own, dataDir, flags)
 }
 
-// openAt opens the directory of that name in dir, which is no symlink.
+// openAt opens the directory name in dir. It does not follow a symlink.
 func openAt(dir *os.File, name string, flags int) (*os.File, error) {
 	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC|flags, 0)
 	if err != nil {
@@ -67,7 +67,7 @@ func openAt(dir *os.File, name string, flags int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// removeDir removes the directory of that name, which belongs to no volume (any more), with all that is in it.
+// removeDir removes the directory name, which belongs to no volume or to a removed one, with all its files.
 func (c *Core) removeDir(ctx context.Context, name string) error {
 	if err := guesttree.RemoveAt(ctx, c.top, name); err != nil {
 		return err
@@ -84,7 +84,7 @@ func syncDir(path string) error {
 	return d.Sync()
 }
 
-// diskFull says so where that is why err happened.
+// diskFull wraps err in an Exhausted error if its cause is a full disk or an exceeded quota.
 func diskFull(err error) error {
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		return caisson.Wrap(err, caisson.Exhausted, "the disk is full; free some space in the data directory")

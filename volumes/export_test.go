@@ -2,5 +2,5 @@ package volumes
 
 import "time"
 
-// SetCountTime bounds a count otherwise than a daemon does. Call it before the first one.
-func (c *Core) SetCountTime(d time.Duration) { c.counts.bound = d }
+// SetCountTime replaces the timeout of a count. Call it before the first count.
+func (c *Core) SetCountTime(d time.Duration) { c.counts.timeout = d }

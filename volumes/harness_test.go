@@ -19,17 +19,17 @@ import (
 	"github.com/caisson-dev/caisson/volumes"
 )
 
-// patience is how long anything may take before it counts as hung.
+// patience is the time after which an operation counts as hung.
 const patience = time.Minute
 
-// world is a core on a real store.
+// world is a core with a real store.
 type world struct {
 	t       *testing.T
 	dir     string
 	store   *faulty
 	core    *volumes.Core
 	service *volumes.Service
-	holds   *volumes.Holds
+	holds   *volumes.Attachments
 	runs    func(context.Context, caisson.ID) (bool, error)
 }
 
@@ -47,22 +47,22 @@ func newWorld(t *testing.T) *world {
 func (w *world) open() {
 	w.t.Helper()
 	core, err := volumes.New(volumes.Config{
-		Dir: w.dir, Store: w.store, Runs: w.runs, Log: slog.New(slog.NewTextHandler(w.t.Output(), nil)),
+		Dir: w.dir, Store: w.store, HasProcesses: w.runs, Log: slog.New(slog.NewTextHandler(w.t.Output(), nil)),
 		Events: events.New(w.store.Store.Events(), nil),
 	})
 	must(w.t, err)
-	w.core, w.service, w.holds = core, core.Volumes(), core.Holds()
+	w.core, w.service, w.holds = core, core.Volumes(), core.Attachments()
 	must(w.t, core.Reconcile(w.t.Context()))
 }
 
-// restart ends the daemon and starts another one.
+// restart stops the daemon and starts another one.
 func (w *world) restart() {
 	w.t.Helper()
 	must(w.t, w.core.Close())
 	w.open()
 }
 
-// as is a request with a token of the account.
+// as returns the context of a request with a token of the account.
 func (w *world) as(account string) context.Context {
 	return caisson.WithCaller(w.t.Context(), caisson.Caller{Account: account, Token: "tk-aaaaaaaaaaaaaaaa"})
 }
@@ -77,12 +77,12 @@ func (w *world) get(account, ref string) *caisson.Volume {
 	return got(w.service.GetVolume(w.as(account), ref))(w.t)
 }
 
-// data is a path in a volume.
+// data returns a path in a volume.
 func (w *world) data(v *caisson.Volume, name ...string) string {
 	return filepath.Join(append([]string{w.dir, "volumes", string(v.ID), "data"}, name...)...)
 }
 
-// sandbox stores a sandbox that has a volume, or none.
+// sandbox stores a sandbox with a volume, or without one.
 func (w *world) sandbox(account string, v *caisson.Volume) caisson.ID {
 	w.t.Helper()
 	sb := &caisson.Sandbox{ID: caisson.NewID(caisson.SandboxPrefix), Account: account, State: caisson.Stopped}
@@ -93,7 +93,7 @@ func (w *world) sandbox(account string, v *caisson.Volume) caisson.ID {
 	return sb.ID
 }
 
-// dirs waits until the directories of volumes are exactly those.
+// dirs waits until exactly the directories of these volumes exist.
 func (w *world) dirs(want ...*caisson.Volume) {
 	w.t.Helper()
 	var names []string
@@ -107,7 +107,7 @@ func (w *world) dirs(want ...*caisson.Volume) {
 	})
 }
 
-// told returns the types of events about a volume, with the sandbox's id where there is one.
+// told returns the types of the events of a volume, with the sandbox's id if there is one.
 func (w *world) told(v *caisson.Volume) (types []string) {
 	for _, e := range got(w.store.Store.Events().After(context.Background(), caisson.Everyone(), string(v.ID), 0, 1000))(w.t) {
 		if e.Account != v.Account || e.Data["name"] != v.Name {
@@ -118,12 +118,12 @@ func (w *world) told(v *caisson.Volume) (types []string) {
 	return types
 }
 
-// faulty is the store, of which operations on volumes can fail.
+// faulty is a store whose operations on volumes can fail.
 type faulty struct {
 	caisson.Store
 
 	mu   sync.Mutex
-	fail map[string]error // by operation, once; guarded by mu
+	fail map[string]error // by operation, used once; guarded by mu
 }
 
 func (s *faulty) failNext(op string, err error) {
@@ -179,7 +179,7 @@ func got[T any](v T, err error) func(testing.TB) T {
 	}
 }
 
-// wants fails the test unless err is of that kind and says text.
+// wants fails the test unless err is of that kind and contains text.
 func wants(t testing.TB, err error, kind caisson.Kind, text string) {
 	t.Helper()
 	if err == nil || caisson.KindOf(err) != kind || !strings.Contains(caisson.MessageOf(err), text) {

@@ -11,22 +11,22 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Holds implements [caisson.VolumeHolds].
-type Holds struct{ c *Core }
+// Attachments implements [caisson.VolumeHolds].
+type Attachments struct{ c *Core }
 
-var _ caisson.VolumeHolds = (*Holds)(nil)
+var _ caisson.VolumeHolds = (*Attachments)(nil)
 
-// errUnchanged ends an update that finds nothing to do.
+// errUnchanged aborts an update that has nothing to change.
 var errUnchanged = errors.New("unchanged")
 
-// maxTurns bounds how often a hold starts over because somebody else makes and removes the volume at the same time.
-const maxTurns = 10
+// maxAttempts bounds how often Attach retries because other callers create and remove the volume at the same time.
+const maxAttempts = 10
 
-// Hold implements [caisson.VolumeHolds].
-func (h *Holds) Hold(ctx context.Context, account, ref string, sandbox caisson.ID) (*caisson.Volume, error) {
+// Attach implements [caisson.VolumeHolds].
+func (h *Attachments) Attach(ctx context.Context, account, ref string, sandbox caisson.ID) (*caisson.Volume, error) {
 	_, err := caisson.ParseID(caisson.VolumePrefix, ref)
 	named := err != nil
-	for range maxTurns {
+	for range maxAttempts {
 		v, err := h.c.Store.Volumes().Get(ctx, caisson.In(account), ref)
 		if named && caisson.KindOf(err) == caisson.NotFound {
 			if err := caisson.CheckVolumeName("volume", ref); err != nil {
@@ -34,33 +34,33 @@ func (h *Holds) Hold(ctx context.Context, account, ref string, sandbox caisson.I
 			}
 			v, err = h.c.create(ctx, account, caisson.VolumeRequest{Name: ref})
 			if caisson.KindOf(err) == caisson.Conflict {
-				continue // somebody else was faster
+				continue // another caller has created it
 			}
 		}
 		if err != nil {
 			return nil, err
 		}
-		if v, err = h.take(ctx, v.ID, sandbox); !named || caisson.KindOf(err) != caisson.NotFound {
+		if v, err = h.attach(ctx, v.ID, sandbox); !named || caisson.KindOf(err) != caisson.NotFound {
 			return v, err
 		}
-		// It has been removed since.
+		// The volume has been removed since it was read.
 	}
 	return nil, caisson.Errorf(caisson.Conflict, "volume %s is being made and removed all the time; try again", ref)
 }
 
-// take gives a volume to a sandbox, unless another has it.
-func (h *Holds) take(ctx context.Context, id, sandbox caisson.ID) (*caisson.Volume, error) {
+// attach attaches a volume to a sandbox. Returns Conflict if another sandbox has it attached.
+func (h *Attachments) attach(ctx context.Context, id, sandbox caisson.ID) (*caisson.Volume, error) {
 	release, err := h.c.locks.Acquire(ctx, string(id))
 	if err != nil {
 		return nil, err
 	}
 	defer release()
 	if data, err := h.open(ctx, id); err != nil {
-		return nil, err // a sandbox that has it could not start
+		return nil, err // a sandbox with this volume could not start
 	} else if err := data.Close(); err != nil {
 		return nil, err
 	}
-	if err := h.c.settleGone(ctx, id); err != nil {
+	if err := h.c.detachIfSandboxGone(ctx, id); err != nil {
 		return nil, err
 	}
 	var has *caisson.Volume
@@ -86,7 +86,7 @@ func (h *Holds) take(ctx context.Context, id, sandbox caisson.ID) (*caisson.Volu
 }
 
 // Open implements [caisson.VolumeHolds].
-func (h *Holds) Open(ctx context.Context, id, sandbox caisson.ID) (m caisson.RuntimeMount, err error) {
+func (h *Attachments) Open(ctx context.Context, id, sandbox caisson.ID) (m caisson.RuntimeMount, err error) {
 	v, err := h.c.Store.Volumes().Get(ctx, caisson.Everyone(), string(id))
 	switch {
 	case caisson.KindOf(err) == caisson.NotFound && err != nil:
@@ -100,24 +100,26 @@ func (h *Holds) Open(ctx context.Context, id, sandbox caisson.ID) (m caisson.Run
 	return caisson.RuntimeMount{Source: f, Writable: true}, err
 }
 
-// open opens what guests see of a volume.
-func (h *Holds) open(ctx context.Context, id caisson.ID) (*os.File, error) {
+// open opens the data directory of a volume, which guests see.
+func (h *Attachments) open(ctx context.Context, id caisson.ID) (*os.File, error) {
 	f, err := h.c.openData(id, unix.O_PATH)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return f, err
 	}
 	v, gerr := h.c.Store.Volumes().Get(ctx, caisson.Everyone(), string(id))
 	if gerr != nil {
-		return nil, gerr // it has just been removed
+		return nil, gerr // the volume has been removed in the meantime
 	}
 	return nil, caisson.Wrap(err, caisson.Conflict, "the files of volume %s are gone from disk; put %s back, or remove the volume and make a new one", v.Name, h.c.dir(id))
 }
 
-// Written implements [caisson.VolumeHolds].
-func (h *Holds) Written(id caisson.ID) (*os.File, error) { return h.c.openData(id, unix.O_RDONLY) }
+// OpenData implements [caisson.VolumeHolds].
+func (h *Attachments) OpenData(id caisson.ID) (*os.File, error) {
+	return h.c.openData(id, unix.O_RDONLY)
+}
 
-// Leave implements [caisson.VolumeHolds].
-func (h *Holds) Leave(ctx context.Context, id, sandbox caisson.ID) error {
+// Detach implements [caisson.VolumeHolds].
+func (h *Attachments) Detach(ctx context.Context, id, sandbox caisson.ID) error {
 	v, err := h.c.Store.Volumes().Update(ctx, caisson.Everyone(), string(id), func(v *caisson.Volume) error {
 		if v.Sandbox != sandbox || sandbox == "" {
 			return errUnchanged

@@ -11,7 +11,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// deep makes directories below a path, each in the one before, more than a path or the descriptors of a process can have.
+// deep creates nested directories below a path, deeper than the limits of a path's length or of a process's descriptors.
 func deep(t *testing.T, path string, n int) {
 	t.Helper()
 	fd, err := unix.Open(path, unix.O_DIRECTORY|unix.O_PATH, 0)
@@ -26,7 +26,8 @@ func deep(t *testing.T, path string, n int) {
 	must(t, unix.Close(fd))
 }
 
-// hostile fills a volume with what a guest can make, of which nothing leads out of it.
+// hostile fills a volume with entries that a guest can create. It returns a directory outside of the volume, which must not be
+// reached.
 func hostile(t *testing.T, w *world, v *caisson.Volume) (outside string) {
 	t.Helper()
 	outside = filepath.Join(t.TempDir(), "outside")
@@ -42,7 +43,7 @@ func hostile(t *testing.T, w *world, v *caisson.Volume) (outside string) {
 	must(t, unix.Mkfifo(w.data(v, "fifo"), 0o644))
 	must(t, unix.Mknod(w.data(v, "socket"), unix.S_IFSOCK|0o644, 0))
 	must(t, os.Mkdir(w.data(v, "wide"), 0o755))
-	for i := range 1500 { // more than are read at once
+	for i := range 1500 { // more than one read of a directory returns
 		p := w.data(v, "wide", fmt.Sprint(i))
 		if i%2 == 0 {
 			must(t, os.Mkdir(p, 0o755))
@@ -57,7 +58,7 @@ func TestHostileRemoval(t *testing.T) {
 	w := newWorld(t)
 	v := w.create("a", "data")
 	outside := hostile(t, w, v)
-	deep(t, w.data(v), 2500) // longer than a path can be
+	deep(t, w.data(v), 2500) // longer than the maximum length of a path
 	must(t, w.service.RemoveVolume(w.as("a"), "data"))
 	w.dirs()
 	if b, err := os.ReadFile(filepath.Join(outside, "file")); err != nil || string(b) != "the host's" {
@@ -95,7 +96,7 @@ func TestCount(t *testing.T) {
 	}
 }
 
-// TestTooMuchToCount: what is too deep or takes too long is not counted, and the record says when it last was.
+// TestTooMuchToCount checks that a volume that is too deep, or takes too long to count, keeps its last count.
 func TestTooMuchToCount(t *testing.T) {
 	w := newWorld(t)
 	w.core.SetCountTime(0)

@@ -9,11 +9,11 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Reconcile brings the store, the directories and the sandboxes into agreement after a start: volumes whose sandbox has gone are
-// free, and directories of no volume are removed, in the background. Call it when the store's sandboxes are those of the host,
-// before anything else uses the core. A volume without its directory is logged and stays: it was somebody's, and an empty one of
-// that name in its place would hide that it is lost. What has not the name of a volume was not made here and stays as well, such as
-// a directory that somebody has moved aside.
+// Reconcile brings the store, the directories and the sandboxes into agreement at startup: it detaches volumes from sandboxes
+// that no longer exist, and removes directories without a volume in the background. Call it when the store's sandboxes match
+// those of the host, before any other use of the core. A volume without its directory is logged and kept, because an empty
+// volume with the same name would hide that data was lost. Entries whose names are not ids of volumes were not created by this
+// package and are kept as well, such as a directory that an administrator has moved aside.
 func (c *Core) Reconcile(ctx context.Context) error {
 	known := map[string]bool{}
 	err := c.each(ctx, func(v *caisson.Volume) error {
@@ -27,7 +27,7 @@ func (c *Core) Reconcile(ctx context.Context) error {
 		default:
 			return err
 		}
-		return c.settle(ctx, v)
+		return c.detachStale(ctx, v)
 	})
 	if err != nil {
 		return err
@@ -52,8 +52,8 @@ func (c *Core) Reconcile(ctx context.Context) error {
 	return nil
 }
 
-// settle frees a volume whose sandbox is not there, or has never known that it has it.
-func (c *Core) settle(ctx context.Context, v *caisson.Volume) error {
+// detachStale detaches a volume from a sandbox that does not exist or whose spec does not have the volume.
+func (c *Core) detachStale(ctx context.Context, v *caisson.Volume) error {
 	if v.Sandbox == "" {
 		return nil
 	}
@@ -64,20 +64,20 @@ func (c *Core) settle(ctx context.Context, v *caisson.Volume) error {
 	if err != nil && caisson.KindOf(err) != caisson.NotFound {
 		return err
 	}
-	if c.Runs != nil {
-		// What could not be ended still writes.
-		if runs, err := c.Runs(ctx, v.Sandbox); err != nil || runs {
+	if c.HasProcesses != nil {
+		// Processes that could not be killed still write to the volume.
+		if runs, err := c.HasProcesses(ctx, v.Sandbox); err != nil || runs {
 			c.Log.ErrorContext(ctx, "the sandbox that has a volume is gone and its processes may not be; the volume is given to nobody until a start of the daemon finds that they are", "volume", v.ID, "sandbox", v.Sandbox, "err", err)
 			return nil
 		}
 	}
 	c.Log.WarnContext(ctx, "a volume was freed whose sandbox is gone", "volume", v.ID, "sandbox", v.Sandbox)
-	return c.Holds().Leave(ctx, v.ID, v.Sandbox)
+	return c.Attachments().Detach(ctx, v.ID, v.Sandbox)
 }
 
-// settleGone frees a volume whose sandbox is not there any more, though it could not leave: its making was undone in part. One that
-// is being made is in the store before it takes a volume.
-func (c *Core) settleGone(ctx context.Context, id caisson.ID) error {
+// detachIfSandboxGone detaches a volume from a sandbox that no longer exists but could not detach it, because its creation was rolled
+// back only in part. A sandbox that is being created is in the store before it attaches a volume.
+func (c *Core) detachIfSandboxGone(ctx context.Context, id caisson.ID) error {
 	v, err := c.Store.Volumes().Get(ctx, caisson.Everyone(), string(id))
 	if err != nil || v.Sandbox == "" {
 		return err
@@ -85,10 +85,10 @@ func (c *Core) settleGone(ctx context.Context, id caisson.ID) error {
 	if _, err := c.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(v.Sandbox)); caisson.KindOf(err) != caisson.NotFound || err == nil {
 		return err
 	}
-	return c.settle(ctx, v)
+	return c.detachStale(ctx, v)
 }
 
-// sweep removes directories of no volume: removed ones, and those that a crash has kept from becoming one.
+// sweep removes directories without a volume: those of removed volumes, and those whose creation a crash has interrupted.
 func (c *Core) sweep(ctx context.Context, names []string) {
 	for _, name := range names {
 		err := c.removeDir(ctx, name)
@@ -103,7 +103,7 @@ func (c *Core) sweep(ctx context.Context, names []string) {
 	}
 }
 
-// each calls do for every volume, until one fails.
+// each calls do for every volume until a call returns an error.
 func (c *Core) each(ctx context.Context, do func(*caisson.Volume) error) error {
 	f := caisson.Filter{Limit: 1000}
 	for {

@@ -14,10 +14,10 @@ type Service struct{ c *Core }
 
 var _ caisson.Volumes = (*Service)(nil)
 
-// maxVolumes bounds how many volumes an account has: who asks for a sandbox makes them by naming them.
+// maxVolumes bounds the volumes of an account. A request for a sandbox creates a volume by naming it.
 const maxVolumes = 1000
 
-// scope is what the caller in ctx may touch.
+// scope returns the scope and the identity of the caller in ctx.
 func scope(ctx context.Context) (caisson.Scope, caisson.Caller, error) {
 	caller, err := caisson.CallerOf(ctx)
 	return caisson.In(caller.Account), caller, err
@@ -35,9 +35,9 @@ func (s *Service) CreateVolume(ctx context.Context, req caisson.VolumeRequest) (
 	return s.c.create(ctx, caller.Account, req)
 }
 
-// create makes a volume of an account, for which its name and labels have been checked.
+// create creates a volume of an account. The caller has checked the name and the labels.
 func (c *Core) create(ctx context.Context, account string, req caisson.VolumeRequest) (*caisson.Volume, error) {
-	release, err := c.making.Acquire(ctx, account)
+	release, err := c.createLocks.Acquire(ctx, account)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +59,8 @@ func (c *Core) create(ctx context.Context, account string, req caisson.VolumeReq
 		return nil, err
 	}
 	v := &caisson.Volume{ID: caisson.NewID(caisson.VolumePrefix), Account: account, Name: req.Name, Labels: req.Labels, CreatedAt: now()}
-	// The directory first: what the store has is complete. A caller that goes now does not leave it half-made.
+	// The directory is created first, so that every volume in the store is complete. Cancellation by the caller is ignored from
+	// here on, because it would leave the volume half-made.
 	ctx = context.WithoutCancel(ctx)
 	if err := c.makeDir(v.ID, a.UIDBase); err != nil {
 		return nil, errors.Join(err, c.removeDir(ctx, string(v.ID)))
@@ -81,7 +82,7 @@ func (s *Service) GetVolume(ctx context.Context, ref string) (*caisson.Volume, e
 	if err != nil {
 		return nil, err
 	}
-	return s.c.counted(ctx, v), nil
+	return s.c.recount(ctx, v), nil
 }
 
 // ListVolumes implements [caisson.Volumes].
@@ -93,10 +94,11 @@ func (s *Service) ListVolumes(ctx context.Context, f caisson.Filter) ([]*caisson
 	return s.c.Store.Volumes().List(ctx, in, f)
 }
 
-// removeWait is how long a removal waits for the last file to be gone. The volume itself has gone before that.
+// removeWait is how long RemoveVolume waits for the files to be removed. The record of the volume has been deleted before.
 const removeWait = 2 * time.Second
 
-// RemoveVolume implements [caisson.Volumes]. Its files may go later, in the background: nobody can see them any more.
+// RemoveVolume implements [caisson.Volumes]. Its files may be removed later, in the background; no sandbox can access them any
+// more.
 func (s *Service) RemoveVolume(ctx context.Context, ref string) error {
 	in, _, err := scope(ctx)
 	if err != nil {
@@ -106,7 +108,7 @@ func (s *Service) RemoveVolume(ctx context.Context, ref string) error {
 	if err != nil {
 		return err
 	}
-	if err := s.c.forget(ctx, in, v.ID); err != nil {
+	if err := s.c.deleteRecord(ctx, in, v.ID); err != nil {
 		return err
 	}
 	s.c.event(ctx, v, "volume.removed", "")
@@ -119,7 +121,7 @@ func (s *Service) RemoveVolume(ctx context.Context, ref string) error {
 		}
 	})
 	if !ok {
-		return nil // the next daemon finds its directory, which is nobody's
+		return nil // Reconcile removes the directory at the next start of the daemon
 	}
 	select {
 	case <-done:
@@ -129,17 +131,17 @@ func (s *Service) RemoveVolume(ctx context.Context, ref string) error {
 	return nil
 }
 
-// forget deletes the record of a volume that no sandbox has. From then on its directory is garbage.
-func (c *Core) forget(ctx context.Context, in caisson.Scope, id caisson.ID) error {
+// deleteRecord deletes the record of a volume that is not attached. From then on, its directory is garbage.
+func (c *Core) deleteRecord(ctx context.Context, in caisson.Scope, id caisson.ID) error {
 	release, err := c.locks.Acquire(ctx, string(id))
 	if err != nil {
 		return err
 	}
 	defer release()
-	if err := c.settleGone(ctx, id); err != nil {
+	if err := c.detachIfSandboxGone(ctx, id); err != nil {
 		return err
 	}
-	v, err := c.Store.Volumes().Get(ctx, in, string(id)) // again: a sandbox may have taken it meanwhile
+	v, err := c.Store.Volumes().Get(ctx, in, string(id)) // read again: a sandbox may have attached it in the meantime
 	if err != nil {
 		return err
 	}
@@ -149,15 +151,15 @@ func (c *Core) forget(ctx context.Context, in caisson.Scope, id caisson.ID) erro
 	return c.Store.Volumes().Delete(ctx, in, string(id))
 }
 
-var labelForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$`)
+var labelPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$`)
 
-// checkLabels allows what sandboxes may have.
+// checkLabels applies the same rules as for the labels of sandboxes.
 func checkLabels(labels map[string]string) error {
 	if len(labels) > 64 {
 		return caisson.Invalidf("labels", "more than 64 labels")
 	}
 	for k, v := range labels {
-		if !labelForm.MatchString(k) {
+		if !labelPattern.MatchString(k) {
 			return caisson.Invalidf("labels", "%.70q is not the name of a label", k)
 		}
 		if len(v) > 1024 {

@@ -1,15 +1,17 @@
-// Package volumes is the core of volumes: directories that outlive sandboxes, of which one sandbox at a time has each.
+// Package volumes implements volumes: directories that outlive sandboxes. A volume is attached to at most one sandbox at a
+// time.
 //
-// The store holds what is meant to be. On disk a volume is one directory, which goes with it:
+// The store holds the desired state. On disk a volume is one directory, which is removed with it:
 //
 //	<dir>/volumes/<id>/
-//	    data/   what guests see; its files belong to the account's range of uids
+//	    data/   the root of the volume in the guest; its files belong to the account's range of uids
 //
-// The directory is there before the store has the volume, and is removed after the store has forgotten it. So what the store has
-// is complete, and a directory that the store does not know is garbage, whatever a crash has interrupted.
+// The directory is created before the volume is inserted into the store, and removed after it is deleted from the store. So
+// every volume in the store is complete, and a directory without a volume in the store is garbage, wherever a crash has
+// interrupted an operation.
 //
-// What is in data was written by strangers. Nothing here opens a file of it, follows a symlink of it, or runs through it without
-// bounds. Its names are only ever used in the directory that they were read from.
+// The files in data are untrusted. This package never opens one of them, never follows a symlink in data, and walks it only
+// within limits. A name is only used relative to the directory that it was read from.
 package volumes
 
 import (
@@ -25,23 +27,24 @@ import (
 	"github.com/caisson-dev/caisson/internal/keylock"
 )
 
-// Config is what a Core is made of. All fields but Runs and Log are required.
+// Config configures a Core. All fields but Runs and Log are required.
 type Config struct {
 	Dir    string // the data directory
 	Store  caisson.Store
 	Events caisson.Publisher
-	// Runs reports whether the host has processes of a sandbox. Without it, those that the store does not have have none.
-	Runs func(ctx context.Context, sandbox caisson.ID) (bool, error)
-	Log  *slog.Logger
+	// HasProcesses reports whether the host runs processes of a sandbox. If nil, sandboxes that are not in the store are taken to have
+	// none.
+	HasProcesses func(ctx context.Context, sandbox caisson.ID) (bool, error)
+	Log          *slog.Logger
 }
 
 // Core is the state that the services of this package share. Its exported methods are for the engine.
 type Core struct {
 	Config
-	top    *os.File      // the directory of all volumes
-	locks  keylock.Locks // held by whoever gives a volume to a sandbox or removes it, by id
-	making keylock.Locks // held by whoever makes a volume, by account
-	counts *counts
+	top         *os.File      // the directory of all volumes
+	locks       keylock.Locks // held while a volume is attached to a sandbox or removed, by volume id
+	createLocks keylock.Locks // held while a volume is created, by account
+	counts      *countLimiter
 
 	mu     sync.Mutex
 	closed bool           // guarded by mu
@@ -59,7 +62,8 @@ func New(cfg Config) (*Core, error) {
 	if err := os.MkdirAll(top, 0o700); err != nil {
 		return nil, err
 	}
-	// Whatever the umask, and whoever made it: a setuid file of a guest's is of no use to who cannot reach it.
+	// Set the mode regardless of the umask and of who created the directory: users who cannot enter it cannot use a guest's
+	// setuid files.
 	if err := os.Chmod(top, 0o700); err != nil {
 		return nil, err
 	}
@@ -67,15 +71,15 @@ func New(cfg Config) (*Core, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Core{Config: cfg, top: f, counts: newCounts()}
-	// The core's own lifetime, not a request's: it carries no caller.
+	c := &Core{Config: cfg, top: f, counts: newCountLimiter()}
+	// The context lives as long as the core and not as long as a request. It carries no caller.
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
 	return c, nil
 }
 
 var errClosing = errors.New("the daemon is ending")
 
-// Close ends what runs in the background. What is being removed is removed on by the next daemon.
+// Close stops the background work. The next daemon resumes removals that are in progress.
 func (c *Core) Close() error {
 	c.stop(errClosing)
 	c.mu.Lock()
@@ -85,7 +89,7 @@ func (c *Core) Close() error {
 	return c.top.Close()
 }
 
-// do runs f in a goroutine of the core's. If the core is closed it does not, and reports false.
+// do runs f in a goroutine of the core. If the core is closed, it does not run f and returns false.
 func (c *Core) do(f func(ctx context.Context)) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -98,10 +102,10 @@ func (c *Core) do(f func(ctx context.Context)) bool {
 // Volumes returns the service of volumes.
 func (c *Core) Volumes() *Service { return &Service{c} }
 
-// Holds returns how the lifecycle of sandboxes uses volumes.
-func (c *Core) Holds() *Holds { return &Holds{c} }
+// Attachments returns the interface through which the lifecycle of sandboxes attaches and detaches volumes.
+func (c *Core) Attachments() *Attachments { return &Attachments{c} }
 
-// event publishes what happened to a volume.
+// event publishes an event of a volume.
 func (c *Core) event(ctx context.Context, v *caisson.Volume, kind string, sandbox caisson.ID) {
 	data := map[string]string{"name": v.Name}
 	if sandbox != "" {

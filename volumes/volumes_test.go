@@ -59,7 +59,7 @@ func TestNames(t *testing.T) {
 		if name == "" {
 			continue
 		}
-		if _, err := w.holds.Hold(t.Context(), "a", name, "sb-aaaaaaaaaaaaaaaa"); err == nil {
+		if _, err := w.holds.Attach(t.Context(), "a", name, "sb-aaaaaaaaaaaaaaaa"); err == nil {
 			t.Errorf("a sandbox got a volume named %q", name)
 		}
 	}
@@ -73,7 +73,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestOwner: a volume belongs to its account's guests whatever the umask, and nobody else on the host comes near it.
+// TestOwner checks that a volume belongs to its account's guests regardless of the umask, and is inaccessible to other users of
+// the host.
 func TestOwner(t *testing.T) {
 	defer unix.Umask(unix.Umask(0o077))
 	w := newWorld(t)
@@ -101,22 +102,22 @@ func TestHolds(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
 	one, two := w.sandbox("a", nil), w.sandbox("a", nil)
-	v := got(w.holds.Hold(ctx, "a", "data", one))(t) // made by asking for it
+	v := got(w.holds.Attach(ctx, "a", "data", one))(t) // created by attaching it
 	if v.Account != "a" || v.Name != "data" || v.Sandbox != one || v.UsedAt.IsZero() {
 		t.Errorf("held %+v", v)
 	}
-	if again := got(w.holds.Hold(ctx, "a", string(v.ID), one))(t); again.ID != v.ID || !again.UsedAt.Equal(v.UsedAt) {
+	if again := got(w.holds.Attach(ctx, "a", string(v.ID), one))(t); again.ID != v.ID || !again.UsedAt.Equal(v.UsedAt) {
 		t.Errorf("held again %+v", again)
 	}
-	_, err := w.holds.Hold(ctx, "a", "data", two)
+	_, err := w.holds.Attach(ctx, "a", "data", two)
 	wants(t, err, caisson.Conflict, string(one))
-	_, err = w.holds.Hold(ctx, "b", string(v.ID), two)
+	_, err = w.holds.Attach(ctx, "b", string(v.ID), two)
 	wants(t, err, caisson.NotFound, string(v.ID))
-	if got(w.holds.Hold(ctx, "b", "data", two))(t).ID == v.ID {
+	if got(w.holds.Attach(ctx, "b", "data", two))(t).ID == v.ID {
 		t.Error("another account got the volume")
 	}
 	wants(t, w.service.RemoveVolume(w.as("a"), "data"), caisson.Conflict, "caisson sandbox rm "+string(one))
-	_, err = w.holds.Hold(ctx, "a", "vl-aaaaaaaaaaaaaaaa", two)
+	_, err = w.holds.Attach(ctx, "a", "vl-aaaaaaaaaaaaaaaa", two)
 	wants(t, err, caisson.NotFound, "vl-")
 
 	m := got(w.holds.Open(ctx, v.ID, one))(t)
@@ -130,27 +131,27 @@ func TestHolds(t *testing.T) {
 	_, err = w.holds.Open(ctx, "vl-aaaaaaaaaaaaaaaa", one)
 	wants(t, err, caisson.Conflict, "not exist")
 
-	must(t, w.holds.Leave(ctx, v.ID, two)) // not its business
+	must(t, w.holds.Detach(ctx, v.ID, two)) // no effect: the volume is not attached to this sandbox
 	if w.get("a", "data").Sandbox != one {
 		t.Error("a sandbox left another's volume")
 	}
-	must(t, w.holds.Leave(ctx, v.ID, one))
-	must(t, w.holds.Leave(ctx, v.ID, one))
-	must(t, w.holds.Leave(ctx, "vl-aaaaaaaaaaaaaaaa", one))
+	must(t, w.holds.Detach(ctx, v.ID, one))
+	must(t, w.holds.Detach(ctx, v.ID, one))
+	must(t, w.holds.Detach(ctx, "vl-aaaaaaaaaaaaaaaa", one))
 	if v := w.get("a", "data"); v.Sandbox != "" || !v.UsedAt.After(v.CreatedAt) {
 		t.Errorf("left %+v", v)
 	}
 	_, err = w.holds.Open(ctx, v.ID, one)
 	wants(t, err, caisson.Conflict, string(one))
-	got(w.holds.Hold(ctx, "a", "data", two))(t)
+	got(w.holds.Attach(ctx, "a", "data", two))(t)
 	want := []string{"volume.created", "volume.taken " + string(one), "volume.left " + string(one), "volume.taken " + string(two)}
 	if got := w.told(v); !slices.Equal(got, want) {
 		t.Errorf("the events are %q", got)
 	}
 }
 
-// TestHoldAtOnce: of many sandboxes that ask for one volume, new or not, one gets it; who asks for the removal at the same time removes it
-// or does not.
+// TestHoldAtOnce checks that exactly one of many concurrent requests for a volume, new or not, gets it, and that a concurrent
+// removal either removes it or fails.
 func TestHoldAtOnce(t *testing.T) {
 	w := newWorld(t)
 	for round, name := range []string{"new", "old", "removed"} {
@@ -163,7 +164,7 @@ func TestHoldAtOnce(t *testing.T) {
 		for range 8 {
 			id := w.sandbox("a", nil)
 			wg.Go(func() {
-				if v, err := w.holds.Hold(t.Context(), "a", name, id); err == nil {
+				if v, err := w.holds.Attach(t.Context(), "a", name, id); err == nil {
 					won.Add(1)
 					if v.Sandbox != id {
 						t.Errorf("%s got a volume that is %s's", id, v.Sandbox)
@@ -195,8 +196,8 @@ func TestTooMany(t *testing.T) {
 	for i := range 999 {
 		must(t, w.store.Volumes().Insert(t.Context(), &caisson.Volume{ID: caisson.NewID(caisson.VolumePrefix), Account: "a", Name: fmt.Sprint("v", i)}))
 	}
-	_, err := w.holds.Hold(t.Context(), "a", "more", "sb-aaaaaaaaaaaaaaaa")
+	_, err := w.holds.Attach(t.Context(), "a", "more", "sb-aaaaaaaaaaaaaaaa")
 	wants(t, err, caisson.Exhausted, "remove some")
 	w.create("b", "more")
-	got(w.holds.Hold(t.Context(), "a", "first", "sb-aaaaaaaaaaaaaaaa"))(t)
+	got(w.holds.Attach(t.Context(), "a", "first", "sb-aaaaaaaaaaaaaaaa"))(t)
 }

@@ -14,7 +14,7 @@ import (
 	caisson "github.com/caisson-dev/caisson"
 )
 
-// BenchmarkAttach measures one sandbox at a time.
+// BenchmarkAttach attaches one sandbox at a time.
 func BenchmarkAttach(b *testing.B) {
 	w := newWorld(b)
 	w.pid(b)
@@ -39,7 +39,7 @@ func BenchmarkAttach(b *testing.B) {
 	b.ReportMetric(float64(took[len(took)*95/100].Microseconds()), "p95-µs")
 }
 
-// BenchmarkAttach50 measures fifty at once.
+// BenchmarkAttach50 attaches fifty sandboxes concurrently.
 func BenchmarkAttach50(b *testing.B) {
 	w := newWorld(b)
 	w.pid(b)
@@ -68,7 +68,7 @@ func BenchmarkAttach50(b *testing.B) {
 	}
 }
 
-// BenchmarkIdle measures what an idle wire costs the wire process.
+// BenchmarkIdle measures the cost of an idle wire in the wire process.
 func BenchmarkIdle(b *testing.B) {
 	const n = 50
 	for range b.N {

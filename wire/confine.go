@@ -11,38 +11,38 @@ import (
 	"github.com/caisson-dev/caisson/internal/confine"
 )
 
-// confineSelf gives up everything that the wire process has no need for, on all threads, irrevocably: the user and groups,
-// capabilities, gaining privileges through exec, core files and being traced, and where the kernel has the means, the file
-// system, being connected to, and most system calls. On error the process must end.
+// confineSelf irrevocably drops, on all threads, the privileges that the wire process does not need: the user and groups,
+// capabilities, privilege gain through exec, core files and ptrace, and, where the kernel supports it, file system access,
+// incoming connections, and most system calls. If it returns an error the process must exit.
 func confineSelf(uid int) (Confinement, error) {
-	if err := limit(); err != nil {
+	if err := setLimits(); err != nil {
 		return Confinement{}, err
 	}
 	if err := dropPrivileges(uid); err != nil {
 		return Confinement{}, err
 	}
-	// The signal is bound to the thread that asks, so that thread must stay. It is asked for after the change of user,
-	// which would clear it. An engine that died before this shows as the end of the control connection.
+	// The signal is bound to the calling thread, so that thread must not exit. It is set after the change of user, which would
+	// clear it. If the engine died before this, the control connection is closed.
 	runtime.LockOSThread()
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
 		return Confinement{}, fmt.Errorf("parent death signal: %w", err)
 	}
-	// All of the file system is denied. Connecting is what the process is for, and policy's to decide.
+	// Landlock denies all file system access. Outgoing connections are the purpose of the process; the policy decides about them.
 	version, err := confine.Landlock(true)
 	if err != nil {
 		return Confinement{}, fmt.Errorf("landlock: %w", err)
 	}
 	err = syscallFilter().Install()
-	if err != nil && !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EINVAL) { // these two: not in this kernel
+	if err != nil && !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EINVAL) { // the kernel does not support seccomp filters
 		return Confinement{}, fmt.Errorf("seccomp: %w", err)
 	}
 	return Confinement{Landlock: version, Seccomp: err == nil}, nil
 }
 
-// maxMemory bounds the process's memory in bytes. From a quarter of it on garbage is collected as hard as it takes.
+// maxMemory bounds the process's memory, in bytes. The Go memory limit is a quarter of it.
 const maxMemory = 4 << 30
 
-func limit() error {
+func setLimits() error {
 	for _, l := range []struct {
 		name     string
 		resource int
@@ -51,13 +51,13 @@ func limit() error {
 		{"core", unix.RLIMIT_CORE, 0},
 		{"fsize", unix.RLIMIT_FSIZE, maxJournal},
 		{"memlock", unix.RLIMIT_MEMLOCK, 0},
-		// What sandboxes can make it hold is bounded piece by piece. This is for the piece that was forgotten: it ends
+		// Each resource that sandboxes can make the process hold has a bound. This limit covers a resource without one: it kills
 		// this process, not the host.
 		{"data", unix.RLIMIT_DATA, maxMemory},
 		{"nofile", unix.RLIMIT_NOFILE, maxDescriptors},
 	} {
-		// Not syscall.Setrlimit: for nofile that would change what Go restores before an exec.
-		// Without CAP_SYS_RESOURCE (root in a container) the hard limit cannot be raised; fewer wires then fit.
+		// Not syscall.Setrlimit: for nofile that would change the value that Go restores before an exec. Without CAP_SYS_RESOURCE
+		// (root in a container) the hard limit cannot be raised, and the process can hold fewer wires.
 		var had unix.Rlimit
 		if err := unix.Getrlimit(l.resource, &had); err == nil {
 			l.max = min(l.max, had.Max)

@@ -15,9 +15,9 @@ import (
 
 const probeName = "caisson-wire-probe"
 
-// probe confines itself as the wire process does and then tries what that must not be able to do.
+// probe confines itself as the wire process does and then tries operations that must be denied.
 func probe() int {
-	// The wire process has connections by now, and so the runtime its poller; it cannot make one later.
+	// The wire process has connections before this, and so a runtime poller, which cannot be created later.
 	r, w, err := os.Pipe()
 	if err != nil {
 		fmt.Println("pipe:", err)
@@ -102,7 +102,7 @@ func probe() int {
 	}
 	for _, o := range allowedOptions() {
 		if o.name == unix.SO_LINGER {
-			continue // its value is another type
+			continue // its value has a different type
 		}
 		if err := unix.SetsockoptInt(fd, int(o.level), int(o.name), 1); err != nil {
 			fmt.Printf("option %d of level %d: %v\n", o.name, o.level, err)
@@ -115,7 +115,7 @@ func probe() int {
 			return 1
 		}
 	}
-	// And it still is a working Go program.
+	// A Go program must still work.
 	done := make(chan []byte)
 	for range 100 {
 		go func() { done <- make([]byte, 1<<16) }()

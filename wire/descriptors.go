@@ -12,21 +12,21 @@ import (
 	"github.com/caisson-dev/caisson/wire/flow"
 )
 
-// A reserve connects sandboxes to the world as long as that leaves descriptors for everything else: new wires, calls of
-// models, lookups of names, journals. One sandbox may have a thousand connections; all of them together must not be able to
-// take what the others live on.
-type reserve struct {
+// A reserve is a dialer that refuses connections of sandboxes when few file descriptors are left, so that some remain for new
+// wires, model calls, DNS lookups and journals. One sandbox may have a thousand connections; all sandboxes together must not
+// exhaust the descriptors that the process needs.
+type limitedDialer struct {
 	flow.Dialer
-	below int // sandboxes' sockets are descriptors below this
+	maxFD int // sockets of sandboxes must have descriptors below this number
 }
 
-// newReserve keeps a tenth of the descriptors that this process may have.
-func newReserve(d flow.Dialer, most int) *reserve {
-	return &reserve{Dialer: d, below: most - most/10}
+// newLimitedDialer reserves a tenth of the descriptors that this process may open.
+func newLimitedDialer(d flow.Dialer, most int) *limitedDialer {
+	return &limitedDialer{Dialer: d, maxFD: most - most/10}
 }
 
-// mostDescriptors returns how many this process may have once it is confined; then it cannot ask any more.
-func mostDescriptors() (int, error) {
+// descriptorLimit returns how many descriptors this process may have once it is confined, when it can no longer query the limit.
+func descriptorLimit() (int, error) {
 	var l unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
 		return 0, fmt.Errorf("limit of descriptors: %w", err)
@@ -34,31 +34,31 @@ func mostDescriptors() (int, error) {
 	return int(min(l.Max, maxDescriptors)), nil
 }
 
-// free returns an error if only the reserve is left. The kernel gives out the lowest number that is free, so that no count
-// has to be kept: if the next one is below the mark, fewer than that many are in use. Dials that ask at the same moment get
-// past the mark by as many as there are processors, more or less.
-func (r *reserve) free() error {
+// checkFree returns an Exhausted error if only the reserve is left. The kernel assigns the lowest free number, so no count is needed:
+// if the next descriptor is below the bound, fewer than that many are in use. Concurrent dials can exceed the bound by about the
+// number of processors.
+func (r *limitedDialer) checkFree() error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err == nil {
 		unix.Close(fd)
 	}
-	if err != nil || fd >= r.below {
+	if err != nil || fd >= r.maxFD {
 		return caisson.Errorf(caisson.Exhausted, "the sandboxes of this host have too many connections; try again")
 	}
 	return nil
 }
 
 // DialTCP implements [flow.Dialer].
-func (r *reserve) DialTCP(ctx context.Context, dst netip.AddrPort) (*net.TCPConn, error) {
-	if err := r.free(); err != nil {
+func (r *limitedDialer) DialTCP(ctx context.Context, dst netip.AddrPort) (*net.TCPConn, error) {
+	if err := r.checkFree(); err != nil {
 		return nil, err
 	}
 	return r.Dialer.DialTCP(ctx, dst)
 }
 
 // DialUDP implements [flow.Dialer].
-func (r *reserve) DialUDP(ctx context.Context, dst netip.AddrPort) (*net.UDPConn, error) {
-	if err := r.free(); err != nil {
+func (r *limitedDialer) DialUDP(ctx context.Context, dst netip.AddrPort) (*net.UDPConn, error) {
+	if err := r.checkFree(); err != nil {
 		return nil, err
 	}
 	return r.Dialer.DialUDP(ctx, dst)

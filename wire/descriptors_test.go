@@ -15,7 +15,7 @@ import (
 
 var errDialled = errors.New("dialled")
 
-// dials is a flow.Dialer of which only that it was asked is of interest.
+// dials is a flow.Dialer that only counts its calls.
 type dials struct{}
 
 func (dials) Own(netip.Addr) (bool, error) { return false, nil }
@@ -39,24 +39,24 @@ func lowest(t *testing.T) int {
 
 func TestReserve(t *testing.T) {
 	dst := netip.MustParseAddrPort("192.0.2.1:443")
-	ask := func(r *reserve) []error {
+	ask := func(r *limitedDialer) []error {
 		_, tcp := r.DialTCP(t.Context(), dst)
 		_, udp := r.DialUDP(t.Context(), dst)
 		return []error{tcp, udp}
 	}
-	for _, err := range ask(newReserve(dials{}, maxDescriptors)) {
+	for _, err := range ask(newLimitedDialer(dials{}, maxDescriptors)) {
 		if !errors.Is(err, errDialled) {
 			t.Errorf("with room: %v", err)
 		}
 	}
-	for _, err := range ask(&reserve{dials{}, lowest(t)}) {
+	for _, err := range ask(&limitedDialer{dials{}, lowest(t)}) {
 		if caisson.KindOf(err) != caisson.Exhausted {
 			t.Errorf("without: %v", err)
 		}
 	}
 }
 
-// withoutDescriptors runs f while this process can have no more than that many more descriptors.
+// withoutDescriptors runs f while this process can open at most room more descriptors.
 func withoutDescriptors(t *testing.T, room int, f func()) {
 	t.Helper()
 	var had unix.Rlimit
@@ -76,7 +76,7 @@ func withoutDescriptors(t *testing.T, room int, f func()) {
 	f()
 }
 
-// TestServerWithoutDescriptors: a wire that does not fit is refused, and costs those that are there nothing.
+// TestServerWithoutDescriptors checks that a wire for which there are no descriptors is refused, without an effect on others.
 func TestServerWithoutDescriptors(t *testing.T) {
 	conn, done := startServer(t)
 	l := newLink(conn, 0, func() { t.Error("link gave up") })
@@ -94,7 +94,7 @@ func TestServerWithoutDescriptors(t *testing.T) {
 		r, err := l.call(t.Context(), request{op: opAttach, id: id}, specOf(id), tap, record)
 		return r.status, err
 	}
-	// None arrives; only the TAP does; both do, but there can be no third to make it pollable.
+	// With 0 no descriptor arrives; with 1 only the TAP; with 2 both, but the TAP cannot be duplicated to make it pollable.
 	for room := range 3 {
 		before := descriptors(t)
 		withoutDescriptors(t, room, func() {

@@ -1,36 +1,38 @@
-// Package wire is the one network attachment of sandboxes: network namespaces, TAPs, and the process that answers them.
+// Package wire provides the only network attachment of sandboxes: network namespaces, TAP devices, and the process that serves
+// them.
 //
-// Every sandbox gets a network namespace of its own, which is never named anywhere, with one TAP device in it. The other
-// end of the TAP is held by the wire process: a child of the engine that runs as an unprivileged user without
-// capabilities, without a file system and with a short list of system calls, and that gives each sandbox a user-space
-// TCP/IP stack of its own. What a sandbox reaches through its stack:
+// Every sandbox has a separate, unnamed network namespace with one TAP device in it. The wire process holds the other end of the
+// TAP. It is a child of the engine that runs as an unprivileged user without capabilities, without a file system and with a short
+// allow list of system calls. It runs one user-space TCP/IP stack per sandbox. Through its stack a sandbox reaches:
 //
-//   - ARP, neighbour discovery and ping are answered for the gateway's address, and for no other;
-//   - at that address a resolver (package name), and virtual hosts over HTTP: [Domain], which says what was refused, and
+//   - the gateway's address, the only one for which ARP, neighbour discovery and ping are answered;
+//   - at that address a resolver (package dns) and virtual hosts over HTTP: [Domain], which reports what was refused, and
 //     those of the [Gateway] that the wire's spec grants;
-//   - TCP connections and datagrams that the policy in its spec allows are carried (package flow), all others are refused;
-//   - all else (fragments, IP options, multicast, foreign source addresses) is dropped before a stack sees it.
+//   - destinations of TCP connections and datagrams that the policy in the spec allows (package flow); others are refused.
 //
-// Which sandbox speaks is decided by the TAP a frame arrives on, never by what is in the frame, so all sandboxes have the
-// same addresses.
+// All other frames (fragments, IP options, multicast, foreign source addresses) are dropped before they reach a stack.
 //
-// # Two ends
+// The sandbox that sent a frame is identified by the TAP on which the frame arrives, never by its content, so all sandboxes use
+// the same addresses.
 //
-// [Manager] is the engine's end, and needs root: it makes namespaces, opens TAPs and hands them over by descriptor. [Main]
-// is the wire process; a binary that is to serve as one calls it first thing in main if [IsWire]. They speak a
-// protocol of requests over one socket pair (message.go) and of news and questions the other way over another (feed.go), and the
-// engine treats what it hears as hostile: what is wrong or late ends the process. What the wire process does besides
-// wires, [Process], its caller brings along: this package knows neither policies nor models.
+// # The two ends
 //
-// # Lives and deaths
+// [Manager] is the engine's end and requires root: it creates namespaces, opens TAPs and passes their descriptors to the wire
+// process. [Main] is the wire process; a binary that can run as one calls it first in main if [IsWire] returns true. The two ends
+// use a protocol of requests over one socket pair (message.go), and of events and requests in the other direction over a second
+// pair (feed.go). The engine treats what it receives as hostile: it kills the process on a malformed message or a missed
+// deadline. The caller supplies the other functions of the wire process in [Process]: this package does not depend on policies or
+// models.
 //
-// TAPs are persistent. When the wire process dies, connections break, which a guest that only waits learns from its own keepalive; the Manager starts another one, enters the
-// namespaces of the running sandboxes and takes their TAPs up again. The wire process does not outlive the engine; the next
-// engine says [Manager.Reattach] for each sandbox that it finds running. A namespace and its TAP are gone when the last of
-// these lets go: the sandbox's processes, the descriptor from [Manager.Attach], and the wire process, which does so on
-// [Manager.Detach] or at its end. The kernel takes network namespaces apart in the background, one batch at a time, so that
-// they disappear from its tables some tens of milliseconds later.
+// # Lifecycle
 //
-// A namespace is used once, because gVisor takes the addresses off the interface. None are made in advance: making one takes
-// a millisecond.
+// TAPs are persistent. When the wire process dies, connections break; a guest that only waits for data detects this by its
+// keepalive. The Manager starts another process, enters the namespaces of the running sandboxes and opens their TAPs again. The
+// wire process does not outlive the engine; the next engine calls [Manager.Reattach] for each sandbox that still runs. A
+// namespace and its TAP are removed when their last user releases them: the processes of the sandbox, the descriptor that
+// [Manager.Attach] returned, and the wire process, which releases them on [Manager.Detach] or when it exits. The kernel removes
+// network namespaces in the background, in batches, so they disappear from its tables some tens of milliseconds later.
+//
+// A namespace is used only once, because gVisor removes the addresses from the interface. None are created in advance: it takes a
+// millisecond.
 package wire

@@ -13,21 +13,21 @@ import (
 	caisson "github.com/caisson-dev/caisson"
 )
 
-// The feed is what the wire process tells the engine, and asks of it: packets of JSON over a SOCK_SEQPACKET pair of its own,
-// so that neither direction can wait for the other. Questions have a number, which the answer repeats; the engine answers
-// in order, but for tools and streams. With the answer to a question for a stream comes a descriptor.
+// A feedMessage is an event or a request that the wire process sends to the engine: JSON packets over a separate SOCK_SEQPACKET
+// pair, so that neither direction blocks the other. A request has a number, which its answer repeats; the engine answers in
+// order, except requests for tools and streams. The answer to a request for a stream carries a descriptor.
 type feedMessage struct {
-	N         uint64             `json:"n,omitempty"`       // of a question; 0: nobody waits
-	Journal   caisson.ID         `json:"journal,omitempty"` // for Lease, Return and Finished
+	N         uint64             `json:"n,omitempty"`       // number of a request; 0: no answer is expected
+	Journal   caisson.ID         `json:"journal,omitempty"` // of Lease, Return and Finished
 	Lease     *leaseBody         `json:"lease,omitempty"`
 	Return    *returnBody        `json:"return,omitempty"`
 	Finished  bool               `json:"finished,omitempty"` // nothing more will be written to the journal
-	Rotate    bool               `json:"rotate,omitempty"`   // another journal, please
+	Rotate    bool               `json:"rotate,omitempty"`   // requests another journal
 	Grew      bool               `json:"grew,omitempty"`     // a journal has more rows
 	Sandbox   caisson.ID         `json:"sandbox,omitempty"`
-	Trace     string             `json:"trace,omitempty"`  // of the run that decisions were made for
-	Tool      *toolBody          `json:"tool,omitempty"`   // a question about Sandbox
-	Stream    *streamBody        `json:"stream,omitempty"` // a question about Sandbox, too
+	Trace     string             `json:"trace,omitempty"`  // of the run for which the decisions were made
+	Tool      *toolBody          `json:"tool,omitempty"`   // a request for Sandbox
+	Stream    *streamBody        `json:"stream,omitempty"` // a request for Sandbox
 	Decisions []caisson.Decision `json:"decisions,omitempty"`
 	Log       string             `json:"log,omitempty"` // a line for the engine's log
 }
@@ -44,7 +44,7 @@ type returnBody struct {
 	Amount caisson.Amount `json:"amount"`
 }
 
-// A toolBody is a use of what the engine has for agents.
+// A toolBody is a call of a function that the engine offers to agents.
 type toolBody struct {
 	Name string          `json:"name"`
 	In   json.RawMessage `json:"in,omitempty"`
@@ -52,31 +52,31 @@ type toolBody struct {
 
 type feedAnswer struct {
 	N      uint64          `json:"n"`
-	Out    json.RawMessage `json:"out,omitempty"` // of a tool
+	Out    json.RawMessage `json:"out,omitempty"` // result of a tool
 	Lease  caisson.Lease   `json:"lease,omitzero"`
-	Stream bool            `json:"stream,omitempty"` // a descriptor comes along
+	Stream bool            `json:"stream,omitempty"` // a descriptor is attached
 	Kind   caisson.Kind    `json:"kind,omitempty"`   // of an error
 	Error  string          `json:"error,omitempty"`
 
-	file *os.File // what came along, the receiver's to close; nil if nothing did
+	file *os.File // the attached descriptor, which the receiver closes; nil if none
 }
 
 const maxFeed = maxBody
 
-// A feed is the wire process's end.
+// A feed is the wire process's end of the feed connection.
 type feed struct {
 	conn *net.UnixConn
 
 	mu      sync.Mutex
 	n       uint64                     // guarded by mu
-	waiting map[uint64]chan feedAnswer // guarded by mu; nil once the engine has gone
+	waiting map[uint64]chan feedAnswer // by number of the request; guarded by mu; nil once the connection has ended
 }
 
 func newFeed(conn *net.UnixConn) *feed {
 	return &feed{conn: conn, waiting: map[uint64]chan feedAnswer{}}
 }
 
-// run hands answers to those who wait, until the connection ends.
+// run delivers answers to the pending requests until the connection ends.
 func (f *feed) run() error {
 	defer func() {
 		f.mu.Lock()
@@ -105,12 +105,12 @@ func (f *feed) run() error {
 			a.close()
 			continue
 		}
-		c <- a // it has room for the one answer that comes
+		c <- a // buffered for the one answer
 	}
 }
 
-// tell sends m and waits for no answer. Packets are whole or not at all, so no lock is needed.
-func (f *feed) tell(m feedMessage) error {
+// send sends m and expects no answer. Packets are written atomically, so no lock is needed.
+func (f *feed) send(m feedMessage) error {
 	b, err := json.Marshal(m)
 	if err != nil {
 		return err
@@ -122,8 +122,8 @@ func (f *feed) tell(m feedMessage) error {
 	return err
 }
 
-// ask sends m and waits for its answer.
-func (f *feed) ask(ctx context.Context, m feedMessage) (feedAnswer, error) {
+// call sends m and waits for its answer. It returns net.ErrClosed if the connection has ended.
+func (f *feed) call(ctx context.Context, m feedMessage) (feedAnswer, error) {
 	c := make(chan feedAnswer, 1)
 	f.mu.Lock()
 	if f.waiting == nil {
@@ -139,7 +139,7 @@ func (f *feed) ask(ctx context.Context, m feedMessage) (feedAnswer, error) {
 		delete(f.waiting, m.N)
 		f.mu.Unlock()
 	}()
-	if err := f.tell(m); err != nil {
+	if err := f.send(m); err != nil {
 		return feedAnswer{}, err
 	}
 	select {
@@ -148,7 +148,7 @@ func (f *feed) ask(ctx context.Context, m feedMessage) (feedAnswer, error) {
 			return feedAnswer{}, net.ErrClosed
 		}
 		if m.Stream == nil || a.Error != "" {
-			a.close() // nothing of that sort was asked for
+			a.close() // an unrequested descriptor
 		}
 		if a.Error != "" {
 			return a, caisson.Errorf(a.Kind, "%s", a.Error)
@@ -159,42 +159,41 @@ func (f *feed) ask(ctx context.Context, m feedMessage) (feedAnswer, error) {
 	}
 }
 
-// A lessor is the engine's, for the holder of a journal, as the wire process sees it.
+// A lessor is the wire process's client of the engine's lessor for one journal.
 type lessor struct {
 	feed    *feed
 	journal caisson.ID
 }
 
-// Lease implements [caisson.Lessor]. A lease that arrives when nobody waits any more stays held until the journal is
-// finished.
+// Lease implements [caisson.Lessor]. A lease that arrives after ctx has ended stays reserved until the journal is finished.
 func (l lessor) Lease(ctx context.Context, account, budget string, need, want caisson.Amount) (caisson.Lease, error) {
-	a, err := l.feed.ask(ctx, feedMessage{Journal: l.journal, Lease: &leaseBody{account, budget, need, want}})
+	a, err := l.feed.call(ctx, feedMessage{Journal: l.journal, Lease: &leaseBody{account, budget, need, want}})
 	return a.Lease, err
 }
 
 // Return implements [caisson.Lessor].
 func (l lessor) Return(ctx context.Context, budget string, a caisson.Amount) error {
-	_, err := l.feed.ask(ctx, feedMessage{Journal: l.journal, Return: &returnBody{budget, a}})
+	_, err := l.feed.call(ctx, feedMessage{Journal: l.journal, Return: &returnBody{budget, a}})
 	return err
 }
 
-// How much of what the wire process says goes into the engine's log: it may be taken over, and disks are finite.
+// Limits on the lines that the wire process can write to the engine's log: the process may be compromised, and disks are finite.
 const (
 	maxLine       = 2000
 	linesPerBurst = 100
 	burst         = 10 * time.Second
 )
 
-// How many decisions the wire process may tell of. A wire tells of fewer than a hundred at once, and of some two in a second
-// while it goes on; see package report.
+// Limits on the decisions that the wire process may report. A wire reports fewer than a hundred at once, and about two per second
+// in the long run; see package report.
 const (
 	maxDecisions    = 256  // in a message
-	decisionsRate   = 1000 // in a second, of all wires
+	decisionsRate   = 1000 // per second, of all wires
 	decisionsBurst  = 8000
 	droppedInterval = 10 * time.Second // between warnings
 )
 
-// A quota bounds the decisions that are taken from one wire process. The zero value is a full one.
+// A quota limits the rate of decisions accepted from one wire process. The zero value has its full burst available.
 type quota struct {
 	used    float64 // of decisionsBurst
 	last    time.Time
@@ -202,7 +201,8 @@ type quota struct {
 	warned  time.Time
 }
 
-// take reports whether n decisions may pass now, and now and then, how many did not since it last said so.
+// take reports whether n decisions may pass now. At most once per droppedInterval it also returns the number of decisions dropped
+// since the last time, otherwise 0.
 func (q *quota) take(now time.Time, n int64) (ok bool, dropped int64) {
 	q.used = max(0, q.used-now.Sub(q.last).Seconds()*decisionsRate)
 	q.last = now
@@ -218,17 +218,17 @@ func (q *quota) take(now time.Time, n int64) (ok bool, dropped int64) {
 	return ok, dropped
 }
 
-// A session is the life of one wire process as the engine's end of it sees it.
+// A session is the engine's state for one wire process, from its start to its exit.
 type session struct {
-	m     *Manager
-	link  *link
-	said  quota // decisions; touched by listen only
-	tools *uses
-	asked *uses // questions for streams that are not answered yet
+	m              *Manager
+	link           *link
+	decisions      quota // rate of decisions; used by listen only
+	tools          *limiter
+	pendingStreams *limiter // requests for streams that are not answered yet
 }
 
-// listen is the engine's end of the feed of one wire process: it serves until the connection ends or a message makes no
-// sense, which is returned.
+// listen serves the engine's end of the feed of one wire process. It returns when the connection ends, or with an error on a
+// malformed message.
 func (s *session) listen(ctx context.Context, conn *net.UnixConn) error {
 	var background sync.WaitGroup
 	defer background.Wait()
@@ -254,11 +254,11 @@ func (s *session) listen(ctx context.Context, conn *net.UnixConn) error {
 		}
 		switch {
 		case msg.Lease != nil || msg.Return != nil:
-			if err := s.answer(ctx, conn, msg); err != nil {
+			if err := s.answerLease(ctx, conn, msg); err != nil {
 				return err
 			}
 		case msg.Tool != nil:
-			if !s.useTool(ctx, conn, msg, background.Go) {
+			if !s.startTool(ctx, conn, msg, background.Go) {
 				return fmt.Errorf("%w: too many uses of tools", errMessage)
 			}
 		case msg.Stream != nil:
@@ -268,17 +268,17 @@ func (s *session) listen(ctx context.Context, conn *net.UnixConn) error {
 		case s.m.cfg.Ledger == nil && (msg.Rotate || msg.Finished):
 			return fmt.Errorf("%w: there is no ledger", errMessage)
 		case msg.Rotate:
-			// It asks once and waits; more than a few journals at once it has no use for.
+			// The process sends one request and waits for the journal; it never needs more than a few at once.
 			if s.link.journals.count() > maxJournals {
 				return fmt.Errorf("%w: too many journals", errMessage)
 			}
 			select {
 			case rotate <- struct{}{}:
-			default: // it was heard
+			default: // a rotation is already pending
 			}
 		case msg.Finished:
 			if s.link.journals.remove(msg.Journal) {
-				background.Go(func() { s.finish(ctx, msg.Journal) })
+				background.Go(func() { s.finishJournal(ctx, msg.Journal) })
 			}
 		case msg.Grew:
 			if s.m.cfg.Ledger != nil {
@@ -288,7 +288,7 @@ func (s *session) listen(ctx context.Context, conn *net.UnixConn) error {
 			return fmt.Errorf("%w: %d decisions", errMessage, len(msg.Decisions))
 		case msg.Decisions != nil:
 			n := int64(len(msg.Decisions))
-			ok, dropped := s.said.take(time.Now(), max(n, 1))
+			ok, dropped := s.decisions.take(time.Now(), max(n, 1))
 			if dropped > 0 {
 				s.m.log.WarnContext(ctx, "decisions of wires are not recorded: there are too many", "dropped", dropped)
 			}
@@ -303,7 +303,7 @@ func (s *session) listen(ctx context.Context, conn *net.UnixConn) error {
 	}
 }
 
-func (s *session) answer(ctx context.Context, conn *net.UnixConn, msg feedMessage) error {
+func (s *session) answerLease(ctx context.Context, conn *net.UnixConn, msg feedMessage) error {
 	a := feedAnswer{N: msg.N}
 	err := error(caisson.Errorf(caisson.Unavailable, "there is no such journal"))
 	var lessor caisson.Lessor
@@ -326,25 +326,25 @@ func (s *session) answer(ctx context.Context, conn *net.UnixConn, msg feedMessag
 	return s.send(conn, a)
 }
 
-// send answers a question. It may be called by several goroutines: packets are whole.
+// send answers a request. Safe for concurrent use: packets are written atomically.
 func (s *session) send(conn *net.UnixConn, a feedAnswer) error { return s.sendRights(conn, a, nil) }
 
-// sendRights is send with a control message.
+// sendRights is like send, with a control message attached.
 func (s *session) sendRights(conn *net.UnixConn, a feedAnswer, rights []byte) error {
 	b, err := json.Marshal(a)
 	if err != nil {
 		return err
 	}
-	// The wire process reads all the time; one that does not must not hold the engine.
-	if err := conn.SetWriteDeadline(time.Now().Add(patience)); err != nil {
+	// The wire process reads continuously; one that does not must not block the engine.
+	if err := conn.SetWriteDeadline(time.Now().Add(replyTimeout)); err != nil {
 		return err
 	}
 	_, _, err = conn.WriteMsgUnix(b, rights, nil)
 	return err
 }
 
-// decided passes decisions on if they are about a wire that exists, or did until lately: what it decided last is heard after
-// it has gone.
+// decided passes decisions to the handler if their wire exists or existed recently: the last decisions of a wire arrive after it
+// was detached.
 func (s *session) decided(id caisson.ID, trace string, list []caisson.Decision) {
 	guest, known := s.guest(id, trace)
 	if known && s.m.handlers.Decided != nil {
@@ -352,11 +352,11 @@ func (s *session) decided(id caisson.ID, trace string, list []caisson.Decision) 
 	}
 }
 
-// feedLog sends log records of warnings and errors over the feed: the wire process has no other way to be heard.
+// feedLog sends log records of warnings and errors over the feed, the only way for the wire process to log.
 type feedLog struct{ feed *feed }
 
 func (w feedLog) Write(p []byte) (int, error) {
-	w.feed.tell(feedMessage{Log: string(p[:min(len(p), maxLine)])}) // if nobody hears it, that is all
+	w.feed.send(feedMessage{Log: string(p[:min(len(p), maxLine)])}) // an error is ignored: there is no other place to log to
 	return len(p), nil
 }
 

@@ -17,14 +17,14 @@ import (
 	"github.com/caisson-dev/caisson/internal/lru"
 )
 
-// A slowLedger never has a journal, and takes until release is closed to say so.
+// A slowLedger cannot begin a journal, and returns that error only when release is closed.
 type slowLedger struct {
 	release    chan struct{}
 	begun, now atomic.Int64
 }
 
 func (l *slowLedger) Begin(context.Context) (caisson.ID, *os.File, error) {
-	l.now.Add(1) // first: who sees that it was begun counts these
+	l.now.Add(1) // first, because a test that has seen the begin reads this
 	l.begun.Add(1)
 	<-l.release
 	l.now.Add(-1)
@@ -34,17 +34,17 @@ func (l *slowLedger) Lessor(caisson.ID) caisson.Lessor         { return nil }
 func (l *slowLedger) Grew()                                    {}
 func (l *slowLedger) Finish(context.Context, caisson.ID) error { return nil }
 
-// hear runs the engine's end of a feed, and returns the other end and what it ended with.
+// hear runs the engine's end of a feed, and returns the other end and a channel with its error.
 func hear(t *testing.T, cfg Config, handlers Handlers) (*Manager, *net.UnixConn, <-chan error) {
 	t.Helper()
 	engine, process := connected(t)
 	m := &Manager{
 		cfg: cfg, handlers: handlers, log: slog.New(slog.DiscardHandler),
-		wires: map[caisson.ID]*attachment{}, departed: lru.New[caisson.ID, caisson.Guest](maxDeparted), streams: newStreams(),
+		wires: map[caisson.ID]*attachment{}, detached: lru.New[caisson.ID, caisson.Guest](maxDetached), streams: newStreams(),
 	}
 	done := make(chan error, 1)
 	go func() {
-		done <- (&session{m: m, link: &link{}, tools: newToolUses(), asked: newStreamUses()}).listen(context.Background(), engine)
+		done <- (&session{m: m, link: &link{}, tools: newToolLimiter(), pendingStreams: newStreamLimiter()}).listen(context.Background(), engine)
 	}()
 	return m, process, done
 }
@@ -60,7 +60,7 @@ func say(t *testing.T, c *net.UnixConn, m feedMessage) {
 	}
 }
 
-// TestRotateFlood: a wire process that asks for journals without end is given one at a time.
+// TestRotateFlood checks that a wire process that requests journals without end receives one at a time.
 func TestRotateFlood(t *testing.T) {
 	t.Parallel()
 	l := &slowLedger{release: make(chan struct{})}
@@ -68,7 +68,7 @@ func TestRotateFlood(t *testing.T) {
 	for range 1000 {
 		say(t, process, feedMessage{Rotate: true})
 	}
-	process.Close() // it has heard all when it hears that
+	process.Close() // returns from listen only after all requests were read
 	eventually(t, func() error {
 		if l.begun.Load() == 0 {
 			return errors.New("no journal was begun")
@@ -85,13 +85,13 @@ func TestRotateFlood(t *testing.T) {
 	}
 }
 
-// TestRotateInterval: what is asked for while a journal is begun is not forgotten, and comes no sooner than in a second.
+// TestRotateInterval checks that a request is not lost while a journal is begun, and is answered after at least a second.
 func TestRotateInterval(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := &slowLedger{release: make(chan struct{})}
 		close(l.release)
-		s := &session{m: &Manager{cfg: Config{Ledger: l}, log: slog.New(slog.DiscardHandler)}, link: &link{}, tools: newToolUses()}
+		s := &session{m: &Manager{cfg: Config{Ledger: l}, log: slog.New(slog.DiscardHandler)}, link: &link{}, tools: newToolLimiter()}
 		asked, done := make(chan struct{}, 1), make(chan struct{})
 		go s.rotate(t.Context(), asked, done)
 		for range 2 {
@@ -110,14 +110,14 @@ func TestRotateInterval(t *testing.T) {
 	})
 }
 
-// TestDecisionsAreBounded: a wire process that was taken over cannot fill the record of events.
+// TestDecisionsAreBounded checks that a compromised wire process cannot flood the record of events.
 func TestDecisionsAreBounded(t *testing.T) {
 	t.Parallel()
 	id := caisson.NewID(caisson.SandboxPrefix)
 	var heard atomic.Int64
 	m, process, done := hear(t, Config{}, Handlers{Decided: func(_ caisson.Guest, list []caisson.Decision) { heard.Add(int64(len(list))) }})
 	m.mu.Lock()
-	m.departed.Put(id, caisson.Guest{Sandbox: id})
+	m.detached.Put(id, caisson.Guest{Sandbox: id})
 	m.mu.Unlock()
 	list := slices.Repeat([]caisson.Decision{{Kind: "name", Rule: -1, Count: 1}}, maxDecisions)
 	start := time.Now()

@@ -16,28 +16,28 @@ const (
 	protoICMPv6 = 58
 )
 
-// A filter decides which of the frames that a sandbox sends its stack may see. It exists to keep the stack's exposed surface small:
-// whatever the stack has no use for (fragments, options, extension headers, multicast, other people's addresses) never
-// reaches code that would keep state for it. It is stateless, and safe for concurrent use.
+// A filter decides which frames from a sandbox its stack receives. It keeps the stack's attack surface small: frames that the
+// stack has no use for (fragments, options, extension headers, multicast, foreign addresses) never reach code that would keep
+// state for them. It is stateless, and safe for concurrent use.
 type filter struct {
 	sandbox4, gateway4 netip.Addr
 	sandbox6, gateway6 netip.Addr
-	last4              netip.Addr // broadcast address of the subnet
+	broadcast4         netip.Addr // broadcast address of the subnet
 }
 
 func newFilter() *filter {
 	net4 := netip.MustParsePrefix(SandboxIPv4 + "/30").Masked().Addr().As4()
 	net4[3] |= 1<<(32-bitsIPv4) - 1
 	return &filter{
-		sandbox4: netip.MustParseAddr(SandboxIPv4),
-		gateway4: netip.MustParseAddr(GatewayIPv4),
-		sandbox6: netip.MustParseAddr(SandboxIPv6),
-		gateway6: netip.MustParseAddr(GatewayIPv6),
-		last4:    netip.AddrFrom4(net4),
+		sandbox4:   netip.MustParseAddr(SandboxIPv4),
+		gateway4:   netip.MustParseAddr(GatewayIPv4),
+		sandbox6:   netip.MustParseAddr(SandboxIPv6),
+		gateway6:   netip.MustParseAddr(GatewayIPv6),
+		broadcast4: netip.AddrFrom4(net4),
 	}
 }
 
-// admit says whether the stack may see the frame, which it only reads.
+// admit reports whether the stack may receive frame. It does not modify frame.
 func (f *filter) admit(frame []byte) bool {
 	if len(frame) < ethernetHeader || len(frame) > maxFrame {
 		return false
@@ -53,14 +53,14 @@ func (f *filter) admit(frame []byte) bool {
 	case etherIPv4:
 		return toGateway && f.admitIPv4(payload)
 	case etherIPv6:
-		// Neighbour solicitations go to a multicast address, all else to the gateway's own.
+		// Neighbour solicitations are sent to a multicast address, all other frames to the gateway's.
 		return (toGateway || frame[0] == 0x33 && frame[1] == 0x33) && f.admitIPv6(payload, toGateway)
 	default:
 		return false
 	}
 }
 
-// admitARP accepts the one question worth answering: who has the gateway's address?
+// admitARP accepts only requests for the gateway's address.
 func (f *filter) admitARP(p []byte) bool {
 	const (
 		ethernetIPv4 = "\x00\x01\x08\x00\x06\x04" // hardware and protocol types, and their lengths
@@ -134,8 +134,8 @@ func (f *filter) admitIPv6(p []byte, toGateway bool) bool {
 	return false
 }
 
-// unicast says whether a packet for dst may be answered in the name of dst: an ordinary address of one machine that is not
-// the sandbox itself.
+// unicast reports whether the stack may answer packets for dst in the name of dst: dst must be a unicast address other than the
+// sandbox's.
 func (f *filter) unicast(dst netip.Addr) bool {
 	switch {
 	case dst.Is4In6(), dst.IsUnspecified(), dst.IsLoopback(), dst.IsMulticast(), dst == f.sandbox4, dst == f.sandbox6:
@@ -144,6 +144,6 @@ func (f *filter) unicast(dst netip.Addr) bool {
 		return true
 	default:
 		a := dst.As4()
-		return a[0] != 0 && a[0] < 240 && dst != f.last4
+		return a[0] != 0 && a[0] < 240 && dst != f.broadcast4
 	}
 }

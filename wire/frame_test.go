@@ -36,7 +36,7 @@ func datagram() []byte {
 
 func echo(kind byte) []byte { return []byte{kind, 0, 0, 0, 0, 1, 0, 1, 'd', 'a', 't', 'a'} }
 
-// solicitation asks for the link address of an IPv6 address.
+// solicitation returns a request for the link address of an IPv6 address.
 func solicitation(target string) []byte {
 	b := make([]byte, 32)
 	b[0] = 135
@@ -75,7 +75,7 @@ func (p packet) frame() []byte {
 	return f
 }
 
-// repair sets the checksums of a frame that has some, so that what is behind them gets tested.
+// repair sets the checksums of a frame if it has any, so that the code behind their verification is tested.
 func repair(f []byte) {
 	if len(f) < ethernetHeader {
 		return
@@ -118,7 +118,7 @@ func repairBody(proto byte, b []byte, src, dst tcpip.Address) {
 	binary.BigEndian.PutUint16(b[at:], ^checksum.Checksum(b, sum))
 }
 
-// who asks for the link address of an IPv4 address.
+// who returns a request for the link address of an IPv4 address.
 func who(target string) []byte {
 	f := append([]byte("\xff\xff\xff\xff\xff\xff"+sandboxMAC), 0x08, 0x06, 0, 1, 8, 0, 6, 4, 0, 1)
 	f = append(f, sandboxMAC...)
@@ -127,7 +127,7 @@ func who(target string) []byte {
 	return append(f, netip.MustParseAddr(target).AsSlice()...)
 }
 
-// change returns a copy of frame with bytes from at replaced.
+// change returns a copy of frame in which the bytes at at are replaced.
 func change(frame []byte, at int, b ...byte) []byte {
 	frame = bytes.Clone(frame)
 	copy(frame[at:], b)

@@ -22,7 +22,7 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
-// newGuest returns a stack set up as gVisor's sentry sets up its own from what it finds in the namespace.
+// newGuest returns a stack with the configuration that gVisor's sentry takes from the namespace.
 func newGuest(t *testing.T, file *os.File) *stack.Stack {
 	t.Helper()
 	s := stack.New(stack.Options{
@@ -58,7 +58,7 @@ func newGuest(t *testing.T, file *os.File) *stack.Stack {
 	return s
 }
 
-// A sandbox's stack is gVisor's, not Linux's: it must find its gateway, and take no for an answer.
+// The stack of a sandbox is gVisor's, not Linux's: it must reach its gateway and receive refusals.
 func TestGuestOfGVisor(t *testing.T) {
 	t.Parallel()
 	file, sandbox := pairTAP(t)

@@ -14,44 +14,44 @@ import (
 	"github.com/caisson-dev/caisson/wire/flow"
 )
 
-// Bounds of HTTP on the virtual hosts; those of a call of a model are the gateway's.
+// Limits of HTTP on the virtual hosts; the gateway sets those of model calls.
 const (
 	headerTime = 10 * time.Second
 	idleTime   = 2 * time.Minute
 	maxHeader  = 32 << 10
 )
 
-// Connections of one wire to the gateway's services.
+// Limits on the connections of one wire to the gateway's services.
 const (
 	maxHostConns = 256
 	maxNameConns = 16
 )
 
-// What the flows of all wires may be together; those with large buffers are among them.
+// Limits on the flows of all wires together; maxWideFlows is the part of them that may have large buffers.
 const (
 	maxFlows     = 16384
 	maxWideFlows = 256
 )
 
-// hosts serves HTTP at the gateway's address, for all wires.
-type hosts struct {
-	handlers map[string]http.Handler
-	server   *http.Server
-	flows    *flow.Budget // of all wires
-	conns    chan net.Conn
-	done     chan struct{}
-	end      sync.Once
+// virtualHosts serves HTTP at the gateway's address, for all wires.
+type virtualHosts struct {
+	handlers  map[string]http.Handler
+	server    *http.Server
+	flows     *flow.Budget // of all wires
+	conns     chan net.Conn
+	done      chan struct{}
+	closeOnce sync.Once
 
-	renderings chan struct{} // pages of /why being made
+	renderings chan struct{} // limits concurrent renderings of the /why page
 }
 
-// A hostConn is a connection to a virtual host, and knows over which wire it came.
+// A hostConn is a connection to a virtual host, with the wire over which it came.
 type hostConn struct {
 	net.Conn
-	wire *served
+	wire *sandboxWire
 }
 
-// widen is [flow.Forwarder]'s, if the connection is one of it.
+// widen calls Widen of the underlying connection if it is one of [flow.Forwarder], which gives it larger buffers.
 func (c *hostConn) widen(wide bool) {
 	if g, ok := c.Conn.(interface{ Widen(bool) }); ok {
 		g.Widen(wide)
@@ -60,28 +60,28 @@ func (c *hostConn) widen(wide bool) {
 
 type connKey struct{}
 
-// connOf returns the connection that a request came over; nil if it was not over a wire.
+// connOf returns the connection over which a request came; nil if it did not come over a wire.
 func connOf(ctx context.Context) *hostConn {
 	c, _ := ctx.Value(connKey{}).(*hostConn)
 	return c
 }
 
-// wireOf returns the wire that a request came over.
-func wireOf(ctx context.Context) *served {
+// wireOf returns the wire over which a request came; nil if it did not come over a wire.
+func wireOf(ctx context.Context) *sandboxWire {
 	if c := connOf(ctx); c != nil {
 		return c.wire
 	}
 	return nil
 }
 
-func newHosts(handlers map[string]http.Handler) *hosts {
-	h := &hosts{
+func newVirtualHosts(handlers map[string]http.Handler) *virtualHosts {
+	h := &virtualHosts{
 		handlers: handlers, flows: flow.NewBudget(maxFlows, maxWideFlows),
 		conns: make(chan net.Conn), done: make(chan struct{}), renderings: make(chan struct{}, maxRenderings),
 	}
 	h.server = &http.Server{
 		Handler: h, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader,
-		ErrorLog: log.New(nowhere{}, "", 0),
+		ErrorLog: log.New(discardLog{}, "", 0),
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, connKey{}, c.(*hostConn))
 		},
@@ -89,22 +89,22 @@ func newHosts(handlers map[string]http.Handler) *hosts {
 	return h
 }
 
-// nowhere drops what net/http says about strangers' requests: there is nobody to read it, and no bound to it.
-type nowhere struct{}
+// discardLog discards net/http's log lines about requests of untrusted clients, which are unbounded.
+type discardLog struct{}
 
-func (nowhere) Write(p []byte) (int, error) { return len(p), nil }
+func (discardLog) Write(p []byte) (int, error) { return len(p), nil }
 
-func (h *hosts) run() error {
+func (h *virtualHosts) run() error {
 	if err := h.server.Serve(h); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil
 }
 
-func (h *hosts) close() { h.server.Close() }
+func (h *virtualHosts) close() { h.server.Close() }
 
-// serve takes a connection over.
-func (h *hosts) serve(w *served, c net.Conn) {
+// serve passes a connection to the HTTP server, or closes it if the server is closed.
+func (h *virtualHosts) serve(w *sandboxWire, c net.Conn) {
 	select {
 	case h.conns <- &hostConn{c, w}:
 	case <-h.done:
@@ -112,8 +112,8 @@ func (h *hosts) serve(w *served, c net.Conn) {
 	}
 }
 
-// Accept, Close and Addr make a listener of hosts.
-func (h *hosts) Accept() (net.Conn, error) {
+// Accept implements [net.Listener].
+func (h *virtualHosts) Accept() (net.Conn, error) {
 	select {
 	case c := <-h.conns:
 		return c, nil
@@ -123,28 +123,29 @@ func (h *hosts) Accept() (net.Conn, error) {
 }
 
 // Close implements [net.Listener].
-func (h *hosts) Close() error {
-	h.end.Do(func() { close(h.done) })
+func (h *virtualHosts) Close() error {
+	h.closeOnce.Do(func() { close(h.done) })
 	return nil
 }
 
 // Addr implements [net.Listener].
-func (h *hosts) Addr() net.Addr { return &net.TCPAddr{} }
+func (h *virtualHosts) Addr() net.Addr { return &net.TCPAddr{} }
 
-// ServeHTTP finds the virtual host that a request means. The wire, and nothing in the request, says whose it is.
-func (h *hosts) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+// ServeHTTP dispatches a request to the virtual host that its Host header names. The guest is that of the wire, regardless of the
+// content of the request.
+func (h *virtualHosts) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	w := wireOf(r.Context())
-	if !w.enter() {
-		panic(http.ErrAbortHandler) // it is being detached
+	if !w.beginRequest() {
+		panic(http.ErrAbortHandler) // the wire is being detached
 	}
-	defer w.leave()
+	defer w.endRequest()
 	host := r.Host
 	if name, port, err := net.SplitHostPort(host); err == nil && port == "80" {
 		host = name
 	}
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
 	if host == Domain {
-		h.why(rw, r, w)
+		h.serveWhy(rw, r, w)
 		return
 	}
 	name, ok := strings.CutSuffix(host, "."+Domain)
@@ -160,7 +161,7 @@ func (h *hosts) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	handler.ServeHTTP(rw, r.WithContext(caisson.WithGuest(r.Context(), w.spec.Load().Guest)))
 }
 
-// quoteHost keeps of a host what can be one.
+// quoteHost removes from s the characters that cannot occur in a host name, and truncates it.
 func quoteHost(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r > ' ' && r < 127 && r != '<' && r != '>' {

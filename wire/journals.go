@@ -10,10 +10,10 @@ import (
 	caisson "github.com/caisson-dev/caisson"
 )
 
-// rotateInterval is how long a journal lasts at least.
+// rotateInterval is the minimum time between two rotations of a journal.
 const rotateInterval = time.Second
 
-// rotate gives the process another journal each time that asked says so, one after the other, until done is closed.
+// rotate gives the process another journal each time it receives from asked, one at a time, until done is closed.
 func (s *session) rotate(ctx context.Context, asked, done <-chan struct{}) {
 	for {
 		select {
@@ -32,10 +32,10 @@ func (s *session) rotate(ctx context.Context, asked, done <-chan struct{}) {
 	}
 }
 
-// maxJournals bounds the journals of one wire process: one that calls begin on, and those on which some have not ended.
+// maxJournals bounds the journals of one wire process: the current one, and older ones with unfinished calls.
 const maxJournals = 16
 
-// newJournal gives the process a journal.
+// newJournal begins a journal and passes it to the process.
 func (s *session) newJournal(ctx context.Context) error {
 	id, f, err := s.m.cfg.Ledger.Begin(ctx)
 	if err != nil {
@@ -50,14 +50,14 @@ func (s *session) newJournal(ctx context.Context) error {
 	return err
 }
 
-// finish ends a journal that nobody writes to any more.
-func (s *session) finish(ctx context.Context, journal caisson.ID) {
+// finishJournal finishes a journal to which no process writes any more.
+func (s *session) finishJournal(ctx context.Context, journal caisson.ID) {
 	if err := s.m.cfg.Ledger.Finish(context.WithoutCancel(ctx), journal); err != nil {
 		s.m.log.ErrorContext(ctx, "a journal of the ledger could not be finished; the next start of the daemon tries again", "journal", journal, "err", err)
 	}
 }
 
-// journals are those that a wire process writes to.
+// journals is the set of journals to which a wire process writes. Safe for concurrent use.
 type journals struct {
 	mu  sync.Mutex
 	ids map[caisson.ID]bool // guarded by mu
@@ -84,7 +84,7 @@ func (j *journals) count() int {
 	return len(j.ids)
 }
 
-// remove reports whether id was there.
+// remove removes id and reports whether the set contained it.
 func (j *journals) remove(id caisson.ID) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -93,8 +93,8 @@ func (j *journals) remove(id caisson.ID) bool {
 	return was
 }
 
-// take returns all and removes them.
-func (j *journals) take() (ids []caisson.ID) {
+// removeAll removes and returns all journals.
+func (j *journals) removeAll() (ids []caisson.ID) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	ids = slices.Sorted(maps.Keys(j.ids))

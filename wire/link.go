@@ -11,30 +11,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// patience bounds each answer of the wire process. Its longest work is stopping a stack and waiting for the ledger.
-const patience = 15 * time.Second
+// replyTimeout bounds the wait for each answer of the wire process. The longest requests stop a stack and wait for the ledger.
+const replyTimeout = 15 * time.Second
 
-// A link is the engine's end of the control connection to one wire process. Once a call has failed, the two may be out of
-// step or the process hostile: it is killed, and the link is of no further use.
+// A link is the engine's end of the control connection to one wire process. After a failed call the two may be out of step, or
+// the process may be hostile: it is killed, and the link cannot be used any more.
 type link struct {
 	conn     *net.UnixConn
 	pid      int
 	kill     func()
 	journals journals
-	turn     chan struct{} // holds one token; whoever has it may call
+	token    chan struct{} // holds one token, which a call takes
 	seq      uint32        // guarded by turn
 	buf      []byte        // guarded by turn
 }
 
 func newLink(conn *net.UnixConn, pid int, kill func()) *link {
-	l := &link{conn: conn, pid: pid, kill: kill, turn: make(chan struct{}, 1)}
-	l.turn <- struct{}{}
+	l := &link{conn: conn, pid: pid, kill: kill, token: make(chan struct{}, 1)}
+	l.token <- struct{}{}
 	return l
 }
 
-// hello waits for the wire process to say that it is confined.
+// hello waits for the wire process's first message, which reports its confinement.
 func (l *link) hello() (Confinement, error) {
-	if err := l.conn.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := l.conn.SetDeadline(time.Now().Add(replyTimeout)); err != nil {
 		return Confinement{}, err
 	}
 	r, err := l.receive(opHello, 0)
@@ -46,8 +46,9 @@ func (l *link) hello() (Confinement, error) {
 	return c, err
 }
 
-// call asks one question; files go along. A ctx that ends before the call starts stops it, later ones do not. body is nil
-// or becomes JSON. The reply's status is for the caller to look at.
+// call sends one request, with files attached, and returns the reply; the caller checks its status. The call is cancelled if ctx
+// ends before the request is sent, not later. body may be nil; otherwise it is sent as JSON. An error of the exchange kills the
+// process.
 func (l *link) call(ctx context.Context, req request, body any, files ...*os.File) (reply, error) {
 	if body != nil {
 		var err error
@@ -56,11 +57,11 @@ func (l *link) call(ctx context.Context, req request, body any, files ...*os.Fil
 		}
 	}
 	if _, err := req.encode(); err != nil {
-		return reply{}, err // too large; no reason to end the process
+		return reply{}, err // too large; the process need not be killed
 	}
 	select {
-	case <-l.turn:
-		defer func() { l.turn <- struct{}{} }()
+	case <-l.token:
+		defer func() { l.token <- struct{}{} }()
 	case <-ctx.Done():
 		return reply{}, ctx.Err()
 	}
@@ -74,7 +75,7 @@ func (l *link) call(ctx context.Context, req request, body any, files ...*os.Fil
 }
 
 func (l *link) exchange(req request, files []*os.File) (reply, error) {
-	if err := l.conn.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := l.conn.SetDeadline(time.Now().Add(replyTimeout)); err != nil {
 		return reply{}, err
 	}
 	var fds []int
@@ -95,7 +96,7 @@ func (l *link) exchange(req request, files []*os.File) (reply, error) {
 	return l.receive(req.op, req.seq)
 }
 
-// receive reads a reply. It offers no room for descriptors, so the kernel drops any that come along.
+// receive reads a reply. It provides no buffer for control messages, so the kernel drops any descriptors.
 func (l *link) receive(o op, seq uint32) (reply, error) {
 	if l.buf == nil {
 		l.buf = make([]byte, maxReply+1)
@@ -108,6 +109,6 @@ func (l *link) receive(o op, seq uint32) (reply, error) {
 	if err == nil && (r.op != o || r.seq != seq) {
 		err = fmt.Errorf("%w: reply to another request", errMessage)
 	}
-	r.body = append([]byte(nil), r.body...) // the buffer is for the next one
+	r.body = append([]byte(nil), r.body...) // the next call reuses the buffer
 	return r, err
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/testbin"
 )
 
-// helper is this test binary built as the product is: static, so that it can be the wire process, which one with the
-// race detector cannot. "" without root, which all tests that use it need.
+// helper is the path of this test binary, built like the product: static, so that it can be the wire process, which a binary with
+// the race detector cannot. "" without root, which all tests that use it require.
 var helper string
 
 func TestMain(m *testing.M) {
@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	os.Exit(testbin.Run(m, &helper))
 }
 
-// testProcess is a wire process without a model gateway, but it serves other machines.
+// testProcess returns a wire process without a model gateway that serves other machines.
 func testProcess() Process {
 	return Process{
 		Checksums: true, // the kernel is the guest
@@ -42,7 +42,7 @@ func noSettings(context.Context) (*caisson.GatewayConfig, error) {
 	return &caisson.GatewayConfig{}, nil
 }
 
-// specOf is a sandbox that may reach nothing.
+// specOf returns the spec of a sandbox without network access.
 func specOf(id caisson.ID) caisson.WireSpec {
 	return caisson.WireSpec{Guest: caisson.Guest{Sandbox: id, Account: caisson.LocalAccount}}
 }

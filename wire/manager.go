@@ -16,108 +16,112 @@ import (
 	"github.com/caisson-dev/caisson/internal/lru"
 )
 
-// DefaultUID is the user and group of the wire process if Config names none. It must belong to nobody else.
+// DefaultUID is the user and group of the wire process if Config.UID is 0. No other process may use it.
 const DefaultUID = 0x6f010000
 
-// Config says how to run wires.
+// Config configures a Manager.
 type Config struct {
 	Exe string // static binary that calls Main if IsWire; usually this one. Required
 	UID uint32 // user and group of the wire process; 0 is DefaultUID
-	// NetNS opens the network namespace of a running sandbox, which the Manager needs after the death of a wire process.
-	// It must be safe for concurrent use, and must not call the Manager. Required.
+	// NetNS opens the network namespace of a running sandbox; the Manager uses it after the wire process has died. It must be
+	// safe for concurrent use, and must not call the Manager. Required.
 	NetNS func(id caisson.ID) (*os.File, error)
 	// Listen is a listening TCP socket on which the wire process serves the model gateway to other machines; nil: it does not.
-	// It is the caller's to close, after Run.
+	// The caller closes it after Run has returned.
 	Listen *os.File
-	// Ledger is where calls of models are recorded; nil: there are none.
+	// Ledger records model calls; nil: there are no model calls.
 	Ledger Ledger
-	// Record opens the file to which a sandbox's prompts and answers are appended; asked for sandboxes that are to be recorded.
+	// Record opens the file to which a sandbox's prompts and answers are appended. It is called for sandboxes whose spec requests
+	// it.
 	Record func(id caisson.ID) (*os.File, error)
 	Log    *slog.Logger // required
 }
 
-// Handlers is what wire processes, and the Manager for them, ask of the rest of the daemon, which needs the Manager itself.
+// Handlers are functions of the rest of the daemon, which depend on the Manager, for wire processes and for the Manager.
 type Handlers struct {
-	// Settings returns what the wire process has to know besides each wire's spec. It is asked when a process starts, and by
+	// Settings returns the settings of the wire process other than the specs of wires. It is called when a process starts, and by
 	// Refresh. Required.
 	Settings func(ctx context.Context) (*caisson.GatewayConfig, error)
-	// Runs returns the runs that are served on Config.Listen; required with that. It is asked when a process starts, and must see
-	// every change that ChangeRuns tells of later.
+	// Runs returns the runs that are served on Config.Listen; required with that. It is called when a process starts. Its result
+	// must include every change that is passed to ChangeRuns later.
 	Runs func(ctx context.Context) ([]*caisson.GatewayRun, error)
-	// Decided is told what the wire of a guest decided. Lists are bounded, but what is in them comes from a process that reads what
-	// strangers wrote. It must not block for long.
+	// Decided receives the decisions made for a guest. Lists are bounded, but the content comes from a process that reads
+	// untrusted data. It must not block for long.
 	Decided func(g caisson.Guest, list []caisson.Decision)
-	// Tool does what an agent asks of the engine, for the guest in ctx, whose sandbox it is that asks; nil: there is nothing. What is asked is
-	// a stranger's, and what is answered must fit into a packet.
+	// Tool calls a function of the engine on behalf of an agent. ctx has the guest, whose sandbox sent the request; nil: there
+	// are no functions. in is untrusted, and the result must fit into a packet.
 	Tool func(ctx context.Context, name string, in json.RawMessage) (json.RawMessage, error)
-	// Stream opens what the guest in ctx asks for, a stranger's question about the sandbox that asks, whether it serves a run or not; nil: there
-	// is nothing. conn is one end of a pair of unix stream sockets (SOCK_STREAM): the wire process gets it, and the Manager closes it. The stream counts
-	// until done is closed, which is when the job at the other end has ended: it has to when its peer closes, and when ctx ends, which
-	// is when the wire is detached or the wire process has ended. That may be after Run.
+	// Stream opens the stream that the guest in ctx requests, whether or not its sandbox serves a run; nil: there are no streams.
+	// in is untrusted. conn is one end of a pair of unix stream sockets (SOCK_STREAM): the wire process receives it, and the
+	// Manager closes it. The stream counts against the limits until done is closed, which happens when the job at the other end
+	// has exited. The job must exit when its peer closes and when ctx ends, which is when the wire is detached or the wire
+	// process has exited; that may be after Run has returned.
 	Stream func(ctx context.Context, in json.RawMessage) (conn *os.File, done <-chan struct{}, err error)
 }
 
-// A Ledger keeps the journals to which wire processes write calls of models, and the budgets. It must be safe for concurrent
-// use and must not call the Manager.
+// A Ledger keeps the budgets and the journals to which wire processes write model calls. It must be safe for concurrent use and
+// must not call the Manager.
 type Ledger interface {
-	// Begin makes a journal.
+	// Begin creates a journal and returns its file, which the caller closes.
 	Begin(ctx context.Context) (caisson.ID, *os.File, error)
-	// Lessor hands out budgets to whoever writes the journal; what it asks for is a stranger's.
+	// Lessor returns the lessor of budgets for the writer of the journal; its arguments are untrusted.
 	Lessor(journal caisson.ID) caisson.Lessor
-	// Grew says that there is something new in a journal. It must not block.
+	// Grew notifies the ledger that a journal has new rows. It must not block.
 	Grew()
-	// Finish says that nothing more is written to a journal.
+	// Finish tells the ledger that nothing more is written to the journal.
 	Finish(ctx context.Context, journal caisson.ID) error
 }
 
-// maxDeparted bounds how many wires that are gone are remembered.
-const maxDeparted = 1024
+// maxDetached bounds how many detached wires are remembered.
+const maxDetached = 1024
 
-// A Manager is the engine's end of all wires, and the supervisor of the wire process, which lives as long as Run.
+// A Manager is the engine's end of all wires. Its Run supervises the wire process.
 type Manager struct {
 	cfg      Config
-	handlers Handlers // set by Run, before there is a wire process
+	handlers Handlers // set by Run, before a wire process is started
 	log      *slog.Logger
 
 	mu          sync.Mutex
 	wires       map[caisson.ID]*attachment          // guarded by mu
-	departed    *lru.Map[caisson.ID, caisson.Guest] // wires that are gone; guarded by mu
+	detached    *lru.Map[caisson.ID, caisson.Guest] // guests of detached wires; guarded by mu
 	streams     *streams
 	link        *link         // guarded by mu; nil while there is no wire process
 	up          chan struct{} // guarded by mu; closed while link is not nil
 	running     bool          // guarded by mu
 	confinement Confinement   // of the latest wire process; guarded by mu
 
-	refreshes uint64 // how often settings have changed; guarded by mu
+	refreshes uint64 // counts changes of the settings; guarded by mu
 
-	settling sync.Mutex // held while a process is given settings, so that the last that it gets are the newest; locked before mu
-	runs     sync.Mutex // held while a process is told of runs, so that what it hears last is what is so; locked before mu
+	// settingsMu is held while a process receives settings, so that the last settings it receives are the newest. Locked before mu.
+	settingsMu sync.Mutex
+	// runsMu is held while a process receives changes of runs, so that they arrive in order. Locked before mu.
+	runsMu sync.Mutex
 }
 
-// An attachment is what the Manager knows of one wire. Whoever works on it holds its mutex; Manager.mu may be locked
-// while holding it, not the other way round.
+// An attachment is the Manager's state of one wire. Operations on the wire hold its mutex; Manager.mu may be locked while holding
+// it, not the other way round.
 type attachment struct {
-	guest caisson.Guest // guarded by Manager.mu
-	past  caisson.Guest // whom the wire served before; guarded by Manager.mu
+	guest         caisson.Guest // guarded by Manager.mu
+	previousGuest caisson.Guest // the guest before this one; guarded by Manager.mu
 
-	left  context.Context // ends when the wire is detached
-	leave context.CancelFunc
+	ctx    context.Context // ends when the wire is detached
+	cancel context.CancelFunc
 
-	mu   sync.Mutex
-	link *link            // whose process holds the TAP; nil if none does. guarded by mu
-	spec caisson.WireSpec // guarded by mu
-	gone bool             // detached, or never completed; guarded by mu
+	mu       sync.Mutex
+	link     *link            // to the process that holds the TAP; nil if none does; guarded by mu
+	spec     caisson.WireSpec // guarded by mu
+	detached bool             // detached, or the attach failed; guarded by mu
 }
 
 func newAttachment(g caisson.Guest) *attachment {
 	a := &attachment{guest: g}
-	a.left, a.leave = context.WithCancel(context.Background())
+	a.ctx, a.cancel = context.WithCancel(context.Background())
 	return a
 }
 
 var _ caisson.Wires = (*Manager)(nil)
 
-// New returns a Manager that works once Run does.
+// New returns a Manager, which works while Run runs.
 func New(cfg Config) (*Manager, error) {
 	switch {
 	case cfg.Exe == "":
@@ -139,18 +143,18 @@ func New(cfg Config) (*Manager, error) {
 	return &Manager{
 		cfg:   cfg,
 		log:   log,
-		wires: map[caisson.ID]*attachment{}, departed: lru.New[caisson.ID, caisson.Guest](maxDeparted),
+		wires: map[caisson.ID]*attachment{}, detached: lru.New[caisson.ID, caisson.Guest](maxDetached),
 		streams: newStreams(), up: make(chan struct{}),
 	}, nil
 }
 
-// Attach implements [caisson.Wires]. It is a Conflict if the sandbox has a wire already, Exhausted if there are too many,
-// and Unavailable while there is no wire process. The caller closes the namespace once the sandbox runs in it.
+// Attach implements [caisson.Wires]. It returns Conflict if the sandbox has a wire already, Exhausted if there are too many
+// wires, and Unavailable while there is no wire process. The caller closes the namespace once the sandbox runs in it.
 func (m *Manager) Attach(ctx context.Context, id caisson.ID, spec caisson.WireSpec) (*os.File, error) {
 	if err := validate(id); err != nil {
 		return nil, err
 	}
-	l, err := m.await(ctx)
+	l, err := m.awaitLink(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -162,20 +166,20 @@ func (m *Manager) Attach(ctx context.Context, id caisson.ID, spec caisson.WireSp
 	a.spec = spec
 	ns, tap, err := newNamespace(string(id))
 	if err != nil {
-		m.forget(id, a)
+		m.removeAttachment(id, a)
 		return nil, caisson.Wrap(err, caisson.Internal, "cannot make a network namespace; see caisson doctor")
 	}
 	defer tap.Close()
-	if err := m.give(ctx, l, id, a, tap); err != nil {
-		m.forget(id, a)
+	if err := m.sendTAP(ctx, l, id, a, tap); err != nil {
+		m.removeAttachment(id, a)
 		ns.Close()
 		return nil, err
 	}
 	return ns, nil
 }
 
-// Reattach implements [caisson.Wires]. It is Invalid if netns is not the one that Attach returned for id, whichever Manager
-// did. netns is not needed after the call.
+// Reattach implements [caisson.Wires]. It returns Invalid if netns is not the namespace that Attach of this or an earlier Manager
+// returned for id. netns is not needed after the call.
 func (m *Manager) Reattach(ctx context.Context, id caisson.ID, netns *os.File, spec caisson.WireSpec) error {
 	if err := validate(id); err != nil {
 		return err
@@ -183,7 +187,7 @@ func (m *Manager) Reattach(ctx context.Context, id caisson.ID, netns *os.File, s
 	if netns == nil {
 		return caisson.Invalidf("netns", "the sandbox's network namespace is required")
 	}
-	l, err := m.await(ctx)
+	l, err := m.awaitLink(ctx)
 	if err != nil {
 		return err
 	}
@@ -192,20 +196,20 @@ func (m *Manager) Reattach(ctx context.Context, id caisson.ID, netns *os.File, s
 		a.mu.Lock()
 	}
 	defer a.mu.Unlock()
-	if a.gone {
+	if a.detached {
 		return caisson.Errorf(caisson.Conflict, "the wire of sandbox %s was detached meanwhile", id)
 	}
 	a.spec = spec
-	if err := m.take(ctx, l, id, a, netns); err != nil {
+	if err := m.reopenTAP(ctx, l, id, a, netns); err != nil {
 		if created {
-			m.forget(id, a)
+			m.removeAttachment(id, a)
 		}
 		return err
 	}
 	return nil
 }
 
-// Configure implements [caisson.Wires]. If the wire process dies meanwhile, the next one begins with the new spec.
+// Configure implements [caisson.Wires]. If the wire process dies during the call, the next one starts with the new spec.
 func (m *Manager) Configure(ctx context.Context, id caisson.ID, spec caisson.WireSpec) error {
 	m.mu.Lock()
 	a := m.wires[id]
@@ -215,15 +219,15 @@ func (m *Manager) Configure(ctx context.Context, id caisson.ID, spec caisson.Wir
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.gone {
+	if a.detached {
 		return caisson.Errorf(caisson.NotFound, "sandbox %s has no wire", id)
 	}
 	was := a.spec
 	a.spec = spec
-	a.charge(&m.mu, spec.Guest)
-	defer func() { a.charge(&m.mu, a.spec.Guest) }() // whichever it is then
+	a.setGuest(&m.mu, spec.Guest)
+	defer func() { a.setGuest(&m.mu, a.spec.Guest) }() // a.spec is the old spec again if the call fails
 	if a.link == nil {
-		return nil // it gets the spec with the TAP
+		return nil // the process receives the spec with the TAP
 	}
 	files, err := m.recordFile(id, spec)
 	if err != nil {
@@ -239,7 +243,7 @@ func (m *Manager) Configure(ctx context.Context, id caisson.ID, spec caisson.Wir
 		return ctx.Err()
 	}
 	if err != nil {
-		return nil // the process has been killed, and the next one begins with the new spec
+		return nil // the process was killed; the next one starts with the new spec
 	}
 	if err := r.err(); err != nil {
 		a.spec = was
@@ -248,56 +252,57 @@ func (m *Manager) Configure(ctx context.Context, id caisson.ID, spec caisson.Wir
 	return nil
 }
 
-// charge notes whom the wire serves from now on. mu is the Manager's.
-func (a *attachment) charge(mu *sync.Mutex, g caisson.Guest) {
+// setGuest records the guest that the wire serves from now on. mu is the Manager's.
+func (a *attachment) setGuest(mu *sync.Mutex, g caisson.Guest) {
 	mu.Lock()
 	defer mu.Unlock()
 	if a.guest != g {
-		a.past, a.guest = a.guest, g
+		a.previousGuest, a.guest = a.guest, g
 	}
 }
 
-// guest returns whom a wire serves, or served for the run with that trace, be it gone or not.
+// guest returns the guest that a wire serves, or the previous one if trace is that of its run. known is also true for wires that
+// were detached recently.
 func (s *session) guest(id caisson.ID, trace string) (g caisson.Guest, known bool) {
 	m := s.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	g, known = m.departed.Get(id)
+	g, known = m.detached.Get(id)
 	if a := m.wires[id]; a != nil {
 		g, known = a.guest, true
-		if trace == a.past.Trace && trace != g.Trace && a.past.Account != "" {
-			g = a.past
+		if trace == a.previousGuest.Trace && trace != g.Trace && a.previousGuest.Account != "" {
+			g = a.previousGuest
 		}
 	}
 	return g, known
 }
 
-// Recent returns what a wire refused lately, the newest last. What is in it a stranger may have chosen.
+// Recent returns the recent refusals of a wire, the newest last. Their content is untrusted.
 func (m *Manager) Recent(ctx context.Context, id caisson.ID) ([]caisson.Decision, error) {
-	r, err := m.ask(ctx, request{op: opRecent, id: id})
+	r, err := m.callWire(ctx, request{op: opRecent, id: id})
 	if err != nil {
 		return nil, err
 	}
 	var list []caisson.Decision
 	if err := unmarshal(r.body, &list); err != nil {
-		return nil, errDown(err)
+		return nil, errUnavailable(err)
 	}
 	return list, nil
 }
 
-// Refresh gives the settings to the wire process again, because they have changed.
+// Refresh sends the settings, which have changed, to the wire process.
 func (m *Manager) Refresh(ctx context.Context) error {
 	m.mu.Lock()
 	m.refreshes++
 	l := m.link
 	m.mu.Unlock()
 	if l == nil {
-		return nil // the next one begins with them
+		return nil // the next process starts with them
 	}
-	return m.settle(ctx, l)
+	return m.sendSettings(ctx, l)
 }
 
-// Forget says that budgets have changed, so that nothing of their old limits is spent any more.
+// Forget tells the wire process that budgets have changed, so that it spends no more of leases under their old limits.
 func (m *Manager) Forget(ctx context.Context, budgets ...string) error {
 	m.mu.Lock()
 	l := m.link
@@ -307,15 +312,15 @@ func (m *Manager) Forget(ctx context.Context, budgets ...string) error {
 	}
 	r, err := l.call(ctx, request{op: opForget}, forgetBody{budgets})
 	if err != nil {
-		return errDown(err)
+		return errUnavailable(err)
 	}
 	return r.err()
 }
 
-// settle gives the settings to l's process.
-func (m *Manager) settle(ctx context.Context, l *link) error {
-	m.settling.Lock()
-	defer m.settling.Unlock()
+// sendSettings sends the settings to l's process.
+func (m *Manager) sendSettings(ctx context.Context, l *link) error {
+	m.settingsMu.Lock()
+	defer m.settingsMu.Unlock()
 	settings, err := m.handlers.Settings(ctx)
 	if err != nil {
 		return err
@@ -327,7 +332,7 @@ func (m *Manager) settle(ctx context.Context, l *link) error {
 	defer f.Close()
 	r, err := l.call(ctx, request{op: opSettings}, nil, f)
 	if err != nil {
-		return errDown(err)
+		return errUnavailable(err)
 	}
 	if err := r.err(); err != nil {
 		return fmt.Errorf("%w: %w", errSettings, err)
@@ -335,10 +340,10 @@ func (m *Manager) settle(ctx context.Context, l *link) error {
 	return nil
 }
 
-// errSettings says that a process refuses its settings: it keeps those that it had, and nothing is wrong with it.
+// errSettings reports that the process refuses its settings: it keeps the previous ones and continues to work.
 var errSettings = errors.New("the settings are refused")
 
-// Detach implements [caisson.Wires]. It returns when the wire process has let go of the TAP, or is about to end.
+// Detach implements [caisson.Wires]. It returns when the wire process has released the TAP or was killed.
 func (m *Manager) Detach(ctx context.Context, id caisson.ID) error {
 	m.mu.Lock()
 	a := m.wires[id]
@@ -348,25 +353,26 @@ func (m *Manager) Detach(ctx context.Context, id caisson.ID) error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.gone {
+	if a.detached {
 		return nil
 	}
-	if err := m.release(ctx, id, a); err != nil {
+	if err := m.releaseTAP(ctx, id, a); err != nil {
 		return err
 	}
-	m.forget(id, a)
+	m.removeAttachment(id, a)
 	return nil
 }
 
-// Network returns what passed the sandbox's wire. NotFound if it has none, Unavailable while the wire process restarts.
+// Network returns the traffic counters of the sandbox's wire. It returns NotFound if the sandbox has no wire, and Unavailable
+// while the wire process restarts.
 func (m *Manager) Network(ctx context.Context, id caisson.ID) (*caisson.NetworkStats, error) {
-	r, err := m.ask(ctx, request{op: opStats, id: id})
+	r, err := m.callWire(ctx, request{op: opStats, id: id})
 	if err != nil {
 		return nil, err
 	}
 	var s Stats
 	if err := unmarshal(r.body, &s); err != nil {
-		return nil, errDown(err)
+		return nil, errUnavailable(err)
 	}
 	return &caisson.NetworkStats{
 		BytesOut: int64(s.BytesOut), BytesIn: int64(s.BytesIn), Dropped: int64(s.DroppedOut),
@@ -374,8 +380,8 @@ func (m *Manager) Network(ctx context.Context, id caisson.ID) (*caisson.NetworkS
 	}, nil
 }
 
-// ask asks the wire process something about one wire.
-func (m *Manager) ask(ctx context.Context, req request) (reply, error) {
+// callWire sends the wire process a request about one wire.
+func (m *Manager) callWire(ctx context.Context, req request) (reply, error) {
 	m.mu.Lock()
 	l, known := m.link, m.wires[req.id] != nil
 	m.mu.Unlock()
@@ -383,18 +389,18 @@ func (m *Manager) ask(ctx context.Context, req request) (reply, error) {
 		return reply{}, caisson.Errorf(caisson.NotFound, "sandbox %.40q has no wire", req.id)
 	}
 	if l == nil {
-		return reply{}, errDown(nil)
+		return reply{}, errUnavailable(nil)
 	}
 	r, err := l.call(ctx, req, nil)
 	if err != nil {
-		return reply{}, errDown(err)
+		return reply{}, errUnavailable(err)
 	}
 	return r, r.err()
 }
 
-// Confinement says how the wire process is held, for caisson doctor. It waits for the process if it is starting.
+// Confinement returns how the wire process is confined, for caisson doctor. It waits for the process if it is starting.
 func (m *Manager) Confinement(ctx context.Context) (Confinement, error) {
-	if _, err := m.await(ctx); err != nil {
+	if _, err := m.awaitLink(ctx); err != nil {
 		return Confinement{}, err
 	}
 	m.mu.Lock()
@@ -402,24 +408,24 @@ func (m *Manager) Confinement(ctx context.Context) (Confinement, error) {
 	return m.confinement, nil
 }
 
-// take opens the TAP in ns and gives it to l's process. The caller holds a.mu.
-func (m *Manager) take(ctx context.Context, l *link, id caisson.ID, a *attachment, ns *os.File) error {
-	if err := m.release(ctx, id, a); err != nil {
+// reopenTAP opens the TAP in ns and passes it to l's process. The caller must hold a.mu.
+func (m *Manager) reopenTAP(ctx context.Context, l *link, id caisson.ID, a *attachment, ns *os.File) error {
+	if err := m.releaseTAP(ctx, id, a); err != nil {
 		return err
 	}
-	tap, err := takeTAP(ns, string(id))
-	if errors.Is(err, errNotOurs) {
+	tap, err := openLabelledTAP(ns, string(id))
+	if errors.Is(err, errWrongNamespace) {
 		return caisson.Wrap(err, caisson.Invalid, "this is not the network namespace of sandbox %s", id)
 	}
 	if err != nil {
 		return caisson.Wrap(err, caisson.Internal, "cannot take up the wire of sandbox %s", id)
 	}
 	defer tap.Close()
-	return m.give(ctx, l, id, a, tap)
+	return m.sendTAP(ctx, l, id, a, tap)
 }
 
-// give hands a TAP to l's process. The caller holds a.mu.
-func (m *Manager) give(ctx context.Context, l *link, id caisson.ID, a *attachment, tap *os.File) error {
+// sendTAP passes a TAP to l's process. The caller must hold a.mu.
+func (m *Manager) sendTAP(ctx context.Context, l *link, id caisson.ID, a *attachment, tap *os.File) error {
 	files, err := m.recordFile(id, a.spec)
 	if err != nil {
 		return err
@@ -430,7 +436,7 @@ func (m *Manager) give(ctx context.Context, l *link, id caisson.ID, a *attachmen
 		return err
 	}
 	if err != nil {
-		return errDown(err)
+		return errUnavailable(err)
 	}
 	if err := r.err(); err != nil {
 		return err
@@ -439,8 +445,8 @@ func (m *Manager) give(ctx context.Context, l *link, id caisson.ID, a *attachmen
 	return nil
 }
 
-// release makes the wire process let go of the TAP. The caller holds a.mu.
-func (m *Manager) release(ctx context.Context, id caisson.ID, a *attachment) error {
+// releaseTAP makes the wire process close the TAP. The caller must hold a.mu.
+func (m *Manager) releaseTAP(ctx context.Context, id caisson.ID, a *attachment) error {
 	if a.link == nil {
 		return nil
 	}
@@ -451,13 +457,13 @@ func (m *Manager) release(ctx context.Context, id caisson.ID, a *attachment) err
 		if _, err := a.link.call(ctx, request{op: opDetach, id: id}, nil); err != nil && ctx.Err() != nil {
 			return ctx.Err()
 		}
-		// Any other error has killed the process, which lets go of everything.
+		// Any other error has killed the process, which closes the TAP.
 	}
 	a.link = nil
 	return nil
 }
 
-// attachment returns what is known of id, and whether it was made just now; if so, it is locked.
+// attachment returns the attachment of id. If there is none it creates one and returns it locked, with created true.
 func (m *Manager) attachment(id caisson.ID, g caisson.Guest) (a *attachment, created bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -465,24 +471,24 @@ func (m *Manager) attachment(id caisson.ID, g caisson.Guest) (a *attachment, cre
 		return a, false
 	}
 	a = newAttachment(g)
-	a.mu.Lock() // nobody else knows it
+	a.mu.Lock() // not contended: a is not published yet
 	m.wires[id] = a
 	return a, true
 }
 
-// forget ends a. The caller holds a.mu.
-func (m *Manager) forget(id caisson.ID, a *attachment) {
-	a.gone = true
-	a.leave()
+// removeAttachment removes a and marks it as detached. The caller must hold a.mu.
+func (m *Manager) removeAttachment(id caisson.ID, a *attachment) {
+	a.detached = true
+	a.cancel()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.wires, id)
-	m.departed.Put(id, a.guest)
+	m.detached.Put(id, a.guest)
 }
 
-// await returns the link to the wire process, waiting for it if it is starting.
-func (m *Manager) await(ctx context.Context) (*link, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// awaitLink returns the link to the wire process. It waits for up to patience while the process is starting.
+func (m *Manager) awaitLink(ctx context.Context) (*link, error) {
+	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
 	for {
 		m.mu.Lock()
@@ -494,7 +500,7 @@ func (m *Manager) await(ctx context.Context) (*link, error) {
 		select {
 		case <-up:
 		case <-ctx.Done():
-			return nil, errDown(ctx.Err())
+			return nil, errUnavailable(ctx.Err())
 		}
 	}
 }
@@ -504,7 +510,7 @@ func validate(id caisson.ID) error {
 	return err
 }
 
-func errDown(cause error) error {
+func errUnavailable(cause error) error {
 	const msg = "the network of sandboxes is restarting; try again"
 	if cause == nil {
 		return caisson.Errorf(caisson.Unavailable, msg)
@@ -512,7 +518,7 @@ func errDown(cause error) error {
 	return caisson.Wrap(cause, caisson.Unavailable, msg)
 }
 
-// err is what a reply's status means to users.
+// err returns the error of a reply's status, for users, or nil.
 func (r reply) err() error {
 	switch r.status {
 	case statusOK:
@@ -528,7 +534,7 @@ func (r reply) err() error {
 	}
 }
 
-// recordFile opens what a sandbox's calls of models are recorded in, if they are.
+// recordFile opens the file in which a sandbox's model calls are recorded. It returns no file if they are not.
 func (m *Manager) recordFile(id caisson.ID, spec caisson.WireSpec) ([]*os.File, error) {
 	if spec.Models == nil || !spec.Models.Record || m.cfg.Record == nil {
 		return nil, nil
@@ -540,7 +546,7 @@ func (m *Manager) recordFile(id caisson.ID, spec caisson.WireSpec) ([]*os.File, 
 	return []*os.File{f}, nil
 }
 
-// memoryFile returns v as JSON in a file that is nowhere but in memory: it has secrets in it, and is larger than a packet.
+// memoryFile returns v as JSON in an anonymous memory file (memfd): v has secrets, and may be larger than a packet.
 func memoryFile(v any) (*os.File, error) {
 	b, err := json.Marshal(v)
 	if err != nil {

@@ -11,23 +11,23 @@ import (
 	caisson "github.com/caisson-dev/caisson"
 )
 
-// The control protocol: the engine asks, the wire process answers, one request at a time, one packet of a SOCK_SEQPACKET
-// pair each. The wire process speaks first, with an opHello that says how it is confined. Integers are big-endian, bodies
-// are JSON.
+// An op is the type of a message of the control protocol. The engine sends a request, the wire process a reply, one at a time,
+// each in one packet of a SOCK_SEQPACKET pair. The wire process sends the first packet, an opHello that reports its confinement.
+// Integers are big-endian, bodies are JSON.
 //
 //	request  op(1) seq(4) id(19) body   with descriptors for some: see descriptors
 //	reply    op(1) seq(4) status(1) body
 //
-// The other way round there is the feed, on a pair of its own; see feed.go.
+// In the other direction there is the feed, on a separate pair; see feed.go.
 type op byte
 
 const (
-	opHello     op = iota + 1 // never asked; the reply has a Confinement
-	opAttach                  // a caisson.WireSpec; the TAP, and if it says Record a file for recordings
-	opDetach                  // ends the wire
+	opHello     op = iota + 1 // never requested; the reply has a Confinement
+	opAttach                  // a caisson.WireSpec; the TAP, and if Record is set a file for recordings
+	opDetach                  // removes the wire
 	opStats                   // the reply has Stats
-	opConfigure               // a caisson.WireSpec; if it says Record and did not before, a file for recordings
-	opRecent                  // the reply has []caisson.Decision: what the wire refused lately
+	opConfigure               // a caisson.WireSpec; if Record is set and was not before, a file for recordings
+	opRecent                  // the reply has []caisson.Decision: recent refusals
 	opSettings                // no id; a memory file with a caisson.GatewayConfig
 	opJournal                 // no id; a journalBody and the journal's file
 	opForget                  // no id; a forgetBody: budgets that have changed
@@ -40,27 +40,27 @@ type status byte
 
 const (
 	statusOK      status = iota
-	statusUnknown        // no such wire
-	statusExists         // there is one already
-	statusFull           // no room for another wire
-	statusFailed         // anything else; the body is text that says what, for the log
+	statusUnknown        // there is no such wire
+	statusExists         // the wire exists already
+	statusFull           // no capacity for another wire
+	statusFailed         // any other failure; the body is a message for the log
 )
 
 const (
-	idSize        = 19 // of every caisson.ID
+	idSize        = 19 // of every caisson.ID, in bytes
 	requestHeader = 1 + 4 + idSize
 	replyHeader   = 1 + 4 + 1
-	// maxBody is what a packet of a unix socket takes without the kernel having to find much memory in one piece.
-	maxBody    = 120 << 10
-	maxRequest = requestHeader + maxBody
-	maxReply   = replyHeader + maxBody
-	maxText    = 200
+	// maxBody is limited so that the kernel need not allocate a large contiguous buffer for a packet of a unix socket.
+	maxBody      = 120 << 10
+	maxRequest   = requestHeader + maxBody
+	maxReply     = replyHeader + maxBody
+	maxErrorText = 200
 )
 
 type request struct {
 	op   op
 	seq  uint32
-	id   caisson.ID // "" for those that are about all wires
+	id   caisson.ID // "" for requests that concern all wires
 	body []byte
 }
 
@@ -68,7 +68,7 @@ type reply struct {
 	op     op
 	seq    uint32
 	status status
-	body   []byte // not to be trusted
+	body   []byte // untrusted
 }
 
 type journalBody struct {
@@ -79,10 +79,10 @@ type forgetBody struct {
 	Budgets []string `json:"budgets"`
 }
 
-// about reports whether requests of that kind are about one wire.
-func (o op) about() bool { return o < opSettings }
+// perWire reports whether requests of this type concern one wire.
+func (o op) perWire() bool { return o < opSettings }
 
-// descriptors returns how many descriptors may come with a request.
+// descriptors returns the minimum and maximum number of descriptors attached to a request.
 func (o op) descriptors() (least, most int) {
 	switch o {
 	case opAttach:
@@ -96,26 +96,26 @@ func (o op) descriptors() (least, most int) {
 	}
 }
 
-// Stats counts what passed a wire since the wire process took it up.
+// Stats are the traffic counters of a wire since the wire process attached it.
 type Stats struct {
 	FramesOut  uint64 `json:"framesOut"` // from the sandbox
 	BytesOut   uint64 `json:"bytesOut"`
 	FramesIn   uint64 `json:"framesIn"` // to the sandbox
 	BytesIn    uint64 `json:"bytesIn"`
-	DroppedOut uint64 `json:"droppedOut"` // frames of the sandbox that no stack was shown
+	DroppedOut uint64 `json:"droppedOut"` // frames of the sandbox that the filter rejected
 	Flows      Flows  `json:"flows"`
 }
 
-// Flows counts a wire's connections.
+// Flows are the connection counters of a wire.
 type Flows struct {
-	Allowed int64 `json:"allowed"` // connections and datagram flows that were let through
-	Denied  int64 `json:"denied"`  // by policy, and names and requests too
-	Limited int64 `json:"limited"` // refused because there were too many
-	Open    int   `json:"open"`    // now
+	Allowed int64 `json:"allowed"` // connections and datagram flows that the policy allowed
+	Denied  int64 `json:"denied"`  // connections, names and requests that the policy denied
+	Limited int64 `json:"limited"` // refused because of a limit
+	Open    int   `json:"open"`    // currently open
 }
 
-// Confinement says which of the kernel's optional protections hold the wire process. The others (another user, no
-// capabilities, no_new_privs, not dumpable) always hold.
+// Confinement reports which optional protections of the kernel apply to the wire process. The others (a separate user, no
+// capabilities, no_new_privs, not dumpable) always apply.
 type Confinement struct {
 	Landlock int  `json:"landlock"` // ABI version; 0 if the kernel has none
 	Seccomp  bool `json:"seccomp"`  // system calls are filtered
@@ -146,7 +146,7 @@ func decodeRequest(b []byte) (request, error) {
 	if r.op < opAttach || r.op > lastOp {
 		return request{}, fmt.Errorf("%w: op %d", errMessage, r.op)
 	}
-	if !r.op.about() {
+	if !r.op.perWire() {
 		if !bytes.Equal(b[5:requestHeader], make([]byte, idSize)) {
 			return request{}, fmt.Errorf("%w: id", errMessage)
 		}
@@ -163,7 +163,7 @@ func decodeRequest(b []byte) (request, error) {
 func (r reply) encode() []byte {
 	most := maxBody
 	if r.status == statusFailed {
-		most = maxText
+		most = maxErrorText
 	}
 	b := make([]byte, 0, replyHeader+len(r.body))
 	b = append(b, byte(r.op))
@@ -172,7 +172,7 @@ func (r reply) encode() []byte {
 	return append(b, r.body[:min(len(r.body), most)]...)
 }
 
-// decodeReply accepts exactly what encode can produce; the body is for unmarshal.
+// decodeReply accepts only replies that encode can produce; the caller decodes the body with unmarshal.
 func decodeReply(b []byte) (reply, error) {
 	if len(b) < replyHeader || len(b) > maxReply {
 		return reply{}, fmt.Errorf("%w: reply of %d bytes", errMessage, len(b))
@@ -181,13 +181,13 @@ func decodeReply(b []byte) (reply, error) {
 	switch {
 	case r.op < opHello || r.op > lastOp || r.status > statusFailed:
 		return reply{}, fmt.Errorf("%w: op %d, status %d", errMessage, r.op, r.status)
-	case r.status == statusFailed && len(r.body) > maxText, r.status != statusOK && r.status != statusFailed && len(r.body) > 0:
+	case r.status == statusFailed && len(r.body) > maxErrorText, r.status != statusOK && r.status != statusFailed && len(r.body) > 0:
 		return reply{}, fmt.Errorf("%w: body of %d bytes", errMessage, len(r.body))
 	}
 	return r, nil
 }
 
-// unmarshal reads one JSON value with known fields only.
+// unmarshal decodes exactly one JSON value and rejects unknown fields.
 func unmarshal(b []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()

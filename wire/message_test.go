@@ -52,7 +52,7 @@ func sameRequest(a, b request) bool {
 func TestMessagesAreBounded(t *testing.T) {
 	t.Parallel()
 	long := reply{op: opAttach, status: statusFailed, body: bytes.Repeat([]byte("x"), 10_000)}
-	if got, err := decodeReply(long.encode()); err != nil || len(got.body) != maxText {
+	if got, err := decodeReply(long.encode()); err != nil || len(got.body) != maxErrorText {
 		t.Fatalf("%d characters, %v", len(got.body), err)
 	}
 	if _, err := (request{op: opConfigure, id: "sb-aaaaaaaaaaaaaaaa", body: make([]byte, maxBody+1)}).encode(); caisson.KindOf(err) != caisson.Invalid {
@@ -106,7 +106,7 @@ func FuzzDecodeRequest(f *testing.F) {
 	})
 }
 
-// What the wire process says over the feed is a stranger's until it is proved otherwise.
+// Messages of the wire process over the feed are untrusted.
 func FuzzFeedMessage(f *testing.F) {
 	f.Add([]byte(`{"n":1,"lease":{"budget":"account/local","need":{"usd":0.1,"tokens":1,"calls":1},"want":{"usd":1,"tokens":1,"calls":1}}}`))
 	f.Add([]byte(`{"sandbox":"sb-aaaaaaaaaaaaaaaa","decisions":[{"kind":"flow"}]}`))

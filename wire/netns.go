@@ -13,7 +13,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/osthread"
 )
 
-// newNamespace makes a network namespace with a configured TAP for sandbox id. It exists as long as one of the two does.
+// newNamespace creates a network namespace with a configured TAP for sandbox id. It exists until both ns and tap are closed.
 func newNamespace(id string) (ns, tap *os.File, err error) {
 	defer func() {
 		if err != nil {
@@ -48,8 +48,8 @@ func closeAll(files ...*os.File) {
 	}
 }
 
-// configure prepares the calling thread's namespace: it labels the TAP with the sandbox's ID, which takeTAP looks for, and
-// gives it what gVisor, or any other stack in the sandbox, will take over.
+// configure prepares the calling thread's namespace: it labels the TAP with the sandbox's ID, which openLabelledTAP checks, and
+// configures the addresses and routes that gVisor, or another stack in the sandbox, takes over.
 func configure(id string) error {
 	nl, err := newHandle()
 	if err != nil {
@@ -62,11 +62,11 @@ func configure(id string) error {
 	}
 	v6 := hasIPv6()
 	if v6 {
-		if err := quietIPv6(); err != nil {
+		if err := configureIPv6(); err != nil {
 			return err
 		}
 	}
-	lo := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: 1}} // as in every namespace
+	lo := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: 1}} // index 1 in every namespace
 	for _, step := range []struct {
 		what string
 		do   func() error
@@ -92,11 +92,11 @@ func configure(id string) error {
 	return nil
 }
 
-// addAddress gives the TAP an address and a default route.
+// addAddress adds an address and a default route to the TAP.
 func addAddress(nl *netlink.Handle, tap netlink.Link, own, gateway string, ones, bits int) error {
 	addr := &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP(own), Mask: net.CIDRMask(ones, bits)}}
 	if bits == 128 {
-		addr.Flags = unix.IFA_F_NODAD // there is nobody to have it already, and it would cost a second
+		addr.Flags = unix.IFA_F_NODAD // there are no other hosts, and duplicate address detection would take a second
 	}
 	if err := nl.AddrAdd(tap, addr); err != nil {
 		return err
@@ -105,12 +105,12 @@ func addAddress(nl *netlink.Handle, tap netlink.Link, own, gateway string, ones,
 	return nl.RouteAdd(&netlink.Route{LinkIndex: tap.Attrs().Index, Dst: all, Gw: net.ParseIP(gateway)})
 }
 
-var errNotOurs = errors.New("not the network namespace of this sandbox")
+var errWrongNamespace = errors.New("not the network namespace of this sandbox")
 
-// takeTAP opens the TAP in a namespace that newNamespace made, and that bears the label of sandbox id. Anything else is
-// refused: a TAP taken for another sandbox's would let one sandbox speak as the other.
-func takeTAP(ns *os.File, id string) (*os.File, error) {
-	if err := notHost(ns); err != nil {
+// openLabelledTAP opens the TAP of a namespace that newNamespace created with the label of sandbox id. Any other namespace is refused
+// with errWrongNamespace: with the wrong TAP, frames of one sandbox would count as those of another.
+func openLabelledTAP(ns *os.File, id string) (*os.File, error) {
+	if err := checkNotHost(ns); err != nil {
 		return nil, err
 	}
 	var tap *os.File
@@ -125,10 +125,10 @@ func takeTAP(ns *os.File, id string) (*os.File, error) {
 		defer nl.Close()
 		link, err := nl.LinkByName(Interface)
 		if err != nil {
-			return fmt.Errorf("%w: find tap: %w", errNotOurs, err)
+			return fmt.Errorf("%w: find tap: %w", errWrongNamespace, err)
 		}
 		if link.Attrs().Alias != id {
-			return fmt.Errorf("%w: it is labelled %.40q", errNotOurs, link.Attrs().Alias)
+			return fmt.Errorf("%w: it is labelled %.40q", errWrongNamespace, link.Attrs().Alias)
 		}
 		tap, err = openTAP()
 		return err
@@ -139,8 +139,8 @@ func takeTAP(ns *os.File, id string) (*os.File, error) {
 	return tap, nil
 }
 
-// notHost refuses the engine's own network namespace.
-func notHost(ns *os.File) error {
+// checkNotHost returns errWrongNamespace if ns is the engine's network namespace.
+func checkNotHost(ns *os.File) error {
 	var own, other unix.Stat_t
 	if err := unix.Stat("/proc/self/ns/net", &own); err != nil {
 		return fmt.Errorf("own network namespace: %w", err)
@@ -149,12 +149,12 @@ func notHost(ns *os.File) error {
 		return err
 	}
 	if own.Dev == other.Dev && own.Ino == other.Ino {
-		return fmt.Errorf("%w: it is the host's", errNotOurs)
+		return fmt.Errorf("%w: it is the host's", errWrongNamespace)
 	}
 	return nil
 }
 
-// openTAP opens the TAP of the calling thread's namespace, and makes it if there is none.
+// openTAP opens the TAP of the calling thread's namespace, and creates it if it does not exist.
 func openTAP() (*os.File, error) {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -169,12 +169,12 @@ func openTAP() (*os.File, error) {
 		unix.Close(fd)
 		return nil, fmt.Errorf("attach tap: %w", err)
 	}
-	// It is still blocking, which keeps it out of this process's poller: the engine never reads it.
+	// The descriptor stays in blocking mode, so Go does not add it to the poller: the engine never reads from it.
 	return os.NewFile(uintptr(fd), "tap"), nil
 }
 
-// attach waits a moment for the TAP's last holder to let go: the kernel drops the descriptors of a process, and those
-// under way in a socket, shortly after its death.
+// attach retries for up to a second while the TAP is busy: the kernel closes the descriptors of a dead process, and those in
+// flight in a socket, with a delay.
 func attach(fd int, ifr *unix.Ifreq) error {
 	const patience, pause = time.Second, 2 * time.Millisecond
 	for end := time.Now().Add(patience); ; time.Sleep(pause) {
@@ -198,15 +198,15 @@ func newHandle() (*netlink.Handle, error) {
 	return nl, nil
 }
 
-// hasIPv6 says whether this kernel does IPv6. Where it was turned off at boot, wires are IPv4 only.
+// hasIPv6 reports whether this kernel supports IPv6. If it was disabled at boot, wires have IPv4 only.
 func hasIPv6() bool {
 	_, err := os.Stat("/proc/sys/net/ipv6")
 	return err == nil
 }
 
-// quietIPv6 keeps the kernel, which only lends the interface, from speaking on it of its own accord: no link-local address, no
-// solicitations. A host that turns IPv6 off by default is overruled for this one interface.
-func quietIPv6() error {
+// configureIPv6 keeps the kernel from sending packets on the interface by itself: no link-local address, no solicitations. It enables
+// IPv6 for this interface even if the host disables it by default.
+func configureIPv6() error {
 	for _, s := range []struct{ name, value string }{
 		{"disable_ipv6", "0"}, {"addr_gen_mode", "1"}, {"accept_ra", "0"}, {"accept_dad", "0"},
 	} {

@@ -14,31 +14,31 @@ import (
 	caisson "github.com/caisson-dev/caisson"
 )
 
-// streamWait is how long a question for a stream waits for one to end: the wire process knows that it has closed it before the
-// engine knows that the job at its other end has ended.
+// streamWait is how long a request for a stream waits for another stream to end: the wire process closes a stream before the
+// engine learns that the job at its other end has exited.
 const streamWait = 10 * time.Second
 
-// streams counts the streams whose other end has a job, whichever wire process had asked for them.
+// streams counts the streams with a running job at their other end, for all wire processes. Safe for concurrent use.
 type streams struct {
-	uses *uses
+	limiter *limiter
 
 	mu    sync.Mutex
-	ended chan struct{} // closed when one ends; guarded by mu
+	ended chan struct{} // closed when a stream ends; guarded by mu
 }
 
 func newStreams() *streams {
-	return &streams{uses: newStreamUses(), ended: make(chan struct{})}
+	return &streams{limiter: newStreamLimiter(), ended: make(chan struct{})}
 }
 
-// begin waits until a sandbox may have another stream.
-func (s *streams) begin(ctx context.Context, id caisson.ID) error {
+// acquire waits until the sandbox may have another stream. It returns Exhausted after streamWait.
+func (s *streams) acquire(ctx context.Context, id caisson.ID) error {
 	late := time.NewTimer(streamWait)
 	defer late.Stop()
 	for {
 		s.mu.Lock()
 		ended := s.ended
 		s.mu.Unlock()
-		if s.uses.begin(id) {
+		if s.limiter.acquire(id) {
 			return nil
 		}
 		select {
@@ -51,17 +51,18 @@ func (s *streams) begin(ctx context.Context, id caisson.ID) error {
 	}
 }
 
-func (s *streams) end(id caisson.ID) {
-	s.uses.end(id)
+func (s *streams) release(id caisson.ID) {
+	s.limiter.release(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	close(s.ended)
 	s.ended = make(chan struct{})
 }
 
-// openStream answers a question for a stream in the background. It reports false if there are more than the wire process may have unanswered.
+// openStream answers a request for a stream in the background. It returns false if more requests are unanswered than the wire
+// process may send.
 func (s *session) openStream(ctx context.Context, conn *net.UnixConn, msg feedMessage, background func(func())) bool {
-	if !s.asked.begin(msg.Sandbox) {
+	if !s.pendingStreams.acquire(msg.Sandbox) {
 		return false
 	}
 	background(func() {
@@ -80,20 +81,20 @@ func (s *session) openStream(ctx context.Context, conn *net.UnixConn, msg feedMe
 		} else {
 			a.Stream = true
 		}
-		// Before the answer: who has that may ask the next thing, which must not be one too many here.
-		s.asked.end(msg.Sandbox)
+		// Before the answer: its recipient may send another request at once, which must not exceed the limit here.
+		s.pendingStreams.release(msg.Sandbox)
 		if err := s.sendRights(conn, a, rights); err != nil {
 			if cancel != nil {
 				cancel()
 			}
-			conn.Close() // the wire process does not read, and is replaced
+			conn.Close() // the wire process does not read, and is restarted
 		}
 	})
 	return true
 }
 
-// stream opens what is asked for. Whose wire it was decides, as the Manager knows it: a stream is a sandbox's, whichever run that serves. What is
-// returned counts until its job has ended; cancel ends that early.
+// stream opens the requested stream. The Manager's record of the wire determines the guest: a stream belongs to a sandbox,
+// whichever run it serves. The returned stream counts until its job has exited; cancel stops the job early.
 func (s *session) stream(ctx context.Context, msg feedMessage) (_ *os.File, cancel context.CancelFunc, err error) {
 	s.m.mu.Lock()
 	a := s.m.wires[msg.Sandbox]
@@ -105,30 +106,30 @@ func (s *session) stream(ctx context.Context, msg feedMessage) (_ *os.File, canc
 		return nil, nil, caisson.Errorf(caisson.Invalid, "the request has more than %s", caisson.Size(maxStreamBody))
 	}
 	ctx, cancel = context.WithCancel(ctx)
-	stop := context.AfterFunc(a.left, cancel)
+	stop := context.AfterFunc(a.ctx, cancel)
 	release := func() { stop(); cancel() }
-	if err := s.m.streams.begin(ctx, msg.Sandbox); err != nil {
+	if err := s.m.streams.acquire(ctx, msg.Sandbox); err != nil {
 		release()
 		return nil, nil, err
 	}
 	s.m.mu.Lock()
-	g := a.guest // as it is now
+	g := a.guest // the current guest
 	s.m.mu.Unlock()
 	file, done, err := s.open(caisson.WithGuest(ctx, g), msg.Stream.In)
 	if err != nil {
 		release()
-		s.m.streams.end(msg.Sandbox)
+		s.m.streams.release(msg.Sandbox)
 		return nil, nil, err
 	}
 	go func() {
 		<-done
 		release()
-		s.m.streams.end(msg.Sandbox)
+		s.m.streams.release(msg.Sandbox)
 	}()
 	return file, cancel, nil
 }
 
-// open calls Config.Stream, and sees to it that its answer is whole.
+// open calls Handlers.Stream and checks that its result is complete.
 func (s *session) open(ctx context.Context, in json.RawMessage) (*os.File, <-chan struct{}, error) {
 	file, done, err := s.m.handlers.Stream(ctx, in)
 	if err == nil && (file == nil || done == nil) {
@@ -140,7 +141,7 @@ func (s *session) open(ctx context.Context, in json.RawMessage) (*os.File, <-cha
 	return file, done, err
 }
 
-// rightsOf returns the control message that a descriptor goes along with. The file has to stay open until that is sent.
+// rightsOf returns the control message that passes f's descriptor. f must stay open until the message is sent.
 func rightsOf(f *os.File) ([]byte, error) {
 	raw, err := f.SyscallConn()
 	if err != nil {

@@ -8,26 +8,26 @@ import (
 	caisson "github.com/caisson-dev/caisson"
 )
 
-// chunkBytes bounds what the wire process is told of runs at once, so that no list is too long for a message.
+// chunkBytes bounds the runs in one message to the wire process, in bytes.
 const chunkBytes = 1 << 20
 
-// ChangeRuns tells the wire process which runs on other machines have changed, after the change is in what Handlers.Runs returns.
-// When it returns nil the change is in force; if the process dies meanwhile, the next one begins with it.
+// ChangeRuns tells the wire process which runs on other machines have changed. Handlers.Runs must already return the change. When
+// ChangeRuns returns nil the change is in force; if the process dies during the call, the next one starts with it.
 func (m *Manager) ChangeRuns(ctx context.Context, change caisson.GatewayRunChange) error {
-	m.runs.Lock()
-	defer m.runs.Unlock()
+	m.runsMu.Lock()
+	defer m.runsMu.Unlock()
 	m.mu.Lock()
 	l := m.link
 	m.mu.Unlock()
 	if l == nil || m.cfg.Listen == nil {
-		return nil // the next one is told all runs
+		return nil // the next process receives all runs
 	}
 	r, err := changeRuns(ctx, l, change)
 	if err == nil {
 		return r.err()
 	}
 	if ctx.Err() == nil {
-		l.kill() // the next one is told all runs
+		l.kill() // the next process receives all runs
 	}
 	return ctx.Err()
 }
@@ -41,14 +41,13 @@ func changeRuns(ctx context.Context, l *link, change caisson.GatewayRunChange) (
 	return l.call(ctx, request{op: opRuns}, nil, f)
 }
 
-// serveOthers tells a new process all runs on other machines, and then gives it the socket on which it serves them: it must not
-// say of a run that it is not known because it has not heard of it yet. The process is the Manager's link already, so that
-// no change falls between.
-func (s *session) serveOthers(ctx context.Context) error {
+// serveRemote sends a new process all runs on other machines, and then the socket on which it serves them, so that it never
+// rejects a run that it has not received yet. The process is already the Manager's link, so no change is lost in between.
+func (s *session) serveRemote(ctx context.Context) error {
 	if s.m.cfg.Listen == nil {
 		return nil
 	}
-	if err := s.tellRuns(ctx); err != nil {
+	if err := s.sendRuns(ctx); err != nil {
 		return fmt.Errorf("runs: %w", err)
 	}
 	r, err := s.link.call(ctx, request{op: opListen}, nil, s.m.cfg.Listen)
@@ -61,9 +60,9 @@ func (s *session) serveOthers(ctx context.Context) error {
 	return nil
 }
 
-func (s *session) tellRuns(ctx context.Context) error {
-	s.m.runs.Lock()
-	defer s.m.runs.Unlock()
+func (s *session) sendRuns(ctx context.Context) error {
+	s.m.runsMu.Lock()
+	defer s.m.runsMu.Unlock()
 	list, err := s.m.handlers.Runs(ctx)
 	if err != nil {
 		return err

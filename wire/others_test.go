@@ -21,7 +21,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/poll"
 )
 
-// testGateway tells who connects over TCP which runs it knows, and has a virtual host.
+// testGateway reports over TCP which runs it has, and serves a virtual host.
 type testGateway struct {
 	git http.Handler
 
@@ -33,7 +33,7 @@ func (g *testGateway) Hosts() map[string]http.Handler   { return map[string]http
 func (*testGateway) Journal(caisson.ID, *os.File) error { return errNoGateway }
 func (*testGateway) Forget([]string)                    {}
 
-// Configure refuses a provider of that name.
+// Configure returns an error if the first provider is named "refuse".
 func (*testGateway) Configure(c caisson.GatewayConfig) error {
 	if len(c.Providers) > 0 && c.Providers[0].Name == "refuse" {
 		return caisson.Invalidf("providers", "refused")
@@ -67,7 +67,7 @@ func (g *testGateway) Listen(f *os.File) error {
 	return nil
 }
 
-// others is what an engine knows of runs on other machines.
+// others is the engine's state of runs on other machines.
 type others struct {
 	addr string
 
@@ -92,7 +92,7 @@ func newOthers(t testing.TB) (*world, *others) {
 	o := &others{addr: l.Addr().String(), runs: map[string]*caisson.GatewayRun{}}
 	o.set("a")
 	w := newWorld(t, func(c *setup) { c.Listen, c.Runs = f, o.list })
-	w.pid(t) // it is up
+	w.pid(t) // waits until the process runs
 	return w, o
 }
 
@@ -108,7 +108,7 @@ func (o *others) list(context.Context) (list []*caisson.GatewayRun, err error) {
 func (o *others) set(run string) *caisson.GatewayRun {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	// Large, so that some hundred are more than one message.
+	// Large, so that a few hundred need more than one message.
 	r := &caisson.GatewayRun{Run: run, Account: "a", Models: caisson.ModelGrant{Models: []string{strings.Repeat("m", 20<<10)}}}
 	o.runs[run] = r
 	return r
@@ -120,7 +120,7 @@ func (o *others) remove(run string) {
 	delete(o.runs, run)
 }
 
-// ask returns what the wire process knows of runs, as another machine hears it.
+// ask returns the runs that the wire process reports to another machine.
 func (o *others) ask(t testing.TB) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -142,8 +142,8 @@ func (o *others) ask(t testing.TB) string {
 	return string(b)
 }
 
-// TestServesOthers: the confined process serves a socket that it could not have made, knows each run before anybody can ask,
-// and the process that comes after it does too.
+// TestServesOthers checks that the confined process serves a socket that it could not have created, that it has each run before
+// it accepts connections, and that the next process does so too.
 func TestServesOthers(t *testing.T) {
 	t.Parallel()
 	w, o := newOthers(t)
@@ -171,12 +171,13 @@ func TestServesOthers(t *testing.T) {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	// Who asks while it starts waits, and is not told that a run is unknown; only what the dying one had taken breaks.
+	// Requests during the start wait and are not answered as for an unknown run; only connections that the dying process had
+	// accepted fail.
 	poll.Until(t, time.Minute, func() bool { return o.ask(t) != "b" && w.pid(t) != pid })
 	want(strings.Join(names, " "))
 }
 
-// TestRunsChangeWhileItStarts: no change falls between what a new process is told and what it hears later.
+// TestRunsChangeWhileItStarts checks that no change is lost between the list for a new process and the changes after it.
 func TestRunsChangeWhileItStarts(t *testing.T) {
 	t.Parallel()
 	w, o := newOthers(t)
@@ -189,7 +190,7 @@ func TestRunsChangeWhileItStarts(t *testing.T) {
 			wg.Go(func() {
 				run := fmt.Sprintf("%d-%d", i, j)
 				put := caisson.GatewayRunChange{Put: []*caisson.GatewayRun{o.set(run)}}
-				for w.ChangeRuns(context.Background(), put) != nil { // the dying one may be asked
+				for w.ChangeRuns(context.Background(), put) != nil { // the call may reach the dying process
 				}
 				if j%2 == 0 {
 					return
@@ -213,7 +214,7 @@ func TestRunsChangeWhileItStarts(t *testing.T) {
 	}
 }
 
-// TestRefreshWhileItStarts: settings that change while a process starts are those that it has in the end.
+// TestRefreshWhileItStarts checks that settings that change while a process starts are applied in the end.
 func TestRefreshWhileItStarts(t *testing.T) {
 	t.Parallel()
 	needWire(t)
@@ -232,7 +233,7 @@ func TestRefreshWhileItStarts(t *testing.T) {
 			return &caisson.GatewayConfig{}, nil
 		}
 	})
-	<-entered // the first process is being told what is old in a moment
+	<-entered // the first process is about to receive outdated settings
 	if err := w.Refresh(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +246,7 @@ func TestRefreshWhileItStarts(t *testing.T) {
 	})
 }
 
-// TestRefusedSettings: settings that the gateway refuses take nothing else down, neither at the start nor later.
+// TestRefusedSettings checks that settings that the gateway refuses affect nothing else, neither at the start nor later.
 func TestRefusedSettings(t *testing.T) {
 	t.Parallel()
 	needWire(t)

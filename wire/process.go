@@ -13,58 +13,59 @@ import (
 	caisson "github.com/caisson-dev/caisson"
 )
 
-// A Process is what the wire process is made of besides wires. Whoever constructs it knows policies and the model gateway;
+// A Process configures the functions of the wire process other than wires. Its caller depends on policies and the model gateway;
 // this package does not.
 type Process struct {
-	// Compile makes sense of a policy. Required.
+	// Compile compiles a policy. Required.
 	Compile func(caisson.Policy) (caisson.Decider, error)
-	// Checksums makes the process compute the checksums of what it sends, for guests that look at them. gVisor's does not.
+	// Checksums makes the process compute the checksums of the packets that it sends, for guests that verify them. gVisor does
+	// not.
 	Checksums bool
-	// Gateway constructs what answers on the virtual hosts; nil: only http://caisson.internal is there.
+	// Gateway creates the handler of virtual hosts; nil: only http://caisson.internal exists.
 	Gateway func(Env) (Gateway, error)
 }
 
-// An Env is what the wire process has for a Gateway.
+// An Env has the functions of the wire process that a Gateway uses.
 type Env struct {
-	// Lessor returns who hands out budgets to the writer of a journal.
+	// Lessor returns the lessor of budgets for the writer of a journal.
 	Lessor func(journal caisson.ID) caisson.Lessor
-	// Dial resolves the host of addr with the host's nameservers and connects to it. It asks no policy: addresses come from
-	// the configuration.
+	// Dial resolves the host of addr with the host's nameservers and connects to it. No policy applies: addresses come from the
+	// configuration.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
-	// Roots are the host's authorities.
+	// Roots are the host's certificate authorities.
 	Roots *x509.CertPool
-	// Grant returns what the wire that a request came over is granted now, nil if nothing.
+	// Grant returns the current model grant of the wire over which a request came, nil if there is none.
 	Grant func(ctx context.Context) *caisson.ModelGrant
-	// Record returns where the calls of a guest are recorded, nil if nowhere.
+	// Record returns the writer that records the model calls of a guest, nil if they are not recorded.
 	Record func(g caisson.Guest) io.Writer
-	// Tool has the engine do something for the guest in ctx.
+	// Tool calls a function of the engine on behalf of the guest in ctx.
 	Tool func(ctx context.Context, name string, in json.RawMessage) (json.RawMessage, error)
-	// Stream has the engine open a stream for the sandbox of the guest in ctx, which has to be the context of a request that came
-	// over a wire. The connection can be closed for writing alone (CloseWrite). It is the caller's to close, and is closed when ctx ends or the wire
-	// is detached. Exhausted if there are too many; otherwise errors are the engine's.
+	// Stream makes the engine open a stream for the sandbox of the guest in ctx, which must be the context of a request that came
+	// over a wire. The connection supports CloseWrite. The caller must close it; it is also closed when ctx ends or the wire is
+	// detached. Returns Exhausted if there are too many streams; other errors are the engine's.
 	Stream func(ctx context.Context, in json.RawMessage) (net.Conn, error)
-	// Grew says that a journal has grown, Rotate asks for another one, which Gateway.Journal then gets, and Finished says
-	// that nothing more is written to one.
+	// Grew reports that a journal has grown. Rotate requests another journal, which is passed to Gateway.Journal. Finished
+	// reports that nothing more is written to a journal.
 	Grew, Rotate func()
 	Finished     func(journal caisson.ID)
 	Log          *slog.Logger
 }
 
-// A Gateway answers on virtual hosts. All methods are safe for concurrent use.
+// A Gateway serves virtual hosts. All methods are safe for concurrent use.
 type Gateway interface {
-	// Hosts returns the handlers by the part of the name before ".caisson.internal". Requests have a [caisson.Guest] in their
-	// context.
+	// Hosts returns the handlers by the part of the host name before ".caisson.internal". The context of requests has a
+	// [caisson.Guest].
 	Hosts() map[string]http.Handler
 	Configure(caisson.GatewayConfig) error
-	// Journal gives it a new journal, whose file it owns from then on.
+	// Journal passes a new journal to the gateway, which then owns f.
 	Journal(id caisson.ID, f *os.File) error
 	Forget(budgets []string)
-	// Runs changes which runs on other machines are served.
+	// Runs changes the set of runs on other machines that are served.
 	Runs(caisson.GatewayRunChange) error
-	// Listen serves calls for those runs that come over TCP. f is a listening socket, which it owns from then on. It is called
-	// once, after Configure.
+	// Listen serves model calls of those runs over TCP. f is a listening socket, which the gateway then owns. It is called once,
+	// after Configure.
 	Listen(f *os.File) error
 }
 
-// Domain is below which virtual hosts are.
+// Domain is the parent domain of the virtual hosts.
 const Domain = "caisson.internal"

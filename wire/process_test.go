@@ -28,7 +28,7 @@ import (
 
 const engineName = "caisson-wire-test-engine"
 
-// engine runs a Manager until it is killed, and says the wire process's id.
+// engine runs a Manager until it is killed, and prints the wire process's id.
 func engine() int {
 	m, err := New(Config{
 		Exe: "/proc/self/exe",
@@ -42,7 +42,7 @@ func engine() int {
 		return 1
 	}
 	go func() {
-		if l, err := m.await(context.Background()); err == nil {
+		if l, err := m.awaitLink(context.Background()); err == nil {
 			fmt.Println(l.pid)
 		}
 	}()
@@ -67,7 +67,7 @@ func TestProcessDiesWithEngine(t *testing.T) {
 	if err := cmd.Process.Kill(); err != nil {
 		t.Error(err)
 	}
-	cmd.Wait() // killed, as it says
+	cmd.Wait() // returns the expected error: killed
 	pid, err := strconv.Atoi(strings.TrimSpace(line))
 	if err != nil {
 		t.Fatalf("engine said %q, %v", line, readErr)
@@ -110,7 +110,7 @@ func TestSurvivesDeathOfProcess(t *testing.T) {
 	}
 }
 
-// A sandbox that dies on its way into the namespace never gets one that NetNS could find.
+// A sandbox that dies before it enters its namespace has none that NetNS could find.
 func TestDetachEndsRetaking(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -139,7 +139,7 @@ func TestDetachEndsRetaking(t *testing.T) {
 	if err := w.Detach(t.Context(), id); err != nil {
 		t.Fatal(err)
 	}
-	// The namespace is free for a sandbox of the same name.
+	// The namespace can be used by a sandbox of the same name.
 	if err := w.Reattach(t.Context(), id, ns, specOf(id)); err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +153,7 @@ func TestReattachAfterRestartOfEngine(t *testing.T) {
 	first.stop()
 
 	second := newWorld(t)
-	for range 2 { // once more is no harm
+	for range 2 { // the second call has no effect
 		if err := second.Reattach(t.Context(), id, ns, specOf(id)); err != nil {
 			t.Fatal(err)
 		}
@@ -186,7 +186,7 @@ func TestReattachAfterRestartOfEngine(t *testing.T) {
 
 func TestProcessHasNothing(t *testing.T) {
 	w := newWorld(t)
-	// What a library opened without close-on-exec must not get there.
+	// Descriptors that a library opened without close-on-exec must not be inherited.
 	leaked, err := unix.Open("/etc/passwd", unix.O_RDONLY, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -264,8 +264,8 @@ func TestProcessHasNothing(t *testing.T) {
 	}
 }
 
-// heldNamespaces returns the network namespaces but the host's that this process keeps, by threads or descriptors. Nobody
-// else could: those of the machine's other sandboxes are not this test's business.
+// heldNamespaces returns the network namespaces other than the host's that threads or descriptors of this process keep.
+// Namespaces of other sandboxes on the machine are not relevant to this test.
 func heldNamespaces(t *testing.T) []string {
 	t.Helper()
 	host, err := os.Readlink("/proc/self/ns/net")
@@ -308,8 +308,8 @@ func TestNothingLeaks(t *testing.T) {
 			if err := w.Detach(t.Context(), id); err != nil {
 				t.Error(err)
 			}
-			// Its device is there as long as the namespace is, but nobody holds the other end.
-			tap, err := takeTAP(ns, string(id))
+			// Its device exists as long as the namespace, but no process has the other end open.
+			tap, err := openLabelledTAP(ns, string(id))
 			if err != nil {
 				t.Error(err)
 				return
@@ -339,7 +339,7 @@ func TestNothingLeaks(t *testing.T) {
 	}
 }
 
-// The confined process can do what it is for: connect, over TCP and UDP, once policy allows it.
+// The confined process can connect over TCP and UDP to destinations that the policy allows.
 func TestConnects(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

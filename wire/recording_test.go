@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestRecordingGoesOn: a file that is opened again is as full as it was.
+// TestRecordingGoesOn checks that the size of a file that is opened again counts against the bound.
 func TestRecordingGoesOn(t *testing.T) {
 	t.Parallel()
 	name := filepath.Join(t.TempDir(), "models.jsonl")

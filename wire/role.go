@@ -14,22 +14,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// processName is the wire process's argv[0], by which a binary knows its role.
+// processName is the wire process's argv[0], which selects the role of the binary.
 const processName = "caisson-wire"
 
-// controlFD and feedFD are where the wire process finds its ends of the control connection and the feed, after the
-// standard streams.
+// controlFD and feedFD are the wire process's descriptors of the control connection and of the feed, after the standard streams.
 const (
 	controlFD = 3
 	feedFD    = 4
 )
 
-// IsWire says whether this process was started to be the wire process.
+// IsWire reports whether this process was started as the wire process.
 func IsWire() bool { return os.Args[0] == processName }
 
-// Main is the wire process. It returns the status to exit with, when the engine has closed the connection or on an
-// error, which it has then written to standard error. The binary must be static: with cgo, a Go program cannot give up
-// privileges on all its threads.
+// Main runs the wire process. It returns the exit status when the engine has closed the connection, or after an error, which it
+// writes to standard error. The binary must be static: with cgo, a Go program cannot drop privileges on all its threads.
 func Main(p Process) int {
 	err := errors.New("start it through wire.Manager")
 	switch {
@@ -45,13 +43,13 @@ func Main(p Process) int {
 	return 0
 }
 
-// reexec sheds the descriptors that the engine's libraries opened without close-on-exec. Closing them here and going on
-// would be shorter, but some of those above feedFD are the Go runtime's own.
+// reexec executes the binary again to drop the descriptors that the engine's libraries opened without close-on-exec. They cannot
+// be closed here, because some of those above feedFD belong to the Go runtime.
 func reexec() error {
 	if err := unix.CloseRange(feedFD+1, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return fmt.Errorf("close_range (needs Linux 5.11): %w", err)
 	}
-	// A stack runs goroutines in proportion to GOMAXPROCS. The runtime's search for a cgroup limit would keep a file open.
+	// The number of goroutines of a stack is proportional to GOMAXPROCS. The runtime would keep a file open for the cgroup limit.
 	env := []string{
 		"GOMAXPROCS=" + strconv.Itoa(min(runtime.NumCPU(), 4)),
 		"GODEBUG=containermaxprocs=0,updatemaxprocs=0",
@@ -74,16 +72,16 @@ func run(arg string, p Process) error {
 		return fmt.Errorf("feed: %w", err)
 	}
 	defer feed.Close()
-	// Later there are no files to read it from.
+	// The files cannot be read after confinement.
 	roots, err := x509.SystemCertPool()
 	if err != nil {
-		roots = x509.NewCertPool() // providers over TLS then fail, and say why
+		roots = x509.NewCertPool() // connections to providers over TLS then fail with an error that names the cause
 	}
-	most, err := mostDescriptors()
+	most, err := descriptorLimit()
 	if err != nil {
 		return err
 	}
-	// Everything above came from the engine. Nothing that a sandbox sends is read before this succeeds.
+	// All input above came from the engine. Nothing that a sandbox sends is read before this succeeds.
 	confinement, err := confineSelf(int(uid))
 	if err != nil {
 		return fmt.Errorf("confine: %w", err)
@@ -96,10 +94,10 @@ func run(arg string, p Process) error {
 	return s.serve(confinement)
 }
 
-// inherited returns the unix socket at a descriptor that the engine passed.
+// inherited returns the unix socket of a descriptor that the engine passed.
 func inherited(fd uintptr) (*net.UnixConn, error) {
 	file := os.NewFile(fd, "inherited")
-	defer file.Close() // the connection has a duplicate
+	defer file.Close() // net.FileConn duplicates the descriptor
 	c, err := net.FileConn(file)
 	if err != nil {
 		return nil, err

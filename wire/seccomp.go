@@ -6,10 +6,10 @@ import (
 	"github.com/caisson-dev/caisson/internal/confine"
 )
 
-// allowedSyscalls is what the Go runtime and the wire process need once it is confined, most frequent first. There is no
-// open, listen, exec, fork, kill, ptrace, ioctl or mount among them; accept is of use only for a socket on which the engine
-// listens. clone, mmap, mprotect, socket and setsockopt are restricted further. All others fail with EPERM instead of killing the process:
-// a call that a future Go runtime tries should cost what it is for, not all connections.
+// allowedSyscalls returns the system calls that the Go runtime and the wire process need after confinement, most frequent first.
+// open, listen, exec, fork, kill, ptrace, ioctl and mount are not among them; accept is of use only for a socket on which the
+// engine listens. clone, mmap, mprotect, socket and setsockopt are restricted further. All others fail with EPERM instead of
+// killing the process: an unlisted call of a future Go runtime then disables one feature and does not break all connections.
 func allowedSyscalls() []uint32 {
 	return []uint32{
 		unix.SYS_READ, unix.SYS_WRITE, unix.SYS_READV, unix.SYS_WRITEV, unix.SYS_FUTEX, unix.SYS_EPOLL_PWAIT,
@@ -24,10 +24,11 @@ func allowedSyscalls() []uint32 {
 	}
 }
 
-// An option is one of a socket.
+// An option is a socket option.
 type option struct{ level, name uint32 }
 
-// allowedOptions is what package net and this package set: there must be fewer than 50, for the filter's jumps.
+// allowedOptions returns the options that package net and this package set. There must be fewer than 50, because of the range of
+// the filter's jumps.
 func allowedOptions() []option {
 	return []option{
 		{unix.SOL_SOCKET, unix.SO_BROADCAST}, {unix.SOL_SOCKET, unix.SO_KEEPALIVE}, {unix.SOL_SOCKET, unix.SO_LINGER},
@@ -45,16 +46,16 @@ func syscallFilter() confine.Filter {
 	}
 	return confine.Filter{Rules: []confine.Rule{
 		{Calls: allowedSyscalls(), Else: unix.SECCOMP_RET_ALLOW},
-		// A thread, not a process; memory, not code.
+		// Threads but not processes; data memory but no executable memory.
 		{Calls: []uint32{unix.SYS_CLONE}, Uses: [][]confine.Test{{{Arg: 0, AnyBit: unix.CLONE_THREAD}}}},
-		// TCP and UDP, nothing raw and no other family: not the host's unix sockets, not netlink. And no other protocol, which
-		// is another kernel module for an attacker to talk to: not MPTCP, SMC, SCTP or UDP-Lite.
+		// TCP and UDP sockets only: no raw sockets and no other family, so neither the host's unix sockets nor netlink. No other
+		// protocol (MPTCP, SMC, SCTP, UDP-Lite), because each exposes another kernel module to an attacker.
 		{Calls: []uint32{unix.SYS_SOCKET}, Uses: [][]confine.Test{{
 			{Arg: 0, Is: []uint32{unix.AF_INET, unix.AF_INET6}},
 			{Arg: 1, Mask: 0xf, Is: []uint32{unix.SOCK_STREAM, unix.SOCK_DGRAM}}, // without SOCK_CLOEXEC and SOCK_NONBLOCK
 			{Arg: 2, Is: []uint32{0, unix.IPPROTO_TCP, unix.IPPROTO_UDP}},
 		}}},
-		// Only the options in use: others load filters and protocols into the kernel, or evade the host's routes.
+		// Only the options in use: others load filters and protocols into the kernel, or bypass the host's routes.
 		{Calls: []uint32{unix.SYS_SETSOCKOPT}, Uses: options},
 		{Calls: []uint32{unix.SYS_MMAP, unix.SYS_MPROTECT}, Uses: [][]confine.Test{{{Arg: 2, NoBit: unix.PROT_EXEC}}}},
 	}}

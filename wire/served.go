@@ -14,37 +14,37 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 
 	caisson "github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/wire/dns"
 	"github.com/caisson-dev/caisson/wire/flow"
-	"github.com/caisson-dev/caisson/wire/name"
 	"github.com/caisson-dev/caisson/wire/report"
 )
 
-// A served wire is one sandbox's TAP and everything behind it.
-type served struct {
+// A served wire is one sandbox's TAP with its stack, resolver, flows and report.
+type sandboxWire struct {
 	tap      *tap
 	stack    *stack.Stack
 	flows    *flow.Forwarder
-	resolver *name.Resolver
+	resolver *dns.Resolver
 	report   *report.Recorder
 	why      http.Handler
-	turn     chan struct{}   // for a page of why; holds a token while one is asked for
-	gone     context.Context // ends when the wire does
-	end      context.CancelFunc
+	whySlot  chan struct{}   // holds a token while a /why page is requested
+	ctx      context.Context // ends when the wire is removed
+	cancel   context.CancelFunc
 
 	spec    atomic.Pointer[caisson.WireSpec]
 	decider atomic.Pointer[caisson.Decider]
 
 	mu      sync.Mutex
-	record  *recording           // guarded by mu; nil: nothing is recorded
-	active  sync.WaitGroup       // requests to virtual hosts; none is added once leaving
-	leaving bool                 // guarded by mu
-	streams map[*stream]struct{} // to the engine; guarded by mu, and none is added once leaving
+	record  *recording           // nil: model calls are not recorded; guarded by mu
+	active  sync.WaitGroup       // requests to virtual hosts; none is added once leaving is set
+	closing bool                 // guarded by mu
+	streams map[*stream]struct{} // streams to the engine; none is added once leaving is set; guarded by mu
 }
 
-// newServed brings up a wire. It owns file and record, also if it fails.
-func (s *server) newServed(id caisson.ID, file, record *os.File, spec *caisson.WireSpec, decider caisson.Decider) (_ *served, err error) {
-	w := &served{turn: make(chan struct{}, 1)}
-	w.gone, w.end = context.WithCancel(context.Background())
+// newSandboxWire sets up a wire. It owns file and record, also if it fails.
+func (s *server) newSandboxWire(id caisson.ID, file, record *os.File, spec *caisson.WireSpec, decider caisson.Decider) (_ *sandboxWire, err error) {
+	w := &sandboxWire{whySlot: make(chan struct{}, 1)}
+	w.ctx, w.cancel = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
 			w.stop(0, 0)
@@ -54,13 +54,13 @@ func (s *server) newServed(id caisson.ID, file, record *os.File, spec *caisson.W
 	w.spec.Store(spec)
 	w.decider.Store(&decider)
 	w.setRecord(record)
-	if w.report, err = report.New(report.Config{HandOn: func(list []caisson.Decision) {
-		s.feed.tell(feedMessage{Sandbox: id, Trace: w.spec.Load().Guest.Trace, Decisions: list}) // an engine that does not listen is gone
+	if w.report, err = report.New(report.Config{Deliver: func(list []caisson.Decision) {
+		s.feed.send(feedMessage{Sandbox: id, Trace: w.spec.Load().Guest.Trace, Decisions: list}) // fails if the engine is gone
 	}}); err != nil {
 		return nil, err
 	}
 	w.why = report.WhyHandler(string(id), w.report.Recent, w.explain)
-	if w.resolver, err = name.New(name.Config{
+	if w.resolver, err = dns.New(dns.Config{
 		Sandbox: string(id), Gateway4: netip.MustParseAddr(GatewayIPv4), Gateway6: netip.MustParseAddr(GatewayIPv6),
 		Hosts:   func(host string) bool { return s.isHost(w, host) },
 		Decider: w.decide, Usable: s.usable, Upstream: s.upstream, Report: w.report.Report,
@@ -78,14 +78,14 @@ func (s *server) newServed(id caisson.ID, file, record *os.File, spec *caisson.W
 	return w, err
 }
 
-// flowConfig is what a wire's connections need.
-func (s *server) flowConfig(w *served, st *stack.Stack) flow.Config {
+// flowConfig returns the configuration of a wire's connections.
+func (s *server) flowConfig(w *sandboxWire, st *stack.Stack) flow.Config {
 	return flow.Config{
 		Stack: st, NIC: nicID,
 		Gateway: []netip.Addr{netip.MustParseAddr(GatewayIPv4), netip.MustParseAddr(GatewayIPv6)},
 		Local: map[uint16]func(net.Conn){
 			80: func(c net.Conn) { s.hosts.serve(w, c) },
-			53: func(c net.Conn) { w.resolver.ServeTCP(w.gone, c) },
+			53: func(c net.Conn) { w.resolver.ServeTCP(w.ctx, c) },
 		},
 		LocalMost: map[uint16]int{80: maxHostConns, 53: maxNameConns},
 		LocalUDP: map[uint16]func(context.Context, []byte, netip.AddrPort) []byte{
@@ -98,10 +98,10 @@ func (s *server) flowConfig(w *served, st *stack.Stack) flow.Config {
 	}
 }
 
-func (w *served) decide() caisson.Decider { return *w.decider.Load() }
+func (w *sandboxWire) decide() caisson.Decider { return *w.decider.Load() }
 
-// explain says what the policy does with a host, as somebody wrote it.
-func (w *served) explain(host string) caisson.Verdict {
+// explain returns the policy's verdict on a host name or address that a user wrote.
+func (w *sandboxWire) explain(host string) caisson.Verdict {
 	if a, err := netip.ParseAddr(host); err == nil {
 		return w.decide().DecideAddress("", a.Unmap())
 	}
@@ -109,30 +109,30 @@ func (w *served) explain(host string) caisson.Verdict {
 	return v
 }
 
-// granted says whether the wire leads to a virtual host.
-func (w *served) granted(host string) bool {
+// granted reports whether the wire's spec grants a virtual host.
+func (w *sandboxWire) granted(host string) bool {
 	switch spec := w.spec.Load(); host {
 	case modelHost:
 		return spec.Models != nil
 	case toolsHost:
 		return spec.Tools
-	case gitHost: // the engine says which repositories
+	case gitHost: // the engine decides which repositories
 		return true
 	}
 	return false
 }
 
-// The virtual hosts, and so what of a spec leads to them.
+// The names of the virtual hosts.
 const (
 	modelHost = "llm"
 	toolsHost = "tools"
 	gitHost   = "git"
 )
 
-// configure replaces what the wire is for. Connections that are not allowed any more have ended when it returns.
-func (w *served) configure(spec *caisson.WireSpec, decider caisson.Decider, record *os.File) {
+// configure replaces the wire's spec and decider. Connections that are no longer allowed have been closed when it returns.
+func (w *sandboxWire) configure(spec *caisson.WireSpec, decider caisson.Decider, record *os.File) {
 	if w.spec.Load().Guest != spec.Guest {
-		w.report.Flush() // what was decided for one run is not the next one's
+		w.report.Flush() // decisions for one run must not be reported for the next
 	}
 	w.spec.Store(spec)
 	w.decider.Store(&decider)
@@ -142,26 +142,26 @@ func (w *served) configure(spec *caisson.WireSpec, decider caisson.Decider, reco
 	w.flows.Recheck()
 }
 
-// enter begins a request to a virtual host; false when the wire is going.
-func (w *served) enter() bool {
+// beginRequest begins a request to a virtual host. It returns false if the wire is being removed.
+func (w *sandboxWire) beginRequest() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.leaving {
+	if w.closing {
 		return false
 	}
 	w.active.Add(1)
 	return true
 }
 
-func (w *served) leave() { w.active.Done() }
+func (w *sandboxWire) endRequest() { w.active.Done() }
 
-// stop lets go of the TAP, and waits for calls under way to be written to the ledger: first that long, and then, after it has
-// returned, that much longer. It may be called half-made.
-func (w *served) stop(wait, longer time.Duration) {
+// stop closes the TAP and waits for model calls in progress to be written to the ledger: for up to wait, and then in the
+// background for up to longer. It may be called on a partly constructed wire.
+func (w *sandboxWire) stop(wait, longer time.Duration) {
 	w.mu.Lock()
-	w.leaving = true
+	w.closing = true
 	w.mu.Unlock()
-	w.end()
+	w.cancel()
 	w.closeStreams()
 	if w.flows != nil {
 		w.flows.Close()
@@ -174,18 +174,18 @@ func (w *served) stop(wait, longer time.Duration) {
 		w.active.Wait()
 		close(idle)
 	}()
-	if settled(idle, wait) || longer == 0 {
-		w.finish()
+	if waitIdle(idle, wait) || longer == 0 {
+		w.closeReport()
 		return
 	}
 	go func() {
-		settled(idle, longer)
-		w.finish()
+		waitIdle(idle, longer)
+		w.closeReport()
 	}()
 }
 
-// settled waits for idle at most that long, and reports whether it is.
-func settled(idle <-chan struct{}, wait time.Duration) bool {
+// waitIdle waits for idle for at most wait, and reports whether it was closed.
+func waitIdle(idle <-chan struct{}, wait time.Duration) bool {
 	select {
 	case <-idle:
 		return true
@@ -194,15 +194,15 @@ func settled(idle <-chan struct{}, wait time.Duration) bool {
 	}
 }
 
-// finish tells what there still is to tell.
-func (w *served) finish() {
+// closeReport sends the remaining reports and closes the recording.
+func (w *sandboxWire) closeReport() {
 	if w.report != nil {
 		w.report.Close()
 	}
 	w.setRecord(nil)
 }
 
-func (w *served) stats() Stats {
+func (w *sandboxWire) stats() Stats {
 	st := w.tap.stats()
 	f := w.flows.Stats()
 	c := w.report.Counters()
@@ -210,7 +210,7 @@ func (w *served) stats() Stats {
 	return st
 }
 
-func (w *served) setRecord(f *os.File) {
+func (w *sandboxWire) setRecord(f *os.File) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.record != nil {
@@ -222,8 +222,8 @@ func (w *served) setRecord(f *os.File) {
 	}
 }
 
-// recorder returns where the wire's calls are recorded, or nil.
-func (w *served) recorder() io.Writer {
+// recorder returns the writer that records the wire's model calls, or nil.
+func (w *sandboxWire) recorder() io.Writer {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.record == nil {
@@ -232,17 +232,17 @@ func (w *served) recorder() io.Writer {
 	return w.record
 }
 
-// maxRecording bounds the file with what is recorded of one sandbox.
+// maxRecording bounds the recording file of one sandbox, in bytes.
 const maxRecording = 64 << 20
 
-// A recording is a file for prompts and answers. What does not fit is not written, in whole lines.
+// A recording is a file for prompts and answers. A write that does not fit is discarded as a whole.
 type recording struct {
 	mu   sync.Mutex
 	file *os.File // guarded by mu; nil once closed
 	left int      // guarded by mu
 }
 
-// newRecording goes on where the file ends. What is there counts: a recording begins anew with each change of a policy.
+// newRecording appends to f, whose size counts against the bound: a policy change opens the recording again.
 func newRecording(f *os.File) *recording {
 	r := &recording{file: f}
 	if info, err := f.Stat(); err == nil {

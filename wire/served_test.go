@@ -13,33 +13,33 @@ import (
 	"github.com/caisson-dev/caisson/wire/report"
 )
 
-// TestStopSettlesLater: a call of a model that does not end keeps nobody waiting for long, and what there is to tell is
-// told once it has.
+// TestStopSettlesLater checks that the removal of a wire does not wait long for a model call, and that the remaining reports are
+// sent when the call has ended.
 func TestStopSettlesLater(t *testing.T) {
 	t.Parallel()
 	told := make(chan []caisson.Decision, 1)
-	w := &served{}
-	w.gone, w.end = context.WithCancel(t.Context())
+	w := &sandboxWire{}
+	w.ctx, w.cancel = context.WithCancel(t.Context())
 	var err error
-	if w.report, err = report.New(report.Config{HandOn: func(list []caisson.Decision) { told <- list }}); err != nil {
+	if w.report, err = report.New(report.Config{Deliver: func(list []caisson.Decision) { told <- list }}); err != nil {
 		t.Fatal(err)
 	}
-	if !w.enter() {
+	if !w.beginRequest() {
 		t.Fatal("no request may begin")
 	}
 	w.stop(time.Millisecond, time.Minute)
-	if w.gone.Err() == nil || w.enter() {
+	if w.ctx.Err() == nil || w.beginRequest() {
 		t.Error("a wire that was stopped goes on")
 	}
 	w.report.Report(caisson.Decision{Kind: "request", Name: "late.example"})
-	w.leave()
+	w.endRequest()
 	if list := <-told; len(list) != 1 || list[0].Name != "late.example" {
 		t.Errorf("%+v", list)
 	}
 }
 
-// TestDetachDoesNotWaitForNames: the wire process answers one request at a time, so that a sandbox whose queries are not
-// answered must not hold up the end of its wire.
+// TestDetachDoesNotWaitForNames checks that pending DNS queries do not delay the removal of a wire, because the wire process
+// handles one request at a time.
 func TestDetachDoesNotWaitForNames(t *testing.T) {
 	t.Parallel()
 	silent, err := net.ListenPacket("udp", "127.0.0.1:0")

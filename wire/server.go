@@ -19,27 +19,27 @@ import (
 
 	caisson "github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/reach"
+	"github.com/caisson-dev/caisson/wire/dns"
 	"github.com/caisson-dev/caisson/wire/flow"
-	"github.com/caisson-dev/caisson/wire/name"
 )
 
-// maxWires bounds how many wires one process holds; each is a descriptor, about four goroutines and a stack's memory.
+// maxWires bounds how many wires one process holds; each needs a descriptor, about four goroutines and memory for a stack.
 const maxWires = 4000
 
-// maxDescriptors bounds the wires and connections of one process.
+// maxDescriptors bounds the descriptors of wires and connections of one process.
 const maxDescriptors = 65536
 
-// maxJournal bounds the files that the process may make longer: journals and recordings.
+// maxJournal bounds the size of the files to which the process can append, in bytes: journals and recordings.
 const maxJournal = 256 << 20
 
-// maxSettings bounds a caisson.GatewayConfig.
+// maxSettings bounds a caisson.GatewayConfig, in bytes.
 const maxSettings = 8 << 20
 
-// How long the end of a wire waits for its calls of models to be written to the ledger: first while the engine waits, who can
-// ask nothing else meanwhile, and then without it.
+// How long the removal of a wire waits for its model calls to be written to the ledger: detachTimeout while the engine waits, which
+// can send no other request meanwhile, and then drainTimeout in the background.
 const (
-	detachTime = 500 * time.Millisecond
-	settleTime = 3 * time.Second
+	detachTimeout = 500 * time.Millisecond
+	drainTimeout  = 3 * time.Second
 )
 
 // A server is the wire process's end of the control connection.
@@ -47,37 +47,37 @@ type server struct {
 	conn     *net.UnixConn
 	feed     *feed
 	process  Process
-	gateway  Gateway // nil: there is none
-	hosts    *hosts
-	upstream *name.Upstream
+	gateway  Gateway // nil: there is no gateway
+	hosts    *virtualHosts
+	upstream *dns.Upstream
 	dialer   flow.Dialer
 	bufs     *sync.Pool // read buffers
 
-	roots    *x509.CertPool
-	rooted   bool // roots has those of the settings; touched by serve only
-	dialling atomic.Pointer[flow.Settings]
+	roots        *x509.CertPool
+	rootsLoaded  bool // roots include those of the settings; used by serve only
+	dialSettings atomic.Pointer[flow.Settings]
 
 	mu    sync.Mutex
-	wires map[caisson.ID]*served // guarded by mu; changed by serve only
+	wires map[caisson.ID]*sandboxWire // guarded by mu; changed by serve only
 }
 
 func newServer(conn, feedConn *net.UnixConn, p Process, env Env, descriptors int) (*server, error) {
 	s := &server{
 		conn: conn, feed: newFeed(feedConn), process: p, roots: env.Roots,
-		wires: map[caisson.ID]*served{},
+		wires: map[caisson.ID]*sandboxWire{},
 		bufs:  &sync.Pool{New: func() any { return new([maxFrame]byte) }},
 	}
-	s.dialling.Store(&flow.Settings{})
+	s.dialSettings.Store(&flow.Settings{})
 	var err error
-	if s.upstream, err = name.NewUpstream(name.UpstreamConfig{}); err != nil {
+	if s.upstream, err = dns.NewUpstream(dns.UpstreamConfig{}); err != nil {
 		return nil, err
 	}
-	s.dialer = newReserve(flow.NewDialer(func() flow.Settings { return *s.dialling.Load() }), descriptors)
+	s.dialer = newLimitedDialer(flow.NewDialer(func() flow.Settings { return *s.dialSettings.Load() }), descriptors)
 	env.Dial, env.Log = s.dial, s.feed.logger()
 	env.Lessor = func(journal caisson.ID) caisson.Lessor { return lessor{s.feed, journal} }
-	env.Finished = func(journal caisson.ID) { s.feed.tell(feedMessage{Journal: journal, Finished: true}) }
+	env.Finished = func(journal caisson.ID) { s.feed.send(feedMessage{Journal: journal, Finished: true}) }
 	env.Grant = func(ctx context.Context) *caisson.ModelGrant {
-		if w := wireOf(ctx); w != nil && w.gone.Err() == nil {
+		if w := wireOf(ctx); w != nil && w.ctx.Err() == nil {
 			return w.spec.Load().Models
 		}
 		return nil
@@ -88,28 +88,28 @@ func newServer(conn, feedConn *net.UnixConn, p Process, env Env, descriptors int
 		}
 		return nil
 	}
-	env.Grew = newNotice(func() { s.feed.tell(feedMessage{Grew: true}) }).note
-	uses := newToolUses()
+	env.Grew = newCoalescer(func() { s.feed.send(feedMessage{Grew: true}) }).trigger
+	uses := newToolLimiter()
 	env.Tool = func(ctx context.Context, name string, in json.RawMessage) (json.RawMessage, error) {
 		return s.feed.tool(ctx, uses, name, in)
 	}
-	streams := newStreamUses()
+	streams := newStreamLimiter()
 	env.Stream = func(ctx context.Context, in json.RawMessage) (net.Conn, error) {
 		return s.feed.streamOf(ctx, streams, in)
 	}
-	env.Rotate = func() { s.feed.tell(feedMessage{Rotate: true}) }
+	env.Rotate = func() { s.feed.send(feedMessage{Rotate: true}) }
 	if p.Gateway == nil {
-		s.hosts = newHosts(nil)
+		s.hosts = newVirtualHosts(nil)
 		return s, nil
 	}
 	if s.gateway, err = p.Gateway(env); err != nil {
 		return nil, err
 	}
-	s.hosts = newHosts(s.gateway.Hosts())
+	s.hosts = newVirtualHosts(s.gateway.Hosts())
 	return s, nil
 }
 
-// serve answers requests until the engine closes the connection, which is no error, and then stops all wires.
+// serve answers requests until the engine closes the connection, which is not an error, and then removes all wires.
 func (s *server) serve(c Confinement) error {
 	go s.hosts.run()
 	go s.feed.run()
@@ -119,7 +119,7 @@ func (s *server) serve(c Confinement) error {
 			w.stop(0, 0)
 		}
 	}()
-	if _, err := s.conn.Write(answer(c).encodeAs(opHello, 0)); err != nil {
+	if _, err := s.conn.Write(dataReply(c).encodeAs(opHello, 0)); err != nil {
 		return err
 	}
 	for {
@@ -131,10 +131,10 @@ func (s *server) serve(c Confinement) error {
 		switch {
 		case err == nil:
 			r = s.handle(req, files)
-		case errors.Is(err, errLost) && req.op == opAttach:
+		case errors.Is(err, errNoDescriptors) && req.op == opAttach:
 			r = reply{status: statusFull}
-		case errors.Is(err, errLost):
-			r = done(err)
+		case errors.Is(err, errNoDescriptors):
+			r = errorReply(err)
 		default:
 			return err
 		}
@@ -149,11 +149,11 @@ func (r reply) encodeAs(o op, seq uint32) []byte {
 	return r.encode()
 }
 
-// errLost says that there was no room in this process for the descriptors that came with a request.
-var errLost = errors.New("the wire process has no descriptors left")
+// errNoDescriptors reports that the process had no free descriptors for those that came with a request.
+var errNoDescriptors = errors.New("the wire process has no descriptors left")
 
-// receive returns the next request and its descriptors. The engine is trusted, but a message that makes no sense is the end:
-// the two are out of step. After errLost, with which the request is returned, they are not.
+// receive returns the next request and its descriptors. The engine is trusted, but after a malformed message the two ends are out
+// of step, and the process exits. They are in step after errNoDescriptors, with which the request is returned.
 func (s *server) receive() (_ request, files []*os.File, err error) {
 	buf := make([]byte, maxRequest+1)
 	oob := make([]byte, unix.CmsgSpace(2*4))
@@ -184,9 +184,9 @@ func (s *server) receive() (_ request, files []*os.File, err error) {
 	if err != nil {
 		return request{}, files, err
 	}
-	// There is room for two in oob, so that one that was cut off with fewer was cut off for want of a free descriptor.
+	// oob has room for two descriptors, so truncation with fewer means that no descriptor was free.
 	if flags&unix.MSG_CTRUNC != 0 && len(files) < 2 && flags&unix.MSG_TRUNC == 0 {
-		return req, files, errLost
+		return req, files, errNoDescriptors
 	}
 	if least, most := req.op.descriptors(); flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 || len(files) < least || len(files) > most {
 		return request{}, files, fmt.Errorf("%w: descriptors", errMessage)
@@ -194,7 +194,7 @@ func (s *server) receive() (_ request, files []*os.File, err error) {
 	return req, files, nil
 }
 
-// pollable returns f anew so that Go's poller waits for it: a TAP does not wait by itself. f is closed.
+// pollable returns a non-blocking duplicate of f for Go's poller, because a TAP is opened in blocking mode. It closes f.
 func pollable(f *os.File) (*os.File, error) {
 	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	f.Close()
@@ -208,10 +208,10 @@ func pollable(f *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "tap"), nil
 }
 
-// handle does what is asked. It owns files.
+// handle executes a request. It owns files.
 func (s *server) handle(req request, files []*os.File) reply {
 	w := s.wire(req.id)
-	if w == nil && req.op.about() && req.op != opAttach {
+	if w == nil && req.op.perWire() && req.op != opAttach {
 		closeAll(files...)
 		return reply{status: statusUnknown}
 	}
@@ -221,40 +221,40 @@ func (s *server) handle(req request, files []*os.File) reply {
 	case opConfigure:
 		return s.configure(w, req.body, files)
 	case opDetach:
-		s.put(req.id, nil)
-		w.stop(detachTime, settleTime)
+		s.setWire(req.id, nil)
+		w.stop(detachTimeout, drainTimeout)
 		return reply{}
 	case opStats:
-		return answer(w.stats())
+		return dataReply(w.stats())
 	case opRecent:
-		return answer(w.report.Recent())
+		return dataReply(w.report.Recent())
 	case opSettings:
-		return done(s.settings(files[0]))
+		return errorReply(s.settings(files[0]))
 	case opJournal:
-		return done(s.journal(req.body, files[0]))
+		return errorReply(s.journal(req.body, files[0]))
 	case opRuns:
-		return done(s.runs(files[0]))
+		return errorReply(s.runs(files[0]))
 	case opListen:
-		return done(s.listen(files[0]))
+		return errorReply(s.listen(files[0]))
 	default:
-		return done(s.forget(req.body))
+		return errorReply(s.forget(req.body))
 	}
 }
 
-// answer is a reply with a body.
-func answer(v any) reply {
+// dataReply returns a reply with v as JSON.
+func dataReply(v any) reply {
 	b, err := json.Marshal(v)
 	if err == nil && len(b) > maxBody {
 		err = errors.New("too much to say")
 	}
 	if err != nil {
-		return done(err)
+		return errorReply(err)
 	}
 	return reply{body: b}
 }
 
-// done is a reply without one.
-func done(err error) reply {
+// errorReply returns a reply without a body, or with the text of err.
+func errorReply(err error) reply {
 	if err != nil {
 		return reply{status: statusFailed, body: []byte(err.Error())}
 	}
@@ -276,29 +276,29 @@ func (s *server) attach(req request, files []*os.File) reply {
 	spec, decider, err := s.spec(req.body)
 	if err != nil {
 		closeAll(files...)
-		return done(err)
+		return errorReply(err)
 	}
 	tap, err := pollable(files[0])
 	if err != nil {
 		closeAll(files[1:]...)
 		return reply{status: statusFull}
 	}
-	w, err := s.newServed(req.id, tap, second(files), spec, decider)
+	w, err := s.newSandboxWire(req.id, tap, secondFile(files), spec, decider)
 	if err != nil {
-		return done(err)
+		return errorReply(err)
 	}
-	s.put(req.id, w)
+	s.setWire(req.id, w)
 	return reply{}
 }
 
-func (s *server) wire(id caisson.ID) *served {
+func (s *server) wire(id caisson.ID) *sandboxWire {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.wires[id]
 }
 
-// put remembers a wire, or forgets it if w is nil.
-func (s *server) put(id caisson.ID, w *served) {
+// setWire adds a wire, or removes it if w is nil.
+func (s *server) setWire(id caisson.ID, w *sandboxWire) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if w == nil {
@@ -314,14 +314,14 @@ func (s *server) count() int {
 	return len(s.wires)
 }
 
-func second(files []*os.File) *os.File {
+func secondFile(files []*os.File) *os.File {
 	if len(files) > 1 {
 		return files[1]
 	}
 	return nil
 }
 
-// spec reads what a wire is for.
+// spec decodes a wire's spec and compiles its policy.
 func (s *server) spec(body []byte) (*caisson.WireSpec, caisson.Decider, error) {
 	spec := &caisson.WireSpec{}
 	if err := unmarshal(body, spec); err != nil {
@@ -331,11 +331,11 @@ func (s *server) spec(body []byte) (*caisson.WireSpec, caisson.Decider, error) {
 	return spec, decider, err
 }
 
-func (s *server) configure(w *served, body []byte, files []*os.File) reply {
+func (s *server) configure(w *sandboxWire, body []byte, files []*os.File) reply {
 	spec, decider, err := s.spec(body)
 	if err != nil {
 		closeAll(files...)
-		return done(err)
+		return errorReply(err)
 	}
 	var record *os.File
 	if len(files) > 0 {
@@ -350,28 +350,28 @@ func (s *server) settings(f *os.File) error {
 	if err := readMemoryFile(f, cfg); err != nil {
 		return err
 	}
-	if !s.rooted && s.roots != nil {
-		// Once, before the first wire: the pool is in use from then on. They change with the configuration, for which the daemon
-		// is restarted.
+	if !s.rootsLoaded && s.roots != nil {
+		// Only once, before the first wire: the pool is in use afterwards. The authorities change with the configuration, which
+		// requires a restart of the daemon.
 		s.roots.AppendCertsFromPEM([]byte(cfg.Roots))
-		s.rooted = true
+		s.rootsLoaded = true
 	}
 	s.upstream.SetServers(cfg.Nameservers)
-	s.dialling.Store(&flow.Settings{Host: reach.Host{PublicAddresses: cfg.PublicAddresses}, Forbidden: cfg.Forbidden})
+	s.dialSettings.Store(&flow.Settings{Host: reach.Host{PublicAddresses: cfg.PublicAddresses}, Forbidden: cfg.Forbidden})
 	if s.gateway == nil {
 		return nil
 	}
 	return s.gateway.Configure(*cfg)
 }
 
-// readMemoryFile reads what memoryFile has written, and closes f.
+// readMemoryFile decodes a file of memoryFile and closes it.
 func readMemoryFile(f *os.File, v any) error {
 	defer f.Close()
 	b, err := io.ReadAll(io.LimitReader(f, maxSettings+1))
 	if err != nil {
 		return err
 	}
-	defer clear(b) // keys
+	defer clear(b) // it may contain keys
 	if len(b) > maxSettings {
 		return fmt.Errorf("%w: settings of more than %s", errMessage, caisson.Size(maxSettings))
 	}
@@ -380,7 +380,7 @@ func readMemoryFile(f *os.File, v any) error {
 
 var errNoGateway = errors.New("there is no gateway")
 
-// runs changes which runs on other machines are served.
+// runs changes the set of runs on other machines that are served.
 func (s *server) runs(f *os.File) error {
 	var change caisson.GatewayRunChange
 	if err := readMemoryFile(f, &change); err != nil {
@@ -392,7 +392,7 @@ func (s *server) runs(f *os.File) error {
 	return s.gateway.Runs(change)
 }
 
-// listen serves other machines.
+// listen serves the model gateway to other machines.
 func (s *server) listen(f *os.File) error {
 	if s.gateway == nil {
 		f.Close()
@@ -425,8 +425,8 @@ func (s *server) forget(body []byte) error {
 	return nil
 }
 
-// isHost says whether a name below Domain, or Domain itself, means something on the wire.
-func (s *server) isHost(w *served, host string) bool {
+// isHost reports whether host is Domain or a virtual host that the wire grants.
+func (s *server) isHost(w *sandboxWire, host string) bool {
 	if host == Domain {
 		return true
 	}
@@ -434,7 +434,7 @@ func (s *server) isHost(w *served, host string) bool {
 	return ok && s.hosts.handlers[name] != nil && w.granted(name)
 }
 
-// usable says whether the host has a route to an address.
+// usable reports whether the host has a route to an address.
 func (s *server) usable(a netip.Addr) bool {
 	_, err := s.dialer.Own(a)
 	return err == nil
@@ -443,7 +443,7 @@ func (s *server) usable(a netip.Addr) bool {
 // dialTime bounds connecting to one address of a provider.
 const dialTime = 10 * time.Second
 
-// dial connects to a host of the configuration. No policy is asked, and an address of this machine is as good as any.
+// dial connects to a host of the configuration. No policy applies, and addresses of this machine are allowed.
 func (s *server) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -468,22 +468,22 @@ func (s *server) dial(ctx context.Context, network, addr string) (net.Conn, erro
 	return nil, errors.Join(errs...)
 }
 
-// A notice tells something once for many times that it happens.
-type notice struct {
+// A notice coalesces repeated events into one call of tell.
+type coalescer struct {
 	pending atomic.Bool
-	tell    func()
+	fn      func()
 }
 
-// noticeTime is how long a notice gathers.
-const noticeTime = 50 * time.Millisecond
+// coalesceDelay is the delay between the first event and the call.
+const coalesceDelay = 50 * time.Millisecond
 
-func newNotice(tell func()) *notice { return &notice{tell: tell} }
+func newCoalescer(tell func()) *coalescer { return &coalescer{fn: tell} }
 
-func (n *notice) note() {
+func (n *coalescer) trigger() {
 	if n.pending.CompareAndSwap(false, true) {
-		time.AfterFunc(noticeTime, func() {
+		time.AfterFunc(coalesceDelay, func() {
 			n.pending.Store(false)
-			n.tell()
+			n.fn()
 		})
 	}
 }

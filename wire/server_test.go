@@ -31,7 +31,7 @@ func connected(t *testing.T) (engine, process *net.UnixConn) {
 	return engine, process
 }
 
-// startServer runs the wire process's loop in this process, which leaves privileges aside.
+// startServer runs the wire process's loop in this process, without confinement.
 func startServer(t *testing.T) (*net.UnixConn, <-chan error) {
 	t.Helper()
 	engine, process := connected(t)
@@ -105,7 +105,7 @@ func TestServer(t *testing.T) {
 	})
 	ask(opDetach, a, nil, statusOK)
 	ask(opDetach, a, nil, statusUnknown)
-	eventually(t, func() error { // a child that another test starts just now may have it until it executes its program
+	eventually(t, func() error { // a child of another test may have inherited it until it executes its program
 		if _, err := sandbox.Write([]byte("x")); err == nil {
 			return errors.New("the process still holds the other end")
 		}
@@ -175,7 +175,7 @@ func descriptors(t *testing.T) int {
 	return len(fds)
 }
 
-// The wire process may have been taken over: the engine believes nothing that it says out of turn.
+// The wire process may be compromised: the engine accepts no message out of order.
 func TestLinkGivesUpOnHostileProcess(t *testing.T) {
 	stats := func(seq uint32) reply { return reply{op: opStats, seq: seq} }
 	for name, m := range map[string]struct {
@@ -184,7 +184,7 @@ func TestLinkGivesUpOnHostileProcess(t *testing.T) {
 		accept bool
 	}{
 		"right":             {stats(1).encode(), false, true},
-		"with a descriptor": {stats(1).encode(), true, true}, // which goes nowhere
+		"with a descriptor": {stats(1).encode(), true, true}, // which is dropped
 		"another's":         {stats(2).encode(), false, false},
 		"another kind":      {reply{op: opAttach, seq: 1}.encode(), false, false},
 		"short":             {stats(1).encode()[:5], false, false},

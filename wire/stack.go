@@ -16,9 +16,9 @@ import (
 
 const nicID tcpip.NICID = 1
 
-// newStack returns a TCP/IP stack that is the gateway at the far end of link, and everybody behind it: it takes packets for
-// any address and, unless prepare makes something take them, refuses them in the name of that address. prepare is called
-// before the first packet. End the stack with stopStack.
+// newStack returns a TCP/IP stack for the gateway at the far end of link and for all addresses behind it. It accepts packets for
+// any address and refuses them in the name of that address, unless prepare installs handlers for them. prepare is called before
+// the first packet. Stop the stack with stopStack.
 func newStack(link stack.LinkEndpoint, prepare func(*stack.Stack) error) (_ *stack.Stack, err error) {
 	s := stack.New(stack.Options{
 		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, ipv6.NewProtocol, arp.NewProtocol},
@@ -47,7 +47,7 @@ func newStack(link stack.LinkEndpoint, prepare func(*stack.Stack) error) (_ *sta
 		if err := s.AddProtocolAddress(nicID, own, stack.AddressProperties{}); err != nil {
 			return nil, fmt.Errorf("add address %s: %s", a.gateway, err)
 		}
-		// Known in advance, so that a sandbox cannot make the stack wait for, or remember, a neighbour.
+		// Neighbours are static, so that a sandbox cannot make the stack wait for a neighbour or store one.
 		if err := s.AddStaticNeighbor(nicID, a.proto, address(a.sandbox), tcpip.LinkAddress(sandboxMAC)); err != nil {
 			return nil, fmt.Errorf("add neighbour %s: %s", a.sandbox, err)
 		}
@@ -62,9 +62,9 @@ func newStack(link stack.LinkEndpoint, prepare func(*stack.Stack) error) (_ *sta
 	return s, nil
 }
 
-// stopStack ends s and the link below it, and waits for their goroutines.
+// stopStack stops s and the link below it, and waits for their goroutines.
 func stopStack(s *stack.Stack) {
-	s.RemoveNIC(nicID) // fails only if there is none
+	s.RemoveNIC(nicID) // returns an error only if there is no NIC
 	s.Destroy()
 }
 

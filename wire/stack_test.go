@@ -12,7 +12,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
-// pairTAP returns something like a TAP, and the descriptor at which a sandbox would be. It needs no privileges.
+// pairTAP returns a replacement for a TAP, and the descriptor at the sandbox's end. It needs no privileges.
 func pairTAP(t testing.TB) (tapFile, sandbox *os.File) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
@@ -24,7 +24,7 @@ func pairTAP(t testing.TB) (tapFile, sandbox *os.File) {
 	return tapFile, sandbox
 }
 
-// answers hands a frame to a stack as if it had just been read, and returns what goes back.
+// answers passes a frame to a stack as if it had just been read, and returns the frames sent in response.
 type answers func(frame []byte) [][]byte
 
 func newAnswers(t testing.TB) answers {
@@ -55,7 +55,7 @@ func newAnswers(t testing.TB) answers {
 	}
 }
 
-// kind says what a frame from a stack is, "" for anything that it must not say.
+// kind returns the type of a frame from a stack, "" for a frame that it must not send.
 func kind(f []byte) string {
 	if len(f) < ethernetHeader || string(f[:12]) != sandboxMAC+gatewayMAC {
 		return ""
@@ -125,7 +125,7 @@ func TestStackAnswers(t *testing.T) {
 	}
 }
 
-// Whatever a sandbox sends, the stack survives and says nothing but no.
+// No input from a sandbox crashes the stack or causes anything but refusals.
 func FuzzStack(f *testing.F) {
 	for _, seed := range [][]byte{
 		who(GatewayIPv4),
@@ -144,7 +144,7 @@ func FuzzStack(f *testing.F) {
 		f.Add(seed[:len(seed)/2], true)
 	}
 	answer := newAnswers(f)
-	var mu sync.Mutex // one sandbox's frames come one by one
+	var mu sync.Mutex // the frames of one sandbox arrive one at a time
 	f.Fuzz(func(t *testing.T, frame []byte, fix bool) {
 		mu.Lock()
 		defer mu.Unlock()

@@ -14,28 +14,28 @@ import (
 	caisson "github.com/caisson-dev/caisson"
 )
 
-// Streams under way: of one sandbox, and of all. The wire process counts one from its question until it is closed, the engine until what is
-// at its other end has ended, which is a little later.
+// Limits on open streams: of one sandbox, and of all. The wire process counts a stream from its request until it is closed, the
+// engine until the job at its other end has exited, which is slightly later.
 const (
 	maxStreams    = 8
 	maxAllStreams = 256
 )
 
-// maxStreamBody bounds what is asked for with a stream, in bytes.
+// maxStreamBody bounds the body of a request for a stream, in bytes.
 const maxStreamBody = 4 << 10
 
-// A streamBody is what a guest wants a stream for.
+// A streamBody is a guest's request for a stream.
 type streamBody struct {
 	In json.RawMessage `json:"in,omitempty"`
 }
 
-func newStreamUses() *uses { return newUses(maxStreams, maxAllStreams) }
+func newStreamLimiter() *limiter { return newLimiter(maxStreams, maxAllStreams) }
 
-// A stream is the wire process's end of one that the engine has opened.
+// A stream is the wire process's end of a stream that the engine has opened.
 type stream struct {
 	*net.UnixConn
 	once sync.Once
-	done func() // it counts no more
+	done func() // releases the stream's slot
 }
 
 // Close implements [net.Conn].
@@ -48,7 +48,7 @@ func (s *stream) Close() error {
 	return err
 }
 
-// A wireStream is a stream for a request, with which it ends.
+// A wireStream is a stream for a request. It is closed with the request.
 type wireStream struct {
 	*stream
 	release func()
@@ -60,8 +60,8 @@ func (s *wireStream) Close() error {
 	return s.stream.Close()
 }
 
-// streamOf has the engine open a stream for a request that came over a wire. It belongs to the wire process.
-func (f *feed) streamOf(ctx context.Context, uses *uses, in json.RawMessage) (net.Conn, error) {
+// streamOf makes the engine open a stream for a request that came over a wire. It is used in the wire process.
+func (f *feed) streamOf(ctx context.Context, uses *limiter, in json.RawMessage) (net.Conn, error) {
 	w := wireOf(ctx)
 	if w == nil {
 		return nil, caisson.Errorf(caisson.Denied, "this is for sandboxes on this machine only")
@@ -70,22 +70,23 @@ func (f *feed) streamOf(ctx context.Context, uses *uses, in json.RawMessage) (ne
 	if err != nil {
 		return nil, err
 	}
-	if !w.holdStream(c) {
+	if !w.addStream(c) {
 		c.Close()
 		return nil, caisson.Errorf(caisson.Unavailable, "the sandbox's wire is being detached")
 	}
 	stop := context.AfterFunc(ctx, func() { c.Close() })
 	guest := connOf(ctx)
-	guest.widen(true)                            // there are as many as there are streams
-	return &wireStream{c, sync.OnceFunc(func() { // once: the connection may have another request by then
+	guest.widen(true)                            // bounded by the number of streams
+	return &wireStream{c, sync.OnceFunc(func() { // only once: the connection may serve another request by then
 		stop()
 		guest.widen(false)
-		w.dropStream(c)
+		w.removeStream(c)
 	})}, nil
 }
 
-// stream has the engine open a stream for the guest in ctx. One that nobody waits for any more counts until the engine has answered.
-func (f *feed) stream(ctx context.Context, uses *uses, in json.RawMessage) (*stream, error) {
+// stream makes the engine open a stream for the guest in ctx. After ctx has ended the stream counts until the engine has
+// answered.
+func (f *feed) stream(ctx context.Context, uses *limiter, in json.RawMessage) (*stream, error) {
 	g, err := caisson.GuestOf(ctx)
 	if err != nil {
 		return nil, err
@@ -93,7 +94,7 @@ func (f *feed) stream(ctx context.Context, uses *uses, in json.RawMessage) (*str
 	if len(in) > maxStreamBody {
 		return nil, caisson.Errorf(caisson.Invalid, "the request has more than %s", caisson.Size(maxStreamBody))
 	}
-	if !uses.begin(g.Sandbox) {
+	if !uses.acquire(g.Sandbox) {
 		return nil, caisson.Errorf(caisson.Exhausted, "too many streams at once; wait for one to end")
 	}
 	type answer struct {
@@ -102,19 +103,19 @@ func (f *feed) stream(ctx context.Context, uses *uses, in json.RawMessage) (*str
 	}
 	answered := make(chan answer)
 	go func() {
-		a, err := f.ask(context.WithoutCancel(ctx), feedMessage{Sandbox: g.Sandbox, Trace: g.Trace, Stream: &streamBody{in}})
+		a, err := f.call(context.WithoutCancel(ctx), feedMessage{Sandbox: g.Sandbox, Trace: g.Trace, Stream: &streamBody{in}})
 		var c *net.UnixConn
 		if err == nil {
 			c, err = a.unixConn()
 		}
 		var s *stream
 		if err != nil {
-			uses.end(g.Sandbox)
+			uses.release(g.Sandbox)
 			if _, ok := errors.AsType[*caisson.Error](err); !ok {
 				err = caisson.Wrap(err, caisson.Unavailable, "the engine does not answer; try again in a moment")
 			}
 		} else {
-			s = &stream{UnixConn: c, done: func() { uses.end(g.Sandbox) }}
+			s = &stream{UnixConn: c, done: func() { uses.release(g.Sandbox) }}
 		}
 		select {
 		case answered <- answer{s, err}:
@@ -132,11 +133,11 @@ func (f *feed) stream(ctx context.Context, uses *uses, in json.RawMessage) (*str
 	}
 }
 
-// unixConn makes a connection of the descriptor that came with an answer, and closes that.
+// unixConn returns a connection for the descriptor that came with an answer, and closes the descriptor.
 func (a *feedAnswer) unixConn() (*net.UnixConn, error) {
 	defer a.close()
 	if a.file == nil {
-		return nil, caisson.Wrap(errLost, caisson.Exhausted, "the sandboxes of this host have too many connections; try again")
+		return nil, caisson.Wrap(errNoDescriptors, caisson.Exhausted, "the sandboxes of this host have too many connections; try again")
 	}
 	c, err := net.FileConn(a.file)
 	if err != nil {
@@ -150,7 +151,7 @@ func (a *feedAnswer) unixConn() (*net.UnixConn, error) {
 	return u, nil
 }
 
-// close lets go of what came along.
+// close closes the attached descriptor, if any.
 func (a *feedAnswer) close() {
 	if a.file != nil {
 		a.file.Close()
@@ -158,10 +159,10 @@ func (a *feedAnswer) close() {
 	}
 }
 
-// receiveFile reads a packet, and at most one descriptor with it; file is nil if none came, or none could for want of room. More are closed, and are
-// an error, because then the two ends are out of step.
+// receiveFile reads a packet with at most one descriptor; file is nil if none was sent, or if this process had no free one. It
+// closes additional descriptors and returns an error, because then the two ends are out of step.
 func receiveFile(conn *net.UnixConn, buf []byte) (n int, file *os.File, err error) {
-	oob := make([]byte, unix.CmsgSpace(2*4)) // alignment makes that no larger than for one
+	oob := make([]byte, unix.CmsgSpace(2*4)) // with alignment, the size is the same as for one
 	n, oobn, flags, _, err := conn.ReadMsgUnix(buf, oob)
 	if err != nil {
 		return 0, nil, err
@@ -175,7 +176,7 @@ func receiveFile(conn *net.UnixConn, buf []byte) (n int, file *os.File, err erro
 		for _, m := range msgs {
 			fds, err := unix.ParseUnixRights(&m)
 			if err != nil {
-				continue // not descriptors, and so nothing to close
+				continue // not descriptors, so there is nothing to close
 			}
 			for _, fd := range fds {
 				files = append(files, os.NewFile(uintptr(fd), "stream"))
@@ -192,11 +193,11 @@ func receiveFile(conn *net.UnixConn, buf []byte) (n int, file *os.File, err erro
 	return n, nil, nil
 }
 
-// holdStream remembers a stream, so that it ends with the wire; false when that is going.
-func (w *served) holdStream(s *stream) bool {
+// addStream records a stream, so that it is closed with the wire. It returns false if the wire is being removed.
+func (w *sandboxWire) addStream(s *stream) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.leaving {
+	if w.closing {
 		return false
 	}
 	if w.streams == nil {
@@ -206,14 +207,14 @@ func (w *served) holdStream(s *stream) bool {
 	return true
 }
 
-func (w *served) dropStream(s *stream) {
+func (w *sandboxWire) removeStream(s *stream) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.streams, s)
 }
 
-// closeStreams ends the streams there are.
-func (w *served) closeStreams() {
+// closeStreams closes all streams of the wire.
+func (w *sandboxWire) closeStreams() {
 	w.mu.Lock()
 	list := w.streams
 	w.streams = nil

@@ -15,7 +15,7 @@ import (
 	"github.com/caisson-dev/caisson/relay/front"
 )
 
-// gitJobs serves repositories of a directory as jobs of the engine's do.
+// gitJobs serves the repositories of a directory like the engine's jobs.
 func gitJobs(t testing.TB, dir string) func(context.Context, json.RawMessage) (*os.File, <-chan struct{}, error) {
 	return func(ctx context.Context, in json.RawMessage) (*os.File, <-chan struct{}, error) {
 		var req front.Request
@@ -50,7 +50,7 @@ func gitJobs(t testing.TB, dir string) func(context.Context, json.RawMessage) (*
 	}
 }
 
-// TestGitOverWire: git in a sandbox's namespace clones and pushes through the confined process.
+// TestGitOverWire clones and pushes with git from a sandbox's namespace through the confined process.
 func TestGitOverWire(t *testing.T) {
 	t.Parallel()
 	needWire(t)
@@ -76,7 +76,7 @@ func TestGitOverWire(t *testing.T) {
 	}
 	git("init", "-q", "--bare", "-b", "main", "lib")
 	git("clone", "-q", "http://git."+Domain+"/lib", "a")
-	big := make([]byte, 8<<20) // more than the sockets on its way hold
+	big := make([]byte, 8<<20) // more than the sockets on the path can buffer
 	for i, x := 0, uint64(1); i < len(big); i++ {
 		x = x*6364136223846793005 + 1442695040888963407
 		big[i] = byte(x >> 56)

@@ -20,8 +20,8 @@ import (
 	"github.com/caisson-dev/caisson/relay/front"
 )
 
-// streamHandler answers on the virtual host git of test processes, as the relay's front does, and below paths of one part with what the engine's stream
-// answers to a request's body.
+// streamHandler serves the virtual host git in test processes as the relay's front end does; paths with one element return the
+// answer of the engine's stream to the request's body.
 func streamHandler(env Env) http.Handler {
 	git := front.Handler(env.Stream)
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -53,13 +53,14 @@ func streamHandler(env Env) http.Handler {
 	})
 }
 
-// newStreamWorld returns a world in whose sandboxes there is the virtual host git.
+// newStreamWorld returns a world whose sandboxes have the virtual host git.
 func newStreamWorld(t testing.TB, e *echoes) *world {
 	t.Helper()
 	return newWorld(t, func(c *setup) { c.Stream = e.open })
 }
 
-// gitRequest asks the virtual host git, from within a namespace, and returns the connection once there is an answer's header.
+// gitRequest sends a request to the virtual host git from within a namespace, and returns the connection after the header of the
+// answer.
 func gitRequest(t testing.TB, ns *os.File, path, body string) (*http.Response, net.Conn, error) {
 	t.Helper()
 	var c net.Conn
@@ -88,7 +89,7 @@ func askGit(t testing.TB, ns *os.File, path, body string) (string, error) {
 	return fmt.Sprint(resp.StatusCode, " ", string(b)), err
 }
 
-// TestStreamsOfProcess: the confined process gets streams, bytes pass, and nothing is left of them.
+// TestStreamsOfProcess checks that streams of the confined process transport data, and that no resource is left afterwards.
 func TestStreamsOfProcess(t *testing.T) {
 	t.Parallel()
 	e := newEchoes(t)
@@ -119,7 +120,7 @@ func TestStreamsOfProcess(t *testing.T) {
 	})
 }
 
-// held makes jobs that hold their streams, and opens n.
+// held creates jobs that keep their streams open, and opens n of them.
 func held(t testing.TB, n int) (e *echoes, w *world, id caisson.ID, ns *os.File, conns []net.Conn) {
 	t.Helper()
 	e = newEchoes(t)
@@ -128,7 +129,7 @@ func held(t testing.TB, n int) (e *echoes, w *world, id caisson.ID, ns *os.File,
 			near, far := streamPair(t)
 			done := make(chan struct{})
 			e.now.Add(1)
-			go func() { // it ends when nobody listens, and by itself never
+			go func() { // stops only when its peer has closed
 				defer close(done)
 				defer e.now.Add(-1)
 				defer far.Close()
@@ -155,7 +156,7 @@ func held(t testing.TB, n int) (e *echoes, w *world, id caisson.ID, ns *os.File,
 	return e, w, id, ns, conns
 }
 
-// TestStreamsEnd: streams end with the request, the wire and the wire process, and their jobs hear of it.
+// TestStreamsEnd checks that streams are closed with the request, the wire and the wire process, and that their jobs notice.
 func TestStreamsEnd(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(*world, caisson.ID, []net.Conn) error{
@@ -174,10 +175,10 @@ func TestStreamsEnd(t *testing.T) {
 			}
 			e.none(t)
 			eventually(t, func() error {
-				w.streams.uses.mu.Lock()
-				defer w.streams.uses.mu.Unlock()
-				if w.streams.uses.all != 0 {
-					return fmt.Errorf("%d are counted", w.streams.uses.all)
+				w.streams.limiter.mu.Lock()
+				defer w.streams.limiter.mu.Unlock()
+				if w.streams.limiter.total != 0 {
+					return fmt.Errorf("%d are counted", w.streams.limiter.total)
 				}
 				return nil
 			})
@@ -198,7 +199,7 @@ func closeEach(conns []net.Conn) (errs []error) {
 	return errs
 }
 
-// TestStreamContextEnds: a job is told by its context when the wire is detached, even if the wire process held on to its end.
+// TestStreamContextEnds checks that a job's context ends when the wire is detached, even if the wire process keeps its end open.
 func TestStreamContextEnds(t *testing.T) {
 	t.Parallel()
 	ended := make(chan struct{})
@@ -213,7 +214,7 @@ func TestStreamContextEnds(t *testing.T) {
 		return near, done, nil
 	}})
 	g := toolGuest(m)
-	f, uses := newFeed(process), newStreamUses()
+	f, uses := newFeed(process), newStreamLimiter()
 	go f.run()
 	c, err := f.stream(caisson.WithGuest(t.Context(), g), uses, nil)
 	if err != nil {
@@ -224,7 +225,7 @@ func TestStreamContextEnds(t *testing.T) {
 	a := m.wires[g.Sandbox]
 	m.mu.Unlock()
 	a.mu.Lock()
-	m.forget(g.Sandbox, a)
+	m.removeAttachment(g.Sandbox, a)
 	a.mu.Unlock()
 	<-ended
 	if _, err := c.Read(make([]byte, 1)); err != io.EOF {

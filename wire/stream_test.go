@@ -19,7 +19,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/socketpair"
 )
 
-// streamPair returns both ends of a stream as an engine makes them.
+// streamPair returns both ends of a stream as an engine creates them.
 func streamPair(t testing.TB) (near *os.File, far *net.UnixConn) {
 	t.Helper()
 	near, f, err := socketpair.New()
@@ -34,7 +34,7 @@ func streamPair(t testing.TB) (near *os.File, far *net.UnixConn) {
 	return near, c.(*net.UnixConn)
 }
 
-// echoes are jobs that each answer what they are sent once they have all of it.
+// echoes are jobs that return their input once they have received all of it.
 type echoes struct {
 	t      testing.TB
 	now    atomic.Int64
@@ -94,7 +94,7 @@ func talk(c net.Conn, text string) (string, error) {
 	return string(b), err
 }
 
-// none waits until no job is under way.
+// none waits until no job is running.
 func (e *echoes) none(t testing.TB) {
 	t.Helper()
 	eventually(t, func() error {
@@ -109,7 +109,7 @@ func TestStreamsOfWhom(t *testing.T) {
 	e := newEchoes(t)
 	m, process, _ := hear(t, Config{}, Handlers{Stream: e.open})
 	g := toolGuest(m)
-	f, uses := newFeed(process), newStreamUses()
+	f, uses := newFeed(process), newStreamLimiter()
 	go f.run()
 	before := descriptors(t)
 	stranger := caisson.Guest{Sandbox: caisson.NewID(caisson.SandboxPrefix), Account: "a", Run: g.Run, Trace: g.Trace}
@@ -154,18 +154,19 @@ func TestStreamsOfWhom(t *testing.T) {
 		}
 		return nil
 	})
-	if uses.all != 0 || len(uses.of) != 0 {
-		t.Errorf("%d are counted", uses.all)
+	if uses.total != 0 || len(uses.bySandbox) != 0 {
+		t.Errorf("%d are counted", uses.total)
 	}
 }
 
-// TestStreamsAtTheirLimit: a sandbox that always has as many streams as it may have is refused none, and never has more.
+// TestStreamsAtTheirLimit checks that a sandbox that always has the maximum number of streams is never refused one, and never has
+// more.
 func TestStreamsAtTheirLimit(t *testing.T) {
 	t.Parallel()
 	e := newEchoes(t)
 	m, process, done := hear(t, Config{}, Handlers{Stream: e.open})
 	g := toolGuest(m)
-	f, uses := newFeed(process), newStreamUses()
+	f, uses := newFeed(process), newStreamLimiter()
 	go f.run()
 	ctx := caisson.WithGuest(t.Context(), g)
 	faults := make(chan error, maxStreams)
@@ -200,13 +201,14 @@ func TestStreamsAtTheirLimit(t *testing.T) {
 	}
 }
 
-// TestStreamsAreBounded: one more is refused by the wire process; by the engine, if that lost count; and a wire process that floods is ended.
+// TestStreamsAreBounded checks that the wire process refuses an additional stream, that the engine does so if the wire process
+// does not count, and that a wire process that floods is stopped.
 func TestStreamsAreBounded(t *testing.T) {
 	t.Parallel()
 	e := newEchoes(t)
 	m, process, done := hear(t, Config{}, Handlers{Stream: e.open})
 	g := toolGuest(m)
-	f, uses := newFeed(process), newStreamUses()
+	f, uses := newFeed(process), newStreamLimiter()
 	go f.run()
 	ctx := caisson.WithGuest(t.Context(), g)
 	for range maxStreams {
@@ -214,16 +216,16 @@ func TestStreamsAreBounded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer c.Close() // and so the collector does not close it
+		defer c.Close() // keeps the garbage collector from closing it
 	}
 	if _, err := f.stream(ctx, uses, json.RawMessage(`"x"`)); caisson.KindOf(err) != caisson.Exhausted {
 		t.Errorf("one more: %v", err)
 	}
-	// The count of one that has none: the engine makes it wait.
+	// As from a wire process that does not count: the engine makes the request wait.
 	other, cancel := context.WithCancel(ctx)
 	late := make(chan error, 1)
 	go func() {
-		_, err := f.stream(other, newStreamUses(), json.RawMessage(`"x"`))
+		_, err := f.stream(other, newStreamLimiter(), json.RawMessage(`"x"`))
 		late <- err
 	}()
 	cancel()
@@ -233,8 +235,8 @@ func TestStreamsAreBounded(t *testing.T) {
 	if n := e.most.Load(); n > maxStreams {
 		t.Errorf("%d jobs at once", n)
 	}
-	// And one that floods is understood no more.
-	ses := &session{m: m, asked: newStreamUses()}
+	// A process that floods violates the protocol.
+	ses := &session{m: m, pendingStreams: newStreamLimiter()}
 	for n := range maxStreams + 1 {
 		msg := feedMessage{Sandbox: g.Sandbox, Stream: &streamBody{}}
 		if ok := ses.openStream(ctx, process, msg, func(func()) {}); ok != (n < maxStreams) {
@@ -242,14 +244,14 @@ func TestStreamsAreBounded(t *testing.T) {
 		}
 	}
 	m.mu.Lock()
-	m.wires[g.Sandbox].leave() // and what waits for a place goes
+	m.wires[g.Sandbox].cancel() // a waiting request then fails
 	m.mu.Unlock()
 	process.Close()
 	<-done
 	e.none(t)
 }
 
-// TestStreamOfNobody: an answer that nobody waits for any more leaves nothing behind.
+// TestStreamOfNobody checks that an answer after the caller's context has ended leaves no resources.
 func TestStreamOfNobody(t *testing.T) {
 	e := newEchoes(t)
 	hold := make(chan struct{})
@@ -258,7 +260,7 @@ func TestStreamOfNobody(t *testing.T) {
 		return e.open(ctx, in)
 	}})
 	g := toolGuest(m)
-	f, uses := newFeed(process), newStreamUses()
+	f, uses := newFeed(process), newStreamLimiter()
 	go f.run()
 	before := descriptors(t)
 	ctx, leave := context.WithCancel(caisson.WithGuest(t.Context(), g))
@@ -284,7 +286,7 @@ func TestStreamOfNobody(t *testing.T) {
 	})
 }
 
-// TestUnexpectedDescriptors: what comes with an answer that has no use for it is closed.
+// TestUnexpectedDescriptors checks that a descriptor is closed if the answer must not have one.
 func TestUnexpectedDescriptors(t *testing.T) {
 	for _, row := range []struct {
 		name   string
@@ -312,7 +314,7 @@ func TestUnexpectedDescriptors(t *testing.T) {
 		answered := make(chan error, 1)
 		if !row.stream {
 			go func() {
-				_, err := f.ask(t.Context(), feedMessage{Tool: &toolBody{Name: "x"}})
+				_, err := f.call(t.Context(), feedMessage{Tool: &toolBody{Name: "x"}})
 				answered <- err
 			}()
 			if _, err := engine.Read(make([]byte, maxFeed)); err != nil {
@@ -346,7 +348,7 @@ func TestUnexpectedDescriptors(t *testing.T) {
 	}
 }
 
-// TestStreamWithoutDescriptors: a wire process that has no room for one refuses the request, and goes on.
+// TestStreamWithoutDescriptors checks that a wire process without free descriptors refuses the request and continues.
 func TestStreamWithoutDescriptors(t *testing.T) {
 	engine, process := connected(t)
 	f := newFeed(process)
@@ -357,7 +359,7 @@ func TestStreamWithoutDescriptors(t *testing.T) {
 	}
 	near, far := streamPair(t)
 	defer far.Close()
-	uses := newStreamUses()
+	uses := newStreamLimiter()
 	got := make(chan error, 1)
 	go func() {
 		_, err := f.stream(caisson.WithGuest(t.Context(), caisson.Guest{Sandbox: "sb-aaaaaaaaaaaaaaaa", Account: "a"}), uses, nil)
@@ -378,12 +380,12 @@ func TestStreamWithoutDescriptors(t *testing.T) {
 	if n, err := far.Read(make([]byte, 1)); n != 0 || err != io.EOF {
 		t.Errorf("the other end is still held: %d, %v", n, err)
 	}
-	if uses.all != 0 {
-		t.Errorf("%d are counted", uses.all)
+	if uses.total != 0 {
+		t.Errorf("%d are counted", uses.total)
 	}
 }
 
-// descriptorsOf returns what a process has open.
+// descriptorsOf returns the number of open descriptors of a process.
 func descriptorsOf(t testing.TB, pid int) int {
 	t.Helper()
 	fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))

@@ -18,14 +18,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// How long to wait before the wire process is started again: longer each time, until it has lived for a while.
+// The delay before the wire process is started again. It doubles from minBackoff to maxBackoff, and is reset after backoffReset.
 const (
-	minPause = 50 * time.Millisecond
-	maxPause = 5 * time.Second
-	longLife = 30 * time.Second
+	minBackoff   = 50 * time.Millisecond
+	maxBackoff   = 5 * time.Second
+	backoffReset = 30 * time.Second
 )
 
-// Run keeps a wire process running until ctx ends; then it ends it and returns nil. It may be called once.
+// Run keeps a wire process running until ctx ends; then it stops the process and returns nil. It may be called only once.
 func (m *Manager) Run(ctx context.Context, handlers Handlers) error {
 	switch {
 	case handlers.Settings == nil:
@@ -42,28 +42,28 @@ func (m *Manager) Run(ctx context.Context, handlers Handlers) error {
 	if again {
 		return caisson.Errorf(caisson.Conflict, "the wires are run already")
 	}
-	// The kernel ends the wire process when the thread that started it ends, so it must be one that lasts.
+	// The kernel kills the wire process when the thread that started it exits (Pdeathsig), so that thread must be locked.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	pause := minPause
+	pause := minBackoff
 	for {
 		start := time.Now()
 		err := m.supervise(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
-		if time.Since(start) > longLife {
-			pause = minPause
+		if time.Since(start) > backoffReset {
+			pause = minBackoff
 		}
 		m.log.ErrorContext(ctx, "wire process ended; connections of sandboxes are lost", "err", err, "again", pause)
 		if !sleep(ctx, pause) {
 			return nil
 		}
-		pause = min(2*pause, maxPause)
+		pause = min(2*pause, maxBackoff)
 	}
 }
 
-// supervise starts a wire process, gives it all wires, and returns why it ended. It has ended then.
+// supervise starts a wire process, gives it all wires, and returns when it has exited, with the reason.
 func (m *Manager) supervise(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -78,7 +78,7 @@ func (m *Manager) supervise(ctx context.Context) error {
 		return err
 	}
 	defer feed.Close()
-	output := &head{}
+	output := &prefixBuffer{}
 	cmd := m.command(ctx, output, remote, remoteFeed)
 	err = cmd.Start()
 	remote.Close()
@@ -87,7 +87,7 @@ func (m *Manager) supervise(ctx context.Context) error {
 		return fmt.Errorf("start: %w", err)
 	}
 	var wait sync.WaitGroup
-	defer wait.Wait() // before the deferred cancel it would never end
+	defer wait.Wait() // after the deferred cancel, without which serve would not return
 	defer cancel()
 	wait.Go(func() { m.serve(ctx, newLink(conn, cmd.Process.Pid, cancel), feed) })
 	err = cmd.Wait()
@@ -100,8 +100,8 @@ func (m *Manager) supervise(ctx context.Context) error {
 	return err
 }
 
-// command is the wire process with nothing of the engine's but one end of the control connection and of the feed.
-func (m *Manager) command(ctx context.Context, output *head, remotes ...*os.File) *exec.Cmd {
+// command returns the command of the wire process, which inherits only one end of the control connection and of the feed.
+func (m *Manager) command(ctx context.Context, output *prefixBuffer, remotes ...*os.File) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, m.cfg.Exe)
 	cmd.Args = []string{processName, strconv.FormatUint(uint64(m.cfg.UID), 10)}
 	cmd.Env = []string{}
@@ -109,14 +109,14 @@ func (m *Manager) command(ctx context.Context, output *head, remotes ...*os.File
 	cmd.Stderr = output
 	cmd.ExtraFiles = remotes
 	cmd.WaitDelay = time.Second
-	// A session of its own, so that a terminal's signals leave it alone.
+	// A separate session, so that signals of a terminal do not reach it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	return cmd
 }
 
-// serve makes l the Manager's link until ctx ends, and gives its process the settings, a journal and the wires there are.
+// serve makes l the Manager's link until ctx ends. It sends the process the settings, a journal and all wires.
 func (m *Manager) serve(ctx context.Context, l *link, feed *net.UnixConn) {
-	stop := context.AfterFunc(ctx, func() { l.conn.Close(); feed.Close() }) // ends pending reads
+	stop := context.AfterFunc(ctx, func() { l.conn.Close(); feed.Close() }) // interrupts pending reads
 	defer stop()
 	c, err := l.hello()
 	if err != nil {
@@ -128,12 +128,12 @@ func (m *Manager) serve(ctx context.Context, l *link, feed *net.UnixConn) {
 	if c.Landlock == 0 || !c.Seccomp {
 		m.log.WarnContext(ctx, "this kernel cannot confine the wire process fully", "landlock", c.Landlock, "seccomp", c.Seccomp)
 	}
-	ses := &session{m: m, link: l, tools: newToolUses(), asked: newStreamUses()}
+	ses := &session{m: m, link: l, tools: newToolLimiter(), pendingStreams: newStreamLimiter()}
 	if m.cfg.Ledger != nil {
-		// Its process may be ending, but what it wrote still is to be read.
+		// The process may be exiting, but the rows that it wrote must still be read.
 		defer func() {
-			for _, id := range l.journals.take() {
-				ses.finish(ctx, id)
+			for _, id := range l.journals.removeAll() {
+				ses.finishJournal(ctx, id)
 			}
 		}()
 	}
@@ -146,31 +146,31 @@ func (m *Manager) serve(ctx context.Context, l *link, feed *net.UnixConn) {
 		return
 	}
 	var listening sync.WaitGroup
-	defer listening.Wait() // before the journal is finished
+	defer listening.Wait() // before the journals are finished
 	listening.Go(func() {
 		if err := ses.listen(ctx, feed); err != nil && ctx.Err() == nil {
 			m.log.WarnContext(ctx, "wire process is not understood; it is ended", "err", err)
 		}
-		l.kill() // without its feed it is of no use
+		l.kill() // the process cannot work without its feed
 	})
 	m.mu.Lock()
 	m.link, m.confinement = l, c
 	changed := m.refreshes != refreshes
 	close(m.up)
 	m.mu.Unlock()
-	if changed { // between its settings and now, when Refresh did not know of it
-		if err := m.settle(ctx, l); err != nil && ctx.Err() == nil {
+	if changed { // Refresh was called since prepare and had no link yet
+		if err := m.sendSettings(ctx, l); err != nil && ctx.Err() == nil {
 			m.log.ErrorContext(ctx, "wire process cannot be given new settings", "err", err)
 			if !errors.Is(err, errSettings) {
 				l.kill()
 			}
 		}
 	}
-	if err := ses.serveOthers(ctx); err != nil && ctx.Err() == nil {
+	if err := ses.serveRemote(ctx); err != nil && ctx.Err() == nil {
 		m.log.ErrorContext(ctx, "wire process cannot serve other machines", "err", err)
 		l.kill()
 	}
-	m.retake(ctx, l)
+	m.reattachAll(ctx, l)
 	<-ctx.Done()
 	m.mu.Lock()
 	m.link = nil
@@ -178,11 +178,11 @@ func (m *Manager) serve(ctx context.Context, l *link, feed *net.UnixConn) {
 	m.mu.Unlock()
 }
 
-// prepare gives the process what it needs before the first wire.
+// prepare sends the process the settings and a journal, before the first wire.
 func (s *session) prepare(ctx context.Context) error {
-	switch err := s.m.settle(ctx, s.link); {
+	switch err := s.m.sendSettings(ctx, s.link); {
 	case errors.Is(err, errSettings):
-		// What sandboxes reach besides models does not depend on it.
+		// Network access of sandboxes other than to models does not depend on the settings.
 		s.m.log.ErrorContext(ctx, "the model gateway refuses its settings; sandboxes have no models until they are changed", "err", err)
 	case err != nil:
 		return fmt.Errorf("settings: %w", err)
@@ -196,16 +196,16 @@ func (s *session) prepare(ctx context.Context) error {
 	return nil
 }
 
-// retake gives l's process the wires that an earlier one held. A sandbox may still be on its way into its namespace, so
-// it tries until all are there or gone, or ctx ends.
-func (m *Manager) retake(ctx context.Context, l *link) {
-	for pause := minPause; ; pause = min(2*pause, maxPause) {
+// reattachAll gives l's process the wires that an earlier process held. A sandbox may still be entering its namespace, so retake
+// retries until all wires are attached or gone, or ctx ends.
+func (m *Manager) reattachAll(ctx context.Context, l *link) {
+	for pause := minBackoff; ; pause = min(2*pause, maxBackoff) {
 		m.mu.Lock()
 		wires := maps.Clone(m.wires)
 		m.mu.Unlock()
 		missing := 0
 		for id, a := range wires {
-			if err := m.retakeOne(ctx, l, id, a); err != nil {
+			if err := m.reattachOne(ctx, l, id, a); err != nil {
 				missing++
 				m.log.WarnContext(ctx, "cannot take up a wire again yet", "sandbox", id, "err", err)
 			}
@@ -216,10 +216,10 @@ func (m *Manager) retake(ctx context.Context, l *link) {
 	}
 }
 
-func (m *Manager) retakeOne(ctx context.Context, l *link, id caisson.ID, a *attachment) error {
+func (m *Manager) reattachOne(ctx context.Context, l *link, id caisson.ID, a *attachment) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.gone || a.link == l || ctx.Err() != nil {
+	if a.detached || a.link == l || ctx.Err() != nil {
 		return nil
 	}
 	ns, err := m.cfg.NetNS(id)
@@ -227,10 +227,10 @@ func (m *Manager) retakeOne(ctx context.Context, l *link, id caisson.ID, a *atta
 		return err
 	}
 	defer ns.Close()
-	return m.take(ctx, l, id, a, ns)
+	return m.reopenTAP(ctx, l, id, a, ns)
 }
 
-// socketPair returns both ends of a control connection.
+// socketPair returns both ends of a SOCK_SEQPACKET connection.
 func socketPair() (*net.UnixConn, *os.File, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -246,19 +246,18 @@ func socketPair() (*net.UnixConn, *os.File, error) {
 	return c.(*net.UnixConn), remote, nil
 }
 
-// A head keeps the beginning of what is written to it: of a Go program's last words, that is the reason and the
-// goroutine at fault.
-type head struct{ buf []byte }
+// A head keeps the first 4 KB written to it: for a Go program that crashes, these have the reason and the goroutine at fault.
+type prefixBuffer struct{ buf []byte }
 
-func (h *head) Write(p []byte) (int, error) {
+func (h *prefixBuffer) Write(p []byte) (int, error) {
 	const most = 4 << 10
 	h.buf = append(h.buf, p[:min(len(p), most-len(h.buf))]...)
 	return len(p), nil
 }
 
-func (h *head) String() string { return string(h.buf) }
+func (h *prefixBuffer) String() string { return string(h.buf) }
 
-// sleep waits for d, or returns false because ctx ended.
+// sleep waits for d. It returns false if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

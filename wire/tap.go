@@ -13,17 +13,17 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
-// A tap is the link below a stack: a TAP descriptor.
+// A tap is the link endpoint of a stack: a TAP descriptor.
 //
-// gVisor's fdbased endpoint would do, but costs an idle wire an OS thread blocked in poll, an eventfd and 64 KB of buffers
-// posted for reading. This one waits in Go's poller and takes a buffer only once there is a frame.
+// gVisor's fdbased endpoint would work, but costs an idle wire an OS thread blocked in poll, an eventfd and 64 KB of read
+// buffers. A tap waits in Go's poller and takes a buffer only once a frame is available.
 type tap struct {
 	file   *os.File
 	conn   syscall.RawConn
 	filter *filter
 	bufs   *sync.Pool // of *[maxFrame]byte; shared by all wires
-	// offload leaves checksums out of what is sent. What is received is not checked either way: frames cross memory only,
-	// and a sandbox that garbles its own harms nobody else.
+	// offload omits checksums from sent frames. Checksums of received frames are never verified: frames cross memory only, and a
+	// sandbox that corrupts its frames affects only itself.
 	offload bool
 	done    sync.WaitGroup
 
@@ -61,7 +61,7 @@ func (t *tap) Capabilities() stack.LinkEndpointCapabilities {
 	return c
 }
 
-// Attach starts the reader, or with nil stops it and lets go of the TAP.
+// Attach starts the reader. With nil it stops the reader and closes the TAP.
 func (t *tap) Attach(d stack.NetworkDispatcher) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -69,7 +69,7 @@ func (t *tap) Attach(d stack.NetworkDispatcher) {
 	t.dispatcher = d
 	switch {
 	case d == nil:
-		t.file.Close() // ends the reader; nothing to do about an error
+		t.file.Close() // stops the reader; an error can be ignored
 	case !started:
 		t.done.Go(t.read)
 	}
@@ -96,8 +96,8 @@ func (t *tap) SetOnCloseAction(f func()) {
 	t.onClose = f
 }
 
-// read delivers frames until the TAP is closed, or its device is gone. A panic in here ends the process, on purpose: what
-// state the stack is in then, nobody knows.
+// read delivers frames until the TAP is closed or its device is removed. A panic here deliberately crashes the process, because
+// the state of the stack would be undefined.
 func (t *tap) read() {
 	for {
 		buf := (*[maxFrame]byte)(nil)
@@ -124,7 +124,7 @@ func (t *tap) read() {
 	}
 }
 
-// deliver hands a frame to the stack if the filter admits it. It keeps no reference to frame.
+// deliver passes a frame to the stack if the filter admits it. It keeps no reference to frame.
 func (t *tap) deliver(frame []byte) {
 	t.framesOut.Add(1)
 	t.bytesOut.Add(uint64(len(frame)))
@@ -147,7 +147,7 @@ func (t *tap) deliver(frame []byte) {
 func (t *tap) AddHeader(pkt *stack.PacketBuffer) {
 	header.Ethernet(pkt.LinkHeader().Push(ethernetHeader)).Encode(&header.EthernetFields{
 		SrcAddr: tcpip.LinkAddress(gatewayMAC),
-		DstAddr: tcpip.LinkAddress(sandboxMAC), // there is nobody else on the wire
+		DstAddr: tcpip.LinkAddress(sandboxMAC), // the only other host on the wire
 		Type:    pkt.NetworkProtocolNumber,
 	})
 }
@@ -160,7 +160,7 @@ func (t *tap) ParseHeader(pkt *stack.PacketBuffer) bool {
 	return ok
 }
 
-// WritePackets sends frames to the sandbox. One that the TAP has no room for is lost, as on any network.
+// WritePackets sends frames to the sandbox. It drops frames for which the TAP has no room.
 func (t *tap) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Error) {
 	sent := 0
 	for _, pkt := range pkts.AsSlice() {

@@ -9,51 +9,51 @@ import (
 	caisson "github.com/caisson-dev/caisson"
 )
 
-// Uses of tools under way: of one sandbox, and of all. More have to wait in the wire process, which knows how many these are.
+// Limits on tool calls in progress: of one sandbox, and of all. The wire process enforces them, and refuses further ones.
 const (
 	maxTools    = 4
 	maxAllTools = 256
 )
 
-// uses counts what is under way, of each sandbox and of all.
-type uses struct {
-	each, most int // how many there may be of a sandbox, and of all
+// limiter counts the operations in progress, by sandbox and in total. Safe for concurrent use.
+type limiter struct {
+	maxPerSandbox, maxTotal int // limits for one sandbox, and for all
 
-	mu  sync.Mutex
-	of  map[caisson.ID]int // by sandbox; guarded by mu
-	all int                // guarded by mu
+	mu        sync.Mutex
+	bySandbox map[caisson.ID]int // by sandbox; guarded by mu
+	total     int                // guarded by mu
 }
 
-func newUses(each, most int) *uses {
-	return &uses{each: each, most: most, of: map[caisson.ID]int{}}
+func newLimiter(each, most int) *limiter {
+	return &limiter{maxPerSandbox: each, maxTotal: most, bySandbox: map[caisson.ID]int{}}
 }
 
-func newToolUses() *uses { return newUses(maxTools, maxAllTools) }
+func newToolLimiter() *limiter { return newLimiter(maxTools, maxAllTools) }
 
-// begin reports whether a sandbox may begin another one.
-func (u *uses) begin(id caisson.ID) bool {
+// acquire counts an operation of a sandbox. It returns false if a limit is reached.
+func (u *limiter) acquire(id caisson.ID) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.of[id] >= u.each || u.all >= u.most {
+	if u.bySandbox[id] >= u.maxPerSandbox || u.total >= u.maxTotal {
 		return false
 	}
-	u.of[id]++
-	u.all++
+	u.bySandbox[id]++
+	u.total++
 	return true
 }
 
-func (u *uses) end(id caisson.ID) {
+func (u *limiter) release(id caisson.ID) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.all--
-	if u.of[id]--; u.of[id] == 0 {
-		delete(u.of, id)
+	u.total--
+	if u.bySandbox[id]--; u.bySandbox[id] == 0 {
+		delete(u.bySandbox, id)
 	}
 }
 
-// tool has the engine do something for the guest in ctx. It belongs to the wire process. A use that nobody waits for any more counts until the
-// engine has answered it.
-func (f *feed) tool(ctx context.Context, uses *uses, name string, in json.RawMessage) (json.RawMessage, error) {
+// tool makes the engine call a tool for the guest in ctx. It is used in the wire process. After ctx has ended the call counts
+// until the engine has answered it.
+func (f *feed) tool(ctx context.Context, uses *limiter, name string, in json.RawMessage) (json.RawMessage, error) {
 	g, err := caisson.GuestOf(ctx)
 	if err != nil {
 		return nil, err
@@ -61,7 +61,7 @@ func (f *feed) tool(ctx context.Context, uses *uses, name string, in json.RawMes
 	if len(in) > maxFeed/2 {
 		return nil, caisson.Errorf(caisson.Invalid, "the request has more than %s", caisson.Size(maxFeed/2))
 	}
-	if !uses.begin(g.Sandbox) {
+	if !uses.acquire(g.Sandbox) {
 		return nil, caisson.Errorf(caisson.Exhausted, "too many requests at once; wait for one to be answered")
 	}
 	type answer struct {
@@ -70,8 +70,8 @@ func (f *feed) tool(ctx context.Context, uses *uses, name string, in json.RawMes
 	}
 	done := make(chan answer, 1)
 	go func() {
-		a, err := f.ask(context.WithoutCancel(ctx), feedMessage{Sandbox: g.Sandbox, Trace: g.Trace, Tool: &toolBody{Name: name, In: in}})
-		uses.end(g.Sandbox) // before the answer: who has that may ask the next thing
+		a, err := f.call(context.WithoutCancel(ctx), feedMessage{Sandbox: g.Sandbox, Trace: g.Trace, Tool: &toolBody{Name: name, In: in}})
+		uses.release(g.Sandbox) // before the answer: its recipient may send the next call at once
 		done <- answer{a.Out, err}
 	}()
 	select {
@@ -82,10 +82,10 @@ func (f *feed) tool(ctx context.Context, uses *uses, name string, in json.RawMes
 	}
 }
 
-// useTool answers a use of a tool in the background. It reports false if there are more than the wire process may have under way: it
-// counts them, and one that does not can no longer count.
-func (s *session) useTool(ctx context.Context, conn *net.UnixConn, msg feedMessage, background func(func())) bool {
-	if !s.tools.begin(msg.Sandbox) {
+// startTool answers a tool call in the background. It returns false if more calls are in progress than the wire process may send:
+// it enforces the same limits, so the session then ends.
+func (s *session) startTool(ctx context.Context, conn *net.UnixConn, msg feedMessage, background func(func())) bool {
+	if !s.tools.acquire(msg.Sandbox) {
 		return false
 	}
 	background(func() {
@@ -102,16 +102,16 @@ func (s *session) useTool(ctx context.Context, conn *net.UnixConn, msg feedMessa
 		} else {
 			a.Out = out
 		}
-		// Before the answer: who has that may ask the next thing, which must not be one too many here.
-		s.tools.end(msg.Sandbox)
+		// Before the answer: its recipient may send the next call at once, which must not exceed the limit here.
+		s.tools.release(msg.Sandbox)
 		if err := s.send(conn, a); err != nil {
-			conn.Close() // the wire process does not read, and is replaced
+			conn.Close() // the wire process does not read, and is restarted
 		}
 	})
 	return true
 }
 
-// tool does what is asked. Who asks is decided by which wire it was and whom that serves, as the Manager knows it.
+// tool executes a tool call. The Manager's record of the wire determines the guest.
 func (s *session) tool(ctx context.Context, msg feedMessage) (json.RawMessage, error) {
 	s.m.mu.Lock()
 	a := s.m.wires[msg.Sandbox]

@@ -12,7 +12,7 @@ import (
 	caisson "github.com/caisson-dev/caisson"
 )
 
-// toolGuest attaches a sandbox to the engine's end of a feed.
+// toolGuest adds a sandbox to the engine's end of a feed.
 func toolGuest(m *Manager) caisson.Guest {
 	g := caisson.Guest{Sandbox: caisson.NewID(caisson.SandboxPrefix), Account: "a", Run: "r", Trace: "t"}
 	m.mu.Lock()
@@ -21,7 +21,8 @@ func toolGuest(m *Manager) caisson.Guest {
 	return g
 }
 
-// TestToolsAtTheirLimit: a sandbox that always has as many uses of tools under way as it may have is no fault of the wire process's.
+// TestToolsAtTheirLimit checks that a sandbox that always has the maximum number of tool calls in progress causes no protocol
+// error.
 func TestToolsAtTheirLimit(t *testing.T) {
 	t.Parallel()
 	var now, most atomic.Int64
@@ -35,7 +36,7 @@ func TestToolsAtTheirLimit(t *testing.T) {
 		return json.Marshal([]string{name, string(g.Sandbox), string(in)})
 	}})
 	g := toolGuest(m)
-	f, uses := newFeed(process), newToolUses()
+	f, uses := newFeed(process), newToolLimiter()
 	go f.run()
 	ctx := caisson.WithGuest(t.Context(), g)
 	want := `["run","` + string(g.Sandbox) + `","7"]`
@@ -61,7 +62,8 @@ func TestToolsAtTheirLimit(t *testing.T) {
 	}
 }
 
-// TestToolsAreBounded: more uses than a sandbox may have are refused by the wire process, and one that lets them through has gone wrong.
+// TestToolsAreBounded checks that the wire process refuses additional tool calls, and that exceeding the limit is a protocol
+// error.
 func TestToolsAreBounded(t *testing.T) {
 	t.Parallel()
 	hold := make(chan struct{})
@@ -70,10 +72,10 @@ func TestToolsAreBounded(t *testing.T) {
 		return json.RawMessage("1"), nil
 	}})
 	g := toolGuest(m)
-	f, uses := newFeed(process), newToolUses()
+	f, uses := newFeed(process), newToolLimiter()
 	go f.run()
 	ctx, leave := context.WithCancel(caisson.WithGuest(t.Context(), g))
-	leave() // nobody waits, and it counts all the same
+	leave() // the call still counts after its context has ended
 	for range maxTools {
 		if _, err := f.tool(ctx, uses, "run", nil); !errors.Is(err, context.Canceled) {
 			t.Fatal(err)
@@ -85,11 +87,11 @@ func TestToolsAreBounded(t *testing.T) {
 	if _, err := f.tool(caisson.WithGuest(t.Context(), g), uses, "run", json.RawMessage(strings.Repeat("7", maxFeed/2+1))); caisson.KindOf(err) != caisson.Invalid {
 		t.Errorf("too long a question: %v", err)
 	}
-	// And one that does not count is understood no more.
-	s := &session{m: m, tools: newToolUses()}
+	// A process that does not count violates the protocol.
+	s := &session{m: m, tools: newToolLimiter()}
 	for n := range maxTools + 1 {
 		msg := feedMessage{Sandbox: g.Sandbox, Trace: g.Trace, Tool: &toolBody{Name: "run"}}
-		if ok := s.useTool(t.Context(), process, msg, func(func()) {}); ok != (n < maxTools) {
+		if ok := s.startTool(t.Context(), process, msg, func(func()) {}); ok != (n < maxTools) {
 			t.Errorf("use %d: %t", n, ok)
 		}
 	}
@@ -98,7 +100,7 @@ func TestToolsAreBounded(t *testing.T) {
 	<-done
 }
 
-// TestToolsOfWhom: who asks is decided by the wire that it came over, as the engine knows it.
+// TestToolsOfWhom checks that the engine's record of the wire determines the guest of a request.
 func TestToolsOfWhom(t *testing.T) {
 	t.Parallel()
 	big := json.RawMessage(`"` + strings.Repeat("x", maxFeed) + `"`)
@@ -112,7 +114,7 @@ func TestToolsOfWhom(t *testing.T) {
 		return json.RawMessage("1"), nil
 	}})
 	g := toolGuest(m)
-	f, uses := newFeed(process), newToolUses()
+	f, uses := newFeed(process), newToolLimiter()
 	go f.run()
 	for _, row := range []struct {
 		name string

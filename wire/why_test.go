@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// A sandbox that asks for pages and does not read them has one made, and keeps nobody else from theirs.
+// A sandbox that requests pages and does not read them blocks only its own next page, not those of others.
 func TestUnreadPages(t *testing.T) {
 	t.Parallel()
-	h := newHosts(nil)
-	served1, served2 := &served{turn: make(chan struct{}, 1)}, &served{turn: make(chan struct{}, 1)}
+	h := newVirtualHosts(nil)
+	served1, served2 := &sandboxWire{whySlot: make(chan struct{}, 1)}, &sandboxWire{whySlot: make(chan struct{}, 1)}
 	var made atomic.Int32
 	begun := make(chan struct{}, 100)
 	served1.why = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -33,7 +33,7 @@ func TestUnreadPages(t *testing.T) {
 		}
 	}()
 	const ask = "GET /why HTTP/1.1\r\nHost: caisson.internal\r\n\r\n"
-	dial := func(w *served) net.Conn {
+	dial := func(w *sandboxWire) net.Conn {
 		near, far := net.Pipe()
 		t.Cleanup(func() { near.Close() })
 		near.SetDeadline(time.Now().Add(time.Minute))
@@ -49,7 +49,7 @@ func TestUnreadPages(t *testing.T) {
 		dial(served1)
 	}
 	c := dial(served2)
-	go io.WriteString(c, ask) // another on the same connection is not answered
+	go io.WriteString(c, ask) // a second request on the same connection is not answered
 	r := bufio.NewReader(c)
 	resp, err := http.ReadResponse(r, nil)
 	if err != nil || !resp.Close {
@@ -62,5 +62,5 @@ func TestUnreadPages(t *testing.T) {
 		t.Errorf("%d pages were made for who does not read, want 1", n)
 	}
 	first.Close()
-	<-begun // the next one has its turn
+	<-begun // the next request is served
 }

@@ -32,16 +32,16 @@ func needWire(t testing.TB) {
 	}
 }
 
-// A world is a Manager that runs, and what a runtime would know.
+// A world is a running Manager with the state of a runtime.
 type world struct {
 	*Manager
-	stop func() // ends Run and waits for it
+	stop func() // stops Run and waits for it
 
 	mu sync.Mutex
 	ns map[caisson.ID]*os.File
 }
 
-// setup is what a Manager is made of, and what it asks.
+// setup configures a Manager and its handlers.
 type setup struct {
 	Config
 	Handlers
@@ -85,7 +85,7 @@ func (w testWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// netns is what a runtime answers: a new descriptor of the sandbox's namespace.
+// netns returns what a runtime returns: a new descriptor of the sandbox's namespace.
 func (w *world) netns(id caisson.ID) (*os.File, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -96,7 +96,7 @@ func (w *world) netns(id caisson.ID) (*os.File, error) {
 	return os.Open(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
 }
 
-// attach makes a sandbox, of which there is only the namespace.
+// attach attaches a sandbox, which consists only of the namespace.
 func (w *world) attach(t testing.TB) (caisson.ID, *os.File) {
 	t.Helper()
 	id := caisson.NewID(caisson.SandboxPrefix)
@@ -112,14 +112,14 @@ func (w *world) attach(t testing.TB) (caisson.ID, *os.File) {
 
 func (w *world) pid(t testing.TB) int {
 	t.Helper()
-	l, err := w.await(t.Context())
+	l, err := w.awaitLink(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	return l.pid
 }
 
-// inside runs f in a namespace. f must not start goroutines that make system calls of the network.
+// inside runs f in a namespace. f must not start goroutines that make network system calls.
 func inside(t testing.TB, ns *os.File, f func() error) error {
 	t.Helper()
 	return osthread.Do(func() error {
@@ -145,7 +145,7 @@ func eventually(t testing.TB, f func() error) {
 	})
 }
 
-const deadline = 2 * time.Minute // nothing that arrives takes longer
+const deadline = 2 * time.Minute // longer than any expected event takes
 
 func dialTCP(address string) error {
 	c, err := (&net.Dialer{Timeout: deadline}).Dial("tcp", address)
@@ -169,8 +169,7 @@ func askUDP(address string) error {
 	return err
 }
 
-// ping sends an echo request, each second another, and waits for a reply: the kernel drops what is sent while it makes a TAP ready
-// that somebody has just taken again.
+// ping sends an echo request every second and waits for a reply: the kernel drops packets while a TAP is being reopened.
 func ping(address string, wait time.Duration) error {
 	network, request, answer := "ip4:icmp", byte(8), byte(0)
 	if strings.Contains(address, ":") {
@@ -183,7 +182,7 @@ func ping(address string, wait time.Duration) error {
 	defer c.Close()
 	end := time.Now().Add(wait)
 	echo := []byte{request, 0, 0, 0, 'c', 'a', 0, 1, 'w', 'i', 'r', 'e'}
-	if network == "ip4:icmp" { // for IPv6 the kernel does it
+	if network == "ip4:icmp" { // for IPv6 the kernel sets the checksum
 		sum := uint32(0)
 		for i := 0; i < len(echo); i += 2 {
 			sum += uint32(echo[i])<<8 | uint32(echo[i+1])
@@ -203,7 +202,7 @@ func ping(address string, wait time.Duration) error {
 			again = end
 		}
 		c.SetReadDeadline(again)
-		n, _, err := c.(*net.IPConn).ReadFrom(buf) // Read would leave IPv4's header in
+		n, _, err := c.(*net.IPConn).ReadFrom(buf) // Read would include the IPv4 header
 		if errors.Is(err, os.ErrDeadlineExceeded) && time.Now().Before(end) {
 			continue
 		}
@@ -281,7 +280,7 @@ func TestAttachConfigures(t *testing.T) {
 	}
 }
 
-// hostAddresses returns an address of each kind that this machine has, with a TCP port somebody listens on.
+// hostAddresses returns an address of each kind that this machine has, with a TCP port that is in use.
 func hostAddresses(t *testing.T) []string {
 	t.Helper()
 	l, err := net.Listen("tcp", ":0")

@@ -12,8 +12,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/confine"
 )
 
-// closeInherited closes every descriptor from first on that came from the parent without being listed: libraries in the
-// parent (gVisor) have sockets that are not close-on-exec. Descriptors that are close-on-exec were opened by this process.
+// closeInherited closes every descriptor from first on that was inherited from the parent without being listed: libraries in
+// the parent (gVisor) have sockets that are not close-on-exec. Descriptors that are close-on-exec were opened by this process.
 func closeInherited(first int) error {
 	dir, err := unix.Open("/proc/self/fd", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -45,7 +45,7 @@ func closeInherited(first int) error {
 	return nil
 }
 
-// readable is what a job with network may read: how to resolve names, whom to trust, what time it is.
+// readable are the paths that a job with network may read: configuration of name resolution, trusted certificates, time zones.
 var readable = []string{
 	"/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/services", "/etc/protocols", "/etc/localtime",
 	"/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/usr/share/ca-certificates", "/usr/local/share/ca-certificates",
@@ -53,13 +53,13 @@ var readable = []string{
 	"/mnt/wsl",
 }
 
-// confineSelf gives up everything the job does not need. Each step must succeed, except Landlock, which older kernels lack
-// and which only adds to the others.
+// confineSelf drops all privileges the job does not need. Each step must succeed, except Landlock, which older kernels lack and
+// which only adds to the other steps.
 func confineSelf(req call, given, rootFD int) error {
 	for fd := range given {
 		unix.CloseOnExec(fd)
 	}
-	unix.Umask(0o022) // not the daemon's: jobs make files for others
+	unix.Umask(0o022) // do not inherit the daemon's: jobs create files for other users
 	if err := limit(req.Limits); err != nil {
 		return err
 	}
@@ -104,31 +104,31 @@ func limit(l Limits) error {
 		what     int
 		cur, max uint64
 	}{
-		{unix.RLIMIT_CPU, cpu, cpu}, // equal, so that the kernel kills: Go programs ignore SIGXCPU
+		{unix.RLIMIT_CPU, cpu, cpu}, // equal, so that the kernel sends SIGKILL: Go programs ignore SIGXCPU
 		{unix.RLIMIT_DATA, uint64(l.Memory), uint64(l.Memory)},
 		{unix.RLIMIT_FSIZE, uint64(l.FileSize), uint64(l.FileSize)},
 		{unix.RLIMIT_NOFILE, 256, 256},
-		{unix.RLIMIT_NPROC, maxProcesses, maxProcesses}, // and threads, of all jobs of this user in this namespace
+		{unix.RLIMIT_NPROC, maxProcesses, maxProcesses}, // counts threads as well, of all jobs of this user in this namespace
 		{unix.RLIMIT_CORE, 0, 0},
 	} {
 		if err := unix.Setrlimit(r.what, &unix.Rlimit{Cur: r.cur, Max: r.max}); err != nil {
 			return fmt.Errorf("setrlimit %d: %w", r.what, err)
 		}
 	}
-	// Half for the heap: stacks, and what is freed but not yet returned, count as well.
+	// The heap gets half: stacks, and memory that is freed but not yet returned to the kernel, count as well.
 	debug.SetMemoryLimit(l.Memory / 2)
-	// Jobs are short: what they collect costs more than what they keep.
+	// Jobs are short: collecting garbage costs more than keeping it.
 	debug.SetGCPercent(400)
 	return nil
 }
 
-// enter makes the detached mount at rootFD, or an empty read-only file system, all that this process can see; for a job with
-// programs, what l says.
+// enter makes the detached mount at rootFD, or an empty read-only file system, the root of this process. For a job with
+// programs it builds the root from l.
 func enter(rootFD int, l *layout) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return os.NewSyscallError("mount", err)
 	}
-	// Any directory will do as a stepping stone; this one exists, or closeInherited had failed.
+	// Any existing directory will do as a temporary mount point; /proc exists, because closeInherited reads it.
 	const stone = "/proc"
 	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 	switch {
@@ -164,15 +164,16 @@ func enter(rootFD int, l *layout) error {
 	return nil
 }
 
-// noRoot are the securebits with which no program gets capabilities because its user is 0, and none become ambient, for ever.
+// noRoot are the securebits, all locked, with which no program gets capabilities because its user is 0, and no capability can
+// become ambient.
 const noRoot = 1<<0 | 1<<1 | 1<<6 | 1<<7 // SECBIT_NOROOT, SECBIT_NO_CAP_AMBIENT_RAISE, and both locked
 
-// dropCapabilities leaves the job no capabilities but those it keeps, and no way to get others. A program that it starts gets none
-// in any case: by its securebits, and by no_new_privs. For jobs that may start some they are out of reach by the bounding set as well.
-// That takes a system call for each, with all threads stopped, which on a busy machine is most of the time that a job takes to
-// start; the others have no execve.
+// dropCapabilities leaves the job no capabilities except req.Keep, and no way to get others. A program that it starts gets
+// none, because of the securebits and no_new_privs. For jobs that may start programs, the other capabilities are removed from
+// the bounding set as well. That takes one system call for each capability, with all threads stopped, which on a busy machine
+// is most of the time that a job takes to start; other jobs need no smaller bounding set because they have no execve.
 func dropCapabilities(req call) error {
-	if !req.Network { // one with network has no right to that, and nothing to lose
+	if !req.Network { // jobs with network may not set securebits, and have no capabilities
 		if err := confine.AllThreads(unix.SYS_PRCTL, unix.PR_SET_SECUREBITS, noRoot, 0); err != nil {
 			return err
 		}

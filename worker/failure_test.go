@@ -18,7 +18,8 @@ import (
 	"github.com/caisson-dev/caisson/worker"
 )
 
-// parentOf is the variable that makes a test binary run a job until it is killed; its value is the job's program.
+// parentOf is the environment variable that makes a test binary run a job until it is killed. Its value is the path of the
+// job's program.
 const parentOf = "CAISSON_TEST_PARENT_OF"
 
 func parent(exe string) int {
@@ -63,7 +64,7 @@ func TestPromise7JobsDieWithTheirParent(t *testing.T) {
 			}
 			cmd.Process.Kill()
 			cmd.Wait()
-			// The pipe ends when the last process that holds it is gone.
+			// The pipe reaches end of file when the last process that has its other end has exited.
 			if err := r.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 				t.Fatal(err)
 			}
@@ -130,7 +131,7 @@ func TestBreakdowns(t *testing.T) {
 	}
 }
 
-// The daemon is not dumpable and masks all rights of others.
+// The daemon is not dumpable, and its umask removes all rights of group and others.
 func TestFromADaemon(t *testing.T) {
 	r := newRunner(t)
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {

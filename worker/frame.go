@@ -14,14 +14,14 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Bounds of what a job may say.
+// Limits on the reply of a job.
 const (
 	maxFrame   = 1 << 20 // bytes of one line
-	maxFrames  = 100_000 // progress included
+	maxFrames  = 100_000 // including progress frames
 	maxMessage = 400     // bytes of an error message
 )
 
-// call is what the parent writes, as one line. The pipe stays open as long as the parent lives.
+// call is the request that the parent writes, as one line. The parent keeps the pipe open as long as it lives.
 type call struct {
 	Job     string          `json:"job"`
 	Args    json.RawMessage `json:"args"`
@@ -29,13 +29,13 @@ type call struct {
 	Input   bool            `json:"input"`
 	Root    bool            `json:"root"`
 	Network bool            `json:"network"`
-	// Programs is how the root of a job with programs is made; nil for others.
+	// Programs describes the root of a job with programs; nil for other jobs.
 	Programs *layout `json:"programs,omitempty"`
-	Keep     []uint  `json:"keep"` // capabilities
+	Keep     []uint  `json:"keep"` // capabilities that the job keeps
 	Limits   Limits  `json:"limits"`
 }
 
-// frame is one line of what a job answers: any number of progress frames, then one of the others.
+// frame is one line of a job's reply: any number of progress frames, then one result or error.
 type frame struct {
 	Progress json.RawMessage `json:"progress,omitempty"`
 	Result   json.RawMessage `json:"result,omitempty"`
@@ -48,13 +48,13 @@ type failure struct {
 	Detail  string       `json:"detail,omitempty"`
 }
 
-// failureOf turns a job's error into what crosses to the parent.
+// failureOf returns the form of a job's error that is sent to the parent.
 func failureOf(err error) *failure {
 	return &failure{Kind: caisson.KindOf(err), Message: caisson.MessageOf(err), Detail: err.Error()}
 }
 
-// err returns what the parent makes of f: a job cannot invent kinds, and neither file names nor registries get control
-// characters into messages.
+// err returns f as an error of the parent. Unknown kinds become Internal, and control characters from file names or registries
+// are replaced in the message.
 func (f *failure) err() error {
 	kinds := []caisson.Kind{caisson.Invalid, caisson.NotFound, caisson.Conflict, caisson.Denied, caisson.Unauthed,
 		caisson.Exhausted, caisson.Unavailable}
@@ -65,7 +65,7 @@ func (f *failure) err() error {
 	return caisson.Wrap(errors.New(printable(f.Detail, maxMessage)), kind, "%s", printable(f.Message, maxMessage))
 }
 
-// printable shortens s to limit bytes and replaces what could deceive a reader.
+// printable shortens s to limit bytes and replaces characters that are not printable.
 func printable(s string, limit int) string {
 	if len(s) > limit {
 		s = strings.ToValidUTF8(s[:limit], "") + "…"
@@ -78,7 +78,7 @@ func printable(s string, limit int) string {
 	}, s)
 }
 
-// readFrames reads until the job's result, which it decodes into reply unless that is nil, or its error.
+// readFrames reads until the job's result, which it decodes into reply unless reply is nil, or until its error.
 func readFrames(r io.Reader, progress func(json.RawMessage), reply any) error {
 	lines := bufio.NewReaderSize(r, 64<<10)
 	for range maxFrames {
@@ -104,7 +104,7 @@ func readFrames(r io.Reader, progress func(json.RawMessage), reply any) error {
 	return fmt.Errorf("more than %d lines", maxFrames)
 }
 
-// readLine returns the next line without its end, or an error if it has more than limit bytes.
+// readLine returns the next line without its newline, or an error if it has more than limit bytes.
 func readLine(r *bufio.Reader, limit int) ([]byte, error) {
 	var line []byte
 	for {

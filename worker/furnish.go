@@ -8,11 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// work is where a job with programs has its Root.
+// work is the path at which a job with programs has its Root.
 const work = "/work"
 
-// build makes the root of a job with programs, which is an empty tmpfs yet: the mounts of l are the descriptors after rootFD.
-// It ends read-only.
+// build fills the root of a job with programs, which is an empty tmpfs. The mounts of l are the descriptors after rootFD. At
+// the end it makes the root read-only.
 func build(rootFD int, l *layout) error {
 	places := append([]place{{At: work}}, l.Mounts...)
 	for i, m := range places {
@@ -25,7 +25,7 @@ func build(rootFD int, l *layout) error {
 			return err
 		}
 	}
-	// Programs want a name for their user.
+	// Programs need a name for their user.
 	if err := os.WriteFile("/etc/passwd", []byte("root:x:0:0:root:/nonexistent:/bin/false\n"), 0o444); err != nil {
 		return err
 	}
@@ -40,7 +40,7 @@ func build(rootFD int, l *layout) error {
 	return os.NewSyscallError("mount_setattr", unix.MountSetattr(unix.AT_FDCWD, "/", 0, &attr))
 }
 
-// attach moves the detached mount fd to where m says, and closes it.
+// attach moves the detached mount fd to m.At, and closes fd.
 func attach(fd int, m place) error {
 	dir := m.At
 	if m.File {
@@ -60,7 +60,7 @@ func attach(fd int, m place) error {
 	return os.NewSyscallError("close", unix.Close(fd))
 }
 
-// raiseLoopback brings up the loopback device, which is all there is in a new network namespace.
+// raiseLoopback brings up the loopback device, the only device in a new network namespace.
 func raiseLoopback() error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

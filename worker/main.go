@@ -13,7 +13,7 @@ import (
 
 const argv0 = "caisson-worker"
 
-// Descriptors of a job.
+// File descriptor numbers in a job's process.
 const (
 	requestFD = 0
 	replyFD   = 1
@@ -30,7 +30,7 @@ type Call struct {
 	out *os.File
 }
 
-// Input returns what the request gives the job to read; it is empty if there is nothing.
+// Input returns a reader of the request's input; it is empty if the request has none.
 func (c *Call) Input() io.Reader {
 	if c.input == nil {
 		return eof{}
@@ -38,7 +38,7 @@ func (c *Call) Input() io.Reader {
 	return c.input
 }
 
-// Progress reports v to the parent. Jobs keep the rate low.
+// Progress reports v to the parent. Jobs must call it rarely: a reply may have at most maxFrames lines.
 func (c *Call) Progress(v any) {
 	if raw, err := json.Marshal(v); err == nil {
 		c.send(frame{Progress: raw})
@@ -63,12 +63,11 @@ type eof struct{}
 
 func (eof) Read([]byte) (int, error) { return 0, io.EOF }
 
-// IsWorker reports whether this process was started to run a job. The binary's main, and TestMain of tests that run
-// jobs, ask this before anything else.
+// IsWorker reports whether this process was started to run a job. The binary's main, and TestMain of tests that run jobs, must
+// call it first.
 func IsWorker() bool { return len(os.Args) > 0 && os.Args[0] == argv0 }
 
-// Main runs the job this process was started for, and exits. It confines the process before it looks at anything that
-// the job was given.
+// Main runs the job this process was started for, and exits. It confines the process before it uses any input of the job.
 func Main(jobs ...Declared) {
 	if err := serve(jobs); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -112,7 +111,7 @@ func serve(jobs []Declared) error {
 		return fmt.Errorf("confine: %w", err)
 	}
 	go func() {
-		// The parent holds its end for as long as it lives.
+		// The parent keeps its end of the pipe open as long as it lives.
 		io.Copy(io.Discard, requests)
 		os.Exit(3)
 	}()

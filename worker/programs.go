@@ -13,41 +13,41 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A Mount is a directory that a job with programs sees besides its Root.
+// A Mount is a directory that a job with programs can access in addition to its Root.
 type Mount struct {
-	Dir *os.File // shown without the mounts below it
-	// At is where it is: "/" and a name of lower-case letters, digits and "-" that begins with a letter. Neither two of one
-	// request nor those of Linux (usr, etc, tmp, …) and "/work" may be the same.
+	Dir *os.File // mounted without the mounts below it
+	// At is the mount point: "/" followed by a name of at most 32 lower-case letters, digits and "-" that begins with a letter.
+	// It must be unique in a request, and must not be "/work" or a standard directory of Linux (/usr, /etc, /tmp, …).
 	At string
-	// Writable is whether the job may change it as the owner of Root may; else it is read-only. Its mode and its owner hold in
-	// either case: what belongs to another uid than Root is what others may do there.
+	// Writable lets the job change the directory with the rights of the owner of Root; otherwise it is read-only. File modes
+	// and owners apply in either case: for files of another uid than Root's, the job has the rights of "others".
 	Writable bool
 }
 
 const maxMounts = 16
 
-// firstAccountUID is the first uid that can be an account's, and no user of the host has.
+// firstAccountUID is the first uid that an account can have. No user of the host has a uid from there on.
 const firstAccountUID = 0x50000000
 
 var (
 	mountName = regexp.MustCompile(`^/[a-z][a-z0-9-]{0,31}$`)
-	// taken are the names that the programs have, or that a program could take for what it is elsewhere.
+	// taken are the paths that are in use, or that have a standard meaning for programs.
 	taken = []string{"/work", "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/dev", "/tmp", "/proc",
 		"/sys", "/run", "/var", "/root", "/home", "/nonexistent"}
 )
 
-// layout is what the root of a job with programs is made of. Its mounts are descriptors that follow that of the request's Root.
+// layout describes the root of a job with programs. Its mounts are the descriptors after that of the request's Root.
 type layout struct {
 	Mounts []place `json:"mounts"`
 	Links  []link  `json:"links"`
-	// Unix is whether the job may have unix sockets besides pairs: a directory of a user of the host can have sockets in it that
-	// somebody listens on, and a read-only mount keeps nobody from connecting.
+	// Unix allows named unix sockets as well as socket pairs. It is false if a directory belongs to a user of the host: the
+	// directory may contain sockets with listeners, and a read-only mount does not prevent connecting to them.
 	Unix bool `json:"unix"`
 }
 
 type place struct {
 	At   string `json:"at"`
-	File bool   `json:"file"` // no directory
+	File bool   `json:"file"` // not a directory
 }
 
 type link struct {
@@ -55,7 +55,8 @@ type link struct {
 	To string `json:"to"`
 }
 
-// checkPrograms says what is wrong with a request that has or lacks Programs. All of it is the caller's mistake.
+// checkPrograms returns an error if Programs and Mounts are not valid in this request. All such errors are mistakes of the
+// caller.
 func (r *Request) checkPrograms() error {
 	bad := func(format string, args ...any) error {
 		return caisson.Errorf(caisson.Internal, "worker: %s %s", r.Job, fmt.Sprintf(format, args...))
@@ -87,7 +88,7 @@ func (r *Request) checkPrograms() error {
 	return nil
 }
 
-// furnish gives a job with programs what it sees besides its Root.
+// furnish adds the mounts of a job with programs, except its Root.
 func (p *process) furnish(req Request, c *call) error {
 	c.Programs = &layout{}
 	for _, h := range hostPlaces {
@@ -104,7 +105,7 @@ func (p *process) furnish(req Request, c *call) error {
 		}
 		c.Programs.Unix = c.Programs.Unix && owner >= firstAccountUID
 		if i == 0 {
-			continue // seal has it
+			continue // seal has added the Root
 		}
 		mount, err := detach(m.Dir, kept(!m.Writable))
 		if err != nil {
@@ -118,21 +119,21 @@ func (p *process) furnish(req Request, c *call) error {
 	return nil
 }
 
-// show adds a mount to a layout. The descriptor is closed at the end.
+// show adds a mount to a layout. The descriptor is closed after the job has exited.
 func (p *process) show(l *layout, at string, mount *os.File, file bool) {
 	p.mine = append(p.mine, mount)
 	p.cmd.ExtraFiles = append(p.cmd.ExtraFiles, mount)
 	l.Mounts = append(l.Mounts, place{At: at, File: file})
 }
 
-// hostPlace is a place of the host that jobs with programs see read-only.
+// hostPlace is a path of the host that is mounted read-only for jobs with programs.
 type hostPlace struct {
 	at       string
-	kind     uint32 // type as in a mode
-	device   uint64 // of a character device
-	attr     uint64 // besides read-only
+	kind     uint32 // file type, as in st_mode
+	device   uint64 // device number, of a character device
+	attr     uint64 // mount attributes in addition to read-only
 	optional bool
-	asLink   bool // may be a symbolic link, and then is one in the job, too
+	asLink   bool // may be a symbolic link, which is then created in the job as well
 }
 
 const programs = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
@@ -152,7 +153,7 @@ var hostPlaces = []hostPlace{
 	{at: "/dev/urandom", kind: unix.S_IFCHR, device: unix.Mkdev(1, 9), attr: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NOEXEC},
 }
 
-// showHost adds a place of the host to a layout.
+// showHost adds a path of the host to a layout.
 func (p *process) showHost(l *layout, h hostPlace) error {
 	fd, err := unix.Open(h.at, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) && h.optional {
@@ -186,7 +187,7 @@ func (p *process) showHost(l *layout, h hostPlace) error {
 	return nil
 }
 
-// ownerOf returns the uid of a directory, or an error for anything else.
+// ownerOf returns the uid of a directory's owner, or an error if dir is not a directory.
 func ownerOf(dir *os.File) (uint32, error) {
 	defer runtime.KeepAlive(dir)
 	var st unix.Stat_t
@@ -199,18 +200,19 @@ func ownerOf(dir *os.File) (uint32, error) {
 	return st.Uid, nil
 }
 
-// settle does what needs the job's process, and must be done before the job attaches its mounts.
+// settle does the setup that needs the pid of the job, and must run before the job attaches its mounts.
 func (p *process) settle() error {
 	proc := fmt.Sprintf("/proc/%d", p.cmd.Process.Pid)
-	// Nothing bounds the memory of all programs together. When there is none left, it is they who go, not the daemon's sandboxes.
+	// The total memory of all programs has no limit. The score makes the kernel kill them first when it runs out, not the
+	// daemon's sandboxes.
 	if err := os.WriteFile(proc+"/oom_score_adj", []byte("1000"), 0); err != nil {
 		return err
 	}
 	return p.lend(proc + "/ns/user")
 }
 
-// lend makes what belongs to root in the mounts of the request belong to the job, which is a user without rights: of root's processes
-// the kernel does not limit the number, and root can read what nobody else can in /usr.
+// lend idmaps the mounts of directories owned by root, so that the files belong to the job's unprivileged user. The job must
+// not run as root: the kernel does not limit the number of root's processes, and root can read every file in /usr.
 func (p *process) lend(namespace string) error {
 	if p.lent == nil {
 		return nil

@@ -13,7 +13,7 @@ import (
 	"github.com/caisson-dev/caisson/worker"
 )
 
-// dialed reports which addresses a job can reach, when it has spoken to listeners of its own.
+// dialed returns the addresses that a job can connect to, after it has connected to listeners of its own.
 func dialed(_ context.Context, _ *worker.Call, args dials) ([]string, error) {
 	got := []string{}
 	for _, t := range args.Targets {
@@ -30,7 +30,7 @@ func dialed(_ context.Context, _ *worker.Call, args dials) ([]string, error) {
 	return got, nil
 }
 
-// greet connects to a listener and has one byte come back.
+// greet opens a listener, connects to it and reads one byte from it.
 func greet(network, address string) error {
 	l, err := net.Listen(network, address)
 	if err != nil {
@@ -102,7 +102,7 @@ func ip6() bool {
 	return err == nil
 }
 
-// A directory of a host's user can have the sockets of an agent in it.
+// A directory of a user of the host may contain the sockets of an agent, such as ssh-agent.
 func TestPromise4SocketsInDirectoriesAreOutOfReach(t *testing.T) {
 	r := newRunner(t)
 	_, account := ownedDir(t, 0x50000000)

@@ -29,13 +29,13 @@ var programJobs = []worker.Declared{
 	job[dials, []string]{Name: "dial", Do: dialed},
 }
 
-// ran is how a command ended.
+// ran is the result of a command.
 type ran struct {
 	Out  string
 	Code int // -1 if it did not start or was killed
 }
 
-// commands runs commands one after the other, in /work and without input.
+// commands runs commands one after the other, in /work and with empty input.
 func commands(ctx context.Context, _ *worker.Call, argvs [][]string) ([]ran, error) {
 	all := []ran{}
 	for _, argv := range argvs {
@@ -53,7 +53,7 @@ func commands(ctx context.Context, _ *worker.Call, argvs [][]string) ([]ran, err
 	return all, nil
 }
 
-// crowd starts as many processes as it can, all of which hold the job's descriptor, and returns their number.
+// crowd starts as many processes as it can, each of which has the job's descriptor open, and returns their number.
 func crowd(_ context.Context, c *worker.Call, _ none) (int, error) {
 	for n := 0; ; n++ {
 		cmd := exec.Command("/bin/sleep", "1000")
@@ -67,7 +67,7 @@ func crowd(_ context.Context, c *worker.Call, _ none) (int, error) {
 	}
 }
 
-// brood waits, while a child of its child holds its descriptor.
+// brood waits while a grandchild process has its descriptor open.
 func brood(_ context.Context, c *worker.Call, _ none) (none, error) {
 	cmd := exec.Command("/bin/sh", "-c", "sleep 1000 & printf x >&3")
 	cmd.ExtraFiles = c.Files
@@ -78,7 +78,7 @@ func brood(_ context.Context, c *worker.Call, _ none) (none, error) {
 	select {}
 }
 
-// flags returns the flags of the file systems at paths.
+// flags returns the mount flags of the file systems at paths.
 func flags(_ context.Context, _ *worker.Call, paths []string) (map[string]int64, error) {
 	all := map[string]int64{}
 	for _, p := range paths {
@@ -123,7 +123,7 @@ func needs(t *testing.T, programs ...string) {
 	}
 }
 
-// do runs commands as req says and returns how they ended.
+// do runs commands with req and returns their results.
 func do(t *testing.T, req worker.Request, argvs ...[]string) []ran {
 	t.Helper()
 	req.Job, req.Args, req.Programs = "commands", argvs, true
@@ -217,7 +217,8 @@ func TestProgramsKeepToTheirPlaces(t *testing.T) {
 	}
 }
 
-// A job in a directory of root's is not root: not for the files of the host, and not for the kernel's count of processes.
+// A job in a directory owned by root does not run as root: neither for the files of the host nor for the kernel's process
+// count.
 func TestProgramsAreNeverRoot(t *testing.T) {
 	r := newRunner(t)
 	dir, root := ownedDir(t, 0)
@@ -244,7 +245,7 @@ func TestProgramsAreNeverRoot(t *testing.T) {
 	}
 }
 
-// Attempts that must fail in a program that a job has started, by the name of the call. Perl makes any call.
+// System calls that must fail in a program that a job has started, by name. Perl can make any system call.
 func TestProgramsAreSealed(t *testing.T) {
 	newRunner(t)
 	needs(t, "/usr/bin/perl")

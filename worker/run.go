@@ -20,9 +20,9 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Run starts the job, waits for its end and decodes its result into reply, a pointer. The job is killed when ctx or its
-// time limit ends. Errors are the job's own, with a kind; Exhausted if a limit ended it; Internal if it broke down or
-// answered nonsense, and then nothing in reply may be used.
+// Run starts the job, waits until it exits and decodes its result into reply, a pointer. The job is killed when ctx is done or
+// its time limit expires. Returns the job's error, with its kind; Exhausted if the job exceeded a limit; Internal if it crashed
+// or sent an invalid reply, in which case reply must not be used.
 func (r *Runner) Run(ctx context.Context, req Request, reply any) error {
 	args, err := json.Marshal(req.Args)
 	if err != nil {
@@ -38,7 +38,7 @@ func (r *Runner) Run(ctx context.Context, req Request, reply any) error {
 		Network: req.Network, Limits: req.Limits.withDefaults()}
 	timed, cancel := context.WithTimeout(ctx, c.Limits.Time)
 	defer cancel()
-	defer runtime.KeepAlive(r) // its program is known by number
+	defer runtime.KeepAlive(r) // program is referenced by descriptor number
 
 	p := &process{log: r.log.With("job", req.Job)}
 	defer p.close()
@@ -55,18 +55,18 @@ func (r *Runner) Run(ctx context.Context, req Request, reply any) error {
 	return err
 }
 
-// process is one job's process and what the parent holds for it.
+// process is the process of one job and the parent's resources for it.
 type process struct {
 	cmd    *exec.Cmd
 	log    *slog.Logger
 	stderr head
-	mine   []*os.File // the parent's ends, and what must stay open until the end
-	theirs []*os.File // the job's ends, closed here once it has started
-	lent   []*os.File // mounts of root's to be idmapped for the job
+	mine   []*os.File // the parent's ends of the pipes, and descriptors that must stay open until the job exits
+	theirs []*os.File // the job's ends, which the parent closes after the start
+	lent   []*os.File // mounts of directories owned by root, to be idmapped for the job
 
 	request *os.File
 	replies *os.File
-	feed    func() // copies Request.Input, or nil
+	feed    func() // copies Request.Input to the job; nil if there is nothing to copy
 	feeding sync.WaitGroup
 }
 
@@ -105,7 +105,7 @@ func (p *process) prepare(ctx context.Context, r *Runner, req Request, c *call) 
 	}
 	if req.Network {
 		cmd.SysProcAttr = &syscall.SysProcAttr{
-			// All jobs with network are the same user; they cannot signal whom they have no pid for.
+			// All jobs with network run as the same user; the pid namespace keeps them from signalling each other.
 			Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWIPC,
 			Credential: &syscall.Credential{Uid: r.workUID, Gid: r.workUID},
 			Pdeathsig:  syscall.SIGKILL,
@@ -116,7 +116,7 @@ func (p *process) prepare(ctx context.Context, r *Runner, req Request, c *call) 
 	return p.seal(r, req, c)
 }
 
-// seal gives a job without network its namespaces and its root directory.
+// seal sets up the namespaces and the root directory of a job without network.
 func (p *process) seal(r *Runner, req Request, c *call) error {
 	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(r.uidBase), Size: caisson.UIDRange}}
 	gids := ids
@@ -138,7 +138,8 @@ func (p *process) seal(r *Runner, req Request, c *call) error {
 			ids = []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(r.uidBase), Size: 1}} // see lend
 			gids = ids
 		case st.Uid == 0 && req.Access == ReadAsOwner:
-			// Only root can have put this here, and it is shown read-only: read all of it, whoever the files belong to.
+			// Only root can have created this directory, and it is mounted read-only: allow reading all files, regardless of
+			// their owners.
 			ids = []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1<<32 - 1}}
 			gids = ids
 			c.Keep = []uint{unix.CAP_DAC_READ_SEARCH}
@@ -174,8 +175,8 @@ func (p *process) seal(r *Runner, req Request, c *call) error {
 	return nil
 }
 
-// give lists the descriptors of the request for the job. From a plain descriptor of a directory, ".." leads to all that its
-// user may see.
+// give adds the descriptors of the request to the job's. Directories are passed as separate mounts: through a plain descriptor
+// of a directory, ".." would lead to every directory that its user can access.
 func (p *process) give(req Request) error {
 	for _, f := range req.Files {
 		var st unix.Stat_t
@@ -190,7 +191,7 @@ func (p *process) give(req Request) error {
 		if err != nil {
 			return err
 		}
-		p.mine = append(p.mine, mount) // the mount lasts as long as this descriptor
+		p.mine = append(p.mine, mount) // the mount exists as long as this descriptor is open
 		fd, err := unix.Openat(int(mount.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return os.NewSyscallError("open", err)
@@ -202,7 +203,7 @@ func (p *process) give(req Request) error {
 	return nil
 }
 
-// kept are the attributes of what jobs keep files in: nothing of it is ever executed.
+// kept returns the mount attributes of directories that hold data: no file in them can be executed.
 func kept(readOnly bool) (attr uint64) {
 	attr = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC
 	if readOnly {
@@ -211,7 +212,8 @@ func kept(readOnly bool) (attr uint64) {
 	return attr
 }
 
-// detach returns a mount of dir alone, in no namespace yet, that the job can attach; dir may be a file, too.
+// detach returns a new mount of dir without the mounts below it. It is not attached to any mount namespace yet. dir may also be
+// a file.
 func detach(dir *os.File, attrs uint64) (*os.File, error) {
 	defer runtime.KeepAlive(dir)
 	fd, err := unix.OpenTree(int(dir.Fd()), "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
@@ -235,7 +237,7 @@ func (p *process) pipe() (r, w *os.File, err error) {
 	return r, w, nil
 }
 
-// input gives the job a descriptor to read in from.
+// input gives the job a descriptor from which it reads in.
 func (p *process) input(in io.Reader) error {
 	switch in := in.(type) {
 	case nil:
@@ -253,20 +255,21 @@ func (p *process) input(in io.Reader) error {
 	p.mine = append(p.mine, w)
 	p.feed = func() {
 		defer p.feeding.Done()
-		// A failed read shows as a short stream, which the job reports; a failed write means that it has ended.
+		// A failed read results in a short stream, which the job reports; a failed write means that the job has exited.
 		io.Copy(w, in)
 		w.Close()
 	}
 	return nil
 }
 
-// run starts the job and returns what it answered.
+// run starts the job and decodes its reply.
 func (p *process) run(c call, progress func(json.RawMessage), reply any) error {
 	line, err := json.Marshal(c)
 	if err != nil {
 		return caisson.Wrap(err, caisson.Internal, "worker: request of %s", c.Job)
 	}
-	// The kernel sends a job its death signal when the thread that forked it ends, so this goroutine keeps the thread.
+	// The kernel sends the parent death signal when the thread that forked the job exits, so this goroutine must keep its
+	// thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := p.cmd.Start(); err != nil {
@@ -291,7 +294,7 @@ func (p *process) run(c call, progress func(json.RawMessage), reply any) error {
 		err = readFrames(p.replies, progress, reply)
 	}
 	if e, ok := errors.AsType[*caisson.Error](err); err == nil || ok {
-		// It has said all it has to say. Descriptors it shares with others close only when it is gone.
+		// The reply is complete. Wait for the exit: descriptors that the job shares with others close only then.
 		p.request.Close()
 		p.cmd.Process.Kill()
 		p.cmd.Wait()
@@ -306,13 +309,13 @@ func (p *process) run(c call, progress func(json.RawMessage), reply any) error {
 	return p.broken(c, err, p.cmd.Wait())
 }
 
-// broken explains a job that ended without an answer.
+// broken returns the error for a job that exited without a reply.
 func (p *process) broken(c call, cause, exit error) error {
 	said := p.stderr.String()
 	p.log.Warn("a worker broke down", "cause", cause, "exit", exit, "stderr", said)
 	if e, ok := errors.AsType[*exec.ExitError](exit); ok {
 		switch {
-		case e.UserTime()+e.SystemTime() >= c.Limits.CPU/2: // of the two clocks of the kernel the one asked here counts ticks, and misses some under load
+		case e.UserTime()+e.SystemTime() >= c.Limits.CPU/2: // the clock read here counts ticks and misses some under load
 			return caisson.Errorf(caisson.Exhausted, "%s used more than %v of processor time", c.Job, c.Limits.CPU)
 		case strings.Contains(said, "out of memory") || strings.Contains(said, "cannot allocate memory"):
 			return caisson.Errorf(caisson.Exhausted, "%s needed more than %v of memory", c.Job, caisson.Size(c.Limits.Memory))
@@ -323,7 +326,7 @@ func (p *process) broken(c call, cause, exit error) error {
 	return caisson.Wrap(errors.Join(cause, exit), caisson.Internal, "the worker for %s broke down; the daemon's log has the details", c.Job)
 }
 
-// head keeps the first bytes written to it: a crash begins with its reason.
+// head keeps the first 4096 bytes written to it, because the output of a crash begins with its reason.
 type head struct {
 	mu  sync.Mutex
 	buf bytes.Buffer

@@ -8,7 +8,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/confine"
 )
 
-// forbidden is what no job needs and what attacks on kernels are made of; the call fails with EPERM.
+// forbidden are system calls that no job needs and that are common in attacks on kernels. They fail with EPERM.
 var forbidden = []uint32{
 	unix.SYS_EXECVE, unix.SYS_EXECVEAT, unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV,
 	unix.SYS_PIDFD_GETFD, unix.SYS_PIDFD_OPEN, unix.SYS_UNSHARE, unix.SYS_SETNS, unix.SYS_MOUNT, unix.SYS_UMOUNT2,
@@ -22,13 +22,13 @@ var forbidden = []uint32{
 	unix.SYS_SWAPON, unix.SYS_SWAPOFF, unix.SYS_ACCT, unix.SYS_KCMP, unix.SYS_MBIND, unix.SYS_MOVE_PAGES,
 }
 
-// newNamespaces are the flags of clone that make namespaces.
+// newNamespaces are the flags of clone that create namespaces.
 const newNamespaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWUSER |
 	unix.CLONE_NEWPID | unix.CLONE_NEWNET
 
-// syscallFilter is for all threads, and new processes inherit it: no new programs and processes (threads are allowed) unless
-// the job has programs, and then none in namespaces of their own; no sockets but those of the internet, and those only with
-// network, or streams, and those only with programs; nothing from forbidden.
+// syscallFilter returns the filter for all threads of a job, which new processes inherit. It denies execve and new processes
+// (threads are allowed) unless the job has programs, and denies those new namespaces. It denies sockets, except internet
+// sockets for jobs with network and stream sockets for jobs with programs. It denies everything in forbidden.
 func syscallFilter(network bool, programs *layout) confine.Filter {
 	clone := confine.Test{Arg: 0, AnyBit: unix.CLONE_THREAD}
 	var sockets []confine.Rule
@@ -39,26 +39,27 @@ func syscallFilter(network bool, programs *layout) confine.Filter {
 		sockets = []confine.Rule{streams(unix.SYS_SOCKET, programs.Unix), streams(unix.SYS_SOCKETPAIR, true)}
 		calls = slices.DeleteFunc(slices.Clone(forbidden), func(nr uint32) bool { return nr == unix.SYS_EXECVE || nr == unix.SYS_EXECVEAT })
 		calls = append(calls, unix.SYS_MEMFD_CREATE, unix.SYS_MEMFD_SECRET) // files in memory could be executed
-	case network: // not the sockets that daemons of this host listen on
+	case network: // no unix sockets: daemons of this host listen on them
 		inet := confine.Test{Arg: 0, Is: []uint32{unix.AF_INET, unix.AF_INET6}}
 		sockets = []confine.Rule{{Calls: []uint32{unix.SYS_SOCKET}, Uses: [][]confine.Test{{inet}}}}
 		calls = slices.Concat([]uint32{unix.SYS_SOCKETPAIR}, forbidden, forkCalls)
 	}
 	return confine.Filter{Others: true, Rules: slices.Concat([]confine.Rule{
-		// The flags of clone3 are in memory; told that it is missing, programs use clone.
+		// The flags of clone3 are in memory, where a filter cannot check them. On ENOSYS, programs use clone.
 		{Calls: []uint32{unix.SYS_CLONE3}, Else: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)},
 		{Calls: []uint32{unix.SYS_CLONE}, Uses: [][]confine.Test{{clone}}},
 	}, sockets, []confine.Rule{{Calls: calls}})}
 }
 
-// streams allows call, socket or socketpair, to make TCP and perhaps unix streams: no other protocol's code can be reached.
+// streams allows call, which is socket or socketpair, to create TCP sockets and, if local, unix stream sockets. The code of
+// other protocols in the kernel cannot be reached.
 func streams(call uint32, local bool) confine.Rule {
 	family := confine.Test{Arg: 0, Is: []uint32{unix.AF_INET, unix.AF_INET6}, Deny: []uint32{unix.AF_UNIX}}
 	if local {
 		family.Allow, family.Deny = family.Deny, nil
 	}
 	return confine.Rule{Calls: []uint32{call}, Uses: [][]confine.Test{{
-		{Arg: 1, Mask: 0xf, Is: []uint32{unix.SOCK_STREAM}}, // the rest are flags
+		{Arg: 1, Mask: 0xf, Is: []uint32{unix.SOCK_STREAM}}, // the other bits are flags
 		family,
 		{Arg: 2, Is: []uint32{0, unix.IPPROTO_TCP}},
 	}}}

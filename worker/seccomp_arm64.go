@@ -1,4 +1,4 @@
 package worker
 
-// forkCalls is empty: fork and vfork do not exist on this machine.
+// forkCalls is empty: arm64 has no fork and vfork.
 var forkCalls []uint32

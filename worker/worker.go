@@ -1,23 +1,24 @@
-// Package worker runs short jobs without privileges: everything that reads what strangers wrote.
+// Package worker runs short unprivileged jobs, in particular every job that parses untrusted input.
 //
-// A job is one process of a small binary that the main one carries (cmd/caisson-worker). It gets its request over a pipe, an empty
-// environment, the descriptors listed for it and nothing else. A job without network lives in user, mount, network,
-// pid, ipc and uts namespaces of its own, its file system is one directory or nothing at all, and no_new_privs, seccomp,
-// rlimits and an almost empty set of capabilities hold it there. A job with network runs as a user that owns nothing,
-// without capabilities, and under Landlock where the kernel has it. Either dies with its parent. What it answers is
-// bounded, decoded strictly, and still to be treated as hostile.
+// A job is one process of a small binary embedded in the main binary (cmd/caisson-worker). The job gets its request over a
+// pipe, an empty environment, the file descriptors listed in the request and nothing else. A job without network runs in new
+// user, mount, network, pid, ipc and uts namespaces; its file system is one directory or empty, and it is confined by
+// no_new_privs, seccomp, rlimits and an almost empty set of capabilities. A job with network runs as a user that owns no files,
+// without capabilities, and under Landlock if the kernel supports it. Every job is killed when its parent dies. Replies are
+// bounded and decoded strictly, and callers must still treat them as hostile.
 //
-// A job with programs is one without network that may start programs of the host, as git: it sees them read-only, its own
-// directories at /work and where [Request.Mounts] says, and reaches itself over a loopback device. What it starts is held as it
-// is and ends with it. It is process 1: what its programs leave behind becomes its child and stays a zombie until then. No
-// program can read the job's memory, or get a descriptor that the job does not hand on. Processes, threads and zombies together
-// are at most 512, but limits on memory, processor time and file size are each process's own, and files in /tmp (64 MiB)
-// and shared memory are no part of them: only [Limits.Time] is the whole job's. A program that a limit ends is killed by a
-// signal, which the job sees and has to turn into an error.
+// A job with programs is a job without network that may start programs of the host, such as git: host directories such as /usr
+// are mounted read-only, the job's directories are at /work and at the paths in [Request.Mounts], and it can connect to itself
+// over a loopback device. The programs it starts are confined like the job and are killed with it. The job is process 1 of its
+// pid namespace: orphaned processes become its children and remain zombies until it exits. No program can read the job's
+// memory, or get a file descriptor that the job does not pass on. Processes, threads and zombies together are at most 512. The
+// limits on memory, processor time and file size apply to each process separately and do not cover files in /tmp (64 MiB) or
+// shared memory; only [Limits.Time] applies to the whole job. A program that exceeds a limit is killed by a signal, which the
+// job must detect and turn into an error.
 //
-// A package declares its jobs, each as a [Job], and the binary hands them to [Main] in an explicit table.
+// A package declares its jobs, each as a [Job], and the binary passes them to [Main] in an explicit table.
 //
-// worker is infrastructure: drivers may import it.
+// Package worker is infrastructure: drivers may import it.
 package worker
 
 import (
@@ -33,32 +34,32 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// DefaultUID is a uid for jobs with network that belongs to no account and to no layer.
+// DefaultUID is a uid for jobs with network. It is outside the ranges of accounts and layers.
 const DefaultUID = caisson.LayerUIDBase + caisson.UIDRange + 0xfffe
 
 // Config configures a Runner.
 type Config struct {
-	// Exe is the binary whose main calls [Main]; required. It must be static, and the world must be able to execute it, if not to
-	// find it: jobs run as users that own nothing, and execute a descriptor of it.
+	// Exe is the binary whose main calls [Main]; required. It must be static, and executable by every user, because jobs run as
+	// users that own no files. Its directory need not be accessible: jobs execute it through a file descriptor.
 	Exe string
-	// UIDBase is the first of the 65536 host uids and gids that a job's own user namespace is mapped to; required.
+	// UIDBase is the first of the 65536 host uids and gids that a job's user namespace is mapped to; required.
 	UIDBase uint32
-	// WorkUID is the uid and gid of jobs with network; required, and nobody else's. See [DefaultUID].
+	// WorkUID is the uid and gid of jobs with network; required, and must not be used by anything else. See [DefaultUID].
 	WorkUID uint32
 	// Log gets what jobs write to standard error; nil discards it.
 	Log *slog.Logger
 }
 
-// A Runner starts jobs. It has no state but its program, and is safe for concurrent use.
+// A Runner starts jobs. Its only state is its program; it is safe for concurrent use.
 type Runner struct {
-	program *os.File // stays what it was, whatever becomes of its path
-	exe     string   // names program in each process that has its descriptor
+	program *os.File // an open descriptor, so that replacing the file at its path has no effect
+	exe     string   // path of program under /proc/self/fd
 	uidBase uint32
 	workUID uint32
 	log     *slog.Logger
 }
 
-// New returns a Runner, or an Invalid error that says what is wrong with cfg.
+// New returns a Runner, or an Invalid error if cfg is not valid.
 func New(cfg Config) (*Runner, error) {
 	if cfg.UIDBase == 0 || cfg.WorkUID == 0 {
 		return nil, caisson.Errorf(caisson.Invalid, "worker: the uids of jobs must be set and must not be root's")
@@ -85,7 +86,8 @@ func New(cfg Config) (*Runner, error) {
 	return &Runner{program: program, exe: exe, uidBase: cfg.UIDBase, workUID: cfg.WorkUID, log: log.With("component", "worker")}, nil
 }
 
-// hold opens a program in order to execute it. Descriptors below firstHeld are where a job gets its own before that.
+// hold opens a program in order to execute it. The descriptor is at least firstHeld, because a job's descriptors are set up
+// below that number before the program is executed.
 func hold(exe string) (*os.File, error) {
 	const firstHeld = 512
 	fd, err := unix.Open(exe, unix.O_PATH|unix.O_CLOEXEC, 0)
@@ -104,53 +106,55 @@ func hold(exe string) (*os.File, error) {
 type Request struct {
 	Job  string // name in the table given to [Main]
 	Args any    // marshalled to JSON; may hold secrets, they travel over a pipe only
-	// Files are the job's descriptors, in order; see [Call.Files]. A job without network gets directories as mounts of their
-	// own, so what is above them, or mounted below them, is out of its reach.
+	// Files are the job's descriptors, in order; see [Call.Files]. A job without network gets directories as separate mounts,
+	// so that it cannot access their parent directories or the mounts below them.
 	Files []*os.File
-	// Input is what [Call.Input] reads; nil for none. An *os.File goes to the job as it is.
+	// Input is the source that [Call.Input] reads; nil means an empty one. An *os.File is passed to the job directly.
 	Input io.Reader
-	// Root is the directory that becomes the job's whole file system, without the mounts below it; nil leaves it an empty
-	// one. Only for jobs without network.
+	// Root is the directory that becomes the job's whole file system, without the mounts below it; nil means an empty file
+	// system. Only for jobs without network.
 	Root *os.File
-	// Access says what the job may do in Root.
+	// Access is the access of the job to Root.
 	Access Access
-	// Network gives the job the host's network and takes away everything else.
+	// Network gives the job the host's network, and excludes Root, Programs and all capabilities.
 	Network bool
-	// Programs lets the job start the host's programs, of which it sees /usr, /bin, /sbin, /lib, /lib64 and a few files of /etc
-	// read-only, and gives it a loopback device of its own and a small /tmp. Its Root, then required, is at /work; Mounts are
-	// where they say. Only for jobs without network, with Access ReadAsOwner or WriteAsOwner. Such a job never has capabilities,
-	// has TCP and socket pairs, and unix sockets with a name only if all its directories belong to accounts. Directories
-	// of root's are idmapped for it, but those in Files are not.
+	// Programs lets the job start the host's programs. It mounts /usr, /bin, /sbin, /lib, /lib64 and a few files of /etc
+	// read-only and provides a loopback device and a small /tmp. Root is then required and is mounted at /work; Mounts are at
+	// the paths they name. Only for jobs without network, with Access ReadAsOwner or WriteAsOwner. Such a job never has
+	// capabilities; it can use TCP and socket pairs, and named unix sockets only if all its directories belong to accounts.
+	// Directories owned by root are idmapped for it, except those in Files.
 	Programs bool
 	Mounts   []Mount // only with Programs
 	Limits   Limits
-	// Progress gets what the job reports with [Call.Progress], one call at a time; nil ignores it.
+	// Progress gets each value that the job reports with [Call.Progress], one call at a time; nil ignores them.
 	Progress func(json.RawMessage)
 }
 
-// Access is what a job may do in its root directory.
+// Access is the access that a job has to its root directory.
 type Access int
 
 // The kinds of access.
 const (
-	// ReadAsOwner reads with the rights of the user who owns the directory, and changes nothing. If that is root, it
-	// reads everything.
+	// ReadAsOwner reads with the rights of the user who owns the directory, and changes nothing. If the owner is root, it reads
+	// everything.
 	ReadAsOwner Access = iota
-	// ReadGuest reads everything in a directory that belongs to a guest: of the 65536 uids and gids from its owner's on.
+	// ReadGuest reads everything in a directory that belongs to a guest. It maps 65536 uids and gids, starting with those of
+	// the directory's owner.
 	ReadGuest
-	// Populate makes files of any guest uid and gid: the job is root of the uids from Config.UIDBase on.
+	// Populate creates files with any guest uid and gid: the job is root of a user namespace mapped to the uids from
+	// Config.UIDBase on.
 	Populate
-	// WriteAsOwner reads and writes with the rights of the user and group who own the directory, and with no others: it has
-	// no capabilities and no other groups, even if the owner is root. What it makes belongs to them.
+	// WriteAsOwner reads and writes with the rights of the user and group that own the directory, and no others: the job has no
+	// capabilities and no other groups, even if the owner is root. The files it creates belong to that user and group.
 	WriteAsOwner
 )
 
-// Limits bound a job; zero fields mean the default.
+// Limits bound a job; a zero field means its default.
 type Limits struct {
-	Time     time.Duration // wall clock; 1 hour
-	CPU      time.Duration // processor time, whole seconds; 30 minutes
-	Memory   int64         // bytes of private memory; 1 GiB
-	FileSize int64         // largest file it may write, in bytes; 64 GiB
+	Time     time.Duration // wall clock time; default 1 hour
+	CPU      time.Duration // processor time, in whole seconds; default 30 minutes
+	Memory   int64         // private memory, in bytes; default 1 GiB
+	FileSize int64         // size of the largest file that the job may write, in bytes; default 64 GiB
 }
 
 func (l Limits) withDefaults() Limits {

@@ -21,7 +21,7 @@ import (
 	"github.com/caisson-dev/caisson/worker"
 )
 
-// self is this test binary as a program that can run jobs. "" without root, which all tests that use it need.
+// self is the path of a copy of this test binary that can run jobs. It is "" without root, which all tests that use it need.
 var self string
 
 func TestMain(m *testing.M) {
@@ -45,7 +45,7 @@ func newRunner(t testing.TB) *worker.Runner {
 	return r
 }
 
-// What the jobs that exhaust something do it with.
+// Variables that jobs write to in order to exhaust a limit.
 var (
 	spun atomic.Int64
 	kept []byte
@@ -108,7 +108,7 @@ type none = worker.None
 
 type job[Args, Reply any] = worker.Job[Args, Reply]
 
-// findings is what a job could do and see.
+// findings records what a job could access and do.
 type findings struct {
 	UID, GID   int
 	Env        []string
@@ -117,7 +117,7 @@ type findings struct {
 	Caps       uint64
 	NoNewPrivs int
 	SecureBits int
-	Could      []string // what must fail and did not
+	Could      []string // operations that must fail and did not
 }
 
 func probe(context.Context, *worker.Call, none) (findings, error) {
@@ -129,7 +129,7 @@ func probe(context.Context, *worker.Call, none) (findings, error) {
 		}
 		switch fs.Type {
 		case unix.ANON_INODE_FS_MAGIC, unix.CGROUP_SUPER_MAGIC, unix.CGROUP2_SUPER_MAGIC:
-			// The Go runtime's own: its poller, and the files that say how many processors it may use.
+			// Used by the Go runtime: its poller, and the files that contain the number of processors it may use.
 		default:
 			f.FDs = append(f.FDs, fd)
 		}
@@ -170,7 +170,7 @@ func probe(context.Context, *worker.Call, none) (findings, error) {
 		"setuid": func() error { return unix.Setuid(0) },
 		"kill": func() error {
 			if os.Getppid() == 0 {
-				return unix.ESRCH // the parent has no pid here
+				return unix.ESRCH // the parent has no pid in this namespace
 			}
 			return unix.Kill(os.Getppid(), 0)
 		},
@@ -200,7 +200,7 @@ func populate(context.Context, *worker.Call, none) (none, error) {
 	return none{}, unix.Mknod("/whiteout", unix.S_IFCHR, 0)
 }
 
-// written is what a job that writes could do.
+// written records what a job with write access could do.
 type written struct {
 	Made, Overwrote, Chowned, Executed bool
 	UID                                int
@@ -228,7 +228,7 @@ func write(context.Context, *worker.Call, none) (written, error) {
 	return w, err
 }
 
-// above lists what can be found above the directory that it was given.
+// above lists the entries that a job can find above the directory that it was given.
 func above(_ context.Context, c *worker.Call, _ none) ([]string, error) {
 	dir := c.Files[0]
 	if _, err := dir.Readdirnames(-1); err != nil {
@@ -252,7 +252,7 @@ func TestEcho(t *testing.T) {
 
 func TestPromise4SealedJobIsAlone(t *testing.T) {
 	r := newRunner(t)
-	// A descriptor that is not close-on-exec, as libraries leave them.
+	// A descriptor that is not close-on-exec, as some libraries create them.
 	leak, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -294,7 +294,7 @@ func TestPromise4NetworkJobOwnsNothing(t *testing.T) {
 	for _, c := range f.Could {
 		switch c {
 		case "socket":
-		case "passwd", "proc": // world-readable; Landlock forbids them where the kernel has it
+		case "passwd", "proc": // world-readable; denied by Landlock if the kernel has it
 			if landlocked() {
 				t.Errorf("read %s under Landlock", c)
 			}

@@ -15,13 +15,13 @@ import (
 	"github.com/caisson-dev/caisson/gate/overlay"
 )
 
-// declinedFile has the paths whose changes were undone: they are not applied again unless somebody asks for it.
+// declinedFile contains the paths whose changes were undone: they are not applied automatically again.
 const declinedFile = "declined.json"
 
-// syncs keeps track of what is written to the host's directories.
+// syncs manages what is written to host directories.
 type syncs struct{ *Core }
 
-// apply applies what is chosen, and returns a receipt.
+// apply applies the chosen changes and returns a receipt.
 func (s *syncing) apply(ctx context.Context, r *review, chosen picks) (*caisson.SyncReceipt, error) {
 	receipt := &caisson.SyncReceipt{
 		Account: s.w.Account, Workspace: s.w.ID, Sandbox: s.w.Sandbox, Run: s.w.Run, By: s.by, Mode: s.w.Mode,
@@ -50,10 +50,10 @@ func (s *syncing) apply(ctx context.Context, r *review, chosen picks) (*caisson.
 		}
 		return nil, err
 	}
-	if err != nil { // it is done, and something is left to tidy up
+	if err != nil { // The changes are applied; only the cleanup failed.
 		s.c.Log.WarnContext(ctx, "what is left of a sync could not be removed", "workspace", s.w.ID, "receipt", receipt.ID, "err", err)
 	}
-	ctx = context.WithoutCancel(ctx) // from here on it must be known
+	ctx = context.WithoutCancel(ctx) // from here on the result must be recorded
 	if err := s.c.syncs.applied(ctx, s.w, s.host, receipt, plan.Steps); err != nil {
 		return nil, err
 	}
@@ -63,7 +63,7 @@ func (s *syncing) apply(ctx context.Context, r *review, chosen picks) (*caisson.
 	return receipt, s.wanted(plan.Steps)
 }
 
-// wanted forgets that what somebody has applied had been undone before.
+// wanted removes applied paths from the list of undone changes.
 func (s *syncing) wanted(steps []gate.Step) error {
 	list, err := s.c.syncs.declined(s.w.ID)
 	if err != nil || len(list) == 0 {
@@ -75,7 +75,7 @@ func (s *syncing) wanted(steps []gate.Step) error {
 	return writeJSON(s.c.dir(s.w.ID, declinedFile), list)
 }
 
-// write has a job write the plan. The receipt is on disk before.
+// write applies the plan in a worker job. The receipt is written to disk before.
 func (s *syncing) write(ctx context.Context, r *review, receipt *caisson.SyncReceipt, plan *gate.Plan) (out apply.Outcome, err error) {
 	var opened files
 	defer opened.close()
@@ -89,7 +89,7 @@ func (s *syncing) write(ctx context.Context, r *review, receipt *caisson.SyncRec
 	}
 	defer func() {
 		if unknown(out, err) {
-			return // recover finds out
+			return // recover determines the outcome
 		}
 		if out.State != apply.Applied {
 			err = errors.Join(err, s.c.syncs.unsave(s.w.ID, receipt.ID))
@@ -108,21 +108,21 @@ func (s *syncing) write(ctx context.Context, r *review, receipt *caisson.SyncRec
 	return s.c.Tool.Apply(ctx, s.host, saved, frozen, plan)
 }
 
-// unknown reports whether an outcome with err leaves open what has been written.
+// unknown reports whether an outcome with err leaves it undetermined what has been written.
 func unknown(out apply.Outcome, err error) bool {
 	return out.State == apply.None && err != nil && caisson.KindOf(err) == caisson.Internal
 }
 
-// A pendingSync is a sync of which the store does not know yet what has become of it.
+// A pendingSync is a sync whose outcome is not in the store yet.
 type pendingSync struct {
 	Receipt *caisson.SyncReceipt
 	Steps   []gate.Step
 }
 
-// applied records that something was applied: receipt, events, and that later changes are compared with it.
+// applied records a sync that was applied: the receipt, events, and the new base for later changes.
 func (c syncs) applied(ctx context.Context, w *caisson.Workspace, host *os.File, receipt *caisson.SyncReceipt, steps []gate.Step) error {
 	err := c.Store.Workspaces().InsertReceipt(ctx, receipt)
-	if err != nil && caisson.KindOf(err) != caisson.Conflict { // recorded already, before the daemon ended
+	if err != nil && caisson.KindOf(err) != caisson.Conflict { // it was recorded before the daemon stopped
 		return err
 	}
 	if err == nil {
@@ -131,7 +131,7 @@ func (c syncs) applied(ctx context.Context, w *caisson.Workspace, host *os.File,
 			"waiting": fmt.Sprint(receipt.Waiting),
 		})
 		if receipt.Auto {
-			// Its removals count since before it was applied.
+			// Its removals were counted before it was applied.
 		} else if err := c.removals.approved(w, receipt, steps, false); err != nil {
 			c.Log.WarnContext(ctx, "how many files a sync has removed could not be recorded", "workspace", w.ID, "receipt", receipt.ID, "err", err)
 		}
@@ -145,7 +145,7 @@ func (c syncs) applied(ctx context.Context, w *caisson.Workspace, host *os.File,
 	}
 	var list []baseline.Applied
 	for _, step := range steps {
-		// The sandbox does not have what was merged: its next change is still one of what both sides began with.
+		// The sandbox does not have the merged content: its next change is still based on the original content.
 		if !merged[step.Path] {
 			list = append(list, baseline.Applied{Path: step.Path, Node: step.After})
 		}
@@ -155,7 +155,7 @@ func (c syncs) applied(ctx context.Context, w *caisson.Workspace, host *os.File,
 	}
 	_, err = c.Store.Workspaces().Update(ctx, caisson.Everyone(), w.ID, func(w *caisson.Workspace) error {
 		if !w.SyncedAt.Before(receipt.At) {
-			return errUnchanged // an undo of it was not done, and what waits now is not what waited then
+			return errUnchanged // an undo of it was not completed, and w.Changes is more recent
 		}
 		w.SyncedAt, w.Changes = receipt.At, receipt.Waiting
 		if w.State == caisson.WorkspaceResting && w.Changes == 0 {
@@ -169,7 +169,7 @@ func (c syncs) applied(ctx context.Context, w *caisson.Workspace, host *os.File,
 	return err
 }
 
-// rebase says what later changes are compared with.
+// rebase sets the base that later changes are compared with.
 func (c syncs) rebase(ctx context.Context, w *caisson.Workspace, host *os.File, list []baseline.Applied) error {
 	base, err := openDir(c.dir(w.ID, baseDir), 0)
 	if err != nil {
@@ -179,7 +179,7 @@ func (c syncs) rebase(ctx context.Context, w *caisson.Workspace, host *os.File, 
 	return c.Tool.Rebase(ctx, host, base, list)
 }
 
-// entriesOf says what a sync writes, path by path.
+// entriesOf returns the paths that a sync writes, one entry for each.
 func entriesOf(p picks) []caisson.ReceiptEntry {
 	list := []caisson.ReceiptEntry{}
 	for i, x := range p.review.Changes {
@@ -195,7 +195,7 @@ func entriesOf(p picks) []caisson.ReceiptEntry {
 	return list
 }
 
-// hashOf names what is at a path; empty is nothing.
+// hashOf returns the hash of a node; "" if there is none.
 func hashOf(n gate.Node) string {
 	if n.Type == "" || n.Type == "none" {
 		return ""
@@ -206,10 +206,10 @@ func hashOf(n gate.Node) string {
 	return overlay.HashOf(n.Type, n.Mode, n.Hash, "")
 }
 
-// unsave removes what is saved of a sync.
+// unsave removes the saved data of a sync.
 func (c syncs) unsave(w, receipt caisson.ID) error {
 	dir := c.dir(w, savedDir, string(receipt))
-	for _, suffix := range []string{"", doneSuffix, pendingSuffix} { // the last one is what recover looks for
+	for _, suffix := range []string{"", doneSuffix, pendingSuffix} { // the last one is the file that recover looks for
 		if err := removeTree(dir + suffix); err != nil {
 			return err
 		}
@@ -217,9 +217,9 @@ func (c syncs) unsave(w, receipt caisson.ID) error {
 	return nil
 }
 
-// What is known of a sync is in saved/<rc> with one of these.
+// Suffixes of saved/<rc>, the description of a sync.
 const (
-	pendingSuffix = ".json" // while the store does not know what has become of it
+	pendingSuffix = ".json" // while the outcome is not in the store
 	doneSuffix    = ".done"
 )
 

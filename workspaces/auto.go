@@ -9,10 +9,11 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// autoActor is who applies automatically, in receipts.
+// autoActor is the actor of automatic syncs in receipts.
 const autoActor = "auto"
 
-// Run applies changes automatically where that was asked for, keeps who has made which, and forgets what is old, until ctx ends.
+// Run applies changes automatically in workspaces with that mode, saves which processes made them, and removes old
+// data, until ctx ends.
 func (c *Core) Run(ctx context.Context) error {
 	c.do(func(context.Context) { c.keepAllWriters(ctx) })
 	apply, clean := time.NewTicker(c.Every), time.NewTicker(housekeep)
@@ -34,7 +35,7 @@ func (c *Core) Run(ctx context.Context) error {
 
 // each calls f with every workspace in one of these states.
 func (c *Core) each(ctx context.Context, f func(*caisson.Workspace), states ...caisson.WorkspaceState) error {
-	var all []*caisson.Workspace // first, because f may delete some
+	var all []*caisson.Workspace // listed first, because f may delete some
 	filter := caisson.WorkspaceFilter{States: states, Limit: 1000}
 	for more := true; more; {
 		page, rest, err := c.Store.Workspaces().List(ctx, caisson.Everyone(), filter)
@@ -55,8 +56,8 @@ func (c *Core) each(ctx context.Context, f func(*caisson.Workspace), states ...c
 	return nil
 }
 
-// applyAll applies what may be applied automatically. One workspace's failure is no other's. Commands take long, so that with them it
-// is done in the background.
+// applyAll applies changes automatically in all workspaces with that mode. An error in one workspace does not affect
+// the others. If there are commands, which take long, it works in the background.
 func (c *Core) applyAll(ctx context.Context) {
 	err := c.each(ctx, func(w *caisson.Workspace) {
 		if w.Mode != caisson.SyncYolo || ctx.Err() != nil {
@@ -64,7 +65,7 @@ func (c *Core) applyAll(ctx context.Context) {
 		}
 		release, ok := c.locks.Try(string(w.ID))
 		if !ok {
-			return // somebody looks at it; it has its turn the next time
+			return // The workspace is in use; the next tick tries again.
 		}
 		apply := func(ctx context.Context) {
 			defer release()
@@ -84,7 +85,8 @@ func (c *Core) applyAll(ctx context.Context) {
 	}
 }
 
-// applyNow is applyAlone for who holds w and has no place among those who read trees. It does nothing shortly after a command has failed.
+// applyNow is like applyAlone, for a caller that holds the lock of w but no job slot. It does nothing shortly after a
+// command has failed.
 func (c syncs) applyNow(ctx context.Context, w *caisson.Workspace) error {
 	if off, err := c.refusals.putOff(w.ID, ""); err != nil || off {
 		return err
@@ -96,10 +98,11 @@ func (c syncs) applyNow(ctx context.Context, w *caisson.Workspace) error {
 	return c.syncs.applyAlone(ctx, w)
 }
 
-// errPutOff says that a command has just refused what would be applied automatically.
+// errPutOff means that a command has recently refused the changes that would be applied automatically.
 var errPutOff = errors.New("a command has refused these changes a moment ago")
 
-// applyAlone applies whatever passes every check, on nobody's request. The caller holds w, by lock.
+// applyAlone applies all changes that pass every check, without a request. The caller must hold the lock of w and a job
+// slot.
 func (c syncs) applyAlone(ctx context.Context, w *caisson.Workspace) error {
 	host, err := c.openHost(w, 0)
 	if err != nil {
@@ -114,7 +117,7 @@ func (c syncs) applyAlone(ctx context.Context, w *caisson.Workspace) error {
 	return err
 }
 
-// clean forgets reviews and workspaces that are old.
+// clean removes old reviews and workspaces.
 func (c *Core) clean(ctx context.Context, at time.Time) {
 	used := map[string]bool{}
 	err := c.each(ctx, func(w *caisson.Workspace) {

@@ -18,15 +18,16 @@ import (
 	"github.com/caisson-dev/caisson/workspaces"
 )
 
-// boxes are sandboxes without walls: their workspaces are the real layers on a kernel overlay, their processes run beside it.
+// boxes are sandboxes without isolation: their workspaces are the real layers on a kernel overlay, and their processes
+// run on the host.
 type boxes struct {
 	w *world
 
 	mu     sync.Mutex
 	dirs   map[string]string     // guarded by mu
 	last   caisson.CreateRequest // guarded by mu
-	refuse error                 // of Create
-	inside func(dir string)      // before the command
+	refuse error                 // error of Create
+	inside func(dir string)      // called before the command
 	made   int                   // guarded by mu
 	stays  bool                  // Remove fails
 }
@@ -113,7 +114,7 @@ func (b *boxes) Remove(ctx context.Context, ref string) error {
 		return err
 	}
 	if dir != "" {
-		// A job that is starting has our descriptors for a moment.
+		// A job that is starting has the descriptors open for a moment.
 		poll.Until(b.w.t, patience, func() bool { return unix.Unmount(dir, 0) == nil })
 	}
 	if err := b.w.core.Layers().Leave(ctx, sb.Spec.Workspace); err != nil {
@@ -122,7 +123,7 @@ func (b *boxes) Remove(ctx context.Context, ref string) error {
 	return b.w.store.Sandboxes().Delete(ctx, caisson.Everyone(), ref)
 }
 
-// boxProcess is a process beside the sandbox that it would be in.
+// boxProcess is a process on the host in place of one in the sandbox.
 type boxProcess struct {
 	caisson.Process
 	cmd    *exec.Cmd
@@ -164,7 +165,7 @@ func (p *boxProcess) Close() error {
 	return p.out.Close()
 }
 
-// commands lets the core of w check with these, and returns the sandboxes that they run in.
+// commands configures these checks for the core of w, and returns the sandboxes that they run in.
 func (w *world) commands(list ...workspaces.Command) *boxes {
 	w.t.Helper()
 	b := &boxes{w: w, dirs: map[string]string{}}
@@ -174,7 +175,7 @@ func (w *world) commands(list ...workspaces.Command) *boxes {
 	return b
 }
 
-// nothingLeft fails the test if a check has left something behind.
+// nothingLeft fails the test if a check has left files or sandboxes.
 func (w *world) nothingLeft(t *testing.T, want ...*caisson.Workspace) {
 	t.Helper()
 	list, err := os.ReadDir(filepath.Join(w.data, "workspaces"))

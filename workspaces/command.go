@@ -9,16 +9,17 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A Command is a check of the administrator's own: a program that has to exit with 0 in a sandbox which has the directory as it
-// would be after an apply. Nothing that it writes remains, and it reaches nothing.
+// A Command is a check that the administrator configures: a program that must exit with status 0 in a sandbox that
+// contains the directory as it would be after an apply. Its changes to files are discarded, and it has no network
+// access.
 type Command struct {
 	Name    string        // in receipts and answers: 1 to 40 letters, digits, dots, dashes and underscores
 	Command []string      // the program, looked up in PATH, and its arguments
-	Image   string        // "" is the host's own programs
-	Time    time.Duration // after which it is killed, and nothing is applied; 0 is 10 minutes, and an hour the most
+	Image   string        // image of the sandbox; "" means the host's own programs
+	Time    time.Duration // time limit, after which it is killed and nothing is applied; 0 means 10 minutes, maximum 1 hour
 }
 
-// Bounds of commands.
+// Limits of commands.
 const (
 	maxCommands        = 20
 	defaultCommandTime = 10 * time.Minute
@@ -27,7 +28,7 @@ const (
 
 var commandName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$`)
 
-// ValidateCommands returns an Invalid error that says what is wrong with a list of commands.
+// ValidateCommands returns an Invalid error if a list of commands is invalid.
 func ValidateCommands(list []Command) error {
 	if len(list) > maxCommands {
 		return caisson.Invalidf("commands", "has more than %d", maxCommands)
@@ -51,7 +52,7 @@ func ValidateCommands(list []Command) error {
 	return nil
 }
 
-// limit is how long the command may take.
+// limit returns the time limit of the command.
 func (c Command) limit() time.Duration {
 	if c.Time == 0 {
 		return defaultCommandTime
@@ -59,16 +60,16 @@ func (c Command) limit() time.Duration {
 	return c.Time
 }
 
-// check is what the command is called among checks.
+// check returns the name of the command in lists of checks.
 func (c Command) check() string { return checkCommand + " " + c.Name }
 
 const checkCommand = "command"
 
-// Sandboxes is what the core needs of the lifecycle of sandboxes, to run commands and to know who has written what. All but Writers are
-// methods of [caisson.Sandboxes] and [caisson.Processes].
+// Sandboxes is the interface of the lifecycle core that this core requires, to run commands and to read which processes
+// changed files. All methods but Writers are those of [caisson.Sandboxes] and [caisson.Processes].
 type Sandboxes interface {
-	// Writers returns which processes of a sandbox were the last to change what in its workspace, as far as that is known; nil
-	// if it is not. NotFound if there is no such sandbox.
+	// Writers returns which process of a sandbox was the last to change each file in its workspace, as far as that is
+	// recorded; nil if it is not. Returns NotFound if there is no such sandbox.
 	Writers(ctx context.Context, sandbox caisson.ID) (*caisson.Writers, error)
 	Create(ctx context.Context, req caisson.CreateRequest) (*caisson.Sandbox, error)
 	Exec(ctx context.Context, ref string, req caisson.ExecRequest) (caisson.Process, error)

@@ -15,26 +15,26 @@ import (
 	"github.com/caisson-dev/caisson/gate"
 )
 
-// What is done automatically after a command has failed: the same changes are tried again after the first of these, others after the
-// second. A person's sync is never put off.
+// Delays of automatic syncs after a command has failed: retrySame for the same changes, retryOther for others. A sync
+// that a person requests is never delayed.
 const (
 	retrySame  = 10 * time.Minute
 	retryOther = 2 * time.Minute
 )
 
-// refusedFile says which command has refused what.
+// refusedFile records the last command that failed, and the changes that it was run on.
 const refusedFile = "refused.json"
 
-// A refusal is what the last command to fail has said of changes.
+// A refusal is the result of the last command that failed.
 type refusal struct {
-	Key     string            // of all that was to be applied
+	Key     string            // key of the plan; see planKey
 	At      time.Time         // when it failed
-	Changes map[string]string // hashes by path, as shown
+	Changes map[string]string // hashes by path, as in the review
 	Finding caisson.Finding
 }
 
-// commands runs the administrator's commands on what is to be applied, one after another, each in a sandbox of its own. It returns
-// the names of the checks. Denied, with what the first one that fails has said, if not all of them pass.
+// commands runs the administrator's commands on the chosen changes, one after another, each in a separate sandbox. It
+// returns the names of the checks. If a command fails, it returns Denied with the end of that command's output.
 func (s *syncing) commands(ctx context.Context, r *review, chosen picks) ([]string, error) {
 	plan := &gate.Plan{Steps: chosen.steps()}
 	if len(s.c.Commands) == 0 || len(plan.Steps) == 0 {
@@ -60,7 +60,7 @@ func (s *syncing) commands(ctx context.Context, r *review, chosen picks) ([]stri
 	for _, cmd := range s.c.Commands {
 		err := s.command(ctx, r, plan, cmd)
 		if err != nil && ctx.Err() != nil {
-			return nil, err // nobody waits for the answer, and it says nothing of the changes
+			return nil, err // the sync was cancelled, which is not a result of the check
 		}
 		if err != nil {
 			return nil, s.refuse(ctx, chosen, key, cmd, err)
@@ -70,10 +70,10 @@ func (s *syncing) commands(ctx context.Context, r *review, chosen picks) ([]stri
 	return ran, nil
 }
 
-// refusals remember what commands have refused.
+// refusals stores which changes commands have refused.
 type refusals struct{ *Core }
 
-// planKey names what is applied and how it is checked.
+// planKey returns a hash of the plan and of the commands that check it.
 func (c refusals) planKey(plan *gate.Plan) (string, error) {
 	h := sha256.New()
 	if err := errors.Join(plan.Encode(h), json.NewEncoder(h).Encode(c.Commands)); err != nil {
@@ -82,7 +82,7 @@ func (c refusals) planKey(plan *gate.Plan) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// refuse records that a command has failed, or could not be run, and returns the error that says so.
+// refuse records that a command has failed, or could not be run, and returns the error that reports it.
 func (s *syncing) refuse(ctx context.Context, chosen picks, key string, cmd Command, cause error) error {
 	message := caisson.MessageOf(cause)
 	if caisson.KindOf(cause) != caisson.Denied {
@@ -101,13 +101,13 @@ func (s *syncing) refuse(ctx context.Context, chosen picks, key string, cmd Comm
 	return errors.Join(err, writeJSON(s.c.dir(s.w.ID, refusedFile), no))
 }
 
-// refused returns the last refusal in a workspace; nothing is in it if there was none since its last apply.
+// refused returns the last refusal in a workspace; it is zero if there was none since the last apply.
 func (c refusals) refused(w caisson.ID) (no refusal, err error) {
 	return no, readJSON(c.dir(w, refusedFile), &no)
 }
 
-// remind adds to the changes of a diff what the last command that failed has said of them. It is no verdict: with other changes, or
-// another day, the command may pass.
+// remind adds the last refusal to the changes of a diff that it concerns. This is not a verdict: with other changes, or
+// later, the command may pass.
 func (c refusals) remind(w caisson.ID, changes []caisson.Change) error {
 	no, err := c.refusals.refused(w)
 	for i := range changes {
@@ -119,7 +119,8 @@ func (c refusals) remind(w caisson.ID, changes []caisson.Change) error {
 	return err
 }
 
-// putOff reports whether it is too early to do automatically what a command has refused; key is "" if it is not known yet what that is.
+// putOff reports whether it is too early to apply changes automatically after a command has refused them; key is "" if
+// the plan does not exist yet.
 func (c refusals) putOff(w caisson.ID, key string) (bool, error) {
 	no, err := c.refusals.refused(w)
 	if err != nil || no.At.IsZero() {
@@ -135,7 +136,7 @@ func (c refusals) putOff(w caisson.ID, key string) (bool, error) {
 	return now().Sub(no.At) < wait, nil
 }
 
-// command runs one command. Denied says how it failed.
+// command runs one command. Returns Denied with the reason if it fails.
 func (s *syncing) command(ctx context.Context, r *review, plan *gate.Plan, cmd Command) error {
 	t, err := s.layTrial(ctx, r, plan)
 	if err != nil {
@@ -146,8 +147,8 @@ func (s *syncing) command(ctx context.Context, r *review, plan *gate.Plan, cmd C
 	}, func() error { return s.c.boxing.endTrial(t) })
 }
 
-// aside does what takes long without the place among those who read trees, but with one among those who have a sandbox. If it gets
-// none, not is done instead.
+// aside calls do, which takes long, without the caller's job slot but with a trial slot. If ctx ends before a trial
+// slot is free, it calls not instead.
 func (s *syncing) aside(ctx context.Context, do, not func() error) error {
 	<-s.c.jobs
 	defer func() { s.c.jobs <- struct{}{} }()
@@ -163,7 +164,7 @@ func (s *syncing) aside(ctx context.Context, do, not func() error) error {
 // watch runs a command in its sandbox and waits for its end.
 func (s *syncing) watch(ctx context.Context, sb *caisson.Sandbox, t *trial, cmd Command) error {
 	limit := cmd.limit()
-	ctx, cancel := context.WithTimeout(ctx, limit+killTime) // whatever becomes of the process
+	ctx, cancel := context.WithTimeout(ctx, limit+killTime) // even if the process cannot be killed
 	defer cancel()
 	p, err := s.c.sandboxes.Exec(ctx, string(sb.ID), caisson.ExecRequest{
 		Command: cmd.Command, Workdir: t.w.Target, User: "0:0", Timeout: caisson.Duration(limit),
@@ -171,7 +172,7 @@ func (s *syncing) watch(ctx context.Context, sb *caisson.Sandbox, t *trial, cmd 
 	if err != nil {
 		return err
 	}
-	out := newTail(func() { _ = p.Signal(context.WithoutCancel(ctx), int(unix.SIGKILL)) }) // it may have ended
+	out := newTail(func() { _ = p.Signal(context.WithoutCancel(ctx), int(unix.SIGKILL)) }) // it may have exited
 	whole := out.drain(p.Stdout(), p.Stderr())
 	status, err := p.Wait(ctx)
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -179,9 +180,9 @@ func (s *syncing) watch(ctx context.Context, sb *caisson.Sandbox, t *trial, cmd 
 	}
 	select {
 	case <-whole:
-	case <-time.After(lingerTime): // something that the command has left running holds its output
+	case <-time.After(lingerTime): // a process that the command has started keeps its output open
 	}
-	_ = p.Close() // the sandbox goes in any case, and ends those who read
+	_ = p.Close() // removing the sandbox ends the readers in any case
 	if err != nil {
 		return err
 	}

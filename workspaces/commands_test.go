@@ -19,7 +19,7 @@ func sh(name, script string) workspaces.Command {
 	return workspaces.Command{Name: name, Command: []string{"/bin/sh", "-c", script}, Time: time.Minute}
 }
 
-// TestCommandSees: a command sees the directory exactly as it is after the apply, hidden files excepted.
+// TestCommandSees: a command sees the directory exactly as it is after the apply, except for hidden files.
 func TestCommandSees(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -30,7 +30,7 @@ func TestCommandSees(t *testing.T) {
 	dir := w.tree(start)
 	w.must(os.Chmod(filepath.Join(dir, "deep"), 0o750))
 	ws := w.lay(dir)
-	poll.Until(t, patience, func() bool { // what merges need is kept
+	poll.Until(t, patience, func() bool { // the base for merges is saved
 		_, err := os.Stat(filepath.Join(w.data, "workspaces", string(ws.ID), "base/index"))
 		return err == nil
 	})
@@ -81,7 +81,7 @@ func TestCommandSees(t *testing.T) {
 	w.nothingLeft(t, ws)
 }
 
-// TestCommandFails: whatever goes wrong, nothing is applied, the answer says what, and nothing is left.
+// TestCommandFails: whatever fails, nothing is applied, the answer contains the reason, and nothing remains.
 func TestCommandFails(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -118,7 +118,7 @@ func TestCommandFails(t *testing.T) {
 			if b.made != c.made {
 				t.Errorf("%d sandboxes", b.made)
 			}
-			// The next look says so, and somebody may try again.
+			// The next review reports it, and a person may try again.
 			if ch := w.review(ws).Changes[0]; ch.Verdict != caisson.VerdictPass || len(ch.Finding) != 1 || ch.Finding[0].Check != "command" || !strings.Contains(ch.Finding[0].Message, "tests") {
 				t.Errorf("%+v", ch)
 			}
@@ -136,7 +136,7 @@ func TestCommandFails(t *testing.T) {
 	}
 }
 
-// TestCommandAutomatic: what a command refuses is not tried every 30 seconds.
+// TestCommandAutomatic: changes that a command refuses are not retried every 30 seconds.
 func TestCommandAutomatic(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -145,7 +145,7 @@ func TestCommandAutomatic(t *testing.T) {
 	b := w.commands(sh("tests", "grep -q good f"))
 	w.edit(ws, map[string]string{"f": "bad"})
 	w.autoApply(func() bool { return len(w.saw("sync.refused")) == 1 })
-	w.must(w.core.Close()) // and waits for it
+	w.must(w.core.Close()) // also waits for it
 	w.open()
 	for range 3 {
 		w.core.ApplyAll(t.Context())
@@ -156,7 +156,7 @@ func TestCommandAutomatic(t *testing.T) {
 	}
 	w.open()
 	w.wantFiles(dir, map[string]string{"f": "a"})
-	// At the end what is new is tried once more.
+	// At the end, new changes are tried once more.
 	w.edit(ws, map[string]string{"f": "good"})
 	w.must(w.core.Layers().Leave(w.ctx(), ws.ID))
 	poll.Until(t, patience, func() bool { return !w.get(ws).SyncedAt.IsZero() })
@@ -166,7 +166,7 @@ func TestCommandAutomatic(t *testing.T) {
 	w.nothingLeft(t, ws)
 }
 
-// TestCommandRemains: what a daemon leaves that dies is removed by the next.
+// TestCommandRemains: leftovers of a daemon that was killed are removed by the next one.
 func TestCommandRemains(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -184,7 +184,7 @@ func TestCommandRemains(t *testing.T) {
 	w.nothingLeft(t, ws)
 }
 
-// TestCommandLabels: nobody gets at the layers of a check by its label.
+// TestCommandLabels: the layers of a check cannot be accessed with its label.
 func TestCommandLabels(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -11,11 +11,11 @@ import (
 	"github.com/caisson-dev/caisson/internal/guesttree"
 )
 
-// copyDir has the copy that the sandbox of a workspace of kind copy sees. It belongs to the owner of the host's directory, and goes when
-// the sandbox has gone: the diff does not need it.
+// copyDir contains the copy that the sandbox of a workspace of kind copy sees. It belongs to the owner of the host
+// directory, and is removed after the sandbox: the diff does not need it.
 const copyDir = "copy"
 
-// makeCopy copies the host's directory as the manifest has recorded it. mode is that of the directory.
+// makeCopy copies the host directory as recorded in the manifest. mode is that of the directory.
 func (c laying) makeCopy(ctx context.Context, w *caisson.Workspace, mode uint32) error {
 	var opened files
 	defer opened.close()
@@ -48,12 +48,12 @@ func (c laying) makeCopy(ctx context.Context, w *caisson.Workspace, mode uint32)
 		w.Warning += fmt.Sprintf(" %d files changed while they were copied, and may be half old and half new there.", made.Changed)
 	}
 	w.Warning = strings.TrimSpace(w.Warning)
-	// With shared blocks a copy costs next to nothing.
+	// If blocks are shared, a copy needs almost no space.
 	c.Log.InfoContext(ctx, "a directory was copied", "workspace", w.ID, "files", made.Files, "shared", made.Shared, "bytes", made.Bytes)
 	return dst.Chmod(os.FileMode(mode & 0o777))
 }
 
-// baseOfCopy keeps small files of the copy, for merges.
+// baseOfCopy saves small files of the copy as the base for merges.
 func (c laying) baseOfCopy(ctx context.Context, w *caisson.Workspace) error {
 	var opened files
 	defer opened.close()
@@ -72,12 +72,13 @@ func (c laying) baseOfCopy(ctx context.Context, w *caisson.Workspace) error {
 	return c.Tool.BaseOfCopy(ctx, copied, manifest, base, baseline.Limits{})
 }
 
-// hasCopy reports whether the sandbox of w sees a copy, to which what is applied does not come.
+// hasCopy reports whether the sandbox of w sees a copy. Applied changes are not written to the copy.
 func hasCopy(w *caisson.Workspace) bool {
 	return w.Kind == caisson.WorkspaceCopy && w.State == caisson.WorkspaceLive
 }
 
-// startOver forgets what was applied, because the sandbox of w, whose layer is empty now, has none of it. The caller holds w.
+// startOver discards the record of applied changes, because the sandbox of w, whose layer is empty now, does not have
+// them. The caller must hold the lock of w.
 func (c laying) startOver(w *caisson.Workspace) error {
 	if !hasCopy(w) {
 		return nil
@@ -94,7 +95,8 @@ func (c laying) startOver(w *caisson.Workspace) error {
 	return nil
 }
 
-// unapply forgets that these paths were applied, which the sandbox of w is about to have as the copy has them.
+// unapply discards the record that these paths were applied, because the sandbox of w is about to see them as they are
+// in the copy.
 func (c laying) unapply(ctx context.Context, w *caisson.Workspace, paths []string) error {
 	if !hasCopy(w) || len(paths) == 0 {
 		return nil
@@ -112,7 +114,7 @@ func (c laying) unapply(ctx context.Context, w *caisson.Workspace, paths []strin
 	return c.Tool.Forget(ctx, copied, base, paths)
 }
 
-// removeCopy removes the copy of a workspace whose sandbox has gone.
+// removeCopy removes the copy of a workspace whose sandbox was removed.
 func (c laying) removeCopy(w *caisson.Workspace) error {
 	if w.Kind != caisson.WorkspaceCopy || w.State == caisson.WorkspaceLive {
 		return nil

@@ -16,7 +16,7 @@ import (
 
 func ofCopy(r *caisson.WorkspaceRequest) { r.Kind = caisson.WorkspaceCopy }
 
-// kept waits until what merges need is kept.
+// kept waits until the base for merges is saved.
 func (w *world) kept(ws *caisson.Workspace) {
 	w.t.Helper()
 	poll.Until(w.t, patience, func() bool {
@@ -25,7 +25,7 @@ func (w *world) kept(ws *caisson.Workspace) {
 	})
 }
 
-// TestBaseIsKeptFirst: what merges need is kept before anybody looks at the changes, however soon that is.
+// TestBaseIsKeptFirst: the base for merges is saved before the first review, however early that is.
 func TestBaseIsKeptFirst(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -39,14 +39,14 @@ func TestBaseIsKeptFirst(t *testing.T) {
 	}
 }
 
-// sees is what the sandbox of a workspace sees.
+// sees returns the files that the sandbox of a workspace sees.
 func (w *world) sees(ws *caisson.Workspace) (files map[string]string) {
 	w.t.Helper()
 	w.inside(ws, func(in string) { files = have(w.t, in) })
 	return files
 }
 
-// TestCopy: the sandbox sees what there was at the start, and its changes are put together with the host's.
+// TestCopy: the sandbox sees the files as they were at the start, and its changes are merged with the host's.
 func TestCopy(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -57,10 +57,10 @@ func TestCopy(t *testing.T) {
 	}
 	dir := w.tree(start)
 	w.must(unix.Mkfifo(filepath.Join(dir, "fifo"), 0o600))
-	w.must(os.WriteFile(filepath.Join(dir, "theirs"), []byte("x"), 0o600)) // root's, which the owner cannot read
+	w.must(os.WriteFile(filepath.Join(dir, "theirs"), []byte("x"), 0o600)) // belongs to root, so the owner cannot read it
 	sparse, err := os.Create(filepath.Join(dir, "sparse"))
 	w.must(err)
-	w.must(sparse.Truncate(8 << 30)) // more than a copy may have, if it were data
+	w.must(sparse.Truncate(8 << 30)) // more than a copy may contain, if it were data
 	w.must(sparse.Close())
 	w.must(os.Chown(filepath.Join(dir, "sparse"), hostUID, hostUID))
 	w.must(os.Chmod(filepath.Join(dir, "sub"), 0o710))
@@ -86,7 +86,7 @@ func TestCopy(t *testing.T) {
 			t.Errorf("%q is %+v, and was %+v", p, is, was)
 		}
 	}
-	// The host goes on.
+	// The host's user makes changes.
 	w.must(os.Remove(filepath.Join(dir, "sparse")))
 	w.must(os.Remove(filepath.Join(dir, "fifo")))
 	w.must(os.Remove(filepath.Join(dir, "theirs")))
@@ -114,7 +114,7 @@ func TestCopy(t *testing.T) {
 	now["merge.txt"], now["sub/n"], now["sub/deep/x"] = "1\nTWO\n3\n4\n5\n6\nSEVEN\n", "n\n", "X\n"
 	w.wantFiles(dir, now)
 	w.shows(ws)
-	// What was applied, and what the host has changed, can be changed again, or clashes.
+	// Files that were applied, and files that the host has changed, can be changed again, or conflict.
 	w.edit(ws, map[string]string{"sub/deep/x": "XX\n", "a.txt": "box\n"})
 	w.inside(ws, func(in string) { w.must(os.Remove(filepath.Join(in, "sub/n"))) })
 	d = w.shows(ws, "modified a.txt clash", "modified sub/deep/x", "removed sub/n")
@@ -128,7 +128,7 @@ func TestCopy(t *testing.T) {
 	w.wants(err, caisson.Conflict, "")
 }
 
-// TestCopyUndo: an undo puts back what there was, and the changes wait again.
+// TestCopyUndo: an undo restores the original files, and the changes wait again.
 func TestCopyUndo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -149,7 +149,7 @@ func TestCopyUndo(t *testing.T) {
 	w.must(err)
 	w.wantFiles(dir, start)
 	w.shows(ws, all...)
-	// A directory of its own that was applied goes without a trace in the layer.
+	// A directory that was created and applied disappears from the layer without a trace.
 	_, err = w.sync(ws, pick(t, w.shows(ws, all...)))
 	w.must(err)
 	w.inside(ws, func(in string) { w.must(os.RemoveAll(filepath.Join(in, "n"))) })
@@ -159,8 +159,8 @@ func TestCopyUndo(t *testing.T) {
 	w.shows(ws)
 }
 
-// TestCopyStartsOver: a sandbox that has the copy again, because its changes were dropped, is compared with that: what was applied
-// stays applied.
+// TestCopyStartsOver: a sandbox that sees the copy again, because its changes were dropped, is compared with the copy:
+// applied changes stay applied.
 func TestCopyStartsOver(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -173,7 +173,7 @@ func TestCopyStartsOver(t *testing.T) {
 	_, err := w.sync(ws, pick(t, w.review(ws)))
 	w.must(err)
 
-	// A later change of one of them is dropped: the sandbox has the file of the start.
+	// A later change of one of the files is dropped: the sandbox has the file of the start.
 	w.edit(ws, map[string]string{"g": "other\n"})
 	d := w.shows(ws, "modified g")
 	_, err = w.sync(ws, caisson.SyncRequest{Review: d.Review, Drop: []string{"g"}})
@@ -187,7 +187,7 @@ func TestCopyStartsOver(t *testing.T) {
 		t.Errorf("what was applied would be taken back: %+v", ch)
 	}
 
-	// All of them are.
+	// All changes are dropped.
 	_, err = w.gate.Reset(w.ctx(), string(ws.ID))
 	w.must(err)
 	w.kept(ws)
@@ -201,7 +201,7 @@ func TestCopyStartsOver(t *testing.T) {
 	w.wantFiles(dir, map[string]string{"f": strings.Replace(applied, "6", "SIX", 1), "g": applied, "n": "n\n"})
 }
 
-// TestCopyGoes: the copy goes with the sandbox, and what waits can be applied without it.
+// TestCopyGoes: the copy is removed with the sandbox, and waiting changes can be applied without it.
 func TestCopyGoes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -212,7 +212,7 @@ func TestCopyGoes(t *testing.T) {
 	w.must(w.core.Layers().Leave(w.ctx(), ws.ID))
 	poll.Until(t, patience, func() bool { return w.get(ws).Changes == 1 })
 	poll.Until(t, patience, func() bool {
-		w.core.Clean(t.Context(), time.Now()) // leaves alone what somebody looks at
+		w.core.Clean(t.Context(), time.Now()) // ignores workspaces that are in use
 		_, err := os.Lstat(filepath.Join(w.data, "workspaces", string(ws.ID), "copy"))
 		return os.IsNotExist(err)
 	})

@@ -12,7 +12,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// What is in the directory of a workspace; see the package comment.
+// Names in the directory of a workspace; see the package comment.
 const (
 	topDir       = "workspaces"
 	removalDir   = "removals" // beside topDir: counts of removals by directory
@@ -27,16 +27,16 @@ const (
 	writersFile  = "writers.json"
 )
 
-// dir is the directory of a workspace, or a path in it.
+// dir returns the directory of a workspace, or a path in it.
 func (c *Core) dir(id caisson.ID, name ...string) string {
 	return filepath.Join(append([]string{c.Dir, topDir, string(id)}, name...)...)
 }
 
-// laying makes what a workspace consists of on disk.
+// laying creates the files of workspaces on disk.
 type laying struct{ *Core }
 
-// makeDirs makes the directory of a workspace with layers for a guest's root, whose uid and gid are base. mode is that of the
-// host's directory, which the guest sees.
+// makeDirs creates the directory of a workspace with layers for a guest's root, whose uid and gid are base. mode is
+// that of the host directory, which the guest sees.
 func (c laying) makeDirs(id caisson.ID, base, mode uint32) error {
 	if err := os.Mkdir(c.dir(id), 0o700); err != nil {
 		return err
@@ -45,7 +45,7 @@ func (c laying) makeDirs(id caisson.ID, base, mode uint32) error {
 		name  string
 		mode  os.FileMode
 		guest bool
-	}{ // jobs look into base, with whosever rights, before anything is in it
+	}{ // base is readable for all users, because jobs with different uids open it before it has contents
 		{"layers", 0o700, false}, {upperDir, os.FileMode(mode & 0o777), true}, {workDir, 0o700, true}, {maskDir, 0o700, true},
 		{baseDir, 0o755, false}, {frozenDir, 0o700, false}, {savedDir, 0o700, false},
 	} {
@@ -58,14 +58,14 @@ func (c laying) makeDirs(id caisson.ID, base, mode uint32) error {
 				return err
 			}
 		}
-		if err := os.Chmod(p, d.mode); err != nil { // whatever the umask
+		if err := os.Chmod(p, d.mode); err != nil { // regardless of the umask
 			return err
 		}
 	}
 	return nil
 }
 
-// openDir opens a directory of Caisson's own. flags are added, such as O_PATH.
+// openDir opens a directory of Caisson. flags are additional flags, such as O_PATH.
 func openDir(path string, flags int) (*os.File, error) {
 	fd, err := unix.Open(path, unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC|flags, 0)
 	if err != nil {
@@ -74,7 +74,7 @@ func openDir(path string, flags int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// readJSON reads a file of Caisson's own into v; one that is not there leaves v as it is.
+// readJSON reads a file of Caisson into v; a missing file leaves v unchanged.
 func readJSON(path string, v any) error {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -86,7 +86,7 @@ func readJSON(path string, v any) error {
 	return json.Unmarshal(data, v)
 }
 
-// writeJSON writes a file that appears complete or not at all, and is on disk then.
+// writeJSON writes a file and syncs it to disk. Afterwards it exists either completely or not at all.
 func writeJSON(path string, v any) (err error) {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -118,7 +118,7 @@ func syncDir(path string) error {
 	return d.Sync()
 }
 
-// diskFull says so where that is why err happened.
+// diskFull returns an Exhausted error if err was caused by a full disk, and err otherwise.
 func diskFull(err error) error {
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		return caisson.Wrap(err, caisson.Exhausted, "the disk is full; free some space in the data directory")
@@ -126,7 +126,7 @@ func diskFull(err error) error {
 	return err
 }
 
-// files collects descriptors that are closed together.
+// files collects files that are closed together.
 type files []*os.File
 
 func (f *files) add(file *os.File, err error) (*os.File, error) {

@@ -12,14 +12,14 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A dropping takes one change out of a layer.
+// A dropping removes one change from a layer.
 type dropping struct {
-	paths []string // that go, with all that is in them
-	chmod string   // a directory whose permissions alone are put back; "" for none
+	paths []string // paths to remove, with everything below them
+	chmod string   // a directory of which only the mode is restored; "" for none
 	mode  uint32
 }
 
-// dropped says how changes are dropped. Nothing goes that nobody has named.
+// dropped returns how the named changes are dropped. Returns an error if that would drop a change that is not named.
 func (s *syncing) dropped(r *review, chosen picks, drop []string) ([]dropping, error) {
 	var list []dropping
 	for _, name := range drop {
@@ -30,7 +30,7 @@ func (s *syncing) dropped(r *review, chosen picks, drop []string) ([]dropping, e
 		case chosen.chosen[i]:
 			return nil, caisson.Invalidf("drop", "names %.200q, which is to be applied or needed for what is", name)
 		case !fs.ValidPath(name) || name == "." || strings.HasPrefix(name, `"`):
-			// What it is shown as is not its name.
+			// The shown name is not the actual name.
 			return nil, caisson.Errorf(caisson.Conflict, "%.200s cannot be dropped by itself; reset the workspace, or remove it in the sandbox", name)
 		}
 		ch := r.Changes[i].Change
@@ -57,7 +57,7 @@ func (s *syncing) dropped(r *review, chosen picks, drop []string) ([]dropping, e
 	return list, nil
 }
 
-// drop takes changes out of the layer. The sandbox does not run.
+// drop removes changes from the layer. The sandbox must not run.
 func (s *syncing) drop(ctx context.Context, list []dropping) error {
 	if len(list) == 0 {
 		return nil

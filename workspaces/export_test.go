@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// ApplyAll is what is done every Config.Every.
+// ApplyAll does the periodic work of every Config.Every.
 func (c *Core) ApplyAll(ctx context.Context) { c.applyAll(ctx) }
 
-// Clean forgets what is old at a time.
+// Clean removes the data that is old at a given time.
 func (c *Core) Clean(ctx context.Context, at time.Time) { c.clean(ctx, at) }
 
-// Busy is how many read trees.
+// Busy returns how many job slots are in use.
 func (c *Core) Busy() int { return len(c.jobs) }

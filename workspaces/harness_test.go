@@ -26,7 +26,7 @@ import (
 // hostUID is the owner of the host directories of these tests.
 const hostUID = 4321
 
-// world is a core on a real store, with real jobs.
+// world is a core on a real store, with real worker jobs.
 type world struct {
 	t     *testing.T
 	data  string
@@ -36,7 +36,7 @@ type world struct {
 	gate  *workspaces.Gate
 	base  int // the account's first uid
 	every time.Duration
-	// search is how soon files are searched for secrets: not within a test that does not say so.
+	// search is the delay before files are searched for secrets: by default longer than a test.
 	search time.Duration
 
 	checks []workspaces.Command
@@ -44,7 +44,7 @@ type world struct {
 
 	mu      sync.Mutex
 	running map[caisson.ID]bool
-	writers func(sandbox caisson.ID) (*caisson.Writers, error) // nil: nobody knows; guarded by mu
+	writers func(sandbox caisson.ID) (*caisson.Writers, error) // nil: not recorded; guarded by mu
 }
 
 func newWorld(t *testing.T) *world {
@@ -96,7 +96,7 @@ func (w *world) must(err error) {
 	}
 }
 
-// wants fails the test unless err is of that kind, and says something.
+// wants fails the test unless err is of that kind, and contains the text.
 func (w *world) wants(err error, kind caisson.Kind, text string) {
 	w.t.Helper()
 	if err == nil {
@@ -107,18 +107,18 @@ func (w *world) wants(err error, kind caisson.Kind, text string) {
 	}
 }
 
-// ctx is a request over the unix socket.
+// ctx returns the context of a request over the unix socket.
 func (w *world) ctx() context.Context {
 	return caisson.WithCaller(w.t.Context(), caisson.Caller{Account: "local", Local: true})
 }
 
-// token is a request over TCP.
+// token returns the context of a request over TCP.
 func (w *world) token() context.Context {
 	return caisson.WithCaller(w.t.Context(), caisson.Caller{Account: "local", Token: "tk-1"})
 }
 
-// tree makes a host directory with these files; names that end in a slash are directories, and content that begins with -> is a
-// symlink's.
+// tree creates a host directory with these files; names that end in a slash are directories, and content that begins
+// with -> is the target of a symlink.
 func (w *world) tree(files map[string]string) string {
 	w.t.Helper()
 	dir := filepath.Join(w.t.TempDir(), "project")
@@ -166,7 +166,7 @@ func (w *world) own(dir string, uid int) {
 	}))
 }
 
-// have is what a directory has, as tree takes it; empty directories and everything of Caisson's own included.
+// have returns the contents of a directory, in the format of tree, including empty directories and files of Caisson.
 func have(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	got := map[string]string{}
@@ -206,7 +206,7 @@ func handle(t *testing.T, dir string) *os.File {
 	return f
 }
 
-// lay makes a sandbox with a workspace of dir.
+// lay creates a sandbox with a workspace of dir.
 func (w *world) lay(dir string, change ...func(*caisson.WorkspaceRequest)) *caisson.Workspace {
 	w.t.Helper()
 	sb := w.sandbox()
@@ -229,8 +229,8 @@ func (w *world) sandbox() *caisson.Sandbox {
 	return sb
 }
 
-// inside does something in the workspace as the sandbox sees it: on a kernel overlay of the layers, mounted as runtimes do. (The
-// runtimes also map owners; what is written here is given to the guest's root afterwards.)
+// inside calls do with the workspace as the sandbox sees it: on a kernel overlay of the layers, mounted as by runtimes.
+// (Runtimes also map owners; here, written files are given to the guest's root afterwards.)
 func (w *world) inside(ws *caisson.Workspace, do func(dir string)) {
 	w.t.Helper()
 	m, err := w.core.Layers().Open(w.ctx(), ws.ID)
@@ -249,20 +249,20 @@ func (w *world) inside(ws *caisson.Workspace, do func(dir string)) {
 		",upperdir=" + o.Upper.Name() + ",workdir=" + o.Work.Name()
 	w.must(unix.Mount("caisson-test", dir, "overlay", unix.MS_NOSUID|unix.MS_NODEV, options))
 	defer func() {
-		// A job that is starting has our descriptors for a moment.
+		// A job that is starting has the descriptors open for a moment.
 		poll.Until(w.t, patience, func() bool { return unix.Unmount(dir, 0) == nil })
 		w.own(o.Upper.Name(), w.base)
 	}()
 	do(dir)
 }
 
-// edit makes files in the workspace.
+// edit writes files in the workspace.
 func (w *world) edit(ws *caisson.Workspace, files map[string]string) {
 	w.t.Helper()
 	w.inside(ws, func(dir string) { put(w.t, dir, files) })
 }
 
-// review looks at all changes and keeps them.
+// review returns a review of all changes, which is kept.
 func (w *world) review(ws *caisson.Workspace) *caisson.Diff {
 	w.t.Helper()
 	d, err := w.gate.Diff(w.ctx(), string(ws.ID), caisson.DiffRequest{Freeze: true})
@@ -270,7 +270,7 @@ func (w *world) review(ws *caisson.Workspace) *caisson.Diff {
 	return d
 }
 
-// changes are what a diff shows: paths, kinds and verdicts.
+// changes returns the paths, kinds and verdicts in a diff.
 func changes(d *caisson.Diff) []string {
 	var list []string
 	for _, c := range d.Changes {
@@ -296,7 +296,7 @@ func (w *world) shows(ws *caisson.Workspace, want ...string) *caisson.Diff {
 	return d
 }
 
-// pick is the request that applies changes of a diff; without paths all of them.
+// pick returns the request that applies changes of a diff; without paths, all of them.
 func pick(t *testing.T, d *caisson.Diff, paths ...string) caisson.SyncRequest {
 	t.Helper()
 	req := caisson.SyncRequest{Review: d.Review}
@@ -321,7 +321,7 @@ func (w *world) get(ws *caisson.Workspace) *caisson.Workspace {
 	return got
 }
 
-// saw returns the events of a kind.
+// saw returns the events of a type.
 func (w *world) saw(kind string) (list []caisson.Event) {
 	all, err := w.store.Events().After(context.Background(), caisson.Everyone(), "", 0, 1000)
 	w.must(err)
@@ -333,7 +333,7 @@ func (w *world) saw(kind string) (list []caisson.Event) {
 	return list
 }
 
-// wantFiles fails the test unless dir has exactly these files, all of the host's user's.
+// wantFiles fails the test unless dir contains exactly these files, all of which belong to the host's user.
 func (w *world) wantFiles(dir string, want map[string]string) {
 	w.t.Helper()
 	got := have(w.t, dir)
@@ -358,8 +358,8 @@ func (w *world) wantFiles(dir string, want map[string]string) {
 
 const patience = time.Minute
 
-// autoApply does what is done every Config.Every until done reports true. A workspace in which something is done in the background, such as
-// keeping the base of a new one, is passed over until the next time.
+// autoApply does the periodic work of every Config.Every until done returns true. A workspace with work in progress in
+// the background, such as saving the base of a new one, is skipped until the next time.
 func (w *world) autoApply(done func() bool) {
 	w.t.Helper()
 	poll.Until(w.t, patience, func() bool {

@@ -63,8 +63,8 @@ func (l *Layers) Lay(ctx context.Context, sb *caisson.Sandbox, req caisson.Works
 	defer release()
 	var back undo.Stack
 	defer func() { err = errors.Join(err, back.Run()) }()
-	// The store has a workspace when its directory is complete: what a daemon that is killed has begun is a directory of no
-	// workspace, which the next one removes.
+	// The workspace is stored after its directory is complete. If the daemon is killed before that, the directory
+	// belongs to no workspace, and the next daemon removes it.
 	back.Push(func() error { return removeTree(l.c.dir(w.ID)) })
 	if err := l.c.laying.makeDirs(w.ID, account.UIDBase, dir.Mode); err != nil {
 		return nil, diskFull(err)
@@ -92,7 +92,7 @@ func (l *Layers) Lay(ctx context.Context, sb *caisson.Sandbox, req caisson.Works
 	return w, nil
 }
 
-// forget takes a workspace out of the store that may not be there.
+// forget deletes a workspace that may not be in the store.
 func (l *Layers) forget(ctx context.Context, id caisson.ID) error {
 	err := l.c.Store.Workspaces().Delete(ctx, caisson.Everyone(), id)
 	if err != nil && caisson.KindOf(err) == caisson.NotFound {
@@ -101,7 +101,7 @@ func (l *Layers) forget(ctx context.Context, id caisson.ID) error {
 	return err
 }
 
-// normalize fills in what req leaves out, and refuses what makes no sense.
+// normalize fills in the defaults of req, and returns an Invalid error if req is invalid.
 func normalize(req *caisson.WorkspaceRequest) error {
 	switch {
 	case req.Mode == caisson.SyncUnsafe && req.Kind == "":
@@ -142,7 +142,7 @@ func normalize(req *caisson.WorkspaceRequest) error {
 	return nil
 }
 
-// admit says what directory came with req, and refuses those that nobody may have as a workspace.
+// admit returns the directory that came with req, or an error if it cannot be a workspace.
 func (c *Core) admit(ctx context.Context, req *caisson.WorkspaceRequest) (hostdir.Dir, error) {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
@@ -170,7 +170,7 @@ func (c *Core) admit(ctx context.Context, req *caisson.WorkspaceRequest) (hostdi
 	if ours {
 		return d, caisson.Errorf(caisson.Denied, "%.100q contains Caisson's own data or lies in it, which no sandbox may see; choose another directory", req.Source)
 	}
-	// It is opened by its path at each start: that must lead to it already.
+	// The directory is opened by its path at each start, so the path must lead to it now.
 	err = d.Reach(req.Directory.Fd())
 	switch {
 	case errors.Is(err, hostdir.ErrElsewhere):
@@ -193,7 +193,8 @@ func (l *Layers) Open(ctx context.Context, id caisson.ID) (m caisson.RuntimeMoun
 	if w.State != caisson.WorkspaceLive {
 		return m, caisson.Errorf(caisson.Conflict, "the sandbox of workspace %s has gone", id)
 	}
-	// Whoever takes changes out of the layer is to be done before it is mounted; later he finds that the sandbox starts.
+	// Changes that are being dropped must be removed from the layer before it is mounted. A drop that begins later
+	// finds that the sandbox is starting.
 	release, err := l.c.still.Acquire(ctx, string(id))
 	if err != nil {
 		return m, err
@@ -207,7 +208,7 @@ func (l *Layers) Written(id caisson.ID) (*os.File, error) {
 	return openDir(l.c.dir(id, upperDir), unix.O_RDONLY)
 }
 
-// mount opens what a sandbox has as its workspace.
+// mount opens the mount of a sandbox's workspace.
 func (c laying) mount(w *caisson.Workspace) (m caisson.RuntimeMount, err error) {
 	var opened files
 	defer func() {
@@ -225,7 +226,7 @@ func (c laying) mount(w *caisson.Workspace) (m caisson.RuntimeMount, err error) 
 		m.Writable = true
 		return m, nil
 	}
-	// A client over the unix socket is root, see admit: what belongs to root it may have.
+	// A client over the unix socket is root (see admit), so it may access files that belong to root.
 	o := &caisson.RuntimeOverlay{Root: w.UID == 0}
 	if err := readJSON(c.dir(w.ID, showFile), &o.Show); err != nil {
 		return m, err
@@ -246,7 +247,7 @@ func (c laying) mount(w *caisson.Workspace) (m caisson.RuntimeMount, err error) 
 	return m, nil
 }
 
-// openSource opens what the sandbox of w sees beneath its layer: the host's directory, or a copy.
+// openSource opens the lower directory of the workspace of w: the host directory, or a copy.
 func (c laying) openSource(w *caisson.Workspace) (*os.File, error) {
 	if w.Kind == caisson.WorkspaceCopy {
 		return openDir(c.dir(w.ID, copyDir), unix.O_PATH)
@@ -254,7 +255,8 @@ func (c laying) openSource(w *caisson.Workspace) (*os.File, error) {
 	return c.openHost(w, unix.O_PATH)
 }
 
-// openHost opens the host's directory of a workspace, if it is still the same one and the same user's. flags are added.
+// openHost opens the host directory of a workspace. Returns Conflict if it is not the same directory, or has another
+// owner. flags are additional flags.
 func (c *Core) openHost(w *caisson.Workspace, flags int) (*os.File, error) {
 	f, err := hostdir.Dir{Path: w.HostPath, Device: w.Device, Inode: w.Inode}.Open(flags)
 	switch {
@@ -268,7 +270,8 @@ func (c *Core) openHost(w *caisson.Workspace, flags int) (*os.File, error) {
 	return f, sameOwner(w, f)
 }
 
-// sameOwner refuses a directory that now belongs to somebody else than the workspace was made for. It closes f then.
+// sameOwner returns a Conflict error, and closes f, if the directory has another owner or group than when the workspace
+// was created.
 func sameOwner(w *caisson.Workspace, f *os.File) error {
 	var st unix.Stat_t
 	err := unix.Fstat(int(f.Fd()), &st)

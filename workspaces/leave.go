@@ -9,8 +9,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Capture implements [caisson.WorkspaceLayers]. What it writes is in the form of a review's frozen copy; nothing that the layer
-// has is left out, or the error is Exhausted.
+// Capture implements [caisson.WorkspaceLayers]. It writes the format of a review's frozen copy. Returns Exhausted if
+// the layer cannot be captured completely.
 func (l *Layers) Capture(ctx context.Context, id caisson.ID, dir string) (err error) {
 	w, err := l.c.Store.Workspaces().Get(ctx, caisson.Everyone(), string(id))
 	if err != nil {
@@ -24,7 +24,7 @@ func (l *Layers) Capture(ctx context.Context, id caisson.ID, dir string) (err er
 	}
 	defer func() {
 		if err != nil {
-			_ = removeTree(dir) // the error that there is says more
+			_ = removeTree(dir) // the original error is more informative
 		}
 	}()
 	if w.Kind == caisson.WorkspaceDirect {
@@ -42,10 +42,10 @@ func (l *Layers) Capture(ctx context.Context, id caisson.ID, dir string) (err er
 	return err
 }
 
-// Leave implements [caisson.WorkspaceLayers]. With automatic applies it returns when what may be applied has been;
-// but commands take long, so that with them it does not wait.
+// Leave implements [caisson.WorkspaceLayers]. With automatic applies, it returns after the changes that may be applied
+// have been applied. With commands, which take long, it does not wait.
 func (l *Layers) Leave(ctx context.Context, id caisson.ID) error {
-	// Before anybody finds that it has gone.
+	// This is saved before the store reports that the sandbox was removed.
 	if err := l.c.keepWriters(ctx, id); err != nil && caisson.KindOf(err) != caisson.NotFound {
 		l.c.Log.WarnContext(ctx, "it is not known which processes were the last to change a workspace", "workspace", id, "err", err)
 	}
@@ -78,8 +78,8 @@ func (l *Layers) Leave(ctx context.Context, id caisson.ID) error {
 	return nil
 }
 
-// rest does what is left to do for a workspace whose sandbox has gone: apply what is applied automatically, and say what waits.
-// That it cannot be done is logged: the changes wait.
+// rest completes a workspace whose sandbox was removed: it applies changes automatically, or counts the waiting
+// changes. An error is logged: the changes wait.
 func (c *Core) rest(ctx context.Context, w *caisson.Workspace) {
 	release, err := c.lock(ctx, w.ID)
 	if err != nil {
@@ -96,7 +96,7 @@ func (c *Core) rest(ctx context.Context, w *caisson.Workspace) {
 	}
 }
 
-// count looks at what has changed, for the record.
+// count determines the number of changes and stores it.
 func (c reviews) count(ctx context.Context, w *caisson.Workspace) error {
 	host, err := c.openHost(w, 0)
 	if err != nil {

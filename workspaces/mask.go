@@ -11,10 +11,11 @@ import (
 	"github.com/caisson-dev/caisson/gate/baseline"
 )
 
-// showFile has the patterns of names that a workspace shows after all.
+// showFile contains the patterns of names that a workspace does not hide.
 const showFile = "show.json"
 
-// hidesIn returns hide, and what it comes to in the directory of w. Invalid if one of show is malformed.
+// hidesIn returns hide, and the patterns that follow from it in the directory of w. Returns Invalid if a pattern in
+// show is malformed.
 func hidesIn(w *caisson.Workspace, hide, show []string) ([]string, error) {
 	mask, err := baseline.NewMask(hide, show)
 	if err != nil {
@@ -27,7 +28,7 @@ func hidesIn(w *caisson.Workspace, hide, show []string) ([]string, error) {
 	return hide, nil
 }
 
-// fill records what the host's directory is like, and hides what is to be hidden. mode is that of the directory.
+// fill records the state of the host directory, and hides the files that must be hidden. mode is that of the directory.
 func (c laying) fill(ctx context.Context, w *caisson.Workspace, show []string, mode uint32) error {
 	if w.Kind == caisson.WorkspaceDirect {
 		w.Warning = "The sandbox writes to the directory itself: nothing is hidden or reviewed, and nothing can be undone."
@@ -37,7 +38,7 @@ func (c laying) fill(ctx context.Context, w *caisson.Workspace, show []string, m
 	if err != nil {
 		return err
 	}
-	if len(show) > 0 { // without the file nothing is shown
+	if len(show) > 0 { // a missing file means no patterns
 		if err := writeJSON(c.dir(w.ID, showFile), show); err != nil {
 			return err
 		}
@@ -76,10 +77,10 @@ func (c laying) fill(ctx context.Context, w *caisson.Workspace, show []string, m
 			return diskFull(err)
 		}
 	}
-	return layer.Chmod(os.FileMode(mode & 0o777)) // the guest sees it, and no job has to write there any more
+	return layer.Chmod(os.FileMode(mode & 0o777)) // the guest sees it, and no further job writes to it
 }
 
-// makeBase keeps small files of the host's directory, for merges.
+// makeBase saves small files of the host directory as the base for merges.
 func (c laying) makeBase(ctx context.Context, w *caisson.Workspace) error {
 	if w.Kind == caisson.WorkspaceCopy {
 		return c.laying.baseOfCopy(ctx, w)
@@ -101,15 +102,17 @@ func (c laying) makeBase(ctx context.Context, w *caisson.Workspace) error {
 	return c.Tool.Base(ctx, host, manifest, base, baseline.Limits{})
 }
 
-// baseDelay is for how long the files of a new workspace with more entries than baseAtOnce are not kept yet, unless somebody wants it: its
-// sandbox is being started then, and a large directory takes a processor for seconds. A small one is done before its sandbox runs: what
-// is changed on the host from then on can be merged, and what is only touched is known to be the same.
+// baseDelay is the delay before the base of a new workspace with more than baseAtOnce entries is saved, unless it is
+// needed earlier: its sandbox is being started at that time, and a large directory takes seconds of CPU time. The base
+// of a smaller directory is saved before its sandbox runs: later changes on the host can be merged, and files that are
+// only touched are recognised as unchanged.
 const (
 	baseDelay  = 500 * time.Millisecond
 	baseAtOnce = 5000
 )
 
-// keepBaseSoon does makeBase in the background, or before whatever takes the workspace next. The caller holds w.
+// keepBaseSoon runs makeBase in the background, or before the next operation that locks the workspace. The caller must
+// hold the lock of w.
 func (c laying) keepBaseSoon(w *caisson.Workspace) {
 	c.mu.Lock()
 	c.baseless[w.ID] = w
@@ -130,7 +133,7 @@ func (c laying) keepBaseSoon(w *caisson.Workspace) {
 	})
 }
 
-// keepBaseNow does what keepBaseSoon has put off. The caller holds the workspace.
+// keepBaseNow runs makeBase now, if keepBaseSoon has deferred it. The caller must hold the lock of the workspace.
 func (c laying) keepBaseNow(ctx context.Context, id caisson.ID) {
 	c.mu.Lock()
 	w := c.baseless[id]
@@ -141,7 +144,7 @@ func (c laying) keepBaseNow(ctx context.Context, id caisson.ID) {
 	}
 }
 
-// keepBase does makeBase in the background.
+// keepBase locks w and runs makeBase.
 func (c laying) keepBase(ctx context.Context, w *caisson.Workspace) {
 	if release, err := c.lock(ctx, w.ID); err == nil {
 		defer release()
@@ -149,7 +152,7 @@ func (c laying) keepBase(ctx context.Context, w *caisson.Workspace) {
 	}
 }
 
-// base does makeBase. What cannot be kept clashes later where it could be merged.
+// base runs makeBase. Files that cannot be saved cause conflicts later, instead of merges.
 func (c laying) base(ctx context.Context, w *caisson.Workspace) {
 	if err := c.laying.makeBase(ctx, w); err != nil && ctx.Err() == nil && !errors.Is(err, os.ErrNotExist) {
 		c.Log.WarnContext(ctx, "the directory's files could not be kept for merges", "workspace", w.ID, "err", err)

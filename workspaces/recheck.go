@@ -9,7 +9,8 @@ import (
 	"github.com/caisson-dev/caisson/gate/tool"
 )
 
-// part makes the contents of changes that are applied in part. Like what was merged, they are not what the sandbox has.
+// part creates the contents of changes that are applied in part. Like merged contents, they differ from those in the
+// sandbox.
 func (s *syncing) part(ctx context.Context, p picks) error {
 	if len(p.parts) == 0 {
 		return nil
@@ -31,15 +32,16 @@ func (s *syncing) part(ctx context.Context, p picks) error {
 	return nil
 }
 
-// recheck checks a part of a review's changes by itself: whether names collide or a symlink leads out depends on what else is
-// applied. alone takes back what does not pass any more; otherwise that is refused.
+// recheck checks the chosen changes of a review again: whether names collide or a symlink leads out of the directory
+// depends on the other applied changes. If alone is true, changes that no longer pass are removed from the choice;
+// otherwise they cause a Denied error.
 func (s *syncing) recheck(ctx context.Context, p picks, alone bool) error {
 	for {
 		again, err := s.recheckOnce(ctx, p, alone)
 		if err != nil || !again {
 			return err
 		}
-		p.settle() // each time there are fewer
+		p.settle() // the number of chosen changes decreases each time
 	}
 }
 
@@ -78,7 +80,7 @@ func (s *syncing) recheckOnce(ctx context.Context, p picks, alone bool) (again b
 	return again, nil
 }
 
-// reasonOf is why a change has its verdict, to be put after what is said of it.
+// reasonOf returns why a change has its verdict, as a suffix for messages.
 func reasonOf(ch caisson.Change) string {
 	for _, f := range ch.Finding {
 		if f.Verdict == ch.Verdict {

@@ -9,9 +9,10 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Reconcile ends what an earlier daemon has left unfinished: syncs go back or forward, workspaces whose sandbox has gone meanwhile
-// come to rest, and directories and objects without one another go. Call it when the store's sandboxes are those of the host,
-// before anything else uses the core. What cannot be put in order is logged and stays.
+// Reconcile completes what an earlier daemon left incomplete: syncs are rolled back or completed, workspaces whose
+// sandbox was removed in the meantime are detached, and directories without a workspace and workspaces without a
+// directory are removed. It must be called when the sandboxes in the store and on the host are consistent, before
+// anything else uses the core. Errors with single workspaces are logged only.
 func (c *Core) Reconcile(ctx context.Context) error {
 	if err := c.boxing.removeTrials(ctx); err != nil {
 		return err
@@ -58,7 +59,7 @@ func (c *Core) Reconcile(ctx context.Context) error {
 	return c.reconcileDirs(ctx, known)
 }
 
-// reconcileDirs removes what belongs to no workspace.
+// reconcileDirs removes directories that belong to no workspace.
 func (c *Core) reconcileDirs(ctx context.Context, known map[string]bool) error {
 	entries, err := os.ReadDir(filepath.Join(c.Dir, topDir))
 	for _, e := range entries {

@@ -15,7 +15,7 @@ import (
 	"github.com/caisson-dev/caisson/workspaces"
 )
 
-// dying is a tool whose daemon dies while something is written: before the job, after it, or nobody knows when.
+// dying is a tool whose daemon is killed during a write: before the job, after it, or at an unknown point.
 type dying struct {
 	workspaces.Tool
 	before, after bool
@@ -45,7 +45,7 @@ func (d *dying) Undo(ctx context.Context, host, saved *os.File) (apply.Outcome, 
 	return out, err
 }
 
-// TestReconcile: after a crash a sync has happened or it has not, and the store says which.
+// TestReconcile: after a crash, a sync is either complete or rolled back, as the store reports.
 func TestReconcile(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -88,7 +88,7 @@ func TestReconcile(t *testing.T) {
 				t.Errorf("%d events", n)
 			}
 
-			// The same with the undo.
+			// The same for the undo.
 			tool.Tool = real
 			w.must(w.core.Close())
 			w.tool = &tool
@@ -98,7 +98,7 @@ func TestReconcile(t *testing.T) {
 			w.must(w.core.Close())
 			w.tool = real
 			w.open()
-			// Without a boot in between the next command does it.
+			// Without a restart, the next operation does it.
 			_, err = w.gate.Undo(w.ctx(), list[0].ID, handle(t, dir))
 			w.wants(err, caisson.Conflict, "undone already")
 			w.wantFiles(dir, map[string]string{"f": "a"})
@@ -107,7 +107,7 @@ func TestReconcile(t *testing.T) {
 	}
 }
 
-// TestReconcileUndoNotBegun: an undo of which nothing was done can be asked for again.
+// TestReconcileUndoNotBegun: an undo that has not begun can be requested again.
 func TestReconcileUndoNotBegun(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -129,7 +129,7 @@ func TestReconcileUndoNotBegun(t *testing.T) {
 	w.open()
 	w.must(w.core.Reconcile(t.Context()))
 	w.wantFiles(dir, map[string]string{"f": "b"})
-	if got := w.get(ws); got.State != caisson.WorkspaceResting || got.Changes != 1 { // or it would be forgotten too early
+	if got := w.get(ws); got.State != caisson.WorkspaceResting || got.Changes != 1 { // otherwise it would be removed too early
 		t.Errorf("with a change that waits it is %s, with %d changes", got.State, got.Changes)
 	}
 	_, err = w.gate.Undo(w.ctx(), receipt.ID, handle(t, dir))
@@ -137,7 +137,8 @@ func TestReconcileUndoNotBegun(t *testing.T) {
 	w.wantFiles(dir, map[string]string{"f": "a"})
 }
 
-// TestReconcileRemains: what belongs to nobody goes, and a workspace whose sandbox has gone comes to rest.
+// TestReconcileRemains: objects that belong to no workspace are removed, and a workspace whose sandbox was removed is
+// detached.
 func TestReconcileRemains(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -165,7 +166,7 @@ func TestReconcileRemains(t *testing.T) {
 	}
 }
 
-// TestCapture writes what the layer has.
+// TestCapture captures the content of the layer.
 func TestCapture(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -186,14 +187,14 @@ func TestCapture(t *testing.T) {
 	}
 }
 
-// baseless is a tool whose daemon dies before anything is kept for merges.
+// baseless is a tool whose daemon is killed before the base for merges is saved.
 type baseless struct{ workspaces.Tool }
 
 func (b baseless) Base(context.Context, *os.File, *os.File, *os.File, baseline.Limits) error {
 	return caisson.Errorf(caisson.Internal, "the daemon has died")
 }
 
-// TestNoBase: a workspace of which nothing was kept for merges can be looked at all the same.
+// TestNoBase: a workspace without a base for merges can be reviewed nevertheless.
 func TestNoBase(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/caisson-dev/caisson/workspaces"
 )
 
-// TestLayRefuses: what is refused leaves nothing.
+// TestLayRefuses: nothing remains of a request that is rejected.
 func TestLayRefuses(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -65,7 +65,7 @@ func TestLayRefuses(t *testing.T) {
 	}
 }
 
-// TestSyncRefuses: what is refused changes nothing.
+// TestSyncRefuses: a request that is rejected changes nothing.
 func TestSyncRefuses(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -130,7 +130,7 @@ func TestSyncRefuses(t *testing.T) {
 	}
 	w.wantFiles(dir, start)
 	w.wants(w.gate.RemoveWorkspace(w.ctx(), string(ws.ID)), caisson.Conflict, "remove the sandbox first")
-	// And all of it together, without what is denied.
+	// And all changes together, without those that are denied.
 	var all []string
 	for _, c := range d.Changes {
 		if c.Verdict == caisson.VerdictPass {
@@ -142,7 +142,7 @@ func TestSyncRefuses(t *testing.T) {
 	w.wantFiles(dir, map[string]string{"a": "A", "n/o": "o"})
 }
 
-// TestAsked: what a check asks about needs somebody who has seen it.
+// TestAsked: a change with the verdict ask needs the confirmation of a person.
 func TestAsked(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -165,7 +165,7 @@ func TestAsked(t *testing.T) {
 	}
 }
 
-// TestReplaced: what the sandbox writes after the review is not what is applied.
+// TestReplaced: content that the sandbox writes after the review is not applied.
 func TestReplaced(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -182,7 +182,7 @@ func TestReplaced(t *testing.T) {
 	w.wantFiles(dir, map[string]string{"a": "reviewed"})
 }
 
-// TestShow: what is asked for by name is not hidden.
+// TestShow: a file that the request shows explicitly is not hidden.
 func TestShow(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -206,7 +206,7 @@ func TestShow(t *testing.T) {
 	})
 }
 
-// TestRootsDirectory: the host's root may have a directory of its own as a workspace.
+// TestRootsDirectory: the host's root may use a directory that belongs to root as a workspace.
 func TestRootsDirectory(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -229,7 +229,7 @@ func TestRootsDirectory(t *testing.T) {
 	}
 }
 
-// TestRetention: what nobody waits for goes, in time.
+// TestRetention: workspaces without waiting changes are removed after their retention time.
 func TestRetention(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -238,7 +238,7 @@ func TestRetention(t *testing.T) {
 	w.edit(resting, map[string]string{"a": "b"})
 	for _, ws := range []*caisson.Workspace{settled, resting} {
 		w.must(w.core.Layers().Leave(w.ctx(), ws.ID))
-		w.review(ws) // waits for what Leave does in the background
+		w.review(ws) // waits for the background work of Leave
 	}
 	there := func() (list []caisson.ID) {
 		t.Helper()
@@ -264,7 +264,7 @@ func TestRetention(t *testing.T) {
 		t.Errorf("after a day %q are there", got)
 	}
 	poll.Until(t, patience, func() bool {
-		w.core.Clean(t.Context(), now.Add(25*time.Hour)) // leaves alone what is looked at, as the background may still do
+		w.core.Clean(t.Context(), now.Add(25*time.Hour)) // ignores workspaces that are in use, as the background work may be
 		list, err := os.ReadDir(filepath.Join(w.data, "workspaces", string(resting.ID), "frozen"))
 		return err == nil && len(list) == 0
 	})

@@ -19,19 +19,19 @@ import (
 const (
 	checkRemoval = "removal"
 	removalFile  = "removals.json"
-	// fewFiles is how many files a directory has in which any number of them may be removed automatically.
+	// fewFiles is the number of files below which any number of a directory's files may be removed automatically.
 	fewFiles = 10
 )
 
-// removals are counts of the files of a host directory that are [baseline.Own] and not hidden, as far as syncs have changed them.
+// removals counts the files of a host directory that are [baseline.Own] and not hidden, as far as syncs have changed them.
 type removals struct {
-	Files   int64        // that are there, except those that automatic syncs have made
-	Removed int64        // by automatic syncs, since a person has last removed some
-	Auto    bool         // whether automatic syncs have made or removed some since then
-	Most    int64        // how many there were when there were most
-	Held    []caisson.ID // workspaces with an event that says that removals are held
+	Files   int64        // existing files, except those that automatic syncs have created
+	Removed int64        // files removed by automatic syncs, since a person last removed some
+	Auto    bool         // whether automatic syncs have created or removed files since then
+	Most    int64        // maximum of the number of files
+	Held    []caisson.ID // workspaces that have published an event about held removals
 
-	known bool // whether there are counts; without, no removal is automatic
+	known bool // whether counts exist; if not, no removal is automatic
 }
 
 // most reports whether n more removals are too many.
@@ -39,11 +39,12 @@ func (r *removals) most(n int64) bool {
 	return n > 0 && (!r.known || r.Most >= fewFiles && 2*(r.Removed+n) > r.Files+r.Removed)
 }
 
-// removalCounts keeps the removals of all host directories, each for all of its workspaces, so that several of them cannot remove
-// together what one could not. They are kept as long as there is a workspace of the directory, and for Config.Keep after the last change.
+// removalCounts stores the removals of all host directories. All workspaces of a directory share the counts, so that
+// several of them cannot remove together more than one could. The counts are kept as long as there is a workspace of
+// the directory, and for Config.Keep after the last change.
 type removalCounts struct {
 	dir        string
-	workspaces string     // the directory of workspaces, where earlier versions have counts of each
+	workspaces string     // the directory of workspaces, where earlier versions stored the counts of each
 	mu         sync.Mutex // held while a file is replaced
 }
 
@@ -80,8 +81,9 @@ func (c *removalCounts) update(w *caisson.Workspace, change func(*removals) bool
 	return diskFull(writeJSON(c.file(w), had))
 }
 
-// begin counts for another workspace of a directory that has so many files of its own. Files that automatic syncs have made since a person
-// last removed some do not count, and while there may be such, files that somebody else has made do not either.
+// begin counts for another workspace of a directory that has this number of own files. Files that automatic syncs have
+// created since a person last removed some do not count, and while there may be such files, files that other programs
+// have created do not count either.
 func (c *removalCounts) begin(w *caisson.Workspace, files int64) error {
 	return c.update(w, func(had *removals) bool {
 		if had.Auto {
@@ -110,7 +112,7 @@ func (c *removalCounts) fold(w *caisson.Workspace) error {
 	err := c.update(w, func(had *removals) bool {
 		if !had.known {
 			if old.Files+old.Removed < fewFiles {
-				return false // it may have counted syncs only
+				return false // may contain only syncs
 			}
 			had.Files = old.Files
 		}
@@ -123,7 +125,7 @@ func (c *removalCounts) fold(w *caisson.Workspace) error {
 	return os.Remove(file)
 }
 
-// clean removes counts that have not changed since before and whose file is not among used.
+// clean removes counts that have not changed since before and whose file is not in used.
 func (c *removalCounts) clean(used map[string]bool, before time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -137,8 +139,9 @@ func (c *removalCounts) clean(used map[string]bool, before time.Time) error {
 	return err
 }
 
-// lost counts the tree's own files that steps take away, except those whose content is in one of the tree's own files that they
-// make. So a rename is a removal if it leads to where files do not count, see [baseline.Own], or if it changes the content.
+// lost returns the number of the tree's own files that steps remove, except those whose content is in one of the tree's
+// own files that they create. So a rename is a removal if its target does not count, see [baseline.Own], or if it changes
+// the content.
 func lost(steps []gate.Step) (n int64) {
 	made := map[string]int{} // by hash
 	for _, step := range steps {
@@ -149,7 +152,7 @@ func lost(steps []gate.Step) (n int64) {
 	for _, step := range steps {
 		switch {
 		case !baseline.Own(step.Path) || !isFile(step.Before):
-		case step.After.Type == "file" || step.Before.Type != "file" && isFile(step.After): // a link does not keep a file's content
+		case step.After.Type == "file" || step.Before.Type != "file" && isFile(step.After): // a link keeps no content
 		case step.Before.Type == "file" && made[step.Before.Hash] > 0:
 			made[step.Before.Hash]--
 		default:
@@ -159,9 +162,9 @@ func lost(steps []gate.Step) (n int64) {
 	return n
 }
 
-// holdRemovals makes removals ask if they, and those that were applied automatically before, are more than half of the files that the
-// directory had: a sandbox that goes wrong, or is told to, is not to take a whole tree with it. So that it cannot do it in small steps,
-// what was removed counts until a person removes something.
+// holdRemovals sets the verdict of removals to ask if they, and those that were applied automatically before, are more
+// than half of the files that the directory had: a faulty or malicious sandbox must not remove a whole tree. To prevent
+// this in small steps too, removals count until a person removes something.
 func (c reviews) holdRemovals(w *caisson.Workspace, r *review) error {
 	had, err := c.removals.read(w)
 	if err != nil {
@@ -190,7 +193,7 @@ func (c reviews) holdRemovals(w *caisson.Workspace, r *review) error {
 	return nil
 }
 
-// tellHeld records an event, once, if removals are not applied automatically.
+// tellHeld publishes an event, once, if removals are not applied automatically.
 func (s *syncing) tellHeld(ctx context.Context, r *review) error {
 	if !s.auto || r.Held == "" {
 		return nil
@@ -210,7 +213,7 @@ func (s *syncing) tellHeld(ctx context.Context, r *review) error {
 	return nil
 }
 
-// tally returns how many files of the tree's own steps make, take away, and lose.
+// tally returns how many of the tree's own files steps create, delete, and lose (see lost).
 func tally(steps []gate.Step) (made, gone, removed int64) {
 	for _, step := range steps {
 		was, is := isFile(step.Before), isFile(step.After)
@@ -225,8 +228,9 @@ func tally(steps []gate.Step) (made, gone, removed int64) {
 	return made, gone, lost(steps)
 }
 
-// take counts what is about to be applied automatically, before it is: after a crash it may count what was not applied. Conflict if
-// other workspaces of the directory have removed so much since the review that this would be too much.
+// take counts the steps that are about to be applied automatically. After a crash it may have counted steps that were
+// not applied. Returns Conflict if other workspaces of the directory have removed so many files since the review that
+// these would be too many.
 func (c *removalCounts) take(w *caisson.Workspace, steps []gate.Step) error {
 	var over error
 	err := c.update(w, func(had *removals) bool {
@@ -241,14 +245,15 @@ func (c *removalCounts) take(w *caisson.Workspace, steps []gate.Step) error {
 	return errors.Join(over, err)
 }
 
-// add counts an automatic sync, or with sign -1 its undo. What a sandbox has made itself does not raise what it may remove.
+// add counts an automatic sync, or its undo if sign is -1. Files that a sandbox has created do not raise the number of
+// files that it may remove.
 func (r *removals) add(made, removed, sign int64) {
 	r.Auto = r.Auto || made > 0 || removed > 0
 	r.Removed = max(0, r.Removed+sign*removed)
 	r.Files = max(0, r.Files-sign*removed)
 }
 
-// giveBack counts no longer what take has counted, since it was not applied or has been undone.
+// giveBack reverses take, for steps that were not applied or have been undone.
 func (c *removalCounts) giveBack(w *caisson.Workspace, steps []gate.Step) error {
 	return c.update(w, func(had *removals) bool {
 		made, _, removed := tally(steps)
@@ -257,7 +262,7 @@ func (c *removalCounts) giveBack(w *caisson.Workspace, steps []gate.Step) error 
 	})
 }
 
-// approved counts a sync that a person has asked for, or with undone its undo.
+// approved counts a sync that a person has requested, or its undo if undone is true.
 func (c *removalCounts) approved(w *caisson.Workspace, receipt *caisson.SyncReceipt, steps []gate.Step, undone bool) error {
 	asked := slices.ContainsFunc(receipt.Entries, func(e caisson.ReceiptEntry) bool { return e.Kind == caisson.ChangeRemoved })
 	return c.update(w, func(had *removals) bool {

@@ -10,8 +10,9 @@ import (
 	"github.com/caisson-dev/caisson/gate"
 )
 
-// TestRemovalCounts: files that automatic syncs make, or that have gone otherwise, do not raise what they may remove, and two syncs that were
-// reviewed at the same time are not both applied if that is too much.
+// TestRemovalCounts: files that automatic syncs create, or that were removed otherwise, do not raise the number of
+// files that they may remove, and two syncs that were reviewed concurrently are not both applied if that would be too
+// many.
 func TestRemovalCounts(t *testing.T) {
 	t.Parallel()
 	step := func(name, before, after string) gate.Step {
@@ -41,10 +42,10 @@ func TestRemovalCounts(t *testing.T) {
 	w := &caisson.Workspace{ID: "ws_1", Device: 1, Inode: 2}
 	for _, tt := range []struct {
 		name  string
-		files int64 // at first
+		files int64 // at the start
 		done  [][]gate.Step
-		again int64 // files at another workspace's begin
-		most  int   // that may be removed then
+		again int64 // files when another workspace begins
+		most  int   // how many may be removed then
 	}{
 		{"nothing", 20, nil, 20, 10},
 		{"half", 20, [][]gate.Step{removal(10)}, 10, 0},

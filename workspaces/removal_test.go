@@ -11,7 +11,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// TestHiddenWithin: what is hidden below a directory is hidden also if the workspace is that directory.
+// TestHiddenWithin: files hidden below a directory are also hidden if that directory is the workspace.
 func TestHiddenWithin(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -29,8 +29,8 @@ func TestHiddenWithin(t *testing.T) {
 	}
 }
 
-// TestAutoRemovalsInDisguise: a sandbox does not get to remove more by making files first, by putting directories in the place of
-// files, or by renaming them.
+// TestAutoRemovalsInDisguise: a sandbox cannot remove more by creating files first, by replacing files with
+// directories, or by renaming them.
 func TestAutoRemovalsInDisguise(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"more files", "directories", "links"} {
@@ -75,7 +75,8 @@ func TestAutoRemovalsInDisguise(t *testing.T) {
 		}
 		return list
 	}
-	// Of each round but the last one all is applied, of the last one no removal of a file in d. An empty new name is a removal.
+	// All changes of each round but the last one are applied; of the last round, no removal of a file in d is. An empty
+	// new name means a removal.
 	for how, rounds := range map[string][][][2]string{
 		"cancel each other out": {
 			append(many("d/f%d", "node_modules/f%d", 0, 6), many("node_modules/m%d", "d/m%d", 0, 6)...),
@@ -133,7 +134,8 @@ func TestAutoRemovalsInDisguise(t *testing.T) {
 	}
 }
 
-// TestAutoRemovalsTogether: workspaces of a directory, at the same time or one after the other, remove together no more than one could.
+// TestAutoRemovalsTogether: workspaces of a directory, concurrently or one after another, remove together no more than
+// one could.
 func TestAutoRemovalsTogether(t *testing.T) {
 	t.Parallel()
 	yolo := func(r *caisson.WorkspaceRequest) { r.Mode = caisson.SyncYolo }
@@ -155,7 +157,7 @@ func TestAutoRemovalsTogether(t *testing.T) {
 				})
 			}
 			one := w.lay(dir, yolo)
-			if after { // and what the first one makes does not raise what the second one may remove
+			if after { // and files that the first one creates do not raise the number that the second one may remove
 				more := map[string]string{}
 				for i := range 40 {
 					more[fmt.Sprintf("more/%d", i)] = fmt.Sprint(i)
@@ -184,7 +186,7 @@ func TestAutoRemovalsTogether(t *testing.T) {
 	}
 }
 
-// TestAutoRemovalsAfterRename: a person's approval of a rename with an edit does not start the count anew.
+// TestAutoRemovalsAfterRename: a person's approval of a rename with an edit does not reset the count.
 func TestAutoRemovalsAfterRename(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -223,7 +225,8 @@ func TestAutoRemovalsAfterRename(t *testing.T) {
 	w.wantFiles(dir, kept)
 }
 
-// TestAutoRemovals: most of a tree is never removed automatically, at once or in steps, and the rest is applied all the same.
+// TestAutoRemovals: most of a tree is never removed automatically, at once or in steps, and other changes are applied
+// nevertheless.
 func TestAutoRemovals(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -249,7 +252,7 @@ func TestAutoRemovals(t *testing.T) {
 	applied := func(n int) func() bool {
 		return func() bool { return len(w.saw("sync.applied")) == n }
 	}
-	remove("node_modules", "d/f0", "d/f1", "d/f2") // what can be made again is none of the files that count
+	remove("node_modules", "d/f0", "d/f1", "d/f2") // generated files do not count
 	w.autoApply(applied(1))
 	gone("node_modules/x", "node_modules/y", "d/f0", "d/f1", "d/f2")
 	w.wantFiles(dir, files)
@@ -274,7 +277,7 @@ func TestAutoRemovals(t *testing.T) {
 	if err != nil || receipt.ID != "" || receipt.Waiting != 1 || !strings.Contains(receipt.Held, command) {
 		t.Errorf("%+v, %v", receipt, err)
 	}
-	// A person may want it. From then on it begins anew.
+	// A person may apply it. After that, the count starts again.
 	req := pick(t, d)
 	_, err = w.sync(ws, req)
 	w.wants(err, caisson.Denied, "6 of the directory's 10 files")

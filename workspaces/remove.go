@@ -13,14 +13,14 @@ import (
 	"github.com/caisson-dev/caisson/internal/guesttree"
 )
 
-// droppedDir has what is being dropped, on its way out of the layer.
+// droppedDir contains files that are being removed from the layer.
 const droppedDir = "dropped"
 
-// removeTree removes what is at a path of Caisson's own, in which a sandbox may have written. It is not given up in the midst.
+// removeTree removes a path of Caisson, below which a sandbox may have written. It cannot be cancelled.
 func removeTree(name string) error { return guesttree.Remove(context.Background(), name) }
 
-// removeIn removes what is at name in root. It is gone from there at once, and then from aside, a path of Caisson's own on the same file
-// system: what is left of it when the daemon dies is no part of root any more.
+// removeIn removes name in root. It first renames name to aside, a path of Caisson on the same file system, so that an
+// incomplete removal leaves nothing in root if the daemon stops.
 func removeIn(root *os.Root, name, aside string) error {
 	if err := removeTree(aside); err != nil {
 		return err
@@ -41,11 +41,11 @@ func removeIn(root *os.Root, name, aside string) error {
 	return removeTree(aside)
 }
 
-// emptyIn removes all that is in root, each entry as removeIn does: a removal that does not come to its end leaves nothing there that the
-// sandbox has not made, which would be taken for its changes.
+// emptyIn removes all entries of root, each as removeIn does: the rest of an incomplete removal would be taken for
+// changes made by the sandbox.
 func emptyIn(root *os.Root, aside string) error {
 	for {
-		dir, err := root.Open(".") // from the beginning: entries go
+		dir, err := root.Open(".") // from the beginning, because entries are removed
 		if err != nil {
 			return err
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// deep makes directories in the layer of a workspace, each in the one before, more than a path can have names.
+// deep creates nested directories in the layer of a workspace, deeper than the maximum length of a path.
 func (w *world) deep(ws *caisson.Workspace, name string) {
 	w.t.Helper()
 	fd, err := unix.Open(filepath.Join(w.data, "workspaces", string(ws.ID), "layers/upper"), unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -33,7 +33,7 @@ func (w *world) deep(ws *caisson.Workspace, name string) {
 	w.must(unix.Close(fd))
 }
 
-// descriptors are those that this process has.
+// descriptors returns the open file descriptors of this process.
 func descriptors(t *testing.T) []int {
 	t.Helper()
 	names, err := os.ReadDir("/proc/self/fd")
@@ -49,7 +49,7 @@ func descriptors(t *testing.T) []int {
 	return list
 }
 
-// withFewDescriptors calls f while this process can have not many more descriptors than it has.
+// withFewDescriptors calls f while this process can open only few more descriptors.
 func withFewDescriptors(t *testing.T, f func()) {
 	t.Helper()
 	var had unix.Rlimit
@@ -69,7 +69,7 @@ func withFewDescriptors(t *testing.T, f func()) {
 	f()
 }
 
-// TestDeep: a tree that is deeper than the daemon may have descriptors is dropped, reset and removed like any other.
+// TestDeep: a tree that is deeper than the daemon's limit of descriptors is dropped, reset and removed like any other.
 func TestDeep(t *testing.T) {
 	w := newWorld(t)
 	dir := w.tree(map[string]string{"f": "a"})
@@ -121,7 +121,7 @@ func TestDeep(t *testing.T) {
 	}
 }
 
-// endsAfter is a context that has ended once it was asked so many times.
+// endsAfter is a context that ends after a number of calls of its methods.
 type endsAfter struct {
 	context.Context
 	left atomic.Int32
@@ -134,7 +134,7 @@ func (c *endsAfter) Err() error {
 	return nil
 }
 
-// TestResetEndsAnywhere: a reset whose caller goes leaves nothing in the layer that the sandbox has not made.
+// TestResetEndsAnywhere: a reset that is cancelled leaves only files in the layer that the sandbox has created.
 func TestResetEndsAnywhere(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

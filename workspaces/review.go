@@ -18,20 +18,20 @@ import (
 	"github.com/caisson-dev/caisson/gate/overlay"
 )
 
-// maxShown bounds the changes in an answer; what is not shown cannot be applied.
+// maxShown is the maximum number of changes in an answer; changes that are not shown cannot be applied.
 const maxShown = 10_000
 
-// A review is what was found in a frozen copy.
+// A review contains the changes that were found in a frozen copy.
 type review struct {
 	ID      caisson.ID
 	At      time.Time
 	Changes []compare.Difference
 	Cut     bool
 	Checks  []string
-	Held    string // why removals that would pass are not applied automatically; empty for most
+	Held    string // why removals that would pass are not applied automatically; usually empty
 }
 
-// reviews looks at what is in the layers of workspaces.
+// reviews finds the changes in the layers of workspaces.
 type reviews struct{ *Core }
 
 // Diff implements [caisson.Workspaces].
@@ -100,13 +100,13 @@ func checkPatterns(only []string) error {
 	return nil
 }
 
-// matches reports whether a path is among those that patterns choose. None choose everything.
+// matches reports whether a path matches one of the patterns. Without patterns, every path matches.
 func matches(only []string, name string) bool {
 	return len(only) == 0 || slices.ContainsFunc(only, func(p string) bool { return check.MatchPath(p, name) })
 }
 
-// look freezes what the sandbox of w has written, compares it with the host's directory and checks it. The caller holds w, and
-// keeps the review or forgets it.
+// look freezes the layer of w, compares it with the host directory and checks the changes. The caller must hold the
+// lock of w and a job slot, and must keep the review or forget it.
 func (c reviews) look(ctx context.Context, w *caisson.Workspace, host *os.File, patch bool) (_ *review, err error) {
 	r := &review{ID: caisson.NewID(caisson.ReviewPrefix), At: now(), Checks: append(check.Names(), checkRemoval)}
 	dir := c.dir(w.ID, frozenDir, string(r.ID))
@@ -121,7 +121,7 @@ func (c reviews) look(ctx context.Context, w *caisson.Workspace, host *os.File, 
 	if _, _, err := c.reviews.freeze(ctx, w, dir); err != nil {
 		return nil, err
 	}
-	var by authors // after the copy, so that who has changed what is in it is among them
+	var by authors // read after the copy, so that it includes the writers of everything in the copy
 	var asking sync.WaitGroup
 	asking.Go(func() { by = c.reviews.authorsOf(ctx, w) })
 	err = c.reviews.compare(ctx, w, host, dir, patch, r)
@@ -136,17 +136,17 @@ func (c reviews) look(ctx context.Context, w *caisson.Workspace, host *os.File, 
 	return r, c.reviews.note(ctx, w, r)
 }
 
-// keep writes down what was found, so that it can be applied by the review's id.
+// keep stores a review, so that it can be applied by its id.
 func (c reviews) keep(w caisson.ID, r *review) error {
 	kept := *r
 	kept.Changes = slices.Clone(r.Changes)
 	for i := range kept.Changes {
-		kept.Changes[i].Change.Patch = "" // nobody needs it any more, and it is long
+		kept.Changes[i].Change.Patch = "" // it is long and no longer needed
 	}
 	return writeJSON(c.dir(w, frozenDir, string(r.ID)+".json"), kept)
 }
 
-// freeze writes what the layer of w holds into dir, an empty directory.
+// freeze copies the layer of w to dir, an empty directory.
 func (c reviews) freeze(ctx context.Context, w *caisson.Workspace, dir string) (entries int, cut bool, err error) {
 	var opened files
 	defer opened.close()
@@ -162,7 +162,7 @@ func (c reviews) freeze(ctx context.Context, w *caisson.Workspace, dir string) (
 	return entries, cut, diskFull(err)
 }
 
-// compare fills in what dir, a frozen copy, changes in the host's directory, and what the checks say of it.
+// compare fills in the changes of dir, a frozen copy, to the host directory, and the results of the checks.
 func (c reviews) compare(ctx context.Context, w *caisson.Workspace, host *os.File, dir string, patch bool, r *review) error {
 	var opened files
 	defer opened.close()
@@ -196,7 +196,7 @@ func (c reviews) compare(ctx context.Context, w *caisson.Workspace, host *os.Fil
 	return nil
 }
 
-// check fills in what the checks say. Where they took too long nothing may be applied, and the changes are still to be seen.
+// check fills in the results of the checks. If they took too long, no change may be applied, but all are still shown.
 func (c reviews) check(ctx context.Context, host, frozen *os.File, changes []caisson.Change) error {
 	err := c.Tool.Check(ctx, host, frozen, changes, c.Rules)
 	if caisson.KindOf(err) != caisson.Exhausted || ctx.Err() != nil {
@@ -209,7 +209,7 @@ func (c reviews) check(ctx context.Context, host, frozen *os.File, changes []cai
 	return nil
 }
 
-// note records what a look has shown: how much there is, and an event for each change that nobody has seen yet.
+// note records the result of a look: the number of changes, and an event for each new change.
 func (c reviews) note(ctx context.Context, w *caisson.Workspace, r *review) error {
 	if err := c.reviews.announce(ctx, w, r); err != nil {
 		return err
@@ -227,10 +227,10 @@ func (c reviews) note(ctx context.Context, w *caisson.Workspace, r *review) erro
 	return err
 }
 
-// maxAnnounced bounds the events of changes in one workspace.
+// maxAnnounced is the maximum number of events about changes in one workspace.
 const maxAnnounced = 1000
 
-// announce records an event for each change that is new since the last time.
+// announce publishes an event for each change that is new since the last time.
 func (c reviews) announce(ctx context.Context, w *caisson.Workspace, r *review) error {
 	file := c.dir(w.ID, seenFile)
 	seen := map[string]string{}
@@ -261,7 +261,7 @@ func (c reviews) announce(ctx context.Context, w *caisson.Workspace, r *review) 
 	return writeJSON(file, seen)
 }
 
-// reviewOf returns a review that was kept.
+// reviewOf returns a review that was kept. Returns Conflict if it has expired.
 func (c reviews) reviewOf(w *caisson.Workspace, id caisson.ID) (*review, error) {
 	if _, err := caisson.ParseID(caisson.ReviewPrefix, string(id)); err != nil {
 		return nil, caisson.Invalidf("review", "%.40q is not the id of a review; look at the changes first", string(id))
@@ -279,7 +279,7 @@ func (c reviews) reviewOf(w *caisson.Workspace, id caisson.ID) (*review, error) 
 // forget removes a review.
 func (c reviews) forget(w, id caisson.ID) error {
 	dir := c.dir(w, frozenDir, string(id))
-	err := os.Remove(dir + ".json") // first: without it the rest is nothing
+	err := os.Remove(dir + ".json") // first: the rest is ignored without it
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
@@ -296,7 +296,8 @@ func (c reviews) forgetAll(w caisson.ID) error {
 	return err
 }
 
-// trimReviews removes the reviews that are too old or too many, and what is half of one. The caller holds the workspace.
+// trimReviews removes the reviews that are too old or too many, and incomplete ones. The caller must hold the lock of
+// the workspace.
 func (c reviews) trimReviews(w caisson.ID, at time.Time) error {
 	list, err := os.ReadDir(c.dir(w, frozenDir))
 	if err != nil {

@@ -10,10 +10,11 @@ import (
 	"github.com/caisson-dev/caisson/gate/baseline"
 )
 
-// suspectsFile has what a search for secrets has found in the host's directory, once it has ended.
+// suspectsFile contains the result of the search for secrets in the host directory, once it is complete.
 const suspectsFile = "suspects.json"
 
-// searching looks for secrets in what sandboxes see. It is a report, and holds nothing up.
+// searching searches the files that sandboxes see for secrets. The result is only reported, and no operation waits for
+// it.
 type searching struct{ *Core }
 
 // soon searches the files of a new workspace in the background.
@@ -49,7 +50,7 @@ func (c searching) search(ctx context.Context, w *caisson.Workspace) error {
 	if err != nil {
 		return err
 	}
-	release, err := c.lock(ctx, w.ID) // it may be removed meanwhile
+	release, err := c.lock(ctx, w.ID) // the workspace may have been removed in the meantime
 	if err != nil {
 		return err
 	}
@@ -57,7 +58,7 @@ func (c searching) search(ctx context.Context, w *caisson.Workspace) error {
 	return writeJSON(c.dir(w.ID, suspectsFile), &found)
 }
 
-// tell adds to w what was found in its files, if they were searched.
+// tell adds the result of the search to w, if there is one.
 func (c searching) tell(w *caisson.Workspace) error {
 	var found *baseline.SearchResult
 	if err := readJSON(c.dir(w.ID, suspectsFile), &found); err != nil || found == nil {

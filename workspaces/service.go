@@ -13,10 +13,10 @@ type Gate struct{ c *Core }
 
 var _ caisson.Workspaces = (*Gate)(nil)
 
-// errUnchanged ends an update that finds nothing to do.
+// errUnchanged cancels an update that has nothing to change.
 var errUnchanged = errors.New("unchanged")
 
-// scope is what the caller in ctx may touch.
+// scope returns the scope that the caller in ctx may access.
 func scope(ctx context.Context) (caisson.Scope, error) {
 	caller, err := caisson.CallerOf(ctx)
 	return caisson.In(caller.Account), err
@@ -31,7 +31,7 @@ func (g *Gate) GetWorkspace(ctx context.Context, ref string) (*caisson.Workspace
 	return w, g.c.searching.tell(w)
 }
 
-// get returns a workspace of the caller's as the store has it.
+// get returns a workspace of the caller's account from the store.
 func (g *Gate) get(ctx context.Context, ref string) (*caisson.Workspace, error) {
 	in, err := scope(ctx)
 	if err != nil {
@@ -49,7 +49,7 @@ func (g *Gate) ListWorkspaces(ctx context.Context, f caisson.WorkspaceFilter) ([
 	return g.c.Store.Workspaces().List(ctx, in, f)
 }
 
-// hold finds a workspace of the caller's with layers, and takes it.
+// hold finds a workspace of the caller's account, and locks it. Returns Conflict if it has no layers.
 func (g *Gate) hold(ctx context.Context, ref string) (w *caisson.Workspace, release func(), err error) {
 	if w, err = g.get(ctx, ref); err != nil {
 		return nil, nil, err
@@ -57,7 +57,7 @@ func (g *Gate) hold(ctx context.Context, ref string) (w *caisson.Workspace, rele
 	if release, err = g.c.lock(ctx, w.ID); err != nil {
 		return nil, nil, err
 	}
-	// It may have changed, or gone, while the lock was another's.
+	// It may have changed, or may have been removed, while waiting for the lock.
 	if w, err = g.get(ctx, string(w.ID)); err == nil && w.Kind == caisson.WorkspaceDirect {
 		err = caisson.Errorf(caisson.Conflict, "the sandbox of workspace %s writes to the directory itself, so there is nothing to review or apply", w.ID)
 	}
@@ -107,7 +107,8 @@ func (g *Gate) Reset(ctx context.Context, ref string) (*caisson.Workspace, error
 	return w, err
 }
 
-// idle keeps the sandbox of w from being started until wake, or refuses because it may be using its layers.
+// idle prevents the sandbox of w from being started until wake is called. Returns Conflict if the sandbox may be using
+// its layers.
 func (c *Core) idle(ctx context.Context, w *caisson.Workspace, what string) (wake func(), err error) {
 	wake, err = c.still.Acquire(ctx, string(w.ID))
 	if err != nil || w.State != caisson.WorkspaceLive {
@@ -135,8 +136,8 @@ func (g *Gate) RemoveWorkspace(ctx context.Context, ref string) error {
 	return g.c.remove(ctx, w.ID)
 }
 
-// remove forgets a workspace whose sandbox has gone. What a sync was doing when the daemon ended is ended first: originals are
-// nowhere else.
+// remove deletes a workspace whose sandbox was removed. An incomplete sync is completed or rolled back first, because
+// its original files exist nowhere else.
 func (c *Core) remove(ctx context.Context, id caisson.ID) error {
 	release, err := c.lock(ctx, id)
 	if err != nil {

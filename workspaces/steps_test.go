@@ -21,26 +21,26 @@ import (
 	"github.com/caisson-dev/caisson/workspaces"
 )
 
-// What happens at a step.
+// The kinds of failure of a step.
 const (
-	failing    = "fails"            // it is not done
-	losing     = "loses its answer" // it is done, and nobody is told
-	cancelling = "is cancelled"     // who asked for all of it goes away just before
-	killing    = "is not reached"   // the daemon is killed just before, and the next one starts
+	failing    = "fails"            // the step is not executed
+	losing     = "loses its answer" // the step is executed, but returns an error
+	cancelling = "is cancelled"     // the caller's context is cancelled just before the step
+	killing    = "is not reached"   // the daemon is killed just before the step, and the next one starts
 )
 
-// steps are all that a core asks of its store and of jobs, in the order in which it is asked. At one of them something happens.
+// steps counts the calls of a core to its store and to jobs, in their order. One of them can fail.
 type steps struct {
 	mu     sync.Mutex
-	at     int                // the number of that step, from 1; 0 for none; guarded by mu
+	at     int                // number of the failing step, from 1; 0 for none; guarded by mu
 	what   string             // guarded by mu
-	cancel context.CancelFunc // of who asks; guarded by mu
+	cancel context.CancelFunc // cancels the caller's context; guarded by mu
 	next   func()             // starts the next daemon
-	op     string             // what that step was; "" if it was not reached; guarded by mu
-	ops    []string           // all that counted; guarded by mu
+	op     string             // name of the failing step; "" if it was not reached; guarded by mu
+	ops    []string           // all steps that were counted; guarded by mu
 }
 
-// as returns the context of somebody who asks.
+// as returns the context of a caller whose steps are counted.
 func (s *steps) as(ctx context.Context) context.Context {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -48,7 +48,7 @@ func (s *steps) as(ctx context.Context) context.Context {
 	return ctx
 }
 
-// without calls f, whose steps do not count.
+// without calls f, whose steps are not counted.
 func (s *steps) without(f func()) {
 	s.mu.Lock()
 	at := s.at
@@ -66,7 +66,7 @@ func (s *steps) take(op string) (what string) {
 	if s.at > 0 {
 		s.ops = append(s.ops, op)
 	}
-	_, stores, _ := strings.Cut(op, " ") // which does what it says, or nothing
+	_, stores, _ := strings.Cut(op, " ") // a write of the store succeeds or has no effect
 	if s.at == 0 || s.what == losing && stores != "" {
 		return ""
 	}
@@ -88,7 +88,7 @@ func step[T any](s *steps, op string, do func() (T, error)) (T, error) {
 		return none, err
 	case killing:
 		s.next()
-		return none, err // the daemon that was killed does no more; here it ends by an error
+		return none, err // the killed daemon does no more work; here it ends with an error
 	case losing:
 		if v, err := do(); err != nil {
 			return v, err
@@ -177,8 +177,8 @@ func (t stepWorkspaces) UpdateReceipt(ctx context.Context, in caisson.Scope, id 
 	return step(t.s, "update receipt", func() (*caisson.SyncReceipt, error) { return t.WorkspaceStore.UpdateReceipt(ctx, in, id, change) })
 }
 
-// TestAnywhere: whatever happens at a step of a diff, a sync, an undo and a reset, the directory has all of it or nothing, the next
-// try does it, once, and no lock stays held. It takes a sample of steps, see [steptest.Every].
+// TestAnywhere: whichever step of a diff, a sync, an undo or a reset fails, the directory contains all changes or none,
+// a retry applies them once, and no lock stays held. It takes a sample of steps, see [steptest.Every].
 func TestAnywhere(t *testing.T) {
 	t.Parallel()
 	var record steptest.Record
@@ -206,7 +206,8 @@ func TestAnywhere(t *testing.T) {
 	record.Check(t)
 }
 
-// TestLayAnywhere: whatever happens at a step of making a workspace, nothing of it is left, or it is there as a whole. It takes every step.
+// TestLayAnywhere: whichever step of creating a workspace fails, the workspace is complete or does not exist. It takes
+// every step.
 func TestLayAnywhere(t *testing.T) {
 	t.Parallel()
 	var record steptest.Record
@@ -230,7 +231,7 @@ func TestLayAnywhere(t *testing.T) {
 					w.open()
 					sb := w.sandbox()
 					s.next = func() {
-						w.must(store.Sandboxes().Delete(t.Context(), caisson.Everyone(), string(sb.ID))) // was being made, too
+						w.must(store.Sandboxes().Delete(t.Context(), caisson.Everyone(), string(sb.ID))) // was being created, too
 						w.tool, w.store = real, store
 						w.open()
 						w.must(w.core.Reconcile(t.Context()))
@@ -254,7 +255,7 @@ func TestLayAnywhere(t *testing.T) {
 					}
 					none()
 				}
-				// What is there was there before the daemon was killed, and is whole.
+				// An existing workspace was stored before the daemon was killed, and is complete.
 				w.tool, w.store = real, store
 				w.open()
 				w.must(w.core.Reconcile(t.Context()))
@@ -270,13 +271,13 @@ func TestLayAnywhere(t *testing.T) {
 	record.Check(t)
 }
 
-// liveThrough is a life of a workspace in which something may happen once.
+// liveThrough is the life of a workspace during which one step may fail.
 func (w *world) liveThrough(s *steps) {
 	w.t.Helper()
 	old, now := map[string]string{"a": "a\n", "d/b": "b\n"}, map[string]string{"a": "A\n", "d/b": "b\n", "n/c": "c\n"}
 	dir := w.tree(old)
 	var ws *caisson.Workspace
-	s.without(func() { // how a workspace is made is not among these steps
+	s.without(func() { // the creation of the workspace is not counted
 		ws = w.lay(dir)
 		w.edit(ws, map[string]string{"a": "A\n", "n/c": "c\n"})
 	})
@@ -352,7 +353,7 @@ func (w *world) liveThrough(s *steps) {
 	}
 }
 
-// told is how many events of a kind a workspace has had.
+// told returns the number of events of a type about a workspace.
 func (w *world) told(ws *caisson.Workspace, kind string) (n int) {
 	for _, e := range w.saw(kind) {
 		if e.Subject == string(ws.ID) {
@@ -362,7 +363,7 @@ func (w *world) told(ws *caisson.Workspace, kind string) (n int) {
 	return n
 }
 
-// whole waits until nobody looks at anything, and no review is there but those that were kept.
+// whole waits until no workspace is in use, and only kept reviews exist.
 func (w *world) whole(ws *caisson.Workspace) {
 	w.t.Helper()
 	poll.Until(w.t, patience, func() bool {

@@ -15,10 +15,11 @@ import (
 	"github.com/caisson-dev/caisson/internal/hostdir"
 )
 
-// maxSelected bounds what one sync names.
+// maxSelected is the maximum number of changes that one sync names.
 const maxSelected = 100_000
 
-// Sync implements [caisson.Workspaces]. With nothing to apply it is a receipt without an id, which is not kept.
+// Sync implements [caisson.Workspaces]. If there is nothing to apply, it returns a receipt without an id, which is not
+// stored.
 func (g *Gate) Sync(ctx context.Context, ref string, req caisson.SyncRequest) (*caisson.SyncReceipt, error) {
 	if req.Directory != nil {
 		defer req.Directory.Close()
@@ -63,7 +64,7 @@ func validateSync(req *caisson.SyncRequest) error {
 	return checkPatterns(req.Only)
 }
 
-// given returns the directory that came with a request, if it is that of w.
+// given returns the directory that came with a request, or an error if it is not that of w.
 func (c syncs) given(ctx context.Context, w *caisson.Workspace, h caisson.Handle) (*os.File, error) {
 	caller, err := caisson.CallerOf(ctx)
 	switch {
@@ -99,14 +100,14 @@ func (c syncs) given(ctx context.Context, w *caisson.Workspace, h caisson.Handle
 	return f, nil
 }
 
-// A syncing is one sync. The caller holds the workspace, and has a place among those who read trees.
+// A syncing is one sync. The caller must hold the lock of the workspace, and a job slot.
 type syncing struct {
 	c    *Core
 	w    *caisson.Workspace
 	host *os.File
 	by   string
-	auto bool     // nobody has chosen what is applied
-	ran  []string // commands that have passed, as checks
+	auto bool     // the changes are chosen automatically
+	ran  []string // checks of the commands that have passed
 }
 
 func (s *syncing) do(ctx context.Context, req *caisson.SyncRequest) (_ *caisson.SyncReceipt, err error) {
@@ -149,7 +150,7 @@ func (s *syncing) do(ctx context.Context, req *caisson.SyncRequest) (_ *caisson.
 	return receipt, s.drop(ctx, drop)
 }
 
-// review returns what the sync chooses from.
+// review returns the review that the sync chooses from.
 func (s *syncing) review(ctx context.Context, req *caisson.SyncRequest) (*review, error) {
 	if req.Auto {
 		return s.c.reviews.look(ctx, s.w, s.host, false)
@@ -157,7 +158,7 @@ func (s *syncing) review(ctx context.Context, req *caisson.SyncRequest) (*review
 	return s.c.reviews.reviewOf(s.w, req.Review)
 }
 
-// choose returns the changes that are to be applied, with the directories that they need.
+// choose returns the changes to apply, with the directories that they need.
 func (s *syncing) choose(r *review, req *caisson.SyncRequest) (picks, error) {
 	p := picks{review: r, byPath: map[string]int{}, at: map[string]int{}, chosen: map[int]bool{}, parts: map[int][]int{}}
 	for i, x := range r.Changes {
@@ -172,7 +173,7 @@ func (s *syncing) choose(r *review, req *caisson.SyncRequest) (picks, error) {
 			return p, err
 		}
 		for i, x := range r.Changes {
-			// The steps of a rename are at both its paths.
+			// A rename has steps at both its paths.
 			left := func(step gate.Step) bool { return !matches(req.Only, step.Path) || declined[step.Path] }
 			if x.Change.Verdict == caisson.VerdictPass && !slices.ContainsFunc(x.Steps, left) {
 				p.chosen[i] = true
@@ -189,16 +190,16 @@ func (s *syncing) choose(r *review, req *caisson.SyncRequest) (picks, error) {
 	return p, p.complete(req.Asked)
 }
 
-// picks are the changes of a review that are to be applied.
+// picks are the changes of a review that were chosen to be applied.
 type picks struct {
 	review *review
 	byPath map[string]int // index of the change that is shown at a path
 	at     map[string]int // index of the change that has a step at a path
 	chosen map[int]bool
-	parts  map[int][]int // hunks of a chosen change that is not to be applied as a whole
+	parts  map[int][]int // hunks of a chosen change that is not applied as a whole
 }
 
-// add chooses a change that somebody has selected.
+// add chooses a change that the request selects.
 func (p picks) add(sel caisson.Selection, asked bool) error {
 	i, ok := p.byPath[sel.Path]
 	if !ok {
@@ -223,7 +224,7 @@ func (p picks) add(sel caisson.Selection, asked bool) error {
 	return nil
 }
 
-// allow refuses a change that must not be applied.
+// allow returns an error if a change must not be applied.
 func (p picks) allow(i int, asked bool) error {
 	x := p.review.Changes[i]
 	reason := reasonOf(x.Change)
@@ -242,7 +243,8 @@ func (p picks) allow(i int, asked bool) error {
 	return nil
 }
 
-// complete chooses the directories that what is chosen needs, and refuses to remove one with things in it that nobody has chosen.
+// complete chooses the directories that the chosen changes need, and returns a Conflict error if a directory would be
+// removed with contents that are not chosen.
 func (p picks) complete(asked bool) error {
 	for i := range p.review.Changes {
 		if !p.chosen[i] {
@@ -255,7 +257,7 @@ func (p picks) complete(asked bool) error {
 			if err := p.allow(up, asked); err != nil {
 				return err
 			}
-			p.chosen[up] = true // a directory is above all that needs it, so its own needs are among those of the change
+			p.chosen[up] = true // the directories above it are needed by the change too, so they are in the same list
 		}
 	}
 	for i := range p.review.Changes {
@@ -266,7 +268,7 @@ func (p picks) complete(asked bool) error {
 	return nil
 }
 
-// settle takes back what cannot be applied with what is chosen, without asking anybody.
+// settle removes changes from the choice that cannot be applied together with the others.
 func (p picks) settle() {
 	for again := true; again; {
 		again = false
@@ -286,7 +288,7 @@ func (p picks) settle() {
 	}
 }
 
-// needs returns the changes that make the directories above what change i makes.
+// needs returns the changes that create the directories above what change i creates.
 func (p picks) needs(i int) (list []int) {
 	for _, step := range p.review.Changes[i].Steps {
 		if step.After.Type == "" {
@@ -301,7 +303,8 @@ func (p picks) needs(i int) (list []int) {
 	return list
 }
 
-// left reports whether all that change i removes with a directory is chosen, and if not what is missing.
+// left reports whether everything that change i removes with a directory is chosen; if not, missing is a path that is
+// not.
 func (p picks) left(i int) (missing string, ok bool) {
 	for _, step := range p.review.Changes[i].Steps {
 		if step.Before.Type != "dir" || step.After.Type == "dir" {
@@ -316,7 +319,7 @@ func (p picks) left(i int) (missing string, ok bool) {
 	return "", true
 }
 
-// steps are the steps of what is chosen.
+// steps returns the steps of the chosen changes.
 func (p picks) steps() (steps []gate.Step) {
 	for i, x := range p.review.Changes {
 		if p.chosen[i] {

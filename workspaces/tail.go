@@ -10,17 +10,17 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// Bounds of what a command writes.
+// Limits of a command's output.
 const (
-	maxOutput    = 64 << 20 // more than that ends it
-	tailBytes    = 8 << 10  // that are kept
-	tailLines    = 8        // that are shown
-	maxShownTail = 1000     // bytes
+	maxOutput    = 64 << 20 // bytes, beyond which it is killed
+	tailBytes    = 8 << 10  // bytes that are kept
+	tailLines    = 8        // lines that are shown
+	maxShownTail = 1000     // bytes that are shown
 )
 
-// A tail keeps the end of what a command writes, and ends one that writes too much. It is safe for concurrent use.
+// A tail keeps the end of a command's output, and kills a command that writes too much. It is safe for concurrent use.
 type tail struct {
-	end func() // the command; called once
+	end func() // kills the command; called once
 
 	mu    sync.Mutex
 	buf   []byte // guarded by mu
@@ -46,25 +46,25 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// drain reads from all of these until they end; whole is closed then.
+// drain reads from all of these until they end, and then closes whole.
 func (t *tail) drain(from ...io.Reader) (whole <-chan struct{}) {
 	var wg sync.WaitGroup
 	for _, r := range from {
-		wg.Go(func() { _, _ = io.Copy(t, r) }) // what cannot be read is not shown
+		wg.Go(func() { _, _ = io.Copy(t, r) }) // output that cannot be read is not shown
 	}
 	done := make(chan struct{})
 	go func() { wg.Wait(); close(done) }()
 	return done
 }
 
-// flooded reports whether more was written than a command may write.
+// flooded reports whether the command has written more than maxOutput.
 func (t *tail) flooded() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.total > maxOutput
 }
 
-// last is the end of the output on one line, to be put after what is said of the command.
+// last returns the end of the output on one line, as a suffix for messages.
 func (t *tail) last() string {
 	t.mu.Lock()
 	text := string(bytes.ToValidUTF8(t.buf, []byte("\ufffd")))

@@ -13,7 +13,8 @@ import (
 	"github.com/caisson-dev/caisson/gate/overlay"
 )
 
-// Tool is what the core needs of package gate: [*tool.Tool], whose jobs have no privileges. Descriptors stay the caller's.
+// Tool is the interface of package gate that the core requires, implemented by [*tool.Tool], whose worker jobs are
+// unprivileged. The caller keeps and closes the files that it passes.
 type Tool interface {
 	Scan(ctx context.Context, root *os.File, hide, show []string, manifest *os.File) (baseline.ScanResult, error)
 	Search(ctx context.Context, root, manifest *os.File, limits baseline.SearchLimits) (baseline.SearchResult, error)

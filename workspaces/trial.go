@@ -13,27 +13,28 @@ import (
 	"github.com/caisson-dev/caisson/gate"
 )
 
-// The labels of sandboxes that commands run in: by the first Reconcile finds what an earlier daemon has left, the second says which
-// layers the sandbox is made for.
+// The labels of sandboxes in which commands run: by the first one, Reconcile finds those that an earlier daemon has
+// left; the second one contains the id of the trial.
 const (
 	labelCheck = "caisson/check"
 	labelTrial = "caisson/trial"
 	valueCheck = "commands"
 )
 
-// maxTrials bounds the sandboxes of this core that commands run in at the same time.
+// maxTrials is the maximum number of concurrent sandboxes in which commands run.
 const maxTrials = 2
 
-// A trial is the layers that show a directory as it would be after an apply. It is no workspace: the store does not know it, nothing
-// in it is ever looked at, and on disk, where workspaces are, it goes with its sandbox.
+// A trial is a set of layers that show a directory as it would be after an apply. It is not a workspace: it is not in
+// the store, its changes are never reviewed, and its directory, beside those of workspaces, is removed with its
+// sandbox.
 type trial struct {
-	w     *caisson.Workspace // as a mount needs it
-	taken bool               // by a sandbox; guarded by the trials' mu
+	w     *caisson.Workspace // with the fields that a mount needs
+	taken bool               // claimed by a sandbox; guarded by trials.mu
 }
 
-// trials are those that are under way.
+// trials contains the trials in progress.
 type trials struct {
-	places chan struct{} // a token for each that has a sandbox
+	places chan struct{} // a token for each trial that has a sandbox
 
 	mu   sync.Mutex
 	byID map[caisson.ID]*trial // guarded by mu
@@ -49,7 +50,7 @@ func (t *trials) find(id caisson.ID) *trial {
 	return t.byID[id]
 }
 
-// claim gives the layers of a trial to the sandbox that is made for them, once.
+// claim returns the layers of a trial to the sandbox that is created for them, once.
 func (t *trials) claim(sb *caisson.Sandbox) (*caisson.Workspace, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -61,7 +62,7 @@ func (t *trials) claim(sb *caisson.Sandbox) (*caisson.Workspace, error) {
 	return found.w, nil
 }
 
-// layTrial makes the layers that show the directory as it would be with plan. Who calls it ends the trial.
+// layTrial creates the layers that show the directory as it would be with plan. The caller must end the trial.
 func (s *syncing) layTrial(ctx context.Context, r *review, plan *gate.Plan) (_ *trial, err error) {
 	account, err := s.c.Store.Accounts().Ensure(ctx, s.w.Account)
 	if err != nil {
@@ -77,7 +78,7 @@ func (s *syncing) layTrial(ctx context.Context, r *review, plan *gate.Plan) (_ *
 	}
 	w := *s.w
 	w.ID, w.Kind, w.Mode, w.State = caisson.NewID(caisson.WorkspacePrefix), caisson.WorkspaceOverlay, caisson.SyncSecure, caisson.WorkspaceLive
-	w.Target = defaultTarget // elsewhere it could stand in for the image's programs
+	w.Target = defaultTarget // at another path it could hide the image's programs
 	t := &trial{w: &w}
 	defer func() {
 		if err != nil {
@@ -99,7 +100,7 @@ func (s *syncing) layTrial(ctx context.Context, r *review, plan *gate.Plan) (_ *
 	return t, nil
 }
 
-// fillTrial writes what plan changes into the upper layer of a trial.
+// fillTrial writes the changes of plan to the upper layer of a trial.
 func (s *syncing) fillTrial(ctx context.Context, r *review, t *trial, plan *gate.Plan) error {
 	var opened files
 	defer opened.close()
@@ -118,10 +119,10 @@ func (s *syncing) fillTrial(ctx context.Context, r *review, t *trial, plan *gate
 	return s.c.Tool.Layer(ctx, manifest, frozen, upper, plan)
 }
 
-// boxing ends trials, and their sandboxes.
+// boxing removes trials and their sandboxes.
 type boxing struct{ *Core }
 
-// endTrial removes a trial, which no sandbox has any more.
+// endTrial removes a trial that no sandbox uses any longer.
 func (c boxing) endTrial(t *trial) error {
 	c.trials.mu.Lock()
 	delete(c.trials.byID, t.w.ID)
@@ -129,13 +130,13 @@ func (c boxing) endTrial(t *trial) error {
 	return removeTree(c.dir(t.w.ID))
 }
 
-// removeTime bounds the end of a sandbox that a command ran in.
+// removeTime is the timeout for removing the sandbox of a command.
 const removeTime = 2 * time.Minute
 
-// box makes a sandbox of a trial and calls do with it. When box returns nothing is left of it; if that fails, the time limit of the
-// sandbox, or the next daemon, sees to it.
+// box creates a sandbox for a trial and calls do with it. It removes both before it returns; if that fails, the sandbox
+// is removed when its hard TTL expires, or by the next daemon.
 func (s *syncing) box(ctx context.Context, t *trial, cmd Command, do func(ctx context.Context, sb *caisson.Sandbox) error) (err error) {
-	// The sync was asked for by the host's side, and its administrator has configured the command.
+	// The sync was requested on the host, and the host's administrator has configured the command.
 	ctx = caisson.WithCaller(ctx, caisson.HostWork(s.w.Account, "check what is to be applied"))
 	req, err := s.boxRequest(t, cmd)
 	if err != nil {
@@ -172,7 +173,7 @@ func (s *syncing) boxRequest(t *trial, cmd Command) (req caisson.CreateRequest, 
 	}, nil
 }
 
-// removeTrials removes the sandboxes that an earlier daemon has run commands in. What it cannot remove is logged and stays.
+// removeTrials removes the sandboxes in which an earlier daemon has run commands. Errors are logged only.
 func (c boxing) removeTrials(ctx context.Context) error {
 	f := caisson.Filter{Labels: map[string]string{labelCheck: valueCheck}, Limit: 1000}
 	for more := true; more; {

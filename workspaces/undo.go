@@ -46,7 +46,7 @@ func (g *Gate) Undo(ctx context.Context, id caisson.ID, dir caisson.Handle) (*ca
 		return nil, caisson.Wrap(err, caisson.Conflict, "what was there before %s is not kept any more, so it cannot be undone", id)
 	}
 	defer saved.Close()
-	// The intent: if the daemon dies, recover asks the journal what has become of it.
+	// This stores the intent: if the daemon stops, recover reads the outcome from the journal.
 	if err := g.c.syncs.rename(w.ID, id, doneSuffix, pendingSuffix); err != nil {
 		return nil, err
 	}
@@ -60,12 +60,12 @@ func (g *Gate) Undo(ctx context.Context, id caisson.ID, dir caisson.Handle) (*ca
 	case err == nil:
 		return nil, caisson.Errorf(caisson.Internal, "nothing was undone; the daemon's log has the details")
 	case out.State == apply.None && caisson.KindOf(err) == caisson.Internal:
-		return nil, err // nobody knows; recover finds out
+		return nil, err // the outcome is unknown; recover determines it
 	}
 	return nil, errors.Join(err, g.c.syncs.rename(w.ID, id, pendingSuffix, doneSuffix))
 }
 
-// undone records that a receipt was undone. What it had applied is shown as changes again, and is not applied automatically.
+// undone records that a receipt was undone. Its changes are shown again, and are not applied automatically.
 func (c syncs) undone(ctx context.Context, w *caisson.Workspace, host *os.File, receipt *caisson.SyncReceipt) (*caisson.SyncReceipt, error) {
 	list, err := c.syncs.declined(w.ID)
 	if err != nil {
@@ -86,7 +86,8 @@ func (c syncs) undone(ctx context.Context, w *caisson.Workspace, host *os.File, 
 		step.Before.Mode &= 0o777
 		back[i] = baseline.Applied{Path: step.Path, Node: step.Before}
 	}
-	// Otherwise what is in the sandbox would be what was applied, and no change: it would be forgotten. recover tries again.
+	// Otherwise the content in the sandbox would equal its base, and would not be shown as a change. recover tries
+	// again.
 	if err := c.syncs.rebase(ctx, w, host, back); err != nil {
 		return nil, caisson.Wrap(err, caisson.KindOf(err), "the directory is as it was before %s, but that could not be recorded; undo it again", receipt.ID)
 	}
@@ -112,7 +113,7 @@ func (c syncs) undone(ctx context.Context, w *caisson.Workspace, host *os.File, 
 			c.Log.WarnContext(ctx, "how many files an undo has put back could not be recorded", "workspace", w.ID, "receipt", r.ID, "err", err)
 		}
 	}
-	// Before nobody knows of it any more: what waits in a settled workspace is forgotten soon.
+	// This is stored before the pending record is removed, because the changes in a settled workspace are removed soon.
 	if _, err := c.Store.Workspaces().Update(ctx, caisson.Everyone(), w.ID, func(w *caisson.Workspace) error {
 		if fresh {
 			w.Changes += len(r.Entries)
@@ -127,11 +128,11 @@ func (c syncs) undone(ctx context.Context, w *caisson.Workspace, host *os.File, 
 	return r, c.syncs.unsave(w.ID, r.ID)
 }
 
-// pending returns the receipts of syncs and undos of which the store does not know what has become of them.
+// pending returns the receipts of syncs and undos whose outcome is not in the store.
 func (c syncs) pending(w caisson.ID) ([]caisson.ID, error) {
 	entries, err := os.ReadDir(c.dir(w, savedDir))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // a direct one, or one that was not made whole
+		return nil, nil // a direct workspace, or an incomplete one
 	}
 	var list []caisson.ID
 	for _, e := range entries {
@@ -142,7 +143,7 @@ func (c syncs) pending(w caisson.ID) ([]caisson.ID, error) {
 	return list, err
 }
 
-// recoverAt is recover with the directory where it is.
+// recoverAt is like recover, but opens the host directory by its path.
 func (c syncs) recoverAt(ctx context.Context, w *caisson.Workspace) error {
 	host, err := c.openHost(w, 0)
 	if err != nil {
@@ -152,7 +153,8 @@ func (c syncs) recoverAt(ctx context.Context, w *caisson.Workspace) error {
 	return c.syncs.recover(ctx, w, host)
 }
 
-// recover ends what syncs and undos of w have left unfinished, and tells the store. The caller holds w.
+// recover completes or rolls back the incomplete syncs and undos of w, and stores the outcome. The caller must hold the
+// lock of w.
 func (c syncs) recover(ctx context.Context, w *caisson.Workspace, host *os.File) error {
 	list, err := c.syncs.pending(w.ID)
 	if err != nil {

@@ -1,32 +1,34 @@
-// Package workspaces is the core of workspaces: host directories that a sandbox sees as they are and changes only for itself,
-// until somebody applies the changes.
+// Package workspaces is the core of workspaces: host directories that a sandbox sees as they are, and changes only in a
+// layer of its own, until a person or an automatic sync applies the changes.
 //
-// It lays the layers of a new sandbox's workspace, says what was changed in them, and applies what was reviewed, each time with a
-// receipt. Everything that reads or writes trees is done by package gate in jobs without privileges; here are the objects, the
-// directories, the order of things, and what is left to do after a crash.
+// It creates the layers of a new sandbox's workspace, finds the changes in them, and applies changes that were
+// reviewed, each time with a receipt. Package gate does everything that reads or writes trees, in unprivileged worker
+// jobs; this package manages the objects, the directories, the order of the steps, and the recovery after a crash.
 //
-// The store holds what is meant to be; it has a workspace when all of its directory is there. On disk a workspace is one directory, which goes with it:
+// The store contains the intended state; it contains a workspace once its directory is complete. On disk a workspace is
+// one directory, which is removed with it:
 //
 //	<dir>/workspaces/<id>/
-//	    layers/upper/        what the sandbox has written, in overlayfs's format; layers/work is overlayfs's own
-//	    mask/                a layer of whiteouts for what is hidden
-//	    manifest             what the host's directory was like when the sandbox was made
-//	    base/                small files of it, as they were then
-//	    copy/                all of it, of kind copy and while its sandbox is there: what the sandbox sees instead
-//	    frozen/<rv>/         a copy of what the sandbox had written at a review; <rv>.json says what was found in it
-//	    saved/<rc>/          what a sync has replaced, and its journal; <rc>.json says what it is to do until the store knows
-//	                         what has become of it, and is <rc>.done afterwards
-//	    dropped              a change on its way out of the layer
+//	    layers/upper/        files that the sandbox has written, in overlayfs's format; layers/work is overlayfs's own
+//	    mask/                a layer of whiteouts for hidden files
+//	    manifest             the state of the host directory when the sandbox was created
+//	    base/                the small files of that state
+//	    copy/                all files of that state, as the sandbox sees them; only of kind copy, until its sandbox is removed
+//	    frozen/<rv>/         a copy of the layer at a review; <rv>.json contains the changes that were found in it
+//	    saved/<rc>/          the files that a sync has replaced, and its journal; <rc>.json describes the sync until its outcome
+//	                         is in the store, and is renamed to <rc>.done then
+//	    dropped              a change that is being removed from the layer
 //	    declined.json        paths that were undone: they are not applied automatically again
 //	    removals.json        of earlier versions, which counted removals for each workspace
-//	    show.json            patterns of names that are not hidden after all
-//	    seen.json            changes of which there is an event: path to hash
-//	    writers.json         which process was the last to change what, as the sandbox last said
-//	    suspects.json        files that may contain secrets, as their content says
-//	    refused.json         what the last command that failed has said of which changes
+//	    show.json            patterns of names that are not hidden
+//	    seen.json            changes for which an event was published: path to hash
+//	    writers.json         the process that was the last to change each file, as last reported by the sandbox
+//	    suspects.json        files that may contain secrets, according to their content
+//	    refused.json         the result of the last command that failed, and the changes that it was run on
 //
-// All of it is root's and 0700, except what a job has to write: layers and mask are the guest's root's, frozen and base as well,
-// and copy and what is in saved belong to the owner of the host's directory.
+// The parents of all of it belong to root and have mode 0700. The layers and mask belong to the guest's root, copy and
+// the contents of saved to the owner of the host directory. base and frozen/<rv> belong to root, except while a job
+// writes to them: then they belong to the user that the job runs as.
 package workspaces
 
 import (
@@ -44,28 +46,29 @@ import (
 	"github.com/caisson-dev/caisson/internal/keylock"
 )
 
-// Config is what a Core is made of. All fields but Hide, Rules, Commands, Keep, Every, SearchAfter and Log are required.
+// Config configures a Core. All fields but Hide, Rules, Commands, Keep, Every, SearchAfter and Log are required.
 type Config struct {
 	Dir    string // the data directory
 	Store  caisson.Store
 	Tool   Tool
 	Events caisson.Publisher
-	// Running reports whether a sandbox may be using its layers at present. NotFound if there is no such sandbox.
+	// Running reports whether a sandbox may be using its layers at present. Returns NotFound if there is no such
+	// sandbox.
 	Running func(ctx context.Context, sandbox caisson.ID) (bool, error)
-	// Hide are patterns of names that sandboxes do not see; nil means [baseline.DefaultHidden].
+	// Hide contains patterns of names that are hidden from sandboxes; nil means [baseline.DefaultHidden].
 	Hide  []string
-	Rules check.Rules // of what may be applied; zero means the gate's defaults
-	// Commands are run, in this order, on what is to be applied, after all other checks.
+	Rules check.Rules // for changes to apply; zero means the gate's defaults
+	// Commands are run, in this order, on changes before they are applied, after all other checks.
 	Commands []Command
-	Keep     time.Duration // for which changes wait after the sandbox has gone; 0 means 7 days
-	Every    time.Duration // between automatic applies; 0 means 30 s
-	// SearchAfter is for how long the files of a new workspace are not searched for secrets yet, because its sandbox is being started
-	// then; 0 means 1 s.
+	Keep     time.Duration // time for which changes are kept after their sandbox was removed; 0 means 7 days
+	Every    time.Duration // interval of automatic applies; 0 means 30 s
+	// SearchAfter is the delay before the files of a new workspace are searched for secrets, because its sandbox is
+	// being started at that time; 0 means 1 s.
 	SearchAfter time.Duration
 	Log         *slog.Logger
 }
 
-// How long things are kept, and how many.
+// Retention times, limits and intervals.
 const (
 	keepChanges = 7 * 24 * time.Hour
 	keepSettled = 24 * time.Hour
@@ -74,7 +77,7 @@ const (
 	applyEvery  = 30 * time.Second
 	searchAfter = time.Second
 	housekeep   = 10 * time.Minute
-	// leaveTime bounds what is done for a workspace while somebody waits for its sandbox to go.
+	// leaveTime is the timeout for the work on a workspace that the removal of its sandbox waits for.
 	leaveTime = 2 * time.Minute
 )
 
@@ -82,7 +85,7 @@ const (
 type Core struct {
 	Config
 	sandboxes Sandboxes // set by Attach
-	data      *os.File  // Dir
+	data      *os.File  // the data directory
 	reviews   reviews
 	syncs     syncs
 	laying    laying
@@ -90,21 +93,21 @@ type Core struct {
 	refusals  refusals
 	boxing    boxing
 	removals  *removalCounts
-	locks     keylock.Locks // held by whoever looks at a workspace or changes it, by id
-	writing   keylock.Locks // held by whoever writes writers.json, by id of the workspace; after locks
-	still     keylock.Locks // held by whoever takes changes out of a layer, by id of the workspace; after locks
-	jobs      chan struct{} // a token for each that may read trees at the same time
+	locks     keylock.Locks // held while a workspace is read or changed, by id
+	writing   keylock.Locks // held while writers.json is written, by workspace id; acquired after locks
+	still     keylock.Locks // held while a layer is mounted or changes in it are dropped, by workspace id; acquired after locks
+	jobs      chan struct{} // a token for each job slot in use
 	trials    *trials
 
 	mu       sync.Mutex
 	closed   bool                              // guarded by mu
-	baseless map[caisson.ID]*caisson.Workspace // whose files are not kept yet; guarded by mu
+	baseless map[caisson.ID]*caisson.Workspace // workspaces whose base is not saved yet; guarded by mu
 	wg       sync.WaitGroup                    // goroutines of this core; none is added once closed
 	ctx      context.Context
 	stop     context.CancelCauseFunc
 }
 
-// New returns a Core, or an Invalid error that says what is wrong with cfg. Call Reconcile before use.
+// New returns a Core, or an Invalid error if cfg is invalid. Call Reconcile before use.
 func New(cfg Config) (*Core, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -144,12 +147,13 @@ func New(cfg Config) (*Core, error) {
 	return c, nil
 }
 
-// Attach gives the core the lifecycle of sandboxes, whose core needs the layers of this one. Call it once, before anything else.
+// Attach sets the lifecycle core, which itself uses the layers of this core. It must be called once, before anything
+// else.
 func (c *Core) Attach(s Sandboxes) { c.sandboxes = s }
 
 var errClosing = errors.New("the daemon is ending")
 
-// Close ends what runs in the background. Workspaces stay as they are.
+// Close stops the background work. Workspaces are not changed.
 func (c *Core) Close() error {
 	c.stop(errClosing)
 	c.mu.Lock()
@@ -159,7 +163,7 @@ func (c *Core) Close() error {
 	return c.data.Close()
 }
 
-// do runs f in a goroutine of the core's. If the core is closed it does not, and reports false.
+// do runs f in a goroutine that Close waits for, and returns false if the core is closed.
 func (c *Core) do(f func(ctx context.Context)) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -169,7 +173,7 @@ func (c *Core) do(f func(ctx context.Context)) bool {
 	return !c.closed
 }
 
-// lock takes a workspace and a place among those who read trees.
+// lock acquires the lock of a workspace and a job slot.
 func (c *Core) lock(ctx context.Context, id caisson.ID) (release func(), err error) {
 	unlock, err := c.locks.Acquire(ctx, string(id))
 	if err != nil {
@@ -183,7 +187,7 @@ func (c *Core) lock(ctx context.Context, id caisson.ID) (release func(), err err
 	return func() { <-c.jobs; unlock() }, nil
 }
 
-// place takes a place among those who read trees. Who has it gives it back by taking a token out of jobs.
+// place acquires a job slot. The caller releases it by receiving from jobs.
 func (c *Core) place(ctx context.Context) error {
 	select {
 	case c.jobs <- struct{}{}:
@@ -193,13 +197,13 @@ func (c *Core) place(ctx context.Context) error {
 	}
 }
 
-// Layers returns how the lifecycle of sandboxes uses workspaces.
+// Layers returns the service that the lifecycle core uses for workspaces.
 func (c *Core) Layers() *Layers { return &Layers{c} }
 
-// Workspaces returns the gate as its callers see it.
+// Workspaces returns the service that manages workspaces for callers.
 func (c *Core) Workspaces() *Gate { return &Gate{c} }
 
-// event publishes what happened to a workspace.
+// event publishes an event about a workspace.
 func (c *Core) event(ctx context.Context, w *caisson.Workspace, kind string, data map[string]string) {
 	c.Events.PublishAll(ctx, []*caisson.Event{newEvent(w, kind, data)})
 }

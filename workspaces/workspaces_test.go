@@ -19,14 +19,15 @@ import (
 	"github.com/caisson-dev/caisson/internal/poll"
 )
 
-// TestElsewhere: a directory that was opened in another mount namespace is refused with the reason, where it cannot be used.
+// TestElsewhere: a directory that was opened in another mount namespace is rejected with the reason if it cannot be
+// used.
 func TestElsewhere(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	dir := w.tree(map[string]string{"a": "a"})
 	_, err := w.core.Layers().Lay(w.ctx(), w.sandbox(), caisson.WorkspaceRequest{Source: dir, Directory: hostdirtest.Open(t, dir, true)})
 	w.wants(err, caisson.Invalid, "another mount namespace")
-	ws := w.lay(dir, func(r *caisson.WorkspaceRequest) { r.Directory = hostdirtest.Open(t, dir, false) }) // it is the same one here
+	ws := w.lay(dir, func(r *caisson.WorkspaceRequest) { r.Directory = hostdirtest.Open(t, dir, false) }) // the same namespace
 	w.edit(ws, map[string]string{"a": "A"})
 	req := pick(t, w.review(ws))
 	req.Directory = hostdirtest.Open(t, dir, false)
@@ -39,7 +40,8 @@ func TestElsewhere(t *testing.T) {
 	w.wantFiles(dir, map[string]string{"a": "A"})
 }
 
-// TestSuspects: what may contain secrets is known by name at once, and by content soon.
+// TestSuspects: files that may contain secrets are reported immediately if their name indicates it, and soon if their
+// content does.
 func TestSuspects(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -65,7 +67,7 @@ func TestSuspects(t *testing.T) {
 	}
 }
 
-// TestLife is one workspace from its beginning to its end.
+// TestLife tests one workspace from its creation to its removal.
 func TestLife(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -91,7 +93,7 @@ func TestLife(t *testing.T) {
 		w.must(os.Chmod(filepath.Join(in, "src/b.go"), 0o600))
 		w.must(os.Remove(filepath.Join(in, "same")))
 	})
-	w.wantFiles(dir, start) // nothing has reached it
+	w.wantFiles(dir, start) // no change has been applied
 
 	d := w.shows(ws, "added new", "added new/n.txt", "mode src/b.go", "modified a.txt", "removed src/c.go", "renamed old/x old/y")
 	if d.Workspace.Changes != 6 || len(d.Checks) == 0 || d.Cut {
@@ -102,7 +104,7 @@ func TestLife(t *testing.T) {
 		t.Errorf("%d events: %+v", len(changed), changed)
 	}
 
-	// A part, with the directory that it needs.
+	// A part of the changes, with the directory that it needs.
 	receipt, err := w.sync(ws, pick(t, d, "a.txt", "new/n.txt", "old/y"))
 	w.must(err)
 	part := maps.Clone(start)
@@ -130,7 +132,7 @@ func TestLife(t *testing.T) {
 	}
 	w.shows(ws)
 
-	// The first one is undone. What it had applied is a change again.
+	// The first sync is undone. Its changes are shown again.
 	undone, err := w.gate.Undo(w.ctx(), receipt.ID, handle(t, dir))
 	w.must(err)
 	if undone.State != caisson.ReceiptUndone || undone.UndoneAt.IsZero() {
@@ -143,7 +145,7 @@ func TestLife(t *testing.T) {
 	_, err = w.gate.Undo(w.ctx(), receipt.ID, handle(t, dir))
 	w.wants(err, caisson.Conflict, "undone already")
 
-	// The sandbox goes; its changes wait, and are still to be had.
+	// The sandbox is removed; its changes wait, and can still be applied.
 	w.must(w.core.Layers().Leave(w.ctx(), ws.ID))
 	w.must(w.core.Layers().Leave(w.ctx(), ws.ID))
 	poll.Until(t, patience, func() bool { return w.get(ws).Changes == 4 })
@@ -176,8 +178,8 @@ func TestLife(t *testing.T) {
 	w.wants(err, caisson.NotFound, "workspace")
 }
 
-// TestIterate: what was applied is what later changes are compared with, so that a file can be changed and applied again and again,
-// on both sides.
+// TestIterate: later changes are compared with the applied content, so that a file can be changed and applied
+// repeatedly, on both sides.
 func TestIterate(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -189,7 +191,7 @@ func TestIterate(t *testing.T) {
 		w.must(err)
 		w.wantFiles(dir, map[string]string{"f": line + "\n2\n3\n4\n5\n6\n7\n8\n9\n", "big": strings.Repeat(line, 2<<20), "n": line})
 	}
-	// The host's user goes on, elsewhere in the file: the sandbox's file is no change for that.
+	// The host's user changes another part of the file: the sandbox's file does not count as changed because of that.
 	put(t, dir, map[string]string{"f": "c\n2\n3\n4\n5\n6\n7\n8\nNINE\n"})
 	w.shows(ws)
 	w.edit(ws, map[string]string{"f": "d\n2\n3\n4\n5\n6\n7\n8\n9\n"})
@@ -203,7 +205,7 @@ func TestIterate(t *testing.T) {
 	w.shows(ws)
 }
 
-// TestHunks applies a part of what was changed in a file, and the rest later.
+// TestHunks applies a part of the changes in a file, and the rest later.
 func TestHunks(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -246,7 +248,7 @@ func TestHunks(t *testing.T) {
 	w.shows(ws)
 }
 
-// TestHostMoved: what the host's user has changed meanwhile is kept.
+// TestHostMoved: changes that the host's user has made in the meantime are kept.
 func TestHostMoved(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -257,7 +259,7 @@ func TestHostMoved(t *testing.T) {
 	put(t, dir, map[string]string{"b": "host\n"})
 	_, err := w.sync(ws, pick(t, d))
 	w.wants(err, caisson.Conflict, "b")
-	w.wantFiles(dir, map[string]string{"a": "a\n", "b": "host\n"}) // all or nothing
+	w.wantFiles(dir, map[string]string{"a": "a\n", "b": "host\n"}) // all or none
 	d = w.shows(ws, "modified a", "modified b clash")
 	_, err = w.sync(ws, pick(t, d))
 	w.wants(err, caisson.Conflict, "cannot be put together")
@@ -273,7 +275,7 @@ func TestHostMoved(t *testing.T) {
 	w.wantFiles(dir, map[string]string{"a": "a\n", "b": "host\n"})
 }
 
-// TestAuto applies what passes by itself, again and again, and never what was undone.
+// TestAuto applies changes that pass automatically, repeatedly, and never those that were undone.
 func TestAuto(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -296,7 +298,7 @@ func TestAuto(t *testing.T) {
 	w.edit(ws, map[string]string{"e": "e\n", "a": "again\n"})
 	w.autoApply(applied(2))
 	w.wantFiles(dir, map[string]string{"a": "a\n", "e": "e\n"})
-	// A person may want it after all; then it goes on by itself.
+	// After a person has applied it, it is applied automatically again.
 	_, err = w.sync(ws, pick(t, w.review(ws), "a"))
 	w.must(err)
 	w.edit(ws, map[string]string{"a": "and again\n"})
@@ -347,7 +349,7 @@ func TestUndoneRename(t *testing.T) {
 	}
 }
 
-// TestAutoRequest: the same on request, with patterns.
+// TestAutoRequest: automatic applies on request, with patterns.
 func TestAutoRequest(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -357,7 +359,7 @@ func TestAutoRequest(t *testing.T) {
 	receipt, err := w.sync(ws, caisson.SyncRequest{Auto: true, Only: []string{"/*.go"}})
 	w.must(err)
 	w.wantFiles(dir, map[string]string{"a.go": "a"})
-	if receipt.Waiting != 3 { // with the directory
+	if receipt.Waiting != 3 { // including the directory
 		t.Errorf("%+v", receipt)
 	}
 	receipt, err = w.sync(ws, caisson.SyncRequest{Auto: true, Only: []string{"nothing"}})
@@ -372,7 +374,7 @@ func TestAutoRequest(t *testing.T) {
 	}
 }
 
-// TestDrop takes single changes out of the layer, and all of them.
+// TestDrop drops single changes from the layer, and all of them.
 func TestDrop(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -403,7 +405,7 @@ func TestDrop(t *testing.T) {
 		_, err = w.sync(ws, caisson.SyncRequest{Review: w.review(ws).Review, Drop: []string{name}})
 		w.wants(err, caisson.Conflict, "no change")
 	}
-	// A directory does not take along what nobody has named, and its permissions are put back by themselves.
+	// A directory is not dropped with changes that are not named, and its permissions can be restored separately.
 	d = w.review(ws)
 	_, err = w.sync(ws, caisson.SyncRequest{Review: d.Review, Drop: []string{"x"}})
 	w.wants(err, caisson.Conflict, "x/y")
@@ -424,7 +426,7 @@ func TestDrop(t *testing.T) {
 	w.wants(err, caisson.Conflict, "is over")
 }
 
-// TestDirect is the directory itself.
+// TestDirect tests a workspace that is the directory itself.
 func TestDirect(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -447,7 +449,7 @@ func TestDirect(t *testing.T) {
 	}
 }
 
-// TestScopes: another account's workspace does not exist.
+// TestScopes: a workspace of another account is not found.
 func TestScopes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -486,7 +488,7 @@ func TestScopes(t *testing.T) {
 	w.wantFiles(dir, map[string]string{"a": "a"})
 }
 
-// TestOpen: a directory that is not the same any more is not shown, and nothing is applied to it.
+// TestOpen: a directory that has been replaced is not mounted, and nothing is applied to it.
 func TestOpen(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -516,7 +518,7 @@ func TestOpen(t *testing.T) {
 	w.must(err)
 }
 
-// TestTogether: many look and apply at the same time, and nothing is applied twice.
+// TestTogether: concurrent reviews and applies, in which nothing is applied twice.
 func TestTogether(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -552,7 +554,7 @@ func TestTogether(t *testing.T) {
 		t.Errorf("%d of 4 have applied", won)
 	}
 	w.wantFiles(dir, map[string]string{"a": "b", "n": "n"})
-	// Of many reviews the newest are kept.
+	// Only the newest reviews are kept.
 	for range 9 {
 		w.review(ws)
 	}

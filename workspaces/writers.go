@@ -12,11 +12,11 @@ import (
 	"github.com/caisson-dev/caisson/gate/compare"
 )
 
-// writersTime bounds how long a look waits for a sandbox that does not say who has written what.
+// writersTime is the timeout for querying a sandbox about the processes that changed files.
 const writersTime = 5 * time.Second
 
-// authorsOf returns who was the last to change what in a workspace, as far as that is known. A sandbox that does not say is no reason
-// not to look.
+// authorsOf returns which process was the last to change each file in a workspace, as far as that is recorded. An error
+// is logged, and does not stop the review.
 func (c reviews) authorsOf(ctx context.Context, w *caisson.Workspace) authors {
 	all, err := c.writersOf(ctx, w)
 	if err != nil && ctx.Err() == nil {
@@ -25,20 +25,20 @@ func (c reviews) authorsOf(ctx context.Context, w *caisson.Workspace) authors {
 	return newAuthors(all)
 }
 
-// attribute says of each change which process was the last to make it, where that is known. The changes are those of the trees,
-// whether it is known or not.
+// attribute sets the process that was the last to make each change, if it is recorded. It does not affect which changes
+// there are.
 func (by authors) attribute(list []compare.Difference) {
 	for i := range list {
 		ch := &list[i].Change
-		// Whatever the job has answered.
+		// This overwrites any value that the job has returned.
 		if ch.Process = by.of(ch.Path); ch.Process == "" && ch.OldPath != "" {
 			ch.Process = by.of(ch.OldPath)
 		}
 	}
 }
 
-// writersOf returns who was the last to change what in a workspace; nil if nobody knows. What its sandbox does not know any more, as
-// its kernel has died with it, is what was kept.
+// writersOf returns which process was the last to change each file in a workspace; nil if that is not recorded. Records
+// that the sandbox no longer has, because its kernel has ended, are read from the saved ones.
 func (c *Core) writersOf(ctx context.Context, w *caisson.Workspace) (*caisson.Writers, error) {
 	now, err := c.askWriters(ctx, w)
 	var kept *caisson.Writers
@@ -46,7 +46,7 @@ func (c *Core) writersOf(ctx context.Context, w *caisson.Workspace) (*caisson.Wr
 	return now.After(kept), err
 }
 
-// askWriters asks the sandbox of a workspace; nil if there is none that can be asked.
+// askWriters queries the sandbox of a workspace; nil if there is none that can be queried.
 func (c *Core) askWriters(ctx context.Context, w *caisson.Workspace) (*caisson.Writers, error) {
 	if w.State != caisson.WorkspaceLive || w.Kind == caisson.WorkspaceDirect {
 		return nil, nil
@@ -55,12 +55,12 @@ func (c *Core) askWriters(ctx context.Context, w *caisson.Workspace) (*caisson.W
 	defer cancel()
 	now, err := c.sandboxes.Writers(ctx, w.Sandbox)
 	if err != nil && caisson.KindOf(err) == caisson.NotFound {
-		return nil, nil // it is not there yet, or not any more
+		return nil, nil // the sandbox does not exist yet, or no longer
 	}
 	return now, err
 }
 
-// keepWriters keeps who has changed what in a workspace, for when its sandbox cannot be asked any more.
+// keepWriters saves these records of a workspace, for the time when its sandbox cannot be queried any longer.
 func (c *Core) keepWriters(ctx context.Context, id caisson.ID) error {
 	release, err := c.writing.Acquire(ctx, string(id))
 	if err != nil {
@@ -87,8 +87,8 @@ func (c *Core) keepWriters(ctx context.Context, id caisson.ID) error {
 	return writeJSON(file, all)
 }
 
-// keepAllWriters does that for all workspaces in use, again and again until ctx ends: a sandbox can die at any moment, and can make
-// itself die.
+// keepAllWriters calls keepWriters periodically for all workspaces in use until ctx ends: a sandbox can die at any
+// moment, and can cause that itself.
 func (c *Core) keepAllWriters(ctx context.Context) {
 	tick := time.NewTicker(c.Every)
 	defer tick.Stop()
@@ -111,7 +111,7 @@ func (c *Core) keepAllWriters(ctx context.Context) {
 	}
 }
 
-// authors are writers by the path that they have changed.
+// authors is an index of writers by the path that they have changed.
 type authors struct {
 	list []caisson.Writer // oldest first
 	at   map[string]int   // path → index in list
@@ -129,7 +129,8 @@ func newAuthors(all *caisson.Writers) authors {
 	return a
 }
 
-// of returns the process that was the last to change what is at name, or to rename a directory that it is in; "" if none is known.
+// of returns the process that was the last to change the file name, or to rename a directory above it; "" if none is
+// recorded.
 func (a authors) of(name string) string {
 	last := -1
 	if i, ok := a.at[name]; ok {

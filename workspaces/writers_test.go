@@ -17,7 +17,7 @@ import (
 	"github.com/caisson-dev/caisson/workspaces"
 )
 
-// lyingTool is the gate's with a job that says who has written what, which it cannot know.
+// lyingTool is the gate's tool with a job that returns writers, which it cannot have.
 type lyingTool struct{ workspaces.Tool }
 
 func (l lyingTool) Compare(ctx context.Context, host, manifest, base, frozen *os.File, o compare.Options) (*compare.Result, error) {
@@ -30,7 +30,7 @@ func (l lyingTool) Compare(ctx context.Context, host, manifest, base, frozen *os
 	return found, err
 }
 
-// processes returns who has made each change, and wants its event to say the same.
+// processes returns the process of each change, and requires its event to contain the same.
 func (w *world) processes(ws *caisson.Workspace) map[string]string {
 	w.t.Helper()
 	by := map[string]string{}
@@ -94,12 +94,12 @@ func TestProcesses(t *testing.T) {
 	if asked != ws.Sandbox {
 		t.Errorf("%q was asked", asked)
 	}
-	// A sandbox that does not say is looked at all the same.
+	// A sandbox that does not respond does not prevent a review.
 	w.setWriters(func(caisson.ID) (*caisson.Writers, error) { return nil, errors.New("hangs") })
 	if d := w.review(ws); len(d.Changes) != len(want) || d.Changes[0].Process != "" {
 		t.Errorf("%d changes, %+v", len(d.Changes), d.Changes[0])
 	}
-	// What nobody has looked at before the sandbox goes is known as well, and by those who come later.
+	// Changes that were not reviewed before the sandbox was removed have their processes too, also in later reviews.
 	w.edit(ws, map[string]string{"early": "late\n"})
 	w.setWriters(func(caisson.ID) (*caisson.Writers, error) { return all, nil })
 	w.must(w.core.Layers().Leave(w.ctx(), ws.ID))
@@ -114,7 +114,8 @@ func TestProcesses(t *testing.T) {
 	w.must(unix.Access(filepath.Join(w.data, "workspaces", string(ws.ID), "writers.json"), unix.F_OK))
 }
 
-// TestProcessesUnknown: of a sandbox that is not in the store yet, or in a runtime that knows nothing, nothing is said.
+// TestProcessesUnknown: for a sandbox that is not in the store yet, or a runtime that does not record writers, no
+// process is reported.
 func TestProcessesUnknown(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -129,7 +130,7 @@ func TestProcessesUnknown(t *testing.T) {
 	w.wantProcesses(ws, map[string]string{"a": ""})
 }
 
-// TestProcessesOfTheDead: what a sandbox has said before it died is known, however it died.
+// TestProcessesOfTheDead: the writers that a sandbox reported before it died are kept, however it died.
 func TestProcessesOfTheDead(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -149,7 +150,7 @@ func TestProcessesOfTheDead(t *testing.T) {
 	go func() { ran <- w.core.Run(ctx) }()
 	tell(caisson.Writer{Path: "a", PID: 1, Command: "x"}, caisson.Writer{Path: "b", PID: 1, Command: "x"})
 	poll.Until(t, patience, func() bool { return strings.Contains(kept(), `"b"`) })
-	tell(caisson.Writer{Path: "b", PID: 2, Command: "y"}) // started anew
+	tell(caisson.Writer{Path: "b", PID: 2, Command: "y"}) // records of a restarted sandbox
 	poll.Until(t, patience, func() bool { return strings.Contains(kept(), `"y"`) })
 	tell()
 	stop()

@@ -16,34 +16,35 @@ import (
 	"github.com/caisson-dev/caisson/agent/task"
 )
 
-// acpVersion is the version of the Agent Client Protocol that is spoken here.
+// acpVersion is the version of the Agent Client Protocol that this package implements.
 const acpVersion = 1
 
-// acpDriver is [caisson.DriverACP]: the program is an agent of the Agent Client Protocol on its standard streams, and this is its client.
+// acpDriver is the driver [caisson.DriverACP]. The agent's program implements the agent side of the Agent Client Protocol on
+// its standard streams, and the driver the client side.
 type acpDriver struct{}
 
-// acpClient is one turn.
+// acpClient is the client of one turn.
 type acpClient struct {
 	t       *task.Task
 	rpc     *rpc
-	s       *speech
+	state   *turnState
 	session string
-	live    atomic.Bool // the turn has begun: what was said before repeats an earlier one; session is set
+	started atomic.Bool // the turn has begun and session is set; earlier updates repeat previous turns
 	calls   map[string]*acpCall
-	message string // id of the present message
+	message string // id of the current message
 }
 
 func (acpDriver) Run(ctx context.Context, t *task.Task, out Out) (End, error) {
 	p, err := Start(t, t.Command, true)
 	if err != nil {
-		return End{Error: fault(caisson.RunAgentError, err.Error())}, nil
+		return End{Error: newError(caisson.RunAgentError, err.Error())}, nil
 	}
 	defer p.Close()
 	out.Mark(task.MarkStarted)
-	c := &acpClient{t: t, rpc: newRPC(out), s: newSpeech(t, out), calls: map[string]*acpCall{}}
+	c := &acpClient{t: t, rpc: newRPC(out), state: newTurnState(t, out), calls: map[string]*acpCall{}}
 	c.rpc.handle = c.handle
 
-	// The conversation outlives ctx for as long as it takes to tell the agent so.
+	// The connection outlives ctx, so that a session/cancel can still be sent.
 	talk, hangUp := context.WithCancel(context.WithoutCancel(ctx))
 	defer hangUp()
 	go c.rpc.write(talk, p.Stdin)
@@ -52,18 +53,19 @@ func (acpDriver) Run(ctx context.Context, t *task.Task, out Out) (End, error) {
 	done, over := make(chan struct{}), make(chan struct{})
 	turn.Go(func() {
 		defer close(done)
-		if said = c.turn(ctx, talk, out); errors.Is(said, errGone) {
+		if said = c.turn(ctx, talk, out); errors.Is(said, errClosed) {
 			select {
 			case <-p.Ended():
-			case <-time.After(linger):
+			case <-time.After(lingerTimeout):
 				said = errors.New("the agent has closed its output without an answer")
 			}
 		}
 		out.Mark(task.MarkAnswer)
 		close(over)
-		p.Stdin.Close() // which most agents end for
+		p.Stdin.Close() // most agents exit when their input is closed
 	})
-	// Half of the grace is for the agent to end its turn, in which the program is left alone; half is for the program to end.
+	// For the first half of the grace period the agent can end its turn and the program gets no signal; in the second half the
+	// program has to exit.
 	grace := time.Duration(t.Grace) / 2
 	patient, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -78,17 +80,17 @@ func (acpDriver) Run(ctx context.Context, t *task.Task, out Out) (End, error) {
 	tail := p.Output(patient, out, grace, done, func(r io.Reader) { c.rpc.read(talk, r) })
 	hangUp()
 	turn.Wait()
-	end := End{Exit: p.Exit(), Agent: c.s.agent}
+	end := End{Exit: p.Exit(), Agent: c.state.version}
 	switch {
-	case errors.Is(said, errGone):
-		end.Error = fault(caisson.RunAgentError, ended(t.Command[0], end.Exit, tail))
+	case errors.Is(said, errClosed):
+		end.Error = newError(caisson.RunAgentError, exitMessage(t.Command[0], end.Exit, tail))
 	case said != nil:
-		end.Error = agentFault(said.Error())
+		end.Error = newAgentError(said.Error())
 	}
 	return end, nil
 }
 
-// turn speaks with the agent from the beginning to the end of its answer.
+// turn runs the protocol from initialization to the end of the agent's answer.
 func (c *acpClient) turn(ctx, talk context.Context, out Out) error {
 	var hello struct {
 		Version int `json:"protocolVersion"`
@@ -111,23 +113,23 @@ func (c *acpClient) turn(ctx, talk context.Context, out Out) error {
 		return fmt.Errorf("the agent speaks version %d of the Agent Client Protocol, not %d", hello.Version, acpVersion)
 	}
 	if hello.Info != nil {
-		c.s.agent = hello.Info.Version
+		c.state.version = hello.Info.Version
 	}
-	if err := c.open(ctx, hello.Can.Load); err != nil {
+	if err := c.openSession(ctx, hello.Can.Load); err != nil {
 		return err
 	}
 	out.Status("running", "")
 	return c.prompt(ctx, talk, out)
 }
 
-// sessionFile has the agent's own name of a conversation.
+// sessionFile returns the path of the file with the agent's id of the conversation.
 func (c *acpClient) sessionFile() (string, error) {
-	dir, err := notes(c.t)
+	dir, err := notesDir(c.t)
 	return filepath.Join(dir, "acp-session"), err
 }
 
-// known returns the name that the agent gave the conversation at an earlier turn.
-func (c *acpClient) known() (string, error) {
+// savedSession returns the id that the agent gave the conversation in an earlier turn.
+func (c *acpClient) savedSession() (string, error) {
 	file, err := c.sessionFile()
 	if err != nil {
 		return "", err
@@ -136,22 +138,22 @@ func (c *acpClient) known() (string, error) {
 	return string(id), err
 }
 
-// open takes up the conversation that the task continues, or begins one.
-func (c *acpClient) open(ctx context.Context, can bool) error {
+// openSession resumes the conversation that the task continues, or starts a new one.
+func (c *acpClient) openSession(ctx context.Context, can bool) error {
 	place := map[string]any{"cwd": c.t.Workdir, "mcpServers": []any{}}
 	if c.t.Continue {
-		if id, err := c.known(); err == nil && can {
+		if id, err := c.savedSession(); err == nil && can {
 			place["sessionId"] = id
 			if err = c.rpc.call(ctx, "session/load", place, nil); err == nil {
 				c.session = id
 				return nil
 			}
-			if errors.Is(err, errGone) || ctx.Err() != nil {
+			if errors.Is(err, errClosed) || ctx.Err() != nil {
 				return err
 			}
 			delete(place, "sessionId")
 		}
-		c.s.out.Status("warning", "the agent does not remember the conversation")
+		c.state.out.Status("warning", "the agent does not remember the conversation")
 	}
 	var made struct {
 		ID string `json:"sessionId"`
@@ -173,7 +175,8 @@ func (c *acpClient) open(ctx context.Context, can bool) error {
 	return nil
 }
 
-// prompt gives the agent its task and waits for the end of the turn. If ctx ends first the agent is asked to stop, and has until talk ends.
+// prompt sends the prompt and waits for the end of the turn. If ctx is done first, it sends session/cancel and waits until talk
+// is done.
 func (c *acpClient) prompt(ctx, talk context.Context, out Out) error {
 	defer context.AfterFunc(ctx, func() {
 		_ = c.rpc.notify(talk, "session/cancel", map[string]string{"sessionId": c.session})
@@ -187,7 +190,7 @@ func (c *acpClient) prompt(ctx, talk context.Context, out Out) error {
 			Write  int64 `json:"cachedWriteTokens"`
 		} `json:"usage"`
 	}
-	c.live.Store(true)
+	c.started.Store(true)
 	out.Mark(task.MarkPrompt)
 	err := c.rpc.call(talk, "session/prompt", map[string]any{
 		"sessionId": c.session, "prompt": []any{map[string]string{"type": "text", "text": c.t.Prompt}},
@@ -196,7 +199,7 @@ func (c *acpClient) prompt(ctx, talk context.Context, out Out) error {
 		return err
 	}
 	if u := end.Usage; u != nil {
-		c.s.report(caisson.RunUsage{Tokens: caisson.TokenCount{Input: u.Input, Output: u.Output, CacheRead: u.Read, CacheWrite: u.Write}})
+		c.state.report(caisson.RunUsage{Tokens: caisson.TokenCount{Input: u.Input, Output: u.Output, CacheRead: u.Read, CacheWrite: u.Write}})
 	}
 	switch end.Reason {
 	case "end_turn":
@@ -210,10 +213,10 @@ func (c *acpClient) prompt(ctx, talk context.Context, out Out) error {
 	case "cancelled":
 		return errors.New("the agent says that its turn was cancelled")
 	}
-	return fmt.Errorf("the agent has ended its turn for a reason that is not known: %s", word(end.Reason))
+	return fmt.Errorf("the agent has ended its turn for a reason that is not known: %s", shortLine(end.Reason))
 }
 
-// handle takes what the agent says and asks.
+// handle handles the notifications and requests of the agent.
 func (c *acpClient) handle(method string, params json.RawMessage) (any, error) {
 	switch method {
 	case "session/update":
@@ -224,7 +227,7 @@ func (c *acpClient) handle(method string, params json.RawMessage) (any, error) {
 		if err := json.Unmarshal(params, &p); err != nil {
 			return nil, &rpcError{Code: rpcBadParams, Message: err.Error()}
 		}
-		if c.live.Load() && p.Session == c.session {
+		if c.started.Load() && p.Session == c.session {
 			c.update(&p.Update)
 		}
 		return nil, nil
@@ -235,5 +238,5 @@ func (c *acpClient) handle(method string, params json.RawMessage) (any, error) {
 	case "fs/write_text_file":
 		return c.writeFile(params)
 	}
-	return nil, &rpcError{Code: rpcUnknownMethod, Message: "this client does not have the method " + word(method)}
+	return nil, &rpcError{Code: rpcUnknownMethod, Message: "this client does not have the method " + shortLine(method)}
 }

@@ -18,7 +18,7 @@ import (
 func init() {
 	others["acp/tools"] = func() {
 		v := newACPVoice()
-		v.Listen()
+		v.ReadPrompt()
 		v.update(obj{"sessionUpdate": "plan", "entries": []any{obj{"status": "completed"}, obj{"status": "pending"}}})
 		v.update(obj{"sessionUpdate": "agent_thought_chunk", "content": obj{"type": "text", "text": "hm"}})
 		v.update(obj{"sessionUpdate": "agent_thought_chunk", "content": obj{"type": "text", "text": "hm"}})
@@ -34,11 +34,11 @@ func init() {
 		v.write(obj{"method": "session/update", "params": obj{"sessionId": "another", "update": obj{"sessionUpdate": "agent_message_chunk", "content": obj{"type": "text", "text": "NOT THIS"}}}})
 		v.Delta("Done.")
 		v.write(obj{"id": v.id, "result": obj{"stopReason": "end_turn", "usage": obj{"inputTokens": 7, "outputTokens": 8, "cachedReadTokens": 1}}})
-		v.Listen()
+		v.ReadPrompt()
 	}
-	others["acp/asks"] = func() { // permissions and files; it answers with what it was told
+	others["acp/asks"] = func() { // permissions and files; its answer contains the responses
 		v := newACPVoice()
-		v.Listen()
+		v.ReadPrompt()
 		options := []any{obj{"optionId": "always", "kind": "allow_always", "name": "a"}, obj{"optionId": "once", "kind": "allow_once", "name": "b"}, obj{"optionId": "no", "kind": "reject_once", "name": "c"}}
 		for _, tool := range []obj{{"toolCallId": "1", "name": "shell", "kind": "execute"}, {"toolCallId": "2", "kind": "fetch", "title": "Get x"}, {"toolCallId": "3", "name": "Shell2"}} {
 			v.ask("session/request_permission", obj{"sessionId": "sess-1", "toolCall": tool, "options": options})
@@ -53,24 +53,24 @@ func init() {
 		v.ask("terminal/create", obj{"sessionId": "sess-1"})
 		v.ask("fs/read_text_file", 5)
 		v.End()
-		v.Listen()
+		v.ReadPrompt()
 	}
-	others["acp/cancelled"] = func() { // ends its turn when it is asked to
+	others["acp/cancelled"] = func() { // ends its turn when it gets session/cancel
 		v := newACPVoice()
-		v.Listen()
+		v.ReadPrompt()
 		v.Delta("so far")
 		for r := v.read(); r.Method != "session/cancel"; r = v.read() {
 		}
 		v.Delta(", and cancelled")
 		v.stop("cancelled")
-		v.Listen()
+		v.ReadPrompt()
 	}
 	for _, reason := range []string{"max_tokens", "max_turn_requests", "refusal", "cancelled", "of_tomorrow"} {
 		others["acp/stops/"+reason] = func() {
 			v := newACPVoice()
-			v.Listen()
+			v.ReadPrompt()
 			v.stop(reason)
-			v.Listen()
+			v.ReadPrompt()
 		}
 	}
 	others["acp/version"] = func() {
@@ -83,7 +83,7 @@ func init() {
 		v.write(obj{"id": v.read().ID, "error": obj{"code": -32000, "message": "Authentication required", "data": obj{"why": "no key"}}})
 		v.read()
 	}
-	others["acp/strings"] = func() { // answers to numbers as if they were strings, and says what no one understands
+	others["acp/strings"] = func() { // answers numeric ids with strings, and sends unknown messages
 		v := newACPVoice()
 		id := func(r *acpRequest) string { return string(r.ID) }
 		v.write(obj{"id": 4711, "result": obj{}})
@@ -98,7 +98,7 @@ func init() {
 	}
 }
 
-// ask asks its client something and says as part of the answer what it was told.
+// ask sends a request to the client and adds the response to the answer.
 func (v *acpVoice) ask(method string, params any) {
 	v.write(obj{"id": "q", "method": method, "params": params})
 	r := v.read()
@@ -113,7 +113,7 @@ func (v *acpVoice) ask(method string, params any) {
 	v.Delta(string(answer) + "\n")
 }
 
-// events returns what was said besides text, marks and logs, in short.
+// events returns a short form of the lines, without text, marks and logs.
 func events(r *drivetest.Result) []string {
 	var all []string
 	for _, l := range r.Lines {
@@ -203,7 +203,7 @@ func TestACPErrors(t *testing.T) {
 	}
 }
 
-// TestACPSession: the agent's own name of a conversation is kept, and what it says of earlier turns is not said again.
+// TestACPSession: the agent's id of a conversation is kept, and messages of earlier turns are not repeated.
 func TestACPSession(t *testing.T) {
 	k := drivetest.Task(t, caisson.DriverACP, "acp/answer")
 	k.Session = "conversation"

@@ -13,11 +13,11 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// maxRead bounds what an agent may read of a file through its client.
+// maxRead is the maximum size of a file that an agent can read through its client, in bytes.
 const maxRead = 8 << 20
 
-// permission decides whether a call of a tool may go on: the task's rule does, and everything that it has no word about may, because the sandbox is
-// what protects.
+// permission answers a request for permission to call a tool. The task's rule decides; calls that it does not mention are
+// allowed, because the sandbox provides the isolation.
 func (c *acpClient) permission(params json.RawMessage) (any, error) {
 	var p struct {
 		Tool    acpTool `json:"toolCall"`
@@ -39,7 +39,7 @@ func (c *acpClient) permission(params json.RawMessage) (any, error) {
 	if allowed {
 		wanted, said, phase = []string{"allow_once", "allow_always"}, "allowed: ", "tool_use"
 	}
-	c.s.out.Status(phase, said+tool.called())
+	c.state.out.Status(phase, said+tool.displayName())
 	for _, kind := range wanted {
 		for _, o := range p.Options {
 			if o.Kind == kind {
@@ -50,7 +50,7 @@ func (c *acpClient) permission(params json.RawMessage) (any, error) {
 	return map[string]any{"outcome": map[string]string{"outcome": "cancelled"}}, nil
 }
 
-// permitted reports whether a rule allows a tool that goes by any of names. What is denied by one name is denied.
+// permitted reports whether a rule allows a tool that has any of names. Denying one of the names denies the tool.
 func permitted(rule caisson.ToolRule, names ...string) bool {
 	in := func(list []string) bool {
 		return slices.ContainsFunc(list, func(entry string) bool {
@@ -60,11 +60,11 @@ func permitted(rule caisson.ToolRule, names ...string) bool {
 	return !in(rule.Deny) && (len(rule.Allow) == 0 || in(rule.Allow))
 }
 
-// acpFile is what a request about a file has.
+// acpFile are the parameters of a request for a file.
 type acpFile struct {
 	Path    string `json:"path"`
-	Line    int    `json:"line"`  // from 1
-	Limit   int    `json:"limit"` // lines
+	Line    int    `json:"line"`  // counted from 1
+	Limit   int    `json:"limit"` // number of lines
 	Content string `json:"content"`
 }
 
@@ -77,7 +77,7 @@ func (c *acpClient) file(params json.RawMessage, names ...string) (*acpFile, err
 		return nil, &rpcError{Code: rpcBadParams, Message: fmt.Sprintf("%.100q is not an absolute path", f.Path)}
 	}
 	if !permitted(c.t.Tools, names...) {
-		c.s.out.Status("warning", "denied: "+names[0])
+		c.state.out.Status("warning", "denied: "+names[0])
 		return nil, &rpcError{Code: rpcInternal, Message: names[0] + " is denied to this agent"}
 	}
 	return f, nil
@@ -128,6 +128,6 @@ func (c *acpClient) writeFile(params json.RawMessage) (any, error) {
 		}
 		mode = info.Mode().Perm()
 	}
-	// Where a link leads the file is written, as any editor does.
+	// A symbolic link is followed, as editors do.
 	return struct{}{}, writeFile(resolved(f.Path), f.Content, mode)
 }

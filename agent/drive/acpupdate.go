@@ -6,10 +6,10 @@ import (
 	"fmt"
 )
 
-// acpUpdate is any of the updates of a session.
+// acpUpdate is any update of a session.
 type acpUpdate struct {
 	Kind string `json:"sessionUpdate"`
-	// Content is one block of a message, or a list of what a tool has given.
+	// Content is one block of a message, or a list of results of a tool.
 	Content json.RawMessage `json:"content"`
 	Message string          `json:"messageId"`
 	Entries []struct {
@@ -18,7 +18,7 @@ type acpUpdate struct {
 	acpTool
 }
 
-// acpTool is what is said of a call of a tool; each update has what has changed.
+// acpTool describes a tool call; each update has only the fields that changed.
 type acpTool struct {
 	ID     string          `json:"toolCallId"`
 	Name   string          `json:"name"`
@@ -29,11 +29,11 @@ type acpTool struct {
 	Output json.RawMessage `json:"rawOutput"`
 }
 
-// acpCall is a call that has not ended.
+// acpCall is a tool call that has not ended.
 type acpCall struct {
 	acpTool
-	content json.RawMessage
-	told    bool // its beginning has been passed on
+	content  json.RawMessage
+	reported bool // its start has been reported
 }
 
 func (c *acpClient) update(u *acpUpdate) {
@@ -45,12 +45,12 @@ func (c *acpClient) update(u *acpUpdate) {
 		if json.Unmarshal(u.Content, &block) == nil {
 			if u.Message != c.message {
 				c.message = u.Message
-				c.s.answer.Break()
+				c.state.answer.EndMessage()
 			}
-			c.s.answer.Delta(block.Text)
+			c.state.answer.Delta(block.Text)
 		}
 	case "agent_thought_chunk":
-		c.s.out.Status("thinking", "")
+		c.state.out.Status("thinking", "")
 	case "tool_call", "tool_call_update":
 		c.tool(&u.acpTool, u.Content)
 	case "plan":
@@ -60,38 +60,38 @@ func (c *acpClient) update(u *acpUpdate) {
 				n++
 			}
 		}
-		c.s.out.Status("running", fmt.Sprintf("plan: %d of %d done", n, len(u.Entries)))
+		c.state.out.Status("running", fmt.Sprintf("plan: %d of %d done", n, len(u.Entries)))
 	}
 }
 
-// tool takes news of a call. Agents tell its arguments in the first or in a later one, so the beginning is passed on once they are known or the call is
-// under way.
+// tool handles an update of a tool call. Agents may send the arguments in a later update, so the start is reported once the
+// arguments are known or the call is running.
 func (c *acpClient) tool(news *acpTool, content json.RawMessage) {
 	call := c.call(news)
 	if call == nil {
 		return
 	}
-	if given(content) {
+	if present(content) {
 		call.content = content
 	}
-	if given(call.Input) || call.Status != "pending" {
+	if present(call.Input) || call.Status != "pending" {
 		c.begin(call)
 	}
 	if call.Status == "completed" || call.Status == "failed" {
-		result := texts(call.content)
-		if result == "" && given(call.Output) {
+		result := joinTexts(call.content)
+		if result == "" && present(call.Output) {
 			result = string(call.Output)
 			var text string
 			if json.Unmarshal(call.Output, &text) == nil {
 				result = text
 			}
 		}
-		c.s.toolResult(call.ID, result, call.Status == "failed")
+		c.state.toolResult(call.ID, result, call.Status == "failed")
 		delete(c.calls, call.ID)
 	}
 }
 
-// call returns what is known of a call, news included; nil if too many are open.
+// call returns the state of a call, with news merged into it; nil if there are too many open calls.
 func (c *acpClient) call(news *acpTool) *acpCall {
 	call := c.calls[news.ID]
 	if call == nil {
@@ -105,17 +105,17 @@ func (c *acpClient) call(news *acpTool) *acpCall {
 	call.Title = cmp.Or(news.Title, call.Title)
 	call.Sort = cmp.Or(news.Sort, call.Sort)
 	call.Status = cmp.Or(news.Status, call.Status)
-	if given(news.Input) {
+	if present(news.Input) {
 		call.Input = news.Input
 	}
-	if given(news.Output) {
+	if present(news.Output) {
 		call.Output = news.Output
 	}
 	return call
 }
 
-// given reports whether an optional value is there, and not just empty.
-func given(raw json.RawMessage) bool {
+// present reports whether an optional value is present and not empty.
+func present(raw json.RawMessage) bool {
 	switch string(raw) {
 	case "", "null", "{}", "[]":
 		return false
@@ -123,24 +123,24 @@ func given(raw json.RawMessage) bool {
 	return true
 }
 
-// begin passes the beginning of a call on.
+// begin reports the start of a call, once.
 func (c *acpClient) begin(call *acpCall) {
-	if call.told {
+	if call.reported {
 		return
 	}
-	call.told = true
+	call.reported = true
 	var args any = call.Input
-	if !given(call.Input) {
+	if !present(call.Input) {
 		args = nil
 		if call.Title != "" {
 			args = map[string]string{"title": call.Title}
 		}
 	}
-	c.s.toolStart(call.ID, call.called(), args)
+	c.state.toolStart(call.ID, call.displayName(), args)
 }
 
-// called returns the best name that there is for a tool.
-func (t *acpTool) called() string {
+// displayName returns the best available name of a tool.
+func (t *acpTool) displayName() string {
 	if t.Name == "" && t.Sort != "" && t.Sort != "other" {
 		return t.Sort
 	}

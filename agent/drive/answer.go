@@ -2,26 +2,27 @@ package drive
 
 import "strings"
 
-// An Answer puts an agent's answer together from parts and from wholes, so that nothing is lost and nothing is said twice. Agents stream a message and
-// then say it again as a whole, or only do the one or the other; at the end some repeat the last message or all of them.
+// An Answer assembles an agent's answer from parts and whole messages, so that nothing is lost or repeated. Agents stream a
+// message and then repeat it as a whole, or do only one of the two; at the end some repeat the last message or all of them.
 //
-// Text that has been said cannot be taken back. A whole that continues what was said of it is said from there on; one that was said already, in
-// full or as part of more, is not said again; and one that differs follows in full, after an empty line.
+// Text that has been written cannot be changed. If a whole message continues the text that was written, only the rest is
+// written. A message that was written already, alone or as part of a longer text, is skipped. A message that differs is written
+// in full, after an empty line.
 //
 // It is used by one goroutine at a time.
 type Answer struct {
 	out   Out
-	limit int    // bytes that are remembered
-	all   []byte // everything said
-	start int    // where in all the present message begins
-	open  bool   // the present message may go on
+	limit int    // maximum length of all, in bytes
+	all   []byte // all text written so far
+	start int    // offset in all at which the current message begins
+	open  bool   // the current message may continue
 }
 
-// NewAnswer returns an Answer to out that remembers at most limit bytes. Of a longer one repetitions are not told from text; it is cut off
-// anyway if limit is the bound of out.
+// NewAnswer returns an Answer that writes to out and keeps the first limit bytes of the text. Repetitions beyond them are not
+// recognised; they are cut off anyway if limit is also the limit of out.
 func NewAnswer(out Out, limit int) *Answer { return &Answer{out: out, limit: limit} }
 
-// Delta is the next part of the present message, or the first one of the next.
+// Delta adds the next part of the current message, or the first part of the next one.
 func (a *Answer) Delta(s string) {
 	if s == "" {
 		return
@@ -40,10 +41,10 @@ func (a *Answer) Delta(s string) {
 
 func (a *Answer) remember(s string) { a.all = append(a.all, s[:min(len(s), a.limit-len(a.all))]...) }
 
-// Break ends the present message.
-func (a *Answer) Break() { a.open = false }
+// EndMessage ends the current message.
+func (a *Answer) EndMessage() { a.open = false }
 
-// Partial is the present message as far as it goes: each call repeats the one before and goes on.
+// Partial adds the current message up to now: each call repeats the text of the previous one and continues it.
 func (a *Answer) Partial(s string) {
 	if !a.open {
 		a.Delta(s)
@@ -52,41 +53,41 @@ func (a *Answer) Partial(s string) {
 	}
 }
 
-// Message is the whole of the present message if it was begun with Delta, else of another, and ends it.
+// Message adds a whole message and ends it. It is the current message if that was begun with Delta, otherwise the next one.
 func (a *Answer) Message(s string) {
 	if !a.open {
 		a.Delta(s)
-		a.Break()
+		a.EndMessage()
 		return
 	}
 	said := string(a.all[a.start:])
 	a.complete(s, said)
-	a.Break()
+	a.EndMessage()
 }
 
-// Final is the whole answer, or the last message of it, as the agent says at its end.
+// Final adds the whole answer, or its last message, as the agent sends it at the end.
 func (a *Answer) Final(s string) {
 	all := string(a.all)
-	if rest, ok := after(s, all); ok {
-		a.rest(rest)
+	if rest, ok := remainder(s, all); ok {
+		a.continueMessage(rest)
 	} else if !strings.Contains(all, strings.TrimSpace(s)) {
 		a.complete(s, all[a.start:])
 	}
-	a.Break()
+	a.EndMessage()
 }
 
-// complete says what s has and said has not.
+// complete writes the part of s that said lacks.
 func (a *Answer) complete(s, said string) {
-	if rest, ok := after(s, said); ok {
-		a.rest(rest)
+	if rest, ok := remainder(s, said); ok {
+		a.continueMessage(rest)
 	} else if !strings.Contains(said, strings.TrimSpace(s)) {
-		a.Break()
+		a.EndMessage()
 		a.Delta(s)
 	}
 }
 
-// after returns what whole has after said. White space around either makes no difference, but none of it is said twice.
-func after(whole, said string) (rest string, ok bool) {
+// remainder returns the part of whole that follows said. White space around either is ignored in the comparison, and not repeated.
+func remainder(whole, said string) (rest string, ok bool) {
 	if rest, ok = strings.CutPrefix(whole, said); ok {
 		return rest, true
 	}
@@ -98,8 +99,8 @@ func after(whole, said string) (rest string, ok bool) {
 	return rest, ok
 }
 
-// rest goes on with the present message, also if it had ended.
-func (a *Answer) rest(s string) {
+// continueMessage continues the current message, even if it had ended.
+func (a *Answer) continueMessage(s string) {
 	if strings.TrimSpace(s) == "" {
 		return
 	}
@@ -109,5 +110,5 @@ func (a *Answer) rest(s string) {
 	a.Delta(s)
 }
 
-// Empty reports whether nothing has been said.
+// Empty reports whether nothing has been written.
 func (a *Answer) Empty() bool { return len(a.all) == 0 }

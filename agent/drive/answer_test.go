@@ -14,7 +14,7 @@ func TestAnswer(t *testing.T) {
 	part := func(s string) step { return func(a *Answer) { a.Partial(s) } }
 	message := func(s string) step { return func(a *Answer) { a.Message(s) } }
 	final := func(s string) step { return func(a *Answer) { a.Final(s) } }
-	stop := func(a *Answer) { a.Break() }
+	stop := func(a *Answer) { a.EndMessage() }
 	for _, c := range []struct {
 		name  string
 		steps []step
@@ -49,7 +49,7 @@ func TestAnswer(t *testing.T) {
 	}
 }
 
-// TestAnswerRemembersSoMuch: a long answer costs no more memory than it may.
+// TestAnswerRemembersSoMuch: the memory for a long answer is bounded.
 func TestAnswerRemembersSoMuch(t *testing.T) {
 	out := &record{}
 	a := NewAnswer(out, 10)
@@ -79,24 +79,24 @@ func TestClean(t *testing.T) {
 		"\x1b]never ends\nx":                    "\nx",
 		"\x1b[" + strings.Repeat("1", 70) + "m": "11111m",
 	} {
-		if got := plain(in); got != want {
+		if got := plainText(in); got != want {
 			t.Errorf("%q: %q, want %q", in, got, want)
 		}
 	}
-	if got := word("  a\n b\tc\x1b[2J "); got != "a b c" {
+	if got := shortLine("  a\n b\tc\x1b[2J "); got != "a b c" {
 		t.Errorf("%q", got)
 	}
-	if got := word(strings.Repeat("ä", 1000)); len(got) > task.MaxLabel || !strings.HasSuffix(got, "ä…") {
+	if got := shortLine(strings.Repeat("ä", 1000)); len(got) > task.MaxLabel || !strings.HasSuffix(got, "ä…") {
 		t.Errorf("%q", got)
 	}
 }
 
-// FuzzClean: however text is cut, the same plain text comes of it.
+// FuzzClean: the plain text does not depend on how the input is split.
 func FuzzClean(f *testing.F) {
 	f.Add("a\x1b[31mb\r\nc\xe2\x82\xac", 3)
 	f.Add("\x1b]8;;x\x1b\\\xff", 5)
 	f.Fuzz(func(t *testing.T, s string, at int) {
-		whole := plain(s)
+		whole := plainText(s)
 		at = max(0, min(at, len(s)))
 		var c cleaner
 		cut := c.write(s[:at])

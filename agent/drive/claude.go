@@ -8,10 +8,10 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// claude is what "claude -p --output-format stream-json --verbose" writes, with or without --include-partial-messages.
+// claude is the dialect of "claude -p --output-format stream-json --verbose", with or without --include-partial-messages.
 type claude struct{}
 
-func (*claude) ends() bool { return true }
+func (*claude) reportsEnd() bool { return true }
 
 type claudeBlock struct {
 	Type      string          `json:"type"`
@@ -27,7 +27,7 @@ type claudeBlock struct {
 type claudeLine struct {
 	Type    string  `json:"type"`
 	Subtype string  `json:"subtype"`
-	Parent  *string `json:"parent_tool_use_id"` // of what a part of the agent says, which is no answer
+	Parent  *string `json:"parent_tool_use_id"` // set for messages of a sub-agent, which are not part of the answer
 	Version string  `json:"claude_code_version"`
 	Message *struct {
 		Content json.RawMessage `json:"content"`
@@ -65,14 +65,14 @@ type claudeResult struct {
 	} `json:"modelUsage"`
 }
 
-func (c *claude) line(raw []byte, s *speech) bool {
+func (c *claude) line(raw []byte, s *turnState) bool {
 	var l claudeLine
 	if json.Unmarshal(raw, &l) != nil {
 		return false
 	}
 	switch l.Type {
 	case "system":
-		s.agent = cmp.Or(l.Version, s.agent)
+		s.version = cmp.Or(l.Version, s.version)
 		switch l.Subtype {
 		case "init":
 			s.out.Status("running", "")
@@ -93,7 +93,7 @@ func (c *claude) line(raw []byte, s *speech) bool {
 		if l.Message != nil {
 			for _, b := range claudeBlocks(l.Message.Content) {
 				if b.Type == "tool_result" {
-					s.toolResult(b.ToolUseID, texts(b.Content), b.IsError)
+					s.toolResult(b.ToolUseID, joinTexts(b.Content), b.IsError)
 				}
 			}
 		}
@@ -109,13 +109,13 @@ func (c *claude) line(raw []byte, s *speech) bool {
 func claudeBlocks(raw json.RawMessage) []claudeBlock {
 	var blocks []claudeBlock
 	if json.Unmarshal(raw, &blocks) != nil {
-		return nil // a string: what the user says
+		return nil // a string is a message of the user
 	}
 	return blocks
 }
 
-// event takes a part of a message.
-func (*claude) event(l *claudeLine, s *speech) {
+// event handles a part of a message.
+func (*claude) event(l *claudeLine, s *turnState) {
 	switch e := l.Event; e.Type {
 	case "content_block_start":
 		if e.Block != nil && e.Block.Type == "thinking" {
@@ -128,9 +128,9 @@ func (*claude) event(l *claudeLine, s *speech) {
 	}
 }
 
-// message takes a whole one, whose text may have come in parts before.
-func (*claude) message(l *claudeLine, s *speech) {
-	failed := len(l.Error) > 0 && string(l.Error) != "null" // what it says then is the error that comes in the result
+// message handles a whole message. Its text may have been streamed in parts before.
+func (*claude) message(l *claudeLine, s *turnState) {
+	failed := len(l.Error) > 0 && string(l.Error) != "null" // the text is then the error, which is repeated in the result
 	for _, b := range claudeBlocks(l.Message.Content) {
 		switch {
 		case b.Type == "text" && l.Parent == nil && !failed:
@@ -143,7 +143,7 @@ func (*claude) message(l *claudeLine, s *speech) {
 	}
 }
 
-func (*claude) result(r *claudeResult, subtype string, s *speech) {
+func (*claude) result(r *claudeResult, subtype string, s *turnState) {
 	u := caisson.RunUsage{Calls: r.Turns, Cost: dollars(r.Cost)}
 	for _, m := range r.Models {
 		u.Tokens.Input += m.Input
@@ -160,7 +160,7 @@ func (*claude) result(r *claudeResult, subtype string, s *speech) {
 		s.answer.Final(r.Result)
 		return
 	}
-	s.err = agentFault(cmp.Or(strings.Join(r.Errors, "\n"), r.Result, "the agent has ended with "+subtype))
+	s.err = newAgentError(cmp.Or(strings.Join(r.Errors, "\n"), r.Result, "the agent has ended with "+subtype))
 	switch r.Status {
 	case 402:
 		s.err.Code = caisson.RunNoCredits

@@ -7,7 +7,7 @@ import (
 	"github.com/caisson-dev/caisson/agent/task"
 )
 
-// Bounds of terminal sequences: what is longer is no sequence but text that begins like one.
+// Limits on the length of terminal sequences, in bytes. After the limit the rest is treated as text.
 const (
 	maxControl = 64
 	maxString  = 4 << 10
@@ -23,17 +23,17 @@ const (
 	cleanStringEscape
 )
 
-// A cleaner makes plain text of what a program wrote for a terminal, however it is cut into pieces: UTF-8 without terminal sequences and
-// without control characters but newline and tab. A carriage return ends a line. What is no UTF-8 becomes U+FFFD.
+// A cleaner converts terminal output, which may be split at any byte, to plain text: UTF-8 without terminal sequences and
+// without control characters except newline and tab. A carriage return ends a line. Invalid UTF-8 becomes U+FFFD.
 type cleaner struct {
 	state cleanState
-	part  []byte // the beginning of a character
+	part  []byte // an incomplete character
 	n     int    // bytes of the sequence so far
-	cr    bool   // a carriage return waits to see whether a newline follows
+	cr    bool   // a carriage return was read, and a newline may follow
 	out   []byte
 }
 
-// write returns the plain text of s, as far as it can be told already.
+// write returns the plain text of s, up to an incomplete character or sequence.
 func (c *cleaner) write(s string) string {
 	c.out = c.out[:0]
 	for i := 0; i < len(s); i++ {
@@ -42,10 +42,10 @@ func (c *cleaner) write(s string) string {
 	return string(c.out)
 }
 
-// flush returns what is left at the end of the text and begins another.
+// flush returns the plain text of the rest and resets the cleaner.
 func (c *cleaner) flush() string {
 	c.out = c.out[:0]
-	c.broken()
+	c.replaceIncomplete()
 	c.state, c.n, c.cr = cleanGround, 0, false
 	return string(c.out)
 }
@@ -62,7 +62,7 @@ func (c *cleaner) step(b byte) {
 		case b >= 0x40 && b < 0x7f || c.n > maxControl:
 			c.state = cleanGround
 		case b < 0x20 || b >= 0x7f:
-			c.again(b)
+			c.asText(b)
 		}
 	case cleanString:
 		c.n++
@@ -71,8 +71,8 @@ func (c *cleaner) step(b byte) {
 			c.state = cleanStringEscape
 		case b == '\a' || c.n > maxString:
 			c.state = cleanGround
-		case b == '\n': // no program sends it there; better too much text than too little
-			c.again(b)
+		case b == '\n': // no program sends a newline in a string; rather keep too much text than too little
+			c.asText(b)
 		}
 	case cleanStringEscape:
 		c.state = cleanEscape
@@ -84,8 +84,8 @@ func (c *cleaner) step(b byte) {
 	}
 }
 
-// again looks at b as text.
-func (c *cleaner) again(b byte) {
+// asText processes b as text.
+func (c *cleaner) asText(b byte) {
 	c.state = cleanGround
 	c.text(b)
 }
@@ -96,11 +96,11 @@ func (c *cleaner) afterEscape(b byte) {
 		c.state, c.n = cleanCSI, 0
 	case b == ']' || b == 'P' || b == 'X' || b == '^' || b == '_':
 		c.state, c.n = cleanString, 0
-	case b >= 0x20 && b < 0x30 || b == 0x1b: // intermediate
+	case b >= 0x20 && b < 0x30 || b == 0x1b: // an intermediate byte
 	case b >= 0x30 && b < 0x7f:
 		c.state = cleanGround
 	default:
-		c.again(b)
+		c.asText(b)
 	}
 }
 
@@ -117,7 +117,7 @@ func (c *cleaner) text(b byte) {
 			c.character()
 			return
 		}
-		c.broken()
+		c.replaceIncomplete()
 	}
 	switch {
 	case b == 0x1b:
@@ -132,12 +132,12 @@ func (c *cleaner) text(b byte) {
 	}
 }
 
-// character takes what is in part once it is whole.
+// character writes the character in part once it is complete.
 func (c *cleaner) character() {
 	for utf8.FullRune(c.part) && len(c.part) > 0 {
 		r, n := utf8.DecodeRune(c.part)
 		switch {
-		case r == 0x9b: // the one byte form of ESC [
+		case r == 0x9b: // one-byte form of ESC [
 			c.state, c.n = cleanCSI, 0
 		case !task.Control(r):
 			c.out = utf8.AppendRune(c.out, r)
@@ -146,23 +146,23 @@ func (c *cleaner) character() {
 	}
 }
 
-// broken gives up on a character that was cut off.
-func (c *cleaner) broken() {
+// replaceIncomplete replaces an incomplete character.
+func (c *cleaner) replaceIncomplete() {
 	if len(c.part) > 0 {
 		c.out = utf8.AppendRune(c.out, utf8.RuneError)
 		c.part = c.part[:0]
 	}
 }
 
-// plain cleans all of s.
-func plain(s string) string {
+// plainText returns the plain text of s.
+func plainText(s string) string {
 	var c cleaner
 	text := c.write(s)
 	return text + c.flush()
 }
 
-// clip returns at most limit bytes of s, whole characters, ending with what says that there was more.
-func clip(s string, limit int, more string) string {
+// truncate shortens s to at most limit bytes at a character boundary. A shortened text ends with more.
+func truncate(s string, limit int, more string) string {
 	if len(s) <= limit {
 		return s
 	}
@@ -173,8 +173,8 @@ func clip(s string, limit int, more string) string {
 	return s[:n] + more
 }
 
-// word makes one short line of s.
-func word(s string) string {
-	s = clip(s, 4*task.MaxLabel, "")
-	return clip(strings.Join(strings.Fields(plain(s)), " "), task.MaxLabel, "…")
+// shortLine returns s as one short line of plain text.
+func shortLine(s string) string {
+	s = truncate(s, 4*task.MaxLabel, "")
+	return truncate(strings.Join(strings.Fields(plainText(s)), " "), task.MaxLabel, "…")
 }

@@ -8,12 +8,12 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// codex is what "codex exec --json" writes: a thread of turns, and items that start, go on and are completed.
+// codex is the dialect of "codex exec --json": a thread of turns, with items that are started, updated and completed.
 type codex struct {
-	last string // error that need not be the end: lost connections are tried again
+	last string // last error, which need not end the turn: codex retries lost connections
 }
 
-func (*codex) ends() bool { return true }
+func (*codex) reportsEnd() bool { return true }
 
 type codexItem struct {
 	ID        string          `json:"id"`
@@ -40,7 +40,7 @@ type codexItem struct {
 	} `json:"items"`
 }
 
-func (c *codex) line(raw []byte, s *speech) bool {
+func (c *codex) line(raw []byte, s *turnState) bool {
 	var e struct {
 		Type    string     `json:"type"`
 		Message string     `json:"message"`
@@ -74,10 +74,10 @@ func (c *codex) line(raw []byte, s *speech) bool {
 		if e.Error != nil && e.Error.Message != "" {
 			message = e.Error.Message
 		}
-		s.done, s.err = true, agentFault(message)
+		s.done, s.err = true, newAgentError(message)
 	case "error":
 		if e.Message == "" {
-			return false // another's
+			return false // a line of another dialect
 		}
 		c.last = e.Message
 		s.out.Status("warning", e.Message)
@@ -91,7 +91,7 @@ func (c *codex) line(raw []byte, s *speech) bool {
 	return true
 }
 
-func (c *codex) item(i *codexItem, completed bool, s *speech) {
+func (c *codex) item(i *codexItem, completed bool, s *turnState) {
 	switch i.Type {
 	case "agent_message":
 		if completed {
@@ -111,7 +111,7 @@ func (c *codex) item(i *codexItem, completed bool, s *speech) {
 		s.toolStart(i.ID, strings.Trim(i.Server+"."+i.Tool, "."), i.Arguments)
 		result := ""
 		if i.Result != nil {
-			result = texts(i.Result.Content)
+			result = joinTexts(i.Result.Content)
 		}
 		if i.Error != nil {
 			result = i.Error.Message
@@ -133,7 +133,7 @@ func (c *codex) item(i *codexItem, completed bool, s *speech) {
 	}
 }
 
-func (*codex) result(i *codexItem, completed bool, result string, failed bool, s *speech) {
+func (*codex) result(i *codexItem, completed bool, result string, failed bool, s *turnState) {
 	if completed {
 		s.toolResult(i.ID, result, failed || i.Status == "failed" || i.Status == "declined")
 	}

@@ -16,20 +16,21 @@ import (
 	"github.com/caisson-dev/caisson/agent/task"
 )
 
-// readable reports whether data is text that can be part of a patch.
-func readable(data []byte) bool {
+// isPatchText reports whether data is text that can be part of a patch.
+func isPatchText(data []byte) bool {
 	return utf8.Valid(data) && !bytes.ContainsFunc(data, func(r rune) bool { return task.Control(r) && r != '\n' && r != '\t' && r != '\r' })
 }
 
-// compare returns the differences of two manifests by path, and as much of them as a patch as fits. What is missing is said before the patch.
-func compare(before, after *manifest) ([]caisson.FileChange, string) {
+// diffManifests returns the changes between two manifests, sorted by path, and a patch that is truncated at the limit. A note before
+// the patch lists what is missing.
+func diffManifests(before, after *manifest) ([]caisson.FileChange, string) {
 	var all []caisson.FileChange
 	var patch strings.Builder
-	cut := append(slices.Clone(before.cut), after.cut...)
-	partial := before.partial || after.partial // what one of them has not seen is neither new nor gone
+	cut := append(slices.Clone(before.omitted), after.omitted...)
+	partial := before.partial || after.partial // a file that one scan did not reach is neither added nor removed
 	for _, name := range paths(before, after) {
 		was, is := before.entries[name], after.entries[name]
-		change := caisson.FileChange{Path: visible(name)}
+		change := caisson.FileChange{Path: safePath(name)}
 		switch {
 		case was == nil && !partial:
 			change.Kind = "added"
@@ -43,19 +44,19 @@ func compare(before, after *manifest) ([]caisson.FileChange, string) {
 			continue
 		}
 		if change.Path == "" {
-			continue // a name that is no path; it cannot be told from another
+			continue // not a valid path, and several names would look the same
 		}
 		if len(all) == task.MaxChanges {
 			cut = append(cut, "more changes")
 			break
 		}
-		text, added, removed := hunks(change.Path, was, is)
+		text, added, removed := fileDiff(change.Path, was, is)
 		change.Added, change.Removed = added, removed
 		all = append(all, change)
 		switch {
 		case text == "":
 		case patch.Len()+len(text) > task.MaxPatch-1024:
-			cut = append(cut, "the patch of "+clip(change.Path, 100, "…"))
+			cut = append(cut, "the patch of "+truncate(change.Path, 100, "…"))
 		default:
 			patch.WriteString(text)
 		}
@@ -65,10 +66,10 @@ func compare(before, after *manifest) ([]caisson.FileChange, string) {
 	}
 	slices.Sort(cut)
 	note := strings.Join(slices.Compact(cut), ", ")
-	return all, "# not shown: " + clip(note, 900, "…") + "\n" + patch.String()
+	return all, "# not shown: " + truncate(note, 900, "…") + "\n" + patch.String()
 }
 
-// paths returns the paths of both manifests in order.
+// paths returns the paths of both manifests, sorted.
 func paths(a, b *manifest) []string {
 	names := slices.Collect(maps.Keys(a.entries))
 	for name := range b.entries {
@@ -80,8 +81,8 @@ func paths(a, b *manifest) []string {
 	return names
 }
 
-// visible returns a path without control characters, "" if nothing of it is left that is one.
-func visible(name string) string {
+// safePath returns a path without control characters, or "" if the result is not a valid relative path.
+func safePath(name string) string {
 	name = strings.Map(func(r rune) rune {
 		if task.Control(r) {
 			return utf8.RuneError
@@ -94,8 +95,9 @@ func visible(name string) string {
 	return name
 }
 
-// hunks returns the unified diff of two entries, "" if one is no text, and how many lines were added and removed.
-func hunks(name string, was, is *entry) (text string, added, removed int) {
+// fileDiff returns the unified diff of two entries and the numbers of added and removed lines. The diff is "" if one of them is
+// not text.
+func fileDiff(name string, was, is *entry) (text string, added, removed int) {
 	oldName, newName := "a/"+name, "b/"+name
 	var from, to string
 	switch {
@@ -128,10 +130,10 @@ func hunks(name string, was, is *entry) (text string, added, removed int) {
 	if len(body) == 0 {
 		return head.String(), 0, 0
 	}
-	_, body, _ = bytes.Cut(body, []byte("\n")) // its own first line, which names both
+	_, body, _ = bytes.Cut(body, []byte("\n")) // remove the diff's own first line
 	for i, line := range bytes.Split(body, []byte("\n")) {
 		switch {
-		case i < 2 || len(line) == 0: // the names
+		case i < 2 || len(line) == 0: // the file names
 		case line[0] == '+':
 			added++
 		case line[0] == '-':
@@ -141,7 +143,7 @@ func hunks(name string, was, is *entry) (text string, added, removed int) {
 	return head.String() + string(body), added, removed
 }
 
-// gitMode is the mode that git has for a file.
+// gitMode returns git's mode for a file.
 func gitMode(m fs.FileMode) string {
 	switch {
 	case m.Type() == fs.ModeSymlink:

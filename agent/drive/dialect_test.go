@@ -14,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson/agent/task"
 )
 
-// record is an Out that keeps what it is told, a line each.
+// record is an Out that records each call as a line.
 type record struct {
 	lines []string
 	text  strings.Builder
@@ -45,15 +45,15 @@ func (r *record) Usage(u caisson.RunUsage) {
 func (r *record) Log(string, []byte) {}
 func (r *record) Mark(string)        {}
 
-// hear lets a dialect hear lines and returns what it made of them.
-func hear(t *testing.T, events map[string]string, input []byte) (*record, *speech, *caisson.RunError) {
+// hear passes lines to a dialect and returns the result.
+func hear(t *testing.T, events map[string]string, input []byte) (*record, *turnState, *caisson.RunError) {
 	t.Helper()
 	d, err := dialectOf(events)
 	if err != nil {
 		t.Fatal(err)
 	}
 	out := &record{}
-	s := newSpeech(&task.Task{Output: 1 << 20}, out)
+	s := newTurnState(&task.Task{Output: 1 << 20}, out)
 	valid, other := 0, 0
 	for line := range bytes.Lines(input) {
 		if d.line(bytes.TrimSpace(line), s) {
@@ -62,13 +62,14 @@ func hear(t *testing.T, events map[string]string, input []byte) (*record, *speec
 			other++
 		}
 	}
-	return out, s, verdict(s, d, nil, valid, other)
+	return out, s, turnError(s, d, nil, valid, other)
 }
 
-// varies is what another recording has otherwise.
+// varies matches text that differs between recordings.
 var varies = regexp.MustCompile(`(Chunk ID|Wall time): [0-9a-f.]+`)
 
-// TestRealAgents reads what real agents have said: one turn in which a tool makes a file, and one in which the model's API refuses.
+// TestRealAgents parses recordings of real agents: one turn in which a tool makes a file, and one in which the model's API
+// refuses.
 func TestRealAgents(t *testing.T) {
 	for _, c := range []struct {
 		agent, text, fault, version string
@@ -117,14 +118,14 @@ func TestRealAgents(t *testing.T) {
 			if d := cmp.Diff(c.lines, out.lines); c.lines != nil && d != "" {
 				t.Errorf("%s: %s", c.agent, d)
 			}
-			if s.agent != c.version {
-				t.Errorf("%s: version %q", c.agent, s.agent)
+			if s.version != c.version {
+				t.Errorf("%s: version %q", c.agent, s.version)
 			}
 		}
 	}
 }
 
-// TestDialects: what real agents say in turns that are not recorded.
+// TestDialects: lines of real agents in turns that are not recorded.
 func TestDialects(t *testing.T) {
 	for _, c := range []struct {
 		name, dialect, in, text, fault string
@@ -246,7 +247,7 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// FuzzDialects: whatever agents write, no dialect breaks, and what is said is whole text.
+// FuzzDialects: no input makes a dialect crash, and the resulting text is valid.
 func FuzzDialects(f *testing.F) {
 	names, err := os.ReadDir("testdata")
 	if err != nil {
@@ -257,7 +258,7 @@ func FuzzDialects(f *testing.F) {
 		if err != nil {
 			f.Fatal(err)
 		}
-		for line := range bytes.Lines(b) { // one by one: what is long is hardly varied
+		for line := range bytes.Lines(b) { // one by one, because long inputs are hardly mutated
 			if len(line) < 1<<10 {
 				f.Add(line)
 			}

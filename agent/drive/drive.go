@@ -1,5 +1,5 @@
-// Package drive speaks with agents, inside the sandbox: it starts an agent's program, gives it the prompt, and turns what it says into
-// one stream of events. Nothing of it runs on the host.
+// Package drive runs agents inside the sandbox: it starts an agent's program, gives it the prompt, and converts its output to
+// one stream of events. It does not run on the host.
 package drive
 
 import (
@@ -9,32 +9,32 @@ import (
 	"github.com/caisson-dev/caisson/agent/task"
 )
 
-// A Driver knows one way of speaking with agents.
+// A Driver implements one protocol of agents.
 type Driver interface {
-	// Run gives t's prompt to the agent and says to out what the agent says, until it has ended its turn or ctx ends, for the reason that
-	// context.Cause gives. It leaves no process of its own behind. What goes wrong with the agent is in the End; the error is for faults of
-	// the driver's own.
+	// Run gives t's prompt to the agent and writes the agent's output to out until the turn has ended or ctx is done;
+	// context.Cause returns the reason. It leaves no process behind. An error of the agent is in the End; the returned error is
+	// one of the driver.
 	Run(ctx context.Context, t *task.Task, out Out) (End, error)
 }
 
-// An End is how a turn ended.
+// An End is the result of a turn.
 type End struct {
-	Exit  *caisson.ExitStatus // of the agent's program; nil if it was there before and stays
-	Error *caisson.RunError   // nil: the agent says that it has done what it could
-	Agent string              // version that the program says it has; "" if it does not
+	Exit  *caisson.ExitStatus // exit status of the agent's program; nil if the program keeps running between turns
+	Error *caisson.RunError   // nil means success
+	Agent string              // version that the program reports, or ""
 }
 
-// Out takes what an agent says. Its methods are safe for concurrent use, bound and clean what they are given, and block while the reader is
-// slow. They report nothing: a reader that is gone ends the context of Run.
+// Out receives the output of an agent. Its methods are safe for concurrent use. They limit and clean their arguments, and block
+// while the reader is slow. They return no errors: if the reader has closed the stream, the context of Run is cancelled.
 type Out interface {
-	// Text is the next part of the answer. Parts are put together as they are.
+	// Text adds the next part of the answer. Parts are concatenated.
 	Text(s string)
-	// Separate puts an empty line before the next Text, if there was one before.
+	// Separate puts an empty line between the previous text, if there is any, and the next.
 	Separate()
 	Status(phase, label string)
 	ToolStart(id, name string, args any)
 	ToolResult(id, result string, isError bool)
-	Usage(u caisson.RunUsage) // what the agent itself says it used; the ledger knows better
+	Usage(u caisson.RunUsage) // usage that the agent reports; the ledger is more accurate
 	Log(stream string, data []byte)
 	Mark(mark string)
 }

@@ -9,13 +9,14 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// plainEvents is the dialect caisson: lines are [caisson.RunEvent] without what the engine fills in. Text is in text_delta; assistant_final may have all of it, or
-// an answer that was not streamed. An error may be said once, and done ends the turn.
+// plainEvents is the dialect caisson. Its lines are [caisson.RunEvent] without the fields that the engine sets. The answer is
+// in text_delta; assistant_final may repeat it, or contain an answer that was not streamed. At most one error is used, and done
+// ends the turn.
 type plainEvents struct{}
 
-func (*plainEvents) ends() bool { return false }
+func (*plainEvents) reportsEnd() bool { return false }
 
-func (*plainEvents) line(raw []byte, s *speech) bool {
+func (*plainEvents) line(raw []byte, s *turnState) bool {
 	var e caisson.RunEvent
 	if json.Unmarshal(raw, &e) != nil {
 		return false
@@ -38,7 +39,7 @@ func (*plainEvents) line(raw []byte, s *speech) bool {
 		s.done = s.err == nil
 	case caisson.EventError:
 		if s.err == nil && e.Error != nil {
-			s.err = fault(e.Error.Code, e.Error.Message)
+			s.err = newError(e.Error.Code, e.Error.Message)
 		}
 	case caisson.EventDone:
 		s.done = true
@@ -48,13 +49,13 @@ func (*plainEvents) line(raw []byte, s *speech) bool {
 	return true
 }
 
-// byPath is the dialect of agents that are described by where in a line something is.
+// byPath is the dialect of agents whose lines are described by paths of JSON fields.
 type byPath struct {
 	text, final, fail []string
 	usage             map[string][]string
 }
 
-// usageNames are what usage can have.
+// usageNames are the valid fields of usage.
 var usageNames = []string{"calls", "input", "output", "cacheRead", "cacheWrite", "cost"}
 
 func newPaths(events map[string]string) (dialect, error) {
@@ -83,40 +84,40 @@ func newPaths(events map[string]string) (dialect, error) {
 	return p, nil
 }
 
-func (*byPath) ends() bool { return false }
+func (*byPath) reportsEnd() bool { return false }
 
-func (p *byPath) line(raw []byte, s *speech) bool {
+func (p *byPath) line(raw []byte, s *turnState) bool {
 	var v any
 	if json.Unmarshal(raw, &v) != nil {
 		return false
 	}
 	known := false
-	if text, ok := at(v, p.text).(string); ok {
+	if text, ok := lookup(v, p.text).(string); ok {
 		known = true
 		s.answer.Delta(text)
 	}
-	if final, ok := at(v, p.final).(string); ok {
+	if final, ok := lookup(v, p.final).(string); ok {
 		known = true
 		s.answer.Final(final)
 	}
-	if message := message(at(v, p.fail)); message != "" {
+	if message := message(lookup(v, p.fail)); message != "" {
 		known = true
-		s.err = agentFault(message)
+		s.err = newAgentError(message)
 	}
-	return p.used(v, s) || known
+	return p.reportUsage(v, s) || known
 }
 
-// used takes what a line says of usage.
-func (p *byPath) used(v any, s *speech) bool {
+// reportUsage reports the usage in a line, and whether there is any.
+func (p *byPath) reportUsage(v any, s *turnState) bool {
 	u, found := s.usage, false
 	for name, into := range map[string]*int64{
 		"calls": &u.Calls, "input": &u.Tokens.Input, "output": &u.Tokens.Output, "cacheRead": &u.Tokens.CacheRead, "cacheWrite": &u.Tokens.CacheWrite,
 	} {
-		if f, ok := at(v, p.usage[name]).(float64); ok && f >= 0 && f < 1<<53 {
+		if f, ok := lookup(v, p.usage[name]).(float64); ok && f >= 0 && f < 1<<53 {
 			*into, found = int64(f), true
 		}
 	}
-	if f, ok := at(v, p.usage["cost"]).(float64); ok {
+	if f, ok := lookup(v, p.usage["cost"]).(float64); ok {
 		u.Cost, found = dollars(f), true
 	}
 	if found {
@@ -125,8 +126,8 @@ func (p *byPath) used(v any, s *speech) bool {
 	return found
 }
 
-// at returns what is at a path in a JSON value, nil if there is nothing.
-func at(v any, path []string) any {
+// lookup returns the value at a path in a JSON value, or nil.
+func lookup(v any, path []string) any {
 	if len(path) == 0 {
 		return nil
 	}

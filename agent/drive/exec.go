@@ -9,11 +9,11 @@ import (
 	"github.com/caisson-dev/caisson/agent/task"
 )
 
-// execDriver is [caisson.DriverExec]: what the program writes to standard output is the answer, and exit code 0 is success.
+// execDriver is the driver [caisson.DriverExec]: standard output of the program is the answer, and exit code 0 is success.
 type execDriver struct{}
 
 func (execDriver) Run(ctx context.Context, t *task.Task, out Out) (End, error) {
-	return once(ctx, t, out, nil, func(r io.Reader) {
+	return runOnce(ctx, t, out, nil, func(r io.Reader) {
 		buf := make([]byte, 16<<10)
 		for {
 			n, err := r.Read(buf)
@@ -28,17 +28,17 @@ func (execDriver) Run(ctx context.Context, t *task.Task, out Out) (End, error) {
 	})
 }
 
-// once runs t's command to its end. Standard output is given to read; a command that could not be started or did not succeed is an error of
-// the agent's.
-func once(ctx context.Context, t *task.Task, out Out, done <-chan struct{}, read func(io.Reader)) (End, error) {
+// runOnce runs t's command until it exits and passes its standard output to read. A command that cannot be started, or fails, is
+// an error of the agent.
+func runOnce(ctx context.Context, t *task.Task, out Out, done <-chan struct{}, read func(io.Reader)) (End, error) {
 	args, input, remove, err := command(t)
 	defer remove()
 	if err != nil {
-		return End{Error: fault(caisson.RunInvalid, err.Error())}, nil
+		return End{Error: newError(caisson.RunInvalid, err.Error())}, nil
 	}
 	p, err := Start(t, args, input != "")
 	if err != nil {
-		return End{Error: fault(caisson.RunAgentError, err.Error())}, nil
+		return End{Error: newError(caisson.RunAgentError, err.Error())}, nil
 	}
 	defer p.Close()
 	out.Mark(task.MarkStarted)
@@ -47,7 +47,7 @@ func once(ctx context.Context, t *task.Task, out Out, done <-chan struct{}, read
 		out.Mark(task.MarkPrompt)
 	} else {
 		go func() {
-			// A program that ends, or closes its input, without reading all of it has a right to.
+			// A program may exit or close its input without reading all of it.
 			if _, err := io.WriteString(p.Stdin, input); err == nil {
 				out.Mark(task.MarkPrompt)
 			}
@@ -57,7 +57,7 @@ func once(ctx context.Context, t *task.Task, out Out, done <-chan struct{}, read
 	tail := p.Output(ctx, out, time.Duration(t.Grace), done, read)
 	end := End{Exit: p.Exit()}
 	if !end.Exit.Success() {
-		end.Error = fault(caisson.RunAgentError, ended(args[0], end.Exit, tail))
+		end.Error = newError(caisson.RunAgentError, exitMessage(args[0], end.Exit, tail))
 	}
 	return end, nil
 }

@@ -12,21 +12,22 @@ import (
 	"github.com/caisson-dev/caisson/agent/task"
 )
 
-// fault is an error of a run, with a message that is fit to be passed on.
-func fault(code, message string) *caisson.RunError {
-	message = strings.TrimSpace(plain(clip(message, 4*task.MaxMessage, "")))
+// newError returns an error of a run, with a message that is cleaned and within the limits.
+func newError(code, message string) *caisson.RunError {
+	message = strings.TrimSpace(plainText(truncate(message, 4*task.MaxMessage, "")))
 	if !slices.Contains(task.Codes, code) {
 		code = caisson.RunAgentError
 	}
 	if message == "" {
 		message = "the agent has failed and does not say why"
 	}
-	return &caisson.RunError{Code: code, Message: clip(message, task.MaxMessage, "…")}
+	return &caisson.RunError{Code: code, Message: truncate(message, task.MaxMessage, "…")}
 }
 
-// agentFault is fault for what an agent says itself. Two refusals of models have codes of their own, by which callers decide what to do.
-func agentFault(message string) *caisson.RunError {
-	var body struct { // some pass on what the model's API has said
+// newAgentError is fault for messages of an agent. Two errors of model APIs get codes of their own, which callers use to decide
+// about retries.
+func newAgentError(message string) *caisson.RunError {
+	var body struct { // some agents pass on the answer of the model's API
 		Error struct {
 			Message string `json:"message"`
 		} `json:"error"`
@@ -41,11 +42,11 @@ func agentFault(message string) *caisson.RunError {
 	case strings.Contains(message, "402 Payment Required"):
 		code = caisson.RunNoCredits
 	}
-	return fault(code, message)
+	return newError(code, message)
 }
 
-// ended says how a program ended that should have succeeded.
-func ended(program string, exit *caisson.ExitStatus, tail string) string {
+// exitMessage returns the error message for a program that failed.
+func exitMessage(program string, exit *caisson.ExitStatus, tail string) string {
 	what := fmt.Sprintf("exit code %d", exit.Code)
 	switch {
 	case exit.Unknown:

@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson/agent/task"
 )
 
-// prepare removes and writes the files that t names, and makes its directory the current one.
+// prepare removes and writes the files that t lists, and changes to its working directory.
 func prepare(t *task.Task) error {
 	for _, name := range t.Remove {
 		if filepath.Clean(name) == "/" {
@@ -34,10 +34,10 @@ func prepare(t *task.Task) error {
 	if err := os.Chdir(t.Workdir); err != nil {
 		return err
 	}
-	return recall(t)
+	return writeHistory(t)
 }
 
-// writeFile puts a file at name, whole or not at all. What is there is replaced, a link too: nothing is written through it.
+// writeFile writes a file atomically. An existing file or symbolic link is replaced; a link is not followed.
 func writeFile(name, data string, mode os.FileMode) error {
 	dir := filepath.Dir(name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -47,7 +47,7 @@ func writeFile(name, data string, mode os.FileMode) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) // gone once it is renamed
+	defer os.Remove(f.Name()) // fails once the file is renamed
 	_, err = f.WriteString(data)
 	if err = errors.Join(err, f.Chmod(mode), f.Close()); err != nil {
 		return err

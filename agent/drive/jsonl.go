@@ -13,55 +13,56 @@ import (
 	"github.com/caisson-dev/caisson/agent/task"
 )
 
-// jsonlDriver is [caisson.DriverJSONL]: each line of standard output is a JSON value in one of several dialects. Other lines go to the log only.
+// jsonlDriver is the driver [caisson.DriverJSONL]: each line of standard output is a JSON value in one of several dialects.
+// Other lines go only to the log.
 type jsonlDriver struct{}
 
-// A dialect understands the lines of one kind of agent.
+// A dialect parses the lines of one kind of agent.
 type dialect interface {
-	// line takes one JSON value and reports whether it is one of the dialect's.
-	line(raw []byte, s *speech) bool
-	// ends reports whether agents of this kind say in a line of their own that their turn is over.
-	ends() bool
+	// line processes one JSON value and reports whether the dialect defines it.
+	line(raw []byte, s *turnState) bool
+	// reportsEnd reports whether agents of this kind write a line at the end of their turn.
+	reportsEnd() bool
 }
 
-// speech is what an agent has said so far.
-type speech struct {
-	out    Out
-	answer *Answer
-	tools  map[string]bool // calls that have begun and not ended
-	done   bool            // the agent has said that its turn is over
-	err    *caisson.RunError
-	agent  string // its version
-	usage  caisson.RunUsage
+// turnState is the state of a turn: the output of the agent so far.
+type turnState struct {
+	out     Out
+	answer  *Answer
+	tools   map[string]bool // calls that have begun and not ended
+	done    bool            // the agent has reported the end of its turn
+	err     *caisson.RunError
+	version string // version of the agent
+	usage   caisson.RunUsage
 }
 
-// maxTools bounds the calls that are remembered as open.
+// maxTools is the maximum number of open calls that are recorded.
 const maxTools = 10000
 
-func newSpeech(t *task.Task, out Out) *speech {
-	return &speech{out: out, answer: NewAnswer(out, int(t.Output)), tools: map[string]bool{}}
+func newTurnState(t *task.Task, out Out) *turnState {
+	return &turnState{out: out, answer: NewAnswer(out, int(t.Output)), tools: map[string]bool{}}
 }
 
-// toolStart says that a call has begun, once.
-func (s *speech) toolStart(id, name string, args any) {
+// toolStart reports the start of a call, once.
+func (s *turnState) toolStart(id, name string, args any) {
 	if s.tools[id] || len(s.tools) >= maxTools {
 		return
 	}
 	s.tools[id] = true
-	s.answer.Break()
+	s.answer.EndMessage()
 	s.out.ToolStart(id, name, args)
 }
 
-// toolResult says that a call has ended; one that was not said to have begun has none.
-func (s *speech) toolResult(id, result string, isError bool) {
+// toolResult reports the end of a call whose start was reported.
+func (s *turnState) toolResult(id, result string, isError bool) {
 	if s.tools[id] {
 		delete(s.tools, id)
 		s.out.ToolResult(id, result, isError)
 	}
 }
 
-// report says what was used, as the agent has it.
-func (s *speech) report(u caisson.RunUsage) {
+// report reports the usage that the agent counts.
+func (s *turnState) report(u caisson.RunUsage) {
 	s.usage = u
 	s.out.Usage(u)
 }
@@ -69,13 +70,13 @@ func (s *speech) report(u caisson.RunUsage) {
 func (jsonlDriver) Run(ctx context.Context, t *task.Task, out Out) (End, error) {
 	d, err := dialectOf(t.Events)
 	if err != nil {
-		return End{Error: fault(caisson.RunInvalid, err.Error())}, nil
+		return End{Error: newError(caisson.RunInvalid, err.Error())}, nil
 	}
-	s := newSpeech(t, out)
+	s := newTurnState(t, out)
 	var valid, other int
 	done := make(chan struct{})
 	var over sync.Once
-	end, err := once(ctx, t, out, done, func(r io.Reader) {
+	end, err := runOnce(ctx, t, out, done, func(r io.Reader) {
 		lines := newLines(r, maxJSON)
 		for {
 			line, whole, ok := lines.next()
@@ -100,31 +101,31 @@ func (jsonlDriver) Run(ctx context.Context, t *task.Task, out Out) (End, error) 
 	if err != nil {
 		return end, err
 	}
-	end.Agent = s.agent
-	end.Error = verdict(s, d, end.Error, valid, other)
+	end.Agent = s.version
+	end.Error = turnError(s, d, end.Error, valid, other)
 	return end, nil
 }
 
-// verdict says what became of a turn: what the agent says of it itself comes first, then how its program ended.
-func verdict(s *speech, d dialect, exit *caisson.RunError, valid, other int) *caisson.RunError {
+// turnError returns the error of a turn, or nil. The agent's own report takes precedence over the exit status of its program.
+func turnError(s *turnState, d dialect, exit *caisson.RunError, valid, other int) *caisson.RunError {
 	switch {
 	case s.err != nil:
 		return s.err
 	case s.done:
-		return nil // what its program did afterwards does not undo the answer
+		return nil // failures of the program after the answer are ignored
 	case exit != nil:
 		return exit
 	case valid == 0:
-		return fault(caisson.RunAgentError, fmt.Sprintf("the agent has ended without a line of JSON that is known (%d others are in its log)", other))
-	case d.ends():
-		return fault(caisson.RunAgentError, "the agent has ended without saying that it is done")
+		return newError(caisson.RunAgentError, fmt.Sprintf("the agent has ended without a line of JSON that is known (%d others are in its log)", other))
+	case d.reportsEnd():
+		return newError(caisson.RunAgentError, "the agent has ended without saying that it is done")
 	case s.answer.Empty():
-		return fault(caisson.RunAgentError, "the agent has ended without an answer")
+		return newError(caisson.RunAgentError, "the agent has ended without an answer")
 	}
 	return nil
 }
 
-// dialectOf returns the dialect that an agent's entry in the catalog names, or the one for the paths that it has.
+// dialectOf returns the dialect that an agent's catalog entry names, or that of its paths.
 func dialectOf(events map[string]string) (dialect, error) {
 	name := events["dialect"]
 	known := map[string]dialect{"codex": &codex{}, "claude": &claude{}, "opencode": &opencode{}, "caisson": &plainEvents{}}
@@ -136,29 +137,29 @@ func dialectOf(events map[string]string) (dialect, error) {
 	case len(events) > 0:
 		return newPaths(events)
 	}
-	return &guess{}, nil
+	return &autoDialect{}, nil
 }
 
-// guess is the dialect of agents that name none: whichever understands the first line.
-type guess struct{ is dialect }
+// autoDialect is the dialect of agents that name none: the first one that accepts a line.
+type autoDialect struct{ chosen dialect }
 
-func (g *guess) line(raw []byte, s *speech) bool {
-	if g.is != nil {
-		return g.is.line(raw, s)
+func (g *autoDialect) line(raw []byte, s *turnState) bool {
+	if g.chosen != nil {
+		return g.chosen.line(raw, s)
 	}
 	for _, d := range []dialect{&codex{}, &claude{}, &opencode{}, &plainEvents{}} {
 		if d.line(raw, s) {
-			g.is = d
+			g.chosen = d
 			return true
 		}
 	}
 	return false
 }
 
-func (g *guess) ends() bool { return g.is != nil && g.is.ends() }
+func (g *autoDialect) reportsEnd() bool { return g.chosen != nil && g.chosen.reportsEnd() }
 
-// texts joins the text of what may be a string or a list of blocks with text.
-func texts(raw json.RawMessage) string {
+// joinTexts returns the text of a JSON value that is a string or a list of blocks with text.
+func joinTexts(raw json.RawMessage) string {
 	var one string
 	if json.Unmarshal(raw, &one) == nil {
 		return one
@@ -184,7 +185,7 @@ func texts(raw json.RawMessage) string {
 	return strings.Join(all, "\n")
 }
 
-// dollars returns an amount that is a floating point number in JSON.
+// dollars converts an amount that is a floating-point number in JSON. Values outside of 0 to 1e6 become 0.
 func dollars(f float64) caisson.USD {
 	if !(f > 0 && f < 1e6) {
 		return 0

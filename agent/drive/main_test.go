@@ -8,18 +8,21 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/agent/drive"
 	"github.com/caisson-dev/caisson/agent/drive/drivetest"
 	"github.com/caisson-dev/caisson/agent/task"
 	"github.com/caisson-dev/caisson/internal/poll"
+	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
 func init() {
@@ -33,7 +36,7 @@ func init() {
 	}
 }
 
-// TestOrder: what is said comes in the order that is promised.
+// TestOrder: lines are written in the documented order.
 func TestOrder(t *testing.T) {
 	k := drivetest.Task(t, caisson.DriverExec, "exec/answer")
 	r := drivetest.Do(t, k)
@@ -55,18 +58,18 @@ func TestEnvironment(t *testing.T) {
 
 func TestStdin(t *testing.T) {
 	k := drivetest.Task(t, caisson.DriverExec, "stdin")
-	k.By, k.Prompt = caisson.PromptStdin, strings.Repeat("x", 1<<20)
+	k.PromptMode, k.Prompt = caisson.PromptStdin, strings.Repeat("x", 1<<20)
 	if r := drivetest.Do(t, k); r.Text != "1048576" {
 		t.Errorf("%q, %v", r.Text, r.End.Error)
 	}
-	k.By = "" // there is nothing to read, and no waiting for it
+	k.PromptMode = "" // without a prompt on its input, the program does not wait for input
 	k.Prompt = "x"
 	if r := drivetest.Do(t, k); r.Text != "0" {
 		t.Errorf("%q, %v", r.Text, r.End.Error)
 	}
 }
 
-// TestNotReady: an agent whose service does not come is not started.
+// TestNotReady: an agent whose service does not become ready is not started.
 func TestNotReady(t *testing.T) {
 	k := drivetest.Task(t, caisson.DriverExec, "exec/answer")
 	k.Ready, k.ReadyTime = "http://127.0.0.1:1/ready", caisson.Duration(200*time.Millisecond)
@@ -80,9 +83,10 @@ func TestNotReady(t *testing.T) {
 	}
 }
 
-// TestServiceFails: a service that has failed is not waited for, and what it wrote is in the log. It is not parallel: the address of the
-// supervisor is the same for all.
+// TestServiceFails: a run does not wait for a failed service, and the log contains the service's output. All supervisors have the
+// same address, so each case has a network namespace of its own.
 func TestServiceFails(t *testing.T) {
+	testneed.Root(t)
 	for _, c := range []struct {
 		name, ready string
 		service     []string
@@ -94,6 +98,10 @@ func TestServiceFails(t *testing.T) {
 		{"nothing asks whether it is ready", "", []string{"/bin/sh", "-c", "echo boom; exit 3"}, "service exited with 3: boom"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			runtime.LockOSThread() // and not unlocked, so that the thread ends with the test
+			if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+				t.Fatal(err)
+			}
 			serve(t, c.service)
 			k := drivetest.Task(t, caisson.DriverExec, "exec/answer")
 			k.Ready, k.ReadyTime = c.ready, caisson.Duration(time.Hour)
@@ -108,7 +116,7 @@ func TestServiceFails(t *testing.T) {
 	}
 }
 
-// serve starts the supervisor of a service and returns when the service has ended.
+// serve starts the supervisor of a service and returns when the service has exited.
 func serve(t *testing.T, service []string) {
 	t.Helper()
 	k := drivetest.Task(t, caisson.DriverExec, "service")
@@ -135,7 +143,7 @@ func serve(t *testing.T, service []string) {
 	})
 }
 
-// TestBackground: what may run on does, with or without a session of its own, and nothing else.
+// TestBackground: background programs keep running, with or without their own session, and other processes are killed.
 func TestBackground(t *testing.T) {
 	k := drivetest.Task(t, caisson.DriverExec, "")
 	self, mark := k.Command[0], "DRIVETEST_BACKGROUND="+t.TempDir()
@@ -170,7 +178,7 @@ func TestNotStarted(t *testing.T) {
 		"not in its own PATH": {
 			func(k *task.Task) { k.Command, k.Env["PATH"] = []string{"sh"}, "/none" }, caisson.RunAgentError, "not found in $PATH",
 		},
-		"no command":  {func(k *task.Task) { k.Command = nil; k.By = caisson.PromptStdin }, caisson.RunAgentError, "no command"},
+		"no command":  {func(k *task.Task) { k.Command = nil; k.PromptMode = caisson.PromptStdin }, caisson.RunAgentError, "no command"},
 		"long prompt": {func(k *task.Task) { k.Prompt = strings.Repeat("x", 1<<20) }, caisson.RunAgentError, "by stdin or file"},
 		"nul":         {func(k *task.Task) { k.Prompt = "\x00" }, caisson.RunInvalid, "NUL"},
 		"dialect":     {func(k *task.Task) { k.Driver, k.Events = caisson.DriverJSONL, map[string]string{"dialect": "x"} }, caisson.RunInvalid, "no dialect"},

@@ -7,12 +7,12 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// opencode is what "opencode run --format json" writes: the parts of messages once they are complete.
+// opencode is the dialect of "opencode run --format json": the parts of messages once they are complete.
 type opencode struct{ used caisson.RunUsage }
 
-func (*opencode) ends() bool { return false }
+func (*opencode) reportsEnd() bool { return false }
 
-func (o *opencode) line(raw []byte, s *speech) bool {
+func (o *opencode) line(raw []byte, s *turnState) bool {
 	var l struct {
 		Type    string `json:"type"`
 		Session string `json:"sessionID"`
@@ -73,7 +73,7 @@ func (o *opencode) line(raw []byte, s *speech) bool {
 		if l.Error == nil {
 			return false
 		}
-		s.err = agentFault(cmp.Or(l.Error.Data.Message, l.Error.Name))
+		s.err = newAgentError(cmp.Or(l.Error.Data.Message, l.Error.Name))
 		switch l.Error.Data.Status {
 		case 402:
 			s.err.Code = caisson.RunNoCredits

@@ -13,27 +13,27 @@ import (
 	"github.com/caisson-dev/caisson/agent/task"
 )
 
-// Text goes out in lines of at most flushSize bytes, one in flushTime: models speak in tokens, and a line for each would cost more than it
-// shows. The first one goes out at once.
+// Text is written in lines of at most flushSize bytes, at most once per flushTime: models stream tokens, and a line for each
+// token would be too expensive. The first text is written at once.
 const (
 	flushSize = 4 << 10
 	flushTime = 20 * time.Millisecond
 	logTime   = 50 * time.Millisecond
-	lineSpace = 64 // about what a line has besides its content
+	lineSpace = 64 // approximate size of a line without its content
 )
 
-// output is the Out of Main.
+// output is the implementation of Out for Main.
 type output struct {
 	w      *task.Writer
-	broken func(error) // called when w fails; nothing is written after that
+	broken func(error) // called when w fails, after which nothing is written
 
 	mu      sync.Mutex // guards all below
 	clean   cleaner
 	pending []byte      // text that has not been written
-	at      time.Time   // when text was written last
-	timer   *time.Timer // set while pending waits
+	at      time.Time   // time of the last write of text
+	timer   *time.Timer // set while pending text is to be written
 	tail    []byte      // the last two bytes of all text
-	apart   bool        // the next text begins after an empty line
+	apart   bool        // an empty line precedes the next text
 	status  string      // the last event, if it was a status
 	marks   map[string]bool
 	logs    map[string]*logStream
@@ -42,7 +42,7 @@ type output struct {
 	closed  bool
 }
 
-// logStream is one of the logs.
+// logStream is the state of one log.
 type logStream struct {
 	pending []byte
 	timer   *time.Timer
@@ -59,14 +59,14 @@ func newOutput(w *task.Writer, limit caisson.Size, broken func(error)) *output {
 func (o *output) Text(s string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.left <= lineSpace && s != "" { // an agent that does not stop costs no more than reading it
+	if o.left <= lineSpace && s != "" { // reading the rest costs almost nothing
 		o.cut = true
 		return
 	}
 	o.add(o.clean.write(s))
 }
 
-// add takes clean text.
+// add adds clean text. The caller must hold mu.
 func (o *output) add(s string) {
 	if s == "" || o.closed {
 		return
@@ -92,7 +92,7 @@ func (o *output) add(s string) {
 	}
 }
 
-// gap returns how many newlines make an empty line after the text so far.
+// gap returns the number of newlines that make an empty line after the text so far.
 func (o *output) gap() int {
 	switch {
 	case len(o.tail) == 0 || string(o.tail) == "\n\n":
@@ -110,7 +110,7 @@ func (o *output) Separate() {
 	o.apart = true
 }
 
-// flush writes pending text.
+// flush writes the pending text. The caller must hold mu.
 func (o *output) flush() {
 	if o.timer != nil {
 		o.timer.Stop()
@@ -119,10 +119,10 @@ func (o *output) flush() {
 	for len(o.pending) > 0 {
 		n := len(o.pending)
 		if n > flushSize {
-			n = len(clip(string(o.pending[:flushSize+4]), flushSize, ""))
+			n = len(truncate(string(o.pending[:flushSize+4]), flushSize, ""))
 		}
 		if room := o.left - lineSpace; int64(n) > room && room > 0 {
-			n = len(clip(string(o.pending[:n]), int(room), ""))
+			n = len(truncate(string(o.pending[:n]), int(room), ""))
 			o.cut = true
 		}
 		o.event(caisson.RunEvent{Type: caisson.EventTextDelta, Delta: string(o.pending[:n])})
@@ -135,7 +135,7 @@ func (o *output) flush() {
 	o.at = time.Now()
 }
 
-// event writes an event if there is room for it.
+// event writes an event if the limit permits it. The caller must hold mu.
 func (o *output) event(e caisson.RunEvent) {
 	if o.closed {
 		return
@@ -156,8 +156,8 @@ func (o *output) write(l task.Line) int64 {
 	return int64(n)
 }
 
-// say writes an event after the text that came before it.
-func (o *output) say(e caisson.RunEvent) {
+// writeEvent writes an event after the text that precedes it.
+func (o *output) writeEvent(e caisson.RunEvent) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.flush()
@@ -168,40 +168,40 @@ func (o *output) Status(phase, label string) {
 	if !slices.Contains(task.Phases, phase) {
 		phase = "running"
 	}
-	label = word(label)
+	label = shortLine(label)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.flush()
-	if said := phase + " " + label; o.status != said { // agents think in thousands of pieces
+	if said := phase + " " + label; o.status != said { // agents think in thousands of pieces; report them once
 		o.event(caisson.RunEvent{Type: caisson.EventStatus, Phase: phase, Label: label})
 		o.status = said
 	}
 }
 
 func (o *output) ToolStart(id, name string, args any) {
-	o.say(caisson.RunEvent{Type: caisson.EventToolStart, CallID: named(id), Tool: named(name), Args: arguments(args)})
+	o.writeEvent(caisson.RunEvent{Type: caisson.EventToolStart, CallID: nonEmptyLine(id), Tool: nonEmptyLine(name), Args: arguments(args)})
 }
 
 func (o *output) ToolResult(id, result string, isError bool) {
-	// Of a result that is too long the beginning is cleaned and kept; cleaning makes it longer by three times at most.
-	result, rest := clip(result, 2*task.MaxResult, ""), len(result)
-	text := plain(result)
+	// Clean and keep the beginning of a result that is too long. Cleaning makes it at most three times as long.
+	result, rest := truncate(result, 2*task.MaxResult, ""), len(result)
+	text := plainText(result)
 	if rest -= len(result); rest > 0 || len(text) > task.MaxResult {
 		more := "\n[…]"
 		if rest > 0 {
 			more = "\n[… and " + strconv.Itoa(rest) + " bytes more]"
 			text += more
 		}
-		text = clip(text, task.MaxResult, more)
+		text = truncate(text, task.MaxResult, more)
 	}
-	o.say(caisson.RunEvent{Type: caisson.EventToolResult, CallID: named(id), Result: text, IsError: isError})
+	o.writeEvent(caisson.RunEvent{Type: caisson.EventToolResult, CallID: nonEmptyLine(id), Result: text, IsError: isError})
 }
 
 func (o *output) Usage(u caisson.RunUsage) {
 	for _, n := range []*int64{&u.Calls, &u.Failed, &u.Tokens.Input, &u.Tokens.Output, &u.Tokens.CacheRead, &u.Tokens.CacheWrite, (*int64)(&u.Cost)} {
 		*n = max(0, *n)
 	}
-	o.say(caisson.RunEvent{Type: caisson.EventUsage, Usage: &u})
+	o.writeEvent(caisson.RunEvent{Type: caisson.EventUsage, Usage: &u})
 }
 
 func (o *output) Mark(mark string) {
@@ -257,7 +257,7 @@ func (o *output) flushLog(stream string, l *logStream) {
 	l.pending = l.pending[:0]
 }
 
-// close writes what is pending. Nothing of the agent's is taken after it.
+// close writes pending text and logs. Later calls of the other methods have no effect.
 func (o *output) close() (cut bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -273,15 +273,15 @@ func (o *output) close() (cut bool) {
 	return o.cut
 }
 
-// named is word for what must not be empty.
-func named(s string) string {
-	if s = word(s); s != "" {
+// nonEmptyLine is word for fields that must not be empty.
+func nonEmptyLine(s string) string {
+	if s = shortLine(s); s != "" {
 		return s
 	}
 	return "unknown"
 }
 
-// arguments returns v as JSON of at most MaxArgs bytes; what is longer becomes a string with its beginning.
+// arguments returns v as JSON of at most MaxArgs bytes. A longer value becomes a string with its beginning.
 func arguments(v any) json.RawMessage {
 	if v == nil {
 		return nil
@@ -299,9 +299,9 @@ func arguments(v any) json.RawMessage {
 	if len(raw) <= task.MaxArgs {
 		return raw
 	}
-	// A character of JSON takes at most twice the bytes within a string: quotes and backslashes.
+	// A character of JSON takes at most two bytes within a string, because of quotes and backslashes.
 	b.Reset()
-	if err := enc.Encode(clip(string(raw), task.MaxArgs/2-8, "…")); err != nil {
+	if err := enc.Encode(truncate(string(raw), task.MaxArgs/2-8, "…")); err != nil {
 		return nil
 	}
 	return task.CleanJSON(bytes.TrimSuffix(b.Bytes(), []byte("\n")))

@@ -18,7 +18,7 @@ import (
 // said ends a stream of lines and reads it as the engine does.
 func said(t *testing.T, b *bytes.Buffer, w *task.Writer, limit caisson.Size) []task.Line {
 	t.Helper()
-	if code := say(w, End{Error: fault("", "")}, false); code != 0 {
+	if code := writeEnd(w, End{Error: newError("", "")}, false); code != 0 {
 		t.Fatal("no end")
 	}
 	var all []task.Line
@@ -34,7 +34,7 @@ func said(t *testing.T, b *bytes.Buffer, w *task.Writer, limit caisson.Size) []t
 	}
 }
 
-// TestOutputIsBounded: whatever a driver says, the other end takes it, and it is no more than it may be.
+// TestOutputIsBounded: any output of a driver is accepted by the Reader and within the limits.
 func TestOutputIsBounded(t *testing.T) {
 	const limit = 100_000
 	var b bytes.Buffer
@@ -71,7 +71,7 @@ func TestOutputIsBounded(t *testing.T) {
 	}
 }
 
-// TestManyShortLines: lines have a size of their own, also those of a log.
+// TestManyShortLines: the limit includes the size of lines without their content, also for logs.
 func TestManyShortLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 10_000
@@ -88,7 +88,7 @@ func TestManyShortLines(t *testing.T) {
 	})
 }
 
-// TestTextIsPutTogether: the first text goes out at once, more of it every 20 milliseconds.
+// TestTextIsPutTogether: the first text is written at once, further text every 20 milliseconds.
 func TestTextIsPutTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b bytes.Buffer
@@ -126,7 +126,7 @@ func TestTextIsPutTogether(t *testing.T) {
 	})
 }
 
-// TestBrokenReader: that nobody reads is told once and at once.
+// TestBrokenReader: a failed write is reported once and at once.
 func TestBrokenReader(t *testing.T) {
 	var mu sync.Mutex
 	var told []error

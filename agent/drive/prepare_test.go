@@ -36,7 +36,7 @@ func TestPrepare(t *testing.T) {
 	if info.Mode() != 0o600 || info.Size() != 4 {
 		t.Errorf("%v", info.Mode())
 	}
-	for name, want := range map[string]string{"target": "kept", "link": "mine"} { // not through the link
+	for name, want := range map[string]string{"target": "kept", "link": "mine"} { // the link was replaced, not followed
 		if b, err := os.ReadFile(filepath.Join(dir, name)); string(b) != want {
 			t.Errorf("%s: %q, %v", name, b, err)
 		}
@@ -53,7 +53,7 @@ func TestPrepare(t *testing.T) {
 	}
 }
 
-// TestRecall: what was said before is for the agent to read, and not in its workspace.
+// TestRecall: earlier messages are written outside of the workspace, for the agent to read.
 func TestRecall(t *testing.T) {
 	top := t.TempDir()
 	work, home, tmp := filepath.Join(top, "work"), filepath.Join(top, "home"), filepath.Join(top, "tmp")
@@ -68,7 +68,7 @@ func TestRecall(t *testing.T) {
 		dir := filepath.Join(c.want, ".caisson")
 		k := &task.Task{Workdir: work, Track: work, Prompt: "go on", History: history}
 		tr := newTracker(k)
-		must(t, recall(k))
+		must(t, writeHistory(k))
 		if first, rest, _ := strings.Cut(k.Prompt, "\n\n"); !strings.Contains(first, dir+"/conversation.md") || rest != "go on" {
 			t.Errorf("home %q: prompt %q", c.home, k.Prompt)
 		}
@@ -86,12 +86,12 @@ func TestRecall(t *testing.T) {
 	}
 	t.Setenv("HOME", home)
 	plain := &task.Task{Workdir: work, Prompt: "go"}
-	must(t, recall(plain))
+	must(t, writeHistory(plain))
 	if _, err := os.Stat(filepath.Join(home, ".caisson")); plain.Prompt != "go" || !os.IsNotExist(err) {
 		t.Errorf("prompt %q, %v", plain.Prompt, err)
 	}
 	must(t, os.Symlink(work, filepath.Join(home, ".caisson")))
-	if err := recall(&task.Task{Workdir: work, Prompt: "go on", History: history}); err == nil {
+	if err := writeHistory(&task.Task{Workdir: work, Prompt: "go on", History: history}); err == nil {
 		t.Error("written through a link")
 	}
 }
@@ -110,7 +110,7 @@ func TestCommand(t *testing.T) {
 		{"file", []string{"a", "@{prompt}"}, nil, ""},
 		{"file", []string{"a"}, nil, ""},
 	} {
-		args, stdin, remove, err := command(&task.Task{Command: c.command, By: c.by, Prompt: "P {prompt}"})
+		args, stdin, remove, err := command(&task.Task{Command: c.command, PromptMode: c.by, Prompt: "P {prompt}"})
 		must(t, err)
 		if c.by == "file" {
 			path := strings.TrimPrefix(args[1], "@")
@@ -130,7 +130,7 @@ func TestCommand(t *testing.T) {
 		}
 		remove()
 	}
-	for _, k := range []*task.Task{{Prompt: "a\x00"}, {By: "mail"}} {
+	for _, k := range []*task.Task{{Prompt: "a\x00"}, {PromptMode: "mail"}} {
 		if _, _, _, err := command(k); err == nil {
 			t.Errorf("%+v is fine", k)
 		}
@@ -145,24 +145,32 @@ func TestReady(t *testing.T) {
 		}
 	}))
 	defer srv.Close()
-	must(t, ready(t.Context(), srv.URL+"/ready", 10*time.Second))
+	must(t, waitReady(t.Context(), srv.URL+"/ready", 10*time.Second))
 	if asked.Load() != 4 {
 		t.Errorf("asked %d times", asked.Load())
 	}
-	err := ready(t.Context(), srv.URL+"/other", 3*time.Second)
+	err := waitReady(t.Context(), srv.URL+"/other", 3*time.Second)
 	if err == nil || !strings.Contains(err.Error(), "not ready within 3s") || !strings.Contains(err.Error(), "503") {
 		t.Error(err)
 	}
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and says nothing
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and does not answer
 	must(t, err)
 	defer silent.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	go cancel()
-	if err := ready(ctx, "http://"+silent.Addr().String()+"/", time.Minute); err == nil {
+	if err := waitReady(ctx, "http://"+silent.Addr().String()+"/", time.Minute); err == nil {
 		t.Error("ready")
 	}
+	// If ctx's deadline is the earlier one, ctx has ended when ready returns.
+	for offset := range 8 {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond+time.Duration(offset)*250*time.Microsecond)
+		if err := waitReady(ctx, "http://127.0.0.1:1/", time.Minute); err == nil || ctx.Err() == nil {
+			t.Errorf("returned %v, and the context has %v", err, ctx.Err())
+		}
+		cancel()
+	}
 	for _, url := range []string{"", "https://127.0.0.1:1/", "http://127.0.0.1/", "http://127.0.0.1:1/a b", "http://127.0.0.1:1/\r\nX: y"} {
-		if err := ready(t.Context(), url, time.Second); err == nil || !strings.Contains(err.Error(), "write http://") {
+		if err := waitReady(t.Context(), url, time.Second); err == nil || !strings.Contains(err.Error(), "write http://") {
 			t.Errorf("%q: %v", url, err)
 		}
 	}

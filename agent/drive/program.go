@@ -22,13 +22,13 @@ import (
 )
 
 const (
-	// linger is for how long output is awaited after a program has ended, while something that it started keeps the pipe open.
-	linger = 200 * time.Millisecond
-	// settle is what a program has to end by itself once it has said its last.
-	settle = 2 * time.Second
+	// lingerTimeout is how long output is read after the program has exited, while another process keeps the pipe open.
+	lingerTimeout = 200 * time.Millisecond
+	// exitTimeout is how long a program may take to exit after the end of its turn.
+	exitTimeout = 2 * time.Second
 )
 
-// A Program is a program that a driver has started, in a process group of its own.
+// A Program is a program that a driver has started, in a new process group.
 type Program struct {
 	Stdin  *os.File // nil if it has none
 	stdout *os.File
@@ -36,13 +36,13 @@ type Program struct {
 
 	process *os.Process
 	ended   chan struct{}
-	exit    caisson.ExitStatus // once ended is closed
+	exit    caisson.ExitStatus // valid once ended is closed
 	exited  atomic.Bool
 	clear   sync.Once
 }
 
-// Start starts args in t's directory and with its environment. With stdin the program reads what is written to Stdin, else nothing. The caller reads
-// the output with [Program.Output] and calls [Program.Close].
+// Start starts args in t's directory and with its environment. If stdin is true, the program's input is written to Stdin;
+// otherwise it is empty. The caller must read the output with [Program.Output] and call [Program.Close].
 func Start(t *task.Task, args []string, stdin bool) (*Program, error) {
 	if len(args) == 0 || args[0] == "" {
 		return nil, errors.New("the agent has no command")
@@ -53,7 +53,7 @@ func Start(t *task.Task, args []string, stdin bool) (*Program, error) {
 		}
 	}
 	p := &Program{ended: make(chan struct{})}
-	var theirs []*os.File // the program's ends
+	var theirs []*os.File // the program's ends of the pipes
 	defer func() {
 		for _, f := range theirs {
 			f.Close()
@@ -99,8 +99,8 @@ func (p *Program) start(t *task.Task, args []string, files []*os.File) error {
 	if err != nil {
 		return fmt.Errorf("start %s: %w", args[0], err)
 	}
-	family.mu.Lock()
-	defer family.mu.Unlock()
+	startedChildren.mu.Lock()
+	defer startedChildren.mu.Unlock()
 	p.process, err = os.StartProcess(path, args, &os.ProcAttr{Dir: t.Workdir, Env: dedupe(env), Files: files, Sys: &syscall.SysProcAttr{Setpgid: true}})
 	switch {
 	case errors.Is(err, syscall.E2BIG):
@@ -108,12 +108,12 @@ func (p *Program) start(t *task.Task, args []string, files []*os.File) error {
 	case err != nil:
 		return fmt.Errorf("start %s: %w", args[0], err)
 	}
-	family.own[p.process.Pid] = true
+	startedChildren.own[p.process.Pid] = true
 	go p.wait()
 	return nil
 }
 
-// lookPath finds a program, in the PATH that it will have itself.
+// lookPath finds a program in the PATH of its own environment.
 func lookPath(name, path string) (string, error) {
 	if strings.Contains(name, "/") || path == "" {
 		return exec.LookPath(name)
@@ -129,7 +129,7 @@ func lookPath(name, path string) (string, error) {
 	return "", exec.ErrNotFound
 }
 
-// dedupe leaves the last of several values of a variable.
+// dedupe keeps the last of several values of a variable.
 func dedupe(env []string) []string {
 	last := map[string]int{}
 	for i, kv := range env {
@@ -147,9 +147,9 @@ func dedupe(env []string) []string {
 
 func (p *Program) wait() {
 	state, err := p.process.Wait()
-	family.mu.Lock()
-	delete(family.own, p.process.Pid)
-	family.mu.Unlock()
+	startedChildren.mu.Lock()
+	delete(startedChildren.own, p.process.Pid)
+	startedChildren.mu.Unlock()
 	p.exit = caisson.ExitStatus{Code: -1, Unknown: true}
 	if err == nil {
 		status, _ := state.Sys().(syscall.WaitStatus)
@@ -162,10 +162,10 @@ func (p *Program) wait() {
 	close(p.ended)
 }
 
-// Ended is closed when the program itself has ended.
+// Ended returns a channel that is closed when the program itself has exited.
 func (p *Program) Ended() <-chan struct{} { return p.ended }
 
-// Exit returns how the program ended, nil if it has not.
+// Exit returns the exit status of the program, or nil if it has not exited.
 func (p *Program) Exit() *caisson.ExitStatus {
 	select {
 	case <-p.ended:
@@ -176,12 +176,13 @@ func (p *Program) Exit() *caisson.ExitStatus {
 	}
 }
 
-// Output reads what the program writes until it has ended and all was read: stdout is given to read, which must return at the end of it, and
-// stderr goes to out's log and to the tail that is returned. If ctx ends, or settle after done is closed, the program is asked to end, and grace
-// later it is killed, with all that it has started.
+// Output reads the program's output until the program has exited and all output was read. Standard output is passed to read,
+// which must return at its end; standard error goes to out's log, and its last lines are returned. If ctx is done, or settle
+// after done is closed, the program's group gets SIGTERM; if it has not exited after grace, it and all processes that it
+// started are killed.
 func (p *Program) Output(ctx context.Context, out Out, grace time.Duration, done <-chan struct{}, read func(io.Reader)) (tail string) {
 	var readers sync.WaitGroup
-	var last tailer
+	var last tailBuffer
 	readers.Go(func() { read(&pipeReader{f: p.stdout, p: p}) })
 	readers.Go(func() {
 		_, _ = io.Copy(io.MultiWriter(logWriter{out, caisson.LogStderr}, &last), &pipeReader{f: p.stderr, p: p})
@@ -198,22 +199,23 @@ func (p *Program) Output(ctx context.Context, out Out, grace time.Duration, done
 		select {
 		case <-p.ended:
 		case <-ctx.Done():
-		case <-time.After(settle):
+		case <-time.After(exitTimeout):
 		}
 	}
 	p.Stop(grace)
 	select {
 	case <-drained:
-	case <-time.After(linger):
+	case <-time.After(lingerTimeout):
 	}
-	p.Kill() // whatever is left of it; then nobody writes any more
-	now := time.Now().Add(linger)
-	_, _ = p.stdout.SetReadDeadline(now), p.stderr.SetReadDeadline(now) // a pipe that has them always
+	p.Kill() // the rest of its processes, so that no process writes any more
+	now := time.Now().Add(lingerTimeout)
+	_, _ = p.stdout.SetReadDeadline(now), p.stderr.SetReadDeadline(now) // pipes always support deadlines
 	<-drained
 	return last.String()
 }
 
-// Stop asks the program's group to end, and kills it and all that it started if it has not grace later.
+// Stop sends SIGTERM to the program's group. If the program has not exited after grace, it and all processes that it started
+// are killed.
 func (p *Program) Stop(grace time.Duration) {
 	if p.exited.Load() {
 		return
@@ -227,24 +229,24 @@ func (p *Program) Stop(grace time.Duration) {
 	}
 }
 
-// Kill kills the program and all that it started.
+// Kill kills the program and all processes that it started.
 func (p *Program) Kill() {
 	root := p.process.Pid
-	if adopting.Load() {
-		root = os.Getpid() // orphans are found there, and nothing else
+	if isSubreaper.Load() {
+		root = os.Getpid() // orphans are children of this process, and no other processes are
 	}
-	if !adopting.Load() || spared.Load() == nil { // else some of its group may stay
-		_ = syscall.Kill(-p.process.Pid, syscall.SIGKILL) // its group; the number is not given anew while the group has a process
+	if !isSubreaper.Load() || background.Load() == nil { // otherwise some processes of its group may stay
+		_ = syscall.Kill(-p.process.Pid, syscall.SIGKILL) // the process group; its id is not reused while the group has a process
 	}
 	if !p.exited.Load() {
 		_ = p.process.Kill()
 	}
-	if adopting.Load() || !p.exited.Load() {
-		_ = killBelow(root) // Main looks again, and says what is left
+	if isSubreaper.Load() || !p.exited.Load() {
+		_ = killDescendants(root) // Main calls it again, and reports remaining processes
 	}
 }
 
-// Close kills what is left of the program and closes its pipes.
+// Close kills the remaining processes of the program and closes its pipes.
 func (p *Program) Close() {
 	p.clear.Do(func() {
 		p.Kill()
@@ -261,8 +263,8 @@ func (p *Program) closeFiles() {
 	}
 }
 
-// pipeReader reads a program's output. Once the program has ended nothing is waited for any longer than linger; what is in the pipe is read
-// however slowly it is taken.
+// pipeReader reads a program's output. After the program has exited, a read waits at most linger for more output; data that is
+// already in the pipe is read in any case.
 type pipeReader struct {
 	f *os.File
 	p *Program
@@ -271,14 +273,14 @@ type pipeReader struct {
 func (r *pipeReader) Read(b []byte) (int, error) {
 	for {
 		if r.p.exited.Load() {
-			if err := r.f.SetReadDeadline(time.Now().Add(linger)); err != nil {
+			if err := r.f.SetReadDeadline(time.Now().Add(lingerTimeout)); err != nil {
 				return 0, io.EOF
 			}
 		}
 		n, err := r.f.Read(b)
 		switch {
-		case errors.Is(err, os.ErrDeadlineExceeded) && r.waiting():
-			continue // the deadline came while something else kept this reader
+		case errors.Is(err, os.ErrDeadlineExceeded) && r.hasData():
+			continue // the deadline expired while the reader was busy
 		case errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, fs.ErrClosed):
 			return 0, io.EOF
 		}
@@ -286,8 +288,8 @@ func (r *pipeReader) Read(b []byte) (int, error) {
 	}
 }
 
-// waiting reports whether there is something to read at once.
-func (r *pipeReader) waiting() (ok bool) {
+// hasData reports whether data can be read at once.
+func (r *pipeReader) hasData() (ok bool) {
 	raw, err := r.f.SyscallConn()
 	if err != nil {
 		return false
@@ -311,19 +313,19 @@ func (w logWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// tailer keeps the end of what is written to it.
-type tailer struct{ end []byte }
+// tailBuffer keeps the last bytes written to it.
+type tailBuffer struct{ end []byte }
 
 const maxTail = 4 << 10
 
-func (t *tailer) Write(b []byte) (int, error) {
+func (t *tailBuffer) Write(b []byte) (int, error) {
 	t.end = append(t.end, b[max(0, len(b)-maxTail):]...)
 	t.end = append(t.end[:0], t.end[max(0, len(t.end)-maxTail):]...)
 	return len(b), nil
 }
 
 // String returns the last lines as plain text.
-func (t *tailer) String() string {
-	lines := bytes.Split(bytes.TrimSpace([]byte(plain(string(t.end)))), []byte("\n"))
+func (t *tailBuffer) String() string {
+	lines := bytes.Split(bytes.TrimSpace([]byte(plainText(string(t.end)))), []byte("\n"))
 	return string(bytes.Join(lines[max(0, len(lines)-8):], []byte("\n")))
 }

@@ -14,29 +14,30 @@ import (
 	"github.com/caisson-dev/caisson/agent/task"
 )
 
-// placeholder stands for the prompt, or for the path of a file with it, in a command.
+// placeholder is replaced in a command by the prompt, or by the path of a file with the prompt.
 const placeholder = "{prompt}"
 
-// notes returns the directory for what agents are to read, and for what has to be known of a conversation at its next turn. It is in the home
-// of the agent's user, which stays as long as the sandbox, or among the temporary files if that home cannot be written to or is in the
-// working directory: whatever is there counts as the agent's work.
-func notes(t *task.Task) (string, error) {
+// notesDir returns the directory for files that agents read, and for state that is kept between the turns of a conversation. It is
+// in the home directory of the agent's user, which exists as long as the sandbox. If the home is not writable, or is in the
+// working directory, where all files count as the agent's work, the directory is among the temporary files.
+func notesDir(t *task.Task) (string, error) {
 	const name = ".caisson"
-	if home, err := os.UserHomeDir(); err == nil && filepath.IsAbs(home) && !inside(home, t.Workdir) {
+	if home, err := os.UserHomeDir(); err == nil && filepath.IsAbs(home) && !isBelow(home, t.Workdir) {
 		dir := filepath.Join(home, name)
 		if err := os.MkdirAll(dir, 0o700); err == nil && unix.Access(dir, unix.W_OK) == nil {
-			return dir, plainDir(dir)
+			return dir, checkDir(dir)
 		}
 	}
 	dir := filepath.Join(os.TempDir(), name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
 	}
-	return dir, plainDir(dir)
+	return dir, checkDir(dir)
 }
 
-// plainDir refuses what is no directory, such as a link: nothing is written through it.
-func plainDir(dir string) error {
+// checkDir returns an error if dir is not a directory, for example a symbolic link, through which files would be written
+// elsewhere.
+func checkDir(dir string) error {
 	info, err := os.Lstat(dir)
 	if err == nil && !info.IsDir() {
 		err = fmt.Errorf("%s is no directory; remove it, what belongs to the conversation is kept there", dir)
@@ -44,20 +45,21 @@ func plainDir(dir string) error {
 	return err
 }
 
-// inside reports whether a path is a directory or below it, through links too.
-func inside(path, dir string) bool {
+// isBelow reports whether path is dir or below it, with symbolic links resolved.
+func isBelow(path, dir string) bool {
 	rel, err := filepath.Rel(resolved(dir), resolved(path))
 	return err == nil && filepath.IsLocal(rel)
 }
 
-// command returns t's command with the prompt in it, what is written to its standard input, and what removes the prompt's file if it has one.
+// command returns t's command with the prompt in it, the standard input, and a function that removes the prompt's file, if
+// there is one.
 func command(t *task.Task) (args []string, stdin string, remove func(), err error) {
 	remove = func() {}
-	if strings.IndexByte(t.Prompt, 0) >= 0 && t.By != caisson.PromptStdin {
+	if strings.IndexByte(t.Prompt, 0) >= 0 && t.PromptMode != caisson.PromptStdin {
 		return nil, "", remove, errors.New("the prompt has a NUL byte")
 	}
 	value := t.Prompt
-	switch t.By {
+	switch t.PromptMode {
 	case "", caisson.PromptArgument:
 	case caisson.PromptStdin:
 		return t.Command, t.Prompt, remove, nil
@@ -67,7 +69,7 @@ func command(t *task.Task) (args []string, stdin string, remove func(), err erro
 		}
 		remove = func() { os.Remove(value) }
 	default:
-		return nil, "", remove, fmt.Errorf("an agent cannot get its prompt by %.40q; write argument, stdin or file", t.By)
+		return nil, "", remove, fmt.Errorf("an agent cannot get its prompt by %.40q; write argument, stdin or file", t.PromptMode)
 	}
 	found := false
 	for _, arg := range t.Command {
@@ -80,7 +82,8 @@ func command(t *task.Task) (args []string, stdin string, remove func(), err erro
 	return args, "", remove, nil
 }
 
-// promptFile writes the prompt where only this user can read it. An image need not have a directory for temporary files.
+// promptFile writes the prompt to a file that only this user can read. It creates the directory for temporary files, which an
+// image may lack.
 func promptFile(prompt string) (string, error) {
 	if err := os.MkdirAll(os.TempDir(), 0o777|os.ModeSticky); err != nil {
 		return "", err
@@ -97,8 +100,8 @@ func promptFile(prompt string) (string, error) {
 	return f.Name(), nil
 }
 
-// recall writes what was said before where an agent without memory can read it, and tells it so.
-func recall(t *task.Task) error {
+// writeHistory writes the earlier messages to files for an agent without a memory, and refers to them in the prompt.
+func writeHistory(t *task.Task) error {
 	if len(t.History) == 0 {
 		return nil
 	}
@@ -110,7 +113,7 @@ func recall(t *task.Task) error {
 	for _, m := range t.History {
 		fmt.Fprintf(&text, "## %s\n\n%s\n\n", m.Role, strings.TrimSpace(m.Content))
 	}
-	dir, err := notes(t)
+	dir, err := notesDir(t)
 	if err != nil {
 		return err
 	}

@@ -6,9 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// gone waits until nobody can read from the pipe or socket fd any more. It is false if that cannot be told.
-func gone(fd int32) bool {
-	ask := []unix.PollFd{{Fd: fd}} // errors are reported without being asked for
+// waitForHangup waits until the pipe or socket fd has no reader any more. It returns false if that cannot be determined.
+func waitForHangup(fd int32) bool {
+	ask := []unix.PollFd{{Fd: fd}} // errors are always reported
 	for {
 		_, err := unix.Poll(ask, -1)
 		switch {

@@ -11,47 +11,50 @@ import (
 	"time"
 )
 
-// Times of waiting for a service.
+// Intervals and timeouts for the readiness probe of a service.
 const (
-	readyFirst = 5 * time.Millisecond
-	readyLast  = 100 * time.Millisecond
-	readyAsk   = 2 * time.Second // for one answer
+	minProbeInterval = 5 * time.Millisecond
+	maxProbeInterval = 100 * time.Millisecond
+	probeTimeout     = 2 * time.Second // timeout of one request
 )
 
-// ready asks url until it answers with 200, for at most limit, or until the agent's service has failed.
-func ready(ctx context.Context, url string, limit time.Duration) error {
+// waitReady requests url until the status is 200. Returns an error after limit, when ctx is done, or when the agent's service has
+// failed.
+func waitReady(ctx context.Context, url string, limit time.Duration) error {
 	host, path, err := splitURL(url)
 	if err != nil {
 		return err
 	}
+	said := limit // in the error
 	if end, ok := ctx.Deadline(); ok {
-		limit = min(limit, time.Until(end).Round(time.Millisecond))
+		said = min(limit, time.Until(end).Round(time.Millisecond))
 	}
-	end := time.Now().Add(limit)
-	ctx, cancel := context.WithDeadline(ctx, end)
+	ctx, cancel := context.WithTimeout(ctx, limit) // has no timer of its own if ctx's deadline is earlier
 	defer cancel()
+	end, _ := ctx.Deadline()
 	var last error
-	for pause := readyFirst; ; pause = min(2*pause, readyLast) {
-		err := ask(ctx, host, path)
+	for pause := minProbeInterval; ; pause = min(2*pause, maxProbeInterval) {
+		err := probe(ctx, host, path)
 		if err == nil {
 			return nil
 		}
-		if err := service(ctx).failed(); err != nil {
+		if err := queryService(ctx).failed(); err != nil {
 			return err
 		}
-		// An error from the end of the time is less useful than the service's last answer. A connection's timeout can come before ctx's.
+		// An error caused by the deadline is less useful than the service's last answer. A connection's timeout can occur just
+		// before ctx's.
 		if last == nil || ctx.Err() == nil && time.Now().Before(end) {
 			last = err
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("the agent's service was not ready within %v: %w", limit, last)
+			return fmt.Errorf("the agent's service was not ready within %v: %w", said, last)
 		case <-time.After(pause):
 		}
 	}
 }
 
-// splitURL takes "http://HOST:PORT/PATH" apart. The whole of net/url, and of net/http, is not worth its size here.
+// splitURL splits "http://HOST:PORT/PATH". It avoids net/url and net/http, which would make the binary much larger.
 func splitURL(url string) (host, path string, err error) {
 	rest, ok := strings.CutPrefix(url, "http://")
 	host, path, _ = strings.Cut(rest, "/")
@@ -61,9 +64,9 @@ func splitURL(url string) (host, path string, err error) {
 	return host, "/" + path, nil
 }
 
-// ask makes one request. It is nil for an answer with status 200.
-func ask(ctx context.Context, host, path string) error {
-	ctx, cancel := context.WithTimeout(ctx, readyAsk)
+// probe makes one request. It returns nil if the status is 200.
+func probe(ctx context.Context, host, path string) error {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", host)
 	if err != nil {

@@ -12,10 +12,10 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// maxWaiting bounds the messages that the other end has not taken.
+// maxWaiting is the maximum number of messages in the send queue.
 const maxWaiting = 64
 
-// The codes of errors that JSON-RPC has.
+// Error codes of JSON-RPC.
 const (
 	rpcUnknownMethod = -32601
 	rpcBadParams     = -32602
@@ -31,7 +31,7 @@ type rpcError struct {
 
 func (e *rpcError) Error() string {
 	if len(e.Data) > 0 && string(e.Data) != "null" {
-		return e.Message + " " + clip(string(e.Data), 1<<10, "…")
+		return e.Message + " " + truncate(string(e.Data), 1<<10, "…")
 	}
 	return e.Message
 }
@@ -46,11 +46,11 @@ type rpcMessage struct {
 	Error   *rpcError       `json:"error,omitempty"`
 }
 
-// rpc is one end of JSON-RPC 2.0 in lines. What comes in is handled one message after the other in the order it came, and nothing is read while one
-// is: an agent that speaks faster than it is heard has to wait.
+// rpc is one end of a JSON-RPC 2.0 connection with one message per line. Incoming messages are handled one at a time and in
+// order, and nothing is read meanwhile: a fast agent is blocked by the full pipe.
 type rpc struct {
 	out    Out
-	handle func(method string, params json.RawMessage) (any, error) // of notifications too
+	handle func(method string, params json.RawMessage) (any, error) // called for requests and notifications
 	send   chan []byte
 
 	mu      sync.Mutex
@@ -63,13 +63,14 @@ func newRPC(out Out) *rpc {
 	return &rpc{out: out, send: make(chan []byte, maxWaiting), pending: map[string]chan *rpcMessage{}}
 }
 
-// write sends what is to be sent until ctx ends. It is a goroutine of its own, because the other end may write before it reads.
+// write sends the queued messages until ctx is done. It runs in a separate goroutine, because the agent may write before it
+// reads.
 func (c *rpc) write(ctx context.Context, w io.Writer) {
 	for {
 		select {
 		case b := <-c.send:
 			if _, err := w.Write(b); err != nil {
-				return // it has closed its input; that its output ends tells more
+				return // its input is closed; the end of its output is reported by read
 			}
 		case <-ctx.Done():
 			return
@@ -77,7 +78,7 @@ func (c *rpc) write(ctx context.Context, w io.Writer) {
 	}
 }
 
-// read handles what comes until the end of it.
+// read handles incoming messages until the end of r.
 func (c *rpc) read(ctx context.Context, r io.Reader) {
 	defer c.close()
 	in := newLines(r, maxJSON)
@@ -88,11 +89,11 @@ func (c *rpc) read(ctx context.Context, r io.Reader) {
 		}
 		var m rpcMessage
 		if !whole || json.Unmarshal(line, &m) != nil || m.Method == "" && m.ID == nil {
-			c.out.Log(caisson.LogStdout, append(line, '\n')) // programs print other things too
+			c.out.Log(caisson.LogStdout, append(line, '\n')) // programs may print other text
 			continue
 		}
 		if m.Method == "" {
-			c.answered(&m)
+			c.handleAnswer(&m)
 			continue
 		}
 		result, err := c.handle(m.Method, m.Params)
@@ -112,13 +113,13 @@ func (c *rpc) close() {
 	}
 }
 
-func (c *rpc) answered(m *rpcMessage) {
+func (c *rpc) handleAnswer(m *rpcMessage) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	id := string(bytes.Trim(m.ID, `"`))
 	if waits := c.pending[id]; waits != nil {
 		delete(c.pending, id)
-		waits <- m // has room for one
+		waits <- m // does not block: the channel has a buffer of one
 	}
 }
 
@@ -151,7 +152,7 @@ func (c *rpc) post(ctx context.Context, m *rpcMessage) error {
 	}
 }
 
-// notify says something that has no answer.
+// notify sends a notification, which has no answer.
 func (c *rpc) notify(ctx context.Context, method string, params any) error {
 	raw, err := json.Marshal(params)
 	if err != nil {
@@ -160,9 +161,10 @@ func (c *rpc) notify(ctx context.Context, method string, params any) error {
 	return c.post(ctx, &rpcMessage{Method: method, Params: raw})
 }
 
-var errGone = errors.New("the agent has gone without an answer")
+var errClosed = errors.New("the agent has gone without an answer")
 
-// call asks and waits for the answer, errGone if there will be none. All that came before the answer has been handled then.
+// call sends a request and waits for the answer. Returns errClosed if the connection is closed. All messages that arrived before
+// the answer have been handled when it returns.
 func (c *rpc) call(ctx context.Context, method string, params, result any) error {
 	raw, err := json.Marshal(params)
 	if err != nil {
@@ -174,7 +176,7 @@ func (c *rpc) call(ctx context.Context, method string, params, result any) error
 	id := fmt.Sprint(c.last)
 	if c.closed {
 		c.mu.Unlock()
-		return errGone
+		return errClosed
 	}
 	c.pending[id] = waits
 	c.mu.Unlock()
@@ -185,7 +187,7 @@ func (c *rpc) call(ctx context.Context, method string, params, result any) error
 	case m, ok := <-waits:
 		switch {
 		case !ok:
-			return errGone
+			return errClosed
 		case m.Error != nil:
 			return m.Error
 		case result == nil:

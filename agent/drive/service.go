@@ -18,23 +18,25 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// serviceSocket is where the supervisor of an agent's service says how the service is. It is an abstract name, so that nothing is left in
-// the file system. Programs in the sandbox could take the name; what it says is shown, and ends a run that waits for the service.
+// serviceSocket is the socket on which the supervisor of an agent's service reports the service's state. It is an abstract
+// name, so that no file is left behind. Other programs in the sandbox could bind the name; a false state is displayed, and can
+// end a run that waits for the service.
 const serviceSocket = "@caisson-service"
 
 const (
-	maxServiceOutput = 32 << 10        // of a service's last output that is kept, in bytes
-	serviceAsk       = 2 * time.Second // for one answer of the supervisor
+	maxServiceOutput = 32 << 10        // bytes of a service's last output that are kept
+	serviceTimeout   = 2 * time.Second // timeout of one request to the supervisor
 )
 
-// A serviceState is what the supervisor says of a service.
+// A serviceState is the state of a service, as reported by its supervisor.
 type serviceState struct {
-	Exit   *caisson.ExitStatus `json:"exit,omitempty"` // nil while it runs
+	Exit   *caisson.ExitStatus `json:"exit,omitempty"` // nil while the service runs
 	Output []byte              `json:"output,omitempty"`
 }
 
-// Serve starts the command in args, an agent's service, and answers on [serviceSocket] how it is until the sandbox ends. Signals that end
-// programs are passed on. It returns only if it cannot answer, for example because another supervisor does.
+// Serve starts the command in args, an agent's service, and reports its state on [serviceSocket] until the sandbox stops. It
+// passes termination signals on to the service. It returns only if it cannot listen, for example because another supervisor
+// does.
 func Serve(args []string) error {
 	l, err := net.Listen("unix", serviceSocket)
 	if err != nil {
@@ -44,10 +46,10 @@ func Serve(args []string) error {
 	if err := s.start(args); err != nil {
 		s.state = serviceState{Exit: &caisson.ExitStatus{Code: startCode(err)}, Output: []byte(err.Error() + "\n")}
 	}
-	return s.answer(l)
+	return s.serveState(l)
 }
 
-// startCode is the exit code that shells have for a program that cannot be started.
+// startCode returns the exit code that shells use for a program that cannot be started.
 func startCode(err error) int {
 	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
 		return 127
@@ -55,13 +57,13 @@ func startCode(err error) int {
 	return 126
 }
 
-// A supervisor keeps what is known of a service.
+// A supervisor records the state of a service.
 type supervisor struct {
 	mu    sync.Mutex
 	state serviceState // guarded by mu
 }
 
-// Write keeps the end of what the service writes.
+// Write keeps the last bytes of the service's output.
 func (s *supervisor) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,7 +82,7 @@ func (s *supervisor) start(args []string) error {
 	}
 	defer w.Close()
 	cmd := exec.Command(args[0], args[1:]...)
-	cmd.Stdout, cmd.Stderr = w, w // a file: Wait does not wait for what the service has left running
+	cmd.Stdout, cmd.Stderr = w, w // a file, so that Wait does not wait for processes that the service leaves behind
 	if err := cmd.Start(); err != nil {
 		r.Close()
 		return err
@@ -101,7 +103,7 @@ func (s *supervisor) start(args []string) error {
 		_ = cmd.Wait()
 		select {
 		case <-read:
-		case <-time.After(linger):
+		case <-time.After(lingerTimeout):
 		}
 		exit := caisson.ExitStatus{Code: cmd.ProcessState.ExitCode()}
 		if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
@@ -114,8 +116,8 @@ func (s *supervisor) start(args []string) error {
 	return nil
 }
 
-// answer says to everyone who connects how the service is.
-func (s *supervisor) answer(l net.Listener) error {
+// serveState sends the state of the service to each client that connects.
+func (s *supervisor) serveState(l net.Listener) error {
 	for {
 		conn, err := l.Accept()
 		if err != nil {
@@ -125,16 +127,16 @@ func (s *supervisor) answer(l net.Listener) error {
 		data, err := json.Marshal(s.state)
 		s.mu.Unlock()
 		if err == nil {
-			_ = conn.SetDeadline(time.Now().Add(serviceAsk))
+			_ = conn.SetDeadline(time.Now().Add(serviceTimeout))
 			_, _ = conn.Write(data)
 		}
 		conn.Close()
 	}
 }
 
-// service returns the state of the sandbox's service, nil if nothing tells it.
-func service(ctx context.Context) *serviceState {
-	ctx, cancel := context.WithTimeout(ctx, serviceAsk)
+// queryService returns the state of the sandbox's service, or nil if no supervisor answers.
+func queryService(ctx context.Context) *serviceState {
+	ctx, cancel := context.WithTimeout(ctx, serviceTimeout)
 	defer cancel()
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", serviceSocket)
 	if err != nil {
@@ -149,12 +151,13 @@ func service(ctx context.Context) *serviceState {
 	return &s
 }
 
-// failed returns how the service has failed, nil if it has not or is not known. One that has ended with 0 may have left a daemon behind.
+// failed returns an error if the service has failed; nil if it has not or its state is unknown. A service that exits with 0 may
+// have left a daemon running.
 func (s *serviceState) failed() error {
 	if s == nil || s.Exit == nil || s.Exit.Success() {
 		return nil
 	}
-	var last tailer
+	var last tailBuffer
 	_, _ = last.Write(s.Output)
 	if said := strings.TrimSpace(last.String()); said != "" {
 		return fmt.Errorf("the agent's service %s: %s", s.Exit, said)

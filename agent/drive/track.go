@@ -15,45 +15,45 @@ import (
 	"github.com/caisson-dev/caisson/agent/task"
 )
 
-// Bounds of what is tracked.
+// Limits on tracking.
 const (
-	maxEntries = 20000
-	maxModules = 2000             // entries below each node_modules
-	maxText    = 256 << 10        // of a file that is compared line by line
-	maxTexts   = 32 << 20         // of all such files together
-	maxHashed  = 256 << 20        // of all files that are read; the others are told apart by size and time
-	scanTime   = 10 * time.Second // for one look at the directory
-	racy       = time.Second      // a file that was changed so shortly before it was looked at may have been changed again in the same tick
+	maxEntries  = 20000
+	maxModules  = 2000             // entries below each node_modules directory
+	maxText     = 256 << 10        // bytes of a file that is compared line by line
+	maxTexts    = 32 << 20         // bytes of all such files together
+	maxHashed   = 256 << 20        // bytes of all files that are read; other files are compared by size and time
+	scanTimeout = 10 * time.Second // timeout of one scan of the directory
+	clockTick   = time.Second      // a file that changed so shortly before the scan may change again within the same clock tick
 )
 
-// entry is what is known of a file, a link or anything else but directories.
+// entry describes a file, a link or anything else except a directory.
 type entry struct {
-	mode   fs.FileMode // type and permissions
+	mode   fs.FileMode // file type and permissions
 	size   int64
-	time   time.Time // of the last change of content, and of the last one of any kind
+	time   time.Time // mtime; change is ctime
 	change time.Time
 	inode  uint64
 	hashed bool
-	sum    [sha256.Size]byte // of content or of a link's target
-	text   string            // content, if it is text and there was room
+	sum    [sha256.Size]byte // hash of the content, or of a link's target
+	text   string            // content, if it is text within the limits
 	isText bool
 }
 
-// manifest is a directory at a moment.
+// manifest is the content of a directory at one time.
 type manifest struct {
 	at      time.Time
 	entries map[string]*entry // by path below the directory
-	cut     []string          // what it lacks, as words
-	partial bool              // whether entries are missing, not only content
+	omitted []string          // descriptions of what it lacks
+	partial bool              // whether entries are missing, not only their content
 }
 
-// tracker compares a directory with what it was.
+// tracker compares a directory with its earlier state.
 type tracker struct {
 	root   string
 	before *manifest
 }
 
-// newTracker looks at the directory that t tracks; it is nil if there is none.
+// newTracker scans the directory that t tracks; it returns nil if t tracks none.
 func newTracker(t *task.Task) *tracker {
 	if t.Track == "" {
 		return nil
@@ -63,7 +63,7 @@ func newTracker(t *task.Task) *tracker {
 	return tr
 }
 
-// resolved returns the path of a directory without links in it.
+// resolved returns a path without symbolic links.
 func resolved(name string) string {
 	if path, err := filepath.EvalSymlinks(name); err == nil {
 		return path
@@ -71,7 +71,7 @@ func resolved(name string) string {
 	return filepath.Clean(name)
 }
 
-// scan looks at the directory. What is the same as in before, as far as inode, size and times tell, is not read again.
+// scan scans the directory. Files that are the same as in before, according to inode, size and times, are not read again.
 func (tr *tracker) scan(before *manifest) *manifest {
 	s := &scanner{
 		manifest: manifest{at: time.Now(), entries: map[string]*entry{}}, before: before,
@@ -83,9 +83,9 @@ func (tr *tracker) scan(before *manifest) *manifest {
 		case err != nil && rel == ".":
 			return err
 		case err != nil || relErr != nil:
-			return nil // gone, or not to be read; what can be is compared
-		case time.Since(s.at) > scanTime:
-			s.lacks("the rest of a directory that takes too long to read", true)
+			return nil // the file was removed or cannot be read; compare the others
+		case time.Since(s.at) > scanTimeout:
+			s.noteMissing("the rest of a directory that takes too long to read", true)
 			return fs.SkipAll
 		}
 		return s.visit(name, rel, d)
@@ -93,18 +93,18 @@ func (tr *tracker) scan(before *manifest) *manifest {
 	return &s.manifest
 }
 
-// scanner makes a manifest.
+// scanner creates a manifest.
 type scanner struct {
 	manifest
 	before     *manifest
 	hash, text int64
-	modules    map[string]int // entries by node_modules
+	modules    map[string]int // number of entries by node_modules directory
 }
 
-func (s *scanner) lacks(what string, entries bool) {
+func (s *scanner) noteMissing(what string, entries bool) {
 	s.partial = s.partial || entries
-	if !slices.Contains(s.cut, what) {
-		s.cut = append(s.cut, what)
+	if !slices.Contains(s.omitted, what) {
+		s.omitted = append(s.omitted, what)
 	}
 }
 
@@ -112,33 +112,33 @@ func (s *scanner) visit(name, rel string, d fs.DirEntry) error {
 	parts := strings.Split(rel, "/")
 	if d.IsDir() {
 		if n := len(parts); n >= 2 && parts[n-1] == "objects" && parts[n-2] == ".git" {
-			return fs.SkipDir // a commit shows in the references
+			return fs.SkipDir // commits are visible in the references
 		}
 		return nil
 	}
 	if i := slices.Index(parts, "node_modules"); i >= 0 && i < len(parts)-1 {
 		top := strings.Join(parts[:i+1], "/")
 		if s.modules[top]++; s.modules[top] > maxModules {
-			s.lacks("most of "+top, true)
+			s.noteMissing("most of "+top, true)
 			return fs.SkipDir
 		}
 	}
 	if len(s.entries) >= maxEntries {
-		s.lacks("what is beyond the first entries", true)
+		s.noteMissing("what is beyond the first entries", true)
 		return fs.SkipAll
 	}
 	info, err := d.Info()
 	if err != nil {
-		return nil // gone
+		return nil // the file was removed
 	}
-	if e := s.look(name, rel, info); e != nil {
+	if e := s.describe(name, rel, info); e != nil {
 		s.entries[rel] = e
 	}
 	return nil
 }
 
-// look makes an entry, nil if the file has gone meanwhile.
-func (s *scanner) look(name, rel string, info fs.FileInfo) *entry {
+// describe creates an entry, or returns nil if the file was removed meanwhile.
+func (s *scanner) describe(name, rel string, info fs.FileInfo) *entry {
 	e := &entry{mode: info.Mode(), size: info.Size(), time: info.ModTime()}
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
 		e.inode, e.change = st.Ino, time.Unix(st.Ctim.Unix())
@@ -152,7 +152,7 @@ func (s *scanner) look(name, rel string, info fs.FileInfo) *entry {
 		e.hashed, e.sum = true, sha256.Sum256([]byte(target))
 	case e.mode.IsRegular():
 		if s.before != nil {
-			if was := s.before.entries[rel]; was != nil && was.same(e, s.before.at) {
+			if was := s.before.entries[rel]; was != nil && was.certainlyEqual(e, s.before.at) {
 				return was
 			}
 		}
@@ -161,15 +161,15 @@ func (s *scanner) look(name, rel string, info fs.FileInfo) *entry {
 	return e
 }
 
-// same reports whether e, which was looked at at a time, is certainly what now is.
-func (e *entry) same(now *entry, at time.Time) bool {
+// certainlyEqual reports whether e, scanned at time at, is certainly identical to now.
+func (e *entry) certainlyEqual(now *entry, at time.Time) bool {
 	return e.inode == now.inode && e.mode == now.mode && e.size == now.size && e.time.Equal(now.time) && e.change.Equal(now.change) &&
-		!e.change.IsZero() && at.Sub(e.change) > racy
+		!e.change.IsZero() && at.Sub(e.change) > clockTick
 }
 
 func (s *scanner) read(name string, e *entry) {
 	if e.size > s.hash {
-		s.lacks("the content of large files", false)
+		s.noteMissing("the content of large files", false)
 		return
 	}
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
@@ -184,7 +184,7 @@ func (s *scanner) read(name string, e *entry) {
 			return
 		}
 		e.hashed, e.sum = true, sha256.Sum256(data)
-		if len(data) <= maxText && readable(data) {
+		if len(data) <= maxText && isPatchText(data) {
 			s.text -= int64(len(data))
 			e.text, e.isText = string(data), true
 		}
@@ -199,7 +199,7 @@ func (s *scanner) read(name string, e *entry) {
 	}
 }
 
-// differs reports whether something has become of e that is worth telling.
+// differs reports whether the change from e to now is to be reported.
 func (e *entry) differs(now *entry) bool {
 	switch {
 	case e.mode.Type() != now.mode.Type() || e.mode.Perm() != now.mode.Perm():
@@ -212,13 +212,13 @@ func (e *entry) differs(now *entry) bool {
 	return e.size != now.size || !e.time.Equal(now.time)
 }
 
-// changes returns the line that says what has changed; ok is false if nothing is tracked.
+// changes returns the line with the changes; ok is false if no directory is tracked.
 func (tr *tracker) changes() (l task.Line, ok bool) {
 	if tr == nil {
 		return task.Line{}, false
 	}
 	after := tr.scan(tr.before)
 	l = task.Line{RunEvent: caisson.RunEvent{Type: task.LineChanges}}
-	l.Changes, l.Patch = compare(tr.before, after)
+	l.Changes, l.Patch = diffManifests(tr.before, after)
 	return l, true
 }

@@ -57,7 +57,7 @@ func TestChanges(t *testing.T) {
 
 	l, ok := tr.changes()
 	want := []caisson.FileChange{
-		{Path: ".caisson/rules.md", Kind: "added", Added: 1}, // a project's own
+		{Path: ".caisson/rules.md", Kind: "added", Added: 1}, // a file of the project
 		{Path: ".git/HEAD", Kind: "modified", Added: 1, Removed: 1},
 		{Path: "becomes/link", Kind: "modified"},
 		{Path: "big", Kind: "modified"},
@@ -95,7 +95,7 @@ func TestChanges(t *testing.T) {
 	}
 }
 
-// TestManyChanges: what is too much is left out, and said to be.
+// TestManyChanges: changes beyond the limits are left out, and a note reports it.
 func TestManyChanges(t *testing.T) {
 	dir := t.TempDir()
 	tr := newTracker(&task.Task{Track: dir, Workdir: "/"})
@@ -116,7 +116,7 @@ func TestManyChanges(t *testing.T) {
 	}
 }
 
-// TestSameTick: a file that changes without its size and time being others, soon after it was looked at, is still seen to change.
+// TestSameTick: a change soon after a scan is detected, even if size and time stay the same.
 func TestSameTick(t *testing.T) {
 	dir := t.TempDir()
 	put(t, dir, map[string]string{"a": "one"})

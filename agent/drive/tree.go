@@ -15,80 +15,80 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Times of killing.
+// Timeouts for killing processes.
 const (
-	killTime = time.Minute     // for killing processes that multiply meanwhile: on a busy machine they have most of the time, and this process little
-	stopTime = 5 * time.Second // in which processes are stopped before they are killed
-	deadTime = 5 * time.Second // in which a process that is killed is gone, if it can be killed
-	reapTime = time.Second     // between two looks for orphans that have ended
+	killTimeout  = time.Minute     // for killing processes that fork meanwhile: on a busy machine they get most of the processor time
+	stopTimeout  = 5 * time.Second // for stopping processes before they are killed
+	exitDeadline = 5 * time.Second // for a killed process to exit; after it the process counts as one that cannot be killed
+	reapInterval = time.Second     // between two scans for zombies
 )
 
-// adopting is true once orphans of whatever this process has started become its own children.
-var adopting atomic.Bool
+// isSubreaper is true once orphans of the processes that this process has started become its children.
+var isSubreaper atomic.Bool
 
-// family is the children that are waited for by whoever started them. Others are orphans that were adopted.
-var family = struct {
+// startedChildren are the child processes that their starter waits for. Other children are adopted orphans.
+var startedChildren = struct {
 	mu  sync.Mutex
 	own map[int]bool
 }{own: map[int]bool{}}
 
-// spared are the names of programs that may run on when the task has ended. Nil until there is a task that has some.
-var spared atomic.Pointer[[]string]
+// background are the names of programs that may keep running after the task; nil if there are none.
+var background atomic.Pointer[[]string]
 
-// mayStay reports whether p may run on when the task has ended.
-func mayStay(p process) bool {
-	names := spared.Load()
+// isBackground reports whether p may keep running after the task.
+func isBackground(p process) bool {
+	names := background.Load()
 	return names != nil && slices.Contains(*names, p.name)
 }
 
-// adopt makes this process the parent of every orphan below it, so that none is lost from sight, and waits for those that end. It is for
-// programs that start nothing but what drivers start.
-func adopt() error {
+// becomeSubreaper makes this process a subreaper, so that orphans become its children, and reaps them when they exit. It is only for
+// programs in which all child processes are started by drivers.
+func becomeSubreaper() error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return err
 	}
-	adopting.Store(true)
+	isSubreaper.Store(true)
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, syscall.SIGCHLD)
 	go func() {
 		for range ended {
 			reap()
-			time.Sleep(reapTime)
+			time.Sleep(reapInterval)
 		}
 	}()
 	return nil
 }
 
-// reap waits for orphans that have ended.
+// reap reaps orphans that have exited.
 func reap() {
 	self := os.Getpid()
 	for _, p := range processes() {
 		if p.parent != self || !p.ended {
 			continue
 		}
-		family.mu.Lock()
-		if !family.own[p.pid] {
-			_, _ = syscall.Wait4(p.pid, nil, syscall.WNOHANG, nil) // its end interests nobody
+		startedChildren.mu.Lock()
+		if !startedChildren.own[p.pid] {
+			_, _ = syscall.Wait4(p.pid, nil, syscall.WNOHANG, nil) // the exit status is not used
 		}
-		family.mu.Unlock()
+		startedChildren.mu.Unlock()
 	}
 }
 
 // process is an entry of /proc.
 type process struct {
 	pid, parent int
-	name        string // of its program, as the kernel knows it
-	ended       bool   // and has not been waited for
+	name        string // name of its program according to the kernel
+	ended       bool   // it has exited and has not been reaped
 }
 
-// processes lists all processes that can be seen.
+// processes lists all visible processes.
 func processes() []process {
 	dir, err := os.Open("/proc")
 	if err != nil {
 		return nil
 	}
 	defer dir.Close()
-	names, _ := dir.Readdirnames(-1) // what could be read is better than nothing
+	names, _ := dir.Readdirnames(-1) // a partial list is better than none
 	var all []process
 	for _, name := range names {
 		pid, err := strconv.Atoi(name)
@@ -97,9 +97,9 @@ func processes() []process {
 		}
 		stat, err := os.ReadFile("/proc/" + name + "/stat")
 		if err != nil {
-			continue // gone
+			continue // it has exited
 		}
-		// pid (name) state parent …; the name may contain anything, parentheses and newlines too.
+		// The format is: pid (name) state parent …. The name may contain any characters, including parentheses and newlines.
 		first, last := bytes.IndexByte(stat, '('), bytes.LastIndexByte(stat, ')')
 		if first < 0 || last < first {
 			continue
@@ -118,8 +118,8 @@ func processes() []process {
 	return all
 }
 
-// below returns the processes that descend from root.
-func below(root int) []process {
+// descendants returns the descendants of root.
+func descendants(root int) []process {
 	all := processes()
 	children := map[int][]process{}
 	for _, p := range all {
@@ -128,7 +128,7 @@ func below(root int) []process {
 	var found []process
 	for todo := []int{root}; len(todo) > 0; {
 		next := children[todo[0]]
-		delete(children, todo[0]) // a list that was read while processes came and went may have a circle
+		delete(children, todo[0]) // a list that was read while processes came and went may have a cycle
 		todo = todo[1:]
 		for _, p := range next {
 			found = append(found, p)
@@ -140,29 +140,29 @@ func below(root int) []process {
 
 var errSurvivors = errors.New("processes that the agent has started could not be killed")
 
-// killBelow kills all that descends from root, however fast it multiplies, and returns once nothing of it runs any more but what may. It stops
-// processes first, and kills them when a look finds none that is new: a process that is stopped starts no others, and one that is killed makes
-// room for them. It gives up on what cannot be killed, such as a process of another user.
-func killBelow(root int) error {
-	known := map[int]time.Time{} // when a process was seen first
+// killDescendants kills all descendants of root, even if they fork meanwhile, and returns once none of them runs except those that
+// may stay. It first stops processes, and kills them when a scan finds no new one: a stopped process starts no others, whereas
+// killing one makes room for new ones. Returns errSurvivors if processes cannot be killed, such as those of another user.
+func killDescendants(root int) error {
+	known := map[int]time.Time{} // time at which a process was first seen
 	for began := time.Now(); ; {
 		now := time.Now()
 		var living []int
 		stuck := 0
 		fresh := false
-		for _, p := range below(root) {
-			if p.ended || mayStay(p) {
+		for _, p := range descendants(root) {
+			if p.ended || isBackground(p) {
 				continue
 			}
 			living = append(living, p.pid)
 			if at, seen := known[p.pid]; !seen {
-				_ = syscall.Kill(p.pid, syscall.SIGSTOP) // gone, or of another user; the next look tells
+				_ = syscall.Kill(p.pid, syscall.SIGSTOP) // on an error the next scan shows whether it exited
 				known[p.pid], fresh = now, true
-			} else if now.Sub(at) > deadTime {
+			} else if now.Sub(at) > exitDeadline {
 				stuck++
 			}
 		}
-		if !fresh || now.Sub(began) > stopTime {
+		if !fresh || now.Sub(began) > stopTimeout {
 			for _, pid := range living {
 				_ = syscall.Kill(pid, syscall.SIGKILL)
 			}
@@ -171,9 +171,9 @@ func killBelow(root int) error {
 		case len(living) == 0:
 			reap()
 			return nil
-		case stuck == len(living) || now.Sub(began) > killTime:
+		case stuck == len(living) || now.Sub(began) > killTimeout:
 			return errSurvivors
-		case !fresh: // what multiplies gets no pause; what dies needs a moment
+		case !fresh: // no pause while processes fork; killed processes need a moment to exit
 			time.Sleep(2 * time.Millisecond)
 		}
 	}

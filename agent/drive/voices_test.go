@@ -14,22 +14,22 @@ import (
 )
 
 var kinds = []drivetest.Kind{
-	{Name: "exec", Driver: caisson.DriverExec, Parts: true, Silent: true, Voice: func() drivetest.Voice { return &execVoice{} }},
+	{Name: "exec", Driver: caisson.DriverExec, Parts: true, Silent: true, NewProtocol: func() drivetest.Protocol { return &execVoice{} }},
 	jsonl("codex", true, true, codexVoice()),
 	jsonl("claude", true, true, claudeVoice()),
 	jsonl("opencode", false, false, opencodeVoice),
 	jsonl("caisson", true, true, caissonVoice),
 	{
 		Name: "paths", Driver: caisson.DriverJSONL, Events: map[string]string{"text": "say.0.text", "final": "all", "error": "error"},
-		Parts: true, Repeats: true, Noise: true, Brief: true, Voice: func() drivetest.Voice { return &lineVoice{encode: pathsVoice} },
+		Parts: true, Repeats: true, IgnoresNoise: true, SkipProcessTests: true, NewProtocol: func() drivetest.Protocol { return &lineVoice{encode: pathsVoice} },
 	},
-	{Name: "acp", Driver: caisson.DriverACP, Parts: true, Silent: true, Tidy: true, Noise: true, Voice: func() drivetest.Voice { return newACPVoice() }},
+	{Name: "acp", Driver: caisson.DriverACP, Parts: true, Silent: true, HasEndLine: true, IgnoresNoise: true, NewProtocol: func() drivetest.Protocol { return newACPVoice() }},
 }
 
 func jsonl(dialect string, repeats, tidy bool, encode func(what, text string) []any) drivetest.Kind {
 	return drivetest.Kind{
 		Name: dialect, Driver: caisson.DriverJSONL, Events: map[string]string{"dialect": dialect}, Parts: repeats, Repeats: repeats,
-		Tidy: tidy, Silent: tidy, Noise: true, Brief: dialect != "codex", Voice: func() drivetest.Voice { return &lineVoice{encode: encode} },
+		HasEndLine: tidy, Silent: tidy, IgnoresNoise: true, SkipProcessTests: dialect != "codex", NewProtocol: func() drivetest.Protocol { return &lineVoice{encode: encode} },
 	}
 }
 
@@ -47,20 +47,20 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// prompt is the last argument.
+// prompt returns the last argument.
 func prompt() string { return os.Args[len(os.Args)-1] }
 
 type execVoice struct{}
 
-func (*execVoice) Listen() string   { return prompt() }
-func (*execVoice) Delta(s string)   { os.Stdout.WriteString(s) }
-func (*execVoice) Message(s string) { os.Stdout.WriteString(s) }
-func (*execVoice) End()             {}
+func (*execVoice) ReadPrompt() string { return prompt() }
+func (*execVoice) Delta(s string)     { os.Stdout.WriteString(s) }
+func (*execVoice) Message(s string)   { os.Stdout.WriteString(s) }
+func (*execVoice) End()               {}
 
-// lineVoice says JSON lines.
+// lineVoice writes JSON lines.
 type lineVoice struct {
 	encode func(what, text string) []any
-	said   strings.Builder // of the present message
+	said   strings.Builder // text of the current message
 }
 
 func (v *lineVoice) say(what, text string) {
@@ -73,7 +73,7 @@ func (v *lineVoice) say(what, text string) {
 	}
 }
 
-func (v *lineVoice) Listen() string {
+func (v *lineVoice) ReadPrompt() string {
 	v.say("begin", "")
 	return prompt()
 }
@@ -92,7 +92,8 @@ func (v *lineVoice) End() { v.say("end", v.said.String()) }
 
 type obj = map[string]any
 
-// codexVoice has no parts, but items that are updated and repeat all. It says an update whenever there is twice as much, or more will not come.
+// codexVoice has no parts, but items whose updates repeat the whole text. It writes an update whenever the text has doubled, or
+// is complete.
 func codexVoice() func(what, text string) []any {
 	var said strings.Builder
 	told := 0
@@ -185,10 +186,10 @@ func pathsVoice(what, text string) []any {
 	return []any{obj{"note": what}}
 }
 
-// acpVoice is an agent of the Agent Client Protocol, as small as one can be.
+// acpVoice is a minimal agent of the Agent Client Protocol.
 type acpVoice struct {
 	in *bufio.Scanner
-	id json.RawMessage // of the prompt
+	id json.RawMessage // id of the prompt request
 }
 
 func newACPVoice() *acpVoice {
@@ -229,7 +230,7 @@ func (v *acpVoice) read() *acpRequest {
 	return r
 }
 
-func (v *acpVoice) Listen() string {
+func (v *acpVoice) ReadPrompt() string {
 	for {
 		switch r := v.read(); r.Method {
 		case "initialize":
@@ -259,5 +260,5 @@ func (v *acpVoice) stop(reason string) {
 }
 func (v *acpVoice) End() { v.stop("end_turn") }
 
-// others are fake agents of tests that are about one driver.
+// others are fake agents for tests of one driver.
 var others = map[string]func(){"service": func() { os.Stderr.WriteString(drive.Serve(os.Args[1:]).Error()) }}

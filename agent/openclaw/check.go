@@ -10,22 +10,22 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// The states of a check.
+// Values of AgentCheck.Status.
 const (
 	checkOK      = "ok"
 	checkWarning = "warning"
 	checkFailed  = "failed"
 )
 
-// A World is what skills find in a sandbox. A nil function means that there is nothing of its kind.
-type World struct {
-	Program  func(name string) bool // in the sandbox's PATH
-	Variable func(name string) bool // in the agent's environment
-	Reaches  func(host string) bool // over HTTPS, by the agent's policy
+// A World reports what is available to skills in a sandbox. A nil function means that nothing of its kind is available.
+type Environment struct {
+	HasProgram  func(name string) bool // is in the sandbox's PATH
+	HasVariable func(name string) bool // is in the agent's environment
+	CanReach    func(host string) bool // over HTTPS, according to the agent's policy
 }
 
-// Check says of each skill below the root of fsys what it lacks in the sandbox, and what to add.
-func Check(fsys fs.FS, w World) []caisson.AgentCheck {
+// Check reports, for each skill below the root of fsys, what it lacks in the sandbox, and how to add it.
+func Check(fsys fs.FS, w Environment) []caisson.AgentCheck {
 	list, faults := Skills(fsys)
 	var out []caisson.AgentCheck
 	for _, s := range list {
@@ -33,15 +33,15 @@ func Check(fsys fs.FS, w World) []caisson.AgentCheck {
 	}
 	for _, dir := range slices.Sorted(maps.Keys(faults)) {
 		out = append(out, caisson.AgentCheck{
-			Subject: "skill " + safetext.Escape(clip(dir)), Status: checkFailed, Detail: "SKILL.md cannot be used: " + safetext.Escape(faults[dir].Error()),
+			Subject: "skill " + safetext.Escape(truncate(dir)), Status: checkFailed, Detail: "SKILL.md cannot be used: " + safetext.Escape(faults[dir].Error()),
 			Remedy: "mend the file, or remove the skill",
 		})
 	}
 	return out
 }
 
-// check returns what a skill lacks, or one finding that it lacks nothing.
-func (s *Skill) check(w World) []caisson.AgentCheck {
+// check returns what a skill lacks, or a single result with status ok if it lacks nothing.
+func (s *Skill) check(w Environment) []caisson.AgentCheck {
 	var out []caisson.AgentCheck
 	add := func(status, detail, remedy string) {
 		out = append(out, caisson.AgentCheck{Subject: "skill " + s.Name, Status: status, Detail: detail, Remedy: remedy})
@@ -58,20 +58,20 @@ func (s *Skill) check(w World) []caisson.AgentCheck {
 		add(checkFailed, "it is for "+strings.Join(s.Systems, ", ")+" only, and a sandbox is Linux", "remove the skill")
 		return out
 	}
-	if missing := lacks(w.Program, s.Programs); len(missing) > 0 {
+	if missing := lacks(w.HasProgram, s.Programs); len(missing) > 0 {
 		add(checkFailed, "programs are missing: "+strings.Join(missing, ", "), "add to the agent's setup a step that installs them"+s.hint())
 	}
-	if len(s.AnyOf) > 0 && len(lacks(w.Program, s.AnyOf)) == len(s.AnyOf) {
+	if len(s.AnyOf) > 0 && len(lacks(w.HasProgram, s.AnyOf)) == len(s.AnyOf) {
 		add(checkFailed, "none of its programs is there: "+strings.Join(s.AnyOf, ", "), "add to the agent's setup a step that installs one of them"+s.hint())
 	}
-	if missing := lacks(w.Variable, s.Env); len(missing) > 0 {
+	if missing := lacks(w.HasVariable, s.Env); len(missing) > 0 {
 		add(checkFailed, "variables are not set: "+strings.Join(missing, ", "),
 			"store the secret with caisson credential set and let the wire add it to requests, and set the variable to a placeholder in the agent's env")
 	}
 	for _, c := range s.Config {
 		add(checkWarning, "it needs OpenClaw's setting "+c+", which Caisson writes", "use the skill without it, or remove the skill")
 	}
-	if missing := lacks(w.Reaches, s.Hosts); len(missing) > 0 {
+	if missing := lacks(w.CanReach, s.Hosts); len(missing) > 0 {
 		add(checkWarning, "its text names hosts that the agent may not reach: "+strings.Join(missing, ", "),
 			"allow those that it needs in the agent's policy: {action: allow, host: "+missing[0]+", ports: [443]}")
 	}

@@ -12,43 +12,43 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A Setup is what a configuration is made from.
+// A Setup contains the parameters of a configuration.
 type Setup struct {
 	Agent   *caisson.Agent
-	Models  []caisson.Model // that the run may use, its own first; at least one
-	Workdir string          // the workspace; default the agent's, else /workspace
-	Home    string          // what stands for [Home], for tests; "" means it
+	Models  []caisson.Model // models that the run may use, its own first; at least one
+	Workdir string          // the workspace; default the agent's, or /workspace
+	Home    string          // replaces [Home] in tests; "" means [Home]
 	Port    int             // 0 means [Port]
-	BaseURL string          // of the model gateway; "" means the one on the wire
+	BaseURL string          // URL of the model gateway; "" means the one on the wire
 }
 
-// Bounds of what a configuration is made from.
+// Limits on a Setup.
 const (
 	maxModels       = 200
 	maxPersonas     = 50
 	maxInstructions = 64 << 10
 )
 
-// Limits of a model that says none.
+// Limits of a model that has none configured.
 const (
 	defaultContext = 128_000
 	defaultOutput  = 8192
 )
 
-// Config returns the files that OpenClaw is configured by; they are written after the agent's own, of which AGENTS.md and SOUL.md go into
-// them. The same Setup gives the same bytes, so that who has made a snapshot with
-// them can tell whether it is what a run needs. Errors are Invalid.
+// Config returns the configuration files of OpenClaw. They are written after the agent's files and include the content of the
+// agent's AGENTS.md and SOUL.md. The result is deterministic: equal Setups give equal bytes, so that a caller can compare them
+// with the files in a snapshot. Errors are Invalid.
 func Config(s Setup) ([]caisson.SeedFile, error) {
 	s.Workdir = cmp.Or(s.Workdir, s.Agent.Workdir, "/workspace")
 	s.Home = cmp.Or(s.Home, Home)
 	if err := s.check(); err != nil {
 		return nil, err
 	}
-	allow, deny, err := rule(s.Agent.Tools.Allow, s.Agent.Tools.Deny)
+	allow, deny, err := resolveTools(s.Agent.Tools.Allow, s.Agent.Tools.Deny)
 	if err != nil {
 		return nil, err
 	}
-	c := base(s)
+	c := baseConfig(s)
 	c.Tools.Allow, c.Tools.Deny = allow, deny
 	c.Models = modelsOf(s)
 	c.Agents.Defaults.Model.Primary = Provider + "/" + s.Models[0].Alias
@@ -84,14 +84,14 @@ func (s *Setup) check() error {
 		return invalidf("personas", "%d personas are more than %d", len(s.Agent.Personas), maxPersonas)
 	}
 	if !path.IsAbs(s.Workdir) || strings.ContainsAny(s.Workdir, "\x00\n") {
-		return invalidf("workdir", "%q is not an absolute path", clip(s.Workdir))
+		return invalidf("workdir", "%q is not an absolute path", truncate(s.Workdir))
 	}
 	seen := map[string]bool{mainAgent: true}
 	for i, p := range s.Agent.Personas {
 		field := fmt.Sprintf("personas[%d]", i)
 		switch fault := personaFault(p.ID); {
 		case fault != "":
-			return invalidf(field+".id", "%q cannot be a persona's name: %s", clip(p.ID), fault)
+			return invalidf(field+".id", "%q cannot be a persona's name: %s", truncate(p.ID), fault)
 		case seen[p.ID]:
 			return invalidf(field+".id", "%s is there twice; main is there always", p.ID)
 		case len(p.Instructions) > maxInstructions || !utf8.ValidString(p.Instructions):
@@ -102,7 +102,7 @@ func (s *Setup) check() error {
 	return nil
 }
 
-// personaFault says why a name cannot be a persona's: it becomes part of keys of sessions and of paths.
+// personaFault returns why id is not a valid persona id, or "". The id becomes part of session keys and paths.
 func personaFault(id string) string {
 	if id == "" || len(id) > 63 {
 		return "it must have 1 to 63 characters"
@@ -123,12 +123,12 @@ func (s *Setup) entry(p caisson.Persona) (entry, error) {
 		for _, m := range s.Models {
 			found = found || m.Alias == p.Model
 		}
-		if found { // else it has the run's model, as it would get from the gateway anyway
+		if found { // otherwise it uses the run's model, which the gateway would choose anyway
 			e.Model = &modelChoice{Primary: Provider + "/" + p.Model}
 		}
 	}
 	if len(p.Deny) > 0 {
-		_, deny, err := rule(s.Agent.Tools.Allow, p.Deny)
+		_, deny, err := resolveTools(s.Agent.Tools.Allow, p.Deny)
 		if err != nil {
 			return entry{}, err
 		}
@@ -139,7 +139,7 @@ func (s *Setup) entry(p caisson.Persona) (entry, error) {
 
 func (s *Setup) agentDir(id string) string { return path.Join(s.Home, "agents", id) }
 
-// instructions returns the files that OpenClaw puts before a persona's conversations.
+// instructions returns the files that OpenClaw adds to the beginning of a persona's conversations.
 func (s *Setup) instructions(p caisson.Persona) []caisson.SeedFile {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Where you are\n\nYou work in a sandbox. The project is in %s; commands and relative paths are there. ", s.Workdir)
@@ -155,7 +155,8 @@ func (s *Setup) instructions(p caisson.Persona) []caisson.SeedFile {
 	return []caisson.SeedFile{{Path: dir + "/AGENTS.md", Data: b.String()}, {Path: dir + "/SOUL.md", Data: strings.TrimRight(soul, "\n") + "\n"}}
 }
 
-// file returns a file of the agent's own, "" if it has none of that name. Those of the configuration take its place.
+// file returns the content of one of the agent's files, or "" if there is none with that name. Files of the configuration
+// replace those of the agent.
 func (s *Setup) file(name string) string {
 	for _, f := range s.Agent.Files {
 		if f.Path == name {
@@ -168,8 +169,8 @@ func (s *Setup) file(name string) string {
 func modelsOf(s Setup) models {
 	m := models{Mode: "replace", CatalogRefresh: enabled{}, Providers: map[string]provider{}}
 	p := provider{BaseURL: cmp.Or(s.BaseURL, modelsURL), APIKey: dummyKey, API: "openai-completions", Headers: map[string]string{
-		// A connection that was open when a sandbox was paused or forked is dead afterwards, and OpenClaw would wait half a minute
-		// for an answer on it.
+		// A connection that was open when a sandbox was paused or forked is broken afterwards, and OpenClaw would wait for an
+		// answer on it for half a minute.
 		"Connection": "close",
 	}}
 	seen := map[string]bool{}
@@ -187,13 +188,13 @@ func modelsOf(s Setup) models {
 	return m
 }
 
-// invalidf is an error of a field, with what to do about it.
+// invalidf returns an Invalid error for a field.
 func invalidf(field, format string, args ...any) error {
 	return caisson.Invalidf(field, "%s", fmt.Sprintf(format, args...))
 }
 
-// clip bounds what is quoted in errors.
-func clip(s string) string {
+// truncate shortens text that is quoted in errors.
+func truncate(s string) string {
 	if len(s) > 80 {
 		return s[:80]
 	}

@@ -89,7 +89,7 @@ func TestWarmScript(t *testing.T) {
 	}
 }
 
-// TestSteps: what the set-up needs is whole, and only the registry is named.
+// TestSteps: the setup is complete, and the registry is its only host.
 func TestSteps(t *testing.T) {
 	steps := Steps("/.caisson/agent")
 	if len(steps) != 1 || len(steps[0].Files) != 3 || steps[0].Run[0] != "/.caisson/agent" {

@@ -17,33 +17,34 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// Bounds of what is taken over.
+// Limits on an import.
 const (
 	maxFiles     = 500
 	maxFile      = 256 << 10 // bytes
 	maxTotal     = 4 << 20
 	maxSecrets   = 200
-	maxTaken     = 50 // agents
+	maxAgents    = 50 // agents
 	maxSecretLen = 16 << 10
 )
 
-// An Imported is what an existing set-up of OpenClaw comes to.
+// An Imported is the result of importing an existing installation of OpenClaw.
 type Imported struct {
 	Agent   caisson.Agent   // with personas, models, tools, skills and files
-	Models  []caisson.Model // that the gateway has to be configured with, if it has not
+	Models  []caisson.Model // models that the gateway must be configured with
 	Secrets []ImportedSecret
-	Report  []caisson.AgentCheck // what was not taken over, and why
+	Report  []caisson.AgentCheck // settings and files that were not imported, and why
 }
 
-// An ImportedSecret is a secret that was found. Nothing else of an Imported contains it.
+// An ImportedSecret is a secret that was found. The other fields of an Imported do not contain it.
 type ImportedSecret struct {
 	Name  string // for the credential store
 	Value caisson.Secret
-	From  string // where it was
+	From  string // file and setting that contained it
 }
 
-// Import reads a directory like ~/.openclaw, which is the root of fsys. Links in it are not followed by name; fsys itself must not lead
-// out of the directory, as that of an [os.Root] does not. Nothing is run. The error is of a configuration that cannot be read.
+// Import reads a directory like ~/.openclaw, which is the root of fsys. It does not follow symbolic links to files by name;
+// fsys itself must not allow access outside of the directory, as an [os.Root] does not. It executes nothing. Returns an Invalid
+// error if the configuration cannot be read.
 func Import(fsys fs.FS) (*Imported, error) {
 	in := &importer{fsys: fsys, values: map[string]string{}, names: map[string]bool{}}
 	b, err := readFile(fsys, "openclaw.json", maxJSON5)
@@ -64,23 +65,23 @@ func Import(fsys fs.FS) (*Imported, error) {
 	in.agents(root)
 	in.tools(root)
 	in.skills()
-	in.dropped(root)
+	in.reportUnsupported(root)
 	in.redact()
 	return &in.out, nil
 }
 
-// An importer does one import.
+// An importer is the state of one import.
 type importer struct {
 	fsys   fs.FS
 	out    Imported
-	values map[string]string // name of a secret by its value
-	names  map[string]bool   // names of secrets
-	total  int               // bytes of files
+	values map[string]string // name of a secret, by its value
+	names  map[string]bool   // names of the secrets
+	total  int               // bytes of imported files
 }
 
-func (in *importer) note(status, subject, detail, remedy string) {
+func (in *importer) report(status, subject, detail, remedy string) {
 	in.out.Report = append(in.out.Report, caisson.AgentCheck{
-		Subject: safetext.Escape(clip(subject)), Status: status, Detail: safetext.Escape(clip(detail)), Remedy: remedy,
+		Subject: safetext.Escape(truncate(subject)), Status: status, Detail: safetext.Escape(truncate(detail)), Remedy: remedy,
 	})
 }
 
@@ -105,8 +106,8 @@ func readFile(fsys fs.FS, name string, limit int64) ([]byte, error) {
 	return b, err
 }
 
-// at returns what is below v by names, nil if there is nothing.
-func at(v any, names ...string) any {
+// lookup returns the value at a path of names below v, or nil.
+func lookup(v any, names ...string) any {
 	for _, n := range names {
 		m, _ := v.(map[string]any)
 		v = m[n]
@@ -114,14 +115,14 @@ func at(v any, names ...string) any {
 	return v
 }
 
-func str(v any) string { s, _ := v.(string); return s }
+func stringOf(v any) string { s, _ := v.(string); return s }
 
-// texts returns the strings of a list.
-func texts(v any) []string {
+// stringsOf returns the non-empty strings of a list.
+func stringsOf(v any) []string {
 	var out []string
 	list, _ := v.([]any)
 	for _, e := range list {
-		if s := str(e); s != "" {
+		if s := stringOf(e); s != "" {
 			out = append(out, s)
 		}
 	}
@@ -129,11 +130,11 @@ func texts(v any) []string {
 }
 
 // modelRef returns the model that a setting names.
-func modelRef(v any) string { return cmp.Or(str(v), str(at(v, "primary"))) }
+func modelRef(v any) string { return cmp.Or(stringOf(v), stringOf(lookup(v, "primary"))) }
 
 var notAlias = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
 
-// alias returns an alias for OpenClaw's name of a model, and remembers the model.
+// alias returns an alias for OpenClaw's name of a model, and adds the model to the result.
 func (in *importer) alias(ref string) string {
 	provider, upstream, ok := strings.Cut(ref, "/")
 	if !ok || upstream == "" || len(ref) > 200 {
@@ -155,21 +156,21 @@ func (in *importer) alias(ref string) string {
 	return a
 }
 
-// models takes over the models that agents use, with their limits where the configuration has them.
+// models imports the models that agents use, with their limits if the configuration has them.
 func (in *importer) models(root map[string]any) {
-	if a := in.alias(modelRef(at(root, "agents", "defaults", "model"))); a != "" {
+	if a := in.alias(modelRef(lookup(root, "agents", "defaults", "model"))); a != "" {
 		in.out.Agent.Models = append(in.out.Agent.Models, a)
 	}
-	providers, _ := at(root, "models", "providers").(map[string]any)
+	providers, _ := lookup(root, "models", "providers").(map[string]any)
 	for _, name := range slices.Sorted(maps.Keys(providers)) {
-		list, _ := at(providers[name], "models").([]any)
+		list, _ := lookup(providers[name], "models").([]any)
 		for _, m := range list {
-			a := in.alias(name + "/" + str(at(m, "id")))
+			a := in.alias(name + "/" + stringOf(lookup(m, "id")))
 			i := slices.IndexFunc(in.out.Models, func(have caisson.Model) bool { return have.Alias == a })
 			if i < 0 {
 				continue
 			}
-			in.out.Models[i].Context, in.out.Models[i].Output = number(at(m, "contextWindow")), number(at(m, "maxTokens"))
+			in.out.Models[i].Context, in.out.Models[i].Output = number(lookup(m, "contextWindow")), number(lookup(m, "maxTokens"))
 			if !slices.Contains(in.out.Agent.Models, a) {
 				in.out.Agent.Models = append(in.out.Agent.Models, a)
 			}
@@ -177,7 +178,7 @@ func (in *importer) models(root map[string]any) {
 	}
 }
 
-// number returns a positive count, 0 if it is none.
+// number returns v as a count, or 0 if it is not from 1 to 1e9.
 func number(v any) int64 {
 	n, _ := v.(float64)
 	if n < 1 || n > 1e9 {
@@ -186,33 +187,33 @@ func number(v any) int64 {
 	return int64(n)
 }
 
-// agents takes over OpenClaw's agents: the default one becomes main, the others personas.
+// agents imports OpenClaw's agents: the default one becomes main, the others personas.
 func (in *importer) agents(root map[string]any) {
 	entries := map[string]any{}
-	if m, ok := at(root, "agents", "entries").(map[string]any); ok {
+	if m, ok := lookup(root, "agents", "entries").(map[string]any); ok {
 		maps.Copy(entries, m)
 	}
-	list, _ := at(root, "agents", "list").([]any)
+	list, _ := lookup(root, "agents", "list").([]any)
 	for _, e := range list {
-		if id := str(at(e, "id")); id != "" {
+		if id := stringOf(lookup(e, "id")); id != "" {
 			entries[id] = e
 		}
 	}
-	in.instructions(mainAgent, cmp.Or(str(at(entries[mainAgent], "workspace")), str(at(root, "agents", "defaults", "workspace")), "workspace"))
+	in.instructions(mainAgent, cmp.Or(stringOf(lookup(entries[mainAgent], "workspace")), stringOf(lookup(root, "agents", "defaults", "workspace")), "workspace"))
 	for _, id := range slices.Sorted(maps.Keys(entries)) {
 		e := entries[id]
 		if id == mainAgent {
-			if a := in.alias(modelRef(at(e, "model"))); a != "" {
+			if a := in.alias(modelRef(lookup(e, "model"))); a != "" {
 				in.out.Agent.Models = slices.Insert(slices.DeleteFunc(in.out.Agent.Models, func(s string) bool { return s == a }), 0, a)
 			}
 			continue
 		}
-		if fault := personaFault(id); fault != "" || len(in.out.Agent.Personas) >= maxTaken {
-			in.note(checkWarning, "agent "+id, "it is not taken over: "+cmp.Or(fault, "there are too many"), "rename it and import again")
+		if fault := personaFault(id); fault != "" || len(in.out.Agent.Personas) >= maxAgents {
+			in.report(checkWarning, "agent "+id, "it is not taken over: "+cmp.Or(fault, "there are too many"), "rename it and import again")
 			continue
 		}
-		p := caisson.Persona{ID: id, Model: in.alias(modelRef(at(e, "model")))}
-		for _, d := range texts(at(e, "tools", "deny")) {
+		p := caisson.Persona{ID: id, Model: in.alias(modelRef(lookup(e, "model")))}
+		for _, d := range stringsOf(lookup(e, "tools", "deny")) {
 			if toolFault(toolName(d)) == "" {
 				p.Deny = append(p.Deny, toolName(d))
 			}
@@ -221,25 +222,25 @@ func (in *importer) agents(root map[string]any) {
 			in.out.Agent.Models = append(in.out.Agent.Models, p.Model)
 		}
 		in.out.Agent.Personas = append(in.out.Agent.Personas, p)
-		in.instructions(id, cmp.Or(str(at(e, "workspace")), "workspace-"+id))
+		in.instructions(id, cmp.Or(stringOf(lookup(e, "workspace")), "workspace-"+id))
 	}
 }
 
-// tools takes over what is denied. What is allowed is left to Caisson: a list made for a machine of one's own is too wide or names
-// what a sandbox has not.
+// tools imports the denied tools. The allowed tools are not imported: a list for a personal machine is too wide, or names tools
+// that a sandbox lacks.
 func (in *importer) tools(root map[string]any) {
-	for _, d := range texts(at(root, "tools", "deny")) {
+	for _, d := range stringsOf(lookup(root, "tools", "deny")) {
 		if toolFault(toolName(d)) == "" {
 			in.out.Agent.Tools.Deny = append(in.out.Agent.Tools.Deny, toolName(d))
 		}
 	}
-	if at(root, "tools", "allow") != nil || at(root, "tools", "profile") != nil {
-		in.note(checkWarning, "tools", "the list of allowed tools is not taken over", "set tools.allow of the agent if it needs more than the usual ones")
+	if lookup(root, "tools", "allow") != nil || lookup(root, "tools", "profile") != nil {
+		in.report(checkWarning, "tools", "the list of allowed tools is not taken over", "set tools.allow of the agent if it needs more than the usual ones")
 	}
 }
 
-// local returns the path within fsys of a directory that a configuration names, if it is there.
-func local(dir string) (string, error) {
+// localDir returns the path within fsys of a directory that a configuration names, or an error if it is outside.
+func localDir(dir string) (string, error) {
 	dir = strings.TrimRight(strings.ReplaceAll(dir, `\`, "/"), "/")
 	if i := strings.LastIndex(dir, "/.openclaw/"); i >= 0 {
 		dir = dir[i+len("/.openclaw/"):]
@@ -250,14 +251,14 @@ func local(dir string) (string, error) {
 	return dir, nil
 }
 
-// workspaceFiles are those that OpenClaw puts before a conversation, and the memory that it keeps.
+// workspaceFiles are the files that OpenClaw adds to the beginning of a conversation, and its memory.
 var workspaceFiles = []string{"AGENTS.md", "SOUL.md", "IDENTITY.md", "USER.md", "TOOLS.md", "MEMORY.md"}
 
-// instructions takes over the files of an agent that say who it is.
+// instructions imports the files with an agent's instructions.
 func (in *importer) instructions(id, workspace string) {
-	dir, err := local(workspace)
+	dir, err := localDir(workspace)
 	if err != nil {
-		in.note(checkWarning, "workspace of "+id, err.Error(), "import that directory's AGENTS.md and SOUL.md by hand")
+		in.report(checkWarning, "workspace of "+id, err.Error(), "import that directory's AGENTS.md and SOUL.md by hand")
 		return
 	}
 	for _, name := range workspaceFiles {
@@ -265,30 +266,30 @@ func (in *importer) instructions(id, workspace string) {
 	}
 }
 
-// file takes over a small text file, if it is there.
+// file imports a small text file, if it exists.
 func (in *importer) file(from, to string) {
 	b, err := readFile(in.fsys, from, maxFile)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
-		in.note(checkWarning, from, err.Error(), "copy it by hand if it is needed")
+		in.report(checkWarning, from, err.Error(), "copy it by hand if it is needed")
 	case !utf8.Valid(b):
-		in.note(checkWarning, from, "it is no text", "add it to the agent's image if it is needed")
+		in.report(checkWarning, from, "it is no text", "add it to the agent's image if it is needed")
 	case len(in.out.Agent.Files) >= maxFiles || in.total+len(b) > maxTotal:
-		in.note(checkWarning, from, "there is too much to take over", "add it to the agent's image if it is needed")
+		in.report(checkWarning, from, "there is too much to take over", "add it to the agent's image if it is needed")
 	default:
 		in.total += len(b)
 		in.out.Agent.Files = append(in.out.Agent.Files, caisson.SeedFile{Path: to, Data: string(b)})
 	}
 }
 
-// skills takes over the directories of skills.
+// skills imports the directories of skills.
 func (in *importer) skills() {
 	to := path.Join(Home, "skills")
 	for _, dir := range []string{"skills", "workspace/skills"} {
 		list, faults := subSkills(in.fsys, dir)
 		for _, d := range slices.Sorted(maps.Keys(faults)) {
-			in.note(checkFailed, "skill "+d, faults[d].Error(), "mend it and import again")
+			in.report(checkFailed, "skill "+d, faults[d].Error(), "mend it and import again")
 		}
 		for _, s := range list {
 			if !slices.Contains(in.out.Agent.Skills, to) {
@@ -302,7 +303,7 @@ func (in *importer) skills() {
 				return nil
 			})
 			if err != nil {
-				in.note(checkFailed, "skill "+s.Name, err.Error(), "copy it by hand")
+				in.report(checkFailed, "skill "+s.Name, err.Error(), "copy it by hand")
 			}
 		}
 	}

@@ -31,7 +31,7 @@ const imported = `{
   tools: {deny: ["cron"], profile: "full"}, cron: {enabled: true},
 }`
 
-// TestImport: what is taken, what is not, and no secret anywhere but among the secrets.
+// TestImport: what is imported and what is not; secrets occur only among the secrets.
 func TestImport(t *testing.T) {
 	in, err := Import(tree(map[string]string{
 		"openclaw.json": imported, ".env": "export A_KEY='SECRET9-dotenv'\n# x\nB=\"${A}\"\n",
@@ -93,7 +93,7 @@ func TestImport(t *testing.T) {
 	}
 }
 
-// TestImportRefuses: configurations that are none.
+// TestImportRefuses: invalid configurations are errors.
 func TestImportRefuses(t *testing.T) {
 	for _, c := range []string{"", "[]", "{", "3", `{"a":` + strings.Repeat("[", 1000)} {
 		if _, err := Import(tree(map[string]string{"openclaw.json": c})); err == nil {
@@ -132,7 +132,7 @@ func TestCheck(t *testing.T) {
 		"esc/SKILL.md":  "---\nname: \"\\e[31mred\"\n---\n",
 	})
 	var got []string
-	for _, c := range Check(fsys, World{Program: func(n string) bool { return n == "sh" }, Reaches: func(h string) bool { return h == "allowed.dev" }}) {
+	for _, c := range Check(fsys, Environment{HasProgram: func(n string) bool { return n == "sh" }, CanReach: func(h string) bool { return h == "allowed.dev" }}) {
 		got = append(got, c.Status+" "+c.Subject+": "+c.Detail)
 		if c.Status != checkOK && c.Remedy == "" {
 			t.Errorf("%s has no remedy", c.Subject)

@@ -10,15 +10,16 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds of a configuration that is read.
+// Limits on a configuration.
 const (
 	maxJSON5       = 4 << 20 // bytes
 	maxJSON5Depth  = 64
 	maxJSON5Values = 200_000
 )
 
-// parseJSON5 reads the JSON that people write: with comments, trailing commas, names without quotes and strings in single ones. Values are those
-// of encoding/json: map[string]any, []any, string, float64, bool and nil. Of a name that is there twice the last counts.
+// parseJSON5 parses JSON as written by people: with comments, trailing commas, names without quotes and strings in single
+// quotes. Values have the types of encoding/json: map[string]any, []any, string, float64, bool and nil. If a name occurs twice,
+// the last value is used.
 func parseJSON5(b []byte) (any, error) {
 	if len(b) > maxJSON5 || !utf8.Valid(b) {
 		return nil, fmt.Errorf("it is not text of at most %d bytes", maxJSON5)
@@ -26,7 +27,7 @@ func parseJSON5(b []byte) (any, error) {
 	p := &json5{s: strings.TrimPrefix(string(b), "\ufeff")}
 	v, err := p.value(0)
 	if err == nil {
-		err = p.space()
+		err = p.skipSpace()
 	}
 	if err == nil && p.i < len(p.s) {
 		err = errors.New("there is something after the value")
@@ -43,8 +44,8 @@ type json5 struct {
 	values int
 }
 
-// space passes over white space and comments.
-func (p *json5) space() error {
+// skipSpace skips white space and comments.
+func (p *json5) skipSpace() error {
 	for p.i < len(p.s) {
 		rest := p.s[p.i:]
 		switch {
@@ -71,9 +72,9 @@ func (p *json5) space() error {
 	return nil
 }
 
-// next passes over space and returns the byte that follows, 0 at the end.
-func (p *json5) next() (byte, error) {
-	if err := p.space(); err != nil {
+// peek skips white space and comments and returns the next byte, or 0 at the end.
+func (p *json5) peek() (byte, error) {
+	if err := p.skipSpace(); err != nil {
 		return 0, err
 	}
 	if p.i == len(p.s) {
@@ -83,7 +84,7 @@ func (p *json5) next() (byte, error) {
 }
 
 func (p *json5) value(depth int) (any, error) {
-	c, err := p.next()
+	c, err := p.peek()
 	if err != nil {
 		return nil, err
 	}
@@ -98,16 +99,16 @@ func (p *json5) value(depth int) (any, error) {
 	case c == '[':
 		return p.array(depth)
 	case c == '"' || c == '\'':
-		return p.text()
+		return p.quoted()
 	}
-	return p.word()
+	return p.literal()
 }
 
 func (p *json5) object(depth int) (any, error) {
 	p.i++
 	m := map[string]any{}
 	for {
-		c, err := p.next()
+		c, err := p.peek()
 		if err != nil {
 			return nil, err
 		}
@@ -119,7 +120,7 @@ func (p *json5) object(depth int) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		if c, err = p.next(); err != nil {
+		if c, err = p.peek(); err != nil {
 			return nil, err
 		} else if c != ':' {
 			return nil, errors.New("a name is not followed by a colon")
@@ -138,7 +139,7 @@ func (p *json5) array(depth int) (any, error) {
 	p.i++
 	list := []any{}
 	for {
-		c, err := p.next()
+		c, err := p.peek()
 		if err != nil {
 			return nil, err
 		}
@@ -157,9 +158,9 @@ func (p *json5) array(depth int) (any, error) {
 	}
 }
 
-// comma passes over a comma, if the end does not follow.
+// comma skips a comma, which may be missing before end.
 func (p *json5) comma(end byte) error {
-	c, err := p.next()
+	c, err := p.peek()
 	switch {
 	case err != nil:
 		return err
@@ -173,7 +174,7 @@ func (p *json5) comma(end byte) error {
 
 func (p *json5) name(c byte) (string, error) {
 	if c == '"' || c == '\'' {
-		return p.text()
+		return p.quoted()
 	}
 	start := p.i
 	for p.i < len(p.s) {
@@ -189,10 +190,10 @@ func (p *json5) name(c byte) (string, error) {
 	return p.s[start:p.i], nil
 }
 
-// escapes are what characters after a backslash stand for, if not for themselves.
+// escapes maps characters after a backslash to their meaning. Others stand for themselves.
 var escapes = map[byte]string{'b': "\b", 'f': "\f", 'n': "\n", 'r': "\r", 't': "\t", 'v': "\v", '0': "\x00", '\n': ""}
 
-func (p *json5) text() (string, error) {
+func (p *json5) quoted() (string, error) {
 	quote := p.s[p.i]
 	p.i++
 	var b strings.Builder
@@ -227,12 +228,12 @@ func (p *json5) text() (string, error) {
 		case known:
 			b.WriteString(s)
 		default:
-			b.WriteByte(c) // if more bytes of a character follow, they are copied next
+			b.WriteByte(c) // the other bytes of a multi-byte character are copied next
 		}
 	}
 }
 
-// hex reads the digits after \u or \x, and the other half of a pair.
+// hex reads the digits after \u or \x, and the second half of a surrogate pair.
 func (p *json5) hex(kind byte) (rune, error) {
 	read := func(n int) (rune, bool) {
 		if len(p.s)-p.i < n {
@@ -261,8 +262,8 @@ func (p *json5) hex(kind byte) (rune, error) {
 	return r, nil
 }
 
-// word reads a number or one of the words.
-func (p *json5) word() (any, error) {
+// literal reads a number, true, false or null.
+func (p *json5) literal() (any, error) {
 	start := p.i
 	for p.i < len(p.s) && (p.s[p.i] == '+' || p.s[p.i] == '-' || p.s[p.i] == '.' || p.s[p.i] >= '0' && p.s[p.i] <= '9' || p.s[p.i]|0x20 >= 'a' && p.s[p.i]|0x20 <= 'z') {
 		p.i++
@@ -279,7 +280,7 @@ func (p *json5) word() (any, error) {
 	if digits, negative := strings.CutPrefix(strings.TrimPrefix(w, "+"), "-"); strings.HasPrefix(digits, "0x") || strings.HasPrefix(digits, "0X") {
 		n, err := strconv.ParseUint(digits[2:], 16, 53)
 		if err != nil {
-			return nil, fmt.Errorf("%q is no number", clip(w))
+			return nil, fmt.Errorf("%q is no number", truncate(w))
 		}
 		if negative {
 			return -float64(n), nil
@@ -288,7 +289,7 @@ func (p *json5) word() (any, error) {
 	}
 	n, err := strconv.ParseFloat(w, 64)
 	if err != nil || math.IsNaN(n) || math.IsInf(n, 0) {
-		return nil, fmt.Errorf("%q is no value", clip(w))
+		return nil, fmt.Errorf("%q is no value", truncate(w))
 	}
 	return n, nil
 }

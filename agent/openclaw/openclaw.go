@@ -1,20 +1,20 @@
-// Package openclaw knows OpenClaw: how it is installed, which configuration makes it an agent of Caisson's, what it made at boot that a
-// fork may not keep, what its skills need, and how an existing set-up is taken over. All of it is pure; what speaks with OpenClaw inside
-// a sandbox is package driver below.
+// Package openclaw describes OpenClaw: how it is installed, the configuration with which it is an agent of Caisson, what a fork
+// must not keep of the state made at boot, the requirements of its skills, and how an existing installation is imported. It is
+// pure; the driver, which connects to OpenClaw inside a sandbox, is package driver below.
 package openclaw
 
 import (
 	"strconv"
 )
 
-// Version is the OpenClaw that is installed and that this package is tested with.
+// Version is the version of OpenClaw that is installed and with which this package is tested.
 const Version = "2026.9.6"
 
-// Where OpenClaw and all that it writes is in a sandbox. None of it is in the workspace, which belongs to the user.
+// Paths and port of OpenClaw in a sandbox. All its files are outside of the workspace, which belongs to the user.
 const (
-	Install = "/opt/openclaw"     // what npm made
+	Install = "/opt/openclaw"     // files installed by npm
 	Home    = "/var/lib/openclaw" // configuration, state, home directories
-	Port    = 18789               // of its gateway, on the loopback interface
+	Port    = 18789               // port of the gateway, on the loopback interface
 )
 
 const (
@@ -25,38 +25,38 @@ const (
 	mainFile   = Install + "/node_modules/openclaw/openclaw.mjs"
 )
 
-// Provider is the name that the model gateway has in OpenClaw's configuration: the model "demo" is its "caisson/demo".
+// Provider is the name of the model gateway in OpenClaw's configuration: OpenClaw calls the model "demo" "caisson/demo".
 const Provider = "caisson"
 
-// DefaultModel is the default model of a gateway that is captured before it is known which model its runs will have. It is no alias, so
-// the model gateway answers it with the model of whoever asks: that of the warm-up, later that of the run.
+// DefaultModel is the default model of a gateway whose snapshot is taken before the model of its runs is known. It is not an
+// alias, so the model gateway uses the caller's model: first that of the warm-up, later that of the run.
 const DefaultModel = "caisson-default"
 
-// mainAgent is the id of the agent that OpenClaw is if no persona is asked for.
+// mainAgent is the id of OpenClaw's agent if a run has no persona.
 const mainAgent = "main"
 
-// modelsURL is the model gateway as a sandbox sees it.
+// modelsURL is the URL of the model gateway in a sandbox.
 const modelsURL = "http://llm.caisson.internal/v1"
 
-// Service returns the command that starts the gateway. Wherever it is started it goes to [Home], see preload.cjs.
+// Service returns the command that starts the gateway. The gateway changes to the directory [Home], see preload.cjs.
 func Service() []string {
 	return []string{
-		nodeFile, "--max-old-space-size=" + strconv.Itoa(heap), "--max-semi-space-size=" + strconv.Itoa(young), "--require=" + preloadFile, mainFile,
+		nodeFile, "--max-old-space-size=" + strconv.Itoa(maxOldSpace), "--max-semi-space-size=" + strconv.Itoa(maxSemiSpace), "--require=" + preloadFile, mainFile,
 		"gateway", "run", "--port", strconv.Itoa(Port), "--bind", "loopback",
 	}
 }
 
-// heap bounds the old generation of the gateway, of which it uses some 200; young bounds each half of the young one, which Node would
-// let grow to 64 and a snapshot would have whole. Both are in MiB.
+// heap limits the old generation of the gateway, which uses about 200 MiB of it. young limits each half of the young
+// generation, which Node would let grow to 64 MiB, all of it stored in snapshots. Both are in MiB.
 const (
-	heap  = 1024
-	young = 8
+	maxOldSpace  = 1024
+	maxSemiSpace = 8
 )
 
-// Ready is what the gateway answers with 200 once it takes prompts.
+// Ready returns the URL that the gateway answers with 200 once it accepts prompts.
 func Ready() string { return "http://127.0.0.1:" + strconv.Itoa(Port) + "/readyz" }
 
-// Command returns the program that does one turn by itself, for when no gateway answers. Its prompt is a file.
+// Command returns the command that runs one turn without a gateway. Its prompt is in a file.
 func Command() []string {
 	return []string{
 		nodeFile, "--require=" + preloadFile, mainFile, "agent", "--local", "--json",
@@ -64,8 +64,8 @@ func Command() []string {
 	}
 }
 
-// Env returns the environment of both. Everything that OpenClaw would look for elsewhere is named, and all that it would load, fetch or
-// report by itself is off.
+// Env returns the environment of both. It sets every path that OpenClaw would otherwise search for, and disables everything
+// that it would load, fetch or report by itself.
 func Env() map[string]string {
 	return map[string]string{
 		"HOME":                         homeDir,
@@ -84,19 +84,20 @@ func Env() map[string]string {
 		"OPENCLAW_EXEC_SHELL_SNAPSHOT": "0",
 		"OPENCLAW_SKIP_CHANNELS":       "1",
 		"NODE_COMPILE_CACHE":           Install + "/cache",
-		// OpenClaw would start itself a second time to choose a directory of its own for compiled code, and keep the first process.
+		// Otherwise OpenClaw would start itself a second time to use a different directory for compiled code, and keep the
+		// first process.
 		"OPENCLAW_PACKAGED_COMPILE_CACHE_RESPAWNED": "1",
-		// Dozens of threads allocate little: an arena for each would fill a snapshot with holes.
+		// Dozens of threads allocate little memory each; separate arenas would fragment the memory and thus the snapshot.
 		"MALLOC_ARENA_MAX": "2",
 		"DO_NOT_TRACK":     "1",
 	}
 }
 
-// EnvFiles are the files that OpenClaw would take variables from, as absolute paths. None of them may be there when it starts; a .env in
-// the workspace is not among them, because the gateway runs elsewhere.
+// EnvFiles returns the absolute paths of the files from which OpenClaw reads variables. None of them may exist when it starts.
+// A .env in the workspace is not among them, because the gateway runs in a different directory.
 func EnvFiles() []string {
 	return []string{Home + "/.env", stateDir + "/.env", homeDir + "/.env", homeDir + "/.openclaw/.env", homeDir + "/.config/openclaw/gateway.env"}
 }
 
-// preloadFile is the script that each Node of OpenClaw's loads first.
+// preloadFile is the script that every Node process of OpenClaw loads first.
 const preloadFile = Install + "/preload.cjs"

@@ -12,7 +12,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
-// TestRealPreload: Node draws nothing in advance, in the main thread and in workers, however a module takes the functions.
+// TestRealPreload: Node generates no random values in advance, in the main thread and in workers, however a module imports the
+// functions.
 func TestRealPreload(t *testing.T) {
 	testneed.Full(t, "TestOpenClaw runs the real agent")
 	modules := openclawtest.Modules(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
-// TestRealConfigValidates: OpenClaw itself finds nothing wrong with what is written for it.
+// TestRealConfigValidates: OpenClaw accepts the generated configuration.
 func TestRealConfigValidates(t *testing.T) {
 	testneed.Full(t, "TestOpenClaw runs the real agent")
 	h := openclawtest.New(t, openclaw.Setup{

@@ -2,7 +2,8 @@ package openclaw
 
 import "cmp"
 
-// dummyKey is what OpenClaw sends as key: the model gateway knows by the wire who calls and adds the real one outside.
+// dummyKey is the API key that OpenClaw sends. The model gateway identifies the caller by its wire and adds the real key
+// outside of the sandbox.
 const dummyKey = "none-needed"
 
 // config is the part of OpenClaw's configuration that Caisson sets.
@@ -71,11 +72,12 @@ type shellEnv struct {
 	ShellEnv enabled `json:"shellEnv"`
 }
 
-// session turns the care for old conversations off. It would begin with the first prompt after a fork, for which the clock has jumped.
+// session disables the maintenance of old conversations. It would start with the first prompt after a fork, when the clock has
+// jumped.
 type session struct {
 	Maintenance struct {
 		Mode         string `json:"mode"`
-		MaxDiskBytes bool   `json:"maxDiskBytes"` // false: no limit, the sandbox has one
+		MaxDiskBytes bool   `json:"maxDiskBytes"` // false means no limit; the sandbox has one
 	} `json:"maintenance"`
 }
 
@@ -110,7 +112,7 @@ type model struct {
 	MaxTokens     int64    `json:"maxTokens"`
 }
 
-// cost is zero: what calls cost the ledger knows.
+// cost is always zero: the ledger records the costs of calls.
 type cost struct {
 	Input      int `json:"input"`
 	Output     int `json:"output"`
@@ -165,13 +167,13 @@ type tools struct {
 	} `json:"exec"`
 }
 
-// base is what every configuration has: OpenClaw's own sandbox and its approvals are off, because Caisson's sandbox is around all of
-// it, and so is everything that reaches out, waits for people or runs by itself.
-func base(s Setup) config {
+// baseConfig returns the common part of all configurations. OpenClaw's own sandbox and approvals are off, because all of OpenClaw is
+// in Caisson's sandbox. Everything that contacts other systems, waits for people or starts by itself is off as well.
+func baseConfig(s Setup) config {
 	var c config
 	c.Gateway.Mode, c.Gateway.Bind, c.Gateway.Port = "local", "loopback", cmp.Or(s.Port, Port)
-	// No token: one would be made before a snapshot, or be in a file that the agent can read. Who reaches the loopback interface of
-	// the sandbox is the agent itself.
+	// No token: it would be created before a snapshot, or be in a file that the agent can read. Only the agent itself can reach
+	// the loopback interface of the sandbox.
 	c.Gateway.Auth.Mode = "none"
 	c.Gateway.HTTP.Endpoints.Chat.Enabled = true
 	c.Gateway.Reload.Mode = "hybrid"

@@ -14,13 +14,13 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// secretKeys are names of settings that hold secrets, in lower case, as they end.
+// secretKeys are suffixes of the names of settings that contain secrets, in lower case.
 var secretKeys = []string{"apikey", "token", "password", "secret", "privatekey", "signingkey", "accesskey", "webhookurl"}
 
-// notSecret are names that end like secrets' and are none.
+// notSecret are names with such a suffix that are not secret.
 var notSecret = []string{"maxtokens", "contexttokens"}
 
-// isSecretKey reports whether a setting of this name holds a secret.
+// isSecretKey reports whether a setting of this name contains a secret.
 func isSecretKey(name string) bool {
 	name = strings.ToLower(notName.ReplaceAllString(name, ""))
 	return !slices.Contains(notSecret, name) && slices.ContainsFunc(secretKeys, func(k string) bool { return strings.HasSuffix(name, k) })
@@ -28,7 +28,7 @@ func isSecretKey(name string) bool {
 
 var notName = regexp.MustCompile(`[^A-Za-z0-9]+`)
 
-// secretName makes a name for the credential store.
+// secretName returns a name for the credential store.
 func secretName(parts ...string) string {
 	s := strings.ToUpper(strings.Trim(notName.ReplaceAllString(strings.Join(parts, "_"), "_"), "_"))
 	if s == "" || s[0] >= '0' && s[0] <= '9' {
@@ -37,7 +37,7 @@ func secretName(parts ...string) string {
 	return s[:min(len(s), 60)]
 }
 
-// secret remembers a secret. References to secrets elsewhere, and values too short to be any, are none.
+// secret records a secret. References to secrets stored elsewhere, and values that are too short, are skipped.
 func (in *importer) secret(name, value, from string) {
 	value = strings.TrimSpace(value)
 	if len(value) < 6 || len(value) > maxSecretLen || strings.HasPrefix(value, "${") || strings.HasPrefix(value, "secretref") || !utf8.ValidString(value) {
@@ -48,9 +48,9 @@ func (in *importer) secret(name, value, from string) {
 	}
 	if len(in.out.Secrets) >= maxSecrets {
 		if len(in.out.Secrets) == maxSecrets {
-			in.note(checkFailed, "secrets", "there are more than can be taken over", "store the others with caisson credential set")
+			in.report(checkFailed, "secrets", "there are more than can be taken over", "store the others with caisson credential set")
 		}
-		in.values[value] = "a secret" // it is still removed from files
+		in.values[value] = "a secret" // so that it is removed from files
 		return
 	}
 	for base, n := name, 2; in.names[name]; n++ {
@@ -63,25 +63,25 @@ func (in *importer) secret(name, value, from string) {
 	in.out.Secrets = append(in.out.Secrets, ImportedSecret{Name: name, Value: caisson.NewSecret(value), From: from})
 }
 
-// secrets finds the secrets of the configuration, of .env files and of stored logins.
+// secrets finds the secrets in the configuration, in .env files and in stored logins.
 func (in *importer) secrets(root map[string]any) {
-	providers, _ := at(root, "models", "providers").(map[string]any)
+	providers, _ := lookup(root, "models", "providers").(map[string]any)
 	for _, p := range slices.Sorted(maps.Keys(providers)) {
-		in.secret(secretName(p, "API_KEY"), str(at(providers[p], "apiKey")), "openclaw.json models.providers."+p)
+		in.secret(secretName(p, "API_KEY"), stringOf(lookup(providers[p], "apiKey")), "openclaw.json models.providers."+p)
 	}
-	env, _ := at(root, "env").(map[string]any)
-	vars, _ := at(env, "vars").(map[string]any)
+	env, _ := lookup(root, "env").(map[string]any)
+	vars, _ := lookup(env, "vars").(map[string]any)
 	for _, m := range []map[string]any{vars, env} {
 		for _, k := range slices.Sorted(maps.Keys(m)) {
-			in.secret(secretName(k), str(m[k]), "openclaw.json env")
+			in.secret(secretName(k), stringOf(m[k]), "openclaw.json env")
 		}
 	}
-	entries, _ := at(root, "skills", "entries").(map[string]any)
+	entries, _ := lookup(root, "skills", "entries").(map[string]any)
 	for _, s := range slices.Sorted(maps.Keys(entries)) {
-		in.secret(secretName(s, "API_KEY"), str(at(entries[s], "apiKey")), "openclaw.json skills.entries."+s)
-		vars, _ := at(entries[s], "env").(map[string]any)
+		in.secret(secretName(s, "API_KEY"), stringOf(lookup(entries[s], "apiKey")), "openclaw.json skills.entries."+s)
+		vars, _ := lookup(entries[s], "env").(map[string]any)
 		for _, k := range slices.Sorted(maps.Keys(vars)) {
-			in.secret(secretName(k), str(vars[k]), "openclaw.json skills.entries."+s)
+			in.secret(secretName(k), stringOf(vars[k]), "openclaw.json skills.entries."+s)
 		}
 	}
 	in.walk("openclaw.json", nil, root)
@@ -111,7 +111,7 @@ func (in *importer) walk(from string, names []string, v any) {
 
 var envLine = regexp.MustCompile(`^\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*?)\s*$`)
 
-// dotEnv takes all variables of a file as secrets: it is what such files are for.
+// dotEnv imports all variables of a file as secrets, because such files usually contain secrets.
 func (in *importer) dotEnv(name string) {
 	b, err := readFile(in.fsys, name, maxFile)
 	if err != nil {
@@ -128,26 +128,26 @@ func (in *importer) dotEnv(name string) {
 		}
 		in.secret(secretName(m[1]), value, name)
 	}
-	in.note(checkWarning, name, "its variables are secrets now, and the file is not taken over", "set what is no secret in the agent's env")
+	in.report(checkWarning, name, "its variables are secrets now, and the file is not taken over", "set what is no secret in the agent's env")
 }
 
-// logins takes the keys and tokens of agents/*/agent/auth-profiles.json.
+// logins imports the keys and tokens in agents/*/agent/auth-profiles.json.
 func (in *importer) logins() {
 	dirs, err := fs.Glob(in.fsys, "agents/*/agent/auth-profiles.json")
 	if err != nil {
-		return // the pattern is right
+		return // cannot happen: the pattern is valid
 	}
-	for _, name := range dirs[:min(len(dirs), maxTaken)] {
+	for _, name := range dirs[:min(len(dirs), maxAgents)] {
 		b, err := readFile(in.fsys, name, maxJSON5)
 		if err != nil {
-			in.note(checkFailed, name, err.Error(), "store its secrets with caisson credential set")
+			in.report(checkFailed, name, err.Error(), "store its secrets with caisson credential set")
 			continue
 		}
 		var f struct {
 			Profiles map[string]struct{ Provider, Key, Token, Access, Refresh string }
 		}
 		if err := json.Unmarshal(b, &f); err != nil {
-			in.note(checkFailed, name, "it is not understood", "store its secrets with caisson credential set")
+			in.report(checkFailed, name, "it is not understood", "store its secrets with caisson credential set")
 			continue
 		}
 		for _, id := range slices.Sorted(maps.Keys(f.Profiles)) {
@@ -158,19 +158,19 @@ func (in *importer) logins() {
 			if p.Access != "" || p.Refresh != "" {
 				in.secret(secretName(provider, "ACCESS_TOKEN"), p.Access, name)
 				in.secret(secretName(provider, "REFRESH_TOKEN"), p.Refresh, name)
-				in.note(checkWarning, "login "+id, "it is of a person's account, and its token expires", "use a key of the provider's instead")
+				in.report(checkWarning, "login "+id, "it is of a person's account, and its token expires", "use a key of the provider's instead")
 			}
 		}
 	}
 	for _, dir := range []string{"credentials", "identity", "devices"} {
 		if _, err := fs.Lstat(in.fsys, dir); err == nil {
-			in.note(checkWarning, path.Join(dir, "*"), "it pairs one machine with others, and is not taken over", "")
+			in.report(checkWarning, path.Join(dir, "*"), "it pairs one machine with others, and is not taken over", "")
 		}
 	}
 }
 
-// dropped reports the parts of a configuration that a sandbox has not.
-func (in *importer) dropped(root map[string]any) {
+// reportUnsupported reports the parts of a configuration that do not apply in a sandbox.
+func (in *importer) reportUnsupported(root map[string]any) {
 	for _, d := range []struct{ key, why, remedy string }{
 		{"channels", "messages of other services do not reach a sandbox", "call the API from where the messages arrive"},
 		{"cron", "a sandbox is not there between runs", "start runs by a timer of your own"},
@@ -182,16 +182,16 @@ func (in *importer) dropped(root map[string]any) {
 		{"mcp", "servers of the Model Context Protocol are not taken over", "add them to the agent's image"},
 		{"$include", "included files are not read", "put their content into openclaw.json and import again"},
 	} {
-		if at(root, d.key) != nil {
-			in.note(checkWarning, d.key, d.why, d.remedy)
+		if lookup(root, d.key) != nil {
+			in.report(checkWarning, d.key, d.why, d.remedy)
 		}
 	}
-	if at(root, "agents", "defaults", "sandbox") != nil {
-		in.note(checkWarning, "agents.defaults.sandbox", "the whole of OpenClaw is in a sandbox of Caisson's", "set the agent's limits and policy")
+	if lookup(root, "agents", "defaults", "sandbox") != nil {
+		in.report(checkWarning, "agents.defaults.sandbox", "the whole of OpenClaw is in a sandbox of Caisson's", "set the agent's limits and policy")
 	}
 }
 
-// redact removes secrets from what was taken over: people write keys into notes, too.
+// redact removes secrets from the imported files, because users also write keys into notes.
 func (in *importer) redact() {
 	values := slices.SortedFunc(maps.Keys(in.values), func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
 	for i := range in.out.Agent.Files {
@@ -199,7 +199,7 @@ func (in *importer) redact() {
 		for _, v := range values {
 			if strings.Contains(f.Data, v) {
 				f.Data = strings.ReplaceAll(f.Data, v, "["+in.values[v]+"]")
-				in.note(checkWarning, f.Path, "it had the secret "+in.values[v]+" in it, which was removed", "")
+				in.report(checkWarning, f.Path, "it had the secret "+in.values[v]+" in it, which was removed", "")
 			}
 		}
 	}

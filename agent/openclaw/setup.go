@@ -16,17 +16,17 @@ var preload string
 
 var packageFiles = []string{"package.json", "package-lock.json"}
 
-// Registry is the only place that the set-up reaches.
+// Registry is the only host that the setup connects to.
 const Registry = "registry.npmjs.org"
 
-// Packages returns the files that npm installs OpenClaw by: names of packages with versions, and a lock with the digest of each. They have
-// Node and npm themselves, so that an image needs neither.
+// Packages returns the files from which npm installs OpenClaw: the names and versions of packages, and a lock file with the
+// digest of each. They include Node and npm, so that an image needs neither.
 func Packages() map[string]string {
 	files := map[string]string{}
 	for _, name := range packageFiles {
 		b, err := npm.ReadFile("npm/" + name)
 		if err != nil {
-			panic("openclaw: " + err.Error()) // it is part of the program
+			panic("openclaw: " + err.Error()) // the files are embedded in the binary
 		}
 		files[name] = string(b)
 	}
@@ -36,14 +36,14 @@ func Packages() map[string]string {
 // Preload returns the scripts that Node loads before OpenClaw, by path.
 func Preload() map[string]string { return map[string]string{preloadFile: preload} }
 
-// BuildPolicy is what the set-up may reach.
+// BuildPolicy returns the egress policy of the setup.
 func BuildPolicy() caisson.Policy {
 	return caisson.Policy{Rules: []caisson.Rule{{
 		Action: caisson.Allow, Host: Registry, Ports: []caisson.PortRange{{First: 443, Last: 443}}, Note: "OpenClaw is installed from here",
 	}}}
 }
 
-// Steps returns the steps that install OpenClaw in an image of any kind that has glibc and certificates of authorities.
+// Steps returns the steps that install OpenClaw in any image with glibc and CA certificates.
 func Steps(program string) []caisson.SetupStep {
 	var files []caisson.SeedFile
 	for _, name := range packageFiles {

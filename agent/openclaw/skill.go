@@ -18,27 +18,27 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// Bounds of what is read of skills. What is in a sandbox was written by strangers.
+// Limits on skills, which are untrusted content.
 const (
 	maxSkills = 500
 	maxSkill  = 256 << 10 // bytes of a SKILL.md
 	maxHead   = 64 << 10  // bytes of its front matter
-	maxNeeds  = 50        // of one kind
+	maxNeeds  = 50        // entries of each kind
 	maxHosts  = 20
-	maxDepth  = 6 // of directories below a directory of skills
+	maxDepth  = 6 // depth of directories below a directory of skills
 )
 
-// A Skill is what the SKILL.md of a skill says that the skill needs.
+// A Skill contains the requirements of a skill, according to its SKILL.md.
 type Skill struct {
 	Name     string
 	Dir      string
-	Programs []string // all of them
-	AnyOf    []string // one of these programs
+	Programs []string // all of these programs
+	AnyOf    []string // at least one of these programs
 	Env      []string
 	Config   []string // paths in OpenClaw's configuration that must be true
 	Systems  []string // operating systems; empty means all
-	Hosts    []string // names of hosts in its text, which it probably wants to reach
-	Install  []string // how OpenClaw would have a host install what is missing, for people to read
+	Hosts    []string // hosts of the URLs in its text, which it probably connects to
+	Install  []string // commands with which OpenClaw would install what is missing, for display
 }
 
 type frontMatter struct {
@@ -69,7 +69,7 @@ type skillNeeds struct {
 
 var errFrontMatter = errors.New("it has no front matter between two lines of ---")
 
-// ParseSkill reads a SKILL.md. dir is where it was found.
+// ParseSkill parses a SKILL.md. dir is its directory.
 func ParseSkill(dir string, b []byte) (*Skill, error) {
 	head, body, err := splitSkill(b)
 	if err != nil {
@@ -83,7 +83,7 @@ func ParseSkill(dir string, b []byte) (*Skill, error) {
 	if s.Name == "" {
 		s.Name = path.Base(dir)
 	}
-	s.Name = safetext.Escape(clip(s.Name))
+	s.Name = safetext.Escape(truncate(s.Name))
 	n := f.Metadata.OpenClaw
 	if n == nil {
 		n = f.Metadata.ClawdBot
@@ -95,13 +95,13 @@ func ParseSkill(dir string, b []byte) (*Skill, error) {
 	s.Env = needs(append(slices.Clone(n.Requires.Env), n.PrimaryEnv))
 	for _, i := range n.Install[:min(len(n.Install), maxNeeds)] {
 		if what := i.Formula + i.Package + i.Module; what != "" && i.Kind != "" {
-			s.Install = append(s.Install, safetext.Escape(clip(i.Kind+" "+what)))
+			s.Install = append(s.Install, safetext.Escape(truncate(i.Kind+" "+what)))
 		}
 	}
 	return s, nil
 }
 
-// splitSkill takes a SKILL.md apart.
+// splitSkill splits a SKILL.md into front matter and body.
 func splitSkill(b []byte) (head, body []byte, err error) {
 	b = bytes.TrimPrefix(b, []byte("\xef\xbb\xbf"))
 	if len(b) > maxSkill || !utf8.Valid(b) {
@@ -122,11 +122,11 @@ func splitSkill(b []byte) (head, body []byte, err error) {
 	return head, body, nil
 }
 
-// needs cleans a list of names.
+// needs cleans and deduplicates a list of names.
 func needs(list []string) []string {
 	var out []string
 	for _, s := range list {
-		s = safetext.Escape(strings.TrimSpace(clip(s)))
+		s = safetext.Escape(strings.TrimSpace(truncate(s)))
 		if s != "" && !slices.Contains(out, s) && len(out) < maxNeeds {
 			out = append(out, s)
 		}
@@ -156,7 +156,7 @@ func hosts(body []byte) []string {
 	return out
 }
 
-// Skills returns the skills below the root of a file system, by directory. A fault is of a skill that cannot be read, by its directory.
+// Skills returns the skills below the root of a file system, and the errors of those that cannot be read, by directory.
 func Skills(fsys fs.FS) (list []*Skill, faults map[string]error) {
 	faults = map[string]error{}
 	err := fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {

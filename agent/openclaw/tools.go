@@ -6,30 +6,30 @@ import (
 	"strings"
 )
 
-// usual are the tools that a model is offered where the agent does not say which. The process tool is not among them: without it a
-// command runs to its end before the model goes on, which suits an agent that is gone when its turn is over.
-var usual = []string{"group:fs", "exec", "view_image", "pdf", "web_fetch", "session_status"}
+// defaultTools are the tools that a model gets if the agent specifies none. They exclude the process tool: without it a command runs
+// to its end before the model continues, which is necessary because the agent stops at the end of its turn.
+var defaultTools = []string{"group:fs", "exec", "view_image", "pdf", "web_fetch", "session_status"}
 
-// barred are the tools that no model is offered, whatever an agent says: they steer OpenClaw itself or other machines, wait for people
-// who are not there, speak to others in the user's name, or need an account with somebody.
-var barred = []string{
-	"automations", "gateway", "plugins", "openclaw", "heartbeat_respond", // itself
+// deniedTools are the tools that no model gets, regardless of the agent's configuration: they control OpenClaw itself or other
+// machines, wait for people, send messages in the user's name, or need an account at a service.
+var deniedTools = []string{
+	"automations", "gateway", "plugins", "openclaw", "heartbeat_respond", // OpenClaw itself
 	"group:nodes", "node_inference", "intent", "file_fetch", "file_write", "dir_fetch", "dir_list", // other machines
 	"group:messaging", "conversations_list", "conversations_send", "conversations_turn", "talk_voice", "github_identity_status", "github_publish",
-	"ask_user", "suggest_task", "dismiss_task", "skill_workshop", "progress_card", "secrets", // people
+	"ask_user", "suggest_task", "dismiss_task", "skill_workshop", "progress_card", "secrets", // involve people
 	"browser", "screen", "theme", "dashboard", "terminal", "portal", "canvas", "show_widget", "transcripts",
-	"code_execution", "web_search", "x_search", "image_generate", "music_generate", "video_generate", "tts", // accounts
+	"code_execution", "web_search", "x_search", "image_generate", "music_generate", "video_generate", "tts", // need accounts
 }
 
-// groups says what groups of tools contain, as far as it bears on what is barred.
-var groups = map[string][]string{
+// toolGroups are the members of tool groups, as far as they are relevant for barred.
+var toolGroups = map[string][]string{
 	"group:automation": {"heartbeat_respond", "automations", "gateway", "plugins", "openclaw"},
 	"group:nodes":      {"nodes", "computer", "mobile_ui"},
 	"group:messaging":  {"message"},
 	"group:ui":         {"browser", "screen", "theme", "dashboard", "terminal", "portal", "canvas", "show_widget"},
 }
 
-// toolName returns a tool's or group's name as OpenClaw compares it.
+// toolName returns the name of a tool or group in the form that OpenClaw compares.
 func toolName(s string) string {
 	s = strings.ToLower(strings.TrimSpace(s))
 	switch s {
@@ -43,7 +43,7 @@ func toolName(s string) string {
 	return s
 }
 
-// toolFault says why a name cannot be part of a rule.
+// toolFault returns why a name cannot be part of a rule, or "".
 func toolFault(s string) string {
 	if s == "" || len(s) > 128 {
 		return "it must have 1 to 128 characters"
@@ -56,26 +56,26 @@ func toolFault(s string) string {
 	return ""
 }
 
-// isBarred reports whether a name that an agent allows is of a tool, or of a group of nothing but tools, that are never offered.
-func isBarred(name string) bool {
+// isDenied reports whether an allowed name is a barred tool, or a group that contains only barred tools.
+func isDenied(name string) bool {
 	is := func(name string) bool {
-		return slices.ContainsFunc(barred, func(b string) bool { return b == name || slices.Contains(groups[b], name) })
+		return slices.ContainsFunc(deniedTools, func(b string) bool { return b == name || slices.Contains(toolGroups[b], name) })
 	}
-	members, group := groups[name]
+	members, group := toolGroups[name]
 	if !group {
 		return is(name)
 	}
 	return is(name) || !slices.ContainsFunc(members, func(m string) bool { return !is(m) })
 }
 
-// rule returns the tools that are offered and those that are denied, in OpenClaw's names. A denial wins.
-func rule(allow, deny []string) (offered, denied []string, err error) {
+// resolveTools returns the tools that are offered and those that are denied, by OpenClaw's names. A denial takes precedence.
+func resolveTools(allow, deny []string) (offered, denied []string, err error) {
 	names := func(field string, list []string) ([]string, error) {
 		out := make([]string, 0, len(list))
 		for i, s := range list {
 			s = toolName(s)
 			if fault := toolFault(s); fault != "" {
-				return nil, invalidf(fmt.Sprintf("%s[%d]", field, i), "%q is no name of a tool: %s", clip(s), fault)
+				return nil, invalidf(fmt.Sprintf("%s[%d]", field, i), "%q is no name of a tool: %s", truncate(s), fault)
 			}
 			if !slices.Contains(out, s) {
 				out = append(out, s)
@@ -90,17 +90,17 @@ func rule(allow, deny []string) (offered, denied []string, err error) {
 		return nil, nil, err
 	}
 	for i, s := range offered {
-		if isBarred(s) {
+		if isDenied(s) {
 			return nil, nil, invalidf(fmt.Sprintf("tools.allow[%d]", i), "%s cannot be had in a sandbox: it steers OpenClaw itself, reaches other machines or waits for a person; remove it", s)
 		}
 	}
 	if len(offered) == 0 {
-		offered = slices.Clone(usual)
+		offered = slices.Clone(defaultTools)
 	}
 	if !slices.Contains(offered, "process") && !slices.Contains(offered, "group:runtime") && !slices.Contains(offered, "*") {
 		denied = append(denied, "process")
 	}
-	for _, b := range barred {
+	for _, b := range deniedTools {
 		if !slices.Contains(denied, b) {
 			denied = append(denied, b)
 		}

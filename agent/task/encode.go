@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// Encode returns t as one line without its newline. It refuses what [Decode] would refuse.
+// Encode returns t as one line without its newline. Returns an error for tasks that [Decode] would reject.
 func Encode(t *Task) ([]byte, error) {
 	if err := t.check(); err != nil {
 		return nil, err
@@ -25,7 +25,7 @@ func Encode(t *Task) ([]byte, error) {
 	return b, nil
 }
 
-// Decode reads what [Encode] wrote.
+// Decode decodes the output of [Encode].
 func Decode(b []byte) (*Task, error) {
 	if len(b) > MaxTask {
 		return nil, fmt.Errorf("the task has more than %d bytes", MaxTask)
@@ -37,7 +37,7 @@ func Decode(b []byte) (*Task, error) {
 	return t, t.check()
 }
 
-// check refuses tasks that no driver could begin.
+// check returns an error for tasks that no driver could start.
 func (t *Task) check() error {
 	switch {
 	case t.Driver == "":
@@ -64,7 +64,7 @@ func (t *Task) check() error {
 	return nil
 }
 
-// marshal is json.Marshal without the escapes that only HTML needs: they make code six times as long.
+// marshal is like json.Marshal, without the HTML escapes: they make code up to six times as long.
 func marshal(v any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -75,7 +75,7 @@ func marshal(v any) ([]byte, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
 }
 
-// unmarshal decodes exactly one JSON value that has no fields besides v's.
+// unmarshal decodes exactly one JSON value, and rejects fields that v lacks.
 func unmarshal(b []byte, v any) error {
 	if !utf8.Valid(b) {
 		return errors.New("not UTF-8")

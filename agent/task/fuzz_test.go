@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// FuzzReader: whatever is read can be written again and is the same then, and all bounds hold.
+// FuzzReader: each line that is read can be written and read again with the same result, and is within the limits.
 func FuzzReader(f *testing.F) {
 	var b bytes.Buffer
 	w := NewWriter(&b)
@@ -60,7 +60,7 @@ func FuzzReader(f *testing.F) {
 	})
 }
 
-// FuzzDecode: what is a task is one again when it is encoded.
+// FuzzDecode: a decoded task can be encoded and decoded again.
 func FuzzDecode(f *testing.F) {
 	b, err := Encode(valid())
 	if err != nil {
@@ -90,7 +90,7 @@ func FuzzCleanJSON(f *testing.F) {
 			return
 		}
 		out := CleanJSON(bytes.Clone(in))
-		if !json.Valid(out) || arguments(out) != nil && len(out) <= MaxArgs {
+		if !json.Valid(out) || checkArgs(out) != nil && len(out) <= MaxArgs {
 			t.Fatalf("%q became %q", in, out)
 		}
 	})

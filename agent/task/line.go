@@ -14,15 +14,15 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Bounds of what only the end of a stream has.
+// Limits on the fields of the last lines of a stream.
 const (
 	MaxChanges = 1000
 	MaxMessage = 4 << 10 // of an error
 	maxPath    = 4 << 10
 )
 
-// wire is a Line as it is written: without the fields of RunEvent that are the engine's to fill.
-type wire struct {
+// encodedLine is the encoded form of a Line: without the fields of RunEvent that the engine sets.
+type encodedLine struct {
 	Type    string               `json:"type"`
 	Phase   string               `json:"phase,omitempty"`
 	Label   string               `json:"label,omitempty"`
@@ -44,15 +44,15 @@ type wire struct {
 	Error   *caisson.RunError    `json:"error,omitempty"`
 }
 
-func (l *Line) wire() wire {
-	return wire{
+func (l *Line) encoded() encodedLine {
+	return encodedLine{
 		Type: l.Type, Phase: l.Phase, Label: l.Label, Delta: l.Delta, CallID: l.CallID, Tool: l.Tool, Args: l.Args, Result: l.Result,
 		IsError: l.IsError, Usage: l.Usage, Stream: l.Stream, Data: l.Data, Mark: l.Mark, Changes: l.Changes, Patch: l.Patch, Cut: l.Cut,
 		Exit: l.Exit, Agent: l.Agent, Error: l.Error,
 	}
 }
 
-func (w *wire) line() Line {
+func (w *encodedLine) decoded() Line {
 	return Line{
 		RunEvent: caisson.RunEvent{
 			Type: w.Type, Phase: w.Phase, Label: w.Label, Delta: w.Delta, CallID: w.CallID, Tool: w.Tool, Args: w.Args, Result: w.Result,
@@ -62,7 +62,7 @@ func (w *wire) line() Line {
 	}
 }
 
-// Phases are those that a status can have; Codes those of an error.
+// Phases are the valid phases of a status; Codes are the valid codes of an error.
 var (
 	Phases = []string{"starting", "running", "thinking", "tool_use", "compacting", "warning", "ending"}
 	Codes  = []string{
@@ -71,35 +71,35 @@ var (
 	}
 )
 
-// Values that other fields can have.
+// Valid values of other fields.
 var (
 	streams = []string{caisson.LogStdout, caisson.LogStderr}
 	marks   = []string{MarkStarted, MarkPrompt, MarkAnswer}
 	kinds   = []string{"added", "modified", "removed"}
 )
 
-// check says what is wrong with a line: an unknown type, a field that the type does not have, or a value out of bounds. Writer and Reader
-// use the same, so that they never disagree.
-func (w *wire) check() error {
-	rest := *w // what is not taken away below must not be there
+// check returns an error if a line has an unknown type, a field that its type does not have, or a value out of bounds. Writer
+// and Reader both use it, so that they always agree.
+func (w *encodedLine) check() error {
+	rest := *w // fields of the type are cleared below; the others must be empty
 	rest.Type = ""
 	var err error
 	switch w.Type {
 	case caisson.EventStatus:
 		rest.Phase, rest.Label = "", ""
-		err = errors.Join(oneOf("phase", w.Phase, Phases), word("label", w.Label))
+		err = errors.Join(oneOf("phase", w.Phase, Phases), checkWord("label", w.Label))
 	case caisson.EventTextDelta:
 		rest.Delta = ""
-		err = text("delta", w.Delta, MaxDelta, "\n\t")
+		err = checkText("delta", w.Delta, MaxDelta, "\n\t")
 	case caisson.EventToolStart:
 		rest.CallID, rest.Tool, rest.Args = "", "", nil
-		err = errors.Join(name("toolCallId", w.CallID), name("toolName", w.Tool), arguments(w.Args))
+		err = errors.Join(checkName("toolCallId", w.CallID), checkName("toolName", w.Tool), checkArgs(w.Args))
 	case caisson.EventToolResult:
 		rest.CallID, rest.Result, rest.IsError = "", "", false
-		err = errors.Join(name("toolCallId", w.CallID), text("result", w.Result, MaxResult, "\n\t"))
+		err = errors.Join(checkName("toolCallId", w.CallID), checkText("result", w.Result, MaxResult, "\n\t"))
 	case caisson.EventUsage:
 		rest.Usage = nil
-		err = usage(w.Usage)
+		err = checkUsage(w.Usage)
 	case caisson.EventFinal:
 	case LineLog:
 		rest.Stream, rest.Data = "", nil
@@ -112,10 +112,10 @@ func (w *wire) check() error {
 		err = oneOf("mark", w.Mark, marks)
 	case LineChanges:
 		rest.Changes, rest.Patch = nil, ""
-		err = errors.Join(changes(w.Changes), text("patch", w.Patch, MaxPatch, "\n\t\r"))
+		err = errors.Join(checkChanges(w.Changes), checkText("patch", w.Patch, MaxPatch, "\n\t\r"))
 	case LineEnd:
 		rest.Cut, rest.Exit, rest.Agent, rest.Error = false, nil, "", nil
-		err = errors.Join(exit(w.Exit), word("agentVersion", w.Agent), failure(w.Error))
+		err = errors.Join(checkExit(w.Exit), checkWord("agentVersion", w.Agent), checkError(w.Error))
 	default:
 		return fmt.Errorf("type %.40q is not known", w.Type)
 	}
@@ -132,19 +132,19 @@ func oneOf(field, s string, all []string) error {
 	return nil
 }
 
-// word accepts at most MaxLabel bytes on one line, or nothing.
-func word(field, s string) error { return text(field, s, MaxLabel, "") }
+// checkWord accepts one line of at most MaxLabel bytes, which may be empty.
+func checkWord(field, s string) error { return checkText(field, s, MaxLabel, "") }
 
-// name is word, and not nothing.
-func name(field, s string) error {
+// checkName is like word, but rejects an empty string.
+func checkName(field, s string) error {
 	if s == "" {
 		return fmt.Errorf("%s is empty", field)
 	}
-	return word(field, s)
+	return checkWord(field, s)
 }
 
-// text accepts valid UTF-8 without control characters but those in controls.
-func text(field, s string, limit int, controls string) error {
+// checkText accepts valid UTF-8 without control characters, except those in controls.
+func checkText(field, s string, limit int, controls string) error {
 	if len(s) > limit {
 		return fmt.Errorf("%s has %d bytes, %d are allowed", field, len(s), limit)
 	}
@@ -162,7 +162,7 @@ func text(field, s string, limit int, controls string) error {
 // Control reports whether r is a control character: C0, DEL or C1.
 func Control(r rune) bool { return r < 0x20 || r >= 0x7f && r < 0xa0 }
 
-func arguments(raw json.RawMessage) error {
+func checkArgs(raw json.RawMessage) error {
 	if len(raw) > MaxArgs {
 		return fmt.Errorf("args has %d bytes, %d are allowed", len(raw), MaxArgs)
 	}
@@ -172,8 +172,8 @@ func arguments(raw json.RawMessage) error {
 	return nil
 }
 
-// escapedControl returns where in a JSON text, from an index that is not within an escape, a control character that is no white space is
-// written as \uNNNN, or -1.
+// escapedControl returns the index at which a JSON text contains a control character other than white space in the form \uNNNN,
+// or -1. The search begins at from, which must not be within an escape.
 func escapedControl(raw []byte, from int) int {
 	for i := from; i+1 < len(raw); i++ {
 		if raw[i] != '\\' {
@@ -193,8 +193,8 @@ func escapedControl(raw []byte, from int) int {
 	return -1
 }
 
-// CleanJSON returns a JSON text with U+FFFD in place of bytes that are not UTF-8 and of control characters within its strings. It may use
-// raw's memory.
+// CleanJSON returns a JSON text in which bytes that are not UTF-8 and control characters in strings are replaced by U+FFFD. It
+// may modify raw.
 func CleanJSON(raw []byte) []byte {
 	if !utf8.Valid(raw) {
 		raw = bytes.ToValidUTF8(raw, []byte("\ufffd"))
@@ -205,7 +205,7 @@ func CleanJSON(raw []byte) []byte {
 	return raw
 }
 
-// hex returns the value of a hexadecimal digit; JSON that was parsed has no others there.
+// hex returns the value of a hexadecimal digit. Parsed JSON has no other characters there.
 func hex(c byte) byte {
 	switch {
 	case c <= '9':
@@ -216,7 +216,7 @@ func hex(c byte) byte {
 	return c - 'a' + 10
 }
 
-func usage(u *caisson.RunUsage) error {
+func checkUsage(u *caisson.RunUsage) error {
 	if u == nil {
 		return errors.New("usage is missing")
 	}
@@ -227,12 +227,12 @@ func usage(u *caisson.RunUsage) error {
 	return nil
 }
 
-func changes(all []caisson.FileChange) error {
+func checkChanges(all []caisson.FileChange) error {
 	if len(all) > MaxChanges {
 		return fmt.Errorf("%d changes, %d are allowed", len(all), MaxChanges)
 	}
 	for _, c := range all {
-		if err := errors.Join(text("path", c.Path, maxPath, ""), oneOf("kind", c.Kind, kinds)); err != nil {
+		if err := errors.Join(checkText("path", c.Path, maxPath, ""), oneOf("kind", c.Kind, kinds)); err != nil {
 			return err
 		}
 		if p := c.Path; p == "" || p == "." || p == ".." || path.IsAbs(p) || path.Clean(p) != p || strings.HasPrefix(p, "../") {
@@ -245,22 +245,22 @@ func changes(all []caisson.FileChange) error {
 	return nil
 }
 
-func exit(e *caisson.ExitStatus) error {
+func checkExit(e *caisson.ExitStatus) error {
 	if e == nil {
 		return nil
 	}
 	if e.Code < -1 || e.Code > 255 || e.Signal < 0 || e.Signal > 64 {
 		return fmt.Errorf("exit %d, signal %d cannot be", e.Code, e.Signal)
 	}
-	return word("reason", e.Reason)
+	return checkWord("reason", e.Reason)
 }
 
-func failure(e *caisson.RunError) error {
+func checkError(e *caisson.RunError) error {
 	if e == nil {
 		return nil
 	}
 	if e.Message == "" {
 		return errors.New("an error without a message")
 	}
-	return errors.Join(oneOf("code", e.Code, Codes), text("message", e.Message, MaxMessage, "\n\t"))
+	return errors.Join(oneOf("code", e.Code, Codes), checkText("message", e.Message, MaxMessage, "\n\t"))
 }

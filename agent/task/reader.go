@@ -11,25 +11,26 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A Reader reads lines that come out of a sandbox: whoever writes them may want to do harm. What it returns is in the bounds of this
-// package and in order. It is used by one goroutine at a time.
+// A Reader reads lines that come out of a sandbox and may be hostile. The lines that it returns are within the limits of this
+// package and in a valid order. It is used by one goroutine at a time.
 type Reader struct {
-	r     *bufio.Reader
-	left  int64 // bytes that may still come
-	n     int   // lines read
-	order order
-	err   error
+	r         *bufio.Reader
+	remaining int64 // bytes that may still be read
+	n         int   // lines read
+	order     lineOrder
+	err       error
 }
 
-// NewReader returns a Reader of what a program says about a task with the given Output.
+// NewReader returns a Reader of the lines that a program writes for a task with the given Output.
 func NewReader(r io.Reader, output caisson.Size) *Reader {
-	// Events take at most output, each of two logs four thirds of it in base64, and the last lines little more than MaxLine.
+	// Events take at most output, each of two logs four thirds of it in base64, and the last lines a little more than MaxLine.
 	limit := 4*min(int64(output), 1<<50) + 4*MaxLine
-	return &Reader{r: bufio.NewReaderSize(r, 64<<10), left: limit}
+	return &Reader{r: bufio.NewReaderSize(r, 64<<10), remaining: limit}
 }
 
-// Next returns the next line: io.EOF after the end, io.ErrUnexpectedEOF if there is none. Any other error says which line breaks which
-// rule, or is the underlying reader's; the stream is over then.
+// Next returns the next line. Returns io.EOF after the end line, and io.ErrUnexpectedEOF if the stream has no end line. Any
+// other error says which line breaks which rule, or comes from the underlying reader. After an error the same error is returned
+// again.
 func (r *Reader) Next() (Line, error) {
 	if r.err != nil {
 		return Line{}, r.err
@@ -50,7 +51,7 @@ func (r *Reader) next() (Line, error) {
 		}
 		return Line{}, err
 	}
-	var w wire
+	var w encodedLine
 	if err := unmarshal(b, &w); err != nil {
 		return Line{}, fmt.Errorf("line %d: %w", r.n, err)
 	}
@@ -60,10 +61,10 @@ func (r *Reader) next() (Line, error) {
 	if w.Args, err = compact(w.Args); err != nil {
 		return Line{}, fmt.Errorf("line %d: %w", r.n, err)
 	}
-	return w.line(), nil
+	return w.decoded(), nil
 }
 
-// read returns the next line without its newline. It never holds more than MaxLine bytes.
+// read returns the next line without its newline. It keeps at most MaxLine bytes in memory.
 func (r *Reader) read() ([]byte, error) {
 	var line []byte
 	for {
@@ -71,7 +72,7 @@ func (r *Reader) read() ([]byte, error) {
 		if len(part) > 0 && len(line) == 0 {
 			r.n++
 		}
-		if r.left -= int64(len(part)); r.left < 0 {
+		if r.remaining -= int64(len(part)); r.remaining < 0 {
 			return nil, fmt.Errorf("line %d: more was said than can be of use", r.n)
 		}
 		if len(line)+len(part) > MaxLine {
@@ -85,7 +86,7 @@ func (r *Reader) read() ([]byte, error) {
 		case errors.Is(err, bufio.ErrBufferFull):
 			line = append(line, part...)
 		case errors.Is(err, io.EOF) && len(line)+len(part) > 0:
-			return nil, io.ErrUnexpectedEOF // cut off
+			return nil, io.ErrUnexpectedEOF // the line is incomplete
 		default:
 			return nil, err
 		}

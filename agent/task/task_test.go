@@ -62,7 +62,7 @@ func TestBadTasks(t *testing.T) {
 	}
 }
 
-// all has one line of each type, in an order that is allowed.
+// all has one line of each type, in a valid order.
 func all() []Line {
 	ev := func(e caisson.RunEvent) Line { return Line{RunEvent: e} }
 	return []Line{
@@ -176,7 +176,7 @@ func TestHostileLines(t *testing.T) {
 	}
 }
 
-// TestEndless: who says more than can be of use is not listened to for ever.
+// TestEndless: a stream that exceeds the limit is not read further.
 func TestEndless(t *testing.T) {
 	line := `{"type":"status","phase":"running"}` + "\n"
 	r := NewReader(&repeated{line: line}, 1000)
@@ -205,7 +205,7 @@ func (r *repeated) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// TestWriterRefuses: what the other end would not take is not written, and nothing is lost by that.
+// TestWriterRefuses: a line that a Reader would reject is not written, and the stream remains valid.
 func TestWriterRefuses(t *testing.T) {
 	var b bytes.Buffer
 	w := NewWriter(&b)

@@ -7,24 +7,24 @@ import (
 	"sync"
 )
 
-// A Writer writes lines, each with one call of the writer below. It is safe for concurrent use.
+// A Writer writes lines, each with one call of the underlying writer. It is safe for concurrent use.
 type Writer struct {
 	mu    sync.Mutex
 	w     io.Writer
-	order order
-	err   error // of the writer below; nothing is written after it
+	order lineOrder
+	err   error // error of the underlying writer, after which nothing is written
 }
 
-// ErrRefused is what [Writer.Write] returns, with the reason, for a line that it has not written because the other end would refuse it.
+// ErrRefused is wrapped by the errors of [Writer.Write] for a line that was not written because a Reader would reject it.
 var ErrRefused = errors.New("not a line")
 
 // NewWriter returns a Writer to w.
 func NewWriter(w io.Writer) *Writer { return &Writer{w: w} }
 
-// Write writes one line and returns how many bytes that took. The error is [ErrRefused] or that of
-// the writer below, after which nothing is written.
+// Write writes one line and returns the number of bytes. The error wraps [ErrRefused], or is that of the underlying writer,
+// after which nothing is written.
 func (w *Writer) Write(l Line) (int, error) {
-	out := l.wire()
+	out := l.encoded()
 	if err := out.check(); err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
@@ -48,15 +48,15 @@ func (w *Writer) Write(l Line) (int, error) {
 	return n, err
 }
 
-// order is what lines must follow which.
-type order struct {
+// lineOrder checks the order of lines.
+type lineOrder struct {
 	final, ended, changed bool
 	marks                 map[string]bool
 }
 
 var errEnded = errors.New("a line after the end")
 
-func (o *order) next(w *wire) error {
+func (o *lineOrder) next(w *encodedLine) error {
 	if o.ended {
 		return errEnded
 	}

@@ -1,11 +1,11 @@
-// Command gateway serves the model gateway of the wire process on a TCP listener, for one guest without budgets: the handlers
-// that the wire process has (package edge), with a journal in a file, leases from a store, and a book that reads the journal
-// into it, all as in a daemon. What is missing is the wire.
+// Command gateway serves the model gateway of the wire process on a TCP listener, for one guest without budgets. It uses the
+// handlers of the wire process (package wireproc), with a journal in a file, leases from a store, and a book that reads the
+// journal into the store, as in a daemon. Only the wire is missing.
 //
 //	gateway DIR PROVIDER
 //
-// DIR is an empty directory for the ledger, PROVIDER the base URL of a provider that speaks OpenAI's API. The listener is
-// descriptor 3. When standard input ends it prints how many calls are in the ledger, and ends.
+// DIR is an empty directory for the ledger, PROVIDER the base URL of a provider that implements OpenAI's API. The listener is
+// descriptor 3. When standard input ends, the command prints the number of calls in the ledger and exits.
 package main
 
 import (
@@ -23,10 +23,10 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/credential"
-	"github.com/caisson-dev/caisson/edge"
 	"github.com/caisson-dev/caisson/ledger"
 	"github.com/caisson-dev/caisson/sqlite"
 	"github.com/caisson-dev/caisson/wire"
+	"github.com/caisson-dev/caisson/wireproc"
 )
 
 func main() {
@@ -70,7 +70,7 @@ func run(ctx context.Context, dir, provider string) (err error) {
 	go func() { read <- book.Run(ctx) }()
 	err = serve(ctx, book, guest, provider, log)
 	end()
-	if err := errors.Join(err, <-read); err != nil { // all calls are in the store then
+	if err := errors.Join(err, <-read); err != nil { // After that all calls are in the store.
 		return err
 	}
 	rows, err := store.Ledger().Usage(context.WithoutCancel(ctx), caisson.Everyone(), caisson.UsageQuery{})
@@ -111,7 +111,7 @@ func serve(ctx context.Context, book *ledger.Book, guest caisson.Guest, provider
 	return nil
 }
 
-// alias is the model that clients ask for.
+// alias is the model that clients request.
 const alias = "bench"
 
 func newGateway(ctx context.Context, book *ledger.Book, provider string, log *slog.Logger) (g wire.Gateway, err error) {
@@ -124,7 +124,7 @@ func newGateway(ctx context.Context, book *ledger.Book, provider string, log *sl
 	}
 	grant := &caisson.ModelGrant{Models: []string{alias}}
 	var d net.Dialer
-	g, err = edge.Process().Gateway(wire.Env{
+	g, err = wireproc.Process().Gateway(wire.Env{
 		Lessor: book.Lessor, Dial: d.DialContext, Log: log,
 		Grant:  func(context.Context) *caisson.ModelGrant { return grant },
 		Record: func(caisson.Guest) io.Writer { return nil },

@@ -14,15 +14,15 @@ import (
 	"time"
 )
 
-// answer is what a small answer of OpenAI's chat API looks like.
+// answer is a small response of OpenAI's chat API.
 const answer = `{"id":"chatcmpl-B9MBs8CjcvOU2jLn4n570S5qMJKcT","object":"chat.completion","created":1741569952,"model":"bench",` +
 	`"choices":[{"index":0,"message":{"role":"assistant","content":"The test fails because the clock of the fixture is never ` +
 	`advanced; call tick() before the assertion.","refusal":null,"annotations":[]},"logprobs":null,"finish_reason":"stop"}],` +
 	`"usage":{"prompt_tokens":412,"completion_tokens":21,"total_tokens":433,"prompt_tokens_details":{"cached_tokens":0},` +
 	`"completion_tokens_details":{"reasoning_tokens":0}},"service_tier":"default"}`
 
-// model answers requests of the chat API, all the same way, and does as little as it can: what it takes of the processors, nobody
-// else has.
+// model answers every request of the chat API with the same response. It does as little as possible, because it uses
+// the same processors as the measured programs.
 func model(c net.Conn) error {
 	r := bufio.NewReaderSize(c, 16<<10)
 	reply := fmt.Appendf(nil, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(answer), answer)
@@ -40,7 +40,7 @@ func model(c net.Conn) error {
 	}
 }
 
-// prompt is a call as an agent makes it, of about 2 kB.
+// prompt returns the body of a call as an agent makes it, of about 2 kB.
 func prompt() []byte {
 	turn := `{"role":"user","content":"` + strings.Repeat("Run the tests again and say what fails. ", 8) + `"},` +
 		`{"role":"assistant","content":"` + strings.Repeat("One test of twelve fails:\\n", 12) + `"},`
@@ -48,7 +48,7 @@ func prompt() []byte {
 		strings.Repeat(turn, 3) + `{"role":"user","content":"Why?"}]}`)
 }
 
-// A caller makes calls on one connection, as a client that keeps it alive, without a client's comforts and their cost.
+// A caller makes calls on one connection with keep-alive. It avoids the overhead of a complete HTTP client.
 type caller struct {
 	conn    net.Conn
 	r       *bufio.Reader
@@ -75,7 +75,7 @@ func newCaller(to string) (*caller, error) {
 	return &caller{conn, bufio.NewReaderSize(conn, 16<<10), b.Bytes()}, nil
 }
 
-// call makes one call and reads its answer to the end.
+// call makes one call and reads its response to the end.
 func (c *caller) call() error {
 	if _, err := c.conn.Write(c.request); err != nil {
 		return err
@@ -96,7 +96,7 @@ func (c *caller) call() error {
 	return nil
 }
 
-// calls returns how many microseconds each call took, one at a time.
+// calls returns the durations of sequential calls in microseconds.
 func calls(o options, to string) ([]float64, error) {
 	c, err := newCaller(to)
 	if err != nil {
@@ -110,7 +110,7 @@ func calls(o options, to string) ([]float64, error) {
 	})
 }
 
-// rate returns how many calls were answered in each second, with so many at once.
+// rate returns the number of answered calls per second, made concurrently on o.conns connections.
 func rate(o options, to string) ([]float64, error) {
 	type outcome struct {
 		n   int
@@ -122,7 +122,7 @@ func rate(o options, to string) ([]float64, error) {
 		go func() {
 			c, err := newCaller(to)
 			n := 0
-			for err == nil { // at least one call, however slow the machine is
+			for err == nil { // At least one call, even on a slow machine.
 				if err = c.call(); err == nil {
 					n++
 				}

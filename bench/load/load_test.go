@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// serveOn serves like a process of its own would, until the test ends.
+// serveOn serves connections until the test ends.
 func serveOn(t *testing.T, serve func(net.Conn) error) (addr string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -58,7 +58,8 @@ func TestClients(t *testing.T) {
 	}
 }
 
-// What is not the model's answer, whole and on a connection that stays, is not measured.
+// TestWrongAnswers tests that a response is not measured unless it is the model's complete answer on a connection with
+// keep-alive.
 func TestWrongAnswers(t *testing.T) {
 	for _, c := range []struct {
 		name   string

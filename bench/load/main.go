@@ -1,8 +1,8 @@
-// Command load is both ends of what the benchmarks measure on networks: a model that answers at once, a sink, and their
-// clients. It has nothing but the standard library, because it runs inside sandboxes, too.
+// Command load contains both ends of the network benchmarks: a model that answers immediately, a sink, and their
+// clients. It uses only the standard library, because it also runs inside sandboxes.
 //
-// A client begins when its standard input ends, and prints its measurements as one JSON array of numbers. A server has its
-// listener at descriptor 3, and serves until it is ended.
+// A client starts when its standard input ends, and prints its measurements as one JSON array of numbers. A server has
+// its listener as descriptor 3 and serves until it is killed.
 package main
 
 import (
@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// options are those of clients.
+// options are the options of clients.
 type options struct {
 	n, warm, conns int
 	last           time.Duration
@@ -60,7 +60,7 @@ func run() error {
 	return json.NewEncoder(os.Stdout).Encode(got)
 }
 
-// listen serves each connection until its client ends it.
+// listen serves each connection until its client closes it.
 func listen(serve func(net.Conn) error) error {
 	l, err := net.FileListener(os.NewFile(3, "listener"))
 	if err != nil {
@@ -80,15 +80,15 @@ func listen(serve func(net.Conn) error) error {
 	}
 }
 
-// What a client of a sink says first: which way the bytes go.
+// The first byte that a client of a sink sends: the direction of the data.
 const (
 	toSink   = 's'
 	fromSink = 'r'
 )
 
-const blockSize = 128 << 10 // as iperf3 has it
+const blockSize = 128 << 10 // The block size of iperf3.
 
-// sink takes all there is and then says so with one byte, or gives until nobody takes.
+// sink reads data to the end and then confirms it with one byte, or writes data until the client closes the connection.
 func sink(c net.Conn) error {
 	r := bufio.NewReaderSize(c, 1)
 	way, err := r.ReadByte()
@@ -111,7 +111,7 @@ func sink(c net.Conn) error {
 	return err
 }
 
-// connects returns how many microseconds each connection took to be there.
+// connects returns the durations of establishing connections in microseconds.
 func connects(o options, addr string) ([]float64, error) {
 	return repeat(o, func() (time.Duration, error) {
 		start := time.Now()
@@ -124,7 +124,7 @@ func connects(o options, addr string) ([]float64, error) {
 	})
 }
 
-// send returns at how many Gbit/s a sink has taken bytes: the time ends when it has them all.
+// send returns the rate in Gbit/s at which a sink received data. The time ends when the sink has received everything.
 func send(o options, addr string) ([]float64, error) {
 	c, err := open(addr, toSink)
 	if err != nil {
@@ -148,7 +148,7 @@ func send(o options, addr string) ([]float64, error) {
 	return gigabits(sum, start), nil
 }
 
-// receive returns at how many Gbit/s a sink gave bytes.
+// receive returns the rate in Gbit/s at which a sink sent data.
 func receive(o options, addr string) ([]float64, error) {
 	c, err := open(addr, fromSink)
 	if err != nil {
@@ -179,7 +179,7 @@ func gigabits(n int, since time.Time) []float64 {
 	return []float64{float64(n) * 8 / 1e9 / time.Since(since).Seconds()}
 }
 
-// repeat returns how many microseconds do took, each time after those that do not count.
+// repeat returns the durations of o.n calls of do in microseconds, after o.warm uncounted calls.
 func repeat(o options, do func() (time.Duration, error)) ([]float64, error) {
 	var all []float64
 	for i := range o.warm + o.n {

@@ -1,7 +1,7 @@
-// Command runsc is gVisor's own command line and nothing else, of the same version and linked as Caisson's lean binary is:
-// what Caisson is measured against.
+// Command runsc is gVisor's own command line, of the same version and linked in the same way as Caisson's small binary.
+// It is the baseline that Caisson is compared with.
 //
-// It has the commands that the benchmarks use. gVisor's maincli has more, and with them an embedded helper of 47 MB that a
+// It has only the commands that the benchmarks use. gVisor's maincli has more, and an embedded helper of 47 MB that a
 // baseline should not have to load.
 package main
 

@@ -1,5 +1,6 @@
-// Command caisson-agent is what speaks with agents inside sandboxes (see package agent/drive), and the built-in agent (agent/inside). It
-// is in every sandbox, whatever the image, so it needs nothing of one: it is static, small and quick to start.
+// Command caisson-agent drives agents inside sandboxes (see package agent/drive), and contains the built-in coding
+// agent (agent/coder). It is available in every sandbox, for any image, so it does not depend on the image: it is
+// static, small and starts quickly.
 package main
 
 import (
@@ -7,8 +8,8 @@ import (
 	"os"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/agent/coder"
 	"github.com/caisson-dev/caisson/agent/drive"
-	"github.com/caisson-dev/caisson/agent/inside"
 	openclaw "github.com/caisson-dev/caisson/agent/openclaw/driver"
 	"github.com/caisson-dev/caisson/agent/openclaw/install"
 )
@@ -35,7 +36,7 @@ func main() {
 	case "install":
 		os.Exit(install.Main(os.Args[2:]))
 	case "code":
-		os.Exit(inside.Main(os.Args[2:], os.Stdin, os.Stdout, os.Stderr))
+		os.Exit(coder.Main(os.Args[2:], os.Stdin, os.Stdout, os.Stderr))
 	}
 	fmt.Fprint(os.Stderr, usage)
 	os.Exit(2)

@@ -1,7 +1,8 @@
-// Command caisson-bench measures Caisson next to gVisor's own command line and prints the table; "make bench" builds what it
-// needs and runs it. It needs root.
+// Command caisson-bench compares Caisson with gVisor's own command line and prints the table. "make bench" builds the
+// required programs and runs it. It needs root.
 //
-// It works in pid, mount and network namespaces of its own: whatever happens, no process, mount or interface outlives it.
+// It works in separate pid, mount and network namespaces, so no process, mount or interface remains after it, even
+// after a crash.
 package main
 
 import (
@@ -22,13 +23,14 @@ import (
 	"github.com/caisson-dev/caisson/bench"
 )
 
-// The roles of this binary's processes, by argv[0].
+// The roles of this binary's processes, selected by argv[0].
 const (
-	initRole    = "caisson-bench-init"    // process 1 of the namespaces
-	measureRole = "caisson-bench-measure" // its child
+	initRole    = "caisson-bench-init"    // Process 1 of the namespaces.
+	measureRole = "caisson-bench-measure" // The child of process 1.
 )
 
-// networkFD is where these processes have the network namespace that the program was started in, from which packages are installed.
+// networkFD is the descriptor of the network namespace that the program was started in, in which packages are
+// installed.
 const networkFD = 3
 
 type options struct {
@@ -54,7 +56,7 @@ func main() {
 		err = isolate(o)
 	}
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		os.Exit(max(exit.ExitCode(), 1)) // it has said why
+		os.Exit(max(exit.ExitCode(), 1)) // The process has reported the error.
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "caisson-bench:", err)
@@ -62,7 +64,8 @@ func main() {
 	}
 }
 
-// isolate runs this binary again in its namespaces, and removes afterwards what is not part of them: files and cgroups.
+// isolate runs this binary again in new namespaces, and afterwards removes the files and cgroups, which are not part of
+// the namespaces.
 func isolate(o options) (err error) {
 	if os.Geteuid() != 0 {
 		return errors.New("this needs root: sandboxes are made")
@@ -79,7 +82,7 @@ func isolate(o options) (err error) {
 		return err
 	}
 	defer network.Close()
-	runtime.LockOSThread() // Pdeathsig is about the thread
+	runtime.LockOSThread() // Pdeathsig refers to the thread.
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", "-bin", o.bin, "-rows", o.rows, "-out", o.out, "-dir", dir, fmt.Sprintf("-n=%d", o.n))
 	cmd.Args[0] = initRole
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
@@ -90,7 +93,7 @@ func isolate(o options) (err error) {
 	return cmd.Run()
 }
 
-// removeCgroups removes the empty groups of the daemons whose data directories are in dir, and of the baseline.
+// removeCgroups removes the empty cgroups of the daemons whose data directories are in dir, and of the baseline.
 func removeCgroups(dir string) error {
 	names := []string{filepath.Base(dir)}
 	instances, err := filepath.Glob(filepath.Join(dir, "*", "instance"))
@@ -101,7 +104,7 @@ func removeCgroups(dir string) error {
 	}
 	for _, name := range names {
 		for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {
-			groups, _ := filepath.Glob(filepath.Join(root, name, "*/")) // the pattern is well-formed
+			groups, _ := filepath.Glob(filepath.Join(root, name, "*/")) // The pattern is well-formed.
 			own, _ := filepath.Glob(filepath.Join(root, name))
 			for _, group := range append(groups, own...) {
 				if e := unix.Rmdir(group); e != nil && e != unix.ENOENT && e != unix.ENOTDIR && e != unix.EPERM {
@@ -113,7 +116,7 @@ func removeCgroups(dir string) error {
 	return err
 }
 
-// reap prepares the namespaces, runs the measurements and collects the orphans until these have ended.
+// reap prepares the namespaces, runs the measurements and reaps orphaned processes until the measurements have ended.
 func reap() int {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fail(err)

@@ -1,6 +1,6 @@
-// Command caisson-sentry is the part of Caisson that runs gVisor's own processes, and nothing else. It is embedded in the
-// caisson binary and executed from there: being small, it starts sandboxes faster than the whole binary would. It has no
-// use of its own.
+// Command caisson-sentry contains only the part of Caisson that runs gVisor's processes. It is embedded in the caisson
+// binary and executed from there: being small, it starts sandboxes faster than the whole binary would. It is not
+// intended for direct use.
 package main
 
 import (

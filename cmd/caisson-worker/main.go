@@ -1,5 +1,6 @@
-// Command caisson-worker is the part of Caisson that runs jobs without privileges, and nothing else. It is embedded in the caisson
-// binary and executed from there: being small, it starts jobs faster than the whole binary would. It has no use of its own.
+// Command caisson-worker contains only the part of Caisson that runs worker jobs without privileges. It is embedded in
+// the caisson binary and executed from there: being small, it starts jobs faster than the whole binary would. It is not
+// intended for direct use.
 package main
 
 import (
@@ -17,7 +18,8 @@ import (
 
 func main() {
 	if worker.IsWorker() {
-		// The same as in the caisson binary, which does this where it carries no lean one.
+		// The jobs are the same as in the caisson binary, which runs them itself if no worker program is embedded in
+		// it.
 		worker.Main(slices.Concat(image.Jobs(), tool.Jobs(), relay.Jobs(), link.Jobs(), forge.Jobs())...)
 	}
 	fmt.Fprintln(os.Stderr, "caisson-worker: this program is a part of caisson; run caisson instead")

@@ -44,7 +44,7 @@ func (c *agentLsCmd) Run(ctx context.Context, a *app, api api) error {
 	})(api.ListAgents(ctx))
 }
 
-// agentReady says how far an agent has been made.
+// agentReady returns how far an agent is prepared: warm, cold with the reason, built, or "".
 func agentReady(g *caisson.Agent) string {
 	switch {
 	case g.Status.Snapshot != "":
@@ -58,7 +58,7 @@ func agentReady(g *caisson.Agent) string {
 	}
 }
 
-// agentArg names an agent.
+// agentArg is the argument that identifies an agent.
 type agentArg struct {
 	Agent string `arg:"" help:"Id." complete:"agent"`
 }
@@ -122,7 +122,7 @@ func (c *agentAddCmd) Help() string {
 	}, "\n") + "\n\n" + examples("caisson agent add mine.yaml", "caisson agent build mine", "caisson run mine 'say hello'")
 }
 
-// ProvideAgent reads the file.
+// ProvideAgent reads the agent from the file.
 func (c *agentAddCmd) ProvideAgent(a *app) (g caisson.Agent, err error) {
 	data, err := a.readInput(c.File)
 	if err != nil {
@@ -195,7 +195,7 @@ func (c *agentCheckCmd) Run(ctx context.Context, a *app, api api) error {
 	return err
 }
 
-// printChecks prints what was found.
+// printChecks prints the results of checks.
 func printChecks(a *app, list []caisson.AgentCheck) error {
 	return printList(a, list, []column[caisson.AgentCheck]{
 		{name: "SUBJECT", value: func(k caisson.AgentCheck) string { return k.Subject }},

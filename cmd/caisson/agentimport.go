@@ -11,12 +11,12 @@ import (
 	"github.com/caisson-dev/caisson/internal/hostcheck"
 )
 
-// agentImportCmd takes existing set-ups of agents over.
+// agentImportCmd imports existing configurations of agents.
 type agentImportCmd struct {
 	OpenClaw agentImportOpenClawCmd `cmd:"" name:"openclaw" help:"Take over a directory like ~/.openclaw."`
 }
 
-// agentImportOpenClawCmd makes an agent of an existing OpenClaw.
+// agentImportOpenClawCmd imports an existing OpenClaw configuration as an agent.
 type agentImportOpenClawCmd struct {
 	Directory string `arg:"" help:"The directory, as ~/.openclaw." complete:"file"`
 	ID        string `help:"Id of the new agent." default:"my-openclaw" placeholder:"ID"`
@@ -31,7 +31,7 @@ func (c *agentImportOpenClawCmd) Help() string {
 }
 
 func (c *agentImportOpenClawCmd) Run(ctx context.Context, a *app) error {
-	// Below a handle: a link in there leads nowhere else.
+	// Access through a root: symlinks in the directory cannot lead out of it.
 	root, err := os.OpenRoot(c.Directory)
 	if err != nil {
 		return caisson.Wrap(err, caisson.Invalid, "%s cannot be opened: %v", c.Directory, err)
@@ -42,7 +42,7 @@ func (c *agentImportOpenClawCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	in.Agent.ID = c.ID
-	in.Agent.Warm = &caisson.Warm{Randomness: "openssl"} // as the built-in one
+	in.Agent.Warm = &caisson.Warm{Randomness: "openssl"} // the same as for the built-in agent
 	report := in.Report
 	if c.DryRun {
 		for _, s := range in.Secrets {

@@ -29,7 +29,7 @@ func (c *budgetSetCmd) Help() string {
 			"caisson budget set --tokens 1M --calls 500 --per day team-b", "caisson budget set --usd 0.50 sandbox/sb-abcdefghijklmnop")
 }
 
-// ProvideLimits reads the flags.
+// ProvideLimits parses the limits of the flags.
 func (c *budgetSetCmd) ProvideLimits() (caisson.Limits, error) {
 	limits, err := parseLimits(c.USD, c.Tokens, c.Calls)
 	if err == nil && limits.IsZero() {
@@ -48,7 +48,7 @@ func (c *budgetSetCmd) Run(ctx context.Context, a *app, limits caisson.Limits, a
 
 func keyOf(b *caisson.Budget) string { return b.Key }
 
-// budgetKey returns the key of a budget; a bare name is an account's.
+// budgetKey returns the key of a budget; a name without a slash is that of an account.
 func budgetKey(s string) string {
 	if s == "" || strings.Contains(s, "/") {
 		return s
@@ -56,7 +56,7 @@ func budgetKey(s string) string {
 	return "account/" + s
 }
 
-// parseLimits reads limits; "" is no limit.
+// parseLimits parses limits; "" means no limit.
 func parseLimits(usd, tokens, calls string) (l caisson.Limits, err error) {
 	if usd != "" {
 		v, err := caisson.ParseUSD(usd)
@@ -82,7 +82,7 @@ func parseLimits(usd, tokens, calls string) (l caisson.Limits, err error) {
 	return l, nil
 }
 
-// parseCount reads a whole number, with k or M for thousands and millions.
+// parseCount parses a whole number, with k or M for thousands and millions.
 func parseCount(s string) (int64, error) {
 	digits, unit := s, int64(1)
 	for suffix, n := range map[string]int64{"k": 1e3, "K": 1e3, "m": 1e6, "M": 1e6} {
@@ -90,14 +90,14 @@ func parseCount(s string) (int64, error) {
 			digits, unit = t, n
 		}
 	}
-	n, err := strconv.ParseUint(digits, 10, 43) // a million times that is still a number
+	n, err := strconv.ParseUint(digits, 10, 43) // 43 bits: a million times that does not overflow an int64
 	if err != nil {
 		return 0, caisson.Errorf(caisson.Invalid, "%.40q is not a number; write for example 200000, 200k or 1M", s)
 	}
 	return int64(n) * unit, nil
 }
 
-// count shows a limit, "" for none.
+// count formats a limit, "" for none.
 func count(n *int64) string {
 	if n == nil {
 		return ""

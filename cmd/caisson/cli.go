@@ -14,8 +14,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// globals are the flags that every command has. The environment and the configuration file stand behind them, see
-// [loadConfig]; there is no flag for the token, because arguments are visible to every user of a machine.
+// globals are the flags that every command has. The environment and the configuration file are used for flags that are not
+// given, see [loadConfig]; there is no flag for the token, because arguments are visible to every user of a machine.
 type globals struct {
 	Data    string `help:"Data directory (CAISSON_DATA)." placeholder:"DIR" group:"global" complete:"file"`
 	Host    string `help:"URL of a daemon elsewhere: https://host:port (CAISSON_HOST; its token in CAISSON_TOKEN)." placeholder:"URL" group:"global"`
@@ -27,7 +27,7 @@ type globals struct {
 	RawTTY  bool   `name:"raw-tty" help:"Pass everything on to the terminal, even what a hostile program could use against you." group:"global"`
 }
 
-// cli is the whole command line; kong reads it.
+// cli is the command line, as kong parses it.
 type cli struct {
 	globals
 
@@ -76,19 +76,19 @@ type cli struct {
 // app is one invocation of the command line.
 type app struct {
 	stdio
-	began      time.Time // when the command was given
+	began      time.Time // when the command was started
 	args       []string
 	globals    globals
 	interrupts *interrupts
 	parser     *kong.Kong
 	cfg        *config // see [app.config]
-	restore    func()  // gives the terminal back; nil unless an interactive session has taken it
+	restore    func()  // restores the terminal; nil unless an interactive session uses it
 }
 
 // main parses args and runs the command.
 func (a *app) main(ctx context.Context, args []string) error {
 	a.began = time.Now()
-	a.args, a.globals.Output = args, outputOf(args) // for errors until parsing has succeeded
+	a.args, a.globals.Output = args, outputOf(args) // used for errors until parsing has succeeded
 	var c cli
 	helped := false
 	parser, err := kong.New(&c,
@@ -132,7 +132,7 @@ func (a *app) main(ctx context.Context, args []string) error {
 	return kctx.Run()
 }
 
-// usageError is a command line that cannot be understood.
+// usageError is an error in the command line.
 type usageError struct {
 	err     error
 	command string // "caisson sandbox create"
@@ -151,12 +151,12 @@ func newUsageError(err error) error {
 	return u
 }
 
-// usagef is a usageError that a command found itself.
+// usagef returns a usageError that a command, and not kong, has found.
 func usagef(command, format string, args ...any) error {
 	return &usageError{err: fmt.Errorf(format, args...), command: "caisson " + command}
 }
 
-// outputOf finds the value of -o in arguments that may not parse.
+// outputOf returns the value of -o in arguments that may be invalid.
 func outputOf(args []string) string {
 	for i, arg := range args {
 		if arg == "--" {
@@ -177,7 +177,7 @@ func outputOf(args []string) string {
 	return "table"
 }
 
-// helpCmd is "caisson help sandbox create".
+// helpCmd implements commands such as "caisson help sandbox create".
 type helpCmd struct {
 	Command []string `arg:"" optional:"" help:"The command to explain."`
 }
@@ -191,12 +191,12 @@ func (c *helpCmd) Run(ctx context.Context, a *app) error {
 	return b.main(ctx, append(slices.Clone(c.Command), "--help"))
 }
 
-// examples is the part of a command's help that shows it in use.
+// examples returns the part of a command's help with examples.
 func examples(lines ...string) string {
 	return "Examples:\n\n    " + strings.Join(lines, "\n    ")
 }
 
-// mapText reads a value with a unit; kong's own mapper for integers would take the kind, not the type.
+// mapText decodes a value with a unit; kong's own mapper for integers would be selected by the kind, not by the type.
 func mapText(ctx *kong.DecodeContext, target reflect.Value) error {
 	var s string
 	if err := ctx.Scan.PopValueInto("value", &s); err != nil {
@@ -212,7 +212,7 @@ func mapText(ctx *kong.DecodeContext, target reflect.Value) error {
 	return nil
 }
 
-// mapDuration is mapText for durations that may be absent.
+// mapDuration is like mapText, for durations that may be absent.
 func mapDuration(ctx *kong.DecodeContext, target reflect.Value) error {
 	var d caisson.Duration
 	if err := mapText(ctx, reflect.ValueOf(&d).Elem()); err != nil {
@@ -222,7 +222,7 @@ func mapDuration(ctx *kong.DecodeContext, target reflect.Value) error {
 	return nil
 }
 
-// say writes a line for people to standard error, unless they asked for quiet.
+// say writes a message for people to standard error, unless --quiet was given.
 func (a *app) say(format string, args ...any) {
 	if !a.globals.Quiet {
 		fmt.Fprintf(a.err, format+"\n", args...)

@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson/client"
 )
 
-// api is the whole API as commands use it.
+// api combines all interfaces of the API that commands use.
 type api interface {
 	caisson.Sandboxes
 	caisson.Processes
@@ -33,7 +33,7 @@ type api interface {
 	caisson.Daemon
 }
 
-// connect returns the API of the daemon that the settings name, and starts one for the data directory if none answers.
+// connect returns the API of the daemon that the settings select, and starts one for the data directory if none is running.
 //
 // Kong calls it for commands whose Run method has a parameter of type api. Kong resolves parameters from left to right, those of
 // other types with the command's Provide methods. Because api is the last parameter, an error of these methods, such as a mistake in
@@ -47,7 +47,7 @@ func (a *app) connect(ctx context.Context) (api, error) {
 		err = start(ctx)
 	}
 	if err != nil {
-		return nil, errors.Join(err) // a pointer, whatever err is
+		return nil, errors.Join(err) // errors.Join returns a pointer for every err
 	}
 	return newClient(cfg, start)
 }
@@ -55,7 +55,7 @@ func (a *app) connect(ctx context.Context) (api, error) {
 // checked is the result of a Provide method that only checks the flags of its command.
 type checked struct{}
 
-// connectRunning is connect for those who can do without a daemon: it starts none.
+// connectRunning is like connect, for commands that can work without a daemon: it starts none.
 func (a *app) connectRunning(ctx context.Context) (api, error) {
 	cfg, err := a.config()
 	if err != nil {
@@ -73,16 +73,16 @@ func (a *app) connectRunning(ctx context.Context) (api, error) {
 	return newClient(cfg, nil)
 }
 
-// newClient returns a client that calls start, unless it is nil, when no daemon listens on the socket.
+// newClient returns a client that calls start when no daemon listens on the socket, unless start is nil.
 func newClient(cfg *config, start func(context.Context) error) (api, error) {
 	if socket := cfg.socket(); socket != "" {
-		// Whoever may open the socket has full rights already; the token stays here.
+		// A process that may open the socket has full rights already; the token is not sent.
 		return client.New(client.Config{Socket: socket, Account: cfg.Account, Start: start})
 	}
 	return client.New(client.Config{URL: cfg.Host, Token: cfg.Token, Account: cfg.Account, CAFile: cfg.CAFile})
 }
 
-// socket returns the unix socket to talk to, or "" if the daemon is to be reached by TCP.
+// socket returns the unix socket of the daemon, or "" if the daemon is reached over TCP.
 func (c *config) socket() string {
 	if c.Host == "" {
 		return c.SocketPath()
@@ -93,5 +93,5 @@ func (c *config) socket() string {
 	return ""
 }
 
-// local reports whether the daemon is on this machine and takes open files from us.
+// local reports whether the daemon is on this machine and accepts file descriptors.
 func (a *app) local() bool { return a.cfg != nil && a.cfg.socket() != "" }

@@ -13,8 +13,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// completionScripts ask the program itself what can follow, so a script stays right when commands change. A line
-// "file" in the answer stands for the names of files.
+// completionScripts run the program itself to get the possible completions, so that scripts remain correct when commands
+// change. A line ":file" in its output stands for the names of files.
 var completionScripts = map[string]string{
 	"bash": `# bash completion for caisson: source <(caisson completion bash)
 _caisson() {
@@ -78,10 +78,11 @@ func (c *completionCmd) Run(a *app) error {
 	return err
 }
 
-// completeTimeout bounds a question to the daemon: a shell waits for the answer.
+// completeTimeout is the time limit for requests to the daemon, because a shell waits for the result.
 const completeTimeout = time.Second
 
-// completeCmd answers what can follow the words, the last of which is unfinished. It never starts a daemon and never fails.
+// completeCmd prints the possible completions of the words, the last of which is incomplete. It never starts a daemon and never
+// fails.
 type completeCmd struct {
 	Words []string `arg:"" optional:"" passthrough:""`
 }
@@ -98,12 +99,12 @@ func (c *completeCmd) Run(ctx context.Context, a *app) error {
 	return nil
 }
 
-// completer walks kong's model of the command line.
+// completer computes completions from kong's model of the command line.
 type completer struct {
-	names func(kind string) []string // names of objects of a kind
+	names func(kind string) []string // returns the names of objects of a kind
 }
 
-// complete returns what words may end with, each with a tab and its description if it has one.
+// complete returns the completions of the last word, each followed by a tab and its description if it has one.
 func (k *completer) complete(app *kong.Application, words []string) []string {
 	if len(words) == 0 {
 		words = []string{""}
@@ -115,7 +116,7 @@ func (k *completer) complete(app *kong.Application, words []string) []string {
 		case wants != nil:
 			wants = nil
 		case w == "--":
-			return nil // the words after it belong to a program inside
+			return nil // the words after it are the command line of another program
 		case strings.HasPrefix(w, "-") && w != "-":
 			if f := findFlag(unnamed(node), w); f != nil && !f.IsBool() && !strings.Contains(w, "=") {
 				wants = f
@@ -151,7 +152,7 @@ func (k *completer) complete(app *kong.Application, words []string) []string {
 	return slices.DeleteFunc(out, func(s string) bool { return s != ":file" && !strings.HasPrefix(s, last) })
 }
 
-// unnamed returns the command that is meant if no more commands are named.
+// unnamed returns the default command of node, which is used if no further command is given, or node.
 func unnamed(node *kong.Node) *kong.Node {
 	if node.DefaultCmd != nil {
 		return node.DefaultCmd
@@ -201,7 +202,7 @@ func flagsOf(node *kong.Node) []string {
 	return out
 }
 
-// positional returns the values of the nth argument; the last one may repeat.
+// positional returns the values of the nth argument; the last argument may be repeatable.
 func (k *completer) positional(node *kong.Node, n int) []string {
 	args := node.Positional
 	if len(args) == 0 {
@@ -236,7 +237,7 @@ func (k *completer) values(v *kong.Value) []string {
 	}
 }
 
-// names lists the names of objects, or nothing if the daemon does not answer.
+// names returns the names of objects of a kind, or nothing if the daemon is not reachable.
 func (a *app) names(ctx context.Context, kind string) []string {
 	switch kind {
 	case "state":
@@ -287,7 +288,7 @@ func (a *app) names(ctx context.Context, kind string) []string {
 	return nil
 }
 
-// namesOf returns a function that returns a name of each item: the first result of names that needs no quotes in a shell. It
+// namesOf returns a function that returns one name of each item: the first of its names that needs no quotes in a shell. It
 // ignores an error.
 func namesOf[T any](names ...func(T) string) func([]T, error) []string {
 	return func(items []T, _ error) (out []string) {

@@ -22,12 +22,12 @@ const (
 	maxConfigSize     = 1 << 20
 )
 
-// socketMode is the mode of the unix socket. It is not a setting: whoever may open the socket has full rights.
+// socketMode is the mode of the unix socket. It is not configurable: a process that may open the socket has full rights.
 const socketMode fs.FileMode = 0o600
 
-// config is every setting of Caisson. A flag goes over the environment, and that over the file.
+// config contains all settings of Caisson. A flag overrides the environment, and the environment overrides the file.
 //
-// To add one: a field here with its default in defaultConfig, its check in validate, its lines in configTemplate.
+// To add a setting, add a field here, its default in defaultConfig, its check in validate, and its lines in configTemplate.
 type config struct {
 	DataDir  string `yaml:"dataDir" json:"dataDir"`
 	Host     string `yaml:"host" json:"host"`
@@ -56,18 +56,18 @@ type config struct {
 	Relay         relaySettings      `yaml:"relay" json:"relay"`
 	Workspaces    workspaceSettings  `yaml:"workspaces" json:"workspaces"`
 
-	// CredentialKeyFile and CredentialKeyCommand say where the key comes from that credentials are encrypted with; both empty
-	// is a file in the data directory, or the environment.
+	// CredentialKeyFile and CredentialKeyCommand are the source of the key with which credentials are encrypted; if both are
+	// empty, it is a file in the data directory, or the environment.
 	CredentialKeyFile    string   `yaml:"credentialKeyFile" json:"credentialKeyFile"`
 	CredentialKeyCommand []string `yaml:"credentialKeyCommand" json:"credentialKeyCommand"`
 
-	// Token comes from the environment only.
+	// Token is read from the environment only.
 	Token caisson.Secret `yaml:"-" json:"token,omitzero"`
-	// File is where the settings came from, "" if there is no file.
+	// File is the path of the configuration file, "" if there is none.
 	File string `yaml:"-" json:"-"`
 }
 
-// limits bound what sandboxes of all accounts together may take of the host.
+// limits limit the resources of the host that the sandboxes of all accounts together may use.
 type limits struct {
 	MaxSandboxes  int          `yaml:"maxSandboxes" json:"maxSandboxes"`
 	MemoryReserve caisson.Size `yaml:"memoryReserve" json:"memoryReserve"`
@@ -96,8 +96,8 @@ const (
 	day                     = 24 * 60 * 60 * second
 )
 
-// loadConfig reads the file that g or the environment names, or the default one if there is one, and lays the
-// environment and then g over it. The result has not been validated.
+// loadConfig reads the file that g or the environment specifies, or the default file if it exists, and overrides its settings
+// with the environment and then with g. The result has not been validated.
 func loadConfig(g globals, getenv func(string) string) (*config, error) {
 	c := defaultConfig()
 	file := first(g.Config, getenv("CAISSON_CONFIG"))
@@ -144,7 +144,7 @@ func loadConfig(g globals, getenv func(string) string) (*config, error) {
 	return c, nil
 }
 
-// inFile adds the name of the file to each fault in err.
+// inFile adds the name of the file to each error in err.
 func inFile(file string, err error) error {
 	var errs []error
 	for _, e := range flatten(err) {
@@ -164,7 +164,7 @@ func readSmall(file string) ([]byte, error) {
 	return os.ReadFile(file)
 }
 
-// validate reports every setting that makes no sense, joined.
+// validate returns an error for every invalid setting, joined.
 func (c *config) validate() error {
 	var errs []error
 	bad := func(field, format string, args ...any) {
@@ -249,7 +249,7 @@ func (c *config) validateListener(bad func(field, format string, args ...any)) {
 	}
 }
 
-// parsePrefix reads an address or a prefix.
+// parsePrefix parses an address or a prefix.
 func parsePrefix(s string) (netip.Prefix, error) {
 	if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" {
 		a = a.Unmap()
@@ -262,7 +262,7 @@ func parsePrefix(s string) (netip.Prefix, error) {
 	return p.Masked(), err
 }
 
-// publicPrefixes returns PublicAddresses, which validate has accepted.
+// publicPrefixes returns PublicAddresses as prefixes; validate has checked them.
 func (c *config) publicPrefixes() []netip.Prefix {
 	var list []netip.Prefix
 	for _, a := range c.PublicAddresses {
@@ -273,13 +273,14 @@ func (c *config) publicPrefixes() []netip.Prefix {
 	return list
 }
 
-// loopback reports whether host can only be this machine. A name other than localhost may change its mind.
+// loopback reports whether host is certain to be this machine. A name other than localhost may resolve to another address
+// later.
 func loopback(host string) bool {
 	ip, err := netip.ParseAddr(host)
 	return host == "localhost" || (err == nil && ip.IsLoopback())
 }
 
-// checkHost checks the URL of a daemon. A token must not cross a network in the clear.
+// checkHost checks the URL of a daemon. A token must not be sent over a network unencrypted.
 func checkHost(host string, token bool) error {
 	if host == "" {
 		return nil
@@ -303,7 +304,7 @@ func checkHost(host string, token bool) error {
 // maxSocketPath is the size of sockaddr_un.sun_path without its NUL.
 const maxSocketPath = 107
 
-// SocketPath is where the daemon of this data directory listens.
+// SocketPath is the path of the socket on which the daemon of this data directory listens.
 func (c *config) SocketPath() string { return filepath.Join(c.DataDir, "caisson.sock") }
 
 func platforms() []string { return []string{"auto", "systrap", "ptrace"} }
@@ -319,7 +320,7 @@ func first(ss ...string) string {
 	return ""
 }
 
-// config returns the validated settings of this invocation.
+// config returns the validated settings of this invocation, which it loads once.
 func (a *app) config() (*config, error) {
 	if a.cfg != nil {
 		return a.cfg, nil

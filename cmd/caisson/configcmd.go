@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// configTemplate is what init writes: every setting with its default.
+// configTemplate is the content of the file that init writes: every setting with its default.
 const configTemplate = `# Configuration of Caisson. Every line here shows a default; remove the # in front of a key to change it.
 # A command's flag goes over the environment, and that over this file. Unknown keys are errors.
 # "caisson config show" prints what is in force.

@@ -17,20 +17,21 @@ import (
 	"github.com/caisson-dev/caisson/models"
 )
 
-// gatewaySettings are about model gateways on other machines. All is off unless configured.
+// gatewaySettings configure model gateways that other machines share. Everything is off by default.
 type gatewaySettings struct {
-	// Listen is where the model gateway of this machine serves sandboxes of others.
+	// Listen is the address on which the model gateway of this machine serves sandboxes of other machines.
 	Listen  string `yaml:"listen" json:"listen"`
 	TLSCert string `yaml:"tlsCert" json:"tlsCert"`
 	TLSKey  string `yaml:"tlsKey" json:"tlsKey"`
-	// RemoteURL is the gateway that sandboxes of this machine use instead of the one here.
+	// RemoteURL is the gateway that sandboxes of this machine use instead of the local one.
 	RemoteURL string `yaml:"remoteURL" json:"remoteURL"`
 	RemoteCA  string `yaml:"remoteCA" json:"remoteCA"`
-	// RemoteAPI is the URL of that gateway's API, where sandboxes are registered, and RemoteToken the name of a token for it.
+	// RemoteAPI is the URL of that gateway's API, with which sandboxes are registered; RemoteToken is the name of a token for
+	// it.
 	RemoteAPI   string `yaml:"remoteAPI" json:"remoteAPI"`
 	RemoteToken string `yaml:"remoteToken" json:"remoteToken"`
-	// RunTokenKeys are names: of environment variables after "env:", else of credentials of the account local. The first
-	// signs, both verify.
+	// RunTokenKeys are names of secrets: of environment variables after "env:", else of credentials of the account local. The
+	// first key signs, both verify.
 	RunTokenKeys []string `yaml:"runTokenKeys" json:"runTokenKeys"`
 }
 
@@ -64,7 +65,7 @@ func (b budgetSetting) MarshalText() ([]byte, error) {
 	return []byte(b.usd.String()), nil
 }
 
-// limits returns the budget of a sandbox that was given none.
+// limits returns the budget of a sandbox for which none was specified.
 func (b budgetSetting) limits() caisson.Limits {
 	if b.none {
 		return caisson.Limits{}
@@ -91,11 +92,11 @@ func providerKinds() []string {
 	}
 }
 
-// badFunc reports a fault of a setting.
+// badFunc reports an error in a setting.
 type badFunc = func(field, format string, args ...any)
 
-// keySource says where the key comes from that credentials are encrypted with. What the environment has goes before the
-// configuration, as everywhere.
+// keySource returns the source of the key with which credentials are encrypted. The environment overrides the configuration, as
+// for all settings.
 func (c *config) keySource() credential.KeySource {
 	if key := credential.TakeKey(); !key.IsZero() {
 		return credential.KeySource{Value: key}
@@ -103,7 +104,7 @@ func (c *config) keySource() credential.KeySource {
 	return credential.KeySource{File: c.CredentialKeyFile, Command: c.CredentialKeyCommand}
 }
 
-// validateModels checks what the model gateway is made of.
+// validateModels checks the settings of the model gateway.
 func (c *config) validateModels(bad badFunc) {
 	providers := map[string]bool{}
 	for i, p := range c.Providers {
@@ -173,7 +174,7 @@ func validateProvider(at string, p caisson.Provider, bad badFunc) {
 	}
 }
 
-// checkBaseURL checks where a provider is. Keys, prompts and answers must not cross a network in the clear.
+// checkBaseURL checks the URL of a provider. Keys, prompts and answers must not be sent over a network unencrypted.
 func checkBaseURL(s string) error {
 	u, err := url.Parse(s)
 	switch {
@@ -275,7 +276,7 @@ func (c *config) validateGateway(bad badFunc) {
 	}
 }
 
-// secretName reports whether s says where a secret is: env:VARIABLE, or the name of a credential.
+// secretName reports whether s refers to a secret: env:VARIABLE, or the name of a credential.
 func secretName(s string) bool {
 	if variable, ok := strings.CutPrefix(s, "env:"); ok {
 		return variableName.MatchString(variable)
@@ -283,7 +284,7 @@ func secretName(s string) bool {
 	return credentialName.MatchString(s)
 }
 
-// secretSource returns where the secret of that name is.
+// secretSource returns the source of the secret with this name.
 func secretSource(name string, getenv func(string) string) models.SecretSource {
 	if variable, ok := strings.CutPrefix(name, "env:"); ok {
 		return models.SecretSource{Value: caisson.NewSecret(getenv(variable))}
@@ -291,7 +292,7 @@ func secretSource(name string, getenv func(string) string) models.SecretSource {
 	return models.SecretSource{Credential: name}
 }
 
-// engine returns the settings as the engine knows them.
+// engine converts the settings to the engine's configuration.
 func (g gatewaySettings) engine(getenv func(string) string) models.GatewayConfig {
 	e := models.GatewayConfig{
 		Listen: g.Listen, Certificate: g.TLSCert, Key: g.TLSKey, RemoteURL: g.RemoteURL, RemoteCA: g.RemoteCA,

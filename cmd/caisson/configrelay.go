@@ -8,7 +8,7 @@ import (
 	"github.com/caisson-dev/caisson/engine"
 )
 
-// relaySettings are about repositories and what is sent to their remotes.
+// relaySettings configure the relay for git repositories.
 type relaySettings struct {
 	CA         string           `yaml:"ca" json:"ca"`
 	FirstRetry caisson.Duration `yaml:"firstRetry" json:"firstRetry"`
@@ -38,7 +38,7 @@ func (s *relaySettings) validate(bad func(field, format string, args ...any)) {
 	}
 }
 
-// engine returns the settings as the engine has them.
+// engine converts the settings to the engine's configuration.
 func (s *relaySettings) engine() engine.RelayConfig {
 	return engine.RelayConfig{
 		CA: s.CA, First: time.Duration(s.FirstRetry), Tries: time.Duration(s.Tries), Keep: time.Duration(s.Keep), Space: s.Space,

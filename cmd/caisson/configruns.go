@@ -9,10 +9,10 @@ import (
 	"github.com/caisson-dev/caisson/runs"
 )
 
-// defaultAgentsDir is where the administrator's own agents are.
+// defaultAgentsDir is the directory of agents that the administrator adds.
 const defaultAgentsDir = "/etc/caisson/agents"
 
-// runSettings bound what runs of all accounts together may take.
+// runSettings limit the runs of all accounts.
 type runSettings struct {
 	Concurrent   int              `yaml:"concurrent" json:"concurrent"`
 	PerAccount   int              `yaml:"perAccount" json:"perAccount"`
@@ -55,7 +55,7 @@ func checkAgentsDir(dir string, bad func(field, format string, args ...any)) {
 	}
 }
 
-// agents returns the settings of agents and runs as the engine has them.
+// agents converts the settings of agents and runs to the engine's configuration.
 func (c *config) agents() engine.AgentConfig {
 	return engine.AgentConfig{Dir: c.AgentsDir, Limits: runs.Limits{
 		Concurrent: c.Runs.Concurrent, PerAccount: c.Runs.PerAccount, Waiting: c.Runs.Waiting,

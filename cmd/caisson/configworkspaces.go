@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson/workspaces"
 )
 
-// workspaceSettings are about what sandboxes see of the host's directories, and what may come back to them.
+// workspaceSettings configure which files of host directories sandboxes see, and which changes may be applied to them.
 type workspaceSettings struct {
 	Hide     []string         `yaml:"hide" json:"hide"`
 	Keep     caisson.Duration `yaml:"keep" json:"keep"`
@@ -18,7 +18,7 @@ type workspaceSettings struct {
 	Commands []checkCommand   `yaml:"commands" json:"commands"`
 }
 
-// checkCommand is a program that has to succeed before anything is applied.
+// checkCommand is a program that must succeed before changes are applied.
 type checkCommand struct {
 	Name    string           `yaml:"name" json:"name"`
 	Command []string         `yaml:"command" json:"command"`
@@ -45,10 +45,10 @@ func (s *workspaceSettings) validate(bad func(field, format string, args ...any)
 	}
 }
 
-// patterns are all names that are hidden.
+// patterns returns the patterns of all file names that are hidden.
 func (s *workspaceSettings) patterns() []string { return append(baseline.DefaultHidden(), s.Hide...) }
 
-// commands are the checks as the core of workspaces has them.
+// commands returns the check commands in the form of package workspaces.
 func (s *workspaceSettings) commands() []workspaces.Command {
 	var list []workspaces.Command
 	for _, c := range s.Commands {
@@ -57,7 +57,7 @@ func (s *workspaceSettings) commands() []workspaces.Command {
 	return list
 }
 
-// engine returns the settings as the engine has them.
+// engine converts the settings to the engine's configuration.
 func (s *workspaceSettings) engine() engine.WorkspaceConfig {
 	return engine.WorkspaceConfig{Hide: s.patterns(), Rules: s.Rules, Keep: time.Duration(s.Keep), Commands: s.commands()}
 }

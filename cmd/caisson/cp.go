@@ -30,7 +30,7 @@ cp -r. Symlinks are copied as symlinks; out of a sandbox only those that stay wi
 		"git archive HEAD | caisson cp - web:/work")
 }
 
-// ProvidePlaces reads the arguments, SRC and DST; exactly one of them is the path of a sandbox, and the other one empty.
+// ProvidePlaces parses the arguments, SRC and DST. Exactly one of them must be a path in a sandbox; the other result is empty.
 func (c *cpCmd) ProvidePlaces() (places [2]place, err error) {
 	if c.Src == "" || c.Dst == "" {
 		return places, usagef("cp", "an empty path leads nowhere")
@@ -74,15 +74,15 @@ func copyOutArchive(ctx context.Context, a *app, api api, src place) error {
 	return err
 }
 
-// copyOut unpacks what the sandbox sends below dst, or beside it under its name. The archive is hostile: [tree.Unpack]
-// touches nothing outside of the directory it is given and follows no symlink in it.
+// copyOut unpacks the archive that the sandbox sends: below dst if that is a directory, else as dst. The archive is untrusted:
+// [tree.Unpack] writes only below the directory that it is given and follows no symlink in it.
 func copyOut(ctx context.Context, a *app, api api, src place, dst string) error {
 	dir, as := dst, ""
 	info, err := os.Stat(dst)
 	switch {
 	case err == nil && info.IsDir():
 		if as = path.Base(src.path); as == "/" {
-			as = src.sandbox // the whole root file system has no name of its own
+			as = src.sandbox // the root directory has no name; use the sandbox's
 		}
 	case err == nil || errors.Is(err, fs.ErrNotExist):
 		if strings.HasSuffix(dst, "/") {
@@ -110,7 +110,7 @@ func copyOut(ctx context.Context, a *app, api api, src place, dst string) error 
 	}})
 }
 
-// copyIn sends the file or tree at src.
+// copyIn copies the file or tree at src to dst.
 func copyIn(ctx context.Context, api api, src string, dst place) error {
 	abs, err := filepath.Abs(src)
 	if err != nil {
@@ -133,7 +133,7 @@ func copyIn(ctx context.Context, api api, src string, dst place) error {
 	there, err := api.StatFile(ctx, dst.sandbox, dst.path)
 	switch {
 	case caisson.KindOf(err) == caisson.NotFound || (err == nil && there.Type != "directory"):
-		// An unknown sandbox is NotFound too, and is again below.
+		// The error is also NotFound for an unknown sandbox; the request below then fails with it.
 		dir, as = path.Split(dst.path)
 		if info.Mode().IsRegular() {
 			return sendFile(ctx, api, root, base, dst)
@@ -143,11 +143,11 @@ func copyIn(ctx context.Context, api api, src string, dst place) error {
 	}
 	pr, pw := io.Pipe()
 	go func() { pw.CloseWithError(tree.Pack(root, base, as, pw)) }()
-	defer pr.Close() // lets Pack end if nobody reads any more
+	defer pr.Close() // makes Pack return if the archive is not read to its end
 	return api.WriteTree(ctx, dst.sandbox, path.Clean(dir), pr)
 }
 
-// sendFile replaces one file, atomically.
+// sendFile replaces one file atomically.
 func sendFile(ctx context.Context, api api, root *os.Root, name string, dst place) error {
 	f, err := root.Open(name)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// newSandbox are the flags that decide how a new sandbox is made.
+// newSandbox are the flags for the properties of a new sandbox.
 type newSandbox struct {
 	Name      string            `help:"Its name, to be used instead of its id." group:"new" placeholder:"NAME"`
 	Image     string            `help:"Image instead of the template's: debian:12, dir:PATH, tar:PATH or host." group:"new" placeholder:"REF" complete:"image"`
@@ -33,7 +33,7 @@ type newSandbox struct {
 	grants
 }
 
-// grants are the flags that decide what a new sandbox reaches.
+// grants are the flags for what a new sandbox may reach.
 type grants struct {
 	Policy    string   `help:"What it may reach, as YAML (see policy set); like --allow and --deny, instead of the template's or the origin's." group:"new" placeholder:"FILE" complete:"file"`
 	Allow     []string `help:"Let it reach a preset or TARGET[:PORTS][/udp]; may be repeated." group:"new" placeholder:"SPEC" sep:"none"`
@@ -44,7 +44,7 @@ type grants struct {
 	MaxCalls  string   `help:"How many calls it may make." group:"new" placeholder:"N"`
 }
 
-// createCmd makes a sandbox.
+// createCmd creates a sandbox.
 type createCmd struct {
 	Template string   `arg:"" optional:"" help:"Template, or an image that is not mistaken for one (debian:12, dir:PATH); default host." complete:"template"`
 	Command  []string `arg:"" optional:"" passthrough:"" help:"What it runs from the start, after --; without one it waits for exec."`
@@ -68,7 +68,7 @@ func (c *createCmd) Help() string {
 		"caisson sandbox create --allow npm --allow api.example.com:443")
 }
 
-// ProvideClone reads the flags for a repository.
+// ProvideClone parses the flags for a repository.
 func (c *createCmd) ProvideClone() (*clone, error) { return c.clone(&c.newSandbox, c.NoStart) }
 
 func (c *createCmd) Run(ctx context.Context, a *app, clone *clone, api api) (err error) {
@@ -88,7 +88,7 @@ func (c *createCmd) Run(ctx context.Context, a *app, clone *clone, api api) (err
 		}
 		req.Snapshot = s.ID
 	}
-	if clone != nil { // before an image is pulled for a repository that there is not
+	if clone != nil { // fail before an image is pulled if the repository does not exist
 		if _, err := api.GetRepo(ctx, clone.repo.Name); err != nil {
 			return err
 		}
@@ -107,7 +107,7 @@ func (c *createCmd) Run(ctx context.Context, a *app, clone *clone, api api) (err
 	return printDone(a, s, string(s.ID))
 }
 
-// maker makes a sandbox as flags say.
+// maker creates sandboxes as the flags specify.
 type maker struct {
 	app   *app
 	api   api
@@ -115,8 +115,8 @@ type maker struct {
 	flags newSandbox
 }
 
-// create makes a sandbox from source, a template or an image, with the flags laid over req. It opens the directories to
-// be mounted and makes the image present first, so that people see progress and use their own registry logins.
+// create creates a sandbox from source, a template or an image, with req and the flags, which take precedence. It opens the
+// directories to be mounted and pulls the image first, so that people see progress and use their own registry logins.
 func (m *maker) create(ctx context.Context, source string, req caisson.CreateRequest) (*caisson.Sandbox, error) {
 	f := m.flags
 	var err error
@@ -185,7 +185,7 @@ func (m *maker) create(ctx context.Context, source string, req caisson.CreateReq
 	return m.api.Create(ctx, req)
 }
 
-// models returns the models that a sandbox may use, nil to leave that to its template; a fork then has none.
+// models returns the models that a sandbox may use. If it is nil, the template's models are used, and a fork may use none.
 func (f *grants) models() (*caisson.ModelGrant, error) {
 	budget, err := parseLimits(f.Budget, f.MaxTokens, f.MaxCalls)
 	switch {
@@ -199,8 +199,9 @@ func (f *grants) models() (*caisson.ModelGrant, error) {
 	return nil, nil
 }
 
-// template does for a template what the daemon must not do by name, with the rights of whoever runs this command: it
-// puts the template's mounts before the request's, and reads an image that is a directory or archive of this machine.
+// template performs the steps for a template that the daemon must not perform by path, with the rights of the user who runs
+// this command: it puts the template's mounts before the request's, and pulls an image that is a directory or archive of this
+// machine.
 func (m *maker) template(ctx context.Context, req *caisson.CreateRequest) error {
 	if req.Template == "" || req.Template == caisson.HostTemplate {
 		return nil
@@ -224,11 +225,11 @@ func (m *maker) template(ctx context.Context, req *caisson.CreateRequest) error 
 	return err
 }
 
-// isImage reports whether s names an image rather than a template. A bare word is never an image: a mistyped template
-// must not run whatever a stranger has put under that name into a public registry.
+// isImage reports whether s is an image reference rather than a template. A name without a tag is never an image: a mistyped
+// template must not run an untrusted image with that name from a public registry.
 func isImage(s string) bool { return strings.ContainsAny(s, ":/@") }
 
-// parseMount reads SRC:DST[:rw|:ro]. SRC may hold colons, DST may not.
+// parseMount parses SRC:DST[:rw|:ro]. SRC may contain colons, DST may not.
 func parseMount(s string) (caisson.Mount, error) {
 	rest := s
 	var m caisson.Mount
@@ -253,7 +254,7 @@ func parseMount(s string) (caisson.Mount, error) {
 	return m, nil
 }
 
-// openMounts opens the sources of mounts with the rights of whoever runs this command.
+// openMounts opens the sources of mounts with the rights of the user who runs this command.
 func openMounts(mounts []caisson.Mount) ([]caisson.Handle, error) {
 	var dirs []caisson.Handle
 	for _, m := range mounts {
@@ -269,11 +270,11 @@ func openMounts(mounts []caisson.Mount) ([]caisson.Handle, error) {
 
 func closeAll(hs []caisson.Handle) {
 	for _, h := range hs {
-		_ = h.Close() // only read, so nothing is lost
+		_ = h.Close() // opened for reading, so no data can be lost
 	}
 }
 
-// parseLabels reads KEY=VALUE pairs.
+// parseLabels parses KEY=VALUE pairs.
 func parseLabels(list []string) (map[string]string, error) {
 	var m map[string]string
 	for _, s := range list {
@@ -289,7 +290,7 @@ func parseLabels(list []string) (map[string]string, error) {
 	return m, nil
 }
 
-// parseEnv reads NAME=VALUE pairs; a bare NAME takes the value of this command's environment.
+// parseEnv parses NAME=VALUE pairs; a bare NAME gets the value in this command's environment.
 func (a *app) parseEnv(list []string) (map[string]string, error) {
 	var m map[string]string
 	for _, s := range list {
@@ -308,7 +309,8 @@ func (a *app) parseEnv(list []string) (map[string]string, error) {
 	return m, nil
 }
 
-// beforeDashes corrects what kong takes for a template in "create -- sleep 9": what comes after -- is the command.
+// beforeDashes corrects arguments such as "create -- sleep 9", in which kong takes the first word of the command for a
+// template: everything after -- is the command.
 func beforeDashes(args []string, template string, command []string) (string, []string) {
 	i := slices.Index(args, "--")
 	if i >= 0 && template != "" && len(args)-i-1 == 1+len(command) {
@@ -317,7 +319,7 @@ func beforeDashes(args []string, template string, command []string) (string, []s
 	return template, command
 }
 
-// dashed returns args without the -- that came before them.
+// dashed returns args without a leading --.
 func dashed(args []string) []string {
 	if len(args) > 0 && args[0] == "--" {
 		return args[1:]
@@ -325,7 +327,7 @@ func dashed(args []string) []string {
 	return args
 }
 
-// quoteCommand prints a command so that its words can be told apart.
+// quoteCommand joins the words of a command, with quotes where a shell needs them.
 func quoteCommand(args []string) string {
 	out := make([]string, len(args))
 	for i, s := range args {

@@ -7,22 +7,22 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// cloneDir is where a new sandbox has its clone unless the flag says otherwise.
+// cloneDir is the default directory of the clone in a new sandbox.
 const cloneDir = "/workspace"
 
-// cloneFlags give a new sandbox a clone of a repository as its workspace.
+// cloneFlags are the flags that give a new sandbox a clone of a repository as its workspace.
 type cloneFlags struct {
 	Repo string `help:"Clone this repository into it, by default as /workspace, and let it push there; repo deliver sends what was done. See repo ls." group:"repo" placeholder:"NAME[:DIR]" complete:"repo"`
 	branchFlags
 }
 
-// a clone is what the flags ask for.
+// A clone is a repository and the directory into which it is cloned.
 type clone struct {
 	repo caisson.RepoRequest
 	dir  string
 }
 
-// clone returns what the flags ask for; nil if that is no repository.
+// clone returns the clone that the flags specify; nil if they specify no repository.
 func (f *cloneFlags) clone(n *newSandbox, noStart bool) (*clone, error) {
 	const command = "sandbox create"
 	switch {
@@ -42,7 +42,7 @@ func (f *cloneFlags) clone(n *newSandbox, noStart bool) (*clone, error) {
 	return &clone{caisson.RepoRequest{Name: name, Base: f.Base, Branch: f.Branch, Read: f.Read}, cmp.Or(dir, cloneDir)}, nil
 }
 
-// into lets a new sandbox into the repository and clones it there. If that fails, the sandbox is removed again.
+// into grants a new sandbox access to the repository and clones it there. If that fails, the sandbox is removed.
 func (c *clone) into(ctx context.Context, a *app, api api, s *caisson.Sandbox) error {
 	g, err := api.GrantRepo(ctx, string(s.ID), c.repo, c.dir)
 	if err != nil {

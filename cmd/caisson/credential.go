@@ -20,7 +20,7 @@ It is never an argument: every user of a machine can see those, and shells keep 
 
 `
 
-// credentialSetCmd keeps a new value.
+// credentialSetCmd stores a new value.
 type credentialSetCmd struct{ credentialValue }
 
 func (c *credentialSetCmd) Help() string {
@@ -85,7 +85,7 @@ type auditCmd struct {
 	Head   auditHeadCmd   `cmd:"" help:"Print what to note, elsewhere, about the record of events."`
 }
 
-// auditVerifyCmd verifies the record of events.
+// auditVerifyCmd verifies the event log.
 type auditVerifyCmd struct {
 	Head string `help:"What audit head printed at some time: the record must contain it." placeholder:"HEAD"`
 }
@@ -112,7 +112,7 @@ func (c *auditVerifyCmd) Run(ctx context.Context, a *app, api api) error {
 	return tampered(r)
 }
 
-// auditHeadCmd prints the head of the record.
+// auditHeadCmd prints the head of the event log.
 type auditHeadCmd struct{}
 
 func (c *auditHeadCmd) Help() string {

@@ -11,7 +11,7 @@ import (
 	"github.com/caisson-dev/caisson/credential"
 )
 
-// credentialImportCmd keeps what is in a file of variables.
+// credentialImportCmd stores the credentials in an environment file.
 type credentialImportCmd struct {
 	File    string `arg:"" optional:"" help:"File of variables, such as .env; - for standard input." complete:"file"`
 	Env     bool   `help:"Take them from the environment instead."`
@@ -31,7 +31,7 @@ values in single quotes. A name that is set twice is not taken. The file itself 
 		"sops -d secrets.env | caisson credential import --all -")
 }
 
-// An imported variable and what became of it.
+// imported is the result for one variable of an import.
 type imported struct {
 	Name   string `json:"name"`
 	Kind   string `json:"kind,omitempty"`
@@ -46,7 +46,7 @@ func (c *credentialImportCmd) Run(ctx context.Context, a *app, vars []credential
 	}
 	twice := map[string]bool{}
 	for _, v := range vars {
-		twice[v.Name] = twice[v.Name] || v.Earlier > 0
+		twice[v.Name] = twice[v.Name] || v.PreviousLine > 0
 	}
 	var report []imported
 	var errs []error
@@ -74,13 +74,13 @@ func (c *credentialImportCmd) Run(ctx context.Context, a *app, vars []credential
 	return errors.Join(append([]error{printImported(a, report)}, errs...)...)
 }
 
-// refuses says why a variable is not taken, or "".
+// refuses returns the result and reason for a variable that must not be imported, else "".
 func (c *credentialImportCmd) refuses(v credential.Variable, twice, exists bool) (result, reason string) {
 	switch {
 	case credential.Kind(v.Name) == "" && !c.All:
 		return "skipped", "not a known name; --all takes it"
-	case v.Earlier > 0:
-		return "skipped", fmt.Sprintf("line %d sets it again, after line %d; remove one", v.Line, v.Earlier)
+	case v.PreviousLine > 0:
+		return "skipped", fmt.Sprintf("line %d sets it again, after line %d; remove one", v.Line, v.PreviousLine)
 	case twice:
 		return "skipped", fmt.Sprintf("line %d sets it, and a later line again; remove one", v.Line)
 	case v.Value.IsZero():
@@ -94,7 +94,7 @@ func (c *credentialImportCmd) refuses(v credential.Variable, twice, exists bool)
 	return "", ""
 }
 
-// ProvideVariables reads the file or the environment.
+// ProvideVariables reads the variables from the file or the environment.
 func (c *credentialImportCmd) ProvideVariables(a *app) ([]credential.Variable, error) {
 	switch {
 	case c.Env && c.File != "" || !c.Env && c.File == "":

@@ -16,7 +16,7 @@ import (
 	"github.com/caisson-dev/caisson/credential"
 )
 
-// credentialValue is a name, and where its value comes from.
+// credentialValue contains the name of a credential and the source of its value.
 type credentialValue struct {
 	Name    string   `arg:"" help:"As that of an environment variable." complete:"credential"`
 	Rest    []string `arg:"" optional:"" passthrough:"" name:"-" help:"- for standard input; with --command, the program and its arguments."`
@@ -25,7 +25,7 @@ type credentialValue struct {
 	Command bool     `help:"Run the program that follows, without a shell, and take what it prints."`
 }
 
-// maxLine is what a terminal takes in one line; the rest of a longer one is lost.
+// maxLine is the longest line in bytes that a terminal accepts; the rest of a longer one is lost.
 const maxLine = 4095
 
 // ProvideValue checks the name and reads the value.
@@ -40,7 +40,7 @@ func (c *credentialValue) ProvideValue(ctx context.Context, a *app, k *kong.Cont
 	return value, credential.CheckValue(value)
 }
 
-// read returns the value from where the arguments say.
+// read returns the value from the source that the arguments specify.
 func (c *credentialValue) read(ctx context.Context, a *app, command string) (caisson.Secret, error) {
 	rest := dashed(c.Rest)
 	stdin := !c.Command && len(rest) == 1 && rest[0] == "-"
@@ -73,9 +73,9 @@ func (c *credentialValue) read(ctx context.Context, a *app, command string) (cai
 	return valueFrom(a.in, "standard input")
 }
 
-// valueFrom reads a value and cuts off the end of its last line.
+// valueFrom reads a value from r and removes line breaks at its end.
 func valueFrom(r io.Reader, from string) (caisson.Secret, error) {
-	b, err := io.ReadAll(io.LimitReader(r, credential.MaxValue+3)) // with a line end, and one byte too many
+	b, err := io.ReadAll(io.LimitReader(r, credential.MaxValue+3)) // a line break, and 1 byte to detect too long values
 	defer clear(b)
 	if err != nil {
 		return caisson.Secret{}, caisson.Invalidf("value", "%s cannot be read: %s", from, err)
@@ -96,7 +96,7 @@ func valueOfFile(file string) (caisson.Secret, error) {
 	return valueFrom(f, "the file")
 }
 
-// valueOfCommand runs a program of the user's with all that the user has: it may ask for a password on the terminal.
+// valueOfCommand runs a program with the user's full environment and terminal: it may prompt for a password.
 func valueOfCommand(ctx context.Context, a *app, argv []string) (caisson.Secret, error) {
 	var none caisson.Secret
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
@@ -109,7 +109,7 @@ func valueOfCommand(ctx context.Context, a *app, argv []string) (caisson.Secret,
 		return none, caisson.Wrap(err, caisson.Invalid, "the program %.100s cannot be run", argv[0])
 	}
 	v, readErr := valueFrom(out, "what the program printed")
-	_ = out.Close() // one that prints too much ends by SIGPIPE
+	_ = out.Close() // a program that prints too much is killed by SIGPIPE
 	err = cmd.Wait()
 	switch exit, failed := errors.AsType[*exec.ExitError](err); {
 	case ctx.Err() != nil:
@@ -122,7 +122,7 @@ func valueOfCommand(ctx context.Context, a *app, argv []string) (caisson.Secret,
 	return v, readErr
 }
 
-// askSecret asks for a line on the terminal, which does not show it.
+// askSecret prompts for a line on the terminal, without echo.
 func (a *app) askSecret(ctx context.Context, prompt string) (caisson.Secret, error) {
 	var none caisson.Secret
 	in, ok := a.in.(*os.File)
@@ -146,7 +146,7 @@ func (a *app) askSecret(ctx context.Context, prompt string) (caisson.Secret, err
 		clear(b)
 	}()
 	select {
-	case <-ctx.Done(): // reading a terminal cannot be interrupted; the program ends
+	case <-ctx.Done(): // reading a terminal cannot be interrupted, but the program exits soon
 		_ = term.Restore(int(in.Fd()), state)
 		fmt.Fprintln(a.err)
 		return none, ctx.Err()

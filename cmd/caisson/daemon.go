@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	startTimeout   = 60 * time.Second // migrations and reconciling after a crash included
+	startTimeout   = 60 * time.Second // includes migrations and reconciliation after a crash
 	maxDaemonLog   = 10 << 20
 	needRoot       = "caisson needs root for now: run it with sudo"
 	minimalPath    = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -31,8 +31,8 @@ const (
 	maxReadyLength = 4096
 )
 
-// ensureDaemon makes sure that a daemon answers on the socket of cfg's data directory, starting one if none does. Of
-// several commands that do this at once, one starts it and the others wait.
+// ensureDaemon starts a daemon for cfg's data directory unless one is listening on its socket. If several commands do this at
+// the same time, one starts the daemon and the others wait.
 func ensureDaemon(ctx context.Context, cfg *config) error {
 	up, err := answers(ctx, cfg.SocketPath())
 	if up || err != nil {
@@ -55,7 +55,8 @@ func ensureDaemon(ctx context.Context, cfg *config) error {
 	return startDaemon(ctx, cfg)
 }
 
-// answers reports whether something accepts connections on the socket. Not being allowed to ask is an error.
+// answers reports whether a process accepts connections on the socket. Returns an error if this process has no permission to
+// connect.
 func answers(ctx context.Context, socket string) (bool, error) {
 	d := net.Dialer{Timeout: 5 * time.Second}
 	conn, err := d.DialContext(ctx, "unix", socket)
@@ -72,7 +73,7 @@ func answers(ctx context.Context, socket string) (bool, error) {
 	}
 }
 
-// lockFile takes an exclusive lock that ends with this process at the latest.
+// lockFile takes an exclusive lock, which is released at the latest when this process exits.
 func lockFile(ctx context.Context, name string) (unlock func(), err error) {
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -90,7 +91,7 @@ func lockFile(ctx context.Context, name string) (unlock func(), err error) {
 	select {
 	case err = <-done:
 	case <-ctx.Done():
-		return nil, ctx.Err() // f stays open until the flock returns; the program ends soon
+		return nil, ctx.Err() // f stays open until the goroutine's flock returns; the program exits soon
 	}
 	if err != nil {
 		f.Close()
@@ -99,7 +100,7 @@ func lockFile(ctx context.Context, name string) (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-// startDaemon starts "caisson serve" in a session of its own and waits until it serves.
+// startDaemon starts "caisson serve" in a new session and waits until it is ready.
 func startDaemon(ctx context.Context, cfg *config) error {
 	log, err := openDaemonLog(filepath.Join(cfg.DataDir, daemonLogName))
 	if err != nil {
@@ -127,7 +128,7 @@ func startDaemon(ctx context.Context, cfg *config) error {
 	}
 	readyEnd.Close()
 	if err := awaitReady(ctx, ready, log.Name()); err != nil {
-		// It did not come up, so nobody will use it; one that hangs must not keep the data directory.
+		// The daemon has not become ready. Kill it: if it hangs, it must not keep the data directory locked.
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 		return err
@@ -143,7 +144,7 @@ func daemonArgs(cfg *config) []string {
 	return args
 }
 
-// awaitReady reads the daemon's one line.
+// awaitReady reads the line with which the daemon reports that it is ready, or why it is not.
 func awaitReady(ctx context.Context, ready *os.File, log string) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -164,7 +165,8 @@ func awaitReady(ctx context.Context, ready *os.File, log string) error {
 	}
 }
 
-// openDaemonLog opens the log for appending; a big one becomes NAME.1 first, so that at most two are kept.
+// openDaemonLog opens the log for appending. A log larger than maxDaemonLog is first renamed to NAME.1, so that at most two are
+// kept.
 func openDaemonLog(name string) (*os.File, error) {
 	if info, err := os.Lstat(name); err == nil && info.Size() > maxDaemonLog {
 		if err := os.Rename(name, name+".1"); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// diffCmd shows what has changed.
+// diffCmd shows the changes in a workspace.
 type diffCmd struct {
 	workspaceArg
 	Stat  bool     `help:"One line for each path." xor:"form"`
@@ -64,14 +64,14 @@ func (c *diffCmd) Run(ctx context.Context, a *app, api api) error {
 	return err
 }
 
-// warnCut says that not everything is shown, whatever the form of the output.
+// warnCut warns if the list of changes is incomplete, for all output formats.
 func warnCut(a *app, d *caisson.Diff) {
 	if d.Cut {
 		fmt.Fprintln(a.err, "caisson: there are more changes than are shown; choose fewer with --only")
 	}
 }
 
-// printStat prints a line for each change, and how many there are of each kind.
+// printStat prints a line for each change, and the number of changes of each kind.
 func printStat(a *app, d *caisson.Diff) error {
 	err := printList(a, d.Changes, []column[caisson.Change]{
 		{name: "CHANGE", value: func(ch caisson.Change) string { return ch.Kind }},
@@ -94,7 +94,7 @@ func printStat(a *app, d *caisson.Diff) error {
 	return err
 }
 
-// changeSize says how much of a file has changed.
+// changeSize returns the number of added and removed lines of a change, or the old and the new size.
 func changeSize(ch caisson.Change) string {
 	switch {
 	case ch.Added > 0 || ch.Removed > 0:
@@ -105,7 +105,7 @@ func changeSize(ch caisson.Change) string {
 	return fmt.Sprintf("%s -> %s", caisson.Size(ch.OldSize), caisson.Size(ch.Size))
 }
 
-// verdictWord is a verdict for people. What this program does not know may not be applied.
+// verdictWord returns a verdict for people. A verdict that this program does not support counts as denied.
 func verdictWord(v string) string {
 	switch v {
 	case caisson.VerdictPass:
@@ -124,7 +124,7 @@ var verdictColors = map[string]string{
 	caisson.VerdictPass: "32", caisson.VerdictAsk: "33", caisson.VerdictClash: "35", caisson.VerdictDeny: "31",
 }
 
-// reasons returns why a change has its verdict, a line for each finding.
+// reasons returns the reasons for a change's verdict, one line for each finding.
 func reasons(ch *caisson.Change) []string {
 	var out []string
 	for _, f := range ch.Finding {
@@ -143,7 +143,7 @@ func reasons(ch *caisson.Change) []string {
 	return out
 }
 
-// tally says how many changes there are of each verdict.
+// tally returns the number of changes of each verdict.
 func tally(list []caisson.Change) string {
 	n := map[string]int{}
 	added, removed := 0, 0

@@ -9,14 +9,15 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// patchPrinter writes changes as git does, with what the checks say in lines that begin with #, which git apply skips.
+// patchPrinter writes changes in git's format, with the results of the checks in lines that begin with #, which git apply
+// skips.
 type patchPrinter struct {
 	b     *strings.Builder
 	color bool
-	raw   bool // contents as they are; names never
+	raw   bool // do not escape contents; names are always escaped
 }
 
-// line writes a line that begins with what is ours. Only its content may be raw.
+// line writes a line whose beginning this program determines. It is always escaped.
 func (p *patchPrinter) line(sgr, format string, args ...any) {
 	p.b.WriteString(paint(p.color && sgr != "", sgr, safetext.Escape(fmt.Sprintf(format, args...))) + "\n")
 }
@@ -31,7 +32,7 @@ func gitMode(typ string, mode uint32) string {
 	return fmt.Sprintf("%s%03o", gitTypes[typ], mode)
 }
 
-// change writes a change, with its whole patch.
+// change writes a change with its whole patch.
 func (p *patchPrinter) change(ch *caisson.Change) {
 	p.header(ch)
 	p.names(ch)
@@ -40,12 +41,13 @@ func (p *patchPrinter) change(ch *caisson.Change) {
 	}
 }
 
-// header writes what the checks say of a change, and what it is besides its lines. What is not for git comes before what is.
+// header writes the results of the checks of a change, and its properties other than its lines. Lines that git does not read
+// come first.
 func (p *patchPrinter) header(ch *caisson.Change) {
 	p.notes(ch)
 	if ch.Type == "dir" || ch.Type == "none" && ch.OldType == "dir" {
 		p.line("01", "# directory %s: %s", ch.Kind, ch.Path)
-		return // git knows none
+		return // git does not track directories
 	}
 	from := ch.Path
 	if ch.OldPath != "" {
@@ -70,7 +72,7 @@ func (p *patchPrinter) header(ch *caisson.Change) {
 	}
 }
 
-// notes writes what people should know of a change.
+// notes writes the reasons for the verdict and what people should notice about a change.
 func (p *patchPrinter) notes(ch *caisson.Change) {
 	why := reasons(ch)
 	if len(why) == 0 && ch.Verdict != caisson.VerdictPass {
@@ -93,7 +95,7 @@ func (p *patchPrinter) notes(ch *caisson.Change) {
 	}
 }
 
-// names writes the names that a patch begins with.
+// names writes the lines with the file names at the beginning of a patch.
 func (p *patchPrinter) names(ch *caisson.Change) {
 	if !strings.Contains(ch.Patch, "@@") {
 		return
@@ -132,8 +134,8 @@ func (p *patchPrinter) hunk(h string) {
 	}
 }
 
-// hunksOf cuts a unified diff into its hunks; the names before them are left out. Lines of files begin with a space, + or -, so what
-// begins with @@ is the beginning of a hunk.
+// hunksOf splits a unified diff into its hunks, without the lines before the first one. Lines of files begin with a space, + or
+// -, so a line that begins with @@ starts a hunk.
 func hunksOf(patch string) []string {
 	var out []string
 	for line := range strings.Lines(patch) {

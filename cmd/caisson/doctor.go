@@ -8,7 +8,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/hostcheck"
 )
 
-// doctorCmd examines this machine.
+// doctorCmd checks this machine.
 type doctorCmd struct{}
 
 func (c *doctorCmd) Help() string {
@@ -32,13 +32,13 @@ func (c *doctorCmd) Run(ctx context.Context, a *app) error {
 		{name: "REMEDY", value: func(c caisson.Check) string { return c.Remedy }},
 	})
 	if err == nil && hostcheck.Worst(checks) == hostcheck.Failed {
-		return processExit(1) // the checks say it all
+		return processExit(1) // the table shows the errors
 	}
 	return err
 }
 
-// askDaemon adds what a daemon that runs says of itself and of its host. Its view goes over ours: it is the one that
-// has to live with the machine.
+// askDaemon adds the status of a running daemon and its checks of its host. The daemon's results replace those of this process
+// with the same name, because they describe the environment in which the daemon runs.
 func (a *app) askDaemon(ctx context.Context, checks []caisson.Check) []caisson.Check {
 	api, err := a.connectRunning(ctx)
 	if err != nil {
@@ -55,7 +55,7 @@ func (a *app) askDaemon(ctx context.Context, checks []caisson.Check) []caisson.C
 	})
 	theirs, err := api.Examine(ctx)
 	if err != nil {
-		return checks // a daemon elsewhere does not tell everybody about its host
+		return checks // a remote daemon does not report on its host to every client
 	}
 	for _, t := range theirs {
 		i := slices.IndexFunc(checks, func(c caisson.Check) bool { return c.Name == t.Name })

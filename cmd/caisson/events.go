@@ -23,7 +23,7 @@ func (c *eventsCmd) Help() string {
 		examples("caisson events", "caisson events web -o json", "caisson events --for 1s")
 }
 
-// ProvideChecked checks the flags.
+// ProvideChecked validates the flags.
 func (c *eventsCmd) ProvideChecked() (checked, error) {
 	if c.Count < 0 || c.After < 0 {
 		return checked{}, usagef("events", "--count and --after must not be negative")
@@ -32,7 +32,7 @@ func (c *eventsCmd) ProvideChecked() (checked, error) {
 }
 
 func (c *eventsCmd) Run(ctx context.Context, a *app, _ checked, api api) error {
-	// Events of sandboxes and volumes have their ids; those of templates and images their names.
+	// The subject of events is an id for sandboxes and volumes, and a name for templates and images.
 	if c.Subject != "" {
 		if sb, err := api.Get(ctx, c.Subject); err == nil {
 			c.Subject = string(sb.ID)
@@ -46,7 +46,7 @@ func (c *eventsCmd) Run(ctx context.Context, a *app, _ checked, api api) error {
 	if err != nil {
 		return err
 	}
-	if c.For > 0 { // what it takes to reach the daemon does not count
+	if c.For > 0 { // the time for connecting to the daemon does not count
 		defer time.AfterFunc(time.Duration(c.For), cancel).Stop()
 	}
 	n := 0

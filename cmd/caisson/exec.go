@@ -11,7 +11,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// process are the flags of a process to start.
+// process are the flags for a new process.
 type process struct {
 	Env     []string         `help:"Set an environment variable, or pass one on; may be repeated." short:"e" placeholder:"NAME[=VALUE]" sep:"none"`
 	Workdir string           `help:"Directory to run in." short:"w" placeholder:"DIR"`
@@ -19,7 +19,7 @@ type process struct {
 	Timeout caisson.Duration `positive:"" help:"Kill it after this long; the exit code is then 124." placeholder:"DURATION"`
 }
 
-// starter are the flags of a process to start in a sandbox, which may be a new one.
+// starter are the flags for a new process in a sandbox, which may be a new one.
 type starter struct {
 	Rm bool `help:"Make a sandbox from a template or image, and remove it afterwards."`
 	process
@@ -37,7 +37,7 @@ func (s *starter) request(a *app, req caisson.ExecRequest) (_ caisson.ExecReques
 	return req, err
 }
 
-// exec runs req in target, or in a sandbox that is made from target and removed afterwards.
+// exec runs req in target, or in a sandbox that is created from target and removed afterwards.
 func (s *starter) exec(ctx context.Context, a *app, api api, target string, req caisson.ExecRequest) error {
 	if s.Rm {
 		m := maker{app: a, api: api, login: s.registryLogin, flags: s.newSandbox}
@@ -70,7 +70,7 @@ Without a terminal, Ctrl-C is passed on as SIGINT; a second one kills the progra
 		"caisson exec -d web -- python3 -m http.server")
 }
 
-// ProvideRequest makes a request of the flags.
+// ProvideRequest returns the request that the flags specify.
 func (c *execCmd) ProvideRequest(a *app) (caisson.ExecRequest, error) {
 	req := caisson.ExecRequest{Command: dashed(c.Command), TTY: c.TTY, Stdin: c.Interactive, Detach: c.Detach}
 	switch {
@@ -101,7 +101,7 @@ func (c *shellCmd) Help() string {
 	return examples("caisson shell web", "caisson shell --rm host", "caisson shell --shell zsh -u 1000 web")
 }
 
-// ProvideRequest makes a request of the flags.
+// ProvideRequest returns the request that the flags specify.
 func (c *shellCmd) ProvideRequest(a *app) (caisson.ExecRequest, error) {
 	command := []string{"/bin/sh", "-c", "command -v bash >/dev/null 2>&1 && exec bash -l; exec sh -l"}
 	if c.Shell != "" {
@@ -114,7 +114,7 @@ func (c *shellCmd) Run(ctx context.Context, a *app, req caisson.ExecRequest, api
 	return c.exec(ctx, a, api, c.Target, req)
 }
 
-// discard removes a sandbox that this command has made, even if it was interrupted.
+// discard removes a sandbox that this command has created, even if the command was interrupted.
 func discard(ctx context.Context, a *app, api api, id caisson.ID) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
@@ -123,7 +123,7 @@ func discard(ctx context.Context, a *app, api api, id caisson.ID) {
 	}
 }
 
-// execIn runs req in a sandbox, connected to this program's streams, and returns how it ended as a [processExit].
+// execIn runs req in a sandbox, connected to this program's streams, and returns a failure of the process as a [processExit].
 func execIn(ctx context.Context, a *app, api api, ref string, req caisson.ExecRequest) error {
 	if req.TTY {
 		req.Rows, req.Cols = terminalSize(a.in, a.out)
@@ -143,12 +143,12 @@ func execIn(ctx context.Context, a *app, api api, ref string, req caisson.ExecRe
 	return console{a}.ended(status)
 }
 
-// started is what exec -d prints with -o json.
+// started is the output of exec -d with -o json.
 type started struct {
 	PID int `json:"pid"`
 }
 
-// ended turns the end of a process into this program's.
+// ended returns the exit status of a process as the error of this command.
 func (a console) ended(s caisson.ExitStatus) error {
 	switch {
 	case s.Unknown && s.Reason != "":
@@ -170,7 +170,7 @@ func (a console) ended(s caisson.ExitStatus) error {
 	return nil
 }
 
-// attach connects p to this program's streams until it ends.
+// attach connects p to this program's streams until p exits.
 func (a console) attach(ctx context.Context, p caisson.Process, req caisson.ExecRequest) (caisson.ExitStatus, error) {
 	defer p.Close()
 	if req.TTY && req.Stdin {

@@ -14,15 +14,15 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// Exit codes that are not about an error of ours.
+// Exit codes without a corresponding kind of error.
 const (
-	exitNo      = 1 // the answer to --check, as grep(1) has it
+	exitNo      = 1 // --check failed; as grep(1)
 	exitUsage   = 2
-	exitTimeout = 124 // a process hit its time limit; as timeout(1) has it
-	exitPipe    = 141 // nobody reads the output any more: 128 + SIGPIPE, as a shell has it
+	exitTimeout = 124 // a process reached its time limit; as timeout(1)
+	exitPipe    = 141 // the reader of the output has closed it: 128 + SIGPIPE, as in a shell
 )
 
-// exitCodes says what each kind of error ends the program with.
+// exitCodes maps each kind of error to the exit code of the program.
 var exitCodes = map[caisson.Kind]int{
 	caisson.Internal:    1,
 	caisson.Invalid:     exitUsage,
@@ -34,7 +34,7 @@ var exitCodes = map[caisson.Kind]int{
 	caisson.Unavailable: 7,
 }
 
-// runExits says what each code of a run's error ends the program with.
+// runExits maps each code of a run's error to the exit code of the program.
 var runExits = map[string]int{
 	caisson.RunInvalid:    exitUsage,
 	caisson.RunNotFound:   3,
@@ -47,12 +47,13 @@ var runExits = map[string]int{
 	caisson.RunInternal:   1,
 }
 
-// processExit is the end of a process that exec passes on: not an error of ours, so nothing is printed.
+// processExit is the exit code of a process in a sandbox, which exec passes on. It is not an error of this program, so nothing
+// is printed.
 type processExit int
 
 func (e processExit) Error() string { return "process exited with " + strconv.Itoa(int(e)) }
 
-// report is an error as people and -o json see it.
+// report is an error as it is printed for people and with -o json.
 type report struct {
 	Kind    caisson.Kind `json:"kind"`
 	Field   string       `json:"field,omitempty"`
@@ -61,7 +62,7 @@ type report struct {
 	hint    string
 }
 
-// exitCode prints err and returns the code to end with.
+// exitCode prints err and returns the exit code of the program.
 func (a *app) exitCode(err error) int {
 	if err == nil {
 		return 0
@@ -83,7 +84,8 @@ func (a *app) exitCode(err error) int {
 	return reports[0].code
 }
 
-// brokenPipe reports whether err is that nobody reads what a command prints any more. A connection to the daemon that breaks is another matter.
+// brokenPipe reports whether err means that the reader of the command's output has closed it. A broken connection to the daemon
+// is not such an error.
 func brokenPipe(err error) bool {
 	w, ok := errors.AsType[*fs.PathError](err)
 	return ok && w.Op == "write" && errors.Is(w.Err, syscall.EPIPE)
@@ -102,7 +104,7 @@ func flatten(err error) []error {
 	return out
 }
 
-// describe says what people may read of err. What is not an [*caisson.Error] happened on this side, so its text helps.
+// describe returns the report for err. An error that is not an [*caisson.Error] comes from this process, so its text is shown.
 func describe(err error) report {
 	r := report{Kind: caisson.KindOf(err), Field: caisson.FieldOf(err)}
 	if u, ok := errors.AsType[*usageError](err); ok {
@@ -126,7 +128,7 @@ func describe(err error) report {
 		r.code = runExits[failed.Code]
 	}
 	if r.code == 0 {
-		r.code = 1 // a kind from a newer daemon
+		r.code = 1 // an unknown kind, from a newer daemon
 	}
 	return r
 }

@@ -26,8 +26,8 @@ type filesCmd struct {
 // place is a path in a sandbox, SANDBOX:PATH.
 type place struct{ sandbox, path string }
 
-// parsePlace reads SANDBOX:PATH; ok is false if s has no such form and so is a path of this machine. Whatever begins
-// with a slash or a dot is one, colons or not.
+// parsePlace parses SANDBOX:PATH. ok is false if s does not have this form and so is a path of this machine. A string that
+// begins with a slash or a dot is always such a path, even with colons.
 func parsePlace(s string) (p place, ok bool, err error) {
 	ref, file, found := strings.Cut(s, ":")
 	if !found || s[0] == '/' || s[0] == '.' || strings.Contains(ref, "/") {
@@ -49,7 +49,7 @@ func checkPath(file string) error {
 	return nil
 }
 
-// mustPlace reads SANDBOX:PATH.
+// mustPlace is like parsePlace, but returns Invalid if s does not have the form SANDBOX:PATH.
 func mustPlace(s string) (place, error) {
 	p, ok, err := parsePlace(s)
 	if err == nil && !ok {
@@ -58,12 +58,12 @@ func mustPlace(s string) (place, error) {
 	return p, err
 }
 
-// fileArg names a file.
+// fileArg is the argument that identifies a file.
 type fileArg struct {
 	Path string `arg:"" name:"sandbox:path" help:"Absolute path inside." complete:"sandbox"`
 }
 
-// ProvidePlace reads SANDBOX:PATH.
+// ProvidePlace parses SANDBOX:PATH.
 func (f *fileArg) ProvidePlace() (place, error) { return mustPlace(f.Path) }
 
 func fileColumns() []column[caisson.FileInfo] {
@@ -102,7 +102,7 @@ func (c *filesCatCmd) Help() string {
 	return examples("caisson sandbox files cat web:/etc/os-release", "caisson sandbox files cat --limit 1M web:/var/log/app.log")
 }
 
-// ProvidePlace checks the flags and reads SANDBOX:PATH.
+// ProvidePlace validates the flags and parses SANDBOX:PATH.
 func (c *filesCatCmd) ProvidePlace() (place, error) {
 	if c.Offset < 0 {
 		return place{}, caisson.Invalidf("offset", "%d is negative", c.Offset)
@@ -134,7 +134,7 @@ func (c *filesWriteCmd) Help() string {
 	return examples("caisson sandbox files write web:/etc/motd < motd", "echo 1 | caisson sandbox files write --mode 0600 web:/root/x")
 }
 
-// ProvideMode reads the mode, 0 if there is none.
+// ProvideMode parses the mode, 0 if there is none.
 func (c *filesWriteCmd) ProvideMode() (uint32, error) {
 	if c.Mode == "" {
 		return 0, nil
@@ -161,7 +161,7 @@ type filesStatCmd struct {
 
 func (c *filesStatCmd) Help() string { return examples("caisson sandbox files stat web:/etc/passwd") }
 
-// ProvidePlace reads SANDBOX:PATH.
+// ProvidePlace parses SANDBOX:PATH.
 func (c *filesStatCmd) ProvidePlace() (place, error) { return mustPlace(c.Path) }
 
 func (c *filesStatCmd) Run(ctx context.Context, a *app, p place, api api) error {
@@ -174,7 +174,7 @@ func (c *filesStatCmd) Run(ctx context.Context, a *app, p place, api api) error 
 	})(api.StatFile(ctx, p.sandbox, p.path))
 }
 
-// filesMkdirCmd makes a directory.
+// filesMkdirCmd creates a directory.
 type filesMkdirCmd struct {
 	fileArg
 	Parents bool `help:"Make missing parents too, and do not mind if it exists." short:"p"`
@@ -194,7 +194,7 @@ type filesMvCmd struct {
 
 func (c *filesMvCmd) Help() string { return examples("caisson sandbox files mv web:/srv/a /srv/b") }
 
-// ProvidePlaces reads the arguments, which are of the same sandbox.
+// ProvidePlaces parses the arguments, which must be in the same sandbox.
 func (c *filesMvCmd) ProvidePlaces() (places [2]place, err error) {
 	from, err := mustPlace(c.From)
 	if err != nil {
@@ -224,7 +224,7 @@ type filesRmCmd struct {
 
 func (c *filesRmCmd) Help() string { return examples("caisson sandbox files rm -r web:/srv/a") }
 
-// ProvidePlaces reads the arguments.
+// ProvidePlaces parses the arguments.
 func (c *filesRmCmd) ProvidePlaces() (places []place, err error) {
 	for _, s := range c.Path {
 		p, err := mustPlace(s)

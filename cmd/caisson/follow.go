@@ -11,8 +11,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// follow shows a run from the beginning of its present attempt to its end, and returns its error if it has failed. asked is when the
-// command that began the run was given; zero for a run that was there before.
+// follow shows a run from the beginning of its current attempt to its end, and returns its error if it has failed. asked is the
+// time at which the command that started the run was given; it is zero for a run that existed before.
 func (a conductor) follow(ctx context.Context, run *caisson.Run, asked time.Time) error {
 	err := a.watch(ctx, run)
 	if ctx.Err() != nil {
@@ -54,30 +54,30 @@ func (a conductor) watch(ctx context.Context, run *caisson.Run) error {
 	return err
 }
 
-// The forms of a run's output.
+// The output formats of a run.
 const (
-	formAnswer = iota // the answer, as it comes
-	formEvents        // each event, as it comes
+	formAnswer = iota // the answer, as it arrives
+	formEvents        // each event, as it arrives
 	formRecord        // the run, when it has ended
 )
 
-// spin is how often the line that says what goes on is drawn anew.
+// spin is the interval at which the status line is redrawn.
 const spin = 120 * time.Millisecond
 
-// runView shows what happens in a run. It is used by one goroutine.
+// runView shows the events of a run. It must be used by one goroutine at a time.
 type runView struct {
 	a       *app
 	form    int
 	quiet   bool
-	live    bool // standard error is a terminal: what goes on is one line, drawn again and again
-	shared  bool // so is standard output, and the same
+	live    bool // standard error is a terminal: the current activity is shown in one status line, which is redrawn
+	shared  bool // live, and standard output is a terminal as well, presumably the same one
 	out     io.Writer
 	close   func() error
-	midLine bool // the answer has not ended its line
-	drawn   bool // the line of what goes on is there
+	midLine bool // the answer so far does not end with a line break
+	drawn   bool // the status line is on the screen
 	frame   int
-	now     string            // what goes on
-	since   time.Time         // when that began
+	now     string            // current activity
+	since   time.Time         // when the current activity began
 	tools   map[string]string // names of calls without a result
 }
 
@@ -95,14 +95,14 @@ func formOf(output string) int {
 func newRunView(a *app) *runView {
 	v := &runView{a: a, quiet: a.globals.Quiet, tools: map[string]string{}, since: time.Now(), now: "queued"}
 	v.form = formOf(a.globals.Output)
-	v.quiet = v.quiet || v.form == formEvents // which are the progress
+	v.quiet = v.quiet || v.form == formEvents // the events show the progress
 	v.live = isTerminal(a.err) && !v.quiet
 	v.shared = v.live && isTerminal(a.out)
 	v.out, v.close = a.safeWriter(a.out, safetext.Log)
 	return v
 }
 
-// follow shows events until there are no more; those of attempts before this one are passed over.
+// follow shows events until the channel is closed; events of attempts before attempt are skipped.
 func (v *runView) follow(events <-chan caisson.RunEvent, attempt int) error {
 	var tick <-chan time.Time
 	if v.live {
@@ -128,7 +128,7 @@ func (v *runView) follow(events <-chan caisson.RunEvent, attempt int) error {
 	}
 }
 
-// show shows one event.
+// show prints one event.
 func (v *runView) show(e caisson.RunEvent) error {
 	if v.form == formEvents {
 		return v.a.encodeLine(e)
@@ -152,7 +152,7 @@ func (v *runView) show(e caisson.RunEvent) error {
 	return nil
 }
 
-// status shows what the agent is about.
+// status prints a change of the run's phase.
 func (v *runView) status(e caisson.RunEvent) {
 	switch {
 	case e.Child != "":
@@ -179,7 +179,7 @@ func (v *runView) text(s string) error {
 	return err
 }
 
-// end ends the answer's last line, and takes away what is not to stay.
+// end completes the answer's last line, and removes the status line.
 func (v *runView) end() error {
 	v.erase()
 	var err error
@@ -193,7 +193,7 @@ func (v *runView) end() error {
 	return err
 }
 
-// line writes a line that stays. All of it but the format may be an agent's words.
+// line writes a line that remains on the screen. The arguments may contain untrusted text of an agent.
 func (v *runView) line(format string, args ...any) {
 	if v.quiet {
 		return
@@ -206,7 +206,7 @@ func (v *runView) line(format string, args ...any) {
 	fmt.Fprintf(v.a.err, "%s\n", strings.TrimRight(safetext.Escape(fmt.Sprintf(format, args...)), " "))
 }
 
-// goesOn says what goes on from now.
+// goesOn sets the current activity.
 func (v *runView) goesOn(what string) {
 	if what != v.now {
 		v.now, v.since = what, time.Now()
@@ -214,9 +214,9 @@ func (v *runView) goesOn(what string) {
 	v.draw()
 }
 
-// took is how long a run took for who waited for it: from the command that asked for it, if that is known, until now. Of another one
-// it is the time from its record: in the queue, for its sandbox, and under way. When a later attempt was asked for is not in the
-// record, so that of one it is the time under way.
+// took returns how long a run took for a person who waited for it: from asked, the time of the command that started it, until
+// now. If asked is zero, it is the time in the run's record: queued, provisioning its sandbox, and running. The record does not
+// contain when a later attempt was requested, so for one of these it is the time of running only.
 func took(r *caisson.Run, asked, now time.Time) time.Duration {
 	began, ended := r.CreatedAt, r.EndedAt
 	switch {
@@ -228,10 +228,10 @@ func took(r *caisson.Run, asked, now time.Time) time.Duration {
 	return ended.Sub(began).Round(100 * time.Millisecond)
 }
 
-// frames are what a line that goes on begins with, in turn.
+// frames are the first characters of the status line, in turn.
 var frames = []string{"|", "/", "-", `\`}
 
-// draw shows what goes on, unless the answer is in the middle of a line of the same terminal.
+// draw redraws the status line, unless the answer has an incomplete line on the same terminal.
 func (v *runView) draw() {
 	if !v.live || v.shared && v.midLine {
 		return
@@ -252,10 +252,10 @@ func (v *runView) erase() {
 	}
 }
 
-// maxBrief is how much of what an agent says about itself is in one line, in characters.
+// maxBrief is the maximum number of characters of an agent's text in one line.
 const maxBrief = 160
 
-// brief returns the beginning of s as one line.
+// brief returns the beginning of s as one line of at most maxBrief characters.
 func brief(s string) string {
 	s = strings.Join(strings.Fields(s), " ")
 	if r := []rune(s); len(r) > maxBrief {
@@ -264,7 +264,7 @@ func brief(s string) string {
 	return s
 }
 
-// usageOf is what all attempts of a run took. What an older daemon has stored has that of the last one only.
+// usageOf returns the usage of all attempts of a run. Runs that an older daemon has stored have that of the last attempt only.
 func usageOf(run *caisson.Run) caisson.RunUsage {
 	if run.Usage == (caisson.RunUsage{}) && run.Result != nil {
 		return run.Result.Usage
@@ -272,7 +272,7 @@ func usageOf(run *caisson.Run) caisson.RunUsage {
 	return run.Usage
 }
 
-// costText says what was used costs, and how sure that is.
+// costText returns the cost of u, and whether it is an upper bound or an estimate.
 func costText(u caisson.RunUsage) string {
 	switch {
 	case u.Most > 0:
@@ -283,7 +283,7 @@ func costText(u caisson.RunUsage) string {
 	return "$" + u.Cost.String()
 }
 
-// summary says what a run took and left.
+// summary prints the usage and the results of a run.
 func (v *runView) summary(run *caisson.Run, took time.Duration) {
 	r := run.Result
 	u := usageOf(run)

@@ -19,7 +19,7 @@ func (c *gatewayCmd) Help() string {
 		examples("sudo caisson gateway --gateway-listen 127.0.0.1:8443", "caisson gateway run ls")
 }
 
-// gatewayServeCmd is serve, for a machine that serves others.
+// gatewayServeCmd is serve with a model gateway for other machines.
 type gatewayServeCmd struct {
 	serveCmd
 	GatewayListen  string `help:"Serve other machines on this TCP address (gateway.listen)." placeholder:"HOST:PORT"`
@@ -55,7 +55,7 @@ type gatewayRunCmd struct {
 	Rm  gatewayRunRmCmd  `cmd:"" help:"End runs on other machines."`
 }
 
-// gatewayRunPutCmd makes a run known.
+// gatewayRunPutCmd registers a run on another machine.
 type gatewayRunPutCmd struct {
 	ID      string           `arg:"" name:"run" help:"Its id: 1 to 64 letters, digits, '_' and '-', unique among all accounts."`
 	Model   []string         `help:"Let it use a model; may be repeated. The first is what an unknown one becomes." placeholder:"ALIAS" required:""`
@@ -74,7 +74,7 @@ func (c *gatewayRunPutCmd) Help() string {
 		examples("caisson gateway run put run-42 --model sonnet --usd 2", "caisson gateway run put run-42 --model sonnet --attempt 1 --ttl 2h --account team-a")
 }
 
-// ProvideLimits reads the flags.
+// ProvideLimits parses the limits of the flags.
 func (c *gatewayRunPutCmd) ProvideLimits() (caisson.Limits, error) {
 	return parseLimits(c.USD, c.Tokens, c.Calls)
 }
@@ -92,7 +92,7 @@ func (c *gatewayRunPutCmd) Run(ctx context.Context, a *app, limits caisson.Limit
 
 func gatewayRunID(r *caisson.GatewayRun) string { return r.Run }
 
-// gatewayRunLsCmd lists runs.
+// gatewayRunLsCmd lists runs on other machines.
 type gatewayRunLsCmd struct{}
 
 func (c *gatewayRunLsCmd) Help() string {
@@ -111,7 +111,7 @@ func (c *gatewayRunLsCmd) Run(ctx context.Context, a *app, api api) error {
 	})(api.ListGatewayRuns(ctx))
 }
 
-// gatewayRunRmCmd ends runs.
+// gatewayRunRmCmd removes runs on other machines.
 type gatewayRunRmCmd struct {
 	IDs []string `arg:"" name:"run" help:"Ids."`
 }

@@ -22,7 +22,7 @@ type imageCmd struct {
 	Prune imagePruneCmd `cmd:"" help:"Remove images that nothing uses."`
 }
 
-// registryLogin are the flags of a login to a registry. Without them the logins of "docker login" are used.
+// registryLogin are the flags for a login to a registry. Without them the logins of "docker login" are used.
 type registryLogin struct {
 	Username      string `help:"User name at the registry; else the logins of ~/.docker/config.json are used." placeholder:"NAME"`
 	PasswordStdin bool   `help:"Read the password from standard input."`
@@ -57,7 +57,7 @@ func (l registryLogin) auth(a *app, ref string) (caisson.RegistryAuth, error) {
 		return none, caisson.Errorf(caisson.Unavailable, "read the registry logins of docker: %v", err)
 	}
 	if cfg.Username == "" || cfg.Password == "" {
-		return none, nil // anonymous; identity tokens belong to a docker daemon
+		return none, nil // anonymous; identity tokens can only be used by a docker daemon
 	}
 	return caisson.RegistryAuth{Username: cfg.Username, Password: caisson.NewSecret(cfg.Password)}, nil
 }
@@ -67,7 +67,7 @@ func isPathImage(ref string) bool {
 	return strings.HasPrefix(ref, "dir:") || strings.HasPrefix(ref, "tar:")
 }
 
-// present makes an image present without asking its registry if it already is.
+// present pulls an image, without a request to its registry if it is already stored.
 func present(ctx context.Context, a *app, api api, ref string, l registryLogin) (*caisson.Image, error) {
 	if !isPathImage(ref) {
 		img, err := api.Pull(ctx, caisson.PullRequest{Reference: ref, Offline: true}, nil)
@@ -78,8 +78,8 @@ func present(ctx context.Context, a *app, api api, ref string, l registryLogin) 
 	return pull(ctx, a, api, caisson.PullRequest{Reference: ref}, l)
 }
 
-// pull makes an image present and shows how it goes. What a dir: or tar: reference names is opened here, with the
-// rights of whoever runs this command.
+// pull pulls an image and shows the progress. The directory or archive of a dir: or tar: reference is opened here, with the
+// rights of the user who runs this command.
 func pull(ctx context.Context, a *app, api api, req caisson.PullRequest, l registryLogin) (*caisson.Image, error) {
 	var err error
 	if req.Auth, err = l.auth(a, req.Reference); err != nil {
@@ -108,7 +108,7 @@ func openImage(scheme, path string) (*os.File, error) {
 	if scheme == "dir:" {
 		return os.OpenFile(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	}
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO must not make us wait
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // opening a FIFO must not block
 	if err != nil {
 		return nil, err
 	}
@@ -189,7 +189,7 @@ type imagePruneCmd struct{}
 
 func (c *imagePruneCmd) Help() string { return examples("caisson image prune") }
 
-// freed is what prune prints with -o json.
+// freed is the output of prune with -o json.
 type freed struct {
 	Freed caisson.Size `json:"freed"`
 }

@@ -7,18 +7,18 @@ import (
 	"syscall"
 )
 
-// interrupts decides what a signal from the user does: the first one cancels the command, unless the command has taken
-// signals over; a second one that nobody took ends the program at once.
+// interrupts handles signals from the user: the first one cancels the command, unless the command handles signals itself; a
+// second one that the command does not handle exits the program at once.
 type interrupts struct {
 	cancel context.CancelFunc
 	mu     sync.Mutex
-	taker  func(os.Signal) // guarded by mu; nil unless taken
-	seen   os.Signal       // guarded by mu; the signal that cancelled the command, or nil
+	taker  func(os.Signal) // handler of signals; nil if the command handles none; guarded by mu
+	seen   os.Signal       // the signal that cancelled the command, or nil; guarded by mu
 }
 
 func newInterrupts(cancel context.CancelFunc) *interrupts { return &interrupts{cancel: cancel} }
 
-// run delivers signals until ctx ends, and after that ends the program at the next one.
+// run handles signals until the channel is closed. A signal after the one that cancelled the command exits the program.
 func (i *interrupts) run(ctx context.Context, signals <-chan os.Signal) {
 	if signals == nil {
 		return
@@ -41,7 +41,7 @@ func (i *interrupts) run(ctx context.Context, signals <-chan os.Signal) {
 	}
 }
 
-// take gives signals to f, one at a time, until release is called.
+// take makes f the handler of signals, called for one at a time, until release is called.
 func (i *interrupts) take(f func(os.Signal)) (release func()) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -53,14 +53,14 @@ func (i *interrupts) take(f func(os.Signal)) (release func()) {
 	}
 }
 
-// abandon says that s ended what the command was doing, as a signal that nobody takes does. The next one ends the program.
+// abandon records that s ended the command, like a signal that has no handler. The next signal exits the program.
 func (i *interrupts) abandon(s os.Signal) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.seen = s
 }
 
-// code returns the exit code of a command that a signal ended, as a shell has it, or 0.
+// code returns the exit code for the signal that cancelled the command, as in a shell, or 0 if there was none.
 func (i *interrupts) code() int {
 	i.mu.Lock()
 	defer i.mu.Unlock()

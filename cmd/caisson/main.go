@@ -1,8 +1,7 @@
-// Command caisson runs AI agents in sealed sandboxes: one binary that is the command line, the daemon, and every helper
-// process the daemon starts.
+// Command caisson runs AI agents in sealed sandboxes. One binary is the command line, the daemon, and all helper processes that
+// the daemon starts.
 //
-// As a command line it speaks the API and nothing else; where no daemon runs on the data directory it starts one in the
-// background.
+// The command line only uses the API; if no daemon is running for the data directory, it starts one in the background.
 package main
 
 import (
@@ -13,12 +12,12 @@ import (
 	"syscall"
 )
 
-// stdio is what the program has of the world around it; tests bring their own.
+// stdio contains the streams, environment and signals of the program; tests replace them.
 type stdio struct {
 	in       io.Reader
 	out, err io.Writer
 	getenv   func(string) string
-	signals  <-chan os.Signal // interrupts, as [os/signal.Notify] delivers them; nil for none
+	signals  <-chan os.Signal // signals, as [os/signal.Notify] delivers them; nil for none
 }
 
 func main() {
@@ -27,14 +26,14 @@ func main() {
 	}
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	// Without this a reader that goes away (| head) would end the program before it has cleaned up.
+	// Otherwise a SIGPIPE, for example from "| head", would kill the program before it has cleaned up.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	os.Exit(run(context.Background(), os.Args[1:], stdio{
 		in: os.Stdin, out: os.Stdout, err: os.Stderr, getenv: os.Getenv, signals: signals,
 	}))
 }
 
-// run is the command line: it does what args say and returns the exit code.
+// run executes the command line args and returns the exit code.
 func run(ctx context.Context, args []string, io stdio) int {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

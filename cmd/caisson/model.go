@@ -52,7 +52,7 @@ func (c *modelLsCmd) Run(ctx context.Context, a *app, api api) error {
 	})(api.ListModels(ctx))
 }
 
-// tokenCount returns n for people, "" if it is not known.
+// tokenCount formats n, "" if it is unknown.
 func tokenCount(n int64) string {
 	if n == 0 {
 		return ""
@@ -98,19 +98,19 @@ func (c *modelImportCmd) Help() string {
 			"caisson model import-prices --source ours - < prices.json")
 }
 
-// importedPrices is what import-prices prints with -o json.
+// importedPrices is the output of import-prices with -o json.
 type importedPrices struct {
 	Source string `json:"source"`
 	Models int    `json:"models"`
 }
 
-// priceList is a list of prices as it was read, and what it is called.
+// priceList is a price list and the name of its source.
 type priceList struct {
 	data   []byte
 	source string
 }
 
-// ProvideList reads the list.
+// ProvideList reads the list from its source.
 func (c *modelImportCmd) ProvideList(ctx context.Context, a *app) (priceList, error) {
 	data, source, err := c.read(ctx, a)
 	return priceList{data, first(c.Source, source)}, err
@@ -124,7 +124,7 @@ func (c *modelImportCmd) Run(ctx context.Context, a *app, list priceList, api ap
 	return printDone(a, importedPrices{list.source, n}, strconv.Itoa(n)+" models have a price in "+list.source)
 }
 
-// read returns the list and what it is called.
+// read returns the list and the name of its source.
 func (c *modelImportCmd) read(ctx context.Context, a *app) (data []byte, source string, err error) {
 	switch {
 	case c.List == "-":
@@ -148,12 +148,12 @@ func (c *modelImportCmd) read(ctx context.Context, a *app) (data []byte, source 
 }
 
 const (
-	maxPriceList = 16 << 20 // bytes; what the API takes
+	maxPriceList = 16 << 20 // bytes; the API's limit
 	fetchTimeout = 2 * time.Minute
 	maxRedirects = 3
 )
 
-// readList reads a price list of the size that the API takes.
+// readList reads a price list of at most maxPriceList bytes.
 func readList(r io.Reader) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(r, maxPriceList+1))
 	if err != nil {
@@ -165,8 +165,8 @@ func readList(r io.Reader) ([]byte, error) {
 	return data, nil
 }
 
-// fetchList fetches a price list that somebody named. It follows redirects on the same host only: the list decides what
-// budgets allow, and so it comes from where they said.
+// fetchList downloads the price list at a URL that the user has specified. It follows redirects on the same host only: the list
+// determines what budgets allow, so it must come from the host that was specified.
 func fetchList(ctx context.Context, transport http.RoundTripper, list string) ([]byte, error) {
 	u, err := url.Parse(list)
 	if err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil {

@@ -21,13 +21,14 @@ type column[T any] struct {
 	name  string
 	value func(T) string
 	color func(T) string // SGR parameters, two digits; nil for none
-	id    func(T) string // what -q prints instead of the first column's value; nil in all columns but one
+	id    func(T) string // printed by -q instead of the first column's value; nil in all columns but one
 }
 
-// plainColor has as many bytes as every other colour: tabwriter counts them, so all cells of a column must have the same.
+// plainColor has the same length as all other colours, because tabwriter counts these bytes: all cells of a column must have a
+// colour of the same length.
 const plainColor = "39"
 
-// printList prints items as the user wants them: a table, ids only, JSON or YAML.
+// printList prints items in the selected format: a table, ids only, JSON or YAML.
 func printList[T any](a *app, items []T, cols []column[T]) error {
 	switch {
 	case a.globals.Output == "jsonl":
@@ -78,7 +79,7 @@ func printList[T any](a *app, items []T, cols []column[T]) error {
 	return tw.Flush()
 }
 
-// printOne prints one object: its properties, its id, JSON or YAML.
+// printOne prints one object in the selected format: its properties, its id, JSON or YAML.
 func printOne(a *app, v any, id string, properties [][2]string) error {
 	switch {
 	case a.globals.Output != "table":
@@ -96,7 +97,7 @@ func printOne(a *app, v any, id string, properties [][2]string) error {
 	return tw.Flush()
 }
 
-// printDone prints what a verb has changed: its id, or the whole object as JSON or YAML.
+// printDone prints the result of a command that changes an object: its id, or the whole object as JSON or YAML.
 func printDone(a *app, v any, id string) error {
 	if a.globals.Output != "table" {
 		return a.encode(v)
@@ -105,7 +106,7 @@ func printDone(a *app, v any, id string) error {
 	return err
 }
 
-// encode prints v as JSON or YAML. Characters that could deceive are written as escapes inside strings: the value stays.
+// encode prints v as JSON or YAML. Deceptive characters in strings are written as escapes, which do not change the values.
 func (a *app) encode(v any) error {
 	if a.globals.Output == "jsonl" {
 		return a.encodeLine(v)
@@ -128,10 +129,10 @@ func (a *app) encode(v any) error {
 	return err
 }
 
-// yamlOf writes a JSON text as YAML; names and order of keys stay, so both outputs have one schema.
+// yamlOf converts a JSON text to YAML. The names and the order of keys are kept, so that both outputs have the same schema.
 func yamlOf(text string) (string, error) {
 	var doc yaml.Node
-	// JSON is YAML but for the characters that YAML wants escaped.
+	// JSON is valid YAML except for characters that YAML requires to be escaped.
 	if err := yaml.Unmarshal([]byte(safetext.EscapeYAML(text)), &doc); err != nil {
 		return "", err
 	}
@@ -162,7 +163,7 @@ func paint(on bool, sgr, s string) string {
 	return "\x1b[" + sgr + "m" + s + "\x1b[00m"
 }
 
-// color reports whether standard output takes colours.
+// color reports whether standard output can show colours.
 func (a *app) color() bool {
 	return !a.globals.NoColor && a.getenv("NO_COLOR") == "" && a.getenv("TERM") != "dumb" && isTerminal(a.out)
 }
@@ -173,7 +174,7 @@ func isTerminal(f any) bool {
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
-// stateColor gives each group of states a colour.
+// stateColor returns the colour of a state.
 func stateColor(s caisson.State) string {
 	switch {
 	case s == caisson.Running:
@@ -189,7 +190,7 @@ func stateColor(s caisson.State) string {
 	}
 }
 
-// age returns how long ago t was, in its largest unit.
+// age returns the time since t in its largest unit, "" if t is zero.
 func age(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -197,7 +198,7 @@ func age(t time.Time) string {
 	return short(time.Since(t))
 }
 
-// until returns how long it is until t, or "" if there is no t.
+// until returns the time until t in its largest unit, "" if t is nil.
 func until(t *time.Time) string {
 	if t == nil {
 		return ""
@@ -218,7 +219,7 @@ func short(d time.Duration) string {
 	}
 }
 
-// when is a time for people, in their zone.
+// when formats a time for people, in the local time zone; "" if t is zero.
 func when(t time.Time) string {
 	if t.IsZero() {
 		return ""

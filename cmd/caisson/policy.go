@@ -22,7 +22,7 @@ type policyCmd struct {
 	Presets policyPresetsCmd `cmd:"" help:"List the destinations that rules may name by a preset."`
 }
 
-// specHelp explains the short form of rules, as several commands take it.
+// specHelp explains the short form of rules, which several commands accept.
 const specHelp = "A SPEC is a preset, or TARGET[:PORTS][/udp] with a name, *.name, *, an address or a CIDR: npm, example.com:443, " +
 	"*.example.com:80,443, 10.0.0.0/8, [2001:db8::1]:8000-8010, 192.0.2.1:53/udp. Of the rules, those of --deny come first, then those " +
 	"of --allow, then the file's."
@@ -42,7 +42,7 @@ func (c *policyShowCmd) Run(ctx context.Context, a *app, api api) error {
 	return a.printPolicy(p)
 }
 
-// printPolicy prints a policy as YAML unless JSON is asked for: it is to be edited and set again.
+// printPolicy prints a policy as YAML unless JSON is selected, so that it can be edited and set again.
 func (a *app) printPolicy(p *caisson.Policy) error {
 	if a.globals.Output == "table" {
 		a.globals.Output = "yaml"
@@ -69,7 +69,7 @@ func (c *policySetCmd) Help() string {
 		examples("caisson policy set web policy.yaml", "caisson policy set web --allow npm --allow example.com:443 --deny 10.0.0.0/8")
 }
 
-// ProvidePolicy reads the flags and the file.
+// ProvidePolicy reads the policy from the flags and the file.
 func (c *policySetCmd) ProvidePolicy(a *app) (*caisson.Policy, error) {
 	p, err := a.policyFrom(c.File, c.Allow, c.Deny)
 	if err == nil && p == nil {
@@ -82,8 +82,8 @@ func (c *policySetCmd) Run(ctx context.Context, a *app, p *caisson.Policy, api a
 	return asDone(a, func(*caisson.Policy) string { return c.Sandbox })(api.SetPolicy(ctx, c.Sandbox, *p))
 }
 
-// policyFrom makes a policy of flags and a file, nil if there are none. Denials come first, so that no order of flags
-// opens what was to be shut.
+// policyFrom returns the policy that flags and a file specify, nil if none is specified. Rules that deny come first, so that
+// the order of flags cannot allow what a flag denies.
 func (a *app) policyFrom(file string, allow, deny []string) (*caisson.Policy, error) {
 	if file == "" && len(allow)+len(deny) == 0 {
 		return nil, nil //nolint:nilnil // there is none, which is no fault
@@ -118,7 +118,7 @@ func (a *app) policyFrom(file string, allow, deny []string) (*caisson.Policy, er
 	return p, nil
 }
 
-// policyTestCmd asks a policy.
+// policyTestCmd evaluates a policy.
 type policyTestCmd struct {
 	File   string   `arg:"" help:"YAML file, or - for standard input." complete:"file"`
 	Target []string `arg:"" help:"HOST, HOST:PORT or ADDRESS:PORT, with /udp for udp; the port is 443 if none is named."`
@@ -129,7 +129,7 @@ func (c *policyTestCmd) Help() string {
 	return examples("caisson policy test policy.yaml registry.npmjs.org 10.0.0.1:22 192.0.2.1:53/udp", "caisson policy test --check policy.yaml example.com")
 }
 
-// ProvidePolicy reads the file.
+// ProvidePolicy reads the policy from the file.
 func (c *policyTestCmd) ProvidePolicy(a *app) (*caisson.Policy, error) {
 	return a.policyFrom(c.File, nil, nil)
 }
@@ -164,7 +164,7 @@ func verdictColor(e caisson.Explanation) string {
 	return "31"
 }
 
-// policyExplainCmd explains a decision.
+// policyExplainCmd explains the decision of a sandbox's policy.
 type policyExplainCmd struct {
 	sandboxArg
 	Target string `arg:"" optional:"" help:"HOST, HOST:PORT or ADDRESS:PORT, with /udp for udp; without it, what was refused lately."`
@@ -175,7 +175,7 @@ func (c *policyExplainCmd) Help() string {
 	return examples("caisson policy explain web registry.npmjs.org", "caisson policy explain web 10.0.0.1:22", "caisson policy explain web")
 }
 
-// ProvideChecked checks the flags.
+// ProvideChecked validates the flags.
 func (c *policyExplainCmd) ProvideChecked() (checked, error) {
 	if c.Check && c.Target == "" {
 		return checked{}, usagef("policy explain", "--check needs a destination")
@@ -197,7 +197,7 @@ func (c *policyExplainCmd) Run(ctx context.Context, a *app, _ checked, api api) 
 	return nil
 }
 
-// printExplanation prints the verdict, how it came about, what would change it, and what was refused lately.
+// printExplanation prints the verdict, the steps that led to it, a rule that would change it, and recent refusals.
 func printExplanation(a *app, e *caisson.Explanation) error {
 	switch {
 	case a.globals.Output != "table":
@@ -240,7 +240,7 @@ func printDecisions(a *app, list []caisson.Decision) error {
 	})
 }
 
-// decided returns what a decision was about.
+// decided returns the destination of a decision.
 func decided(d caisson.Decision) string {
 	parts := slices.DeleteFunc([]string{d.Name, d.Address}, func(s string) bool { return s == "" })
 	s := strings.Join(parts, " ")

@@ -69,7 +69,7 @@ func (c *statsCmd) Help() string {
 	return examples("caisson sandbox stats web", "caisson sandbox stats --every 2s web")
 }
 
-// measured is one line of stats.
+// measured is one line of the output of stats.
 type measured struct {
 	Sandbox string `json:"sandbox"`
 	*caisson.Stats
@@ -121,7 +121,7 @@ func statsColumns() []column[measured] {
 	}
 }
 
-// network is a value of a sandbox's wire, "" if it has none.
+// network returns a function that returns a value of a sandbox's network statistics, "" if it has none.
 func network(value func(*caisson.NetworkStats) string) func(measured) string {
 	return func(m measured) string {
 		if m.Network == nil {
@@ -131,7 +131,7 @@ func network(value func(*caisson.NetworkStats) string) func(measured) string {
 	}
 }
 
-// killCmd signals a process.
+// killCmd sends a signal to a process.
 type killCmd struct {
 	sandboxArg
 	PID    int    `arg:"" name:"pid" help:"Process id as seen inside; -1 after -- is every process."`
@@ -142,14 +142,14 @@ func (c *killCmd) Help() string {
 	return examples("caisson sandbox kill web 12", "caisson sandbox kill -s KILL web -- -1")
 }
 
-// ProvideSignal reads the flag.
+// ProvideSignal parses the flag.
 func (c *killCmd) ProvideSignal() (int, error) { return parseSignal(c.Signal) }
 
 func (c *killCmd) Run(ctx context.Context, signal int, api api) error {
 	return api.Kill(ctx, c.Sandbox, c.PID, signal)
 }
 
-// parseSignal reads KILL, SIGKILL or 9.
+// parseSignal parses the name or number of a signal: KILL, SIGKILL or 9.
 func parseSignal(s string) (int, error) {
 	if n, err := strconv.Atoi(s); err == nil && n > 0 && n <= 64 {
 		return n, nil

@@ -9,14 +9,14 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// progress shows slow work on standard error: a bar on a terminal, else a line for each stage.
+// progress shows the progress of a long operation on standard error: as a bar on a terminal, else as a line for each stage.
 //
-// It is used by one goroutine at a time.
+// It must be used by one goroutine at a time.
 type progress struct {
 	a     *app
 	quiet bool
 	tty   bool
-	stage string // the stage, with its detail, that was shown last
+	stage string // the stage and detail that were shown last
 	bar   *progressbar.ProgressBar
 }
 
@@ -48,7 +48,7 @@ func (p *progress) update(u caisson.Progress) {
 	}
 }
 
-// show moves the bar, made anew for each stage.
+// show updates the bar, which is created again for each stage.
 func (p *progress) show(u caisson.Progress) {
 	total := u.Total
 	if total <= 0 {
@@ -62,7 +62,7 @@ func (p *progress) show(u caisson.Progress) {
 	if total > 0 && p.bar.GetMax64() != total {
 		p.bar.ChangeMax64(total)
 	}
-	_ = p.bar.Set64(min(u.Done, max(total, u.Done))) // a bar that cannot be drawn is no error
+	_ = p.bar.Set64(min(u.Done, max(total, u.Done))) // errors in drawing the bar are ignored
 }
 
 func (p *progress) clear() {
@@ -72,5 +72,5 @@ func (p *progress) clear() {
 	}
 }
 
-// end takes the bar away.
+// end removes the bar.
 func (p *progress) end() { p.clear() }

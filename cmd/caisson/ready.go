@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// readyVar names the descriptor on which a daemon in the background tells the command that started it how it went: one
-// line, "ok" or the reason why not.
+// readyVar is the environment variable with the number of the file descriptor on which a daemon in the background reports to
+// the command that started it, in one line: "ok", or the reason why it cannot serve.
 const readyVar = "CAISSON_READY_FD"
 
-// signalReady tells whoever started this daemon, a command or systemd, that it serves (err nil) or cannot. Only the
-// first call has an effect: the variables are taken out of the environment.
+// signalReady reports to the command or to systemd, whichever started this daemon, that it is ready (err is nil) or why it
+// cannot serve. Only the first call has an effect, because it removes the environment variables.
 func signalReady(err error) error {
 	line := "ok"
 	if err != nil {
@@ -38,7 +38,7 @@ func signalReady(err error) error {
 }
 
 func notifySystemd(addr string) error {
-	if strings.HasPrefix(addr, "@") { // Linux's abstract name space
+	if strings.HasPrefix(addr, "@") { // an address in Linux's abstract namespace
 		addr = "\x00" + addr[1:]
 	}
 	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: addr, Net: "unixgram"})

@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// printSynced prints what a sync has done: the receipt, and for people what is in it.
+// printSynced prints the result of a sync: the receipt, and a summary for people.
 func printSynced(a *app, r *caisson.SyncReceipt, dropped int) error {
 	var did []string
 	if len(r.Entries) > 0 || dropped == 0 {
@@ -34,12 +34,12 @@ func printSynced(a *app, r *caisson.SyncReceipt, dropped int) error {
 	return printDone(a, r, string(r.ID))
 }
 
-// receiptArg names a receipt.
+// receiptArg is the argument that identifies a receipt.
 type receiptArg struct {
 	Receipt string `arg:"" help:"Id of the receipt; see sync log." complete:"receipt"`
 }
 
-// ProvideID reads the argument.
+// ProvideID parses the argument.
 func (r *receiptArg) ProvideID() (caisson.ID, error) {
 	id, err := caisson.ParseID(caisson.ReceiptPrefix, r.Receipt)
 	if err != nil {
@@ -90,7 +90,7 @@ func (c *syncLogCmd) Help() string {
 	return examples("caisson sync log", "caisson sync log -n 100 -o json", "caisson sync log rn-abcdefghijklmnop")
 }
 
-// ProvideFilter reads the arguments.
+// ProvideFilter parses the arguments.
 func (c *syncLogCmd) ProvideFilter() (f caisson.WorkspaceFilter, err error) {
 	if c.Count < 1 {
 		return f, usagef("sync log", "--count must be at least 1")

@@ -16,14 +16,14 @@ type relayCmd struct {
 	Drop  relayDropCmd  `cmd:"" help:"Give up deliveries; their commits are lost."`
 }
 
-// deliveryStates are the states of deliveries, in the order of their life.
+// deliveryStates are the states of deliveries, in the order in which they occur.
 var deliveryStates = []caisson.DeliveryState{
 	caisson.DeliveryHeld, caisson.DeliveryWaiting, caisson.DeliverySending, caisson.DeliveryDelivered, caisson.DeliveryFailed, caisson.DeliveryDropped,
 }
 
 func deliveryID(d *caisson.Delivery) string { return string(d.ID) }
 
-// parseDelivery reads the id of a delivery.
+// parseDelivery parses the id of a delivery.
 func parseDelivery(s string) (caisson.ID, error) {
 	id, err := caisson.ParseID(caisson.DeliveryPrefix, s)
 	if err != nil {
@@ -44,7 +44,7 @@ func (c *relayLsCmd) Help() string {
 	return examples("caisson relay ls", "caisson relay ls --state held --state failed", "caisson relay ls --repo web -o json")
 }
 
-// ProvideFilter reads the flags.
+// ProvideFilter parses the flags.
 func (c *relayLsCmd) ProvideFilter() (f caisson.DeliveryFilter, err error) {
 	f.Repo = c.Repo
 	if c.Count < 1 {
@@ -124,7 +124,7 @@ func deliveryRows(d *caisson.Delivery) [][2]string {
 	return rows
 }
 
-// relayRetryCmd sends deliveries.
+// relayRetryCmd sends deliveries again.
 type relayRetryCmd struct {
 	Deliveries []string `arg:"" name:"delivery" help:"Ids of deliveries." complete:"delivery"`
 }
@@ -137,7 +137,7 @@ func (c *relayRetryCmd) Run(ctx context.Context, a *app, api api) error {
 	return each(ctx, a, c.Deliveries, deliveryID, byID(parseDelivery, api.RetryDelivery))
 }
 
-// relayDropCmd gives deliveries up.
+// relayDropCmd drops deliveries.
 type relayDropCmd struct {
 	Deliveries []string `arg:"" name:"delivery" help:"Ids of deliveries." complete:"delivery"`
 }

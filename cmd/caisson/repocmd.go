@@ -21,7 +21,7 @@ type repoCmd struct {
 
 func repoName(r *caisson.Repo) string { return r.Name }
 
-// repoAddCmd makes a repository known.
+// repoAddCmd adds a repository.
 type repoAddCmd struct {
 	Name         string   `arg:"" help:"What it is called here: lower-case letters, digits, dots, dashes and underscores."`
 	URL          string   `arg:"" help:"Where it is: https://…, ssh://user@host/path, user@host:path, or a directory of the daemon's machine." complete:"file"`
@@ -60,7 +60,7 @@ func (c *repoAddCmd) Run(ctx context.Context, a *app, r caisson.Repo, api api) e
 	return printDone(a, made, made.Name)
 }
 
-// ProvideRepo makes a repository of the flags.
+// ProvideRepo returns the repository that the flags specify.
 func (c *repoAddCmd) ProvideRepo(a *app) (caisson.Repo, error) {
 	r := caisson.Repo{
 		Name: c.Name, URL: c.URL, Forge: caisson.Forge(c.Forge), API: c.API, Credential: c.Credential, Protected: c.Protect, Allow: c.Allow,
@@ -111,10 +111,10 @@ func (c *repoLsCmd) Run(ctx context.Context, a *app, api api) error {
 	})(api.ListRepos(ctx))
 }
 
-// fetched is when a repository was last fetched.
+// fetched returns how long ago a repository was last fetched.
 func fetched(r *caisson.Repo) string { return ago(r.FetchedAt) }
 
-// repoArg names a repository.
+// repoArg is the argument that identifies a repository.
 type repoArg struct {
 	Name string `arg:"" help:"Name of the repository; see repo ls." complete:"repo"`
 }
@@ -147,7 +147,7 @@ func repoRows(r *caisson.Repo) [][2]string {
 	return rows
 }
 
-// bracketed is an address as it stands behind a name.
+// bracketed returns an e-mail address in angle brackets, "" for none.
 func bracketed(address string) string {
 	if address == "" {
 		return ""
@@ -169,7 +169,7 @@ func (c *repoBranchesCmd) Run(ctx context.Context, a *app, api api) error {
 	})(api.ListBranches(ctx, c.Name))
 }
 
-// repoFetchCmd brings a mirror up to date.
+// repoFetchCmd fetches the mirror of a repository.
 type repoFetchCmd struct{ repoArg }
 
 func (c *repoFetchCmd) Help() string {
@@ -180,7 +180,7 @@ func (c *repoFetchCmd) Run(ctx context.Context, a *app, api api) error {
 	return asDone(a, repoName)(api.FetchRepo(ctx, c.Name))
 }
 
-// repoRmCmd forgets repositories.
+// repoRmCmd removes repositories.
 type repoRmCmd struct {
 	Names []string `arg:"" name:"name" help:"Names of repositories." complete:"repo"`
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// repoGrantCmd lets a sandbox into a repository.
+// repoGrantCmd grants a sandbox access to a repository.
 type repoGrantCmd struct {
 	repoArg
 	Place string `arg:"" name:"sandbox:dir" help:"Running sandbox, and the directory in it that is to be the clone." complete:"place"`
@@ -19,7 +19,7 @@ func (c *repoGrantCmd) Help() string {
 ` + examples("caisson repo grant web dev:/workspace", "caisson repo grant web dev:/src/web --base develop --branch fix/login --read main")
 }
 
-// ProvidePlace reads SANDBOX:DIR.
+// ProvidePlace parses SANDBOX:DIR.
 func (c *repoGrantCmd) ProvidePlace() (place, error) {
 	p, ok, err := parsePlace(c.Place)
 	if err == nil && !ok {
@@ -39,7 +39,7 @@ func (c *repoGrantCmd) Run(ctx context.Context, a *app, p place, api api) error 
 	})
 }
 
-// repoDeliverCmd delivers what a sandbox has done.
+// repoDeliverCmd delivers the commits of a sandbox.
 type repoDeliverCmd struct {
 	repoArg
 	Place string `arg:"" name:"sandbox[:dir]" help:"Sandbox; with the directory of its clone, for what was not pushed." complete:"place"`
@@ -52,7 +52,7 @@ func (c *repoDeliverCmd) Help() string {
 ` + examples("caisson repo deliver web dev", "caisson repo deliver web dev:/workspace --pr --title 'Mend the login'")
 }
 
-// ProvidePlace checks the flags and reads SANDBOX[:DIR].
+// ProvidePlace validates the flags and parses SANDBOX[:DIR].
 func (c *repoDeliverCmd) ProvidePlace() (place, error) {
 	if err := c.check("repo deliver"); err != nil {
 		return place{}, err

@@ -18,8 +18,9 @@ import (
 	"github.com/caisson-dev/caisson/relay/remoteurl"
 )
 
-// repoURL makes the path of a directory absolute; other addresses stay as they are, for the daemon to judge. Like git, it takes
-// what has no scheme and no colon for a path, but only if it begins with a dot or is there: "github.com/a/b" is a mistake.
+// repoURL makes the path of a directory absolute; other addresses are returned unchanged, and the daemon validates them. Like
+// git, it treats an address without scheme and colon as a path, but only if it begins with a dot or exists: "github.com/a/b" is
+// a mistake.
 func repoURL(s string) (string, error) {
 	colon, slash := strings.Index(s, ":"), strings.Index(s, "/")
 	switch {
@@ -35,20 +36,21 @@ func repoURL(s string) (string, error) {
 }
 
 const (
-	// maxHostKeys is how many keys of a server are taken from a file.
+	// maxHostKeys is the maximum number of keys of a server that are read from a file.
 	maxHostKeys = 20
-	// maxKnownHosts bounds a file of known hosts in bytes.
+	// maxKnownHosts is the maximum size of a file of known hosts in bytes.
 	maxKnownHosts = 8 << 20
 )
 
-// hostKeys returns the keys of the server of an ssh address: those that were given, or else those that a file has.
+// hostKeys returns the host keys of the server of an ssh address: those of --host-key and --known-hosts, or else those in
+// ~/.ssh/known_hosts.
 func (c *repoAddCmd) hostKeys(a *app, address string) ([]string, error) {
 	u, err := remoteurl.ParseURL(address)
 	if err != nil || u.Scheme != remoteurl.SSH {
 		if len(c.HostKey) > 0 || c.KnownHosts != "" {
 			return nil, usagef("repo add", "--host-key and --known-hosts are for addresses of the form ssh://user@host/path or user@host:path")
 		}
-		return nil, nil // what is wrong with the address the daemon says
+		return nil, nil // the daemon reports errors in the address
 	}
 	file := c.KnownHosts
 	switch {
@@ -61,7 +63,7 @@ func (c *repoAddCmd) hostKeys(a *app, address string) ([]string, error) {
 	}
 	data, err := readLimited(file, maxKnownHosts)
 	if errors.Is(err, fs.ErrNotExist) && c.KnownHosts == "" {
-		return nil, nil // the daemon says what is missing
+		return nil, nil // the daemon reports missing keys
 	}
 	if err != nil {
 		return nil, err
@@ -76,7 +78,7 @@ func (c *repoAddCmd) hostKeys(a *app, address string) ([]string, error) {
 	return append(slices.Clone(c.HostKey), found...), nil
 }
 
-// readLimited reads a file of no more than limit bytes.
+// readLimited reads a regular file of at most limit bytes.
 func readLimited(name string, limit int64) ([]byte, error) {
 	info, err := os.Stat(name)
 	if err != nil {
@@ -88,8 +90,8 @@ func readLimited(name string, limit int64) ([]byte, error) {
 	return os.ReadFile(name)
 }
 
-// knownKeys returns the keys that a file of known hosts has for a server, each as a line with its plain name. Patterns, authorities
-// and revoked keys are passed over.
+// knownKeys returns the keys of a server in a file of known hosts, each as a line with its plain name. Patterns, certificate
+// authorities and revoked keys are skipped.
 func knownKeys(data []byte, host, port string) []string {
 	name := host
 	if port != "" && port != "22" {
@@ -112,7 +114,7 @@ func knownKeys(data []byte, host, port string) []string {
 	return lines
 }
 
-// isHost reports whether an entry of known hosts, which may be hashed, is this name.
+// isHost reports whether an entry of known hosts, which may be hashed, matches this name.
 func isHost(entry, name string) bool {
 	hashed, ok := strings.CutPrefix(entry, "|1|")
 	if !ok {

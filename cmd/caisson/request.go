@@ -38,15 +38,15 @@ func asDone[T any](a *app, id func(T) string) func(T, error) error {
 	}
 }
 
-// removed is what rm prints with -o json.
+// removed is the output of rm with -o json.
 type removed struct {
 	Removed string `json:"removed"`
 }
 
-// A request is about one object, which a name or the text of an id stands for.
+// A request is executed on one object, given by its name or id.
 type request[T any] func(ctx context.Context, ref string) (T, error)
 
-// each makes a request for every ref, prints its result, and continues after an error.
+// each executes a request for every ref, prints its result, and continues after an error.
 func each[T any](ctx context.Context, a *app, refs []string, id func(T) string, r request[T]) error {
 	var errs []error
 	for _, ref := range refs {
@@ -60,7 +60,7 @@ func each[T any](ctx context.Context, a *app, refs []string, id func(T) string, 
 	return errors.Join(errs...)
 }
 
-// byID returns a request that reads the id with parse.
+// byID returns a request that parses the id with parse and calls do.
 func byID[T any](parse func(string) (caisson.ID, error), do func(context.Context, caisson.ID) (T, error)) request[T] {
 	return func(ctx context.Context, ref string) (v T, err error) {
 		id, err := parse(ref)
@@ -71,7 +71,7 @@ func byID[T any](parse func(string) (caisson.ID, error), do func(context.Context
 	}
 }
 
-// removeEach is each for requests without a result.
+// removeEach is like each, for requests without a result.
 func removeEach(ctx context.Context, a *app, refs []string, remove func(context.Context, string) error) error {
 	id := func(r removed) string { return r.Removed }
 	return each(ctx, a, refs, id, func(ctx context.Context, ref string) (removed, error) {
@@ -79,11 +79,11 @@ func removeEach(ctx context.Context, a *app, refs []string, remove func(context.
 	})
 }
 
-// maxPage is the most items that a request for a page asks for.
+// maxPage is the maximum size of a page in a request.
 const maxPage = 1000
 
-// pages reads pages until it has count items or there are no more. next returns the page of at most limit items that follows the
-// item with the id after, or the first page for "", and whether there are more.
+// pages requests pages until it has count items or there are no more. next returns the page of at most limit items that follows
+// the item with the id after, or the first page for "", and whether there are more.
 func pages[T any](count int, id func(T) string, next func(after string, limit int) ([]T, bool, error)) ([]T, error) {
 	var all []T
 	var after string
@@ -101,7 +101,7 @@ func pages[T any](count int, id func(T) string, next func(after string, limit in
 	return all, nil
 }
 
-// allPages is pages for a filter, without a bound.
+// allPages is like pages, for a filter and without a limit.
 func allPages[T any](f caisson.Filter, id func(T) string, list func(caisson.Filter) ([]T, bool, error)) ([]T, error) {
 	return pages(math.MaxInt, id, func(after string, limit int) ([]T, bool, error) {
 		f.After, f.Limit = caisson.ID(after), limit

@@ -5,37 +5,37 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/caisson-dev/caisson/edge"
 	"github.com/caisson-dev/caisson/engine"
 	"github.com/caisson-dev/caisson/forge"
 	"github.com/caisson-dev/caisson/gate/tool"
+	"github.com/caisson-dev/caisson/guestd"
 	"github.com/caisson-dev/caisson/image"
-	"github.com/caisson-dev/caisson/inside"
 	"github.com/caisson-dev/caisson/internal/hostcheck"
 	"github.com/caisson-dev/caisson/relay"
 	"github.com/caisson-dev/caisson/relay/link"
 	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
 	"github.com/caisson-dev/caisson/wire"
+	"github.com/caisson-dev/caisson/wireproc"
 	"github.com/caisson-dev/caisson/worker"
 )
 
-// dispatchRole runs this binary as one of its helper processes if argv[0] says so, and reports whether it did. It comes
-// before everything else: these processes are to start fast and to know nothing of the rest.
+// dispatchRole runs this process as a helper process if argv[0] selects one, and reports whether it did. It is called before
+// everything else: helper processes must start fast and must not depend on the rest of the program.
 func dispatchRole() bool {
 	switch {
 	case worker.IsWorker():
 		worker.Main(slices.Concat(image.Jobs(), tool.Jobs(), relay.Jobs(), link.Jobs(), forge.Jobs())...)
 	case wire.IsWire():
-		os.Exit(wire.Main(edge.Process()))
-	case sentry.IsRole(): // where this build carries no lean binary for it
+		os.Exit(wire.Main(wireproc.Process()))
+	case sentry.IsRole(): // used if this build does not contain the separate small binary for it
 		sentry.Main()
-	case filepath.Base(os.Args[0]) == "inside": // likewise
-		os.Exit(inside.Main(os.Args[1:]))
+	case filepath.Base(os.Args[0]) == "inside": // likewise, for guestd
+		os.Exit(guestd.Main(os.Args[1:]))
 	default:
 		return false
 	}
 	return true
 }
 
-// newProbe returns what tries gVisor's platforms.
+// newProbe returns the probe that tests gVisor's platforms.
 func newProbe() hostcheck.Probe { return engine.Probe{} }

@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// runCmd gives a task to an agent.
+// runCmd starts a run of an agent.
 type runCmd struct {
 	Agent     string           `arg:"" help:"Id of the agent; see agent ls." complete:"agent"`
 	Prompt    []string         `arg:"" optional:"" help:"What it is to do; without it, --file or standard input says so."`
@@ -67,7 +67,7 @@ func (c *runCmd) Run(ctx context.Context, a *app, req caisson.RunRequest, api ap
 	return conductor{a, api}.conduct(ctx, c.Detach, func(ctx context.Context) (*caisson.Run, error) { return api.StartRun(ctx, req) })
 }
 
-// ProvideRequest makes a request of the flags.
+// ProvideRequest returns the request that the flags specify.
 func (c *runCmd) ProvideRequest(a *app) (req caisson.RunRequest, err error) {
 	req = caisson.RunRequest{
 		Agent: c.Agent, Persona: c.Persona, Model: c.Model, Image: c.Image, Session: c.Session, User: c.User, Keep: c.Keep,
@@ -97,7 +97,7 @@ func (c *runCmd) ProvideRequest(a *app) (req caisson.RunRequest, err error) {
 	return req, err
 }
 
-// inVolume makes the volume of the flags the workspace of a run.
+// inVolume sets the volume of the flags as the workspace of a run.
 func (c *runCmd) inVolume(req *caisson.RunRequest) error {
 	switch {
 	case c.Volume == "":
@@ -116,7 +116,7 @@ func (c *runCmd) inVolume(req *caisson.RunRequest) error {
 	return nil
 }
 
-// prompt returns what the agent is to do.
+// prompt returns the prompt from the arguments, the file or standard input.
 func (c *runCmd) prompt(a *app) (string, error) {
 	text := strings.Join(c.Prompt, " ")
 	switch {
@@ -139,19 +139,20 @@ func (c *runCmd) prompt(a *app) (string, error) {
 }
 
 const (
-	// cancelTimeout bounds how long a run that is cancelled may take to end before its client leaves.
+	// cancelTimeout is how long the command waits for a cancelled run to end.
 	cancelTimeout = time.Minute
-	// startGrace is how long a run whose start was interrupted may take to get an id, with which it can be cancelled.
+	// startGrace is how long an interrupted command waits for the start of its run, whose id is needed to cancel it.
 	startGrace = 2 * time.Second
 )
 
-// conductor is what connects a run to the person at this terminal.
+// conductor connects a run with the user's terminal.
 type conductor struct {
 	*app
 	runs caisson.Runs
 }
 
-// conduct starts a run and shows it to its end. The first signal cancels it, and its end is awaited; the next one ends the program.
+// conduct starts a run and shows it until it ends. The first signal cancels the run, and conduct waits for its end; the next
+// signal exits the program.
 func (a conductor) conduct(ctx context.Context, detach bool, start func(context.Context) (*caisson.Run, error)) error {
 	ctx, leave := context.WithCancel(ctx)
 	defer leave()
@@ -181,7 +182,7 @@ func (a conductor) conduct(ctx context.Context, detach bool, start func(context.
 	return a.follow(ctx, run, a.began)
 }
 
-// cancel ends a run at the user's wish, or leaves it to itself if that cannot be done.
+// cancel cancels a run at the user's request. If that fails, it calls leave and the run continues.
 func (a conductor) cancel(ctx context.Context, id caisson.ID, leave func()) {
 	a.say("caisson: cancelling the run %s; interrupt again to leave at once", id)
 	ctx, stop := context.WithTimeout(ctx, cancelTimeout)

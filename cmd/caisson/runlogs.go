@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// anyLogsCmd shows what was kept of a run's output, or the log of a sandbox.
+// anyLogsCmd shows the stored output of a run, or the log of a sandbox.
 type anyLogsCmd struct {
 	Target string `arg:"" name:"run|sandbox" help:"Id of a run, or id or name of a sandbox." complete:"logged"`
 	Follow bool   `help:"Go on until the run, or the sandbox, has ended." short:"f"`
@@ -24,7 +24,7 @@ func (c *anyLogsCmd) Help() string {
 			"caisson logs --stream egress rn-abcdefghijklmnop", "caisson logs -f web")
 }
 
-// ProvideID checks the flags and reads the id of a run; it is "" if the target is a sandbox.
+// ProvideID validates the flags and parses the id of a run; it is "" if the target is a sandbox.
 func (c *anyLogsCmd) ProvideID() (caisson.ID, error) {
 	switch {
 	case strings.HasPrefix(c.Target, caisson.RunPrefix+"-"):
@@ -61,7 +61,7 @@ type runLog struct {
 	seen   int64
 }
 
-// more copies what has been added.
+// more copies the data that was added since the last call.
 func (l *runLog) more(ctx context.Context) error {
 	r, err := l.api.RunLog(ctx, l.id, l.stream)
 	if err != nil {
@@ -70,7 +70,7 @@ func (l *runLog) more(ctx context.Context) error {
 	defer r.Close()
 	if n, err := io.CopyN(io.Discard, r, l.seen); n < l.seen {
 		if err == io.EOF { //nolint:errorlint // CopyN returns it as it is
-			return nil // there is another attempt, and it has said less so far
+			return nil // another attempt has begun, whose log is shorter so far
 		}
 		return err
 	}
@@ -79,7 +79,7 @@ func (l *runLog) more(ctx context.Context) error {
 	return err
 }
 
-// lookAgain is how often a log that is followed is read.
+// lookAgain is the interval at which a log is polled with --follow.
 const lookAgain = 500 * time.Millisecond
 
 // follow copies a log until its run has ended.

@@ -7,21 +7,21 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// branchFlags say what of a repository a sandbox gets.
+// branchFlags are the flags for the branches of a repository that a sandbox can use.
 type branchFlags struct {
 	Base   string   `help:"Branch to begin from; default the repository's default branch." group:"repo" placeholder:"BRANCH"`
 	Branch string   `help:"Branch that commits go to; default caisson/ and the id of the run or sandbox." group:"repo" placeholder:"BRANCH"`
 	Read   []string `help:"Another branch that may be seen; may be repeated." group:"repo" placeholder:"BRANCH" sep:"none"`
 }
 
-// pullFlags ask for a pull request.
+// pullFlags are the flags for a pull request.
 type pullFlags struct {
 	PR    bool   `name:"pr" help:"Open a pull request, as a draft." group:"repo"`
 	Ready bool   `help:"With --pr: not as a draft." group:"repo"`
 	Title string `help:"Title of the pull request, and of a commit of what was not committed; default the subject of the first commit." group:"repo" placeholder:"TEXT"`
 }
 
-// check refuses flags that mean nothing without others.
+// check returns an error for flags that need other flags.
 func (f *pullFlags) check(command string) error {
 	if f.Ready && !f.PR {
 		return usagef(command, "--ready needs --pr")
@@ -29,14 +29,14 @@ func (f *pullFlags) check(command string) error {
 	return nil
 }
 
-// repoFlags let a run into a repository.
+// repoFlags are the flags that grant a run access to a repository.
 type repoFlags struct {
 	Repo string `help:"Work on this repository: it is cloned into the workspace, and what the agent does there is checked and sent to its remote as a branch. See repo ls." group:"repo" placeholder:"NAME" complete:"repo"`
 	branchFlags
 	pullFlags
 }
 
-// request returns what the flags ask for; nil if that is no repository.
+// request returns the repository request that the flags specify; nil if they specify no repository.
 func (f *repoFlags) request(directory string) (*caisson.RepoRequest, error) {
 	given := f.Base != "" || f.Branch != "" || len(f.Read) > 0 || f.PR || f.Ready || f.Title != ""
 	switch {
@@ -53,7 +53,7 @@ func (f *repoFlags) request(directory string) (*caisson.RepoRequest, error) {
 	return &caisson.RepoRequest{Name: f.Repo, Base: f.Base, Branch: f.Branch, Read: f.Read, Pull: f.PR, Ready: f.Ready, Title: f.Title}, nil
 }
 
-// delivered says what became of a run's commits.
+// delivered prints the state of the delivery of a run's commits.
 func (v *runView) delivered(d *caisson.RunDelivery) {
 	if d == nil {
 		return
@@ -70,7 +70,7 @@ func (v *runView) delivered(d *caisson.RunDelivery) {
 		v.line("delivery %s to %s is held%s; look at it with: caisson relay show %s; send it with: caisson relay retry %s",
 			d.ID, d.Repo, because(d.Error), d.ID, d.ID)
 	case caisson.DeliveryFailed:
-		if d.ID == "" { // it was not even taken from the sandbox
+		if d.ID == "" { // the commits could not be fetched from the sandbox
 			v.line("nothing was delivered to %s%s", d.Repo, because(d.Error))
 			return
 		}
@@ -81,7 +81,7 @@ func (v *runView) delivered(d *caisson.RunDelivery) {
 	}
 }
 
-// because is a reason behind a statement, if there is one.
+// because returns reason in parentheses, "" if there is none.
 func because(reason string) string {
 	if reason == "" {
 		return ""
@@ -89,7 +89,7 @@ func because(reason string) string {
 	return " (" + brief(reason) + ")"
 }
 
-// deliveryRow is what became of a run's commits, as a property of the run.
+// deliveryRow returns the delivery of a run's commits as a property of the run.
 func deliveryRow(d *caisson.RunDelivery) string {
 	if d == nil || d.State == "" {
 		return ""
@@ -97,7 +97,7 @@ func deliveryRow(d *caisson.RunDelivery) string {
 	return strings.Join(strings.Fields(string(d.State)+" "+string(d.ID)+" "+d.Branch+" "+d.URL+because(d.Error)), " ")
 }
 
-// repoOf is the repository that a run works on, if it is one.
+// repoOf returns the name of the repository that a run works on, "" if there is none.
 func repoOf(r *caisson.Run) string {
 	if r.Request.Repo == nil {
 		return ""

@@ -16,7 +16,7 @@ type runsCmd struct {
 	Rm   runsRmCmd   `cmd:"" help:"Forget runs that have ended."`
 }
 
-// parseRun reads the id of a run.
+// parseRun parses the id of a run.
 func parseRun(s string) (caisson.ID, error) {
 	id, err := caisson.ParseID(caisson.RunPrefix, s)
 	if err != nil {
@@ -41,10 +41,10 @@ func (c *runsLsCmd) Help() string {
 	return examples("caisson runs ls", "caisson runs ls --state failed -n 100", "caisson runs ls --agent openclaw -o json")
 }
 
-// runStates are the states of runs, in the order of their life.
+// runStates are the states of runs, in the order in which they occur.
 var runStates = []caisson.RunState{caisson.RunQueued, caisson.RunStarting, caisson.RunRunning, caisson.RunSucceeded, caisson.RunFailed}
 
-// ProvideFilter reads the flags.
+// ProvideFilter parses the flags.
 func (c *runsLsCmd) ProvideFilter() (f caisson.RunFilter, err error) {
 	f.Agent, f.Session = c.Agent, caisson.ID(c.Session)
 	if c.Count < 1 {
@@ -71,7 +71,7 @@ func (c *runsLsCmd) ProvideFilter() (f caisson.RunFilter, err error) {
 	return f, nil
 }
 
-// joined returns states in one line.
+// joined returns states as one string.
 func joined[S ~string](states []S, sep string) string {
 	names := make([]string, len(states))
 	for i, s := range states {
@@ -111,7 +111,7 @@ func (c *runsLsCmd) Run(ctx context.Context, a *app, f caisson.RunFilter, api ap
 	}))
 }
 
-// runState is a run's state, with the reason if it has failed.
+// runState returns a run's state, with the error code if it has failed.
 func runState(r *caisson.Run) string {
 	if r.State == caisson.RunFailed && r.Result != nil && r.Result.Error != nil {
 		return string(r.State) + " (" + r.Result.Error.Code + ")"
@@ -130,12 +130,12 @@ func runTime(r *caisson.Run) string {
 	}
 }
 
-// runArg names a run.
+// runArg is the argument that identifies a run.
 type runArg struct {
 	RunID string `arg:"" name:"run" help:"Id of the run." complete:"run"`
 }
 
-// ProvideID reads the argument.
+// ProvideID parses the argument.
 func (r *runArg) ProvideID() (caisson.ID, error) { return parseRun(r.RunID) }
 
 // runsShowCmd shows one run.
@@ -181,7 +181,7 @@ func runRows(r *caisson.Run) [][2]string {
 	return rows
 }
 
-// runsRmCmd forgets runs.
+// runsRmCmd removes the records of runs.
 type runsRmCmd struct {
 	Runs []string `arg:"" name:"run" help:"Ids of runs." complete:"run"`
 }
@@ -200,7 +200,7 @@ func (c *runsRmCmd) Run(ctx context.Context, a *app, api api) error {
 	})
 }
 
-// cancelCmd ends runs.
+// cancelCmd cancels runs.
 type cancelCmd struct {
 	Runs []string `arg:"" name:"run" help:"Ids of runs." complete:"run"`
 }
@@ -213,7 +213,7 @@ func (c *cancelCmd) Run(ctx context.Context, a *app, api api) error {
 	return each(ctx, a, c.Runs, runID, byID(parseRun, api.CancelRun))
 }
 
-// attachCmd shows a run that is under way, or was.
+// attachCmd shows a run that is active or has ended.
 type attachCmd struct{ runArg }
 
 func (c *attachCmd) Help() string {
@@ -229,7 +229,7 @@ func (c *attachCmd) Run(ctx context.Context, a *app, id caisson.ID, api api) err
 	return conductor{a, api}.follow(ctx, run, time.Time{})
 }
 
-// retryCmd begins another attempt.
+// retryCmd starts another attempt of a run.
 type retryCmd struct {
 	RunID  string `arg:"" name:"run" help:"Id of the run, which must have failed." complete:"run"`
 	Detach bool   `help:"Print the id of the run and leave it running." short:"d"`
@@ -239,7 +239,7 @@ func (c *retryCmd) Help() string {
 	return examples("caisson retry rn-abcdefghijklmnop", "caisson retry -d rn-abcdefghijklmnop")
 }
 
-// ProvideID reads the argument.
+// ProvideID parses the argument.
 func (c *retryCmd) ProvideID() (caisson.ID, error) { return parseRun(c.RunID) }
 
 func (c *retryCmd) Run(ctx context.Context, a *app, id caisson.ID, api api) error {

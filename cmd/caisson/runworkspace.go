@@ -17,8 +17,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/tree"
 )
 
-// takeAlong makes dir the workspace of a run: as an open directory where the daemon is on this machine, else as an archive. done is to be
-// called when the run has been started, or could not be.
+// takeAlong makes dir the workspace of a run: as an open directory if the daemon is on this machine, else as an archive. The
+// caller must call done when the run has been started or has failed to start.
 func (a *app) takeAlong(req *caisson.RunRequest, dir string, flags *workspaceFlags) (done func(), err error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -42,7 +42,7 @@ func (a *app) takeAlong(req *caisson.RunRequest, dir string, flags *workspaceFla
 			return nil, caisson.Invalidf("directory", "%s", err)
 		}
 		req.Source, req.Directory = abs, f
-		return func() { f.Close() }, nil // the client has closed it already, unless it never got it
+		return func() { f.Close() }, nil // the client has closed it already, unless it did not receive it
 	}
 	if flags.Kind != "" && flags.Kind != string(caisson.WorkspaceCopy) || flags.Sync != "" {
 		return nil, caisson.Invalidf("workspace", "the daemon is on another machine and gets a copy; leave --workspace-kind and --sync out")
@@ -81,14 +81,15 @@ func (a *app) takeAlong(req *caisson.RunRequest, dir string, flags *workspaceFla
 	}, nil
 }
 
-// apart refuses a directory that has Caisson's data in it, or is part of it: a sandbox must not be given the secrets of the others.
+// apart returns Invalid if dir contains Caisson's data or is part of it: a sandbox must not be able to read the secrets of
+// others.
 func apart(dir, data string) error {
 	real, err := filepath.EvalSymlinks(dir)
 	if err != nil {
 		return caisson.Invalidf("directory", "%s", err)
 	}
 	if d, err := filepath.EvalSymlinks(data); err == nil {
-		data = d // else it is not there yet
+		data = d // otherwise it does not exist yet
 	}
 	for _, pair := range [][2]string{{real, data}, {data, real}} {
 		if rel, err := filepath.Rel(pair[0], pair[1]); err == nil && rel != ".." && !strings.HasPrefix(rel, "../") {
@@ -98,10 +99,10 @@ func apart(dir, data string) error {
 	return nil
 }
 
-// packedAs is the top of an archive that [packContents] takes away again.
+// packedAs is the name of the top directory in an archive, which [packContents] removes again.
 const packedAs = "workspace"
 
-// listHidden lists what packContents is going to leave out of root.
+// listHidden adds the files of root that packContents omits to list.
 func listHidden(root *os.Root, list *namemask.Lister) error {
 	return fs.WalkDir(root.FS(), ".", func(path string, d fs.DirEntry, err error) error {
 		switch {
@@ -116,16 +117,16 @@ func listHidden(root *os.Root, list *namemask.Lister) error {
 	})
 }
 
-// packContents writes what is in root and not hidden to w as a tar archive, with names relative to root.
+// packContents writes the files of root that are not hidden to w as a tar archive, with names relative to root.
 func packContents(root *os.Root, mask *baseline.Mask, w io.Writer) error {
 	r, packer := io.Pipe()
 	go func() { packer.CloseWithError(tree.PackShown(root, ".", packedAs, mask.Hides, packer)) }()
 	err := stripTop(w, r)
-	r.CloseWithError(err) // ends the packer
+	r.CloseWithError(err) // makes the packer return
 	return err
 }
 
-// stripTop copies an archive of one tree without the name of its top.
+// stripTop copies an archive of one tree and removes the top directory from its names.
 func stripTop(w io.Writer, r io.Reader) error {
 	in, out := tar.NewReader(r), tar.NewWriter(w)
 	for {
@@ -138,7 +139,7 @@ func stripTop(w io.Writer, r io.Reader) error {
 		}
 		name, ok := strings.CutPrefix(h.Name, packedAs+"/")
 		if !ok || name == "" {
-			continue // the top itself
+			continue // the entry of the top directory
 		}
 		h.Name = name
 		if err := out.WriteHeader(h); err != nil {

@@ -59,7 +59,7 @@ func (c *sandboxLsCmd) Help() string {
 	return examples("caisson sandbox ls", "caisson sandbox ls --state running -q", "caisson sandbox ls -l team=a -o json")
 }
 
-// ProvideFilter reads the flags.
+// ProvideFilter parses the flags.
 func (c *sandboxLsCmd) ProvideFilter() (f caisson.Filter, err error) {
 	f.Name = c.Name
 	if f.Labels, err = parseLabels(c.Label); err != nil {
@@ -73,7 +73,7 @@ func (c *sandboxLsCmd) Run(ctx context.Context, a *app, f caisson.Filter, api ap
 	return asList(a, sandboxColumns())(allSandboxes(ctx, api, f))
 }
 
-// allSandboxes reads every page.
+// allSandboxes requests all pages of sandboxes.
 func allSandboxes(ctx context.Context, api caisson.Sandboxes, f caisson.Filter) ([]*caisson.Sandbox, error) {
 	return allPages(f, sandboxID, func(f caisson.Filter) ([]*caisson.Sandbox, bool, error) { return api.List(ctx, f) })
 }
@@ -94,12 +94,12 @@ next:
 	return states, nil
 }
 
-// sandboxArg names a sandbox.
+// sandboxArg is the argument that identifies a sandbox.
 type sandboxArg struct {
 	Sandbox string `arg:"" help:"Id or name." complete:"sandbox"`
 }
 
-// sandboxesArg names sandboxes.
+// sandboxesArg is the argument that identifies one or more sandboxes.
 type sandboxesArg struct {
 	Sandbox []string `arg:"" help:"Ids or names." complete:"sandbox"`
 }
@@ -128,7 +128,7 @@ func sandboxRows(s *caisson.Sandbox) [][2]string {
 	}, specRows(s.Spec)...)
 }
 
-// specRows are the properties of a spec.
+// specRows returns the properties of a spec.
 func specRows(s caisson.Spec) [][2]string {
 	r := s.Resources
 	rows := [][2]string{
@@ -160,7 +160,7 @@ func specRows(s caisson.Spec) [][2]string {
 	return rows
 }
 
-// limit returns text, or nothing for a limit that a template leaves to the default.
+// limit returns text, or "" if n is zero, which means the default.
 func limit[T comparable](n T, text string) string {
 	if n == *new(T) {
 		return ""
@@ -240,7 +240,7 @@ func (c *extendCmd) Help() string {
 	return examples("caisson sandbox extend --ttl 1h web", "caisson sandbox extend --hard-ttl 7d web")
 }
 
-// ProvideChecked checks the flags.
+// ProvideChecked validates the flags.
 func (c *extendCmd) ProvideChecked() (checked, error) {
 	if c.TTL == nil && c.HardTTL == nil {
 		return checked{}, usagef("sandbox extend", "say --ttl, --hard-ttl or both")
@@ -265,7 +265,7 @@ func (c *sandboxRmCmd) Run(ctx context.Context, a *app, api api) error {
 	return removeEach(ctx, a, c.Sandbox, api.Remove)
 }
 
-// pairs prints a map as people write it.
+// pairs formats a map as KEY=VALUE pairs, sorted by key.
 func pairs(m map[string]string) string {
 	var out []string
 	for _, k := range sortedKeys(m) {

@@ -21,7 +21,7 @@ import (
 	"github.com/caisson-dev/caisson/sandboxes"
 )
 
-// serve runs the daemon until ctx ends or, in the background, until nobody needs it. It calls [signalReady] when it serves.
+// serve runs the daemon until ctx ends or, in the background, until it is idle. It calls [signalReady] when it is ready.
 func serve(ctx context.Context, a *app, cfg *config, background bool) error {
 	if os.Geteuid() != 0 {
 		return caisson.Errorf(caisson.Internal, needRoot)
@@ -32,7 +32,8 @@ func serve(ctx context.Context, a *app, cfg *config, background bool) error {
 	}
 	log := slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level}))
 	var lockWait time.Duration
-	if background { // the command that starts this daemon has found none that answers; one that ends answers no more and holds its directory for a while
+	// The command that started this daemon found none that accepts connections, but one that is exiting may still hold the lock.
+	if background {
 		lockWait = 10 * time.Second
 	}
 	e, err := engine.New(ctx, engine.Config{
@@ -71,7 +72,7 @@ func listenAndServe(ctx context.Context, cfg *config, e *engine.Engine, log *slo
 	clients := &clientCount{}
 	g.Go(func() error {
 		<-gctx.Done()
-		return api.Close() // streams and sessions end before the listeners wait for them
+		return api.Close() // ends streams and sessions before the listeners wait for them
 	})
 	g.Go(func() error {
 		return e.Run(gctx, func() error {
@@ -94,7 +95,7 @@ func listenAndServe(ctx context.Context, cfg *config, e *engine.Engine, log *slo
 			if err := signalReady(nil); err != nil {
 				return err
 			}
-			// What starting took, a daemon that then waits would keep for minutes.
+			// Return the memory that was needed for starting; otherwise an idle daemon would keep it for minutes.
 			debug.FreeOSMemory()
 			return nil
 		})
@@ -112,7 +113,7 @@ func serveOn(g *errgroup.Group, ctx context.Context, server *http.Server, l net.
 	})
 	g.Go(func() error {
 		<-ctx.Done()
-		// Requests under way get a moment; streams would go on for ever.
+		// Active requests get 2 s to finish; streams would never finish.
 		sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 		defer cancel()
 		if server.Shutdown(sctx) != nil {
@@ -122,7 +123,7 @@ func serveOn(g *errgroup.Group, ctx context.Context, server *http.Server, l net.
 	})
 }
 
-// listenUnix listens on the data directory's socket. The directory is locked, so a socket that is there is nobody's.
+// listenUnix listens on the data directory's socket. This process holds the directory's lock, so an existing socket is stale.
 func listenUnix(path string) (net.Listener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
@@ -131,7 +132,7 @@ func listenUnix(path string) (net.Listener, error) {
 	if err != nil {
 		return nil, caisson.Wrap(err, caisson.Unavailable, "cannot listen on %s; is the path longer than 100 characters?", path)
 	}
-	// The umask has made it so already; the data directory lets nobody else in before this.
+	// The umask has set this mode already, and until here the mode of the data directory prevents access.
 	return l, os.Chmod(path, socketMode)
 }
 
@@ -142,7 +143,7 @@ func listenTCP(cfg *config) (net.Listener, error) {
 	}
 	l = httpapi.Limit(l)
 	if cfg.TLSCert == "" {
-		return l, nil // on loopback only; config.validate has seen to it
+		return l, nil // only on loopback, which config.validate has checked
 	}
 	cert, err := tls.LoadX509KeyPair(cfg.TLSCert, cfg.TLSKey)
 	if err != nil {
@@ -152,7 +153,7 @@ func listenTCP(cfg *config) (net.Listener, error) {
 	return tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}), nil
 }
 
-// clientCount knows how many requests are under way and when the last one ended.
+// clientCount counts the active requests and records when the last one ended.
 type clientCount struct {
 	mu     sync.Mutex
 	active int       // guarded by mu
@@ -174,7 +175,7 @@ func (c *clientCount) add(n int) {
 	c.last = time.Now()
 }
 
-// idleFor returns for how long nobody has asked for anything.
+// idleFor returns the time since the last request ended, 0 if requests are active.
 func (c *clientCount) idleFor() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -184,7 +185,7 @@ func (c *clientCount) idleFor() time.Duration {
 	return time.Since(c.last)
 }
 
-// endWhenIdle calls stop when there has been neither a client nor a sandbox that needs the daemon for so long.
+// endWhenIdle calls stop when for limit there has been no request and there is no sandbox that needs the daemon.
 func endWhenIdle(ctx context.Context, limit time.Duration, clients *clientCount, e *engine.Engine, stop func()) error {
 	clients.add(0)
 	tick := time.NewTicker(max(limit/4, 50*time.Millisecond))

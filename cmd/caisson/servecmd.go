@@ -7,7 +7,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// serveCmd runs the daemon. Its flags go over the configuration.
+// serveCmd runs the daemon. Its flags override the configuration.
 type serveCmd struct {
 	Listen           string            `help:"Also serve the API on this TCP address, to holders of a token." placeholder:"HOST:PORT"`
 	TLSCert          string            `name:"tls-cert" help:"Certificate for --listen, in PEM; required beyond loopback." placeholder:"FILE" complete:"file"`
@@ -29,7 +29,7 @@ func (c *serveCmd) Run(ctx context.Context, a *app) error {
 	return c.run(ctx, a, func(*config) error { return nil })
 }
 
-// run serves with what the flags and then also make of the configuration.
+// run serves with the configuration as modified by the flags and then by also.
 func (c *serveCmd) run(ctx context.Context, a *app, also func(*config) error) error {
 	cfg, err := loadConfig(a.globals, a.getenv)
 	if err == nil {
@@ -45,7 +45,7 @@ func (c *serveCmd) run(ctx context.Context, a *app, also func(*config) error) er
 		err = serve(ctx, a, cfg, c.Background)
 	}
 	if err != nil {
-		_ = signalReady(err) // the error is returned as well; a reader that is gone does not miss it
+		_ = signalReady(err) // an error here is ignored: err is returned anyway
 	}
 	return err
 }
@@ -69,7 +69,7 @@ func (c *serveCmd) override(cfg *config) error {
 	return nil
 }
 
-// absolute makes the paths of files absolute; "" stays.
+// absolute makes the paths of files absolute; "" is not changed.
 func absolute(files ...*string) (err error) {
 	for _, file := range files {
 		if *file == "" {

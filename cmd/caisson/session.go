@@ -38,7 +38,7 @@ func (c *sessionLsCmd) Run(ctx context.Context, a *app, api api) error {
 	})(api.ListSessions(ctx, caisson.SessionFilter{Agent: c.Agent, User: c.User, Key: c.Key}))
 }
 
-// sessionRmCmd ends sessions.
+// sessionRmCmd removes sessions.
 type sessionRmCmd struct {
 	Session []string `arg:"" help:"Ids of sessions." complete:"session"`
 }

@@ -24,7 +24,7 @@ func (c *takeSnapshotCmd) Help() string {
 	return examples("caisson sandbox snapshot web", "caisson sandbox snapshot --files-only --name before-upgrade web")
 }
 
-// ProvideRequest makes a request of the flags.
+// ProvideRequest returns the request that the flags specify.
 func (c *takeSnapshotCmd) ProvideRequest() (caisson.SnapshotRequest, error) {
 	labels, err := parseLabels(c.Label)
 	return caisson.SnapshotRequest{Name: c.Name, FilesOnly: c.FilesOnly || !c.Memory, Labels: labels}, err
@@ -44,12 +44,12 @@ type forkCmd struct {
 	grants
 }
 
-// keepFlags are those of what continues from memory.
+// keepFlags are the flags for sandboxes that continue from memory.
 type keepFlags struct {
 	KeepRandomness bool `help:"Leave its programs their process ids. By default OpenSSL's random generators in them seed themselves anew; with this flag forks draw the same keys."`
 }
 
-// warnShared says which programs of forks may draw what others draw.
+// warnShared warns about programs in forks that may generate the same random numbers as their copies.
 func (a *app) warnShared(forks ...*caisson.Sandbox) {
 	names := map[string]bool{}
 	for _, f := range forks {
@@ -72,7 +72,7 @@ func (c *forkCmd) Help() string {
 		examples("caisson sandbox fork web", "caisson sandbox fork -n 5 --name try warm", "caisson sandbox fork --model sonnet --budget 1 agent")
 }
 
-// ProvideRequest makes a request of the flags.
+// ProvideRequest returns the request that the flags specify.
 func (c *forkCmd) ProvideRequest(a *app) (req caisson.ForkRequest, err error) {
 	if c.Count < 1 || c.Count > 100 {
 		return req, caisson.Invalidf("count", "%d is not between 1 and 100", c.Count)
@@ -95,7 +95,7 @@ func (c *forkCmd) Run(ctx context.Context, a *app, req caisson.ForkRequest, api 
 	}
 	a.warnShared(forks...)
 	if a.globals.Output == "table" {
-		a.globals.Quiet = true // like create: ids, one a line
+		a.globals.Quiet = true // like create: prints ids, one per line
 	}
 	return printList(a, forks, sandboxColumns())
 }
@@ -115,12 +115,12 @@ func memoryOrFiles(s *caisson.Snapshot) string {
 	return "files"
 }
 
-// labelFilter chooses by labels.
+// labelFilter are the flags that select objects by their labels.
 type labelFilter struct {
 	Label []string `help:"Only those with this label; may be repeated." short:"l" placeholder:"KEY=VALUE" sep:"none"`
 }
 
-// ProvideFilter reads the flags.
+// ProvideFilter parses the flags.
 func (l *labelFilter) ProvideFilter() (f caisson.Filter, err error) {
 	f.Labels, err = parseLabels(l.Label)
 	return f, err
@@ -168,7 +168,7 @@ func snapshotRows(s *caisson.Snapshot) [][2]string {
 	}, specRows(s.Spec)...)
 }
 
-// exactly is a size with its number of bytes.
+// exactly formats a size together with its number of bytes.
 func exactly(s caisson.Size) string {
 	return s.String() + " (" + strconv.FormatInt(int64(s), 10) + " bytes)"
 }

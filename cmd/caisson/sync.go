@@ -42,7 +42,7 @@ What is chosen is applied as a whole or not at all, exactly as it was shown. The
 		"caisson sync --reset --yes ws-abcdefghijklmnop", "caisson sync log", "caisson sync undo rc-abcdefghijklmnop")
 }
 
-// ProvideChecked refuses flags that do not go together.
+// ProvideChecked returns an error for flags that exclude each other.
 func (c *syncApplyCmd) ProvideChecked(a *app) (_ checked, err error) {
 	modes := 0
 	for _, is := range []bool{c.DryRun, c.Auto, c.Reset, c.Status} {
@@ -63,7 +63,7 @@ func (c *syncApplyCmd) ProvideChecked(a *app) (_ checked, err error) {
 	return checked{}, err
 }
 
-// interactive reports whether somebody can be asked.
+// interactive reports whether a person can be prompted.
 func interactive(a *app) bool { return isTerminal(a.in) && isTerminal(a.out) }
 
 func (c *syncApplyCmd) Run(ctx context.Context, a *app, _ checked, api api) error {
@@ -83,12 +83,13 @@ func (c *syncApplyCmd) Run(ctx context.Context, a *app, _ checked, api api) erro
 		}
 		return printDryRun(a, d)
 	}
-	// Held from before the review: what is written is written in the directory that there was.
+	// Open the directory before the review: changes are applied to the directory that exists now, even if its path is replaced
+	// later.
 	dir, err := openWorkspace(a, w)
 	if err != nil {
 		return err
 	}
-	defer dir.Close() // the client has closed it already, unless it never got it
+	defer dir.Close() // the client has closed it already, unless it did not receive it
 	req := caisson.SyncRequest{Auto: c.Auto, Only: c.Only, Directory: dir}
 	if !c.Auto {
 		if req, err = c.choose(ctx, a, api, w); err != nil {
@@ -107,7 +108,7 @@ func (c *syncApplyCmd) Run(ctx context.Context, a *app, _ checked, api api) erro
 	return printSynced(a, r, len(req.Drop))
 }
 
-// choose looks at the changes and returns a request for those that are wanted.
+// choose reviews the changes and returns a request for the selected ones.
 func (c *syncApplyCmd) choose(ctx context.Context, a *app, api api, w *caisson.Workspace) (req caisson.SyncRequest, err error) {
 	d, err := api.Diff(ctx, string(w.ID), caisson.DiffRequest{Only: c.Only, Patch: !c.Yes, Freeze: true})
 	if err != nil {
@@ -141,7 +142,7 @@ func (c *syncApplyCmd) choose(ctx context.Context, a *app, api api, w *caisson.W
 	return req, nil
 }
 
-// stands reports whether nothing runs in the workspace, so that changes in it may be dropped.
+// stands reports whether the sandbox of the workspace is not running, so that changes in it may be dropped.
 func stands(ctx context.Context, api api, w *caisson.Workspace) bool {
 	if w.State != caisson.WorkspaceLive {
 		return true
@@ -150,12 +151,12 @@ func stands(ctx context.Context, api api, w *caisson.Workspace) bool {
 	return err == nil && (sb.State == caisson.Stopped || sb.State == caisson.Created || sb.State == caisson.Failed)
 }
 
-// applicable reports whether a person may apply a change. What this program does not know is not.
+// applicable reports whether a person may apply a change. A change with an unknown verdict may not be applied.
 func applicable(ch *caisson.Change) bool {
 	return ch.Verdict == caisson.VerdictPass || ch.Verdict == caisson.VerdictAsk
 }
 
-// printDryRun says what --auto would do.
+// printDryRun prints what --auto would apply.
 func printDryRun(a *app, d *caisson.Diff) error {
 	warnCut(a, d)
 	if a.globals.Output != "table" {
@@ -176,7 +177,7 @@ func printDryRun(a *app, d *caisson.Diff) error {
 	return nil
 }
 
-// waiting is how much waits in a workspace, as -o json shows it.
+// waiting is the number of changes in a workspace, as printed with -o json.
 type waiting struct {
 	Workspace *caisson.Workspace `json:"workspace"`
 	Changes   int                `json:"changes"`
@@ -216,7 +217,7 @@ func syncStatus(ctx context.Context, a *app, api api, w *caisson.Workspace) erro
 	})
 }
 
-// reset drops all changes.
+// reset drops all changes, after confirmation.
 func (c *syncApplyCmd) reset(ctx context.Context, a *app, api api, w *caisson.Workspace) error {
 	if !c.Yes {
 		d, err := api.Diff(ctx, string(w.ID), caisson.DiffRequest{})

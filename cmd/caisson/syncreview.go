@@ -12,22 +12,22 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// reviewer asks a person about changes.
+// reviewer prompts a person to decide about changes.
 type reviewer struct {
 	in        *bufio.Reader
 	out       io.Writer
 	color     bool
 	raw       bool
 	droppable bool
-	mend      func() // for a panic in the goroutine that reads; nil for none
+	mend      func() // deferred in the goroutine that reads, to restore the terminal after a panic; nil for none
 
-	all   bool // whatever passes every check is wanted
+	all   bool // apply all further changes that pass every check
 	apply []caisson.Selection
 	drop  []string
-	asked bool // whether something is wanted that the checks asked about
+	asked bool // whether a selected change needs a person's consent
 }
 
-// keys says what each key does to a change.
+// keys explains each key for a change.
 var keys = map[byte]string{
 	'y': "apply it",
 	'n': "leave it for later",
@@ -38,7 +38,7 @@ var keys = map[byte]string{
 	'?': "explain",
 }
 
-// hunkKeys is keys for a part of a change.
+// hunkKeys explains each key for a part of a change.
 var hunkKeys = map[byte]string{
 	'y': "apply this part",
 	'n': "leave this part for later",
@@ -48,10 +48,10 @@ var hunkKeys = map[byte]string{
 	'?': "explain",
 }
 
-// errStop ends a review; what was chosen is kept.
+// errStop ends a review; the changes selected so far are kept.
 var errStop = errors.New("stop")
 
-// review asks about each change. What is wanted is in r then; on an error nothing is to be applied.
+// review prompts for each change. The selected changes are then in r; after an error no change may be applied.
 func (r *reviewer) review(ctx context.Context, changes []caisson.Change) error {
 	for i := range changes {
 		err := r.change(ctx, &changes[i], fmt.Sprintf("%d/%d", i+1, len(changes)))
@@ -111,7 +111,7 @@ func (r *reviewer) change(ctx context.Context, ch *caisson.Change, place string)
 	return nil
 }
 
-// parts asks about each hunk.
+// parts prompts for each hunk of a change.
 func (r *reviewer) parts(ctx context.Context, ch *caisson.Change, hunks []string) error {
 	var wanted []int
 	var stop error
@@ -164,7 +164,7 @@ func (r *reviewer) show(write func(*patchPrinter)) error {
 	return err
 }
 
-// choose is ask, until the answer is not a wish for an explanation.
+// choose is like ask, but explains the keys and prompts again if the answer is '?'.
 func (r *reviewer) choose(ctx context.Context, question, can string, meaning map[byte]string) (byte, error) {
 	for {
 		key, err := r.ask(ctx, question, can)
@@ -177,7 +177,7 @@ func (r *reviewer) choose(ctx context.Context, question, can string, meaning map
 	}
 }
 
-// ask asks until one of the keys is the answer. The end of the input is an error: nobody is there any more.
+// ask prompts until the answer is one of the keys. The end of the input is an error, because no person can answer any more.
 func (r *reviewer) ask(ctx context.Context, question, can string) (byte, error) {
 	type line struct {
 		text string
@@ -189,7 +189,7 @@ func (r *reviewer) ask(ctx context.Context, question, can string) (byte, error) 
 			return 0, err
 		}
 		typed := make(chan line, 1)
-		go func() { // reading a terminal cannot be interrupted; on a signal the program ends
+		go func() { // reading a terminal cannot be interrupted; after a signal the program exits
 			if r.mend != nil {
 				defer r.mend()
 			}
@@ -216,5 +216,5 @@ func (r *reviewer) ask(ctx context.Context, question, can string) (byte, error) 
 	}
 }
 
-// quoteName shows a name in a sentence.
+// quoteName escapes a name for a message.
 func quoteName(s string) string { return safetext.Escape(s) }

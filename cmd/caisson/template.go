@@ -44,7 +44,7 @@ func (c *templateLsCmd) Run(ctx context.Context, a *app, api api) error {
 	})(api.ListTemplates(ctx))
 }
 
-// templateArg names a template.
+// templateArg is the argument that identifies a template.
 type templateArg struct {
 	Template string `arg:"" help:"Name." complete:"template"`
 }
@@ -91,7 +91,7 @@ func (c *templatePutCmd) Help() string {
 	}, "\n") + "\n\n" + examples("caisson template put web.yaml", "caisson template build web")
 }
 
-// ProvideTemplate reads the file.
+// ProvideTemplate reads the template from the file.
 func (c *templatePutCmd) ProvideTemplate(a *app) (*caisson.Template, error) {
 	return a.readTemplate(c.File)
 }
@@ -100,7 +100,7 @@ func (c *templatePutCmd) Run(ctx context.Context, a *app, t *caisson.Template, a
 	return asDone(a, templateName)(api.PutTemplate(ctx, *t))
 }
 
-// readTemplate reads a template file. Paths in it are relative to it.
+// readTemplate reads a template file. Relative paths in it are relative to the file's directory.
 func (a *app) readTemplate(file string) (*caisson.Template, error) {
 	data, err := a.readInput(file)
 	if err != nil {
@@ -192,7 +192,7 @@ func (c *templateBuildCmd) Run(ctx context.Context, a *app, t *caisson.Template,
 	if err != nil {
 		return err
 	}
-	if isPathImage(t.Image) { // the daemon opens no path by name
+	if isPathImage(t.Image) { // the daemon does not open paths
 		if _, err := pull(ctx, a, api, caisson.PullRequest{Reference: t.Image}, c.registryLogin); err != nil {
 			return err
 		}

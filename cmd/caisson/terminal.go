@@ -16,10 +16,10 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// signalTimeout bounds how long a signal may take to reach a process.
+// signalTimeout is the time limit for sending a signal to a process.
 const signalTimeout = 5 * time.Second
 
-// safeWriter returns w, behind a filter if it is a terminal, and a function to end the output with.
+// safeWriter returns w, behind a filter if it is a terminal, and a function that must be called at the end of the output.
 func (a *app) safeWriter(w io.Writer, mode safetext.Mode) (io.Writer, func() error) {
 	if !isTerminal(w) || a.globals.RawTTY {
 		return w, func() error { return nil }
@@ -28,10 +28,11 @@ func (a *app) safeWriter(w io.Writer, mode safetext.Mode) (io.Writer, func() err
 	return f, f.Close
 }
 
-// console is what connects a process inside to the person at this terminal.
+// console connects a process in a sandbox with the user's terminal.
 type console struct{ *app }
 
-// drain copies what p writes to w, which may be a terminal. If w takes no more, p is ended: nobody would see what it does.
+// drain copies the output r of p to w, which may be a terminal. If writing fails, p is killed, because its output would be
+// lost.
 func (a console) drain(w io.Writer, p caisson.Process, r io.Reader, mode safetext.Mode) error {
 	defer a.mend()
 	out, end := a.safeWriter(w, mode)
@@ -40,13 +41,13 @@ func (a console) drain(w io.Writer, p caisson.Process, r io.Reader, mode safetex
 		err = endErr
 	}
 	if err != nil {
-		_ = p.Close() // the error at hand says more
+		_ = p.Close() // the first error is more useful
 		return fmt.Errorf("pass output on: %w", err)
 	}
 	return nil
 }
 
-// feed copies standard input to p and tells it where it ends. It may outlive the process: reading a terminal cannot be
+// feed copies standard input to p and closes it at the end. It may outlive the process, because reading a terminal cannot be
 // interrupted.
 func (a console) feed(p caisson.Process) {
 	defer a.mend()
@@ -54,12 +55,12 @@ func (a console) feed(p caisson.Process) {
 	if stdin == nil {
 		return
 	}
-	_, _ = io.Copy(stdin, a.in) // a process that has stopped reading is no error
+	_, _ = io.Copy(stdin, a.in) // a process that has closed its input is not an error
 	_ = stdin.Close()
 }
 
-// rawTerminal gives the terminal to p: keys go there as they are, and it hears of every change of size. restore must be
-// called, also after a panic; it may be called more than once.
+// rawTerminal connects the terminal to p in raw mode: keys are passed on unchanged, and p is notified of every change of size.
+// The caller must call restore, also after a panic; it may be called more than once.
 func (a console) rawTerminal(ctx context.Context, p caisson.Process) (restore func(), err error) {
 	in, ok := a.in.(*os.File)
 	if !ok || !term.IsTerminal(int(in.Fd())) {
@@ -77,14 +78,14 @@ func (a console) rawTerminal(ctx context.Context, p caisson.Process) (restore fu
 			select {
 			case <-resized:
 				if rows, cols := terminalSize(a.in, a.out); rows > 0 {
-					_ = p.Resize(rows, cols) // the next change tries again
+					_ = p.Resize(rows, cols) // errors are ignored: the next change tries again
 				}
 			case <-done:
 				return
 			}
 		}
 	}()
-	// A signal from elsewhere ends the session; keys make none while the terminal is raw.
+	// A signal of another process ends the session; in raw mode keys send no signals.
 	release := a.interrupts.take(func(s os.Signal) {
 		a.interrupts.abandon(s)
 		_ = p.Close()
@@ -101,7 +102,8 @@ func (a console) rawTerminal(ctx context.Context, p caisson.Process) (restore fu
 	return a.restore, nil
 }
 
-// mend gives the terminal back before a panic of a goroutine other than the command's ends the program.
+// mend restores the terminal after a panic of a goroutine other than the command's, before the panic ends the program. It must
+// be deferred.
 func (a *app) mend() {
 	if r := recover(); r != nil {
 		if a.restore != nil {
@@ -123,7 +125,7 @@ func terminalSize(fs ...any) (rows, cols uint16) {
 	return 0, 0
 }
 
-// forwardInterrupts passes the first interrupt on to p as the signal it is and kills p at the second.
+// forwardInterrupts sends the first signal on to p and kills p at the second one.
 func (a console) forwardInterrupts(ctx context.Context, p caisson.Process) (release func()) {
 	sent := false
 	return a.interrupts.take(func(s os.Signal) {

@@ -14,7 +14,7 @@ type tokenCmd struct {
 	Rm     tokenRmCmd     `cmd:"" help:"Make tokens useless."`
 }
 
-// tokenCreateCmd makes a token.
+// tokenCreateCmd creates a token.
 type tokenCreateCmd struct {
 	Name string           `arg:"" help:"What the token is for."`
 	TTL  caisson.Duration `name:"ttl" help:"Expires after this long; default never." placeholder:"DURATION"`
@@ -25,7 +25,7 @@ func (c *tokenCreateCmd) Help() string {
 		examples("caisson token create ci --ttl 90d", "caisson token create dashboard --account team-a")
 }
 
-// newToken is what token create prints with -o json: the one place where a token's secret is meant to be seen.
+// newToken is the output of token create with -o json: the only output that contains the secret of a token.
 type newToken struct {
 	*caisson.Token
 	Secret string `json:"secret"`

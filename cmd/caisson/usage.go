@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/usagecsv"
 )
 
-// usageCmd shows what calls of models took.
+// usageCmd shows the usage of models.
 type usageCmd struct {
 	By       string `help:"Sum up for each: ${enum}." enum:"run,agent,user,account,model,day,sandbox,session,total" default:"model" placeholder:"WHAT"`
 	Since    string `help:"Only calls since then: 24h, 7d, 2026-05-01 or 2026-05-01T12:00:00Z; default all, for lists 24h." placeholder:"TIME"`
@@ -32,10 +32,10 @@ func (c *usageCmd) Help() string {
 		"caisson usage --receipts --since 2026-05-01 --until 2026-06-01 --csv", "caisson usage --reconcile litellm --since 7d")
 }
 
-// maxListed bounds the lists of calls and receipts.
+// maxListed is the maximum number of calls or receipts in a list.
 const maxListed = 100_000
 
-// ProvideQuery reads the flags.
+// ProvideQuery parses the flags.
 func (c *usageCmd) ProvideQuery() (q caisson.UsageQuery, err error) {
 	if c.Calls && c.Receipts || c.Compare != "" && (c.Calls || c.Receipts || c.CSV) {
 		return q, usagef("usage", "--calls, --receipts and --reconcile are different things; ask for one")
@@ -45,7 +45,7 @@ func (c *usageCmd) ProvideQuery() (q caisson.UsageQuery, err error) {
 
 func (c *usageCmd) Run(ctx context.Context, a *app, q caisson.UsageQuery, api api) (err error) {
 	if c.Sandbox != "" {
-		// A sandbox that was removed is known by its id only.
+		// A removed sandbox can only be identified by its id.
 		if q.Sandbox, err = caisson.ParseID(caisson.SandboxPrefix, c.Sandbox); err != nil {
 			s, err := api.Get(ctx, c.Sandbox)
 			if err != nil {
@@ -72,7 +72,7 @@ func (c *usageCmd) Run(ctx context.Context, a *app, q caisson.UsageQuery, api ap
 	return c.print(a, rows)
 }
 
-// query returns what c asks for, the sandbox aside.
+// query returns the query that the flags specify, without the sandbox.
 func (c *usageCmd) query(now time.Time) (q caisson.UsageQuery, err error) {
 	q = caisson.UsageQuery{Run: c.OfRun, Under: c.Under, Agent: c.Agent, Model: c.Model}
 	if c.All {
@@ -94,7 +94,7 @@ func (c *usageCmd) query(now time.Time) (q caisson.UsageQuery, err error) {
 	return q, nil
 }
 
-// parseMoment reads a duration before now, a date or a time; "" is no time.
+// parseMoment parses a duration before now, a date or a time; "" is the zero time.
 func parseMoment(field, s string, now time.Time) (time.Time, error) {
 	if s == "" {
 		return time.Time{}, nil
@@ -126,7 +126,7 @@ func (c *usageCmd) print(a *app, rows []caisson.UsageRow) error {
 	})
 }
 
-// gather reads all pages of a list.
+// gather requests all pages of a list; returns Invalid if it has more than maxListed items.
 func gather[T any](id func(T) string, read func(after string, limit int) ([]T, bool, error)) ([]T, error) {
 	list, err := pages(maxListed+1, id, read)
 	if err == nil && len(list) > maxListed {

@@ -5,7 +5,7 @@ import (
 	"runtime/debug"
 )
 
-// release is set by make, through the linker; without it the version is what Go knows of the module.
+// release is set by make, through the linker; if it is empty, the version is that of the main module in the build information.
 var release string
 
 // versionCmd prints the version.
@@ -13,7 +13,7 @@ type versionCmd struct{}
 
 func (c *versionCmd) Help() string { return examples("caisson version", "caisson version -o json") }
 
-// version is what this binary is made of.
+// version describes the build of this binary.
 type version struct {
 	Version  string `json:"version"`
 	Commit   string `json:"commit,omitempty"`
@@ -23,7 +23,7 @@ type version struct {
 	Platform string `json:"platform"`
 }
 
-// buildVersion reads what the linker recorded.
+// buildVersion returns the version from the build information.
 func buildVersion() version {
 	v := version{Version: "unknown", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	info, ok := debug.ReadBuildInfo()

@@ -22,7 +22,7 @@ func volumeName(v *caisson.Volume) string { return v.Name }
 
 func volumeID(v *caisson.Volume) string { return string(v.ID) }
 
-// volumeCreateCmd makes a volume.
+// volumeCreateCmd creates a volume.
 type volumeCreateCmd struct {
 	Name  string   `arg:"" help:"What it is to be called."`
 	Label []string `help:"Label it; may be repeated." short:"l" placeholder:"KEY=VALUE" sep:"none"`
@@ -36,7 +36,7 @@ sandbox create --volume and run --volume make it if there is none of that name.
 		"caisson run caisson --volume data 'write down what you find'")
 }
 
-// ProvideRequest makes a request of the flags.
+// ProvideRequest returns the request that the flags specify.
 func (c *volumeCreateCmd) ProvideRequest() (req caisson.VolumeRequest, err error) {
 	if err := caisson.CheckVolumeName("name", c.Name); err != nil {
 		return req, err
@@ -76,7 +76,7 @@ func (c *volumeLsCmd) Run(ctx context.Context, a *app, f caisson.Filter, api api
 	})(allVolumes(ctx, api, f))
 }
 
-// ago is how long ago something happened, or that it never did.
+// ago returns how long ago t was, "never" if t is zero.
 func ago(t time.Time) string {
 	if t.IsZero() {
 		return "never"
@@ -123,13 +123,13 @@ func (c *volumeRmCmd) Run(ctx context.Context, a *app, api api) error {
 	return removeEach(ctx, a, c.Volumes, api.RemoveVolume)
 }
 
-// nameForm is what volumes and repositories can be called. An id of a volume is of this form, too.
+// nameForm matches names of volumes and repositories. The ids of volumes match as well.
 var nameForm = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
 
-// parseNamed reads NAME[:TARGET], where NAME is what a volume or repository is called; field is the flag's name.
+// parseNamed parses NAME[:TARGET], where NAME is the name of a volume or repository; field is the flag's name.
 func parseNamed(field, s string) (name, target string, err error) {
 	name, target, ok := strings.Cut(s, ":")
-	if ok { // two slashes: an address, https://host/name
+	if ok { // two slashes mean an address such as https://host/name
 		if clean := filepath.Clean(target); filepath.IsAbs(target) && !strings.HasPrefix(target, "//") && clean != "/" && !strings.ContainsRune(target, 0) {
 			target = clean
 		} else {
@@ -142,7 +142,7 @@ func parseNamed(field, s string) (name, target string, err error) {
 	return name, target, nil
 }
 
-// volumeRequest is the workspace that a flag --volume asks for.
+// volumeRequest returns the workspace request for the value of --volume.
 func volumeRequest(s string) (*caisson.WorkspaceRequest, error) {
 	name, target, err := parseNamed("volume", s)
 	if err != nil {
@@ -151,7 +151,7 @@ func volumeRequest(s string) (*caisson.WorkspaceRequest, error) {
 	return &caisson.WorkspaceRequest{Kind: caisson.WorkspaceVolume, Source: name, Target: target}, nil
 }
 
-// volumeOf is the volume that a run works in, if it is one.
+// volumeOf returns the volume that a run works in, "" if there is none.
 func volumeOf(r *caisson.Run) string {
 	if r.Request.Kind != caisson.WorkspaceVolume {
 		return ""
@@ -159,7 +159,7 @@ func volumeOf(r *caisson.Run) string {
 	return r.Request.Source
 }
 
-// directoryOf is the directory that a run works on, if it is one.
+// directoryOf returns the directory that a run works on, "" if there is none.
 func directoryOf(r *caisson.Run) string {
 	if r.Request.Kind == caisson.WorkspaceVolume {
 		return ""

@@ -20,7 +20,7 @@ type workspaceCmd struct {
 	Rm   workspaceRmCmd   `cmd:"" help:"Forget workspaces whose sandboxes are gone, with all changes in them."`
 }
 
-// workspaceStates are the states of workspaces, in the order of their life.
+// workspaceStates are the states of workspaces, in the order in which they occur.
 var workspaceStates = []caisson.WorkspaceState{caisson.WorkspaceLive, caisson.WorkspaceResting, caisson.WorkspaceSettled}
 
 func workspaceID(w *caisson.Workspace) string { return string(w.ID) }
@@ -37,7 +37,7 @@ func (c *workspaceLsCmd) Help() string {
 	return examples("caisson workspace ls", "caisson workspace ls --state resting", "caisson workspace ls --run rn-abcdefghijklmnop -o json")
 }
 
-// ProvideFilter reads the flags.
+// ProvideFilter parses the flags.
 func (c *workspaceLsCmd) ProvideFilter() (f caisson.WorkspaceFilter, err error) {
 	if c.Count < 1 {
 		return f, usagef("workspace ls", "--count must be at least 1")
@@ -85,7 +85,7 @@ func (c *workspaceLsCmd) Run(ctx context.Context, a *app, f caisson.WorkspaceFil
 	}))
 }
 
-// owner is the run that a workspace was made for, or its sandbox.
+// owner returns the id of the run for which a workspace was created, or else of its sandbox.
 func owner(w *caisson.Workspace) string {
 	if w.Run != "" {
 		return string(w.Run)
@@ -96,7 +96,7 @@ func owner(w *caisson.Workspace) string {
 // workspaceShowCmd shows one workspace.
 type workspaceShowCmd struct{ workspaceArg }
 
-// workspaceArg names a workspace.
+// workspaceArg is the argument that identifies a workspace.
 type workspaceArg struct {
 	Ref string `arg:"" optional:"" name:"run|sandbox|workspace" help:"Whose; default the newest workspace of this directory or of one above it." complete:"workspace"`
 }
@@ -127,7 +127,7 @@ func workspaceRows(w *caisson.Workspace) [][2]string {
 	return append(rows, [2]string{"Searched", searched(w)})
 }
 
-// searched says how far the files of a workspace were searched for secrets.
+// searched returns how many files of a workspace were searched for secrets.
 func searched(w *caisson.Workspace) string {
 	switch {
 	case w.Kind == caisson.WorkspaceDirect:
@@ -142,14 +142,14 @@ func searched(w *caisson.Workspace) string {
 	return s
 }
 
-// warnSuspects says which files of a new sandbox's workspace may contain secrets, as far as that is known yet.
+// warnSuspects warns about files of a new sandbox's workspace that may contain secrets, as far as the search has found them.
 func warnSuspects(ctx context.Context, a *app, api api, sb *caisson.Sandbox) {
 	if sb.Spec.Workspace == "" || a.globals.Quiet {
 		return
 	}
 	w, err := api.GetWorkspace(ctx, string(sb.Spec.Workspace))
 	if err != nil || w.SuspectCount == 0 {
-		return // the sandbox is there all the same
+		return // errors are ignored: the sandbox has been created
 	}
 	var names []string
 	for _, s := range w.Suspects {
@@ -158,7 +158,7 @@ func warnSuspects(ctx context.Context, a *app, api api, sb *caisson.Sandbox) {
 	a.say("caisson: the sandbox sees files that may contain secrets: %s; see caisson workspace show %s", hiddenFiles(names, w.SuspectCount), w.ID)
 }
 
-// hiddenRows are the rows of files that a sandbox does not see, of which there are count.
+// hiddenRows returns the rows for files that are hidden from a sandbox; count is their total number.
 func hiddenRows(hidden []string, count int) (rows [][2]string) {
 	for _, p := range hidden {
 		rows = append(rows, [2]string{"Hidden", p})
@@ -169,7 +169,7 @@ func hiddenRows(hidden []string, count int) (rows [][2]string) {
 	return rows
 }
 
-// hiddenFiles is a line about the same files, with the first few of them.
+// hiddenFiles returns a text with the first few hidden files and the number of the others.
 func hiddenFiles(hidden []string, count int) string {
 	shown := hidden[:min(len(hidden), 5)]
 	s := quoteCommand(shown)
@@ -179,7 +179,7 @@ func hiddenFiles(hidden []string, count int) string {
 	return safetext.Escape(s)
 }
 
-// find returns the workspace that the argument names.
+// find returns the workspace that the argument identifies.
 func (c *workspaceArg) find(ctx context.Context, a *app, api api) (*caisson.Workspace, error) {
 	if c.Ref == "" {
 		w, err := workspaceHere(ctx, a, api)
@@ -207,8 +207,8 @@ func (c *workspaceArg) find(ctx context.Context, a *app, api api) (*caisson.Work
 	return api.GetWorkspace(ctx, ref)
 }
 
-// workspaceHere returns the newest workspace of the current directory or of one above it. One in which something may wait goes
-// before those that are settled.
+// workspaceHere returns the newest workspace of the current directory or of one above it. Workspaces that may have pending
+// changes are preferred to settled ones.
 func workspaceHere(ctx context.Context, a *app, api api) (*caisson.Workspace, error) {
 	if !a.local() {
 		return nil, caisson.Invalidf("run|sandbox|workspace", "must be named, for the daemon is on another machine; see caisson workspace ls")
@@ -254,8 +254,8 @@ func workspaceHere(ctx context.Context, a *app, api api) (*caisson.Workspace, er
 	return settled, nil
 }
 
-// openWorkspace opens the directory of a workspace with the rights of whoever runs this command: who may not write there, applies
-// nothing.
+// openWorkspace opens the directory of a workspace with the rights of the user who runs this command, who must be allowed to
+// write in it.
 func openWorkspace(a *app, w *caisson.Workspace) (caisson.Handle, error) {
 	if !a.local() {
 		return nil, caisson.Errorf(caisson.Denied, "changes are applied on the daemon's machine, by who may write in the directory; this is another one")
@@ -274,7 +274,7 @@ func openWorkspace(a *app, w *caisson.Workspace) (caisson.Handle, error) {
 	return f, nil
 }
 
-// workspaceRmCmd forgets workspaces.
+// workspaceRmCmd removes workspaces.
 type workspaceRmCmd struct {
 	Refs []string `arg:"" name:"run|sandbox|workspace" help:"Whose." complete:"workspace"`
 }

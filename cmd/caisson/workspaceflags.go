@@ -7,7 +7,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// workspaceFlags decide how a host directory is shown in a new sandbox.
+// workspaceFlags are the flags for the workspace of a new sandbox.
 type workspaceFlags struct {
 	Kind       string   `name:"workspace-kind" help:"overlay shows the directory as it is and takes what is written aside; copy does the same with a copy made at the start (of that of a run nothing comes back but a patch); direct lets the sandbox write in it, and nothing is reviewed." group:"new" placeholder:"KIND" enum:",overlay,copy,direct" default:""`
 	Sync       string   `help:"How changes get to the directory: secure (somebody reviews them), yolo (what passes every check is applied by itself), yolo-unsafe (the same as the kind direct)." group:"new" placeholder:"MODE" enum:",secure,yolo,yolo-unsafe" default:""`
@@ -17,7 +17,7 @@ type workspaceFlags struct {
 // given reports whether any flag was set.
 func (f *workspaceFlags) given() bool { return f.Kind != "" || f.Sync != "" || len(f.ShowHidden) > 0 }
 
-// request returns what the flags say of dir. It warns of what cannot be reviewed.
+// request returns the workspace request for dir that the flags specify. It warns if changes cannot be reviewed.
 func (f *workspaceFlags) request(a *app, dir, target string) (*caisson.WorkspaceRequest, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -50,7 +50,7 @@ func (f *workspaceFlags) request(a *app, dir, target string) (*caisson.Workspace
 	return req, nil
 }
 
-// parseWorkspace reads DIR[:TARGET]. DIR may hold colons; TARGET begins with a slash and holds none.
+// parseWorkspace parses DIR[:TARGET]. DIR may contain colons; TARGET begins with a slash and contains none.
 func parseWorkspace(s string) (dir, target string, err error) {
 	dir = s
 	if i := strings.LastIndex(s, ":/"); i >= 0 && !strings.Contains(s[i+1:], ":") {

@@ -16,9 +16,9 @@ import (
 // A Pull is a pull request.
 type Pull struct {
 	Number      int64
-	Title, Body string // with the prefix of a draft, where that is how it is one
+	Title, Body string // with the prefix of a draft, for forges that mark drafts by title
 	Head, Base  string
-	HeadRepo    int64 // repoID but for one from a fork
+	HeadRepo    int64 // repoID, or forkID if the head is in a fork
 	Draft       bool
 	State       string // open, closed or merged
 	URL         string
@@ -26,7 +26,7 @@ type Pull struct {
 
 const repoID, forkID = 1000, 2000
 
-// AddPull adds a pull request that somebody else has made, and returns its number. From a fork its head may be anything.
+// AddPull adds a pull request of another user, and returns its number. The head of one from a fork need not exist.
 func (f *Forge) AddPull(head, base, state string, fork bool) int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -38,7 +38,7 @@ func (f *Forge) AddPull(head, base, state string, fork bool) int64 {
 	return p.Number
 }
 
-// add makes a pull request. The caller holds f.mu.
+// add creates a pull request. The caller must hold f.mu.
 func (f *Forge) add(head, base, title, body string, draft bool) *Pull {
 	p := &Pull{Number: int64(len(f.pulls) + 1), Title: title, Body: body, Head: head, Base: base, HeadRepo: repoID, Draft: draft, State: "open"}
 	kind := map[caisson.Forge]string{caisson.ForgeGitHub: "pull", caisson.ForgeGitLab: "-/merge_requests", caisson.ForgeGitea: "pulls"}[f.o.Kind]
@@ -47,7 +47,7 @@ func (f *Forge) add(head, base, title, body string, draft bool) *Pull {
 	return p
 }
 
-// open returns the open pull request of two branches of this repository, or nil. The caller holds f.mu.
+// open returns the open pull request of two branches of this repository, or nil. The caller must hold f.mu.
 func (f *Forge) open(head, base string) *Pull {
 	for _, p := range f.pulls {
 		if p.State == "open" && p.Head == head && p.Base == base && p.HeadRepo == repoID {
@@ -57,7 +57,7 @@ func (f *Forge) open(head, base string) *Pull {
 	return nil
 }
 
-// byNumber returns nil if there is none. The caller holds f.mu.
+// byNumber returns the pull request with that number, or nil. The caller must hold f.mu.
 func (f *Forge) byNumber(s string) *Pull {
 	for _, p := range f.pulls {
 		if strconv.FormatInt(p.Number, 10) == s {
@@ -67,7 +67,8 @@ func (f *Forge) byNumber(s string) *Pull {
 	return nil
 }
 
-// list returns a page of the pull requests that keep says, from new to old, and sets the headers that lead on. The caller holds f.mu.
+// list returns a page of the pull requests that keep accepts, from new to old, and sets the pagination headers. The caller must
+// hold f.mu.
 func (f *Forge) list(w http.ResponseWriter, r *http.Request, per string, most int, keep func(*Pull) bool) []*Pull {
 	var all []*Pull
 	for i := len(f.pulls) - 1; i >= 0; i-- {
@@ -96,19 +97,19 @@ func (f *Forge) list(w http.ResponseWriter, r *http.Request, per string, most in
 	return all[from:to]
 }
 
-// has reports whether there is such a branch.
+// has reports whether the branch exists.
 func (f *Forge) has(branch string) bool {
 	_, err := gitserver.TryGit(f.t, f.Dir, "rev-parse", "--verify", "--quiet", "--end-of-options", "refs/heads/"+branch)
 	return err == nil && branch != ""
 }
 
-// ahead reports whether head has commits that base has not.
+// ahead reports whether head has commits that base lacks.
 func (f *Forge) ahead(head, base string) bool {
 	out, err := gitserver.TryGit(f.t, f.Dir, "rev-list", "-n", "1", "refs/heads/"+base+"..refs/heads/"+head)
 	return err == nil && strings.TrimSpace(out) != ""
 }
 
-// tip returns the commit of a branch, or "".
+// tip returns the commit of a branch, or "" if it does not exist.
 func (f *Forge) tip(branch string) string {
 	out, _ := gitserver.TryGit(f.t, f.Dir, "rev-parse", "--verify", "--quiet", "--end-of-options", "refs/heads/"+branch)
 	return strings.TrimSpace(out)
@@ -148,7 +149,7 @@ func (f *Forge) serveAPI(w http.ResponseWriter, r *http.Request, user, token str
 	}
 }
 
-// made answers that a pull request was made, or loses the answer.
+// made answers that a pull request was created, or drops the connection before the answer.
 func (f *Forge) made(w http.ResponseWriter, body object) {
 	f.mu.Lock()
 	lose := f.o.LosePullAnswers > 0
@@ -172,12 +173,12 @@ func reply(w http.ResponseWriter, status int, body any) {
 	}
 }
 
-// input decodes the request's JSON; false if it is none.
+// input decodes the request's JSON; it returns false if the request has none.
 func input(r *http.Request, v any) bool {
 	return strings.HasPrefix(r.Header.Get("Content-Type"), "application/json") && json.NewDecoder(io.LimitReader(r.Body, 1<<20)).Decode(v) == nil
 }
 
-// listed is list as objects.
+// listed converts pulls to JSON objects.
 func listed(pulls []*Pull, show func(*Pull) object) []object {
 	out := []object{}
 	for _, p := range pulls {

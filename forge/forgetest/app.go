@@ -21,7 +21,7 @@ import (
 
 const appID, installationID = 4711, 81
 
-// app is a GitHub App; its zero value is none.
+// app is a GitHub App; the zero value means that there is none.
 type app struct {
 	key *rsa.PrivateKey
 }
@@ -35,7 +35,8 @@ func newApp(t testing.TB) app {
 	return app{key}
 }
 
-// AppCredential returns the App's credential as users of Caisson write it, with the installation's number or without.
+// AppCredential returns the App's credential in the form in which users of Caisson write it, with or without the installation's
+// ID.
 func (f *Forge) AppCredential(installation bool) caisson.Secret {
 	f.t.Helper()
 	if f.app.key == nil {
@@ -53,7 +54,7 @@ func (f *Forge) AppCredential(installation bool) caisson.Secret {
 	return caisson.NewSecret(string(text))
 }
 
-// serveApp answers what an App asks as itself; false if the request is none of those.
+// serveApp answers the requests that an App makes as itself; it returns false for other requests.
 func (f gitHubAPI) serveApp(w http.ResponseWriter, r *http.Request, path, user, token string) bool {
 	find := path == "/repos/"+f.project()+"/installation" && r.Method == http.MethodGet
 	mint := path == fmt.Sprintf("/app/installations/%d/access_tokens", installationID) && r.Method == http.MethodPost
@@ -104,7 +105,7 @@ func (f gitHubAPI) mint(w http.ResponseWriter, r *http.Request) {
 	reply(w, http.StatusCreated, object{"token": token, "expires_at": expires.Format(time.RFC3339), "permissions": granted, "repository_selection": "selected"})
 }
 
-// refuses says what is wrong with a token that an App has signed; "" if nothing is.
+// refuses returns the error message for a token that an App has signed; "" if the token is valid.
 func (a app) refuses(user, token string, now time.Time) string {
 	const undecodable = "A JSON web token could not be decoded"
 	parts := strings.Split(token, ".")

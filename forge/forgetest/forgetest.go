@@ -1,6 +1,6 @@
-// Package forgetest is a forge for tests: git over HTTP with authentication, and the calls of the REST APIs of GitHub, GitLab and
-// Gitea that pull requests are made of, with their status codes, fields, rules and ways to fail. It shares no code with what it
-// tests.
+// Package forgetest is a forge for tests: git over HTTP with authentication, and the calls of the REST APIs of GitHub, GitLab
+// and Gitea that pull requests need, with their status codes, fields, rules and failures. It shares no code with the packages
+// under test.
 package forgetest
 
 import (
@@ -18,48 +18,49 @@ import (
 	"github.com/caisson-dev/caisson/internal/gitserver"
 )
 
-// Options configure a Forge. What counts failures can be changed while it runs, see [Forge.Set].
+// Options configure a Forge. The counts of failures can be changed while it runs, see [Forge.Set].
 type Options struct {
 	Kind  caisson.Forge // default GitHub
-	Token string        // that may do everything; default "forge-test-token"
-	Owner string        // default "acme"; at GitLab it may have slashes
+	Token string        // token with all rights; default "forge-test-token"
+	Owner string        // default "acme"; may have slashes on GitLab
 	Repo  string        // default "app"
-	TLS   bool          // https, with an authority of its own: see Forge.Roots
-	// FailPushes is how many pushes are answered with 503, and take no effect.
+	TLS   bool          // use https, with the certificate in Forge.Roots
+	// FailPushes is the number of pushes that are answered with 503 and take no effect.
 	FailPushes int
-	// CutPush is how many pushes take effect and lose their connection before the answer.
+	// CutPush is the number of pushes that take effect, but whose connection is closed before the answer.
 	CutPush int
-	// RejectPush makes a hook refuse each push with this line, as that of a protected branch.
+	// RejectPush makes a hook reject each push with this line, like the hook of a protected branch.
 	RejectPush string
-	// FailPulls is how many API calls are answered with 503.
+	// FailPulls is the number of API calls that are answered with 503.
 	FailPulls int
-	// RateLimitPulls is how many API calls are answered as by a forge that was asked too often.
+	// RateLimitPulls is the number of API calls that are answered as if a rate limit was exceeded.
 	RateLimitPulls int
-	// LosePullAnswers is how many pull requests are made without the answer getting through.
+	// LosePullAnswers is the number of pull requests that are created, but whose answer is lost.
 	LosePullAnswers int
-	// GitHubApp makes an App known that is installed for the repository; see Forge.AppCredential. Its tokens are good for an hour.
+	// GitHubApp adds a GitHub App that is installed for the repository; see Forge.AppCredential. Its tokens are valid for an
+	// hour.
 	GitHubApp bool
-	// NoDrafts is a plan of GitHub's without draft pull requests.
+	// NoDrafts simulates a plan of GitHub without draft pull requests.
 	NoDrafts bool
-	// RootURL is where the forge believes to be, if it is wrong about that; it begins the addresses of pages.
+	// RootURL is the URL that the forge is configured with, if it is wrong; the addresses of pages begin with it.
 	RootURL string
 }
 
-// A Request is one that was made, whether it was let in or not.
+// A Request is a request that was made, whether it was authorized or not.
 type Request struct {
 	Method string
 	Path   string // escaped, with the query
-	// User is whom it was made as: the user of Basic, or "Bearer", "token" or "PRIVATE-TOKEN"; "" for nobody.
+	// User is the user of Basic authentication, or "Bearer", "token" or "PRIVATE-TOKEN"; "" without authentication.
 	User   string
 	Status int
 }
 
 // A Forge has one repository, with a commit on main. Its methods are safe for concurrent use.
 type Forge struct {
-	URL   string // to clone from
+	URL   string // URL to clone from
 	API   string // base URL
 	Dir   string // the bare repository
-	Roots string // with TLS: its authority, as PEM
+	Roots string // the certificate of the server as PEM, with TLS
 
 	t   testing.TB
 	git *gitserver.Server
@@ -70,10 +71,10 @@ type Forge struct {
 	o        Options              // guarded by mu
 	pulls    []*Pull              // guarded by mu
 	requests []Request            // guarded by mu
-	minted   map[string]time.Time // tokens of the App and when they expire; guarded by mu
+	minted   map[string]time.Time // tokens of the App and their expiry times; guarded by mu
 }
 
-// New returns a running forge; it ends with the test.
+// New returns a running forge, which is stopped at the end of the test.
 func New(t testing.TB, o Options) *Forge {
 	t.Helper()
 	for _, d := range []struct {
@@ -108,7 +109,7 @@ func New(t testing.TB, o Options) *Forge {
 	return f
 }
 
-// Set changes the options. Those of pushes take effect on the next one.
+// Set changes the options. Changes to the options of pushes apply from the next push on.
 func (f *Forge) Set(change func(*Options)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -130,7 +131,7 @@ func (f *Forge) Pulls() []Pull {
 	return all
 }
 
-// Requests returns what was asked so far.
+// Requests returns the requests so far.
 func (f *Forge) Requests() []Request {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -183,7 +184,7 @@ func (f *Forge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.serveGit(seen, r)
 }
 
-// serveGit lets in who has a token, as the kind of forge wants it, and leaves the rest to git.
+// serveGit passes requests with valid credentials to git.
 func (f *Forge) serveGit(w http.ResponseWriter, r *http.Request) {
 	if !f.gitUser(r) {
 		w.Header().Set("WWW-Authenticate", `Basic realm="Git"`)
@@ -201,7 +202,7 @@ func (f *Forge) serveGit(w http.ResponseWriter, r *http.Request) {
 	}
 	r = r.Clone(r.Context())
 	r.URL.Path, r.URL.RawPath = name+".git/"+rest, ""
-	defer func() { // which also runs when the connection is cut
+	defer func() { // also runs when the connection is cut
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.git.Set(func(g *gitserver.Options) { f.o.FailPushes, f.o.CutPush = g.FailPushes, g.LosePushes })
@@ -209,16 +210,16 @@ func (f *Forge) serveGit(w http.ResponseWriter, r *http.Request) {
 	f.git.ServeHTTP(w, r)
 }
 
-// gitUser reports whether the credentials for git are those that the kind of forge takes.
+// gitUser reports whether the git credentials are valid for the kind of forge.
 func (f *Forge) gitUser(r *http.Request) bool {
 	user, password, ok := r.BasicAuth()
 	if !ok {
 		return false
 	}
 	switch f.kind() {
-	case caisson.ForgeGitHub: // any user will do for a personal token, this one for all
+	case caisson.ForgeGitHub: // any user is accepted with a valid token
 		return user != "" && f.knows(password)
-	case caisson.ForgeGitea: // the token is the user without a password, or the password of anybody
+	case caisson.ForgeGitea: // the token is the user without a password, or the password of any user
 		if password == "" || password == "x-oauth-basic" {
 			return f.knows(user)
 		}
@@ -226,7 +227,7 @@ func (f *Forge) gitUser(r *http.Request) bool {
 	return user != "" && f.knows(password)
 }
 
-// knows reports whether a token is one that lets in.
+// knows reports whether a token is valid.
 func (f *Forge) knows(token string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -243,9 +244,9 @@ func (f *Forge) kind() caisson.Forge {
 	return f.o.Kind
 }
 
-func (f *Forge) project() string { return f.o.Owner + "/" + f.o.Repo } // never changed
+func (f *Forge) project() string { return f.o.Owner + "/" + f.o.Repo } // Owner and Repo never change
 
-// page begins the addresses of pages.
+// page returns the URL with which the addresses of pages begin.
 func (f *Forge) page() string {
 	if f.o.RootURL != "" {
 		return f.o.RootURL + "/" + f.project()
@@ -253,7 +254,7 @@ func (f *Forge) page() string {
 	return f.srv.URL + "/" + f.project()
 }
 
-// recorder remembers the status.
+// recorder records the status of an answer.
 type recorder struct {
 	http.ResponseWriter
 	status int
@@ -267,7 +268,7 @@ func (r *recorder) WriteHeader(status int) {
 // Unwrap is for [http.ResponseController].
 func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
-// credentials returns how a request says who it is from, and with what.
+// credentials returns the user or authentication scheme of a request, and its token or password.
 func credentials(r *http.Request) (user, token string) {
 	if user, password, ok := r.BasicAuth(); ok {
 		return user, password

@@ -14,7 +14,7 @@ import (
 
 var kinds = []caisson.Forge{caisson.ForgeGitHub, caisson.ForgeGitLab, caisson.ForgeGitea}
 
-// with returns the address to clone from with a user and password in it, which nobody but a test does.
+// with returns the address to clone from with a user and password in it, a form that only tests use.
 func (f *Forge) with(user, password string) string {
 	return strings.Replace(f.URL, "://", "://"+user+":"+password+"@", 1)
 }
@@ -109,16 +109,16 @@ func (f *Forge) ask(t *testing.T, method, path string, in any) (*http.Response, 
 	return resp, out
 }
 
-// TestAPI: statuses and words as the documentation of each has them.
+// TestAPI: status codes and messages match the documentation of each forge.
 func TestAPI(t *testing.T) {
 	for _, tt := range []struct {
 		kind       caisson.Forge
 		path       string
 		head, base string // names of the fields
 		same       int    // status for head = base
-		missing    int    // for a branch that is not there
+		missing    int    // status for a branch that does not exist
 		twice      int
-		words      string // then
+		words      string // error message for a second pull request
 		per        string
 	}{
 		{caisson.ForgeGitHub, "/repos/acme/app/pulls", "head", "base", 422, 422, 422, "A pull request already exists for acme:x.", "per_page"},

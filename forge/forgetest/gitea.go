@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// giteaAPI is that of Gitea and Forgejo, version 1.
+// giteaAPI is the API of Gitea and Forgejo, version 1.
 type giteaAPI struct{ *Forge }
 
 func (f giteaAPI) serve(w http.ResponseWriter, r *http.Request, user, token string) {
@@ -66,7 +66,7 @@ func (f giteaAPI) listPulls(w http.ResponseWriter, r *http.Request) {
 	reply(w, http.StatusOK, listed(pulls, f.showPull))
 }
 
-// giteaBetween answers with the first one there ever was between two branches, whatever has become of it.
+// between answers with the first pull request between two branches, regardless of its state.
 func (f giteaAPI) between(w http.ResponseWriter, base, head string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// gitHubAPI is GitHub's, version 2022-11-28, as GitHub Enterprise has it below /api/v3.
+// gitHubAPI is the API of GitHub, version 2022-11-28, below /api/v3 as on GitHub Enterprise.
 type gitHubAPI struct{ *Forge }
 
 func (f gitHubAPI) serve(w http.ResponseWriter, r *http.Request, user, token string) {

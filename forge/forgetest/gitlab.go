@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// gitLabAPI is GitLab's, version 4.
+// gitLabAPI is the API of GitLab, version 4.
 type gitLabAPI struct{ *Forge }
 
 func (f gitLabAPI) serve(w http.ResponseWriter, r *http.Request, user, token string) {

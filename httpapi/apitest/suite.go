@@ -16,10 +16,11 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Timeout bounds every single wait of a test.
+// Timeout is the time limit of each test of the suite, and of single waits in other tests.
 const Timeout = 2 * time.Minute
 
-// Test checks that cores behave as the domain says. open returns a context with a caller and fresh cores of his.
+// Test checks that cores implement the domain's interfaces as documented. open returns a context with a caller, and new cores
+// for that caller.
 func Test(t *testing.T, open func(t *testing.T) (context.Context, Cores)) {
 	for _, tt := range []struct {
 		name string
@@ -74,7 +75,7 @@ func Test(t *testing.T, open func(t *testing.T) (context.Context, Cores)) {
 	}
 }
 
-// must fails the test on an error, else returns v.
+// must returns a function that fails the test if err is not nil, else returns v.
 func must[T any](v T, err error) func(testing.TB) T {
 	return func(t testing.TB) T {
 		t.Helper()
@@ -208,7 +209,7 @@ func testSnapshots(t *testing.T, ctx context.Context, c Cores) {
 func testTemplates(t *testing.T, ctx context.Context, c Cores) {
 	tmpl := caisson.Template{Name: "t", Image: "debian:12", Setup: []caisson.SetupStep{{Run: []string{"a"}}, {Run: []string{"b"}}}}
 	put := must(c.Templates.PutTemplate(ctx, tmpl))(t)
-	put.Description = "changed" // what was read can be written
+	put.Description = "changed" // a template that was read can be stored again
 	must(c.Templates.PutTemplate(ctx, *put))(t)
 	var steps []caisson.Progress
 	built := must(c.Templates.BuildTemplate(ctx, "t", caisson.RegistryAuth{}, func(p caisson.Progress) { steps = append(steps, p) }))(t)
@@ -256,7 +257,7 @@ func testImages(t *testing.T, ctx context.Context, c Cores) {
 	if freed := must(c.Images.PruneImages(ctx))(t); freed != 42 {
 		t.Errorf("freed %d", freed)
 	}
-	// A cancelled pull ends.
+	// A cancelled pull returns.
 	ctx, cancel := context.WithCancel(ctx)
 	_, err = c.Images.Pull(ctx, caisson.PullRequest{Reference: "slow"}, func(p caisson.Progress) { cancel() })
 	if !errors.Is(err, context.Canceled) {

@@ -37,7 +37,7 @@ func testAgents(t *testing.T, ctx context.Context, c Cores) {
 	if warm.Status.Snapshot == "" {
 		t.Errorf("%+v", warm)
 	}
-	warm.Description = "changed" // what was read can be written; what was made of it is not taken from there
+	warm.Description = "changed" // an agent that was read can be stored again; its status is ignored
 	if put = must(c.Agents.PutAgent(ctx, *warm))(t); put.Description != "changed" || put.Status.Snapshot != "" {
 		t.Errorf("%+v", put)
 	}

@@ -43,10 +43,10 @@ func testProcesses(t *testing.T, ctx context.Context, c Cores) {
 		t.Errorf("%q", b)
 	}
 	stop()
-	io.Copy(io.Discard, logs) // ends, with or without an error
+	io.Copy(io.Discard, logs) // returns, with or without an error
 }
 
-// finish collects a process's outputs and end.
+// finish collects the outputs and the exit status of a process.
 func finish(t testing.TB, ctx context.Context, p caisson.Process) (stdout, stderr string, status caisson.ExitStatus) {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -135,7 +135,7 @@ func testFlood(t *testing.T, ctx context.Context, c Cores) {
 		}
 	})
 	t.Run("signal overtakes", func(t *testing.T) {
-		// The process reads nothing and writes to outputs that nobody reads: a signal must get through all the same.
+		// The process reads nothing and its outputs are not read: a signal must be delivered nevertheless.
 		p := must(c.Processes.Exec(ctx, sb, caisson.ExecRequest{Command: []string{"flood", fmt.Sprint(1 << 30)}, Stdin: true}))(t)
 		defer p.Close()
 		wrote := make(chan error, 1)

@@ -42,7 +42,7 @@ func testGatewayRuns(t *testing.T, ctx context.Context, c Cores) {
 	Fails(t, c.GatewayRuns.RemoveGatewayRun(ctx, "b"), caisson.NotFound, "")
 	_, err := c.GatewayRuns.PutGatewayRun(ctx, caisson.GatewayRun{Run: "c"})
 	Fails(t, err, caisson.Invalid, "models.models")
-	// Only the host's administrator names others.
+	// Only local callers may specify another account.
 	other := caisson.GatewayRun{Run: "d", Account: "somebody", Models: small.Models}
 	_, err = c.GatewayRuns.PutGatewayRun(ctx, other)
 	if must(caisson.CallerOf(ctx))(t).Local {

@@ -12,7 +12,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// addRepo makes a repository known.
+// addRepo adds a repository.
 func addRepo(t *testing.T, ctx context.Context, c Cores, name string) *caisson.Repo {
 	t.Helper()
 	return must(c.Repos.AddRepo(ctx, caisson.Repo{Name: name, URL: "https://github.com/o/" + name}))(t)
@@ -32,7 +32,8 @@ func testRepos(t *testing.T, ctx context.Context, c Cores) {
 		t.Errorf("added at %v, fetched at %v:\n%s", got.CreatedAt, got.FetchedAt, diff)
 	}
 	again := *got
-	again.Name, again.Account, again.Local, again.Head = "a", "somebody", !caller.Local, "other" // what was read can be sent, and says nothing that is not one's own
+	// A repository that was read can be sent back: fields that only Caisson sets are ignored.
+	again.Name, again.Account, again.Local, again.Head = "a", "somebody", !caller.Local, "other"
 	if got := must(c.Repos.AddRepo(ctx, again))(t); got.Account != caller.Account || got.Local != caller.Local || got.Head != "main" {
 		t.Errorf("%+v", got)
 	}
@@ -157,7 +158,8 @@ func testDeliveryPages(t *testing.T, ctx context.Context, c Cores, run caisson.I
 	}
 }
 
-// testRepoRequests: a run works on a repository that there is, or on a directory.
+// testRepoRequests checks that requests for runs with an unknown repository, or with both a repository and another workspace,
+// fail.
 func testRepoRequests(t *testing.T, ctx context.Context, c Cores) {
 	for _, tt := range []struct {
 		req   caisson.RunRequest
@@ -174,7 +176,8 @@ func testRepoRequests(t *testing.T, ctx context.Context, c Cores) {
 	}
 }
 
-// testSandboxRepos: a sandbox of nobody's run is let in, and what it does there is delivered when somebody says so.
+// testSandboxRepos checks that a sandbox without a run can be granted access to a repository, and that its changes are
+// delivered on request.
 func testSandboxRepos(t *testing.T, ctx context.Context, c Cores) {
 	addRepo(t, ctx, c, "r")
 	sb := string(create(t, ctx, c, caisson.CreateRequest{Name: "dev"}).ID)

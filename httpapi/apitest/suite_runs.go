@@ -16,13 +16,13 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// start begins a run of the agent caisson.
+// start starts a run of the agent caisson.
 func start(t testing.TB, ctx context.Context, c Cores, prompt string) *caisson.Run {
 	t.Helper()
 	return must(c.Runs.StartRun(ctx, caisson.RunRequest{Agent: "caisson", Prompt: prompt}))(t)
 }
 
-// watch returns the events of a run after seq, to its end.
+// watch returns the events of a run after seq, until the stream ends.
 func watch(t testing.TB, ctx context.Context, c Cores, id caisson.ID, seq int64) (out []caisson.RunEvent) {
 	t.Helper()
 	for e := range must(c.Runs.WatchRun(ctx, id, seq))(t) {
@@ -111,7 +111,7 @@ func testWaitingRuns(t *testing.T, ctx context.Context, c Cores) {
 	if got := types(seen[len(seen)-2:]); !slices.Equal(got, []string{caisson.EventError, caisson.EventDone}) {
 		t.Error(got)
 	}
-	// Another attempt goes on in the same stream of events.
+	// The events of another attempt continue the same sequence.
 	again := start(t, ctx, c, "fail once it crashed; say done")
 	if got := must(c.Runs.GetRun(ctx, again.ID))(t); got.State != caisson.RunFailed || got.Result.Error.Code != caisson.RunAgentError {
 		t.Errorf("%+v", got)
@@ -128,7 +128,7 @@ func testWaitingRuns(t *testing.T, ctx context.Context, c Cores) {
 	if got := must(c.Runs.GetRun(ctx, again.ID))(t); got.State != caisson.RunSucceeded || got.Result.Answer != "done" {
 		t.Errorf("%+v", got)
 	}
-	// A watch ends with its context.
+	// A watch ends when its context is cancelled.
 	waiting := start(t, ctx, c, "wait")
 	watching, stop := context.WithCancel(ctx)
 	events = must(c.Runs.WatchRun(watching, waiting.ID, 0))(t)
@@ -202,7 +202,7 @@ func testRunEvents(t *testing.T, ctx context.Context, c Cores) {
 	if all[i].Tool != "bash" || all[i].CallID == "" || string(all[i].Args) != `{"input":"ls -l"}` || all[i+1].Result != "ls -l" || !all[i+3].IsError {
 		t.Errorf("%+v", all[i:i+4])
 	}
-	for after := range len(all) + 2 { // from any id, and from beyond the end
+	for after := range len(all) + 2 { // after each event, and after numbers beyond the last one
 		got := watch(t, ctx, c, run.ID, int64(after))
 		if diff := cmp.Diff(all[min(after, len(all)):], got, cmpopts.EquateEmpty()); diff != "" {
 			t.Fatalf("after %d: %s", after, diff)

@@ -13,7 +13,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// reviewed looks at the changes of a workspace and returns the review and how each is named.
+// reviewed makes a review of the changes of a workspace and returns its id and the selection of each change by path.
 func reviewed(t *testing.T, ctx context.Context, c Cores, ref string) (caisson.ID, map[string]caisson.Selection) {
 	t.Helper()
 	d := must(c.Workspaces.Diff(ctx, ref, caisson.DiffRequest{Patch: true, Freeze: true}))(t)
@@ -68,10 +68,10 @@ func testSyncs(t *testing.T, ctx context.Context, c Cores) {
 	Fails(t, err, caisson.Conflict, "")
 	_, err = c.Workspaces.Sync(ctx, "nobody", caisson.SyncRequest{Auto: true, Directory: opened(t, dir)})
 	Fails(t, err, caisson.NotFound, "")
-	has(t, dir, "edit", lines(20)) // all or nothing
+	has(t, dir, "edit", lines(20)) // a sync that fails applies no change
 	has(t, dir, "new", "")
 
-	// One hunk of a file, and one that somebody was asked about.
+	// Apply one hunk of a file, and a change that needs a person's consent.
 	part := is["edit"]
 	part.Hunks = []int{1}
 	first := must(sync(caisson.SyncRequest{Review: review, Apply: []caisson.Selection{part, is["key"]}, Asked: true}))(t)
@@ -87,7 +87,7 @@ func testSyncs(t *testing.T, ctx context.Context, c Cores) {
 		t.Error(diff)
 	}
 
-	// The rest that passes every check.
+	// Apply all other selected changes that pass the checks.
 	second := must(sync(caisson.SyncRequest{Auto: true, Only: []string{"edit", "gone", "moved"}}))(t)
 	for name, content := range map[string]string{"edit": edited, "gone": "", "old": "", "moved": "moves\n", "new": "", ".git/config": ""} {
 		has(t, dir, name, content)
@@ -107,12 +107,12 @@ func testSyncs(t *testing.T, ctx context.Context, c Cores) {
 		t.Errorf("%+v %t %v", page, more, err)
 	}
 
-	// With nothing to apply there is nothing to keep.
+	// A sync without changes leaves no receipt.
 	if r := must(sync(caisson.SyncRequest{Auto: true, Only: []string{"nothing"}}))(t); r.ID != "" || len(r.Entries) > 0 || r.Waiting != 3 {
 		t.Errorf("%+v", r)
 	}
 
-	// Undone, and only once.
+	// A sync can be undone once.
 	undone := must(c.Workspaces.Undo(ctx, second.ID, opened(t, dir)))(t)
 	if undone.State != caisson.ReceiptUndone || undone.UndoneAt.IsZero() {
 		t.Errorf("%+v", undone)
@@ -131,7 +131,7 @@ func testSyncs(t *testing.T, ctx context.Context, c Cores) {
 	_, err = c.Workspaces.Undo(ctx, caisson.NewID(caisson.ReceiptPrefix), opened(t, dir))
 	Fails(t, err, caisson.NotFound, "")
 
-	// Dropped, when the sandbox does not run.
+	// Changes can be dropped while the sandbox is stopped.
 	must(c.Sandboxes.Stop(ctx, ref, 0))(t)
 	review, _ = reviewed(t, ctx, c, ref)
 	must(sync(caisson.SyncRequest{Review: review, Drop: []string{"new"}}))(t)

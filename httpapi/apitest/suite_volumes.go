@@ -11,7 +11,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// inVolume makes a running sandbox with a volume.
+// inVolume creates a running sandbox with a volume.
 func inVolume(t *testing.T, ctx context.Context, c Cores, name, target string) *caisson.Sandbox {
 	t.Helper()
 	return create(t, ctx, c, caisson.CreateRequest{
@@ -42,7 +42,7 @@ func testVolumes(t *testing.T, ctx context.Context, c Cores) {
 		Fails(t, err, caisson.NotFound, "")
 		Fails(t, c.Volumes.RemoveVolume(ctx, ref), caisson.NotFound, "")
 	}
-	// The name is free again, and what it is of now is another volume.
+	// The name can be used again, for another volume.
 	if again := must(c.Volumes.CreateVolume(ctx, caisson.VolumeRequest{Name: v.Name}))(t); again.ID == v.ID || again.Labels != nil {
 		t.Errorf("%+v", again)
 	}
@@ -77,7 +77,8 @@ func testVolumePages(t *testing.T, ctx context.Context, c Cores) {
 	}
 }
 
-// testVolumeHolds: what one sandbox writes in a volume the next one has, and two never have it at once.
+// testVolumeHolds checks that files in a volume persist from one sandbox to the next, and that a volume is attached to at most
+// one sandbox.
 func testVolumeHolds(t *testing.T, ctx context.Context, c Cores) {
 	sb := inVolume(t, ctx, c, "data", "/srv/data")
 	v := must(c.Volumes.GetVolume(ctx, "data"))(t)
@@ -117,7 +118,7 @@ func testVolumeHolds(t *testing.T, ctx context.Context, c Cores) {
 	testVolumeEvents(t, ctx, c, v.ID)
 }
 
-// testVolumeRequests: what cannot be a volume is refused, and makes none.
+// testVolumeRequests checks that requests with invalid volume names fail and create no volume.
 func testVolumeRequests(t *testing.T, ctx context.Context, c Cores) {
 	for _, name := range []string{"", "/etc", "../x", "A", ".", "a:b", strings.Repeat("x", 65)} {
 		_, err := c.Sandboxes.Create(ctx, caisson.CreateRequest{Workspace: &caisson.WorkspaceRequest{Kind: caisson.WorkspaceVolume, Source: name}})
@@ -134,7 +135,7 @@ func testVolumeRequests(t *testing.T, ctx context.Context, c Cores) {
 	}
 }
 
-// testVolumeEvents: a volume's events tell who had it.
+// testVolumeEvents checks the events about attaching and detaching a volume.
 func testVolumeEvents(t *testing.T, ctx context.Context, c Cores, id caisson.ID) {
 	want := []string{"created", "taken", "left", "taken", "left", "taken", "left", "removed"}
 	ctx, stop := context.WithCancel(ctx)
@@ -158,7 +159,8 @@ func listSandboxes(t *testing.T, ctx context.Context, c Cores) []*caisson.Sandbo
 	return list
 }
 
-// saysHolder checks that err is a conflict about a field that names the sandbox which has the volume.
+// saysHolder checks that err is a Conflict on this field whose message contains the id of the sandbox to which the volume is
+// attached.
 func saysHolder(t *testing.T, err error, field string, holder caisson.ID) {
 	t.Helper()
 	Fails(t, err, caisson.Conflict, field)

@@ -14,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// lines is a file of n lines.
+// lines returns a text of n different lines.
 func lines(n int) string {
 	var b strings.Builder
 	for i := range n {
@@ -23,7 +23,7 @@ func lines(n int) string {
 	return b.String()
 }
 
-// hostDir makes a directory with files in it.
+// hostDir creates a directory with these files.
 func hostDir(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -49,7 +49,7 @@ func opened(t *testing.T, dir string) caisson.Handle {
 	return f
 }
 
-// inWorkspace makes a running sandbox with a workspace of dir.
+// inWorkspace creates a running sandbox with a workspace of dir.
 func inWorkspace(t *testing.T, ctx context.Context, c Cores, dir string, change ...func(*caisson.WorkspaceRequest)) *caisson.Sandbox {
 	t.Helper()
 	req := caisson.WorkspaceRequest{Source: dir, Directory: opened(t, dir)}
@@ -59,7 +59,7 @@ func inWorkspace(t *testing.T, ctx context.Context, c Cores, dir string, change 
 	return create(t, ctx, c, caisson.CreateRequest{Workspace: &req})
 }
 
-// writes makes the sandbox write files in its workspace; "" removes one.
+// writes writes files to the workspace of a sandbox; a file with the content "" is removed.
 func writes(t *testing.T, ctx context.Context, c Cores, sb *caisson.Sandbox, files map[string]string) {
 	t.Helper()
 	for name, content := range files {
@@ -73,7 +73,7 @@ func writes(t *testing.T, ctx context.Context, c Cores, sb *caisson.Sandbox, fil
 	}
 }
 
-// has checks the content of a file of the host; "" is none.
+// has checks the content of a file in the host directory; "" means that it must not exist.
 func has(t *testing.T, dir, name, want string) {
 	t.Helper()
 	got, err := os.ReadFile(filepath.Join(dir, name))
@@ -193,7 +193,7 @@ func testWorkspaceChanges(t *testing.T, ctx context.Context, c Cores) {
 		t.Errorf("%d changes wait, want %d", w.Changes, len(want))
 	}
 	_, err := c.Workspaces.Reset(ctx, ref)
-	Fails(t, err, caisson.Conflict, "") // its sandbox runs
+	Fails(t, err, caisson.Conflict, "") // its sandbox is running
 	if err := c.Sandboxes.Remove(ctx, ref); err != nil {
 		t.Fatal(err)
 	}

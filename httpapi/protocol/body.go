@@ -17,7 +17,7 @@ type StopRequest struct {
 	Grace *caisson.Duration `json:"grace,omitempty" doc:"Time between SIGTERM and SIGKILL; default 10s"`
 }
 
-// ExtendRequest is the body of extend; an absent field leaves its limit as it is.
+// ExtendRequest is the body of extend; an absent field leaves its limit unchanged.
 type ExtendRequest struct {
 	TTL     *caisson.Duration `json:"ttl,omitempty" doc:"Pause after this long, counted from now; 0s is never"`
 	HardTTL *caisson.Duration `json:"hardTtl,omitempty" doc:"Remove after this long, counted from now; 0s is never"`
@@ -29,7 +29,7 @@ type PolicyTest struct {
 	Targets []string       `json:"targets" nullable:"false" minItems:"1" maxItems:"100" doc:"HOST, HOST:PORT or ADDRESS:PORT, with /udp at the end for udp"`
 }
 
-// SandboxRepo is the body of a request that lets a sandbox into a repository, or delivers what it has done there.
+// SandboxRepo is the body of a request that grants a sandbox access to a repository, or delivers its changes to it.
 type SandboxRepo struct {
 	caisson.RepoRequest
 	Dir string `json:"dir,omitempty" maxLength:"4096" doc:"Absolute path of the clone in the sandbox"`
@@ -62,7 +62,7 @@ type ProcessResult struct {
 	Stderr Output              `json:"stderr"`
 }
 
-// Output is what a process wrote to one stream.
+// Output is the output of a process on one stream.
 type Output struct {
 	Text      string `json:"text,omitempty" doc:"The output, if it is UTF-8 text"`
 	Base64    []byte `json:"base64,omitempty" doc:"The output, if it is not UTF-8 text"`
@@ -70,7 +70,7 @@ type Output struct {
 	Truncated bool   `json:"truncated,omitempty" doc:"Only the beginning was kept"`
 }
 
-// NewOutput returns an output of which kept was kept out of size bytes.
+// NewOutput returns the Output of a stream of size bytes, of which kept is the beginning.
 func NewOutput(kept []byte, size int64) Output {
 	o := Output{Size: size, Truncated: size > int64(len(kept))}
 	text := kept
@@ -85,7 +85,7 @@ func NewOutput(kept []byte, size int64) Output {
 	return o
 }
 
-// swells reports whether text would take more room in JSON than base64 does: a control character takes six bytes.
+// swells reports whether text would be longer in JSON than in base64: a control character takes six bytes.
 func swells(text []byte) bool {
 	n := 0
 	for _, b := range text {
@@ -96,7 +96,7 @@ func swells(text []byte) bool {
 	return n > len(text)/3
 }
 
-// wholeRunes drops a last rune that was cut in the middle.
+// wholeRunes removes an incomplete rune from the end of b.
 func wholeRunes(b []byte) []byte {
 	for i := len(b) - 1; i >= 0 && i >= len(b)-utf8.UTFMax; i-- {
 		if utf8.RuneStart(b[i]) {
@@ -109,7 +109,7 @@ func wholeRunes(b []byte) []byte {
 	return b
 }
 
-// Bytes returns what was kept of the output.
+// Bytes returns the part of the output that was kept.
 func (o Output) Bytes() []byte {
 	if o.Base64 != nil {
 		return o.Base64
@@ -129,8 +129,8 @@ type MoveRequest struct {
 	To   string `json:"to"`
 }
 
-// PullRequest is the body of a pull as a client writes it: [caisson.PullRequest] redacts its password. Whoever makes one
-// marshals it at once and keeps no copy.
+// PullRequest is the body of a pull request as clients encode it: [caisson.PullRequest] redacts its password. The code that
+// creates one must marshal it at once and keep no copy.
 type PullRequest struct {
 	Reference string `json:"reference"`
 	Platform  string `json:"platform,omitempty"`
@@ -138,13 +138,13 @@ type PullRequest struct {
 	Offline   bool   `json:"offline,omitempty"`
 }
 
-// Login is a [caisson.RegistryAuth] as a client writes it.
+// Login is a [caisson.RegistryAuth] as clients encode it.
 type Login struct {
 	Username string `json:"username,omitempty"`
 	Password string `json:"password,omitempty"`
 }
 
-// LoginOf reveals a.
+// LoginOf returns a with its password in plain text.
 func LoginOf(a caisson.RegistryAuth) Login {
 	return Login{Username: a.Username, Password: a.Password.Reveal()}
 }
@@ -154,20 +154,20 @@ type Freed struct {
 	Size caisson.Size `json:"size" doc:"Bytes freed on disk"`
 }
 
-// TokenRequest asks for a token.
+// TokenRequest is the body of a request that creates a token.
 type TokenRequest struct {
 	Account string           `json:"account" pattern:"^[a-z][a-z0-9-]{0,31}$" patternDescription:"an account name: lower-case letters, digits and dashes"`
 	Name    string           `json:"name" maxLength:"200" doc:"What the token is for"`
 	TTL     caisson.Duration `json:"ttl,omitempty" doc:"Expires after this long; 0s is never"`
 }
 
-// CredentialValue is the body of a request with the value of a credential as a client writes it; the server reads it as a
-// [caisson.Secret]. Whoever makes one marshals it at once and keeps no copy.
+// CredentialValue is the body of a request with the value of a credential as clients encode it; the server decodes it as a
+// [caisson.Secret]. The code that creates one must marshal it at once and keep no copy.
 type CredentialValue struct {
 	Value string `json:"value"`
 }
 
-// NewToken is a token with its secret, which is shown this once.
+// NewToken is a token with its secret, which only this response contains.
 type NewToken struct {
 	Token  *caisson.Token `json:"token"`
 	Secret string         `json:"secret"`
@@ -179,7 +179,7 @@ type Handles struct {
 	Problem *Problem `json:"problem,omitempty"`
 }
 
-// MaxHandles is how many descriptors one upload may carry.
+// MaxHandles is the maximum number of descriptors in one upload.
 const MaxHandles = 64
 
 // HandlesUpgrade is the protocol that POST /handles upgrades to: the client sends one byte, the number of descriptors,

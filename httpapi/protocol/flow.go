@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// ErrWindow says that a peer sent more, or granted more, than it may.
+// ErrWindow means that a peer sent more, or granted more, than the window allows.
 var ErrWindow = errors.New("window exceeded")
 
 // Credit is the sender's side of a channel's flow control: how many bytes may still be sent. Safe for concurrent use.
@@ -20,7 +20,7 @@ type Credit struct {
 // NewCredit returns a credit of [Window] bytes.
 func NewCredit() *Credit { return &Credit{n: Window, change: make(chan struct{})} }
 
-// Take waits until at least one byte may be sent, and takes at most limit.
+// Take waits until at least one byte may be sent, and takes at most limit bytes. Returns the cause of ctx if ctx ends first.
 func (c *Credit) Take(ctx context.Context, limit int) (int, error) {
 	for {
 		c.mu.Lock()
@@ -39,7 +39,8 @@ func (c *Credit) Take(ctx context.Context, limit int) (int, error) {
 	}
 }
 
-// Grant adds n bytes that the receiver has made room for.
+// Grant adds n bytes, for which the receiver has made room. Returns ErrWindow if n is not positive or the credit would exceed
+// [Window].
 func (c *Credit) Grant(n int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -52,17 +53,17 @@ func (c *Credit) Grant(n int) error {
 	return nil
 }
 
-// Queue is the receiver's side of a channel: it holds at most [Window] bytes that were received and not read yet. One
-// goroutine pushes, one reads; Close may be called by any.
+// Queue is the receiver's side of a channel: it holds at most [Window] bytes that were received and not read yet. One goroutine
+// may call Push and one Read at the same time; Close is safe for concurrent use.
 type Queue struct {
-	grant func(n int) // called by Read, outside the lock
+	grant func(n int) // called by Read without mu
 
 	mu     sync.Mutex
 	ready  *sync.Cond
 	buf    []byte
 	owed   int   // read but not granted yet
 	ended  error // returned by Read once buf is empty
-	pushed int   // granted to the peer and used by it: len(buf)+owed
+	pushed int   // bytes of the peer's window in use: len(buf)+owed
 }
 
 // NewQueue returns a queue that calls grant when the peer may send n bytes more.
@@ -72,7 +73,7 @@ func NewQueue(grant func(n int)) *Queue {
 	return q
 }
 
-// Push adds received data. It never waits; ErrWindow means that the peer does not keep to its window.
+// Push adds received data. It never blocks. Returns ErrWindow if the peer exceeds its window.
 func (q *Queue) Push(b []byte) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -88,7 +89,7 @@ func (q *Queue) Push(b []byte) error {
 	return nil
 }
 
-// Close ends the queue: after what it holds, Read returns err, or io.EOF if err is nil. The first call counts.
+// Close ends the queue: after the data that it holds, Read returns err, or io.EOF if err is nil. Later calls have no effect.
 func (q *Queue) Close(err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -120,7 +121,7 @@ func (q *Queue) Read(p []byte) (int, error) {
 	q.buf = q.buf[n:]
 	q.owed += n
 	grant := 0
-	// Granting by halves keeps window messages rare and the sender busy.
+	// Granting half a window at a time keeps window messages rare and the sender busy.
 	if q.owed >= Window/2 && q.ended == nil {
 		grant, q.owed = q.owed, 0
 		q.pushed -= grant

@@ -10,13 +10,13 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Channel tells apart what the frames of an exec session carry. A frame is one binary WebSocket message: the channel in
+// Channel identifies the kind of data in a frame of an exec session. A frame is one binary WebSocket message: the channel in
 // the first byte, then its data.
 //
-// The session begins with one text message from the client, a [caisson.ExecRequest]. The server answers with a started or
-// an error control frame. Data on each channel flows within a window of [Window] bytes: what was not granted must not be
-// sent, so neither end ever waits with reading, and a signal overtakes input that nobody reads. An empty frame on an
-// output channel is its end. The exit frame is the last one, exactly once, after all output.
+// The session begins with one text message from the client, a [caisson.ExecRequest]. The server answers with a started or an
+// error control frame. Data on each channel is limited by a window of [Window] bytes: a sender must not send more than the
+// receiver has granted, so neither end ever stops reading, and a signal is not delayed by input that the process does not read.
+// An empty frame on an output channel is its end. The exit frame is the last one, sent exactly once, after all output.
 type Channel byte
 
 // The channels.
@@ -30,7 +30,7 @@ const (
 // Sizes in bytes.
 const (
 	Window   = 256 << 10  // data in flight on one channel
-	MaxData  = 32<<10 - 1 // data in one frame: with its channel it is what every WebSocket library takes
+	MaxData  = 32<<10 - 1 // data in one frame; with the channel it is 32 KiB, which every WebSocket library accepts
 	MaxFrame = 1 + 64<<10
 )
 
@@ -62,7 +62,7 @@ type Message struct {
 func (m Message) Frame() []byte {
 	b, err := json.Marshal(m)
 	if err != nil {
-		// Nothing in a Message can fail to marshal.
+		// Cannot happen: every field of a Message can be marshalled.
 		b = []byte(`{"type":"error"}`)
 	}
 	return append([]byte{byte(Control)}, b...)
@@ -83,7 +83,7 @@ func ParseFrame(b []byte) (Channel, []byte, error) {
 	return Channel(b[0]), b[1:], nil
 }
 
-// ParseMessage reads a control message and checks the fields of its type.
+// ParseMessage decodes a control message and checks the fields of its type.
 func ParseMessage(data []byte) (Message, error) {
 	var m Message
 	dec := json.NewDecoder(bytes.NewReader(data))

@@ -1,5 +1,6 @@
-// Package protocol is what both ends of the HTTP API agree on: headers, the table of statuses, problems, bodies that differ
-// from the domain's types, the frames of an exec session with their flow control, and server-sent events.
+// Package protocol contains the parts of the HTTP API that the server and the client share: headers, the table of statuses,
+// problems, bodies that differ from the domain's types, the frames of an exec session with their flow control, and server-sent
+// events.
 package protocol
 
 import (
@@ -9,12 +10,12 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Prefix is the path below which version 1 of the API lives.
+// Prefix is the path prefix of version 1 of the API.
 const Prefix = "/api/v1"
 
 // Headers.
 const (
-	AccountHeader     = "X-Caisson-Account" // whom a local caller acts for
+	AccountHeader     = "X-Caisson-Account" // the account that a local caller acts for
 	HandlesHeader     = "X-Caisson-Handles" // ids of passed descriptors, comma separated
 	IdempotencyHeader = "Idempotency-Key"
 )
@@ -27,7 +28,7 @@ const (
 	TarType     = "application/x-tar"
 )
 
-// statuses is the one table of kinds and statuses; the server reads it forwards, the client backwards.
+// statuses maps kinds of errors to HTTP statuses for the server; the client uses the inverse.
 var statuses = map[caisson.Kind]int{
 	caisson.Internal:    http.StatusInternalServerError,
 	caisson.Invalid:     http.StatusBadRequest,
@@ -39,7 +40,7 @@ var statuses = map[caisson.Kind]int{
 	caisson.Unavailable: http.StatusServiceUnavailable,
 }
 
-// StatusOf returns the HTTP status of errors of kind k; 500 for a kind it does not know.
+// StatusOf returns the HTTP status of errors of kind k; 500 if k is unknown.
 func StatusOf(k caisson.Kind) int {
 	if s, ok := statuses[k]; ok {
 		return s
@@ -47,7 +48,7 @@ func StatusOf(k caisson.Kind) int {
 	return http.StatusInternalServerError
 }
 
-// KindOf returns the kind of error that status stands for; Internal for a status it does not know.
+// KindOf returns the kind of errors with this status; Internal if no kind has it.
 func KindOf(status int) caisson.Kind {
 	for k, s := range statuses {
 		if s == status {
@@ -57,7 +58,7 @@ func KindOf(status int) caisson.Kind {
 	return caisson.Internal
 }
 
-// Problem is the body of an answer that is an error, after RFC 9457.
+// Problem is the body of an error response, as in RFC 9457.
 type Problem struct {
 	Type   string       `json:"type" doc:"Always about:blank; code tells problems apart"`
 	Title  string       `json:"title" doc:"Name of the status"`
@@ -67,7 +68,7 @@ type Problem struct {
 	Detail string       `json:"detail" doc:"One sentence for people"`
 }
 
-// ProblemOf returns err as users may see it: without its cause.
+// ProblemOf returns err as users may see it, without its cause.
 func ProblemOf(err error) *Problem {
 	kind, field := caisson.KindOf(err), caisson.FieldOf(err)
 	detail := caisson.MessageOf(err)
@@ -81,7 +82,7 @@ func ProblemOf(err error) *Problem {
 	}
 }
 
-// Err returns the error that p was made of, less its cause.
+// Err returns the error from which p was made, without its cause.
 func (p *Problem) Err() error {
 	kind := p.Code
 	if _, known := statuses[kind]; !known {
@@ -90,8 +91,8 @@ func (p *Problem) Err() error {
 	return &caisson.Error{Kind: kind, Field: p.Field, Msg: p.Detail}
 }
 
-// ParseProblem returns the error that an answer with this status and body stands for. Bodies that are no problem, from a
-// proxy in between for example, are not quoted.
+// ParseProblem returns the error for a response with this status and body. A body that is not a problem, for example one of a
+// proxy, is not quoted.
 func ParseProblem(status int, body []byte) error {
 	var p Problem
 	if err := json.Unmarshal(body, &p); err != nil || p.Detail == "" {

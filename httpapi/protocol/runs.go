@@ -4,34 +4,34 @@ import "github.com/caisson-dev/caisson"
 
 // Headers of chats.
 const (
-	StateKeyHeader = "X-State-Key" // names the conversation, both ways
-	RunHeader      = "X-Run-Id"    // the run that answers
-	UserHeader     = "X-User-Id"   // the account's own name for the person who asks
+	StateKeyHeader = "X-State-Key" // the key of the conversation, in requests and responses
+	RunHeader      = "X-Run-Id"    // the id of the run that answers
+	UserHeader     = "X-User-Id"   // the account's name for the person who chats
 )
 
-// The parts of a form that begins a run with a workspace, in this order.
+// The parts of a form that starts a run with a workspace, in this order.
 const (
 	PartRequest   = "request"   // a caisson.RunRequest as JSON
 	PartWorkspace = "workspace" // a tar archive whose names are relative to the workspace
 )
 
-// Bounds of runs, in bytes.
+// Limits of runs, in bytes.
 const (
-	// MaxRunRequest is the size of a request as JSON: a prompt of a mebibyte, escaped, and messages before it.
+	// MaxRunRequest is the maximum size of a request as JSON: a prompt of 1 MiB, escaped, and the messages before it.
 	MaxRunRequest = 8 << 20
-	// MaxRunEvent is the size of an event as JSON: the whole answer is in one.
+	// MaxRunEvent is the maximum size of an event as JSON: one event has the whole answer.
 	MaxRunEvent = 64 << 20
-	// MaxExcerpt is how much of a prompt, and of an answer, is in a listing.
+	// MaxExcerpt is the size to which prompts and answers are cut in listings.
 	MaxExcerpt = 2000
 )
 
-// AgentCatalog lists the agents that can be chatted with.
+// AgentCatalog lists the agents that are available for chats.
 type AgentCatalog struct {
 	Agents         []CatalogAgent `json:"agents" nullable:"false" doc:"By name"`
 	DefaultAgentID *string        `json:"defaultAgentId" doc:"Agent of chats that name none; null if there is none"`
 }
 
-// CatalogAgent is an agent as chats name it.
+// CatalogAgent is an agent in the catalog of chats.
 type CatalogAgent struct {
 	AgentID     string  `json:"agentId"`
 	GraphID     string  `json:"graphId" doc:"What graphName of a chat takes: sandbox: and the agent's id"`
@@ -39,16 +39,16 @@ type CatalogAgent struct {
 	Description *string `json:"description" doc:"null if there is none"`
 }
 
-// GraphPrefix is what comes before the id of an agent in the name of a graph.
+// GraphPrefix is the prefix of an agent's id in a graph name.
 const GraphPrefix = "sandbox:"
 
-// Detail says what is wrong with one field of a chat.
+// Detail is an error in one field of a chat request.
 type Detail struct {
 	Path    string `json:"path" doc:"The field, as in messages[2].content; empty for the whole body"`
 	Message string `json:"message"`
 }
 
-// ChatProblem is the body of an answer to a chat that is an error: a Problem, and what clients of chats look for.
+// ChatProblem is the body of an error response to a chat request: a Problem with additional fields that chat clients use.
 type ChatProblem struct {
 	Type   string `json:"type" doc:"Always about:blank; code tells problems apart"`
 	Title  string `json:"title" doc:"Name of the status"`
@@ -62,7 +62,7 @@ type ChatProblem struct {
 	DefaultModelID *string  `json:"defaultModelId,omitempty" doc:"If the model is at fault: one that the agent may use"`
 }
 
-// ChatProblemOf returns err as users of chats may see it.
+// ChatProblemOf returns err as users of chats may see it, without its cause.
 func ChatProblemOf(err error) *ChatProblem {
 	p := ProblemOf(err)
 	return &ChatProblem{
@@ -70,7 +70,7 @@ func ChatProblemOf(err error) *ChatProblem {
 	}
 }
 
-// ChatRequest describes the body of a chat. The server reads it with more patience than this says: see the operation.
+// ChatRequest documents the body of a chat request. The server also accepts some other forms: see the operation.
 type ChatRequest struct {
 	Message  string            `json:"message,omitempty" maxLength:"16000" doc:"What the person says. Either this or messages"`
 	Messages []caisson.Message `json:"messages,omitempty" doc:"The conversation; the last one is what the person says now. Content may be a string or a list of parts {type: text, text}"`

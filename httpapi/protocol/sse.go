@@ -10,18 +10,18 @@ const (
 	EventProgress = "progress" // data is a caisson.Progress
 	EventResult   = "result"   // data is the answer; the last event
 	EventError    = "error"    // data is a Problem; the last event
-	EventHappened = "event"    // data is a caisson.Event, the id its sequence number
+	EventHappened = "event"    // data is a caisson.Event, id its sequence number
 	EventFile     = "file"     // data is a caisson.FileEvent
 )
 
-// MaxEvent bounds the data of one server-sent event in bytes; those of runs are bounded by [MaxRunEvent].
+// MaxEvent is the maximum size of the data of one server-sent event in bytes; for events of runs it is [MaxRunEvent].
 const MaxEvent = 4 << 20
 
 // An SSE is one server-sent event.
 type SSE struct {
 	ID   int64  // 0 if it has none
 	Name string // "" if it has none
-	Data []byte // one line
+	Data []byte // one line, without line breaks
 }
 
 // Encode returns e in wire form. Data must not contain line breaks, which JSON never does.

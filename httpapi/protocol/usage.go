@@ -6,10 +6,10 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// CSVType is the content type of tables that were asked for as CSV.
+// CSVType is the content type of tables as CSV.
 const CSVType = "text/csv; charset=utf-8"
 
-// NextHeader has the value of after for the next page of an answer that is CSV.
+// NextHeader is the header with the value of after for the next page, in responses that are CSV.
 const NextHeader = "X-Caisson-Next"
 
 // BudgetRequest is the body that sets a budget.

@@ -1,5 +1,6 @@
-// Package confine takes rights from this process: capabilities, files and system calls. They are gone for good, on all
-// threads and for what they start. The binary must be static: with cgo, a Go program cannot change all its threads.
+// Package confine restricts this process: its capabilities, file access and system calls. The restrictions are
+// permanent and apply to all threads and child processes. The binary must be static: with cgo, a Go program cannot
+// change all its threads.
 package confine
 
 import (
@@ -25,15 +26,15 @@ func AllThreads(trap, a1, a2, a3 uintptr) error {
 	return nil
 }
 
-// DropBounding takes all capabilities but those in keep from the bounding set: no exec gives them any more. failed is the
-// capability that an error is about.
+// DropBounding removes all capabilities except those in keep from the bounding set, so that no exec can grant them.
+// failed is the capability that caused an error.
 func DropBounding(keep []uint) (failed uint, err error) {
 	for c := range uint(64) {
 		if slices.Contains(keep, c) {
 			continue
 		}
 		err := AllThreads(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, uintptr(c), 0)
-		if errors.Is(err, unix.EINVAL) { // past the last capability that the kernel knows
+		if errors.Is(err, unix.EINVAL) { // The kernel has no capabilities from here on.
 			break
 		}
 		if err != nil {
@@ -43,7 +44,7 @@ func DropBounding(keep []uint) (failed uint, err error) {
 	return 0, nil
 }
 
-// SetCapabilities leaves the process no capabilities but those in keep.
+// SetCapabilities sets the effective and permitted capabilities of all threads to those in keep.
 func SetCapabilities(keep []uint) error {
 	var data [2]unix.CapUserData
 	for _, c := range keep {

@@ -8,11 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Landlock leaves the process nothing of the file system but reading what is at and below some paths, if it is there;
-// descriptors that are open stay as they are. If all is set it also denies what later versions of Landlock can, as far as the
-// kernel can: taking TCP ports, signals to and abstract sockets of others. It returns the version, 0 if the kernel has none.
+// Landlock restricts file system access to reading at and below the readable paths that exist; open descriptors are not
+// affected. If all is set it also denies what later versions of Landlock can restrict, as far as the kernel supports
+// it: binding TCP ports, sending signals to other processes and connecting to their abstract sockets. It returns the
+// version of Landlock, or 0 if the kernel has none.
 func Landlock(all bool, readable ...string) (version int, err error) {
-	// The rights of the first version, which every kernel that has Landlock knows: execute up to make_sym.
+	// The rights of the first version, which every kernel with Landlock supports: execute to make_sym.
 	attr := unix.LandlockRulesetAttr{Handled_access_fs: unix.LANDLOCK_ACCESS_FS_MAKE_SYM<<1 - 1}
 	abi, size, errno := uintptr(1), unsafe.Sizeof(attr.Handled_access_fs), unix.Errno(0)
 	if all {

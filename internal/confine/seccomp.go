@@ -10,29 +10,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Filter says which system calls are allowed. The first rule for a call decides.
+// A Filter defines the allowed system calls. The first rule for a call applies.
 type Filter struct {
 	Rules  []Rule
-	Others bool // whether calls without a rule are allowed; else they fail with EPERM
+	Others bool // Allows calls without a rule; otherwise they fail with EPERM.
 }
 
-// A Rule allows calls if all tests of one of Uses hold. Else they end as Else says, a SECCOMP_RET; 0 is failing with EPERM.
+// A Rule allows its calls if all tests of one element of Uses pass. Otherwise the result is Else, a SECCOMP_RET value;
+// 0 means failing with EPERM.
 type Rule struct {
 	Calls []uint32
 	Uses  [][]Test
 	Else  uint32
 }
 
-// A Test is about the lower half of an argument. It holds if the bits of Mask (0 is all) are one of Is, or if one of AnyBit is
-// set, or none of NoBit. Some values allow or deny the call whatever other tests say.
+// A Test examines the lower 32 bits of an argument. It passes if the bits of Mask (0 means all) equal an element of Is,
+// if a bit of AnyBit is set, or if no bit of NoBit is set. Values in Allow and Deny decide about the call regardless of
+// the other tests.
 type Test struct {
 	Arg, Mask       uint32
 	Is, Allow, Deny []uint32
 	AnyBit, NoBit   uint32
 }
 
-// Install filters the calls of all threads, and of processes that they start. The error is ENOSYS if there are no filters
-// for this machine.
+// Install filters the system calls of all threads and child processes. It returns ENOSYS if filters are not supported
+// on this architecture.
 func (f Filter) Install() error {
 	arch := map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[runtime.GOARCH]
 	if arch == 0 {
@@ -51,7 +53,7 @@ func (f Filter) Install() error {
 	return nil
 }
 
-// Offsets in struct seccomp_data, on little-endian machines. Arguments are 64 bits wide.
+// Offsets in struct seccomp_data on little-endian machines. Arguments have 64 bits.
 const (
 	dataNr   = 0
 	dataArch = 4
@@ -74,7 +76,7 @@ func (f Filter) program(arch uint32) []unix.SockFilter {
 		{Code: equal, K: arch, Jt: 1},
 		{Code: ret, K: unix.SECCOMP_RET_KILL_PROCESS},
 		{Code: load, K: dataNr},
-		// Numbers from here on are those of x32 on amd64, and of nothing elsewhere.
+		// Numbers from here on are x32 system calls on amd64, and unused elsewhere.
 		{Code: unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K, K: 0x40000000, Jf: 1},
 		{Code: ret, K: unix.SECCOMP_RET_KILL_PROCESS},
 	}
@@ -89,10 +91,12 @@ func (f Filter) program(arch uint32) []unix.SockFilter {
 	return append(p, unix.SockFilter{Code: ret, K: deny})
 }
 
-// block returns the instructions of a rule for one call. They are made from the last to the first, because jumps go forward.
+// block returns the instructions of a rule for one call. They are built from the last to the first, because jumps go
+// forward.
 func (f Filter) block(call uint32, r Rule) []unix.SockFilter {
 	var b []unix.SockFilter
-	// add returns the position of an instruction in b. A jump goes to the position yes or no; -1 is behind the block.
+	// add returns the position of an instruction in b. The targets of jump are the positions yes and no; -1 is the end
+	// of the block.
 	add := func(code uint16, k uint32) int {
 		b = append(b, unix.SockFilter{Code: code, K: k})
 		return len(b) - 1

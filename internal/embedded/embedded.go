@@ -1,4 +1,4 @@
-// Package embedded holds lean programs that are built before the main one and carried within it.
+// Package embedded contains small programs that are built before the main program and embedded in it.
 package embedded
 
 import (
@@ -12,18 +12,18 @@ var files embed.FS
 
 const magic = "\x7fELF"
 
-// Inside returns the program that runs within sandboxes (cmd/caisson-inside), a static ELF executable. ok is false if this
-// build carries none; the main program, called by another name, then does the same.
-func Inside() (program *io.SectionReader, ok bool) { return open(files, "inside") }
+// Guestd returns guestd, the program that runs within sandboxes (cmd/caisson-guestd), a static ELF executable. ok is
+// false if this build embeds none; the main program then does the same if it is started under another name.
+func Guestd() (program *io.SectionReader, ok bool) { return open(files, "guestd") }
 
-// Sentry returns the program that has the sandbox runtime and nothing else, under the same conditions.
+// Sentry returns the program that contains only the sandbox runtime, under the same conditions as Guestd.
 func Sentry() (program *io.SectionReader, ok bool) { return open(files, "sentry") }
 
-// Worker returns the program that runs jobs without privileges and has nothing else, under the same conditions.
+// Worker returns the program that contains only the worker jobs, under the same conditions as Guestd.
 func Worker() (program *io.SectionReader, ok bool) { return open(files, "worker") }
 
-// Agent returns the program that speaks with agents within sandboxes (cmd/caisson-agent). ok is false if this build carries none;
-// nothing else does the same then.
+// Agent returns the program that drives agents within sandboxes (cmd/caisson-agent). ok is false if this build embeds
+// none; there is no replacement for it.
 func Agent() (program *io.SectionReader, ok bool) { return open(files, "agent") }
 
 func open(fsys fs.FS, name string) (*io.SectionReader, bool) {
@@ -32,13 +32,13 @@ func open(fsys fs.FS, name string) (*io.SectionReader, bool) {
 		return nil, false
 	}
 	info, err := f.Stat()
-	r, seekable := f.(io.ReaderAt) // documented of embed's files
+	r, seekable := f.(io.ReaderAt) // Documented for files of embed.FS.
 	if err != nil || !seekable {
 		return nil, false
 	}
 	head := make([]byte, len(magic))
 	if _, err := r.ReadAt(head, 0); err != nil || string(head) != magic {
-		return nil, false // an interrupted build
+		return nil, false // The file is incomplete because a build was interrupted.
 	}
 	return io.NewSectionReader(r, 0, info.Size()), true
 }

@@ -8,12 +8,12 @@ import (
 
 func TestOpen(t *testing.T) {
 	fsys := fstest.MapFS{
-		"bin/inside": {Data: []byte("\x7fELF and more")},
+		"bin/guestd": {Data: []byte("\x7fELF and more")},
 		"bin/sentry": {Data: []byte("cut")},
 	}
-	r, ok := open(fsys, "inside")
+	r, ok := open(fsys, "guestd")
 	if !ok || r.Size() != 13 {
-		t.Fatalf("inside: %v", ok)
+		t.Fatalf("guestd: %v", ok)
 	}
 	if b, err := io.ReadAll(r); err != nil || string(b) != "\x7fELF and more" {
 		t.Errorf("%q, %v", b, err)
@@ -25,10 +25,10 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// What is embedded, if it is, can be read as often as one likes.
+// TestEmbedded tests that an embedded program can be read repeatedly.
 func TestEmbedded(t *testing.T) {
 	for range 2 {
-		for _, get := range []func() (*io.SectionReader, bool){Inside, Sentry, Worker, Agent} {
+		for _, get := range []func() (*io.SectionReader, bool){Guestd, Sentry, Worker, Agent} {
 			if r, ok := get(); ok && r.Size() < 1<<20 {
 				t.Errorf("%d bytes are no program", r.Size())
 			}

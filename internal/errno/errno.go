@@ -1,4 +1,4 @@
-// Package errno says in the domain's words what the kernel says about files.
+// Package errno converts error numbers of the kernel to kinds of [caisson.Error].
 package errno
 
 import (
@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// kinds says whose fault an error number is. What is missing here is nobody's: Internal.
+// kinds maps error numbers to kinds. Numbers that are not listed are Internal errors.
 var kinds = map[syscall.Errno]caisson.Kind{
 	syscall.ENOENT:       caisson.NotFound,
 	syscall.EEXIST:       caisson.Conflict,
@@ -33,8 +33,8 @@ var kinds = map[syscall.Errno]caisson.Kind{
 	syscall.ENOMEM:       caisson.Exhausted,
 }
 
-// Wrap returns err as an [*caisson.Error] of the kind that its error number says, about the path in it if it has one.
-// Errors of the domain and errors without a known error number are returned as they are.
+// Wrap returns err as a [*caisson.Error] of the kind for its error number, with the path in err if it has one. A
+// *caisson.Error and an error without a listed error number are returned unmodified.
 func Wrap(err error) error {
 	if _, ok := errors.AsType[*caisson.Error](err); ok {
 		return err

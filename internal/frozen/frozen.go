@@ -1,5 +1,5 @@
-// Package frozen checks lists of what may not vanish, such as the names of the API. A list is a file of sorted lines. What
-// precedes its first empty line is its header, and lines that begin with # are comments.
+// Package frozen checks lists of items that must not disappear, such as the names of the API. A list is a file of
+// sorted lines. The lines up to the first empty one are its header, and lines that start with # are comments.
 package frozen
 
 import (
@@ -13,11 +13,13 @@ import (
 	"testing"
 )
 
-// Updating reports whether lists are to be updated. [os.Getenv] makes that part of the key of cached test results.
+// Updating reports whether lists are to be updated. [os.Getenv] makes the variable part of the key of cached test
+// results.
 func Updating() bool { return os.Getenv("CAISSON_TEST_UPDATE") != "" }
 
-// Check fails the test for each line of the list in file that, renamed, is not in now; advice says what to do about it. A
-// line of now that is not in the list is logged only. CAISSON_TEST_UPDATE=1 adds it to the list; no line is ever removed.
+// Check fails the test for each line of the list in file that, after rename, is not in now; advice is added to the
+// error. Lines of now that are not in the list are only logged. CAISSON_TEST_UPDATE=1 adds them to the list; no line is
+// ever removed.
 func Check(t testing.TB, file string, now []string, rename func(string) string, advice string) {
 	t.Helper()
 	head, lines := Read(t, file)
@@ -44,13 +46,14 @@ func Check(t testing.TB, file string, now []string, rename func(string) string, 
 	}
 }
 
-// Shrink fails the test for each entry of found that is not in the list in file, or is there with a smaller number; why says
-// more. A line of the list is an entry and, unless it is 0, its number. A line that is not found, or with a smaller number, fails
-// too. CAISSON_TEST_UPDATE=1 removes such lines and lowers such numbers; it adds no line.
+// Shrink fails the test for each entry of found that is not in the list in file, or is listed with a smaller number;
+// why is added to the error. A line of the list consists of an entry and, unless it is 0, its number. A listed entry
+// that is not found, or is found with a smaller number, also fails the test. CAISSON_TEST_UPDATE=1 removes such lines
+// and lowers such numbers; it adds no line.
 func Shrink(t testing.TB, file string, found map[string]int, why string) {
 	t.Helper()
 	head, lines := Read(t, file)
-	now := map[string]string{} // the line of an entry
+	now := map[string]string{} // Lines by entry.
 	for entry, n := range found {
 		if now[entry] = entry; n != 0 {
 			now[entry] = fmt.Sprintf("%s %d", entry, n)
@@ -85,7 +88,7 @@ func Shrink(t testing.TB, file string, found map[string]int, why string) {
 	}
 }
 
-// Read returns the header of a list, with the empty line, and the lines that follow.
+// Read returns the header of a list, including the empty line, and the lines that follow.
 func Read(t testing.TB, file string) (head string, lines []string) {
 	t.Helper()
 	data, err := os.ReadFile(file)
@@ -99,7 +102,7 @@ func Read(t testing.TB, file string) (head string, lines []string) {
 	return head + "\n\n", slices.DeleteFunc(strings.Split(body, "\n"), func(line string) bool { return line == "" })
 }
 
-// Write writes a list. A comment is sorted as the line that it was.
+// Write writes a list. A comment is sorted as if it were not commented out.
 func Write(t testing.TB, file, head string, lines []string) {
 	t.Helper()
 	bare := func(line string) string { return strings.TrimLeft(line, "# ") }

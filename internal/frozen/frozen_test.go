@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/frozen"
 )
 
-// recorder is a test that may fail.
+// recorder is a [testing.TB] that records errors.
 type recorder struct {
 	testing.TB
 	errors string
@@ -20,7 +20,7 @@ func (*recorder) Logf(string, ...any) {}
 
 func (r *recorder) Errorf(format string, args ...any) { r.errors += fmt.Sprintf(format, args...) }
 
-// TestCheck: what has vanished fails, also while the list is updated, and stays in it.
+// TestCheck tests that a missing item fails, even while the list is updated, and stays in the list.
 func TestCheck(t *testing.T) {
 	const old = "# Header.\n\na\nc\n# d: e\n"
 	for _, test := range []struct{ now, update, fails, file string }{
@@ -44,7 +44,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestShrink: what is new or has grown fails, also while the list is updated, and is not added.
+// TestShrink tests that a new entry or a larger number fails, even while the list is updated, and is not added.
 func TestShrink(t *testing.T) {
 	const old = "# Header.\n\na b\nc d 9\n"
 	for _, test := range []struct {

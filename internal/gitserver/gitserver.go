@@ -1,5 +1,5 @@
-// Package gitserver is a real git server for tests: git http-backend behind net/http, with the ways to fail that real servers have.
-// What it does not know as git it leaves to another handler, so that a forge's API can be put beside it.
+// Package gitserver is a git server for tests: git http-backend behind net/http, with simulated failures. Requests that
+// are not git's are passed to another handler, so that the same server can also simulate the API of a forge.
 package gitserver
 
 import (
@@ -19,39 +19,40 @@ import (
 	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
-// Options configure a Server. All of them can be changed while it runs, see [Server.Set].
+// Options configure a Server. They can be changed while it runs, see [Server.Set].
 type Options struct {
-	// User and Password must be in the Authorization header of every request for git; nothing is asked where Password is empty.
-	// It is accepted as a bearer's token, too, and with any user if User is empty.
+	// User and Password are required in the Authorization header of every git request; an empty Password disables
+	// authentication. Password is also accepted as a bearer token, and with any user if User is empty.
 	User, Password string
-	// FailPushes is how many pushes are answered with 503 before git sees them.
+	// FailPushes is the number of pushes that are answered with 503 before git receives them.
 	FailPushes int
-	// CutPushes is how many pushes lose their connection in the middle of the pack; git does not see them.
+	// CutPushes is the number of pushes whose connection is closed in the middle of the pack; git does not receive
+	// them.
 	CutPushes int
-	// LosePushes is how many pushes take effect and lose their connection before the answer.
+	// LosePushes is the number of pushes that take effect and whose connection is closed before the response.
 	LosePushes int
-	// Reject makes the update hook refuse each push with this line.
+	// Reject makes the update hook reject each push with this line.
 	Reject string
-	// ReadOnly answers pushes with 403, as forges do for who may only read.
+	// ReadOnly answers pushes with 403, as forges do for users with read access only.
 	ReadOnly bool
-	// Handler gets what is not git; nil answers 404.
+	// Handler handles requests that are not git's; nil answers 404.
 	Handler http.Handler
-	// TLS makes it an https server, with a certificate of httptest.
+	// TLS makes the server an https server with a certificate of httptest.
 	TLS bool
 }
 
 // A Server serves the bare repositories of one directory below its URL.
 type Server struct {
 	*httptest.Server
-	Dir string // holds the repositories
+	Dir string // Contains the repositories.
 
 	t  testing.TB
 	mu sync.Mutex
 	o  Options  // guarded by mu
-	in []string // "POST /x/git-upload-pack", guarded by mu
+	in []string // For example "POST /x/git-upload-pack"; guarded by mu.
 }
 
-// New returns a running server without repositories; it ends with the test.
+// New returns a running server without repositories. It is closed when the test ends.
 func New(t testing.TB, o Options) *Server {
 	t.Helper()
 	s := &Server{Dir: Dir(t), t: t, o: o}
@@ -69,7 +70,7 @@ func New(t testing.TB, o Options) *Server {
 	return s
 }
 
-// Dir returns a new directory of the test's; git is needed.
+// Dir returns a new temporary directory of the test. It skips the test if git is not installed.
 func Dir(t testing.TB) string {
 	t.Helper()
 	if _, err := exec.LookPath("git"); err != nil {
@@ -85,15 +86,15 @@ func (s *Server) Set(change func(*Options)) {
 	change(&s.o)
 }
 
-// Requests returns methods and paths of what was asked so far.
+// Requests returns the methods and paths of all git requests so far.
 func (s *Server) Requests() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]string(nil), s.in...)
 }
 
-// Create makes an empty bare repository, which may be pushed to, and returns its directory. name may have slashes and ends in ".git"
-// or not: its URL is that of the server, a slash and the name.
+// Create creates an empty bare repository that accepts pushes, and returns its directory. name may contain slashes and
+// may end in ".git"; the URL of the repository is that of the server, a slash and name.
 func (s *Server) Create(name string) string {
 	s.t.Helper()
 	dir := filepath.Join(s.Dir, filepath.FromSlash(name))
@@ -107,7 +108,7 @@ func (s *Server) Create(name string) string {
 	return dir
 }
 
-// RepoURL is the URL of a repository.
+// RepoURL returns the URL of a repository.
 func (s *Server) RepoURL(name string) string { return s.URL + "/" + name }
 
 // ServeHTTP implements [http.Handler].
@@ -136,7 +137,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// gitService returns which program a request is for, or "" if it is none of git's.
+// gitService returns the git program that a request is for, or "" if the request is not git's.
 func gitService(r *http.Request) string {
 	switch path := r.URL.Path; {
 	case strings.HasSuffix(path, "/info/refs"):
@@ -160,10 +161,10 @@ func (o *Options) admits(r *http.Request) bool {
 	return ok && (o.User == "" || user == o.User) && subtle.ConstantTimeCompare([]byte(password), []byte(o.Password)) == 1
 }
 
-// probe is what git sends before a large push, to see whether it is let in.
+// probe is the body that git sends before a large push to check that it is authorized.
 const probe = "0000"
 
-// push is a POST to git-receive-pack, with the failures that were asked for.
+// push handles a POST to git-receive-pack, with the configured failures.
 func (s *Server) push(w http.ResponseWriter, r *http.Request, o Options) {
 	head := make([]byte, len(probe)+1)
 	n, err := io.ReadFull(r.Body, head)
@@ -200,7 +201,8 @@ func (s *Server) push(w http.ResponseWriter, r *http.Request, o Options) {
 	}
 }
 
-// hangUp ends the connection in the middle of an answer: what ends before it would be tried again by the client's HTTP library.
+// hangUp closes the connection in the middle of a response. If it were closed earlier, the client's HTTP library would
+// retry the request.
 func hangUp(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "application/x-git-receive-pack-result")
 	w.WriteHeader(http.StatusOK)
@@ -209,7 +211,7 @@ func hangUp(w http.ResponseWriter) {
 }
 
 func (s *Server) backend(w http.ResponseWriter, r *http.Request, o Options) {
-	if r.ContentLength < 0 { // CGI wants to know how long it is
+	if r.ContentLength < 0 { // CGI requires the length of the body.
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)

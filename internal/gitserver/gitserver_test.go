@@ -28,7 +28,7 @@ func TestServer(t *testing.T) {
 		return out
 	}
 	s.Set(func(o *gitserver.Options) { o.FailPushes, o.CutPushes, o.LosePushes = 1, 1, 1 })
-	for _, want := range []string{"", "", second} { // 503, cut, lost
+	for _, want := range []string{"", "", second} { // 503, cut, lost.
 		if out, err := push(); err == nil || tip() != want {
 			t.Errorf("push: %v, topic at %q, want %q\n%s", err, tip(), want, out)
 		}

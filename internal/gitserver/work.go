@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// environ is that of git in tests: nothing of the machine's configuration, and the same commits each time.
+// environ returns the environment of git in tests: without the configuration of the machine, and with reproducible
+// commits.
 func environ() []string {
 	return []string{
 		"HOME=/nonexistent", "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_TERMINAL_PROMPT=0", "LC_ALL=C",
@@ -20,7 +21,7 @@ func environ() []string {
 	}
 }
 
-// Command returns git, not yet started, in dir and with the environment of tests.
+// Command returns a git command, not yet started, in dir and with the environment of tests.
 func Command(t testing.TB, dir string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "git", args...)
@@ -29,7 +30,7 @@ func Command(t testing.TB, dir string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Git runs git in dir and returns what it writes, without space around it. The test fails if git does.
+// Git runs git in dir and returns its trimmed output. The test fails if git fails.
 func Git(t testing.TB, dir string, args ...string) string {
 	t.Helper()
 	out, err := TryGit(t, dir, args...)
@@ -39,14 +40,14 @@ func Git(t testing.TB, dir string, args ...string) string {
 	return out
 }
 
-// TryGit runs git in dir and returns what it writes and says, without space around it.
+// TryGit runs git in dir and returns its trimmed standard output and standard error.
 func TryGit(t testing.TB, dir string, args ...string) (string, error) {
 	t.Helper()
 	out, err := Command(t, dir, args...).CombinedOutput()
 	return strings.TrimSpace(string(out)), err
 }
 
-// Commit writes files, by name with slashes, into the work tree dir, commits everything there and returns the commit.
+// Commit writes files, by slash-separated name, to the work tree dir, commits everything there and returns the commit.
 func Commit(t testing.TB, dir, message string, files map[string]string) string {
 	t.Helper()
 	for name, content := range files {

@@ -1,5 +1,5 @@
-// Package guesttree is what the host does itself with directories in which guests write, who may mean harm: it counts and removes what is in
-// them, of any depth and width. Whatever looks into files is done by jobs without privileges.
+// Package guesttree counts and removes the contents of directories in which untrusted guests write. The directories may
+// have any depth and width. Reading file contents is left to worker jobs without privileges.
 package guesttree
 
 import (
@@ -12,21 +12,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrDeep ends a count: there are more directories in one another than it follows.
+// ErrDeep is returned by Count if directories are nested more deeply than the limit.
 var ErrDeep = errors.New("there are too many directories in one another to count")
 
-// A Tally is what was found.
+// A Tally is the result of a count.
 type Tally struct {
-	Files int64 // and directories, but for the one that was counted
-	Bytes int64 // that they take on disk; a file with several names counts once
+	Files int64 // Files and directories, except the counted directory itself.
+	Bytes int64 // Disk usage; a file with several names counts once.
 
 	device uint64
-	linked map[uint64]bool // files with more than one name, by inode
+	linked map[uint64]bool // Inodes of files with more than one name.
 }
 
-// Count counts what is in dir, on the same file system, down to depth directories in one another, each of which is open meanwhile. It
-// follows no symlink. What goes away meanwhile does not count. With an error, such as ctx's, the count is what it had come to: there
-// is at least so much.
+// Count counts the contents of dir on the same file system, down to depth nested directories, each of which is kept
+// open. It does not follow symlinks. Entries that are removed meanwhile are not counted. With an error, such as that of
+// ctx, the result is the count so far, which is a lower bound.
 func Count(ctx context.Context, dir *os.File, depth int) (Tally, error) {
 	c := Tally{linked: map[uint64]bool{}}
 	var st unix.Stat_t
@@ -84,7 +84,7 @@ func (c *Tally) addEntry(ctx context.Context, dir *os.File, name string, depth i
 	sub, err := openAt(dir, name)
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
-		return nil // it is something else by now
+		return nil // The entry was replaced meanwhile.
 	case err != nil:
 		return err
 	}

@@ -12,15 +12,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// batch is how many names are read at a time: a directory may have any number of them.
+// batch is the number of names that are read at a time. A directory may contain any number of names.
 const batch = 1024
 
-// Remove removes what is at a path, with all that is in it; nothing there is no error. The directory that it is in is the host's own.
+// Remove removes the file or directory at path with all its contents. It returns nil if path does not exist. The parent
+// directory must not be writable by guests.
 //
-// [os.RemoveAll] opens a descriptor for each level, so that one tree could take all that the daemon may have, and could never be
-// removed. This has three of them open, whatever the depth: what lies below a directory is moved up beside it, and removed in its
-// turn. Interrupted at any point, it can be begun again. Somebody else may remove it as well; nobody
-// adds to it.
+// [os.RemoveAll] opens a descriptor for each level, so a deep tree could exhaust the daemon's descriptors and could
+// never be removed. Remove keeps three descriptors open regardless of the depth: the subdirectories of a directory are
+// moved up beside it and are removed later. After an interruption Remove can be called again. Other processes may
+// remove entries concurrently, but must not add any.
 func Remove(ctx context.Context, path string) error {
 	dir, err := os.Open(filepath.Dir(path))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -51,19 +52,19 @@ func RemoveAt(ctx context.Context, dir *os.File, name string) error {
 	return unlink(dir, name, unix.AT_REMOVEDIR)
 }
 
-// Empty removes what is in a directory, as Remove does.
+// Empty removes the contents of a directory in the same way as Remove.
 func Empty(ctx context.Context, dir *os.File) error {
 	r := remover{top: dir}
 	return eachName(ctx, dir, func(name string) error { return r.remove(ctx, name) })
 }
 
-// remover removes what is in a directory that only it uses.
+// remover removes the contents of a directory that no other process writes to.
 type remover struct {
 	top   *os.File
-	moved int // how many directories it has moved up
+	moved int // Number of directories that were moved up.
 }
 
-// remove removes one entry. Directories that are in it are in the top directory afterwards.
+// remove removes one entry. Its subdirectories are moved to the top directory.
 func (r *remover) remove(ctx context.Context, name string) error {
 	err := unlink(r.top, name, 0)
 	if !errors.Is(err, unix.EISDIR) {
@@ -89,7 +90,7 @@ func (r *remover) remove(ctx context.Context, name string) error {
 	return unlink(r.top, name, unix.AT_REMOVEDIR)
 }
 
-// moveUp moves a directory into the top directory, under a name that is free.
+// moveUp moves a directory to the top directory under an unused name.
 func (r *remover) moveUp(dir *os.File, name string) error {
 	for {
 		r.moved++
@@ -97,7 +98,7 @@ func (r *remover) moveUp(dir *os.File, name string) error {
 		switch {
 		case errors.Is(err, unix.ENOENT):
 			return nil
-		case errors.Is(err, unix.EEXIST): // an earlier removal has left it, or the guest calls something so
+		case errors.Is(err, unix.EEXIST): // The name is left over from an earlier removal, or used by the guest.
 			continue
 		case err != nil:
 			return &fs.PathError{Op: "rename", Path: name, Err: err}
@@ -106,13 +107,13 @@ func (r *remover) moveUp(dir *os.File, name string) error {
 	}
 }
 
-// eachName calls do for each name in a directory, which removes it, until there is none.
+// eachName calls do, which must remove the name, for each name in a directory until the directory is empty.
 func eachName(ctx context.Context, dir *os.File, do func(name string) error) error {
 	for {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		// From the beginning: what is behind a position is not certain where entries come and go.
+		// Read from the start: positions are not reliable while entries are added and removed.
 		if _, err := dir.Seek(0, io.SeekStart); err != nil {
 			return err
 		}
@@ -131,7 +132,7 @@ func eachName(ctx context.Context, dir *os.File, do func(name string) error) err
 	}
 }
 
-// unlink removes a name from a directory; one that is not there is none.
+// unlink removes a name from a directory. It returns nil if the name does not exist.
 func unlink(dir *os.File, name string, flags int) error {
 	if err := unix.Unlinkat(int(dir.Fd()), name, flags); err != nil && !errors.Is(err, unix.ENOENT) {
 		return &fs.PathError{Op: "unlink", Path: name, Err: err}
@@ -139,7 +140,7 @@ func unlink(dir *os.File, name string, flags int) error {
 	return nil
 }
 
-// openAt opens the directory of that name in dir, which is no symlink.
+// openAt opens the directory name in dir. It does not follow a symlink.
 func openAt(dir *os.File, name string) (*os.File, error) {
 	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/guesttree"
 )
 
-// grow makes a tree that is deeper than a path can have names, wide, and has what a removal itself makes, and a way out.
+// grow creates a tree that is deeper than a path can be long, is wide, contains the names that a removal itself
+// creates, and has a link that leads out.
 func grow(t *testing.T, path, outside string) {
 	t.Helper()
 	must := func(err error) {
@@ -58,7 +59,7 @@ func TestRemove(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		// Of two at once one may have found what the other moved; what is left goes the next time.
+		// Of two concurrent removals one may fail because of the other one's moves; the next removal removes the rest.
 		if err := guesttree.Remove(t.Context(), path); err != nil {
 			t.Error(err)
 		}

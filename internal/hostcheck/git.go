@@ -16,19 +16,19 @@ import (
 )
 
 const (
-	// gitTimeout bounds one question to git.
+	// gitTimeout limits the duration of one git command.
 	gitTimeout = 10 * time.Second
-	// gitMajor and gitMinor are the oldest git that the relay was tried with, that of Debian 12.
+	// gitMajor and gitMinor are the oldest version of git that the relay was tested with, that of Debian 12.
 	gitMajor, gitMinor = 2, 39
 )
 
-// gitPlaces is where the relay looks for git.
+// gitPlaces are the paths where the relay searches for git.
 var gitPlaces = []string{"/usr/bin/git", "/usr/local/bin/git", "/bin/git"}
 
-// gitPrograms are the programs of git that the relay starts, or that git starts for it.
+// gitPrograms are the programs of git that the relay, or git on its behalf, starts.
 var gitPrograms = []string{"git-upload-pack", "git-remote-http"}
 
-// git looks for what the relay needs, and nothing else does.
+// git checks the programs that only the relay needs.
 func git(ctx context.Context) caisson.Check { return gitAt(ctx, gitPlaces) }
 
 func gitAt(ctx context.Context, places []string) caisson.Check {
@@ -74,7 +74,8 @@ func dirsOf(paths []string) []string {
 	return dirs
 }
 
-// askGit returns the first line that git answers. It finds no repository and no configuration: / and a fixed environment have none.
+// askGit returns the first line of git's output. git finds no repository and no configuration, because it runs in /
+// with a fixed environment.
 func askGit(ctx context.Context, program, question string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, gitTimeout)
 	defer cancel()
@@ -93,7 +94,7 @@ func askGit(ctx context.Context, program, question string) (string, error) {
 	return line, err
 }
 
-// parseGit reads "git version 2.39.5" and what distributors write behind it.
+// parseGit parses "git version 2.39.5" and ignores the suffix that distributors append.
 func parseGit(s string) (major, minor int, err error) {
 	rest, ok := strings.CutPrefix(s, "git version ")
 	if _, err := fmt.Sscanf(rest, "%d.%d", &major, &minor); !ok || err != nil || major < 0 || minor < 0 {

@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
-// fakeGit makes a git that answers with this version, and these programs of it.
+// fakeGit creates a git that reports this version and has these programs.
 func fakeGit(t *testing.T, version string, programs ...string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -27,7 +27,7 @@ func fakeGit(t *testing.T, version string, programs ...string) string {
 }
 
 func TestGit(t *testing.T) {
-	t.Setenv("GIT_EXEC_PATH", "/elsewhere") // nothing is asked of the environment
+	t.Setenv("GIT_EXEC_PATH", "/elsewhere") // The environment must not be used.
 	all := gitPrograms
 	for name, tt := range map[string]struct {
 		program, status, detail string

@@ -1,5 +1,5 @@
-// Package hostcheck examines a machine for what Caisson needs. What can be tried is tried, on the file system of the
-// data directory; what cannot is read from the kernel. Nothing it does outlives the call.
+// Package hostcheck checks whether a machine meets the requirements of Caisson. It tries features on the file system of
+// the data directory where possible, and otherwise reads settings of the kernel. It leaves nothing behind.
 package hostcheck
 
 import (
@@ -12,29 +12,30 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// The statuses of a [caisson.Check].
+// Statuses of a [caisson.Check].
 const (
 	OK      = "ok"
-	Warning = "warning" // works, with a limit that Detail states
-	Failed  = "failed"  // Caisson does not work, or not safely
+	Warning = "warning" // Works with the limitation that Detail describes.
+	Failed  = "failed"  // Caisson does not work, or not safely.
 )
 
-// probeTimeout bounds one try of gVisor, which takes a tenth of a second where it works.
+// probeTimeout limits one probe of gVisor, which takes 0.1 seconds where it works.
 const probeTimeout = 15 * time.Second
 
-// A Probe tries whether gVisor can run here.
+// A Probe tests whether gVisor can run on this machine.
 type Probe interface {
-	// Probe returns nil if gVisor runs a program on the platform ("systrap", "ptrace"), else why not.
+	// Probe returns nil if gVisor runs a program on the platform ("systrap", "ptrace"), otherwise the reason why it
+	// does not.
 	Probe(ctx context.Context, platform string) error
 }
 
-// Config says what to examine.
+// Config configures Run.
 type Config struct {
-	DataDir string // required; need not exist
-	Probe   Probe  // nil leaves the platforms out
+	DataDir string // Required; need not exist.
+	Probe   Probe  // nil skips the platforms.
 }
 
-// Run makes all checks, in the order in which a machine is best mended.
+// Run makes all checks, in the order in which their problems are best fixed.
 func Run(ctx context.Context, cfg Config) []caisson.Check {
 	checks := []caisson.Check{root(), kernel(), cgroups(), tun()}
 	checks = append(checks, tryMounts(cfg.DataDir)...)
@@ -88,14 +89,14 @@ func platforms(ctx context.Context, p Probe) []caisson.Check {
 		"gVisor does not run on systrap (%v), only on ptrace, which is slower", systrap)}
 }
 
-// try is Probe within probeTimeout: what hangs does not work.
+// try calls Probe with probeTimeout: a platform that hangs does not work.
 func try(ctx context.Context, p Probe, platform string) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	return p.Probe(ctx, platform)
 }
 
-// existing returns dir, or the nearest directory above it that exists: it is on the file system that dir will be on.
+// existing returns dir, or its nearest ancestor that exists: that is on the file system that dir will be on.
 func existing(dir string) string {
 	for {
 		if info, err := os.Stat(dir); err == nil && info.IsDir() {

@@ -54,7 +54,7 @@ func TestMountsAreReallyTried(t *testing.T) {
 	if string(before) != string(after) {
 		t.Errorf("mounts were left behind:\n%s", after)
 	}
-	// A file system that cannot: proc has no idmapped mounts.
+	// proc does not support idmapped mounts.
 	userns, err := openUserNamespace()
 	if err != nil {
 		t.Fatal(err)

@@ -15,10 +15,10 @@ import (
 	"github.com/caisson-dev/caisson/internal/meminfo"
 )
 
-// kernelVersion is a kernel's major and minor version.
+// kernelVersion is the major and minor version of a kernel.
 type kernelVersion struct{ major, minor int }
 
-// parseKernel reads the beginning of "6.1.0-18-amd64".
+// parseKernel parses the start of a release such as "6.1.0-18-amd64".
 func parseKernel(release string) (kernelVersion, error) {
 	var v kernelVersion
 	if _, err := fmt.Sscanf(release, "%d.%d", &v.major, &v.minor); err != nil {
@@ -50,7 +50,7 @@ func kernel() caisson.Check {
 	return ok(name, "%s", release)
 }
 
-// cgroupNeeds are the controllers that limits are made of.
+// cgroupNeeds are the controllers that implement limits.
 var cgroupNeeds = []string{"cpu", "memory", "pids"}
 
 func cgroups() caisson.Check {
@@ -60,7 +60,7 @@ func cgroups() caisson.Check {
 		return failed(name, "mount /proc", "cannot read the mounts: %v", err)
 	}
 	version, have := cgroupControllers(string(mounts), func(file string) string {
-		b, _ := os.ReadFile(file) // a file that cannot be read lists no controllers
+		b, _ := os.ReadFile(file) // A file that cannot be read lists no controllers.
 		return string(b)
 	})
 	var missing []string
@@ -79,8 +79,8 @@ func cgroups() caisson.Check {
 	return ok(name, "version %d with %s", version, strings.Join(cgroupNeeds, ", "))
 }
 
-// cgroupControllers finds the controllers that can be used in a table of mounts. A machine with both versions counts
-// as version 1 if that has controllers: a controller is in one of the two only.
+// cgroupControllers returns the usable controllers in a table of mounts. A machine with both cgroup versions counts as
+// version 1 if that has controllers: a controller is in only one of the two.
 func cgroupControllers(mounts string, read func(file string) string) (version int, have []string) {
 	var v2 []string
 	for line := range strings.Lines(mounts) {
@@ -124,7 +124,7 @@ func tun() caisson.Check {
 	return ok(name, "/dev/net/tun can be opened")
 }
 
-// confinement looks for what confines Caisson's own helper processes; they run without it, less confined.
+// confinement checks for Landlock, which confines Caisson's helper processes. Without it they are less confined.
 func confinement() caisson.Check {
 	const name = "confinement"
 	const remedy = "use a kernel with CONFIG_SECURITY_LANDLOCK, and landlock in lsm= on its command line"

@@ -13,8 +13,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// tryMounts tries a user namespace, an idmapped mount and an overlay where the data directory is or will be. The mounts
-// are never attached to the tree, so they are gone with their descriptors.
+// tryMounts tries a user namespace, an idmapped mount and an overlay on the file system of the data directory. The
+// mounts are never attached to the tree, so they disappear when their descriptors are closed.
 func tryMounts(dataDir string) []caisson.Check {
 	if os.Geteuid() != 0 {
 		return []caisson.Check{warning("mounts", "run it with sudo", "user namespaces, idmapped mounts and overlays were not tried: they need root")}
@@ -47,13 +47,13 @@ func tryMounts(dataDir string) []caisson.Check {
 	return append(checks, ok("overlay", "overlays work at %s", existing(dataDir)))
 }
 
-// idRange is where the tried namespace maps guest ids to; nothing is owned by these.
+// idRange is the first host id that the tested namespace maps guest ids to; no file is owned by these ids.
 const idRange = 0x6fff0000
 
-// openUserNamespace returns a new user namespace. It comes from a copy of this program that is stopped before its first
-// instruction and never runs.
+// openUserNamespace returns a new user namespace. It is created by a copy of this program that is stopped before its
+// first instruction and never runs.
 func openUserNamespace() (*os.File, error) {
-	runtime.LockOSThread() // the tracer is a thread, not a process
+	runtime.LockOSThread() // The tracer is a thread, not a process.
 	defer runtime.UnlockOSThread()
 	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: idRange, Size: 65536}}
 	cmd := exec.Command("/proc/self/exe")
@@ -71,7 +71,7 @@ func openUserNamespace() (*os.File, error) {
 	return os.Open(fmt.Sprintf("/proc/%d/ns/user", cmd.Process.Pid))
 }
 
-// tryIdmap makes an idmapped mount of dir and looks through it.
+// tryIdmap creates an idmapped mount of dir and reads through it.
 func tryIdmap(dir string, userns *os.File) error {
 	tree, err := unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
@@ -94,7 +94,7 @@ func tryIdmap(dir string, userns *os.File) error {
 	return nil
 }
 
-// tryOverlay overlays two directories below dir.
+// tryOverlay creates an overlay of two directories below dir.
 func tryOverlay(dir string) error {
 	options := map[string]string{}
 	for opt, name := range map[string]string{"lowerdir": "lower", "upperdir": "upper", "workdir": "work"} {

@@ -1,5 +1,5 @@
-// Package hostdir knows directories of the host by what they are instead of what they are called: a client passes one as a
-// descriptor, and later it is found again by its path only if it is the same one.
+// Package hostdir identifies directories of the host by device and inode instead of by name. A client passes a
+// directory as a descriptor, and later it is opened by its path only if it is still the same directory.
 package hostdir
 
 import (
@@ -15,28 +15,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Dir is a directory as it was found.
+// A Dir identifies a directory and records its attributes.
 type Dir struct {
-	Path   string // as the kernel calls it
+	Path   string // As reported by the kernel.
 	Device uint64
 	Inode  uint64
 	UID    uint32
 	GID    uint32
-	Mode   uint32 // permission bits, with setuid, setgid and sticky
+	Mode   uint32 // Permission bits with setuid, setgid and sticky.
 }
 
-// Errors that callers explain to people.
+// Errors for which callers add an explanation.
 var (
 	ErrNotDir  = errors.New("not a directory")
 	ErrRemoved = errors.New("the directory has been removed")
 	ErrOther   = errors.New("another directory has its place")
-	// ErrElsewhere is of a client's directory that this process cannot reach or mount because the client has opened it in another mount
-	// namespace. Its text says what may be done.
+	// ErrElsewhere means that this process cannot open or mount a client's directory because the client has opened it
+	// in another mount namespace. Its text suggests solutions.
 	ErrElsewhere = errors.New("it was opened in another mount namespace than the daemon's, which is so if the daemon is a systemd unit with PrivateTmp, " +
 		"ProtectHome or ProtectSystem, or if one of the two runs in a container; take such settings out of the unit, or run the command where the daemon runs")
 )
 
-// Of returns what the directory fd is.
+// Of returns the Dir of the directory fd. It returns ErrNotDir or ErrRemoved if fd is not a directory or was removed.
 func Of(fd uintptr) (Dir, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(fd), &st); err != nil {
@@ -55,8 +55,8 @@ func Of(fd uintptr) (Dir, error) {
 	return Dir{Path: p, Device: st.Dev, Inode: st.Ino, UID: st.Uid, GID: st.Gid, Mode: st.Mode & 0o7777}, nil
 }
 
-// Open opens the directory at d.Path if it is the same one as d: ErrRemoved if there is none, ErrOther if there is another.
-// Its owner and mode may have changed. flags are added to those of open(2), such as O_PATH.
+// Open opens the directory at d.Path if it is the same one as d. It returns ErrRemoved if there is none and ErrOther if
+// there is another one. The owner and mode may have changed. flags are added to those of open(2), such as O_PATH.
 func (d Dir) Open(flags int) (*os.File, error) {
 	fd, err := unix.Open(d.Path, unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC|flags, 0)
 	switch {
@@ -75,8 +75,8 @@ func (d Dir) Open(flags int) (*os.File, error) {
 	return f, nil
 }
 
-// Reach returns nil if d, which a client has opened as fd, can be found again by its path, else why not: an error of [Dir.Open], or
-// ErrElsewhere.
+// Reach returns nil if d, which a client has opened as fd, can be opened by its path. Otherwise it returns an error of
+// [Dir.Open] or ErrElsewhere.
 func (d Dir) Reach(fd uintptr) error {
 	f, err := d.Open(unix.O_PATH)
 	if err == nil {
@@ -88,7 +88,7 @@ func (d Dir) Reach(fd uintptr) error {
 	return err
 }
 
-// Here reports whether fd was opened in this process's mount namespace. The kernel mounts nothing from another one.
+// Here reports whether fd was opened in this process's mount namespace. The kernel mounts no directory of another one.
 func Here(fd uintptr) (bool, error) {
 	var st unix.Statx_t
 	if err := unix.Statx(int(fd), "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &st); err != nil {
@@ -113,7 +113,7 @@ func Here(fd uintptr) (bool, error) {
 	return false, lines.Err()
 }
 
-// Is reports whether fd is the directory.
+// Is reports whether fd is the directory d.
 func (d Dir) Is(fd uintptr) (bool, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(fd), &st); err != nil {
@@ -122,8 +122,8 @@ func (d Dir) Is(fd uintptr) (bool, error) {
 	return st.Dev == d.Device && st.Ino == d.Inode && st.Mode&unix.S_IFMT == unix.S_IFDIR, nil
 }
 
-// Overlap reports whether two directories are the same, or one lies in the other. Names are not asked for: they can be changed
-// meanwhile.
+// Overlap reports whether two directories are the same or one contains the other. It does not compare names, because
+// they can change concurrently.
 func Overlap(a, b uintptr) (bool, error) {
 	first, err := above(int(a))
 	if err != nil {
@@ -136,10 +136,10 @@ func Overlap(a, b uintptr) (bool, error) {
 	return slices.Contains(first, second[0]) || slices.Contains(second, first[0]), nil
 }
 
-// place is what a directory is, whatever it is called.
+// place identifies a directory independently of its name.
 type place struct{ dev, ino uint64 }
 
-// above returns a directory and all that it lies in, the directory first.
+// above returns the directory dir followed by all its ancestors.
 func above(dir int) (list []place, err error) {
 	const flags = unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC
 	fd, err := unix.Openat(dir, ".", flags, 0)
@@ -147,7 +147,7 @@ func above(dir int) (list []place, err error) {
 		var st unix.Stat_t
 		err = unix.Fstat(fd, &st)
 		p := place{st.Dev, st.Ino}
-		if err != nil || len(list) > 0 && list[len(list)-1] == p { // the root lies in itself
+		if err != nil || len(list) > 0 && list[len(list)-1] == p { // The root is its own parent.
 			return list, errors.Join(err, unix.Close(fd))
 		}
 		list = append(list, p)

@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/hostdir/hostdirtest"
 )
 
-// TestElsewhere: what a client has opened in another mount namespace is told from what has gone.
+// TestElsewhere tests that a directory opened in another mount namespace is distinguished from a removed one.
 func TestElsewhere(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -70,7 +70,7 @@ func mkdir(t *testing.T, path ...string) string {
 	return p
 }
 
-// TestOpen: a directory is found again under its path, and nothing else that has its place.
+// TestOpen tests that Open opens the same directory at its path, and no other one.
 func TestOpen(t *testing.T) {
 	top := t.TempDir()
 	path := mkdir(t, top, "a")

@@ -17,23 +17,23 @@ import (
 	"github.com/caisson-dev/caisson/internal/frozen"
 )
 
-// guarded are the packages whose types [TestGuard] looks at.
+// guarded are the packages whose types [TestGuard] checks.
 var guarded = []string{"credential", "engine", "image", "ledger", "repos", "runs", "sandboxes", "volumes", "workspaces"}
 
-// What the types of a guarded package may have, promoted methods and fields included. [maxMethods] holds for them, too.
+// Limits of the types of a guarded package, including promoted methods and fields. [maxMethods] also applies to them.
 const (
 	maxFields           = 12
 	maxInterfaceMethods = 10
 )
 
-// TestGuard: the types of the guarded packages depend on each other in one direction and are small, except for what
-// testdata/guard.list has. The rules are those of the methods of [guard].
+// TestGuard tests that the types of the guarded packages depend on each other in one direction and are small, except
+// for the entries of testdata/guard.list. The rules are those of the methods of [guard].
 func TestGuard(t *testing.T) {
-	house(t) // reads the files of all packages, so that a cached result depends on them
+	house(t) // Reads the files of all packages, so that a cached result depends on them.
 	config := packages.Config{
 		Mode: packages.NeedName | packages.NeedImports | packages.NeedCompiledGoFiles | packages.NeedSyntax |
 			packages.NeedTypes | packages.NeedTypesInfo,
-		// As in "make build", so that what it has compiled is used.
+		// Use the settings of "make build", so that its compiled packages are used.
 		Env: append(os.Environ(), "CGO_ENABLED=0"), BuildFlags: []string{"-trimpath"},
 	}
 	var paths []string
@@ -56,7 +56,7 @@ func TestGuard(t *testing.T) {
 	frozen.Shrink(t, "internal/house/testdata/guard.list", found, `docs/testing.md says what is wrong with it`)
 }
 
-// TestGuardRules: what the rules find in a package that breaks each of them.
+// TestGuardRules tests what the rules find in a package that breaks each of them.
 func TestGuardRules(t *testing.T) {
 	many := func(format string, n int) (lines string) {
 		for i := range n {
@@ -125,13 +125,13 @@ func TestGuardRules(t *testing.T) {
 	}
 }
 
-// A guard knows the types of one package and what they hold.
+// A guard contains the types of one package and their dependencies.
 type guard struct {
 	pkg    *types.Package
 	info   *types.Info
-	own    []*types.Named                       // the package's types, not those of functions
-	values map[*types.Var][]ast.Expr            // what fields, variables and parameters of func types are set to
-	users  map[*types.Var]map[*types.Named]bool // the types whose methods use a field
+	own    []*types.Named                       // The package's types except those declared in functions.
+	values map[*types.Var][]ast.Expr            // The values that fields, variables and parameters of func types are set to.
+	users  map[*types.Var]map[*types.Named]bool // The types whose methods use a field.
 }
 
 func newGuard(pkg *types.Package, info *types.Info, files []*ast.File) *guard {
@@ -156,7 +156,7 @@ func newGuard(pkg *types.Package, info *types.Info, files []*ast.File) *guard {
 	return g
 }
 
-// collect notes what a node of a method, or of something else if receiver is nil, sets and uses.
+// collect records the assignments and uses in a node of a method, or of another declaration if receiver is nil.
 func (g *guard) collect(n ast.Node, receiver *types.Named) {
 	switch n := n.(type) {
 	case *ast.SelectorExpr:
@@ -198,7 +198,7 @@ func (g *guard) collect(n ast.Node, receiver *types.Named) {
 	}
 }
 
-// object returns what a name, with or without a dot, stands for; nil for another expression.
+// object returns the object that a name, with or without a selector, refers to; nil for other expressions.
 func (g *guard) object(x ast.Expr) types.Object {
 	switch x := x.(type) {
 	case *ast.Ident:
@@ -217,7 +217,7 @@ func (g *guard) set(to types.Object, x ast.Expr) {
 	}
 }
 
-// check returns what breaks a rule: "rule subject", with the number that is too large if the rule has one, or else 0.
+// check returns the violations: "rule subject", with the number that is too large if the rule has a limit, or else 0.
 func (g *guard) check() map[string]int {
 	found := map[string]int{}
 	g.cycles(found)
@@ -241,7 +241,7 @@ func (g *guard) check() map[string]int {
 	return found
 }
 
-// named returns the type that t is or points to, nil if it has no name.
+// named returns the type that t is or points to, or nil if it has no name.
 func named(t types.Type) *types.Named {
 	if p, ok := types.Unalias(t).(*types.Pointer); ok {
 		t = p.Elem()
@@ -252,8 +252,8 @@ func named(t types.Type) *types.Named {
 	return nil
 }
 
-// fields counts the fields of a struct, with those of embedded structs of the package in their place. It is embedded in those of
-// path.
+// fields counts the fields of a struct and, instead of embedded structs of the package, their fields. path contains the
+// structs in which it is embedded.
 func (g *guard) fields(n *types.Named, path []*types.Named) (count int) {
 	st, ok := n.Underlying().(*types.Struct)
 	if !ok || slices.Contains(path, n) {
@@ -270,8 +270,8 @@ func (g *guard) fields(n *types.Named, path []*types.Named) (count int) {
 	return count
 }
 
-// cycles finds each step from one type to another that is part of a cycle. A cycle of types without methods is one of data, and
-// allowed.
+// cycles finds each step from one type to another that is part of a cycle. Cycles of types without methods are cycles
+// of data, and allowed.
 func (g *guard) cycles(found map[string]int) {
 	steps := map[*types.Named]map[*types.Named]bool{}
 	for _, n := range g.own {
@@ -306,8 +306,8 @@ func (g *guard) cycles(found map[string]int) {
 	}
 }
 
-// holds adds the package's types that a value of type t holds: in fields, elements and type arguments, behind pointers, behind
-// an interface of the package (every type that implements it), and in funcs.
+// holds adds the package's types that a value of type t contains: in fields, elements and type arguments, through
+// pointers, through an interface of the package (every type that implements it), and in funcs.
 func (g *guard) holds(t types.Type, to map[*types.Named]bool) {
 	switch t := types.Unalias(t).(type) {
 	case *types.Named:
@@ -320,7 +320,7 @@ func (g *guard) holds(t types.Type, to map[*types.Named]bool) {
 	case *types.Map:
 		g.holds(t.Key(), to)
 		g.holds(t.Elem(), to)
-	case interface{ Elem() types.Type }: // pointers, slices, arrays, channels
+	case interface{ Elem() types.Type }: // Pointers, slices, arrays, channels.
 		g.holds(t.Elem(), to)
 	case *types.Struct:
 		for f := range t.Fields() {
@@ -336,8 +336,8 @@ func (g *guard) holds(t types.Type, to map[*types.Named]bool) {
 	}
 }
 
-// bound adds what is bound in the values of a field, variable or parameter of a func type: the receivers of methods, and what
-// function literals and calls name.
+// bound adds the types that the values of a field, variable or parameter of a func type refer to: the receivers of
+// methods, and the types that function literals and calls name.
 func (g *guard) bound(v *types.Var, to map[*types.Named]bool, seen map[*types.Var]bool) {
 	if seen[v] {
 		return
@@ -364,8 +364,8 @@ func (g *guard) bound(v *types.Var, to map[*types.Named]bool, seen map[*types.Va
 	}
 }
 
-// bag reports whether a type is only a bag of dependencies: a struct of two fields or more, all of which but one at most are
-// dependencies, that has no methods or whose fields are used by methods of other types.
+// bag reports whether a type is only a collection of dependencies: a struct with at least two fields, of which at most
+// one is not a dependency, that has no methods or whose fields are used by methods of other types.
 func (g *guard) bag(n *types.Named) bool {
 	st, ok := n.Underlying().(*types.Struct)
 	if !ok || st.NumFields() < 2 {
@@ -383,8 +383,8 @@ func (g *guard) bag(n *types.Named) bool {
 	return open && others <= 1
 }
 
-// dependency reports whether a field of this type is one: an interface, a func, another bag, or a pointer to what has methods.
-// Errors and types of the root package are data.
+// dependency reports whether a field of type t is a dependency: an interface, a func, another bag, or a pointer to a
+// type with methods. Errors and types of the root package are data.
 func (g *guard) dependency(t types.Type) bool {
 	if types.Identical(t, types.Universe.Lookup("error").Type()) {
 		return false

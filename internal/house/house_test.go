@@ -21,17 +21,17 @@ const module = "github.com/caisson-dev/caisson"
 
 // pkg is a package of this module, without its tests.
 type pkg struct {
-	dir      string // "." or relative, with slashes
+	dir      string // "." or a relative path with slashes.
 	imports  map[string]string
-	comments []string // files with a package comment
+	comments []string // Files with a package comment.
 	lines    map[string]int
-	methods  map[string]int // by type
-	tests    []string       // names of test functions
+	methods  map[string]int // Number of methods by type.
+	tests    []string       // Names of test functions.
 }
 
 var parsed map[string]*pkg
 
-// house parses all packages of this module, relative to whose root the test runs from then on.
+// house parses all packages of this module, and changes the test's working directory to the root of the module.
 func house(t *testing.T) map[string]*pkg {
 	t.Helper()
 	t.Chdir("../..")
@@ -106,12 +106,12 @@ func (p *pkg) add(name string) error {
 	return nil
 }
 
-// directions says which packages of this module a package may import, besides the root and internal ones. A package that
-// is not named here may import neither drivers nor cores.
+// directions are the packages of this module that a package may import in addition to the root package and internal
+// ones. A package that is not listed may import neither drivers nor cores.
 var directions = map[string][]string{
 	".":                           {},
 	"worker":                      {},
-	"image":                       {"worker"}, // what strangers wrote is read by jobs
+	"image":                       {"worker"}, // Worker jobs read untrusted files.
 	"gate":                        {"worker"},
 	"gate/fsat":                   {"worker"},
 	"gate/overlay":                {"gate", "gate/fsat", "worker"},
@@ -123,7 +123,7 @@ var directions = map[string][]string{
 	"gate/gatetest":               {},
 	"gate/overlaytest":            {"gate/baseline", "gate/compare", "gate/gatetest", "gate/overlay"},
 	"relay":                       {"relay/fetch", "relay/git", "relay/prepare", "relay/push", "relay/receive", "relay/serve", "worker"},
-	"relay/git":                   {"worker"}, // git and what it reads are for jobs
+	"relay/git":                   {"worker"}, // git and untrusted repositories are handled by worker jobs.
 	"relay/commit":                {"gate/check", "relay/git"},
 	"relay/quarantine":            {"relay/commit", "relay/git"},
 	"relay/receive":               {"gate/check", "relay/commit", "relay/git", "relay/quarantine", "worker"},
@@ -139,7 +139,7 @@ var directions = map[string][]string{
 	"forge":                       {"worker", "relay/remoteurl"},
 	"forge/forgetest":             {},
 	"relay/remoteurl":             {},
-	"inside":                      {},
+	"guestd":                      {},
 	"agent":                       {},
 	"agent/task":                  {},
 	"agent/openclaw":              {},
@@ -148,19 +148,19 @@ var directions = map[string][]string{
 	"agent/openclaw/openclawtest": {"agent/openclaw"},
 	"agent/drive":                 {"agent/task"},
 	"agent/drive/drivetest":       {"agent/drive", "agent/task"},
-	"agent/inside":                {"agent/task"}, // its output has the bounds of what drivers say
-	"agent/inside/sample":         {},
+	"agent/coder":                 {"agent/task"}, // Its output obeys the limits of driver events.
+	"agent/coder/sample":          {},
 	"sqlite":                      {},
 	"sqlite/sqlitetest":           {"sqlite"},
 	"storetest":                   {},
-	"wire":                        {"wire/flow", "wire/name", "wire/report"},
+	"wire":                        {"wire/flow", "wire/dns", "wire/report"},
 	"wire/flow":                   {},
-	"wire/name":                   {},
+	"wire/dns":                    {},
 	"wire/report":                 {},
 	"egress":                      {},
 	"ledger":                      {},
 	"credential":                  {},
-	"tools":                       {},
+	"subruns":                     {},
 	"llm":                         {"llm/dialect"},
 	"llm/dialect":                 {},
 	"llm/openai":                  {"llm/dialect", "llm/internal/jsonscan", "llm/internal/strictjson"},
@@ -174,43 +174,43 @@ var directions = map[string][]string{
 	"llm/runtoken":                {},
 	"llm/scripted":                {},
 	"llm/scripted/scriptedtest":   {"llm/scripted"},
-	"edge":                        {"wire", "egress", "ledger", "llm", "llm/anthropic", "llm/gemini", "llm/openai", "llm/remote", "llm/runtoken", "llm/scripted", "relay/front", "tools"},
+	"wireproc":                    {"wire", "egress", "ledger", "llm", "llm/anthropic", "llm/gemini", "llm/openai", "llm/remote", "llm/runtoken", "llm/scripted", "relay/front", "subruns"},
 	"runtime/gvisor":              {"runtime/gvisor/lastwrite", "runtime/gvisor/sentry"},
 	"runtime/gvisor/lastwrite":    {},
 	"runtime/gvisor/sentry":       {"runtime/gvisor/lastwrite"},
 	"runtime/fake":                {},
-	"runtime/fake/guest":          {"runtime/fake", "inside"},
-	"runtime/runtimetest":         {"inside"},
+	"runtime/fake/guest":          {"runtime/fake", "guestd"},
+	"runtime/runtimetest":         {"guestd"},
 	"internal/workertest":         {"worker"},
-	"sandboxes":                   {"inside"},              // the host's side of file access; drivers come as interfaces
-	"runs":                        {"agent", "agent/task"}, // drivers and the other core come as interfaces
+	"sandboxes":                   {"guestd"},              // The host's side of file access; drivers are passed as interfaces.
+	"runs":                        {"agent", "agent/task"}, // Drivers and the other core are passed as interfaces.
 	"workspaces":                  {"gate", "gate/apply", "gate/baseline", "gate/check", "gate/compare", "gate/overlay", "gate/tool"},
 	"volumes":                     {},
 	"events":                      {},
 	"models":                      {"ledger", "llm/prices"},
 	"repos":                       {"forge", "gate/check", "relay/fetch", "relay/git", "relay/link", "relay/prepare", "relay/push", "relay/receive", "relay/remote", "relay/remoteurl", "relay/serve"},
-	"engine":                      {"events", "models", "tools", "forge", "gate/baseline", "gate/check", "gate/tool", "relay", "relay/link", "repos", "volumes", "workspaces", "runs", "agent", "agent/task", "agent/openclaw", "sandboxes", "image", "runtime/gvisor", "sqlite", "wire", "worker", "inside", "credential", "egress", "ledger"},
+	"engine":                      {"events", "models", "subruns", "forge", "gate/baseline", "gate/check", "gate/tool", "relay", "relay/link", "repos", "volumes", "workspaces", "runs", "agent", "agent/task", "agent/openclaw", "sandboxes", "image", "runtime/gvisor", "sqlite", "wire", "worker", "guestd", "credential", "egress", "ledger"},
 	"httpapi":                     {"httpapi/protocol"},
 	"httpapi/protocol":            {},
 	"httpapi/apitest":             {"httpapi", "httpapi/protocol", "client", "egress", "credential"},
 	"client":                      {"httpapi/protocol"},
 	"cmd/caisson": {
-		"forge", "gate/baseline", "gate/check", "gate/tool", "relay", "relay/link", "relay/remoteurl", "workspaces", "runs", "workspaces", "agent", "agent/openclaw", "engine", "sandboxes", "httpapi", "client", "image", "inside", "models", "wire", "worker", "runtime/gvisor/sentry",
-		"credential", "edge", "egress", "llm/prices", "llm/remote",
+		"forge", "gate/baseline", "gate/check", "gate/tool", "relay", "relay/link", "relay/remoteurl", "workspaces", "runs", "workspaces", "agent", "agent/openclaw", "engine", "sandboxes", "httpapi", "client", "image", "guestd", "models", "wire", "worker", "runtime/gvisor/sentry",
+		"credential", "wireproc", "egress", "llm/prices", "llm/remote",
 	},
-	"cmd/caisson-agent":  {"agent/drive", "agent/inside", "agent/openclaw/driver", "agent/openclaw/install"},
-	"cmd/caisson-inside": {"inside"},
+	"cmd/caisson-agent":  {"agent/drive", "agent/coder", "agent/openclaw/driver", "agent/openclaw/install"},
+	"cmd/caisson-guestd": {"guestd"},
 	"cmd/caisson-sentry": {"runtime/gvisor/sentry"},
 	"cmd/caisson-worker": {"forge", "gate/tool", "image", "relay", "relay/link", "worker"},
-	"bench":              {"agent/inside/sample", "agent/openclaw", "client", "gate/baseline", "gate/tool", "worker", "httpapi/protocol", "llm/scripted", "engine", "sqlite", "wire", "runtime/gvisor", "runtime/gvisor/sentry", "credential"},
-	"bench/gateway":      {"credential", "edge", "ledger", "sqlite", "wire"}, // the product's own handlers, without a wire before them
+	"bench":              {"agent/coder/sample", "agent/openclaw", "client", "gate/baseline", "gate/tool", "worker", "httpapi/protocol", "llm/scripted", "engine", "sqlite", "wire", "runtime/gvisor", "runtime/gvisor/sentry", "credential"},
+	"bench/gateway":      {"credential", "wireproc", "ledger", "sqlite", "wire"}, // The product's own handlers, without a wire.
 	"bench/load":         {},
 	"bench/runsc":        {},
 	"cmd/caisson-bench":  {"bench", "client", "runtime/gvisor/sentry"},
 	"test":               {"client"},
 }
 
-// TestImportsPointOneWay keeps the house's shape: cmd → front doors → cores → root ← drivers.
+// TestImportsPointOneWay tests the direction of imports: cmd → front doors → cores → root ← drivers.
 func TestImportsPointOneWay(t *testing.T) {
 	for dir, p := range house(t) {
 		allowed, named := directions[dir]
@@ -233,7 +233,7 @@ func TestImportsPointOneWay(t *testing.T) {
 	}
 }
 
-// TestOnePackageComment: each package says in one place what it is.
+// TestOnePackageComment tests that each package has exactly one package comment.
 func TestOnePackageComment(t *testing.T) {
 	for dir, p := range house(t) {
 		onlyTests := len(p.lines) > 0 && !slices.ContainsFunc(slices.Collect(maps.Keys(p.lines)), func(n string) bool { return !strings.HasSuffix(n, "_test.go") })
@@ -243,7 +243,7 @@ func TestOnePackageComment(t *testing.T) {
 	}
 }
 
-// TestFrozenTests: no test of the list vanishes. It may move to another package.
+// TestFrozenTests tests that no test of the list disappears. It may move to another package.
 func TestFrozenTests(t *testing.T) {
 	var names []string
 	for _, p := range house(t) {
@@ -259,7 +259,7 @@ const (
 	maxMethods = 25
 )
 
-// TestSizes: no file that nobody reads to its end, no type that collects everything.
+// TestSizes limits the lines of files and the methods of types.
 func TestSizes(t *testing.T) {
 	var all []int
 	for dir, p := range house(t) {

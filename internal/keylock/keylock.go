@@ -1,4 +1,5 @@
-// Package keylock has locks for things with names: any number of them, none of which costs anything while nobody wants it.
+// Package keylock provides locks by name. There may be any number of them, and a lock that is not in use takes no
+// memory.
 package keylock
 
 import (
@@ -13,11 +14,11 @@ type Locks struct {
 }
 
 type lock struct {
-	token chan struct{} // holds one value while free
-	users int           // holders and waiters; guarded by Locks.mu
+	token chan struct{} // Contains one value while the lock is free.
+	users int           // Number of holders and waiters; guarded by Locks.mu.
 }
 
-// Acquire waits for the lock of name until ctx ends; then the error is the context's cause.
+// Acquire waits for the lock of name. If ctx ends first it returns the cause of ctx.
 func (l *Locks) Acquire(ctx context.Context, name string) (release func(), err error) {
 	k := l.enter(name)
 	select {
@@ -29,7 +30,7 @@ func (l *Locks) Acquire(ctx context.Context, name string) (release func(), err e
 	}
 }
 
-// Try takes the lock of name if it is free.
+// Try acquires the lock of name if it is free.
 func (l *Locks) Try(name string) (release func(), ok bool) {
 	k := l.enter(name)
 	select {

@@ -36,7 +36,7 @@ func TestLocks(t *testing.T) {
 func TestLocksExclude(t *testing.T) {
 	var l Locks
 	var wg sync.WaitGroup
-	n := 0 // the race detector looks at it
+	n := 0 // Checked by the race detector.
 	for range 100 {
 		wg.Go(func() {
 			release, err := l.Acquire(t.Context(), "n")

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// SetPatience sets how long goroutines may take to end, for one test.
+// SetPatience sets the time that goroutines may take to end, for one test.
 func SetPatience(t *testing.T, d time.Duration) {
 	was := patience
 	patience = d

@@ -1,4 +1,4 @@
-// Package leaktest finds the goroutines that one test has left behind while other tests of the process run.
+// Package leaktest finds the goroutines that one test has leaked while other tests of the process run.
 package leaktest
 
 import (
@@ -15,23 +15,24 @@ import (
 
 const label = "leaktest"
 
-// patience is how long goroutines may take to end.
+// patience is the time that goroutines may take to end.
 var patience = 10 * time.Second
 
 var count atomic.Int64
 
-// A Scope is a goroutine and all that were started from it, directly or not, since it was marked.
+// A Scope is a goroutine and all goroutines started from it, directly or indirectly, since it was marked.
 type Scope struct{ name string }
 
-// Mark begins a scope with the calling goroutine. A goroutine belongs to the scope that was marked last on its way.
+// Mark starts a scope with the calling goroutine. A goroutine belongs to the last scope that was marked by its
+// ancestors.
 func Mark() Scope {
 	s := Scope{fmt.Sprintf("scope-%d", count.Add(1))}
 	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels(label, s.name)))
 	return s
 }
 
-// Check fails t if some seconds from now there are goroutines of the scope for whose stack leaked reports true. A stack
-// has a line for each function, with its package's path, its file and its line.
+// Check fails t if after 10 seconds there are still goroutines of the scope for whose stack leaked returns true. A
+// stack has a line for each function, with the path of its package, its file and its line.
 func (s Scope) Check(t testing.TB, leaked func(stack string) bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); ; runtime.Gosched() {
@@ -46,7 +47,7 @@ func (s Scope) Check(t testing.TB, leaked func(stack string) bool) {
 	}
 }
 
-// find returns the stack of one goroutine of the scope for which leaked reports true, "" if there is none.
+// find returns the stack of one goroutine of the scope for which leaked returns true, or "" if there is none.
 func (s Scope) find(t testing.TB, leaked func(stack string) bool) string {
 	t.Helper()
 	var b bytes.Buffer

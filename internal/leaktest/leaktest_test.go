@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/leaktest"
 )
 
-// recorder is a test that may fail.
+// recorder is a [testing.TB] that records errors.
 type recorder struct {
 	testing.TB
 	said string
@@ -27,7 +27,7 @@ func waits(started, stop chan struct{}) {
 
 func isLeak(stack string) bool { return strings.Contains(stack, "leaktest_test.waits") }
 
-// TestCheck: a goroutine counts in the scope of the goroutine that has started it, and in no other.
+// TestCheck tests that a goroutine belongs only to the scope of the goroutine that started it.
 func TestCheck(t *testing.T) {
 	leaktest.SetPatience(t, 100*time.Millisecond)
 	stop := make(chan struct{})
@@ -38,7 +38,7 @@ func TestCheck(t *testing.T) {
 			s := leaktest.Mark()
 			if leaks {
 				started := make(chan struct{})
-				go func() { ended.Go(func() { waits(started, stop) }) }() // by way of another one
+				go func() { ended.Go(func() { waits(started, stop) }) }() // Started indirectly.
 				<-started
 			}
 			scopes <- s

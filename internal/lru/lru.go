@@ -1,12 +1,12 @@
-// Package lru is a map that forgets what was used longest ago when it is full.
+// Package lru provides a map of limited size that evicts the least recently used value.
 package lru
 
 import "container/list"
 
-// A Map holds at most a fixed number of values. It is used by one goroutine at a time. Make it with [New].
+// A Map contains at most a fixed number of values. It is not safe for concurrent use. Create it with [New].
 type Map[K comparable, V any] struct {
 	max   int
-	order *list.List // of *pair[K, V], the last used first
+	order *list.List // Elements are *pair[K, V], most recently used first.
 	items map[K]*list.Element
 }
 
@@ -15,12 +15,12 @@ type pair[K comparable, V any] struct {
 	value V
 }
 
-// New returns a Map that holds at most max values, at least one.
+// New returns a Map with at most max values, but at least one.
 func New[K comparable, V any](max int) *Map[K, V] {
 	return &Map[K, V]{max: max, order: list.New(), items: map[K]*list.Element{}}
 }
 
-// Get returns the value of key and makes it the last used.
+// Get returns the value of key and marks it as the most recently used.
 func (m *Map[K, V]) Get(key K) (value V, ok bool) {
 	e, ok := m.items[key]
 	if !ok {
@@ -30,7 +30,8 @@ func (m *Map[K, V]) Get(key K) (value V, ok bool) {
 	return e.Value.(*pair[K, V]).value, true
 }
 
-// Put sets the value of key, makes it the last used, and forgets the one used longest ago if there are too many.
+// Put sets the value of key, marks it as the most recently used, and evicts the least recently used one if there are
+// too many.
 func (m *Map[K, V]) Put(key K, value V) {
 	if e, ok := m.items[key]; ok {
 		e.Value.(*pair[K, V]).value = value
@@ -45,7 +46,7 @@ func (m *Map[K, V]) Put(key K, value V) {
 	m.items[key] = m.order.PushFront(&pair[K, V]{key, value})
 }
 
-// Delete forgets key.
+// Delete removes key.
 func (m *Map[K, V]) Delete(key K) {
 	if e, ok := m.items[key]; ok {
 		delete(m.items, key)
@@ -53,10 +54,10 @@ func (m *Map[K, V]) Delete(key K) {
 	}
 }
 
-// Len returns how many values m holds.
+// Len returns the number of values in m.
 func (m *Map[K, V]) Len() int { return len(m.items) }
 
-// All calls yield for each key and value, the last used first, until it returns false. yield must not change m.
+// All calls yield for each key and value, most recently used first, until it returns false. yield must not change m.
 func (m *Map[K, V]) All(yield func(K, V) bool) {
 	for e := m.order.Front(); e != nil; e = e.Next() {
 		p := e.Value.(*pair[K, V])

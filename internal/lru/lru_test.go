@@ -22,7 +22,7 @@ func TestMap(t *testing.T) {
 	if v, ok := m.Get("a"); !ok || v != 0 {
 		t.Errorf("Get(a) = %d, %v", v, ok)
 	}
-	m.Put("d", 3) // b was used longest ago
+	m.Put("d", 3) // b is the least recently used.
 	if got := keys(m); !slices.Equal(got, []string{"d", "a", "c"}) {
 		t.Errorf("after four: %v", got)
 	}

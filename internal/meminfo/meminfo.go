@@ -1,4 +1,4 @@
-// Package meminfo asks the kernel how much memory the host has left.
+// Package meminfo reads the amount of available memory of the host.
 package meminfo
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Available returns how much memory can be had without swapping: MemAvailable of /proc/meminfo, see proc(5).
+// Available returns the memory that is available without swapping: MemAvailable of /proc/meminfo, see proc(5).
 func Available() (caisson.Size, error) {
 	data, err := os.ReadFile("/proc/meminfo")
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package namemask matches names that are to be hidden: credentials by convention. The gate finds them in a directory, and the
-// file server of a sandbox leaves them out.
+// Package namemask matches names of files to be hidden, such as files that contain credentials by convention. The gate
+// uses it to find them in a directory, and the file server of a sandbox to leave them out.
 package namemask
 
 import (
@@ -10,22 +10,22 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Bounds of masks.
+// Limits of masks.
 const (
-	MaxPatterns = 1000 // in all
-	MaxPattern  = 255  // bytes of one
-	MaxListed   = 100  // hidden paths that a [Lister] lists
+	MaxPatterns = 1000 // Total number of patterns.
+	MaxPattern  = 255  // Bytes per pattern.
+	MaxListed   = 100  // Hidden paths that a [Lister] lists.
 )
 
-// A Mask says which files of a directory a sandbox does not see. It is safe for concurrent use.
+// A Mask defines which files of a directory are hidden from a sandbox. It is safe for concurrent use.
 type Mask struct {
 	hide, show []pattern
-	exact      map[string]bool // last names of hide's patterns without wildcards
-	globs      []string        // those with wildcards
-	lists      [2][]string     // as given
+	exact      map[string]bool // Last names of the patterns of hide without wildcards.
+	globs      []string        // Last names of the patterns of hide with wildcards.
+	lists      [2][]string     // The patterns passed to New.
 }
 
-// pattern is one pattern, in lower case and split at slashes.
+// pattern is one pattern in lower case, split at slashes.
 type pattern struct {
 	names  []string
 	rooted bool
@@ -33,10 +33,10 @@ type pattern struct {
 
 const wildcards = `*?[\`
 
-// New returns a mask of patterns. A pattern is one or more names as in [path.Match], with slashes between them, and matches at
-// any depth, or only at the top if it begins with a slash. Case does not matter: some file systems do not care either. What is
-// below a hidden directory is hidden, too. A pattern in show wins over those in hide, but not over a hidden directory above.
-// Invalid if a pattern is malformed.
+// New returns a mask of patterns. A pattern is one or more names as in [path.Match], separated by slashes. It matches
+// at any depth, or only at the top if it starts with a slash. Matching ignores case, because some file systems do.
+// Everything below a hidden directory is hidden. A pattern in show takes precedence over those in hide, but not over a
+// hidden parent directory. New returns Invalid if a pattern is malformed.
 func New(hide, show []string) (*Mask, error) {
 	m := &Mask{lists: [2][]string{slices.Clone(hide), slices.Clone(show)}}
 	if len(hide)+len(show) > MaxPatterns {
@@ -80,10 +80,11 @@ func patterns(field string, list []string) ([]pattern, error) {
 	return all, nil
 }
 
-// Hides reports whether a sandbox does not see path, which is relative and clean.
+// Hides reports whether path, which is relative and clean, is hidden.
 func (m *Mask) Hides(path string) bool { return m.hidden(path) > 0 }
 
-// hidden returns how many names of path lead to what is hidden: path itself, or a directory above it. It is 0 if nothing is.
+// hidden returns the number of leading names of path that form a hidden path: path itself, or a directory above it. It
+// returns 0 if path is not hidden.
 func (m *Mask) hidden(path string) int {
 	names := strings.Split(strings.ToLower(path), "/")
 	for i := range names {
@@ -94,20 +95,20 @@ func (m *Mask) hidden(path string) int {
 	return 0
 }
 
-// A Lister is a mask that keeps a list of what it hides. It is not safe for concurrent use.
+// A Lister is a mask that records the hidden paths. It is not safe for concurrent use.
 type Lister struct {
 	mask *Mask
 	last string
-	// Hidden has the first [MaxListed] hidden paths, in the order in which they were asked about. Of what is below a hidden
-	// directory it has only the directory. Bytes that are no UTF-8 are replaced.
+	// Hidden contains the first [MaxListed] hidden paths, in the order of the calls of Hides. A hidden directory is
+	// listed instead of its contents. Bytes that are not UTF-8 are replaced.
 	Hidden []string
-	Count  int // of all hidden paths
+	Count  int // Number of all hidden paths.
 }
 
-// Lister returns a list of what m hides, which is empty.
+// Lister returns a new, empty Lister of m.
 func (m *Mask) Lister() *Lister { return &Lister{mask: m} }
 
-// Hides is [Mask.Hides]. Of paths that come one after another and are below one hidden directory, only the directory is counted.
+// Hides is [Mask.Hides]. For consecutive paths below one hidden directory, only the directory is counted.
 func (l *Lister) Hides(path string) bool {
 	n := l.mask.hidden(path)
 	if n == 0 {
@@ -125,9 +126,10 @@ func (l *Lister) Hides(path string) bool {
 	return true
 }
 
-// Within returns the mask for a directory, in whose paths the names of its own path are missing; it may have several absolute paths. It also
-// hides what patterns of several names hide there that begin with names of the directory, and all of the directory if m hides it or
-// a directory above. Patterns that begin with a slash are about the directory itself, not about where it is.
+// Within returns the mask for a directory, whose paths are relative to it; dirs are its absolute paths. The mask also
+// applies patterns of several names that start with names of the directory, and hides everything if m hides the
+// directory or a parent of it. Patterns that start with a slash are relative to the directory itself, not to its
+// ancestors.
 func (m *Mask) Within(dirs ...string) (*Mask, error) {
 	hide, show := m.Lists()
 	for _, dir := range dirs {
@@ -153,18 +155,19 @@ func (m *Mask) Within(dirs ...string) (*Mask, error) {
 	return New(hide, show)
 }
 
-// Lists returns the patterns that the mask was made of.
+// Lists returns the patterns that the mask was created from.
 func (m *Mask) Lists() (hide, show []string) {
 	return slices.Clone(m.lists[0]), slices.Clone(m.lists[1])
 }
 
-// HidesHere is Hides for a path whose directory is known not to be hidden. Scans ask it of every name there is.
+// HidesHere is Hides for a path whose parent directory is known not to be hidden. It is optimized for scans, which call
+// it for every name.
 func (m *Mask) HidesHere(path string) bool {
 	last := strings.ToLower(path[strings.LastIndexByte(path, '/')+1:])
 	return m.known(last) && m.hides(strings.Split(strings.ToLower(path), "/"))
 }
 
-// known reports whether last is the last name of a pattern of hide.
+// known reports whether last matches the last name of a pattern of hide.
 func (m *Mask) known(last string) bool {
 	return m.exact[last] || slices.ContainsFunc(m.globs, func(g string) bool { return match(g, last) })
 }
@@ -189,7 +192,7 @@ func (p pattern) matches(names []string) bool {
 	return true
 }
 
-// match is path.Match with a short way for what most patterns are.
+// match is path.Match with a fast path for the most common patterns.
 func match(pattern, name string) bool {
 	if end, ok := strings.CutPrefix(pattern, "*"); ok && !strings.ContainsAny(end, wildcards) {
 		return strings.HasSuffix(name, end)

@@ -18,7 +18,7 @@ func TestHides(t *testing.T) {
 		".env": true, "a/.env": true, ".ENV": true, ".env.local": true, ".env.example": false, "x/.Env.Example": false, "env": false,
 		"key.pem": true, "a/b/KEY.PEM": true, "public.pem": false, "key.pem.txt": false,
 		".aws/credentials": true, "home/.aws/credentials": true, ".aws/config": false, "credentials": false,
-		".ssh": true, ".ssh/known_hosts": true, "a/.ssh/x/y": true, ".ssh/public.pem": true, // below a hidden directory
+		".ssh": true, ".ssh/known_hosts": true, "a/.ssh/x/y": true, ".ssh/public.pem": true, // Below a hidden directory.
 		"top": true, "a/top": false, "abc": true, "abbc": false, "": false, ".": false,
 	} {
 		if got := m.Hides(path); got != want {
@@ -71,7 +71,7 @@ func FuzzHides(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// HidesHere says the same where the directories above are shown.
+		// HidesHere returns the same as Hides if the parent directories are not hidden.
 		dir := path[:max(0, strings.LastIndexByte(path, '/'))]
 		if (dir == "" || !m.Hides(dir)) && m.Hides(path) != m.HidesHere(path) {
 			t.Errorf("pattern %q, path %q: %v and %v", pattern, path, m.Hides(path), m.HidesHere(path))
@@ -79,7 +79,8 @@ func FuzzHides(f *testing.F) {
 	})
 }
 
-// TestWithin: what a pattern hides is hidden also where the directory itself, or one above it, is a part of the pattern.
+// TestWithin tests that a pattern also applies if the directory itself, or a parent of it, matches a part of the
+// pattern.
 func TestWithin(t *testing.T) {
 	m, err := New([]string{".config/gh/hosts.yml", ".config/gcloud", ".ssh", "*.pem", "/top/secret"}, []string{"shown.pem"})
 	if err != nil {

@@ -1,4 +1,5 @@
-// Package npmtest installs packages from npm for tests: once for all test processes of a user, below the user's cache directory.
+// Package npmtest installs packages from npm for tests: once for all test processes of a user, below the user's cache
+// directory.
 package npmtest
 
 import (
@@ -18,12 +19,12 @@ import (
 	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
-// patience bounds one installation, the wait for another process's included.
+// patience limits one installation, including the wait for another process's installation.
 const patience = 10 * time.Minute
 
-// Dir returns a directory that holds files (package.json, package-lock.json and others, by name) and the node_modules that
-// "npm ci" makes of them; args are further arguments of it. Scripts of packages do not run. The directory is shared and must not be written to. The
-// test is skipped where npm or Node is missing.
+// Dir returns a directory that contains files (package.json, package-lock.json and others, by name) and the
+// node_modules that "npm ci" with the additional arguments args installs. Scripts of packages are not run. The
+// directory is shared and must not be written to. The test is skipped if npm or Node is not installed.
 func Dir(t testing.TB, name string, files map[string]string, args ...string) string {
 	t.Helper()
 	for _, program := range []string{"npm", "node"} {
@@ -56,14 +57,14 @@ func install(name string, files map[string]string, args []string) (string, error
 	if err != nil {
 		return "", err
 	}
-	defer lock.Close() // and with it the lock
+	defer lock.Close() // Closing the file releases the lock.
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		return "", err
 	}
 	if _, err := os.Stat(dir); err == nil {
 		return dir, nil
 	}
-	// It is made beside and moved, so that it is there whole or not at all.
+	// Create the directory under a temporary name and rename it, so that it is either complete or absent.
 	tmp, err := os.MkdirTemp(filepath.Dir(dir), "new-")
 	if err != nil {
 		return "", err
@@ -87,7 +88,7 @@ func install(name string, files map[string]string, args []string) (string, error
 	return dir, os.Rename(tmp, dir)
 }
 
-// Files returns the files of a directory, for [Dir].
+// Files returns the files of a directory as an argument for [Dir].
 func Files(t testing.TB, dir string) map[string]string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)

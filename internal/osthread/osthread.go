@@ -1,4 +1,4 @@
-// Package osthread runs functions on threads that may be changed for good, such as by unshare(2) and setns(2).
+// Package osthread runs functions on threads that may be changed permanently, for example by unshare(2) and setns(2).
 package osthread
 
 import (
@@ -7,18 +7,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Do calls f on an OS thread of its own and returns f's error. The thread ends with f, so f may change the thread's namespaces. It is
-// never the main thread of the process, whose namespaces /proc/self shows as those of the process and which the runtime does not end.
-// Processes that f starts are in the namespaces of the thread; f must wait for those with a parent death signal.
+// Do calls f on a new OS thread and returns the error of f. The thread is terminated after f, so f may change the
+// thread's namespaces. It is never the main thread of the process: /proc/self shows the namespaces of that thread, and
+// the runtime does not terminate it. Processes that f starts are in the namespaces of the thread; f must wait for those
+// that have a parent death signal.
 func Do(f func() error) error {
 	result := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // and not unlocked, so that the runtime ends the thread
+		runtime.LockOSThread() // The thread stays locked, so that the runtime terminates it.
 		if unix.Gettid() != unix.Getpid() {
 			result <- f()
 			return
 		}
-		// While the main thread is locked to this goroutine, another goroutine runs on another thread.
+		// While the main thread is locked to this goroutine, other goroutines run on other threads.
 		defer runtime.UnlockOSThread()
 		result <- Do(f)
 	}()

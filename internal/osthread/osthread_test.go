@@ -11,7 +11,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
-// TestDo: the namespaces of the process stay as they are, whichever thread the caller is on.
+// TestDo tests that the namespaces of the process do not change, on any thread of the caller.
 func TestDo(t *testing.T) {
 	testneed.Root(t)
 	const self = "/proc/self/ns/net"

@@ -1,4 +1,4 @@
-// Package poll waits in tests for what announces itself through no channel. It is the only place where a test sleeps.
+// Package poll waits in tests for conditions that are not signalled on a channel. No other test code sleeps.
 package poll
 
 import (
@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// interval is short against anything worth waiting for and long against a system call.
+// interval is short compared with the conditions that tests wait for and long compared with a system call.
 const interval = 2 * time.Millisecond
 
 // Until calls cond until it returns true, and fails t if that takes longer than timeout. cond is called at least once,

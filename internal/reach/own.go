@@ -9,18 +9,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Host knows which addresses are this machine's own. The zero Host asks the kernel alone. As JSON it crosses to jobs.
+// A Host determines which addresses are this machine's own. The zero Host uses only the kernel's information. It is
+// passed to worker jobs as JSON.
 type Host struct {
-	// PublicAddresses lead to this machine although no interface has them: those of a router that translates them one to one.
+	// PublicAddresses lead to this machine although no interface has them: addresses of a router that translates them
+	// one to one.
 	PublicAddresses []netip.Prefix `json:"publicAddresses,omitempty"`
 }
 
-// Own reports whether what is sent to a arrives at this machine, or at more than one. It sends nothing and remembers nothing, since
-// interfaces come and go. An IPv6 address that stands for an own IPv4 address is own. Whether the error is that there is no route to
-// a, [NoRoute] says.
+// Own reports whether packets to a are delivered to this machine, or to several machines. It sends no packets and
+// caches nothing, because interfaces come and go. An IPv6 address that embeds an own IPv4 address is own. [NoRoute]
+// reports whether the error means that there is no route to a.
 //
-// The kernel is asked in two ways. To bind to an address succeeds if it is local, which includes all of 127.0.0.0/8 and other networks
-// on the loopback interface, broadcast and multicast. And a datagram to an address of its own leaves the host from that same address.
+// Two methods are used. Binding to an address succeeds if it is local, which includes all of 127.0.0.0/8 and other
+// networks on the loopback interface, broadcast and multicast. And the source address of a datagram to an own address
+// is that same address.
 func (h Host) Own(a netip.Addr) (bool, error) {
 	a = a.Unmap()
 	if !a.IsValid() || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || h.Listed(a) {
@@ -30,7 +33,7 @@ func (h Host) Own(a netip.Addr) (bool, error) {
 		if inner.IsLoopback() || inner.IsMulticast() {
 			return true, nil
 		}
-		// A translator may know a way where this machine has none.
+		// A translator may have a route where this machine has none.
 		if own, err := local(inner); own || err != nil && !NoRoute(err) {
 			return own, err
 		}
@@ -38,7 +41,7 @@ func (h Host) Own(a netip.Addr) (bool, error) {
 	return local(a)
 }
 
-// Listed reports whether a, or an IPv4 address in it, is one of PublicAddresses.
+// Listed reports whether a, or an IPv4 address embedded in it, is one of PublicAddresses.
 func (h Host) Listed(a netip.Addr) bool {
 	if len(h.PublicAddresses) == 0 {
 		return false
@@ -48,12 +51,12 @@ func (h Host) Listed(a netip.Addr) bool {
 	})
 }
 
-// NoRoute reports whether an error of [Host.Own] says that this machine has no way to the address.
+// NoRoute reports whether an error of [Host.Own] means that this machine has no route to the address.
 func NoRoute(err error) bool {
 	return errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH)
 }
 
-// local asks the kernel about a, which is valid and not IPv4-mapped.
+// local queries the kernel about a, which is valid and not IPv4-mapped.
 func local(a netip.Addr) (bool, error) {
 	family := unix.AF_INET
 	if a.Is6() {
@@ -95,9 +98,10 @@ func local(a netip.Addr) (bool, error) {
 	}
 }
 
-// throughLoopback reports whether the route of the connected socket fd goes through the loopback interface, which is so for addresses
-// that only a route makes own and for second addresses of an interface, where the source address is another one. The loopback interface
-// has an MTU of 65,536 by default, of which IPv4 shows 65,535, and interfaces that lead out have less.
+// throughLoopback reports whether the route of the connected socket fd uses the loopback interface. That is so for
+// addresses that are own only because of a route and for secondary addresses of an interface, where the source address
+// differs. The loopback interface has an MTU of 65,536 by default, of which IPv4 reports 65,535, and external
+// interfaces have a smaller one.
 func throughLoopback(fd int, ip6 bool) (bool, error) {
 	level, option, least := unix.IPPROTO_IP, unix.IP_MTU, 65535
 	if ip6 {
@@ -110,8 +114,9 @@ func throughLoopback(fd int, ip6 bool) (bool, error) {
 	return mtu >= least, nil
 }
 
-// bindTells reports whether binding to an address fails if it is not the host's own; with the sysctl ip_nonlocal_bind, which may be
-// changed at any time, it does not. It tries with documentation addresses, which should be on no host.
+// bindTells reports whether binding to an address fails if it is not the host's own. With the sysctl ip_nonlocal_bind,
+// which may be changed at any time, it does not fail. bindTells tries documentation addresses, which should be on no
+// host.
 func bindTells(family int) bool {
 	a := netip.AddrFrom4([4]byte{192, 0, 2, 1})
 	if family == unix.AF_INET6 {

@@ -18,7 +18,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
-// mapped are all forms in which an IPv4 address can be written as one of IPv6.
+// mapped returns all forms in which an IPv4 address can be written as an IPv6 address.
 func mapped(a netip.Addr) []netip.Addr {
 	b := a.As4()
 	at := func(prefix string, bytes ...int) netip.Addr {
@@ -39,7 +39,7 @@ func mapped(a netip.Addr) []netip.Addr {
 	}
 }
 
-// inNamespace calls fn in a network namespace with a loopback interface only, and returns its error.
+// inNamespace calls fn in a network namespace with only a loopback interface, and returns its error.
 func inNamespace(t *testing.T, fn func(lo netlink.Link) error) {
 	t.Helper()
 	testneed.Root(t)
@@ -58,7 +58,7 @@ func inNamespace(t *testing.T, fn func(lo netlink.Link) error) {
 	}
 }
 
-// TestOwnRoutes: addresses that no interface has are own while a route makes them so.
+// TestOwnRoutes tests that addresses without an interface are own while a route makes them so.
 func TestOwnRoutes(t *testing.T) {
 	t.Parallel()
 	inNamespace(t, func(lo netlink.Link) error {
@@ -88,7 +88,8 @@ func TestOwnRoutes(t *testing.T) {
 	})
 }
 
-// TestOwnComesAndGoes: an address is own from when an interface has it until it is removed, in every form.
+// TestOwnComesAndGoes tests that an address is own, in every form, from its assignment to an interface until its
+// removal.
 func TestOwnComesAndGoes(t *testing.T) {
 	t.Parallel()
 	const own4, own6 = "203.0.113.2", "2606:4700::2"
@@ -101,7 +102,7 @@ func TestOwnComesAndGoes(t *testing.T) {
 				if err := (Host{}).Check(a, false, false); want && caisson.KindOf(err) != caisson.Denied || !want && Public(a) && err != nil {
 					t.Errorf("%s, check of %s: %v", when, a, err)
 				}
-				if err := (Host{}).Check(a, false, true); err != nil { // on behalf of the machine itself
+				if err := (Host{}).Check(a, false, true); err != nil { // On behalf of the machine itself.
 					t.Errorf("%s, local check of %s: %v", when, a, err)
 				}
 			}
@@ -133,8 +134,8 @@ func TestOwnComesAndGoes(t *testing.T) {
 	})
 }
 
-// TestOwnBehindNonlocalBind: where processes may bind to addresses that are not the host's, second addresses of an interface and addresses
-// that a route makes own are found by their route.
+// TestOwnBehindNonlocalBind tests that if processes may bind to addresses that are not the host's, secondary addresses
+// of an interface and addresses that are own because of a route are detected by their route.
 func TestOwnBehindNonlocalBind(t *testing.T) {
 	t.Parallel()
 	inNamespace(t, func(lo netlink.Link) error {
@@ -169,7 +170,8 @@ func TestOwnBehindNonlocalBind(t *testing.T) {
 	})
 }
 
-// TestPublicAddresses: what the configuration lists is own in every form although no interface has it, also after it has crossed to a job.
+// TestPublicAddresses tests that configured addresses are own in every form although no interface has them, also after
+// encoding for a worker job.
 func TestPublicAddresses(t *testing.T) {
 	t.Parallel()
 	text, err := json.Marshal(Host{PublicAddresses: []netip.Prefix{netip.MustParsePrefix("198.51.100.16/28"), netip.MustParsePrefix("2606:4700::16/128")}})
@@ -196,7 +198,8 @@ func TestPublicAddresses(t *testing.T) {
 	}
 }
 
-// TestOwnAddressOfThisHost: a service of the host is not connected to, whatever listens, and the errors are the same.
+// TestOwnAddressOfThisHost tests that no connection to a service of the host is made, and that the errors are the same
+// whether or not the port is open.
 func TestOwnAddressOfThisHost(t *testing.T) {
 	t.Parallel()
 	inNamespace(t, func(lo netlink.Link) error {

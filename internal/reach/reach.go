@@ -1,5 +1,5 @@
-// Package reach says which addresses a job that was told a URL may connect to: whoever may add a remote, or pull an image, must not be
-// able to look around in the host's networks with it.
+// Package reach decides which addresses a job may connect to for a given URL: users who may add a remote or pull an
+// image must not be able to explore the host's networks with it.
 package reach
 
 import (
@@ -13,8 +13,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Dialer returns how to connect to what check has no error for. Names are resolved as part of a dial, so what a name means cannot change
-// between the check and the use.
+// Dialer returns a dialer that connects only to addresses for which check returns nil. Names are resolved as part of a
+// dial, so a name cannot resolve differently between the check and the use.
 func Dialer(timeout time.Duration, check func(netip.AddrPort) error) *net.Dialer {
 	return &net.Dialer{Timeout: timeout, KeepAlive: 15 * time.Second, ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
 		ap, err := netip.ParseAddrPort(address)
@@ -25,9 +25,10 @@ func Dialer(timeout time.Duration, check func(netip.AddrPort) error) *net.Dialer
 	}}
 }
 
-// Check is nil if a server that somebody has named may be at a, else Denied. loopback says that the name was one of this machine, local
-// that whoever gave it acts on this machine itself and may name private addresses, and the machine's own. The error does not tell own
-// addresses from private ones; what listens there makes no difference, because nothing is sent.
+// Check returns nil if a server named by a user may be at a, otherwise Denied. loopback reports whether the given name
+// is one of this machine's loopback interface. local reports whether the user works on this machine itself and may name
+// private addresses and the machine's own. The error does not distinguish own addresses from private ones, and does not
+// depend on what listens there, because no packet is sent.
 func (h Host) Check(a netip.Addr, loopback, local bool) error {
 	a = a.Unmap()
 	switch {
@@ -38,7 +39,7 @@ func (h Host) Check(a netip.Addr, loopback, local bool) error {
 	case Public(a):
 		own, err := h.Own(a)
 		switch {
-		case err != nil && !NoRoute(err): // without a route the dial says so
+		case err != nil && !NoRoute(err): // Without a route, dialing returns the error.
 			return err
 		case !own:
 			return nil
@@ -47,8 +48,8 @@ func (h Host) Check(a netip.Addr, loopback, local bool) error {
 	return caisson.Errorf(caisson.Denied, "the host is this machine or in a private network; only repositories that were added on this machine itself may be there")
 }
 
-// plausible reports whether a server may be at a at all: not a cloud's service that tells machines their secrets, and not this machine's
-// loopback interface unless loopback says so.
+// plausible reports whether a server may be at a at all: a is not a metadata service of a cloud, and is not this
+// machine's loopback interface unless loopback is set.
 func plausible(a netip.Addr, loopback bool) bool {
 	return a.IsValid() && !a.IsLinkLocalUnicast() && !a.IsMulticast() && !a.IsUnspecified() && !slices.Contains(metadata, a) &&
 		(loopback || !a.IsLoopback()) &&
@@ -58,14 +59,14 @@ func plausible(a netip.Addr, loopback bool) bool {
 }
 
 var (
-	// metadata are addresses where clouds tell a machine its secrets.
+	// metadata are addresses of cloud services that provide secrets to machines.
 	metadata = []netip.Addr{netip.MustParseAddr("fd00:ec2::254"), netip.MustParseAddr("fd00:ec2::253"), netip.MustParseAddr("fd00:ec2::23"),
 		netip.MustParseAddr("fd20:ce::254"), netip.MustParseAddr("100.100.100.200"), netip.MustParseAddr("168.63.129.16"), netip.MustParseAddr("192.0.0.192")}
-	// private4 is what of IPv4 is not everybody's. 168.63.129.16 is Azure's for each machine's own use. The networks for
-	// documentation are missing: they lead nowhere, or somebody has given them a use.
+	// private4 are the IPv4 networks that are not public. 168.63.129.16 is Azure's virtual address for each machine.
+	// The documentation networks are not included: they are unrouted, or in private use.
 	private4 = prefixes("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "168.63.129.16/32", "169.254.0.0/16",
 		"172.16.0.0/12", "192.0.0.0/24", "192.168.0.0/16", "198.18.0.0/15", "224.0.0.0/4", "240.0.0.0/4")
-	// public6 is what has been assigned of IPv6, and tunnels6 what of it stands for an address of IPv4.
+	// public6 are the assigned IPv6 addresses, and tunnels6 those of them that embed an IPv4 address.
 	public6  = netip.MustParsePrefix("2000::/3")
 	tunnels6 = prefixes("2001::/32", "2002::/16")
 	// nat64 are IPv4 addresses as seen from networks without IPv4.
@@ -80,7 +81,7 @@ func prefixes(list ...string) []netip.Prefix {
 	return parsed
 }
 
-// Public reports whether everybody can reach a, as far as the address tells.
+// Public reports whether a is publicly reachable, as far as the address shows.
 func Public(a netip.Addr) bool {
 	a = a.Unmap()
 	in := func(p netip.Prefix) bool { return p.Contains(a) }

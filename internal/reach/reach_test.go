@@ -8,7 +8,7 @@ import (
 func TestCheck(t *testing.T) {
 	tests := []struct {
 		addr                    string
-		plain, local, here, all bool // allowed with nothing, local, loopback, both
+		plain, local, here, all bool // Allowed with no flag, local, loopback, both.
 	}{
 		{"140.82.121.4", true, true, true, true},
 		{"2606:50c0:8000::153", true, true, true, true},

@@ -1,5 +1,6 @@
-// Package refname says what branches and tags may be called. There is one rule for all that Caisson is told, by people, remotes, forges
-// and sandboxes. It is stricter than git's: such a name is no trap for whoever prints it, puts it on a command line or into an address.
+// Package refname defines the valid names of branches and tags. The same rule applies to names from users, remotes,
+// forges and sandboxes. It is stricter than git's, so that a valid name can safely be printed, passed as a program
+// argument and used in a URL.
 package refname
 
 import (
@@ -9,17 +10,18 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// MaxLength is how many bytes a name may have: less than the longest name of a file, with room for ".lock".
+// MaxLength is the maximum length of a name in bytes: less than that of a file name, with room for ".lock".
 const MaxLength = 240
 
-// How the full names of branches and tags begin.
+// Prefixes of the full names of branches and tags.
 const (
 	Heads = "refs/heads/"
 	Tags  = "refs/tags/"
 )
 
-// Valid reports whether name can be a branch or tag, without its prefix. It is UTF-8 that can be seen, without spaces, quotes and most of what
-// shells, globs or git take for more than a letter, and not what git or its users could take for another name. It is no shell word.
+// Valid reports whether name can be the name of a branch or tag without its prefix. It must be visible UTF-8 without
+// spaces, quotes and most characters that are special in shells, globs or git, and must not be a name that git or its
+// users could confuse with another one. It may still need quoting in a shell.
 func Valid(name string) bool {
 	if name == "" || len(name) > MaxLength || !utf8.ValidString(name) || name == "@" || name == "HEAD" || name[0] == '-' {
 		return false
@@ -37,7 +39,7 @@ func Valid(name string) bool {
 	})
 }
 
-// ValidFull reports whether name is the full name of a branch or tag.
+// ValidFull reports whether name is a valid full name of a branch or tag.
 func ValidFull(name string) bool {
 	short, ok := strings.CutPrefix(name, Heads)
 	if !ok {

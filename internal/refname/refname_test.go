@@ -31,7 +31,7 @@ func TestValid(t *testing.T) {
 	}
 }
 
-// FuzzValid: what is accepted here, git accepts.
+// FuzzValid tests that git accepts every valid name.
 func FuzzValid(f *testing.F) {
 	for _, s := range []string{"main", "a/b", "a.lock", "..", "@{", "ä", "a\u200bb"} {
 		f.Add(s)

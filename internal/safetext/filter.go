@@ -5,22 +5,22 @@ import (
 	"unicode/utf8"
 )
 
-// Mode says what a Filter lets through besides plain text.
+// Mode defines what a Filter passes besides plain text.
 type Mode int
 
 const (
-	// Log is for output that is read, not used: newlines, tabs, colours and other attributes pass. Everything else that
-	// is not plain text, bidirectional characters included, is shown as an escape.
+	// Log is for output that is read: newlines, tabs, colours and other attributes pass. All other characters that are
+	// not plain text, including bidirectional characters, are replaced by escapes.
 	Log Mode = iota
 	// Screen is for interactive programs: cursor movement, erasing, scrolling, attributes and the common modes of full
-	// screen programs pass. What reads from, answers into, renames, resizes, prints with or reprograms the terminal is
-	// dropped.
+	// screen programs pass. Sequences that read from the terminal, make it send input, rename, resize or reprogram it,
+	// or print are dropped.
 	Screen
 )
 
 const (
-	maxCSI    = 64      // longer control sequences are not sent by real programs
-	maxString = 1 << 20 // an unterminated OSC or DCS does not swallow the rest of the output for ever
+	maxCSI    = 64      // Real programs do not send longer control sequences.
+	maxString = 1 << 20 // Limits the output that an unterminated OSC or DCS can swallow.
 )
 
 type state int
@@ -28,32 +28,32 @@ type state int
 const (
 	ground state = iota
 	escape1
-	escapeInter // after ESC and intermediate bytes
+	escapeInter // After ESC and intermediate bytes.
 	csi
-	str    // inside OSC, DCS, APC, PM or SOS
-	strEsc // ESC seen inside a string: ST if a backslash follows
+	str    // Inside OSC, DCS, APC, PM or SOS.
+	strEsc // ESC was read inside a string; a backslash completes ST.
 )
 
-// A Filter passes what is harmless on to a terminal and nothing else, however the input is cut into pieces. It emits
-// only whole sequences that it has recognised, so terminal and filter never disagree about where a sequence ends.
+// A Filter passes only harmless output to a terminal, independently of how the input is split. It emits only complete
+// sequences that it has recognised, so terminal and filter always agree about where a sequence ends.
 //
-// A Filter is used by one goroutine at a time.
+// A Filter is not safe for concurrent use.
 type Filter struct {
 	w     io.Writer
 	mode  Mode
 	state state
-	seq   []byte // the sequence, or the incomplete character, read so far
-	osc   bool   // the string is an OSC, which BEL ends as well
-	n     int    // bytes of the string so far
-	cr    bool   // Log: a carriage return waits to see whether a newline follows
+	seq   []byte // The sequence, or the incomplete character, read so far.
+	osc   bool   // The string is an OSC, which BEL also ends.
+	n     int    // Number of bytes of the string so far.
+	cr    bool   // Log: a carriage return is held until the next byte.
 	out   []byte
-	dirty bool // Screen: something was passed that outlives the program, see Close
+	dirty bool // Screen: a sequence with a lasting effect was passed, see Close.
 }
 
 // NewFilter returns a filter that writes to w.
 func NewFilter(w io.Writer, mode Mode) *Filter { return &Filter{w: w, mode: mode} }
 
-// Write filters p. It returns len(p) and nil, or 0 and the error of the writer below.
+// Write filters p. It returns len(p) and nil, or 0 and the error of the underlying writer.
 func (f *Filter) Write(p []byte) (int, error) {
 	f.out = f.out[:0]
 	for i := 0; i < len(p); {
@@ -73,8 +73,8 @@ func (f *Filter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close ends the output: what is incomplete is dropped (Screen) or shown (Log), and modes that a program left switched
-// on, such as the alternate screen and mouse reports, are switched off. It does not close the writer below.
+// Close ends the output: an incomplete sequence is dropped (Screen) or shown (Log), and modes that a program left on,
+// such as the alternate screen and mouse reports, are switched off. It does not close the underlying writer.
 func (f *Filter) Close() error {
 	f.out = f.out[:0]
 	f.endCR(0)
@@ -90,7 +90,7 @@ func (f *Filter) Close() error {
 	return f.flush()
 }
 
-// resetScreen undoes what Screen mode lets programs switch on.
+// resetScreen resets the modes that Screen mode lets programs switch on.
 const resetScreen = "\x1b[?1000;1002;1003;1004;1005;1006;1015;2004;2026;1;5;6l\x1b[?1049l\x1b[?25;7h\x1b[4l\x1b[r\x1b(B\x0f\x1b>\x1b[m"
 
 func (f *Filter) flush() error {
@@ -101,7 +101,8 @@ func (f *Filter) flush() error {
 	return err
 }
 
-// plainRun returns how many bytes at the start of p are printable ASCII, newlines or tabs: the quick way.
+// plainRun returns the number of bytes at the start of p that are printable ASCII, newlines or tabs. It is the fast
+// path.
 func plainRun(p []byte) int {
 	for i, c := range p {
 		if (c < 0x20 && c != '\n' && c != '\t') || c >= 0x7f {
@@ -124,12 +125,12 @@ func (f *Filter) step(c byte) {
 	}
 }
 
-// text handles a byte outside of any sequence.
+// text handles a byte outside of a sequence.
 func (f *Filter) text(c byte) {
 	if f.cr {
 		f.endCR(c)
 	}
-	if len(f.seq) > 0 { // inside a character
+	if len(f.seq) > 0 { // Inside a character.
 		if c&0xc0 == 0x80 {
 			f.seq = append(f.seq, c)
 			if utf8.FullRune(f.seq) {
@@ -148,21 +149,21 @@ func (f *Filter) text(c byte) {
 		f.out = append(f.out, c)
 	default:
 		f.seq = append(f.seq[:0], c)
-		if utf8.FullRune(f.seq) { // a byte that starts no character
+		if utf8.FullRune(f.seq) { // The byte starts no character.
 			f.invalid()
 		}
 	}
 }
 
-// character emits the complete character in seq. If seq turns out not to be one, the first byte is invalid and the
-// rest is looked at again.
+// character emits the complete character in seq. If seq is not a valid character, its first byte is invalid and the
+// rest is processed again.
 func (f *Filter) character() {
 	r, n := utf8.DecodeRune(f.seq)
 	if r == utf8.RuneError && n == 1 {
 		f.invalid()
 		return
 	}
-	ok := r >= 0xa0 // U+0080 to U+009F are control functions to some terminals, U+009B is CSI
+	ok := r >= 0xa0 // Some terminals treat U+0080 to U+009F as control functions, such as U+009B for CSI.
 	if f.mode == Log {
 		ok = Safe(r) || joiner(r)
 	}
@@ -175,10 +176,10 @@ func (f *Filter) character() {
 	f.seq = f.seq[:0]
 }
 
-// joiner reports whether r only joins or separates glyphs, as emoji and several scripts need it in running text.
+// joiner reports whether r only joins or separates glyphs, as emoji and several scripts require in running text.
 func joiner(r rune) bool { return r == 0x200c || r == 0x200d || r == 0x00ad }
 
-// invalid handles bytes that are no character.
+// invalid handles bytes that are not part of a character.
 func (f *Filter) invalid() {
 	for _, c := range f.seq {
 		if f.mode == Log {
@@ -206,15 +207,16 @@ func (f *Filter) control(c byte) {
 	switch c {
 	case '\a', '\b', '\t', '\n', '\v', '\f', '\r':
 		f.out = append(f.out, c)
-	case 0x0e, 0x0f: // shift out, shift in: line drawing
+	case 0x0e, 0x0f: // Shift out and shift in, used for line drawing.
 		f.out = append(f.out, c)
 		f.dirty = true
 	}
-	// Dropped: ENQ asks for an answerback, DC1 and DC3 stop the terminal, CAN and SUB mean something only in a sequence.
+	// Other characters are dropped: ENQ requests an answerback, DC1 and DC3 stop the terminal, CAN and SUB have a
+	// meaning only in a sequence.
 }
 
-// endCR decides about a carriage return when the next byte is known (0 at the end). In a log it may end a line but not
-// go back to overwrite it.
+// endCR handles a held carriage return when the next byte is known (0 at the end). In a log it may end a line but not
+// return to overwrite it.
 func (f *Filter) endCR(next byte) {
 	if !f.cr {
 		return
@@ -227,7 +229,7 @@ func (f *Filter) endCR(next byte) {
 	f.out = append(f.out, `\x0d`...)
 }
 
-// refuse ends the present sequence without passing it on.
+// refuse ends the current sequence without passing it.
 func (f *Filter) refuse() {
 	if f.mode == Log {
 		for _, c := range f.seq {

@@ -5,8 +5,9 @@ import (
 	"unicode/utf8"
 )
 
-// Line returns s as one line in which everything that [Safe] refuses, and bytes that are not UTF-8, are spaces, and spaces are single.
-// It is for text that goes on as text, such as a title or what a server said; [Escape] shows what was there.
+// Line returns s as one line. Characters that [Safe] rejects and bytes that are not UTF-8 are replaced by spaces, and
+// runs of spaces are collapsed. It is for text that is used as text, such as a title or a message of a server; [Escape]
+// shows the original characters.
 func Line(s string) string {
 	return strings.Join(strings.Fields(strings.Map(func(r rune) rune {
 		if !Safe(r) || r == utf8.RuneError {
@@ -16,7 +17,7 @@ func Line(s string) string {
 	}, s)), " ")
 }
 
-// Lines returns s without what Line would replace; newlines and tabs stay.
+// Lines returns s without the characters that Line would replace, but keeps newlines and tabs.
 func Lines(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r != '\n' && r != '\t' && (!Safe(r) || r == utf8.RuneError) {
@@ -26,7 +27,8 @@ func Lines(s string) string {
 	}, s)
 }
 
-// Short returns s if it has at most limit bytes, else what of it has, by whole characters, and "…", which is 3 bytes more.
+// Short returns s if it has at most limit bytes, otherwise the whole characters within the first limit bytes and "…",
+// which is 3 more bytes.
 func Short(s string, limit int) string {
 	if len(s) <= limit {
 		return s

@@ -1,9 +1,9 @@
-// Package safetext makes text of strangers safe to show on a terminal.
+// Package safetext makes untrusted text safe to show on a terminal.
 //
-// [Escape] is for what Caisson itself prints about something: a name in a table, an error, a label. [Filter] is for
-// output of programs that is passed on as it comes; it knows a strict mode for logs and a wider one for interactive
-// programs. Neither hides anything without need: what is dangerous to print is shown as an escape such as \x1b, except
-// in interactive mode, where showing it would garble the screen and it is dropped.
+// [Escape] is for single values that Caisson prints: a name in a table, an error, a label. [Filter] is for the output
+// of programs that is passed through as a stream; it has a strict mode for logs and a less strict one for interactive
+// programs. Dangerous characters are not hidden but replaced by an escape such as \x1b, except in interactive mode,
+// where escapes would garble the screen and the characters are dropped.
 package safetext
 
 import (
@@ -13,8 +13,9 @@ import (
 	"unicode/utf8"
 )
 
-// Escape returns s as one line of visible text: everything that [Safe] refuses, and bytes that are not UTF-8, become
-// \xNN, \uNNNN or \UNNNNNNNN. It is for people: a literal backslash stays as it is, so the result is not reversible.
+// Escape returns s as one line of visible text: characters that [Safe] rejects and bytes that are not UTF-8 become
+// \xNN, \uNNNN or \UNNNNNNNN. It is for display only: a literal backslash is not escaped, so the result is not
+// reversible.
 func Escape(s string) string {
 	if clean(s, Safe) {
 		return s
@@ -22,7 +23,7 @@ func Escape(s string) string {
 	return escape(s, Safe)
 }
 
-// EscapeLines is Escape for text of several lines: newlines and tabs stay.
+// EscapeLines is Escape for text of several lines: newlines and tabs are kept.
 func EscapeLines(s string) string {
 	ok := func(r rune) bool { return r == '\n' || r == '\t' || Safe(r) }
 	if clean(s, ok) {
@@ -31,8 +32,8 @@ func EscapeLines(s string) string {
 	return escape(s, ok)
 }
 
-// Safe reports whether r is a visible character or a space: no control, no formatting or bidirectional character, no
-// line separator, nothing invisible, unassigned or private.
+// Safe reports whether r is a visible character or a space. Control, formatting, bidirectional, invisible, unassigned
+// and private characters and line separators are not safe.
 func Safe(r rune) bool {
 	if r >= 0x20 && r < 0x7f {
 		return true
@@ -40,8 +41,8 @@ func Safe(r rune) bool {
 	return unicode.IsGraphic(r) && !unicode.Is(invisible, r)
 }
 
-// invisible lists characters that Unicode calls graphic although nothing can be seen of them; names differ by them
-// without looking different.
+// invisible lists characters that Unicode classifies as graphic although they are not visible. Names that differ only
+// by them look the same.
 var invisible = &unicode.RangeTable{
 	R16: []unicode.Range16{
 		{Lo: 0x034f, Hi: 0x034f, Stride: 1}, // combining grapheme joiner
@@ -57,8 +58,8 @@ var invisible = &unicode.RangeTable{
 	},
 }
 
-// EscapeJSON returns a JSON text in which every unsafe character is written as \uNNNN. Outside of strings JSON has no
-// characters that are unsafe but its white space, so the value is unchanged.
+// EscapeJSON returns a JSON text in which every unsafe character is written as \uNNNN. Outside of strings the only
+// unsafe characters of JSON are white space, so the value is unchanged.
 func EscapeJSON(s string) string {
 	return escapeIn(s, func(b *strings.Builder, r rune) {
 		if r >= 0x10000 {
@@ -125,7 +126,7 @@ func escape(s string, ok func(rune) bool) string {
 	return b.String()
 }
 
-// visible spells one character, or one byte that is not a character.
+// visible returns the escape of one character, or of one byte that is not part of a character.
 func visible(s string) string {
 	r, n := utf8.DecodeRuneInString(s)
 	switch {

@@ -46,7 +46,7 @@ func filtered(t testing.TB, mode Mode, chunks ...string) string {
 			t.Fatalf("Write = %d, %v", n, err)
 		}
 	}
-	f.dirty = false // the reset at the end has a test of its own
+	f.dirty = false // The reset at the end has its own test.
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -148,8 +148,8 @@ func TestCloseRestoresTheScreen(t *testing.T) {
 	}
 }
 
-// harmless is what may be left of any input in Screen mode, written independently of the filter: text, and sequences
-// from a closed list.
+// harmless matches the allowed output for any input in Screen mode, written independently of the filter: text, and
+// sequences from a closed list.
 var harmless = regexp.MustCompile(`^(?:[\a\x08\t\n\x0b\x0c\r\x0e\x0f\x20-\x7e]|[^\x00-\x{9f}]` +
 	`|\x1b[78DEMH=>]|\x1b[()*+][0AB]` +
 	`|\x1b\[[0-9;:]*m|\x1b\[(?:[0-9]{0,4};)*[0-9]{0,4}[A-IKLPSTXZ@` + "`" + `abdefgr]|\x1b\[[0-9;:]*J|\x1b\[[su]` +

@@ -12,11 +12,11 @@ func (f *Filter) afterEsc(c byte) {
 	case f.state == escape1 && c == '[':
 		f.state, f.seq = csi, append(f.seq, c)
 	case f.state == escape1 && (c == ']' || c == 'P' || c == 'X' || c == '^' || c == '_' || c == 'k'):
-		// OSC, DCS, SOS, PM, APC, and the title of screen: strings that end with ST. None of them may pass: they hold
-		// clipboard access (OSC 52), titles, links that lie about their target, programmable keys.
+		// OSC, DCS, SOS, PM, APC and the title sequence of screen: strings that end with ST. All are blocked, because
+		// they include clipboard access (OSC 52), titles, links with a misleading text and programmable keys.
 		f.osc = c == ']'
 		if f.seq = append(f.seq, c); f.mode == Log {
-			f.refuse() // shown, and so is the string, as text
+			f.refuse() // The string that follows is shown as text, too.
 			return
 		}
 		f.state = str
@@ -36,13 +36,13 @@ func (f *Filter) afterEsc(c byte) {
 	}
 }
 
-// escAllowed reports whether ESC followed by s is harmless. Not allowed are above all ESC % (leaves UTF-8), ESC Z
-// (terminal answers with its identity), ESC c (clears what was there before) and single and locking shifts.
+// escAllowed reports whether ESC followed by s is harmless. The most important sequences not allowed are ESC % (leaves
+// UTF-8), ESC Z (the terminal sends its identity), ESC c (clears earlier output) and single and locking shifts.
 func escAllowed(s []byte) bool {
 	switch len(s) {
 	case 1:
 		return bytes.IndexByte([]byte("78DEMH=>"), s[0]) >= 0
-	case 2: // character sets: ASCII, UK, line drawing
+	case 2: // Character sets: ASCII, UK, line drawing.
 		return bytes.IndexByte([]byte("()*+"), s[0]) >= 0 && bytes.IndexByte([]byte("0AB"), s[1]) >= 0
 	}
 	return false
@@ -56,7 +56,7 @@ func (f *Filter) inCSI(c byte) {
 		f.endCSI()
 	case c >= 0x20 && c < 0x40 && len(f.seq) < maxCSI:
 		f.seq = append(f.seq, c)
-	case c >= 0x20 && c < 0x40: // too long: what follows becomes text
+	case c >= 0x20 && c < 0x40: // The sequence is too long; the rest becomes text.
 		f.refuse()
 		f.step(c)
 	default:
@@ -76,32 +76,32 @@ func (f *Filter) endCSI() {
 		f.refuse()
 	case plain && bytes.IndexByte([]byte("ABCDEFGHIKLPSTXZ@`abdefg"), final) >= 0 && smallNumbers(body):
 		f.accept()
-	case final == 'J' && plain && !slices.Contains(numbers(body), 3): // 3J would erase the scroll-back
+	case final == 'J' && plain && !slices.Contains(numbers(body), 3): // 3J would erase the scroll-back.
 		f.accept()
 	case final == 'r' && plain && smallNumbers(body):
 		f.dirty = true
 		f.accept()
-	case (final == 's' || final == 'u') && len(body) == 0: // save and restore the cursor
+	case (final == 's' || final == 'u') && len(body) == 0: // Save and restore the cursor.
 		f.accept()
 	case (final == 'h' || final == 'l') && len(body) > 0:
 		f.modes(body, final)
 	case (final == 'J' || final == 'K') && len(body) > 0 && body[0] == '?' && digits(body[1:]):
 		f.accept()
-	case final == 'q' && len(body) > 0 && body[len(body)-1] == ' ' && digits(body[:len(body)-1]): // cursor shape
+	case final == 'q' && len(body) > 0 && body[len(body)-1] == ' ' && digits(body[:len(body)-1]): // Cursor shape.
 		f.accept()
-	case final == 'p' && string(body) == "!": // soft reset
+	case final == 'p' && string(body) == "!": // Soft reset.
 		f.accept()
 	default:
-		// Dropped: every question (c, n, x, $p, >q, …), because answers arrive as if they had been typed; t, which
-		// moves, resizes and reports windows; i, which prints; keyboard protocols that outlive the program.
+		// Dropped: all queries (c, n, x, $p, >q, …), because responses arrive like typed input; t, which moves, resizes
+		// and reports windows; i, which prints; keyboard protocols that stay active after the program.
 		f.refuse()
 	}
 }
 
-// privateModes are the DEC modes that full screen programs use. All of them are undone by [resetScreen].
+// privateModes are the DEC modes that full screen programs use. [resetScreen] resets all of them.
 var privateModes = []int{1, 5, 6, 7, 12, 25, 47, 1000, 1002, 1003, 1004, 1005, 1006, 1015, 1047, 1048, 1049, 2004, 2026}
 
-// modes passes those modes of CSI … h and CSI … l that are allowed.
+// modes passes the allowed modes of CSI … h and CSI … l.
 func (f *Filter) modes(body []byte, final byte) {
 	allowed, prefix := []int{4}, ""
 	if body[0] == '?' {
@@ -125,7 +125,7 @@ func (f *Filter) modes(body []byte, final byte) {
 	f.reset()
 }
 
-// numbers returns the parameters of a sequence, -1 for one that is not a number.
+// numbers returns the parameters of a sequence, -1 for a parameter that is not a number.
 func numbers(body []byte) []int {
 	var ns []int
 	for p := range bytes.SplitSeq(body, []byte(";")) {
@@ -138,7 +138,8 @@ func numbers(body []byte) []int {
 	return ns
 }
 
-// smallNumbers reports whether no parameter is so big that repeating, scrolling or moving that often is an attack.
+// smallNumbers reports whether all parameters are small enough that repeating, scrolling or moving that often is not an
+// attack.
 func smallNumbers(body []byte) bool {
 	for p := range bytes.SplitSeq(body, []byte(";")) {
 		if len(p) > 4 || !digits(p) {
@@ -157,13 +158,13 @@ func digits(p []byte) bool {
 	return true
 }
 
-// inString swallows a string sequence up to its end (Screen only).
+// inString drops the bytes of a string sequence up to its end (Screen only).
 func (f *Filter) inString(c byte) {
 	f.n++
 	switch {
 	case f.state == strEsc && c == '\\', c == '\a' && f.osc, c == 0x18, c == 0x1a, f.n > maxString:
 		f.reset()
-	case f.state == strEsc && c != 0x1b: // an escape sequence cuts the string off
+	case f.state == strEsc && c != 0x1b: // An escape sequence ends the string.
 		f.reset()
 		f.state, f.seq = escape1, append(f.seq, 0x1b)
 		f.step(c)

@@ -1,4 +1,4 @@
-// Package smallfile reads files that are small: what is larger is an error, not a daemon without memory.
+// Package smallfile reads small files. A larger file is an error, so that it cannot exhaust the daemon's memory.
 package smallfile
 
 import (
@@ -9,9 +9,9 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-const most = 1 << 20 // bytes of a file
+const most = 1 << 20 // Maximum size of a file in bytes.
 
-// Read returns what is in a file of at most 1 MiB.
+// Read returns the content of a file of at most 1 MiB.
 func Read(name string) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {

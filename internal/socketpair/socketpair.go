@@ -1,4 +1,4 @@
-// Package socketpair makes streams between processes of this program.
+// Package socketpair creates connected sockets for communication between processes of this program.
 package socketpair
 
 import (
@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// New returns the two ends of a stream, which no program inherits unasked. near is nonblocking, so that deadlines and Close end what is
-// under way; far is to be given away, to a process that sets it as it likes.
+// New returns the two ends of a stream, both with close-on-exec set. near is nonblocking, so that deadlines and Close
+// interrupt pending operations; far is blocking and is to be passed to another process, which sets its mode.
 func New() (near, far *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

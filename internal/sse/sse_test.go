@@ -125,7 +125,7 @@ func TestReaderLimit(t *testing.T) {
 	}
 }
 
-// TestReaderSkips checks that skipped lines neither end a stream nor fill the memory, however many they are.
+// TestReaderSkips checks that any number of skipped lines neither ends a stream nor exhausts the memory.
 func TestReaderSkips(t *testing.T) {
 	for _, text := range []string{":\n", ": still here\n\n", ":x", "retry: 1\n", "x", "event: e\n", "id: 1\n", "\n", "\r"} {
 		got, err := read(t, 1000, strings.NewReader(strings.Repeat(text, 100_000)+"\ndata: 1\n\n"))

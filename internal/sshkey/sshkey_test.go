@@ -13,7 +13,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/sshkey"
 )
 
-// TestParse: what a key lacks is said, and nothing of the key.
+// TestParse tests that errors describe the problem of a key and contain nothing of the key.
 func TestParse(t *testing.T) {
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {

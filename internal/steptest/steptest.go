@@ -1,5 +1,5 @@
-// Package steptest helps tests that disturb an operation at each of its steps: it selects the steps that a test run
-// disturbs, and checks that an operation still takes the steps that are on record.
+// Package steptest helps tests that inject a failure at each step of an operation. It selects the steps of a test run,
+// and checks that an operation still takes the steps that are on record.
 package steptest
 
 import (
@@ -16,19 +16,21 @@ import (
 	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
-// Environment variables, set by the Makefile. They are read with [os.Getenv], so that they are part of the key of cached test results.
+// Environment variables that the Makefile sets. They are read with [os.Getenv], so that they are part of the key of
+// cached test results.
 const (
-	sampleEnv = "CAISSON_TEST_SAMPLE" // selects the sample; the commit's hash
-	updateEnv = "CAISSON_TEST_UPDATE" // not empty: write the records of steps instead of checking them
+	sampleEnv = "CAISSON_TEST_SAMPLE" // Selects the sample; the hash of the commit.
+	updateEnv = "CAISSON_TEST_UPDATE" // If not empty, records of steps are written instead of checked.
 )
 
-// A Sample is a set of step numbers. The zero value has every step.
+// A Sample is a set of step numbers. The zero value contains every step.
 type Sample struct {
 	stride, offset int
 }
 
-// Every returns a sample of each stride-th step, or of every step if the run covers everything. Where it starts depends on the
-// hash of the commit and on name, so that the operations of one commit start at different steps, and all steps are covered over some commits.
+// Every returns a sample of each stride-th step, or of every step if testneed.All returns true. Its first step depends
+// on the hash of the commit and on name, so that the operations of one commit start at different steps, and all steps
+// are covered over several commits.
 func Every(stride int, name string) Sample {
 	if testneed.All() {
 		return Sample{}
@@ -38,10 +40,10 @@ func Every(stride int, name string) Sample {
 	return Sample{stride, int(h.Sum32() % uint32(stride))}
 }
 
-// Has reports whether the sample has step number n.
+// Has reports whether the sample contains step n.
 func (s Sample) Has(n int) bool { return s.stride == 0 || n%s.stride == s.offset }
 
-// From returns the first step of the sample from n on.
+// From returns the first step of the sample that is not less than n.
 func (s Sample) From(n int) int {
 	for !s.Has(n) {
 		n++
@@ -49,7 +51,7 @@ func (s Sample) From(n int) int {
 	return n
 }
 
-// A Record collects the names of the steps that the operations of one test take. It may be used by several goroutines.
+// A Record collects the names of the steps that the operations of one test take. It is safe for concurrent use.
 type Record struct {
 	mu  sync.Mutex
 	ops map[string]*operation // by name; guarded by mu
@@ -57,10 +59,10 @@ type Record struct {
 
 type operation struct {
 	passes int
-	steps  map[string]int // in how many passes a step was taken, by its name
+	steps  map[string]int // Number of passes in which a step was taken, by its name.
 }
 
-// Of returns a function that adds the names of the steps of one pass of an operation that was not disturbed.
+// Of returns a function that adds the names of the steps of one undisturbed pass of an operation.
 func (r *Record) Of(name string) func(steps []string) {
 	return func(steps []string) {
 		r.mu.Lock()
@@ -81,9 +83,10 @@ func (r *Record) Of(name string) func(steps []string) {
 	}
 }
 
-// Check fails the test if an operation no longer takes a step that testdata/steps/NAME.txt has for it, where NAME is the test's name. A new step is
-// logged only, because some depend on timing. With CAISSON_TEST_UPDATE=1 it writes the file instead, with the steps of each operation that all of its passes
-// have taken. It does nothing if the test has failed already, and ignores operations that did not run.
+// Check fails the test if an operation no longer takes a step that testdata/steps/NAME.txt lists for it, where NAME is
+// the test's name. A new step is only logged, because some depend on timing. With CAISSON_TEST_UPDATE=1 it writes the
+// file instead, with the steps of each operation that occurred in all of its passes. It does nothing if the test has
+// failed already, and ignores operations that did not run.
 func (r *Record) Check(t testing.TB) {
 	t.Helper()
 	if t.Failed() {

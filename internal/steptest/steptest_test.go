@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/steptest"
 )
 
-// recorder is a test that may fail.
+// recorder is a [testing.TB] that records errors and logs.
 type recorder struct {
 	testing.TB
 	failed bool
@@ -63,7 +63,7 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// TestEvery: samples of some commits have all steps, and that of one commit has each stride-th.
+// TestEvery tests that the samples of several commits contain all steps, and that of one commit each stride-th.
 func TestEvery(t *testing.T) {
 	t.Setenv("CAISSON_TEST_ALL", "")
 	seen := map[int]bool{}

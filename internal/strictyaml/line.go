@@ -10,11 +10,11 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// segment is one key or index of the path of a field: setup[0].run.
+// segment matches one key or index of the path of a field, such as setup[0].run.
 var segment = regexp.MustCompile(`[^.\[\]]+|\[[0-9]+\]`)
 
-// AddLines adds to each Invalid error in err the line of data that its field is in, or of the nearest key around it. Errors without
-// a field stay as they are.
+// AddLines adds to each Invalid error in err the line of its field in data, or of the nearest existing ancestor. Errors
+// without a field are not changed.
 func AddLines(data []byte, err error) error {
 	var doc yaml.Node
 	if yaml.Unmarshal(data, &doc) != nil || len(doc.Content) == 0 {
@@ -34,7 +34,7 @@ func AddLines(data []byte, err error) error {
 	return errors.Join(out...)
 }
 
-// lineOf returns the line of a field below n; 0 if not even its first key is there.
+// lineOf returns the line of a field below n, or 0 if not even its first key exists.
 func lineOf(n *yaml.Node, field string) int {
 	line := 0
 	for _, s := range segment.FindAllString(field, -1) {
@@ -56,7 +56,7 @@ func lineOf(n *yaml.Node, field string) int {
 	return line
 }
 
-// member returns a key of a mapping and its value; nil if it is not there.
+// member returns a key of a mapping and its value, or nil if the key does not exist.
 func member(n *yaml.Node, name string) (key, value *yaml.Node) {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		if n.Content[i].Value == name {
@@ -66,7 +66,7 @@ func member(n *yaml.Node, name string) (key, value *yaml.Node) {
 	return nil, nil
 }
 
-// flatten returns the errors that were joined.
+// flatten returns the errors that were joined in err.
 func flatten(err error) []error {
 	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {

@@ -1,5 +1,5 @@
-// Package strictyaml reads YAML that people write by hand into structs, and tells them everything that is wrong with it
-// at once: unknown and doubled keys, and values that do not fit, each with its field and line.
+// Package strictyaml decodes hand-written YAML into structs and reports all errors at once: unknown and duplicate keys,
+// and invalid values, each with its field and line.
 package strictyaml
 
 import (
@@ -14,15 +14,15 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Decode reads exactly one YAML document into the struct that into points to; fields that data does not name are left
-// as they are. Every fault becomes an Invalid error whose field is the path of the key; they are joined.
-// Aliases are refused: people do not need them here, and they make small files big.
+// Decode decodes exactly one YAML document into the struct that into points to; fields that data does not contain are
+// left unchanged. Every error is an Invalid error whose field is the path of the key; all errors are joined. Aliases
+// are rejected, because they make small files expand to large ones.
 func Decode(data []byte, into any) error {
 	dec := yaml.NewDecoder(strings.NewReader(string(data)))
 	var doc yaml.Node
 	if err := dec.Decode(&doc); err != nil {
 		if strings.TrimSpace(stripComments(data)) == "" {
-			return nil // nothing but comments: every default
+			return nil // Only comments; all fields keep their defaults.
 		}
 		return caisson.Errorf(caisson.Invalid, "not valid YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
 	}
@@ -65,7 +65,7 @@ func (d *decoder) value(path string, n *yaml.Node, v reflect.Value) {
 		return
 	}
 	switch v.Kind() {
-	case reflect.Pointer: // nil is a key that is absent
+	case reflect.Pointer: // A nil pointer means that the key is absent.
 		v.Set(reflect.New(v.Type().Elem()))
 		d.value(path, n, v.Elem())
 	case reflect.Struct:
@@ -156,7 +156,7 @@ func (d *decoder) scalar(path string, n *yaml.Node, v reflect.Value) {
 		d.fault(path, n, "must be a single value")
 		return
 	}
-	if v.Kind() == reflect.String { // 8080, true and 1.10 are text where text is wanted
+	if v.Kind() == reflect.String { // Values such as 8080, true and 1.10 are accepted as text for a string.
 		v.SetString(n.Value)
 		return
 	}

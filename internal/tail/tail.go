@@ -1,4 +1,4 @@
-// Package tail keeps the last words of what a process writes: they say why it failed.
+// Package tail keeps the end of a process's output, which usually contains the reason of a failure.
 package tail
 
 import (
@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Read reads r to its end, however long it is, and returns about its last n bytes, as UTF-8.
+// Read reads r to its end, of any length, and returns about the last n bytes as UTF-8.
 func Read(r io.Reader, n int) string {
 	var last []byte
 	buf := make([]byte, 4096)

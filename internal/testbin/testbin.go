@@ -1,5 +1,5 @@
-// Package testbin gives tests the static binaries that start sandboxes: a test binary itself, built with -race and so
-// dynamically linked, cannot be executed in gVisor's empty root.
+// Package testbin provides tests with the static binaries that start sandboxes: a test binary itself is built with
+// -race and so dynamically linked, and cannot be executed in gVisor's empty root.
 package testbin
 
 import (
@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// keep is for how long after their last use binaries are kept for the next test process.
+// keep is the time after the last use for which binaries are kept for later test processes.
 const keep = 24 * time.Hour
 
 var (
@@ -27,8 +27,8 @@ var (
 	built = map[string]string{} // package → path; guarded by mu
 )
 
-// Path returns the static binary of command name (caisson, caisson-sentry, caisson-inside, caisson-agent, caisson-worker): the one that make has built in
-// the directory CAISSON_TEST_BIN, else a fresh build.
+// Path returns the static binary of command name (caisson, caisson-sentry, caisson-guestd, caisson-agent,
+// caisson-worker): the one that make has built in the directory CAISSON_TEST_BIN, otherwise a fresh build.
 func Path(t testing.TB, name string) string {
 	t.Helper()
 	if dir := os.Getenv("CAISSON_TEST_BIN"); dir != "" {
@@ -49,8 +49,9 @@ func Path(t testing.TB, name string) string {
 	return path
 }
 
-// Run runs the tests of a package as [testing.M.Run] does. If they run as root, *self is the path of the package's test binary in a form that can be
-// executed in an empty root: the one that runs if it is static, else the same built without cgo and the race detector.
+// Run runs the tests of a package like [testing.M.Run]. As root, it sets *self to the path of the package's test binary
+// in a form that can be executed in an empty root: the running binary if it is static, otherwise the same built without
+// cgo and the race detector.
 func Run(m *testing.M, self *string) (code int) {
 	if os.Geteuid() == 0 {
 		path, remove, err := buildSelf()
@@ -80,7 +81,7 @@ func buildSelf() (path string, remove func(), err error) {
 	if err != nil {
 		err = fmt.Errorf("build the test binary without cgo: %w\n%s", err, out)
 	}
-	// Programs that run as another user must be able to execute it.
+	// Programs that run as another user must be able to execute the binary.
 	if err := errors.Join(err, os.Chmod(dir, 0o755), os.Chmod(path, 0o755)); err != nil {
 		remove()
 		return "", nil, err
@@ -98,8 +99,8 @@ func isStatic(path string) bool {
 	return !slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP })
 }
 
-// build brings the binary up to date in a directory that this user's test processes share, and returns a link to it whose
-// path says what is in it: a later build does not change what a running test uses.
+// build updates the binary in a directory that this user's test processes share, and returns a link to it whose path
+// contains the hash of its content: a later build does not change the binary that a running test uses.
 func build(name string) (string, error) {
 	dir, err := sharedDir()
 	if err != nil {
@@ -109,7 +110,7 @@ func build(name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer lock.Close() // and with it the lock
+	defer lock.Close() // Closing the file releases the lock.
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		return "", err
 	}
@@ -134,7 +135,8 @@ func build(name string) (string, error) {
 	return path, errors.Join(os.Chtimes(filepath.Dir(path), now, now), prune(dir, now))
 }
 
-// sharedDir returns a directory of this user's own. Everyone may look into it: sandboxes have other uids.
+// sharedDir returns a directory that only this user can write to. All users can read it, because sandboxes have other
+// uids.
 func sharedDir() (string, error) {
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("caisson-testbin-%d", os.Geteuid()))
 	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
@@ -162,7 +164,7 @@ func hashFile(path string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)[:8]), err
 }
 
-// prune removes what has not been used for long.
+// prune removes binaries that have not been used for the time keep.
 func prune(dir string, now time.Time) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

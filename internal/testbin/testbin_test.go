@@ -10,11 +10,11 @@ import (
 
 func TestPath(t *testing.T) {
 	t.Setenv("CAISSON_TEST_BIN", "")
-	path := Path(t, "caisson-inside")
+	path := Path(t, "caisson-guestd")
 	if out, err := exec.Command(path, "test", "echo", "works").Output(); err != nil || string(out) != "works\n" {
 		t.Errorf("%s says %q, %v", path, out, err)
 	}
-	again, err := build("caisson-inside")
+	again, err := build("caisson-guestd")
 	if err != nil || again != path {
 		t.Errorf("built again it is at %q, %v; first it was at %q", again, err, path)
 	}
@@ -27,12 +27,12 @@ func TestPath(t *testing.T) {
 
 func TestPrebuilt(t *testing.T) {
 	dir := t.TempDir()
-	want := filepath.Join(dir, "caisson-inside")
+	want := filepath.Join(dir, "caisson-guestd")
 	if err := os.WriteFile(want, nil, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("CAISSON_TEST_BIN", dir)
-	if got := Path(t, "caisson-inside"); got != want {
+	if got := Path(t, "caisson-guestd"); got != want {
 		t.Errorf("Path = %q, want %q", got, want)
 	}
 }

@@ -1,5 +1,5 @@
-// Package testneed lets a test say what it needs of the machine. A need that is not met skips the test, and fails it
-// where CAISSON_TEST_REQUIRE names the need (comma separated, or "all"), so that CI cannot go green by skipping.
+// Package testneed lets a test declare its requirements. A requirement that is not met skips the test, or fails it if
+// CAISSON_TEST_REQUIRE lists the requirement (comma separated, or "all"), so that CI cannot pass by skipping.
 package testneed
 
 import (
@@ -9,11 +9,11 @@ import (
 	"testing"
 )
 
-// All reports whether tests cover everything, as "make test-all" does, and not a selection, as "make test" does.
+// All reports whether tests cover everything, as with "make test-all", or only a selection, as with "make test".
 func All() bool { return os.Getenv("CAISSON_TEST_ALL") != "" }
 
-// Full skips t unless tests cover everything; why says what is covered without t. It is no need that CAISSON_TEST_REQUIRE names: "make test" skips
-// such tests on every machine.
+// Full skips t unless tests cover everything; why describes what is covered without t. CAISSON_TEST_REQUIRE does not
+// apply: "make test" skips such tests on every machine.
 func Full(t testing.TB, why string) {
 	t.Helper()
 	if !All() {
@@ -29,7 +29,7 @@ func Root(t testing.TB) {
 	}
 }
 
-// Skip skips t because feature is not there, or fails it if the environment requires the feature.
+// Skip skips t because feature is missing, or fails it if the environment requires the feature.
 func Skip(t testing.TB, feature, why string) {
 	t.Helper()
 	need := strings.Split(os.Getenv("CAISSON_TEST_REQUIRE"), ",")

@@ -1,5 +1,5 @@
-// Command testrun runs the tests of this module for "make test" and "make test-all" and keeps their times for "make test-times". It is started
-// in the module's root, after "make build".
+// Command testrun runs the tests of this module for "make test" and "make test-all" and stores their times for "make
+// test-times". It must be started in the root of the module, after "make build".
 package main
 
 import (
@@ -25,23 +25,26 @@ import (
 
 const module = "github.com/caisson-dev/caisson"
 
-// timesFile has the times of the last run.
+// timesFile contains the times of the last run.
 const timesFile = "bin/test-times.json"
 
-// withoutRace are packages that "make test" runs without the race detector; their subpackages are not included. docs/testing.md gives the reason of each.
+// withoutRace are packages that "make test" runs without the race detector; their subpackages are not included.
+// docs/testing.md gives the reason for each.
 var withoutRace = []string{
-	"", "agent", "agent/drive", "agent/inside", "agent/openclaw", "agent/openclaw/driver", "agent/openclaw/install", "agent/task", "bench", "bench/load",
+	"", "agent", "agent/drive", "agent/coder", "agent/openclaw", "agent/openclaw/driver", "agent/openclaw/install", "agent/task", "bench", "bench/load",
 	"cmd/caisson", "cmd/caisson-bench", "engine", "forge", "gate/apply", "gate/baseline", "gate/check", "gate/compare", "gate/overlay", "gate/tool",
-	"inside", "internal/house", "relay/commit", "relay/git", "relay/link", "relay/prepare", "relay/push", "relay/quarantine", "relay/receive",
+	"guestd", "internal/house", "relay/commit", "relay/git", "relay/link", "relay/prepare", "relay/push", "relay/quarantine", "relay/receive",
 	"relay/remote", "relay/serve", "repos",
 	"runtime/gvisor", "test", "worker",
 }
 
-// long are packages whose tests start sandboxes and agents, and take longest. They are run beside the others, from the start.
+// long are packages whose tests start sandboxes and agents and take longest. They start first and run in parallel with
+// the others.
 var long = []string{"test", "cmd/caisson", "agent", "engine", "runtime/gvisor"}
 
-// shm is where tests keep their files, if it has that much room: most of them wait for the disk otherwise, and what they write need not survive. Not
-// those of real sandboxes, whose limits of memory would include what they write to their root file system there.
+// shm is the directory for files of tests if it has shmRoom bytes free: most tests otherwise wait for the disk, and
+// their files need not be durable. It is not used for tests with real sandboxes, because the memory limits of those
+// would include files written to a root file system there.
 const (
 	shm     = "/dev/shm"
 	shmRoom = 6 << 30
@@ -66,7 +69,7 @@ func main() {
 	}
 }
 
-// An invocation is one "go test".
+// An invocation is one call of "go test".
 type invocation struct {
 	race     bool
 	packages []string
@@ -101,9 +104,9 @@ func run(ctx context.Context, all bool, count int) error {
 	if all {
 		timeout = 40 * time.Minute
 	}
-	slices.Reverse(beside) // the longest, test, is the last of them by name
+	slices.Reverse(beside) // The longest package, test, is the last by name.
 	first := []invocation{{packages: beside, env: env, count: count, timeout: timeout}}
-	if all { // test drives a binary that has no race detector
+	if all { // Package test drives a binary without the race detector.
 		first = []invocation{{packages: beside[:1], env: env, count: count, timeout: timeout}, {packages: beside[1:], race: true, env: env, count: count, timeout: timeout}}
 	}
 	lanes := [][]invocation{
@@ -126,7 +129,8 @@ func run(ctx context.Context, all bool, count int) error {
 	return r.close(time.Since(began))
 }
 
-// environment returns what tests find in their environment: env is for tests that start real sandboxes, inMemory for others. clean removes their files.
+// environment returns the environment of tests: env is for tests that start real sandboxes, inMemory for others. clean
+// removes their files.
 func environment(ctx context.Context, all bool) (env, inMemory []string, clean func(), err error) {
 	bin, err := filepath.Abs("bin")
 	if err != nil {
@@ -143,29 +147,29 @@ func environment(ctx context.Context, all bool) (env, inMemory []string, clean f
 	if unix.Statfs(shm, &fs) != nil || fs.Type != unix.TMPFS_MAGIC || fs.Bavail*uint64(fs.Bsize) < shmRoom || unix.Access(shm, unix.W_OK) != nil {
 		return env, env, func() {}, nil
 	}
-	// The same directory for each run of a checkout, because it is part of the key of cached results; and a short name, because tests make
-	// sockets below it, whose paths have at most 107 bytes.
+	// The directory is the same for each run of a checkout, because it is part of the key of cached results. Its name
+	// is short, because tests create sockets below it, whose paths have at most 107 bytes.
 	dir := filepath.Join(shm, fmt.Sprintf("ct-%.4x", sha256.Sum256([]byte(bin))))
 	if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700)); err != nil {
 		return nil, nil, nil, err
 	}
-	// Programs that run as another user must get at it, as in /tmp.
+	// Programs that run as another user must have access, as in /tmp.
 	if err := os.Chmod(dir, 0o777|os.ModeSticky); err != nil {
 		return nil, nil, nil, err
 	}
 	return env, append(slices.Clone(env), "TMPDIR="+dir), func() { os.RemoveAll(dir) }, nil
 }
 
-// run runs the tests and reports them; an error says that "go test" itself failed.
+// run runs the tests and reports them; an error means that "go test" itself failed.
 func (i invocation) run(ctx context.Context, r *report) error {
-	// "make lint" has all of vet.
+	// "make lint" runs all of vet.
 	args := []string{"test", "-json", "-vet=off", "-p", "2", "-parallel", "4", "-timeout", i.timeout.String()}
 	env := slices.Clone(i.env)
 	if i.race {
-		// The code that a compiler made of SQLite has no data race of ours, and takes ten times as long with the detector.
+		// The generated code of SQLite has no data races of this module and is ten times slower with the detector.
 		args = append(args, "-race", "-gcflags=modernc.org/...=-race=false")
 	} else {
-		// As "make build" does, so that dependencies are compiled once.
+		// Use the settings of "make build", so that dependencies are compiled once.
 		args, env = append(args, "-trimpath"), append(env, "CGO_ENABLED=0")
 	}
 	if i.count > 0 {
@@ -185,7 +189,7 @@ func (i invocation) run(ctx context.Context, r *report) error {
 		return err
 	}
 	readErr := r.read(pipe)
-	_, _ = io.Copy(io.Discard, pipe) // what follows an error; the program must be able to end
+	_, _ = io.Copy(io.Discard, pipe) // Read the output after an error, so that the program can end.
 	if err := cmd.Wait(); err != nil && readErr == nil {
 		readErr = fmt.Errorf("go test: %w\n%s", err, errs.String())
 	}

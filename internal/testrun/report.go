@@ -19,19 +19,20 @@ type event struct {
 	Elapsed                                   float64 // seconds
 }
 
-// result is how a test or, without Test, a package ended.
+// result is the result of a test or, without Test, of a package.
 type result struct {
 	Package, Test, Action string
 	Seconds               float64
 }
 
-// report prints what "go test" would without -v, and keeps all results. Several goroutines may feed it.
+// report prints the output that "go test" without -v would print, and stores all results. It is safe for concurrent
+// use.
 type report struct {
-	timesFile string // gets the results; see printTimes
+	timesFile string // The file for the results; see printTimes.
 
 	mu      sync.Mutex
 	out     io.Writer           // guarded by mu
-	output  map[string][]string // of tests that have not ended well, by package and test; guarded by mu
+	output  map[string][]string // Output of tests that have not passed, by package and test; guarded by mu.
 	results []result            // guarded by mu
 	errs    []error             // guarded by mu
 }
@@ -42,7 +43,7 @@ func (r *report) fail(err error) {
 	r.errs = append(r.errs, err)
 }
 
-// read reads events to their end.
+// read processes events until the end of the stream.
 func (r *report) read(events io.Reader) error {
 	d := json.NewDecoder(events)
 	for {
@@ -79,7 +80,7 @@ func (r *report) take(e event) {
 		}
 		delete(r.output, key)
 		if e.Test == "" {
-			// The remaining output is that of tests whose process ended before they did.
+			// The remaining output is that of tests that had not ended when their process ended.
 			for k, lines := range r.output {
 				if strings.HasPrefix(k, e.Package+" ") {
 					if e.Action == "fail" {
@@ -92,7 +93,7 @@ func (r *report) take(e event) {
 	}
 }
 
-// close prints a summary and writes the times. The error is that of the run.
+// close prints a summary and writes the times. It returns the error of the run.
 func (r *report) close(took time.Duration) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// TestReport: what fails is printed with its output, what passes is not, and the end says how it was.
+// TestReport tests that the output of failed tests is printed and that of passed tests is not, and that a summary is
+// printed at the end.
 func TestReport(t *testing.T) {
 	const events = `{"Action":"run","Package":"p","Test":"TestGood"}
 {"Action":"output","Package":"p","Test":"TestGood","Output":"good says\n"}

@@ -8,11 +8,11 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Copy reads the archive of one tree called base from r and writes it anew to w: nothing but what this package's form
-// allows, and not a byte that was not understood, gets from r to w. It is for archives from within a sandbox. The end of
-// the archive is only written after r has ended without an error, so a cut archive does not look whole.
+// Copy reads the archive of one tree called base from r and writes a new archive to w. Only data that conforms to this
+// package's form gets from r to w. It is for archives from within a sandbox. The end of the archive is written only
+// after r has ended without an error, so a truncated archive is detected.
 //
-// Memory is bounded whatever r yields. Invalid if r is not of the form; other errors are r's or w's own.
+// Memory is bounded for any input. Copy returns Invalid if r does not have the form; other errors are those of r or w.
 func Copy(w io.Writer, r io.Reader, base string) error {
 	in, out := tar.NewReader(r), tar.NewWriter(w)
 	check := order{base: base}
@@ -48,11 +48,12 @@ func Copy(w io.Writer, r io.Reader, base string) error {
 	return out.Close()
 }
 
-// CopyShown reads an archive from r as [Unpack] accepts it, of files, directories and symlinks in any order, and writes it anew
-// to w without the entries that are hidden. hides is asked about the path of each entry. The end of the archive is only written
-// after r has ended without an error.
+// CopyShown reads an archive from r that [Unpack] accepts, of files, directories and symlinks in any order, and writes
+// a new one to w without the entries that are hidden. hides is called with the path of each entry. The end of the
+// archive is written only after r has ended without an error.
 //
-// Memory is bounded whatever r yields. Invalid if r is no such archive; other errors are r's or w's own.
+// Memory is bounded for any input. CopyShown returns Invalid if r is not such an archive; other errors are those of r
+// or w.
 func CopyShown(w io.Writer, r io.Reader, hides func(path string) bool) error {
 	in, out := tar.NewReader(r), tar.NewWriter(w)
 	buf := make([]byte, chunkSize)
@@ -84,7 +85,7 @@ func CopyShown(w io.Writer, r io.Reader, hides func(path string) bool) error {
 	return out.Close()
 }
 
-// nextEntry returns the next entry of an archive that anybody may have made, without a leading "./", or io.EOF.
+// nextEntry returns the next entry of an untrusted archive, without a leading "./", or io.EOF.
 func nextEntry(in *tar.Reader) (*tar.Header, error) {
 	for {
 		h, err := in.Next()
@@ -95,7 +96,7 @@ func nextEntry(in *tar.Reader) (*tar.Header, error) {
 			return nil, malformed(err)
 		}
 		if h.Typeflag == tar.TypeXGlobalHeader {
-			continue // git archive begins with a comment
+			continue // git archive starts with a comment.
 		}
 		if h.Name = strings.TrimPrefix(h.Name, "./"); h.Name != "" && h.Name != "." {
 			return h, nil
@@ -103,7 +104,7 @@ func nextEntry(in *tar.Reader) (*tar.Header, error) {
 	}
 }
 
-// end reads what follows an archive: padding, then io.EOF.
+// end reads the padding after an archive up to io.EOF. It returns Invalid if there are more than padding bytes.
 func end(r io.Reader) error {
 	n, err := io.Copy(io.Discard, io.LimitReader(r, padding+1))
 	if err == nil && n > padding {
@@ -112,7 +113,7 @@ func end(r io.Reader) error {
 	return err
 }
 
-// sanitize returns a header with only what we mean to pass on from h.
+// sanitize returns a header with only the fields of h that are passed on.
 func sanitize(h *tar.Header) (*tar.Header, error) {
 	name, err := checkName(h.Name)
 	if err != nil {
@@ -135,11 +136,12 @@ func sanitize(h *tar.Header) (*tar.Header, error) {
 	return clean, nil
 }
 
-// order checks that entries come as the package comment says. It remembers only the directories above the last entry.
+// order checks that entries are in the order that the package comment defines. It stores only the directories above the
+// last entry.
 type order struct {
 	base string
-	open []string // the directories above last, and last if it is one; each below the one before it
-	last string   // the last entry; "" before the first
+	open []string // The directories above last, and last if it is a directory; outermost first.
+	last string   // The last entry; "" before the first.
 }
 
 func (o *order) next(name string, dir bool) error {
@@ -153,7 +155,7 @@ func (o *order) next(name string, dir bool) error {
 	} else {
 		i := strings.LastIndexByte(name, '/')
 		if i < 0 {
-			return bad() // a second tree
+			return bad() // A second tree.
 		}
 		for len(o.open) > 0 && o.open[len(o.open)-1] != name[:i] {
 			o.open = o.open[:len(o.open)-1]
@@ -161,7 +163,7 @@ func (o *order) next(name string, dir bool) error {
 		if len(o.open) == 0 {
 			return bad()
 		}
-		// What came before in this directory is the element of last that follows the directory's name.
+		// The previous entry in this directory is the element of last that follows the name of the directory.
 		if before := strings.TrimPrefix(o.last[len(name[:i]):], "/"); before != "" {
 			before, _, _ = strings.Cut(before, "/")
 			if name[i+1:] <= before {

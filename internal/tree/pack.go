@@ -16,17 +16,18 @@ import (
 	"github.com/caisson-dev/caisson/internal/errno"
 )
 
-// Pack writes the file, directory or symlink at name in root to w, as the tree called as (empty: the last element of name).
+// Pack writes the file, directory or symlink at name in root to w, as the tree called as (empty means the last element
+// of name).
 //
-// Symlinks are archived, not followed, name itself included. Special files are left out, as are kernel file systems (proc,
-// sysfs, …) at or below name. Files may change meanwhile: one that shrinks is padded with zeros, one that is gone is
-// left out. NotFound if there is nothing at name, Conflict if it is a special file.
+// Symlinks are archived, not followed, including name itself. Special files and kernel file systems (proc, sysfs, …) at
+// or below name are left out. Files may change concurrently: a file that shrinks is padded with zeros, and a file that
+// is removed is left out. Pack returns NotFound if name does not exist, and Conflict if it is a special file.
 func Pack(root *os.Root, name, as string, w io.Writer) error {
 	return PackShown(root, name, as, func(string) bool { return false }, w)
 }
 
-// PackShown is [Pack] without what is hidden. hides is asked about each path below name, relative to it, whose directories are
-// not hidden; what is below a hidden directory is left out with it.
+// PackShown is [Pack] without hidden entries. hides is called with each path below name, relative to it, whose parent
+// directories are not hidden; the contents of a hidden directory are left out.
 func PackShown(root *os.Root, name, as string, hides func(path string) bool, w io.Writer) error {
 	if as == "" {
 		as = path.Base(name)
@@ -51,7 +52,7 @@ func PackShown(root *os.Root, name, as string, hides func(path string) bool, w i
 
 type packer struct {
 	root  *os.Root
-	top   int // length of what precedes the paths that hides is asked about
+	top   int // Length of the prefix that is removed from paths for hides.
 	hides func(path string) bool
 	tw    *tar.Writer
 	buf   []byte
@@ -59,7 +60,8 @@ type packer struct {
 
 func packable(m fs.FileMode) bool { return m.IsRegular() || m.IsDir() || m.Type() == fs.ModeSymlink }
 
-// pack writes the entry at name and everything below it. dev is the file system of its parent; 0 for unknown.
+// pack writes the entry at name and everything below it. dev is the file system of the parent directory; 0 means
+// unknown.
 func (p *packer) pack(name, as string, dev uint64, info fs.FileInfo) error {
 	var err error
 	switch mode := info.Mode(); {
@@ -78,7 +80,7 @@ func (p *packer) pack(name, as string, dev uint64, info fs.FileInfo) error {
 		}
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // removed since we saw it
+		return nil // The entry was removed meanwhile.
 	}
 	return err
 }
@@ -119,7 +121,7 @@ func (p *packer) dir(name, as string, dev uint64) error {
 	return nil
 }
 
-// readDir returns the sorted names in f, none if f is the top of a kernel file system.
+// readDir returns the sorted names in f, or none if f is the root of a kernel file system.
 func readDir(f *os.File, dev uint64) (fs.FileInfo, []string, error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -137,7 +139,7 @@ func readDir(f *os.File, dev uint64) (fs.FileInfo, []string, error) {
 }
 
 func (p *packer) file(name, as string) error {
-	// O_NONBLOCK: should the name lead to a FIFO by now, opening must not wait for its other end.
+	// With O_NONBLOCK, opening a FIFO that has replaced the file does not wait for its other end.
 	f, err := p.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
 	if err != nil {
 		return err
@@ -148,7 +150,7 @@ func (p *packer) file(name, as string) error {
 		return err
 	}
 	if !info.Mode().IsRegular() {
-		return nil // replaced since we saw it
+		return nil // The file was replaced meanwhile.
 	}
 	size := info.Size()
 	err = p.tw.WriteHeader(&tar.Header{
@@ -176,7 +178,7 @@ func device(info fs.FileInfo) uint64 {
 	return 0
 }
 
-// kernelFS reports whether f lies on a file system whose files are not data.
+// kernelFS reports whether f is on a file system whose files are not data.
 func kernelFS(f *os.File) bool {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {

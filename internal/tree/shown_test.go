@@ -14,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// names returns what an archive has.
+// names returns the names of the entries of an archive.
 func names(t *testing.T, archive []byte) (all []string) {
 	t.Helper()
 	for in := tar.NewReader(bytes.NewReader(archive)); ; {

@@ -1,9 +1,9 @@
-// Package tree moves files, directories and symlinks as tar archives, in a form that is safe to unpack: [Pack] writes it,
-// [Copy] lets nothing else through, [Unpack] trusts neither.
+// Package tree transfers files, directories and symlinks as tar archives in a form that is safe to unpack. [Pack]
+// writes the form, [Copy] rejects everything else, and [Unpack] does not rely on either.
 //
-// The form: one tree per archive, in depth-first order, the entries of a directory in increasing order of name. So a
-// directory comes before what is in it, no name comes twice, and none lies below a symlink. There are no hard links,
-// devices, sparse files, owners, or set-id bits.
+// The form: one tree per archive, in depth-first order, the entries of a directory sorted by name. So a directory
+// precedes its contents, no name occurs twice, and no entry is below a symlink. There are no hard links, devices,
+// sparse files, owners, or set-id bits.
 package tree
 
 import (
@@ -21,7 +21,7 @@ const (
 	maxPath   = 4095 // PATH_MAX without its NUL
 	maxName   = 255  // NAME_MAX
 	permBits  = 0o777
-	maxYear   = 9999 // what formats of time can express
+	maxYear   = 9999 // The greatest year that time formats can express.
 	padding   = 1 << 20
 	chunkSize = 64 << 10
 )
@@ -43,7 +43,7 @@ func checkName(name string) (string, error) {
 	return name, nil
 }
 
-// checkTarget validates the target of a symlink as text; where it leads is another question.
+// checkTarget validates the target of a symlink as text. It does not check where the target leads.
 func checkTarget(name, target string) error {
 	if target == "" || len(target) > maxPath || strings.ContainsRune(target, 0) {
 		return caisson.Errorf(caisson.Invalid, "the archive has a symlink %.80q without a valid target", name)
@@ -51,7 +51,8 @@ func checkTarget(name, target string) error {
 	return nil
 }
 
-// sparse reports whether h is a sparse file, of which a few bytes of archive can stand for any number of bytes of file.
+// sparse reports whether h is a sparse file, for which a few bytes of archive can represent any number of bytes of
+// file.
 func sparse(h *tar.Header) bool {
 	if h.Typeflag == tar.TypeGNUSparse {
 		return true
@@ -64,7 +65,7 @@ func sparse(h *tar.Header) bool {
 	return false
 }
 
-// modTime returns t in whole seconds, which need no extended header, or the zero hour if t is out of range.
+// modTime returns t in whole seconds, which need no extended header, or the Unix epoch if t is out of range.
 func modTime(t time.Time) time.Time {
 	if t.Unix() < 0 || t.Year() > maxYear {
 		return time.Unix(0, 0)
@@ -72,7 +73,8 @@ func modTime(t time.Time) time.Time {
 	return time.Unix(t.Unix(), 0)
 }
 
-// malformed makes an Invalid error of what the tar reader says about an archive; errors of the stream below stay as they are.
+// malformed converts errors of the tar reader about the archive to Invalid errors; errors of the underlying stream are
+// not changed.
 func malformed(err error) error {
 	if _, said := errors.AsType[*caisson.Error](err); said {
 		return err

@@ -32,7 +32,7 @@ func open(t testing.TB, dir string) *os.Root {
 	return r
 }
 
-// archive makes a tar archive as anybody might.
+// archive creates a tar archive from arbitrary headers.
 func archive(t testing.TB, headers ...tar.Header) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -119,7 +119,7 @@ func TestThereAndBack(t *testing.T) {
 	os.WriteFile(filepath.Join(src, "t/readonly/x"), nil, 0o400)
 	os.Chmod(filepath.Join(src, "t/readonly"), 0o500)
 	want := snapshot(t, filepath.Join(src, "t"))
-	syscall.Mkfifo(filepath.Join(src, "t/fifo"), 0o644) // left out
+	syscall.Mkfifo(filepath.Join(src, "t/fifo"), 0o644) // Left out.
 	stamp := time.Unix(1_000_000_000, 0)
 	os.Chtimes(filepath.Join(src, "t/a"), stamp, stamp)
 
@@ -151,7 +151,7 @@ func TestPackRefuses(t *testing.T) {
 	syscall.Mkfifo(filepath.Join(src, "fifo"), 0o644)
 	wantKind(t, Pack(open(t, src), "fifo", "", io.Discard), caisson.Conflict)
 	wantKind(t, Pack(open(t, src), "none", "", io.Discard), caisson.NotFound)
-	wantKind(t, Pack(open(t, src), ".", "", io.Discard), caisson.Invalid) // has no name
+	wantKind(t, Pack(open(t, src), ".", "", io.Discard), caisson.Invalid) // It has no name.
 	if err := Pack(open(t, src), ".", "name", io.Discard); err != nil {
 		t.Error(err)
 	}
@@ -212,13 +212,13 @@ func TestCopyRefuses(t *testing.T) {
 	}
 }
 
-// sparseArchive is a few kilobytes that stand for an exabyte of zeros.
+// sparseArchive returns a few kilobytes that represent an exabyte of zeros.
 func sparseArchive(t testing.TB) []byte {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
 	records := "22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n"
 	records += record("GNU.sparse.name", "t") + record("GNU.sparse.realsize", "1152921504606846976")
-	// The tar package does not write such headers; so the extended header is made by hand.
+	// The tar package does not write such headers, so the extended header is written manually.
 	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "x", Size: int64(len(records)), Mode: 0o644}); err != nil {
 		t.Fatal(err)
 	}
@@ -286,7 +286,7 @@ func TestUnpackStaysInside(t *testing.T) {
 	for name, row := range map[string]struct {
 		kind    caisson.Kind // "" for success
 		entries []tar.Header
-		want    []string // below the root; the symlinks "pre" and "abs" are there before
+		want    []string // Below the root; the symlinks "pre" and "abs" exist before.
 	}{
 		"absolute":            {caisson.Invalid, []tar.Header{file("/x")}, nil},
 		"dots":                {caisson.Invalid, []tar.Header{file("../x")}, nil},
@@ -353,7 +353,7 @@ func TestUnpackFollowsOnlyWithin(t *testing.T) {
 	}
 	os.Remove(filepath.Join(root, "real/to"))
 	os.Remove(filepath.Join(root, "real/y"))
-	// What leads elsewhere is the archive's fault, and said to be.
+	// A symlink that leads elsewhere is a fault of the archive, and is reported as such.
 	for name, entries := range map[string][]tar.Header{
 		"out": {file("out/x")}, "out/way": {link("out/way", "/etc")}, "l": {file("l/x")}, "m": {link("m", ".."), file("m/x")}, "n": {link("n", "none"), dir("n/d")},
 		"o": {link("o", "o"), dir("o")}, "p": {link("p", "in/x"), file("p/x")}, "in/q": {link("in/q", "/etc"), file("in/q/passwd")},
@@ -374,7 +374,7 @@ func TestUnpackFollowsOnlyWithin(t *testing.T) {
 	}
 }
 
-// deep is an archive of directories in each other, the files in them on the way back up.
+// deep returns an archive of nested directories, with the files in them on the way back up.
 func deep(t *testing.T, levels int, mode int64) []byte {
 	t.Helper()
 	var headers []tar.Header
@@ -387,7 +387,7 @@ func deep(t *testing.T, levels int, mode int64) []byte {
 	return archive(t, headers...)
 }
 
-// TestUnpackDeep: everything of a deep tree is there, with few open descriptors.
+// TestUnpackDeep tests that a deep tree is unpacked completely with few open descriptors.
 func TestUnpackDeep(t *testing.T) {
 	const levels = 600
 	dir := t.TempDir()
@@ -425,7 +425,7 @@ func TestUnpackDeep(t *testing.T) {
 	at.Close()
 }
 
-// A counting calls read now and then while it is read from.
+// A counting reader calls read at intervals while it is read from.
 type counting struct {
 	io.Reader
 	n    int
@@ -439,7 +439,8 @@ func (c *counting) Read(p []byte) (int, error) {
 	return c.Reader.Read(p)
 }
 
-// TestUnpackDeepWork: the work for an entry does not depend on how deep it is. What counts is how often a directory is opened.
+// TestUnpackDeepWork tests that the work for an entry does not depend on its depth. It counts how often a directory is
+// opened.
 func TestUnpackDeepWork(t *testing.T) {
 	const levels = 400
 	dir := t.TempDir()
@@ -463,7 +464,7 @@ func TestUnpackDeepWork(t *testing.T) {
 	for buf := make([]byte, 1<<16); ; {
 		n, err := unix.Read(fd, buf)
 		if err != nil {
-			break // no more events
+			break // No more events.
 		}
 		for at := 0; at < n; {
 			mask, size := binary.NativeEndian.Uint32(buf[at+4:]), binary.NativeEndian.Uint32(buf[at+12:])
@@ -510,7 +511,7 @@ func FuzzCopy(f *testing.F) {
 		if Copy(&out, bytes.NewReader(in), "t") != nil {
 			return
 		}
-		// What is let through is of the form, and stays as it is.
+		// Output has the form of this package, and a copy of it is identical.
 		if err := Copy(&again, bytes.NewReader(out.Bytes()), "t"); err != nil || !bytes.Equal(out.Bytes(), again.Bytes()) {
 			t.Fatalf("a copy cannot be copied: %v", err)
 		}

@@ -17,31 +17,33 @@ import (
 	"github.com/caisson-dev/caisson/internal/errno"
 )
 
-// ownerBits let the owner of a directory fill it.
+// ownerBits are the permissions that the owner needs to fill a directory.
 const ownerBits = 0o700
 
-// Options say how far Unpack may go. The zero Options are for archives from strangers, without limits.
+// Options limit Unpack. The zero Options are for untrusted archives, without limits.
 type Options struct {
-	// Name, a single element, replaces the first element of every name in the archive, which must then hold one tree only.
+	// Name, a single element, replaces the first element of every name in the archive, which must then contain only one
+	// tree.
 	Name string
-	// MaxBytes and MaxEntries bound what is unpacked; Exhausted beyond. 0 is no limit.
+	// MaxBytes and MaxEntries limit what is unpacked; Unpack returns Exhausted beyond. 0 means no limit.
 	MaxBytes   int64
 	MaxEntries int
-	// KeepLinks makes symlinks wherever they lead. Without it those that lead out of their tree are left out.
+	// KeepLinks creates all symlinks. Without it symlinks that lead out of their tree are left out.
 	KeepLinks bool
-	// FollowLinks lets symlinks to directories that are there already stand for directories of the archive, as long as
-	// they stay below the root. Without it they are a Conflict.
+	// FollowLinks allows existing symlinks to directories in place of directories of the archive, as long as they lead
+	// to directories below the root. Without it they are a Conflict.
 	FollowLinks bool
-	// Skipped, if not nil, hears of every symlink that was left out.
+	// Skipped, if not nil, is called for every symlink that was left out.
 	Skipped func(name, target string)
 }
 
-// Unpack makes what the archive r holds below root. Files that exist are replaced, directories are kept. Whatever r says,
-// nothing outside of root is touched, and without FollowLinks nothing that a symlink in root leads to. Modes lose set-id
-// bits and are subject to the umask; owners are the caller's. On error, what was unpacked stays.
+// Unpack creates the contents of the archive r below root. Existing files are replaced, existing directories are kept.
+// Regardless of the contents of r, nothing outside of root is changed and, without FollowLinks, nothing that a symlink
+// in root leads to. Set-id bits of modes are removed, modes are subject to the umask, and the caller becomes the owner.
+// After an error, unpacked files remain.
 //
-// Any tar archive with clean relative names of files, directories and symlinks will do; a leading "./" is allowed.
-// Invalid for others.
+// Unpack accepts any tar archive of files, directories and symlinks with clean relative names; a leading "./" is
+// allowed. It returns Invalid for others.
 func Unpack(r io.Reader, root *os.Root, o Options) error {
 	if o.Name != "" && (!fs.ValidPath(o.Name) || path.Base(o.Name) != o.Name || o.Name == ".") {
 		return caisson.Invalidf("name", "%.80q is not the name of a file", o.Name)
@@ -74,15 +76,16 @@ func (u *unpacker) unpack(r io.Reader) error {
 type unpacker struct {
 	Options
 	at      *walk
-	top     string // first element of the first name, if Name is set
+	top     string // First element of the first name, if Name is set.
 	entries int
 	bytes   int64
 	buf     []byte
-	// modes of the directories that their owner may not write to, to be set when everything is in them
+	// Final modes of the directories that their owner may not write to. They are set after the contents.
 	modes map[string]fs.FileMode
 }
 
-// restrict takes those rights from their owners that directories only had while they were filled: what is in a directory comes before it.
+// restrict sets the final modes of directories that had more permissions while they were filled. Contents precede their
+// directory.
 func (u *unpacker) restrict() error {
 	for _, dir := range slices.SortedFunc(maps.Keys(u.modes), func(a, b string) int { return byElement(b, a) }) {
 		err := u.at.to(path.Dir(dir), nil)
@@ -96,7 +99,7 @@ func (u *unpacker) restrict() error {
 	return nil
 }
 
-// byElement compares paths so that those below a directory follow it.
+// byElement compares paths so that a directory is directly followed by its contents.
 func byElement(a, b string) int {
 	for i := range min(len(a), len(b)) {
 		switch {
@@ -130,7 +133,7 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 		return err
 	}
 	u.entries++
-	u.bytes += h.Size // cannot overflow: the last sum was at most MaxBytes, or there was as much content as it says
+	u.bytes += h.Size // Cannot overflow: the last sum was at most MaxBytes, or that much content was read.
 	if u.MaxEntries > 0 && u.entries > u.MaxEntries {
 		return caisson.Errorf(caisson.Exhausted, "the archive has more than %d entries", u.MaxEntries)
 	}
@@ -165,10 +168,10 @@ func (u *unpacker) rename(name string) (string, error) {
 	return checkName(path.Join(u.Name, rest))
 }
 
-// missing makes a directory that the archive has no entry for, or not before what is in it.
+// missing creates a directory that has no entry in the archive, or only after its contents.
 func (u *unpacker) missing(name string) error { return u.dir(name, 0o755) }
 
-// dir makes one directory in the current one, or finds that it exists.
+// dir creates one directory in the current one, or checks that it exists.
 func (u *unpacker) dir(name string, mode fs.FileMode) error {
 	err := u.at.dir().Mkdir(path.Base(name), mode|ownerBits)
 	switch {
@@ -180,7 +183,7 @@ func (u *unpacker) dir(name string, mode fs.FileMode) error {
 	return err
 }
 
-// clear removes what is at name in the current directory, unless it is a directory.
+// clear removes the entry at name in the current directory. It returns Conflict if it is a directory.
 func (u *unpacker) clear(name string) error {
 	info, err := u.at.dir().Lstat(path.Base(name))
 	switch {
@@ -207,18 +210,18 @@ func (u *unpacker) symlink(name, target string) error {
 	return u.at.dir().Symlink(target, path.Base(name))
 }
 
-// staysInside reports whether a symlink at name leads to somewhere in the tree that name's first element is the top of.
+// staysInside reports whether a symlink at name leads to a place in the tree whose top is the first element of name.
 //
-// ".." counts only at the beginning of target. There it starts from real directories, so the text says where it leads;
-// behind the name of another symlink it would not.
+// ".." is allowed only at the beginning of target. There it starts from real directories, so the text determines where
+// it leads; after the name of another symlink it would not.
 func staysInside(name, target string) bool {
-	depth := strings.Count(name, "/") // directories between the link and the root
+	depth := strings.Count(name, "/") // Directories between the link and the root.
 	down := false
 	for part := range strings.SplitSeq(target, "/") {
 		switch part {
 		case "":
 			if !down {
-				return false // absolute
+				return false // An absolute path.
 			}
 		case ".":
 		case "..":

@@ -11,27 +11,28 @@ import (
 	"github.com/caisson-dev/caisson/internal/errno"
 )
 
-// keepEvery and keepLast say which directories a walk has open: every 16th, and the last ones. So the most, for a name of [maxPath], is
-// some 150, and to step back up opens two directories on average, where each name from the root would open all above it.
+// keepEvery and keepLast define which directories a walk keeps open: every 16th, and the last 16. So at most about 150
+// are open, for a name of length [maxPath], and stepping back up opens two directories on average, where opening each
+// name from the root would open all above it.
 const (
 	keepEvery = 16
 	keepLast  = 16
 )
 
-// A walk goes through the directories below a root. It has a current directory, and changes to others by way of the directories that both
-// have in common.
+// A walk traverses the directories below a root. It has a current directory, and changes to another one through their
+// common ancestor.
 type walk struct {
 	root        *os.Root
 	followLinks bool
-	levels      []level // those above the current directory, which is the last; none if that is the root
+	levels      []level // The current directory, which is last, and those above it; empty if the root is the current directory.
 }
 
 type level struct {
-	name string   // of the directory, relative to the root
-	dir  *os.Root // nil if it is not kept open
+	name string   // Name of the directory relative to the root.
+	dir  *os.Root // nil if it is not kept open.
 }
 
-// dir returns the current directory, which stays the walk's.
+// dir returns the current directory. The caller must not close it.
 func (w *walk) dir() *os.Root {
 	if n := len(w.levels); n > 0 {
 		return w.levels[n-1].dir
@@ -39,8 +40,8 @@ func (w *walk) dir() *os.Root {
 	return w.root
 }
 
-// to makes the directory name, relative to the root, the current one. Unless it is nil, missing makes what does not exist of it in the
-// current directory, one at a time.
+// to changes the current directory to name, which is relative to the root. missing, unless it is nil, is called for
+// each directory on the way that does not exist and must create it in the current directory.
 func (w *walk) to(name string, missing func(name string) error) error {
 	if name == "." {
 		return w.up(0)
@@ -73,7 +74,7 @@ func (w *walk) to(name string, missing func(name string) error) error {
 	return nil
 }
 
-// check is nil if name, in the current directory, is a directory or a symlink that may be followed to one.
+// check returns nil if name, in the current directory, is a directory or a symlink to a directory that may be followed.
 func (w *walk) check(name string) error {
 	info, err := w.dir().Lstat(path.Base(name))
 	if err != nil || info.IsDir() {
@@ -86,7 +87,7 @@ func (w *walk) check(name string) error {
 	return err
 }
 
-// enter makes a directory in the current one the current one.
+// enter changes the current directory to a directory in it.
 func (w *walk) enter(name string) error {
 	dir, err := w.open(w.dir(), name)
 	if err != nil {
@@ -100,8 +101,8 @@ func (w *walk) enter(name string) error {
 	return nil
 }
 
-// open opens the directory name, relative to the root, which is in the directory in. A symlink is followed from the root, below which it
-// has to stay.
+// open opens the directory name, relative to the root, which is in the directory in. A symlink is resolved from the
+// root and must not lead out of it.
 func (w *walk) open(in *os.Root, name string) (*os.Root, error) {
 	info, err := in.Lstat(path.Base(name))
 	switch {
@@ -120,7 +121,7 @@ func (w *walk) open(in *os.Root, name string) (*os.Root, error) {
 	case caisson.Denied, caisson.Exhausted:
 		return nil, err
 	}
-	// It leads out, or nowhere, or in circles.
+	// The symlink leads out of the root, to nothing, or in a circle.
 	return nil, caisson.Wrap(err, caisson.Conflict, "%s is a symlink and leads to no directory below the one that is unpacked to", name)
 }
 
@@ -150,7 +151,7 @@ func (w *walk) up(n int) error {
 	return nil
 }
 
-// close closes what is open.
+// close closes all open directories.
 func (w *walk) close() {
 	for _, l := range w.levels {
 		if l.dir != nil {

@@ -1,4 +1,4 @@
-// Package undo takes back the steps of something that failed half-way.
+// Package undo rolls back the steps of an operation that failed half-way.
 package undo
 
 import (
@@ -6,14 +6,14 @@ import (
 	"slices"
 )
 
-// A Stack holds the opposites of the steps done so far. The zero value is empty. It is not safe for concurrent use.
+// A Stack contains functions that undo the steps done so far. The zero value is empty. It is not safe for concurrent
+// use.
 type Stack struct{ steps []func() error }
 
-// Push adds the opposite of a step: call it as soon as the step may have done something.
+// Push adds a function that undoes a step. It must be called as soon as the step may have had an effect.
 func (s *Stack) Push(step func() error) { s.steps = append(s.steps, step) }
 
-// Run takes everything back, last step first, and returns what went wrong with that. Errors do not keep later ones from
-// running.
+// Run undoes all steps, the last one first, and returns the joined errors. It continues after an error.
 func (s *Stack) Run() error {
 	var errs []error
 	for _, step := range slices.Backward(s.steps) {
@@ -23,5 +23,5 @@ func (s *Stack) Run() error {
 	return errors.Join(errs...)
 }
 
-// Release forgets the steps: all is done, nothing is to be taken back.
+// Release removes all functions after the operation has succeeded.
 func (s *Stack) Release() { s.steps = nil }

@@ -36,7 +36,7 @@ func TestStack(t *testing.T) {
 	if err := s.Run(); err != nil || len(done) != 3 {
 		t.Errorf("after a release: %v, %v", done, err)
 	}
-	s.Push(step(5, nil)) // a step may be pushed afterwards
+	s.Push(step(5, nil)) // A step may be pushed after Release.
 	if err := s.Run(); err != nil || !slices.Equal(done, []int{3, 2, 1, 5}) {
 		t.Errorf("reused: %v, %v", done, err)
 	}

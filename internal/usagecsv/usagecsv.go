@@ -1,4 +1,4 @@
-// Package usagecsv writes the ledger as CSV, for spreadsheets and programs that charge others.
+// Package usagecsv writes ledger data as CSV, for spreadsheets and billing programs.
 package usagecsv
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Rows writes sums, with a line of names first.
+// Rows writes usage rows, preceded by a header line.
 func Rows(w io.Writer, rows []caisson.UsageRow) error {
 	return write(w, "key,calls,failed,estimated,input,output,cache_read,cache_write,cost", rows, func(r caisson.UsageRow) []string {
 		t := r.Tokens
@@ -22,7 +22,7 @@ func Rows(w io.Writer, rows []caisson.UsageRow) error {
 	})
 }
 
-// Calls writes calls.
+// Calls writes calls, preceded by a header line.
 func Calls(w io.Writer, calls []caisson.Call) error {
 	const head = "id,at,account,sandbox,run,attempt,session,agent,user,provider,model,upstream,api,stream,status,error," +
 		"input,output,cache_read,cache_write,cost,estimated,upstream_id,upstream_cost,first_byte,duration,lineage,trace"
@@ -42,7 +42,7 @@ func Calls(w io.Writer, calls []caisson.Call) error {
 	})
 }
 
-// Receipts writes receipts.
+// Receipts writes receipts, preceded by a header line.
 func Receipts(w io.Writer, receipts []caisson.Receipt) error {
 	return write(w, "source,reference,account,cost,estimated,at", receipts, func(r caisson.Receipt) []string {
 		return []string{
@@ -68,7 +68,7 @@ func write[T any](w io.Writer, head string, list []T, line func(T) []string) err
 
 func number(n int64) string { return strconv.FormatInt(n, 10) }
 
-// text keeps spreadsheets from taking what a stranger chose for a formula.
+// text prevents spreadsheets from treating untrusted text as a formula.
 func text(s string) string {
 	if s != "" && strings.ContainsRune("=+-@\t\r", rune(s[0])) {
 		return "'" + s

@@ -23,7 +23,7 @@ func TestColumns(t *testing.T) {
 		if err := write(); err != nil {
 			t.Fatal(err)
 		}
-		lines, err := csv.NewReader(strings.NewReader(b.String())).ReadAll() // wants lines of one length
+		lines, err := csv.NewReader(strings.NewReader(b.String())).ReadAll() // Requires lines of one length.
 		if err != nil || len(lines) != 2 {
 			t.Errorf("%s: %v %q", name, err, b.String())
 		}

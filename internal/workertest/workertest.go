@@ -1,4 +1,4 @@
-// Package workertest gives tests the product's worker to run jobs with.
+// Package workertest provides tests with the product's worker for running jobs.
 package workertest
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson/worker"
 )
 
-// Runner returns a runner of the product's jobs, or skips the test if it does not run as root.
+// Runner returns a runner of the product's jobs. It skips the test if the test does not run as root.
 func Runner(t testing.TB) *worker.Runner {
 	t.Helper()
 	testneed.Root(t)

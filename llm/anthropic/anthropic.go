@@ -1,7 +1,7 @@
 // Package anthropic is the dialect of Anthropic's Messages API.
 //
-// Where the API bills something that is neither input nor output nor cache (web searches by the count, faster modes), there is
-// no price for it in a ledger of tokens: such requests are refused, or need the grant of provider tools.
+// Some features are billed by other units than input, output and cache tokens (web searches by their number, faster modes). The
+// ledger has no prices for them, so such requests are refused, or require the grant of provider tools.
 package anthropic
 
 import (
@@ -14,10 +14,10 @@ import (
 	"github.com/caisson-dev/caisson/llm/dialect"
 )
 
-// Version is the version of the API that is asked for if a guest asks for none.
+// Version is the default version of the API.
 const Version = "2023-06-01"
 
-// Dialect is the Messages API. The zero value is ready to use.
+// Dialect implements the Messages API. The zero value is ready to use.
 type Dialect struct{}
 
 var _ dialect.Dialect = Dialect{}
@@ -25,7 +25,7 @@ var _ dialect.Dialect = Dialect{}
 // New returns the dialect.
 func New() Dialect { return Dialect{} }
 
-// Endpoint implements [dialect.Dialect]. The base URL of a provider is without /v1: https://api.anthropic.com.
+// Endpoint implements [dialect.Dialect]. The base URL of a provider does not include /v1: https://api.anthropic.com.
 func (Dialect) Endpoint(method, path string) (dialect.Endpoint, bool) {
 	switch method + " " + path {
 	case "POST /v1/messages":
@@ -53,7 +53,7 @@ func (Dialect) Header(guest http.Header, key caisson.Secret, allow dialect.Allow
 	return h
 }
 
-// isDate accepts 2023-06-01 and the like.
+// isDate reports whether s has the format of a version, such as 2023-06-01.
 func isDate(s string) bool {
 	if len(s) != len(Version) {
 		return false
@@ -67,7 +67,7 @@ func isDate(s string) bool {
 	return true
 }
 
-// betas returns the names in a header that look like names of betas.
+// betas returns the valid names of betas in the values of a header.
 func betas(values []string) string {
 	var names []string
 	for _, v := range values {
@@ -84,8 +84,8 @@ func betas(values []string) string {
 	return strings.Join(names, ",")
 }
 
-// Final implements [dialect.Dialect]. Claude Code makes a call that got a 400 again in other forms, and one that got a 401 as it was.
-func (Dialect) Final() int { return http.StatusForbidden }
+// FinalStatus implements [dialect.Dialect]. After a 400 Claude Code retries the call in other forms, and after a 401 unchanged.
+func (Dialect) FinalStatus() int { return http.StatusForbidden }
 
 // Error implements [dialect.Dialect].
 func (Dialect) Error(w http.ResponseWriter, r *dialect.Refusal) {
@@ -109,7 +109,7 @@ func (Dialect) Error(w http.ResponseWriter, r *dialect.Refusal) {
 		h.Set("X-Should-Retry", "false")
 	}
 	w.WriteHeader(r.Status)
-	_ = json.NewEncoder(w).Encode(body) // nobody is left to be told
+	_ = json.NewEncoder(w).Encode(body) // a failed write cannot be reported
 }
 
 func errorType(status int) string {
@@ -152,12 +152,12 @@ func (Dialect) List(models []caisson.Model) []byte {
 		LastID  *string `json:"last_id"`
 	}{Data: []item{}}
 	for _, m := range models {
-		// Clients want a date; it is not known when a model was made.
+		// Clients require a date; the real one is unknown.
 		list.Data = append(list.Data, item{"model", m.Alias, m.Alias, "1970-01-01T00:00:00Z"})
 	}
 	if n := len(list.Data); n > 0 {
 		list.FirstID, list.LastID = &list.Data[0].ID, &list.Data[n-1].ID
 	}
-	b, _ := json.Marshal(list) // strings and booleans only
+	b, _ := json.Marshal(list) // strings and booleans cannot fail
 	return b
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/caisson-dev/caisson/llm/internal/strictjson"
 )
 
-// fieldsOf are the fields of content blocks, by type. What is not here needs the grant of provider tools, or is refused.
-var fieldsOf = map[string][]string{
+// blockFields lists the fields of content blocks, by type. Other types require the grant of provider tools, or are refused.
+var blockFields = map[string][]string{
 	"text":              {"type", "text", "cache_control", "citations"},
 	"image":             {"type", "source", "cache_control"},
 	"document":          {"type", "source", "title", "context", "citations", "cache_control"},
@@ -23,19 +23,19 @@ var fieldsOf = map[string][]string{
 	"container_upload":  {"type", "file_id", "cache_control"},
 }
 
-// byProvider are the blocks in which the provider wrote down what its own tools did.
-var byProvider = []string{
+// providerBlocks lists the types of blocks that contain calls and results of the provider's tools.
+var providerBlocks = []string{
 	"server_tool_use", "web_search_tool_result", "web_fetch_tool_result", "code_execution_tool_result", "bash_code_execution_tool_result",
 	"text_editor_code_execution_tool_result", "tool_search_tool_result", "mcp_tool_use", "mcp_tool_result", "advisor_tool_result",
 }
 
-// block checks one content block, and what is in it.
+// block checks one content block and its contents.
 func (c *checker) block(w *strictjson.Walker) error {
 	if w.Kind() != '{' {
 		return strictjson.Refuse("", "it has to be an object with a type")
 	}
 	typ := string(w.Peek("type").Bytes())
-	allowed, ok := fieldsOf[typ]
+	allowed, ok := blockFields[typ]
 	if !ok {
 		return c.providerBlock(typ, w.Skip())
 	}
@@ -48,11 +48,11 @@ func (c *checker) block(w *strictjson.Walker) error {
 		case w.Kind() == 'n': // null is skipped
 			return nil
 		case allowed[n] != "content":
-			return strictjson.In(c.blockField(typ, allowed[n], w.Skip()), allowed[n])
+			return strictjson.InField(c.blockField(typ, allowed[n], w.Skip()), allowed[n])
 		case typ == "tool_result":
-			return strictjson.In(c.content(w, ""), "content")
+			return strictjson.InField(c.content(w, ""), "content")
 		default:
-			return strictjson.In(c.content(w, "text"), "content")
+			return strictjson.InField(c.content(w, "text"), "content")
 		}
 	})
 }
@@ -86,16 +86,16 @@ func (c *checker) blockField(typ, name string, v strictjson.Value) error {
 	return nil
 }
 
-// providerBlock checks a block that is not of the guest's making.
+// providerBlock checks a block that the provider has written.
 func (c *checker) providerBlock(typ string, v strictjson.Value) error {
-	for _, t := range byProvider {
+	for _, t := range providerBlocks {
 		if t != typ {
 			continue
 		}
 		if !c.allow.ProviderTools {
-			return strictjson.In(refused("results of tools that the provider runs", caisson.GrantProviderTools), "type")
+			return strictjson.InField(refuseGrant("results of tools that the provider runs", caisson.GrantProviderTools), "type")
 		}
-		c.unbounded = true // encrypted results may be compressed, too
+		c.unbounded = true // encrypted results may be compressed too
 		return c.findIDs(v)
 	}
 	return strictjson.Refuse("type", "content of type %.40q is not known to the model gateway; send it as text", typ)
@@ -122,7 +122,7 @@ func (c *checker) image(v strictjson.Value) error {
 func (c *checker) document(v strictjson.Value) error {
 	switch typ := v.Get("type"); {
 	case typ.Is("base64"):
-		// A page costs what is on it, and files are compressed: their size says nothing.
+		// A page is charged by its contents, and files are compressed, so their size does not bound the tokens.
 		c.unbounded = true
 		c.tokens -= int64(len(v.Get("data")))
 		return c.encoded(v)
@@ -132,7 +132,7 @@ func (c *checker) document(v strictjson.Value) error {
 		if err := c.fields(v, "type", "content"); err != nil {
 			return err
 		}
-		return strictjson.In(c.content(v.Get("content").Walk(), ""), "content")
+		return strictjson.InField(c.content(v.Get("content").Walk(), ""), "content")
 	case typ.Is("url"):
 		c.unbounded = true
 		return c.url(v)
@@ -155,7 +155,7 @@ func (c *checker) encoded(v strictjson.Value) error {
 
 func (c *checker) url(v strictjson.Value) error {
 	if !c.allow.RemoteURLs {
-		return strictjson.In(refused("URLs that the provider fetches", caisson.GrantRemoteURLs), "url")
+		return strictjson.InField(refuseGrant("URLs that the provider fetches", caisson.GrantRemoteURLs), "url")
 	}
 	if err := c.fields(v, "type", "url"); err != nil {
 		return err
@@ -170,5 +170,5 @@ func (c *checker) file(v strictjson.Value) error {
 	if err := c.fields(v, "type", "file_id"); err != nil {
 		return err
 	}
-	return strictjson.In(c.serverID(v.Get("file_id")), "file_id")
+	return strictjson.InField(c.serverID(v.Get("file_id")), "file_id")
 }

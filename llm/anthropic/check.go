@@ -8,45 +8,45 @@ import (
 	"github.com/caisson-dev/caisson/llm/internal/strictjson"
 )
 
-// Input is bounded by bytes: a token is at least a byte of text, and the JSON around a text is longer than what the provider
-// puts around it. These are the exceptions, in tokens.
+// Input is bounded by bytes: a token has at least one byte of text, and the JSON around a text is longer than what the provider
+// adds to it. These are the exceptions, in tokens.
 const (
-	perRequest = 64   // special tokens
-	perTools   = 1024 // the API's own prompt about tools: 346 for recent models, 530 for old ones
-	perTool    = 64
-	perClient  = 1600 // the API's own description of bash, text editor, computer or memory: at most 735, and a prompt for them of 499
-	perFormat  = 1024 // the API's own prompt about structured output
-	perImage   = 5000 // after the API has made it smaller: at most 4784 in the largest resolution of any model
+	perRequest    = 64   // special tokens
+	perTools      = 1024 // the API's prompt about tools: 346 for recent models, 530 for old ones
+	perTool       = 64
+	perClientTool = 1600 // the API's description of bash, text editor, computer or memory: at most 735, and a prompt for them of 499
+	perFormat     = 1024 // the API's prompt about structured output
+	perImage      = 5000 // after the API has resized it: at most 4784 at the highest resolution of any model
 )
 
-// maxDepth is how deep content may be in content: every level is read again for the one above.
+// maxDepth limits the nesting of content, because each level is read again for the level above.
 const maxDepth = 8
 
-// checker walks through a body: it refuses what may not pass, and sums up what it can cost.
+// checker checks a body: it refuses unsupported fields and sums up the maximum number of tokens.
 type checker struct {
 	allow     dialect.Allow
-	tokens    int64 // besides the bytes of fields that pass, which the caller adds
-	images    int64 // each is perImage of tokens
+	tokens    int64 // without the bytes of forwarded fields, which the caller adds
+	images    int64 // number of images; each is perImage of tokens
 	unbounded bool
-	hour      bool // writes to the cache for an hour
+	hourCache bool // the request writes to the cache for an hour
 	ids       []string
-	depth     int // of content in content
+	depth     int // nesting of content
 }
 
-// total returns the bound. A write to the cache for an hour is 1.6 times the price of one for five minutes, which is the one
-// that a price list has; see meter.count.
+// total returns the bound of input tokens. A write to the cache for an hour costs 1.6 times as much as one for five minutes,
+// whose price is in the price lists; see tokens.
 func (c *checker) total() int64 {
-	if c.hour {
-		return hourly(c.tokens)
+	if c.hourCache {
+		return fromHourly(c.tokens)
 	}
 	return c.tokens
 }
 
-// hourly returns as how many tokens written to the cache for five minutes tokens written for an hour count, rounded up.
-func hourly(n int64) int64 { return n + (n*3+4)/5 }
+// fromHourly converts tokens written to the cache for an hour to tokens written for five minutes, rounded up.
+func fromHourly(n int64) int64 { return n + (n*3+4)/5 }
 
-// refused is the refusal of something that a grant would allow.
-func refused(what, grant string) error {
+// refuseGrant returns the refusal of a feature that a grant would allow.
+func refuseGrant(what, grant string) error {
 	return strictjson.Refuse("", "%s are off in this sandbox; do without, or ask for the grant %s", what, grant)
 }
 
@@ -54,7 +54,7 @@ func unknownField(name string) error {
 	return strictjson.Refuse(name, "this field is not known to the model gateway; send a request without it")
 }
 
-// fields checks that v is an object without other fields than these.
+// fields checks that v is an object with no fields other than allowed.
 func (c *checker) fields(v strictjson.Value, allowed ...string) error {
 	if v.Kind() != '{' {
 		return strictjson.Refuse("", "it has to be an object")
@@ -67,17 +67,17 @@ func (c *checker) fields(v strictjson.Value, allowed ...string) error {
 	return nil
 }
 
-// clip returns a name that a guest sent, fit for a message.
+// clip truncates a name from a guest for use in a message.
 func clip(name []byte) string { return string(name[:min(len(name), 64)]) }
 
-// texts checks that v is an array of strings.
-func texts(v strictjson.Value) error {
+// checkStrings checks that v is an array of strings.
+func checkStrings(v strictjson.Value) error {
 	if v.Kind() != '[' {
 		return strictjson.Refuse("", "it has to be an array of strings")
 	}
 	for i, x := range v.Elements() {
 		if x.Kind() != '"' {
-			return strictjson.At(strictjson.Refuse("", "it has to be a string"), i)
+			return strictjson.InElement(strictjson.Refuse("", "it has to be a string"), i)
 		}
 	}
 	return nil
@@ -88,7 +88,7 @@ func (c *checker) messages(v strictjson.Value) error {
 		return strictjson.Refuse("", "it has to be an array of messages")
 	}
 	w := v.Walk()
-	return w.Array(func(i int) error { return strictjson.At(c.message(w), i) })
+	return w.Array(func(i int) error { return strictjson.InElement(c.message(w), i) })
 }
 
 func (c *checker) message(w *strictjson.Walker) error {
@@ -104,16 +104,16 @@ func (c *checker) message(w *strictjson.Walker) error {
 			}
 			return strictjson.Refuse("role", "it has to be user, assistant or system")
 		case "content":
-			return strictjson.In(c.content(w, ""), "content")
+			return strictjson.InField(c.content(w, ""), "content")
 		}
 		return unknownField(clip(name))
 	})
 }
 
-// content checks a string or an array of blocks, which have to be of type only if that is not "".
+// content checks a string or an array of blocks. If only is not "", the blocks must have that type.
 func (c *checker) content(w *strictjson.Walker, only string) error {
 	if w.Kind() == '"' {
-		return nil // and is skipped
+		return nil // Walker skips it
 	}
 	if w.Kind() != '[' {
 		return strictjson.Refuse("", "it has to be a string or an array of content blocks")
@@ -124,13 +124,13 @@ func (c *checker) content(w *strictjson.Walker, only string) error {
 	defer func() { c.depth-- }()
 	return w.Array(func(i int) error {
 		if only != "" && !w.Peek("type").Is(only) {
-			return strictjson.At(strictjson.Refuse("type", "only %s is possible here", only), i)
+			return strictjson.InElement(strictjson.Refuse("type", "only %s is possible here", only), i)
 		}
-		return strictjson.At(c.block(w), i)
+		return strictjson.InElement(c.block(w), i)
 	})
 }
 
-// cacheControl checks where a prefix to be cached ends.
+// cacheControl checks a cache breakpoint.
 func (c *checker) cacheControl(v strictjson.Value) error {
 	if v.IsNull() {
 		return nil
@@ -139,7 +139,7 @@ func (c *checker) cacheControl(v strictjson.Value) error {
 		return err
 	}
 	if v.Get("scope") != nil && !c.allow.Beta {
-		return strictjson.In(refused("betas", caisson.GrantBeta), "scope")
+		return strictjson.InField(refuseGrant("betas", caisson.GrantBeta), "scope")
 	}
 	if !v.Get("type").Is("ephemeral") {
 		return strictjson.Refuse("type", "only ephemeral is known")
@@ -147,7 +147,7 @@ func (c *checker) cacheControl(v strictjson.Value) error {
 	switch ttl := v.Get("ttl"); {
 	case ttl == nil || ttl.Is("5m"):
 	case ttl.Is("1h"):
-		c.hour = true
+		c.hourCache = true
 	default:
 		return strictjson.Refuse("ttl", "it has to be 5m or 1h")
 	}
@@ -159,15 +159,15 @@ func (c *checker) outputConfig(v strictjson.Value) error {
 		return err
 	}
 	if v.Get("task_budget") != nil && !c.allow.Beta {
-		return strictjson.In(refused("betas", caisson.GrantBeta), "task_budget")
+		return strictjson.InField(refuseGrant("betas", caisson.GrantBeta), "task_budget")
 	}
 	if f := v.Get("format"); f != nil && !f.IsNull() {
-		return strictjson.In(c.format(f), "format")
+		return strictjson.InField(c.format(f), "format")
 	}
 	return nil
 }
 
-// format checks a schema that an answer has to follow.
+// format checks the schema of a structured answer.
 func (c *checker) format(v strictjson.Value) error {
 	if err := c.fields(v, "type", "schema", "name"); err != nil {
 		return err
@@ -176,20 +176,20 @@ func (c *checker) format(v strictjson.Value) error {
 	return nil
 }
 
-// serverID takes note of the id of something that the provider keeps.
+// serverID records the id of server-side state.
 func (c *checker) serverID(v strictjson.Value) error {
 	id, ok := v.Text()
 	switch {
 	case !ok || id == "" || len(id) > 256:
 		return strictjson.Refuse("", "it has to be an id")
 	case !c.allow.ServerState:
-		return refused("ids of what the provider keeps", caisson.GrantServerState)
+		return refuseGrant("ids of what the provider keeps", caisson.GrantServerState)
 	}
 	c.ids = append(c.ids, id)
 	return nil
 }
 
-// containerIDs takes note of the ids in container: a string, or an object with id and skills.
+// containerIDs records the ids in container, which is a string, or an object with id and skills.
 func (c *checker) containerIDs(v strictjson.Value) {
 	for _, id := range []strictjson.Value{v, v.Get("id")} {
 		if s, ok := id.Text(); ok {
@@ -203,10 +203,10 @@ func (c *checker) containerIDs(v strictjson.Value) {
 	}
 }
 
-// findIDs takes note of all file and container ids at any depth of what the provider wrote itself, and a guest sends back.
-func (c *checker) findIDs(v strictjson.Value) error { return c.find(v, 0) }
+// findIDs records all file and container ids at any depth of blocks that the provider has written and the guest sends back.
+func (c *checker) findIDs(v strictjson.Value) error { return c.findIDsAt(v, 0) }
 
-func (c *checker) find(v strictjson.Value, depth int) error {
+func (c *checker) findIDsAt(v strictjson.Value, depth int) error {
 	if depth > 2*maxDepth {
 		return strictjson.Refuse("", "it nests deeper than anything that the API knows; make it flatter")
 	}
@@ -214,18 +214,18 @@ func (c *checker) find(v strictjson.Value, depth int) error {
 		if n := string(name); n == "file_id" || n == "container_id" || n == "container" {
 			if x.Kind() == '"' {
 				if err := c.serverID(x); err != nil {
-					return strictjson.In(err, n)
+					return strictjson.InField(err, n)
 				}
 				continue
 			}
 		}
-		if err := c.find(x, depth+1); err != nil {
-			return strictjson.In(err, clip(name))
+		if err := c.findIDsAt(x, depth+1); err != nil {
+			return strictjson.InField(err, clip(name))
 		}
 	}
 	for i, x := range v.Elements() {
-		if err := c.find(x, depth+1); err != nil {
-			return strictjson.At(err, i)
+		if err := c.findIDsAt(x, depth+1); err != nil {
+			return strictjson.InElement(err, i)
 		}
 	}
 	return nil

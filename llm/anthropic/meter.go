@@ -10,30 +10,30 @@ import (
 	"github.com/caisson-dev/caisson/llm/internal/strictjson"
 )
 
-// maxEvent is how much is kept of an event. Only results of the provider's own tools are longer.
+// maxEvent is the number of bytes kept of an event. Only results of the provider's tools are longer.
 const maxEvent = 1 << 20
 
-// maxIDs bounds the ids that are remembered of one answer.
+// maxIDs limits the ids that are kept per answer.
 const maxIDs = 64
 
-// Meter implements [dialect.Dialect]. Whether an answer is streamed is seen from its first byte: errors are not.
+// Meter implements [dialect.Dialect]. The first byte of an answer shows whether it is streamed, because errors are not.
 func (Dialect) Meter(e dialect.Endpoint, _ bool) dialect.Meter {
 	return &meter{free: e.Free, events: sse.Splitter{Max: maxEvent}}
 }
 
 type meter struct {
-	free   bool
-	begun  bool
-	events sse.Splitter
-	plain  *jsonscan.Scanner // nil if the answer is a stream of events
-	tokens caisson.TokenCount
-	seen   int64
-	final  bool // tokens are the provider's last word
-	done   bool
-	ids    []string
+	free          bool
+	started       bool
+	events        sse.Splitter
+	plain         *jsonscan.Scanner // nil if the answer is a stream of events
+	tokens        caisson.TokenCount
+	outputBytes   int64
+	usageComplete bool // tokens are final
+	done          bool
+	ids           []string
 }
 
-// The paths of a plain answer, in the order of the scanner's.
+// Indexes of the paths of a plain answer in the scanner.
 const (
 	pathType = iota
 	pathUsage
@@ -43,11 +43,11 @@ const (
 // Write implements [dialect.Meter].
 func (m *meter) Write(p []byte) (int, error) {
 	rest := p
-	if !m.begun {
+	if !m.started {
 		if rest = bytes.TrimLeft(p, " \t\r\n"); len(rest) == 0 {
 			return len(p), nil
 		}
-		m.begun = true
+		m.started = true
 		if rest[0] == '{' {
 			m.plain = jsonscan.New("type", "usage", "container.id")
 		}
@@ -65,15 +65,15 @@ func (m *meter) writePlain(p []byte) {
 		return
 	}
 	m.plain.Write(p)
-	m.seen = m.plain.Size()
+	m.outputBytes = m.plain.Size()
 	if m.done = m.plain.Done(); !m.done {
 		return
 	}
 	usage := m.plain.Get(pathUsage)
 	m.count(usage)
 	// An error costs nothing.
-	m.final = usage != nil || m.free || m.plain.Get(pathType).Is("error")
-	m.remember(m.plain.Get(pathContainer))
+	m.usageComplete = usage != nil || m.free || m.plain.Get(pathType).Is("error")
+	m.addID(m.plain.Get(pathContainer))
 }
 
 // event handles one event of a stream.
@@ -82,8 +82,8 @@ func (m *meter) event(e sse.Event) {
 		return
 	}
 	if e.Lost > 0 {
-		// It is not known what in it the model wrote; more than this it was not.
-		m.seen += e.Lost + int64(len(e.Data))
+		// The lost part is unknown. Its size is an upper bound of the model's output.
+		m.outputBytes += e.Lost + int64(len(e.Data))
 		return
 	}
 	v := strictjson.Value(bytes.TrimSpace(e.Data))
@@ -91,7 +91,7 @@ func (m *meter) event(e sse.Event) {
 	case "message_start":
 		msg := v.Get("message")
 		m.count(msg.Get("usage"))
-		m.remember(msg.Get("container").Get("id"))
+		m.addID(msg.Get("container").Get("id"))
 	case "content_block_start":
 		m.text(v.Get("content_block"))
 	case "content_block_delta":
@@ -99,42 +99,42 @@ func (m *meter) event(e sse.Event) {
 	case "message_delta":
 		usage, delta := v.Get("usage"), v.Get("delta")
 		m.count(usage)
-		m.remember(delta.Get("container").Get("id"))
-		m.final = m.final || usage != nil && delta.Get("stop_reason").Kind() == '"'
+		m.addID(delta.Get("container").Get("id"))
+		m.usageComplete = m.usageComplete || usage != nil && delta.Get("stop_reason").Kind() == '"'
 	case "message_stop":
 		m.done = true
 	case "error":
-		// What the answer cost until here is not said.
-		m.done, m.final = true, false
+		// The cost of the answer so far is not reported.
+		m.done, m.usageComplete = true, false
 	}
 }
 
-// text counts what the model wrote. The signature of thoughts counts, too: it has those in it that are not shown.
+// text counts the output. The signature of thinking counts too, because it contains the thinking that is not shown.
 func (m *meter) text(v strictjson.Value) {
 	for name, x := range v.Members() {
 		switch string(name) {
 		case "type", "id":
 		case "file_id":
-			m.remember(x)
+			m.addID(x)
 		default:
 			if x.Kind() == '"' {
-				m.seen += int64(len(x) - 2)
+				m.outputBytes += int64(len(x) - 2)
 				continue
 			}
-			m.seen += int64(len(x))
+			m.outputBytes += int64(len(x))
 			m.fileIDs(x, 0)
 		}
 	}
 }
 
-// fileIDs remembers the files that a tool of the provider made.
+// fileIDs records the ids of files that a tool of the provider has created.
 func (m *meter) fileIDs(v strictjson.Value, depth int) {
 	if depth > maxDepth || !bytes.Contains(v, []byte(`"file_id"`)) {
 		return
 	}
 	for name, x := range v.Members() {
 		if string(name) == "file_id" {
-			m.remember(x)
+			m.addID(x)
 		}
 		m.fileIDs(x, depth+1)
 	}
@@ -143,19 +143,19 @@ func (m *meter) fileIDs(v strictjson.Value, depth int) {
 	}
 }
 
-func (m *meter) remember(v strictjson.Value) {
+func (m *meter) addID(v strictjson.Value) {
 	if id, ok := v.Text(); ok && id != "" && len(id) <= 256 && len(m.ids) < maxIDs {
 		m.ids = append(m.ids, id)
 	}
 }
 
-// count takes what usage says. Its numbers only grow during an answer, and the last event need not repeat all of them.
+// count adds reported usage. The numbers only increase during an answer, and the last event may omit some of them.
 func (m *meter) count(usage strictjson.Value) {
 	if usage == nil || m.free {
 		return
 	}
 	t := tokens(usage)
-	// Where a call was several (compaction), the sum is not in the usage itself.
+	// If the provider made several calls (compaction), the usage does not contain their sum.
 	var sum caisson.TokenCount
 	for _, part := range usage.Get("iterations").Elements() {
 		p := tokens(part)
@@ -170,8 +170,8 @@ func (m *meter) count(usage strictjson.Value) {
 	m.tokens.CacheWrite = max(m.tokens.CacheWrite, t.CacheWrite, sum.CacheWrite)
 }
 
-// tokens reads a usage object. Tokens that are written to the cache for an hour count as 1.6 times as many, because that is what
-// they cost by the price of writing for five minutes.
+// tokens parses a usage object. Tokens written to the cache for an hour count 1.6 times, which is their price relative to the
+// price of writing for five minutes.
 func tokens(usage strictjson.Value) (t caisson.TokenCount) {
 	for name, v := range usage.Members() {
 		switch string(name) {
@@ -185,7 +185,7 @@ func tokens(usage strictjson.Value) (t caisson.TokenCount) {
 			t.CacheWrite += v.Count()
 		case "cache_creation":
 			hour := v.Get("ephemeral_1h_input_tokens").Count()
-			t.CacheWrite += hourly(hour) - hour
+			t.CacheWrite += fromHourly(hour) - hour
 		}
 	}
 	return t
@@ -193,11 +193,11 @@ func tokens(usage strictjson.Value) (t caisson.TokenCount) {
 
 // Usage implements [dialect.Meter].
 func (m *meter) Usage() (caisson.TokenCount, bool) {
-	return m.tokens, m.final
+	return m.tokens, m.usageComplete
 }
 
-// Seen implements [dialect.Meter].
-func (m *meter) Seen() int64 { return m.seen }
+// OutputBytes implements [dialect.Meter].
+func (m *meter) OutputBytes() int64 { return m.outputBytes }
 
 // IDs implements [dialect.Meter].
 func (m *meter) IDs() []string { return m.ids }

@@ -14,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson/llm/internal/dialecttest"
 )
 
-// events writes a stream; each event is its data.
+// events returns a stream; each event consists of its data.
 func events(data ...string) string {
 	var b strings.Builder
 	for _, d := range data {

@@ -6,22 +6,22 @@ import (
 	"github.com/caisson-dev/caisson/llm/internal/strictjson"
 )
 
-// minThinking is the least budget_tokens that the API takes.
+// minThinking is the minimum of budget_tokens.
 const minThinking = 1024
 
-// request is a checked body. It does not change after Parse.
+// request is a checked body. It is immutable after Parse.
 type request struct {
-	body    *strictjson.Object // what may pass; model, max_tokens and metadata are set by Encode
-	count   bool               // for count_tokens
-	model   string
-	stream  bool
-	max     int64 // max_tokens; 0 if missing
-	budget  int64 // thinking.budget_tokens; 0 if thinking is not enabled with one
-	longer  bool  // budget may be above max_tokens (a beta: thinking between tool calls)
-	tokens  int64
-	images  int64
-	bounded bool
-	ids     []string
+	body            *strictjson.Object // forwarded fields; Encode sets model, max_tokens and metadata
+	countTokens     bool               // for count_tokens
+	model           string
+	stream          bool
+	max             int64 // max_tokens; 0 if missing
+	thinkingBudget  int64 // thinking.budget_tokens; 0 if thinking is not enabled with one
+	budgetMayExceed bool  // budget may exceed max_tokens (a beta: thinking between tool calls)
+	tokens          int64
+	images          int64
+	bounded         bool
+	ids             []string
 }
 
 var _ dialect.Request = (*request)(nil)
@@ -35,28 +35,28 @@ func (Dialect) Parse(e dialect.Endpoint, body []byte, allow dialect.Allow) (dial
 	if in.Kind() != '{' {
 		return nil, strictjson.Refuse("", "the body has to be an object")
 	}
-	r := &request{body: &strictjson.Object{}, count: e.API == "count_tokens"}
+	r := &request{body: &strictjson.Object{}, countTokens: e.API == "count_tokens"}
 	c := checker{allow: allow, tokens: perRequest}
 	for name, v := range in.Members() {
 		if v.IsNull() {
-			continue // means the same as nothing, and is one case less
+			continue // equivalent to a missing field
 		}
 		if err := r.field(&c, string(name), v); err != nil {
-			return nil, strictjson.In(err, clip(name))
+			return nil, strictjson.InField(err, clip(name))
 		}
 	}
 	switch {
 	case r.body.Get("messages") == nil:
 		return nil, strictjson.Refuse("messages", "it is missing; send an array of messages")
-	case r.budget > 0 && r.max > 0 && r.max <= minThinking:
+	case r.thinkingBudget > 0 && r.max > 0 && r.max <= minThinking:
 		return nil, strictjson.Refuse("max_tokens", "thinking takes %d tokens at least; send more than that, or disable thinking", minThinking)
 	}
-	r.longer = allow.Beta && r.budget >= r.max && r.max > 0
+	r.budgetMayExceed = allow.Beta && r.thinkingBudget >= r.max && r.max > 0
 	r.tokens, r.images, r.bounded, r.ids = c.total(), c.images, !c.unbounded, c.ids
 	return r, nil
 }
 
-// field checks a top-level field and keeps what may pass.
+// field checks a top-level field and keeps it if it is forwarded.
 func (r *request) field(c *checker, name string, v strictjson.Value) (err error) {
 	var ok bool
 	switch name {
@@ -82,16 +82,16 @@ func (r *request) field(c *checker, name string, v strictjson.Value) (err error)
 	case "output_format":
 		err = c.format(v)
 	case "mcp_servers":
-		// The provider calls these servers, and what they say becomes input.
+		// The provider calls these servers, and their responses become input.
 		if !c.allow.ProviderTools || !c.allow.RemoteURLs {
-			return refused("servers that the provider calls", caisson.GrantProviderTools+" and "+caisson.GrantRemoteURLs)
+			return refuseGrant("servers that the provider calls", caisson.GrantProviderTools+" and "+caisson.GrantRemoteURLs)
 		}
 		c.unbounded = true
 	case "context_management":
 		if !c.allow.Beta {
-			return nil // removed as its header is: agents send it unasked, and do without
+			return nil // dropped like its header: agents send it by default and work without it
 		}
-		c.unbounded = true // a compaction is a call of its own
+		c.unbounded = true // a compaction is a separate call
 	default:
 		return r.callField(c, name, v)
 	}
@@ -101,15 +101,15 @@ func (r *request) field(c *checker, name string, v strictjson.Value) (err error)
 	return err
 }
 
-// keep lets a field pass whose bytes may become tokens.
+// keep adds a field to the forwarded ones and its bytes to the bound of tokens.
 func (r *request) keep(c *checker, name string, v strictjson.Value) {
 	c.tokens += int64(len(v))
 	r.body.Set(name, v)
 }
 
-// callField checks the fields that only a call of a model has.
+// callField checks the fields of model calls that count_tokens does not have.
 func (r *request) callField(c *checker, name string, v strictjson.Value) error {
-	if r.count {
+	if r.countTokens {
 		return strictjson.Refuse("", "this field is not known here; send a request without it")
 	}
 	var ok bool
@@ -130,12 +130,12 @@ func (r *request) callField(c *checker, name string, v strictjson.Value) error {
 			return strictjson.Refuse("", "it has to be a number")
 		}
 	case "stop_sequences":
-		if err := texts(v); err != nil {
+		if err := checkStrings(v); err != nil {
 			return err
 		}
 	case "container":
 		if !c.allow.ServerState || !c.allow.ProviderTools {
-			return refused("containers of the provider", caisson.GrantServerState+" and "+caisson.GrantProviderTools)
+			return refuseGrant("containers of the provider", caisson.GrantServerState+" and "+caisson.GrantProviderTools)
 		}
 		c.unbounded = true
 		c.containerIDs(v)
@@ -158,7 +158,7 @@ func (r *request) thinking(c *checker, v strictjson.Value) error {
 	if !ok || n < minThinking {
 		return strictjson.Refuse("budget_tokens", "it has to be an integer of at least %d", minThinking)
 	}
-	r.budget = n
+	r.thinkingBudget = n
 	return nil
 }
 
@@ -169,9 +169,9 @@ func (r *request) Images() (n, tokens int64) { return r.images, r.images * perIm
 func (r *request) ServerIDs() []string       { return r.ids }
 func (r *request) Output() (int64, int64) {
 	switch {
-	case r.count:
+	case r.countTokens:
 		return 0, 0
-	case r.budget > 0:
+	case r.thinkingBudget > 0:
 		return r.max, minThinking + 1
 	default:
 		return r.max, 1
@@ -182,7 +182,7 @@ func (r *request) Output() (int64, int64) {
 func (r *request) Encode(t dialect.Target) ([]byte, error) {
 	b := r.body.Clone()
 	b.SetText("model", t.Model)
-	if r.count {
+	if r.countTokens {
 		return b.Value(), nil
 	}
 	if _, least := r.Output(); t.Output < least {
@@ -196,8 +196,8 @@ func (r *request) Encode(t dialect.Target) ([]byte, error) {
 		m.SetText("user_id", t.User)
 		b.Set("metadata", m.Value())
 	}
-	if r.budget >= t.Output && !r.longer {
-		// The API wants the budget below max_tokens. A quarter is left for the answer where there is room.
+	if r.thinkingBudget >= t.Output && !r.budgetMayExceed {
+		// The API requires the budget to be below max_tokens. A quarter is left for the answer if possible.
 		thinking := b.Get("thinking").Object()
 		thinking.SetInt("budget_tokens", max(minThinking, t.Output-max(1, t.Output/4)))
 		b.Set("thinking", thinking.Value())

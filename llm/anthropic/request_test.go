@@ -20,7 +20,7 @@ var (
 	all   = dialect.Allow{ProviderTools: true, RemoteURLs: true, Beta: true, ServerState: true}
 )
 
-// body is a request with these messages' content and more fields.
+// body returns a request with the content of these messages and further fields.
 func body(content, more string) string {
 	if more != "" {
 		more = "," + more
@@ -106,7 +106,7 @@ func TestParseRefuses(t *testing.T) {
 	dialecttest.Refusal(t, err, "max_tokens", "not known")
 }
 
-// agent is what a coding agent sends.
+// agent is a request of a coding agent.
 const agent = `{
   "model": "claude-sonnet-4-5", "max_tokens": 32000, "stream": true, "temperature": 1, "service_tier": "priority",
   "metadata": {"user_id": "someone else"}, "context_management": {"edits": [{"type": "clear_thinking_20251015"}]}, "stop_sequences": null,
@@ -216,7 +216,7 @@ func TestParseGranted(t *testing.T) {
 	if want := []string{"container_1", "file_1", "file_2", "file_3", "skill_1"}; !slices.Equal(ids, want) {
 		t.Errorf("ids %v, want %v", ids, want)
 	}
-	// The budget may be above max_tokens where thinking goes on between tool calls.
+	// The budget may exceed max_tokens if the model thinks between tool calls.
 	r, err = New().Parse(call, []byte(`{"max_tokens":2000,"messages":[],"thinking":{"type":"enabled","budget_tokens":9000}}`), dialect.Allow{Beta: true})
 	if err != nil {
 		t.Fatal(err)
@@ -230,7 +230,7 @@ func TestInput(t *testing.T) {
 	text := func(s string) string { b, _ := json.Marshal(s); return string(b) }
 	for _, tt := range []struct {
 		name, body string
-		least      int64 // tokens that it really has, or could have if each byte were one
+		least      int64 // actual number of tokens, or the maximum if each byte were one
 		most       int64
 		bounded    bool
 	}{
@@ -264,7 +264,7 @@ func TestDuplicates(t *testing.T) {
 	})
 }
 
-// passing are the only fields that the provider may get.
+// passing are the only fields that may be forwarded.
 var passing = []string{
 	"model", "messages", "system", "max_tokens", "temperature", "top_p", "top_k", "stop_sequences", "stream", "tools", "tool_choice", "thinking",
 	"metadata", "cache_control", "output_config", "output_format", "service_tier", "mcp_servers", "container", "context_management",
@@ -314,7 +314,7 @@ func FuzzParse(f *testing.F) {
 				Budget int64 `json:"budget_tokens"`
 			}
 		}
-		_ = json.Unmarshal(out, &m) // fields of other kinds are the provider's to refuse
+		_ = json.Unmarshal(out, &m) // the provider rejects fields of other kinds
 		if m.Model != "up" || m.MaxTokens != output || len(m.Metadata) != 1 || m.Metadata["user_id"] != "user" {
 			t.Fatalf("%+v", m)
 		}

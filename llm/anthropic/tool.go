@@ -5,7 +5,7 @@ import (
 	"github.com/caisson-dev/caisson/llm/internal/strictjson"
 )
 
-// clientTools are the tools that the API defines and the client runs; a date follows.
+// clientTools are the prefixes of the tools that the API defines and the client runs; a date follows.
 var clientTools = []string{"bash_", "text_editor_", "computer_", "memory_"}
 
 // toolFields are the fields of tools that the client runs.
@@ -21,7 +21,7 @@ func (c *checker) tools(v strictjson.Value) error {
 	c.tokens += perTools
 	for i, t := range v.Elements() {
 		if err := c.tool(t); err != nil {
-			return strictjson.At(err, i)
+			return strictjson.InElement(err, i)
 		}
 	}
 	return nil
@@ -35,25 +35,25 @@ func (c *checker) tool(v strictjson.Value) error {
 	switch typ := v.Get("type"); {
 	case typ == nil || typ.IsNull() || typ.Is("custom"):
 	case isClientTool(typ.Bytes()):
-		c.tokens += perClient
+		c.tokens += perClientTool
 	case typ.Kind() != '"':
 		return strictjson.Refuse("type", "it has to be a string")
 	case !c.allow.ProviderTools:
-		return strictjson.In(refused("tools that the provider runs", caisson.GrantProviderTools), "type")
+		return strictjson.InField(refuseGrant("tools that the provider runs", caisson.GrantProviderTools), "type")
 	default:
-		c.unbounded = true // what it finds becomes input
+		c.unbounded = true // its results become input
 		if err := c.findIDs(v); err != nil {
 			return err
 		}
-		return strictjson.In(c.cacheControl(orNull(v.Get("cache_control"))), "cache_control")
+		return strictjson.InField(c.cacheControl(orNull(v.Get("cache_control"))), "cache_control")
 	}
 	if err := c.fields(v, toolFields...); err != nil {
 		return err
 	}
 	if err := c.callers(v.Get("allowed_callers")); err != nil {
-		return strictjson.In(err, "allowed_callers")
+		return strictjson.InField(err, "allowed_callers")
 	}
-	return strictjson.In(c.cacheControl(orNull(v.Get("cache_control"))), "cache_control")
+	return strictjson.InField(c.cacheControl(orNull(v.Get("cache_control"))), "cache_control")
 }
 
 func orNull(v strictjson.Value) strictjson.Value {
@@ -63,17 +63,17 @@ func orNull(v strictjson.Value) strictjson.Value {
 	return v
 }
 
-// callers checks who may call a tool: the provider's own code is one of its tools.
+// callers checks which callers a tool allows. Other callers than direct are tools of the provider, such as its code execution.
 func (c *checker) callers(v strictjson.Value) error {
 	if v == nil || v.IsNull() {
 		return nil
 	}
-	if err := texts(v); err != nil {
+	if err := checkStrings(v); err != nil {
 		return err
 	}
 	for i, x := range v.Elements() {
 		if !x.Is("direct") && !c.allow.ProviderTools {
-			return strictjson.At(refused("callers other than direct", caisson.GrantProviderTools), i)
+			return strictjson.InElement(refuseGrant("callers other than direct", caisson.GrantProviderTools), i)
 		}
 	}
 	return nil

@@ -1,5 +1,6 @@
-// Package dialect is what the model gateway has to know of an API: which requests there are, what in them may pass, what
-// they can cost at most, how an answer says what it cost, and how a refusal looks. Each API is a package below llm.
+// Package dialect defines what the model gateway requires of an API: its requests, the fields of a request that are forwarded,
+// the maximum cost of a request, the usage reported in an answer, and the format of an error. Each API is implemented by a
+// package below llm.
 //
 // The gateway forwards to a provider of the same dialect as the request; it does not translate.
 package dialect
@@ -11,95 +12,95 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// An Endpoint is one kind of call of an API.
+// An Endpoint is one operation of an API.
 type Endpoint struct {
 	API    string // chat, responses, embeddings, messages, count_tokens, generate, models: caisson.Call.API
-	Model  string // where the model is in the path (Gemini); else ""
-	Stream bool   // where streaming is in the path (Gemini); else false
-	Path   string // what to append to the provider's base URL; canonical, without query; "{model}" in it is the provider's name for the model
-	Query  string // the only query that passes on, as alt=sse; else ""
-	// Free calls cost nothing and take no output (count_tokens); List is answered by the gateway itself (models).
+	Model  string // model in the path (Gemini); otherwise ""
+	Stream bool   // whether the path requests a stream (Gemini); otherwise false
+	Path   string // path below the base URL; canonical, without query; "{model}" stands for the provider's name of the model
+	Query  string // the only query that is forwarded, such as alt=sse; otherwise ""
+	// Free operations cost nothing and have no output (count_tokens). The gateway answers List operations itself (models).
 	Free, List bool
 }
 
-// A Dialect is one API. It is stateless and safe for concurrent use.
+// A Dialect implements one API. It is stateless and safe for concurrent use.
 type Dialect interface {
-	// Endpoint finds the call that a request means; false for everything that is not the API's own. path is the request's
-	// escaped path, as sent; only one spelling of each is accepted (no "..", "//" or needless escapes).
+	// Endpoint returns the operation of a request, or false if the API has no such operation. path is the escaped path of the
+	// request, as sent. Each path has only one accepted spelling (no "..", "//" or needless escapes).
 	Endpoint(method, path string) (Endpoint, bool)
-	// Parse reads a body. The error is a [*Refusal].
+	// Parse checks a body. The error is a [*Refusal].
 	Parse(e Endpoint, body []byte, allow Allow) (Request, error)
-	// Header returns the headers of the request to the provider: the key, and those of the guest's that may pass.
+	// Header returns the headers of the request to the provider: the key, and those of the guest that may be forwarded.
 	Header(guest http.Header, key caisson.Secret, allow Allow) http.Header
-	// Meter returns what reads the tokens from an answer.
+	// Meter returns a meter for an answer.
 	Meter(e Endpoint, stream bool) Meter
-	// Final is the status of errors that no known client of the API tries again.
-	Final() int
-	// Error writes a refusal as the API's own errors look: status, headers and body.
+	// FinalStatus returns the status of errors that no known client of the API retries.
+	FinalStatus() int
+	// Error writes a refusal in the format of the API's errors: status, headers and body.
 	Error(w http.ResponseWriter, r *Refusal)
-	// List returns the body that answers a listing of models.
+	// List returns the body of a list of models.
 	List(models []caisson.Model) []byte
 }
 
-// Allow says which of the grants a request has.
+// Allow contains the grants that apply to a request.
 type Allow struct{ ProviderTools, RemoteURLs, Beta, ServerState bool }
 
-// A Request is a body of which every field is known.
+// A Request is a checked body.
 type Request interface {
-	Model() string // as asked for; "" if missing
+	Model() string // the requested model; "" if missing
 	Stream() bool
-	// Input bounds the tokens of input from above; false if they cannot be bounded from the body. The caller also knows the
-	// context limit of the model.
+	// Input returns an upper bound of the input tokens; false if the body does not determine one. The caller additionally applies
+	// the context limit of the model.
 	Input() (tokens int64, bounded bool)
-	// Images are how many there are, and their part of the bound.
+	// Images returns the number of images, and their part of the bound.
 	Images() (n, tokens int64)
-	// Output is how many tokens of output are asked for; 0 if the request does not say. Min is the least that makes sense.
-	// Both are 0 for calls without output (embeddings).
+	// Output returns the requested number of output tokens, 0 if the request has no limit, and the least limit that the provider
+	// accepts. Both are 0 for calls without output (embeddings).
 	Output() (want, least int64)
-	// ServerIDs are ids of what the provider keeps, that the request refers to (previous_response_id and the like).
+	// ServerIDs returns the ids of server-side state that the request refers to (previous_response_id and the like).
 	ServerIDs() []string
 	// Encode returns the body for the provider.
 	Encode(t Target) ([]byte, error)
 }
 
-// A Target is what the gateway decides about a request.
+// A Target contains the values of a request that the gateway sets.
 type Target struct {
-	Model  string // the provider's name for it
-	User   string // to whom the provider may attribute the call
-	Output int64  // limit on output, in tokens
-	// Limit is the field that the provider obeys as the limit, where its API has two ("max_tokens"); "" is the newer one.
-	Limit string
+	Model  string // the provider's name of the model
+	User   string // id of the end user for the provider
+	Output int64  // output limit, in tokens
+	// LimitField is the name of the field for the output limit, where the API has two ("max_tokens"); "" is the newer one.
+	LimitField string
 }
 
-// A Meter reads an answer as it passes, in pieces of any size, and keeps no more of it than a bounded part. It never changes
-// or delays it.
+// A Meter reads an answer in pieces of any size while it is forwarded, and keeps at most a bounded part of it. It never changes
+// or delays the answer.
 type Meter interface {
-	Write(p []byte) (int, error) // always len(p), nil
-	// Usage returns what the provider said so far; complete says that this is the final word. Where it is not, Seen
-	// is how many bytes of output text passed, from which output can be estimated: a token has at least one byte.
+	Write(p []byte) (int, error) // always returns len(p), nil
+	// Usage returns the usage that the provider has reported so far. complete reports whether that is final. If it is not, the
+	// output can be estimated from Seen, the number of bytes of output text so far: a token has at least one byte.
 	Usage() (t caisson.TokenCount, complete bool)
-	Seen() int64
-	// IDs are ids of what the provider keeps now (response id), to be remembered as the account's.
+	OutputBytes() int64
+	// IDs returns the ids of server-side state that the answer has created (the response id and the like).
 	IDs() []string
-	// Done says that the answer's own end was seen (data: [DONE], message_stop, the whole JSON value).
+	// Done reports whether the end of the answer was read (data: [DONE], message_stop, the whole JSON value).
 	Done() bool
 }
 
-// A Refusal is an error for a guest, in words that are the same in every dialect.
+// A Refusal is an error for a guest. Its codes are the same in every dialect.
 type Refusal struct {
 	Status  int    // HTTP status
 	Code    string // invalid_request, unauthorized, not_found, too_large, model_not_allowed, model_unpriced, over_budget, rate_limited, credential, upstream, timeout, internal
-	Param   string // the field at fault, as "tools[0].type"; or ""
-	Message string // a sentence that says what to do next
-	Retry   int    // seconds, for Retry-After; 0 for none
-	Final   bool   // no client is to try it again; Status is the dialect's Final then
+	Param   string // the invalid field, such as "tools[0].type"; or ""
+	Message string // one sentence that tells the user what to do next
+	Retry   int    // seconds for Retry-After; 0 for none
+	Final   bool   // clients must not retry; Status is the dialect's Final
 }
 
 // Error returns the message.
 func (r *Refusal) Error() string { return r.Message }
 
-// Refused returns err as a Refusal; errors of other types become an internal one that says nothing.
-func Refused(err error) *Refusal {
+// AsRefusal returns err as a Refusal. An error of another type becomes an internal error without details.
+func AsRefusal(err error) *Refusal {
 	if r, ok := errors.AsType[*Refusal](err); ok {
 		return r
 	}

@@ -9,34 +9,35 @@ import (
 	"github.com/caisson-dev/caisson/llm/internal/strictjson"
 )
 
-// Input is bounded by bytes: a token is at least a byte of text, and the JSON around a text is longer than what the provider
-// puts around it. These are the exceptions, in tokens.
+// Input is bounded by bytes: a token has at least one byte of text, and the JSON around a text is longer than what the provider
+// adds to it. These are the exceptions, in tokens.
 const (
 	perRequest = 64   // special tokens
-	perTools   = 1024 // the API's own prompt about tools
-	perTool    = 64   // and about each of them
+	perTools   = 1024 // the API's prompt about tools
+	perTool    = 64   // the API's prompt about each tool
 )
 
-// checker walks through a body: it refuses what may not pass, and sums up what it can cost.
+// checker checks a body: it refuses unsupported fields and sums up the maximum number of tokens.
 type checker struct {
-	allow     dialect.Allow
-	tokens    int64 // besides the bytes of fields that pass, which the caller adds
-	images    int64
-	pixels    int64 // of tokens, what images are
-	unbounded bool
-	ids       []string
+	allow       dialect.Allow
+	tokens      int64 // without the bytes of forwarded fields, which the caller adds
+	images      int64
+	imageTokens int64 // part of tokens that is for images
+	unbounded   bool
+	ids         []string
 }
 
-// errUnknown is the refusal of a field.
+// errUnknown refuses an unknown field.
 var errUnknown = strictjson.Refuse("", "this field is not known to the model gateway; send a request without it")
 
-// refused is the refusal of something that a grant would allow.
-func refused(what, grant string) error {
+// refuseGrant returns the refusal of a feature that a grant would allow.
+func refuseGrant(what, grant string) error {
 	return strictjson.Refuse("", "%s are off in this sandbox; do without, or ask for the grant %s", what, grant)
 }
 
-// fields calls each for the fields of an object, by their JSON names. The API understands two spellings of each, as in
-// maxOutputTokens and max_output_tokens: both at once are refused, as we cannot know which would count. Null is as good as nothing.
+// fields calls each for the fields of an object, with their JSON names. The API accepts two spellings of a name, such as
+// maxOutputTokens and max_output_tokens. Both at once are refused, because it is unknown which one the API would use. Fields that
+// are null are skipped.
 func fields(v strictjson.Value, each func(name string, v strictjson.Value) error) error {
 	if v.Kind() != '{' {
 		return strictjson.Refuse("", "it has to be an object")
@@ -44,7 +45,7 @@ func fields(v strictjson.Value, each func(name string, v strictjson.Value) error
 	var room [16]string
 	seen := room[:0]
 	for n, x := range v.Members() {
-		name := camel(string(n))
+		name := jsonName(string(n))
 		if slices.Contains(seen, name) {
 			return strictjson.Refuse(clip(name), "this field is there twice, in two spellings; send it once")
 		}
@@ -56,15 +57,14 @@ func fields(v strictjson.Value, each func(name string, v strictjson.Value) error
 			continue
 		}
 		if err := each(name, x); err != nil {
-			return strictjson.In(err, clip(name))
+			return strictjson.InField(err, clip(name))
 		}
 	}
 	return nil
 }
 
-// camel returns the JSON name of a field of which the name is given in either spelling; other names stay as they are, and are
-// unknown.
-func camel(s string) string {
+// jsonName returns the JSON name of a field from either spelling. Other names are returned unchanged, and are unknown.
+func jsonName(s string) string {
 	if !strings.Contains(s, "_") || strings.HasPrefix(s, "_") || strings.HasSuffix(s, "_") || strings.Contains(s, "__") || strings.ToLower(s) != s {
 		return s
 	}
@@ -83,11 +83,11 @@ func camel(s string) string {
 	return string(b)
 }
 
-// clip returns a name that a guest sent, fit for a message.
+// clip truncates a name from a guest for use in a message.
 func clip(name string) string { return name[:min(len(name), 64)] }
 
-// only checks that an object has no other fields than these.
-func only(v strictjson.Value, allowed ...string) error {
+// checkFields checks that an object has no fields other than allowed.
+func checkFields(v strictjson.Value, allowed ...string) error {
 	return fields(v, func(name string, _ strictjson.Value) error {
 		if !slices.Contains(allowed, name) {
 			return errUnknown
@@ -96,14 +96,14 @@ func only(v strictjson.Value, allowed ...string) error {
 	})
 }
 
-// repeated calls each for the elements of an array. Where the API wants an array it also takes one element without.
+// repeated calls each for the elements of an array. The API accepts a single element in place of an array.
 func repeated(v strictjson.Value, each func(strictjson.Value) error) error {
 	if v.Kind() != '[' {
 		return each(v)
 	}
 	for i, x := range v.Elements() {
 		if err := each(x); err != nil {
-			return strictjson.At(err, i)
+			return strictjson.InElement(err, i)
 		}
 	}
 	return nil
@@ -116,16 +116,16 @@ func text(v strictjson.Value) error {
 	return nil
 }
 
-func (c *checker) safety(v strictjson.Value) error { return only(v, "category", "threshold") }
+func (c *checker) safety(v strictjson.Value) error { return checkFields(v, "category", "threshold") }
 
-// serverID takes note of the id of something that the provider keeps.
+// serverID records the id of server-side state.
 func (c *checker) serverID(v strictjson.Value) error {
 	id, ok := v.Text()
 	switch {
 	case !ok || id == "" || len(id) > 256:
 		return strictjson.Refuse("", "it has to be an id of at most 256 bytes")
 	case !c.allow.ServerState:
-		return refused("ids of what the provider keeps", caisson.GrantServerState)
+		return refuseGrant("ids of what the provider keeps", caisson.GrantServerState)
 	}
 	c.ids = append(c.ids, id)
 	return nil
@@ -158,10 +158,10 @@ func (c *checker) tool(v strictjson.Value) error {
 	})
 }
 
-// providerTool is a tool that the provider runs: what it finds becomes input.
+// providerTool checks the grant of a tool that the provider runs. Its results become input.
 func (c *checker) providerTool(allowed bool, grant string) error {
 	if !allowed {
-		return refused("tools that the provider runs", grant)
+		return refuseGrant("tools that the provider runs", grant)
 	}
 	c.unbounded = true
 	return nil
@@ -169,14 +169,14 @@ func (c *checker) providerTool(allowed bool, grant string) error {
 
 func (c *checker) function(v strictjson.Value) error {
 	c.tokens += perTool + v.Growth()
-	return only(v, "name", "description", "behavior", "parameters", "parametersJsonSchema", "response", "responseJsonSchema")
+	return checkFields(v, "name", "description", "behavior", "parameters", "parametersJsonSchema", "response", "responseJsonSchema")
 }
 
 func (c *checker) toolConfig(v strictjson.Value) error {
 	return fields(v, func(name string, v strictjson.Value) error {
 		switch name {
 		case "functionCallingConfig":
-			return only(v, "mode", "allowedFunctionNames")
+			return checkFields(v, "mode", "allowedFunctionNames")
 		case "retrievalConfig", "includeServerSideToolInvocations":
 			return c.providerTool(c.allow.ProviderTools, caisson.GrantProviderTools)
 		}

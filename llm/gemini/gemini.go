@@ -11,7 +11,7 @@ import (
 	"github.com/caisson-dev/caisson/llm/dialect"
 )
 
-// Dialect is the Gemini API. The zero value is ready to use.
+// Dialect implements the Gemini API. The zero value is ready to use.
 type Dialect struct{}
 
 var _ dialect.Dialect = Dialect{}
@@ -19,9 +19,9 @@ var _ dialect.Dialect = Dialect{}
 // New returns the dialect.
 func New() Dialect { return Dialect{} }
 
-// Endpoint implements [dialect.Dialect]. The base URL of a provider is without version: https://generativelanguage.googleapis.com.
-// An alias that has other characters than A-Z, a-z, 0-9, ".", "_" and "-" cannot be asked for, because Google's clients put it into
-// the path as it is.
+// Endpoint implements [dialect.Dialect]. The base URL of a provider does not include the version:
+// https://generativelanguage.googleapis.com. Only aliases of A-Z, a-z, 0-9, ".", "_" and "-" can be requested, because Google's
+// clients do not escape the model in the path.
 func (Dialect) Endpoint(method, path string) (dialect.Endpoint, bool) {
 	version := "/v1beta/models"
 	rest, ok := strings.CutPrefix(path, version)
@@ -59,7 +59,7 @@ func isModel(s string) bool {
 	return s != "" && len(s) <= 128 && s[0] != '.' && !strings.ContainsFunc(s, odd)
 }
 
-// Header implements [dialect.Dialect]. Nothing of the guest's passes.
+// Header implements [dialect.Dialect]. It forwards no headers of the guest.
 func (Dialect) Header(_ http.Header, key caisson.Secret, _ dialect.Allow) http.Header {
 	h := http.Header{"Content-Type": {"application/json"}}
 	if !key.IsZero() {
@@ -68,8 +68,8 @@ func (Dialect) Header(_ http.Header, key caisson.Secret, _ dialect.Allow) http.H
 	return h
 }
 
-// Final implements [dialect.Dialect].
-func (Dialect) Final() int { return http.StatusForbidden }
+// FinalStatus implements [dialect.Dialect].
+func (Dialect) FinalStatus() int { return http.StatusForbidden }
 
 // Error implements [dialect.Dialect].
 func (Dialect) Error(w http.ResponseWriter, r *dialect.Refusal) {
@@ -97,7 +97,7 @@ func (Dialect) Error(w http.ResponseWriter, r *dialect.Refusal) {
 		e.Details = []detail{{"type.googleapis.com/google.rpc.RetryInfo", strconv.Itoa(r.Retry) + "s"}}
 	}
 	w.WriteHeader(r.Status)
-	_ = json.NewEncoder(w).Encode(body) // nobody is left to be told
+	_ = json.NewEncoder(w).Encode(body) // a failed write cannot be reported
 }
 
 func statusName(status int) string {
@@ -138,6 +138,6 @@ func (Dialect) List(models []caisson.Model) []byte {
 	for _, m := range models {
 		list.Models = append(list.Models, item{"models/" + m.Alias, m.Alias, "1", m.Alias, m.Context, m.Output, []string{"generateContent", "countTokens"}})
 	}
-	b, _ := json.Marshal(list) // strings and numbers only
+	b, _ := json.Marshal(list) // strings and numbers cannot fail
 	return b
 }

@@ -10,29 +10,29 @@ import (
 	"github.com/caisson-dev/caisson/llm/internal/strictjson"
 )
 
-// maxEvent is how much is kept of an event.
+// maxEvent is the number of bytes kept of an event.
 const maxEvent = 1 << 20
 
-// Meter implements [dialect.Dialect]. How an answer is written is seen from its first byte: a stream is a JSON array unless
-// events were asked for, and errors are objects.
+// Meter implements [dialect.Dialect]. The first byte of an answer shows its format: a stream is a JSON array unless events were
+// requested, and errors are objects.
 func (Dialect) Meter(e dialect.Endpoint, _ bool) dialect.Meter {
 	return &meter{free: e.Free, events: sse.Splitter{Max: maxEvent}}
 }
 
 type meter struct {
-	free   bool
-	begun  bool
-	events sse.Splitter
-	plain  *jsonscan.Scanner // nil if the answer is a stream of events
-	tokens caisson.TokenCount
-	seen   int64
-	ended  bool // the model has finished
-	final  bool // tokens are the provider's last word
-	failed bool // the stream has ended with an error
-	done   bool
+	free          bool
+	started       bool
+	events        sse.Splitter
+	plain         *jsonscan.Scanner // nil if the answer is a stream of events
+	tokens        caisson.TokenCount
+	outputBytes   int64
+	finished      bool // the model has finished
+	usageComplete bool // tokens are final
+	failed        bool // the stream has ended with an error
+	done          bool
 }
 
-// The paths of an answer that is one JSON value, in the order of the scanner's.
+// Indexes of the paths of an answer that is one JSON value in the scanner.
 const (
 	pathUsage = iota
 	pathFinish
@@ -43,11 +43,11 @@ const (
 // Write implements [dialect.Meter].
 func (m *meter) Write(p []byte) (int, error) {
 	rest := p
-	if !m.begun {
+	if !m.started {
 		if rest = bytes.TrimLeft(p, " \t\r\n"); len(rest) == 0 {
 			return len(p), nil
 		}
-		m.begun = true
+		m.started = true
 		switch rest[0] {
 		case '{':
 			m.plain = jsonscan.New("usageMetadata", "candidates.*.finishReason", "promptFeedback.blockReason", "error")
@@ -65,33 +65,33 @@ func (m *meter) Write(p []byte) (int, error) {
 
 func (m *meter) writePlain(p []byte) {
 	m.plain.Write(p)
-	m.seen, m.done = m.plain.Size(), m.plain.Done()
+	m.outputBytes, m.done = m.plain.Size(), m.plain.Done()
 	usage := m.plain.Get(pathUsage)
 	m.count(usage)
 	switch {
 	case !m.done:
 	case m.plain.Get(pathError) != nil:
-		m.final = usage == nil // an error costs nothing, unless an answer had begun
+		m.usageComplete = usage == nil // an error costs nothing unless an answer had begun
 	case m.free:
-		m.final = true
+		m.usageComplete = true
 	default:
-		m.final = usage != nil && (m.plain.Get(pathFinish) != nil || m.plain.Get(pathBlock) != nil)
+		m.usageComplete = usage != nil && (m.plain.Get(pathFinish) != nil || m.plain.Get(pathBlock) != nil)
 	}
 }
 
-// event handles one event of a stream. The stream has no end of its own: it ends after an event with a reason, in which the
-// last usage is.
+// event handles one event of a stream. The stream has no final event: the last event contains a finish reason and the final
+// usage.
 func (m *meter) event(e sse.Event) {
 	if m.failed {
 		return
 	}
 	if e.Lost > 0 {
-		// It is not known what in it the model wrote; more than this it was not.
-		m.seen += e.Lost + int64(len(e.Data))
+		// The lost part is unknown. Its size is an upper bound of the model's output.
+		m.outputBytes += e.Lost + int64(len(e.Data))
 	}
 	v := strictjson.Value(bytes.TrimSpace(e.Data))
 	if v.Get("error") != nil {
-		m.failed, m.done, m.final = true, true, false
+		m.failed, m.done, m.usageComplete = true, true, false
 		return
 	}
 	for _, candidate := range v.Get("candidates").Elements() {
@@ -102,31 +102,31 @@ func (m *meter) event(e sse.Event) {
 					m.text(x)
 				}
 			case "finishReason":
-				m.ended = m.ended || x.Kind() == '"'
+				m.finished = m.finished || x.Kind() == '"'
 			}
 		}
 	}
-	m.ended = m.ended || v.Get("promptFeedback").Get("blockReason").Kind() == '"'
+	m.finished = m.finished || v.Get("promptFeedback").Get("blockReason").Kind() == '"'
 	usage := v.Get("usageMetadata")
 	m.count(usage)
-	m.done = m.done || m.ended
-	m.final = m.final || m.ended && usage != nil
+	m.done = m.done || m.finished
+	m.usageComplete = m.usageComplete || m.finished && usage != nil
 }
 
-// text counts what the model wrote, and the signatures of thoughts that are not shown.
+// text counts the output, including the signatures of thoughts that are not shown.
 func (m *meter) text(content strictjson.Value) {
 	for _, part := range content.Get("parts").Elements() {
 		for _, x := range part.Members() {
 			if x.Kind() == '"' {
-				m.seen += int64(len(x) - 2)
+				m.outputBytes += int64(len(x) - 2)
 			} else {
-				m.seen += int64(len(x))
+				m.outputBytes += int64(len(x))
 			}
 		}
 	}
 }
 
-// count takes what usage says; the last one counts.
+// count replaces the usage by the reported one.
 func (m *meter) count(usage strictjson.Value) {
 	if usage == nil || m.free {
 		return
@@ -146,7 +146,7 @@ func (m *meter) count(usage strictjson.Value) {
 			total = v.Count()
 		}
 	}
-	// What is in the prompt from a cache is part of the prompt. What is only in the total is taken for output.
+	// Cached tokens are part of the prompt. Tokens that are only in the total are counted as output.
 	m.tokens = caisson.TokenCount{
 		Input:     max(0, prompt-cached) + tools,
 		Output:    max(output, total-prompt-tools),
@@ -155,12 +155,12 @@ func (m *meter) count(usage strictjson.Value) {
 }
 
 // Usage implements [dialect.Meter].
-func (m *meter) Usage() (caisson.TokenCount, bool) { return m.tokens, m.final }
+func (m *meter) Usage() (caisson.TokenCount, bool) { return m.tokens, m.usageComplete }
 
-// Seen implements [dialect.Meter].
-func (m *meter) Seen() int64 { return m.seen }
+// OutputBytes implements [dialect.Meter].
+func (m *meter) OutputBytes() int64 { return m.outputBytes }
 
-// IDs implements [dialect.Meter]; the provider keeps nothing.
+// IDs implements [dialect.Meter]. The provider has no server-side state.
 func (m *meter) IDs() []string { return nil }
 
 // Done implements [dialect.Meter].

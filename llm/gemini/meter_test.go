@@ -14,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson/llm/internal/dialecttest"
 )
 
-// The events of an answer: thoughts, text, a call of a function, the end.
+// The events of an answer: thoughts, text, a function call, the end.
 const (
 	thought = `{"candidates":[{"content":{"parts":[{"text":"hm","thought":true}],"role":"model"},"index":0}],"usageMetadata":{"promptTokenCount":100,"cachedContentTokenCount":60,"totalTokenCount":140,"thoughtsTokenCount":40},"modelVersion":"gemini","responseId":"r1"}`
 	hello   = `{"candidates":[{"content":{"parts":[{"text":"Hello"}],"role":"model"},"index":0}],"usageMetadata":{"promptTokenCount":100,"cachedContentTokenCount":60,"candidatesTokenCount":2,"totalTokenCount":142,"thoughtsTokenCount":40},"modelVersion":"gemini"}`
@@ -68,7 +68,7 @@ func TestMeter(t *testing.T) {
 	}
 	long := New().Meter(stream, true)
 	_, _ = long.Write([]byte(events(strings.Replace(hello, "Hello", strings.Repeat("x", 2*maxEvent), 1))))
-	if _, complete := long.Usage(); complete || long.Seen() < 2*maxEvent {
+	if _, complete := long.Usage(); complete || long.OutputBytes() < 2*maxEvent {
 		t.Errorf("an event too long: %s", dialecttest.Say(long))
 	}
 	m := New().Meter(count, false)

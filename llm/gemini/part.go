@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"encoding/base64"
 	"image"
-	_ "image/gif" // for image.DecodeConfig, as the two below
+	_ "image/gif" // for image.DecodeConfig, like the next two
 	_ "image/jpeg"
 	_ "image/png"
 	"io"
@@ -42,40 +42,40 @@ func (c *checker) part(v strictjson.Value) error {
 			return c.file(v)
 		case "functionCall":
 			c.tokens += v.Growth()
-			return only(v, "id", "name", "args")
+			return checkFields(v, "id", "name", "args")
 		case "functionResponse":
 			return c.functionResponse(v)
 		case "videoMetadata":
-			return only(v, "startOffset", "endOffset", "fps")
+			return checkFields(v, "startOffset", "endOffset", "fps")
 		case "mediaResolution":
 			if v.Kind() == '"' {
 				return nil
 			}
-			return only(v, "level", "numTokens")
+			return checkFields(v, "level", "numTokens")
 		case "executableCode":
 			if err := c.providerPart(); err != nil {
 				return err
 			}
-			return only(v, "id", "language", "code")
+			return checkFields(v, "id", "language", "code")
 		case "codeExecutionResult":
 			if err := c.providerPart(); err != nil {
 				return err
 			}
-			return only(v, "id", "outcome", "output")
+			return checkFields(v, "id", "outcome", "output")
 		}
 		return errUnknown
 	})
 }
 
-// providerPart is a part in which the provider wrote down what its own tools did.
+// providerPart checks that the guest may send parts that the provider's tools have written.
 func (c *checker) providerPart() error {
 	if !c.allow.ProviderTools {
-		return refused("results of tools that the provider runs", caisson.GrantProviderTools)
+		return refuseGrant("results of tools that the provider runs", caisson.GrantProviderTools)
 	}
 	return nil
 }
 
-// functionResponse may have parts of its own, with media only.
+// functionResponse checks the result of a function, which may contain parts with media only.
 func (c *checker) functionResponse(v strictjson.Value) error {
 	c.tokens += v.Get("response").Growth()
 	return fields(v, func(name string, v strictjson.Value) error {
@@ -99,8 +99,8 @@ func (c *checker) functionResponse(v strictjson.Value) error {
 	})
 }
 
-// inline checks media in the body. Images are bounded by their size in pixels, text by that in bytes; of sound, films and
-// documents nothing is known without decoding them.
+// inline checks media in the body. Images are bounded by their size in pixels, and text by its bytes. Audio, video and documents
+// have no bound unless they are decoded.
 func (c *checker) inline(v strictjson.Value) error {
 	var mime string
 	var data strictjson.Value
@@ -126,7 +126,7 @@ func (c *checker) inline(v strictjson.Value) error {
 		return strictjson.Refuse("mimeType", "sound and films have prices of their own, which are not known here; send a transcript or single images")
 	}
 	if strings.HasPrefix(mime, "text/") {
-		return nil // the bytes count, as those of other text
+		return nil // counted by its bytes like other text
 	}
 	c.tokens -= int64(len(data))
 	tokens, ok := imageTokens(data.Bytes())
@@ -136,12 +136,12 @@ func (c *checker) inline(v strictjson.Value) error {
 	}
 	c.tokens += tokens
 	c.images++
-	c.pixels += tokens
+	c.imageTokens += tokens
 	return nil
 }
 
-// imageTokens bounds what an image costs: 258 tokens for every tile, of which the sides are two thirds of the shorter side, but
-// within 256 and 768 pixels; newer models take 2240 at most in any case. False if the image is not understood.
+// imageTokens bounds the tokens of an image: 258 per tile. The side of a tile is two thirds of the image's shorter side, but from
+// 256 to 768 pixels. Newer models use at most 2240 tokens per image. Returns false if the image cannot be decoded.
 func imageTokens(data []byte) (int64, bool) {
 	encoding := base64.RawStdEncoding
 	data = bytes.TrimRight(data, "=")
@@ -157,7 +157,7 @@ func imageTokens(data []byte) (int64, bool) {
 	return max(2240, 258*(w/tile+2)*(h/tile+2)), true
 }
 
-// file checks what the provider fetches, from itself or from elsewhere.
+// file checks a file that the provider fetches from its own storage or from another server.
 func (c *checker) file(v strictjson.Value) error {
 	c.unbounded = true
 	return fields(v, func(name string, v strictjson.Value) error {
@@ -169,12 +169,12 @@ func (c *checker) file(v strictjson.Value) error {
 			if !ok {
 				return text(v)
 			}
-			// The provider's own files have this host, or none.
+			// URIs of the provider's own files have this host, or none.
 			if !strings.HasPrefix(uri, "https://") || strings.Contains(strings.ToLower(uri), "googleapis.com") {
 				return c.serverID(v)
 			}
 			if !c.allow.RemoteURLs {
-				return refused("URLs that the provider fetches", caisson.GrantRemoteURLs)
+				return refuseGrant("URLs that the provider fetches", caisson.GrantRemoteURLs)
 			}
 			return nil
 		}

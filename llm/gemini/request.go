@@ -8,19 +8,19 @@ import (
 	"github.com/caisson-dev/caisson/llm/internal/strictjson"
 )
 
-// request is a checked body. It does not change after Parse.
+// request is a checked body. It is immutable after Parse.
 type request struct {
-	model   string
-	stream  bool
-	count   bool // for countTokens
-	body    *strictjson.Object
-	config  *strictjson.Object // generationConfig, without maxOutputTokens
-	max     int64              // maxOutputTokens; 0 if missing
-	tokens  int64
-	images  int64
-	pixels  int64 // of tokens, what images are
-	bounded bool
-	ids     []string
+	model       string
+	stream      bool
+	countTokens bool // for countTokens
+	body        *strictjson.Object
+	config      *strictjson.Object // generationConfig, without maxOutputTokens
+	max         int64              // maxOutputTokens; 0 if missing
+	tokens      int64
+	images      int64
+	imageTokens int64 // part of tokens that is for images
+	bounded     bool
+	ids         []string
 }
 
 var _ dialect.Request = (*request)(nil)
@@ -31,9 +31,9 @@ func (Dialect) Parse(e dialect.Endpoint, body []byte, allow dialect.Allow) (dial
 	if err != nil {
 		return nil, err
 	}
-	r := &request{model: e.Model, stream: e.Stream, count: e.Free, body: &strictjson.Object{}, config: &strictjson.Object{}}
+	r := &request{model: e.Model, stream: e.Stream, countTokens: e.Free, body: &strictjson.Object{}, config: &strictjson.Object{}}
 	c := checker{allow: allow, tokens: perRequest}
-	if r.count {
+	if r.countTokens {
 		err = r.readCount(&c, in)
 	} else {
 		err = r.read(&c, in)
@@ -41,11 +41,11 @@ func (Dialect) Parse(e dialect.Endpoint, body []byte, allow dialect.Allow) (dial
 	if err != nil {
 		return nil, err
 	}
-	r.tokens, r.images, r.pixels, r.bounded, r.ids = c.tokens, c.images, c.pixels, !c.unbounded, c.ids
+	r.tokens, r.images, r.imageTokens, r.bounded, r.ids = c.tokens, c.images, c.imageTokens, !c.unbounded, c.ids
 	return r, nil
 }
 
-// read checks a GenerateContentRequest and keeps what may pass, each field in its JSON spelling.
+// read checks a GenerateContentRequest and keeps the forwarded fields, each under its JSON name.
 func (r *request) read(c *checker, in strictjson.Value) error {
 	err := fields(in, func(name string, v strictjson.Value) (err error) {
 		switch name {
@@ -64,10 +64,10 @@ func (r *request) read(c *checker, in strictjson.Value) error {
 			c.unbounded = true
 			err = c.serverID(v)
 		case "generationConfig":
-			c.tokens += int64(len(v)) // a schema is shown to the model
+			c.tokens += int64(len(v)) // a schema is part of the model's input
 			return fields(v, func(name string, v strictjson.Value) error { return r.configField(c, name, v) })
 		case "model", "serviceTier":
-			return nil // the path has the model, and other tiers have other prices
+			return nil // the path contains the model, and other tiers have other prices
 		default:
 			return errUnknown
 		}
@@ -83,7 +83,7 @@ func (r *request) read(c *checker, in strictjson.Value) error {
 	return err
 }
 
-// readCount checks a CountTokensRequest: contents, or a whole request.
+// readCount checks a CountTokensRequest, which has contents, or a whole request.
 func (r *request) readCount(c *checker, in strictjson.Value) error {
 	whole := in.Get("generateContentRequest")
 	if whole == nil {
@@ -100,7 +100,7 @@ func (r *request) readCount(c *checker, in strictjson.Value) error {
 	}); err != nil {
 		return err
 	}
-	return strictjson.In(r.read(c, whole), "generateContentRequest")
+	return strictjson.InField(r.read(c, whole), "generateContentRequest")
 }
 
 // configField checks a field of generationConfig.
@@ -124,7 +124,7 @@ func (r *request) configField(c *checker, name string, v strictjson.Value) (err 
 			return nil
 		})
 	case "thinkingConfig":
-		err = only(v, "includeThoughts", "thinkingBudget", "thinkingLevel")
+		err = checkFields(v, "includeThoughts", "thinkingBudget", "thinkingLevel")
 	case "responseSchema", "responseJsonSchema":
 		c.tokens += v.Growth()
 	case "stopSequences", "responseMimeType", "temperature", "topP", "topK", "seed", "presencePenalty", "frequencyPenalty", "responseLogprobs", "logprobs", "mediaResolution":
@@ -143,20 +143,20 @@ func (r *request) configField(c *checker, name string, v strictjson.Value) (err 
 func (r *request) Model() string             { return r.model }
 func (r *request) Stream() bool              { return r.stream }
 func (r *request) Input() (int64, bool)      { return r.tokens, r.bounded }
-func (r *request) Images() (n, tokens int64) { return r.images, r.pixels }
+func (r *request) Images() (n, tokens int64) { return r.images, r.imageTokens }
 func (r *request) ServerIDs() []string       { return r.ids }
 
 func (r *request) Output() (int64, int64) {
-	if r.count {
+	if r.countTokens {
 		return 0, 0
 	}
 	return r.max, 1
 }
 
-// Encode implements [dialect.Request]. The API has no field for a user. Thoughts are part of the limit on output.
+// Encode implements [dialect.Request]. The API has no field for a user. Thinking tokens count towards the output limit.
 func (r *request) Encode(t dialect.Target) ([]byte, error) {
 	b := r.body.Clone()
-	if !r.count {
+	if !r.countTokens {
 		if t.Output < 1 {
 			return nil, caisson.Errorf(caisson.Internal, "a limit of %d tokens of output", t.Output)
 		}
@@ -165,7 +165,7 @@ func (r *request) Encode(t dialect.Target) ([]byte, error) {
 		b.Set("generationConfig", config.Value())
 		return b.Value(), nil
 	}
-	// Only the long form takes instructions and tools.
+	// Only the long form supports instructions and tools.
 	b.Set("generationConfig", r.config.Value())
 	b.SetText("model", "models/"+strings.TrimPrefix(t.Model, "models/"))
 	whole := &strictjson.Object{}

@@ -25,7 +25,7 @@ var (
 	all    = dialect.Allow{ProviderTools: true, RemoteURLs: true, Beta: true, ServerState: true}
 )
 
-// part is a request with this one part and more fields.
+// part returns a request with this one part and further fields.
 func part(p, more string) string {
 	if more != "" {
 		more = "," + more
@@ -105,7 +105,7 @@ func TestParseRefuses(t *testing.T) {
 	dialecttest.Refusal(t, err, "generateContentRequest.tools[0].googleSearch", "provider-tools")
 }
 
-// agent is what a coding agent sends.
+// agent is a request of a coding agent.
 const agent = `{
   "model": "models/other", "serviceTier": "priority",
   "system_instruction": {"parts": [{"text": "You are an agent."}]},
@@ -158,7 +158,7 @@ func TestEncode(t *testing.T) {
 	if _, err := r.Encode(dialect.Target{Model: "m", Output: 0}); err == nil {
 		t.Error("no limit is accepted")
 	}
-	// A request that says nothing is limited, too.
+	// A request without a limit is limited too.
 	r, err = New().Parse(call, []byte(part(`{"text":"x"}`, "")), dialect.Allow{})
 	if err != nil {
 		t.Fatal(err)

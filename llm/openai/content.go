@@ -6,33 +6,33 @@ import (
 	"github.com/caisson-dev/caisson/llm/internal/strictjson"
 )
 
-// A message of a chat.
+// Fields of a message of a chat.
 var messageFields = map[string]rule{
-	"role": checkRole, "content": checkContent, "name": scalar, "refusal": scalar,
-	"tool_calls": structure, "tool_call_id": scalar, "function_call": structure,
-	// What other models want back of their reasoning.
-	"reasoning_content": scalar, "reasoning": raw, "reasoning_details": raw, "thinking_blocks": checkThinking,
+	"role": checkRole, "content": checkContent, "name": copyScalar, "refusal": copyScalar,
+	"tool_calls": copyStructure, "tool_call_id": copyScalar, "function_call": copyStructure,
+	// Reasoning that providers of other models require to be sent back.
+	"reasoning_content": copyScalar, "reasoning": copyRaw, "reasoning_details": copyRaw, "thinking_blocks": checkThinking,
 	"cache_control": checkCacheControl,
-	"audio":         refused("sound cannot be bounded; send text"),
+	"audio":         refuse("sound cannot be bounded; send text"),
 }
 
-// A part of content, in chats and responses alike. Each field has the same meaning whatever the type, so that their order is of no
-// consequence.
+// Fields of a part of content, in chats and responses. Each field has the same meaning for all types, so the order of the fields
+// does not matter.
 var partFields = map[string]rule{
-	"type": checkPartType, "text": scalar, "refusal": scalar, "annotations": raw, "logprobs": raw,
-	"image_url": checkImage, "detail": scalar, "file": checkFile,
-	"file_id": checkFileID, "file_data": checkFileData, "file_url": checkFileURL, "filename": scalar,
-	"stdout": scalar, "stderr": scalar, "outcome": structure, // of a shell
+	"type": checkPartType, "text": copyScalar, "refusal": copyScalar, "annotations": copyRaw, "logprobs": copyRaw,
+	"image_url": checkImage, "detail": copyScalar, "file": checkFile,
+	"file_id": checkFileID, "file_data": checkFileData, "file_url": checkFileURL, "filename": copyScalar,
+	"stdout": copyScalar, "stderr": copyScalar, "outcome": copyStructure, // result of a shell command
 	"cache_control": checkCacheControl,
-	"input_audio":   refused("sound cannot be bounded; send text"),
+	"input_audio":   refuse("sound cannot be bounded; send text"),
 }
 
 var (
 	thinkingFields = map[string]rule{
-		"type": scalar, "thinking": scalar, "signature": scalar, "data": scalar, "cache_control": checkCacheControl,
+		"type": copyScalar, "thinking": copyScalar, "signature": copyScalar, "data": copyScalar, "cache_control": checkCacheControl,
 	}
-	imageFields = map[string]rule{"url": checkImageURL, "detail": scalar}
-	fileFields  = map[string]rule{"file_id": checkFileID, "file_data": checkFileData, "filename": scalar}
+	imageFields = map[string]rule{"url": checkImageURL, "detail": copyScalar}
+	fileFields  = map[string]rule{"file_id": checkFileID, "file_data": checkFileData, "filename": copyScalar}
 	partTypes   = set("text", "refusal", "image_url", "file", "input_text", "output_text", "input_image", "input_file",
 		"summary_text", "reasoning_text", "computer_screenshot")
 )
@@ -46,17 +46,17 @@ func set(names ...string) map[string]bool {
 }
 
 func checkMessages(p *parser, v value) error {
-	p.input = true
+	p.hasInput = true
 	return p.list(v, checkMessage)
 }
 
 func checkMessage(p *parser, v value) error {
-	p.extra += partOverhead
-	p.typed = false
+	p.extraTokens += partOverhead
+	p.hasType = false
 	if err := p.object(v, messageFields); err != nil {
 		return err
 	}
-	if !p.typed {
+	if !p.hasType {
 		return strictjson.Refuse("role", "the message has no role; send one")
 	}
 	return nil
@@ -66,32 +66,32 @@ func checkRole(p *parser, v value) error {
 	if v.Kind() != '"' {
 		return strictjson.Refuse("", "the role is no string")
 	}
-	p.typed = true
-	return raw(p, v)
+	p.hasType = true
+	return copyRaw(p, v)
 }
 
-// checkContent is text, nothing, or parts.
+// checkContent copies text, null, or parts.
 func checkContent(p *parser, v value) error {
 	if v.Kind() != '[' {
-		return scalar(p, v)
+		return copyScalar(p, v)
 	}
-	// The parts of a message have types; that it had a role has been seen, or not.
-	typed := p.typed
+	// The parts change p.typed, which belongs to the message here.
+	typed := p.hasType
 	err := p.list(v, checkPart)
-	p.typed = typed
+	p.hasType = typed
 	return err
 }
 
 func checkPart(p *parser, v value) error {
 	if v.Kind() == '"' {
-		return raw(p, v)
+		return copyRaw(p, v)
 	}
-	p.extra += partOverhead
-	p.typed = false
+	p.extraTokens += partOverhead
+	p.hasType = false
 	if err := p.object(v, partFields); err != nil {
 		return err
 	}
-	if !p.typed && v.Get("stdout") == nil {
+	if !p.hasType && v.Get("stdout") == nil {
 		return strictjson.Refuse("type", "the part has no type; send one")
 	}
 	return nil
@@ -100,8 +100,8 @@ func checkPart(p *parser, v value) error {
 func checkPartType(p *parser, v value) error {
 	switch b := v.Bytes(); {
 	case partTypes[string(b)]:
-		p.typed = true
-		return raw(p, v)
+		p.hasType = true
+		return copyRaw(p, v)
 	case v.Is("input_audio"):
 		return strictjson.Refuse("", "sound cannot be bounded; send text")
 	default:
@@ -109,7 +109,7 @@ func checkPartType(p *parser, v value) error {
 	}
 }
 
-// checkImage is {"url": ...} in chats, and the URL itself in responses.
+// checkImage copies {"url": ...} in chats, and the URL itself in responses.
 func checkImage(p *parser, v value) error {
 	switch v.Kind() {
 	case '{':
@@ -124,12 +124,12 @@ func checkImageURL(p *parser, v value) error {
 	if err := p.image(v); err != nil {
 		return err
 	}
-	p.r.images++
-	p.extra += imageTokens - int64(len(v)) // an image is not read as text
+	p.request.images++
+	p.extraTokens += imageTokens - int64(len(v)) // an image is not counted as text
 	return nil
 }
 
-// image is url for what has to be an image: some providers take documents and films in its place, which have no bound.
+// image is url for images only: some providers accept documents and videos in their place, which have no token bound.
 func (p *parser) image(v value) error {
 	if bytes.HasPrefix(v, []byte(`"data:`)) && !bytes.HasPrefix(v.Bytes(), []byte("data:image/")) {
 		return strictjson.Refuse("", "the data: URL is of no image; send data:image/..., or other data as a file")
@@ -137,7 +137,7 @@ func (p *parser) image(v value) error {
 	return p.url(v)
 }
 
-// url copies a data URL, or one that the provider may fetch.
+// url copies a data URL, or a URL that the provider may fetch.
 func (p *parser) url(v value) error {
 	switch {
 	case v.Kind() != '"':
@@ -148,7 +148,7 @@ func (p *parser) url(v value) error {
 	case !bytes.HasPrefix(v, []byte(`"https://`)) && !bytes.HasPrefix(v, []byte(`"http://`)):
 		return strictjson.Refuse("", "the value is neither a data: nor an http URL")
 	}
-	return raw(p, v)
+	return copyRaw(p, v)
 }
 
 func checkFile(p *parser, v value) error { return p.object(v, fileFields) }
@@ -157,7 +157,7 @@ func checkFileData(p *parser, v value) error {
 	if v.IsNull() {
 		return nil
 	}
-	p.r.bounded = false // pages are compressed
+	p.request.bounded = false // files are compressed, so their size does not bound the tokens
 	return p.url(v)
 }
 
@@ -165,7 +165,7 @@ func checkFileURL(p *parser, v value) error {
 	if v.IsNull() {
 		return nil
 	}
-	p.r.bounded = false
+	p.request.bounded = false
 	return p.url(v)
 }
 
@@ -173,11 +173,11 @@ func checkFileID(p *parser, v value) error {
 	if v.IsNull() {
 		return nil
 	}
-	p.r.bounded = false
+	p.request.bounded = false
 	return p.serverID(v)
 }
 
-// serverID copies an id of what the provider keeps. The gateway knows whose it is.
+// serverID copies an id of server-side state. The gateway checks later that the id belongs to the account.
 func (p *parser) serverID(v value) error {
 	id, ok := v.Text()
 	switch {
@@ -186,11 +186,12 @@ func (p *parser) serverID(v value) error {
 	case !p.allow.ServerState:
 		return strictjson.Refuse("", "what the provider keeps is not granted; send all of the input, or ask for the grant server-state")
 	}
-	p.r.ids = append(p.r.ids, id)
-	return raw(p, v)
+	p.request.ids = append(p.request.ids, id)
+	return copyRaw(p, v)
 }
 
-// checkThinking copies thoughts that a proxy wants back. Blocks of other types would be read as content.
+// checkThinking copies thinking blocks that a proxy requires to be sent back. Blocks of other types would be interpreted as
+// content.
 func checkThinking(p *parser, v value) error {
 	if v.IsNull() {
 		return nil
@@ -203,7 +204,7 @@ func checkThinking(p *parser, v value) error {
 	})
 }
 
-// checkCacheControl keeps the plain kind only, as a longer one costs more.
+// checkCacheControl replaces the value by the default kind of cache, because longer lifetimes cost more.
 func checkCacheControl(p *parser, v value) error {
 	if !v.IsNull() {
 		p.out = append(p.out, `{"type":"ephemeral"}`...)

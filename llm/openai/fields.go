@@ -9,36 +9,37 @@ import (
 
 type value = strictjson.Value
 
-// A rule appends to p.out what passes of a value, nothing if the field is to be dropped, or refuses.
+// A rule checks a value and appends to p.out what is forwarded of it. If it appends nothing, the field is dropped.
+// An error refuses the whole body.
 type rule func(p *parser, v value) error
 
-// parser copies what passes of one body.
+// parser copies the forwarded parts of one body.
 type parser struct {
-	r     request
-	allow dialect.Allow
-	out   []byte
-	extra int64 // tokens besides the bytes of out; negative where bytes are no text
-	input bool  // there is something to answer
-	typed bool  // the object that is being read has a type or role
+	request     request
+	allow       dialect.Allow
+	out         []byte
+	extraTokens int64 // tokens in addition to the bytes of out; negative for bytes that are not text
+	hasInput    bool  // the body has input for the model
+	hasType     bool  // the current object has a type or role
 }
 
-// The fields of the three kinds of body.
+// Supported fields of the three kinds of bodies.
 var (
 	chatFields = map[string]rule{
 		"messages": checkMessages,
 		"model":    checkModel, "stream": checkStream, "stream_options": checkStreamOptions, "n": checkOne,
 		"max_tokens": checkLimit, "max_completion_tokens": checkLimit,
 		"prompt_cache_key": checkCacheKey, "store": checkStore, "modalities": checkModalities,
-		"tools": checkTools, "tool_choice": structure, "parallel_tool_calls": scalar, "functions": checkFunctions, "function_call": structure,
+		"tools": checkTools, "tool_choice": copyStructure, "parallel_tool_calls": copyScalar, "functions": checkFunctions, "function_call": copyStructure,
 		"web_search_options": checkWebSearch,
-		"temperature":        scalar, "top_p": scalar, "frequency_penalty": scalar, "presence_penalty": scalar, "logit_bias": raw,
-		"logprobs": scalar, "top_logprobs": scalar, "response_format": structure, "seed": scalar, "stop": raw,
-		"reasoning_effort": scalar, "verbosity": scalar,
-		// Of compatible providers.
-		"top_k": scalar, "min_p": scalar, "top_a": scalar, "repetition_penalty": scalar, "reasoning": raw, "include_reasoning": scalar,
-		"thinking": raw,
+		"temperature":        copyScalar, "top_p": copyScalar, "frequency_penalty": copyScalar, "presence_penalty": copyScalar, "logit_bias": copyRaw,
+		"logprobs": copyScalar, "top_logprobs": copyScalar, "response_format": copyStructure, "seed": copyScalar, "stop": copyRaw,
+		"reasoning_effort": copyScalar, "verbosity": copyScalar,
+		// Fields of compatible providers.
+		"top_k": copyScalar, "min_p": copyScalar, "top_a": copyScalar, "repetition_penalty": copyScalar, "reasoning": copyRaw, "include_reasoning": copyScalar,
+		"thinking": copyRaw,
 
-		"audio": refused("answers in sound are priced apart and cannot be bounded; leave the field out"),
+		"audio": refuse("answers in sound are priced apart and cannot be bounded; leave the field out"),
 	}
 	responsesFields = map[string]rule{
 		"input": checkItems, "instructions": checkInstructions,
@@ -46,26 +47,26 @@ var (
 		"max_output_tokens": checkLimit,
 		"prompt_cache_key":  checkCacheKey, "store": checkStore, "background": checkBackground,
 		"previous_response_id": checkPrevious,
-		"tools":                checkTools, "tool_choice": structure, "parallel_tool_calls": scalar, "max_tool_calls": scalar,
-		"temperature": scalar, "top_p": scalar, "top_logprobs": scalar, "text": structure, "reasoning": raw, "truncation": scalar, "include": raw,
+		"tools":                checkTools, "tool_choice": copyStructure, "parallel_tool_calls": copyScalar, "max_tool_calls": copyScalar,
+		"temperature": copyScalar, "top_p": copyScalar, "top_logprobs": copyScalar, "text": copyStructure, "reasoning": copyRaw, "truncation": copyScalar, "include": copyRaw,
 
-		"conversation": refused("conversations cannot be made through this gateway; send the whole input, or previous_response_id"),
-		"prompt":       refused("stored prompts belong to the provider's account; send instructions and input"),
+		"conversation": refuse("conversations cannot be made through this gateway; send the whole input, or previous_response_id"),
+		"prompt":       refuse("stored prompts belong to the provider's account; send instructions and input"),
 	}
 	embeddingsFields = map[string]rule{
-		"input": checkEmbed, "model": checkModel, "dimensions": scalar, "encoding_format": scalar,
+		"input": checkEmbed, "model": checkModel, "dimensions": copyScalar, "encoding_format": copyScalar,
 	}
 )
 
 func init() {
-	// What proxies of this API take as a request to go elsewhere.
+	// Proxies of this API interpret these fields as instructions to call another server or to call in another way.
 	for _, name := range []string{"api_base", "base_url", "api_key", "extra_headers", "extra_body", "fallbacks", "models", "plugins", "mock_response"} {
-		no := refused("the field would change where or how the call is made, which the gateway decides; leave it out")
+		no := refuse("the field would change where or how the call is made, which the gateway decides; leave it out")
 		chatFields[name], responsesFields[name], embeddingsFields[name] = no, no, no
 	}
 }
 
-// object copies the members of v that fields has.
+// object copies the members of v that are in fields.
 func (p *parser) object(v value, fields map[string]rule) error {
 	if v.Kind() != '{' {
 		return strictjson.Refuse("", "the value is no object; send one")
@@ -83,7 +84,7 @@ func (p *parser) object(v value, fields map[string]rule) error {
 		p.out = append(append(append(p.out, '"'), name...), `":`...)
 		empty := len(p.out)
 		if err := r(p, x); err != nil {
-			return strictjson.In(err, string(name))
+			return strictjson.InField(err, string(name))
 		}
 		if len(p.out) == empty {
 			p.out = p.out[:before]
@@ -104,33 +105,33 @@ func (p *parser) list(v value, each rule) error {
 			p.out = append(p.out, ',')
 		}
 		if err := each(p, x); err != nil {
-			return strictjson.At(err, i)
+			return strictjson.InElement(err, i)
 		}
 	}
 	p.out = append(p.out, ']')
 	return nil
 }
 
-func raw(p *parser, v value) error {
+func copyRaw(p *parser, v value) error {
 	p.out = append(p.out, v...)
 	return nil
 }
 
-// structure is raw for what a provider may decode and write again, longer, for the model.
-func structure(p *parser, v value) error {
-	p.extra += v.Growth()
-	return raw(p, v)
+// copyStructure is raw for values that a provider may decode and encode again in a longer form for the model.
+func copyStructure(p *parser, v value) error {
+	p.extraTokens += v.Growth()
+	return copyRaw(p, v)
 }
 
-// scalar is raw for what is neither an object nor an array.
-func scalar(p *parser, v value) error {
+// copyScalar is raw for values that are neither objects nor arrays.
+func copyScalar(p *parser, v value) error {
 	if k := v.Kind(); k == '{' || k == '[' {
 		return strictjson.Refuse("", "the value is an object or an array; send a string, a number, true or false")
 	}
-	return raw(p, v)
+	return copyRaw(p, v)
 }
 
-func refused(why string) rule {
+func refuse(why string) rule {
 	return func(_ *parser, v value) error {
 		if v.IsNull() {
 			return nil
@@ -139,7 +140,7 @@ func refused(why string) rule {
 	}
 }
 
-// checkLimit takes the lowest limit. Encode writes it, by the name that the provider obeys.
+// checkLimit keeps the lowest limit. Encode writes it under the name that the provider obeys.
 func checkLimit(p *parser, v value) error {
 	if v.IsNull() {
 		return nil
@@ -148,8 +149,8 @@ func checkLimit(p *parser, v value) error {
 	if !ok || n < 1 {
 		return strictjson.Refuse("", "the limit is no positive whole number; send one, or leave the field out")
 	}
-	if p.r.want == 0 || n < p.r.want {
-		p.r.want = n
+	if p.request.outputLimit == 0 || n < p.request.outputLimit {
+		p.request.outputLimit = n
 	}
 	return nil
 }
@@ -162,7 +163,7 @@ func checkModel(p *parser, v value) error {
 	if !ok || len(s) > 256 {
 		return strictjson.Refuse("", "the value is no name of a model; send a string")
 	}
-	p.r.model = s
+	p.request.model = s
 	return nil
 }
 
@@ -171,7 +172,7 @@ func checkStream(p *parser, v value) error {
 	if !ok && !v.IsNull() {
 		return strictjson.Refuse("", "the value is neither true nor false")
 	}
-	p.r.stream = b
+	p.request.stream = b
 	return nil
 }
 
@@ -180,7 +181,7 @@ func checkStreamOptions(p *parser, v value) error {
 		if _, ok := o.Bool(); !ok {
 			return strictjson.Refuse("include_obfuscation", "the value is neither true nor false")
 		}
-		p.r.obfuscation = o
+		p.request.obfuscation = o
 	}
 	return nil
 }
@@ -197,7 +198,7 @@ func checkCacheKey(p *parser, v value) error {
 	if !ok && !v.IsNull() || len(s) > 1024 {
 		return strictjson.Refuse("", "the value is no string of at most 1024 bytes")
 	}
-	p.r.cacheKey = s
+	p.request.cacheKey = s
 	return nil
 }
 
@@ -206,9 +207,9 @@ func checkStore(p *parser, v value) error {
 	if !ok && !v.IsNull() {
 		return strictjson.Refuse("", "the value is neither true nor false")
 	}
-	p.r.storeAsked = true
+	p.request.hasStore = true
 	if ok {
-		p.r.store = b && p.allow.ServerState
+		p.request.store = b && p.allow.ServerState
 	}
 	return nil
 }
@@ -227,14 +228,14 @@ func checkPrevious(p *parser, v value) error {
 	if err := p.serverID(v); err != nil {
 		return err
 	}
-	p.r.bounded = false // what came before is not in this body
+	p.request.bounded = false // the earlier turns are not in this body
 	return nil
 }
 
 func checkModalities(p *parser, v value) error {
 	for i, m := range v.Elements() {
 		if !m.Is("text") {
-			return strictjson.At(strictjson.Refuse("", "only text can be had, as other answers are priced apart; send [\"text\"]"), i)
+			return strictjson.InElement(strictjson.Refuse("", "only text can be had, as other answers are priced apart; send [\"text\"]"), i)
 		}
 	}
 	return nil
@@ -247,8 +248,8 @@ func checkWebSearch(p *parser, v value) error {
 	if !p.allow.ProviderTools {
 		return strictjson.Refuse("", "a search that the provider runs is not granted; leave it out, or ask for the grant provider-tools")
 	}
-	p.r.bounded = false
-	return raw(p, v)
+	p.request.bounded = false
+	return copyRaw(p, v)
 }
 
 func checkInstructions(p *parser, v value) error {
@@ -258,25 +259,25 @@ func checkInstructions(p *parser, v value) error {
 	if v.Kind() != '"' {
 		return strictjson.Refuse("", "the value is no string; send instructions as text")
 	}
-	return raw(p, v)
+	return copyRaw(p, v)
 }
 
-// checkEmbed copies text or tokens, one or many.
+// checkEmbed copies a text or tokens, or a list of them.
 func checkEmbed(p *parser, v value) error {
-	p.input = true
+	p.hasInput = true
 	text := func(_ *parser, x value) error {
 		switch x.Kind() {
 		case '"':
 			return p.embedded(x)
 		case '0':
-			return raw(p, x)
+			return copyRaw(p, x)
 		case '[':
 			for i, t := range x.Elements() {
 				if t.Kind() != '0' {
-					return strictjson.At(strictjson.Refuse("", "the value is no token; send texts, or lists of numbers"), i)
+					return strictjson.InElement(strictjson.Refuse("", "the value is no token; send texts, or lists of numbers"), i)
 				}
 			}
-			return raw(p, x)
+			return copyRaw(p, x)
 		}
 		return strictjson.Refuse("", "the value is neither text nor tokens; nothing else can be embedded here")
 	}
@@ -284,18 +285,18 @@ func checkEmbed(p *parser, v value) error {
 		return p.embedded(v)
 	}
 	return p.list(v, func(_ *parser, x value) error {
-		p.extra += partOverhead
+		p.extraTokens += partOverhead
 		return text(p, x)
 	})
 }
 
-// places begin texts that proxies take for something to fetch, or to decode, and embed.
-var places = regexp.MustCompile(`(?i)^\s*(?:gs://|s3://|files/|https?://|data:)`)
+// fetchable matches texts that proxies interpret as an address to fetch, or as data to decode, and embed.
+var fetchable = regexp.MustCompile(`(?i)^\s*(?:gs://|s3://|files/|https?://|data:)`)
 
 // embedded copies a text to be embedded.
 func (p *parser) embedded(v value) error {
-	if !p.allow.RemoteURLs && places.Match(v.Bytes()) {
+	if !p.allow.RemoteURLs && fetchable.Match(v.Bytes()) {
 		return strictjson.Refuse("", "a text that begins as the address of something may be fetched, which is not granted; put other words first, or ask for the grant remote-urls")
 	}
-	return raw(p, v)
+	return copyRaw(p, v)
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson/llm/dialect"
 )
 
-// allowed is what a body may have when it is sent; written down again here, so that a slip in the tables is found.
+// allowed lists the fields of a forwarded body. It repeats the tables of the package in order to find mistakes in them.
 var allowed = map[string][]string{
 	"chat": {
 		"messages", "model", "stream", "stream_options", "max_tokens", "max_completion_tokens", "prompt_cache_key", "store", "user", "tools", "tool_choice", "parallel_tool_calls",
@@ -24,7 +24,8 @@ var allowed = map[string][]string{
 	"embeddings": {"input", "model", "dimensions", "encoding_format", "user", "prompt_cache_key"},
 }
 
-// FuzzParse: what is sent is JSON of known fields with what the gateway decided in it, and means the same when it is read again.
+// FuzzParse checks that the forwarded body is JSON with known fields and with the gateway's values, and that parsing it again
+// does not change it.
 func FuzzParse(f *testing.F) {
 	for _, body := range []string{
 		`{"messages":[{"role":"user","content":"a","name":"b"}],"model":"x","stream":true,"max_tokens":3,"evil":1}`,
@@ -41,7 +42,7 @@ func FuzzParse(f *testing.F) {
 		api := []string{"chat", "responses", "embeddings"}[uint(which)%3]
 		r, err := parse(api, body, dialect.Allow{})
 		if err != nil {
-			if dialect.Refused(err).Code != "invalid_request" || r != nil {
+			if dialect.AsRefusal(err).Code != "invalid_request" || r != nil {
 				t.Fatalf("%v", err)
 			}
 			return
@@ -74,7 +75,7 @@ func FuzzParse(f *testing.F) {
 		}
 		second, _ := again.Encode(dialect.Target{Model: "up", User: "me", Output: 10})
 		if api == "embeddings" || got["prompt_cache_key"] != nil {
-			return // the key is mixed again
+			return // the key is hashed again
 		}
 		if string(second) != string(first) || again.Stream() != r.Stream() {
 			t.Fatalf("%s\nbecame %s", first, second)
@@ -84,7 +85,7 @@ func FuzzParse(f *testing.F) {
 
 const usageLine = `data: {"id":"x","choices":[],"usage":{"prompt_tokens":30,"completion_tokens":7,"total_tokens":40,"prompt_tokens_details":{"cached_tokens":10},"completion_tokens_details":{"reasoning_tokens":3}}}`
 
-// FuzzMeter: the pieces in which an answer arrives make no difference.
+// FuzzMeter checks that the result does not depend on how an answer is split into pieces.
 func FuzzMeter(f *testing.F) {
 	for _, s := range []string{
 		"data: {\"choices\":[{\"delta\":{\"content\":\"hi\"}}],\"usage\":null}\n\n" + usageLine + "\n\ndata: [DONE]\n\n",
@@ -111,8 +112,8 @@ func FuzzMeter(f *testing.F) {
 		}
 		a, aok := whole.Usage()
 		b, bok := pieces.Usage()
-		if a != b || aok != bok || whole.Seen() != pieces.Seen() || whole.Done() != pieces.Done() || !slices.Equal(whole.IDs(), pieces.IDs()) {
-			t.Fatalf("%+v %v %d %v, in pieces %+v %v %d %v", a, aok, whole.Seen(), whole.Done(), b, bok, pieces.Seen(), pieces.Done())
+		if a != b || aok != bok || whole.OutputBytes() != pieces.OutputBytes() || whole.Done() != pieces.Done() || !slices.Equal(whole.IDs(), pieces.IDs()) {
+			t.Fatalf("%+v %v %d %v, in pieces %+v %v %d %v", a, aok, whole.OutputBytes(), whole.Done(), b, bok, pieces.OutputBytes(), pieces.Done())
 		}
 		if a.Input < 0 || a.Output < 0 || a.CacheRead < 0 || a.CacheWrite < 0 {
 			t.Fatalf("%+v", a)
@@ -144,8 +145,8 @@ func TestMeter(t *testing.T) {
 		m := d.Meter(dialect.Endpoint{API: c.api}, c.stream)
 		m.Write([]byte(c.answer))
 		got, complete := m.Usage()
-		if got != c.want || complete != c.complete || m.Done() != c.done || c.seen >= 0 && m.Seen() != c.seen {
-			t.Errorf("%s: %+v, complete %v, done %v, seen %d", c.name, got, complete, m.Done(), m.Seen())
+		if got != c.want || complete != c.complete || m.Done() != c.done || c.seen >= 0 && m.OutputBytes() != c.seen {
+			t.Errorf("%s: %+v, complete %v, done %v, seen %d", c.name, got, complete, m.Done(), m.OutputBytes())
 		}
 	}
 }

@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// maxNesting is how deep is looked into what a provider sends: every level is read again for the one above.
+	// maxNesting limits the nesting depth at which values are read, because each level is read again for the level above.
 	maxNesting = 16
 
-	maxEvent = 8 << 20 // the last event of a response has all of it
-	maxIDs   = 256     // ids of items that are remembered of an answer
+	maxEvent = 8 << 20 // bytes; the final event of a response contains the whole answer
+	maxIDs   = 256     // ids of items that are kept per answer
 )
 
-// Meter returns what reads usage from an answer.
+// Meter implements [dialect.Dialect].
 func (Dialect) Meter(e dialect.Endpoint, stream bool) dialect.Meter {
 	if stream {
 		return &streamMeter{api: e.API, events: sse.Splitter{Max: maxEvent}}
@@ -42,8 +42,8 @@ func (m *plainMeter) Usage() (caisson.TokenCount, bool) {
 	return t, ok && m.scan.Done()
 }
 
-func (m *plainMeter) Seen() int64 { return m.scan.Strings() }
-func (m *plainMeter) Done() bool  { return m.scan.Done() }
+func (m *plainMeter) OutputBytes() int64 { return m.scan.StringBytes() }
+func (m *plainMeter) Done() bool         { return m.scan.Done() }
 
 func (m *plainMeter) IDs() []string {
 	if m.api != responses || !m.scan.Done() {
@@ -63,14 +63,14 @@ func (m *plainMeter) IDs() []string {
 
 // streamMeter reads an answer that is a stream of events.
 type streamMeter struct {
-	api    string
-	events sse.Splitter
-	tokens caisson.TokenCount
-	known  bool // tokens is what the provider said
-	last   bool // the chunk with tokens was the one that only has them
-	done   bool
-	seen   int64
-	ids    []string
+	api         string
+	events      sse.Splitter
+	tokens      caisson.TokenCount
+	hasUsage    bool // the provider has reported tokens
+	usageOnly   bool // the chunk with tokens contained the usage only
+	done        bool
+	outputBytes int64
+	ids         []string
 }
 
 func (m *streamMeter) Write(p []byte) (int, error) {
@@ -79,11 +79,11 @@ func (m *streamMeter) Write(p []byte) (int, error) {
 }
 
 func (m *streamMeter) Usage() (caisson.TokenCount, bool) {
-	return m.tokens, m.known && (m.last || m.done)
+	return m.tokens, m.hasUsage && (m.usageOnly || m.done)
 }
-func (m *streamMeter) Seen() int64   { return m.seen }
-func (m *streamMeter) IDs() []string { return m.ids }
-func (m *streamMeter) Done() bool    { return m.done }
+func (m *streamMeter) OutputBytes() int64 { return m.outputBytes }
+func (m *streamMeter) IDs() []string      { return m.ids }
+func (m *streamMeter) Done() bool         { return m.done }
 
 func (m *streamMeter) event(e sse.Event) {
 	data := strictjson.Value(bytes.TrimSpace(e.Data))
@@ -97,38 +97,38 @@ func (m *streamMeter) event(e sse.Event) {
 	}
 }
 
-// chunk is a piece of a chat. Some providers say how much it was in every piece; then the last word counts.
+// chunk reads a chunk of a chat. Some providers report the usage in every chunk; then the last one counts.
 func (m *streamMeter) chunk(v strictjson.Value) {
 	empty := true
 	for name, x := range v.Members() {
 		switch string(name) {
 		case "usage":
 			if t, ok := usage(x); ok {
-				m.tokens, m.known, m.last = t, true, true
+				m.tokens, m.hasUsage, m.usageOnly = t, true, true
 			}
 		case "choices":
 			for _, choice := range x.Elements() {
 				empty = false
-				m.seen += text(choice.Get("delta"), maxNesting)
+				m.outputBytes += textBytes(choice.Get("delta"), maxNesting)
 			}
 		}
 	}
-	m.last = m.last && empty
+	m.usageOnly = m.usageOnly && empty
 }
 
-// text is how many bytes of strings a delta has. A tool call's name is output too.
-func text(v strictjson.Value, levels int) (n int64) {
+// textBytes returns the bytes of strings in a delta. It includes the names of tool calls, which are output too.
+func textBytes(v strictjson.Value, levels int) (n int64) {
 	if v.Kind() == '"' {
 		return int64(len(v.Bytes()))
 	}
 	if levels == 0 {
-		return int64(len(v)) // which is more than is in it
+		return int64(len(v)) // an upper bound
 	}
 	for _, x := range v.Members() {
-		n += text(x, levels-1)
+		n += textBytes(x, levels-1)
 	}
 	for _, x := range v.Elements() {
-		n += text(x, levels-1)
+		n += textBytes(x, levels-1)
 	}
 	return n
 }
@@ -142,12 +142,12 @@ func (m *streamMeter) response(v strictjson.Value) {
 	case "response.completed", "response.incomplete", "response.failed":
 		m.done = true
 		if t, ok := usage(v.Get("response").Get("usage")); ok {
-			m.tokens, m.known = t, true
+			m.tokens, m.hasUsage = t, true
 		}
 	case "error":
 		m.done = true
 	default:
-		m.seen += text(v.Get("delta"), maxNesting)
+		m.outputBytes += textBytes(v.Get("delta"), maxNesting)
 	}
 }
 
@@ -157,8 +157,8 @@ func (m *streamMeter) id(v strictjson.Value) {
 	}
 }
 
-// usage reads the counts of all three APIs. What was read from or written to a cache is part of the input that is stated. Output that is only in
-// the total is reasoning that some providers leave out.
+// usage reads the counts of all three APIs. Tokens read from or written to a cache are part of the reported input. Tokens that
+// are only in the total are reasoning that some providers do not report separately.
 func usage(v strictjson.Value) (t caisson.TokenCount, ok bool) {
 	var total int64
 	for name, x := range v.Members() {
@@ -187,5 +187,5 @@ func usage(v strictjson.Value) (t caisson.TokenCount, ok bool) {
 	return t, ok
 }
 
-// count bounds what is stated, so that sums cannot overflow.
+// count limits a reported count, so that sums cannot overflow.
 func count(v strictjson.Value) int64 { return min(v.Count(), 1<<40) }

@@ -1,24 +1,23 @@
-// Package openai is the dialect of OpenAI and of the many that speak it: chat completions, responses, embeddings and the list
-// of models, with or without /v1 before the path.
+// Package openai is the dialect of OpenAI and compatible providers: chat completions, responses, embeddings and the list of
+// models, with or without /v1 in front of the path.
 //
-// Of a body only known fields pass, at the top and in messages, parts of content, items and tools:
+// Only supported fields of a body are forwarded, at the top level and in messages, parts of content, items and tools:
 //
-//   - Unknown fields are dropped, so that newer clients keep working; what they may mean is not known, so it does not pass.
-//   - Fields that would lead elsewhere, run something, or cost what cannot be bounded are refused with the reason: api_base,
+//   - Unknown fields are dropped, so that newer clients keep working.
+//   - Fields that would call other servers, run something, or have unbounded costs are refused with the reason: api_base,
 //     fallbacks, plugins, web_search_options, audio, background, stored prompts and conversations, n above 1.
-//   - Some are set: store is false unless server-state is granted, user is the gateway's, stream_options.include_usage is true.
-//     Output is limited by the one field that the provider obeys (see [caisson.Provider]), by whatever name the guest limits it.
-//     service_tier, metadata, safety_identifier and prompt_cache_retention are dropped; so is prediction, because
-//     what is not accepted of it is billed beyond any limit; prompt_cache_key is mixed with the user, so that nobody
-//     shares one with another account.
-//   - Types of content, items and tools that are not known are refused. A namespace of tools passes with functions and custom tools
-//     in it, which the client runs. Tools that the provider runs need provider-tools; images
-//     and files by URL need remote-urls; ids of files, responses and items need server-state.
+//   - The gateway sets some fields: store is false unless server-state is granted, user is the gateway's,
+//     stream_options.include_usage is true. Output is limited by the one field that the provider obeys (see [caisson.Provider]),
+//     under whichever name the guest limits it. service_tier, metadata, safety_identifier and prompt_cache_retention are dropped.
+//     So is prediction, because rejected tokens of it are billed beyond any limit. prompt_cache_key is hashed together with the
+//     user, so that accounts do not share keys.
+//   - Unknown types of content, items and tools are refused. A namespace of tools is forwarded with functions and custom tools
+//     only, which the client runs. Tools that the provider runs require provider-tools; images and files by URL require
+//     remote-urls; ids of files, responses and items require server-state.
 //
-// Input is bounded by bytes, as a token has at least one: text is never longer than its JSON, and what is structured counts
-// as long as it can get when it is written anew. An image
-// counts as imageTokens. Files, stored responses and tools of the provider have no bound but the model's context. Schemas
-// with references count as they are written.
+// Input is bounded by bytes, as a token has at least one: text is never longer than its JSON, and structured values count with
+// the length that they can have when they are encoded again. An image counts as imageTokens. Files, stored responses and tools of
+// the provider are bounded by the model's context only. Schemas with references count as written.
 package openai
 
 import (
@@ -30,7 +29,7 @@ import (
 	"github.com/caisson-dev/caisson/llm/internal/strictjson"
 )
 
-// Dialect is OpenAI's API.
+// Dialect implements OpenAI's API.
 type Dialect struct{}
 
 var _ dialect.Dialect = Dialect{}
@@ -44,7 +43,7 @@ const (
 	embeddings = "embeddings"
 )
 
-// Endpoint accepts the paths of the API below /v1 and, for clients with another idea of the base URL, without it.
+// Endpoint accepts the paths of the API with /v1 and, for clients whose base URL lacks it, without.
 func (Dialect) Endpoint(method, path string) (dialect.Endpoint, bool) {
 	if len(path) > 3 && path[:4] == "/v1/" {
 		path = path[3:]
@@ -62,7 +61,7 @@ func (Dialect) Endpoint(method, path string) (dialect.Endpoint, bool) {
 	return dialect.Endpoint{}, false
 }
 
-// Header returns the headers of a request. Of the guest's only OpenAI-Beta can pass, if beta is granted.
+// Header implements [dialect.Dialect]. Of the guest's headers it forwards only OpenAI-Beta, if beta is granted.
 func (Dialect) Header(guest http.Header, key caisson.Secret, allow dialect.Allow) http.Header {
 	h := http.Header{
 		"Content-Type": {"application/json"},
@@ -78,8 +77,8 @@ func (Dialect) Header(guest http.Header, key caisson.Secret, allow dialect.Allow
 	return h
 }
 
-// Final implements [dialect.Dialect]. Codex tries again after a 401, a 403 and all others but a 400.
-func (Dialect) Final() int { return http.StatusBadRequest }
+// FinalStatus implements [dialect.Dialect]. Codex retries after all errors but a 400, including 401 and 403.
+func (Dialect) FinalStatus() int { return http.StatusBadRequest }
 
 // Error writes {"error": {"message", "type", "param", "code"}}.
 func (Dialect) Error(w http.ResponseWriter, r *dialect.Refusal) {
@@ -121,7 +120,7 @@ func errorType(code string) string {
 	return "invalid_request_error"
 }
 
-// List returns a list of models as GET /models does.
+// List returns a list of models in the format of GET /models.
 func (Dialect) List(models []caisson.Model) []byte {
 	b := []byte(`{"object":"list","data":[`)
 	for i, m := range models {

@@ -21,7 +21,7 @@ func parse(api, body string, allow dialect.Allow) (dialect.Request, error) {
 	return d.Parse(dialect.Endpoint{API: api}, []byte(body), allow)
 }
 
-// sent returns what would be sent for a body, decoded.
+// sent returns the forwarded body, decoded.
 func sent(t *testing.T, api, body string, allow dialect.Allow) map[string]any {
 	t.Helper()
 	r, err := parse(api, body, allow)
@@ -87,7 +87,7 @@ func TestEncode(t *testing.T) {
 	}
 }
 
-// TestWaysOut: what needs a grant, or is never possible.
+// TestWaysOut checks fields that need a grant, or are never allowed.
 func TestWaysOut(t *testing.T) {
 	chat := func(part string) string { return `{"messages":[{"role":"user","content":[` + part + `]}]}` }
 	item := func(item string) string { return `{"input":[` + item + `]}` }
@@ -96,7 +96,7 @@ func TestWaysOut(t *testing.T) {
 	tools, urls, state := dialect.Allow{ProviderTools: true}, dialect.Allow{RemoteURLs: true}, dialect.Allow{ServerState: true}
 	for _, c := range []struct {
 		api, body, param string
-		grant            dialect.Allow // with which it passes; none if zero
+		grant            dialect.Allow // grant that allows the field; zero: none does
 	}{
 		{"chat", chat(`{"type":"image_url","image_url":{"url":"https://evil/?secret"}}`), "messages[0].content[0].image_url.url", urls},
 		{"chat", chat(`{"image_url":"https://evil/?secret","type":"image_url"}`), "messages[0].content[0].image_url", urls},
@@ -177,7 +177,7 @@ func TestWaysOut(t *testing.T) {
 	}
 }
 
-// TestReferences: what a tool of the provider refers to is known to the gateway.
+// TestReferences checks that the gateway records the ids that tools of the provider refer to.
 func TestReferences(t *testing.T) {
 	allow := dialect.Allow{ProviderTools: true, ServerState: true}
 	r, err := parse("responses", `{"input":[{"type":"code_interpreter_call","container_id":"cntr_2"}],"tools":[{"type":"file_search","vector_store_ids":["vs_1","vs_2"]},{"type":"code_interpreter","container":{"type":"auto","file_ids":["file-1"]}},{"type":"code_interpreter","container":"cntr_1"}],"previous_response_id":"resp_1"}`, allow)
@@ -245,7 +245,7 @@ func TestOutput(t *testing.T) {
 	}
 }
 
-// TestCacheKey: the cache of one user is no other's.
+// TestCacheKey checks that users do not share cache keys.
 func TestCacheKey(t *testing.T) {
 	r, err := parse("chat", `{"messages":[],"prompt_cache_key":"k"}`, dialect.Allow{})
 	if err != nil {

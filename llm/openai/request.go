@@ -9,42 +9,42 @@ import (
 	"github.com/caisson-dev/caisson/llm/internal/strictjson"
 )
 
-// What a body costs in tokens besides its bytes. All are far above what has been seen.
+// Token costs of a body in addition to its bytes. All are far above observed values.
 const (
-	imageTokens    = 50_000 // the dearest image of any model so far takes 48,169 (gpt-4o-mini, high detail)
-	callOverhead   = 512    // what providers put around a conversation
-	partOverhead   = 16     // per message, item and part
-	toolsOverhead  = 1024   // instructions that make a model use tools
-	toolOverhead   = 64     // per tool
-	leastOfOutput  = 1
-	leastResponses = 16 // OpenAI refuses less
+	imageTokens        = 50_000 // the most expensive image of any model so far costs 48,169 (gpt-4o-mini, high detail)
+	callOverhead       = 512    // text that providers add to a conversation
+	partOverhead       = 16     // per message, item and part
+	toolsOverhead      = 1024   // instructions for the use of tools
+	toolOverhead       = 64     // per tool
+	minOutput          = 1
+	minResponsesOutput = 16 // OpenAI rejects smaller limits
 )
 
-// room is for what Encode puts behind what passes, usually.
-const room = 512
+// encodeRoom is the capacity that Parse reserves for the fields that Encode appends.
+const encodeRoom = 512
 
-// A request is a body of which what passes has been copied.
+// A request is a body whose forwarded parts have been copied.
 type request struct {
-	api     string
-	out     []byte // {"name":value, ... of the fields that pass as they are; there is room behind it
-	encoded bool   // the room is taken
-	text    int64  // bound of input tokens
-	images  int64  // each is imageTokens of text
-	bounded bool
-	ids     []string
+	api        string
+	out        []byte // {"name":value, ... with the forwarded fields; capacity for more follows
+	encoded    bool   // the reserved capacity has been used
+	inputBound int64  // upper bound of the input tokens
+	images     int64  // number of images; each is imageTokens of text
+	bounded    bool
+	ids        []string
 
 	model       string
 	stream      bool
-	want        int64
-	obfuscation []byte // stream_options.include_obfuscation, if given
-	storeAsked  bool   // chat: the client knows of store
-	store       bool   // responses, with server-state
+	outputLimit int64
+	obfuscation []byte // stream_options.include_obfuscation, if set
+	hasStore    bool   // chat: the client has set store
+	store       bool   // responses: keep the response at the provider; requires server-state
 	cacheKey    string
 }
 
 var _ dialect.Request = (*request)(nil)
 
-// Parse copies from body what is known.
+// Parse implements [dialect.Dialect]. It copies the supported fields of body.
 func (Dialect) Parse(e dialect.Endpoint, body []byte, allow dialect.Allow) (dialect.Request, error) {
 	v, err := strictjson.Parse(body)
 	if err != nil {
@@ -57,16 +57,16 @@ func (Dialect) Parse(e dialect.Endpoint, body []byte, allow dialect.Allow) (dial
 	case embeddings:
 		fields = embeddingsFields
 	}
-	p := &parser{allow: allow, out: make([]byte, 0, len(v)+room), r: request{api: e.API, bounded: true, store: allow.ServerState}}
+	p := &parser{allow: allow, out: make([]byte, 0, len(v)+encodeRoom), request: request{api: e.API, bounded: true, store: allow.ServerState}}
 	if err := p.object(v, fields); err != nil {
 		return nil, err
 	}
-	if !p.input {
+	if !p.hasInput {
 		return nil, strictjson.Refuse(inputField(e.API), "the field is missing; the model needs something to answer")
 	}
-	p.r.out = p.out[:len(p.out)-1]
-	p.r.text = int64(len(p.out)) + p.extra + callOverhead
-	return &p.r, nil
+	p.request.out = p.out[:len(p.out)-1]
+	p.request.inputBound = int64(len(p.out)) + p.extraTokens + callOverhead
+	return &p.request, nil
 }
 
 func inputField(api string) string {
@@ -78,7 +78,7 @@ func inputField(api string) string {
 
 func (r *request) Model() string             { return r.model }
 func (r *request) Stream() bool              { return r.stream }
-func (r *request) Input() (int64, bool)      { return r.text, r.bounded }
+func (r *request) Input() (int64, bool)      { return r.inputBound, r.bounded }
 func (r *request) Images() (n, tokens int64) { return r.images, r.images * imageTokens }
 func (r *request) ServerIDs() []string       { return r.ids }
 
@@ -87,16 +87,16 @@ func (r *request) Output() (want, least int64) {
 	case embeddings:
 		return 0, 0
 	case responses:
-		return r.want, leastResponses
+		return r.outputLimit, minResponsesOutput
 	}
-	return r.want, leastOfOutput
+	return r.outputLimit, minOutput
 }
 
-// Encode puts what the gateway decides after what passes.
+// Encode appends the fields that the gateway sets to the forwarded ones.
 func (r *request) Encode(t dialect.Target) ([]byte, error) {
 	b := r.out
 	if r.encoded {
-		b = append(make([]byte, 0, len(b)+room), b...)
+		b = append(make([]byte, 0, len(b)+encodeRoom), b...)
 	}
 	r.encoded = true
 	if len(b) > 1 {
@@ -115,17 +115,18 @@ func (r *request) Encode(t dialect.Target) ([]byte, error) {
 		b = append(b, `,"stream":true`...)
 		b = r.streamOptions(b)
 	}
-	if r.api == responses || r.storeAsked {
+	if r.api == responses || r.hasStore {
 		b = strconv.AppendBool(append(b, `,"store":`...), r.api == responses && r.store)
 	}
 	if t.Output > 0 && r.api != embeddings {
-		b = append(append(append(b, `,"`...), r.limitName(t.Limit)...), `":`...)
+		b = append(append(append(b, `,"`...), r.limitName(t.LimitField)...), `":`...)
 		b = strconv.AppendInt(b, t.Output, 10)
 	}
 	return append(b, '}'), nil
 }
 
-// limitName returns the field that the provider obeys. What it ignores would be no limit, and some refuse both at once.
+// limitName returns the name of the limit that the provider obeys. A field that the provider ignores would be no limit, and some
+// providers reject requests with both.
 func (r *request) limitName(chats string) string {
 	switch {
 	case r.api == responses:

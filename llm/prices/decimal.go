@@ -9,19 +9,19 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// perToken is the shift from dollars per token to billionths of a dollar per million tokens.
-const perToken = 6 + 9
+// perTokenShift is the decimal shift from dollars per token to billionths of a dollar per million tokens.
+const perTokenShift = 6 + 9
 
 var (
 	errNumber   = errors.New("is not a decimal number")
 	errNegative = errors.New("is negative")
-	errAbsurd   = fmt.Errorf("is more than %s USD per million tokens; check its unit", maxPrice)
-	errTiny     = errors.New("is less than can be counted; check its unit")
+	errTooHigh  = fmt.Errorf("is more than %s USD per million tokens; check its unit", maxPrice)
+	errTooLow   = errors.New("is less than can be counted; check its unit")
 )
 
-// dollars reads a number as JSON writes it and returns it times ten to the power of shift, rounded to the nearest. No binary
-// fraction is involved: 1.5e-07 per token is 0.15 per million, and 2.9999999999999997e-07, which a program made of 3e-07,
-// is 0.3.
+// dollars parses a JSON number and returns it times ten to the power of shift, rounded to the nearest integer. It uses decimal
+// arithmetic only: 1.5e-07 per token is 0.15 per million, and 2.9999999999999997e-07, which a program has computed from 3e-07, is
+// 0.3.
 func dollars(s string, shift int) (caisson.USD, error) {
 	digits, exponent, err := decimal(s)
 	if err != nil {
@@ -30,12 +30,12 @@ func dollars(s string, shift int) (caisson.USD, error) {
 	if digits == "" {
 		return 0, nil
 	}
-	whole := len(digits) + exponent + shift // how many of the digits are before the point
+	whole := len(digits) + exponent + shift // number of digits before the decimal point
 	switch {
 	case whole > 18:
-		return 0, fmt.Errorf("%.40q %w", s, errAbsurd)
+		return 0, fmt.Errorf("%.40q %w", s, errTooHigh)
 	case whole < 0:
-		return 0, fmt.Errorf("%.40q %w", s, errTiny)
+		return 0, fmt.Errorf("%.40q %w", s, errTooLow)
 	}
 	up := whole < len(digits) && digits[whole] >= '5'
 	digits = (digits + strings.Repeat("0", max(0, whole-len(digits))))[:whole]
@@ -50,15 +50,15 @@ func dollars(s string, shift int) (caisson.USD, error) {
 	}
 	switch {
 	case n == 0:
-		return 0, fmt.Errorf("%.40q %w", s, errTiny)
+		return 0, fmt.Errorf("%.40q %w", s, errTooLow)
 	case caisson.USD(n) > maxPrice:
-		return 0, fmt.Errorf("%.40q %w", s, errAbsurd)
+		return 0, fmt.Errorf("%.40q %w", s, errTooHigh)
 	}
 	return caisson.USD(n), nil
 }
 
-// decimal takes a number apart: its value is digits times ten to the power of exponent. digits has no zeros at its beginning
-// and is empty for zero.
+// decimal splits a number so that its value is digits times ten to the power of exponent. digits has no leading zeros and is
+// empty for zero.
 func decimal(s string) (digits string, exponent int, err error) {
 	if len(s) > 64 {
 		return "", 0, errNumber

@@ -10,13 +10,13 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// sampleSpec is the entry that explains LiteLLM's list.
+// sampleSpec is the entry that documents the format of LiteLLM's list.
 const sampleSpec = "sample_spec"
 
-// faultShare: one entry in so many may be odd.
-const faultShare = 20
+// invalidShare limits invalid entries: at most one in invalidShare entries may be invalid.
+const invalidShare = 20
 
-// parseLiteLLM reads LiteLLM's list, an object of models.
+// parseLiteLLM parses LiteLLM's list, a JSON object with one member per model.
 func parseLiteLLM(data []byte) ([]caisson.ListedPrice, error) {
 	d := json.NewDecoder(bytes.NewReader(data))
 	if _, err := d.Token(); err != nil {
@@ -24,13 +24,13 @@ func parseLiteLLM(data []byte) ([]caisson.ListedPrice, error) {
 	}
 	list := []caisson.ListedPrice{}
 	var faults []error
-	at := map[string]int{} // where in list a model is; it can be in data more than once
+	at := map[string]int{} // index of a model in list; data can have a model more than once
 	for d.More() {
 		key, err := d.Token()
 		if err != nil {
 			return nil, malformed(err)
 		}
-		name := key.(string) // what a key of an object is
+		name := key.(string) // keys of an object are strings
 		var fields map[string]json.RawMessage
 		if err := d.Decode(&fields); err != nil {
 			return nil, malformed(err)
@@ -47,7 +47,7 @@ func parseLiteLLM(data []byte) ([]caisson.ListedPrice, error) {
 			continue
 		}
 		if i, twice := at[name]; twice && ok {
-			list[i] = dearer(list[i], p)
+			list[i] = mergeMaxPrices(list[i], p)
 		} else if ok {
 			at[name] = len(list)
 			list = append(list, p)
@@ -56,15 +56,15 @@ func parseLiteLLM(data []byte) ([]caisson.ListedPrice, error) {
 			return nil, tooMany()
 		}
 	}
-	if len(faults)*faultShare > len(list)+len(faults) {
+	if len(faults)*invalidShare > len(list)+len(faults) {
 		return nil, faults[0]
 	}
-	return list, finish(d)
+	return list, checkEnd(d)
 }
 
-// dearer returns the higher of each price, the longer context and the shorter answers, so that no call costs more than was
-// thought: LiteLLM's list is edited by many, and has had models twice.
-func dearer(a, b caisson.ListedPrice) caisson.ListedPrice {
+// mergeMaxPrices merges two entries of one model: the higher of each price, the longer context and the lower output limit, so that no
+// call costs more than calculated. LiteLLM's list has had duplicate models.
+func mergeMaxPrices(a, b caisson.ListedPrice) caisson.ListedPrice {
 	p, q := a.Prices, b.Prices
 	cache := func(x, y caisson.USD) caisson.USD { // 0 means the price of input
 		if x == 0 || y == 0 {
@@ -89,17 +89,17 @@ type entry struct {
 	fields map[string]json.RawMessage
 }
 
-// price returns what the model costs; false if that is not so much per token.
+// price returns the prices of the model; false if it has no prices per token.
 func (e entry) price() (caisson.ListedPrice, bool, error) {
 	p := caisson.ListedPrice{Model: e.name}
-	mode := e.text("mode")
+	mode := e.stringField("mode")
 	if mode != "chat" && mode != "responses" && mode != "embedding" {
 		return p, false, nil
 	}
-	if p.Provider = e.text("litellm_provider"); p.Provider != "" && !printable(p.Provider, maxName) {
+	if p.Provider = e.stringField("litellm_provider"); p.Provider != "" && !printable(p.Provider, maxName) {
 		return p, false, caisson.Invalidf(e.name+".litellm_provider", "%.40q is not the name of a provider", p.Provider)
 	}
-	c, err := e.dearest()
+	c, err := e.maxPrices()
 	if err != nil {
 		return p, false, err
 	}
@@ -117,7 +117,7 @@ type costs struct {
 	reasoning caisson.USD
 }
 
-// each calls f with LiteLLM's names of the prices.
+// each calls f for every price, with LiteLLM's name of it.
 func (c *costs) each(f func(name string, to *caisson.USD) error) error {
 	for _, x := range []struct {
 		name string
@@ -136,11 +136,11 @@ func (c *costs) each(f func(name string, to *caisson.USD) error) error {
 	return nil
 }
 
-// dearest returns the highest of each price, whatever the length of the prompt from which it holds. Where input gets dearer with
-// length and a cache has one price only, that price is taken to grow as much.
-func (e entry) dearest() (base costs, err error) {
+// maxPrices returns the highest of each price over all lengths of prompts. If the input price increases with the length and a cache
+// price does not, the cache price is assumed to increase by the same factor.
+func (e entry) maxPrices() (base costs, err error) {
 	err = base.each(func(name string, to *caisson.USD) (err error) {
-		*to, err = e.cost(name)
+		*to, err = e.priceField(name)
 		return err
 	})
 	if err != nil || base.Input == 0 {
@@ -152,7 +152,7 @@ func (e entry) dearest() (base costs, err error) {
 			if !isTier(field, name) {
 				continue
 			}
-			price, err := e.cost(field)
+			price, err := e.priceField(field)
 			if err != nil {
 				return err
 			}
@@ -172,23 +172,23 @@ func (e entry) dearest() (base costs, err error) {
 	return top, err
 }
 
-// limits sets how many tokens the model takes.
+// limits sets the token limits of the model.
 func (e entry) limits(p *caisson.ListedPrice) error {
-	input, err := e.count("max_input_tokens")
+	input, err := e.countField("max_input_tokens")
 	if err != nil {
 		return err
 	}
-	if p.Output, err = e.count("max_output_tokens"); err != nil {
+	if p.Output, err = e.countField("max_output_tokens"); err != nil {
 		return err
 	}
 	if input > 0 {
-		// Some providers count the answer within this, others beside it. The sum is right for both as a bound.
+		// Some providers count the output within the input limit, others separately. The sum is an upper bound for both.
 		p.Context = input + p.Output
 	}
 	return nil
 }
 
-// isTier reports whether field is that price for long prompts: input_cost_per_token_above_200k_tokens.
+// isTier reports whether field is the given price for long prompts, such as input_cost_per_token_above_200k_tokens.
 func isTier(field, price string) bool {
 	rest, ok := strings.CutPrefix(field, price+"_above_")
 	if !ok {
@@ -199,8 +199,8 @@ func isTier(field, price string) bool {
 	return ok && err == nil && n > 0
 }
 
-// text returns a field that is text, else "".
-func (e entry) text(name string) string {
+// stringField returns the value of a string field, or "".
+func (e entry) stringField(name string) string {
 	var s string
 	if json.Unmarshal(e.fields[name], &s) != nil {
 		return ""
@@ -208,26 +208,26 @@ func (e entry) text(name string) string {
 	return s
 }
 
-// cost returns a field in dollars per token, per million tokens; 0 if it is missing.
-func (e entry) cost(name string) (caisson.USD, error) {
+// priceField returns a price field converted from dollars per token to dollars per million tokens; 0 if it is missing.
+func (e entry) priceField(name string) (caisson.USD, error) {
 	raw := e.fields[name]
 	if raw == nil || string(raw) == "null" {
 		return 0, nil
 	}
-	price, err := dollars(string(raw), perToken)
+	price, err := dollars(string(raw), perTokenShift)
 	if err != nil {
 		return 0, caisson.Invalidf(e.name+"."+name, "%s", err)
 	}
 	return price, nil
 }
 
-// count returns a field that is a number of tokens; 0 if it is missing.
-func (e entry) count(name string) (int64, error) {
+// countField returns the value of a field with a number of tokens; 0 if it is missing.
+func (e entry) countField(name string) (int64, error) {
 	raw := e.fields[name]
 	if raw == nil || string(raw) == "null" {
 		return 0, nil
 	}
-	f, err := strconv.ParseFloat(string(raw), 64) // 1e6 and 4096.0 occur
+	f, err := strconv.ParseFloat(string(raw), 64) // values such as 1e6 and 4096.0 occur
 	if err != nil || !(f >= 0 && f <= maxTokens) || f != float64(int64(f)) {
 		return 0, caisson.Invalidf(e.name+"."+name, "%.40q is not a number of tokens", raw)
 	}

@@ -1,9 +1,9 @@
-// Package prices reads lists of what models cost: LiteLLM's model_prices_and_context_window.json, or a list of
+// Package prices parses price lists of models: LiteLLM's model_prices_and_context_window.json, or a list of
 // [caisson.ListedPrice].
 //
-// A price that is wrong costs money, so nothing odd becomes one: no negative or absurd number, no text for a number. It refuses
-// the whole list, except that LiteLLM's, which many edit, may have a few odd entries. They are left out, and a model without
-// a price is refused by the gateway.
+// A wrong price costs money, so implausible values are rejected: negative or very large numbers, and text in place of numbers. An
+// invalid entry makes the whole list invalid, but LiteLLM's list, which has many editors, may have a few invalid entries. They
+// are left out; the gateway refuses calls of a model without a price.
 package prices
 
 import (
@@ -20,25 +20,25 @@ import (
 )
 
 const (
-	// MaxSize is how large a list may be, in bytes.
+	// MaxSize is the maximum size of a list, in bytes.
 	MaxSize = 16 << 20
-	// maxModels is how many models a list may have.
+	// maxModels is the maximum number of models in a list.
 	maxModels = 100_000
 	maxName   = 256
 	maxSource = 1024
-	// maxPrice is the highest price per million tokens that is believed.
+	// maxPrice is the highest plausible price per million tokens.
 	maxPrice = 10_000 * caisson.Dollar
-	// maxTokens is the largest limit of tokens that is believed.
+	// maxTokens is the highest plausible token limit.
 	maxTokens = 1_000_000_000
 )
 
-// Parse returns the prices in data, sorted by model, with source as their Source and no time. Errors are Invalid and name the model
-// at fault.
+// Parse returns the prices in data, sorted by model. It sets their Source to source and leaves At zero. Errors are of kind
+// Invalid and name the invalid model.
 //
-// Of LiteLLM's list it takes models of the modes chat, responses and embedding that have prices per token. Prices of zero
-// are not taken: whether a model is free is for the configuration to say. Where long prompts cost more
-// (input_cost_per_token_above_200k_tokens), the price of the longest holds for all: a provider takes whatever its context
-// holds, so that a lower price could be exceeded. Configure prices where that is too dear. Where reasoning costs more than
+// From LiteLLM's list it takes the models of the modes chat, responses and embedding that have prices per token. Prices of zero
+// are not taken, because only the configuration may declare a model free. If long prompts cost more
+// (input_cost_per_token_above_200k_tokens), the price of the longest prompts applies to all: a provider accepts prompts up to its
+// context limit, so a lower price could be exceeded. Configure prices if that is too expensive. If reasoning costs more than
 // other output, Output is the price of reasoning.
 func Parse(source string, data []byte) ([]caisson.ListedPrice, error) {
 	if !printable(source, maxSource) {
@@ -72,7 +72,7 @@ func Parse(source string, data []byte) ([]caisson.ListedPrice, error) {
 	return list, nil
 }
 
-// parsePlain reads a list of prices.
+// parsePlain parses a list of prices.
 func parsePlain(data []byte) ([]caisson.ListedPrice, error) {
 	d := json.NewDecoder(bytes.NewReader(data))
 	if _, err := d.Token(); err != nil {
@@ -85,7 +85,7 @@ func parsePlain(data []byte) ([]caisson.ListedPrice, error) {
 		if err := d.Decode(&raw); err != nil {
 			return nil, malformed(err)
 		}
-		p, err := plain(len(list), raw)
+		p, err := parsePrice(len(list), raw)
 		if err != nil {
 			return nil, err
 		}
@@ -97,11 +97,11 @@ func parsePlain(data []byte) ([]caisson.ListedPrice, error) {
 			return nil, tooMany()
 		}
 	}
-	return list, finish(d)
+	return list, checkEnd(d)
 }
 
-// plain reads one price of a list.
-func plain(i int, raw json.RawMessage) (caisson.ListedPrice, error) {
+// parsePrice parses one price of a list.
+func parsePrice(i int, raw json.RawMessage) (caisson.ListedPrice, error) {
 	var in struct {
 		Model    string `json:"model"`
 		Provider string `json:"provider"`
@@ -113,7 +113,7 @@ func plain(i int, raw json.RawMessage) (caisson.ListedPrice, error) {
 		} `json:"prices"`
 		Context int64  `json:"context"`
 		Output  int64  `json:"output"`
-		Source  string `json:"source"` // what an export has; the import says anew
+		Source  string `json:"source"` // present in exports, ignored by imports
 		At      string `json:"at"`
 	}
 	d := json.NewDecoder(bytes.NewReader(raw))
@@ -162,8 +162,8 @@ func checkTokens(n int64) error {
 	return nil
 }
 
-// finish checks that a list ends, and nothing follows.
-func finish(d *json.Decoder) error {
+// checkEnd returns an error if the list is incomplete or followed by other data.
+func checkEnd(d *json.Decoder) error {
 	if _, err := d.Token(); err != nil {
 		return malformed(err)
 	}
@@ -181,7 +181,7 @@ func tooMany() error {
 	return caisson.Invalidf("data", "the price list has more than %d models", maxModels)
 }
 
-// printable reports whether s is text that can be shown, not empty and of at most limit bytes.
+// printable reports whether s is non-empty printable text of at most limit bytes.
 func printable(s string, limit int) bool {
 	return s != "" && len(s) <= limit && utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
 }

@@ -44,7 +44,7 @@ func TestDollars(t *testing.T) {
 		{"1e-2", "10000"},
 		{"10000e-6", "10000"},
 	} {
-		got, err := dollars(c.in, perToken)
+		got, err := dollars(c.in, perTokenShift)
 		if err != nil || got.String() != c.want {
 			t.Errorf("dollars(%s) = %s, %v; want %s", c.in, got, err, c.want)
 		}
@@ -75,13 +75,13 @@ func TestDollars(t *testing.T) {
 		{"[]", "not a decimal"},
 		{"0." + strings.Repeat("0", 100) + "1", "not a decimal"},
 	} {
-		if got, err := dollars(c.in, perToken); err == nil || !strings.Contains(err.Error(), c.want) {
+		if got, err := dollars(c.in, perTokenShift); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("dollars(%s) = %s, %v; want an error with %q", c.in, got, err, c.want)
 		}
 	}
 }
 
-// liteLLM has entries in the form of LiteLLM's list.
+// liteLLM has entries in the format of LiteLLM's list.
 const liteLLM = `{
   "sample_spec": {"input_cost_per_token": 0.0, "mode": "one of: chat, embedding", "max_input_tokens": "max input tokens, if the provider specifies it"},
   "claude-sonnet-4-5": {
@@ -135,7 +135,8 @@ func TestLiteLLM(t *testing.T) {
 	}
 }
 
-// TestTiers: what holds for the longest prompts holds for all, as the gateway cannot know how long a prompt is before the call.
+// TestTiers checks that the prices of the longest prompts apply to all, because the gateway does not have the length of a prompt
+// before the call.
 func TestTiers(t *testing.T) {
 	list, err := Parse("s", []byte(`{"gemini-2.5-pro": {"mode": "chat", "max_input_tokens": 1048576, "max_output_tokens": 65535,
 		"input_cost_per_token": 1.25e-06, "input_cost_per_token_above_128k_tokens": 2e-06, "input_cost_per_token_above_200k_tokens": 2.5e-06,
@@ -152,7 +153,7 @@ func TestTiers(t *testing.T) {
 	}
 }
 
-// TestTwice: of a model that LiteLLM's list has twice, spelled alike or not, the dearer prices count.
+// TestTwice checks that of duplicate models in LiteLLM's list, spelled alike or not, the higher prices apply.
 func TestTwice(t *testing.T) {
 	list, err := Parse("s", []byte(`{
 		"a": {"mode": "chat", "input_cost_per_token": 1e-6, "output_cost_per_token": 5e-6, "cache_read_input_token_cost": 2e-7, "max_input_tokens": 10},
@@ -168,7 +169,7 @@ func TestTwice(t *testing.T) {
 	}
 }
 
-// TestFewFaults: entries that are odd are left out, unless they are many.
+// TestFewFaults checks that a few invalid entries are left out, and that many are an error.
 func TestFewFaults(t *testing.T) {
 	for _, c := range []struct {
 		good, odd int
@@ -178,7 +179,7 @@ func TestFewFaults(t *testing.T) {
 		for i := range c.good + c.odd {
 			price := "1e-6"
 			if i < c.odd {
-				price = "0.015" // as in a list of 2025
+				price = "0.015" // occurs in a list of 2025
 			}
 			entries = append(entries, fmt.Sprintf(`"m%d": {"mode": "chat", "input_cost_per_token": %s, "output_cost_per_token": 1e-6}`, i, price))
 		}
@@ -207,7 +208,7 @@ func TestPlain(t *testing.T) {
 	if string(got) != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	again, err := Parse("mine", got) // what was listed can be imported
+	again, err := Parse("mine", got) // a list of prices can be imported again
 	if err != nil || fmt.Sprint(again) != fmt.Sprint(list) {
 		t.Errorf("again: %v, %v", again, err)
 	}
@@ -271,13 +272,13 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// FuzzDollars compares with exact fractions.
+// FuzzDollars compares the result with exact fractions.
 func FuzzDollars(f *testing.F) {
 	for _, s := range []string{"1.5e-07", "0.00000000000000049", "9.9999999999999999e-07", "0.01", "1e-15", "-3", "0e-9", "12345678.9e-15"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		got, err := dollars(s, perToken)
+		got, err := dollars(s, perTokenShift)
 		if err != nil {
 			return
 		}

@@ -18,19 +18,19 @@ import (
 	"github.com/caisson-dev/caisson/llm/runtoken"
 )
 
-// ClientConfig is what a Client needs.
+// ClientConfig configures a Client.
 type ClientConfig struct {
-	// URL is where the gateway is: https://host[:port][/path]. http is for loopback only: what crosses is prompts and
-	// tokens. Required.
+	// URL is the URL of the gateway: https://host[:port][/path]. http is allowed for loopback addresses only, because prompts and
+	// tokens are transmitted. Required.
 	URL string
-	// Tokens sign for runs; nil refuses every request until SetTokens is called.
+	// Tokens signs the run tokens; if nil, requests are refused until SetTokens is called.
 	Tokens *runtoken.Tokens
-	// Roots are the authorities to trust for the gateway; nil means the system's.
+	// Roots are the trusted certificate authorities of the gateway; nil selects the system's.
 	Roots *x509.CertPool
 	// Log is required.
 	Log *slog.Logger
-	// Transport replaces the way to the gateway, where the process has no network of its own; nil means TCP. Roots
-	// must be nil then.
+	// Transport replaces the TCP connection to the gateway, for processes without network access; nil means TCP. Roots must be
+	// nil if it is set.
 	Transport http.RoundTripper
 }
 
@@ -40,15 +40,15 @@ const (
 	maxHeader   = 64 << 10
 )
 
-// A Client is the model gateway of sandboxes whose real one is elsewhere. It passes requests and answers on as they come,
-// unread. It is safe for concurrent use. The zero Client refuses every request.
+// A Client serves the model calls of sandboxes by forwarding them to a gateway on another machine. It streams requests and
+// answers without parsing them. It is safe for concurrent use. The zero Client refuses every request.
 type Client struct {
 	tokens atomic.Pointer[runtoken.Tokens]
 	proxy  *httputil.ReverseProxy
 	log    *slog.Logger
 }
 
-// NewClient returns a client. It does not connect yet. Errors are Invalid.
+// NewClient returns a client without connecting. Errors are of kind Invalid.
 func NewClient(cfg ClientConfig) (*Client, error) {
 	if cfg.Log == nil || cfg.Transport != nil && cfg.Roots != nil {
 		return nil, errors.New("remote: Log is required, and of Transport and Roots at most one")
@@ -66,7 +66,7 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	c.proxy = &httputil.ReverseProxy{
 		Rewrite:        func(pr *httputil.ProxyRequest) { rewrite(pr, target) },
 		Transport:      transport,
-		FlushInterval:  -1, // each piece of an answer when it comes
+		FlushInterval:  -1, // flush each piece of an answer immediately
 		ModifyResponse: checkAnswer,
 		ErrorHandler:   c.fail,
 		ErrorLog:       slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug),
@@ -74,7 +74,7 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	return c, nil
 }
 
-// ParseURL reads the URL of a gateway. The error is a sentence about it.
+// ParseURL parses the URL of a gateway. The error is a sentence without a subject, such as "is not a URL".
 func ParseURL(s string) (*url.URL, error) {
 	u, err := url.Parse(s)
 	switch {
@@ -97,7 +97,7 @@ func loopback(host string) bool {
 func newTransport(roots *x509.CertPool) *http.Transport {
 	dialer := &net.Dialer{Timeout: dialTimeout}
 	return &http.Transport{
-		Proxy:                  nil, // tokens go to the gateway and nowhere else
+		Proxy:                  nil, // tokens are sent to the gateway only
 		DialContext:            dialer.DialContext,
 		TLSClientConfig:        &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout:    dialTimeout,
@@ -110,7 +110,7 @@ func newTransport(roots *x509.CertPool) *http.Transport {
 	}
 }
 
-// authHeaders are where clients of models put what they believe to be a key.
+// authHeaders returns the headers in which clients of models send keys.
 func authHeaders() []string {
 	return []string{
 		"Authorization", "Proxy-Authorization", "Cookie", "X-Api-Key", "Api-Key", "X-Goog-Api-Key", "X-Goog-Iam-Authorization-Token",
@@ -118,13 +118,13 @@ func authHeaders() []string {
 	}
 }
 
-// authParams are query parameters that hold keys.
+// authParams returns the query parameters in which clients send keys.
 func authParams() []string { return []string{"key", "api_key", "access_token"} }
 
-// rewrite makes the request to the gateway. Headers of the connection, those that Connection names included, are gone by
-// now; ServeHTTP has set the token.
+// rewrite changes the request for the gateway. ReverseProxy has removed hop-by-hop headers, including those named by Connection;
+// ServeHTTP has put the token into the context.
 func rewrite(pr *httputil.ProxyRequest, target *url.URL) {
-	pr.SetURL(target) // and with it Host
+	pr.SetURL(target) // sets Host too
 	for _, h := range authHeaders() {
 		pr.Out.Header.Del(h)
 	}
@@ -142,7 +142,7 @@ func rewrite(pr *httputil.ProxyRequest, target *url.URL) {
 	}
 }
 
-// checkAnswer refuses answers that no gateway gives. A redirect might take a client elsewhere with its next request.
+// checkAnswer rejects statuses that a gateway does not return. A redirect could lead a client to another server.
 func checkAnswer(resp *http.Response) error {
 	if resp.StatusCode < 200 || resp.StatusCode >= 300 && resp.StatusCode < 400 {
 		return errors.New("the gateway answered with status " + resp.Status)
@@ -152,10 +152,10 @@ func checkAnswer(resp *http.Response) error {
 	return nil
 }
 
-// SetTokens replaces what signs, for requests that begin afterwards; nil refuses them all.
+// SetTokens replaces the signer for future requests; nil refuses all of them.
 func (c *Client) SetTokens(t *runtoken.Tokens) { c.tokens.Store(t) }
 
-// ServeHTTP passes a request on, for the guest in its context.
+// ServeHTTP forwards a request of the guest in its context.
 func (c *Client) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	guest, err := caisson.GuestOf(r.Context())
 	if err != nil {
@@ -177,21 +177,22 @@ func (c *Client) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusBadGateway, "this run cannot use the model gateway; the log of the daemon says why")
 		return
 	}
-	// An answer may begin while the request is still on its way; a writer that cannot do this does it one after the other.
+	// An answer may begin before the whole request is sent. Errors are ignored; a writer without full duplex sends the answer
+	// afterwards.
 	_ = http.NewResponseController(w).EnableFullDuplex()
 	c.proxy.ServeHTTP(w, r.WithContext(withToken(r.Context(), token)))
 }
 
-// fail answers when the gateway did not.
+// fail responds if the gateway could not be reached.
 func (c *Client) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() != nil {
-		panic(http.ErrAbortHandler) // the guest has gone
+		panic(http.ErrAbortHandler) // the guest has disconnected
 	}
 	c.log.WarnContext(r.Context(), "the remote model gateway does not answer", "err", err)
 	writeError(w, http.StatusBadGateway, "the model gateway cannot be reached now; try again")
 }
 
-// CloseIdleConnections closes connections to the gateway that nothing uses.
+// CloseIdleConnections closes idle connections to the gateway.
 func (c *Client) CloseIdleConnections() {
 	if c.proxy == nil {
 		return

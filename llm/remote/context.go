@@ -4,7 +4,7 @@ import "context"
 
 type tokenKey struct{}
 
-// withToken returns a context that carries the token of a request to where the request to the gateway is made.
+// withToken returns a context with the run token of a request, which rewrite reads.
 func withToken(ctx context.Context, token string) context.Context {
 	return context.WithValue(ctx, tokenKey{}, token)
 }

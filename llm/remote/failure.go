@@ -11,54 +11,55 @@ import (
 )
 
 const (
-	maxFailures = 20              // of one source, before it is told to wait
-	forgiveness = 3 * time.Second // until one of them is forgotten
-	maxSources  = 4096            // that are remembered
+	maxFailures  = 20              // failures of one source before it receives 429
+	failureDecay = 3 * time.Second // time after which one failure is no longer counted
+	maxSources   = 4096            // sources in the cache
 )
 
-// failures counts failures by source: an IPv4 address, or an IPv6 network of 64 bits.
-type failures struct {
+// failureLimiter counts failures by source: an IPv4 address, or an IPv6 /64 network.
+type failureLimiter struct {
 	now func() time.Time
 
 	mu      sync.Mutex
-	sources *lru.Map[netip.Prefix, *debt] // guarded by mu
+	sources *lru.Map[netip.Prefix, *failureCount] // guarded by mu
 }
 
-// debt is how many failures a source had, less those that were forgotten.
-type debt struct {
+// failureCount is the number of failures of a source, reduced by one per forgiveness.
+type failureCount struct {
 	count int
-	since time.Time // when count began to go down
+	since time.Time // time from which count is reduced
 }
 
-func newFailures() *failures {
-	return &failures{now: time.Now, sources: lru.New[netip.Prefix, *debt](maxSources)}
+func newFailureLimiter() *failureLimiter {
+	return &failureLimiter{now: time.Now, sources: lru.New[netip.Prefix, *failureCount](maxSources)}
 }
 
-// add counts a failure and returns for how many seconds the source had better wait; 0 if it is within bounds.
-func (f *failures) add(remoteAddr string) (wait int) {
+// add counts a failure. It returns the seconds that the source should wait; 0 if it is within the limit.
+func (f *failureLimiter) add(remoteAddr string) (wait int) {
 	source := sourceOf(remoteAddr)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := f.now()
 	d, ok := f.sources.Get(source)
 	if !ok {
-		d = &debt{since: now}
+		d = &failureCount{since: now}
 		f.sources.Put(source, d)
 	}
-	if forgotten := int(now.Sub(d.since) / forgiveness); forgotten >= d.count {
-		*d = debt{since: now}
+	if forgotten := int(now.Sub(d.since) / failureDecay); forgotten >= d.count {
+		*d = failureCount{since: now}
 	} else if forgotten > 0 {
 		d.count -= forgotten
-		d.since = d.since.Add(time.Duration(forgotten) * forgiveness)
+		d.since = d.since.Add(time.Duration(forgotten) * failureDecay)
 	}
 	if d.count >= maxFailures {
-		return int(forgiveness / time.Second)
+		return int(failureDecay / time.Second)
 	}
 	d.count++
 	return 0
 }
 
-// sourceOf returns the network that a client can be expected to have to itself. Addresses that cannot be read share one.
+// sourceOf returns the network that is assumed to belong to one client. All addresses that cannot be parsed map to the same
+// network.
 func sourceOf(remoteAddr string) netip.Prefix {
 	ap, err := netip.ParseAddrPort(remoteAddr)
 	if err != nil {
@@ -75,8 +76,8 @@ func sourceOf(remoteAddr string) netip.Prefix {
 	return p
 }
 
-// kinds are what OpenAI and Anthropic call errors.
-var kinds = map[int]string{
+// errorTypes maps statuses to the error types of OpenAI and Anthropic.
+var errorTypes = map[int]string{
 	http.StatusUnauthorized:       "authentication_error",
 	http.StatusForbidden:          "permission_error",
 	http.StatusTooManyRequests:    "rate_limit_error",
@@ -85,7 +86,7 @@ var kinds = map[int]string{
 	http.StatusBadRequest:         "invalid_request_error",
 }
 
-// writeError answers with an error that clients of OpenAI's and of Anthropic's API both understand.
+// writeError responds with an error in a format that clients of both OpenAI's and Anthropic's API understand.
 func writeError(w http.ResponseWriter, status int, message string) {
 	type detail struct {
 		Type    string `json:"type"`
@@ -94,7 +95,7 @@ func writeError(w http.ResponseWriter, status int, message string) {
 	b, _ := json.Marshal(struct {
 		Type  string `json:"type"`
 		Error detail `json:"error"`
-	}{"error", detail{kinds[status], message}}) // strings cannot fail
+	}{"error", detail{errorTypes[status], message}}) // strings cannot fail
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	w.Write(append(b, '\n'))

@@ -12,51 +12,51 @@ import (
 	"time"
 )
 
-// Bounds of HTTP on a Front; those of a call are the gateway's.
+// HTTP limits of a Front. The gateway has its own limits for calls.
 const (
-	headerTime = 10 * time.Second
-	frontIdle  = 2 * time.Minute
-	maxConns   = 4096 // of all sources
-	perSource  = 256  // of one, as in sourceOf
+	headerTimeout     = 10 * time.Second
+	serverIdleTimeout = 2 * time.Minute
+	maxConns          = 4096 // concurrent connections of all sources
+	maxSourceConns    = 256  // concurrent connections of one source; see sourceOf
 )
 
-// A Front is the door to a handler for other machines: TLS, or plain HTTP on loopback only, with bounds on what a stranger
-// can hold up. It is safe for concurrent use.
-type Front struct {
+// A Front serves a handler to other machines: with TLS, or with plain HTTP on loopback only. It limits the resources that
+// untrusted clients can use. It is safe for concurrent use.
+type HTTPServer struct {
 	server *http.Server
 	cert   atomic.Pointer[tls.Certificate]
 }
 
-// NewFront returns a front before h. Serve serves.
-func NewFront(h http.Handler) *Front {
-	f := &Front{}
+// NewHTTPServer returns a front for h. Call Serve to serve it.
+func NewHTTPServer(h http.Handler) *HTTPServer {
+	f := &HTTPServer{}
 	f.server = &http.Server{
-		Handler: h, ReadHeaderTimeout: headerTime, IdleTimeout: frontIdle, MaxHeaderBytes: maxHeader,
-		ErrorLog:  log.New(nowhere{}, "", 0), // handshakes of strangers
+		Handler: h, ReadHeaderTimeout: headerTimeout, IdleTimeout: serverIdleTimeout, MaxHeaderBytes: maxHeader,
+		ErrorLog:  log.New(discardLog{}, "", 0), // failed handshakes of untrusted clients
 		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: f.certificate},
 	}
 	return f
 }
 
-// nowhere drops what net/http says about strangers' requests: there is nobody to read it, and no bound to it.
-type nowhere struct{}
+// discardLog discards log messages of net/http about untrusted requests, whose number is unbounded.
+type discardLog struct{}
 
-func (nowhere) Write(p []byte) (int, error) { return len(p), nil }
+func (discardLog) Write(p []byte) (int, error) { return len(p), nil }
 
-// SetCertificate replaces what is shown to those who connect from now on. nil serves nobody, except on loopback in plain
-// HTTP if there was no certificate when Serve was called.
-func (f *Front) SetCertificate(c *tls.Certificate) { f.cert.Store(c) }
+// SetCertificate replaces the certificate for new connections. If c is nil, connections fail, except on loopback with plain HTTP
+// if there was no certificate when Serve was called.
+func (f *HTTPServer) SetCertificate(c *tls.Certificate) { f.cert.Store(c) }
 
-func (f *Front) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+func (f *HTTPServer) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if c := f.cert.Load(); c != nil {
 		return c, nil
 	}
 	return nil, errors.New("there is no certificate")
 }
 
-// Serve serves l, which it owns, until it is closed or Close is called, which is no error.
-func (f *Front) Serve(l net.Listener) (err error) {
-	bounded := newBounded(l, maxConns, perSource)
+// Serve serves l and closes it. It returns nil after Close.
+func (f *HTTPServer) Serve(l net.Listener) (err error) {
+	bounded := newLimitedListener(l, maxConns, maxSourceConns)
 	if f.cert.Load() == nil && loopbackAddr(l.Addr()) {
 		err = f.server.Serve(bounded)
 	} else {
@@ -68,48 +68,48 @@ func (f *Front) Serve(l net.Listener) (err error) {
 	return err
 }
 
-// Close ends all connections.
-func (f *Front) Close() error { return f.server.Close() }
+// Close closes all connections.
+func (f *HTTPServer) Close() error { return f.server.Close() }
 
 func loopbackAddr(a net.Addr) bool {
 	ap, err := netip.ParseAddrPort(a.String())
 	return err == nil && ap.Addr().Unmap().IsLoopback()
 }
 
-// bounded is a listener that closes connections of which there are too many, of all or of one source. It does not let them
-// wait: who holds all connections open must not hold up those who come later from elsewhere.
-type bounded struct {
+// limitedListener is a listener that closes connections above a limit, in total or per source. It does not queue them, because a source
+// that occupies all connections must not delay connections from other sources.
+type limitedListener struct {
 	net.Listener
-	most, each int
+	maxTotal, maxPerSource int
 
 	mu      sync.Mutex
 	all     int                  // guarded by mu
 	sources map[netip.Prefix]int // guarded by mu
 }
 
-func newBounded(l net.Listener, most, each int) *bounded {
-	return &bounded{Listener: l, most: most, each: each, sources: map[netip.Prefix]int{}}
+func newLimitedListener(l net.Listener, most, each int) *limitedListener {
+	return &limitedListener{Listener: l, maxTotal: most, maxPerSource: each, sources: map[netip.Prefix]int{}}
 }
 
 // Accept implements [net.Listener].
-func (b *bounded) Accept() (net.Conn, error) {
+func (b *limitedListener) Accept() (net.Conn, error) {
 	for {
 		c, err := b.Listener.Accept()
 		if err != nil {
 			return nil, err
 		}
 		source := sourceOf(c.RemoteAddr().String())
-		if b.enter(source) {
-			return &boundedConn{Conn: c, leave: sync.OnceFunc(func() { b.leave(source) })}, nil
+		if b.acquire(source) {
+			return &limitedConn{Conn: c, leave: sync.OnceFunc(func() { b.release(source) })}, nil
 		}
 		c.Close()
 	}
 }
 
-func (b *bounded) enter(source netip.Prefix) bool {
+func (b *limitedListener) acquire(source netip.Prefix) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.all >= b.most || b.sources[source] >= b.each {
+	if b.all >= b.maxTotal || b.sources[source] >= b.maxPerSource {
 		return false
 	}
 	b.all++
@@ -117,7 +117,7 @@ func (b *bounded) enter(source netip.Prefix) bool {
 	return true
 }
 
-func (b *bounded) leave(source netip.Prefix) {
+func (b *limitedListener) release(source netip.Prefix) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.all--
@@ -126,13 +126,13 @@ func (b *bounded) leave(source netip.Prefix) {
 	}
 }
 
-type boundedConn struct {
+type limitedConn struct {
 	net.Conn
 	leave func()
 }
 
 // Close implements [net.Conn].
-func (c *boundedConn) Close() error {
+func (c *limitedConn) Close() error {
 	err := c.Conn.Close()
 	c.leave()
 	return err

@@ -20,7 +20,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/poll"
 )
 
-// certificate returns a new one for 127.0.0.1, and who trusts it.
+// certificate returns a new certificate for 127.0.0.1, and a pool that trusts it.
 func certificate(t testing.TB, serial int64) (*tls.Certificate, *x509.CertPool) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -45,7 +45,7 @@ func certificate(t testing.TB, serial int64) (*tls.Certificate, *x509.CertPool) 
 }
 
 // serveFront serves f at an address of this machine and returns it.
-func serveFront(t testing.TB, f *Front, wrap func(net.Listener) net.Listener) string {
+func serveFront(t testing.TB, f *HTTPServer, wrap func(net.Listener) net.Listener) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -66,7 +66,7 @@ func serveFront(t testing.TB, f *Front, wrap func(net.Listener) net.Listener) st
 	return addr
 }
 
-// outward is a listener that looks as if other machines could reach it.
+// outward is a listener whose address is not a loopback address.
 type outward struct{ net.Listener }
 
 func (outward) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 443} }
@@ -92,7 +92,7 @@ func fetch(t testing.TB, url string, roots *x509.CertPool) (string, error) {
 }
 
 func TestFrontTLS(t *testing.T) {
-	f := NewFront(http.HandlerFunc(hello))
+	f := NewHTTPServer(http.HandlerFunc(hello))
 	first, trustsFirst := certificate(t, 1)
 	f.SetCertificate(first)
 	addr := serveFront(t, f, nil)
@@ -116,25 +116,25 @@ func TestFrontTLS(t *testing.T) {
 	}
 }
 
-// TestFrontPlain: in the clear on loopback only.
+// TestFrontPlain checks that plain HTTP is served on loopback only.
 func TestFrontPlain(t *testing.T) {
-	addr := serveFront(t, NewFront(http.HandlerFunc(hello)), nil)
+	addr := serveFront(t, NewHTTPServer(http.HandlerFunc(hello)), nil)
 	if got, err := fetch(t, "http://"+addr, nil); err != nil || got != "HTTP/1.1" {
 		t.Error(got, err)
 	}
-	addr = serveFront(t, NewFront(http.HandlerFunc(hello)), func(l net.Listener) net.Listener { return outward{l} })
+	addr = serveFront(t, NewHTTPServer(http.HandlerFunc(hello)), func(l net.Listener) net.Listener { return outward{l} })
 	if got, err := fetch(t, "http://"+addr, nil); err == nil && got == "HTTP/1.1" {
 		t.Error("other machines are served in the clear")
 	}
 }
 
-// TestBounded: a source with too many connections gets no more, others do, and what is closed makes room.
+// TestBounded checks the limit of connections of one source, which does not affect others; closed connections no longer count.
 func TestBounded(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := newBounded(l, 3, 2)
+	b := newLimitedListener(l, 3, 2)
 	var mu sync.Mutex
 	var open []net.Conn
 	var wg sync.WaitGroup
@@ -175,7 +175,7 @@ func TestBounded(t *testing.T) {
 	mu.Lock()
 	for _, c := range open {
 		c.Close()
-		c.Close() // once more changes nothing
+		c.Close() // closing twice has no effect
 	}
 	mu.Unlock()
 	poll.Until(t, time.Minute, func() bool { return connect("127.0.0.3") })

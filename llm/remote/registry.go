@@ -9,24 +9,24 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// RegistryConfig is what a Registry needs.
+// RegistryConfig configures a Registry.
 type RegistryConfig struct {
-	// Max is how many runs there can be at once; 0 means 100,000.
+	// Max is the maximum number of runs; 0 means 100,000.
 	Max int
 	// Now is the clock; nil means [time.Now].
 	Now func() time.Time
 }
 
-const defaultMax = 100_000
+const defaultMaxRuns = 100_000
 
-// A Registry knows runs, in memory: whoever owns it puts them in again after a restart. It is safe for concurrent use.
+// A Registry stores runs in memory. Its owner must register them again after a restart. It is safe for concurrent use.
 type Registry struct {
 	max int
 	now func() time.Time
 
-	mu    sync.RWMutex
-	runs  map[string]registered // guarded by mu
-	sweep int                   // number of runs at which expired ones are looked for; guarded by mu
+	mu      sync.RWMutex
+	runs    map[string]registered // guarded by mu
+	sweepAt int                   // number of runs at which expired ones are removed; guarded by mu
 }
 
 type registered struct {
@@ -40,16 +40,16 @@ var _ Runs = (*Registry)(nil)
 func NewRegistry(cfg RegistryConfig) *Registry {
 	r := &Registry{max: cfg.Max, now: cfg.Now, runs: map[string]registered{}}
 	if r.max <= 0 {
-		r.max = defaultMax
+		r.max = defaultMaxRuns
 	}
 	if r.now == nil {
 		r.now = time.Now
 	}
-	r.sweep = min(1024, r.max)
+	r.sweepAt = min(1024, r.max)
 	return r
 }
 
-// runOf returns the name of a guest's run in tokens.
+// runOf returns the run id of a guest in tokens.
 func runOf(g caisson.Guest) string {
 	if g.Run != "" {
 		return g.Run
@@ -57,8 +57,8 @@ func runOf(g caisson.Guest) string {
 	return string(g.Sandbox)
 }
 
-// Put adds or replaces the run of spec.Guest, known until then; a new attempt replaces the one before it. The policy in spec
-// means nothing here. Invalid if spec says neither account nor run, or no models; Exhausted if there are too many runs.
+// Put adds or replaces the run of spec.Guest, which expires at until. A new attempt replaces the previous one. The policy in spec
+// is ignored. Returns an Invalid error if spec has no account, run or models, and Exhausted if there are too many runs.
 func (r *Registry) Put(spec caisson.WireSpec, until time.Time) error {
 	id := runOf(spec.Guest)
 	switch {
@@ -67,13 +67,13 @@ func (r *Registry) Put(spec caisson.WireSpec, until time.Time) error {
 	case spec.Models == nil:
 		return caisson.Invalidf("models", "a run of the model gateway needs models")
 	}
-	grant := *spec.Models // what the caller does with its own afterwards is not seen here
+	grant := *spec.Models // copied, so that the caller may change its own
 	grant.Models, grant.Allow = slices.Clone(grant.Models), slices.Clone(grant.Allow)
 	spec.Models = &grant
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.now()
-	if _, ok := r.runs[id]; !ok && len(r.runs) >= r.sweep {
+	if _, ok := r.runs[id]; !ok && len(r.runs) >= r.sweepAt {
 		r.removeExpired(now)
 		if len(r.runs) >= r.max {
 			return caisson.Errorf(caisson.Exhausted, "the model gateway serves %d runs and takes no more; end some of them", r.max)
@@ -83,17 +83,17 @@ func (r *Registry) Put(spec caisson.WireSpec, until time.Time) error {
 	return nil
 }
 
-// removeExpired is called with mu held. The next time is when there are twice as many as are left.
+// removeExpired removes expired runs and sets the next threshold to twice the number of the rest. The caller must hold mu.
 func (r *Registry) removeExpired(now time.Time) {
 	for id, run := range r.runs {
 		if !now.Before(run.until) {
 			delete(r.runs, id)
 		}
 	}
-	r.sweep = min(max(1024, 2*len(r.runs)), r.max)
+	r.sweepAt = min(max(1024, 2*len(r.runs)), r.max)
 }
 
-// Run implements [Runs]. A run that has expired is not found.
+// Run implements [Runs]. It returns NotFound for an expired run.
 func (r *Registry) Run(_ context.Context, id string) (caisson.WireSpec, error) {
 	r.mu.RLock()
 	run, ok := r.runs[id]
@@ -104,7 +104,8 @@ func (r *Registry) Run(_ context.Context, id string) (caisson.WireSpec, error) {
 	return run.spec, nil
 }
 
-// Grant returns what a guest may use now, nil for a run that is not known any more. It is what a gateway asks for.
+// Grant returns the current grant of a guest, or nil if its run is unknown or has expired. It implements the Grant function of a
+// gateway.
 func (r *Registry) Grant(ctx context.Context, g caisson.Guest) *caisson.ModelGrant {
 	spec, err := r.Run(ctx, runOf(g))
 	if err != nil || spec.Guest.Account != g.Account || spec.Guest.Attempt != g.Attempt {
@@ -113,14 +114,14 @@ func (r *Registry) Grant(ctx context.Context, g caisson.Guest) *caisson.ModelGra
 	return spec.Models
 }
 
-// Remove forgets a run. It is idempotent.
+// Remove removes a run. It is idempotent.
 func (r *Registry) Remove(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.runs, id)
 }
 
-// Len returns how many runs are held, expired ones included.
+// Len returns the number of runs, including expired ones.
 func (r *Registry) Len() int {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

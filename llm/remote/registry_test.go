@@ -75,7 +75,7 @@ func TestRegistry(t *testing.T) {
 	}
 }
 
-// TestRegistryForgets: expired runs do not pile up.
+// TestRegistryForgets checks that expired runs are removed.
 func TestRegistryForgets(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	r := NewRegistry(RegistryConfig{Now: func() time.Time { return now }})
@@ -92,7 +92,7 @@ func TestRegistryForgets(t *testing.T) {
 
 func TestFailures(t *testing.T) {
 	now := time.Unix(1e9, 0)
-	f := newFailures()
+	f := newFailureLimiter()
 	f.now = func() time.Time { return now }
 	times := func(n int, addr string) (waited int) {
 		for range n {
@@ -111,7 +111,7 @@ func TestFailures(t *testing.T) {
 	if w := times(1, "[::ffff:192.0.2.1]:2"); w != 1 {
 		t.Error("the same address in another form is another source")
 	}
-	now = now.Add(2 * forgiveness)
+	now = now.Add(2 * failureDecay)
 	if w := times(4, "192.0.2.1:1"); w != 2 {
 		t.Errorf("after two were forgotten, %d of 4 had to wait", w)
 	}

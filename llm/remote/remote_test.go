@@ -45,7 +45,7 @@ func spec(run, account string, attempt int) caisson.WireSpec {
 	}
 }
 
-// served is a server before handler, with runs a and b of alice and bob.
+// served returns a server for handler, with the runs a and b of alice and bob.
 func served(t testing.TB, verify *runtoken.Tokens, gateway http.HandlerFunc) (*httptest.Server, *remote.Registry) {
 	t.Helper()
 	runs := remote.NewRegistry(remote.RegistryConfig{})
@@ -63,7 +63,7 @@ func served(t testing.TB, verify *runtoken.Tokens, gateway http.HandlerFunc) (*h
 	return srv, runs
 }
 
-// who answers with the guest, and fails if the token came through.
+// who responds with the guest, and fails if it receives the token.
 func who(t testing.TB, runs **remote.Registry) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		g, err := caisson.GuestOf(r.Context())
@@ -159,7 +159,7 @@ func (brokenRuns) Run(context.Context, string) (caisson.WireSpec, error) {
 	return caisson.WireSpec{}, errors.New("the disk is full of secrets")
 }
 
-// TestServerFails: a registry that cannot be asked lets nobody in, and its error stays here.
+// TestServerFails checks that no request is served if the registry fails, and that its error is not sent to clients.
 func TestServerFails(t *testing.T) {
 	s, err := remote.NewServer(remote.ServerConfig{
 		Tokens: tokens(t, nil, key1), Runs: brokenRuns{}, Log: slog.New(slog.DiscardHandler),
@@ -178,7 +178,8 @@ func TestServerFails(t *testing.T) {
 	}
 }
 
-// TestFailuresAreLimited: many failures of one source are told to wait, and valid tokens from there still pass.
+// TestFailuresAreLimited checks that a source with many failures receives 429, and that its requests with valid tokens are still
+// served.
 func TestFailuresAreLimited(t *testing.T) {
 	var runs *remote.Registry
 	srv, r := served(t, tokens(t, nil, key1), who(t, &runs))
@@ -211,7 +212,7 @@ func client(t testing.TB, url string, sign *runtoken.Tokens, roots *x509.CertPoo
 	return c
 }
 
-// asGuest is what a wire does.
+// asGuest puts the guest into the context, like a wire.
 func asGuest(t testing.TB, g caisson.Guest, h http.Handler) *httptest.Server {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h.ServeHTTP(w, r.WithContext(caisson.WithGuest(r.Context(), g)))
@@ -220,7 +221,8 @@ func asGuest(t testing.TB, g caisson.Guest, h http.Handler) *httptest.Server {
 	return srv
 }
 
-// TestEndToEnd: what a sandbox says of itself is gone, the gateway knows who it is, and bodies pass unread.
+// TestEndToEnd checks that identities sent by a sandbox are removed, that the gateway gets the right guest, and that bodies are
+// forwarded unchanged.
 func TestEndToEnd(t *testing.T) {
 	var got *http.Request
 	var body string
@@ -292,7 +294,7 @@ func TestEndToEnd(t *testing.T) {
 	}
 }
 
-// TestStreams: pieces pass in both directions as they come. The test would hang if anything waited for more.
+// TestStreams checks that pieces are forwarded immediately in both directions. The test would hang if they were buffered.
 func TestStreams(t *testing.T) {
 	srv, _ := served(t, tokens(t, nil, key1), func(w http.ResponseWriter, r *http.Request) {
 		rc := http.NewResponseController(w)
@@ -339,7 +341,8 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// TestGuestLeaves: the gateway learns that nobody listens any more, and a gateway that cuts an answer off cuts it for the guest.
+// TestGuestLeaves checks that the gateway notices a disconnected guest, and that an answer that the gateway cuts off is cut off
+// for the guest.
 func TestGuestLeaves(t *testing.T) {
 	gone := make(chan struct{})
 	srv, _ := served(t, tokens(t, nil, key1), func(w http.ResponseWriter, r *http.Request) {
@@ -380,7 +383,7 @@ func TestGuestLeaves(t *testing.T) {
 	}
 }
 
-// TestClientRefuses: answers and requests that could lead elsewhere.
+// TestClientRefuses checks answers and requests that could lead to another server.
 func TestClientRefuses(t *testing.T) {
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the redirect was followed") }))
 	defer elsewhere.Close()
@@ -418,7 +421,7 @@ func TestClientRefuses(t *testing.T) {
 	}
 }
 
-// TestTLS: the gateway's certificate must be of an authority that was named.
+// TestTLS checks that the gateway's certificate must be signed by a configured authority.
 func TestTLS(t *testing.T) {
 	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "hello") }))
 	defer srv.Close()
@@ -456,7 +459,7 @@ func TestNewClient(t *testing.T) {
 	}
 }
 
-// TestKeysComeLater: without keys nobody is served, and keys are exchanged while requests go on.
+// TestKeysComeLater checks that no request is served without keys, and that keys can be exchanged while requests are in progress.
 func TestKeysComeLater(t *testing.T) {
 	var runs *remote.Registry
 	registry := remote.NewRegistry(remote.RegistryConfig{})
@@ -507,7 +510,7 @@ func TestKeysComeLater(t *testing.T) {
 	}
 }
 
-// TestConcurrent: many runs at once, each of which is who it is.
+// TestConcurrent checks that concurrent requests of many runs get the right guests.
 func TestConcurrent(t *testing.T) {
 	var runs *remote.Registry
 	srv, r := served(t, tokens(t, nil, key1), who(t, &runs))

@@ -1,9 +1,9 @@
 // Package remote lets sandboxes use a model gateway that is not on their own machine.
 //
-// On the machine of the sandboxes, a [Client] answers in the gateway's place: it knows from the wire who calls, signs that
-// as a run token, and passes the call on. Before the gateway, a [Server] checks the token, looks the run up, and makes
-// the guest of the call from what the gateway itself knows of the run: the token says which run it is and nothing
-// else. A [Registry] is what it knows.
+// On the machine of the sandboxes, a [Client] takes the place of the gateway: it identifies the guest by its wire, signs a run
+// token for it, and forwards the call. In front of the gateway, a [Server] verifies the token, looks up the run, and sets the
+// guest of the call from the gateway's own record of the run; the token only identifies the run. A [Registry] holds these
+// records.
 package remote
 
 import (
@@ -18,31 +18,31 @@ import (
 	"github.com/caisson-dev/caisson/llm/runtoken"
 )
 
-// Runs is where a server looks runs up.
+// Runs looks up runs.
 type Runs interface {
-	// Run returns what a run may use and who it is, or NotFound. It is called once per request.
+	// Run returns the guest and the grant of a run, or NotFound. It is called once per request.
 	Run(ctx context.Context, id string) (caisson.WireSpec, error)
 }
 
-// ServerConfig is what a Server needs. All fields but Tokens are required.
+// ServerConfig configures a Server. All fields but Tokens are required.
 type ServerConfig struct {
-	// Tokens verifies; nil refuses every request until SetTokens is called.
+	// Tokens verifies tokens; if nil, requests are refused until SetTokens is called.
 	Tokens *runtoken.Tokens
 	Runs   Runs
-	// Gateway serves requests, with the guest in the context.
+	// Gateway serves the requests. Their context holds the guest.
 	Gateway http.Handler
 	Log     *slog.Logger
 }
 
-// A Server stands before a gateway that is reached over TCP. It is safe for concurrent use.
+// A Server authenticates the requests to a gateway over TCP. It is safe for concurrent use.
 //
-// Every request without a valid token gets the same 401; one with a valid token for a run or an attempt that is not known
-// gets 403. A source with many failures gets 429 for further ones, and they are not logged; valid tokens from there pass, so that
-// nobody can lock out a neighbour.
+// Every request without a valid token receives the same 401. A request with a valid token for an unknown run or attempt receives
+// 403. Further failures of a source with many failures receive 429 and are not logged. Requests with valid tokens from that
+// source are still served, so that no client can lock out others on its network.
 type Server struct {
 	cfg      ServerConfig
 	tokens   atomic.Pointer[runtoken.Tokens]
-	failures *failures
+	failures *failureLimiter
 }
 
 // NewServer returns a server.
@@ -50,15 +50,15 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	if cfg.Runs == nil || cfg.Gateway == nil || cfg.Log == nil {
 		return nil, errors.New("remote: Runs, Gateway and Log are required")
 	}
-	s := &Server{cfg: cfg, failures: newFailures()}
+	s := &Server{cfg: cfg, failures: newFailureLimiter()}
 	s.tokens.Store(cfg.Tokens)
 	return s, nil
 }
 
-// SetTokens replaces what verifies, for requests that begin afterwards; nil refuses them all.
+// SetTokens replaces the verifier for future requests; nil refuses all of them.
 func (s *Server) SetTokens(t *runtoken.Tokens) { s.tokens.Store(t) }
 
-// ServeHTTP checks a request and passes it to the gateway without its token.
+// ServeHTTP verifies a request and forwards it to the gateway without its token.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	claims, err := s.verify(r.Header)
 	if err != nil {
@@ -80,7 +80,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.cfg.Gateway.ServeHTTP(w, out)
 }
 
-// verify checks the token of a request. Two tokens are none: which of them counted would depend on who reads them.
+// verify verifies the token of a request. Several tokens count as none, because different readers could use different ones.
 func (s *Server) verify(h http.Header) (runtoken.Claims, error) {
 	token := ""
 	if all := h.Values(runtoken.Header); len(all) == 1 {
@@ -93,7 +93,7 @@ func (s *Server) verify(h http.Header) (runtoken.Claims, error) {
 	return t.Verify(token)
 }
 
-// refuse answers a request that shows no right to be here.
+// refuse rejects a request and counts the failure.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, status int, reason, message string) {
 	if wait := s.failures.add(r.RemoteAddr); wait > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(wait))

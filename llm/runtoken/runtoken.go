@@ -1,12 +1,12 @@
-// Package runtoken makes and checks run tokens: what a host shows to a model gateway that is not on its own machine, to say
-// which run a call is for.
+// Package runtoken signs and verifies run tokens. A host sends a run token to a model gateway on another machine to identify the
+// run of a call.
 //
 // A token is
 //
 //	runId|attempt|expiry.signature
 //
-// where expiry is in unix seconds and signature is the unpadded base64url form of the HMAC-SHA256 of everything before the
-// last dot. It travels in the header [Header].
+// where expiry is in Unix seconds and signature is the unpadded base64url encoding of the HMAC-SHA256 of all bytes before the
+// last dot. The token is sent in the header [Header].
 package runtoken
 
 import (
@@ -21,47 +21,49 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Header is the header that carries a token.
+// Header is the name of the header with the token.
 const Header = "X-Run-Token"
 
 const (
-	// DefaultTTL is how long a token is valid if nothing else is said.
+	// DefaultTTL is the default validity of a token.
 	DefaultTTL = 24 * time.Hour
-	// MinKey is the least number of bytes in a key.
+	// MinKey is the minimum length of a key, in bytes.
 	MinKey = 32
 
 	maxRun     = 64
 	maxAttempt = 1e9
-	// maxToken is longer than any token: a run, an attempt and an expiry of ten and twelve digits, a signature of 43.
+	// maxToken is the maximum length of a token: a run, an attempt of 10 digits, an expiry of 12, and a signature of 43
+	// characters.
 	maxToken = maxRun + 1 + 10 + 1 + 12 + 1 + 43
 )
 
-// Config is what Tokens need.
+// Config configures Tokens.
 type Config struct {
-	// Keys are one or two secrets of at least MinKey bytes. The first signs; a token is valid if any of them signed it.
-	// To rotate: put the new key second everywhere, then first, then drop the old one a TTL later. Required.
+	// Keys are one or two secrets of at least MinKey bytes. The first one signs; a token is valid if any of them has signed it.
+	// To rotate, add the new key as the second one everywhere, then make it the first one, and remove the old key one TTL later.
+	// Required.
 	Keys []caisson.Secret
-	// TTL is how long new tokens are valid, in whole seconds; 0 means DefaultTTL.
+	// TTL is the validity of new tokens, in whole seconds; 0 means DefaultTTL.
 	TTL time.Duration
 	// Now is the clock; nil means [time.Now].
 	Now func() time.Time
 }
 
-// Tokens mints and verifies. It is safe for concurrent use.
+// Tokens signs and verifies tokens. It is safe for concurrent use.
 type Tokens struct {
 	keys []caisson.Secret
 	ttl  time.Duration
 	now  func() time.Time
 }
 
-// Claims are what a valid token says.
+// Claims are the contents of a valid token.
 type Claims struct {
 	Run     string
 	Attempt int
-	Expiry  time.Time // the last second in which the token is valid
+	Expiry  time.Time // the last second of the token's validity
 }
 
-// New returns Tokens. Errors are Invalid.
+// New returns Tokens. Errors are of kind Invalid.
 func New(cfg Config) (*Tokens, error) {
 	if len(cfg.Keys) != 1 && len(cfg.Keys) != 2 {
 		return nil, caisson.Errorf(caisson.Invalid, "run tokens need one key, or two while keys are exchanged; there are %d", len(cfg.Keys))
@@ -85,8 +87,8 @@ func New(cfg Config) (*Tokens, error) {
 	return t, nil
 }
 
-// Mint returns a token for an attempt of a run. Invalid if run is not 1 to 64 letters, digits, '_' and '-', or attempt
-// is negative.
+// Mint returns a token for an attempt of a run. Returns an Invalid error if run is not 1 to 64 letters, digits, '_' and '-', or
+// if attempt is negative or above 1e9.
 func (t *Tokens) Mint(run string, attempt int) (string, error) {
 	if !validRun(run) {
 		return "", caisson.Invalidf("run", "%.80q cannot be in a run token; use 1 to %d letters, digits, '_' and '-'", run, maxRun)
@@ -98,19 +100,19 @@ func (t *Tokens) Mint(run string, attempt int) (string, error) {
 	return data + "." + sign(t.keys[0], data), nil
 }
 
-// Verify returns what token says if a key signed it and it has not expired. The error is always the same Unauthed one, so
-// that nobody learns from it; [Reason] of it is for logs.
+// Verify returns the claims of a token that is signed by one of the keys and has not expired. All errors have the same kind,
+// Unauthed, and the same message, so that they reveal nothing to the client; use [Reason] for logs.
 func (t *Tokens) Verify(token string) (Claims, error) {
 	if token == "" {
 		return Claims{}, refuse(errMissing)
 	}
 	dot := strings.LastIndexByte(token, '.')
 	if dot < 0 || len(token) > maxToken {
-		return Claims{}, refuse(errForm)
+		return Claims{}, refuse(errMalformed)
 	}
 	data, signature := token[:dot], []byte(token[dot+1:])
-	// The signatures are compared as text: there is one text for each, and so one token for each claim. Every key is tried,
-	// whichever fits.
+	// The signatures are compared as text, because each signature has exactly one encoding, so that there is one token per claim.
+	// All keys are tried even after a match, so that the time does not depend on the key.
 	signed := false
 	for _, k := range t.keys {
 		signed = hmac.Equal([]byte(sign(k, data)), signature) || signed
@@ -130,7 +132,7 @@ func (t *Tokens) Verify(token string) (Claims, error) {
 
 var (
 	errMissing   = errors.New("no token")
-	errForm      = errors.New("not of the form of a token")
+	errMalformed = errors.New("not of the form of a token")
 	errSignature = errors.New("not signed by a key of this gateway")
 	errExpired   = errors.New("expired")
 )
@@ -139,9 +141,9 @@ func refuse(reason error) error {
 	return caisson.Wrap(reason, caisson.Unauthed, "this needs a valid run token in the header %s", Header)
 }
 
-// Reason returns a word or two, for logs, on why Verify refused. They contain nothing of the token.
+// Reason returns a short reason for an error of Verify, for logs. It contains no part of the token.
 func Reason(err error) string {
-	for _, r := range []error{errMissing, errForm, errSignature, errExpired} {
+	for _, r := range []error{errMissing, errMalformed, errSignature, errExpired} {
 		if errors.Is(err, r) {
 			return r.Error()
 		}
@@ -155,21 +157,21 @@ func sign(key caisson.Secret, data string) string {
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// parse reads what was signed, in its one spelling.
+// parse parses the signed part in its canonical form.
 func parse(data string) (Claims, error) {
 	parts := strings.Split(data, "|")
 	if len(parts) != 3 || !validRun(parts[0]) {
-		return Claims{}, errForm
+		return Claims{}, errMalformed
 	}
 	attempt, ok1 := number(parts[1], 10)
 	expiry, ok2 := number(parts[2], 12)
 	if !ok1 || !ok2 || attempt > maxAttempt {
-		return Claims{}, errForm
+		return Claims{}, errMalformed
 	}
 	return Claims{Run: parts[0], Attempt: int(attempt), Expiry: time.Unix(expiry, 0).UTC()}, nil
 }
 
-// number reads a decimal number without sign, spaces and leading zeros.
+// number parses a decimal number without sign, spaces and leading zeros.
 func number(s string, digits int) (int64, bool) {
 	if s == "" || len(s) > digits || s[0] == '0' && s != "0" {
 		return 0, false

@@ -31,7 +31,7 @@ func tokens(t testing.TB, now int64, keys ...string) *Tokens {
 	return out
 }
 
-// TestKnownTokens: these were computed with node's crypto and with openssl.
+// TestKnownTokens checks tokens that were computed with node's crypto module and with openssl.
 func TestKnownTokens(t *testing.T) {
 	for _, c := range []struct {
 		key, run string
@@ -103,7 +103,7 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// signed signs anything, as nobody without the key can.
+// signed signs arbitrary data, which requires the key.
 func signed(data string) string { return data + "." + sign(caisson.NewSecret(key1), data) }
 
 func TestRefused(t *testing.T) {
@@ -128,7 +128,7 @@ func TestRefused(t *testing.T) {
 		{"two dots", strings.Replace(good, ".", "..", 1)},
 		{"signed twice", signed(good)},
 		{"long", signed(strings.Repeat("r", 4096) + "|0|1735776000")},
-		// What a signer that is not this package might sign.
+		// Data that a signer other than this package might sign.
 		{"empty run", signed("|0|1735776000")},
 		{"four parts", signed("run|1|0|1735776000")},
 		{"two parts", signed("run|1735776000")},
@@ -148,7 +148,7 @@ func TestRefused(t *testing.T) {
 		{"distant expiry", signed("run-1|0|9999999999999")},
 		{"line feed", signed("run-1|0|1735776000\n")},
 	}
-	// Any byte that is changed, and any that is missing at either end.
+	// Change every byte, and remove bytes at either end.
 	for i := range good {
 		b := []byte(good)
 		b[i] ^= 1
@@ -220,7 +220,7 @@ func TestReason(t *testing.T) {
 	}
 }
 
-// FuzzVerify: whatever is accepted is exactly what Mint makes of its claims.
+// FuzzVerify checks that an accepted token is exactly the one that Mint returns for its claims.
 func FuzzVerify(f *testing.F) {
 	f.Add("run-1|0|1735776000", "")
 	f.Add("run-1|0|1735776000", "R1ObWFt46HAeVnHCtAimqr6Vrd5V0zwK_m0q_8fWkAg")
@@ -232,7 +232,7 @@ func FuzzVerify(f *testing.F) {
 		if c, err := s.Verify(data + "." + signature); err == nil && signature != sign(caisson.NewSecret(key1), data) {
 			t.Fatalf("forged %v", c)
 		}
-		c, err := s.Verify(signed(data)) // the form is checked even where the signature is good
+		c, err := s.Verify(signed(data)) // the format is checked even if the signature is valid
 		if err != nil {
 			return
 		}

@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	maxPlaceholder  = 4 << 10 // bytes of what a placeholder stands for
-	maxPlaceholders = 16      // in a text
+	maxPlaceholder  = 4 << 10 // bytes of the value of a placeholder
+	maxPlaceholders = 16      // placeholders in a text
 	bytesPerToken   = 4
 )
 
-// answer is what a turn says to a request.
+// answer is the answer of a turn to a request.
 type answer struct {
 	api, id, model string
 	turn           *turn
@@ -32,11 +32,11 @@ type answer struct {
 	chunk          int
 }
 
-// answer makes the answer of t to c.
+// answer creates the answer of t to c.
 func (m *Model) answer(t *turn, c *conversation, id string) *answer {
 	a := &answer{
 		api: c.api, id: id, model: c.model, turn: t, stream: c.stream, usage: c.usage, limit: c.limit,
-		text: fill(t.Text, c), calls: t.Calls, finish: t.Finish, delay: m.script.Delay, chunk: m.script.Chunk,
+		text: fillPlaceholders(t.Text, c), calls: t.Calls, finish: t.Finish, delay: m.script.Delay, chunk: m.script.Chunk,
 	}
 	if t.Delay != nil {
 		a.delay = *t.Delay
@@ -51,7 +51,7 @@ func (m *Model) answer(t *turn, c *conversation, id string) *answer {
 	default:
 		a.finish = finishStop
 	}
-	a.tokens = caisson.TokenCount{Input: tokensOf(c.size)}
+	a.tokens = caisson.TokenCount{Input: tokensOf(c.textBytes)}
 	if k := t.Tokens; k != nil {
 		a.tokens.CacheRead, a.tokens.CacheWrite = k.CacheRead, k.CacheWrite
 		if k.Input != nil {
@@ -70,7 +70,7 @@ func (m *Model) answer(t *turn, c *conversation, id string) *answer {
 	return a
 }
 
-// fit cuts the answer to the limit of the request.
+// fit truncates the answer to the limit of the request.
 func (a *answer) fit() {
 	if a.limit <= 0 || tokensOf(a.size()) <= a.limit {
 		return
@@ -84,7 +84,7 @@ func (a *answer) fit() {
 	}
 }
 
-// size returns the bytes of text and calls.
+// size returns the number of bytes of the text and the calls.
 func (a *answer) size() int64 {
 	n := len(a.text)
 	for _, c := range a.calls {
@@ -93,11 +93,11 @@ func (a *answer) size() int64 {
 	return int64(n)
 }
 
-// tokensOf returns how many tokens so many bytes are taken for.
+// tokensOf estimates the number of tokens of size bytes.
 func tokensOf(size int64) int64 { return max(1, (size+bytesPerToken-1)/bytesPerToken) }
 
-// fill replaces the placeholders in text.
-func fill(text string, c *conversation) string {
+// fillPlaceholders replaces the placeholders in text.
+func fillPlaceholders(text string, c *conversation) string {
 	if !strings.Contains(text, "{{") {
 		return text
 	}
@@ -110,7 +110,7 @@ func fill(text string, c *conversation) string {
 	).Replace(text)
 }
 
-// clip returns at most n bytes from the beginning of s, without cutting a character in two.
+// clip returns at most n bytes from the beginning of s, without splitting a character.
 func clip(s string, n int) string {
 	if len(s) <= n {
 		return s
@@ -121,7 +121,7 @@ func clip(s string, n int) string {
 	return s[:n]
 }
 
-// pieces cuts s into pieces of at most n bytes, or one character.
+// pieces splits s into pieces of at most n bytes, or of one character if that is longer.
 func pieces(s string, n int) []string {
 	var out []string
 	for s != "" {
@@ -141,7 +141,7 @@ func (a *answer) callID(prefix string, i int) string {
 	return fmt.Sprintf("%s_%s%02d", prefix, a.id, i)
 }
 
-// write answers a request. The error is what to answer instead.
+// write answers a request. If it returns an error, the caller responds with that instead.
 func (a *answer) write(w http.ResponseWriter, r *http.Request) error {
 	ctx := r.Context()
 	if !wait(ctx, a.delay.First) {
@@ -152,22 +152,22 @@ func (a *answer) write(w http.ResponseWriter, r *http.Request) error {
 	}
 	if b := a.turn.Break; b != nil && b.After == 0 {
 		if b.How == breakError {
-			return fault(http.StatusInternalServerError, "")
+			return newError(http.StatusInternalServerError, "")
 		}
-		breakNow(ctx, b.How)
+		breakConnection(ctx, b.How)
 	}
 	w.Header().Set("X-Request-Id", "req_"+a.id)
 	w.Header().Set("Request-Id", "req_"+a.id)
-	var f form
+	var f formatter
 	switch a.api {
 	case apiChat:
-		f = chatForm{a}
+		f = chatFormatter{a}
 	case apiResponses:
-		f = &responsesForm{answer: a}
+		f = &responsesFormatter{answer: a}
 	case apiGenerate:
-		f = generateForm{a}
+		f = generateFormatter{a}
 	default:
-		f = messagesForm{a}
+		f = messagesFormatter{a}
 	}
 	s := &sender{w: w, rc: http.NewResponseController(w), ctx: ctx, a: a, f: f}
 	if !a.stream {
@@ -176,7 +176,7 @@ func (a *answer) write(w http.ResponseWriter, r *http.Request) error {
 	return s.streamed()
 }
 
-// wait sleeps; false if the client has gone.
+// wait sleeps for d. Returns false if the client has disconnected.
 func wait(ctx context.Context, d caisson.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil
@@ -191,8 +191,8 @@ func wait(ctx context.Context, d caisson.Duration) bool {
 	}
 }
 
-// breakNow ends an answer that will not be whole.
-func breakNow(ctx context.Context, how string) {
+// breakConnection ends an incomplete answer: it closes the connection, after the client has disconnected if how is hang.
+func breakConnection(ctx context.Context, how string) {
 	if how == breakHang {
 		<-ctx.Done()
 	}
@@ -201,16 +201,16 @@ func breakNow(ctx context.Context, how string) {
 
 // event is one server-sent event.
 type event struct {
-	name string // "" for none
-	data any    // nil is OpenAI's [DONE]
+	name string // "" for an event without a name
+	data any    // nil stands for OpenAI's [DONE]
 }
 
-// form is how an API puts answers.
-type form interface {
-	// whole is an answer that is not streamed.
+// formatter formats answers for one API.
+type formatter interface {
+	// whole returns an answer that is not streamed.
 	whole() any
-	// The others are the events of one that is, in this order: begin, beginText, text for each piece and endText if
-	// there is text, then for each call beginCall, arguments for each piece and endCall, then end.
+	// The other methods return the events of a streamed answer, in this order: begin; if there is text, beginText, text for each
+	// piece and endText; for each call beginCall, arguments for each piece and endCall; end.
 	begin() []event
 	beginText() []event
 	text(piece string) []event
@@ -219,29 +219,29 @@ type form interface {
 	arguments(i int, piece string) []event
 	endCall(i int) []event
 	end() []event
-	// failed is an error within a stream.
+	// failed returns the event of an error within a stream.
 	failed() event
 }
 
-// sender sends an answer and counts what went out.
+// sender sends an answer and counts the bytes of its text and arguments.
 type sender struct {
 	w    http.ResponseWriter
 	rc   *http.ResponseController
-	ctx  context.Context // of the request; a sender does not outlive it
+	ctx  context.Context // context of the request; a sender does not outlive it
 	a    *answer
-	f    form
+	f    formatter
 	sent int64
 }
 
-// bill tells who wants to know what the answer is billed.
-func (s *sender) bill(t caisson.TokenCount) {
+// reportBill passes the billed tokens to the function set by WithBill, if any.
+func (s *sender) reportBill(t caisson.TokenCount) {
 	if bill, ok := s.ctx.Value(billKey{}).(func(caisson.TokenCount)); ok {
 		bill(t)
 	}
 }
 
-// partial is what an answer is billed that broke off: the output that was sent.
-func (s *sender) partial() caisson.TokenCount {
+// sentUsage returns the billed tokens of an answer that was broken off: its output is what was sent.
+func (s *sender) sentUsage() caisson.TokenCount {
 	t := s.a.tokens
 	t.Output = min(t.Output, tokensOf(s.sent))
 	return t
@@ -251,11 +251,11 @@ func (s *sender) whole() error {
 	body := append(encode(s.f.whole()), '\n')
 	s.w.Header().Set("Content-Type", "application/json")
 	s.w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-	s.bill(s.a.tokens)
+	s.reportBill(s.a.tokens)
 	if b := s.a.turn.Break; b != nil {
-		s.w.Write(body[:min(b.After, len(body)-2)]) // never a whole JSON value
+		s.w.Write(body[:min(b.After, len(body)-2)]) // never a complete JSON value
 		_ = s.rc.Flush()
-		breakNow(s.ctx, b.How)
+		breakConnection(s.ctx, b.How)
 	}
 	s.w.Write(body)
 	return nil
@@ -267,7 +267,7 @@ func (s *sender) streamed() error {
 	billed := false
 	defer func() {
 		if !billed {
-			s.bill(s.partial())
+			s.reportBill(s.sentUsage())
 		}
 	}()
 	s.emit(s.f.begin())
@@ -286,12 +286,12 @@ func (s *sender) streamed() error {
 		return nil
 	}
 	billed = true
-	s.bill(s.a.tokens)
+	s.reportBill(s.a.tokens)
 	s.emit(s.f.end())
 	return nil
 }
 
-// send sends text in pieces, up to where the answer breaks off.
+// send sends text in pieces, up to the point where the answer breaks off.
 func (s *sender) send(text string, events func(piece string) []event) {
 	for _, piece := range pieces(text, s.a.chunk) {
 		if s.sent > 0 && !wait(s.ctx, s.a.delay.Chunk) {
@@ -311,16 +311,16 @@ func (s *sender) send(text string, events func(piece string) []event) {
 	}
 }
 
-// breakOff ends a stream; it does not return.
+// breakOff ends a stream. It does not return.
 func (s *sender) breakOff(how string) {
 	if how == breakError {
 		s.emit([]event{s.f.failed()})
 		how = breakCut
 	}
-	breakNow(s.ctx, how)
+	breakConnection(s.ctx, how)
 }
 
-// emit sends events at once.
+// emit sends events and flushes them.
 func (s *sender) emit(events []event) {
 	var b []byte
 	for _, e := range events {
@@ -339,7 +339,7 @@ func (s *sender) emit(events []event) {
 		return
 	}
 	if _, err := s.w.Write(b); err != nil || s.ctx.Err() != nil {
-		panic(http.ErrAbortHandler) // nobody is there
+		panic(http.ErrAbortHandler) // the client has disconnected
 	}
-	_ = s.rc.Flush() // a writer that cannot sends when it is full
+	_ = s.rc.Flush() // a writer without Flush sends when its buffer is full
 }

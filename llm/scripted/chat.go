@@ -66,23 +66,23 @@ func parseChat(body []byte) (*conversation, error) {
 		limit, param = req.MaxCompletionTokens, "max_completion_tokens"
 	}
 	var err error
-	if c.limit, err = positive(param, limit); err != nil {
+	if c.limit, err = checkLimit(param, limit); err != nil {
 		return nil, err
 	}
 	for _, t := range req.Tools {
 		c.tools[t.Function.Name] = true
-		c.size += int64(len(t.Function.Name) + len(t.Function.Description))
+		c.textBytes += int64(len(t.Function.Name) + len(t.Function.Description))
 	}
 	return c, c.chatMessages(req.Messages)
 }
 
-// chatMessages reads what was said. A tool's message must answer a call of the assistant's message before it.
+// chatMessages reads the messages. A tool's message must answer a call of the assistant's message before it.
 func (c *conversation) chatMessages(messages []chatMessage) error {
-	names := map[string]string{} // of the calls that can be answered
+	names := map[string]string{} // names of the calls that can be answered, by id
 	for i, m := range messages {
 		at := fmt.Sprintf("messages[%d]", i)
 		text := m.Content.text()
-		c.size += int64(len(text))
+		c.textBytes += int64(len(text))
 		empty := m.Content == nil || m.Content.null
 		if m.Role != "tool" && m.Role != "assistant" && len(names) > 0 {
 			return invalid(at, "an assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'")
@@ -93,7 +93,7 @@ func (c *conversation) chatMessages(messages []chatMessage) error {
 				return invalid(at+".content", "must not be empty")
 			}
 			if m.Role == "user" {
-				c.say(text)
+				c.startMessage(text)
 			}
 		case "assistant":
 			if empty && len(m.ToolCalls) == 0 {
@@ -102,7 +102,7 @@ func (c *conversation) chatMessages(messages []chatMessage) error {
 			clear(names)
 			for _, call := range m.ToolCalls {
 				names[call.ID] = call.Function.Name
-				c.size += int64(len(call.Function.Name) + len(call.Function.Arguments))
+				c.textBytes += int64(len(call.Function.Name) + len(call.Function.Arguments))
 			}
 			if len(m.ToolCalls) > 0 {
 				c.rounds = append(c.rounds, nil)
@@ -113,7 +113,7 @@ func (c *conversation) chatMessages(messages []chatMessage) error {
 				return invalid(at+".tool_call_id", "messages with role 'tool' must be a response to a preceding message with 'tool_calls'")
 			}
 			delete(names, m.ToolCallID)
-			c.add(result{name, text})
+			c.addResult(result{name, text})
 		default:
 			return invalid(at+".role", "%.40q is not a role", m.Role)
 		}
@@ -124,15 +124,15 @@ func (c *conversation) chatMessages(messages []chatMessage) error {
 	return nil
 }
 
-// chatForm answers chat completions.
-type chatForm struct{ *answer }
+// chatFormatter formats answers as chat completions.
+type chatFormatter struct{ *answer }
 
-func (f chatForm) finished() string {
+func (f chatFormatter) finished() string {
 	return map[string]string{finishStop: "stop", finishLength: "length", finishTool: "tool_calls", finishFilter: "content_filter"}[f.finish]
 }
 
-// taken returns the usage. OpenAI's prompt includes what was cached.
-func (f chatForm) taken() object {
+// usageObject returns the usage. OpenAI's prompt tokens include cached ones.
+func (f chatFormatter) usageObject() object {
 	t := f.tokens
 	return object{
 		"prompt_tokens": t.Input + t.CacheRead + t.CacheWrite, "completion_tokens": t.Output, "total_tokens": t.Total(),
@@ -143,7 +143,7 @@ func (f chatForm) taken() object {
 	}
 }
 
-func (f chatForm) whole() any {
+func (f chatFormatter) whole() any {
 	message := object{"role": "assistant", "content": orNull(f.answer.text), "refusal": nil, "annotations": []any{}}
 	if len(f.calls) > 0 {
 		calls := []any{}
@@ -162,13 +162,13 @@ func (f chatForm) whole() any {
 		"service_tier": "default", "system_fingerprint": nil,
 	}
 	if !f.turn.Silent {
-		out["usage"] = f.taken()
+		out["usage"] = f.usageObject()
 	}
 	return out
 }
 
 // part returns a chunk with these choices.
-func (f chatForm) part(choices ...any) object {
+func (f chatFormatter) part(choices ...any) object {
 	out := object{
 		"id": "chatcmpl-" + f.id, "object": "chat.completion.chunk", "created": created, "model": f.model,
 		"service_tier": "default", "system_fingerprint": nil, "choices": choices,
@@ -179,38 +179,38 @@ func (f chatForm) part(choices ...any) object {
 	return out
 }
 
-func (f chatForm) delta(delta object) []event {
+func (f chatFormatter) delta(delta object) []event {
 	return []event{{data: f.part(object{"index": 0, "delta": delta, "logprobs": nil, "finish_reason": nil})}}
 }
 
-func (f chatForm) begin() []event {
+func (f chatFormatter) begin() []event {
 	return f.delta(object{"role": "assistant", "content": "", "refusal": nil})
 }
-func (f chatForm) text(piece string) []event { return f.delta(object{"content": piece}) }
-func (f chatForm) beginText() []event        { return nil }
-func (f chatForm) endText() []event          { return nil }
+func (f chatFormatter) text(piece string) []event { return f.delta(object{"content": piece}) }
+func (f chatFormatter) beginText() []event        { return nil }
+func (f chatFormatter) endText() []event          { return nil }
 
-func (f chatForm) beginCall(i int) []event {
+func (f chatFormatter) beginCall(i int) []event {
 	return f.delta(object{"tool_calls": []any{object{
 		"index": i, "id": f.callID("call", i), "type": "function", "function": object{"name": f.calls[i].Name, "arguments": ""},
 	}}})
 }
 
-func (f chatForm) arguments(i int, piece string) []event {
+func (f chatFormatter) arguments(i int, piece string) []event {
 	return f.delta(object{"tool_calls": []any{object{"index": i, "function": object{"arguments": piece}}}})
 }
-func (f chatForm) endCall(int) []event { return nil }
+func (f chatFormatter) endCall(int) []event { return nil }
 
-func (f chatForm) end() []event {
+func (f chatFormatter) end() []event {
 	out := []event{{data: f.part(object{"index": 0, "delta": object{}, "logprobs": nil, "finish_reason": f.finished()})}}
 	if f.usage && !f.turn.Silent {
 		last := f.part()
-		last["choices"], last["usage"] = []any{}, f.taken()
+		last["choices"], last["usage"] = []any{}, f.usageObject()
 		out = append(out, event{data: last})
 	}
 	return append(out, event{})
 }
 
-func (f chatForm) failed() event {
-	return event{data: (&apiError{status: 500, message: "the server had an error while processing your request"}).shape(styleOpenAI)}
+func (f chatFormatter) failed() event {
+	return event{data: (&apiError{status: 500, message: "the server had an error while processing your request"}).format(styleOpenAI)}
 }

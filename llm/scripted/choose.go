@@ -6,42 +6,42 @@ import (
 )
 
 const (
-	// maxMatch is how many bytes of a message or result conditions look at.
+	// maxMatch is the number of bytes of a message or result that conditions are matched against.
 	maxMatch = 64 << 10
-	// maxRounds is how many rounds of tool calls may follow one message of the user.
+	// maxRounds is the maximum number of rounds of tool calls after a message of the user.
 	maxRounds = 1000
 )
 
-// conversation is what a request says, whichever API it speaks.
+// conversation is the contents of a request, independent of its API.
 type conversation struct {
-	api    string
-	model  string
-	user   string  // the last message of the user
-	rounds []round // of tool calls since then, the last one at the end
-	tools  map[string]bool
-	size   int64 // bytes of text
-	limit  int64 // tokens of output; 0: none
-	stream bool
-	usage  bool // the stream is to say what it took
+	api       string
+	model     string
+	user      string  // the last message of the user
+	rounds    []round // rounds of tool calls since then, oldest first
+	tools     map[string]bool
+	textBytes int64 // bytes of text
+	limit     int64 // limit of output tokens; 0: none
+	stream    bool
+	usage     bool // the stream is to report the usage
 }
 
-// round is one answer of tools.
+// round is the set of results of one round of tool calls.
 type round []result
 
 type result struct{ tool, text string }
 
-// add adds a tool's result to the last round.
-func (c *conversation) add(r result) {
+// addResult adds a tool's result to the last round.
+func (c *conversation) addResult(r result) {
 	if len(c.rounds) == 0 {
 		c.rounds = append(c.rounds, nil)
 	}
 	c.rounds[len(c.rounds)-1] = append(c.rounds[len(c.rounds)-1], r)
 }
 
-// say begins anew with a message of the user.
-func (c *conversation) say(text string) { c.user, c.rounds = text, nil }
+// startMessage starts over with a message of the user.
+func (c *conversation) startMessage(text string) { c.user, c.rounds = text, nil }
 
-// last returns the results that the request ends with.
+// last returns the results at the end of the request.
 func (c *conversation) last() round {
 	if len(c.rounds) == 0 {
 		return nil
@@ -49,17 +49,17 @@ func (c *conversation) last() round {
 	return c.rounds[len(c.rounds)-1]
 }
 
-func head(s string) string { return s[:min(len(s), maxMatch)] }
+func matchPrefix(s string) string { return s[:min(len(s), maxMatch)] }
 
-// fits reports whether the conditions of t hold, except those on results.
-func (t *turn) fits(c *conversation) bool {
+// matches reports whether the conditions of t hold, except those on results.
+func (t *turn) matches(c *conversation) bool {
 	w := t.When
 	prefix, open := strings.CutSuffix(w.Model, "*")
 	switch {
 	case w.API != "" && w.API != c.api,
 		w.Model != "" && w.Model != c.model && !(open && strings.HasPrefix(c.model, prefix)),
-		!strings.Contains(head(c.user), w.Last),
-		t.pattern != nil && !t.pattern.MatchString(head(c.user)):
+		!strings.Contains(matchPrefix(c.user), w.Last),
+		t.pattern != nil && !t.pattern.MatchString(matchPrefix(c.user)):
 		return false
 	}
 	for _, call := range t.Calls {
@@ -70,29 +70,29 @@ func (t *turn) fits(c *conversation) bool {
 	return true
 }
 
-// follows reports whether the conditions of t on results hold. All of them are about one and the same result.
-func (t *turn) follows(r round) bool {
+// matchesResults reports whether one of the results meets all conditions of t on results.
+func (t *turn) matchesResults(r round) bool {
 	w := t.When
 	if w.Tool == "" && w.Result == "" && t.result == nil {
 		return true
 	}
 	for _, res := range r {
-		if (w.Tool == "" || w.Tool == res.tool) && strings.Contains(head(res.text), w.Result) &&
-			(t.result == nil || t.result.MatchString(head(res.text))) {
+		if (w.Tool == "" || w.Tool == res.tool) && strings.Contains(matchPrefix(res.text), w.Result) &&
+			(t.result == nil || t.result.MatchString(matchPrefix(res.text))) {
 			return true
 		}
 	}
 	return false
 }
 
-// choose returns the index in s.Turns of what answers c; -1 is the fallback. used counts how often each turn answered.
+// choose returns the index in s.Turns of the turn that answers c, or -1 for the fallback. used counts the answers of each turn.
 //
-// A turn answers once after a message of the user, unless it repeats. Which turns have answered is told from the
-// rounds of tool calls alone: nothing is remembered between requests but the counters.
+// A turn answers once after a message of the user, unless it repeats. The turns that have answered are derived from the rounds of
+// tool calls; the counters are the only state between requests.
 func (s *script) choose(c *conversation, used []atomic.Int64) int {
 	fitting := make([]int, 0, len(s.Turns))
 	for i := range s.Turns {
-		if s.Turns[i].fits(c) {
+		if s.Turns[i].matches(c) {
 			fitting = append(fitting, i)
 		}
 	}
@@ -103,22 +103,22 @@ func (s *script) choose(c *conversation, used []atomic.Int64) int {
 			before = c.rounds[i-1]
 		}
 		for _, t := range fitting {
-			if !answered[t] && s.Turns[t].follows(before) {
+			if !answered[t] && s.Turns[t].matchesResults(before) {
 				answered[t] = !s.Turns[t].Repeat
 				break
 			}
 		}
 	}
 	for _, t := range fitting {
-		if !answered[t] && s.Turns[t].follows(c.last()) && take(&used[t], s.Turns[t].Times) {
+		if !answered[t] && s.Turns[t].matchesResults(c.last()) && useTurn(&used[t], s.Turns[t].Times) {
 			return t
 		}
 	}
 	return -1
 }
 
-// take counts one more; false if there were times already. 0 times is no bound.
-func take(used *atomic.Int64, times int) bool {
+// useTurn increments used. Returns false if it has reached times; 0 means no limit.
+func useTurn(used *atomic.Int64, times int) bool {
 	for {
 		n := used.Load()
 		if times > 0 && n >= int64(times) {

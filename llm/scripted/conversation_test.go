@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// said returns the text and the names of the tools in an answer that was not streamed, whatever the API.
+// said returns the text and the names of the tools in an answer of any API that was not streamed.
 func said(t testing.TB, body string) string {
 	t.Helper()
 	var a struct {
@@ -100,7 +100,7 @@ type inAPI struct {
 	body       func(model, user string, rounds ...string) string
 }
 
-// generate is Gemini's, in which the path has the model.
+// generate calls Gemini's API, whose path contains the model.
 var generate = inAPI{"generate", "/v1beta/models/MODEL:generateContent", generateBody}
 
 var apis = []inAPI{

@@ -1,7 +1,7 @@
 package scripted
 
-// Default is a script for demonstrations: it greets, uses a shell if it has one, and repeats what it hears.
-// It serves any model.
+// Default is a script for demonstrations: it greets, uses a shell if the request offers one, and repeats the user's message. It
+// serves any model.
 const Default = `delay: {first: 200ms, chunk: 20ms}
 turns:
 - when: {pattern: '(?i)^\W*(hello|hi|hey|good (morning|evening))\b'}

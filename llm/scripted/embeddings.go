@@ -14,7 +14,7 @@ import (
 var embeddingsFields = []string{"input", "model", "dimensions", "encoding_format", "user"}
 
 const (
-	maxInputs     = 2048 // as at OpenAI's
+	maxInputs     = 2048 // the same as OpenAI's
 	maxDimensions = 4096
 	bytesPerFloat = 4
 )
@@ -26,7 +26,7 @@ type embeddingsRequest struct {
 	Encoding   string          `json:"encoding_format"`
 }
 
-// embed answers embeddings: unit vectors that depend on the text alone.
+// embed answers embeddings with unit vectors that depend on the text only.
 func (m *Model) embed(w http.ResponseWriter, r *http.Request, body []byte) error {
 	var req embeddingsRequest
 	if err := decode(body, embeddingsFields, &req); err != nil {
@@ -44,7 +44,7 @@ func (m *Model) embed(w http.ResponseWriter, r *http.Request, body []byte) error
 	case req.Encoding != "" && req.Encoding != "float" && req.Encoding != "base64":
 		return invalid("encoding_format", "must be float or base64")
 	}
-	if err := m.serves(req.Model); err != nil {
+	if err := m.checkModel(req.Model); err != nil {
 		return err
 	}
 	inputs, tokens, err := embeddingInputs(req.Input)
@@ -72,7 +72,7 @@ func (m *Model) embed(w http.ResponseWriter, r *http.Request, body []byte) error
 	return nil
 }
 
-// embeddingInputs reads a text, a list of texts, tokens, or a list of lists of tokens. Tokens are counted as such.
+// embeddingInputs parses a text, a list of texts, tokens, or a list of lists of tokens, and returns the number of tokens.
 func embeddingInputs(raw json.RawMessage) (inputs []string, tokens int64, err error) {
 	var text string
 	var texts []string
@@ -112,7 +112,7 @@ func embeddingInputs(raw json.RawMessage) (inputs []string, tokens int64, err er
 	return inputs, tokens, nil
 }
 
-// vector returns a unit vector made from the hash of text.
+// vector returns a unit vector derived from the hash of text.
 func vector(text string, dimensions int) []float32 {
 	v := make([]float32, dimensions)
 	seed := sha256.Sum256([]byte(text))

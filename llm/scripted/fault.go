@@ -8,26 +8,26 @@ import (
 	"strconv"
 )
 
-// apiError is an error as the provider would answer it.
+// apiError is an error in the format of the API.
 type apiError struct {
 	status     int
 	message    string
-	param      string // OpenAI
-	code       string // OpenAI
-	body       string // instead of one made from the above
+	param      string // OpenAI only
+	code       string // OpenAI only
+	body       string // body to send in place of one made from the other fields
 	retryAfter int    // seconds
 }
 
 func (e *apiError) Error() string { return e.message }
 
-func fault(status int, message string) error { return &apiError{status: status, message: message} }
+func newError(status int, message string) error { return &apiError{status: status, message: message} }
 
-// invalid is an error about a field of a request.
+// invalid returns an error about a field of a request.
 func invalid(param, format string, args ...any) error {
 	return &apiError{status: http.StatusBadRequest, param: param, message: fmt.Sprintf(format, args...)}
 }
 
-// Types of errors by status, where it is not the default.
+// Types of errors by status, where they differ from the default.
 var (
 	openaiTypes = map[int]string{
 		http.StatusTooManyRequests: "rate_limit_error", http.StatusUnauthorized: "authentication_error", http.StatusForbidden: "permission_error",
@@ -38,23 +38,23 @@ var (
 	}
 )
 
-// Gemini's names of errors, by status, where it is not the default.
+// Gemini's names of errors by status, where they differ from the default.
 var geminiTypes = map[int]string{
 	http.StatusUnauthorized: "UNAUTHENTICATED", http.StatusForbidden: "PERMISSION_DENIED", http.StatusNotFound: "NOT_FOUND",
 	http.StatusTooManyRequests: "RESOURCE_EXHAUSTED", http.StatusServiceUnavailable: "UNAVAILABLE",
 }
 
-// style is whose errors they look like.
-type style int
+// errorStyle selects the provider whose error format is used.
+type errorStyle int
 
 const (
-	styleOpenAI style = iota
+	styleOpenAI errorStyle = iota
 	styleAnthropic
 	styleGemini
 )
 
-// shape returns the body of an error.
-func (e *apiError) shape(as style) object {
+// format returns the body of an error.
+func (e *apiError) format(as errorStyle) object {
 	anthropic := as == styleAnthropic
 	types, kind := openaiTypes, "invalid_request_error"
 	if anthropic {
@@ -102,8 +102,8 @@ func orNull(s string) any {
 	return s
 }
 
-// writeFault answers with an error.
-func writeFault(w http.ResponseWriter, err error, as style) {
+// writeError responds with an error.
+func writeError(w http.ResponseWriter, err error, as errorStyle) {
 	e, ok := errors.AsType[*apiError](err)
 	if !ok {
 		e = &apiError{status: http.StatusInternalServerError, message: "internal error"}
@@ -112,7 +112,7 @@ func writeFault(w http.ResponseWriter, err error, as style) {
 		w.Header().Set("Retry-After", strconv.Itoa(e.retryAfter))
 	}
 	if e.body == "" {
-		writeJSON(w, e.status, e.shape(as))
+		writeJSON(w, e.status, e.format(as))
 		return
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")

@@ -50,7 +50,7 @@ func (c *generateContent) text() string {
 	return strings.Join(all, "\n")
 }
 
-// generatePath returns the model and whether to stream, if a path is that of a call of Gemini's API.
+// generatePath returns the model and whether to stream, if path is that of a call of Gemini's API.
 func generatePath(path string) (model string, stream, ok bool) {
 	rest, ok := strings.CutPrefix(path, "/v1beta/models/")
 	if !ok {
@@ -62,13 +62,13 @@ func generatePath(path string) (model string, stream, ok bool) {
 	return model, verb == "streamGenerateContent", model != "" && (verb == "generateContent" || verb == "streamGenerateContent")
 }
 
-// parseGenerate reads a body of Gemini's API, in which the path says the model and whether to stream.
+// parseGenerate parses a request of Gemini's API, whose path contains the model and whether to stream.
 func parseGenerate(r *http.Request, body []byte) (*conversation, error) {
 	var req generateRequest
 	if err := decode(body, generateFields, &req); err != nil {
 		return nil, err
 	}
-	c := &conversation{tools: map[string]bool{}, size: int64(len(req.System.text()))}
+	c := &conversation{tools: map[string]bool{}, textBytes: int64(len(req.System.text()))}
 	c.model, c.stream, _ = generatePath(r.URL.Path)
 	switch {
 	case c.stream && r.URL.RawQuery != "alt=sse":
@@ -79,25 +79,25 @@ func parseGenerate(r *http.Request, body []byte) (*conversation, error) {
 		return nil, invalid("contents[0]", "a conversation begins with a user turn")
 	}
 	var err error
-	if c.limit, err = positive("generationConfig.maxOutputTokens", req.Config.Limit); err != nil {
+	if c.limit, err = checkLimit("generationConfig.maxOutputTokens", req.Config.Limit); err != nil {
 		return nil, err
 	}
 	for _, t := range req.Tools {
 		for _, f := range t.Functions {
 			c.tools[f.Name] = true
-			c.size += int64(len(f.Name) + len(f.Description))
+			c.textBytes += int64(len(f.Name) + len(f.Description))
 		}
 	}
 	return c, c.generateContents(req.Contents)
 }
 
-// generateContents reads what was said. Calls have to be answered by the content after them, each by name.
+// generateContents reads the contents. Calls must be answered by the next content, each by name.
 func (c *conversation) generateContents(contents []generateContent) error {
-	open := 0 // calls that have to be answered
+	open := 0 // number of calls that must be answered
 	for i, m := range contents {
 		at := fmt.Sprintf("contents[%d]", i)
 		text := m.text()
-		c.size += int64(len(text))
+		c.textBytes += int64(len(text))
 		if len(m.Parts) == 0 {
 			return invalid(at+".parts", "must not be empty")
 		}
@@ -110,7 +110,7 @@ func (c *conversation) generateContents(contents []generateContent) error {
 				if calls++; calls == 1 {
 					c.rounds = append(c.rounds, nil)
 				}
-				c.size += int64(len(p.Call.Name) + len(p.Call.Args))
+				c.textBytes += int64(len(p.Call.Name) + len(p.Call.Args))
 			case p.Response != nil && m.Role != "model":
 				responses++
 				var fields map[string]any
@@ -118,8 +118,8 @@ func (c *conversation) generateContents(contents []generateContent) error {
 					return invalid(at+".parts", "a function response needs a name and a response that is an object")
 				}
 				output, _ := fields["output"].(string)
-				c.size += int64(len(p.Response.Response))
-				c.add(result{p.Response.Name, output})
+				c.textBytes += int64(len(p.Response.Response))
+				c.addResult(result{p.Response.Name, output})
 			case p.Call != nil || p.Response != nil:
 				return invalid(at+".parts", "this part is not one of role %.40q", m.Role)
 			}
@@ -128,7 +128,7 @@ func (c *conversation) generateContents(contents []generateContent) error {
 			return invalid(at, "the number of function response parts must be equal to the number of function call parts of the function call turn")
 		}
 		if open = calls; responses == 0 && m.Role != "model" {
-			c.say(text)
+			c.startMessage(text)
 		}
 	}
 	if open > 0 {
@@ -137,15 +137,15 @@ func (c *conversation) generateContents(contents []generateContent) error {
 	return nil
 }
 
-// generateForm answers Gemini's generateContent.
-type generateForm struct{ *answer }
+// generateFormatter formats answers for Gemini's generateContent.
+type generateFormatter struct{ *answer }
 
-func (f generateForm) finished() string {
+func (f generateFormatter) finished() string {
 	return map[string]string{finishStop: "STOP", finishLength: "MAX_TOKENS", finishTool: "STOP", finishFilter: "SAFETY"}[f.finish]
 }
 
-// part returns an answer with these parts, and at its end the reason for it.
-func (f generateForm) part(last bool, parts ...any) object {
+// part returns an answer with these parts. If last is set, it contains the finish reason and the final usage.
+func (f generateFormatter) part(last bool, parts ...any) object {
 	candidate := object{"content": object{"role": "model", "parts": parts}, "index": 0}
 	out := object{"candidates": []any{candidate}, "modelVersion": f.model, "responseId": f.id}
 	t := f.tokens
@@ -163,11 +163,11 @@ func (f generateForm) part(last bool, parts ...any) object {
 	return out
 }
 
-func (f generateForm) call(i int) object {
+func (f generateFormatter) call(i int) object {
 	return object{"functionCall": object{"name": f.calls[i].Name, "args": json.RawMessage(f.calls[i].Arguments)}}
 }
 
-func (f generateForm) whole() any {
+func (f generateFormatter) whole() any {
 	parts := []any{}
 	if f.answer.text != "" {
 		parts = append(parts, object{"text": f.answer.text})
@@ -178,19 +178,19 @@ func (f generateForm) whole() any {
 	return f.part(true, parts...)
 }
 
-func (f generateForm) begin() []event     { return nil }
-func (f generateForm) beginText() []event { return nil }
-func (f generateForm) endText() []event   { return nil }
+func (f generateFormatter) begin() []event     { return nil }
+func (f generateFormatter) beginText() []event { return nil }
+func (f generateFormatter) endText() []event   { return nil }
 
-func (f generateForm) text(piece string) []event {
+func (f generateFormatter) text(piece string) []event {
 	return []event{{data: f.part(false, object{"text": piece})}}
 }
 
-// beginCall is a whole call: this API does not cut them.
-func (f generateForm) beginCall(i int) []event       { return []event{{data: f.part(false, f.call(i))}} }
-func (f generateForm) arguments(int, string) []event { return nil }
-func (f generateForm) endCall(int) []event           { return nil }
-func (f generateForm) end() []event                  { return []event{{data: f.part(true, object{"text": ""})}} }
-func (f generateForm) failed() event {
-	return event{data: (&apiError{status: 503, message: "The model is overloaded. Please try again later."}).shape(styleGemini)}
+// beginCall returns a whole call, because this API does not split calls.
+func (f generateFormatter) beginCall(i int) []event       { return []event{{data: f.part(false, f.call(i))}} }
+func (f generateFormatter) arguments(int, string) []event { return nil }
+func (f generateFormatter) endCall(int) []event           { return nil }
+func (f generateFormatter) end() []event                  { return []event{{data: f.part(true, object{"text": ""})}} }
+func (f generateFormatter) failed() event {
+	return event{data: (&apiError{status: 503, message: "The model is overloaded. Please try again later."}).format(styleGemini)}
 }

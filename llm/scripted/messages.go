@@ -43,11 +43,11 @@ func parseMessages(body []byte) (*conversation, error) {
 	if req.MaxTokens == nil {
 		return nil, invalid("max_tokens", "Field required")
 	}
-	c.limit, err = positive("max_tokens", req.MaxTokens)
+	c.limit, err = checkLimit("max_tokens", req.MaxTokens)
 	return c, err
 }
 
-// readMessages reads what messages and count_tokens have in common.
+// readMessages parses the fields that messages and count_tokens have in common.
 func readMessages(body []byte) (*conversation, *messagesRequest, error) {
 	var req messagesRequest
 	if err := decode(body, messagesFields, &req); err != nil {
@@ -61,12 +61,12 @@ func readMessages(body []byte) (*conversation, *messagesRequest, error) {
 	case req.Messages[0].Role != "user":
 		return nil, nil, invalid("messages", "first message must use the user role")
 	}
-	c := &conversation{model: req.Model, stream: req.Stream, tools: map[string]bool{}, size: int64(len(req.System.text()))}
+	c := &conversation{model: req.Model, stream: req.Stream, tools: map[string]bool{}, textBytes: int64(len(req.System.text()))}
 	for _, t := range req.Tools {
 		c.tools[t.Name] = true
-		c.size += int64(len(t.Name) + len(t.Description) + len(t.InputSchema))
+		c.textBytes += int64(len(t.Name) + len(t.Description) + len(t.InputSchema))
 	}
-	var open map[string]string // calls of the message before, by id
+	var open map[string]string // unanswered calls of the previous message, by id
 	for i, m := range req.Messages {
 		at := fmt.Sprintf("messages.%d", i)
 		if m.Content == nil || m.Content.null || len(m.Content.parts) == 0 || m.Content.plain && m.Content.text() == "" {
@@ -79,8 +79,8 @@ func readMessages(body []byte) (*conversation, *messagesRequest, error) {
 			open = nil
 		case "assistant":
 			open = c.assistantBlocks(m.Content)
-		case "system": // what the client tells the model on the way
-			c.size += int64(len(m.Content.text()))
+		case "system": // instructions of the client in the middle of the conversation
+			c.textBytes += int64(len(m.Content.text()))
 			if len(open) > 0 {
 				err = invalid(at, "`tool_use` ids were found without `tool_result` blocks immediately after")
 			}
@@ -97,10 +97,10 @@ func readMessages(body []byte) (*conversation, *messagesRequest, error) {
 	return c, &req, nil
 }
 
-// userBlocks reads a message of the user: something new, or results of tools, beside which text may stand.
+// userBlocks reads a message of the user: a new request, or results of tools, which may be accompanied by text.
 func (c *conversation) userBlocks(at string, m *content, open map[string]string) error {
 	text := m.text()
-	c.size += int64(len(text))
+	c.textBytes += int64(len(text))
 	results := 0
 	for _, p := range m.parts {
 		if p.Type != "tool_result" {
@@ -112,26 +112,26 @@ func (c *conversation) userBlocks(at string, m *content, open map[string]string)
 		}
 		delete(open, p.ToolUseID)
 		results++
-		c.size += int64(len(p.Content.text()))
-		c.add(result{name, p.Content.text()})
+		c.textBytes += int64(len(p.Content.text()))
+		c.addResult(result{name, p.Content.text()})
 	}
 	if len(open) > 0 {
 		return invalid(at, "`tool_use` ids were found without `tool_result` blocks immediately after")
 	}
 	if results == 0 {
-		c.say(text)
+		c.startMessage(text)
 	}
 	return nil
 }
 
 // assistantBlocks reads a message of the model and returns its calls by id.
 func (c *conversation) assistantBlocks(m *content) map[string]string {
-	c.size += int64(len(m.text()))
+	c.textBytes += int64(len(m.text()))
 	calls := map[string]string{}
 	for _, p := range m.parts {
 		if p.Type == "tool_use" {
 			calls[p.ID] = p.Name
-			c.size += int64(len(p.Name) + len(p.Input))
+			c.textBytes += int64(len(p.Name) + len(p.Input))
 		}
 	}
 	if len(calls) > 0 {
@@ -152,21 +152,21 @@ func (m *Model) count(w http.ResponseWriter, r *http.Request, body []byte) error
 	if req.MaxTokens != nil || req.Stream {
 		return invalid("max_tokens", "Extra inputs are not permitted")
 	}
-	if err := m.serves(c.model); err != nil {
+	if err := m.checkModel(c.model); err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, object{"input_tokens": tokensOf(c.size)})
+	writeJSON(w, http.StatusOK, object{"input_tokens": tokensOf(c.textBytes)})
 	return nil
 }
 
-// messagesForm answers Anthropic's messages.
-type messagesForm struct{ *answer }
+// messagesFormatter formats answers for Anthropic's messages API.
+type messagesFormatter struct{ *answer }
 
-func (f messagesForm) finished() string {
+func (f messagesFormatter) finished() string {
 	return map[string]string{finishStop: "end_turn", finishLength: "max_tokens", finishTool: "tool_use", finishFilter: "refusal"}[f.finish]
 }
 
-func (f messagesForm) taken(output int64) object {
+func (f messagesFormatter) usageObject(output int64) object {
 	return object{
 		"input_tokens": f.tokens.Input, "output_tokens": output, "service_tier": "standard",
 		"cache_read_input_tokens": f.tokens.CacheRead, "cache_creation_input_tokens": f.tokens.CacheWrite,
@@ -174,17 +174,17 @@ func (f messagesForm) taken(output int64) object {
 	}
 }
 
-func (f messagesForm) message(blocks []any, stop any, output int64) object {
+func (f messagesFormatter) message(blocks []any, stop any, output int64) object {
 	out := object{
 		"id": "msg_" + f.id, "type": "message", "role": "assistant", "model": f.model, "content": blocks, "stop_reason": stop, "stop_sequence": nil,
 	}
 	if !f.turn.Silent {
-		out["usage"] = f.taken(output)
+		out["usage"] = f.usageObject(output)
 	}
 	return out
 }
 
-func (f messagesForm) whole() any {
+func (f messagesFormatter) whole() any {
 	blocks := []any{}
 	if f.answer.text != "" {
 		blocks = append(blocks, object{"type": "text", "text": f.answer.text, "citations": nil})
@@ -196,58 +196,58 @@ func (f messagesForm) whole() any {
 }
 
 // block returns the index of the i-th call's block.
-func (f messagesForm) block(i int) int {
+func (f messagesFormatter) block(i int) int {
 	if f.answer.text != "" {
 		i++
 	}
 	return i
 }
 
-// named returns an event, of which the type is also its name.
+// named returns an event whose name is its type.
 func named(data object) event { return event{data["type"].(string), data} }
 
-func (f messagesForm) begin() []event {
+func (f messagesFormatter) begin() []event {
 	return []event{named(object{"type": "message_start", "message": f.message([]any{}, nil, 1)}), named(object{"type": "ping"})}
 }
 
-func (f messagesForm) start(index int, block object) event {
+func (f messagesFormatter) start(index int, block object) event {
 	return named(object{"type": "content_block_start", "index": index, "content_block": block})
 }
 
-func (f messagesForm) delta(index int, delta object) event {
+func (f messagesFormatter) delta(index int, delta object) event {
 	return named(object{"type": "content_block_delta", "index": index, "delta": delta})
 }
 
-func (f messagesForm) stop(index int) []event {
+func (f messagesFormatter) stop(index int) []event {
 	return []event{named(object{"type": "content_block_stop", "index": index})}
 }
 
-func (f messagesForm) beginText() []event {
+func (f messagesFormatter) beginText() []event {
 	return []event{f.start(0, object{"type": "text", "text": "", "citations": nil})}
 }
 
-func (f messagesForm) text(piece string) []event {
+func (f messagesFormatter) text(piece string) []event {
 	return []event{f.delta(0, object{"type": "text_delta", "text": piece})}
 }
-func (f messagesForm) endText() []event { return f.stop(0) }
+func (f messagesFormatter) endText() []event { return f.stop(0) }
 
-func (f messagesForm) beginCall(i int) []event {
+func (f messagesFormatter) beginCall(i int) []event {
 	return []event{f.start(f.block(i), object{"type": "tool_use", "id": f.callID("toolu", i), "name": f.calls[i].Name, "input": object{}})}
 }
 
-func (f messagesForm) arguments(i int, piece string) []event {
+func (f messagesFormatter) arguments(i int, piece string) []event {
 	return []event{f.delta(f.block(i), object{"type": "input_json_delta", "partial_json": piece})}
 }
-func (f messagesForm) endCall(i int) []event { return f.stop(f.block(i)) }
+func (f messagesFormatter) endCall(i int) []event { return f.stop(f.block(i)) }
 
-func (f messagesForm) end() []event {
+func (f messagesFormatter) end() []event {
 	last := object{"type": "message_delta", "delta": object{"stop_reason": f.finished(), "stop_sequence": nil}}
 	if !f.turn.Silent {
-		last["usage"] = f.taken(f.tokens.Output)
+		last["usage"] = f.usageObject(f.tokens.Output)
 	}
 	return []event{named(last), named(object{"type": "message_stop"})}
 }
 
-func (f messagesForm) failed() event {
-	return event{"error", (&apiError{status: 529, message: "Overloaded"}).shape(styleAnthropic)}
+func (f messagesFormatter) failed() event {
+	return event{"error", (&apiError{status: 529, message: "Overloaded"}).format(styleAnthropic)}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson/llm/scripted/scriptedtest"
 )
 
-// TestOthers: models, embeddings, counts, and requests that providers refuse.
+// TestOthers checks models, embeddings, counts, and requests that providers refuse.
 func TestOthers(t *testing.T) {
 	url, rec := scriptedtest.Serve(t, "models: [a, b]\nkey: sk-real\nturns: [{text: hello}]\n")
 	do := func(method, path, body string, header ...string) (int, string) {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// decode reads a body of which the fields are known.
+// decode decodes a body whose fields must all be in known.
 func decode(body []byte, known []string, into any) error {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(body, &fields); err != nil || fields == nil {
@@ -31,7 +31,7 @@ func decode(body []byte, known []string, into any) error {
 	return nil
 }
 
-// content is text, or a list of parts of which some are text.
+// content is a text, or a list of parts, some of which are text.
 type content struct {
 	parts []part
 	null  bool
@@ -42,11 +42,11 @@ type content struct {
 type part struct {
 	Type string `json:"type"`
 	Text string `json:"text"`
-	// tool_use
+	// Fields of tool_use.
 	ID    string          `json:"id"`
 	Name  string          `json:"name"`
 	Input json.RawMessage `json:"input"`
-	// tool_result
+	// Fields of tool_result.
 	ToolUseID string   `json:"tool_use_id"`
 	Content   *content `json:"content"`
 }
@@ -89,8 +89,8 @@ func (c *content) text() string {
 	return strings.Join(all, "\n")
 }
 
-// positive checks a limit; nil is none.
-func positive(param string, n *int64) (int64, error) {
+// checkLimit checks a limit; nil means none.
+func checkLimit(param string, n *int64) (int64, error) {
 	if n == nil {
 		return 0, nil
 	}

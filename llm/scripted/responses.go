@@ -27,7 +27,7 @@ type responsesRequest struct {
 	} `json:"tools"`
 }
 
-// item is one of a responses request's input.
+// item is an item in the input of a responses request.
 type item struct {
 	Type      string   `json:"type"`
 	Role      string   `json:"role"`
@@ -38,7 +38,7 @@ type item struct {
 	Output    *content `json:"output"`
 }
 
-// minOutput is the least that OpenAI takes for max_output_tokens.
+// minOutput is OpenAI's minimum of max_output_tokens.
 const minOutput = 16
 
 func parseResponses(body []byte) (*conversation, error) {
@@ -46,7 +46,7 @@ func parseResponses(body []byte) (*conversation, error) {
 	if err := decode(body, responsesFields, &req); err != nil {
 		return nil, err
 	}
-	c := &conversation{model: req.Model, stream: req.Stream, tools: map[string]bool{}, size: int64(len(req.Instructions))}
+	c := &conversation{model: req.Model, stream: req.Stream, tools: map[string]bool{}, textBytes: int64(len(req.Instructions))}
 	switch {
 	case req.Model == "":
 		return nil, invalid("model", "you must provide a model parameter")
@@ -64,12 +64,12 @@ func parseResponses(body []byte) (*conversation, error) {
 	}
 	for _, t := range req.Tools {
 		c.tools[t.Name] = true
-		c.size += int64(len(t.Name) + len(t.Description))
+		c.textBytes += int64(len(t.Name) + len(t.Description))
 	}
 	var text string
 	if json.Unmarshal(req.Input, &text) == nil && string(req.Input) != "null" {
-		c.size += int64(len(text))
-		c.say(text)
+		c.textBytes += int64(len(text))
+		c.startMessage(text)
 		return c, nil
 	}
 	var items []item
@@ -79,9 +79,9 @@ func parseResponses(body []byte) (*conversation, error) {
 	return c, c.items(items)
 }
 
-// items reads what was said. Calls next to each other are one round.
+// items reads the items. Adjacent calls form one round.
 func (c *conversation) items(items []item) error {
-	names := map[string]string{} // of the calls that can be answered
+	names := map[string]string{} // names of the calls that can be answered, by id
 	calling := false
 	for i, it := range items {
 		at := fmt.Sprintf("input[%d]", i)
@@ -91,10 +91,10 @@ func (c *conversation) items(items []item) error {
 		switch it.Type {
 		case "", "message":
 			text := it.Content.text()
-			c.size += int64(len(text))
+			c.textBytes += int64(len(text))
 			switch it.Role {
 			case "user":
-				c.say(text)
+				c.startMessage(text)
 			case "assistant", "system", "developer":
 			default:
 				return invalid(at+".role", "%.40q is not a role", it.Role)
@@ -104,7 +104,7 @@ func (c *conversation) items(items []item) error {
 				return invalid(at, "a call needs call_id and name")
 			}
 			names[it.CallID] = it.Name
-			c.size += int64(len(it.Name) + len(it.Arguments))
+			c.textBytes += int64(len(it.Name) + len(it.Arguments))
 			if !calling {
 				c.rounds = append(c.rounds, nil)
 			}
@@ -115,8 +115,8 @@ func (c *conversation) items(items []item) error {
 				return invalid(at+".call_id", "no tool call found for function call output with call_id %.80s", it.CallID)
 			}
 			delete(names, it.CallID)
-			c.size += int64(len(it.Output.text()))
-			c.add(result{name, it.Output.text()})
+			c.textBytes += int64(len(it.Output.text()))
+			c.addResult(result{name, it.Output.text()})
 		}
 	}
 	if len(names) > 0 {
@@ -125,21 +125,21 @@ func (c *conversation) items(items []item) error {
 	return nil
 }
 
-// responsesForm answers responses.
-type responsesForm struct {
+// responsesFormatter formats answers for the responses API.
+type responsesFormatter struct {
 	*answer
 	sequence int
 }
 
-// event returns an event with the next number.
-func (f *responsesForm) event(kind string, fields object) event {
+// event returns an event with the next sequence number.
+func (f *responsesFormatter) event(kind string, fields object) event {
 	fields["type"], fields["sequence_number"] = kind, f.sequence
 	f.sequence++
 	return event{kind, fields}
 }
 
-// response returns the response as it is with that status and output.
-func (f *responsesForm) response(status string, output []any) object {
+// response returns the response object with the given status and output.
+func (f *responsesFormatter) response(status string, output []any) object {
 	out := object{
 		"id": "resp_" + f.id, "object": "response", "created_at": created, "status": status, "background": false, "error": nil,
 		"incomplete_details": nil, "instructions": nil, "max_output_tokens": nil, "model": f.model, "output": output,
@@ -153,8 +153,8 @@ func (f *responsesForm) response(status string, output []any) object {
 	return out
 }
 
-// done returns the response when it is over, and the status of its last item.
-func (f *responsesForm) done() (response object, status string) {
+// done returns the final response, and the status of its last item.
+func (f *responsesFormatter) done() (response object, status string) {
 	status = "completed"
 	reason, incomplete := map[string]string{finishLength: "max_output_tokens", finishFilter: "content_filter"}[f.finish]
 	if incomplete {
@@ -181,14 +181,14 @@ func (f *responsesForm) done() (response object, status string) {
 	return response, status
 }
 
-func (f *responsesForm) whole() any {
+func (f *responsesFormatter) whole() any {
 	response, _ := f.done()
 	return response
 }
 
-func (f *responsesForm) messageID() string { return "msg_" + f.id }
+func (f *responsesFormatter) messageID() string { return "msg_" + f.id }
 
-func (f *responsesForm) message(text, status string) object {
+func (f *responsesFormatter) message(text, status string) object {
 	parts := []any{}
 	if text != "" {
 		parts = append(parts, textPart(text))
@@ -200,41 +200,41 @@ func textPart(text string) object {
 	return object{"type": "output_text", "text": text, "annotations": []any{}, "logprobs": []any{}}
 }
 
-func (f *responsesForm) call(i int, arguments, status string) object {
+func (f *responsesFormatter) call(i int, arguments, status string) object {
 	return object{
 		"type": "function_call", "id": f.callID("fc", i), "call_id": f.callID("call", i), "name": f.calls[i].Name, "arguments": arguments, "status": status,
 	}
 }
 
 // index returns the index of the i-th call in the output.
-func (f *responsesForm) index(i int) int {
+func (f *responsesFormatter) index(i int) int {
 	if f.answer.text != "" {
 		i++
 	}
 	return i
 }
 
-func (f *responsesForm) begin() []event {
+func (f *responsesFormatter) begin() []event {
 	return []event{
 		f.event("response.created", object{"response": f.response("in_progress", []any{})}),
 		f.event("response.in_progress", object{"response": f.response("in_progress", []any{})}),
 	}
 }
 
-func (f *responsesForm) beginText() []event {
+func (f *responsesFormatter) beginText() []event {
 	return []event{
 		f.event("response.output_item.added", object{"output_index": 0, "item": f.message("", "in_progress")}),
 		f.event("response.content_part.added", object{"item_id": f.messageID(), "output_index": 0, "content_index": 0, "part": textPart("")}),
 	}
 }
 
-func (f *responsesForm) text(piece string) []event {
+func (f *responsesFormatter) text(piece string) []event {
 	return []event{f.event("response.output_text.delta", object{
 		"item_id": f.messageID(), "output_index": 0, "content_index": 0, "delta": piece, "logprobs": []any{},
 	})}
 }
 
-func (f *responsesForm) endText() []event {
+func (f *responsesFormatter) endText() []event {
 	at := func() object { return object{"item_id": f.messageID(), "output_index": 0, "content_index": 0} }
 	done, part := at(), at()
 	done["text"], done["logprobs"] = f.answer.text, []any{}
@@ -247,17 +247,17 @@ func (f *responsesForm) endText() []event {
 	}
 }
 
-func (f *responsesForm) beginCall(i int) []event {
+func (f *responsesFormatter) beginCall(i int) []event {
 	return []event{f.event("response.output_item.added", object{"output_index": f.index(i), "item": f.call(i, "", "in_progress")})}
 }
 
-func (f *responsesForm) arguments(i int, piece string) []event {
+func (f *responsesFormatter) arguments(i int, piece string) []event {
 	return []event{f.event("response.function_call_arguments.delta", object{
 		"item_id": f.callID("fc", i), "output_index": f.index(i), "delta": piece,
 	})}
 }
 
-func (f *responsesForm) endCall(i int) []event {
+func (f *responsesFormatter) endCall(i int) []event {
 	args := f.calls[i].Arguments
 	_, status := f.done()
 	return []event{
@@ -268,11 +268,11 @@ func (f *responsesForm) endCall(i int) []event {
 	}
 }
 
-func (f *responsesForm) end() []event {
+func (f *responsesFormatter) end() []event {
 	response, status := f.done()
 	return []event{f.event("response."+status, object{"response": response})}
 }
 
-func (f *responsesForm) failed() event {
+func (f *responsesFormatter) failed() event {
 	return f.event("error", object{"code": "server_error", "message": "the server had an error while processing your request", "param": nil})
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/strictyaml"
 )
 
-// Bounds of a script.
+// Limits of a script.
 const (
 	maxScript  = 1 << 20
 	maxTurns   = 1000
@@ -41,28 +41,28 @@ type script struct {
 	Fallback   *turn          `yaml:"fallback"`
 }
 
-// turn is one answer and when it is given.
+// turn is one answer and its conditions.
 type turn struct {
-	When   when `yaml:"when"`
-	Once   bool `yaml:"once"`
-	Times  int  `yaml:"times"`
-	Repeat bool `yaml:"repeat"`
+	When   conditions `yaml:"when"`
+	Once   bool       `yaml:"once"`
+	Times  int        `yaml:"times"`
+	Repeat bool       `yaml:"repeat"`
 
-	Text   string     `yaml:"text"`
-	Calls  []toolCall `yaml:"calls"`
-	Finish string     `yaml:"finish"`
-	Tokens *tokens    `yaml:"tokens"`
-	Silent bool       `yaml:"silent"`
-	Delay  *delay     `yaml:"delay"`
-	Chunk  int        `yaml:"chunk"`
-	Break  *breakOff  `yaml:"break"`
-	Error  *failure   `yaml:"error"`
+	Text   string          `yaml:"text"`
+	Calls  []toolCall      `yaml:"calls"`
+	Finish string          `yaml:"finish"`
+	Tokens *reportedTokens `yaml:"tokens"`
+	Silent bool            `yaml:"silent"`
+	Delay  *delay          `yaml:"delay"`
+	Chunk  int             `yaml:"chunk"`
+	Break  *breakOff       `yaml:"break"`
+	Error  *failure        `yaml:"error"`
 
-	pattern, result *regexp.Regexp // of When; nil if there is none
+	pattern, result *regexp.Regexp // compiled patterns of When; nil if there are none
 }
 
-// when are conditions; all that are set must hold.
-type when struct {
+// conditions holds conditions; all that are set must be met.
+type conditions struct {
 	API           string `yaml:"api"`
 	Model         string `yaml:"model"`
 	Last          string `yaml:"last"`
@@ -77,8 +77,8 @@ type toolCall struct {
 	Arguments string `yaml:"arguments"`
 }
 
-// tokens are what an answer says it took; nil is derived.
-type tokens struct {
+// reportedTokens is the reported usage; nil values are derived from the text.
+type reportedTokens struct {
 	Input      *int64 `yaml:"input"`
 	Output     *int64 `yaml:"output"`
 	CacheRead  int64  `yaml:"cacheRead"`
@@ -90,7 +90,7 @@ type delay struct {
 	Chunk caisson.Duration `yaml:"chunk"`
 }
 
-// What breaks an answer off.
+// Ways to break off an answer.
 const (
 	breakCut   = "cut"
 	breakHang  = "hang"
@@ -109,7 +109,7 @@ type failure struct {
 	RetryAfter int    `yaml:"retryAfter"`
 }
 
-// How an answer can end.
+// Reasons for the end of an answer.
 const (
 	finishStop   = "stop"
 	finishLength = "length"
@@ -117,7 +117,7 @@ const (
 	finishFilter = "filter"
 )
 
-// parseScript reads and checks a script. All faults are reported, joined.
+// parseScript parses and validates a script. It reports all errors, joined.
 func parseScript(data []byte) (*script, error) {
 	if len(data) > maxScript {
 		return nil, caisson.Errorf(caisson.Invalid, "a script has at most %s", caisson.Size(maxScript))
@@ -128,15 +128,15 @@ func parseScript(data []byte) (*script, error) {
 	}
 	c := checker{}
 	if len(s.Turns) > maxTurns {
-		c.bad("turns", "there are %d; a script has at most %d", len(s.Turns), maxTurns)
-		return nil, errors.Join(c.faults...)
+		c.addError("turns", "there are %d; a script has at most %d", len(s.Turns), maxTurns)
+		return nil, errors.Join(c.errs...)
 	}
 	if len(s.Turns) == 0 && s.Fallback == nil {
-		c.bad("turns", "there are none, and no fallback; give at least one answer")
+		c.addError("turns", "there are none, and no fallback; give at least one answer")
 	}
 	for i, m := range s.Models {
 		if m == "" || len(m) > 256 {
-			c.bad(fmt.Sprintf("models[%d]", i), "%.40q is not the name of a model", m)
+			c.addError(fmt.Sprintf("models[%d]", i), "%.40q is not the name of a model", m)
 		}
 	}
 	c.number("chunk", int64(s.Chunk), 1, maxText)
@@ -147,24 +147,24 @@ func parseScript(data []byte) (*script, error) {
 	}
 	if s.Fallback != nil {
 		c.turn("fallback", s.Fallback)
-		if s.Fallback.When != (when{}) || s.Fallback.Times != 0 || s.Fallback.Repeat {
-			c.bad("fallback", "has no when, once, times or repeat: it answers whatever no turn does")
+		if s.Fallback.When != (conditions{}) || s.Fallback.Times != 0 || s.Fallback.Repeat {
+			c.addError("fallback", "has no when, once, times or repeat: it answers whatever no turn does")
 		}
 		s.Fallback.Repeat = true
 	}
-	return s, errors.Join(c.faults...)
+	return s, errors.Join(c.errs...)
 }
 
-// checker collects faults.
-type checker struct{ faults []error }
+// checker collects errors.
+type checker struct{ errs []error }
 
-func (c *checker) bad(field, format string, args ...any) {
-	c.faults = append(c.faults, caisson.Invalidf(field, format, args...))
+func (c *checker) addError(field, format string, args ...any) {
+	c.errs = append(c.errs, caisson.Invalidf(field, format, args...))
 }
 
 func (c *checker) number(field string, n, low, high int64) {
 	if n < low || n > high {
-		c.bad(field, "%d is not from %d to %d", n, low, high)
+		c.addError(field, "%d is not from %d to %d", n, low, high)
 	}
 }
 
@@ -174,18 +174,18 @@ func (c *checker) delay(field string, d delay) {
 		d    caisson.Duration
 	}{{"first", d.First}, {"chunk", d.Chunk}} {
 		if f.d < 0 || f.d > maxDelay {
-			c.bad(field+"."+f.name, "%s is not from 0 to %s", f.d, maxDelay)
+			c.addError(field+"."+f.name, "%s is not from 0 to %s", f.d, maxDelay)
 		}
 	}
 }
 
 func (c *checker) oneOf(field, value string, values ...string) {
 	if !slices.Contains(values, value) {
-		c.bad(field, "%.40q is not one of %s", value, strings.Join(values, ", "))
+		c.addError(field, "%.40q is not one of %s", value, strings.Join(values, ", "))
 	}
 }
 
-// turn checks t and compiles its patterns.
+// turn validates t and compiles its patterns.
 func (c *checker) turn(at string, t *turn) {
 	t.pattern = c.pattern(at+".when.pattern", t.When.Pattern)
 	t.result = c.pattern(at+".when.resultPattern", t.When.ResultPattern)
@@ -195,7 +195,7 @@ func (c *checker) turn(at string, t *turn) {
 	c.number(at+".times", int64(t.Times), 0, maxTokens)
 	if t.Once {
 		if t.Times > 0 {
-			c.bad(at+".once", "says the same as times: 1; set one of them")
+			c.addError(at+".once", "says the same as times: 1; set one of them")
 		}
 		t.Times = 1
 	}
@@ -223,39 +223,39 @@ func (c *checker) turn(at string, t *turn) {
 	}
 	if e := t.Error; e != nil {
 		if http.StatusText(e.Status) == "" && e.Status != 529 || e.Status < 400 {
-			c.bad(at+".error.status", "%d is not the status of an error", e.Status)
+			c.addError(at+".error.status", "%d is not the status of an error", e.Status)
 		}
 		c.number(at+".error.retryAfter", int64(e.RetryAfter), 0, 1e6)
 		if e.Message != "" && e.Body != "" {
-			c.bad(at+".error", "has a message, from which a body is made, and a body; set one of them")
+			c.addError(at+".error", "has a message, from which a body is made, and a body; set one of them")
 		}
 	}
 }
 
 func (c *checker) answer(at string, t *turn) {
 	if t.Error != nil && (t.Text != "" || len(t.Calls) > 0 || t.Break != nil) {
-		c.bad(at+".error", "is instead of an answer; remove text, calls and break, or the error")
+		c.addError(at+".error", "is instead of an answer; remove text, calls and break, or the error")
 	}
 	if len(t.Text) > maxText {
-		c.bad(at+".text", "has more than %s", caisson.Size(maxText))
+		c.addError(at+".text", "has more than %s", caisson.Size(maxText))
 	}
 	if strings.Count(t.Text, "{{") > maxPlaceholders {
-		c.bad(at+".text", "has more than %d placeholders", maxPlaceholders)
+		c.addError(at+".text", "has more than %d placeholders", maxPlaceholders)
 	}
 	if len(t.Calls) > maxCalls {
-		c.bad(at+".calls", "there are more than %d", maxCalls)
+		c.addError(at+".calls", "there are more than %d", maxCalls)
 	}
 	for i := range t.Calls {
 		call, at := &t.Calls[i], fmt.Sprintf("%s.calls[%d]", at, i)
 		if call.Name == "" || len(call.Name) > 128 {
-			c.bad(at+".name", "%.40q is not the name of a tool", call.Name)
+			c.addError(at+".name", "%.40q is not the name of a tool", call.Name)
 		}
 		if call.Arguments == "" {
 			call.Arguments = "{}"
 		}
 		var object map[string]json.RawMessage
 		if len(call.Arguments) > maxText || json.Unmarshal([]byte(call.Arguments), &object) != nil || object == nil {
-			c.bad(at+".arguments", `is not a JSON object in quotes, as '{"path": "/"}'`)
+			c.addError(at+".arguments", `is not a JSON object in quotes, as '{"path": "/"}'`)
 		}
 	}
 }
@@ -265,12 +265,12 @@ func (c *checker) pattern(field, s string) *regexp.Regexp {
 		return nil
 	}
 	if len(s) > maxPattern {
-		c.bad(field, "has more than %d bytes", maxPattern)
+		c.addError(field, "has more than %d bytes", maxPattern)
 		return nil
 	}
 	re, err := regexp.Compile(s)
 	if err != nil {
-		c.bad(field, "%s", strings.TrimPrefix(err.Error(), "error parsing regexp: "))
+		c.addError(field, "%s", strings.TrimPrefix(err.Error(), "error parsing regexp: "))
 	}
 	return re
 }

@@ -71,7 +71,7 @@ func TestPieces(t *testing.T) {
 	}
 }
 
-// FuzzNew: what is accepted is within bounds and answers.
+// FuzzNew checks that an accepted script is within the limits and answers.
 func FuzzNew(f *testing.F) {
 	f.Add(Default)
 	f.Add("turns: [{when: {pattern: x*, model: a*}, text: '{{last}}', calls: [{name: a}], tokens: {output: 3}}]\nfallback: {text: y}")
@@ -96,7 +96,7 @@ func FuzzNew(f *testing.F) {
 	})
 }
 
-// FuzzRequest: any body gets a well-formed answer.
+// FuzzRequest checks that every body gets a well-formed answer.
 func FuzzRequest(f *testing.F) {
 	for _, api := range []string{"chat/completions", "responses", "messages", "messages/count_tokens", "embeddings"} {
 		f.Add(api, `{"model":"m","max_tokens":3,"messages":[{"role":"user","content":"hello"}]}`)

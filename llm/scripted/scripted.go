@@ -1,41 +1,42 @@
-// Package scripted is a model that answers from a script, in the forms of OpenAI's API (chat completions, responses, embeddings,
-// models), of Anthropic's (messages, count_tokens, models) and of Gemini's (generateContent), streaming or not. The same request gets the same answer,
-// byte by byte. It serves tests, benchmarks, warm-up and demonstrations; it is never chosen unless configured.
+// Package scripted is a model that answers from a script, with the APIs of OpenAI (chat completions, responses, embeddings,
+// models), Anthropic (messages, count_tokens, models) and Gemini (generateContent), streaming or not. The same request gets the
+// same answer, byte by byte. It serves tests, benchmarks, warm-up and demonstrations, and is used only if configured.
 //
 // A script is YAML:
 //
-//	models: [demo]              # what there is; any model is served if there is no list
-//	key: sk-real                # requests need this key; none if absent
+//	models: [demo]              # the models; if absent, any model is served
+//	key: sk-real                # requests must send this key; if absent, no key is required
 //	chunk: 24                   # bytes of text in a piece of a stream
 //	delay: {first: 0s, chunk: 0s}
 //	dimensions: 16              # of embeddings
 //	turns:
-//	- when:                     # all that is said must hold; nothing said always holds
+//	- when:                     # all conditions that are set must hold
 //	    api: chat               # chat, responses, messages or generate
-//	    model: demo-*           # a name, or how it begins
+//	    model: demo-*           # a name, or a prefix of it
 //	    last: list the files    # part of the last message of the user
-//	    pattern: "(?i)list"     # regular expression on the same
+//	    pattern: "(?i)list"     # regular expression for that message
 //	    tool: bash              # the request ends with a result of this tool
 //	    result: README          # part of a result that the request ends with
 //	    resultPattern: "^exit 0"
 //	  text: "You said {{last}}."  # also {{model}} and {{result}}
 //	  calls:                    # of tools; a turn with tools that the request does not offer does not match
 //	  - {name: bash, arguments: '{"command": "ls"}'}
-//	  times: 3                  # answers so often at all, then no more; once: true is times: 1
+//	  times: 3                  # maximum number of answers; once: true is times: 1
 //	  repeat: true              # may answer again after a result of a tool
-//	  finish: stop              # stop, length, tool or filter; else what fits the answer
+//	  finish: stop              # stop, length, tool or filter; default: derived from the answer
 //	  tokens: {input: 10, output: 5, cacheRead: 0, cacheWrite: 0}
-//	  silent: true              # the answer does not say what it took
+//	  silent: true              # the answer does not report its usage
 //	  delay: {first: 1s, chunk: 10ms}
 //	  chunk: 5
-//	  break: {how: cut, after: 20}  # cut the connection, hang until the client goes, or report an error, after so many bytes
-//	- error: {status: 429, message: slow down, retryAfter: 2}  # or body, as it is
+//	  break: {how: cut, after: 20}  # cut, hang (until the client disconnects) or error, after so many bytes
+//	- error: {status: 429, message: slow down, retryAfter: 2}  # or body, which is sent unchanged
 //	fallback: {text: "I have no answer to that."}
 //
-// The first turn that matches answers. After a message of the user each turn answers once, so that after a tool's result
-// the next turn that matches is chosen; repeat lifts that.
+// The first turn that matches answers. After a message of the user each turn answers at most once, so that after a tool's result
+// the next matching turn is chosen; repeat removes that limit.
 //
-// Tokens that a turn does not give are a quarter of the bytes, at least one. An answer is cut to the limit that the request sets.
+// Token counts that a turn does not set are estimated as a quarter of the bytes, at least one. An answer is truncated to the
+// limit of the request.
 package scripted
 
 import (
@@ -65,22 +66,21 @@ const (
 	apiModels     = "models"
 )
 
-// maxBody is the size of a request's body in bytes, as at Anthropic's.
+// maxBody is the maximum size of a request body in bytes, the same as Anthropic's.
 const maxBody = 32 << 20
 
-// created is the date of everything that has one: 2025-01-01T00:00:00Z.
+// created is the date of all objects that have one: 2025-01-01T00:00:00Z.
 const created = 1735689600
 
-// A Model answers requests. It is stateless except for how often turns with times have answered, and safe for
-// concurrent use.
+// A Model answers requests. Its only state is the number of answers of each turn. It is safe for concurrent use.
 type Model struct {
 	script *script
-	used   []atomic.Int64 // by turn
+	used   []atomic.Int64 // number of answers by turn
 }
 
 var _ http.Handler = (*Model)(nil)
 
-// New reads a script. Errors are Invalid, and name everything that is wrong with it.
+// New parses a script. Errors are of kind Invalid and list everything that is wrong with the script.
 func New(yaml []byte) (*Model, error) {
 	s, err := parseScript(yaml)
 	if err != nil {
@@ -91,8 +91,8 @@ func New(yaml []byte) (*Model, error) {
 
 type billKey struct{}
 
-// WithBill returns a context for a request after which bill is told what it would be billed: once, before the last byte of an
-// answer that was begun; what was sent, if it breaks off. Errors are not billed.
+// WithBill returns a context for a request. bill is called once with the tokens that the request would be billed, before the last
+// byte of the answer, or with those of the part that was sent if the answer breaks off. Errors are not billed.
 func WithBill(ctx context.Context, bill func(caisson.TokenCount)) context.Context {
 	return context.WithValue(ctx, billKey{}, bill)
 }
@@ -121,40 +121,40 @@ func (m *Model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var err error
 	switch {
 	case !ok:
-		err = fault(http.StatusNotFound, "there is no "+r.Method+" "+head(r.URL.Path))
+		err = newError(http.StatusNotFound, "there is no "+r.Method+" "+matchPrefix(r.URL.Path))
 	case !m.authentic(r.Header, as):
-		err = fault(http.StatusUnauthorized, "the key is missing or not valid")
+		err = newError(http.StatusUnauthorized, "the key is missing or not valid")
 	case api == apiModels:
 		m.list(w, anthropic)
 	default:
 		err = m.serve(w, r, api)
 	}
 	if err != nil {
-		writeFault(w, err, as)
+		writeError(w, err, as)
 	}
 }
 
-func (m *Model) authentic(h http.Header, as style) bool {
+func (m *Model) authentic(h http.Header, as errorStyle) bool {
 	if m.script.Key.IsZero() {
 		return true
 	}
 	key, _ := strings.CutPrefix(h.Get("Authorization"), "Bearer ")
-	if own := h.Get(map[style]string{styleAnthropic: "X-Api-Key", styleGemini: "X-Goog-Api-Key"}[as]); own != "" {
+	if own := h.Get(map[errorStyle]string{styleAnthropic: "X-Api-Key", styleGemini: "X-Goog-Api-Key"}[as]); own != "" {
 		key = own
 	}
 	return subtle.ConstantTimeCompare([]byte(key), []byte(m.script.Key.Reveal())) == 1
 }
 
-// serve reads a call and answers it. The error is what to answer instead.
+// serve answers a model call. If it returns an error, the caller responds with that instead.
 func (m *Model) serve(w http.ResponseWriter, r *http.Request, api string) error {
 	if media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || media != "application/json" {
-		return fault(http.StatusUnsupportedMediaType, "the body must be application/json, and its Content-Type say so")
+		return newError(http.StatusUnsupportedMediaType, "the body must be application/json, and its Content-Type say so")
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if _, large := errors.AsType[*http.MaxBytesError](err); large {
-		return fault(http.StatusRequestEntityTooLarge, "the body is larger than 32 MiB")
+		return newError(http.StatusRequestEntityTooLarge, "the body is larger than 32 MiB")
 	} else if err != nil {
-		return fault(http.StatusBadRequest, "the body did not arrive whole")
+		return newError(http.StatusBadRequest, "the body did not arrive whole")
 	}
 	sum := sha256.Sum256(append([]byte(api+"\x00"), body...))
 	id := hex.EncodeToString(sum[:12])
@@ -178,7 +178,7 @@ func (m *Model) serve(w http.ResponseWriter, r *http.Request, api string) error 
 		return err
 	}
 	c.api = api
-	if err := m.serves(c.model); err != nil {
+	if err := m.checkModel(c.model); err != nil {
 		return err
 	}
 	if len(c.rounds) > maxRounds {
@@ -195,8 +195,8 @@ func (m *Model) serve(w http.ResponseWriter, r *http.Request, api string) error 
 	return a.write(w, r)
 }
 
-// serves returns the error of a model that is not there.
-func (m *Model) serves(model string) error {
+// checkModel returns an error if the model does not exist.
+func (m *Model) checkModel(model string) error {
 	for _, name := range m.script.Models {
 		if name == model {
 			return nil
@@ -205,10 +205,10 @@ func (m *Model) serves(model string) error {
 	if len(m.script.Models) == 0 {
 		return nil
 	}
-	return &apiError{status: http.StatusNotFound, message: "the model " + head(model) + " does not exist", param: "model", code: "model_not_found"}
+	return &apiError{status: http.StatusNotFound, message: "the model " + matchPrefix(model) + " does not exist", param: "model", code: "model_not_found"}
 }
 
-// list answers with the models there are.
+// list responds with the list of models.
 func (m *Model) list(w http.ResponseWriter, anthropic bool) {
 	models := m.script.Models
 	if len(models) == 0 {
@@ -229,10 +229,10 @@ func (m *Model) list(w http.ResponseWriter, anthropic bool) {
 	writeJSON(w, http.StatusOK, object{"object": "list", "data": data})
 }
 
-// object is a JSON object; it is encoded with its keys in order.
+// object is a JSON object; it is encoded with its keys in sorted order.
 type object = map[string]any
 
-// encode returns v as JSON, which it always can be: it was made here.
+// encode returns v as JSON. It cannot fail for the values of this package.
 func encode(v any) []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)

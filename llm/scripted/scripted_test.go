@@ -18,7 +18,7 @@ import (
 	"github.com/caisson-dev/caisson/llm/scripted/scriptedtest"
 )
 
-// post sends a request as clients do and returns what came.
+// post sends a request like a client and returns the response.
 func post(t testing.TB, url, path, body string) (int, string, error) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+path, strings.NewReader(body))
@@ -110,7 +110,8 @@ func TestChoice(t *testing.T) {
 	}
 }
 
-// TestStreamsSayTheSame: the pieces of a stream are those of the answer that is not streamed, and every line is well formed.
+// TestStreamsSayTheSame checks that the pieces of a stream add up to the answer that is not streamed, and that every line is well
+// formed.
 func TestStreamsSayTheSame(t *testing.T) {
 	url, rec := scriptedtest.Serve(t, `
 chunk: 3
@@ -188,7 +189,7 @@ turns:
 	}
 }
 
-// TestLimits: an answer is no longer than the request allows, and says so.
+// TestLimits checks that an answer is not longer than the request's limit, and reports that it was truncated.
 func TestLimits(t *testing.T) {
 	url, rec := scriptedtest.Serve(t, `
 turns:
@@ -263,8 +264,8 @@ turns:
 				status  int
 				broken  bool
 				has     string
-				output  int64 // billed
-				streams bool  // only streams
+				output  int64 // billed output
+				streams bool  // applies to streams only
 			}{
 				{"busy", 429, false, "slow down", 0, false},
 				{"odd", 502, false, "<html>", 0, false},
@@ -303,7 +304,7 @@ turns:
 	}
 }
 
-// TestHangs: an answer that hangs ends when its client goes, before its first byte and after it.
+// TestHangs checks that a hanging answer ends when its client disconnects, before and after its first byte.
 func TestHangs(t *testing.T) {
 	m, err := scripted.New([]byte(`
 turns:
@@ -339,7 +340,7 @@ turns:
 			go func() {
 				<-began
 				if user == "half" || user == "drip" {
-					return // when there is something to read
+					return // disconnects later, when there is something to read
 				}
 				cancel()
 			}()
@@ -361,7 +362,7 @@ turns:
 	}
 }
 
-// TestConcurrent: turns with a number of times answer so often in all, and the bill is right.
+// TestConcurrent checks that turns with a limited number of answers reach it exactly, and that the bill is correct.
 func TestConcurrent(t *testing.T) {
 	url, rec := scriptedtest.Serve(t, `
 turns:

@@ -17,7 +17,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// copyLayer lays the files of one layer over what is in the tree, whiteouts included.
+// copyLayer copies one layer over the files in the tree and applies its whiteouts.
 func (t *tree) copyLayer(dir string) error {
 	layer, err := os.OpenRoot(dir)
 	if err != nil {
@@ -48,14 +48,14 @@ func (t *tree) copyLayer(dir string) error {
 	})
 }
 
-// opaque reports whether a directory of a layer hides what lower layers have in it.
+// opaque reports whether a directory of a layer hides the contents of the same directory in lower layers.
 func opaque(name string, info fs.FileInfo) bool {
 	var b [2]byte
 	n, err := unix.Lgetxattr(name, "user.overlay.opaque", b[:])
 	return info.IsDir() && err == nil && string(b[:n]) == "y"
 }
 
-// copyFile makes the file to, o's, as name is in layer. Whiteouts and special files have no copy.
+// copyFile copies name in layer to to, with the owner o. Whiteouts and special files are not copied.
 func (t *tree) copyFile(layer *os.Root, name, to string, info fs.FileInfo, o owner) error {
 	switch info.Mode().Type() {
 	case 0:
@@ -85,8 +85,8 @@ func (t *tree) copyFile(layer *os.Root, name, to string, info fs.FileInfo, o own
 	return t.dress(to, info.Mode(), info.ModTime(), o)
 }
 
-// guestID returns whom a file of a layer belongs to inside. Files outside the range of layers are root's: they were made
-// by whoever runs this.
+// guestID maps the host id of a file of a layer to the id in the sandbox. Ids outside the range of layers become 0: such files
+// were created by the user that runs this process.
 func guestID(id uint32) int {
 	if id < caisson.LayerUIDBase || id > caisson.LayerUIDBase+0xffff {
 		return 0
@@ -106,7 +106,7 @@ func create(root *os.Root, name string, r io.Reader) error {
 	return f.Close()
 }
 
-// dress gives a file its owner, mode and time.
+// dress sets the owner, mode and time of a file.
 func (t *tree) dress(name string, mode fs.FileMode, mtime time.Time, o owner) error {
 	t.setOwner(t.root, name, o)
 	if mode&fs.ModeSymlink != 0 {
@@ -119,7 +119,8 @@ func (t *tree) dress(name string, mode fs.FileMode, mtime time.Time, o owner) er
 	return t.root.Chtimes(name, mtime, mtime)
 }
 
-// save writes what differs from the layers. What was removed is a character device 0:0, as in overlayfs.
+// save writes the files that differ from the layers as a tar archive. A removed file becomes a character device 0:0, as in
+// overlayfs.
 func (t *tree) save(w io.Writer) error {
 	now, err := t.entries()
 	if err != nil {
@@ -130,7 +131,7 @@ func (t *tree) save(w io.Writer) error {
 		_, there := now[name]
 		_, parent := now[path.Dir(name)]
 		if there || !parent && path.Dir(name) != "." || t.overlays.cover(name) {
-			continue // there, or gone with its parent, or not to be seen
+			continue // it exists, was removed with its parent, or is hidden by a workspace
 		}
 		if err := tw.WriteHeader(&tar.Header{Typeflag: tar.TypeChar, Name: name, Format: tar.FormatPAX}); err != nil {
 			return err

@@ -19,14 +19,14 @@ const (
 	memoryName = "memory.json"
 )
 
-// A memory is everything of a sandbox that is not in files.
+// A memory is the state of a sandbox that is not in files.
 type memory struct {
 	Processes []processMemory     `json:"processes"`
 	NextPID   int                 `json:"nextPid"`
-	Exit      *caisson.ExitStatus `json:"exit,omitempty"` // of the command, if it has ended
+	Exit      *caisson.ExitStatus `json:"exit,omitempty"` // exit status of the command, if it has exited
 }
 
-// A processMemory is one process that outlives a checkpoint.
+// A processMemory is the state of one process that a checkpoint contains.
 type processMemory struct {
 	PID    int      `json:"pid"`
 	PPID   int      `json:"ppid"`
@@ -40,8 +40,8 @@ type processMemory struct {
 	Used   int64    `json:"used"`
 }
 
-// Checkpoint implements [caisson.Checkpointer]. It is a Conflict if a process that would have to be captured runs a
-// program which is not a [Rememberer].
+// Checkpoint implements [caisson.Checkpointer]. Returns Conflict if the program of a process that must be captured is not a
+// [Rememberer].
 func (r *Runtime) Checkpoint(ctx context.Context, id caisson.ID, dir string, keep bool) (err error) {
 	if err := r.fault(OpCheckpoint); err != nil {
 		return err
@@ -81,7 +81,7 @@ func (r *Runtime) Checkpoint(ctx context.Context, id caisson.ID, dir string, kee
 	return nil
 }
 
-// capture writes the checkpoint; the gate is closed.
+// capture writes the checkpoint to dir. The gate must be closed.
 func (s *sandbox) capture(dir string) error {
 	m, err := s.remember()
 	if err != nil {
@@ -102,7 +102,7 @@ func (s *sandbox) capture(dir string) error {
 	return caisson.Wrap(errors.Join(err, f.Close()), caisson.Internal, "cannot write the checkpoint's files")
 }
 
-// remember asks every process that outlives a checkpoint for its memory.
+// remember returns the memory of all processes that a checkpoint contains.
 func (s *sandbox) remember() (*memory, error) {
 	m, keep := s.outliving()
 	for i, p := range keep {
@@ -119,7 +119,7 @@ func (s *sandbox) remember() (*memory, error) {
 	return m, nil
 }
 
-// outliving returns the processes that a checkpoint keeps, parents first, and what the table says of them.
+// outliving returns the processes that a checkpoint contains, sorted by PID, and their state without their memory.
 func (s *sandbox) outliving() (m *memory, keep []*Proc) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,8 +1,8 @@
-// Package fake is a caisson.Runtime in memory: sandboxes are directories and goroutines, programs are Go functions. It
-// keeps the whole contract, checkpoints included, and isolates nothing: it is for tests.
+// Package fake implements caisson.Runtime within the process, for tests: sandboxes are directories and goroutines, programs
+// are Go functions. It implements the complete interface, including checkpoints, but no isolation.
 //
-// Nothing here is a mock. What a test wants to go wrong, it says with [Runtime.FailNext] and [Runtime.Kill]; what a
-// restarted daemon would find, it sees with [Runtime.Reopen].
+// It is not a mock. Tests inject faults with [Runtime.FailNext] and [Runtime.Kill], and simulate a restart of the daemon with
+// [Runtime.Reopen].
 package fake
 
 import (
@@ -20,18 +20,18 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Config says where a fake keeps its records and which programs its sandboxes have.
+// Config configures a fake runtime: the directory for its records and the programs of its sandboxes.
 type Config struct {
-	// Dir is a directory for the records of what exists; required. A fake that is made on the records of a process that
-	// has ended finds remains, as after a reboot.
+	// Dir is the directory for the records of existing sandboxes; required. If it contains records of a process that has
+	// exited, the sandboxes are listed as not running, as after a reboot.
 	Dir string
-	// Programs are found in every sandbox at the absolute paths that are the keys. The function makes the program of one
-	// process, from its arguments, the path first.
+	// Programs maps absolute paths in every sandbox to programs. The function returns the program of one process for its
+	// arguments, of which the first is the path.
 	Programs map[string]func(args []string) Program
 }
 
-// A Runtime is a [caisson.Runtime], a [caisson.Checkpointer] and a [caisson.Freezer]. Several may be views of the same
-// sandboxes: see [Runtime.Reopen].
+// A Runtime is a [caisson.Runtime], a [caisson.Checkpointer] and a [caisson.Freezer]. Several Runtimes may share the same
+// sandboxes, see [Runtime.Reopen].
 type Runtime struct {
 	*host
 }
@@ -42,18 +42,18 @@ var (
 	_ caisson.Freezer      = (*Runtime)(nil)
 )
 
-// A host has what survives a restart of the daemon.
+// A host has the state that outlives a restart of the daemon.
 type host struct {
 	dir      string
 	programs map[string]func(args []string) Program
 
 	mu        sync.Mutex
-	sandboxes map[caisson.ID]*sandbox // nil while one is being made; guarded by mu
-	remains   map[caisson.ID]string   // directories of sandboxes that do not run; guarded by mu
+	sandboxes map[caisson.ID]*sandbox // nil while the sandbox is being created; guarded by mu
+	remains   map[caisson.ID]string   // directories of sandboxes whose process has exited; guarded by mu
 	faults    map[Op][]error          // guarded by mu
 }
 
-// New returns a fake.
+// New returns a fake runtime. Returns Invalid if cfg.Dir is empty.
 func New(cfg Config) (*Runtime, error) {
 	if cfg.Dir == "" {
 		return nil, caisson.Invalidf("dir", "is required")
@@ -71,7 +71,7 @@ func New(cfg Config) (*Runtime, error) {
 	return &Runtime{h}, nil
 }
 
-// Reopen returns what a restarted daemon would have: another Runtime with the same sandboxes, which went on meanwhile.
+// Reopen returns another Runtime with the same sandboxes, which keep running, as after a restart of the daemon.
 func (r *Runtime) Reopen() *Runtime { return &Runtime{r.host} }
 
 // Capabilities implements [caisson.Runtime].
@@ -97,7 +97,7 @@ func (r *Runtime) List(context.Context) ([]caisson.RuntimeSandbox, error) {
 	return out, nil
 }
 
-// Kill makes a sandbox die by itself, as if its main process had crashed. It remains to be destroyed.
+// Kill stops a sandbox as if its main process had crashed. The sandbox must still be destroyed.
 func (r *Runtime) Kill(id caisson.ID) error {
 	s, err := r.find(id)
 	if err != nil {
@@ -110,7 +110,7 @@ func (r *Runtime) Kill(id caisson.ID) error {
 	return nil
 }
 
-// find returns the sandbox with the id, running or not.
+// find returns the sandbox with the id, running or not. Returns Conflict if only its record exists, else NotFound.
 func (h *host) find(id caisson.ID) (*sandbox, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -123,7 +123,8 @@ func (h *host) find(id caisson.ID) (*sandbox, error) {
 	return nil, caisson.Errorf(caisson.NotFound, "no sandbox %.40s in this runtime", id)
 }
 
-// reserve takes the id for a sandbox that is being made, and records where its remains would be.
+// reserve reserves the id for a sandbox that is being created, and writes a record of its directory. Returns Conflict if the
+// id is in use.
 func (h *host) reserve(id caisson.ID, dir string) error {
 	if _, err := caisson.ParseID(caisson.SandboxPrefix, string(id)); err != nil {
 		return err
@@ -145,7 +146,7 @@ func (h *host) reserve(id caisson.ID, dir string) error {
 	return nil
 }
 
-// forget takes back what reserve did.
+// forget removes the id and its record.
 func (h *host) forget(id caisson.ID) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -157,7 +158,7 @@ func (h *host) forget(id caisson.ID) error {
 	return nil
 }
 
-// A record is what a file in Config.Dir says of a sandbox.
+// A record is the JSON content of a sandbox's file in Config.Dir.
 type record struct {
 	Dir string `json:"dir"`
 }

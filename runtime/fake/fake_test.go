@@ -56,7 +56,7 @@ func spec(t *testing.T, id caisson.ID, layers ...string) caisson.RuntimeSpec {
 
 func newID() caisson.ID { return caisson.NewID(caisson.SandboxPrefix) }
 
-// create returns a running sandbox whose command is a test program, or that has none.
+// create returns a running sandbox with a test program as its command, or without a command.
 func create(t *testing.T, r *fake.Runtime, program ...string) caisson.ID {
 	t.Helper()
 	id := newID()
@@ -103,7 +103,7 @@ func TestFailNext(t *testing.T) {
 	}
 }
 
-// TestRemains has a fake be made on the records of another, which stands for one in a process that has ended.
+// TestRemains opens a fake runtime on the records of another one, which simulates a process that has exited.
 func TestRemains(t *testing.T) {
 	dir := t.TempDir()
 	id := create(t, open(t, dir))
@@ -154,7 +154,8 @@ func TestExecAtTheLimit(t *testing.T) {
 	}
 }
 
-// TestNothingGoesOn destroys a sandbox in which everything blocks that can, and wants no goroutine left.
+// TestNothingGoesOn destroys a sandbox with processes that are blocked in every possible way, and checks that no goroutine is
+// left.
 func TestNothingGoesOn(t *testing.T) {
 	r := open(t, t.TempDir())
 	id := create(t, r, "counter", "/count")

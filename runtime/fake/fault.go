@@ -20,15 +20,15 @@ const (
 	OpThaw        Op = "thaw"
 )
 
-// FailNext makes the next call of op, on any sandbox, return err and do nothing else. Several faults of one op are used
-// up in the order they were set. A failed OpCreate or OpRestore leaves nothing behind, as the contract says.
+// FailNext makes the next call of op, on any sandbox, return err without any effect. Several faults of one op are returned in
+// the order in which they were set.
 func (r *Runtime) FailNext(op Op, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.faults[op] = append(r.faults[op], err)
 }
 
-// fault uses up the next fault of op.
+// fault removes and returns the next fault of op, or nil if there is none.
 func (h *host) fault(op Op) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -5,15 +5,15 @@ import (
 	"sync"
 )
 
-// A gate lets the processes of a sandbox take steps, or holds all of them between two steps. Its zero value is open.
+// A gate blocks the processes of a sandbox between two steps while it is closed. Its zero value is open.
 type gate struct {
 	mu     sync.Mutex
-	inside int           // steps under way
+	inside int           // number of steps in progress
 	shut   chan struct{} // nil while open; closed when the gate opens again
-	quiet  chan struct{} // nil unless somebody waits for inside to become 0
+	quiet  chan struct{} // nil unless close waits for inside to become 0
 }
 
-// enter waits until the gate is open and counts a step; leave must follow a nil error.
+// enter waits until the gate is open and begins a step. After a nil error, the caller must call leave.
 func (g *gate) enter(ctx context.Context) error {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -45,8 +45,8 @@ func (g *gate) leave() {
 	}
 }
 
-// close lets no further step begin and returns when none is under way; on error the gate is open again. It reports
-// whether the gate was open before.
+// close closes the gate and waits until no step is in progress. On error, the gate is open again. It reports whether the gate
+// was open before.
 func (g *gate) close(ctx context.Context) (was bool, err error) {
 	g.mu.Lock()
 	if g.shut != nil {
@@ -70,7 +70,7 @@ func (g *gate) close(ctx context.Context) (was bool, err error) {
 	}
 }
 
-// open lets steps begin again.
+// open opens the gate, so that steps can begin again.
 func (g *gate) open() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// treeName is the root file system's directory in RuntimeSpec.Dir.
+// treeName is the name of the root file system's directory in RuntimeSpec.Dir.
 const treeName = "root"
 
 // Create implements [caisson.Runtime].
@@ -20,7 +20,7 @@ func (r *Runtime) Create(ctx context.Context, id caisson.ID, spec caisson.Runtim
 	return r.make(ctx, id, spec, func(s *sandbox) error { return s.boot() })
 }
 
-// make builds a sandbox and starts its processes with boot. On error nothing is left.
+// make creates a sandbox and starts its processes with boot. On error, it removes everything it has created.
 func (h *host) make(ctx context.Context, id caisson.ID, spec caisson.RuntimeSpec, boot func(*sandbox) error) (err error) {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -112,14 +112,14 @@ func (r *Runtime) Destroy(ctx context.Context, id caisson.ID) error {
 	return caisson.Wrap(r.forget(id), caisson.Internal, "cannot remove the record of sandbox %s", id)
 }
 
-// shutdown ends the sandbox, if it still runs.
+// shutdown stops the sandbox if it is running.
 func (s *sandbox) shutdown(reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.die(caisson.ExitStatus{Code: -1, Unknown: true, Reason: reason})
 }
 
-// free closes what the sandbox holds open, once no process runs any longer.
+// free closes the sandbox's descriptors. No process of the sandbox may be running.
 func (s *sandbox) free() {
 	s.freed.Do(func() {
 		if s.out != nil {

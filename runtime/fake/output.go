@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An output is one process's hold on where it writes to.
+// An output is one process's reference to a destination that it writes to.
 type output interface {
 	write(ctx context.Context, b []byte) (int, error)
-	// share returns a hold of the same for another process.
+	// share returns a reference to the same destination for another process.
 	share() (output, error)
 	release()
 }
@@ -40,11 +40,11 @@ func (noOutput) write(_ context.Context, b []byte) (int, error) { return len(b),
 func (o noOutput) share() (output, error)                       { return o, nil }
 func (noOutput) release()                                       {}
 
-// A fileOutput is a file that the caller gave. Each process has its own open file, so that ending one process can
-// interrupt its write to a full FIFO and no other's.
+// A fileOutput is a file that the caller has passed. Each process has a separate open file, so that terminating one process
+// interrupts only its own write to a full FIFO.
 type fileOutput struct{ f *os.File }
 
-// newOutput returns a hold on f that does not depend on f staying open. nil discards.
+// newOutput returns an output to f that stays valid when f is closed. nil discards the output.
 func newOutput(f *os.File) (output, error) {
 	if f == nil {
 		return noOutput{}, nil

@@ -19,31 +19,31 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// An overlay is a workspace: a directory of the tree with a copy of what its layers show together. What changes there is
-// written to the upper layer as the kernel's overlayfs would, some time later: when the sandbox stands still, is captured or
-// ends, and otherwise every now and then.
+// An overlay is a workspace: a directory of the tree with a copy of the merged layers. Changes are written to the upper layer
+// in the format of the kernel's overlayfs, with a delay: when the sandbox is frozen, captured or stopped, and otherwise every
+// flushInterval.
 type overlay struct {
 	tree   *tree
 	target string // clean, without leading slash
 	upper  *os.Root
 	work   *os.Root
-	owner  int // host uid and gid of the guest's root, -1 where files cannot be given away
-	lower  map[string]bool
+	owner  int             // host uid and gid of the guest's root, or -1 if this process may not change the owners of files
+	lower  map[string]bool // paths in the lower layers
 
 	mu      sync.Mutex
-	written map[string]entry // what of the directory the upper layer says already, by path in it; guarded by mu
+	written map[string]entry // state that has been written to the upper layer, by relative path; guarded by mu
 }
 
 // overlays are the workspaces of a tree.
 type overlays []*overlay
 
-// mount puts a workspace together in t.
+// mount creates the merged directory of a workspace in t.
 func (l *overlays) mount(t *tree, m *caisson.RuntimeMount, uidBase uint32) (err error) {
 	o := &overlay{tree: t, target: clean(m.Target), owner: -1, lower: map[string]bool{}}
 	if os.Geteuid() == 0 {
 		o.owner = int(uidBase)
 	}
-	*l = append(*l, o) // and so it is closed, whatever becomes of it
+	*l = append(*l, o) // before the first error, so that it is closed in any case
 	if o.upper, err = openRoot(m.Overlay.Upper); err != nil {
 		return err
 	}
@@ -79,7 +79,8 @@ func openRoot(dir *os.File) (*os.Root, error) {
 	return os.OpenRoot("/proc/self/fd/" + strconv.Itoa(int(dir.Fd())))
 }
 
-// copyLower copies the host's directory. Its owner's files are the guest's root's, those of all others are nobody's.
+// copyLower copies the host directory. Files of the directory's owner become files of the guest's root, all others files of
+// the user nobody.
 func (o *overlay) copyLower(m *caisson.RuntimeMount) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(m.Source.Fd()), &st); err != nil {
@@ -96,10 +97,10 @@ func (o *overlay) copyLower(m *caisson.RuntimeMount) error {
 	})
 }
 
-// nobody is whom a guest sees as the owner of what it has no name for.
+// nobody is the uid and gid that a guest sees for files with unmapped owners.
 const nobody = 65534
 
-// lay lays a layer that the kernel could have written over what is there.
+// lay copies a layer in the format of the kernel's overlayfs over the directory.
 func (o *overlay) lay(layer *os.File) error {
 	return o.copy(layer, func(id uint32) int {
 		if o.owner >= 0 && int(id) >= o.owner && int(id)-o.owner < caisson.UIDRange {
@@ -109,7 +110,7 @@ func (o *overlay) lay(layer *os.File) error {
 	})
 }
 
-// copy copies a layer over what is there; uid says whom in the sandbox a file belongs to.
+// copy copies a layer over the directory. uid maps the host uid of a file to its uid and gid in the sandbox.
 func (o *overlay) copy(layer *os.File, uid func(uint32) int) error {
 	from, err := openRoot(layer)
 	if err != nil {
@@ -142,14 +143,14 @@ func (o *overlay) copy(layer *os.File, uid func(uint32) int) error {
 	})
 }
 
-// opaqueIn reports whether a directory of a layer of the kernel's hides what lower layers have in it.
+// opaqueIn reports whether a directory of a layer is opaque in the format of the kernel's overlayfs.
 func opaqueIn(layer *os.File, name string) bool {
 	var b [2]byte
 	n, err := unix.Lgetxattr(fmt.Sprintf("/proc/self/fd/%d/%s", layer.Fd(), name), "trusted.overlay.opaque", b[:])
 	return err == nil && string(b[:n]) == "y"
 }
 
-// entries returns what is in the directory, by path in it.
+// entries returns the files in the directory by relative path.
 func (o *overlay) entries() (map[string]entry, error) {
 	o.tree.mu.Lock()
 	defer o.tree.mu.Unlock()
@@ -161,7 +162,7 @@ func (o *overlay) entries() (map[string]entry, error) {
 	return o.tree.entriesOf(sub, func(string) bool { return false })
 }
 
-// flush writes to the upper layer what has changed since the last time. What changes meanwhile is for the next.
+// flush writes the changes since the last flush to the upper layer. Changes made during the call are left to the next flush.
 func (o *overlay) flush() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -185,7 +186,7 @@ func (o *overlay) flush() error {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(o.lower)) {
-		// A child of what is not there either is not mentioned.
+		// A whiteout is written only if the parent directory still exists.
 		_, there := now[name]
 		if e, ok := now[path.Dir(name)]; !there && (path.Dir(name) == "." || ok && e.mode.IsDir()) {
 			errs = append(errs, o.remove(name))
@@ -194,10 +195,10 @@ func (o *overlay) flush() error {
 	return errors.Join(errs...)
 }
 
-// remove makes the upper layer say that name is not there, with a character device 0:0.
+// remove writes a whiteout for name, a character device 0:0, to the upper layer.
 func (o *overlay) remove(name string) error {
 	if _, err := o.upper.Lstat(name); err == nil {
-		return nil // it says so
+		return nil // flush has removed all else from the upper layer, so this is the whiteout
 	}
 	if err := o.parents(name); err != nil {
 		return err
@@ -210,7 +211,7 @@ func (o *overlay) remove(name string) error {
 	return unix.Mknodat(int(dir.Fd()), path.Base(name), unix.S_IFCHR, 0)
 }
 
-// write makes the upper layer say what name is now.
+// write copies the current state of name to the upper layer.
 func (o *overlay) write(name string, e entry) error {
 	if err := o.parents(name); err != nil {
 		return err
@@ -269,7 +270,7 @@ func (o *overlay) write(name string, e entry) error {
 	return o.upper.Chtimes(name, info.ModTime(), info.ModTime())
 }
 
-// parents makes the directories above name in the upper layer, as they are.
+// parents copies the missing parent directories of name to the upper layer.
 func (o *overlay) parents(name string) error {
 	parent := path.Dir(name)
 	if parent == "." {
@@ -284,10 +285,10 @@ func (o *overlay) parents(name string) error {
 	return o.write(parent, e)
 }
 
-// close writes what is left to write, and lets go of the layers.
+// close flushes the remaining changes and closes the layers.
 func (o *overlay) close() {
 	if o.written != nil {
-		_ = o.flush() // whoever looks at the upper layer sees what is missing
+		_ = o.flush() // after an error, changes are missing in the upper layer, which tests detect there
 	}
 	for _, r := range []*os.Root{o.upper, o.work} {
 		if r != nil {
@@ -296,12 +297,12 @@ func (o *overlay) close() {
 	}
 }
 
-// cover reports whether a workspace is at name or hides it.
+// cover reports whether name is the mount point of a workspace or below it.
 func (l overlays) cover(name string) bool {
 	return slices.ContainsFunc(l, func(o *overlay) bool { return name == o.target || strings.HasPrefix(name, o.target+"/") })
 }
 
-// flush brings the upper layers of all workspaces up to date.
+// flush flushes all workspaces.
 func (l overlays) flush() error {
 	var errs []error
 	for _, o := range l {
@@ -310,10 +311,10 @@ func (l overlays) flush() error {
 	return errors.Join(errs...)
 }
 
-// flushInterval is how old an upper layer of a sandbox that runs is at most.
+// flushInterval is the interval between two flushes while a sandbox is running.
 const flushInterval = 20 * time.Millisecond
 
-// follow brings upper layers up to date while the sandbox runs.
+// follow starts a goroutine that flushes the workspaces at each flushInterval until the sandbox stops.
 func (s *sandbox) follow() {
 	if len(s.tree.overlays) == 0 {
 		return
@@ -324,7 +325,7 @@ func (s *sandbox) follow() {
 		for {
 			select {
 			case <-tick.C:
-				_ = s.tree.overlays.flush() // the next one tries again
+				_ = s.tree.overlays.flush() // retried at the next tick
 			case <-s.done:
 				return
 			}

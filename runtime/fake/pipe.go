@@ -7,18 +7,18 @@ import (
 	"syscall"
 )
 
-// pipeSize is the capacity of a Linux pipe, so that programs block where they would.
+// pipeSize is the capacity of a pipe in bytes, the same as on Linux, so that programs block at the same points.
 const pipeSize = 64 << 10
 
-// A pipe is a bounded byte stream with one reader and counted writers. Reads end with io.EOF when the last writer has
-// let go; writes fail with EPIPE when the reader has.
+// A pipe is a bounded byte stream with one reader and counted writers. Reads return io.EOF after the last writer has called
+// release; writes fail with EPIPE after the reader has called closeRead.
 type pipe struct {
 	mu      sync.Mutex
 	changed *sync.Cond
 	buf     []byte
 	writers int
-	eof     bool // end of file without the end of all writers, once: a terminal's ^D
-	gone    bool // nobody reads
+	eof     bool // makes one read return io.EOF although there are writers: a terminal's ^D
+	gone    bool // the reader has called closeRead
 }
 
 func newPipe() *pipe {
@@ -34,7 +34,7 @@ func (p *pipe) hold() {
 	p.writers++
 }
 
-// release takes a writer away.
+// release removes a writer.
 func (p *pipe) release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -42,7 +42,7 @@ func (p *pipe) release() {
 	p.changed.Broadcast()
 }
 
-// closeRead drops what is buffered: nobody will read again.
+// closeRead closes the reading end and discards the buffer.
 func (p *pipe) closeRead() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -58,7 +58,7 @@ func (p *pipe) typeEOF() {
 	p.changed.Broadcast()
 }
 
-// wake makes blocked calls look at their context again when it ends.
+// wake makes blocked calls check their context again when ctx is cancelled.
 func (p *pipe) wake(ctx context.Context) (stop func() bool) {
 	return context.AfterFunc(ctx, func() {
 		p.mu.Lock()
@@ -113,7 +113,7 @@ func (p *pipe) write(ctx context.Context, b []byte) (n int, err error) {
 	return n, nil
 }
 
-// A pipeWriter is the outer end of a process's standard input.
+// A pipeWriter is the caller's end of a process's standard input.
 type pipeWriter struct {
 	pipe *pipe
 	once sync.Once
@@ -126,7 +126,7 @@ func (w *pipeWriter) Close() error {
 	return nil
 }
 
-// A pipeReader is the outer end of a process's standard output or error.
+// A pipeReader is the caller's end of a process's standard output or error.
 type pipeReader struct{ pipe *pipe }
 
 func (r pipeReader) Read(b []byte) (int, error) { return r.pipe.read(context.Background(), b) }

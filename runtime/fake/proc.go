@@ -13,34 +13,34 @@ import (
 
 // A Program is the code of one process.
 type Program interface {
-	// Run returns the process's exit code. ctx ends when a signal ends the process; Run must return soon then, and all
-	// methods of p that block do.
+	// Run returns the process's exit code. When a signal terminates the process, ctx is cancelled and blocking methods of p
+	// return; Run must then return soon.
 	Run(ctx context.Context, p *Proc) int
 }
 
-// A Func is a Program that keeps nothing in memory. A checkpoint cannot capture it.
+// A Func is a Program without saved state. A checkpoint cannot capture it.
 type Func func(ctx context.Context, p *Proc) int
 
 // Run implements [Program].
 func (f Func) Run(ctx context.Context, p *Proc) int { return f(ctx, p) }
 
-// A Rememberer is a Program whose memory a checkpoint can capture. It changes that memory only within [Proc.Step].
+// A Rememberer is a Program whose memory a checkpoint can capture. It may change that memory only within [Proc.Step].
 type Rememberer interface {
 	Program
-	// Memory returns what the program has in memory. It is called between two steps.
+	// Memory returns the program's memory in serialised form. It is called between two steps.
 	Memory() ([]byte, error)
-	// Remember takes such bytes over, before Run is called in a restored process.
+	// Remember restores the memory from the result of Memory. It is called before Run in a restored process.
 	Remember(memory []byte) error
 }
 
-// A Proc is a process as its program sees it. Its methods are safe for concurrent use by goroutines that Run waits for.
+// A Proc is a process, as passed to its program. Its methods are safe for concurrent use by goroutines that Run waits for.
 type Proc struct {
 	sandbox *sandbox
 	program Program
-	ctx     context.Context // ends with the process: it is the process's life, not a call's
+	ctx     context.Context // cancelled when the process is terminated
 	cancel  context.CancelFunc
-	exited  chan struct{}      // closed when status is set
-	status  caisson.ExitStatus // valid once exited is closed
+	exited  chan struct{}      // closed after status is set
+	status  caisson.ExitStatus // valid after exited is closed
 
 	pid  int
 	args []string
@@ -49,47 +49,47 @@ type Proc struct {
 	user owner
 
 	tty         *tty  // nil without a terminal
-	stdin       *pipe // nil if it is empty
+	stdin       *pipe // nil without standard input
 	out, errOut output
-	log         string // where a logOutput writes to, absolute
+	log         string // absolute path of the file that a logOutput writes to
 
 	// Guarded by sandbox.mu.
 	ppid    int
 	origin  origin
-	ended   *caisson.ExitStatus // what ended it, before it has ended
+	ended   *caisson.ExitStatus // the status if the process was terminated, set before it exits
 	caught  map[syscall.Signal]chan syscall.Signal
 	memory  int64
 	started time.Time
 }
 
-// An origin says whether a process outlives a checkpoint.
+// An origin tells how a process was started, which determines whether a checkpoint contains it: all but ofExec.
 type origin string
 
 const (
-	ofCommand origin = "command" // init, the command, and what they started
-	ofExec    origin = "exec"    // an exec session, and what shares it
-	ofSetsid  origin = "setsid"  // a session of its own
+	ofCommand origin = "command" // init, the command, and their descendants
+	ofExec    origin = "exec"    // the process of an exec session, and its descendants in the same Linux session
+	ofSetsid  origin = "setsid"  // descendants of an exec'd process in a new Linux session
 )
 
-// PID is the process's number.
+// PID returns the process ID inside the sandbox.
 func (p *Proc) PID() int { return p.pid }
 
-// Args are the program's arguments, its name first.
+// Args returns the program's arguments, starting with its path.
 func (p *Proc) Args() []string { return p.args }
 
-// Env is the environment, KEY=value.
+// Env returns the environment, as KEY=value.
 func (p *Proc) Env() []string { return p.env }
 
-// Dir is the working directory inside the sandbox.
+// Dir returns the working directory inside the sandbox.
 func (p *Proc) Dir() string { return p.dir }
 
 // User returns the process's user and group inside the sandbox.
 func (p *Proc) User() (uid, gid int) { return p.user.uid, p.user.gid }
 
-// Hostname is the sandbox's host name.
+// Hostname returns the sandbox's host name.
 func (p *Proc) Hostname() string { return p.sandbox.spec.Hostname }
 
-// Root is the host directory with the sandbox's root file system. Mounts are not in it.
+// Root returns the host directory with the sandbox's root file system, without mounts.
 func (p *Proc) Root() string { return p.sandbox.tree.dir }
 
 // Stdin returns the standard input.
@@ -98,11 +98,11 @@ func (p *Proc) Stdin() io.Reader { return procReader{p} }
 // Stdout returns the standard output.
 func (p *Proc) Stdout() io.Writer { return procWriter{p, p.out} }
 
-// Stderr returns the standard error, which with a terminal is the terminal.
+// Stderr returns the standard error, which is the terminal if there is one.
 func (p *Proc) Stderr() io.Writer { return procWriter{p, p.errOut} }
 
-// Step calls f while the sandbox can be neither frozen nor captured. f must not block or call methods of p. On error,
-// which means that the process has been ended, f was not called.
+// Step calls f while the sandbox can be neither frozen nor captured. f must not block or call methods of p. Returns an error,
+// without calling f, if the process has been terminated.
 func (p *Proc) Step(f func()) error {
 	if err := p.sandbox.gate.enter(p.ctx); err != nil {
 		return err
@@ -112,7 +112,8 @@ func (p *Proc) Step(f func()) error {
 	return nil
 }
 
-// Sleep waits for d and while the sandbox is frozen. An error means that the process has been ended.
+// Sleep waits for d and then, if the sandbox is frozen, until it is thawed. Returns an error if the process has been
+// terminated.
 func (p *Proc) Sleep(d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -124,7 +125,7 @@ func (p *Proc) Sleep(d time.Duration) error {
 	}
 }
 
-// TerminalSize returns the size of the terminal; ENOTTY without one.
+// TerminalSize returns the size of the terminal, or ENOTTY if there is none.
 func (p *Proc) TerminalSize() (rows, cols uint16, err error) {
 	if p.tty == nil {
 		return 0, 0, syscall.ENOTTY
@@ -133,8 +134,8 @@ func (p *Proc) TerminalSize() (rows, cols uint16, err error) {
 	return rows, cols, nil
 }
 
-// Catch makes signals arrive at the channel, at most one of them waiting there, instead of doing what they do otherwise.
-// SIGKILL cannot be caught. SIGWINCH says that the terminal's size has changed.
+// Catch returns a channel that receives the signals, instead of their default action. The channel buffers one signal;
+// further signals are dropped. SIGKILL cannot be caught. SIGWINCH reports a change of the terminal's size.
 func (p *Proc) Catch(signals ...syscall.Signal) <-chan syscall.Signal {
 	p.sandbox.mu.Lock()
 	defer p.sandbox.mu.Unlock()
@@ -147,7 +148,7 @@ func (p *Proc) Catch(signals ...syscall.Signal) <-chan syscall.Signal {
 	return ch
 }
 
-// Alloc uses n more bytes of memory until the process ends. Beyond the sandbox's limit the process is killed.
+// Alloc accounts for n more bytes of memory until the process exits. If the sandbox exceeds its limit, the process is killed.
 func (p *Proc) Alloc(n int64) error {
 	if err := p.Step(func() { p.sandbox.alloc(p, n) }); err != nil {
 		return err
@@ -155,17 +156,17 @@ func (p *Proc) Alloc(n int64) error {
 	return p.ctx.Err()
 }
 
-// A Child is a process to start. Zero fields are as the parent has them.
+// A Child describes a process to start. Zero fields User and Dir are inherited from the parent.
 type Child struct {
 	Args    []string // the program first; required
-	User    string   // as of RuntimeExec
+	User    string   // as in RuntimeExec
 	Dir     string
-	Session bool   // in a session of its own, without the parent's outputs
-	Log     string // with Session: where output goes, a path inside; "" discards it
-	Input   bool   // with the parent's standard input; else it is empty
+	Session bool   // starts the child in a new session, without the parent's outputs
+	Log     string // with Session: path of a file in the sandbox to append the output to; "" discards it
+	Input   bool   // connects the parent's standard input; otherwise the standard input is empty
 }
 
-// Spawn starts a child. The error is EAGAIN at the sandbox's limit of processes, or Invalid with the field at fault.
+// Spawn starts a child. Returns EAGAIN at the sandbox's limit of processes, or Invalid with the name of the field at fault.
 func (p *Proc) Spawn(child Child) (*Proc, error) {
 	if err := p.Step(func() {}); err != nil {
 		return nil, err
@@ -210,20 +211,20 @@ func (p *Proc) Spawn(child Child) (*Proc, error) {
 	return c, nil
 }
 
-// Kill ends the process as SIGKILL does.
+// Kill terminates the process as SIGKILL does.
 func (p *Proc) Kill() {
 	p.sandbox.mu.Lock()
 	defer p.sandbox.mu.Unlock()
 	p.sandbox.signal(p, syscall.SIGKILL)
 }
 
-// ExitCode is the code that the process ended with, once it has.
+// ExitCode waits until the process has exited and returns its exit code.
 func (p *Proc) ExitCode() int {
 	<-p.exited
 	return p.status.Code
 }
 
-// Exited is closed when the process has ended.
+// Exited returns a channel that is closed when the process has exited.
 func (p *Proc) Exited() <-chan struct{} { return p.exited }
 
 type procReader struct{ p *Proc }

@@ -13,15 +13,15 @@ func (p *Proc) Abs(name string) string {
 	return path.Join("/", p.dir, name)
 }
 
-// A File is what [Proc.Lstat] says of one.
+// A File is the status of a file, as returned by [Proc.Lstat].
 type File struct {
 	Mode     fs.FileMode
 	UID, GID int // inside the sandbox
 	Size     int64
-	Target   string // of a symlink
+	Target   string // target of a symlink, else ""
 }
 
-// Lstat describes a file inside the sandbox; a symlink itself, not what it leads to.
+// Lstat returns the status of a file inside the sandbox without following symlinks.
 func (p *Proc) Lstat(name string) (f File, err error) {
 	name = p.Abs(name)
 	if stepErr := p.Step(func() { f, err = p.sandbox.tree.lstat(name) }); stepErr != nil {
@@ -39,8 +39,8 @@ func (p *Proc) ReadFile(name string) (b []byte, err error) {
 	return b, err
 }
 
-// WriteFile writes b instead of what a file inside the sandbox holds, or at its end. At the disk limit it writes what
-// fits, and the error is ENOSPC.
+// WriteFile replaces the content of a file inside the sandbox by b, or appends b to it. At the disk limit it writes as much as
+// fits and returns ENOSPC.
 func (p *Proc) WriteFile(name string, b []byte, appending bool) (n int, err error) {
 	name = p.Abs(name)
 	f := func() { n, err = p.sandbox.tree.writeFile(name, b, appending, 0o644, p.user) }

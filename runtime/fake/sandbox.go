@@ -11,23 +11,23 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Numbers of the first processes.
+// PIDs of the first processes.
 const (
 	initPID    = 1
 	commandPID = 2
 )
 
-// baseMemory is what a sandbox uses before its programs ask for any.
+// baseMemory is the memory that a sandbox uses without its programs, in bytes.
 const baseMemory = 4 << 20
 
-// A sandbox is a tree and the processes that run on it.
+// A sandbox is a file system and the processes that use it.
 type sandbox struct {
 	id       caisson.ID
-	spec     caisson.RuntimeSpec // its files are the caller's: not used after Create
+	spec     caisson.RuntimeSpec // its *os.Files belong to the caller and are not used after Create
 	programs map[string]func(args []string) Program
 	tree     *tree
-	out      output // what the command's standard output is shared from
-	errOut   output
+	out      output // the command's standard output, shared with each process
+	errOut   output // the command's standard error, shared with each process
 	gate     gate
 	started  time.Time
 	done     chan struct{}  // closed when the sandbox is no longer running
@@ -36,18 +36,19 @@ type sandbox struct {
 	mu      sync.Mutex
 	running bool          // guarded by mu
 	frozen  bool          // guarded by mu
-	table   map[int]*Proc // who runs; guarded by mu
+	table   map[int]*Proc // running processes by PID; guarded by mu
 	nextPID int           // guarded by mu
 	memory  int64         // sum of Proc.memory; guarded by mu
-	command *Proc         // nil without a command; kept after its end; guarded by mu
+	command *Proc         // nil without a command; kept after it has exited; guarded by mu
 
 	freed sync.Once
 }
 
-// deadly are the signals that end a process which does not catch them. The rest is ignored, as programs written in Go do.
+// deadly lists the signals that terminate a process which does not catch them. Other signals are ignored.
 var deadly = []syscall.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGKILL, syscall.SIGTERM}
 
-// start adds p to the table and runs it. The errors are ENOENT, EAGAIN, and ESRCH if the sandbox is not running.
+// start adds p to the table and runs it. Returns ENOENT if the program does not exist, EAGAIN at the limit of processes, and
+// ESRCH if the sandbox is not running.
 func (s *sandbox) start(p *Proc) error {
 	if p.program == nil {
 		newProgram, ok := s.programs[p.args[0]]
@@ -77,7 +78,7 @@ func (s *sandbox) start(p *Proc) error {
 	return nil
 }
 
-// reap records how p ended.
+// reap records the exit status of p and releases its resources.
 func (s *sandbox) reap(p *Proc, code int) {
 	s.mu.Lock()
 	p.status = caisson.ExitStatus{Code: code & 0xff}
@@ -101,7 +102,7 @@ func (s *sandbox) reap(p *Proc, code int) {
 	close(p.exited)
 }
 
-// end makes p end with status; s.mu is held.
+// end terminates p with status. The caller must hold s.mu.
 func (s *sandbox) end(p *Proc, status caisson.ExitStatus) {
 	if p.ended == nil {
 		p.ended = &status
@@ -109,12 +110,12 @@ func (s *sandbox) end(p *Proc, status caisson.ExitStatus) {
 	}
 }
 
-// signal delivers sig to p; s.mu is held.
+// signal delivers sig to p. The caller must hold s.mu.
 func (s *sandbox) signal(p *Proc, sig syscall.Signal) {
 	if ch, ok := p.caught[sig]; ok {
 		select {
 		case ch <- sig:
-		default: // one is pending already
+		default: // a signal is pending already
 		}
 		return
 	}
@@ -126,7 +127,7 @@ func (s *sandbox) signal(p *Proc, sig syscall.Signal) {
 	}
 }
 
-// die ends the sandbox; s.mu is held. status becomes that of every process which still runs.
+// die stops the sandbox and terminates its running processes with status. The caller must hold s.mu.
 func (s *sandbox) die(status caisson.ExitStatus) {
 	if !s.running {
 		return
@@ -138,7 +139,7 @@ func (s *sandbox) die(status caisson.ExitStatus) {
 	close(s.done)
 }
 
-// alloc counts memory of p, and kills it beyond the limit.
+// alloc adds n bytes to the memory of p, and kills p if the sandbox exceeds its limit.
 func (s *sandbox) alloc(p *Proc, n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,7 +176,7 @@ func (s *sandbox) startInit() error {
 	})
 }
 
-// startCommand runs p as the command, with the sandbox's outputs.
+// startCommand starts p as the sandbox's command, with the sandbox's outputs.
 func (s *sandbox) startCommand(p *Proc) error {
 	if err := s.attach(p); err != nil {
 		return err
@@ -192,7 +193,7 @@ func (s *sandbox) startCommand(p *Proc) error {
 	return nil
 }
 
-// attach gives p a share of the sandbox's outputs.
+// attach connects p to the sandbox's outputs.
 func (s *sandbox) attach(p *Proc) (err error) {
 	if p.out, err = s.out.share(); err != nil {
 		return err
@@ -203,7 +204,7 @@ func (s *sandbox) attach(p *Proc) (err error) {
 	return err
 }
 
-// prepare makes a process without outputs, or says in an Invalid error why it cannot run.
+// prepare returns a process without outputs. Returns Invalid if the program, user or working directory does not exist.
 func (s *sandbox) prepare(e caisson.RuntimeExec) (*Proc, error) {
 	if len(e.Command) == 0 || e.Command[0] == "" {
 		return nil, caisson.Invalidf("command", "is empty; name a program")
@@ -227,7 +228,7 @@ func (s *sandbox) prepare(e caisson.RuntimeExec) (*Proc, error) {
 	return &Proc{args: args, env: slices.Clone(e.Env), dir: dir, user: user}, nil
 }
 
-// orEnding returns err, or a Conflict if what err complains of is missing because the sandbox is being destroyed.
+// orEnding returns err, or a Conflict if the sandbox is being destroyed, which removes the files that err reports as missing.
 func (s *sandbox) orEnding(err error) error {
 	if _, gone := s.tree.stat("/"); gone != nil {
 		return caisson.Wrap(err, caisson.Conflict, "the sandbox is ending")
@@ -235,10 +236,10 @@ func (s *sandbox) orEnding(err error) error {
 	return err
 }
 
-// defaultPath is searched where the environment has no PATH.
+// defaultPath is searched if the environment has no PATH.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// lookup returns the path of the program that name means.
+// lookup resolves the program name in the directories of search, a value of PATH. Returns Invalid if it does not exist.
 func (s *sandbox) lookup(name, search string) (string, error) {
 	candidates := []string{name}
 	if !strings.Contains(name, "/") {

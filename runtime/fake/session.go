@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A session is a [caisson.Process]: the outer ends of one exec'd process.
+// A session is the [caisson.Process] of one exec session: it holds the caller's ends of the process's streams.
 type session struct {
 	p      *Proc
 	stdin  io.WriteCloser
@@ -20,7 +20,7 @@ type session struct {
 	once   sync.Once
 }
 
-// newSession gives p its inputs and outputs, as e asks for.
+// newSession creates the streams or the terminal of p as e specifies.
 func newSession(p *Proc, e caisson.RuntimeExec) *session {
 	s := &session{p: p, stdout: newPipe()}
 	if e.TTY {
@@ -46,7 +46,7 @@ func newSession(p *Proc, e caisson.RuntimeExec) *session {
 
 func (s *session) PID() int { return s.p.pid }
 
-// Stdin must be an untyped nil where there is none.
+// Stdin returns an untyped nil if the process has no standard input.
 func (s *session) Stdin() io.WriteCloser { return s.stdin }
 func (s *session) Stdout() io.Reader     { return pipeReader{s.stdout} }
 func (s *session) Stderr() io.Reader     { return s.stderr }

@@ -18,21 +18,21 @@ import (
 )
 
 // A tree is the file system of one sandbox: a host directory with a copy of the layers, and host directories mounted
-// over it. Owners are kept beside it, so that it works for any user of the host.
+// over it. The owners of files are stored in memory, so that it works for any user of the host.
 //
-// Absolute symlinks are not followed, and writes that programs make behind the tree's back count against the disk limit
-// only at the next write that goes through it.
+// Absolute symlinks are not followed. Writes that programs make directly to the host directory count against the disk limit
+// only at the next write through the tree.
 type tree struct {
 	dir      string // absolute
 	root     *os.Root
 	mounts   []mount // longest target first
 	overlays overlays
 	lower    map[string]entry
-	limit    int64 // bytes of files that differ from lower; 0 is none
+	limit    int64 // maximum size of files that differ from lower, in bytes; 0 means no limit
 
 	mu     sync.Mutex
-	owners map[inode]owner // guarded by mu; who is not in it is 0:0
-	slack  int64           // bytes that may be written before the tree is measured again; guarded by mu
+	owners map[inode]owner // files that are not in the map are owned by 0:0; guarded by mu
+	slack  int64           // bytes that may be written before usedLocked is called again; guarded by mu
 }
 
 type mount struct {
@@ -42,7 +42,7 @@ type mount struct {
 	writable bool
 }
 
-// An inode names a file for as long as it exists: the birth time tells apart files that had one number in turn.
+// An inode identifies a file for as long as it exists. The birth time distinguishes files that reuse an inode number.
 type inode struct {
 	dev, ino uint64
 	sec      int64
@@ -51,7 +51,7 @@ type inode struct {
 
 type owner struct{ uid, gid int }
 
-// An entry is what is remembered of a lower file, to find out what has changed.
+// An entry is the recorded metadata of a file, which is compared to detect changes.
 type entry struct {
 	inode inode
 	mode  fs.FileMode
@@ -60,10 +60,10 @@ type entry struct {
 	owner owner
 }
 
-// procName is the directory of what a kernel would show. It is in no archive and counts against no limit.
+// procName is the directory of the simulated /proc. It is not archived and does not count against the disk limit.
 const procName = "proc"
 
-// newTree makes dir and fills it with what spec says. On error nothing is open.
+// newTree creates dir and fills it according to spec. On error, all descriptors are closed.
 func newTree(dir string, spec *caisson.RuntimeSpec) (*tree, error) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return nil, err
@@ -80,7 +80,7 @@ func newTree(dir string, spec *caisson.RuntimeSpec) (*tree, error) {
 	return t, nil
 }
 
-// fill copies the layers and mounts the rest.
+// fill copies the layers and adds the mounts.
 func (t *tree) fill(spec *caisson.RuntimeSpec) (err error) {
 	for _, layer := range slices.Backward(spec.Rootfs.Layers) {
 		if err := t.copyLayer(layer); err != nil {
@@ -113,7 +113,7 @@ func (t *tree) fill(spec *caisson.RuntimeSpec) (err error) {
 	return nil
 }
 
-// makeProc makes the few files of /proc that there are.
+// makeProc creates the files of /proc.
 func (t *tree) makeProc(hostname string) error {
 	dir := path.Join(procName, "sys/kernel")
 	if err := t.root.MkdirAll(dir, 0o755); err != nil {
@@ -122,7 +122,7 @@ func (t *tree) makeProc(hostname string) error {
 	return t.root.WriteFile(path.Join(dir, "hostname"), []byte(hostname+"\n"), 0o444)
 }
 
-// close lets go of descriptors; files stay.
+// close closes the descriptors; it does not remove files.
 func (t *tree) close() {
 	for _, o := range t.overlays {
 		o.close()
@@ -149,7 +149,7 @@ func (t *tree) mount(source, target string, writable bool) error {
 	return nil
 }
 
-// clean returns the absolute guest path name relative to the root; "." is the root.
+// clean converts the absolute guest path name to a path relative to the root; "." is the root.
 func clean(name string) string {
 	if p := strings.TrimPrefix(path.Clean("/"+name), "/"); p != "" {
 		return p
@@ -157,7 +157,7 @@ func clean(name string) string {
 	return "."
 }
 
-// at returns the directory handle and the name in it that the absolute guest path name means.
+// at resolves the absolute guest path name to the root of a mount or of the tree and a path relative to it.
 func (t *tree) at(name string) (root *os.Root, rel string, writable bool) {
 	p := clean(name)
 	for _, m := range t.mounts {
@@ -183,8 +183,8 @@ func (t *tree) readFile(name string) ([]byte, error) {
 	return root.ReadFile(rel)
 }
 
-// writeFile writes b at the end of a file, or instead of what is there, and makes the file as o's if there is none. Like
-// write(2) it writes as much as the disk limit allows, and then says ENOSPC.
+// writeFile appends b to a file or replaces its content. If the file does not exist, it is created with the owner o. Like
+// write(2), it writes as much as the disk limit allows, and then returns ENOSPC.
 func (t *tree) writeFile(name string, b []byte, appending bool, perm fs.FileMode, o owner) (n int, err error) {
 	root, rel, writable := t.at(name)
 	if !writable {
@@ -217,7 +217,7 @@ func (t *tree) writeFile(name string, b []byte, appending bool, perm fs.FileMode
 	return n, err
 }
 
-// take reserves up to n bytes of the disk limit and returns how many there were.
+// take reserves up to n bytes of the disk limit and returns how many it has reserved.
 func (t *tree) take(n int64) (int64, error) {
 	if t.limit == 0 {
 		return n, nil
@@ -236,7 +236,7 @@ func (t *tree) take(n int64) (int64, error) {
 	return n, nil
 }
 
-// usedLocked returns the bytes of all files that differ from the layers; t.mu is held.
+// usedLocked returns the size in bytes of all files that differ from the layers. The caller must hold t.mu.
 func (t *tree) usedLocked() (used int64, err error) {
 	now, err := t.entriesLocked()
 	for name, e := range now {
@@ -253,19 +253,21 @@ func (t *tree) entries() (map[string]entry, error) {
 	return t.entriesLocked()
 }
 
-// entriesLocked returns what is in the tree and not mounted there, by path relative to its root, the root left out.
+// entriesLocked returns the files in the tree by relative path, without the root itself, /proc and workspaces. The caller must
+// hold t.mu.
 func (t *tree) entriesLocked() (map[string]entry, error) {
 	return t.entriesOf(t.root, func(name string) bool {
 		return name == procName || t.overlays.cover(name)
 	})
 }
 
-// entriesOf returns what is in root but for the directories that skip names; t.mu is held.
+// entriesOf returns the files in root by relative path, except for directories for which skip returns true. The caller must
+// hold t.mu.
 func (t *tree) entriesOf(root *os.Root, skip func(name string) bool) (map[string]entry, error) {
 	out := map[string]entry{}
 	err := fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // removed meanwhile
+			return nil // removed during the walk
 		}
 		if err != nil || name == "." {
 			return err
@@ -282,7 +284,7 @@ func (t *tree) entriesOf(root *os.Root, skip func(name string) bool) (map[string
 		}
 		id := inodeOf(root, name)
 		e := entry{inode: id, mode: info.Mode(), owner: t.owners[id]}
-		if !d.IsDir() { // a directory changes with its entries, which count themselves
+		if !d.IsDir() { // changes of a directory's entries are not changes of the directory
 			e.size, e.mtime = info.Size(), info.ModTime().UnixNano()
 		}
 		out[name] = e
@@ -291,10 +293,10 @@ func (t *tree) entriesOf(root *os.Root, skip func(name string) bool) (map[string
 	return out, err
 }
 
-// names returns the paths of entries, parents before children.
+// names returns the paths in entries, sorted, so that parents precede their children.
 func names(entries map[string]entry) []string { return slices.Sorted(maps.Keys(entries)) }
 
-// lstat describes a file, symlinks themselves included.
+// lstat returns the status of a file without following symlinks.
 func (t *tree) lstat(name string) (File, error) {
 	root, rel, _ := t.at(name)
 	info, err := root.Lstat(rel)
@@ -325,7 +327,7 @@ func (t *tree) setOwner(root *os.Root, rel string, o owner) {
 	t.owners[id] = o
 }
 
-// inodeOf returns the identity of a file, symlinks themselves included; the zero value if there is none.
+// inodeOf returns the inode of a file without following symlinks, or the zero value if the file does not exist.
 func inodeOf(root *os.Root, rel string) inode {
 	dir, err := root.Open(path.Dir(rel))
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// grow makes the tree of spec's layers.
+// grow returns a tree with the layers of spec.
 func grow(t *testing.T, spec *caisson.RuntimeSpec) *tree {
 	t.Helper()
 	tr, err := newTree(filepath.Join(t.TempDir(), "root"), spec)
@@ -26,7 +26,7 @@ func grow(t *testing.T, spec *caisson.RuntimeSpec) *tree {
 	return tr
 }
 
-// plant makes files in a new directory; a name that ends in a slash is a directory.
+// plant creates files in a new directory; a name that ends in a slash is a directory.
 func plant(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -52,7 +52,7 @@ func TestLayers(t *testing.T) {
 	if err := unix.Setxattr(filepath.Join(top, "hidden"), "user.overlay.opaque", []byte("y"), 0); err == nil {
 		want["hidden/x"] = ""
 	}
-	if err := unix.Mknod(filepath.Join(top, "b"), syscall.S_IFCHR, 0); err == nil { // only root may
+	if err := unix.Mknod(filepath.Join(top, "b"), syscall.S_IFCHR, 0); err == nil { // only root can
 		want["b"] = ""
 	}
 	tr := grow(t, &caisson.RuntimeSpec{Rootfs: caisson.Rootfs{Layers: []string{top, low}}})
@@ -111,7 +111,7 @@ func TestUser(t *testing.T) {
 	}
 }
 
-// FuzzLoad applies archives that nobody saved: whatever they are, nothing outside of the tree changes.
+// FuzzLoad loads arbitrary archives and checks that no file outside of the tree changes.
 func FuzzLoad(f *testing.F) {
 	tr, err := newTree(filepath.Join(f.TempDir(), "root"), &caisson.RuntimeSpec{})
 	if err != nil {

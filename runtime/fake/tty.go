@@ -6,21 +6,21 @@ import (
 	"sync"
 )
 
-// What a terminal's line discipline does with typed bytes.
+// Control characters of the line discipline.
 const (
 	keyInterrupt = 0x03 // ^C
 	keyEOF       = 0x04 // ^D
 	keyErase     = 0x7f
 )
 
-// A tty is a terminal in cooked mode: typed input is echoed and handed over by lines, output ends lines with CR LF.
+// A tty is a terminal in canonical mode: input is echoed and delivered line by line, and LF in output becomes CR LF.
 type tty struct {
 	in, out   *pipe
 	interrupt func() // called for ^C
 
 	mu         sync.Mutex
 	rows, cols uint16 // guarded by mu
-	line       []byte // typed and not yet handed over; guarded by mu
+	line       []byte // input that has not been delivered yet; guarded by mu
 }
 
 // size returns the terminal's rows and columns.
@@ -36,7 +36,7 @@ func (t *tty) resize(rows, cols uint16) {
 	t.rows, t.cols = rows, cols
 }
 
-// write is output of a process.
+// write writes output of a process.
 func (t *tty) write(ctx context.Context, b []byte) (int, error) {
 	if _, err := t.out.write(ctx, bytes.ReplaceAll(b, []byte("\n"), []byte("\r\n"))); err != nil {
 		return 0, err
@@ -44,7 +44,7 @@ func (t *tty) write(ctx context.Context, b []byte) (int, error) {
 	return len(b), nil
 }
 
-// typed takes what the user types.
+// typed processes input of the user.
 func (t *tty) typed(b []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -56,7 +56,7 @@ func (t *tty) typed(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// key takes one typed byte; t.mu is held.
+// key processes one byte of input. The caller must hold t.mu.
 func (t *tty) key(c byte) error {
 	ctx := context.Background()
 	switch c {
@@ -91,7 +91,7 @@ func (t *tty) flush(ctx context.Context) error {
 	return err
 }
 
-// A ttyKeys is the outer end of a terminal's input. Closing it types ^D.
+// A ttyKeys is the caller's end of a terminal's input. Closing it sends ^D.
 type ttyKeys struct {
 	tty  *tty
 	once sync.Once

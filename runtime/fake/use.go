@@ -59,7 +59,7 @@ func (r *Runtime) WaitCommand(ctx context.Context, id caisson.ID) (caisson.ExitS
 	return p.wait(ctx)
 }
 
-// wait returns how p ended.
+// wait waits until p has exited and returns its exit status.
 func (p *Proc) wait(ctx context.Context) (caisson.ExitStatus, error) {
 	select {
 	case <-p.exited:
@@ -120,7 +120,7 @@ func (r *Runtime) Signal(_ context.Context, id caisson.ID, pid, signal int) erro
 	return nil
 }
 
-// checkSignal refuses what is not a signal of Linux.
+// checkSignal returns Invalid if signal is not a Linux signal number.
 func checkSignal(signal int) error {
 	if signal < 1 || signal > 64 {
 		return caisson.Invalidf("signal", "%d is not a signal; use 1 to 64", signal)
@@ -152,7 +152,7 @@ func (r *Runtime) Processes(_ context.Context, id caisson.ID) ([]caisson.Process
 	return out, nil
 }
 
-// Stats implements [caisson.Runtime]. Processor time is a hundredth of the time that has passed.
+// Stats implements [caisson.Runtime]. It reports a hundredth of the elapsed time as CPU time.
 func (r *Runtime) Stats(_ context.Context, id caisson.ID) (*caisson.Stats, error) {
 	if err := r.fault(OpStats); err != nil {
 		return nil, err
@@ -173,7 +173,8 @@ func (r *Runtime) Stats(_ context.Context, id caisson.ID) (*caisson.Stats, error
 	}, nil
 }
 
-// Written returns how many bytes the sandbox's files take that differ from its image's. Errors as those of Stats.
+// Written returns the size of the sandbox's files that differ from its image. Returns NotFound if the sandbox does not exist,
+// and Conflict unless it is running and not frozen.
 func (r *Runtime) Written(id caisson.ID) (caisson.Size, error) {
 	s, err := r.find(id)
 	if err != nil {
@@ -203,7 +204,7 @@ func (r *Runtime) Freeze(ctx context.Context, id caisson.ID) error {
 	return s.freeze(ctx)
 }
 
-// freeze stops every process between two steps.
+// freeze blocks every process between two steps and flushes the workspaces.
 func (s *sandbox) freeze(ctx context.Context) error {
 	if _, err := s.gate.close(ctx); err != nil {
 		return err
@@ -237,7 +238,7 @@ func (r *Runtime) Thaw(_ context.Context, id caisson.ID) error {
 	return nil
 }
 
-// requireRunning is a Conflict unless the sandbox runs and is not frozen.
+// requireRunning returns Conflict if the sandbox is frozen or not running.
 func (s *sandbox) requireRunning() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -7,8 +7,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// user returns whom spec means: name, uid, name:group or uid:gid, "" being 0:0. Names are those of the sandbox's
-// /etc/passwd and /etc/group; a user without a group has the one that passwd says, or 0.
+// user resolves spec: "USER" or "USER:GROUP", names or numbers; "" is 0:0. Names are looked up in the sandbox's /etc/passwd
+// and /etc/group. Without a group in spec, the group is that of the user in passwd, or 0. Returns Invalid for unknown names.
 func (t *tree) user(spec string) (owner, error) {
 	if spec == "" {
 		return owner{}, nil
@@ -47,13 +47,13 @@ func (t *tree) user(spec string) (owner, error) {
 	return o, nil
 }
 
-// parseID reads an id that is mapped in a sandbox.
+// parseID parses a user or group id. Only ids from 0 to 65535 are mapped in a sandbox.
 func parseID(s string) (int, error) {
 	n, err := strconv.ParseUint(s, 10, 16)
 	return int(n), err
 }
 
-// account returns the fields of the line about name (or about the number name) in a file like passwd, nil without one.
+// account returns the fields of the line for name, a name or a number, in a file in the format of passwd, or nil.
 func (t *tree) account(file, name string) []string {
 	b, err := t.readFile(file)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/poll"
 )
 
-// mountDir returns a directory of an ordinary user's, and a mount of it that can be written to.
+// mountDir returns a directory owned by an unprivileged user, and a writable mount of it.
 func mountDir(t *testing.T, target string) (string, caisson.RuntimeMount) {
 	t.Helper()
 	dir := t.TempDir()
@@ -26,7 +26,7 @@ func mountDir(t *testing.T, target string) (string, caisson.RuntimeMount) {
 	return dir, caisson.RuntimeMount{Source: f, Target: target, Writable: true}
 }
 
-// TestAdoption has a sandbox's command end between two daemons.
+// TestAdoption checks a sandbox whose command exits after one daemon has stopped and before the next one starts.
 func TestAdoption(t *testing.T) {
 	t.Parallel()
 	first := open(t)
@@ -63,7 +63,7 @@ func TestAdoption(t *testing.T) {
 	wantNothing(t, second, id, spec)
 }
 
-// TestAdoptFrozen has the next daemon learn that a sandbox stands still, and another that it does not.
+// TestAdoptFrozen checks that a second daemon detects that a sandbox is frozen, and a third that it is not.
 func TestAdoptFrozen(t *testing.T) {
 	t.Parallel()
 	first := open(t)
@@ -91,7 +91,7 @@ func TestAdoptFrozen(t *testing.T) {
 	}
 }
 
-// TestRemains takes a running sandbox's directory away.
+// TestRemains removes the directory of a running sandbox.
 func TestRemains(t *testing.T) {
 	t.Parallel()
 	first := open(t)

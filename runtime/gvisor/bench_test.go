@@ -10,8 +10,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// BenchmarkRestore measures forks of a Node with a heap of that many megabytes: until Restore returns, and until the program
-// has answered. Nearly all of it is processor time for copying pages, so a loaded machine is slower in proportion.
+// BenchmarkRestore measures forks of a Node process with a heap of the given size in MB: the time until Restore returns, and
+// until the program replies. Nearly all of it is CPU time for copying pages, so a loaded machine is slower in proportion.
 func BenchmarkRestore(b *testing.B) {
 	for _, megabytes := range []int{0, 150, 600} {
 		b.Run(fmt.Sprint(megabytes, "MB"), func(b *testing.B) {
@@ -40,7 +40,7 @@ func BenchmarkRestore(b *testing.B) {
 	}
 }
 
-// BenchmarkOverlay creates sandboxes without and with a workspace; what the mount itself takes is in package sentry's.
+// BenchmarkOverlay creates sandboxes without and with a workspace. A benchmark of package sentry measures the mount alone.
 func BenchmarkOverlay(b *testing.B) {
 	for _, with := range []bool{false, true} {
 		b.Run(fmt.Sprint(with), func(b *testing.B) {
@@ -67,7 +67,7 @@ func BenchmarkOverlay(b *testing.B) {
 	}
 }
 
-// BenchmarkWriters measures, inside, the system calls of which it is noted who made them.
+// BenchmarkWriters measures the duration of recorded system calls inside a sandbox.
 func BenchmarkWriters(b *testing.B) {
 	for _, c := range []struct{ name, do string }{
 		{"read", "os.close(os.open('f', os.O_RDONLY))"},

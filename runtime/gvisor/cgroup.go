@@ -25,7 +25,7 @@ func (s *sandbox) group() (cgroup.Cgroup, error) {
 	return cgroup.NewFromPath(s.state.Cgroup, false)
 }
 
-// Stats implements [caisson.Runtime]. The numbers are the cgroup's: they include gVisor's own use for this sandbox.
+// Stats implements [caisson.Runtime]. The numbers are those of the cgroup, which include gVisor's overhead for this sandbox.
 func (r *Runtime) Stats(ctx context.Context, id caisson.ID) (*caisson.Stats, error) {
 	s, err := r.getRunning(id)
 	if err != nil {
@@ -53,8 +53,7 @@ func (r *Runtime) Stats(ctx context.Context, id caisson.ID) (*caisson.Stats, err
 	}, nil
 }
 
-// memoryFiles returns the names of the files that tell how much memory a cgroup uses, and whether the kernel had to kill
-// for want of it.
+// memoryFiles returns the names of the files with a cgroup's memory use and with its number of out-of-memory kills.
 func memoryFiles(v2 bool) (used, events string) {
 	if v2 {
 		return "memory.current", "memory.events"
@@ -70,7 +69,8 @@ func readNumber(path string) (int64, error) {
 	return strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64)
 }
 
-// EndReason says in a few words why a sandbox that is no longer running ended. It must be asked before Destroy.
+// EndReason returns a short description of why a sandbox stopped. It must be called after the sandbox has stopped and before
+// Destroy.
 func (r *Runtime) EndReason(id caisson.ID) string {
 	s, err := r.get(id)
 	if err != nil || !s.outOfMemory() {
@@ -79,7 +79,7 @@ func (r *Runtime) EndReason(id caisson.ID) string {
 	return "out of memory"
 }
 
-// endReason says why the sandbox ended, if the kernel did it for want of memory.
+// endReason returns "out of memory" if that is why the sandbox stopped, else a general reason.
 func (s *sandbox) endReason() string {
 	if s.outOfMemory() {
 		return "out of memory"
@@ -87,7 +87,7 @@ func (s *sandbox) endReason() string {
 	return "the sandbox ended"
 }
 
-// outOfMemory reports whether the kernel has killed a process of the sandbox for want of memory.
+// outOfMemory reports whether the kernel has killed a process of the sandbox because its memory limit was reached.
 func (s *sandbox) outOfMemory() bool {
 	g, err := s.group()
 	if err != nil {
@@ -98,7 +98,7 @@ func (s *sandbox) outOfMemory() bool {
 	return err == nil && oomKills(string(data)) > 0
 }
 
-// oomKills reads how many processes were killed out of either version's file; their line for it is the same.
+// oomKills parses the number of killed processes. The line has the same form in cgroup v1 and v2.
 func oomKills(events string) int {
 	for line := range strings.Lines(events) {
 		if n, ok := strings.CutPrefix(line, "oom_kill "); ok {
@@ -109,12 +109,12 @@ func oomKills(events string) int {
 	return 0
 }
 
-// controllers are the hierarchies of cgroup v1 that gVisor makes groups in; on v2 all have one path.
+// controllers are the hierarchies of cgroup v1 in which gVisor creates groups. In v2, all of them have the same path.
 var controllers = []string{
 	"blkio", "cpu", "cpuacct", "cpuset", "devices", "freezer", "memory", "net_cls", "net_prio", "perf_event", "pids", "systemd", "rdma", "hugetlb", "job",
 }
 
-// groupDirs returns the directories of the cgroup of that name which exist on this host.
+// groupDirs returns the existing directories of the cgroup name, one for each hierarchy.
 func groupDirs(name string) []string {
 	g, err := cgroup.NewFromPath(name, false)
 	if err != nil {
@@ -132,7 +132,7 @@ func groupDirs(name string) []string {
 	return dirs
 }
 
-// killGroup kills every process in the cgroup and removes it, however it came about.
+// killGroup kills every process in the cgroup and removes the cgroup.
 func killGroup(ctx context.Context, name string) error {
 	var errs []error
 	for _, dir := range groupDirs(name) {
@@ -165,8 +165,8 @@ func removeGroup(ctx context.Context, dir string) error {
 	}
 }
 
-// removeEmptyGroup removes the parent of the sandboxes' cgroups if nothing is in it. What is in use stays: rmdir sees to it.
-// The parent's own parent is shared with other instances, which may be making their groups now, and stays too.
+// removeEmptyGroup removes the parent of the sandboxes' cgroups if it is empty; otherwise rmdir fails. The parent's parent is
+// not removed, because it is shared with other instances, which may be creating groups.
 func removeEmptyGroup(name string) {
 	for _, dir := range groupDirs(name) {
 		if unix.Rmdir(dir) != nil {
@@ -175,17 +175,18 @@ func removeEmptyGroup(name string) {
 	}
 }
 
-// expectMove makes the kernel ready for a process to be moved to another cgroup, which takes 10 ms otherwise: on v1, where a
-// process cannot be born into its cgroup, it first waits until no processor is in the middle of a fork (a grace period of
-// RCU), unless it has just done so. Writing this process's id to its own cgroup moves nothing, but begins the wait while the
-// launcher is still starting. It is of no consequence if that fails.
-func expectMove() {
+// prepareCgroupMove saves up to 10 ms when the launcher's process is moved to another cgroup. On v1, where a process cannot be
+// created in its cgroup, the kernel first waits for an RCU grace period, unless there was one shortly before. Writing this
+// process's PID to its current cgroup moves no process, but starts the grace period while the launcher is still starting.
+// Errors are ignored, because this is only an optimisation.
+func prepareCgroupMove() {
 	data, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
 		return
 	}
 	for line := range strings.Lines(string(data)) {
-		// hierarchy:controllers:path; v2 has neither a number nor controllers, other groups are those of systemd and the like.
+		// A line is hierarchy:controllers:path. The hierarchy of v2 has the number 0 and no controllers; named hierarchies such
+		// as name=systemd have no controllers either.
 		hierarchy, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
 		names, path, _ := strings.Cut(rest, ":")
 		if hierarchy == "0" || names == "" || strings.Contains(names, "=") {
@@ -193,7 +194,7 @@ func expectMove() {
 		}
 		group := filepath.Join("/sys/fs/cgroup", names, path, "cgroup.procs")
 		pid := strconv.Itoa(os.Getpid())
-		// In a container the path may be another's here; then writing would move this process.
+		// In a container, the path may refer to another cgroup; writing to that would move this process.
 		members, err := os.ReadFile(group)
 		if err == nil && slices.Contains(strings.Fields(string(members)), pid) && os.WriteFile(group, []byte(pid), 0) == nil {
 			return

@@ -15,8 +15,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
-// TestCgroup reads the limits back from the kernel. Where the host has only cgroup v2 their files have other names; that
-// has not been tried on such a host.
+// TestCgroup reads the limits back from the kernel. With cgroup v2 only, the files have other names; this test has not been run
+// on such a host.
 func TestCgroup(t *testing.T) {
 	t.Parallel()
 	r := open(t)
@@ -33,7 +33,7 @@ func TestCgroup(t *testing.T) {
 	}
 	for file, want := range map[string]int64{
 		"memory/memory.limit_in_bytes": 300 << 20, "cpu/cpu.cfs_quota_us": 150_000, "cpu/cpu.cfs_period_us": 100_000,
-		"pids/pids.max": 200 * pidsBackstop,
+		"pids/pids.max": 200 * hostPIDsFactor,
 	} {
 		controller, name := filepath.Split(file)
 		if got, err := readNumber(filepath.Join(g.MakePath(filepath.Clean(controller)), name)); err != nil || got != want {
@@ -66,8 +66,8 @@ func TestCgroupPaths(t *testing.T) {
 	}
 }
 
-// TestMemoryFiles is the part of cgroup v2 that can be tested anywhere: names and formats, as cgroups(7) and the kernel's
-// cgroup-v2.rst have them.
+// TestMemoryFiles tests the part of cgroup v2 that is independent of the host: names and formats, as in cgroups(7) and in the
+// kernel's cgroup-v2.rst.
 func TestMemoryFiles(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -95,7 +95,7 @@ func TestMemoryFiles(t *testing.T) {
 	}
 }
 
-// TestOutOfMemory has the kernel end a sandbox.
+// TestOutOfMemory makes the kernel kill a sandbox because it is out of memory.
 func TestOutOfMemory(t *testing.T) {
 	t.Parallel()
 	r := open(t)
@@ -105,7 +105,7 @@ func TestOutOfMemory(t *testing.T) {
 	spec.Command = []string{"/bin/sleep", "1000"}
 	create(t, r, id, spec)
 	done := r.Done(id)
-	if _, st := run(t, r, id, guestInside, "test", "alloc", fmt.Sprint(1<<30)); !strings.Contains(st.Reason, "memory") {
+	if _, st := run(t, r, id, guestdPath, "test", "alloc", fmt.Sprint(1<<30)); !strings.Contains(st.Reason, "memory") {
 		t.Errorf("what used too much ended with %+v", st)
 	}
 	<-done

@@ -21,12 +21,12 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// FilesName is the file in a checkpoint's directory with the changes to the root file system, as SaveFiles writes them: what
-// remains of the checkpoint where its memory cannot be restored.
+// FilesName is the name of the file in a checkpoint's directory with the changes to the root file system, as written by
+// SaveFiles. It can be used without the memory if the memory cannot be restored.
 const FilesName = "files.tar"
 
-// Checkpoint implements [caisson.Checkpointer]. Memory is written without compression: a restore can then map pages as
-// they are needed. Files and memory are of one instant because the guest stands still.
+// Checkpoint implements [caisson.Checkpointer]. Memory is written without compression, so that a restore can load pages on
+// demand. Files and memory are consistent, because the sandbox is frozen meanwhile.
 func (r *Runtime) Checkpoint(ctx context.Context, id caisson.ID, dir string, keep bool) error {
 	s, err := r.getRunning(id)
 	if err != nil {
@@ -47,7 +47,7 @@ func (s *sandbox) capture(ctx context.Context, dir string) error {
 	}
 	opts := &control.SaveOpts{
 		Metadata: statefile.CompressionLevelNone.ToMetadata(), HavePagesFile: true, Resume: true,
-		// A page of zeroes costs nothing in memory and need not be on disk.
+		// Pages of zeroes are not written to disk.
 		AppMFExcludeCommittedZeroPages: true,
 	}
 	var out []*os.File
@@ -71,9 +71,9 @@ func (s *sandbox) capture(ctx context.Context, dir string) error {
 
 // Restore implements [caisson.Checkpointer].
 func (r *Runtime) Restore(ctx context.Context, id caisson.ID, spec caisson.RuntimeSpec, dir string) error {
-	spec.Files = "" // they are in the checkpoint
+	spec.Files = "" // the checkpoint contains them
 	err := r.launch(ctx, id, spec, dir)
-	// gVisor looks up each file that is open, and each working directory, by its name. Its errors are text.
+	// gVisor reopens open files and working directories by path. Its errors have no codes, so their text is compared.
 	if err != nil && caisson.KindOf(err) == caisson.Internal && strings.Contains(err.Error(), "failed to walk") &&
 		slices.ContainsFunc(spec.Mounts, func(m caisson.RuntimeMount) bool { return m.Overlay != nil }) {
 		return caisson.Wrap(err, caisson.Conflict, "what runs there has files open in its workspace that the directory given instead does not have; end it before the snapshot, or let it leave the workspace")
@@ -90,20 +90,20 @@ func (r *Runtime) SaveFiles(ctx context.Context, id caisson.ID, w *os.File) erro
 	return s.saveFiles(ctx, w)
 }
 
-// saveFiles lets the sandbox write to a pipe, not to w: what ends up on disk is bounded here, whatever its main process
-// does, and it keeps no descriptor of what has been saved.
+// saveFiles passes a pipe, not w, to the sandbox: this enforces the size limit even if the main process is compromised, and
+// the main process keeps no descriptor of the saved file.
 func (s *sandbox) saveFiles(ctx context.Context, w *os.File) error {
 	pr, pw, err := os.Pipe()
 	if err != nil {
 		return err
 	}
 	defer pr.Close()
-	defer s.lendMemory()()
+	defer s.raiseMemoryLimit()()
 	copied := make(chan error, 1)
 	go func() {
 		err := copySparse(w, pr, s.saveLimit())
 		if err != nil {
-			pr.Close() // the writer is not to wait for a reader who is gone
+			pr.Close() // writes of the main process then fail instead of blocking
 		}
 		copied <- err
 	}()
@@ -111,7 +111,7 @@ func (s *sandbox) saveFiles(ctx context.Context, w *os.File) error {
 	callErr := s.call(ctx, boot.FsTarRootfsUpperLayer, opts, nil, pw)
 	pw.Close()
 	if callErr != nil {
-		pr.SetReadDeadline(time.Now().Add(time.Second)) // whoever else holds the other end
+		pr.SetReadDeadline(time.Now().Add(time.Second)) // the main process may still hold the other end
 	}
 	if err := <-copied; caisson.KindOf(err) == caisson.Exhausted || callErr == nil {
 		return err
@@ -119,7 +119,8 @@ func (s *sandbox) saveFiles(ctx context.Context, w *os.File) error {
 	return fmt.Errorf("save files: %w", callErr)
 }
 
-// saveSlack is what an archive may be larger than the disk limit: headers, and holes that it spells out.
+// saveSlack is the number of bytes by which an archive may exceed the disk limit, for headers and for holes, which the archive
+// contains as zeroes.
 const saveSlack = 1 << 30
 
 func (s *sandbox) saveLimit() int64 {
@@ -129,8 +130,8 @@ func (s *sandbox) saveLimit() int64 {
 	return int64(s.state.Disk) + saveSlack
 }
 
-// copySparse copies r to the empty file w, leaving holes where r has nothing but zeroes: gVisor spells out the holes of
-// sparse files. More than limit bytes are Exhausted.
+// copySparse copies r to the empty file w and leaves holes for blocks of zeroes, because gVisor writes the holes of sparse
+// files as zeroes. Returns Exhausted for more than limit bytes or if the disk is full.
 func copySparse(w *os.File, r io.Reader, limit int64) error {
 	const block = 64 << 10
 	buf, zero := make([]byte, block), make([]byte, block)

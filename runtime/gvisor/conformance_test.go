@@ -19,7 +19,7 @@ func TestConformance(t *testing.T) {
 	runtimetest.Test(t, func(*testing.T) runtimetest.Harness {
 		return runtimetest.Harness{
 			Runtime: r,
-			Inside:  guestInside,
+			Inside:  guestdPath,
 			Reopen:  func(t *testing.T) caisson.Runtime { return reopen(t, r.cfg.Dir) },
 			Kill: func(t *testing.T, id caisson.ID) {
 				s, err := r.get(id)
@@ -32,7 +32,7 @@ func TestConformance(t *testing.T) {
 			},
 			Spec: func(t *testing.T, id caisson.ID, layer string) caisson.RuntimeSpec {
 				dir := filepath.Join(r.cfg.Dir, string(id))
-				if err := errors.Join(os.Mkdir(dir, 0o700), giveToLayers(layer, 0o755)); err != nil {
+				if err := errors.Join(os.Mkdir(dir, 0o700), setLayerOwner(layer, 0o755)); err != nil {
 					t.Fatal(err)
 				}
 				res := caisson.DefaultResources()
@@ -46,7 +46,7 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// newBase makes a layer with nothing but the directories that every root file system has.
+// newBase creates a layer that contains only the directories of every root file system.
 func newBase(t *testing.T) string {
 	t.Helper()
 	layer := t.TempDir()
@@ -55,7 +55,7 @@ func newBase(t *testing.T) string {
 		if err := os.MkdirAll(p, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := giveToLayers(p, 0o755); err != nil {
+		if err := setLayerOwner(p, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -25,14 +25,14 @@ import (
 	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
-// A link is a network namespace for a sandbox, with a TAP whose other end is a stack with a server that accepts connections,
-// keeps them and answers nothing.
+// A link is a network namespace for a sandbox, with a TAP whose other end is a network stack with a server that accepts
+// connections, keeps them open and never replies.
 type link struct {
 	ns    *os.File
 	stack *stack.Stack
 }
 
-// Addresses of the two ends.
+// Addresses of the two ends of a link.
 const (
 	outside = "10.99.0.1"
 	within  = "10.99.0.2"
@@ -78,7 +78,7 @@ func newLink(t *testing.T) *link {
 	if err := l.stack.AddProtocolAddress(nic, protocolAddress, stack.AddressProperties{}); err != nil {
 		t.Fatal(err)
 	}
-	// What knocks elsewhere gets no answer.
+	// Connections to other ports get no reply.
 	l.stack.SetTransportProtocolHandler(tcp.ProtocolNumber, func(stack.TransportEndpointID, *stack.PacketBuffer) bool { return true })
 	l.stack.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: nic}})
 	server, err := gonet.ListenTCP(l.stack, tcpip.FullAddress{NIC: nic, Addr: address, Port: 9000}, ipv4.ProtocolNumber)
@@ -113,7 +113,7 @@ func inNetNS(t *testing.T, ns *os.File, f func() error) {
 	t.Helper()
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // for ever: the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked, so that the thread exits with the goroutine
 		err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET)
 		if err == nil {
 			err = f()
@@ -125,8 +125,9 @@ func inNetNS(t *testing.T, ns *os.File, f func() error) {
 	}
 }
 
-// TestConnectionsAfterRestore: in a fork, connections that leave the sandbox have ended at once, however somebody waits for
-// them; those within it go on, and new ones can be made. The original keeps all of its own.
+// TestConnectionsAfterRestore checks that in a fork, connections to the outside of the sandbox are closed immediately, and that
+// every kind of wait for them returns. Connections within the sandbox continue, and new ones can be made. The original keeps
+// all its connections.
 func TestConnectionsAfterRestore(t *testing.T) {
 	t.Parallel()
 	r := open(t)
@@ -138,7 +139,7 @@ func TestConnectionsAfterRestore(t *testing.T) {
 	p.netns = newLink(t).ns
 	g := p.restore(t, r, image, "")
 
-	// Python says b'' for an end without an error.
+	// Python returns b'' for EOF without an error.
 	const end = "returned_b''"
 	want := "connecting=ECONNABORTED epoll=" + end + " epoll_et=" + end + " fill=EPIPE half=" + end + " poll=" + end + " recv=" + end + " select=" + end
 	var got string

@@ -18,33 +18,32 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// maxControlReply bounds what a sandbox may answer to one call: the answer comes from the process that runs hostile code.
+// maxControlReply limits the reply to one call, in bytes: it comes from the process that runs untrusted code.
 const maxControlReply = 1 << 20
 
-// maxIdle bounds the connections that are kept for the next call. A call needs one of its own, as gVisor serves one call at
-// a time on each; making one costs about as much as a small call does.
+// maxIdle limits the number of idle connections of a sandbox. Each call in progress needs a separate connection, because
+// gVisor serves one call at a time on each; connecting costs about as much as a small call.
 const maxIdle = 2
 
-// controls is the way to a sandbox's main process: gVisor's control protocol (pkg/urpc), a JSON object each way over a
-// stream socket, files along with its first byte. gVisor's own client opens sockets without CLOEXEC and blocks a thread for
-// each call under way; this one uses Go's poller and obeys ctx.
-type controls struct {
+// controlClient is a client of a sandbox's main process. It implements gVisor's control protocol (pkg/urpc): one JSON object in
+// each direction over a stream socket, with descriptors sent along with the first byte. gVisor's client opens sockets without
+// CLOEXEC and blocks a thread for each call; this one uses Go's poller and can be cancelled with a context.
+type controlClient struct {
 	socket string
 
 	mu     sync.Mutex
 	idle   []*net.UnixConn // guarded by mu
-	closed bool            // no connection is kept any longer; guarded by mu
+	closed bool            // connections are closed after each call; guarded by mu
 }
 
-// callTimeout bounds a call that asks for little; saveTimeout one that writes files and memory, or waits for memory to be
-// read. A sandbox's main process that has been taken over, or stopped, may never answer, and nobody is to wait for it for
-// ever.
+// callTimeout limits most calls; saveTimeout limits those that write files and memory or wait until memory has been read. A
+// compromised or stopped main process may never reply, so every call but one needs a timeout, see timeoutOf.
 const (
 	callTimeout = 20 * time.Second
 	saveTimeout = 10 * time.Minute
 )
 
-// timeoutOf returns the bound of a call, 0 for the one that lasts as long as a process does.
+// timeoutOf returns the timeout of a call. It returns 0, which means no limit, for the call that waits for a process to exit.
 func timeoutOf(method string) time.Duration {
 	switch method {
 	case boot.ContMgrWaitPID:
@@ -55,17 +54,17 @@ func timeoutOf(method string) time.Duration {
 	return callTimeout
 }
 
-var errNoAnswer = caisson.Errorf(caisson.Unavailable, "the sandbox does not answer; remove it if that does not change")
+var errNoReply = caisson.Errorf(caisson.Unavailable, "the sandbox does not answer; remove it if that does not change")
 
-// call makes one call. result may be nil. Errors that the sandbox reports are of type [remoteError]; Conflict if there is
-// no sandbox that answers.
-func (c *controls) call(ctx context.Context, method string, arg, result any, files ...*os.File) error {
+// call makes one call and decodes the reply into result, which may be nil. Errors that the sandbox reports are of type
+// [remoteError]. Returns Conflict if the sandbox is not running, and Unavailable if it does not reply in time.
+func (c *controlClient) call(ctx context.Context, method string, arg, result any, files ...*os.File) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}
 	if limit := timeoutOf(method); limit > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, limit, errNoAnswer)
+		ctx, cancel = context.WithTimeoutCause(ctx, limit, errNoReply)
 		defer cancel()
 	}
 	conn, err := c.connect(ctx)
@@ -82,14 +81,14 @@ func (c *controls) call(ctx context.Context, method string, arg, result any, fil
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return context.Cause(ctx)
-	case isGone(err):
+	case isDisconnect(err):
 		return caisson.Wrap(err, caisson.Conflict, "the sandbox is not running")
 	}
 	return err
 }
 
-// isGone reports whether err is how the end of the sandbox's main process shows.
-func isGone(err error) bool {
+// isDisconnect reports whether err is one that occurs when the sandbox's main process exits.
+func isDisconnect(err error) bool {
 	for _, e := range []error{os.ErrNotExist, unix.ECONNREFUSED, unix.ECONNRESET, unix.EPIPE, io.EOF, io.ErrUnexpectedEOF} {
 		if errors.Is(err, e) {
 			return true
@@ -98,9 +97,9 @@ func isGone(err error) bool {
 	return false
 }
 
-// connect returns an idle connection or a new one. gVisor accepts at its leisure and its backlog is short: a connect that
-// finds it full fails at once.
-func (c *controls) connect(ctx context.Context) (*net.UnixConn, error) {
+// connect returns an idle connection or a new one. gVisor's listen backlog is short, and connecting fails immediately with
+// EAGAIN if it is full; connect then retries until ctx is done.
+func (c *controlClient) connect(ctx context.Context) (*net.UnixConn, error) {
 	c.mu.Lock()
 	if n := len(c.idle); n > 0 {
 		conn := c.idle[n-1]
@@ -125,8 +124,8 @@ func (c *controls) connect(ctx context.Context) (*net.UnixConn, error) {
 	}
 }
 
-// keep returns a connection on which nothing is under way.
-func (c *controls) keep(conn *net.UnixConn) {
+// keep stores an idle connection for later calls, or closes it if there are maxIdle already.
+func (c *controlClient) keep(conn *net.UnixConn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed || len(c.idle) >= maxIdle {
@@ -136,8 +135,8 @@ func (c *controls) keep(conn *net.UnixConn) {
 	c.idle = append(c.idle, conn)
 }
 
-// close closes the idle connections, and others when their calls have returned.
-func (c *controls) close() {
+// close closes the idle connections. Connections in use are closed when their calls return.
+func (c *controlClient) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
@@ -147,7 +146,7 @@ func (c *controls) close() {
 	c.idle = nil
 }
 
-// dial connects to a socket whose path may be longer than an address can be: it is then named through its directory.
+// dial connects to a socket. A path that is too long for a socket address is replaced by one in /proc/self/fd.
 func dial(ctx context.Context, path string) (net.Conn, error) {
 	var d net.Dialer
 	if len(path) < maxSocketPath {
@@ -207,7 +206,7 @@ func exchange(conn *net.UnixConn, method string, arg, result any, files []*os.Fi
 	return nil
 }
 
-// remoteError is what the sandbox's main process answered.
+// remoteError is an error that the sandbox's main process has returned.
 type remoteError struct{ method, msg string }
 
 func (e remoteError) Error() string { return fmt.Sprintf("%s: %.500s", e.method, e.msg) }

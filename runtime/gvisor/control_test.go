@@ -17,8 +17,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// serve answers calls as a sandbox would, each connection with what answer returns, until the test ends.
-func serve(t *testing.T, answer func(method string) string) *controls {
+// serve replies to calls like a sandbox, with the result of answer, until the test ends.
+func serve(t *testing.T, answer func(method string) string) *controlClient {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "socket")
 	l, err := net.Listen("unix", socket)
@@ -50,12 +50,12 @@ func serve(t *testing.T, answer func(method string) string) *controls {
 			}()
 		}
 	}()
-	c := &controls{socket: socket}
+	c := &controlClient{socket: socket}
 	t.Cleanup(c.close)
 	return c
 }
 
-// TestHostileControl has a sandbox answer what it should not.
+// TestHostileControl checks malformed replies of a sandbox.
 func TestHostileControl(t *testing.T) {
 	t.Parallel()
 	for name, reply := range map[string]string{
@@ -70,7 +70,7 @@ func TestHostileControl(t *testing.T) {
 		c := serve(t, func(string) string { return reply })
 		ctx, cancel := context.WithCancel(t.Context())
 		if name == "its own end" {
-			cancel() // it never comes
+			cancel() // the rest of the reply is never sent
 		}
 		var result []int
 		if err := c.call(ctx, "m", nil, &result); err == nil {
@@ -101,10 +101,10 @@ func TestControlCancelled(t *testing.T) {
 	}
 }
 
-// TestControlGone has nobody answer.
+// TestControlGone checks calls to a socket without a server.
 func TestControlGone(t *testing.T) {
 	t.Parallel()
-	c := &controls{socket: filepath.Join(t.TempDir(), "socket")}
+	c := &controlClient{socket: filepath.Join(t.TempDir(), "socket")}
 	if err := c.call(t.Context(), "m", nil, nil); caisson.KindOf(err) != caisson.Conflict {
 		t.Errorf("without a socket: %v", err)
 	}
@@ -123,7 +123,7 @@ func TestControlGone(t *testing.T) {
 	}
 }
 
-// TestControlBacklog makes many calls at once to a server that accepts few.
+// TestControlBacklog makes many concurrent calls to a server with a short listen backlog.
 func TestControlBacklog(t *testing.T) {
 	t.Parallel()
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -156,12 +156,12 @@ func TestControlBacklog(t *testing.T) {
 			}()
 		}
 	}()
-	c := &controls{socket: socket}
+	c := &controlClient{socket: socket}
 	var g errgroup.Group
 	for range 100 {
 		g.Go(func() error {
 			err := c.call(t.Context(), "m", nil, nil)
-			if caisson.KindOf(err) == caisson.Conflict { // this server answers once on each connection
+			if caisson.KindOf(err) == caisson.Conflict { // this server replies only once on each connection
 				err = nil
 			}
 			return err
@@ -172,7 +172,7 @@ func TestControlBacklog(t *testing.T) {
 	}
 }
 
-// TestTerminalSignals types keys into a terminal of the host's.
+// TestTerminalSignals writes control characters to a terminal of the host.
 func TestTerminalSignals(t *testing.T) {
 	t.Parallel()
 	master, slave, err := openPTY(24, 80)
@@ -219,7 +219,8 @@ func TestTerminalSignals(t *testing.T) {
 	}
 }
 
-// TestTerminalClose wants Close of the master to end a Read of it, and output to end when the other end is closed.
+// TestTerminalClose checks that Close of the master interrupts a Read of it, and that the output returns EOF when the other end
+// is closed.
 func TestTerminalClose(t *testing.T) {
 	t.Parallel()
 	master, slave, err := openPTY(0, 0)
@@ -256,7 +257,7 @@ func TestCheckCommand(t *testing.T) {
 	for _, c := range []struct {
 		command []string
 		user    string
-		field   string // of the error, "" for none
+		field   string // field of the error; "" if there is no error
 	}{
 		{[]string{"a"}, "", ""},
 		{[]string{"a"}, "0", ""},

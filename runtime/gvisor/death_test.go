@@ -15,7 +15,7 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
 )
 
-// TestLauncherKilled kills launchers at every stage of their work.
+// TestLauncherKilled kills launchers at each stage of a launch.
 func TestLauncherKilled(t *testing.T) {
 	r := open(t)
 	for _, c := range []struct {
@@ -38,7 +38,7 @@ func TestLauncherKilled(t *testing.T) {
 			go func() { created <- r.Create(t.Context(), id, spec) }()
 			launcher := 0
 			poll.Until(t, time.Minute, func() bool { launcher = launcherOf(t); return launcher > 0 })
-			for !c.come(runtimeDir(spec.Dir)) && unix.Kill(launcher, 0) == nil { // busy: a stage is short
+			for !c.come(runtimeDir(spec.Dir)) && unix.Kill(launcher, 0) == nil { // busy-waits, because the stages are short
 			}
 			unix.Kill(launcher, unix.SIGKILL)
 			err := <-created
@@ -51,7 +51,7 @@ func TestLauncherKilled(t *testing.T) {
 			}
 			wantNothing(t, r, id, spec)
 			poll.Until(t, time.Minute, func() bool { return len(zombies(t)) == 0 })
-			// The same id works again.
+			// The same id can be used again.
 			create(t, r, id, spec)
 			if out, _ := run(t, r, id, "/bin/echo", "alive"); out != "alive\n" {
 				t.Errorf("created anew it says %q", out)
@@ -68,7 +68,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// launcherOf returns the launcher among this process's children, 0 if there is none.
+// launcherOf returns the PID of the launcher among this process's children, or 0 if there is none.
 func launcherOf(t *testing.T) int {
 	t.Helper()
 	files, err := filepath.Glob("/proc/self/task/*/children")
@@ -82,7 +82,7 @@ func launcherOf(t *testing.T) int {
 			if !strings.HasPrefix(string(cmdline), sentry.LaunchArg0) {
 				continue
 			}
-			// Not the one that only holds a user namespace open.
+			// Skips the process that only keeps a user namespace open.
 			ours, err := os.Readlink("/proc/self/ns/user")
 			theirs, err2 := os.Readlink("/proc/" + pid + "/ns/user")
 			n := 0
@@ -134,11 +134,11 @@ func TestProcessKilled(t *testing.T) {
 	}
 }
 
-// TestExitIsRemembered asks for the command's end after that of the sandbox.
+// TestExitIsRemembered calls WaitCommand before and after the sandbox has stopped.
 func TestExitIsRemembered(t *testing.T) {
 	t.Parallel()
 	r := open(t)
-	s, _ := start(t, r, guestInside, "test", "exit", "5")
+	s, _ := start(t, r, guestdPath, "test", "exit", "5")
 	for range 2 {
 		if st, err := r.WaitCommand(t.Context(), s.id); err != nil || st != (caisson.ExitStatus{Code: 5}) {
 			t.Errorf("the command ended with %+v, %v", st, err)
@@ -150,11 +150,12 @@ func TestExitIsRemembered(t *testing.T) {
 	}
 }
 
-// TestZombie wants the command to leave the list when it has ended, and its exit status to survive a restore.
+// TestZombie checks that the command is no longer listed after it has exited, and that its exit status is available after a
+// restore.
 func TestZombie(t *testing.T) {
 	t.Parallel()
 	r := open(t)
-	s, _ := start(t, r, guestInside, "test", "exit", "5")
+	s, _ := start(t, r, guestdPath, "test", "exit", "5")
 	count := func(id caisson.ID) int {
 		list, err := r.Processes(t.Context(), id)
 		if err != nil {
@@ -169,7 +170,7 @@ func TestZombie(t *testing.T) {
 	}
 	fork := caisson.NewID(caisson.SandboxPrefix)
 	spec := newSpec(t, r, fork)
-	spec.Command = []string{guestInside, "test", "exit", "5"}
+	spec.Command = []string{guestdPath, "test", "exit", "5"}
 	if err := r.Restore(t.Context(), fork, spec, image); err != nil {
 		t.Fatal(err)
 	}

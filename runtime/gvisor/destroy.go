@@ -15,8 +15,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// destroyTimeout bounds a destroy whose caller sets no bound: a process that SIGKILL does not end within it hangs in the
-// kernel.
+// destroyTimeout limits Destroy if the caller sets no earlier deadline. A process that has not exited by then after SIGKILL is
+// blocked in the kernel.
 const destroyTimeout = 30 * time.Second
 
 // Destroy implements [caisson.Runtime].
@@ -27,17 +27,17 @@ func (r *Runtime) Destroy(ctx context.Context, id caisson.ID) error {
 	s, ok := r.sandboxes[id]
 	r.mu.Unlock()
 	if !ok {
-		// Nothing is known; there may be remains of a daemon that died early.
+		// The Runtime has no such sandbox, but a daemon that crashed may have left files or processes.
 		s = newSandbox(r.watch, id, filepath.Join(r.cfg.Dir, string(id)))
 	}
 	s.kill()
-	// Besides the two processes there may be a launcher, and processes of a launch whose state was never written.
+	// There may also be a launcher, or processes of a launch that failed before its state was written.
 	if err := r.watch.killByDir(ctx, s.dir); err != nil {
 		return err
 	}
 	select {
 	case <-s.done:
-	case <-r.watch.ended: // closed; nobody tells, but killByDir has seen the end
+	case <-r.watch.ended: // s.done is no longer closed, but killByDir has waited for the processes
 	case <-ctx.Done():
 		return fmt.Errorf("sandbox %s does not end: %w", id, context.Cause(ctx))
 	}
@@ -55,14 +55,14 @@ func (r *Runtime) Destroy(ctx context.Context, id caisson.ID) error {
 	return nil
 }
 
-// goferEnded ends what cannot go on without files.
-func (s *sandbox) goferEnded() {
+// goferExited kills the sandbox, which cannot run without its gofer.
+func (s *sandbox) goferExited() {
 	if s.running() {
 		s.kill()
 	}
 }
 
-// kill ends the sandbox's processes: each is the init of a pid namespace, so all below it ends too.
+// kill kills the main process and the gofer. Each is the init of a PID namespace, so the kernel kills their descendants too.
 func (s *sandbox) kill() {
 	for _, p := range []process{s.state.Main, s.state.Gofer} {
 		if p.alive() {
@@ -71,8 +71,8 @@ func (s *sandbox) kill() {
 	}
 }
 
-// killByDir kills the gVisor processes of the sandboxes in or below dir, and waits until there are none. What a killed
-// launcher left is the daemon's to reap.
+// killByDir kills the gVisor processes of the sandboxes in or below dir, and waits until there are none. Orphans of a killed
+// launcher are reaped by the watcher.
 func (w *watcher) killByDir(ctx context.Context, dir string) error {
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
 		pids, err := processesOf(dir)
@@ -80,7 +80,7 @@ func (w *watcher) killByDir(ctx context.Context, dir string) error {
 			return err
 		}
 		for _, pid := range pids {
-			w.add(pid, nil) // it may have ended just now
+			w.add(pid, nil) // an error means that the process has just exited
 			unix.Kill(pid, unix.SIGKILL)
 		}
 		select {
@@ -91,7 +91,7 @@ func (w *watcher) killByDir(ctx context.Context, dir string) error {
 	}
 }
 
-// processesOf returns the gVisor processes whose bundle is below dir: its path is in their arguments.
+// processesOf returns the PIDs of the gVisor processes whose arguments contain a path below dir.
 func processesOf(dir string) ([]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -107,25 +107,26 @@ func processesOf(dir string) ([]int, error) {
 		if err != nil || !strings.HasPrefix(string(data), "runsc-") {
 			continue
 		}
-		if strings.Contains(string(data), dir+"/") && mayBeOurs(pid) {
+		if strings.Contains(string(data), dir+"/") && hasSandboxOwner(pid) {
 			pids = append(pids, pid)
 		}
 	}
 	return pids, nil
 }
 
-// mayBeOurs reports whether a process belongs to root or to a sandbox. What its arguments say, anybody can say of himself.
-func mayBeOurs(pid int) bool {
+// hasSandboxOwner reports whether a process is owned by root or by a uid of a sandbox. Arguments alone are no proof, because any user
+// can start a process with such arguments.
+func hasSandboxOwner(pid int) bool {
 	var st unix.Stat_t
 	err := unix.Stat("/proc/"+strconv.Itoa(pid), &st)
 	return err == nil && (st.Uid == 0 || st.Uid >= minSandboxUID)
 }
 
-// minSandboxUID is below all accounts' ranges and above the users of any host that is set up in a usual way.
+// minSandboxUID is below the uid ranges of all accounts and above the uids of users on typical hosts.
 const minSandboxUID = 0x50000000
 
-// Remains returns what exists on the host beyond the sandboxes that List knows: processes and cgroups of this data
-// directory whose sandbox has no directory any more. The ids are to be destroyed.
+// Remains returns the ids of sandboxes that List does not return because they have no directory, but of which processes or
+// cgroups of this data directory exist. The caller should destroy them.
 func (r *Runtime) Remains() ([]caisson.ID, error) {
 	r.mu.Lock()
 	known := make(map[caisson.ID]bool, len(r.sandboxes))

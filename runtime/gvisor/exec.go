@@ -19,7 +19,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// session is an exec'd process. It implements [caisson.Process].
+// session is an exec session. It implements [caisson.Process].
 type session struct {
 	s      *sandbox
 	pid    int
@@ -27,10 +27,10 @@ type session struct {
 	stdout io.Reader
 	stderr io.Reader
 	tty    *os.File   // master; nil without a TTY
-	close  []*os.File // our ends of everything
+	close  []*os.File // the host's ends of the streams
 
-	cancel    context.CancelFunc // ends the wait
-	ended     chan struct{}      // closed when status and err are set
+	cancel    context.CancelFunc // cancels wait
+	ended     chan struct{}      // closed after status and err are set
 	status    caisson.ExitStatus
 	err       error
 	closeOnce sync.Once
@@ -78,8 +78,8 @@ func (r *Runtime) Exec(ctx context.Context, id caisson.ID, e caisson.RuntimeExec
 	return p, nil
 }
 
-// execArgs translates a request. A user given by name goes through the inside program, which looks it up where it is
-// known: in the guest.
+// execArgs translates a RuntimeExec to gVisor's arguments. For a user given by name, the command is started through guestd,
+// which looks the name up in the guest.
 func execArgs(id caisson.ID, e caisson.RuntimeExec) *control.ExecArgs {
 	args := &control.ExecArgs{
 		Argv: e.Command, Envv: withPath(e.Env), WorkingDirectory: e.Workdir,
@@ -92,13 +92,14 @@ func execArgs(id caisson.ID, e caisson.RuntimeExec) *control.ExecArgs {
 	if numeric {
 		args.KUID, args.KGID = auth.KUID(uid), auth.KGID(gid)
 	} else {
-		args.Argv = append([]string{guestInside}, runArgs(e.User, args.WorkingDirectory, e.Command)...)
+		args.Argv = append([]string{guestdPath}, runArgs(e.User, args.WorkingDirectory, e.Command)...)
 		args.WorkingDirectory = "/"
 	}
 	return args
 }
 
-// numericUser parses "", "0" and "UID:GID". A lone UID may have a primary group in the guest's passwd.
+// numericUser parses "", "0" and "UID:GID". ok is false for other values, including a UID alone, whose primary group may be in
+// the guest's passwd.
 func numericUser(user string) (uid, gid uint32, ok bool) {
 	u, g, both := strings.Cut(user, ":")
 	if !both {
@@ -109,8 +110,8 @@ func numericUser(user string) (uid, gid uint32, ok bool) {
 	return uint32(n), uint32(m), err == nil && err2 == nil
 }
 
-// checkCommand checks what can be checked outside of a command and its user. Ids beyond an account's range have nobody to
-// be mapped to.
+// checkCommand returns Invalid if the command is empty, unless it is optional, or if a numeric id in user is not mapped in the
+// account's range.
 func checkCommand(command []string, user string, optional bool) error {
 	if optional && len(command) == 0 {
 		return nil
@@ -145,7 +146,7 @@ var capabilityNumbers = map[string]linux.Capability{
 	"CAP_SYS_CHROOT": linux.CAP_SYS_CHROOT,
 }
 
-// execError says what is wrong with a program that could not be started.
+// execError converts the error of a program that could not be started. gVisor's errors have no codes, so their text is compared.
 func execError(e caisson.RuntimeExec, err error) error {
 	var remote remoteError
 	if !errors.As(err, &remote) {
@@ -162,14 +163,15 @@ func execError(e caisson.RuntimeExec, err error) error {
 	return fmt.Errorf("exec: %w", err)
 }
 
-// openStreams makes the process's standard streams and returns its ends of them, three files of which some may be equal.
+// openStreams creates the process's standard streams. theirs are the process's ends: three files, of which some may be equal.
+// The caller must close them, also after an error.
 func (p *session) openStreams(e caisson.RuntimeExec) (theirs []*os.File, err error) {
 	if e.TTY {
 		master, slave, err := openPTY(e.Rows, e.Cols)
 		if err != nil {
 			return nil, err
 		}
-		p.tty, p.stdin, p.stdout, p.stderr = master, &ttyInput{f: master, signal: p.typed}, ttyOutput{master}, strings.NewReader("")
+		p.tty, p.stdin, p.stdout, p.stderr = master, &ttyInput{f: master, signal: p.sendTerminalSignal}, ttyOutput{master}, strings.NewReader("")
 		p.close = []*os.File{master}
 		return []*os.File{slave, slave, slave}, nil
 	}
@@ -198,7 +200,7 @@ func (p *session) openStreams(e caisson.RuntimeExec) (theirs []*os.File, err err
 	return theirs, nil
 }
 
-// wait is the goroutine of the session.
+// wait waits until the process has exited and sets status and err. It is the session's goroutine.
 func (p *session) wait(ctx context.Context) {
 	defer close(p.ended)
 	defer p.cancel()
@@ -217,8 +219,8 @@ func (p *session) Stdout() io.Reader { return p.stdout }
 // Stderr implements [caisson.Process].
 func (p *session) Stderr() io.Reader { return p.stderr }
 
-// Resize implements [caisson.Process]. gVisor passes the terminal's size through but does not see it change, so the
-// foreground process group is told.
+// Resize implements [caisson.Process]. gVisor reads the terminal's size from the host but does not notice changes, so Resize
+// sends SIGWINCH to the foreground process group.
 func (p *session) Resize(rows, cols uint16) error {
 	if p.tty == nil {
 		return caisson.Errorf(caisson.Conflict, "the process has no terminal")
@@ -231,8 +233,8 @@ func (p *session) Resize(rows, cols uint16) error {
 	return p.Signal(ctx, int(unix.SIGWINCH))
 }
 
-// typed delivers what a key of the terminal sends. If the processes that it is for are gone, there is nothing to do.
-func (p *session) typed(signal unix.Signal) {
+// sendTerminalSignal delivers a signal that a key of the terminal sends. Errors are ignored: the processes may have exited.
+func (p *session) sendTerminalSignal(signal unix.Signal) {
 	ctx, cancel := context.WithTimeout(context.Background(), signalTimeout)
 	defer cancel()
 	_ = p.Signal(ctx, int(signal))
@@ -241,7 +243,7 @@ func (p *session) typed(signal unix.Signal) {
 // Signal implements [caisson.Process].
 func (p *session) Signal(ctx context.Context, signal int) error {
 	select {
-	case <-p.ended: // its pid may be another's by now
+	case <-p.ended: // the PID may have been reused
 		return caisson.Errorf(caisson.NotFound, "process %d has ended", p.pid)
 	default:
 	}
@@ -252,7 +254,7 @@ func (p *session) Signal(ctx context.Context, signal int) error {
 	err := sendSignal(ctx, p.s, p.pid, signal, mode)
 	var remote remoteError
 	if errors.As(err, &remote) && mode != boot.DeliverToProcess {
-		// There is no foreground group before the process has made the terminal its own.
+		// There is no foreground process group until the process has acquired the terminal.
 		err = sendSignal(ctx, p.s, p.pid, signal, boot.DeliverToProcess)
 	}
 	return signalError(err, p.pid)
@@ -276,7 +278,7 @@ func (p *session) Close() error {
 		default:
 			ctx, cancel := context.WithTimeout(context.Background(), signalTimeout)
 			defer cancel()
-			sendSignal(ctx, p.s, p.pid, int(unix.SIGKILL), boot.DeliverToProcess) // it may have ended just now
+			sendSignal(ctx, p.s, p.pid, int(unix.SIGKILL), boot.DeliverToProcess) // fails if the process has just exited
 			select {
 			case <-p.ended:
 			case <-ctx.Done():

@@ -8,9 +8,9 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Filled returns when a restored sandbox has all of its memory: it runs while its pages are still being read. NotFound or Conflict if
-// the sandbox ends before.
-func (r *Runtime) Filled(ctx context.Context, id caisson.ID) error {
+// WaitForMemory waits until all memory pages of a restored sandbox have been read; the sandbox is running meanwhile. Returns NotFound
+// or Conflict if the sandbox stops before that.
+func (r *Runtime) WaitForMemory(ctx context.Context, id caisson.ID) error {
 	s, err := r.getRunning(id)
 	if err != nil || !s.state.Restored {
 		return err

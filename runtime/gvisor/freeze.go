@@ -11,24 +11,24 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// pauseTimeout bounds a pause or a resume, neither of which ends with its caller's context: half done they would leave a
-// sandbox that stands still without anybody knowing.
+// pauseTimeout limits a pause or a resume. Neither is cancelled with the caller's context, because an interrupted call would
+// leave the sandbox frozen without the daemon recording it.
 const pauseTimeout = 5 * time.Second
 
-// freezer is what is known of whether a sandbox stands still. gVisor counts pauses, and panics at a resume too many, so each
-// one has to be exact.
+// freezer records whether a sandbox is frozen. gVisor counts pauses and panics at an unmatched resume, so the record must be
+// exact.
 type freezer struct {
-	// lock is held, by sending, for as long as a pause or resume takes: a channel, so that waiting for it ends with a
-	// context.
+	// lock is a mutex that is locked by sending; it is held during a pause or resume. It is a channel, so that waiting for it
+	// can be cancelled.
 	lock   chan struct{}
-	known  bool // frozen is right; guarded by lock
+	known  bool // frozen is valid; guarded by lock
 	frozen bool // guarded by lock
 }
 
 func newFreezer() freezer { return freezer{lock: make(chan struct{}, 1)} }
 
-// lockFrozen holds s.frozen's lock and returns whether the sandbox stands still. If that is not known, because an earlier
-// daemon or a call that timed out may have changed it, the sandbox is asked.
+// lockFrozen acquires s.frozen's lock and returns whether the sandbox is frozen. If that is not known, because a previous
+// daemon or a call that timed out may have changed it, lockFrozen reads it from the sandbox.
 func (s *sandbox) lockFrozen(ctx context.Context) (frozen bool, unlock func(), err error) {
 	f := &s.frozen
 	if ctx.Err() != nil {
@@ -41,7 +41,7 @@ func (s *sandbox) lockFrozen(ctx context.Context) (frozen bool, unlock func(), e
 	}
 	unlock = func() { <-f.lock }
 	if !f.known {
-		// Init does nothing but sleep, and only a pause shows as uninterruptible sleep (SIGSTOP would not).
+		// Init only sleeps. Its state is D (uninterruptible sleep) only while the sandbox is paused; SIGSTOP has another state.
 		state, err := s.processState(ctx, initPID)
 		if err != nil {
 			unlock()
@@ -52,7 +52,7 @@ func (s *sandbox) lockFrozen(ctx context.Context) (frozen bool, unlock func(), e
 	return f.frozen, unlock, nil
 }
 
-// setFrozen changes whether the sandbox stands still; it reports false if it was so already.
+// setFrozen freezes or thaws the sandbox. It reports false if the sandbox was in that state already.
 func (s *sandbox) setFrozen(ctx context.Context, want bool) (changed bool, err error) {
 	frozen, unlock, err := s.lockFrozen(ctx)
 	if err != nil {
@@ -65,7 +65,7 @@ func (s *sandbox) setFrozen(ctx context.Context, want bool) (changed bool, err e
 	return true, s.pause(ctx, want)
 }
 
-// pause stops the sandbox or lets it go on. s.frozen's lock must be held, and the sandbox be in the other state.
+// pause pauses or resumes the sandbox. The caller must hold s.frozen's lock, and the sandbox must be in the other state.
 func (s *sandbox) pause(ctx context.Context, stop bool) error {
 	method := boot.ContMgrResume
 	if stop {
@@ -74,12 +74,12 @@ func (s *sandbox) pause(ctx context.Context, stop bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pauseTimeout)
 	defer cancel()
 	err := s.call(ctx, method, nil, nil)
-	s.frozen.frozen, s.frozen.known = stop, err == nil // after a failure it may be under way
+	s.frozen.frozen, s.frozen.known = stop, err == nil // after an error, the call may still take effect
 	return err
 }
 
-// whileFrozen calls do while the sandbox stands still, and leaves it as it was; but with stay, if do succeeds, frozen.
-// Meanwhile [Runtime.Exec] waits.
+// whileFrozen calls do while the sandbox is frozen, and then restores its previous state. If stay is set and do succeeds, the
+// sandbox is left frozen. [Runtime.Exec] blocks meanwhile.
 func (s *sandbox) whileFrozen(ctx context.Context, stay bool, do func() error) (err error) {
 	frozen, unlock, err := s.lockFrozen(ctx)
 	if err != nil {
@@ -97,18 +97,18 @@ func (s *sandbox) whileFrozen(ctx context.Context, stay bool, do func() error) (
 	case stay && err == nil:
 		return nil
 	case !s.frozen.known:
-		return errors.Join(err, goOn(ctx, s))
+		return errors.Join(err, resumeAfterFailedPause(ctx, s))
 	}
 	return errors.Join(err, s.pause(ctx, false))
 }
 
-// goOn lets a sandbox go on if it stands still after a pause that failed: nobody else knows of it. s.frozen's lock must be held.
-func goOn(ctx context.Context, s *sandbox) error {
+// resumeAfterFailedPause resumes a sandbox that is frozen although the call to pause it has failed. The caller must hold s.frozen's lock.
+func resumeAfterFailedPause(ctx context.Context, s *sandbox) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pauseTimeout)
 	defer cancel()
 	state, err := s.processState(ctx, initPID)
 	if err != nil || state != 'D' {
-		return nil // why the pause failed says more
+		return nil // the caller returns the error of the pause, which is more useful
 	}
 	return s.pause(ctx, false)
 }

@@ -13,15 +13,15 @@ import (
 	"gvisor.dev/gvisor/runsc/boot"
 )
 
-// stubborn is the main process of a sandbox that stands still as often as it was paused, and does not say so the first time.
-type stubborn struct {
+// lossyMain simulates the main process of a sandbox that counts pauses and does not reply to the first one.
+type lossyMain struct {
 	mu     sync.Mutex
-	paused int // guarded by mu
+	paused int // pauses minus resumes; guarded by mu
 	asked  int // guarded by mu
 }
 
 // listen serves the control protocol until the test ends.
-func (f *stubborn) listen(t *testing.T) *controls {
+func (f *lossyMain) listen(t *testing.T) *controlClient {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "socket")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket})
@@ -42,13 +42,13 @@ func (f *stubborn) listen(t *testing.T) *controls {
 			}()
 		}
 	}()
-	c := &controls{socket: socket}
+	c := &controlClient{socket: socket}
 	t.Cleanup(c.close)
 	return c
 }
 
-// answer takes one call, and reports false if the connection is to end with it.
-func (f *stubborn) answer(c *net.UnixConn) bool {
+// answer handles one call, and reports false if the connection must be closed after it.
+func (f *lossyMain) answer(c *net.UnixConn) bool {
 	b, oob := make([]byte, 4096), make([]byte, unix.CmsgSpace(4))
 	n, oobn, _, _, err := c.ReadMsgUnix(b, oob)
 	var req struct{ Method string }
@@ -86,16 +86,16 @@ func (f *stubborn) answer(c *net.UnixConn) bool {
 	return err == nil
 }
 
-func (f *stubborn) pauses() int {
+func (f *lossyMain) pauses() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.paused
 }
 
-// TestPauseThatFailsDoesNotLast: what has paused a sandbox for a moment only, and was not told so, lets it go on.
+// TestPauseThatFailsDoesNotLast checks that whileFrozen resumes the sandbox if it was paused but the call returned an error.
 func TestPauseThatFailsDoesNotLast(t *testing.T) {
 	t.Parallel()
-	f := &stubborn{}
+	f := &lossyMain{}
 	s := &sandbox{frozen: newFreezer(), control: f.listen(t)}
 	did := 0
 	do := func() error { did++; return nil }

@@ -1,12 +1,12 @@
-// Package gvisor is the default [caisson.Runtime]: gVisor, embedded.
+// Package gvisor is the default [caisson.Runtime]. It embeds gVisor.
 //
-// A sandbox is two host processes, its main process (gVisor's "sentry", which runs the guest's system calls) and a gofer
-// (which opens host files for it), both in user, mount, pid, ipc and network namespaces of their own, mapped to the
-// account's unprivileged range of uids. They are made by a short launcher process (package sentry below this one); the
-// daemon then talks to the main process over its control socket. Nothing of a sandbox is visible in the host's mount table
-// or needs a name in /run: it lives exactly as long as its processes, its cgroup and its directory.
+// A sandbox consists of two host processes: its main process (gVisor's sentry, which executes the guest's system calls) and
+// a gofer (which opens host files for it). Both have separate user, mount, PID, IPC and network namespaces and are mapped to
+// the account's unprivileged range of uids. A short-lived launcher process (package sentry) starts them; after that, the
+// daemon controls the main process through its control socket. A sandbox has no entries in the host's mount table or in
+// /run: all that exists of it are its processes, its cgroup and its directory.
 //
-// State for the next daemon is in each sandbox's directory; sandboxes do not need the daemon to go on.
+// The state that a restarted daemon needs is in each sandbox's directory. Sandboxes keep running without the daemon.
 package gvisor
 
 import (
@@ -28,36 +28,36 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
 )
 
-// Config says where a Runtime works. Dir, Cgroup, ToolsDir, Inside and Build are required.
+// Config configures a Runtime. Dir, Cgroup, ToolsDir, Inside and Build are required.
 type Config struct {
-	// Dir is the parent of all RuntimeSpec.Dir: what List searches. Everything in it belongs to this runtime's data
-	// directory, so its path tells the sandboxes of one instance from those of another.
+	// Dir is the parent directory of each RuntimeSpec.Dir. New finds existing sandboxes in it. It must be in the data directory
+	// of this instance: its path distinguishes the sandboxes of this instance from those of others.
 	Dir string
-	// Exe is the binary for gVisor's processes; "" is the running one. A lean binary with only package sentry starts faster.
+	// Exe is the binary for gVisor's processes; "" is the running one. A smaller binary with only package sentry starts faster.
 	Exe string
-	// ToolsDir is where the layer with Caisson's own guest programs is written.
+	// ToolsDir is the directory for the layer with Caisson's guest programs.
 	ToolsDir string
-	// Inside is the executable for /.caisson/inside in every sandbox.
-	Inside string
-	// Agent is the executable for /.caisson/agent, the built-in agent; "" leaves it out.
-	Agent string
+	// Guestd is the path of the executable for /.caisson/inside (guestd) in every sandbox.
+	Guestd string
+	// Coder is the path of the executable for /.caisson/agent, the built-in coding agent; "" leaves it out.
+	Coder string
 	// Cgroup is the parent of the sandboxes' cgroups, relative to the root of each hierarchy: /caisson/<instance>.
 	Cgroup string
-	// Platform is gVisor's: systrap or ptrace; "" is systrap.
+	// Platform is gVisor's platform: "systrap" or "ptrace"; "" means systrap.
 	Platform string
-	Build    string // identifies the binary, for snapshots
+	Build    string // identifies the binary; recorded in snapshots
 	Log      *slog.Logger
 }
 
 // Runtime runs sandboxes in gVisor. It implements [caisson.Runtime], [caisson.Checkpointer],
 // [caisson.Freezer], [caisson.Recorder] and [caisson.Sharer].
 type Runtime struct {
-	inquiries
+	sinkQueries
 	cfg      Config
 	launcher *launcher
 	watch    *watcher
 
-	launching atomic.Int32 // launches under way
+	launching atomic.Int32 // number of launches in progress
 
 	mu        sync.Mutex
 	sandboxes map[caisson.ID]*sandbox // guarded by mu
@@ -72,7 +72,7 @@ var (
 	_ caisson.Sharer       = (*Runtime)(nil)
 )
 
-// New returns a Runtime that knows the sandboxes which exist in cfg.Dir.
+// New returns a Runtime that manages the sandboxes which exist in cfg.Dir.
 func New(cfg Config) (*Runtime, error) {
 	r := &Runtime{cfg: cfg, sandboxes: map[caisson.ID]*sandbox{}}
 	r.running = r.getRunning
@@ -85,11 +85,11 @@ func New(cfg Config) (*Runtime, error) {
 	if cfg.Log == nil {
 		r.cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	programs, err := readTools(cfg.Inside, cfg.Agent)
+	programs, err := readGuestPrograms(cfg.Guestd, cfg.Coder)
 	if err != nil {
 		return nil, fmt.Errorf("read guest programs: %w", err)
 	}
-	tools, err := writeTools(cfg.ToolsDir, programs)
+	tools, err := writeGuestPrograms(cfg.ToolsDir, programs)
 	if err != nil {
 		return nil, fmt.Errorf("write guest programs: %w", err)
 	}
@@ -97,8 +97,8 @@ func New(cfg Config) (*Runtime, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make an empty network namespace: %w", err)
 	}
-	// The main processes are orphans once their launcher has ended. As their reaper the daemon sees them end and leaves
-	// no zombies where process 1 reaps none.
+	// The main processes become orphans when their launcher exits. As a subreaper, the daemon can reap them, so that no zombies
+	// remain on hosts whose process 1 does not reap.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return nil, err
 	}
@@ -106,12 +106,12 @@ func New(cfg Config) (*Runtime, error) {
 		return nil, err
 	}
 	r.launcher = &launcher{
-		exe: r.cfg.Exe, platform: r.cfg.Platform, tools: tools, nullNS: nullNS, watch: r.watch, idmaps: map[[2]uint32]*os.File{},
+		exe: r.cfg.Exe, platform: r.cfg.Platform, programsLayer: tools, nullNS: nullNS, watch: r.watch, idmaps: map[[2]uint32]*os.File{},
 	}
 	return r, adopt(r)
 }
 
-// Close lets go of everything the Runtime holds in this process. Sandboxes run on. Idempotent.
+// Close releases the resources of the Runtime in this process. Sandboxes keep running. Idempotent.
 func (r *Runtime) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -133,7 +133,7 @@ func (r *Runtime) Capabilities() caisson.Capabilities {
 	return caisson.Capabilities{Name: "gvisor", Platform: r.cfg.Platform, Version: r.cfg.Build, CPU: cpuFeatures(), Memory: true}
 }
 
-// cpuFeatures is a hash of what the processor says it can do.
+// cpuFeatures returns a hash of the CPU flags in /proc/cpuinfo, or "unknown".
 func cpuFeatures() string {
 	data, _ := os.ReadFile("/proc/cpuinfo")
 	for line := range strings.Lines(string(data)) {
@@ -145,33 +145,34 @@ func cpuFeatures() string {
 	return "unknown"
 }
 
-// sandbox is what the daemon knows of one sandbox.
+// sandbox is the daemon's state of one sandbox.
 type sandbox struct {
-	id      caisson.ID
-	dir     string // the runtime's part of RuntimeSpec.Dir
-	state   state
-	control *controls
-	frozen  freezer
-	exit    atomic.Pointer[caisson.ExitStatus] // of the command; nil while nobody has asked for it
-	done    chan struct{}                      // closed when the main process has ended
-	loan    loan
-	quit    <-chan struct{} // closed when the Runtime no longer watches
+	id             caisson.ID
+	dir            string // the runtime's subdirectory of RuntimeSpec.Dir
+	state          state
+	control        *controlClient
+	frozen         freezer
+	exit           atomic.Pointer[caisson.ExitStatus] // exit status of the command; nil until WaitCommand has returned it
+	done           chan struct{}                      // closed when the main process has exited
+	memoryBoost    memoryBoost
+	watcherStopped <-chan struct{} // closed when the Runtime's watcher has stopped
 }
 
-// newSandbox returns a sandbox whose directory of the caller's is dir. It is not running before its done is replaced.
+// newSandbox returns a sandbox with dir as RuntimeSpec.Dir. The sandbox counts as not running until its done channel is
+// replaced.
 func newSandbox(w *watcher, id caisson.ID, dir string) *sandbox {
-	s := &sandbox{id: id, dir: runtimeDir(dir), frozen: newFreezer(), done: closed, quit: w.ended}
-	s.control = &controls{socket: filepath.Join(s.dir, "bundle", sentry.StateDir, "runsc-"+string(id)+".sock")}
+	s := &sandbox{id: id, dir: runtimeDir(dir), frozen: newFreezer(), done: closed, watcherStopped: w.ended}
+	s.control = &controlClient{socket: filepath.Join(s.dir, "bundle", sentry.StateDir, "runsc-"+string(id)+".sock")}
 	return s
 }
 
-// end notes that the main process has ended.
-func (s *sandbox) end() {
+// mainExited records that the main process has exited.
+func (s *sandbox) mainExited() {
 	s.control.close()
 	close(s.done)
 }
 
-// call makes a call of gVisor's control protocol; see [controls.call].
+// call calls a method of gVisor's control protocol, see [controls.call].
 func (s *sandbox) call(ctx context.Context, method string, arg, result any, files ...*os.File) error {
 	return s.control.call(ctx, method, arg, result, files...)
 }
@@ -185,10 +186,10 @@ func (s *sandbox) running() bool {
 	}
 }
 
-// runtimeDir is the runtime's own part of a sandbox's directory.
+// runtimeDir returns the runtime's subdirectory of a sandbox's directory.
 func runtimeDir(sandboxDir string) string { return filepath.Join(sandboxDir, "runtime") }
 
-// get returns a known sandbox.
+// get returns a sandbox of this Runtime, running or not. Returns NotFound if there is none with the id.
 func (r *Runtime) get(id caisson.ID) (*sandbox, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -199,7 +200,7 @@ func (r *Runtime) get(id caisson.ID) (*sandbox, error) {
 	return s, nil
 }
 
-// getRunning returns a sandbox whose main process lives.
+// getRunning returns a sandbox. Returns NotFound if it does not exist, and Conflict if its main process has exited.
 func (r *Runtime) getRunning(id caisson.ID) (*sandbox, error) {
 	s, err := r.get(id)
 	if err != nil {

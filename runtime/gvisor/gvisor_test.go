@@ -19,13 +19,13 @@ import (
 
 const testUIDBase = 0x50000000
 
-// open returns a Runtime on a fresh directory. What it made is gone when the test ends.
+// open returns a Runtime on a new directory. It is removed with its sandboxes at the end of the test.
 func open(t testing.TB) *Runtime {
 	t.Helper()
 	return openWith(t, nil)
 }
 
-// openWith is open with a configuration that change, if there is one, has changed.
+// openWith is like open, with a configuration that change, if it is not nil, has modified.
 func openWith(t testing.TB, change func(*Config)) *Runtime {
 	t.Helper()
 	testneed.Root(t)
@@ -43,12 +43,12 @@ func openWith(t testing.TB, change func(*Config)) *Runtime {
 	return reopenWith(t, dir, change)
 }
 
-// testCgroup returns the cgroup of runtimes on a directory: tests that run in parallel share none.
+// testCgroup returns the cgroup for runtimes on a directory, so that parallel tests have different cgroups.
 func testCgroup(dir string) string {
 	return fmt.Sprintf("/caisson-test-%d-%x", os.Getpid(), sha256.Sum256([]byte(dir)))[:40]
 }
 
-// reopen returns a Runtime on the directory of an earlier one, as a restarted daemon would.
+// reopen returns a Runtime on the directory of an earlier one, as after a restart of the daemon.
 func reopen(t testing.TB, dir string) *Runtime {
 	t.Helper()
 	return reopenWith(t, dir, nil)
@@ -58,7 +58,7 @@ func reopenWith(t testing.TB, dir string, change func(*Config)) *Runtime {
 	t.Helper()
 	cfg := Config{
 		Dir: dir, ToolsDir: filepath.Join(dir, "..", "tools"), Build: "test",
-		Exe: testbin.Path(t, "caisson-sentry"), Inside: testbin.Path(t, "caisson-inside"),
+		Exe: testbin.Path(t, "caisson-sentry"), Guestd: testbin.Path(t, "caisson-guestd"),
 		Cgroup: testCgroup(dir),
 		Log:    slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
@@ -84,7 +84,7 @@ func reopenWith(t testing.TB, dir string, change func(*Config)) *Runtime {
 	return r
 }
 
-// newSpec returns a spec for a sandbox of the host's /usr, and makes its directory.
+// newSpec returns a spec for a sandbox with the host's /usr, and creates its directory.
 func newSpec(t testing.TB, r *Runtime, id caisson.ID) caisson.RuntimeSpec {
 	t.Helper()
 	dir := filepath.Join(r.cfg.Dir, string(id))
@@ -94,7 +94,7 @@ func newSpec(t testing.TB, r *Runtime, id caisson.ID) caisson.RuntimeSpec {
 		if err := os.MkdirAll(p, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := giveToLayers(p, 0o755); err != nil {
+		if err := setLayerOwner(p, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -111,7 +111,7 @@ func newSpec(t testing.TB, r *Runtime, id caisson.ID) caisson.RuntimeSpec {
 		if err := os.WriteFile(p, []byte(content), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if err := giveToLayers(p, 0o644); err != nil {
+		if err := setLayerOwner(p, 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -145,8 +145,8 @@ func run(t testing.TB, r *Runtime, id caisson.ID, argv ...string) (string, caiss
 	return string(out) + string(<-errc), st
 }
 
-// TestSetsidSurvivesRestore is about the hook in package sentry: what is left of an exec session dies with a restore,
-// unless it has put itself into a session of its own.
+// TestSetsidSurvivesRestore tests leaveExecSession of package sentry: processes of an exec session are killed at a restore,
+// unless they have called setsid.
 func TestSetsidSurvivesRestore(t *testing.T) {
 	t.Parallel()
 	r := open(t)

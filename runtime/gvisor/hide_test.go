@@ -10,8 +10,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// TestPromise2NamesThatAppearLater: what looks like a secret is not seen in a workspace, however late it appears on the host and
-// whatever the guest tries; what the guest has made itself it sees.
+// TestPromise2NamesThatAppearLater checks that a guest cannot see files in a workspace whose names match the patterns for
+// secrets, even if they appear on the host while it is running, and that it can see such files if it has created them itself.
 func TestPromise2NamesThatAppearLater(t *testing.T) {
 	t.Parallel()
 	r := open(t)
@@ -37,7 +37,7 @@ func TestPromise2NamesThatAppearLater(t *testing.T) {
 	for _, name := range []string{".env", "src/.env.local", "src/deep/tls.pem", ".aws/credentials", ".ssh/id_rsa", "listed/.env"} {
 		secret(name)
 	}
-	for i := range 200 { // so many that a listing comes in parts, and one part may be all hidden
+	for i := range 200 { // enough that a listing has several parts, of which one may contain only hidden names
 		secret(fmt.Sprintf("listed/.env.%03d", i))
 	}
 	hostFile(t, filepath.Join(host, ".env.example"), "template\n", 1000, 1000, 0o644)
@@ -64,7 +64,7 @@ func TestPromise2NamesThatAppearLater(t *testing.T) {
 			t.Errorf("%q shows the secret: %.200q", script, out)
 		}
 	}
-	// Not even when the guest has made one of the same name elsewhere, or makes and removes it.
+	// The same holds if the guest has created a file with the same name elsewhere, or creates and removes the file.
 	if out := sh(t, r, id, "echo mine > src/deep/.env.x; rm src/deep/.env.x; cat .env 2>&1 | head -1"); strings.Contains(out, "hunter2") {
 		t.Errorf("%q", out)
 	}
@@ -77,7 +77,7 @@ func TestPromise2NamesThatAppearLater(t *testing.T) {
 	}
 }
 
-// BenchmarkWorkspaceFiles reads a tree of 2,000 files in a workspace whose names are looked at and in one where none are hidden.
+// BenchmarkWorkspaceFiles reads a tree of 2,000 files in a workspace with patterns for hidden names and in one without.
 func BenchmarkWorkspaceFiles(b *testing.B) {
 	for name, hide := range map[string][]string{"plain": nil, "hiding": {".env", ".env.*", "*.pem", ".aws/credentials", ".ssh"}} {
 		b.Run(name, func(b *testing.B) {

@@ -16,7 +16,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/poll"
 )
 
-// start creates a sandbox with that command, or none.
+// start creates a sandbox with command, which may be empty.
 func start(t *testing.T, r *Runtime, command ...string) (*sandbox, caisson.RuntimeSpec) {
 	t.Helper()
 	id := caisson.NewID(caisson.SandboxPrefix)
@@ -37,7 +37,8 @@ func create(t testing.TB, r *Runtime, id caisson.ID, spec caisson.RuntimeSpec) *
 	return s
 }
 
-// TestDescriptors makes sandboxes at once, while others are in use, and looks for what leaked from one into another.
+// TestDescriptors concurrently creates sandboxes while others are in use, and checks that no descriptors have leaked from one
+// to another.
 func TestDescriptors(t *testing.T) {
 	t.Parallel()
 	const count, most = 20, 100
@@ -66,7 +67,7 @@ func TestDescriptors(t *testing.T) {
 			return nil
 		})
 	}
-	g.Go(func() error { // as a dashboard would
+	g.Go(func() error { // like a client that polls the list
 		for range 100 {
 			if _, err := r.List(ctx); err != nil {
 				return err
@@ -77,7 +78,7 @@ func TestDescriptors(t *testing.T) {
 	if err := g.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	owner := map[string]caisson.ID{} // of a socket or pipe
+	owner := map[string]caisson.ID{} // by socket or pipe
 	for _, id := range ids {
 		s, err := r.get(id)
 		if err != nil {
@@ -111,7 +112,7 @@ func TestDescriptors(t *testing.T) {
 	}
 }
 
-// descriptors returns what the descriptors of a process lead to.
+// descriptors returns the link targets of the descriptors of a process.
 func descriptors(t *testing.T, pid int) (targets []string) {
 	t.Helper()
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
@@ -120,14 +121,14 @@ func descriptors(t *testing.T, pid int) (targets []string) {
 		t.Fatal(err)
 	}
 	for _, e := range entries {
-		if target, err := os.Readlink(filepath.Join(dir, e.Name())); err == nil { // some come and go
+		if target, err := os.Readlink(filepath.Join(dir, e.Name())); err == nil { // fails if it was closed since
 			targets = append(targets, target)
 		}
 	}
 	return targets
 }
 
-// TestHostSide looks at a sandbox as the host sees it.
+// TestHostSide checks the properties of a sandbox that are visible on the host.
 func TestHostSide(t *testing.T) {
 	r := open(t)
 	t.Setenv("CAISSON_SECRET", "hunter2")
@@ -167,8 +168,8 @@ func TestHostSide(t *testing.T) {
 	}
 }
 
-// wantNoMounts fails the test if the host has a mount of r's: one below its directory, or of the launcher's (which names its
-// file systems "caisson").
+// wantNoMounts fails the test if the host has a mount of r: one below its directory, or one of the launcher, whose source is
+// "caisson".
 func wantNoMounts(t *testing.T, r *Runtime) {
 	t.Helper()
 	for line := range strings.Lines(readFile(t, "/proc/self/mountinfo")) {
@@ -187,7 +188,7 @@ func readFile(t *testing.T, name string) string {
 	return string(data)
 }
 
-// TestNothingIsLeft churns and compares the host with what it was.
+// TestNothingIsLeft creates and destroys sandboxes and compares the state of the host before and after.
 func TestNothingIsLeft(t *testing.T) {
 	r := open(t)
 	fds := len(descriptors(t, os.Getpid()))
@@ -201,13 +202,13 @@ func TestNothingIsLeft(t *testing.T) {
 	}
 	poll.Until(t, time.Minute, func() bool { return len(zombies(t)) == 0 })
 	wantNoMounts(t, r)
-	// One user namespace is kept for the account.
+	// One user namespace for the account is cached.
 	if n := len(descriptors(t, os.Getpid())); n > fds+1 {
 		t.Errorf("%d descriptors became %d: %q", fds, n, descriptors(t, os.Getpid()))
 	}
 }
 
-// wantNothing fails the test if anything of a sandbox exists.
+// wantNothing fails the test if processes, cgroups or files of a sandbox exist.
 func wantNothing(t *testing.T, r *Runtime, id caisson.ID, spec caisson.RuntimeSpec) {
 	t.Helper()
 	if pids, err := processesOf(spec.Dir); err != nil || len(pids) > 0 {
@@ -229,7 +230,7 @@ func wantNothing(t *testing.T, r *Runtime, id caisson.ID, spec caisson.RuntimeSp
 	}
 }
 
-// zombies returns this process's children that have ended and were not waited for.
+// zombies returns this process's children that have exited and were not reaped.
 func zombies(t *testing.T) (pids []string) {
 	t.Helper()
 	files, err := filepath.Glob("/proc/self/task/*/children")
@@ -239,7 +240,7 @@ func zombies(t *testing.T) (pids []string) {
 	for _, f := range files {
 		data, err := os.ReadFile(f)
 		if err != nil {
-			continue // a thread that has ended
+			continue // the thread has exited
 		}
 		for _, pid := range strings.Fields(string(data)) {
 			stat, _ := os.ReadFile("/proc/" + pid + "/stat")
@@ -251,7 +252,7 @@ func zombies(t *testing.T) (pids []string) {
 	return pids
 }
 
-// kill ends a process of the host's for good.
+// kill kills a process of the host with SIGKILL.
 func kill(t *testing.T, pid int) {
 	t.Helper()
 	if err := unix.Kill(pid, unix.SIGKILL); err != nil {

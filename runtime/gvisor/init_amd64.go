@@ -5,15 +5,15 @@ import (
 	"encoding/binary"
 )
 
-// initProgram returns the program that is process 1 of every sandbox: a static ELF file of about 300 bytes, because it is in
-// every sandbox for its whole life, and a runtime (Go's, or a C library's) costs memory and start-up time that do nothing.
+// initProgram returns the program of process 1 of every sandbox: a static ELF file of about 300 bytes. It runs in every
+// sandbox, so it avoids the memory use and the start-up time of a language runtime (of Go or a C library).
 //
-// With arguments it starts them as its child (process 2) and reaps what is re-parented to it, but never that child: its
-// zombie keeps the exit status until the host has asked for it, even if the daemon was restarted meanwhile. When the
-// child has ended, or without arguments, it lets the kernel reap (SIGCHLD ignored) and sleeps. As pseudo-code:
+// With arguments, it starts them as its child (process 2) and reaps orphans that are re-parented to it, but not that child:
+// the child's zombie keeps the exit status until the host has read it, even across a restart of the daemon. When the child
+// has exited, or without arguments, it sets SIGCHLD to ignored, so that the kernel reaps, and sleeps. As pseudo-code:
 //
 //	if argc > 1 {
-//		if argv[1][0] == '-' { exit(0) } // a probe: can this sandbox run a process?
+//		if argv[1][0] == '-' { exit(0) } // a probe that checks whether the sandbox can run a process
 //		if pid := fork(); pid == 0 { execve(argv[1], argv+1, envp); exit(127) }
 //		for waitid(P_ALL, 0, &info, WEXITED|WNOWAIT) == 0 && info.pid != pid { wait4(info.pid, nil, 0, nil) }
 //	}
@@ -39,7 +39,7 @@ func initProgram() []byte {
 	return b.Bytes()
 }
 
-// assembler collects x86-64 machine code. Only short jumps exist, by label.
+// assembler assembles x86-64 machine code. It supports only short jumps, to labels.
 type assembler struct {
 	code   []byte
 	labels map[string]int
@@ -50,7 +50,7 @@ func (a *assembler) emit(b ...byte)         { a.code = append(a.code, b...) }
 func (a *assembler) label(name string)      { a.labels[name] = len(a.code) }
 func (a *assembler) jump(op byte, l string) { a.emit(op, 0); a.jumps[len(a.code)-1] = l }
 
-// syscall loads the system call's number into eax and calls.
+// syscall emits instructions that load the system call's number into eax and make the call.
 func (a *assembler) syscall(number uint32) {
 	a.emit(0xb8)
 	a.code = binary.LittleEndian.AppendUint32(a.code, number)
@@ -101,11 +101,11 @@ func initCode() []byte {
 	a.emit(0x45, 0x31, 0xc0)                   // xor r8d, r8d
 	a.syscall(sysWaitid)                       //
 	a.emit(0x85, 0xc0)                         // test eax, eax
-	a.jump(jne, "idle")                        // no child is left
+	a.jump(jne, "idle")                        // waitid failed: there is no child
 	a.emit(0x8b, 0xbc, 0x24)                   // mov edi, [rsp-240]      siginfo.si_pid
 	a.emit(0x10, 0xff, 0xff, 0xff)             //
 	a.emit(0x39, 0xef)                         // cmp edi, ebp
-	a.jump(je, "idle")                         // the command has ended
+	a.jump(je, "idle")                         // the command has exited
 	a.emit(0x31, 0xf6)                         // xor esi, esi
 	a.emit(0x31, 0xd2)                         // xor edx, edx
 	a.emit(0x45, 0x31, 0xd2)                   // xor r10d, r10d

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestInitProgram runs the init on the host: it is an ordinary program.
+// TestInitProgram runs the init program on the host.
 func TestInitProgram(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "init")
@@ -42,7 +42,7 @@ func TestInitProgram(t *testing.T) {
 				}
 			}
 		}
-		// It must still be there, asleep, whatever became of its child.
+		// It must still be sleeping after its child has exited.
 		if pid, err := unix.Wait4(cmd.Process.Pid, nil, unix.WNOHANG, nil); pid != 0 || err != nil {
 			t.Errorf("init with %q ended: %v %v", args, pid, err)
 		}

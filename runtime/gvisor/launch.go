@@ -12,7 +12,7 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
 )
 
-// launch makes a sandbox, from nothing or from the checkpoint in image.
+// launch starts a sandbox. If image is not "", it restores the sandbox from the checkpoint in that directory.
 func (r *Runtime) launch(ctx context.Context, id caisson.ID, spec caisson.RuntimeSpec, image string) error {
 	if spec.Dir != filepath.Join(r.cfg.Dir, string(id)) {
 		return fmt.Errorf("directory %s of sandbox %s is not in %s", spec.Dir, id, r.cfg.Dir)
@@ -45,16 +45,17 @@ func (r *Runtime) launch(ctx context.Context, id caisson.ID, spec caisson.Runtim
 	return nil
 }
 
+// start runs a launcher for s, saves its state and watches its processes. It returns after the command has started.
 func (r *Runtime) start(ctx context.Context, s *sandbox, spec caisson.RuntimeSpec, image string) error {
 	started := false
 	defer func() {
 		if !started {
-			s.end()
+			s.mainExited()
 		}
 	}()
 	var ready sync.WaitGroup
-	if r.launching.Add(1) == 1 { // otherwise the moves of the others keep it ready
-		ready.Go(expectMove)
+	if r.launching.Add(1) == 1 { // concurrent launches move processes themselves, which has the same effect
+		ready.Go(prepareCgroupMove)
 	}
 	defer ready.Wait()
 	defer r.launching.Add(-1)
@@ -84,16 +85,16 @@ func (r *Runtime) start(ctx context.Context, s *sandbox, spec caisson.RuntimeSpe
 	if err != nil {
 		return fmt.Errorf("the sandbox's gofer has ended: %w", err)
 	}
-	r.mu.Lock() // List reads them meanwhile
+	r.mu.Lock() // List may read them concurrently
 	s.state.Main, s.state.Gofer = main, gofer
 	r.mu.Unlock()
 	if err := s.save(); err != nil {
 		return err
 	}
-	if err := r.watch.add(s.state.Gofer.PID, s.goferEnded); err != nil {
+	if err := r.watch.add(s.state.Gofer.PID, s.goferExited); err != nil {
 		return err
 	}
-	if err := r.watch.add(s.state.Main.PID, s.end); err != nil {
+	if err := r.watch.add(s.state.Main.PID, s.mainExited); err != nil {
 		return err
 	}
 	started = true

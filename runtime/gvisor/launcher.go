@@ -16,19 +16,19 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
 )
 
-// launcher starts the short processes that make sandboxes.
+// launcher starts the short-lived processes that create sandboxes.
 type launcher struct {
-	exe      string // of gVisor's processes
-	platform string
-	tools    string // layer directory
-	nullNS   *os.File
-	watch    *watcher
+	exe           string // binary for gVisor's processes
+	platform      string
+	programsLayer string   // directory of the layer with guest programs
+	nullNS        *os.File // network namespace without interfaces
+	watch         *watcher
 
 	mu     sync.Mutex
 	idmaps map[[2]uint32]*os.File // user namespaces for idmapped mounts; guarded by mu
 }
 
-// close lets go of all namespaces.
+// close closes the descriptors of all namespaces.
 func (l *launcher) close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -40,8 +40,8 @@ func (l *launcher) close() error {
 	return err
 }
 
-// request describes the sandbox for its launcher, with the descriptors that it is given; those in owned are to be closed
-// afterwards.
+// request returns the request that describes the sandbox, and the descriptors to pass with it. The caller must close those in
+// owned, also after an error.
 func (l *launcher) request(s *sandbox, spec caisson.RuntimeSpec, image string) (req *sentry.LaunchRequest, files, owned []*os.File, err error) {
 	give := func(f *os.File) int {
 		files = append(files, f)
@@ -56,12 +56,12 @@ func (l *launcher) request(s *sandbox, spec caisson.RuntimeSpec, image string) (
 		Flags:   l.flags(s.dir, spec.Resources, spec.NetNS != nil),
 		Bundle:  filepath.Join(s.dir, "bundle"),
 		Spec:    ociSpec(spec, s.state.Cgroup),
-		Layers:  append([]string{l.tools}, spec.Rootfs.Layers...),
+		Layers:  append([]string{l.programsLayer}, spec.Rootfs.Layers...),
 		Binds:   map[string]string{},
 		IDMapFD: give(idmap), NullFD: give(l.nullNS), NetNSFD: -1,
 	}
 	if image != "" {
-		if err := revive(req.Spec, &spec); err != nil {
+		if err := setRestoreAnnotations(req.Spec, &spec); err != nil {
 			return nil, nil, nil, err
 		}
 	}
@@ -73,7 +73,7 @@ func (l *launcher) request(s *sandbox, spec caisson.RuntimeSpec, image string) (
 	}
 	for _, m := range spec.Mounts {
 		lm := sentry.LaunchMount{Target: m.Target, Writable: m.Writable}
-		trees, err := l.cloneAny(m, spec.UIDBase, &lm)
+		trees, err := l.cloneMounts(m, spec.UIDBase, &lm)
 		if err != nil {
 			return nil, nil, owned, err
 		}
@@ -90,7 +90,7 @@ func (l *launcher) request(s *sandbox, spec caisson.RuntimeSpec, image string) (
 	return req, files, owned, nil
 }
 
-// run starts a launcher, hands it the request and waits for its reply.
+// run starts a launcher, sends it the request and waits for its reply.
 func (l *launcher) run(ctx context.Context, s *sandbox, req *sentry.LaunchRequest, files []*os.File, spec caisson.RuntimeSpec) (*sentry.LaunchReply, error) {
 	reqR, reqW, err := os.Pipe()
 	if err != nil {
@@ -111,8 +111,8 @@ func (l *launcher) run(ctx context.Context, s *sandbox, req *sentry.LaunchReques
 	cmd.Stdout, cmd.Stderr = orNil(spec.Stdout), orNil(spec.Stderr)
 	cmd.ExtraFiles = append([]*os.File{reqR, replyW}, files...)
 	cmd.SysProcAttr = sentry.LaunchAttr()
-	// The kernel ends the launcher when the thread that started it ends, and a thread may end at any time: one that has
-	// changed its namespaces does.
+	// The kernel kills the launcher when the thread that started it exits (PR_SET_PDEATHSIG), and Go may terminate an unlocked
+	// thread at any time: for example one that has changed its namespaces.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	err = cmd.Start()
@@ -123,7 +123,7 @@ func (l *launcher) run(ctx context.Context, s *sandbox, req *sentry.LaunchReques
 	}
 	defer func() {
 		if cmd.Wait() != nil {
-			l.endOrphans(cmd.Process.Pid, s.dir, spec.UIDBase)
+			l.killOrphans(cmd.Process.Pid, s.dir, spec.UIDBase)
 		}
 	}()
 	stop := context.AfterFunc(ctx, func() { cmd.Process.Kill() })
@@ -152,7 +152,7 @@ func (l *launcher) run(ctx context.Context, s *sandbox, req *sentry.LaunchReques
 	return &reply, nil
 }
 
-// orNil avoids an interface that holds a nil *os.File.
+// orNil converts a nil *os.File to a nil interface.
 func orNil(f *os.File) io.Writer {
 	if f == nil {
 		return nil

@@ -14,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/poll"
 )
 
-// TestForkBomb starts far more processes than are allowed, several times at once, as the guest's root.
+// TestForkBomb starts far more processes than allowed, in several concurrent attempts, as the guest's root.
 func TestForkBomb(t *testing.T) {
 	t.Parallel()
 	const limit = 64
@@ -26,7 +26,7 @@ func TestForkBomb(t *testing.T) {
 	var g errgroup.Group
 	for range 4 {
 		g.Go(func() error {
-			out, _ := run(t, r, id, guestInside, "test", "spawn", "2000")
+			out, _ := run(t, r, id, guestdPath, "test", "spawn", "2000")
 			if n, err := strconv.Atoi(strings.TrimSpace(out)); err == nil && n >= limit {
 				return fmt.Errorf("root could start %d processes with a limit of %d", n, limit)
 			}
@@ -81,7 +81,7 @@ func TestSizes(t *testing.T) {
 	}{
 		{"/root/big", 32 << 20}, {"/tmp/big", 32 << 20}, {"/dev/shm/big", 64 << 20},
 	} {
-		out, st := run(t, r, id, guestInside, "test", "fill", c.file, strconv.Itoa(1<<30))
+		out, st := run(t, r, id, guestdPath, "test", "fill", c.file, strconv.Itoa(1<<30))
 		written, why, _ := strings.Cut(strings.TrimSpace(out), " ")
 		if n, err := strconv.ParseInt(written, 10, 64); err != nil || n > c.limit || n < c.limit/2 || !strings.Contains(why, "no space") {
 			t.Errorf("filling %s with a limit of %d gave %q, %v", c.file, c.limit, out, st)

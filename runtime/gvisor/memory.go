@@ -13,38 +13,39 @@ import (
 	"github.com/caisson-dev/caisson/internal/meminfo"
 )
 
-// loan is memory that a sandbox has beyond its limit.
-type loan struct {
+// memoryBoost is the state of a temporarily raised memory limit.
+type memoryBoost struct {
 	mu        sync.Mutex
-	savers    int  // saves under way; guarded by mu
-	returning bool // a goroutine tries to get it back; guarded by mu
+	saves     int  // number of saves in progress; guarded by mu
+	restoring bool // a goroutine retries to restore the limit; guarded by mu
 }
 
-// lendMemory raises the sandbox's memory limit while its main process saves files: gVisor reads each file whole into memory
-// for that, and a file that fits its disk need not fit its memory. At most as much is lent as the disk limit allows files to
-// be, and half of what the host has available. giveBack restores the limit when no save is under way any more, as soon as
-// the kernel allows it.
-func (s *sandbox) lendMemory() (giveBack func()) {
+// raiseMemoryLimit raises the sandbox's memory limit while its main process saves files: gVisor reads each file completely into
+// memory, and a file within the disk limit can exceed the memory limit. The limit is raised by the disk limit or by half of
+// the host's available memory, whichever is less. giveBack restores the limit when no save is in progress any more, as soon
+// as the kernel allows it.
+func (s *sandbox) raiseMemoryLimit() (giveBack func()) {
 	available, err := meminfo.Available()
 	extra := min(s.saveLimit()-saveSlack, int64(available)/2)
 	if err != nil || extra <= 0 {
 		return func() {}
 	}
-	s.loan.mu.Lock()
-	defer s.loan.mu.Unlock()
-	s.loan.savers++
+	s.memoryBoost.mu.Lock()
+	defer s.memoryBoost.mu.Unlock()
+	s.memoryBoost.saves++
 	for _, f := range s.memoryFiles() {
 		setLimit(f, int64(s.state.Memory)+extra)
 	}
 	return func() {
-		s.loan.mu.Lock()
-		s.loan.savers--
-		s.loan.mu.Unlock()
-		s.returnMemory()
+		s.memoryBoost.mu.Lock()
+		s.memoryBoost.saves--
+		s.memoryBoost.mu.Unlock()
+		s.restoreMemoryLimit()
 	}
 }
 
-// memoryFiles are the limits of the sandbox's cgroup, in the order in which they can be raised; none if it has no limit.
+// memoryFiles returns the paths of the memory limits of the sandbox's cgroup, in the order in which they can be raised; none
+// if the sandbox has no limit.
 func (s *sandbox) memoryFiles() []string {
 	g, err := s.group()
 	if err != nil || s.state.Memory == 0 {
@@ -57,51 +58,52 @@ func (s *sandbox) memoryFiles() []string {
 	return []string{filepath.Join(dir, "memory.memsw.limit_in_bytes"), filepath.Join(dir, "memory.limit_in_bytes")}
 }
 
-// returnMemory restores the limit, now or as soon as possible. The kernel refuses while more is in use, and the main process
-// gives back what it needed only with its next garbage collections, within minutes.
-func (s *sandbox) returnMemory() {
-	if s.limitMemory() {
+// restoreMemoryLimit restores the limit. The kernel refuses this while more memory is in use, and the main process releases memory
+// only at its next garbage collections, within minutes; until then, a goroutine retries every second.
+func (s *sandbox) restoreMemoryLimit() {
+	if s.tryRestoreMemoryLimit() {
 		return
 	}
-	s.loan.mu.Lock()
-	defer s.loan.mu.Unlock()
-	if s.loan.returning {
+	s.memoryBoost.mu.Lock()
+	defer s.memoryBoost.mu.Unlock()
+	if s.memoryBoost.restoring {
 		return
 	}
-	s.loan.returning = true
+	s.memoryBoost.restoring = true
 	go func() {
 		tick := time.NewTicker(time.Second)
 		defer tick.Stop()
-		for !s.limitMemory() {
+		for !s.tryRestoreMemoryLimit() {
 			select {
 			case <-tick.C:
 			case <-s.done:
 				return
-			case <-s.quit:
+			case <-s.watcherStopped:
 				return
 			}
 		}
 	}()
 }
 
-// limitMemory sets the sandbox's own limit and reports whether that is done; while a save is under way it leaves it to
-// that.
-func (s *sandbox) limitMemory() bool {
-	s.loan.mu.Lock()
-	defer s.loan.mu.Unlock()
+// tryRestoreMemoryLimit sets the limit of the sandbox's spec and reports whether no further attempt is needed. While a save is in
+// progress, it changes nothing and reports true, because the end of the save restores the limit.
+func (s *sandbox) tryRestoreMemoryLimit() bool {
+	s.memoryBoost.mu.Lock()
+	defer s.memoryBoost.mu.Unlock()
 	done := true
-	if s.loan.savers == 0 {
+	if s.memoryBoost.saves == 0 {
 		for _, f := range slices.Backward(s.memoryFiles()) {
 			done = setLimit(f, int64(s.state.Memory)) && done
 		}
 	}
 	if done {
-		s.loan.returning = false
+		s.memoryBoost.restoring = false
 	}
 	return done
 }
 
-// setLimit reports whether the limit could be set; not every kernel counts swap.
+// setLimit sets a limit and reports whether it could be set. It also reports true if the file does not exist, because not
+// every kernel accounts for swap.
 func setLimit(path string, n int64) bool {
 	err := os.WriteFile(path, strconv.AppendInt(nil, n, 10), 0)
 	return err == nil || os.IsNotExist(err)

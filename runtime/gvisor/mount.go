@@ -9,8 +9,8 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
 )
 
-// cloneAny returns the detached mounts that a launcher needs for m, and says in lm what to make of them.
-func (l *launcher) cloneAny(m caisson.RuntimeMount, uidBase uint32, lm *sentry.LaunchMount) (trees []*os.File, err error) {
+// cloneMounts returns the detached mounts that a launcher needs for m, and sets lm.Overlay if m has an overlay.
+func (l *launcher) cloneMounts(m caisson.RuntimeMount, uidBase uint32, lm *sentry.LaunchMount) (trees []*os.File, err error) {
 	if m.Overlay != nil {
 		lm.Overlay, trees, err = l.cloneOverlay(m, uidBase)
 		return trees, err
@@ -19,7 +19,7 @@ func (l *launcher) cloneAny(m caisson.RuntimeMount, uidBase uint32, lm *sentry.L
 	return []*os.File{tree}, err
 }
 
-// cloneMount returns a detached mount of a host directory as a sandbox may see it.
+// cloneMount returns a detached mount of a host directory with the owner mapping and the access that the sandbox gets.
 func (l *launcher) cloneMount(m caisson.RuntimeMount, uidBase uint32) (*os.File, error) {
 	owner, err := l.ownerMap(m, uidBase)
 	if err != nil {
@@ -42,15 +42,16 @@ func (l *launcher) cloneMount(m caisson.RuntimeMount, uidBase uint32) (*os.File,
 	return os.NewFile(uintptr(fd), "mount"), nil
 }
 
-// ownerMap returns a user namespace that shows the files of a mounted directory's owner as the guest root's, nil for a
-// directory of root's or of the guest's own. Root's files are never mapped: the guest sees them as nobody's and reads what
-// everyone may read. So a guest cannot make a setuid-root file, and cannot read what only root may.
+// ownerMap returns a user namespace that maps the owner of a mounted directory to the guest's root. It returns nil if the
+// owner is the host's root or in the account's range. The host's root is never mapped: the guest sees its files as owned by
+// nobody and can read only those that all users can read. So a guest can neither create a setuid-root file nor read files
+// that only root may read.
 func (l *launcher) ownerMap(m caisson.RuntimeMount, uidBase uint32) (*os.File, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(m.Source.Fd()), &st); err != nil {
 		return nil, err
 	}
-	if ownID(st.Uid, uidBase) && ownID(st.Gid, uidBase) {
+	if inAccountRange(st.Uid, uidBase) && inAccountRange(st.Gid, uidBase) {
 		return nil, nil
 	}
 	if m.Writable && (st.Uid == 0 || st.Gid == 0) {
@@ -61,14 +62,15 @@ func (l *launcher) ownerMap(m caisson.RuntimeMount, uidBase uint32) (*os.File, e
 	}
 	gid := st.Gid
 	if gid == 0 {
-		gid = 65534 // nobody's group: root's is never mapped
+		gid = 65534 // the group nogroup; root's group is never mapped
 	}
 	return l.idmap(st.Uid, gid, uidBase, 1)
 }
 
-// ownID reports whether a host uid or gid is one of the sandbox's account. A directory with such an owner and group, which is a
-// volume, is shown as it is: all users of the guest can own files in it, and its root can give the directory itself to one. What
-// they make there is harmless on the host. Its owners are uids of the account's range, which nobody else has, or the guest could
-// not have named them; a guest cannot make devices, for which the kernel wants rights outside of user namespaces; in sandboxes no
-// mount honours setuid or devices (CloneMount); and on the host only root passes the directory above a volume.
-func ownID(id, uidBase uint32) bool { return id >= uidBase && id-uidBase < caisson.UIDRange }
+// inAccountRange reports whether a host uid or gid is in the range of the sandbox's account. A directory with such an owner and group is
+// a volume and is mounted without an owner mapping: all users of the guest can own files in it, and the guest's root can change
+// the owner of the directory itself. Files that the guest creates there are harmless on the host: their owners are in the
+// account's range, which no other user of the host has; a guest cannot create devices, for which the kernel requires privileges
+// outside of user namespaces; mounts in sandboxes ignore setuid bits and devices (CloneMount); and on the host, only root can
+// enter the parent directory of a volume.
+func inAccountRange(id, uidBase uint32) bool { return id >= uidBase && id-uidBase < caisson.UIDRange }

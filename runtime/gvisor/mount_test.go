@@ -14,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// TestMountOwners wants a directory's owner to be the guest's root, and the host's root to be nobody.
+// TestMountOwners checks that a directory's owner is mapped to the guest's root and the host's root to nobody.
 func TestMountOwners(t *testing.T) {
 	t.Parallel()
 	r := open(t)
@@ -42,7 +42,7 @@ func TestMountOwners(t *testing.T) {
 		{"cat users", "secret"},
 		{"cat roots 2>/dev/null || echo refused", "refused"},
 		{"cat others 2>/dev/null || echo refused", "refused"},
-		// gVisor says that these have worked, but they have not.
+		// gVisor reports success for these, but they have no effect.
 		{"chmod 644 roots 2>/dev/null; stat -c %a roots", "600"},
 		{"chown 0:0 roots 2>/dev/null; stat -c %u roots", "65534"},
 		{"cat open", "for all"},
@@ -93,7 +93,7 @@ func TestMountRefused(t *testing.T) {
 		}
 		wantNothing(t, r, id, spec)
 	}
-	// /proc cannot map owners.
+	// /proc does not support idmapped mounts.
 	proc, err := os.Open(fmt.Sprintf("/proc/%d", userProcess(t)))
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +108,7 @@ func TestMountRefused(t *testing.T) {
 	wantNothing(t, r, id, spec)
 }
 
-// userProcess starts a process of an ordinary user's.
+// userProcess starts a process of an unprivileged user.
 func userProcess(t *testing.T) int {
 	t.Helper()
 	cmd := exec.Command("sleep", "1000")

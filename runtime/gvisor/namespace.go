@@ -13,7 +13,7 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
 )
 
-// emptyNetNS returns a new network namespace with nothing in it. All gofers share it.
+// emptyNetNS returns a new network namespace without configured interfaces. All gofers share it.
 func emptyNetNS() (*os.File, error) {
 	var f *os.File
 	err := osthread.Do(func() (err error) {
@@ -25,11 +25,11 @@ func emptyNetNS() (*os.File, error) {
 	return f, err
 }
 
-// idmap returns a user namespace for mounts in which n ids from uid and gid on are shown as those from to on. It is kept
-// for the next caller.
+// idmap returns a user namespace for mounts that maps n ids, starting at uid and gid, to the ids starting at to. If n is
+// greater than 1, the namespace is cached.
 func (l *launcher) idmap(uid, gid, to uint32, n int) (*os.File, error) {
 	key := [2]uint32{uid, to}
-	cache := n > 1 // layers: one map per account; owners of mounts are too many to keep
+	cache := n > 1 // maps for layers, one per account; there can be too many owners of mounts to cache their maps
 	if cache {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -47,9 +47,9 @@ func (l *launcher) idmap(uid, gid, to uint32, n int) (*os.File, error) {
 	return f, err
 }
 
-// userNS returns a new user namespace with these maps.
+// userNS returns a new user namespace with the given id mappings.
 func (l *launcher) userNS(uids, gids []syscall.SysProcIDMap) (*os.File, error) {
-	// A user namespace comes with a process. This one waits for a request that never comes.
+	// A user namespace is created with a process. This one blocks on a request that is never sent, until it is killed.
 	pr, pw, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -66,7 +66,7 @@ func (l *launcher) userNS(uids, gids []syscall.SysProcIDMap) (*os.File, error) {
 		GidMappings: gids,
 		Pdeathsig:   unix.SIGKILL,
 	}
-	runtime.LockOSThread() // with this thread would end that process
+	runtime.LockOSThread() // the kernel kills the process when the thread that started it exits
 	defer runtime.UnlockOSThread()
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("make a user namespace: %w", err)

@@ -11,9 +11,9 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
 )
 
-// endOrphans kills and reaps what a launcher has left that ended before its time. They are this process's children, as it
-// is a subreaper, but not of os/exec's, which would wait for them. dir is the sandbox's.
-func (l *launcher) endOrphans(launcher int, dir string, uidBase uint32) {
+// killOrphans kills and reaps the processes that a failed launcher has left. They are children of this process, because it is
+// a subreaper, but os/exec does not reap them. dir is the sandbox's directory.
+func (l *launcher) killOrphans(launcher int, dir string, uidBase uint32) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return
@@ -34,18 +34,19 @@ func (l *launcher) endOrphans(launcher int, dir string, uidBase uint32) {
 	}
 }
 
-// isOrphan reports whether a child that has left its launcher's session was on its way to be a process of the sandbox's.
+// isOrphan reports whether a child that has left its launcher's session is a starting process of the sandbox.
 func isOrphan(pid int, st stat, dir string, uidBase uint32) bool {
 	proc := "/proc/" + strconv.Itoa(pid)
 	cmdline, err := os.ReadFile(proc + "/cmdline")
 	switch {
 	case err != nil:
 		return false
-	case len(cmdline) == 0: // it has ended; all that is left to tell is whose it was
+	case len(cmdline) == 0: // it has exited; only its owner can still be read
 		var owner unix.Stat_t
 		return unix.Stat(proc, &owner) == nil && owner.Uid >= uidBase && owner.Uid-uidBase < caisson.UIDRange
 	case strings.HasPrefix(string(cmdline), sentry.LaunchArg0):
-		// Forked by the launcher, and not executed yet. Launchers of our own are in our user namespace, or in our session.
+		// The launcher has forked it, but it has not called exec yet. The daemon's launchers are in the daemon's user namespace
+		// or session.
 		ours, err := os.Readlink("/proc/self/ns/user")
 		theirs, err2 := os.Readlink(proc + "/ns/user")
 		return err == nil && err2 == nil && ours != theirs && st.session == pid

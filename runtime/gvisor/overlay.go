@@ -14,8 +14,8 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
 )
 
-// cloneOverlay returns what a launcher makes a workspace of, and the detached mounts of that: the host directory as the sandbox
-// may see it, the directory with the upper layer and its work directory, and what hides names if anything does.
+// cloneOverlay returns the description of a workspace for the launcher and its detached mounts: the host directory, read-only
+// and with mapped owners; the directory with the upper layer and its work directory; and the mask layer, if there is one.
 func (l *launcher) cloneOverlay(m caisson.RuntimeMount, uidBase uint32) (o *sentry.LaunchOverlay, files []*os.File, err error) {
 	defer func() {
 		if err != nil {
@@ -54,14 +54,14 @@ func (l *launcher) cloneOverlay(m caisson.RuntimeMount, uidBase uint32) (o *sent
 	return &sentry.LaunchOverlay{Upper: upper, Work: work, Hide: m.Overlay.Hide, Show: m.Overlay.Show}, files, nil
 }
 
-// overlayRefused says what to do where a host directory cannot be the lower layer of a workspace.
+// overlayRefused returns the error for a host directory that cannot be the lower layer of a workspace.
 func overlayRefused(cause error, target string) error {
 	return caisson.Wrap(cause, caisson.Invalid,
 		"the directory for %s cannot be shown as a workspace: that takes Linux 5.19 or newer and a file system that the daemon sees and that can map owners (ext4, xfs, btrfs and tmpfs can); use a copy of the directory instead", target)
 }
 
-// overlayNames returns the directory that has both the upper layer and its work directory, and what they are called in it:
-// overlayfs wants them on one mount, and a clone of each would be a mount of its own.
+// overlayNames returns the common parent of the upper layer and its work directory, and their names in it: overlayfs requires
+// both to be on the same mount, which two separate clones would not be.
 func overlayNames(o *caisson.RuntimeOverlay) (parent int, upper, work string, err error) {
 	parent, err = unix.Openat(int(o.Upper.Fd()), "..", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -95,11 +95,12 @@ func nameIn(parent int, dir *os.File) (string, error) {
 	return name, nil
 }
 
-// overlayOwners returns a user namespace that shows the files of a directory's owner as the guest's root's, and those of all
-// other users as nobody's: the guest reads of them what everyone may read.
+// overlayOwners returns a user namespace that maps the directory's owner to the guest's root. The guest sees the files of all
+// other users as owned by nobody and can read only those that all users can read.
 //
-// Groups are shown under their own numbers. A file whose group were nobody's could not be changed by its owner: the kernel
-// does not copy up what it has no name for. The guest's processes are in none of them on the host.
+// Groups are mapped to the same numbers in the guest. If a file's group were unmapped, the owner could not change the file,
+// because the kernel does not copy up files with unmapped ids. The guest's processes are members of none of these groups on
+// the host.
 func (l *launcher) overlayOwners(m caisson.RuntimeMount, uidBase uint32) (*os.File, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(m.Source.Fd()), &st); err != nil {
@@ -112,11 +113,12 @@ func (l *launcher) overlayOwners(m caisson.RuntimeMount, uidBase uint32) (*os.Fi
 	return l.userNS(uids, groupMap(int(st.Gid), int(uidBase), m.Overlay.Root))
 }
 
-// nobody is whom a guest sees as the owner of what it has no name for.
+// nobody is the uid and gid that a guest sees for unmapped owners.
 const nobody = 65534
 
-// groupMap maps a directory's group to the guest's root's and all others below nobody to themselves. The host's root's group is
-// the guest's only if it is the directory's and root asked for that; else it is nobody's.
+// groupMap maps the directory's group gid to the group of the guest's root, and all other groups below nobody to themselves.
+// The host's group 0 is mapped to the guest's group 0 only if it is the directory's group and root is set (RuntimeOverlay.Root);
+// otherwise it is mapped to nobody.
 func groupMap(gid, base int, root bool) []syscall.SysProcIDMap {
 	var gids []syscall.SysProcIDMap
 	if gid != 0 || root {
@@ -125,7 +127,7 @@ func groupMap(gid, base int, root bool) []syscall.SysProcIDMap {
 	if gid != 0 || !root {
 		gids = append(gids, syscall.SysProcIDMap{ContainerID: 0, HostID: base + nobody, Size: 1})
 	}
-	for _, r := range [][2]int{{1, min(gid, nobody)}, {max(gid+1, 1), nobody}} { // from, up to
+	for _, r := range [][2]int{{1, min(gid, nobody)}, {max(gid+1, 1), nobody}} { // half-open ranges
 		if r[0] < r[1] {
 			gids = append(gids, syscall.SysProcIDMap{ContainerID: r[0], HostID: base + r[0], Size: r[1] - r[0]})
 		}

@@ -17,13 +17,13 @@ import (
 	"github.com/caisson-dev/caisson/internal/poll"
 )
 
-// workspace is a host directory with the layers that show it in a sandbox.
+// workspace is a host directory with the layers of its overlay.
 type workspace struct {
 	host, dir string
 	mount     caisson.RuntimeMount
 }
 
-// newWorkspace makes a workspace of the host directory, which then belongs to uid and gid, at /workspace.
+// newWorkspace makes uid and gid the owner of the host directory and returns a workspace for it at /workspace.
 func newWorkspace(t testing.TB, host string, uid, gid int) *workspace {
 	t.Helper()
 	w := &workspace{host: host, dir: t.TempDir()}
@@ -66,7 +66,7 @@ func chown(t testing.TB, uid, gid int, paths ...string) {
 	}
 }
 
-// hostFile makes a file on the host with that content, owner and mode.
+// hostFile creates a file on the host with the given content, owner and mode.
 func hostFile(t testing.TB, path, content string, uid, gid int, mode os.FileMode) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -81,7 +81,7 @@ func hostFile(t testing.TB, path, content string, uid, gid int, mode os.FileMode
 	}
 }
 
-// fingerprint is all there is to say about a tree on the host, but for when it was read.
+// fingerprint describes all files of a tree on the host, without access times.
 func fingerprint(t testing.TB, dir string) string {
 	t.Helper()
 	var out strings.Builder
@@ -106,7 +106,7 @@ func fingerprint(t testing.TB, dir string) string {
 	return out.String()
 }
 
-// inWorkspace creates a sandbox with these mounts.
+// inWorkspace creates a sandbox with the command and the mounts.
 func inWorkspace(t *testing.T, r *Runtime, command []string, mounts ...caisson.RuntimeMount) (caisson.ID, caisson.RuntimeSpec) {
 	t.Helper()
 	id := caisson.NewID(caisson.SandboxPrefix)
@@ -116,21 +116,22 @@ func inWorkspace(t *testing.T, r *Runtime, command []string, mounts ...caisson.R
 	return id, spec
 }
 
-// sh runs a shell script in /workspace and returns what it says.
+// sh runs a shell script in /workspace and returns its output.
 func sh(t *testing.T, r *Runtime, id caisson.ID, script string) string {
 	t.Helper()
 	out, _ := run(t, r, id, "/bin/bash", "-c", "cd /workspace && "+script)
 	return strings.TrimSpace(out)
 }
 
-// TestOverlay changes a host directory in every way from inside, and wants all of it in the upper layer and nothing on the host.
+// TestOverlay makes all kinds of changes in a workspace from inside, and checks that they are in the upper layer and not in the
+// host directory.
 func TestOverlay(t *testing.T) {
 	t.Parallel()
 	r := open(t)
 	host := t.TempDir()
 	at := func(name string) string { return filepath.Join(host, name) }
 	hostFile(t, at("edit"), "old\n", 1000, 1000, 0o640)
-	hostFile(t, at("private"), "own\n", 1000, 33, 0o600) // another group's
+	hostFile(t, at("private"), "own\n", 1000, 33, 0o600) // with a different group
 	hostFile(t, at("gone"), "gone\n", 1000, 1000, 0o644)
 	hostFile(t, at("from"), "moved\n", 1000, 1000, 0o644)
 	hostFile(t, at("mode"), "mode\n", 1000, 1000, 0o644)
@@ -192,7 +193,7 @@ func TestOverlay(t *testing.T) {
 	wantUpper(t, filepath.Join(w.dir, "upper"))
 }
 
-// wantUpper looks at what TestOverlay has left.
+// wantUpper checks the upper layer after TestOverlay's changes.
 func wantUpper(t *testing.T, upper string) {
 	t.Helper()
 	for name, want := range map[string]string{
@@ -222,7 +223,7 @@ func wantUpper(t *testing.T, upper string) {
 	}
 }
 
-// xattrs returns the extended attributes of a file, name=value.
+// xattrs returns the extended attributes of a file as name=value.
 func xattrs(t *testing.T, path string) (list []string) {
 	t.Helper()
 	buf := make([]byte, 4096)
@@ -241,7 +242,8 @@ func xattrs(t *testing.T, path string) (list []string) {
 	return list
 }
 
-// TestOverlayAttributes: what a guest can set means nothing to the kernel, and what means something it cannot set.
+// TestOverlayAttributes checks that extended attributes that a guest can set have no effect in the kernel, and that it cannot
+// set those that have.
 func TestOverlayAttributes(t *testing.T) {
 	t.Parallel()
 	r := open(t)
@@ -298,7 +300,8 @@ func TestOverlayOfRoot(t *testing.T) {
 	}
 }
 
-// TestOverlayRefused: a file system that cannot map owners is no lower layer, and the error says what can be done.
+// TestOverlayRefused checks that a file system without support for idmapped mounts is refused as the lower layer, with an error
+// that suggests an alternative.
 func TestOverlayRefused(t *testing.T) {
 	t.Parallel()
 	r := open(t)
@@ -311,7 +314,7 @@ func TestOverlayRefused(t *testing.T) {
 		t.Errorf("a workspace of /proc: %v", err)
 	}
 	wantNothing(t, r, id, spec)
-	// What the kernel refuses only at the mount itself.
+	// The kernel refuses this only when the overlay is mounted.
 	w = newWorkspace(t, t.TempDir(), 1000, 1000)
 	w.mount.Overlay.Upper = openDir(t, "/proc/self/net")
 	w.mount.Overlay.Work = openDir(t, "/proc/self/net/stat")
@@ -322,7 +325,7 @@ func TestOverlayRefused(t *testing.T) {
 	wantNothing(t, r, id, spec)
 }
 
-// TestOverlayLives: what was written, and files that are open, outlive stops, pauses and restarts.
+// TestOverlayLives checks that changes and open files are preserved across stops, pauses and restarts.
 func TestOverlayLives(t *testing.T) {
 	t.Parallel()
 	r := open(t)
@@ -332,7 +335,7 @@ func TestOverlayLives(t *testing.T) {
 	chown(t, 1000, 1000, filepath.Join(host, "sub"))
 	w := newWorkspace(t, host, 1000, 1000)
 	before := fingerprint(t, host)
-	// It has a directory as its own, reads one file, writes another, and has one that is gone.
+	// The script has a working directory, reads one file, writes another, and has a removed file open.
 	script := `cd /workspace/sub; exec 3<../read 4>>../log 5<>../temp; echo kept >&5; rm ../temp
 n=0; while :; do n=$((n+1)); echo $n >&4; echo $n > ../count.new; mv ../count.new ../count; cat file >/dev/null || exit 1; sleep 0.02; done`
 	id, spec := inWorkspace(t, r, []string{"/bin/bash", "-c", script}, w.mount)
@@ -372,7 +375,7 @@ n=0; while :; do n=$((n+1)); echo $n >&4; echo $n > ../count.new; mv ../count.ne
 		t.Fatal(err)
 	}
 	spec.Command = nil
-	create(t, r, id, spec) // as a stop and a start do
+	create(t, r, id, spec) // as after a stop and a start
 	if got := sh(t, r, id, "cat read sub/file && test -s count && echo more >> read && cat read"); got != "of the host\nbelow\nof the host\nmore" {
 		t.Errorf("after a start: %q", got)
 	}

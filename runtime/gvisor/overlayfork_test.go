@@ -12,13 +12,13 @@ import (
 	"github.com/caisson-dev/caisson/internal/poll"
 )
 
-// TestOverlayForks restores a snapshot, taken with an empty workspace, with other directories in its place: each fork has its
-// own, and what had its working directory there goes on in it.
+// TestOverlayForks restores a snapshot that was taken with an empty workspace, each time with a different directory as the
+// workspace. A process whose working directory is the workspace continues in the new directory.
 func TestOverlayForks(t *testing.T) {
 	t.Parallel()
 	r := open(t)
 	empty := newWorkspace(t, t.TempDir(), 1000, 1000)
-	// The command waits in /workspace until there is something to do.
+	// The command waits in /workspace until a file "task" exists.
 	script := `cd /workspace; exec 3<.
 while :; do if test -e task && ! test -e answer; then cat task > answer.new; pwd >> answer.new; ls sub >> answer.new; mv answer.new answer; fi; echo tick > /root/tick; sleep 0.02; done`
 	id, _ := inWorkspace(t, r, []string{"/bin/bash", "-c", script}, empty.mount)
@@ -67,7 +67,7 @@ while :; do if test -e task && ! test -e answer; then cat task > answer.new; pwd
 			t.Errorf("the host's directory was\n%s\nand is\n%s", before, after)
 		}
 	}
-	// Forks of forks, and pauses of them, have their directories too.
+	// The same holds for forks of forks and after pauses of them.
 	image = t.TempDir()
 	if err := r.Checkpoint(t.Context(), forks[0], image, false); err != nil {
 		t.Fatal(err)
@@ -83,7 +83,7 @@ while :; do if test -e task && ! test -e answer; then cat task > answer.new; pwd
 	}
 }
 
-// TestOverlayForkWithoutFiles: what a process had open must be there in the directory that a fork gets.
+// TestOverlayForkWithoutFiles checks that a restore fails if a file that a process has open is missing in the new directory.
 func TestOverlayForkWithoutFiles(t *testing.T) {
 	t.Parallel()
 	r := open(t)

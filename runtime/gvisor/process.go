@@ -18,11 +18,11 @@ import (
 
 const (
 	initPID = 1
-	// commandPID is the sandbox's command: the first and only thing that init starts.
+	// commandPID is the PID of the sandbox's command, the only process that init starts.
 	commandPID = 2
 )
 
-// Processes implements [caisson.Runtime]. The command's zombie, which init keeps for its exit status, is not among them.
+// Processes implements [caisson.Runtime]. It omits the command's zombie, which init keeps for its exit status.
 func (r *Runtime) Processes(ctx context.Context, id caisson.ID) ([]caisson.ProcessInfo, error) {
 	s, err := r.getRunning(id)
 	if err != nil {
@@ -54,8 +54,8 @@ func (s *sandbox) processes(ctx context.Context) ([]caisson.ProcessInfo, error) 
 	return list, nil
 }
 
-// processState returns the state of a process as /proc/PID/stat says it: R, S, D, T, Z. gVisor's list of processes has no
-// such thing, but it reads files of the guest's, even while it is paused.
+// processState returns the state of a process from /proc/PID/stat in the guest: R, S, D, T or Z. gVisor's list of processes
+// does not contain it, but gVisor can read files of the guest even while it is paused.
 func (s *sandbox) processState(ctx context.Context, pid int) (byte, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -68,7 +68,7 @@ func (s *sandbox) processState(ctx context.Context, pid int) (byte, error) {
 	if err != nil {
 		return 0, err
 	}
-	// All of it is in the pipe, which holds more than this.
+	// The complete content has been written, because the capacity of a pipe is larger than 4096 bytes.
 	if err := r.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
 		return 0, err
 	}
@@ -79,8 +79,8 @@ func (s *sandbox) processState(ctx context.Context, pid int) (byte, error) {
 	return parseState(data)
 }
 
-// parseState reads the state from /proc/PID/stat. The second field is the command's name in parentheses and may contain
-// anything.
+// parseState parses the state in the content of /proc/PID/stat. The second field is the command's name in parentheses and may
+// contain any bytes.
 func parseState(data []byte) (byte, error) {
 	rest, ok := bytes.CutPrefix(data[bytes.LastIndexByte(data, ')')+1:], []byte(" "))
 	if !ok || len(rest) == 0 {
@@ -89,7 +89,8 @@ func parseState(data []byte) (byte, error) {
 	return rest[0], nil
 }
 
-// waitForCommand waits until init has started the command. Whatever it comes to, its pid then stays its own.
+// waitForCommand waits until init has started the command. From then on, the command's PID is not reused, because init does
+// not reap it.
 func (s *sandbox) waitForCommand(ctx context.Context) error {
 	if !s.state.HasCommand {
 		return nil
@@ -98,7 +99,7 @@ func (s *sandbox) waitForCommand(ctx context.Context) error {
 		_, err := s.processState(ctx, commandPID)
 		var remote remoteError
 		if !errors.As(err, &remote) {
-			return err // which may be nil
+			return err // nil if the command exists
 		}
 		select {
 		case <-time.After(wait):
@@ -124,12 +125,12 @@ func (r *Runtime) WaitCommand(ctx context.Context, id caisson.ID) (caisson.ExitS
 	}
 	st, err := s.waitPID(ctx, commandPID)
 	if err == nil && !st.Unknown {
-		s.exit.Store(&st) // its zombie may end with the sandbox
+		s.exit.Store(&st) // the status can no longer be read after the sandbox has stopped
 	}
 	return st, err
 }
 
-// waitPID waits for a process of the sandbox. If the sandbox ends first the status is unknown.
+// waitPID waits until a process of the sandbox has exited. If the sandbox stops first, the status is unknown.
 func (s *sandbox) waitPID(ctx context.Context, pid int) (caisson.ExitStatus, error) {
 	var ws uint32
 	err := s.call(ctx, boot.ContMgrWaitPID, &boot.WaitPIDArgs{PID: int32(pid), CID: string(s.id)}, &ws)
@@ -140,7 +141,7 @@ func (s *sandbox) waitPID(ctx context.Context, pid int) (caisson.ExitStatus, err
 	case ctx.Err() != nil:
 		return caisson.ExitStatus{}, context.Cause(ctx)
 	case errors.As(err, &remote):
-		return caisson.ExitStatus{Code: -1, Unknown: true}, nil // the process is gone without a trace
+		return caisson.ExitStatus{Code: -1, Unknown: true}, nil // the process no longer exists
 	}
 	return caisson.ExitStatus{Code: -1, Unknown: true, Reason: s.endReason()}, nil
 }

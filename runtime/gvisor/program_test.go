@@ -18,17 +18,18 @@ import (
 	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
-// A program is the command of a sandbox that answers questions: a line to port 7000 in, a line out.
+// A program is the command of a sandbox that replies to requests: it reads a line from a connection to port 7000 and writes a
+// line.
 type program struct {
 	command []string
-	binds   map[string]string // target → source, besides the host's /usr and the test's data
+	binds   map[string]string // target → source, in addition to the host's /usr and the test's data
 	env     []string
 	memory  caisson.Size
 	netns   *os.File
-	still   bool // the monotonic clock of what is restored stands still
+	still   bool // restore with a still clock, see RuntimeSpec.StillClock
 }
 
-// nodeProgram runs a script of testdata in the Node that agents use, which npm installs once.
+// nodeProgram returns a program that runs a script of testdata in the version of Node that agents use, which npm installs once.
 func nodeProgram(t testing.TB, script string, args ...string) program {
 	t.Helper()
 	return program{
@@ -37,7 +38,7 @@ func nodeProgram(t testing.TB, script string, args ...string) program {
 	}
 }
 
-// pythonProgram runs a script of testdata in the host's Python.
+// pythonProgram returns a program that runs a script of testdata in the host's Python.
 func pythonProgram(t testing.TB, script string) program {
 	t.Helper()
 	const python = "/usr/bin/python3"
@@ -47,7 +48,7 @@ func pythonProgram(t testing.TB, script string) program {
 	return program{command: []string{python, "-B", "/testdata/" + script}}
 }
 
-// nodeModules returns a directory that npm has installed testdata/node in.
+// nodeModules returns a directory in which npm has installed testdata/node.
 func nodeModules(t testing.TB) string {
 	t.Helper()
 	if _, err := exec.LookPath("npm"); err != nil {
@@ -66,7 +67,7 @@ func nodeModules(t testing.TB) string {
 	if _, err := os.Stat(dir); err == nil {
 		return dir
 	}
-	// Made beside and moved, so that it is there whole or not at all, whoever else makes it.
+	// It is installed in a temporary directory and renamed, so that it is complete even if other tests install it concurrently.
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -130,13 +131,13 @@ func (p program) spec(t testing.TB, r *Runtime, id caisson.ID) caisson.RuntimeSp
 	return spec
 }
 
-// A guest is a sandbox with a program in it.
+// A guest is a sandbox that runs a program.
 type guest struct {
 	r  *Runtime
 	id caisson.ID
 }
 
-// start creates a sandbox and waits until its program answers.
+// start creates a sandbox and waits until its program replies.
 func (p program) start(t testing.TB, r *Runtime) guest {
 	t.Helper()
 	g := guest{r, caisson.NewID("sb")}
@@ -155,7 +156,7 @@ func (g guest) waitReady(t testing.TB) {
 	})
 }
 
-// checkpoint returns a directory with a checkpoint of the guest, which goes on.
+// checkpoint returns a directory with a checkpoint of the guest, which continues to run.
 func (g guest) checkpoint(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -165,7 +166,7 @@ func (g guest) checkpoint(t testing.TB) string {
 	return dir
 }
 
-// restore returns a fork of a checkpoint of p. It ends with the test.
+// restore returns a fork of a checkpoint of p. It is destroyed at the end of the test.
 func (p program) restore(t testing.TB, r *Runtime, image, randomness string) guest {
 	t.Helper()
 	g := guest{r, caisson.NewID("sb")}
@@ -182,7 +183,7 @@ func (p program) restore(t testing.TB, r *Runtime, image, randomness string) gue
 	return g
 }
 
-// wantShared fails the test unless the guest names these programs as those that may draw what another fork draws.
+// wantShared fails the test unless SharedRandomness returns these programs.
 func (g guest) wantShared(t testing.TB, want ...string) {
 	t.Helper()
 	names, err := g.r.SharedRandomness(t.Context(), g.id)
@@ -191,7 +192,7 @@ func (g guest) wantShared(t testing.TB, want ...string) {
 	}
 }
 
-// ask returns the program's answer.
+// ask sends a request to the program and returns its reply. It fails the test if there is none.
 func (g guest) ask(t testing.TB, question string) string {
 	t.Helper()
 	answer, ok := g.try(t, question)
@@ -201,7 +202,7 @@ func (g guest) ask(t testing.TB, question string) string {
 	return answer
 }
 
-// try asks; false means that the program has not answered.
+// try sends a request to the program and returns its reply; ok is false if there is none.
 func (g guest) try(t testing.TB, question string) (answer string, ok bool) {
 	t.Helper()
 	const script = `exec 3<>/dev/tcp/127.0.0.1/7000 && echo "$1" >&3 && cat <&3`
@@ -212,7 +213,7 @@ func (g guest) try(t testing.TB, question string) (answer string, ok bool) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	defer context.AfterFunc(ctx, func() { p.Close() })() // a program that never answers ends the test
+	defer context.AfterFunc(ctx, func() { p.Close() })() // limits the wait for a reply
 	out, err := io.ReadAll(p.Stdout())
 	if err != nil {
 		t.Fatalf("asked for %q: %v", question, err)

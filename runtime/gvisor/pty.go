@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openPTY returns both ends of a new pseudo-terminal of the host's. Size 0 is left as it is.
+// openPTY returns both ends of a new pseudo-terminal of the host. If rows or cols is 0, the size is not set.
 func openPTY(rows, cols uint16) (master, slave *os.File, err error) {
-	// Opened by name and not touched by Fd, it stays with Go's poller: Close ends a Read.
+	// The file is used with Go's poller, because it is opened by name and Fd is never called: Close interrupts a Read.
 	master, err = os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
 		return nil, nil, fmt.Errorf("open a terminal: %w", err)
@@ -33,7 +33,7 @@ func openPTY(rows, cols uint16) (master, slave *os.File, err error) {
 	return master, slave, nil
 }
 
-// openSlave opens the other end through the master: no path in /dev/pts, which may be another instance's.
+// openSlave opens the other end through the master, not by a path in /dev/pts, which may be a different devpts instance.
 func openSlave(master int) (*os.File, error) {
 	if err := unix.IoctlSetPointerInt(master, unix.TIOCSPTLCK, 0); err != nil {
 		return nil, err
@@ -46,7 +46,7 @@ func openSlave(master int) (*os.File, error) {
 	return os.NewFile(fd, "pts"), nil
 }
 
-// onDescriptor calls do with f's descriptor, which stays as it is.
+// onDescriptor calls do with f's descriptor without changing it to blocking mode, as Fd would.
 func onDescriptor(f *os.File, do func(fd int) error) error {
 	c, err := f.SyscallConn()
 	if err != nil {
@@ -63,7 +63,7 @@ func setSize(tty *os.File, rows, cols uint16) error {
 	})
 }
 
-// ttyOutput reads a terminal: when the last process has closed the other end, Linux reports EIO instead of end of file.
+// ttyOutput reads from a terminal and converts EIO to EOF: Linux returns EIO when the last process has closed the other end.
 type ttyOutput struct{ f *os.File }
 
 // Read implements [io.Reader].
@@ -75,14 +75,14 @@ func (t ttyOutput) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// ttyInput writes to a terminal; closing it types end-of-file (^D).
+// ttyInput writes to a terminal; closing it sends end-of-file (^D).
 //
-// The host's line discipline swallows the keys that send signals, but no process on the host has this terminal as its own:
-// the foreground process group is the guest's, and it gets the signals from here.
+// The host's line discipline consumes the characters that send signals, but no process on the host has this terminal as its
+// controlling terminal: the foreground process group is in the guest. So ttyInput sends the signals to it.
 type ttyInput struct {
 	f      *os.File
 	signal func(unix.Signal)
-	quoted bool // the next byte is meant literally (^V)
+	quoted bool // the next byte is literal, after ^V
 }
 
 // Write implements [io.Writer].
@@ -95,7 +95,8 @@ func (t *ttyInput) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// signals returns what the terminal, as it is set now, would send its foreground process group on that input.
+// signals returns the signals that the terminal, with its current settings, sends to its foreground process group for the
+// input b.
 func (t *ttyInput) signals(b []byte) (signals []unix.Signal) {
 	var tio *unix.Termios
 	err := onDescriptor(t.f, func(fd int) (err error) {
@@ -109,7 +110,7 @@ func (t *ttyInput) signals(b []byte) (signals []unix.Signal) {
 	keys := map[byte]unix.Signal{
 		tio.Cc[unix.VINTR]: unix.SIGINT, tio.Cc[unix.VQUIT]: unix.SIGQUIT, tio.Cc[unix.VSUSP]: unix.SIGTSTP,
 	}
-	delete(keys, 0) // a key that is turned off
+	delete(keys, 0) // 0 disables a character
 	quote := tio.Lflag&(unix.ICANON|unix.IEXTEN) == unix.ICANON|unix.IEXTEN
 	for _, c := range b {
 		if t.quoted {

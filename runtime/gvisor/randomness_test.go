@@ -13,8 +13,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/poll"
 )
 
-// TestPromise11NodeForks: what a fork of a running Node draws first, whichever generator that comes from, is drawn by no
-// other fork of the same checkpoint, nor by the original. Without the mitigation it is.
+// TestPromise11NodeForks checks that the first random values in a fork of a running Node process, from each of its generators,
+// differ from those in other forks of the same checkpoint and in the original, and that they are equal without the mitigation.
 func TestPromise11NodeForks(t *testing.T) {
 	t.Parallel()
 	r := open(t)
@@ -31,7 +31,7 @@ func TestPromise11NodeForks(t *testing.T) {
 	} {
 		t.Run(draw, func(t *testing.T) {
 			a, b := p.restore(t, r, image, "kernel").ask(t, draw), p.restore(t, r, image, "kernel").ask(t, draw)
-			// Which of the pool's threads draws is chance.
+			// It is not deterministic which thread of the pool generates the value.
 			if a != b && !strings.HasPrefix(draw, "pool") {
 				t.Errorf("two forks draw %.60s and %.60s without a mitigation; this test shows nothing", a, b)
 			}
@@ -50,7 +50,7 @@ func TestPromise11NodeForks(t *testing.T) {
 	}
 }
 
-// TestPromise11ForksOfForks: forks of a fork differ too, whether or not that has drawn anything since it was one.
+// TestPromise11ForksOfForks checks that forks of a fork differ, too, whether or not the fork has generated random values itself.
 func TestPromise11ForksOfForks(t *testing.T) {
 	t.Parallel()
 	r := open(t)
@@ -80,8 +80,8 @@ func TestPromise11ForksOfForks(t *testing.T) {
 	}
 }
 
-// TestPromise11PythonForks: Python's secrets come from the kernel each time, so that its forks need no mitigation. What it has from
-// OpenSSL does need it.
+// TestPromise11PythonForks checks that Python reads its secrets from the kernel each time, so that its forks need no mitigation,
+// and that values from OpenSSL need it.
 func TestPromise11PythonForks(t *testing.T) {
 	t.Parallel()
 	r := open(t)
@@ -118,8 +118,8 @@ func TestPromise11PythonForks(t *testing.T) {
 	}
 }
 
-// TestRenamedProcess: a process that was given another pid by a restore is at one with itself and its relatives, restore
-// after restore, and has a name of its own each time.
+// TestRenamedProcess checks that the PIDs that a renamed process gets for itself, its parent and its children are consistent
+// after each of several restores, and that it has a different name each time.
 func TestRenamedProcess(t *testing.T) {
 	t.Parallel()
 	r := open(t)
@@ -141,7 +141,7 @@ func TestRenamedProcess(t *testing.T) {
 	}
 }
 
-// TestRenamedProcessWakes: a fork that is paused and woken keeps its names, and its forks have others.
+// TestRenamedProcessWakes checks that a fork keeps its names when it is paused and resumed, and that its forks have others.
 func TestRenamedProcessWakes(t *testing.T) {
 	t.Parallel()
 	r := open(t)
@@ -164,9 +164,9 @@ func TestRenamedProcessWakes(t *testing.T) {
 	}
 }
 
-// TestRenamedJobControl: an interactive shell on a terminal goes on with its jobs in a fork, and programs that lead a session take
-// the terminal's foreground. A program of Python's multiprocessing goes on with its pool; a process from before it can join only
-// without new names.
+// TestRenamedJobControl checks that job control of an interactive shell works in a fork, and that session leaders can set the
+// terminal's foreground process group. A program with a Python multiprocessing pool continues; it can join a process that was
+// started before the checkpoint only if the processes have no new names.
 func TestRenamedJobControl(t *testing.T) {
 	t.Parallel()
 	r := open(t)
@@ -185,7 +185,7 @@ func TestRenamedJobControl(t *testing.T) {
 	}
 }
 
-// TestRenamedProcessExecutes: a renamed process that becomes another program is as much at one with itself.
+// TestRenamedProcessExecutes checks that a renamed process keeps its name after an exec, and that its PIDs are consistent.
 func TestRenamedProcessExecutes(t *testing.T) {
 	t.Parallel()
 	r := open(t)
@@ -202,7 +202,7 @@ func TestRenamedProcessExecutes(t *testing.T) {
 	}
 }
 
-// TestRenamedProcessAborts: abort ends a renamed process as it ends any.
+// TestRenamedProcessAborts checks that abort terminates a renamed process.
 func TestRenamedProcessAborts(t *testing.T) {
 	t.Parallel()
 	r := open(t)
@@ -217,7 +217,7 @@ func TestRenamedProcessAborts(t *testing.T) {
 	}
 }
 
-// TestRenamedNode: what Node says about itself and to its children holds after a restore.
+// TestRenamedNode checks that the PIDs that Node stores and passes to its children are valid after a restore.
 func TestRenamedNode(t *testing.T) {
 	t.Parallel()
 	r := open(t)
@@ -230,7 +230,8 @@ func TestRenamedNode(t *testing.T) {
 	}
 }
 
-// TestStillClock: for a fork of a warm snapshot no time has passed, but the hour is the hour. For what is resumed, it has.
+// TestStillClock checks that with a still clock, the time since the checkpoint is not on the monotonic clock, that without it,
+// it is, and that the real-time clock is correct in both cases.
 func TestStillClock(t *testing.T) {
 	t.Parallel()
 	r := open(t)
@@ -249,7 +250,7 @@ func TestStillClock(t *testing.T) {
 			if stood := m-monotonic < 2.9; stood != still {
 				t.Errorf("still %v, generation %d: the monotonic clock has gone from %f to %f in at least 3 seconds", still, generation, monotonic, m)
 			}
-			// It was read at some time between asking and now.
+			// The clock was read between asked and now.
 			if at := time.Unix(0, int64(now*1e9)); at.Before(asked.Add(-2*time.Second)) || at.After(time.Now().Add(2*time.Second)) {
 				t.Errorf("still %v, generation %d: the real-time clock is at %v, asked at %v", still, generation, at, asked)
 			}
@@ -257,7 +258,7 @@ func TestStillClock(t *testing.T) {
 	}
 }
 
-// clocks asks an identity.py for its monotonic clock and for the time since 1970, in seconds.
+// clocks returns the monotonic clock and the time since 1970, both in seconds, of a guest that runs identity.py.
 func (g guest) clocks(t *testing.T) (monotonic, real float64) {
 	t.Helper()
 	if _, err := fmt.Sscan(g.ask(t, "clocks"), &monotonic, &real); err != nil {
@@ -266,7 +267,7 @@ func (g guest) clocks(t *testing.T) (monotonic, real float64) {
 	return monotonic, real
 }
 
-// TestRandomnessUnknown: what nobody knows how to make fresh is not restored.
+// TestRandomnessUnknown checks that a restore with an unknown RuntimeSpec.Randomness is refused.
 func TestRandomnessUnknown(t *testing.T) {
 	t.Parallel()
 	r := open(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// TestCopySparse: zeroes take no room on disk, what is copied is what was read, and too much is refused.
+// TestCopySparse checks that blocks of zeroes use no disk space, that the copy equals the input, and that the limit is enforced.
 func TestCopySparse(t *testing.T) {
 	t.Parallel()
 	data := append(bytes.Repeat([]byte("x"), 100_000), make([]byte, 10<<20)...)
@@ -47,7 +47,7 @@ func TestCopySparse(t *testing.T) {
 	}
 }
 
-// TestSaveSparseFiles: a guest's sparse files do not fill the host's disk when they are saved.
+// TestSaveSparseFiles checks that a guest's sparse files do not fill the host's disk when they are saved.
 func TestSaveSparseFiles(t *testing.T) {
 	t.Parallel()
 	r := open(t)
@@ -83,8 +83,8 @@ func TestSaveSparseFiles(t *testing.T) {
 	}
 }
 
-// TestSaveLargeFile: a file that fits the disk limit and not the memory limit can be saved, and no more memory is lent for
-// that than the disk limit.
+// TestSaveLargeFile checks that a file within the disk limit but larger than the memory limit can be saved, and that the memory
+// limit is raised by at most the disk limit for that.
 func TestSaveLargeFile(t *testing.T) {
 	t.Parallel()
 	r := open(t)
@@ -97,7 +97,7 @@ func TestSaveLargeFile(t *testing.T) {
 	if out, status := run(t, r, id, "/bin/sh", "-c", "head -c 300M /dev/urandom > /root/large"); !status.Success() {
 		t.Fatalf("%v: %s", status, out)
 	}
-	for range 2 { // the second while what was lent for the first is being asked back
+	for range 2 { // the second while the limit that was raised for the first is being restored
 		f, err := os.Create(filepath.Join(t.TempDir(), "files.tar"))
 		if err != nil {
 			t.Fatal(err)

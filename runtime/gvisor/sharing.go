@@ -10,16 +10,16 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
 )
 
-// maxSharing bounds an answer, in bytes: names, a few words each, and the line about others.
+// maxSharing limits a reply, in bytes: one line for each program and one for the number of further programs.
 const maxSharing = (sentry.MaxSharing + 1) * (sentry.MaxSharingName + 100)
 
 // SharedRandomness implements [caisson.Sharer].
-func (q inquiries) SharedRandomness(ctx context.Context, id caisson.ID) ([]string, error) {
+func (q sinkQueries) SharedRandomness(ctx context.Context, id caisson.ID) ([]string, error) {
 	s, err := q.running(id)
 	if err != nil {
 		return nil, err
 	}
-	data, err := askSink(ctx, s, sentry.SharingSink, nil, maxSharing)
+	data, err := querySink(ctx, s, sentry.SharingSink, nil, maxSharing)
 	if err != nil {
 		return nil, fmt.Errorf("ask which programs share random state: %w", err)
 	}

@@ -33,7 +33,7 @@ func (r *Runtime) Signal(ctx context.Context, id caisson.ID, pid, signal int) er
 	if pid != -1 {
 		return caisson.Invalidf("pid", "%d is not a process id; use -1 for all", pid)
 	}
-	// Standing still, they cannot fork away from it.
+	// The sandbox is frozen, so that no process can escape the signal by forking.
 	return s.whileFrozen(ctx, false, func() error { return s.signalAll(ctx, signal) })
 }
 

@@ -13,37 +13,39 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
 )
 
-// Where Caisson's own programs are inside every sandbox.
+// Paths of Caisson's programs inside every sandbox.
 const (
-	toolsDir    = "/.caisson"
-	guestInit   = toolsDir + "/init"
-	guestInside = toolsDir + "/inside"
-	guestAgent  = toolsDir + "/agent"
+	toolsDir   = "/.caisson"
+	initPath   = toolsDir + "/init"
+	guestdPath = toolsDir + "/inside"
+	coderPath  = toolsDir + "/agent"
 )
 
-// fsDir, in the runtime's part of a sandbox's directory, is where gVisor makes the file with what is written to the root file system.
+// fsDir is the directory in which gVisor creates the file for changes to the root file system, relative to runtimeDir.
 const fsDir = "fs"
 
-// pidsBackstop is how many times the guest's limit of processes the host's cgroup allows: gVisor runs each guest thread in a
-// host thread of its own and needs some itself, and panics where it cannot have one. The guest's own limit is
-// RLIMIT_NPROC, so this is reached only if that fails.
-const pidsBackstop = 8
+// hostPIDsFactor is the ratio of the PID limit of the host's cgroup to the guest's limit of processes. gVisor runs each guest
+// thread in a separate host thread, needs some threads itself, and panics if it cannot create one. The guest's limit is
+// enforced with RLIMIT_NPROC; the cgroup's limit is reached only if that fails.
+const hostPIDsFactor = 8
 
+// minHostPIDs is the minimum PID limit of a sandbox's cgroup.
 const minHostPIDs = 512
 
-// capabilities are what root has inside: Docker's set. SYS_ADMIN and SYS_RESOURCE are never among them: they lift
-// RLIMIT_NPROC and allow unmounting.
+// capabilities are the capabilities of the guest's root: the same set as Docker's. They must not include SYS_ADMIN and
+// SYS_RESOURCE, which allow unmounting and exempt from RLIMIT_NPROC.
 var capabilities = []string{
 	"CAP_AUDIT_WRITE", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_MKNOD",
 	"CAP_NET_BIND_SERVICE", "CAP_NET_RAW", "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_CHROOT",
 }
 
-// ociSpec translates a RuntimeSpec. Paths on the host (root, sources of binds, network namespace) are the launcher's.
+// ociSpec translates a RuntimeSpec to an OCI specification. The launcher sets the paths on the host (root, sources of binds,
+// network namespace).
 func ociSpec(s caisson.RuntimeSpec, cgroup string) *specs.Spec {
 	res := s.Resources
-	args := []string{guestInit}
+	args := []string{initPath}
 	if len(s.Command) > 0 {
-		args = append(args, guestInside)
+		args = append(args, guestdPath)
 		args = append(args, runArgs(s.User, s.Workdir, s.Command)...)
 	}
 	ids := []specs.LinuxIDMapping{{ContainerID: 0, HostID: s.UIDBase, Size: caisson.UIDRange}}
@@ -75,8 +77,9 @@ func ociSpec(s caisson.RuntimeSpec, cgroup string) *specs.Spec {
 	return spec
 }
 
-// revive makes gVisor's process deal with the random state and the clock of what it restores.
-func revive(spec *specs.Spec, s *caisson.RuntimeSpec) error {
+// setRestoreAnnotations sets the annotations for the handling of random state and of the monotonic clock at a restore. Returns Invalid for an
+// unknown s.Randomness.
+func setRestoreAnnotations(spec *specs.Spec, s *caisson.RuntimeSpec) error {
 	if spec.Annotations == nil {
 		spec.Annotations = map[string]string{}
 	}
@@ -94,8 +97,7 @@ func revive(spec *specs.Spec, s *caisson.RuntimeSpec) error {
 	return nil
 }
 
-// runArgs are the arguments with which the inside program resolves a user's name, changes to a directory and becomes
-// the command.
+// runArgs returns the arguments with which guestd resolves the user's name, changes to dir and executes the command.
 func runArgs(user, dir string, command []string) []string {
 	args := []string{"run"}
 	if user != "" {
@@ -111,9 +113,9 @@ func rlimit(name string, n int) specs.POSIXRlimit {
 	return specs.POSIXRlimit{Type: name, Soft: uint64(n), Hard: uint64(n)}
 }
 
-// systemMounts are the file systems that gVisor itself provides. Those in memory have a size: their pages count as the
-// sandbox's memory, but a limit of their own ends a runaway writer with ENOSPC instead of an OOM kill. gVisor's /dev takes no
-// limit: the guest's root, who alone can write there, can use up the sandbox's own memory with it.
+// systemMounts returns the mounts of file systems that gVisor implements. Those in memory have a size limit: their pages count
+// as the sandbox's memory, but with a separate limit, writes fail with ENOSPC instead of causing an out-of-memory kill. gVisor's
+// /dev supports no limit: the guest's root, which alone can write there, can use up the sandbox's memory.
 func systemMounts(res caisson.Resources) []specs.Mount {
 	size := func(s caisson.Size) string { return "size=" + strconv.FormatInt(int64(s), 10) }
 	return []specs.Mount{
@@ -130,7 +132,7 @@ func cgroupLimits(res caisson.Resources) *specs.LinuxResources {
 	memory := int64(res.Memory)
 	period := uint64(100_000)
 	quota := int64(res.CPUs * float64(period))
-	pids := int64(max(res.PIDs*pidsBackstop, minHostPIDs))
+	pids := int64(max(res.PIDs*hostPIDsFactor, minHostPIDs))
 	return &specs.LinuxResources{
 		Memory: &specs.LinuxMemory{Limit: &memory, Swap: &memory},
 		CPU:    &specs.LinuxCPU{Quota: &quota, Period: &period},
@@ -138,7 +140,7 @@ func cgroupLimits(res caisson.Resources) *specs.LinuxResources {
 	}
 }
 
-// defaultPath is what a process finds programs in whose environment has no PATH.
+// defaultPath is the PATH of processes whose environment has none.
 const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 func withPath(env []string) []string {
@@ -148,7 +150,7 @@ func withPath(env []string) []string {
 	return append(slices.Clone(env), defaultPath)
 }
 
-// flags is gVisor's configuration for one sandbox.
+// flags returns gVisor's flags for one sandbox.
 func (l *launcher) flags(dir string, res caisson.Resources, network bool) []string {
 	mode := "none"
 	if network {
@@ -157,11 +159,11 @@ func (l *launcher) flags(dir string, res caisson.Resources, network bool) []stri
 	return []string{
 		"--platform=" + l.platform,
 		"--network=" + mode,
-		"--tx-checksum-offload", // the wire's end does not look at them; package wire says why
+		"--tx-checksum-offload", // the wire process does not verify checksums, see package wire
 		fmt.Sprintf("--overlay2=root:dir=%s,size=%d", filepath.Join(dir, fsDir), int64(res.Disk)),
 		"--allow-rootfs-tar-annotation",
 		"--cpu-num-from-quota",
-		"--host-settings=ignore",           // the daemon's host is its administrator's business; doctor advises
-		"--restore-spec-validation=ignore", // snapshots say what they depend on (caisson.Dependencies)
+		"--host-settings=ignore",           // the administrator configures the host; "caisson doctor" recommends settings
+		"--restore-spec-validation=ignore", // snapshots record their dependencies (caisson.Dependencies)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// state is what a later daemon must know of a sandbox; it is in state.json in the runtime's part of its directory.
+// state is the persistent state of a sandbox, for a restarted daemon. It is stored in state.json in runtimeDir.
 type state struct {
 	Main, Gofer process
 	Cgroup      string
@@ -21,16 +21,16 @@ type state struct {
 	Memory      caisson.Size
 	Disk        caisson.Size
 	Restored    bool
-	Recorded    []string `json:",omitempty"` // targets of the mounts in which it is noted who writes
+	Recorded    []string `json:",omitempty"` // targets of the mounts for which the last writers of files are recorded
 }
 
-// process is a host process that cannot be confused with a later one of the same number.
+// process identifies a host process. The start time distinguishes it from later processes with the same PID.
 type process struct {
 	PID   int
 	Start uint64 // in clock ticks since boot: field 22 of /proc/PID/stat
 }
 
-// processOf returns the process with that pid as it is now.
+// processOf returns the process that currently has the PID. Returns an error if there is none or if it has exited.
 func processOf(pid int) (process, error) {
 	start, err := startTime(pid)
 	return process{pid, start}, err
@@ -49,7 +49,7 @@ func startTime(pid int) (uint64, error) {
 	return st.start, err
 }
 
-// stat is what /proc/PID/stat says of a process.
+// stat contains fields of /proc/PID/stat.
 type stat struct {
 	state           byte
 	parent, session int
@@ -61,7 +61,7 @@ func readStat(pid int) (st stat, err error) {
 	if err != nil {
 		return st, err
 	}
-	// The second field is the command's name in parentheses and may contain anything.
+	// The second field is the command's name in parentheses and may contain any bytes.
 	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
 	if len(fields) < 20 {
 		return st, errors.New("malformed stat of process " + strconv.Itoa(pid))
@@ -87,8 +87,8 @@ func (s *sandbox) save() error {
 	return os.Rename(tmp, filepath.Join(s.dir, "state.json"))
 }
 
-// adopt takes over the sandboxes that an earlier daemon left in the directory of r. A directory without a readable state belongs to a
-// launch that did not finish: it is listed as not running, so that the caller destroys it.
+// adopt adds the sandboxes that a previous daemon has left in the directory of r. A directory without a readable state belongs
+// to a launch that was interrupted: it is listed as not running, so that the caller destroys it.
 func adopt(r *Runtime) error {
 	entries, err := os.ReadDir(r.cfg.Dir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -109,11 +109,11 @@ func adopt(r *Runtime) error {
 		data, err := os.ReadFile(filepath.Join(s.dir, "state.json"))
 		if err == nil && json.Unmarshal(data, &s.state) == nil && s.state.Main.alive() {
 			s.done = make(chan struct{})
-			if err := r.watch.add(s.state.Main.PID, s.end); err != nil {
-				s.end()
+			if err := r.watch.add(s.state.Main.PID, s.mainExited); err != nil {
+				s.mainExited()
 			}
-			r.watch.add(s.state.Gofer.PID, s.goferEnded)
-			s.returnMemory() // the earlier daemon may have ended before it could
+			r.watch.add(s.state.Gofer.PID, s.goferExited)
+			s.restoreMemoryLimit() // the previous daemon may have exited before it restored the limit
 		}
 		r.sandboxes[id] = s
 	}

@@ -10,30 +10,30 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A tool is one of Caisson's own programs for the guest.
-type tool struct {
+// A tool is one of Caisson's programs for the guest.
+type guestProgram struct {
 	path    string // in the sandbox
-	program []byte
+	program []byte // content of the executable
 }
 
-// readTools returns the programs that every sandbox has; agent may be "".
-func readTools(inside, agent string) ([]tool, error) {
-	tools := []tool{{guestInit, initProgram()}}
-	for _, t := range []struct{ path, source string }{{guestInside, inside}, {guestAgent, agent}} {
-		if t.source == "" && t.path == guestAgent {
+// readGuestPrograms reads the programs for every sandbox. If agent is "", the built-in coding agent is left out.
+func readGuestPrograms(inside, agent string) ([]guestProgram, error) {
+	tools := []guestProgram{{initPath, initProgram()}}
+	for _, t := range []struct{ path, source string }{{guestdPath, inside}, {coderPath, agent}} {
+		if t.source == "" && t.path == coderPath {
 			continue
 		}
 		program, err := os.ReadFile(t.source)
 		if err != nil {
 			return nil, err
 		}
-		tools = append(tools, tool{t.path, program})
+		tools = append(tools, guestProgram{t.path, program})
 	}
 	return tools, nil
 }
 
-// layerName is a hash of the programs, so that another build's sandboxes keep theirs.
-func layerName(tools []tool) string {
+// layerName returns a hash of the programs, so that sandboxes of another build keep their layer.
+func layerName(tools []guestProgram) string {
 	h := sha256.New()
 	for _, t := range tools {
 		fmt.Fprintf(h, "%s %d\n", t.path, len(t.program))
@@ -42,11 +42,11 @@ func layerName(tools []tool) string {
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
-// writeTools makes the layer with Caisson's own guest programs, topmost of every sandbox's but for its own settings, and
-// returns its directory.
+// writeGuestPrograms creates the layer with Caisson's guest programs and returns its directory. It is the topmost layer of every
+// sandbox, except for the layer with the sandbox's settings.
 //
-// The programs work for the guest and are trusted by nobody: a guest may replace them in its own overlay.
-func writeTools(dir string, list []tool) (string, error) {
+// The host does not trust these programs: a guest can replace them in its overlay.
+func writeGuestPrograms(dir string, list []guestProgram) (string, error) {
 	layer := filepath.Join(dir, layerName(list))
 	if _, err := os.Stat(layer); err == nil {
 		return layer, nil
@@ -64,7 +64,7 @@ func writeTools(dir string, list []tool) (string, error) {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			return "", err
 		}
-		if err := giveToLayers(d, 0o755); err != nil {
+		if err := setLayerOwner(d, 0o755); err != nil {
 			return "", err
 		}
 	}
@@ -73,7 +73,7 @@ func writeTools(dir string, list []tool) (string, error) {
 		if err := os.WriteFile(path, t.program, 0o755); err != nil {
 			return "", err
 		}
-		if err := giveToLayers(path, 0o755); err != nil {
+		if err := setLayerOwner(path, 0o755); err != nil {
 			return "", err
 		}
 	}
@@ -83,8 +83,8 @@ func writeTools(dir string, list []tool) (string, error) {
 	return layer, nil
 }
 
-// giveToLayers makes path the guest root's, with exactly that mode whatever the umask.
-func giveToLayers(path string, mode os.FileMode) error {
+// setLayerOwner makes the guest's root the owner of path and sets its mode, independent of the umask.
+func setLayerOwner(path string, mode os.FileMode) error {
 	if err := os.Chown(path, caisson.LayerUIDBase, caisson.LayerUIDBase); err != nil {
 		return err
 	}

@@ -10,11 +10,11 @@ import (
 	"github.com/caisson-dev/caisson/internal/testbin"
 )
 
-// TestAgentProgram: a runtime with an agent program shows it in its sandboxes, and one without does not.
+// TestAgentProgram checks that sandboxes contain the agent program if, and only if, the runtime has one.
 func TestAgentProgram(t *testing.T) {
 	t.Parallel()
 	agent := filepath.Join(t.TempDir(), "agent")
-	program, err := os.ReadFile(testbin.Path(t, "caisson-inside"))
+	program, err := os.ReadFile(testbin.Path(t, "caisson-guestd"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,14 +25,14 @@ func TestAgentProgram(t *testing.T) {
 		name, agent, want string
 	}{{"with", agent, "works\n"}, {"without", "", "none\n"}} {
 		t.Run(c.name, func(t *testing.T) {
-			r := openWith(t, func(cfg *Config) { cfg.Agent = c.agent })
+			r := openWith(t, func(cfg *Config) { cfg.Coder = c.agent })
 			id := caisson.NewID("sb")
 			if err := r.Create(t.Context(), id, newSpec(t, r, id)); err != nil {
 				t.Fatal(err)
 			}
-			out, st := run(t, r, id, "/bin/sh", "-c", "test -e "+guestAgent+" || exec echo none; exec "+guestAgent+" test echo works")
+			out, st := run(t, r, id, "/bin/sh", "-c", "test -e "+coderPath+" || exec echo none; exec "+coderPath+" test echo works")
 			if !st.Success() || out != c.want {
-				t.Errorf("%s says %q, %v", guestAgent, out, st)
+				t.Errorf("%s says %q, %v", coderPath, out, st)
 			}
 		})
 	}
@@ -40,15 +40,15 @@ func TestAgentProgram(t *testing.T) {
 
 func TestAgentProgramMissing(t *testing.T) {
 	t.Parallel()
-	if _, err := readTools("/proc/self/exe", filepath.Join(t.TempDir(), "none")); err == nil {
+	if _, err := readGuestPrograms("/proc/self/exe", filepath.Join(t.TempDir(), "none")); err == nil {
 		t.Error("an agent program that is not there is ignored")
 	}
 }
 
-// TestLayerName: what is in a layer says what it is called, and programs cannot trade bytes unnoticed.
+// TestLayerName checks that a layer's name depends on its content and on the boundaries between the programs.
 func TestLayerName(t *testing.T) {
 	t.Parallel()
-	lists := [][]tool{
+	lists := [][]guestProgram{
 		{{"/a", []byte("1")}},
 		{{"/a", []byte("2")}},
 		{{"/b", []byte("1")}},

@@ -14,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/poll"
 )
 
-// volume returns a directory as a volume has it, and its mount at /workspace.
+// volume returns a directory with the owner and mode of a volume, and its mount at /workspace.
 func volume(t *testing.T) (string, caisson.RuntimeMount) {
 	t.Helper()
 	dir, mount := mountDir(t, "/workspace")
@@ -25,8 +25,8 @@ func volume(t *testing.T) (string, caisson.RuntimeMount) {
 	return dir, mount
 }
 
-// TestVolumeOwners: in a directory that belongs to the guests of an account every user of a guest can own files, for this sandbox and
-// the next one; the host's root is nobody.
+// TestVolumeOwners checks that in a volume, all users of a guest can own files, that the owners are the same in the next
+// sandbox, and that the host's root is seen as nobody.
 func TestVolumeOwners(t *testing.T) {
 	t.Parallel()
 	r := open(t)
@@ -54,7 +54,7 @@ func TestVolumeOwners(t *testing.T) {
 		{"", "for k in 'c 1 3' 'b 7 0'; do mknod dev $k 2>/dev/null || echo refused; done", "refused\nrefused"},
 		{"", "chown 1000:1001 . && chmod 700 .", ""},
 	}, {
-		// The directory is a user's by now, and still all of the guest's.
+		// The directory now belongs to a user of the guest; it is still mounted without an owner mapping.
 		{"", "stat -c '%u %g %a' .", "1000 1001 700"},
 		{"1000:1001", "cat home/f && echo d > mine && stat -c %u mine", "b\n1000"},
 		{"1002", "cat home/f 2>/dev/null || echo refused", "refused"},
@@ -84,7 +84,7 @@ func TestVolumeOwners(t *testing.T) {
 	}
 }
 
-// as runs a script as a user, "" for root, and returns what it prints.
+// as runs a script as a user ("" is root) and returns its output.
 func as(t *testing.T, r *Runtime, id caisson.ID, user, script string) string {
 	t.Helper()
 	p, err := r.Exec(t.Context(), id, caisson.RuntimeExec{Command: []string{"/bin/bash", "-c", script}, User: user, Env: []string{"PATH=/usr/bin:/bin"}})
@@ -102,7 +102,7 @@ func as(t *testing.T, r *Runtime, id caisson.ID, user, script string) string {
 	return string(out)
 }
 
-// TestOwnerMap: which directories are shown with a map, and which without.
+// TestOwnerMap checks which directories are mounted with an owner mapping and which without.
 func TestOwnerMap(t *testing.T) {
 	t.Parallel()
 	r := open(t)
@@ -135,7 +135,7 @@ func TestOwnerMap(t *testing.T) {
 	}
 }
 
-// TestVolumeForks restores a snapshot, taken with an empty workspace, with a volume in its place, and pauses what has one.
+// TestVolumeForks restores a snapshot that was taken with an empty workspace, with a volume in its place, and pauses the result.
 func TestVolumeForks(t *testing.T) {
 	t.Parallel()
 	r := open(t)

@@ -9,15 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watcher waits for the ends of processes, children or not, with one thread for all of them: a pidfd becomes readable when
-// its process ends.
+// watcher waits for processes to exit, whether they are children or not, with a single thread: a pidfd becomes readable when
+// its process exits.
 type watcher struct {
 	epoll int
 	stop  int // eventfd
 
 	mu    sync.Mutex
-	procs map[int32]func() // what to call, by pidfd; nil when closed; guarded by mu
-	ended chan struct{}    // closed when the goroutine has returned
+	procs map[int32]func() // onExit functions by pidfd; nil after close; guarded by mu
+	ended chan struct{}    // closed when run has returned
 }
 
 func newWatcher() (*watcher, error) {
@@ -37,8 +37,8 @@ func newWatcher() (*watcher, error) {
 	return w, nil
 }
 
-// add calls onExit (on the watcher's goroutine, so it must not block; it may be nil) when process pid has ended, and reaps
-// it if it is a child.
+// add makes the watcher call onExit when process pid has exited, and reap the process if it is a child. onExit may be nil. It
+// is called on the watcher's goroutine and must not block. Returns an error if there is no such process.
 func (w *watcher) add(pid int, onExit func()) error {
 	fd, err := unix.PidfdOpen(pid, 0) // always close-on-exec
 	if err != nil {
@@ -76,10 +76,10 @@ func (w *watcher) run() {
 			delete(w.procs, e.Fd)
 			w.mu.Unlock()
 			if !ok {
-				continue // not ours any more: closing it would close whatever has the number now
+				continue // handled already: the number may now be that of another descriptor
 			}
-			unix.Waitid(unix.P_PIDFD, int(e.Fd), nil, unix.WEXITED|unix.WNOHANG, nil) // ECHILD if it is no child
-			// Closing alone would not leave the epoll set while a child between fork and exec holds a copy.
+			unix.Waitid(unix.P_PIDFD, int(e.Fd), nil, unix.WEXITED|unix.WNOHANG, nil) // fails with ECHILD if it is not a child
+			// Close alone does not remove it from the epoll set while a child between fork and exec has a copy.
 			unix.EpollCtl(w.epoll, unix.EPOLL_CTL_DEL, int(e.Fd), nil)
 			unix.Close(int(e.Fd))
 			if onExit != nil {
@@ -89,7 +89,7 @@ func (w *watcher) run() {
 	}
 }
 
-// close ends the watch. Nothing more is called after it returns.
+// close stops the watcher. No onExit function is called after close returns.
 func (w *watcher) close() error {
 	unix.Write(w.stop, []byte{1, 0, 0, 0, 0, 0, 0, 0})
 	<-w.ended

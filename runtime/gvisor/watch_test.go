@@ -11,8 +11,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/poll"
 )
 
-// TestWatcherClosesItsOwn: processes end while others are being forked, which hold copies of the watcher's descriptors for
-// a moment; no descriptor of anybody else is closed, and every end is seen once.
+// TestWatcherClosesItsOwn makes processes exit while others are being forked, which have copies of the watcher's descriptors
+// until they exec. It checks that the watcher closes no other descriptors and reports each exit once.
 func TestWatcherClosesItsOwn(t *testing.T) {
 	t.Parallel()
 	w, err := newWatcher()
@@ -37,13 +37,13 @@ func TestWatcherClosesItsOwn(t *testing.T) {
 				if err := w.add(pid, func() { mu.Lock(); ends[pid]++; mu.Unlock() }); err != nil {
 					t.Error(err)
 				}
-				// Takes the numbers of descriptors that were just closed.
+				// The file may get the number of a descriptor that was just closed.
 				f, err := os.Create(filepath.Join(dir, "sentinel"))
 				if err != nil {
 					t.Error(err)
 					return
 				}
-				cmd.Wait() // or the watcher did
+				cmd.Wait() // fails if the watcher has reaped the process
 				if _, err := f.Stat(); err != nil {
 					t.Errorf("somebody closed a file: %v", err)
 				}

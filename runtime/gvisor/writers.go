@@ -17,13 +17,13 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
 )
 
-// inquiries ask main processes for what the sinks of package sentry tell.
-type inquiries struct {
-	running func(caisson.ID) (*sandbox, error) // finds a sandbox that runs
+// sinkQueries implements the queries that sinks of package sentry answer in the sandboxes' main processes.
+type sinkQueries struct {
+	running func(caisson.ID) (*sandbox, error) // returns a running sandbox, see Runtime.getRunning
 }
 
 // Writers implements [caisson.Recorder].
-func (q inquiries) Writers(ctx context.Context, id caisson.ID, target string) (*caisson.Writers, error) {
+func (q sinkQueries) Writers(ctx context.Context, id caisson.ID, target string) (*caisson.Writers, error) {
 	s, err := q.running(id)
 	if err != nil {
 		return nil, err
@@ -31,7 +31,7 @@ func (q inquiries) Writers(ctx context.Context, id caisson.ID, target string) (*
 	if !slices.Contains(s.state.Recorded, target) {
 		return nil, caisson.Errorf(caisson.NotFound, "sandbox %s has no workspace at %.200q of which it notes who writes there", id, target)
 	}
-	data, err := askSink(ctx, s, sentry.WritersSink, map[string]any{"target": target}, lastwrite.MaxEncoded)
+	data, err := querySink(ctx, s, sentry.WritersSink, map[string]any{"target": target}, lastwrite.MaxEncoded)
 	if err != nil {
 		return nil, fmt.Errorf("ask who has written what: %w", err)
 	}
@@ -46,9 +46,9 @@ func (q inquiries) Writers(ctx context.Context, id caisson.ID, target string) (*
 	return w, nil
 }
 
-// askSink has a sink of a sandbox's main process write its answer to a pipe, and returns what came: at most limit bytes and one,
-// which says that it was too long.
-func askSink(ctx context.Context, s *sandbox, sink string, config map[string]any, limit int) ([]byte, error) {
+// querySink makes a sink in a sandbox's main process write its reply to a pipe, and returns the reply: at most limit+1 bytes. A
+// length of limit+1 means that the reply was too long.
+func querySink(ctx context.Context, s *sandbox, sink string, config map[string]any, limit int) ([]byte, error) {
 	pr, pw, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -61,7 +61,7 @@ func askSink(ctx context.Context, s *sandbox, sink string, config map[string]any
 	came := make(chan read, 1)
 	go func() {
 		data, err := io.ReadAll(io.LimitReader(pr, int64(limit)+1))
-		pr.Close() // the writer is not to wait for a reader who is gone
+		pr.Close() // further writes of the main process then fail instead of blocking
 		came <- read{data, err}
 	}()
 	args := struct { // as in boot.CreateTraceSessionArgs
@@ -72,7 +72,7 @@ func askSink(ctx context.Context, s *sandbox, sink string, config map[string]any
 	}, true}
 	callErr := s.call(ctx, boot.ContMgrCreateTraceSession, &args, nil, pw)
 	pw.Close()
-	// Whoever else holds the other end: what was said has been written before the call returned.
+	// The main process may still hold the other end, but it has written the reply before the call returned.
 	pr.SetReadDeadline(time.Now().Add(time.Second))
 	got := <-came
 	return got.data, errors.Join(callErr, got.err)

@@ -15,7 +15,7 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/lastwrite"
 )
 
-// pythonPrelude is what the scripts of these tests begin with: they say their pid, and have system calls that Python has not.
+// pythonPrelude is the beginning of the scripts of these tests. It prints the PID and defines system calls that Python lacks.
 const pythonPrelude = `
 import ctypes, mmap, os, socket, struct, sys, threading, time
 libc = ctypes.CDLL(None, use_errno=True)
@@ -27,7 +27,7 @@ os.chdir('/workspace')
 print(os.getpid(), flush=True)
 `
 
-// python runs a script in /workspace and returns its pid.
+// python runs a script in /workspace and returns its PID.
 func python(t *testing.T, r *Runtime, id caisson.ID, script string) int {
 	t.Helper()
 	if _, err := os.Stat("/usr/bin/python3"); err != nil {
@@ -42,7 +42,7 @@ func python(t *testing.T, r *Runtime, id caisson.ID, script string) int {
 	return pid
 }
 
-// writersOf returns who was the last to change what, by path.
+// writersOf returns the last writers by path, and the complete result of Writers.
 func writersOf(t *testing.T, r *Runtime, id caisson.ID) (map[string]caisson.Writer, *caisson.Writers) {
 	t.Helper()
 	w, err := r.Writers(t.Context(), id, "/workspace")
@@ -56,7 +56,7 @@ func writersOf(t *testing.T, r *Runtime, id caisson.ID) (map[string]caisson.Writ
 	return by, w
 }
 
-// TestWriters changes a workspace in every way, each time by another process, and wants it to be known which.
+// TestWriters makes all kinds of changes in a workspace, each in a different process, and checks the recorded writers.
 func TestWriters(t *testing.T) {
 	t.Parallel()
 	t.Run("hiding", func(t *testing.T) { testWriters(t, []string{".env"}) })
@@ -78,7 +78,7 @@ func testWriters(t *testing.T, hide []string) {
 	}
 	for _, c := range []struct {
 		script string
-		paths  string // that are its from then on
+		paths  string // paths whose last writer is then the script's process
 	}{
 		{"write('edit', 'a')", "edit"},
 		{"os.chdir('sub'); write('../relative')", "relative"},
@@ -140,16 +140,16 @@ func testWriters(t *testing.T, hide []string) {
 	testWriterDetails(t, r, id)
 }
 
-// testWriterDetails is what the table above cannot say.
+// testWriterDetails contains the cases that do not fit the table of TestWriters.
 func testWriterDetails(t *testing.T, r *Runtime, id caisson.ID) {
-	// Through an old descriptor, also one that somebody else has got, it is whoever has opened it.
+	// Writes through a descriptor, also an inherited one, are attributed to the process that opened it.
 	python(t, r, id, "f = open('log', 'a')\nif os.fork() == 0:\n os.setsid()\n f.write('1'); f.flush(); time.sleep(0.1); f.write('2'); f.flush(); open('/tmp/done', 'w').close()\n")
 	opener, _ := writersOf(t, r, id)
 	poll.Until(t, 2*time.Minute, func() bool { _, status := run(t, r, id, "/bin/test", "-e", "/tmp/done"); return status.Success() })
 	if after, _ := writersOf(t, r, id); after["log"] != opener["log"] || after["log"].PID == 0 {
 		t.Errorf("log: %+v, then %+v", opener["log"], after["log"])
 	}
-	// The user is said, too, and a name that was renamed says so.
+	// The user is recorded, too, and Moved is set for a renamed path.
 	python(t, r, id, "os.mkdir('open'); os.chmod('open', 0o777)")
 	pid := python(t, r, id, "os.setuid(1000); write('open/users')")
 	by, _ := writersOf(t, r, id)
@@ -159,7 +159,7 @@ func testWriterDetails(t *testing.T, r *Runtime, id caisson.ID) {
 	if !by["from"].Moved || !by["to"].Moved || by["edit"].PID != by["tmp"].PID {
 		t.Errorf("from %+v, to %+v", by["from"], by["to"])
 	}
-	// What is mounted elsewhere is the same workspace; what is mounted over it is not.
+	// A bind mount of a part of the workspace counts as the workspace; a file system that is mounted over a part does not.
 	out := sh(t, r, id, "unshare -Urm bash -c 'mkdir /tmp/m && mount --bind sub /tmp/m && echo $$ && echo x > /tmp/m/bound && mkdir /tmp/m/over && mount -t tmpfs none /tmp/m/over && echo x > /tmp/m/over/hidden' 2>&1")
 	by, _ = writersOf(t, r, id)
 	if pid, err := strconv.Atoi(strings.Fields(out + " none")[0]); err != nil {
@@ -172,7 +172,8 @@ func testWriterDetails(t *testing.T, r *Runtime, id caisson.ID) {
 	}
 }
 
-// TestWritersBounded: a guest that makes very many files, or very long paths, costs a bounded table, and the newest are known.
+// TestWritersBounded checks that the table is limited if a guest creates very many files or very long paths, and that it
+// contains the newest changes.
 func TestWritersBounded(t *testing.T) {
 	t.Parallel()
 	r := open(t)
@@ -210,8 +211,8 @@ write('end')
 	}
 }
 
-// TestWritersOfForks: a restored sandbox begins with an empty table, and notes what happens from then on, in the directory that it
-// has then; so does the one that goes on. A later daemon can ask, too.
+// TestWritersOfForks checks that a restored sandbox starts with an empty table and records later changes in its new directory,
+// that the original continues with its table, and that a restarted daemon can read the tables.
 func TestWritersOfForks(t *testing.T) {
 	t.Parallel()
 	r := open(t)
@@ -245,7 +246,7 @@ func TestWritersOfForks(t *testing.T) {
 	}
 }
 
-// TestWritersMoved: a guest whose first act is to move a directory above its workspace hides nothing by that.
+// TestWritersMoved checks that writers are recorded even if the guest first renames a directory above its workspace.
 func TestWritersMoved(t *testing.T) {
 	t.Parallel()
 	r := open(t)

@@ -17,8 +17,8 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/lastwrite"
 )
 
-// tells makes a sandbox whose main process answers every call after it has done something with the descriptor that came along.
-func tells(t *testing.T, do func(*os.File), reply string) *sandbox {
+// hostileSandbox returns a sandbox whose simulated main process calls do with the descriptor of each call and then sends reply.
+func hostileSandbox(t *testing.T, do func(*os.File), reply string) *sandbox {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "socket")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket})
@@ -48,12 +48,12 @@ func tells(t *testing.T, do func(*os.File), reply string) *sandbox {
 			}()
 		}
 	}()
-	s := &sandbox{control: &controls{socket: socket}, done: make(chan struct{}), state: state{Recorded: []string{"/workspace"}}}
+	s := &sandbox{control: &controlClient{socket: socket}, done: make(chan struct{}), state: state{Recorded: []string{"/workspace"}}}
 	t.Cleanup(s.control.close)
 	return s
 }
 
-// TestHostileWriters: whatever a sandbox's main process says of who has written what, and however, costs bounded time and room.
+// TestHostileWriters checks that malicious replies of a sandbox's main process to Writers use limited time and memory.
 func TestHostileWriters(t *testing.T) {
 	t.Parallel()
 	var table lastwrite.Table
@@ -80,8 +80,8 @@ func TestHostileWriters(t *testing.T) {
 		{"an error", `{"success":false,"err":"no"}`, says(table.Encode()), false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := tells(t, c.do, c.reply)
-			r := inquiries{func(caisson.ID) (*sandbox, error) { return s, nil }}
+			s := hostileSandbox(t, c.do, c.reply)
+			r := sinkQueries{func(caisson.ID) (*sandbox, error) { return s, nil }}
 			began := time.Now()
 			got, err := r.Writers(t.Context(), "sb-x", "/workspace")
 			if (err == nil) != c.works || time.Since(began) > 10*time.Second {
@@ -94,16 +94,16 @@ func TestHostileWriters(t *testing.T) {
 	}
 	hang := make(chan struct{})
 	defer close(hang)
-	s := tells(t, func(f *os.File) { <-hang; f.Close() }, ok)
+	s := hostileSandbox(t, func(f *os.File) { <-hang; f.Close() }, ok)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	q := inquiries{func(caisson.ID) (*sandbox, error) { return s, nil }}
+	q := sinkQueries{func(caisson.ID) (*sandbox, error) { return s, nil }}
 	if _, err := q.Writers(ctx, "sb-x", "/workspace"); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("of one that hangs: %v", err)
 	}
 }
 
-// TestHostileSharing: so does what it says of programs that share random state.
+// TestHostileSharing checks the same for SharedRandomness.
 func TestHostileSharing(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -118,8 +118,8 @@ func TestHostileSharing(t *testing.T) {
 		{"too much", strings.Repeat("x", 1<<16), nil, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := tells(t, func(f *os.File) { f.WriteString(c.said); f.Close() }, `{"success":true}`)
-			names, err := inquiries{func(caisson.ID) (*sandbox, error) { return s, nil }}.SharedRandomness(t.Context(), "sb-x")
+			s := hostileSandbox(t, func(f *os.File) { f.WriteString(c.said); f.Close() }, `{"success":true}`)
+			names, err := sinkQueries{func(caisson.ID) (*sandbox, error) { return s, nil }}.SharedRandomness(t.Context(), "sb-x")
 			if (err == nil) != c.works || !slices.Equal(names, c.want) {
 				t.Errorf("%q, %v", names, err)
 			}

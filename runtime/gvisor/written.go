@@ -10,8 +10,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Written returns what the files that a sandbox has written to its root file system take on the host's disk. They are in a file that
-// has no name any more, so it is found among those that the main process has open. Errors as those of Stats.
+// Written returns the disk space on the host that a sandbox's changes to its root file system use. gVisor stores them in an
+// unlinked file, so Written searches the open files of the main process for it. Returns the same errors as Stats.
 func (r *Runtime) Written(id caisson.ID) (caisson.Size, error) {
 	s, err := r.getRunning(id)
 	if err != nil {
@@ -31,7 +31,7 @@ func (r *Runtime) Written(id caisson.ID) (caisson.Size, error) {
 	for _, fd := range list {
 		var st unix.Stat_t
 		if unix.Stat(filepath.Join(open, fd.Name()), &st) != nil {
-			continue // closed meanwhile
+			continue // closed since ReadDir
 		}
 		if st.Mode&unix.S_IFMT == unix.S_IFREG && st.Nlink == 0 && st.Dev == dir.Dev && !seen[st.Ino] {
 			seen[st.Ino] = true

@@ -35,7 +35,7 @@ func (b *box) checkpoint(keep bool) (dir string) {
 	return dir
 }
 
-// restore makes a sandbox from a checkpoint of b.
+// restore restores a new sandbox from a checkpoint of b.
 func (b *box) restore(dir string) *box {
 	b.t.Helper()
 	fork := b.newBox(b.t)
@@ -46,7 +46,7 @@ func (b *box) restore(dir string) *box {
 	return fork
 }
 
-// testCheckpointMemory has a number that exists only in memory go on in a fork and in its original.
+// testCheckpointMemory checks that a counter whose number is only in memory continues in a fork and in the original.
 func testCheckpointMemory(t *testing.T, s *suite) {
 	s.checkpointer(t)
 	b := s.create(t, "counter", "/count")
@@ -72,7 +72,7 @@ func testCheckpointMemory(t *testing.T, s *suite) {
 		t.Errorf("the fork is called %q, the original %q", fork.hostname(), b.hostname())
 	}
 
-	// From here on they are two.
+	// Later changes in the fork and in the original are independent.
 	fork.write("/after", "of the fork", 0o644)
 	if _, err := b.files().StatFile(b.ctx(), "/after"); caisson.KindOf(err) != caisson.NotFound {
 		t.Errorf("a file of the fork in the original: %v", err)
@@ -117,7 +117,7 @@ func testRestoreTwice(t *testing.T, s *suite) {
 	}
 	n := two.count("/count")
 	two.until("the other goes on", func() bool { return two.count("/count") > n })
-	// A checkpoint is only read, so it is as good as before.
+	// A restore does not change the checkpoint, so it can be used again.
 	if got := b.restore(dir).read("/lower/keep"); got != "keep" {
 		t.Errorf("a third fork reads %q", got)
 	}

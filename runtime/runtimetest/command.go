@@ -24,8 +24,8 @@ var commandTests = []test{
 	{"ReaderGoesAway", testReaderGoesAway},
 }
 
-// outputFIFO makes a FIFO for the spec's standard output and returns its reader. The spec's end must be closed by the
-// caller.
+// outputFIFO creates a FIFO, opens it as the spec's standard output, and returns its reading end. Both ends are closed at the
+// end of the test.
 func (b *box) outputFIFO() (r *os.File) {
 	b.t.Helper()
 	name := filepath.Join(b.t.TempDir(), "stdout")
@@ -86,7 +86,7 @@ func testCommandEnds(t *testing.T, s *suite) {
 			t.Errorf("WaitCommand = %+v, %v", got, err)
 		}
 	}
-	// The sandbox is not its command.
+	// The sandbox keeps running when its command has exited.
 	if got := b.output("echo", "alive"); got != "alive" {
 		t.Errorf("then the sandbox says %q", got)
 	}
@@ -127,7 +127,8 @@ func testCommandNone(t *testing.T, s *suite) {
 	wantKind(t, "WaitCommand", err, caisson.Conflict)
 }
 
-// testCommandNotExecutable accepts that a runtime learns only inside that a command cannot be executed: then its end says so.
+// testCommandNotExecutable allows that a runtime detects only inside the sandbox that a command cannot be executed, but then
+// the exit code must be 126 or 127.
 func testCommandNotExecutable(t *testing.T, s *suite) {
 	for command, codes := range map[string][]int{"/no/such-program": {127}, "no-such-program": {127}, "/lower/text": {126, 127}} {
 		b := s.newBox(t)
@@ -145,10 +146,10 @@ func testCommandNotExecutable(t *testing.T, s *suite) {
 	}
 }
 
-// testReaderGoesAway takes both the reader and the caller's descriptor away, as the end of a daemon does, and comes back.
+// testReaderGoesAway closes both the reader and the caller's descriptor, as the exit of a daemon does, and opens a new reader.
 func testReaderGoesAway(t *testing.T, s *suite) {
 	b := s.newBox(t)
-	b.spec.Command = s.argv("ignore-term") // says "ignored" for every SIGTERM
+	b.spec.Command = s.argv("ignore-term") // prints "ignored" for every SIGTERM
 	out := b.outputFIFO()
 	b.create()
 	b.wantLine(lines(out), "ready")

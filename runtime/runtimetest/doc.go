@@ -1,5 +1,6 @@
-// Package runtimetest is the contract of caisson.Runtime as tests: every runtime calls [Test] in its own.
+// Package runtimetest is a conformance test suite for implementations of caisson.Runtime. Each implementation calls [Test] in
+// its tests.
 //
-// What runs inside the sandboxes is the program of package inside: its test programs, and its roles files and run. A real
-// runtime has it as a static binary, the fake as Go functions.
+// The sandboxes run the program of package guestd: its test programs and its roles files and run. A real runtime contains it
+// as a static binary, the fake runtime as Go functions.
 package runtimetest

@@ -61,7 +61,7 @@ func testExitCodes(t *testing.T, s *suite) {
 func testStdin(t *testing.T, s *suite) {
 	b := s.create(t)
 	p := b.exec(caisson.RuntimeExec{Command: []string{"cat"}, Stdin: true})
-	// One answer before the next question: nothing on the way may wait for more.
+	// Each line must come back before the next one is sent: no buffer on the way may wait for more input.
 	for _, line := range []string{"first\n", "second\n", "third"} {
 		if _, err := io.WriteString(p.Stdin(), line); err != nil {
 			t.Fatalf("write: %v", err)
@@ -240,7 +240,7 @@ func testExecCancelled(t *testing.T, s *suite) {
 	if _, err := s.Runtime.Exec(ctx, b.id, caisson.RuntimeExec{Command: s.argv("echo")}); !errors.Is(err, context.Canceled) {
 		t.Errorf("Exec with a cancelled context: %v", err)
 	}
-	// The context of Exec was that of the call, not of the process.
+	// The context of Exec applies to the call, not to the process.
 	if _, err := io.WriteString(p.Stdin(), "alive"); err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ var fileTests = []test{
 	{"Mounts", testMounts},
 }
 
-// testSaveFiles changes files in every way there is, and wants the same changes in a new sandbox.
+// testSaveFiles makes all kinds of changes to files and checks that a new sandbox with the saved files has the same changes.
 func testSaveFiles(t *testing.T, s *suite) {
 	c := s.checkpointer(t)
 	b := s.create(t)
@@ -71,7 +71,7 @@ func testSaveFiles(t *testing.T, s *suite) {
 			t.Errorf("%s, which was removed: %v", name, err)
 		}
 	}
-	// What was saved is a change like any other: saved again, it is still there.
+	// Changes from saved files count as changes of the new sandbox, so they are saved again.
 	saved = tempFile(t)
 	if err := c.SaveFiles(again.ctx(), again.id, saved); err != nil {
 		t.Fatalf("SaveFiles: %v", err)
@@ -87,7 +87,7 @@ func testSaveFiles(t *testing.T, s *suite) {
 	}
 }
 
-// symlink returns an archive of one symlink.
+// symlink returns a tar archive with one symlink.
 func symlink(t *testing.T, name, target string) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -116,7 +116,7 @@ func testShareNothing(t *testing.T, s *suite) {
 	}
 }
 
-// testMounts shows two host directories inside, one of them to be written to.
+// testMounts mounts two host directories, one of them writable.
 func testMounts(t *testing.T, s *suite) {
 	b := s.newBox(t)
 	read, write := t.TempDir(), t.TempDir()
@@ -128,7 +128,7 @@ func testMounts(t *testing.T, s *suite) {
 			t.Fatal(err)
 		}
 	}
-	if os.Geteuid() == 0 { // what belongs to root on the host is nothing to write to from inside
+	if os.Geteuid() == 0 { // directories of the host's root cannot be mounted writable
 		if err := os.Chown(write, 1000, 1000); err != nil {
 			t.Fatal(err)
 		}
@@ -155,7 +155,7 @@ func testMounts(t *testing.T, s *suite) {
 	}
 }
 
-// openPath returns an O_PATH descriptor, as callers pass for mounts.
+// openPath returns an O_PATH descriptor, as RuntimeMount requires.
 func openPath(t *testing.T, name string) *os.File {
 	t.Helper()
 	f, err := os.OpenFile(name, unix.O_PATH|unix.O_DIRECTORY, 0)

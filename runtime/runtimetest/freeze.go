@@ -15,7 +15,7 @@ var freezeTests = []test{
 	{"FreezeThenReopen", testFreezeReopen},
 }
 
-// counterInterval is the least that a counter waits between two numbers.
+// counterInterval is the minimum time between two increments of a counter.
 const counterInterval = 20 * time.Millisecond
 
 func (s *suite) freezer(t *testing.T) caisson.Freezer {
@@ -43,7 +43,7 @@ func testFreeze(t *testing.T, s *suite) {
 		t.Fatalf("Thaw: %v", err)
 	}
 	after := b.count("/count")
-	// What it can have counted at most, while it was not frozen.
+	// The maximum number of increments while it was not frozen.
 	if most := int((time.Since(begin)-stood)/counterInterval) + 2; after-before > most {
 		t.Errorf("it went from %d to %d, and at most %d steps are possible if it stood still for %v", before, after, most, stood)
 	}
@@ -65,13 +65,13 @@ func testFreezeDestroy(t *testing.T, s *suite) {
 	wantDone(t, "after Destroy", s.Runtime.Done(b.id))
 }
 
-// standsStill checks that b is frozen, as a runtime says it.
+// standsStill checks that the runtime reports b as frozen.
 func (b *box) standsStill(f caisson.Freezer) {
 	b.t.Helper()
 	wantKind(b.t, "Freeze of a frozen sandbox", f.Freeze(b.ctx(), b.id), caisson.Conflict)
 }
 
-// testFreezeCheckpoint captures what stands still, which then still does.
+// testFreezeCheckpoint captures a frozen sandbox, which must stay frozen.
 func testFreezeCheckpoint(t *testing.T, s *suite) {
 	f := s.freezer(t)
 	s.checkpointer(t)
@@ -98,7 +98,7 @@ func testFreezeCheckpoint(t *testing.T, s *suite) {
 	b.until("it counts on", func() bool { return b.count("/count") > reached })
 }
 
-// testFreezeDie has a sandbox die while it stands still.
+// testFreezeDie kills a sandbox while it is frozen.
 func testFreezeDie(t *testing.T, s *suite) {
 	f := s.freezer(t)
 	if s.Kill == nil {
@@ -116,7 +116,7 @@ func testFreezeDie(t *testing.T, s *suite) {
 	}
 }
 
-// testFreezeReopen has a second runtime find a sandbox that stands still.
+// testFreezeReopen opens a second runtime, which must detect that a sandbox is frozen.
 func testFreezeReopen(t *testing.T, s *suite) {
 	s.freezer(t)
 	if s.Reopen == nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// identityTests are about what a process is given: environment, directory, user, host name.
+// identityTests test the environment, the working directory, the user and the host name of processes.
 var identityTests = []test{
 	{"Env", testEnv},
 	{"Workdir", testWorkdir},
@@ -30,7 +30,7 @@ func testEnv(t *testing.T, s *suite) {
 			t.Errorf("%q is not in the environment %q", kv, got)
 		}
 	}
-	// A runtime may add what every program needs; it may not leak anything of its own or the command's.
+	// A runtime may add common variables; it must not pass on its own environment or that of the command.
 	allowed := []string{"PATH", "HOME", "TERM", "HOSTNAME", "PWD", "USER", "SHELL", "LOGNAME"}
 	for _, kv := range got {
 		if name, _, _ := strings.Cut(kv, "="); kv != "" && !slices.Contains(want, kv) && !slices.Contains(allowed, name) {
@@ -39,7 +39,7 @@ func testEnv(t *testing.T, s *suite) {
 	}
 }
 
-// testWorkdir has processes write to a relative path.
+// testWorkdir starts processes that write to a relative path.
 func testWorkdir(t *testing.T, s *suite) {
 	b := s.create(t)
 	for in, want := range map[string]string{"": "/here", "/": "/here", "/lower/tree": "/lower/tree/here", "/shared/": "/shared/here"} {
@@ -50,7 +50,7 @@ func testWorkdir(t *testing.T, s *suite) {
 	}
 }
 
-// testUser has processes make files, whose owners show who they were.
+// testUser starts processes that create files, and checks the owners of the files.
 func testUser(t *testing.T, s *suite) {
 	b := s.create(t)
 	i := 0
@@ -59,8 +59,8 @@ func testUser(t *testing.T, s *suite) {
 		"0":          "0 0",
 		"root":       "0 0",
 		"5:6":        "5 6",
-		"1234":       "1234 1235", // the group that passwd says
-		"4321":       "4321 0",    // passwd says nothing
+		"1234":       "1234 1235", // the group is that in passwd
+		"4321":       "4321 0",    // the user is not in passwd
 		"agent":      "1234 1235",
 		"agent:team": "1234 1236",
 		"agent:7":    "1234 7",
@@ -77,7 +77,7 @@ func testUser(t *testing.T, s *suite) {
 	}
 }
 
-// testUnknownUser accepts that a runtime learns only inside who a user is: but then nothing may run.
+// testUnknownUser allows that a runtime detects an unknown user only inside the sandbox, but the command must not run.
 func testUnknownUser(t *testing.T, s *suite) {
 	b := s.create(t)
 	for _, user := range []string{"nobody-here", "agent:nobody-here", "nobody-here:team", "-1", "65536", ":", "agent:"} {

@@ -57,7 +57,7 @@ func testCreateListDestroy(t *testing.T, s *suite) {
 	}
 }
 
-// entries returns the names in dir.
+// entries returns the names of the files in dir.
 func entries(t *testing.T, dir string) (names []string) {
 	t.Helper()
 	files, err := os.ReadDir(dir)
@@ -250,7 +250,7 @@ func testDeath(t *testing.T, s *suite) {
 	}
 }
 
-// testReopen has a second runtime go on where the first one left off.
+// testReopen opens a second runtime, which must manage the sandboxes of the first one.
 func testReopen(t *testing.T, s *suite) {
 	if s.Reopen == nil {
 		t.Skip("the harness cannot reopen this runtime")
@@ -342,7 +342,7 @@ func (b *box) processes() map[int]caisson.ProcessInfo {
 	return byPID
 }
 
-// testChurn makes many sandboxes at once, uses each, and destroys them.
+// testChurn concurrently creates many sandboxes, executes a program in each, and destroys them.
 func testChurn(t *testing.T, s *suite) {
 	var g errgroup.Group
 	for i := range 20 {

@@ -55,7 +55,7 @@ func testLimitDisk(t *testing.T, s *suite) {
 	}
 }
 
-// testLimitMemory accepts that a process or the whole sandbox dies: but what died must say why.
+// testLimitMemory allows that a process or the whole sandbox is killed, but the exit status must contain the reason.
 func testLimitMemory(t *testing.T, s *suite) {
 	const limit = 256 << 20
 	b := s.newBox(t)

@@ -21,17 +21,18 @@ var overlayTests = []test{
 	{"OverlayForks", testOverlayForks},
 }
 
-// hostOwner is the host's user whose directories are workspaces in the tests.
+// hostOwner is the uid of the host's user that owns the directories of workspaces in the tests.
 const hostOwner = 1000
 
-// A workspace is a host directory and the layers that show it in a sandbox.
+// A workspace is a host directory and the layers of its overlay.
 type workspace struct {
 	t         *testing.T
 	host, dir string
 	mount     caisson.RuntimeMount
 }
 
-// workspace makes a host directory with the files, by name, and layers to show it at /mnt/write. Names in hide are hidden.
+// workspace creates a host directory with files, which maps names to contents, and the layers to mount it at /mnt/write as a
+// workspace. Names in hide are hidden.
 func (b *box) workspace(files map[string]string, hide ...string) *workspace {
 	b.t.Helper()
 	w := &workspace{t: b.t, host: b.t.TempDir(), dir: b.t.TempDir()}
@@ -65,7 +66,7 @@ func (w *workspace) must(err error) {
 	}
 }
 
-// own gives a tree to a user of the host's, where that can be done.
+// own makes a user of the host the owner of all files in dir. It does nothing unless the test runs as root.
 func (w *workspace) own(dir string, id int) {
 	w.t.Helper()
 	if os.Geteuid() != 0 {
@@ -79,7 +80,7 @@ func (w *workspace) own(dir string, id int) {
 	}))
 }
 
-// look describes a host directory: each file's identity, mode, owner, times and content.
+// look describes a host directory: each file's inode number, mode, owner, times and content.
 func (w *workspace) look(dir string) string {
 	w.t.Helper()
 	var out strings.Builder
@@ -101,7 +102,8 @@ func (w *workspace) look(dir string) string {
 	return out.String()
 }
 
-// upper says what the upper layer has under a name: what it holds, gone, nothing or a kind of file.
+// upper describes the file with a name in the upper layer: "nothing" if it does not exist, "gone" for a whiteout, else its type
+// and content.
 func (w *workspace) upper(name string) string {
 	p := filepath.Join(w.dir, "upper", name)
 	var st unix.Stat_t
@@ -132,7 +134,8 @@ func (b *box) absent(name string) {
 	}
 }
 
-// testOverlay changes a host directory in every way there is, and wants that in the upper layer only.
+// testOverlay makes all kinds of changes in a workspace and checks that they are in the upper layer and not in the host
+// directory.
 func testOverlay(t *testing.T, s *suite) {
 	b := s.newBox(t)
 	w := b.workspace(map[string]string{
@@ -184,7 +187,7 @@ func testOverlay(t *testing.T, s *suite) {
 	if after := w.look(w.host); after != before {
 		t.Errorf("the host's directory was\n%s\nand is\n%s", before, after)
 	}
-	b.create() // as a stop and a start do
+	b.create() // as after a stop and a start
 	for name, content := range map[string]string{"keep": "keep", "edit": "new", "to": "moved", "new/deep/file": "deep"} {
 		if got := b.read("/mnt/write/" + name); got != content {
 			t.Errorf("the second time %s holds %q", name, got)
@@ -193,7 +196,7 @@ func testOverlay(t *testing.T, s *suite) {
 	for _, name := range []string{"gone", "tree", "from", ".env"} {
 		b.absent("/mnt/write/" + name)
 	}
-	// What was removed can be made anew.
+	// Removed files and directories can be created again.
 	must(b.files().MakeDir(b.ctx(), "/mnt/write/tree", false))
 	b.write("/mnt/write/gone", "again", 0o644)
 	b.absent("/mnt/write/tree/leaf")
@@ -210,7 +213,7 @@ func testOverlayWithoutMask(t *testing.T, s *suite) {
 	b := s.newBox(t)
 	w := b.workspace(map[string]string{".env": "seen"})
 	w.mount.Overlay.Mask = nil
-	w.mount.Target = "/made/for/it" // no layer has this
+	w.mount.Target = "/made/for/it" // does not exist in any layer
 	b.spec.Mounts = []caisson.RuntimeMount{w.mount}
 	b.create()
 	if got := b.read("/made/for/it/.env"); got != "seen" {
@@ -238,7 +241,7 @@ func testOverlayOfRoot(t *testing.T, s *suite) {
 	}
 }
 
-// testOverlayCheckpoint goes on after a pause with what the upper layer has.
+// testOverlayCheckpoint checks that a restored sandbox continues with the files of its upper layer.
 func testOverlayCheckpoint(t *testing.T, s *suite) {
 	c := s.checkpointer(t)
 	b := s.newBox(t)
@@ -265,7 +268,7 @@ func testOverlayCheckpoint(t *testing.T, s *suite) {
 	}
 }
 
-// testOverlayForks gives forks of one checkpoint directories of their own instead of an empty one.
+// testOverlayForks restores forks of a checkpoint that was made with an empty workspace, each with a different directory.
 func testOverlayForks(t *testing.T, s *suite) {
 	c := s.checkpointer(t)
 	b := s.newBox(t)

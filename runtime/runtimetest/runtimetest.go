@@ -13,28 +13,29 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/inside"
+	"github.com/caisson-dev/caisson/guestd"
 	"github.com/caisson-dev/caisson/internal/poll"
 )
 
-// patience is how long anything may take before it counts as hung.
+// patience is the timeout of each operation.
 const patience = 30 * time.Second
 
-// A Harness is a runtime and what the tests cannot know about it. All fields are required, except where they say so.
+// A Harness is a runtime under test with implementation-specific functions. All fields are required unless stated otherwise.
 type Harness struct {
 	Runtime caisson.Runtime
-	// Spec returns a valid spec without a command for a sandbox with that id: directory made, limits set, layer on top of
-	// whatever else the root file system needs.
+	// Spec returns a valid spec without a command for a sandbox with the id: with an existing directory, with limits, and with
+	// layer on top of all other layers that the root file system needs.
 	Spec func(t *testing.T, id caisson.ID, layer string) caisson.RuntimeSpec
-	// Inside is the absolute path of the program of package inside in every sandbox.
+	// Inside is the absolute path of the program of package guestd in every sandbox.
 	Inside string
-	// Kill makes a running sandbox die by itself, as if its main process had crashed.
+	// Kill stops a running sandbox as if its main process had crashed.
 	Kill func(t *testing.T, id caisson.ID)
-	// Reopen returns another Runtime on the same data, as a restarted daemon has. Nil skips what needs it.
+	// Reopen returns another Runtime on the same data, as after a restart of the daemon. If it is nil, the tests that need it
+	// are skipped.
 	Reopen func(t *testing.T) caisson.Runtime
 }
 
-// A suite is a Harness with what all tests share.
+// A suite is a Harness with the layer that all tests share.
 type suite struct {
 	Harness
 	layer string
@@ -45,8 +46,8 @@ type test struct {
 	run  func(t *testing.T, s *suite)
 }
 
-// Test runs the tests against the runtime that open returns. Tests of a [caisson.Checkpointer] or [caisson.Freezer] are
-// skipped for a runtime which is none. open is called once.
+// Test runs the tests against the runtime that open returns. If the runtime is not a [caisson.Checkpointer] or
+// [caisson.Freezer], the tests of these interfaces are skipped. open is called once.
 func Test(t *testing.T, open func(t *testing.T) Harness) {
 	s := &suite{Harness: open(t), layer: newLayer(t)}
 	for _, tests := range [][]test{
@@ -69,12 +70,12 @@ const (
 	group  = "root:x:0:\nagent:x:1235:\nteam:x:1236:agent\n"
 )
 
-// newLayer makes the layer that every sandbox of the tests has on top.
+// newLayer creates the topmost layer of every sandbox in the tests.
 func newLayer(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	for _, f := range []struct {
-		name, content string // a directory if it ends in a slash
+		name, content string // a name that ends in a slash is a directory
 		mode          os.FileMode
 	}{
 		{"etc/", "", 0o755},
@@ -111,7 +112,7 @@ func newLayer(t *testing.T) string {
 	return dir
 }
 
-// A box is one sandbox of one test, destroyed with it.
+// A box is a sandbox of one test.
 type box struct {
 	*suite
 	t    *testing.T
@@ -119,7 +120,7 @@ type box struct {
 	spec caisson.RuntimeSpec
 }
 
-// newBox returns what is needed to create a sandbox, and sees to its end.
+// newBox returns a box whose sandbox has not been created yet. The sandbox is destroyed at the end of the test.
 func (s *suite) newBox(t *testing.T) *box {
 	t.Helper()
 	id := caisson.NewID(caisson.SandboxPrefix)
@@ -134,7 +135,7 @@ func (s *suite) newBox(t *testing.T) *box {
 	return b
 }
 
-// create returns a running sandbox whose command is the program given, or that has no command.
+// create returns a running sandbox with a test program as its command, or without a command.
 func (s *suite) create(t *testing.T, program ...string) *box {
 	t.Helper()
 	b := s.newBox(t)
@@ -150,7 +151,7 @@ func (b *box) create() {
 	}
 }
 
-// argv returns the command for a test program, nil for none.
+// argv returns the command line of a test program, or nil if there are no arguments.
 func (s *suite) argv(program ...string) []string {
 	if len(program) == 0 {
 		return nil
@@ -158,7 +159,7 @@ func (s *suite) argv(program ...string) []string {
 	return append([]string{s.Inside, "test"}, program...)
 }
 
-// ctx returns a context that ends when a call must have hung.
+// ctx returns a context with patience as its timeout.
 func (b *box) ctx() context.Context { return patient(b.t) }
 
 func patient(t *testing.T) context.Context {
@@ -167,7 +168,7 @@ func patient(t *testing.T) context.Context {
 	return ctx
 }
 
-// exec starts e, whose command is a test program, and sees to its end.
+// exec starts e, whose command is a test program. The process is closed at the end of the test.
 func (b *box) exec(e caisson.RuntimeExec) caisson.Process {
 	b.t.Helper()
 	e.Command = b.argv(e.Command...)
@@ -179,13 +180,13 @@ func (b *box) exec(e caisson.RuntimeExec) caisson.Process {
 	return p
 }
 
-// A result is what came of a process.
+// A result is the output and the exit status of a process.
 type result struct {
 	stdout, stderr string
 	status         caisson.ExitStatus
 }
 
-// finish reads p to its end.
+// finish reads the output of p and waits until p has exited.
 func (b *box) finish(p caisson.Process) result {
 	b.t.Helper()
 	var stdout, stderr bytes.Buffer
@@ -214,13 +215,13 @@ func (b *box) wait(p caisson.Process) caisson.ExitStatus {
 	return status
 }
 
-// run runs a test program as root to its end, without input.
+// run runs a test program as root, without input, and waits until it has exited.
 func (b *box) run(program ...string) result {
 	b.t.Helper()
 	return b.finish(b.exec(caisson.RuntimeExec{Command: program}))
 }
 
-// output runs a test program that must succeed and returns what it printed, without the last newline.
+// output runs a test program, which must succeed, and returns its standard output without the last newline.
 func (b *box) output(program ...string) string {
 	b.t.Helper()
 	r := b.run(program...)
@@ -230,10 +231,10 @@ func (b *box) output(program ...string) string {
 	return strings.TrimSuffix(r.stdout, "\n")
 }
 
-// files returns a client of the sandbox's files.
-func (b *box) files() *inside.Client {
+// files returns a client for the sandbox's files.
+func (b *box) files() *guestd.Client {
 	b.t.Helper()
-	c := inside.NewClient(func(ctx context.Context, args []string, stdin bool) (caisson.Process, error) {
+	c := guestd.NewClient(func(ctx context.Context, args []string, stdin bool) (caisson.Process, error) {
 		command := append([]string{b.Inside}, args...)
 		return b.Runtime.Exec(ctx, b.id, caisson.RuntimeExec{Command: command, Stdin: stdin})
 	})
@@ -241,7 +242,7 @@ func (b *box) files() *inside.Client {
 	return c
 }
 
-// read returns what is in a file of the sandbox.
+// read returns the content of a file of the sandbox.
 func (b *box) read(name string) string {
 	b.t.Helper()
 	r, err := b.files().ReadFile(b.ctx(), name, 0, 0)
@@ -256,7 +257,7 @@ func (b *box) read(name string) string {
 	return string(content)
 }
 
-// write makes or replaces a file of the sandbox.
+// write creates or replaces a file of the sandbox.
 func (b *box) write(name, content string, mode uint32) {
 	b.t.Helper()
 	if _, err := b.files().WriteFile(b.ctx(), name, mode, strings.NewReader(content)); err != nil {
@@ -264,17 +265,17 @@ func (b *box) write(name, content string, mode uint32) {
 	}
 }
 
-// count returns the number that a counter has reached, 0 if it has not begun.
+// count returns the current number of a counter, or 0 if it has not started.
 func (b *box) count(name string) int {
 	b.t.Helper()
 	if _, err := b.files().StatFile(b.ctx(), name); caisson.KindOf(err) == caisson.NotFound {
 		return 0
 	}
-	n, _ := strconv.Atoi(strings.TrimSpace(b.read(name))) // 0 where a file is not replaced atomically
+	n, _ := strconv.Atoi(strings.TrimSpace(b.read(name))) // 0 if the file is just being replaced, which may not be atomic
 	return n
 }
 
-// detached starts a test program that outlives its session, and returns its pid.
+// detached starts a test program that keeps running when its exec session ends, and returns its PID.
 func (b *box) detached(program ...string) int {
 	b.t.Helper()
 	command := append([]string{b.Inside, "run", "--detach", "--"}, b.argv(program...)...)
@@ -291,14 +292,14 @@ func (b *box) detached(program ...string) int {
 	return pid
 }
 
-// until polls cond.
+// until polls cond until it is true. what describes the condition in the test's log.
 func (b *box) until(what string, cond func() bool) {
 	b.t.Helper()
 	b.t.Log("waiting until", what)
 	poll.Until(b.t, patience, cond)
 }
 
-// listed returns what List says of the sandbox.
+// listed returns the sandbox's entry in the result of List.
 func (b *box) listed() (found caisson.RuntimeSandbox, ok bool) {
 	b.t.Helper()
 	list, err := b.Runtime.List(b.ctx())
@@ -312,7 +313,7 @@ func (b *box) listed() (found caisson.RuntimeSandbox, ok bool) {
 	return list[i], true
 }
 
-// wantKind fails the test unless err is of kind k, and its message shows what is in mentions.
+// wantKind fails the test unless err is of kind k and its message contains all of mentions.
 func wantKind(t *testing.T, what string, err error, k caisson.Kind, mentions ...string) {
 	t.Helper()
 	if err == nil || caisson.KindOf(err) != k {
@@ -326,7 +327,7 @@ func wantKind(t *testing.T, what string, err error, k caisson.Kind, mentions ...
 	}
 }
 
-// wantDone fails the test unless c is closed soon.
+// wantDone fails the test unless c is closed within patience.
 func wantDone(t *testing.T, what string, c <-chan struct{}) {
 	t.Helper()
 	select {

@@ -18,7 +18,7 @@ var ttyTests = []test{
 	{"NoTTY", testNoTTY},
 }
 
-// lines passes on the lines that r has, without their ends, and closes the channel at the end.
+// lines sends the lines of r, without line terminators, to the returned channel, and closes it at EOF.
 func lines(r io.Reader) <-chan string {
 	out := make(chan string, 1024)
 	go func() {
@@ -30,7 +30,7 @@ func lines(r io.Reader) <-chan string {
 	return out
 }
 
-// wantLine reads lines until one is want.
+// wantLine reads lines from in until one equals want.
 func (b *box) wantLine(in <-chan string, want string) {
 	b.t.Helper()
 	var seen []string
@@ -66,7 +66,7 @@ func testTTYSize(t *testing.T, s *suite) {
 	if err := p.Signal(b.ctx(), sigKill); err != nil {
 		t.Errorf("Signal: %v", err)
 	}
-	for range out { // must end
+	for range out { // until EOF
 	}
 	if status := b.wait(p); status.Signal != sigKill {
 		t.Errorf("ended with %v", status)
@@ -81,7 +81,7 @@ func testTTYInput(t *testing.T, s *suite) {
 		t.Fatal(err)
 	}
 	b.wantLine(out, "typed") // the echo
-	b.wantLine(out, "typed") // cat
+	b.wantLine(out, "typed") // the output of cat
 	if err := p.Stdin().Close(); err != nil {
 		t.Errorf("close: %v", err)
 	}

@@ -1,4 +1,5 @@
-// Package sqlitetest makes stores for tests: copies of one empty database whose schema is up to date, so that not every test migrates its own.
+// Package sqlitetest creates stores for tests as copies of one empty database with the newest schema, so that tests
+// need not run the migrations.
 package sqlitetest
 
 import (
@@ -13,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson/sqlite"
 )
 
-// empty is the content of an empty database file.
+// empty returns the content of an empty database file.
 var empty = sync.OnceValues(func() ([]byte, error) {
 	dir, err := os.MkdirTemp("", "sqlitetest-")
 	if err != nil {
@@ -35,8 +36,8 @@ func auditKey(made bool) func() (caisson.Secret, bool, error) {
 	return func() (caisson.Secret, bool, error) { return caisson.NewSecret(strings.Repeat("k", 32)), made, nil }
 }
 
-// New returns an empty store in a directory of the test's. It is closed when the test ends, after all that the test has
-// asked for later; closing it before is allowed.
+// New returns an empty store in a temporary directory of the test. The store is closed after the cleanup functions that
+// the test registers later; the test may also close it earlier.
 func New(t testing.TB) *sqlite.Store {
 	t.Helper()
 	data, err := empty()

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// BenchmarkOut and BenchmarkIn measure one connection through both stacks, all on this machine's processors: the
-// sandbox's stack and the peer on loopback are part of it.
+// BenchmarkOut and BenchmarkIn measure one connection through both stacks on this machine's processors, including the sandbox's
+// stack and the peer on loopback.
 func BenchmarkOut(b *testing.B) {
 	w := newWorld(b)
 	done := make(chan struct{})
@@ -57,7 +57,7 @@ func BenchmarkIn(b *testing.B) {
 	}
 }
 
-// BenchmarkConnect measures a connection that is decided on, dialled, accepted and closed.
+// BenchmarkConnect measures a connection that is decided, dialled, accepted and closed.
 func BenchmarkConnect(b *testing.B) {
 	w := newWorld(b, func(c *Config, _ *times) { c.Limits.PerSecond, c.Limits.Burst = 1e9, 1e9 })
 	w.listen("192.0.2.1:7", func(c *net.TCPConn) {
@@ -73,7 +73,7 @@ func BenchmarkConnect(b *testing.B) {
 	}
 }
 
-// BenchmarkNarrow is BenchmarkIn on a connection that came when the large buffers were taken.
+// BenchmarkNarrow is BenchmarkIn on a connection without large buffers, because the limit is reached.
 func BenchmarkNarrow(b *testing.B) {
 	w := newWorld(b, func(c *Config, _ *times) { c.Budget = NewBudget(10, 0) })
 	w.listen("192.0.2.1:7", func(c *net.TCPConn) {

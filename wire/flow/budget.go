@@ -2,37 +2,37 @@ package flow
 
 import "sync"
 
-// A Budget bounds what all the forwarders of a process have at once. From three quarters of it on, a forwarder gets more only
-// up to its share of the rest, so that one sandbox, or a few, cannot take what another needs. Safe for concurrent use.
+// A Budget bounds the flows of all forwarders of a process together. When three quarters of it are in use, a forwarder gets more
+// only up to its equal share of the rest, so that a few sandboxes cannot exhaust it. Safe for concurrent use.
 type Budget struct {
 	mu         sync.Mutex
-	forwarders int  // guarded by mu
-	flows      pile // guarded by mu
-	wide       pile // guarded by mu
+	forwarders int      // guarded by mu
+	flows      capacity // guarded by mu
+	wide       capacity // guarded by mu
 }
 
-// A pile is so many of something, of which some are taken.
-type pile struct{ most, taken int }
+// A pile is a capacity and how much of it is in use.
+type capacity struct{ max, used int }
 
-// NewBudget returns a Budget of so many flows, of which so many have large buffers; see [Limits].
+// NewBudget returns a Budget of the given number of flows, of which wide may have large buffers; see [Limits].
 func NewBudget(flows, wide int) *Budget {
-	return &Budget{flows: pile{most: flows}, wide: pile{most: wide}}
+	return &Budget{flows: capacity{max: flows}, wide: capacity{max: wide}}
 }
 
-// take takes one for somebody who has so many already.
-func (p *pile) take(has, forwarders int) bool {
-	rest := p.most / 4
-	if p.taken >= p.most || p.taken >= p.most-rest && has >= max(1, rest/max(1, forwarders)) {
+// acquire takes one unit for a forwarder that holds has units. It returns false if the forwarder may not have more.
+func (p *capacity) acquire(has, forwarders int) bool {
+	rest := p.max / 4
+	if p.used >= p.max || p.used >= p.max-rest && has >= max(1, rest/max(1, forwarders)) {
 		return false
 	}
-	p.taken++
+	p.used++
 	return true
 }
 
-// join counts a forwarder in, and leave out. A nil Budget, here and below, has room for everything.
-func (b *Budget) join() { b.add(1) }
+// addForwarder counts a forwarder that shares the budget; leave removes it. A nil Budget has no limits, here and below.
+func (b *Budget) addForwarder() { b.add(1) }
 
-func (b *Budget) leave() { b.add(-1) }
+func (b *Budget) removeForwarder() { b.add(-1) }
 
 func (b *Budget) add(n int) {
 	if b == nil {
@@ -43,35 +43,35 @@ func (b *Budget) add(n int) {
 	b.forwarders += n
 }
 
-// takeFlow takes a flow for a forwarder that has so many.
-func (b *Budget) takeFlow(has int) bool {
+// acquireFlow takes a flow for a forwarder that has that many flows.
+func (b *Budget) acquireFlow(has int) bool {
 	if b == nil {
 		return true
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.flows.take(has, b.forwarders)
+	return b.flows.acquire(has, b.forwarders)
 }
 
-// takeWide makes a flow a wide one, for a forwarder that has so many.
-func (b *Budget) takeWide(has int) bool {
+// acquireWide takes large buffers for a flow of a forwarder that has that many wide flows.
+func (b *Budget) acquireWide(has int) bool {
 	if b == nil {
 		return true
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.wide.take(has, b.forwarders)
+	return b.wide.acquire(has, b.forwarders)
 }
 
-// give gives a flow back.
-func (b *Budget) give(wide bool) {
+// release returns a flow to the budget.
+func (b *Budget) release(wide bool) {
 	if b == nil {
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.flows.taken--
+	b.flows.used--
 	if wide {
-		b.wide.taken--
+		b.wide.used--
 	}
 }

@@ -13,44 +13,44 @@ import (
 
 func TestBudget(t *testing.T) {
 	b := NewBudget(100, 8)
-	b.join()
-	b.join()
+	b.addForwarder()
+	b.addForwarder()
 	first := 0
-	for b.takeFlow(first) {
+	for b.acquireFlow(first) {
 		first++
 	}
 	if first != 75 {
 		t.Errorf("one of two took %d of 100, want 75", first)
 	}
 	second := 0
-	for b.takeFlow(second) {
+	for b.acquireFlow(second) {
 		second++
 	}
 	if second != 12 {
 		t.Errorf("the other took %d, want its share of what was left, 12", second)
 	}
-	b.give(false)
-	if b.takeFlow(first - 1) {
+	b.release(false)
+	if b.acquireFlow(first - 1) {
 		t.Error("who has most got one more while they are scarce")
 	}
 	wide := 0
-	for b.takeWide(wide) {
+	for b.acquireWide(wide) {
 		wide++
 	}
 	if wide != 6 {
 		t.Errorf("%d wide flows, want 6", wide)
 	}
-	b.give(true)
-	if !b.takeWide(wide) {
+	b.release(true)
+	if !b.acquireWide(wide) {
 		t.Error("a wide flow that ended is not free")
 	}
 	var none *Budget
-	if !none.takeFlow(1e9) || !none.takeWide(1e9) {
+	if !none.acquireFlow(1e9) || !none.acquireWide(1e9) {
 		t.Error("no budget has no room")
 	}
 }
 
-// What all forwarders have together is bounded, and given back.
+// The flows of all forwarders together are limited, and returned when they end.
 func TestSharedBudget(t *testing.T) {
 	b := NewBudget(8, 0)
 	w := newWorld(t, func(c *Config, _ *times) { c.Budget = b })
@@ -60,7 +60,7 @@ func TestSharedBudget(t *testing.T) {
 	for range 6 {
 		conns = append(conns, w.mustDial("192.0.2.1:7"))
 	}
-	for b.takeFlow(0) { // another forwarder
+	for b.acquireFlow(0) { // another forwarder
 	}
 	w.mustRefuse("192.0.2.1:7")
 	w.reportedDenied("flow", "all sandboxes together")
@@ -74,13 +74,13 @@ func TestSharedBudget(t *testing.T) {
 	wantEcho(t, w.mustDial("192.0.2.1:7"), "hello")
 }
 
-// A sandbox that fills connections both ways and never reads makes each hold only so much. The sandbox's own stack is in this
-// process, too.
+// A sandbox that fills connections in both directions and never reads makes each hold only a bounded amount. The sandbox's stack
+// is in this process, too.
 func TestNarrowMemory(t *testing.T) {
-	const flows, most = 100, 256 << 10 // per flow, of which the sandbox's own stack has some
+	const flows, most = 100, 256 << 10 // per flow, including a part of the sandbox's stack
 	small := func(c *Config, _ *times) { c.Budget = NewBudget(2*flows, 0) }
 	w := newWorld(t, small)
-	// Or the sandbox's stack would buffer megabytes.
+	// Otherwise the sandbox's stack would buffer megabytes.
 	send := tcpip.TCPSendBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: 16 << 10, Max: 16 << 10}
 	receive := tcpip.TCPReceiveBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: 16 << 10, Max: 16 << 10}
 	for _, o := range []tcpip.SettableTransportProtocolOption{&send, &receive} {
@@ -111,7 +111,7 @@ func TestNarrowMemory(t *testing.T) {
 		}()
 	}
 	var last int64
-	eventually(t, func() error { // until nothing moves any more
+	eventually(t, func() error { // until no more data moves
 		s := w.f.Stats()
 		moved := s.BytesIn + s.BytesOut
 		defer func() { last = moved }()
@@ -129,7 +129,7 @@ func TestNarrowMemory(t *testing.T) {
 
 func heapNow() uint64 {
 	runtime.GC()
-	runtime.GC() // pools let go at the second
+	runtime.GC() // pools are emptied by the second collection
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc

@@ -15,8 +15,8 @@ const (
 	portTLS  = 443
 )
 
-// carry carries an established connection to its end.
-func (c *flow) carry(g *guest, up *net.TCPConn) {
+// relay relays an established connection until it ends.
+func (c *flow) relay(g *guestConn, up *net.TCPConn) {
 	r, err := newRelay(c, g, up)
 	if err != nil {
 		c.end("")
@@ -25,123 +25,123 @@ func (c *flow) carry(g *guest, up *net.TCPConn) {
 	c.mu.Lock()
 	name := c.verdict.Name
 	c.mu.Unlock()
-	if name == "" { // the address was allowed, whatever is said
+	if name == "" { // the address itself is allowed, so the content is not checked
 		r.startIn(nil)
 		r.startOut(nil, nil)
 		r.wait()
 		return
 	}
-	c.carryNamed(r)
+	c.relayNamed(r)
 }
 
-// Who speaks first, on a connection where that may be either.
+// Which side sent the first byte, on a connection where either may.
 const (
-	nobody int32 = iota
-	world
-	sandbox
+	sideNone int32 = iota
+	sideDestination
+	sideSandbox
 )
 
-// carryNamed carries what the sandbox says if it is meant for a name that it may speak to. The world may speak first, and is
-// heard at once.
-func (c *flow) carryNamed(r *relay) {
+// relayNamed relays what the sandbox sends if it is addressed to a name that is allowed. The destination may send first, and its
+// bytes are relayed at once.
+func (c *flow) relayNamed(r *relay) {
 	var first atomic.Int32
-	r.startIn(func() bool { return first.CompareAndSwap(nobody, world) })
-	var e ear
-	lang := c.judge(r, &e)
-	if lang == langHTTP && !first.CompareAndSwap(nobody, sandbox) {
+	r.startIn(func() bool { return first.CompareAndSwap(sideNone, sideDestination) })
+	var e sniffer
+	lang := c.classify(r, &e)
+	if lang == protoHTTP && !first.CompareAndSwap(sideNone, sideSandbox) {
 		select {
-		case <-r.in: // it said nothing, but has ended
-			lang = unclear
+		case <-r.in: // the destination sent nothing, but its side has ended
+			lang = protoUndecided
 		default:
-			lang = e.bad("HTTP was spoken after the other side had begun")
+			lang = e.deny("HTTP was spoken after the other side had begun")
 		}
 	}
 	switch lang {
-	case langHTTP:
-		r.up.SetReadDeadline(time.Unix(1, 0)) // stop waiting for the world; nothing has come
-		r.ends.Wait()
+	case protoHTTP:
+		r.up.SetReadDeadline(time.Unix(1, 0)) // interrupt the read from the destination; it has sent nothing
+		r.workers.Wait()
 		r.up.SetReadDeadline(time.Time{})
-		r.g.unread(e.heard)
+		r.g.unread(e.data)
 		c.serveHTTP(r.g, r.up)
-	case langTLS, langOther:
+	case protoTLS, protoOther:
 		var line *firstLine
-		if lang == langOther {
+		if lang == protoOther {
 			line = &firstLine{}
 		}
-		r.startOut(e.heard, line)
-		e = ear{} // may be large, and the flow may be long
+		r.startOut(e.data, line)
+		e = sniffer{} // release the buffer, which may be large, because the flow may be long
 		r.wait()
-	case langBad:
+	case protoDenied:
 		c.refuse(e.name, caisson.Verdict{Rule: -1, Reason: e.reason})
 		fallthrough
 	default:
 		c.end("")
-		r.ends.Wait()
+		r.workers.Wait()
 	}
 }
 
-// judge listens to the sandbox, and says what it speaks: langBad if that may not be carried, unclear if the connection broke
-// before that could be known.
-func (c *flow) judge(r *relay, e *ear) language {
-	lang, err := c.hear(r.g, e)
+// classify reads the first bytes from the sandbox and returns their protocol: protoDenied if it is not allowed, unclear if the
+// connection broke before the protocol was known.
+func (c *flow) classify(r *relay, e *sniffer) appProtocol {
+	lang, err := c.sniff(r.g, e)
 	if err != nil {
-		return unclear
+		return protoUndecided
 	}
-	port := c.what.Dst.Port()
+	port := c.attrs.Dst.Port()
 	only := port == portHTTP || port == portTLS
 	switch {
-	case lang == unclear && only && len(e.heard) > 0: // it has ended its side
-		return e.bad("the connection ended within its first words")
-	case lang == unclear:
-		return langOther
-	case lang == langBad:
-	case port == portHTTP && lang != langHTTP:
-		return e.bad("a rule allows the name, so only plain HTTP can be spoken on port 80")
-	case port == portTLS && lang != langTLS:
-		return e.bad("a rule allows the name, so only TLS can be spoken on port 443")
-	case lang == langTLS:
+	case lang == protoUndecided && only && len(e.data) > 0: // the sandbox has closed its side
+		return e.deny("the connection ended within its first words")
+	case lang == protoUndecided:
+		return protoOther
+	case lang == protoDenied:
+	case port == portHTTP && lang != protoHTTP:
+		return e.deny("a rule allows the name, so only plain HTTP can be spoken on port 80")
+	case port == portTLS && lang != protoTLS:
+		return e.deny("a rule allows the name, so only TLS can be spoken on port 443")
+	case lang == protoTLS:
 		return c.checkTLS(e)
 	}
 	return lang
 }
 
-// checkTLS compares the server name with what is allowed. What it refuses it has not yet reported.
-func (c *flow) checkTLS(e *ear) language {
+// checkTLS checks whether the server name is allowed. The caller must report a refusal.
+func (c *flow) checkTLS(e *sniffer) appProtocol {
 	if e.name == "" {
-		return e.bad("a rule allows the name, so TLS must say it (no server name in the ClientHello)")
+		return e.deny("a rule allows the name, so TLS must say it (no server name in the ClientHello)")
 	}
-	v := c.say(e.name)
+	v := c.checkName(e.name)
 	if !v.Allowed {
 		if !plausibleName(e.name) {
 			e.name = ""
 		}
-		return e.bad(v.Reason)
+		return e.deny(v.Reason)
 	}
-	return langTLS
+	return protoTLS
 }
 
-// hear reads until it is clear what the sandbox speaks, or it ends its side, which leaves it unclear. From its first byte on
-// it has only so much time.
-func (c *flow) hear(g *guest, e *ear) (language, error) {
+// sniff reads until the protocol of the sandbox is known, or the sandbox closes its side, which leaves it unclear. The time is
+// limited from the first byte on.
+func (c *flow) sniff(g *guestConn, e *sniffer) (appProtocol, error) {
 	buf := make([]byte, 2<<10)
 	for {
 		n, err := g.Read(buf)
-		if len(e.heard) == 0 && n > 0 {
-			g.SetReadDeadline(time.Now().Add(c.f.times.speech))
+		if len(e.data) == 0 && n > 0 {
+			g.SetReadDeadline(time.Now().Add(c.f.times.sniff))
 		}
-		e.heard = append(e.heard, buf[:n]...)
-		lang := e.listen()
+		e.data = append(e.data, buf[:n]...)
+		lang := e.detect()
 		switch {
-		case lang != unclear:
+		case lang != protoUndecided:
 			return lang, g.SetReadDeadline(time.Time{})
-		case isTimeout(err) && len(e.heard) == 0: // the world has ended its side long ago
-			return unclear, err
+		case isTimeout(err) && len(e.data) == 0: // the destination closed its side long ago
+			return protoUndecided, err
 		case isTimeout(err):
-			return e.bad("too little was said to tell for whom"), nil
+			return e.deny("too little was said to tell for whom"), nil
 		case err != nil && g.failed():
-			return unclear, err
+			return protoUndecided, err
 		case err != nil:
-			return unclear, nil
+			return protoUndecided, nil
 		}
 	}
 }

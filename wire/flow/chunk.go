@@ -2,8 +2,8 @@ package flow
 
 import "sync"
 
-// How much is carried at a time. A flow holds a chunk in each direction only while there is something to carry, but a sandbox
-// or a destination that does not read keeps it at that; so that only wide flows have large ones.
+// Sizes of the read buffers, in bytes. A flow holds a buffer in each direction only while it has data to relay, but a sandbox or
+// a destination that does not read makes it keep the buffer, so only wide flows have large ones.
 const (
 	narrowChunk = 16 << 10
 	wideChunk   = 256 << 10 // a few of the wire's largest packets
@@ -16,7 +16,7 @@ var (
 	wideChunks     = newChunks(wideChunk)
 )
 
-// Chunks is a pool of buffers of one size.
+// A chunks is a pool of buffers of one size.
 type chunks struct{ pool sync.Pool }
 
 func newChunks(size int) *chunks {
@@ -28,14 +28,14 @@ func newChunks(size int) *chunks {
 
 func (c *chunks) get() *[]byte { return c.pool.Get().(*[]byte) }
 
-// put gives a chunk back; nil is none.
+// put returns a chunk to the pool; b may be nil.
 func (c *chunks) put(b *[]byte) {
 	if b != nil {
 		c.pool.Put(b)
 	}
 }
 
-// chunks are what the flow carries its bytes in.
+// chunks returns the pool from which the flow takes its buffers.
 func (c *flow) chunks() *chunks {
 	if c.wide {
 		return wideChunks

@@ -11,52 +11,54 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
-// Config says what a [Forwarder] works with. All functions are called concurrently, and on the path of packets: they must
-// not block, except those in Local and LocalUDP.
+// Config configures a [Forwarder]. All functions are called concurrently, and on the path of packets: they must not block, except
+// those in Local and LocalUDP.
 type Config struct {
 	Stack *stack.Stack
 	NIC   tcpip.NICID
-	// Gateway are the wire's own addresses. They are never dialled; what is there is in Local and LocalUDP.
+	// Gateway are the wire's addresses. They are never dialled; their services are in Local and LocalUDP.
 	Gateway []netip.Addr
-	// Local are TCP services at the gateway's addresses, by port; other ports refuse. A service owns its connection, may
-	// return before it closes it, and sees it fail when the Forwarder closes.
+	// Local are TCP services at the gateway's addresses, by port; other ports refuse connections. A service owns its connection
+	// and may return before it closes it; its operations on the connection fail when the Forwarder closes.
 	Local map[uint16]func(net.Conn)
-	// LocalMost bounds the connections that a port of Local has at once; a port without one has the limits of all.
+	// LocalMost limits the concurrent connections to a port of Local; a port that is not listed has only the general limits.
 	LocalMost map[uint16]int
-	// LocalUDP are datagram services at the gateway's addresses, by port. The context ends when the Forwarder closes; an
-	// empty answer is none.
+	// LocalUDP are datagram services at the gateway's addresses, by port. The context ends when the Forwarder closes; no datagram
+	// is sent for an empty answer.
 	LocalUDP map[uint16]func(ctx context.Context, query []byte, from netip.AddrPort) []byte
-	// Decide is the policy in force. When it has changed, call [Forwarder.Recheck].
+	// Decide evaluates the current policy. The caller must call [Forwarder.Recheck] after a change.
 	Decide func(caisson.Flow) caisson.Verdict
-	// Names are those that the sandbox was lately told to have the address; lower case, without the final dot.
+	// Names returns the names for which the resolver recently returned the address; lower case, without the final dot.
 	Names  func(netip.Addr) []string
 	Dialer Dialer
-	// Report gets every decision once, with Count 1, and the bytes of an allowed flow at its end, with Count 0.
+	// Report receives every decision once with Count 1, and the bytes of an allowed flow when it ends with Count 0.
 	Report func(caisson.Decision)
 	Limits Limits
-	// Budget is shared with other Forwarders. Nil means that only Limits bound this one.
+	// Budget is shared with other Forwarders; nil: only Limits apply.
 	Budget *Budget
 }
 
-// A Dialer connects to the world. Safe for concurrent use. An error of kind [caisson.Denied] says that no policy can allow
-// the destination.
+// A Dialer connects to destinations on the network. Safe for concurrent use. An error of kind [caisson.Denied] means that no
+// policy can allow the destination.
 type Dialer interface {
-	// Own says whether what is sent to addr arrives at this host, or at more than one. It sends nothing.
+	// Own reports whether packets to addr arrive at this host, or at several hosts (broadcast, multicast). It sends no packets.
 	Own(addr netip.Addr) (bool, error)
 	DialTCP(ctx context.Context, dst netip.AddrPort) (*net.TCPConn, error)
 	// DialUDP must not block.
 	DialUDP(ctx context.Context, dst netip.AddrPort) (*net.UDPConn, error)
 }
 
-// Limits bound what one sandbox can have at once. Zero values mean the defaults.
+// Limits are the limits of one sandbox. Zero values select the defaults, which follow each description.
 type Limits struct {
-	InFlight  int // connections being decided, dialled or accepted; 128
-	TCP       int // connections, those in flight and those not quite gone included; 1024
-	UDP       int // datagram flows; 256
-	Wide      int // connections to the world with large buffers, about 5 MB each at worst; 32. Others have about 0.1 MB, and 0.25 MB in the kernel
-	PerSecond int // new flows in a second; 500. What is beyond is dropped in silence
-	Burst     int // how many may begin at once after a rest; 1000
-	Queries   int // datagrams at LocalUDP services being answered; 64
+	InFlight int // connections being decided, dialled or accepted; 128
+	TCP      int // connections, including those in flight and those that are closing; 1024
+	UDP      int // datagram flows; 256
+	// Wide is the number of connections to destinations with large buffers, at most about 5 MB each; 32. Others have about 0.1
+	// MB, and 0.25 MB in the kernel.
+	Wide      int
+	PerSecond int // new flows per second; 500. Packets of further ones are dropped without a report
+	Burst     int // new flows at once after an idle period; 1000
+	Queries   int // concurrent queries of LocalUDP services; 64
 }
 
 func (l Limits) withDefaults() Limits {
@@ -73,20 +75,20 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// times are the durations of a Forwarder; tests shorten them.
+// times are the timeouts of a Forwarder; tests shorten them.
 type times struct {
-	dial       time.Duration // for connecting
-	speech     time.Duration // from the first byte said until it is clear what is spoken
+	dial       time.Duration // for the dial
+	sniff      time.Duration // from the first byte until the protocol must be known
 	header     time.Duration // for the header of an HTTP request, from its first bytes
-	halfClosed time.Duration // without a byte, once either direction has ended
+	halfClosed time.Duration // without data, once either direction has ended
 	udpIdle    time.Duration // without a datagram
-	udpOnce    time.Duration // the same if there has been only one
+	udpOnce    time.Duration // without a datagram, after only one
 }
 
-func usualTimes() times {
+func defaultTimes() times {
 	return times{
 		dial:       10 * time.Second,
-		speech:     10 * time.Second,
+		sniff:      10 * time.Second,
 		header:     10 * time.Second,
 		halfClosed: 15 * time.Minute,
 		udpIdle:    60 * time.Second,
@@ -110,16 +112,16 @@ func (c *Config) check() error {
 	return nil
 }
 
-// Stats counts what a [Forwarder] has done, and has.
+// Stats are the counters of a [Forwarder].
 type Stats struct {
-	InFlight int   // connections being decided, dialled or accepted, now
-	TCP      int   // connections, now; those in flight included
-	UDP      int   // datagram flows, now
+	InFlight int   // connections being decided, dialled or accepted, current
+	TCP      int   // current connections, including those in flight
+	UDP      int   // current datagram flows
 	Allowed  int64 // flows that the policy allowed
-	Denied   int64 // flows that it did not allow, or not any more
+	Denied   int64 // flows that the policy denied, at their start or later
 	Failed   int64 // allowed flows that could not be connected
-	Limited  int64 // flows refused for a limit
-	Dropped  int64 // beginnings of flows, and queries, dropped for their rate
+	Limited  int64 // flows refused because of a limit
+	Dropped  int64 // new flows and queries dropped because of their rate
 	Requests int64 // HTTP requests and TLS handshakes refused
 	BytesOut int64
 	BytesIn  int64

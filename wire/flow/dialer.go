@@ -13,20 +13,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Keepalive, on both sides of a connection: a peer that is gone is noticed after some five minutes.
+// Keepalive parameters on both sides of a connection: an unreachable peer is detected after about five minutes.
 const (
 	keepaliveIdle     = 2 * time.Minute
 	keepaliveInterval = 30 * time.Second
 	keepaliveCount    = 6
 )
 
-// NewDialer returns a Dialer that connects from the host's own network. Settings is called for each dial.
+// NewDialer returns a Dialer that uses the host's network. It calls settings for each dial.
 func NewDialer(settings func() Settings) Dialer { return &hostDialer{settings} }
 
-// Settings say what a [Dialer] knows about its host.
+// Settings describe the host of a [Dialer].
 type Settings struct {
 	Host reach.Host
-	// Forbidden is what no policy can allow; an unspecified address means its port at every address of the host.
+	// Forbidden are destinations that no policy can allow; an unspecified address stands for all addresses of the host.
 	Forbidden []netip.AddrPort
 }
 
@@ -43,7 +43,7 @@ func (d *hostDialer) DialTCP(ctx context.Context, dst netip.AddrPort) (*net.TCPC
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: keepaliveIdle, Interval: keepaliveInterval, Count: keepaliveCount},
 	}
 	dialer.SetMultipathTCP(false)
-	// Not dialer.DialTCP: that binds to no address and no port first, and the wire process may not bind TCP sockets.
+	// Not dialer.DialTCP: it binds to the unspecified address and port 0 first, and the wire process may not bind TCP sockets.
 	c, err := dialer.DialContext(ctx, "tcp", dst.String())
 	if err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ func (d *hostDialer) DialUDP(ctx context.Context, dst netip.AddrPort) (*net.UDPC
 	return c.(*net.UDPConn), nil
 }
 
-// noBroadcast takes back what package net allows every datagram socket: to reach all of a network at once.
+// noBroadcast clears SO_BROADCAST, which package net sets on every datagram socket.
 func noBroadcast(_, _ string, conn syscall.RawConn) error {
 	var err error
 	if cerr := conn.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BROADCAST, 0) }); cerr != nil {
@@ -72,7 +72,7 @@ func noBroadcast(_, _ string, conn syscall.RawConn) error {
 	return err
 }
 
-// admit refuses what is forbidden, in whatever form it is written.
+// admit returns a Denied error if dst is forbidden, in any notation.
 func (d *hostDialer) admit(dst netip.AddrPort) error {
 	addr := dst.Addr()
 	if !addr.IsValid() || addr.Is4In6() || addr.IsUnspecified() || addr.Zone() != "" || dst.Port() == 0 {

@@ -30,7 +30,7 @@ func TestOwn(t *testing.T) {
 			t.Errorf("%s: %v, %v; want %v", a, got, err, own)
 		}
 	}
-	// Of the rest of the world the host may have no way to; it must not say that it is its own.
+	// The host may have no route to other addresses, but must not report them as its own.
 	for _, a := range []string{"192.0.2.77", "2001:db8::77", "8.8.8.8", "fe80::1"} {
 		if got, err := d.Own(netip.MustParseAddr(a)); err == nil && got {
 			t.Errorf("%s is the host's own", a)
@@ -39,7 +39,7 @@ func TestOwn(t *testing.T) {
 }
 
 func TestForbidden(t *testing.T) {
-	tcp, err := net.Listen("tcp4", "127.0.0.2:0") // an address of the host that no interface lists
+	tcp, err := net.Listen("tcp4", "127.0.0.2:0") // an address of the host that is not listed on any interface
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func TestForbidden(t *testing.T) {
 	}
 }
 
-// The real dialer in the real place: an address of the host, which only an exact rule allows.
+// The real dialer on the real host, whose addresses only an exact rule allows.
 func TestOwnHostForReal(t *testing.T) {
 	l, err := net.Listen("tcp4", "127.0.0.2:0")
 	if err != nil {

@@ -35,7 +35,7 @@ func (w *testWorld) inject(from, to netip.AddrPort, flags header.TCPFlags) {
 	w.wire.InjectInbound(header.IPv4ProtocolNumber, pkt)
 }
 
-// Connections that are begun and never completed take the places there are for such, no more, and no others.
+// Incomplete connections are limited, and do not use the limits of others.
 func TestHalfOpenFlood(t *testing.T) {
 	w := newWorld(t, func(c *Config, _ *times) { c.Limits.InFlight, c.Limits.PerSecond, c.Limits.Burst = 16, 1e9, 1e9 })
 	var mu sync.Mutex
@@ -68,7 +68,7 @@ func TestHalfOpenFlood(t *testing.T) {
 	w.reportedDenied("flow", "limit of 16 connections that are being made")
 }
 
-// What is not the beginning of a connection is reset, and dials nothing.
+// Segments that do not begin a connection are reset without a dial.
 func TestOddSegments(t *testing.T) {
 	w := newWorld(t)
 	w.policy(allowAll)
@@ -85,7 +85,7 @@ func TestOddSegments(t *testing.T) {
 	}
 }
 
-// A sandbox that opens whatever it can is held to its limits, and is served again afterwards.
+// A sandbox that opens as many connections as it can is limited, and is served again afterwards.
 func TestConnectionFlood(t *testing.T) {
 	const places, attempts = 32, 2000
 	w := newWorld(t, func(c *Config, _ *times) { c.Limits.TCP, c.Limits.PerSecond, c.Limits.Burst = places, 1e9, 1e9 })
@@ -125,7 +125,7 @@ func TestConnectionFlood(t *testing.T) {
 	wantEcho(t, w.mustDial("192.0.2.1:7"), "hello")
 }
 
-// A sandbox that vanishes in the middle of closing leaves nothing for long.
+// A sandbox that disappears while it closes a connection does not use resources for long.
 func TestVanishing(t *testing.T) {
 	w := newWorld(t, func(_ *Config, t *times) { t.halfClosed = 50 * time.Millisecond })
 	w.listen("192.0.2.1:7", func(c *net.TCPConn) {
@@ -139,7 +139,7 @@ func TestVanishing(t *testing.T) {
 	eventually(t, w.empty)
 }
 
-// Datagrams to everywhere are bounded in flows and rate.
+// Datagrams to many destinations are limited in flows and rate.
 func TestDatagramFlood(t *testing.T) {
 	w := newWorld(t, func(c *Config, _ *times) { c.Limits.UDP, c.Limits.PerSecond, c.Limits.Burst = 8, 1, 100 })
 	w.listenUDP("192.0.2.1:9")

@@ -12,58 +12,58 @@ import (
 	caisson "github.com/caisson-dev/caisson"
 )
 
-// A flow is one connection or exchange of datagrams, from when the sandbox asks for it until nothing of it is left.
+// A flow is one connection or exchange of datagrams, from the sandbox's first packet until all its state is removed.
 type flow struct {
 	f      *Forwarder
-	what   caisson.Flow // with the names as they were at the start
+	attrs  caisson.Flow // with the names at the start
 	start  time.Time
-	local  bool // to a service of the wire's own
+	local  bool // to a service of the gateway
 	wide   bool // has large buffers
 	ctx    context.Context
 	cancel context.CancelFunc
 
 	out, in atomic.Int64 // bytes from and to the sandbox
 
-	mu       sync.Mutex
-	own      bool            // guarded by mu; the destination is the host's
-	verdict  caisson.Verdict // guarded by mu
-	accepted bool            // guarded by mu; reported as allowed
-	said     string          // guarded by mu; the last name said on it, "" if none was
-	ended    bool            // guarded by mu
-	closers  []func()        // guarded by mu; end the flow abruptly
+	mu        sync.Mutex
+	hostOwned bool            // the destination is an address of the host; guarded by mu
+	verdict   caisson.Verdict // the latest decision; guarded by mu
+	accepted  bool            // reported as allowed; guarded by mu
+	lastName  string          // the last name that the sandbox sent, "" if none; guarded by mu
+	ended     bool            // guarded by mu
+	closers   []func()        // close both sides; guarded by mu
 }
 
-// begin decides on the flow for the first time. An error means that the policy allows it but the host has no way there.
-func (c *flow) begin() (caisson.Verdict, error) {
-	c.what.Names = slices.Clone(c.f.cfg.Names(c.what.Dst.Addr()))
-	v := c.f.cfg.Decide(c.what)
+// decide makes the first decision about the flow. An error means that the policy allows it but the host has no route.
+func (c *flow) decide() (caisson.Verdict, error) {
+	c.attrs.Names = slices.Clone(c.f.cfg.Names(c.attrs.Dst.Addr()))
+	v := c.f.cfg.Decide(c.attrs)
 	if !v.Allowed {
-		return c.set(v, false), nil // without asking the kernel about every address that a sandbox tries
+		return c.set(v, false), nil // no route lookup for denied addresses
 	}
-	own, err := c.f.cfg.Dialer.Own(c.what.Dst.Addr())
-	return c.set(exactly(v, own), own), err
+	own, err := c.f.cfg.Dialer.Own(c.attrs.Dst.Addr())
+	return c.set(requireExact(v, own), own), err
 }
 
-// again decides on it once more, after a while in which the policy may have changed.
-func (c *flow) again() caisson.Verdict {
+// redecide makes the decision once more, because the policy may have changed.
+func (c *flow) redecide() caisson.Verdict {
 	c.mu.Lock()
-	own := c.own
+	own := c.hostOwned
 	c.mu.Unlock()
-	return c.set(exactly(c.f.cfg.Decide(c.what), own), own)
+	return c.set(requireExact(c.f.cfg.Decide(c.attrs), own), own)
 }
 
 func (c *flow) set(v caisson.Verdict, own bool) caisson.Verdict {
-	if v.Allowed && v.Name != "" && c.what.Protocol == "udp" && (c.what.Dst.Port() == 443 || c.what.Dst.Port() == 80) {
+	if v.Allowed && v.Name != "" && c.attrs.Protocol == "udp" && (c.attrs.Dst.Port() == 443 || c.attrs.Dst.Port() == 80) {
 		v.Allowed = false
 		v.Reason = "a rule allows the name, but what QUIC says cannot be compared with it; tcp can"
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.verdict, c.own = v, own
+	c.verdict, c.hostOwned = v, own
 	return v
 }
 
-// accept reports that the flow is allowed. It returns false if it has ended meanwhile.
+// accept reports the flow as allowed. It returns false if the flow has ended already.
 func (c *flow) accept() bool {
 	c.mu.Lock()
 	if c.ended {
@@ -74,11 +74,12 @@ func (c *flow) accept() bool {
 	v := c.verdict
 	c.mu.Unlock()
 	c.f.allowed.Add(1)
-	c.f.report("flow", c.what, v, "")
+	c.f.report("flow", c.attrs, v, "")
 	return true
 }
 
-// onEnd has fn called when the flow is ended before its time; at once if it has been. fn may be called more than once.
+// onEnd registers fn to be called when the flow is reset; if it has ended, fn is called immediately. fn may be called more than
+// once.
 func (c *flow) onEnd(fn func()) {
 	c.mu.Lock()
 	ended := c.ended
@@ -91,7 +92,7 @@ func (c *flow) onEnd(fn func()) {
 	}
 }
 
-// end resets the flow on both sides. A reason other than "" is reported, as a denial.
+// end resets the flow on both sides. A reason other than "" is reported as a denial.
 func (c *flow) end(reason string) {
 	c.mu.Lock()
 	first := !c.ended
@@ -110,18 +111,18 @@ func (c *flow) end(reason string) {
 	if reason != "" {
 		v.Allowed = false
 		c.f.denied.Add(1)
-		c.f.report("flow", c.what, v, reason)
+		c.f.report("flow", c.attrs, v, reason)
 	}
 }
 
-// done gives the flow's place back, and reports how much it has carried.
-func (c *flow) done() {
+// release removes the flow from the table and the limits, and reports its bytes.
+func (c *flow) release() {
 	c.end("")
 	out, in := c.out.Load(), c.in.Load()
 	f := c.f
 	f.mu.Lock()
 	delete(f.flows, c)
-	if c.what.Protocol == "udp" {
+	if c.attrs.Protocol == "udp" {
 		f.udp--
 	} else {
 		f.tcp--
@@ -129,12 +130,12 @@ func (c *flow) done() {
 	if c.wide {
 		f.wide--
 	}
-	if port := c.what.Dst.Port(); c.local {
+	if port := c.attrs.Dst.Port(); c.local {
 		if f.local[port]--; f.local[port] == 0 {
 			delete(f.local, port)
 		}
 	}
-	f.cfg.Budget.give(c.wide)
+	f.cfg.Budget.release(c.wide)
 	f.bytesOut.Add(out)
 	f.bytesIn.Add(in)
 	f.mu.Unlock()
@@ -144,18 +145,18 @@ func (c *flow) done() {
 	if accepted {
 		f.cfg.Report(caisson.Decision{
 			At: c.start, Kind: "flow", Allowed: true, Rule: v.Rule, Reason: v.Reason, Name: v.Name,
-			Address: c.what.Dst.String(), Protocol: c.what.Protocol, BytesOut: out, BytesIn: in,
+			Address: c.attrs.Dst.String(), Protocol: c.attrs.Protocol, BytesOut: out, BytesIn: in,
 		})
 	}
 	f.work.Done()
 }
 
-// recheck ends the flow if the policy, asked now, does not allow it.
+// recheck resets the flow if the current policy does not allow it.
 func (c *flow) recheck() {
 	c.mu.Lock()
-	before, own, said := c.verdict, c.own, c.said
+	before, own, said := c.verdict, c.hostOwned, c.lastName
 	c.mu.Unlock()
-	v := exactly(c.f.cfg.Decide(c.what), own)
+	v := requireExact(c.f.cfg.Decide(c.attrs), own)
 	switch {
 	case !v.Allowed:
 		c.end("ended by a change of policy: " + v.Reason)
@@ -168,38 +169,38 @@ func (c *flow) recheck() {
 	}
 }
 
-// say decides whether the sandbox may speak to name on this flow. A change of policy during the call is not missed:
-// the name is known to recheck first.
-func (c *flow) say(name string) caisson.Verdict {
+// checkName decides whether the sandbox may use name on this flow. It stores the name first, so that a concurrent recheck of a changed
+// policy includes it.
+func (c *flow) checkName(name string) caisson.Verdict {
 	c.mu.Lock()
-	c.said = name
-	own := c.own
+	c.lastName = name
+	own := c.hostOwned
 	c.mu.Unlock()
 	if !plausibleName(name) {
 		return caisson.Verdict{Rule: -1, Reason: "what was said is not a name"}
 	}
-	addr := c.what.Dst.Addr()
-	if !slices.Contains(c.what.Names, name) && !slices.Contains(c.f.cfg.Names(addr), name) {
+	addr := c.attrs.Dst.Addr()
+	if !slices.Contains(c.attrs.Names, name) && !slices.Contains(c.f.cfg.Names(addr), name) {
 		return caisson.Verdict{Rule: -1, Reason: fmt.Sprintf("%s was said, but the resolver has not answered that name with this address", name)}
 	}
 	return c.decideName(name, own)
 }
 
 func (c *flow) decideName(name string, own bool) caisson.Verdict {
-	what := c.what
+	what := c.attrs
 	what.Names = []string{name}
-	return exactly(c.f.cfg.Decide(what), own)
+	return requireExact(c.f.cfg.Decide(what), own)
 }
 
-// refuse reports that what was said on the flow is not allowed.
+// refuse reports that a name or request on the flow is not allowed.
 func (c *flow) refuse(name string, v caisson.Verdict) {
 	v.Allowed = false
 	v.Name = name
 	c.f.requests.Add(1)
-	c.f.report("request", c.what, v, "")
+	c.f.report("request", c.attrs, v, "")
 }
 
-// plausibleName keeps what could not be a name on the internet out of reports and decisions. It wants lower case.
+// plausibleName reports whether s, in lower case, could be a host name. Others are kept out of reports and decisions.
 func plausibleName(s string) bool {
 	if s == "" || len(s) > 253 {
 		return false
@@ -213,8 +214,8 @@ func limitReason(what string, most int) string {
 	return fmt.Sprintf("the sandbox has reached its limit of %d %s", most, what)
 }
 
-// exactly adds to a verdict what no rule can say: own means that the destination is the host's.
-func exactly(v caisson.Verdict, own bool) caisson.Verdict {
+// requireExact denies an allowed flow to an address of the host (own) unless the rule names exactly that address.
+func requireExact(v caisson.Verdict, own bool) caisson.Verdict {
 	if v.Allowed && own && !v.Exact {
 		v.Allowed = false
 		v.Reason = "the address is the host's own; only a rule whose host is exactly this address can allow it"

@@ -17,20 +17,20 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 )
 
-// Receive and send buffers of the stack's endpoints. The wire's round trip is tens of microseconds, so that they need not
-// grow with anybody's bandwidth; gVisor's window is half a receive buffer. With its chunks, a narrow flow has about 100 KiB.
+// Receive and send buffers of the stack's endpoints, in bytes. The wire's round trip takes tens of microseconds, so they need not
+// grow with the bandwidth; gVisor's window is half a receive buffer. With its chunks, a narrow flow has about 100 KiB.
 const (
-	firstReceive  = 128 << 10 // until the handshake is over; the scale of the window, which stays, follows from it
+	firstReceive  = 128 << 10 // during the handshake, which determines the window scale of the connection
 	narrowReceive = 48 << 10
 	narrowSend    = 32 << 10
 	wideBuffer    = 2 << 20
-	streamBuffer  = 512 << 10 // of connections that a service has made wide
+	streamBuffer  = 512 << 10 // of connections that a service has widened
 )
 
-// narrowSocket is what a narrow flow's socket to the world buffers each way; Linux takes twice that.
+// narrowSocket is the size of each buffer of a narrow flow's socket to the destination, in bytes; Linux takes twice that.
 const narrowSocket = 64 << 10
 
-// A Forwarder carries one sandbox's flows. Safe for concurrent use.
+// A Forwarder relays one sandbox's flows. Safe for concurrent use.
 type Forwarder struct {
 	cfg     Config
 	times   times
@@ -52,12 +52,12 @@ type Forwarder struct {
 	tcp    int                // guarded by mu
 	udp    int                // guarded by mu
 	wide   int                // guarded by mu
-	local  map[uint16]int     // guarded by mu; connections to services of the wire's own, by port
+	local  map[uint16]int     // connections to services of the gateway, by port; guarded by mu
 }
 
-// New makes cfg.Stack forward what it has no endpoint for. It must be called before the stack's NIC is made, and then the
-// stack's TCP and UDP belong to the Forwarder until [Forwarder.Close].
-func New(cfg Config) (*Forwarder, error) { return newForwarder(cfg, usualTimes()) }
+// New makes cfg.Stack forward packets for which it has no endpoint. It must be called before the stack's NIC is created. The
+// Forwarder handles the stack's TCP and UDP until [Forwarder.Close].
+func New(cfg Config) (*Forwarder, error) { return newForwarder(cfg, defaultTimes()) }
 
 func newForwarder(cfg Config, t times) (*Forwarder, error) {
 	if err := cfg.check(); err != nil {
@@ -80,12 +80,12 @@ func newForwarder(cfg Config, t times) (*Forwarder, error) {
 	f.syns = tcp.NewForwarder(cfg.Stack, firstReceive, cfg.Limits.InFlight, f.connect)
 	cfg.Stack.SetTransportProtocolHandler(tcp.ProtocolNumber, f.handleTCP)
 	cfg.Stack.SetTransportProtocolHandler(udp.ProtocolNumber, f.handleUDP)
-	cfg.Budget.join()
+	cfg.Budget.addForwarder()
 	return f, nil
 }
 
-// configure sets what gVisor leaves to be set. The wire loses nothing unless it is overrun, so there is no need for long
-// waits; and the sizes of buffers are ours to decide, because a sandbox can have a thousand of them.
+// configure sets TCP options of the stack. The wire loses packets only on overload, so timeouts can be short; buffer sizes are
+// bounded because a sandbox can have a thousand of them.
 func configure(s *stack.Stack) error {
 	sack := tcpip.TCPSACKEnabled(true)
 	moderate := tcpip.TCPModerateReceiveBufferOption(false)
@@ -101,11 +101,11 @@ func configure(s *stack.Stack) error {
 	return nil
 }
 
-// Close ends all flows, and waits until nothing of them is left. The stack refuses from then on.
+// Close resets all flows and waits until all their state is removed. The stack then refuses new ones.
 func (f *Forwarder) Close() {
 	f.mu.Lock()
 	if !f.closed {
-		f.cfg.Budget.leave()
+		f.cfg.Budget.removeForwarder()
 	}
 	f.closed = true
 	flows := f.list()
@@ -119,7 +119,7 @@ func (f *Forwarder) Close() {
 		f.work.Wait()
 		close(done)
 	}()
-	// A handshake that the sandbox does not complete would keep its goroutine; one may be about to start.
+	// An incomplete handshake would block its goroutine, and another may be about to start, so abort repeatedly.
 	again := time.NewTicker(20 * time.Millisecond)
 	defer again.Stop()
 	for {
@@ -134,8 +134,8 @@ func (f *Forwarder) Close() {
 	}
 }
 
-// Recheck asks the policy about all flows again. When it returns, those that are not allowed any more have ended. A flow
-// that was allowed for its address, and so was not listened to, ends if the policy now allows it for a name only.
+// Recheck evaluates the policy for all flows again. When it returns, those that are no longer allowed have been reset. A flow
+// that was allowed by address, whose content was not checked, is reset if the policy now allows it only by name.
 func (f *Forwarder) Recheck() {
 	f.mu.Lock()
 	flows := f.list()
@@ -147,7 +147,7 @@ func (f *Forwarder) Recheck() {
 	}
 }
 
-// Stats returns counters and what there is now.
+// Stats returns the counters and current numbers.
 func (f *Forwarder) Stats() Stats {
 	s := Stats{
 		InFlight: int(f.inFlight.Load()),
@@ -170,7 +170,7 @@ func (f *Forwarder) Stats() Stats {
 	return s
 }
 
-// list returns the flows there are; f.mu must be held.
+// list returns all flows. The caller must hold f.mu.
 func (f *Forwarder) list() []*flow {
 	flows := make([]*flow, 0, len(f.flows))
 	for c := range f.flows {
@@ -179,7 +179,7 @@ func (f *Forwarder) list() []*flow {
 	return flows
 }
 
-// open takes a place for a flow, or says which limit it has reached. Every open is followed by one [flow.done].
+// open adds a flow, or returns the limit that prevents it. Every flow must be removed with [flow.release].
 func (f *Forwarder) open(protocol string, dst netip.AddrPort) (c *flow, limit string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -197,7 +197,7 @@ func (f *Forwarder) open(protocol string, dst netip.AddrPort) (c *flow, limit st
 		return nil, limitReason(fmt.Sprintf("connections to port %d of the gateway", port), mostLocal)
 	case *count >= most:
 		return nil, limitReason(protocol+" flows", most)
-	case !f.cfg.Budget.takeFlow(f.tcp + f.udp):
+	case !f.cfg.Budget.acquireFlow(f.tcp + f.udp):
 		return nil, "all sandboxes together have too many flows, and this one has its share"
 	}
 	*count++
@@ -206,8 +206,8 @@ func (f *Forwarder) open(protocol string, dst netip.AddrPort) (c *flow, limit st
 	if local {
 		f.local[port]++
 	}
-	c.what = caisson.Flow{Protocol: protocol, Dst: dst}
-	if protocol == "tcp" && !c.local && f.wide < f.cfg.Limits.Wide && f.cfg.Budget.takeWide(f.wide) {
+	c.attrs = caisson.Flow{Protocol: protocol, Dst: dst}
+	if protocol == "tcp" && !c.local && f.wide < f.cfg.Limits.Wide && f.cfg.Budget.acquireWide(f.wide) {
 		f.wide++
 		c.wide = true
 	}
@@ -224,7 +224,7 @@ func (f *Forwarder) isClosed() bool {
 	return f.closed
 }
 
-// report sends a decision on its way; v is the verdict, and reason replaces its own unless "".
+// report reports the verdict v; reason replaces v.Reason unless it is "".
 func (f *Forwarder) report(kind string, what caisson.Flow, v caisson.Verdict, reason string) {
 	if reason == "" {
 		reason = v.Reason
@@ -235,7 +235,7 @@ func (f *Forwarder) report(kind string, what caisson.Flow, v caisson.Verdict, re
 	})
 }
 
-// deny reports that a flow is refused for a reason that is not a rule's.
+// deny reports that a flow is refused for a reason other than a rule.
 func (f *Forwarder) deny(what caisson.Flow, reason string) {
 	f.report("flow", what, caisson.Verdict{Rule: -1, Reason: reason}, "")
 }

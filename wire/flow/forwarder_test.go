@@ -46,7 +46,7 @@ func TestAllowAndDeny(t *testing.T) {
 func TestDialBeforeAccept(t *testing.T) {
 	w := newWorld(t)
 	w.policy(allowAll)
-	w.mustRefuse("192.0.2.1:7") // nobody is there
+	w.mustRefuse("192.0.2.1:7") // nothing listens there
 	d := w.reported("the failure", func(d caisson.Decision) bool { return strings.Contains(d.Reason, "connection refused") })
 	if !d.Allowed || d.Count != 1 || w.f.Stats().Failed != 1 {
 		t.Errorf("%+v %+v", d, w.f.Stats())
@@ -124,7 +124,7 @@ func TestResetsPropagate(t *testing.T) {
 }
 
 func TestHalfClosedForEver(t *testing.T) {
-	w := newWorld(t, func(_ *Config, t *times) { t.halfClosed = 250 * time.Millisecond }) // longer than a dial takes to be told
+	w := newWorld(t, func(_ *Config, t *times) { t.halfClosed = 250 * time.Millisecond }) // longer than a dial takes
 	w.policy(allowAll)
 	w.listen("192.0.2.1:7", func(c *net.TCPConn) {
 		c.CloseWrite()
@@ -143,7 +143,7 @@ func TestHalfClosedForEver(t *testing.T) {
 	wantEcho(t, open, "hello")
 }
 
-// A sandbox that never reads costs a place and the buffers, until it goes.
+// A sandbox that never reads uses a flow and its buffers until the connection ends.
 func TestNeverReading(t *testing.T) {
 	w := newWorld(t, func(c *Config, t *times) { c.Limits.Wide, t.halfClosed = 1, 50*time.Millisecond })
 	w.policy(allowAll)
@@ -168,7 +168,7 @@ func TestNeverReading(t *testing.T) {
 	if last > 16<<20 {
 		t.Errorf("%d bytes were taken for a sandbox that does not read", last)
 	}
-	wide.Close() // resets, because there is unread data
+	wide.Close() // resets the connection, because there is unread data
 	narrow.Close()
 	<-written
 	<-written
@@ -192,7 +192,7 @@ func TestRecheck(t *testing.T) {
 	w.reportedDenied("flow", "ended by a change of policy")
 	wantEcho(t, b, "b")
 	w.resolved("192.0.2.2", "b.example")
-	w.policy(allowName("b.example")) // b was opened before the name was known
+	w.policy(allowName("b.example")) // b was opened by address
 	wantEnd(t, b)
 	w.mustRefuse("192.0.2.1:7")
 }
@@ -214,7 +214,7 @@ func TestRecheckWhileDialling(t *testing.T) {
 	w.reportedDenied("flow", "ended by a change of policy")
 }
 
-// stuck is a network on which nothing answers.
+// stuck is a network on which no host answers.
 type stuck struct{ dialling chan struct{} }
 
 func (stuck) Own(netip.Addr) (bool, error) { return false, nil }
@@ -340,7 +340,7 @@ func TestRateLimit(t *testing.T) {
 	})
 }
 
-// A service at the gateway has a limit of its own, and a sandbox that has reached it can still go elsewhere.
+// A service at the gateway has a separate limit, and a sandbox that has reached it can still open other connections.
 func TestLocalMost(t *testing.T) {
 	w := newWorld(t, func(c *Config, _ *times) {
 		c.Local = map[uint16]func(net.Conn){80: func(c net.Conn) { io.Copy(c, c); c.Close() }, 53: func(c net.Conn) { io.Copy(c, c); c.Close() }}

@@ -13,89 +13,89 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
-var errGuest = errors.New("the sandbox's side of the connection failed")
+var errSandboxSide = errors.New("the sandbox's side of the connection failed")
 
-// A guest is the sandbox's end of a TCP connection. It counts what passes.
-type guest struct {
+// A guest is the sandbox's end of a TCP connection. It counts the bytes in both directions.
+type guestConn struct {
 	*gonet.TCPConn
 	flow *flow
 	ep   tcpip.Endpoint
 	wq   *waiter.Queue
 
-	hup   waiter.Entry
-	gone  chan struct{} // closed when the endpoint has ended, whether well or not
-	once  sync.Once
-	shut  chan struct{} // closed by Close
-	close sync.Once
+	hup    waiter.Entry
+	ended  chan struct{} // closed when the endpoint has ended, normally or with an error
+	once   sync.Once
+	closed chan struct{} // closed by Close
+	close  sync.Once
 
-	readMu sync.Mutex
-	head   []byte // guarded by readMu; has been read already, and is to be read again
+	readMu   sync.Mutex
+	pushback []byte // data that is read again before the connection's; guarded by readMu
 }
 
-func newGuest(c *flow, ep tcpip.Endpoint, wq *waiter.Queue) *guest {
-	prepare(ep, c.wide)
-	g := &guest{
+func newGuestConn(c *flow, ep tcpip.Endpoint, wq *waiter.Queue) *guestConn {
+	configureEndpoint(ep, c.wide)
+	g := &guestConn{
 		TCPConn: gonet.NewTCPConn(wq, ep), flow: c, ep: ep, wq: wq,
-		gone: make(chan struct{}), shut: make(chan struct{}),
+		ended: make(chan struct{}), closed: make(chan struct{}),
 	}
-	// The queue may be notified with the endpoint locked: nothing but this may happen there.
-	g.hup = waiter.NewFunctionEntry(waiter.EventHUp, func(waiter.EventMask) { g.once.Do(func() { close(g.gone) }) })
+	// The queue may be notified while the endpoint is locked, so the callback must not use the endpoint.
+	g.hup = waiter.NewFunctionEntry(waiter.EventHUp, func(waiter.EventMask) { g.once.Do(func() { close(g.ended) }) })
 	wq.EventRegister(&g.hup)
 	switch g.state() {
 	case tcp.StateError, tcp.StateClose, tcp.StateTimeWait:
-		g.once.Do(func() { close(g.gone) })
+		g.once.Do(func() { close(g.ended) })
 	}
 	c.onEnd(g.abort)
 	return g
 }
 
-func (g *guest) state() tcp.EndpointState { return tcp.EndpointState(g.ep.State()) }
+func (g *guestConn) state() tcp.EndpointState { return tcp.EndpointState(g.ep.State()) }
 
-// failed says that the connection has ended with a reset or timeout.
-func (g *guest) failed() bool { return g.state() == tcp.StateError }
+// failed reports whether the connection ended with a reset or timeout.
+func (g *guestConn) failed() bool { return g.state() == tcp.StateError }
 
 // Read implements [net.Conn].
-func (g *guest) Read(p []byte) (int, error) {
+func (g *guestConn) Read(p []byte) (int, error) {
 	g.readMu.Lock()
-	if len(g.head) > 0 {
-		n := copy(p, g.head)
-		g.head = g.head[n:]
+	if len(g.pushback) > 0 {
+		n := copy(p, g.pushback)
+		g.pushback = g.pushback[n:]
 		g.readMu.Unlock()
 		return n, nil
 	}
-	g.head = nil
+	g.pushback = nil
 	g.readMu.Unlock()
 	n, err := g.TCPConn.Read(p)
 	g.flow.out.Add(int64(n))
 	return n, err
 }
 
-// unread gives back what was read first, before anything else reads.
-func (g *guest) unread(p []byte) {
+// unread makes Read return p again before other data. It must be called before any other Read.
+func (g *guestConn) unread(p []byte) {
 	g.readMu.Lock()
-	g.head = p
+	g.pushback = p
 	g.readMu.Unlock()
 }
 
 // Write implements [net.Conn].
-func (g *guest) Write(p []byte) (int, error) {
+func (g *guestConn) Write(p []byte) (int, error) {
 	n, err := g.TCPConn.Write(p)
 	g.flow.in.Add(int64(n))
 	return n, err
 }
 
-// Close implements [net.Conn]. What was written is still sent.
-func (g *guest) Close() error {
+// Close implements [net.Conn]. Data that was written is still sent.
+func (g *guestConn) Close() error {
 	g.close.Do(func() {
-		close(g.shut)
+		close(g.closed)
 		g.ep.Close()
 	})
 	return nil
 }
 
-// Widen lets more be on its way on a connection to a service of the wire's own: a window of less than two segments makes a sender wait for timers. With
-// false it is as it was before. Whoever calls it bounds how many connections are wide at once.
-func (g *guest) Widen(wide bool) {
+// Widen enlarges the buffers of a connection to a service of the gateway, because a window of less than two segments makes a
+// sender wait for timers. With false it restores them. The caller must limit the number of wide connections.
+func (g *guestConn) Widen(wide bool) {
 	o := g.ep.SocketOptions()
 	if wide {
 		o.SetReceiveBufferSize(streamBuffer, true)
@@ -107,31 +107,30 @@ func (g *guest) Widen(wide bool) {
 }
 
 // abort resets the connection.
-func (g *guest) abort() {
+func (g *guestConn) abort() {
 	g.ep.Abort()
 	g.Close()
 }
 
-// linger waits until the connection has been closed, and then until nothing of it is left; not for ever.
-func (g *guest) linger(c *flow) {
+// linger waits until the connection has been closed, and then for at most halfClosed until the endpoint is gone.
+func (g *guestConn) linger(c *flow) {
 	defer g.abort()
 	select {
-	case <-g.shut:
+	case <-g.closed:
 	case <-c.ctx.Done():
 		return
 	}
 	last := time.NewTimer(c.f.times.halfClosed)
 	defer last.Stop()
 	select {
-	case <-g.gone:
+	case <-g.ended:
 	case <-c.ctx.Done():
 	case <-last.C:
 	}
 }
 
-// receive reads into a chunk once there is something, and hands it to use, which must not keep it. The error is io.EOF at
-// the end.
-func (g *guest) receive(ready <-chan struct{}, use func([]byte) error) error {
+// receive reads into a chunk once data is available and passes it to use, which must not keep it. It returns io.EOF at the end.
+func (g *guestConn) receive(ready <-chan struct{}, use func([]byte) error) error {
 	chunks := g.flow.chunks()
 	for {
 		chunk := chunks.get()
@@ -149,17 +148,17 @@ func (g *guest) receive(ready <-chan struct{}, use func([]byte) error) error {
 				return err
 			}
 		case *tcpip.ErrWouldBlock:
-			<-ready // comes at the latest when the flow is ended, which aborts the endpoint
+			<-ready // also notified when the flow is reset, which aborts the endpoint
 		case *tcpip.ErrClosedForReceive:
 			return io.EOF
 		default:
-			return errGuest
+			return errSandboxSide
 		}
 	}
 }
 
 // send writes all of p.
-func (g *guest) send(ready <-chan struct{}, p []byte) error {
+func (g *guestConn) send(ready <-chan struct{}, p []byte) error {
 	var r bytes.Reader
 	r.Reset(p)
 	for r.Len() > 0 {
@@ -170,7 +169,7 @@ func (g *guest) send(ready <-chan struct{}, p []byte) error {
 		case *tcpip.ErrWouldBlock:
 			<-ready
 		default:
-			return errGuest
+			return errSandboxSide
 		}
 	}
 	return nil

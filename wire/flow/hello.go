@@ -6,33 +6,33 @@ import (
 	"strings"
 )
 
-// maxSpeech bounds what is read before it must be clear what is spoken.
-const maxSpeech = 64 << 10
+// maxSniff bounds the data that is read before the protocol must be known, in bytes.
+const maxSniff = 64 << 10
 
-// A language is what is spoken on a connection.
-type language int
+// A language is the protocol of a connection.
+type appProtocol int
 
 const (
-	unclear language = iota // more has to be read
-	langTLS
-	langHTTP
-	langOther
-	langBad // must not be carried
+	protoUndecided appProtocol = iota // more data is needed
+	protoTLS
+	protoHTTP
+	protoOther
+	protoDenied // not allowed
 )
 
-// An ear listens to the first words on a connection. Its work is linear in what it hears, in however small pieces.
-type ear struct {
-	heard []byte
+// An ear detects the protocol of a connection from its first bytes. Its cost is linear in their number, even in small pieces.
+type sniffer struct {
+	data []byte
 
-	// Of TLS: records begin at next; msg is the handshake message so far.
+	// For TLS: the next record begins at next; msg is the handshake message so far.
 	next int
 	msg  []byte
-	// Of text: the first word begins at begin; the first line does not end before scanned.
-	begin, scanned int
-	word           string
+	// For text: the first word begins at begin; the first line does not end before scanned.
+	wordStart, scanned int
+	word               string
 
-	name   string // with langTLS: the server name, "" if there is none
-	reason string // with langBad
+	name   string // server name with protoTLS, "" if there is none
+	reason string // with protoDenied
 }
 
 // Types of TLS records.
@@ -43,30 +43,30 @@ const (
 	recordData             = 0x17
 )
 
-func (e *ear) bad(reason string) language {
+func (e *sniffer) deny(reason string) appProtocol {
 	e.reason = reason
-	return langBad
+	return protoDenied
 }
 
-// listen says what is spoken, as far as that can be said of what was heard.
-func (e *ear) listen() language {
-	if len(e.heard) == 0 {
-		return unclear
+// detect returns the protocol of the data so far.
+func (e *sniffer) detect() appProtocol {
+	if len(e.data) == 0 {
+		return protoUndecided
 	}
-	lang := unclear
-	switch e.heard[0] {
+	lang := protoUndecided
+	switch e.data[0] {
 	case recordHandshake:
-		if len(e.heard) > 1 && e.heard[1] != 3 { // as that of every TLS is, but some servers do not look at it
-			return e.bad("the version of the TLS record is none there is")
+		if len(e.data) > 1 && e.data[1] != 3 { // 3 in all versions of TLS, but some servers do not check it
+			return e.deny("the version of the TLS record is none there is")
 		}
-		lang = e.listenTLS()
+		lang = e.detectTLS()
 	case recordChangeCipherSpec, recordAlert, recordData:
-		return e.bad("a TLS record that is no handshake came before the ClientHello") // some servers skip it
+		return e.deny("a TLS record that is no handshake came before the ClientHello") // some servers skip such a record
 	default:
-		lang = e.listenText()
+		lang = e.detectText()
 	}
-	if lang == unclear && len(e.heard) >= maxSpeech {
-		return e.bad("too much was said without saying for whom")
+	if lang == protoUndecided && len(e.data) >= maxSniff {
+		return e.deny("too much was said without saying for whom")
 	}
 	return lang
 }
@@ -75,25 +75,24 @@ func isToken(b byte) bool {
 	return b >= '0' && b <= '9' || b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || strings.IndexByte("!#$%&'*+-.^_`|~", b) >= 0
 }
 
-// isSpace says whether any server could take b for white space: Python's reads latin-1 by the rules of Unicode.
+// isSpace reports whether any server might treat b as white space: Python applies Unicode's rules to latin-1.
 func isSpace(b byte) bool {
 	return b >= '\t' && b <= '\r' || b >= 0x1c && b <= ' ' || b == 0x85 || b == 0xa0
 }
 
-// listenText recognises HTTP more generously than any server would: by a method alone, or by a first line with a version in
-// it, after whatever white space.
-func (e *ear) listenText() language {
+// detectText accepts more as HTTP than any server: a known method, or a first line with a version in it, after any white space.
+func (e *sniffer) detectText() appProtocol {
 	for e.word == "" {
-		if e.scanned == len(e.heard) {
-			return unclear
+		if e.scanned == len(e.data) {
+			return protoUndecided
 		}
-		b := e.heard[e.scanned]
+		b := e.data[e.scanned]
 		switch {
 		case isToken(b):
-		case e.scanned > e.begin && isSpace(b):
-			e.word = string(e.heard[e.begin:e.scanned])
-		case e.scanned == e.begin && isSpace(b):
-			e.begin++
+		case e.scanned > e.wordStart && isSpace(b):
+			e.word = string(e.data[e.wordStart:e.scanned])
+		case e.scanned == e.wordStart && isSpace(b):
+			e.wordStart++
 		default:
 			return e.notHTTP()
 		}
@@ -101,55 +100,55 @@ func (e *ear) listenText() language {
 	}
 	switch e.word {
 	case "GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT", "PATCH", "PRI":
-		return langHTTP
+		return protoHTTP
 	case "PROXY":
-		return e.bad("what follows the header of a proxy cannot be judged")
+		return e.deny("what follows the header of a proxy cannot be judged")
 	}
-	line := bytes.IndexByte(e.heard[e.scanned:], '\n')
+	line := bytes.IndexByte(e.data[e.scanned:], '\n')
 	if line < 0 {
-		e.scanned = len(e.heard)
-		return unclear
+		e.scanned = len(e.data)
+		return protoUndecided
 	}
-	if bytes.Contains(bytes.ToUpper(e.heard[:e.scanned+line]), []byte("HTTP/")) {
-		return langHTTP
+	if bytes.Contains(bytes.ToUpper(e.data[:e.scanned+line]), []byte("HTTP/")) {
+		return protoHTTP
 	}
-	return langOther
+	return protoOther
 }
 
-func (e *ear) notHTTP() language {
-	const proxy2 = "\r\n\r\n\x00\r\nQUIT\n" // the second version of the same header
-	if n := min(len(e.heard), len(proxy2)); string(e.heard[:n]) == proxy2[:n] {
+func (e *sniffer) notHTTP() appProtocol {
+	const proxy2 = "\r\n\r\n\x00\r\nQUIT\n" // version 2 of the PROXY header
+	if n := min(len(e.data), len(proxy2)); string(e.data[:n]) == proxy2[:n] {
 		if n < len(proxy2) {
-			return unclear
+			return protoUndecided
 		}
-		return e.bad("what follows the header of a proxy cannot be judged")
+		return e.deny("what follows the header of a proxy cannot be judged")
 	}
-	return langOther
+	return protoOther
 }
 
-// A firstLine watches what is said in no known language: another host could be asked for by a first line that is HTTP's to
-// some server, even if no method that we know begins it.
+// A firstLine searches the first line of an unknown protocol for HTTP: some server might accept it as a request to another host,
+// even if it does not begin with a known method.
 type firstLine struct {
-	tail []byte // the end of what was said, in upper case
-	said int
-	over bool
+	tail []byte // the end of the data so far, in upper case
+	size int
+	done bool
 }
 
-// isHTTP says whether the line, of which p is the next part, names HTTP. What a line of text cannot hold ends it, too.
+// isHTTP reports whether the line, of which p is the next part, contains HTTP. A control character ends the line, too.
 func (l *firstLine) isHTTP(p []byte) bool {
 	const version = "HTTP/"
-	if l.over {
+	if l.done {
 		return false
 	}
-	for l.said == 0 && len(p) > 0 && isSpace(p[0]) {
+	for l.size == 0 && len(p) > 0 && isSpace(p[0]) {
 		p = p[1:]
 	}
 	end := bytes.IndexFunc(p, func(r rune) bool { return r == '\n' || r < ' ' && !isSpace(byte(r)) })
 	if end >= 0 {
-		p, l.over = p[:end], true
+		p, l.done = p[:end], true
 	}
-	l.said += len(p)
-	l.over = l.over || l.said > maxSpeech
+	l.size += len(p)
+	l.done = l.done || l.size > maxSniff
 	l.tail = append(l.tail, bytes.ToUpper(p)...)
 	if bytes.Contains(l.tail, []byte(version)) {
 		return true
@@ -158,22 +157,22 @@ func (l *firstLine) isHTTP(p []byte) bool {
 	return false
 }
 
-// listenTLS puts the ClientHello together from the records that it may be spread over.
-func (e *ear) listenTLS() language {
+// detectTLS assembles the ClientHello, which may be spread over several records.
+func (e *sniffer) detectTLS() appProtocol {
 	const (
 		recordHeader  = 5
 		maxRecord     = 1 << 14
 		messageHeader = 4
 		clientHello   = 1
 	)
-	for len(e.heard) >= e.next+recordHeader {
-		h := e.heard[e.next:]
+	for len(e.data) >= e.next+recordHeader {
+		h := e.data[e.next:]
 		size := int(binary.BigEndian.Uint16(h[3:]))
 		if h[0] != recordHandshake || h[1] != 3 || size == 0 || size > maxRecord {
-			return e.bad("the TLS handshake is malformed")
+			return e.deny("the TLS handshake is malformed")
 		}
 		if len(h) < recordHeader+size {
-			return unclear
+			return protoUndecided
 		}
 		e.msg = append(e.msg, h[recordHeader:recordHeader+size]...)
 		e.next += recordHeader + size
@@ -181,27 +180,27 @@ func (e *ear) listenTLS() language {
 			continue
 		}
 		if e.msg[0] != clientHello {
-			return e.bad("the TLS handshake does not begin with a ClientHello")
+			return e.deny("the TLS handshake does not begin with a ClientHello")
 		}
 		need := messageHeader + int(e.msg[1])<<16 + int(e.msg[2])<<8 + int(e.msg[3])
 		switch {
-		case need > maxSpeech:
-			return e.bad("the TLS ClientHello is too large")
-		case len(e.msg) > need: // another message before the server's answer; no client does that
-			return e.bad("the TLS ClientHello is followed by something else")
+		case need > maxSniff:
+			return e.deny("the TLS ClientHello is too large")
+		case len(e.msg) > need: // another message before the server's answer, which no client sends
+			return e.deny("the TLS ClientHello is followed by something else")
 		case len(e.msg) == need:
 			name, ok := serverName(e.msg[messageHeader:])
 			if !ok {
-				return e.bad("the TLS ClientHello is malformed")
+				return e.deny("the TLS ClientHello is malformed")
 			}
 			e.name = name
-			return langTLS
+			return protoTLS
 		}
 	}
-	return unclear
+	return protoUndecided
 }
 
-// A cursor reads what its length precedes. After the first failure ok is false and everything is empty.
+// A cursor reads length-prefixed fields. After the first failure ok is false and all results are empty.
 type cursor struct {
 	rest []byte
 	ok   bool
@@ -224,11 +223,11 @@ func (c *cursor) number(size int) (n int) {
 	return n
 }
 
-// vector reads a length of size bytes, and then that many.
+// vector reads a length of size bytes, and then that many bytes.
 func (c *cursor) vector(size int) []byte { return c.take(c.number(size)) }
 
-// serverName returns the one host name in a ClientHello, in lower case, "" if there is none. Two of them, or anything else
-// that two readers could understand differently, is not ok.
+// serverName returns the host name in a ClientHello, in lower case, "" if there is none. It is not ok if there are two names, or
+// if two parsers could read the message differently.
 func serverName(hello []byte) (name string, ok bool) {
 	c := cursor{hello, true}
 	c.take(2 + 32) // version, random
@@ -236,7 +235,7 @@ func serverName(hello []byte) (name string, ok bool) {
 	c.vector(2)    // cipher suites
 	c.vector(1)    // compression methods
 	if !c.ok || len(c.rest) == 0 {
-		return "", c.ok // without extensions
+		return "", c.ok // no extensions
 	}
 	extensions := cursor{c.vector(2), c.ok}
 	if len(c.rest) != 0 {

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// clientHello is what Go's own client says first.
+// clientHello returns the first message of Go's client.
 func clientHello(t testing.TB, name string) []byte {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -57,7 +57,7 @@ func withExtension(hello []byte, kind uint16, data []byte) []byte {
 	c.vector(1)
 	c.vector(2)
 	c.vector(1)
-	at := len(hello) - len(c.rest) // of the length of all extensions
+	at := len(hello) - len(c.rest) // position of the length of all extensions
 	binary.BigEndian.PutUint16(out[at:], binary.BigEndian.Uint16(hello[at:])+uint16(more))
 	binary.BigEndian.PutUint16(out[3:], uint16(len(out)-5))
 	binary.BigEndian.PutUint16(out[7:], uint16(len(out)-9)) // the lower two of three bytes
@@ -72,81 +72,81 @@ func sni(names ...string) (data []byte) {
 	return append([]byte{byte(len(data) >> 8), byte(len(data))}, data...)
 }
 
-// speeches are first words, and what they are.
+// speeches are the first bytes of connections, with the expected protocol.
 func speeches(t testing.TB) map[string]struct {
 	text []byte
-	lang language
+	lang appProtocol
 	name string
 } {
 	hello, nameless := clientHello(t, "Good.example"), clientHello(t, "")
 	type speech = struct {
 		text []byte
-		lang language
+		lang appProtocol
 		name string
 	}
-	text := func(s string, l language) speech { return speech{[]byte(s), l, ""} }
+	text := func(s string, l appProtocol) speech { return speech{[]byte(s), l, ""} }
 	return map[string]speech{
-		"hello":             {hello, langTLS, "good.example"},
-		"without name":      {nameless, langTLS, ""},
-		"in small records":  {records(hello, 1), langTLS, "good.example"},
-		"in three records":  {records(hello, 200), langTLS, "good.example"},
-		"name added":        {withExtension(nameless, 0, sni("x.example")), langTLS, "x.example"},
-		"two extensions":    {withExtension(hello, 0, sni("x.example")), langBad, ""},
-		"two names":         {withExtension(nameless, 0, sni("x.example", "y.example")), langBad, ""},
-		"empty name":        {withExtension(nameless, 0, sni("")), langBad, ""},
-		"empty list":        {withExtension(nameless, 0, sni()), langBad, ""},
-		"early data":        {append(bytes.Clone(hello), 0x17, 3, 3, 0, 1, 0), langTLS, "good.example"},
-		"cut":               {hello[:len(hello)-1], unclear, ""},
-		"other message":     {append([]byte{0x16, 3, 1, 0, 4}, 2, 0, 0, 0), langBad, ""},
-		"empty record":      text("\x16\x03\x01\x00\x00", langBad),
-		"large record":      text("\x16\x03\x01\x50\x00", langBad),
-		"large hello":       {append([]byte{0x16, 3, 1, 0, 4}, 1, 2, 0, 0), langBad, ""},
-		"bad inside":        {append([]byte{0x16, 3, 1, 0, 5}, 1, 0, 0, 1, 0), langBad, ""},
-		"alert":             text("\x15\x03\x01\x00\x02\x01\x00", langBad),
-		"data":              text("\x17\x03\x03", langBad),
-		"cipher spec":       text("\x14", langBad),
-		"odd version":       text("\x16\x02", langBad),
-		"vertical tab":      text("GET\v/\vHTTP/1.1\r\n", langHTTP),
-		"form feed":         text("\fGET\f/", langHTTP),
-		"carriage return":   text("GET\r/", langHTTP),
-		"separator":         text("\x1cGET\x1f/", langHTTP),
-		"latin-1 space":     text("\x85GET\xa0/", langHTTP),
-		"xml":               text("<?xml version", langOther),
-		"get":               text("GET / HTTP/1.1\r\n", langHTTP),
-		"get at once":       text("GET ", langHTTP),
-		"tab":               text("GET\t/", langHTTP),
-		"spaces first":      text(" \r\n\t GET /", langHTTP),
-		"http/2":            text("PRI * HTTP/2.0\r\n\r\n", langHTTP),
-		"odd method":        text("FETCH /x HTTP/1.1\r\n", langHTTP),
-		"lower case":        text("get / http/1.1\n", langHTTP),
-		"not yet":           text("FETCH /x HTTP/1.1", unclear),
-		"memcached":         text("get key\r\n", langOther),
-		"smtp":              text("EHLO there\r\n", langOther),
-		"ssh":               text("SSH-2.0-OpenSSH_10 x\r\n", langOther),
-		"redis":             text("*1\r\n$4\r\nPING\r\n", langOther),
-		"postgres":          text("\x00\x00\x00\x08\x04\xd2\x16\x2f", langOther),
-		"proxy":             text("PROXY TCP4 ", langBad),
-		"proxy 2":           text("\r\n\r\n\x00\r\nQUIT\n\x21", langBad),
-		"proxy 2 cut":       text("\r\n\r\n\x00\r\nQU", unclear),
-		"empty":             text("", unclear),
-		"only white space":  text("\r\n", unclear),
-		"long word":         text(strings.Repeat("A", maxSpeech), langBad),
-		"long line":         text("FETCH "+strings.Repeat("A", maxSpeech), langBad),
-		"long white space":  text(strings.Repeat("\n", maxSpeech), langBad),
-		"method in a line":  text("x y\r\nGET / HTTP/1.1\r\n", langOther),
-		"many tiny records": {records(append(make([]byte, 5), append([]byte{1, 0, 0xff, 0}, make([]byte, 60000)...)...), 1)[:maxSpeech], langBad, ""},
+		"hello":             {hello, protoTLS, "good.example"},
+		"without name":      {nameless, protoTLS, ""},
+		"in small records":  {records(hello, 1), protoTLS, "good.example"},
+		"in three records":  {records(hello, 200), protoTLS, "good.example"},
+		"name added":        {withExtension(nameless, 0, sni("x.example")), protoTLS, "x.example"},
+		"two extensions":    {withExtension(hello, 0, sni("x.example")), protoDenied, ""},
+		"two names":         {withExtension(nameless, 0, sni("x.example", "y.example")), protoDenied, ""},
+		"empty name":        {withExtension(nameless, 0, sni("")), protoDenied, ""},
+		"empty list":        {withExtension(nameless, 0, sni()), protoDenied, ""},
+		"early data":        {append(bytes.Clone(hello), 0x17, 3, 3, 0, 1, 0), protoTLS, "good.example"},
+		"cut":               {hello[:len(hello)-1], protoUndecided, ""},
+		"other message":     {append([]byte{0x16, 3, 1, 0, 4}, 2, 0, 0, 0), protoDenied, ""},
+		"empty record":      text("\x16\x03\x01\x00\x00", protoDenied),
+		"large record":      text("\x16\x03\x01\x50\x00", protoDenied),
+		"large hello":       {append([]byte{0x16, 3, 1, 0, 4}, 1, 2, 0, 0), protoDenied, ""},
+		"bad inside":        {append([]byte{0x16, 3, 1, 0, 5}, 1, 0, 0, 1, 0), protoDenied, ""},
+		"alert":             text("\x15\x03\x01\x00\x02\x01\x00", protoDenied),
+		"data":              text("\x17\x03\x03", protoDenied),
+		"cipher spec":       text("\x14", protoDenied),
+		"odd version":       text("\x16\x02", protoDenied),
+		"vertical tab":      text("GET\v/\vHTTP/1.1\r\n", protoHTTP),
+		"form feed":         text("\fGET\f/", protoHTTP),
+		"carriage return":   text("GET\r/", protoHTTP),
+		"separator":         text("\x1cGET\x1f/", protoHTTP),
+		"latin-1 space":     text("\x85GET\xa0/", protoHTTP),
+		"xml":               text("<?xml version", protoOther),
+		"get":               text("GET / HTTP/1.1\r\n", protoHTTP),
+		"get at once":       text("GET ", protoHTTP),
+		"tab":               text("GET\t/", protoHTTP),
+		"spaces first":      text(" \r\n\t GET /", protoHTTP),
+		"http/2":            text("PRI * HTTP/2.0\r\n\r\n", protoHTTP),
+		"odd method":        text("FETCH /x HTTP/1.1\r\n", protoHTTP),
+		"lower case":        text("get / http/1.1\n", protoHTTP),
+		"not yet":           text("FETCH /x HTTP/1.1", protoUndecided),
+		"memcached":         text("get key\r\n", protoOther),
+		"smtp":              text("EHLO there\r\n", protoOther),
+		"ssh":               text("SSH-2.0-OpenSSH_10 x\r\n", protoOther),
+		"redis":             text("*1\r\n$4\r\nPING\r\n", protoOther),
+		"postgres":          text("\x00\x00\x00\x08\x04\xd2\x16\x2f", protoOther),
+		"proxy":             text("PROXY TCP4 ", protoDenied),
+		"proxy 2":           text("\r\n\r\n\x00\r\nQUIT\n\x21", protoDenied),
+		"proxy 2 cut":       text("\r\n\r\n\x00\r\nQU", protoUndecided),
+		"empty":             text("", protoUndecided),
+		"only white space":  text("\r\n", protoUndecided),
+		"long word":         text(strings.Repeat("A", maxSniff), protoDenied),
+		"long line":         text("FETCH "+strings.Repeat("A", maxSniff), protoDenied),
+		"long white space":  text(strings.Repeat("\n", maxSniff), protoDenied),
+		"method in a line":  text("x y\r\nGET / HTTP/1.1\r\n", protoOther),
+		"many tiny records": {records(append(make([]byte, 5), append([]byte{1, 0, 0xff, 0}, make([]byte, 60000)...)...), 1)[:maxSniff], protoDenied, ""},
 	}
 }
 
 func TestEar(t *testing.T) {
 	for name, s := range speeches(t) {
 		for _, step := range []int{len(s.text) + 1, 1} {
-			e, got := &ear{}, unclear
-			for i := 0; i < len(s.text) && got == unclear; i += step {
-				e.heard = append(e.heard, s.text[i:min(i+step, len(s.text))]...)
-				got = e.listen()
+			e, got := &sniffer{}, protoUndecided
+			for i := 0; i < len(s.text) && got == protoUndecided; i += step {
+				e.data = append(e.data, s.text[i:min(i+step, len(s.text))]...)
+				got = e.detect()
 			}
-			if got != s.lang || e.name != s.name || (got == langBad) != (e.reason != "") {
+			if got != s.lang || e.name != s.name || (got == protoDenied) != (e.reason != "") {
 				t.Errorf("%s, %d bytes at a time: %v, name %q, reason %q; want %v, %q", name, step, got, e.name, e.reason, s.lang, s.name)
 			}
 		}
@@ -164,12 +164,12 @@ func TestFirstLine(t *testing.T) {
 		{"<x>\nGET / HTTP/1.1", false},
 		{"\xc3\x89 / HTTP/1.1\r\n", true},
 		{"\x05\x01\x00 / HTTP/1.1\r\n", false},
-		{"(" + strings.Repeat("a", maxSpeech) + strings.Repeat("b", 8) + "HTTP/", true},
+		{"(" + strings.Repeat("a", maxSniff) + strings.Repeat("b", 8) + "HTTP/", true},
 		{"(HTTP-1.1", false},
 	} {
 		for _, step := range []int{len(c.text), 1} {
-			if len(c.text) > maxSpeech && step == 1 {
-				continue // that much is text, in small pieces
+			if len(c.text) > maxSniff && step == 1 {
+				continue // a long text, in small pieces
 			}
 			l, got := &firstLine{}, false
 			for i := 0; i < len(c.text) && !got; i += step {
@@ -182,7 +182,8 @@ func TestFirstLine(t *testing.T) {
 	}
 }
 
-// However the words come, they mean the same; and what is a handshake to Go's server has the name that we saw.
+// The result does not depend on how the bytes are split; and a handshake that Go's server accepts has the server name that it
+// sees.
 func FuzzEar(f *testing.F) {
 	for _, s := range speeches(f) {
 		if len(s.text) < 4096 {
@@ -191,23 +192,23 @@ func FuzzEar(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, text []byte, step uint16) {
-		if len(text) > maxSpeech {
+		if len(text) > maxSniff {
 			return
 		}
-		whole := &ear{heard: text}
-		want := whole.listen()
-		parts, got, heard := &ear{}, unclear, 0
-		for heard < len(text) && got == unclear {
+		whole := &sniffer{data: text}
+		want := whole.detect()
+		parts, got, heard := &sniffer{}, protoUndecided, 0
+		for heard < len(text) && got == protoUndecided {
 			next := min(heard+max(int(step), 1), len(text))
-			parts.heard = append(parts.heard, text[heard:next]...)
+			parts.data = append(parts.data, text[heard:next]...)
 			heard = next
-			got = parts.listen()
+			got = parts.detect()
 		}
-		// Less may already be enough to refuse it.
-		if got != want && !(got == langBad || want == langBad) || got == langTLS && want == langTLS && parts.name != whole.name {
+		// A part may already be enough to refuse it.
+		if got != want && !(got == protoDenied || want == protoDenied) || got == protoTLS && want == protoTLS && parts.name != whole.name {
 			t.Errorf("in parts %v %q, as a whole %v %q", got, parts.name, want, whole.name)
 		}
-		if want != langTLS {
+		if want != protoTLS {
 			return
 		}
 		if name, ok := goServerName(text); ok && !strings.EqualFold(name, whole.name) {
@@ -216,7 +217,7 @@ func FuzzEar(f *testing.F) {
 	})
 }
 
-// goServerName returns what Go's server takes for the name in hello.
+// goServerName returns the server name that Go's server finds in hello.
 func goServerName(hello []byte) (name string, ok bool) {
 	conn := tls.Server(&script{bytes.NewReader(hello)}, &tls.Config{GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {
 		name, ok = h.ServerName, true
@@ -226,7 +227,7 @@ func goServerName(hello []byte) (name string, ok bool) {
 	return name, ok
 }
 
-// A script is a connection that says what it is to say and hears nothing.
+// A script is a connection that sends predefined data and receives nothing.
 type script struct{ io.Reader }
 
 func (script) Write(p []byte) (int, error)      { return len(p), nil }
@@ -243,7 +244,7 @@ func TestTLS(t *testing.T) {
 		name   string
 		hello  []byte
 		step   int
-		reason string // "" if it is carried
+		reason string // "" if it is relayed
 	}{
 		{"good", good, 1 << 20, ""},
 		{"one byte at a time", good, 1, ""},
@@ -273,7 +274,7 @@ func TestTLS(t *testing.T) {
 				for rest := c.hello; len(rest) > 0; {
 					n := min(c.step, len(rest))
 					if _, err := conn.Write(rest[:n]); err != nil {
-						break // refused before its end
+						break // refused before all was sent
 					}
 					rest = rest[n:]
 				}
@@ -294,7 +295,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// A name that is not allowed any more ends what was said to it.
+// A connection to a name that is no longer allowed is reset.
 func TestTLSRecheck(t *testing.T) {
 	w := newWorld(t)
 	w.listen("192.0.2.1:443", echo)

@@ -22,33 +22,33 @@ const maxHeader = 128 << 10
 
 var errUpstreamGone = errors.New("the connection to the destination has ended")
 
-// A proxy serves the plain HTTP of one connection over the one connection that was dialled for it, and asks about the host
-// of each request. It reads and writes whole requests with net/http, never bytes, so that no request hides in another.
+// A proxy serves the plain HTTP of one flow over its one connection to the destination, and checks the host of each request. It
+// parses and writes whole requests with net/http and never copies bytes, so no request can be hidden in another.
 type proxy struct {
 	c    *flow
-	g    *guest
+	g    *guestConn
 	up   *net.TCPConn
 	dst  string
 	http httputil.ReverseProxy
 
-	answer http.Header // of the request being served; there is one at a time
+	answer http.Header // header of the current answer; requests are served one at a time
 
-	busy sync.WaitGroup // requests being served
+	busy sync.WaitGroup // current requests
 
-	mu     sync.Mutex
-	over   bool   // guarded by mu; no more requests
-	taken  bool   // guarded by mu; the transport has up
-	gone   bool   // guarded by mu; the transport has closed up
-	begun  bool   // guarded by mu; something was said that is no request yet
-	idle   bool   // guarded by mu; no request is being served
-	before string // guarded by mu; the last name that was allowed
+	mu             sync.Mutex
+	closed         bool   // no more requests are served; guarded by mu
+	dialled        bool   // the transport uses up; guarded by mu
+	upstreamClosed bool   // the transport has closed up; guarded by mu
+	partial        bool   // data was received that is not a complete request yet; guarded by mu
+	idle           bool   // no request is being served; guarded by mu
+	lastName       string // the last name that was allowed; guarded by mu
 }
 
-// serveHTTP returns when the connection has ended.
-func (c *flow) serveHTTP(g *guest, up *net.TCPConn) {
-	p := &proxy{c: c, g: g, up: up, dst: c.what.Dst.String()}
+// serveHTTP serves the connection and returns when it has ended.
+func (c *flow) serveHTTP(g *guestConn, up *net.TCPConn) {
+	p := &proxy{c: c, g: g, up: up, dst: c.attrs.Dst.String()}
 	transport := &http.Transport{
-		DialContext:            p.take,
+		DialContext:            p.dialOnce,
 		DisableCompression:     true,
 		MaxConnsPerHost:        1,
 		ExpectContinueTimeout:  time.Second,
@@ -61,7 +61,7 @@ func (c *flow) serveHTTP(g *guest, up *net.TCPConn) {
 		Transport:      transport,
 		FlushInterval:  -1,
 		ModifyResponse: p.respond,
-		ErrorHandler:   p.fail,
+		ErrorHandler:   p.abort,
 		ErrorLog:       silent,
 	}
 	server := &http.Server{
@@ -70,32 +70,32 @@ func (c *flow) serveHTTP(g *guest, up *net.TCPConn) {
 		IdleTimeout:       -1,
 		MaxHeaderBytes:    maxHeader,
 		Protocols:         http1(),
-		// The destination answers "OPTIONS *", and its host is judged, too.
+		// The destination answers "OPTIONS *", whose host is checked, too.
 		DisableGeneralOptionsHandler: true,
 
-		ConnState:   p.state,
+		ConnState:   p.connState,
 		ErrorLog:    silent,
 		BaseContext: func(net.Listener) context.Context { return c.ctx },
 	}
-	l := &single{conn: &patient{guest: g, p: p, past: make(chan struct{}, 1)}, until: g.shut, addr: g.LocalAddr()}
+	l := &singleListener{conn: &halfCloseConn{guestConn: g, p: p, interrupted: make(chan struct{}, 1)}, until: g.closed, addr: g.LocalAddr()}
 	server.Serve(l) // returns once g has been closed
 	p.mu.Lock()
-	p.over = true
+	p.closed = true
 	p.mu.Unlock()
 	transport.CloseIdleConnections()
 	up.Close()
 	p.busy.Wait()
 }
 
-// start counts a request in, unless the connection has ended with requests still waiting in a buffer.
-func (p *proxy) start() bool {
+// beginRequest counts a request, unless the connection has ended while requests were still buffered.
+func (p *proxy) beginRequest() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.begun = false
-	if !p.over {
+	p.partial = false
+	if !p.closed {
 		p.busy.Add(1)
 	}
-	return !p.over
+	return !p.closed
 }
 
 func http1() *http.Protocols {
@@ -104,9 +104,9 @@ func http1() *http.Protocols {
 	return &p
 }
 
-// ServeHTTP serves a request if the sandbox may speak to its host.
+// ServeHTTP forwards a request if the sandbox may use its host.
 func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if !p.start() {
+	if !p.beginRequest() {
 		return
 	}
 	defer p.busy.Done()
@@ -119,37 +119,37 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if u := r.Header.Get("Upgrade"); u != "" && !strings.EqualFold(u, "websocket") {
-		// What goes on as another protocol is not seen any more, and HTTP/2 could speak to any host then.
+		// Data after a change of protocol is not inspected, and HTTP/2 could then request any host.
 		r.Header.Del("Upgrade")
 		r.Header.Del("Http2-Settings")
 	}
 	p.answer = w.Header()
-	// Else net/http reads the rest of a request's body, at the same time as the transport, once the answer begins. On a
-	// connection of HTTP/1 this cannot fail.
+	// Otherwise net/http reads the rest of the request's body, concurrently with the transport, once the answer begins. On an
+	// HTTP/1 connection this returns no error.
 	http.NewResponseController(w).EnableFullDuplex()
-	p.http.ServeHTTP(answer{w}, r)
+	p.http.ServeHTTP(noContinueWriter{w}, r)
 }
 
-// An answer is one from which the destination's "100 Continue" is missing: it makes the transport read the request's body,
-// and that makes net/http say the same to the sandbox.
-type answer struct{ http.ResponseWriter }
+// An answer omits the destination's "100 Continue": the transport reads the request's body after it, which makes net/http send
+// the same to the sandbox.
+type noContinueWriter struct{ http.ResponseWriter }
 
-func (a answer) WriteHeader(status int) {
+func (a noContinueWriter) WriteHeader(status int) {
 	if status != http.StatusContinue {
 		a.ResponseWriter.WriteHeader(status)
 	}
 }
 
-// Unwrap is for [http.ResponseController].
-func (a answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+// Unwrap is used by [http.ResponseController].
+func (a noContinueWriter) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-// check returns the host that r names, and why the sandbox may not speak to it, "" if it may. It has reported that.
+// check returns the host that r names, and the reason why the sandbox may not use it, "" if it may. It reports the decision.
 func (p *proxy) check(r *http.Request) (name, reason string) {
 	name = hostName(r.Host)
 	if !clearTarget(r) {
 		reason = "the host of the request is not clear"
 	}
-	v := p.c.say(name)
+	v := p.c.checkName(name)
 	if name == "" {
 		reason = "a rule allows the name, so the request must say it (no Host)"
 	}
@@ -165,18 +165,18 @@ func (p *proxy) check(r *http.Request) (name, reason string) {
 		return name, v.Reason
 	}
 	p.mu.Lock()
-	again := p.before == name
-	p.before = name
+	again := p.lastName == name
+	p.lastName = name
 	p.mu.Unlock()
 	if !again {
 		v.Name = name
-		p.c.f.report("request", p.c.what, v, "")
+		p.c.f.report("request", p.c.attrs, v, "")
 	}
 	return name, ""
 }
 
-// clearTarget says whether a request's target is a path, "*", or a whole http URL of the host that is judged. Go reads
-// others too, and writes "x:http://other/" as http://other/, which a server takes before the Host.
+// clearTarget reports whether a request's target is a path, "*", or a complete http URL of the host that is checked. Go accepts
+// others and writes "x:http://other/" as http://other/, which a server prefers to the Host header.
 func clearTarget(r *http.Request) bool {
 	u := r.URL
 	switch {
@@ -191,8 +191,8 @@ func clearTarget(r *http.Request) bool {
 	}
 }
 
-// hostName returns the name in "name", "name:port" and "name.:port", in lower case. What has another form it leaves as it is,
-// with a colon or bracket in it, so that it is not a plausible name.
+// hostName returns the name in "name", "name:port" and "name.:port", in lower case. It does not change other forms, which have a
+// colon or bracket, so that they are not plausible names.
 func hostName(host string) string {
 	if h, port, ok := strings.Cut(host, ":"); ok && isPort(port) {
 		host = h
@@ -201,11 +201,11 @@ func hostName(host string) string {
 }
 
 func isPort(s string) bool {
-	_, err := strconv.ParseUint(s, 10, 16) // takes no sign
+	_, err := strconv.ParseUint(s, 10, 16) // accepts no sign
 	return err == nil
 }
 
-// rewrite sends the request where the connection leads, and otherwise as it came.
+// rewrite directs the request to the flow's destination and otherwise keeps it unchanged.
 func (p *proxy) rewrite(r *httputil.ProxyRequest) {
 	r.Out.URL.Scheme = "http"
 	r.Out.URL.Host = p.dst
@@ -219,7 +219,7 @@ func (p *proxy) rewrite(r *httputil.ProxyRequest) {
 	}
 }
 
-// respond passes on that the destination will say no more, and keeps net/http from adding to what it says.
+// respond forwards the destination's "Connection: close", and keeps net/http from adding header fields.
 func (p *proxy) respond(r *http.Response) error {
 	for _, h := range []string{"Content-Type", "Date"} {
 		if _, ok := r.Header[h]; !ok {
@@ -232,8 +232,8 @@ func (p *proxy) respond(r *http.Response) error {
 	return nil
 }
 
-// fail ends the connection without an answer: the destination has given none.
-func (p *proxy) fail(w http.ResponseWriter, _ *http.Request, _ error) {
+// abort closes the connection without an answer, because the destination has sent none.
+func (p *proxy) abort(w http.ResponseWriter, _ *http.Request, _ error) {
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		p.c.end("")
@@ -242,27 +242,27 @@ func (p *proxy) fail(w http.ResponseWriter, _ *http.Request, _ error) {
 	conn.Close()
 }
 
-// take is the transport's way to the one connection there is.
-func (p *proxy) take(context.Context, string, string) (net.Conn, error) {
+// dialOnce is the transport's dial function. It returns the flow's connection once, and then errUpstreamGone.
+func (p *proxy) dialOnce(context.Context, string, string) (net.Conn, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.taken {
+	if p.dialled {
 		return nil, errUpstreamGone
 	}
-	p.taken = true
-	return &upstream{p.up, p}, nil
+	p.dialled = true
+	return &upstreamConn{p.up, p}, nil
 }
 
-// An upstream tells its proxy when the transport is done with it.
-type upstream struct {
+// An upstream notifies its proxy when the transport closes it.
+type upstreamConn struct {
 	*net.TCPConn
 	p *proxy
 }
 
-func (u *upstream) Close() error {
+func (u *upstreamConn) Close() error {
 	err := u.TCPConn.Close()
 	u.p.mu.Lock()
-	u.p.gone = true
+	u.p.upstreamClosed = true
 	idle := u.p.idle
 	u.p.mu.Unlock()
 	if idle {
@@ -271,77 +271,77 @@ func (u *upstream) Close() error {
 	return err
 }
 
-// state closes a connection that has nothing behind it any more, when its last answer has been written.
-func (p *proxy) state(_ net.Conn, s http.ConnState) {
+// connState closes the guest's connection after the last answer if the destination's is closed.
+func (p *proxy) connState(_ net.Conn, s http.ConnState) {
 	p.mu.Lock()
 	p.idle = s == http.StateIdle
-	p.begun = s == http.StateActive
-	end := p.idle && p.gone
+	p.partial = s == http.StateActive
+	end := p.idle && p.upstreamClosed
 	p.mu.Unlock()
 	if end {
 		p.g.Close()
 	}
 }
 
-// A patient connection lets a sandbox that has ended its side wait for the answer. To net/http the end means that nobody
-// waits, and during a request it looks for that by reading one byte.
-type patient struct {
-	*guest
-	p    *proxy
-	past chan struct{} // holds a token if the deadline for reading has been set to the past
+// A patient connection lets a sandbox that has closed its side wait for the answer. net/http takes the end as a sign that the
+// client is gone, and checks for it during a request by reading one byte.
+type halfCloseConn struct {
+	*guestConn
+	p           *proxy
+	interrupted chan struct{} // holds a token if the read deadline was set to the past
 }
 
-func (c *patient) Read(b []byte) (int, error) {
-	n, err := c.guest.Read(b)
+func (c *halfCloseConn) Read(b []byte) (int, error) {
+	n, err := c.guestConn.Read(b)
 	if len(b) != 1 || !errors.Is(err, io.EOF) {
 		return n, err
 	}
 	most := time.NewTimer(c.flow.f.times.halfClosed)
 	defer most.Stop()
 	select {
-	case <-c.past: // the request has been answered
+	case <-c.interrupted: // the request has been answered
 		return 0, os.ErrDeadlineExceeded
-	case <-c.gone:
-	case <-c.shut:
+	case <-c.ended:
+	case <-c.closed:
 	case <-most.C:
 	}
 	return 0, io.EOF
 }
 
-// Close reports what net/http refuses by itself, just before.
-func (c *patient) Close() error {
+// Close reports a request that net/http refused by itself.
+func (c *halfCloseConn) Close() error {
 	c.p.mu.Lock()
-	begun := c.p.begun
-	c.p.begun = false
+	begun := c.p.partial
+	c.p.partial = false
 	c.p.mu.Unlock()
 	if begun && c.flow.ctx.Err() == nil {
 		c.flow.refuse("", caisson.Verdict{Rule: -1, Reason: "malformed HTTP, or the end of it is missing"})
 	}
-	return c.guest.Close()
+	return c.guestConn.Close()
 }
 
-func (c *patient) SetReadDeadline(t time.Time) error {
+func (c *halfCloseConn) SetReadDeadline(t time.Time) error {
 	select {
-	case <-c.past:
+	case <-c.interrupted:
 	default:
 	}
 	if !t.IsZero() && t.Before(time.Now()) {
 		select {
-		case c.past <- struct{}{}:
+		case c.interrupted <- struct{}{}:
 		default:
 		}
 	}
-	return c.guest.SetReadDeadline(t)
+	return c.guestConn.SetReadDeadline(t)
 }
 
-// A single is a listener with one connection, that ends when until is closed.
-type single struct {
+// A single is a listener with one connection, which ends when until is closed.
+type singleListener struct {
 	conn  net.Conn
 	until <-chan struct{}
 	addr  net.Addr
 }
 
-func (l *single) Accept() (net.Conn, error) {
+func (l *singleListener) Accept() (net.Conn, error) {
 	if c := l.conn; c != nil {
 		l.conn = nil
 		return c, nil
@@ -350,5 +350,5 @@ func (l *single) Accept() (net.Conn, error) {
 	return nil, net.ErrClosed
 }
 
-func (l *single) Close() error   { return nil }
-func (l *single) Addr() net.Addr { return l.addr }
+func (l *singleListener) Close() error   { return nil }
+func (l *singleListener) Addr() net.Addr { return l.addr }

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// serveHTTP makes addr a web server that says what it was asked, and returns what that was.
+// serveHTTP starts a web server at addr that describes the requests that it received, and returns these.
 func (w *testWorld) serveHTTP(addr string) (asked func() []string) {
 	var mu sync.Mutex
 	var got []string
@@ -35,7 +35,7 @@ func (w *testWorld) serveHTTP(addr string) (asked func() []string) {
 				close(done)
 			}
 		}}
-		s.Serve(&single{conn: c, until: done, addr: c.LocalAddr()})
+		s.Serve(&singleListener{conn: c, until: done, addr: c.LocalAddr()})
 	})
 	return func() []string {
 		mu.Lock()
@@ -44,7 +44,7 @@ func (w *testWorld) serveHTTP(addr string) (asked func() []string) {
 	}
 }
 
-// webWorld is a world with good.example, which is allowed, and bad.example, which is not, at one address.
+// webWorld returns a world with good.example, which is allowed, and bad.example, which is not, at one address.
 func webWorld(t *testing.T, addr string) (w *testWorld, asked func() []string) {
 	w = newWorld(t)
 	asked = w.serveHTTP(addr)
@@ -54,7 +54,7 @@ func webWorld(t *testing.T, addr string) (w *testWorld, asked func() []string) {
 	return w, asked
 }
 
-// exchange says text and returns the answers' status and body, until the connection ends.
+// exchangeHTTP sends text and returns the status and body of the answers until the connection ends.
 func (w *testWorld) exchangeHTTP(addr, text string) (answers []string) {
 	w.t.Helper()
 	c := w.mustDial(addr)
@@ -81,7 +81,7 @@ func (w *testWorld) exchangeHTTP(addr, text string) (answers []string) {
 func TestHTTP(t *testing.T) {
 	for _, c := range []struct {
 		name, text string
-		want       []string // beginnings of answers
+		want       []string // prefixes of answers
 		asked      int      // requests that reached the server
 		reason     string   // of the refusal, if any
 	}{
@@ -159,7 +159,7 @@ func TestHTTP(t *testing.T) {
 	}
 }
 
-// The same connection is used for requests one after the other, and a refusal ends it.
+// A connection is reused for several requests, and a refusal closes it.
 func TestHTTPKeepAlive(t *testing.T) {
 	w, _ := webWorld(t, "192.0.2.1:80")
 	c := w.mustDial("192.0.2.1:80")
@@ -181,7 +181,7 @@ func TestHTTPKeepAlive(t *testing.T) {
 	wantEnd(t, c)
 }
 
-// A change of policy ends a request in the middle.
+// A policy change resets a connection during a request.
 func TestHTTPRecheck(t *testing.T) {
 	w := newWorld(t)
 	w.listen("192.0.2.1:80", func(c *net.TCPConn) {
@@ -197,7 +197,7 @@ func TestHTTPRecheck(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantRead(t, resp.Body, "begin") // at once, although it is not complete
+	wantRead(t, resp.Body, "begin") // at once, although the answer is not complete
 	w.policy(allowName("good.example"))
 	if _, err := io.ReadAll(resp.Body); err == nil {
 		t.Error("the answer went on")
@@ -234,7 +234,7 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// What the destination says arrives as it said it, and what it does not say, it has not said.
+// An answer arrives unchanged, without additions.
 func TestHTTPTransparency(t *testing.T) {
 	w := newWorld(t)
 	got := make(chan *http.Request, 1)
@@ -277,7 +277,7 @@ func TestHTTPTransparency(t *testing.T) {
 	if req.Header.Get("X-Forwarded-For") != "me" || req.Header.Get("Accept-Encoding") != "br" || req.Header.Get("User-Agent") != "" || len(req.Header) != 4 && len(req.Header) != 3 {
 		t.Errorf("the server saw %v", req.Header)
 	}
-	wantEnd(t, c) // the destination has closed
+	wantEnd(t, c) // the destination has closed the connection
 }
 
 func TestHTTPSlowHeader(t *testing.T) {
@@ -307,7 +307,7 @@ func TestRawOnOtherPorts(t *testing.T) {
 	wantEcho(t, c, "\x00\x01binary")
 	wantEcho(t, w.mustDial("192.0.2.1:7"), "EHLO there\r\nGET / HTTP/1.1\r\n")
 	c = w.mustDial("192.0.2.1:25")
-	wantRead(t, c, "220 hello\r\n") // before the sandbox says anything
+	wantRead(t, c, "220 hello\r\n") // before the sandbox sends anything
 	wantEcho(t, c, "EHLO me\r\n")
 	short := w.mustDial("192.0.2.1:7") // less than a line, and then the end
 	io.WriteString(short, "word")
@@ -316,13 +316,13 @@ func TestRawOnOtherPorts(t *testing.T) {
 		t.Errorf("%q, %v", got, err)
 	}
 
-	after := w.mustDial("192.0.2.1:25") // HTTP where the server spoke first
+	after := w.mustDial("192.0.2.1:25") // HTTP after the server has sent data
 	wantRead(t, after, "220 hello\r\n")
 	io.WriteString(after, "GET / HTTP/1.1\r\nHost: good.example\r\n\r\n")
 	wantEnd(t, after)
 	w.reportedDenied("request", "HTTP was spoken after")
 
-	odd := w.mustDial("192.0.2.1:7") // is carried, until it becomes HTTP
+	odd := w.mustDial("192.0.2.1:7") // relayed, until it becomes HTTP
 	wantEcho(t, odd, "(GET) / HT")
 	io.WriteString(odd, "TP/1.1\r\nHost: bad.example\r\n\r\n")
 	wantEnd(t, odd)
@@ -334,9 +334,9 @@ func TestRawOnOtherPorts(t *testing.T) {
 	w.reportedDenied("request", "header of a proxy")
 }
 
-// Who begins to speak and stops is not waited for, as it may become HTTP.
+// A connection that stalls within its first line is refused after a timeout, because it may become HTTP.
 func TestHalfALine(t *testing.T) {
-	w := newWorld(t, func(_ *Config, t *times) { t.speech = 50 * time.Millisecond })
+	w := newWorld(t, func(_ *Config, t *times) { t.sniff = 50 * time.Millisecond })
 	w.resolved("192.0.2.1", "good.example")
 	w.policy(allowName("good.example"))
 	w.listen("192.0.2.1:7", echo)
@@ -346,7 +346,7 @@ func TestHalfALine(t *testing.T) {
 	w.reportedDenied("request", "too little was said")
 }
 
-// Neither end says anything: the flow may stay, and goes when either does.
+// A flow on which neither end sends data may stay, and ends when either does.
 func TestSilence(t *testing.T) {
 	w := newWorld(t)
 	w.resolved("192.0.2.1", "good.example")
@@ -373,7 +373,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// Whatever is said, no server is asked for a host that is not allowed.
+// No input makes a server receive a request for a host that is not allowed.
 func FuzzHTTP(f *testing.F) {
 	for _, s := range []string{
 		"GET / HTTP/1.1\r\nHost: good.example\r\n\r\nGET / HTTP/1.1\r\nHost: bad.example\r\n\r\n",
@@ -390,7 +390,7 @@ func FuzzHTTP(f *testing.F) {
 		f.Add(s)
 	}
 	w := newWorld(f, func(c *Config, t *times) {
-		c.Limits.PerSecond, c.Limits.Burst, t.header, t.speech = 1e9, 1e9, 100*time.Millisecond, 100*time.Millisecond
+		c.Limits.PerSecond, c.Limits.Burst, t.header, t.sniff = 1e9, 1e9, 100*time.Millisecond, 100*time.Millisecond
 	})
 	asked := w.serveHTTP("192.0.2.1:80")
 	w.resolved("192.0.2.1", "good.example", "bad.example")
@@ -403,7 +403,7 @@ func FuzzHTTP(f *testing.F) {
 		}
 		defer c.Close()
 		c.SetDeadline(time.Now().Add(patience))
-		io.WriteString(c, text) // may be refused before its end
+		io.WriteString(c, text) // may be refused before all was sent
 		c.CloseWrite()
 		if _, err := io.Copy(io.Discard, c); isTimeout(err) {
 			t.Fatal("no end")

@@ -13,20 +13,20 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
-// A relay carries bytes between a guest and what was dialled for it, without looking at them. Either direction ends by
-// itself; a failure of one resets both.
+// A relay copies bytes between a guest and the destination without inspecting them. Each direction may end separately; an error
+// in one resets both.
 type relay struct {
 	c    *flow
-	g    *guest
+	g    *guestConn
 	up   *net.TCPConn
 	conn syscall.RawConn // of up
 
-	ends sync.WaitGroup
-	out  chan struct{} // closed when nothing more comes from the sandbox
-	in   chan struct{} // closed when nothing more comes from the world
+	workers sync.WaitGroup
+	out     chan struct{} // closed when the sandbox's direction has ended
+	in      chan struct{} // closed when the destination's direction has ended
 }
 
-func newRelay(c *flow, g *guest, up *net.TCPConn) (*relay, error) {
+func newRelay(c *flow, g *guestConn, up *net.TCPConn) (*relay, error) {
 	conn, err := up.SyscallConn()
 	if err != nil {
 		return nil, err
@@ -34,9 +34,9 @@ func newRelay(c *flow, g *guest, up *net.TCPConn) (*relay, error) {
 	return &relay{c: c, g: g, up: up, conn: conn, out: make(chan struct{}), in: make(chan struct{})}, nil
 }
 
-// startOut begins to carry what the sandbox says, after what it has said already, unless line, if not nil, finds HTTP in it.
+// startOut begins to relay from the sandbox, starting with head. If line is not nil, HTTP in the first line is refused.
 func (r *relay) startOut(head []byte, line *firstLine) {
-	r.ends.Go(func() {
+	r.workers.Go(func() {
 		defer close(r.out)
 		err := r.sendOut(head, line)
 		if errors.Is(err, errHTTP) {
@@ -48,30 +48,30 @@ func (r *relay) startOut(head []byte, line *firstLine) {
 	})
 }
 
-// startIn begins to carry what the world says. It asks claim before the first byte, and stops if the answer is no.
+// startIn begins to relay from the destination. It calls claim before it relays the first byte, and stops if that returns false.
 func (r *relay) startIn(claim func() bool) {
-	r.ends.Go(func() {
+	r.workers.Go(func() {
 		defer close(r.in)
 		err := r.sendIn(claim)
-		if errors.Is(err, errUnclaimed) {
+		if errors.Is(err, errNotFirst) {
 			return
 		}
 		if !errors.Is(err, io.EOF) || r.g.CloseWrite() != nil {
 			r.c.end("")
 			return
 		}
-		if claim != nil { // whoever still waits for the sandbox's first words shall not do so for ever
+		if claim != nil { // limits the wait for the sandbox's first bytes
 			r.g.SetReadDeadline(time.Now().Add(r.c.f.times.halfClosed))
 		}
 	})
 }
 
-// wait returns when both directions have ended, and closes the guest then. Once one has, the other must not be idle for long.
+// wait returns when both directions have ended, and closes the guest. After one has, it resets the other when that is idle.
 func (r *relay) wait() {
-	defer r.ends.Wait()
+	defer r.workers.Wait()
 	idle := time.NewTimer(r.c.f.times.halfClosed)
 	defer idle.Stop()
-	before, out, in, gone := int64(-1), r.out, r.in, r.g.gone
+	before, out, in, gone := int64(-1), r.out, r.in, r.g.ended
 	for out != nil || in != nil {
 		select {
 		case <-out:
@@ -116,7 +116,7 @@ func (r *relay) sendOut(head []byte, line *firstLine) error {
 	return r.g.receive(ready, write)
 }
 
-var errUnclaimed = errors.New("the other side was first")
+var errNotFirst = errors.New("the other side was first")
 
 func (r *relay) sendIn(claim func() bool) error {
 	entry, ready := waiter.NewChannelEntry(waiter.WritableEvents | waiter.EventHUp)
@@ -126,10 +126,10 @@ func (r *relay) sendIn(claim func() bool) error {
 	for {
 		chunk, n, err := r.receive(chunks)
 		if claim != nil && !claim() {
-			if err == nil { // too late: it cannot be given back
+			if err == nil { // data was read that cannot be relayed
 				r.c.end("")
 			}
-			err = errUnclaimed
+			err = errNotFirst
 		}
 		claim = nil
 		if err == nil {
@@ -142,7 +142,7 @@ func (r *relay) sendIn(claim func() bool) error {
 	}
 }
 
-// receive reads from the world; the error is io.EOF at the end.
+// receive reads from the destination; the error is io.EOF at the end.
 func (r *relay) receive(chunks *chunks) (chunk *[]byte, n int, err error) {
 	chunk, n, err = readChunk(r.conn, chunks)
 	if err == nil && n == 0 {
@@ -151,7 +151,7 @@ func (r *relay) receive(chunks *chunks) (chunk *[]byte, n int, err error) {
 	return chunk, n, err
 }
 
-// readChunk reads into a chunk that it takes only once there is something. The caller gives the chunk back unless it is nil.
+// readChunk takes a chunk and reads into it once data is available. The caller must return the chunk unless it is nil.
 func readChunk(conn syscall.RawConn, chunks *chunks) (chunk *[]byte, n int, err error) {
 	var errno error
 	err = conn.Read(func(fd uintptr) bool {

@@ -16,7 +16,7 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
-// handleTCP gets segments that no endpoint wants. The stack resets what it returns false for.
+// handleTCP handles segments without an endpoint. The stack sends a reset if it returns false.
 func (f *Forwarder) handleTCP(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
 	const opening = header.TCPFlagSyn | header.TCPFlagAck | header.TCPFlagRst | header.TCPFlagFin
 	h := header.TCP(pkt.TransportHeader().Slice())
@@ -28,25 +28,25 @@ func (f *Forwarder) handleTCP(id stack.TransportEndpointID, pkt *stack.PacketBuf
 		return true
 	}
 	if most := f.cfg.Limits.InFlight; int(f.inFlight.Load()) >= most {
-		f.limit(caisson.Flow{Protocol: "tcp", Dst: destination(id)}, limitReason("connections that are being made", most))
+		f.reportLimit(caisson.Flow{Protocol: "tcp", Dst: destination(id)}, limitReason("connections that are being made", most))
 		return false
 	}
 	return f.syns.HandlePacket(id, pkt)
 }
 
-func (f *Forwarder) limit(what caisson.Flow, reason string) {
+func (f *Forwarder) reportLimit(what caisson.Flow, reason string) {
 	f.limited.Add(1)
 	f.deny(what, reason)
 }
 
-// destination is where the sandbox wants to go. Addresses of IPv4 in the form of IPv6 stay what they are; nobody dials them.
+// destination returns the address to which the sandbox connects. IPv4-mapped addresses stay as they are; no dialer accepts them.
 func destination(id stack.TransportEndpointID) netip.AddrPort {
 	addr, _ := netip.AddrFromSlice(id.LocalAddress.AsSlice())
 	return netip.AddrPortFrom(addr, id.LocalPort)
 }
 
-// begin counts work that Close waits for; false when it is closing.
-func (f *Forwarder) begin() bool {
+// addWork counts an operation that Close waits for. It returns false if the Forwarder is closing.
+func (f *Forwarder) addWork() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.closed {
@@ -55,47 +55,46 @@ func (f *Forwarder) begin() bool {
 	return !f.closed
 }
 
-// connect serves one SYN, in a goroutine of its own.
+// connect handles one SYN, in a separate goroutine.
 func (f *Forwarder) connect(r *tcp.ForwarderRequest) {
-	if !f.begin() {
+	if !f.addWork() {
 		r.Complete(true)
 		return
 	}
-	defer f.work.Done() // also of what is refused, whose end the sandbox sees a little before we have forgotten it
+	defer f.work.Done() // also for refused connections, whose end the sandbox sees before this
 	f.inFlight.Add(1)
 	c, g, up := f.accept(r)
 	f.inFlight.Add(-1)
 	if c == nil {
 		return
 	}
-	defer c.done()
+	defer c.release()
 	if g == nil {
 		return
 	}
 	if c.local {
-		f.cfg.Local[c.what.Dst.Port()](g)
+		f.cfg.Local[c.attrs.Dst.Port()](g)
 		g.linger(c)
 		return
 	}
 	defer up.Close()
-	c.carry(g, up)
+	c.relay(g, up)
 	g.linger(c)
 }
 
-// accept decides, dials, and only then accepts. The guest is nil if there is no connection, and the flow if there was no
-// place for one.
-func (f *Forwarder) accept(r *tcp.ForwarderRequest) (_ *flow, _ *guest, up *net.TCPConn) {
+// accept decides, dials, and then accepts. The guest is nil if there is no connection, and the flow if a limit was reached.
+func (f *Forwarder) accept(r *tcp.ForwarderRequest) (_ *flow, _ *guestConn, up *net.TCPConn) {
 	dst := destination(r.ID())
 	c, limit := f.open("tcp", dst)
 	if limit != "" {
 		r.Complete(true)
-		f.limit(caisson.Flow{Protocol: "tcp", Dst: dst}, limit)
+		f.reportLimit(caisson.Flow{Protocol: "tcp", Dst: dst}, limit)
 		return nil, nil, nil
 	}
-	var g *guest
+	var g *guestConn
 	var ok bool
 	if c.local {
-		ok = f.serves(c)
+		ok = f.hasService(c)
 	} else {
 		up = f.dial(c)
 		ok = up != nil
@@ -109,7 +108,7 @@ func (f *Forwarder) accept(r *tcp.ForwarderRequest) (_ *flow, _ *guest, up *net.
 		return c, g, up
 	case g != nil:
 		g.abort()
-	case ok && !c.local && f.ctx.Err() == nil: // the destination accepted, the sandbox did not go on
+	case ok && !c.local && f.ctx.Err() == nil: // the destination accepted, the sandbox did not complete the handshake
 		f.failed.Add(1)
 	}
 	if up != nil {
@@ -118,51 +117,51 @@ func (f *Forwarder) accept(r *tcp.ForwarderRequest) (_ *flow, _ *guest, up *net.
 	return c, nil, nil
 }
 
-func (f *Forwarder) serves(c *flow) bool {
-	if f.cfg.Local[c.what.Dst.Port()] == nil {
+func (f *Forwarder) hasService(c *flow) bool {
+	if f.cfg.Local[c.attrs.Dst.Port()] == nil {
 		f.denied.Add(1)
-		f.deny(c.what, "the gateway has no service on this port")
+		f.deny(c.attrs, "the gateway has no service on this port")
 		return false
 	}
 	return true
 }
 
-// dial decides on c and connects to where it wants. It has reported if that did not work, and returns nil.
+// dial decides about c and connects to its destination. On failure it reports the reason and returns nil.
 func (f *Forwarder) dial(c *flow) *net.TCPConn {
-	v, err := c.begin()
+	v, err := c.decide()
 	if !v.Allowed {
 		f.denied.Add(1)
-		f.report("flow", c.what, v, "")
+		f.report("flow", c.attrs, v, "")
 		return nil
 	}
 	if err != nil {
-		f.undialled(c, v, err)
+		f.reportDialError(c, v, err)
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, f.times.dial)
 	defer cancel()
-	up, err := f.cfg.Dialer.DialTCP(ctx, c.what.Dst)
+	up, err := f.cfg.Dialer.DialTCP(ctx, c.attrs.Dst)
 	if err != nil {
-		f.undialled(c, v, err)
+		f.reportDialError(c, v, err)
 		return nil
 	}
 	c.onEnd(func() { reset(up) })
-	if !c.wide { // the kernel's buffers would grow to megabytes each; without them, setting a size cannot fail
+	if !c.wide { // the kernel's buffers would grow to megabytes each; setting their size cannot fail
 		up.SetReadBuffer(narrowSocket)
 		up.SetWriteBuffer(narrowSocket)
 	}
-	// What changed before the flow was in the table, Recheck has not seen.
-	if v := c.again(); !v.Allowed {
+	// Recheck did not see policy changes before the flow was in the table.
+	if v := c.redecide(); !v.Allowed {
 		f.denied.Add(1)
-		f.report("flow", c.what, v, "")
+		f.report("flow", c.attrs, v, "")
 		reset(up)
 		return nil
 	}
 	return up
 }
 
-// undialled reports that an allowed flow could not be connected, unless it was ended meanwhile.
-func (f *Forwarder) undialled(c *flow, v caisson.Verdict, err error) {
+// reportDialError reports that an allowed flow could not be connected, unless the flow has ended already.
+func (f *Forwarder) reportDialError(c *flow, v caisson.Verdict, err error) {
 	c.mu.Lock()
 	ended := c.ended
 	c.mu.Unlock()
@@ -170,15 +169,15 @@ func (f *Forwarder) undialled(c *flow, v caisson.Verdict, err error) {
 	case ended:
 	case caisson.KindOf(err) == caisson.Denied:
 		f.denied.Add(1)
-		f.deny(c.what, caisson.MessageOf(err))
+		f.deny(c.attrs, caisson.MessageOf(err))
 	default:
 		f.failed.Add(1)
-		f.report("flow", c.what, v, v.Reason+"; connecting failed: "+why(err))
+		f.report("flow", c.attrs, v, v.Reason+"; connecting failed: "+dialErrorText(err))
 	}
 }
 
-// why says in few words, and without addresses, why dialling failed.
-func why(err error) string {
+// dialErrorText returns a short reason, without addresses, why a dial failed.
+func dialErrorText(err error) string {
 	var errno syscall.Errno
 	switch {
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
@@ -190,8 +189,8 @@ func why(err error) string {
 	}
 }
 
-// handshake accepts the connection, which is nil if the sandbox does not complete it.
-func (c *flow) handshake(r *tcp.ForwarderRequest) *guest {
+// handshake accepts the connection. It returns nil if the sandbox does not complete the handshake.
+func (c *flow) handshake(r *tcp.ForwarderRequest) *guestConn {
 	if c.ctx.Err() != nil {
 		return nil
 	}
@@ -200,17 +199,17 @@ func (c *flow) handshake(r *tcp.ForwarderRequest) *guest {
 	if err != nil {
 		return nil
 	}
-	return newGuest(c, ep, wq)
+	return newGuestConn(c, ep, wq)
 }
 
-// reset closes conn so that the peer sees that something is wrong.
+// reset closes conn with a TCP reset.
 func reset(conn *net.TCPConn) {
 	conn.SetLinger(0) // fails only if it is closed
 	conn.Close()
 }
 
-// prepare sets an endpoint's buffers and keepalive. None of these can fail on a connection; if one did, the defaults hold.
-func prepare(ep tcpip.Endpoint, wide bool) {
+// configureEndpoint sets an endpoint's buffers and keepalive. The calls cannot fail on a connection; otherwise the defaults would apply.
+func configureEndpoint(ep tcpip.Endpoint, wide bool) {
 	o := ep.SocketOptions()
 	o.SetDelayOption(false)
 	if wide {

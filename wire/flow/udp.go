@@ -21,14 +21,14 @@ import (
 )
 
 const (
-	// datagramBuffer, of an endpoint, holds a few of the largest datagrams.
+	// datagramBuffer is the size of an endpoint's buffers in bytes, enough for a few of the largest datagrams.
 	datagramBuffer = 256 << 10
-	// maxDatagram is what IPv4 can carry.
+	// maxDatagram is the largest payload of a datagram over IPv4, in bytes.
 	maxDatagram = 65507
 )
 
-// handleUDP gets datagrams that no flow has. The stack answers what it returns false for with a port unreachable, unless it
-// is malformed.
+// handleUDP handles datagrams without a flow. If it returns false, the stack answers with a port unreachable message unless the
+// datagram is malformed.
 func (f *Forwarder) handleUDP(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
 	if !validUDP(pkt) || f.isClosed() {
 		return false
@@ -49,28 +49,28 @@ func (f *Forwarder) handleUDP(id stack.TransportEndpointID, pkt *stack.PacketBuf
 	}
 	c, limit := f.open("udp", what.Dst)
 	if limit != "" {
-		f.limit(what, limit)
+		f.reportLimit(what, limit)
 		return false
 	}
 	up := f.dialUDP(c)
 	if up == nil {
-		c.done()
+		c.release()
 		return false
 	}
 	wq := new(waiter.Queue)
 	ep, err := udp.NewForwarderRequest(f.cfg.Stack, id, pkt.Clone()).CreateEndpoint(wq)
-	if err != nil { // another datagram was faster
+	if err != nil { // a concurrent datagram created the endpoint
 		up.Close()
-		c.done()
+		c.release()
 		return true
 	}
-	e := &exchange{c: c, ep: ep, wq: wq, up: up}
+	e := &datagramRelay{c: c, ep: ep, wq: wq, up: up}
 	e.last.Store(time.Now().UnixNano())
 	ep.SocketOptions().SetReceiveBufferSize(datagramBuffer, true)
 	ep.SocketOptions().SetSendBufferSize(datagramBuffer, true)
 	if !c.accept() {
 		e.close()
-		c.done()
+		c.release()
 		return true
 	}
 	go e.run()
@@ -88,63 +88,62 @@ func validUDP(pkt *stack.PacketBuffer) bool {
 	return length && sum
 }
 
-// dialUDP decides on c and returns a socket for it. It has reported if there is none, and returns nil.
+// dialUDP decides about c and returns a socket for it. On failure it reports the reason and returns nil.
 func (f *Forwarder) dialUDP(c *flow) *net.UDPConn {
-	v, err := c.begin()
+	v, err := c.decide()
 	if !v.Allowed {
 		f.denied.Add(1)
-		f.report("flow", c.what, v, "")
+		f.report("flow", c.attrs, v, "")
 		return nil
 	}
 	if err != nil {
-		f.undialled(c, v, err)
+		f.reportDialError(c, v, err)
 		return nil
 	}
-	up, err := f.cfg.Dialer.DialUDP(c.ctx, c.what.Dst)
+	up, err := f.cfg.Dialer.DialUDP(c.ctx, c.attrs.Dst)
 	if err != nil {
-		f.undialled(c, v, err)
+		f.reportDialError(c, v, err)
 		return nil
 	}
-	// What changed before the flow was in the table, Recheck has not seen.
-	if v := c.again(); !v.Allowed {
+	// Recheck did not see policy changes before the flow was in the table.
+	if v := c.redecide(); !v.Allowed {
 		f.denied.Add(1)
-		f.report("flow", c.what, v, "")
+		f.report("flow", c.attrs, v, "")
 		up.Close()
 		return nil
 	}
 	return up
 }
 
-// An exchange carries datagrams between one port of the sandbox and one destination.
-type exchange struct {
+// An exchange relays datagrams between one port of the sandbox and one destination.
+type datagramRelay struct {
 	c  *flow
 	ep tcpip.Endpoint
 	wq *waiter.Queue
 	up *net.UDPConn
 
-	last    atomic.Int64 // when there was a datagram, in nanoseconds since 1970
+	last    atomic.Int64 // time of the last datagram, in nanoseconds since 1970
 	packets atomic.Int64
 	once    sync.Once
 }
 
-func (e *exchange) close() {
+func (e *datagramRelay) close() {
 	e.once.Do(func() {
 		e.up.Close()
 		e.ep.Close()
 	})
 }
 
-// run ends when there has been nothing to carry for a while, when the destination says that nobody is there, or when the
-// flow is ended.
-func (e *exchange) run() {
-	defer e.c.done()
+// run relays until no datagram was sent for a while, the destination reports the port as unreachable, or the flow is reset.
+func (e *datagramRelay) run() {
+	defer e.c.release()
 	e.c.onEnd(e.close)
 	var ends sync.WaitGroup
 	defer ends.Wait()
 	defer e.close()
 	ended := make(chan struct{}, 2)
-	ends.Go(func() { e.carryOut(); ended <- struct{}{} })
-	ends.Go(func() { e.carryIn(); ended <- struct{}{} })
+	ends.Go(func() { e.relayOut(); ended <- struct{}{} })
+	ends.Go(func() { e.relayIn(); ended <- struct{}{} })
 	idle := time.NewTimer(e.c.f.times.udpOnce)
 	defer idle.Stop()
 	for {
@@ -167,13 +166,13 @@ func (e *exchange) run() {
 	}
 }
 
-func (e *exchange) count(bytes *atomic.Int64, n int) {
+func (e *datagramRelay) count(bytes *atomic.Int64, n int) {
 	bytes.Add(int64(n))
 	e.packets.Add(1)
 	e.last.Store(time.Now().UnixNano())
 }
 
-func (e *exchange) carryOut() {
+func (e *datagramRelay) relayOut() {
 	entry, ready := waiter.NewChannelEntry(waiter.ReadableEvents | waiter.EventHUp)
 	e.wq.EventRegister(&entry)
 	defer e.wq.EventUnregister(&entry)
@@ -195,14 +194,14 @@ func (e *exchange) carryOut() {
 			}
 			continue
 		}
-		// One that is too large, or finds no room, is lost, as on any network.
+		// A datagram that is too large or exceeds the buffer is dropped, as on any network.
 		if terr != nil || errors.Is(err, net.ErrClosed) || errors.Is(err, unix.ECONNREFUSED) {
 			return
 		}
 	}
 }
 
-func (e *exchange) carryIn() {
+func (e *datagramRelay) relayIn() {
 	conn, err := e.up.SyscallConn()
 	if err != nil {
 		return
@@ -213,7 +212,7 @@ func (e *exchange) carryIn() {
 			e.count(&e.c.in, n)
 			var r bytes.Reader
 			r.Reset((*chunk)[:n])
-			e.ep.Write(&r, tcpip.WriteOptions{}) // what the wire has no room for is lost
+			e.ep.Write(&r, tcpip.WriteOptions{}) // a datagram that exceeds the buffer is dropped
 		}
 		datagramChunks.put(chunk)
 		if err != nil {
@@ -222,7 +221,7 @@ func (e *exchange) carryIn() {
 	}
 }
 
-// query has a service answer one datagram, unless there are too many already.
+// query passes one datagram to a service and sends its answer. It drops the datagram if too many queries are in progress.
 func (f *Forwarder) query(id stack.TransportEndpointID, pkt *stack.PacketBuffer) {
 	select {
 	case f.queries <- struct{}{}:
@@ -244,14 +243,14 @@ func (f *Forwarder) query(id stack.TransportEndpointID, pkt *stack.PacketBuffer)
 		defer f.work.Done()
 		from, _ := netip.AddrFromSlice(id.RemoteAddress.AsSlice())
 		answer := f.cfg.LocalUDP[id.LocalPort](f.ctx, payload, netip.AddrPortFrom(from, id.RemotePort))
-		<-f.queries // before the answer: who has it may ask again
+		<-f.queries // before the answer: its recipient may send the next query at once
 		if len(answer) > 0 && len(answer) <= maxDatagram {
 			f.answer(id, network, answer)
 		}
 	}()
 }
 
-// answer sends a datagram back where id's came from. One that cannot be sent is lost.
+// answer sends a datagram back to the source of id. Errors are ignored, as for a lost datagram.
 func (f *Forwarder) answer(id stack.TransportEndpointID, network tcpip.NetworkProtocolNumber, payload []byte) {
 	route, err := f.cfg.Stack.FindRoute(f.cfg.NIC, id.LocalAddress, id.RemoteAddress, network, false)
 	if err != nil {

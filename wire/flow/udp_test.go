@@ -18,7 +18,7 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
-// udp is a socket of the sandbox.
+// udp returns a socket of the sandbox.
 func (w *testWorld) udp(to netip.AddrPort) *gonet.UDPConn {
 	w.t.Helper()
 	proto, _ := protocol(to.Addr())
@@ -32,7 +32,7 @@ func (w *testWorld) udp(to netip.AddrPort) *gonet.UDPConn {
 	return c
 }
 
-// listenUDP echoes what comes to addr.
+// listenUDP echoes the datagrams sent to addr.
 func (w *testWorld) listenUDP(addr string) {
 	w.t.Helper()
 	l, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -124,12 +124,12 @@ func TestUDPDenied(t *testing.T) {
 }
 
 func TestUDPIdle(t *testing.T) {
-	// What is not answered within udpOnce is lost, and an answer takes as long as the machine is busy.
+	// An answer that takes longer than udpOnce is lost, and its delay depends on the load of the machine.
 	w := newWorld(t, func(_ *Config, t *times) { t.udpIdle, t.udpOnce = 40*time.Millisecond, time.Second })
 	w.listenUDP("192.0.2.1:9")
 	w.policy(allowAll)
 	c := w.udp(netip.MustParseAddrPort("192.0.2.1:9"))
-	for range 2 { // the second time through a flow of its own
+	for range 2 { // the second time with a new flow
 		if _, err := c.Write([]byte("x")); err != nil {
 			t.Fatal(err)
 		}

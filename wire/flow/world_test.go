@@ -32,7 +32,7 @@ import (
 const (
 	nic      = 1
 	mtu      = 65520
-	patience = time.Minute // nothing takes that long that does not hang
+	patience = time.Minute // longer than any operation that does not hang
 )
 
 var (
@@ -40,18 +40,18 @@ var (
 	guest6, gateway6 = netip.MustParseAddr("fdca:1550:a87::2"), netip.MustParseAddr("fdca:1550:a87::1")
 )
 
-// A testWorld is a sandbox's stack, a wire's stack with a Forwarder, and a world of listeners on loopback that are known by
-// other addresses.
+// A testWorld is a sandbox's stack, a wire's stack with a Forwarder, and listeners on loopback that are reachable by other
+// addresses.
 type testWorld struct {
 	t     testing.TB
 	f     *Forwarder
 	guest *stack.Stack
-	wire  *channel.Endpoint // what is injected here, the Forwarder's stack sees
+	wire  *channel.Endpoint // packets injected here arrive at the Forwarder's stack
 
 	mu        sync.Mutex
-	rules     []func(caisson.Flow) *caisson.Verdict // the first that answers decides
+	rules     []func(caisson.Flow) *caisson.Verdict // the first one with a result decides
 	names     map[netip.Addr][]string
-	hosts     map[netip.AddrPort]netip.AddrPort // where dials really go
+	hosts     map[netip.AddrPort]netip.AddrPort // real destinations of dials
 	own       map[netip.Addr]bool
 	dialled   []netip.AddrPort
 	decisions []caisson.Decision
@@ -69,7 +69,7 @@ func newWorld(t testing.TB, change ...func(*Config, *times)) *testWorld {
 		Stack: far, NIC: nic, Gateway: []netip.Addr{gateway4, gateway6},
 		Decide: w.decide, Names: w.namesOf, Dialer: w, Report: w.report,
 	}
-	times := usualTimes()
+	times := defaultTimes()
 	for _, c := range change {
 		c(&cfg, &times)
 	}
@@ -99,7 +99,7 @@ func newWorld(t testing.TB, change ...func(*Config, *times)) *testWorld {
 			s.Destroy()
 		}
 		if _, fuzzing := t.(*testing.F); fuzzing {
-			return // it has goroutines of its own
+			return // it leaves goroutines
 		}
 		eventually(t, func() error {
 			if n := runtime.NumGoroutine(); n > before {
@@ -119,7 +119,7 @@ func stacks() string {
 func newStack() *stack.Stack {
 	return stack.New(stack.Options{
 		NetworkProtocols: []stack.NetworkProtocolFactory{
-			// So that a host of one interface, on which the tests run, has more addresses to be tried.
+			// So that the sandbox's host, which has one interface, has more addresses for the tests.
 			ipv4.NewProtocolWithOptions(ipv4.Options{AllowExternalLoopbackTraffic: true}),
 			ipv6.NewProtocol,
 		},
@@ -189,7 +189,7 @@ func (w *testWorld) decide(f caisson.Flow) caisson.Verdict {
 	return caisson.Verdict{Rule: -1, Reason: "no rule allows it"}
 }
 
-// policy replaces the rules, as a user would.
+// policy replaces the rules, as a policy change does.
 func (w *testWorld) policy(rules ...func(caisson.Flow) *caisson.Verdict) {
 	w.mu.Lock()
 	w.rules = rules
@@ -225,7 +225,7 @@ func (w *testWorld) namesOf(a netip.Addr) []string {
 	return w.names[a]
 }
 
-// resolved makes names known to have been answered with addr.
+// resolved records that names were answered with addr.
 func (w *testWorld) resolved(addr string, names ...string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -291,7 +291,7 @@ func (w *testWorld) DialUDP(ctx context.Context, dst netip.AddrPort) (*net.UDPCo
 	return (&net.Dialer{}).DialUDP(ctx, "udp", netip.AddrPort{}, w.where(dst))
 }
 
-// listen has serve called for each connection to addr.
+// listen calls serve for each connection to addr.
 func (w *testWorld) listen(addr string, serve func(*net.TCPConn)) {
 	w.t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -371,7 +371,7 @@ func (w *testWorld) mustRefuse(addr string) {
 	}
 }
 
-// wantEnd wants c to end without saying anything more.
+// wantEnd checks that c ends without more data.
 func wantEnd(t testing.TB, c net.Conn) {
 	t.Helper()
 	n, err := c.Read(make([]byte, 1))

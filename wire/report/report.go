@@ -1,10 +1,9 @@
-// Package report counts what a wire decides and tells others of it.
+// Package report aggregates the decisions of a wire and reports them.
 //
-// A sandbox can make a wire decide a hundred thousand times a second. A [Recorder] takes every decision in well under a
-// microsecond, passes a new one on at once and sums up equal ones for ten seconds, so that what reaches logs, events and the
-// database is bounded whatever a sandbox does, and no decision is lost from the sums. At first 64 different ones are told
-// apart in ten seconds; a sandbox that goes on making new ones has 16. [WhyHandler] shows to the sandbox
-// itself what was refused.
+// A sandbox can cause a hundred thousand decisions per second. A [Recorder] accepts each in well under a microsecond, passes a
+// new one on at once, and aggregates equal ones for ten seconds, so that the volume that reaches logs, events and the database is
+// bounded and the counts include every decision. At first it distinguishes 64 decisions in ten seconds, and 16 if a sandbox
+// continues to cause new ones. [WhyHandler] serves the refusals to the sandbox.
 package report
 
 import (
@@ -19,41 +18,41 @@ import (
 )
 
 const (
-	window      = 10 * time.Second
-	batch       = 50 * time.Millisecond // decisions come in bursts
-	maxDistinct = 64                    // per window, after a rest
-	sustained   = 16                    // the same on average
-	maxRecent   = 64
-	maxText     = 256 // bytes of a name, address or reason that are kept; names may be a guest's own invention
+	window         = 10 * time.Second
+	batch          = 50 * time.Millisecond // delay before new decisions are passed on, because they come in bursts
+	maxDistinct    = 64                    // distinct decisions per window, after an idle period
+	steadyDistinct = 16                    // distinct decisions per window, on average
+	maxRecent      = 64
+	maxText        = 256 // bytes of a name, address or reason that are kept; a guest may choose the name
 )
 
 // Config configures a [Recorder].
 type Config struct {
-	// HandOn takes decisions on, in the order of their time; required. There is one call at a time, from a goroutine of its
-	// own or from Close. It may take its time: meanwhile sums grow, and nothing waits but Close. It must not call Close.
-	HandOn func([]caisson.Decision)
+	// Deliver receives decisions in the order of their time; required. It is called by one goroutine at a time, a timer's or that
+	// of Close or Flush. It may block: meanwhile counts accumulate, and only Close and Flush wait. It must not call Close.
+	Deliver func([]caisson.Decision)
 }
 
-// A Recorder sums up the decisions of one wire. It is safe for concurrent use, and does nothing while nothing is reported.
-// End it with Close.
+// A Recorder aggregates the decisions of one wire. It is safe for concurrent use, and starts no timers while nothing is reported.
+// Stop it with Close.
 type Recorder struct {
-	handOn  func([]caisson.Decision)
-	handing chan struct{} // holds one from taking decisions until they are handed on, so that they are in order
+	deliver    func([]caisson.Decision)
+	delivering chan struct{} // holds a token from taking decisions until they are passed on, which keeps their order
 
-	mu       sync.Mutex // guards what follows
-	closed   bool
-	soon     *time.Timer // nil: nothing is fresh
-	later    *time.Timer // ends the window; nil: none is open
-	sums     map[key]*sum
-	active   int    // of sums, at most room
-	room     int    // how many may be active in this window
-	fresh    []*sum // of sums, those that nobody has heard of
-	others   map[otherKey]*sum
-	recent   *lru.Map[key, *caisson.Decision] // refused
-	counters Counters
+	mu          sync.Mutex // guards the fields below
+	closed      bool
+	batchTimer  *time.Timer // runs takeUnreported; nil: nothing is fresh
+	windowTimer *time.Timer // runs endWindow; nil: no window is open
+	sums        map[key]*sum
+	active      int    // number of active sums, at most room
+	limit       int    // limit of active in this window
+	unreported  []*sum // sums that have not been passed on yet
+	overflow    map[overflowKey]*sum
+	recent      *lru.Map[key, *caisson.Decision] // refusals
+	counters    Counters
 }
 
-// Counters are sums since the Recorder was made.
+// Counters are the totals since the Recorder was created.
 type Counters struct {
 	Allowed  int64 `json:"allowed"`
 	Denied   int64 `json:"denied"`
@@ -61,7 +60,7 @@ type Counters struct {
 	BytesIn  int64 `json:"bytesIn"`
 }
 
-// key is what equal decisions have in common.
+// A key has the fields that are the same in equal decisions.
 type key struct {
 	kind, reason, name, address, protocol string
 	allowed                               bool
@@ -72,36 +71,36 @@ func keyOf(d caisson.Decision) key {
 	return key{d.Kind, d.Reason, d.Name, d.Address, d.Protocol, d.Allowed, d.Rule}
 }
 
-// otherKey is what those have in common that are too many to be told apart.
-type otherKey struct {
+// An overflowKey groups the decisions that exceed the limit of distinct ones.
+type overflowKey struct {
 	kind    string
 	allowed bool
 }
 
-// A sum is a decision and what has been added to it since it was last handed on.
+// A sum aggregates equal decisions since the last one was passed on.
 type sum struct {
 	caisson.Decision
-	changed bool // since it was handed on
+	changed bool // since it was passed on
 	active  bool // changed in this window
 }
 
 // New returns a Recorder.
 func New(c Config) (*Recorder, error) {
-	if c.HandOn == nil {
+	if c.Deliver == nil {
 		return nil, caisson.Errorf(caisson.Internal, "a recorder needs somewhere to hand decisions on to")
 	}
 	return &Recorder{
-		handOn:  c.HandOn,
-		handing: make(chan struct{}, 1),
-		room:    maxDistinct,
-		sums:    map[key]*sum{},
-		others:  map[otherKey]*sum{},
-		recent:  lru.New[key, *caisson.Decision](maxRecent),
+		deliver:    c.Deliver,
+		delivering: make(chan struct{}, 1),
+		limit:      maxDistinct,
+		sums:       map[key]*sum{},
+		overflow:   map[overflowKey]*sum{},
+		recent:     lru.New[key, *caisson.Decision](maxRecent),
 	}, nil
 }
 
-// Report adds a decision. Decisions are equal if they differ in nothing but time, count and bytes. A Count of zero adds
-// only bytes, to a connection that was reported before; with no bytes either it means one. It never waits.
+// Report adds a decision. Decisions are equal if they differ only in time, count and bytes. A Count of 0 adds only bytes to a
+// connection that was reported before; without bytes it counts as 1. It never blocks.
 func (r *Recorder) Report(d caisson.Decision) {
 	d.Count = max(d.Count, 0)
 	if d.Count == 0 && d.BytesOut == 0 && d.BytesIn == 0 {
@@ -119,7 +118,7 @@ func (r *Recorder) Report(d caisson.Decision) {
 		r.counters.Allowed += d.Count
 	} else {
 		r.counters.Denied += d.Count
-		r.remember(k, d)
+		r.addRecent(k, d)
 	}
 	r.counters.BytesOut += d.BytesOut
 	r.counters.BytesIn += d.BytesIn
@@ -127,8 +126,8 @@ func (r *Recorder) Report(d caisson.Decision) {
 	s := r.sums[k]
 	switch {
 	case s != nil && s.active:
-	case r.active >= r.room:
-		s = r.other(d)
+	case r.active >= r.limit:
+		s = r.overflowSum(d)
 	case s == nil:
 		s = r.start(d)
 	}
@@ -137,19 +136,19 @@ func (r *Recorder) Report(d caisson.Decision) {
 		r.active++
 	}
 	s.add(d)
-	if r.later == nil {
+	if r.windowTimer == nil {
 		r.openWindow()
 	}
 }
 
-// openWindow sets the time at which what has changed is handed on.
+// openWindow starts the timer that ends the window.
 func (r *Recorder) openWindow() {
 	if !r.closed {
-		r.later = time.AfterFunc(window, func() { r.hand(r.endWindow) })
+		r.windowTimer = time.AfterFunc(window, func() { r.deliverFrom(r.endWindow) })
 	}
 }
 
-// start makes a sum for a decision that is not known, in the place of one that was not made again if need be.
+// start adds a sum for a new decision. If there are too many, it replaces one that is not active.
 func (r *Recorder) start(d caisson.Decision) *sum {
 	if len(r.sums) >= maxDistinct {
 		for old, s := range r.sums {
@@ -159,32 +158,32 @@ func (r *Recorder) start(d caisson.Decision) *sum {
 			}
 		}
 	}
-	s := &sum{Decision: blank(d)}
+	s := &sum{Decision: withoutCounts(d)}
 	r.sums[keyOf(s.Decision)] = s
-	r.fresh = append(r.fresh, s)
-	if r.soon == nil && !r.closed {
-		r.soon = time.AfterFunc(batch, func() { r.hand(r.takeFresh) })
+	r.unreported = append(r.unreported, s)
+	if r.batchTimer == nil && !r.closed {
+		r.batchTimer = time.AfterFunc(batch, func() { r.deliverFrom(r.takeUnreported) })
 	}
 	return s
 }
 
-// other returns the sum of what is too much to be told apart.
-func (r *Recorder) other(d caisson.Decision) *sum {
-	k := otherKey{d.Kind, d.Allowed}
-	s := r.others[k]
+// overflowSum returns the sum for decisions beyond the limit of distinct ones.
+func (r *Recorder) overflowSum(d caisson.Decision) *sum {
+	k := overflowKey{d.Kind, d.Allowed}
+	s := r.overflow[k]
 	if s == nil {
 		s = &sum{active: true, Decision: caisson.Decision{
 			Kind: d.Kind, Allowed: d.Allowed, Rule: -1, Reason: "others: too many different ones in 10 seconds to list them",
 		}}
-		r.others[k] = s
+		r.overflow[k] = s
 	}
 	return s
 }
 
-func (r *Recorder) remember(k key, d caisson.Decision) {
+func (r *Recorder) addRecent(k key, d caisson.Decision) {
 	known, ok := r.recent.Get(k)
 	if !ok {
-		first := blank(d)
+		first := withoutCounts(d)
 		known = &first
 		known.At = d.At
 		r.recent.Put(keyOf(first), known)
@@ -194,7 +193,7 @@ func (r *Recorder) remember(k key, d caisson.Decision) {
 	known.BytesIn += d.BytesIn
 }
 
-// add adds what may differ between equal decisions.
+// add adds the count, bytes and time of d.
 func (s *sum) add(d caisson.Decision) {
 	if !s.changed {
 		s.changed, s.At = true, d.At
@@ -204,23 +203,22 @@ func (s *sum) add(d caisson.Decision) {
 	s.BytesIn += d.BytesIn
 }
 
-// take returns what has been added since the last take.
+// take returns the sum since the last take.
 func (s *sum) take() caisson.Decision {
 	d := s.Decision
 	s.Count, s.BytesOut, s.BytesIn, s.changed = 0, 0, 0, false
 	return d
 }
 
-// blank returns d without what may differ between equal ones. It shares no memory with d: a short name may be part of a
-// long request.
-func blank(d caisson.Decision) caisson.Decision {
+// withoutCounts returns d without the fields that may differ between equal decisions. It shares no memory with d, because a short name
+// may be part of a long request.
+func withoutCounts(d caisson.Decision) caisson.Decision {
 	d.Count, d.BytesOut, d.BytesIn, d.At = 0, 0, 0, time.Time{}
 	d.Name, d.Address, d.Reason = strings.Clone(d.Name), strings.Clone(d.Address), strings.Clone(d.Reason)
 	return d
 }
 
-// Recent returns the last 64 different refusals, the last one first, with their counts since each was first made, which is
-// its At.
+// Recent returns the last 64 distinct refusals, the latest first, with their counts since the time At, when each first occurred.
 func (r *Recorder) Recent() []caisson.Decision {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -231,26 +229,26 @@ func (r *Recorder) Recent() []caisson.Decision {
 	return all
 }
 
-// Counters returns the sums of everything that was reported.
+// Counters returns the totals of all reported decisions.
 func (r *Recorder) Counters() Counters {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.counters
 }
 
-// Flush hands on what there is, so that what is reported afterwards is told apart from it.
-func (r *Recorder) Flush() { r.hand(r.endWindow) }
+// Flush passes on the current sums, so that later decisions are not added to them.
+func (r *Recorder) Flush() { r.deliverFrom(r.endWindow) }
 
-// Close hands on what is left, when a call of HandOn that is under way has returned. What is reported afterwards is counted
-// but not handed on. It is idempotent.
+// Close passes on the remaining sums after a current call of Deliver has returned. Later decisions are counted but not passed on.
+// It is idempotent.
 func (r *Recorder) Close() {
-	r.hand(func() []caisson.Decision {
+	r.deliverFrom(func() []caisson.Decision {
 		if r.closed {
 			return nil
 		}
 		ds := r.endWindow()
 		r.closed = true
-		for _, t := range []*time.Timer{r.soon, r.later} {
+		for _, t := range []*time.Timer{r.batchTimer, r.windowTimer} {
 			if t != nil {
 				t.Stop()
 			}
@@ -259,10 +257,10 @@ func (r *Recorder) Close() {
 	})
 }
 
-// hand hands on what take, which is called with mu held, returns.
-func (r *Recorder) hand(take func() []caisson.Decision) {
-	r.handing <- struct{}{}
-	defer func() { <-r.handing }()
+// deliverFrom passes on the decisions that take returns. It calls take with mu held.
+func (r *Recorder) deliverFrom(take func() []caisson.Decision) {
+	r.delivering <- struct{}{}
+	defer func() { <-r.delivering }()
 	r.mu.Lock()
 	ds := take()
 	r.mu.Unlock()
@@ -270,24 +268,24 @@ func (r *Recorder) hand(take func() []caisson.Decision) {
 		return
 	}
 	slices.SortStableFunc(ds, func(a, b caisson.Decision) int { return a.At.Compare(b.At) })
-	r.handOn(ds)
+	r.deliver(ds)
 }
 
-func (r *Recorder) takeFresh() (ds []caisson.Decision) {
+func (r *Recorder) takeUnreported() (ds []caisson.Decision) {
 	if r.closed {
 		return nil
 	}
-	for _, s := range r.fresh {
-		if s.changed { // else the end of a window was quicker
+	for _, s := range r.unreported {
+		if s.changed { // otherwise endWindow has taken it
 			ds = append(ds, s.take())
 		}
 	}
-	r.fresh, r.soon = nil, nil
+	r.unreported, r.batchTimer = nil, nil
 	return ds
 }
 
-// endWindow returns everything that has changed, and forgets what has not. Another window follows if anything is left, or not
-// all of the room is back.
+// endWindow returns the changed sums and removes those that were not active. Another window follows if any are left or the room
+// is not yet restored.
 func (r *Recorder) endWindow() (ds []caisson.Decision) {
 	if r.closed {
 		return nil
@@ -301,19 +299,19 @@ func (r *Recorder) endWindow() (ds []caisson.Decision) {
 		}
 		s.active = false
 	}
-	for _, s := range r.others {
+	for _, s := range r.overflow {
 		ds = append(ds, s.take())
 	}
-	clear(r.others)
-	r.room = min(r.room-r.active+sustained, maxDistinct)
-	r.fresh, r.active, r.later = nil, 0, nil
-	if len(r.sums) > 0 || r.room < maxDistinct {
+	clear(r.overflow)
+	r.limit = min(r.limit-r.active+steadyDistinct, maxDistinct)
+	r.unreported, r.active, r.windowTimer = nil, 0, nil
+	if len(r.sums) > 0 || r.limit < maxDistinct {
 		r.openWindow()
 	}
 	return ds
 }
 
-// clip returns at most the first maxText bytes of s, in whole characters.
+// clip returns at most the first maxText bytes of s, without splitting a character.
 func clip(s string) string {
 	if len(s) <= maxText {
 		return s

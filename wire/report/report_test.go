@@ -20,7 +20,7 @@ func flow(addr string, out, in int64) caisson.Decision {
 	return caisson.Decision{At: time.Now(), Kind: "flow", Allowed: true, Address: addr, Protocol: "tcp", Count: 1, BytesOut: out, BytesIn: in}
 }
 
-// handed is what was handed on, and when.
+// handed records the batches that were passed on, with their times.
 type handed struct {
 	mu      sync.Mutex
 	start   time.Time
@@ -35,7 +35,7 @@ func (h *handed) take(ds []caisson.Decision) {
 	h.after = append(h.after, time.Since(h.start))
 }
 
-// got returns the batches, and when they came.
+// got returns the batches and their times.
 func (h *handed) got() ([][]caisson.Decision, []time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -48,11 +48,11 @@ func (h *handed) all() []caisson.Decision {
 	return slices.Concat(h.batches...)
 }
 
-// run calls f with a Recorder in a time of its own, and sees that nothing is left running.
+// run calls f with a Recorder in a bubble with fake time, and checks that no timer or goroutine is left.
 func run(t *testing.T, f func(r *Recorder, h *handed)) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &handed{start: time.Now()}
-		r, err := New(Config{HandOn: h.take})
+		r, err := New(Config{Deliver: h.take})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -61,7 +61,7 @@ func run(t *testing.T, f func(r *Recorder, h *handed)) {
 	})
 }
 
-// sums adds up what was handed on.
+// sums returns the totals of the decisions that were passed on.
 func sums(ds []caisson.Decision) (count, out, in int64) {
 	for _, d := range ds {
 		count += d.Count
@@ -106,7 +106,7 @@ func TestFirstAtOnceThenSums(t *testing.T) {
 		if batches, _ = h.got(); len(batches) != 2 {
 			t.Errorf("handed on without a change: %+v", batches[2:])
 		}
-		r.Report(denied("a.example")) // new again
+		r.Report(denied("a.example")) // counts as new again
 		time.Sleep(batch)
 		synctest.Wait()
 		if batches, after = h.got(); len(batches) != 3 {
@@ -115,7 +115,7 @@ func TestFirstAtOnceThenSums(t *testing.T) {
 	})
 }
 
-// TestSteadyOnes: what goes on all the time is one row in 10 seconds.
+// TestSteadyOnes checks that a continuously repeated decision is one row in 10 seconds.
 func TestSteadyOnes(t *testing.T) {
 	run(t, func(r *Recorder, h *handed) {
 		for range 100 {
@@ -130,7 +130,8 @@ func TestSteadyOnes(t *testing.T) {
 	})
 }
 
-// TestLongFlood: a sandbox that does not stop has few rows, old and new decisions alike, and all of them again after a rest.
+// TestLongFlood checks that a continuous flood causes few rows, and that after an idle period all decisions are distinguished
+// again.
 func TestLongFlood(t *testing.T) {
 	for name, of := range map[string]func(window, i int) string{
 		"the same": func(_, i int) string { return fmt.Sprintf("n%d.example", i) },
@@ -150,14 +151,14 @@ func TestLongFlood(t *testing.T) {
 				time.Sleep(window)
 				synctest.Wait()
 				got := h.all()
-				// A decision may be a row when it is new and another at the end of its window.
-				if most := 2*maxDistinct + windows*(2*sustained+1); len(got) > most {
+				// A decision may be a row when it is new, and another row at the end of its window.
+				if most := 2*maxDistinct + windows*(2*steadyDistinct+1); len(got) > most {
 					t.Errorf("%d rows, want at most %d", len(got), most)
 				}
 				if count, _, _ := sums(got); count != 2*windows*maxDistinct {
 					t.Errorf("the sum is %d", count)
 				}
-				time.Sleep(maxDistinct / sustained * window)
+				time.Sleep(maxDistinct / steadyDistinct * window)
 				before := len(h.all())
 				for i := range maxDistinct {
 					r.Report(denied(of(windows, i)))
@@ -199,7 +200,7 @@ func TestDifferencesThatCount(t *testing.T) {
 	})
 }
 
-// TestFlood: however many different ones there are, few are listed, and the sums are right.
+// TestFlood checks that few of many distinct decisions are listed, and that the totals are correct.
 func TestFlood(t *testing.T) {
 	run(t, func(r *Recorder, h *handed) {
 		const n = 10_000
@@ -233,7 +234,7 @@ func TestFlood(t *testing.T) {
 		if len(r.sums) > maxDistinct || r.recent.Len() != maxRecent {
 			t.Errorf("%d sums, %d recent", len(r.sums), r.recent.Len())
 		}
-		r.Report(denied("after.example")) // a new window has room, though all places are taken
+		r.Report(denied("after.example")) // a new window has room, though the table is full
 		time.Sleep(batch)
 		synctest.Wait()
 		if got := h.all(); got[len(got)-1].Name != "after.example" {
@@ -242,14 +243,14 @@ func TestFlood(t *testing.T) {
 	})
 }
 
-// TestBytesOnly: what a connection carried is added when it ends, without counting it again.
+// TestBytesOnly checks that the bytes of a connection are added when it ends, without counting it again.
 func TestBytesOnly(t *testing.T) {
 	run(t, func(r *Recorder, h *handed) {
 		r.Report(flow("192.0.2.1:443", 0, 0))
 		d := flow("192.0.2.1:443", 100, 200)
 		d.Count = 0
 		r.Report(d)
-		r.Report(caisson.Decision{Kind: "name", Allowed: true}) // no count: one, now
+		r.Report(caisson.Decision{Kind: "name", Allowed: true}) // no count: counts as one, at the current time
 		time.Sleep(batch)
 		synctest.Wait()
 		got := h.all()
@@ -262,12 +263,12 @@ func TestBytesOnly(t *testing.T) {
 	})
 }
 
-// TestSlowTaker: Report never waits for who takes decisions on, and nothing is lost meanwhile.
+// TestSlowTaker checks that Report never waits for Deliver, and that no decision is lost.
 func TestSlowTaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		var got []caisson.Decision
-		r, err := New(Config{HandOn: func(ds []caisson.Decision) { <-release; got = append(got, ds...) }})
+		r, err := New(Config{Deliver: func(ds []caisson.Decision) { <-release; got = append(got, ds...) }})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -284,7 +285,7 @@ func TestSlowTaker(t *testing.T) {
 	})
 }
 
-// TestClose: what is left is handed on once, and nothing afterwards.
+// TestClose checks that the remaining sums are passed on once, and nothing afterwards.
 func TestClose(t *testing.T) {
 	run(t, func(r *Recorder, h *handed) {
 		r.Report(denied("a.example"))
@@ -305,7 +306,7 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// TestIdle: a wire on which nothing happens costs nothing.
+// TestIdle checks that an idle wire uses no timers.
 func TestIdle(t *testing.T) {
 	run(t, func(r *Recorder, h *handed) {
 		r.Report(denied("a.example"))
@@ -313,14 +314,14 @@ func TestIdle(t *testing.T) {
 		synctest.Wait()
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if r.soon != nil || r.later != nil || len(r.sums) != 0 {
-			t.Errorf("%v %v %d", r.soon, r.later, len(r.sums))
+		if r.batchTimer != nil || r.windowTimer != nil || len(r.sums) != 0 {
+			t.Errorf("%v %v %d", r.batchTimer, r.windowTimer, len(r.sums))
 		}
 	})
 }
 
 func TestRecent(t *testing.T) {
-	r, err := New(Config{HandOn: func([]caisson.Decision) {}})
+	r, err := New(Config{Deliver: func([]caisson.Decision) {}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -345,9 +346,9 @@ func TestRecent(t *testing.T) {
 	}
 }
 
-// TestLongText: what a guest makes up is cut, in whole characters.
+// TestLongText checks that long text from a guest is truncated without splitting a character.
 func TestLongText(t *testing.T) {
-	r, err := New(Config{HandOn: func([]caisson.Decision) {}})
+	r, err := New(Config{Deliver: func([]caisson.Decision) {}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -357,11 +358,11 @@ func TestLongText(t *testing.T) {
 	}
 }
 
-// TestConcurrent is for the race detector.
+// TestConcurrent runs concurrent calls for the race detector.
 func TestConcurrent(t *testing.T) {
 	var mu sync.Mutex
 	var count int64
-	r, err := New(Config{HandOn: func(ds []caisson.Decision) {
+	r, err := New(Config{Deliver: func(ds []caisson.Decision) {
 		mu.Lock()
 		defer mu.Unlock()
 		n, _, _ := sums(ds)
@@ -396,7 +397,7 @@ func TestNewNeedsATaker(t *testing.T) {
 }
 
 func benchmark(b *testing.B, ds ...caisson.Decision) {
-	r, err := New(Config{HandOn: func([]caisson.Decision) {}})
+	r, err := New(Config{Deliver: func([]caisson.Decision) {}})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-const about = `This is the wire of a Caisson sandbox: everything that leaves the sandbox goes through it.
+const aboutText = `This is the wire of a Caisson sandbox: everything that leaves the sandbox goes through it.
 A policy says which names and addresses can be reached. All others are refused at once; trying again does not help.
 What was refused lately, why, and what to do: http://caisson.internal/why (?host=NAME for one host, ?format=json for JSON)
 Models, if they are granted to this sandbox: http://llm.caisson.internal
@@ -21,13 +21,13 @@ Git repositories, if any are granted to this sandbox: git clone http://git.caiss
 Only the operator, outside of the sandbox, can change the policy: caisson policy show %s
 `
 
-// WhyHandler serves http://caisson.internal to the sandbox of that id: at / what this place is, at /why what was refused
-// lately, of which recent returns the last first. explain, which may be nil, says what the policy now does with a host that
-// the sandbox asks about, in whatever way it wrote it.
+// WhyHandler serves http://caisson.internal to the sandbox of that id: / describes the wire, and /why lists the recent refusals
+// in the order of recent, the latest first. explain, which may be nil, returns the current verdict of the policy on a host, in
+// any notation.
 func WhyHandler(sandbox string, recent func() []caisson.Decision, explain func(host string) caisson.Verdict) http.Handler {
 	w := why{sandbox, recent, explain}
 	mux := http.NewServeMux()
-	mux.HandleFunc("/{$}", func(rw http.ResponseWriter, r *http.Request) { send(rw, "text/plain", fmt.Sprintf(about, sandbox)) })
+	mux.HandleFunc("/{$}", func(rw http.ResponseWriter, r *http.Request) { send(rw, "text/plain", fmt.Sprintf(aboutText, sandbox)) })
 	mux.HandleFunc("/why", w.serve)
 	mux.HandleFunc("/", func(rw http.ResponseWriter, r *http.Request) {
 		refuse(rw, http.StatusNotFound, "there are only / and /why here")
@@ -48,16 +48,16 @@ type why struct {
 	explain func(host string) caisson.Verdict
 }
 
-// A page is what /why says.
+// A page is the content of /why.
 type page struct {
 	Host    string           `json:"host,omitempty"`
-	Now     *caisson.Verdict `json:"now,omitempty"` // what the policy does with Host
+	Now     *caisson.Verdict `json:"now,omitempty"` // the current verdict on Host
 	Refused []refused        `json:"refused"`
 }
 
 type refused struct {
 	caisson.Decision
-	Ask string `json:"ask"` // what the operator can run
+	Command string `json:"ask"` // a command for the operator
 }
 
 func (w why) serve(rw http.ResponseWriter, r *http.Request) {
@@ -88,7 +88,7 @@ func (w why) serve(rw http.ResponseWriter, r *http.Request) {
 	send(rw, "application/json", safetext.EscapeJSON(string(b))+"\n")
 }
 
-// text is one line for each refusal.
+// text returns the page as text, with one line for each refusal.
 func (p page) text() string {
 	var b strings.Builder
 	if p.Now != nil {
@@ -107,12 +107,12 @@ func (p page) text() string {
 			times = fmt.Sprintf("%d times since", d.Count)
 		}
 		fmt.Fprintf(&b, "%s  refused %s  %s: %s; ask the operator to run: %s\n",
-			d.At.UTC().Format(time.RFC3339), times, safetext.Escape(subject(d.Decision)), safetext.Escape(d.Reason), d.Ask)
+			d.At.UTC().Format(time.RFC3339), times, safetext.Escape(subject(d.Decision)), safetext.Escape(d.Reason), d.Command)
 	}
 	return b.String()
 }
 
-// subject says what was refused: "name example.com", "flow example.com 192.0.2.1:443 tcp".
+// subject describes the subject of a refusal: "name example.com", "flow example.com 192.0.2.1:443 tcp".
 func subject(d caisson.Decision) string {
 	var words []string
 	for _, s := range []string{d.Kind, d.Name, d.Address, d.Protocol} {
@@ -123,8 +123,8 @@ func subject(d caisson.Decision) string {
 	return strings.Join(words, " ")
 }
 
-// command returns what the operator can run to learn about d. An operator may copy it into a shell, so that nothing of a
-// guest's is in it that a shell would understand.
+// command returns a command with which the operator can examine d. An operator may copy it into a shell, so it includes no
+// characters from a guest that are special to a shell.
 func (w why) command(d caisson.Decision) string {
 	explain := "caisson policy explain " + w.sandbox
 	target := d.Address
@@ -149,7 +149,7 @@ func (w why) command(d caisson.Decision) string {
 	return explain + " " + target
 }
 
-// hostOf returns the host in what a sandbox asks about: HOST, HOST:PORT or an address.
+// hostOf returns the host of s, which is HOST, HOST:PORT or an address.
 func hostOf(s string) string {
 	if host, _, err := net.SplitHostPort(s); err == nil {
 		s = host
@@ -168,7 +168,7 @@ func send(rw http.ResponseWriter, contentType, body string) {
 	h.Set("Content-Type", contentType+"; charset=utf-8")
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
-	_, _ = rw.Write([]byte(body)) // the peer has gone if this fails
+	_, _ = rw.Write([]byte(body)) // fails only if the peer is gone
 }
 
 func refuse(rw http.ResponseWriter, status int, why string) {

@@ -81,7 +81,7 @@ func TestWhyJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	if p.Host != "evil.example" || p.Now == nil || p.Now.Allowed || len(p.Refused) != 1 ||
-		p.Refused[0].Ask != "caisson policy explain sb-1 evil.example" || p.Refused[0].Reason != "no rule allows it" {
+		p.Refused[0].Command != "caisson policy explain sb-1 evil.example" || p.Refused[0].Reason != "no rule allows it" {
 		t.Errorf("%+v", p)
 	}
 	_, _, body = get(t, "/why?format=json")
@@ -125,7 +125,7 @@ func TestRootAndTheRest(t *testing.T) {
 	}
 }
 
-// FuzzWhy: whatever a sandbox made up, what it and its operator read is visible text, and JSON stays JSON.
+// FuzzWhy checks that a sandbox and its operator receive only printable text, and valid JSON, for any input.
 func FuzzWhy(f *testing.F) {
 	f.Add("evil.example", "192.0.2.1:443", "no rule", "evil.example")
 	f.Add("\x1b[2J", "::1", "\xff\u202e\n", "[::1]:53")

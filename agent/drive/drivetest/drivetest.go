@@ -1,5 +1,5 @@
-// Package drivetest has what every driver must be able to do: agents that behave well, badly and very badly, and what must come out. The agents and the
-// program that drives them are the test binary, started again, so that all of it is real: processes, pipes, signals.
+// Package drivetest is a conformance suite for drivers, with agents that behave well or badly. The agents and the program that
+// drives them are the test binary, executed again, so that processes, pipes and signals are real.
 package drivetest
 
 import (
@@ -21,18 +21,18 @@ import (
 	"github.com/caisson-dev/caisson/agent/task"
 )
 
-// What the test binary is when it is started again.
+// Environment variables of the test binary when it is executed again.
 const (
 	roleEnv  = "DRIVETEST_ROLE"  // "drive", or the name of a fake agent
-	traceEnv = "DRIVETEST_TRACE" // marks all processes of one test
+	traceEnv = "DRIVETEST_TRACE" // identifies all processes of one test
 )
 
-// patience is for a test that hangs.
-const patience = 4 * time.Minute
+// testTimeout is the timeout of a test that hangs.
+const testTimeout = 4 * time.Minute
 
-// Main is what TestMain calls: it runs the tests, or is one of the programs that they start. Agents are fake agents by name.
+// Main is called by TestMain. It runs the tests, or one of the programs that they start. Agents are the fake agents by name.
 func Main(m *testing.M, drivers map[string]drive.Driver, agents map[string]func()) int {
-	beChild()
+	runChild()
 	role := os.Getenv(roleEnv)
 	if role == "" {
 		return m.Run()
@@ -45,18 +45,18 @@ func Main(m *testing.M, drivers map[string]drive.Driver, agents map[string]func(
 	return 0
 }
 
-// A Result is what came of a task.
+// A Result is the result of a task.
 type Result struct {
 	Lines []task.Line
-	Text  string            // all text_delta put together
+	Text  string            // concatenation of all text_delta
 	Logs  map[string]string // by stream
-	End   *task.Line        // nil if there was none
+	End   *task.Line        // nil if there is none
 	Final bool              // whether there was assistant_final
-	Exit  int               // of drive
+	Exit  int               // exit code of drive
 	Took  time.Duration
 }
 
-// Code returns the code of the end's error, "" if it has none.
+// Code returns the error code of the end line, or "" if it has no error.
 func (r *Result) Code() string {
 	if r.End == nil {
 		return "no end"
@@ -67,7 +67,7 @@ func (r *Result) Code() string {
 	return r.End.Error.Code
 }
 
-// Types returns the types of lines but those of text and logs, in order.
+// Types returns the types of the lines in order, without text and logs.
 func (r *Result) Types() []string {
 	var all []string
 	for _, l := range r.Lines {
@@ -78,7 +78,7 @@ func (r *Result) Types() []string {
 	return all
 }
 
-// A Session is a task under way.
+// A Session is a running task.
 type Session struct {
 	t     testing.TB
 	cmd   *exec.Cmd
@@ -88,7 +88,7 @@ type Session struct {
 	began time.Time
 }
 
-// Task returns a task for a fake agent, in a directory of its own.
+// Task returns a task for a fake agent, with a new working directory.
 func Task(t testing.TB, driver, agent string) *task.Task {
 	t.Helper()
 	self, err := os.Executable()
@@ -102,16 +102,16 @@ func Task(t testing.TB, driver, agent string) *task.Task {
 	}
 }
 
-// Home is the home of the user that a task is done as.
+// Home returns the home directory of the user that runs a task.
 func Home(k *task.Task) string { return k.Workdir + "-home" }
 
-// Start begins a task of [Task].
+// Start starts a task of [Task].
 func Start(t testing.TB, k *task.Task) *Session {
 	t.Helper()
 	return StartAs(t, k.Command[0], k)
 }
 
-// StartAs begins any task; self is the test binary.
+// StartAs starts any task; self is the path of the test binary.
 func StartAs(t testing.TB, self string, k *task.Task) *Session {
 	t.Helper()
 	line, err := task.Encode(k)
@@ -132,12 +132,12 @@ func StartAs(t testing.TB, self string, k *task.Task) *Session {
 	if err != nil {
 		t.Fatal(err)
 	}
-	watchdog := time.AfterFunc(patience, func() { s.cmd.Process.Kill() })
+	watchdog := time.AfterFunc(testTimeout, func() { s.cmd.Process.Kill() })
 	t.Cleanup(func() { watchdog.Stop() })
 	return s
 }
 
-// Next returns the next line, nil at the end.
+// Next returns the next line, or nil at the end.
 func (s *Session) Next() *task.Line {
 	s.t.Helper()
 	l, err := s.r.Next()
@@ -150,8 +150,8 @@ func (s *Session) Next() *task.Line {
 	return nil
 }
 
-// Until reads to the first line of a type, which it returns; the test ends if there is none.
-func (s *Session) Until(kind string) *task.Line {
+// ReadUntil reads up to the first line of a type, which it returns; the test fails if there is none.
+func (s *Session) ReadUntil(kind string) *task.Line {
 	s.t.Helper()
 	for l := s.Next(); l != nil; l = s.Next() {
 		if l.Type == kind {
@@ -170,10 +170,10 @@ func (s *Session) Signal(sig os.Signal) {
 	}
 }
 
-// HangUp stops reading.
-func (s *Session) HangUp() { s.pipe.Close() }
+// CloseReader closes the reader's end of the pipe.
+func (s *Session) CloseReader() { s.pipe.Close() }
 
-// Wait reads all that is left and checks that no process is.
+// Wait reads the remaining lines and checks that no process is left.
 func (s *Session) Wait() *Result {
 	s.t.Helper()
 	r := &Result{Logs: map[string]string{}}
@@ -192,13 +192,13 @@ func (s *Session) Wait() *Result {
 		}
 	}
 	r.Text = text.String()
-	r.Exit = s.Gone()
+	r.Exit = s.WaitExit()
 	r.Took = time.Since(s.began)
 	return r
 }
 
-// Gone waits for drive to end, and checks that nothing is left of it. It returns the exit code.
-func (s *Session) Gone() int {
+// WaitExit waits until drive exits, and checks that no process is left. It returns the exit code.
+func (s *Session) WaitExit() int {
 	s.t.Helper()
 	err := s.cmd.Wait()
 	var exit *exec.ExitError
@@ -208,13 +208,13 @@ func (s *Session) Gone() int {
 	for _, p := range Survivors(traceEnv + "=" + s.trace) {
 		s.t.Errorf("process %s is left", p)
 		if pid, err := strconv.Atoi(strings.TrimPrefix(strings.Fields(p)[0], "/proc/")); err == nil {
-			_ = syscall.Kill(pid, syscall.SIGKILL) // not to be in the way of other tests
+			_ = syscall.Kill(pid, syscall.SIGKILL) // so that it does not affect other tests
 		}
 	}
 	return s.cmd.ProcessState.ExitCode()
 }
 
-// Do does a task to its end.
+// Do runs a task to its end.
 func Do(t testing.TB, k *task.Task) *Result {
 	t.Helper()
 	return Start(t, k).Wait()

@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// ignoreSignals makes this process one that only SIGKILL ends.
+// ignoreSignals makes this process ignore all termination signals except SIGKILL.
 func ignoreSignals() { signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP) }
 
-// nameEnv tells a child what it is.
-const nameEnv = "DRIVETEST_CHILD"
+// childEnv is the environment variable with the role of a child process.
+const childEnv = "DRIVETEST_CHILD"
 
-// beChild makes this process a child of a fake agent, if it is one.
-func beChild() {
-	switch os.Getenv(nameEnv) {
+// runChild runs the role of a fake agent's child process, if this process is one.
+func runChild() {
+	switch os.Getenv(childEnv) {
 	case "sleep":
 		ignoreSignals()
 		forever()
@@ -26,16 +26,16 @@ func beChild() {
 	}
 }
 
-// forever waits for a signal that ends the process, for longer than any test has.
+// forever waits for a signal that kills the process, for longer than any test takes.
 func forever() {
-	<-time.After(2 * patience)
+	<-time.After(2 * testTimeout)
 	os.Exit(0)
 }
 
-// child starts a process that ignores signals, in a session of its own if it is to be a daemon.
+// child starts a process that ignores signals, in a new session if it is to be a daemon.
 func child(name string, daemon bool) {
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), nameEnv+"="+name)
+	cmd.Env = append(os.Environ(), childEnv+"="+name)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: daemon}
 	if err := cmd.Start(); err != nil {
@@ -43,17 +43,17 @@ func child(name string, daemon bool) {
 	}
 }
 
-// A fork bomb is bounded for the sake of the machine that runs the tests: in the number of its processes and in its time, should the program that
-// has to end it be broken.
+// Limits of a fork bomb, to protect the machine that runs the tests if the program that has to kill the bomb is broken.
 const (
 	maxBomb  = 40
 	bombTime = time.Minute
 )
 
-// bombEnv says when a bomb began.
+// bombEnv is the environment variable with the start time of a bomb.
 const bombEnv = "DRIVETEST_BOMB"
 
-// bomb starts processes that start processes, as long as there are fewer than maxBomb, each in a session of its own so that no group has them.
+// bomb starts processes that start processes, as long as there are fewer than maxBomb. Each has a new session, so that they
+// share no process group.
 func bomb() {
 	began, err := time.Parse(time.RFC3339Nano, os.Getenv(bombEnv))
 	if err != nil {

@@ -12,11 +12,11 @@ import (
 	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
-// check is what must come of a behaviour.
+// check is a behaviour of an agent and its expected result.
 type check struct {
 	agent string
 	task  func(*task.Task)
-	only  func(Kind) bool // nil: all
+	only  func(Kind) bool // nil means all
 	want  func(t *testing.T, k Kind, r *Result)
 }
 
@@ -30,7 +30,7 @@ func answers(text string) func(*testing.T, Kind, *Result) {
 	}
 }
 
-// fails expects an error with one of some codes after an answer that got so far.
+// fails expects an error with one of some codes, after a partial answer.
 func fails(text string, codes ...string) func(*testing.T, Kind, *Result) {
 	return func(t *testing.T, _ Kind, r *Result) {
 		t.Helper()
@@ -46,9 +46,10 @@ func limit(d time.Duration) func(*task.Task) {
 
 func parts(k Kind) bool   { return k.Parts }
 func repeats(k Kind) bool { return k.Repeats }
-func full(k Kind) bool    { return !k.Brief }
+func full(k Kind) bool    { return !k.SkipProcessTests }
 
-// bombs reports whether a kind has a fork bomb among its agents. How it is killed does not depend on the kind, and it takes all of the processor.
+// bombs reports whether a kind is tested with a fork bomb. Killing it does not depend on the kind, and it uses all of the
+// processor.
 func bombs(k Kind) bool { return full(k) && (k.Name == "exec" || testneed.All()) }
 
 var checks = []check{
@@ -62,7 +63,7 @@ var checks = []check{
 			t.Errorf("text %q, error %v", r.Text, r.End.Error)
 		}
 	}},
-	{agent: "leave", only: func(k Kind) bool { return !k.Silent || k.Tidy }, want: fails("", caisson.RunAgentError)},
+	{agent: "leave", only: func(k Kind) bool { return !k.Silent || k.HasEndLine }, want: fails("", caisson.RunAgentError)},
 	{agent: "crash", want: func(t *testing.T, _ Kind, r *Result) {
 		if r.Text != "so far" || r.Code() != caisson.RunAgentError || !strings.Contains(r.End.Error.Message, "it broke") || r.End.Exit == nil || r.End.Exit.Code != 3 {
 			t.Errorf("text %q, error %v, exit %v", r.Text, r.End.Error, r.End.Exit)
@@ -72,18 +73,18 @@ var checks = []check{
 	{agent: "stubborn", only: full, task: limit(5 * time.Second), want: fails("so far", caisson.RunTimeout)},
 	{agent: "deaf", only: full, task: limit(5 * time.Second), want: fails("", caisson.RunTimeout)},
 	{agent: "flood", only: full, task: func(k *task.Task) { k.Output = 64 << 10 }, want: func(t *testing.T, k Kind, r *Result) {
-		if r.Code() != "" || !r.End.Cut || !strings.HasPrefix(r.Text, "beginning ") || k.Noise && r.Text != "beginning " {
+		if r.Code() != "" || !r.End.Cut || !strings.HasPrefix(r.Text, "beginning ") || k.IgnoresNoise && r.Text != "beginning " {
 			t.Errorf("text %.100q, error %v, cut %v", r.Text, r.End.Error, r.End.Cut)
 		}
 	}},
-	{agent: "line", only: func(k Kind) bool { return k.Noise && k.Parts }, want: answers("before after")},
+	{agent: "line", only: func(k Kind) bool { return k.IgnoresNoise && k.Parts }, want: answers("before after")},
 	{agent: "errors", only: full, want: func(t *testing.T, k Kind, r *Result) {
 		answers("done")(t, k, r)
 		if n := len(r.Logs[caisson.LogStderr]); n == 0 || n > 1<<20 || !r.End.Cut {
 			t.Errorf("%d bytes of the log, cut %v", n, r.End.Cut)
 		}
 	}},
-	{agent: "garbage", only: func(k Kind) bool { return k.Noise }, want: answers("the answer")},
+	{agent: "garbage", only: func(k Kind) bool { return k.IgnoresNoise }, want: answers("the answer")},
 	{agent: "odd", want: answers(oddText)},
 	{agent: "tokens", only: parts, want: func(t *testing.T, _ Kind, r *Result) {
 		var want strings.Builder
@@ -99,7 +100,7 @@ var checks = []check{
 		if r.Text != want.String() || r.Code() != "" {
 			t.Errorf("%d bytes of text, error %v", len(r.Text), r.End.Error)
 		}
-		// What is written because there are 4 KiB of it may be a full line and the beginning of another.
+		// A line that is written because 4 KiB are pending may be a full line and the beginning of another.
 		if most := int(r.Took/(20*time.Millisecond)) + 2*tokens/(4<<10) + 2; n > most {
 			t.Errorf("%d lines of text in %v, want %d at most", n, r.Took, most)
 		}
@@ -108,7 +109,7 @@ var checks = []check{
 	{agent: "daemon", only: full, want: answers("the answer")},
 	{agent: "bomb", only: bombs, task: limit(5 * time.Second), want: fails("boom", caisson.RunTimeout)},
 	{agent: "mute", task: limit(5 * time.Second), want: fails("the answer", caisson.RunTimeout, caisson.RunAgentError)},
-	{agent: "late", only: func(k Kind) bool { return k.Tidy }, want: answers("the answer")},
+	{agent: "late", only: func(k Kind) bool { return k.HasEndLine }, want: answers("the answer")},
 	{agent: "write", want: func(t *testing.T, k Kind, r *Result) {
 		answers("written")(t, k, r)
 		i := slices.IndexFunc(r.Lines, func(l task.Line) bool { return l.Type == task.LineChanges })
@@ -121,7 +122,7 @@ var checks = []check{
 	}},
 }
 
-// Conform tests that a driver understands a way of speaking, whatever the agent does.
+// Conform tests that a driver implements a protocol with any behaviour of the agent.
 func Conform(t *testing.T, k Kind) {
 	for _, c := range checks {
 		if c.only != nil && !c.only(k) {
@@ -139,13 +140,13 @@ func Conform(t *testing.T, k Kind) {
 			}
 		})
 	}
-	if k.Brief {
+	if k.SkipProcessTests {
 		return
 	}
 	t.Run("cancel", func(t *testing.T) {
 		t.Parallel()
 		s := Start(t, k.task(t, "hang"))
-		s.Until(caisson.EventTextDelta)
+		s.ReadUntil(caisson.EventTextDelta)
 		s.Signal(syscall.SIGTERM)
 		if r := s.Wait(); invariants(t, r) {
 			fails("", caisson.RunAborted)(t, k, r)
@@ -153,19 +154,19 @@ func Conform(t *testing.T, k Kind) {
 	})
 	t.Run("reader gone", func(t *testing.T) {
 		t.Parallel()
-		job := k.task(t, "stubborn") // which says nothing more
+		job := k.task(t, "stubborn") // writes nothing more
 		job.Grace = caisson.Duration(100 * time.Millisecond)
 		s := Start(t, job)
-		s.Until(caisson.EventTextDelta)
-		s.HangUp()
-		if code := s.Gone(); code != 1 {
+		s.ReadUntil(caisson.EventTextDelta)
+		s.CloseReader()
+		if code := s.WaitExit(); code != 1 {
 			t.Errorf("exit code %d, want 1", code)
 		}
 	})
 	t.Run("slow reader", func(t *testing.T) {
 		t.Parallel()
 		s := Start(t, k.task(t, "tokens"))
-		s.Until(caisson.EventTextDelta)
+		s.ReadUntil(caisson.EventTextDelta)
 		<-time.After(300 * time.Millisecond) // the pipe is full long before
 		if r := s.Wait(); invariants(t, r) && (len(r.Text) < tokens/2 || r.Code() != "") {
 			t.Errorf("%d bytes of text, error %v", len(r.Text), r.End.Error)

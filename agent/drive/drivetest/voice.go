@@ -6,67 +6,67 @@ import (
 	"syscall"
 )
 
-// A Voice is how a fake agent of some driver speaks to it.
-type Voice interface {
-	// Listen waits for the prompt and returns it.
-	Listen() string
-	// Delta says a part of the answer; Message a whole message, which may have been said in parts before.
+// A Voice is the implementation of a fake agent's protocol.
+type Protocol interface {
+	// ReadPrompt waits for the prompt and returns it.
+	ReadPrompt() string
+	// Delta writes a part of the answer; Message a whole message, whose parts may have been written before.
 	Delta(s string)
 	Message(s string)
-	// End ends the turn in good order, the program soon after.
+	// End ends the turn regularly; the program exits soon after.
 	End()
 }
 
-// A Kind is a driver and a way of speaking that it understands.
+// A Kind is a driver and a protocol that it implements.
 type Kind struct {
-	Name   string
-	Driver string
-	Events map[string]string
-	Voice  func() Voice
-	// Parts says that the parts of an answer are put together as they are; else each is a message. Repeats says that messages may be said as
-	// a whole after their parts, Silent that it is fine to end in good order without an answer.
+	Name        string
+	Driver      string
+	Events      map[string]string
+	NewProtocol func() Protocol
+	// Parts means that the parts of an answer are concatenated; otherwise each is a message. Repeats means that a whole message
+	// may follow its parts, Silent that a regular end without an answer is a success.
 	Parts, Repeats, Silent bool
-	// Tidy says that an end in good order must be said; else the end of the program is enough.
-	Tidy bool
-	// Noise says that lines which are none of the voice's are passed over; else they are text.
-	Noise bool
-	// Brief leaves out what is about processes, not about what is said: enough for one of several kinds of a driver.
-	Brief bool
+	// HasEndLine means that the protocol has a line that ends a turn; otherwise the exit of the program ends it.
+	HasEndLine bool
+	// IgnoresNoise means that lines outside the protocol are ignored; otherwise they are text.
+	IgnoresNoise bool
+	// SkipProcessTests leaves out tests of processes, which is enough for all but one of the kinds of a driver.
+	SkipProcessTests bool
 }
 
-// Agents returns the fake agents of some kinds, by names as Conform uses them.
+// Agents returns the fake agents of some kinds, by the names that Conform uses.
 func Agents(kinds ...Kind) map[string]func() {
 	all := map[string]func(){}
 	for _, k := range kinds {
 		for name, behave := range behaviours {
-			all[k.Name+"/"+name] = func() { behave(k.Voice()) }
+			all[k.Name+"/"+name] = func() { behave(k.NewProtocol()) }
 		}
 	}
 	return all
 }
 
-// tokens is 100,000 deltas of one character.
+// tokens is the number of deltas, of one character each, of the agent tokens.
 const tokens = 100_000
 
 func token(i int) string { return string(rune('a' + i%26)) }
 
-// odd is what no one should print, and oddText what may be left of it.
+// odd is text that is unsafe to print, and oddText the expected safe text.
 const (
 	odd     = "a\x00b\x1b[31mred\x1b[0m \x1b]52;c;AAAA\x07\u202eabc\u2066 \x07\x7fend"
 	oddText = "abred \u202eabc\u2066 end"
 )
 
-// flood is what an agent prints that does not stop, in bytes: far more than is kept anywhere.
+// flood is the output of the agent flood, in bytes: far more than any limit.
 const flood = 256 << 20
 
-// behaviours are what fake agents do.
-var behaviours = map[string]func(Voice){
-	"answer": func(v Voice) {
-		v.Delta("You said: " + v.Listen())
+// behaviours are the fake agents.
+var behaviours = map[string]func(Protocol){
+	"answer": func(v Protocol) {
+		v.Delta("You said: " + v.ReadPrompt())
 		v.End()
 	},
-	"streamed": func(v Voice) { // and repeated
-		v.Listen()
+	"streamed": func(v Protocol) { // the messages are repeated after their parts
+		v.ReadPrompt()
 		v.Delta("one ")
 		v.Delta("two")
 		v.Message("one two")
@@ -74,47 +74,47 @@ var behaviours = map[string]func(Voice){
 		v.Message("three")
 		v.End()
 	},
-	"whole": func(v Voice) {
-		v.Listen()
+	"whole": func(v Protocol) {
+		v.ReadPrompt()
 		v.Message("the answer")
 		v.End()
 	},
-	"longer": func(v Voice) { // the whole has more than its parts
-		v.Listen()
+	"longer": func(v Protocol) { // the whole message is longer than its parts
+		v.ReadPrompt()
 		v.Delta("one ")
 		v.Message("one two")
 		v.End()
 	},
-	"other": func(v Voice) { // the whole differs from its parts
-		v.Listen()
+	"other": func(v Protocol) { // the whole message differs from its parts
+		v.ReadPrompt()
 		v.Delta("cats")
 		v.Message("dogs")
 		v.End()
 	},
-	"silent": func(v Voice) {
-		v.Listen()
+	"silent": func(v Protocol) {
+		v.ReadPrompt()
 		v.End()
 	},
-	"leave": func(v Voice) { v.Listen() },
-	"crash": func(v Voice) {
-		v.Listen()
+	"leave": func(v Protocol) { v.ReadPrompt() },
+	"crash": func(v Protocol) {
+		v.ReadPrompt()
 		v.Delta("so far")
 		os.Stderr.WriteString("panic: it broke\n")
 		os.Exit(3)
 	},
-	"hang": func(v Voice) {
-		v.Listen()
+	"hang": func(v Protocol) {
+		v.ReadPrompt()
 		v.Delta("so far")
 		forever()
 	},
-	"stubborn": func(v Voice) {
+	"stubborn": func(v Protocol) {
 		ignoreSignals()
-		v.Listen()
+		v.ReadPrompt()
 		v.Delta("so far")
 		forever()
 	},
-	"flood": func(v Voice) {
-		v.Listen()
+	"flood": func(v Protocol) {
+		v.ReadPrompt()
 		v.Delta("beginning ")
 		line := []byte(strings.Repeat("x", 1<<20-1) + "\n")
 		for range flood / len(line) {
@@ -124,15 +124,15 @@ var behaviours = map[string]func(Voice){
 		}
 		v.End()
 	},
-	"line": func(v Voice) { // that does not end
-		v.Listen()
+	"line": func(v Protocol) { // a very long line
+		v.ReadPrompt()
 		v.Delta("before")
 		os.Stdout.WriteString(strings.Repeat("x", 20<<20) + "\n")
 		v.Delta(" after")
 		v.End()
 	},
-	"errors": func(v Voice) {
-		v.Listen()
+	"errors": func(v Protocol) {
+		v.ReadPrompt()
 		line := []byte(strings.Repeat("e", 1<<20-1) + "\n")
 		for range 64 {
 			os.Stderr.Write(line)
@@ -140,60 +140,60 @@ var behaviours = map[string]func(Voice){
 		v.Delta("done")
 		v.End()
 	},
-	"garbage": func(v Voice) {
-		v.Listen()
+	"garbage": func(v Protocol) {
+		v.ReadPrompt()
 		os.Stdout.WriteString("{\"type\":\nnot json\n\n[1,2\n\xff\xfe\n{}\nnull\n")
 		v.Delta("the answer")
 		v.End()
 	},
-	"odd": func(v Voice) {
-		v.Listen()
+	"odd": func(v Protocol) {
+		v.ReadPrompt()
 		v.Delta(odd)
 		v.End()
 	},
-	"tokens": func(v Voice) {
-		v.Listen()
+	"tokens": func(v Protocol) {
+		v.ReadPrompt()
 		for i := range tokens {
 			v.Delta(token(i))
 		}
 		v.End()
 	},
-	"background": func(v Voice) { // a child keeps the output open
-		v.Listen()
+	"background": func(v Protocol) { // a child keeps the output open
+		v.ReadPrompt()
 		child("sleep", false)
 		v.Delta("the answer")
 		v.End()
 	},
-	"daemon": func(v Voice) { // a child has left the session, and ignores signals
-		v.Listen()
+	"daemon": func(v Protocol) { // the child has a new session and ignores signals
+		v.ReadPrompt()
 		child("sleep", true)
 		v.Delta("the answer")
 		v.End()
 	},
-	"bomb": func(v Voice) {
-		v.Listen()
+	"bomb": func(v Protocol) {
+		v.ReadPrompt()
 		v.Delta("boom")
 		bomb()
 	},
-	"mute": func(v Voice) { // closes its output and lives on
-		v.Listen()
+	"mute": func(v Protocol) { // closes its output and keeps running
+		v.ReadPrompt()
 		v.Delta("the answer")
 		os.Stdout.Close()
 		syscall.Close(1)
 		forever()
 	},
-	"deaf": func(v Voice) { // never reads
+	"deaf": func(v Protocol) { // does not read its input
 		forever()
 	},
-	"write": func(v Voice) {
-		v.Listen()
+	"write": func(v Protocol) {
+		v.ReadPrompt()
 		os.WriteFile("made.txt", []byte("one\ntwo\n"), 0o644)
 		v.Delta("written")
 		v.End()
 	},
-	"late": func(v Voice) { // ends its turn, but not itself
+	"late": func(v Protocol) { // ends its turn, but does not exit
 		ignoreSignals()
-		v.Listen()
+		v.ReadPrompt()
 		v.Delta("the answer")
 		v.End()
 		forever()

@@ -16,17 +16,17 @@ import (
 	"github.com/caisson-dev/caisson/agent/task"
 )
 
-// errNobody is the error of dial if nothing listens.
-var errNobody = errors.New("nobody listens")
+// errNotListening is the error of dial if the port is closed.
+var errNotListening = errors.New("nobody listens")
 
-// protocol is the version of OpenClaw's WebSocket protocol that this package speaks.
+// protocol is the version of OpenClaw's WebSocket protocol that this package implements.
 const protocol = 4
 
 const (
-	maxFrame    = 26 << 20         // OpenClaw's own limit is 25 MiB
-	dialTime    = 10 * time.Second // to have a connection, from when somebody listens
-	defaultWait = 30 * time.Second // for a gateway that is starting
-	callTime    = 10 * time.Second // for an answer to a small request
+	maxFrame    = 26 << 20         // bytes; OpenClaw's own limit is 25 MiB
+	dialTime    = 10 * time.Second // timeout of one connection attempt
+	defaultWait = 30 * time.Second // default timeout for a gateway that is starting
+	callTime    = 10 * time.Second // timeout of a small request
 )
 
 // frame is any message of the protocol.
@@ -41,7 +41,7 @@ type frame struct {
 	Error   *callError      `json:"error,omitempty"`
 }
 
-// callError is the error that a request was answered with.
+// callError is the error in the answer to a request.
 type callError struct {
 	Code       string          `json:"code"`
 	Message    string          `json:"message"`
@@ -50,16 +50,18 @@ type callError struct {
 	RetryAfter int64           `json:"retryAfterMs,omitempty"`
 }
 
-func (e *callError) Error() string { return clip(e.Message, 500) + " (" + clip(e.Code, 40) + ")" }
+func (e *callError) Error() string {
+	return truncate(e.Message, 500) + " (" + truncate(e.Code, 40) + ")"
+}
 
-// A client is a connection with OpenClaw's gateway. One goroutine reads, which is the caller's.
+// A client is a connection to OpenClaw's gateway. Only one goroutine, the caller's, may read.
 type client struct {
 	conn    *websocket.Conn
 	version string // of the gateway
 	last    int    // number of the last request
 }
 
-// dial connects, and waits while the gateway is starting.
+// dial connects to the gateway, and retries while it is starting.
 func dial(ctx context.Context, t *task.Task) (*client, error) {
 	wait := time.Duration(t.ReadyTime)
 	if wait <= 0 {
@@ -86,14 +88,14 @@ func dial(ctx context.Context, t *task.Task) (*client, error) {
 func dialOnce(ctx context.Context, t *task.Task) (*client, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
-	// Without a proxy, whatever the environment says: this connection stays in the sandbox.
+	// Ignore proxies in the environment: this connection stays in the sandbox.
 	dialer := &http.Client{Transport: &http.Transport{Proxy: nil, DialContext: (&net.Dialer{}).DialContext, DisableCompression: true}}
 	//nolint:bodyclose // the body is the connection's
 	conn, _, err := websocket.Dial(ctx, "ws://"+net.JoinHostPort("127.0.0.1", strconv.Itoa(t.Port)), &websocket.DialOptions{
 		HTTPClient: dialer, CompressionMode: websocket.CompressionDisabled,
 	})
 	if errors.Is(err, syscall.ECONNREFUSED) {
-		return nil, fmt.Errorf("%w on port %d", errNobody, t.Port)
+		return nil, fmt.Errorf("%w on port %d", errNotListening, t.Port)
 	} else if err != nil {
 		return nil, err
 	}
@@ -106,8 +108,8 @@ func dialOnce(ctx context.Context, t *task.Task) (*client, error) {
 	return c, nil
 }
 
-// connectParams is what a client says of itself. As a backend on the loopback interface it needs no device of its own, which would have to
-// be paired; with the capability tool-events it is told what tools do.
+// connectParams are the parameters of a connection. A backend client on the loopback interface needs no paired device. With the
+// capability tool-events, the client receives events of tools.
 type connectParams struct {
 	MinProtocol int               `json:"minProtocol"`
 	MaxProtocol int               `json:"maxProtocol"`
@@ -118,7 +120,7 @@ type connectParams struct {
 	Auth        map[string]string `json:"auth,omitempty"`
 }
 
-// hello waits for the gateway's challenge and makes itself known.
+// hello waits for the gateway's challenge and sends the connection parameters.
 func (c *client) hello(ctx context.Context, t *task.Task) error {
 	for {
 		f, err := c.read(ctx)
@@ -149,7 +151,7 @@ func (c *client) hello(ctx context.Context, t *task.Task) error {
 	if err := json.Unmarshal(payload, &hello); err != nil {
 		return fmt.Errorf("the gateway's greeting is not understood: %w", err)
 	}
-	c.version = clip(hello.Server.Version, 64)
+	c.version = truncate(hello.Server.Version, 64)
 	return nil
 }
 
@@ -164,7 +166,8 @@ func (c *client) send(ctx context.Context, method string, params any) (string, e
 	return id, c.conn.Write(ctx, websocket.MessageText, b)
 }
 
-// call makes a request and returns the answer. What arrives meanwhile is dropped, so it is for when nothing is awaited.
+// call makes a request and returns the answer. Other messages that arrive meanwhile are dropped, so it must not be used during
+// a turn.
 func (c *client) call(ctx context.Context, method string, params any) (json.RawMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
@@ -183,7 +186,7 @@ func (c *client) call(ctx context.Context, method string, params any) (json.RawM
 	}
 }
 
-// result returns what a request was answered with.
+// result returns the answer to a request, or its error.
 func (f *frame) result() (json.RawMessage, error) {
 	switch {
 	case f.OK:
@@ -194,7 +197,7 @@ func (f *frame) result() (json.RawMessage, error) {
 	return nil, &callError{Code: "UNAVAILABLE", Message: "refused without a reason"}
 }
 
-// read returns the next message. If ctx ends, so does the connection.
+// read returns the next message. If ctx is done, the connection is closed.
 func (c *client) read(ctx context.Context) (*frame, error) {
 	_, b, err := c.conn.Read(ctx)
 	if err != nil {
@@ -211,7 +214,7 @@ func (c *client) close() {
 	c.conn.CloseNow() //nolint:errcheck // whatever is left of it
 }
 
-// write sends a message that is encoded already; it may be called beside read.
+// write sends an encoded message; it may be called concurrently with read.
 func (c *client) write(ctx context.Context, b []byte) error {
 	return c.conn.Write(ctx, websocket.MessageText, b)
 }

@@ -1,5 +1,5 @@
-// Package driver speaks with OpenClaw inside a sandbox: over the WebSocket of the gateway that runs there, else by starting OpenClaw for
-// one turn.
+// Package driver is the driver for OpenClaw inside a sandbox. It connects to the WebSocket of the gateway that runs there, or
+// starts OpenClaw for one turn.
 package driver
 
 import (
@@ -16,18 +16,18 @@ import (
 	"github.com/caisson-dev/caisson/agent/task"
 )
 
-// provider is what OpenClaw's configuration calls the model gateway, see package openclaw.
+// provider is the name of the model gateway in OpenClaw's configuration, see package openclaw.
 const provider = "caisson"
 
-// mainAgent is the id of OpenClaw's agent if no persona is asked for.
+// mainAgent is the id of OpenClaw's agent if a run has no persona.
 const mainAgent = "main"
 
-// OpenClaw is the driver. Its zero value is ready.
+// OpenClaw is the driver. Its zero value is ready to use.
 type OpenClaw struct{}
 
 var _ drive.Driver = OpenClaw{}
 
-// Run is as [drive.Driver] says.
+// Run implements [drive.Driver].
 func (OpenClaw) Run(ctx context.Context, t *task.Task, out drive.Out) (drive.End, error) {
 	if t.Port > 0 {
 		c, err := dial(ctx, t)
@@ -36,30 +36,30 @@ func (OpenClaw) Run(ctx context.Context, t *task.Task, out drive.Out) (drive.End
 			return c.turn(ctx, t, out), nil
 		}
 		if ctx.Err() != nil {
-			return drive.End{Error: ended(ctx)}, nil
+			return drive.End{Error: contextError(ctx)}, nil
 		}
-		if !errors.Is(err, errNobody) || len(t.Command) == 0 {
-			return drive.End{Error: fault(caisson.RunAgentError, "OpenClaw's gateway does not take the prompt: "+err.Error())}, nil
+		if !errors.Is(err, errNotListening) || len(t.Command) == 0 {
+			return drive.End{Error: newError(caisson.RunAgentError, "OpenClaw's gateway does not take the prompt: "+err.Error())}, nil
 		}
 		out.Status("warning", "no gateway of OpenClaw answers; OpenClaw is started for this turn alone")
 	}
-	return headless(ctx, t, out)
+	return runOnce(ctx, t, out)
 }
 
-// ended says why a turn was ended from outside.
-func ended(ctx context.Context) *caisson.RunError {
+// contextError returns the error of a turn whose context is done.
+func contextError(ctx context.Context) *caisson.RunError {
 	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
-		return fault(caisson.RunTimeout, "the time of the run is over")
+		return newError(caisson.RunTimeout, "the time of the run is over")
 	}
-	return fault(caisson.RunAborted, "the run was cancelled")
+	return newError(caisson.RunAborted, "the run was cancelled")
 }
 
-func fault(code, message string) *caisson.RunError {
-	return &caisson.RunError{Code: code, Message: clip(message, 2000)}
+func newError(code, message string) *caisson.RunError {
+	return &caisson.RunError{Code: code, Message: truncate(message, 2000)}
 }
 
-// clip bounds text at a whole character.
-func clip(s string, n int) string {
+// truncate shortens text to at most n bytes at a character boundary, and marks the end.
+func truncate(s string, n int) string {
 	if len(s) <= n {
 		return s
 	}
@@ -73,7 +73,8 @@ func agentOf(t *task.Task) string {
 	return t.Persona
 }
 
-// sessionKey names a conversation in OpenClaw, which compares keys without case and gives parts of them a meaning.
+// sessionKey returns OpenClaw's key of a conversation. The session id is hashed, because OpenClaw compares keys without case
+// and interprets parts of them.
 func sessionKey(t *task.Task) string {
 	if t.Session == "" {
 		return "agent:" + agentOf(t) + ":caisson"
@@ -82,10 +83,10 @@ func sessionKey(t *task.Task) string {
 	return "agent:" + agentOf(t) + ":caisson-" + hex.EncodeToString(sum[:12])
 }
 
-// maxHistory bounds what of a conversation is told again, in bytes. A model would not take much more.
+// maxHistory is the maximum size of the earlier messages in a prompt, in bytes. Models would not accept much more.
 const maxHistory = 256 << 10
 
-// message is the prompt, after what was said before if OpenClaw does not know it.
+// message returns the prompt. It is preceded by the earlier messages if OpenClaw does not have the conversation.
 func message(t *task.Task) string {
 	if len(t.History) == 0 || t.Continue {
 		return t.Prompt
@@ -107,7 +108,7 @@ func message(t *task.Task) string {
 	return b.String()
 }
 
-// modelOf is the model as OpenClaw names it; "" leaves it to the configuration.
+// modelOf returns OpenClaw's name of the model; "" means the one in the configuration.
 func modelOf(t *task.Task) string {
 	if t.Model == "" {
 		return ""
@@ -115,10 +116,10 @@ func modelOf(t *task.Task) string {
 	return provider + "/" + t.Model
 }
 
-// seconds is a time for OpenClaw, which counts in whole ones.
+// seconds returns a duration in whole seconds, rounded up, as OpenClaw requires.
 func seconds(d caisson.Duration) int64 {
 	return int64((time.Duration(d) + time.Second - 1) / time.Second)
 }
 
-// newID returns an id that is nobody else's.
+// newID returns a unique id.
 func newID() string { return "caisson-" + rand.Text() }

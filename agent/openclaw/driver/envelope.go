@@ -9,8 +9,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// An envelope is what OpenClaw says at the end of a turn, in any of its three forms: of a gateway (runId, status, result), of
-// "agent --local --json" (payloads, meta) and of "agent exec --json" (ok, final).
+// An envelope is OpenClaw's result of a turn, in any of its three forms: from a gateway (runId, status, result), from "agent
+// --local --json" (payloads, meta) and from "agent exec --json" (ok, final).
 type envelope struct {
 	Status  string   `json:"status"`
 	Summary string   `json:"summary"`
@@ -38,13 +38,13 @@ type toolCount struct {
 	Calls int64 `json:"calls"`
 }
 
-// envError is an error that is an object or no more than a string.
+// envError is an error, which may be an object or a string.
 type envError struct {
 	Kind    string
 	Message string
 }
 
-// UnmarshalJSON reads either.
+// UnmarshalJSON decodes either form.
 func (e *envError) UnmarshalJSON(b []byte) error {
 	if json.Unmarshal(b, &e.Message) == nil {
 		return nil
@@ -83,10 +83,10 @@ type usage struct {
 	CacheWrite int64 `json:"cacheWrite"`
 }
 
-// errEnvelope is the error of output that is none of the three forms.
+// errEnvelope is the error for output in none of the three forms.
 var errEnvelope = errors.New("OpenClaw's answer is in no form that is known")
 
-// parseEnvelope reads an envelope. Only a whole JSON object with the marks of one of the forms is one.
+// parseEnvelope parses an envelope, which must be a JSON object with the fields of one of the forms.
 func parseEnvelope(b []byte) (*envelope, error) {
 	var e envelope
 	if err := json.Unmarshal(b, &e); err != nil {
@@ -101,20 +101,20 @@ func parseEnvelope(b []byte) (*envelope, error) {
 	return &e, nil
 }
 
-// warningMark is how OpenClaw begins what it, and not the model, has to say.
+// warningMark begins texts that come from OpenClaw and not from the model.
 const warningMark = "⚠"
 
-// A verdict is what an envelope comes to.
-type verdict struct {
+// A verdict is the interpretation of an envelope.
+type interpretation struct {
 	answer   string
 	warnings []string
 	usage    *caisson.RunUsage
 	err      *caisson.RunError
 }
 
-// judge says what the answer is, if there is one. What OpenClaw says about a failure is not an answer, also where it has the form of one.
-func (e *envelope) judge() verdict {
-	var v verdict
+// interpret returns the answer or the error. OpenClaw's text about a failure is not an answer, even if it has the form of one.
+func (e *envelope) interpret() interpretation {
+	var v interpretation
 	m := e.Meta
 	if m == nil {
 		m = &meta{}
@@ -125,7 +125,7 @@ func (e *envelope) judge() verdict {
 		text := strings.TrimSpace(p.Text)
 		switch {
 		case text == "":
-		case p.IsError, strings.HasPrefix(text, warningMark) && !m.said(text):
+		case p.IsError, strings.HasPrefix(text, warningMark) && !m.isModelText(text):
 			v.warnings = append(v.warnings, text)
 		default:
 			answers = append(answers, text)
@@ -141,21 +141,21 @@ func (e *envelope) judge() verdict {
 	case m.Error != nil:
 		v.err = classify(m.Error.Kind, m.Error.Message)
 	case m.Aborted:
-		v.err = fault(caisson.RunAgentError, "OpenClaw ended the turn before it was done")
+		v.err = newError(caisson.RunAgentError, "OpenClaw ended the turn before it was done")
 	case e.OK != nil && !*e.OK, e.Status != "" && e.Status != "ok":
-		v.err = classify(e.Status, firstOf(v.warnings, e.Summary, "OpenClaw says that the turn failed"))
+		v.err = classify(e.Status, firstNonEmpty(v.warnings, e.Summary, "OpenClaw says that the turn failed"))
 	case m.Stop == "error":
-		v.err = classify("", firstOf(v.warnings, "the model's answer ended with an error"))
+		v.err = classify("", firstNonEmpty(v.warnings, "the model's answer ended with an error"))
 	case v.answer == "" && len(v.warnings) > 0:
 		v.err = classify("", v.warnings[0])
 	case v.answer == "":
-		v.err = fault(caisson.RunAgentError, "OpenClaw ended its turn without an answer")
+		v.err = newError(caisson.RunAgentError, "OpenClaw ended its turn without an answer")
 	}
 	return v
 }
 
-// said reports whether a text is known to be the model's own.
-func (m *meta) said(text string) bool {
+// isModelText reports whether a text is certainly the model's.
+func (m *meta) isModelText(text string) bool {
 	for _, s := range []*string{m.FinalText, m.RawText} {
 		if s != nil && strings.Contains(*s, text) {
 			return m.Stop != "error" && m.Error == nil
@@ -178,8 +178,8 @@ func (e *envelope) used(m *meta) *caisson.RunUsage {
 	}}
 }
 
-// firstOf returns the first text that there is.
-func firstOf(list []string, others ...string) string {
+// firstNonEmpty returns the first text that is not empty.
+func firstNonEmpty(list []string, others ...string) string {
 	for _, s := range append(append([]string(nil), list...), others...) {
 		if strings.TrimSpace(s) != "" {
 			return s
@@ -188,8 +188,8 @@ func firstOf(list []string, others ...string) string {
 	return ""
 }
 
-// classify is the error of a failure that OpenClaw reports. kind is a word of OpenClaw's for the reason; where there is none, it is
-// looked for in what OpenClaw says to people.
+// classify returns the error for a failure that OpenClaw reports. kind is OpenClaw's keyword for the reason; the message is
+// searched as well.
 func classify(kind, message string) *caisson.RunError {
 	message = strings.TrimSpace(strings.TrimPrefix(strings.TrimPrefix(strings.TrimSpace(message), warningMark), "\ufe0f"))
 	if message == "" {
@@ -204,5 +204,5 @@ func classify(kind, message string) *caisson.RunError {
 	case kind == "timeout":
 		code = caisson.RunTimeout
 	}
-	return fault(code, message)
+	return newError(code, message)
 }

@@ -34,7 +34,7 @@ func TestJudge(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 			continue
 		}
-		v := e.judge()
+		v := e.interpret()
 		code := ""
 		if v.err != nil {
 			code = v.err.Code
@@ -61,7 +61,7 @@ func FuzzJudge(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if v := e.judge(); v.err == nil && v.answer == "" {
+		if v := e.interpret(); v.err == nil && v.answer == "" {
 			t.Error("no answer, and no error")
 		}
 	})

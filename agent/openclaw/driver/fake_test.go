@@ -16,13 +16,13 @@ import (
 	"github.com/caisson-dev/caisson/agent/task"
 )
 
-// request is what a client of the gateway says.
+// request is a request of a client of the gateway.
 type request struct {
 	ID, Method string
 	Params     map[string]any
 }
 
-// fakeGateway greets and then lets serve have the connection. It returns the port.
+// fakeGateway starts a gateway that greets each client and then calls serve. It returns the port.
 func fakeGateway(t *testing.T, serve func(ctx context.Context, c *websocket.Conn, r request)) int {
 	t.Helper()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, hr *http.Request) {
@@ -60,7 +60,7 @@ func say(ctx context.Context, c *websocket.Conn, s string) {
 	_ = c.Write(ctx, websocket.MessageText, []byte(s))
 }
 
-// script answers a prompt with events, in which RUN is the run's id and ID the request's.
+// answers answers a prompt with events, in which RUN is replaced by the run's id and ID by the request's.
 func answers(lines ...string) func(context.Context, *websocket.Conn, request) {
 	return func(ctx context.Context, c *websocket.Conn, r request) {
 		run, _ := r.Params["idempotencyKey"].(string)
@@ -80,7 +80,7 @@ func final(text string) string {
 	return `{"type":"res","id":"ID","ok":true,"payload":{"runId":"RUN","status":"ok","result":{"payloads":[{"text":"` + text + `"}],"meta":{}}}}`
 }
 
-// TestStreams: what a gateway may say, and what is passed on of it.
+// TestStreams: the lines that result from the events of a gateway.
 func TestStreams(t *testing.T) {
 	for _, c := range []struct {
 		name       string
@@ -125,7 +125,7 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// TestCancelAborts: a cancelled turn is aborted in the gateway, and one that does not end is left.
+// TestCancelAborts: a cancelled turn is aborted in the gateway, and abandoned if it does not end.
 func TestCancelAborts(t *testing.T) {
 	for _, ends := range []bool{true, false} {
 		aborted := make(chan string, 1)
@@ -159,7 +159,7 @@ func TestCancelAborts(t *testing.T) {
 	}
 }
 
-// TestNobody: without gateway and command there is an error that says so.
+// TestNobody: without a gateway and a command, the error says so.
 func TestNobody(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/caisson-dev/caisson/agent/task"
 )
 
-// recorded is a drive.Out that remembers.
+// recorded is a drive.Out that records its calls.
 type recorded struct {
 	mu       sync.Mutex
 	text     string
@@ -76,7 +76,7 @@ func (r *recorded) do(f func()) {
 	f()
 }
 
-// run has a task done.
+// run runs a task.
 func run(t *testing.T, ctx context.Context, tk *task.Task, watch func(string)) *recorded {
 	t.Helper()
 	r := &recorded{watch: watch}

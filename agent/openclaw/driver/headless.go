@@ -17,29 +17,29 @@ import (
 )
 
 const (
-	maxAnswer     = 32 << 20 // bytes that OpenClaw prints
-	maxCandidates = 100      // lines at which its answer may begin
+	maxAnswer     = 32 << 20 // maximum output of OpenClaw, in bytes
+	maxCandidates = 100      // lines at which the JSON object may begin
 )
 
-// headless starts OpenClaw for one turn. It says nothing before the end, so there is nothing to stream.
-func headless(ctx context.Context, t *task.Task, out drive.Out) (drive.End, error) {
+// runOnce starts OpenClaw for one turn. Its output comes at the end, so there is nothing to stream.
+func runOnce(ctx context.Context, t *task.Task, out drive.Out) (drive.End, error) {
 	if len(t.Command) == 0 {
-		return drive.End{Error: fault(caisson.RunInvalid, "there is neither a gateway of OpenClaw's nor a command that starts OpenClaw")}, nil
+		return drive.End{Error: newError(caisson.RunInvalid, "there is neither a gateway of OpenClaw's nor a command that starts OpenClaw")}, nil
 	}
-	argv, stdin, cleanup, err := hand(t)
+	argv, stdin, cleanup, err := buildCommand(t)
 	if err != nil {
 		return drive.End{}, err
 	}
 	defer cleanup()
 	p, err := drive.Start(t, argv, stdin != "")
 	if err != nil {
-		return drive.End{Error: fault(caisson.RunAgentError, "OpenClaw does not start: "+err.Error())}, nil
+		return drive.End{Error: newError(caisson.RunAgentError, "OpenClaw does not start: "+err.Error())}, nil
 	}
 	defer p.Close()
 	out.Mark(task.MarkStarted)
 	if stdin != "" {
 		go func() {
-			// A program that ends without reading all of its input has a right to.
+			// A program may exit without reading all of its input.
 			_, _ = io.WriteString(p.Stdin, stdin)
 			p.Stdin.Close()
 		}()
@@ -48,26 +48,26 @@ func headless(ctx context.Context, t *task.Task, out drive.Out) (drive.End, erro
 	var stdout []byte
 	tail := p.Output(ctx, out, time.Duration(t.Grace), nil, func(r io.Reader) {
 		stdout, _ = io.ReadAll(io.LimitReader(r, maxAnswer+1))
-		_, _ = io.Copy(io.Discard, r) // or it would wait for ever
+		_, _ = io.Copy(io.Discard, r) // otherwise the program would block on a full pipe
 	})
 	end := drive.End{Exit: p.Exit()}
 	switch {
 	case ctx.Err() != nil:
-		end.Error = ended(ctx)
+		end.Error = contextError(ctx)
 	case len(stdout) > maxAnswer:
-		end.Error = fault(caisson.RunAgentError, fmt.Sprintf("OpenClaw printed more than %d bytes", maxAnswer))
+		end.Error = newError(caisson.RunAgentError, fmt.Sprintf("OpenClaw printed more than %d bytes", maxAnswer))
 	default:
-		end.Error = conclude(stdout, end.Exit, tail, out)
+		end.Error = parseOutput(stdout, end.Exit, tail, out)
 	}
 	return end, nil
 }
 
-// hand returns the command with the prompt in it, and what its standard input is.
-func hand(t *task.Task) (argv []string, stdin string, cleanup func(), err error) {
+// buildCommand returns the command with the prompt in it, and its standard input.
+func buildCommand(t *task.Task) (argv []string, stdin string, cleanup func(), err error) {
 	cleanup = func() {}
 	argv = append([]string(nil), t.Command...)
 	value := message(t)
-	switch t.By {
+	switch t.PromptMode {
 	case caisson.PromptStdin:
 		return argv, value, cleanup, nil
 	case caisson.PromptFile:
@@ -96,16 +96,16 @@ func hand(t *task.Task) (argv []string, stdin string, cleanup func(), err error)
 	return argv, "", cleanup, nil
 }
 
-// conclude reads what OpenClaw has printed. An answer counts only if the program says with its exit, too, that all went well.
-func conclude(b []byte, exit *caisson.ExitStatus, tail string, out drive.Out) *caisson.RunError {
+// parseOutput interprets OpenClaw's output. An answer is used only if the exit code is 0.
+func parseOutput(b []byte, exit *caisson.ExitStatus, tail string, out drive.Out) *caisson.RunError {
 	e, err := parseEnvelope(envelopeIn(b))
 	if err != nil {
 		if !exit.Success() {
-			return fault(caisson.RunAgentError, strings.TrimSuffix(fmt.Sprintf("OpenClaw ended with exit code %d and no answer: %s", exit.Code, tail), ": "))
+			return newError(caisson.RunAgentError, strings.TrimSuffix(fmt.Sprintf("OpenClaw ended with exit code %d and no answer: %s", exit.Code, tail), ": "))
 		}
-		return fault(caisson.RunAgentError, err.Error())
+		return newError(caisson.RunAgentError, err.Error())
 	}
-	v := e.judge()
+	v := e.interpret()
 	if v.usage != nil {
 		out.Usage(*v.usage)
 	}
@@ -113,7 +113,7 @@ func conclude(b []byte, exit *caisson.ExitStatus, tail string, out drive.Out) *c
 	case v.err != nil:
 		return v.err
 	case !exit.Success():
-		return fault(caisson.RunAgentError, fmt.Sprintf("OpenClaw gave an answer and then ended with exit code %d", exit.Code))
+		return newError(caisson.RunAgentError, fmt.Sprintf("OpenClaw gave an answer and then ended with exit code %d", exit.Code))
 	}
 	out.Text(v.answer)
 	for _, w := range v.warnings {
@@ -122,7 +122,7 @@ func conclude(b []byte, exit *caisson.ExitStatus, tail string, out drive.Out) *c
 	return nil
 }
 
-// envelopeIn returns the JSON object that output ends with: some versions print lines before it.
+// envelopeIn returns the JSON object at the end of the output; some versions print lines before it.
 func envelopeIn(b []byte) []byte {
 	b = bytes.TrimSpace(b)
 	if json.Valid(b) {

@@ -115,12 +115,12 @@ func TestRealGateway(t *testing.T) {
 		if r.end.Error == nil || r.end.Error.Code != caisson.RunAborted || !strings.Contains(r.text, "one two three") {
 			t.Errorf("%q, %v", r.text, r.end.Error)
 		}
-		// The conversation is free for the next turn, because the gateway has ended the run.
+		// The conversation accepts the next turn, because the gateway has ended the run.
 		if r := turn(t, task.Task{Prompt: "hello again"}); r.end.Error != nil || !strings.Contains(r.text, "hello again") {
 			t.Errorf("after a cancelled turn: %q, %v", r.text, r.end.Error)
 		}
 	})
-	t.Run("refused", func(t *testing.T) { // the last, because OpenClaw then refuses by itself for ten minutes
+	t.Run("refused", func(t *testing.T) { // the last one, because OpenClaw then refuses calls for ten minutes
 		r := turn(t, task.Task{Prompt: "no money", Session: "money"})
 		if r.end.Error == nil || r.end.Error.Code != caisson.RunNoCredits || r.text != "" {
 			t.Errorf("%q, %v", r.text, r.end.Error)
@@ -144,7 +144,7 @@ func TestRealCommandLine(t *testing.T) {
 	}
 	h.WritePreload(t)
 	r := run(t, t.Context(), &task.Task{
-		Prompt: "please use the tool", Model: "small", Command: command, By: caisson.PromptFile, Env: env, Port: h.Port,
+		Prompt: "please use the tool", Model: "small", Command: command, PromptMode: caisson.PromptFile, Env: env, Port: h.Port,
 		Workdir: h.Workdir, Output: 1 << 20, Time: caisson.Duration(2 * time.Minute), Grace: caisson.Duration(5 * time.Second),
 	}, nil)
 	if r.end.Error != nil || !strings.HasSuffix(r.text, "Done: "+h.Workdir) || r.end.Exit == nil || r.end.Exit.Code != 0 {

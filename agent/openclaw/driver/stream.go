@@ -8,14 +8,14 @@ import (
 	"github.com/caisson-dev/caisson/agent/drive"
 )
 
-// A stream turns the events of a run into what is said of it. OpenClaw sends each message as it grows, may correct it, and says it again
-// at the end.
+// A stream converts the events of a run. OpenClaw sends each message repeatedly as it grows, may correct it, and repeats it at
+// the end.
 type stream struct {
 	run    string
 	out    drive.Out
 	answer *drive.Answer
-	item   string // the message that is growing
-	kind   string // OpenClaw's word for why the run failed, if it did
+	item   string // id of the message that is growing
+	kind   string // OpenClaw's keyword for the reason if the run failed
 }
 
 func newStream(run string, limit caisson.Size, out drive.Out) *stream {
@@ -28,7 +28,7 @@ type runEvent struct {
 	Data   json.RawMessage `json:"data"`
 }
 
-// event passes on an event, if it is of the run.
+// event handles an event, if it belongs to the run.
 func (s *stream) event(f *frame) {
 	if f.Event != "agent" {
 		return
@@ -41,7 +41,7 @@ func (s *stream) event(f *frame) {
 	case "assistant":
 		var d struct{ Text, ItemID string }
 		if json.Unmarshal(e.Data, &d) == nil {
-			s.grow(d.ItemID, d.Text)
+			s.updateMessage(d.ItemID, d.Text)
 		}
 	case "item":
 		s.preamble(e.Data)
@@ -57,18 +57,18 @@ func (s *stream) event(f *frame) {
 	}
 }
 
-// grow says what is new in a message.
-func (s *stream) grow(item, text string) {
+// updateMessage reports the new part of a message.
+func (s *stream) updateMessage(item, text string) {
 	if item != s.item {
 		s.item = item
-		s.answer.Break()
+		s.answer.EndMessage()
 	}
-	if strings.TrimSpace(text) != "" { // a message begins with its first word
+	if strings.TrimSpace(text) != "" { // ignore a message that is still empty
 		s.answer.Partial(text)
 	}
 }
 
-// preamble says what the model said before it calls a tool. OpenClaw sends it as a message, as an item, or as both.
+// preamble reports the model's text before a tool call. OpenClaw sends it as a message, as an item, or as both.
 func (s *stream) preamble(data json.RawMessage) {
 	var d struct{ Kind, Phase, ProgressText string }
 	if json.Unmarshal(data, &d) == nil && d.Kind == "preamble" && d.Phase == "end" && strings.TrimSpace(d.ProgressText) != "" {
@@ -95,14 +95,14 @@ func (s *stream) tool(data json.RawMessage) {
 			args = d.Args
 		}
 		s.out.ToolStart(d.ID, d.Name, args)
-		s.answer.Break()
+		s.answer.EndMessage()
 	case "result":
 		s.out.ToolResult(d.ID, resultText(d.Result), d.IsError)
 		s.out.Status("thinking", "")
 	}
 }
 
-// resultText is what the model is shown of a tool's result, else the result as it is.
+// resultText returns the part of a tool's result that the model gets, or the raw result.
 func resultText(raw json.RawMessage) string {
 	var r struct {
 		Content []struct{ Type, Text string }
@@ -144,16 +144,16 @@ func (s *stream) lifecycle(data json.RawMessage) {
 	}
 }
 
-// failure is the error of a run that the gateway reports to have failed.
+// failure returns the error of a run that the gateway reports as failed.
 func (s *stream) failure(message string) *caisson.RunError { return classify(s.kind, message) }
 
-// final takes the run's last answer: it says what of it has not been said, and returns why it is none.
+// final handles the final answer of a run: it writes the part that was not streamed, and returns an error if the run failed.
 func (s *stream) final(raw json.RawMessage) *caisson.RunError {
 	e, err := parseEnvelope(raw)
 	if err != nil {
-		return fault(caisson.RunAgentError, err.Error())
+		return newError(caisson.RunAgentError, err.Error())
 	}
-	v := e.judge()
+	v := e.interpret()
 	if v.usage != nil {
 		s.out.Usage(*v.usage)
 	}
@@ -170,8 +170,8 @@ func (s *stream) final(raw json.RawMessage) *caisson.RunError {
 	return nil
 }
 
-// firstLine is the beginning of a text, for a label.
+// firstLine returns the beginning of a text, for a label.
 func firstLine(s string) string {
 	s, _, _ = strings.Cut(strings.TrimSpace(s), "\n")
-	return clip(s, 180)
+	return truncate(s, 180)
 }

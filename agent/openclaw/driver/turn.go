@@ -11,22 +11,22 @@ import (
 	"github.com/caisson-dev/caisson/agent/task"
 )
 
-// abortTime is what the gateway has to end a turn, if the task does not say.
+// abortTime is how long the gateway may take to abort a turn, if the task sets no grace period.
 const abortTime = 5 * time.Second
 
-// agentParams are those of the method "agent", as far as they are used.
+// agentParams are the used parameters of the method "agent".
 type agentParams struct {
 	Message   string `json:"message"`
 	AgentID   string `json:"agentId"`
 	Key       string `json:"sessionKey"`
-	ID        string `json:"idempotencyKey"` // of the run, too
+	ID        string `json:"idempotencyKey"` // also the id of the run
 	Model     string `json:"model,omitempty"`
 	Timeout   int64  `json:"timeout,omitempty"`
 	Deliver   bool   `json:"deliver"`
 	NoMessage bool   `json:"disableMessageTool"`
 }
 
-// turn gives the gateway the prompt and says what happens until the turn is over.
+// turn sends the prompt to the gateway and reports events until the turn has ended.
 func (c *client) turn(ctx context.Context, t *task.Task, out drive.Out) drive.End {
 	end := drive.End{Agent: c.version}
 	out.Mark(task.MarkStarted)
@@ -34,15 +34,15 @@ func (c *client) turn(ctx context.Context, t *task.Task, out drive.Out) drive.En
 		Message: message(t), AgentID: agentOf(t), Key: sessionKey(t), ID: newID(), Model: modelOf(t), Timeout: seconds(t.Time), NoMessage: true,
 	}
 	if t.Continue {
-		// What an earlier turn may have left running, if its driver was killed, is not part of this one.
+		// If the driver of an earlier turn was killed, its run may still be active; abort it.
 		if _, err := c.call(ctx, "sessions.abort", map[string]any{"key": p.Key, "clearQueued": true}); err != nil && !isRefusal(err) {
-			end.Error = c.broken(ctx, err)
+			end.Error = c.connError(ctx, err)
 			return end
 		}
 	}
 	id, err := c.send(ctx, "agent", p)
 	if err != nil {
-		end.Error = c.broken(ctx, err)
+		end.Error = c.connError(ctx, err)
 		return end
 	}
 	end.Error = c.follow(ctx, t, id, newStream(p.ID, t.Output, out))
@@ -54,15 +54,15 @@ func isRefusal(err error) bool {
 	return errors.As(err, &refused)
 }
 
-// broken is the error of a connection that failed.
-func (c *client) broken(ctx context.Context, err error) *caisson.RunError {
+// connError returns the error for a failed connection.
+func (c *client) connError(ctx context.Context, err error) *caisson.RunError {
 	if ctx.Err() != nil {
-		return ended(ctx)
+		return contextError(ctx)
 	}
-	return fault(caisson.RunAgentError, "OpenClaw's gateway is gone: "+err.Error())
+	return newError(caisson.RunAgentError, "OpenClaw's gateway is gone: "+err.Error())
 }
 
-// follow passes on what happens in a run until request id has its last answer. If ctx ends, the run is aborted in the gateway.
+// follow handles the events of a run until the final answer to request id. If ctx is done, it aborts the run in the gateway.
 func (c *client) follow(ctx context.Context, t *task.Task, id string, s *stream) *caisson.RunError {
 	reading, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -71,7 +71,7 @@ func (c *client) follow(ctx context.Context, t *task.Task, id string, s *stream)
 		if grace <= 0 {
 			grace = abortTime
 		}
-		// The answer to the abort is not waited for; the run's own is, and no longer than the grace.
+		// Do not wait for the answer to the abort, but for the run's answer, at most for the grace period.
 		time.AfterFunc(grace, stop)
 		b, err := json.Marshal(frame{Type: "req", ID: "abort", Method: "chat.abort", Params: map[string]string{"sessionKey": sessionKey(t), "runId": s.run}})
 		if err == nil {
@@ -85,7 +85,7 @@ func (c *client) follow(ctx context.Context, t *task.Task, id string, s *stream)
 	for {
 		f, err := c.read(reading)
 		if err != nil {
-			return c.broken(ctx, err)
+			return c.connError(ctx, err)
 		}
 		switch {
 		case f.Type == "event":
@@ -94,7 +94,7 @@ func (c *client) follow(ctx context.Context, t *task.Task, id string, s *stream)
 			payload, err := f.result()
 			if err != nil {
 				if ctx.Err() != nil {
-					return ended(ctx)
+					return contextError(ctx)
 				}
 				return s.failure(err.Error())
 			}
@@ -104,14 +104,14 @@ func (c *client) follow(ctx context.Context, t *task.Task, id string, s *stream)
 			}
 			final := s.final(payload)
 			if ctx.Err() != nil {
-				return ended(ctx)
+				return contextError(ctx)
 			}
 			return final
 		}
 	}
 }
 
-// accepted reports whether an answer is the first of the two that a prompt has.
+// accepted reports whether an answer is the first of the two answers to a prompt.
 func accepted(payload json.RawMessage) bool {
 	var a struct {
 		Status string `json:"status"`

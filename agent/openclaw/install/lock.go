@@ -11,10 +11,10 @@ import (
 	"strings"
 )
 
-// maxLock bounds a lock file in bytes.
+// maxLock is the maximum size of a lock file, in bytes.
 const maxLock = 8 << 20
 
-// lock is the part of a package-lock.json that is read.
+// lock is the used part of a package-lock.json.
 type lock struct {
 	Version  int                    `json:"lockfileVersion"`
 	Packages map[string]lockPackage `json:"packages"`
@@ -27,11 +27,11 @@ type lockPackage struct {
 	Link      bool   `json:"link"`
 	InBundle  bool   `json:"inBundle"`
 
-	OS  words `json:"os"`
-	CPU words `json:"cpu"`
+	OS  stringOrList `json:"os"`
+	CPU stringOrList `json:"cpu"`
 }
 
-// A source is where a package is and what it must be.
+// A source is the address and digest of a package.
 type source struct {
 	version string
 	url     string
@@ -51,7 +51,8 @@ func readLock(name string) (*lock, error) {
 	return parseLock(b)
 }
 
-// parseLock reads a lock file and checks that every package in it comes from the registry and has a digest. npm would take what has none.
+// parseLock parses a lock file and checks that every package in it comes from the registry and has a digest. npm would accept
+// packages without one.
 func parseLock(b []byte) (*lock, error) {
 	if len(b) > maxLock {
 		return nil, fmt.Errorf("the lock file is larger than %d bytes", maxLock)
@@ -77,7 +78,7 @@ func parseLock(b []byte) (*lock, error) {
 	return &l, nil
 }
 
-// find returns where a package of the top level is.
+// find returns the source of a top-level package.
 func (l *lock) find(name, base string) (source, error) {
 	p, ok := l.Packages["node_modules/"+name]
 	if !ok {
@@ -110,14 +111,14 @@ func (p lockPackage) source(base string) (source, error) {
 	return source{}, fmt.Errorf("it has no SHA-512 digest in the lock file")
 }
 
-// words is a list of words in JSON; npm writes a list of one as the word itself.
-type words []string
+// stringOrList is a list of words in JSON; npm writes a list of one word as a string.
+type stringOrList []string
 
 // UnmarshalJSON implements [json.Unmarshaler].
-func (w *words) UnmarshalJSON(b []byte) error {
+func (w *stringOrList) UnmarshalJSON(b []byte) error {
 	var one string
 	if json.Unmarshal(b, &one) == nil {
-		*w = words{one}
+		*w = stringOrList{one}
 		return nil
 	}
 	return json.Unmarshal(b, (*[]string)(w))

@@ -1,5 +1,5 @@
-// Package openclawtest runs the real OpenClaw on the host, for tests: from npm, in a directory of its own, on the loopback interface and
-// a scripted model.
+// Package openclawtest runs the real OpenClaw on the host, for tests: installed from npm, in a temporary directory, on the
+// loopback interface and with a scripted model.
 package openclawtest
 
 import (
@@ -22,13 +22,13 @@ import (
 	"github.com/caisson-dev/caisson/internal/poll"
 )
 
-// Modules returns the directory node_modules of an installation from the product's own lock file.
+// Modules returns the directory node_modules of an installation from the product's lock file.
 func Modules(t testing.TB) string {
 	t.Helper()
 	return filepath.Join(npmtest.Dir(t, "openclaw", openclaw.Packages(), "--omit=optional"), "node_modules")
 }
 
-// A Host is OpenClaw with a directory of its own.
+// A Host is an OpenClaw with its own directory.
 type Host struct {
 	Home, Workdir string
 	Port          int
@@ -36,7 +36,7 @@ type Host struct {
 	env           []string
 }
 
-// New writes s's configuration for models at baseURL into a new directory. Home, Port, BaseURL and Workdir of s are set.
+// New writes s's configuration for models at baseURL into a new directory. It sets Home, Port, BaseURL and Workdir of s.
 func New(t testing.TB, s openclaw.Setup, baseURL string) *Host {
 	t.Helper()
 	h := &Host{Home: t.TempDir(), Workdir: t.TempDir(), Port: freePort(t), modules: Modules(t)}
@@ -76,7 +76,7 @@ func freePort(t testing.TB) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// Local returns a command of openclaw.Command or openclaw.Service for this installation.
+// Local returns a command of openclaw.Command or openclaw.Service with the paths and the port of this installation.
 func (h *Host) Local(command []string) []string {
 	out := make([]string, len(command))
 	for i, a := range command {
@@ -91,7 +91,7 @@ func (h *Host) Local(command []string) []string {
 // Env returns the environment of h's programs.
 func (h *Host) Env() []string { return h.env }
 
-// Run runs the command line with arguments and returns what it printed.
+// Run runs the command line with arguments and returns its output.
 func (h *Host) Run(t testing.TB, args ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -160,7 +160,7 @@ func (h *Host) Start(t testing.TB) {
 	})
 }
 
-// Models are models for tests.
+// Models returns models for tests.
 func Models(aliases ...string) []caisson.Model {
 	var list []caisson.Model
 	for _, a := range aliases {

@@ -11,8 +11,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
-// Open opens dir in a mount namespace of its own, which lasts as long as the test. With private an empty file system has been mounted
-// at dir there, so that here another directory has its path.
+// Open opens dir in a separate mount namespace that exists until the end of the test. With private, an empty file
+// system is mounted at dir in that namespace, so that dir is another directory there than here.
 func Open(t testing.TB, dir string, private bool) *os.File {
 	t.Helper()
 	testneed.Root(t)
@@ -23,7 +23,7 @@ func Open(t testing.TB, dir string, private bool) *os.File {
 			f, err := openAlone(dir, private)
 			if err == nil {
 				opened <- f
-				<-done // the namespace ends with the thread
+				<-done // The namespace is removed with the thread.
 			}
 			return err
 		})
@@ -39,7 +39,7 @@ func Open(t testing.TB, dir string, private bool) *os.File {
 	}
 }
 
-// openAlone gives the calling thread a mount namespace of its own.
+// openAlone moves the calling thread to a new mount namespace and opens dir there.
 func openAlone(dir string, private bool) (*os.File, error) {
 	if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_FS); err != nil {
 		return nil, os.NewSyscallError("unshare", err)

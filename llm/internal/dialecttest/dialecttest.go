@@ -1,4 +1,4 @@
-// Package dialecttest has what the tests of all dialects share.
+// Package dialecttest has helpers for the tests of all dialects.
 package dialecttest
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/caisson-dev/caisson/llm/dialect"
 )
 
-// Meter writes an answer to meters in pieces of several sizes, and checks that all say the same. It returns one of them.
+// Meter writes an answer to meters in pieces of several sizes, checks that all report the same, and returns one of them.
 func Meter(t testing.TB, open func() dialect.Meter, answer string, cuts ...int) dialect.Meter {
 	t.Helper()
 	whole := open()
@@ -39,8 +39,8 @@ func write(t testing.TB, m dialect.Meter, p string) {
 	if n, err := m.Write([]byte(p)); n != len(p) || err != nil {
 		t.Fatalf("Write of %d bytes returns %d, %v", len(p), n, err)
 	}
-	if tokens, _ := m.Usage(); min(tokens.Input, tokens.Output, tokens.CacheRead, tokens.CacheWrite, m.Seen()) < 0 {
-		t.Fatalf("negative numbers: %+v, %d", tokens, m.Seen())
+	if tokens, _ := m.Usage(); min(tokens.Input, tokens.Output, tokens.CacheRead, tokens.CacheWrite, m.OutputBytes()) < 0 {
+		t.Fatalf("negative numbers: %+v, %d", tokens, m.OutputBytes())
 	}
 }
 
@@ -51,14 +51,14 @@ func same(t testing.TB, a, b dialect.Meter, what string) {
 	}
 }
 
-// Say returns everything that m says as a line.
+// Say returns the state of m as one line.
 func Say(m dialect.Meter) string {
 	tokens, complete := m.Usage()
 	return fmt.Sprintf("in %d out %d read %d write %d complete %v seen %d done %v ids %v",
-		tokens.Input, tokens.Output, tokens.CacheRead, tokens.CacheWrite, complete, m.Seen(), m.Done(), m.IDs())
+		tokens.Input, tokens.Output, tokens.CacheRead, tokens.CacheWrite, complete, m.OutputBytes(), m.Done(), m.IDs())
 }
 
-// Endpoint checks that of all spellings of a path only this one is accepted, and only with this method.
+// Endpoint checks that only this spelling of the path is accepted, and only with this method.
 func Endpoint(t *testing.T, d dialect.Dialect, method, path string) dialect.Endpoint {
 	t.Helper()
 	e, ok := d.Endpoint(method, path)
@@ -90,20 +90,20 @@ func Endpoint(t *testing.T, d dialect.Dialect, method, path string) dialect.Endp
 	return e
 }
 
-// Refusal checks that err is a refusal with status 400 that names param and has word in its message.
+// Refusal checks that err is a refusal with status 400 whose param is param and whose message contains word.
 func Refusal(t testing.TB, err error, param, word string) {
 	t.Helper()
 	if err == nil {
 		t.Fatal("accepted")
 	}
-	r := dialect.Refused(err)
+	r := dialect.AsRefusal(err)
 	if r.Status != http.StatusBadRequest || r.Code != "invalid_request" || r.Param != param || !strings.Contains(r.Message, word) {
 		t.Fatalf("%d %s, param %q: %s\nwant param %q and %q", r.Status, r.Code, r.Param, r.Message, param, word)
 	}
 }
 
-// Duplicates puts the first name of every object in a body there twice, once as it is and once escaped, and checks that parse
-// refuses each of these bodies.
+// Duplicates creates bodies in which the first name of an object occurs twice, once unchanged and once escaped, and checks that
+// parse refuses each of them.
 func Duplicates(t *testing.T, body string, parse func(body []byte) error) {
 	t.Helper()
 	if err := parse([]byte(body)); err != nil {

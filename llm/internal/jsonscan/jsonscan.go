@@ -1,4 +1,4 @@
-// Package jsonscan picks a few values out of a JSON text of any length while it passes, in bounded memory.
+// Package jsonscan extracts a few values from a JSON text of any length while it is streamed, in bounded memory.
 package jsonscan
 
 import (
@@ -9,68 +9,68 @@ import (
 )
 
 const (
-	maxKeep  = 64 << 10 // bytes kept of each value
-	maxKey   = 64       // bytes of a name; longer ones match nothing
+	maxKeep  = 64 << 10 // bytes kept per value
+	maxKey   = 64       // bytes of a name; longer names match no path
 	maxLevel = 8        // levels of a path
 )
 
-// A Scanner keeps the values at some paths. It follows quotes and brackets and checks nothing else, so that a text that is not
-// JSON only yields nothing of use. What it finds is the same whatever the pieces in which the text is written. It is used by
-// one goroutine at a time.
+// A Scanner keeps the values at given paths. It follows quotes and brackets and validates nothing else; for a text that is not
+// JSON it only finds useless values. The result does not depend on how the text is split into pieces. It is not safe for
+// concurrent use.
 type Scanner struct {
-	want  [][]string
-	found []strictjson.Value
-	seen  int64
-	size  int64
+	paths       [][]string
+	found       []strictjson.Value
+	stringBytes int64
+	size        int64
 
-	depth int // open brackets
+	depth int // number of open brackets
 	level [maxLevel]level
-	next  uint32 // paths that the value that comes next may be on
+	next  uint32 // paths that the next value may match
 	done  bool
 
-	str, esc, name bool // within a string; after a backslash; the string is a name
-	expect         bool // a string that comes next is a name
-	literal        bool // within a number, true, false or null
+	str, esc, name bool // in a string; after a backslash; the string is a name
+	nextIsName     bool // the next string is a name
+	literal        bool // in a number, true, false or null
 	key            []byte
 
-	catch int // the path that is being kept; -1 for none
-	base  int // depth at which it began
-	kept  []byte
-	over  bool
+	keptPath    int // index of the path whose value is being kept; -1 for none
+	keptDepth   int // depth at which that value began
+	kept        []byte
+	keptTooLong bool
 }
 
 // level is an open bracket.
 type level struct {
 	array bool
-	mask  uint32 // paths that this array or object is on
+	mask  uint32 // paths that this array or object matches
 }
 
-// New returns a Scanner for at most 32 paths: names joined by dots, "*" for every element of an array, as "usage",
-// "response.usage" or "*.usageMetadata". No path may be a beginning of another.
+// New returns a Scanner for at most 32 paths. A path consists of names joined by dots, with "*" for every element of an array,
+// such as "usage", "response.usage" or "*.usageMetadata". No path may be a prefix of another.
 func New(paths ...string) *Scanner {
-	s := &Scanner{found: make([]strictjson.Value, len(paths)), catch: -1, next: 1<<len(paths) - 1}
+	s := &Scanner{found: make([]strictjson.Value, len(paths)), keptPath: -1, next: 1<<len(paths) - 1}
 	for _, p := range paths {
-		s.want = append(s.want, strings.Split(p, "."))
+		s.paths = append(s.paths, strings.Split(p, "."))
 	}
 	return s
 }
 
-// Get returns the last value on the path at that position, nil if there was none that ended and was shorter than 64 KiB. It is without
-// the white space that was outside of strings, and valid until the next Write.
+// Get returns the last complete value at the path with the given index, without white space outside of strings. It returns nil if
+// there is none or if it exceeds 64 KiB. The value is valid until the next Write.
 func (s *Scanner) Get(path int) strictjson.Value { return s.found[path] }
 
-// Done says that the whole text was seen: its first bracket was closed.
+// Done reports whether the whole text was read: its first bracket was closed.
 func (s *Scanner) Done() bool { return s.done }
 
-// Strings is how many bytes were in strings that are no names.
-func (s *Scanner) Strings() int64 { return s.seen }
+// StringBytes returns the number of bytes in strings that are not names.
+func (s *Scanner) StringBytes() int64 { return s.stringBytes }
 
-// Size is how many bytes the text had so far; what comes after its end does not count.
+// Size returns the number of bytes read so far, up to the end of the text.
 func (s *Scanner) Size() int64 { return s.size }
 
-// Write takes the next piece of the text.
+// Write reads the next piece of the text.
 func (s *Scanner) Write(p []byte) {
-	quote := -1 // where the next quote at or after i is; looked for once only, as there may be many backslashes before it
+	quote := -1 // position of the next quote at or after i; searched only once, because many backslashes may precede it
 	i := 0
 	defer func() { s.size += int64(i) }()
 	for i < len(p) && !s.done {
@@ -107,13 +107,13 @@ func (s *Scanner) Write(p []byte) {
 	}
 }
 
-// text is a part of a string.
+// text handles a part of a string.
 func (s *Scanner) text(p []byte) {
-	if s.catch >= 0 {
+	if s.keptPath >= 0 {
 		s.keep(p...)
 	}
 	if !s.name {
-		s.seen += int64(len(p))
+		s.stringBytes += int64(len(p))
 		return
 	}
 	if len(s.key) <= maxKey {
@@ -124,19 +124,19 @@ func (s *Scanner) text(p []byte) {
 func (s *Scanner) endString() {
 	s.str = false
 	if s.name {
-		s.next = s.below(string(s.key))
+		s.next = s.matchPaths(string(s.key))
 		return
 	}
 	s.endValue()
 }
 
-// below returns the paths of the innermost bracket that go on with name.
-func (s *Scanner) below(name string) (mask uint32) {
+// matchPaths returns the paths at the innermost bracket that continue with name.
+func (s *Scanner) matchPaths(name string) (mask uint32) {
 	if s.depth == 0 || s.depth > maxLevel {
 		return 0
 	}
 	from := s.level[s.depth-1].mask
-	for i, w := range s.want {
+	for i, w := range s.paths {
 		if from&(1<<i) != 0 && len(w) >= s.depth && w[s.depth-1] == name {
 			mask |= 1 << i
 		}
@@ -144,7 +144,7 @@ func (s *Scanner) below(name string) (mask uint32) {
 	return mask
 }
 
-// byte handles what is outside of strings.
+// byte handles a byte outside of strings.
 func (s *Scanner) byte(c byte) {
 	if s.literal {
 		switch c {
@@ -160,9 +160,9 @@ func (s *Scanner) byte(c byte) {
 	case ' ', '\n', '\r', '\t':
 		return
 	case '"':
-		s.str, s.name = true, s.expect
-		if s.expect {
-			s.key, s.expect = s.key[:0], false
+		s.str, s.name = true, s.nextIsName
+		if s.nextIsName {
+			s.key, s.nextIsName = s.key[:0], false
 			s.keep(c)
 			return
 		}
@@ -175,7 +175,7 @@ func (s *Scanner) byte(c byte) {
 		s.close()
 	case ',':
 		s.keep(c)
-		s.again()
+		s.nextMember()
 	case ':':
 		s.keep(c)
 	default:
@@ -184,12 +184,12 @@ func (s *Scanner) byte(c byte) {
 	}
 }
 
-// begin is the first byte of a value.
+// begin handles the first byte of a value.
 func (s *Scanner) begin(c byte) {
-	if s.catch < 0 && s.next != 0 {
-		for i, w := range s.want {
+	if s.keptPath < 0 && s.next != 0 {
+		for i, w := range s.paths {
 			if s.next&(1<<i) != 0 && len(w) == s.depth {
-				s.catch, s.base, s.kept, s.over = i, s.depth, s.kept[:0], false
+				s.keptPath, s.keptDepth, s.kept, s.keptTooLong = i, s.depth, s.kept[:0], false
 				break
 			}
 		}
@@ -197,15 +197,15 @@ func (s *Scanner) begin(c byte) {
 	s.keep(c)
 }
 
-// endValue follows the last byte of a value.
+// endValue handles the end of a value.
 func (s *Scanner) endValue() {
-	if s.catch < 0 || s.depth != s.base {
+	if s.keptPath < 0 || s.depth != s.keptDepth {
 		return
 	}
-	if !s.over {
-		s.found[s.catch] = append(s.found[s.catch][:0], s.kept...)
+	if !s.keptTooLong {
+		s.found[s.keptPath] = append(s.found[s.keptPath][:0], s.kept...)
 	}
-	s.catch = -1
+	s.keptPath = -1
 }
 
 func (s *Scanner) open(array bool) {
@@ -213,23 +213,23 @@ func (s *Scanner) open(array bool) {
 		s.level[s.depth] = level{array, s.next}
 	}
 	s.depth++
-	s.again()
+	s.nextMember()
 }
 
-// again comes before each member of an object and each element of an array.
-func (s *Scanner) again() {
+// nextMember prepares for the next member of an object or element of an array.
+func (s *Scanner) nextMember() {
 	switch {
 	case s.depth == 0 || s.depth > maxLevel:
-		s.next, s.expect = 0, false // names so far down are of no interest
+		s.next, s.nextIsName = 0, false // names at this depth are not needed
 	case s.level[s.depth-1].array:
-		s.next, s.expect = s.below("*"), false
+		s.next, s.nextIsName = s.matchPaths("*"), false
 	default:
-		s.next, s.expect = 0, true
+		s.next, s.nextIsName = 0, true
 	}
 }
 
 func (s *Scanner) close() {
-	s.expect = false
+	s.nextIsName = false
 	if s.depth > 0 {
 		s.depth--
 	}
@@ -238,10 +238,10 @@ func (s *Scanner) close() {
 }
 
 func (s *Scanner) keep(p ...byte) {
-	if s.catch < 0 || s.over {
+	if s.keptPath < 0 || s.keptTooLong {
 		return
 	}
-	if s.over = len(s.kept)+len(p) > maxKeep; !s.over {
+	if s.keptTooLong = len(s.kept)+len(p) > maxKeep; !s.keptTooLong {
 		s.kept = append(s.kept, p...)
 	}
 }

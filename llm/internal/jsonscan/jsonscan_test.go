@@ -19,7 +19,7 @@ func scan(pieces ...string) *Scanner {
 }
 
 func (s *Scanner) String() string {
-	return fmt.Sprintf("%q %v %d %d", s.found, s.done, s.seen, s.size)
+	return fmt.Sprintf("%q %v %d %d", s.found, s.done, s.stringBytes, s.size)
 }
 
 func TestScanner(t *testing.T) {
@@ -70,7 +70,7 @@ func FuzzScanner(f *testing.F) {
 		}
 		var m map[string]any
 		if len(in) > maxKeep || strings.Contains(in, `\u`) || json.Unmarshal([]byte(in), &m) != nil || m == nil {
-			return // escaped names are not found, and need not be
+			return // the scanner does not find escaped names
 		}
 		if want.Size() != int64(len(strings.TrimRight(in, " \t\r\n"))) {
 			t.Fatalf("%q has %d bytes", in, want.Size())

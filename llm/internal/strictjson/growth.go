@@ -1,7 +1,7 @@
 package strictjson
 
-// Growth bounds by how many bytes the text of v grows if a provider decodes it and writes it again for a model: with spaces
-// and line breaks at every punctuation mark, and \u0000 for what is not ASCII.
+// Growth returns an upper bound of the bytes that the text of v grows by if a provider decodes and encodes it for a model: with
+// spaces and line breaks at every punctuation mark, and \u0000 escapes for characters that are not ASCII.
 func (v Value) Growth() (n int64) {
 	for _, b := range v {
 		n += int64(growth[b])
@@ -11,7 +11,7 @@ func (v Value) Growth() (n int64) {
 
 var growth = func() (g [256]uint8) {
 	for b := 0x80; b < 0x100; b++ {
-		g[b] = 2 // of two bytes of UTF-8 come six, of three six, of four twelve
+		g[b] = 2 // two bytes of UTF-8 become six, three become six, four become twelve
 	}
 	for _, b := range []byte(",:{}[]") {
 		g[b] = 2

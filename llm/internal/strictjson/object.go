@@ -2,7 +2,7 @@ package strictjson
 
 import "strconv"
 
-// An Object is an object of which top-level members can be replaced. The order of members is kept.
+// An Object is a JSON object whose top-level members can be replaced. It keeps the order of members.
 type Object struct{ members []member }
 
 type member struct {
@@ -10,7 +10,7 @@ type member struct {
 	value Value
 }
 
-// Object returns a copy of v's top level; it is empty if v is no object.
+// Object returns a copy of v's top level; it is empty if v is not an object.
 func (v Value) Object() *Object {
 	o := &Object{members: make([]member, 0, 16)}
 	for name, x := range v.Members() {
@@ -19,12 +19,12 @@ func (v Value) Object() *Object {
 	return o
 }
 
-// Clone returns a copy, of which the values are shared: they never change.
+// Clone returns a copy. The values are shared, because they are immutable.
 func (o *Object) Clone() *Object {
 	return &Object{members: append(make([]member, 0, len(o.members)+4), o.members...)}
 }
 
-// Members yields names and values in order. o may not be changed meanwhile.
+// Members yields names and values in order. o must not be changed during the iteration.
 func (o *Object) Members() func(yield func(string, Value) bool) {
 	return func(yield func(string, Value) bool) {
 		for _, m := range o.members {
@@ -35,7 +35,7 @@ func (o *Object) Members() func(yield func(string, Value) bool) {
 	}
 }
 
-// Get returns a member, nil if there is none.
+// Get returns a member, or nil if there is none.
 func (o *Object) Get(name string) Value {
 	for _, m := range o.members {
 		if m.name == name {
@@ -45,7 +45,7 @@ func (o *Object) Get(name string) Value {
 	return nil
 }
 
-// Set replaces a member, or adds it at the end. v has to be valid JSON.
+// Set replaces a member, or adds it at the end. v must be valid JSON.
 func (o *Object) Set(name string, v Value) {
 	for i := range o.members {
 		if o.members[i].name == name {
@@ -56,16 +56,16 @@ func (o *Object) Set(name string, v Value) {
 	o.members = append(o.members, member{name, v})
 }
 
-// SetText is Set with a string.
+// SetText sets a member to a string.
 func (o *Object) SetText(name, s string) { o.Set(name, Quote(nil, s)) }
 
-// SetInt is Set with a number.
+// SetInt sets a member to a number.
 func (o *Object) SetInt(name string, n int64) { o.Set(name, strconv.AppendInt(nil, n, 10)) }
 
-// SetBool is Set with true or false.
+// SetBool sets a member to true or false.
 func (o *Object) SetBool(name string, b bool) { o.Set(name, strconv.AppendBool(nil, b)) }
 
-// Delete removes a member if it is there.
+// Delete removes a member if it exists.
 func (o *Object) Delete(name string) {
 	for i := range o.members {
 		if o.members[i].name == name {
@@ -75,7 +75,7 @@ func (o *Object) Delete(name string) {
 	}
 }
 
-// Value returns the text of o. Names are written anew, values are as they were.
+// Value returns o as JSON. Names are encoded again, values are copied.
 func (o *Object) Value() Value {
 	size := 2
 	for _, m := range o.members {

@@ -10,15 +10,15 @@ import (
 	"github.com/caisson-dev/caisson/llm/dialect"
 )
 
-// Refuse returns a [*dialect.Refusal] with status 400 and code invalid_request. param is the field at fault, "" for all of it.
-// Quote what a guest sent with %.40q.
+// Refuse returns a [*dialect.Refusal] with status 400 and code invalid_request. param is the invalid field, or "" for the whole
+// body. Format values from a guest with %.40q.
 func Refuse(param, format string, args ...any) error {
 	return &dialect.Refusal{Status: http.StatusBadRequest, Code: "invalid_request", Param: param, Message: fmt.Sprintf(format, args...)}
 }
 
-// In puts the field in which err was found before err's Param: what is cheap to do on the way out of a check need not be
-// carried along on the way in. It returns nil if err is.
-func In(err error, field string) error {
+// InField prepends the name of a field to err's Param. Checks add the path of a field to the error while they return, so that they
+// need not maintain it. In returns nil if err is nil.
+func InField(err error, field string) error {
 	if err == nil {
 		return nil
 	}
@@ -38,10 +38,10 @@ func In(err error, field string) error {
 	return &c
 }
 
-// At is [In] for the element of an array.
-func At(err error, i int) error {
+// InElement is [In] for an element of an array.
+func InElement(err error, i int) error {
 	if err == nil {
 		return nil
 	}
-	return In(err, "["+strconv.Itoa(i)+"]")
+	return InField(err, "["+strconv.Itoa(i)+"]")
 }

@@ -1,5 +1,5 @@
-// Package strictjson reads bodies that strangers wrote and that others will read after us: what means different things to
-// different readers is refused, and everything else can be looked at without being decoded.
+// Package strictjson reads untrusted JSON that is forwarded to other readers. It rejects what different readers interpret
+// differently, and gives access to the rest without decoding it.
 package strictjson
 
 import (
@@ -14,40 +14,40 @@ import (
 )
 
 const (
-	// MaxDepth is how deep arrays and objects may nest.
+	// MaxDepth is the maximum nesting depth of arrays and objects.
 	MaxDepth = 100
-	// MaxMembers is how many members all objects may have together. Each name is remembered to find it twice, which takes far
-	// more time and memory than the name itself.
+	// MaxMembers is the maximum number of members in all objects together. Each name is stored to find duplicates, which takes
+	// far more time and memory than the name itself.
 	MaxMembers = 200_000
-	// MaxElements is how many elements and members there may be together.
+	// MaxElements is the maximum number of elements and members together.
 	MaxElements = 2_000_000
 )
 
-// A Value is the text of one JSON value, without white space around it. Its methods never fail or panic, whatever the
-// bytes: where the text is not valid they stop early. Values from [Parse] are valid; those of an answer that passes by need
-// not be.
+// A Value is the text of one JSON value, without surrounding white space. Its methods never fail or panic, for any bytes: at
+// invalid text they stop early. Values from [Parse] are valid; values from an answer that is being forwarded may be invalid.
 type Value []byte
 
-// Parse checks that body is exactly one JSON value: valid UTF-8, no name twice in an object at any level, however it is
-// escaped, no nesting beyond [MaxDepth], no more members than [MaxMembers], nothing after it. The error is a refusal (see [Refuse]). The value is part of body.
+// Parse checks that body is exactly one JSON value: valid UTF-8, no duplicate name in an object at any level, in any escaping, no
+// nesting beyond [MaxDepth], no more members than [MaxMembers], and nothing after it. The error is a refusal (see [Refuse]). The
+// value shares the memory of body.
 func Parse(body []byte) (Value, error) {
 	v := Value(bytes.Trim(body, " \t\r\n"))
 	if len(v) == 0 {
 		return nil, Refuse("", "the body is empty; send a JSON object")
 	}
-	depth, members, elements := measure(v)
+	depth, members, elements := countLimits(v)
 	switch {
 	case depth > MaxDepth:
 		return nil, Refuse("", "the body nests deeper than %d levels; make it flatter", MaxDepth)
 	case members > MaxMembers || elements > MaxElements:
 		return nil, Refuse("", "the body has more than %d members of objects, or %d elements; send less at once", MaxMembers, MaxElements)
 	case !jsontext.Value(v).IsValid():
-		return nil, explain(v)
+		return nil, syntaxError(v)
 	}
 	return v, nil
 }
 
-// ParseObject is [Parse] for a body that has to be an object.
+// ParseObject is [Parse] for a body that must be an object.
 func ParseObject(body []byte) (*Object, error) {
 	v, err := Parse(body)
 	if err != nil {
@@ -59,8 +59,8 @@ func ParseObject(body []byte) (*Object, error) {
 	return v.Object(), nil
 }
 
-// measure looks at punctuation only, and so works on anything. It stops at what is too deep.
-func measure(b []byte) (depth, members, elements int) {
+// countLimits reads punctuation only, so it works on invalid text. It stops at MaxDepth.
+func countLimits(b []byte) (depth, members, elements int) {
 	now := 0
 	for i := 0; i < len(b); i++ {
 		switch b[i] {
@@ -88,8 +88,8 @@ func measure(b []byte) (depth, members, elements int) {
 	return depth, members, elements
 }
 
-// explain says what is wrong with a body.
-func explain(body []byte) error {
+// syntaxError returns the error of an invalid body.
+func syntaxError(body []byte) error {
 	d := jsontext.NewDecoder(bytes.NewReader(body))
 	_, err := d.ReadValue()
 	if err == nil {
@@ -108,7 +108,7 @@ func explain(body []byte) error {
 	}
 }
 
-// param writes a pointer the way the APIs name parameters: messages[0].content.
+// param converts a pointer to the APIs' notation for parameters: messages[0].content.
 func param(p jsontext.Pointer) string {
 	var b strings.Builder
 	for t := range p.Tokens() {
@@ -127,7 +127,7 @@ func param(p jsontext.Pointer) string {
 	return b.String()
 }
 
-// Kind is '{', '[', '"', '0' for a number, 't', 'f', 'n', or 0 for nothing.
+// Kind returns '{', '[', '"', '0' for a number, 't', 'f', 'n', or 0 for an empty value.
 func (v Value) Kind() byte {
 	if len(v) == 0 {
 		return 0
@@ -141,54 +141,54 @@ func (v Value) Kind() byte {
 // IsNull reports whether v is null.
 func (v Value) IsNull() bool { return v.Kind() == 'n' }
 
-// Members yields the names and values of an object, in order; nothing for other values. A name is only valid until the
-// next one. `switch string(name)` does not allocate.
+// Members yields the names and values of an object, in order, and nothing for other values. A name is valid until the next
+// iteration. `switch string(name)` does not allocate.
 func (v Value) Members() iter.Seq2[[]byte, Value] {
 	return func(yield func([]byte, Value) bool) {
 		if v.Kind() != '{' {
 			return
 		}
-		for i := space(v, 1); i < len(v) && v[i] == '"'; i = space(v, i+1) {
+		for i := skipSpace(v, 1); i < len(v) && v[i] == '"'; i = skipSpace(v, i+1) {
 			end := stringEnd(v, i)
 			if end < 0 {
 				return
 			}
 			name := unquote(v[i:end])
-			if i = space(v, end); i == len(v) || v[i] != ':' {
+			if i = skipSpace(v, end); i == len(v) || v[i] != ':' {
 				return
 			}
-			i = space(v, i+1)
+			i = skipSpace(v, i+1)
 			if end = valueEnd(v, i); end < 0 || !yield(name, v[i:end]) {
 				return
 			}
-			if i = space(v, end); i == len(v) || v[i] != ',' {
+			if i = skipSpace(v, end); i == len(v) || v[i] != ',' {
 				return
 			}
 		}
 	}
 }
 
-// Elements yields the elements of an array, with their positions; nothing for other values.
+// Elements yields the indexes and elements of an array, and nothing for other values.
 func (v Value) Elements() iter.Seq2[int, Value] {
 	return func(yield func(int, Value) bool) {
 		if v.Kind() != '[' {
 			return
 		}
 		n := 0
-		for i := space(v, 1); i < len(v); i = space(v, i+1) {
+		for i := skipSpace(v, 1); i < len(v); i = skipSpace(v, i+1) {
 			end := valueEnd(v, i)
 			if end < 0 || !yield(n, v[i:end]) {
 				return
 			}
 			n++
-			if i = space(v, end); i == len(v) || v[i] != ',' {
+			if i = skipSpace(v, end); i == len(v) || v[i] != ',' {
 				return
 			}
 		}
 	}
 }
 
-// Get returns a member of an object, nil if there is none.
+// Get returns a member of an object, or nil if there is none.
 func (v Value) Get(name string) Value {
 	for n, x := range v.Members() {
 		if string(n) == name {
@@ -198,7 +198,8 @@ func (v Value) Get(name string) Value {
 	return nil
 }
 
-// Bytes returns what a string says, which may be part of v; nil for other values. `switch string(v.Bytes())` does not allocate.
+// Bytes returns the contents of a string, which may share the memory of v, or nil for other values. `switch string(v.Bytes())`
+// does not allocate.
 func (v Value) Bytes() []byte {
 	if v.Kind() != '"' || stringEnd(v, 0) != len(v) {
 		return nil
@@ -206,19 +207,19 @@ func (v Value) Bytes() []byte {
 	return unquote(v)
 }
 
-// Text returns what a string says; false for other values.
+// Text returns the contents of a string; false for other values.
 func (v Value) Text() (string, bool) {
 	b := v.Bytes()
 	return string(b), b != nil
 }
 
-// Is reports whether v is that string.
+// Is reports whether v is the string s.
 func (v Value) Is(s string) bool {
 	b := v.Bytes()
 	return b != nil && string(b) == s
 }
 
-// Int returns an integer that is written as one; false for 1.0, 1e3, "1" and what does not fit.
+// Int returns an integer; false for 1.0, 1e3, "1" and values out of range.
 func (v Value) Int() (int64, bool) {
 	if v.Kind() != '0' || len(v) > 20 {
 		return 0, false
@@ -227,41 +228,41 @@ func (v Value) Int() (int64, bool) {
 	return n, err == nil
 }
 
-// Count is Int for numbers of tokens in an answer: 0 for everything that is none, never negative, and at most 2^40, so that
-// sums of a few do not overflow.
+// Count returns a number of tokens in an answer: 0 if v is not an integer or negative, and at most 2^40, so that sums of a few do
+// not overflow.
 func (v Value) Count() int64 {
 	n, _ := v.Int()
 	return min(max(0, n), 1<<40)
 }
 
-// Bool returns what a boolean says; ok is false for other values.
+// Bool returns a boolean; ok is false for other values.
 func (v Value) Bool() (b, ok bool) {
 	return v.Kind() == 't', v.Kind() == 't' || v.Kind() == 'f'
 }
 
-// Quote appends s to dst as a JSON string. Bytes that are not UTF-8 become U+FFFD.
+// Quote appends s to dst as a JSON string. Invalid UTF-8 is replaced by U+FFFD.
 func Quote(dst []byte, s string) []byte {
-	dst, _ = jsontext.AppendQuote(dst, s) // the error only says that something was replaced
+	dst, _ = jsontext.AppendQuote(dst, s) // the error only means that invalid UTF-8 was replaced
 	return dst
 }
 
-func space(b []byte, i int) int {
+func skipSpace(b []byte, i int) int {
 	for i < len(b) && (b[i] == ' ' || b[i] == '\n' || b[i] == '\r' || b[i] == '\t') {
 		i++
 	}
 	return i
 }
 
-// stringEnd returns where the string that begins at i has ended, -1 if it does not.
+// stringEnd returns the end of the string that begins at i, or -1 if it is incomplete.
 func stringEnd(b []byte, i int) int {
-	// Most strings are names and other short things, for which a search is slower than a look.
+	// Most strings are short, for which a loop is faster than IndexByte.
 	i++
 	for near := min(i+16, len(b)); i < near; i++ {
 		switch b[i] {
 		case '"':
 			return i + 1
 		case '\\':
-			i++ // what comes after it is part of the string, whatever it is
+			i++ // the next byte is part of the string
 		}
 	}
 	for i < len(b) {
@@ -277,12 +278,12 @@ func stringEnd(b []byte, i int) int {
 		if (n-esc)%2 == 0 {
 			return n + 1
 		}
-		i = n + 1 // the quote is escaped; nothing before it is looked at again
+		i = n + 1 // the quote is escaped; the bytes before it are not read again
 	}
 	return -1
 }
 
-// valueEnd returns where the value that begins at i has ended, -1 if it does not or is none.
+// valueEnd returns the end of the value that begins at i, or -1 if it is incomplete or there is none.
 func valueEnd(b []byte, i int) int {
 	if i >= len(b) {
 		return -1
@@ -325,11 +326,11 @@ func nestEnd(b []byte, i int) int {
 	return -1
 }
 
-// unquote returns what a string with its quotes says; part of q if nothing in it is escaped.
+// unquote returns the contents of a quoted string. They share the memory of q if it has no escapes.
 func unquote(q []byte) []byte {
 	if bytes.IndexByte(q, '\\') < 0 {
 		return q[1 : len(q)-1]
 	}
-	s, _ := jsontext.AppendUnquote(make([]byte, 0, len(q)), q) // an answer need not be valid; then this is what can be read of it
+	s, _ := jsontext.AppendUnquote(make([]byte, 0, len(q)), q) // for invalid text, s is the part that could be decoded
 	return s
 }

@@ -125,16 +125,16 @@ func TestObject(t *testing.T) {
 }
 
 func TestIn(t *testing.T) {
-	err := In(At(In(At(Refuse("type", "no"), 3), "content"), 12), "messages")
-	if got := dialect.Refused(err).Param; got != "messages[12].content[3].type" {
+	err := InField(InElement(InField(InElement(Refuse("type", "no"), 3), "content"), 12), "messages")
+	if got := dialect.AsRefusal(err).Param; got != "messages[12].content[3].type" {
 		t.Error(got)
 	}
-	if In(nil, "x") != nil || At(nil, 1) != nil {
+	if InField(nil, "x") != nil || InElement(nil, 1) != nil {
 		t.Error("nil stays nil")
 	}
 }
 
-// FuzzParse compares with encoding/json: what is accepted means the same there, value by value.
+// FuzzParse compares with encoding/json: an accepted body must have the same values there.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{
 		`{"a":1}`, `{"a":"\u00e9\ud83d\ude00","b":[true,false,null,-1.5e9]}`, `[[],{},""]`, `{"a":{"a":{"a":[{"a":1}]}}}`,
@@ -142,10 +142,10 @@ func FuzzParse(f *testing.F) {
 	} {
 		f.Add([]byte(s))
 	}
-	f.Add([]byte("18" + strings.Repeat("0", 400))) // fits no float64
+	f.Add([]byte("18" + strings.Repeat("0", 400))) // exceeds float64
 
 	f.Fuzz(func(t *testing.T, body []byte) {
-		walk(Value(body), 0) // must not panic, valid or not
+		walk(Value(body), 0) // must not panic, for valid and invalid bodies
 		once(Value(body).Walk(), 0)
 		v, err := Parse(body)
 		if err != nil {
@@ -201,7 +201,7 @@ func walk(v Value, depth int) any {
 	return nil
 }
 
-// once is walk with a Walker.
+// once is like walk, but uses a Walker.
 func once(w *Walker, depth int) any {
 	if depth > 2*MaxDepth {
 		return nil
@@ -232,7 +232,7 @@ func TestWalker(t *testing.T) {
 		switch string(name) {
 		case "a":
 			return w.Array(func(i int) error {
-				if i != 1 { // which is skipped
+				if i != 1 { // other elements are skipped
 					got = append(got, string(w.Skip()))
 				}
 				return nil
@@ -261,7 +261,7 @@ func BenchmarkParse50K(b *testing.B) {
 	}
 }
 
-// TestTooMany: what is cheap to send and dear to check is refused before it is checked.
+// TestTooMany checks that bodies that are cheap to send and expensive to validate are rejected before validation.
 func TestTooMany(t *testing.T) {
 	var members strings.Builder
 	for i := range MaxMembers + 1 {

@@ -1,19 +1,19 @@
 package strictjson
 
-// A Walker goes through a value once, from front to back, however deep it looks: [Value.Members] of a member reads that
-// member twice, which for long bodies is what takes the time. It never fails: where the text is not valid it stops early.
+// A Walker reads a value once, from front to back, at any depth. In contrast, [Value.Members] of a member reads that member
+// twice, which is slow for long bodies. A Walker never fails: at invalid text it stops early.
 type Walker struct {
 	b []byte
-	i int // where the next value begins
+	i int // position of the next value
 }
 
-// Walk returns a Walker before v.
+// Walk returns a Walker at the beginning of v.
 func (v Value) Walk() *Walker { return &Walker{b: v} }
 
-// Kind is the kind of the next value, as [Value.Kind]'s.
+// Kind returns the kind of the next value; see [Value.Kind].
 func (w *Walker) Kind() byte { return Value(w.b[w.i:]).Kind() }
 
-// Skip goes behind the next value and returns it, nil if there is none.
+// Skip moves past the next value and returns it, or nil if there is none.
 func (w *Walker) Skip() Value {
 	end := valueEnd(w.b, w.i)
 	if end < 0 {
@@ -25,34 +25,34 @@ func (w *Walker) Skip() Value {
 	return v
 }
 
-// Peek returns a member of the next value, nil if there is none, and stays before that value.
+// Peek returns a member of the next value, or nil if there is none, without moving.
 func (w *Walker) Peek(name string) Value { return Value(w.b[w.i:]).Get(name) }
 
-// Array goes through the next value, which has to be an array, and calls each before every element. What each does not go
-// through is skipped. If it returns an error, Array does, and w is of no more use.
+// Array reads the next value, which must be an array, and calls each before every element. Elements that each does not read are
+// skipped. If each returns an error, Array returns it, and w must not be used any more.
 func (w *Walker) Array(each func(i int) error) error {
 	n := -1
-	return w.all(']', func() error {
+	return w.walkMembers(']', func() error {
 		n++
 		return each(n)
 	})
 }
 
-// Object goes through the next value, which has to be an object, and calls each before the value of every member. What each
-// does not go through is skipped. If it returns an error, Object does, and w is of no more use.
+// Object reads the next value, which must be an object, and calls each before the value of every member. Values that each does
+// not read are skipped. If each returns an error, Object returns it, and w must not be used any more.
 func (w *Walker) Object(each func(name []byte) error) error {
-	return w.all('}', func() error {
+	return w.walkMembers('}', func() error {
 		end := valueEnd(w.b, w.i)
 		if end < 0 || w.b[w.i] != '"' {
 			w.i = len(w.b)
 			return nil
 		}
 		name := unquote(w.b[w.i:end])
-		if w.i = space(w.b, end); w.i == len(w.b) || w.b[w.i] != ':' {
+		if w.i = skipSpace(w.b, end); w.i == len(w.b) || w.b[w.i] != ':' {
 			w.i = len(w.b)
 			return nil
 		}
-		w.i = space(w.b, w.i+1)
+		w.i = skipSpace(w.b, w.i+1)
 		before := w.i
 		if err := each(name); err != nil {
 			return err
@@ -64,13 +64,13 @@ func (w *Walker) Object(each func(name []byte) error) error {
 	})
 }
 
-// all calls each before every element or member of the array or object that closing ends.
-func (w *Walker) all(closing byte, each func() error) error {
-	if w.i == len(w.b) || w.b[w.i] != closing-2 { // '[' and ']', '{' and '}' are two apart
+// walkMembers calls each before every element of the array, or member of the object, with the given closing bracket.
+func (w *Walker) walkMembers(closing byte, each func() error) error {
+	if w.i == len(w.b) || w.b[w.i] != closing-2 { // the code points of the opening and the closing bracket differ by two
 		w.Skip()
 		return nil
 	}
-	w.i = space(w.b, w.i+1)
+	w.i = skipSpace(w.b, w.i+1)
 	for w.i < len(w.b) && w.b[w.i] != closing {
 		before := w.i
 		if err := each(); err != nil {
@@ -79,10 +79,10 @@ func (w *Walker) all(closing byte, each func() error) error {
 		if w.i == before {
 			w.Skip()
 		}
-		if w.i = space(w.b, w.i); w.i == len(w.b) || w.b[w.i] != ',' {
+		if w.i = skipSpace(w.b, w.i); w.i == len(w.b) || w.b[w.i] != ',' {
 			break
 		}
-		w.i = space(w.b, w.i+1)
+		w.i = skipSpace(w.b, w.i+1)
 	}
 	if w.i == len(w.b) || w.b[w.i] != closing {
 		w.i = len(w.b)

@@ -1,4 +1,4 @@
-// Package scriptedtest serves scripted models to tests, and keeps what arrived.
+// Package scriptedtest serves scripted models to tests, and records their requests.
 package scriptedtest
 
 import (
@@ -13,32 +13,32 @@ import (
 	"github.com/caisson-dev/caisson/llm/scripted"
 )
 
-// A Call is a request that arrived.
+// A Call is a recorded request.
 type Call struct {
 	Method string
 	Path   string // escaped, with query
 	Host   string
 	Header http.Header
 	Body   []byte
-	Status int                // of the answer; 0 if there was none
+	Status int                // status of the answer; 0 if there was none
 	Billed caisson.TokenCount // zero if nothing was billed
-	Done   bool               // the answer was sent whole
+	Done   bool               // the answer was sent completely
 }
 
-// A Recorder keeps the calls that it passes to a model. It is safe for concurrent use.
+// A Recorder records the calls that it forwards to a model. It is safe for concurrent use.
 type Recorder struct {
 	model http.Handler
 
 	mu     sync.Mutex
-	calls  []*Call            // guarded by mu, what they point to as well
+	calls  []*Call            // guarded by mu, and so are the elements
 	billed caisson.TokenCount // guarded by mu
 	bills  int                // guarded by mu
 }
 
-// NewRecorder returns a recorder before model, which is a [scripted.Model] if bills are to be counted.
+// NewRecorder returns a recorder for model, which must be a [scripted.Model] for bills to be counted.
 func NewRecorder(model http.Handler) *Recorder { return &Recorder{model: model} }
 
-// Serve serves script on a socket until the test ends and returns its URL, without /v1, and what records it.
+// Serve serves script on a socket until the test ends. It returns the URL, without /v1, and the recorder.
 func Serve(t testing.TB, script string) (url string, r *Recorder) {
 	t.Helper()
 	m, err := scripted.New([]byte(script))
@@ -48,13 +48,13 @@ func Serve(t testing.TB, script string) (url string, r *Recorder) {
 	r = NewRecorder(m)
 	srv := httptest.NewServer(r)
 	t.Cleanup(func() {
-		srv.CloseClientConnections() // hanging answers
+		srv.CloseClientConnections() // ends answers that hang
 		srv.Close()
 	})
 	return srv.URL, r
 }
 
-// ServeHTTP records a request and passes it on.
+// ServeHTTP records a request and forwards it to the model.
 func (r *Recorder) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	body, err := io.ReadAll(req.Body)
 	if err != nil {
@@ -83,7 +83,7 @@ func (r *Recorder) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	r.mu.Unlock()
 }
 
-// Calls returns copies of what arrived, in that order.
+// Calls returns copies of the recorded calls in the order of their arrival.
 func (r *Recorder) Calls() []Call {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -94,14 +94,14 @@ func (r *Recorder) Calls() []Call {
 	return out
 }
 
-// Billed returns how many calls were billed, and their tokens together.
+// Billed returns the number of billed calls, and the sum of their tokens.
 func (r *Recorder) Billed() (calls int, t caisson.TokenCount) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.bills, r.billed
 }
 
-// Cost returns what all calls together cost at these prices, each rounded as the ledger does.
+// Cost returns the sum of the costs of all calls at these prices, each rounded like in the ledger.
 func (r *Recorder) Cost(p caisson.Prices) caisson.USD {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -112,14 +112,14 @@ func (r *Recorder) Cost(p caisson.Prices) caisson.USD {
 	return sum
 }
 
-// Reset forgets everything.
+// Reset discards all recorded calls.
 func (r *Recorder) Reset() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.calls, r.billed, r.bills = nil, caisson.TokenCount{}, 0
 }
 
-// status notes the status of an answer.
+// status records the status of an answer.
 type status struct {
 	http.ResponseWriter
 	r *Recorder

@@ -1,5 +1,5 @@
-// Package guest is /.caisson/inside for the fake runtime: package inside as far as that can be a function, and the rest,
-// which needs a kernel, on what the fake has instead of one.
+// Package guest is the program /.caisson/inside (guestd) for the fake runtime. It uses package guestd where that does not need
+// a kernel, and implements the rest with the means of the fake runtime.
 package guest
 
 import (
@@ -13,26 +13,26 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/inside"
+	"github.com/caisson-dev/caisson/guestd"
 	"github.com/caisson-dev/caisson/runtime/fake"
 )
 
-// Path is where the program is in every sandbox.
+// Path is the path of the program in every sandbox.
 const Path = "/.caisson/inside"
 
-// Exit codes, as of package inside.
+// Exit codes, as in package guestd.
 const (
 	exitFailure       = 1
 	exitUsage         = 125
 	exitNotExecutable = 126
 )
 
-// Programs is for fake.Config: the program at [Path], with the roles files, run and test.
+// Programs returns a value for fake.Config.Programs: the program at [Path], with the roles files, run and test.
 func Programs() map[string]func(args []string) fake.Program {
 	return map[string]func([]string) fake.Program{Path: program}
 }
 
-// program makes the program of one process.
+// program returns the program of one process with the arguments args.
 func program(args []string) fake.Program {
 	switch arg(args, 1) {
 	case "run":
@@ -45,7 +45,7 @@ func program(args []string) fake.Program {
 	return fake.Func(runInside)
 }
 
-// arg returns args[i], or "".
+// arg returns args[i], or "" if there are fewer arguments.
 func arg(args []string, i int) string {
 	if i >= len(args) {
 		return ""
@@ -53,14 +53,14 @@ func arg(args []string, i int) string {
 	return args[i]
 }
 
-// runInside is what package inside itself can do.
+// runInside runs the roles that package guestd implements without a kernel.
 func runInside(ctx context.Context, p *fake.Proc) int {
 	root, err := os.OpenRoot(p.Root())
 	if err != nil {
 		return fail(p, exitUsage, err)
 	}
 	defer root.Close()
-	proc := &inside.Proc{
+	proc := &guestd.Proc{
 		Args: p.Args()[1:], Env: p.Env(), In: p.Stdin(), Out: p.Stdout(), Err: p.Stderr(), Root: root, Dir: p.Dir(),
 		Notify: p.Catch,
 	}
@@ -74,12 +74,12 @@ func runInside(ctx context.Context, p *fake.Proc) int {
 		}
 		return func() { c.Kill(); <-c.Exited() }, nil
 	}
-	return inside.Run(ctx, proc)
+	return guestd.Run(ctx, proc)
 }
 
-// run is the role run. Without --detach the command is a child, since a function cannot become another one.
+// run implements the role run. Without --detach, the command runs as a child, because a function cannot exec.
 func run(ctx context.Context, p *fake.Proc) int {
-	l, err := inside.ParseLaunch(p.Args()[2:])
+	l, err := guestd.ParseLaunch(p.Args()[2:])
 	if err != nil {
 		return fail(p, exitUsage, err)
 	}
@@ -103,13 +103,13 @@ func run(ctx context.Context, p *fake.Proc) int {
 	}
 }
 
-// fail says why on standard error.
+// fail writes err to standard error and returns code.
 func fail(p *fake.Proc, code int, err error) int {
-	fmt.Fprintln(p.Stderr(), "caisson-inside:", caisson.MessageOf(wrapped(err)))
+	fmt.Fprintln(p.Stderr(), "caisson-guestd:", caisson.MessageOf(wrapped(err)))
 	return code
 }
 
-// wrapped makes the text of an error of the system something that may be shown.
+// wrapped converts an internal error to one whose text caisson.MessageOf returns.
 func wrapped(err error) error {
 	if caisson.KindOf(err) != caisson.Internal {
 		return err
@@ -117,8 +117,8 @@ func wrapped(err error) error {
 	return caisson.Errorf(caisson.Internal, "%v", err)
 }
 
-// testProgram makes those programs of the role test that have something the fake must know of: memory that checkpoints
-// capture, memory that is limited, files that have owners and a limit. It returns nil for the others.
+// testProgram returns those programs of the role test that need support by the fake runtime: memory that checkpoints capture,
+// memory that is limited, files with owners and a limit. It returns nil for the others.
 func testProgram(args []string) fake.Program {
 	switch name := arg(args, 0); {
 	case name == "alloc":
@@ -143,7 +143,7 @@ func number(p *fake.Proc, i int) (int64, error) {
 	return n, err
 }
 
-// alloc uses memory, prints how much, and keeps it until its input ends.
+// alloc allocates memory, prints the number of bytes, and keeps it until EOF on its input.
 func alloc(_ context.Context, p *fake.Proc) int {
 	n, err := number(p, 3)
 	if err != nil {
@@ -153,11 +153,11 @@ func alloc(_ context.Context, p *fake.Proc) int {
 		return exitFailure
 	}
 	fmt.Fprintln(p.Stdout(), n)
-	_, _ = io.Copy(io.Discard, p.Stdin()) // it ends with the process at the latest
+	_, _ = io.Copy(io.Discard, p.Stdin()) // returns at the latest when the process is terminated
 	return 0
 }
 
-// fill writes zeros to a file and prints how many there were, and what failed.
+// fill writes zeros to a file and prints how many bytes it has written, followed by the error, if any.
 func fill(_ context.Context, p *fake.Proc) int {
 	want, err := number(p, 4)
 	if err != nil {
@@ -210,10 +210,10 @@ func mode(m os.FileMode) uint32 {
 	return bits
 }
 
-// interval is what a counter waits between two numbers.
+// interval is the time between two increments of a counter.
 const interval = 20 * time.Millisecond
 
-// A counter counts in memory only and keeps the number in a file that it never reads.
+// A counter counts in memory and writes the number to a file that it never reads.
 type counter struct{ n int }
 
 func (c *counter) Run(_ context.Context, p *fake.Proc) int {
@@ -238,7 +238,7 @@ func (c *counter) Remember(b []byte) (err error) {
 	return err
 }
 
-// A sleeper sleeps. Restored, it starts over.
+// A sleeper sleeps. After a restore, it sleeps for the full duration again.
 type sleeper struct{}
 
 func (*sleeper) Run(_ context.Context, p *fake.Proc) int {

@@ -13,8 +13,8 @@ func by(pid uint32) Process {
 	return Process{PID: pid, UID: pid + 1000, Command: fmt.Sprint("cmd", pid)}
 }
 
-// said returns a table as text: path=pid, with an arrow if it was moved, oldest first.
-func said(t *testing.T, table *Table) string {
+// tableText returns a table as text, oldest record first: path=pid, with the prefix ">" if Moved is set.
+func tableText(t *testing.T, table *Table) string {
 	t.Helper()
 	records, _ := table.List()
 	var out []string
@@ -75,7 +75,7 @@ func TestTable(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			var table Table
 			c.do(&table)
-			got := said(t, &table)
+			got := tableText(t, &table)
 			if got != c.want {
 				t.Errorf("%q, want %q", got, c.want)
 			}
@@ -87,7 +87,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestBounds: whatever a guest does, so much is kept and no more; what is kept is the newest.
+// TestBounds checks that the table does not exceed its limits and keeps the newest records.
 func TestBounds(t *testing.T) {
 	var table Table
 	for i := range 100_000 {
@@ -106,7 +106,7 @@ func TestBounds(t *testing.T) {
 	for _, r := range records {
 		total += len(r.Path)
 	}
-	if total > MaxBytes || total < MaxBytes*9/10 || len(table.Encode()) > MaxEncoded || table.order.Len() != len(table.names) || table.bytes != total {
+	if total > MaxBytes || total < MaxBytes*9/10 || len(table.Encode()) > MaxEncoded || table.order.Len() != len(table.entries) || table.bytes != total {
 		t.Errorf("%d bytes of paths, %d encoded, %d in order", total, len(table.Encode()), table.order.Len())
 	}
 	if got, _, err := Decode(table.Encode()); err != nil || len(got) != len(records) {
@@ -137,7 +137,7 @@ func TestTogether(t *testing.T) {
 	}
 }
 
-// encoded returns what a hostile process may say: records as they are given.
+// encoded returns an encoded table with the given number of records and the given parts, which need not be valid.
 func encoded(count uint32, parts ...string) []byte {
 	b := binary.LittleEndian.AppendUint32(append([]byte(magic), make([]byte, 8)...), count)
 	return append(b, strings.Join(parts, "")...)
@@ -187,7 +187,7 @@ func FuzzDecode(f *testing.F) {
 		}
 		known := map[string]bool{}
 		for _, r := range records {
-			if known[r.Path] || !validPath(r.Path) || plain(strings.ReplaceAll(r.Command, `\`, "")) != strings.ReplaceAll(r.Command, `\`, "") {
+			if known[r.Path] || !validPath(r.Path) || escapeUnprintable(strings.ReplaceAll(r.Command, `\`, "")) != strings.ReplaceAll(r.Command, `\`, "") {
 				t.Errorf("%+v", r)
 			}
 			known[r.Path] = true

@@ -1,5 +1,5 @@
-// Package lastwrite is a table of which process of a sandbox was the last to change each file of a workspace, and the form in
-// which gVisor's process, where the table is, tells it to the daemon, which does not believe it.
+// Package lastwrite implements a table of the processes of a sandbox that were the last to change each file of a workspace, and
+// the encoding in which the sentry, which has the table, sends it to the daemon. The daemon treats it as untrusted.
 package lastwrite
 
 import (
@@ -9,193 +9,196 @@ import (
 	"sync"
 )
 
-// Bounds of a table. What is longer than a path may be, or has not been changed for the longest time, is dropped and counted.
+// Limits of a table. Paths that are too long, and beyond the other limits the least recently changed paths, are dropped and
+// counted.
 const (
 	MaxPaths   = 20_000
 	MaxPath    = 4096    // bytes of one path
-	MaxBytes   = 4 << 20 // of all paths
-	MaxCommand = 16      // as long as Linux lets the name of a process be
+	MaxBytes   = 4 << 20 // bytes of all paths
+	MaxCommand = 16      // bytes of a command, the limit of Linux for the name of a process
 )
 
-// A Process is who did something.
+// A Process is the process that has made a change.
 type Process struct {
-	PID     uint32 // in the sandbox's own numbering
+	PID     uint32 // in the sandbox's root PID namespace
 	UID     uint32
 	Command string
 }
 
-// A Record says who was the last to change what is at a path.
+// A Record contains the last process that has changed the file at a path.
 type Record struct {
 	Path string // relative to the workspace, "" for itself; any bytes but NUL
-	// Moved says that what is there came, or went, with its name. It holds for what is below as well.
+	// Moved reports that the last change was a rename of the file to or from the path. It applies to the files below it as well.
 	Moved bool
 	Process
 }
 
-// A Table notes who changes what. It is safe for concurrent use. The zero Table is empty.
+// A Table records the last change of each path. It is safe for concurrent use. The zero Table is empty.
 //
-// What happens to a name (made, removed, renamed) is noted for that; what happens to a file (written, its mode changed), for all
-// the names that it is known to have.
+// Changes of a name (created, removed, renamed) are recorded for that name; changes of a file (written, mode changed) for all
+// of its names in the table.
 type Table struct {
 	mu      sync.Mutex
-	names   map[string]*name // guarded by mu, as is what is in it
-	order   list.List        // of *name, oldest first; guarded by mu
-	bytes   int              // of the paths; guarded by mu
-	clock   uint64           // counts changes; guarded by mu
-	dropped uint64           // guarded by mu
+	entries map[string]*pathEntry // by path; the map and its elements are guarded by mu
+	order   list.List             // of *name, least recently changed first; guarded by mu
+	bytes   int                   // total length of the paths; guarded by mu
+	changes uint64                // number of changes; guarded by mu
+	dropped uint64                // number of dropped paths; guarded by mu
 }
 
-// A mark is a change and when it was.
-type mark struct {
-	at uint64 // 0: never
+// A mark is a change with its position in the order of changes.
+type change struct {
+	seq uint64 // Table.changes at the change; 0 means no change
 	Process
 }
 
-// name is what is known of one path.
-type name struct {
-	path  string
-	mark       // of the name
-	gone  bool // by that change
-	moved bool // by that change
-	file  *mark
-	place *list.Element
+// pathEntry is the state of one path.
+type pathEntry struct {
+	path    string
+	change       // last change of the name
+	removed bool // the name does not exist since that change
+	moved   bool // that change was a rename
+	file    *change
+	element *list.Element
 }
 
-// Wrote notes a change of the file at path.
+// Wrote records a change of the file at path.
 func (t *Table) Wrote(path string, by Process) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if n := t.touch(path); n != nil {
-		t.write(n, by)
+	if n := t.moveToNewest(path); n != nil {
+		t.recordFileChange(n, by)
 	}
 }
 
-// Opened notes that path was opened so that it was made if it was not there: nothing, unless it is known not to have been.
+// Opened records that path was opened with O_CREAT. This counts as a change unless the table has an entry according to which
+// the file may have existed.
 func (t *Table) Opened(path string, by Process) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if n := t.names[path]; n != nil && (!n.gone || n.file != nil) {
+	if n := t.entries[path]; n != nil && (!n.removed || n.file != nil) {
 		return
 	}
-	if n := t.touch(path); n != nil {
-		t.write(n, by)
+	if n := t.moveToNewest(path); n != nil {
+		t.recordFileChange(n, by)
 	}
 }
 
-// Made notes that path, which was not there, is now: a directory, say.
-func (t *Table) Made(path string, by Process) { t.named(path, by, false) }
+// Made records that path was created, for example as a directory.
+func (t *Table) Made(path string, by Process) { t.recordName(path, by, false) }
 
-// Removed notes that path is not there any more.
-func (t *Table) Removed(path string, by Process) { t.named(path, by, true) }
+// Removed records that path was removed.
+func (t *Table) Removed(path string, by Process) { t.recordName(path, by, true) }
 
-func (t *Table) named(path string, by Process, gone bool) {
+func (t *Table) recordName(path string, by Process, gone bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if n := t.touch(path); n != nil {
-		t.name(n, by, gone, false)
+	if n := t.moveToNewest(path); n != nil {
+		t.recordNameChange(n, by, gone, false)
 		n.file = nil
 	}
 }
 
-// Linked notes that path is a further name of the file at old.
+// Linked records that path is another name (hard link) of the file at old.
 func (t *Table) Linked(old, path string, by Process) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	file := &mark{}
-	if n := t.touch(old); n != nil {
+	file := &change{}
+	if n := t.moveToNewest(old); n != nil {
 		if n.file == nil {
 			n.file = file
 		}
 		file = n.file
 	}
-	if n := t.touch(path); n != nil {
-		t.name(n, by, false, false)
+	if n := t.moveToNewest(path); n != nil {
+		t.recordNameChange(n, by, false, false)
 		n.file = file
 	}
 }
 
-// Renamed notes that what was at old is at path, and with swap the other way round as well.
+// Renamed records that old was renamed to path. If swap is set, the two were exchanged.
 func (t *Table) Renamed(old, path string, swap bool, by Process) {
 	if old == path {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	from, to := t.touch(old), t.touch(path)
-	var was, over *mark
+	from, to := t.moveToNewest(old), t.moveToNewest(path)
+	var was, over *change
 	if from != nil {
 		was = from.file
 	}
 	if to != nil {
 		if over = to.file; over != nil && over == was {
-			return // two names of one file: nothing has happened
+			return // rename does nothing if both are names of the same file
 		}
-		t.name(to, by, false, true)
+		t.recordNameChange(to, by, false, true)
 		to.file = was
 	}
 	if from != nil {
-		t.name(from, by, !swap, true)
+		t.recordNameChange(from, by, !swap, true)
 		if from.file = nil; swap {
 			from.file = over
 		}
 	}
 }
 
-// touch returns what is known of path, as the newest of all; nil if it is too long to be kept. t is locked.
-func (t *Table) touch(path string) *name {
+// moveToNewest returns the entry of path, which it creates if necessary and moves to the end of the order. It returns nil if path is
+// too long. The caller must hold t.mu.
+func (t *Table) moveToNewest(path string) *pathEntry {
 	if len(path) > MaxPath {
 		t.dropped++
 		return nil
 	}
-	if n := t.names[path]; n != nil {
-		t.order.MoveToBack(n.place)
+	if n := t.entries[path]; n != nil {
+		t.order.MoveToBack(n.element)
 		return n
 	}
-	if t.names == nil {
-		t.names = map[string]*name{}
+	if t.entries == nil {
+		t.entries = map[string]*pathEntry{}
 	}
-	n := &name{path: path}
-	n.place = t.order.PushBack(n)
-	t.names[path] = n
+	n := &pathEntry{path: path}
+	n.element = t.order.PushBack(n)
+	t.entries[path] = n
 	t.bytes += len(path)
-	for len(t.names) > MaxPaths || t.bytes > MaxBytes {
-		oldest := t.order.Remove(t.order.Front()).(*name)
-		delete(t.names, oldest.path)
+	for len(t.entries) > MaxPaths || t.bytes > MaxBytes {
+		oldest := t.order.Remove(t.order.Front()).(*pathEntry)
+		delete(t.entries, oldest.path)
 		t.bytes -= len(oldest.path)
 		t.dropped++
 	}
 	return n
 }
 
-// write notes a change of the file that n names. t is locked.
-func (t *Table) write(n *name, by Process) {
+// recordFileChange records a change of the file with the name n. The caller must hold t.mu.
+func (t *Table) recordFileChange(n *pathEntry, by Process) {
 	if n.file == nil {
-		n.file = &mark{}
+		n.file = &change{}
 	}
-	t.clock++
-	*n.file = mark{t.clock, by}
+	t.changes++
+	*n.file = change{t.changes, by}
 }
 
-// name notes a change of the name n itself. t is locked.
-func (t *Table) name(n *name, by Process, gone, moved bool) {
-	t.clock++
-	n.mark, n.gone, n.moved = mark{t.clock, by}, gone, moved
+// recordNameChange records a change of the name n itself. The caller must hold t.mu.
+func (t *Table) recordNameChange(n *pathEntry, by Process, gone, moved bool) {
+	t.changes++
+	n.change, n.removed, n.moved = change{t.changes, by}, gone, moved
 }
 
-// List returns what the table has, oldest first, and how much it has dropped.
+// List returns the records in the order of their changes, oldest first, and the number of dropped paths.
 func (t *Table) List() (records []Record, dropped uint64) {
 	t.mu.Lock()
 	type dated struct {
 		at uint64
 		Record
 	}
-	all := make([]dated, 0, len(t.names))
-	for path, n := range t.names {
-		last, moved := n.mark, n.moved
-		if n.file != nil && n.file.at > last.at {
+	all := make([]dated, 0, len(t.entries))
+	for path, n := range t.entries {
+		last, moved := n.change, n.moved
+		if n.file != nil && n.file.seq > last.seq {
 			last, moved = *n.file, false
 		}
-		all = append(all, dated{last.at, Record{path, moved, last.Process}})
+		all = append(all, dated{last.seq, Record{path, moved, last.Process}})
 	}
 	dropped = t.dropped
 	t.mu.Unlock()

@@ -9,18 +9,19 @@ import (
 	"unicode/utf8"
 )
 
-// MaxEncoded bounds an encoded table in bytes.
-const MaxEncoded = len(magic) + 12 + MaxPaths*(fixed+MaxCommand) + MaxBytes
+// MaxEncoded is the maximum size of an encoded table in bytes.
+const MaxEncoded = len(magic) + 12 + MaxPaths*(recordHeaderSize+MaxCommand) + MaxBytes
 
-// An encoded table is magic, how many were dropped, how many records there are, and the records. Numbers are little-endian.
+// An encoded table consists of magic, the number of dropped paths (8 bytes), the number of records (4 bytes), and the records.
+// Numbers are little-endian.
 const (
 	magic = "caisson writers 1\n"
-	// fixed is what each record begins with: flags, pid, uid, and the lengths of command and path, which follow.
-	fixed = 1 + 4 + 4 + 1 + 2
-	moved = 1 // flag
+	// recordHeaderSize is the size of a record's header: flags, pid, uid, and the lengths of command and path, which follow.
+	recordHeaderSize = 1 + 4 + 4 + 1 + 2
+	moved            = 1 // flag
 )
 
-// Encode returns a table as bytes.
+// Encode returns the table in encoded form.
 func (t *Table) Encode() []byte {
 	records, dropped := t.List()
 	b := append([]byte(nil), magic...)
@@ -44,7 +45,8 @@ func (t *Table) Encode() []byte {
 
 var errMalformed = errors.New("what the sandbox says of who has written its files makes no sense")
 
-// Decode reads what a sandbox says is its table. Each path is there once and leads to no other place; commands are plain text.
+// Decode decodes the table of an untrusted sandbox. It returns an error unless all paths are clean, relative and different.
+// Commands are returned as printable text.
 func Decode(b []byte) (records []Record, dropped uint64, err error) {
 	if len(b) > MaxEncoded || len(b) < len(magic)+12 || string(b[:len(magic)]) != magic {
 		return nil, 0, errMalformed
@@ -52,7 +54,7 @@ func Decode(b []byte) (records []Record, dropped uint64, err error) {
 	b = b[len(magic):]
 	dropped, n := binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint32(b[8:])
 	b = b[12:]
-	if n > MaxPaths || int(n)*fixed > len(b) {
+	if n > MaxPaths || int(n)*recordHeaderSize > len(b) {
 		return nil, 0, errMalformed
 	}
 	records = make([]Record, 0, n)
@@ -76,23 +78,23 @@ func Decode(b []byte) (records []Record, dropped uint64, err error) {
 }
 
 func decodeOne(b []byte) (r Record, rest []byte, err error) {
-	if len(b) < fixed {
+	if len(b) < recordHeaderSize {
 		return r, nil, errMalformed
 	}
 	flags, command, path := b[0], int(b[9]), int(binary.LittleEndian.Uint16(b[10:]))
 	r.Moved, r.PID, r.UID = flags == moved, binary.LittleEndian.Uint32(b[1:]), binary.LittleEndian.Uint32(b[5:])
-	b = b[fixed:]
+	b = b[recordHeaderSize:]
 	if flags > moved || r.PID > 1<<30 || command > MaxCommand || path > MaxPath || command+path > len(b) {
 		return r, nil, errMalformed
 	}
-	r.Command, r.Path = plain(string(b[:command])), string(b[command:command+path])
+	r.Command, r.Path = escapeUnprintable(string(b[:command])), string(b[command:command+path])
 	if !validPath(r.Path) {
 		return r, nil, errMalformed
 	}
 	return r, b[command+path:], nil
 }
 
-// validPath reports whether path is relative, and names what it names in the only way.
+// validPath reports whether path is relative and clean: "", or elements without ".", ".." and NUL.
 func validPath(path string) bool {
 	if path == "" {
 		return true
@@ -105,15 +107,15 @@ func validPath(path string) bool {
 	return true
 }
 
-// ShowPath returns path as people see it, in the same form as package gate's: bytes that are not UTF-8 as escapes.
+// ShowPath returns path for display, in the same form as package gate: bytes that are not UTF-8 are escaped.
 func ShowPath(path string) string { return escape(path, func(rune) bool { return false }) }
 
-// plain shows what is not plain text as escapes, so that a name is what it looks like wherever it is shown.
-func plain(s string) string {
+// escapeUnprintable escapes backslashes and non-printable characters, so that the result is unambiguous wherever it is displayed.
+func escapeUnprintable(s string) string {
 	return escape(s, func(r rune) bool { return r == '\\' || !unicode.IsPrint(r) })
 }
 
-// escape shows bytes that are not UTF-8, and the characters that not chooses, as escapes.
+// escape escapes bytes that are not UTF-8 and characters for which not returns true.
 func escape(s string, not func(rune) bool) string {
 	if utf8.ValidString(s) && !strings.ContainsFunc(s, not) {
 		return s

@@ -11,25 +11,24 @@ import (
 	"gvisor.dev/gvisor/pkg/state"
 )
 
-// A stillClock makes the monotonic clock of a restored kernel go on where it was when the checkpoint was made, as Linux's does
-// after a suspension (clock_gettime(2): CLOCK_MONOTONIC does not count time that the system is suspended). gVisor's jumps by
-// the time that has passed, and with that every timer of a snapshot that is older than the timer's period fires in each of
-// its forks at once: caches are emptied, workers end, connections time out, all of which was kept warm for the fork. The
-// real-time clock is right in either case.
+// A stillClock makes the monotonic clock of a restored kernel continue at its value in the checkpoint, as Linux's does after a
+// suspension (clock_gettime(2): CLOCK_MONOTONIC does not count time that the system is suspended). gVisor's clock jumps by the
+// elapsed time, so in each fork of an older snapshot all timers with shorter periods fire at once: caches are emptied, workers
+// exit and connections time out, although the snapshot was made to keep them. The real-time clock is correct in either case.
 //
-// It is saved with every kernel. Where a fork is to have it, it changes what gVisor's timekeeper has saved for itself, between
-// the load of the kernel's state and the setting of its clocks.
+// It is saved with every kernel. At a restore with still clock, it changes the saved state of gVisor's timekeeper after the
+// kernel's state was loaded and before its clocks are set.
 type stillClock struct{ keeper *kernel.Timekeeper }
 
-// wantStill says that this process restores such a fork. Written before gVisor runs.
-var wantStill bool
+// restoreStillClock reports whether this process restores a sandbox with a still clock. It is written before gVisor runs.
+var restoreStillClock bool
 
-// installClock has a stillClock saved with the kernel of this process, and used if it comes out of a checkpoint that has one
-// and still is set. It must run before gVisor starts a kernel.
+// installClock saves a stillClock with the kernel of this process. If still is set and the kernel is restored from a checkpoint
+// that contains a stillClock, it is applied. installClock must run before gVisor starts a kernel.
 func installClock(still bool) {
-	wantStill = still
+	restoreStillClock = still
 	var once sync.Once
-	// Every sandbox's first process begins its command with one of these.
+	// Every sandbox's first process starts its command with one of these calls.
 	for _, sysno := range []uintptr{sysClone, sysClone3, sysFork, sysVfork} {
 		wrap(sysno, func(original kernel.SyscallFn) kernel.SyscallFn {
 			return func(t *kernel.Task, sysno uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
@@ -40,17 +39,17 @@ func installClock(still bool) {
 	}
 }
 
-// clockKey is what a stillClock is saved under.
+// clockKey is the key of a stillClock in the checkpoint.
 const clockKey = "caisson.clock"
 
-// savedAtOffset is where the timekeeper has the real time at which it was saved.
+// savedAtOffset is the offset of the timekeeper's field with the real time of the checkpoint.
 var savedAtOffset = fieldOf[kernel.Timekeeper, int64]("saveRealtime")
 
-// afterLoad makes it seem that no time has passed since the checkpoint: the timekeeper takes a real-time clock that was put
-// back for no time.
+// afterLoad sets the saved real time to its maximum. The timekeeper treats a real-time clock that has gone backwards as no
+// elapsed time.
 func (c *stillClock) afterLoad(ctx context.Context) {
-	loaded.restored(ctx)
-	if !wantStill {
+	processSharing.restored(ctx)
+	if !restoreStillClock {
 		return
 	}
 	*(*int64)(unsafe.Add(unsafe.Pointer(c.keeper), savedAtOffset)) = math.MaxInt64

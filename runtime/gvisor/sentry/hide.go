@@ -17,23 +17,25 @@ import (
 	"github.com/caisson-dev/caisson/internal/namemask"
 )
 
-// HideAnnotation in a spec names mounts whose gofer hides names: JSON of [Hidden], by target.
+// HideAnnotation is the annotation of a spec with the mounts in which the gofer hides names: a JSON object that maps targets to
+// [Hidden].
 const HideAnnotation = "dev.caisson.hide"
 
-// Hidden says what is not to be seen of a workspace: names that look like secrets', unless the sandbox has made them itself.
-// What was there when the workspace was made is hidden by a layer of the workspace; this is for what appears on the host later.
+// Hidden describes the names that are hidden in a workspace: names of files that may contain secrets, unless the sandbox has
+// created them itself. Files that existed when the workspace was created are hidden by its mask layer; Hidden applies to files
+// that appear on the host later.
 type Hidden struct {
-	Upper      string   // where the layer of changes can be found when the gofer starts
+	Upper      string   // path of the upper layer when the gofer starts
 	Hide, Show []string // see package namemask
 }
 
-// veil has the gofer hide names in the workspace that is mounted on dir. Its requests then pass through the gofer, where gVisor
-// would have the sandbox open the files of a mount itself.
-func (r *LaunchRequest) veil(m LaunchMount, dir string) error {
+// hideNames adds the annotations that make the gofer hide names in the workspace that is mounted on dir. It turns gVisor's directfs
+// off for the mount, so that the sandbox opens files through the gofer instead of directly.
+func (r *LaunchRequest) hideNames(m LaunchMount, dir string) error {
 	if len(m.Overlay.Hide) == 0 {
 		return nil
 	}
-	// The directory that has the layers is closed to the gofer's user; the layer is that user's.
+	// The gofer's user cannot enter the parent directory of the layers, but it owns the upper layer, which is bind-mounted here.
 	upper := dir + "-upper"
 	if err := os.Mkdir(upper, 0o711); err != nil {
 		return err
@@ -60,7 +62,7 @@ func (r *LaunchRequest) veil(m LaunchMount, dir string) error {
 		return err
 	}
 	r.Spec.Annotations[HideAnnotation] = string(v)
-	// gVisor's own annotations, see MountHint in its runsc/boot.
+	// These are annotations of gVisor, see MountHint in its runsc/boot.
 	hint := "dev.gvisor.spec.mount." + filepath.Base(dir) + "."
 	for key, value := range map[string]string{"source": dir, "type": "bind", "share": "shared", "directfs": "off"} {
 		r.Spec.Annotations[hint+key] = value
@@ -68,22 +70,22 @@ func (r *LaunchRequest) veil(m LaunchMount, dir string) error {
 	return nil
 }
 
-// A veil hides names in one gofer. Requests come from gVisor's sentry, which looks every name up (Walk, WalkStat) before it does
-// anything with it, and learns others from listings (Getdents64). Directories of the host's cannot be renamed or replaced in an
-// overlay without redirects, so the path of one names it for as long as it is there.
-type veil struct {
-	mounts []veiled
-	known  map[string]bool // where the spec has mounts
+// A veil hides names in one gofer. Requests come from gVisor's sentry, which looks up every name (Walk, WalkStat) before it uses
+// it, and reads other names from directory listings (Getdents64). Directories of the lower layer cannot be renamed or replaced
+// in an overlay without redirects, so the path of a directory identifies it for as long as it exists.
+type nameFilter struct {
+	mounts  []filteredMount
+	targets map[string]bool // targets of the mounts in the spec
 }
 
-// veiled is a mount with hidden names.
-type veiled struct {
-	root  string // path in the gofer's file system, which is the sandbox's
-	upper int    // descriptor
+// filteredMount is a mount with hidden names.
+type filteredMount struct {
+	root  string // path in the gofer's file system, the same as in the sandbox
+	upper int    // descriptor of the upper layer
 	mask  *namemask.Mask
 }
 
-// gvisorHandlers are what the gofer answers requests with; those of a server are a slice of it.
+// gvisorHandlers are the gofer's request handlers. Each server has a slice of this array.
 //
 //go:linkname gvisorHandlers gvisor.dev/gvisor/pkg/lisafs.handlers
 var gvisorHandlers [lisafs.RenameAt2 + 1]lisafs.RPCHandler
@@ -97,14 +99,14 @@ func lookupOpenFD(c *lisafs.Connection, id lisafs.FDID) (*lisafs.OpenFD, error)
 //go:linkname withRenameReadLock gvisor.dev/gvisor/pkg/lisafs.(*Server).withRenameReadLock
 func withRenameReadLock(s *lisafs.Server, f func() error) error
 
-// Where a connection has its server, and the path of what is mounted through it.
+// Offsets of a connection's fields for its server and for the path of its mount.
 var (
 	serverOffset    = fieldOf[lisafs.Connection, *lisafs.Server]("server")
 	mountPathOffset = fieldOf[lisafs.Connection, string]("mountPath")
 )
 
-// hiddenIn reads the annotation from the spec whose descriptor is among a gofer's arguments.
-func hiddenIn(args []string) (hidden map[string]Hidden, targets []string, err error) {
+// readHidden reads the annotation from the spec whose descriptor is among a gofer's arguments.
+func readHidden(args []string) (hidden map[string]Hidden, targets []string, err error) {
 	spec, err := specOf(args)
 	if err != nil {
 		return nil, nil, err
@@ -122,17 +124,18 @@ func hiddenIn(args []string) (hidden map[string]Hidden, targets []string, err er
 	return hidden, targets, nil
 }
 
-// drawVeil makes this process, a gofer, hide what hidden says. It must run before the gofer leaves the launcher's file system.
-func drawVeil(hidden map[string]Hidden, targets []string) error {
+// installNameFilter makes this gofer process hide the names that hidden describes. It must run before the gofer changes its root from
+// the launcher's file system.
+func installNameFilter(hidden map[string]Hidden, targets []string) error {
 	if len(hidden) == 0 {
 		return nil
 	}
 	if reflect.ValueOf(gvisorHandlers[lisafs.Walk]).Pointer() != reflect.ValueOf(lisafs.WalkHandler).Pointer() {
 		return errors.New("gVisor keeps the handlers of its gofer in another way now")
 	}
-	v := &veil{known: map[string]bool{"/": true, "/dev": true}}
+	v := &nameFilter{targets: map[string]bool{"/": true, "/dev": true}}
 	for _, target := range targets {
-		v.known[path.Clean("/"+target)] = true
+		v.targets[path.Clean("/"+target)] = true
 	}
 	for target, h := range hidden {
 		mask, err := namemask.New(h.Hide, h.Show)
@@ -143,7 +146,7 @@ func drawVeil(hidden map[string]Hidden, targets []string) error {
 		if err != nil {
 			return os.NewSyscallError("open the layer of "+target, err)
 		}
-		v.mounts = append(v.mounts, veiled{path.Clean("/" + target), fd, mask})
+		v.mounts = append(v.mounts, filteredMount{path.Clean("/" + target), fd, mask})
 	}
 	gvisorHandlers[lisafs.Mount] = v.mount(gvisorHandlers[lisafs.Mount])
 	for _, m := range []lisafs.MID{lisafs.Walk, lisafs.WalkStat} {
@@ -153,19 +156,19 @@ func drawVeil(hidden map[string]Hidden, targets []string) error {
 	return nil
 }
 
-// mount makes a handler of Mount that refuses what the spec does not name: a symlink of the image has led a mount elsewhere, where
-// nothing would be hidden.
-func (v *veil) mount(original lisafs.RPCHandler) lisafs.RPCHandler {
+// mount returns a handler of Mount that refuses paths that are not targets in the spec. Otherwise, a symlink of the image could
+// redirect a mount to a path where no names are hidden.
+func (v *nameFilter) mount(original lisafs.RPCHandler) lisafs.RPCHandler {
 	return func(c *lisafs.Connection, comm lisafs.Communicator, n uint32) (uint32, error) {
-		if !v.known[path.Clean(*(*string)(unsafe.Add(unsafe.Pointer(c), mountPathOffset)))] {
+		if !v.targets[path.Clean(*(*string)(unsafe.Add(unsafe.Pointer(c), mountPathOffset)))] {
 			return 0, unix.EACCES
 		}
 		return original(c, comm, n)
 	}
 }
 
-// of returns the mount that a path is in, and the path relative to it.
-func (v *veil) of(full string) (m *veiled, rel string) {
+// mountOf returns the mount that a path is in, and the path relative to it.
+func (v *nameFilter) mountOf(full string) (m *filteredMount, rel string) {
 	for i := range v.mounts {
 		if rel, ok := strings.CutPrefix(full+"/", v.mounts[i].root+"/"); ok {
 			return &v.mounts[i], strings.TrimSuffix(rel, "/")
@@ -174,9 +177,9 @@ func (v *veil) of(full string) (m *veiled, rel string) {
 	return nil, ""
 }
 
-// hidden reports whether rel is not to be seen: it has such a name, and is not in the layer of changes. What cannot be told is
-// hidden. (Of the ways to look, these two are among the system calls that gVisor's gofer may make.)
-func (m *veiled) hidden(rel string) bool {
+// hidden reports whether rel is hidden: its name matches, and it is not in the upper layer. After an error, it is hidden.
+// The lookup uses openat2 and fstatat, because gVisor's seccomp filter for the gofer allows them.
+func (m *filteredMount) hidden(rel string) bool {
 	if !m.mask.Hides(rel) {
 		return false
 	}
@@ -196,7 +199,7 @@ func (m *veiled) hidden(rel string) bool {
 	return unix.Fstatat(at, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil || isWhiteout(&st)
 }
 
-// isWhiteout reports whether an entry of an overlay's layer stands for nothing.
+// isWhiteout reports whether an entry of an overlay's layer is a whiteout, a character device 0:0.
 func isWhiteout(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0 }
 
 // pathOf returns the path of a control descriptor's file.
@@ -209,8 +212,8 @@ func pathOf(c *lisafs.Connection, node *lisafs.Node) (p string) {
 	return p
 }
 
-// walk makes a handler of Walk or WalkStat that goes no further than to the first hidden name.
-func (v *veil) walk(original lisafs.RPCHandler, hasStatus bool) lisafs.RPCHandler {
+// walk returns a handler of Walk or WalkStat that stops at the first hidden name.
+func (v *nameFilter) walk(original lisafs.RPCHandler, hasStatus bool) lisafs.RPCHandler {
 	return func(c *lisafs.Connection, comm lisafs.Communicator, n uint32) (uint32, error) {
 		var req lisafs.WalkReq
 		if _, ok := req.CheckedUnmarshal(comm.PayloadBuf(n)); !ok {
@@ -223,13 +226,13 @@ func (v *veil) walk(original lisafs.RPCHandler, hasStatus bool) lisafs.RPCHandle
 		if keep == len(req.Path) {
 			return original(c, comm, n)
 		}
-		// Names are strings of their own, not parts of the buffer.
+		// The strings in req.Path do not share memory with the buffer, which is overwritten here.
 		req.Path = req.Path[:keep]
 		size := uint32(req.SizeBytes())
 		req.MarshalBytes(comm.PayloadBuf(size))
 		got, err := original(c, comm, size)
 		if err == nil && hasStatus {
-			// The answer begins with the status, a byte. Another than success says more already.
+			// The first byte of the reply is the status. Only success needs to be replaced.
 			if buf := comm.PayloadBuf(got); lisafs.WalkStatus(buf[0]) == lisafs.WalkSuccess {
 				buf[0] = byte(lisafs.WalkComponentDoesNotExist)
 			}
@@ -238,14 +241,14 @@ func (v *veil) walk(original lisafs.RPCHandler, hasStatus bool) lisafs.RPCHandle
 	}
 }
 
-// visible returns how many of names, one below the other from dir on, may be seen.
-func (v *veil) visible(c *lisafs.Connection, dir lisafs.FDID, names []string) (int, error) {
+// visible returns how many elements of names, a path relative to dir, precede the first hidden one.
+func (v *nameFilter) visible(c *lisafs.Connection, dir lisafs.FDID, names []string) (int, error) {
 	fd, err := lookupControlFD(c, dir)
 	if err != nil {
 		return 0, err
 	}
 	defer fd.DecRef(nil)
-	m, rel := v.of(pathOf(c, fd.Node()))
+	m, rel := v.mountOf(pathOf(c, fd.Node()))
 	if m == nil {
 		return len(names), nil
 	}
@@ -258,8 +261,8 @@ func (v *veil) visible(c *lisafs.Connection, dir lisafs.FDID, names []string) (i
 	return len(names), nil
 }
 
-// list makes a handler of Getdents64 that leaves hidden names out.
-func (v *veil) list(original lisafs.RPCHandler) lisafs.RPCHandler {
+// list returns a handler of Getdents64 that omits hidden names.
+func (v *nameFilter) list(original lisafs.RPCHandler) lisafs.RPCHandler {
 	return func(c *lisafs.Connection, comm lisafs.Communicator, n uint32) (uint32, error) {
 		var req lisafs.Getdents64Req
 		if _, ok := req.CheckedUnmarshal(comm.PayloadBuf(n)); !ok {
@@ -270,13 +273,13 @@ func (v *veil) list(original lisafs.RPCHandler) lisafs.RPCHandler {
 			if err != nil {
 				return got, err
 			}
-			left, hid, err := v.veilList(c, comm, req.DirFD, got)
-			// An answer without any name says that there are no more.
+			left, hid, err := v.filterList(c, comm, req.DirFD, got)
+			// An empty reply means the end of the directory, so an empty reply after filtering must be replaced by the next one.
 			if err != nil || !hid || left > emptyList {
 				return left, err
 			}
 			if req.Count < 0 {
-				req.Count = -req.Count // the listing has begun
+				req.Count = -req.Count // a negative count restarts the listing, which must happen only once
 			}
 			n = uint32(req.SizeBytes())
 			req.MarshalUnsafe(comm.PayloadBuf(n))
@@ -284,17 +287,17 @@ func (v *veil) list(original lisafs.RPCHandler) lisafs.RPCHandler {
 	}
 }
 
-// emptyList is the size of a listing with no names: their number, 16 bits.
+// emptyList is the size in bytes of a reply without names: it contains only their number, 16 bits.
 const emptyList = 2
 
-// veilList takes hidden names out of an answer of n bytes.
-func (v *veil) veilList(c *lisafs.Connection, comm lisafs.Communicator, dir lisafs.FDID, n uint32) (size uint32, hid bool, err error) {
+// filterList removes hidden names from a reply of n bytes. It returns the new size and whether a name was removed.
+func (v *nameFilter) filterList(c *lisafs.Connection, comm lisafs.Communicator, dir lisafs.FDID, n uint32) (size uint32, hid bool, err error) {
 	fd, err := lookupOpenFD(c, dir)
 	if err != nil {
 		return 0, false, err
 	}
 	defer fd.DecRef(nil)
-	m, rel := v.of(pathOf(c, fd.ControlFD().FD().Node()))
+	m, rel := v.mountOf(pathOf(c, fd.ControlFD().FD().Node()))
 	if m == nil {
 		return n, false, nil
 	}

@@ -9,7 +9,7 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/syscalls/linux"
 )
 
-// System calls that are wrapped; numbers of x86-64 (asm/unistd_64.h).
+// Numbers of the system calls that are wrapped, for x86-64 (asm/unistd_64.h).
 const (
 	sysIoctl   = 16
 	sysGetpid  = 39
@@ -26,8 +26,8 @@ const (
 	sysClone3  = 435
 )
 
-// installHooks wraps system calls in gVisor's table, as the arguments of this process ask for. It must run before gVisor
-// starts a kernel.
+// installHooks wraps system calls in gVisor's table and handlers in the gofer, depending on this process's arguments. It must
+// run before gVisor starts a kernel.
 func installHooks(args []string) {
 	wrap(sysSetsid, func(original kernel.SyscallFn) kernel.SyscallFn {
 		return func(t *kernel.Task, sysno uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
@@ -39,15 +39,15 @@ func installHooks(args []string) {
 		}
 	})
 	if hasCommand(args, "boot") {
-		want, err := wantedRevival(args)
+		want, err := readRestoreConfig(args)
 		if err != nil {
 			fmt.Fprintf(os.Stderr, "caisson: cannot tell what the sandbox's random state needs: %v\n", err)
 			os.Exit(1)
 		}
-		loaded.install(want.reseed)
+		processSharing.install(want.reseed)
 		installClock(want.still)
 		if want.rename {
-			(&renaming{reseed: want.reseed}).install()
+			(&pidRenamer{reseed: want.reseed}).install()
 		}
 		targets, err := workspacesIn(args)
 		if err != nil {
@@ -59,9 +59,9 @@ func installHooks(args []string) {
 		}
 	}
 	if hasCommand(args, "gofer") {
-		hidden, targets, err := hiddenIn(args)
+		hidden, targets, err := readHidden(args)
 		if err == nil {
-			err = drawVeil(hidden, targets)
+			err = installNameFilter(hidden, targets)
 		}
 		if err != nil {
 			fmt.Fprintf(os.Stderr, "caisson: cannot hide what the sandbox must not see: %v\n", err)
@@ -71,7 +71,7 @@ func installHooks(args []string) {
 	linux.AMD64.Init()
 }
 
-// wrap replaces a system call by what around makes of it.
+// wrap replaces the implementation of a system call by the result of around.
 func wrap(sysno uintptr, around func(original kernel.SyscallFn) kernel.SyscallFn) {
 	call, ok := linux.AMD64.Table[sysno]
 	if !ok {
@@ -81,12 +81,12 @@ func wrap(sysno uintptr, around func(original kernel.SyscallFn) kernel.SyscallFn
 	linux.AMD64.Table[sysno] = call
 }
 
-// leaveExecSession makes a daemon out of what an exec session left behind. gVisor kills every process that descends from
-// an exec when it restores a checkpoint, because the caller of the exec is gone. A process that has put itself into a
-// session of its own has said that it does not depend on its caller, so it continues, as it would on any Unix. The
-// exec'd process itself (no parent) stays a session of its caller.
+// leaveExecSession marks a process that has called setsid as independent of the exec session that it descends from. At a
+// restore, gVisor kills every process that descends from an exec, because the caller of the exec no longer exists. A process in
+// a new session does not depend on its caller, so it continues, as on any Unix. The exec'd process itself, which has no parent,
+// is not changed.
 //
-// Origin is read only by restore, with all tasks stopped, and written only here, on the task's own goroutine.
+// Origin is read only by restore, while all tasks are stopped, and written only here, on the task's goroutine.
 func leaveExecSession(t *kernel.Task) {
 	if t.Origin == kernel.OriginExec && t.Parent() != nil {
 		t.Origin = kernel.OriginUnknown

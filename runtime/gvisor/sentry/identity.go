@@ -12,45 +12,46 @@ import (
 	"gvisor.dev/gvisor/pkg/state"
 )
 
-// An identity is the further names of a thread group that came out of a checkpoint: one for each restore that it has been
-// through. It is saved with the group's leader, as something to do when that ends.
+// An identity holds the additional PIDs (names) of a thread group that was restored from a checkpoint: one for each restore. It
+// is saved with the group's leader, as an action that runs when the leader exits.
 type identity struct {
 	all    *identities
 	tg     *kernel.ThreadGroup
 	leader *kernel.Task
-	// since is the generations in which it was restored, ascending. The first says when it was born, the last is in use.
-	since []int32
+	// generations lists the generations in which the group was restored, ascending. The group was created before the first; its
+	// current name is that of the last.
+	generations []int32
 }
 
-// Bounds of generations.
+// Limits for generations.
 const (
-	// maxGeneration keeps names below 2^30, the greatest that a futex can hold. A sandbox that is restored more often
-	// starts again at 1.
+	// maxGeneration keeps names below 2^30, the largest thread ID that a futex can contain. After that many restores, the
+	// generation starts again at 1.
 	maxGeneration = 1<<30/kernel.TasksLimit - 2
-	// maxSince is how many of its names a group keeps: those of files with pids in them should be found for a while.
+	// maxSince is the number of names that a group keeps, so that PIDs in PID files remain valid for some restores.
 	maxSince = 16
 )
 
-// name is what a group with this pid is called in a generation. Pids are 1 to TasksLimit, so that no name is a pid and no two
-// names are equal.
+// name returns the name in a generation of the group with this PID. PIDs are 1 to TasksLimit, so no name equals a PID, and all
+// names are different.
 func name(pid kernel.ThreadID, generation int32) kernel.ThreadID {
 	return pid + kernel.ThreadID(generation)*kernel.TasksLimit
 }
 
-// add notes that the group was restored, and returns the generation whose name it gives up for that, or 0.
+// add records that the group was restored. It returns the generation whose name is dropped because of maxSince, or 0.
 func (id *identity) add(generation int32) (dropped int32) {
-	if len(id.since) == maxSince {
-		dropped = id.since[1]
-		id.since = slices.Delete(id.since, 1, 2)
+	if len(id.generations) == maxSince {
+		dropped = id.generations[1]
+		id.generations = slices.Delete(id.generations, 1, 2)
 	}
-	id.since = append(id.since, generation)
+	id.generations = append(id.generations, generation)
 	return dropped
 }
 
 // newestBefore returns the last generation in which the group was restored before generation, or 0.
 func (id *identity) newestBefore(generation int32) int32 {
 	var newest int32
-	for _, g := range id.since {
+	for _, g := range id.generations {
 		if g < generation {
 			newest = g
 		}
@@ -58,8 +59,8 @@ func (id *identity) newestBefore(generation int32) int32 {
 	return newest
 }
 
-// TaskDestroyAction implements [kernel.TaskDestroyAction]: the names end with the leader. gVisor calls it right after the
-// end, with no lock held, and waits for it before it saves.
+// TaskDestroyAction implements [kernel.TaskDestroyAction]. It removes the names when the leader exits. gVisor calls it without
+// holding locks, directly after the exit, and waits for it before a save.
 func (id *identity) TaskDestroyAction(sentrycontext.Context) {
 	defer lockTasks(id.leader.Kernel().TaskSet())()
 	tasks := tasksOf(id.leader.PIDNamespace())
@@ -67,15 +68,15 @@ func (id *identity) TaskDestroyAction(sentrycontext.Context) {
 	id.all.remove(id.tg)
 }
 
-// identities is what a kernel knows of its restored thread groups. It is saved with the kernel.
+// identities holds the identities of a kernel's restored thread groups. It is saved with the kernel.
 type identities struct {
-	generation int32 // the present one; 0 before the first restore
+	generation int32 // current generation; 0 before the first restore
 
-	mu sync.RWMutex                      // not saved. Taken after the lock of the task set
+	mu sync.RWMutex                      // not saved; acquired after the lock of the task set
 	of map[*kernel.ThreadGroup]*identity // guarded by mu
 }
 
-// nextGeneration begins the generation after a restore.
+// nextGeneration increments the generation, after a restore.
 func (ids *identities) nextGeneration() {
 	ids.generation = ids.generation%maxGeneration + 1
 }
@@ -86,7 +87,7 @@ func (ids *identities) remove(tg *kernel.ThreadGroup) {
 	delete(ids.of, tg)
 }
 
-// current returns what tg, whose pid is pid, is to be told that it is called.
+// current returns the PID that getpid returns to tg, whose PID in gVisor is pid.
 func (ids *identities) current(tg *kernel.ThreadGroup, pid kernel.ThreadID) kernel.ThreadID {
 	ids.mu.RLock()
 	defer ids.mu.RUnlock()
@@ -94,12 +95,12 @@ func (ids *identities) current(tg *kernel.ThreadGroup, pid kernel.ThreadID) kern
 	if id == nil {
 		return pid
 	}
-	return name(pid, id.since[len(id.since)-1])
+	return name(pid, id.generations[len(id.generations)-1])
 }
 
-// asKnownTo returns what parent, whose pid is pid, called itself when child was born: a program that compares the two, to see
-// whether its parent lives, must not see a change.
-func (ids *identities) asKnownTo(child, parent *kernel.ThreadGroup, pid kernel.ThreadID) kernel.ThreadID {
+// parentName returns the name that parent, whose PID in gVisor is pid, had when child was created. A program may compare
+// getppid with that earlier value to check whether its parent is running, so the value must not change.
+func (ids *identities) parentName(child, parent *kernel.ThreadGroup, pid kernel.ThreadID) kernel.ThreadID {
 	ids.mu.RLock()
 	defer ids.mu.RUnlock()
 	p := ids.of[parent]
@@ -108,7 +109,7 @@ func (ids *identities) asKnownTo(child, parent *kernel.ThreadGroup, pid kernel.T
 	}
 	born := int32(math.MaxInt32)
 	if c := ids.of[child]; c != nil {
-		born = c.since[0]
+		born = c.generations[0]
 	}
 	if g := p.newestBefore(born); g != 0 {
 		return name(pid, g)
@@ -116,7 +117,7 @@ func (ids *identities) asKnownTo(child, parent *kernel.ThreadGroup, pid kernel.T
 	return pid
 }
 
-// What follows is what gVisor's generator writes for types that are saved.
+// The following is written in the form that gVisor's generator produces for types that are saved.
 
 func init() {
 	state.Register((*identity)(nil))
@@ -130,14 +131,14 @@ func (id *identity) StateSave(sink state.Sink) {
 	sink.Save(0, &id.all)
 	sink.Save(1, &id.tg)
 	sink.Save(2, &id.leader)
-	sink.Save(3, &id.since)
+	sink.Save(3, &id.generations)
 }
 
 func (id *identity) StateLoad(_ context.Context, source state.Source) {
 	source.Load(0, &id.all)
 	source.Load(1, &id.tg)
 	source.Load(2, &id.leader)
-	source.Load(3, &id.since)
+	source.Load(3, &id.generations)
 }
 
 func (ids *identities) StateTypeName() string { return "runtime/gvisor/sentry.identities" }

@@ -7,7 +7,7 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/kernel"
 )
 
-// TestNames: no name is a pid, no two are equal, and a futex can hold each.
+// TestNames checks that no name equals a PID, that all names are different, and that a futex can contain each.
 func TestNames(t *testing.T) {
 	const futexTID = 1<<30 - 1
 	seen := map[kernel.ThreadID]bool{}
@@ -22,7 +22,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestGenerations: each generation differs from the one before, for ever.
+// TestGenerations checks that each generation differs from the previous one, also after maxGeneration.
 func TestGenerations(t *testing.T) {
 	var ids identities
 	for range 2*maxGeneration + 3 {
@@ -34,7 +34,7 @@ func TestGenerations(t *testing.T) {
 	}
 }
 
-// TestManyRestores: what a group keeps is bounded, and its birth and present are among it.
+// TestManyRestores checks that the number of a group's generations is limited, and that the first and the last one are kept.
 func TestManyRestores(t *testing.T) {
 	var id identity
 	kept := map[int32]bool{}
@@ -46,8 +46,8 @@ func TestManyRestores(t *testing.T) {
 			}
 			delete(kept, d)
 		}
-		if len(id.since) > maxSince || len(kept) != len(id.since) || id.since[0] != 3 || !slices.Contains(id.since, g) || !slices.IsSorted(id.since) {
-			t.Fatalf("in generation %d it keeps %v", g, id.since)
+		if len(id.generations) > maxSince || len(kept) != len(id.generations) || id.generations[0] != 3 || !slices.Contains(id.generations, g) || !slices.IsSorted(id.generations) {
+			t.Fatalf("in generation %d it keeps %v", g, id.generations)
 		}
 	}
 }
@@ -55,7 +55,7 @@ func TestManyRestores(t *testing.T) {
 func TestWhatIsTold(t *testing.T) {
 	parent, elder, younger, stranger := new(kernel.ThreadGroup), new(kernel.ThreadGroup), new(kernel.ThreadGroup), new(kernel.ThreadGroup)
 	ids := &identities{generation: 4, of: map[*kernel.ThreadGroup]*identity{
-		parent: {since: []int32{1, 4}}, elder: {since: []int32{1, 4}}, younger: {since: []int32{4}},
+		parent: {generations: []int32{1, 4}}, elder: {generations: []int32{1, 4}}, younger: {generations: []int32{4}},
 	}}
 	const pid = 7
 	for _, c := range []struct {
@@ -64,10 +64,10 @@ func TestWhatIsTold(t *testing.T) {
 	}{
 		{"the parent of itself", ids.current(parent, pid), name(pid, 4)},
 		{"a new process of itself", ids.current(stranger, pid), pid},
-		{"a child as old as its parent", ids.asKnownTo(elder, parent, pid), pid},
-		{"a child born in generation 1 to 3", ids.asKnownTo(younger, parent, pid), name(pid, 1)},
-		{"a new child", ids.asKnownTo(stranger, parent, pid), name(pid, 4)},
-		{"a child of somebody new", ids.asKnownTo(stranger, stranger, pid), pid},
+		{"a child as old as its parent", ids.parentName(elder, parent, pid), pid},
+		{"a child born in generation 1 to 3", ids.parentName(younger, parent, pid), name(pid, 1)},
+		{"a new child", ids.parentName(stranger, parent, pid), name(pid, 4)},
+		{"a child of somebody new", ids.parentName(stranger, stranger, pid), pid},
 	} {
 		if c.got != c.want {
 			t.Errorf("%s is told %d, want %d", c.what, c.got, c.want)

@@ -18,25 +18,25 @@ import (
 	"gvisor.dev/gvisor/runsc/flag"
 )
 
-// The launcher's descriptors. 0, 1 and 2 become the sandbox's standard streams.
+// File descriptors of the launcher. 0, 1 and 2 become the sandbox's standard streams.
 const (
 	requestFD = 3 // JSON [LaunchRequest], read to its end
 	replyFD   = 4 // JSON [LaunchReply]
-	FirstFD   = 5 // those that the request names by number
+	FirstFD   = 5 // first of the descriptors to which the request refers by number
 )
 
-// StateDir is the directory in a bundle where gVisor keeps its state of the sandbox and the control socket.
+// StateDir is the name of the directory in a bundle for gVisor's state of the sandbox and the control socket.
 const StateDir = "state"
 
-// MaxLaunchReply bounds a reply in bytes.
+// MaxLaunchReply is the maximum size of a reply in bytes.
 const MaxLaunchReply = 64 << 10
 
-// A LaunchRequest asks a launcher to make one sandbox. Descriptors are numbers in the launcher's table.
+// A LaunchRequest requests one sandbox from a launcher. Descriptors are numbers in the launcher's descriptor table.
 type LaunchRequest struct {
 	ID      string
-	Flags   []string          // gVisor's configuration
+	Flags   []string          // gVisor's command-line flags
 	Bundle  string            // directory for config.json and, in [StateDir], the control socket
-	Spec    *specs.Spec       // with Root.Path and the sources of bind mounts left to the launcher
+	Spec    *specs.Spec       // the launcher sets Root.Path and the sources of bind mounts
 	Layers  []string          // topmost first
 	Binds   map[string]string // target → source
 	Mounts  []LaunchMount
@@ -48,8 +48,8 @@ type LaunchRequest struct {
 	root string // gVisor's --root, set by buildRootfs
 }
 
-// A LaunchMount is a host directory to show at Target. The caller has cloned its mount: the launcher's own mount namespace
-// does not have it.
+// A LaunchMount is a host directory to mount at Target. The caller has cloned its mount, because it may be missing in the
+// launcher's mount namespace.
 type LaunchMount struct {
 	FD       int // detached mount, from [CloneMount]
 	Target   string
@@ -57,21 +57,21 @@ type LaunchMount struct {
 	Overlay  *LaunchOverlay // nil: the directory itself
 }
 
-// A LaunchReply says what was made, or why not.
+// A LaunchReply contains the processes of the new sandbox, or an error.
 type LaunchReply struct {
 	PID      int // the sandbox's main process
 	GoferPID int
 	Error    string
-	Refused  string // where the workspace was to be that the kernel did not mount; with Error
+	Refused  string // target of the workspace that the kernel refused to mount; "" unless that is the cause of Error
 }
 
-// launch makes the sandbox that the request describes and returns the exit code. Mounts are made in a mount namespace of
-// its own, which the gofer inherits: when the sandbox's processes are gone, so are its mounts, whatever happened.
+// launch creates the sandbox that the request describes and returns the launcher's exit code. It mounts in a separate mount
+// namespace, which the gofer inherits: when the sandbox's processes have exited, the kernel removes the mounts.
 func launch() int {
-	// gVisor logs to standard error unless told otherwise, and that is the command's.
+	// By default, gVisor logs to standard error, which is that of the sandbox's command.
 	log.SetTarget(log.GoogleEmitter{Writer: &log.Writer{Next: io.Discard}})
-	// Only what gVisor hands on itself may reach a sandbox, whatever the parent's libraries left open. Closing instead is
-	// not possible: Go's own poller is among the descriptors.
+	// The sandbox must inherit only descriptors that gVisor passes explicitly. The others cannot be closed here, because those
+	// of Go's poller are among them, so they are set close-on-exec.
 	if err := unix.CloseRange(requestFD, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return 2
 	}
@@ -144,8 +144,8 @@ func parseFlags(args []string) (*config.Config, error) {
 
 func fdPath(fd int) string { return fmt.Sprintf("/proc/self/fd/%d", fd) }
 
-// LaunchAttr returns the process attributes of a launcher: a mount namespace of its own, and death with its parent, so
-// that a launcher whose daemon was killed cannot go on to make a sandbox that nobody asked for any more.
+// LaunchAttr returns the process attributes of a launcher: a new mount namespace, a new session, and SIGKILL when its parent
+// exits, so that a launcher does not create a sandbox after its daemon was killed.
 func LaunchAttr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL, Setsid: true}
 }

@@ -12,17 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stages are directories that exist on every system and that any user may traverse. One of them is covered, in the
-// launcher's own mount namespace, by a small tmpfs on which the root file system is put together: the gofer runs as an
-// unprivileged user, who could not reach a place below the data directory.
+// stages are directories that usually exist and that all users may enter. In the launcher's mount namespace, a small tmpfs is
+// mounted over one of them, on which the root file system is assembled. A directory below the data directory would not work,
+// because the gofer runs as an unprivileged user that cannot enter it.
 var stages = []string{"/mnt", "/media", "/srv", "/opt", "/boot"}
 
-// buildRootfs mounts the root file system and sets the paths in the spec that lead there.
+// buildRootfs mounts the root file system and sets the paths in the spec that refer to it.
 func (r *LaunchRequest) buildRootfs() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
-	// Everything that might lie under the stage is opened before the stage covers it.
+	// Paths that may be below the stage are opened before the stage is mounted over them.
 	var layers []int
 	for _, dir := range r.Layers {
 		fd, err := CloneMount(unix.AT_FDCWD, dir, unix.MOUNT_ATTR_RDONLY, r.IDMapFD)
@@ -47,7 +47,7 @@ func (r *LaunchRequest) buildRootfs() error {
 	if err != nil {
 		return err
 	}
-	// gVisor's control socket is in its --root: a short path, whatever the data directory's is.
+	// gVisor's control socket is in its --root, whose path must be short even if that of the data directory is long.
 	r.root = filepath.Join(stage, "state")
 	if err := os.Mkdir(r.root, 0o700); err != nil {
 		return err
@@ -63,7 +63,7 @@ func (r *LaunchRequest) buildRootfs() error {
 	if err := mountLayers(stage, root, layers, points); err != nil {
 		return err
 	}
-	// Shorter targets first: /usr before /usr/local.
+	// Parents are mounted before their children: /usr before /usr/local.
 	targets := make([]string, 0, len(binds))
 	for t := range binds {
 		targets = append(targets, t)
@@ -78,7 +78,7 @@ func (r *LaunchRequest) buildRootfs() error {
 	return r.mountVolumes(stage)
 }
 
-// makeStage covers a directory that does not hold the sandbox's own files.
+// makeStage mounts a tmpfs over the first of stages that exists and does not contain the sandbox's bundle.
 func (r *LaunchRequest) makeStage() (string, error) {
 	for _, dir := range stages {
 		if strings.HasPrefix(r.Bundle+"/", dir+"/") {
@@ -96,7 +96,7 @@ func (r *LaunchRequest) makeStage() (string, error) {
 	return "", fmt.Errorf("none of %s exists; create /mnt", strings.Join(stages, ", "))
 }
 
-// mountPoints makes a layer with the directories on which host directories are mounted: the image need not have them.
+// mountPoints creates a layer with the mount points of host directories, because the image may not contain them.
 func (r *LaunchRequest) mountPoints(stage string) (string, error) {
 	layer := filepath.Join(stage, "points")
 	owner := -1
@@ -124,8 +124,8 @@ func (r *LaunchRequest) mountPoints(stage string) (string, error) {
 	return layer, nil
 }
 
-// mountLayers overlays the layers, topmost first, at root, with the directory lowest below them. There is no upper layer:
-// gVisor keeps what is written.
+// mountLayers mounts an overlay of the layers, topmost first, on root, with the directory lowest as the lowest layer. There is
+// no upper layer, because gVisor stores the changes.
 func mountLayers(stage, root string, layers []int, lowest string) error {
 	if err := os.Mkdir(root, 0o755); err != nil {
 		return err
@@ -148,7 +148,7 @@ func mountLayers(stage, root string, layers []int, lowest string) error {
 	return nil
 }
 
-// mountVolumes attaches host directories beside the root and names them as sources of the spec's bind mounts.
+// mountVolumes mounts host directories and workspaces in the stage and adds them to the spec as sources of bind mounts.
 func (r *LaunchRequest) mountVolumes(stage string) error {
 	for i, m := range r.Mounts {
 		dir := filepath.Join(stage, fmt.Sprint("m", i))
@@ -163,7 +163,7 @@ func (r *LaunchRequest) mountVolumes(stage string) error {
 			if err := m.Overlay.mountOverlay(m.FD, dir); err != nil {
 				return &overlayError{m.Target, err}
 			}
-			if err := r.veil(m, dir); err != nil {
+			if err := r.hideNames(m, dir); err != nil {
 				return &overlayError{m.Target, err}
 			}
 		} else if err := attach(m.FD, dir); err != nil {
@@ -174,9 +174,9 @@ func (r *LaunchRequest) mountVolumes(stage string) error {
 	return r.record()
 }
 
-// CloneMount returns a detached copy of the mount at path (relative to dirfd; empty is dirfd itself), with attributes set
-// and owners mapped by the user namespace idmap unless that is -1. It works only on mounts of the caller's own mount
-// namespace; the copy can be attached in any.
+// CloneMount returns a detached copy of the mount at path (relative to dirfd; "" is dirfd itself), with the attributes attr,
+// nosuid and nodev, and with owners mapped by the user namespace idmap unless that is -1. It works only on mounts of the
+// caller's mount namespace; the copy can be attached in any.
 func CloneMount(dirfd int, path string, attr uint64, idmap int) (int, error) {
 	flags := uint(unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC)
 	if path == "" {
@@ -207,7 +207,7 @@ func attach(fd int, path string) error {
 	return nil
 }
 
-// moveBeneath mounts fd at target inside root: symlinks of the image cannot lead it elsewhere.
+// moveBeneath mounts fd at target inside root and closes fd. Symlinks of the image are resolved relative to root.
 func moveBeneath(fd int, root, target string) error {
 	defer unix.Close(fd)
 	rootFD, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)

@@ -9,16 +9,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A LaunchOverlay says what a [LaunchMount] is the lower layer of.
+// A LaunchOverlay describes the layers of a workspace above its [LaunchMount], which is the lower layer.
 type LaunchOverlay struct {
-	DirFD       int    // detached mount of the directory that has both layers
-	Upper, Work string // names in it
+	DirFD       int    // detached mount of the directory with the upper layer and the work directory
+	Upper, Work string // names in that directory
 	MaskFD      int    // detached mount of the layer that hides names; -1: none
-	// Hide and Show are patterns of names that the gofer hides when they appear later.
+	// Hide and Show are the patterns for names that the gofer hides if they appear later, see package namemask.
 	Hide, Show []string
 }
 
-// overlayError is why a workspace could not be mounted.
+// overlayError reports that a workspace could not be mounted.
 type overlayError struct {
 	target string
 	err    error
@@ -27,7 +27,7 @@ type overlayError struct {
 func (e *overlayError) Error() string { return fmt.Sprintf("workspace at %s: %v", e.target, e.err) }
 func (e *overlayError) Unwrap() error { return e.err }
 
-// refusedTarget returns where the workspace was to be whose mount the kernel refused, or "".
+// refusedTarget returns the target of the workspace that could not be mounted, or "" if err has another cause.
 func refusedTarget(err error) string {
 	if e, ok := errors.AsType[*overlayError](err); ok {
 		return e.target
@@ -35,13 +35,13 @@ func refusedTarget(err error) string {
 	return ""
 }
 
-// overlayOptions keep what is written in the plain format that package gate reads: a removed name is a character device 0:0, a
-// replaced directory has trusted.overlay.opaque, and nothing points elsewhere. Attributes of overlayfs's own are in trusted.*,
-// which no guest can set; what it sets in user.overlay.* means nothing. With xino a file keeps its inode number when it is
-// first written, where the layers are not on one file system.
+// overlayOptions make overlayfs write the simple format that package gate reads: a removed name is a character device 0:0, a
+// replaced directory has trusted.overlay.opaque, and there are no redirects. overlayfs uses the attributes trusted.overlay.*,
+// which no guest can set; user.overlay.*, which a guest can set, has no effect. With xino, a file keeps its inode number when it
+// is copied up even if the layers are on different file systems.
 const overlayOptions = "redirect_dir=off,metacopy=off,index=off,nfs_export=off,xino=auto"
 
-// mountOverlay mounts a workspace on dir, with its layers beside it.
+// mountOverlay mounts a workspace on dir. Its layers are attached to directories beside dir.
 func (o *LaunchOverlay) mountOverlay(lower int, dir string) error {
 	layers := map[string]int{"lower": lower, "dir": o.DirFD}
 	lowers := dir + "-lower"

@@ -12,8 +12,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
-// BenchmarkMountOverlay mounts a workspace of 10,000 files, as a launcher does; how many there are does not matter. The unmounts
-// between, which are not measured, are slow: run it with -benchtime 100x.
+// BenchmarkMountOverlay mounts a workspace of 10,000 files in the same way as a launcher; the number of files has no influence.
+// The unmounts, which are not measured, are slow: run it with -benchtime 100x.
 func BenchmarkMountOverlay(b *testing.B) {
 	testneed.Root(b)
 	lower := b.TempDir()
@@ -29,7 +29,7 @@ func BenchmarkMountOverlay(b *testing.B) {
 		}
 	}
 	failed := make(chan error)
-	go func() { // in a mount namespace of its own, which ends with its thread
+	go func() { // in a separate mount namespace, which is removed when its thread exits
 		runtime.LockOSThread()
 		failed <- mountOften(b, lower)
 	}()
@@ -48,7 +48,7 @@ func mountOften(b *testing.B, lower string) error {
 	if err := unix.Mount("stage", "/mnt", "tmpfs", 0, ""); err != nil {
 		return err
 	}
-	dir := "/mnt/workspace" // in memory: an unmount waits for the disk
+	dir := "/mnt/workspace" // a tmpfs, because an unmount of another file system waits for the disk
 	for _, name := range []string{"upper", "work", "mask"} {
 		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
 			return err

@@ -19,32 +19,34 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/lastwrite"
 )
 
-// RecordAnnotation in a spec names the mounts in which it is noted who changes what: JSON of a list of targets.
+// RecordAnnotation is the annotation of a spec with the mounts for which the last writers of files are recorded: a JSON list of
+// targets.
 const RecordAnnotation = "dev.caisson.record"
 
-// WritersSink is how the daemon asks who has changed what: gVisor's control protocol takes new methods from nobody, but lets
-// others make the sinks of its trace sessions, and hands them a descriptor. A session with this sink and no points costs
-// nothing. In its configuration "target" names the mount; what is written to the descriptor is a table of package lastwrite.
+// WritersSink is the name of the sink that returns the last writers of files. gVisor's control protocol cannot be extended by
+// methods, but by sinks for its trace sessions, to which it passes a descriptor. A session with this sink and without trace
+// points has no cost. In its configuration, "target" is the target of the mount. The sink writes an encoded table of package
+// lastwrite to the descriptor.
 const WritersSink = "caisson.writers"
 
-// A recorder notes which process was the last to change each file of the sandbox's workspaces, as the system calls that change
-// files succeed; writing is noted when a file is opened for it. It is part of the process, not of the kernel, so that a
-// restored sandbox begins with an empty one.
+// A recorder records which process was the last to change each file of the sandbox's workspaces, whenever a system call that
+// changes files succeeds. Opening a file for writing counts as a change. The recorder is part of the process and not saved with
+// the kernel, so a restored sandbox starts with an empty one.
 type recorder struct {
-	spaces []*space
+	workspaces []*workspace
 
-	mu    sync.Mutex // held by who looks for the workspaces
+	mu    sync.Mutex // held by find
 	found atomic.Bool
 }
 
-// space is one workspace.
-type space struct {
+// workspace is one workspace.
+type workspace struct {
 	target string
-	fs     atomic.Pointer[vfs.Filesystem] // nil until it is found
+	fs     atomic.Pointer[vfs.Filesystem] // nil until find has found it
 	table  lastwrite.Table
 }
 
-// record names the workspaces among the mounts in the spec.
+// record adds the annotation with the targets of the workspaces to the spec.
 func (r *LaunchRequest) record() error {
 	var targets []string
 	for _, m := range r.Mounts {
@@ -89,15 +91,15 @@ func annotatedTargets(spec *specs.Spec) (targets []string, err error) {
 func newRecorder(targets []string) *recorder {
 	r := &recorder{}
 	for _, target := range targets {
-		r.spaces = append(r.spaces, &space{target: target})
+		r.workspaces = append(r.workspaces, &workspace{target: target})
 	}
 	return r
 }
 
-// find finds the file systems of the workspaces, before the first call that could move what is on the way there. The guest cannot
-// mount anything where its first process looks, and the paths in such a file system are those in the workspace, whatever a process
-// has as its root or has bound elsewhere.
-func (r *recorder) find(t *kernel.Task) {
+// findFilesystems finds the file systems of the workspaces, before the first call that could rename a directory on the path to one. The
+// guest cannot mount anything in the mount namespace of its first process. Paths in such a file system are those in the
+// workspace, independent of a process's root directory and of bind mounts.
+func (r *recorder) findFilesystems(t *kernel.Task) {
 	if r.found.Load() {
 		return
 	}
@@ -120,7 +122,7 @@ func (r *recorder) find(t *kernel.Task) {
 	defer root.DecRef(t)
 	creds := auth.NewRootCredentials(k.RootUserNamespace())
 	missing := 0
-	for _, s := range r.spaces {
+	for _, s := range r.workspaces {
 		if s.fs.Load() != nil {
 			continue
 		}
@@ -134,7 +136,7 @@ func (r *recorder) find(t *kernel.Task) {
 		if fs := at.Mount().Filesystem(); fs != root.Mount().Filesystem() && at.Mount().Root() == at.Dentry() {
 			s.fs.Store(fs)
 		} else {
-			missing++ // a restored guest had moved what is on the way, and may move it back
+			missing++ // a restored guest has renamed a directory on the path, and may undo that
 		}
 		at.DecRef(t)
 	}
@@ -143,14 +145,14 @@ func (r *recorder) find(t *kernel.Task) {
 
 // place is a path in a workspace.
 type place struct {
-	in   *lastwrite.Table
-	path string
+	table *lastwrite.Table
+	path  string
 }
 
-// locate returns where in a workspace something is; ok is false if it is elsewhere, or has no name any more.
+// locate returns the place of a dentry in a workspace; ok is false if it is not in a workspace or was unlinked.
 func (r *recorder) locate(t *kernel.Task, at vfs.VirtualDentry) (p place, ok bool) {
 	fs := at.Mount().Filesystem()
-	i := slices.IndexFunc(r.spaces, func(s *space) bool { return s.fs.Load() == fs })
+	i := slices.IndexFunc(r.workspaces, func(s *workspace) bool { return s.fs.Load() == fs })
 	if i < 0 || at.Dentry().IsDead() {
 		return p, false
 	}
@@ -158,53 +160,53 @@ func (r *recorder) locate(t *kernel.Task, at vfs.VirtualDentry) (p place, ok boo
 	if err != nil || path == "" {
 		return p, false
 	}
-	return place{&r.spaces[i].table, path[1:]}, true // without the leading slash
+	return place{&r.workspaces[i].table, path[1:]}, true // without the leading slash
 }
 
-// below returns a name in the directory p.
+// below returns the place of name in the directory p.
 func (p place) below(name string) place {
 	if p.path != "" {
 		name = p.path + "/" + name
 	}
-	return place{p.in, name}
+	return place{p.table, name}
 }
 
-// caller is the process that makes a system call.
+// caller returns the process that makes a system call.
 func caller(t *kernel.Task) lastwrite.Process {
 	group := t.ThreadGroup()
 	command := t.Name()
 	if leader := group.Leader(); leader != nil && leader != t {
-		command = leader.Name() // threads have names of their own
+		command = leader.Name() // threads can have different names
 	}
 	return lastwrite.Process{
 		PID: uint32(t.Kernel().RootPIDNamespace().IDOfThreadGroup(group)), UID: uint32(t.Credentials().EffectiveKUID), Command: command,
 	}
 }
 
-// answer makes the sink that tells who has changed what.
-func (r *recorder) answer(config map[string]any, endpoint *fd.FD) (seccheck.Sink, error) {
+// newSink writes the table of the workspace in config to endpoint. It is the constructor of the sink.
+func (r *recorder) newSink(config map[string]any, endpoint *fd.FD) (seccheck.Sink, error) {
 	if endpoint == nil {
 		return nil, fmt.Errorf("%s takes a descriptor to write to", WritersSink)
 	}
 	out := os.NewFile(uintptr(endpoint.Release()), WritersSink)
 	defer out.Close()
 	target, _ := config["target"].(string)
-	i := slices.IndexFunc(r.spaces, func(s *space) bool { return s.target == target })
+	i := slices.IndexFunc(r.workspaces, func(s *workspace) bool { return s.target == target })
 	if i < 0 {
 		return nil, fmt.Errorf("no workspace is at %q", target)
 	}
-	if _, err := out.Write(r.spaces[i].table.Encode()); err != nil {
+	if _, err := out.Write(r.workspaces[i].table.Encode()); err != nil {
 		return nil, err
 	}
-	return answered(WritersSink), nil
+	return newNoopSink(WritersSink), nil
 }
 
-// answered is what is left of an answer: a sink that takes nothing.
-func answered(name string) seccheck.Sink { return answeredSink{name: name} }
+// newNoopSink returns a sink that receives no events, which gVisor requires as the result of the constructor.
+func newNoopSink(name string) seccheck.Sink { return noopSink{name: name} }
 
-type answeredSink struct {
+type noopSink struct {
 	seccheck.SinkDefaults
 	name string
 }
 
-func (a answeredSink) Name() string { return a.name }
+func (a noopSink) Name() string { return a.name }

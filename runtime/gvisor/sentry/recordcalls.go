@@ -16,14 +16,14 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/lastwrite"
 )
 
-// A note is made of a system call that has succeeded. What it looks up it looks up again, so that another thread of the guest's
-// can make it note something else than what has happened; it would not say more of the truth if that thread had done so itself.
-type note func(t *kernel.Task, args arch.SyscallArguments, ret uintptr)
+// A note records a system call that has succeeded. It resolves the call's arguments a second time, so another thread of the
+// guest can make it record a different path. That is no loss, because the guest could also have made a call with that path.
+type recordFunc func(t *kernel.Task, args arch.SyscallArguments, ret uintptr)
 
 // install wraps the system calls that change files. It must run before gVisor starts a kernel.
 func (r *recorder) install() {
-	seccheck.RegisterSink(seccheck.SinkDesc{Name: WritersSink, New: r.answer})
-	for sysno, n := range map[uintptr]note{
+	seccheck.RegisterSink(seccheck.SinkDesc{Name: WritersSink, New: r.newSink})
+	for sysno, n := range map[uintptr]recordFunc{
 		unix.SYS_OPEN:    func(t *kernel.Task, a arch.SyscallArguments, ret uintptr) { r.opened(t, a[1].Uint(), ret) },
 		unix.SYS_OPENAT:  func(t *kernel.Task, a arch.SyscallArguments, ret uintptr) { r.opened(t, a[2].Uint(), ret) },
 		unix.SYS_OPENAT2: r.opened2,
@@ -59,22 +59,22 @@ func (r *recorder) install() {
 	} {
 		wrap(sysno, r.after(n))
 	}
-	if _, ok := syscalls.AMD64.Table[unix.SYS_FCHMODAT2]; ok { // gVisor may have it one day
+	if _, ok := syscalls.AMD64.Table[unix.SYS_FCHMODAT2]; ok { // not in all versions of gVisor
 		wrap(unix.SYS_FCHMODAT2, r.after(r.changed(0, 1, 3, true)))
 	}
 }
 
-// Arguments that a call does not have.
+// Values for the index of an argument that a call does not have.
 const (
-	cwd  = -1 // as a directory: the current one
+	cwd  = -1 // for a directory: paths are relative to the working directory
 	none = -1
 )
 
-// after makes a wrapper of a system call of which n is made.
-func (r *recorder) after(n note) func(kernel.SyscallFn) kernel.SyscallFn {
+// after returns a wrapper of a system call that calls n when the call has succeeded.
+func (r *recorder) after(n recordFunc) func(kernel.SyscallFn) kernel.SyscallFn {
 	return func(original kernel.SyscallFn) kernel.SyscallFn {
 		return func(t *kernel.Task, sysno uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
-			r.find(t)
+			r.findFilesystems(t)
 			ret, ctrl, err := original(t, sysno, args)
 			if err == nil {
 				n(t, args, ret)
@@ -84,7 +84,7 @@ func (r *recorder) after(n note) func(kernel.SyscallFn) kernel.SyscallFn {
 	}
 }
 
-// opened notes that a file was opened, if it can change by that.
+// opened records that a file was opened, if it was opened for writing or may have been created.
 func (r *recorder) opened(t *kernel.Task, flags uint32, ret uintptr) {
 	writes := flags&linux.O_ACCMODE != linux.O_RDONLY || flags&linux.O_TRUNC != 0
 	if flags&linux.O_PATH != 0 || !writes && flags&linux.O_CREAT == 0 {
@@ -92,9 +92,9 @@ func (r *recorder) opened(t *kernel.Task, flags uint32, ret uintptr) {
 	}
 	r.withFile(t, int32(ret), func(p place) {
 		if writes {
-			p.in.Wrote(p.path, caller(t))
+			p.table.Wrote(p.path, caller(t))
 		} else {
-			p.in.Opened(p.path, caller(t))
+			p.table.Opened(p.path, caller(t))
 		}
 	})
 }
@@ -107,10 +107,10 @@ func (r *recorder) opened2(t *kernel.Task, args arch.SyscallArguments, ret uintp
 }
 
 func (r *recorder) changedFile(t *kernel.Task, args arch.SyscallArguments, _ uintptr) {
-	r.withFile(t, args[0].Int(), func(p place) { p.in.Wrote(p.path, caller(t)) })
+	r.withFile(t, args[0].Int(), func(p place) { p.table.Wrote(p.path, caller(t)) })
 }
 
-// withFile calls f with where an open file is, if that is in a workspace.
+// withFile calls f with the place of an open file if it is in a workspace.
 func (r *recorder) withFile(t *kernel.Task, fd int32, f func(place)) {
 	file := t.GetFile(fd)
 	if file == nil {
@@ -122,18 +122,18 @@ func (r *recorder) withFile(t *kernel.Task, fd int32, f func(place)) {
 	}
 }
 
-// named makes notes of calls that make or remove a name: which argument is the directory, and which the path.
-func (r *recorder) named(dir, path int, what func(*lastwrite.Table, string, lastwrite.Process)) note {
+// named returns a note for calls that create or remove a name. dir and path are the indexes of their arguments.
+func (r *recorder) named(dir, path int, what func(*lastwrite.Table, string, lastwrite.Process)) recordFunc {
 	return func(t *kernel.Task, args arch.SyscallArguments, _ uintptr) {
 		if p, ok := r.nameAt(t, dirOf(args, dir), args[path].Pointer()); ok {
-			what(p.in, p.path, caller(t))
+			what(p.table, p.path, caller(t))
 		}
 	}
 }
 
-// bound notes that a socket got a name.
+// bound records that a UNIX socket was bound to a path.
 func (r *recorder) bound(t *kernel.Task, args arch.SyscallArguments, _ uintptr) {
-	const family, longest = 2, 110 // bytes of the family, and of the whole address
+	const family, longest = 2, 110 // sizes in bytes of the family and of the longest address
 	size := int(args[2].Uint())
 	if size <= family || size > longest {
 		return
@@ -144,22 +144,22 @@ func (r *recorder) bound(t *kernel.Task, args arch.SyscallArguments, _ uintptr) 
 	}
 	name, _, _ := strings.Cut(string(addr[family:]), "\x00")
 	if p, ok := r.nameFrom(t, linux.AT_FDCWD, name); ok {
-		p.in.Made(p.path, caller(t))
+		p.table.Made(p.path, caller(t))
 	}
 }
 
-func (r *recorder) renamed(oldDir, oldPath, newDir, newPath, flags int) note {
+func (r *recorder) renamed(oldDir, oldPath, newDir, newPath, flags int) recordFunc {
 	return func(t *kernel.Task, args arch.SyscallArguments, _ uintptr) {
 		from, ok := r.nameAt(t, dirOf(args, oldDir), args[oldPath].Pointer())
 		to, ok2 := r.nameAt(t, dirOf(args, newDir), args[newPath].Pointer())
-		if ok && ok2 && from.in == to.in { // nothing is renamed from one file system to another
+		if ok && ok2 && from.table == to.table { // rename does not work across file systems
 			swap := flags != none && args[flags].Uint()&linux.RENAME_EXCHANGE != 0
-			from.in.Renamed(from.path, to.path, swap, caller(t))
+			from.table.Renamed(from.path, to.path, swap, caller(t))
 		}
 	}
 }
 
-func (r *recorder) linked(oldDir, oldPath, newDir, newPath, flags int) note {
+func (r *recorder) linked(oldDir, oldPath, newDir, newPath, flags int) recordFunc {
 	return func(t *kernel.Task, args arch.SyscallArguments, _ uintptr) {
 		to, ok := r.nameAt(t, dirOf(args, newDir), args[newPath].Pointer())
 		if !ok {
@@ -170,28 +170,28 @@ func (r *recorder) linked(oldDir, oldPath, newDir, newPath, flags int) note {
 			how = args[flags].Int()
 		}
 		from, ok := r.existing(t, dirOf(args, oldDir), args[oldPath].Pointer(), how&linux.AT_SYMLINK_FOLLOW != 0, how)
-		if ok && from.in == to.in {
-			from.in.Linked(from.path, to.path, caller(t))
-		} else { // a file that has lost its name
-			to.in.Made(to.path, caller(t))
+		if ok && from.table == to.table {
+			from.table.Linked(from.path, to.path, caller(t))
+		} else { // an unlinked file
+			to.table.Made(to.path, caller(t))
 		}
 	}
 }
 
-// changed makes notes of calls that change what is at a path already.
-func (r *recorder) changed(dir, path, flags int, follow bool) note {
+// changed returns a note for calls that change an existing file at a path.
+func (r *recorder) changed(dir, path, flags int, follow bool) recordFunc {
 	return func(t *kernel.Task, args arch.SyscallArguments, _ uintptr) {
 		var how int32
 		if flags != none {
 			how = args[flags].Int()
 		}
 		if p, ok := r.existing(t, dirOf(args, dir), args[path].Pointer(), follow && how&linux.AT_SYMLINK_NOFOLLOW == 0, how); ok {
-			p.in.Wrote(p.path, caller(t))
+			p.table.Wrote(p.path, caller(t))
 		}
 	}
 }
 
-// dirOf returns the directory that paths are relative to.
+// dirOf returns the descriptor of the directory that paths are relative to, or AT_FDCWD.
 func dirOf(args arch.SyscallArguments, arg int) int32 {
 	if arg == cwd {
 		return linux.AT_FDCWD
@@ -199,7 +199,7 @@ func dirOf(args arch.SyscallArguments, arg int) int32 {
 	return args[arg].Int()
 }
 
-// existing returns where what is at a path in the guest's memory is.
+// existing returns the place of the existing file at a path that is read from the guest's memory.
 func (r *recorder) existing(t *kernel.Task, dir int32, addr hostarch.Addr, follow bool, flags int32) (p place, ok bool) {
 	name, err := t.CopyInString(addr, linux.PATH_MAX)
 	if err != nil {
@@ -215,7 +215,7 @@ func (r *recorder) existing(t *kernel.Task, dir int32, addr hostarch.Addr, follo
 	return p, ok
 }
 
-// nameAt returns the place that a path in the guest's memory names, whether or not anything is there.
+// nameAt returns the place for a path that is read from the guest's memory, whether or not a file exists there.
 func (r *recorder) nameAt(t *kernel.Task, dir int32, addr hostarch.Addr) (p place, ok bool) {
 	name, err := t.CopyInString(addr, linux.PATH_MAX)
 	if err != nil {
@@ -235,7 +235,8 @@ func (r *recorder) nameFrom(t *kernel.Task, dir int32, path string) (p place, ok
 	return p.below(name), ok
 }
 
-// lookUp calls f with what is at path, "" for the directory that it is relative to: as the call itself, which has succeeded, did.
+// lookUp resolves path in the same way as the system call that has succeeded, and calls f with the result. If path is "", the
+// result is the directory that paths are relative to.
 func (r *recorder) lookUp(t *kernel.Task, dir int32, path string, follow bool, f func(vfs.VirtualDentry)) {
 	root := t.FSContext().RootDirectory()
 	defer root.DecRef(t)

@@ -9,29 +9,30 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/kernel"
 )
 
-// A renaming makes the processes that came out of a checkpoint believe that they were forked: getpid answers another pid than
-// before, for as long as they live. OpenSSL compares it with the pid that it saw last, in each of its generators, whenever
-// that is used, and seeds itself from the kernel if they differ. Without that two forks of one checkpoint draw the same keys.
+// A renaming changes the result of getpid in processes that were restored from a checkpoint, as if they had been forked. At each
+// use, OpenSSL's generators compare getpid with the PID of their last use, and seed themselves from the kernel if it differs.
+// Without this, two forks of one checkpoint generate the same keys.
 //
-// The new pid is a name besides the old one. Whatever takes a pid takes both; whatever tells others about a process (wait,
-// ps, the sender of a signal) says the old one. Only getpid and gettid of a main thread say the new one, and getppid where the
-// same program goes on in a child: getpid() == gettid() and getppid() == the parent's getpid() hold, which programs rely on.
-// A program that a child executes is told the old one: Node and shells remember their own pid from their start and pass that.
+// The new PID (name) is valid in addition to the old one. System calls accept both. Calls that return the PID of another process
+// (wait, ps, the sender of a signal) return the old one. Only getpid, and gettid of a main thread, return the new one, and so
+// does getppid in a child that has not called exec since its fork. So getpid() == gettid() holds, and getppid() equals the
+// parent's getpid(), on which programs rely. After an exec in the child, getppid returns the old PID, because Node and shells
+// store their PID when they start and pass it on.
 //
-// Decision 5 in docs/decisions has the reasons and the limits.
-type renaming struct {
-	reseed bool // the processes get new names; else they keep those of earlier restores, if they have any
+// Decision 5 in docs/decisions describes the reasons and the limits.
+type pidRenamer struct {
+	reseed bool // gives the processes new names; otherwise they keep the names of earlier restores
 	once   sync.Once
 	ids    *identities
 }
 
-// stateKey is what the identities are saved under.
+// stateKey is the key of the identities in the checkpoint.
 const stateKey = "caisson.identities"
 
 // install wraps the system calls. It must run before gVisor starts a kernel that is restored.
-func (r *renaming) install() {
-	// Every way to a new process leads past here, so that what is found at the first of these calls is older than the
-	// restore.
+func (r *pidRenamer) install() {
+	// All calls that create processes are wrapped, so that all processes that exist at the first wrapped call are older than
+	// the restore.
 	for _, sysno := range []uintptr{sysClone, sysClone3, sysFork, sysVfork} {
 		wrap(sysno, r.before(nil))
 	}
@@ -58,15 +59,15 @@ func (r *renaming) install() {
 		if pid == 0 || parent == nil || t.ThreadGroup().Execed() || parent.PIDNamespace() != t.PIDNamespace() {
 			return pid
 		}
-		return r.ids.asKnownTo(t.ThreadGroup(), parent.ThreadGroup(), pid)
+		return r.ids.parentName(t.ThreadGroup(), parent.ThreadGroup(), pid)
 	}))
 }
 
-// before makes a wrapper that lets change have the arguments first.
-func (r *renaming) before(change func(*kernel.Task, *arch.SyscallArguments)) func(kernel.SyscallFn) kernel.SyscallFn {
+// before returns a wrapper that calls change, which may be nil, with the arguments before the system call.
+func (r *pidRenamer) before(change func(*kernel.Task, *arch.SyscallArguments)) func(kernel.SyscallFn) kernel.SyscallFn {
 	return func(original kernel.SyscallFn) kernel.SyscallFn {
 		return func(t *kernel.Task, sysno uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
-			r.begin(t)
+			r.loadIdentities(t)
 			if change != nil {
 				change(t, &args)
 			}
@@ -75,11 +76,11 @@ func (r *renaming) before(change func(*kernel.Task, *arch.SyscallArguments)) fun
 	}
 }
 
-// after makes a wrapper that lets change have the result, which is a pid.
-func (r *renaming) after(change func(*kernel.Task, kernel.ThreadID) kernel.ThreadID) func(kernel.SyscallFn) kernel.SyscallFn {
+// after returns a wrapper that replaces the PID that the system call returns by the result of change.
+func (r *pidRenamer) after(change func(*kernel.Task, kernel.ThreadID) kernel.ThreadID) func(kernel.SyscallFn) kernel.SyscallFn {
 	return func(original kernel.SyscallFn) kernel.SyscallFn {
 		return func(t *kernel.Task, sysno uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
-			r.begin(t)
+			r.loadIdentities(t)
 			pid, ctrl, err := original(t, sysno, args)
 			if err == nil {
 				pid = uintptr(change(t, kernel.ThreadID(pid)))
@@ -89,8 +90,8 @@ func (r *renaming) after(change func(*kernel.Task, kernel.ThreadID) kernel.Threa
 	}
 }
 
-// pidOrGroup replaces a new name by the old one, where gVisor compares numbers instead of looking them up: a process group
-// (negative in some calls) is called what its first process was.
+// pidOrGroup replaces a new name by the old PID in an argument that gVisor compares with numbers instead of looking it up: the
+// ID of a process group (negative in some calls) is the old PID of its first process.
 func pidOrGroup(t *kernel.Task, arg *arch.SyscallArgument) {
 	id, sign := kernel.ThreadID(arg.Int()), kernel.ThreadID(1)
 	if id < 0 {
@@ -104,9 +105,9 @@ func pidOrGroup(t *kernel.Task, arg *arch.SyscallArgument) {
 	}
 }
 
-// foreground replaces a new name by the old one in what tcsetpgrp(3) points to, for as long as the call takes: gVisor looks up
-// process groups by their number, as pidOrGroup says.
-func (r *renaming) foreground(original kernel.SyscallFn) kernel.SyscallFn {
+// foreground replaces a new name by the old PID in the memory that the argument of tcsetpgrp(3) points to, for the duration of
+// the call, for the same reason as pidOrGroup.
+func (r *pidRenamer) foreground(original kernel.SyscallFn) kernel.SyscallFn {
 	return func(t *kernel.Task, sysno uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
 		if args[1].Uint() != linux.TIOCSPGRP {
 			return original(t, sysno, args)
@@ -124,8 +125,8 @@ func (r *renaming) foreground(original kernel.SyscallFn) kernel.SyscallFn {
 	}
 }
 
-// begin gives every process a new name, if they get new ones, once after a restore.
-func (r *renaming) begin(t *kernel.Task) {
+// loadIdentities loads the identities and, if r.reseed is set, gives every process a new name. It does so once after a restore.
+func (r *pidRenamer) loadIdentities(t *kernel.Task) {
 	r.once.Do(func() {
 		k := t.Kernel()
 		r.ids, _ = k.PopCheckpointState(stateKey).(*identities)
@@ -141,8 +142,8 @@ func (r *renaming) begin(t *kernel.Task) {
 		var leaders []*kernel.Task
 		init := k.GlobalInit()
 		k.TaskSet().ForEachThreadGroup(func(tg *kernel.ThreadGroup, leader *kernel.Task) {
-			// What was exec'd before the checkpoint is being killed now; what is exec'd now is new. Init draws nothing,
-			// and is known by its pid.
+			// Processes that were exec'd before the checkpoint are being killed; those exec'd since are new. Init generates no
+			// random values, and its PID must stay 1.
 			if tg != init && leader.Origin != kernel.OriginExec {
 				groups, leaders = append(groups, tg), append(leaders, leader)
 			}
@@ -154,7 +155,7 @@ func (r *renaming) begin(t *kernel.Task) {
 	})
 }
 
-// rename gives tg the name of this generation. The task set is locked.
+// rename gives tg the name of the current generation. The caller must hold the lock of the task set.
 func (ids *identities) rename(tg *kernel.ThreadGroup, leader *kernel.Task) {
 	ids.mu.Lock()
 	defer ids.mu.Unlock()
@@ -162,7 +163,7 @@ func (ids *identities) rename(tg *kernel.ThreadGroup, leader *kernel.Task) {
 	if id == nil {
 		id = &identity{all: ids, tg: tg, leader: leader}
 		if !leader.RegisterOnDestroyAction(id) {
-			return // it has ended meanwhile
+			return // the leader has exited
 		}
 		ids.of[tg] = id
 	}

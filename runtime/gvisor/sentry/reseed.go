@@ -12,17 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReseedAnnotation in the spec of a sandbox that is restored says what becomes of the names of its processes: see [renaming].
-// ReseedOpenSSL gives them new ones, so that random generators of the OpenSSL kind seed themselves anew; ReseedKeep leaves them
-// those that they had.
+// ReseedAnnotation is the annotation in the spec of a restored sandbox that controls the names of its processes, see [renaming].
+// ReseedOpenSSL gives them new names, so that random generators such as OpenSSL's seed themselves again; ReseedKeep keeps the
+// names of earlier restores.
 const (
 	ReseedAnnotation = "dev.caisson.reseed"
 	ReseedOpenSSL    = "openssl"
 	ReseedKeep       = "keep"
 )
 
-// ClockAnnotation with the value [ClockStill] in the spec of a sandbox that is restored stops its monotonic clock for the time
-// since the checkpoint: see [stillClock].
+// ClockAnnotation with the value [ClockStill] in the spec of a restored sandbox excludes the time since the checkpoint from its
+// monotonic clock, see [stillClock].
 const (
 	ClockAnnotation = "dev.caisson.clock"
 	ClockStill      = "still"
@@ -30,16 +30,16 @@ const (
 
 const maxSpec = 16 << 20
 
-// A revival is what is done about processes that come out of a checkpoint.
-type revival struct {
-	rename bool // they have further names, from earlier restores or this one
-	reseed bool // they get new ones
-	still  bool // their monotonic clock has stood still
+// A revival is the configuration for processes that are restored from a checkpoint.
+type restoreConfig struct {
+	rename bool // support additional names, of earlier restores or of this one
+	reseed bool // give the processes new names
+	still  bool // exclude the time since the checkpoint from the monotonic clock
 }
 
-// wantedRevival reads the annotations from the spec whose descriptor is among the arguments of gVisor's boot command. Boot
-// reads the same file afterwards, so its offset is left alone.
-func wantedRevival(args []string) (r revival, err error) {
+// readRestoreConfig reads the annotations from the spec whose descriptor is among the arguments of gVisor's boot command. It does
+// not change the file offset, because boot reads the same file afterwards.
+func readRestoreConfig(args []string) (r restoreConfig, err error) {
 	spec, err := specOf(args)
 	if err != nil {
 		return r, err
@@ -73,7 +73,7 @@ func specOf(args []string) (spec *specs.Spec, err error) {
 	return spec, nil
 }
 
-// A borrowedFD is a descriptor that somebody else will close.
+// A borrowedFD is a descriptor that is read but not closed, because gVisor owns it.
 type borrowedFD int
 
 // ReadAt implements [io.ReaderAt].
@@ -82,13 +82,13 @@ func (fd borrowedFD) ReadAt(p []byte, off int64) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if n < len(p) { // of a regular file
+	if n < len(p) { // end of a regular file
 		return n, io.EOF
 	}
 	return n, nil
 }
 
-// specFD finds the value of --spec-fd.
+// specFD returns the value of --spec-fd in args.
 func specFD(args []string) (int, error) {
 	for _, a := range args {
 		if v, ok := strings.CutPrefix(strings.TrimLeft(a, "-"), "spec-fd="); ok {

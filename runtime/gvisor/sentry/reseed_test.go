@@ -10,18 +10,18 @@ import (
 func TestWantedRevival(t *testing.T) {
 	for _, c := range []struct {
 		name, spec string
-		want       revival
+		want       restoreConfig
 		ok         bool
 	}{
-		{"new names", `{"annotations":{"dev.caisson.reseed":"openssl"}}`, revival{rename: true, reseed: true}, true},
-		{"new names, still clock", `{"annotations":{"dev.caisson.reseed":"openssl","dev.caisson.clock":"still"}}`, revival{true, true, true}, true},
-		{"old names", `{"annotations":{"dev.caisson.reseed":"keep"}}`, revival{rename: true}, true},
-		{"no annotations", `{}`, revival{}, true},
-		{"another", `{"annotations":{"x":"openssl"}}`, revival{}, true},
-		{"unknown", `{"annotations":{"dev.caisson.reseed":"dice"}}`, revival{}, false},
-		{"unknown clock", `{"annotations":{"dev.caisson.clock":"back"}}`, revival{}, false},
-		{"empty", ``, revival{}, false},
-		{"cut off", `{"annotations":{"dev.caisson.reseed":"openssl"`, revival{}, false},
+		{"new names", `{"annotations":{"dev.caisson.reseed":"openssl"}}`, restoreConfig{rename: true, reseed: true}, true},
+		{"new names, still clock", `{"annotations":{"dev.caisson.reseed":"openssl","dev.caisson.clock":"still"}}`, restoreConfig{true, true, true}, true},
+		{"old names", `{"annotations":{"dev.caisson.reseed":"keep"}}`, restoreConfig{rename: true}, true},
+		{"no annotations", `{}`, restoreConfig{}, true},
+		{"another", `{"annotations":{"x":"openssl"}}`, restoreConfig{}, true},
+		{"unknown", `{"annotations":{"dev.caisson.reseed":"dice"}}`, restoreConfig{}, false},
+		{"unknown clock", `{"annotations":{"dev.caisson.clock":"back"}}`, restoreConfig{}, false},
+		{"empty", ``, restoreConfig{}, false},
+		{"cut off", `{"annotations":{"dev.caisson.reseed":"openssl"`, restoreConfig{}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f, err := os.Create(filepath.Join(t.TempDir(), "spec"))
@@ -32,8 +32,8 @@ func TestWantedRevival(t *testing.T) {
 			if _, err := f.WriteString(c.spec); err != nil {
 				t.Fatal(err)
 			}
-			for range 2 { // boot reads it too
-				got, err := wantedRevival([]string{"--platform=systrap", "boot", "--bundle=/x", fmt.Sprintf("--spec-fd=%d", f.Fd()), "id"})
+			for range 2 { // twice, because boot reads the same file afterwards
+				got, err := readRestoreConfig([]string{"--platform=systrap", "boot", "--bundle=/x", fmt.Sprintf("--spec-fd=%d", f.Fd()), "id"})
 				if got != c.want || (err == nil) != c.ok {
 					t.Errorf("%+v, %v", got, err)
 				}

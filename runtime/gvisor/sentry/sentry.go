@@ -1,9 +1,9 @@
-// Package sentry is what runs in gVisor's own processes: the launcher that makes a sandbox, the sandbox ("boot"), its file
-// server ("gofer") and their umount helper. The binary that holds it, normally a lean one that holds nothing else, is
-// executed anew for each, and [IsRole] tells them by argv.
+// Package sentry implements gVisor's processes: the launcher that creates a sandbox, the sandbox ("boot"), its file server
+// ("gofer") and their umount helper. Its binary, usually a small one that contains only this package, is executed for each of
+// these roles, which [IsRole] recognises by argv.
 //
-// The daemon never runs this code in its own process: gVisor opens sockets without CLOEXEC, so creating sandboxes in
-// parallel inside one process makes them inherit each other's control sockets.
+// The daemon never runs this code in its own process: gVisor opens sockets without CLOEXEC, so sandboxes that are created
+// concurrently in one process would inherit each other's control sockets.
 package sentry
 
 import (
@@ -20,7 +20,7 @@ import (
 // LaunchArg0 is the argv[0] of a launcher.
 const LaunchArg0 = "caisson-launch"
 
-// IsRole reports whether this process was started to be one of this package's roles.
+// IsRole reports whether this process was started in one of this package's roles.
 func IsRole() bool {
 	arg0 := filepath.Base(os.Args[0])
 	if arg0 == LaunchArg0 || strings.HasPrefix(arg0, "runsc-") {
@@ -46,7 +46,7 @@ func Main() {
 		os.Exit(launch())
 	}
 	installHooks(os.Args[1:])
-	// The table holds only what the sandbox's own processes need: no command line of runsc's is offered to anybody.
+	// The table contains only the commands that the sandbox's processes need, not the other commands of runsc.
 	cli.Run(nil, map[util.SubCommand]string{
 		new(sentrycmd.Boot):   "",
 		new(sentrycmd.Umount): "",

@@ -19,42 +19,42 @@ import (
 	"gvisor.dev/gvisor/pkg/usermem"
 )
 
-// SharingSink is how the daemon asks which programs that came out of a checkpoint may draw the same secrets as in another fork of
-// it: see [WritersSink] for the way, and [repeats] for the answer, one program a line.
+// SharingSink is the name of the sink that returns the restored programs that may generate the same random secrets as another
+// fork of the same checkpoint, one per line, see [repeats]. It works in the same way as [WritersSink].
 const SharingSink = "caisson.sharing"
 
-// MaxSharing bounds the programs that an answer names; one more line says how many others there are. MaxSharingName bounds a name
-// in bytes.
+// MaxSharing is the maximum number of programs in a reply; one more line contains the number of further programs.
+// MaxSharingName is the maximum length of a name in bytes.
 const (
 	MaxSharing     = 16
 	MaxSharingName = 80
 )
 
-// A sharing answers which programs may repeat what another fork draws. Its kernel is set when that has been loaded, and stays nil
-// in a sandbox that was not restored.
-type sharing struct {
+// A sharing determines which programs may generate the same random values as another fork. Its kernel is set after a restore
+// has loaded it, and stays nil in a sandbox that was not restored.
+type sharedRandomness struct {
 	reseeded bool
 	kernel   atomic.Pointer[kernel.Kernel]
 }
 
-// loaded is the one of this process.
-var loaded sharing
+// processSharing is the sharing of this process.
+var processSharing sharedRandomness
 
-// install makes the sink. It must run before gVisor starts a kernel.
-func (s *sharing) install(reseeded bool) {
+// install registers the sink. It must run before gVisor starts a kernel.
+func (s *sharedRandomness) install(reseeded bool) {
 	s.reseeded = reseeded
-	seccheck.RegisterSink(seccheck.SinkDesc{Name: SharingSink, New: s.answer})
+	seccheck.RegisterSink(seccheck.SinkDesc{Name: SharingSink, New: s.newSink})
 }
 
-// restored notes the kernel, from the context that it is loaded with.
-func (s *sharing) restored(ctx context.Context) {
+// restored stores the kernel that is being loaded, from the context of the load.
+func (s *sharedRandomness) restored(ctx context.Context) {
 	if k, ok := ctx.Value(kernel.CtxKernel).(*kernel.Kernel); ok {
 		s.kernel.Store(k)
 	}
 }
 
-// answer writes the names.
-func (s *sharing) answer(_ map[string]any, endpoint *fd.FD) (seccheck.Sink, error) {
+// newSink writes the names of the programs to endpoint. It is the constructor of the sink.
+func (s *sharedRandomness) newSink(_ map[string]any, endpoint *fd.FD) (seccheck.Sink, error) {
 	if endpoint == nil {
 		return nil, fmt.Errorf("%s takes a descriptor to write to", SharingSink)
 	}
@@ -70,16 +70,16 @@ func (s *sharing) answer(_ map[string]any, endpoint *fd.FD) (seccheck.Sink, erro
 	if _, err := out.WriteString(strings.Join(names, "\n")); err != nil {
 		return nil, err
 	}
-	return answered(SharingSink), nil
+	return newNoopSink(SharingSink), nil
 }
 
-// names returns the programs, sorted, each once.
-func (s *sharing) names(k *kernel.Kernel) []string {
+// names returns the names of the programs, sorted and without duplicates.
+func (s *sharedRandomness) names(k *kernel.Kernel) []string {
 	ctx := k.SupervisorContext()
 	var leaders []*kernel.Task
 	init := k.GlobalInit()
 	k.TaskSet().ForEachThreadGroup(func(tg *kernel.ThreadGroup, leader *kernel.Task) {
-		if tg != init && leader.Origin != kernel.OriginExec { // as for a renaming
+		if tg != init && leader.Origin != kernel.OriginExec { // the same processes as in renaming.loadIdentities
 			leaders = append(leaders, leader)
 		}
 	})
@@ -88,12 +88,12 @@ func (s *sharing) names(k *kernel.Kernel) []string {
 	for _, leader := range leaders {
 		file := executable(leader)
 		if file == nil {
-			continue // it has ended
+			continue // the process has exited
 		}
 		path := file.MappedName(ctx)
 		name, ok := looked[path]
 		if !ok {
-			name = repeats(programName(path), isGo(ctx, file), s.reseeded)
+			name = repeatedRandomness(programName(path), isGo(ctx, file), s.reseeded)
 			looked[path] = name
 		}
 		file.DecRef(ctx)
@@ -109,17 +109,17 @@ func (s *sharing) names(k *kernel.Kernel) []string {
 	return sorted
 }
 
-// executable returns the file that a process executes, with a reference; nil if it has ended.
+// executable returns the file that a process executes, or nil if the process has exited. The caller must release the reference.
 func executable(t *kernel.Task) *vfs.FileDescription {
 	var m *mm.MemoryManager
 	t.WithMuLocked(func(t *kernel.Task) { m = t.MemoryManager() })
 	if m == nil {
 		return nil
 	}
-	return m.Executable() // nil if it has ended since
+	return m.Executable() // nil if the process has exited since
 }
 
-// programName is the last element of a path, without what could not be in one line.
+// programName returns the last element of a path, at most MaxSharingName bytes. Characters other than printable ASCII become '?'.
 func programName(p string) string {
 	name := path.Base(strings.TrimSuffix(p, " (deleted)"))
 	name = strings.Map(func(r rune) rune {
@@ -131,33 +131,34 @@ func programName(p string) string {
 	return name[:min(len(name), MaxSharingName)]
 }
 
-// goNote begins the note with the id of its build in a program made by Go: name size, description size (4 bytes that vary),
-// type 4, name. Go's linker puts it into the first page.
+// goNote is the part after the description size of the ELF note with the build ID of a Go program: the note consists of name
+// size, description size (4 bytes that vary), type 4 and name. Go's linker places it in the first page.
 var goNote = []byte("\x04\x00\x00\x00Go\x00\x00")
 
-// isGo reports whether a file is a program made by Go, whose crypto/rand asks the kernel each time.
+// isGo reports whether a file is a Go program. Go's crypto/rand reads from the kernel each time.
 func isGo(ctx sentrycontext.Context, file *vfs.FileDescription) bool {
 	page := make([]byte, 4096)
 	n, err := file.PRead(ctx, usermem.BytesIOSequence(page), 0, vfs.ReadOptions{})
 	return (err == nil || n > 0) && bytes.HasPrefix(page, []byte("\x7fELF")) && bytes.Contains(page[:n], goNote)
 }
 
-// harmless are programs other than Go's that draw no secrets, or ask the kernel for each.
-var harmless = map[string]bool{
+// safePrograms lists programs, other than those written in Go, that generate no secrets or read random values from the kernel each
+// time.
+var safePrograms = map[string]bool{
 	"bash": true, "busybox": true, "cat": true, "dash": true, "env": true, "make": true, "script": true, "sh": true, "sleep": true,
 	"tail": true, "tee": true, "timeout": true, "tmux": true, "zsh": true,
 }
 
-// repeats says what of a program may draw in a fork what it draws in another one, "" if nothing of it may. Only what is known is
-// left out, by the program's name: Node and Python have tests.
-func repeats(program string, isGo, reseeded bool) string {
+// repeatedRandomness returns the program's name, possibly with a description of the affected functions, if it may generate the same random
+// values in two forks, else "". Programs that it does not recognise by name are reported. Node and Python are tested.
+func repeatedRandomness(program string, isGo, reseeded bool) string {
 	switch {
-	case isGo, harmless[program]:
+	case isGo, safePrograms[program]:
 		return ""
 	case !reseeded:
 		return program
 	case program == "node", program == "nodejs":
-		return program + " (crypto.randomUUID and crypto.randomInt, if used before)" // of which it has a supply in memory
+		return program + " (crypto.randomUUID and crypto.randomInt, if used before)" // they use values cached in memory
 	case program == "openssl", isPython(program):
 		return ""
 	}

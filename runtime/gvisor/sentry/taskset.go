@@ -9,19 +9,19 @@ import (
 	"gvisor.dev/gvisor/pkg/sync"
 )
 
-// gVisor looks up every pid that a guest names, in a system call or below /proc, in one table. A second name for a thread
-// group is a second entry in it. The table and its lock are not exported; these are where they are, checked against the
-// types that this program is built with before anything is run.
+// gVisor looks up every PID that a guest uses, in a system call or below /proc, in one table. A second name for a thread group
+// is a second entry in that table. The table and its lock are not exported; these are their offsets, which fieldOf checks
+// against the types of the gVisor that this program is built with, when the program starts.
 var (
 	tasksOffset = fieldOf[kernel.PIDNamespace, map[kernel.ThreadID]*kernel.Task]("tasks")
 	lockOffset  = fieldOf[kernel.TaskSet, taskSetLock]("mu")
 )
 
-// taskSetLock is what kernel.TaskSet's lock consists of.
+// taskSetLock has the same fields as the type of kernel.TaskSet's lock.
 type taskSetLock struct{ mu sync.RWMutex }
 
-// fieldOf returns where in S the field is. A type that is not F, or does not consist of the same, ends the program: the
-// build is with a gVisor that this package was not made for.
+// fieldOf returns the offset of the field in S. It panics if the field's type is neither F nor a structure with the same fields:
+// then this package does not support the version of gVisor.
 func fieldOf[S, F any](name string) uintptr {
 	s, want := reflect.TypeFor[S](), reflect.TypeFor[F]()
 	f, ok := s.FieldByName(name)
@@ -31,7 +31,7 @@ func fieldOf[S, F any](name string) uintptr {
 	return f.Offset
 }
 
-// sameFields reports whether two structures have fields of the same names and types, also if those are not exported.
+// sameFields reports whether two structures have fields with the same names and types, including unexported ones.
 func sameFields(a, b reflect.Type) bool {
 	if a.Kind() != reflect.Struct || b.Kind() != reflect.Struct || a.NumField() != b.NumField() {
 		return false
@@ -44,12 +44,12 @@ func sameFields(a, b reflect.Type) bool {
 	return true
 }
 
-// tasksOf is the namespace's table. Whoever writes to it has locked the task set.
+// tasksOf returns the namespace's table. The caller must hold the lock of the task set to write to it.
 func tasksOf(ns *kernel.PIDNamespace) map[kernel.ThreadID]*kernel.Task {
 	return *(*map[kernel.ThreadID]*kernel.Task)(unsafe.Add(unsafe.Pointer(ns), tasksOffset))
 }
 
-// lockTasks locks the task set for writing and returns what unlocks it.
+// lockTasks locks the task set for writing and returns the function that unlocks it.
 func lockTasks(ts *kernel.TaskSet) (unlock func()) {
 	l := (*taskSetLock)(unsafe.Add(unsafe.Pointer(ts), lockOffset))
 	l.mu.Lock()

@@ -1,0 +1,278 @@
+package coder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/caisson-dev/caisson"
+)
+
+const (
+	maxEmptyAnswers = 2 // consecutive empty answers after which the model is asked to continue
+	warnAfter       = 3 // equal calls with equal failures, after which the model is warned
+	failAfter       = 6 // the same, after which the run fails
+)
+
+// Messages to the model when it does not continue by itself. The brackets distinguish them from messages of a user.
+const (
+	msgEmpty   = "[Your answer was empty. Go on with the task; if it is done, say what you did and what came of it.]"
+	msgDropped = "\n\nEarlier steps of this conversation have been left out to make room. Look again at what you need of them."
+	msgLimit   = "[All %d steps of this task are used, and tools are off now. Say what you have done, what came of it, and what is left to do.]"
+)
+
+// agent is the state of one task.
+type agent struct {
+	config               *config
+	out                  *output
+	chat                 *chat
+	box                  *toolbox
+	memory               *memory // nil if the conversation is not stored
+	system               message
+	messages             []message // all messages except the system message
+	task                 int       // index in talk of the task's prompt
+	requestBytesPerToken float64   // estimated number of bytes of a request per token
+	maxTalk              int64     // limit on the bytes of talk, set after the model refused a longer conversation; 0 if it has not
+	dropped              bool      // messages were dropped from talk, and the system message mentions it
+	stuck                failureCounter
+}
+
+func newAgent(c *config, out *output) (*agent, error) {
+	gateway, err := parseServer(c.gateway)
+	if err != nil {
+		return nil, invalidArg("--gateway", err)
+	}
+	box, err := newToolbox(c)
+	if err != nil {
+		return nil, err
+	}
+	api, err := apiOf(c.api, c.model)
+	if err != nil {
+		return nil, invalidArg("--api", err)
+	}
+	a := &agent{
+		config: c, out: out, box: box, requestBytesPerToken: bytesPerToken,
+		chat: &chat{gateway: gateway, alias: c.model, api: api, tools: box.definitions(), out: out, wait: pause},
+	}
+	a.system = message{Role: roleSystem, Content: systemPrompt(c.workspace, box)}
+	if c.session != "" {
+		if a.memory, a.messages, err = loadMemory(c.state, c.session); err != nil {
+			return nil, err
+		}
+	}
+	return a, nil
+}
+
+func invalidArg(name string, err error) error {
+	return &caisson.RunError{Code: caisson.RunInvalid, Message: name + ": " + err.Error()}
+}
+
+// close kills the processes that the tools have left running, and closes the memory.
+func (a *agent) close() {
+	a.box.shell.close()
+	if a.memory != nil {
+		a.memory.close()
+	}
+}
+
+// fixedSize returns the size of the constant part of a request, in bytes.
+func (a *agent) fixedSize() int64 {
+	n := a.system.size()
+	for _, t := range a.chat.tools {
+		n += int64(len(t.Name) + len(t.Description) + len(t.Parameters) + 64)
+	}
+	return n
+}
+
+// budget returns the maximum size of talk, in bytes.
+func (a *agent) budget() int64 {
+	n := int64(float64(a.config.context)*a.requestBytesPerToken) - a.fixedSize()
+	n = max(n, 2*a.messages[a.task].size()) // a long task may use more than the configured context, unless the model refuses it
+	if a.maxTalk > 0 {
+		n = min(n, a.maxTalk)
+	}
+	return n
+}
+
+// add appends a message to the conversation and to its memory. If writing to the memory fails, as on a full disk, the task
+// continues without it and a warning is reported.
+func (a *agent) add(m message) {
+	a.messages = append(a.messages, m)
+	if a.memory == nil {
+		return
+	}
+	if err := a.memory.append(m); err != nil {
+		a.memory.close()
+		a.memory = nil
+		a.out.status("warning", "The conversation can no longer be kept, and the next run will not know how this one went on: "+err.Error())
+	}
+}
+
+// run does the task whose prompt r contains.
+func (a *agent) run(ctx context.Context, r io.Reader) error {
+	prompt, err := readPrompt(r)
+	if err != nil {
+		return err
+	}
+	a.task = len(a.messages)
+	a.add(message{Role: roleUser, Content: prompt})
+	for step, empty := 0, 0; ; {
+		last := step == a.config.steps
+		reply, err := a.nextReply(ctx, last)
+		if err != nil {
+			return err
+		}
+		if err := a.checkReply(reply); err != nil {
+			return err
+		}
+		text := reply.text.String()
+		switch {
+		case len(reply.calls) > 0 && !last:
+			step, empty = step+1, 0
+			if err := a.runCalls(ctx, reply); err != nil {
+				return err
+			}
+			if step == a.config.steps {
+				a.out.status("warning", "All steps are used; the agent is asked to sum up.")
+				a.add(message{Role: roleUser, Content: fmt.Sprintf(msgLimit, step)})
+			}
+		case text != "":
+			if last {
+				a.out.status("warning", fmt.Sprintf("The agent ended because it had used all of its %d steps.", step))
+			}
+			a.add(message{Role: roleAssistant, Content: text})
+			return a.out.final()
+		case empty == maxEmptyAnswers || last:
+			return &caisson.RunError{Code: caisson.RunAgentError, Message: "the model ended without an answer, also when it was asked for one; try again, or take another model"}
+		default:
+			empty++
+			a.add(message{Role: roleUser, Content: msgEmpty})
+		}
+	}
+}
+
+// checkReply returns an error if an answer is a refusal or was withheld.
+func (a *agent) checkReply(r *reply) error {
+	switch {
+	case r.refusal.Len() > 0 && len(r.calls) == 0:
+		return &caisson.RunError{Code: caisson.RunAgentError, Message: "the model refuses: " + clip(r.refusal.String(), 2<<10)}
+	case r.finish == finishFilter:
+		return &caisson.RunError{Code: caisson.RunAgentError, Message: "the provider of the model withheld an answer, because of its rules about content; put the task differently"}
+	case r.finish == finishLength && len(r.calls) == 0 && r.text.Len() > 0:
+		a.out.status("warning", "The model's answer was cut at the limit of its length.")
+	}
+	return nil
+}
+
+// nextReply requests the next answer. If the conversation is too long for the model, it is shortened first.
+func (a *agent) nextReply(ctx context.Context, toolsOff bool) (*reply, error) {
+	a.out.status("thinking", "")
+	a.out.startMessage()
+	if budget := a.budget(); sizeOf(a.messages) > budget {
+		a.compact(budget / 10 * 7) // leave room, so that the next messages do not require it again
+	}
+	for {
+		have := sizeOf(a.messages)
+		r, err := a.chat.ask(ctx, append([]message{a.system}, a.messages...), toolsOff)
+		if f, ok := errors.AsType[*failure](err); ok {
+			if f.contextTooLong() && a.compact(have/10*6) {
+				a.maxTalk = have / 10 * 8
+				continue
+			}
+			return nil, f.runError()
+		}
+		if err != nil {
+			return nil, err
+		}
+		if r.prompt > 1000 { // smaller requests give too inaccurate an estimate
+			a.requestBytesPerToken = min(max(float64(have+a.fixedSize())/float64(r.prompt), 1), 8)
+		}
+		r.normalizeCalls(a.called)
+		return r, nil
+	}
+}
+
+// compact shortens the conversation, and reports whether it became shorter.
+func (a *agent) compact(budget int64) bool {
+	size, length := sizeOf(a.messages), len(a.messages)
+	a.messages, a.task = trim(a.messages, a.task, budget)
+	if len(a.messages) < length && !a.dropped {
+		a.dropped = true
+		a.system.Content += msgDropped
+	}
+	if sizeOf(a.messages) == size {
+		return false
+	}
+	a.out.status("compacting", "")
+	return true
+}
+
+// called reports whether the conversation has a call with this id.
+func (a *agent) called(id string) bool {
+	for i := range a.messages {
+		for _, c := range a.messages[i].ToolCalls {
+			if c.ID == id {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// runCalls executes the tool calls of an answer, in order.
+func (a *agent) runCalls(ctx context.Context, r *reply) error {
+	text := r.text.String()
+	a.add(message{Role: roleAssistant, Content: text, Reasoning: r.reasoning.String(), ToolCalls: r.calls, thoughts: r.thoughts})
+	for _, c := range r.calls {
+		a.out.status("tool_use", clip(c.Function.Name, maxName))
+		a.out.toolStart(c)
+		res := a.box.call(ctx, c.Function)
+		times := a.stuck.record(c.Function, res)
+		if times == warnAfter {
+			res.text += "\n\n[This same call has failed in the same way three times. Do not repeat it: find out why it fails, or go another way.]"
+		}
+		a.out.toolResult(c, res)
+		a.add(message{Role: roleTool, Content: res.text, ToolCallID: c.ID})
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case a.out.err != nil:
+			return a.out.err
+		case times >= failAfter:
+			return &caisson.RunError{
+				Code:    caisson.RunAgentError,
+				Message: fmt.Sprintf("the model repeats a call that always fails in the same way (%.40s, %d times); the run ends here", c.Function.Name, times),
+			}
+		}
+	}
+	return nil
+}
+
+// failureCounter counts calls that fail repeatedly in the same way. A successful call that changes something resets the counts, because
+// a test that fails between two edits is progress, not a loop.
+type failureCounter struct {
+	failed map[string]int
+	done   map[string]bool
+}
+
+// record records a call and returns how often it has failed in this way.
+func (s *failureCounter) record(f function, r result) int {
+	key := f.Name + "\x00" + f.Arguments
+	if !r.failed {
+		if r.changed && !s.done[key] {
+			s.failed = nil
+			if s.done == nil {
+				s.done = map[string]bool{}
+			}
+			s.done[key] = true
+		}
+		return 0
+	}
+	if s.failed == nil {
+		s.failed = map[string]int{}
+	}
+	key += "\x00" + r.text
+	s.failed[key]++
+	return s.failed[key]
+}

@@ -1,0 +1,291 @@
+package coder
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// anthropic implements Anthropic's Messages API.
+type anthropic struct{}
+
+type anthropicRequest struct {
+	Model      string             `json:"model"`
+	MaxTokens  int64              `json:"max_tokens"`
+	System     []block            `json:"system,omitempty"`
+	Messages   []anthropicMessage `json:"messages"`
+	Tools      []anthropicTool    `json:"tools,omitempty"`
+	ToolChoice *kind              `json:"tool_choice,omitempty"`
+	Stream     bool               `json:"stream"`
+}
+
+type kind struct {
+	Type string `json:"type"`
+}
+
+type anthropicTool struct {
+	Name        string `json:"name"`
+	Description string `json:"description"`
+	Schema      raw    `json:"input_schema"`
+}
+
+type anthropicMessage struct {
+	Role    string  `json:"role"`
+	Content []block `json:"content"`
+}
+
+// block is a part of a message, with the fields of all types that the agent sends or reads.
+type block struct {
+	Type      string  `json:"type"`
+	Text      string  `json:"text,omitempty"`
+	Thinking  *string `json:"thinking,omitempty"`  // may be present and empty
+	Signature string  `json:"signature,omitempty"` // of a thinking block
+	Data      string  `json:"data,omitempty"`      // of a redacted_thinking block
+	ID        string  `json:"id,omitempty"`
+	Name      string  `json:"name,omitempty"`
+	Input     raw     `json:"input,omitempty"`
+	ToolUseID string  `json:"tool_use_id,omitempty"`
+	Content   string  `json:"content,omitempty"` // of a tool_result block
+	Cache     *kind   `json:"cache_control,omitempty"`
+}
+
+// cacheMark marks the end of a prefix that the next request will repeat, so that the provider caches it and charges it in full
+// only once.
+var cacheMark = &kind{"ephemeral"}
+
+func (anthropic) request(q *modelRequest) (string, http.Header, any) {
+	system, talk := splitSystem(q.talk)
+	req := anthropicRequest{Model: q.model, MaxTokens: maxOutput, Stream: true}
+	if system != "" {
+		req.System = []block{{Type: "text", Text: system, Cache: cacheMark}}
+	}
+	for _, m := range talk {
+		blocks, role := blocksOf(m), roleUser
+		if m.Role == roleAssistant {
+			role = roleAssistant
+		}
+		// All results of one answer go into one message.
+		if last := len(req.Messages) - 1; m.Role == roleTool && last >= 0 && req.Messages[last].Content[0].Type == "tool_result" {
+			req.Messages[last].Content = append(req.Messages[last].Content, blocks...)
+		} else {
+			req.Messages = append(req.Messages, anthropicMessage{role, blocks})
+		}
+	}
+	if n := len(req.Messages); n > 0 {
+		last := req.Messages[n-1].Content
+		last[len(last)-1].Cache = cacheMark
+	}
+	for _, t := range q.tools {
+		req.Tools = append(req.Tools, anthropicTool{t.Name, t.Description, t.Parameters})
+	}
+	if q.toolsOff && q.tools != nil {
+		req.ToolChoice = &kind{"none"}
+	}
+	return "/v1/messages", http.Header{"Anthropic-Version": {"2023-06-01"}}, req
+}
+
+// blocksOf returns the content of a message. It is not empty, because split drops messages without content.
+func blocksOf(m message) (blocks []block) {
+	if m.Role == roleTool {
+		return []block{{Type: "tool_result", ToolUseID: toolUseID(m.ToolCallID), Content: m.Content}}
+	}
+	for _, b := range m.thoughts {
+		if b.Type != "thinking" || b.Signature != "" { // truncated answers have blocks without one, which are refused
+			blocks = append(blocks, b)
+		}
+	}
+	if strings.TrimSpace(m.Content) != "" {
+		blocks = append(blocks, block{Type: "text", Text: m.Content})
+	}
+	for _, c := range m.ToolCalls {
+		blocks = append(blocks, block{Type: "tool_use", ID: toolUseID(c.ID), Name: sanitizeName(c.Function.Name), Input: argumentsObject(c.Function.Arguments)})
+	}
+	return blocks
+}
+
+// toolUseID returns the id of a call in the form that this API accepts. The call may come from another API.
+func toolUseID(id string) string {
+	if sanitizeName(id) == id {
+		return id
+	}
+	sum := sha256.Sum256([]byte(id))
+	return "call_" + hex.EncodeToString(sum[:12])
+}
+
+// anthropicEvent is an event of a stream, or a whole answer.
+type anthropicEvent struct {
+	Type    string `json:"type"`
+	Index   int    `json:"index"`
+	Message *struct {
+		Usage *anthropicUsage `json:"usage"`
+	} `json:"message"`
+	Block *block `json:"content_block"`
+	Delta *struct {
+		Type       string `json:"type"`
+		Text       string `json:"text"`
+		Thinking   string `json:"thinking"`
+		Signature  string `json:"signature"`
+		JSON       string `json:"partial_json"`
+		StopReason string `json:"stop_reason"`
+	} `json:"delta"`
+	Usage      *anthropicUsage `json:"usage"`
+	Content    []block         `json:"content"`
+	StopReason string          `json:"stop_reason"`
+}
+
+// anthropicUsage is the usage in an event. Values of later events are cumulative.
+type anthropicUsage struct {
+	Input      *int64 `json:"input_tokens"`
+	Output     *int64 `json:"output_tokens"`
+	CacheRead  *int64 `json:"cache_read_input_tokens"`
+	CacheWrite *int64 `json:"cache_creation_input_tokens"`
+}
+
+func (anthropic) add(r *reply, data []byte) (string, error) {
+	var e anthropicEvent
+	if err := json.Unmarshal(data, &e); err != nil {
+		return "", fmt.Errorf("an event is no answer of a model: %w", err)
+	}
+	switch e.Type {
+	case "error":
+		return "", failureOf(0, data)
+	case "message_start":
+		if e.Message != nil {
+			r.addUsage(e.Message.Usage)
+		}
+	case "content_block_start":
+		if e.Block != nil {
+			return r.beginBlock(e.Index, e.Block)
+		}
+	case "content_block_delta":
+		return r.addDelta(&e)
+	case "message_delta":
+		r.addUsage(e.Usage)
+		if e.Delta != nil {
+			r.setFinish(e.Delta.StopReason)
+		}
+	case "message_stop":
+		r.done = true
+	case "message":
+		var all strings.Builder
+		for i := range e.Content {
+			text, err := r.beginBlock(i, &e.Content[i])
+			if err != nil {
+				return "", err
+			}
+			all.WriteString(text)
+		}
+		r.addUsage(e.Usage)
+		r.setFinish(e.StopReason)
+		return all.String(), nil
+	}
+	return "", nil // pings, and unknown events
+}
+
+// beginBlock handles the start of a block, or a whole block, and returns its text.
+func (r *reply) beginBlock(index int, b *block) (string, error) {
+	switch b.Type {
+	case "text":
+		return r.addText(b.Text)
+	case "tool_use":
+		if r.blocks[index] > 0 {
+			return "", fmt.Errorf("block %d of an answer begins twice", index)
+		}
+		at := len(r.calls)
+		c, err := r.call(at)
+		if err != nil {
+			return "", err
+		}
+		r.setBlock(index, at+1)
+		c.ID, c.Function.Name = b.ID, b.Name
+		if s := string(b.Input); s != "{}" && s != "null" { // the input follows in deltas
+			c.Function.Arguments = strings.ToValidUTF8(s, "\uFFFD")
+		}
+		return "", c.check()
+	case "thinking", "redacted_thinking":
+		r.setBlock(index, -len(r.thoughts)-1)
+		r.thoughts = append(r.thoughts, block{Type: b.Type, Thinking: b.Thinking, Signature: b.Signature, Data: b.Data})
+		return "", r.addThoughts(b.size())
+	}
+	return "", nil
+}
+
+// size returns the approximate size of a thinking block in a request, in bytes.
+func (b *block) size() int {
+	n := len(b.Signature) + len(b.Data) + 64
+	if b.Thinking != nil {
+		n += len(*b.Thinking)
+	}
+	return n
+}
+
+// setBlock records the kind of the block with this index: a positive value at is the call at-1, a negative one the thinking block
+// -at-1.
+func (r *reply) setBlock(index, at int) {
+	if r.blocks == nil {
+		r.blocks = map[int]int{}
+	}
+	r.blocks[index] = at
+}
+
+// addDelta handles a delta of a block.
+func (r *reply) addDelta(e *anthropicEvent) (string, error) {
+	d, at := e.Delta, r.blocks[e.Index]
+	switch {
+	case d == nil:
+	case d.Type == "text_delta":
+		return r.addText(d.Text)
+	case d.Type == "input_json_delta":
+		if at <= 0 {
+			return "", fmt.Errorf("an event is about the call in block %d, which has not begun", e.Index)
+		}
+		c := &r.calls[at-1]
+		c.Function.Arguments += strings.ToValidUTF8(d.JSON, "\uFFFD")
+		return "", c.check()
+	case at < 0: // of a thinking block
+		b := &r.thoughts[-at-1]
+		if b.Thinking != nil {
+			*b.Thinking += d.Thinking
+		}
+		b.Signature += d.Signature
+		return "", r.addThoughts(len(d.Thinking) + len(d.Signature))
+	}
+	return "", nil
+}
+
+// setFinish handles the reason for which an answer ended; "" if it has not ended.
+func (r *reply) setFinish(reason string) {
+	switch reason {
+	case "":
+	case "max_tokens", "model_context_window_exceeded":
+		r.finish = finishLength
+	case "tool_use":
+		r.finish = finishCalls
+	case "refusal":
+		r.finish = finishFilter
+	default:
+		r.finish = finishStop
+	}
+}
+
+// addUsage handles the usage in an event.
+func (r *reply) addUsage(u *anthropicUsage) {
+	if u == nil {
+		return
+	}
+	if r.usage == nil {
+		r.usage = &caisson.TokenCount{}
+	}
+	t := r.usage
+	for to, n := range map[*int64]*int64{&t.Input: u.Input, &t.Output: u.Output, &t.CacheRead: u.CacheRead, &t.CacheWrite: u.CacheWrite} {
+		if n != nil {
+			*to = max(*to, boundedCount(*n))
+		}
+	}
+	r.prompt = t.Input + t.CacheRead + t.CacheWrite
+}

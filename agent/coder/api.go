@@ -1,0 +1,98 @@
+package coder
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// maxOutput is the maximum number of tokens of an answer, for APIs that require one. The gateway lowers it to what model and
+// budget allow.
+const maxOutput = 32_000
+
+// api is one of the APIs with which models are called. A conversation is kept in the form of OpenAI's API, regardless of the
+// one in use.
+type api interface {
+	// request returns the path, the additional headers and the body of a request.
+	request(q *modelRequest) (path string, header http.Header, body any)
+	// add handles an event of a stream, or a whole answer that was not streamed, and returns its text.
+	add(r *reply, data []byte) (string, error)
+}
+
+// modelRequest is a request to a model, independent of the API.
+type modelRequest struct {
+	model    string
+	talk     []message // the system message is first
+	tools    []definition
+	toolsOff bool // the model must not call tools, although the conversation has calls
+}
+
+// definition is the description of a tool for models.
+type definition struct {
+	Name        string `json:"name"`
+	Description string `json:"description"`
+	Parameters  raw    `json:"parameters"`
+}
+
+// apiOf returns the API of that name. For Gemini, alias must be usable in a path.
+func apiOf(name, alias string) (api, error) {
+	switch name {
+	case "", caisson.APIOpenAI:
+		return openAI{}, nil
+	case caisson.APIAnthropic:
+		return anthropic{}, nil
+	case caisson.APIGemini:
+		if sanitizeName(alias) != strings.ReplaceAll(alias, ".", "_") || strings.HasPrefix(alias, ".") {
+			return nil, fmt.Errorf("the model %.80q cannot be called in the Gemini API, where its alias is part of a path: give it one of letters, digits and . _ -", alias)
+		}
+		return gemini{}, nil
+	}
+	return nil, fmt.Errorf("%.40q is not openai, anthropic or gemini", name)
+}
+
+// omittedNotice replaces the omitted beginning of a conversation, for APIs in which the first message must be the user's.
+const omittedNotice = "[Earlier messages of this conversation have been left out.]"
+
+// splitSystem returns the text of the system message and the other messages. They begin with one of the user, and messages without
+// content are dropped.
+func splitSystem(talk []message) (system string, rest []message) {
+	for _, m := range talk {
+		switch {
+		case m.Role == roleSystem:
+			system = m.Content
+			continue
+		case m.Role != roleTool && len(m.ToolCalls) == 0 && strings.TrimSpace(m.Content) == "":
+			continue
+		case len(rest) == 0 && m.Role != roleUser:
+			rest = append(rest, message{Role: roleUser, Content: omittedNotice})
+		}
+		rest = append(rest, m)
+	}
+	return system, rest
+}
+
+// argumentsObject returns the arguments of a call as a JSON object. Models sometimes write other values, which the tool has rejected.
+func argumentsObject(arguments string) raw {
+	var fields map[string]raw
+	if json.Unmarshal([]byte(arguments), &fields) == nil && fields != nil {
+		return raw(arguments)
+	}
+	b, _ := json.Marshal(map[string]string{"arguments": arguments}) // marshalling strings cannot fail
+	return b
+}
+
+// sanitizeName returns a name in which characters that an API could reject are replaced by "_".
+func sanitizeName(name string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-' {
+			return r
+		}
+		return '_'
+	}, clip(name, maxName))
+}
+
+// boundedCount returns a count of the provider, limited to a plausible range.
+func boundedCount(n int64) int64 { return min(max(n, 0), 1<<40) }

@@ -1,0 +1,49 @@
+package coder
+
+import (
+	"fmt"
+	"sync"
+)
+
+// capture keeps the beginning and the end of the data written to it. It is safe for concurrent use.
+type capture struct {
+	mu    sync.Mutex
+	head  []byte // guarded by mu, like all fields below; full when its length is its capacity
+	tail  []byte // a ring buffer once it is full
+	next  int    // write position in the ring buffer
+	total int64
+}
+
+func newCapture(head, tail int) *capture {
+	return &capture{head: make([]byte, 0, head), tail: make([]byte, 0, tail)}
+}
+
+func (c *capture) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := len(p)
+	c.total += int64(n)
+	room := min(cap(c.head)-len(c.head), len(p))
+	c.head, p = append(c.head, p[:room]...), p[room:]
+	if len(p) > cap(c.tail) {
+		p = p[len(p)-cap(c.tail):]
+	}
+	room = min(cap(c.tail)-len(c.tail), len(p))
+	c.tail, p = append(c.tail, p[:room]...), p[room:]
+	for len(p) > 0 {
+		k := copy(c.tail[c.next:], p)
+		c.next, p = (c.next+k)%len(c.tail), p[k:]
+	}
+	return n, nil
+}
+
+// String returns the data that is kept, with a note of how much is missing.
+func (c *capture) String() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	tail := string(c.tail[c.next:]) + string(c.tail[:c.next])
+	if left := c.total - int64(len(c.head)) - int64(len(tail)); left > 0 {
+		return fmt.Sprintf("%s\n[%d bytes left out]\n%s", c.head, left, tail)
+	}
+	return string(c.head) + tail
+}

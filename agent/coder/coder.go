@@ -1,0 +1,183 @@
+// Package coder is the built-in coding agent. It runs inside a sandbox of any image and requires only the wire there. It calls
+// a model through the model gateway, executes the tool calls that the model requests, and writes events as lines of JSON.
+//
+// Each line is a [caisson.RunEvent] without the fields that the engine sets. Text is in text_delta, and between two messages
+// there is a tool call; assistant_final contains the last message, and usage_report the usage of all model calls so far. The
+// last line is assistant_final or error.
+//
+// The agent has the rights of any other program in the sandbox and no API key. It bounds its input, because a model, a
+// repository or a command may be hostile or broken. It calls a model with the API of OpenAI, Anthropic or Gemini, depending on
+// the model.
+package coder
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// defaultGateway is the address of the model gateway in a sandbox.
+const defaultGateway = "http://llm.caisson.internal"
+
+// Environment variables with which a run configures its agent. Flags take precedence.
+const (
+	envToolsURL = "CAISSON_TOOLS_URL" // server that starts sub-runs; not set: none
+	envAllow    = "CAISSON_TOOLS_ALLOW"
+	envDeny     = "CAISSON_TOOLS_DENY"
+	envAPI      = "CAISSON_MODEL_API"
+)
+
+const (
+	defaultSteps   = 60
+	defaultContext = 120_000 // tokens; a model with a smaller context refuses the request, which is then shortened
+	maxPrompt      = 2 << 20 // bytes
+)
+
+// Exit codes.
+const (
+	exitOK     = 0
+	exitFailed = 1 // the last line contains the error
+	exitUsage  = 2
+)
+
+const usage = `usage: caisson-agent code --model ALIAS [options] < PROMPT
+
+Works on a task and prints what happens as a line of JSON for each event.
+
+`
+
+// config is the configuration from the command line.
+type config struct {
+	model     string
+	api       string // "" for OpenAI's
+	session   string
+	state     string
+	steps     int
+	context   int64
+	workspace string
+	gateway   string
+	allow     string
+	deny      string
+	toolsURL  string // "" for none
+}
+
+// Main runs the agent as a program: it does the task whose prompt is read from stdin, and returns its exit code. args are the
+// arguments without the program's name. SIGTERM and SIGINT cancel the task; the last line then reports the error.
+func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	c, err := parseArgs(args, stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return exitOK
+	}
+	out := newOutput(stdout)
+	if err != nil {
+		fmt.Fprintln(stderr, "caisson-agent code:", err)
+		out.fail(&caisson.RunError{Code: caisson.RunInvalid, Message: err.Error()})
+		return exitUsage
+	}
+	a, err := newAgent(c, out)
+	if err == nil {
+		err = a.run(ctx, stdin)
+		a.close()
+	}
+	if err != nil {
+		why := runError(ctx, err)
+		fmt.Fprintln(stderr, "caisson-agent code:", why)
+		out.fail(why)
+		return exitFailed
+	}
+	return exitOK
+}
+
+func parseArgs(args []string, stderr io.Writer) (*config, error) {
+	c := &config{}
+	f := flag.NewFlagSet("caisson-agent code", flag.ContinueOnError)
+	f.SetOutput(io.Discard) // errors are printed once, by Main
+	f.Usage = func() {}
+	f.StringVar(&c.model, "model", "", "`alias` of the model at the gateway (required)")
+	f.StringVar(&c.api, "api", os.Getenv(envAPI), "`API` in which the model is called: openai, anthropic or gemini; openai if empty; default $"+envAPI)
+	f.StringVar(&c.session, "session", "", "`id` of the conversation to begin or continue; needs --state")
+	f.StringVar(&c.state, "state", "", "`directory` that keeps conversations")
+	f.IntVar(&c.steps, "steps", defaultSteps, "how `many` answers with calls of tools the model may give")
+	f.Int64Var(&c.context, "context", defaultContext, "`tokens` of conversation that the model is asked with at most")
+	f.StringVar(&c.workspace, "workspace", ".", "`directory` to work in")
+	f.StringVar(&c.gateway, "gateway", defaultGateway, "`URL` of the model gateway, without the API's path")
+	f.StringVar(&c.allow, "allow", os.Getenv(envAllow), "`tools` that the model has, with commas between; all if empty; default $"+envAllow)
+	f.StringVar(&c.deny, "deny", os.Getenv(envDeny), "`tools` that the model does not have; default $"+envDeny)
+	f.StringVar(&c.toolsURL, "tools-url", os.Getenv(envToolsURL), "`URL` of the tools that start runs of other agents; none if empty; default $"+envToolsURL)
+	if err := f.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			io.WriteString(stderr, usage)
+			f.SetOutput(stderr)
+			f.PrintDefaults()
+		}
+		return nil, err
+	}
+	return c, c.check(f.Args())
+}
+
+func (c *config) check(rest []string) error {
+	switch {
+	case len(rest) > 0:
+		return fmt.Errorf("%.40q is not understood: the prompt is read from the standard input", rest[0])
+	case c.model == "":
+		return errors.New("--model is missing: name an alias that the gateway has")
+	case c.steps < 1 || c.steps > 10_000:
+		return fmt.Errorf("--steps %d is not from 1 to 10000", c.steps)
+	case c.context < 1000:
+		return fmt.Errorf("--context %d is less than 1000 tokens", c.context)
+	case c.session != "" && c.state == "":
+		return errors.New("--session needs --state, the directory that keeps conversations")
+	case !sessionID(c.session):
+		return fmt.Errorf("--session %.40q has more than 512 characters, or others than letters, digits and . _ : -", c.session)
+	}
+	dir, err := filepath.Abs(c.workspace)
+	if err == nil {
+		var at os.FileInfo
+		if at, err = os.Stat(dir); err == nil && !at.IsDir() {
+			err = errors.New("it is no directory")
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("--workspace %.200q cannot be worked in: %w", c.workspace, err)
+	}
+	c.workspace = dir
+	return nil
+}
+
+// readPrompt reads the task's prompt.
+func readPrompt(r io.Reader) (string, error) {
+	b, err := io.ReadAll(io.LimitReader(r, maxPrompt+1))
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("read the prompt: %w", err)
+	case len(b) > maxPrompt:
+		return "", &caisson.RunError{Code: caisson.RunInvalid, Message: "the prompt has more than 2 MiB; put it into a file and name that"}
+	}
+	prompt := strings.TrimSpace(clean(string(b)))
+	if prompt == "" {
+		return "", &caisson.RunError{Code: caisson.RunInvalid, Message: "the prompt is empty; say on the standard input what is to be done"}
+	}
+	return prompt, nil
+}
+
+// runError returns the error with which a task failed.
+func runError(ctx context.Context, err error) *caisson.RunError {
+	if ctx.Err() != nil {
+		return &caisson.RunError{Code: caisson.RunAborted, Message: "ended by a signal"}
+	}
+	if e, ok := errors.AsType[*caisson.RunError](err); ok {
+		return e
+	}
+	return &caisson.RunError{Code: caisson.RunInternal, Message: err.Error()}
+}

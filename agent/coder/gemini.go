@@ -1,0 +1,190 @@
+package coder
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// gemini implements Google's Gemini API.
+type gemini struct{}
+
+type geminiRequest struct {
+	System   *geminiContent  `json:"systemInstruction,omitempty"`
+	Contents []geminiContent `json:"contents"`
+	Tools    []geminiTools   `json:"tools,omitempty"`
+	Config   *geminiCalling  `json:"toolConfig,omitempty"`
+	Generate struct {
+		MaxTokens int64 `json:"maxOutputTokens"`
+	} `json:"generationConfig"`
+}
+
+type geminiTools struct {
+	Functions []geminiFunction `json:"functionDeclarations"`
+}
+
+type geminiFunction struct {
+	Name        string `json:"name"`
+	Description string `json:"description"`
+	Schema      raw    `json:"parametersJsonSchema"`
+}
+
+type geminiCalling struct {
+	Functions struct {
+		Mode string `json:"mode"`
+	} `json:"functionCallingConfig"`
+}
+
+type geminiContent struct {
+	Role  string       `json:"role,omitempty"`
+	Parts []geminiPart `json:"parts"`
+}
+
+// geminiPart is a part of a message, with the fields of all kinds that the agent sends or reads.
+type geminiPart struct {
+	Text      string          `json:"text,omitempty"`
+	Thought   bool            `json:"thought,omitempty"`
+	Signature string          `json:"thoughtSignature,omitempty"`
+	Call      *geminiCall     `json:"functionCall,omitempty"`
+	Response  *geminiResponse `json:"functionResponse,omitempty"`
+}
+
+type geminiCall struct {
+	ID   string `json:"id,omitempty"`
+	Name string `json:"name"`
+	Args raw    `json:"args,omitempty"`
+}
+
+type geminiResponse struct {
+	ID       string `json:"id,omitempty"`
+	Name     string `json:"name"`
+	Response struct {
+		Output string `json:"output"`
+	} `json:"response"`
+}
+
+func (gemini) request(q *modelRequest) (string, http.Header, any) {
+	system, talk := splitSystem(q.talk)
+	req := geminiRequest{System: &geminiContent{Parts: []geminiPart{{Text: system}}}}
+	req.Generate.MaxTokens = maxOutput
+	names := map[string]string{} // names of the called tools by call id
+	for _, m := range talk {
+		c := geminiContent{Role: roleUser}
+		switch m.Role {
+		case roleTool:
+			answer := &geminiResponse{ID: m.ToolCallID, Name: names[m.ToolCallID]}
+			answer.Response.Output = m.Content
+			c.Parts = []geminiPart{{Response: answer}}
+			// All results of one answer go into one message.
+			if last := len(req.Contents) - 1; last >= 0 && req.Contents[last].Parts[0].Response != nil {
+				req.Contents[last].Parts = append(req.Contents[last].Parts, c.Parts...)
+				continue
+			}
+		case roleAssistant:
+			c.Role = "model"
+			fallthrough
+		default:
+			if strings.TrimSpace(m.Content) != "" {
+				c.Parts = append(c.Parts, geminiPart{Text: m.Content})
+			}
+		}
+		for _, call := range m.ToolCalls {
+			names[call.ID] = sanitizeName(call.Function.Name)
+			c.Parts = append(c.Parts, geminiPart{
+				Signature: call.signature, Call: &geminiCall{ID: call.ID, Name: names[call.ID], Args: argumentsObject(call.Function.Arguments)},
+			})
+		}
+		req.Contents = append(req.Contents, c)
+	}
+	if q.tools != nil {
+		var t geminiTools
+		for _, d := range q.tools {
+			t.Functions = append(t.Functions, geminiFunction{d.Name, d.Description, d.Parameters})
+		}
+		req.Tools = []geminiTools{t}
+		if q.toolsOff {
+			req.Config = &geminiCalling{}
+			req.Config.Functions.Mode = "NONE"
+		}
+	}
+	return "/v1beta/models/" + q.model + ":streamGenerateContent?alt=sse", nil, req
+}
+
+// geminiAnswer is an event of a stream, or a whole answer.
+type geminiAnswer struct {
+	Error      raw `json:"error"`
+	Candidates []struct {
+		Content geminiContent `json:"content"`
+		Finish  string        `json:"finishReason"`
+	} `json:"candidates"`
+	Feedback struct {
+		Block string `json:"blockReason"`
+	} `json:"promptFeedback"`
+	Usage *struct {
+		Prompt   int64 `json:"promptTokenCount"`
+		Cached   int64 `json:"cachedContentTokenCount"`
+		Answer   int64 `json:"candidatesTokenCount"`
+		Thoughts int64 `json:"thoughtsTokenCount"`
+	} `json:"usageMetadata"`
+}
+
+func (gemini) add(r *reply, data []byte) (string, error) {
+	var a geminiAnswer
+	if err := json.Unmarshal(data, &a); err != nil {
+		return "", fmt.Errorf("an event is no answer of a model: %w", err)
+	}
+	if len(a.Error) > 0 && string(a.Error) != "null" {
+		return "", failureOf(0, data)
+	}
+	if u := a.Usage; u != nil {
+		r.prompt = boundedCount(u.Prompt)
+		read := min(boundedCount(u.Cached), r.prompt)
+		r.usage = &caisson.TokenCount{Input: r.prompt - read, CacheRead: read, Output: boundedCount(u.Answer) + boundedCount(u.Thoughts)}
+	}
+	if a.Feedback.Block != "" {
+		r.finish = finishFilter
+	}
+	if len(a.Candidates) == 0 {
+		return "", nil
+	}
+	var all strings.Builder
+	for _, p := range a.Candidates[0].Content.Parts {
+		text, err := r.addPart(&p)
+		if err != nil {
+			return "", err
+		}
+		all.WriteString(text)
+	}
+	switch a.Candidates[0].Finish {
+	case "":
+	case "MAX_TOKENS":
+		r.finish = finishLength
+	case "SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII":
+		r.finish = finishFilter
+	default:
+		r.finish = finishStop
+	}
+	return all.String(), nil
+}
+
+// addPart handles a part of an answer, and returns its text.
+func (r *reply) addPart(p *geminiPart) (string, error) {
+	switch {
+	case p.Call != nil:
+		c, err := r.call(len(r.calls))
+		if err != nil {
+			return "", err
+		}
+		c.ID, c.Function.Name, c.signature = p.Call.ID, p.Call.Name, p.Signature
+		if args := string(p.Call.Args); args != "null" {
+			c.Function.Arguments = strings.ToValidUTF8(args, "\uFFFD")
+		}
+		return "", c.check()
+	case p.Thought:
+		return "", r.addThoughts(len(p.Text) + 1)
+	}
+	return r.addText(p.Text)
+}

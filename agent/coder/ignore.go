@@ -1,0 +1,113 @@
+package coder
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// Limits on a .gitignore file.
+const (
+	maxIgnore      = 64 << 10 // bytes
+	maxIgnoreRules = 500
+)
+
+// ignoreRule is a line of a .gitignore.
+type ignoreRule struct {
+	base    string // directory of the file, relative to the root of the walk; "" or with a slash at the end
+	match   *regexp.Regexp
+	negated bool // the line begins with !
+	dirs    bool // the line ends with a slash
+}
+
+// ignores are the rules that apply in a directory, outermost first.
+type ignores []ignoreRule
+
+// withFile returns g with the rules of the .gitignore in dir, whose path in the walk is base.
+func (g ignores) withFile(dir, base string) ignores {
+	f, _, err := openRegular(filepath.Join(dir, ".gitignore"), os.O_RDONLY, 0)
+	if err != nil {
+		return g
+	}
+	defer f.Close()
+	b, _ := io.ReadAll(io.LimitReader(f, maxIgnore)) // use the part that can be read
+	g = g[:len(g):len(g)]
+	for line := range bytes.Lines(b) {
+		if len(g) == maxIgnoreRules {
+			break
+		}
+		if r, ok := parseIgnore(string(bytes.TrimRight(line, "\r\n")), base); ok {
+			g = append(g, r)
+		}
+	}
+	return g
+}
+
+func parseIgnore(line, base string) (ignoreRule, bool) {
+	line = strings.TrimRight(line, " \t")
+	if line == "" || line[0] == '#' {
+		return ignoreRule{}, false
+	}
+	r := ignoreRule{base: base}
+	line, r.negated = strings.CutPrefix(line, "!")
+	line, r.dirs = strings.CutSuffix(line, "/")
+	anchored := strings.Contains(line, "/")
+	line = strings.TrimPrefix(line, "/")
+	if !anchored {
+		line = "**/" + line
+	}
+	match, err := glob(line)
+	r.match = match
+	return r, err == nil
+}
+
+// glob compiles a pattern with git's syntax: *, ?, [...] and **.
+func glob(pattern string) (*regexp.Regexp, error) {
+	var re strings.Builder
+	re.WriteString(`(?s)\A`)
+	for i := 0; i < len(pattern); i++ {
+		rest := pattern[i:]
+		switch c := pattern[i]; {
+		case strings.HasPrefix(rest, "**/"):
+			re.WriteString(`(?:.*/)?`)
+			i += 2
+		case strings.HasPrefix(rest, "**"):
+			re.WriteString(`.*`)
+			i++
+		case c == '*':
+			re.WriteString(`[^/]*`)
+		case c == '?':
+			re.WriteString(`[^/]`)
+		case c == '[' && strings.IndexByte(rest[1:], ']') > 0:
+			end := 1 + strings.IndexByte(rest[1:], ']')
+			class := strings.NewReplacer(`\`, `\\`, `[`, `\[`).Replace(rest[1:end])
+			if strings.HasPrefix(class, "!") {
+				class = "^" + class[1:]
+			}
+			re.WriteString("[" + class + "]")
+			i += end
+		case c == '\\' && len(rest) > 1:
+			i++
+			re.WriteString(regexp.QuoteMeta(pattern[i : i+1]))
+		default:
+			re.WriteString(regexp.QuoteMeta(pattern[i : i+1]))
+		}
+	}
+	re.WriteString(`\z`)
+	return regexp.Compile(re.String())
+}
+
+// match reports whether path, relative to the root of the walk, is ignored.
+func (g ignores) match(path string, dir bool) bool {
+	for i := len(g) - 1; i >= 0; i-- {
+		r := &g[i]
+		rest, under := strings.CutPrefix(path, r.base)
+		if under && (dir || !r.dirs) && r.match.MatchString(rest) {
+			return !r.negated
+		}
+	}
+	return false
+}

@@ -1,0 +1,94 @@
+package coder
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+const (
+	listDepth   = 2
+	maxListed   = 500
+	maxLinkText = 200
+)
+
+func (w workspace) listTool() tool {
+	return tool{
+		name:   "list",
+		about:  "List a directory as a tree of paths with sizes, without what .gitignore, .git and the like hide. Directories end with a slash.",
+		schema: `{"type":"object","properties":{"path":{"type":"string","description":"default: the workspace"},"depth":{"type":"integer","description":"levels of directories; default 2"}}}`,
+		run:    w.list,
+	}
+}
+
+func (w workspace) list(ctx context.Context, args []byte) result {
+	var in struct {
+		Path  string `json:"path"`
+		Depth number `json:"depth"`
+	}
+	if err := arguments(args, &in); err != nil {
+		return failed("%v", err)
+	}
+	if in.Path == "" {
+		in.Path = "."
+	}
+	if in.Depth <= 0 {
+		in.Depth = listDepth
+	}
+	path, err := w.path(in.Path)
+	if err != nil {
+		return failed("%v", err)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return failed("%v", err)
+	}
+	if !info.IsDir() {
+		return failed("%s is no directory", path)
+	}
+	// Distinguish a directory that cannot be read from an empty one.
+	if d, err := os.Open(path); err != nil {
+		return failed("%v", err)
+	} else {
+		d.Close()
+	}
+	var out strings.Builder
+	listed := 0
+	full := func() bool { return listed == maxListed || out.Len() > maxResult-1024 }
+	whole := walkTree(ctx, path, full, func(name string, e fs.DirEntry) bool {
+		listed++
+		out.WriteString(clean(describe(filepath.Join(path, name), name, e)) + "\n")
+		return depthOf(name)+1 < int(in.Depth)
+	})
+	switch {
+	case !whole:
+		out.WriteString("[there is more; list a directory of these, or use search]\n")
+	case listed == 0:
+		return result{text: "[nothing here, but for what is ignored]"}
+	}
+	return result{text: out.String()}
+}
+
+func describe(path, name string, e fs.DirEntry) string {
+	name = strings.ReplaceAll(name, "\n", "\uFFFD")
+	switch {
+	case e.IsDir():
+		return name + "/"
+	case e.Type()&fs.ModeSymlink != 0:
+		to, err := os.Readlink(path)
+		if err != nil {
+			to = "?"
+		}
+		return name + " -> " + strings.ReplaceAll(clip(to, maxLinkText), "\n", "\uFFFD")
+	case !e.Type().IsRegular():
+		return name + " (" + kindOf(e.Type()) + ")"
+	}
+	info, err := e.Info()
+	if err != nil {
+		return name
+	}
+	return fmt.Sprintf("%s (%d)", name, info.Size())
+}

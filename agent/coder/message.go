@@ -1,0 +1,47 @@
+package coder
+
+// The roles of messages.
+const (
+	roleSystem    = "system"
+	roleUser      = "user"
+	roleAssistant = "assistant"
+	roleTool      = "tool"
+)
+
+// message is one message of a conversation, in the form of OpenAI's chat completions. Unexported fields belong to the other
+// APIs; they are not stored, and are sent back only within the task in which they were received.
+type message struct {
+	Role    string `json:"role"`
+	Content string `json:"content"`
+	// Reasoning is sent back with tool calls, because some models refuse a conversation without it.
+	Reasoning  string  `json:"reasoning_content,omitempty"`
+	ToolCalls  []call  `json:"tool_calls,omitempty"`
+	ToolCallID string  `json:"tool_call_id,omitempty"`
+	thoughts   []block // thinking blocks of Anthropic's models
+}
+
+// call is one tool call.
+type call struct {
+	ID        string   `json:"id"`
+	Type      string   `json:"type"`
+	Function  function `json:"function"`
+	Extra     raw      `json:"extra_content,omitempty"` // signatures of thoughts, which some models require back
+	signature string   // signature of the preceding thought, of Gemini's models
+}
+
+type function struct {
+	Name      string `json:"name"`
+	Arguments string `json:"arguments"` // as written by the model; may be invalid JSON
+}
+
+// size returns the approximate size of m in a request, in bytes.
+func (m *message) size() int64 {
+	n := len(m.Content) + len(m.Reasoning) + len(m.ToolCallID) + 32
+	for _, c := range m.ToolCalls {
+		n += len(c.ID) + len(c.Function.Name) + len(c.Function.Arguments) + len(c.Extra) + len(c.signature) + 64
+	}
+	for i := range m.thoughts {
+		n += m.thoughts[i].size()
+	}
+	return int64(n)
+}

@@ -1,0 +1,200 @@
+package coder
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// openAI implements OpenAI's chat completions API, which other providers offer too.
+type openAI struct{}
+
+type chatRequest struct {
+	Model      string     `json:"model"`
+	Messages   []message  `json:"messages"`
+	Tools      []chatTool `json:"tools,omitempty"`
+	ToolChoice string     `json:"tool_choice,omitempty"`
+	Stream     bool       `json:"stream"`
+	Options    struct {
+		Usage bool `json:"include_usage"`
+	} `json:"stream_options"`
+}
+
+type chatTool struct {
+	Type     string     `json:"type"`
+	Function definition `json:"function"`
+}
+
+func (openAI) request(q *modelRequest) (string, http.Header, any) {
+	req := chatRequest{Model: q.model, Messages: q.talk, Stream: true}
+	req.Options.Usage = true
+	for _, d := range q.tools {
+		req.Tools = append(req.Tools, chatTool{"function", d})
+	}
+	if q.toolsOff && q.tools != nil {
+		req.ToolChoice = "none"
+	}
+	return "/v1/chat/completions", nil, req
+}
+
+// chunk is one event of a stream, or a whole answer, in which choices have messages instead of deltas.
+type chunk struct {
+	Error   raw `json:"error"`
+	Choices []struct {
+		Delta   *delta  `json:"delta"`
+		Message *delta  `json:"message"`
+		Finish  *string `json:"finish_reason"`
+	} `json:"choices"`
+	Usage *struct {
+		Prompt     int64 `json:"prompt_tokens"`
+		Completion int64 `json:"completion_tokens"`
+		Details    *struct {
+			Cached int64 `json:"cached_tokens"`
+		} `json:"prompt_tokens_details"`
+	} `json:"usage"`
+}
+
+type delta struct {
+	Content   raw         `json:"content"`
+	Refusal   string      `json:"refusal"`
+	Reasoning string      `json:"reasoning_content"`
+	ToolCalls []callDelta `json:"tool_calls"`
+}
+
+type callDelta struct {
+	Index    *int   `json:"index"`
+	ID       string `json:"id"`
+	Function struct {
+		Name      string `json:"name"`
+		Arguments raw    `json:"arguments"`
+	} `json:"function"`
+	Extra raw `json:"extra_content"`
+}
+
+// textOf returns the text of content: a string, or a list of parts, of which the text parts are joined.
+func textOf(content raw) (string, error) {
+	var s string
+	if len(content) == 0 || content[0] != '[' {
+		if len(content) == 0 {
+			return "", nil
+		}
+		return s, json.Unmarshal(content, &s)
+	}
+	var parts []struct {
+		Type string `json:"type"`
+		Text raw    `json:"text"`
+	}
+	if err := json.Unmarshal(content, &parts); err != nil {
+		return "", err
+	}
+	var all strings.Builder
+	for _, p := range parts {
+		if p.Type != "text" {
+			continue
+		}
+		if err := json.Unmarshal(p.Text, &s); err != nil {
+			return "", err
+		}
+		all.WriteString(s)
+	}
+	return all.String(), nil
+}
+
+func (openAI) add(r *reply, data []byte) (string, error) {
+	if string(data) == "[DONE]" {
+		r.done = true
+		return "", nil
+	}
+	var c chunk
+	if err := json.Unmarshal(data, &c); err != nil {
+		return "", fmt.Errorf("an event is no answer of a model: %w", err)
+	}
+	if len(c.Error) > 0 && string(c.Error) != "null" {
+		return "", failureOf(0, data)
+	}
+	if u := c.Usage; u != nil {
+		t := caisson.TokenCount{Input: max(0, u.Prompt), Output: max(0, u.Completion)}
+		r.prompt = t.Input
+		if u.Details != nil {
+			t.CacheRead = min(max(0, u.Details.Cached), t.Input)
+			t.Input -= t.CacheRead
+		}
+		r.usage = &t
+	}
+	if len(c.Choices) == 0 {
+		return "", nil
+	}
+	choice := c.Choices[0]
+	if choice.Finish != nil && *choice.Finish != "" {
+		r.finish = *choice.Finish
+	}
+	d := choice.Delta
+	if choice.Message != nil {
+		d = choice.Message
+	}
+	if d == nil {
+		return "", nil
+	}
+	return r.addChunk(d)
+}
+
+func (r *reply) addChunk(d *delta) (string, error) {
+	text, err := textOf(d.Content)
+	if err != nil {
+		return "", fmt.Errorf("the content of an answer is no text: %w", err)
+	}
+	if text, err = r.addText(text); err != nil {
+		return "", err
+	}
+	r.refusal.WriteString(d.Refusal)
+	r.reasoning.WriteString(d.Reasoning)
+	if err := r.addThoughts(len(d.Reasoning)); err != nil || r.refusal.Len() > maxAnswer {
+		return "", errTooLong
+	}
+	for i, piece := range d.ToolCalls {
+		if err := r.takeCall(i, piece); err != nil {
+			return "", err
+		}
+	}
+	return text, nil
+}
+
+// takeCall adds a piece of a call. at is the position of the piece in its list, which is used if the piece has no index.
+func (r *reply) takeCall(at int, piece callDelta) error {
+	if piece.Index != nil {
+		at = *piece.Index
+	} else if len(r.calls) > 0 && piece.ID == "" {
+		at = len(r.calls) - 1
+	}
+	// Some servers give each call of an answer the same index: a different id begins a new call.
+	if at >= 0 && at < len(r.calls) && piece.ID != "" && r.calls[at].ID != "" && piece.ID != r.calls[at].ID {
+		at = len(r.calls)
+	}
+	c, err := r.call(at)
+	if err != nil {
+		return err
+	}
+	if piece.ID != "" {
+		c.ID = piece.ID
+	}
+	if c.Function.Name == "" { // some servers repeat it in every piece
+		c.Function.Name = piece.Function.Name
+	}
+	if len(piece.Extra) > 0 {
+		c.Extra = bytes.ToValidUTF8(piece.Extra, []byte("\uFFFD"))
+	}
+	arguments := string(piece.Function.Arguments)
+	if strings.HasPrefix(arguments, `"`) {
+		if err := json.Unmarshal(piece.Function.Arguments, &arguments); err != nil {
+			return err
+		}
+	} else if arguments == "null" {
+		arguments = ""
+	}
+	c.Function.Arguments += strings.ToValidUTF8(arguments, "\uFFFD")
+	return c.check()
+}

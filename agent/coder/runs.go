@@ -1,0 +1,167 @@
+package coder
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+const (
+	maxToolAnswer   = 4 << 20 // bytes
+	pollSeconds     = "30"    // how long the server may hold a request for a run's state
+	minPollInterval = time.Second
+	maxPollErrors   = 5 // consecutive errors that are tolerated
+)
+
+// runTools returns the tools that start sub-runs.
+func runTools(s server) []tool {
+	return []tool{{
+		name:   "run_agent",
+		about:  "Give a task to another agent, which works on it in a sandbox of its own and does not see your workspace, and wait for its answer. It counts against your own time and budget.",
+		schema: `{"type":"object","properties":{"agent":{"type":"string","description":"id, as list_agents shows it"},"prompt":{"type":"string","description":"the task, with all that is needed to do it"},"model":{"type":"string","description":"alias; default: the agent's own"}},"required":["agent","prompt"]}`,
+		run:    s.runAgent,
+	}, {
+		name:   "list_agents",
+		about:  "List the agents that run_agent can give tasks to.",
+		schema: `{"type":"object","properties":{}}`,
+		run:    s.listAgents,
+	}}
+}
+
+// get makes a request to the server of sub-runs and decodes the answer.
+func (s server) get(ctx context.Context, method, path string, body []byte, to any) error {
+	r, err := s.do(ctx, method, path, body, nil)
+	if err != nil {
+		return err
+	}
+	defer r.Body.Close()
+	if r.StatusCode < 200 || r.StatusCode > 299 {
+		f := readFailure(r)
+		return &toolRefusal{status: f.status, text: f.text}
+	}
+	b, err := io.ReadAll(&bounded{r.Body, maxToolAnswer + 1})
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(b, to)
+}
+
+// toolRefusal is an error response for which a retry is useless.
+type toolRefusal struct {
+	status int
+	text   string
+}
+
+func (t *toolRefusal) Error() string { return fmt.Sprintf("refused (%d): %s", t.status, t.text) }
+
+// agentRun has the used fields of a run.
+type agentRun struct {
+	ID     string            `json:"id"`
+	State  caisson.RunState  `json:"state"`
+	Answer string            `json:"answer"`
+	Cut    bool              `json:"cut"` // the answer was truncated
+	Error  *caisson.RunError `json:"error"`
+}
+
+func (s server) runAgent(ctx context.Context, args []byte) result {
+	var in struct {
+		Agent  string `json:"agent"`
+		Prompt string `json:"prompt"`
+		Model  string `json:"model,omitempty"`
+	}
+	if err := arguments(args, &in); err != nil {
+		return failed("%v", err)
+	}
+	if in.Agent == "" || in.Prompt == "" {
+		return failed("agent and prompt are needed; list_agents shows the agents")
+	}
+	body, err := json.Marshal(in)
+	if err != nil {
+		return failed("%v", err)
+	}
+	var run agentRun
+	if err := s.get(ctx, "POST", "/v1/runs", body, &run); err != nil {
+		return failed("The run was not started: %v", err)
+	}
+	if !sessionID(run.ID) || run.ID == "" {
+		return failed("The run was not started: the answer has no id.")
+	}
+	if err := s.waitRun(ctx, &run); err != nil {
+		return failed("Nothing is known of what became of run %s: %v", run.ID, err)
+	}
+	return runResult(&run)
+}
+
+// waitRun waits until the run has ended.
+func (s server) waitRun(ctx context.Context, run *agentRun) error {
+	id, faults := run.ID, 0
+	for !run.State.Ended() {
+		asked := time.Now()
+		next := agentRun{}
+		err := s.get(ctx, "GET", "/v1/runs/"+id+"?wait="+pollSeconds, nil, &next)
+		_, refused := errors.AsType[*toolRefusal](err)
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err == nil:
+			*run, faults = next, 0
+		case refused || faults == maxPollErrors:
+			run.ID = id
+			return err
+		default:
+			faults++
+		}
+		if !run.State.Ended() {
+			if err := pause(ctx, minPollInterval-time.Since(asked)); err != nil {
+				return err
+			}
+		}
+	}
+	run.ID = id
+	return nil
+}
+
+func runResult(run *agentRun) result {
+	if run.Cut {
+		run.Answer += "\n[the answer was longer]"
+	}
+	switch {
+	case run.Error != nil:
+		return failed("Run %s failed: %v\n%s", run.ID, run.Error, run.Answer)
+	case run.State != caisson.RunSucceeded:
+		return failed("Run %s failed.\n%s", run.ID, run.Answer)
+	}
+	return result{text: run.Answer, changed: true}
+}
+
+func (s server) listAgents(ctx context.Context, _ []byte) result {
+	var all raw
+	if err := s.get(ctx, "GET", "/v1/agents", nil, &all); err != nil {
+		return failed("The agents cannot be listed: %v", err)
+	}
+	type agent struct {
+		ID          string `json:"id"`
+		Name        string `json:"name"`
+		Description string `json:"description"`
+	}
+	var wrapped struct {
+		Agents []agent `json:"agents"`
+	}
+	if json.Unmarshal(all, &wrapped.Agents) != nil && json.Unmarshal(all, &wrapped) != nil {
+		return failed("The list of agents cannot be understood.")
+	}
+	var out strings.Builder
+	for _, a := range wrapped.Agents {
+		fmt.Fprintf(&out, "%s: %s. %s\n", a.ID, a.Name, a.Description)
+	}
+	if out.Len() == 0 {
+		return result{text: "[there are none]"}
+	}
+	return result{text: out.String()}
+}

@@ -1,0 +1,46 @@
+// Package sample is a small repository with a failing test, and the script of a model that fixes it. Demonstrations and tests
+// of the built-in agent use it; it requires only a shell.
+package sample
+
+import (
+	"embed"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// Prompt is the prompt that Script answers.
+const Prompt = "Fix the failing test."
+
+// Answer is a part of the final answer of Script, if the test was fixed.
+const Answer = "now passes"
+
+// Script is for package llm/scripted.
+//
+//go:embed script.yaml
+var Script string
+
+//go:embed repo
+var repo embed.FS
+
+// Write writes the repository into the directory dir, which is created if necessary.
+func Write(dir string) error {
+	files, err := fs.Sub(repo, "repo")
+	if err != nil {
+		return err
+	}
+	return fs.WalkDir(files, ".", func(name string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		to := filepath.Join(dir, filepath.FromSlash(name))
+		if e.IsDir() {
+			return os.MkdirAll(to, 0o755)
+		}
+		data, err := fs.ReadFile(files, name)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(to, data, 0o644)
+	})
+}

@@ -1,0 +1,162 @@
+package coder
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// Limits of a search.
+const (
+	maxPattern   = 2000      // bytes
+	maxSearched  = 8 << 20   // size of a file, in bytes
+	maxSearchAll = 512 << 20 // size of all files together, in bytes
+	searchTime   = 30 * time.Second
+	maxHits      = 200
+	maxHitsFile  = 30
+	maxHitLine   = 300 // bytes
+)
+
+func (w workspace) searchTool() tool {
+	return tool{
+		name: "search",
+		about: "Search the lines of text files with a regular expression (RE2 syntax) and return path:line: text. " +
+			"What list hides is not searched, nor are binary files.",
+		schema: `{"type":"object","properties":{"pattern":{"type":"string"},"path":{"type":"string","description":"directory or file; default: the workspace"},"glob":{"type":"string","description":"only files whose name or path matches, as *.go"},"ignore_case":{"type":"boolean"}},"required":["pattern"]}`,
+		run:    w.search,
+	}
+}
+
+// search is the state of one search.
+type search struct {
+	pattern *regexp.Regexp
+	glob    *regexp.Regexp // nil means all files
+	until   time.Time
+	left    int64 // bytes that may still be read
+	hits    int
+	out     strings.Builder
+	large   int // number of files that were too large
+}
+
+func (w workspace) search(ctx context.Context, args []byte) result {
+	var in struct {
+		Pattern, Path, Glob string
+		IgnoreCase          bool `json:"ignore_case"`
+	}
+	if err := arguments(args, &in); err != nil {
+		return failed("%v", err)
+	}
+	if in.Path == "" {
+		in.Path = "."
+	}
+	root, err := w.path(in.Path)
+	if err != nil {
+		return failed("%v", err)
+	}
+	s, err := newSearch(in.Pattern, in.Glob, in.IgnoreCase)
+	if err != nil {
+		return failed("%v", err)
+	}
+	info, err := os.Stat(root)
+	if err != nil {
+		return failed("%v", err)
+	}
+	whole := true
+	if info.IsDir() {
+		whole = walkTree(ctx, root, s.limitReached, func(name string, e fs.DirEntry) bool {
+			if e.Type().IsRegular() && s.matchesGlob(name) {
+				s.file(filepath.Join(root, name), filepath.Join(in.Path, name))
+			}
+			return true
+		})
+	} else {
+		s.file(root, in.Path)
+	}
+	return s.result(whole)
+}
+
+func newSearch(pattern, name string, ignoreCase bool) (*search, error) {
+	s := &search{until: time.Now().Add(searchTime), left: maxSearchAll}
+	if pattern == "" || len(pattern) > maxPattern || len(name) > maxPattern {
+		return nil, fmt.Errorf("a pattern has from 1 to %d bytes", maxPattern)
+	}
+	if ignoreCase {
+		pattern = "(?i)" + pattern
+	}
+	var err error
+	if s.pattern, err = regexp.Compile(pattern); err != nil {
+		return nil, fmt.Errorf("the pattern is not valid: %w", err)
+	}
+	if name != "" {
+		if s.glob, err = glob(name); err != nil {
+			return nil, fmt.Errorf("the glob is not valid: %w", err)
+		}
+	}
+	return s, nil
+}
+
+func (s *search) limitReached() bool {
+	return s.hits >= maxHits || s.left <= 0 || s.out.Len() > maxResult-2048 || time.Now().After(s.until)
+}
+
+func (s *search) matchesGlob(name string) bool {
+	return s.glob == nil || s.glob.MatchString(name) || s.glob.MatchString(path.Base(name))
+}
+
+// file searches one file. A file that cannot be read is skipped.
+func (s *search) file(name, shown string) {
+	f, info, err := openRegular(name, os.O_RDONLY, 0)
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	if info.Size() > maxSearched {
+		s.large++
+		return
+	}
+	r := bufio.NewReaderSize(io.LimitReader(f, maxSearched), 64<<10)
+	if probe, _ := r.Peek(binaryProbe); bytes.IndexByte(probe, 0) >= 0 {
+		return
+	}
+	b, err := io.ReadAll(r)
+	s.left -= int64(len(b))
+	if err != nil {
+		return
+	}
+	hits, n := 0, 0
+	for line := range bytes.Lines(b) {
+		n++
+		line = bytes.TrimRight(line, "\r\n")
+		if !s.pattern.Match(line) {
+			continue
+		}
+		if hits++; hits > maxHitsFile || s.limitReached() {
+			fmt.Fprintf(&s.out, "%s: [there are more in this file]\n", clean(shown))
+			return
+		}
+		s.hits++
+		fmt.Fprintf(&s.out, "%s:%d: %s\n", clean(shown), n, clean(clip(string(line), maxHitLine)))
+	}
+}
+
+func (s *search) result(whole bool) result {
+	if s.hits == 0 {
+		s.out.WriteString("[nothing found]\n")
+	}
+	if !whole {
+		s.out.WriteString("[not everything was searched; narrow it with path or glob]\n")
+	}
+	if s.large > 0 {
+		fmt.Fprintf(&s.out, "[%d files of more than %d MiB were not searched]\n", s.large, maxSearched>>20)
+	}
+	return result{text: s.out.String()}
+}

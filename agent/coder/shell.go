@@ -1,0 +1,182 @@
+package coder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	shellProgram = "/bin/sh"
+	shellTime    = 2 * time.Minute // default timeout
+	maxShellTime = time.Hour
+	shellGrace   = 2 * time.Second        // between SIGTERM and SIGKILL
+	lingerTime   = 250 * time.Millisecond // how long output of background processes is read after the command has exited
+	maxCommand   = 128 << 10              // bytes; the kernel's limit on an argument
+	headOutput   = 10 << 10
+	tailOutput   = 20 << 10
+)
+
+// shell runs commands. It has no restrictions of its own: the isolation boundary is the sandbox.
+type shell struct {
+	dir string
+
+	mu         sync.Mutex
+	openGroups map[int]bool // process groups that still have the output of their command open; guarded by mu
+}
+
+func (s *shell) tool() tool {
+	return tool{
+		name: "shell",
+		about: "Run a command with /bin/sh -c in the workspace and return its exit code and output (standard output and error together; of long output the beginning and the end). " +
+			"Every call is a new shell: cd and variables do not last. There is no terminal and no input. " +
+			"A command in the background goes on until the task ends; send its output to a file.",
+		schema: `{"type":"object","properties":{"command":{"type":"string"},"timeout":{"type":"integer","description":"seconds; default 120, at most 3600"}},"required":["command"]}`,
+		run:    s.run,
+	}
+}
+
+func (s *shell) run(ctx context.Context, args []byte) result {
+	var in struct {
+		Command string `json:"command"`
+		Timeout number `json:"timeout"`
+	}
+	if err := arguments(args, &in); err != nil {
+		return failed("%v", err)
+	}
+	limit := shellTime
+	if in.Timeout > 0 {
+		limit = min(time.Duration(in.Timeout), maxShellTime/time.Second) * time.Second
+	}
+	switch {
+	case in.Command == "":
+		return failed("command is empty; give one")
+	case len(in.Command) > maxCommand:
+		return failed("the command has more than %d KiB; write a file with it and run that", maxCommand>>10)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return failed("%v", err)
+	}
+	cmd := exec.Command(shellProgram, "-c", in.Command)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, w, w
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	err = cmd.Start()
+	w.Close()
+	if err != nil {
+		r.Close()
+		return notStarted(err, s.dir)
+	}
+	out := newCapture(headOutput, tailOutput)
+	copied := s.copyOutput(cmd.Process.Pid, r, out)
+	late := s.wait(ctx, cmd, limit)
+	linger := time.NewTimer(lingerTime)
+	defer linger.Stop()
+	background := false
+	select {
+	case <-copied:
+	case <-linger.C:
+		background = true
+	}
+	return shellResult(cmd.ProcessState, out, late, limit, background, ctx.Err() != nil)
+}
+
+func notStarted(err error, dir string) result {
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Stat(dir); err != nil {
+			return failed("The workspace is gone: %v", err)
+		}
+		return failed("There is no %s in this sandbox, so no command can be run. Use the other tools.", shellProgram)
+	}
+	return failed("The command could not be started: %v", err)
+}
+
+// copyOutput copies output until all writers have closed the pipe, and then closes the channel. Background processes of a command
+// may write to the pipe for as long as they run.
+func (s *shell) copyOutput(group int, r *os.File, out io.Writer) <-chan struct{} {
+	s.mu.Lock()
+	if s.openGroups == nil {
+		s.openGroups = map[int]bool{}
+	}
+	s.openGroups[group] = true
+	s.mu.Unlock()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer r.Close()
+		io.Copy(out, r) // a read error means the end of the pipe
+		s.mu.Lock()
+		delete(s.openGroups, group)
+		s.mu.Unlock()
+	}()
+	return done
+}
+
+// wait waits for the command, and kills it when its timeout expires or ctx is done. It reports whether the timeout expired.
+func (s *shell) wait(ctx context.Context, cmd *exec.Cmd, limit time.Duration) (late bool) {
+	group := -cmd.Process.Pid
+	ended := make(chan struct{})
+	go func() {
+		cmd.Wait() // the result is in cmd.ProcessState
+		close(ended)
+	}()
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-ended:
+		return false
+	case <-timer.C:
+		late = true
+		syscall.Kill(group, syscall.SIGTERM)
+	case <-ctx.Done():
+	}
+	if late {
+		grace := time.NewTimer(shellGrace)
+		defer grace.Stop()
+		select {
+		case <-ended:
+		case <-grace.C:
+		case <-ctx.Done():
+		}
+	}
+	syscall.Kill(group, syscall.SIGKILL)
+	<-ended
+	return late
+}
+
+// close kills the background processes of commands that are still in their groups.
+func (s *shell) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for group := range s.openGroups {
+		syscall.Kill(-group, syscall.SIGKILL)
+	}
+}
+
+func shellResult(state *os.ProcessState, out *capture, late bool, limit time.Duration, background, aborted bool) result {
+	r := result{changed: true}
+	status := state.Sys().(syscall.WaitStatus)
+	head := fmt.Sprintf("exit %d", status.ExitStatus())
+	switch {
+	case late:
+		head, r.failed = fmt.Sprintf("timed out after %v and was ended; run it in the background, or with a longer timeout", limit), true
+	case aborted:
+		head, r.failed = "ended with the task", true
+	case status.Signaled():
+		head, r.failed = fmt.Sprintf("killed by signal %d (%v)", status.Signal(), status.Signal()), true
+	case status.ExitStatus() != 0:
+		r.failed = true
+	}
+	if background {
+		head += "; something that it started is still running"
+	}
+	r.text = head + "\n" + out.String()
+	return r
+}

@@ -1,0 +1,123 @@
+package coder
+
+import "fmt"
+
+const (
+	bytesPerToken = 3.5 // an estimate, until the model has reported its count
+	shortResult   = 400 // bytes that are left of a shortened result
+	keptUnits     = 4   // the last units of a conversation, which are shortened last
+)
+
+func sizeOf(talk []message) int64 {
+	var n int64
+	for i := range talk {
+		n += talk[i].size()
+	}
+	return n
+}
+
+// trim shortens a conversation to budget bytes, as far as possible, and returns it and the new index of the task, which is kept
+// whole. Old tool results are shortened first; then the oldest messages are dropped, calls always together with their results;
+// the most recent units are shortened last. talk itself is not modified.
+func trim(talk []message, task int, budget int64) ([]message, int) {
+	t := &trimmer{talk: append([]message(nil), talk...), task: task, excess: sizeOf(talk) - budget}
+	recent := t.unitStart(keptUnits)
+	t.shorten(0, recent)
+	t.drop(recent)
+	t.shorten(0, len(t.talk))
+	t.drop(t.unitStart(1))
+	return t.talk, t.task
+}
+
+type trimmer struct {
+	talk   []message
+	task   int
+	excess int64
+}
+
+// unitStart returns the index at which the last n units begin. A unit is a message with the results of its calls.
+func (t *trimmer) unitStart(n int) int {
+	i := len(t.talk)
+	for i > 0 && n > 0 {
+		i--
+		if t.talk[i].Role != roleTool {
+			n--
+		}
+	}
+	return i
+}
+
+// shorten shortens tool results, oldest first.
+func (t *trimmer) shorten(from, to int) {
+	for i := from; i < to && t.excess > 0; i++ {
+		m := &t.talk[i]
+		if m.Role != roleTool || len(m.Content) <= 2*shortResult {
+			continue
+		}
+		before := m.size()
+		m.Content = fmt.Sprintf("%s\n[shortened: %d bytes are left out; call the tool again if you need them]\n%s",
+			clip(m.Content, shortResult/2), len(m.Content)-shortResult, clipEnd(m.Content, shortResult/2))
+		t.excess -= before - m.size()
+	}
+}
+
+// drop removes units that begin before to, oldest first, except the task.
+func (t *trimmer) drop(to int) {
+	kept := make([]message, 0, len(t.talk))
+	task := t.task
+	for i := 0; i < len(t.talk); {
+		end := i + 1
+		for end < len(t.talk) && t.talk[end].Role == roleTool {
+			end++
+		}
+		if i == t.task {
+			task = len(kept)
+		}
+		if t.excess > 0 && i < to && i != t.task {
+			t.excess -= sizeOf(t.talk[i:end])
+		} else {
+			kept = append(kept, t.talk[i:end]...)
+		}
+		i = end
+	}
+	t.talk, t.task = kept, task
+}
+
+// repair makes a conversation that was read from a file valid for requests: every call has exactly one result, right after it.
+func repair(talk []message) []message {
+	out := make([]message, 0, len(talk))
+	seen := map[string]bool{"": true}
+	for i := 0; i < len(talk); i++ {
+		m := message{Role: talk[i].Role, Content: talk[i].Content}
+		switch m.Role {
+		case roleUser:
+		case roleAssistant:
+			m.Reasoning = talk[i].Reasoning
+			for _, c := range talk[i].ToolCalls {
+				if c.Function.Name != "" && !seen[c.ID] {
+					seen[c.ID], c.Type = true, "function"
+					m.ToolCalls = append(m.ToolCalls, c)
+				}
+			}
+		default:
+			continue
+		}
+		if m.Content == "" && len(m.ToolCalls) == 0 {
+			continue
+		}
+		out = append(out, m)
+		results := map[string]string{}
+		for i+1 < len(talk) && talk[i+1].Role == roleTool {
+			i++
+			results[talk[i].ToolCallID] = talk[i].Content
+		}
+		for _, c := range m.ToolCalls {
+			text, ok := results[c.ID]
+			if !ok {
+				text = "[interrupted: nothing is known of what came of it]"
+			}
+			out = append(out, message{Role: roleTool, Content: text, ToolCallID: c.ID})
+		}
+	}
+	return out
+}

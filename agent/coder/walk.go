@@ -1,0 +1,73 @@
+package coder
+
+import (
+	"cmp"
+	"context"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+const (
+	maxEntries = 10_000  // entries of one directory that are read
+	maxWalk    = 200_000 // entries of a whole walk
+	maxDepth   = 64      // depth of nested directories
+)
+
+// skippedDirs are directories that are never walked into, because they contain only generated or downloaded files.
+var skippedDirs = map[string]bool{".git": true, ".hg": true, ".svn": true, "node_modules": true, "__pycache__": true, ".venv": true}
+
+// walk walks a directory tree in order, without ignored files. It does not follow symbolic links, so it terminates.
+type walk struct {
+	root  string
+	left  int  // entries that may still be visited
+	cut   bool // some entries were not visited
+	visit func(path string, e fs.DirEntry) (into bool)
+	done  func() bool
+}
+
+// walkTree calls visit for each entry below root, with its path relative to root, until done returns true. It reports whether
+// all entries were visited.
+func walkTree(ctx context.Context, root string, done func() bool, visit func(path string, e fs.DirEntry) (into bool)) (whole bool) {
+	w := &walk{root: root, left: maxWalk, visit: visit}
+	w.done = func() bool { return ctx.Err() != nil || done() }
+	w.dir("", nil, maxDepth)
+	return !w.cut && !w.done()
+}
+
+// dir walks the directory at base, which is "" or ends with a slash.
+func (w *walk) dir(base string, rules ignores, depth int) {
+	path := filepath.Join(w.root, base)
+	d, err := os.Open(path)
+	if err != nil {
+		return // a directory that cannot be read is skipped
+	}
+	entries, _ := d.ReadDir(maxEntries + 1) // use the part that can be read
+	d.Close()
+	if len(entries) > maxEntries {
+		entries, w.cut = entries[:maxEntries], true
+	}
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return cmp.Compare(a.Name(), b.Name()) })
+	rules = rules.withFile(path, base)
+	for _, e := range entries {
+		if w.done() {
+			return
+		}
+		if w.left--; w.left < 0 || depth == 0 {
+			w.cut = true
+			return
+		}
+		name := base + e.Name()
+		if skippedDirs[e.Name()] && e.IsDir() || rules.match(name, e.IsDir()) {
+			continue
+		}
+		if w.visit(name, e) && e.IsDir() {
+			w.dir(name+"/", rules, depth-1)
+		}
+	}
+}
+
+// depthOf returns the number of directories in path.
+func depthOf(path string) int { return strings.Count(path, "/") }

@@ -1,0 +1,226 @@
+package guestd
+
+import (
+	"context"
+	"io"
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Start starts this program in a sandbox. args are the arguments after the program's name; stdin requests a standard input. ctx
+// applies only to the start: the process continues after it has ended.
+type Start func(ctx context.Context, args []string, stdin bool) (caisson.Process, error)
+
+// idleTime is how long an idle process is kept. A call within it need not start a process; afterwards the process's memory in the
+// sandbox is freed.
+const idleTime = 5 * time.Second
+
+// A Client accesses the files of one sandbox through this program, which runs in the sandbox. Its methods are those of
+// [caisson.Files] without a reference. Paths must be absolute; "." and ".." in them are resolved lexically.
+//
+// Answers of the sandbox cannot make a call block after its ctx has ended, or use more memory than a listing of 100,000 names.
+// The error is Unavailable if an answer is malformed. All methods are safe for concurrent use.
+type Client struct {
+	start Start
+
+	mu     sync.Mutex
+	idle   *conn       // guarded by mu
+	expire *time.Timer // closes idle; guarded by mu
+	closed bool        // guarded by mu
+}
+
+// NewClient returns a client that starts its processes with start.
+func NewClient(start Start) *Client { return &Client{start: start} }
+
+// Close kills the idle process, if any, and disables keeping one. Calls in progress continue.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	c.closeIdle()
+	return nil
+}
+
+// closeIdle kills the idle process. The caller must hold mu.
+func (c *Client) closeIdle() {
+	if c.idle != nil {
+		c.expire.Stop()
+		c.idle.close(io.ErrClosedPipe)
+		c.idle = nil
+	}
+}
+
+// takeIdle returns the idle process, or nil.
+func (c *Client) takeIdle() *conn {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.idle != nil && c.idle.dead() {
+		c.closeIdle()
+	}
+	if c.idle == nil {
+		return nil
+	}
+	k := c.idle
+	c.expire.Stop()
+	c.idle = nil
+	return k
+}
+
+// putIdle keeps a process for the next call, or kills it.
+func (c *Client) putIdle(k *conn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed || c.idle != nil || k.dead() {
+		k.close(io.ErrClosedPipe)
+		return
+	}
+	c.idle = k
+	c.expire = time.AfterFunc(idleTime, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.idle == k {
+			c.closeIdle()
+		}
+	})
+}
+
+// A call is one operation in progress.
+type call struct {
+	*conn
+	client *Client
+	unbind func() bool
+	result *result // the first result
+}
+
+// done ends the call; the process is reused unless it has been closed.
+func (c *call) done() {
+	if c.unbind() {
+		c.client.putIdle(c.conn)
+	}
+}
+
+// call sends a request and waits for the result. If the request is refused, it ends the call and returns the error.
+func (c *Client) call(ctx context.Context, req request) (*call, error) {
+	if k := c.takeIdle(); k != nil {
+		call, err := c.exchange(ctx, k, req)
+		if err == nil || ctx.Err() != nil || caisson.KindOf(err) != caisson.Unavailable || !repeatable(req.Op) {
+			return call, err
+		}
+		// The idle process may have exited, for example during a pause and resume, so the request is repeated.
+	}
+	proc, err := c.start(ctx, []string{"files"}, true)
+	if err != nil {
+		return nil, err
+	}
+	k, err := newConn(proc)
+	if err != nil {
+		return nil, err
+	}
+	return c.exchange(ctx, k, req)
+}
+
+// repeatable reports whether a request without a result may be sent again, which is not so if it may already have changed files.
+func repeatable(o op) bool { return o != opMkdir && o != opMove && o != opRemove }
+
+func (c *Client) exchange(ctx context.Context, k *conn, req request) (*call, error) {
+	t := &call{conn: k, client: c, unbind: k.closeAfter(ctx)}
+	err := k.request(req)
+	if err == nil {
+		t.result, err = k.result(frameResult)
+	}
+	if err != nil {
+		t.unbind()
+		return nil, err
+	}
+	if err := t.result.err(); err != nil {
+		t.done()
+		return nil, err
+	}
+	return t, nil
+}
+
+// callSimple makes a call without content.
+func (c *Client) callSimple(ctx context.Context, req request) (*result, error) {
+	t, err := c.call(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	t.done()
+	return t.result, nil
+}
+
+// cleanPath validates and cleans a path from a user.
+func cleanPath(field, p string) (string, error) {
+	switch {
+	case !strings.HasPrefix(p, "/"):
+		return "", caisson.Invalidf(field, "%.80q is not an absolute path", p)
+	case len(p) >= maxPath:
+		return "", caisson.Invalidf(field, "%.80q… is longer than %d bytes", p, maxPath-1)
+	case strings.ContainsRune(p, 0):
+		return "", caisson.Invalidf(field, "%.80q has a NUL in it", p)
+	}
+	return path.Clean(p), nil
+}
+
+// StatFile returns information about a file. It does not follow a symlink.
+func (c *Client) StatFile(ctx context.Context, name string) (*caisson.FileInfo, error) {
+	name, err := cleanPath("path", name)
+	if err != nil {
+		return nil, err
+	}
+	r, err := c.callSimple(ctx, request{Op: opStat, Path: []byte(name)})
+	if err != nil {
+		return nil, err
+	}
+	return r.info(name)
+}
+
+// info returns the entry of r. A missing or invalid entry is an Unavailable error.
+func (r *result) info(name string) (*caisson.FileInfo, error) {
+	err := errProtocol
+	if r.Entry != nil && len(r.Entry.Name) == 0 {
+		var info *caisson.FileInfo
+		if info, err = r.Entry.info(name, path.Base(name)); err == nil {
+			return info, nil
+		}
+	}
+	return nil, caisson.Wrap(err, caisson.Unavailable, "the sandbox's description of %q makes no sense", name)
+}
+
+// MakeDir creates a directory. With parents it also creates missing parents, and the directory may exist already.
+func (c *Client) MakeDir(ctx context.Context, name string, parents bool) error {
+	name, err := cleanPath("path", name)
+	if err != nil {
+		return err
+	}
+	_, err = c.callSimple(ctx, request{Op: opMkdir, Path: []byte(name), All: parents})
+	return err
+}
+
+// MoveFile renames a file or directory. Returns Conflict if to exists or is on another file system.
+func (c *Client) MoveFile(ctx context.Context, from, to string) error {
+	from, err := cleanPath("from", from)
+	if err != nil {
+		return err
+	}
+	to, err = cleanPath("to", to)
+	if err != nil {
+		return err
+	}
+	_, err = c.callSimple(ctx, request{Op: opMove, Path: []byte(from), To: []byte(to)})
+	return err
+}
+
+// RemoveFile removes a file or an empty directory; with recursive also a directory that is not empty.
+func (c *Client) RemoveFile(ctx context.Context, name string, recursive bool) error {
+	name, err := cleanPath("path", name)
+	if err != nil {
+		return err
+	}
+	_, err = c.callSimple(ctx, request{Op: opRemove, Path: []byte(name), All: recursive})
+	return err
+}

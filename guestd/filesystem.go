@@ -1,0 +1,369 @@
+package guestd
+
+import (
+	"crypto/rand"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// A filesystem is a directory used as "/": symlinks in it, including absolute ones, resolve as for programs with that directory
+// as their root. In a sandbox it is the root directory; for a runtime in memory it is a directory of the host.
+//
+// The kernel resolves paths (RESOLVE_IN_ROOT) in one system call, so that concurrent changes cannot cause an escape.
+type filesystem struct {
+	root *os.File
+}
+
+const maxLinks = 40 // the kernel's limit
+
+func openFilesystem(root *os.Root) (*filesystem, error) {
+	f, err := root.OpenFile(".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
+	return &filesystem{root: f}, nil
+}
+
+func (s *filesystem) close() error { return s.root.Close() }
+
+// open opens the absolute path name, following symlinks unless flags prevent that.
+func (s *filesystem) open(name string, flags int, mode uint32) (*os.File, error) {
+	how := unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC | unix.O_NOCTTY), Mode: uint64(mode), Resolve: unix.RESOLVE_IN_ROOT}
+	if flags&unix.O_PATH != 0 {
+		how.Flags &^= unix.O_NOCTTY
+	}
+	for {
+		fd, err := unix.Openat2(int(s.root.Fd()), name, &how)
+		if err == nil {
+			return os.NewFile(uintptr(fd), name), nil
+		}
+		// EAGAIN: a concurrent rename kept the kernel from verifying that ".." stayed inside the root.
+		if err != unix.EINTR && err != unix.EAGAIN {
+			return nil, &fs.PathError{Op: "open", Path: name, Err: err}
+		}
+	}
+}
+
+// A place is a name in an open directory; "." if the directory itself is meant.
+type dirEntry struct {
+	dir  *os.File // O_PATH
+	name string
+	path string // for messages
+}
+
+func (p dirEntry) close() { p.dir.Close() }
+
+func (p dirEntry) fd() int { return int(p.dir.Fd()) }
+
+func (p dirEntry) err(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &fs.PathError{Op: op, Path: p.path, Err: err}
+}
+
+// locate opens the directory of the last element of name. It does not access that element.
+func (s *filesystem) locate(name string) (dirEntry, error) {
+	name = path.Clean("/" + name)
+	base := path.Base(name)
+	if base == "/" {
+		base = "."
+	}
+	dir, err := s.open(path.Dir(name), unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return dirEntry{}, err
+	}
+	return dirEntry{dir: dir, name: base, path: name}, nil
+}
+
+func (p dirEntry) stat() (*entry, error) {
+	var st unix.Stat_t
+	if err := unix.Fstatat(p.fd(), p.name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return nil, p.err("stat", err)
+	}
+	target := ""
+	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
+		target, _ = p.readlink() // the target stays "" for unreadable links of /proc
+	}
+	return newEntry("", &st, target), nil
+}
+
+func (p dirEntry) readlink() (string, error) {
+	buf := make([]byte, maxPath)
+	n, err := unix.Readlinkat(p.fd(), p.name, buf)
+	if err != nil {
+		return "", p.err("readlink", err)
+	}
+	return string(buf[:n]), nil
+}
+
+// target follows symlinks from name to the place of the file, or where open(2) with O_CREAT would create it. It creates missing
+// parents of name, but not those of the target of a symlink.
+func (s *filesystem) target(name string) (dirEntry, error) {
+	name = path.Clean("/" + name)
+	if err := s.mkdirAll(path.Dir(name)); err != nil {
+		return dirEntry{}, err
+	}
+	for range maxLinks {
+		dir, base := path.Dir(name), path.Base(name)
+		if i := strings.LastIndexByte(name, '/'); i > 0 { // not cleaned, because the kernel must resolve ".." after a symlink
+			dir, base = name[:i], name[i+1:]
+		}
+		if base == "" || base == "." || base == ".." || base == "/" {
+			return dirEntry{}, &fs.PathError{Op: "open", Path: name, Err: unix.EISDIR}
+		}
+		d, err := s.open(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
+		if err != nil {
+			return dirEntry{}, err
+		}
+		p := dirEntry{dir: d, name: base, path: name}
+		link, err := p.readlink()
+		if err != nil { // EINVAL: not a symlink; ENOENT: does not exist
+			if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
+				return p, nil
+			}
+			p.close()
+			return dirEntry{}, err
+		}
+		p.close()
+		if !strings.HasPrefix(link, "/") {
+			link = dir + "/" + link
+		}
+		name = link
+	}
+	return dirEntry{}, &fs.PathError{Op: "open", Path: name, Err: unix.ELOOP}
+}
+
+// mkdirAll creates the directory name and its missing parents.
+func (s *filesystem) mkdirAll(name string) error {
+	d, err := s.open(name, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err == nil {
+		return d.Close()
+	}
+	if !errors.Is(err, fs.ErrNotExist) || name == "/" {
+		return err
+	}
+	if err := s.mkdirAll(path.Dir(name)); err != nil {
+		return err
+	}
+	p, err := s.locate(name)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	if err := unix.Mkdirat(p.fd(), p.name, 0o755); err != nil && err != unix.EEXIST {
+		return p.err("mkdir", err)
+	}
+	// The name may now be a dangling symlink, or a file.
+	d, err = s.open(name, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	return d.Close()
+}
+
+// subtree returns the directory name as an os.Root, in which symlinks that leave the directory do not work.
+func (s *filesystem) subtree(name string) (*os.Root, error) {
+	d, err := s.open(name, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	return os.OpenRoot(procPath(d))
+}
+
+// procPath returns a path of f for system calls that accept only paths.
+func procPath(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
+
+// A draft is a temporary file that replaces the file at its place when it is complete.
+type pendingFile struct {
+	*os.File
+	dirEntry
+	temp string
+	mode uint32
+}
+
+// createPending starts a new version of the file at name. mode 0 keeps the mode of the old file, or is 0644. The owner is kept if
+// permissions allow that.
+func (s *filesystem) createPending(name string, mode uint32) (*pendingFile, error) {
+	p, err := s.target(name)
+	if err != nil {
+		return nil, err
+	}
+	d, err := p.createPending(mode)
+	if err != nil {
+		p.close()
+	}
+	return d, err
+}
+
+func (p dirEntry) createPending(mode uint32) (*pendingFile, error) {
+	var old unix.Stat_t
+	err := unix.Fstatat(p.fd(), p.name, &old, unix.AT_SYMLINK_NOFOLLOW)
+	exists := err == nil
+	switch {
+	case exists && old.Mode&unix.S_IFMT == unix.S_IFDIR:
+		return nil, p.err("open", unix.EISDIR)
+	case exists && old.Mode&unix.S_IFMT != unix.S_IFREG:
+		return nil, caisson.Errorf(caisson.Conflict, "%s is not a regular file", p.path)
+	case !exists && err != unix.ENOENT:
+		return nil, p.err("stat", err)
+	case mode == 0 && exists:
+		mode = old.Mode & 0o7777
+	case mode == 0:
+		mode = 0o644
+	}
+	d := &pendingFile{dirEntry: p, mode: mode & 0o7777, temp: ".caisson-" + rand.Text()}
+	fd, err := unix.Openat(p.fd(), d.temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, p.err("open", err)
+	}
+	d.File = os.NewFile(uintptr(fd), p.path)
+	if !exists {
+		return d, nil
+	}
+	switch err := unix.Fchown(fd, int(old.Uid), int(old.Gid)); err {
+	case nil:
+	case unix.EPERM:
+		// Without permission for chown the writer becomes the owner, as with editors that save this way. Set-id bits of the old
+		// owner must not apply to the new one.
+		if d.mode == old.Mode&0o7777 {
+			d.mode &^= unix.S_ISUID | unix.S_ISGID
+		}
+	default:
+		removePending(d)
+		return nil, p.err("chown", err)
+	}
+	return d, nil
+}
+
+// discard removes the temporary file and closes the place.
+func (d *pendingFile) discard() {
+	removePending(d)
+	d.dirEntry.close()
+}
+
+func removePending(d *pendingFile) {
+	d.File.Close()
+	unix.Unlinkat(d.fd(), d.temp, 0)
+}
+
+// commit renames the draft to its place.
+func (d *pendingFile) commit() (*entry, error) {
+	defer d.dirEntry.close()
+	// The mode is set last: chown and, without privileges, write clear set-id bits.
+	err := d.dirEntry.err("chmod", unix.Fchmod(int(d.Fd()), d.mode))
+	if err == nil {
+		err = d.Sync()
+	}
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOTSUP) {
+		err = nil // the file system does not support sync
+	}
+	if err = errors.Join(err, d.File.Close()); err == nil {
+		err = d.dirEntry.err("rename", unix.Renameat(d.fd(), d.temp, d.fd(), d.dirEntry.name))
+	}
+	if err != nil {
+		unix.Unlinkat(d.fd(), d.temp, 0)
+		return nil, err
+	}
+	return d.stat()
+}
+
+// move renames a file. It returns EEXIST if to exists.
+func (s *filesystem) move(from, to string) error {
+	src, err := s.locate(from)
+	if err != nil {
+		return err
+	}
+	defer src.close()
+	dst, err := s.locate(to)
+	if err != nil {
+		return err
+	}
+	defer dst.close()
+	err = unix.Renameat2(src.fd(), src.name, dst.fd(), dst.name, unix.RENAME_NOREPLACE)
+	if err == unix.EINVAL || err == unix.ENOSYS { // the file system does not support RENAME_NOREPLACE
+		var st unix.Stat_t
+		if unix.Fstatat(dst.fd(), dst.name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
+			return dst.err("rename", unix.EEXIST)
+		}
+		err = unix.Renameat(src.fd(), src.name, dst.fd(), dst.name)
+	}
+	switch err {
+	case unix.EXDEV:
+		return caisson.Errorf(caisson.Conflict, "%s and %s are on different file systems; copy and remove instead", from, to)
+	case unix.EEXIST, unix.ENOTEMPTY:
+		return dst.err("rename", err)
+	}
+	return src.err("rename", err)
+}
+
+// remove removes a file or an empty directory, and with all also a directory that is not empty.
+func (s *filesystem) remove(name string, all bool) error {
+	p, err := s.locate(name)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	if p.name == "." {
+		return caisson.Errorf(caisson.Denied, "the root directory cannot be removed")
+	}
+	err = unix.Unlinkat(p.fd(), p.name, 0)
+	if err != unix.EISDIR && err != unix.EPERM {
+		return p.err("remove", err)
+	}
+	unlinkErr := err
+	err = unix.Unlinkat(p.fd(), p.name, unix.AT_REMOVEDIR)
+	switch {
+	case err == unix.ENOTDIR:
+		return p.err("remove", unlinkErr)
+	case !all || (err != unix.ENOTEMPTY && err != unix.EEXIST):
+		return p.err("remove", err)
+	}
+	root, err := os.OpenRoot(procPath(p.dir))
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	return root.RemoveAll(p.name)
+}
+
+// list calls each for every entry of the directory name.
+func (s *filesystem) list(name string, each func(*entry) error) error {
+	d, err := s.open(name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	for {
+		names, err := d.Readdirnames(maxBatch)
+		for _, n := range names {
+			e, err := dirEntry{dir: d, name: n, path: path.Join(name, n)}.stat()
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			e.Name = []byte(n)
+			if err := each(e); err != nil {
+				return err
+			}
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,100 @@
+// Package guestd is the program that Caisson runs in sandboxes, and the host's client for it.
+//
+// A sandbox's files exist only inside the sandbox, so the host accesses them with "guestd files", which executes the requests
+// that it reads from its standard input, on behalf of [Client]. The program is trusted when it starts, but other programs in the
+// sandbox are untrusted and may have all privileges there; so the client treats every answer as hostile.
+//
+// [Main] runs the program as a process. [Run] is the same as a function, for runtimes without processes.
+package guestd
+
+import (
+	"context"
+	"io"
+	"os"
+	"path"
+	"strings"
+	"syscall"
+)
+
+// Exit codes of the program, as those of env(1) and timeout(1).
+const (
+	exitFailure       = 1
+	exitUsage         = 125 // the program could not start its work
+	exitNotExecutable = 126
+	exitNotFound      = 127
+)
+
+const usage = `usage: caisson-guestd files
+       caisson-guestd run [--user USER[:GROUP]] [--cwd DIR] [--log FILE] [--detach] -- COMMAND [ARG...]
+       caisson-guestd test PROGRAM [ARG...]
+`
+
+// A Proc is the environment of the program. In, Out, Err and Root are required.
+type Proc struct {
+	Args []string // without the name of the program
+	Env  []string // KEY=value
+	In   io.Reader
+	Out  io.Writer
+	Err  io.Writer
+	Root *os.Root // the program's "/"
+	Dir  string   // working directory, absolute; "" is "/"
+
+	// Notify delivers signals on the channel instead of their default action. nil: no signals are delivered.
+	Notify func(signals ...syscall.Signal) <-chan syscall.Signal
+	// TerminalSize returns the size of the program's terminal. nil: there is no terminal.
+	TerminalSize func() (rows, cols uint16, err error)
+	// Spawn starts a child that sleeps until kill is called. nil: children are not supported.
+	Spawn func() (kill func(), err error)
+}
+
+// Main runs the program with args, which exclude the program's name, and returns its exit code.
+func Main(args []string) int {
+	if len(args) > 0 && args[0] == "run" {
+		return runCommand(args[1:])
+	}
+	root, err := os.OpenRoot("/")
+	if err != nil {
+		printError(os.Stderr, err)
+		return exitUsage
+	}
+	defer root.Close()
+	dir, err := os.Getwd()
+	if err != nil {
+		dir = "/"
+	}
+	syscall.Umask(0) // requests set exact modes
+	return Run(context.Background(), &Proc{
+		Args: args, Env: os.Environ(), In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Root: root, Dir: dir,
+		Notify: notify, TerminalSize: terminalSize, Spawn: spawn,
+	})
+}
+
+// Run runs the program as a function, with the roles "files" and "test". It returns the exit code when the program has ended, at
+// the latest soon after ctx has ended and p.In was closed. The role "run" needs a process to replace; see [ParseLaunch].
+func Run(ctx context.Context, p *Proc) int {
+	if len(p.Args) > 0 {
+		sub := *p
+		sub.Args = p.Args[1:]
+		switch p.Args[0] {
+		case "files":
+			return serve(ctx, &sub)
+		case "test":
+			return test(ctx, &sub)
+		}
+	}
+	io.WriteString(p.Err, usage)
+	return exitUsage
+}
+
+// abs returns name as an absolute path.
+func (p *Proc) abs(name string) string {
+	if strings.HasPrefix(name, "/") {
+		return name
+	}
+	return path.Join("/", p.Dir, name)
+}
+
+// printError writes err to w with the program's name.
+func printError(w io.Writer, err error) {
+	io.WriteString(w, "caisson-guestd: "+err.Error()+"\n")
+}

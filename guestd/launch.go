@@ -1,0 +1,50 @@
+package guestd
+
+import (
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// A Launch has the arguments of the role "run".
+type Launch struct {
+	User    string // name or uid, with an optional ":" and group name or gid; "" is the current one
+	Dir     string // "" is the current one
+	Log     string // with Detach: file to which output is appended; "" discards it
+	Detach  bool   // start in a new session and do not wait
+	Command []string
+}
+
+// ParseLaunch parses the arguments of the role "run". Returns Invalid if they are malformed.
+func ParseLaunch(args []string) (*Launch, error) {
+	var l Launch
+	texts := map[string]*string{"--user": &l.User, "--cwd": &l.Dir, "--log": &l.Log}
+	for len(args) > 0 && strings.HasPrefix(args[0], "-") {
+		name, value, attached := strings.Cut(args[0], "=")
+		text := texts[name]
+		args = args[1:]
+		if name == "--" && !attached {
+			break
+		}
+		switch {
+		case name == "--detach" && !attached:
+			l.Detach = true
+		case text == nil:
+			return nil, caisson.Errorf(caisson.Invalid, "run: no option %.40q", name)
+		case attached:
+			*text = value
+		case len(args) == 0:
+			return nil, caisson.Errorf(caisson.Invalid, "run: %s needs a value", name)
+		default:
+			*text, args = args[0], args[1:]
+		}
+	}
+	l.Command = args
+	switch {
+	case len(l.Command) == 0 || l.Command[0] == "":
+		return nil, caisson.Errorf(caisson.Invalid, "run: no command given")
+	case l.Log != "" && !l.Detach:
+		return nil, caisson.Errorf(caisson.Invalid, "run: --log is for --detach only")
+	}
+	return &l, nil
+}

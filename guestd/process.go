@@ -1,0 +1,73 @@
+package guestd
+
+import (
+	"os"
+	"os/signal"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// The functions of a [Proc] that runs as a process.
+
+func notify(signals ...syscall.Signal) <-chan syscall.Signal {
+	in, out := make(chan os.Signal, 16), make(chan syscall.Signal)
+	for _, s := range signals {
+		signal.Notify(in, s)
+	}
+	go func() { // runs until the process exits
+		for s := range in {
+			out <- s.(syscall.Signal)
+		}
+	}()
+	return out
+}
+
+func terminalSize() (rows, cols uint16, err error) {
+	size, err := unix.IoctlGetWinsize(int(os.Stdin.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return 0, 0, err
+	}
+	return size.Row, size.Col, nil
+}
+
+// spawn forks a child that sleeps. It does not execute a program, because that would need threads in both processes, and a Go
+// program that cannot start a thread crashes, while the tests exhaust the limit on processes.
+func spawn() (kill func(), err error) {
+	parent := os.Getpid()
+	pid := fork(uintptr(parent))
+	if pid < 0 {
+		return nil, syscall.Errno(-pid)
+	}
+	return func() {
+		syscall.Kill(pid, syscall.SIGKILL)
+		var status syscall.WaitStatus
+		for {
+			if _, err := syscall.Wait4(pid, &status, 0, nil); err != syscall.EINTR {
+				return
+			}
+		}
+	}, nil
+}
+
+// fork returns the child's pid or a negative errno. The child has only this thread and never returns: it makes only raw system
+// calls, because the Go runtime does not work after a fork.
+//
+//go:norace
+//go:noinline
+func fork(parent uintptr) int {
+	pid, _, number := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0)
+	if number != 0 {
+		return -int(number)
+	}
+	if pid != 0 {
+		return int(pid)
+	}
+	syscall.RawSyscall(syscall.SYS_PRCTL, syscall.PR_SET_PDEATHSIG, uintptr(syscall.SIGKILL), 0)
+	if now, _, _ := syscall.RawSyscall(syscall.SYS_GETPPID, 0, 0, 0); now != parent {
+		syscall.RawSyscall(syscall.SYS_EXIT_GROUP, 0, 0, 0)
+	}
+	for {
+		syscall.RawSyscall6(unix.SYS_PPOLL, 0, 0, 0, 0, 0, 0)
+	}
+}

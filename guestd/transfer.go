@@ -1,0 +1,301 @@
+package guestd
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"io"
+	"path"
+	"slices"
+	"sync"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/tree"
+)
+
+// ReadFile streams a regular file from offset, at most limit bytes (0: no limit). The stream is closed when ctx ends.
+func (c *Client) ReadFile(ctx context.Context, name string, offset, limit int64) (io.ReadCloser, error) {
+	name, err := cleanPath("path", name)
+	if err != nil {
+		return nil, err
+	}
+	if offset < 0 {
+		return nil, caisson.Invalidf("offset", "must not be negative")
+	}
+	if limit < 0 {
+		return nil, caisson.Invalidf("limit", "must not be negative")
+	}
+	t, err := c.call(ctx, request{Op: opRead, Path: []byte(name), Offset: offset, Limit: limit})
+	if err != nil {
+		return nil, err
+	}
+	return &reader{call: t, limit: limit}, nil
+}
+
+// A reader streams content from the sandbox.
+type reader struct {
+	call  *call
+	limit int64 // maximum number of bytes; 0: no limit
+	total int64
+	rest  []byte
+	err   error
+	once  sync.Once
+}
+
+func (r *reader) Read(b []byte) (int, error) {
+	for len(r.rest) == 0 && r.err == nil {
+		r.err = r.next()
+	}
+	if len(r.rest) == 0 {
+		return 0, r.err
+	}
+	n := copy(b, r.rest)
+	r.rest = r.rest[n:]
+	return n, nil
+}
+
+func (r *reader) next() error {
+	f, err := r.call.recv()
+	if err != nil {
+		return err
+	}
+	if f.kind == frameData {
+		if r.total += int64(len(f.payload)); r.limit > 0 && r.total > r.limit {
+			return r.call.fail(errProtocol)
+		}
+		r.rest = f.payload
+		return nil
+	}
+	res, err := r.call.parse(f, frameEnd)
+	if err != nil {
+		return err
+	}
+	r.once.Do(r.call.done)
+	if err := res.err(); err != nil {
+		return err
+	}
+	return io.EOF
+}
+
+// Close ends the stream. It may be called concurrently with Read.
+func (r *reader) Close() error {
+	r.once.Do(func() {
+		r.call.unbind()
+		r.call.close(io.ErrClosedPipe)
+	})
+	return nil
+}
+
+// WriteFile atomically replaces a file with the data of r, and creates missing parents. mode 0 keeps the mode of the old file, or
+// is 0644. If r returns an error, WriteFile returns it and the file is unchanged.
+func (c *Client) WriteFile(ctx context.Context, name string, mode uint32, r io.Reader) (*caisson.FileInfo, error) {
+	name, err := cleanPath("path", name)
+	if err != nil {
+		return nil, err
+	}
+	if mode > 0o7777 {
+		return nil, caisson.Invalidf("mode", "%o is not a mode; it has at most four octal digits", mode)
+	}
+	res, err := c.send(ctx, request{Op: opWrite, Path: []byte(name), Mode: mode}, r)
+	if err != nil {
+		return nil, err
+	}
+	return res.info(name)
+}
+
+// WriteTree unpacks the tar archive r below the directory name, in the sandbox and as its user. See [tree.Unpack] for the
+// permitted content. After an error a part of it may have been unpacked.
+func (c *Client) WriteTree(ctx context.Context, name string, r io.Reader) error {
+	name, err := cleanPath("path", name)
+	if err != nil {
+		return err
+	}
+	_, err = c.send(ctx, request{Op: opWriteTree, Path: []byte(name)}, r)
+	return err
+}
+
+// send makes a call with content from r.
+func (c *Client) send(ctx context.Context, req request, r io.Reader) (*result, error) {
+	t, err := c.call(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	defer t.done()
+	res, err := t.sendContent(r)
+	if err != nil {
+		return nil, err
+	}
+	return res, res.err()
+}
+
+// ReadTree streams the file, directory or symlink at name as a tar archive in the format of package tree. Its names are relative
+// to name's parent; "/" itself is called rootfs. The stream is closed when ctx ends.
+func (c *Client) ReadTree(ctx context.Context, name string) (io.ReadCloser, error) {
+	name, err := cleanPath("path", name)
+	if err != nil {
+		return nil, err
+	}
+	t, err := c.call(ctx, request{Op: opReadTree, Path: []byte(name)})
+	if err != nil {
+		return nil, err
+	}
+	base := path.Base(name)
+	if base == "/" {
+		base = rootName
+	}
+	in := &reader{call: t}
+	r, w := io.Pipe()
+	go func() { // until the archive ends, or Close
+		err := tree.Copy(w, in, base)
+		if caisson.KindOf(err) == caisson.Invalid && (in.err == nil || in.err == io.EOF) {
+			// Invalid here concerns the archive from the sandbox, neither the caller's request nor an answer of the server.
+			err = caisson.Wrap(err, caisson.Unavailable, "the sandbox's archive of %q makes no sense: %s", name, printable(caisson.MessageOf(err)))
+		}
+		in.Close()
+		w.CloseWithError(err)
+	}()
+	return &treeReader{PipeReader: r, in: in}, nil
+}
+
+type treeReader struct {
+	*io.PipeReader
+	in *reader
+}
+
+func (r *treeReader) Close() error {
+	r.in.Close()
+	return r.PipeReader.Close()
+}
+
+// ListFiles lists a directory, sorted by name. Returns Exhausted if it has more than 100,000 entries.
+func (c *Client) ListFiles(ctx context.Context, name string) ([]caisson.FileInfo, error) {
+	name, err := cleanPath("path", name)
+	if err != nil {
+		return nil, err
+	}
+	t, err := c.call(ctx, request{Op: opList, Path: []byte(name)})
+	if err != nil {
+		return nil, err
+	}
+	infos, err := t.list(name)
+	if err != nil {
+		t.unbind()
+		t.close(err)
+		return nil, err
+	}
+	t.done()
+	slices.SortFunc(infos, func(a, b caisson.FileInfo) int { return cmp.Compare(a.Name, b.Name) })
+	return infos, nil
+}
+
+func (c *conn) list(dir string) ([]caisson.FileInfo, error) {
+	infos := []caisson.FileInfo{}
+	size := 0
+	for {
+		f, err := c.recv()
+		if err != nil {
+			return nil, err
+		}
+		if f.kind != frameItems {
+			res, err := c.parse(f, frameEnd)
+			if err == nil {
+				err = res.err()
+			}
+			return infos, err
+		}
+		var batch []entry
+		if err := decodeItems(f.payload, &batch); err != nil {
+			return nil, c.fail(err)
+		}
+		if len(infos)+len(batch) > maxList {
+			return nil, caisson.Errorf(caisson.Exhausted, "%q has more than %d entries", dir, maxList)
+		}
+		for i := range batch {
+			info, err := batch[i].listInfo(dir)
+			if err != nil {
+				return nil, c.fail(err)
+			}
+			if size += len(info.Name) + len(info.Path) + len(info.Target); size > maxListBytes {
+				return nil, caisson.Errorf(caisson.Exhausted, "the names in %q are too long to be listed", dir)
+			}
+			infos = append(infos, *info)
+		}
+	}
+}
+
+// maxListBytes bounds the total size of the names, paths and link targets of a listing, in bytes.
+const maxListBytes = 16 << 20
+
+// listInfo validates e as an entry of dir.
+func (e *entry) listInfo(dir string) (*caisson.FileInfo, error) {
+	if !validName(e.Name) {
+		return nil, errProtocol
+	}
+	return e.info(path.Join(dir, string(e.Name)), string(e.Name))
+}
+
+// decodeItems decodes the payload of an items frame.
+func decodeItems[T any](payload []byte, items *[]T) error {
+	if bytes.Count(payload, []byte{'{'}) > maxBatch { // before decoding: "{}" is much smaller than an item
+		return errProtocol
+	}
+	if err := decode(payload, items); err != nil {
+		return err
+	}
+	if len(*items) == 0 || len(*items) > maxBatch {
+		return errProtocol
+	}
+	return nil
+}
+
+// WatchFiles reports changes to the file or directory at name and its entries, with recursive also in directories below, until
+// ctx ends, the watched path is removed or the sandbox stops; then the channel is closed. It returns when the watch is set up.
+// Files may be created in a new directory before it is watched: they are reported as created, some of them twice. A receiver that
+// is too slow gets an overflow event.
+func (c *Client) WatchFiles(ctx context.Context, name string, recursive bool) (<-chan caisson.FileEvent, error) {
+	name, err := cleanPath("path", name)
+	if err != nil {
+		return nil, err
+	}
+	t, err := c.call(ctx, request{Op: opWatch, Path: []byte(name), All: recursive})
+	if err != nil {
+		return nil, err
+	}
+	events := make(chan caisson.FileEvent, 16)
+	go func() {
+		defer close(events)
+		defer t.close(io.ErrClosedPipe)
+		defer t.unbind()
+		for t.changes(name, events) {
+		}
+	}()
+	return events, nil
+}
+
+// changes sends the changes of one frame to events, and reports whether more may follow.
+func (c *conn) changes(root string, events chan<- caisson.FileEvent) bool {
+	f, err := c.recv()
+	if err != nil || f.kind != frameItems {
+		return false
+	}
+	var batch []change
+	if decodeItems(f.payload, &batch) != nil {
+		return false
+	}
+	for _, ch := range batch {
+		switch ch.Op {
+		case changeCreate, changeWrite, changeRemove, changeRename, changeChmod, changeOverflow:
+		default:
+			return false
+		}
+		if !validRelPath(ch.Path) {
+			return false
+		}
+		select {
+		case events <- caisson.FileEvent{Op: ch.Op, Path: path.Join(root, string(ch.Path))}:
+		case <-c.stop:
+			return false
+		}
+	}
+	return true
+}

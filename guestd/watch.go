@@ -1,0 +1,223 @@
+package guestd
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The operations of a change: those of [caisson.FileEvent].
+const (
+	changeCreate   = "create"
+	changeWrite    = "write"
+	changeRemove   = "remove"
+	changeRename   = "rename"
+	changeChmod    = "chmod"
+	changeOverflow = "overflow"
+)
+
+const watchMask = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_DELETE | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF |
+	unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_ATTRIB
+
+// A watcher converts inotify events to changes.
+type watcher struct {
+	fs        *filesystem
+	notify    *os.File
+	fd        int
+	root      string // the watched absolute path
+	recursive bool
+	paths     map[int32]string // by watch descriptor: the path relative to root, "" for root
+	changes   []change         // not yet sent
+}
+
+// watch sends changes until the client's stream ends; then it returns io.EOF.
+func (s *server) watch(ctx context.Context, name string, recursive bool) error {
+	w, err := s.fs.newWatcher(path.Clean(name), recursive)
+	if ackErr := s.answer(frameResult, nil, err); err != nil || ackErr != nil {
+		return ackErr
+	}
+	defer w.notify.Close()
+	ended := make(chan struct{})
+	wake := func() { w.notify.SetReadDeadline(time.Unix(1, 0)) } // not Close: the descriptor could be reused meanwhile
+	go func() {                                                  // until the client's stream ends
+		defer close(ended)
+		s.in.ReadByte()
+		wake()
+	}()
+	defer context.AfterFunc(ctx, wake)()
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := w.notify.Read(buf)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return io.EOF
+		}
+		if err != nil {
+			return err
+		}
+		w.handleEvents(buf[:n])
+		b := batch{s: s, started: true}
+		for i := range w.changes {
+			if err := b.item(&w.changes[i]); err != nil {
+				return err
+			}
+		}
+		w.changes = w.changes[:0]
+		if err := b.flush(); err != nil {
+			return err
+		}
+		if err := s.out.Flush(); err != nil {
+			return err
+		}
+		if len(w.paths) == 0 {
+			// The watched path was removed.
+			if err := s.answer(frameEnd, nil, nil); err != nil {
+				return err
+			}
+			<-ended
+			return io.EOF
+		}
+	}
+}
+
+func (s *filesystem) newWatcher(name string, recursive bool) (*watcher, error) {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return nil, err
+	}
+	w := &watcher{fs: s, fd: fd, notify: os.NewFile(uintptr(fd), "inotify"), root: name, recursive: recursive, paths: map[int32]string{}}
+	if err := w.add("", false); err != nil {
+		w.notify.Close()
+		return nil, err
+	}
+	w.changes = w.changes[:0]
+	return w, nil
+}
+
+// add watches rel and, if recursive, the directories below. With report, existing entries are reported as created, because they
+// may have been created before the watch.
+func (w *watcher) add(rel string, report bool) error {
+	flags := unix.O_PATH
+	if rel != "" {
+		flags |= unix.O_NOFOLLOW | unix.O_DIRECTORY
+	}
+	f, err := w.fs.open(path.Join(w.root, rel), flags, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	wd, err := unix.InotifyAddWatch(w.fd, procPath(f), watchMask)
+	if err != nil {
+		return &fs.PathError{Op: "watch", Path: path.Join(w.root, rel), Err: err}
+	}
+	w.paths[int32(wd)] = rel
+	if !w.recursive {
+		return nil
+	}
+	// The directory may have been renamed meanwhile; its events will then report that.
+	d, err := w.fs.open(path.Join(w.root, rel), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		if rel == "" && errors.Is(err, unix.ENOTDIR) {
+			return nil // a single file
+		}
+		return err
+	}
+	defer d.Close()
+	entries, err := d.ReadDir(-1)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		child := path.Join(rel, e.Name())
+		if report {
+			w.report(changeCreate, child)
+		}
+		if e.IsDir() {
+			w.descend(child, report)
+		}
+	}
+	return nil
+}
+
+// descend adds a directory below the root. If it cannot be watched although it exists, descend reports an overflow.
+func (w *watcher) descend(rel string, report bool) {
+	err := w.add(rel, report)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) && !errors.Is(err, unix.ELOOP) {
+		w.report(changeOverflow, "")
+	}
+}
+
+// unwatch stops watching rel and everything below.
+func (w *watcher) unwatch(rel string) {
+	for wd, p := range w.paths {
+		if p == rel || strings.HasPrefix(p, rel+"/") {
+			unix.InotifyRmWatch(w.fd, uint32(wd))
+			delete(w.paths, wd)
+		}
+	}
+}
+
+// handleEvents converts the events in buf to changes.
+func (w *watcher) handleEvents(buf []byte) {
+	for len(buf) >= unix.SizeofInotifyEvent {
+		ev := *(*unix.InotifyEvent)(unsafe.Pointer(&buf[0]))
+		end := unix.SizeofInotifyEvent + int(ev.Len)
+		if end > len(buf) {
+			return
+		}
+		name, _, _ := bytes.Cut(buf[unix.SizeofInotifyEvent:end], []byte{0})
+		buf = buf[end:]
+		if ev.Mask&unix.IN_Q_OVERFLOW != 0 {
+			w.report(changeOverflow, "")
+			continue
+		}
+		if dir, ok := w.paths[ev.Wd]; ok {
+			w.event(ev, path.Join(dir, string(name)), len(name) == 0)
+		}
+	}
+}
+
+// event handles one event at rel; self means that it concerns a watched path itself and not one of its entries.
+func (w *watcher) event(ev unix.InotifyEvent, rel string, self bool) {
+	dir := ev.Mask&unix.IN_ISDIR != 0
+	switch {
+	case ev.Mask&unix.IN_IGNORED != 0:
+		delete(w.paths, ev.Wd)
+	case self && rel != "": // the watch of its parent reports it too
+	case ev.Mask&(unix.IN_CREATE|unix.IN_MOVED_TO) != 0:
+		w.report(changeCreate, rel)
+		if dir && w.recursive {
+			w.descend(rel, true)
+		}
+	case ev.Mask&unix.IN_MOVED_FROM != 0:
+		w.report(changeRename, rel)
+		if dir {
+			w.unwatch(rel)
+		}
+	case ev.Mask&unix.IN_MOVE_SELF != 0:
+		w.report(changeRename, rel)
+		clear(w.paths) // the new path is unknown
+	case ev.Mask&(unix.IN_DELETE|unix.IN_DELETE_SELF) != 0:
+		w.report(changeRemove, rel)
+	case ev.Mask&unix.IN_MODIFY != 0:
+		w.report(changeWrite, rel)
+	case ev.Mask&unix.IN_ATTRIB != 0:
+		w.report(changeChmod, rel)
+	}
+}
+
+// report adds a change unless it equals the last one, because programs write in small pieces.
+func (w *watcher) report(op, rel string) {
+	if n := len(w.changes); n > 0 && w.changes[n-1].Op == op && string(w.changes[n-1].Path) == rel {
+		return
+	}
+	w.changes = append(w.changes, change{Op: op, Path: []byte(rel)})
+}

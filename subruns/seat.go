@@ -1,0 +1,65 @@
+package subruns
+
+import (
+	"context"
+	"sync"
+
+	"github.com/caisson-dev/caisson"
+)
+
+const (
+	maxRequests       = 32 // concurrent requests of one sandbox, including those that wait for a run
+	maxEngineRequests = 4  // concurrent requests of one sandbox to the engine, which is also the wire's limit; further ones are queued
+)
+
+// errBusy rejects a request of a sandbox that has too many in progress.
+var errBusy = caisson.Errorf(caisson.Exhausted, "too many requests at once; wait for one to be answered")
+
+// limiters holds the limiters of the sandboxes that have requests in progress.
+type limiters struct {
+	mu  sync.Mutex
+	all map[caisson.ID]*limiter // guarded by mu
+}
+
+// A seat limits the requests of one sandbox.
+type limiter struct {
+	requests    int           // guarded by seats.mu
+	engineSlots chan struct{} // holds one token per request to the engine in progress
+}
+
+// acquire admits a request. Returns nil if the sandbox has too many requests in progress.
+func (s *limiters) acquire(id caisson.ID) *limiter {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.all[id]
+	if t == nil {
+		t = &limiter{engineSlots: make(chan struct{}, maxEngineRequests)}
+		s.all[id] = t
+	}
+	if t.requests >= maxRequests {
+		return nil
+	}
+	t.requests++
+	return t
+}
+
+func (s *limiters) release(id caisson.ID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.all[id]
+	if t.requests--; t.requests == 0 {
+		delete(s.all, id)
+	}
+}
+
+// acquireEngine waits until the sandbox may send another request to the engine. The caller must call asked when it is finished.
+func (t *limiter) acquireEngine(ctx context.Context) error {
+	select {
+	case t.engineSlots <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (t *limiter) releaseEngine() { <-t.engineSlots }

@@ -1,0 +1,72 @@
+package dns
+
+import (
+	"math"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/lru"
+)
+
+const (
+	knownNames = 1024 // per wire: a repeated lookup of one of these discloses nothing new
+	knownZones = 256
+)
+
+// wildcards limits the data that a guest can send in the part of a name that it chooses. Safe for concurrent use.
+type wildcards struct {
+	limits Limits
+	now    func() time.Time
+
+	mu    sync.Mutex
+	known *lru.Map[string, struct{}]
+	zones *lru.Map[string, *bucket] // rate of new names, by the zone of the rule
+}
+
+func newWildcards(l Limits, now func() time.Time) *wildcards {
+	return &wildcards{limits: l, now: now, known: lru.New[string, struct{}](knownNames), zones: lru.New[string, *bucket](knownZones)}
+}
+
+// refuse returns a denial and false if name, which *.zone allows, exceeds the limits; otherwise ok is true.
+func (w *wildcards) refuse(name, zone string) (v caisson.Verdict, ok bool) {
+	guest := strings.TrimSuffix(strings.TrimSuffix(name, zone), ".")
+	if n := len(guest); n > w.limits.GuestLength {
+		return refusal("%d characters below *.%s, more than %d: too long for the name of a host", n, zone, w.limits.GuestLength), false
+	}
+	if bits := entropy(guest); bits > float64(w.limits.GuestBits) {
+		return refusal("about %.0f bits below *.%s, more than %d: this looks like data, not like a name; allow it by its full name",
+			bits, zone, w.limits.GuestBits), false
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, ok := w.known.Get(name); ok {
+		return v, true
+	}
+	zoneBucket, ok := w.zones.Get(zone)
+	if !ok {
+		zoneBucket = &bucket{perSecond: float64(w.limits.NewNames) / time.Minute.Seconds(), burst: float64(w.limits.NewNames)}
+		w.zones.Put(zone, zoneBucket)
+	}
+	if !zoneBucket.take(w.now()) {
+		return refusal("more than %d new names below *.%s in a minute; try again later", w.limits.NewNames, zone), false
+	}
+	w.known.Put(name, struct{}{})
+	return v, true
+}
+
+// entropy returns the Shannon entropy of the characters of s, times their number, in bits. It underestimates short strings from a
+// code book; these are limited by the number of new names.
+func entropy(s string) (bits float64) {
+	var count [256]int
+	for i := range len(s) {
+		count[s[i]]++
+	}
+	for _, n := range count {
+		if n > 0 {
+			bits -= float64(n) * math.Log2(float64(n)/float64(len(s)))
+		}
+	}
+	return bits
+}
