@@ -23,10 +23,10 @@ const (
 	MaxPlanLine = 1 << 16 // bytes of one step in JSON
 )
 
-// StagePrefix begins the name of the directory that holds what is on its way in or out while a plan is applied.
+// StagePrefix is the prefix of the name of the staging directory, which contains new and replaced files while a plan is applied.
 const StagePrefix = ".caisson-"
 
-// What can be at a path of a plan.
+// The types of nodes.
 const (
 	NodeNone = "none"
 	NodeFile = "file"
@@ -34,33 +34,33 @@ const (
 	NodeLink = "symlink"
 )
 
-// A Plan is what is to become of a host directory: all of it or nothing. The order of its steps does not matter; [apply.Run] removes
-// from the leaves up and makes from the root down. A rename is two steps, one for each path.
+// A Plan is a set of changes to a host directory that are applied together or not at all. The order of its steps does not matter:
+// [apply.Run] removes from the leaves up and creates from the root down. A rename is two steps, one for each path.
 type Plan struct {
 	Steps []Step
 }
 
-// A Step says what must be at one path before, and what is to be there after.
+// A Step is a change of one path: what must exist there before, and what exists there after.
 type Step struct {
 	Path   string `json:"path"` // relative, clean, with slashes, UTF-8
 	Before Node   `json:"before"`
 	After  Node   `json:"after"`
 }
 
-// A Node is what is at a path. The zero Node is nothing.
+// A Node is the state of a path. The zero Node means that no file exists.
 type Node struct {
 	Type string `json:"type,omitempty"` // file, dir, symlink; none or empty: nothing
-	// Mode is the permission bits of files and directories. In Before it has the setuid, setgid and sticky bits, too; those of a
-	// file are refused in After, and those of a directory are dropped unless it has had them before.
+	// Mode is the permission bits of files and directories. In Before it includes the setuid, setgid and sticky bits. In
+	// After those of a file are refused, and those of a directory are dropped unless Before has them.
 	Mode uint32 `json:"mode,omitempty"`
 	// Hash is the SHA-256 of a file's content or of a symlink's target, in hexadecimal digits. For symlinks in After it may be
 	// left out.
 	Hash string `json:"hash,omitempty"`
-	// Link is a symlink's target; in Before it is not looked at.
+	// Link is a symlink's target; it is ignored in Before.
 	Link []byte `json:"link,omitempty"`
 }
 
-// HashText returns what [Node.Hash] is for text.
+// HashText returns the [Node.Hash] of text.
 func HashText(text []byte) string {
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:])
@@ -68,7 +68,7 @@ func HashText(text []byte) string {
 
 func (n Node) None() bool { return n.Type == "" || n.Type == NodeNone }
 
-// Same reports whether two nodes are the same to a plan: permissions of symlinks do not exist.
+// Same reports whether two nodes are equal. The mode of symlinks is ignored.
 func (n Node) Same(o Node) bool {
 	switch {
 	case n.None() || o.None():
@@ -83,8 +83,8 @@ func (n Node) Same(o Node) bool {
 	return n.Mode == o.Mode && n.Hash == o.Hash
 }
 
-// Validate returns an Invalid error that says what is wrong with p. It completes p: hashes of symlinks, and what is dropped of the
-// modes of directories.
+// Validate returns an Invalid error that describes the fault of p. It sets missing hashes of symlinks, and drops mode bits of
+// directories as described at [Node.Mode].
 func (p *Plan) Validate() error {
 	if len(p.Steps) > MaxSteps {
 		return caisson.Errorf(caisson.Invalid, "%d paths are more than can be applied at once; apply at most %d", len(p.Steps), MaxSteps)
@@ -143,7 +143,7 @@ func (s *Step) Validate() error {
 		}
 	}
 	if (s.After.Type == NodeFile || s.After.Type == NodeDir) && s.After.Mode&0o400 == 0 {
-		// It could be neither checked nor undone.
+		// Otherwise the file could be neither checked nor undone.
 		return caisson.Errorf(caisson.Invalid, "%.200q would not be readable by its owner; chmod u+r it first", s.Path)
 	}
 	return nil
@@ -186,7 +186,7 @@ func checkPlanPath(name string) error {
 	return nil
 }
 
-// Sorted returns the steps of p with parents before what is in them.
+// Sorted returns the steps of p with directories before their content.
 func (p *Plan) Sorted() []Step {
 	steps := slices.Clone(p.Steps)
 	// Any prefix sorts before what it is a prefix of.
@@ -206,7 +206,7 @@ func (p *Plan) Input() (*bytes.Buffer, error) {
 	return &out, p.Encode(&out)
 }
 
-// DecodePlan reads a plan and validates it. Memory is bounded, whatever r yields.
+// DecodePlan reads a plan and validates it. Its use of memory is bounded for any input.
 func DecodePlan(r io.Reader) (*Plan, error) {
 	steps, err := worker.ReadRows[Step](r, MaxSteps, MaxPlanLine)
 	if err != nil {
@@ -216,7 +216,7 @@ func DecodePlan(r io.Reader) (*Plan, error) {
 	return p, p.Validate()
 }
 
-// Moved is the cause of a Conflict: paths of the host where something else is than the plan expects.
+// Moved is the cause of a Conflict: paths of the host that are not in the state that the plan expects.
 type Moved struct {
 	Paths []string // at most 100
 	More  bool     // whether there are others
@@ -235,7 +235,7 @@ func (m *Moved) Error() string {
 	return text
 }
 
-// Conflict is the error with m as its cause.
+// Conflict returns a Conflict error with m as its cause.
 func (m *Moved) Conflict() error {
 	return caisson.Wrap(m, caisson.Conflict, "the directory has changed meanwhile: %s; nothing was done, look at the changes again", m.Error())
 }

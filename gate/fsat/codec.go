@@ -6,7 +6,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Bounds of what is in records, for their readers.
+// Bounds of the fields of records.
 const (
 	MaxPathLen   = 4095 // PATH_MAX without its NUL
 	MaxReasonLen = 400
@@ -33,7 +33,7 @@ func (u *Unpacker) fail() {
 
 func (u *Unpacker) Uint() uint64 {
 	v, n := binary.Uvarint(u.B)
-	// Only the shortest form of a number is one: a record has one way to be written.
+	// Only the shortest encoding of a number is valid, so that a record has one encoding.
 	if n <= 0 || n > 1 && u.B[n-1] == 0 {
 		u.fail()
 		return 0
@@ -50,7 +50,7 @@ func (u *Unpacker) Int() int64 {
 	return int64(v >> 1)
 }
 
-// Size is a number that must not be negative as an int64.
+// Size returns a number that must fit in a non-negative int64.
 func (u *Unpacker) Size() int64 {
 	v := u.Uint()
 	if v > 1<<62 {
@@ -89,7 +89,7 @@ func (u *Unpacker) String(limit int) string {
 	return string(u.Bytes(int(n)))
 }
 
-// Malformed is the error of readers of this package's own files: they are written by jobs, and a job may have been taken over.
+// Malformed returns the error for a malformed file of the gate. Such files are written by worker jobs, which may be compromised.
 func Malformed(what string) error {
 	return caisson.Errorf(caisson.Internal, "%s is damaged; make the workspace anew", what)
 }

@@ -15,9 +15,11 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-const SmallFile = 1 << 20 // bytes; such files are read at once
+// SmallFile is the size in bytes up to which a file is read at once.
+const SmallFile = 1 << 20
 
-// OpenContent opens a regular file for reading. It neither waits, for what is a pipe by now, nor follows, nor leaves a trace.
+// OpenContent opens a regular file for reading. It does not block if the file has become a pipe, does not follow symlinks, and does
+// not change the access time if the caller owns the file.
 func OpenContent(root int, path string) (int, error) {
 	const flags = unix.O_RDONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_NOCTTY
 	fd, err := Open(root, path, flags|unix.O_NOATIME, 0)
@@ -27,9 +29,11 @@ func OpenContent(root int, path string) (int, error) {
 	return fd, err
 }
 
+// ErrChanged is returned if a file changes while it is read.
 var ErrChanged = errors.New("the file changed while it was read")
 
-// ReadContent returns the file at path beneath root if it looks like st and has at most limit bytes.
+// ReadContent returns the content of the file at path beneath root. Returns ErrChanged if its metadata is not st, or if it has more
+// than limit bytes.
 func ReadContent(ctx context.Context, root int, path string, st *Stat, limit int64) ([]byte, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -58,7 +62,7 @@ func ReadContent(ctx context.Context, root int, path string, st *Stat, limit int
 	return data[:n], nil
 }
 
-// Unexpected returns err unless it is one of those that come of permissions and of changes while one reads.
+// Unexpected returns err, or nil if permissions or concurrent changes can cause it.
 func Unexpected(err error) error {
 	if Inaccessible(err) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ESTALE) {
 		return nil
@@ -66,19 +70,19 @@ func Unexpected(err error) error {
 	return err
 }
 
-// Bounds of what is compared line by line. What is larger is treated as binary: as a whole or not at all.
+// Bounds of texts that are compared line by line. Larger files are treated as binary: they are applied as a whole or not at all.
 const (
 	MaxTextBytes = 8 << 20
 	MaxTextLines = 200_000
 )
 
-// IsText says whether b can be shown and compared line by line.
+// IsText reports whether b can be shown and compared line by line.
 func IsText(b []byte) bool {
 	return len(b) <= MaxTextBytes && bytes.IndexByte(b, 0) < 0 && utf8.Valid(b) && bytes.Count(b, []byte("\n")) < MaxTextLines
 }
 
-// OpenObject opens the content called hash, a sha256 in hex, in the directory in of dir. Whoever reads it has to compare the content
-// with its name.
+// OpenObject opens the content called hash, a sha256 in hex, in the directory in of dir. The caller must compare
+// the content with the hash.
 func OpenObject(dir *os.File, in, hash string) (io.ReadCloser, error) {
 	if sum, err := hex.DecodeString(hash); err != nil || len(sum) != sha256.Size || hex.EncodeToString(sum) != hash {
 		return nil, caisson.Errorf(caisson.Invalid, "%.100q is not the name of a content", hash)

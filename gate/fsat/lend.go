@@ -11,11 +11,11 @@ import (
 	"github.com/caisson-dev/caisson/worker"
 )
 
-// ReadLimits are those of jobs that read trees.
+// ReadLimits are the limits of jobs that read trees.
 var ReadLimits = worker.Limits{Time: 10 * time.Minute, CPU: 10 * time.Minute, Memory: 4 << 30}
 
-// Lend runs a job while dirs, and the files in them, belong to the owner of the job's root directory, with whose rights it works.
-// Others get at them only by descriptors: what is above them is closed.
+// Lend runs a job while dirs, and the files in them, belong to the owner of the job's root directory, with whose rights the job
+// runs. Other processes of that owner cannot open dirs, because the directories above them are closed to it.
 func Lend[Args, Reply any](
 	ctx context.Context, run worker.Starter, job worker.Job[Args, Reply], args Args, given worker.Given, dirs ...*os.File,
 ) (reply Reply, err error) {
@@ -35,7 +35,7 @@ func Lend[Args, Reply any](
 	return reply, err
 }
 
-// chown gives away a directory and the index and pack in it, which are written anew.
+// chown changes the owner of a directory, and of the index and pack in it, which the job rewrites.
 func chown(dir *os.File, uid, gid int) error {
 	if err := unix.Fchmod(int(dir.Fd()), 0o755); err != nil {
 		return os.NewSyscallError("fchmod", err)

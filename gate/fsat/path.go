@@ -12,7 +12,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// The types of what is at a path, as in [caisson.Change].
+// The types of files, as in [caisson.Change].
 const (
 	TypeFile    = "file"
 	TypeDir     = "dir"
@@ -23,7 +23,7 @@ const (
 	TypeNone    = "none"
 )
 
-// Types are the types by their number in records, which are append-only.
+// Types lists the types by their number in records. It is append-only.
 var Types = []string{TypeNone, TypeFile, TypeDir, TypeSymlink, TypeFIFO, TypeSocket, TypeDevice}
 
 func TypeNumber(typ string) byte {
@@ -35,7 +35,7 @@ func TypeNumber(typ string) byte {
 	return 0
 }
 
-// TypeOf names the type in a mode of stat.
+// TypeOf returns the type of a file with this st_mode.
 func TypeOf(mode uint32) string {
 	switch mode & unix.S_IFMT {
 	case unix.S_IFREG:
@@ -54,7 +54,7 @@ func TypeOf(mode uint32) string {
 
 const ModeBits = 0o7777
 
-// Compare orders paths as walks meet them: a directory, what is in it, then what comes after it.
+// Compare orders paths in the order of a walk: a directory, its content, then the names after it.
 func Compare(a, b string) int {
 	n := min(len(a), len(b))
 	for i := range n {
@@ -74,7 +74,7 @@ func Compare(a, b string) int {
 	return len(a) - len(b)
 }
 
-// Below reports whether path is in dir, at any depth.
+// Below reports whether path is below dir, at any depth.
 func Below(path, dir string) bool {
 	return len(path) > len(dir) && path[len(dir)] == '/' && path[:len(dir)] == dir
 }
@@ -84,7 +84,7 @@ func Parent(path string) string {
 	return path[:max(0, strings.LastIndexByte(path, '/'))]
 }
 
-// ValidPath reports whether path is what walks give: relative, clean, within bounds.
+// ValidPath reports whether path is relative, clean and within the bounds, as the paths of a walk are.
 func ValidPath(path string) bool {
 	if path == "" || len(path) > MaxPathLen || strings.IndexByte(path, 0) >= 0 {
 		return false
@@ -99,7 +99,8 @@ func ValidPath(path string) bool {
 	return true
 }
 
-// resolution is how this package opens what is in a directory: never outside, through symlinks, or on another file system.
+// resolution are the flags of openat2 for all files: they must be beneath the directory, not behind symlinks, and on the same
+// mount.
 const resolution = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV
 
 // Open opens path in the directory dir; "" is dir itself.
@@ -110,14 +111,14 @@ func Open(dir int, path string, flags int, mode uint32) (int, error) {
 	how := unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC), Mode: uint64(mode), Resolve: resolution}
 	for {
 		fd, err := unix.Openat2(dir, path, &how)
-		// EAGAIN: something was renamed meanwhile, and the kernel could not be sure.
+		// EAGAIN: a concurrent rename kept the kernel from verifying the path.
 		if err != unix.EINTR && err != unix.EAGAIN {
 			return fd, err
 		}
 	}
 }
 
-// OpenFile is Open with a file.
+// OpenFile is like Open, with an *os.File for the directory and the result.
 func OpenFile(dir *os.File, path string, flags int, mode uint32) (*os.File, error) {
 	fd, err := Open(int(dir.Fd()), path, flags, mode)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Stat is what is looked at of one file, by itself and never by what a symlink leads to.
+// Stat is the metadata of one file. Symlinks are not followed.
 type Stat struct {
 	Type  string
 	Mode  uint32 // permission bits
@@ -21,10 +21,10 @@ type Stat struct {
 	Nlink uint32
 }
 
-// Whiteout reports whether this is how overlayfs says that something was removed.
+// Whiteout reports whether the file is a whiteout, with which overlayfs marks a removed name.
 func (s *Stat) Whiteout() bool { return s.Type == TypeDevice && s.rdev == 0 }
 
-// Same reports whether two states of a path are one, as far as metadata can tell.
+// Same reports whether the metadata shows no change between two states of a path.
 func (s *Stat) Same(o *Stat) bool {
 	if s.Type != o.Type || s.Mode != o.Mode {
 		return false
@@ -34,7 +34,7 @@ func (s *Stat) Same(o *Stat) bool {
 
 const statMask = unix.STATX_TYPE | unix.STATX_MODE | unix.STATX_SIZE | unix.STATX_MTIME | unix.STATX_CTIME | unix.STATX_INO | unix.STATX_NLINK
 
-// Lstat is lstat of name in the directory fd; with an empty name, of fd itself.
+// Lstat returns the metadata of name in the directory fd, or of fd itself if name is empty.
 func Lstat(fd int, name string) (Stat, error) {
 	var x unix.Statx_t
 	flags := unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT
@@ -56,7 +56,7 @@ func Lstat(fd int, name string) (Stat, error) {
 		Inode: x.Ino, Dev: unix.Mkdev(x.Dev_major, x.Dev_minor), rdev: unix.Mkdev(x.Rdev_major, x.Rdev_minor), Nlink: x.Nlink,
 	}
 	if uint32(x.Mode)&unix.S_IFMT == unix.S_IFBLK {
-		s.rdev |= 1 << 63 // no whiteout, whatever its number
+		s.rdev |= 1 << 63 // a block device is never a whiteout
 	}
 	if s.Type != TypeFile && s.Type != TypeSymlink {
 		s.Size = 0
@@ -64,13 +64,13 @@ func Lstat(fd int, name string) (Stat, error) {
 	return s, nil
 }
 
-// Child is one name in a directory.
+// Child is one entry of a directory.
 type Child struct {
 	Name string
 	Stat
 }
 
-// ErrTooMany says that a directory has more names than may be read.
+// ErrTooMany is returned for a directory with more names than the limit.
 var ErrTooMany = errors.New("too many names")
 
 // OpenDir opens the directory path beneath root for reading.
@@ -78,20 +78,20 @@ func OpenDir(root int, path string) (int, error) {
 	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_NONBLOCK
 	fd, err := Open(root, path, flags|unix.O_NOATIME, 0)
 	if err == unix.EPERM {
-		// Only owners may leave no trace of having read.
+		// Only the owner may use O_NOATIME.
 		fd, err = Open(root, path, flags, 0)
 	}
 	return fd, err
 }
 
-// ReadNames returns the names in the directory fd, in order. ErrTooMany if there are more than limit.
+// ReadNames returns the names in the directory fd, sorted. Returns ErrTooMany if there are more than limit.
 func ReadNames(fd, limit int) ([]string, error) {
 	names, err := ListNames(fd, limit)
 	slices.Sort(names)
 	return names, err
 }
 
-// ListNames is ReadNames in any order.
+// ListNames is like ReadNames, but does not sort.
 func ListNames(fd, limit int) ([]string, error) {
 	buf := make([]byte, 32<<10)
 	var names []string
@@ -114,8 +114,8 @@ func ListNames(fd, limit int) ([]string, error) {
 	return names, nil
 }
 
-// ReadChildren returns what is in the directory path beneath root, sorted by name. What vanishes meanwhile is left out. It
-// returns the directory's own state, too. ErrTooMany if there are more than limit: which come first is a matter of chance.
+// ReadChildren returns the entries of the directory path beneath root, sorted by name, and the metadata of the directory. Entries
+// that are removed during the call are left out. Returns ErrTooMany if there are more than limit entries.
 func ReadChildren(root int, path string, limit int) (children []Child, own Stat, err error) {
 	fd, err := OpenDir(root, path)
 	if err != nil {
@@ -143,8 +143,8 @@ func ReadChildren(root int, path string, limit int) (children []Child, own Stat,
 	return children, own, nil
 }
 
-// Inaccessible reports whether err means that a directory cannot be looked into, or is not one any more, rather than that the file
-// system is broken.
+// Inaccessible reports whether err means that a directory cannot be read or is no longer a directory, as opposed to an error of
+// the file system.
 func Inaccessible(err error) bool {
 	for _, e := range []unix.Errno{unix.EACCES, unix.EPERM, unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EXDEV, unix.ENAMETOOLONG} {
 		if errors.Is(err, e) {
@@ -154,7 +154,7 @@ func Inaccessible(err error) bool {
 	return false
 }
 
-// Join puts a name below a directory.
+// Join returns the path of name in dir.
 func Join(dir, name string) string {
 	if dir == "" {
 		return name
@@ -162,5 +162,5 @@ func Join(dir, name string) string {
 	return dir + "/" + name
 }
 
-// Depth is the number of names in path.
+// Depth returns the number of names in path.
 func Depth(path string) int { return strings.Count(path, "/") + 1 }
