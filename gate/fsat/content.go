@@ -18,8 +18,8 @@ import (
 // SmallFile is the size in bytes up to which a file is read at once.
 const SmallFile = 1 << 20
 
-// OpenContent opens a regular file for reading. It does not block if the file has become a pipe, does not follow symlinks, and does
-// not change the access time if the caller owns the file.
+// OpenContent opens a regular file for reading. It does not block if the file has become a pipe, does not follow symlinks, and
+// does not change the access time if the caller owns the file.
 func OpenContent(root int, path string) (int, error) {
 	const flags = unix.O_RDONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_NOCTTY
 	fd, err := Open(root, path, flags|unix.O_NOATIME, 0)
@@ -32,8 +32,8 @@ func OpenContent(root int, path string) (int, error) {
 // ErrChanged is returned if a file changes while it is read.
 var ErrChanged = errors.New("the file changed while it was read")
 
-// ReadContent returns the content of the file at path beneath root. Returns ErrChanged if its metadata is not st, or if it has more
-// than limit bytes.
+// ReadContent returns the content of the file at path beneath root. Returns ErrChanged if its metadata is not st, or if it has
+// more than limit bytes.
 func ReadContent(ctx context.Context, root int, path string, st *Stat, limit int64) ([]byte, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err

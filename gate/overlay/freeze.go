@@ -16,9 +16,9 @@ import (
 
 const MaxEntries = 200_000
 
-// FreezeLimits bound what is frozen; zero fields mean the default.
+// FreezeLimits bound a frozen copy. Zero fields mean the default.
 type FreezeLimits struct {
-	Entries int          `json:"entries,omitempty"` // 200,000, which is the most
+	Entries int          `json:"entries,omitempty"` // 200,000, which is the maximum
 	Bytes   caisson.Size `json:"bytes,omitempty"`   // of all files; 4 GiB
 	File    caisson.Size `json:"file,omitempty"`    // of one file; 1 GiB. Holes count.
 }
@@ -36,12 +36,12 @@ func (l FreezeLimits) WithDefaults() FreezeLimits {
 	return l
 }
 
-// Freeze copies what a sandbox has written: the upper layer of an overlay, whose attributes [Mark] has written to marked just
-// before. The copy is made in dst, an empty directory, and what [OpenFrozen] returns for that is returned; the caller closes it.
+// Freeze copies the upper directory of an overlay, whose attributes [Mark] has written to marked just before, to dst, an empty
+// directory. It returns the result of [OpenFrozen] for dst, which the caller must close.
 //
-// The layer may change meanwhile. Each file is whole as it was at one time, or denied; different files may be of different times.
-// What cannot be kept (devices, pipes, sockets, files beyond the limits, unreadable or with odd attributes) is listed as denied
-// and never opened. Entries beyond the limit are left out, and the result is cut.
+// The directory may change during the copy. Each file is copied as it was at one time, or denied; different files may be of
+// different times. Devices, pipes, sockets, files that exceed the limits, unreadable files and files with unusual attributes are
+// listed as denied and never opened. Entries beyond the limit are left out, and the result is cut.
 func Freeze(ctx context.Context, upper *os.File, marked io.Reader, dst *os.File, limits FreezeLimits) (*Frozen, error) {
 	defer fsat.KeepAlive(upper, dst)
 	m, err := readMarks(marked)
@@ -72,7 +72,7 @@ func Freeze(ctx context.Context, upper *os.File, marked io.Reader, dst *os.File,
 	return OpenFrozen(dst)
 }
 
-// WriteIndex puts an index in place, in one step.
+// WriteIndex writes an index atomically.
 func WriteIndex(dir int, name string, entries []Entry, cut bool) error {
 	tmp := name + ".new"
 	fd, err := fsat.Open(dir, tmp, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW, 0o644)
@@ -141,7 +141,7 @@ func (f *freezer) walk(dir string) error {
 	return nil
 }
 
-// deny denies a directory that has been recorded already.
+// deny marks a directory that has already been recorded as denied.
 func (f *freezer) deny(dir, why string) {
 	for i := len(f.entries) - 1; i >= 0; i-- {
 		if e := &f.entries[i]; e.Path == dir {
@@ -182,7 +182,7 @@ func (f *freezer) entry(path string, st *fsat.Stat) (Entry, error) {
 	return e, err
 }
 
-// readLink returns where the symlink at path leads, or why it cannot be known.
+// readLink returns the target of the symlink at path, or the reason why it cannot be read.
 func readLink(root int, path string) (link, denied string, err error) {
 	fd, err := fsat.Open(root, path, unix.O_PATH|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -193,7 +193,7 @@ func readLink(root int, path string) (link, denied string, err error) {
 	n, err := unix.Readlinkat(fd, "", buf)
 	switch {
 	case err == unix.ENOENT || err == unix.EINVAL:
-		return "", vanished, nil // it is something else now
+		return "", vanished, nil // the path is no longer a symlink
 	case err != nil:
 		return "", "", os.NewSyscallError("readlink", err)
 	case n == 0 || n > fsat.MaxPathLen:

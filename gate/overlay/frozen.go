@@ -1,4 +1,4 @@
-// Package overlay freezes what a sandbox has written to a workspace: it copies the upper directory of an overlay.
+// Package overlay freezes the changes of a sandbox to a workspace: it copies the upper directory of an overlay.
 package overlay
 
 import (
@@ -20,53 +20,53 @@ import (
 	"github.com/caisson-dev/caisson/gate/fsat"
 )
 
-// What is in a frozen directory.
+// The files in a frozen directory.
 const (
-	frozenIndex   = "index"        // of what the upper layer had
-	FrozenObjects = "objects"      // contents of large files, by their sha256; for the others see frozenPack
-	MergedDir     = "merged"       // the same of what Compare has put together
-	MergedIndex   = "merged/index" // absent unless there is something
+	frozenIndex   = "index"        // the entries of the upper directory
+	FrozenObjects = "objects"      // contents of large files, by their sha256; small files are in frozenPack
+	MergedDir     = "merged"       // index and contents of the files that package compare has merged
+	MergedIndex   = "merged/index" // absent if no file was merged
 	frozenMagic   = "caisson frozen 1\n"
 	MaxIndex      = 1 << 30 // bytes
 )
 
-// An Entry is what an upper layer has at one path.
+// An Entry is the state of one path in an upper directory.
 type Entry struct {
-	Path string // as it is on disk: any bytes but NUL, relative, clean
-	// Type is one of those of [caisson.Change]; none if the path was removed.
+	Path string // as on disk: relative, clean, any bytes but NUL
+	// Type is one of the types of [caisson.Change]; none if the path was removed.
 	Type string
 	Mode uint32 // permission bits, with setuid, setgid and sticky
 	Size int64  // of files, in bytes
 	// Content is the sha256 of a file's content, in hex; empty if it was not kept.
 	Content string
-	// Hash is [HashOf] all that is applied; empty if it was not kept.
+	// Hash is the [HashOf] the entry; empty if the entry was not kept.
 	Hash    string
-	Link    string // where a symlink leads
-	Removed bool   // what the host has here is not there any more, nor what is below it
-	Opaque  bool   // of what the host has in this directory nothing is there any more
-	// Denied says why the entry was not kept, and cannot be applied; empty for most.
+	Link    string // target of a symlink
+	Removed bool   // the path, and everything below it, was removed
+	Opaque  bool   // the content that the host has in this directory was removed
+	// Denied is the reason why the entry was not kept and cannot be applied; empty if it was kept.
 	Denied string
 }
 
-// HashOf names what is applied to one path: type, permission bits, and the content's sha256 in hex (files) or the target
-// (symlinks). The hash of nothing is that of type none.
+// HashOf returns a hash of the state of one path: type, permission bits, and the content's sha256 in hex (files) or the target
+// (symlinks). A path without a file has the type none.
 func HashOf(typ string, mode uint32, contentSHA256, link string) string {
 	h := sha256.New()
 	switch typ {
 	case fsat.TypeNone, fsat.TypeSymlink:
-		mode = 0 // that of symlinks means nothing
+		mode = 0 // the mode of symlinks has no meaning
 	}
 	fmt.Fprintf(h, "caisson 1\n%s\n%o\n%s\n%d\n%s", typ, mode&fsat.ModeBits, contentSHA256, len(link), link)
 	return "sha256:" + hex.EncodeToString(h.Sum(nil))
 }
 
-// Frozen is a copy of what a sandbox wrote, which does not change any more. It is safe for concurrent use.
+// Frozen is an immutable copy of the changes of a sandbox. It is safe for concurrent use.
 type Frozen struct {
 	dir     *os.File
 	entries []Entry
 	cut     bool
 	pack    *pack
-	content map[string]string // by Hash, and by itself
+	content map[string]string // by Entry.Hash and by Entry.Content
 }
 
 // OpenFrozen reads the index that [Freeze] has written to dir, and what [compare.Changes] has merged since. The caller closes the result
@@ -99,13 +99,13 @@ func OpenFrozen(dir *os.File) (*Frozen, error) {
 	return f, nil
 }
 
-// Close lets go of the directory. What Object has opened may not be readable any more.
+// Close closes the directory. Readers that Object has returned may fail afterwards.
 func (f *Frozen) Close() error { return errors.Join(f.dir.Close(), f.pack.close()) }
 
-// Entries returns all entries in the order of walks: each directory before what is in it. The caller does not change them.
+// Entries returns all entries in the order of a walk: each directory before its content. The caller must not modify them.
 func (f *Frozen) Entries() []Entry { return f.entries }
 
-// Cut reports whether the layer had more than the limits let through. What was left out cannot be applied.
+// Cut reports whether the layer exceeded the limits. Entries that were left out cannot be applied.
 func (f *Frozen) Cut() bool { return f.cut }
 
 // Lookup returns the entry of a path.
@@ -146,12 +146,12 @@ func (f *Frozen) Open(content string) (io.ReadCloser, error) {
 	return &object{file: file, sum: sha256.New(), want: content}, nil
 }
 
-// object reads a content and checks it on the way.
+// object reads a content and compares it with its hash.
 type object struct {
 	file io.ReadCloser
 	want string
 
-	mu  sync.Mutex // Close may come from elsewhere
+	mu  sync.Mutex // Close may be called concurrently with Read
 	sum hash.Hash
 }
 
@@ -204,7 +204,7 @@ func ReadIndex(dir *os.File, name string) ([]Entry, bool, error) {
 	return entries, cut, err
 }
 
-// parseIndex accepts nothing but what packIndex makes.
+// parseIndex decodes an index, and rejects every input that packIndex does not produce.
 func parseIndex(data []byte) ([]Entry, bool, error) {
 	bad := fsat.Malformed("the index of a review")
 	body, ok := strings.CutPrefix(string(data), frozenMagic)
@@ -261,7 +261,7 @@ func unpackEntry(u *fsat.Unpacker) (Entry, bool) {
 	return e, true
 }
 
-// OpenMerged opens the directory in a frozen one that [compare.Changes] writes to, and makes it if need be.
+// OpenMerged opens the directory for merged files in a frozen directory. It creates the directory if it does not exist.
 func OpenMerged(frozen *os.File) (*os.File, error) {
 	if err := unix.Mkdirat(int(frozen.Fd()), MergedDir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, os.NewSyscallError("mkdir", err)

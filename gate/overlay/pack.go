@@ -18,7 +18,7 @@ import (
 // it looks through all inodes that were, and uses none of them for a while. Copies of earlier versions have no pack.
 const frozenPack = "pack"
 
-// packed reports whether a frozen copy with a pack has the content of e there.
+// packed reports whether the content of e is in the pack of a frozen copy that has one.
 func packed(e *Entry) bool { return e.Content != "" && e.Size <= fsat.SmallFile }
 
 // packing writes a pack.
@@ -36,7 +36,7 @@ func newPacking(dir *os.File) (*packing, error) {
 	return &packing{file: file, out: bufio.NewWriterSize(file, 256<<10), has: map[string]bool{}}, nil
 }
 
-// add appends a content unless it is there.
+// add appends a content unless the pack has it.
 func (p *packing) add(content string, data []byte) error {
 	if p.has[content] {
 		return nil
@@ -48,13 +48,13 @@ func (p *packing) add(content string, data []byte) error {
 
 func (p *packing) close() error { return errors.Join(p.out.Flush(), p.file.Close()) }
 
-// pack is a pack that is read.
+// pack reads a pack.
 type pack struct {
 	file  *os.File
 	spans map[string]packSpan // by content
 }
 
-// openPack opens the pack of the frozen copy in dir with these entries; one without a pack is empty.
+// openPack opens the pack of the frozen copy in dir with these entries. If the copy has no pack, the result is empty.
 func openPack(dir *os.File, entries []Entry) (*pack, error) {
 	p := &pack{}
 	file, err := fsat.OpenFile(dir, frozenPack, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
@@ -76,7 +76,7 @@ func openPack(dir *os.File, entries []Entry) (*pack, error) {
 	return p, nil
 }
 
-// open returns a content, which nobody has compared with its name, or nil if it is not in the pack. It ends with the pack.
+// open returns a content, or nil if it is not in the pack. The caller must compare it with its hash. It is valid until close.
 func (p *pack) open(content string) io.ReadCloser {
 	s, ok := p.spans[content]
 	if !ok {
@@ -92,7 +92,7 @@ func (p *pack) close() error {
 	return p.file.Close()
 }
 
-// Contents are those of a frozen copy, by their sha256, for jobs that write them and compare them on the way.
+// Contents are the contents of a frozen copy, by their sha256. Jobs that write them compare them with the hash.
 type Contents struct {
 	frozen *os.File
 	pack   *pack
@@ -101,7 +101,7 @@ type Contents struct {
 // OpenContents opens the contents of the copy in frozen, which the caller keeps.
 func OpenContents(frozen *os.File) (*Contents, error) {
 	entries, _, err := ReadIndex(frozen, frozenIndex)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // without one it can only have what was merged
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // a copy without an index has merged contents only
 		return nil, err
 	}
 	p, err := openPack(frozen, entries)
@@ -111,7 +111,7 @@ func OpenContents(frozen *os.File) (*Contents, error) {
 	return &Contents{frozen: frozen, pack: p}, nil
 }
 
-// Open opens a content of the copy, or one that was merged.
+// Open opens a content of the copy or a merged content.
 func (c *Contents) Open(hash string) (io.ReadCloser, error) {
 	if r := c.pack.open(hash); r != nil {
 		return r, nil
@@ -125,5 +125,5 @@ func (c *Contents) Open(hash string) (io.ReadCloser, error) {
 
 func (c *Contents) Close() error { return c.pack.close() }
 
-// packSpan is where a content is in a pack, in bytes.
+// packSpan is the range of a content in a pack, in bytes.
 type packSpan struct{ start, end int }
