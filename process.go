@@ -110,8 +110,8 @@ type NetworkStats struct {
 type Processes interface {
 	// Exec starts a process and returns at once.
 	Exec(ctx context.Context, ref string, req ExecRequest) (Process, error)
-	// Processes lists the processes in the sandbox.
-	Processes(ctx context.Context, ref string) ([]ProcessInfo, error)
+	// ListProcesses lists the processes in the sandbox.
+	ListProcesses(ctx context.Context, ref string) ([]ProcessInfo, error)
 	// Kill sends a signal to one process (pid as seen in the sandbox), or to every process if pid is -1.
 	Kill(ctx context.Context, ref string, pid, signal int) error
 	Stats(ctx context.Context, ref string) (*Stats, error)

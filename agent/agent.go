@@ -17,7 +17,7 @@ const MaxFile = 1 << 20
 // Parse reads one agent from YAML and validates it. It returns joined Invalid errors, each with its field and line.
 func Parse(data []byte) (*caisson.Agent, error) {
 	if len(data) > MaxFile {
-		return nil, caisson.Errorf(caisson.Invalid, "an agent's file has at most %s", caisson.Size(MaxFile))
+		return nil, caisson.Errorf(caisson.Invalid, "an agent's file can have at most %s", caisson.Size(MaxFile))
 	}
 	a := &caisson.Agent{}
 	if err := strictyaml.Decode(data, a); err != nil {

@@ -95,7 +95,7 @@ func TestParseFaults(t *testing.T) {
 		{"braces in workdir", good + "workdir: \"/{prompt}\"\n", "workdir", "brace"},
 		{"user", good + "user: \"a b\"\n", "user", "not a user"},
 		{"file in proc", good + "files: [{path: /proc/../dev/x, data: y}]\n", "files[0].path", "line 6"},
-		{"file of ours", good + "files: [{path: /.caisson/agent, data: y}]\n", "files[0].path", "nothing"},
+		{"file of ours", good + "files: [{path: /.caisson/agent, data: y}]\n", "files[0].path", "cannot be written to"},
 		{"setuid file", good + "files: [{path: /x, mode: 2541, data: y}]\n", "files[0].mode", "mode"},
 		{"two files", good + "files: [{path: /x, data: y}, {path: //x, data: z}]\n", "files[1].path", "twice"},
 		{"setup", good + "setup: [{run: []}]\n", "setup[0].run", "what to run"},

@@ -90,7 +90,7 @@ func (c *Catalog) GetAgent(ctx context.Context, id string) (*caisson.Agent, erro
 	}
 	a, err := c.config.Table.Get(ctx, caisson.In(caller.Account), id)
 	if caisson.KindOf(err) == caisson.NotFound {
-		return nil, caisson.Wrap(err, caisson.NotFound, "there is no agent %.70q; caisson agent ls shows what there is", id)
+		return nil, caisson.Wrap(err, caisson.NotFound, "there is no agent %.70q; caisson agent ls lists the agents", id)
 	}
 	return a, err
 }
@@ -105,7 +105,7 @@ func (c *Catalog) PutAgent(ctx context.Context, a caisson.Agent) (*caisson.Agent
 		return nil, err
 	}
 	if c.findShared(a.ID) != nil {
-		return nil, caisson.Errorf(caisson.Denied, "%s is there for every account; choose another id", a.ID)
+		return nil, caisson.Errorf(caisson.Denied, "%s exists for every account; choose another id", a.ID)
 	}
 	if !caller.Local {
 		if err := c.checkRemote(&a); err != nil {
@@ -166,9 +166,9 @@ func (c *Catalog) RemoveAgent(ctx context.Context, id string) error {
 		return err
 	}
 	if c.findShared(id) != nil {
-		return caisson.Errorf(caisson.Denied, "%s is there for every account and cannot be removed", id)
+		return caisson.Errorf(caisson.Denied, "%s exists for every account and cannot be removed", id)
 	}
-	return caisson.Wrap(err, caisson.NotFound, "there is no agent %.70q; caisson agent ls shows what there is", id)
+	return caisson.Wrap(err, caisson.NotFound, "there is no agent %.70q; caisson agent ls lists the agents", id)
 }
 
 // Problems returns the errors in files of the administrator's directory, sorted by file name.

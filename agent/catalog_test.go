@@ -259,7 +259,7 @@ func TestDirectory(t *testing.T) {
 	for _, p := range s.Problems() {
 		faults = append(faults, fmt.Sprintf("%s: %v", filepath.Base(p.File), p.Err))
 	}
-	for i, want := range []string{"c.yaml: id: first is that of a.yaml", "d.yaml: id: shell is built in", "e.yaml: colour: unknown key", "h.yaml: is no regular file", "i.yaml: "} {
+	for i, want := range []string{"c.yaml: id: first is that of a.yaml", "d.yaml: id: shell is built in", "e.yaml: colour: unknown key", "h.yaml: is not a regular file", "i.yaml: "} {
 		if len(faults) <= i || !strings.HasPrefix(faults[i], want) {
 			t.Errorf("faults %q, want %q", faults, want)
 		}

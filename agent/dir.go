@@ -130,7 +130,7 @@ func (d *directory) report(path string, old, f *file) *file {
 
 func (d *directory) parse(path string, info fs.FileInfo) (*caisson.Agent, error) {
 	if !info.Mode().IsRegular() {
-		return nil, caisson.Errorf(caisson.Invalid, "is no regular file")
+		return nil, caisson.Errorf(caisson.Invalid, "is not a regular file")
 	}
 	f, err := os.Open(path)
 	if err != nil {

@@ -26,7 +26,7 @@ func Fill(command []string, values map[string]string) ([]string, error) {
 	}
 	for name, v := range sorted(values) {
 		if strings.ContainsAny(v, "{}\x00") {
-			return nil, caisson.Invalidf(name, "%.80q has a brace in it and cannot be part of a command; choose another name", v)
+			return nil, caisson.Invalidf(name, "%.80q contains a brace and cannot be part of a command; choose another name", v)
 		}
 	}
 	out := make([]string, len(command))

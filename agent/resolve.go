@@ -55,7 +55,7 @@ func Resolve(a *caisson.Agent, req caisson.RunRequest, d Defaults, caller caisso
 	}
 	c := &checker{}
 	if !sessionForm.MatchString(req.Session) {
-		c.addf("session", "%.80q is not at most 512 letters, digits and . _ : -", req.Session)
+		c.addf("session", "%.80q is not a string of at most 512 letters, digits and . _ : -", req.Session)
 	}
 	c.env("env", req.Env)
 	c.limits("limits", req.Limits)
@@ -143,12 +143,12 @@ func (c *checker) model(a *caisson.Agent, asked string, d Defaults, s *Settings)
 	named := func(m caisson.GatewayModel) bool { return m.Alias == asked || len(a.Models) > 0 }
 	if i := slices.IndexFunc(misfits, named); i >= 0 || len(misfits) > 0 && len(models) == 0 && needsModel(a) {
 		m := misfits[max(i, 0)]
-		c.addf("model", "agent %q cannot use model %.80q (it speaks the %s API): %s", a.ID, m.Alias, apiNames[m.API()], modelAdvice(a, d.Models))
+		c.addf("model", "agent %q cannot use model %.80q (its API is %s): %s", a.ID, m.Alias, apiNames[m.API()], modelAdvice(a, d.Models))
 		return
 	}
 	switch at := slices.Index(s.Models, asked); {
 	case len(models) == 0 && (asked != "" || len(a.Models) > 0 || needsModel(a)):
-		c.addf("model", "there is no model that %s may use; configure one, as caisson model ls --help says", a.ID)
+		c.addf("model", "there is no model that %s can use; configure one, see caisson model ls --help", a.ID)
 	case len(models) == 0:
 	case asked == "":
 		s.setModel(a, models[0])
@@ -199,7 +199,7 @@ func modelAdvice(a *caisson.Agent, all []caisson.GatewayModel) string {
 		}
 	}
 	if len(fit) == 0 {
-		return "no other fits; configure a model that speaks an API of the agent"
+		return "no other model can be used; configure a model with an API of the agent"
 	}
 	return "use one of " + strings.Join(fit, ", ")
 }

@@ -243,9 +243,9 @@ func TestModelsOfOtherAPIs(t *testing.T) {
 		{name: "scripted", agent: builtin("claude-code"), asked: "demo", models: "demo sonnet haiku", api: "anthropic"},
 		{name: "scripted, not known", agent: program(exec), asked: "demo", models: "demo a-flash sonnet haiku gpt local", api: "openai"},
 		{name: "the agent's order", agent: listing(program(exec, "openai"), "local", "gpt"), models: "local gpt", api: "openai"},
-		{name: "refused", agent: builtin("codex"), asked: "sonnet", err: `model: agent "codex" cannot use model "sonnet" (it speaks the Anthropic API): use one of gpt, local, demo`},
-		{name: "refused, Gemini", agent: builtin("claude-code"), asked: "a-flash", err: `model: agent "claude-code" cannot use model "a-flash" (it speaks the Gemini API): use one of sonnet, haiku, demo`},
-		{name: "in the file", agent: listing(program(exec, "openai"), "gpt", "sonnet"), err: `cannot use model "sonnet" (it speaks the Anthropic API): use one of gpt, local, demo`},
+		{name: "refused", agent: builtin("codex"), asked: "sonnet", err: `model: agent "codex" cannot use model "sonnet" (its API is Anthropic): use one of gpt, local, demo`},
+		{name: "refused, Gemini", agent: builtin("claude-code"), asked: "a-flash", err: `model: agent "claude-code" cannot use model "a-flash" (its API is Gemini): use one of sonnet, haiku, demo`},
+		{name: "in the file", agent: listing(program(exec, "openai"), "gpt", "sonnet"), err: `cannot use model "sonnet" (its API is Anthropic): use one of gpt, local, demo`},
 		{name: "alone in the file", agent: listing(program(exec, "gemini"), "sonnet"), err: "use one of a-flash, demo"},
 		{name: "a persona's", agent: func() *caisson.Agent {
 			a := program(caisson.DriverOpenClaw)
@@ -273,7 +273,7 @@ func TestModelsOfOtherAPIs(t *testing.T) {
 		}
 	}
 	_, err := agent.Resolve(builtin("codex"), caisson.RunRequest{}, agent.Defaults{Models: models("anthropic", "sonnet")}, token)
-	wantKind(t, err, caisson.Invalid, `agent "codex" cannot use model "sonnet" (it speaks the Anthropic API): no other fits`)
+	wantKind(t, err, caisson.Invalid, `agent "codex" cannot use model "sonnet" (its API is Anthropic): no other model can be used`)
 }
 
 // TestFill: no value becomes two arguments, and none is treated as the prompt.

@@ -62,7 +62,7 @@ func (c *checker) names(a *caisson.Agent) {
 		c.addf("id", "%q looks like the id of an object; choose another", a.ID)
 	}
 	if a.Name == "" {
-		c.addf("name", "is missing; say what people call the agent")
+		c.addf("name", "is missing; set the agent's display name")
 	}
 	c.text("name", a.Name)
 	c.text("description", a.Description)
@@ -98,7 +98,7 @@ func (c *checker) sandbox(a *caisson.Agent) {
 	c.env("env", a.Env)
 	c.path("workdir", a.Workdir)
 	if strings.ContainsAny(a.Workdir, "{}") {
-		c.addf("workdir", "has a brace in it, which commands could take for a placeholder")
+		c.addf("workdir", "contains a brace, which commands could interpret as a placeholder")
 	}
 	if a.User != "" && !userForm.MatchString(a.User) {
 		c.addf("user", "%.70q is not a user: write a name, a uid or uid:gid", a.User)
@@ -111,7 +111,7 @@ func (c *checker) driver(a *caisson.Agent) {
 	drivers := []string{caisson.DriverExec, caisson.DriverJSONL, caisson.DriverACP, caisson.DriverOpenClaw}
 	c.oneOf("driver", a.Driver, drivers...)
 	if len(a.Command) == 0 && a.Driver != caisson.DriverOpenClaw && slices.Contains(drivers, a.Driver) {
-		c.addf("command", "is missing; driver %s has to know what to start", a.Driver)
+		c.addf("command", "is missing; driver %s needs a command to start", a.Driver)
 	}
 	c.command("command", a.Command)
 	c.command("service", a.Service)
@@ -139,11 +139,11 @@ func (c *checker) prompt(a *caisson.Agent, placed bool) {
 	}
 	switch takes := a.Driver == caisson.DriverExec || a.Driver == caisson.DriverJSONL; {
 	case !takes && a.Prompt != "":
-		c.addf("prompt", "driver %s hands the prompt over itself; leave it out", a.Driver)
+		c.addf("prompt", "driver %s passes the prompt itself; leave it out", a.Driver)
 	case !takes && placed:
-		c.addf("command", "driver %s hands the prompt over itself; leave {prompt} out", a.Driver)
+		c.addf("command", "driver %s passes the prompt itself; leave {prompt} out", a.Driver)
 	case a.Prompt == caisson.PromptStdin && placed:
-		c.addf("command", "{prompt} has no meaning where the prompt comes on standard input; leave one of them out")
+		c.addf("command", "{prompt} cannot be used if the prompt is passed on standard input; leave one of them out")
 	case a.Prompt == caisson.PromptFile && !placed:
 		c.addf("command", "has no {prompt}, which stands for the file's path")
 	}
@@ -181,7 +181,7 @@ func (c *checker) toolRule(a *caisson.Agent) {
 	switch starts := a.Driver == caisson.DriverExec || a.Driver == caisson.DriverJSONL; {
 	case !starts || len(a.Tools.Allow)+len(a.Tools.Deny) == 0:
 	case len(a.Command) < 2 || a.Command[0] != builtInProgram || a.Command[1] != builtInRole:
-		c.addf("tools", "cannot be enforced for a program that is started by driver %s, which decides itself what its tools are; "+
+		c.addf("tools", "cannot be enforced for a program that driver %s starts, because the program chooses its tools itself; "+
 			"leave it out and limit the tools in the program's own configuration (files, command)", a.Driver)
 	default:
 		for _, arg := range a.Command[2:] {
@@ -196,7 +196,7 @@ func (c *checker) toolRule(a *caisson.Agent) {
 // personaTools adds an error for a tool rule of a persona that would not be enforced.
 func (c *checker) personaTools(field string, a *caisson.Agent, p *caisson.Persona) {
 	if len(p.Deny) > 0 && a.Driver != caisson.DriverOpenClaw {
-		c.addf(field, "cannot be enforced: driver %s does not limit the tools of single personas, as driver openclaw does; "+
+		c.addf(field, "cannot be enforced: only driver openclaw limits the tools of individual personas, driver %s does not; "+
 			"leave out deny of %q", a.Driver, p.ID)
 	}
 }
@@ -209,7 +209,7 @@ func (c *checker) ready(s string) {
 		return
 	}
 	if addr, err := netip.ParseAddr(u.Hostname()); u.Hostname() != "localhost" && (err != nil || !addr.IsLoopback()) {
-		c.addf("ready", "%.100q is not in the sandbox; ask 127.0.0.1", s)
+		c.addf("ready", "%.100q is not in the sandbox; use 127.0.0.1", s)
 	}
 }
 
@@ -222,7 +222,7 @@ func (c *checker) capabilities(a *caisson.Agent) {
 	for i, name := range a.APIs[:min(len(a.APIs), len(modelAPIs))] {
 		c.oneOf(fmt.Sprintf("apis[%d]", i), name, modelAPIs...)
 		if a.Driver == caisson.DriverOpenClaw && name != caisson.APIOpenAI {
-			c.addf(fmt.Sprintf("apis[%d]", i), "driver openclaw speaks %s only", caisson.APIOpenAI)
+			c.addf(fmt.Sprintf("apis[%d]", i), "driver openclaw supports %s only", caisson.APIOpenAI)
 		}
 	}
 	c.words("tools.allow", a.Tools.Allow)
@@ -250,7 +250,7 @@ func (c *checker) capabilities(a *caisson.Agent) {
 		case !idForm.MatchString(p.ID):
 			c.addf(at+".id", "%.70q is not 1 to 63 of a-z, 0-9 and -, beginning with a letter", p.ID)
 		case p.ID == mainPersona:
-			c.addf(at+".id", "main is what the agent is without a persona")
+			c.addf(at+".id", "main is reserved for the agent without a persona")
 		case seen[p.ID]:
 			c.addf(at+".id", "%q is there twice", p.ID)
 		}
@@ -386,14 +386,14 @@ func (c *checker) files(field string, files []caisson.SeedFile) {
 			c.addf(at+".path", "%.100q is not the path of a file", f.Path)
 		case p == "/proc" || p == "/sys" || p == "/dev" || p == "/.caisson",
 			strings.HasPrefix(p, "/proc/"), strings.HasPrefix(p, "/sys/"), strings.HasPrefix(p, "/dev/"), strings.HasPrefix(p, "/.caisson/"):
-			c.addf(at+".path", "nothing can be written to %.100q", f.Path)
+			c.addf(at+".path", "%.100q cannot be written to", f.Path)
 		case seen[p]:
 			c.addf(at+".path", "%.100q is there twice", f.Path)
 		}
 		seen[p] = true
 		c.path(at+".path", f.Path)
 		if f.Mode&^0o777 != 0 {
-			c.addf(at+".mode", "%#o is not a mode of read, write and execute bits, as 0644", f.Mode)
+			c.addf(at+".mode", "%#o is not a mode of read, write and execute bits, such as 0644", f.Mode)
 		}
 		if len(f.Data) > MaxFile {
 			c.addf(at+".data", "more than %s", caisson.Size(MaxFile))
@@ -410,7 +410,7 @@ func (c *checker) policy(field string, p caisson.Policy) {
 		at := fmt.Sprintf("%s.rules[%d]", field, i)
 		c.oneOf(at+".action", string(r.Action), string(caisson.Allow), string(caisson.Deny))
 		if (r.Host == "") == (r.Preset == "") {
-			c.addf(at, "has to have either a host or a preset")
+			c.addf(at, "must have either a host or a preset")
 		}
 		if r.Protocol != "" {
 			c.oneOf(at+".protocol", r.Protocol, "tcp", "udp")

@@ -22,6 +22,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi"
 	"github.com/caisson-dev/caisson/httpapi/apitest"
 	"github.com/caisson-dev/caisson/httpapi/protocol"
+	"github.com/caisson-dev/caisson/internal/coretest"
 )
 
 // TestMain fails if goroutines of the client or the API outlive the tests.
@@ -273,18 +274,11 @@ func TestCancelled(t *testing.T) {
 	}
 }
 
-// benchmarkAPI returns a client and a running sandbox of a server in memory on a unix socket.
+// benchmarkAPI returns a client and a running sandbox of a server on a unix socket.
 func benchmarkAPI(b *testing.B) (*client.Client, string) {
 	b.Helper()
-	m := apitest.NewMemory()
-	c := m.Cores()
 	log := slog.New(slog.DiscardHandler)
-	api, err := httpapi.New(httpapi.Config{
-		Sandboxes: c.Sandboxes, Processes: c.Processes, Snapshots: c.Snapshots, Templates: c.Templates, Images: c.Images,
-		Files: c.Files, Events: c.Events, Tokens: c.Tokens, Policies: c.Policies, Credentials: c.Credentials,
-		Audit: c.Audit, Ledger: c.Ledger, Models: c.Models, GatewayRuns: c.GatewayRuns, Daemon: c.Daemon, Agents: c.Agents, Runs: c.Runs, Workspaces: c.Workspaces, Repos: c.Repos, Volumes: c.Volumes,
-		Answers: m.Answers(), FindToken: m.FindToken, Log: log,
-	})
+	api, err := httpapi.New(coretest.New(b).Config(log))
 	if err != nil {
 		b.Fatal(err)
 	}

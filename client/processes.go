@@ -17,8 +17,8 @@ func (p processes) Run(ctx context.Context, ref string, req protocol.ProcessRequ
 	return call[*protocol.ProcessResult](ctx, p.c, request{method: http.MethodPost, path: []string{"sandboxes", ref, "exec"}, in: req})
 }
 
-// Processes implements [caisson.Processes].
-func (p processes) Processes(ctx context.Context, ref string) ([]caisson.ProcessInfo, error) {
+// ListProcesses implements [caisson.Processes].
+func (p processes) ListProcesses(ctx context.Context, ref string) ([]caisson.ProcessInfo, error) {
 	return all[caisson.ProcessInfo](ctx, p.c, request{method: http.MethodGet, path: []string{"sandboxes", ref, "processes"}})
 }
 

@@ -68,7 +68,7 @@ func (v *Vault) SetCredential(ctx context.Context, name string, value caisson.Se
 		return nil, err
 	}
 	if len(list) >= maxCredentials {
-		return nil, caisson.Errorf(caisson.Exhausted, "the account has %d credentials, which is as many as it may have; remove some", len(list))
+		return nil, caisson.Errorf(caisson.Exhausted, "the account has %d credentials, which is the maximum; remove some", len(list))
 	}
 	c := &caisson.Credential{Name: name, Account: caller.Account, Kind: Kind(name), CreatedAt: v.cfg.Now().UTC()}
 	if err := v.cfg.Store.Insert(ctx, c, sealed); err != nil {
@@ -140,7 +140,7 @@ func (v *Vault) RemoveCredential(ctx context.Context, name string) error {
 // Secret implements [caisson.Secrets].
 func (v *Vault) Secret(ctx context.Context, account, name string) (caisson.Secret, error) {
 	if account == "" {
-		return caisson.Secret{}, caisson.Errorf(caisson.Unauthed, "a credential belongs to an account, and none was named")
+		return caisson.Secret{}, caisson.Errorf(caisson.Unauthed, "a credential belongs to an account, and the request has none")
 	}
 	c, sealed, err := v.cfg.Store.Get(ctx, caisson.In(account), name)
 	if err != nil {
@@ -176,7 +176,7 @@ var valuePrefixes = []string{
 func CheckName(name string) error {
 	for _, p := range valuePrefixes {
 		if strings.HasPrefix(name, p) {
-			return caisson.Invalidf("name", "this looks like the value of a credential, not like a name such as ANTHROPIC_API_KEY; if it is one, replace it at its provider, because it was not kept secret")
+			return caisson.Invalidf("name", "this looks like the value of a credential, not like a name such as ANTHROPIC_API_KEY; if it is one, rotate it at its provider, because it may have been disclosed")
 		}
 	}
 	switch {
@@ -185,7 +185,7 @@ func CheckName(name string) error {
 	case len(name) > 64:
 		return caisson.Invalidf("name", "is longer than 64 characters")
 	}
-	return caisson.Invalidf("name", "a name has letters, digits, '_', '-' and '.', and begins with a letter, as ANTHROPIC_API_KEY")
+	return caisson.Invalidf("name", "a name has letters, digits, '_', '-' and '.', and begins with a letter, for example ANTHROPIC_API_KEY")
 }
 
 // CheckValue returns an Invalid error if value is not valid. The error does not include the value.

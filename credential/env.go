@@ -42,7 +42,7 @@ func ParseEnv(r io.Reader) ([]Variable, error) {
 	}
 	text := strings.ReplaceAll(string(bytes.TrimPrefix(b, []byte("\uFEFF"))), "\r\n", "\n")
 	if before, _, ok := strings.Cut(text, "\r"); ok {
-		return nil, caisson.Errorf(caisson.Invalid, "line %d of the file of variables has a carriage return that does not end it", 1+strings.Count(before, "\n"))
+		return nil, caisson.Errorf(caisson.Invalid, "line %d of the file of variables has a carriage return that is not at its end", 1+strings.Count(before, "\n"))
 	}
 	p := envParser{rest: text, line: 1}
 	lines := map[string]int{}
@@ -74,7 +74,7 @@ var assignment = regexp.MustCompile(`^[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-
 // interpolation matches references that some parsers replace. (In double quotes \$ is not one.)
 var interpolation = regexp.MustCompile(`(^|[^\\])(\\\\)*\$[A-Za-z_{(]`)
 
-const interpolated = "has a $ that some readers would replace by something; put the value in single quotes"
+const interpolated = "has a $ that some parsers would expand; put the value in single quotes"
 
 // next parses one assignment, or one line without one.
 func (p *envParser) next() (Variable, error) {
@@ -140,7 +140,7 @@ func (p *envParser) double() (string, error) {
 			}
 			k := strings.IndexByte(`nrt"$\`, p.rest[i])
 			if k < 0 {
-				return "", p.errorf(`has a \ in double quotes that readers do not agree about; use single quotes`)
+				return "", p.errorf(`has a \ escape in double quotes that parsers read differently; use single quotes`)
 			}
 			value.WriteByte("\n\r\t\"$\\"[k])
 		default:

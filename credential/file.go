@@ -62,9 +62,9 @@ func readPrivate(path string) (caisson.Secret, error) {
 	case err != nil:
 		return none, caisson.Wrap(err, caisson.Conflict, "the key file %s cannot be read", path)
 	case len(b) > maxKeyFile:
-		return none, caisson.Errorf(caisson.Conflict, "the key file %s is too large to be one", path)
+		return none, caisson.Errorf(caisson.Conflict, "the key file %s is too large for a key file", path)
 	case len(b) == 0:
-		return none, caisson.Errorf(caisson.Conflict, "the key file %s is empty; put it back from a backup, or remove it for a new key", path)
+		return none, caisson.Errorf(caisson.Conflict, "the key file %s is empty; restore it from a backup, or remove it to create a new key", path)
 	}
 	return caisson.NewSecret(string(b)), nil
 }
@@ -80,7 +80,7 @@ func checkPrivate(f *os.File) error {
 	case st.Mode&unix.S_IFMT != unix.S_IFREG:
 		return caisson.Errorf(caisson.Conflict, "the key file %s is not a regular file", f.Name())
 	case int(st.Uid) != os.Geteuid():
-		return caisson.Errorf(caisson.Conflict, "the key file %s belongs to user %d, not to user %d that runs Caisson; others may know the key", f.Name(), st.Uid, os.Geteuid())
+		return caisson.Errorf(caisson.Conflict, "the key file %s belongs to user %d, not to user %d that runs Caisson; the key may be disclosed", f.Name(), st.Uid, os.Geteuid())
 	case st.Mode&0o077 != 0:
 		return caisson.Errorf(caisson.Conflict, "the key file %s can be read by others (mode %04o); if nobody has, chmod 600 it, else make a new key", f.Name(), st.Mode&0o7777)
 	}
@@ -92,12 +92,12 @@ func checkPrivate(f *os.File) error {
 func createPrivate(path string, content caisson.Secret) (caisson.Secret, error) {
 	dir, err := os.OpenRoot(filepath.Dir(path))
 	if err != nil {
-		return caisson.Secret{}, caisson.Wrap(err, caisson.Conflict, "cannot make the key file %s; its directory must exist", path)
+		return caisson.Secret{}, caisson.Wrap(err, caisson.Conflict, "cannot create the key file %s; its directory must exist", path)
 	}
 	defer dir.Close()
 	name, tmp := filepath.Base(path), filepath.Base(path)+".tmp-"+rand.Text()
 	if err := writeFile(dir, tmp, content); err != nil {
-		return caisson.Secret{}, caisson.Wrap(err, caisson.Conflict, "cannot make the key file %s", path)
+		return caisson.Secret{}, caisson.Wrap(err, caisson.Conflict, "cannot create the key file %s", path)
 	}
 	// Link fails if the name exists; rename would replace a key that is in use.
 	err = dir.Link(tmp, name)
@@ -108,7 +108,7 @@ func createPrivate(path string, content caisson.Secret) (caisson.Secret, error) 
 	case errors.Is(err, fs.ErrExist):
 		return readPrivate(path)
 	case err != nil:
-		return caisson.Secret{}, caisson.Wrap(err, caisson.Conflict, "cannot make the key file %s", path)
+		return caisson.Secret{}, caisson.Wrap(err, caisson.Conflict, "cannot create the key file %s", path)
 	}
 	d, err := dir.Open(".")
 	if err != nil {

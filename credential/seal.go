@@ -44,7 +44,7 @@ func open(id *age.X25519Identity, account, name string, sealed []byte) (caisson.
 	var none caisson.Secret
 	r, err := age.Decrypt(bytes.NewReader(sealed), id)
 	if _, other := errors.AsType[*age.NoIdentityMatchError](err); other {
-		return none, caisson.Wrap(err, caisson.Conflict, "credential %s was encrypted with another key than the present one; put the old key back, or set the value again with: caisson credential rotate %s", name, name)
+		return none, caisson.Wrap(err, caisson.Conflict, "credential %s was encrypted with another key than the current one; restore the old key, or set the value again with: caisson credential rotate %s", name, name)
 	}
 	var plain []byte
 	if err == nil {
@@ -52,7 +52,7 @@ func open(id *age.X25519Identity, account, name string, sealed []byte) (caisson.
 	}
 	defer clear(plain)
 	if err != nil || len(plain) > maxPlain {
-		return none, damagedError(errors.Join(err, errors.New("not what was encrypted")), name)
+		return none, damagedError(errors.Join(err, errors.New("wrong plaintext")), name)
 	}
 	rest, ok := bytes.CutPrefix(plain, []byte{sealVersion})
 	owner, rest, okAccount := cutPart(rest)
@@ -67,7 +67,7 @@ func open(id *age.X25519Identity, account, name string, sealed []byte) (caisson.
 }
 
 func damagedError(cause error, name string) error {
-	return caisson.Wrap(cause, caisson.Conflict, "the stored value of credential %s is damaged or was put there from elsewhere; set it again with: caisson credential rotate %s", name, name)
+	return caisson.Wrap(cause, caisson.Conflict, "the stored value of credential %s is damaged or was copied from another credential; set it again with: caisson credential rotate %s", name, name)
 }
 
 // appendPart appends s, preceded by its length.

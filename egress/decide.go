@@ -19,7 +19,7 @@ const (
 	noRule  = "no rule allows it"
 	noName  = "it is not a host name"
 	noFlow  = "it is not a tcp or udp destination"
-	ownRule = "names at and below " + ownDomain + " are Caisson's own, whatever the policy says"
+	ownRule = "names at and below " + ownDomain + " are Caisson's own; policies do not apply to them"
 )
 
 // DecideName implements [caisson.Decider]. It ignores rules about addresses: a name is resolved only if a rule names it, and

@@ -60,10 +60,10 @@ func (p *Policy) explainName(t target) caisson.Verdict {
 // privateHint returns a step about the addresses of a name, which Explain does not look up.
 func privateHint(t target) string {
 	if localName(t.name) {
-		return "a name like " + t.name + " usually leads to private addresses, which need a rule of their own that names the address or CIDR"
+		return "a name like " + t.name + " usually leads to private addresses, which need a rule of their own for the address or CIDR"
 	}
 	return "if " + t.name + " leads to an address that is private or otherwise not of the public internet, that needs a rule of its own " +
-		"that names the address or CIDR"
+		"for the address or CIDR"
 }
 
 // outcome returns how rule i applies to t.

@@ -43,7 +43,7 @@ func parseHost(s, field string) (host, error) {
 	}
 	name, below := strings.CutPrefix(s, "*.")
 	if strings.Contains(name, "*") {
-		return host{}, caisson.Invalidf(field, "%.80q has a * elsewhere than as *. at its beginning", s)
+		return host{}, caisson.Invalidf(field, "%.80q has a * that is not in a *. prefix", s)
 	}
 	name, err := parseName(name, field)
 	if err != nil {
@@ -59,7 +59,7 @@ func parseHost(s, field string) (host, error) {
 func parsePrefix(s, field string) (netip.Prefix, error) {
 	if addr, err := netip.ParseAddr(s); err == nil {
 		if addr.Zone() != "" {
-			return netip.Prefix{}, caisson.Invalidf(field, "%.80q names an interface; leave out what follows the %%", s)
+			return netip.Prefix{}, caisson.Invalidf(field, "%.80q names an interface; remove the %% and the text after it", s)
 		}
 		addr = addr.Unmap()
 		return netip.PrefixFrom(addr, addr.BitLen()), nil

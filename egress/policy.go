@@ -74,7 +74,7 @@ type rule struct {
 // Compile validates and compiles a policy. Errors are Invalid and name the field.
 func Compile(p caisson.Policy) (*Policy, error) {
 	if len(p.Rules) > maxRules {
-		return nil, caisson.Invalidf("rules", "there are %d, the most is %d; use wildcards, CIDRs or presets", len(p.Rules), maxRules)
+		return nil, caisson.Invalidf("rules", "there are %d, the maximum is %d; use wildcards, CIDRs or presets", len(p.Rules), maxRules)
 	}
 	out := &Policy{
 		rules: make([]rule, 0, len(p.Rules)), source: caisson.Policy{Rules: make([]caisson.Rule, 0, len(p.Rules))},

@@ -54,7 +54,7 @@ func portsOf(ports []caisson.PortRange, field string) (portSet, error) {
 		return allPorts, nil
 	}
 	if len(ports) > maxPorts {
-		return nil, caisson.Invalidf(field, "there are %d ranges, the most is %d", len(ports), maxPorts)
+		return nil, caisson.Invalidf(field, "there are %d ranges, the maximum is %d", len(ports), maxPorts)
 	}
 	for _, p := range ports {
 		if p.First == 0 || p.Last < p.First {

@@ -62,7 +62,7 @@ func parseTarget(s string) (target, error) {
 	case err != nil:
 		return target{}, err
 	case prefix.IsValid() && (!prefix.IsSingleIP() || strings.Contains(hostPart, "/")):
-		return target{}, caisson.Invalidf(field, "%.80q is a range; ask about one address", hostPart)
+		return target{}, caisson.Invalidf(field, "%.80q is a range; give a single address", hostPart)
 	case prefix.IsValid():
 		t.addr = prefix.Addr()
 		return t, nil

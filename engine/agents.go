@@ -60,7 +60,7 @@ func mostOverToken(budget caisson.Limits) caisson.AgentLimits {
 // newRuns constructs the catalog and the run core.
 func newRuns(e *Engine) *runs.Core {
 	catalog := agent.New(agent.Config{
-		Builtin: agent.Builtin(), Dir: e.cfg.Agents.Dir, Table: e.Store.Agents(),
+		Builtin: e.on.Agents, Dir: e.cfg.Agents.Dir, Table: e.Store.Agents(),
 		EnsureAccount: func(ctx context.Context, account string) error {
 			_, err := e.Store.Accounts().Ensure(ctx, account)
 			return err
@@ -72,7 +72,7 @@ func newRuns(e *Engine) *runs.Core {
 		calls = e.far.Calls
 	}
 	return runs.New(runs.Config{
-		Dir: e.dir, Store: e.Store, Catalog: catalog, Models: e.catalog, Workspaces: e.Workspaces.Workspaces(), Masker: masker{tool.New(e.runner), e.cfg.Workspaces.patterns()}, Relay: e.Relay,
+		Dir: e.dir, Store: e.Store, Catalog: catalog, Models: e.catalog, Workspaces: e.Workspaces.Workspaces(), Masker: masker{tool.New(e.on.Worker), e.cfg.Workspaces.patterns()}, Relay: e.Relay,
 		Sandboxes: newBoxes(e.Core), Calls: calls, UnderWay: e.book.InFlight, Forget: e.manager.Forget,
 		Events: e.Events, Recipes: recipes(), Budget: e.cfg.Limits.Budget, Limits: e.cfg.Agents.Limits,
 		Build: e.build, Version: e.cfg.Version, Log: e.cfg.Log.With("component", "runs"),

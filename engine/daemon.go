@@ -17,7 +17,7 @@ var _ caisson.Daemon = (*Engine)(nil)
 func (e *Engine) Info(context.Context) (*caisson.Info, error) {
 	return &caisson.Info{
 		Version: e.cfg.Version, Build: e.build, Instance: e.instance, Node: e.Core.Node, StartedAt: e.started,
-		Runtime: e.runtime.Capabilities(),
+		Runtime: e.on.Runtime.Capabilities(),
 	}, nil
 }
 
@@ -27,7 +27,7 @@ func (e *Engine) DiskUsage(ctx context.Context) (*caisson.DiskUsage, error) {
 		return nil, err
 	}
 	use := &caisson.DiskUsage{}
-	layers, err := e.images.Layers()
+	layers, err := e.on.Images.Layers()
 	if err != nil {
 		return nil, err
 	}

@@ -19,7 +19,6 @@ import (
 	"github.com/caisson-dev/caisson/agent/openclaw"
 	"github.com/caisson-dev/caisson/credential"
 	"github.com/caisson-dev/caisson/events"
-	"github.com/caisson-dev/caisson/image"
 	"github.com/caisson-dev/caisson/internal/reach"
 	"github.com/caisson-dev/caisson/internal/smallfile"
 	"github.com/caisson-dev/caisson/internal/undo"
@@ -27,7 +26,6 @@ import (
 	"github.com/caisson-dev/caisson/models"
 	"github.com/caisson-dev/caisson/repos"
 	"github.com/caisson-dev/caisson/runs"
-	"github.com/caisson-dev/caisson/runtime/gvisor"
 	"github.com/caisson-dev/caisson/sandboxes"
 	"github.com/caisson-dev/caisson/sqlite"
 	"github.com/caisson-dev/caisson/subruns"
@@ -80,9 +78,8 @@ type Engine struct {
 	Events     *events.Hub
 
 	cfg         Config
-	runtime     *gvisor.Runtime
-	images      *image.Driver
-	manager     *wire.Manager
+	on          *Drivers
+	manager     Wires
 	wires       *models.Wires
 	far         *models.RemoteClient // the gateway of another machine; nil: the local one serves the sandboxes
 	dir         *os.Root
@@ -92,7 +89,6 @@ type Engine struct {
 	catalog     *models.Catalog
 	settings    *models.Settings
 	gatewayRuns *models.GatewayRuns
-	runner      *worker.Runner
 	tasks       *runs.Core
 	volumes     *volumes.Core
 	listener    *os.File // listens for other machines; nil for none
@@ -103,7 +99,21 @@ type Engine struct {
 }
 
 // New constructs an engine on a data directory, which it locks until Close. Returns Conflict if another daemon uses it.
-func New(ctx context.Context, cfg Config) (_ *Engine, err error) {
+func New(ctx context.Context, cfg Config) (*Engine, error) {
+	if err := hardenProcess(); err != nil {
+		return nil, err
+	}
+	return construct(ctx, cfg, (*Engine).product)
+}
+
+// NewOn constructs an engine as [New] does, but on other drivers than the product's, which Close closes, and without changing the
+// umask and the limits of the process.
+func NewOn(ctx context.Context, cfg Config, drivers *Drivers) (*Engine, error) {
+	return construct(ctx, cfg, func(*Engine) (*Drivers, error) { return drivers, nil })
+}
+
+// construct constructs an engine. It calls drivers once the engine has its data directory, instance and build.
+func construct(ctx context.Context, cfg Config, drivers func(*Engine) (*Drivers, error)) (_ *Engine, err error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
@@ -111,9 +121,6 @@ func New(ctx context.Context, cfg Config) (_ *Engine, err error) {
 		cfg.Platform = ""
 	}
 	if cfg.Dir, err = filepath.Abs(cfg.Dir); err != nil {
-		return nil, err
-	}
-	if err := hardenProcess(); err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
@@ -151,10 +158,10 @@ func New(ctx context.Context, cfg Config) (_ *Engine, err error) {
 	back.Push(e.Store.Close)
 	e.Events = events.New(e.Store.Events(), cfg.Log.With("component", "events"))
 	back.Push(e.Events.Close)
-	if err := e.drivers(); err != nil {
+	if e.on, err = drivers(e); err != nil {
 		return nil, err
 	}
-	back.Push(e.runtime.Close)
+	back.Push(e.on.Close)
 	if addr := cfg.Gateway.Listen; addr != "" {
 		if e.listener, err = listen(addr); err != nil {
 			return nil, err
@@ -178,7 +185,7 @@ func New(ctx context.Context, cfg Config) (_ *Engine, err error) {
 		return nil, err
 	}
 	e.Core, err = sandboxes.New(sandboxes.Config{
-		Dir: cfg.Dir, Store: e.Store, Events: e.Events, Runtime: e.runtime, Images: imageDriver{e.images}, Wires: e.wires,
+		Dir: cfg.Dir, Store: e.Store, Events: e.Events, Runtime: e.on.Runtime, Images: e.on.Images, Wires: e.wires,
 		Egress: policies{cfg.host()}, Gateway: e.catalog, Traffic: e.manager,
 		Workspaces: e.Workspaces.Layers(), Volumes: e.volumes.Attachments(),
 		Node: node, Build: e.build, Limits: cfg.Limits, Log: cfg.Log.With("component", "sandboxes"),
@@ -195,33 +202,6 @@ func New(ctx context.Context, cfg Config) (_ *Engine, err error) {
 	return e, nil
 }
 
-// drivers constructs the drivers.
-func (e *Engine) drivers() error {
-	programs, err := unpackPrograms(filepath.Join(e.cfg.Dir, "programs"))
-	if err != nil {
-		return err
-	}
-	e.runner, err = worker.New(worker.Config{
-		Exe: programs.worker, UIDBase: caisson.LayerUIDBase, WorkUID: workUID, Log: e.cfg.Log.With("component", "worker"),
-	})
-	if err != nil {
-		return err
-	}
-	e.images, err = image.New(image.Config{
-		Dir: filepath.Join(e.cfg.Dir, "images"), Worker: e.runner, InsecureRegistries: e.cfg.InsecureRegistries,
-		RegistryCA: e.cfg.RegistryCA, OwnAddresses: e.cfg.host(), Log: e.cfg.Log.With("component", "image"),
-	})
-	if err != nil {
-		return err
-	}
-	e.runtime, err = gvisor.New(gvisor.Config{
-		Dir: filepath.Join(e.cfg.Dir, "sandboxes"), Exe: programs.sentry, Guestd: programs.guestd, Coder: programs.agent,
-		ToolsDir: filepath.Join(e.cfg.Dir, "tools"), Cgroup: "/caisson/" + string(e.instance),
-		Platform: e.cfg.Platform, Build: e.build, Log: e.cfg.Log.With("component", "gvisor"),
-	})
-	return err
-}
-
 // gateway constructs the wires, their settings, and the services for secrets, budgets and the ledger.
 func (e *Engine) gateway() (err error) {
 	owners := models.NewOwners(e.Store)
@@ -230,7 +210,7 @@ func (e *Engine) gateway() (err error) {
 	}); err != nil {
 		return err
 	}
-	if e.manager, err = wire.New(wire.Config{
+	if e.manager, err = e.on.Wires(wire.Config{
 		Exe: selfExe, NetNS: e.netNS, Ledger: journals{e.book}, Record: e.record, Listen: e.listener,
 		Log: e.cfg.Log.With("component", "wire"),
 	}); err != nil {
@@ -386,14 +366,14 @@ func (e *Engine) housekeep(ctx context.Context) error {
 // Close stops everything in this process. It must be called after Run has returned. Sandboxes keep running.
 func (e *Engine) Close() error {
 	return errors.Join(
-		e.tasks.Close(), e.Relay.Close(), e.Core.Close(), e.Workspaces.Close(), e.volumes.Close(), e.runtime.Close(), e.closeListener(),
+		e.tasks.Close(), e.Relay.Close(), e.Core.Close(), e.Workspaces.Close(), e.volumes.Close(), e.on.Close(), e.closeListener(),
 		e.Events.Close(), e.Store.Close(), e.dir.Close(), e.unlock(),
 	)
 }
 
 // netNS opens the network namespace of a running sandbox.
 func (e *Engine) netNS(id caisson.ID) (*os.File, error) {
-	list, err := e.runtime.List(context.Background())
+	list, err := e.on.Runtime.List(context.Background())
 	if err != nil {
 		return nil, err
 	}

@@ -5,10 +5,8 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/forge"
 	"github.com/caisson-dev/caisson/internal/smallfile"
 	"github.com/caisson-dev/caisson/relay"
-	"github.com/caisson-dev/caisson/relay/link"
 	"github.com/caisson-dev/caisson/repos"
 	"github.com/caisson-dev/caisson/runs"
 )
@@ -33,7 +31,7 @@ func newRepos(e *Engine) (*repos.Core, error) {
 		roots = string(pem)
 	}
 	return repos.New(repos.Config{
-		Dir: e.cfg.Dir, Store: e.Store, Git: relay.NewTool(e.runner), Link: link.NewTool(e.runner), Forge: forge.NewTool(e.runner),
+		Dir: e.cfg.Dir, Store: e.Store, Git: relay.NewTool(e.on.Worker), Link: e.on.Link, Forge: e.on.Forge,
 		Secrets: e.vault, Events: e.Events, Exec: e.Core.Processes().Exec, Rules: e.cfg.Workspaces.Rules, Roots: roots, Own: e.cfg.host(),
 		Limits: repos.Limits{First: e.cfg.Relay.First, Tries: e.cfg.Relay.Tries, Keep: e.cfg.Relay.Keep, Space: e.cfg.Relay.Space},
 		Settled: func(ctx context.Context, d *caisson.Delivery) {

@@ -47,7 +47,7 @@ func (m masker) MaskArchive(ctx context.Context, show []string, in io.Reader, ou
 // newWorkspaces constructs the core of workspaces.
 func newWorkspaces(e *Engine) (*workspaces.Core, error) {
 	return workspaces.New(workspaces.Config{
-		Dir: e.cfg.Dir, Store: e.Store, Events: e.Events, Tool: tool.New(e.runner),
+		Dir: e.cfg.Dir, Store: e.Store, Events: e.Events, Tool: tool.New(e.on.Worker),
 		Running: func(ctx context.Context, id caisson.ID) (bool, error) { return usesWorkspace(ctx, e.Store, id) },
 		Hide:    e.cfg.Workspaces.Hide, Rules: e.cfg.Workspaces.Rules, Keep: e.cfg.Workspaces.Keep,
 		Commands: e.cfg.Workspaces.Commands, Log: e.cfg.Log.With("component", "workspaces"),

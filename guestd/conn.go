@@ -146,7 +146,7 @@ func (c *conn) fail(cause error) error {
 	if said := c.stderr.String(); said != "" {
 		cause = errors.Join(cause, errors.New(said))
 	}
-	err := caisson.Wrap(cause, caisson.Unavailable, "the helper in the sandbox that serves its files ended or answered nonsense; try again")
+	err := caisson.Wrap(cause, caisson.Unavailable, "the helper in the sandbox that serves its files exited or sent a malformed answer; try again")
 	c.close(err)
 	return err
 }

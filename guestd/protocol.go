@@ -67,7 +67,7 @@ type frame struct {
 	payload []byte
 }
 
-var errProtocol = errors.New("not the protocol")
+var errProtocol = errors.New("protocol error")
 
 // readFrame reads one frame. io.EOF means that the stream ended between frames.
 func readFrame(r io.Reader) (frame, error) {

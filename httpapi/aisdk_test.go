@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi"
 	"github.com/caisson-dev/caisson/internal/npmtest"
 )
 
@@ -39,8 +40,9 @@ type uiPart struct {
 
 // TestAISDK has the real library read our streams, and takes what it sends.
 func TestAISDK(t *testing.T) {
+	t.Parallel()
 	dir := aiSDK(t)
-	s := serve(t)
+	s := serve(t, func(cfg *httpapi.Config) { cfg.Runs = refusing{cfg.Runs} })
 	_, secret, err := s.local(t, "").CreateToken(t.Context(), "alice", "", 0)
 	if err != nil {
 		t.Fatal(err)
@@ -79,12 +81,12 @@ func TestAISDK(t *testing.T) {
 	}
 	for _, library := range []string{"ai", "ai5"} {
 		t.Run(library, func(t *testing.T) {
-			o := chat(t, library, library+":1", user("say one ; status reading; tool bash ls; tool bash !no such file; say t\u2028wo; say \x1b[2J"))
+			o := chat(t, library, library+":1", user("say one ; status reading; tool bash ls; tool bash !no such file; say t\u2028wo; say <2J>"))
 			if o.Failure != "" || len(o.Errors) > 0 || o.Message == nil || o.StateKey != library+":1" {
 				t.Fatalf("%+v", o)
 			}
 			got := slices.DeleteFunc(o.Message.Parts, func(p uiPart) bool { return p.Type == "step-start" })
-			if len(got) != 4 || got[0].Text != "one " || got[3].Text != "t\u2028wo\x1b[2J" || got[3].State != "done" ||
+			if len(got) != 4 || got[0].Text != "one " || got[3].Text != "t\u2028wo<2J>" || got[3].State != "done" ||
 				got[1].Type != "dynamic-tool" || got[1].ToolName != "bash" || got[1].State != "output-available" || got[1].Output != "ls" ||
 				string(got[1].Input) != `{"input":"ls"}` || got[2].State != "output-error" || got[2].ErrorText != "no such file" {
 				t.Errorf("%+v", got)
@@ -110,7 +112,7 @@ func TestAISDK(t *testing.T) {
 				t.Fatal(runs, err)
 			}
 			full, err := s.local(t, "alice").GetRun(t.Context(), runs[0].ID)
-			if err != nil || len(full.Request.History) != 2 || full.Request.History[1].Content != "one t\u2028wo\x1b[2J" || full.Request.Prompt != "say again" {
+			if err != nil || len(full.Request.History) != 2 || full.Request.History[1].Content != "one t\u2028wo<2J>" || full.Request.Prompt != "say again" {
 				t.Errorf("%+v, %v", full, err)
 			}
 			// A failure after the agent has begun, and one before.
@@ -118,7 +120,7 @@ func TestAISDK(t *testing.T) {
 			if last := o.Chunks[len(o.Chunks)-1]; last.Type != "error" || o.Message == nil || o.Message.Parts[0].Text != "half" {
 				t.Errorf("%+v", o)
 			}
-			if o = chat(t, library, library+":3", user("refuse exhausted - there are too many")); !strings.Contains(o.Failure, "there are too many") {
+			if o = chat(t, library, library+":3", user("refuse exhausted there are too many")); !strings.Contains(o.Failure, "there are too many") {
 				t.Errorf("%+v", o)
 			}
 		})

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -25,7 +26,7 @@ import (
 func TestChatCatalog(t *testing.T) {
 	s := serve(t)
 	c := s.local(t, "")
-	if _, err := c.PutAgent(t.Context(), caisson.Agent{ID: "zz", Name: "Aardvark", Driver: "acp"}); err != nil {
+	if _, err := c.PutAgent(t.Context(), caisson.Agent{ID: "zz", Name: "Aardvark", Driver: "acp", Image: "host", Command: []string{"agent"}}); err != nil {
 		t.Fatal(err)
 	}
 	_, _, body := s.raw(t, true, http.MethodGet, "/api/v1/ai/agents", "", nil)
@@ -91,8 +92,46 @@ func TestChat(t *testing.T) {
 	}
 }
 
+// refusing are runs whose StartRun fails if the prompt is "refuse KIND TEXT". KIND may also be the code of a run's error.
+type refusing struct{ caisson.Runs }
+
+func (r refusing) StartRun(ctx context.Context, req caisson.RunRequest) (*caisson.Run, error) {
+	rest, refused := strings.CutPrefix(req.Prompt, "refuse ")
+	kind, text, _ := strings.Cut(rest, " ")
+	switch {
+	case !refused:
+		return r.Runs.StartRun(ctx, req)
+	case kind == caisson.RunNoCredits:
+		return nil, caisson.Wrap(&caisson.RunError{Code: kind, Message: text}, caisson.Exhausted, "%s", text)
+	}
+	return nil, &caisson.Error{Kind: caisson.Kind(kind), Msg: text, Err: errors.New("a secret cause")}
+}
+
+// prompt are runs whose events are delivered after the end of the run, without those of the phase running.
+type prompt struct{ caisson.Runs }
+
+func (r prompt) WatchRun(ctx context.Context, id caisson.ID, after int64) (<-chan caisson.RunEvent, error) {
+	events, err := r.Runs.WatchRun(ctx, id, after)
+	if err != nil {
+		return nil, err
+	}
+	var list []caisson.RunEvent
+	for e := range events {
+		if e.Phase != "running" {
+			list = append(list, e)
+		}
+	}
+	out := make(chan caisson.RunEvent, len(list))
+	for _, e := range list {
+		out <- e
+	}
+	close(out)
+	return out, nil
+}
+
 func TestChatErrors(t *testing.T) {
-	s := serve(t)
+	t.Parallel()
+	s := serve(t, func(cfg *httpapi.Config) { cfg.Runs = prompt{refusing{cfg.Runs}} })
 	busy, err := s.local(t, "").StartRun(t.Context(), caisson.RunRequest{Agent: "caisson", Prompt: "wait", Session: "busy"})
 	if err != nil {
 		t.Fatal(err)
@@ -116,11 +155,11 @@ func TestChatErrors(t *testing.T) {
 		"other provider":      {`{"message":"x","graphName":"langgraph:poet"}`, nil, "", 404, "not_found"},
 		"model":               {`{"message":"x","graphName":"openclaw","model":"huge"}`, nil, "", 409, "invalid"},
 		"session is busy":     {`{"message":"x","stateKey":"busy"}`, nil, "", 409, "conflict"},
-		"denied":              {`{"message":"refuse denied - not you"}`, nil, "", 403, "denied"},
-		"too many":            {`{"message":"refuse exhausted - too many"}`, nil, "", 429, "exhausted"},
-		"full":                {`{"message":"refuse unavailable - full"}`, nil, "", 503, "unavailable"},
-		"ours":                {`{"message":"refuse internal - secret"}`, nil, "", 500, "internal"},
-		"no credit at first":  {`{"message":"refuse insufficient_credits - empty"}`, nil, "", 402, "insufficient_credits"},
+		"denied":              {`{"message":"refuse denied not you"}`, nil, "", 403, "denied"},
+		"too many":            {`{"message":"refuse exhausted too many"}`, nil, "", 429, "exhausted"},
+		"full":                {`{"message":"refuse unavailable full"}`, nil, "", 503, "unavailable"},
+		"ours":                {`{"message":"refuse internal secret"}`, nil, "", 500, "internal"},
+		"no credit at first":  {`{"message":"refuse insufficient_credits empty"}`, nil, "", 402, "insufficient_credits"},
 		"no credit":           {`{"message":"fail insufficient_credits empty"}`, nil, "", 402, "insufficient_credits"},
 		"timeout":             {`{"message":"fail timeout over"}`, nil, "", 408, "timeout"},
 		"rate limit":          {`{"message":"fail rate_limit slow down"}`, nil, "", 429, "rate_limit"},
@@ -185,9 +224,7 @@ func TestChatGoesOn(t *testing.T) {
 	if run, err := c.GetRun(t.Context(), id); err != nil || run.State != caisson.RunRunning {
 		t.Fatalf("%+v, %v", run, err)
 	}
-	if !s.memory.Go(id) {
-		t.Fatal("the run does not wait")
-	}
+	poll.Until(t, apitest.Timeout, func() bool { return s.world.Go(id) })
 	path := "/api/v1/runs/" + string(id) + "/events"
 	_, _, body := s.raw(t, true, http.MethodGet, path, "", map[string]string{"X-Caisson-Account": "alice"})
 	all := events(t, body)
@@ -249,6 +286,7 @@ func TestStreamIsBrokenOff(t *testing.T) {
 
 // TestSlowReader: somebody who does not read holds up neither the run nor others.
 func TestSlowReader(t *testing.T) {
+	t.Parallel()
 	s := serve(t)
 	front := httptest.NewServer(s.api.Local())
 	defer front.Close()
@@ -258,14 +296,12 @@ func TestSlowReader(t *testing.T) {
 	}
 	defer resp.Body.Close()
 	id := caisson.ID(resp.Header.Get("X-Run-Id"))
-	if !s.memory.Go(id) {
-		t.Fatal("the run does not wait")
-	}
+	poll.Until(t, apitest.Timeout, func() bool { return s.world.Go(id) })
 	c := s.local(t, "")
-	run, err := c.GetRun(t.Context(), id)
-	if err != nil || run.State != caisson.RunSucceeded {
-		t.Fatalf("%+v, %v", run, err)
-	}
+	poll.Until(t, apitest.Timeout, func() bool {
+		run, err := c.GetRun(t.Context(), id)
+		return err == nil && run.State == caisson.RunSucceeded
+	})
 	// All 6 MiB are in the last event but one, more than other streams have in one.
 	watch, err := c.WatchRun(t.Context(), id, 6000)
 	if err != nil {
@@ -293,7 +329,7 @@ func TestQueuedChat(t *testing.T) {
 		t.Fatalf("status %d", resp.StatusCode)
 	}
 	id := caisson.ID(resp.Header.Get("X-Run-Id"))
-	poll.Until(t, apitest.Timeout, func() bool { return s.memory.Go(id) })
+	poll.Until(t, apitest.Timeout, func() bool { return s.world.Go(id) })
 	b, err := io.ReadAll(resp.Body)
 	list := events(t, string(b))
 	if err != nil || list[0].Phase != "queued" || list[len(list)-2].Error == nil || list[len(list)-2].Error.Code != caisson.RunTimeout {

@@ -95,7 +95,7 @@ func TestPromise2ValuesStayInBodies(t *testing.T) {
 	if status != 200 || strings.Contains(list, "MARKER") || strings.Contains(list, "value") || strings.Count(list, `"name"`) != 2 {
 		t.Errorf("listed %d %s", status, list)
 	}
-	if v, err := s.memory.Secret(t.Context(), "local", "KEY"); err != nil || v.Reveal() != secretValue {
+	if v, err := s.world.Secret(t.Context(), "local", "KEY"); err != nil || v.Reveal() != secretValue {
 		t.Errorf("what was sent is not what is kept: %v", err)
 	}
 	for _, s := range []*server{s, broken} {

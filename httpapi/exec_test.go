@@ -72,8 +72,8 @@ func TestRun(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	r := run(protocol.ProcessRequest{ExecRequest: caisson.ExecRequest{Detach: true}}, "sleep")
-	if r.Exit != nil || r.PID == 0 || s.memory.Live() != 1 {
-		t.Errorf("%+v, %d live", r, s.memory.Live())
+	if r.Exit != nil || r.PID == 0 || s.world.Live() != 1 {
+		t.Errorf("%+v, %d live", r, s.world.Live())
 	}
 	if err := c.Kill(t.Context(), sb, r.PID, 9); err != nil {
 		t.Error(err)
@@ -86,12 +86,12 @@ func TestRun(t *testing.T) {
 		_, err := c.Run(ctx, sb, protocol.ProcessRequest{ExecRequest: caisson.ExecRequest{Command: []string{"sleep"}}})
 		ended <- err
 	}()
-	poll.Until(t, apitest.Timeout, func() bool { return s.memory.Live() > 0 })
+	poll.Until(t, apitest.Timeout, func() bool { return s.world.Live() > 0 })
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	poll.Until(t, apitest.Timeout, func() bool { return s.memory.Live() == 0 })
+	poll.Until(t, apitest.Timeout, func() bool { return s.world.Live() == 0 })
 }
 
 func TestExecOutlivesItsChildren(t *testing.T) {
@@ -120,7 +120,7 @@ func TestDetached(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Close()
-	if list, err := c.Processes(t.Context(), sb); err != nil || len(list) != 2 {
+	if list, err := c.ListProcesses(t.Context(), sb); err != nil || len(list) != 2 {
 		t.Errorf("%+v, %v", list, err)
 	}
 	if err := c.Kill(t.Context(), sb, p.PID(), 9); err != nil {
@@ -210,7 +210,7 @@ func TestRudeClients(t *testing.T) {
 				t.Fatalf("%q, %v", b, err)
 			}
 			do(t, ws)
-			poll.Until(t, apitest.Timeout, func() bool { return s.memory.Live() == 0 })
+			poll.Until(t, apitest.Timeout, func() bool { return s.world.Live() == 0 })
 		})
 	}
 	for name, first := range map[string]string{
@@ -281,7 +281,7 @@ func TestCloseEndsStreams(t *testing.T) {
 	pulling, pulled := make(chan struct{}), make(chan error)
 	go func() {
 		_, err := c.Pull(t.Context(), caisson.PullRequest{Reference: "slow"}, func(p caisson.Progress) {
-			if p.Stage == "unpack" {
+			if p.Stage == "pull" {
 				close(pulling)
 			}
 		})

@@ -18,6 +18,7 @@ import (
 	"github.com/caisson-dev/caisson/client"
 	"github.com/caisson-dev/caisson/httpapi"
 	"github.com/caisson-dev/caisson/httpapi/apitest"
+	"github.com/caisson-dev/caisson/internal/coretest"
 	"github.com/caisson-dev/caisson/internal/poll"
 )
 
@@ -33,9 +34,9 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// server is an API over memory, on a unix socket and on TCP.
+// server is an API over a world, on a unix socket and on TCP.
 type server struct {
-	memory *apitest.Memory
+	world  *coretest.World
 	api    *httpapi.API
 	log    *lockedBuffer
 	socket string
@@ -62,15 +63,9 @@ func (l *lockedBuffer) String() string {
 
 func serve(t *testing.T, change ...func(*httpapi.Config)) *server {
 	t.Helper()
-	s := &server{memory: apitest.NewMemory(), log: &lockedBuffer{}}
-	c := s.memory.Cores()
+	s := &server{world: coretest.New(t), log: &lockedBuffer{}}
 	log := slog.New(slog.NewTextHandler(s.log, nil))
-	cfg := httpapi.Config{
-		Sandboxes: c.Sandboxes, Processes: c.Processes, Snapshots: c.Snapshots, Templates: c.Templates, Images: c.Images,
-		Files: c.Files, Events: c.Events, Tokens: c.Tokens, Policies: c.Policies, Credentials: c.Credentials,
-		Audit: c.Audit, Ledger: c.Ledger, Models: c.Models, GatewayRuns: c.GatewayRuns, Daemon: c.Daemon, Agents: c.Agents, Runs: c.Runs, Workspaces: c.Workspaces, Repos: c.Repos, Volumes: c.Volumes,
-		Answers: s.memory.Answers(), FindToken: s.memory.FindToken, Log: log,
-	}
+	cfg := s.world.Config(log)
 	for _, f := range change {
 		f(&cfg)
 	}
@@ -98,7 +93,7 @@ func serve(t *testing.T, change ...func(*httpapi.Config)) *server {
 		s.api.Close()
 		local.Close()
 		remote.Close()
-		poll.Until(t, apitest.Timeout, func() bool { return s.memory.Live() == 0 })
+		poll.Until(t, apitest.Timeout, func() bool { return s.world.Live() == 0 })
 	})
 	return s
 }
@@ -130,14 +125,15 @@ func connect(t *testing.T, cfg client.Config) *client.Client {
 }
 
 func cores(s *server, c *client.Client) apitest.Cores {
-	return apitest.Cores{
+	return apitest.Cores{Config: httpapi.Config{
 		Sandboxes: c, Processes: c, Snapshots: c, Templates: c, Images: c, Files: c, Events: c, Tokens: c, Policies: c, Daemon: c,
-		Credentials: c, Secrets: s.memory, Audit: c, Ledger: c, Models: c, GatewayRuns: c, Agents: c, Runs: c, Workspaces: c, Repos: c, Volumes: c,
-	}
+		Credentials: c, Audit: c, Ledger: c, Models: c, GatewayRuns: c, Agents: c, Runs: c, Workspaces: c, Repos: c, Volumes: c,
+	}, Secrets: s.world, Charge: s.world.Charge}
 }
 
 // TestCores drives client and server as if they were the cores.
 func TestCores(t *testing.T) {
+	t.Parallel()
 	apitest.Test(t, func(t *testing.T) (context.Context, apitest.Cores) {
 		// The caller in the context only tells the suite the account; the server makes its own.
 		ctx := caisson.WithCaller(context.Background(), caisson.Caller{Account: "alice", Local: true})

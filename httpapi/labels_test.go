@@ -12,6 +12,7 @@ import (
 
 // TestLabels: no request makes an object that looks like one of Caisson's own, over whichever transport.
 func TestLabels(t *testing.T) {
+	t.Parallel()
 	s := serve(t)
 	ours := map[string]string{"a": "b", "caisson/run": "rn-aaaaaaaaaaaaaaaa"}
 	theirs := map[string]string{"caisson": "x", "caissons/run": "y", "my/caisson/run": "z"}

@@ -54,7 +54,7 @@ func (h processRoutes) run(ctx context.Context, in *struct {
 }
 
 func (h processRoutes) list(ctx context.Context, in *RefParam) (*body[protocol.Page[caisson.ProcessInfo]], error) {
-	list, err := h.core.Processes(ctx, in.Ref)
+	list, err := h.core.ListProcesses(ctx, in.Ref)
 	if err != nil {
 		return nil, err
 	}

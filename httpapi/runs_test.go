@@ -52,7 +52,7 @@ func TestRunRequests(t *testing.T) {
 		"no session":        {"DELETE", "/api/v1/sessions/x", "", 404, ""},
 		"agent's id":        {"PUT", "/api/v1/agents/a", `{"id":"b","name":"x","driver":"exec"}`, 400, "id"},
 		"agent's driver":    {"PUT", "/api/v1/agents/a", `{"id":"a","name":"x","driver":"telepathy"}`, 400, "driver"},
-		"built-in agent":    {"PUT", "/api/v1/agents/caisson", `{"id":"caisson","name":"x","driver":"acp"}`, 403, ""},
+		"built-in agent":    {"PUT", "/api/v1/agents/caisson", `{"id":"caisson","name":"x","driver":"acp","image":"host","command":["x"]}`, 403, ""},
 		"build of nobody":   {"POST", "/api/v1/agents/nobody/build", "", 404, ""},
 		"no form":           {"POST", "/api/v1/runs/upload", `{"agent":"caisson","prompt":"x"}`, 400, "Content-Type"},
 	} {
@@ -71,6 +71,22 @@ func TestRunRequests(t *testing.T) {
 }
 
 func second[T any](_ T, err error) error { return err }
+
+// ended waits for a run's end and returns it.
+func ended(t *testing.T, c *client.Client, id caisson.ID) *caisson.Run {
+	t.Helper()
+	events, err := c.WatchRun(t.Context(), id, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range events {
+	}
+	run, err := c.GetRun(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return run
+}
 
 func TestRunUploads(t *testing.T) {
 	s := serve(t)
@@ -141,7 +157,7 @@ func TestRunsAreStartedOnce(t *testing.T) {
 		if err != nil || again.ID != first.ID {
 			t.Errorf("%s: %+v, %v", name, again, err)
 		}
-		apitest.Fails(t, second(start(name, "say b", way)), caisson.Invalid, "")
+		apitest.Fails(t, second(start(name, "say b", way)), caisson.Invalid, protocol.IdempotencyHeader)
 	}
 }
 
@@ -154,6 +170,7 @@ func TestRunListingsAreShort(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	ended(t, c, run.ID)
 	page, _, err := c.ListRuns(t.Context(), caisson.RunFilter{})
 	if err != nil {
 		t.Fatal(err)

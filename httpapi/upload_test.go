@@ -2,16 +2,43 @@ package httpapi_test
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi"
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
+
+// breaking are files whose content ends with an error.
+type breaking struct{ caisson.Files }
+
+func (breaking) ReadFile(context.Context, string, string, int64, int64) (io.ReadCloser, error) {
+	content := strings.NewReader(strings.Repeat("x", 1<<20))
+	return io.NopCloser(io.MultiReader(content, iotest.ErrReader(errors.New("disk on fire")))), nil
+}
+
+// TestDownloadBreaksOff: the client returns an error if a download is not complete.
+func TestDownloadBreaksOff(t *testing.T) {
+	s := serve(t, func(cfg *httpapi.Config) { cfg.Files = breaking{cfg.Files} })
+	r, err := s.local(t, "").ReadFile(t.Context(), "x", "/x", 0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if n, err := io.Copy(io.Discard, r); err == nil {
+		t.Errorf("it ends after %d bytes", n)
+	}
+}
 
 // TestUploadRefused: who is still sending when an upload fails gets to know why, and one that waits for leave to send is not asked to.
 func TestUploadRefused(t *testing.T) {

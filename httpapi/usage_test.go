@@ -11,6 +11,9 @@ import (
 
 func TestUsageAsCSV(t *testing.T) {
 	s := serve(t)
+	if err := s.world.Charge(t.Context(), apitest.Calls(caisson.LocalAccount)...); err != nil {
+		t.Fatal(err)
+	}
 	for target, want := range map[string]struct {
 		lines int
 		next  bool
@@ -61,6 +64,9 @@ func TestUsageRequests(t *testing.T) {
 // TestUsageOfOthers: an account sees its own calls, a local caller those of any.
 func TestUsageOfOthers(t *testing.T) {
 	s := serve(t)
+	if err := s.world.Charge(t.Context(), apitest.Calls("bob")...); err != nil {
+		t.Fatal(err)
+	}
 	_, err := s.remote(t, "alice").Usage(t.Context(), caisson.UsageQuery{Account: "bob"})
 	apitest.Fails(t, err, caisson.Denied, "")
 	if rows, err := s.local(t, "").Usage(t.Context(), caisson.UsageQuery{Account: "bob", By: "account"}); err != nil || rows[0].Key != "bob" {

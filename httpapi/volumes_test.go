@@ -65,7 +65,7 @@ func TestVolumeIsNoDirectory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.StatFile(t.Context(), string(sb.ID), "/mount0"); err != nil {
+	if _, err := c.StatFile(t.Context(), string(sb.ID), "/m/mounted"); err != nil {
 		t.Error(err)
 	}
 	for _, from := range []*client.Client{c, s.remote(t, caisson.LocalAccount)} {
@@ -150,7 +150,7 @@ func TestCreateVolumeOnce(t *testing.T) {
 		t.Error(ids)
 	}
 	_, err := c.CreateVolume(ctx, caisson.VolumeRequest{Name: "other"})
-	apitest.Fails(t, err, caisson.Invalid, "")
+	apitest.Fails(t, err, caisson.Invalid, protocol.IdempotencyHeader)
 	_, err = c.CreateVolume(t.Context(), caisson.VolumeRequest{Name: "v"})
 	apitest.Fails(t, err, caisson.Conflict, "")
 	_, _, err = c.ListVolumes(t.Context(), caisson.Filter{States: []caisson.State{caisson.Running}})

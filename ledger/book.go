@@ -56,7 +56,7 @@ type Book struct {
 // NewBook returns a book. Call Recover before the first call of Begin.
 func NewBook(c BookConfig) (*Book, error) {
 	if c.Dir == nil || c.Store == nil || c.Owner == nil {
-		return nil, caisson.Errorf(caisson.Internal, "a book needs a directory, a store and a way to know sandboxes")
+		return nil, caisson.Errorf(caisson.Internal, "a book needs a directory, a store and the owners of sandboxes")
 	}
 	if c.BootID == nil {
 		c.BootID = kernelBootID
@@ -86,7 +86,7 @@ func (b *Book) owner(g caisson.Guest) (account string, ok bool, err error) {
 	case caisson.KindOf(err) == caisson.NotFound:
 		return "", false, nil
 	}
-	return "", false, caisson.Wrap(err, caisson.Unavailable, "whose calls those are cannot be looked up now; try again in a moment")
+	return "", false, caisson.Wrap(err, caisson.Unavailable, "the account of the calls cannot be looked up at present; try again in a moment")
 }
 
 // kernelBootID returns the random id that the kernel generates at boot.
@@ -286,7 +286,7 @@ func (b *Book) recover(ctx context.Context, id caisson.ID) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, errLocked):
-		b.log.ErrorContext(ctx, "a process of an earlier life still writes a journal; it is finished at the next start", "journal", id, "err", err)
+		b.log.ErrorContext(ctx, "a process of an earlier daemon still writes to a journal; it is finished at the next start", "journal", id, "err", err)
 		return nil
 	case ctx.Err() != nil || storeUnavailable(err):
 		return err
@@ -305,7 +305,7 @@ func (b *Book) recover(ctx context.Context, id caisson.ID) error {
 		return err
 	}
 	if err := b.dir.Rename(nameOf(id), nameOf(id)+damagedExt); err != nil {
-		b.log.ErrorContext(ctx, "a damaged journal cannot be renamed; it will be tried again", "journal", id, "err", err)
+		b.log.ErrorContext(ctx, "a damaged journal cannot be renamed; the next start tries again", "journal", id, "err", err)
 	}
 	return nil
 }

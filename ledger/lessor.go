@@ -49,14 +49,14 @@ func (l lessor) check(account, budget string) error {
 		return caisson.Errorf(caisson.Conflict, "journal %s is not open", l.journal)
 	}
 	if r.isDamaged() {
-		return caisson.Errorf(caisson.Conflict, "journal %s is damaged; its holder gets nothing more", l.journal)
+		return caisson.Errorf(caisson.Conflict, "journal %s is damaged; its holder gets no more leases", l.journal)
 	}
 	kind, name, err := parseKey(budget)
 	if err != nil {
 		return err
 	}
 	if kind == "account" && account != "" && account != name {
-		return caisson.Invalidf("account", "%.40q has not the budget %.80q", account, budget)
+		return caisson.Invalidf("account", "%.40q does not have the budget %.80q", account, budget)
 	}
 	if kind == "sandbox" {
 		owner, ok, err := l.book.owner(caisson.Guest{Sandbox: caisson.ID(name)})

@@ -101,7 +101,7 @@ func checkCall(call *caisson.Call, d caisson.Demand) error {
 	worst := d.At(d.MaxOutput)
 	switch {
 	case !hasOrigin(call.Guest) || !validLineage(call.Guest) || !validTrace(call.Guest) || call.Account == "" || len(call.Account) > maxName || len(call.Run) > maxName || len(call.Session) > maxName:
-		return caisson.Errorf(caisson.Internal, "a call without a proper guest cannot be recorded")
+		return caisson.Errorf(caisson.Internal, "the guest of a call is malformed; the call cannot be recorded")
 	case d.MinOutput < 0 || d.MaxOutput < d.MinOutput || !d.Fixed.Covers(caisson.Amount{}) || d.Fixed.Calls != 1 || d.OutputPrice < 0:
 		return caisson.Errorf(caisson.Internal, "the demand of a call is malformed")
 	case worst.Tokens > maxTokens || worst.USD > caisson.USD(maxCost):
@@ -122,7 +122,7 @@ func (m *Meter) current() (*segment, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
-		return nil, caisson.Errorf(caisson.Unavailable, "the model gateway is ending; try again in a moment")
+		return nil, caisson.Errorf(caisson.Unavailable, "the model gateway is shutting down; try again in a moment")
 	}
 	m.segment.refs.Add(1)
 	return m.segment, nil
@@ -180,7 +180,7 @@ func (m *Meter) rotate(ctx context.Context) {
 	fresh, err := m.next(ctx)
 	if err != nil || fresh.Journal == nil || fresh.Lessor == nil {
 		m.retryAt = m.now().Add(retryAfter)
-		m.log.ErrorContext(ctx, "no new journal; calls go on in the old one while it can be written", "err", err)
+		m.log.ErrorContext(ctx, "no new journal could be opened; calls are recorded in the old one as long as it can be written", "err", err)
 		return
 	}
 	m.mu.Lock()

@@ -86,7 +86,7 @@ func (r *reader) read(ctx context.Context) error {
 		r.markDamaged(ctx, errors.New("the journal has become shorter"))
 		return nil
 	case end > maxJournal:
-		r.markDamaged(ctx, errors.New("the journal is longer than any meter makes it"))
+		r.markDamaged(ctx, errors.New("the journal is longer than its maximum"))
 		return nil
 	case end == r.offset:
 		return nil
@@ -151,7 +151,7 @@ func (r *reader) apply(c *chunk, rec record, pending map[caisson.ID]*openCall) e
 	first := r.offset+c.size == 0
 	switch {
 	case (rec.kind == kindHeader) != first:
-		return errors.New("a header is not at the beginning")
+		return errors.New("a header is missing, or is not the first record")
 	case first && rec.header.journal != r.id:
 		return errors.New("the journal has the header of another")
 	case first:
@@ -184,7 +184,7 @@ func (r *reader) apply(c *chunk, rec record, pending map[caisson.ID]*openCall) e
 		return nil
 	}
 	if open == nil {
-		return errors.New("a call ends that has not begun")
+		return errors.New("a call was settled that has not begun")
 	}
 	pending[id] = nil
 	c.changes = append(c.changes, change{id: id})
@@ -267,7 +267,7 @@ func (r *reader) oneByOne(ctx context.Context, from, to int64, rows []caisson.Ca
 			return nil, err
 		default:
 			r.rowsLost = true
-			r.book.log.ErrorContext(ctx, "a call cannot be stored and is dropped; what its gateway holds of budgets will count as spent",
+			r.book.log.ErrorContext(ctx, "a call cannot be stored and is dropped; the leases of its gateway will count as spent",
 				"journal", r.id, "call", rows[i].ID, "account", rows[i].Account, "err", err)
 		}
 	}
@@ -289,7 +289,7 @@ func (r *reader) audit(ctx context.Context, c *caisson.Call) {
 // markDamaged stops reading a journal that has invalid contents. The journal is later closed as if its end were lost.
 func (r *reader) markDamaged(ctx context.Context, err error) {
 	r.damage = err
-	r.book.log.ErrorContext(ctx, "a journal is damaged; what its gateway held of budgets will count as spent",
+	r.book.log.ErrorContext(ctx, "a journal is damaged; the leases of its gateway will count as spent",
 		"journal", r.id, "offset", r.offset, "err", err)
 }
 
@@ -405,7 +405,7 @@ func (r *reader) waitUnlocked(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-deadline.C:
-			return caisson.Wrap(errLocked, caisson.Conflict, "a process still writes journal %s; end it first", r.id)
+			return caisson.Wrap(errLocked, caisson.Conflict, "a process still writes to journal %s; stop it first", r.id)
 		case <-time.After(20 * time.Millisecond):
 		}
 	}

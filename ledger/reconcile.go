@@ -31,7 +31,7 @@ func (s *Service) Reconcile(ctx context.Context, provider string, since time.Tim
 		return nil, err
 	}
 	if !caller.Local {
-		return nil, caisson.Errorf(caisson.Denied, "only over the unix socket can calls be compared with a provider's spend logs")
+		return nil, caisson.Errorf(caisson.Denied, "calls can be compared with a provider's spend logs over the unix socket only")
 	}
 	if !s.reconciling.TryLock() {
 		return nil, caisson.Errorf(caisson.Conflict, "calls are being compared with spend logs already; try again when that has ended")

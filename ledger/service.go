@@ -38,7 +38,7 @@ var _ caisson.Ledger = (*Service)(nil)
 // NewService returns a service.
 func NewService(c ServiceConfig) (*Service, error) {
 	if c.Book == nil || c.Invalidate == nil {
-		return nil, caisson.Errorf(caisson.Internal, "the ledger needs a book and a way to tell meters of changes")
+		return nil, caisson.Errorf(caisson.Internal, "the ledger service needs a book and a function to invalidate budgets")
 	}
 	return &Service{book: c.Book, store: c.Book.store, invalidate: c.Invalidate, spendLogs: c.SpendLogs, events: c.Events}, nil
 }
@@ -55,7 +55,7 @@ func scope(ctx context.Context, q *caisson.UsageQuery) (caisson.Scope, error) {
 	case account == "" || account == caller.Account:
 		return caisson.In(caller.Account), nil
 	case !caller.Local:
-		return caisson.Scope{}, caisson.Errorf(caisson.Denied, "only over the unix socket can one account see what another has used")
+		return caisson.Scope{}, caisson.Errorf(caisson.Denied, "the usage of another account can be read over the unix socket only")
 	case account == "*":
 		return caisson.Everyone(), nil
 	}
@@ -125,7 +125,7 @@ func (s *Service) SetBudget(ctx context.Context, b caisson.Budget) (*caisson.Bud
 	}
 	switch {
 	case kind != "sandbox" && !caller.Local:
-		return nil, caisson.Errorf(caisson.Denied, "only over the unix socket can the budget of an account, a run or a session be set")
+		return nil, caisson.Errorf(caisson.Denied, "the budget of an account, a run or a session can be set over the unix socket only")
 	case kind == "account":
 		b.Account = name
 	case kind == "sandbox":
@@ -149,7 +149,7 @@ func (s *Service) SetBudget(ctx context.Context, b caisson.Budget) (*caisson.Bud
 	}
 	s.publish(ctx, "budget.set", set)
 	if err := s.invalidate(ctx, b.Key); err != nil {
-		return nil, caisson.Wrap(err, caisson.Unavailable, "the budget is stored, but the model gateway could not be told; try again")
+		return nil, caisson.Wrap(err, caisson.Unavailable, "the budget is stored, but the model gateway could not be updated; try again")
 	}
 	return set, nil
 }
@@ -180,7 +180,7 @@ func (s *Service) RemoveBudget(ctx context.Context, key string) error {
 	if caller.Local {
 		in = caisson.Everyone()
 	} else if kind != "sandbox" {
-		return caisson.Errorf(caisson.Denied, "only over the unix socket can the budget of an account, a run or a session be removed")
+		return caisson.Errorf(caisson.Denied, "the budget of an account, a run or a session can be removed over the unix socket only")
 	}
 	b, err := s.store.GetBudget(ctx, in, key)
 	if err != nil {
@@ -190,7 +190,7 @@ func (s *Service) RemoveBudget(ctx context.Context, key string) error {
 		return err
 	}
 	s.publish(ctx, "budget.removed", b)
-	return caisson.Wrap(s.invalidate(ctx, key), caisson.Unavailable, "the budget is removed, but the model gateway could not be told; it will know in a minute")
+	return caisson.Wrap(s.invalidate(ctx, key), caisson.Unavailable, "the budget is removed, but the model gateway could not be updated; it will read the change within a minute")
 }
 
 // publish publishes a change of a budget, with its limits.

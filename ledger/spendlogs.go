@@ -84,7 +84,7 @@ func parseSpendLogs(r io.Reader) ([]SpendLog, error) {
 			return nil, err
 		}
 		if e.RequestID == "" || e.Spend == nil || !(*e.Spend >= 0 && *e.Spend <= 1e6) {
-			return nil, errors.New("an entry of the spend logs has no id or no sensible cost")
+			return nil, errors.New("an entry of the spend logs has no id or no valid cost")
 		}
 		if len(logs) == maxSpendLogs {
 			return nil, errors.New("there are too many spend logs; ask for a shorter time")

@@ -19,7 +19,7 @@ import (
 // trailerTimeout is the time limit for the rest of an answer after its final event.
 const trailerTimeout = 2 * time.Second
 
-var errKeyLeaked = errors.New("the answer has the provider's key in it")
+var errKeyLeaked = errors.New("the answer contains the provider's key")
 
 // answer forwards a response to the guest.
 func (c *call) answer(ctx context.Context, resp *http.Response, idle *time.Timer) error {
@@ -29,9 +29,9 @@ func (c *call) answer(ctx context.Context, resp *http.Response, idle *time.Timer
 	case s >= 400:
 		return c.forwardError(ctx, resp)
 	case s < 200 || s >= 300:
-		failureOf(c).record("provider %q of model %q points elsewhere (%d), where its key does not go: correct its base URL", c.model.provider.Name, c.model.Alias, s)
+		failureOf(c).record("provider %q of model %q redirects (%d), and its key is not sent to other servers: correct its base URL", c.model.provider.Name, c.model.Alias, s)
 		return c.fail(outcome{errorCode: "upstream"}, refuse(http.StatusBadGateway, "upstream",
-			"the provider of model %.80q points elsewhere (%d), where its key does not go; correct its base URL", c.model.Alias, s))
+			"the provider of model %.80q redirects (%d), and its key is not sent to other servers; correct its base URL", c.model.Alias, s))
 	case encoding != "" && !strings.EqualFold(encoding, "identity"):
 		failureOf(c).record("provider %q encodes the answer of model %q, which cannot be metered", c.model.provider.Name, c.model.Alias)
 		return c.fail(c.maxCost("upstream", 0), refuse(http.StatusBadGateway, "upstream", "the answer of model %.80q is encoded and cannot be metered", c.model.Alias))
@@ -79,7 +79,7 @@ func (c *call) forwardError(ctx context.Context, resp *http.Response) error {
 	f := failureOf(c)
 	if f.rejectsKey(s, body) {
 		f.recordRejectedKey(s, body)
-		why := finalRefusal(c.api.Dialect, `the provider refused the credential of model %.80q (%d); "caisson runs show" and "caisson credential rotate" on the host help`, c.model.Alias, s)
+		why := finalRefusal(c.api.Dialect, `the provider refused the credential of model %.80q (%d); see "caisson runs show" and use "caisson credential rotate" on the host`, c.model.Alias, s)
 		o.status = why.Status
 		return c.fail(o, why)
 	}
@@ -281,7 +281,7 @@ func (a *answer) abortAnswer(err error) error {
 	why := refuse(http.StatusBadGateway, "upstream", "the answer of model %.80q broke off; try again", a.model.Alias)
 	switch {
 	case err == errKeyLeaked:
-		failureOf(a.call).record("the answer of model %q had the key of provider %q in it and was withheld", a.model.Alias, a.model.provider.Name)
+		failureOf(a.call).record("the answer of model %q contained the key of provider %q and was withheld", a.model.Alias, a.model.provider.Name)
 	case word == "timeout":
 		failureOf(a.call).record("the answer of model %q stopped: provider %q was silent for too long", a.model.Alias, a.model.provider.Name)
 	case word == "upstream":
@@ -289,7 +289,7 @@ func (a *answer) abortAnswer(err error) error {
 	}
 	switch {
 	case err == errKeyLeaked:
-		a.g.config.Log.Error("an answer had the provider's key in it and was withheld", "provider", a.model.provider.Name, "call", string(a.row.ID))
+		a.g.config.Log.Error("an answer contained the provider's key and was withheld", "provider", a.model.provider.Name, "call", string(a.row.ID))
 		word, why = "leak", refuse(http.StatusBadGateway, "upstream", "the answer of model %.80q is withheld, as it has what no sandbox may see in it", a.model.Alias)
 	case word == "timeout":
 		why = refuse(status, "timeout", "the answer of model %.80q stopped; try again", a.model.Alias)

@@ -86,9 +86,9 @@ func checkRequest(r *http.Request) error {
 	case r.Header["Upgrade"] != nil:
 		return refuse(http.StatusBadRequest, "invalid_request", "this gateway has no protocol to upgrade to; use plain HTTP")
 	case r.Header["Expect"] != nil:
-		return refuse(http.StatusExpectationFailed, "invalid_request", "this gateway expects nothing; send the request without Expect")
+		return refuse(http.StatusExpectationFailed, "invalid_request", "this gateway does not support Expect; send the request without it")
 	case r.Header["Content-Encoding"] != nil && !strings.EqualFold(r.Header.Get("Content-Encoding"), "identity"):
-		return refuse(http.StatusUnsupportedMediaType, "invalid_request", "the body is encoded; send it plain")
+		return refuse(http.StatusUnsupportedMediaType, "invalid_request", "encoded bodies are not supported; send the body without Content-Encoding")
 	}
 	return nil
 }
@@ -216,7 +216,7 @@ func (c *call) demand() (d caisson.Demand, err error) {
 	case m.Context > 0:
 		bound = m.Context
 	case !m.Free:
-		return d, refuseParam(http.StatusBadRequest, "invalid_request", "model", "what the model will read cannot be bounded from this body; configure the context limit of model %.80q, or send text only", m.Alias)
+		return d, refuseParam(http.StatusBadRequest, "invalid_request", "model", "the input tokens of this request cannot be bounded; configure the context limit of model %.80q, or send text only", m.Alias)
 	}
 	c.maxInput, c.estimatedInput = bound, bound
 	if known {

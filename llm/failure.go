@@ -103,7 +103,7 @@ func refuseKeyless(c *call) error {
 	}
 	defer c.settleDeferred()
 	failureOf(c).record(`model %q has no credential: run "caisson credential set %s"`, c.model.Alias, c.model.provider.Credential)
-	why := finalRefusal(c.api.Dialect, `model %.80q has no credential; "caisson runs show" and "caisson credential set" on the host help`, c.model.Alias)
+	why := finalRefusal(c.api.Dialect, `model %.80q has no credential; see "caisson runs show" and use "caisson credential set" on the host`, c.model.Alias)
 	return c.fail(outcome{errorCode: "upstream", status: why.Status}, why)
 }
 

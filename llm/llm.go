@@ -130,7 +130,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	api, e, found := g.find(r)
 	guest, err := caisson.GuestOf(r.Context())
 	if err != nil {
-		api.Dialect.Error(w, &dialect.Refusal{Status: http.StatusUnauthorized, Code: "unauthorized", Message: "this request did not come from a sandbox that is known here"})
+		api.Dialect.Error(w, &dialect.Refusal{Status: http.StatusUnauthorized, Code: "unauthorized", Message: "this request did not come from a known sandbox"})
 		return
 	}
 	if !found {

@@ -27,7 +27,7 @@ func refuseRetry(wait time.Duration, format string, args ...any) error {
 }
 
 func refuseRate(wait time.Duration, r caisson.Rate) error {
-	return refuseRetry(wait, "this sandbox may make %d calls and take %d tokens per minute (0: any number); wait", r.Requests, r.Tokens)
+	return refuseRetry(wait, "this sandbox may make %d calls and use %d tokens per minute (0: no limit); wait", r.Requests, r.Tokens)
 }
 
 // refuseBudget converts an error of Reserve to a refusal.

@@ -91,7 +91,7 @@ func (g *Gateway) newProvider(p caisson.Provider, c caisson.GatewayConfig, old *
 	if p.Kind == caisson.ProviderScripted {
 		src.base = &url.URL{Scheme: "http", Host: "scripted.invalid"}
 		if g.config.Local == nil {
-			return nil, caisson.Invalidf("providers", "%.40q is scripted, which this gateway has not", p.Name)
+			return nil, caisson.Invalidf("providers", "%.40q is scripted, which this gateway does not support", p.Name)
 		}
 		h, err := g.config.Local(p, src.script)
 		if err != nil {
@@ -161,7 +161,7 @@ func (g *Gateway) transport() *http.Transport {
 func (s *setup) resolveModel(asked string, grant *caisson.ModelGrant, api *API) (*model, error) {
 	if m := s.models[asked]; m != nil && slices.Contains(grant.Models, asked) {
 		if !api.serves(m) {
-			return nil, refuseParam(http.StatusNotFound, "not_found", "model", "model %.80q is served by a provider of kind %s; ask for it with that API", asked, m.provider.Kind)
+			return nil, refuseParam(http.StatusNotFound, "not_found", "model", "model %.80q is served by a provider of kind %s; request it with that API", asked, m.provider.Kind)
 		}
 		return m, nil
 	}

@@ -97,7 +97,7 @@ func (s *Settings) WatchNameservers(ctx context.Context) error {
 			continue
 		}
 		if err := s.Wire.Refresh(ctx); err != nil && ctx.Err() == nil {
-			s.Log.WarnContext(ctx, "the wire process could not be told the host's new nameservers", "err", err)
+			s.Log.WarnContext(ctx, "the wire process could not be updated with the host's new nameservers", "err", err)
 			continue
 		}
 		last = now

@@ -101,9 +101,9 @@ func (r *RemoteRuns) register(ctx context.Context, id caisson.ID, spec caisson.W
 	case err == nil:
 		return nil
 	case kind == caisson.Invalid:
-		return caisson.Wrap(err, kind, "the model gateway of this machine refuses: %s", caisson.MessageOf(err))
+		return caisson.Wrap(err, kind, "the remote model gateway has rejected the sandbox: %s", caisson.MessageOf(err))
 	default:
-		return caisson.Wrap(err, caisson.Unavailable, "the model gateway of this machine cannot be used: %s", caisson.MessageOf(err))
+		return caisson.Wrap(err, caisson.Unavailable, "the remote model gateway cannot be used: %s", caisson.MessageOf(err))
 	}
 }
 

@@ -160,7 +160,7 @@ func (w *CredentialWatcher) Changed(ctx context.Context, account, name string) {
 		return
 	}
 	if err := w.Wire.Refresh(ctx); err != nil {
-		w.Log.ErrorContext(ctx, "the model gateway could not be told that settings changed", "err", err)
+		w.Log.ErrorContext(ctx, "the model gateway could not be updated with changed settings", "err", err)
 	}
 }
 

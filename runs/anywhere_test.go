@@ -116,7 +116,7 @@ func newTrail(t *testing.T, v way) *trail {
 			return 1
 		}
 		ctx := caisson.WithCaller(v.ctx, caisson.Caller{Account: r.Account, Local: true})
-		list, err := w.life.Processes().Processes(ctx, string(r.Sandbox))
+		list, err := w.life.Processes().ListProcesses(ctx, string(r.Sandbox))
 		if err != nil {
 			return 1
 		}

@@ -305,7 +305,7 @@ func (x lodging) copyIn(ctx context.Context) error {
 // processes survive, the sandbox is stopped, which keeps its files.
 func (c hands) killNew(ctx context.Context, id caisson.ID, a *caisson.Agent, before map[int]bool) (stopped bool, err error) {
 	for wait := time.Millisecond; wait < killTime/2; wait *= 2 {
-		list, err := c.Sandboxes.Processes(ctx, string(id))
+		list, err := c.Sandboxes.ListProcesses(ctx, string(id))
 		if err != nil {
 			return false, err
 		}

@@ -3,8 +3,6 @@ package runs_test
 import (
 	"context"
 	"io"
-	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -19,42 +17,6 @@ import (
 type hostRuntime struct{ *fake.Runtime }
 
 func (hostRuntime) Remains() ([]caisson.ID, error) { return nil, nil }
-
-// images contains only the host's image.
-type images struct{ dir string }
-
-func (d images) Host(context.Context) (*caisson.Image, error) {
-	layer := filepath.Join(d.dir, "host")
-	for _, name := range []string{"etc", "tmp", "root", "usr", "srv", "workspace"} {
-		if err := os.MkdirAll(filepath.Join(layer, name), 0o755); err != nil {
-			return nil, err
-		}
-	}
-	if err := os.WriteFile(filepath.Join(layer, "etc/passwd"), []byte("root:x:0:0:root:/root:/bin/sh\n"), 0o644); err != nil {
-		return nil, err
-	}
-	conf := caisson.ImageConfig{Env: map[string]string{"PATH": "/usr/bin:/bin"}, Workdir: "/"}
-	return &caisson.Image{
-		Reference: "host", Digest: "sha256:" + zeros, Layers: []string{"sha256:" + zeros},
-		Rootfs: caisson.Rootfs{Digest: "sha256:" + zeros, Layers: []string{layer}, Config: conf},
-	}, nil
-}
-
-const zeros = "0000000000000000000000000000000000000000000000000000000000000000"
-
-func (d images) Pull(_ context.Context, req caisson.PullRequest, _ string, _ func(caisson.Progress)) (*caisson.Image, error) {
-	if req.Source != nil {
-		req.Source.Close()
-	}
-	return nil, caisson.Errorf(caisson.NotFound, "there is no image %q", req.Reference)
-}
-
-func (d images) Freeze(context.Context, string, io.Reader) (digest, dir string, err error) {
-	return "", "", caisson.Errorf(caisson.Unavailable, "nothing can be frozen")
-}
-func (d images) Hold() (release func())                                             { return func() {} }
-func (d images) Prune(context.Context, func(dir string) bool) (caisson.Size, error) { return 0, nil }
-func (d images) Canonical(ref string) (string, error)                               { return ref, nil }
 
 // models contains the models of the gateway.
 type models struct {
@@ -306,11 +268,11 @@ func (b *boxes) Resume(ctx context.Context, ref string) (*caisson.Sandbox, error
 	return b.lifecycle.Resume(ctx, ref)
 }
 
-func (b *boxes) Processes(ctx context.Context, ref string) ([]caisson.ProcessInfo, error) {
+func (b *boxes) ListProcesses(ctx context.Context, ref string) ([]caisson.ProcessInfo, error) {
 	if err := b.note(ctx, "processes"); err != nil {
 		return nil, err
 	}
-	return b.processes.Processes(ctx, ref)
+	return b.processes.ListProcesses(ctx, ref)
 }
 
 func (b *boxes) MakeDir(ctx context.Context, ref, dir string, parents bool) error {

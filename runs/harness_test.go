@@ -18,6 +18,7 @@ import (
 	"github.com/caisson-dev/caisson/agent"
 	"github.com/caisson-dev/caisson/agent/task"
 	"github.com/caisson-dev/caisson/events"
+	"github.com/caisson-dev/caisson/image/imagetest"
 	"github.com/caisson-dev/caisson/internal/leaktest"
 	"github.com/caisson-dev/caisson/internal/namemask"
 	"github.com/caisson-dev/caisson/internal/poll"
@@ -84,7 +85,7 @@ func (p plan) world(t *testing.T) *world {
 	dir := t.TempDir()
 	hub := events.New(w.store.Events(), log)
 	w.lconf = sandboxes.Config{
-		Dir: dir, Store: w.store, Events: hub, Runtime: hostRuntime{w.rt}, Images: images{t.TempDir()}, Gateway: gateway{}, Traffic: gateway{}, Node: "here", Build: "b1", Log: log, Limits: p.hosts,
+		Dir: dir, Store: w.store, Events: hub, Runtime: hostRuntime{w.rt}, Images: imagetest.New(t.TempDir()), Gateway: gateway{}, Traffic: gateway{}, Node: "here", Build: "b1", Log: log, Limits: p.hosts,
 	}
 	root, err := os.OpenRoot(dir)
 	must(t, err)

@@ -181,7 +181,7 @@ func TestSessionRests(t *testing.T) {
 	first := w.turn("one")
 	box := first.Sandbox
 	w.on("look", func(v *turn) int {
-		v.text(strings.Repeat("I", services(got(w.life.Processes().Processes(w.ctx(), string(box)))(t), v.PID())))
+		v.text(strings.Repeat("I", services(got(w.life.Processes().ListProcesses(w.ctx(), string(box)))(t), v.PID())))
 		return v.end(nil)
 	})
 	for _, c := range []struct {
@@ -302,7 +302,7 @@ func TestSessionLeftovers(t *testing.T) {
 	w := newWorld(t)
 	w.put(caisson.Agent{ID: "echo", Background: []string{"idle"}, Service: []string{"/srv/service"}})
 	running := func(id caisson.ID) (names []string) {
-		for _, p := range got(w.life.Processes().Processes(w.ctx(), string(id)))(t) {
+		for _, p := range got(w.life.Processes().ListProcesses(w.ctx(), string(id)))(t) {
 			if p.PID != 1 {
 				names = append(names, p.Command)
 			}
@@ -391,7 +391,7 @@ func TestSessionTakenUpInVain(t *testing.T) {
 		}
 		// Processes that existed before the run started are not killed.
 		got(w.life.Sandboxes().Wake(w.ctx(), string(box)))(t)
-		list := got(w.life.Processes().Processes(w.ctx(), string(box)))(t)
+		list := got(w.life.Processes().ListProcesses(w.ctx(), string(box)))(t)
 		if services(list, 0) == 0 {
 			t.Errorf("%s: the service has ended", op)
 		}

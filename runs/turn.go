@@ -294,7 +294,7 @@ const (
 
 // pids returns the processes in a sandbox.
 func (c hands) pids(ctx context.Context, box caisson.ID) (map[int]bool, error) {
-	list, err := c.Sandboxes.Processes(ctx, string(box))
+	list, err := c.Sandboxes.ListProcesses(ctx, string(box))
 	if err != nil {
 		return nil, err // not an empty set: all its processes would count as the agent's
 	}

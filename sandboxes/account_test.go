@@ -53,7 +53,7 @@ func TestAccountsAreApart(t *testing.T) {
 			_, err := p.Exec(ctx, box, caisson.ExecRequest{Command: []string{"x"}})
 			return err
 		},
-		"Processes": func(ctx context.Context, box, _ string) error { _, err := p.Processes(ctx, box); return err },
+		"Processes": func(ctx context.Context, box, _ string) error { _, err := p.ListProcesses(ctx, box); return err },
 		"Kill":      func(ctx context.Context, box, _ string) error { return p.Kill(ctx, box, -1, 9) },
 		"Stats":     func(ctx context.Context, box, _ string) error { _, err := p.Stats(ctx, box); return err },
 		"Logs":      func(ctx context.Context, box, _ string) error { _, err := p.Logs(ctx, box, false); return err },

@@ -166,7 +166,7 @@ func TestCreateRefused(t *testing.T) {
 	if _, err := w.Sandboxes().Create(t.Context(), caisson.CreateRequest{}); caisson.KindOf(err) != caisson.Unauthed {
 		t.Errorf("without a caller: %v", err)
 	}
-	if n := w.images.held(); n != 0 {
+	if n := w.images.Held(); n != 0 {
 		t.Errorf("%d holds on layers are left", n)
 	}
 }

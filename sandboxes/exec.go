@@ -166,8 +166,8 @@ func (t *timed) Close() error {
 	return t.Process.Close()
 }
 
-// Processes implements [caisson.Processes].
-func (p *Processes) Processes(ctx context.Context, ref string) ([]caisson.ProcessInfo, error) {
+// ListProcesses implements [caisson.Processes].
+func (p *Processes) ListProcesses(ctx context.Context, ref string) ([]caisson.ProcessInfo, error) {
 	sb, err := p.c.use(ctx, ref, caisson.VerbExec)
 	if err != nil {
 		return nil, err

@@ -43,7 +43,7 @@ func TestExecRefused(t *testing.T) {
 			t.Errorf("%+v: the field is %q, want %q (%v)", c.req, caisson.FieldOf(err), c.field, err)
 		}
 	}
-	if list := got(w.Processes().Processes(w.ctx(), id))(t); len(list) != 1 {
+	if list := got(w.Processes().ListProcesses(w.ctx(), id))(t); len(list) != 1 {
 		t.Errorf("processes are left: %v", list)
 	}
 }
@@ -132,13 +132,13 @@ func TestDetach(t *testing.T) {
 	got(w.Sandboxes().Pause(w.ctx(), id))(t)
 	got(w.Sandboxes().Resume(w.ctx(), id))(t)
 	waitFor(t, func() bool { return count() > before })
-	list := got(w.Processes().Processes(w.ctx(), id))(t)
+	list := got(w.Processes().ListProcesses(w.ctx(), id))(t)
 	if !slices.ContainsFunc(list, func(i caisson.ProcessInfo) bool { return i.PID == p.PID() }) {
 		t.Errorf("%d is not in %v", p.PID(), list)
 	}
 	must(t, w.Processes().Kill(w.ctx(), id, p.PID(), 9))
 	waitFor(t, func() bool {
-		return !slices.ContainsFunc(got(w.Processes().Processes(w.ctx(), id))(t), func(i caisson.ProcessInfo) bool { return i.PID == p.PID() })
+		return !slices.ContainsFunc(got(w.Processes().ListProcesses(w.ctx(), id))(t), func(i caisson.ProcessInfo) bool { return i.PID == p.PID() })
 	})
 	wantKind(t, w.Processes().Kill(w.ctx(), id, p.PID(), 9), caisson.NotFound)
 	wantKind(t, w.Processes().Kill(w.ctx(), id, 1, 9), caisson.Invalid)

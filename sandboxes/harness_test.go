@@ -17,6 +17,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/events"
+	"github.com/caisson-dev/caisson/image/imagetest"
 	"github.com/caisson-dev/caisson/internal/leaktest"
 	"github.com/caisson-dev/caisson/internal/poll"
 	"github.com/caisson-dev/caisson/runtime/fake"
@@ -36,7 +37,7 @@ type world struct {
 	dir     string
 	store   *faultyStore
 	runtime *testRuntime
-	images  *images
+	images  *imagetest.Driver
 	wires   *wires
 	logs    *safeBuffer
 	scope   leaktest.Scope
@@ -62,7 +63,7 @@ func (p plan) world(t *testing.T) *world {
 	rt, err := fake.New(fake.Config{Dir: t.TempDir(), Programs: programs})
 	must(t, err)
 	w.runtime = &testRuntime{Runtime: rt}
-	w.images = newImages(t.TempDir())
+	w.images = imagetest.New(t.TempDir())
 	w.config = sandboxes.Config{
 		Dir: w.dir, Store: w.store, Runtime: w.runtime, Images: w.images, Node: "here", Build: "b1", Limits: p.limits,
 		Log: slog.New(slog.NewTextHandler(w.logs, nil)),

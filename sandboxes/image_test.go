@@ -18,13 +18,13 @@ func TestImages(t *testing.T) {
 		t.Errorf("pulled %+v", img)
 	}
 	got(im.Pull(w.ctx(), caisson.PullRequest{Reference: "debian:12"}, nil))(t) // again: the same record
-	pulls := w.images.pulls
+	pulls := w.images.Pulls()
 	sb := w.create(caisson.CreateRequest{Image: "debian:12"})
-	if w.images.pulls != pulls {
+	if w.images.Pulls() != pulls {
 		t.Error("an image that is present was pulled for a sandbox")
 	}
 	w.create(caisson.CreateRequest{Image: "alpine:3"})
-	if w.images.pulls != pulls+1 {
+	if w.images.Pulls() != pulls+1 {
 		t.Error("an image that is not present was not pulled")
 	}
 	refs := func() (refs []string) {
@@ -52,10 +52,11 @@ func TestImages(t *testing.T) {
 	got(w.Templates().PutTemplate(w.ctx(), caisson.Template{Name: "tpl", Image: "host", Setup: steps("/srv/a")}))(t)
 	w.build(w.ctx(), "tpl")
 	wantKind(t, last(im.Pull(w.as("other"), caisson.PullRequest{Reference: "busybox:1"}, nil)), caisson.NotFound)
-	w.images.registry["docker.io/library/busybox:1"] = caisson.ImageConfig{}
+	w.images.Registry["docker.io/library/busybox:1"] = caisson.ImageConfig{}
 	got(im.Pull(w.as("other"), caisson.PullRequest{Reference: "busybox:1"}, nil))(t)
-	layers := len(w.images.layers())
-	if freed := got(im.PruneImages(w.ctx()))(t); freed != 0 || len(w.images.layers()) != layers {
+	present := func() int { return len(got(w.images.Layers())(t)) }
+	layers := present()
+	if freed := got(im.PruneImages(w.ctx()))(t); freed != 0 || present() != layers {
 		t.Errorf("pruned %v that something uses", freed)
 	}
 	got(w.Snapshots().Fork(w.ctx(), string(snap.ID), caisson.ForkRequest{}))(t)
@@ -69,17 +70,17 @@ func TestImages(t *testing.T) {
 	must(t, w.Templates().RemoveTemplate(w.ctx(), "tpl"))
 	release := w.images.Hold()
 	got(im.PruneImages(w.ctx()))(t)
-	if n := len(w.images.layers()); n != layers {
+	if n := present(); n != layers {
 		t.Errorf("%d of %d layers are left while they are held", n, layers)
 	}
 	release()
-	if freed := got(im.PruneImages(w.ctx()))(t); freed == 0 || len(w.images.layers()) != 2 { // the host's, and the other account's
-		t.Errorf("%v freed, %d layers left", freed, len(w.images.layers()))
+	if freed := got(im.PruneImages(w.ctx()))(t); freed == 0 || present() != 2 { // the host's, and the other account's
+		t.Errorf("%v freed, %d layers left", freed, present())
 	}
 	if list := refs(); !slices.Equal(list, []string{"host"}) {
 		t.Errorf("listed %v", list)
 	}
-	if n := w.images.held(); n != 0 {
+	if n := w.images.Held(); n != 0 {
 		t.Errorf("%d holds are left", n)
 	}
 }

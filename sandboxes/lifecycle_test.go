@@ -179,7 +179,7 @@ func TestResumeWithFilesOnly(t *testing.T) {
 	}{
 		{"build", func(w *world) { w.config.Build = "b2" }, "another build"},
 		{"processor", func(w *world) { w.runtime.cpu = "-new" }, "another kind of processor"},
-		{"host files", func(w *world) { w.images.upgrade() }, "files of its image have changed"},
+		{"host files", func(w *world) { w.images.Upgrade() }, "files of its image have changed"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t)
@@ -218,7 +218,7 @@ func TestUpgradeWhileRunning(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	sb := w.create(caisson.CreateRequest{})
-	w.images.upgrade()
+	w.images.Upgrade()
 	got(w.Sandboxes().Pause(w.ctx(), string(sb.ID)))(t)
 	if sb := got(w.Sandboxes().Resume(w.ctx(), string(sb.ID)))(t); !strings.Contains(sb.Reason, "files only") {
 		t.Errorf("reason %q", sb.Reason)
@@ -244,7 +244,7 @@ func TestStopGrace(t *testing.T) {
 		t.Errorf("cancelled: %v", err)
 	}
 	w.wantState(sb.ID, caisson.Running)
-	if list := got(w.Processes().Processes(w.ctx(), id))(t); len(list) != 2 {
+	if list := got(w.Processes().ListProcesses(w.ctx(), id))(t); len(list) != 2 {
 		t.Errorf("a stop that was given up has ended something: %v", list)
 	}
 	got(w.Sandboxes().Stop(w.ctx(), id, time.Millisecond))(t)

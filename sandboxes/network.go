@@ -37,21 +37,8 @@ type network struct{ c *Core }
 // check validates the policy and the model grant of a request or template, and replaces the policy by its normal form.
 // prefix is prepended to the names of fields in errors.
 func (n network) check(ctx context.Context, prefix string, p *caisson.Policy, g *caisson.ModelGrant) error {
-	if p != nil && len(p.Rules) > 0 {
-		if n.c.Egress == nil {
-			return caisson.Invalidf(prefix+"policy", "this daemon has no wires, so that nothing can be reached")
-		}
-		normal, err := n.c.Egress.Check(*p)
-		if err != nil {
-			return inField(prefix+"policy", err)
-		}
-		*p = normal
-		// Like host paths, access to the host's networks can be granted only over the unix socket.
-		if caller, err := caisson.CallerOf(ctx); err != nil || !caller.MayUseHost() {
-			if i, ok := n.c.Egress.Inward(*p); ok {
-				return caisson.Errorf(caisson.Denied, "rule %d leads to the host's own networks (%s), which only a policy that is set over the unix socket may", i, p.Rules[i].Host)
-			}
-		}
+	if err := n.checkPolicy(ctx, prefix+"policy", p); err != nil {
+		return err
 	}
 	if g == nil {
 		return nil
@@ -65,9 +52,32 @@ func (n network) check(ctx context.Context, prefix string, p *caisson.Policy, g 
 	return nil
 }
 
-// inField prepends prefix to the field of an Invalid error; other errors are returned unchanged.
+// checkPolicy validates a policy and replaces it by its normal form. field is the policy's field in the request; "" means that
+// the policy is the request.
+func (n network) checkPolicy(ctx context.Context, field string, p *caisson.Policy) error {
+	if p == nil || len(p.Rules) == 0 {
+		return nil
+	}
+	if n.c.Egress == nil {
+		return caisson.Invalidf(field, "this daemon has no wires, so that nothing can be reached")
+	}
+	normal, err := n.c.Egress.Check(*p)
+	if err != nil {
+		return inField(field, err)
+	}
+	*p = normal
+	// Like host paths, access to the host's networks can be granted only over the unix socket.
+	if caller, err := caisson.CallerOf(ctx); err != nil || !caller.MayUseHost() {
+		if i, ok := n.c.Egress.Inward(*p); ok {
+			return caisson.Errorf(caisson.Denied, "rule %d leads to the host's own networks (%s), which only a policy that is set over the unix socket may", i, p.Rules[i].Host)
+		}
+	}
+	return nil
+}
+
+// inField prepends prefix, unless that is "", to the field of an Invalid error; other errors are returned unchanged.
 func inField(prefix string, err error) error {
-	if caisson.KindOf(err) != caisson.Invalid {
+	if caisson.KindOf(err) != caisson.Invalid || prefix == "" {
 		return err
 	}
 	field := prefix
@@ -158,7 +168,7 @@ func (s *PolicyService) GetPolicy(ctx context.Context, ref string) (*caisson.Pol
 
 // SetPolicy implements [caisson.Policies].
 func (s *PolicyService) SetPolicy(ctx context.Context, ref string, p caisson.Policy) (*caisson.Policy, error) {
-	if err := s.c.network.check(ctx, "", &p, nil); err != nil {
+	if err := s.c.network.checkPolicy(ctx, "", &p); err != nil {
 		return nil, err
 	}
 	sb, err := s.c.find(ctx, ref)
@@ -234,7 +244,7 @@ func (s *PolicyService) ExplainPolicy(ctx context.Context, ref, target string) (
 
 // TestPolicy implements [caisson.Policies].
 func (s *PolicyService) TestPolicy(ctx context.Context, p caisson.Policy, targets []string) ([]caisson.Explanation, error) {
-	if err := s.c.network.check(ctx, "", &p, nil); err != nil {
+	if err := s.c.network.checkPolicy(ctx, "policy", &p); err != nil {
 		return nil, err
 	}
 	if len(targets) > 1000 {

@@ -126,6 +126,11 @@ func TestSetPolicy(t *testing.T) {
 	if st := got(w.Processes().Stats(w.ctx(), ref))(t); st.Network == nil || st.Network.Denied != 3 {
 		t.Errorf("stats %+v", st)
 	}
+	// The policy is the whole request: its fields have no prefix.
+	_, err := w.Policies().SetPolicy(w.ctx(), ref, *allowOnly("not a host"))
+	if caisson.KindOf(err) != caisson.Invalid || caisson.FieldOf(err) != "rules[0].host" {
+		t.Errorf("%v (field %q), want Invalid for rules[0].host", err, caisson.FieldOf(err))
+	}
 	// If the wire returns an error, both store and wire keep the old policy.
 	w.wires.failNext(errors.New("no"))
 	if _, err := w.Policies().SetPolicy(w.ctx(), ref, *allowOnly("example.net")); err == nil {
@@ -149,7 +154,7 @@ func TestSetPolicy(t *testing.T) {
 			t.Errorf("a policy of %s that leads inward: %v", name, err)
 		}
 	}
-	_, err := w.Sandboxes().Create(w.hostWork(), inward)
+	_, err = w.Sandboxes().Create(w.hostWork(), inward)
 	must(t, err)
 	_, err = w.Policies().SetPolicy(w.as("other"), ref, caisson.Policy{})
 	if caisson.KindOf(err) != caisson.NotFound {

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/image/imagetest"
 )
 
 // spoiler counts the steps: all calls of a core to its store, runtime, wires, images, workspaces and volumes with a
@@ -311,21 +312,21 @@ func (w stepWires) Detach(ctx context.Context, id caisson.ID) error {
 }
 
 type stepImages struct {
-	*images
+	*imagetest.Driver
 	s *spoiler
 }
 
 func (i stepImages) Host(ctx context.Context) (*caisson.Image, error) {
-	return taking(ctx, i.s, "host image", func() (*caisson.Image, error) { return i.images.Host(ctx) })
+	return taking(ctx, i.s, "host image", func() (*caisson.Image, error) { return i.Driver.Host(ctx) })
 }
 
 func (i stepImages) Pull(ctx context.Context, req caisson.PullRequest, account string, progress func(caisson.Progress)) (*caisson.Image, error) {
-	return taking(ctx, i.s, "pull image", func() (*caisson.Image, error) { return i.images.Pull(ctx, req, account, progress) })
+	return taking(ctx, i.s, "pull image", func() (*caisson.Image, error) { return i.Driver.Pull(ctx, req, account, progress) })
 }
 
 func (i stepImages) Freeze(ctx context.Context, account string, archive io.Reader) (digest, dir string, err error) {
 	err = i.s.take(ctx, "freeze image", func() error {
-		digest, dir, err = i.images.Freeze(ctx, account, archive)
+		digest, dir, err = i.Driver.Freeze(ctx, account, archive)
 		return err
 	})
 	return digest, dir, err

@@ -97,7 +97,7 @@ func TestStateTable(t *testing.T) {
 			}},
 		{caisson.VerbExec, map[caisson.State]caisson.State{caisson.Running: caisson.Running},
 			func(ctx context.Context, w *world, ref string) error {
-				_, err := w.Processes().Processes(ctx, ref)
+				_, err := w.Processes().ListProcesses(ctx, ref)
 				return err
 			}},
 		{caisson.VerbFiles, map[caisson.State]caisson.State{caisson.Running: caisson.Running, caisson.Paused: caisson.Paused, caisson.Stopped: caisson.Stopped},

@@ -212,7 +212,7 @@ func (w *stepWorld) settled() {
 	w.t.Helper()
 	var open []string
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		if open = w.open(); slices.Equal(open, w.fds) && len(w.rows()) == 0 && w.images.held() == 0 {
+		if open = w.open(); slices.Equal(open, w.fds) && len(w.rows()) == 0 && w.images.Held() == 0 {
 			break
 		}
 	}
@@ -223,7 +223,7 @@ func (w *stepWorld) settled() {
 		w.t.Errorf("the store has %v", rows)
 	}
 	w.holds()
-	if n := w.images.held(); n != 0 {
+	if n := w.images.Held(); n != 0 {
 		w.t.Errorf("layers are held %d times", n)
 	}
 }

@@ -227,7 +227,7 @@ func TestBuild(t *testing.T) {
 		t.Errorf("%d steps ran for the other account, layers %v", ran, other.Built.Rootfs.Layers)
 	}
 	w.holds(sb.ID)
-	if n := w.images.held(); n != 0 {
+	if n := w.images.Held(); n != 0 {
 		t.Errorf("%d holds are left", n)
 	}
 }

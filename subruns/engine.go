@@ -52,9 +52,9 @@ type budgetSpent struct {
 func (s *startRequest) check() error {
 	switch {
 	case s.Agent == "":
-		return caisson.Invalidf("agent", "is missing; say which agent, as the list of agents has it")
+		return caisson.Invalidf("agent", "is missing; use an id from the list of agents")
 	case s.Prompt == "":
-		return caisson.Invalidf("prompt", "is missing; say what is to be done")
+		return caisson.Invalidf("prompt", "is missing; describe the task")
 	}
 	return nil
 }

@@ -43,7 +43,7 @@ func describeRun(r *caisson.Run) run {
 			msg, _ := cutJSON(e.Message, maxErrorText)
 			if e.Code == caisson.RunProvider {
 				// The message contains hosts and credentials, which must not reach a sandbox.
-				msg = "a provider of models failed; whoever started the first run finds out more with caisson runs show " + string(r.ID)
+				msg = "a model provider failed; the user who started the first run can see the details with caisson runs show " + string(r.ID)
 			}
 			g.Error = &caisson.RunError{Code: e.Code, Message: msg}
 		}

@@ -117,7 +117,7 @@ func (h *handler) mcp(w http.ResponseWriter, r *http.Request, e *engineClient, s
 	}
 	if bytes.HasPrefix(bytes.TrimLeft(body, " \t\r\n"), []byte("[")) {
 		if revision != revision2025March {
-			writeJSON(w, http.StatusBadRequest, newResponse(nil, nil, &rpcError{rpcInvalid, "revision " + clip(revision, 20) + " has no batches; send one message"}))
+			writeJSON(w, http.StatusBadRequest, newResponse(nil, nil, &rpcError{rpcInvalid, "revision " + clip(revision, 20) + " does not support batches; send one message"}))
 			return
 		}
 		h.batch(w, r, e, sandbox, body)
@@ -215,8 +215,8 @@ func (h *handler) handleRequest(ctx context.Context, e *engineClient, m *message
 	return newResponse(m.ID, result, err)
 }
 
-const instructions = "These tools give tasks to other agents, each in a sandbox of its own that does not see your files. What they take counts against " +
-	"your own time and budget, and they end when you do."
+const instructions = "These tools give tasks to other agents, each in a separate sandbox without access to your files. Their time and cost count against " +
+	"your own limits, and they are cancelled when your run ends."
 
 func initialize(params json.RawMessage) (any, *rpcError) {
 	var p struct {

@@ -31,8 +31,8 @@ var toolSpecs = []toolSpec{
 	{"list_agents", "List the agents that can be given tasks.", json.RawMessage(noSchema)},
 	{"run_agent", "Give a task to another agent and wait for its answer. The agent works in a sandbox of its own and does not see your files.", json.RawMessage(startSchema)},
 	{"start_agent", "Give a task to another agent and go on without waiting. Returns the run's id, for agent_result.", json.RawMessage(startSchema)},
-	{"agent_result", "Tell how a run that start_agent has started is getting on, and its answer when it has ended.", json.RawMessage(waitSchema)},
-	{"cancel_agent", "End a run that start_agent has started.", json.RawMessage(idSchema)},
+	{"agent_result", "Return the state of a run that start_agent has started, and its answer if it has ended.", json.RawMessage(waitSchema)},
+	{"cancel_agent", "Cancel a run that start_agent has started.", json.RawMessage(idSchema)},
 }
 
 // A toolCall holds the params of tools/call.
@@ -144,7 +144,7 @@ func runAgent(ctx context.Context, e *engineClient, st startRequest, s *stream) 
 	case ctx.Err() != nil:
 		return textResult(true, "Run %s was cancelled.", r.ID)
 	case err != nil:
-		return textResult(true, "Run %s was given up: %s", r.ID, caisson.MessageOf(err))
+		return textResult(true, "Run %s was cancelled, because waiting for it failed: %s", r.ID, caisson.MessageOf(err))
 	}
 	return runResult(last)
 }

@@ -129,7 +129,7 @@ func TestAgentCaissonModels(t *testing.T) {
 			}
 		}
 	}
-	const refusal = `agent "codex" cannot use model "sonnet" (it speaks the Anthropic API): use one of demo, a-openai`
+	const refusal = `agent "codex" cannot use model "sonnet" (its API is Anthropic): use one of demo, a-openai`
 	if r := h.run("run", "codex", "--model", "sonnet", "hello"); r.code != 2 || !strings.Contains(r.stderr, refusal) {
 		t.Errorf("a model of another API: %v", r)
 	}

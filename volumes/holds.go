@@ -94,7 +94,7 @@ func (h *Attachments) Open(ctx context.Context, id, sandbox caisson.ID) (m caiss
 	case err != nil:
 		return m, err
 	case v.Sandbox != sandbox:
-		return m, caisson.Errorf(caisson.Conflict, "volume %s is not sandbox %s's; make a new sandbox with it when it is free", v.Name, sandbox)
+		return m, caisson.Errorf(caisson.Conflict, "volume %s is not attached to sandbox %s; create a new sandbox with it when it is detached", v.Name, sandbox)
 	}
 	f, err := h.open(ctx, id)
 	return caisson.RuntimeMount{Source: f, Writable: true}, err

@@ -52,7 +52,7 @@ func (c *Core) create(ctx context.Context, account string, req caisson.VolumeReq
 		}
 	}
 	if len(list) >= maxVolumes {
-		return nil, caisson.Errorf(caisson.Exhausted, "the account has %d volumes, which is as many as it may have; remove some", len(list))
+		return nil, caisson.Errorf(caisson.Exhausted, "the account has %d volumes, which is the maximum; remove some", len(list))
 	}
 	a, err := c.Store.Accounts().Ensure(ctx, account)
 	if err != nil {

@@ -297,7 +297,7 @@ func (s *session) listen(ctx context.Context, conn *net.UnixConn) error {
 			}
 		case msg.Log != "":
 			if lines++; lines <= linesPerBurst {
-				s.m.log.WarnContext(ctx, "wire process says", "line", msg.Log[:min(len(msg.Log), maxLine)])
+				s.m.log.WarnContext(ctx, "log of the wire process", "line", msg.Log[:min(len(msg.Log), maxLine)])
 			}
 		}
 	}

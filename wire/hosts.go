@@ -155,7 +155,7 @@ func (h *virtualHosts) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 			At: time.Now().UTC(), Kind: "request", Rule: -1, Name: host[:min(len(host), 253)], Protocol: "tcp", Count: 1,
 			Reason: "nothing of that name is granted here",
 		})
-		http.Error(rw, "caisson: nothing called "+quoteHost(host)+" is granted to this sandbox. http://caisson.internal/ says what is here.", http.StatusForbidden)
+		http.Error(rw, "caisson: no virtual host "+quoteHost(host)+" is granted to this sandbox. See http://caisson.internal/", http.StatusForbidden)
 		return
 	}
 	handler.ServeHTTP(rw, r.WithContext(caisson.WithGuest(r.Context(), w.spec.Load().Guest)))

@@ -127,7 +127,7 @@ func New(cfg Config) (*Manager, error) {
 	case cfg.Exe == "":
 		return nil, caisson.Invalidf("exe", "the binary of the wire process is required")
 	case cfg.NetNS == nil:
-		return nil, caisson.Invalidf("netNS", "a way to find the network namespaces of sandboxes is required")
+		return nil, caisson.Invalidf("netNS", "a function that opens the network namespaces of sandboxes is required")
 	case cfg.Log == nil:
 		return nil, caisson.Invalidf("log", "a logger is required")
 	case cfg.UID > 1<<31-1:
@@ -167,7 +167,7 @@ func (m *Manager) Attach(ctx context.Context, id caisson.ID, spec caisson.WireSp
 	ns, tap, err := newNamespace(string(id))
 	if err != nil {
 		m.removeAttachment(id, a)
-		return nil, caisson.Wrap(err, caisson.Internal, "cannot make a network namespace; see caisson doctor")
+		return nil, caisson.Wrap(err, caisson.Internal, "cannot create a network namespace; see caisson doctor")
 	}
 	defer tap.Close()
 	if err := m.sendTAP(ctx, l, id, a, tap); err != nil {
@@ -418,7 +418,7 @@ func (m *Manager) reopenTAP(ctx context.Context, l *link, id caisson.ID, a *atta
 		return caisson.Wrap(err, caisson.Invalid, "this is not the network namespace of sandbox %s", id)
 	}
 	if err != nil {
-		return caisson.Wrap(err, caisson.Internal, "cannot take up the wire of sandbox %s", id)
+		return caisson.Wrap(err, caisson.Internal, "cannot reopen the wire of sandbox %s", id)
 	}
 	defer tap.Close()
 	return m.sendTAP(ctx, l, id, a, tap)
@@ -530,7 +530,7 @@ func (r reply) err() error {
 	case statusFull:
 		return caisson.Errorf(caisson.Exhausted, "there are %d wires, and no room for more; remove a sandbox", maxWires)
 	default:
-		return caisson.Wrap(fmt.Errorf("wire process: %q", r.body), caisson.Internal, "the sandbox's wire cannot do that")
+		return caisson.Wrap(fmt.Errorf("wire process: %q", r.body), caisson.Internal, "the sandbox's wire returned an error")
 	}
 }
 

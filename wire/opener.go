@@ -101,7 +101,7 @@ func (s *session) stream(ctx context.Context, msg feedMessage) (_ *os.File, canc
 	s.m.mu.Unlock()
 	switch {
 	case s.m.handlers.Stream == nil || a == nil:
-		return nil, nil, caisson.Errorf(caisson.Denied, "nothing of that kind is granted to this sandbox")
+		return nil, nil, caisson.Errorf(caisson.Denied, "no stream of that kind is granted to this sandbox")
 	case len(msg.Stream.In) > maxStreamBody:
 		return nil, nil, caisson.Errorf(caisson.Invalid, "the request has more than %s", caisson.Size(maxStreamBody))
 	}
@@ -133,7 +133,7 @@ func (s *session) stream(ctx context.Context, msg feedMessage) (_ *os.File, canc
 func (s *session) open(ctx context.Context, in json.RawMessage) (*os.File, <-chan struct{}, error) {
 	file, done, err := s.m.handlers.Stream(ctx, in)
 	if err == nil && (file == nil || done == nil) {
-		err = errors.New("a stream without a file, or without an end")
+		err = errors.New("a stream without a file or a done channel")
 	}
 	if err != nil && file != nil {
 		file.Close()

@@ -150,7 +150,7 @@ func (r reply) encodeAs(o op, seq uint32) []byte {
 }
 
 // errNoDescriptors reports that the process had no free descriptors for those that came with a request.
-var errNoDescriptors = errors.New("the wire process has no descriptors left")
+var errNoDescriptors = errors.New("the wire process has no free file descriptors")
 
 // receive returns the next request and its descriptors. The engine is trusted, but after a malformed message the two ends are out
 // of step, and the process exits. They are in step after errNoDescriptors, with which the request is returned.

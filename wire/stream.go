@@ -146,7 +146,7 @@ func (a *feedAnswer) unixConn() (*net.UnixConn, error) {
 	u, ok := c.(*net.UnixConn)
 	if !ok {
 		c.Close()
-		return nil, errors.New("the engine's stream is no unix socket")
+		return nil, errors.New("the engine's stream is not a unix socket")
 	}
 	return u, nil
 }

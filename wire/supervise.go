@@ -29,9 +29,9 @@ const (
 func (m *Manager) Run(ctx context.Context, handlers Handlers) error {
 	switch {
 	case handlers.Settings == nil:
-		return caisson.Invalidf("settings", "a way to find the settings of the wire process is required")
+		return caisson.Invalidf("settings", "a function that returns the settings of the wire process is required")
 	case m.cfg.Listen != nil && handlers.Runs == nil:
-		return caisson.Invalidf("runs", "a way to find the runs on other machines is required")
+		return caisson.Invalidf("runs", "a function that returns the runs on other machines is required")
 	}
 	m.mu.Lock()
 	again := m.running
@@ -55,7 +55,7 @@ func (m *Manager) Run(ctx context.Context, handlers Handlers) error {
 		if time.Since(start) > backoffReset {
 			pause = minBackoff
 		}
-		m.log.ErrorContext(ctx, "wire process ended; connections of sandboxes are lost", "err", err, "again", pause)
+		m.log.ErrorContext(ctx, "wire process exited; connections of sandboxes are lost", "err", err, "again", pause)
 		if !sleep(ctx, pause) {
 			return nil
 		}
@@ -95,7 +95,7 @@ func (m *Manager) supervise(ctx context.Context) error {
 		err = errors.Join(err, fmt.Errorf("it said: %q", text))
 	}
 	if err == nil {
-		err = errors.New("exited without being told to")
+		err = errors.New("exited unexpectedly")
 	}
 	return err
 }
@@ -120,7 +120,7 @@ func (m *Manager) serve(ctx context.Context, l *link, feed *net.UnixConn) {
 	defer stop()
 	c, err := l.hello()
 	if err != nil {
-		m.log.WarnContext(ctx, "wire process does not come up", "err", err)
+		m.log.WarnContext(ctx, "wire process does not start", "err", err)
 		l.kill()
 		return
 	}
@@ -149,7 +149,7 @@ func (m *Manager) serve(ctx context.Context, l *link, feed *net.UnixConn) {
 	defer listening.Wait() // before the journals are finished
 	listening.Go(func() {
 		if err := ses.listen(ctx, feed); err != nil && ctx.Err() == nil {
-			m.log.WarnContext(ctx, "wire process is not understood; it is ended", "err", err)
+			m.log.WarnContext(ctx, "wire process sent a malformed message; it is stopped", "err", err)
 		}
 		l.kill() // the process cannot work without its feed
 	})
@@ -207,7 +207,7 @@ func (m *Manager) reattachAll(ctx context.Context, l *link) {
 		for id, a := range wires {
 			if err := m.reattachOne(ctx, l, id, a); err != nil {
 				missing++
-				m.log.WarnContext(ctx, "cannot take up a wire again yet", "sandbox", id, "err", err)
+				m.log.WarnContext(ctx, "cannot reattach a wire yet", "sandbox", id, "err", err)
 			}
 		}
 		if missing == 0 || !sleep(ctx, pause) {

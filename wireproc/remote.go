@@ -100,7 +100,7 @@ func (o *remoteGateway) certificate(c caisson.RemoteConfig) *tls.Certificate {
 	}
 	cert, err := tls.X509KeyPair([]byte(c.Certificate), []byte(c.CertificateKey))
 	if err != nil {
-		o.env.Log.Error("the certificate for other machines cannot be used; none is served", "err", err)
+		o.env.Log.Error("the certificate for other machines cannot be used; no other machine is served", "err", err)
 		return nil
 	}
 	return &cert

@@ -134,7 +134,7 @@ func (a *agent) run(ctx context.Context, r io.Reader) error {
 				return err
 			}
 			if step == a.config.steps {
-				a.out.status("warning", "All steps are used; the agent is asked to sum up.")
+				a.out.status("warning", "The step limit is reached; the agent is asked to sum up.")
 				a.add(message{Role: roleUser, Content: fmt.Sprintf(msgLimit, step)})
 			}
 		case text != "":

@@ -289,7 +289,7 @@ func TestArguments(t *testing.T) {
 		{[]string{"--model", "m", "--session", "a/../b", "--state", dir}, "go", "--session"},
 		{[]string{"--model", "m", "--workspace", dir + "/none"}, "go", "--workspace"},
 		{[]string{"--model", "m", "--gateway", "https://x"}, "go", "http://"},
-		{[]string{"--model", "m", "--gateway", "http://a b"}, "go", "not as"},
+		{[]string{"--model", "m", "--gateway", "http://a b"}, "go", "does not have the form"},
 		{[]string{"--model", "m", "--deny", "shel"}, "go", "no tool"},
 		{[]string{"--model", "m", "--api", "cohere"}, "go", "is not openai, anthropic or gemini"},
 		{[]string{"--model", "a/m", "--api", "gemini"}, "go", "part of a path"},

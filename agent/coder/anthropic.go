@@ -242,7 +242,7 @@ func (r *reply) addDelta(e *anthropicEvent) (string, error) {
 		return r.addText(d.Text)
 	case d.Type == "input_json_delta":
 		if at <= 0 {
-			return "", fmt.Errorf("an event is about the call in block %d, which has not begun", e.Index)
+			return "", fmt.Errorf("an event refers to the call in block %d, which has not begun", e.Index)
 		}
 		c := &r.calls[at-1]
 		c.Function.Arguments += strings.ToValidUTF8(d.JSON, "\uFFFD")

@@ -105,15 +105,15 @@ func parseArgs(args []string, stderr io.Writer) (*config, error) {
 	f.SetOutput(io.Discard) // errors are printed once, by Main
 	f.Usage = func() {}
 	f.StringVar(&c.model, "model", "", "`alias` of the model at the gateway (required)")
-	f.StringVar(&c.api, "api", os.Getenv(envAPI), "`API` in which the model is called: openai, anthropic or gemini; openai if empty; default $"+envAPI)
+	f.StringVar(&c.api, "api", os.Getenv(envAPI), "`API` with which the model is called: openai, anthropic or gemini; openai if empty; default $"+envAPI)
 	f.StringVar(&c.session, "session", "", "`id` of the conversation to begin or continue; needs --state")
-	f.StringVar(&c.state, "state", "", "`directory` that keeps conversations")
+	f.StringVar(&c.state, "state", "", "`directory` in which conversations are stored")
 	f.IntVar(&c.steps, "steps", defaultSteps, "how `many` answers with calls of tools the model may give")
 	f.Int64Var(&c.context, "context", defaultContext, "`tokens` of conversation that the model is asked with at most")
 	f.StringVar(&c.workspace, "workspace", ".", "`directory` to work in")
 	f.StringVar(&c.gateway, "gateway", defaultGateway, "`URL` of the model gateway, without the API's path")
 	f.StringVar(&c.allow, "allow", os.Getenv(envAllow), "`tools` that the model has, with commas between; all if empty; default $"+envAllow)
-	f.StringVar(&c.deny, "deny", os.Getenv(envDeny), "`tools` that the model does not have; default $"+envDeny)
+	f.StringVar(&c.deny, "deny", os.Getenv(envDeny), "comma-separated `tools` that the model cannot use; default $"+envDeny)
 	f.StringVar(&c.toolsURL, "tools-url", os.Getenv(envToolsURL), "`URL` of the tools that start runs of other agents; none if empty; default $"+envToolsURL)
 	if err := f.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -129,7 +129,7 @@ func parseArgs(args []string, stderr io.Writer) (*config, error) {
 func (c *config) check(rest []string) error {
 	switch {
 	case len(rest) > 0:
-		return fmt.Errorf("%.40q is not understood: the prompt is read from the standard input", rest[0])
+		return fmt.Errorf("unexpected argument %.40q: the prompt is read from standard input", rest[0])
 	case c.model == "":
 		return errors.New("--model is missing: name an alias that the gateway has")
 	case c.steps < 1 || c.steps > 10_000:
@@ -137,7 +137,7 @@ func (c *config) check(rest []string) error {
 	case c.context < 1000:
 		return fmt.Errorf("--context %d is less than 1000 tokens", c.context)
 	case c.session != "" && c.state == "":
-		return errors.New("--session needs --state, the directory that keeps conversations")
+		return errors.New("--session needs --state, the directory in which conversations are stored")
 	case !sessionID(c.session):
 		return fmt.Errorf("--session %.40q has more than 512 characters, or others than letters, digits and . _ : -", c.session)
 	}
@@ -149,7 +149,7 @@ func (c *config) check(rest []string) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("--workspace %.200q cannot be worked in: %w", c.workspace, err)
+		return fmt.Errorf("--workspace %.200q cannot be used: %w", c.workspace, err)
 	}
 	c.workspace = dir
 	return nil
@@ -162,11 +162,11 @@ func readPrompt(r io.Reader) (string, error) {
 	case err != nil:
 		return "", fmt.Errorf("read the prompt: %w", err)
 	case len(b) > maxPrompt:
-		return "", &caisson.RunError{Code: caisson.RunInvalid, Message: "the prompt has more than 2 MiB; put it into a file and name that"}
+		return "", &caisson.RunError{Code: caisson.RunInvalid, Message: "the prompt has more than 2 MiB; write it to a file and refer to the file"}
 	}
 	prompt := strings.TrimSpace(clean(string(b)))
 	if prompt == "" {
-		return "", &caisson.RunError{Code: caisson.RunInvalid, Message: "the prompt is empty; say on the standard input what is to be done"}
+		return "", &caisson.RunError{Code: caisson.RunInvalid, Message: "the prompt is empty; write the task to standard input"}
 	}
 	return prompt, nil
 }

@@ -35,7 +35,7 @@ func readFailure(r *http.Response) *failure {
 	f := failureOf(r.StatusCode, body)
 	f.retry = retryAfter(r.Header)
 	if to := r.Header.Get("Location"); to != "" && r.StatusCode < 400 {
-		f.text = "it points elsewhere, which is not followed; correct --gateway"
+		f.text = "it is a redirect, which is not followed; correct --gateway"
 	}
 	return f
 }

@@ -44,7 +44,7 @@ func parseServer(text string) (server, error) {
 	case !strings.HasPrefix(text, "http://"):
 		return server{}, fmt.Errorf("%.200q does not begin with http://, and nothing else is spoken here", text)
 	case err != nil || u.Host == "" || strings.ContainsFunc(text, odd):
-		return server{}, fmt.Errorf("%.200q is not as http://HOST:PORT/PATH", text)
+		return server{}, fmt.Errorf("%.200q does not have the form http://HOST:PORT/PATH", text)
 	}
 	return server{strings.TrimRight(text, "/"), net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "80"))}, nil
 }

@@ -42,7 +42,7 @@ func memoryName(id string) string {
 // loadMemory opens the conversation id in dir and returns its messages.
 func loadMemory(dir, id string) (*memory, []message, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, nil, fmt.Errorf("keep the conversation: %w", err)
+		return nil, nil, fmt.Errorf("store the conversation: %w", err)
 	}
 	name := filepath.Join(dir, memoryName(id))
 	f, err := openMemory(name)
@@ -68,7 +68,7 @@ func openMemory(name string) (*os.File, error) {
 	}
 	info, err := f.Stat()
 	if err == nil && !info.Mode().IsRegular() {
-		err = errors.New("it is no file")
+		err = errors.New("it is not a regular file")
 	}
 	if err == nil {
 		err = f.Chmod(0o600)

@@ -126,7 +126,7 @@ func (r *reply) normalizeCalls(taken func(id string) bool) {
 // checkEmpty returns an error if a completed answer is empty.
 func (r *reply) checkEmpty() error {
 	if r.finish == "" && r.text.Len() == 0 && len(r.calls) == 0 && r.refusal.Len() == 0 {
-		return errors.New("the answer has nothing in it")
+		return errors.New("the answer is empty")
 	}
 	return nil
 }

@@ -110,7 +110,7 @@ func (c *acpClient) turn(ctx, talk context.Context, out Out) error {
 		return err
 	}
 	if hello.Version != acpVersion {
-		return fmt.Errorf("the agent speaks version %d of the Agent Client Protocol, not %d", hello.Version, acpVersion)
+		return fmt.Errorf("the agent implements version %d of the Agent Client Protocol, not %d", hello.Version, acpVersion)
 	}
 	if hello.Info != nil {
 		c.state.version = hello.Info.Version
@@ -162,7 +162,7 @@ func (c *acpClient) openSession(ctx context.Context, can bool) error {
 		return err
 	}
 	if made.ID == "" {
-		return errors.New("the agent gives its session no id")
+		return errors.New("the agent returned no id for its session")
 	}
 	c.session = made.ID
 	if can && c.t.Session != "" {
@@ -209,9 +209,9 @@ func (c *acpClient) prompt(ctx, talk context.Context, out Out) error {
 	case "max_turn_requests":
 		return errors.New("the agent has used all calls of the model that a turn may have")
 	case "refusal":
-		return errors.New("the agent refuses to go on")
+		return errors.New("the agent refuses to continue")
 	case "cancelled":
-		return errors.New("the agent says that its turn was cancelled")
+		return errors.New("the agent reports that its turn was cancelled")
 	}
 	return fmt.Errorf("the agent has ended its turn for a reason that is not known: %s", shortLine(end.Reason))
 }

@@ -79,7 +79,7 @@ func (c *claude) line(raw []byte, s *turnState) bool {
 		case "compact_boundary":
 			s.out.Status("compacting", "")
 		case "api_retry":
-			s.out.Status("warning", "a call of the model is tried again")
+			s.out.Status("warning", "a model call is being retried")
 		}
 	case "stream_event":
 		if l.Event != nil && l.Parent == nil {

@@ -50,7 +50,7 @@ func exitMessage(program string, exit *caisson.ExitStatus, tail string) string {
 	what := fmt.Sprintf("exit code %d", exit.Code)
 	switch {
 	case exit.Unknown:
-		what = "nobody knows how"
+		what = "its exit status is unknown"
 	case exit.Signal != 0:
 		what = "signal " + fmt.Sprint(exit.Signal) + " (" + syscall.Signal(exit.Signal).String() + ")"
 	}

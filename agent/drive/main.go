@@ -29,7 +29,7 @@ func Drivers() map[string]Driver {
 var (
 	errTime      = errors.New("the agent's time is over")
 	errCancelled = errors.New("the run was cancelled")
-	errReader    = errors.New("nobody reads what the agent says")
+	errReader    = errors.New("the reader of the agent's output has closed the stream")
 )
 
 // returnTimeout is how long a driver may take to return after its agent's grace period.
@@ -151,7 +151,7 @@ func runDriver(ctx context.Context, t *task.Task, d Driver, out *output) (track 
 	select {
 	case o = <-done:
 	case <-closedAfter(ctx, time.Duration(t.Grace)+returnTimeout):
-		o.err = errors.New("the driver does not end")
+		o.err = errors.New("the driver does not return")
 	}
 	if o.err != nil {
 		o.end.Error = newError(caisson.RunInternal, o.err.Error())

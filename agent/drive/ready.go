@@ -82,7 +82,7 @@ func probe(ctx context.Context, host, path string) error {
 		return errors.Join(errors.New("no answer"), err)
 	}
 	if proto, code, _ := strings.Cut(status, " "); !strings.HasPrefix(proto, "HTTP/1.") || !strings.HasPrefix(code, "200") {
-		return fmt.Errorf("it answers %.60q", strings.TrimSpace(status))
+		return fmt.Errorf("its answer is %.60q", strings.TrimSpace(status))
 	}
 	return nil
 }

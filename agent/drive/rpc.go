@@ -161,7 +161,7 @@ func (c *rpc) notify(ctx context.Context, method string, params any) error {
 	return c.post(ctx, &rpcMessage{Method: method, Params: raw})
 }
 
-var errClosed = errors.New("the agent has gone without an answer")
+var errClosed = errors.New("the agent has closed the connection without an answer")
 
 // call sends a request and waits for the answer. Returns errClosed if the connection is closed. All messages that arrived before
 // the answer have been handled when it returns.

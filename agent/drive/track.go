@@ -124,7 +124,7 @@ func (s *scanner) visit(name, rel string, d fs.DirEntry) error {
 		}
 	}
 	if len(s.entries) >= maxEntries {
-		s.noteMissing("what is beyond the first entries", true)
+		s.noteMissing("entries beyond the limit", true)
 		return fs.SkipAll
 	}
 	info, err := d.Info()

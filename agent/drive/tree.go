@@ -138,7 +138,7 @@ func descendants(root int) []process {
 	return found
 }
 
-var errSurvivors = errors.New("processes that the agent has started could not be killed")
+var errSurvivors = errors.New("some processes of the agent could not be killed")
 
 // killDescendants kills all descendants of root, even if they fork meanwhile, and returns once none of them runs except those that
 // may stay. It first stops processes, and kills them when a scan finds no new one: a stopped process starts no others, whereas

@@ -34,7 +34,7 @@ func Check(fsys fs.FS, w Environment) []caisson.AgentCheck {
 	for _, dir := range slices.Sorted(maps.Keys(faults)) {
 		out = append(out, caisson.AgentCheck{
 			Subject: "skill " + safetext.Escape(truncate(dir)), Status: checkFailed, Detail: "SKILL.md cannot be used: " + safetext.Escape(faults[dir].Error()),
-			Remedy: "mend the file, or remove the skill",
+			Remedy: "correct the file, or remove the skill",
 		})
 	}
 	return out
@@ -76,7 +76,7 @@ func (s *Skill) check(w Environment) []caisson.AgentCheck {
 			"allow those that it needs in the agent's policy: {action: allow, host: "+missing[0]+", ports: [443]}")
 	}
 	if len(out) == 0 {
-		add(checkOK, "it has all that it says it needs", "")
+		add(checkOK, "all its requirements are met", "")
 	}
 	return out
 }

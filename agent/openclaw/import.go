@@ -209,7 +209,7 @@ func (in *importer) agents(root map[string]any) {
 			continue
 		}
 		if fault := personaFault(id); fault != "" || len(in.out.Agent.Personas) >= maxAgents {
-			in.report(checkWarning, "agent "+id, "it is not taken over: "+cmp.Or(fault, "there are too many"), "rename it and import again")
+			in.report(checkWarning, "agent "+id, "it is not imported: "+cmp.Or(fault, "there are too many"), "rename it and import again")
 			continue
 		}
 		p := caisson.Persona{ID: id, Model: in.alias(modelRef(lookup(e, "model")))}
@@ -235,7 +235,7 @@ func (in *importer) tools(root map[string]any) {
 		}
 	}
 	if lookup(root, "tools", "allow") != nil || lookup(root, "tools", "profile") != nil {
-		in.report(checkWarning, "tools", "the list of allowed tools is not taken over", "set tools.allow of the agent if it needs more than the usual ones")
+		in.report(checkWarning, "tools", "the list of allowed tools is not imported", "set tools.allow of the agent if it needs more than the default tools")
 	}
 }
 

@@ -89,7 +89,7 @@ func (p *json5) value(depth int) (any, error) {
 		return nil, err
 	}
 	if p.values++; p.values > maxJSON5Values || depth > maxJSON5Depth {
-		return nil, errors.New("it has more values, or deeper ones, than a configuration has")
+		return nil, errors.New("it exceeds the limits on the number or depth of values")
 	}
 	switch {
 	case c == 0:
@@ -289,7 +289,7 @@ func (p *json5) literal() (any, error) {
 	}
 	n, err := strconv.ParseFloat(w, 64)
 	if err != nil || math.IsNaN(n) || math.IsInf(n, 0) {
-		return nil, fmt.Errorf("%q is no value", truncate(w))
+		return nil, fmt.Errorf("%q is not a valid value", truncate(w))
 	}
 	return n, nil
 }

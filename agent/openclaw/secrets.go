@@ -48,7 +48,7 @@ func (in *importer) secret(name, value, from string) {
 	}
 	if len(in.out.Secrets) >= maxSecrets {
 		if len(in.out.Secrets) == maxSecrets {
-			in.report(checkFailed, "secrets", "there are more than can be taken over", "store the others with caisson credential set")
+			in.report(checkFailed, "secrets", "there are more than can be imported", "store the others with caisson credential set")
 		}
 		in.values[value] = "a secret" // so that it is removed from files
 		return
@@ -128,7 +128,7 @@ func (in *importer) dotEnv(name string) {
 		}
 		in.secret(secretName(m[1]), value, name)
 	}
-	in.report(checkWarning, name, "its variables are secrets now, and the file is not taken over", "set what is no secret in the agent's env")
+	in.report(checkWarning, name, "its variables were imported as secrets, and the file is not imported", "set variables that are not secret in the agent's env")
 }
 
 // logins imports the keys and tokens in agents/*/agent/auth-profiles.json.
@@ -147,7 +147,7 @@ func (in *importer) logins() {
 			Profiles map[string]struct{ Provider, Key, Token, Access, Refresh string }
 		}
 		if err := json.Unmarshal(b, &f); err != nil {
-			in.report(checkFailed, name, "it is not understood", "store its secrets with caisson credential set")
+			in.report(checkFailed, name, "it has an unknown format", "store its secrets with caisson credential set")
 			continue
 		}
 		for _, id := range slices.Sorted(maps.Keys(f.Profiles)) {
@@ -158,13 +158,13 @@ func (in *importer) logins() {
 			if p.Access != "" || p.Refresh != "" {
 				in.secret(secretName(provider, "ACCESS_TOKEN"), p.Access, name)
 				in.secret(secretName(provider, "REFRESH_TOKEN"), p.Refresh, name)
-				in.report(checkWarning, "login "+id, "it is of a person's account, and its token expires", "use a key of the provider's instead")
+				in.report(checkWarning, "login "+id, "it belongs to a personal account, and its token expires", "use an API key of the provider instead")
 			}
 		}
 	}
 	for _, dir := range []string{"credentials", "identity", "devices"} {
 		if _, err := fs.Lstat(in.fsys, dir); err == nil {
-			in.report(checkWarning, path.Join(dir, "*"), "it pairs one machine with others, and is not taken over", "")
+			in.report(checkWarning, path.Join(dir, "*"), "it pairs a machine with others, and is not imported", "")
 		}
 	}
 }
@@ -179,7 +179,7 @@ func (in *importer) reportUnsupported(root map[string]any) {
 		{"browser", "there is no browser", ""},
 		{"plugins", "plugins are off", "install what they did as a program, with a skill"},
 		{"bindings", "there are no channels to bind", "choose the persona of each run"},
-		{"mcp", "servers of the Model Context Protocol are not taken over", "add them to the agent's image"},
+		{"mcp", "servers of the Model Context Protocol are not imported", "add them to the agent's image"},
 		{"$include", "included files are not read", "put their content into openclaw.json and import again"},
 	} {
 		if lookup(root, d.key) != nil {
@@ -187,7 +187,7 @@ func (in *importer) reportUnsupported(root map[string]any) {
 		}
 	}
 	if lookup(root, "agents", "defaults", "sandbox") != nil {
-		in.report(checkWarning, "agents.defaults.sandbox", "the whole of OpenClaw is in a sandbox of Caisson's", "set the agent's limits and policy")
+		in.report(checkWarning, "agents.defaults.sandbox", "all of OpenClaw runs in a sandbox of Caisson", "set the agent's limits and policy")
 	}
 }
 
@@ -199,7 +199,7 @@ func (in *importer) redact() {
 		for _, v := range values {
 			if strings.Contains(f.Data, v) {
 				f.Data = strings.ReplaceAll(f.Data, v, "["+in.values[v]+"]")
-				in.report(checkWarning, f.Path, "it had the secret "+in.values[v]+" in it, which was removed", "")
+				in.report(checkWarning, f.Path, "it contained the secret "+in.values[v]+", which was removed", "")
 			}
 		}
 	}

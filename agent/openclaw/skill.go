@@ -77,7 +77,7 @@ func ParseSkill(dir string, b []byte) (*Skill, error) {
 	}
 	var f frontMatter
 	if err := yaml.Unmarshal(head, &f); err != nil {
-		return nil, fmt.Errorf("its front matter is not understood: %w", err)
+		return nil, fmt.Errorf("its front matter is not valid: %w", err)
 	}
 	s := &Skill{Name: f.Name, Dir: dir, Hosts: hosts(body)}
 	if s.Name == "" {

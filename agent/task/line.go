@@ -120,7 +120,7 @@ func (w *encodedLine) check() error {
 		return fmt.Errorf("type %.40q is not known", w.Type)
 	}
 	if err == nil && !reflect.ValueOf(rest).IsZero() {
-		err = fmt.Errorf("a line of type %s has a field that is another's", w.Type)
+		err = fmt.Errorf("a line of type %s has a field of another type", w.Type)
 	}
 	return err
 }

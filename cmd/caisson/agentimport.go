@@ -42,7 +42,7 @@ func (c *agentImportOpenClawCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	in.Agent.ID = c.ID
-	in.Agent.Warm = &caisson.Warm{Randomness: "openssl"} // the same as for the built-in agent
+	in.Agent.Image, in.Agent.Warm = caisson.HostTemplate, &caisson.Warm{Randomness: "openssl"} // the same as for the built-in agent
 	report := in.Report
 	if c.DryRun {
 		for _, s := range in.Secrets {

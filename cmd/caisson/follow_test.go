@@ -17,7 +17,8 @@ var ours = regexp.MustCompile(`\r[|/\\-] [^\r\x1b]*\x1b\[K|\r\x1b\[K`)
 // TestRunOnTerminal: the answer and what the agent does are there, and nothing of it has acted on the terminal.
 func TestRunOnTerminal(t *testing.T) {
 	s := onScreen(t, "run", "caisson",
-		"say safe\x1b[2J\x1b]0,title\x07 answer; tool ev\x1b[2Jil x\u202ey; status \x1b[31mbusy\r; change \x1b[Hgo; say \x9b2J last; fail agent_error \x1b[5mno")
+		`say safe\u001b[2J\u001b]0,title\u0007 answer; tool ev\u001b[2Jil x\u202ey; status \u001b[31mbusy\u000d; write \u001b[Hgo x; `+
+			`say \u009b2J last; fail agent_error \u001b[5mno`)
 	s.await("the run's end", func() bool { return strings.Contains(s.text(), "caisson: agent_error") })
 	got := ours.ReplaceAllString(s.text(), "")
 	if strings.ContainsAny(got, "\x1b\x07\u202e\u009b") || strings.Contains(strings.ReplaceAll(got, "\r\n", "\n"), "\r") {

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -21,7 +23,9 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/httpapi"
 	"github.com/caisson-dev/caisson/httpapi/apitest"
+	"github.com/caisson-dev/caisson/internal/coretest"
 	"github.com/caisson-dev/caisson/internal/poll"
+	"github.com/caisson-dev/caisson/internal/testbin"
 	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
@@ -30,10 +34,10 @@ func TestMain(m *testing.M) {
 		return
 	}
 	testscript.Main(m, map[string]func(){
-		// Scripts run the command line as it is; the daemon that it starts serves cores in memory.
+		// Scripts run the command line as it is; the daemon that it starts serves the cores of package coretest.
 		"caisson": func() {
 			if len(os.Args) > 4 && os.Args[1] == "serve" && os.Args[2] == "--background" {
-				if err := serveMemory(os.Args[4]); err != nil {
+				if err := serveWorld(os.Args[4]); err != nil {
 					fmt.Fprintln(os.Stderr, err)
 					os.Exit(1)
 				}
@@ -44,23 +48,25 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// serveMemory is a daemon for scripts. It writes its process id to the file pid, its URL to the file url, and a line to
-// the file starts; a file refuse makes it fail with the text in it, a file mute makes it end without a word.
-func serveMemory(dir string) error {
+// serveWorld is a daemon for scripts. It writes its process id to the file pid, its URL to the file url, and a line to the file
+// starts; a file refuse makes it fail with the text in it, a file mute makes it end without a word. The parent of dir has
+// workerLink.
+func serveWorld(dir string) (err error) {
 	if b, err := os.ReadFile(filepath.Join(dir, "refuse")); err == nil {
 		return signalReady(errors.New(strings.TrimSpace(string(b))))
 	}
 	if _, err := os.Stat(filepath.Join(dir, "mute")); err == nil {
 		return errors.New("said nothing")
 	}
-	m := apitest.NewMemory()
-	c := m.Cores()
-	api, err := httpapi.New(httpapi.Config{
-		Sandboxes: c.Sandboxes, Processes: c.Processes, Snapshots: c.Snapshots, Templates: c.Templates, Images: c.Images,
-		Files: c.Files, Events: c.Events, Tokens: c.Tokens, Policies: c.Policies, Credentials: c.Credentials,
-		Audit: c.Audit, Ledger: c.Ledger, Models: c.Models, GatewayRuns: c.GatewayRuns, Daemon: c.Daemon, Agents: c.Agents, Runs: watched{c.Runs, filepath.Join(dir, "watched")}, Workspaces: c.Workspaces, Repos: c.Repos, Volumes: c.Volumes, Answers: m.Answers(), FindToken: m.FindToken,
-		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
-	})
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	world, err := coretest.Open(filepath.Join(dir, "../"+workerLink), log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, world.Close()) }()
+	cfg := world.Config(log)
+	cfg.Runs = odd{cfg.Runs, filepath.Join(dir, "watched")}
+	api, err := httpapi.New(cfg)
 	if err != nil {
 		return err
 	}
@@ -82,7 +88,6 @@ func serveMemory(dir string) error {
 		os.WriteFile(filepath.Join(dir, "pid"), []byte(strconv.Itoa(os.Getpid())), 0o600)); err != nil {
 		return err
 	}
-	log := slog.New(slog.DiscardHandler)
 	l, r := httpapi.Server(api.Local(), log), httpapi.Server(api.Remote(), log)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -95,6 +100,9 @@ func serveMemory(dir string) error {
 	return errors.Join(api.Close(), l.Close(), r.Close())
 }
 
+// workerLink is the name of a symlink to caisson-worker in the directory of a script.
+const workerLink = ".worker"
+
 // quickRace keeps the race detector from sleeping a second at the end of every command.
 const quickRace = "atexit_sleep_ms=1"
 
@@ -102,15 +110,25 @@ func params(t *testing.T, dir string) testscript.Params {
 	return testscript.Params{
 		Dir: dir,
 		Setup: func(env *testscript.Env) error {
-			data := filepath.Join(env.WorkDir, "data")
-			env.Setenv("CAISSON_DATA", data)
-			env.Setenv("GORACE", quickRace)
-			env.Setenv("CAISSON_CONFIG", filepath.Join(env.WorkDir, "config.yaml"))
-			env.Defer(func() { endDaemon(t, data) })
-			return os.WriteFile(filepath.Join(env.WorkDir, "config.yaml"), []byte("logLevel: info\n"), 0o600)
+			env.Vars = append(env.Vars, home(t, env.WorkDir)...)
+			env.Defer(func() { endDaemon(t, filepath.Join(env.WorkDir, "data")) })
+			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"capture": capture, "code": code, "try": try, "awaitrun": awaitRun(t), "awaitwatch": awaitWatch(t)},
 	}
+}
+
+// home prepares dir for a command line whose daemon has its data in dir/data, and returns the environment.
+func home(t *testing.T, dir string) []string {
+	t.Helper()
+	config := filepath.Join(dir, "config.yaml")
+	if err := errors.Join(
+		os.WriteFile(config, []byte("logLevel: info\n"), 0o600),
+		os.Symlink(testbin.Path(t, "caisson-worker"), filepath.Join(dir, workerLink)),
+	); err != nil {
+		t.Fatal(err)
+	}
+	return []string{"CAISSON_DATA=" + filepath.Join(dir, "data"), "CAISSON_CONFIG=" + config, "GORACE=" + quickRace}
 }
 
 // endDaemon ends the daemon of a script and waits until it is gone.
@@ -169,17 +187,65 @@ func TestDaemon(t *testing.T) {
 	testscript.Run(t, params(t, "testdata/daemon"))
 }
 
-// watched are runs that leave a file when somebody watches one.
-type watched struct {
+// odd are runs that create file when a run is watched. StartRun fails if the prompt is "refuse KIND TEXT". In the runs and events
+// that it returns, the text \u with four digits is replaced by that character, control characters included.
+type odd struct {
 	caisson.Runs
 	file string
 }
 
-func (w watched) WatchRun(ctx context.Context, id caisson.ID, after int64) (<-chan caisson.RunEvent, error) {
-	if err := os.WriteFile(w.file, []byte(id), 0o600); err != nil {
+// hostile replaces the text \u with four digits in v by the character.
+func hostile[T any](v T, err error) (T, error) {
+	if err != nil {
+		return v, err
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		return v, err
+	}
+	var out T
+	return out, json.Unmarshal(bytes.ReplaceAll(b, []byte(`\\u`), []byte(`\u`)), &out)
+}
+
+func (o odd) GetRun(ctx context.Context, id caisson.ID) (*caisson.Run, error) {
+	return hostile(o.Runs.GetRun(ctx, id))
+}
+
+func (o odd) ListRuns(ctx context.Context, f caisson.RunFilter) ([]*caisson.Run, bool, error) {
+	list, more, err := o.Runs.ListRuns(ctx, f)
+	list, err = hostile(list, err)
+	return list, more, err
+}
+
+func (o odd) StartRun(ctx context.Context, req caisson.RunRequest) (*caisson.Run, error) {
+	if rest, refused := strings.CutPrefix(req.Prompt, "refuse "); refused {
+		kind, text, _ := strings.Cut(rest, " ")
+		return nil, caisson.Errorf(caisson.Kind(kind), "%s", text)
+	}
+	return o.Runs.StartRun(ctx, req)
+}
+
+func (o odd) WatchRun(ctx context.Context, id caisson.ID, after int64) (<-chan caisson.RunEvent, error) {
+	if err := os.WriteFile(o.file, []byte(id), 0o600); err != nil {
 		return nil, err
 	}
-	return w.Runs.WatchRun(ctx, id, after)
+	events, err := o.Runs.WatchRun(ctx, id, after)
+	if err != nil {
+		return nil, err
+	}
+	out := make(chan caisson.RunEvent)
+	go func() {
+		defer close(out)
+		for e := range events {
+			e, _ = hostile(e, nil) // v marshals: it came from the cores
+			select {
+			case out <- e:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out, nil
 }
 
 type command = func(ts *testscript.TestScript, neg bool, args []string)

@@ -32,7 +32,7 @@ func (c *psCmd) Run(ctx context.Context, a *app, api api) error {
 		{name: "THREADS", value: func(p caisson.ProcessInfo) string { return strconv.Itoa(p.Threads) }},
 		{name: "TIME", value: func(p caisson.ProcessInfo) string { return p.CPUTime }},
 		{name: "COMMAND", value: func(p caisson.ProcessInfo) string { return p.Command }},
-	})(api.Processes(ctx, c.Sandbox))
+	})(api.ListProcesses(ctx, c.Sandbox))
 }
 
 // logsCmd shows the log of a sandbox.

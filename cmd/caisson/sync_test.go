@@ -256,15 +256,14 @@ func FuzzParseWorkspace(f *testing.F) {
 // TestSyncOnTerminal: a person reviews on a terminal, and exactly what they chose is written.
 func TestSyncOnTerminal(t *testing.T) {
 	testneed.Root(t)
-	dir, data := t.TempDir(), filepath.Join(t.TempDir(), "data")
-	config := filepath.Join(t.TempDir(), "config.yaml")
-	for _, name := range []string{config, filepath.Join(dir, "one"), filepath.Join(dir, "two")} {
+	dir, own := t.TempDir(), t.TempDir()
+	for _, name := range []string{filepath.Join(dir, "one"), filepath.Join(dir, "two")} {
 		if err := os.WriteFile(name, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	env := append(os.Environ(), "CAISSON_DATA="+data, "CAISSON_CONFIG="+config, "TERM=xterm", "GORACE="+quickRace)
-	t.Cleanup(func() { endDaemon(t, data) })
+	env := append(append(os.Environ(), "TERM=xterm"), home(t, own)...)
+	t.Cleanup(func() { endDaemon(t, filepath.Join(own, "data")) })
 	caisson := func(args ...string) {
 		t.Helper()
 		cmd := exec.Command("caisson", args...)

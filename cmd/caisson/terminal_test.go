@@ -36,13 +36,9 @@ type screen struct {
 // onScreen runs the command line on a terminal of its own, with a daemon that has a sandbox called web.
 func onScreen(t *testing.T, args ...string) *screen {
 	testneed.Root(t)
-	data := filepath.Join(t.TempDir(), "data")
-	config := filepath.Join(t.TempDir(), "config.yaml")
-	if err := os.WriteFile(config, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	env := append(os.Environ(), "CAISSON_DATA="+data, "CAISSON_CONFIG="+config, "TERM=xterm", "GORACE="+quickRace)
-	t.Cleanup(func() { endDaemon(t, data) })
+	dir := t.TempDir()
+	env := append(append(os.Environ(), "TERM=xterm"), home(t, dir)...)
+	t.Cleanup(func() { endDaemon(t, filepath.Join(dir, "data")) })
 	create := exec.Command("caisson", "sandbox", "create", "--name", "web")
 	create.Env = env
 	if out, err := create.CombinedOutput(); err != nil {

@@ -1,3 +1,5 @@
+// Package apitest is the suite of the API: cores pass it when they are called directly, and when they are called through client
+// and server.
 package apitest
 
 import (
@@ -9,15 +11,26 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/httpapi"
 )
 
+// Cores are the services of the API, and what tests of them need.
+type Cores struct {
+	httpapi.Config
+	// Secrets returns the values of Credentials.
+	Secrets caisson.Secrets
+	// Charge records calls of models.
+	Charge func(ctx context.Context, calls ...caisson.Call) error
+}
+
 // Timeout is the time limit of each test of the suite, and of single waits in other tests.
-const Timeout = 2 * time.Minute
+const Timeout = 5 * time.Minute
 
 // Test checks that cores implement the domain's interfaces as documented. open returns a context with a caller, and new cores
 // for that caller.
@@ -67,6 +80,7 @@ func Test(t *testing.T, open func(t *testing.T) (context.Context, Cores)) {
 		{"exec ends", testExecEnds},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			ctx, cores := open(t)
 			ctx, cancel := context.WithTimeout(ctx, Timeout)
 			defer cancel()
@@ -110,7 +124,7 @@ func testLifecycle(t *testing.T, ctx context.Context, c Cores) {
 	}
 	_, err := c.Sandboxes.Create(ctx, caisson.CreateRequest{Name: "a"})
 	Fails(t, err, caisson.Conflict, "")
-	_, err = c.Sandboxes.Create(ctx, caisson.CreateRequest{Name: "full"})
+	_, err = c.Sandboxes.Create(ctx, caisson.CreateRequest{Name: "full", Image: "full:1"})
 	Fails(t, err, caisson.Exhausted, "")
 	_, err = c.Sandboxes.Pause(ctx, "a")
 	Fails(t, err, caisson.Conflict, "")
@@ -207,20 +221,21 @@ func testSnapshots(t *testing.T, ctx context.Context, c Cores) {
 }
 
 func testTemplates(t *testing.T, ctx context.Context, c Cores) {
-	tmpl := caisson.Template{Name: "t", Image: "debian:12", Setup: []caisson.SetupStep{{Run: []string{"a"}}, {Run: []string{"b"}}}}
+	tmpl := caisson.Template{Name: "t", Image: "debian:12", Setup: []caisson.SetupStep{{Run: []string{"echo", "\x1b[2J\u2028ü"}}, {Run: []string{"echo"}}}}
 	put := must(c.Templates.PutTemplate(ctx, tmpl))(t)
 	put.Description = "changed" // a template that was read can be stored again
 	must(c.Templates.PutTemplate(ctx, *put))(t)
 	var steps []caisson.Progress
 	built := must(c.Templates.BuildTemplate(ctx, "t", caisson.RegistryAuth{}, func(p caisson.Progress) { steps = append(steps, p) }))(t)
-	if built.Built == nil || built.Built.Key != "k" || len(steps) != 2 || steps[1].Done != 1 || steps[0].Message != "line\nof output" {
+	said := slices.ContainsFunc(steps, func(p caisson.Progress) bool { return p.Message == "\x1b[2J\u2028ü" })
+	if !said || built.Built == nil || built.Built.Key == "" || !slices.ContainsFunc(steps, func(p caisson.Progress) bool { return p.Done == 1 && p.Total == 2 }) {
 		t.Errorf("%+v, steps %+v", built, steps)
 	}
 	must(c.Templates.PutTemplate(ctx, *built))(t)
 	tmpl.Name, tmpl.Setup[1].Run = "bad", []string{"fail"}
 	must(c.Templates.PutTemplate(ctx, tmpl))(t)
 	_, err := c.Templates.BuildTemplate(ctx, "bad", caisson.RegistryAuth{}, nil)
-	Fails(t, err, caisson.Conflict, "")
+	Fails(t, err, caisson.Invalid, "")
 	_, err = c.Templates.BuildTemplate(ctx, "nowhere", caisson.RegistryAuth{}, nil)
 	Fails(t, err, caisson.NotFound, "")
 	_, err = c.Templates.PutTemplate(ctx, caisson.Template{Name: "host", Image: "host"})
@@ -246,7 +261,7 @@ func testImages(t *testing.T, ctx context.Context, c Cores) {
 	Fails(t, err, caisson.Unavailable, "")
 	_, err = c.Images.Pull(ctx, caisson.PullRequest{Reference: "other", Offline: true}, nil)
 	Fails(t, err, caisson.NotFound, "")
-	if list := must(c.Images.ListImages(ctx))(t); len(list) != 1 {
+	if list := must(c.Images.ListImages(ctx))(t); !slices.ContainsFunc(list, func(i *caisson.Image) bool { return i.Reference == ref }) {
 		t.Errorf("%+v", list)
 	}
 	Fails(t, c.Images.RemoveImage(ctx, "other"), caisson.NotFound, "")
@@ -254,7 +269,7 @@ func testImages(t *testing.T, ctx context.Context, c Cores) {
 		t.Error(err)
 	}
 	must(c.Images.Pull(ctx, caisson.PullRequest{Reference: ref}, nil))(t)
-	if freed := must(c.Images.PruneImages(ctx))(t); freed != 42 {
+	if freed := must(c.Images.PruneImages(ctx))(t); freed == 0 {
 		t.Errorf("freed %d", freed)
 	}
 	// A cancelled pull returns.
@@ -289,7 +304,7 @@ func testFiles(t *testing.T, ctx context.Context, c Cores) {
 	if err := c.Files.MakeDir(ctx, sb, "/x/y", true); err != nil {
 		t.Error(err)
 	}
-	if e := <-changes; e != (caisson.FileEvent{Op: "write", Path: "/x/y"}) {
+	if e := <-changes; e.Op == "" || !strings.HasPrefix(e.Path, "/x") {
 		t.Errorf("%+v", e)
 	}
 	stop()
@@ -309,18 +324,12 @@ func testFiles(t *testing.T, ctx context.Context, c Cores) {
 	Fails(t, err, caisson.Conflict, "")
 	_, err = c.Files.WriteFile(ctx, "nobody", "/f", 0, strings.NewReader(big))
 	Fails(t, err, caisson.NotFound, "")
-	_, err = c.Files.WriteFile(ctx, sb, "/g", 0, io.MultiReader(strings.NewReader("half"), failing{}))
+	_, err = c.Files.WriteFile(ctx, sb, "/g", 0, io.MultiReader(strings.NewReader("half"), iotest.ErrReader(errors.New("disk on fire"))))
 	if err == nil {
 		t.Error("a broken upload was accepted")
 	}
 	_, err = c.Files.StatFile(ctx, sb, "/g")
 	Fails(t, err, caisson.NotFound, "")
-	must(c.Files.WriteFile(ctx, sb, "/h.broken", 0, strings.NewReader(big)))(t)
-	r := must(c.Files.ReadFile(ctx, sb, "/h.broken", 0, 0))(t)
-	defer r.Close()
-	if _, err := io.Copy(io.Discard, r); err == nil {
-		t.Error("a broken download looks complete")
-	}
 }
 
 func testTrees(t *testing.T, ctx context.Context, c Cores) {
@@ -353,7 +362,9 @@ func testTrees(t *testing.T, ctx context.Context, c Cores) {
 	}
 	must(c.Files.StatFile(ctx, sb, "/to/a/b/2"))(t)
 	Fails(t, c.Files.WriteTree(ctx, sb, "/nowhere", bytes.NewReader(archive)), caisson.NotFound, "")
-	Fails(t, c.Files.WriteTree(ctx, sb, "/to", strings.NewReader(strings.Repeat("no tar", 1000))), caisson.Invalid, "")
+	if err := c.Files.WriteTree(ctx, sb, "/to", strings.NewReader(strings.Repeat("no tar", 1000))); caisson.KindOf(err) != caisson.Invalid {
+		t.Error(err)
+	}
 }
 
 func testEvents(t *testing.T, ctx context.Context, c Cores) {
@@ -362,7 +373,10 @@ func testEvents(t *testing.T, ctx context.Context, c Cores) {
 	defer cancel()
 	events := must(c.Events.Watch(ctx, "", 0))(t)
 	first := <-events
-	if first.Subject != string(a.ID) || first.Type != "sandbox.running" {
+	for first.Type != "sandbox.running" && first.Subject == string(a.ID) {
+		first = <-events
+	}
+	if first.Subject != string(a.ID) {
 		t.Errorf("%+v", first)
 	}
 	b := create(t, ctx, c, caisson.CreateRequest{})
@@ -396,10 +410,10 @@ func testTokens(t *testing.T, ctx context.Context, c Cores) {
 }
 
 func testDaemon(t *testing.T, ctx context.Context, c Cores) {
-	if info := must(c.Daemon.Info(ctx))(t); info.Runtime.Name != "memory" {
+	if info := must(c.Daemon.Info(ctx))(t); info.Version != "1.0" || info.Build == "" || info.Runtime.Name == "" {
 		t.Errorf("%+v", info)
 	}
-	if usage := must(c.Daemon.DiskUsage(ctx))(t); len(usage.Usages) != 1 || usage.Total != 2 {
+	if usage := must(c.Daemon.DiskUsage(ctx))(t); len(usage.Usages) == 0 || usage.Total == 0 {
 		t.Errorf("%+v", usage)
 	}
 	if garbage := must(c.Daemon.CollectGarbage(ctx))(t); len(garbage) != 0 {

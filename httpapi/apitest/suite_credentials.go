@@ -2,6 +2,7 @@ package apitest
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -64,14 +65,14 @@ func testAudit(t *testing.T, ctx context.Context, c Cores) {
 	}
 	create(t, ctx, c, caisson.CreateRequest{})
 	first := must(c.Audit.VerifyAudit(ctx, ""))(t)
-	if first.Problem != "" || first.Events != 1 || first.First != 1 || first.Last != 1 || !strings.HasPrefix(first.Head, "1:") {
+	if first.Problem != "" || first.Events == 0 || first.First != 1 || first.Last != int64(first.Events) || !strings.HasPrefix(first.Head, fmt.Sprintf("%d:", first.Last)) {
 		t.Errorf("%+v", first)
 	}
 	create(t, ctx, c, caisson.CreateRequest{})
-	if r := must(c.Audit.VerifyAudit(ctx, first.Head))(t); r.Problem != "" || r.Events != 2 || r.Head == first.Head {
+	if r := must(c.Audit.VerifyAudit(ctx, first.Head))(t); r.Problem != "" || r.Events <= first.Events || r.Head == first.Head {
 		t.Errorf("%+v", r)
 	}
-	other := "2:" + strings.Repeat("0", 64)
+	other := fmt.Sprintf("%d:%s", first.Last, strings.Repeat("0", 64))
 	if r := must(c.Audit.VerifyAudit(ctx, other))(t); r.Problem == "" {
 		t.Errorf("%+v", r)
 	}

@@ -20,7 +20,7 @@ func testGatewayRuns(t *testing.T, ctx context.Context, c Cores) {
 			Models: []string{"large", "small"}, Budget: caisson.Limits{USD: &usd}, Rate: caisson.Rate{Requests: 5, Tokens: 6},
 			Allow: []string{caisson.GrantBeta},
 		},
-		ExpiresAt: time.Date(2100, 1, 2, 3, 4, 5, 0, time.UTC),
+		ExpiresAt: time.Now().Add(100 * 24 * time.Hour).Truncate(time.Second).UTC(),
 	}
 	ask := want
 	ask.Account = ""

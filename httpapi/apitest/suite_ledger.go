@@ -2,6 +2,9 @@ package apitest
 
 import (
 	"context"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -10,14 +13,29 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-func testLedger(t *testing.T, ctx context.Context, c Cores) {
-	first, _, err := c.Ledger.Calls(ctx, caisson.UsageQuery{}, "", 1)
-	if err != nil || len(first) != 1 {
-		t.Fatalf("%v %+v", err, first)
+// Calls returns three calls of an account, an hour apart.
+func Calls(account string) (list []caisson.Call) {
+	noon := time.Date(2026, 5, 1, 12, 0, 0, 5000, time.UTC)
+	for i, model := range []string{"small", "large", "small"} {
+		list = append(list, caisson.Call{
+			ID: caisson.ID("ca-" + strings.Repeat("abc"[i:i+1], 16)), At: noon.Add(time.Duration(i) * time.Hour),
+			Guest: caisson.Guest{
+				Sandbox: "sb-aaaaaaaaaaaaaaaa", Account: account, Run: "r/" + strconv.Itoa(i+1), Attempt: i, Agent: "shell",
+				Lineage: []string{"", "rn-aaaaaaaaaaaaaaaa", "rn-aaaaaaaaaaaaaaaa rn-bbbbbbbbbbbbbbbb"}[i], Trace: strings.Repeat("0f", 16),
+			},
+			Provider: "p", Model: model, Upstream: model, API: "chat", Status: 200,
+			Tokens: caisson.TokenCount{Input: 10, Output: int64(i)}, Cost: caisson.Dollar / 8, FirstByte: 1, Duration: 2,
+		})
 	}
-	all := calls(first[0].Account)
+	return list
+}
+
+func testLedger(t *testing.T, ctx context.Context, c Cores) {
+	all := Calls(must(caisson.CallerOf(ctx))(t).Account)
+	must(0, c.Charge(ctx, all...))(t)
 	rows := must(c.Ledger.Usage(ctx, caisson.UsageQuery{By: "model"}))(t)
-	if len(rows) != 2 || rows[0].Key != "small" || rows[0].Calls != 2 || rows[0].Cost != caisson.Dollar/4 || rows[0].Tokens.Output != 2 {
+	i := slices.IndexFunc(rows, func(r caisson.UsageRow) bool { return r.Key == "small" })
+	if len(rows) != 2 || i < 0 || rows[i].Calls != 2 || rows[i].Cost != caisson.Dollar/4 || rows[i].Tokens.Output != 2 {
 		t.Errorf("usage %+v", rows)
 	}
 	for _, q := range []struct {
@@ -25,12 +43,12 @@ func testLedger(t *testing.T, ctx context.Context, c Cores) {
 		want int64
 	}{
 		{caisson.UsageQuery{}, 3},
-		{caisson.UsageQuery{Run: "r/1", Sandbox: "sb-aaaaaaaaaaaaaaaa", Model: "large"}, 1},
+		{caisson.UsageQuery{Run: "r/2", Sandbox: "sb-aaaaaaaaaaaaaaaa", Model: "large"}, 1},
 		{caisson.UsageQuery{Under: "rn-aaaaaaaaaaaaaaaa", Agent: "shell", By: "agent"}, 2},
 		{caisson.UsageQuery{Under: "rn-bbbbbbbbbbbbbbbb"}, 1},
 		{caisson.UsageQuery{Agent: "other"}, 0},
 		{caisson.UsageQuery{Since: all[1].At}, 2},
-		{caisson.UsageQuery{Since: all[1].At.Add(1), Until: all[2].At}, 0},
+		{caisson.UsageQuery{Since: all[1].At.Add(time.Microsecond), Until: all[2].At}, 0},
 		{caisson.UsageQuery{Until: all[1].At}, 1},
 	} {
 		rows := must(c.Ledger.Usage(ctx, q.UsageQuery))(t)
@@ -59,12 +77,15 @@ func testLedger(t *testing.T, ctx context.Context, c Cores) {
 func testBudgets(t *testing.T, ctx context.Context, c Cores) {
 	usd, tokens := caisson.Dollar/4*5, int64(0)
 	b := must(c.Ledger.SetBudget(ctx, caisson.Budget{Limits: caisson.Limits{USD: &usd, Tokens: &tokens}, Period: "month"}))(t)
-	if b.Used.USD != caisson.Dollar/3 || *b.Limits.USD != usd || b.Limits.Tokens == nil || *b.Limits.Tokens != 0 || b.Limits.Calls != nil {
+	if *b.Limits.USD != usd || b.Limits.Tokens == nil || *b.Limits.Tokens != 0 || b.Limits.Calls != nil {
 		t.Errorf("budget %+v", b)
 	}
+	call := Calls(b.Account)[0]
+	call.At = time.Now() // in the current month
+	must(0, c.Charge(ctx, call))(t)
 	run := must(c.Ledger.SetBudget(ctx, caisson.Budget{Key: "run/ü 1/2%2f?"}))(t)
 	list := must(c.Ledger.ListBudgets(ctx))(t)
-	if len(list) != 2 || list[0].Key != b.Key || list[0].Period != "month" || !list[1].Limits.IsZero() {
+	if len(list) != 2 || list[0].Key != b.Key || list[0].Period != "month" || list[0].Used.USD != caisson.Dollar/8 || list[0].Used.Calls != 1 || !list[1].Limits.IsZero() {
 		t.Errorf("budgets %+v", list)
 	}
 	if err := c.Ledger.RemoveBudget(ctx, b.Key); err != nil {
@@ -74,7 +95,7 @@ func testBudgets(t *testing.T, ctx context.Context, c Cores) {
 		t.Error(err)
 	}
 	Fails(t, c.Ledger.RemoveBudget(ctx, "run/none"), caisson.NotFound, "")
-	found := must(c.Ledger.Reconcile(ctx, "p", noon))(t)
+	found := must(c.Ledger.Reconcile(ctx, "p", time.Now()))(t)
 	if len(found) != 1 || found[0].Upstream != caisson.Dollar/7 {
 		t.Errorf("discrepancies %+v", found)
 	}

@@ -3,6 +3,8 @@ package apitest
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -12,12 +14,26 @@ import (
 
 func testModels(t *testing.T, ctx context.Context, c Cores) {
 	list := must(c.Models.ListModels(ctx))(t)
-	if diff := cmp.Diff(gatewayModels(), list); diff != "" {
+	want := []caisson.GatewayModel{
+		{
+			Model: caisson.Model{
+				Alias: "large", Provider: "cloud", Upstream: "cloud-large", Context: 200_000, Output: 64_000,
+				Prices: &caisson.Prices{Input: 3 * caisson.Dollar, Output: 15 * caisson.Dollar, CacheRead: 3 * caisson.Dollar / 10},
+			},
+			Kind: caisson.ProviderOpenAI, PriceSource: "config",
+		},
+		{Model: caisson.Model{Alias: "small", Provider: "local", Upstream: "small", Free: true}, Kind: caisson.ProviderOpenAI, PriceSource: "free"},
+		{Model: caisson.Model{Alias: "dear", Provider: "local", Upstream: "dear"}, Kind: caisson.ProviderOpenAI, Problem: "no price is known"},
+	}
+	if len(list) == 3 {
+		list[2].Problem, _, _ = strings.Cut(list[2].Problem, ";") // the rest says what to do
+	}
+	if diff := cmp.Diff(want, list); diff != "" {
 		t.Error(diff)
 	}
 	names := func(match string) (out []string) {
 		for _, p := range must(c.Models.ListPrices(ctx, match))(t) {
-			if p.Prices.Input != 1 || p.Prices.Output != 2 || p.At.IsZero() {
+			if p.Prices.Input != 1000 || p.Prices.Output != 2000 || p.At.IsZero() {
 				t.Errorf("%+v", p)
 			}
 			out = append(out, p.Source+" "+p.Model)
@@ -39,19 +55,33 @@ func testModels(t *testing.T, ctx context.Context, c Cores) {
 	for _, imp := range []struct {
 		source, data string
 		want         int
-	}{{"https://example.com/a?b=c&d", "b/x\na y\n", 2}, {"two", "a z", 1}, {"two", "a&z", 1}} {
-		if n := must(c.Models.ImportPrices(ctx, imp.source, []byte(imp.data)))(t); n != imp.want {
+	}{{"https://example.com/a?b=c&d", "b/x\na/y", 2}, {"two", "a/z", 1}, {"two", "a/&z", 1}} {
+		if n := must(c.Models.ImportPrices(ctx, imp.source, priceList(imp.data, "")))(t); n != imp.want {
 			t.Errorf("%d models of %q", n, imp.data)
 		}
 	}
-	if got := names(""); !cmp.Equal(got, []string{"https://example.com/a?b=c&d a y", "two a&z", "https://example.com/a?b=c&d b/x"}) {
+	if got := names(""); !cmp.Equal(got, []string{"two a/&z", "https://example.com/a?b=c&d a/y", "https://example.com/a?b=c&d b/x"}) {
 		t.Errorf("%q", got)
 	}
-	if got := names("a&"); !cmp.Equal(got, []string{"two a&z"}) {
+	if got := names("/&"); !cmp.Equal(got, []string{"two a/&z"}) {
 		t.Errorf("%q", got)
 	}
-	line := append(bytes.Repeat([]byte("m"), 1<<20-1), '\n')
-	if n := must(c.Models.ImportPrices(ctx, "large", bytes.Repeat(line, 16)))(t); n != 16 {
+	if n := must(c.Models.ImportPrices(ctx, "large", priceList("m/n", strings.Repeat("x", 16<<20-200))))(t); n != 1 {
 		t.Errorf("of 16 MiB %d arrived", n)
 	}
+}
+
+// priceList returns a price list of the models in the lines of names, which all cost the same. comment makes it longer.
+func priceList(names, comment string) []byte {
+	list := map[string]any{}
+	for name := range strings.Lines(names) {
+		list[strings.TrimSpace(name)] = map[string]any{
+			"input_cost_per_token": 1e-12, "output_cost_per_token": 2e-12, "litellm_provider": "p", "mode": "chat", "comment": comment,
+		}
+	}
+	b, err := json.Marshal(list)
+	if err != nil {
+		panic(err) // strings and numbers marshal
+	}
+	return b
 }

@@ -2,13 +2,17 @@ package apitest
 
 import (
 	"context"
+	"log/slog"
 	"testing"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/coretest"
 )
 
-func TestMemory(t *testing.T) {
+func TestWorld(t *testing.T) {
 	Test(t, func(t *testing.T) (context.Context, Cores) {
-		return caisson.WithCaller(context.Background(), caisson.Caller{Account: "local", Local: true}), NewMemory().Cores()
+		w := coretest.New(t)
+		ctx := caisson.WithCaller(context.Background(), caisson.Caller{Account: "local", Local: true})
+		return ctx, Cores{w.Config(slog.New(slog.DiscardHandler)), w, w.Charge}
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/poll"
 )
 
 // inVolume creates a running sandbox with a volume.
@@ -81,7 +82,11 @@ func testVolumePages(t *testing.T, ctx context.Context, c Cores) {
 // one sandbox.
 func testVolumeHolds(t *testing.T, ctx context.Context, c Cores) {
 	sb := inVolume(t, ctx, c, "data", "/srv/data")
-	v := must(c.Volumes.GetVolume(ctx, "data"))(t)
+	list, _, err := c.Volumes.ListVolumes(ctx, caisson.Filter{Name: "data"}) // unlike GetVolume, does not count its files
+	if err != nil || len(list) != 1 {
+		t.Fatal(list, err)
+	}
+	v := list[0]
 	if diff := cmp.Diff(&caisson.VolumeMount{ID: v.ID, Name: "data", Target: "/srv/data"}, sb.Spec.Volume); diff != "" || v.Sandbox != sb.ID || v.UsedAt.IsZero() {
 		t.Errorf("%+v %s", v, diff)
 	}
@@ -90,10 +95,13 @@ func testVolumeHolds(t *testing.T, ctx context.Context, c Cores) {
 	}
 	must(c.Files.WriteFile(ctx, string(sb.ID), "/srv/data/dir/file", 0, strings.NewReader("kept")))(t)
 	before := len(listSandboxes(t, ctx, c))
-	_, err := c.Sandboxes.Create(ctx, caisson.CreateRequest{Workspace: &caisson.WorkspaceRequest{Kind: caisson.WorkspaceVolume, Source: string(v.ID)}})
+	_, err = c.Sandboxes.Create(ctx, caisson.CreateRequest{Workspace: &caisson.WorkspaceRequest{Kind: caisson.WorkspaceVolume, Source: string(v.ID)}})
 	saysHolder(t, err, "workspace.source", sb.ID)
-	_, err = c.Runs.StartRun(ctx, caisson.RunRequest{Agent: "caisson", Prompt: "files", Kind: caisson.WorkspaceVolume, Source: "data"})
-	saysHolder(t, err, "", sb.ID)
+	req := caisson.RunRequest{Agent: "caisson", Prompt: "files", Kind: caisson.WorkspaceVolume, Source: "data"}
+	run := must(c.Runs.StartRun(ctx, req))(t)
+	if e := ended(t, ctx, c, run.ID).Result.Error; e == nil || e.Code != caisson.RunInvalid || !strings.Contains(e.Message, string(sb.ID)) {
+		t.Errorf("a run with a volume that sandbox %s has: %v", sb.ID, e)
+	}
 	saysHolder(t, c.Volumes.RemoveVolume(ctx, "data"), "", sb.ID)
 	if after := len(listSandboxes(t, ctx, c)); after != before {
 		t.Errorf("%d sandboxes, then %d", before, after)
@@ -108,11 +116,14 @@ func testVolumeHolds(t *testing.T, ctx context.Context, c Cores) {
 	}
 	must(c.Files.StatFile(ctx, string(next.ID), "/workspace/dir/file"))(t)
 	must(0, c.Sandboxes.Remove(ctx, string(next.ID)))(t)
-	run := must(c.Runs.StartRun(ctx, caisson.RunRequest{Agent: "caisson", Prompt: "files", Kind: caisson.WorkspaceVolume, Source: "data"}))(t)
-	watch(t, ctx, c, run.ID, 0)
-	if got := must(c.Runs.GetRun(ctx, run.ID))(t); got.Result.Answer != "dir dir/file" || got.Workspace != "" || got.Request.Source != "data" {
+	run = must(c.Runs.StartRun(ctx, req))(t)
+	if got := ended(t, ctx, c, run.ID); got.Result.Answer != "dir/ dir/file" || got.Workspace != "" || got.Request.Source != "data" {
 		t.Errorf("%+v", got)
 	}
+	poll.Until(t, Timeout, func() bool { // the sandbox of a run is removed after its end
+		list, _, err := c.Volumes.ListVolumes(ctx, caisson.Filter{Name: "data"})
+		return err == nil && list[0].Sandbox == ""
+	})
 	must(0, c.Volumes.RemoveVolume(ctx, "data"))(t)
 	testVolumeRequests(t, ctx, c)
 	testVolumeEvents(t, ctx, c, v.ID)

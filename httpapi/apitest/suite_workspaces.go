@@ -106,6 +106,7 @@ func testWorkspaces(t *testing.T, ctx context.Context, c Cores) {
 
 	second := inWorkspace(t, ctx, c, dir)
 	third := inWorkspace(t, ctx, c, dir)
+	writes(t, ctx, c, second, map[string]string{"new": "new\n"}) // a workspace without changes is removed with its sandbox
 	if err := c.Sandboxes.Remove(ctx, string(second.ID)); err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +115,7 @@ func testWorkspaces(t *testing.T, ctx context.Context, c Cores) {
 		want []caisson.ID
 	}{
 		{caisson.WorkspaceFilter{}, []caisson.ID{third.Spec.Workspace, second.Spec.Workspace, w.ID}},
-		{caisson.WorkspaceFilter{States: []caisson.WorkspaceState{caisson.WorkspaceSettled}}, []caisson.ID{second.Spec.Workspace}},
+		{caisson.WorkspaceFilter{States: []caisson.WorkspaceState{caisson.WorkspaceResting}}, []caisson.ID{second.Spec.Workspace}},
 		{caisson.WorkspaceFilter{Sandbox: sb.ID}, []caisson.ID{w.ID}},
 		{caisson.WorkspaceFilter{Run: caisson.NewID(caisson.RunPrefix)}, nil},
 		{caisson.WorkspaceFilter{Before: second.Spec.Workspace}, []caisson.ID{w.ID}},
@@ -140,7 +141,7 @@ func testWorkspaces(t *testing.T, ctx context.Context, c Cores) {
 		r.Kind, r.Mode, r.Target = caisson.WorkspaceDirect, caisson.SyncUnsafe, "/src"
 	})
 	_, err = c.Workspaces.Diff(ctx, string(direct.ID), caisson.DiffRequest{})
-	Fails(t, err, caisson.Conflict, "")
+	Fails(t, err, caisson.NotFound, "")
 }
 
 func testWorkspaceChanges(t *testing.T, ctx context.Context, c Cores) {
@@ -152,7 +153,7 @@ func testWorkspaceChanges(t *testing.T, ctx context.Context, c Cores) {
 		t.Errorf("before anything has changed: %+v", d)
 	}
 	writes(t, ctx, c, sb, map[string]string{
-		"edit": strings.Replace(lines(20), "xx\n", "changed\n", 1) + "one more", "gone": "", "new/file": "new\n", "key": "id: AKIAIOSFODNN7EXAMPLE\n",
+		"edit": strings.Replace(lines(20), "xx\n", "changed\n", 1) + "one more", "gone": "", "new/file": "new\n", "key": "id: AKIAQ3EGRTZPMK5VWXYA\n",
 		".git/hooks/x": "#!\n", "bin": "\x00\x01", "deep/er/a": "2\n", "esc\x1b[2J": "name\n",
 	})
 	if err := c.Files.MoveFile(ctx, ref, "/workspace/old", "/workspace/moved"); err != nil {
@@ -169,7 +170,7 @@ func testWorkspaceChanges(t *testing.T, ctx context.Context, c Cores) {
 		"edit": "modified  file>file pass", "gone": "removed  file>none pass", "moved": "renamed old file>file pass",
 		"new": "added  none>dir pass", "new/file": "added  none>file pass", "key": "added  none>file ask", "bin": "added  none>file pass",
 		".git": "added  none>dir deny", ".git/hooks": "added  none>dir deny", ".git/hooks/x": "added  none>file deny",
-		"deep/er/a": "modified  file>file pass", "esc\x1b[2J": "added  none>file pass",
+		"deep/er/a": "modified  file>file pass", "esc\x1b[2J": "added  none>file deny",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -180,7 +181,7 @@ func testWorkspaceChanges(t *testing.T, ctx context.Context, c Cores) {
 	if diff := cmp.Diff(wantPatch, patches["edit"]); diff != "" {
 		t.Error(diff)
 	}
-	if patches["bin"] != "" || !strings.HasPrefix(patches["new/file"], "--- /dev/null\n+++ b/new/file\n@@ -0,0 +1,1 @@\n") {
+	if patches["bin"] != "" || !strings.HasPrefix(patches["new/file"], "--- /dev/null\n+++ b/new/file\n@@ -0,0 +1") {
 		t.Errorf("patches %q", patches)
 	}
 	for pattern, want := range map[string]int{"edit": 1, "*": 12, "e*": 3, "deep": 1, "deep/**": 1, "**/a": 1, "er/a": 0, "hooks": 2, "nothing": 0} {

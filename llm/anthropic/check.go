@@ -47,7 +47,7 @@ func fromHourly(n int64) int64 { return n + (n*3+4)/5 }
 
 // refuseGrant returns the refusal of a feature that a grant would allow.
 func refuseGrant(what, grant string) error {
-	return strictjson.Refuse("", "%s are off in this sandbox; do without, or ask for the grant %s", what, grant)
+	return strictjson.Refuse("", "%s are not granted to this sandbox; leave them out, or request the grant %s", what, grant)
 }
 
 func unknownField(name string) error {
@@ -142,7 +142,7 @@ func (c *checker) cacheControl(v strictjson.Value) error {
 		return strictjson.InField(refuseGrant("betas", caisson.GrantBeta), "scope")
 	}
 	if !v.Get("type").Is("ephemeral") {
-		return strictjson.Refuse("type", "only ephemeral is known")
+		return strictjson.Refuse("type", "only ephemeral is supported")
 	}
 	switch ttl := v.Get("ttl"); {
 	case ttl == nil || ttl.Is("5m"):
@@ -183,7 +183,7 @@ func (c *checker) serverID(v strictjson.Value) error {
 	case !ok || id == "" || len(id) > 256:
 		return strictjson.Refuse("", "it has to be an id")
 	case !c.allow.ServerState:
-		return refuseGrant("ids of what the provider keeps", caisson.GrantServerState)
+		return refuseGrant("ids of server-side state", caisson.GrantServerState)
 	}
 	c.ids = append(c.ids, id)
 	return nil

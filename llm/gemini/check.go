@@ -32,7 +32,7 @@ var errUnknown = strictjson.Refuse("", "this field is not known to the model gat
 
 // refuseGrant returns the refusal of a feature that a grant would allow.
 func refuseGrant(what, grant string) error {
-	return strictjson.Refuse("", "%s are off in this sandbox; do without, or ask for the grant %s", what, grant)
+	return strictjson.Refuse("", "%s are not granted to this sandbox; leave them out, or request the grant %s", what, grant)
 }
 
 // fields calls each for the fields of an object, with their JSON names. The API accepts two spellings of a name, such as
@@ -125,7 +125,7 @@ func (c *checker) serverID(v strictjson.Value) error {
 	case !ok || id == "" || len(id) > 256:
 		return strictjson.Refuse("", "it has to be an id of at most 256 bytes")
 	case !c.allow.ServerState:
-		return refuseGrant("ids of what the provider keeps", caisson.GrantServerState)
+		return refuseGrant("ids of server-side state", caisson.GrantServerState)
 	}
 	c.ids = append(c.ids, id)
 	return nil

@@ -114,7 +114,7 @@ func (r *request) configField(c *checker, name string, v strictjson.Value) (err 
 		return nil // set by Encode
 	case "candidateCount":
 		if n, ok := v.Int(); !ok || n != 1 {
-			return strictjson.Refuse("", "only one candidate is possible; ask for 1, or call several times")
+			return strictjson.Refuse("", "only one candidate is supported; request 1, or call several times")
 		}
 	case "responseModalities":
 		err = repeated(v, func(x strictjson.Value) error {

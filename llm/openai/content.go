@@ -13,7 +13,7 @@ var messageFields = map[string]rule{
 	// Reasoning that providers of other models require to be sent back.
 	"reasoning_content": copyScalar, "reasoning": copyRaw, "reasoning_details": copyRaw, "thinking_blocks": checkThinking,
 	"cache_control": checkCacheControl,
-	"audio":         refuse("sound cannot be bounded; send text"),
+	"audio":         refuse("audio cannot be bounded; send text"),
 }
 
 // Fields of a part of content, in chats and responses. Each field has the same meaning for all types, so the order of the fields
@@ -24,7 +24,7 @@ var partFields = map[string]rule{
 	"file_id": checkFileID, "file_data": checkFileData, "file_url": checkFileURL, "filename": copyScalar,
 	"stdout": copyScalar, "stderr": copyScalar, "outcome": copyStructure, // result of a shell command
 	"cache_control": checkCacheControl,
-	"input_audio":   refuse("sound cannot be bounded; send text"),
+	"input_audio":   refuse("audio cannot be bounded; send text"),
 }
 
 var (
@@ -64,7 +64,7 @@ func checkMessage(p *parser, v value) error {
 
 func checkRole(p *parser, v value) error {
 	if v.Kind() != '"' {
-		return strictjson.Refuse("", "the role is no string")
+		return strictjson.Refuse("", "the role is not a string")
 	}
 	p.hasType = true
 	return copyRaw(p, v)
@@ -103,7 +103,7 @@ func checkPartType(p *parser, v value) error {
 		p.hasType = true
 		return copyRaw(p, v)
 	case v.Is("input_audio"):
-		return strictjson.Refuse("", "sound cannot be bounded; send text")
+		return strictjson.Refuse("", "audio cannot be bounded; send text")
 	default:
 		return strictjson.Refuse("", "content of type %.40q is not known here; send text, images or files", b)
 	}
@@ -141,7 +141,7 @@ func (p *parser) image(v value) error {
 func (p *parser) url(v value) error {
 	switch {
 	case v.Kind() != '"':
-		return strictjson.Refuse("", "the value is no URL; send a string")
+		return strictjson.Refuse("", "the value is not a URL; send a string")
 	case bytes.HasPrefix(v, []byte(`"data:`)):
 	case !p.allow.RemoteURLs:
 		return strictjson.Refuse("", "what the provider would fetch is a way out that is not granted; send a data: URL, or ask for the grant remote-urls")
@@ -182,9 +182,9 @@ func (p *parser) serverID(v value) error {
 	id, ok := v.Text()
 	switch {
 	case !ok || id == "" || len(id) > 256:
-		return strictjson.Refuse("", "the value is no id")
+		return strictjson.Refuse("", "the value is not an id")
 	case !p.allow.ServerState:
-		return strictjson.Refuse("", "what the provider keeps is not granted; send all of the input, or ask for the grant server-state")
+		return strictjson.Refuse("", "server-side state is not granted; send the whole input, or request the grant server-state")
 	}
 	p.request.ids = append(p.request.ids, id)
 	return copyRaw(p, v)
@@ -198,7 +198,7 @@ func checkThinking(p *parser, v value) error {
 	}
 	return p.list(v, func(p *parser, x value) error {
 		if kind := x.Get("type"); !kind.Is("thinking") && !kind.Is("redacted_thinking") {
-			return strictjson.Refuse("type", "only thinking and redacted_thinking are thoughts; send other blocks as content")
+			return strictjson.Refuse("type", "only blocks of type thinking and redacted_thinking are allowed; send other blocks as content")
 		}
 		return p.object(x, thinkingFields)
 	})

@@ -39,7 +39,7 @@ var (
 		"top_k": copyScalar, "min_p": copyScalar, "top_a": copyScalar, "repetition_penalty": copyScalar, "reasoning": copyRaw, "include_reasoning": copyScalar,
 		"thinking": copyRaw,
 
-		"audio": refuse("answers in sound are priced apart and cannot be bounded; leave the field out"),
+		"audio": refuse("audio answers are priced separately and cannot be bounded; leave the field out"),
 	}
 	responsesFields = map[string]rule{
 		"input": checkItems, "instructions": checkInstructions,
@@ -97,7 +97,7 @@ func (p *parser) object(v value, fields map[string]rule) error {
 // list copies the elements of an array.
 func (p *parser) list(v value, each rule) error {
 	if v.Kind() != '[' {
-		return strictjson.Refuse("", "the value is no array; send one")
+		return strictjson.Refuse("", "the value is not an array; send one")
 	}
 	p.out = append(p.out, '[')
 	for i, x := range v.Elements() {
@@ -147,7 +147,7 @@ func checkLimit(p *parser, v value) error {
 	}
 	n, ok := v.Int()
 	if !ok || n < 1 {
-		return strictjson.Refuse("", "the limit is no positive whole number; send one, or leave the field out")
+		return strictjson.Refuse("", "the limit is not a positive integer; send one, or leave the field out")
 	}
 	if p.request.outputLimit == 0 || n < p.request.outputLimit {
 		p.request.outputLimit = n
@@ -190,13 +190,13 @@ func checkOne(p *parser, v value) error {
 	if n, ok := v.Int(); v.IsNull() || ok && n == 1 {
 		return nil
 	}
-	return strictjson.Refuse("", "one answer can be had per call; leave n out, or send 1")
+	return strictjson.Refuse("", "only one answer per call is supported; leave n out, or send 1")
 }
 
 func checkCacheKey(p *parser, v value) error {
 	s, ok := v.Text()
 	if !ok && !v.IsNull() || len(s) > 1024 {
-		return strictjson.Refuse("", "the value is no string of at most 1024 bytes")
+		return strictjson.Refuse("", "the value is not a string of at most 1024 bytes")
 	}
 	p.request.cacheKey = s
 	return nil
@@ -235,7 +235,7 @@ func checkPrevious(p *parser, v value) error {
 func checkModalities(p *parser, v value) error {
 	for i, m := range v.Elements() {
 		if !m.Is("text") {
-			return strictjson.InElement(strictjson.Refuse("", "only text can be had, as other answers are priced apart; send [\"text\"]"), i)
+			return strictjson.InElement(strictjson.Refuse("", "only text is supported, because other answers are priced separately; send [\"text\"]"), i)
 		}
 	}
 	return nil
@@ -246,7 +246,7 @@ func checkWebSearch(p *parser, v value) error {
 		return nil
 	}
 	if !p.allow.ProviderTools {
-		return strictjson.Refuse("", "a search that the provider runs is not granted; leave it out, or ask for the grant provider-tools")
+		return strictjson.Refuse("", "a search that the provider runs is not granted; leave it out, or request the grant provider-tools")
 	}
 	p.request.bounded = false
 	return copyRaw(p, v)
@@ -257,7 +257,7 @@ func checkInstructions(p *parser, v value) error {
 		return nil
 	}
 	if v.Kind() != '"' {
-		return strictjson.Refuse("", "the value is no string; send instructions as text")
+		return strictjson.Refuse("", "the value is not a string; send instructions as text")
 	}
 	return copyRaw(p, v)
 }

@@ -62,7 +62,7 @@ func (Dialect) Parse(e dialect.Endpoint, body []byte, allow dialect.Allow) (dial
 		return nil, err
 	}
 	if !p.hasInput {
-		return nil, strictjson.Refuse(inputField(e.API), "the field is missing; the model needs something to answer")
+		return nil, strictjson.Refuse(inputField(e.API), "the field is missing; the model needs input")
 	}
 	p.request.out = p.out[:len(p.out)-1]
 	p.request.inputBound = int64(len(p.out)) + p.extraTokens + callOverhead

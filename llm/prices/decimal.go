@@ -16,7 +16,7 @@ var (
 	errNumber   = errors.New("is not a decimal number")
 	errNegative = errors.New("is negative")
 	errTooHigh  = fmt.Errorf("is more than %s USD per million tokens; check its unit", maxPrice)
-	errTooLow   = errors.New("is less than can be counted; check its unit")
+	errTooLow   = errors.New("is less than the smallest price; check its unit")
 )
 
 // dollars parses a JSON number and returns it times ten to the power of shift, rounded to the nearest integer. It uses decimal

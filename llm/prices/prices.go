@@ -168,7 +168,7 @@ func checkEnd(d *json.Decoder) error {
 		return malformed(err)
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return caisson.Invalidf("data", "something follows the price list")
+		return caisson.Invalidf("data", "the price list is followed by other data")
 	}
 	return nil
 }

@@ -163,7 +163,7 @@ func (c *Client) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if r.Header.Get("Upgrade") != "" || r.Method == http.MethodConnect {
-		writeError(w, http.StatusBadRequest, "the model gateway speaks plain HTTP only; do not upgrade the connection")
+		writeError(w, http.StatusBadRequest, "the model gateway supports plain HTTP only; do not upgrade the connection")
 		return
 	}
 	tokens := c.tokens.Load()
@@ -173,7 +173,7 @@ func (c *Client) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	token, err := tokens.Mint(runOf(guest), guest.Attempt)
 	if err != nil {
-		c.log.ErrorContext(r.Context(), "sign for a run", "sandbox", guest.Sandbox, "err", err)
+		c.log.ErrorContext(r.Context(), "a run token could not be signed", "sandbox", guest.Sandbox, "err", err)
 		writeError(w, http.StatusBadGateway, "this run cannot use the model gateway; the log of the daemon says why")
 		return
 	}

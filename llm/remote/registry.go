@@ -76,7 +76,7 @@ func (r *Registry) Put(spec caisson.WireSpec, until time.Time) error {
 	if _, ok := r.runs[id]; !ok && len(r.runs) >= r.sweepAt {
 		r.removeExpired(now)
 		if len(r.runs) >= r.max {
-			return caisson.Errorf(caisson.Exhausted, "the model gateway serves %d runs and takes no more; end some of them", r.max)
+			return caisson.Errorf(caisson.Exhausted, "the model gateway serves %d runs, which is the maximum; remove some of them", r.max)
 		}
 	}
 	r.runs[id] = registered{spec, until}

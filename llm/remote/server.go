@@ -71,7 +71,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, r, http.StatusForbidden, "unknown run", "this run is not known to the model gateway, or it has ended")
 		return
 	case err != nil:
-		s.cfg.Log.ErrorContext(r.Context(), "look up a run", "err", err)
+		s.cfg.Log.ErrorContext(r.Context(), "a run could not be looked up", "err", err)
 		writeError(w, http.StatusServiceUnavailable, "the model gateway cannot look up this run now; try again")
 		return
 	}

@@ -75,7 +75,7 @@ func New(cfg Config) (*Tokens, error) {
 		}
 	}
 	if cfg.TTL < 0 || cfg.TTL > 0 && cfg.TTL < time.Second {
-		return nil, caisson.Errorf(caisson.Invalid, "run tokens cannot be valid for %s; a second is the least", cfg.TTL)
+		return nil, caisson.Errorf(caisson.Invalid, "run tokens cannot be valid for %s; the minimum is one second", cfg.TTL)
 	}
 	t := &Tokens{keys: append([]caisson.Secret(nil), cfg.Keys...), ttl: cfg.TTL, now: cfg.Now}
 	if t.ttl == 0 {

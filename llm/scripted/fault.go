@@ -71,7 +71,7 @@ func (e *apiError) format(as errorStyle) object {
 	}
 	message := e.message
 	if message == "" {
-		message = "the script says so"
+		message = "an error from the script"
 	}
 	if as == styleGemini {
 		name := "INVALID_ARGUMENT"

@@ -148,7 +148,7 @@ func parseScript(data []byte) (*script, error) {
 	if s.Fallback != nil {
 		c.turn("fallback", s.Fallback)
 		if s.Fallback.When != (conditions{}) || s.Fallback.Times != 0 || s.Fallback.Repeat {
-			c.addError("fallback", "has no when, once, times or repeat: it answers whatever no turn does")
+			c.addError("fallback", "must not have when, once, times or repeat: it answers if no turn matches")
 		}
 		s.Fallback.Repeat = true
 	}

@@ -40,7 +40,7 @@ func TestScriptFaults(t *testing.T) {
 		{"message and body", "turns: [{error: {status: 500, message: x, body: y}}]", "turns[0].error: has a message"},
 		{"error and text", "turns: [{error: {status: 500}, text: x}]", "turns[0].error: is instead"},
 		{"model name", "turns: [{text: x}]\nmodels: ['']", "models[0]:"},
-		{"fallback with when", "fallback: {when: {last: x}, text: x}", "fallback: has no when"},
+		{"fallback with when", "fallback: {when: {last: x}, text: x}", "fallback: must not have when"},
 		{"many turns", "turns: [" + strings.Repeat("{},", 1001) + "]", "turns: there are 1001"},
 		{"large", strings.Repeat("#", maxScript+1), "at most 1MiB"},
 		{"two faults", "turns: [{times: -1}, {finish: x}]", "turns[1].finish:"},

@@ -148,7 +148,7 @@ func (m *Model) authentic(h http.Header, as errorStyle) bool {
 // serve answers a model call. If it returns an error, the caller responds with that instead.
 func (m *Model) serve(w http.ResponseWriter, r *http.Request, api string) error {
 	if media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || media != "application/json" {
-		return newError(http.StatusUnsupportedMediaType, "the body must be application/json, and its Content-Type say so")
+		return newError(http.StatusUnsupportedMediaType, "the body and its Content-Type must be application/json")
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if _, large := errors.AsType[*http.MaxBytesError](err); large {

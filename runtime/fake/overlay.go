@@ -19,14 +19,15 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// An overlay is a workspace: a directory of the tree with a copy of the merged layers. Changes are written to the upper layer
-// in the format of the kernel's overlayfs, with a delay: when the sandbox is frozen, captured or stopped, and otherwise every
-// flushInterval.
+// An overlay is a mounted directory: a directory of the tree with a copy of the merged layers. Changes to the copy are written to
+// the upper layer in the form that the kernel's overlayfs uses: before each output of a process, at the end of a process, before
+// the sandbox is frozen or captured, when it ends, and every flushInterval. A writable host directory is an upper layer without a
+// lower one; a read-only one is a lower layer without an upper one.
 type overlay struct {
 	tree   *tree
-	target string // clean, without leading slash
-	upper  *os.Root
-	work   *os.Root
+	target string          // clean, without leading slash
+	upper  *os.Root        // nil if the directory is read-only
+	work   *os.Root        // nil without a lower layer
 	owner  int             // host uid and gid of the guest's root, or -1 if this process may not change the owners of files
 	lower  map[string]bool // paths in the lower layers
 
@@ -34,23 +35,33 @@ type overlay struct {
 	written map[string]entry // state that has been written to the upper layer, by relative path; guarded by mu
 }
 
-// overlays are the workspaces of a tree.
+// overlays are the mounted directories of a tree.
 type overlays []*overlay
 
-// mount creates the merged directory of a workspace in t.
+// mount creates a mounted directory in t.
 func (l *overlays) mount(t *tree, m *caisson.RuntimeMount, uidBase uint32) (err error) {
 	o := &overlay{tree: t, target: clean(m.Target), owner: -1, lower: map[string]bool{}}
 	if os.Geteuid() == 0 {
 		o.owner = int(uidBase)
 	}
 	*l = append(*l, o) // before the first error, so that it is closed in any case
+	if err := t.root.MkdirAll(o.target, 0o755); err != nil {
+		return err
+	}
+	if m.Overlay == nil {
+		if err := o.lay(m.Source); err != nil || !m.Writable {
+			return err
+		}
+		if o.upper, err = openRoot(m.Source); err != nil {
+			return err
+		}
+		o.written, err = o.entries()
+		return err
+	}
 	if o.upper, err = openRoot(m.Overlay.Upper); err != nil {
 		return err
 	}
 	if o.work, err = openRoot(m.Overlay.Work); err != nil {
-		return err
-	}
-	if err := t.root.MkdirAll(o.target, 0o755); err != nil {
 		return err
 	}
 	if err := o.copyLower(m); err != nil {
@@ -164,6 +175,9 @@ func (o *overlay) entries() (map[string]entry, error) {
 
 // flush writes the changes since the last flush to the upper layer. Changes made during the call are left to the next flush.
 func (o *overlay) flush() error {
+	if o.upper == nil {
+		return nil
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now, err := o.entries()
@@ -297,12 +311,12 @@ func (o *overlay) close() {
 	}
 }
 
-// cover reports whether name is the mount point of a workspace or below it.
+// cover reports whether name is the mount point of a directory or below it.
 func (l overlays) cover(name string) bool {
 	return slices.ContainsFunc(l, func(o *overlay) bool { return name == o.target || strings.HasPrefix(name, o.target+"/") })
 }
 
-// flush flushes all workspaces.
+// flush writes pending changes to all upper layers.
 func (l overlays) flush() error {
 	var errs []error
 	for _, o := range l {

@@ -89,11 +89,18 @@ func (p *Proc) User() (uid, gid int) { return p.user.uid, p.user.gid }
 // Hostname returns the sandbox's host name.
 func (p *Proc) Hostname() string { return p.sandbox.spec.Hostname }
 
-// Root returns the host directory with the sandbox's root file system, without mounts.
+// Root returns the host directory with the sandbox's root file system and copies of the mounted directories.
 func (p *Proc) Root() string { return p.sandbox.tree.dir }
 
 // Stdin returns the standard input.
 func (p *Proc) Stdin() io.Reader { return procReader{p} }
+
+// CloseStdin closes the standard input: later writes to it fail.
+func (p *Proc) CloseStdin() {
+	if p.stdin != nil {
+		p.stdin.closeRead()
+	}
+}
 
 // Stdout returns the standard output.
 func (p *Proc) Stdout() io.Writer { return procWriter{p, p.out} }
@@ -246,7 +253,8 @@ type procWriter struct {
 }
 
 func (w procWriter) Write(b []byte) (int, error) {
-	if err := w.p.Step(func() {}); err != nil {
+	// A reader of the output finds the files that were written before it.
+	if err := w.p.Step(func() { _ = w.p.sandbox.tree.overlays.flush() }); err != nil {
 		return 0, err
 	}
 	return w.out.write(w.p.ctx, b)

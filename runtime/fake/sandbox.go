@@ -94,9 +94,8 @@ func (s *sandbox) reap(p *Proc, code int) {
 	}
 	s.mu.Unlock()
 	p.cancel()
-	if p.stdin != nil {
-		p.stdin.closeRead()
-	}
+	_ = s.tree.overlays.flush() // the next flush tries again
+	p.CloseStdin()
 	p.out.release()
 	p.errOut.release()
 	close(p.exited)

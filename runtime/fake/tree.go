@@ -17,8 +17,9 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A tree is the file system of one sandbox: a host directory with a copy of the layers, and host directories mounted
-// over it. The owners of files are stored in memory, so that it works for any user of the host.
+// A tree is the file system of one sandbox: a host directory with a copy of the layers and of mounted directories. Paths in
+// read-only mounts and mounted files lead to the host's originals. The owners of files are stored in
+// memory, so that it works for any user of the host.
 //
 // Absolute symlinks are not followed. Writes that programs make directly to the host directory count against the disk limit
 // only at the next write through the tree.
@@ -99,14 +100,20 @@ func (t *tree) fill(spec *caisson.RuntimeSpec) (err error) {
 		}
 	}
 	for _, m := range spec.Mounts {
-		if m.Overlay != nil {
+		source := "/proc/self/fd/" + strconv.Itoa(int(m.Source.Fd()))
+		info, err := os.Stat(source)
+		if err != nil {
+			return err
+		}
+		if m.Overlay != nil || info.IsDir() {
 			if err := t.overlays.mount(t, &m, spec.UIDBase); err != nil {
 				return err
 			}
-			continue
 		}
-		if err := t.mount("/proc/self/fd/"+strconv.Itoa(int(m.Source.Fd())), m.Target, m.Writable); err != nil {
-			return err
+		if m.Overlay == nil && (!info.IsDir() || !m.Writable) {
+			if err := t.mount(source, m.Target, m.Writable); err != nil {
+				return err
+			}
 		}
 	}
 	slices.SortStableFunc(t.mounts, func(a, b mount) int { return len(b.target) - len(a.target) })

@@ -140,7 +140,7 @@ func copySparse(w *os.File, r io.Reader, limit int64) error {
 		n, err := io.ReadFull(r, buf)
 		if n > 0 {
 			if size += int64(n); size > limit {
-				return caisson.Errorf(caisson.Exhausted, "the sandbox's files are larger than its disk limit allows (sparse files count whole here); remove some of them")
+				return caisson.Errorf(caisson.Exhausted, "the sandbox's files are larger than its disk limit allows (sparse files count with their full size); remove some of them")
 			}
 			if bytes.Equal(buf[:n], zero[:n]) {
 				_, err := w.Seek(int64(n), io.SeekCurrent)

@@ -39,7 +39,7 @@ func (r *Runtime) Destroy(ctx context.Context, id caisson.ID) error {
 	case <-s.done:
 	case <-r.watch.ended: // s.done is no longer closed, but killByDir has waited for the processes
 	case <-ctx.Done():
-		return fmt.Errorf("sandbox %s does not end: %w", id, context.Cause(ctx))
+		return fmt.Errorf("sandbox %s does not stop: %w", id, context.Cause(ctx))
 	}
 	if err := killGroup(ctx, filepath.Join(r.cfg.Cgroup, string(id))); err != nil {
 		return err
@@ -86,7 +86,7 @@ func (w *watcher) killByDir(ctx context.Context, dir string) error {
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
-			return fmt.Errorf("processes %v do not end: %w", pids, context.Cause(ctx))
+			return fmt.Errorf("processes %v do not exit: %w", pids, context.Cause(ctx))
 		}
 	}
 }

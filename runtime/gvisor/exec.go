@@ -122,7 +122,7 @@ func checkCommand(command []string, user string, optional bool) error {
 	for part := range strings.SplitSeq(user, ":") {
 		digits := part != "" && strings.Trim(part, "0123456789") == ""
 		if n, err := strconv.ParseUint(part, 10, 64); digits && (err != nil || n >= caisson.UIDRange) {
-			return caisson.Invalidf("user", "%.40s is no id of a sandbox's; use 0 to %d", part, caisson.UIDRange-1)
+			return caisson.Invalidf("user", "%.40s is not an id in the sandbox; use 0 to %d", part, caisson.UIDRange-1)
 		}
 	}
 	return nil

@@ -45,7 +45,7 @@ func (s *sandbox) lockFrozen(ctx context.Context) (frozen bool, unlock func(), e
 		state, err := s.processState(ctx, initPID)
 		if err != nil {
 			unlock()
-			return false, nil, fmt.Errorf("ask whether the sandbox is frozen: %w", err)
+			return false, nil, fmt.Errorf("read whether the sandbox is frozen: %w", err)
 		}
 		f.frozen, f.known = state == 'D', true
 	}

@@ -95,7 +95,7 @@ func New(cfg Config) (*Runtime, error) {
 	}
 	nullNS, err := emptyNetNS()
 	if err != nil {
-		return nil, fmt.Errorf("make an empty network namespace: %w", err)
+		return nil, fmt.Errorf("create an empty network namespace: %w", err)
 	}
 	// The main processes become orphans when their launcher exits. As a subreaper, the daemon can reap them, so that no zombies
 	// remain on hosts whose process 1 does not reap.
@@ -195,7 +195,7 @@ func (r *Runtime) get(id caisson.ID) (*sandbox, error) {
 	defer r.mu.Unlock()
 	s, ok := r.sandboxes[id]
 	if !ok {
-		return nil, caisson.Errorf(caisson.NotFound, "no sandbox %s runs here", id)
+		return nil, caisson.Errorf(caisson.NotFound, "no sandbox %s in this runtime", id)
 	}
 	return s, nil
 }

@@ -61,7 +61,7 @@ func (r *Runtime) start(ctx context.Context, s *sandbox, spec caisson.RuntimeSpe
 	defer r.launching.Add(-1)
 	for _, dir := range []string{"", fsDir, "bundle", filepath.Join("bundle", sentry.StateDir)} {
 		if err := os.Mkdir(filepath.Join(s.dir, dir), 0o700); err != nil {
-			return fmt.Errorf("make the runtime's directory: %w", err)
+			return fmt.Errorf("create the runtime's directory: %w", err)
 		}
 	}
 	req, files, owned, err := r.launcher.request(s, spec, image)

@@ -37,7 +37,7 @@ func (l *launcher) cloneMount(m caisson.RuntimeMount, uidBase uint32) (*os.File,
 	fd, err := sentry.CloneMount(int(m.Source.Fd()), "", attr, idmap)
 	if err != nil {
 		return nil, caisson.Wrap(err, caisson.Invalid,
-			"the directory for %s cannot be mounted: its file system must be one that the daemon sees and that can map owners (ext4, xfs, btrfs and tmpfs can)", m.Target)
+			"the directory for %s cannot be mounted: its file system must be visible to the daemon and support idmapped mounts (ext4, xfs, btrfs and tmpfs do)", m.Target)
 	}
 	return os.NewFile(uintptr(fd), "mount"), nil
 }
@@ -55,7 +55,7 @@ func (l *launcher) ownerMap(m caisson.RuntimeMount, uidBase uint32) (*os.File, e
 		return nil, nil
 	}
 	if m.Writable && (st.Uid == 0 || st.Gid == 0) {
-		return nil, caisson.Invalidf("mounts", "the directory for %s belongs to root or to root's group, so it cannot be mounted writable; give it to an ordinary user and group first (chown)", m.Target)
+		return nil, caisson.Invalidf("mounts", "the directory for %s belongs to root or to root's group, so it cannot be mounted writable; change its owner to an unprivileged user and group first (chown)", m.Target)
 	}
 	if st.Uid == 0 {
 		return nil, nil

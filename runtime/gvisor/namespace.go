@@ -69,7 +69,7 @@ func (l *launcher) userNS(uids, gids []syscall.SysProcIDMap) (*os.File, error) {
 	runtime.LockOSThread() // the kernel kills the process when the thread that started it exits
 	defer runtime.UnlockOSThread()
 	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("make a user namespace: %w", err)
+		return nil, fmt.Errorf("create a user namespace: %w", err)
 	}
 	defer cmd.Wait()
 	defer cmd.Process.Kill()

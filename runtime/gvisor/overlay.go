@@ -57,7 +57,7 @@ func (l *launcher) cloneOverlay(m caisson.RuntimeMount, uidBase uint32) (o *sent
 // overlayRefused returns the error for a host directory that cannot be the lower layer of a workspace.
 func overlayRefused(cause error, target string) error {
 	return caisson.Wrap(cause, caisson.Invalid,
-		"the directory for %s cannot be shown as a workspace: that takes Linux 5.19 or newer and a file system that the daemon sees and that can map owners (ext4, xfs, btrfs and tmpfs can); use a copy of the directory instead", target)
+		"the directory for %s cannot be used as a workspace: that requires Linux 5.19 or newer and a file system that is visible to the daemon and supports idmapped mounts (ext4, xfs, btrfs and tmpfs do); use a copy of the directory instead", target)
 }
 
 // overlayNames returns the common parent of the upper layer and its work directory, and their names in it: overlayfs requires
@@ -90,7 +90,7 @@ func nameIn(parent int, dir *os.File) (string, error) {
 		return "", err
 	}
 	if want.Dev != have.Dev || want.Ino != have.Ino || strings.ContainsAny(name, `:,\`) {
-		return "", fmt.Errorf("%q is not a directory of the workspace's", path)
+		return "", fmt.Errorf("%q is not a directory of the workspace", path)
 	}
 	return name, nil
 }

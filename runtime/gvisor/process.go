@@ -84,7 +84,7 @@ func (s *sandbox) processState(ctx context.Context, pid int) (byte, error) {
 func parseState(data []byte) (byte, error) {
 	rest, ok := bytes.CutPrefix(data[bytes.LastIndexByte(data, ')')+1:], []byte(" "))
 	if !ok || len(rest) == 0 {
-		return 0, fmt.Errorf("a process's state reads %.40q", data)
+		return 0, fmt.Errorf("malformed process state %.40q", data)
 	}
 	return rest[0], nil
 }

@@ -28,7 +28,7 @@ func openPTY(rows, cols uint16) (master, slave *os.File, err error) {
 			slave.Close()
 		}
 		master.Close()
-		return nil, nil, fmt.Errorf("make a terminal: %w", err)
+		return nil, nil, fmt.Errorf("create a terminal: %w", err)
 	}
 	return master, slave, nil
 }

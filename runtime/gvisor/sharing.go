@@ -21,7 +21,7 @@ func (q sinkQueries) SharedRandomness(ctx context.Context, id caisson.ID) ([]str
 	}
 	data, err := querySink(ctx, s, sentry.SharingSink, nil, maxSharing)
 	if err != nil {
-		return nil, fmt.Errorf("ask which programs share random state: %w", err)
+		return nil, fmt.Errorf("read which programs share random state: %w", err)
 	}
 	if len(data) == 0 {
 		return nil, nil

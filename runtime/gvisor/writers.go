@@ -33,7 +33,7 @@ func (q sinkQueries) Writers(ctx context.Context, id caisson.ID, target string) 
 	}
 	data, err := querySink(ctx, s, sentry.WritersSink, map[string]any{"target": target}, lastwrite.MaxEncoded)
 	if err != nil {
-		return nil, fmt.Errorf("ask who has written what: %w", err)
+		return nil, fmt.Errorf("read the last writers: %w", err)
 	}
 	records, dropped, err := lastwrite.Decode(data)
 	if err != nil {

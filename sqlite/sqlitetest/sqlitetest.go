@@ -4,6 +4,8 @@ package sqlitetest
 
 import (
 	"context"
+	"encoding/hex"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -34,6 +36,19 @@ var empty = sync.OnceValues(func() ([]byte, error) {
 
 func auditKey(made bool) func() (caisson.Secret, bool, error) {
 	return func() (caisson.Secret, bool, error) { return caisson.NewSecret(strings.Repeat("k", 32)), made, nil }
+}
+
+// Put writes an empty database and its audit key to dir, the data directory of a daemon.
+func Put(dir string) error {
+	data, err := empty()
+	if err != nil {
+		return err
+	}
+	key := hex.EncodeToString([]byte(strings.Repeat("k", 32)))
+	return errors.Join(
+		os.WriteFile(filepath.Join(dir, "audit.key"), []byte(key+"\n"), 0o600),
+		os.WriteFile(filepath.Join(dir, "caisson.db"), data, 0o600),
+	)
 }
 
 // New returns an empty store in a temporary directory of the test. The store is closed after the cleanup functions that

@@ -145,7 +145,7 @@ func (r *Resolver) answer(ctx context.Context, q dns.Question) reply {
 		return r.blocked(dns.RcodeRefused, refusal("the root has nothing for sandboxes"), "")
 	}
 	if !validName(name) {
-		v := refusal("not the name of a host: only letters, digits, hyphens and underscores are")
+		v := refusal("not the name of a host: it may have only letters, digits, hyphens and underscores")
 		r.report("", netip.Addr{}, v)
 		return r.blocked(dns.RcodeNameError, v, "")
 	}

@@ -90,7 +90,7 @@ func New(c Config) (*Resolver, error) {
 	case !c.Gateway6.Is6() || c.Gateway6.Is4In6():
 		return nil, caisson.Invalidf("gateway6", "%v is not an IPv6 address", c.Gateway6)
 	case c.Decider == nil || c.Upstream == nil || c.Report == nil:
-		return nil, caisson.Errorf(caisson.Internal, "a resolver needs a decider, an upstream and a place to report to")
+		return nil, caisson.Errorf(caisson.Internal, "a resolver needs a decider, an upstream and a report function")
 	}
 	if c.Hosts == nil {
 		c.Hosts = func(string) bool { return false }

@@ -36,7 +36,7 @@ func (w *wildcards) refuse(name, zone string) (v caisson.Verdict, ok bool) {
 		return refusal("%d characters below *.%s, more than %d: too long for the name of a host", n, zone, w.limits.GuestLength), false
 	}
 	if bits := entropy(guest); bits > float64(w.limits.GuestBits) {
-		return refusal("about %.0f bits below *.%s, more than %d: this looks like data, not like a name; allow it by its full name",
+		return refusal("about %.0f bits below *.%s, more than %d: this looks like encoded data; if it is a name, allow it by its full name",
 			bits, zone, w.limits.GuestBits), false
 	}
 	w.mu.Lock()

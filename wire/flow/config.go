@@ -103,11 +103,11 @@ func (c *Config) check() error {
 	case c.Decide == nil:
 		return caisson.Invalidf("decide", "a forwarder needs a policy")
 	case c.Names == nil:
-		return caisson.Invalidf("names", "a forwarder needs to know names")
+		return caisson.Invalidf("names", "a forwarder needs names")
 	case c.Dialer == nil:
 		return caisson.Invalidf("dialer", "a forwarder needs a dialer")
 	case c.Report == nil:
-		return caisson.Invalidf("report", "a forwarder needs somebody to report to")
+		return caisson.Invalidf("report", "a forwarder needs a report function")
 	}
 	return nil
 }

@@ -198,7 +198,7 @@ func (f *Forwarder) open(protocol string, dst netip.AddrPort) (c *flow, limit st
 	case *count >= most:
 		return nil, limitReason(protocol+" flows", most)
 	case !f.cfg.Budget.acquireFlow(f.tcp + f.udp):
-		return nil, "all sandboxes together have too many flows, and this one has its share"
+		return nil, "all sandboxes together have too many flows, and this one has reached its share"
 	}
 	*count++
 	f.work.Add(1)

@@ -61,7 +61,7 @@ func (e *sniffer) detect() appProtocol {
 		}
 		lang = e.detectTLS()
 	case recordChangeCipherSpec, recordAlert, recordData:
-		return e.deny("a TLS record that is no handshake came before the ClientHello") // some servers skip such a record
+		return e.deny("a TLS record other than a handshake came before the ClientHello") // some servers skip such a record
 	default:
 		lang = e.detectText()
 	}
@@ -102,7 +102,7 @@ func (e *sniffer) detectText() appProtocol {
 	case "GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT", "PATCH", "PRI":
 		return protoHTTP
 	case "PROXY":
-		return e.deny("what follows the header of a proxy cannot be judged")
+		return e.deny("the data after the header of a proxy cannot be checked")
 	}
 	line := bytes.IndexByte(e.data[e.scanned:], '\n')
 	if line < 0 {
@@ -121,7 +121,7 @@ func (e *sniffer) notHTTP() appProtocol {
 		if n < len(proxy2) {
 			return protoUndecided
 		}
-		return e.deny("what follows the header of a proxy cannot be judged")
+		return e.deny("the data after the header of a proxy cannot be checked")
 	}
 	return protoOther
 }

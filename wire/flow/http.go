@@ -115,7 +115,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		w.Header().Set("Connection", "close")
 		w.WriteHeader(http.StatusForbidden)
-		fmt.Fprintf(w, "caisson: %s %.100q refused: %s; `caisson policy explain` says what would allow it\n", r.Method, name, reason)
+		fmt.Fprintf(w, "caisson: %s %.100q refused: %s; run `caisson policy explain` for a rule that would allow it\n", r.Method, name, reason)
 		return
 	}
 	if u := r.Header.Get("Upgrade"); u != "" && !strings.EqualFold(u, "websocket") {

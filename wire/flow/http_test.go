@@ -88,7 +88,7 @@ func TestHTTP(t *testing.T) {
 		{"plain", "GET /a%2Fb?x=1;y HTTP/1.1\r\nHost: good.example\r\n\r\n", []string{"200 [GET good.example /a%2Fb?x=1;y ]"}, 1, ""},
 		{"case, port and final dot", "GET / HTTP/1.1\r\nHost: GOOD.example.:80\r\n\r\n", []string{"200 [GET GOOD.example.:80 / ]"}, 1, ""},
 		{"white space first", "\r\n\r\nGET / HTTP/1.1\r\nHost: bad.example\r\n\r\n", []string{"400"}, 0, "malformed"},
-		{"another host", "GET / HTTP/1.1\r\nHost: bad.example\r\n\r\n", []string{"403 caisson: GET \"bad.example\" refused: no rule allows it; `caisson policy explain` says"}, 0, "no rule"},
+		{"another host", "GET / HTTP/1.1\r\nHost: bad.example\r\n\r\n", []string{"403 caisson: GET \"bad.example\" refused: no rule allows it; run `caisson policy explain` for a rule that would allow it\n"}, 0, "no rule"},
 		{"never resolved", "GET / HTTP/1.1\r\nHost: elsewhere.example\r\n\r\n", []string{"403"}, 0, "has not answered"},
 		{"an address", "GET / HTTP/1.1\r\nHost: 192.0.2.1\r\n\r\n", []string{"403"}, 0, "has not answered"},
 		{"no host", "GET / HTTP/1.0\r\n\r\n", []string{"403"}, 0, "no Host"},

@@ -95,7 +95,7 @@ func (r *relay) wait() {
 	r.g.Close()
 }
 
-var errHTTP = errors.New("the first line looks like HTTP, but does not begin as its requests do")
+var errHTTP = errors.New("the first line looks like HTTP, but does not begin like a request")
 
 func (r *relay) sendOut(head []byte, line *firstLine) error {
 	write := func(p []byte) error {
@@ -116,7 +116,7 @@ func (r *relay) sendOut(head []byte, line *firstLine) error {
 	return r.g.receive(ready, write)
 }
 
-var errNotFirst = errors.New("the other side was first")
+var errNotFirst = errors.New("the sandbox has sent data first")
 
 func (r *relay) sendIn(claim func() bool) error {
 	entry, ready := waiter.NewChannelEntry(waiter.WritableEvents | waiter.EventHUp)

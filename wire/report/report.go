@@ -87,7 +87,7 @@ type sum struct {
 // New returns a Recorder.
 func New(c Config) (*Recorder, error) {
 	if c.Deliver == nil {
-		return nil, caisson.Errorf(caisson.Internal, "a recorder needs somewhere to hand decisions on to")
+		return nil, caisson.Errorf(caisson.Internal, "a recorder needs a function that receives decisions")
 	}
 	return &Recorder{
 		deliver:    c.Deliver,
@@ -173,7 +173,7 @@ func (r *Recorder) overflowSum(d caisson.Decision) *sum {
 	s := r.overflow[k]
 	if s == nil {
 		s = &sum{active: true, Decision: caisson.Decision{
-			Kind: d.Kind, Allowed: d.Allowed, Rule: -1, Reason: "others: too many different ones in 10 seconds to list them",
+			Kind: d.Kind, Allowed: d.Allowed, Rule: -1, Reason: "others: too many different decisions in 10 seconds to list them",
 		}}
 		r.overflow[k] = s
 	}

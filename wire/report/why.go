@@ -82,7 +82,7 @@ func (w why) serve(rw http.ResponseWriter, r *http.Request) {
 	}
 	b, err := json.Marshal(p)
 	if err != nil {
-		refuse(rw, http.StatusInternalServerError, "this cannot be shown")
+		refuse(rw, http.StatusInternalServerError, "the page cannot be encoded")
 		return
 	}
 	send(rw, "application/json", safetext.EscapeJSON(string(b))+"\n")

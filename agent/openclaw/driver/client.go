@@ -149,7 +149,7 @@ func (c *client) hello(ctx context.Context, t *task.Task) error {
 		} `json:"server"`
 	}
 	if err := json.Unmarshal(payload, &hello); err != nil {
-		return fmt.Errorf("the gateway's greeting is not understood: %w", err)
+		return fmt.Errorf("the gateway's greeting is not valid: %w", err)
 	}
 	c.version = truncate(hello.Server.Version, 64)
 	return nil

@@ -39,9 +39,9 @@ func (OpenClaw) Run(ctx context.Context, t *task.Task, out drive.Out) (drive.End
 			return drive.End{Error: contextError(ctx)}, nil
 		}
 		if !errors.Is(err, errNotListening) || len(t.Command) == 0 {
-			return drive.End{Error: newError(caisson.RunAgentError, "OpenClaw's gateway does not take the prompt: "+err.Error())}, nil
+			return drive.End{Error: newError(caisson.RunAgentError, "OpenClaw's gateway does not accept the prompt: "+err.Error())}, nil
 		}
-		out.Status("warning", "no gateway of OpenClaw answers; OpenClaw is started for this turn alone")
+		out.Status("warning", "no OpenClaw gateway is running; OpenClaw is started for this turn only")
 	}
 	return runOnce(ctx, t, out)
 }

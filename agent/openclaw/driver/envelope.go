@@ -141,7 +141,7 @@ func (e *envelope) interpret() interpretation {
 	case m.Error != nil:
 		v.err = classify(m.Error.Kind, m.Error.Message)
 	case m.Aborted:
-		v.err = newError(caisson.RunAgentError, "OpenClaw ended the turn before it was done")
+		v.err = newError(caisson.RunAgentError, "OpenClaw aborted the turn")
 	case e.OK != nil && !*e.OK, e.Status != "" && e.Status != "ok":
 		v.err = classify(e.Status, firstNonEmpty(v.warnings, e.Summary, "OpenClaw says that the turn failed"))
 	case m.Stop == "error":
@@ -193,7 +193,7 @@ func firstNonEmpty(list []string, others ...string) string {
 func classify(kind, message string) *caisson.RunError {
 	message = strings.TrimSpace(strings.TrimPrefix(strings.TrimPrefix(strings.TrimSpace(message), warningMark), "\ufe0f"))
 	if message == "" {
-		message = "OpenClaw says that the turn failed, and not why"
+		message = "OpenClaw reports that the turn failed, without a reason"
 	}
 	code := caisson.RunAgentError
 	switch text := strings.ToLower(kind + " " + message); {

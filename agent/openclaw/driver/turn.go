@@ -59,7 +59,7 @@ func (c *client) connError(ctx context.Context, err error) *caisson.RunError {
 	if ctx.Err() != nil {
 		return contextError(ctx)
 	}
-	return newError(caisson.RunAgentError, "OpenClaw's gateway is gone: "+err.Error())
+	return newError(caisson.RunAgentError, "the connection to OpenClaw's gateway failed: "+err.Error())
 }
 
 // follow handles the events of a run until the final answer to request id. If ctx is done, it aborts the run in the gateway.

@@ -33,7 +33,7 @@ const totalTime = 14 * time.Minute
 // Main installs the packages of the package-lock.json in a directory. It returns the exit code.
 func Main(args []string) int {
 	flags := flag.NewFlagSet("install", flag.ContinueOnError)
-	dir := flags.String("dir", "", "directory with package.json; node_modules is made there")
+	dir := flags.String("dir", "", "directory with package.json, in which node_modules is created")
 	lock := flags.String("lock", "", "lock file; default package-lock.json in the directory")
 	if err := flags.Parse(args); err != nil {
 		return 2
@@ -90,7 +90,7 @@ func (in *installer) run(ctx context.Context, lockFile string) error {
 	if err := in.npm(ctx, work); err != nil {
 		return err
 	}
-	fmt.Fprintln(in.log, "remove what is not needed")
+	fmt.Fprintln(in.log, "remove unneeded files")
 	return prune(in.dir)
 }
 

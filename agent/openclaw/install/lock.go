@@ -104,7 +104,7 @@ func (p lockPackage) source(base string) (source, error) {
 		}
 		sum, err := base64.StdEncoding.DecodeString(text)
 		if err != nil || len(sum) != 64 {
-			return source{}, fmt.Errorf("its digest %.100q is no SHA-512", field)
+			return source{}, fmt.Errorf("its digest %.100q is not a SHA-512 digest", field)
 		}
 		return source{version: p.Version, url: p.Resolved, sum: sum}, nil
 	}

@@ -42,10 +42,10 @@ func (r *LaunchRequest) hideNames(m LaunchMount, dir string) error {
 	}
 	const flags = unix.MS_BIND | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 	if err := unix.Mount(filepath.Join(dir+"-dir", m.Overlay.Upper), upper, "", flags, ""); err != nil {
-		return fmt.Errorf("bind the layer of changes: %w", err)
+		return fmt.Errorf("bind mount the upper layer: %w", err)
 	}
 	if err := unix.Mount("", upper, "", flags|unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
-		return fmt.Errorf("bind the layer of changes: %w", err)
+		return fmt.Errorf("bind mount the upper layer: %w", err)
 	}
 	if r.Spec.Annotations == nil {
 		r.Spec.Annotations = map[string]string{}
@@ -144,7 +144,7 @@ func installNameFilter(hidden map[string]Hidden, targets []string) error {
 		}
 		fd, err := unix.Open(h.Upper, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 		if err != nil {
-			return os.NewSyscallError("open the layer of "+target, err)
+			return os.NewSyscallError("open the upper layer of "+target, err)
 		}
 		v.mounts = append(v.mounts, filteredMount{path.Clean("/" + target), fd, mask})
 	}

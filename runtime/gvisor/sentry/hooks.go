@@ -41,7 +41,7 @@ func installHooks(args []string) {
 	if hasCommand(args, "boot") {
 		want, err := readRestoreConfig(args)
 		if err != nil {
-			fmt.Fprintf(os.Stderr, "caisson: cannot tell what the sandbox's random state needs: %v\n", err)
+			fmt.Fprintf(os.Stderr, "caisson: cannot read how to restore the sandbox's random state: %v\n", err)
 			os.Exit(1)
 		}
 		processSharing.install(want.reseed)
@@ -51,7 +51,7 @@ func installHooks(args []string) {
 		}
 		targets, err := workspacesIn(args)
 		if err != nil {
-			fmt.Fprintf(os.Stderr, "caisson: cannot tell where the sandbox's workspace is: %v\n", err)
+			fmt.Fprintf(os.Stderr, "caisson: cannot read the sandbox's workspaces: %v\n", err)
 			os.Exit(1)
 		}
 		if len(targets) > 0 {
@@ -64,7 +64,7 @@ func installHooks(args []string) {
 			err = installNameFilter(hidden, targets)
 		}
 		if err != nil {
-			fmt.Fprintf(os.Stderr, "caisson: cannot hide what the sandbox must not see: %v\n", err)
+			fmt.Fprintf(os.Stderr, "caisson: cannot hide names from the sandbox: %v\n", err)
 			os.Exit(1)
 		}
 	}

@@ -115,10 +115,10 @@ func (r *LaunchRequest) mountPoints(stage string) (string, error) {
 		if err := os.Mkdir(dir, 0); errors.Is(err, os.ErrExist) {
 			continue
 		} else if err != nil {
-			return "", fmt.Errorf("make mount point: %w", err)
+			return "", fmt.Errorf("create mount point: %w", err)
 		}
 		if err := errors.Join(os.Chmod(dir, 0o755), os.Chown(dir, owner, owner)); err != nil {
-			return "", fmt.Errorf("make mount point: %w", err)
+			return "", fmt.Errorf("create mount point: %w", err)
 		}
 	}
 	return layer, nil

@@ -186,7 +186,7 @@ func caller(t *kernel.Task) lastwrite.Process {
 // newSink writes the table of the workspace in config to endpoint. It is the constructor of the sink.
 func (r *recorder) newSink(config map[string]any, endpoint *fd.FD) (seccheck.Sink, error) {
 	if endpoint == nil {
-		return nil, fmt.Errorf("%s takes a descriptor to write to", WritersSink)
+		return nil, fmt.Errorf("%s requires a descriptor to write to", WritersSink)
 	}
 	out := os.NewFile(uintptr(endpoint.Release()), WritersSink)
 	defer out.Close()

@@ -56,7 +56,7 @@ func (s *sharedRandomness) restored(ctx context.Context) {
 // newSink writes the names of the programs to endpoint. It is the constructor of the sink.
 func (s *sharedRandomness) newSink(_ map[string]any, endpoint *fd.FD) (seccheck.Sink, error) {
 	if endpoint == nil {
-		return nil, fmt.Errorf("%s takes a descriptor to write to", SharingSink)
+		return nil, fmt.Errorf("%s requires a descriptor to write to", SharingSink)
 	}
 	out := os.NewFile(uintptr(endpoint.Release()), SharingSink)
 	defer out.Close()

@@ -1,0 +1,185 @@
+// Package coretest constructs the engine on drivers that need no host: sandboxes of package runtime/fake with a few programs,
+// images of package image/imagetest, wires that are connected to nothing, and git remotes in a directory. Cores, store, ledger
+// and jobs are the product's.
+package coretest
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/engine"
+	"github.com/caisson-dev/caisson/httpapi"
+	"github.com/caisson-dev/caisson/internal/testbin"
+	"github.com/caisson-dev/caisson/internal/testneed"
+	"github.com/caisson-dev/caisson/models"
+	"github.com/caisson-dev/caisson/relay/link"
+	"github.com/caisson-dev/caisson/runs"
+	"github.com/caisson-dev/caisson/runtime/fake"
+	"github.com/caisson-dev/caisson/runtime/fake/guest"
+	"github.com/caisson-dev/caisson/sqlite/sqlitetest"
+	"github.com/caisson-dev/caisson/wire"
+	"github.com/caisson-dev/caisson/worker"
+)
+
+// A World is a running engine with its drivers.
+type World struct {
+	*engine.Engine
+	Runtime *fake.Runtime
+
+	dir     string // the data directory
+	images  *images
+	wires   *wires
+	remotes *remotes
+	agents  *agents
+	live    *counter
+	end     func() error
+}
+
+// New returns a world that is closed when the test ends. Its jobs need root: see [NeedJobs].
+func New(t testing.TB) *World {
+	t.Helper()
+	w, err := Open(testbin.Path(t, "caisson-worker"), slog.New(slog.NewTextHandler(t.Output(), nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+// NeedJobs skips a test that needs worker jobs, as workspaces and repositories do, unless it runs as root.
+func NeedJobs(t testing.TB) {
+	t.Helper()
+	testneed.Root(t)
+}
+
+// Open returns a world. jobs is the binary of caisson-worker.
+func Open(jobs string, log *slog.Logger) (_ *World, err error) {
+	base := ""
+	if info, err := os.Stat("/dev/shm"); err == nil && info.IsDir() {
+		base = "/dev/shm" // a file system in memory, where the store's syncs take no time
+	}
+	dir, err := os.MkdirTemp(base, "coretest-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(dir))
+		}
+	}()
+	w := &World{dir: dir, images: newImages(filepath.Join(dir, "test-images")), wires: newWires(), live: &counter{}}
+	w.agents = &agents{w: w, turns: map[string]*turn{}}
+	programs := guest.Programs()
+	for name, p := range w.programs() {
+		programs[name] = p
+	}
+	if w.Runtime, err = fake.New(fake.Config{Dir: filepath.Join(dir, "test-runtime"), Programs: programs}); err != nil {
+		return nil, err
+	}
+	runner, err := worker.New(worker.Config{Exe: jobs, UIDBase: caisson.LayerUIDBase, WorkUID: worker.DefaultUID, Log: log})
+	if err != nil {
+		return nil, err
+	}
+	if w.remotes, err = newRemotes(filepath.Join(dir, "test-remotes"), link.NewTool(runner), w.wires); err != nil {
+		return nil, err
+	}
+	if err := sqlitetest.Put(dir); err != nil {
+		return nil, err
+	}
+	w.Engine, err = engine.NewOn(context.Background(), engine.Config{
+		Dir: dir, Providers: providers(), Models: catalog(), Version: "1.0", Log: log,
+		Gateway: models.GatewayConfig{Listen: "127.0.0.1:0", RunKeys: []models.SecretSource{{Value: caisson.NewSecret(runKey)}}},
+		Agents:  engine.AgentConfig{Limits: runs.Limits{Grace: 200 * time.Millisecond}},
+		Relay:   engine.RelayConfig{First: 20 * time.Millisecond},
+	}, &engine.Drivers{
+		Runtime: runtime{w.Runtime}, Images: w.images.Driver, Worker: runner, Link: w.remotes, Forge: w.remotes, Agents: builtin(),
+		Wires: func(wire.Config) (engine.Wires, error) { return w.wires, nil },
+		Close: func() error { return nil },
+	})
+	if err != nil {
+		return nil, err
+	}
+	return w, w.run()
+}
+
+// runKey signs run tokens, which no server here accepts.
+const runKey = "0123456789abcdef0123456789abcdef"
+
+// run starts the engine's work in the background and returns when requests may be served.
+func (w *World) run() error {
+	ctx, cancel := context.WithCancel(context.Background())
+	ready, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		ended <- w.Run(ctx, func() error { close(ready); return nil })
+	}()
+	w.end = func() error {
+		cancel()
+		return <-ended
+	}
+	select {
+	case <-ready:
+		return nil
+	case err := <-ended:
+		return errors.Join(err, w.Engine.Close())
+	}
+}
+
+// Close ends the world and its sandboxes, and removes its files.
+func (w *World) Close() error {
+	err := errors.Join(w.end(), w.Engine.Close(), w.remotes.close())
+	ctx := context.Background()
+	list, lerr := w.Runtime.List(ctx)
+	for _, x := range list {
+		err = errors.Join(err, w.Runtime.Destroy(ctx, x.ID))
+	}
+	return errors.Join(err, lerr, os.RemoveAll(w.dir))
+}
+
+// Config returns the configuration of an API that serves the world.
+func (w *World) Config(log *slog.Logger) httpapi.Config {
+	tokens := w.Tokens()
+	return httpapi.Config{
+		Sandboxes: w.Core.Sandboxes(), Processes: w.Core.Processes(), Snapshots: w.Core.Snapshots(), Templates: w.Core.Templates(),
+		Images: w.Core.ImageService(), Files: w.Core.Files(), Events: w.Events, Tokens: tokens, Daemon: daemon{w.Engine},
+		Policies: w.Core.Policies(), Credentials: w.Credentials(), Ledger: reconciled{w.Ledger()}, Models: w.Models(),
+		GatewayRuns: w.GatewayRuns(), Audit: w,
+		Agents: w.Agents(), Runs: w.Runs(), Workspaces: w.Workspaces.Workspaces(), Repos: w.Relay.Repos(), Volumes: w.Volumes,
+		Answers: w.Store.Answers(), FindToken: tokens.FindToken, Log: log,
+	}
+}
+
+// daemon is the engine; the host, which has no gVisor, is not examined.
+type daemon struct{ *engine.Engine }
+
+func (daemon) Examine(context.Context) ([]caisson.Check, error) {
+	return []caisson.Check{{Name: "memory", Status: "ok", Detail: "there is some"}}, nil
+}
+
+// Secret implements [caisson.Secrets].
+func (w *World) Secret(ctx context.Context, account, name string) (caisson.Secret, error) {
+	return w.Credentials().(caisson.Secrets).Secret(ctx, account, name)
+}
+
+// Charge records calls of models as if they had been read from a journal.
+func (w *World) Charge(ctx context.Context, calls ...caisson.Call) error {
+	return w.Store.Ledger().Ingest(ctx, caisson.NewID(caisson.JournalPrefix), 0, int64(len(calls)), calls)
+}
+
+// Live returns the number of running processes that tests have started. Agents, and processes that the cores start, do not count.
+func (w *World) Live() int { return int(w.live.n.Load()) }
+
+// Pulled returns the last request for an image. Its source is closed.
+func (w *World) Pulled() caisson.PullRequest { return w.images.pulled() }
+
+// Go ends the step "wait" of a run. It returns false if the run is not in that step.
+func (w *World) Go(run caisson.ID) bool { return w.agents.release(run) }
