@@ -11,7 +11,8 @@ import (
 	"strconv"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/baseline"
+	"github.com/caisson-dev/caisson/gate/tool"
 	"github.com/caisson-dev/caisson/worker"
 )
 
@@ -153,7 +154,7 @@ func (s *suite) mount(ctx context.Context, row, host string, runner *worker.Runn
 			return err
 		}
 		defer manifest.Close()
-		_, err = gate.NewTool(runner).Scan(ctx, dir, gate.DefaultHidden(), nil, manifest)
+		_, err = tool.New(runner).Scan(ctx, dir, baseline.DefaultHidden(), nil, manifest)
 		return err
 	}
 	var with, without string

@@ -5,7 +5,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/agent"
-	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/tool"
 	"github.com/caisson-dev/caisson/runs"
 	"github.com/caisson-dev/caisson/sandboxes"
 )
@@ -72,7 +72,7 @@ func newRuns(e *Engine) *runs.Core {
 		calls = e.far.Calls
 	}
 	return runs.New(runs.Config{
-		Dir: e.dir, Store: e.Store, Catalog: catalog, Models: e.catalog, Workspaces: e.Workspaces.Workspaces(), Masker: masker{gate.NewTool(e.on.Worker), e.cfg.Workspaces.patterns()}, Relay: e.Relay,
+		Dir: e.dir, Store: e.Store, Catalog: catalog, Models: e.catalog, Workspaces: e.Workspaces.Workspaces(), Masker: masker{tool.New(e.on.Worker), e.cfg.Workspaces.patterns()}, Relay: e.Relay,
 		Sandboxes: newBoxes(e.Core), Calls: calls, UnderWay: e.book.InFlight, Forget: e.manager.Forget,
 		Events: e.Events, Recipes: recipes(), Budget: e.cfg.Limits.Budget, Limits: e.cfg.Agents.Limits,
 		Build: e.build, Version: e.cfg.Version, Log: e.cfg.Log.With("component", "runs"),

@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/baseline"
+	"github.com/caisson-dev/caisson/gate/check"
+	"github.com/caisson-dev/caisson/gate/tool"
 	"github.com/caisson-dev/caisson/internal/namemask"
 	"github.com/caisson-dev/caisson/workspaces"
 )
@@ -15,7 +17,7 @@ import (
 // WorkspaceConfig configures workspaces, and which changes may be applied from them.
 type WorkspaceConfig struct {
 	Hide  []string      // patterns of names that are hidden from sandboxes; nil means the gate's defaults
-	Rules gate.Rules    // in addition to the changes that are never applied
+	Rules check.Rules   // in addition to the changes that are never applied
 	Keep  time.Duration // time for which changes are kept after their sandbox was removed; 0 means 7 days
 	// Commands are run on changes before they are applied; see [workspaces.Command].
 	Commands []workspaces.Command
@@ -24,18 +26,18 @@ type WorkspaceConfig struct {
 // patterns returns the patterns of names that are hidden from sandboxes.
 func (c WorkspaceConfig) patterns() []string {
 	if c.Hide == nil {
-		return gate.DefaultHidden()
+		return baseline.DefaultHidden()
 	}
 	return c.Hide
 }
 
 // masker implements [runs.Masker]: copies for runs omit the files that workspaces hide.
 type masker struct {
-	tool *gate.Tool
+	tool *tool.Tool
 	hide []string
 }
 
-func (m masker) Mask(show []string) (*namemask.Mask, error) { return gate.NewMask(m.hide, show) }
+func (m masker) Mask(show []string) (*namemask.Mask, error) { return baseline.NewMask(m.hide, show) }
 
 func (m masker) MaskArchive(ctx context.Context, show []string, in io.Reader, out *os.File, most int64) ([]string, int, error) {
 	left, err := m.tool.MaskArchive(ctx, m.hide, show, in, out, most)
@@ -45,7 +47,7 @@ func (m masker) MaskArchive(ctx context.Context, show []string, in io.Reader, ou
 // newWorkspaces constructs the core of workspaces.
 func newWorkspaces(e *Engine) (*workspaces.Core, error) {
 	return workspaces.New(workspaces.Config{
-		Dir: e.cfg.Dir, Store: e.Store, Events: e.Events, Tool: gate.NewTool(e.on.Worker),
+		Dir: e.cfg.Dir, Store: e.Store, Events: e.Events, Tool: tool.New(e.on.Worker),
 		Running: func(ctx context.Context, id caisson.ID) (bool, error) { return usesWorkspace(ctx, e.Store, id) },
 		Hide:    e.cfg.Workspaces.Hide, Rules: e.cfg.Workspaces.Rules, Keep: e.cfg.Workspaces.Keep,
 		Commands: e.cfg.Workspaces.Commands, Log: e.cfg.Log.With("component", "workspaces"),

@@ -3,7 +3,6 @@ package forge
 import (
 	"context"
 	"net/url"
-	"slices"
 	"strings"
 	"time"
 
@@ -13,21 +12,13 @@ import (
 	"github.com/caisson-dev/caisson/worker"
 )
 
-// A Runner runs jobs, as [*worker.Runner] does.
-type Runner interface {
-	Run(ctx context.Context, req worker.Request, reply any) error
-}
-
 // A Tool runs this package's functions as confined jobs. It has no state of its own and is safe for concurrent use.
 type Tool struct {
-	run Runner
+	run worker.Starter
 }
 
 // NewTool returns a Tool that runs its jobs with r; the binary that r starts must have the jobs of this package in its table.
-func NewTool(r Runner) *Tool { return &Tool{run: r} }
-
-// limits of a job. The job's own timeout is shorter, so that it expires first and produces the error.
-var limits = worker.Limits{Time: jobTime + 30*time.Second, CPU: time.Minute, Memory: 512 << 20, FileSize: 1 << 20}
+func NewTool(r worker.Starter) *Tool { return &Tool{run: r} }
 
 const (
 	maxURL   = 2048
@@ -51,17 +42,14 @@ func (t *Tool) Pull(ctx context.Context, s Server, p PullRequest) (*Pull, error)
 	}
 	args := s.args()
 	args.Pull = p
-	var got pullAnswer
-	if err := t.run.Run(ctx, worker.Request{Job: jobPull, Args: args, Network: true, Limits: limits}, &got); err != nil {
+	got, err := jobPull.Run(ctx, t.run, args, worker.Given{})
+	if err != nil {
 		return nil, err
 	}
 	if got.Failure != nil {
 		return nil, got.Failure.err(s.Token)
 	}
 	pull := got.Pull
-	if pull.Number <= 0 || !slices.Contains([]string{"open", "closed", "merged"}, pull.State) {
-		return nil, caisson.Errorf(caisson.Internal, "a job answered nonsense about a pull request")
-	}
 	if !s.believes(pull.URL) {
 		pull.URL = s.pullURL(pull.Number)
 	}
@@ -81,18 +69,14 @@ func (t *Tool) Token(ctx context.Context, app App, s Server) (caisson.Secret, ti
 	}
 	args := s.args()
 	args.App, args.Installation = app.id, app.installation
-	var got tokenAnswer
-	if err := t.run.Run(ctx, worker.Request{Job: jobToken, Args: args, Network: true, Limits: limits}, &got); err != nil {
+	got, err := jobToken.Run(ctx, t.run, args, worker.Given{})
+	if err != nil {
 		return none, time.Time{}, err
 	}
 	if got.Failure != nil {
 		return none, time.Time{}, got.Failure.err(app.key)
 	}
-	now := time.Now()
-	if !validToken(got.Token) || got.Expires.Before(now) {
-		return none, time.Time{}, caisson.Errorf(caisson.Internal, "a job answered nonsense about a token")
-	}
-	if latest := now.Add(24 * time.Hour); got.Expires.After(latest) {
+	if latest := time.Now().Add(24 * time.Hour); got.Expires.After(latest) {
 		got.Expires = latest
 	}
 	return caisson.NewSecret(got.Token), got.Expires, nil

@@ -1,15 +1,20 @@
-// Package gate reads, compares, checks and writes trees: it is what stands between what a sandbox wrote and the host's files.
+// Package gate decides what a sandbox may change on the host, and changes it. It stands between what a sandbox wrote and the host's
+// files. The package itself has the types that its parts share: a [Plan] of [Step]s, each from one [Node] to another, and [Moved].
 //
-// A workspace is a host directory seen through an overlay. [Scan] records what the directory is like when it is mounted, in a
-// [Manifest]; [Cover] hides what a [Mask] says may be a secret; [Base] keeps small files for later merges, and [Rebase] brings that
-// up to date after something was applied. [Freeze] copies what the sandbox has written out of the overlay's
-// upper layer, so that what is reviewed is what is applied. [Compare] says what has changed between the manifest and the frozen
-// copy, and whether the host has moved meanwhile. The checks decide what may be applied, and apply, undo and recover write.
+// A workspace is a host directory that a sandbox sees through an overlay:
 //
-// Everything that is read is hostile: names, contents, attributes, and the order in which they change. So the functions that
-// read trees run as jobs of package worker, which [Tool] starts; they are given descriptors, open what they need beneath them
-// without following symlinks, and have bounds for everything. The exception is [Mark], which must run with the rights of the
-// initial user namespace because the kernel shows overlay attributes to nobody else, and which only lists names.
+//   - baseline records the directory when it is mounted, hides what may be a secret, and keeps small files for later merges;
+//   - overlay copies what the sandbox has written out of the overlay's upper directory, so that what is reviewed is what is applied;
+//   - compare finds the differences between the baseline and that copy, and whether the host has changed meanwhile;
+//   - check decides which changes may be applied;
+//   - apply applies a plan to the host directory, undoes it, and recovers after a crash;
+//   - fsat opens and reads files relative to descriptors, for all of them;
+//   - tool has the jobs of all of them behind one type.
 //
-// Nothing here knows of sandboxes, accounts or stores.
+// Everything that is read is hostile: names, contents, attributes, and the order in which they change. So the functions that read
+// trees run as jobs of package worker. They are given descriptors, open what they need beneath them without following symlinks, and
+// have bounds for everything. The exception is overlay.Mark, which must run with the rights of the initial user namespace because the
+// kernel shows overlay attributes to no other process, and which only lists names.
+//
+// The gate does not depend on sandboxes, accounts or stores.
 package gate

@@ -1,99 +1,98 @@
 package gate
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
-	"errors"
 	"io"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/worker"
 )
 
 // Bounds of a plan.
 const (
-	maxSteps    = 200_000
-	maxPlanPath = 4095    // PATH_MAX without its NUL
-	maxPlanLine = 1 << 16 // bytes of one step in JSON
+	MaxSteps    = 200_000
+	MaxPlanPath = 4095    // PATH_MAX without its NUL
+	MaxPlanLine = 1 << 16 // bytes of one step in JSON
 )
 
-// stagePrefix begins the name of the directory that holds what is on its way in or out while a plan is applied.
-const stagePrefix = ".caisson-"
+// StagePrefix is the prefix of the name of the staging directory, which contains new and replaced files while a plan is applied.
+const StagePrefix = ".caisson-"
 
-// What can be at a path of a plan.
+// The types of nodes.
 const (
-	nodeNone = "none"
-	nodeFile = "file"
-	nodeDir  = "dir"
-	nodeLink = "symlink"
+	NodeNone = "none"
+	NodeFile = "file"
+	NodeDir  = "dir"
+	NodeLink = "symlink"
 )
 
-// A Plan is what is to become of a host directory: all of it or nothing. The order of its steps does not matter; [Apply] removes
-// from the leaves up and makes from the root down. A rename is two steps, one for each path.
+// A Plan is a set of changes to a host directory that are applied together or not at all. The order of its steps does not matter:
+// [apply.Run] removes from the leaves up and creates from the root down. A rename is two steps, one for each path.
 type Plan struct {
 	Steps []Step
 }
 
-// A Step says what must be at one path before, and what is to be there after.
+// A Step is a change of one path: what must exist there before, and what exists there after.
 type Step struct {
 	Path   string `json:"path"` // relative, clean, with slashes, UTF-8
 	Before Node   `json:"before"`
 	After  Node   `json:"after"`
 }
 
-// A Node is what is at a path. The zero Node is nothing.
+// A Node is the state of a path. The zero Node means that no file exists.
 type Node struct {
 	Type string `json:"type,omitempty"` // file, dir, symlink; none or empty: nothing
-	// Mode is the permission bits of files and directories. In Before it has the setuid, setgid and sticky bits, too; those of a
-	// file are refused in After, and those of a directory are dropped unless it has had them before.
+	// Mode is the permission bits of files and directories. In Before it includes the setuid, setgid and sticky bits. In
+	// After those of a file are refused, and those of a directory are dropped unless Before has them.
 	Mode uint32 `json:"mode,omitempty"`
 	// Hash is the SHA-256 of a file's content or of a symlink's target, in hexadecimal digits. For symlinks in After it may be
 	// left out.
 	Hash string `json:"hash,omitempty"`
-	// Link is a symlink's target; in Before it is not looked at.
+	// Link is a symlink's target; it is ignored in Before.
 	Link []byte `json:"link,omitempty"`
 }
 
-// HashText returns what [Node.Hash] is for text.
+// HashText returns the [Node.Hash] of text.
 func HashText(text []byte) string {
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:])
 }
 
-func (n Node) none() bool { return n.Type == "" || n.Type == nodeNone }
+func (n Node) None() bool { return n.Type == "" || n.Type == NodeNone }
 
-// same reports whether two nodes are the same to a plan: permissions of symlinks do not exist.
-func (n Node) same(o Node) bool {
+// Same reports whether two nodes are equal. The mode of symlinks is ignored.
+func (n Node) Same(o Node) bool {
 	switch {
-	case n.none() || o.none():
-		return n.none() && o.none()
+	case n.None() || o.None():
+		return n.None() && o.None()
 	case n.Type != o.Type:
 		return false
-	case n.Type == nodeDir:
+	case n.Type == NodeDir:
 		return n.Mode == o.Mode
-	case n.Type == nodeLink:
+	case n.Type == NodeLink:
 		return n.Hash == o.Hash
 	}
 	return n.Mode == o.Mode && n.Hash == o.Hash
 }
 
-// Validate returns an Invalid error that says what is wrong with p. It completes p: hashes of symlinks, and what is dropped of the
-// modes of directories.
+// Validate returns an Invalid error that describes the fault of p. It sets missing hashes of symlinks, and drops mode bits of
+// directories as described at [Node.Mode].
 func (p *Plan) Validate() error {
-	if len(p.Steps) > maxSteps {
-		return caisson.Errorf(caisson.Invalid, "%d paths are more than can be applied at once; apply at most %d", len(p.Steps), maxSteps)
+	if len(p.Steps) > MaxSteps {
+		return caisson.Errorf(caisson.Invalid, "%d paths are more than can be applied at once; apply at most %d", len(p.Steps), MaxSteps)
 	}
 	byPath := make(map[string]*Step, len(p.Steps))
 	for i := range p.Steps {
 		s := &p.Steps[i]
-		if err := s.validate(); err != nil {
+		if err := s.Validate(); err != nil {
 			return err
 		}
 		if byPath[s.Path] != nil {
@@ -107,7 +106,7 @@ func (p *Plan) Validate() error {
 			if above == nil {
 				continue
 			}
-			if !s.Before.none() && above.Before.Type != nodeDir || !s.After.none() && above.After.Type != nodeDir {
+			if !s.Before.None() && above.Before.Type != NodeDir || !s.After.None() && above.After.Type != NodeDir {
 				return caisson.Errorf(caisson.Invalid, "the plan has %.200q below %.200q, which is no directory then", s.Path, dir)
 			}
 		}
@@ -115,7 +114,7 @@ func (p *Plan) Validate() error {
 	return nil
 }
 
-func (s *Step) validate() error {
+func (s *Step) Validate() error {
 	if err := checkPlanPath(s.Path); err != nil {
 		return err
 	}
@@ -123,8 +122,8 @@ func (s *Step) validate() error {
 		return err
 	}
 	modes := uint32(0o777)
-	if s.After.Type == nodeDir {
-		if s.Before.Type == nodeDir {
+	if s.After.Type == NodeDir {
+		if s.Before.Type == NodeDir {
 			modes |= s.Before.Mode
 		}
 		s.After.Mode &= modes
@@ -132,9 +131,9 @@ func (s *Step) validate() error {
 	if err := s.After.validate(s.Path, modes); err != nil {
 		return err
 	}
-	if s.After.Type == nodeLink {
+	if s.After.Type == NodeLink {
 		text := s.After.Link
-		if len(text) == 0 || len(text) > maxPlanPath || bytes.IndexByte(text, 0) >= 0 {
+		if len(text) == 0 || len(text) > MaxPlanPath || bytes.IndexByte(text, 0) >= 0 {
 			return caisson.Errorf(caisson.Invalid, "the symlink %.200q has no valid target", s.Path)
 		}
 		if want := HashText(text); s.After.Hash == "" {
@@ -143,8 +142,8 @@ func (s *Step) validate() error {
 			return caisson.Errorf(caisson.Invalid, "the symlink %.200q does not have the target that its hash says", s.Path)
 		}
 	}
-	if (s.After.Type == nodeFile || s.After.Type == nodeDir) && s.After.Mode&0o400 == 0 {
-		// It could be neither checked nor undone.
+	if (s.After.Type == NodeFile || s.After.Type == NodeDir) && s.After.Mode&0o400 == 0 {
+		// Otherwise the file could be neither checked nor undone.
 		return caisson.Errorf(caisson.Invalid, "%.200q would not be readable by its owner; chmod u+r it first", s.Path)
 	}
 	return nil
@@ -152,15 +151,15 @@ func (s *Step) validate() error {
 
 func (n Node) validate(name string, modes uint32) error {
 	switch n.Type {
-	case "", nodeNone, nodeDir:
-	case nodeFile, nodeLink:
-		if sum, err := hex.DecodeString(n.Hash); (err != nil || len(sum) != sha256.Size || hex.EncodeToString(sum) != n.Hash) && (n.Type != nodeLink || n.Hash != "") {
+	case "", NodeNone, NodeDir:
+	case NodeFile, NodeLink:
+		if sum, err := hex.DecodeString(n.Hash); (err != nil || len(sum) != sha256.Size || hex.EncodeToString(sum) != n.Hash) && (n.Type != NodeLink || n.Hash != "") {
 			return caisson.Errorf(caisson.Invalid, "the plan does not say what is in %.200q", name)
 		}
 	default:
 		return caisson.Errorf(caisson.Invalid, "%.200q is a %.20s, which is never applied", name, n.Type)
 	}
-	if n.Type != nodeLink && n.Mode&^modes != 0 {
+	if n.Type != NodeLink && n.Mode&^modes != 0 {
 		return caisson.Errorf(caisson.Invalid, "the plan has mode %o for %.200q; only permissions are applied", n.Mode, name)
 	}
 	return nil
@@ -173,22 +172,22 @@ func checkPlanPath(name string) error {
 	switch {
 	case name == "" || name == "." || name[0] == '/' || path.Clean(name) != name || name == ".." || strings.HasPrefix(name, "../"):
 		return bad("is not clean and relative")
-	case len(name) > maxPlanPath || strings.IndexByte(name, 0) >= 0 || !utf8.ValidString(name):
+	case len(name) > MaxPlanPath || strings.IndexByte(name, 0) >= 0 || !utf8.ValidString(name):
 		return bad("is too long or not UTF-8")
 	}
 	for part := range strings.SplitSeq(name, "/") {
 		if len(part) > 255 {
 			return bad("has too long a name")
 		}
-		if strings.HasPrefix(part, stagePrefix) {
+		if strings.HasPrefix(part, StagePrefix) {
 			return bad("has a name of Caisson's own")
 		}
 	}
 	return nil
 }
 
-// sorted returns the steps of p with parents before what is in them.
-func (p *Plan) sorted() []Step {
+// Sorted returns the steps of p with directories before their content.
+func (p *Plan) Sorted() []Step {
 	steps := slices.Clone(p.Steps)
 	// Any prefix sorts before what it is a prefix of.
 	slices.SortFunc(steps, func(a, b Step) int { return cmp.Compare(a.Path, b.Path) })
@@ -196,47 +195,47 @@ func (p *Plan) sorted() []Step {
 }
 
 // Encode writes p in the form that [DecodePlan] reads: one JSON object a line.
-func (p *Plan) Encode(w io.Writer) error {
-	out := bufio.NewWriter(w)
-	enc := json.NewEncoder(out)
-	for i := range p.Steps {
-		if err := enc.Encode(&p.Steps[i]); err != nil {
-			return err
-		}
+func (p *Plan) Encode(w io.Writer) error { return worker.WriteRows(w, p.Steps) }
+
+// Input validates p and returns it as the input of a job, in the form of Encode.
+func (p *Plan) Input() (*bytes.Buffer, error) {
+	if err := p.Validate(); err != nil {
+		return nil, err
 	}
-	return out.Flush()
+	var out bytes.Buffer
+	return &out, p.Encode(&out)
 }
 
-// DecodePlan reads a plan and validates it. Memory is bounded, whatever r yields.
+// DecodePlan reads a plan and validates it. Its use of memory is bounded for any input.
 func DecodePlan(r io.Reader) (*Plan, error) {
-	lines := bufio.NewScanner(r)
-	lines.Buffer(make([]byte, 4096), maxPlanLine)
-	p := &Plan{}
-	for lines.Scan() {
-		if len(p.Steps) == maxSteps {
-			return nil, caisson.Errorf(caisson.Invalid, "a plan has at most %d steps", maxSteps)
-		}
-		var s Step
-		if err := strictJSON(lines.Bytes(), &s); err != nil {
-			return nil, caisson.Wrap(err, caisson.Invalid, "the plan is malformed")
-		}
-		p.Steps = append(p.Steps, s)
+	steps, err := worker.ReadRows[Step](r, MaxSteps, MaxPlanLine)
+	if err != nil {
+		return nil, caisson.Wrap(err, caisson.Invalid, "the plan is malformed")
 	}
-	if err := lines.Err(); err != nil {
-		return nil, caisson.Wrap(err, caisson.Invalid, "the plan cannot be read")
-	}
+	p := &Plan{Steps: steps}
 	return p, p.Validate()
 }
 
-// strictJSON is json.Unmarshal that accepts no unknown fields and nothing after the value.
-func strictJSON(data []byte, v any) error {
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields()
-	if err := d.Decode(v); err != nil {
-		return err
+// Moved is the cause of a Conflict: paths of the host that are not in the state that the plan expects.
+type Moved struct {
+	Paths []string // at most 100
+	More  bool     // whether there are others
+}
+
+// Error lists some of the paths.
+func (m *Moved) Error() string {
+	var names []string
+	for _, p := range m.Paths[:min(len(m.Paths), 5)] {
+		names = append(names, strconv.Quote(p))
 	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("data after the value")
+	text := strings.Join(names, ", ")
+	if m.More || len(m.Paths) > len(names) {
+		text += " and others"
 	}
-	return nil
+	return text
+}
+
+// Conflict returns a Conflict error with m as its cause.
+func (m *Moved) Conflict() error {
+	return caisson.Wrap(m, caisson.Conflict, "the directory has changed meanwhile: %s; nothing was done, look at the changes again", m.Error())
 }

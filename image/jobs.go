@@ -3,53 +3,54 @@ package image
 import (
 	"context"
 	"os"
+	"time"
 
 	"github.com/caisson-dev/caisson/worker"
 )
 
-// Names of the jobs.
-const (
-	jobResolve = "image.resolve"
-	jobFetch   = "image.fetch"
-	jobUnpack  = "image.unpack"
-	jobArchive = "image.archive"
-)
+// Jobs are the jobs of this package, for the table that the binary gives to [worker.Main].
+func Jobs() []worker.Declared { return []worker.Declared{jobResolve, jobFetch, jobUnpack, jobArchive} }
 
-// Jobs returns the worker jobs of this package, for the table that the binary passes to [worker.Main].
-func Jobs() []worker.Job {
-	return []worker.Job{
-		{Name: jobResolve, Run: runResolve},
-		{Name: jobFetch, Run: runFetch},
-		{Name: jobUnpack, Run: runUnpack},
-		{Name: jobArchive, Run: runArchive},
-	}
+var jobResolve = worker.Job[source, resolved]{
+	Name: "image.resolve", Network: true, Limits: worker.Limits{Time: 5 * time.Minute, CPU: time.Minute},
+	Do: func(ctx context.Context, _ *worker.Call, src source) (resolved, error) {
+		r, err := resolve(ctx, src)
+		return worker.Value(r, registryError(err, src.Reference))
+	},
+}
+
+// jobFetch writes a blob to its first descriptor.
+var jobFetch = worker.Job[fetchArgs, worker.None]{
+	Name: "image.fetch", Network: true, Files: 1,
+	Do: func(ctx context.Context, c *worker.Call, args fetchArgs) (worker.None, error) {
+		return worker.None{}, registryError(fetch(ctx, args, c.Files[0]), args.Source.Reference)
+	},
 }
 
 // received is the progress of a job: the number of bytes read so far.
 type received struct{ Bytes int64 }
 
-func runUnpack(_ context.Context, c *worker.Call) (any, error) {
-	var args unpackArgs
-	if err := c.Args(&args); err != nil {
-		return nil, err
-	}
-	root, err := os.Open("/")
-	if err != nil {
-		return nil, err
-	}
-	defer root.Close()
-	return unpack(root, c.Input(), args, func(n int64) { c.Progress(received{n}) })
+// jobUnpack unpacks its input into its root directory.
+var jobUnpack = worker.Job[unpackArgs, unpacked]{
+	Name: "image.unpack", Access: worker.Populate, Root: true,
+	Do: func(_ context.Context, c *worker.Call, args unpackArgs) (unpacked, error) {
+		return worker.Value(unpack(c.Root, c.Input(), args, func(n int64) { c.Progress(received{n}) }))
+	},
+	Valid: func(args unpackArgs, u *unpacked) bool {
+		return u.Size >= 0 && u.Entries >= 0 && u.InSize >= 0 && digestForm.MatchString(u.DiffID) && digestForm.MatchString(u.In) &&
+			(!args.Content || digestForm.MatchString(u.Content))
+	},
 }
 
-func runArchive(_ context.Context, c *worker.Call) (any, error) {
-	out, err := c.File(0)
-	if err != nil {
-		return nil, err
-	}
-	root, err := os.OpenRoot("/")
-	if err != nil {
-		return nil, err
-	}
-	defer root.Close()
-	return archive(root, out)
+// jobArchive writes its root directory as an archive to its first descriptor.
+var jobArchive = worker.Job[worker.None, archived]{
+	Name: "image.archive", Access: worker.ReadAsOwner, Files: 1,
+	Do: func(_ context.Context, c *worker.Call, _ worker.None) (archived, error) {
+		root, err := os.OpenRoot("/")
+		if err != nil {
+			return archived{}, err
+		}
+		defer root.Close()
+		return worker.Value(archive(root, c.Files[0]))
+	},
 }

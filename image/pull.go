@@ -95,8 +95,7 @@ func serialised(progress func(caisson.Progress)) func(caisson.Progress) {
 
 func (d *Driver) pullRemote(ctx context.Context, src source, account string, report func(caisson.Progress)) (*caisson.Image, error) {
 	report(caisson.Progress{Stage: "resolve", Detail: src.Reference})
-	var found resolved
-	err := d.worker.Run(ctx, worker.Request{Job: jobResolve, Args: src, Network: true, Limits: worker.Limits{Time: 5 * time.Minute, CPU: time.Minute}}, &found)
+	found, err := jobResolve.Run(ctx, d.worker, src, worker.Given{})
 	if err != nil {
 		return nil, err
 	}
@@ -267,21 +266,23 @@ func (p *pull) stream(ctx context.Context, r remoteLayer, dir string, args unpac
 	if err != nil {
 		return nil, caisson.Wrap(err, caisson.Internal, "cannot make a pipe")
 	}
-	fetch := worker.Request{Job: jobFetch, Network: true, Files: []*os.File{to},
-		Args: fetchArgs{Source: p.src, Digest: r.Digest, Size: r.Size}}
+	fetch := func(ctx context.Context) error {
+		_, err := jobFetch.Run(ctx, p.driver.worker, fetchArgs{Source: p.src, Digest: r.Digest, Size: r.Size}, worker.Given{Files: []*os.File{to}})
+		return err
+	}
 	return p.driver.pipe(ctx, fetch, to, from, dir, args, func(n int64) {
 		p.report(caisson.Progress{Stage: "pull", Detail: r.DiffID, Done: n, Total: r.Size})
 	})
 }
 
-// pipe runs the job write, which writes an archive to to, and unpacks from into dir. It closes both ends. If both jobs fail,
+// pipe runs write, whose job writes an archive to to, and unpacks from into dir. It closes both ends. If both jobs fail,
 // the error is that of the job that failed first, not the failure that followed from it.
-func (d *Driver) pipe(ctx context.Context, write worker.Request, to, from *os.File, dir string, args unpackArgs, report func(int64)) (*unpacked, error) {
+func (d *Driver) pipe(ctx context.Context, write func(context.Context) error, to, from *os.File, dir string, args unpackArgs, report func(int64)) (*unpacked, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	written := make(chan error, 1)
 	go func() {
-		written <- d.worker.Run(ctx, write, nil)
+		written <- write(ctx)
 		to.Close() // after the result is in written, so that it is available once the reader gets EOF
 	}()
 	result, err := d.runUnpack(ctx, from, dir, args, report)
@@ -310,29 +311,20 @@ func brokenPipe(err error) bool {
 
 // runUnpack runs a job that unpacks in into dir. If dir is "", no files are created.
 func (d *Driver) runUnpack(ctx context.Context, in *os.File, dir string, args unpackArgs, report func(int64)) (*unpacked, error) {
-	req := worker.Request{Job: jobUnpack, Args: args, Input: in, Access: worker.Populate,
-		Progress: func(raw json.RawMessage) {
-			var r received
-			if json.Unmarshal(raw, &r) == nil {
-				report(r.Bytes)
-			}
-		},
-		Limits: worker.Limits{FileSize: args.MaxOut}}
+	given := worker.Given{Input: in, Limits: worker.Limits{FileSize: args.MaxOut}, Progress: func(raw json.RawMessage) {
+		var r received
+		if json.Unmarshal(raw, &r) == nil {
+			report(r.Bytes)
+		}
+	}}
 	if dir != "" {
 		root, err := os.Open(dir)
 		if err != nil {
 			return nil, caisson.Wrap(err, caisson.Internal, "cannot open a layer")
 		}
 		defer root.Close()
-		req.Root = root
+		given.Root = root
 	}
-	var result unpacked
-	if err := d.worker.Run(ctx, req, &result); err != nil {
-		return nil, err
-	}
-	if result.Size < 0 || result.Entries < 0 || result.InSize < 0 || !digestForm.MatchString(result.DiffID) ||
-		!digestForm.MatchString(result.In) || args.Content && !digestForm.MatchString(result.Content) {
-		return nil, caisson.Errorf(caisson.Internal, "the unpacking job answered nonsense")
-	}
-	return &result, nil
+	result, err := jobUnpack.Run(ctx, d.worker, args, given)
+	return &result, err
 }

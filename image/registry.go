@@ -21,7 +21,6 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/reach"
-	"github.com/caisson-dev/caisson/worker"
 )
 
 // source describes the image that a job with network access fetches. It is sent over a pipe, including the password.
@@ -55,15 +54,6 @@ type rawConfig struct {
 	Cmd        []string
 	WorkingDir string
 	User       string
-}
-
-func runResolve(ctx context.Context, c *worker.Call) (any, error) {
-	var src source
-	if err := c.Args(&src); err != nil {
-		return nil, err
-	}
-	r, err := resolve(ctx, src)
-	return r, registryError(err, src.Reference)
 }
 
 func resolve(ctx context.Context, src source) (*resolved, error) {
@@ -133,18 +123,6 @@ type fetchArgs struct {
 	Source source
 	Digest string
 	Size   int64
-}
-
-func runFetch(ctx context.Context, c *worker.Call) (any, error) {
-	var args fetchArgs
-	if err := c.Args(&args); err != nil {
-		return nil, err
-	}
-	out, err := c.File(0)
-	if err != nil {
-		return nil, err
-	}
-	return nil, registryError(fetch(ctx, args, out), args.Source.Reference)
 }
 
 func fetch(ctx context.Context, args fetchArgs, out io.Writer) error {

@@ -43,7 +43,10 @@ func (d *Driver) pullDir(ctx context.Context, ref string, h caisson.Handle, acco
 		if err != nil {
 			return nil, err
 		}
-		read := worker.Request{Job: jobArchive, Root: src, Access: worker.ReadAsOwner, Files: []*os.File{to}}
+		read := func(ctx context.Context) error {
+			_, err := jobArchive.Run(ctx, d.worker, worker.None{}, worker.Given{Root: src, Files: []*os.File{to}})
+			return err
+		}
 		return d.pipe(ctx, read, to, from, dir, args, func(n int64) {
 			report(caisson.Progress{Stage: "unpack", Detail: ref, Done: n})
 		})

@@ -1,161 +1,119 @@
 package relay
 
 import (
+	"bytes"
 	"context"
 	"os"
 	"slices"
 
-	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/relay/fetch"
+	"github.com/caisson-dev/caisson/relay/git"
+	"github.com/caisson-dev/caisson/relay/prepare"
+	"github.com/caisson-dev/caisson/relay/push"
+	"github.com/caisson-dev/caisson/relay/receive"
+	"github.com/caisson-dev/caisson/relay/serve"
 	"github.com/caisson-dev/caisson/worker"
 )
 
-// Names of the jobs that make, read and send repositories.
-const (
-	jobInit  = "relay.init"
-	jobFetch = "relay.fetch"
-	jobRefs  = "relay.refs"
-	jobView  = "relay.view"
-	jobStore = "relay.store"
-	jobServe = "relay.serve"
-	jobPush  = "relay.push"
-)
-
-// StoreJobs are the jobs of this package but those of pushes from sandboxes, for the table that the binary gives to [worker.Main].
-func StoreJobs() []worker.Job {
-	return []worker.Job{
-		{Name: jobInit, Run: runInit},
-		{Name: jobFetch, Run: runFetch},
-		{Name: jobRefs, Run: runRefs},
-		{Name: jobView, Run: runView},
-		{Name: jobStore, Run: runStore},
-		{Name: jobServe, Run: runServe},
-		{Name: jobPush, Run: runPush},
-	}
+// Jobs are all jobs of this package and of those below it but link, for the table that the binary gives to [worker.Main].
+func Jobs() []worker.Declared {
+	return slices.Concat([]worker.Declared{jobInit, jobRefs, jobView, jobStore},
+		fetch.Jobs(), serve.Jobs(), push.Jobs(), receive.Jobs(), prepare.Jobs())
 }
 
-// Arguments of the jobs. Lists of refs come as input, because they may be long.
+// Names under which the embedded types do not hide one another.
 type (
-	noArgs    struct{}
-	fetchArgs struct {
-		Transport Transport
-		Limits    FetchLimits
-	}
-	storeArgs struct{ Head string }
+	fetchTool   = fetch.Tool
+	serveTool   = serve.Tool
+	pushTool    = push.Tool
+	receiveTool = receive.Tool
+	prepareTool = prepare.Tool
 )
 
-// fetchReply is what a fetch answers; the refs are in a file.
-type fetchReply struct{ Head string }
-
-// begin decodes the arguments of a job and returns its first n descriptors.
-func begin(c *worker.Call, args any, n int) ([]*os.File, error) {
-	if err := c.Args(args); err != nil {
-		return nil, err
-	}
-	return c.Files(n)
+// A Tool runs this package's functions as confined jobs. It has no state of its own and is safe for concurrent use; what must not
+// happen at the same time is said at the methods. Its methods keep none of the descriptors they are given. Directories are opened
+// for reading, and belong to one uid that nothing else of the host has.
+type Tool struct {
+	run worker.Starter
+	fetchTool
+	serveTool
+	pushTool
+	receiveTool
+	prepareTool
 }
 
-// here is the repository of a job.
-func here() repo { return repo{dir: workDir, tmp: "/tmp"} }
-
-// overView is a job's repository that borrows a view's objects.
-func overView() repo { return repo{dir: workDir, view: viewDir, tmp: "/tmp"} }
-
-func runInit(_ context.Context, c *worker.Call) (any, error) {
-	if _, err := begin(c, &noArgs{}, 0); err != nil {
-		return nil, err
-	}
-	return nil, here().make(hexSHA1)
+// NewTool returns a Tool whose jobs r runs; the binary that r starts must have the jobs of [Jobs] in its table.
+func NewTool(r worker.Starter) *Tool {
+	return &Tool{r, fetch.NewTool(r), serve.NewTool(r), push.NewTool(r), receive.NewTool(r), prepare.NewTool(r)}
 }
 
-func runFetch(ctx context.Context, c *worker.Call) (any, error) {
-	var args fetchArgs
-	files, err := begin(c, &args, 2)
-	if err != nil {
-		return nil, err
-	}
-	f, err := newForwarder(files[0], args.Transport)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	remote, err := here().fetch(ctx, f, args.Limits, func(line string) { c.Progress(line) })
-	return giveRefs(files[1], remote, err)
+var jobInit = worker.Job[worker.None, worker.None]{
+	Name: "relay.init", Programs: true, Access: worker.WriteAsOwner, Limits: git.JobLimits(git.ShortTime),
+	Do: func(context.Context, *worker.Call, worker.None) (worker.None, error) {
+		return worker.None{}, git.JobRepo().Make(git.HexSHA1)
+	},
 }
 
-func runRefs(ctx context.Context, c *worker.Call) (any, error) {
-	files, err := begin(c, &noArgs{}, 1)
-	if err != nil {
-		return nil, err
-	}
-	remote, err := here().refs(ctx)
-	return giveRefs(files[0], remote, err)
+// Init makes an empty directory a bare repository without refs.
+func (t *Tool) Init(ctx context.Context, dir *os.File) error {
+	_, err := jobInit.Run(ctx, t.run, worker.None{}, worker.Given{Root: dir})
+	return err
 }
 
-// giveRefs writes refs to out, and returns the rest of the answer.
-func giveRefs(out *os.File, remote *Remote, err error) (any, error) {
-	if err != nil {
-		return nil, err
-	}
-	_, err = out.Write(appendRefs(nil, remote.Refs))
-	return fetchReply{Head: remote.Head}, err
+var jobRefs = worker.Job[worker.None, string]{
+	Name: "relay.refs", Programs: true, Files: 1, Limits: git.JobLimits(git.ShortTime),
+	Do: func(ctx context.Context, c *worker.Call, _ worker.None) (string, error) {
+		remote, err := git.JobRepo().Refs(ctx)
+		return git.GiveRefs(c.Files[0], remote, err)
+	},
 }
 
-func runView(ctx context.Context, c *worker.Call) (any, error) {
-	if _, err := begin(c, &noArgs{}, 0); err != nil {
-		return nil, err
-	}
-	refs, err := readRefs(c.Input())
-	if err != nil {
-		return nil, err
-	}
-	return nil, here().makeView(ctx, mirrorDir, refs)
+// Refs returns the branches and tags of a mirror, view or store.
+func (t *Tool) Refs(ctx context.Context, dir *os.File) (*git.Remote, error) {
+	return git.RunForRefs(ctx, t.run, jobRefs, worker.None{}, worker.Given{Root: dir})
 }
 
-func runStore(_ context.Context, c *worker.Call) (any, error) {
-	var args storeArgs
-	if _, err := begin(c, &args, 0); err != nil {
-		return nil, err
-	}
-	refs, err := readRefs(c.Input())
-	if err != nil {
-		return nil, err
-	}
-	return nil, overView().makeStore(refs, args.Head)
+var jobView = worker.Job[worker.None, worker.None]{
+	Name: "relay.view", Programs: true, Access: worker.WriteAsOwner, Limits: git.JobLimits(git.CopyTime),
+	Do: func(ctx context.Context, c *worker.Call, _ worker.None) (worker.None, error) {
+		refs, err := git.ReadRefs(c.Input())
+		if err != nil {
+			return worker.None{}, err
+		}
+		return worker.None{}, git.MakeView(ctx, git.JobRepo(), git.MirrorDir, refs)
+	},
 }
 
-func runServe(ctx context.Context, c *worker.Call) (any, error) {
-	var args ServeRequest
-	files, err := begin(c, &args, 1)
-	if err != nil {
-		return nil, err
+// View makes view, an empty directory, a repository of exactly refs and what they reach in the mirror. Nothing may change the mirror
+// meanwhile. Conflict if the mirror does not have them (any more).
+func (t *Tool) View(ctx context.Context, mirror, view *os.File, refs []git.Ref) error {
+	if err := git.CheckRefs(refs); err != nil {
+		return err
 	}
-	p, err := newPeer(files[0])
-	if err != nil {
-		return nil, err
-	}
-	return nil, overView().serve(ctx, p, args)
+	_, err := jobView.Run(ctx, t.run, worker.None{}, worker.Given{
+		Root: view, Mounts: []worker.Mount{{Dir: mirror, At: git.MirrorDir}}, Input: bytes.NewReader(git.AppendRefs(nil, refs)),
+	})
+	return err
 }
 
-func runPush(ctx context.Context, c *worker.Call) (any, error) {
-	var args PushRequest
-	files, err := begin(c, &args, 1)
-	if err != nil {
-		return nil, err
-	}
-	f, err := newForwarder(files[0], args.Transport)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	pushed, err := overView().push(ctx, f, args)
-	if err != nil {
-		return nil, err
-	}
-	if pushed == nil {
-		return nil, caisson.Errorf(caisson.Internal, "a push without a result")
-	}
-	return pushed, nil
+// jobStore has the name of the HEAD as its argument.
+var jobStore = worker.Job[string, worker.None]{
+	Name: "relay.store", Programs: true, Access: worker.WriteAsOwner, Limits: git.JobLimits(git.ShortTime),
+	Do: func(_ context.Context, c *worker.Call, head string) (worker.None, error) {
+		refs, err := git.ReadRefs(c.Input())
+		if err != nil {
+			return worker.None{}, err
+		}
+		return worker.None{}, git.MakeStore(git.JobStore(), refs, head)
+	},
 }
 
-// Jobs are all jobs of this package, for the table that the binary gives to [worker.Main].
-func Jobs() []worker.Job { return slices.Concat(StoreJobs(), ReceiveJobs()) }
+// Store makes store, an empty directory, a sandbox's repository: it begins with refs, which the view must have, and borrows the view's
+// objects. head is the branch that clones check out, in full; it need not exist.
+func (t *Tool) Store(ctx context.Context, store, view *os.File, refs []git.Ref, head string) error {
+	if err := git.CheckRefs(refs); err != nil {
+		return err
+	}
+	_, err := jobStore.Run(ctx, t.run, head, worker.Given{Root: store, Mounts: git.ViewMount(view), Input: bytes.NewReader(git.AppendRefs(nil, refs))})
+	return err
+}

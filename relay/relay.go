@@ -11,5 +11,8 @@
 // worker: without network, without other files, and bounded. Its way to a remote is a socket pair, the link, at whose other end a
 // job of package relay/link has the network and the credential and reads no git.
 //
-// Nothing here knows of sandboxes, accounts or stores of other kinds.
+// The package itself makes repositories. Below it fetch, serve, receive, prepare and push have a job each, commit checks commits,
+// quarantine keeps what was pushed apart until then, git runs git, and remote is the near end of a link.
+//
+// The relay does not depend on sandboxes, accounts or stores of other kinds.
 package relay

@@ -12,9 +12,9 @@ import (
 	"strings"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/check"
 	"github.com/caisson-dev/caisson/internal/refname"
-	"github.com/caisson-dev/caisson/relay"
+	"github.com/caisson-dev/caisson/relay/git"
 	"github.com/caisson-dev/caisson/relay/remoteurl"
 )
 
@@ -77,7 +77,7 @@ func protectedBranch(r *caisson.Repo, branch, base string) string {
 		return fmt.Sprintf("%.100q is protected", branch)
 	}
 	for _, p := range r.Protected {
-		if gate.MatchPath(p, branch) || gate.MatchPath(strings.ToLower(p), strings.ToLower(branch)) || gate.ValidPattern(p) != nil {
+		if check.MatchPath(p, branch) || check.MatchPath(strings.ToLower(p), strings.ToLower(branch)) || check.ValidPattern(p) != nil {
 			return fmt.Sprintf("%.100q is protected by %.100q", branch, p)
 		}
 	}
@@ -223,17 +223,17 @@ func (a *access) resolve(ctx context.Context, r *caisson.Repo, req caisson.RepoA
 		if commit == "" {
 			return nil, "", caisson.Invalidf("repo.read", "the remote of %s has no branch %.100q; see caisson repo branches %s", r.Name, b, r.Name)
 		}
-		if ref := (relay.Ref{Name: heads + b, Commit: commit}); !slices.Contains(g.Refs, ref) {
+		if ref := (git.Ref{Name: heads + b, Commit: commit}); !slices.Contains(g.Refs, ref) {
 			g.Refs = append(g.Refs, ref)
 		}
 	}
-	slices.SortFunc(g.Refs, func(a, b relay.Ref) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(g.Refs, func(a, b git.Ref) int { return strings.Compare(a.Name, b.Name) })
 	g.View = viewKey(g.Refs)
 	return g, start, nil
 }
 
 // viewKey returns the name of the view of refs.
-func viewKey(refs []relay.Ref) string {
+func viewKey(refs []git.Ref) string {
 	h := sha256.New()
 	for _, r := range refs {
 		fmt.Fprintf(h, "%s %s\n", r.Commit, r.Name)

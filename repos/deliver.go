@@ -7,9 +7,10 @@ import (
 	"strings"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/check"
 	"github.com/caisson-dev/caisson/internal/safetext"
-	"github.com/caisson-dev/caisson/relay"
+	"github.com/caisson-dev/caisson/relay/git"
+	"github.com/caisson-dev/caisson/relay/prepare"
 )
 
 // Bounds of the texts of a delivery.
@@ -29,7 +30,7 @@ type planner struct {
 	remotes    *remotes
 	inSandbox  *sandboxGit
 	queue      *queue
-	rules      gate.Rules
+	rules      check.Rules
 }
 
 // deliver implements [caisson.Relay.Deliver].
@@ -56,7 +57,7 @@ func (p *planner) deliver(ctx context.Context, h caisson.RepoHandover) (*caisson
 		return nil, err
 	}
 	id := caisson.NewID(caisson.DeliveryPrefix)
-	made, err := p.prepare(ctx, r, g, tip.Commit, relay.PullText{
+	made, err := p.prepare(ctx, r, g, tip.Commit, prepare.PullText{
 		// Invisible characters are removed before the search for secrets: a forge might remove them later, and so join the parts
 		// of a secret.
 		Title: line(h.Repo.Title, maxTitle), Answer: strings.TrimSpace(safetext.Short(safetext.Lines(h.Body), maxAnswer)),
@@ -133,7 +134,7 @@ func (p *planner) unrecorded(ctx context.Context, g *grant) (*pushed, error) {
 	if err != nil {
 		return nil, err
 	}
-	i := slices.IndexFunc(have.Refs, func(r relay.Ref) bool { return r.Name == heads+g.Branch })
+	i := slices.IndexFunc(have.Refs, func(r git.Ref) bool { return r.Name == heads+g.Branch })
 	if i < 0 || slices.Contains(g.Refs, have.Refs[i]) {
 		return nil, nil
 	}
@@ -153,7 +154,7 @@ func (p *planner) find(ctx context.Context, g *grant, match func(*caisson.Delive
 }
 
 // prepare makes the commits that are sent: with the repository's author, and signed.
-func (p *planner) prepare(ctx context.Context, r *caisson.Repo, g *grant, commit string, text relay.PullText) (*relay.Prepared, error) {
+func (p *planner) prepare(ctx context.Context, r *caisson.Repo, g *grant, commit string, text prepare.PullText) (*prepare.Result, error) {
 	store, view, err := p.dirs.openStore(g)
 	if err != nil {
 		return nil, err
@@ -165,7 +166,7 @@ func (p *planner) prepare(ctx context.Context, r *caisson.Repo, g *grant, commit
 		return nil, err
 	}
 	name, email := author(r)
-	return p.git.Prepare(ctx, store, view, relay.PrepareRequest{
+	return p.git.Prepare(ctx, store, view, prepare.Request{
 		Base: g.From, Commit: commit, Authors: r.Authors, Name: name, Email: email, Rules: rulesFor(r, p.rules), Pull: text,
 		Template: r.PullBody, Sign: sign,
 	})

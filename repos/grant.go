@@ -11,21 +11,21 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/keylock"
-	"github.com/caisson-dev/caisson/relay"
+	"github.com/caisson-dev/caisson/relay/git"
 )
 
 // A grant is what one sandbox may do with one repository.
 type grant struct {
-	Account string      `json:"account"`
-	Repo    string      `json:"repo"`
-	Sandbox caisson.ID  `json:"sandbox"`
-	Run     caisson.ID  `json:"run,omitempty"` // that pushes are charged to now
-	Session caisson.ID  `json:"session,omitempty"`
-	Base    string      `json:"base"`
-	Branch  string      `json:"branch"`
-	From    string      `json:"from"` // commit of the base branch
-	View    string      `json:"view"`
-	Refs    []relay.Ref `json:"refs"` // that may be read
+	Account string     `json:"account"`
+	Repo    string     `json:"repo"`
+	Sandbox caisson.ID `json:"sandbox"`
+	Run     caisson.ID `json:"run,omitempty"` // that pushes are charged to now
+	Session caisson.ID `json:"session,omitempty"`
+	Base    string     `json:"base"`
+	Branch  string     `json:"branch"`
+	From    string     `json:"from"` // commit of the base branch
+	View    string     `json:"view"`
+	Refs    []git.Ref  `json:"refs"` // that may be read
 	// Pushed has the branches that the current run has pushed, the latest last.
 	Pushed []pushed `json:"pushed,omitempty"`
 	// Cloning is true until the sandbox has its clone. A daemon that starts removes such grants.

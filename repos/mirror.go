@@ -9,7 +9,9 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/refname"
-	"github.com/caisson-dev/caisson/relay"
+	"github.com/caisson-dev/caisson/relay/fetch"
+	"github.com/caisson-dev/caisson/relay/git"
+	"github.com/caisson-dev/caisson/relay/remote"
 )
 
 // mirrors has the copies of remotes.
@@ -91,9 +93,9 @@ func (m *mirrors) fetch(ctx context.Context, r *caisson.Repo) (*caisson.Repo, er
 		return nil, err
 	}
 	defer mirror.Close()
-	var got *relay.Remote
-	err = m.remotes.connect(ctx, r, false, func(link *os.File, t relay.Transport) (err error) {
-		got, err = m.git.Fetch(ctx, mirror, link, relay.FetchRequest{Transport: t})
+	var got *git.Remote
+	err = m.remotes.connect(ctx, r, false, func(link *os.File, t remote.Transport) (err error) {
+		got, err = m.git.Fetch(ctx, mirror, link, fetch.Request{Transport: t})
 		return err
 	})
 	if err != nil {
@@ -109,7 +111,7 @@ func (m *mirrors) fetch(ctx context.Context, r *caisson.Repo) (*caisson.Repo, er
 }
 
 // refs returns the branches and tags of a repository's mirror.
-func (m *mirrors) refs(ctx context.Context, r *caisson.Repo) (*relay.Remote, error) {
+func (m *mirrors) refs(ctx context.Context, r *caisson.Repo) (*git.Remote, error) {
 	mirror, err := m.dirs.open(r.Account, r.Name, mirrorDir)
 	if err != nil {
 		return nil, err

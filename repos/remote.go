@@ -13,8 +13,9 @@ import (
 	"github.com/caisson-dev/caisson/forge"
 	"github.com/caisson-dev/caisson/internal/socketpair"
 	"github.com/caisson-dev/caisson/internal/sshkey"
-	"github.com/caisson-dev/caisson/relay"
 	"github.com/caisson-dev/caisson/relay/link"
+	"github.com/caisson-dev/caisson/relay/prepare"
+	"github.com/caisson-dev/caisson/relay/remote"
 	"github.com/caisson-dev/caisson/relay/remoteurl"
 )
 
@@ -100,7 +101,7 @@ func (m *remotes) signer(ctx context.Context, r *caisson.Repo) (func(payload []b
 	if err != nil {
 		return nil, err
 	}
-	return relay.SSHSign([]byte(key.Reveal()))
+	return prepare.SSHSign([]byte(key.Reveal()))
 }
 
 // checkKeys returns an error for keys that could not be used by later fetches or deliveries.
@@ -178,7 +179,7 @@ func (m *remotes) openPull(ctx context.Context, r *caisson.Repo, at location, re
 }
 
 // link returns a function that serves a connection to a repository's remote, and the protocol of that connection.
-func (m *remotes) link(ctx context.Context, r *caisson.Repo, push bool) (serve func(context.Context, *os.File) error, t relay.Transport, err error) {
+func (m *remotes) link(ctx context.Context, r *caisson.Repo, push bool) (serve func(context.Context, *os.File) error, t remote.Transport, err error) {
 	at, err := locate(r)
 	if err != nil {
 		return nil, "", err
@@ -191,16 +192,16 @@ func (m *remotes) link(ctx context.Context, r *caisson.Repo, push bool) (serve f
 			}
 			defer dir.Close()
 			return m.Link.RunLocal(ctx, conn, dir, push)
-		}, relay.TransportStream, nil
+		}, remote.TransportStream, nil
 	}
 	secret, err := m.credential(ctx, r, at)
 	if err != nil {
 		return nil, "", err
 	}
 	req := link.Request{URL: r.URL, Roots: m.Roots, HostKeys: r.HostKeys, Push: push, Local: r.Local, Own: m.Own}
-	t = relay.TransportHTTP
+	t = remote.TransportHTTP
 	if at.url.Scheme == remoteurl.SSH {
-		t = relay.TransportStream
+		t = remote.TransportStream
 		if secret.IsZero() {
 			return nil, "", caisson.Errorf(caisson.Unauthed, "a remote over ssh needs a credential with a private key for %s; see caisson repo add --credential", r.Name)
 		}
@@ -218,7 +219,7 @@ func (m *remotes) link(ctx context.Context, r *caisson.Repo, push bool) (serve f
 const linkGrace = 5 * time.Second
 
 // connect calls f with a connection to a repository's remote.
-func (m *remotes) connect(ctx context.Context, r *caisson.Repo, push bool, f func(*os.File, relay.Transport) error) error {
+func (m *remotes) connect(ctx context.Context, r *caisson.Repo, push bool, f func(*os.File, remote.Transport) error) error {
 	near, far, err := socketpair.New()
 	if err != nil {
 		return err

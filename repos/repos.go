@@ -30,26 +30,31 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/forge"
-	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/check"
 	"github.com/caisson-dev/caisson/internal/reach"
-	"github.com/caisson-dev/caisson/relay"
+	"github.com/caisson-dev/caisson/relay/fetch"
+	"github.com/caisson-dev/caisson/relay/git"
 	"github.com/caisson-dev/caisson/relay/link"
+	"github.com/caisson-dev/caisson/relay/prepare"
+	"github.com/caisson-dev/caisson/relay/push"
+	"github.com/caisson-dev/caisson/relay/receive"
+	"github.com/caisson-dev/caisson/relay/serve"
 )
 
 // Git is what git does in jobs: [*relay.Tool].
 type Git interface {
 	Init(ctx context.Context, dir *os.File) error
-	Fetch(ctx context.Context, mirror, link *os.File, req relay.FetchRequest) (*relay.Remote, error)
-	Refs(ctx context.Context, dir *os.File) (*relay.Remote, error)
-	View(ctx context.Context, mirror, view *os.File, refs []relay.Ref) error
-	Store(ctx context.Context, store, view *os.File, refs []relay.Ref, head string) error
-	Serve(ctx context.Context, store, view, conn *os.File, req relay.ServeRequest) error
-	Receive(ctx context.Context, store, view, conn *os.File, req relay.ReceiveRequest) (*relay.Received, error)
-	Prepare(ctx context.Context, store, view *os.File, req relay.PrepareRequest) (*relay.Prepared, error)
-	Push(ctx context.Context, store, view, link *os.File, req relay.PushRequest) (*relay.Pushed, error)
+	Fetch(ctx context.Context, mirror, link *os.File, req fetch.Request) (*git.Remote, error)
+	Refs(ctx context.Context, dir *os.File) (*git.Remote, error)
+	View(ctx context.Context, mirror, view *os.File, refs []git.Ref) error
+	Store(ctx context.Context, store, view *os.File, refs []git.Ref, head string) error
+	Serve(ctx context.Context, store, view, conn *os.File, req serve.Request) error
+	Receive(ctx context.Context, store, view, conn *os.File, req receive.Request) (*receive.Result, error)
+	Prepare(ctx context.Context, store, view *os.File, req prepare.Request) (*prepare.Result, error)
+	Push(ctx context.Context, store, view, link *os.File, req push.Request) (*push.Result, error)
 }
 
-// Link connects to remotes, in jobs that have the credential: [*link.Tool].
+// Link connects to remotes, in jobs that have the credential: [*remote.Tool].
 type Link interface {
 	Run(ctx context.Context, conn *os.File, req link.Request) error
 	RunLocal(ctx context.Context, conn, dir *os.File, push bool) error
@@ -63,7 +68,7 @@ type Forges interface {
 
 // Limits bound the relay. Zero fields mean the default.
 type Limits struct {
-	Push  relay.PushLimits
+	Push  receive.Limits
 	First time.Duration // wait before the second attempt of a delivery; 5 s. Each further wait is three times as long, up to an hour
 	Tries time.Duration // for how long a delivery is retried; 3 days
 	Keep  time.Duration // for how long commits that were not delivered are kept; 30 days
@@ -90,7 +95,7 @@ type Config struct {
 	Events caisson.Publisher
 	// Exec starts a process in a sandbox, as that of [caisson.Processes].
 	Exec   func(ctx context.Context, sandbox string, req caisson.ExecRequest) (caisson.Process, error)
-	Rules  gate.Rules // for changes by commits; zero means the gate's defaults
+	Rules  check.Rules // for changes by commits; zero means the gate's defaults
 	Limits Limits
 	// Settled, unless nil, is called with each delivery whose state has changed.
 	Settled func(ctx context.Context, d *caisson.Delivery)
@@ -271,7 +276,7 @@ func (b *background) close() {
 }
 
 // rulesFor returns the rules that commits for a repository are checked by.
-func rulesFor(r *caisson.Repo, rules gate.Rules) gate.Rules {
+func rulesFor(r *caisson.Repo, rules check.Rules) check.Rules {
 	rules.Allow = slices.Concat(rules.Allow, r.Allow)
 	rules.AskSecrets = r.AllowSecrets
 	return rules

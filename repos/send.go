@@ -8,7 +8,8 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/forge"
 	"github.com/caisson-dev/caisson/internal/keylock"
-	"github.com/caisson-dev/caisson/relay"
+	"github.com/caisson-dev/caisson/relay/push"
+	"github.com/caisson-dev/caisson/relay/remote"
 )
 
 // sender executes deliveries: one attempt at a time for each branch of a remote.
@@ -127,8 +128,8 @@ func (s *sender) push(ctx context.Context, r *caisson.Repo, g *grant, d *caisson
 	defer store.Close()
 	defer view.Close()
 	to := func(expect string) error {
-		return s.remotes.connect(ctx, r, true, func(link *os.File, t relay.Transport) error {
-			_, err := s.git.Push(ctx, store, view, link, relay.PushRequest{Transport: t, Commit: d.Commit, Branch: d.Branch, Expect: expect})
+		return s.remotes.connect(ctx, r, true, func(link *os.File, t remote.Transport) error {
+			_, err := s.git.Push(ctx, store, view, link, push.Request{Transport: t, Commit: d.Commit, Branch: d.Branch, Expect: expect})
 			return err
 		})
 	}

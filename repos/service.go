@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/gate"
-	"github.com/caisson-dev/caisson/relay"
+	"github.com/caisson-dev/caisson/gate/check"
+	"github.com/caisson-dev/caisson/relay/prepare"
 )
 
 // Service implements [caisson.Repos].
@@ -113,12 +113,12 @@ func checkRepo(r *caisson.Repo, caller caisson.Caller) error {
 			return caisson.Invalidf(list.field, "must have at most 100 patterns")
 		}
 		for _, p := range list.patterns {
-			if err := gate.ValidPattern(p); err != nil {
+			if err := check.ValidPattern(p); err != nil {
 				return caisson.Invalidf(list.field, "%s", caisson.MessageOf(err))
 			}
 		}
 	}
-	return relay.CheckPullTemplate(r.PullBody)
+	return prepare.CheckPullTemplate(r.PullBody)
 }
 
 // GetRepo implements [caisson.Repos].

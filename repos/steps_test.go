@@ -13,7 +13,10 @@ import (
 	"github.com/caisson-dev/caisson/forge"
 	"github.com/caisson-dev/caisson/internal/gitserver"
 	"github.com/caisson-dev/caisson/internal/steptest"
-	"github.com/caisson-dev/caisson/relay"
+	"github.com/caisson-dev/caisson/relay/fetch"
+	"github.com/caisson-dev/caisson/relay/git"
+	"github.com/caisson-dev/caisson/relay/prepare"
+	"github.com/caisson-dev/caisson/relay/push"
 	"github.com/caisson-dev/caisson/repos"
 )
 
@@ -159,23 +162,23 @@ type stepGit struct {
 func (g stepGit) Init(ctx context.Context, dir *os.File) error {
 	return step0(g.s, "init", func() error { return g.Git.Init(ctx, dir) })
 }
-func (g stepGit) Fetch(ctx context.Context, mirror, link *os.File, req relay.FetchRequest) (*relay.Remote, error) {
-	return step(g.s, "fetch", func() (*relay.Remote, error) { return g.Git.Fetch(ctx, mirror, link, req) })
+func (g stepGit) Fetch(ctx context.Context, mirror, link *os.File, req fetch.Request) (*git.Remote, error) {
+	return step(g.s, "fetch", func() (*git.Remote, error) { return g.Git.Fetch(ctx, mirror, link, req) })
 }
-func (g stepGit) Refs(ctx context.Context, dir *os.File) (*relay.Remote, error) {
-	return step(g.s, "refs", func() (*relay.Remote, error) { return g.Git.Refs(ctx, dir) })
+func (g stepGit) Refs(ctx context.Context, dir *os.File) (*git.Remote, error) {
+	return step(g.s, "refs", func() (*git.Remote, error) { return g.Git.Refs(ctx, dir) })
 }
-func (g stepGit) View(ctx context.Context, mirror, view *os.File, refs []relay.Ref) error {
+func (g stepGit) View(ctx context.Context, mirror, view *os.File, refs []git.Ref) error {
 	return step0(g.s, "view", func() error { return g.Git.View(ctx, mirror, view, refs) })
 }
-func (g stepGit) Store(ctx context.Context, store, view *os.File, refs []relay.Ref, head string) error {
+func (g stepGit) Store(ctx context.Context, store, view *os.File, refs []git.Ref, head string) error {
 	return step0(g.s, "store", func() error { return g.Git.Store(ctx, store, view, refs, head) })
 }
-func (g stepGit) Prepare(ctx context.Context, store, view *os.File, req relay.PrepareRequest) (*relay.Prepared, error) {
-	return step(g.s, "prepare", func() (*relay.Prepared, error) { return g.Git.Prepare(ctx, store, view, req) })
+func (g stepGit) Prepare(ctx context.Context, store, view *os.File, req prepare.Request) (*prepare.Result, error) {
+	return step(g.s, "prepare", func() (*prepare.Result, error) { return g.Git.Prepare(ctx, store, view, req) })
 }
-func (g stepGit) Push(ctx context.Context, store, view, link *os.File, req relay.PushRequest) (*relay.Pushed, error) {
-	return step(g.s, "push", func() (*relay.Pushed, error) { return g.Git.Push(ctx, store, view, link, req) })
+func (g stepGit) Push(ctx context.Context, store, view, link *os.File, req push.Request) (*push.Result, error) {
+	return step(g.s, "push", func() (*push.Result, error) { return g.Git.Push(ctx, store, view, link, req) })
 }
 
 // pulls is a forge that counts the pull requests of each branch.

@@ -12,9 +12,10 @@ import (
 	"sync"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/check"
 	"github.com/caisson-dev/caisson/internal/socketpair"
-	"github.com/caisson-dev/caisson/relay"
+	"github.com/caisson-dev/caisson/relay/receive"
+	"github.com/caisson-dev/caisson/relay/serve"
 )
 
 // A streamRequest is a request of the wire process for a sandbox.
@@ -37,8 +38,8 @@ type streams struct {
 	keeper     *keeper
 	background *background
 	events     caisson.Publisher
-	rules      gate.Rules
-	limits     relay.PushLimits
+	rules      check.Rules
+	limits     receive.Limits
 	log        *slog.Logger
 
 	mu   sync.Mutex
@@ -128,7 +129,7 @@ func (s *streams) serve(ctx context.Context, g *grant, conn *os.File, req stream
 	defer store.Close()
 	defer view.Close()
 	if req.Service == "upload-pack" {
-		return s.git.Serve(ctx, store, view, conn, relay.ServeRequest{Advertise: req.Advertise, Protocol: req.Protocol})
+		return s.git.Serve(ctx, store, view, conn, serve.Request{Advertise: req.Advertise, Protocol: req.Protocol})
 	}
 	release, err := s.grants.lockPushes(ctx, g) // a push must be recorded before the next one is received
 	if err != nil {
@@ -139,7 +140,7 @@ func (s *streams) serve(ctx context.Context, g *grant, conn *os.File, req stream
 	if err != nil {
 		return err
 	}
-	got, err := s.git.Receive(ctx, store, view, conn, relay.ReceiveRequest{
+	got, err := s.git.Receive(ctx, store, view, conn, receive.Request{
 		Advertise: req.Advertise, Protocol: req.Protocol, Granted: g.Refs, Branch: g.Branch, Rules: rulesFor(r, s.rules), Limits: s.limits,
 	})
 	if err != nil || req.Advertise {
@@ -149,7 +150,7 @@ func (s *streams) serve(ctx context.Context, g *grant, conn *os.File, req stream
 }
 
 // received records a push with its grant, and publishes it. It does nothing if the grant has been removed.
-func (s *streams) received(ctx context.Context, g *grant, got *relay.Received) error {
+func (s *streams) received(ctx context.Context, g *grant, got *receive.Result) error {
 	next, err := s.grants.change(g, func(g *grant) {
 		for _, u := range got.Updates {
 			g.Pushed = slices.DeleteFunc(g.Pushed, func(p pushed) bool { return p.Name == u.Name })

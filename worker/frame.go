@@ -87,7 +87,7 @@ func readFrames(r io.Reader, progress func(json.RawMessage), reply any) error {
 			return err
 		}
 		var f frame
-		if err := decode(line, &f); err != nil {
+		if err := Unmarshal(line, &f); err != nil {
 			return err
 		}
 		switch {
@@ -96,7 +96,7 @@ func readFrames(r io.Reader, progress func(json.RawMessage), reply any) error {
 		case f.Result != nil && reply == nil:
 			return nil
 		case f.Result != nil:
-			return decode(f.Result, reply)
+			return Unmarshal(f.Result, reply)
 		case f.Progress != nil && progress != nil:
 			progress(f.Progress)
 		}
@@ -125,8 +125,8 @@ func readLine(r *bufio.Reader, limit int) ([]byte, error) {
 	}
 }
 
-// decode is like json.Unmarshal, but rejects unknown fields and data after the value.
-func decode(data []byte, v any) error {
+// Unmarshal is [json.Unmarshal] that accepts no unknown fields and nothing after the value.
+func Unmarshal(data []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
 	if err := d.Decode(v); err != nil {

@@ -9,8 +9,6 @@ import (
 	"io"
 	"os"
 	"sync"
-
-	"github.com/caisson-dev/caisson"
 )
 
 const argv0 = "caisson-worker"
@@ -22,46 +20,14 @@ const (
 	filesFD   = 3
 )
 
-// A Job is an entry of the table given to [Main].
-type Job struct {
-	Name string
-	// Run does the work and returns the result, which is marshalled to JSON. It runs confined; ctx is never done, because a
-	// cancelled job is killed.
-	Run func(ctx context.Context, c *Call) (any, error)
-}
-
 // A Call is a running job's view of its request.
 type Call struct {
-	args  json.RawMessage
-	files []*os.File
+	Root  *os.File   // the job's root directory, if its declaration asks for it
+	Files []*os.File // descriptors of the request, at least as many as the declaration requires
 	input *os.File
 
 	mu  sync.Mutex
 	out *os.File
-}
-
-// Args decodes the request's arguments into v.
-func (c *Call) Args(v any) error {
-	if err := decode(c.args, v); err != nil {
-		return caisson.Wrap(err, caisson.Internal, "arguments of a job")
-	}
-	return nil
-}
-
-// File returns the i-th descriptor of the request.
-func (c *Call) File(i int) (*os.File, error) {
-	if i < 0 || i >= len(c.files) {
-		return nil, caisson.Errorf(caisson.Internal, "this job was given %d descriptors", len(c.files))
-	}
-	return c.files[i], nil
-}
-
-// Files returns the first n descriptors of the request.
-func (c *Call) Files(n int) ([]*os.File, error) {
-	if n > len(c.files) {
-		return nil, caisson.Errorf(caisson.Internal, "this job was given %d descriptors", len(c.files))
-	}
-	return c.files[:n:n], nil
 }
 
 // Input returns a reader of the request's input; it is empty if the request has none.
@@ -102,7 +68,7 @@ func (eof) Read([]byte) (int, error) { return 0, io.EOF }
 func IsWorker() bool { return len(os.Args) > 0 && os.Args[0] == argv0 }
 
 // Main runs the job this process was started for, and exits. It confines the process before it uses any input of the job.
-func Main(jobs ...Job) {
+func Main(jobs ...Declared) {
 	if err := serve(jobs); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -110,7 +76,7 @@ func Main(jobs ...Job) {
 	os.Exit(0)
 }
 
-func serve(jobs []Job) error {
+func serve(jobs []Declared) error {
 	in := os.NewFile(requestFD, "request")
 	requests := bufio.NewReader(in)
 	line, err := readLine(requests, maxFrame)
@@ -118,11 +84,11 @@ func serve(jobs []Job) error {
 		return fmt.Errorf("read request: %w", err)
 	}
 	var req call
-	if err := decode(line, &req); err != nil {
+	if err := Unmarshal(line, &req); err != nil {
 		return fmt.Errorf("decode request: %w", err)
 	}
 	given := filesFD + req.Files
-	c := &Call{args: req.Args, out: os.NewFile(replyFD, "reply")}
+	c := &Call{out: os.NewFile(replyFD, "reply")}
 	if req.Input {
 		c.input = os.NewFile(uintptr(given), "input")
 		given++
@@ -136,7 +102,7 @@ func serve(jobs []Job) error {
 		given += len(req.Programs.Mounts)
 	}
 	for i := range req.Files {
-		c.files = append(c.files, os.NewFile(uintptr(filesFD+i), fmt.Sprintf("file%d", i)))
+		c.Files = append(c.Files, os.NewFile(uintptr(filesFD+i), fmt.Sprintf("file%d", i)))
 	}
 	if err := closeInherited(given); err != nil {
 		return fmt.Errorf("close descriptors: %w", err)
@@ -149,15 +115,15 @@ func serve(jobs []Job) error {
 		io.Copy(io.Discard, requests)
 		os.Exit(3)
 	}()
-	return run(jobs, req.Job, c)
+	return run(jobs, req, c)
 }
 
-func run(jobs []Job, name string, c *Call) error {
+func run(jobs []Declared, req call, c *Call) error {
 	for _, j := range jobs {
-		if j.Name != name {
+		if j.name() != req.Job {
 			continue
 		}
-		result, err := j.Run(context.Background(), c)
+		result, err := j.serve(context.Background(), c, req.Args)
 		if err != nil {
 			return c.send(frame{Error: failureOf(err)})
 		}
@@ -167,5 +133,5 @@ func run(jobs []Job, name string, c *Call) error {
 		}
 		return c.send(frame{Result: raw})
 	}
-	return c.send(frame{Error: failureOf(fmt.Errorf("no job %q in this binary", name))})
+	return c.send(frame{Error: failureOf(fmt.Errorf("no job %q in this binary", req.Job))})
 }

@@ -14,11 +14,7 @@ import (
 )
 
 // dialed returns the addresses that a job can connect to, after it has connected to listeners of its own.
-func dialed(_ context.Context, c *worker.Call) (any, error) {
-	var args dials
-	if err := c.Args(&args); err != nil {
-		return nil, err
-	}
+func dialed(_ context.Context, _ *worker.Call, args dials) ([]string, error) {
 	got := []string{}
 	for _, t := range args.Targets {
 		if conn, err := net.DialTimeout(t[0], t[1], 2*time.Second); err == nil {

@@ -21,12 +21,12 @@ import (
 	"github.com/caisson-dev/caisson/worker"
 )
 
-var programJobs = []worker.Job{
-	{Name: "commands", Run: commands},
-	{Name: "crowd", Run: crowd},
-	{Name: "brood", Run: brood},
-	{Name: "flags", Run: flags},
-	{Name: "dial", Run: dialed},
+var programJobs = []worker.Declared{
+	job[[][]string, []ran]{Name: "commands", Do: commands},
+	job[none, int]{Name: "crowd", Files: 1, Do: crowd},
+	job[none, none]{Name: "brood", Files: 1, Do: brood},
+	job[[]string, map[string]int64]{Name: "flags", Do: flags},
+	job[dials, []string]{Name: "dial", Do: dialed},
 }
 
 // ran is the result of a command.
@@ -36,11 +36,7 @@ type ran struct {
 }
 
 // commands runs commands one after the other, in /work and with empty input.
-func commands(ctx context.Context, c *worker.Call) (any, error) {
-	var argvs [][]string
-	if err := c.Args(&argvs); err != nil {
-		return nil, err
-	}
+func commands(ctx context.Context, _ *worker.Call, argvs [][]string) ([]ran, error) {
 	all := []ran{}
 	for _, argv := range argvs {
 		cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
@@ -58,44 +54,32 @@ func commands(ctx context.Context, c *worker.Call) (any, error) {
 }
 
 // crowd starts as many processes as it can, each of which has the job's descriptor open, and returns their number.
-func crowd(_ context.Context, c *worker.Call) (any, error) {
-	f, err := c.File(0)
-	if err != nil {
-		return nil, err
-	}
+func crowd(_ context.Context, c *worker.Call, _ none) (int, error) {
 	for n := 0; ; n++ {
 		cmd := exec.Command("/bin/sleep", "1000")
-		cmd.ExtraFiles = []*os.File{f}
+		cmd.ExtraFiles = c.Files
 		switch err := cmd.Start(); {
 		case errors.Is(err, unix.EAGAIN) || n > 2000:
 			return n, nil
 		case err != nil:
-			return nil, err
+			return n, err
 		}
 	}
 }
 
 // brood waits while a grandchild process has its descriptor open.
-func brood(_ context.Context, c *worker.Call) (any, error) {
-	f, err := c.File(0)
-	if err != nil {
-		return nil, err
-	}
+func brood(_ context.Context, c *worker.Call, _ none) (none, error) {
 	cmd := exec.Command("/bin/sh", "-c", "sleep 1000 & printf x >&3")
-	cmd.ExtraFiles = []*os.File{f}
+	cmd.ExtraFiles = c.Files
 	if err := cmd.Run(); err != nil {
-		return nil, err
+		return none{}, err
 	}
-	f.Close()
+	c.Files[0].Close()
 	select {}
 }
 
 // flags returns the mount flags of the file systems at paths.
-func flags(_ context.Context, c *worker.Call) (any, error) {
-	var paths []string
-	if err := c.Args(&paths); err != nil {
-		return nil, err
-	}
+func flags(_ context.Context, _ *worker.Call, paths []string) (map[string]int64, error) {
 	all := map[string]int64{}
 	for _, p := range paths {
 		var st unix.Statfs_t

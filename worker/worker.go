@@ -16,7 +16,9 @@
 // shared memory; only [Limits.Time] applies to the whole job. A program that exceeds a limit is killed by a signal, which the
 // job must detect and turn into an error.
 //
-// Package worker is infrastructure: drivers may import it and pass their jobs to [Main] in an explicit table.
+// A package declares its jobs, each as a [Job], and the binary passes them to [Main] in an explicit table.
+//
+// Package worker is infrastructure: drivers may import it.
 package worker
 
 import (
@@ -104,8 +106,8 @@ func hold(exe string) (*os.File, error) {
 type Request struct {
 	Job  string // name in the table given to [Main]
 	Args any    // marshalled to JSON; may hold secrets, they travel over a pipe only
-	// Files are the job's descriptors, in order; see [Call.File]. A job without network gets directories as separate mounts, so
-	// that it cannot access their parent directories or the mounts below them.
+	// Files are the job's descriptors, in order; see [Call.Files]. A job without network gets directories as separate mounts,
+	// so that it cannot access their parent directories or the mounts below them.
 	Files []*os.File
 	// Input is the source that [Call.Input] reads; nil means an empty one. An *os.File is passed to the job directly.
 	Input io.Reader

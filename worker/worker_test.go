@@ -51,70 +51,62 @@ var (
 	kept []byte
 )
 
-var jobs = []worker.Job{
-	{Name: "echo", Run: echo},
-	{Name: "probe", Run: probe},
-	{Name: "populate", Run: populate},
-	{Name: "read", Run: read},
-	{Name: "write", Run: write},
-	{Name: "above", Run: above},
-	{Name: "fail", Run: func(_ context.Context, c *worker.Call) (any, error) {
-		var e struct{ Kind, Message string }
-		if err := c.Args(&e); err != nil {
-			return nil, err
-		}
-		return nil, caisson.Errorf(caisson.Kind(e.Kind), "%s", e.Message)
-	}},
-	{Name: "panic", Run: func(context.Context, *worker.Call) (any, error) { panic("oh") }},
-	{Name: "hang", Run: func(_ context.Context, c *worker.Call) (any, error) { c.Progress("hanging"); select {} }},
-	{Name: "spin", Run: func(context.Context, *worker.Call) (any, error) {
-		for n := 0; ; n++ { // uses processor time only
-			spun.Store(int64(n))
-		}
-	}},
-	{Name: "alloc", Run: func(context.Context, *worker.Call) (any, error) {
-		for n := 1 << 20; ; n *= 2 {
-			kept = append(kept, bytes.Repeat([]byte{1}, n)...)
-		}
-	}},
-	{Name: "long", Run: func(context.Context, *worker.Call) (any, error) { return strings.Repeat("x", 2<<20), nil }},
-	{Name: "raw", Run: func(_ context.Context, c *worker.Call) (any, error) {
-		var s string
-		if err := c.Args(&s); err != nil {
-			return nil, err
-		}
-		if _, err := io.WriteString(os.NewFile(1, "reply"), s); err != nil {
-			return nil, err
-		}
-		os.Exit(0)
-		return nil, nil
-	}},
-	{Name: "hold", Run: func(_ context.Context, c *worker.Call) (any, error) {
-		f, err := c.File(0)
-		if err != nil {
-			return nil, err
-		}
-		if _, err := f.Write([]byte{1}); err != nil {
-			return nil, err
-		}
-		select {}
-	}},
-	{Name: "drip", Run: func(_ context.Context, c *worker.Call) (any, error) {
-		for i := range 5 {
-			c.Progress(i)
-		}
-		return true, nil
-	}},
-}
-
-func echo(_ context.Context, c *worker.Call) (any, error) {
-	var s string
-	if err := c.Args(&s); err != nil {
-		return nil, err
+var (
+	echoJob = job[string, string]{Name: "echo", Do: func(_ context.Context, c *worker.Call, args string) (string, error) {
+		in, err := io.ReadAll(c.Input())
+		return args + string(in), err
+	}}
+	jobs = []worker.Declared{
+		echoJob, listJob,
+		job[none, findings]{Name: "probe", Do: probe},
+		job[none, none]{Name: "populate", Do: populate},
+		job[string, string]{Name: "read", Do: func(_ context.Context, _ *worker.Call, path string) (string, error) {
+			b, err := os.ReadFile(path)
+			return string(b), err
+		}},
+		job[none, written]{Name: "write", Do: write},
+		job[none, []string]{Name: "above", Files: 1, Do: above},
+		job[struct{ Kind, Message string }, none]{Name: "fail", Do: func(_ context.Context, _ *worker.Call, e struct{ Kind, Message string }) (none, error) {
+			return none{}, caisson.Errorf(caisson.Kind(e.Kind), "%s", e.Message)
+		}},
+		job[none, none]{Name: "panic", Do: func(context.Context, *worker.Call, none) (none, error) { panic("oh") }},
+		job[none, none]{Name: "hang", Do: func(_ context.Context, c *worker.Call, _ none) (none, error) { c.Progress("hanging"); select {} }},
+		job[none, none]{Name: "spin", Do: func(context.Context, *worker.Call, none) (none, error) {
+			for n := 0; ; n++ { // uses its processor time and nothing else
+				spun.Store(int64(n))
+			}
+		}},
+		job[none, none]{Name: "alloc", Do: func(context.Context, *worker.Call, none) (none, error) {
+			for n := 1 << 20; ; n *= 2 {
+				kept = append(kept, bytes.Repeat([]byte{1}, n)...)
+			}
+		}},
+		job[none, string]{Name: "long", Do: func(context.Context, *worker.Call, none) (string, error) { return strings.Repeat("x", 2<<20), nil }},
+		job[string, none]{Name: "raw", Do: func(_ context.Context, _ *worker.Call, s string) (none, error) {
+			if _, err := io.WriteString(os.NewFile(1, "reply"), s); err != nil {
+				return none{}, err
+			}
+			os.Exit(0)
+			return none{}, nil
+		}},
+		job[none, none]{Name: "hold", Files: 1, Do: func(_ context.Context, c *worker.Call, _ none) (none, error) {
+			if _, err := c.Files[0].Write([]byte{1}); err != nil {
+				return none{}, err
+			}
+			select {}
+		}},
+		job[none, bool]{Name: "drip", Do: func(_ context.Context, c *worker.Call, _ none) (bool, error) {
+			for i := range 5 {
+				c.Progress(i)
+			}
+			return true, nil
+		}},
 	}
-	in, err := io.ReadAll(c.Input())
-	return s + string(in), err
-}
+)
+
+type none = worker.None
+
+type job[Args, Reply any] = worker.Job[Args, Reply]
 
 // findings records what a job could access and do.
 type findings struct {
@@ -128,7 +120,7 @@ type findings struct {
 	Could      []string // operations that must fail and did not
 }
 
-func probe(context.Context, *worker.Call) (any, error) {
+func probe(context.Context, *worker.Call, none) (findings, error) {
 	f := findings{UID: os.Getuid(), GID: os.Getgid(), Env: os.Environ()}
 	for fd := range 256 {
 		var fs unix.Statfs_t
@@ -150,7 +142,7 @@ func probe(context.Context, *worker.Call) (any, error) {
 	var data [2]unix.CapUserData
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	if err := unix.Capget(&hdr, &data[0]); err != nil {
-		return nil, err
+		return f, err
 	}
 	f.Caps = uint64(data[1].Permitted)<<32 | uint64(data[0].Permitted)
 	f.NoNewPrivs, _ = unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0)
@@ -192,29 +184,20 @@ func probe(context.Context, *worker.Call) (any, error) {
 	return f, nil
 }
 
-func populate(context.Context, *worker.Call) (any, error) {
+func populate(context.Context, *worker.Call, none) (none, error) {
 	if err := os.WriteFile("/f", []byte("x"), 0o600); err != nil {
-		return nil, err
+		return none{}, err
 	}
 	if err := os.Chown("/f", 12, 65535); err != nil {
-		return nil, err
+		return none{}, err
 	}
 	if err := os.Chmod("/f", 0o755|os.ModeSetuid); err != nil {
-		return nil, err
+		return none{}, err
 	}
 	if err := unix.Mknod("/null", unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))); err == nil {
-		return nil, errors.New("made a device")
+		return none{}, errors.New("made a device")
 	}
-	return nil, unix.Mknod("/whiteout", unix.S_IFCHR, 0)
-}
-
-func read(_ context.Context, c *worker.Call) (any, error) {
-	var path string
-	if err := c.Args(&path); err != nil {
-		return nil, err
-	}
-	b, err := os.ReadFile(path)
-	return string(b), err
+	return none{}, unix.Mknod("/whiteout", unix.S_IFCHR, 0)
 }
 
 // written records what a job with write access could do.
@@ -225,7 +208,7 @@ type written struct {
 	Caps                               uint64
 }
 
-func write(_ context.Context, c *worker.Call) (any, error) {
+func write(context.Context, *worker.Call, none) (written, error) {
 	w := written{UID: os.Getuid()}
 	w.Made = os.WriteFile("/made", []byte("x"), 0o755) == nil
 	if f, err := os.OpenFile("/f", os.O_WRONLY|os.O_TRUNC, 0); err == nil {
@@ -236,7 +219,7 @@ func write(_ context.Context, c *worker.Call) (any, error) {
 	w.Executed = unix.Exec("/made", []string{"made"}, nil) == nil
 	var err error
 	if w.Groups, err = os.Getgroups(); err != nil {
-		return nil, err
+		return w, err
 	}
 	var data [2]unix.CapUserData
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
@@ -246,11 +229,8 @@ func write(_ context.Context, c *worker.Call) (any, error) {
 }
 
 // above lists the entries that a job can find above the directory that it was given.
-func above(_ context.Context, c *worker.Call) (any, error) {
-	dir, err := c.File(0)
-	if err != nil {
-		return nil, err
-	}
+func above(_ context.Context, c *worker.Call, _ none) ([]string, error) {
+	dir := c.Files[0]
 	if _, err := dir.Readdirnames(-1); err != nil {
 		return nil, err
 	}

@@ -10,6 +10,9 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/apply"
+	"github.com/caisson-dev/caisson/gate/baseline"
+	"github.com/caisson-dev/caisson/gate/overlay"
 )
 
 // declinedFile contains the paths whose changes were undone: they are not applied automatically again.
@@ -38,7 +41,7 @@ func (s *syncing) apply(ctx context.Context, r *review, chosen picks) (*caisson.
 	}
 	receipt.ID = caisson.NewID(caisson.ReceiptPrefix)
 	outcome, err := s.write(ctx, r, receipt, plan)
-	if outcome.State != gate.OutcomeApplied {
+	if outcome.State != apply.Applied {
 		if s.auto && !unknown(outcome, err) {
 			err = errors.Join(err, s.c.removals.giveBack(s.w, plan.Steps))
 		}
@@ -73,7 +76,7 @@ func (s *syncing) wanted(steps []gate.Step) error {
 }
 
 // write applies the plan in a worker job. The receipt is written to disk before.
-func (s *syncing) write(ctx context.Context, r *review, receipt *caisson.SyncReceipt, plan *gate.Plan) (out gate.Outcome, err error) {
+func (s *syncing) write(ctx context.Context, r *review, receipt *caisson.SyncReceipt, plan *gate.Plan) (out apply.Outcome, err error) {
 	var opened files
 	defer opened.close()
 	frozen, err := opened.add(openDir(s.c.dir(s.w.ID, frozenDir, string(r.ID)), 0))
@@ -88,26 +91,26 @@ func (s *syncing) write(ctx context.Context, r *review, receipt *caisson.SyncRec
 		if unknown(out, err) {
 			return // recover determines the outcome
 		}
-		if out.State != gate.OutcomeApplied {
+		if out.State != apply.Applied {
 			err = errors.Join(err, s.c.syncs.unsave(s.w.ID, receipt.ID))
 		}
 	}()
 	if err := os.Mkdir(dir, 0o700); err != nil {
-		return gate.Outcome{State: gate.OutcomeRolledBack}, diskFull(err)
+		return apply.Outcome{State: apply.RolledBack}, diskFull(err)
 	}
 	saved, err := opened.add(openDir(dir, 0))
 	if err == nil {
 		err = saved.Chown(int(s.w.UID), int(s.w.GID))
 	}
 	if err != nil {
-		return gate.Outcome{State: gate.OutcomeRolledBack}, err
+		return apply.Outcome{State: apply.RolledBack}, err
 	}
 	return s.c.Tool.Apply(ctx, s.host, saved, frozen, plan)
 }
 
 // unknown reports whether an outcome with err leaves it undetermined what has been written.
-func unknown(out gate.Outcome, err error) bool {
-	return out.State == gate.OutcomeNone && err != nil && caisson.KindOf(err) == caisson.Internal
+func unknown(out apply.Outcome, err error) bool {
+	return out.State == apply.None && err != nil && caisson.KindOf(err) == caisson.Internal
 }
 
 // A pendingSync is a sync whose outcome is not in the store yet.
@@ -140,11 +143,11 @@ func (c syncs) applied(ctx context.Context, w *caisson.Workspace, host *os.File,
 	for _, e := range receipt.Entries {
 		merged[e.Path] = e.Merged
 	}
-	var list []gate.Applied
+	var list []baseline.Applied
 	for _, step := range steps {
 		// The sandbox does not have the merged content: its next change is still based on the original content.
 		if !merged[step.Path] {
-			list = append(list, gate.Applied{Path: step.Path, Node: step.After})
+			list = append(list, baseline.Applied{Path: step.Path, Node: step.After})
 		}
 	}
 	if err := c.syncs.rebase(ctx, w, host, list); err != nil {
@@ -167,7 +170,7 @@ func (c syncs) applied(ctx context.Context, w *caisson.Workspace, host *os.File,
 }
 
 // rebase sets the base that later changes are compared with.
-func (c syncs) rebase(ctx context.Context, w *caisson.Workspace, host *os.File, list []gate.Applied) error {
+func (c syncs) rebase(ctx context.Context, w *caisson.Workspace, host *os.File, list []baseline.Applied) error {
 	base, err := openDir(c.dir(w.ID, baseDir), 0)
 	if err != nil {
 		return err
@@ -198,9 +201,9 @@ func hashOf(n gate.Node) string {
 		return ""
 	}
 	if n.Type == "symlink" {
-		return gate.HashOf(n.Type, 0, "", string(n.Link))
+		return overlay.HashOf(n.Type, 0, "", string(n.Link))
 	}
-	return gate.HashOf(n.Type, n.Mode, n.Hash, "")
+	return overlay.HashOf(n.Type, n.Mode, n.Hash, "")
 }
 
 // unsave removes the saved data of a sync.

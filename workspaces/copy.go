@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/baseline"
 	"github.com/caisson-dev/caisson/internal/guesttree"
 )
 
@@ -37,7 +37,7 @@ func (c laying) makeCopy(ctx context.Context, w *caisson.Workspace, mode uint32)
 	if err := dst.Chown(int(w.UID), int(w.GID)); err != nil {
 		return err
 	}
-	made, err := c.Tool.Copy(ctx, host, manifest, dst, gate.CopyLimits{})
+	made, err := c.Tool.Copy(ctx, host, manifest, dst, baseline.CopyLimits{})
 	if err != nil {
 		return err
 	}
@@ -69,7 +69,7 @@ func (c laying) baseOfCopy(ctx context.Context, w *caisson.Workspace) error {
 	if err != nil {
 		return err
 	}
-	return c.Tool.BaseOfCopy(ctx, copied, manifest, base, gate.BaseLimits{})
+	return c.Tool.BaseOfCopy(ctx, copied, manifest, base, baseline.Limits{})
 }
 
 // hasCopy reports whether the sandbox of w sees a copy. Applied changes are not written to the copy.

@@ -16,7 +16,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/events"
-	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/tool"
 	"github.com/caisson-dev/caisson/internal/poll"
 	"github.com/caisson-dev/caisson/internal/workertest"
 	"github.com/caisson-dev/caisson/sqlite/sqlitetest"
@@ -50,7 +50,7 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, data: t.TempDir(), running: map[caisson.ID]bool{}, search: time.Hour}
-	w.tool = gate.NewTool(workertest.Runner(t))
+	w.tool = tool.New(workertest.Runner(t))
 	w.store = sqlitetest.New(t)
 	account, err := w.store.Accounts().Ensure(t.Context(), "local")
 	w.must(err)

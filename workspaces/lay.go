@@ -12,8 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/baseline"
 	"github.com/caisson-dev/caisson/internal/hostdir"
+	"github.com/caisson-dev/caisson/internal/safetext"
 	"github.com/caisson-dev/caisson/internal/undo"
 )
 
@@ -86,7 +87,7 @@ func (l *Layers) Lay(ctx context.Context, sb *caisson.Sandbox, req caisson.Works
 		l.c.searching.soon(w)
 	}
 	l.c.event(ctx, w, "workspace.created", map[string]string{
-		"kind": string(w.Kind), "mode": string(w.Mode), "source": gate.ShowPath(w.Source), "hidden": fmt.Sprint(w.HiddenCount),
+		"kind": string(w.Kind), "mode": string(w.Mode), "source": safetext.Path(w.Source), "hidden": fmt.Sprint(w.HiddenCount),
 	})
 	return w, nil
 }
@@ -233,7 +234,7 @@ func (c laying) mount(w *caisson.Workspace) (m caisson.RuntimeMount, err error) 
 	if o.Hide, err = hidesIn(w, c.Hide, o.Show); err != nil {
 		return m, err
 	}
-	o.Show = append(gate.DefaultShown(), o.Show...)
+	o.Show = append(baseline.DefaultShown(), o.Show...)
 	for _, d := range []struct {
 		name string
 		to   **os.File

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/baseline"
 )
 
 // showFile contains the patterns of names that a workspace does not hide.
@@ -17,7 +17,7 @@ const showFile = "show.json"
 // hidesIn returns hide, and the patterns that follow from it in the directory of w. Returns Invalid if a pattern in
 // show is malformed.
 func hidesIn(w *caisson.Workspace, hide, show []string) ([]string, error) {
-	mask, err := gate.NewMask(hide, show)
+	mask, err := baseline.NewMask(hide, show)
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +99,7 @@ func (c laying) makeBase(ctx context.Context, w *caisson.Workspace) error {
 	if err != nil {
 		return err
 	}
-	return c.Tool.Base(ctx, host, manifest, base, gate.BaseLimits{})
+	return c.Tool.Base(ctx, host, manifest, base, baseline.Limits{})
 }
 
 // baseDelay is the delay before the base of a new workspace with more than baseAtOnce entries is saved, unless it is

@@ -5,6 +5,8 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/overlay"
+	"github.com/caisson-dev/caisson/gate/tool"
 )
 
 // part creates the contents of changes that are applied in part. Like merged contents, they differ from those in the
@@ -25,7 +27,7 @@ func (s *syncing) part(ctx context.Context, p picks) error {
 			return err
 		}
 		x.Steps = []gate.Step{step}
-		x.Change.Hash, x.Change.Merge = gate.HashOf(step.After.Type, step.After.Mode, step.After.Hash, ""), true
+		x.Change.Hash, x.Change.Merge = overlay.HashOf(step.After.Type, step.After.Mode, step.After.Hash, ""), true
 	}
 	return nil
 }
@@ -88,4 +90,4 @@ func reasonOf(ch caisson.Change) string {
 	return ""
 }
 
-var _ Tool = (*gate.Tool)(nil)
+var _ Tool = (*tool.Tool)(nil)

@@ -8,6 +8,9 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/apply"
+	"github.com/caisson-dev/caisson/gate/baseline"
+	"github.com/caisson-dev/caisson/gate/overlay"
 	"github.com/caisson-dev/caisson/internal/poll"
 	"github.com/caisson-dev/caisson/workspaces"
 )
@@ -20,24 +23,24 @@ type dying struct {
 
 func (d *dying) died() error { return caisson.Errorf(caisson.Internal, "the daemon has died") }
 
-func (d *dying) Apply(ctx context.Context, host, saved, frozen *os.File, plan *gate.Plan) (gate.Outcome, error) {
+func (d *dying) Apply(ctx context.Context, host, saved, frozen *os.File, plan *gate.Plan) (apply.Outcome, error) {
 	if d.before {
-		return gate.Outcome{}, d.died()
+		return apply.Outcome{}, d.died()
 	}
 	out, err := d.Tool.Apply(ctx, host, saved, frozen, plan)
 	if d.after {
-		return gate.Outcome{}, d.died()
+		return apply.Outcome{}, d.died()
 	}
 	return out, err
 }
 
-func (d *dying) Undo(ctx context.Context, host, saved *os.File) (gate.Outcome, error) {
+func (d *dying) Undo(ctx context.Context, host, saved *os.File) (apply.Outcome, error) {
 	if d.before {
-		return gate.Outcome{}, d.died()
+		return apply.Outcome{}, d.died()
 	}
 	out, err := d.Tool.Undo(ctx, host, saved)
 	if d.after {
-		return gate.Outcome{}, d.died()
+		return apply.Outcome{}, d.died()
 	}
 	return out, err
 }
@@ -173,7 +176,7 @@ func TestCapture(t *testing.T) {
 	w.must(w.core.Layers().Capture(w.ctx(), ws.ID, to))
 	dir := handle(t, to)
 	defer dir.Close()
-	frozen, err := gate.OpenFrozen(dir)
+	frozen, err := overlay.OpenFrozen(dir)
 	w.must(err)
 	defer frozen.Close()
 	if n := len(frozen.Entries()); n != 2 {
@@ -187,7 +190,7 @@ func TestCapture(t *testing.T) {
 // baseless is a tool whose daemon is killed before the base for merges is saved.
 type baseless struct{ workspaces.Tool }
 
-func (b baseless) Base(context.Context, *os.File, *os.File, *os.File, gate.BaseLimits) error {
+func (b baseless) Base(context.Context, *os.File, *os.File, *os.File, baseline.Limits) error {
 	return caisson.Errorf(caisson.Internal, "the daemon has died")
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/baseline"
 )
 
 const (
@@ -22,7 +23,7 @@ const (
 	fewFiles = 10
 )
 
-// removals counts the files of a host directory that are [gate.Own] and not hidden, as far as syncs have changed them.
+// removals counts the files of a host directory that are [baseline.Own] and not hidden, as far as syncs have changed them.
 type removals struct {
 	Files   int64        // existing files, except those that automatic syncs have created
 	Removed int64        // files removed by automatic syncs, since a person last removed some
@@ -139,18 +140,18 @@ func (c *removalCounts) clean(used map[string]bool, before time.Time) error {
 }
 
 // lost returns the number of the tree's own files that steps remove, except those whose content is in one of the tree's
-// own files that they create. So a rename is a removal if its target does not count, see [gate.Own], or if it changes
+// own files that they create. So a rename is a removal if its target does not count, see [baseline.Own], or if it changes
 // the content.
 func lost(steps []gate.Step) (n int64) {
 	made := map[string]int{} // by hash
 	for _, step := range steps {
-		if gate.Own(step.Path) && !isFile(step.Before) && step.After.Type == "file" {
+		if baseline.Own(step.Path) && !isFile(step.Before) && step.After.Type == "file" {
 			made[step.After.Hash]++
 		}
 	}
 	for _, step := range steps {
 		switch {
-		case !gate.Own(step.Path) || !isFile(step.Before):
+		case !baseline.Own(step.Path) || !isFile(step.Before):
 		case step.After.Type == "file" || step.Before.Type != "file" && isFile(step.After): // a link keeps no content
 		case step.Before.Type == "file" && made[step.Before.Hash] > 0:
 			made[step.Before.Hash]--
@@ -217,7 +218,7 @@ func tally(steps []gate.Step) (made, gone, removed int64) {
 	for _, step := range steps {
 		was, is := isFile(step.Before), isFile(step.After)
 		switch {
-		case !gate.Own(step.Path):
+		case !baseline.Own(step.Path):
 		case is && !was:
 			made++
 		case was && !is:

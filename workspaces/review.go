@@ -13,7 +13,9 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/check"
+	"github.com/caisson-dev/caisson/gate/compare"
+	"github.com/caisson-dev/caisson/gate/overlay"
 )
 
 // maxShown is the maximum number of changes in an answer; changes that are not shown cannot be applied.
@@ -23,7 +25,7 @@ const maxShown = 10_000
 type review struct {
 	ID      caisson.ID
 	At      time.Time
-	Changes []gate.Difference
+	Changes []compare.Difference
 	Cut     bool
 	Checks  []string
 	Held    string // why removals that would pass are not applied automatically; usually empty
@@ -91,7 +93,7 @@ func checkPatterns(only []string) error {
 		return caisson.Invalidf("only", "has more than %d patterns", maxPatterns)
 	}
 	for _, p := range only {
-		if err := gate.ValidPattern(p); err != nil {
+		if err := check.ValidPattern(p); err != nil {
 			return caisson.Invalidf("only", "%s", caisson.MessageOf(err))
 		}
 	}
@@ -100,13 +102,13 @@ func checkPatterns(only []string) error {
 
 // matches reports whether a path matches one of the patterns. Without patterns, every path matches.
 func matches(only []string, name string) bool {
-	return len(only) == 0 || slices.ContainsFunc(only, func(p string) bool { return gate.MatchPath(p, name) })
+	return len(only) == 0 || slices.ContainsFunc(only, func(p string) bool { return check.MatchPath(p, name) })
 }
 
 // look freezes the layer of w, compares it with the host directory and checks the changes. The caller must hold the
 // lock of w and a job slot, and must keep the review or forget it.
 func (c reviews) look(ctx context.Context, w *caisson.Workspace, host *os.File, patch bool) (_ *review, err error) {
-	r := &review{ID: caisson.NewID(caisson.ReviewPrefix), At: now(), Checks: append(gate.Checks(), checkRemoval)}
+	r := &review{ID: caisson.NewID(caisson.ReviewPrefix), At: now(), Checks: append(check.Names(), checkRemoval)}
 	dir := c.dir(w.ID, frozenDir, string(r.ID))
 	defer func() {
 		if err != nil {
@@ -156,7 +158,7 @@ func (c reviews) freeze(ctx context.Context, w *caisson.Workspace, dir string) (
 	if err != nil {
 		return 0, false, err
 	}
-	entries, cut, err = c.Tool.Freeze(ctx, upper, dst, gate.FreezeLimits{})
+	entries, cut, err = c.Tool.Freeze(ctx, upper, dst, overlay.FreezeLimits{})
 	return entries, cut, diskFull(err)
 }
 
@@ -176,7 +178,7 @@ func (c reviews) compare(ctx context.Context, w *caisson.Workspace, host *os.Fil
 	if err != nil {
 		return err
 	}
-	found, err := c.Tool.Compare(ctx, host, manifest, base, frozen, gate.CompareOptions{Patch: patch, Copy: w.Kind == caisson.WorkspaceCopy})
+	found, err := c.Tool.Compare(ctx, host, manifest, base, frozen, compare.Options{Patch: patch, Copy: w.Kind == caisson.WorkspaceCopy})
 	if err != nil {
 		return err
 	}

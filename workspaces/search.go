@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/baseline"
 )
 
 // suspectsFile contains the result of the search for secrets in the host directory, once it is complete.
@@ -45,7 +45,7 @@ func (c searching) search(ctx context.Context, w *caisson.Workspace) error {
 	if err := c.place(ctx); err != nil {
 		return err
 	}
-	found, err := c.Tool.Search(ctx, host, manifest, gate.SearchLimits{})
+	found, err := c.Tool.Search(ctx, host, manifest, baseline.SearchLimits{})
 	<-c.jobs
 	if err != nil {
 		return err
@@ -60,7 +60,7 @@ func (c searching) search(ctx context.Context, w *caisson.Workspace) error {
 
 // tell adds the result of the search to w, if there is one.
 func (c searching) tell(w *caisson.Workspace) error {
-	var found *gate.SearchResult
+	var found *baseline.SearchResult
 	if err := readJSON(c.dir(w.ID, suspectsFile), &found); err != nil || found == nil {
 		return err
 	}

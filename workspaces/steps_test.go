@@ -11,6 +11,11 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/apply"
+	"github.com/caisson-dev/caisson/gate/baseline"
+	"github.com/caisson-dev/caisson/gate/check"
+	"github.com/caisson-dev/caisson/gate/compare"
+	"github.com/caisson-dev/caisson/gate/overlay"
 	"github.com/caisson-dev/caisson/internal/poll"
 	"github.com/caisson-dev/caisson/internal/steptest"
 	"github.com/caisson-dev/caisson/workspaces"
@@ -98,21 +103,21 @@ type stepTool struct {
 	s *steps
 }
 
-func (t stepTool) Scan(ctx context.Context, root *os.File, hide, show []string, manifest *os.File) (gate.ScanResult, error) {
-	return step(t.s, "scan", func() (gate.ScanResult, error) { return t.Tool.Scan(ctx, root, hide, show, manifest) })
+func (t stepTool) Scan(ctx context.Context, root *os.File, hide, show []string, manifest *os.File) (baseline.ScanResult, error) {
+	return step(t.s, "scan", func() (baseline.ScanResult, error) { return t.Tool.Scan(ctx, root, hide, show, manifest) })
 }
 func (t stepTool) Cover(ctx context.Context, manifest, layer *os.File) error {
 	_, err := step(t.s, "cover", func() (int, error) { return 0, t.Tool.Cover(ctx, manifest, layer) })
 	return err
 }
-func (t stepTool) Copy(ctx context.Context, root, manifest, dst *os.File, limits gate.CopyLimits) (gate.Copied, error) {
-	return step(t.s, "copy", func() (gate.Copied, error) { return t.Tool.Copy(ctx, root, manifest, dst, limits) })
+func (t stepTool) Copy(ctx context.Context, root, manifest, dst *os.File, limits baseline.CopyLimits) (baseline.Copied, error) {
+	return step(t.s, "copy", func() (baseline.Copied, error) { return t.Tool.Copy(ctx, root, manifest, dst, limits) })
 }
-func (t stepTool) Rebase(ctx context.Context, host, base *os.File, applied []gate.Applied) error {
+func (t stepTool) Rebase(ctx context.Context, host, base *os.File, applied []baseline.Applied) error {
 	_, err := step(t.s, "rebase", func() (int, error) { return 0, t.Tool.Rebase(ctx, host, base, applied) })
 	return err
 }
-func (t stepTool) Freeze(ctx context.Context, upper, dst *os.File, limits gate.FreezeLimits) (entries int, cut bool, err error) {
+func (t stepTool) Freeze(ctx context.Context, upper, dst *os.File, limits overlay.FreezeLimits) (entries int, cut bool, err error) {
 	entries, err = step(t.s, "freeze", func() (int, error) {
 		n, c, err := t.Tool.Freeze(ctx, upper, dst, limits)
 		cut = c
@@ -120,21 +125,21 @@ func (t stepTool) Freeze(ctx context.Context, upper, dst *os.File, limits gate.F
 	})
 	return entries, cut, err
 }
-func (t stepTool) Compare(ctx context.Context, host, manifest, base, frozen *os.File, opts gate.CompareOptions) (*gate.Comparison, error) {
-	return step(t.s, "compare", func() (*gate.Comparison, error) { return t.Tool.Compare(ctx, host, manifest, base, frozen, opts) })
+func (t stepTool) Compare(ctx context.Context, host, manifest, base, frozen *os.File, opts compare.Options) (*compare.Result, error) {
+	return step(t.s, "compare", func() (*compare.Result, error) { return t.Tool.Compare(ctx, host, manifest, base, frozen, opts) })
 }
-func (t stepTool) Check(ctx context.Context, host, frozen *os.File, changes []caisson.Change, rules gate.Rules) error {
+func (t stepTool) Check(ctx context.Context, host, frozen *os.File, changes []caisson.Change, rules check.Rules) error {
 	_, err := step(t.s, "check", func() (int, error) { return 0, t.Tool.Check(ctx, host, frozen, changes, rules) })
 	return err
 }
-func (t stepTool) Apply(ctx context.Context, host, saved, frozen *os.File, plan *gate.Plan) (gate.Outcome, error) {
-	return step(t.s, "apply", func() (gate.Outcome, error) { return t.Tool.Apply(ctx, host, saved, frozen, plan) })
+func (t stepTool) Apply(ctx context.Context, host, saved, frozen *os.File, plan *gate.Plan) (apply.Outcome, error) {
+	return step(t.s, "apply", func() (apply.Outcome, error) { return t.Tool.Apply(ctx, host, saved, frozen, plan) })
 }
-func (t stepTool) Recover(ctx context.Context, host, saved *os.File) (gate.Outcome, error) {
-	return step(t.s, "recover", func() (gate.Outcome, error) { return t.Tool.Recover(ctx, host, saved) })
+func (t stepTool) Recover(ctx context.Context, host, saved *os.File) (apply.Outcome, error) {
+	return step(t.s, "recover", func() (apply.Outcome, error) { return t.Tool.Recover(ctx, host, saved) })
 }
-func (t stepTool) Undo(ctx context.Context, host, saved *os.File) (gate.Outcome, error) {
-	return step(t.s, "undo", func() (gate.Outcome, error) { return t.Tool.Undo(ctx, host, saved) })
+func (t stepTool) Undo(ctx context.Context, host, saved *os.File) (apply.Outcome, error) {
+	return step(t.s, "undo", func() (apply.Outcome, error) { return t.Tool.Undo(ctx, host, saved) })
 }
 
 type stepStore struct {

@@ -9,7 +9,8 @@ import (
 	"strings"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/apply"
+	"github.com/caisson-dev/caisson/gate/baseline"
 )
 
 // Undo implements [caisson.Workspaces].
@@ -51,14 +52,14 @@ func (g *Gate) Undo(ctx context.Context, id caisson.ID, dir caisson.Handle) (*ca
 	}
 	out, err := g.c.Tool.Undo(ctx, host, saved)
 	switch {
-	case out.State == gate.OutcomeUndone:
+	case out.State == apply.Undone:
 		if err != nil {
 			g.c.Log.WarnContext(ctx, "what is left of an undo could not be removed", "workspace", w.ID, "receipt", id, "err", err)
 		}
 		return g.c.syncs.undone(context.WithoutCancel(ctx), w, host, receipt)
 	case err == nil:
 		return nil, caisson.Errorf(caisson.Internal, "nothing was undone; the daemon's log has the details")
-	case out.State == gate.OutcomeNone && caisson.KindOf(err) == caisson.Internal:
+	case out.State == apply.None && caisson.KindOf(err) == caisson.Internal:
 		return nil, err // the outcome is unknown; recover determines it
 	}
 	return nil, errors.Join(err, g.c.syncs.rename(w.ID, id, pendingSuffix, doneSuffix))
@@ -80,10 +81,10 @@ func (c syncs) undone(ctx context.Context, w *caisson.Workspace, host *os.File, 
 	if err := readJSON(c.dir(w.ID, savedDir, string(receipt.ID)+pendingSuffix), &p); err != nil {
 		return nil, err
 	}
-	back := make([]gate.Applied, len(p.Steps))
+	back := make([]baseline.Applied, len(p.Steps))
 	for i, step := range p.Steps {
 		step.Before.Mode &= 0o777
-		back[i] = gate.Applied{Path: step.Path, Node: step.Before}
+		back[i] = baseline.Applied{Path: step.Path, Node: step.Before}
 	}
 	// Otherwise the content in the sandbox would equal its base, and would not be shown as a change. recover tries
 	// again.
@@ -193,9 +194,9 @@ func (c syncs) recoverOne(ctx context.Context, w *caisson.Workspace, host *os.Fi
 	ctx = context.WithoutCancel(ctx)
 	c.Log.InfoContext(ctx, "an earlier sync was ended", "workspace", w.ID, "receipt", id, "outcome", out.State)
 	switch out.State {
-	case gate.OutcomeApplied:
+	case apply.Applied:
 		return c.syncs.applied(ctx, w, host, p.Receipt, p.Steps)
-	case gate.OutcomeUndone:
+	case apply.Undone:
 		_, err = c.syncs.undone(ctx, w, host, p.Receipt)
 		return err
 	}

@@ -41,7 +41,8 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/baseline"
+	"github.com/caisson-dev/caisson/gate/check"
 	"github.com/caisson-dev/caisson/internal/keylock"
 )
 
@@ -54,9 +55,9 @@ type Config struct {
 	// Running reports whether a sandbox may be using its layers at present. Returns NotFound if there is no such
 	// sandbox.
 	Running func(ctx context.Context, sandbox caisson.ID) (bool, error)
-	// Hide contains patterns of names that are hidden from sandboxes; nil means [gate.DefaultHidden].
+	// Hide contains patterns of names that are hidden from sandboxes; nil means [baseline.DefaultHidden].
 	Hide  []string
-	Rules gate.Rules // for changes to apply; zero means the gate's defaults
+	Rules check.Rules // for changes to apply; zero means the gate's defaults
 	// Commands are run, in this order, on changes before they are applied, after all other checks.
 	Commands []Command
 	Keep     time.Duration // time for which changes are kept after their sandbox was removed; 0 means 7 days
@@ -112,9 +113,9 @@ func New(cfg Config) (*Core, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	if cfg.Hide == nil {
-		cfg.Hide = gate.DefaultHidden()
+		cfg.Hide = baseline.DefaultHidden()
 	}
-	if _, err := gate.NewMask(cfg.Hide, nil); err != nil {
+	if _, err := baseline.NewMask(cfg.Hide, nil); err != nil {
 		return nil, err
 	}
 	if err := ValidateCommands(cfg.Commands); err != nil {

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/compare"
 )
 
 // writersTime is the timeout for querying a sandbox about the processes that changed files.
@@ -27,7 +27,7 @@ func (c reviews) authorsOf(ctx context.Context, w *caisson.Workspace) authors {
 
 // attribute sets the process that was the last to make each change, if it is recorded. It does not affect which changes
 // there are.
-func (by authors) attribute(list []gate.Difference) {
+func (by authors) attribute(list []compare.Difference) {
 	for i := range list {
 		ch := &list[i].Change
 		// This overwrites any value that the job has returned.

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/compare"
 	"github.com/caisson-dev/caisson/internal/poll"
 	"github.com/caisson-dev/caisson/workspaces"
 )
@@ -20,7 +20,7 @@ import (
 // lyingTool is the gate's tool with a job that returns writers, which it cannot have.
 type lyingTool struct{ workspaces.Tool }
 
-func (l lyingTool) Compare(ctx context.Context, host, manifest, base, frozen *os.File, o gate.CompareOptions) (*gate.Comparison, error) {
+func (l lyingTool) Compare(ctx context.Context, host, manifest, base, frozen *os.File, o compare.Options) (*compare.Result, error) {
 	found, err := l.Tool.Compare(ctx, host, manifest, base, frozen, o)
 	if err == nil {
 		for i := range found.Differences {

@@ -5,7 +5,8 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/engine"
-	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/baseline"
+	"github.com/caisson-dev/caisson/gate/check"
 	"github.com/caisson-dev/caisson/workspaces"
 )
 
@@ -13,7 +14,7 @@ import (
 type workspaceSettings struct {
 	Hide     []string         `yaml:"hide" json:"hide"`
 	Keep     caisson.Duration `yaml:"keep" json:"keep"`
-	Rules    gate.Rules       `yaml:"rules" json:"rules"`
+	Rules    check.Rules      `yaml:"rules" json:"rules"`
 	Commands []checkCommand   `yaml:"commands" json:"commands"`
 }
 
@@ -26,14 +27,14 @@ type checkCommand struct {
 }
 
 func defaultWorkspaceSettings() workspaceSettings {
-	return workspaceSettings{Keep: 7 * day, Rules: gate.Rules{}.WithDefaults()}
+	return workspaceSettings{Keep: 7 * day, Rules: check.Rules{}.WithDefaults()}
 }
 
 func (s *workspaceSettings) validate(bad func(field, format string, args ...any)) {
 	if s.Keep <= 0 {
 		bad("workspaces.keep", "has to be more than nothing")
 	}
-	if _, err := gate.NewMask(s.patterns(), nil); err != nil {
+	if _, err := baseline.NewMask(s.patterns(), nil); err != nil {
 		bad("workspaces.hide", "%s", caisson.MessageOf(err))
 	}
 	if err := workspaces.ValidateCommands(s.commands()); err != nil {
@@ -45,7 +46,7 @@ func (s *workspaceSettings) validate(bad func(field, format string, args ...any)
 }
 
 // patterns returns the patterns of all file names that are hidden.
-func (s *workspaceSettings) patterns() []string { return append(gate.DefaultHidden(), s.Hide...) }
+func (s *workspaceSettings) patterns() []string { return append(baseline.DefaultHidden(), s.Hide...) }
 
 // commands returns the check commands in the form of package workspaces.
 func (s *workspaceSettings) commands() []workspaces.Command {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/caisson-dev/caisson/engine"
 	"github.com/caisson-dev/caisson/forge"
-	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/tool"
 	"github.com/caisson-dev/caisson/guestd"
 	"github.com/caisson-dev/caisson/image"
 	"github.com/caisson-dev/caisson/internal/hostcheck"
@@ -24,7 +24,7 @@ import (
 func dispatchRole() bool {
 	switch {
 	case worker.IsWorker():
-		worker.Main(slices.Concat(image.Jobs(), gate.Jobs(), relay.Jobs(), link.Jobs(), forge.Jobs())...)
+		worker.Main(slices.Concat(image.Jobs(), tool.Jobs(), relay.Jobs(), link.Jobs(), forge.Jobs())...)
 	case wire.IsWire():
 		os.Exit(wire.Main(wireproc.Process()))
 	case sentry.IsRole(): // used if this build does not contain the separate small binary for it

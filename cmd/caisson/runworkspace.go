@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/gate"
+	"github.com/caisson-dev/caisson/gate/baseline"
 	"github.com/caisson-dev/caisson/internal/namemask"
 	"github.com/caisson-dev/caisson/internal/tree"
 )
@@ -47,7 +47,7 @@ func (a *app) takeAlong(req *caisson.RunRequest, dir string, flags *workspaceFla
 	if flags.Kind != "" && flags.Kind != string(caisson.WorkspaceCopy) || flags.Sync != "" {
 		return nil, caisson.Invalidf("workspace", "the daemon is on another machine and gets a copy; leave --workspace-kind and --sync out")
 	}
-	mask, err := gate.NewMask(cfg.Workspaces.patterns(), flags.ShowHidden)
+	mask, err := baseline.NewMask(cfg.Workspaces.patterns(), flags.ShowHidden)
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +118,7 @@ func listHidden(root *os.Root, list *namemask.Lister) error {
 }
 
 // packContents writes the files of root that are not hidden to w as a tar archive, with names relative to root.
-func packContents(root *os.Root, mask *gate.Mask, w io.Writer) error {
+func packContents(root *os.Root, mask *baseline.Mask, w io.Writer) error {
 	r, packer := io.Pipe()
 	go func() { packer.CloseWithError(tree.PackShown(root, ".", packedAs, mask.Hides, packer)) }()
 	err := stripTop(w, r)

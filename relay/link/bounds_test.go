@@ -16,8 +16,9 @@ import (
 	"github.com/caisson-dev/caisson/internal/gitserver"
 	"github.com/caisson-dev/caisson/internal/poll"
 	"github.com/caisson-dev/caisson/internal/reach"
-	"github.com/caisson-dev/caisson/relay"
+	"github.com/caisson-dev/caisson/relay/fetch"
 	"github.com/caisson-dev/caisson/relay/link"
+	"github.com/caisson-dev/caisson/relay/remote"
 )
 
 // noise does not compress.
@@ -69,23 +70,23 @@ func TestFetchLimits(t *testing.T) {
 	gitserver.Git(t, work, "clone", "-q", b.bare, "c")
 	gitserver.Commit(t, work+"/c", "large", map[string]string{"noise": noise(3 << 20)})
 	gitserver.Git(t, work+"/c", "push", "-q", b.bare, "HEAD:main", "HEAD:x", "HEAD:y")
-	try := func(ctx context.Context, l relay.FetchLimits, progress func(string)) error {
+	try := func(ctx context.Context, l fetch.Limits, progress func(string)) error {
 		return b.over(b.place, false, func(near *os.File) error {
-			_, err := b.git.Fetch(ctx, b.mirror, near, relay.FetchRequest{Transport: relay.TransportHTTP, Limits: l, Progress: progress})
+			_, err := b.git.Fetch(ctx, b.mirror, near, fetch.Request{Transport: remote.TransportHTTP, Limits: l, Progress: progress})
 			return err
 		})
 	}
-	for _, l := range []relay.FetchLimits{{Bytes: 1 << 20}, {Refs: 2}, {Time: time.Millisecond}} {
+	for _, l := range []fetch.Limits{{Bytes: 1 << 20}, {Refs: 2}, {Time: time.Millisecond}} {
 		if err := try(t.Context(), l, nil); caisson.KindOf(err) != caisson.Exhausted {
 			t.Errorf("%+v: %v", l, err)
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	if err := try(ctx, relay.FetchLimits{}, func(line string) { cancel() }); err == nil {
+	if err := try(ctx, fetch.Limits{}, func(line string) { cancel() }); err == nil {
 		t.Error("given up, and went on")
 	}
 	lines := 0
-	if err := try(t.Context(), relay.FetchLimits{}, func(line string) {
+	if err := try(t.Context(), fetch.Limits{}, func(line string) {
 		if lines++; line == "" || strings.ContainsAny(line, "\r\n\x1b") {
 			t.Errorf("progress %q", line)
 		}
@@ -138,7 +139,7 @@ func TestHostileNearEnd(t *testing.T) {
 		y.must(err)
 		said, _ := io.ReadAll(resp.Body)
 		resp.Body.Close()
-		if k := resp.Header.Get(relay.LinkKind); k == "" && !strings.Contains(ask, "x=1") {
+		if k := resp.Header.Get(remote.LinkKind); k == "" && !strings.Contains(ask, "x=1") {
 			t.Errorf("%s: %d, %q", ask, resp.StatusCode, said)
 		}
 	}
@@ -180,7 +181,7 @@ func TestNotEverywhere(t *testing.T) {
 		resp, err := c.Get("http://link/info/refs?service=git-upload-pack")
 		var got error
 		if err == nil {
-			got = caisson.Errorf(caisson.Kind(resp.Header.Get(relay.LinkKind)), "%s", resp.Header.Get(relay.LinkMessage))
+			got = caisson.Errorf(caisson.Kind(resp.Header.Get(remote.LinkKind)), "%s", resp.Header.Get(remote.LinkMessage))
 			resp.Body.Close()
 			end()
 			<-done

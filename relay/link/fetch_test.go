@@ -11,10 +11,10 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/gitserver"
-	"github.com/caisson-dev/caisson/relay"
+	"github.com/caisson-dev/caisson/relay/git"
 )
 
-func names(r *relay.Remote) string {
+func names(r *git.Remote) string {
 	var all []string
 	for _, ref := range r.Refs {
 		all = append(all, strings.TrimPrefix(ref.Name, "refs/"))
@@ -79,7 +79,7 @@ func TestFetchFollows(t *testing.T) {
 			step([]string{"update-ref -d refs/heads/x/y", "update-ref refs/heads/x " + first, "update-ref refs/heads/main " + first, "symbolic-ref HEAD refs/heads/main", "tag -d v1"},
 				"heads/main heads/x", "refs/heads/main")
 
-			granted := []relay.Ref{{Name: "refs/heads/main", Commit: first}}
+			granted := []git.Ref{{Name: "refs/heads/main", Commit: first}}
 			store, view := y.sandbox("s", granted, "refs/heads/work")
 			gitserver.Git(t, t.TempDir(), "clone", "-q", "-b", "main", y.serve(store, view, "work", granted), "c")
 		})
@@ -126,7 +126,7 @@ func TestLocalHooks(t *testing.T) {
 // TestViewOfNothing: what the mirror does not have cannot be granted.
 func TestViewOfNothing(t *testing.T) {
 	b := newBerth(t, gitserver.Options{})
-	for i, refs := range [][]relay.Ref{
+	for i, refs := range [][]git.Ref{
 		{{Name: "refs/heads/main", Commit: strings.Repeat("1", 40)}},
 		{{Name: "refs/heads/main", Commit: strings.Repeat("1", 64)}},
 		{{Name: "refs/heads/main", Commit: "--all"}},

@@ -16,7 +16,13 @@ import (
 	"github.com/caisson-dev/caisson/internal/socketpair"
 	"github.com/caisson-dev/caisson/internal/workertest"
 	"github.com/caisson-dev/caisson/relay"
+	"github.com/caisson-dev/caisson/relay/fetch"
+	"github.com/caisson-dev/caisson/relay/git"
 	"github.com/caisson-dev/caisson/relay/link"
+	"github.com/caisson-dev/caisson/relay/push"
+	"github.com/caisson-dev/caisson/relay/receive"
+	"github.com/caisson-dev/caisson/relay/remote"
+	"github.com/caisson-dev/caisson/relay/serve"
 )
 
 // owner is an account's first uid in these tests.
@@ -80,11 +86,11 @@ type place struct {
 	root string // certificates
 }
 
-func (p place) transport() relay.Transport {
+func (p place) transport() remote.Transport {
 	if strings.HasPrefix(p.url, "http") {
-		return relay.TransportHTTP
+		return remote.TransportHTTP
 	}
-	return relay.TransportStream
+	return remote.TransportStream
 }
 
 // over connects f to a place.
@@ -117,17 +123,17 @@ func (y *yard) over(p place, push bool, f func(near *os.File) error) error {
 	return err
 }
 
-func (y *yard) fetch(p place) (r *relay.Remote, err error) {
+func (y *yard) fetch(p place) (r *git.Remote, err error) {
 	y.t.Helper()
 	err = y.over(p, false, func(near *os.File) error {
-		r, err = y.git.Fetch(y.t.Context(), y.mirror, near, relay.FetchRequest{Transport: p.transport()})
+		r, err = y.git.Fetch(y.t.Context(), y.mirror, near, fetch.Request{Transport: p.transport()})
 		return err
 	})
 	return r, err
 }
 
 // sandbox makes a view and a store of refs.
-func (y *yard) sandbox(name string, refs []relay.Ref, head string) (store, view *os.File) {
+func (y *yard) sandbox(name string, refs []git.Ref, head string) (store, view *os.File) {
 	y.t.Helper()
 	view, store = y.dir("view-"+name), y.dir("store-"+name)
 	y.must(y.git.View(y.t.Context(), y.mirror, view, refs))
@@ -135,10 +141,10 @@ func (y *yard) sandbox(name string, refs []relay.Ref, head string) (store, view 
 	return store, view
 }
 
-func (y *yard) push(p place, store, view *os.File, commit, branch, expect string) (r *relay.Pushed, err error) {
+func (y *yard) push(p place, store, view *os.File, commit, branch, expect string) (r *push.Result, err error) {
 	y.t.Helper()
 	err = y.over(p, true, func(near *os.File) error {
-		r, err = y.git.Push(y.t.Context(), store, view, near, relay.PushRequest{
+		r, err = y.git.Push(y.t.Context(), store, view, near, push.Request{
 			Transport: p.transport(), Commit: commit, Branch: branch, Expect: expect,
 		})
 		return err
@@ -147,7 +153,7 @@ func (y *yard) push(p place, store, view *os.File, commit, branch, expect string
 }
 
 // serve returns the URL of a server that does what the front of the relay does.
-func (y *yard) serve(store, view *os.File, branch string, granted []relay.Ref) string {
+func (y *yard) serve(store, view *os.File, branch string, granted []git.Ref) string {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		service := strings.TrimPrefix(r.URL.Path, "/r/")
 		advertise := service == "info/refs"
@@ -174,9 +180,9 @@ func (y *yard) serve(store, view *os.File, branch string, granted []relay.Ref) s
 			protocol := r.Header.Get("Git-Protocol")
 			var err error
 			if service == "git-upload-pack" {
-				err = y.git.Serve(r.Context(), store, view, near, relay.ServeRequest{Advertise: advertise, Protocol: protocol})
+				err = y.git.Serve(r.Context(), store, view, near, serve.Request{Advertise: advertise, Protocol: protocol})
 			} else {
-				_, err = y.git.Receive(r.Context(), store, view, near, relay.ReceiveRequest{
+				_, err = y.git.Receive(r.Context(), store, view, near, receive.Request{
 					Advertise: advertise, Protocol: protocol, Granted: granted, Branch: branch,
 				})
 			}

@@ -16,7 +16,8 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/gitserver"
-	"github.com/caisson-dev/caisson/relay"
+	"github.com/caisson-dev/caisson/relay/fetch"
+	"github.com/caisson-dev/caisson/relay/remote"
 )
 
 func pkt(format string, args ...any) string {
@@ -168,8 +169,8 @@ func TestHostileRemotes(t *testing.T) {
 			defer s.CloseClientConnections()
 			p := place{url: s.URL + "/r"}
 			err := b.over(p, false, func(near *os.File) error {
-				_, err := b.git.Fetch(t.Context(), b.mirror, near, relay.FetchRequest{
-					Transport: relay.TransportHTTP, Limits: relay.FetchLimits{Bytes: 32 << 20, Time: 2 * time.Minute},
+				_, err := b.git.Fetch(t.Context(), b.mirror, near, fetch.Request{
+					Transport: remote.TransportHTTP, Limits: fetch.Limits{Bytes: 32 << 20, Time: 2 * time.Minute},
 				})
 				return err
 			})

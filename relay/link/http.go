@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/relay"
+	"github.com/caisson-dev/caisson/relay/remote"
 	"github.com/caisson-dev/caisson/relay/remoteurl"
 )
 
@@ -86,9 +86,9 @@ func (h *httpLink) route(r *http.Request) (path, query string, err error) {
 		path = "/" + service
 	}
 	switch {
-	case service == relay.UploadPack, service == relay.ReceivePack && h.push:
+	case service == remote.UploadPack, service == remote.ReceivePack && h.push:
 		return path, query, nil
-	case service == relay.ReceivePack:
+	case service == remote.ReceivePack:
 		return "", "", errNoPush
 	}
 	return "", "", caisson.Errorf(caisson.Denied, "the link forwards nothing but git")
@@ -190,8 +190,8 @@ func (h *httpLink) request(r *http.Request, u *url.URL) (*http.Request, error) {
 			req.Header.Set("Content-Type", ct)
 		}
 	}
-	if p := r.Header.Get(relay.HeaderProtocol); p != "" && relay.ValidProtocol(p) {
-		req.Header.Set(relay.HeaderProtocol, p)
+	if p := r.Header.Get(remote.HeaderProtocol); p != "" && remote.ValidProtocol(p) {
+		req.Header.Set(remote.HeaderProtocol, p)
 	}
 	req.Header.Set("Accept", "application/x-git-upload-pack-result, application/x-git-receive-pack-result, */*")
 	req.Header.Set("User-Agent", agentName)

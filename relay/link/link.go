@@ -19,16 +19,11 @@ import (
 	"github.com/caisson-dev/caisson/worker"
 )
 
-// A Runner runs jobs: [*worker.Runner].
-type Runner interface {
-	Run(ctx context.Context, req worker.Request, reply any) error
-}
-
 // A Tool runs links. It has no state of its own and is safe for concurrent use.
-type Tool struct{ run Runner }
+type Tool struct{ run worker.Starter }
 
 // NewTool returns a Tool whose jobs r runs; the binary that r starts must have the jobs of this package in its table.
-func NewTool(r Runner) *Tool { return &Tool{run: r} }
+func NewTool(r worker.Starter) *Tool { return &Tool{run: r} }
 
 // A Request says where a link leads.
 type Request struct {
@@ -57,18 +52,42 @@ type jobRequest struct {
 	Secret, Key string
 }
 
-// localRequest is the same for a directory.
-type localRequest struct{ Push bool }
-
-// Names of the jobs.
-const (
-	jobRemote = "link.remote"
-	jobLocal  = "link.local"
-)
-
 // Jobs are the jobs of this package, for the table that the binary gives to [worker.Main].
-func Jobs() []worker.Job {
-	return []worker.Job{{Name: jobRemote, Run: runRemote}, {Name: jobLocal, Run: runLocal}}
+func Jobs() []worker.Declared {
+	return []worker.Declared{jobRemote, jobLocal(false), jobLocal(true)}
+}
+
+var jobRemote = worker.Job[jobRequest, worker.None]{
+	Name: "link.remote", Network: true, Files: 1,
+	Do: func(ctx context.Context, c *worker.Call, args jobRequest) (worker.None, error) {
+		req := args.Request // in which the secrets are redacted
+		req.Auth.Secret, req.Auth.Key = caisson.NewSecret(args.Secret), caisson.NewSecret(args.Key)
+		return worker.None{}, onConn(c, func(conn net.Conn) error { return serveRemote(ctx, conn, req) })
+	},
+}
+
+// jobLocal is the job for a directory, which it may change only for a push.
+func jobLocal(push bool) worker.Job[worker.None, worker.None] {
+	job := worker.Job[worker.None, worker.None]{
+		Name: "link.local", Programs: true, Files: 1,
+		Limits: worker.Limits{Time: lifetime(0), CPU: lifetime(0), Memory: 2 << 30},
+		Do: func(ctx context.Context, c *worker.Call, _ worker.None) (worker.None, error) {
+			return worker.None{}, onConn(c, func(conn net.Conn) error { return serveLocal(ctx, conn, "/work", push) })
+		},
+	}
+	if push {
+		job.Name, job.Access = "link.local-push", worker.WriteAsOwner
+	}
+	return job
+}
+
+// onConn calls serve with the job's first descriptor as a connection.
+func onConn(c *worker.Call, serve func(net.Conn) error) error {
+	conn, err := net.FileConn(c.Files[0])
+	if err != nil {
+		return err
+	}
+	return serve(conn)
 }
 
 // parseRemote reads the URL of what is reached over the network.
@@ -95,53 +114,13 @@ func (t *Tool) Run(ctx context.Context, conn *os.File, req Request) error {
 		return err
 	}
 	time := lifetime(req.Time)
-	return t.run.Run(ctx, worker.Request{
-		Job: jobRemote, Network: true, Files: []*os.File{conn},
-		Args: jobRequest{Request: req, Secret: req.Auth.Secret.Reveal(), Key: req.Auth.Key.Reveal()}, Limits: worker.Limits{Time: time, CPU: time},
-	}, nil)
+	args := jobRequest{Request: req, Secret: req.Auth.Secret.Reveal(), Key: req.Auth.Key.Reveal()}
+	_, err := jobRemote.Run(ctx, t.run, args, worker.Given{Files: []*os.File{conn}, Limits: worker.Limits{Time: time, CPU: time}})
+	return err
 }
 
 // RunLocal is Run for a repository in a directory of the host, bare or not, with the rights of whoever owns it. Hooks do not run.
 func (t *Tool) RunLocal(ctx context.Context, conn, dir *os.File, push bool) error {
-	access := worker.ReadAsOwner
-	if push {
-		access = worker.WriteAsOwner
-	}
-	time := lifetime(0)
-	return t.run.Run(ctx, worker.Request{
-		Job: jobLocal, Programs: true, Root: dir, Access: access, Files: []*os.File{conn}, Args: localRequest{Push: push},
-		Limits: worker.Limits{Time: time, CPU: time, Memory: 2 << 30},
-	}, nil)
-}
-
-func runRemote(ctx context.Context, c *worker.Call) (any, error) {
-	var args jobRequest
-	conn, err := given(c, &args)
-	if err != nil {
-		return nil, err
-	}
-	req := args.Request // in which the secrets are redacted
-	req.Auth.Secret, req.Auth.Key = caisson.NewSecret(args.Secret), caisson.NewSecret(args.Key)
-	return nil, serveRemote(ctx, conn, req)
-}
-
-func runLocal(ctx context.Context, c *worker.Call) (any, error) {
-	var args localRequest
-	conn, err := given(c, &args)
-	if err != nil {
-		return nil, err
-	}
-	return nil, serveLocal(ctx, conn, "/work", args.Push)
-}
-
-// given decodes a job's arguments and returns its connection.
-func given(c *worker.Call, args any) (net.Conn, error) {
-	if err := c.Args(args); err != nil {
-		return nil, err
-	}
-	f, err := c.File(0)
-	if err != nil {
-		return nil, err
-	}
-	return net.FileConn(f)
+	_, err := jobLocal(push).Run(ctx, t.run, worker.None{}, worker.Given{Root: dir, Files: []*os.File{conn}})
+	return err
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/gitserver"
 	"github.com/caisson-dev/caisson/internal/poll"
-	"github.com/caisson-dev/caisson/relay"
 	"github.com/caisson-dev/caisson/relay/link"
+	"github.com/caisson-dev/caisson/relay/push"
 )
 
 // A berth is a repository with a commit in a store that is to be pushed to it.
@@ -135,7 +135,7 @@ func TestPushNeedsLeave(t *testing.T) {
 	b := newBerth(t, gitserver.Options{})
 	for _, p := range []place{b.place, {url: b.bare}} {
 		err := b.over(p, false, func(near *os.File) error {
-			_, err := b.git.Push(t.Context(), b.store, b.view, near, relay.PushRequest{Transport: p.transport(), Commit: b.next, Branch: "caisson/x"})
+			_, err := b.git.Push(t.Context(), b.store, b.view, near, push.Request{Transport: p.transport(), Commit: b.next, Branch: "caisson/x"})
 			return err
 		})
 		if caisson.KindOf(err) != caisson.Denied || b.remoteTip() != "" {

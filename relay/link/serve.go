@@ -14,7 +14,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/reach"
-	"github.com/caisson-dev/caisson/relay"
+	"github.com/caisson-dev/caisson/relay/remote"
 	"github.com/caisson-dev/caisson/relay/remoteurl"
 )
 
@@ -46,7 +46,7 @@ func serveRemote(ctx context.Context, conn net.Conn, req Request) error {
 // serveLocal is the job of a repository that is in dir.
 func serveLocal(ctx context.Context, conn net.Conn, dir string, push bool) error {
 	return serve(ctx, conn, streams{push: push, run: func(ctx context.Context, s stream) error {
-		return relay.ServeLocal(ctx, dir, s.service, s.protocol, s.in, s.out)
+		return ServeLocal(ctx, dir, s.service, s.protocol, s.in, s.out)
 	}})
 }
 
@@ -102,8 +102,8 @@ func (l *single) Addr() net.Addr { return &net.UnixAddr{Net: "unix", Name: "link
 
 // refuse tells the near end why there is no answer of the remote.
 func refuse(w http.ResponseWriter, err error) {
-	w.Header().Set(relay.LinkKind, string(caisson.KindOf(err)))
-	w.Header().Set(relay.LinkMessage, oneLine(caisson.MessageOf(err)))
+	w.Header().Set(remote.LinkKind, string(caisson.KindOf(err)))
+	w.Header().Set(remote.LinkMessage, oneLine(caisson.MessageOf(err)))
 	w.WriteHeader(http.StatusBadGateway)
 }
 
@@ -133,30 +133,30 @@ type streams struct {
 }
 
 func (s streams) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	service, ok := strings.CutPrefix(r.URL.Path, relay.StreamPath)
-	if r.Method != http.MethodPost || !ok || service != relay.UploadPack && service != relay.ReceivePack {
+	service, ok := strings.CutPrefix(r.URL.Path, remote.StreamPath)
+	if r.Method != http.MethodPost || !ok || service != remote.UploadPack && service != remote.ReceivePack {
 		http.NotFound(w, r)
 		return
 	}
-	protocol := r.Header.Get(relay.HeaderProtocol)
+	protocol := r.Header.Get(remote.HeaderProtocol)
 	switch {
-	case service == relay.ReceivePack && !s.push:
+	case service == remote.ReceivePack && !s.push:
 		refuse(w, errNoPush)
 		return
-	case !relay.ValidProtocol(protocol):
+	case !remote.ValidProtocol(protocol):
 		refuse(w, caisson.Invalidf("protocol", "%.40q is no version of git's protocol", protocol))
 		return
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")
-	w.Header().Set("Trailer", relay.LinkKind+", "+relay.LinkMessage)
+	w.Header().Set("Trailer", remote.LinkKind+", "+remote.LinkMessage)
 	out := &late{w: w}
 	err := s.run(r.Context(), stream{service: service, protocol: protocol, in: r.Body, out: out})
 	switch {
 	case err == nil:
 		out.begin()
 	case out.begun:
-		w.Header().Set(relay.LinkKind, string(caisson.KindOf(err)))
-		w.Header().Set(relay.LinkMessage, oneLine(caisson.MessageOf(err)))
+		w.Header().Set(remote.LinkKind, string(caisson.KindOf(err)))
+		w.Header().Set(remote.LinkMessage, oneLine(caisson.MessageOf(err)))
 	default:
 		w.Header().Del("Trailer")
 		refuse(w, err)

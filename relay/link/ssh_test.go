@@ -16,8 +16,10 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/gitserver"
-	"github.com/caisson-dev/caisson/relay"
+	"github.com/caisson-dev/caisson/relay/fetch"
+	"github.com/caisson-dev/caisson/relay/git"
 	"github.com/caisson-dev/caisson/relay/link"
+	"github.com/caisson-dev/caisson/relay/remote"
 )
 
 // An sshServer runs git's programs for whoever has its key.
@@ -196,7 +198,7 @@ func TestSSHRefusals(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			p := s.place(t.TempDir())
 			tt.change(&p)
-			var got *relay.Remote
+			var got *git.Remote
 			near, far := y.sockets()
 			ended := make(chan error, 1)
 			go func() {
@@ -204,7 +206,7 @@ func TestSSHRefusals(t *testing.T) {
 				far.Close()
 				ended <- err
 			}()
-			got, err := y.git.Fetch(t.Context(), y.mirror, near, relay.FetchRequest{Transport: relay.TransportStream})
+			got, err := y.git.Fetch(t.Context(), y.mirror, near, fetch.Request{Transport: remote.TransportStream})
 			near.Close()
 			if lerr := <-ended; lerr != nil {
 				err = lerr // as the core does: that there is no link says more

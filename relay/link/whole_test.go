@@ -7,7 +7,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/gitserver"
-	"github.com/caisson-dev/caisson/relay"
+	"github.com/caisson-dev/caisson/relay/git"
 	"github.com/caisson-dev/caisson/relay/link"
 )
 
@@ -36,7 +36,7 @@ func TestWholeWay(t *testing.T) {
 		t.Errorf("the mirror has %+v, want %+v", again, remote)
 	}
 
-	granted := []relay.Ref{{Name: "refs/heads/main", Commit: first}}
+	granted := []git.Ref{{Name: "refs/heads/main", Commit: first}}
 	store, view := y.sandbox("a", granted, "refs/heads/main")
 	if out, err := gitserver.TryGit(t, y.path("view-a"), "cat-file", "-e", hidden); err == nil {
 		t.Errorf("the view has what was not granted: %s", out)

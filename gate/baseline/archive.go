@@ -1,0 +1,80 @@
+package baseline
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	archive "github.com/caisson-dev/caisson/internal/tree"
+	"github.com/caisson-dev/caisson/worker"
+)
+
+// archiveArgs say what of an archive is left out, and how large it may be after that.
+type archiveArgs struct {
+	maskArgs
+	Most int64
+}
+
+// Masked is what was left out of an archive. Hidden has the first of Count paths.
+type Masked struct {
+	Hidden []string
+	Count  int
+}
+
+// jobArchive copies its input to its descriptor.
+var jobArchive = worker.Job[archiveArgs, Masked]{
+	Name: "gate.archive", Files: 1, Limits: worker.Limits{Time: 12 * time.Hour}, // an upload is as slow as the client's network
+	Do: func(_ context.Context, c *worker.Call, args archiveArgs) (Masked, error) {
+		mask, err := NewMask(args.Hide, args.Show)
+		if err != nil {
+			return Masked{}, err
+		}
+		list := mask.Lister()
+		if err := archive.CopyShown(&capped{w: c.Files[0], left: args.Most}, c.Input(), list.Hides); err != nil {
+			return Masked{}, err
+		}
+		return Masked{Hidden: list.Hidden, Count: list.Count}, nil
+	},
+}
+
+// capped fails with Exhausted once more than left bytes were written.
+type capped struct {
+	w    io.Writer
+	left int64
+}
+
+func (c *capped) Write(p []byte) (int, error) {
+	if c.left -= int64(len(p)); c.left < 0 {
+		return 0, caisson.Errorf(caisson.Exhausted, "the archive is larger than it may be")
+	}
+	return c.w.Write(p)
+}
+
+// MaskArchive copies a tar archive that a client has made from in to out, at most most bytes of it, without what is hidden. It reads
+// in to its end, or until the copy fails; errors of in come back as they are. Invalid if it is no such archive.
+func (t Tool) MaskArchive(ctx context.Context, hide, show []string, in io.Reader, out *os.File, most int64) (Masked, error) {
+	source := &noted{r: in}
+	args := archiveArgs{maskArgs: maskArgs{Hide: hide, Show: show}, Most: most}
+	result, err := jobArchive.Run(ctx, t.run, args, worker.Given{Files: []*os.File{out}, Input: source})
+	if source.err != nil { // the job has seen a short archive
+		err = source.err
+	}
+	return result, err
+}
+
+// noted remembers why a reader failed. Run returns when nothing reads from it any more.
+type noted struct {
+	r   io.Reader
+	err error
+}
+
+func (n *noted) Read(p []byte) (int, error) {
+	k, err := n.r.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		n.err = err
+	}
+	return k, err
+}

@@ -1,0 +1,41 @@
+package baseline
+
+import (
+	"slices"
+
+	"github.com/caisson-dev/caisson/internal/namemask"
+)
+
+// hidden is what sandboxes do not see unless somebody shows it to them: names that hold credentials by convention.
+var hidden = []string{
+	// Environments. .env.example and the like are templates and are shown.
+	".env", ".env.*", ".env~", "*.env.local", ".flaskenv",
+	// Keys, and certificates that come with keys.
+	"*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "*.ppk", "*.p8", ".ssh", ".gnupg",
+	"id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "id_ecdsa_sk", "id_ed25519_sk",
+	// Package registries.
+	".npmrc", ".pypirc", ".gem/credentials", ".cargo/credentials", ".cargo/credentials.toml", ".m2/settings.xml", ".composer/auth.json",
+	// Logins.
+	".netrc", "_netrc", ".git-credentials", ".git/credentials", ".pgpass", ".my.cnf", ".mylogin.cnf", ".htpasswd", ".s3cfg", "rclone.conf", ".boto", ".vault-token",
+	".terraformrc", "terraform.rc", ".terraform.d/credentials.tfrc.json",
+	// Clouds, clusters, containers.
+	".aws/credentials", ".aws/config", ".aws/sso", ".aws/cli/cache", ".azure", ".config/gcloud", ".config/doctl", ".config/gh/hosts.yml",
+	".config/hub", ".kube/config", "kubeconfig", "*.kubeconfig", ".docker/config.json", ".dockercfg",
+	"service-account*.json", "serviceaccount*.json", "service_account*.json", "application_default_credentials.json",
+	"credentials.json", "client_secret*.json", "master.key", "wallet.dat",
+}
+
+// shown is what hidden's patterns match and nobody keeps secrets in.
+var shown = []string{".env.example", ".env.sample", ".env.template", ".env.dist", ".env.defaults", ".env.test.example"}
+
+// DefaultHidden returns the patterns of names that hold credentials by convention, for [NewMask].
+func DefaultHidden() []string { return slices.Clone(hidden) }
+
+// A Mask says which files of a directory a sandbox does not see.
+type Mask = namemask.Mask
+
+// NewMask returns a mask of patterns, see [namemask.New]. Templates (.env.example and the like) are always shown. Invalid if a pattern
+// is malformed.
+func NewMask(hide, show []string) (*Mask, error) {
+	return namemask.New(hide, append(slices.Clone(shown), show...))
+}

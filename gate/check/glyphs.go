@@ -1,0 +1,103 @@
+package check
+
+import (
+	"strings"
+	"sync"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// lookalikes are letters that most fonts draw like another one, each followed by that one: of Unicode's list of confusables (UTS 39)
+// those that imitate Latin letters. Compatibility forms, such as full width, are not among them, because normalization folds them.
+const lookalikes = "" +
+	// Cyrillic
+	"аaеeоoрpсcуyхxіiјjѕsһhԁdԛqԝwӏlкkгrпnАaВbЕeЗ3КkМmНhОoРpСcТtУyХxІlЈjЅsԀdԚqԜwӀlѵvѴvҮyүyҺhԌgҽeѡw" +
+	// Greek
+	"αaγyιiκkνvοoρpτtυuχxϲcϳjΑaΒbΕeΖzΗhΙlΚkΜmΝnΟoΡpΤtΥyΧxϹcͿj" +
+	// Armenian
+	"օoսuհhոnյjցgզqՕoՍuԼl" +
+	// Cherokee
+	"ᎪaᏴbᏟcᎠdᎬeᎶgᎻhᎫjᏦkᏞlᎷmᏢpᎡrᏚsᎢtᏙvᎳwᏃz" +
+	// Coptic, and letters of Latin itself
+	"ⲟoⲣpⲥcɡgɑaıiƖlǀlɩi"
+
+// looks is lookalikes as a table.
+var looks = sync.OnceValue(func() map[rune]rune {
+	table := map[rune]rune{}
+	list := []rune(lookalikes)
+	for i := 0; i+1 < len(list); i += 2 {
+		table[list[i]] = list[i+1]
+	}
+	return table
+})
+
+// nameLook returns what a name looks like: names with equal looks are easily taken for each other.
+func nameLook(name string) string {
+	plain := true
+	for i := range len(name) {
+		plain = plain && name[i] < utf8.RuneSelf
+	}
+	if !plain {
+		name = norm.NFKC.String(name)
+	}
+	var b strings.Builder
+	b.Grow(len(name))
+	table := looks()
+	for _, r := range name {
+		switch {
+		case r == 'I' || r == '1' || r == '|':
+			b.WriteByte('l')
+		case r == '0':
+			b.WriteByte('o')
+		case 'A' <= r && r <= 'Z':
+			b.WriteByte(byte(r) + 'a' - 'A')
+		case r < utf8.RuneSelf:
+			b.WriteByte(byte(r))
+		case ignorable(r):
+		case table[r] != 0:
+			b.WriteRune(table[r])
+		default:
+			b.WriteRune(unicode.ToLower(r))
+		}
+	}
+	return b.String()
+}
+
+// alphabets are the scripts that have letters in common, as far as eyes can tell.
+var alphabets = []struct {
+	name  string
+	table *unicode.RangeTable
+}{
+	{"Latin", unicode.Latin}, {"Cyrillic", unicode.Cyrillic}, {"Greek", unicode.Greek}, {"Armenian", unicode.Armenian},
+	{"Cherokee", unicode.Cherokee}, {"Coptic", unicode.Coptic}, {"Lisu", unicode.Lisu},
+}
+
+// checkScripts asks about a name that has letters of two alphabets in one word. Names in one script, whichever that is, are names; so are
+// those whose words are in different scripts, and the mixtures that Japanese, Chinese and Korean are written in.
+func checkScripts(name string, add func(verdict, format string, args ...any)) {
+	word := -1 // of alphabets
+	for _, r := range name {
+		switch {
+		case unicode.Is(unicode.Mn, r):
+			continue // it belongs to the letter before
+		case !unicode.IsLetter(r):
+			word = -1
+			continue
+		}
+		for i, a := range alphabets {
+			if !unicode.Is(a.table, r) {
+				continue
+			}
+			if word >= 0 && word != i {
+				add(caisson.VerdictAsk, "the name %+.120q has %s and %s letters in one word, which may imitate another name", name, alphabets[word].name, a.name)
+				return
+			}
+			word = i
+			break
+		}
+	}
+}

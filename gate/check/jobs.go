@@ -1,0 +1,149 @@
+package check
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/gate/overlay"
+	"github.com/caisson-dev/caisson/worker"
+)
+
+// Jobs are the jobs of this package, for the table that the binary gives to [worker.Main].
+func Jobs() []worker.Declared {
+	return []worker.Declared{jobCheck}
+}
+
+// A Tool runs the functions of this package as confined jobs. It has no state of its own and is safe for concurrent use. Its
+// methods keep none of the descriptors that they are given.
+type Tool struct{ run worker.Starter }
+
+// NewTool returns a Tool whose jobs r runs. The binary that r starts must have the jobs of this package in its table.
+func NewTool(r worker.Starter) Tool { return Tool{run: r} }
+
+// checked is what the job reports of one change.
+type checked struct {
+	Verdict  string
+	Findings []caisson.Finding
+}
+
+// jobCheck checks changes, which come from its input after a line with the rules, and writes a [checked] for each to its first
+// descriptor. The second one is the frozen copy, and its root is the host's directory.
+var jobCheck = worker.Job[worker.None, worker.None]{
+	Name: "gate.check", Root: true, Files: 2, Access: worker.ReadAsOwner,
+	Do: func(ctx context.Context, c *worker.Call, none worker.None) (worker.None, error) {
+		in := bufio.NewReaderSize(c.Input(), 1<<16)
+		line, err := in.ReadBytes('\n')
+		if err != nil {
+			return none, caisson.Wrap(err, caisson.Internal, "rules of a check")
+		}
+		var rules Rules
+		if err := worker.Unmarshal(line, &rules); err != nil {
+			return none, caisson.Wrap(err, caisson.Internal, "rules of a check")
+		}
+		changes, err := worker.ReadRows[caisson.Change](in, maxChanges, maxChecked)
+		if err != nil {
+			return none, caisson.Wrap(err, caisson.Internal, "changes to check")
+		}
+		frozen, err := overlay.OpenFrozen(c.Files[1])
+		if err != nil {
+			return none, err
+		}
+		defer frozen.Close()
+		if err := Changes(ctx, changes, c.Root, frozen.Object, rules); err != nil {
+			return none, err
+		}
+		results := make([]checked, len(changes))
+		for i := range changes {
+			results[i] = checked{changes[i].Verdict, changes[i].Finding}
+		}
+		return none, worker.WriteRows(c.Files[0], results)
+	},
+}
+
+// Check is [Changes] as a job: with the rights of host's owner, who must be able to read frozen, which [overlay.Freeze] has written. With an
+// error, all changes are denied: Invalid if it is the rules', Exhausted if a limit of time or memory ended the job.
+func (t Tool) Check(ctx context.Context, host, frozen *os.File, changes []caisson.Change, rules Rules) error {
+	before := make([]string, len(changes))
+	for i := range changes {
+		before[i] = cmpOr(changes[i].Verdict, caisson.VerdictPass)
+		changes[i].Verdict = caisson.VerdictDeny // until all is known
+	}
+	if err := rules.Validate(); err != nil || len(changes) == 0 {
+		return err
+	}
+	results, err := t.check(ctx, host, frozen, changes, rules)
+	if err != nil {
+		return err
+	}
+	for i, r := range results {
+		// Jobs are not believed to make anything milder.
+		verdict := worse(before[i], r.Verdict)
+		for _, f := range r.Findings {
+			verdict = worse(verdict, f.Verdict)
+		}
+		changes[i].Finding = append(changes[i].Finding, r.Findings...)
+		changes[i].Verdict = verdict
+	}
+	return nil
+}
+
+func (t Tool) check(ctx context.Context, host, frozen *os.File, changes []caisson.Change, rules Rules) ([]checked, error) {
+	changes = slices.Clone(changes)
+	for i := range changes {
+		changes[i].Patch, changes[i].Finding, changes[i].Verdict = "", nil, ""
+	}
+	var in bytes.Buffer
+	if err := json.NewEncoder(&in).Encode(rules); err != nil {
+		return nil, err
+	}
+	if err := worker.WriteRows(&in, changes); err != nil {
+		return nil, err
+	}
+	out, err := worker.Scratch("checked")
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close()
+	all := time.Duration(rules.WithDefaults().ScanTime) + 2*time.Minute
+	_, err = jobCheck.Run(ctx, t.run, worker.None{}, worker.Given{
+		Root: host, Files: []*os.File{out, frozen}, Input: &in, Limits: worker.Limits{Time: all, CPU: 2 * all, FileSize: maxChecked},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return readChecked(io.NewSectionReader(out, 0, maxChecked), len(changes))
+}
+
+// Bounds of what is checked at once.
+const (
+	maxChanges = 200_000
+	maxChecked = 1 << 30 // bytes of what a check reads, and of what it writes
+)
+
+// readChecked reads what a job has written, which is not to be trusted.
+func readChecked(r io.Reader, n int) ([]checked, error) {
+	results, err := worker.ReadRows[checked](r, n, maxFindings*(6*maxMessage+200))
+	if err != nil || len(results) != n || slices.ContainsFunc(results, func(c checked) bool { return !c.valid() }) {
+		return nil, caisson.Errorf(caisson.Internal, "a job of the gate answered nonsense")
+	}
+	return results, nil
+}
+
+func (c *checked) valid() bool {
+	verdicts := []string{caisson.VerdictPass, caisson.VerdictAsk, caisson.VerdictClash, caisson.VerdictDeny}
+	for _, f := range c.Findings {
+		if !slices.Contains(Names(), f.Check) || !slices.Contains(verdicts, f.Verdict) || f.Line < 0 ||
+			strings.ContainsFunc(f.Message, func(r rune) bool { return r < ' ' || r == 0x7f }) || len(f.Message) > maxMessage+len("…") {
+			return false
+		}
+	}
+	return len(c.Findings) <= maxFindings && slices.Contains(verdicts, c.Verdict)
+}

@@ -1,0 +1,429 @@
+package check
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"unicode/utf8"
+
+	"github.com/BurntSushi/toml"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Bounds of files whose content decides whether a change of them is asked about.
+const (
+	maxJudged      = 1 << 20   // bytes; a larger file is asked about
+	maxJudgedTOML  = 256 << 10 // bytes of TOML, whose parser takes more time
+	maxJudgedDepth = 64        // objects and lists in each other
+	maxBrackets    = 2_000     // in TOML, whose parser takes memory with the square of their depth
+	maxLineDots    = 64        // in one line of TOML
+)
+
+// A judged is a kind of file that tools run in part: a change of it is asked about unless it changes only what is known to run nothing.
+type judged struct {
+	names []string // in lower case, as in a protection
+	why   string
+	// same reports whether two texts differ only in what runs nothing, and if not, which part of new runs something; "" is the
+	// whole file. No old text is "".
+	same func(old, new string) (part string, ok bool)
+}
+
+// dependencyKeys are what may be in a requirement of a dependency that a registry has.
+var dependencyKeys = []string{"version", "extras", "optional", "markers", "python", "features", "default-features", "workspace"}
+
+// judgedFiles are such files. Their lists are of what is inert: a key that nobody knows is asked about.
+var judgedFiles = []judged{
+	{[]string{"package.json"}, "package managers and tools run what this names", keyed{
+		decode: decodeJSON,
+		inert: []string{
+			"name", "version", "description", "keywords", "homepage", "bugs", "license", "licenses", "author", "contributors", "maintainers",
+			"funding", "repository", "private", "engines", "os", "cpu", "libc", "files", "man", "main", "module", "browser", "types", "typings",
+			"typesVersions", "exports", "imports", "type", "sideEffects", "peerDependenciesMeta", "bundleDependencies", "bundledDependencies",
+		},
+		requires: []string{"dependencies.*", "devDependencies.*", "peerDependencies.*", "optionalDependencies.*"},
+	}.same},
+	{[]string{"composer.json"}, "package managers run what this names", keyed{
+		decode: decodeJSON,
+		inert: []string{
+			"name", "description", "version", "type", "keywords", "homepage", "readme", "time", "license", "authors", "support", "funding", "suggest",
+			"minimum-stability", "prefer-stable", "abandoned",
+		},
+		requires: []string{"require.*", "require-dev.*", "conflict.*"},
+	}.same},
+	{[]string{"pyproject.toml"}, "build backends, test runners and tools run what this names", keyed{
+		decode: decodeTOML,
+		inert: []string{
+			"project.name", "project.version", "project.description", "project.readme", "project.requires-python", "project.license",
+			"project.license-files", "project.authors", "project.maintainers", "project.keywords", "project.classifiers", "project.urls",
+			"tool.poetry.name", "tool.poetry.version", "tool.poetry.description", "tool.poetry.readme", "tool.poetry.license",
+			"tool.poetry.authors", "tool.poetry.maintainers", "tool.poetry.keywords", "tool.poetry.classifiers", "tool.poetry.homepage",
+			"tool.poetry.repository", "tool.poetry.documentation", "tool.poetry.urls", "tool.black", "tool.isort", "tool.ruff",
+		},
+		requires: []string{
+			"project.dependencies", "project.optional-dependencies.*", "dependency-groups.*", "tool.poetry.dependencies.*",
+			"tool.poetry.dev-dependencies.*", "tool.poetry.group.*.dependencies.*",
+		},
+	}.same},
+	{[]string{"cargo.toml"}, "cargo runs what this names when it builds, and editors do it", keyed{
+		decode: decodeTOML,
+		inert: []string{
+			"package.name", "package.version", "package.authors", "package.edition", "package.rust-version", "package.description",
+			"package.documentation", "package.readme", "package.homepage", "package.repository", "package.license", "package.license-file",
+			"package.keywords", "package.categories", "package.publish", "workspace.package", "features", "lints", "badges",
+		},
+		requires: []string{
+			"dependencies.*", "dev-dependencies.*", "build-dependencies.*", "workspace.dependencies.*", "target.*.dependencies.*",
+			"target.*.dev-dependencies.*", "target.*.build-dependencies.*",
+		},
+	}.same},
+	{[]string{".eslintrc", ".eslintrc.json"}, "linters and editors load what this names", keyed{
+		decode: decodeJSON,
+		inert:  []string{"$schema", "env", "globals", "root", "ignorePatterns", "reportUnusedDisableDirectives"},
+		rules:  []string{"rules.*"},
+	}.same},
+	{[]string{".prettierrc", ".prettierrc.json"}, "formatters and editors load what this names", keyed{
+		decode: decodeJSON,
+		inert: []string{
+			"$schema", "arrowParens", "bracketSameLine", "bracketSpacing", "embeddedLanguageFormatting", "endOfLine", "htmlWhitespaceSensitivity",
+			"jsxSingleQuote", "objectWrap", "printWidth", "proseWrap", "quoteProps", "semi", "singleAttributePerLine", "singleQuote", "tabWidth",
+			"trailingComma", "useTabs", "vueIndentScriptAndStyle",
+		},
+	}.same},
+	{[]string{"makefile", "gnumakefile", "bsdmakefile", "makefile.am", "makefile.in", "makefile.inc", "*.mk"}, "make runs this", sameMake},
+	{[]string{"makefile.*"}, "builds run this", func(old, new string) (string, bool) { return "", old == new }},
+}
+
+// judgedNames is an index of judgedFiles by name.
+var judgedNames = sync.OnceValue(func() map[string]*judged {
+	index := map[string]*judged{}
+	for i := range judgedFiles {
+		for _, name := range judgedFiles[i].names {
+			index[name] = &judgedFiles[i]
+		}
+	}
+	return index
+})
+
+// judgedAt returns what holds for the file at path, or nil.
+func judgedAt(path string) *judged {
+	index := judgedNames()
+	name := nameKey(path[strings.LastIndexByte(path, '/')+1:])
+	found := index[name]
+	eachStem(name, func(stem string) {
+		if found == nil {
+			found = index[stem]
+		}
+	})
+	return found
+}
+
+// checkJudged asks about the change i of a file that tools run in part, if it may change what they run. text is what the file would
+// be. Each change is looked at by one goroutine only.
+func (c *checker) checkJudged(i int, text string) {
+	ch := &c.changes[i]
+	j := judgedAt(ch.Path)
+	if j == nil || matchAny(c.rules.Allow, ch.Path) {
+		return
+	}
+	part, ok := j.differs(c.oldVersions(ch), text)
+	switch {
+	case ok:
+	case part == "":
+		c.add(i, checkPath, caisson.VerdictAsk, 0, "%s", j.why)
+	default:
+		c.add(i, checkPath, caisson.VerdictAsk, 0, "%s: %+.80q changes", j.why, part)
+	}
+}
+
+// differs reports whether new runs nothing that one of the old texts does not run in the same way. It fails closed: what cannot be
+// compared is not ok.
+func (j *judged) differs(old []string, new string) (part string, ok bool) {
+	defer func() {
+		if recover() != nil {
+			part, ok = "", false
+		}
+	}()
+	if len(new) > maxJudged || !utf8.ValidString(new) || strings.IndexByte(new, 0) >= 0 {
+		return "", false
+	}
+	if len(old) == 0 {
+		return j.same("", new)
+	}
+	for _, o := range old {
+		if len(o) > maxJudged || !utf8.ValidString(o) {
+			continue
+		}
+		if p, ok := j.same(o, new); ok {
+			return "", true
+		} else if part == "" {
+			part = p
+		}
+	}
+	return part, false
+}
+
+// oldVersions returns what was at the path of a change: nothing if it was elsewhere, no file or too large, several texts for a commit
+// with several parents.
+func (c *checker) oldVersions(ch *caisson.Change) []string {
+	if ch.OldPath != "" && ch.OldPath != ch.Path {
+		return nil
+	}
+	old := c.oldContent(ch)
+	if len(old) == 0 || len(old) >= int(c.rules.MaxScan) { // it may have been cut
+		return nil
+	}
+	return strings.Split(strings.TrimSuffix(string(old), "\x00"), "\x00")
+}
+
+// keyed compares what is written as keys and values.
+type keyed struct {
+	decode   func(text string) (map[string]any, error)
+	inert    []string // paths of keys, with dots, below which nothing runs; * stands for any key
+	requires []string // the same of requirements of dependencies: another version runs nothing, another source may
+	rules    []string // the same of rules of ESLint: another severity runs nothing, other options of a plugin's rule may
+}
+
+func (k keyed) same(old, new string) (part string, ok bool) {
+	before := map[string]any{}
+	if old != "" {
+		// Of an old file that cannot be read nothing is known, so that all of the new one counts.
+		if m, err := k.decode(old); err == nil {
+			before = m
+		}
+	}
+	after, err := k.decode(new)
+	if err != nil {
+		return "", false
+	}
+	return k.sameKeys(nil, before, after)
+}
+
+// sameKeys compares two tables at path.
+func (k keyed) sameKeys(path []string, before, after map[string]any) (part string, ok bool) {
+	names := map[string]bool{}
+	for name := range before {
+		names[name] = true
+	}
+	for name := range after {
+		names[name] = true
+	}
+	var sorted []string
+	for name := range names {
+		sorted = append(sorted, name)
+	}
+	slices.Sort(sorted)
+	for _, name := range sorted {
+		at := append(slices.Clone(path), name)
+		was, had := before[name]
+		is, has := after[name]
+		if had == has && reflect.DeepEqual(was, is) || matchKeys(k.inert, at) == keysMatch {
+			continue
+		}
+		required, rule := matchKeys(k.requires, at), matchKeys(k.rules, at)
+		if required == keysMatch && (!has || fromRegistry(is, 0)) || rule == keysMatch && sameOptions(name, was, is) {
+			continue
+		}
+		wasTable, a := table(was, had)
+		isTable, b := table(is, has)
+		if below := required == keysBelow || rule == keysBelow || matchKeys(k.inert, at) == keysBelow; below && a && b {
+			if part, ok := k.sameKeys(at, wasTable, isTable); !ok {
+				return part, false
+			}
+			continue
+		}
+		return strings.Join(at, "."), false
+	}
+	return "", true
+}
+
+// table returns v as a table; what is not there is an empty one.
+func table(v any, there bool) (map[string]any, bool) {
+	if !there {
+		return nil, true
+	}
+	m, ok := v.(map[string]any)
+	return m, ok
+}
+
+// How a path of keys compares with a list of such paths.
+const (
+	keysNot   = iota
+	keysBelow // the list has something below it
+	keysMatch
+)
+
+func matchKeys(list []string, at []string) int {
+	best := keysNot
+	for _, p := range list {
+		want := strings.Split(p, ".")
+		n := min(len(want), len(at))
+		if !slices.EqualFunc(want[:n], at[:n], func(w, a string) bool { return w == "*" || w == a }) {
+			continue
+		}
+		if len(want) > len(at) {
+			best = max(best, keysBelow)
+		} else {
+			best = keysMatch
+		}
+	}
+	return best
+}
+
+// archiveName matches what package managers take for the name of an archive in the tree.
+var archiveName = regexp.MustCompile(`(?i)\.(tgz|tar(\.[a-z0-9]+)?|zip|whl|crate)\s*$`)
+
+// fromRegistry reports whether a requirement of a dependency names versions only, and no other source or package.
+func fromRegistry(v any, depth int) bool {
+	switch v := v.(type) {
+	case bool:
+		return true
+	case string:
+		for _, own := range []string{"workspace:", "catalog:"} { // of the tree itself
+			v = strings.TrimPrefix(v, own)
+		}
+		// A path needs no slash where it begins with a dot or is that of an archive.
+		return !strings.ContainsAny(v, `/\@:`) && !strings.HasPrefix(v, ".") && !archiveName.MatchString(v)
+	case []any:
+		return depth < 3 && !slices.ContainsFunc(v, func(e any) bool { return !fromRegistry(e, depth+1) })
+	case map[string]any:
+		for name, e := range v {
+			if !slices.Contains(dependencyKeys, name) || depth > 2 || !fromRegistry(e, depth+1) {
+				return false
+			}
+		}
+		return true
+	}
+	return false
+}
+
+// sameOptions reports whether a rule of ESLint differs only in what runs nothing: its severity and, unless the rule is a
+// plugin's, its options. The names of rules of plugins have a slash, and their options can name modules that they load. nil is
+// no such rule.
+func sameOptions(name string, old, new any) bool {
+	if !strings.Contains(name, "/") {
+		return true
+	}
+	before, ok := ruleOptions(old)
+	after, ok2 := ruleOptions(new)
+	return ok && ok2 && slices.EqualFunc(before, after, reflect.DeepEqual)
+}
+
+// ruleOptions returns what follows the severity of a rule; ok is false if that is none.
+func ruleOptions(rule any) (options []any, ok bool) {
+	list, isList := rule.([]any)
+	if !isList {
+		list = []any{rule}
+	}
+	if len(list) == 0 {
+		return nil, false
+	}
+	switch list[0] {
+	case nil, "off", "warn", "error", json.Number("0"), json.Number("1"), json.Number("2"):
+		return list[1:], true
+	}
+	return nil, false
+}
+
+// decodeJSON reads an object strictly: what readers could take for different things, such as a name that is there twice, is an error.
+func decodeJSON(text string) (map[string]any, error) {
+	dec := json.NewDecoder(strings.NewReader(text))
+	dec.UseNumber()
+	v, err := decodeValue(dec, 0)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return nil, errJudged
+	}
+	m, ok := v.(map[string]any)
+	if !ok {
+		return nil, errJudged
+	}
+	return m, nil
+}
+
+var errJudged = errors.New("it is not as it should be, or too large")
+
+func decodeValue(dec *json.Decoder, depth int) (any, error) {
+	t, err := dec.Token()
+	if err != nil || depth > maxJudgedDepth {
+		return nil, errors.Join(err, errJudged)
+	}
+	switch t {
+	case json.Delim('{'):
+		m := map[string]any{}
+		for dec.More() {
+			name, err := dec.Token()
+			if err != nil {
+				return nil, err
+			}
+			key, _ := name.(string)
+			if _, twice := m[key]; twice {
+				return nil, errJudged
+			}
+			if m[key], err = decodeValue(dec, depth+1); err != nil {
+				return nil, err
+			}
+		}
+		_, err = dec.Token()
+		return m, err
+	case json.Delim('['):
+		list := []any{}
+		for dec.More() {
+			v, err := decodeValue(dec, depth+1)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, v)
+		}
+		_, err = dec.Token()
+		return list, err
+	}
+	return t, nil
+}
+
+// decodeTOML reads TOML that is neither too deep nor too large. Keys with many parts, and brackets in each other, cost its parser the
+// square of their number.
+func decodeTOML(text string) (m map[string]any, err error) {
+	if len(text) > maxJudgedTOML || strings.Count(text, "[")+strings.Count(text, "{") > maxBrackets {
+		return nil, errJudged
+	}
+	for line := range strings.SplitSeq(text, "\n") {
+		if strings.Count(line, ".") > maxLineDots {
+			return nil, errJudged
+		}
+	}
+	_, err = toml.Decode(text, &m)
+	return m, err
+}
+
+// sameMake compares makefiles without comments and empty lines. A line is a comment if it begins with its mark and is no part of a line that
+// goes on; where make could take such a line for something else, in a definition of several lines or with another prefix of
+// commands, all lines count. So does a first line that names an interpreter, for makefiles that are run themselves.
+func sameMake(old, new string) (part string, ok bool) {
+	all := func(s string) bool { return strings.Contains(s, "define") || strings.Contains(s, "RECIPEPREFIX") }
+	if all(old) || all(new) {
+		return "", old == new
+	}
+	return "", slices.Equal(makeLines(old), makeLines(new))
+}
+
+func makeLines(text string) (lines []string) {
+	goesOn := false
+	for line := range strings.SplitSeq(text, "\n") {
+		part := goesOn || lines == nil && strings.HasPrefix(line, "#!")
+		plain := strings.TrimRight(line, "\r")
+		goesOn = strings.HasSuffix(plain, `\`)
+		if !part && !goesOn && (plain == "" || plain[0] == '#') {
+			continue
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}

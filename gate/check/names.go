@@ -1,0 +1,109 @@
+package check
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// nameKey returns what a name becomes on a file system or in a program that knows no case, takes different forms of a character
+// for one, leaves out characters that are not seen, or cuts off what Windows cuts off. Names with equal keys collide somewhere.
+func nameKey(name string) string {
+	plain := true
+	for i := range len(name) {
+		plain = plain && name[i] < utf8.RuneSelf
+	}
+	if plain {
+		return strings.TrimRight(strings.ToLower(name), ". ")
+	}
+	var b strings.Builder
+	for _, r := range norm.NFKC.String(name) {
+		switch {
+		case ignorable(r):
+		case r == 'ß' || r == 'ẞ':
+			b.WriteString("ss")
+		case r == 'ı' || r == 'İ':
+			b.WriteByte('i')
+		default:
+			least := r
+			for f := unicode.SimpleFold(r); f != r; f = unicode.SimpleFold(f) {
+				least = min(least, f)
+			}
+			b.WriteRune(unicode.ToLower(least))
+		}
+	}
+	return strings.TrimRight(norm.NFKC.String(b.String()), ". ")
+}
+
+// ignorable reports whether file systems (HFS+) or people do not see r.
+func ignorable(r rune) bool {
+	return unicode.Is(unicode.Cf, r) || unicode.Is(unicode.Variation_Selector, r) || unicode.Is(unicode.Other_Default_Ignorable_Code_Point, r)
+}
+
+// pathKey is nameKey of each name in a path.
+func pathKey(path string) string {
+	parts := strings.Split(path, "/")
+	for i, p := range parts {
+		parts[i] = nameKey(p)
+	}
+	return strings.Join(parts, "/")
+}
+
+// GitName reports whether git, on some system, takes name for the directory of a repository.
+func GitName(name string) bool {
+	// A backslash separates names on Windows, and a colon begins the name of a stream there.
+	for part := range strings.SplitSeq(name, `\`) {
+		part, _, _ = strings.Cut(part, ":")
+		key := nameKey(part)
+		if key == ".git" {
+			return true
+		}
+		if n, ok := strings.CutPrefix(key, "git~"); ok && n != "" && strings.Trim(n, "0123456789") == "" {
+			return true
+		}
+	}
+	return false
+}
+
+// checkName says what is wrong with a name in a path.
+func checkName(name string, add func(verdict, format string, args ...any)) {
+	if !utf8.ValidString(name) {
+		add(caisson.VerdictDeny, "the name %.80q is not UTF-8", name)
+		return
+	}
+	var hidden, direction bool
+	for _, r := range name {
+		switch {
+		case unicode.Is(unicode.Cc, r) || r == '\u2028' || r == '\u2029':
+			add(caisson.VerdictDeny, "the name %.80q has control characters", name)
+			return
+		case unicode.Is(unicode.Bidi_Control, r):
+			direction = true
+		case ignorable(r) || unicode.Is(unicode.Co, r) || unicode.Is(unicode.Zs, r) && r != ' ' || r == utf8.RuneError || !unicode.IsGraphic(r):
+			hidden = true
+		}
+	}
+	if direction {
+		add(caisson.VerdictDeny, "the name %+.120q has marks that change the direction of text, and is not what it looks like", name)
+		return
+	}
+	if hidden {
+		add(caisson.VerdictAsk, "the name %+.120q has characters that are not seen", name)
+	}
+	switch {
+	case strings.HasPrefix(name, "-"):
+		add(caisson.VerdictAsk, "programs may take the name %.80q for an option", name)
+	case strings.HasPrefix(name, "~"):
+		add(caisson.VerdictAsk, "shells may take the name %.80q for a home directory", name)
+	}
+	if strings.TrimRight(name, ". ") != name || strings.HasPrefix(name, " ") {
+		add(caisson.VerdictAsk, "the name %.80q begins or ends with what is easily overlooked", name)
+	}
+	if strings.Contains(name, `\`) {
+		add(caisson.VerdictAsk, "the name %.80q has a backslash, which separates names on other systems", name)
+	}
+}

@@ -1,0 +1,219 @@
+package check
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Bounds of the search for secrets in one file.
+const (
+	maxReach      = 4 << 10   // bytes that one secret with what is around it may take
+	maxKeyReach   = 32 << 10  // the same of private keys
+	maxPiece      = 128 << 10 // bytes given to a regular expression at once: between two of these the context is looked at
+	maxSecrets    = 10        // reported of one file
+	secretContext = 2 << 10   // bytes of a line, on either side of a match, that lists of exceptions see
+	genericValue  = 10        // bytes that a secret has at least by the generic rule
+	edgeBytes     = 8         // beside what a rule can match, for what it asks of the characters around
+)
+
+// A secret is what looks like one.
+type secret struct {
+	Rule, description string
+	text              string
+	Line              int // from 1; 0 if it is the file itself
+}
+
+// span is a part of a text, in bytes.
+type span struct{ start, end int }
+
+// find returns what looks like a secret in a file, at most maxSecrets. It reads no comments: nothing in the text makes an
+// exception. It returns the context's error if that ends first; one step takes well under a second, whatever the text.
+func (all *SecretRules) find(ctx context.Context, path, text string) ([]secret, error) {
+	return all.FindWhere(ctx, path, text, func(*SecretRule) bool { return true })
+}
+
+// FindWhere is find with some of the rules.
+func (all *SecretRules) FindWhere(ctx context.Context, path, text string, use func(*SecretRule) bool) ([]secret, error) {
+	var out []secret
+	for _, r := range all.Rules {
+		if use(r) && r.Regex == "" && r.Path != "" && r.path().MatchString(path) {
+			out = append(out, secret{Rule: r.ID, description: r.Description})
+		}
+	}
+	where := all.where(text)
+	var order []int
+	for i := range where {
+		order = append(order, i)
+	}
+	generic := func(i int) int {
+		if all.Rules[i].ID == genericRule {
+			return 1
+		}
+		return 0
+	}
+	// What is known by its form first: it needs not be found by the words around it as well.
+	slices.SortFunc(order, func(a, b int) int { return cmp.Or(generic(a)-generic(b), a-b) })
+	for _, i := range order {
+		r := all.Rules[i]
+		if !use(r) || r.Path != "" && !r.path().MatchString(path) || r.ID == genericRule && matches(all.Allowlist.paths, path) {
+			continue
+		}
+		err := r.search(ctx, text, where[i], func(m span) bool {
+			s, ok := all.judge(r, path, text, m)
+			if !ok {
+				return true
+			}
+			s.Line = 1 + strings.Count(text[:m.start], "\n")
+			// Pieces overlap.
+			if !slices.ContainsFunc(out, func(o secret) bool { return o == s || r.ID == genericRule && o.Line == s.Line }) {
+				out = append(out, s)
+			}
+			return len(out) < maxSecrets
+		})
+		if err != nil {
+			return out, err
+		}
+		if len(out) >= maxSecrets {
+			break
+		}
+	}
+	return out, nil
+}
+
+// where returns, for each rule that may match, the parts of text that it has to look at, in order.
+func (all *SecretRules) where(text string) map[int][]span {
+	where := map[int][]span{}
+	whole := []span{{0, len(text)}}
+	for _, i := range all.always {
+		where[i] = whole
+	}
+	all.keywords.find(text, func(word, end int) bool {
+		for _, i := range all.byWord[word] {
+			r, spans := all.Rules[i], where[i]
+			if r.reach == 0 {
+				if spans == nil {
+					where[i] = whole
+				}
+				continue
+			}
+			before := r.reach
+			if r.Assigned {
+				value := 0
+				if r.ID == genericRule {
+					value = genericValue
+				}
+				if !assignment(text, end, value) {
+					continue
+				}
+				before = r.before
+			}
+			s := span{max(0, end-before-edgeBytes), min(len(text), end+r.reach+edgeBytes)}
+			if n := len(spans); n > 0 && s.start <= spans[n-1].end {
+				spans[n-1].end = s.end
+				continue
+			}
+			where[i] = append(spans, s)
+		}
+		return true
+	})
+	return where
+}
+
+// search calls hit for each match of the rule's expression in spans, until it returns false.
+func (r *SecretRule) search(ctx context.Context, text string, spans []span, hit func(span) bool) error {
+	overlap := r.reach
+	if overlap == 0 {
+		overlap = maxKeyReach
+	}
+	for _, s := range spans {
+		for start := s.start; ; {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			end := min(start+maxPiece, s.end)
+			for _, loc := range r.regex().FindAllStringIndex(text[start:end], -1) {
+				m := span{start + loc[0], start + loc[1]}
+				// At an edge of a piece an expression takes for the text's edge what is none.
+				if m.start == start && start > 0 || m.end == end && end < len(text) {
+					continue
+				}
+				if !hit(m) {
+					return nil
+				}
+			}
+			if end == s.end {
+				break
+			}
+			start = end - overlap - edgeBytes
+		}
+	}
+	return nil
+}
+
+// judge decides as gitleaks does whether a match is a secret, but for exceptions by path.
+func (all *SecretRules) judge(r *SecretRule, path, text string, m span) (secret, bool) {
+	match := strings.Trim(text[m.start:m.end], "\n")
+	found := match
+	if groups := r.regex().FindStringSubmatch(match); len(groups) > 1 {
+		if r.SecretGroup > 0 && r.SecretGroup < len(groups) {
+			found = groups[r.SecretGroup]
+		} else if i := slices.IndexFunc(groups[1:], func(g string) bool { return g != "" }); i >= 0 {
+			found = groups[1+i]
+		}
+	}
+	if r.Entropy != 0 && entropy(found) <= r.Entropy {
+		return secret{}, false
+	}
+	for _, l := range append([]*secretList{all.Allowlist}, r.Allowlists...) {
+		if l.allows(path, match, found, text, m) {
+			return secret{}, false
+		}
+	}
+	return secret{Rule: r.ID, description: r.Description, text: found}, true
+}
+
+// allows reports whether the list makes an exception of a match.
+func (l *secretList) allows(path, match, found, text string, m span) bool {
+	target := found
+	switch l.RegexTarget {
+	case "match":
+		target = match
+	case "line":
+		start := max(strings.LastIndexByte(text[:m.start], '\n')+1, m.start-secretContext)
+		end := min(m.end+secretContext, len(text))
+		if i := strings.IndexByte(text[m.end:end], '\n'); i >= 0 {
+			end = m.end + i
+		}
+		target = text[start:end]
+	}
+	regex := matches(l.regexes, target)
+	stop := len(l.StopWords) > 0 && l.stop.any(found)
+	if strings.EqualFold(l.Condition, "and") {
+		return (len(l.Regexes) == 0 || regex) && (len(l.StopWords) == 0 || stop) && (len(l.Paths) == 0 || matches(l.paths, path)) &&
+			len(l.Regexes)+len(l.StopWords) > 0
+	}
+	return regex || stop
+}
+
+func matches(expr func() *regexp.Regexp, s string) bool {
+	re := expr()
+	return re != nil && re.FindString(s) != "" // an empty match says nothing
+}
+
+// entropy is Shannon's, in bits per character; as in gitleaks, the characters are counted and the bytes divided by.
+func entropy(s string) float64 {
+	counts := map[rune]int{}
+	for _, r := range s {
+		counts[r]++
+	}
+	var bits float64
+	for _, c := range counts {
+		p := float64(c) / float64(len(s))
+		bits -= p * math.Log2(p)
+	}
+	return bits
+}

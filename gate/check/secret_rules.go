@@ -1,0 +1,338 @@
+package check
+
+import (
+	_ "embed"
+	"fmt"
+	"regexp"
+	"regexp/syntax"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/BurntSushi/toml"
+)
+
+// secretRulesText is the rule set of gitleaks as its authors publish it; see docs/decisions/0008-gate-libraries.md.
+//
+//go:embed secret_rules.toml
+var secretRulesText string
+
+// genericRule is the rule that knows no form of a secret but the words around it. It alone leaves out files by their paths, such
+// as lock files, as gitleaks does; who wants to hide a token cannot do that by the name of its file.
+const genericRule = "generic-api-key"
+
+// privateKeyRule is the rule whose secrets are long.
+const privateKeyRule = "private-key"
+
+// secretList says what is no secret after all.
+type secretList struct {
+	Description string
+	Condition   string
+	Paths       []string
+	RegexTarget string
+	Regexes     []string
+	StopWords   []string `toml:"stopwords"`
+
+	paths, regexes func() *regexp.Regexp
+	stop           *words
+}
+
+// SecretRule is one rule. What takes time or memory is made when it is first needed.
+type SecretRule struct {
+	ID          string `toml:"id"`
+	Description string
+	Regex       string
+	Path        string
+	SecretGroup int
+	Entropy     float64
+	Keywords    []string
+	Allowlists  []*secretList
+
+	regex, path func() *regexp.Regexp
+	// reach is how far from the end of a keyword a match of the rule can begin and end, in bytes; 0: anywhere.
+	reach int
+	// assigned says that a match has one of the keywords before an assignment; then it begins at most before bytes before the
+	// keyword's end.
+	Assigned bool
+	before   int
+}
+
+// Most rules look for a name, which has a keyword, an assignment, and a value, and begin in this way.
+const (
+	nameExpr   = `(?i)[\w.-]{0,50}?`
+	assignExpr = `(?:[ \t\w.-]{0,20})[\s'"]{0,3}(?:=|>|:{1,3}=|\|\||:|=>|\?=|,)`
+)
+
+// assignment reports whether what follows a keyword that ends at the byte at of text can be what assignExpr matches and, for a value
+// of more than no bytes, whether that may follow. It is much faster than an expression, and lets most words of ordinary text go.
+func assignment(text string, at, value int) bool {
+	const (
+		operators = "=>:|?,"
+		filler    = "'\" \t\n\r\f\v"
+		longest   = 64
+	)
+	i := at
+	for i < min(at+longest, len(text)) && (wordByte(text[i]) || strings.IndexByte(filler, text[i]) >= 0) {
+		i++
+	}
+	if i == len(text) || strings.IndexByte(operators, text[i]) < 0 {
+		return false
+	}
+	n := 0
+	for end := min(i+longest, len(text)); i < end && strings.IndexByte(operators+filler+"`", text[i]) >= 0; i++ {
+		if text[i] == '=' {
+			n++ // may belong to the value
+		}
+	}
+	for i < len(text) && n < value && (wordByte(text[i]) || strings.IndexByte("=+/", text[i]) >= 0) {
+		i++
+		n++
+	}
+	return n >= value
+}
+
+func wordByte(b byte) bool {
+	return 'a' <= b && b <= 'z' || 'A' <= b && b <= 'Z' || '0' <= b && b <= '9' || b == '_' || b == '.' || b == '-' || b >= 0x80
+}
+
+// SecretRules are all rules. They are safe for concurrent use.
+type SecretRules struct {
+	Title       string
+	Description string
+	MinVersion  string
+	Allowlist   *secretList
+	Rules       []*SecretRule
+
+	keywords *words
+	byWord   [][]int // the rules of each keyword
+	always   []int   // the rules without
+}
+
+// LoadSecretRules reads the rules once: some milliseconds and megabytes, in the jobs that use them.
+var LoadSecretRules = sync.OnceValues(func() (*SecretRules, error) {
+	var all SecretRules
+	meta, err := toml.Decode(secretRulesText, &all)
+	if err != nil {
+		return nil, fmt.Errorf("rules for secrets: %w", err)
+	}
+	if left := meta.Undecoded(); len(left) > 0 {
+		return nil, fmt.Errorf("rules for secrets: %v means nothing here", left[0])
+	}
+	if all.Allowlist == nil {
+		all.Allowlist = &secretList{}
+	}
+	if err := all.Allowlist.prepare(); err != nil {
+		return nil, err
+	}
+	index := map[string]int{}
+	var list []string
+	for i, r := range all.Rules {
+		if err := r.prepare(); err != nil {
+			return nil, fmt.Errorf("rule %s: %w", r.ID, err)
+		}
+		if len(r.Keywords) == 0 && r.Regex != "" {
+			all.always = append(all.always, i)
+		}
+		for _, k := range r.Keywords {
+			k = strings.ToLower(k)
+			n, ok := index[k]
+			if !ok {
+				n = len(list)
+				index[k] = n
+				list = append(list, k)
+				all.byWord = append(all.byWord, nil)
+			}
+			all.byWord[n] = append(all.byWord[n], i)
+		}
+	}
+	all.keywords = newWords(list)
+	return &all, nil
+})
+
+func lazyRegexp(exprs ...string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp {
+		if len(exprs) == 0 || exprs[0] == "" {
+			return nil
+		}
+		return regexp.MustCompile("(?:" + strings.Join(exprs, ")|(?:") + ")") // parsed by prepare
+	})
+}
+
+func (l *secretList) prepare() error {
+	for _, expr := range slices.Concat(l.Paths, l.Regexes) {
+		if _, err := syntax.Parse(expr, syntax.Perl); err != nil {
+			return err
+		}
+	}
+	l.paths, l.regexes = lazyRegexp(l.Paths...), lazyRegexp(l.Regexes...)
+	l.stop = newWords(l.StopWords)
+	return nil
+}
+
+func (r *SecretRule) prepare() error {
+	if _, err := syntax.Parse(r.Path, syntax.Perl); err != nil {
+		return err
+	}
+	re, err := syntax.Parse(r.Regex, syntax.Perl)
+	if err != nil {
+		return err
+	}
+	r.regex, r.path = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(r.Regex) }), lazyRegexp(r.Path)
+	if mustContain(re, r.Keywords) {
+		r.reach = maxReach
+		if r.ID == privateKeyRule {
+			r.reach = maxKeyReach
+		}
+		if n := longest(re); n >= 0 {
+			r.reach = min(n, r.reach)
+		}
+	}
+	if rest, ok := strings.CutPrefix(r.Regex, nameExpr); ok && r.reach > 0 && re.Op == syntax.OpConcat {
+		name, _, ok := strings.Cut(rest, assignExpr)
+		if group, err := syntax.Parse("(?i)"+name, syntax.Perl); ok && err == nil && mustContain(group, r.Keywords) && longest(group) >= 0 {
+			r.Assigned, r.before = true, 4*50+longest(group)
+		}
+	}
+	for _, l := range r.Allowlists {
+		if err := l.prepare(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// longest returns the largest number of bytes that re can match; -1 if there is none.
+func longest(re *syntax.Regexp) int {
+	sum, most := 0, 0
+	for _, sub := range re.Sub {
+		n := longest(sub)
+		if n < 0 {
+			return -1
+		}
+		sum, most = sum+n, max(most, n)
+	}
+	switch re.Op {
+	case syntax.OpLiteral:
+		return 4 * len(re.Rune)
+	case syntax.OpCharClass:
+		if n := len(re.Rune); n > 0 && re.Rune[n-1] < 0x80 {
+			return 1
+		}
+		return 4
+	case syntax.OpAnyChar, syntax.OpAnyCharNotNL:
+		return 4
+	case syntax.OpStar, syntax.OpPlus:
+		if most == 0 {
+			return 0
+		}
+		return -1
+	case syntax.OpRepeat:
+		if re.Max < 0 && most > 0 {
+			return -1
+		}
+		return max(re.Max, 0) * most
+	case syntax.OpAlternate:
+		return most
+	}
+	return sum
+}
+
+// mustContain reports whether every match of re contains one of the keywords, which are in lower case. false if that is not
+// certain.
+func mustContain(re *syntax.Regexp, keywords []string) bool {
+	if len(keywords) == 0 {
+		return false
+	}
+	exact, must := literals(re, keywords)
+	return must || exact != nil && containAll(exact, keywords)
+}
+
+func containAll(texts, keywords []string) bool {
+	for _, s := range texts {
+		if !slices.ContainsFunc(keywords, func(k string) bool { return strings.Contains(s, strings.ToLower(k)) }) {
+			return false
+		}
+	}
+	return true
+}
+
+const maxLiterals = 64
+
+// literals returns all texts that re matches, in lower case, if they are few, or nil; and whether each match has a keyword.
+func literals(re *syntax.Regexp, keywords []string) (exact []string, must bool) {
+	switch re.Op {
+	case syntax.OpLiteral:
+		exact = []string{strings.ToLower(string(re.Rune))}
+		return exact, containAll(exact, keywords)
+	case syntax.OpCharClass:
+		for i := 0; i+1 < len(re.Rune); i += 2 {
+			if len(exact)+int(re.Rune[i+1]-re.Rune[i])+1 > maxLiterals {
+				return nil, false
+			}
+			for c := re.Rune[i]; c <= re.Rune[i+1]; c++ {
+				exact = append(exact, strings.ToLower(string(c)))
+			}
+		}
+		return exact, false
+	case syntax.OpEmptyMatch, syntax.OpBeginLine, syntax.OpEndLine, syntax.OpBeginText, syntax.OpEndText, syntax.OpWordBoundary,
+		syntax.OpNoWordBoundary:
+		return []string{""}, false
+	case syntax.OpCapture:
+		return literals(re.Sub[0], keywords)
+	case syntax.OpQuest:
+		if exact, _ = literals(re.Sub[0], keywords); exact != nil {
+			exact = append(slices.Clone(exact), "")
+		}
+		return exact, false
+	case syntax.OpPlus:
+		_, must = literals(re.Sub[0], keywords)
+		return nil, must
+	case syntax.OpRepeat:
+		_, must = literals(re.Sub[0], keywords)
+		return nil, must && re.Min > 0
+	case syntax.OpAlternate:
+		must = true
+		exact = []string{}
+		for _, sub := range re.Sub {
+			e, m := literals(sub, keywords)
+			must = must && (m || e != nil && containAll(e, keywords))
+			if e == nil || exact == nil || len(exact)+len(e) > maxLiterals {
+				exact = nil
+				continue
+			}
+			exact = append(exact, e...)
+		}
+		return exact, must
+	case syntax.OpConcat:
+		return concat(re.Sub, keywords)
+	}
+	return nil, false
+}
+
+// concat is literals of a sequence. What is known of the texts that end at one place begins anew after a part that is not known.
+func concat(subs []*syntax.Regexp, keywords []string) (exact []string, must bool) {
+	run, whole := []string{""}, true
+	for _, sub := range subs {
+		e, m := literals(sub, keywords)
+		must = must || m
+		if e == nil || len(e)*len(run) > maxLiterals {
+			run, whole = []string{""}, false
+			if e != nil {
+				run = e
+			}
+		} else {
+			var longer []string
+			for _, a := range run {
+				for _, b := range e {
+					longer = append(longer, a+b)
+				}
+			}
+			run = longer
+		}
+		must = must || containAll(run, keywords)
+	}
+	if !whole {
+		return nil, must
+	}
+	return run, must
+}

@@ -1,0 +1,46 @@
+package check
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// secretMessage is what a finding says of a secret, with its rule and what that is about.
+const secretMessage = "this looks like a secret (%s): %s"
+
+// secretVerdict is the verdict on what looks like a secret, in the file of that name or, without one, in a text.
+func (r *Rules) secretVerdict(name string) string {
+	if r.History && (name == "" || !matchAny(r.AskSecrets, name)) {
+		return caisson.VerdictDeny
+	}
+	return caisson.VerdictAsk
+}
+
+// Text searches a text that is no file, such as a commit's message, for secrets: at most 10 findings. It fails closed: an error
+// means that the text was not searched to its end, Exhausted for one that is larger than MaxScan or takes longer than ScanTime.
+func Text(ctx context.Context, text string, rules Rules) ([]caisson.Finding, error) {
+	r := rules.WithDefaults()
+	if len(text) > int(r.MaxScan) {
+		return nil, caisson.Errorf(caisson.Exhausted, "the text is larger than %v, and was not searched for secrets", r.MaxScan)
+	}
+	all, err := LoadSecretRules()
+	if err != nil {
+		return nil, caisson.Wrap(err, caisson.Internal, "the rules for secrets cannot be read")
+	}
+	timed, cancel := context.WithTimeout(ctx, time.Duration(r.ScanTime))
+	defer cancel()
+	secrets, err := all.find(timed, "", text)
+	if err != nil {
+		return nil, caisson.Wrap(err, caisson.Exhausted, "it took too long to search the text for secrets; raise scanTime if that is wanted")
+	}
+	var found []caisson.Finding
+	for _, s := range secrets {
+		found = append(found, caisson.Finding{
+			Check: checkSecret, Verdict: r.secretVerdict(""), Line: s.Line, Message: fmt.Sprintf(secretMessage, s.Rule, s.description),
+		})
+	}
+	return found, nil
+}

@@ -1,0 +1,102 @@
+package fsat
+
+import (
+	"encoding/binary"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// Bounds of the fields of records.
+const (
+	MaxPathLen   = 4095 // PATH_MAX without its NUL
+	MaxReasonLen = 400
+	MaxDepth     = 256
+)
+
+// Packer appends values to a record.
+type Packer struct{ B []byte }
+
+func (p *Packer) Uint(v uint64)   { p.B = binary.AppendUvarint(p.B, v) }
+func (p *Packer) Int(v int64)     { p.B = binary.AppendVarint(p.B, v) }
+func (p *Packer) Byte(v byte)     { p.B = append(p.B, v) }
+func (p *Packer) String(s string) { p.Uint(uint64(len(s))); p.B = append(p.B, s...) }
+
+// Unpacker takes values from a record. After the first fault all values are zero.
+type Unpacker struct {
+	B   []byte
+	Bad bool
+}
+
+func (u *Unpacker) fail() {
+	u.B, u.Bad = nil, true
+}
+
+func (u *Unpacker) Uint() uint64 {
+	v, n := binary.Uvarint(u.B)
+	// Only the shortest encoding of a number is valid, so that a record has one encoding.
+	if n <= 0 || n > 1 && u.B[n-1] == 0 {
+		u.fail()
+		return 0
+	}
+	u.B = u.B[n:]
+	return v
+}
+
+func (u *Unpacker) Int() int64 {
+	v := u.Uint()
+	if v&1 != 0 {
+		return ^int64(v >> 1)
+	}
+	return int64(v >> 1)
+}
+
+// Size returns a number that must fit in a non-negative int64.
+func (u *Unpacker) Size() int64 {
+	v := u.Uint()
+	if v > 1<<62 {
+		u.fail()
+		return 0
+	}
+	return int64(v)
+}
+
+func (u *Unpacker) Byte() byte {
+	if len(u.B) == 0 {
+		u.fail()
+		return 0
+	}
+	v := u.B[0]
+	u.B = u.B[1:]
+	return v
+}
+
+func (u *Unpacker) Bytes(n int) []byte {
+	if n > len(u.B) {
+		u.fail()
+		return nil
+	}
+	v := u.B[:n]
+	u.B = u.B[n:]
+	return v
+}
+
+func (u *Unpacker) String(limit int) string {
+	n := u.Uint()
+	if n > uint64(limit) {
+		u.fail()
+		return ""
+	}
+	return string(u.Bytes(int(n)))
+}
+
+// Malformed returns the error for a malformed file of the gate. Such files are written by worker jobs, which may be compromised.
+func Malformed(what string) error {
+	return caisson.Errorf(caisson.Internal, "%s is damaged; make the workspace anew", what)
+}
+
+func Flag(on bool, bit byte) byte {
+	if on {
+		return bit
+	}
+	return 0
+}

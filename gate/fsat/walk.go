@@ -1,0 +1,166 @@
+package fsat
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Stat is the metadata of one file. Symlinks are not followed.
+type Stat struct {
+	Type  string
+	Mode  uint32 // permission bits
+	Size  int64
+	Mtime int64 // in ns
+	Ctime int64 // in ns
+	Inode uint64
+	Dev   uint64
+	rdev  uint64
+	Nlink uint32
+}
+
+// Whiteout reports whether the file is a whiteout, with which overlayfs marks a removed name.
+func (s *Stat) Whiteout() bool { return s.Type == TypeDevice && s.rdev == 0 }
+
+// Same reports whether the metadata shows no change between two states of a path.
+func (s *Stat) Same(o *Stat) bool {
+	if s.Type != o.Type || s.Mode != o.Mode {
+		return false
+	}
+	return s.Type == TypeDir || s.Size == o.Size && s.Mtime == o.Mtime && s.Ctime == o.Ctime && s.Inode == o.Inode
+}
+
+const statMask = unix.STATX_TYPE | unix.STATX_MODE | unix.STATX_SIZE | unix.STATX_MTIME | unix.STATX_CTIME | unix.STATX_INO | unix.STATX_NLINK
+
+// Lstat returns the metadata of name in the directory fd, or of fd itself if name is empty.
+func Lstat(fd int, name string) (Stat, error) {
+	var x unix.Statx_t
+	flags := unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT
+	if name == "" {
+		flags |= unix.AT_EMPTY_PATH
+	}
+	for {
+		err := unix.Statx(fd, name, flags, statMask, &x)
+		if err == nil {
+			break
+		}
+		if err != unix.EINTR {
+			return Stat{}, err
+		}
+	}
+	s := Stat{
+		Type: TypeOf(uint32(x.Mode)), Mode: uint32(x.Mode) & ModeBits, Size: int64(x.Size),
+		Mtime: x.Mtime.Sec*1e9 + int64(x.Mtime.Nsec), Ctime: x.Ctime.Sec*1e9 + int64(x.Ctime.Nsec),
+		Inode: x.Ino, Dev: unix.Mkdev(x.Dev_major, x.Dev_minor), rdev: unix.Mkdev(x.Rdev_major, x.Rdev_minor), Nlink: x.Nlink,
+	}
+	if uint32(x.Mode)&unix.S_IFMT == unix.S_IFBLK {
+		s.rdev |= 1 << 63 // a block device is never a whiteout
+	}
+	if s.Type != TypeFile && s.Type != TypeSymlink {
+		s.Size = 0
+	}
+	return s, nil
+}
+
+// Child is one entry of a directory.
+type Child struct {
+	Name string
+	Stat
+}
+
+// ErrTooMany is returned for a directory with more names than the limit.
+var ErrTooMany = errors.New("too many names")
+
+// OpenDir opens the directory path beneath root for reading.
+func OpenDir(root int, path string) (int, error) {
+	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_NONBLOCK
+	fd, err := Open(root, path, flags|unix.O_NOATIME, 0)
+	if err == unix.EPERM {
+		// Only the owner may use O_NOATIME.
+		fd, err = Open(root, path, flags, 0)
+	}
+	return fd, err
+}
+
+// ReadNames returns the names in the directory fd, sorted. Returns ErrTooMany if there are more than limit.
+func ReadNames(fd, limit int) ([]string, error) {
+	names, err := ListNames(fd, limit)
+	slices.Sort(names)
+	return names, err
+}
+
+// ListNames is like ReadNames, but does not sort.
+func ListNames(fd, limit int) ([]string, error) {
+	buf := make([]byte, 32<<10)
+	var names []string
+	for {
+		n, err := unix.ReadDirent(fd, buf)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if n <= 0 {
+			break
+		}
+		_, _, names = unix.ParseDirent(buf[:n], -1, names)
+		if len(names) > limit {
+			return nil, ErrTooMany
+		}
+	}
+	return names, nil
+}
+
+// ReadChildren returns the entries of the directory path beneath root, sorted by name, and the metadata of the directory. Entries
+// that are removed during the call are left out. Returns ErrTooMany if there are more than limit entries.
+func ReadChildren(root int, path string, limit int) (children []Child, own Stat, err error) {
+	fd, err := OpenDir(root, path)
+	if err != nil {
+		return nil, own, err
+	}
+	defer unix.Close(fd)
+	if own, err = Lstat(fd, ""); err != nil {
+		return nil, own, err
+	}
+	names, err := ReadNames(fd, limit)
+	if err != nil {
+		return nil, own, err
+	}
+	children = make([]Child, 0, len(names))
+	for _, name := range names {
+		s, err := Lstat(fd, name)
+		if err == unix.ENOENT {
+			continue
+		}
+		if err != nil {
+			return nil, own, err
+		}
+		children = append(children, Child{Name: name, Stat: s})
+	}
+	return children, own, nil
+}
+
+// Inaccessible reports whether err means that a directory cannot be read or is no longer a directory, as opposed to an error of
+// the file system.
+func Inaccessible(err error) bool {
+	for _, e := range []unix.Errno{unix.EACCES, unix.EPERM, unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EXDEV, unix.ENAMETOOLONG} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// Join returns the path of name in dir.
+func Join(dir, name string) string {
+	if dir == "" {
+		return name
+	}
+	return dir + "/" + name
+}
+
+// Depth returns the number of names in path.
+func Depth(path string) int { return strings.Count(path, "/") + 1 }

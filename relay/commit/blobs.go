@@ -1,0 +1,102 @@
+package commit
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+)
+
+// Bounds of what is read ahead.
+const (
+	batchFiles = 256 // their names fit into a pipe
+	batchBytes = 4 << 20
+)
+
+// A blobQueue reads files in about the order in which they will be asked for, many at a time: to ask git for one after the other takes
+// longer than all else. It is safe for concurrent use.
+type blobQueue struct {
+	objects *Objects
+	limit   int64 // larger ones are never asked for
+
+	mu    sync.Mutex
+	ids   []string
+	sizes []int64
+	at    map[string]int // where in ids
+	next  int            // the first one that was not read yet
+	got   map[string][]byte
+}
+
+func newBlobQueue(o *Objects, limit int64) *blobQueue {
+	return &blobQueue{objects: o, limit: limit, at: map[string]int{}}
+}
+
+// expect adds what will be asked for.
+func (q *blobQueue) expect(id string, size int64) {
+	if _, twice := q.at[id]; twice || size > q.limit {
+		return
+	}
+	q.at[id] = len(q.ids)
+	q.ids, q.sizes = append(q.ids, id), append(q.sizes, size)
+}
+
+// read returns a file.
+func (q *blobQueue) read(id string) ([]byte, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if data, ok := q.got[id]; ok {
+		delete(q.got, id)
+		return data, nil
+	}
+	from, known := q.at[id]
+	if !known || from < q.next {
+		return q.objects.Read(id, "blob", q.limit) // once more
+	}
+	end, total := from, int64(0)
+	for end < len(q.ids) && end-from < batchFiles && (end == from || total+q.sizes[end] <= batchBytes) {
+		total += q.sizes[end]
+		end++
+	}
+	all, err := q.objects.readMany(q.ids[from:end], "blob", q.limit)
+	if err != nil {
+		return nil, err
+	}
+	// What nobody has taken of the batch before is likely not wanted.
+	q.got, q.next = map[string][]byte{}, end
+	for i, data := range all[1:] {
+		q.got[q.ids[from+1+i]] = data
+	}
+	return all[0], nil
+}
+
+// readMany returns objects of type typ, which must be there and have at most limit bytes each. Their names must fit into a pipe.
+func (o *Objects) readMany(ids []string, typ string, limit int64) ([][]byte, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.err != nil {
+		return nil, o.err
+	}
+	if _, err := io.WriteString(o.in, "contents "+strings.Join(ids, "\ncontents ")+"\n"); err != nil {
+		return nil, o.fail(err)
+	}
+	all := make([][]byte, 0, len(ids))
+	for _, id := range ids {
+		line, err := o.out.ReadSlice('\n')
+		if err != nil {
+			return nil, o.fail(err)
+		}
+		got, size, err := parseInfo(string(line), id)
+		if err == nil && (got != typ || size > limit) {
+			err = fmt.Errorf("a %s of %d bytes, where a %s was", got, size, typ)
+		}
+		if err != nil {
+			return nil, o.fail(err)
+		}
+		data := make([]byte, size+1)
+		if _, err := io.ReadFull(o.out, data); err != nil {
+			return nil, o.fail(err)
+		}
+		all = append(all, data[:size])
+	}
+	return all, nil
+}

@@ -1,0 +1,324 @@
+package commit
+
+import (
+	"bytes"
+	"encoding/hex"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// What is at a path, as [caisson.Change] names it.
+const (
+	typeFile    = "file"
+	typeDir     = "dir"
+	typeSymlink = "symlink"
+	typeNone    = "none"
+)
+
+// The modes that git writes into trees.
+const (
+	modeFile       = "100644"
+	modeExecutable = "100755"
+	modeSymlink    = "120000"
+	modeTree       = "40000"
+	modeSubmodule  = "160000"
+)
+
+// A treeEntry is one name in a tree. The zero treeEntry is nothing.
+type treeEntry struct {
+	name string // any bytes but / and NUL
+	mode string
+	id   string
+}
+
+func (e treeEntry) isTree() bool { return e.mode == modeTree }
+
+// typ is what the checks are told that this is. A submodule is a directory to its tree.
+func (e treeEntry) typ() string {
+	switch e.mode {
+	case "":
+		return typeNone
+	case modeFile, modeExecutable:
+		return typeFile
+	case modeSymlink:
+		return typeSymlink
+	case modeTree, modeSubmodule:
+		return typeDir
+	}
+	return "mode " + e.mode
+}
+
+func (e treeEntry) perm() uint32 {
+	switch e.mode {
+	case modeFile:
+		return 0o644
+	case modeExecutable, modeTree, modeSubmodule:
+		return 0o755
+	}
+	return 0
+}
+
+// A treeObject is one directory of a commit. It is not changed once it is made.
+type treeObject struct {
+	entries []treeEntry
+	byName  map[string]int
+}
+
+func (t *treeObject) entry(name string) treeEntry {
+	if i, ok := t.byName[name]; ok {
+		return t.entries[i]
+	}
+	return treeEntry{}
+}
+
+// parseTree parses a tree object with ids of idSize bytes: "<mode> <name>\0<id>" again and again.
+func parseTree(data []byte, idSize int) (*treeObject, error) {
+	bad := caisson.Errorf(caisson.Invalid, "a directory of the commit is malformed")
+	t := &treeObject{byName: map[string]int{}}
+	for len(data) > 0 {
+		mode, rest, ok := bytes.Cut(data, []byte{' '})
+		if !ok || len(mode) == 0 || len(mode) > 6 || len(bytes.Trim(mode, "01234567")) > 0 {
+			return nil, bad
+		}
+		name, rest, ok := bytes.Cut(rest, []byte{0})
+		if !ok || len(rest) < idSize || !validEntryName(string(name)) {
+			return nil, bad
+		}
+		e := treeEntry{name: string(name), mode: string(mode), id: hex.EncodeToString(rest[:idSize])}
+		if _, twice := t.byName[e.name]; twice {
+			return nil, bad
+		}
+		t.byName[e.name] = len(t.entries)
+		t.entries = append(t.entries, e)
+		data = rest[idSize:]
+	}
+	return t, nil
+}
+
+func validEntryName(name string) bool {
+	return name != "" && name != "." && name != ".." && !strings.Contains(name, "/")
+}
+
+// find returns what is at a path below the tree root.
+func (o *Objects) find(root, name string) (treeEntry, error) {
+	at := treeEntry{mode: modeTree, id: root}
+	for part := range strings.SplitSeq(name, "/") {
+		if !at.isTree() {
+			return treeEntry{}, nil
+		}
+		t, err := o.tree(at.id)
+		if err != nil {
+			return treeEntry{}, err
+		}
+		at = t.entry(part)
+	}
+	return at, nil
+}
+
+// commitTree is the tree of a commit as the checks look at it.
+type commitTree struct {
+	objects *Objects
+	root    string   // of the commit; what the changes are is there already
+	parents []string // their trees
+}
+
+// Lookup implements [check.Tree].
+func (t commitTree) Lookup(name string) (typ, link string, err error) {
+	e, err := t.objects.find(t.root, name)
+	if err != nil || e.mode != modeSymlink {
+		return e.typ(), "", err
+	}
+	data, err := t.objects.Read(e.id, "blob", maxLink)
+	return typeSymlink, string(data), err
+}
+
+// Children implements [check.Tree].
+func (t commitTree) Children(dir string) ([]string, error) {
+	root := treeEntry{mode: modeTree, id: t.root}
+	if dir != "" {
+		var err error
+		if root, err = t.objects.find(t.root, dir); err != nil {
+			return nil, err
+		}
+	}
+	if !root.isTree() {
+		return nil, nil
+	}
+	tree, err := t.objects.tree(root.id)
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, 0, len(tree.entries))
+	for _, e := range tree.entries {
+		names = append(names, e.name)
+	}
+	return names, nil
+}
+
+// Content implements [check.Tree]: what the parents have at a path.
+func (t commitTree) Content(name string, limit int64) []byte {
+	var all []byte
+	for _, p := range t.parents {
+		e, err := t.objects.find(p, name)
+		if err != nil || e.typ() != typeFile {
+			continue
+		}
+		data, err := t.objects.Read(e.id, "blob", limit-int64(len(all)))
+		if err != nil {
+			continue
+		}
+		all = append(append(all, data...), 0)
+	}
+	return all[:min(int64(len(all)), limit)]
+}
+
+// Bounds of trees.
+const (
+	maxLink  = 4096 // bytes of a symlink's target
+	maxDepth = 200  // directories in each other
+)
+
+// A treeDiff finds out what a commit changes.
+type treeDiff struct {
+	objects *Objects
+	limit   int
+	changes []caisson.Change
+	subs    map[string]bool // paths of submodules among the changes
+}
+
+// walk adds what differs between the tree and each of its parents, in dir and below, and what of one parent's it undoes: bases are
+// the trees of the commits that the parents have in common. "" is an empty tree. errTooLarge if there are more changes than the limit,
+// or the directories are too deep.
+func (d *treeDiff) walk(dir, tree string, parents, bases []string) error {
+	if strings.Count(dir, "/") >= maxDepth {
+		return errTooLarge
+	}
+	now, err := d.objects.tree(tree)
+	if err != nil {
+		return err
+	}
+	before, err := d.trees(parents)
+	if err != nil {
+		return err
+	}
+	common, err := d.trees(bases)
+	if err != nil {
+		return err
+	}
+	for _, e := range now.entries {
+		if err := d.compare(dir, e.name, e, before, common); err != nil {
+			return err
+		}
+	}
+	// What parents have and the tree has not.
+	for i, t := range before {
+		for _, e := range t.entries {
+			told := slices.ContainsFunc(before[:i], func(t *treeObject) bool { return t.entry(e.name).mode != "" })
+			if told || now.entry(e.name).mode != "" {
+				continue
+			}
+			if err := d.compare(dir, e.name, treeEntry{}, before, common); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (d *treeDiff) trees(ids []string) ([]*treeObject, error) {
+	var list []*treeObject
+	for _, id := range ids {
+		t, err := d.objects.tree(id)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, t)
+	}
+	return list, nil
+}
+
+// compare adds one name if what is there is no parent's, or undoes what a parent has changed.
+func (d *treeDiff) compare(dir, name string, e treeEntry, before, common []*treeObject) error {
+	if taken(name, e, before, common) {
+		return nil
+	}
+	var old treeEntry
+	dirs, wasTree := subtrees(name, before)
+	for _, t := range before {
+		if o := t.entry(name); old.mode == "" && o != e {
+			old = o
+		}
+	}
+	full := path.Join(dir, name)
+	if !e.isTree() || !wasTree {
+		if err := d.add(full, e, old); err != nil {
+			return err
+		}
+	}
+	if !e.isTree() && !wasTree {
+		return nil
+	}
+	sub := ""
+	if e.isTree() {
+		sub = e.id
+	}
+	bases, _ := subtrees(name, common)
+	return d.walk(full, sub, dirs, bases)
+}
+
+// taken reports whether e, or all below it, is what a merge makes of its parents by itself. It is not if another parent has changed
+// what a common commit has, and e is what that has: it would be enough to name an older commit as a parent to have its files back.
+func taken(name string, e treeEntry, before, common []*treeObject) bool {
+	same, changed := false, false
+	for _, t := range before {
+		o := t.entry(name)
+		if o == e {
+			same = true
+			continue
+		}
+		for _, b := range common {
+			was := b.entry(name)
+			// Of directories it has to be looked at what is in them.
+			changed = changed || was == e || o != was && (e.isTree() || o.isTree() || was.isTree())
+		}
+	}
+	return same && !changed
+}
+
+// subtrees returns what directories trees have at a name, "" for none, and whether one of them has one.
+func subtrees(name string, trees []*treeObject) (ids []string, some bool) {
+	ids = make([]string, len(trees))
+	for i, t := range trees {
+		if o := t.entry(name); o.isTree() {
+			ids[i], some = o.id, true
+		}
+	}
+	return ids, some
+}
+
+func (d *treeDiff) add(full string, e, old treeEntry) error {
+	if len(d.changes) >= d.limit {
+		return errTooLarge
+	}
+	c := caisson.Change{
+		Path: full, Type: e.typ(), OldType: old.typ(), Mode: e.perm(), OldMode: old.perm(), Hash: e.id, Kind: caisson.ChangeModified,
+	}
+	switch {
+	case e.mode == "":
+		c.Kind = caisson.ChangeRemoved
+	case old.mode == "":
+		c.Kind = caisson.ChangeAdded
+	case c.Type != c.OldType:
+		c.Kind = caisson.ChangeType
+	case e.id == old.id:
+		c.Kind = caisson.ChangeMode
+	}
+	if e.mode == modeSubmodule {
+		d.subs[full] = true
+	}
+	d.changes = append(d.changes, c)
+	return nil
+}

@@ -1,0 +1,296 @@
+// Package remote is the near end of a link to a remote repository: it lists the remote's refs, and forwards what git requests.
+package remote
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/relay/git"
+)
+
+// maxErrorBody bounds what is read of an answer that is an error.
+const maxErrorBody = 4 << 10
+
+// A Forwarder is git's way to the link: it listens on the loopback device, and what git asks there goes over the socket pair. It
+// lets through what a fetch or a push needs and nothing else, and remembers why something failed, because git only says that it did.
+type Forwarder struct {
+	transport Transport
+	link      *http.Client
+	listener  net.Listener
+	server    *http.Server
+	running   sync.WaitGroup
+	budget    atomic.Int64 // bytes that may still come from the remote
+
+	mu      sync.Mutex
+	failure error // the first one; guarded by mu
+}
+
+// errOver says that a connection that exists once is used up.
+var errOver = errors.New("the link has ended")
+
+// NewForwarder returns a forwarder over conn, a socket, that listens; Close ends it. conn stays the caller's.
+func NewForwarder(conn *os.File, transport Transport) (*Forwarder, error) {
+	if transport != TransportHTTP && transport != TransportStream {
+		return nil, caisson.Invalidf("transport", "%.40q is none; it is http or stream", string(transport))
+	}
+	c, err := net.FileConn(conn)
+	if err != nil {
+		return nil, err
+	}
+	ln, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	f := &Forwarder{transport: transport, link: linkClient(c), listener: ln}
+	if transport == TransportStream {
+		f.running.Go(f.acceptStreams)
+		return f, nil
+	}
+	f.server = &http.Server{Handler: f, ReadHeaderTimeout: time.Minute, MaxHeaderBytes: 64 << 10, ErrorLog: quiet()}
+	f.running.Go(func() { f.server.Serve(ln) })
+	return f, nil
+}
+
+// linkClient speaks HTTP/2 over c, and over nothing else.
+func linkClient(c net.Conn) *http.Client {
+	var once sync.Once
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	return &http.Client{
+		Transport: &onceTransport{c: c, Transport: &http.Transport{
+			Protocols: protocols,
+			DialContext: func(context.Context, string, string) (conn net.Conn, err error) {
+				err = errOver
+				once.Do(func() { conn, err = c, nil })
+				return conn, err
+			},
+			DisableCompression:     true,
+			MaxResponseHeaderBytes: 64 << 10,
+		}},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// A onceTransport closes its connection even if it was never dialled.
+type onceTransport struct {
+	*http.Transport
+	c net.Conn
+}
+
+func (t *onceTransport) CloseIdleConnections() {
+	t.Transport.CloseIdleConnections()
+	t.c.Close()
+}
+
+// Allow sets how many bytes may come from the remote from now on.
+func (f *Forwarder) Allow(bytes int64) { f.budget.Store(bytes) }
+
+// URL is what git is told to fetch from or push to.
+func (f *Forwarder) URL() string {
+	if f.transport == TransportStream {
+		return "git://" + f.listener.Addr().String() + "/repo"
+	}
+	return "http://" + f.listener.Addr().String() + "/repo"
+}
+
+// Protocol is the environment variable that lets git use URL.
+func (f *Forwarder) Protocol() string {
+	if f.transport == TransportStream {
+		return "GIT_ALLOW_PROTOCOL=git"
+	}
+	return "GIT_ALLOW_PROTOCOL=http"
+}
+
+// Close ends the listener and the link, and waits for what is under way.
+func (f *Forwarder) Close() error {
+	f.listener.Close()
+	if f.server != nil {
+		f.server.Close()
+	}
+	f.link.CloseIdleConnections()
+	f.running.Wait()
+	return nil
+}
+
+// fail remembers err if it is the first failure.
+func (f *Forwarder) fail(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.failure == nil {
+		f.failure = err
+	}
+}
+
+// Explain returns why git could not reach the remote, or err if that was not why it failed.
+func (f *Forwarder) Explain(err error) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err == nil || f.failure == nil {
+		return err
+	}
+	return f.failure
+}
+
+// exchange sends one request of smart HTTP over the link and checks that its answer is one. The caller closes its body.
+func (f *Forwarder) exchange(req *http.Request, want string) (*http.Response, error) {
+	resp, err := f.link.Do(req)
+	if err != nil {
+		return nil, caisson.Wrap(err, caisson.Unavailable, "the connection to the remote was lost; try again")
+	}
+	if err := f.check(resp, want); err != nil {
+		resp.Body.Close()
+		return nil, err
+	}
+	resp.Body = &counted{ReadCloser: resp.Body, resp: resp, budget: &f.budget}
+	return resp, nil
+}
+
+func (f *Forwarder) check(resp *http.Response, want string) error {
+	if kind := resp.Header.Get(LinkKind); kind != "" {
+		return linkError(kind, resp.Header.Get(LinkMessage))
+	}
+	if resp.StatusCode != http.StatusOK {
+		said, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
+		return statusError(resp.StatusCode, string(said))
+	}
+	if got := resp.Header.Get("Content-Type"); got != want {
+		return caisson.Errorf(caisson.Denied, "what the remote answers is not git's smart HTTP (its type is %.100q); check the URL", got)
+	}
+	return nil
+}
+
+// statusError says what a remote's status means; said is what it wrote in plain text.
+func statusError(status int, said string) error {
+	if said = git.Plain(said, 200); said != "" {
+		said = ": " + said
+	}
+	switch {
+	case status == http.StatusUnauthorized:
+		return caisson.Errorf(caisson.Denied, "the remote does not accept the credential (401); set another one%s", said)
+	case status == http.StatusForbidden:
+		return caisson.Errorf(caisson.Denied, "the remote does not allow this with the credential (403); give it the right to do so%s", said)
+	case status == http.StatusNotFound, status == http.StatusGone:
+		return caisson.Errorf(caisson.NotFound, "the remote has no such repository, or the credential does not show it (%d)%s", status, said)
+	case status == http.StatusRequestEntityTooLarge:
+		return caisson.Errorf(caisson.Denied, "the remote does not take that much at once (413)%s", said)
+	case status == http.StatusTooManyRequests, status == http.StatusRequestTimeout, status >= 500:
+		return caisson.Errorf(caisson.Unavailable, "the remote answers %d %s; try again later%s", status, http.StatusText(status), said)
+	case status >= 300 && status < 400:
+		return caisson.Errorf(caisson.Denied, "the remote redirects to another place (%d); set the repository's URL to that", status)
+	}
+	return caisson.Errorf(caisson.Denied, "the remote answers %d %s%s", status, http.StatusText(status), said)
+}
+
+// ServeHTTP is what git's HTTP transport sees.
+func (f *Forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	req, want := outgoing(r)
+	if req == nil {
+		http.NotFound(w, r)
+		return
+	}
+	resp, err := f.exchange(req, want)
+	if err != nil {
+		f.fail(err)
+		// Not the remote's own status: git would ask for a password, or try something else.
+		http.Error(w, "failed", http.StatusBadGateway)
+		return
+	}
+	defer resp.Body.Close()
+	w.Header().Set("Content-Type", want)
+	w.Header().Set("Cache-Control", "no-cache")
+	w.WriteHeader(http.StatusOK)
+	if err := pour(flushing{w}, resp.Body); err != nil {
+		f.fail(err)
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// outgoing returns the request for the link that r stands for, and the type that its answer must have, or nil.
+func outgoing(r *http.Request) (req *http.Request, want string) {
+	path := strings.TrimPrefix(r.URL.Path, "/repo")
+	switch service := r.URL.Query().Get("service"); {
+	case r.Method == http.MethodGet && path == "/info/refs" && (service == UploadPack || service == ReceivePack):
+		path, want = path+"?service="+service, "application/x-"+service+"-advertisement"
+	case r.Method == http.MethodPost && (path == "/"+UploadPack || path == "/"+ReceivePack):
+		want = "application/x-" + path[1:] + "-result"
+	default:
+		return nil, ""
+	}
+	req, err := http.NewRequestWithContext(r.Context(), r.Method, "http://link"+path, nil)
+	if err != nil {
+		return nil, ""
+	}
+	if r.Method == http.MethodPost {
+		req.Body, req.ContentLength = r.Body, r.ContentLength
+	}
+	for _, name := range []string{"Content-Type", "Content-Encoding", "Accept", HeaderProtocol} {
+		if v := r.Header.Get(name); v != "" {
+			req.Header.Set(name, v)
+		}
+	}
+	return req, want
+}
+
+// A counted is the body of an answer: bounded, and with an error that says why it ends early.
+type counted struct {
+	io.ReadCloser
+	resp   *http.Response
+	budget *atomic.Int64
+}
+
+func (c *counted) Read(p []byte) (int, error) {
+	n, err := c.ReadCloser.Read(p)
+	if c.budget.Add(-int64(n)) < 0 {
+		return 0, caisson.Errorf(caisson.Exhausted, "the remote sends more than is allowed for a repository; raise the limit, or use a smaller one")
+	}
+	switch {
+	case err == nil:
+		return n, nil
+	case !errors.Is(err, io.EOF):
+		return n, caisson.Wrap(err, caisson.Unavailable, "the connection to the remote was lost; try again")
+	}
+	if kind := c.resp.Trailer.Get(LinkKind); kind != "" {
+		return n, linkError(kind, c.resp.Trailer.Get(LinkMessage))
+	}
+	return n, err
+}
+
+// pour copies until the end of r. What it returns is r's error: that of w is git's own, which explains itself.
+func pour(w io.Writer, r io.Reader) error {
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := r.Read(buf)
+		if n > 0 {
+			if _, werr := w.Write(buf[:n]); werr != nil {
+				return nil
+			}
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+}
+
+// flushing passes everything on at once.
+type flushing struct{ w http.ResponseWriter }
+
+func (f flushing) Write(p []byte) (int, error) {
+	n, err := f.w.Write(p)
+	if err == nil {
+		err = http.NewResponseController(f.w).Flush()
+	}
+	return n, err
+}

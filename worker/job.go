@@ -1,0 +1,101 @@
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"os"
+
+	"github.com/caisson-dev/caisson"
+)
+
+// A Job declares one kind of job once: its name, its confinement, and what it does. A package keeps its jobs in variables, lists
+// them for [Main], and runs them with [Job.Run]. Args and Reply cross to and from the job as JSON. Args may hold secrets: they
+// are sent over a pipe only. The fields Network, Programs and Access are explained at [Request].
+type Job[Args, Reply any] struct {
+	Name     string // unique in the binary, such as "gate.scan"
+	Network  bool
+	Programs bool
+	Access   Access
+	Root     bool   // opens the job's root directory as [Call.Root]; not for jobs with programs, whose root is at /work
+	Files    int    // the least number of descriptors that the job is given
+	Limits   Limits // used unless [Given.Limits] is set
+	// Do is called in the job, confined. ctx is never done, because a job is cancelled by killing its process.
+	Do func(ctx context.Context, c *Call, args Args) (Reply, error)
+	// Valid reports whether a reply, which may be hostile, can be used. It is called in the parent. If nil, every value that
+	// decodes strictly into a Reply is valid.
+	Valid func(args Args, reply *Reply) bool
+}
+
+// None is the type of arguments or replies without content.
+type None struct{}
+
+// Value returns what p points to, for a Do whose work returns a pointer. p may be nil only with an error.
+func Value[T any](p *T, err error) (T, error) {
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return *p, nil
+}
+
+// Given is what one run of a job is given besides its arguments; see the fields of the same names of [Request].
+type Given struct {
+	Root     *os.File
+	Files    []*os.File
+	Input    io.Reader
+	Mounts   []Mount
+	Limits   Limits // replaces the limits of the declaration unless it is zero
+	Progress func(json.RawMessage)
+}
+
+// A Starter runs jobs: [*Runner], or its replacement in a test.
+type Starter interface {
+	Run(ctx context.Context, req Request, reply any) error
+}
+
+// Run runs the job with s and returns its reply. Errors are those of [Runner.Run], and Internal for a reply that is not valid.
+func (j Job[Args, Reply]) Run(ctx context.Context, s Starter, args Args, g Given) (Reply, error) {
+	if g.Limits == (Limits{}) {
+		g.Limits = j.Limits
+	}
+	var reply, none Reply
+	err := s.Run(ctx, Request{
+		Job: j.Name, Args: args, Files: g.Files, Input: g.Input, Root: g.Root, Access: j.Access, Network: j.Network,
+		Programs: j.Programs, Mounts: g.Mounts, Limits: g.Limits, Progress: g.Progress,
+	}, &reply)
+	switch {
+	case err != nil:
+		return none, err
+	case j.Valid != nil && !j.Valid(args, &reply):
+		return none, caisson.Errorf(caisson.Internal, "the job %s sent an invalid reply", j.Name)
+	}
+	return reply, nil
+}
+
+// Declared is a [Job] of any types, for the table that is given to [Main].
+type Declared interface {
+	name() string
+	serve(ctx context.Context, c *Call, args json.RawMessage) (any, error)
+}
+
+func (j Job[Args, Reply]) name() string { return j.Name }
+
+func (j Job[Args, Reply]) serve(ctx context.Context, c *Call, raw json.RawMessage) (any, error) {
+	var args Args
+	if err := Unmarshal(raw, &args); err != nil {
+		return nil, caisson.Wrap(err, caisson.Internal, "arguments of a job")
+	}
+	if len(c.Files) < j.Files {
+		return nil, caisson.Errorf(caisson.Internal, "this job was given %d descriptors", len(c.Files))
+	}
+	if j.Root {
+		root, err := os.Open("/")
+		if err != nil {
+			return nil, err
+		}
+		defer root.Close()
+		c.Root = root
+	}
+	return j.Do(ctx, c, args)
+}
