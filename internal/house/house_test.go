@@ -183,7 +183,7 @@ var directions = map[string][]string{
 	"runtime/fake/guest":          {"runtime/fake", "guestd"},
 	"runtime/runtimetest":         {"guestd"},
 	"internal/workertest":         {"worker"},
-	"internal/coretest":           {"agent/task", "engine", "forge", "guestd", "httpapi", "image/imagetest", "models", "relay", "relay/front", "relay/link", "relay/remoteurl", "runs", "runtime/fake", "runtime/fake/guest", "sqlite/sqlitetest", "wire", "worker"},
+	"internal/coretest":           {"agent/task", "engine", "forge", "guestd", "httpapi", "image/imagetest", "models", "relay/front", "relay/link", "relay/remote", "relay/remoteurl", "runs", "runtime/fake", "runtime/fake/guest", "sqlite/sqlitetest", "wire", "worker"},
 	"sandboxes":                   {"guestd"},              // The host's side of file access; drivers are passed as interfaces.
 	"runs":                        {"agent", "agent/task"}, // Drivers and the other core are passed as interfaces.
 	"workspaces":                  {"gate", "gate/apply", "gate/baseline", "gate/check", "gate/compare", "gate/overlay", "gate/tool"},
