@@ -18,7 +18,7 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/forge"
 	"github.com/caisson-dev/caisson/internal/gitserver"
-	"github.com/caisson-dev/caisson/relay"
+	"github.com/caisson-dev/caisson/relay/remote"
 	"github.com/caisson-dev/caisson/relay/front"
 	"github.com/caisson-dev/caisson/relay/link"
 	"github.com/caisson-dev/caisson/relay/remoteurl"
@@ -96,8 +96,8 @@ func (r *remotes) Run(ctx context.Context, conn *os.File, req link.Request) erro
 	git := &gitserver.Server{Dir: filepath.Dir(dir)}
 	return serveConn(ctx, c, http.HandlerFunc(func(w http.ResponseWriter, hr *http.Request) {
 		if strings.Contains(req.URL, "unreachable") {
-			w.Header().Set(relay.LinkKind, string(caisson.Unavailable))
-			w.Header().Set(relay.LinkMessage, "the remote cannot be reached")
+			w.Header().Set(remote.LinkKind, string(caisson.Unavailable))
+			w.Header().Set(remote.LinkMessage, "the remote cannot be reached")
 			w.WriteHeader(http.StatusBadGateway)
 			return
 		}
