@@ -38,51 +38,9 @@ type Config struct {
 
 // A Client sends requests to a daemon. It is safe for concurrent use.
 type Client struct {
-	sandboxes
-	snapshots
-	processes
-	templates
-	images
-	files
-	events
-	tokens
-	policies
-	credentials
-	audit
-	ledger
-	models
-	gatewayRuns
-	agents
-	runs
-	workspaces
-	repos
-	volumes
-	daemon
+	caisson.API
 	c *conn
 }
-
-var (
-	_ caisson.Sandboxes   = (*Client)(nil)
-	_ caisson.Snapshots   = (*Client)(nil)
-	_ caisson.Processes   = (*Client)(nil)
-	_ caisson.Templates   = (*Client)(nil)
-	_ caisson.Images      = (*Client)(nil)
-	_ caisson.Files       = (*Client)(nil)
-	_ caisson.Events      = (*Client)(nil)
-	_ caisson.Tokens      = (*Client)(nil)
-	_ caisson.Policies    = (*Client)(nil)
-	_ caisson.Credentials = (*Client)(nil)
-	_ caisson.Audit       = (*Client)(nil)
-	_ caisson.Ledger      = (*Client)(nil)
-	_ caisson.Models      = (*Client)(nil)
-	_ caisson.GatewayRuns = (*Client)(nil)
-	_ caisson.Agents      = (*Client)(nil)
-	_ caisson.Runs        = (*Client)(nil)
-	_ caisson.Workspaces  = (*Client)(nil)
-	_ caisson.Repos       = (*Client)(nil)
-	_ caisson.Volumes     = (*Client)(nil)
-	_ caisson.Daemon      = (*Client)(nil)
-)
 
 // New returns a client. It does not connect yet.
 func New(cfg Config) (*Client, error) {
@@ -90,10 +48,12 @@ func New(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{
-		sandboxes{c}, snapshots{c}, processes{c}, templates{c}, images{c}, files{c}, events{c}, tokens{c}, policies{c}, credentials{c},
-		audit{c}, ledger{c}, models{c}, gatewayRuns{c}, agents{c}, runs{c}, workspaces{c}, repos{c}, volumes{c}, daemon{c}, c,
-	}, nil
+	return &Client{caisson.API{
+		Sandboxes: sandboxes{c}, Processes: processes{c}, Snapshots: snapshots{c}, Templates: templates{c}, Images: images{c}, Files: files{c},
+		Events: events{c}, Tokens: tokens{c}, Policies: policies{c}, Credentials: credentials{c}, Audit: audit{c}, Ledger: ledger{c},
+		Models: models{c}, GatewayRuns: gatewayRuns{c}, Daemon: daemon{c}, Agents: agents{c}, Runs: runs{c}, Workspaces: workspaces{c},
+		Repos: repos{c}, Volumes: volumes{c},
+	}, c}, nil
 }
 
 // Close closes idle connections.

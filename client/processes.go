@@ -13,8 +13,8 @@ import (
 type processes struct{ c *conn }
 
 // Run runs a process in one request and returns its output when it has exited. If ctx ends, the process is killed.
-func (p processes) Run(ctx context.Context, ref string, req protocol.ProcessRequest) (*protocol.ProcessResult, error) {
-	return call[*protocol.ProcessResult](ctx, p.c, request{method: http.MethodPost, path: []string{"sandboxes", ref, "exec"}, in: req})
+func (c *Client) Run(ctx context.Context, ref string, req protocol.ProcessRequest) (*protocol.ProcessResult, error) {
+	return call[*protocol.ProcessResult](ctx, c.c, request{method: http.MethodPost, path: []string{"sandboxes", ref, "exec"}, in: req})
 }
 
 // ListProcesses implements [caisson.Processes].

@@ -95,9 +95,3 @@ func (p policies) may(ctx context.Context, field string, policy caisson.Policy) 
 	}
 	return nil
 }
-
-// Runs returns the service that manages runs.
-func (e *Engine) Runs() caisson.Runs { return e.tasks.Runs() }
-
-// Agents returns the service that manages agents.
-func (e *Engine) Agents() caisson.Agents { return e.tasks.Agents() }

@@ -72,7 +72,6 @@ func (c *Config) host() reach.Host { return reach.Host{PublicAddresses: c.Public
 type Engine struct {
 	Core       *sandboxes.Core
 	Workspaces *workspaces.Core
-	Volumes    caisson.Volumes
 	Relay      *repos.Core
 	Store      caisson.Store
 	Events     *events.Hub
@@ -179,7 +178,6 @@ func construct(ctx context.Context, cfg Config, drivers func(*Engine) (*Drivers,
 		return nil, err
 	}
 	back.Push(e.volumes.Close)
-	e.Volumes = e.volumes.Volumes()
 	node, err := os.Hostname()
 	if err != nil {
 		return nil, err
@@ -262,17 +260,16 @@ func (e *Engine) gateway() (err error) {
 	return nil
 }
 
-// Credentials returns the service that manages secrets.
-func (e *Engine) Credentials() caisson.Credentials { return e.vault }
-
-// Models returns the service for the models of the gateway.
-func (e *Engine) Models() caisson.Models { return e.catalog }
-
-// GatewayRuns returns the service that manages runs on other machines.
-func (e *Engine) GatewayRuns() caisson.GatewayRuns { return e.gatewayRuns }
-
-// Ledger returns the service for budgets and usage.
-func (e *Engine) Ledger() caisson.Ledger { return e.ledger }
+// API returns the services of the engine.
+func (e *Engine) API() caisson.API {
+	return caisson.API{
+		Sandboxes: e.Core.Sandboxes(), Processes: e.Core.Processes(), Snapshots: e.Core.Snapshots(), Templates: e.Core.Templates(),
+		Images: e.Core.ImageService(), Files: e.Core.Files(), Policies: e.Core.Policies(), Events: e.Events, Tokens: e.Tokens(),
+		Credentials: e.vault, Audit: e, Ledger: e.ledger, Models: e.catalog, GatewayRuns: e.gatewayRuns, Daemon: e,
+		Agents: e.tasks.Agents(), Runs: e.tasks.Runs(), Workspaces: e.Workspaces.Workspaces(), Repos: e.Relay.Repos(),
+		Volumes: e.volumes.Volumes(),
+	}
+}
 
 // Run does the background work of the engine until ctx ends. It calls ready when store and host are consistent and
 // requests can be served.

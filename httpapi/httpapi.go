@@ -16,6 +16,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -26,26 +27,7 @@ import (
 
 // Config contains the dependencies of an API. All fields but DefaultAgent are required.
 type Config struct {
-	Sandboxes   caisson.Sandboxes
-	Processes   caisson.Processes
-	Snapshots   caisson.Snapshots
-	Templates   caisson.Templates
-	Images      caisson.Images
-	Files       caisson.Files
-	Events      caisson.Events
-	Tokens      caisson.Tokens
-	Policies    caisson.Policies
-	Credentials caisson.Credentials
-	Audit       caisson.Audit
-	Ledger      caisson.Ledger
-	Models      caisson.Models
-	GatewayRuns caisson.GatewayRuns
-	Daemon      caisson.Daemon
-	Agents      caisson.Agents
-	Runs        caisson.Runs
-	Workspaces  caisson.Workspaces
-	Repos       caisson.Repos
-	Volumes     caisson.Volumes
+	caisson.API
 	// DefaultAgent is the id of the agent for chat requests without one; "" means "caisson".
 	DefaultAgent string
 	// Answers stores the answers to requests with an Idempotency-Key.
@@ -66,13 +48,10 @@ type API struct {
 
 // New returns an API.
 func New(cfg Config) (*API, error) {
-	switch {
-	case cfg.Sandboxes == nil, cfg.Processes == nil, cfg.Snapshots == nil, cfg.Templates == nil, cfg.Images == nil,
-		cfg.Files == nil, cfg.Events == nil, cfg.Tokens == nil, cfg.Policies == nil, cfg.Credentials == nil,
-		cfg.Audit == nil, cfg.Ledger == nil, cfg.Models == nil, cfg.GatewayRuns == nil, cfg.Daemon == nil,
-		cfg.Agents == nil, cfg.Runs == nil, cfg.Workspaces == nil, cfg.Repos == nil, cfg.Volumes == nil:
-		return nil, errors.New("httpapi: a core is missing")
-	case cfg.Answers == nil, cfg.FindToken == nil, cfg.Log == nil:
+	if err := cfg.API.Validate(); err != nil {
+		return nil, fmt.Errorf("httpapi: %w", err)
+	}
+	if cfg.Answers == nil || cfg.FindToken == nil || cfg.Log == nil {
 		return nil, errors.New("httpapi: Answers, FindToken and Log are required")
 	}
 	cfg.Log = cfg.Log.With("component", "httpapi")

@@ -125,10 +125,7 @@ func connect(t *testing.T, cfg client.Config) *client.Client {
 }
 
 func cores(s *server, c *client.Client) apitest.Cores {
-	return apitest.Cores{Config: httpapi.Config{
-		Sandboxes: c, Processes: c, Snapshots: c, Templates: c, Images: c, Files: c, Events: c, Tokens: c, Policies: c, Daemon: c,
-		Credentials: c, Audit: c, Ledger: c, Models: c, GatewayRuns: c, Agents: c, Runs: c, Workspaces: c, Repos: c, Volumes: c,
-	}, Secrets: s.world, Charge: s.world.Charge}
+	return apitest.Cores{API: c.API, Secrets: s.world, Charge: s.world.Charge}
 }
 
 // TestCores drives client and server as if they were the cores.

@@ -19,7 +19,7 @@ func TestBranchOfOthers(t *testing.T) {
 	if d1.State != caisson.DeliveryDelivered || d2.State != caisson.DeliveryFailed || w.at("work") != d1.Commit {
 		t.Errorf("two runs on one branch: %s and %s (%s), and the branch is at %s", d1.State, d2.State, d2.Error, w.at("work"))
 	}
-	// One that begins with it goes on, and the first one then does not.
+	// A sandbox that was granted the delivered commit may replace it; the first sandbox may not then.
 	three, dir3, _ := w.grant(caisson.RepoRequest{Branch: "work"}, "")
 	w.does(three, dir3, "test -f b.txt; echo d > d.txt")
 	d3 := w.deliver(caisson.RepoHandover{Sandbox: three, Dir: dir3, Subject: "three"})
@@ -30,7 +30,7 @@ func TestBranchOfOthers(t *testing.T) {
 	}
 }
 
-// TestOlderAfterNewer: a delivery that is sent late does not take back a later one.
+// TestOlderAfterNewer: a delivery that is sent late does not overwrite a later one.
 func TestOlderAfterNewer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -15,16 +15,16 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// cloneTime is how long it may take to make a clone.
+// cloneTime is the timeout of a clone.
 const cloneTime = 30 * time.Minute
 
-// A clone that Caisson makes does not go over the wire. What a sandbox may read is one pack, which git has made for it on the
-// host with an index: both are written into the sandbox as they are. Over git's protocol, git in there would take every object
-// apart to make the same index again, which is most of the time that a clone takes.
+// The clone that Caisson makes does not use git's protocol. A view is one pack with an index, made by git on the host: both are
+// written into the sandbox as they are. With git's protocol, git in the sandbox would unpack every object to make the same index
+// again, which is most of the time of a clone.
 //
-// It gains nothing from that: it has what it may fetch, and what is in it is its own.
+// The sandbox gets no more by this than it may fetch.
 
-// initScript begins a clone. What is there already, files that agents are configured with, is no part of the work.
+// initScript begins a clone. Files that exist, such as the configuration of agents, are excluded from commits.
 const initScript = `set -eu
 dir=$1 url=$2 name=$3 email=$4 format=$5
 if ! command -v git >/dev/null 2>&1; then echo "the sandbox's image has no git; use one that has it" >&2; exit 1; fi
@@ -40,14 +40,14 @@ git config user.email "$email"
 mkdir -p .git/objects/pack
 `
 
-// keepScript writes its input to a file of the pack's directory, whole or not at all.
+// keepScript writes its input to a file in the directory of packs, atomically.
 const keepScript = `set -eu
 cd "$1/.git/objects/pack"
 cat >"$2.part"
 mv "$2.part" "$2"
 `
 
-// checkoutScript makes the refs that it reads, and checks out a branch.
+// checkoutScript makes the refs in its input, and checks out a branch.
 const checkoutScript = `set -eu
 dir=$1 start=$2 branch=$3
 cd "$dir"
@@ -56,15 +56,15 @@ git symbolic-ref refs/remotes/origin/HEAD "refs/remotes/origin/$start"
 git checkout -q --no-track -B "$branch" "refs/remotes/origin/$start"
 `
 
-// clone makes dir in a sandbox a clone of a repository.
-func (c grants) clone(ctx context.Context, r *caisson.Repo, g *grant, dir, start string) error {
-	if err := c.cloneInto(ctx, r, g, dir, start); err != nil {
+// clone makes dir in a sandbox a clone of a repository, with branch start checked out as the grant's branch.
+func (x *sandboxGit) clone(ctx context.Context, r *caisson.Repo, g *grant, dir, start string) error {
+	if err := x.cloneInto(ctx, r, g, dir, start); err != nil {
 		return caisson.Wrap(err, caisson.Unavailable, "the repository %s could not be cloned: %s", g.Repo, caisson.MessageOf(err))
 	}
 	return nil
 }
 
-func (c grants) cloneInto(ctx context.Context, r *caisson.Repo, g *grant, dir, start string) error {
+func (x *sandboxGit) cloneInto(ctx context.Context, r *caisson.Repo, g *grant, dir, start string) error {
 	ctx, cancel := context.WithTimeout(ctx, cloneTime)
 	defer cancel()
 	format := "sha1"
@@ -72,10 +72,10 @@ func (c grants) cloneInto(ctx context.Context, r *caisson.Repo, g *grant, dir, s
 		format = "sha256"
 	}
 	name, email := author(r)
-	if err := c.guest(ctx, g, cloneTime, initScript, nil, dir, host+g.Repo, name, email, format); err != nil {
+	if err := x.run(ctx, g, cloneTime, initScript, nil, dir, host+g.Repo, name, email, format); err != nil {
 		return err
 	}
-	if err := c.givePack(ctx, g, dir); err != nil {
+	if err := x.copyPack(ctx, g, dir); err != nil {
 		return err
 	}
 	var refs strings.Builder
@@ -86,15 +86,15 @@ func (c grants) cloneInto(ctx context.Context, r *caisson.Repo, g *grant, dir, s
 		}
 		fmt.Fprintf(&refs, "update %s %s\n", as, ref.Commit)
 	}
-	return c.guest(ctx, g, cloneTime, checkoutScript, strings.NewReader(refs.String()), dir, start, g.Branch)
+	return x.run(ctx, g, cloneTime, checkoutScript, strings.NewReader(refs.String()), dir, start, g.Branch)
 }
 
-// packFile is the name of a pack or of its index. The other files beside them only make git on the host faster.
+// packFile matches the names of packs and of their indexes. The sandbox does not need the other files beside them.
 var packFile = regexp.MustCompile(`^pack-[0-9a-f]{40,64}\.(pack|idx)$`)
 
-// givePack writes the pack of what the sandbox may read into its clone. The index comes last: with it, git sees the pack.
-func (c grants) givePack(ctx context.Context, g *grant, dir string) error {
-	packs, err := c.open(g.Account, g.Repo, viewsDir, g.View, "objects", "pack")
+// copyPack writes the pack of the grant's view into the clone. The index comes last, because git uses packs that have one.
+func (x *sandboxGit) copyPack(ctx context.Context, g *grant, dir string) error {
+	packs, err := x.dirs.open(g.Account, g.Repo, viewsDir, g.View, "objects", "pack")
 	if err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func (c grants) givePack(ctx context.Context, g *grant, dir string) error {
 			if !packFile.MatchString(name) || !strings.HasSuffix(name, ending) {
 				continue
 			}
-			if err := c.giveFile(ctx, g, packs, name, dir); err != nil {
+			if err := x.copyFile(ctx, g, packs, name, dir); err != nil {
 				return err
 			}
 		}
@@ -116,8 +116,9 @@ func (c grants) givePack(ctx context.Context, g *grant, dir string) error {
 	return nil
 }
 
-func (c grants) giveFile(ctx context.Context, g *grant, packs *os.File, name, dir string) error {
-	// No FIFO or device that something has put there may keep the daemon waiting.
+// copyFile writes one file into the clone's directory of packs.
+func (x *sandboxGit) copyFile(ctx context.Context, g *grant, packs *os.File, name, dir string) error {
+	// Opening a FIFO or a device must not block.
 	fd, err := unix.Openat(int(packs.Fd()), name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return os.NewSyscallError("openat", err)
@@ -129,7 +130,7 @@ func (c grants) giveFile(ctx context.Context, g *grant, packs *os.File, name, di
 		return err
 	}
 	if !st.Mode().IsRegular() {
-		return errors.New(name + " is no file")
+		return errors.New(name + " is not a regular file")
 	}
-	return c.guest(ctx, g, cloneTime, keepScript, io.LimitReader(f, st.Size()), dir, name)
+	return x.run(ctx, g, cloneTime, keepScript, io.LimitReader(f, st.Size()), dir, name)
 }

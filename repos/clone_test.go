@@ -48,7 +48,7 @@ func TestCloneIntoWhatIsThere(t *testing.T) {
 	`)
 }
 
-// TestCloneFails says what git in the sandbox says, and leaves no grant behind.
+// TestCloneFails: the error of a failed clone has the output of git in the sandbox, and the grant is removed.
 func TestCloneFails(t *testing.T) {
 	for name, prepare := range map[string]string{
 		"a file is in the way": "mkdir -p DIR; echo x >DIR/.git",

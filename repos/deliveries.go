@@ -3,151 +3,57 @@ package repos
 import (
 	"context"
 	"errors"
+	"iter"
 	"time"
 
 	"github.com/caisson-dev/caisson"
 )
 
-// GetDelivery implements [caisson.Repos].
-func (s *Service) GetDelivery(ctx context.Context, ref string) (*caisson.Delivery, error) {
-	in, _, err := scope(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return s.c.Store.Deliveries().Get(ctx, in, ref)
-}
+// deliveries adds searches to the store of deliveries.
+type deliveries struct{ caisson.DeliveryStore }
 
-// ListDeliveries implements [caisson.Repos].
-func (s *Service) ListDeliveries(ctx context.Context, f caisson.DeliveryFilter) ([]*caisson.Delivery, bool, error) {
-	in, _, err := scope(ctx)
-	if err != nil {
-		return nil, false, err
-	}
-	return s.c.Store.Deliveries().List(ctx, in, f)
-}
-
-// RetryDelivery implements [caisson.Repos].
-func (s *Service) RetryDelivery(ctx context.Context, id caisson.ID) (*caisson.Delivery, error) {
-	in, _, err := scope(ctx)
-	if err != nil {
-		return nil, err
-	}
-	d, err := s.c.Store.Deliveries().Update(ctx, in, id, func(d *caisson.Delivery) error {
-		switch d.State {
-		case caisson.DeliveryDelivered, caisson.DeliveryDropped:
-			return caisson.Errorf(caisson.Conflict, "delivery %s is %s", d.ID, d.State)
+// each yields the deliveries in scope that f selects, the newest first. After an error it yields no more.
+func (s deliveries) each(ctx context.Context, in caisson.Scope, f caisson.DeliveryFilter) iter.Seq2[*caisson.Delivery, error] {
+	f.Limit = 1000
+	return func(yield func(*caisson.Delivery, error) bool) {
+		for more := true; more; {
+			var page []*caisson.Delivery
+			var err error
+			if page, more, err = s.List(ctx, in, f); err != nil {
+				yield(nil, err)
+				return
+			}
+			for _, d := range page {
+				f.Before = d.ID
+				if !yield(d, nil) {
+					return
+				}
+			}
 		}
-		d.RetriedAt, d.Attempts = now(), 0
-		if d.State == caisson.DeliverySending {
-			d.Attempts = 1 // which is under way
-			return nil
-		}
-		d.State, d.NextAt, d.EndedAt = caisson.DeliveryWaiting, time.Time{}, time.Time{}
-		return nil
-	})
-	if err != nil {
-		return nil, err
 	}
-	s.c.Events.Publish(ctx, d.Account, "delivery.retried", string(d.ID), map[string]string{"repo": d.Repo, "branch": d.Branch})
-	s.c.sender.wake()
-	return d, nil
 }
 
-// wanted is when a delivery was made, or somebody has last asked for another try: from then on it is tried, and kept.
-func wanted(d *caisson.Delivery) time.Time {
+// last returns the newest delivery of a repository for which match returns true; nil if there is none.
+func (s deliveries) last(ctx context.Context, account, repo string, match func(*caisson.Delivery) bool) (*caisson.Delivery, error) {
+	for d, err := range s.each(ctx, caisson.In(account), caisson.DeliveryFilter{Repo: repo}) {
+		if err != nil || match(d) {
+			return d, err
+		}
+	}
+	return nil, nil
+}
+
+// requestedAt is when a delivery was made or last retried by a user. Limits.Tries and Limits.Keep count from then on.
+func requestedAt(d *caisson.Delivery) time.Time {
 	if d.RetriedAt.After(d.CreatedAt) {
 		return d.RetriedAt
 	}
 	return d.CreatedAt
 }
 
-// errSending ends an update of a delivery that is being sent.
-var errSending = errors.New("it is being sent")
-
-// DropDelivery implements [caisson.Repos].
-func (s *Service) DropDelivery(ctx context.Context, id caisson.ID) (*caisson.Delivery, error) {
-	in, _, err := scope(ctx)
-	if err != nil {
-		return nil, err
-	}
-	d, err := s.c.sender.drop(ctx, in, id)
-	sending := errors.Is(err, errSending)
-	if sending {
-		// Its try stores what has become of it, and tells, as it alone knows: dropped, or delivered a moment before.
-		if err := s.c.sender.interrupt(ctx, id); err != nil {
-			return nil, err
-		}
-		d, err = s.c.sender.drop(ctx, in, id)
-	}
-	if errors.Is(err, errSending) {
-		return nil, errBusy(id)
-	}
-	if err != nil {
-		return nil, err
-	}
-	if !sending {
-		s.c.Events.Publish(ctx, d.Account, "delivery.dropped", string(d.ID), map[string]string{"repo": d.Repo, "branch": d.Branch})
-		s.c.sender.changed(ctx, d)
-	}
-	s.c.keeper.sweep(ctx, d.Account, d.Repo)
-	return d, nil
-}
-
-// drop gives up a delivery that is not being sent.
-func (c sender) drop(ctx context.Context, in caisson.Scope, id caisson.ID) (*caisson.Delivery, error) {
-	return c.Store.Deliveries().Update(ctx, in, id, func(d *caisson.Delivery) error {
-		switch d.State {
-		case caisson.DeliveryDelivered:
-			return caisson.Errorf(caisson.Conflict, "delivery %s was delivered already: its branch is at the remote", d.ID)
-		case caisson.DeliverySending:
-			return errSending
-		case caisson.DeliveryDropped:
-			return nil
-		}
-		dropped(d, false)
-		return nil
-	})
-}
-
-func errBusy(id caisson.ID) error {
-	return caisson.Errorf(caisson.Conflict, "delivery %s is being sent right now; try again in a moment", id)
-}
-
-// errDropped is why a try ends that somebody has given up.
-var errDropped = errors.New("the delivery was dropped")
-
-// dropWait is for how long a try that is to end may go on.
-const dropWait = 15 * time.Second
-
-// A try is one that is under way.
-type try struct {
-	cancel context.CancelCauseFunc
-	ended  chan struct{} // closed when its outcome is stored
-}
-
-// interrupt ends a try and waits until its outcome is stored.
-func (c sender) interrupt(ctx context.Context, id caisson.ID) error {
-	c.mu.Lock()
-	t := c.tries[id]
-	c.mu.Unlock()
-	if t == nil {
-		return nil // it has ended meanwhile
-	}
-	t.cancel(errDropped)
-	timer := time.NewTimer(dropWait)
-	defer timer.Stop()
-	select {
-	case <-t.ended:
-		return nil
-	case <-timer.C:
-		return errBusy(id)
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// dropped makes d one that somebody has given up, perhaps during a try. What the remote may have of it nevertheless is said.
-func dropped(d *caisson.Delivery, sending bool) {
+// setDropped makes d a dropped delivery. Its Error says whether the remote may have its branch. sending is whether an attempt was
+// under way.
+func setDropped(d *caisson.Delivery, sending bool) {
 	d.State, d.NextAt, d.EndedAt, d.Error = caisson.DeliveryDropped, time.Time{}, now(), ""
 	sent := d.Sent != "" && d.Sent == d.Commit
 	switch {
@@ -158,4 +64,99 @@ func dropped(d *caisson.Delivery, sending bool) {
 	case sending:
 		d.Error = line("it was dropped while it was being sent: look whether the remote has branch "+d.Branch, 1000)
 	}
+}
+
+// GetDelivery implements [caisson.Repos].
+func (s *Service) GetDelivery(ctx context.Context, ref string) (*caisson.Delivery, error) {
+	in, _, err := scope(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.deliveries.Get(ctx, in, ref)
+}
+
+// ListDeliveries implements [caisson.Repos].
+func (s *Service) ListDeliveries(ctx context.Context, f caisson.DeliveryFilter) ([]*caisson.Delivery, bool, error) {
+	in, _, err := scope(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	return s.deliveries.List(ctx, in, f)
+}
+
+// RetryDelivery implements [caisson.Repos].
+func (s *Service) RetryDelivery(ctx context.Context, id caisson.ID) (*caisson.Delivery, error) {
+	in, _, err := scope(ctx)
+	if err != nil {
+		return nil, err
+	}
+	d, err := s.deliveries.Update(ctx, in, id, func(d *caisson.Delivery) error {
+		switch d.State {
+		case caisson.DeliveryDelivered, caisson.DeliveryDropped:
+			return caisson.Errorf(caisson.Conflict, "delivery %s is %s", d.ID, d.State)
+		}
+		d.RetriedAt, d.Attempts = now(), 0
+		if d.State == caisson.DeliverySending {
+			d.Attempts = 1 // the one under way
+			return nil
+		}
+		d.State, d.NextAt, d.EndedAt = caisson.DeliveryWaiting, time.Time{}, time.Time{}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.events.Publish(ctx, d.Account, "delivery.retried", string(d.ID), map[string]string{"repo": d.Repo, "branch": d.Branch})
+	s.queue.wake()
+	return d, nil
+}
+
+// errSending is returned by an update of a delivery that is being sent.
+var errSending = errors.New("it is being sent")
+
+// DropDelivery implements [caisson.Repos].
+func (s *Service) DropDelivery(ctx context.Context, id caisson.ID) (*caisson.Delivery, error) {
+	in, _, err := scope(ctx)
+	if err != nil {
+		return nil, err
+	}
+	drop := func() (*caisson.Delivery, error) {
+		return s.deliveries.Update(ctx, in, id, func(d *caisson.Delivery) error {
+			switch d.State {
+			case caisson.DeliveryDelivered:
+				return caisson.Errorf(caisson.Conflict, "delivery %s was delivered already: its branch is at the remote", d.ID)
+			case caisson.DeliverySending:
+				return errSending
+			case caisson.DeliveryDropped:
+				return nil
+			}
+			setDropped(d, false)
+			return nil
+		})
+	}
+	d, err := drop()
+	sending := errors.Is(err, errSending)
+	if sending {
+		// The attempt stores and publishes the outcome: dropped, or delivered a moment before.
+		if err := s.queue.interrupt(ctx, id); err != nil {
+			return nil, err
+		}
+		d, err = drop()
+	}
+	if errors.Is(err, errSending) {
+		return nil, errBusy(id)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !sending {
+		s.events.Publish(ctx, d.Account, "delivery.dropped", string(d.ID), map[string]string{"repo": d.Repo, "branch": d.Branch})
+		s.queue.notify(ctx, d)
+	}
+	s.keeper.sweep(ctx, d.Account, d.Repo)
+	return d, nil
+}
+
+func errBusy(id caisson.ID) error {
+	return caisson.Errorf(caisson.Conflict, "delivery %s is being sent right now; try again in a moment", id)
 }

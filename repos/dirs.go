@@ -7,49 +7,82 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/keylock"
 )
 
-// What is in the directory of a repository; see the package comment.
+// Names in the directory of a repository; see the package comment.
 const (
 	mirrorDir = "mirror"
 	viewsDir  = "views"
 	storesDir = "stores"
-	newDir    = "new" // where directories are filled before they get their place
+	newDir    = "new" // directories that are being filled
 )
 
-// dir is the directory of a repository, or a path in it.
-func (c *Core) dir(account, repo string, name ...string) string {
-	return filepath.Join(append([]string{c.Dir, topDir, account, repo}, name...)...)
+// directories has the files of all repositories.
+type directories struct {
+	root     string // the directory of all accounts
+	accounts caisson.AccountStore
+	locks    keylock.Locks // by account and repository; held while the directories of a repository are changed
 }
 
-// lock takes a repository's directories.
-func (c *Core) lock(ctx context.Context, account, repo string) (release func(), err error) {
-	return c.locks.Acquire(ctx, account+"/"+repo)
+// path returns the directory of a repository, or a path in it.
+func (d *directories) path(account, repo string, name ...string) string {
+	return filepath.Join(append([]string{d.root, account, repo}, name...)...)
 }
 
-// makeRepo makes the directories of a repository.
-func (c *Core) makeRepo(account, repo string) error {
+// lock locks the directories of a repository.
+func (d *directories) lock(ctx context.Context, account, repo string) (release func(), err error) {
+	return d.locks.Acquire(ctx, account+"/"+repo)
+}
+
+// tryLock is lock if that is possible without waiting.
+func (d *directories) tryLock(account, repo string) (release func(), ok bool) {
+	return d.locks.Try(account + "/" + repo)
+}
+
+// A repoKey identifies a repository.
+type repoKey struct{ account, name string }
+
+// all returns the repositories that have a directory. With an error it returns those that could be listed.
+func (d *directories) all() (list []repoKey, err error) {
+	accounts, err := names(d.root)
+	for _, account := range accounts {
+		repos, e := names(d.path(account, ""))
+		err = errors.Join(err, e)
+		for _, name := range repos {
+			list = append(list, repoKey{account, name})
+		}
+	}
+	return list, err
+}
+
+// create makes the directories of a repository that do not exist.
+func (d *directories) create(account, repo string) error {
 	for _, name := range []string{viewsDir, storesDir, newDir} {
-		if err := os.MkdirAll(c.dir(account, repo, name), 0o700); err != nil {
+		if err := os.MkdirAll(d.path(account, repo, name), 0o700); err != nil {
 			return diskFull(err)
 		}
 	}
 	return nil
 }
 
-// place has fill make the contents of a directory of the account's own, and gives it its place only when that has succeeded.
-// Whoever calls it has the lock.
-func (c *Core) place(ctx context.Context, account, repo string, fill func(*os.File) error, name ...string) (err error) {
-	owner, err := c.Store.Accounts().Ensure(ctx, account)
+// owner returns an account, and makes it if it is new. Its directories belong to its first uid.
+func (d *directories) owner(ctx context.Context, account string) (*caisson.Account, error) {
+	return d.accounts.Ensure(ctx, account)
+}
+
+// fill makes a directory that belongs to the account, calls write to fill it, and renames it to name if that succeeds. The caller
+// must hold the repository's lock.
+func (d *directories) fill(ctx context.Context, account, repo string, write func(*os.File) error, name ...string) (err error) {
+	owner, err := d.owner(ctx, account)
 	if err != nil {
 		return err
 	}
-	part := c.dir(account, repo, newDir, filepath.Base(filepath.Join(name...)))
+	part := d.path(account, repo, newDir, filepath.Base(filepath.Join(name...)))
 	if err := os.RemoveAll(part); err != nil {
 		return err
 	}
@@ -69,15 +102,27 @@ func (c *Core) place(ctx context.Context, account, repo string, fill func(*os.Fi
 		return err
 	}
 	defer f.Close()
-	if err := fill(f); err != nil {
+	if err := write(f); err != nil {
 		return err
 	}
-	return os.Rename(part, c.dir(account, repo, name...))
+	return os.Rename(part, d.path(account, repo, name...))
 }
 
 // open opens a directory of a repository.
-func (c *Core) open(account, repo string, name ...string) (*os.File, error) {
-	return openDir(c.dir(account, repo, name...))
+func (d *directories) open(account, repo string, name ...string) (*os.File, error) {
+	return openDir(d.path(account, repo, name...))
+}
+
+// openStore opens the store and the view of a grant.
+func (d *directories) openStore(g *grant) (store, view *os.File, err error) {
+	if store, err = d.open(g.Account, g.Repo, storesDir, string(g.Sandbox)); err != nil {
+		return nil, nil, err
+	}
+	if view, err = d.open(g.Account, g.Repo, viewsDir, g.View); err != nil {
+		store.Close()
+		return nil, nil, err
+	}
+	return store, view, nil
 }
 
 func openDir(path string) (*os.File, error) {
@@ -88,7 +133,7 @@ func openDir(path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// names returns the names in a directory, sorted; none if it is not there.
+// names returns the names in a directory, sorted; none if it does not exist.
 func names(path string) ([]string, error) {
 	list, err := os.ReadDir(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -98,11 +143,10 @@ func names(path string) ([]string, error) {
 	for _, e := range list {
 		out = append(out, e.Name())
 	}
-	slices.Sort(out)
 	return out, err
 }
 
-// writeJSON writes a file that appears complete or not at all.
+// writeJSON replaces a file atomically.
 func writeJSON(path string, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -123,7 +167,7 @@ func writeJSON(path string, v any) error {
 	return nil
 }
 
-// diskFull says so where that is why err happened.
+// diskFull returns err as Exhausted if its cause is a full disk, else err itself.
 func diskFull(err error) error {
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		return caisson.Wrap(err, caisson.Exhausted, "the disk is full; free some space in the data directory")

@@ -22,7 +22,7 @@ func (w *world) edit(id caisson.ID, change func(*caisson.Delivery)) {
 	w.must(err)
 }
 
-// TestRetryAnew: who has an old delivery tried again gets all of the tries, and what it needs is kept from then on.
+// TestRetryAnew: an old delivery that is retried by a user gets all attempts again, and its commits are kept from then on.
 func TestRetryAnew(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -40,7 +40,7 @@ func TestRetryAnew(t *testing.T) {
 	if d = w.ended(d.ID); d.State != caisson.DeliveryDelivered || d.Attempts != 3 || w.at(g.Branch) != d.Commit {
 		t.Fatalf("the delivery is %+v", d)
 	}
-	// One that waits for too long without anybody's asking has failed.
+	// A delivery fails if it was tried for too long since a user last requested it.
 	id, dir, _ = w.grant(caisson.RepoRequest{}, "")
 	w.does(id, dir, "echo b > b.txt")
 	d = w.deliver(caisson.RepoHandover{Sandbox: id, Dir: dir, Subject: "b", Hold: true})
@@ -64,7 +64,7 @@ func TestRetryAnew(t *testing.T) {
 	}
 }
 
-// TestDropWhileSent: a delivery that is dropped while it is being sent is not sent any more, and what may be at the remote is said.
+// TestDropWhileSent: a delivery that is dropped while it is being sent is cancelled, and its error says what the remote may have.
 func TestDropWhileSent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -97,7 +97,7 @@ func TestDropWhileSent(t *testing.T) {
 	}
 }
 
-// TestDropLate: what the remote has is not called dropped without a word.
+// TestDropLate: a dropped delivery says so if the remote has its branch.
 func TestDropLate(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -106,7 +106,7 @@ func TestDropLate(t *testing.T) {
 	d := w.deliver(caisson.RepoHandover{Sandbox: id, Dir: dir, Subject: "b"})
 	_, err := w.api.DropDelivery(w.ctx(), d.ID)
 	w.wants(err, caisson.Conflict, "was delivered already")
-	// One whose pull request could not be opened has a branch all the same.
+	// A delivery whose pull request could not be opened has pushed its branch.
 	w.edit(d.ID, func(d *caisson.Delivery) {
 		d.State, d.Pull, d.Error = caisson.DeliveryFailed, true, "the forge says no"
 	})
@@ -114,7 +114,7 @@ func TestDropLate(t *testing.T) {
 	if err != nil || got.State != caisson.DeliveryDropped || !strings.Contains(got.Error, "the remote has that, and perhaps the pull request") {
 		t.Errorf("%+v, %v", got, err)
 	}
-	// As if somebody else sent it, who cannot be interrupted.
+	// As if an attempt were under way that cannot be cancelled.
 	w.edit(d.ID, func(d *caisson.Delivery) { d.State = caisson.DeliverySending })
 	_, err = w.api.DropDelivery(w.ctx(), d.ID)
 	w.wants(err, caisson.Conflict, "is being sent right now; try again")

@@ -2,29 +2,32 @@ package repos
 
 import "github.com/caisson-dev/caisson"
 
-// Watched is how many wait for deliveries.
+// Watched returns how many calls wait for deliveries.
 func (c *Core) Watched() (n int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, of := range c.watch {
+	w := c.queue.notifier
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, of := range w.waiting {
 		n += len(of)
 	}
 	return n
 }
 
-// Busy is how many streams and tries are under way.
-func (c *Core) Busy() (n int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.jobs) + len(c.sending) + len(c.tries)
+// Busy returns how many streams and attempts are under way.
+func (c *Core) Busy() int {
+	c.streams.mu.Lock()
+	defer c.streams.mu.Unlock()
+	c.queue.mu.Lock()
+	defer c.queue.mu.Unlock()
+	return len(c.streams.open) + len(c.queue.sending) + len(c.queue.attempts)
 }
 
-// Touch stores a grant again, as a push does that is recorded; it reports whether there still is one.
+// Touch stores a grant again, as the record of a push does; it reports whether the grant still exists.
 func (c *Core) Touch(sandbox caisson.ID, repo string) (bool, error) {
-	g := c.grants.granted(sandbox, repo)
+	g := c.access.grants.get(sandbox, repo)
 	if g == nil {
 		return false, nil
 	}
-	g, err := c.grants.change(g, func(*grant) {})
+	g, err := c.access.grants.change(g, func(*grant) {})
 	return g != nil, err
 }

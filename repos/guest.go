@@ -10,10 +10,10 @@ import (
 	"github.com/caisson-dev/caisson/internal/tail"
 )
 
-// collectTime is how long git in a sandbox may take to push what it has.
+// collectTime is the timeout of a collection.
 const collectTime = 10 * time.Minute
 
-// collectScript commits what the agent has done and not committed, and pushes where it has got to.
+// collectScript commits the changes in the clone, and pushes HEAD.
 const collectScript = `set -eu
 dir=$1 url=$2 branch=$3 subject=$4
 cd "$dir"
@@ -22,7 +22,8 @@ git diff --cached --quiet || git -c core.hooksPath=/dev/null -c commit.gpgSign=f
 git -c core.hooksPath=/dev/null push -q "$url" "+HEAD:refs/heads/$branch"
 `
 
-// collectMoreScript does so for what follows what was pushed. What does not follow it would take it back: that is for somebody to look at.
+// collectMoreScript does so only if HEAD is a descendant of the commit that was pushed. If it is not, a push would undo that
+// commit, so that the script fails unless there is nothing to push.
 const collectMoreScript = `set -eu
 dir=$1 url=$2 branch=$3 subject=$4 pushed=$5
 cd "$dir"
@@ -41,24 +42,31 @@ git diff --cached --quiet || git -c core.hooksPath=/dev/null -c commit.gpgSign=f
 git -c core.hooksPath=/dev/null push -q "$url" "HEAD:refs/heads/$branch"
 `
 
-// collect has a sandbox push what is in dir and was not pushed.
-func (c grants) collect(ctx context.Context, g *grant, dir, subject string) error {
-	return c.guest(ctx, g, collectTime, collectScript, nil, dir, host+g.Repo, g.Branch, subject)
+// sandboxGit runs git in sandboxes.
+type sandboxGit struct {
+	exec func(ctx context.Context, sandbox string, req caisson.ExecRequest) (caisson.Process, error)
+	dirs *directories
 }
 
-// collectMore has a sandbox push what is in dir and follows a commit that it has pushed.
-func (c grants) collectMore(ctx context.Context, g *grant, dir, subject, pushed string) error {
-	err := c.guest(ctx, g, collectTime, collectMoreScript, nil, dir, host+g.Repo, g.Branch, subject, pushed)
+// collect commits and pushes the work in dir.
+func (x *sandboxGit) collect(ctx context.Context, g *grant, dir, subject string) error {
+	return x.run(ctx, g, collectTime, collectScript, nil, dir, host+g.Repo, g.Branch, subject)
+}
+
+// collectMore commits and pushes the work in dir that follows a commit that was pushed. It returns Denied if there is other work.
+func (x *sandboxGit) collectMore(ctx context.Context, g *grant, dir, subject, pushed string) error {
+	err := x.run(ctx, g, collectTime, collectMoreScript, nil, dir, host+g.Repo, g.Branch, subject, pushed)
 	if err != nil {
 		return caisson.Wrap(err, caisson.Denied, "what was not pushed in %.200q could not be taken: %s", dir, caisson.MessageOf(err))
 	}
 	return nil
 }
 
-// guest runs a script in a sandbox, with input unless that is nil. What comes from strangers is in its arguments.
-func (c grants) guest(ctx context.Context, g *grant, most time.Duration, script string, input io.Reader, args ...string) error {
+// run runs a script in a sandbox, with input as its standard input unless that is nil. Untrusted text is in args only, never in
+// script.
+func (x *sandboxGit) run(ctx context.Context, g *grant, most time.Duration, script string, input io.Reader, args ...string) error {
 	ctx = caisson.WithCaller(ctx, caisson.OwnWork(g.Account, "use git in a sandbox"))
-	p, err := c.Exec(ctx, string(g.Sandbox), caisson.ExecRequest{
+	p, err := x.exec(ctx, string(g.Sandbox), caisson.ExecRequest{
 		Command: append([]string{"sh", "-c", script, "git"}, args...), Timeout: caisson.Duration(most), Workdir: "/", Stdin: input != nil,
 		Env: map[string]string{"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"},
 	})
@@ -66,31 +74,29 @@ func (c grants) guest(ctx context.Context, g *grant, most time.Duration, script 
 		return err
 	}
 	defer p.Close()
-	out, errs, sent := make(chan string, 1), make(chan string, 1), make(chan error, 1)
-	go func() { out <- tail.Read(p.Stdout(), maxSaid) }()
-	go func() { errs <- tail.Read(p.Stderr(), maxSaid) }()
-	go func() { sent <- send(p.Stdin(), input) }()
+	out, errs, written := make(chan string, 1), make(chan string, 1), make(chan error, 1)
+	go func() { out <- tail.Read(p.Stdout(), maxOutput) }()
+	go func() { errs <- tail.Read(p.Stderr(), maxOutput) }()
+	go func() { written <- writeInput(p.Stdin(), input) }()
 	status, err := p.Wait(ctx)
+	p.Close() // its children may still have its streams open
 	if err != nil || status.Success() {
-		p.Close() // what it may have left running holds its streams
-		return errors.Join(err, <-sent)
+		return errors.Join(err, <-written)
 	}
-	p.Close() // what it may have left running holds its streams
-	said := line(<-errs+" "+<-out, maxSaid)
-	return caisson.Errorf(caisson.Denied, "git in the sandbox %s; it said last: %s", status, said)
+	return caisson.Errorf(caisson.Denied, "git in the sandbox %s; it said last: %s", status, line(<-errs+" "+<-out, maxOutput))
 }
 
-// maxSaid bounds what is kept of what git in a sandbox says, in bytes.
-const maxSaid = 1200
+// maxOutput bounds the output of git in a sandbox that an error has, in bytes.
+const maxOutput = 1200
 
-// send writes input to a process that is to read all of it; nil is none.
-func send(to io.WriteCloser, input io.Reader) error {
+// writeInput writes input, unless that is nil, to a process that must read all of it.
+func writeInput(to io.WriteCloser, input io.Reader) error {
 	if input == nil {
 		return nil
 	}
 	if _, err := io.Copy(to, input); err != nil {
-		return caisson.Wrap(err, caisson.Unavailable, "git in the sandbox did not read all that it was given")
+		return caisson.Wrap(err, caisson.Unavailable, "git in the sandbox did not read all of its input")
 	}
-	to.Close() // that is the end; it says nothing of what was read
+	to.Close() // its error would not say whether the input was read
 	return nil
 }

@@ -30,8 +30,8 @@ import (
 
 const hang = 60 * time.Second
 
-// world is a core on a real store, with real jobs and a real remote. Its sandboxes are directories of the host's in which processes find the
-// relay by another address.
+// world is a core on a real store, with real jobs and a real remote. Its sandboxes are directories of the host's in which
+// processes find the relay by another address.
 type world struct {
 	t      *testing.T
 	data   string
@@ -77,7 +77,8 @@ func (w *world) open() {
 	w.t.Helper()
 	runner := workertest.Runner(w.t)
 	cfg := repos.Config{
-		Dir: w.data, Store: w.store, Git: relay.NewTool(runner), Link: link.NewTool(runner), Forge: forge.NewTool(runner), Secrets: w.secrets,
+		Dir: w.data, Store: w.store, Git: relay.NewTool(runner),
+		Remote: repos.RemoteConfig{Link: link.NewTool(runner), Forge: forge.NewTool(runner), Secrets: w.secrets},
 		Events: events.New(w.store.Events(), nil), Exec: w.exec, Limits: w.limits,
 	}
 	if w.adapt != nil {
@@ -108,7 +109,7 @@ func (w *world) must(err error) {
 	}
 }
 
-// wants fails the test unless err is of that kind and says something.
+// wants fails the test unless err is of that kind and its message contains text.
 func (w *world) wants(err error, kind caisson.Kind, text string) {
 	w.t.Helper()
 	if _, ok := errors.AsType[*caisson.Error](err); !ok || caisson.KindOf(err) != kind || !strings.Contains(caisson.MessageOf(err), text) {
@@ -207,7 +208,7 @@ func (p *process) Wait(context.Context) (caisson.ExitStatus, error) {
 	return caisson.ExitStatus{Code: p.cmd.ProcessState.ExitCode()}, nil
 }
 
-// in runs a script in a sandbox's directory and returns what it says, and whether it succeeded.
+// in runs a script in a sandbox's directory and returns its output, and whether it succeeded.
 func (w *world) in(id caisson.ID, dir, script string) (string, bool) {
 	w.t.Helper()
 	cmd := exec.CommandContext(w.t.Context(), "sh", "-ec", script)
@@ -224,7 +225,7 @@ func (w *world) does(id caisson.ID, dir, script string) {
 	}
 }
 
-// grant lets a new sandbox into the repository for a run.
+// grant grants a new sandbox the repository for a run.
 func (w *world) grant(req caisson.RepoRequest, session caisson.ID) (id caisson.ID, dir string, g *caisson.RepoGrant) {
 	w.t.Helper()
 	id, dir = w.sandbox("local")
@@ -236,7 +237,7 @@ func (w *world) grant(req caisson.RepoRequest, session caisson.ID) (id caisson.I
 	return id, dir, g
 }
 
-// deliver makes a delivery and waits until nothing more happens to it by itself.
+// deliver makes a delivery and waits until its state is final or held.
 func (w *world) deliver(h caisson.RepoHandover) *caisson.Delivery {
 	w.t.Helper()
 	h.Repo.Name = "app"

@@ -3,103 +3,104 @@ package repos
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"os"
-	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/keylock"
 )
 
-// Reconcile brings store and directories into agreement after a restart. It must return before anything else is asked of the core.
-func (c *Core) Reconcile(ctx context.Context) error {
-	// What was being sent when the daemon ended is asked for again: the remote says how far it came.
-	sending, err := c.sender.all(ctx, caisson.DeliverySending)
+// keeper removes stores, views and repositories, and refuses work for accounts that have used up their space.
+type keeper struct {
+	repos      caisson.Table[caisson.Repo]
+	sandboxes  caisson.Table[caisson.Sandbox]
+	deliveries deliveries
+	dirs       *directories
+	grants     *grants
+	space      *space
+	measuring  keylock.Locks // by account; held while its space is measured for a push
+	keep       time.Duration // for which commits that were not delivered are kept
+	interval   time.Duration // of housekeep
+	log        *slog.Logger
+}
+
+// run calls housekeep at intervals until ctx ends.
+func (k *keeper) run(ctx context.Context) {
+	tick := time.NewTicker(k.interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			k.housekeep(ctx)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// reconcile removes directories that an earlier daemon has left incomplete, and loads the grants.
+func (k *keeper) reconcile(ctx context.Context) error {
+	list, err := k.dirs.all()
 	if err != nil {
 		return err
 	}
-	for _, d := range sending {
-		if _, err := c.Store.Deliveries().Update(ctx, caisson.Everyone(), d.ID, func(d *caisson.Delivery) error {
-			d.State = caisson.DeliveryWaiting
-			return nil
-		}); err != nil {
+	for _, r := range list {
+		if err := k.reconcileRepo(ctx, r.account, r.name); err != nil {
 			return err
-		}
-	}
-	accounts, err := names(filepath.Join(c.Dir, topDir))
-	if err != nil {
-		return err
-	}
-	for _, account := range accounts {
-		list, err := names(filepath.Join(c.Dir, topDir, account))
-		if err != nil {
-			return err
-		}
-		for _, repo := range list {
-			if err := c.keeper.reconcile(ctx, account, repo); err != nil {
-				return err
-			}
 		}
 	}
 	return nil
 }
 
-// reconcile looks at the directories of one repository.
-func (c keeper) reconcile(ctx context.Context, account, repo string) error {
-	r, err := c.Store.Repos().Get(ctx, caisson.In(account), repo)
+func (k *keeper) reconcileRepo(ctx context.Context, account, repo string) error {
+	r, err := k.repos.Get(ctx, caisson.In(account), repo)
 	switch {
 	case caisson.KindOf(err) == caisson.NotFound:
-		return os.RemoveAll(c.dir(account, repo))
+		return os.RemoveAll(k.dirs.path(account, repo))
 	case err != nil:
 		return err
 	}
-	if r.FetchedAt.IsZero() { // it was being added
-		return errors.Join(c.Store.Repos().Delete(ctx, caisson.In(account), repo), os.RemoveAll(c.dir(account, repo)))
+	if r.FetchedAt.IsZero() { // adding it was interrupted
+		return errors.Join(k.repos.Delete(ctx, caisson.In(account), repo), os.RemoveAll(k.dirs.path(account, repo)))
 	}
-	if err := errors.Join(os.RemoveAll(c.dir(account, repo, newDir)), c.makeRepo(account, repo)); err != nil {
+	if err := errors.Join(os.RemoveAll(k.dirs.path(account, repo, newDir)), k.dirs.create(account, repo)); err != nil {
 		return err
 	}
-	list, err := names(c.dir(account, repo, storesDir))
+	list, err := names(k.dirs.path(account, repo, storesDir))
 	if err != nil {
 		return err
 	}
 	for _, name := range list {
 		if !strings.HasSuffix(name, ".json") {
-			if _, err := os.Lstat(c.dir(account, repo, storesDir, name+".json")); err != nil { // it was being made, or removed
-				if err := os.RemoveAll(c.dir(account, repo, storesDir, name)); err != nil {
+			if _, err := os.Lstat(k.dirs.path(account, repo, storesDir, name+".json")); err != nil { // its creation or removal was interrupted
+				if err := os.RemoveAll(k.dirs.path(account, repo, storesDir, name)); err != nil {
 					return err
 				}
 			}
 			continue
 		}
-		g, err := readGrant(c.dir(account, repo, storesDir, name))
+		g, err := readGrant(k.dirs.path(account, repo, storesDir, name))
 		if err != nil {
-			c.Log.ErrorContext(ctx, "a grant cannot be read; its sandbox has lost its repository", "repo", repo, "file", name, "err", err)
+			k.log.ErrorContext(ctx, "a grant cannot be read; its sandbox has lost its repository", "repo", repo, "file", name, "err", err)
 			continue
 		}
-		if g.Cloning {
-			if err := c.grants.forget(g); err != nil {
-				return err
-			}
-			continue
+		if !g.Cloning {
+			k.grants.add(g)
+		} else if err := k.grants.remove(g); err != nil {
+			return err
 		}
-		c.grants.know(g)
 	}
 	return nil
 }
 
-// Leave implements [caisson.Relay].
-func (c *Core) Leave(ctx context.Context, sandbox caisson.ID) error {
-	c.mu.Lock()
-	var list []*grant
-	for _, g := range c.have[sandbox] {
-		list = append(list, g)
-	}
-	c.mu.Unlock()
-	var errs error
-	for _, g := range list {
-		unlock, err := c.lock(ctx, g.Account, g.Repo)
+// leave removes the stores of a sandbox that is being removed, except those that deliveries need.
+func (k *keeper) leave(ctx context.Context, sandbox caisson.ID) (errs error) {
+	for _, g := range k.grants.list(func(g *grant) bool { return g.Sandbox == sandbox }) {
+		unlock, err := k.dirs.lock(ctx, g.Account, g.Repo)
 		if err == nil {
-			err = c.keeper.release(ctx, g)
+			err = k.release(ctx, g)
 			unlock()
 		}
 		errs = errors.Join(errs, err)
@@ -107,100 +108,113 @@ func (c *Core) Leave(ctx context.Context, sandbox caisson.ID) error {
 	return errs
 }
 
-// release removes a sandbox's store, unless the sandbox is still there or a delivery needs it. Whoever calls it has the lock.
-func (c keeper) release(ctx context.Context, g *grant) error {
-	sb, err := c.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(g.Sandbox))
+// release removes a grant and its store, unless the sandbox exists or a delivery needs the store. The caller must hold the
+// repository's lock.
+func (k *keeper) release(ctx context.Context, g *grant) error {
+	sb, err := k.sandboxes.Get(ctx, caisson.Everyone(), string(g.Sandbox))
 	switch {
 	case err != nil && caisson.KindOf(err) != caisson.NotFound:
 		return err
 	case err == nil && sb.State != caisson.Removing:
 		return nil
 	}
-	if needed, err := c.needed(ctx, g); err != nil || needed {
-		return err
-	}
-	defer c.space.forget(g.Account)
-	return c.grants.forget(g)
-}
-
-// needed reports whether a delivery needs what a sandbox has pushed.
-func (c keeper) needed(ctx context.Context, g *grant) (bool, error) {
-	f := caisson.DeliveryFilter{Repo: g.Repo, Limit: 1000, States: []caisson.DeliveryState{
+	unsent := caisson.DeliveryFilter{Repo: g.Repo, States: []caisson.DeliveryState{
 		caisson.DeliveryWaiting, caisson.DeliverySending, caisson.DeliveryHeld, caisson.DeliveryFailed,
 	}}
-	for {
-		page, more, err := c.Store.Deliveries().List(ctx, caisson.In(g.Account), f)
-		if err != nil {
-			return true, err
-		}
-		for _, d := range page {
-			f.Before = d.ID
-			old := (d.State == caisson.DeliveryFailed || d.State == caisson.DeliveryHeld) && now().Sub(wanted(d)) > c.Limits.Keep
-			if d.Sandbox == g.Sandbox && !old {
-				return true, nil
-			}
-		}
-		if !more {
-			return false, nil
+	for d, err := range k.deliveries.each(ctx, caisson.In(g.Account), unsent) {
+		if err != nil || d.Sandbox == g.Sandbox && !k.expired(d) {
+			return err
 		}
 	}
+	defer k.space.forget(g.Account)
+	return k.grants.remove(g)
 }
 
-// housekeep removes stores and views that nobody needs any more. A repository that somebody changes, or that a slow remote holds up, is
-// left for the next time: deliveries do not wait for it.
-func (c keeper) housekeep(ctx context.Context) {
-	accounts, err := names(filepath.Join(c.Dir, topDir))
-	for _, account := range accounts {
-		list, e := names(filepath.Join(c.Dir, topDir, account))
-		err = errors.Join(err, e)
-		for _, repo := range list {
-			c.sweep(ctx, account, repo)
-		}
+// expired reports whether the commits of an unsent delivery need not be kept any longer.
+func (k *keeper) expired(d *caisson.Delivery) bool {
+	return (d.State == caisson.DeliveryFailed || d.State == caisson.DeliveryHeld) && now().Sub(requestedAt(d)) > k.keep
+}
+
+// removeRepo removes the grants and directories of a repository. The caller must hold the repository's lock.
+func (k *keeper) removeRepo(account, repo string) error {
+	k.grants.removeRepo(account, repo)
+	defer k.space.forget(account)
+	return os.RemoveAll(k.dirs.path(account, repo))
+}
+
+// housekeep removes unused stores and views of all repositories.
+func (k *keeper) housekeep(ctx context.Context) {
+	list, err := k.dirs.all()
+	for _, r := range list {
+		k.sweep(ctx, r.account, r.name)
 	}
 	if err != nil {
-		c.Log.WarnContext(ctx, "what nobody needs of repositories could not be looked for", "err", err)
+		k.log.WarnContext(ctx, "the repositories could not be listed to remove unused stores and views", "err", err)
 	}
 }
 
-// sweep tidies one repository unless somebody changes it.
-func (c keeper) sweep(ctx context.Context, account, repo string) {
-	unlock, ok := c.locks.Try(account + "/" + repo)
+// sweep removes unused stores and views of one repository, unless its lock is held, as during a fetch from a slow remote: the
+// next housekeep does it then.
+func (k *keeper) sweep(ctx context.Context, account, repo string) {
+	unlock, ok := k.dirs.tryLock(account, repo)
 	if !ok {
 		return
 	}
 	defer unlock()
-	if err := c.tidy(ctx, account, repo); err != nil && ctx.Err() == nil {
-		c.Log.WarnContext(ctx, "what nobody needs of a repository could not be removed", "account", account, "repo", repo, "err", err)
+	if err := k.tidy(ctx, account, repo); err != nil && ctx.Err() == nil {
+		k.log.WarnContext(ctx, "unused stores and views of a repository could not be removed", "account", account, "repo", repo, "err", err)
 	}
 }
 
-// tidy removes of one repository the stores of sandboxes that have gone, and the views that no grant has. Whoever calls it has the lock.
-func (c keeper) tidy(ctx context.Context, account, repo string) error {
-	var errs error
-	for _, g := range c.of(account, repo) {
-		errs = errors.Join(errs, c.release(ctx, g))
+// tidy removes the stores of sandboxes that have been removed, and the views that no grant has. The caller must hold the
+// repository's lock.
+func (k *keeper) tidy(ctx context.Context, account, repo string) (errs error) {
+	ofRepo := func(g *grant) bool { return g.Account == account && g.Repo == repo }
+	for _, g := range k.grants.list(ofRepo) {
+		errs = errors.Join(errs, k.release(ctx, g))
 	}
 	used := map[string]bool{}
-	for _, g := range c.of(account, repo) {
+	for _, g := range k.grants.list(ofRepo) {
 		used[g.View] = true
 	}
-	list, err := names(c.dir(account, repo, viewsDir))
+	list, err := names(k.dirs.path(account, repo, viewsDir))
 	for _, key := range list {
 		if !used[key] {
-			errs = errors.Join(errs, os.RemoveAll(c.dir(account, repo, viewsDir, key)))
+			errs = errors.Join(errs, os.RemoveAll(k.dirs.path(account, repo, viewsDir, key)))
 		}
 	}
 	return errors.Join(errs, err)
 }
 
-// of returns the grants of a repository.
-func (c keeper) of(account, repo string) (list []*grant) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, of := range c.have {
-		if g := of[repo]; g != nil && g.Account == account {
-			list = append(list, g)
-		}
+// room returns Exhausted if an account has used up its space even after a sweep. It is called before fetches and grants: those
+// under way at the same time have limits of their own. The caller may hold the lock of one repository.
+func (k *keeper) room(ctx context.Context, account string) error {
+	u, err := k.space.measure(account)
+	if err != nil || k.space.check(u) == nil {
+		return err
 	}
-	return list
+	list, err := names(k.dirs.path(account, ""))
+	for _, repo := range list {
+		k.sweep(ctx, account, repo)
+	}
+	if err == nil {
+		u, err = k.space.measure(account)
+	}
+	if err != nil {
+		return err
+	}
+	return k.space.check(u)
+}
+
+// roomToPush is room for pushes, for which a recent measurement is sufficient.
+func (k *keeper) roomToPush(ctx context.Context, account string) error {
+	release, err := k.measuring.Acquire(ctx, account)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if u, ok := k.space.recent(account); ok {
+		return k.space.check(u)
+	}
+	return k.room(ctx, account)
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// TestViewsGo: what was granted to sandboxes that have gone does not stay on disk.
+// TestViewsGo: views of sandboxes that were removed are removed.
 func TestViewsGo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -33,7 +33,7 @@ func TestViewsGo(t *testing.T) {
 	})
 }
 
-// TestLeaveReleased: a sandbox may leave whose store the sweep has released in the meantime.
+// TestLeaveReleased: Leave succeeds if a sweep has removed the store of the sandbox in the meantime.
 func TestLeaveReleased(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -46,7 +46,7 @@ func TestLeaveReleased(t *testing.T) {
 	}
 }
 
-// TestLeaveWhilePushed: a push that is recorded while its sandbox leaves does not store the grant again.
+// TestLeaveWhilePushed: a push that is recorded while its sandbox is removed does not store the grant again.
 func TestLeaveWhilePushed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -77,7 +77,7 @@ func TestLeaveWhilePushed(t *testing.T) {
 	}
 }
 
-// TestSlowRemote: a remote that does not answer holds up nothing of other repositories.
+// TestSlowRemote: a remote that does not answer delays nothing of other repositories.
 func TestSlowRemote(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -110,7 +110,7 @@ func TestSlowRemote(t *testing.T) {
 	}
 }
 
-// TestSlowPushes: a remote that takes no push keeps no other delivery waiting.
+// TestSlowPushes: a remote that does not answer pushes delays no other delivery.
 func TestSlowPushes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -143,7 +143,7 @@ func TestSlowPushes(t *testing.T) {
 	w.end()
 }
 
-// slow is the remote at another address, where it answers nothing any more after hang was called; asked then gets a value for each request.
+// slow returns another address of the remote. After hang was called it answers no request there, and asked gets a value for each.
 func (w *world) slow() (address string, hang func(), asked <-chan struct{}) {
 	target, err := url.Parse(w.remote.URL)
 	w.must(err)

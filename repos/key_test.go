@@ -13,7 +13,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// TestLockedKeys: a key that nobody can open is refused when the repository is added, and said clearly when it is stored later.
+// TestLockedKeys: a key with a passphrase is refused when the repository is added; if it is stored later, the error names it.
 func TestLockedKeys(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -2,36 +2,76 @@ package repos
 
 import (
 	"context"
-	"errors"
+	"log/slog"
 	"os"
 	"strings"
 	"time"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/refname"
-	"github.com/caisson-dev/caisson/internal/socketpair"
 	"github.com/caisson-dev/caisson/relay/fetch"
 	"github.com/caisson-dev/caisson/relay/git"
 	"github.com/caisson-dev/caisson/relay/remote"
 )
 
-// freshen brings a mirror up to date. A remote that cannot be had at present is told to warn, if there is something to go on with.
-func (c mirrors) freshen(ctx context.Context, r *caisson.Repo, warn func(string)) (*caisson.Repo, error) {
-	asked := now()
-	release, err := c.lock(ctx, r.Account, r.Name)
+// mirrors has the copies of remotes.
+type mirrors struct {
+	repos   caisson.Table[caisson.Repo]
+	git     Git
+	dirs    *directories
+	remotes *remotes
+	keeper  *keeper
+	timeout time.Duration // of a fetch
+	log     *slog.Logger
+}
+
+// create makes the directories of a new repository and fetches it. The caller must hold the repository's lock.
+func (m *mirrors) create(ctx context.Context, r *caisson.Repo) (*caisson.Repo, error) {
+	if err := os.RemoveAll(m.dirs.path(r.Account, r.Name)); err != nil { // left by a crash
+		return nil, err
+	}
+	if err := m.dirs.create(r.Account, r.Name); err != nil {
+		return nil, err
+	}
+	if err := m.dirs.fill(ctx, r.Account, r.Name, func(f *os.File) error { return m.git.Init(ctx, f) }, mirrorDir); err != nil {
+		return nil, err
+	}
+	return m.fetch(ctx, r)
+}
+
+// update fetches a repository. It reads the repository with its lock held: the name may have become another repository's
+// meanwhile.
+func (m *mirrors) update(ctx context.Context, account, name string) (*caisson.Repo, error) {
+	release, err := m.dirs.lock(ctx, account, name)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	if r, err = c.Store.Repos().Get(ctx, caisson.In(r.Account), r.Name); err != nil {
+	r, err := m.repos.Get(ctx, caisson.In(account), name)
+	if err != nil {
 		return nil, err
 	}
-	if r.FetchedAt.After(asked) {
-		return r, nil // by somebody who began while this one waited
+	return m.fetch(ctx, r)
+}
+
+// freshen fetches a repository unless another call has done so meanwhile. If its remote is unavailable and it was fetched before,
+// it calls warn, unless that is nil, and returns the repository as it is.
+func (m *mirrors) freshen(ctx context.Context, r *caisson.Repo, warn func(string)) (*caisson.Repo, error) {
+	began := now()
+	release, err := m.dirs.lock(ctx, r.Account, r.Name)
+	if err != nil {
+		return nil, err
 	}
-	fresh, err := c.fetch(ctx, r)
+	defer release()
+	if r, err = m.repos.Get(ctx, caisson.In(r.Account), r.Name); err != nil {
+		return nil, err
+	}
+	if r.FetchedAt.After(began) {
+		return r, nil
+	}
+	fresh, err := m.fetch(ctx, r)
 	if kind := caisson.KindOf(err); err != nil && ctx.Err() == nil && !r.FetchedAt.IsZero() && kind == caisson.Unavailable {
-		c.Log.WarnContext(ctx, "a repository could not be fetched; what was fetched before is used", "repo", r.Name, "account", r.Account, "err", err)
+		m.log.WarnContext(ctx, "a repository could not be fetched; what was fetched before is used", "repo", r.Name, "account", r.Account, "err", err)
 		if warn != nil {
 			warn("the remote of " + r.Name + " cannot be reached; work starts from what was fetched at " + r.FetchedAt.Format(time.RFC3339))
 		}
@@ -40,28 +80,28 @@ func (c mirrors) freshen(ctx context.Context, r *caisson.Repo, warn func(string)
 	return fresh, err
 }
 
-// fetch brings a mirror up to date. Whoever calls it has the lock.
-func (c mirrors) fetch(ctx context.Context, r *caisson.Repo) (*caisson.Repo, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.Limits.Fetch)
+// fetch fetches a repository. The caller must hold the repository's lock.
+func (m *mirrors) fetch(ctx context.Context, r *caisson.Repo) (*caisson.Repo, error) {
+	ctx, cancel := context.WithTimeout(ctx, m.timeout)
 	defer cancel()
-	if err := c.keeper.room(ctx, r.Account); err != nil {
+	if err := m.keeper.room(ctx, r.Account); err != nil {
 		return nil, err
 	}
 	began := now()
-	mirror, err := c.open(r.Account, r.Name, mirrorDir)
+	mirror, err := m.dirs.open(r.Account, r.Name, mirrorDir)
 	if err != nil {
 		return nil, err
 	}
 	defer mirror.Close()
 	var got *git.Remote
-	err = c.linked(ctx, r, false, func(link *os.File, t remote.Transport) (err error) {
-		got, err = c.Git.Fetch(ctx, mirror, link, fetch.Request{Transport: t})
+	err = m.remotes.connect(ctx, r, false, func(link *os.File, t remote.Transport) (err error) {
+		got, err = m.git.Fetch(ctx, mirror, link, fetch.Request{Transport: t})
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	return c.Store.Repos().Update(ctx, caisson.In(r.Account), r.Name, func(r *caisson.Repo) error {
+	return m.repos.Update(ctx, caisson.In(r.Account), r.Name, func(r *caisson.Repo) error {
 		r.FetchedAt, r.Head = began, ""
 		if head := strings.TrimPrefix(got.Head, heads); refname.Valid(head) {
 			r.Head = head
@@ -70,54 +110,12 @@ func (c mirrors) fetch(ctx context.Context, r *caisson.Repo) (*caisson.Repo, err
 	})
 }
 
-// mirrored returns what the mirror has.
-func (c mirrors) mirrored(ctx context.Context, r *caisson.Repo) (*git.Remote, error) {
-	mirror, err := c.open(r.Account, r.Name, mirrorDir)
+// refs returns the branches and tags of a repository's mirror.
+func (m *mirrors) refs(ctx context.Context, r *caisson.Repo) (*git.Remote, error) {
+	mirror, err := m.dirs.open(r.Account, r.Name, mirrorDir)
 	if err != nil {
 		return nil, err
 	}
 	defer mirror.Close()
-	return c.Git.Refs(ctx, mirror)
-}
-
-// linkGrace is how long a link may take to end.
-const linkGrace = 5 * time.Second
-
-// linked connects f with a repository's remote.
-func (c mirrors) linked(ctx context.Context, r *caisson.Repo, push bool, f func(*os.File, remote.Transport) error) error {
-	near, far, err := socketpair.New()
-	if err != nil {
-		return err
-	}
-	defer near.Close()
-	defer far.Close()
-	serve, transport, err := c.remote(ctx, r, push)
-	if err != nil {
-		return err
-	}
-	lctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	ended := make(chan error, 1)
-	go func() { ended <- serve(lctx, far) }()
-	// That there is no link at all says more than that nothing answers at it.
-	done := make(chan error, 1)
-	go func() { done <- f(near, transport) }()
-	select {
-	case err := <-done:
-		near.Close()
-		select { // by itself, as nobody is at the other end any more
-		case <-ended:
-		case <-time.After(linkGrace):
-			cancel()
-			<-ended
-		}
-		return err
-	case lerr := <-ended:
-		far.Close() // nobody has it any more, so whoever has near sees the end
-		err := <-done
-		if err != nil && lerr != nil && !errors.Is(lerr, context.Canceled) {
-			return lerr
-		}
-		return err
-	}
+	return m.git.Refs(ctx, mirror)
 }

@@ -9,7 +9,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// TestDeliveredOnce: a daemon that dies between making a delivery and noting it with the run makes no second one.
+// TestDeliveredOnce: if a daemon dies after it has made a delivery and before it has stored it with the run, no second delivery
+// is made.
 func TestDeliveredOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -23,7 +24,7 @@ func TestDeliveredOnce(t *testing.T) {
 	}
 }
 
-// TestLostRecord: a push that was answered, and whose record was lost with a daemon, counts more than the one before it.
+// TestLostRecord: a push whose record was lost with a daemon takes precedence over the one before it.
 func TestLostRecord(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -45,7 +46,7 @@ func TestLostRecord(t *testing.T) {
 	}
 }
 
-// TestAwaitLeavesNothing: whoever has waited is forgotten.
+// TestAwaitLeavesNothing: Await leaves no channel behind.
 func TestAwaitLeavesNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

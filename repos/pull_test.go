@@ -17,8 +17,8 @@ func (w *world) again(change func(*caisson.Repo)) {
 	w.must(err)
 }
 
-// TestPullBody: the text of a pull request is made by the repository's template, of what the agent said and has done; what the agent says is
-// no template.
+// TestPullBody: the text of a pull request is made by the repository's template, of what the agent said and has done; what the
+// agent says is no template.
 func TestPullBody(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -49,8 +49,8 @@ func TestPullBody(t *testing.T) {
 	}
 }
 
-// TestAllowSecrets: where somebody has said that there are false alarms, what looks like a secret is taken and its delivery held, never sent
-// without a word; elsewhere it is refused.
+// TestAllowSecrets: where somebody has said that there are false alarms, what looks like a secret is taken and its delivery held,
+// never sent without a word; elsewhere it is refused.
 func TestAllowSecrets(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -78,7 +78,7 @@ func TestAllowSecrets(t *testing.T) {
 	w.wants(err, caisson.Invalid, "")
 }
 
-// TestPullNeedsToken: a pull request that nothing could open is refused before anything is done.
+// TestPullNeedsToken: a pull request is refused before anything is done if there is no credential to open it.
 func TestPullNeedsToken(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -3,6 +3,7 @@ package repos
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"maps"
 	"os"
 	"sync"
@@ -10,22 +11,24 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/forge"
+	"github.com/caisson-dev/caisson/internal/socketpair"
 	"github.com/caisson-dev/caisson/internal/sshkey"
 	"github.com/caisson-dev/caisson/relay/link"
+	"github.com/caisson-dev/caisson/relay/prepare"
 	"github.com/caisson-dev/caisson/relay/remote"
 	"github.com/caisson-dev/caisson/relay/remoteurl"
 )
 
-// A location is where a repository's remote is.
+// A location is the address of a repository's remote.
 type location struct {
 	url    remoteurl.URL
 	forge  caisson.Forge
 	server forge.Server // without a token; zero without a forge
-	own    bool         // the host is known to be that forge's, whatever somebody says
-	local  string       // path on the host, if it is there
+	own    bool         // whether host and API are the forge's well-known ones
+	local  string       // path on the host, "" if the remote is on a server
 }
 
-// locate reads the address of a repository.
+// locate parses the address of a repository.
 func locate(r *caisson.Repo) (at location, err error) {
 	if at.url, err = remoteurl.ParseURL(r.URL); err != nil {
 		return at, err
@@ -45,16 +48,22 @@ func locate(r *caisson.Repo) (at location, err error) {
 	return at, nil
 }
 
-// branchURL is where people can look at a branch.
+// branchURL returns the address of a branch's page.
 func (at location) branchURL(branch string) string { return forge.BranchURL(at.server, branch) }
 
-// wellKnown are the credentials of forges that need not be named.
+// wellKnown has the names of the credentials that are used at a forge's well-known host if a repository names none.
 var wellKnown = map[caisson.Forge]string{
 	caisson.ForgeGitHub: "GITHUB_TOKEN", caisson.ForgeGitLab: "GITLAB_TOKEN", caisson.ForgeGitea: "GITEA_TOKEN",
 }
 
-// stored returns the credential of a repository as it is stored; zero if there is none.
-func (c mirrors) stored(ctx context.Context, r *caisson.Repo, at location) (caisson.Secret, error) {
+// remotes connects to the remotes of repositories and to their forges. Credentials are read from the store for each connection.
+type remotes struct {
+	RemoteConfig
+	tokens tokens
+}
+
+// storedCredential returns the credential of a repository as it is stored; zero if there is none.
+func (m *remotes) storedCredential(ctx context.Context, r *caisson.Repo, at location) (caisson.Secret, error) {
 	name := r.Credential
 	if name == "" && at.own && at.url.Scheme != remoteurl.SSH {
 		name = wellKnown[at.forge]
@@ -62,30 +71,65 @@ func (c mirrors) stored(ctx context.Context, r *caisson.Repo, at location) (cais
 	if name == "" {
 		return caisson.Secret{}, nil
 	}
-	secret, err := c.Secrets.Secret(ctx, r.Account, name)
+	secret, err := m.Secrets.Secret(ctx, r.Account, name)
 	if caisson.KindOf(err) == caisson.NotFound && r.Credential == "" {
 		return caisson.Secret{}, nil
 	}
 	return secret, err
 }
 
-// credential returns what opens a repository's remote; zero if it is open to everybody.
-func (c mirrors) credential(ctx context.Context, r *caisson.Repo, at location) (caisson.Secret, error) {
-	secret, err := c.stored(ctx, r, at)
+// credential returns the credential to send to a repository's remote or forge; zero if there is none. For a GitHub App that is a
+// token.
+func (m *remotes) credential(ctx context.Context, r *caisson.Repo, at location) (caisson.Secret, error) {
+	secret, err := m.storedCredential(ctx, r, at)
 	if err != nil {
 		return caisson.Secret{}, err
 	}
 	if app, ok := forge.ParseApp(secret); ok {
-		at.server.Roots, at.server.Own = c.Roots, c.Own
-		return c.tokens.get(ctx, c.Forge, app, at.server, sha256.Sum256([]byte(r.Account+"\n"+r.URL+"\n"+r.API+"\n"+secret.Reveal())))
+		at.server.Roots, at.server.Own = m.Roots, m.Own
+		return m.tokens.get(ctx, m.Forge, app, at.server, sha256.Sum256([]byte(r.Account+"\n"+r.URL+"\n"+r.API+"\n"+secret.Reveal())))
 	}
 	return secret, nil
 }
 
-// tokens are those that were minted for GitHub Apps and are still good for a while.
+// signer returns the function that signs a repository's commits; nil if it has no signing key.
+func (m *remotes) signer(ctx context.Context, r *caisson.Repo) (func(payload []byte) (string, error), error) {
+	if r.SigningKey == "" {
+		return nil, nil
+	}
+	key, err := m.Secrets.Secret(ctx, r.Account, r.SigningKey)
+	if err != nil {
+		return nil, err
+	}
+	return prepare.SSHSign([]byte(key.Reveal()))
+}
+
+// checkKeys returns an error for keys that could not be used by later fetches or deliveries.
+func (m *remotes) checkKeys(ctx context.Context, r *caisson.Repo) error {
+	at, err := locate(r)
+	if err != nil {
+		return err
+	}
+	if at.url.Scheme == remoteurl.SSH && r.Credential != "" {
+		key, err := m.storedCredential(ctx, r, at)
+		if err != nil {
+			return err
+		}
+		if _, err := sshkey.Parse("credential "+r.Credential, []byte(key.Reveal())); err != nil {
+			return caisson.Invalidf("credential", "%s", caisson.MessageOf(err))
+		}
+	}
+	_, err = m.signer(ctx, r)
+	if caisson.KindOf(err) == caisson.Invalid {
+		return caisson.Invalidf("signingKey", "%s", caisson.MessageOf(err))
+	}
+	return err
+}
+
+// tokens caches the tokens of GitHub Apps.
 type tokens struct {
-	mu   sync.Mutex
-	have map[[sha256.Size]byte]minted // by whose, for what, and with which credential; guarded by mu
+	mu     sync.Mutex
+	minted map[[sha256.Size]byte]minted // by account, repository and credential; guarded by mu
 }
 
 type minted struct {
@@ -93,11 +137,12 @@ type minted struct {
 	until time.Time
 }
 
-const tokenReserve = 10 * time.Minute // that a token has to be good for at least when it is used again
+const tokenReserve = 10 * time.Minute // for which a token must still be valid to be used again
 
+// get returns the token of a key from the cache, or a new one.
 func (t *tokens) get(ctx context.Context, f Forges, app forge.App, server forge.Server, key [sha256.Size]byte) (caisson.Secret, error) {
 	t.mu.Lock()
-	m := t.have[key]
+	m := t.minted[key]
 	t.mu.Unlock()
 	if time.Until(m.until) > tokenReserve {
 		return m.token, nil
@@ -108,11 +153,11 @@ func (t *tokens) get(ctx context.Context, f Forges, app forge.App, server forge.
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	maps.DeleteFunc(t.have, func(_ [sha256.Size]byte, m minted) bool { return time.Until(m.until) < 0 })
-	if t.have == nil {
-		t.have = map[[sha256.Size]byte]minted{}
+	maps.DeleteFunc(t.minted, func(_ [sha256.Size]byte, m minted) bool { return time.Until(m.until) < 0 })
+	if t.minted == nil {
+		t.minted = map[[sha256.Size]byte]minted{}
 	}
-	t.have[key] = minted{token, until}
+	t.minted[key] = minted{token, until}
 	return token, nil
 }
 
@@ -120,22 +165,21 @@ func errNoToken(r *caisson.Repo) error {
 	return caisson.Errorf(caisson.Unauthed, "pull requests need a credential for %s: caisson credential set, and caisson repo add --credential", r.Name)
 }
 
-// server returns the forge of a repository, with what opens it.
-func (c mirrors) server(ctx context.Context, r *caisson.Repo, at location) (forge.Server, error) {
-	server := at.server
-	secret, err := c.credential(ctx, r, at)
+// openPull opens a pull request, or returns the one that is open for the branch.
+func (m *remotes) openPull(ctx context.Context, r *caisson.Repo, at location, req forge.PullRequest) (*forge.Pull, error) {
+	secret, err := m.credential(ctx, r, at)
 	if err != nil {
-		return server, err
+		return nil, err
 	}
 	if secret.IsZero() {
-		return server, errNoToken(r)
+		return nil, errNoToken(r)
 	}
-	server.Token, server.Roots, server.Own = secret, c.Roots, c.Own
-	return server, nil
+	at.server.Token, at.server.Roots, at.server.Own = secret, m.Roots, m.Own
+	return m.Forge.Pull(ctx, at.server, req)
 }
 
-// remote returns what serves a connection to a repository's remote, and how it is spoken to.
-func (c mirrors) remote(ctx context.Context, r *caisson.Repo, push bool) (serve func(context.Context, *os.File) error, t remote.Transport, err error) {
+// link returns a function that serves a connection to a repository's remote, and the protocol of that connection.
+func (m *remotes) link(ctx context.Context, r *caisson.Repo, push bool) (serve func(context.Context, *os.File) error, t remote.Transport, err error) {
 	at, err := locate(r)
 	if err != nil {
 		return nil, "", err
@@ -147,14 +191,14 @@ func (c mirrors) remote(ctx context.Context, r *caisson.Repo, push bool) (serve 
 				return caisson.Wrap(err, caisson.NotFound, "there is no repository at %.200q", at.local)
 			}
 			defer dir.Close()
-			return c.Link.RunLocal(ctx, conn, dir, push)
+			return m.Link.RunLocal(ctx, conn, dir, push)
 		}, remote.TransportStream, nil
 	}
-	secret, err := c.credential(ctx, r, at)
+	secret, err := m.credential(ctx, r, at)
 	if err != nil {
 		return nil, "", err
 	}
-	req := link.Request{URL: r.URL, Roots: c.Roots, HostKeys: r.HostKeys, Push: push, Local: r.Local, Own: c.Own}
+	req := link.Request{URL: r.URL, Roots: m.Roots, HostKeys: r.HostKeys, Push: push, Local: r.Local, Own: m.Own}
 	t = remote.TransportHTTP
 	if at.url.Scheme == remoteurl.SSH {
 		t = remote.TransportStream
@@ -168,5 +212,46 @@ func (c mirrors) remote(ctx context.Context, r *caisson.Repo, push bool) (serve 
 	} else if !secret.IsZero() {
 		req.Auth.User, req.Auth.Secret = forge.GitAuth(at.forge, secret)
 	}
-	return func(ctx context.Context, conn *os.File) error { return c.Link.Run(ctx, conn, req) }, t, nil
+	return func(ctx context.Context, conn *os.File) error { return m.Link.Run(ctx, conn, req) }, t, nil
+}
+
+// linkGrace is how long a link may take to end after the job that uses it.
+const linkGrace = 5 * time.Second
+
+// connect calls f with a connection to a repository's remote.
+func (m *remotes) connect(ctx context.Context, r *caisson.Repo, push bool, f func(*os.File, remote.Transport) error) error {
+	near, far, err := socketpair.New()
+	if err != nil {
+		return err
+	}
+	defer near.Close()
+	defer far.Close()
+	serve, transport, err := m.link(ctx, r, push)
+	if err != nil {
+		return err
+	}
+	lctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- serve(lctx, far) }()
+	done := make(chan error, 1)
+	go func() { done <- f(near, transport) }()
+	select {
+	case err := <-done:
+		near.Close()
+		select { // it ends by itself, as the other end is closed
+		case <-ended:
+		case <-time.After(linkGrace):
+			cancel()
+			<-ended
+		}
+		return err
+	case lerr := <-ended:
+		far.Close() // was the last descriptor of this end, so that f reads the end of the connection
+		err := <-done
+		if err != nil && lerr != nil && !errors.Is(lerr, context.Canceled) {
+			return lerr // the cause of err
+		}
+		return err
+	}
 }

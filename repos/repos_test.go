@@ -12,8 +12,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/gitserver"
 )
 
-// TestDelivery: what a sandbox pushes, or has only written, gets to the remote as one branch, by the repository's author; a later run of the
-// session adds to it.
+// TestDelivery: what a sandbox pushes, or has only written, gets to the remote as one branch, by the repository's author; a later
+// run of the session adds to it.
 func TestDelivery(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -66,8 +66,8 @@ func TestDelivery(t *testing.T) {
 	}
 }
 
-// TestRetry: what fails for a reason that passes is tried again; what the remote refuses is not; and nothing is overwritten that somebody
-// else has made.
+// TestRetry: what fails for a reason that passes is tried again; what the remote refuses is not; and nothing is overwritten that
+// somebody else has made.
 func TestRetry(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -84,13 +84,13 @@ func TestRetry(t *testing.T) {
 	if d = w.deliver(caisson.RepoHandover{Sandbox: id}); d.State != caisson.DeliveryDelivered || w.at("work") != d.Commit {
 		t.Fatalf("the delivery whose answer got lost is %+v", d)
 	}
-	// Somebody merges the branch and removes it.
+	// The branch was merged and removed at the remote.
 	gitserver.Git(t, w.bare, "update-ref", "-d", "refs/heads/work")
 	w.does(id, dir, "echo e > e.txt; git add .; git commit -qm e; git push -q")
 	if d = w.deliver(caisson.RepoHandover{Sandbox: id}); d.State != caisson.DeliveryDelivered || w.at("work") != d.Commit {
 		t.Fatalf("after its branch was removed the delivery is %+v", d)
 	}
-	// Somebody else pushes to the branch.
+	// Another user has pushed to the branch.
 	gitserver.Git(t, w.work, "fetch", "-q", "origin")
 	gitserver.Git(t, w.work, "checkout", "-q", "-b", "work", "origin/work")
 	theirs := gitserver.Commit(t, w.work, "theirs", map[string]string{"theirs.txt": "x\n"})
@@ -116,7 +116,7 @@ func TestRetry(t *testing.T) {
 	w.waitFor(func() bool { return w.at(g.Branch) != "" })
 }
 
-// TestHeld: nothing of a run that failed is sent, nor what a check asks about, until somebody says so; and what was dropped is never sent.
+// TestHeld: deliveries of failed runs, and those with findings, are sent only when they are retried; dropped ones never.
 func TestHeld(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -156,7 +156,8 @@ func TestHeld(t *testing.T) {
 	}
 }
 
-// TestTextIsSearched: a secret in the text of a pull request holds it, also one that is put together only once a forge drops what is invisible.
+// TestTextIsSearched: a secret in the text of a pull request holds it, also one that is put together only once a forge drops what
+// is invisible.
 func TestTextIsSearched(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -168,7 +169,7 @@ func TestTextIsSearched(t *testing.T) {
 	}
 }
 
-// TestRestart: a daemon that dies loses no grant and no delivery, and sends nothing twice.
+// TestRestart: grants and deliveries survive the death of a daemon, and nothing is sent twice.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -13,17 +13,27 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/gate/check"
-	"github.com/caisson-dev/caisson/internal/sshkey"
 	"github.com/caisson-dev/caisson/relay/prepare"
-	"github.com/caisson-dev/caisson/relay/remoteurl"
 )
 
 // Service implements [caisson.Repos].
-type Service struct{ c *Core }
+type Service struct {
+	repos      caisson.Table[caisson.Repo]
+	sandboxes  caisson.Table[caisson.Sandbox]
+	deliveries deliveries
+	dirs       *directories
+	remotes    *remotes
+	mirrors    *mirrors
+	keeper     *keeper
+	access     *access
+	planner    *planner
+	queue      *queue
+	events     caisson.Publisher
+}
 
 var _ caisson.Repos = (*Service)(nil)
 
-// scope is what the caller in ctx may touch.
+// scope returns the caller in ctx and the scope of its account.
 func scope(ctx context.Context) (caisson.Scope, caisson.Caller, error) {
 	caller, err := caisson.CallerOf(ctx)
 	return caisson.In(caller.Account), caller, err
@@ -41,10 +51,10 @@ func (s *Service) AddRepo(ctx context.Context, r caisson.Repo) (*caisson.Repo, e
 	if err := checkRepo(&r, caller); err != nil {
 		return nil, err
 	}
-	if err := s.c.mirrors.checkKeys(ctx, &r); err != nil {
+	if err := s.remotes.checkKeys(ctx, &r); err != nil {
 		return nil, err
 	}
-	release, err := s.c.lock(ctx, r.Account, r.Name)
+	release, err := s.dirs.lock(ctx, r.Account, r.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -52,38 +62,25 @@ func (s *Service) AddRepo(ctx context.Context, r caisson.Repo) (*caisson.Repo, e
 	if list, err := s.ListRepos(ctx); err != nil {
 		return nil, err
 	} else if len(list) >= maxRepos {
-		return nil, caisson.Errorf(caisson.Exhausted, "the account has %d repositories, which is as many as it may have; remove some", len(list))
+		return nil, caisson.Errorf(caisson.Exhausted, "the account has %d repositories, the most that it may have; remove some", len(list))
 	}
-	if _, err := s.c.Store.Accounts().Ensure(ctx, r.Account); err != nil {
+	if _, err := s.dirs.owner(ctx, r.Account); err != nil {
 		return nil, err
 	}
-	if err := s.c.Store.Repos().Insert(ctx, &r); err != nil {
+	if err := s.repos.Insert(ctx, &r); err != nil {
 		return nil, err
 	}
-	made, err := s.c.begin(ctx, &r)
+	made, err := s.mirrors.create(ctx, &r)
 	if err != nil {
 		clean := context.WithoutCancel(ctx)
-		return nil, errors.Join(err, s.c.Store.Repos().Delete(clean, in, r.Name), os.RemoveAll(s.c.dir(r.Account, r.Name)))
+		return nil, errors.Join(err, s.repos.Delete(clean, in, r.Name), os.RemoveAll(s.dirs.path(r.Account, r.Name)))
 	}
-	s.c.Events.Publish(ctx, r.Account, "repo.added", r.Name, map[string]string{"url": r.URL, "forge": string(r.Forge)})
+	s.events.Publish(ctx, r.Account, "repo.added", r.Name, map[string]string{"url": r.URL, "forge": string(r.Forge)})
 	return made, nil
 }
 
-// begin makes the directories of a new repository and fetches it. Whoever calls it has the lock.
-func (c *Core) begin(ctx context.Context, r *caisson.Repo) (*caisson.Repo, error) {
-	if err := os.RemoveAll(c.dir(r.Account, r.Name)); err != nil { // what a crash has left
-		return nil, err
-	}
-	if err := c.makeRepo(r.Account, r.Name); err != nil {
-		return nil, err
-	}
-	if err := c.place(ctx, r.Account, r.Name, func(f *os.File) error { return c.Git.Init(ctx, f) }, mirrorDir); err != nil {
-		return nil, err
-	}
-	return c.mirrors.fetch(ctx, r)
-}
-
-// checkRepo completes a repository that is to be added, and refuses what makes no sense.
+// checkRepo sets the defaults of a repository that is to be added. It returns Invalid or Denied if the repository cannot be
+// added.
 func checkRepo(r *caisson.Repo, caller caisson.Caller) error {
 	if !validName.MatchString(r.Name) || strings.HasSuffix(r.Name, ".git") || strings.Contains(r.Name, "..") {
 		return caisson.Invalidf("name", "a name has lower-case letters, digits, '.', '_' and '-', begins with a letter or digit, and does not end in .git")
@@ -98,22 +95,22 @@ func checkRepo(r *caisson.Repo, caller caisson.Caller) error {
 	r.Forge = at.forge
 	r.Authors = cmp.Or(r.Authors, caisson.AuthorSet)
 	if r.Authors != caisson.AuthorSet && r.Authors != caisson.AuthorKeep {
-		return caisson.Invalidf("authors", "is keep or set")
+		return caisson.Invalidf("authors", "must be keep or set")
 	}
 	for field, v := range map[string]string{"authorName": r.AuthorName, "authorEmail": r.AuthorEmail} {
 		if strings.ContainsFunc(v, func(c rune) bool { return c < ' ' || c == 0x7f || c == '<' || c == '>' }) || len(v) > 200 || v != strings.TrimSpace(v) {
-			return caisson.Invalidf(field, "has characters that no commit may have in the name of its author")
+			return caisson.Invalidf(field, "has characters that are not allowed in the author of a commit, or is longer than 200 bytes")
 		}
 	}
 	if len(r.HostKeys) > 20 {
-		return caisson.Invalidf("hostKeys", "are at most 20 lines")
+		return caisson.Invalidf("hostKeys", "must have at most 20 lines")
 	}
 	for _, list := range []struct {
 		field    string
 		patterns []string
 	}{{"protected", r.Protected}, {"allow", r.Allow}, {"allowSecrets", r.AllowSecrets}} {
 		if len(list.patterns) > 100 {
-			return caisson.Invalidf(list.field, "are at most 100 patterns")
+			return caisson.Invalidf(list.field, "must have at most 100 patterns")
 		}
 		for _, p := range list.patterns {
 			if err := check.ValidPattern(p); err != nil {
@@ -124,41 +121,13 @@ func checkRepo(r *caisson.Repo, caller caisson.Caller) error {
 	return prepare.CheckPullTemplate(r.PullBody)
 }
 
-// checkKeys refuses keys that could not be used, before somebody waits for what needs them.
-func (c mirrors) checkKeys(ctx context.Context, r *caisson.Repo) error {
-	at, err := locate(r)
-	if err != nil {
-		return err
-	}
-	if at.url.Scheme == remoteurl.SSH && r.Credential != "" {
-		key, err := c.stored(ctx, r, at)
-		if err != nil {
-			return err
-		}
-		if _, err := sshkey.Parse("credential "+r.Credential, []byte(key.Reveal())); err != nil {
-			return caisson.Invalidf("credential", "%s", caisson.MessageOf(err))
-		}
-	}
-	if r.SigningKey == "" {
-		return nil
-	}
-	key, err := c.Secrets.Secret(ctx, r.Account, r.SigningKey)
-	if err != nil {
-		return err
-	}
-	if _, err := prepare.SSHSign([]byte(key.Reveal())); err != nil {
-		return caisson.Invalidf("signingKey", "%s", caisson.MessageOf(err))
-	}
-	return nil
-}
-
 // GetRepo implements [caisson.Repos].
 func (s *Service) GetRepo(ctx context.Context, name string) (*caisson.Repo, error) {
 	in, _, err := scope(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return s.c.Store.Repos().Get(ctx, in, name)
+	return s.repos.Get(ctx, in, name)
 }
 
 // ListRepos implements [caisson.Repos].
@@ -167,7 +136,7 @@ func (s *Service) ListRepos(ctx context.Context) ([]*caisson.Repo, error) {
 	if err != nil {
 		return nil, err
 	}
-	list, _, err := s.c.Store.Repos().List(ctx, in, caisson.Filter{Limit: maxRepos})
+	list, _, err := s.repos.List(ctx, in, caisson.Filter{Limit: maxRepos})
 	return list, err
 }
 
@@ -177,7 +146,7 @@ func (s *Service) ListBranches(ctx context.Context, name string) ([]caisson.Bran
 	if err != nil {
 		return nil, err
 	}
-	have, err := s.c.mirrors.mirrored(ctx, r)
+	have, err := s.mirrors.refs(ctx, r)
 	if err != nil {
 		return nil, err
 	}
@@ -193,16 +162,11 @@ func (s *Service) ListBranches(ctx context.Context, name string) ([]caisson.Bran
 
 // FetchRepo implements [caisson.Repos].
 func (s *Service) FetchRepo(ctx context.Context, name string) (*caisson.Repo, error) {
-	r, err := s.GetRepo(ctx, name)
+	_, caller, err := scope(ctx)
 	if err != nil {
 		return nil, err
 	}
-	release, err := s.c.lock(ctx, r.Account, r.Name)
-	if err != nil {
-		return nil, err
-	}
-	defer release()
-	return s.c.mirrors.fetch(ctx, r)
+	return s.mirrors.update(ctx, caller.Account, name)
 }
 
 // RemoveRepo implements [caisson.Repos].
@@ -211,16 +175,16 @@ func (s *Service) RemoveRepo(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	r, err := s.c.Store.Repos().Get(ctx, in, name)
+	r, err := s.repos.Get(ctx, in, name)
 	if err != nil {
 		return err
 	}
-	release, err := s.c.lock(ctx, r.Account, r.Name)
+	release, err := s.dirs.lock(ctx, r.Account, r.Name)
 	if err != nil {
 		return err
 	}
 	defer release()
-	waiting, _, err := s.c.Store.Deliveries().List(ctx, in, caisson.DeliveryFilter{
+	waiting, _, err := s.deliveries.List(ctx, in, caisson.DeliveryFilter{
 		Repo: name, States: []caisson.DeliveryState{caisson.DeliveryWaiting, caisson.DeliverySending, caisson.DeliveryHeld}, Limit: 1,
 	})
 	if err != nil {
@@ -229,24 +193,11 @@ func (s *Service) RemoveRepo(ctx context.Context, name string) error {
 	if len(waiting) > 0 {
 		return caisson.Errorf(caisson.Conflict, "delivery %s of %s is %s; drop it first with caisson relay drop", waiting[0].ID, name, waiting[0].State)
 	}
-	if err := s.c.Store.Repos().Delete(ctx, in, name); err != nil {
+	if err := s.repos.Delete(ctx, in, name); err != nil {
 		return err
 	}
-	s.c.forget(r.Account, r.Name)
-	defer s.c.space.forget(r.Account)
-	s.c.Events.Publish(ctx, r.Account, "repo.removed", r.Name, nil)
-	return os.RemoveAll(s.c.dir(r.Account, r.Name))
-}
-
-// forget drops the grants of a repository.
-func (c *Core) forget(account, repo string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, of := range c.have {
-		if g := of[repo]; g != nil && g.Account == account {
-			delete(of, repo)
-		}
-	}
+	s.events.Publish(ctx, r.Account, "repo.removed", r.Name, nil)
+	return s.keeper.removeRepo(r.Account, r.Name)
 }
 
 // GrantRepo implements [caisson.Repos].
@@ -255,16 +206,16 @@ func (s *Service) GrantRepo(ctx context.Context, sandbox string, req caisson.Rep
 	if err != nil {
 		return nil, err
 	}
-	sb, err := s.c.Store.Sandboxes().Get(ctx, in, sandbox)
+	sb, err := s.sandboxes.Get(ctx, in, sandbox)
 	switch {
 	case err != nil:
 		return nil, err
 	case sb.Assigned != nil:
-		return nil, caisson.Errorf(caisson.Conflict, "sandbox %s serves run %s; say with the run which repository it is to have", sb.ID, sb.Assigned.Run)
+		return nil, caisson.Errorf(caisson.Conflict, "sandbox %s serves run %s; name the repository in the request of the run", sb.ID, sb.Assigned.Run)
 	case !path.IsAbs(dir) || path.Clean(dir) == "/":
-		return nil, caisson.Invalidf("dir", "is no absolute path of a directory in the sandbox")
+		return nil, caisson.Invalidf("dir", "must be the absolute path of a directory in the sandbox")
 	}
-	return s.c.Grant(ctx, caisson.RepoAccess{Account: sb.Account, Sandbox: sb.ID, Repo: req, Dir: dir})
+	return s.access.grant(ctx, caisson.RepoAccess{Account: sb.Account, Sandbox: sb.ID, Repo: req, Dir: dir})
 }
 
 // DeliverRepo implements [caisson.Repos].
@@ -273,19 +224,19 @@ func (s *Service) DeliverRepo(ctx context.Context, sandbox string, req caisson.R
 	if err != nil {
 		return nil, err
 	}
-	sb, err := s.c.Store.Sandboxes().Get(ctx, in, sandbox)
+	sb, err := s.sandboxes.Get(ctx, in, sandbox)
 	switch {
 	case err != nil:
 		return nil, err
 	case sb.Assigned != nil:
-		return nil, caisson.Errorf(caisson.Conflict, "sandbox %s serves run %s, whose end delivers", sb.ID, sb.Assigned.Run)
+		return nil, caisson.Errorf(caisson.Conflict, "sandbox %s serves run %s; its commits are delivered when the run ends", sb.ID, sb.Assigned.Run)
 	case dir != "" && !path.IsAbs(dir):
-		return nil, caisson.Invalidf("dir", "is no absolute path of a directory in the sandbox")
+		return nil, caisson.Invalidf("dir", "must be the absolute path of a directory in the sandbox")
 	}
-	if err := s.c.CheckRepo(ctx, sb.Account, caisson.RepoRequest{Name: req.Name, Pull: req.Pull}); err != nil {
+	if _, err := s.access.check(ctx, sb.Account, caisson.RepoRequest{Name: req.Name, Pull: req.Pull}); err != nil {
 		return nil, err
 	}
-	d, err := s.c.Deliver(ctx, caisson.RepoHandover{Sandbox: sb.ID, Repo: req, Dir: dir, Subject: cmp.Or(req.Title, "Changes")})
+	d, err := s.planner.deliver(ctx, caisson.RepoHandover{Sandbox: sb.ID, Repo: req, Dir: dir, Subject: cmp.Or(req.Title, "Changes")})
 	if err == nil && d == nil {
 		return nil, caisson.Errorf(caisson.NotFound, "there is nothing new in %s of sandbox %s", req.Name, sb.ID)
 	}

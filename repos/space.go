@@ -1,7 +1,6 @@
 package repos
 
 import (
-	"context"
 	"errors"
 	"io/fs"
 	"path/filepath"
@@ -11,105 +10,70 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// space is what the directories of accounts were found to take.
+// space measures the size on disk of the repositories of accounts: their mirrors, views and stores.
 type space struct {
-	mu   sync.Mutex
-	have map[string]taken // by account; guarded by mu
+	dirs  *directories
+	limit caisson.Size
+
+	mu       sync.Mutex
+	measured map[string]usage // by account; guarded by mu
 }
 
-// taken is what an account's repositories take.
-type taken struct {
-	all, most caisson.Size
-	largest   string // of which most is
-	at        time.Time
+// usage is the size of an account's repositories.
+type usage struct {
+	total, most caisson.Size
+	largest     string // the repository whose size is most
+	at          time.Time
 }
 
-// freshSpace is for how long a measurement is good enough for pushes, of which there may be many.
-const freshSpace = 10 * time.Second
+// maxUsageAge is for how long a measurement is used for pushes, which are frequent.
+const maxUsageAge = 10 * time.Second
 
-func (s *space) of(account string) (taken, bool) {
+// recent returns the last measurement of an account, and false if it is too old.
+func (s *space) recent(account string) (usage, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t, ok := s.have[account]
-	return t, ok && time.Since(t.at) < freshSpace
+	u, ok := s.measured[account]
+	return u, ok && time.Since(u.at) < maxUsageAge
 }
 
-func (s *space) know(account string, t taken) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.have == nil {
-		s.have = map[string]taken{}
-	}
-	s.have[account] = t
-}
-
+// forget discards the measurement of an account, whose repositories have become smaller.
 func (s *space) forget(account string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.have, account)
+	delete(s.measured, account)
 }
 
-// room refuses what would take more room when an account has all that it may have. It looks before something is done: what is under way at the
-// same time has limits of its own.
-func (c keeper) room(ctx context.Context, account string) error {
-	t, err := c.measure(account)
-	if err != nil || t.all < c.Limits.Space {
-		return err
-	}
-	list, err := names(filepath.Join(c.Dir, topDir, account))
-	for _, repo := range list {
-		c.sweep(ctx, account, repo)
-	}
-	if err == nil {
-		t, err = c.measure(account)
-	}
-	if err != nil {
-		return err
-	}
-	return c.full(t)
-}
-
-// roomToPush is room for pushes.
-func (c keeper) roomToPush(ctx context.Context, account string) error {
-	release, err := c.locks.Acquire(ctx, "space//"+account)
-	if err != nil {
-		return err
-	}
-	defer release()
-	if t, ok := c.space.of(account); ok {
-		return c.full(t)
-	}
-	return c.room(ctx, account)
-}
-
-// full is the error for an account that has no room left.
-func (c keeper) full(t taken) error {
-	if t.all < c.Limits.Space {
+// check returns Exhausted for an account that has reached the limit.
+func (s *space) check(u usage) error {
+	if u.total < s.limit {
 		return nil
 	}
 	return caisson.Errorf(caisson.Exhausted, "the account's repositories take %v of the %v that they may (relay.space), %s alone %v; make room with caisson repo rm, caisson relay drop, or by removing sandboxes that have clones",
-		t.all, c.Limits.Space, t.largest, t.most)
+		u.total, s.limit, u.largest, u.most)
 }
 
-// measure adds up what an account's repositories take on disk: mirrors, views and stores.
-func (c keeper) measure(account string) (t taken, err error) {
-	list, err := names(filepath.Join(c.Dir, topDir, account))
+// measure adds up the files of an account's repositories.
+func (s *space) measure(account string) (u usage, err error) {
+	list, err := names(s.dirs.path(account, ""))
 	for _, repo := range list {
-		n, e := sizeOf(c.dir(account, repo))
+		n, e := sizeOf(s.dirs.path(account, repo))
 		err = errors.Join(err, e)
-		if t.all += n; n > t.most {
-			t.most, t.largest = n, repo
+		if u.total += n; n > u.most {
+			u.most, u.largest = n, repo
 		}
 	}
 	if err != nil {
-		return t, caisson.Wrap(err, caisson.Internal, "what the account's repositories take could not be measured")
+		return u, caisson.Wrap(err, caisson.Internal, "the size of the account's repositories could not be measured")
 	}
-	t.at = time.Now()
-	c.space.know(account, t)
-	return t, nil
+	u.at = time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.measured[account] = u
+	return u, nil
 }
 
-// sizeOf adds up the files below a directory. What goes meanwhile does not count.
+// sizeOf adds up the files below a directory, in bytes. Files that are removed meanwhile do not count.
 func sizeOf(dir string) (total caisson.Size, err error) {
 	err = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() {

@@ -7,7 +7,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// TestSpace: an account whose repositories take all that they may gets nothing more, and is told what to do; what it removes counts at once.
+// TestSpace: an account that has used up its space can fetch, grant and push no more, and the error says how to make room;
+// removals count at once.
 func TestSpace(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -42,7 +43,7 @@ func TestSpace(t *testing.T) {
 	w.add("app")
 }
 
-// TestDropMakesRoom: what only a delivery that was dropped has needed goes at once.
+// TestDropMakesRoom: a store that only a dropped delivery needed is removed at once.
 func TestDropMakesRoom(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

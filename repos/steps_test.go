@@ -23,12 +23,11 @@ import (
 // What happens at a step.
 const (
 	failing    = "fails"            // it is not done
-	losing     = "loses its answer" // it is done, and nobody is told
-	cancelling = "is cancelled"     // who asked for all of it goes away just before
+	losing     = "loses its answer" // it is done, and returns an error
+	cancelling = "is cancelled"     // the context of the operation is cancelled just before
 )
 
-// steps are all that a core asks of its store, of git, of the forge and of sandboxes, in the order in which it is asked. At one of them
-// something happens.
+// steps counts the calls that a core makes to its store, git, the forge and sandboxes, and disturbs one of them.
 type steps struct {
 	mu     sync.Mutex
 	at     int                // the number of that step, from 1; 0 for none; guarded by mu
@@ -40,7 +39,7 @@ type steps struct {
 	record func(ops []string) // called with ops if no step was disturbed; may be nil
 }
 
-// on lets something happen at a step, and returns the context of who asks.
+// on disturbs a step from now on, and returns the context for the operation.
 func (s *steps) on(ctx context.Context, at int, what string) context.Context {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -49,7 +48,7 @@ func (s *steps) on(ctx context.Context, at int, what string) context.Context {
 	return ctx
 }
 
-// off ends that, and returns which step it was, "" if there were not as many.
+// off ends that, and returns the name of the disturbed step, "" if there were fewer steps.
 func (s *steps) off() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -182,7 +181,7 @@ func (g stepGit) Push(ctx context.Context, store, view, link *os.File, req push.
 	return step(g.s, "push", func() (*push.Result, error) { return g.Git.Push(ctx, store, view, link, req) })
 }
 
-// pulls is a forge that has a pull request for each branch that one was asked for.
+// pulls is a forge that counts the pull requests of each branch.
 type pulls struct {
 	s    *steps
 	mu   sync.Mutex
@@ -202,7 +201,7 @@ func (p *pulls) Pull(_ context.Context, _ forge.Server, req forge.PullRequest) (
 	})
 }
 
-// stepped is a world in which something can happen at each step.
+// stepped is a world whose steps can be disturbed.
 func stepped(t *testing.T) (*world, *steps) {
 	t.Helper()
 	w, s := newWorld(t), &steps{}
@@ -213,7 +212,7 @@ func stepped(t *testing.T) (*world, *steps) {
 		c.Exec = func(ctx context.Context, sandbox string, req caisson.ExecRequest) (caisson.Process, error) {
 			return step(s, "exec", func() (caisson.Process, error) { return exec(ctx, sandbox, req) })
 		}
-		c.Store, c.Git, c.Forge = stepStore{c.Store, s}, stepGit{c.Git, s}, &pulls{s: s, made: map[string]int{}}
+		c.Store, c.Git, c.Remote.Forge = stepStore{c.Store, s}, stepGit{c.Git, s}, &pulls{s: s, made: map[string]int{}}
 	}
 	w.open()
 	w.bare = w.remote.Create("acme/app.git")
@@ -224,8 +223,8 @@ func stepped(t *testing.T) (*world, *steps) {
 	return w, s
 }
 
-// everywhere calls try for a sample of steps, see [steptest.Every], and all that can happen at them, until there is no such step. It returns
-// the step's name, "" if it was not reached.
+// everywhere calls try for a sample of steps, see [steptest.Every], and all that can happen at them, until there is no such step.
+// It returns the step's name, "" if it was not reached.
 func everywhere(t *testing.T, s *steps, try func(t *testing.T, at int, what string) (op string)) {
 	var record steptest.Record
 	s.record = record.Of("operation")
@@ -242,13 +241,13 @@ func everywhere(t *testing.T, s *steps, try func(t *testing.T, at int, what stri
 	record.Check(t)
 }
 
-// idle fails the test unless nothing is under way and nobody waits.
+// idle waits until no stream, attempt or call of Await is under way.
 func (w *world) idle() {
 	w.t.Helper()
 	w.waitFor(func() bool { return w.core.Watched() == 0 && w.core.Busy() == 0 })
 }
 
-// TestAddAnywhere: whatever happens while a repository is added, fetched and removed, the next try does it.
+// TestAddAnywhere: if a step of adding, fetching or removing a repository is disturbed, the next call succeeds.
 func TestAddAnywhere(t *testing.T) {
 	t.Parallel()
 	w, s := stepped(t)
@@ -294,7 +293,7 @@ func TestAddAnywhere(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// TestGrantAnywhere: whatever happens while a sandbox is let into a repository and leaves it, the next try does it, and nothing is left.
+// TestGrantAnywhere: if a step of a grant or of its removal is disturbed, the next call succeeds, and nothing is left.
 func TestGrantAnywhere(t *testing.T) {
 	t.Parallel()
 	w, s := stepped(t)
@@ -327,8 +326,8 @@ func TestGrantAnywhere(t *testing.T) {
 	})
 }
 
-// TestDeliverAnywhere: whatever happens while what was pushed becomes a delivery and is sent, there is one delivery of it in the end, the
-// remote has its branch, and nothing is under way any more.
+// TestDeliverAnywhere: whatever happens while what was pushed becomes a delivery and is sent, there is one delivery of it in the
+// end, the remote has its branch, and nothing is under way any more.
 func TestDeliverAnywhere(t *testing.T) {
 	t.Parallel()
 	w, s := stepped(t)
@@ -365,7 +364,7 @@ func TestDeliverAnywhere(t *testing.T) {
 	})
 }
 
-// TestGrantIsNotKept: a grant that could not be written down leaves nothing that the next one stumbles over.
+// TestGrantIsNotKept: a grant that could not be stored leaves nothing that makes the next one fail.
 func TestGrantIsNotKept(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -383,7 +382,7 @@ func TestGrantIsNotKept(t *testing.T) {
 	w.does(id, dir, "test -f a.txt")
 }
 
-// TestGrantHalfMade: a daemon that dies while it clones leaves no grant without a clone.
+// TestGrantHalfMade: no grant without a clone is left by a daemon that dies while it clones.
 func TestGrantHalfMade(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

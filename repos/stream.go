@@ -4,18 +4,21 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"log/slog"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/gate/check"
 	"github.com/caisson-dev/caisson/internal/socketpair"
 	"github.com/caisson-dev/caisson/relay/receive"
 	"github.com/caisson-dev/caisson/relay/serve"
 )
 
-// A streamRequest is what the wire process asks for a sandbox.
+// A streamRequest is a request of the wire process for a sandbox.
 type streamRequest struct {
 	Repo      string `json:"repo"`
 	Service   string `json:"service"` // upload-pack or receive-pack
@@ -23,12 +26,28 @@ type streamRequest struct {
 	Protocol  string `json:"protocol"`
 }
 
-// maxStreams bounds the jobs that one sandbox has git do at the same time.
+// maxStreams is the number of streams that one sandbox may have at the same time.
 const maxStreams = 4
 
-// Stream connects the sandbox of the guest in ctx with git: what is read from the file, up to its end, is the request's body, and what
-// is written to it the answer's. ended is closed when the job behind it has.
-func (c *Core) Stream(ctx context.Context, in json.RawMessage) (conn *os.File, ended <-chan struct{}, err error) {
+// streams serves the git requests of sandboxes.
+type streams struct {
+	repos      caisson.Table[caisson.Repo]
+	git        Git
+	dirs       *directories
+	grants     *grants
+	keeper     *keeper
+	background *background
+	events     caisson.Publisher
+	rules      check.Rules
+	limits     receive.Limits
+	log        *slog.Logger
+
+	mu   sync.Mutex
+	open map[caisson.ID]int // streams by sandbox; guarded by mu
+}
+
+// connect implements [Core.Stream].
+func (s *streams) connect(ctx context.Context, in json.RawMessage) (conn *os.File, ended <-chan struct{}, err error) {
 	guest, err := caisson.GuestOf(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -37,118 +56,102 @@ func (c *Core) Stream(ctx context.Context, in json.RawMessage) (conn *os.File, e
 	d := json.NewDecoder(bytes.NewReader(in))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&req); err != nil {
-		return nil, nil, caisson.Wrap(err, caisson.Invalid, "the request makes no sense")
+		return nil, nil, caisson.Wrap(err, caisson.Invalid, "the request is malformed")
 	}
-	g := c.grants.granted(guest.Sandbox, req.Repo)
+	g := s.grants.get(guest.Sandbox, req.Repo)
 	switch {
 	case g == nil || g.Account != guest.Account:
-		return nil, nil, caisson.Errorf(caisson.NotFound, "this sandbox was given no repository %.64q", req.Repo)
+		return nil, nil, caisson.Errorf(caisson.NotFound, "this sandbox has no grant for repository %.64q", req.Repo)
 	case req.Service != "upload-pack" && req.Service != "receive-pack":
-		return nil, nil, caisson.Invalidf("service", "is upload-pack or receive-pack")
+		return nil, nil, caisson.Invalidf("service", "must be upload-pack or receive-pack")
 	}
 	if req.Service == "receive-pack" {
-		if err := c.keeper.roomToPush(ctx, g.Account); err != nil {
+		if err := s.keeper.roomToPush(ctx, g.Account); err != nil {
 			return nil, nil, err
 		}
 	}
-	if !c.streams.enter(g.Sandbox) {
+	if !s.enter(g.Sandbox) {
 		return nil, nil, caisson.Errorf(caisson.Exhausted, "too many requests at once; wait for one to be answered")
 	}
 	near, far, err := socketpair.New()
 	if err != nil {
-		c.streams.leave(g.Sandbox)
+		s.leave(g.Sandbox)
 		return nil, nil, err
 	}
 	done := make(chan struct{})
-	ok := c.do(func(own context.Context) {
-		// What the wire asks for ends with the wire, and with the daemon.
+	ok := s.background.start(func(own context.Context) {
+		// The stream is cancelled with the wire process's request, and when the core is closed.
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		defer context.AfterFunc(own, cancel)()
 		defer close(done)
-		defer c.streams.leave(g.Sandbox)
+		defer s.leave(g.Sandbox)
 		defer near.Close()
-		if err := c.streams.serve(ctx, g, near, req); err != nil && ctx.Err() == nil {
-			c.Log.InfoContext(ctx, "git for a sandbox ended early", "service", req.Service, "repo", g.Repo, "sandbox", g.Sandbox, "err", err)
+		if err := s.serve(ctx, g, near, req); err != nil && ctx.Err() == nil {
+			s.log.InfoContext(ctx, "a git request of a sandbox failed", "service", req.Service, "repo", g.Repo, "sandbox", g.Sandbox, "err", err)
 		}
 	})
 	if !ok {
 		near.Close()
 		far.Close()
-		c.streams.leave(g.Sandbox)
+		s.leave(g.Sandbox)
 		return nil, nil, caisson.Errorf(caisson.Unavailable, "the daemon is ending; try again")
 	}
 	return far, done, nil
 }
 
-func (c streams) enter(sandbox caisson.ID) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.jobs[sandbox] >= maxStreams {
+// enter counts a stream of a sandbox, and returns false if it has too many.
+func (s *streams) enter(sandbox caisson.ID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open[sandbox] >= maxStreams {
 		return false
 	}
-	c.jobs[sandbox]++
+	s.open[sandbox]++
 	return true
 }
 
-func (c streams) leave(sandbox caisson.ID) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.jobs[sandbox]--; c.jobs[sandbox] <= 0 {
-		delete(c.jobs, sandbox)
+// leave ends what enter has begun.
+func (s *streams) leave(sandbox caisson.ID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open[sandbox]--; s.open[sandbox] <= 0 {
+		delete(s.open, sandbox)
 	}
 }
 
-// serve runs the job behind a stream.
-func (c streams) serve(ctx context.Context, g *grant, conn *os.File, req streamRequest) error {
-	store, view, err := c.stores(g)
+// serve runs the job behind a stream, and records what it has received.
+func (s *streams) serve(ctx context.Context, g *grant, conn *os.File, req streamRequest) error {
+	store, view, err := s.dirs.openStore(g)
 	if err != nil {
 		return err
 	}
 	defer store.Close()
 	defer view.Close()
 	if req.Service == "upload-pack" {
-		return c.Git.Serve(ctx, store, view, conn, serve.Request{Advertise: req.Advertise, Protocol: req.Protocol})
+		return s.git.Serve(ctx, store, view, conn, serve.Request{Advertise: req.Advertise, Protocol: req.Protocol})
 	}
-	// One push at a time: each sees what the one before has left.
-	release, err := c.pushing(ctx, g)
+	release, err := s.grants.lockPushes(ctx, g) // a push must be recorded before the next one is received
 	if err != nil {
 		return err
 	}
 	defer release()
-	r, err := c.Store.Repos().Get(ctx, caisson.In(g.Account), g.Repo)
+	r, err := s.repos.Get(ctx, caisson.In(g.Account), g.Repo)
 	if err != nil {
 		return err
 	}
-	got, err := c.Git.Receive(ctx, store, view, conn, receive.Request{
-		Advertise: req.Advertise, Protocol: req.Protocol, Granted: g.Refs, Branch: g.Branch, Rules: c.rules(r), Limits: c.Limits.Push,
+	got, err := s.git.Receive(ctx, store, view, conn, receive.Request{
+		Advertise: req.Advertise, Protocol: req.Protocol, Granted: g.Refs, Branch: g.Branch, Rules: rulesFor(r, s.rules), Limits: s.limits,
 	})
 	if err != nil || req.Advertise {
 		return err
 	}
-	return c.received(ctx, g, got)
+	return s.received(ctx, g, got)
 }
 
-// pushing is held by whoever takes what a sandbox pushes, until it is recorded; git there has been answered a moment before.
-func (c streams) pushing(ctx context.Context, g *grant) (release func(), err error) {
-	return c.locks.Acquire(ctx, "push/"+string(g.Sandbox)+"/"+g.Repo)
-}
-
-// stores opens what a sandbox's grant is about.
-func (c streams) stores(g *grant) (store, view *os.File, err error) {
-	if store, err = c.open(g.Account, g.Repo, storesDir, string(g.Sandbox)); err != nil {
-		return nil, nil, err
-	}
-	if view, err = c.open(g.Account, g.Repo, viewsDir, g.View); err != nil {
-		store.Close()
-		return nil, nil, err
-	}
-	return store, view, nil
-}
-
-// received records what a sandbox has pushed.
-func (c streams) received(ctx context.Context, g *grant, got *receive.Result) error {
-	next, err := c.grants.change(g, func(g *grant) {
+// received records a push with its grant, and publishes it. It does nothing if the grant has been removed.
+func (s *streams) received(ctx context.Context, g *grant, got *receive.Result) error {
+	next, err := s.grants.change(g, func(g *grant) {
 		for _, u := range got.Updates {
 			g.Pushed = slices.DeleteFunc(g.Pushed, func(p pushed) bool { return p.Name == u.Name })
 			if strings.Trim(u.New, "0") != "" {
@@ -157,15 +160,15 @@ func (c streams) received(ctx context.Context, g *grant, got *receive.Result) er
 		}
 	})
 	if err != nil || next == nil {
-		return err // or it has gone meanwhile
+		return err
 	}
 	for _, u := range got.Updates {
-		c.Events.Publish(as(ctx, g.Account), g.Account, "repo.pushed", g.Repo, map[string]string{
+		s.events.Publish(asAccount(ctx, g.Account), g.Account, "repo.pushed", g.Repo, map[string]string{
 			"sandbox": string(g.Sandbox), "run": string(next.Run), "ref": u.Name, "commit": u.New, "findings": strconv.Itoa(len(u.Findings)),
 		})
 	}
 	if len(got.Denied) > 0 {
-		c.Events.Publish(as(ctx, g.Account), g.Account, "repo.refused", g.Repo, map[string]string{
+		s.events.Publish(asAccount(ctx, g.Account), g.Account, "repo.refused", g.Repo, map[string]string{
 			"sandbox": string(g.Sandbox), "run": string(next.Run), "findings": strconv.Itoa(len(got.Denied)), "first": got.Denied[0].Message,
 		})
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/gitserver"
 )
 
-// TestUnpushed: what an agent has done after its last push is delivered with the rest if it follows that, and never instead of it; what is not
-// taken is told.
+// TestUnpushed: what an agent has done after its last push is delivered with the rest if it follows that, and never instead of
+// it; what is not taken is told.
 func TestUnpushed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -47,7 +47,7 @@ func TestUnpushed(t *testing.T) {
 			}
 		})
 	}
-	// Who delivers by hand, and says from where, is told at once.
+	// DeliverRepo returns the error instead of delivering the rest.
 	id, dir, _ := w.grant(caisson.RepoRequest{}, "")
 	w.does(id, dir, pushed+"git checkout -q origin/main; echo c > c.txt")
 	_, err := w.api.DeliverRepo(w.ctx(), string(id), caisson.RepoRequest{Name: "app"}, dir)

@@ -9,29 +9,8 @@ import (
 	"github.com/caisson-dev/caisson/client"
 )
 
-// api combines all interfaces of the API that commands use.
-type api interface {
-	caisson.Sandboxes
-	caisson.Processes
-	caisson.Snapshots
-	caisson.Templates
-	caisson.Images
-	caisson.Files
-	caisson.Events
-	caisson.Tokens
-	caisson.Policies
-	caisson.Credentials
-	caisson.Audit
-	caisson.Ledger
-	caisson.Models
-	caisson.GatewayRuns
-	caisson.Agents
-	caisson.Runs
-	caisson.Workspaces
-	caisson.Repos
-	caisson.Volumes
-	caisson.Daemon
-}
+// api is the whole API as commands use it.
+type api = *client.Client
 
 // connect returns the API of the daemon that the settings select, and starts one for the data directory if none is running.
 //

@@ -55,13 +55,8 @@ func serve(ctx context.Context, a *app, cfg *config, background bool) error {
 
 // listenAndServe serves the API of e until ctx ends or, in the background, until it has been idle for long enough.
 func listenAndServe(ctx context.Context, cfg *config, e *engine.Engine, log *slog.Logger, background bool) error {
-	tokens := e.Tokens()
 	api, err := httpapi.New(httpapi.Config{
-		Sandboxes: e.Core.Sandboxes(), Processes: e.Core.Processes(), Snapshots: e.Core.Snapshots(), Templates: e.Core.Templates(),
-		Images: e.Core.ImageService(), Files: e.Core.Files(), Events: e.Events, Tokens: tokens, Daemon: e,
-		Policies: e.Core.Policies(), Credentials: e.Credentials(), Ledger: e.Ledger(), Models: e.Models(), GatewayRuns: e.GatewayRuns(), Audit: e,
-		Agents: e.Agents(), Runs: e.Runs(), Workspaces: e.Workspaces.Workspaces(), Repos: e.Relay.Repos(), Volumes: e.Volumes,
-		Answers: e.Store.Answers(), FindToken: tokens.FindToken, Log: log.With("component", "httpapi"),
+		API: e.API(), Answers: e.Store.Answers(), FindToken: e.Tokens().FindToken, Log: log.With("component", "httpapi"),
 	})
 	if err != nil {
 		return err

@@ -17,12 +17,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/httpapi"
 )
 
 // Cores are the services of the API, and what tests of them need.
 type Cores struct {
-	httpapi.Config
+	caisson.API
 	// Secrets returns the values of Credentials.
 	Secrets caisson.Secrets
 	// Charge records calls of models.

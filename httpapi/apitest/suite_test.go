@@ -2,7 +2,6 @@ package apitest
 
 import (
 	"context"
-	"log/slog"
 	"testing"
 
 	"github.com/caisson-dev/caisson"
@@ -13,6 +12,6 @@ func TestWorld(t *testing.T) {
 	Test(t, func(t *testing.T) (context.Context, Cores) {
 		w := coretest.New(t)
 		ctx := caisson.WithCaller(context.Background(), caisson.Caller{Account: "local", Local: true})
-		return ctx, Cores{w.Config(slog.New(slog.DiscardHandler)), w, w.Charge}
+		return ctx, Cores{w.API(), w, w.Charge}
 	})
 }

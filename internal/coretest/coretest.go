@@ -145,17 +145,16 @@ func (w *World) Close() error {
 	return errors.Join(err, lerr, os.RemoveAll(w.dir))
 }
 
+// API returns the services of the world.
+func (w *World) API() caisson.API {
+	a := w.Engine.API()
+	a.Daemon, a.Ledger = daemon{w.Engine}, reconciled{a.Ledger}
+	return a
+}
+
 // Config returns the configuration of an API that serves the world.
 func (w *World) Config(log *slog.Logger) httpapi.Config {
-	tokens := w.Tokens()
-	return httpapi.Config{
-		Sandboxes: w.Core.Sandboxes(), Processes: w.Core.Processes(), Snapshots: w.Core.Snapshots(), Templates: w.Core.Templates(),
-		Images: w.Core.ImageService(), Files: w.Core.Files(), Events: w.Events, Tokens: tokens, Daemon: daemon{w.Engine},
-		Policies: w.Core.Policies(), Credentials: w.Credentials(), Ledger: reconciled{w.Ledger()}, Models: w.Models(),
-		GatewayRuns: w.GatewayRuns(), Audit: w,
-		Agents: w.Agents(), Runs: w.Runs(), Workspaces: w.Workspaces.Workspaces(), Repos: w.Relay.Repos(), Volumes: w.Volumes,
-		Answers: w.Store.Answers(), FindToken: tokens.FindToken, Log: log,
-	}
+	return httpapi.Config{API: w.API(), Answers: w.Store.Answers(), FindToken: w.Tokens().FindToken, Log: log}
 }
 
 // daemon is the engine; the host, which has no gVisor, is not examined.
@@ -167,7 +166,7 @@ func (daemon) Examine(context.Context) ([]caisson.Check, error) {
 
 // Secret implements [caisson.Secrets].
 func (w *World) Secret(ctx context.Context, account, name string) (caisson.Secret, error) {
-	return w.Credentials().(caisson.Secrets).Secret(ctx, account, name)
+	return w.Engine.API().Credentials.(caisson.Secrets).Secret(ctx, account, name)
 }
 
 // Charge records calls of models as if they had been read from a journal.

@@ -18,9 +18,9 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/forge"
 	"github.com/caisson-dev/caisson/internal/gitserver"
-	"github.com/caisson-dev/caisson/relay/remote"
 	"github.com/caisson-dev/caisson/relay/front"
 	"github.com/caisson-dev/caisson/relay/link"
+	"github.com/caisson-dev/caisson/relay/remote"
 	"github.com/caisson-dev/caisson/relay/remoteurl"
 )
 

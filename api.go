@@ -1,0 +1,42 @@
+package caisson
+
+import (
+	"fmt"
+	"reflect"
+)
+
+// API is all services of the API, each of which must be set. The engine has one, the server serves one, and the client and the
+// command line use one.
+type API struct {
+	Sandboxes
+	Processes
+	Snapshots
+	Templates
+	Images
+	Files
+	Events
+	Tokens
+	Policies
+	Credentials
+	Audit
+	Ledger
+	Models
+	GatewayRuns
+	Daemon
+	Agents
+	Runs
+	Workspaces
+	Repos
+	Volumes
+}
+
+// Validate returns an error that names the first service that is nil.
+func (a API) Validate() error {
+	v := reflect.ValueOf(a)
+	for i := range v.NumField() {
+		if v.Field(i).IsNil() {
+			return fmt.Errorf("the service %s is missing", v.Type().Field(i).Name)
+		}
+	}
+	return nil
+}
