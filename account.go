@@ -28,8 +28,8 @@ type Scope struct {
 // In returns the scope of one account.
 func In(account string) Scope { return Scope{account: account} }
 
-// Everyone returns the scope of the engine's own housekeeping: the objects of every account. API servers never use it.
-func Everyone() Scope { return Scope{all: true} }
+// AllAccounts returns the scope of the engine's own housekeeping: the objects of every account. API servers never use it.
+func AllAccounts() Scope { return Scope{all: true} }
 
 // Account returns the account and false, or "" and true for [Everyone].
 func (s Scope) Account() (account string, all bool) { return s.account, s.all }
@@ -47,13 +47,13 @@ type Caller struct {
 	host    bool   // the work was configured by the host's administrator
 }
 
-// OwnWork returns the caller of background work of the daemon on the objects of an account. It has the rights of a
+// DaemonCaller returns the caller of background work of the daemon on the objects of an account. It has the rights of a
 // token of the account. work describes the work. In the record of events, it has the actor of local callers.
-func OwnWork(account, work string) Caller { return Caller{Account: account, work: work} }
+func DaemonCaller(account, work string) Caller { return Caller{Account: account, work: work} }
 
-// HostWork is like [OwnWork], for work that the host's administrator has configured, such as agents of the host: it may
+// HostCaller is like [DaemonCaller], for work that the host's administrator has configured, such as agents of the host: it may
 // use those host resources that the administrator has named. It has fewer rights than the administrator; see Local.
-func HostWork(account, work string) Caller {
+func HostCaller(account, work string) Caller {
 	return Caller{Account: account, work: work, host: true}
 }
 

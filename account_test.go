@@ -17,8 +17,8 @@ func TestOwnWork(t *testing.T) {
 		{caisson.Caller{Account: "a", Local: true}, true, "local"},
 		{caisson.Caller{Account: "a", Token: "tk-1"}, false, "tk-1"},
 		{caisson.Caller{Account: "a"}, false, ""},
-		{caisson.OwnWork("a", "sweep"), false, "local"},
-		{caisson.HostWork("a", "build"), true, "local"},
+		{caisson.DaemonCaller("a", "sweep"), false, "local"},
+		{caisson.HostCaller("a", "build"), true, "local"},
 	} {
 		ctx := caisson.WithCaller(t.Context(), c.caller)
 		got, err := caisson.CallerOf(ctx)

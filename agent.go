@@ -73,9 +73,9 @@ type Agent struct {
 	CreatedAt time.Time   `json:"createdAt,omitzero" yaml:"-"`
 }
 
-// Speaks reports whether the agent's program can call models of an API, as far as that is known. "" is the API of a
+// SupportsAPI reports whether the agent's program can call models of an API, as far as that is known. "" is the API of a
 // model that can be called in all of them.
-func (a *Agent) Speaks(api string) bool {
+func (a *Agent) SupportsAPI(api string) bool {
 	if a.Driver == DriverOpenClaw { // its configuration is generated, and names one API for all models
 		return api == "" || api == APIOpenAI
 	}
@@ -119,14 +119,14 @@ func (l *AgentLimits) unmarshal(decode func(any) error) error {
 	if err := decode((*plain)(l)); err != nil {
 		return err
 	}
-	return refuseZero(decode, map[string]bool{
+	return rejectZero(decode, map[string]bool{
 		"time": l.Time == 0, "memory": l.Memory == 0, "cpus": l.CPUs == 0, "disk": l.Disk == 0, "pids": l.PIDs == 0, "output": l.Output == 0,
 	})
 }
 
-// refuseZero returns Invalid if an object contains a field that is zero: nothing can run with that, and the default was
+// rejectZero returns Invalid if an object contains a field that is zero: nothing can run with that, and the default was
 // not requested.
-func refuseZero(decode func(any) error, zero map[string]bool) error {
+func rejectZero(decode func(any) error, zero map[string]bool) error {
 	var given map[string]any
 	if err := decode(&given); err != nil {
 		return err
@@ -149,8 +149,8 @@ func (l AgentLimits) StartableRuns() int64 {
 	return *l.Runs
 }
 
-// Under returns l with the bounds of a budget in place of its own bounds of cost, tokens and calls.
-func (l AgentLimits) Under(budget Limits) AgentLimits {
+// WithBudget returns l with the bounds of a budget in place of its own bounds of cost, tokens and calls.
+func (l AgentLimits) WithBudget(budget Limits) AgentLimits {
 	l.Cost, l.Tokens, l.Calls = cmp.Or(budget.USD, l.Cost), cmp.Or(budget.Tokens, l.Tokens), cmp.Or(budget.Calls, l.Calls)
 	return l
 }

@@ -38,11 +38,11 @@ func FuzzParseID(f *testing.F) {
 // TestStates: the table of transitions is closed, and every error contains what is possible.
 func TestStates(t *testing.T) {
 	verbs := []Verb{VerbStart, VerbStop, VerbPause, VerbResume, VerbSuspend, VerbWake, VerbSnapshot, VerbFork, VerbExec, VerbFiles, VerbStats, VerbRemove}
-	if len(verbs) != len(passages) {
-		t.Fatalf("the test knows %d verbs, the table %d", len(verbs), len(passages))
+	if len(verbs) != len(transitions) {
+		t.Fatalf("the test knows %d verbs, the table %d", len(verbs), len(transitions))
 	}
 	for _, v := range verbs {
-		via, to := v.Passage()
+		via, to := v.Transition()
 		if (via == "") != (to == "") && v != VerbRemove {
 			t.Errorf("%s goes through %q to %q", v, via, to)
 		}
@@ -96,7 +96,7 @@ func TestScope(t *testing.T) {
 		account string
 		want    bool
 	}{
-		{In("a"), "a", true}, {In("a"), "b", false}, {In("a"), "", false}, {In(""), "", false}, {zero, "", false}, {zero, "a", false}, {Everyone(), "a", true},
+		{In("a"), "a", true}, {In("a"), "b", false}, {In("a"), "", false}, {In(""), "", false}, {zero, "", false}, {zero, "a", false}, {AllAccounts(), "a", true},
 	} {
 		if got := c.scope.Covers(c.account); got != c.want {
 			t.Errorf("%+v covers %q: %v", c.scope, c.account, got)

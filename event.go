@@ -18,7 +18,7 @@ type Event struct {
 }
 
 // ActorOf returns the actor in ctx, as in [Event]: the sandbox of a guest, the token of a caller, "local" for a caller
-// over the unix socket and for [OwnWork], and "" for the daemon itself.
+// over the unix socket and for [DaemonCaller], and "" for the daemon itself.
 func ActorOf(ctx context.Context) string {
 	if g, err := GuestOf(ctx); err == nil {
 		return string(g.Sandbox)

@@ -201,8 +201,8 @@ type RepoGrant struct {
 	From   string `json:"from" doc:"Commit of the base branch that counts as old"`
 }
 
-// A RepoHandover is the input of [Relay.Deliver].
-type RepoHandover struct {
+// A DeliveryRequest is the input of [Relay.Deliver].
+type DeliveryRequest struct {
 	Sandbox ID
 	Repo    RepoRequest
 	Dir     string // directory in the sandbox with changes that were not pushed; empty for none
@@ -210,9 +210,9 @@ type RepoHandover struct {
 	Agent   string // the agent that made the changes; empty if a person made them
 	Body    string // the agent's final answer, for the text of a pull request
 	Hold    bool   // hold the delivery until a client releases it
-	// Left is called with the reason if a part of the unpushed changes in Dir could not be taken, while the rest is
+	// OnIncomplete is called with the reason if a part of the unpushed changes in Dir could not be taken, while the rest is
 	// delivered. If Left is nil, this is an error.
-	Left func(why error)
+	OnIncomplete func(why error)
 }
 
 // Relay is the interface of the relay for runs. All methods are safe for concurrent use.
@@ -224,7 +224,7 @@ type Relay interface {
 	Grant(ctx context.Context, a RepoAccess) (*RepoGrant, error)
 	// Deliver creates a delivery of the commits that the sandbox has pushed since it was granted the repository for its
 	// run, and of its changes that were not pushed. It returns nil if there are none.
-	Deliver(ctx context.Context, h RepoHandover) (*Delivery, error)
+	Deliver(ctx context.Context, h DeliveryRequest) (*Delivery, error)
 	// Await returns a delivery when its state is final, or in its current state when ctx has ended or the time most has
 	// passed.
 	Await(ctx context.Context, id ID, most time.Duration) (*Delivery, error)

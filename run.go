@@ -152,8 +152,8 @@ type RunUsage struct {
 	Tokens    TokenCount `json:"tokens"`
 	Cost      USD        `json:"cost"`
 	Estimated bool       `json:"estimated,omitempty"`
-	// Most is set while calls of the run are in progress; those calls are not included in the other fields.
-	Most USD `json:"most,omitempty" doc:"The most that it can come to, with calls that are not in the ledger yet; absent if there are none"`
+	// MaxCost is set while calls of the run are in progress; those calls are not included in the other fields.
+	MaxCost USD `json:"most,omitempty" doc:"The most that it can come to, with calls that are not in the ledger yet; absent if there are none"`
 }
 
 // A Phase is a part of a run's time: queue, fork (or create), wire, workspace, prompt (until the agent has it), model

@@ -63,17 +63,17 @@ type Freezer interface {
 	Thaw(ctx context.Context, id ID) error
 }
 
-// Sharer is a Runtime that can determine which programs of a restored sandbox may draw the same secrets as another fork
+// RandomnessReporter is a Runtime that can determine which programs of a restored sandbox may draw the same secrets as another fork
 // of the same checkpoint.
-type Sharer interface {
+type RandomnessReporter interface {
 	// SharedRandomness returns the names of these programs among those restored from the checkpoint, sorted, at most 16
 	// of them, and then one line with the number of others. The names come from the sandbox, as one line of visible
 	// text each. Empty if there are none, or if the sandbox was not restored.
 	SharedRandomness(ctx context.Context, id ID) ([]string, error)
 }
 
-// Recorder is a Runtime that records which process of a sandbox was the last to change each file of a workspace.
-type Recorder interface {
+// WriterRecorder is a Runtime that records which process of a sandbox was the last to change each file of a workspace.
+type WriterRecorder interface {
 	// Writers returns these records for the mount with an Overlay at target, since the sandbox was created or restored,
 	// even while it is frozen. NotFound if there is no such mount.
 	Writers(ctx context.Context, id ID, target string) (*Writers, error)
@@ -140,12 +140,12 @@ type RuntimeSpec struct {
 	Resources Resources
 	// Randomness "openssl" makes OpenSSL's generators in restored processes reseed.
 	Randomness string
-	// StillClock makes the monotonic clock of restored processes continue where it was; otherwise it jumps by the time
+	// ContinueClock makes the monotonic clock of restored processes continue where it was; otherwise it jumps by the time
 	// since then.
-	StillClock bool
-	Stdout     *os.File // the command's output; nil discards it. Must stay open without the caller: a FIFO opened O_RDWR
-	Stderr     *os.File
-	NetNS      *os.File // network namespace with the wire's TAP in it; nil means loopback only. Not needed after the call
+	ContinueClock bool
+	Stdout        *os.File // the command's output; nil discards it. Must stay open without the caller: a FIFO opened O_RDWR
+	Stderr        *os.File
+	NetNS         *os.File // network namespace with the wire's TAP in it; nil means loopback only. Not needed after the call
 }
 
 // A RuntimeMount mounts a host directory in a sandbox.

@@ -85,7 +85,7 @@ func (r *Resources) unmarshal(decode func(any) error) error {
 	if err := decode((*plain)(r)); err != nil {
 		return err
 	}
-	return refuseZero(decode, map[string]bool{
+	return rejectZero(decode, map[string]bool{
 		"cpus": r.CPUs == 0, "memory": r.Memory == 0, "pids": r.PIDs == 0, "disk": r.Disk == 0, "openFiles": r.OpenFiles == 0,
 	})
 }

@@ -51,16 +51,16 @@ const (
 	VerbRemove   Verb = "remove"
 )
 
-// passage is the transition of a verb: from one of From, through Via while it is in progress (empty for uses, which
+// transition is the transition of a verb: from one of From, through Via while it is in progress (empty for uses, which
 // change nothing), to To.
-type passage struct {
+type transition struct {
 	From []State
 	Via  State
 	To   State
 }
 
-// passages is the table of all allowed transitions; every verb is checked against it.
-var passages = map[Verb]passage{
+// transitions is the table of all allowed transitions; every verb is checked against it.
+var transitions = map[Verb]transition{
 	VerbStart:    {From: []State{Created, Stopped}, Via: Starting, To: Running},
 	VerbStop:     {From: []State{Running, Paused, Suspended}, Via: Stopping, To: Stopped},
 	VerbSuspend:  {From: []State{Running}, Via: Suspending, To: Suspended},
@@ -87,7 +87,7 @@ var hints = map[State]string{
 
 // Allow returns nil if v is allowed in state s, and otherwise a Conflict error with the possible next step.
 func (s State) Allow(v Verb) error {
-	p := passages[v]
+	p := transitions[v]
 	if slices.Contains(p.From, s) {
 		return nil
 	}
@@ -101,9 +101,9 @@ func (s State) Allow(v Verb) error {
 	return Errorf(Conflict, "cannot %s a %s sandbox; it must be %s", v, s, strings.Join(from, " or "))
 }
 
-// Passage returns the state of a sandbox while v is in progress, and the final one. Both are empty for uses.
-func (v Verb) Passage() (via, to State) {
-	p := passages[v]
+// Transition returns the state of a sandbox while v is in progress, and the final one. Both are empty for uses.
+func (v Verb) Transition() (via, to State) {
+	p := transitions[v]
 	return p.Via, p.To
 }
 

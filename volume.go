@@ -58,8 +58,8 @@ type Volumes interface {
 	RemoveVolume(ctx context.Context, ref string) error
 }
 
-// VolumeHolds attaches volumes to sandboxes, for the lifecycle core. All methods are safe for concurrent use.
-type VolumeHolds interface {
+// VolumeAttachments attaches volumes to sandboxes, for the lifecycle core. All methods are safe for concurrent use.
+type VolumeAttachments interface {
 	// Attach attaches a volume of the account to a sandbox that is being created, and creates the volume first if there
 	// is none of that name. Conflict if it is attached to another sandbox. Idempotent for one sandbox.
 	Attach(ctx context.Context, account, ref string, sandbox ID) (*Volume, error)

@@ -46,9 +46,9 @@ type WorkspaceState string
 
 // The states of workspaces.
 const (
-	WorkspaceLive    WorkspaceState = "live"    // its sandbox exists
-	WorkspaceResting WorkspaceState = "resting" // its sandbox was removed; changes wait (detached)
-	WorkspaceSettled WorkspaceState = "settled" // its sandbox was removed and no changes wait; removed after its retention time
+	WorkspaceLive     WorkspaceState = "live"    // its sandbox exists
+	WorkspaceDetached WorkspaceState = "resting" // its sandbox was removed; changes wait (detached)
+	WorkspaceSettled  WorkspaceState = "settled" // its sandbox was removed and no changes wait; removed after its retention time
 )
 
 // A Workspace is a host directory as one sandbox sees it, with its changes there. It outlives its sandbox.
@@ -122,10 +122,10 @@ const (
 
 // The verdicts on a change.
 const (
-	VerdictPass  = "pass"  // may be applied
-	VerdictAsk   = "ask"   // only a person may apply it, after reading the reason; never automatically
-	VerdictDeny  = "deny"  // is never applied
-	VerdictClash = "clash" // conflict: the host's file has changed, too, and the two cannot be merged; see Merge
+	VerdictPass     = "pass"  // may be applied
+	VerdictAsk      = "ask"   // only a person may apply it, after reading the reason; never automatically
+	VerdictDeny     = "deny"  // is never applied
+	VerdictConflict = "clash" // conflict: the host's file has changed, too, and the two cannot be merged; see Merge
 )
 
 // A Change is one difference between a workspace and the host directory as it was when the workspace was created.
@@ -148,11 +148,11 @@ type Change struct {
 	Removed int       `json:"removed,omitempty"`
 	Verdict string    `json:"verdict" enum:"pass,ask,deny,clash"`
 	Finding []Finding `json:"findings,omitempty"`
-	// Moved means that the host's file has changed since the workspace was created. Merge then reports whether the two
+	// HostChanged means that the host's file has changed since the workspace was created. Merge then reports whether the two
 	// changes can be merged without one overwriting the other.
-	Moved bool   `json:"moved,omitempty"`
-	Merge bool   `json:"merge,omitempty" doc:"Whether the change can be merged into what the host has now; Hash is the merged file's"`
-	Patch string `json:"patch,omitempty" doc:"Unified diff, if it was asked for and is text; of a merge or a clash, against what the host has now"`
+	HostChanged bool   `json:"moved,omitempty"`
+	Merge       bool   `json:"merge,omitempty" doc:"Whether the change can be merged into what the host has now; Hash is the merged file's"`
+	Patch       string `json:"patch,omitempty" doc:"Unified diff, if it was asked for and is text; of a merge or a clash, against what the host has now"`
 }
 
 // A Finding is the result of a check of a change.
@@ -195,8 +195,8 @@ type SyncRequest struct {
 	Drop   []string    `json:"drop,omitempty" doc:"Paths whose changes are undone in the workspace; only when its sandbox is not running"`
 	Auto   bool        `json:"auto,omitempty" doc:"Review and apply whatever passes every check"`
 	Only   []string    `json:"only,omitempty" doc:"With auto: glob patterns of paths"`
-	// Asked means that a person has read the reasons of the verdict ask.
-	Asked bool `json:"asked,omitempty"`
+	// Confirmed means that a person has read the reasons of the verdict ask.
+	Confirmed bool `json:"asked,omitempty"`
 	// Directory is the workspace's directory, opened by the client with its own rights: a client that cannot write
 	// there cannot apply changes.
 	Directory Handle `json:"-"`
@@ -286,17 +286,17 @@ type WorkspaceStore interface {
 
 // WorkspaceLayers is the interface of workspaces for the lifecycle core. All methods are safe for concurrent use.
 type WorkspaceLayers interface {
-	// Lay creates the workspace of a new sandbox: its layers, the mask of hidden files, and the record of the
+	// Create creates the workspace of a new sandbox: its layers, the mask of hidden files, and the record of the
 	// directory's state. It takes as long as a walk over the directory. The callee closes req.Directory.
-	Lay(ctx context.Context, sb *Sandbox, req WorkspaceRequest) (*Workspace, error)
+	Create(ctx context.Context, sb *Sandbox, req WorkspaceRequest) (*Workspace, error)
 	// Open returns the mount for a start of the sandbox. The caller closes its descriptors. Conflict if the directory
 	// no longer exists.
 	Open(ctx context.Context, id ID) (RuntimeMount, error)
-	// Written opens the directory with the files that the sandbox has written to the workspace, to measure it.
-	Written(id ID) (*os.File, error)
+	// OpenUpper opens the directory with the files that the sandbox has written to the workspace, to measure it.
+	OpenUpper(id ID) (*os.File, error)
 	// Capture writes the current content of the workspace's layer to the new directory dir. The sandbox must be frozen,
 	// or not running, in the meantime.
 	Capture(ctx context.Context, id ID, dir string) error
-	// Leave reports that the sandbox was removed. Idempotent.
-	Leave(ctx context.Context, id ID) error
+	// Detach reports that the sandbox was removed. Idempotent.
+	Detach(ctx context.Context, id ID) error
 }

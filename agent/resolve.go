@@ -132,7 +132,7 @@ func (c *checker) model(a *caisson.Agent, asked string, d Defaults, s *Settings)
 	}
 	var models, misfits []caisson.GatewayModel
 	for _, m := range candidateModels(a, d.Models) {
-		if a.Speaks(m.API()) {
+		if a.SupportsAPI(m.API()) {
 			models = append(models, m)
 			s.Models = append(s.Models, m.Alias)
 		} else {
@@ -194,7 +194,7 @@ const maxNamed = 10
 func modelAdvice(a *caisson.Agent, all []caisson.GatewayModel) string {
 	var fit []string
 	for _, m := range all {
-		if a.Speaks(m.API()) && len(fit) < maxNamed {
+		if a.SupportsAPI(m.API()) && len(fit) < maxNamed {
 			fit = append(fit, m.Alias)
 		}
 	}

@@ -112,9 +112,9 @@ func TestResolveWithin(t *testing.T) {
 	}
 	_, err = agent.Resolve(a, caisson.RunRequest{Limits: caisson.AgentLimits{Memory: 2 << 30}}, common, token)
 	wantKind(t, err, caisson.Denied, "limits.memory")
-	_, err = agent.Resolve(a, caisson.RunRequest{Limits: caisson.AgentLimits{Memory: 2 << 30}}, common, caisson.OwnWork("a", "test"))
+	_, err = agent.Resolve(a, caisson.RunRequest{Limits: caisson.AgentLimits{Memory: 2 << 30}}, common, caisson.DaemonCaller("a", "test"))
 	wantKind(t, err, caisson.Denied, "limits.memory")
-	for _, caller := range []caisson.Caller{local, caisson.HostWork("a", "test")} {
+	for _, caller := range []caisson.Caller{local, caisson.HostCaller("a", "test")} {
 		s, err = agent.Resolve(a, caisson.RunRequest{}, common, caller)
 		if err != nil || s.Limits.Memory != 64<<30 || s.Limits.Time != a.Limits.Time {
 			t.Errorf("%+v: %+v, %v", caller, s, err)

@@ -20,22 +20,22 @@ import (
 // agents measures runs of agents, from the request to the event done.
 type agents struct{ *suite }
 
-func ofAgents(f func(agents, context.Context) error) func(*suite, context.Context) error {
+func agentsBenchmark(f func(agents, context.Context) error) func(*suite, context.Context) error {
 	return func(s *suite, ctx context.Context) error { return f(agents{s}, ctx) }
 }
 
 // A trial is one measured run.
-type trial struct {
+type measuredRun struct {
 	ms  float64
 	run *caisson.Run
 }
 
-// removalTime limits the time for removing the sandbox of a run after its end.
-const removalTime = 30 * time.Second
+// removalTimeout limits the time for removing the sandbox of a run after its end.
+const removalTimeout = 30 * time.Second
 
 // run starts a run, follows its events to the last one and returns the run. It returns an error if the run did not
 // succeed.
-func (t *stage) run(ctx context.Context, req caisson.RunRequest) (*trial, error) {
+func (t *agentStage) run(ctx context.Context, req caisson.RunRequest) (*measuredRun, error) {
 	start := time.Now()
 	run, err := t.api.StartRun(ctx, req)
 	if err != nil {
@@ -58,13 +58,13 @@ func (t *stage) run(ctx context.Context, req caisson.RunRequest) (*trial, error)
 		return nil, err
 	}
 	if run.State != caisson.RunSucceeded {
-		return nil, fmt.Errorf("run %s of %s %s: %w%s", run.ID, run.Agent, run.State, run.Result.Error, t.lastWords(ctx, run.ID))
+		return nil, fmt.Errorf("run %s of %s %s: %w%s", run.ID, run.Agent, run.State, run.Result.Error, t.stderrTail(ctx, run.ID))
 	}
-	return &trial{milliseconds(end), run}, nil
+	return &measuredRun{milliseconds(end), run}, nil
 }
 
-// lastWords returns the end of the standard error of a failed run's agent.
-func (t *stage) lastWords(ctx context.Context, id caisson.ID) string {
+// stderrTail returns the end of the standard error of a failed run's agent.
+func (t *agentStage) stderrTail(ctx context.Context, id caisson.ID) string {
 	log, err := t.api.RunLog(ctx, id, caisson.LogStderr)
 	if err != nil {
 		return ""
@@ -74,10 +74,10 @@ func (t *stage) lastWords(ctx context.Context, id caisson.ID) string {
 	return fmt.Sprintf("; its last words: %s", said[max(0, len(said)-1000):])
 }
 
-// gone waits until the sandboxes of runs have been removed. Removal happens after the end of a run and would otherwise
+// waitRemoved waits until the sandboxes of runs have been removed. Removal happens after the end of a run and would otherwise
 // slow down the next measurement.
-func (t *stage) gone(ctx context.Context, trials ...*trial) error {
-	ctx, cancel := context.WithTimeout(ctx, removalTime)
+func (t *agentStage) waitRemoved(ctx context.Context, trials ...*measuredRun) error {
+	ctx, cancel := context.WithTimeout(ctx, removalTimeout)
 	defer cancel()
 	for _, tr := range trials {
 		for {
@@ -97,12 +97,12 @@ func (t *stage) gone(ctx context.Context, trials ...*trial) error {
 	return nil
 }
 
-// trials are runs of one kind, in the order in which they happened. The first one is not counted, as in takeTurns.
-type trials []*trial
+// trials are runs of one kind, in the order in which they happened. The first one is not counted, as in interleave.
+type trials []*measuredRun
 
-// of returns a measure that does a run and appends it to all. check returns an error if a successful run has a wrong
+// record returns a measure that does a run and appends it to all. check returns an error if a successful run has a wrong
 // result.
-func (all *trials) of(run func(context.Context) (*trial, error), check func(*caisson.Run) error) measure {
+func (all *trials) record(run func(context.Context) (*measuredRun, error), check func(*caisson.Run) error) measure {
 	return func(ctx context.Context) (samples, error) {
 		tr, err := run(ctx)
 		if err == nil {
@@ -116,8 +116,8 @@ func (all *trials) of(run func(context.Context) (*trial, error), check func(*cai
 	}
 }
 
-// answers checks that the answer of a run contains text.
-func answers(text string) func(*caisson.Run) error {
+// checkAnswer checks that the answer of a run contains text.
+func checkAnswer(text string) func(*caisson.Run) error {
 	return func(r *caisson.Run) error {
 		if !strings.Contains(r.Result.Answer, text) {
 			return fmt.Errorf("run %s of %s answered %.200q, without %q", r.ID, r.Agent, r.Result.Answer, text)
@@ -130,7 +130,7 @@ func answers(text string) func(*caisson.Run) error {
 // queue, the store and the delivery of the events.
 func (all trials) phases(row string) []Row {
 	counted := slices.Clone(all[1:])
-	slices.SortFunc(counted, func(a, b *trial) int { return cmp.Compare(a.ms, b.ms) })
+	slices.SortFunc(counted, func(a, b *measuredRun) int { return cmp.Compare(a.ms, b.ms) })
 	median := counted[(len(counted)-1)/2]
 	rest := median.ms
 	var rows []Row
@@ -150,12 +150,12 @@ func (s agents) addRun(r Row, all trials) {
 	}
 }
 
-// word is the answer of a run that does almost nothing. A run without an answer has failed.
-const word = "done"
+// shellAnswer is the answer of a run that does almost nothing. A run without an answer has failed.
+const shellAnswer = "done"
 
 // shell compares a run that does almost nothing with the sandbox and the process that the run consists of.
 func (s agents) shell(ctx context.Context) error {
-	t, err := s.onStage(ctx)
+	t, err := s.ensureStage(ctx)
 	if err != nil {
 		return err
 	}
@@ -170,14 +170,14 @@ func (s agents) shell(ctx context.Context) error {
 		},
 		after: func(ctx context.Context) error { return t.api.Remove(ctx, id) },
 	}
-	all, err := takeTurns(ctx, s.N,
-		ours.of(func(ctx context.Context) (*trial, error) {
-			tr, err := t.run(ctx, caisson.RunRequest{Agent: "shell", Prompt: "echo " + word})
+	all, err := interleave(ctx, s.N,
+		ours.record(func(ctx context.Context) (*measuredRun, error) {
+			tr, err := t.run(ctx, caisson.RunRequest{Agent: "shell", Prompt: "echo " + shellAnswer})
 			if err != nil {
 				return nil, err
 			}
-			return tr, t.gone(ctx, tr)
-		}, answers(word)),
+			return tr, t.waitRemoved(ctx, tr)
+		}, checkAnswer(shellAnswer)),
 		bare.measure(),
 	)
 	if err != nil {
@@ -190,7 +190,7 @@ func (s agents) shell(ctx context.Context) error {
 // caisson compares runs of the built-in agent with the same program on the host. Both work on copies of the same
 // repository.
 func (s agents) caisson(ctx context.Context) error {
-	t, err := s.onStage(ctx)
+	t, err := s.ensureStage(ctx)
 	if err != nil {
 		return err
 	}
@@ -202,11 +202,11 @@ func (s agents) caisson(ctx context.Context) error {
 			cmd := exec.CommandContext(ctx, filepath.Join(s.Bin, "caisson-agent"),
 				"code", "--model", sampleModel, "--gateway", "http://"+t.models[sampleModel].address)
 			cmd.Dir, cmd.Env, cmd.Stdin = native, []string{"PATH=/usr/bin:/bin"}, strings.NewReader(sample.Prompt)
-			return said(cmd, sample.Answer)
+			return runExpecting(cmd, sample.Answer)
 		},
 	}
-	all, err := takeTurns(ctx, s.N,
-		ours.of(func(ctx context.Context) (*trial, error) {
+	all, err := interleave(ctx, s.N,
+		ours.record(func(ctx context.Context) (*measuredRun, error) {
 			dir := filepath.Join(s.Dir, "sample")
 			if err := errors.Join(os.RemoveAll(dir), sample.Write(dir)); err != nil {
 				return nil, err
@@ -219,8 +219,8 @@ func (s agents) caisson(ctx context.Context) error {
 			if err != nil {
 				return nil, err
 			}
-			return tr, t.gone(ctx, tr)
-		}, answers(sample.Answer)),
+			return tr, t.waitRemoved(ctx, tr)
+		}, checkAnswer(sample.Answer)),
 		host.measure(),
 	)
 	if err != nil {
@@ -230,8 +230,8 @@ func (s agents) caisson(ctx context.Context) error {
 	return nil
 }
 
-// said runs a program and returns an error unless the program succeeds and prints text.
-func said(cmd *exec.Cmd, text string) error {
+// runExpecting runs a program and returns an error unless the program succeeds and prints text.
+func runExpecting(cmd *exec.Cmd, text string) error {
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()

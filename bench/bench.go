@@ -35,7 +35,7 @@ type suite struct {
 	Config
 	*daemon
 	bare  *runsc
-	stage *stage // nil until a row requires it.
+	stage *agentStage // nil until a row requires it.
 	rows  []Row
 }
 
@@ -52,27 +52,27 @@ var benchmarks = []struct {
 	{"fork.small", (*suite).forkSmall},
 	{"sandbox.idle.memory", (*suite).idleMemory},
 	{"daemon.memory", (*suite).daemonMemory},
-	{"gateway.added", ofTraffic(traffic.gatewayAdded)},
-	{"gateway.inside", ofTraffic(traffic.gatewayInside)},
-	{"gateway.rate", ofTraffic(traffic.gatewayRate)},
-	{"wire.out", ofTraffic(traffic.wireOut)},
-	{"wire.in", ofTraffic(traffic.wireIn)},
-	{"wire.connect", ofTraffic(traffic.wireConnect)},
+	{"gateway.added", trafficBenchmark(traffic.gatewayAdded)},
+	{"gateway.inside", trafficBenchmark(traffic.gatewayInside)},
+	{"gateway.rate", trafficBenchmark(traffic.gatewayRate)},
+	{"wire.out", trafficBenchmark(traffic.wireOut)},
+	{"wire.in", trafficBenchmark(traffic.wireIn)},
+	{"wire.connect", trafficBenchmark(traffic.wireConnect)},
 	{"gate.diff", (*suite).gateDiff},
 	{"gate.mount", (*suite).gateMount},
 	{"relay.clone", (*suite).relayClone},
-	{"agent.shell", ofAgents(agents.shell)},
-	{"agent.caisson.warm", ofAgents(agents.caisson)},
-	{"agent.openclaw.warm", ofAgents(agents.openclawWarm)},
-	{"agent.openclaw.ten", ofAgents(agents.openclawTen)},
-	{"agent.openclaw.snapshot", ofAgents(agents.openclawSnapshot)},
-	{"agent.openclaw.cold", ofAgents(agents.openclawCold)},
+	{"agent.shell", agentsBenchmark(agents.shell)},
+	{"agent.caisson.warm", agentsBenchmark(agents.caisson)},
+	{"agent.openclaw.warm", agentsBenchmark(agents.openclawWarm)},
+	{"agent.openclaw.ten", agentsBenchmark(agents.openclawTen)},
+	{"agent.openclaw.snapshot", agentsBenchmark(agents.openclawSnapshot)},
+	{"agent.openclaw.cold", agentsBenchmark(agents.openclawCold)},
 }
 
 // traffic measures wires and the model gateway.
 type traffic struct{ *suite }
 
-func ofTraffic(f func(traffic, context.Context) error) func(*suite, context.Context) error {
+func trafficBenchmark(f func(traffic, context.Context) error) func(*suite, context.Context) error {
 	return func(s *suite, ctx context.Context) error { return f(traffic{s}, ctx) }
 }
 
@@ -169,7 +169,7 @@ func compare(ctx context.Context, n int, sides ...side) ([]samples, error) {
 	for i, s := range sides {
 		measures[i] = s.measure()
 	}
-	return takeTurns(ctx, n, measures...)
+	return interleave(ctx, n, measures...)
 }
 
 // A measure takes samples.
@@ -183,8 +183,8 @@ func (s side) measure() measure {
 	}
 }
 
-// takeTurns collects the samples of n calls of each measure, in the order that compare uses.
-func takeTurns(ctx context.Context, n int, measures ...measure) ([]samples, error) {
+// interleave collects the samples of n calls of each measure, in the order that compare uses.
+func interleave(ctx context.Context, n int, measures ...measure) ([]samples, error) {
 	all := make([]samples, len(measures))
 	for turn := range n + 1 {
 		for i := range measures {

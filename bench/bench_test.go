@@ -95,8 +95,8 @@ func TestNumbers(t *testing.T) {
 
 // TestPhases tests that the phases are those of the median counted run, and that the remaining time is reported.
 func TestPhases(t *testing.T) {
-	at := func(ms float64) *trial {
-		return &trial{ms, &caisson.Run{Result: &caisson.RunResult{Phases: []caisson.Phase{
+	at := func(ms float64) *measuredRun {
+		return &measuredRun{ms, &caisson.Run{Result: &caisson.RunResult{Phases: []caisson.Phase{
 			{Name: "fork", Time: caisson.Duration(ms / 2 * float64(time.Millisecond))}, {Name: "agent", Time: caisson.Duration(time.Millisecond)},
 		}}}}
 	}

@@ -124,7 +124,7 @@ func (s *suite) createBurst(ctx context.Context) error {
 	all, err := compare(ctx, min(3, s.N),
 		side{
 			do: func(ctx context.Context) error {
-				return atOnce(ctx, burst, func(ctx context.Context, i int) (err error) {
+				return concurrently(ctx, burst, func(ctx context.Context, i int) (err error) {
 					ours[i], err = s.create(ctx)
 					return err
 				})
@@ -141,7 +141,7 @@ func (s *suite) createBurst(ctx context.Context) error {
 				return nil
 			},
 			do: func(ctx context.Context) error {
-				return atOnce(ctx, burst, func(ctx context.Context, i int) error { return s.bare.start(ctx, theirs[i]) })
+				return concurrently(ctx, burst, func(ctx context.Context, i int) error { return s.bare.start(ctx, theirs[i]) })
 			},
 			after: func(ctx context.Context) error { return s.bare.remove(ctx, theirs[:]...) },
 		},
@@ -153,8 +153,8 @@ func (s *suite) createBurst(ctx context.Context) error {
 	return nil
 }
 
-// atOnce calls f n times concurrently.
-func atOnce(ctx context.Context, n int, f func(context.Context, int) error) error {
+// concurrently calls f n times concurrently.
+func concurrently(ctx context.Context, n int, f func(context.Context, int) error) error {
 	var begin sync.WaitGroup
 	begin.Add(1)
 	g, ctx := errgroup.WithContext(ctx)

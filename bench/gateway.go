@@ -11,15 +11,15 @@ import (
 )
 
 // A stand is a mock model and the proxies in front of it on the host: the gateway, and nginx if it is installed.
-type stand struct {
+type gatewayStand struct {
 	mock, gateway *server
 	nginx         *nginx // nil if nginx is not installed.
 }
 
 // startStand starts the gateway in a separate process with the same handlers as the wire process (see the command in
 // bench/gateway). The gateway of the wire process can be reached only over wires.
-func (s traffic) startStand(ctx context.Context, name string) (_ *stand, err error) {
-	t := &stand{}
+func (s traffic) startStand(ctx context.Context, name string) (_ *gatewayStand, err error) {
+	t := &gatewayStand{}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, t.end())
@@ -32,14 +32,14 @@ func (s traffic) startStand(ctx context.Context, name string) (_ *stand, err err
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
 	}
-	if t.gateway, err = s.startServer(ctx, gatewayProgram, dir, "http://"+t.mock.at(hostAddress)+"/v1"); err != nil {
+	if t.gateway, err = s.startServer(ctx, gatewayProgram, dir, "http://"+t.mock.addressOn(hostAddress)+"/v1"); err != nil {
 		return nil, err
 	}
-	t.nginx, err = startNginx(ctx, dir, t.mock.at(hostAddress))
+	t.nginx, err = startNginx(ctx, dir, t.mock.addressOn(hostAddress))
 	return t, err
 }
 
-func (t *stand) end() (err error) {
+func (t *gatewayStand) end() (err error) {
 	if t.nginx != nil {
 		err = t.nginx.end()
 	}
@@ -52,7 +52,7 @@ func (t *stand) end() (err error) {
 }
 
 // count returns the number of calls in the gateway's ledger. The gateway must have ended.
-func (t *stand) count() (n int, err error) {
+func (t *gatewayStand) count() (n int, err error) {
 	_, err = fmt.Sscan(t.gateway.out.String(), &n)
 	return n, err
 }
@@ -95,11 +95,11 @@ func (s traffic) gatewayAdded(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	sides := []measure{s.onHost(callArgs(chat(t.gateway.at(hostAddress)))...), s.onHost(callArgs(chat(t.mock.at(hostAddress)))...)}
+	sides := []measure{s.onHost(callArgs(chatURL(t.gateway.addressOn(hostAddress)))...), s.onHost(callArgs(chatURL(t.mock.addressOn(hostAddress)))...)}
 	if t.nginx != nil {
-		sides = append(sides, s.onHost(callArgs(chat(t.nginx.address))...))
+		sides = append(sides, s.onHost(callArgs(chatURL(t.nginx.address))...))
 	}
-	all, err := takeTurns(ctx, s.callRounds(), sides...)
+	all, err := interleave(ctx, s.callRounds(), sides...)
 	if err := errors.Join(err, t.end()); err != nil {
 		return err
 	}
@@ -123,12 +123,12 @@ func (s traffic) gatewayRate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	client := func(host string) measure { return s.onHost("-for=800ms", "-conns=32", "rate", chat(host)) }
-	baseline, sides := withoutNginx, []measure{client(t.gateway.at(hostAddress)), client(t.mock.at(hostAddress))}
+	client := func(host string) measure { return s.onHost("-for=800ms", "-conns=32", "rate", chatURL(host)) }
+	baseline, sides := withoutNginx, []measure{client(t.gateway.addressOn(hostAddress)), client(t.mock.addressOn(hostAddress))}
 	if t.nginx != nil {
 		baseline, sides = "nginx proxy_pass", append(sides, client(t.nginx.address))
 	}
-	all, err := takeTurns(ctx, 4, sides...)
+	all, err := interleave(ctx, 4, sides...)
 	if err := errors.Join(err, t.end()); err != nil {
 		return err
 	}
@@ -153,7 +153,7 @@ func (s traffic) gatewayInside(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, mock.end()) }()
 	file := filepath.Join(s.Dir, "models.yaml")
-	if err := os.WriteFile(file, fmt.Appendf(nil, settings, mock.at("127.0.0.1")), 0o600); err != nil {
+	if err := os.WriteFile(file, fmt.Appendf(nil, settings, mock.addressOn("127.0.0.1")), 0o600); err != nil {
 		return err
 	}
 	d, err := startDaemon(ctx, s.Config, "models", "--config", file)
@@ -165,8 +165,8 @@ func (s traffic) gatewayInside(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	all, err := takeTurns(ctx, s.callRounds(),
-		box.inside(callArgs(chat("llm.caisson.internal"))...), box.inside(callArgs(chat(mock.at(hostAddress)))...))
+	all, err := interleave(ctx, s.callRounds(),
+		box.inside(callArgs(chatURL("llm.caisson.internal"))...), box.inside(callArgs(chatURL(mock.addressOn(hostAddress)))...))
 	if err := errors.Join(err, box.remove(ctx)); err != nil {
 		return err
 	}

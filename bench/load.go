@@ -75,11 +75,11 @@ func (v *server) end() error {
 	return err
 }
 
-// at returns the host and port of the server for clients that reach it by address.
-func (v *server) at(address string) string { return fmt.Sprintf("%s:%d", address, v.port) }
+// addressOn returns the host and port of the server for clients that reach it by address.
+func (v *server) addressOn(address string) string { return fmt.Sprintf("%s:%d", address, v.port) }
 
-// chat returns the URL of the chat API at a host.
-func chat(host string) string { return "http://" + host + "/v1/chat/completions" }
+// chatURL returns the URL of the chat API at a host.
+func chatURL(host string) string { return "http://" + host + "/v1/chat/completions" }
 
 // onHost runs a client of the load program on the host.
 func (s traffic) onHost(args ...string) measure {
@@ -115,7 +115,7 @@ func (s traffic) runLoad(ctx context.Context, args []string, prepare func(*exec.
 }
 
 // A loaded sandbox contains the load program.
-type loaded struct {
+type loadSandbox struct {
 	*daemon
 	id string
 }
@@ -125,7 +125,7 @@ const loadPath = "/tmp/" + loadProgram
 
 // createLoaded creates a sandbox that may connect to the host by its address. The content of such connections is not
 // inspected.
-func (s traffic) createLoaded(ctx context.Context, d *daemon, models *caisson.ModelGrant) (_ *loaded, err error) {
+func (s traffic) createLoaded(ctx context.Context, d *daemon, models *caisson.ModelGrant) (_ *loadSandbox, err error) {
 	file, err := os.Open(filepath.Join(s.Bin, loadProgram))
 	if err != nil {
 		return nil, err
@@ -138,13 +138,13 @@ func (s traffic) createLoaded(ctx context.Context, d *daemon, models *caisson.Mo
 		return nil, err
 	}
 	_, err = d.api.WriteFile(ctx, string(sb.ID), loadPath, 0o755, file)
-	return &loaded{d, string(sb.ID)}, err
+	return &loadSandbox{d, string(sb.ID)}, err
 }
 
-func (l *loaded) remove(ctx context.Context) error { return l.api.Remove(ctx, l.id) }
+func (l *loadSandbox) remove(ctx context.Context) error { return l.api.Remove(ctx, l.id) }
 
 // inside runs a client of the load program in the sandbox.
-func (l *loaded) inside(args ...string) measure {
+func (l *loadSandbox) inside(args ...string) measure {
 	return func(ctx context.Context) (samples, error) {
 		ctx, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()

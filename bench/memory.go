@@ -15,7 +15,7 @@ import (
 // settle is the idle time before memory is measured.
 const settle = 3 * time.Second
 
-func rest(ctx context.Context) error {
+func waitSettled(ctx context.Context) error {
 	select {
 	case <-time.After(settle):
 		return nil
@@ -36,7 +36,7 @@ func (s *suite) idleMemory(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := rest(ctx); err != nil {
+	if err := waitSettled(ctx); err != nil {
 		return err
 	}
 	instance, err := os.ReadFile(filepath.Join(s.daemon.dir, "instance"))
@@ -72,7 +72,7 @@ func privateDirty(group string) (mb float64, err error) {
 		return 0, fmt.Errorf("cgroup %s has %d processes, less than a sandbox", group, len(pids))
 	}
 	for _, pid := range pids {
-		n, err := field(fmt.Sprintf("/proc/%d/smaps_rollup", pid), "Private_Dirty:")
+		n, err := procField(fmt.Sprintf("/proc/%d/smaps_rollup", pid), "Private_Dirty:")
 		if err != nil {
 			return 0, err
 		}
@@ -81,8 +81,8 @@ func privateDirty(group string) (mb float64, err error) {
 	return mb, nil
 }
 
-// field returns the value of a line in kB of a file in /proc, converted to MB.
-func field(path, name string) (mb float64, err error) {
+// procField returns the value of a line in kB of a file in /proc, converted to MB.
+func procField(path, name string) (mb float64, err error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return 0, err
@@ -129,10 +129,10 @@ func (s *suite) daemonMemory(ctx context.Context) (err error) {
 
 // anonymous waits for the time settle and returns the anonymous memory of the daemon and its wire process, in MB.
 func (d *daemon) anonymous(ctx context.Context) (engine, wire float64, err error) {
-	if err := rest(ctx); err != nil {
+	if err := waitSettled(ctx); err != nil {
 		return 0, 0, err
 	}
-	if engine, err = field(fmt.Sprintf("/proc/%d/status", d.cmd.Process.Pid), "RssAnon:"); err != nil {
+	if engine, err = procField(fmt.Sprintf("/proc/%d/status", d.cmd.Process.Pid), "RssAnon:"); err != nil {
 		return 0, 0, err
 	}
 	children, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", d.cmd.Process.Pid))
@@ -143,7 +143,7 @@ func (d *daemon) anonymous(ctx context.Context) (engine, wire float64, err error
 		data, _ := os.ReadFile(file)
 		for _, pid := range strings.Fields(string(data)) {
 			if argv, _ := os.ReadFile("/proc/" + pid + "/cmdline"); bytes.HasPrefix(argv, []byte("caisson-wire\x00")) {
-				wire, err = field("/proc/"+pid+"/status", "RssAnon:")
+				wire, err = procField("/proc/"+pid+"/status", "RssAnon:")
 				return engine, wire, err
 			}
 		}

@@ -16,7 +16,7 @@ import (
 // nginx is an nginx reverse proxy in the foreground.
 type nginx struct {
 	cmd     *exec.Cmd
-	said    bytes.Buffer
+	output  bytes.Buffer
 	address string
 }
 
@@ -68,7 +68,7 @@ func startNginx(ctx context.Context, dir, upstream string) (*nginx, error) {
 		return nil, err
 	}
 	x := &nginx{cmd: exec.CommandContext(ctx, exe, "-p", dir, "-c", file, "-e", "stderr"), address: address}
-	x.cmd.Env, x.cmd.Stdout, x.cmd.Stderr = []string{}, &x.said, &x.said
+	x.cmd.Env, x.cmd.Stdout, x.cmd.Stderr = []string{}, &x.output, &x.output
 	x.cmd.WaitDelay = 5 * time.Second
 	if err := x.cmd.Start(); err != nil {
 		return nil, err
@@ -97,7 +97,7 @@ func freeAddress() (string, error) {
 func (x *nginx) end() error {
 	x.cmd.Process.Signal(syscall.SIGTERM) // Wait reports whether the process has ended already.
 	if err := x.cmd.Wait(); err != nil {
-		return fmt.Errorf("nginx: %w: %.500s", err, bytes.TrimSpace(x.said.Bytes()))
+		return fmt.Errorf("nginx: %w: %.500s", err, bytes.TrimSpace(x.output.Bytes()))
 	}
 	return nil
 }

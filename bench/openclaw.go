@@ -18,31 +18,31 @@ import (
 
 // The agents of OpenClaw: the one in the catalog, whose template is named after it, and a copy without a warm snapshot.
 const (
-	clawAgent    = "openclaw"
-	clawTemplate = "agent-" + clawAgent
-	coldAgent    = "openclaw-cold"
+	openclawAgent    = "openclaw"
+	openclawTemplate = "agent-" + openclawAgent
+	coldAgent        = "openclaw-cold"
 )
 
-// clawTime limits a turn of OpenClaw on the host.
-const clawTime = 2 * time.Minute
+// openclawTimeout limits a turn of OpenClaw on the host.
+const openclawTimeout = 2 * time.Minute
 
 // A claw is an installation of OpenClaw on the host, with the same files as in the agent's template.
-type claw struct {
+type openclawInstall struct {
 	size caisson.Size // Size of the warm snapshot.
 	dir  string
 	env  []string
 	n    int // Number of conversations so far.
 }
 
-// withClaw returns the stage with OpenClaw, which is installed from npm in a sandbox on the first call.
-func (s agents) withClaw(ctx context.Context) (*stage, error) {
-	t, err := s.onStage(ctx)
+// ensureOpenclaw returns the stage with OpenClaw, which is installed from npm in a sandbox on the first call.
+func (s agents) ensureOpenclaw(ctx context.Context) (*agentStage, error) {
+	t, err := s.ensureStage(ctx)
 	if err != nil || t.claw != nil {
 		return t, err
 	}
 	fmt.Fprintln(s.Log, "installing OpenClaw in a sandbox and making its warm snapshot; this takes minutes")
 	stage := ""
-	warm, err := t.api.WarmAgent(ctx, clawAgent, func(p caisson.Progress) {
+	warm, err := t.api.WarmAgent(ctx, openclawAgent, func(p caisson.Progress) {
 		if p.Stage != stage {
 			fmt.Fprintln(s.Log, " ", p.Stage)
 		}
@@ -52,11 +52,11 @@ func (s agents) withClaw(ctx context.Context) (*stage, error) {
 		return nil, fmt.Errorf("make the warm snapshot of OpenClaw: %w", err)
 	}
 	cold := *warm
-	cold.ID, cold.Name, cold.Image, cold.Template, cold.Warm = coldAgent, "OpenClaw from its template", "", clawTemplate, nil
+	cold.ID, cold.Name, cold.Image, cold.Template, cold.Warm = coldAgent, "OpenClaw from its template", "", openclawTemplate, nil
 	if _, err := t.api.PutAgent(ctx, cold); err != nil {
 		return nil, err
 	}
-	c := &claw{size: warm.Status.Size, dir: filepath.Join(s.Dir, "claw")}
+	c := &openclawInstall{size: warm.Status.Size, dir: filepath.Join(s.Dir, "claw")}
 	if err := t.copyOut(ctx, c.dir); err != nil {
 		return nil, fmt.Errorf("copy OpenClaw out of its template: %w", err)
 	}
@@ -68,8 +68,8 @@ func (s agents) withClaw(ctx context.Context) (*stage, error) {
 }
 
 // copyOut copies the installation to a new directory on the host.
-func (t *stage) copyOut(ctx context.Context, dir string) (err error) {
-	sb, err := t.api.Create(ctx, caisson.CreateRequest{Template: clawTemplate})
+func (t *agentStage) copyOut(ctx context.Context, dir string) (err error) {
+	sb, err := t.api.Create(ctx, caisson.CreateRequest{Template: openclawTemplate})
 	if err != nil {
 		return err
 	}
@@ -90,16 +90,16 @@ func (t *stage) copyOut(ctx context.Context, dir string) (err error) {
 	return tree.Unpack(r, root, tree.Options{Name: "install", KeepLinks: true})
 }
 
-// here replaces paths of the sandbox in an argument or a variable by the corresponding paths on the host.
-func (c *claw) here(s string) string {
+// hostPath replaces paths of the sandbox in an argument or a variable by the corresponding paths on the host.
+func (c *openclawInstall) hostPath(s string) string {
 	return strings.NewReplacer(openclaw.Install, filepath.Join(c.dir, "install"), openclaw.Home, filepath.Join(c.dir, "home")).Replace(s)
 }
 
 // configure writes the configuration that OpenClaw has in a sandbox, but with a model on the host.
-func (c *claw) configure(model string) error {
+func (c *openclawInstall) configure(model string) error {
 	files, err := openclaw.Config(openclaw.Setup{
-		Agent: &caisson.Agent{ID: clawAgent}, Models: []caisson.Model{{Alias: talkModel}},
-		Workdir: filepath.Join(c.dir, "workspace"), Home: c.here(openclaw.Home), BaseURL: "http://" + model + "/v1",
+		Agent: &caisson.Agent{ID: openclawAgent}, Models: []caisson.Model{{Alias: talkModel}},
+		Workdir: filepath.Join(c.dir, "workspace"), Home: c.hostPath(openclaw.Home), BaseURL: "http://" + model + "/v1",
 	})
 	if err != nil {
 		return err
@@ -110,11 +110,11 @@ func (c *claw) configure(model string) error {
 		}
 	}
 	for k, v := range openclaw.Env() {
-		c.env = append(c.env, k+"="+c.here(v))
+		c.env = append(c.env, k+"="+c.hostPath(v))
 	}
 	c.env = append(c.env, "PATH=/usr/local/bin:/usr/bin:/bin")
 	for _, dir := range []string{"state", "home"} {
-		if err := os.MkdirAll(filepath.Join(c.here(openclaw.Home), dir), 0o700); err != nil {
+		if err := os.MkdirAll(filepath.Join(c.hostPath(openclaw.Home), dir), 0o700); err != nil {
 			return err
 		}
 	}
@@ -122,8 +122,8 @@ func (c *claw) configure(model string) error {
 }
 
 // turn does one turn in a new conversation with the command line of OpenClaw on the host.
-func (c *claw) turn(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, clawTime)
+func (c *openclawInstall) turn(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, openclawTimeout)
 	defer cancel()
 	c.n++
 	fill := strings.NewReplacer(
@@ -131,31 +131,31 @@ func (c *claw) turn(ctx context.Context) error {
 	)
 	var argv []string
 	for _, arg := range openclaw.Command() {
-		argv = append(argv, c.here(fill.Replace(arg)))
+		argv = append(argv, c.hostPath(fill.Replace(arg)))
 	}
 	// The modules that make forks of a snapshot safe are not needed on a host.
 	argv = slices.DeleteFunc(argv, func(arg string) bool { return strings.HasPrefix(arg, "--require=") })
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Dir, cmd.Env = filepath.Join(c.dir, "workspace"), c.env
-	return said(cmd, talkAnswer)
+	return runExpecting(cmd, talkAnswer)
 }
 
-// clawOnHost is the baseline of runs of OpenClaw.
-const clawOnHost = "openclaw agent --local on the host"
+// openclawOnHost is the baseline of runs of OpenClaw.
+const openclawOnHost = "openclaw agent --local on the host"
 
-// talk returns a measure of runs of an agent with talkPrompt.
-func (t *stage) talk(all *trials, agent string, warm bool) measure {
-	return all.of(func(ctx context.Context) (*trial, error) {
+// measureTalk returns a measure of runs of an agent with talkPrompt.
+func (t *agentStage) measureTalk(all *trials, agent string, warm bool) measure {
+	return all.record(func(ctx context.Context) (*measuredRun, error) {
 		tr, err := t.run(ctx, caisson.RunRequest{Agent: agent, Model: talkModel, Prompt: talkPrompt})
 		if err != nil {
 			return nil, err
 		}
-		return tr, t.gone(ctx, tr)
-	}, func(r *caisson.Run) error { return errors.Join(answers(talkAnswer)(r), began(r, warm)) })
+		return tr, t.waitRemoved(ctx, tr)
+	}, func(r *caisson.Run) error { return errors.Join(checkAnswer(talkAnswer)(r), checkWarm(r, warm)) })
 }
 
-// began checks whether a run started from the warm snapshot, as expected.
-func began(r *caisson.Run, warm bool) error {
+// checkWarm checks whether a run started from the warm snapshot, as expected.
+func checkWarm(r *caisson.Run, warm bool) error {
 	if r.Result.Warm != warm {
 		return fmt.Errorf("run %s of %s began as a fork of the warm snapshot: %t, not %t", r.ID, r.Agent, r.Result.Warm, warm)
 	}
@@ -164,46 +164,46 @@ func began(r *caisson.Run, warm bool) error {
 
 // openclawWarm compares runs of OpenClaw from its warm snapshot with OpenClaw's own command line on the host.
 func (s agents) openclawWarm(ctx context.Context) error {
-	t, err := s.withClaw(ctx)
+	t, err := s.ensureOpenclaw(ctx)
 	if err != nil {
 		return err
 	}
 	var ours trials
-	all, err := takeTurns(ctx, max(s.N/2, 1), t.talk(&ours, clawAgent, true), side{do: t.claw.turn}.measure())
+	all, err := interleave(ctx, max(s.N/2, 1), t.measureTalk(&ours, openclawAgent, true), side{do: t.claw.turn}.measure())
 	if err != nil {
 		return err
 	}
-	s.addRun(newRow("agent.openclaw.warm", "ms", all[0], clawOnHost, all[1]).under(1500).atMostTimes(0.2), ours)
+	s.addRun(newRow("agent.openclaw.warm", "ms", all[0], openclawOnHost, all[1]).under(1500).atMostTimes(0.2), ours)
 	return nil
 }
 
 // openclawCold is openclawWarm without a snapshot: each run starts OpenClaw's gateway.
 func (s agents) openclawCold(ctx context.Context) error {
-	t, err := s.withClaw(ctx)
+	t, err := s.ensureOpenclaw(ctx)
 	if err != nil {
 		return err
 	}
 	var ours trials
-	all, err := takeTurns(ctx, max(s.N/5, 1), t.talk(&ours, coldAgent, false), side{do: t.claw.turn}.measure())
+	all, err := interleave(ctx, max(s.N/5, 1), t.measureTalk(&ours, coldAgent, false), side{do: t.claw.turn}.measure())
 	if err != nil {
 		return err
 	}
-	s.addRun(newRow("agent.openclaw.cold", "ms", all[0], clawOnHost, all[1]), ours)
+	s.addRun(newRow("agent.openclaw.cold", "ms", all[0], openclawOnHost, all[1]), ours)
 	return nil
 }
 
 // openclawTen measures the time until ten concurrently started runs have ended, and the duration of the slowest one.
 func (s agents) openclawTen(ctx context.Context) error {
-	t, err := s.withClaw(ctx)
+	t, err := s.ensureOpenclaw(ctx)
 	if err != nil {
 		return err
 	}
 	var slowest samples
-	all, err := takeTurns(ctx, max(s.N/5, 1), func(ctx context.Context) (samples, error) {
-		var runs [concurrency]*trial
+	all, err := interleave(ctx, max(s.N/5, 1), func(ctx context.Context) (samples, error) {
+		var runs [concurrency]*measuredRun
 		start := time.Now()
-		err := atOnce(ctx, concurrency, func(ctx context.Context, i int) (err error) {
-			runs[i], err = t.run(ctx, caisson.RunRequest{Agent: clawAgent, Model: talkModel, Prompt: talkPrompt})
+		err := concurrently(ctx, concurrency, func(ctx context.Context, i int) (err error) {
+			runs[i], err = t.run(ctx, caisson.RunRequest{Agent: openclawAgent, Model: talkModel, Prompt: talkPrompt})
 			return err
 		})
 		total := milliseconds(time.Since(start))
@@ -212,13 +212,13 @@ func (s agents) openclawTen(ctx context.Context) error {
 		}
 		worst := 0.0
 		for _, tr := range runs {
-			if err := errors.Join(answers(talkAnswer)(tr.run), began(tr.run, true)); err != nil {
+			if err := errors.Join(checkAnswer(talkAnswer)(tr.run), checkWarm(tr.run, true)); err != nil {
 				return nil, err
 			}
 			worst = max(worst, tr.ms)
 		}
 		slowest = append(slowest, worst)
-		return samples{total}, t.gone(ctx, runs[:]...)
+		return samples{total}, t.waitRemoved(ctx, runs[:]...)
 	})
 	if err != nil {
 		return err
@@ -230,7 +230,7 @@ func (s agents) openclawTen(ctx context.Context) error {
 
 // openclawSnapshot reports the size of the warm snapshot on disk.
 func (s agents) openclawSnapshot(ctx context.Context) error {
-	t, err := s.withClaw(ctx)
+	t, err := s.ensureOpenclaw(ctx)
 	if err != nil {
 		return err
 	}

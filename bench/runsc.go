@@ -135,7 +135,7 @@ func (r *runsc) mountRootfs(ctx context.Context, d *daemon, donor string) (strin
 		return "", err
 	}
 	defer store.Close()
-	sb, err := store.Sandboxes().Get(ctx, caisson.Everyone(), donor)
+	sb, err := store.Sandboxes().Get(ctx, caisson.AllAccounts(), donor)
 	if err != nil {
 		return "", err
 	}
@@ -243,8 +243,8 @@ func (r *runsc) bundle(ctx context.Context, args ...string) (id string, err erro
 	return id, os.WriteFile(filepath.Join(dir, "config.json"), data, 0o600)
 }
 
-// do runs one command of runsc.
-func (r *runsc) do(ctx context.Context, args ...string) error {
+// runCommand runs one command of runsc.
+func (r *runsc) runCommand(ctx context.Context, args ...string) error {
 	cmd := exec.CommandContext(ctx, r.exe, append(slices.Clone(r.flags), args...)...)
 	cmd.Env = []string{}
 	// A file instead of a pipe: sandboxes inherit it, and reading a pipe would wait until they end.
@@ -264,22 +264,24 @@ func (r *runsc) do(ctx context.Context, args ...string) error {
 
 // run is "create to exited" in one process: it returns when args have ended and the sandbox has been removed.
 func (r *runsc) run(ctx context.Context, id string) error {
-	return r.do(ctx, "run", "--bundle", filepath.Join(r.dir, id), id)
+	return r.runCommand(ctx, "run", "--bundle", filepath.Join(r.dir, id), id)
 }
 
 // start creates a running sandbox.
 func (r *runsc) start(ctx context.Context, id string) error {
-	return r.do(ctx, "run", "--detach", "--bundle", filepath.Join(r.dir, id), id)
+	return r.runCommand(ctx, "run", "--detach", "--bundle", filepath.Join(r.dir, id), id)
 }
 
-func (r *runsc) exec(ctx context.Context, id string) error { return r.do(ctx, "exec", id, program) }
+func (r *runsc) exec(ctx context.Context, id string) error {
+	return r.runCommand(ctx, "exec", id, program)
+}
 
 func (r *runsc) checkpoint(ctx context.Context, id, image string) error {
-	return r.do(ctx, "checkpoint", "--leave-running", "--compression=none", "--image-path", image, id)
+	return r.runCommand(ctx, "checkpoint", "--leave-running", "--compression=none", "--image-path", image, id)
 }
 
 func (r *runsc) restore(ctx context.Context, id, image string) error {
-	return r.do(ctx, "restore", "--detach", "--background", "--image-path", image, "--bundle", filepath.Join(r.dir, id), id)
+	return r.runCommand(ctx, "restore", "--detach", "--background", "--image-path", image, "--bundle", filepath.Join(r.dir, id), id)
 }
 
 // remove removes sandboxes, at most four at a time.
@@ -287,7 +289,7 @@ func (r *runsc) remove(ctx context.Context, ids ...string) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(4)
 	for _, id := range ids {
-		g.Go(func() error { return errors.Join(r.do(ctx, "delete", "--force", id), r.release(ctx, id)) })
+		g.Go(func() error { return errors.Join(r.runCommand(ctx, "delete", "--force", id), r.release(ctx, id)) })
 	}
 	return g.Wait()
 }

@@ -21,10 +21,10 @@ import (
 
 // A stage is the environment in which agents are measured: a daemon whose models follow scripts, and the same models on
 // the loopback interface of this network namespace for the same agents on the host.
-type stage struct {
+type agentStage struct {
 	*daemon
-	models map[string]*nativeModel
-	claw   *claw // nil until a row requires it.
+	models map[string]*hostModel
+	claw   *openclawInstall // nil until a row requires it.
 }
 
 // Names of the models, which follow scripts.
@@ -47,12 +47,12 @@ var scripts = map[string]string{
 // concurrency is the number of concurrent runs in the row openclawTen adds.
 const concurrency = 10
 
-// onStage returns the stage, which is created on the first call.
-func (s agents) onStage(ctx context.Context) (*stage, error) {
+// ensureStage returns the stage, which is created on the first call.
+func (s agents) ensureStage(ctx context.Context) (*agentStage, error) {
 	if s.stage != nil {
 		return s.stage, nil
 	}
-	t := &stage{models: map[string]*nativeModel{}}
+	t := &agentStage{models: map[string]*hostModel{}}
 	s.stage = t
 	config := fmt.Sprintf("agentsDir: \"\"\nruns: {concurrent: %d, perAccount: %d}\nproviders:\n", concurrency, concurrency)
 	var models strings.Builder
@@ -79,7 +79,7 @@ func (s agents) onStage(ctx context.Context) (*stage, error) {
 	return t, err
 }
 
-func (t *stage) end() (err error) {
+func (t *agentStage) end() (err error) {
 	if t.daemon != nil {
 		err = t.daemon.stop()
 	}
@@ -103,13 +103,13 @@ func inNetwork(ns *os.File, f func() error) error {
 	})
 }
 
-// A nativeModel serves a script to programs on the host.
-type nativeModel struct {
+// A hostModel serves a script to programs on the host.
+type hostModel struct {
 	address string
 	server  *http.Server
 }
 
-func serveModel(script string) (*nativeModel, error) {
+func serveModel(script string) (*hostModel, error) {
 	model, err := scripted.New([]byte(script))
 	if err != nil {
 		return nil, err
@@ -118,7 +118,7 @@ func serveModel(script string) (*nativeModel, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &nativeModel{address: l.Addr().String(), server: &http.Server{Handler: model}}
+	m := &hostModel{address: l.Addr().String(), server: &http.Server{Handler: model}}
 	go m.server.Serve(l) // Returns after Close.
 	return m, nil
 }

@@ -48,7 +48,9 @@ func (s traffic) overWires(ctx context.Context, n int, client ...string) ([]samp
 	if err != nil {
 		return nil, errors.Join(err, sink.end())
 	}
-	to := func(address string) []string { return append(client[:len(client):len(client)], sink.at(address)) }
-	all, err := takeTurns(ctx, n, box.inside(to(hostAddress)...), s.overVeth(to(vethAddress)...))
+	to := func(address string) []string {
+		return append(client[:len(client):len(client)], sink.addressOn(address))
+	}
+	all, err := interleave(ctx, n, box.inside(to(hostAddress)...), s.overVeth(to(vethAddress)...))
 	return all, errors.Join(err, box.remove(ctx), sink.end())
 }

@@ -11,7 +11,7 @@ type agents struct{ c *conn }
 
 // ListAgents implements [caisson.Agents].
 func (a agents) ListAgents(ctx context.Context) ([]*caisson.Agent, error) {
-	return all[*caisson.Agent](ctx, a.c, request{method: http.MethodGet, path: []string{"agents"}})
+	return callList[*caisson.Agent](ctx, a.c, request{method: http.MethodGet, path: []string{"agents"}})
 }
 
 // GetAgent implements [caisson.Agents].
@@ -32,15 +32,15 @@ func (a agents) RemoveAgent(ctx context.Context, id string) error {
 
 // BuildAgent implements [caisson.Agents].
 func (a agents) BuildAgent(ctx context.Context, id string, progress func(caisson.Progress)) (*caisson.Agent, error) {
-	return await[*caisson.Agent](ctx, a.c, request{method: http.MethodPost, path: []string{"agents", id, "build"}}, progress)
+	return callWithProgress[*caisson.Agent](ctx, a.c, request{method: http.MethodPost, path: []string{"agents", id, "build"}}, progress)
 }
 
 // WarmAgent implements [caisson.Agents].
 func (a agents) WarmAgent(ctx context.Context, id string, progress func(caisson.Progress)) (*caisson.Agent, error) {
-	return await[*caisson.Agent](ctx, a.c, request{method: http.MethodPost, path: []string{"agents", id, "warm"}}, progress)
+	return callWithProgress[*caisson.Agent](ctx, a.c, request{method: http.MethodPost, path: []string{"agents", id, "warm"}}, progress)
 }
 
 // CheckAgent implements [caisson.Agents].
 func (a agents) CheckAgent(ctx context.Context, id string) ([]caisson.AgentCheck, error) {
-	return all[caisson.AgentCheck](ctx, a.c, request{method: http.MethodGet, path: []string{"agents", id, "check"}})
+	return callList[caisson.AgentCheck](ctx, a.c, request{method: http.MethodGet, path: []string{"agents", id, "check"}})
 }

@@ -132,9 +132,9 @@ type request struct {
 	mime   string // of body
 }
 
-// target returns the URL of segments below the API's prefix. Returns Invalid for the segments "", "." and "..", which the
+// requestURL returns the URL of segments below the API's prefix. Returns Invalid for the segments "", "." and "..", which the
 // server does not accept.
-func (c *conn) target(segments []string, query url.Values) (string, error) {
+func (c *conn) requestURL(segments []string, query url.Values) (string, error) {
 	path := protocol.Prefix
 	for _, s := range segments {
 		if s == "" || s == "." || s == ".." {
@@ -160,7 +160,7 @@ func (c *conn) authorize(h http.Header) {
 
 // send sends a request and returns the response if it is a success; the caller must close its body.
 func (c *conn) send(ctx context.Context, req request) (*http.Response, error) {
-	target, err := c.target(req.path, req.query)
+	target, err := c.requestURL(req.path, req.query)
 	if err != nil {
 		return nil, err
 	}
@@ -187,7 +187,7 @@ func (c *conn) send(ctx context.Context, req request) (*http.Response, error) {
 		hr.Header.Set("Expect", "100-continue")
 	}
 	c.authorize(hr.Header)
-	resp, err := c.try(hr)
+	resp, err := c.doWithRetry(hr)
 	if err != nil {
 		return nil, c.unreachable(ctx, err)
 	}
@@ -211,8 +211,8 @@ func (c *conn) dial(ctx context.Context) (net.Conn, error) {
 	return dialer.DialContext(ctx, "unix", c.socket)
 }
 
-// try sends a request. A GET is sent again, with backoff, if the connection was refused: the daemon may be restarting.
-func (c *conn) try(r *http.Request) (*http.Response, error) {
+// doWithRetry sends a request. A GET is sent again, with backoff, if the connection was refused: the daemon may be restarting.
+func (c *conn) doWithRetry(r *http.Request) (*http.Response, error) {
 	for wait := 50 * time.Millisecond; ; wait *= 2 {
 		resp, err := c.http.Do(r)
 		if err == nil || r.Method != http.MethodGet || !errors.Is(err, syscall.ECONNREFUSED) || wait > 400*time.Millisecond {
@@ -286,8 +286,8 @@ func (c *conn) do(ctx context.Context, req request) error {
 	return resp.Body.Close()
 }
 
-// open sends a request whose response is a stream, which the caller must close. The stream ends when ctx does.
-func (c *conn) open(ctx context.Context, req request) (io.ReadCloser, error) {
+// openStream sends a request whose response is a stream, which the caller must close. The stream ends when ctx does.
+func (c *conn) openStream(ctx context.Context, req request) (io.ReadCloser, error) {
 	resp, err := c.send(ctx, req)
 	if err != nil {
 		return nil, err

@@ -34,7 +34,7 @@ func (c credentials) send(ctx context.Context, r request, value caisson.Secret) 
 
 // ListCredentials implements [caisson.Credentials].
 func (c credentials) ListCredentials(ctx context.Context) ([]*caisson.Credential, error) {
-	return all[*caisson.Credential](ctx, c.c, request{method: http.MethodGet, path: []string{"credentials"}})
+	return callList[*caisson.Credential](ctx, c.c, request{method: http.MethodGet, path: []string{"credentials"}})
 }
 
 // RemoveCredential implements [caisson.Credentials].

@@ -16,8 +16,8 @@ import (
 
 type events struct{ c *conn }
 
-// reconnects is the number of consecutive attempts to restore a lost connection.
-const reconnects = 5
+// maxReconnects is the number of consecutive attempts to restore a lost connection.
+const maxReconnects = 5
 
 // Watch implements [caisson.Events]. A lost connection is restored without missing or repeating an event; if that fails for
 // some seconds, the channel is closed.
@@ -39,14 +39,14 @@ func (e events) open(ctx context.Context, subject string, after int64) (io.ReadC
 	if subject != "" {
 		q.Set("subject", subject)
 	}
-	return e.c.open(ctx, request{method: http.MethodGet, path: []string{"events"}, query: q})
+	return e.c.openStream(ctx, request{method: http.MethodGet, path: []string{"events"}, query: q})
 }
 
 // follow delivers events from body, and then from new connections, until ctx ends or the connection cannot be restored.
 func (e events) follow(ctx context.Context, body io.ReadCloser, subject string, after int64, out chan<- caisson.Event) {
 	for failures := 0; ; {
 		if body != nil {
-			for event := range stream[caisson.Event](body, protocol.EventHappened) {
+			for event := range eventData[caisson.Event](body, protocol.EventHappened) {
 				select {
 				case out <- event:
 					after, failures = event.Seq, 0
@@ -58,7 +58,7 @@ func (e events) follow(ctx context.Context, body io.ReadCloser, subject string, 
 			}
 			body.Close()
 		}
-		if failures++; failures > reconnects {
+		if failures++; failures > maxReconnects {
 			return
 		}
 		select {
@@ -76,8 +76,8 @@ func (e events) follow(ctx context.Context, body io.ReadCloser, subject string, 
 	}
 }
 
-// stream yields the data of the events with this name, until r ends or an error occurs.
-func stream[T any](r io.Reader, name string) func(yield func(T) bool) {
+// eventData yields the data of the events with this name, until r ends or an error occurs.
+func eventData[T any](r io.Reader, name string) func(yield func(T) bool) {
 	return func(yield func(T) bool) {
 		in := sse.NewReader(r, protocol.MaxEvent)
 		for {
@@ -96,9 +96,9 @@ func stream[T any](r io.Reader, name string) func(yield func(T) bool) {
 	}
 }
 
-// deliver sends the data of the events with this name to out, until the stream or ctx ends.
-func deliver[T any](ctx context.Context, r io.Reader, name string, out chan<- T) {
-	for v := range stream[T](r, name) {
+// forwardEvents sends the data of the events with this name to out, until the stream or ctx ends.
+func forwardEvents[T any](ctx context.Context, r io.Reader, name string, out chan<- T) {
+	for v := range eventData[T](r, name) {
 		select {
 		case out <- v:
 		case <-ctx.Done():
@@ -107,10 +107,10 @@ func deliver[T any](ctx context.Context, r io.Reader, name string, out chan<- T)
 	}
 }
 
-// await sends a request for a long operation, reports its progress and returns its result.
-func await[T any](ctx context.Context, c *conn, req request, progress func(caisson.Progress)) (T, error) {
+// callWithProgress sends a request for a long operation, reports its progress and returns its result.
+func callWithProgress[T any](ctx context.Context, c *conn, req request, progress func(caisson.Progress)) (T, error) {
 	var zero T
-	body, err := c.open(ctx, req)
+	body, err := c.openStream(ctx, req)
 	if err != nil {
 		return zero, err
 	}
@@ -119,13 +119,13 @@ func await[T any](ctx context.Context, c *conn, req request, progress func(caiss
 	for {
 		e, err := in.Next()
 		if err != nil {
-			return zero, c.broken(ctx, err)
+			return zero, c.incompleteResponse(ctx, err)
 		}
 		switch string(e.Name) {
 		case protocol.EventProgress:
 			var p caisson.Progress
 			if err := json.Unmarshal(e.Data, &p); err != nil {
-				return zero, c.broken(ctx, err)
+				return zero, c.incompleteResponse(ctx, err)
 			}
 			if progress != nil {
 				progress(p)
@@ -133,7 +133,7 @@ func await[T any](ctx context.Context, c *conn, req request, progress func(caiss
 		case protocol.EventResult:
 			var v T
 			if err := json.Unmarshal(e.Data, &v); err != nil {
-				return zero, c.broken(ctx, err)
+				return zero, c.incompleteResponse(ctx, err)
 			}
 			return v, nil
 		case protocol.EventError:
@@ -142,8 +142,8 @@ func await[T any](ctx context.Context, c *conn, req request, progress func(caiss
 	}
 }
 
-// broken returns the error for an incomplete or malformed response.
-func (c *conn) broken(ctx context.Context, err error) error {
+// incompleteResponse returns the error for an incomplete or malformed response.
+func (c *conn) incompleteResponse(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

@@ -17,7 +17,7 @@ import (
 // Exec implements [caisson.Processes]. ctx applies to the start, not to the process; Close kills the process. If the connection
 // is lost, the daemon kills the process and Wait returns an Unavailable error.
 func (p processes) Exec(ctx context.Context, ref string, req caisson.ExecRequest) (caisson.Process, error) {
-	target, err := p.c.target([]string{"sandboxes", ref, "exec", "stream"}, nil)
+	target, err := p.c.requestURL([]string{"sandboxes", ref, "exec", "stream"}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -67,7 +67,7 @@ func newSession(ws *websocket.Conn, req caisson.ExecRequest) *session {
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	for i := range s.out {
 		s.out[i] = protocol.NewQueue(func(n int) {
-			s.tell(protocol.Message{Type: protocol.MsgWindow, Channel: protocol.Stdout + protocol.Channel(i), Bytes: n})
+			s.sendControl(protocol.Message{Type: protocol.MsgWindow, Channel: protocol.Stdout + protocol.Channel(i), Bytes: n})
 		})
 	}
 	if req.Stdin {
@@ -106,8 +106,8 @@ func (s *session) start(ctx context.Context, req caisson.ExecRequest) error {
 	return nil
 }
 
-// tell sends a control message.
-func (s *session) tell(m protocol.Message) error {
+// sendControl sends a control message.
+func (s *session) sendControl(m protocol.Message) error {
 	return s.write(m.Frame())
 }
 
@@ -120,7 +120,7 @@ func (s *session) write(frame []byte) error {
 
 // receive handles the server's frames until the session is over.
 func (s *session) receive() {
-	err := s.take()
+	err := s.readFrames()
 	if s.ctx.Err() != nil {
 		err = caisson.Errorf(caisson.Conflict, "the session was closed")
 	} else if err != nil {
@@ -139,8 +139,8 @@ func (s *session) receive() {
 	s.cancel()
 }
 
-// take handles frames until the exit status has arrived, and then returns nil.
-func (s *session) take() error {
+// readFrames handles frames until the exit status has arrived, and then returns nil.
+func (s *session) readFrames() error {
 	for {
 		_, b, err := s.ws.Read(s.ctx)
 		if err != nil {
@@ -167,7 +167,7 @@ func (s *session) take() error {
 				s.status = *m.Exit
 				return nil
 			}
-			if err := s.obey(m); err != nil {
+			if err := s.handleControl(m); err != nil {
 				return err
 			}
 		default:
@@ -176,15 +176,15 @@ func (s *session) take() error {
 	}
 }
 
-// obey handles a control message other than exit.
-func (s *session) obey(m protocol.Message) error {
+// handleControl handles a control message other than exit.
+func (s *session) handleControl(m protocol.Message) error {
 	switch {
 	case m.Type == protocol.MsgError:
 		return m.Problem.Err()
 	case m.Type == protocol.MsgWindow && m.Channel == protocol.Stdin && s.stdin != nil:
 		return s.stdin.credit.Grant(m.Bytes)
 	case m.Type == protocol.MsgCloseStdin && s.stdin != nil:
-		s.stdin.shut()
+		s.stdin.markClosed()
 		return nil
 	default:
 		return errors.New("not a server's message")
@@ -213,7 +213,7 @@ func (s *session) Resize(rows, cols uint16) error {
 	if !s.tty {
 		return caisson.Errorf(caisson.Conflict, "the process has no terminal")
 	}
-	return s.ask(protocol.Message{Type: protocol.MsgResize, Rows: rows, Cols: cols})
+	return s.sendIfRunning(protocol.Message{Type: protocol.MsgResize, Rows: rows, Cols: cols})
 }
 
 // Signal implements [caisson.Process]. It returns when the signal has been sent, not when it is delivered.
@@ -221,17 +221,17 @@ func (s *session) Signal(_ context.Context, signal int) error {
 	if signal < 1 || signal > 64 {
 		return caisson.Invalidf("signal", "%d is not a signal", signal)
 	}
-	return s.ask(protocol.Message{Type: protocol.MsgSignal, Signal: signal})
+	return s.sendIfRunning(protocol.Message{Type: protocol.MsgSignal, Signal: signal})
 }
 
-// ask sends a control message; returns NotFound if the process has exited.
-func (s *session) ask(m protocol.Message) error {
+// sendIfRunning sends a control message; returns NotFound if the process has exited.
+func (s *session) sendIfRunning(m protocol.Message) error {
 	select {
 	case <-s.done: // the connection may accept messages a little longer
 		return caisson.Errorf(caisson.NotFound, "the process has ended")
 	default:
 	}
-	if err := s.tell(m); err != nil {
+	if err := s.sendControl(m); err != nil {
 		return caisson.Wrap(err, caisson.NotFound, "the process has ended")
 	}
 	return nil
@@ -264,7 +264,7 @@ type input struct {
 	closed chan struct{} // closed when the process has closed its input, or Close was called
 }
 
-func (in *input) shut() { in.once.Do(func() { close(in.closed) }) }
+func (in *input) markClosed() { in.once.Do(func() { close(in.closed) }) }
 
 // Write implements [io.Writer]; returns io.ErrClosedPipe if the process has closed its input.
 func (in *input) Write(b []byte) (int, error) {
@@ -299,7 +299,7 @@ func (in *input) Close() error {
 		return nil
 	default:
 	}
-	in.shut()
-	in.s.tell(protocol.Message{Type: protocol.MsgCloseStdin})
+	in.markClosed()
+	in.s.sendControl(protocol.Message{Type: protocol.MsgCloseStdin})
 	return nil
 }

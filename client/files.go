@@ -13,8 +13,8 @@ import (
 
 type files struct{ c *conn }
 
-// at returns a request for a path in a sandbox.
-func at(method, ref, path string, rest ...string) request {
+// fileRequest returns a request for a path in a sandbox.
+func fileRequest(method, ref, path string, rest ...string) request {
 	return request{
 		method: method, path: append([]string{"sandboxes", ref, "files"}, rest...), query: url.Values{"path": {path}},
 	}
@@ -30,37 +30,37 @@ func (r request) flag(name string, set bool) request {
 
 // ReadFile implements [caisson.Files].
 func (f files) ReadFile(ctx context.Context, ref, path string, offset, limit int64) (io.ReadCloser, error) {
-	req := at(http.MethodGet, ref, path)
+	req := fileRequest(http.MethodGet, ref, path)
 	if offset != 0 {
 		req.query.Set("offset", strconv.FormatInt(offset, 10))
 	}
 	if limit != 0 {
 		req.query.Set("limit", strconv.FormatInt(limit, 10))
 	}
-	return f.c.open(ctx, req)
+	return f.c.openStream(ctx, req)
 }
 
-// upload hides the concrete type of a reader: net/http would close some types, or send them again.
-type upload struct{ io.Reader }
+// opaqueReader hides the concrete type of a reader: net/http would close some types, or send them again.
+type opaqueReader struct{ io.Reader }
 
 // WriteFile implements [caisson.Files].
 func (f files) WriteFile(ctx context.Context, ref, path string, mode uint32, r io.Reader) (*caisson.FileInfo, error) {
-	req := at(http.MethodPut, ref, path)
+	req := fileRequest(http.MethodPut, ref, path)
 	if mode != 0 {
 		req.query.Set("mode", strconv.FormatUint(uint64(mode), 8))
 	}
-	req.body, req.mime = upload{r}, protocol.BinaryType
+	req.body, req.mime = opaqueReader{r}, protocol.BinaryType
 	return call[*caisson.FileInfo](ctx, f.c, req)
 }
 
 // ListFiles implements [caisson.Files].
 func (f files) ListFiles(ctx context.Context, ref, path string) ([]caisson.FileInfo, error) {
-	return all[caisson.FileInfo](ctx, f.c, at(http.MethodGet, ref, path, "list"))
+	return callList[caisson.FileInfo](ctx, f.c, fileRequest(http.MethodGet, ref, path, "list"))
 }
 
 // StatFile implements [caisson.Files].
 func (f files) StatFile(ctx context.Context, ref, path string) (*caisson.FileInfo, error) {
-	return call[*caisson.FileInfo](ctx, f.c, at(http.MethodGet, ref, path, "stat"))
+	return call[*caisson.FileInfo](ctx, f.c, fileRequest(http.MethodGet, ref, path, "stat"))
 }
 
 // MakeDir implements [caisson.Files].
@@ -81,12 +81,12 @@ func (f files) MoveFile(ctx context.Context, ref, from, to string) error {
 
 // RemoveFile implements [caisson.Files].
 func (f files) RemoveFile(ctx context.Context, ref, path string, recursive bool) error {
-	return f.c.do(ctx, at(http.MethodDelete, ref, path).flag("recursive", recursive))
+	return f.c.do(ctx, fileRequest(http.MethodDelete, ref, path).flag("recursive", recursive))
 }
 
 // WatchFiles implements [caisson.Files]. The channel is also closed if the connection is lost.
 func (f files) WatchFiles(ctx context.Context, ref, path string, recursive bool) (<-chan caisson.FileEvent, error) {
-	body, err := f.c.open(ctx, at(http.MethodGet, ref, path, "watch").flag("recursive", recursive))
+	body, err := f.c.openStream(ctx, fileRequest(http.MethodGet, ref, path, "watch").flag("recursive", recursive))
 	if err != nil {
 		return nil, err
 	}
@@ -94,19 +94,19 @@ func (f files) WatchFiles(ctx context.Context, ref, path string, recursive bool)
 	go func() {
 		defer close(changes)
 		defer body.Close()
-		deliver(ctx, body, protocol.EventFile, changes) // the channel cannot report errors
+		forwardEvents(ctx, body, protocol.EventFile, changes) // the channel cannot report errors
 	}()
 	return changes, nil
 }
 
 // ReadTree implements [caisson.Files].
 func (f files) ReadTree(ctx context.Context, ref, path string) (io.ReadCloser, error) {
-	return f.c.open(ctx, at(http.MethodGet, ref, path, "tree"))
+	return f.c.openStream(ctx, fileRequest(http.MethodGet, ref, path, "tree"))
 }
 
 // WriteTree implements [caisson.Files].
 func (f files) WriteTree(ctx context.Context, ref, path string, r io.Reader) error {
-	req := at(http.MethodPut, ref, path, "tree")
-	req.body, req.mime = upload{r}, protocol.TarType
+	req := fileRequest(http.MethodPut, ref, path, "tree")
+	req.body, req.mime = opaqueReader{r}, protocol.TarType
 	return f.c.do(ctx, req)
 }

@@ -23,7 +23,7 @@ func (g gatewayRuns) PutGatewayRun(ctx context.Context, r caisson.GatewayRun) (*
 
 // ListGatewayRuns implements [caisson.GatewayRuns].
 func (g gatewayRuns) ListGatewayRuns(ctx context.Context) ([]*caisson.GatewayRun, error) {
-	return all[*caisson.GatewayRun](ctx, g.c, request{method: http.MethodGet, path: []string{"gateway", "runs"}})
+	return callList[*caisson.GatewayRun](ctx, g.c, request{method: http.MethodGet, path: []string{"gateway", "runs"}})
 }
 
 // RemoveGatewayRun implements [caisson.GatewayRuns].

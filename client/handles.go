@@ -37,8 +37,8 @@ func (c *conn) openMounts(mounts []caisson.Mount) ([]caisson.Handle, error) {
 	return opened, nil
 }
 
-// pass sends descriptors to the daemon and adds their ids to h, for the request that refers to them. It closes them.
-func (c *conn) pass(ctx context.Context, handles []caisson.Handle, h http.Header) error {
+// passHandles sends descriptors to the daemon and adds their ids to h, for the request that refers to them. It closes them.
+func (c *conn) passHandles(ctx context.Context, handles []caisson.Handle, h http.Header) error {
 	defer closeHandles(handles)
 	if len(handles) == 0 {
 		return nil
@@ -68,7 +68,7 @@ func (c *conn) sendHandles(ctx context.Context, handles []caisson.Handle) ([]str
 	if !ok {
 		return nil, caisson.Errorf(caisson.Internal, "%s is no unix socket", c.socket)
 	}
-	target, err := c.target([]string{"handles"}, nil)
+	target, err := c.requestURL([]string{"handles"}, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -29,11 +29,11 @@ func (i images) Pull(ctx context.Context, req caisson.PullRequest, progress func
 		source = f
 	}
 	if source != nil {
-		if err := i.c.pass(ctx, []caisson.Handle{source}, header); err != nil {
+		if err := i.c.passHandles(ctx, []caisson.Handle{source}, header); err != nil {
 			return nil, err
 		}
 	}
-	return await[*caisson.Image](ctx, i.c, request{
+	return callWithProgress[*caisson.Image](ctx, i.c, request{
 		method: http.MethodPost, path: []string{"images", "pull"}, header: header,
 		in: protocol.PullRequest{
 			Reference: req.Reference, Platform: req.Platform, Auth: protocol.LoginOf(req.Auth), Offline: req.Offline,
@@ -43,7 +43,7 @@ func (i images) Pull(ctx context.Context, req caisson.PullRequest, progress func
 
 // ListImages implements [caisson.Images].
 func (i images) ListImages(ctx context.Context) ([]*caisson.Image, error) {
-	return all[*caisson.Image](ctx, i.c, request{method: http.MethodGet, path: []string{"images"}})
+	return callList[*caisson.Image](ctx, i.c, request{method: http.MethodGet, path: []string{"images"}})
 }
 
 // RemoveImage implements [caisson.Images].

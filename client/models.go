@@ -14,7 +14,7 @@ type models struct{ c *conn }
 
 // ListModels implements [caisson.Models].
 func (m models) ListModels(ctx context.Context) ([]caisson.GatewayModel, error) {
-	return all[caisson.GatewayModel](ctx, m.c, request{method: http.MethodGet, path: []string{"models"}})
+	return callList[caisson.GatewayModel](ctx, m.c, request{method: http.MethodGet, path: []string{"models"}})
 }
 
 // ImportPrices implements [caisson.Models].
@@ -35,5 +35,5 @@ func (m models) ListPrices(ctx context.Context, match string) ([]caisson.ListedP
 	if match != "" {
 		query.Set("match", match)
 	}
-	return all[caisson.ListedPrice](ctx, m.c, request{method: http.MethodGet, path: []string{"models", "prices"}, query: query})
+	return callList[caisson.ListedPrice](ctx, m.c, request{method: http.MethodGet, path: []string{"models", "prices"}, query: query})
 }

@@ -40,5 +40,5 @@ func (p policies) TestPolicy(ctx context.Context, policy caisson.Policy, targets
 
 // Presets implements [caisson.Policies].
 func (p policies) Presets(ctx context.Context) ([]caisson.Preset, error) {
-	return all[caisson.Preset](ctx, p.c, request{method: http.MethodGet, path: []string{"policy", "presets"}})
+	return callList[caisson.Preset](ctx, p.c, request{method: http.MethodGet, path: []string{"policy", "presets"}})
 }

@@ -19,7 +19,7 @@ func (c *Client) Run(ctx context.Context, ref string, req protocol.ProcessReques
 
 // ListProcesses implements [caisson.Processes].
 func (p processes) ListProcesses(ctx context.Context, ref string) ([]caisson.ProcessInfo, error) {
-	return all[caisson.ProcessInfo](ctx, p.c, request{method: http.MethodGet, path: []string{"sandboxes", ref, "processes"}})
+	return callList[caisson.ProcessInfo](ctx, p.c, request{method: http.MethodGet, path: []string{"sandboxes", ref, "processes"}})
 }
 
 // Kill implements [caisson.Processes].
@@ -40,5 +40,5 @@ func (p processes) Logs(ctx context.Context, ref string, follow bool) (io.ReadCl
 	if follow {
 		q.Set("follow", "true")
 	}
-	return p.c.open(ctx, request{method: http.MethodGet, path: []string{"sandboxes", ref, "logs"}, query: q})
+	return p.c.openStream(ctx, request{method: http.MethodGet, path: []string{"sandboxes", ref, "logs"}, query: q})
 }

@@ -27,12 +27,12 @@ func (r repos) GetRepo(ctx context.Context, name string) (*caisson.Repo, error) 
 
 // ListRepos implements [caisson.Repos].
 func (r repos) ListRepos(ctx context.Context) ([]*caisson.Repo, error) {
-	return all[*caisson.Repo](ctx, r.c, request{method: http.MethodGet, path: []string{"repos"}})
+	return callList[*caisson.Repo](ctx, r.c, request{method: http.MethodGet, path: []string{"repos"}})
 }
 
 // ListBranches implements [caisson.Repos].
 func (r repos) ListBranches(ctx context.Context, name string) ([]caisson.Branch, error) {
-	return all[caisson.Branch](ctx, r.c, request{method: http.MethodGet, path: []string{"repos", name, "branches"}})
+	return callList[caisson.Branch](ctx, r.c, request{method: http.MethodGet, path: []string{"repos", name, "branches"}})
 }
 
 // FetchRepo implements [caisson.Repos].

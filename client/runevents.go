@@ -18,7 +18,7 @@ import (
 // WatchRun implements [caisson.Runs]. A lost connection is restored without missing or repeating an event; if that fails for
 // some seconds, the channel is closed.
 func (r runs) WatchRun(ctx context.Context, id caisson.ID, after int64) (<-chan caisson.RunEvent, error) {
-	body, err := r.watch(ctx, id, after)
+	body, err := r.openEvents(ctx, id, after)
 	if err != nil {
 		return nil, err
 	}
@@ -30,8 +30,8 @@ func (r runs) WatchRun(ctx context.Context, id caisson.ID, after int64) (<-chan 
 	return out, nil
 }
 
-func (r runs) watch(ctx context.Context, id caisson.ID, after int64) (io.ReadCloser, error) {
-	return r.c.open(ctx, request{
+func (r runs) openEvents(ctx context.Context, id caisson.ID, after int64) (io.ReadCloser, error) {
+	return r.c.openStream(ctx, request{
 		method: http.MethodGet, path: []string{"runs", string(id), "events"}, query: url.Values{"after": {strconv.FormatInt(after, 10)}},
 	})
 }
@@ -39,8 +39,8 @@ func (r runs) watch(ctx context.Context, id caisson.ID, after int64) (io.ReadClo
 // follow delivers events from body, and then from new connections, until the server has ended a stream regularly, ctx ends, or
 // the connection cannot be restored.
 func (r runs) follow(ctx context.Context, id caisson.ID, body io.ReadCloser, after int64, out chan<- caisson.RunEvent) {
-	for failures := 0; failures <= reconnects; {
-		last, err := relay(ctx, body, after, out)
+	for failures := 0; failures <= maxReconnects; {
+		last, err := forwardRunEvents(ctx, body, after, out)
 		body.Close()
 		if err == nil || ctx.Err() != nil {
 			return
@@ -49,7 +49,7 @@ func (r runs) follow(ctx context.Context, id caisson.ID, body io.ReadCloser, aft
 			after, failures = last, 0
 		}
 		for body = nil; body == nil; {
-			if failures++; failures > reconnects {
+			if failures++; failures > maxReconnects {
 				return
 			}
 			select {
@@ -57,7 +57,7 @@ func (r runs) follow(ctx context.Context, id caisson.ID, body io.ReadCloser, aft
 			case <-ctx.Done():
 				return
 			}
-			if body, err = r.watch(ctx, id, after); err != nil {
+			if body, err = r.openEvents(ctx, id, after); err != nil {
 				if caisson.KindOf(err) != caisson.Unavailable {
 					return
 				}
@@ -67,9 +67,9 @@ func (r runs) follow(ctx context.Context, id caisson.ID, body io.ReadCloser, aft
 	}
 }
 
-// relay delivers the events in body that come after seq, and returns the seq of the last one. The error is nil if the server
+// forwardRunEvents delivers the events in body that come after seq, and returns the seq of the last one. The error is nil if the server
 // has ended the stream regularly.
-func relay(ctx context.Context, body io.Reader, seq int64, out chan<- caisson.RunEvent) (last int64, err error) {
+func forwardRunEvents(ctx context.Context, body io.Reader, seq int64, out chan<- caisson.RunEvent) (last int64, err error) {
 	in := sse.NewReader(body, protocol.MaxRunEvent)
 	for {
 		e, err := in.Next()

@@ -17,8 +17,8 @@ import (
 
 const aRun = "rn-aaaaaaaaaaaaaaaa"
 
-// stream writes events from-to, and then ends the stream, or breaks it off within an event.
-func stream(w http.ResponseWriter, from, to int, whole bool) {
+// eventData writes events from-to, and then ends the stream, or breaks it off within an event.
+func eventData(w http.ResponseWriter, from, to int, whole bool) {
 	for i := from; i <= to; i++ {
 		b, err := json.Marshal(caisson.RunEvent{Seq: int64(i), Type: caisson.EventTextDelta, Delta: strconv.Itoa(i)})
 		if err != nil {
@@ -43,15 +43,15 @@ func TestRunEventsSurviveConnections(t *testing.T) {
 		}
 		switch tries.Add(1) {
 		case 1:
-			stream(w, after+1, 3, false)
+			eventData(w, after+1, 3, false)
 		case 2:
-			stream(w, after-1, 5, false) // repeats two
+			eventData(w, after-1, 5, false) // repeats two
 		case 3:
 			w.WriteHeader(http.StatusServiceUnavailable)
 		case 4:
-			stream(w, after+1, after, false) // nothing new
+			eventData(w, after+1, after, false) // nothing new
 		default:
-			stream(w, after+1, 7, true)
+			eventData(w, after+1, 7, true)
 		}
 	})
 	events, err := c.WatchRun(t.Context(), aRun, 0)
@@ -71,7 +71,7 @@ func TestRunEventsSurviveConnections(t *testing.T) {
 func TestRunEventsEnd(t *testing.T) {
 	for name, then := range map[string]http.HandlerFunc{
 		"forgotten": func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "", http.StatusNotFound) },
-		"broken":    func(w http.ResponseWriter, _ *http.Request) { stream(w, 1, 0, false) },
+		"broken":    func(w http.ResponseWriter, _ *http.Request) { eventData(w, 1, 0, false) },
 		"nonsense":  func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "event: x\ndata: {]\n\n") },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -81,7 +81,7 @@ func TestRunEventsEnd(t *testing.T) {
 					then(w, r)
 					return
 				}
-				stream(w, 1, 1, false)
+				eventData(w, 1, 1, false)
 			})
 			events, err := c.WatchRun(t.Context(), aRun, 0)
 			if err != nil {

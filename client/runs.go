@@ -28,7 +28,7 @@ func (r runs) StartRun(ctx context.Context, req caisson.RunRequest) (*caisson.Ru
 	case req.Workspace != nil:
 		return r.upload(ctx, header, req)
 	case req.Directory != nil:
-		if err := r.c.pass(ctx, []caisson.Handle{req.Directory}, header); err != nil {
+		if err := r.c.passHandles(ctx, []caisson.Handle{req.Directory}, header); err != nil {
 			return nil, err
 		}
 	}
@@ -61,7 +61,7 @@ func (r runs) upload(ctx context.Context, header http.Header, req caisson.RunReq
 	after := bytes.NewReader([]byte("\r\n--" + form.Boundary() + "--\r\n"))
 	return call[*caisson.Run](ctx, r.c, request{
 		method: http.MethodPost, path: []string{"runs", "upload"}, header: header,
-		body: upload{io.MultiReader(&before, req.Workspace, after)}, mime: form.FormDataContentType(),
+		body: opaqueReader{io.MultiReader(&before, req.Workspace, after)}, mime: form.FormDataContentType(),
 	})
 }
 
@@ -108,7 +108,7 @@ func (r runs) RemoveRun(ctx context.Context, id caisson.ID) error {
 
 // RunLog implements [caisson.Runs].
 func (r runs) RunLog(ctx context.Context, id caisson.ID, stream string) (io.ReadCloser, error) {
-	return r.c.open(ctx, request{method: http.MethodGet, path: []string{"runs", string(id), "log"}, query: url.Values{"stream": {stream}}})
+	return r.c.openStream(ctx, request{method: http.MethodGet, path: []string{"runs", string(id), "log"}, query: url.Values{"stream": {stream}}})
 }
 
 // ListSessions implements [caisson.Runs].
@@ -119,7 +119,7 @@ func (r runs) ListSessions(ctx context.Context, f caisson.SessionFilter) ([]*cai
 			q.Set(name, v)
 		}
 	}
-	return all[*caisson.Session](ctx, r.c, request{method: http.MethodGet, path: []string{"sessions"}, query: q})
+	return callList[*caisson.Session](ctx, r.c, request{method: http.MethodGet, path: []string{"sessions"}, query: q})
 }
 
 // RemoveSession implements [caisson.Runs].

@@ -55,7 +55,7 @@ func (s sandboxes) Create(ctx context.Context, req caisson.CreateRequest) (*cais
 		}
 	}
 	header := createHeader(ctx)
-	if err := s.c.pass(ctx, dirs, header); err != nil {
+	if err := s.c.passHandles(ctx, dirs, header); err != nil {
 		return nil, err
 	}
 	return call[*caisson.Sandbox](ctx, s.c, request{method: http.MethodPost, path: []string{"sandboxes"}, header: header, in: req})
@@ -68,11 +68,11 @@ func (s sandboxes) Get(ctx context.Context, ref string) (*caisson.Sandbox, error
 
 // List implements [caisson.Sandboxes].
 func (s sandboxes) List(ctx context.Context, f caisson.Filter) (page []*caisson.Sandbox, more bool, err error) {
-	return list[*caisson.Sandbox](ctx, s.c, "sandboxes", f)
+	return callPage[*caisson.Sandbox](ctx, s.c, "sandboxes", f)
 }
 
-// list requests one page of a listing.
-func list[T any](ctx context.Context, c *conn, what string, f caisson.Filter) (page []T, more bool, err error) {
+// callPage requests one page of a listing.
+func callPage[T any](ctx context.Context, c *conn, what string, f caisson.Filter) (page []T, more bool, err error) {
 	q := url.Values{}
 	for _, state := range f.States {
 		q.Add("state", string(state))
@@ -93,51 +93,51 @@ func list[T any](ctx context.Context, c *conn, what string, f caisson.Filter) (p
 	return p.Items, p.Next != "", err
 }
 
-// all requests a listing that has no pages.
-func all[T any](ctx context.Context, c *conn, req request) ([]T, error) {
+// callList requests a listing that has no pages.
+func callList[T any](ctx context.Context, c *conn, req request) ([]T, error) {
 	p, err := call[protocol.Page[T]](ctx, c, req)
 	return p.Items, err
 }
 
-// change sends a request that changes a sandbox.
-func (s sandboxes) change(ctx context.Context, ref, verb string, in any) (*caisson.Sandbox, error) {
+// changeState sends a request that changes a sandbox.
+func (s sandboxes) changeState(ctx context.Context, ref, verb string, in any) (*caisson.Sandbox, error) {
 	return call[*caisson.Sandbox](ctx, s.c, request{method: http.MethodPost, path: []string{"sandboxes", ref, verb}, in: in})
 }
 
 // Start implements [caisson.Sandboxes].
 func (s sandboxes) Start(ctx context.Context, ref string) (*caisson.Sandbox, error) {
-	return s.change(ctx, ref, "start", nil)
+	return s.changeState(ctx, ref, "start", nil)
 }
 
 // Stop implements [caisson.Sandboxes].
 func (s sandboxes) Stop(ctx context.Context, ref string, grace time.Duration) (*caisson.Sandbox, error) {
 	d := caisson.Duration(grace)
-	return s.change(ctx, ref, "stop", protocol.StopRequest{Grace: &d})
+	return s.changeState(ctx, ref, "stop", protocol.StopRequest{Grace: &d})
 }
 
 // Pause implements [caisson.Sandboxes].
 func (s sandboxes) Pause(ctx context.Context, ref string) (*caisson.Sandbox, error) {
-	return s.change(ctx, ref, "pause", nil)
+	return s.changeState(ctx, ref, "pause", nil)
 }
 
 // Resume implements [caisson.Sandboxes].
 func (s sandboxes) Resume(ctx context.Context, ref string) (*caisson.Sandbox, error) {
-	return s.change(ctx, ref, "resume", nil)
+	return s.changeState(ctx, ref, "resume", nil)
 }
 
 // Suspend implements [caisson.Sandboxes].
 func (s sandboxes) Suspend(ctx context.Context, ref string) (*caisson.Sandbox, error) {
-	return s.change(ctx, ref, "suspend", nil)
+	return s.changeState(ctx, ref, "suspend", nil)
 }
 
 // Wake implements [caisson.Sandboxes].
 func (s sandboxes) Wake(ctx context.Context, ref string) (*caisson.Sandbox, error) {
-	return s.change(ctx, ref, "wake", nil)
+	return s.changeState(ctx, ref, "wake", nil)
 }
 
 // Extend implements [caisson.Sandboxes].
 func (s sandboxes) Extend(ctx context.Context, ref string, ttl, hardTTL *caisson.Duration) (*caisson.Sandbox, error) {
-	return s.change(ctx, ref, "extend", protocol.ExtendRequest{TTL: ttl, HardTTL: hardTTL})
+	return s.changeState(ctx, ref, "extend", protocol.ExtendRequest{TTL: ttl, HardTTL: hardTTL})
 }
 
 // Remove implements [caisson.Sandboxes].
@@ -156,7 +156,7 @@ func (s snapshots) Snapshot(ctx context.Context, ref string, req caisson.Snapsho
 
 // Fork implements [caisson.Snapshots].
 func (s snapshots) Fork(ctx context.Context, ref string, req caisson.ForkRequest) ([]*caisson.Sandbox, error) {
-	return all[*caisson.Sandbox](ctx, s.c, request{
+	return callList[*caisson.Sandbox](ctx, s.c, request{
 		method: http.MethodPost, path: []string{"sandboxes", ref, "fork"}, header: createHeader(ctx), in: req,
 	})
 }
@@ -171,7 +171,7 @@ func (s snapshots) ListSnapshots(ctx context.Context, f caisson.Filter) (page []
 	if len(f.States) > 0 {
 		return nil, false, caisson.Invalidf("state", "snapshots have no states")
 	}
-	return list[*caisson.Snapshot](ctx, s.c, "snapshots", f)
+	return callPage[*caisson.Snapshot](ctx, s.c, "snapshots", f)
 }
 
 // RemoveSnapshot implements [caisson.Snapshots].

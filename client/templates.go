@@ -23,7 +23,7 @@ func (t templates) GetTemplate(ctx context.Context, name string) (*caisson.Templ
 
 // ListTemplates implements [caisson.Templates].
 func (t templates) ListTemplates(ctx context.Context) ([]*caisson.Template, error) {
-	return all[*caisson.Template](ctx, t.c, request{method: http.MethodGet, path: []string{"templates"}})
+	return callList[*caisson.Template](ctx, t.c, request{method: http.MethodGet, path: []string{"templates"}})
 }
 
 // RemoveTemplate implements [caisson.Templates].
@@ -33,7 +33,7 @@ func (t templates) RemoveTemplate(ctx context.Context, name string) error {
 
 // BuildTemplate implements [caisson.Templates].
 func (t templates) BuildTemplate(ctx context.Context, name string, auth caisson.RegistryAuth, progress func(caisson.Progress)) (*caisson.Template, error) {
-	return await[*caisson.Template](ctx, t.c, request{
+	return callWithProgress[*caisson.Template](ctx, t.c, request{
 		method: http.MethodPost, path: []string{"templates", name, "build"}, in: protocol.LoginOf(auth),
 	}, progress)
 }

@@ -22,7 +22,7 @@ func (t tokens) CreateToken(ctx context.Context, account, name string, ttl time.
 
 // ListTokens implements [caisson.Tokens].
 func (t tokens) ListTokens(ctx context.Context) ([]*caisson.Token, error) {
-	return all[*caisson.Token](ctx, t.c, request{method: http.MethodGet, path: []string{"tokens"}})
+	return callList[*caisson.Token](ctx, t.c, request{method: http.MethodGet, path: []string{"tokens"}})
 }
 
 // RemoveToken implements [caisson.Tokens].
@@ -44,12 +44,12 @@ func (d daemon) DiskUsage(ctx context.Context) (*caisson.DiskUsage, error) {
 
 // CollectGarbage implements [caisson.Daemon].
 func (d daemon) CollectGarbage(ctx context.Context) ([]caisson.Garbage, error) {
-	return all[caisson.Garbage](ctx, d.c, request{method: http.MethodPost, path: []string{"gc"}})
+	return callList[caisson.Garbage](ctx, d.c, request{method: http.MethodPost, path: []string{"gc"}})
 }
 
 // Examine implements [caisson.Daemon].
 func (d daemon) Examine(ctx context.Context) ([]caisson.Check, error) {
-	return all[caisson.Check](ctx, d.c, request{method: http.MethodGet, path: []string{"doctor"}})
+	return callList[caisson.Check](ctx, d.c, request{method: http.MethodGet, path: []string{"doctor"}})
 }
 
 // Healthy returns nil if a daemon is reachable and healthy.

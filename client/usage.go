@@ -35,7 +35,7 @@ func usageQuery(q caisson.UsageQuery) url.Values {
 
 // Usage implements [caisson.Ledger].
 func (l ledger) Usage(ctx context.Context, q caisson.UsageQuery) ([]caisson.UsageRow, error) {
-	return all[caisson.UsageRow](ctx, l.c, request{method: http.MethodGet, path: []string{"usage"}, query: usageQuery(q)})
+	return callList[caisson.UsageRow](ctx, l.c, request{method: http.MethodGet, path: []string{"usage"}, query: usageQuery(q)})
 }
 
 // Calls implements [caisson.Ledger].
@@ -71,7 +71,7 @@ func (l ledger) SetBudget(ctx context.Context, b caisson.Budget) (*caisson.Budge
 
 // ListBudgets implements [caisson.Ledger].
 func (l ledger) ListBudgets(ctx context.Context) ([]*caisson.Budget, error) {
-	return all[*caisson.Budget](ctx, l.c, request{method: http.MethodGet, path: []string{"budgets"}})
+	return callList[*caisson.Budget](ctx, l.c, request{method: http.MethodGet, path: []string{"budgets"}})
 }
 
 // RemoveBudget implements [caisson.Ledger].
@@ -85,7 +85,7 @@ func (l ledger) RemoveBudget(ctx context.Context, key string) error {
 
 // Reconcile implements [caisson.Ledger].
 func (l ledger) Reconcile(ctx context.Context, provider string, since time.Time) ([]caisson.Discrepancy, error) {
-	return all[caisson.Discrepancy](ctx, l.c, request{
+	return callList[caisson.Discrepancy](ctx, l.c, request{
 		method: http.MethodPost, path: []string{"usage", "reconcile"}, in: protocol.ReconcileRequest{Provider: provider, Since: since},
 	})
 }

@@ -24,7 +24,7 @@ func (v volumes) ListVolumes(ctx context.Context, f caisson.Filter) (page []*cai
 	if len(f.States) > 0 {
 		return nil, false, caisson.Invalidf("state", "volumes have no states")
 	}
-	return list[*caisson.Volume](ctx, v.c, "volumes", f)
+	return callPage[*caisson.Volume](ctx, v.c, "volumes", f)
 }
 
 // RemoveVolume implements [caisson.Volumes].

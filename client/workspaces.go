@@ -54,7 +54,7 @@ func (w workspaces) withDirectory(ctx context.Context, dir caisson.Handle) (http
 	if dir == nil {
 		return header, nil
 	}
-	return header, w.c.pass(ctx, []caisson.Handle{dir}, header)
+	return header, w.c.passHandles(ctx, []caisson.Handle{dir}, header)
 }
 
 // Sync implements [caisson.Workspaces]. It closes req.Directory. With a key of [WithIdempotencyKey] it may be repeated.

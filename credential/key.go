@@ -119,7 +119,7 @@ func (k *keyring) load(ctx context.Context, create bool) (caisson.Secret, error)
 		return text, err
 	}
 	// With a new key, all values encrypted with a lost key would look damaged, so a key is created only for the first credential.
-	all, err := k.store.List(ctx, caisson.Everyone())
+	all, err := k.store.List(ctx, caisson.AllAccounts())
 	if err == nil && len(all) > 0 { // another vault may have created the file and a credential since
 		if text, err := readPrivate(k.source.File); !errors.Is(err, fs.ErrNotExist) {
 			return text, err

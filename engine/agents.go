@@ -28,8 +28,8 @@ type (
 	templates interface{ caisson.Templates }
 )
 
-// boxes provides the services of the lifecycle core to runs and workspaces.
-type boxes struct {
+// sandboxServices provides the services of the lifecycle core to runs and workspaces.
+type sandboxServices struct {
 	lifecycle
 	processes
 	files
@@ -38,23 +38,23 @@ type boxes struct {
 	core *sandboxes.Core
 }
 
-func newBoxes(c *sandboxes.Core) boxes {
-	return boxes{c.Sandboxes(), c.Processes(), c.Files(), c.Snapshots(), c.Templates(), c}
+func newSandboxServices(c *sandboxes.Core) sandboxServices {
+	return sandboxServices{c.Sandboxes(), c.Processes(), c.Files(), c.Snapshots(), c.Templates(), c}
 }
 
 // SetPolicy implements [runs.Sandboxes].
-func (b boxes) SetPolicy(ctx context.Context, ref string, p caisson.Policy) (*caisson.Policy, error) {
+func (b sandboxServices) SetPolicy(ctx context.Context, ref string, p caisson.Policy) (*caisson.Policy, error) {
 	return b.core.Policies().SetPolicy(ctx, ref, p)
 }
 
 // Assign implements [runs.Sandboxes].
-func (b boxes) Assign(ctx context.Context, id caisson.ID, a *caisson.Assignment) (*caisson.Sandbox, error) {
+func (b sandboxServices) Assign(ctx context.Context, id caisson.ID, a *caisson.Assignment) (*caisson.Sandbox, error) {
 	return b.core.Assign(ctx, id, a)
 }
 
-// mostOverToken returns the maximum limits of agents that are stored over a token: the default limits of runs.
-func mostOverToken(budget caisson.Limits) caisson.AgentLimits {
-	return caisson.DefaultAgentLimits().Under(budget)
+// maxTokenAgentLimits returns the maximum limits of agents that are stored over a token: the default limits of runs.
+func maxTokenAgentLimits(budget caisson.Limits) caisson.AgentLimits {
+	return caisson.DefaultAgentLimits().WithBudget(budget)
 }
 
 // newRuns constructs the catalog and the run core.
@@ -65,23 +65,23 @@ func newRuns(e *Engine) *runs.Core {
 			_, err := e.Store.Accounts().Ensure(ctx, account)
 			return err
 		},
-		CheckPolicy: policies{e.cfg.host()}.may, MaxLimits: mostOverToken(e.cfg.Limits.Budget), Log: e.cfg.Log.With("component", "agents"),
+		CheckPolicy: policies{e.cfg.ownAddresses()}.checkAgentPolicy, MaxLimits: maxTokenAgentLimits(e.cfg.Limits.Budget), Log: e.cfg.Log.With("component", "agents"),
 	})
 	calls := e.ledger.Calls
-	if e.far != nil {
-		calls = e.far.Calls
+	if e.remoteGateway != nil {
+		calls = e.remoteGateway.Calls
 	}
 	return runs.New(runs.Config{
-		Dir: e.dir, Store: e.Store, Catalog: catalog, Models: e.catalog, Workspaces: e.Workspaces.Workspaces(), Masker: masker{tool.New(e.on.Worker), e.cfg.Workspaces.patterns()}, Relay: e.Relay,
-		Sandboxes: newBoxes(e.Core), Calls: calls, UnderWay: e.book.InFlight, Forget: e.manager.Forget,
+		Dir: e.root, Store: e.Store, Catalog: catalog, Models: e.catalog, Workspaces: e.Workspaces.Workspaces(), Masker: masker{tool.New(e.on.Worker), e.cfg.Workspaces.hiddenPatterns()}, Relay: e.Relay,
+		Sandboxes: newSandboxServices(e.Core), Calls: calls, UnderWay: e.book.InFlight, Forget: e.manager.Forget,
 		Events: e.Events, Recipes: recipes(), Budget: e.cfg.Limits.Budget, Limits: e.cfg.Agents.Limits,
 		Build: e.build, Version: e.cfg.Version, Log: e.cfg.Log.With("component", "runs"),
 	})
 }
 
-// may returns an error for invalid policies, and a Denied error for those that lead to the host's own networks unless
+// checkAgentPolicy returns an error for invalid policies, and a Denied error for those that lead to the host's own networks unless
 // the caller is local.
-func (p policies) may(ctx context.Context, field string, policy caisson.Policy) error {
+func (p policies) checkAgentPolicy(ctx context.Context, field string, policy caisson.Policy) error {
 	normal, err := p.Check(policy)
 	if err != nil {
 		return err

@@ -101,7 +101,7 @@ func (e *Engine) Examine(ctx context.Context) ([]caisson.Check, error) {
 // Idle reports whether the daemon may exit: no sandbox is live, in a transient state or has a deadline, no run is
 // queued or running, and no other machine is served.
 func (e *Engine) Idle(ctx context.Context) (bool, error) {
-	if e.listener != nil || e.tasks.Live() {
+	if e.listener != nil || e.runs.Live() {
 		return false, nil
 	}
 	return e.Core.Idle(ctx)

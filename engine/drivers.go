@@ -58,7 +58,7 @@ func (e *Engine) product() (*Drivers, error) {
 	}
 	images, err := image.New(image.Config{
 		Dir: filepath.Join(e.cfg.Dir, "images"), Worker: runner, InsecureRegistries: e.cfg.InsecureRegistries,
-		RegistryCA: e.cfg.RegistryCA, OwnAddresses: e.cfg.host(), Log: e.cfg.Log.With("component", "image"),
+		RegistryCA: e.cfg.RegistryCA, OwnAddresses: e.cfg.ownAddresses(), Log: e.cfg.Log.With("component", "image"),
 	})
 	if err != nil {
 		return nil, err

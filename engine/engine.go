@@ -65,8 +65,8 @@ type Config struct {
 	Log           *slog.Logger
 }
 
-// host returns the addresses of this machine.
-func (c *Config) host() reach.Host { return reach.Host{PublicAddresses: c.PublicAddresses} }
+// ownAddresses returns the addresses of this machine.
+func (c *Config) ownAddresses() reach.Host { return reach.Host{PublicAddresses: c.PublicAddresses} }
 
 // Engine contains everything below the API servers. The exported fields are the services that those call.
 type Engine struct {
@@ -76,25 +76,25 @@ type Engine struct {
 	Store      caisson.Store
 	Events     *events.Hub
 
-	cfg         Config
-	on          *Drivers
-	manager     Wires
-	wires       *models.Wires
-	far         *models.RemoteClient // the gateway of another machine; nil: the local one serves the sandboxes
-	dir         *os.Root
-	book        *ledger.Book
-	ledger      *ledger.Service
-	vault       *credential.Vault
-	catalog     *models.Catalog
-	settings    *models.Settings
-	gatewayRuns *models.GatewayRuns
-	tasks       *runs.Core
-	volumes     *volumes.Core
-	listener    *os.File // listens for other machines; nil for none
-	instance    caisson.ID
-	build       string
-	started     time.Time
-	unlock      func() error
+	cfg           Config
+	on            *Drivers
+	manager       Wires
+	wires         *models.Wires
+	remoteGateway *models.RemoteClient // the gateway of another machine; nil: the local one serves the sandboxes
+	root          *os.Root
+	book          *ledger.Book
+	ledger        *ledger.Service
+	vault         *credential.Vault
+	catalog       *models.Catalog
+	settings      *models.Settings
+	gatewayRuns   *models.GatewayRuns
+	runs          *runs.Core
+	volumes       *volumes.Core
+	listener      *os.File // listens for other machines; nil for none
+	instance      caisson.ID
+	build         string
+	started       time.Time
+	unlock        func() error
 }
 
 // New constructs an engine on a data directory, which it locks until Close. Returns Conflict if another daemon uses it.
@@ -142,10 +142,10 @@ func construct(ctx context.Context, cfg Config, drivers func(*Engine) (*Drivers,
 	if e.instance, err = instanceID(cfg.Dir); err != nil {
 		return nil, err
 	}
-	if e.dir, err = os.OpenRoot(cfg.Dir); err != nil {
+	if e.root, err = os.OpenRoot(cfg.Dir); err != nil {
 		return nil, err
 	}
-	back.Push(e.dir.Close)
+	back.Push(e.root.Close)
 	if e.Store, err = sqlite.Open(ctx, sqlite.Config{
 		Path: filepath.Join(cfg.Dir, "caisson.db"), Log: cfg.Log,
 		AuditKey: func() (caisson.Secret, bool, error) {
@@ -184,19 +184,19 @@ func construct(ctx context.Context, cfg Config, drivers func(*Engine) (*Drivers,
 	}
 	e.Core, err = sandboxes.New(sandboxes.Config{
 		Dir: cfg.Dir, Store: e.Store, Events: e.Events, Runtime: e.on.Runtime, Images: e.on.Images, Wires: e.wires,
-		Egress: policies{cfg.host()}, Gateway: e.catalog, Traffic: e.manager,
+		Egress: policies{cfg.ownAddresses()}, Gateway: e.catalog, Traffic: e.manager,
 		Workspaces: e.Workspaces.Layers(), Volumes: e.volumes.Attachments(),
 		Node: node, Build: e.build, Limits: cfg.Limits, Log: cfg.Log.With("component", "sandboxes"),
 	})
 	if err != nil {
 		return nil, err
 	}
-	e.Workspaces.Attach(newBoxes(e.Core))
+	e.Workspaces.SetSandboxes(newSandboxServices(e.Core))
 	if e.Relay, err = newRepos(e); err != nil {
 		return nil, err
 	}
 	back.Release()
-	e.tasks = newRuns(e)
+	e.runs = newRuns(e)
 	return e, nil
 }
 
@@ -204,12 +204,12 @@ func construct(ctx context.Context, cfg Config, drivers func(*Engine) (*Drivers,
 func (e *Engine) gateway() (err error) {
 	owners := models.NewOwners(e.Store)
 	if e.book, err = ledger.NewBook(ledger.BookConfig{
-		Dir: e.dir, Store: e.Store.Ledger(), Owner: owners.AccountOf, Log: e.cfg.Log,
+		Dir: e.root, Store: e.Store.Ledger(), Owner: owners.AccountOf, Log: e.cfg.Log,
 	}); err != nil {
 		return err
 	}
 	if e.manager, err = e.on.Wires(wire.Config{
-		Exe: selfExe, NetNS: e.netNS, Ledger: journals{e.book}, Record: e.record, Listen: e.listener,
+		Exe: selfExe, NetNS: e.netNS, Ledger: journals{e.book}, Record: e.openCallLog, Listen: e.listener,
 		Log: e.cfg.Log.With("component", "wire"),
 	}); err != nil {
 		return err
@@ -254,8 +254,8 @@ func (e *Engine) gateway() (err error) {
 	})
 	e.wires = &models.Wires{Wires: e.manager, Ingest: e.book.Ingest, Owners: owners}
 	if e.cfg.Gateway.RemoteURL != "" {
-		e.far = models.NewRemoteClient(e.cfg.Gateway, e.vault, e.ledger)
-		e.wires.Remote = models.NewRemoteRuns(e.far.Runs, e.cfg.Limits.Budget, e.cfg.Log.With("component", "gateway"))
+		e.remoteGateway = models.NewRemoteClient(e.cfg.Gateway, e.vault, e.ledger)
+		e.wires.Remote = models.NewRemoteRuns(e.remoteGateway.Runs, e.cfg.Limits.Budget, e.cfg.Log.With("component", "gateway"))
 	}
 	return nil
 }
@@ -266,7 +266,7 @@ func (e *Engine) API() caisson.API {
 		Sandboxes: e.Core.Sandboxes(), Processes: e.Core.Processes(), Snapshots: e.Core.Snapshots(), Templates: e.Core.Templates(),
 		Images: e.Core.ImageService(), Files: e.Core.Files(), Policies: e.Core.Policies(), Events: e.Events, Tokens: e.Tokens(),
 		Credentials: e.vault, Audit: e, Ledger: e.ledger, Models: e.catalog, GatewayRuns: e.gatewayRuns, Daemon: e,
-		Agents: e.tasks.Agents(), Runs: e.tasks.Runs(), Workspaces: e.Workspaces.Workspaces(), Repos: e.Relay.Repos(),
+		Agents: e.runs.Agents(), Runs: e.runs.Runs(), Workspaces: e.Workspaces.Workspaces(), Repos: e.Relay.Repos(),
 		Volumes: e.volumes.Volumes(),
 	}
 }
@@ -283,9 +283,9 @@ func (e *Engine) Run(ctx context.Context, ready func() error) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		host := &subruns.Executor{Guests: e.tasks.Guests(), Budgets: e.Store.Ledger(), Ingest: e.book.Ingest, Log: e.cfg.Log}
+		host := &subruns.Executor{Guests: e.runs.Guests(), Budgets: e.Store.Ledger(), Ingest: e.book.Ingest, Log: e.cfg.Log}
 		return e.manager.Run(ctx, wire.Handlers{
-			Settings: e.settings.Current, Runs: e.gatewayRuns.Live, Decided: e.Core.Decided, Tool: host.Call, Stream: e.Relay.Stream,
+			Settings: e.settings.Current, Runs: e.gatewayRuns.Live, Decided: e.Core.RecordDecisions, Tool: host.Call, Stream: e.Relay.Stream,
 		})
 	})
 	g.Go(func() error { return e.book.Run(ctx) })
@@ -315,10 +315,10 @@ func (e *Engine) Run(ctx context.Context, ready func() error) error {
 		if err := e.Relay.Reconcile(ctx); err != nil {
 			return fmt.Errorf("reconcile repositories: %w", err)
 		}
-		if err := e.tasks.Reconcile(ctx); err != nil {
+		if err := e.runs.Reconcile(ctx); err != nil {
 			return fmt.Errorf("reconcile runs: %w", err)
 		}
-		g.Go(func() error { return e.tasks.Run(ctx) })
+		g.Go(func() error { return e.runs.Run(ctx) })
 		g.Go(func() error { return e.Relay.Run(ctx) })
 		if err := ready(); err != nil {
 			return err
@@ -363,8 +363,8 @@ func (e *Engine) housekeep(ctx context.Context) error {
 // Close stops everything in this process. It must be called after Run has returned. Sandboxes keep running.
 func (e *Engine) Close() error {
 	return errors.Join(
-		e.tasks.Close(), e.Relay.Close(), e.Core.Close(), e.Workspaces.Close(), e.volumes.Close(), e.on.Close(), e.closeListener(),
-		e.Events.Close(), e.Store.Close(), e.dir.Close(), e.unlock(),
+		e.runs.Close(), e.Relay.Close(), e.Core.Close(), e.Workspaces.Close(), e.volumes.Close(), e.on.Close(), e.closeListener(),
+		e.Events.Close(), e.Store.Close(), e.root.Close(), e.unlock(),
 	)
 }
 

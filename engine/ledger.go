@@ -17,8 +17,8 @@ type journals struct{ *ledger.Book }
 // Grew does nothing: the book reads the journals periodically, and before every query.
 func (journals) Grew() {}
 
-// record opens the file in which a sandbox's model calls are recorded. It is removed with the sandbox.
-func (e *Engine) record(id caisson.ID) (*os.File, error) {
+// openCallLog opens the file in which a sandbox's model calls are recorded. It is removed with the sandbox.
+func (e *Engine) openCallLog(id caisson.ID) (*os.File, error) {
 	root, err := os.OpenRoot(filepath.Join(e.cfg.Dir, "sandboxes", string(id)))
 	if err != nil {
 		return nil, err
@@ -50,7 +50,7 @@ func (policies) Explain(p caisson.Policy, target string) (*caisson.Explanation, 
 // address leads to the host.
 func (p policies) Inward(policy caisson.Policy) (int, bool) {
 	return egress.InternalRule(policy, func(a netip.Addr) bool {
-		own, err := p.host.Own(a)
+		own, err := p.host.IsOwn(a)
 		return own || err != nil && !reach.NoRoute(err)
 	})
 }

@@ -98,7 +98,7 @@ func (openClaw) Check(ctx context.Context, a *caisson.Agent, in runs.Inspection)
 		if err != nil {
 			return nil, err
 		}
-		skills, err := skillFiles(archive, path.Base(dir))
+		skills, err := skillFS(archive, path.Base(dir))
 		if err != nil {
 			return nil, err
 		}
@@ -126,8 +126,8 @@ func (openClaw) Check(ctx context.Context, a *caisson.Agent, in runs.Inspection)
 // maxSkillFile is the maximum size in bytes of a file that is checked.
 const maxSkillFile = 256 << 10
 
-// skillFiles returns the contents of an archive of a tree of skills: names and small files. Links are omitted.
-func skillFiles(archive []byte, base string) (fs.FS, error) {
+// skillFS returns the contents of an archive of a tree of skills: names and small files. Links are omitted.
+func skillFS(archive []byte, base string) (fs.FS, error) {
 	// The standard library implements a file system on a zip archive, but not on a tar archive.
 	var packed bytes.Buffer
 	w := zip.NewWriter(&packed)

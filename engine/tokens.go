@@ -82,8 +82,8 @@ func (t *Tokens) RemoveToken(ctx context.Context, id caisson.ID) error {
 	return nil
 }
 
-// usedInterval is the precision of the time of a token's last use. Each update of it is a write to the store.
-const usedInterval = time.Minute
+// lastUsePrecision is the precision of the time of a token's last use. Each update of it is a write to the store.
+const lastUsePrecision = time.Minute
 
 // FindToken returns the unexpired token whose secret has the given SHA-256 hash.
 func (t *Tokens) FindToken(ctx context.Context, hash [32]byte) (*caisson.Token, error) {
@@ -92,7 +92,7 @@ func (t *Tokens) FindToken(ctx context.Context, hash [32]byte) (*caisson.Token, 
 	if err != nil {
 		return nil, err
 	}
-	if token.LastUsedAt == nil || now.Sub(*token.LastUsedAt) > usedInterval {
+	if token.LastUsedAt == nil || now.Sub(*token.LastUsedAt) > lastUsePrecision {
 		err = t.store.Tokens().Used(ctx, token.ID, now)
 	}
 	return token, err

@@ -36,7 +36,7 @@ func TestTokensAreRecorded(t *testing.T) {
 	want := []string{
 		"a token.created " + string(token.ID) + " ci by " + caisson.ActorOf(local), "a token.removed " + string(token.ID) + "  by " + caisson.ActorOf(own),
 	}
-	list, err := store.Events().After(t.Context(), caisson.Everyone(), "", 0, 10)
+	list, err := store.Events().After(t.Context(), caisson.AllAccounts(), "", 0, 10)
 	var got []string
 	for _, e := range list {
 		got = append(got, e.Account+" "+e.Type+" "+e.Subject+" "+e.Data["name"]+" by "+e.Actor)

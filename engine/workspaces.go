@@ -23,8 +23,8 @@ type WorkspaceConfig struct {
 	Commands []workspaces.Command
 }
 
-// patterns returns the patterns of names that are hidden from sandboxes.
-func (c WorkspaceConfig) patterns() []string {
+// hiddenPatterns returns the patterns of names that are hidden from sandboxes.
+func (c WorkspaceConfig) hiddenPatterns() []string {
 	if c.Hide == nil {
 		return baseline.DefaultHidden()
 	}
@@ -48,15 +48,15 @@ func (m masker) MaskArchive(ctx context.Context, show []string, in io.Reader, ou
 func newWorkspaces(e *Engine) (*workspaces.Core, error) {
 	return workspaces.New(workspaces.Config{
 		Dir: e.cfg.Dir, Store: e.Store, Events: e.Events, Tool: tool.New(e.on.Worker),
-		Running: func(ctx context.Context, id caisson.ID) (bool, error) { return usesWorkspace(ctx, e.Store, id) },
-		Hide:    e.cfg.Workspaces.Hide, Rules: e.cfg.Workspaces.Rules, Keep: e.cfg.Workspaces.Keep,
+		UsesLayers: func(ctx context.Context, id caisson.ID) (bool, error) { return usesWorkspace(ctx, e.Store, id) },
+		Hide:       e.cfg.Workspaces.Hide, Rules: e.cfg.Workspaces.Rules, Retention: e.cfg.Workspaces.Keep,
 		Commands: e.cfg.Workspaces.Commands, Log: e.cfg.Log.With("component", "workspaces"),
 	})
 }
 
 // usesWorkspace reports whether a sandbox has its workspace mounted, or may mount it at any moment.
 func usesWorkspace(ctx context.Context, store caisson.Store, id caisson.ID) (bool, error) {
-	sb, err := store.Sandboxes().Get(ctx, caisson.Everyone(), string(id))
+	sb, err := store.Sandboxes().Get(ctx, caisson.AllAccounts(), string(id))
 	if err != nil {
 		return false, err
 	}

@@ -52,12 +52,12 @@ func ParseApp(secret caisson.Secret) (App, bool) {
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return App{}, false
 	}
-	id, ok := name(in.AppID)
+	id, ok := parseID(in.AppID)
 	if !ok || in.PrivateKey == "" {
 		return App{}, false
 	}
 	app := App{id: id, key: caisson.NewSecret(in.PrivateKey)}
-	if s, given := name(in.InstallationID); given {
+	if s, given := parseID(in.InstallationID); given {
 		n, err := strconv.ParseInt(s, 10, 64)
 		if err != nil || n <= 0 {
 			return App{}, false
@@ -69,8 +69,8 @@ func ParseApp(secret caisson.Secret) (App, bool) {
 	return app, true
 }
 
-// name decodes a number or a string of letters, digits, '.', '_' and '-', and returns it as a string.
-func name(raw json.RawMessage) (string, bool) {
+// parseID decodes a number or a string of letters, digits, '.', '_' and '-', and returns it as a string.
+func parseID(raw json.RawMessage) (string, bool) {
 	var s string
 	if json.Unmarshal(raw, &s) != nil || s == "" {
 		var n int64
@@ -164,12 +164,12 @@ func findInstallation(ctx context.Context, c *client, project string) (int64, er
 	}
 	err := c.call(ctx, http.MethodGet, "/repos/"+project+"/installation", nil, nil, &out)
 	switch {
-	case failed(err, http.StatusNotFound):
+	case hasStatus(err, http.StatusNotFound):
 		return 0, caisson.Wrap(err, caisson.NotFound, "the GitHub App is not installed for %s; install it there, with the rights to write contents and pull requests", project)
 	case err != nil:
 		return 0, err
 	case out.ID <= 0:
-		return 0, nonsense()
+		return 0, errInvalidAnswer()
 	}
 	return out.ID, nil
 }

@@ -64,14 +64,14 @@ func newClient(args jobArgs) (*client, error) {
 			TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots},
 		},
 		Timeout:       callTime,
-		CheckRedirect: stayThere,
+		CheckRedirect: sameServerOnly,
 	}
 	return c, nil
 }
 
-// stayThere follows redirects to the same server, which GitHub sends for renamed repositories. It requires the same method: a
+// sameServerOnly follows redirects to the same server, which GitHub sends for renamed repositories. It requires the same method: a
 // POST that is redirected as a GET would return a misleading answer.
-func stayThere(r *http.Request, via []*http.Request) error {
+func sameServerOnly(r *http.Request, via []*http.Request) error {
 	first := via[0]
 	if len(via) > 3 || r.URL.Scheme != first.URL.Scheme || r.URL.Host != first.URL.Host || r.Method != first.Method || r.URL.User != nil {
 		return caisson.Errorf(caisson.Invalid, "%s leads elsewhere; has the repository moved, or is the address of its API wrong?", first.URL.Host)
@@ -121,9 +121,9 @@ func (c *client) call(ctx context.Context, method, path string, query url.Values
 func (c *client) read(resp *http.Response, out any) error {
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
-		words := wordsOf(text[:min(len(text), maxAnswer)], c.secrets...)
-		after, limited := wait(resp.Header, resp.StatusCode, words, time.Now())
-		return &statusError{status: resp.StatusCode, words: words, wait: after, limit: limited}
+		words := errorMessage(text[:min(len(text), maxAnswer)], c.secrets...)
+		after, limited := retryDelay(resp.Header, resp.StatusCode, words, time.Now())
+		return &statusError{status: resp.StatusCode, message: words, retryAfter: after, rateLimited: limited}
 	}
 	if err != nil {
 		return err

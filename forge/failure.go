@@ -20,26 +20,26 @@ import (
 )
 
 const (
-	maxWords   = 300 // maximum length of the forge's error message, in bytes
-	maxMessage = 600
-	maxWait    = time.Hour
+	maxErrorText  = 300 // maximum length of the forge's error message, in bytes
+	maxMessage    = 600
+	maxRetryDelay = time.Hour
 )
 
 // RetryAfter returns how long to wait before a retry, as requested by the forge in the answer that caused err. It is at most
 // one hour; 0 means that the forge requested no delay.
 func RetryAfter(err error) time.Duration {
-	if w, ok := errors.AsType[*waitError](err); ok {
+	if w, ok := errors.AsType[*retryError](err); ok {
 		return w.after
 	}
 	return 0
 }
 
-type waitError struct {
+type retryError struct {
 	after time.Duration
 	cause string
 }
 
-func (w *waitError) Error() string {
+func (w *retryError) Error() string {
 	return fmt.Sprintf("%s (to be left alone for %v)", w.cause, w.after)
 }
 
@@ -57,16 +57,16 @@ func (f *failure) err(secret caisson.Secret) error {
 	if !slices.Contains([]caisson.Kind{caisson.Invalid, caisson.NotFound, caisson.Conflict, caisson.Denied, caisson.Unauthed, caisson.Exhausted, caisson.Unavailable}, kind) {
 		kind = caisson.Internal
 	}
-	message := excerpt(scrub(f.Message, secretsOf(secret.Reveal())...), maxMessage)
-	cause := errors.New(excerpt(scrub(f.Cause, secretsOf(secret.Reveal())...), maxMessage))
+	message := excerpt(redact(f.Message, secretsOf(secret.Reveal())...), maxMessage)
+	cause := errors.New(excerpt(redact(f.Cause, secretsOf(secret.Reveal())...), maxMessage))
 	if f.Wait > 0 && kind == caisson.Unavailable {
-		return caisson.Wrap(&waitError{min(f.Wait, maxWait), cause.Error()}, kind, "%s", message)
+		return caisson.Wrap(&retryError{min(f.Wait, maxRetryDelay), cause.Error()}, kind, "%s", message)
 	}
 	return caisson.Wrap(cause, kind, "%s", message)
 }
 
-// scrub redacts secrets from text that a forge may have inserted them into.
-func scrub(s string, secrets ...string) string {
+// redact redacts secrets from text that a forge may have inserted them into.
+func redact(s string, secrets ...string) string {
 	for _, secret := range secrets {
 		if secret == "" {
 			continue
@@ -80,21 +80,21 @@ func scrub(s string, secrets ...string) string {
 
 // statusError is an answer whose status is not 2xx.
 type statusError struct {
-	status int
-	words  string // message of the forge, from its JSON; "" if it cannot be decoded
-	wait   time.Duration
-	limit  bool // whether a rate limit was exceeded
+	status      int
+	message     string // message of the forge, from its JSON; "" if it cannot be decoded
+	retryAfter  time.Duration
+	rateLimited bool // whether a rate limit was exceeded
 }
 
-func (e *statusError) Error() string { return fmt.Sprintf("status %d: %s", e.status, e.words) }
+func (e *statusError) Error() string { return fmt.Sprintf("status %d: %s", e.status, e.message) }
 
-// failed reports whether err is an answer with that status whose message contains all of words, which must be in lower case.
-func failed(err error, status int, words ...string) bool {
+// hasStatus reports whether err is an answer with that status whose message contains all of words, which must be in lower case.
+func hasStatus(err error, status int, words ...string) bool {
 	e, ok := errors.AsType[*statusError](err)
 	if !ok || e.status != status {
 		return false
 	}
-	said := strings.ToLower(e.words)
+	said := strings.ToLower(e.message)
 	return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(said, w) })
 }
 
@@ -103,7 +103,7 @@ func failureOf(err error, host string, secrets ...string) *failure {
 	f := &failure{Kind: caisson.Internal, Cause: err.Error()}
 	status, answered := errors.AsType[*statusError](err)
 	if answered {
-		f.Wait = status.wait
+		f.Wait = status.retryAfter
 	}
 	if e, ok := errors.AsType[*caisson.Error](err); ok { // takes precedence: it explains the answer, if any
 		f.Kind, f.Message = e.Kind, caisson.MessageOf(e)
@@ -112,18 +112,18 @@ func failureOf(err error, host string, secrets ...string) *failure {
 	} else {
 		f.Kind, f.Message = explainNetwork(err, host)
 	}
-	f.Message = excerpt(scrub(f.Message, secrets...), maxMessage)
-	f.Cause = excerpt(scrub(f.Cause, secrets...), maxMessage)
+	f.Message = excerpt(redact(f.Message, secrets...), maxMessage)
+	f.Cause = excerpt(redact(f.Cause, secrets...), maxMessage)
 	return f
 }
 
 func (e *statusError) explain(host string) (caisson.Kind, string) {
 	said := ""
-	if e.words != "" {
-		said = ": " + e.words
+	if e.message != "" {
+		said = ": " + e.message
 	}
 	switch {
-	case e.limit:
+	case e.rateLimited:
 		return caisson.Unavailable, host + " limits how often it may be asked" + said
 	case e.status == http.StatusUnauthorized:
 		return caisson.Unauthed, host + " does not accept the repository's credential; renew it" + said
@@ -167,8 +167,8 @@ func timedOut(err error) bool {
 	return ok && e.Timeout()
 }
 
-// wait returns the delay that a forge requests before the next request, and whether the reason is a rate limit.
-func wait(h http.Header, status int, words string, now time.Time) (after time.Duration, limited bool) {
+// retryDelay returns the delay that a forge requests before the next request, and whether the reason is a rate limit.
+func retryDelay(h http.Header, status int, words string, now time.Time) (after time.Duration, limited bool) {
 	limited = status == http.StatusTooManyRequests
 	if status == http.StatusForbidden {
 		limited = h.Get("Retry-After") != "" || h.Get("X-RateLimit-Remaining") == "0" || strings.Contains(strings.ToLower(words), "rate limit")
@@ -194,12 +194,12 @@ func wait(h http.Header, status int, words string, now time.Time) (after time.Du
 	if limited {
 		after = max(after, time.Second)
 	}
-	return min(max(after, 0), maxWait), limited
+	return min(max(after, 0), maxRetryDelay), limited
 }
 
-// wordsOf extracts the error message from a forge's JSON answer, in any of the known forms. Secrets are redacted before the
+// errorMessage extracts the error message from a forge's JSON answer, in any of the known forms. Secrets are redacted before the
 // text is shortened.
-func wordsOf(body []byte, secrets ...string) string {
+func errorMessage(body []byte, secrets ...string) string {
 	var said struct {
 		Message     json.RawMessage   `json:"message"`
 		Error       json.RawMessage   `json:"error"`
@@ -212,14 +212,14 @@ func wordsOf(body []byte, secrets ...string) string {
 	var words []string
 	for _, raw := range append([]json.RawMessage{said.Message, said.Error, said.Description}, said.Errors...) {
 		if len(words) < 10 {
-			words = append(words, phrases(raw)...)
+			words = append(words, errorTexts(raw)...)
 		}
 	}
-	return excerpt(scrub(strings.Join(words, "; "), secrets...), maxWords)
+	return excerpt(redact(strings.Join(words, "; "), secrets...), maxErrorText)
 }
 
-// phrases decodes a string, a list of strings, GitHub's error object for a field, or GitLab's object of lists.
-func phrases(raw json.RawMessage) []string {
+// errorTexts decodes a string, a list of strings, GitHub's error object for a field, or GitLab's object of lists.
+func errorTexts(raw json.RawMessage) []string {
 	var s string
 	if json.Unmarshal(raw, &s) == nil {
 		if s == "" {

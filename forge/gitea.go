@@ -42,7 +42,7 @@ func (p *giteaPull) pull() (*Pull, error) {
 		state = "merged"
 	}
 	if p.Number <= 0 || state == "" {
-		return nil, nonsense()
+		return nil, errInvalidAnswer()
 	}
 	title := strings.ToUpper(p.Title)
 	draft := p.Draft || strings.HasPrefix(title, "WIP:") || strings.HasPrefix(title, "[WIP]")
@@ -58,13 +58,13 @@ func (g *gitea) find(ctx context.Context, p PullRequest) (*Pull, error) {
 	head := strings.ReplaceAll(url.PathEscape(p.Head), "%2F", "/")
 	var one giteaPull
 	err := g.c.call(ctx, http.MethodGet, g.path+"/"+url.PathEscape(p.Base)+"/"+head, nil, nil, &one)
-	if failed(err, http.StatusNotFound) || failed(err, http.StatusMethodNotAllowed) {
+	if hasStatus(err, http.StatusNotFound) || hasStatus(err, http.StatusMethodNotAllowed) {
 		return nil, nil // or this version lacks the call
 	}
 	if err != nil {
 		return nil, err
 	}
-	if one.State != "open" || !between(one.Head, one.Base, p) {
+	if one.State != "open" || !sameBranches(one.Head, one.Base, p) {
 		return nil, nil
 	}
 	return one.pull()
@@ -77,7 +77,7 @@ func (g *gitea) search(ctx context.Context, p PullRequest, page int) (*Pull, boo
 		return nil, false, err
 	}
 	for _, one := range list {
-		if one.State == "open" && between(one.Head, one.Base, p) {
+		if one.State == "open" && sameBranches(one.Head, one.Base, p) {
 			pull, err := one.pull()
 			return pull, true, err
 		}
@@ -98,7 +98,7 @@ func (g *gitea) create(ctx context.Context, p PullRequest) (*Pull, error) {
 	return made.pull()
 }
 
-func (g *gitea) exists(err error) bool { return failed(err, http.StatusConflict) }
+func (g *gitea) alreadyExists(err error) bool { return hasStatus(err, http.StatusConflict) }
 
 func (g *gitea) update(ctx context.Context, have *Pull, p PullRequest) (*Pull, error) {
 	title := p.Title

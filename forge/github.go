@@ -46,9 +46,9 @@ type gitRef struct {
 	} `json:"repo"` // null if the repository was deleted
 }
 
-// between reports whether head and base are the branches of p in one repository. The repositories are compared because a fork
+// sameBranches reports whether head and base are the branches of p in one repository. The repositories are compared because a fork
 // may have branches with the same names.
-func between(head, base gitRef, p PullRequest) bool {
+func sameBranches(head, base gitRef, p PullRequest) bool {
 	return head.Ref == p.Head && base.Ref == p.Base && head.Repo != nil && base.Repo != nil && head.Repo.ID == base.Repo.ID
 }
 
@@ -58,12 +58,12 @@ func (p *gitHubPull) pull() (*Pull, error) {
 		state = "merged"
 	}
 	if p.Number <= 0 || state == "" {
-		return nil, nonsense()
+		return nil, errInvalidAnswer()
 	}
 	return &Pull{Number: p.Number, URL: p.HTMLURL, Draft: p.Draft, State: state}, nil
 }
 
-func nonsense() error {
+func errInvalidAnswer() error {
 	return caisson.Errorf(caisson.Invalid, "the forge answers with what is no pull request; is the address of its API right?")
 }
 
@@ -76,7 +76,7 @@ func (g *gitHub) list(ctx context.Context, p PullRequest, q url.Values) (*Pull, 
 		return nil, false, err
 	}
 	for _, one := range list {
-		if one.State == "open" && between(one.Head, one.Base, p) {
+		if one.State == "open" && sameBranches(one.Head, one.Base, p) {
 			pull, err := one.pull()
 			return pull, true, err
 		}
@@ -98,7 +98,7 @@ func (g *gitHub) create(ctx context.Context, p PullRequest) (*Pull, error) {
 	in := map[string]any{"title": p.Title, "body": p.Body, "head": p.Head, "base": p.Base, "draft": !p.Ready}
 	var made gitHubPull
 	err := g.c.call(ctx, http.MethodPost, g.path, nil, in, &made)
-	if !p.Ready && failed(err, http.StatusUnprocessableEntity, "draft", "not supported") {
+	if !p.Ready && hasStatus(err, http.StatusUnprocessableEntity, "draft", "not supported") {
 		in["draft"] = false
 		err = g.c.call(ctx, http.MethodPost, g.path, nil, in, &made)
 	}
@@ -108,8 +108,8 @@ func (g *gitHub) create(ctx context.Context, p PullRequest) (*Pull, error) {
 	return made.pull()
 }
 
-func (g *gitHub) exists(err error) bool {
-	return failed(err, http.StatusUnprocessableEntity, "already exists")
+func (g *gitHub) alreadyExists(err error) bool {
+	return hasStatus(err, http.StatusUnprocessableEntity, "already exists")
 }
 
 func (g *gitHub) update(ctx context.Context, have *Pull, p PullRequest) (*Pull, error) {

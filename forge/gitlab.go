@@ -36,7 +36,7 @@ type gitLabMerge struct {
 func (m *gitLabMerge) pull() (*Pull, error) {
 	state := map[string]string{"opened": "open", "locked": "open", "closed": "closed", "merged": "merged"}[m.State]
 	if m.IID <= 0 || state == "" {
-		return nil, nonsense()
+		return nil, errInvalidAnswer()
 	}
 	return &Pull{Number: m.IID, URL: m.WebURL, Draft: m.Draft || m.WIP, State: state}, nil
 }
@@ -73,7 +73,7 @@ func (g *gitLab) create(ctx context.Context, p PullRequest) (*Pull, error) {
 	if !p.Ready {
 		title = draftPrefix + title
 	}
-	in := map[string]string{"title": title, "description": withoutCommands(p.Body), "source_branch": p.Head, "target_branch": p.Base}
+	in := map[string]string{"title": title, "description": escapeQuickActions(p.Body), "source_branch": p.Head, "target_branch": p.Base}
 	var made gitLabMerge
 	if err := g.c.call(ctx, http.MethodPost, g.path, nil, in, &made); err != nil {
 		return nil, err
@@ -81,14 +81,16 @@ func (g *gitLab) create(ctx context.Context, p PullRequest) (*Pull, error) {
 	return made.pull()
 }
 
-func (g *gitLab) exists(err error) bool { return failed(err, http.StatusConflict, "already exists") }
+func (g *gitLab) alreadyExists(err error) bool {
+	return hasStatus(err, http.StatusConflict, "already exists")
+}
 
 func (g *gitLab) update(ctx context.Context, have *Pull, p PullRequest) (*Pull, error) {
 	title := p.Title
 	if have.Draft {
 		title = draftPrefix + title
 	}
-	in := map[string]string{"title": title, "description": withoutCommands(p.Body)}
+	in := map[string]string{"title": title, "description": escapeQuickActions(p.Body)}
 	var now gitLabMerge
 	if err := g.c.call(ctx, http.MethodPut, g.path+"/"+strconv.FormatInt(have.Number, 10), nil, in, &now); err != nil {
 		return nil, err

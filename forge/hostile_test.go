@@ -32,7 +32,7 @@ var somePull = PullRequest{Head: "caisson/1", Base: "main", Title: "x"}
 // TestErrorsKeepTheToken: a forge sends the token back in every way in which an error could show it.
 func TestErrorsKeepTheToken(t *testing.T) {
 	basic := base64.StdEncoding.EncodeToString([]byte("ada:" + testToken))
-	echo := strings.Repeat("x", maxWords-10) + " " + testToken + " " + testToken
+	echo := strings.Repeat("x", maxErrorText-10) + " " + testToken + " " + testToken
 	answers := map[string]http.HandlerFunc{
 		"message": func(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(422)
@@ -183,7 +183,7 @@ func TestTokenIsNotSentInTheOpen(t *testing.T) {
 			t.Errorf("%s: %v", api, err)
 		}
 	}
-	s.Local, s.Own.PublicAddresses = false, []netip.Prefix{netip.MustParsePrefix("203.0.113.9/32")}
+	s.Local, s.Host.PublicAddresses = false, []netip.Prefix{netip.MustParsePrefix("203.0.113.9/32")}
 	for _, s.API = range []string{"https://127.0.0.1:1", "https://203.0.113.9:1", "https://[64:ff9b::cb00:7109]"} {
 		_, err := tool.Pull(t.Context(), s, somePull)
 		wantKind(t, err, caisson.Denied)
@@ -217,7 +217,7 @@ func TestBelieves(t *testing.T) {
 		"https://git.example.org/\u202e": false, "https://evil.org\\@git.example.org/": false, "https://git.example.org/?" + testToken: false,
 		"https://git.example.org/" + strings.Repeat("a", maxURL): false, "data:text/html,x": false, "https:///x": false,
 	} {
-		if s.believes(raw) != want {
+		if s.trustsURL(raw) != want {
 			t.Errorf("%q", raw)
 		}
 	}
@@ -243,7 +243,7 @@ func TestWait(t *testing.T) {
 		{429, map[string]string{"RateLimit-Reset": in(time.Minute)}, "", true, 59 * time.Second, time.Minute},
 		{429, map[string]string{"Retry-After": now.Add(2 * time.Minute).UTC().Format(http.TimeFormat)}, "", true, time.Minute, 2 * time.Minute},
 		{429, map[string]string{"Retry-After": "-5"}, "", true, time.Second, time.Second},
-		{429, map[string]string{"Retry-After": "999999999"}, "", true, maxWait, maxWait},
+		{429, map[string]string{"Retry-After": "999999999"}, "", true, maxRetryDelay, maxRetryDelay},
 		{429, map[string]string{"Retry-After": "99999999999999999999"}, "", true, time.Second, time.Second},
 		{429, map[string]string{"X-RateLimit-Reset": "9999999999999999999999"}, "", true, time.Minute, time.Minute},
 		{503, map[string]string{"Retry-After": "9"}, "", false, 9 * time.Second, 9 * time.Second},
@@ -252,7 +252,7 @@ func TestWait(t *testing.T) {
 		for k, v := range tt.header {
 			h.Set(k, v)
 		}
-		after, limited := wait(h, tt.status, tt.words, now)
+		after, limited := retryDelay(h, tt.status, tt.words, now)
 		if limited != tt.limited || after < tt.least || after > tt.most {
 			t.Errorf("%d %v: %v, %v", tt.status, tt.header, after, limited)
 		}
@@ -271,7 +271,7 @@ func TestPlainText(t *testing.T) {
 	if got := plainBody(strings.Repeat("é", maxBody)); len(got) > maxBody+3 {
 		t.Errorf("%d bytes", len(got))
 	}
-	if got := withoutCommands("/merge\n /close\nsee a/b\n\n\t/x"); got != "\\/merge\n \\/close\nsee a/b\n\n\t\\/x" {
+	if got := escapeQuickActions("/merge\n /close\nsee a/b\n\n\t/x"); got != "\\/merge\n \\/close\nsee a/b\n\n\t\\/x" {
 		t.Errorf("%q", got)
 	}
 }
@@ -281,8 +281,8 @@ func FuzzWords(f *testing.F) {
 	f.Add(`{"message":{"a":["b"]},"error":"c","error_description":"d"}`)
 	f.Add(`{"message":["` + testToken + `"]}`)
 	f.Fuzz(func(t *testing.T, body string) {
-		words := wordsOf([]byte(body), testToken)
-		if len(words) > maxWords+len("…") || strings.ContainsAny(words, "\n\r\x1b\x00") || strings.Contains(words, testToken) {
+		words := errorMessage([]byte(body), testToken)
+		if len(words) > maxErrorText+len("…") || strings.ContainsAny(words, "\n\r\x1b\x00") || strings.Contains(words, testToken) {
 			t.Errorf("%q", words)
 		}
 	})
@@ -293,7 +293,7 @@ func FuzzBelieves(f *testing.F) {
 	f.Add("https://github.com/a/b/pull/1")
 	f.Add("https://github.com@evil.org")
 	f.Fuzz(func(t *testing.T, raw string) {
-		if !s.believes(raw) {
+		if !s.trustsURL(raw) {
 			return
 		}
 		u, err := url.Parse(raw)

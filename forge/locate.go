@@ -10,8 +10,8 @@ import (
 	"github.com/caisson-dev/caisson/relay/remoteurl"
 )
 
-// hosts are the known forges by host name. Servers for SSH over port 443 have different host names.
-var hosts = map[string]struct {
+// knownHosts are the known forges by host name. Servers for SSH over port 443 have different host names.
+var knownHosts = map[string]struct {
 	forge caisson.Forge
 	host  string // host of its pages
 }{
@@ -22,8 +22,8 @@ var hosts = map[string]struct {
 	"codeberg.org":      {caisson.ForgeGitea, "codeberg.org"},
 }
 
-// suffixes are the paths of the API below the URL of a forge's pages.
-var suffixes = map[caisson.Forge]string{
+// apiPaths are the paths of the API below the URL of a forge's pages.
+var apiPaths = map[caisson.Forge]string{
 	caisson.ForgeGitHub: "/api/v3", // on GitHub Enterprise
 	caisson.ForgeGitLab: "/api/v4",
 	caisson.ForgeGitea:  "/api/v1",
@@ -38,7 +38,7 @@ func Locate(raw string, f caisson.Forge, api string) (Server, error) {
 		return Server{}, err
 	}
 	host := u.Host
-	known, ok := hosts[host]
+	known, ok := knownHosts[host]
 	switch {
 	case ok:
 		host = known.host
@@ -55,16 +55,16 @@ func Locate(raw string, f caisson.Forge, api string) (Server, error) {
 		return Server{}, caisson.Invalidf("forge", "is needed with an API: github, gitlab or gitea")
 	case f == caisson.ForgeNone:
 		return Server{Forge: f}, nil
-	case suffixes[f] == "":
+	case apiPaths[f] == "":
 		return Server{}, caisson.Invalidf("forge", "is none of none, github, gitlab and gitea")
 	case u.Scheme == remoteurl.Local:
 		return Server{}, caisson.Invalidf("forge", "is for repositories of a server, not for a directory of this host")
 	}
-	s := Server{Forge: f, Web: pages(u, host)}
+	s := Server{Forge: f, Web: webURL(u, host)}
 	if s.API, err = apiOf(s, host, api); err != nil {
 		return Server{}, err
 	}
-	prefix := prefixOf(s, u)
+	prefix := pathPrefix(s, u)
 	s.Project = strings.TrimPrefix(strings.Trim(strings.TrimSuffix(u.Path, ".git"), "/"), prefix)
 	if err := checkProject(f, s.Project); err != nil {
 		return Server{}, err
@@ -73,8 +73,8 @@ func Locate(raw string, f caisson.Forge, api string) (Server, error) {
 	return s, nil
 }
 
-// pages returns the base URL of the forge's pages. For http and https it is the same server; for ssh it is a guess.
-func pages(u remoteurl.URL, host string) string {
+// webURL returns the base URL of the forge's pages. For http and https it is the same server; for ssh it is a guess.
+func webURL(u remoteurl.URL, host string) string {
 	if u.Scheme == remoteurl.SSH {
 		u.Port, u.Scheme = "", remoteurl.HTTPS
 	}
@@ -97,17 +97,17 @@ func apiOf(s Server, host, api string) (string, error) {
 	case s.Forge == caisson.ForgeGitHub && strings.HasSuffix(host, ".ghe.com"):
 		return "https://api." + host, nil
 	}
-	return s.Web + suffixes[s.Forge], nil
+	return s.Web + apiPaths[s.Forge], nil
 }
 
-// prefixOf returns the path, with a slash at its end, below which a forge is installed on the host of its pages. It is part of
+// pathPrefix returns the path, with a slash at its end, below which a forge is installed on the host of its pages. It is part of
 // http addresses, and its length follows from the API's address. "" means none.
-func prefixOf(s Server, u remoteurl.URL) string {
+func pathPrefix(s Server, u remoteurl.URL) string {
 	api, err := url.Parse(s.API)
 	if err != nil || u.Scheme == remoteurl.SSH || !strings.HasPrefix(s.API, s.Web+"/") {
 		return ""
 	}
-	prefix, ok := strings.CutSuffix(api.Path, suffixes[s.Forge])
+	prefix, ok := strings.CutSuffix(api.Path, apiPaths[s.Forge])
 	prefix = strings.Trim(prefix, "/") + "/"
 	if !ok || prefix == "/" || !strings.HasPrefix(u.Path, "/"+prefix) {
 		return ""

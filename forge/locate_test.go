@@ -140,7 +140,7 @@ func FuzzLocate(f *testing.F) {
 		if err := s.check(); err != nil {
 			t.Fatalf("%q: %v", raw, err)
 		}
-		if !s.believes(s.pullURL(1)) {
+		if !s.trustsURL(s.pullURL(1)) {
 			t.Fatalf("%q: %q is not believed", raw, s.pullURL(1))
 		}
 	})

@@ -20,8 +20,8 @@ type dialect interface {
 	// search looks at one page of the open pull requests, from 1 on. more reports whether the page had any.
 	search(ctx context.Context, p PullRequest, page int) (pull *Pull, more bool, err error)
 	create(ctx context.Context, p PullRequest) (*Pull, error)
-	// exists reports whether err, returned by create, means that the pull request already exists.
-	exists(err error) bool
+	// alreadyExists reports whether err, returned by create, means that the pull request already exists.
+	alreadyExists(err error) bool
 	update(ctx context.Context, have *Pull, p PullRequest) (*Pull, error)
 }
 
@@ -37,7 +37,7 @@ func openPull(ctx context.Context, args jobArgs) (*Pull, error) {
 	}
 	if pull == nil {
 		made, err := d.create(ctx, args.Pull)
-		if err == nil || !d.exists(err) {
+		if err == nil || !d.alreadyExists(err) {
 			return made, err
 		}
 		if pull, err = searchAll(ctx, d, args.Pull, err); err != nil {

@@ -29,12 +29,12 @@ func plainBody(s string) string {
 	return safetext.Short(safetext.Lines(s), maxBody)
 }
 
-// command matches lines that GitLab executes as quick actions, with the rights of the token's owner: /merge, /assign, /close.
+// quickAction matches lines that GitLab executes as quick actions, with the rights of the token's owner: /merge, /assign, /close.
 // Bodies contain text from agents.
-var command = regexp.MustCompile(`(?m)^(\s*)/`)
+var quickAction = regexp.MustCompile(`(?m)^(\s*)/`)
 
-// withoutCommands escapes the slash of such lines.
-func withoutCommands(s string) string { return command.ReplaceAllString(s, `$1\/`) }
+// escapeQuickActions escapes the slash of such lines.
+func escapeQuickActions(s string) string { return quickAction.ReplaceAllString(s, `$1\/`) }
 
 // excerpt returns at most limit bytes of s, as one line that is safe to show.
 func excerpt(s string, limit int) string {

@@ -50,7 +50,7 @@ func (t *Tool) Pull(ctx context.Context, s Server, p PullRequest) (*Pull, error)
 		return nil, got.Failure.err(s.Token)
 	}
 	pull := got.Pull
-	if !s.believes(pull.URL) {
+	if !s.trustsURL(pull.URL) {
 		pull.URL = s.pullURL(pull.Number)
 	}
 	return &pull, nil
@@ -105,16 +105,16 @@ func (s Server) check() error {
 }
 
 func (s Server) args() jobArgs {
-	return jobArgs{Forge: s.Forge, API: s.API, Project: s.Project, Secret: s.Token.Reveal(), Roots: s.Roots, Local: s.Local, Own: s.Own}
+	return jobArgs{Forge: s.Forge, API: s.API, Project: s.Project, Secret: s.Token.Reveal(), Roots: s.Roots, Local: s.Local, Own: s.Host}
 }
 
-// believes reports whether raw may be used as the URL of a pull request's page, although the forge chose it: users will open
+// trustsURL reports whether raw may be used as the URL of a pull request's page, although the forge chose it: users will open
 // it.
-func (s Server) believes(raw string) bool {
+func (s Server) trustsURL(raw string) bool {
 	if raw == "" || len(raw) > maxURL || strings.ContainsFunc(raw, func(r rune) bool { return r <= ' ' || r >= 0x7f || !safetext.Safe(r) || r == '\\' }) {
 		return false
 	}
-	if scrub(raw, secretsOf(s.Token.Reveal())...) != raw {
+	if redact(raw, secretsOf(s.Token.Reveal())...) != raw {
 		return false
 	}
 	u, err := url.Parse(raw)

@@ -37,7 +37,7 @@ func TestJobsAreNotBelieved(t *testing.T) {
 			t.Errorf("%.80s: %+v, %v", answer, p, err)
 			continue
 		}
-		if m := err.Error(); len(m) > 2*maxMessage+50 || strings.ContainsAny(m, "\x1b\n") || strings.Contains(m, testToken) || RetryAfter(err) > maxWait {
+		if m := err.Error(); len(m) > 2*maxMessage+50 || strings.ContainsAny(m, "\x1b\n") || strings.Contains(m, testToken) || RetryAfter(err) > maxRetryDelay {
 			t.Errorf("%.80s: %q", answer, m)
 		}
 	}

@@ -29,9 +29,9 @@ func (h agentRoutes) register(rt *router) {
 	handle(rt, op(http.MethodPut, "/agents/{id}", "put-agent", tag, "Make or replace an agent"), h.put)
 	handle(rt, op(http.MethodDelete, "/agents/{id}", "remove-agent", tag, "Delete an agent"), h.remove)
 	handle(rt, op(http.MethodGet, "/agents/{id}/check", "check-agent", tag, "What an agent and its skills need and lack"), h.check)
-	stream(rt, streaming(op(http.MethodPost, "/agents/{id}/build", "build-agent", tag, "Make the root file system that an agent starts from"),
+	handleStream(rt, withEventStream(op(http.MethodPost, "/agents/{id}/build", "build-agent", tag, "Make the root file system that an agent starts from"),
 		progress), serveAgent(rt, h.core.BuildAgent))
-	stream(rt, streaming(op(http.MethodPost, "/agents/{id}/warm", "warm-agent", tag, "Make an agent's warm snapshot anew"),
+	handleStream(rt, withEventStream(op(http.MethodPost, "/agents/{id}/warm", "warm-agent", tag, "Make an agent's warm snapshot anew"),
 		progress), serveAgent(rt, h.core.WarmAgent))
 }
 
@@ -68,7 +68,7 @@ func (h agentRoutes) put(ctx context.Context, in *struct {
 	return answerAgent(h.core.PutAgent(ctx, a))
 }
 
-func (h agentRoutes) remove(ctx context.Context, in *AgentParam) (*none, error) {
+func (h agentRoutes) remove(ctx context.Context, in *AgentParam) (*noContent, error) {
 	return nil, h.core.RemoveAgent(ctx, in.ID)
 }
 

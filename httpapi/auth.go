@@ -17,7 +17,7 @@ var accountName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 
 // Local returns the handler for the unix socket. Requests act for the account in X-Caisson-Account, or "local".
 func (a *API) Local() http.Handler {
-	return a.front(func(r *http.Request) (caisson.Caller, error) {
+	return a.middleware(func(r *http.Request) (caisson.Caller, error) {
 		account := caisson.LocalAccount
 		if v, ok := r.Header[protocol.AccountHeader]; ok {
 			account = strings.Join(v, ",")
@@ -32,8 +32,8 @@ func (a *API) Local() http.Handler {
 // Remote returns the handler for TCP. Requests need a bearer token and act for its account; a request that specifies another
 // account, or passes descriptors, gets Denied. The number of wrong tokens per source is limited.
 func (a *API) Remote() http.Handler {
-	tries := newGuesses()
-	return a.front(func(r *http.Request) (caisson.Caller, error) {
+	tries := newTokenLimiter()
+	return a.middleware(func(r *http.Request) (caisson.Caller, error) {
 		scheme, secret, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 		if !strings.EqualFold(scheme, "Bearer") || secret == "" {
 			return caisson.Caller{}, caisson.Errorf(caisson.Unauthed, "a token is required; make one with caisson token create")
@@ -42,7 +42,7 @@ func (a *API) Remote() http.Handler {
 		if err != nil {
 			return caisson.Caller{}, err
 		}
-		if err := admitted(r.Context()); err != nil {
+		if err := admitConn(r.Context()); err != nil {
 			return caisson.Caller{}, err
 		}
 		if v, ok := r.Header[protocol.AccountHeader]; ok && strings.Join(v, ",") != token.Account {
@@ -56,9 +56,9 @@ func (a *API) Remote() http.Handler {
 }
 
 // findToken returns the token with this secret. The lookup is by hash, so that its duration reveals nothing about the secret.
-func (a *API) findToken(r *http.Request, tries *guesses, secret string) (*caisson.Token, error) {
+func (a *API) findToken(r *http.Request, tries *tokenLimiter, secret string) (*caisson.Token, error) {
 	source, hash := sourceOf(r.RemoteAddr), sha256.Sum256([]byte(secret))
-	counted, err := tries.try(source, hash)
+	counted, err := tries.allow(source, hash)
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +66,7 @@ func (a *API) findToken(r *http.Request, tries *guesses, secret string) (*caisso
 	if err == nil && (token == nil || token.Account == "") {
 		err = caisson.Errorf(caisson.Unauthed, "the token is not known")
 	}
-	tries.result(source, hash, counted, err)
+	tries.record(source, hash, counted, err)
 	return token, err
 }
 

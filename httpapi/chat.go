@@ -22,9 +22,9 @@ import (
 // defaultAgent is the id of the agent for chat requests without one, unless the configuration sets another.
 const defaultAgent = "caisson"
 
-// patience is how long the response to a chat request is delayed at most, so that an early failure can still determine its HTTP
+// earlyFailureWait is how long the response to a chat request is delayed at most, so that an early failure can still determine its HTTP
 // status.
-const patience = 500 * time.Millisecond
+const earlyFailureWait = 500 * time.Millisecond
 
 // chatRoutes serves chats with agents.
 type chatRoutes struct {
@@ -48,12 +48,12 @@ another), 429, 503 if there is no room. Later it is an event.`
 func (h chatRoutes) register(rt *router) {
 	const tag = "chat"
 	handle(rt, op(http.MethodGet, "/ai/agents", "list-chat-agents", tag, "List the agents that can be chatted with, by name"), h.catalog)
-	o := streaming(op(http.MethodPost, "/ai/chat", "chat", tag, "Say something to an agent, and stream its answer"),
+	o := withEventStream(op(http.MethodPost, "/ai/chat", "chat", tag, "Say something to an agent, and stream its answer"),
 		"Events named by their type, with a RunEvent each and its seq as id")
 	o.Description = chatDescription
 	o.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{"application/json": {}}}
-	stream(rt, o, h.chat(rt))
-	describe(o, &huma.Schema{Ref: "#/components/schemas/ChatRequest"})
+	handleStream(rt, o, h.chat(rt))
+	setBodySchema(o, &huma.Schema{Ref: "#/components/schemas/ChatRequest"})
 	o.Responses["default"] = &huma.Response{Description: "Error", Content: map[string]*huma.MediaType{
 		protocol.ProblemType: {Schema: &huma.Schema{Ref: "#/components/schemas/ChatProblem"}},
 	}}
@@ -77,7 +77,7 @@ type chatInput struct {
 func (h chatRoutes) chat(rt *router) func(http.ResponseWriter, *http.Request, *chatInput) error {
 	return func(w http.ResponseWriter, r *http.Request, in *chatInput) error {
 		err := h.serve(w, r, in)
-		if t, ok := w.(*tracked); err != nil && ok && !t.wrote {
+		if t, ok := w.(*responseTracker); err != nil && ok && !t.wrote {
 			writeChatProblem(rt, w, h.problem(r.Context(), rt, err))
 			return nil
 		}
@@ -87,7 +87,7 @@ func (h chatRoutes) chat(rt *router) func(http.ResponseWriter, *http.Request, *c
 
 // serve handles a chat request. If it returns an error before it has written anything, the caller must write the response.
 func (h chatRoutes) serve(w http.ResponseWriter, r *http.Request, in *chatInput) error {
-	say, err := speakerFor(r, in.Protocol)
+	say, err := encoderFor(r, in.Protocol)
 	if err != nil {
 		return err
 	}
@@ -110,23 +110,23 @@ func (h chatRoutes) serve(w http.ResponseWriter, r *http.Request, in *chatInput)
 	if err != nil {
 		return err
 	}
-	early, err := await(events)
+	early, err := readUntilStarted(events)
 	if err != nil {
 		return chatError{err, req.agent}
 	}
 	s := newSSEWriter(w)
-	say.header(w.Header())
+	say.setHeader(w.Header())
 	if err := s.start(); err != nil {
 		return err
 	}
 	defer s.keepAlive()()
 	for _, e := range early {
-		if err := say.event(s, e); err != nil {
+		if err := say.encode(s, e); err != nil {
 			return err
 		}
 	}
 	for e := range events {
-		if err := say.event(s, e); err != nil {
+		if err := say.encode(s, e); err != nil {
 			return err
 		}
 	}
@@ -140,7 +140,7 @@ func (h chatRoutes) serve(w http.ResponseWriter, r *http.Request, in *chatInput)
 func readChat(w http.ResponseWriter, r *http.Request, in *chatInput) (*chatRequest, error) {
 	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, bodyLimit))
 	if _, large := errors.AsType[*http.MaxBytesError](err); large {
-		return nil, chatInvalid{{Message: "the body has more than " + caisson.Size(bodyLimit).String()}}
+		return nil, chatErrors{{Message: "the body has more than " + caisson.Size(bodyLimit).String()}}
 	} else if err != nil {
 		return nil, caisson.Wrap(err, caisson.Invalid, "the body broke off")
 	}
@@ -148,27 +148,27 @@ func readChat(w http.ResponseWriter, r *http.Request, in *chatInput) (*chatReque
 	if err != nil {
 		return nil, err
 	}
-	var c chatReader
+	var c chatParser
 	switch msg := checkStateKey(in.StateKey); {
 	case msg != "":
-		c.fault(protocol.StateKeyHeader, "%s", msg)
+		c.addError(protocol.StateKeyHeader, "%s", msg)
 	case in.StateKey != "" && req.stateKey != "" && in.StateKey != req.stateKey:
-		c.fault("stateKey", "is another one than that of %s", protocol.StateKeyHeader)
+		c.addError("stateKey", "is another one than that of %s", protocol.StateKeyHeader)
 	}
 	if len([]rune(in.User)) > 256 || strings.ContainsFunc(in.User, unicode.IsControl) {
-		c.fault(protocol.UserHeader, "has at most 256 characters, none of them a control character")
+		c.addError(protocol.UserHeader, "has at most 256 characters, none of them a control character")
 	}
-	if len(c.faults) > 0 {
-		return nil, c.faults
+	if len(c.errs) > 0 {
+		return nil, c.errs
 	}
 	req.stateKey = cmp.Or(req.stateKey, in.StateKey, rand.Text())
 	return req, nil
 }
 
-// await reads events until the agent has started or patience has passed, and returns them. If the run fails before that, await
+// readUntilStarted reads events until the agent has started or patience has passed, and returns them. If the run fails before that, await
 // returns the run's error.
-func await(events <-chan caisson.RunEvent) (early []caisson.RunEvent, err error) {
-	timer := time.NewTimer(patience)
+func readUntilStarted(events <-chan caisson.RunEvent) (early []caisson.RunEvent, err error) {
+	timer := time.NewTimer(earlyFailureWait)
 	defer timer.Stop()
 	for {
 		select {
@@ -180,7 +180,7 @@ func await(events <-chan caisson.RunEvent) (early []caisson.RunEvent, err error)
 				return nil, e.Error
 			}
 			early = append(early, e)
-			if begun(e) {
+			if hasStarted(e) {
 				return early, nil
 			}
 		case <-timer.C:
@@ -189,8 +189,8 @@ func await(events <-chan caisson.RunEvent) (early []caisson.RunEvent, err error)
 	}
 }
 
-// begun reports whether e shows that the agent has started.
-func begun(e caisson.RunEvent) bool {
+// hasStarted reports whether e shows that the agent has started.
+func hasStarted(e caisson.RunEvent) bool {
 	if e.Type == caisson.EventStatus {
 		return e.Phase != "queued" && e.Phase != "starting" && e.Phase != "warning" && e.Phase != "ending"
 	}
@@ -198,15 +198,15 @@ func begun(e caisson.RunEvent) bool {
 }
 
 // A speaker writes the events of a run in one of the stream formats of chats.
-type speaker interface {
-	header(h http.Header)
-	event(s *sseWriter, e caisson.RunEvent) error
+type chatEncoder interface {
+	setHeader(h http.Header)
+	encode(s *sseWriter, e caisson.RunEvent) error
 	end(s *sseWriter) error
 }
 
-// speakerFor returns the speaker for the stream format that the request selects: by the query parameter, whose value is name,
+// encoderFor returns the speaker for the stream format that the request selects: by the query parameter, whose value is name,
 // or else by Accept.
-func speakerFor(r *http.Request, name string) (speaker, error) {
+func encoderFor(r *http.Request, name string) (chatEncoder, error) {
 	for _, accepted := range strings.Split(strings.Join(r.Header.Values("Accept"), ","), ",") {
 		if kind, params, err := mime.ParseMediaType(accepted); err == nil && kind == protocol.EventType && name == "" {
 			name = params["protocol"]
@@ -214,21 +214,21 @@ func speakerFor(r *http.Request, name string) (speaker, error) {
 	}
 	switch name {
 	case "", "events":
-		return plainSpeaker{}, nil
+		return eventEncoder{}, nil
 	case "ui-message":
-		return &uiSpeaker{}, nil
+		return &uiMessageEncoder{}, nil
 	}
-	return nil, chatInvalid{{Path: "protocol", Message: "must be events or ui-message"}}
+	return nil, chatErrors{{Path: "protocol", Message: "must be events or ui-message"}}
 }
 
-// plainSpeaker writes events unchanged.
-type plainSpeaker struct{}
+// eventEncoder writes events unchanged.
+type eventEncoder struct{}
 
-func (plainSpeaker) header(http.Header) {}
+func (eventEncoder) setHeader(http.Header) {}
 
-func (plainSpeaker) event(s *sseWriter, e caisson.RunEvent) error { return s.send(e.Seq, e.Type, e) }
+func (eventEncoder) encode(s *sseWriter, e caisson.RunEvent) error { return s.send(e.Seq, e.Type, e) }
 
-func (plainSpeaker) end(*sseWriter) error { return nil }
+func (eventEncoder) end(*sseWriter) error { return nil }
 
 // chatError adds the id of the chat's agent to an error.
 type chatError struct {
@@ -260,7 +260,7 @@ func (h chatRoutes) problem(ctx context.Context, rt *router, err error) *protoco
 	} else if p.Status >= http.StatusInternalServerError {
 		p = protocol.ChatProblemOf(rt.problem(ctx, err).Err()) // rt.problem logs err
 	}
-	if faults, ok := errors.AsType[chatInvalid](err); ok {
+	if faults, ok := errors.AsType[chatErrors](err); ok {
 		p.Details = faults
 	}
 	if e, ok := errors.AsType[chatError](err); ok && p.Field == "model" {

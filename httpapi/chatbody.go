@@ -29,25 +29,25 @@ type chatRequest struct {
 	stateKey string
 }
 
-// chatInvalid contains all errors that were found in a chat request.
-type chatInvalid []protocol.Detail
+// chatErrors contains all errors that were found in a chat request.
+type chatErrors []protocol.Detail
 
-func (e chatInvalid) Error() string { return e.Unwrap().Error() }
+func (e chatErrors) Error() string { return e.Unwrap().Error() }
 
 // Unwrap returns the first error of e as a [caisson.Error] of kind Invalid.
-func (e chatInvalid) Unwrap() error {
+func (e chatErrors) Unwrap() error {
 	if e[0].Path == "" {
 		return caisson.Errorf(caisson.Invalid, "%s", e[0].Message)
 	}
 	return caisson.Invalidf(e[0].Path, "%s", e[0].Message)
 }
 
-// chatReader collects the errors that are found while a chat request is parsed, at most 20.
-type chatReader struct{ faults chatInvalid }
+// chatParser collects the errors that are found while a chat request is parsed, at most 20.
+type chatParser struct{ errs chatErrors }
 
-func (c *chatReader) fault(path, format string, args ...any) {
-	if len(c.faults) < 20 {
-		c.faults = append(c.faults, protocol.Detail{Path: path, Message: fmt.Sprintf(format, args...)})
+func (c *chatParser) addError(path, format string, args ...any) {
+	if len(c.errs) < 20 {
+		c.errs = append(c.errs, protocol.Detail{Path: path, Message: fmt.Sprintf(format, args...)})
 	}
 }
 
@@ -69,47 +69,47 @@ type chatBody struct {
 	Stream    json.RawMessage `json:"stream"`
 }
 
-// parseChat reads the body of a chat. Its errors are of type [chatInvalid].
+// parseChat reads the body of a chat. Its errors are of type [chatErrors].
 func parseChat(data []byte) (*chatRequest, error) {
-	var c chatReader
+	var c chatParser
 	var b chatBody
 	if !utf8.Valid(data) {
-		c.fault("", "the body is not UTF-8")
-		return nil, c.faults
+		c.addError("", "the body is not UTF-8")
+		return nil, c.errs
 	}
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&b); err != nil {
-		c.fault(faultOf(err))
-		return nil, c.faults
+		c.addError(chatDecodeError(err))
+		return nil, c.errs
 	}
 	if d.More() {
-		c.fault("", "the body has more than one JSON value")
-		return nil, c.faults
+		c.addError("", "the body has more than one JSON value")
+		return nil, c.errs
 	}
 	req := &chatRequest{agent: strings.TrimPrefix(deref(b.Graph), protocol.GraphPrefix), stateKey: deref(b.StateKey)}
 	c.model(req, &b)
 	c.conversation(req, &b)
 	if msg := checkStateKey(req.stateKey); msg != "" {
-		c.fault("stateKey", "%s", msg)
+		c.addError("stateKey", "%s", msg)
 	}
 	if b.Graph != nil && req.agent == "" {
-		c.fault("graphName", "names no agent; leave it out for the default")
+		c.addError("graphName", "names no agent; leave it out for the default")
 	}
-	if !empty(b.System) {
-		c.fault("system", "an agent's instructions are its own; put what you want to say into the message")
+	if !isEmptyJSON(b.System) {
+		c.addError("system", "an agent's instructions are its own; put what you want to say into the message")
 	}
-	if !empty(b.Tools) {
-		c.fault("tools", "an agent's tools are its own")
+	if !isEmptyJSON(b.Tools) {
+		c.addError("tools", "an agent's tools are its own")
 	}
-	if len(c.faults) > 0 {
-		return nil, c.faults
+	if len(c.errs) > 0 {
+		return nil, c.errs
 	}
 	return req, nil
 }
 
-// faultOf returns the field and the message for an error of the JSON decoder, without the names of Go types.
-func faultOf(err error) (path, message string) {
+// chatDecodeError returns the field and the message for an error of the JSON decoder, without the names of Go types.
+func chatDecodeError(err error) (path, message string) {
 	if e, ok := err.(*json.UnmarshalTypeError); ok { //nolint:errorlint // the decoder returns it as it is
 		return e.Field, "cannot hold " + e.Value
 	}
@@ -126,8 +126,8 @@ func deref(s *string) string {
 	return *s
 }
 
-// empty reports whether v has no content: clients send null, or an empty list, for fields that they do not use.
-func empty(v json.RawMessage) bool {
+// isEmptyJSON reports whether v has no content: clients send null, or an empty list, for fields that they do not use.
+func isEmptyJSON(v json.RawMessage) bool {
 	if len(v) > 64 {
 		return false
 	}
@@ -152,9 +152,9 @@ func checkStateKey(key string) string {
 }
 
 // model reads the fields model and modelRef.
-func (c *chatReader) model(req *chatRequest, b *chatBody) {
+func (c *chatParser) model(req *chatRequest, b *chatBody) {
 	req.model = deref(b.Model)
-	if empty(b.ModelRef) {
+	if isEmptyJSON(b.ModelRef) {
 		return
 	}
 	var name string
@@ -163,39 +163,39 @@ func (c *chatReader) model(req *chatRequest, b *chatBody) {
 			ModelID string `json:"modelId"`
 		}
 		if json.Unmarshal(b.ModelRef, &ref) != nil || ref.ModelID == "" {
-			c.fault("modelRef", "must be an alias, or an object with modelId")
+			c.addError("modelRef", "must be an alias, or an object with modelId")
 			return
 		}
 		name = ref.ModelID
 	}
 	if req.model != "" && req.model != name {
-		c.fault("modelRef", "names another model than model does")
+		c.addError("modelRef", "names another model than model does")
 	}
 	req.model = name
 }
 
 // conversation reads the fields message and messages.
-func (c *chatReader) conversation(req *chatRequest, b *chatBody) {
+func (c *chatParser) conversation(req *chatRequest, b *chatBody) {
 	switch {
-	case b.Message != nil && !empty(b.Messages):
-		c.fault("messages", "give either message or messages")
+	case b.Message != nil && !isEmptyJSON(b.Messages):
+		c.addError("messages", "give either message or messages")
 	case b.Message != nil:
 		req.prompt = *b.Message
-		c.said("message", req.prompt)
-	case empty(b.Messages):
-		c.fault("message", "is required")
+		c.checkText("message", req.prompt)
+	case isEmptyJSON(b.Messages):
+		c.addError("message", "is required")
 	default:
 		c.messages(req, b.Messages)
 	}
 }
 
-// said validates the text of a user's message.
-func (c *chatReader) said(path, text string) {
+// checkText validates the text of a user's message.
+func (c *chatParser) checkText(path, text string) {
 	switch n := utf8.RuneCountInString(text); {
 	case strings.TrimSpace(text) == "":
-		c.fault(path, "says nothing")
+		c.addError(path, "says nothing")
 	case n > maxMessage:
-		c.fault(path, "has %d characters, more than %d", n, maxMessage)
+		c.addError(path, "has %d characters, more than %d", n, maxMessage)
 	}
 }
 
@@ -206,14 +206,14 @@ type chatMessage struct {
 	Parts   json.RawMessage `json:"parts"`
 }
 
-func (c *chatReader) messages(req *chatRequest, raw json.RawMessage) {
+func (c *chatParser) messages(req *chatRequest, raw json.RawMessage) {
 	var list []chatMessage
 	if err := json.Unmarshal(raw, &list); err != nil {
-		c.fault("messages", "must be a list of objects with role and content")
+		c.addError("messages", "must be a list of objects with role and content")
 		return
 	}
 	if len(list) > maxMessages {
-		c.fault("messages", "has %d messages, more than %d", len(list), maxMessages)
+		c.addError("messages", "has %d messages, more than %d", len(list), maxMessages)
 		return
 	}
 	for i, m := range list {
@@ -221,10 +221,10 @@ func (c *chatReader) messages(req *chatRequest, raw json.RawMessage) {
 		switch m.Role {
 		case "user", "assistant":
 		case "system", "developer":
-			c.fault(path+".role", "an agent's instructions are its own; messages of %s are not taken", m.Role)
+			c.addError(path+".role", "an agent's instructions are its own; messages of %s are not taken", m.Role)
 			continue
 		default:
-			c.fault(path+".role", "must be user or assistant")
+			c.addError(path+".role", "must be user or assistant")
 			continue
 		}
 		text, ok := c.text(path, m)
@@ -232,16 +232,16 @@ func (c *chatReader) messages(req *chatRequest, raw json.RawMessage) {
 			continue
 		}
 		if m.Role == "user" {
-			c.said(path+".content", text)
+			c.checkText(path+".content", text)
 		} else if strings.TrimSpace(text) == "" {
 			continue // an answer that has only tool calls
 		}
 		req.history = append(req.history, caisson.Message{Role: m.Role, Content: text})
 	}
 	switch last := len(req.history) - 1; {
-	case len(c.faults) > 0:
+	case len(c.errs) > 0:
 	case last < 0 || req.history[last].Role != "user" || list[len(list)-1].Role != "user":
-		c.fault("messages", "must end with what the user says")
+		c.addError("messages", "must end with what the user says")
 	default:
 		req.prompt, req.history = req.history[last].Content, slices.Clip(req.history[:last])
 	}
@@ -249,12 +249,12 @@ func (c *chatReader) messages(req *chatRequest, raw json.RawMessage) {
 
 // text returns the text of a message. Parts of an answer other than text are skipped: an agent does not get its own tool calls
 // back.
-func (c *chatReader) text(path string, m chatMessage) (text string, ok bool) {
+func (c *chatParser) text(path string, m chatMessage) (text string, ok bool) {
 	content, path := m.Content, path+".content"
-	if empty(content) && !empty(m.Parts) {
+	if isEmptyJSON(content) && !isEmptyJSON(m.Parts) {
 		content, path = m.Parts, strings.TrimSuffix(path, ".content")+".parts"
 	}
-	if empty(content) {
+	if isEmptyJSON(content) {
 		return "", true
 	}
 	if json.Unmarshal(content, &text) == nil {
@@ -265,7 +265,7 @@ func (c *chatReader) text(path string, m chatMessage) (text string, ok bool) {
 		Text *string `json:"text"`
 	}
 	if json.Unmarshal(content, &parts) != nil || len(parts) > maxParts {
-		c.fault(path, "must be a string, or a list of at most %d parts", maxParts)
+		c.addError(path, "must be a string, or a list of at most %d parts", maxParts)
 		return "", false
 	}
 	var b strings.Builder
@@ -274,7 +274,7 @@ func (c *chatReader) text(path string, m chatMessage) (text string, ok bool) {
 		case p.Type == "text" && p.Text != nil:
 			b.WriteString(*p.Text)
 		case m.Role == "user":
-			c.fault(fmt.Sprintf("%s[%d]", path, i), "only parts of type text are taken")
+			c.addError(fmt.Sprintf("%s[%d]", path, i), "only parts of type text are taken")
 			return "", false
 		}
 	}

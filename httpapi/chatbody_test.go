@@ -79,7 +79,7 @@ func TestParseChat(t *testing.T) {
 				}
 				return
 			}
-			var faults chatInvalid
+			var faults chatErrors
 			if !errors.As(err, &faults) || caisson.KindOf(err) != caisson.Invalid {
 				t.Fatalf("%+v, %v", got, err)
 			}
@@ -108,7 +108,7 @@ func FuzzParseChat(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		req, err := parseChat(body)
 		if err != nil {
-			var faults chatInvalid
+			var faults chatErrors
 			if !errors.As(err, &faults) || len(faults) == 0 || len(faults) > 20 || caisson.KindOf(err) != caisson.Invalid {
 				t.Fatalf("%T %v", err, err)
 			}
@@ -127,7 +127,7 @@ func FuzzParseChat(f *testing.F) {
 
 // TestUIChunks: whatever order an agent's events have, the SDK is told of blocks and calls that begin before they end.
 func TestUIChunks(t *testing.T) {
-	var u uiSpeaker
+	var u uiMessageEncoder
 	var got []string
 	for i, e := range []caisson.RunEvent{
 		{Type: "from the future"},

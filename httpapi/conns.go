@@ -14,33 +14,33 @@ import (
 
 // connLimits limits the connections over TCP, so that enough file descriptors remain for the unix socket and for sandboxes.
 type connLimits struct {
-	strangers int           // connections on which no valid token has arrived yet (unauthenticated connections)
-	known     int           // the other connections (authenticated connections)
-	time      time.Duration // how long a connection may remain unauthenticated
+	unauthenticated int           // connections on which no valid token has arrived yet (unauthenticated connections)
+	authenticated   int           // the other connections (authenticated connections)
+	authTimeout     time.Duration // how long a connection may remain unauthenticated
 }
 
-var usualConns = connLimits{strangers: 128, known: 384, time: 10 * time.Second}
+var defaultConnLimits = connLimits{unauthenticated: 128, authenticated: 384, authTimeout: 10 * time.Second}
 
 // Limit returns a listener that limits the connections of l. A connection is unauthenticated until a valid token has arrived on
 // it (which the handler of [API.Remote] reports, for servers from [Server]), and is closed if that takes longer than ten
 // seconds, even while a request is in progress. Unauthenticated connections can be a quarter of all connections. When there are
 // more, the oldest one of the source with the most of them is closed, so that a new connection never waits, and sources with
 // many connections lose theirs before sources with few. A source is an IPv4 address or a /64 of IPv6.
-func Limit(l net.Listener) net.Listener { return limitConns(l, usualConns) }
+func Limit(l net.Listener) net.Listener { return newListener(l, defaultConnLimits) }
 
-func limitConns(l net.Listener, limits connLimits) *listener {
-	return &listener{Listener: l, limits: limits, strangers: list.New(), sources: map[netip.Prefix]int{}, idle: list.New()}
+func newListener(l net.Listener, limits connLimits) *listener {
+	return &listener{Listener: l, limits: limits, unauthenticated: list.New(), sources: map[netip.Prefix]int{}, idle: list.New()}
 }
 
 type listener struct {
 	net.Listener
 	limits connLimits
 
-	mu        sync.Mutex
-	strangers *list.List           // unauthenticated *conn, the oldest first; guarded by mu
-	sources   map[netip.Prefix]int // number of unauthenticated connections of each source; guarded by mu
-	known     int                  // number of authenticated connections; guarded by mu
-	idle      *list.List           // authenticated *conn without a request, the longest idle first; guarded by mu
+	mu              sync.Mutex
+	unauthenticated *list.List           // unauthenticated *conn, the oldest first; guarded by mu
+	sources         map[netip.Prefix]int // number of unauthenticated connections of each source; guarded by mu
+	authenticated   int                  // number of authenticated connections; guarded by mu
+	idle            *list.List           // authenticated *conn without a request, the longest idle first; guarded by mu
 }
 
 // Accept implements [net.Listener].
@@ -49,12 +49,12 @@ func (l *listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &conn{Conn: raw, of: l, source: sourceOf(raw.RemoteAddr().String())}
+	c := &conn{Conn: raw, listener: l, source: sourceOf(raw.RemoteAddr().String())}
 	l.mu.Lock()
-	c.stranger = l.strangers.PushBack(c)
+	c.unauthElem = l.unauthenticated.PushBack(c)
 	l.sources[c.source]++
-	c.timer = time.AfterFunc(l.limits.time, func() { l.expire(c) })
-	surplus := l.surplus()
+	c.timer = time.AfterFunc(l.limits.authTimeout, func() { l.expire(c) })
+	surplus := l.excessConn()
 	l.mu.Unlock()
 	if surplus != nil {
 		surplus.Close()
@@ -62,16 +62,16 @@ func (l *listener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// surplus returns the unauthenticated connection to close, nil if there are not too many. The caller must hold mu.
-func (l *listener) surplus() *conn {
-	if l.strangers.Len() <= l.limits.strangers {
+// excessConn returns the unauthenticated connection to close, nil if there are not too many. The caller must hold mu.
+func (l *listener) excessConn() *conn {
+	if l.unauthenticated.Len() <= l.limits.unauthenticated {
 		return nil
 	}
 	most := 0
 	for _, n := range l.sources {
 		most = max(most, n)
 	}
-	for e := l.strangers.Front(); e != nil; e = e.Next() {
+	for e := l.unauthenticated.Front(); e != nil; e = e.Next() {
 		if c := e.Value.(*conn); l.sources[c.source] == most {
 			return c
 		}
@@ -81,7 +81,7 @@ func (l *listener) surplus() *conn {
 
 func (l *listener) expire(c *conn) {
 	l.mu.Lock()
-	stranger := c.stranger != nil
+	stranger := c.unauthElem != nil
 	l.mu.Unlock()
 	if stranger {
 		c.Close()
@@ -92,12 +92,12 @@ func (l *listener) expire(c *conn) {
 // closed; returns Exhausted if none is idle.
 func (l *listener) admit(c *conn) error {
 	l.mu.Lock()
-	if c.stranger == nil {
+	if c.unauthElem == nil {
 		l.mu.Unlock()
 		return nil // already authenticated, or closed
 	}
 	var idle *conn
-	if l.known >= l.limits.known {
+	if l.authenticated >= l.limits.authenticated {
 		e := l.idle.Front()
 		if e == nil {
 			l.mu.Unlock()
@@ -106,11 +106,11 @@ func (l *listener) admit(c *conn) error {
 		// The idle connection is removed from the count here, not when it is closed, so that concurrent calls of admit each
 		// close a different one.
 		idle = e.Value.(*conn)
-		l.forget(idle)
+		l.removeAuthenticated(idle)
 	}
-	l.leave(c)
-	c.known = true
-	l.known++
+	l.removeUnauthenticated(c)
+	c.authenticated = true
+	l.authenticated++
 	l.mu.Unlock()
 	if idle != nil {
 		idle.Close()
@@ -118,65 +118,65 @@ func (l *listener) admit(c *conn) error {
 	return nil
 }
 
-// leave removes c from the unauthenticated connections. The caller must hold mu.
-func (l *listener) leave(c *conn) {
-	if c.stranger == nil {
+// removeUnauthenticated removes c from the unauthenticated connections. The caller must hold mu.
+func (l *listener) removeUnauthenticated(c *conn) {
+	if c.unauthElem == nil {
 		return
 	}
 	c.timer.Stop()
-	l.strangers.Remove(c.stranger)
-	c.stranger = nil
+	l.unauthenticated.Remove(c.unauthElem)
+	c.unauthElem = nil
 	if l.sources[c.source]--; l.sources[c.source] == 0 {
 		delete(l.sources, c.source)
 	}
 }
 
-// forget removes c from the authenticated connections. The caller must hold mu.
-func (l *listener) forget(c *conn) {
-	l.setIdle(c, false)
-	if c.known {
-		c.known = false
-		l.known--
+// removeAuthenticated removes c from the authenticated connections. The caller must hold mu.
+func (l *listener) removeAuthenticated(c *conn) {
+	l.markIdleLocked(c, false)
+	if c.authenticated {
+		c.authenticated = false
+		l.authenticated--
 	}
 }
 
-// rest records whether an authenticated connection is idle, that is, has no request.
-func (l *listener) rest(c *conn, idle bool) {
+// markIdle records whether an authenticated connection is idle, that is, has no request.
+func (l *listener) markIdle(c *conn, idle bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.setIdle(c, idle)
+	l.markIdleLocked(c, idle)
 }
 
-// setIdle is like rest, but the caller must hold mu.
-func (l *listener) setIdle(c *conn, idle bool) {
+// markIdleLocked is like rest, but the caller must hold mu.
+func (l *listener) markIdleLocked(c *conn, idle bool) {
 	switch {
-	case idle && c.known && c.idle == nil:
-		c.idle = l.idle.PushBack(c)
-	case !idle && c.idle != nil:
-		l.idle.Remove(c.idle)
-		c.idle = nil
+	case idle && c.authenticated && c.idleElem == nil:
+		c.idleElem = l.idle.PushBack(c)
+	case !idle && c.idleElem != nil:
+		l.idle.Remove(c.idleElem)
+		c.idleElem = nil
 	}
 }
 
 // A conn is a connection of a listener.
 type conn struct {
 	net.Conn
-	of     *listener
-	source netip.Prefix
+	listener *listener
+	source   netip.Prefix
 
-	timer    *time.Timer   // set once; closes c if it is still unauthenticated
-	stranger *list.Element // c in of.strangers; nil once authenticated or closed; guarded by of.mu
-	known    bool          // guarded by of.mu
-	idle     *list.Element // c in of.idle; nil if c is not idle; guarded by of.mu
+	timer         *time.Timer   // set once; closes c if it is still unauthenticated
+	unauthElem    *list.Element // c in of.strangers; nil once authenticated or closed; guarded by of.mu
+	authenticated bool          // guarded by of.mu
+	idleElem      *list.Element // c in of.idle; nil if c is not idle; guarded by of.mu
 }
 
 // Close implements [net.Conn].
 func (c *conn) Close() error {
 	err := c.Conn.Close()
-	c.of.mu.Lock()
-	defer c.of.mu.Unlock()
-	c.of.leave(c)
-	c.of.forget(c)
+	c.listener.mu.Lock()
+	defer c.listener.mu.Unlock()
+	c.listener.removeUnauthenticated(c)
+	c.listener.removeAuthenticated(c)
 	return err
 }
 
@@ -189,8 +189,8 @@ func (c *conn) CloseWrite() error {
 	return nil
 }
 
-// limited returns the *conn that c is, or that c is TLS over; nil if c does not come from a listener of this package.
-func limited(c net.Conn) *conn {
+// limitedConn returns the *conn that c is, or that c is TLS over; nil if c does not come from a listener of this package.
+func limitedConn(c net.Conn) *conn {
 	if over, ok := c.(interface{ NetConn() net.Conn }); ok {
 		c = over.NetConn()
 	}
@@ -201,21 +201,21 @@ func limited(c net.Conn) *conn {
 type connKey struct{}
 
 func withConn(ctx context.Context, c net.Conn) context.Context {
-	return context.WithValue(ctx, connKey{}, limited(c))
+	return context.WithValue(ctx, connKey{}, limitedConn(c))
 }
 
-// admitted marks the connection of the request with ctx as authenticated, as [listener.admit] does.
-func admitted(ctx context.Context) error {
+// admitConn marks the connection of the request with ctx as authenticated, as [listener.admit] does.
+func admitConn(ctx context.Context) error {
 	if c, _ := ctx.Value(connKey{}).(*conn); c != nil {
-		return c.of.admit(c)
+		return c.listener.admit(c)
 	}
 	return nil
 }
 
 // connState records which connections are idle. It is the ConnState callback of the server.
 func connState(c net.Conn, s http.ConnState) {
-	if l := limited(c); l != nil && (s == http.StateIdle || s == http.StateActive) {
-		l.of.rest(l, s == http.StateIdle)
+	if l := limitedConn(c); l != nil && (s == http.StateIdle || s == http.StateActive) {
+		l.listener.markIdle(l, s == http.StateIdle)
 	}
 }
 

@@ -36,7 +36,7 @@ func (q queue) Addr() net.Addr            { return &net.TCPAddr{} }
 // TestAdmitTogether: while an idle connection is being closed for a new one, another new one is not admitted in its place.
 func TestAdmitTogether(t *testing.T) {
 	q := make(queue, 3)
-	l := limitConns(q, connLimits{strangers: 8, known: 1, time: time.Hour})
+	l := newListener(q, connLimits{unauthenticated: 8, authenticated: 1, authTimeout: time.Hour})
 	raw := [3]*slowConn{}
 	conns := [3]*conn{}
 	for i := range raw {
@@ -54,7 +54,7 @@ func TestAdmitTogether(t *testing.T) {
 	if err := l.admit(conns[0]); err != nil {
 		t.Fatal(err)
 	}
-	l.rest(conns[0], true)
+	l.markIdle(conns[0], true)
 	admitted := make(chan error)
 	go func() { admitted <- l.admit(conns[1]) }()
 	<-raw[0].closing
@@ -65,7 +65,7 @@ func TestAdmitTogether(t *testing.T) {
 	if err := <-admitted; err != nil {
 		t.Error(err)
 	}
-	if l.known != 1 {
-		t.Errorf("%d connections are known, 1 may be", l.known)
+	if l.authenticated != 1 {
+		t.Errorf("%d connections are known, 1 may be", l.authenticated)
 	}
 }

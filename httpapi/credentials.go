@@ -17,7 +17,7 @@ type credentialRoutes struct{ core caisson.Credentials }
 func (h credentialRoutes) register(rt *router) {
 	const tag = "credentials"
 	handle(rt, op(http.MethodGet, "/credentials", "list-credentials", tag, "List credentials by name, without their values"), h.list)
-	handle(rt, created(op(http.MethodPut, "/credentials/{name}", "set-credential", tag, "Keep a new credential")), h.set)
+	handle(rt, withCreated(op(http.MethodPut, "/credentials/{name}", "set-credential", tag, "Keep a new credential")), h.set)
 	handle(rt, op(http.MethodPost, "/credentials/{name}/rotate", "rotate-credential", tag, "Replace the value of a credential"), h.rotate)
 	handle(rt, op(http.MethodDelete, "/credentials/{name}", "remove-credential", tag, "Forget a credential"), h.remove)
 }
@@ -73,6 +73,6 @@ func (h credentialRoutes) rotate(ctx context.Context, in *credentialInput) (*bod
 	return &body[*caisson.Credential]{c}, err
 }
 
-func (h credentialRoutes) remove(ctx context.Context, in *CredentialParam) (*none, error) {
+func (h credentialRoutes) remove(ctx context.Context, in *CredentialParam) (*noContent, error) {
 	return nil, h.core.RemoveCredential(ctx, in.Name)
 }

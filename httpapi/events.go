@@ -11,7 +11,7 @@ import (
 type eventRoutes struct{ core caisson.Events }
 
 func (h eventRoutes) register(rt *router) {
-	stream(rt, streaming(op(http.MethodGet, "/events", "watch-events", "events", "What happened, then what happens"),
+	handleStream(rt, withEventStream(op(http.MethodGet, "/events", "watch-events", "events", "What happened, then what happens"),
 		"Events named event, with an Event each and its seq as id"), h.watch)
 }
 
@@ -25,5 +25,5 @@ func (h eventRoutes) watch(w http.ResponseWriter, r *http.Request, in *struct {
 	if err != nil {
 		return err
 	}
-	return relay(w, r, events, protocol.EventHappened, func(e caisson.Event) int64 { return e.Seq })
+	return streamEvents(w, r, events, protocol.EventHappened, func(e caisson.Event) int64 { return e.Seq })
 }

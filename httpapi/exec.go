@@ -38,7 +38,7 @@ func (h execRoutes) register(rt *router) {
 		"error {problem}. On channels 0 to 2 a sender may have 256 KiB in flight, and more as window {channel, bytes} messages " +
 		"grant it; a frame has at most 32 KiB. An empty frame ends an output. exit comes once, after all output. If " +
 		"the connection is lost, the process is killed."
-	stream(rt, answering(o, http.StatusSwitchingProtocols, "", "The connection is now a WebSocket"), h.serve)
+	handleStream(rt, withResponse(o, http.StatusSwitchingProtocols, "", "The connection is now a WebSocket"), h.serve)
 }
 
 func (h execRoutes) serve(w http.ResponseWriter, r *http.Request, in *RefParam) error {
@@ -65,7 +65,7 @@ func (h execRoutes) serve(w http.ResponseWriter, r *http.Request, in *RefParam) 
 		if problem.Status >= http.StatusInternalServerError {
 			h.log.ErrorContext(ctx, "exec failed", "sandbox", in.Ref, "err", err)
 		}
-		write(ctx, conn, protocol.Message{Type: protocol.MsgError, Problem: problem}.Frame())
+		writeFrame(ctx, conn, protocol.Message{Type: protocol.MsgError, Problem: problem}.Frame())
 	}
 	conn.Close(websocket.StatusNormalClosure, "")
 	return nil
@@ -85,8 +85,8 @@ func readRequest(ctx context.Context, conn *websocket.Conn) (req caisson.ExecReq
 	return parseExecRequest(b)
 }
 
-// write sends one frame. The connection is unusable after an error.
-func write(ctx context.Context, conn *websocket.Conn, frame []byte) error {
+// writeFrame sends one frame. The connection is unusable after an error.
+func writeFrame(ctx context.Context, conn *websocket.Conn, frame []byte) error {
 	return conn.Write(ctx, websocket.MessageBinary, frame)
 }
 
@@ -113,15 +113,15 @@ func (s *session) run(request context.Context) error {
 	defer cancel()
 
 	s.input = protocol.NewQueue(func(n int) {
-		write(ctx, s.conn, protocol.Message{Type: protocol.MsgWindow, Channel: protocol.Stdin, Bytes: n}.Frame())
+		writeFrame(ctx, s.conn, protocol.Message{Type: protocol.MsgWindow, Channel: protocol.Stdin, Bytes: n}.Frame())
 	})
 	defer s.input.Close(io.ErrClosedPipe)
-	if err := write(ctx, s.conn, protocol.Message{Type: protocol.MsgStarted, PID: s.proc.PID()}.Frame()); err != nil {
+	if err := writeFrame(ctx, s.conn, protocol.Message{Type: protocol.MsgStarted, PID: s.proc.PID()}.Frame()); err != nil {
 		return nil
 	}
 	others.Go(func() { defer cancel(); s.receive(ctx) })
 	others.Go(func() { defer cancel(); s.ping(ctx) })
-	others.Go(func() { s.feed(ctx) })
+	others.Go(func() { s.copyInput(ctx) })
 	exited := make(chan struct{})
 	for i, r := range []io.Reader{s.proc.Stdout(), s.proc.Stderr()} {
 		pumps.Go(func() {
@@ -130,7 +130,7 @@ func (s *session) run(request context.Context) error {
 			// that the client does not take the output for complete. The request's context ends before its process does; ctx
 			// may end after it.
 			if request.Err() == nil {
-				write(ctx, s.conn, []byte{byte(protocol.Stdout) + byte(i)}) // an empty frame ends the output
+				writeFrame(ctx, s.conn, []byte{byte(protocol.Stdout) + byte(i)}) // an empty frame ends the output
 			}
 		})
 	}
@@ -143,7 +143,7 @@ func (s *session) run(request context.Context) error {
 	if err != nil {
 		return err
 	}
-	write(ctx, s.conn, protocol.Message{Type: protocol.MsgExit, Exit: &status}.Frame())
+	writeFrame(ctx, s.conn, protocol.Message{Type: protocol.MsgExit, Exit: &status}.Frame())
 	s.conn.Close(websocket.StatusNormalClosure, "") // before cancel, which would cut the connection
 	return nil
 }
@@ -156,7 +156,7 @@ func (s *session) output(ctx context.Context, i int, b []byte) error {
 			return err
 		}
 		frame := append(make([]byte, 0, 1+n), byte(protocol.Stdout)+byte(i))
-		if err := write(ctx, s.conn, append(frame, b[:n]...)); err != nil {
+		if err := writeFrame(ctx, s.conn, append(frame, b[:n]...)); err != nil {
 			return err
 		}
 		b = b[n:]
@@ -164,15 +164,15 @@ func (s *session) output(ctx context.Context, i int, b []byte) error {
 	return nil
 }
 
-// feed copies the client's input to the process. If the process closes its input, feed sends closeStdin to the client and
+// copyInput copies the client's input to the process. If the process closes its input, feed sends closeStdin to the client and
 // discards what still arrives.
-func (s *session) feed(ctx context.Context) {
+func (s *session) copyInput(ctx context.Context) {
 	in := s.proc.Stdin()
 	if in == nil {
 		return
 	}
 	if _, err := io.Copy(in, s.input); err != nil {
-		write(ctx, s.conn, protocol.Message{Type: protocol.MsgCloseStdin}.Frame())
+		writeFrame(ctx, s.conn, protocol.Message{Type: protocol.MsgCloseStdin}.Frame())
 		io.Copy(io.Discard, s.input)
 	}
 	in.Close()
@@ -206,7 +206,7 @@ func (s *session) receive(ctx context.Context) {
 			err = errors.New("unexpected text message")
 		}
 		if err == nil {
-			err = s.take(ctx, b)
+			err = s.handleFrame(ctx, b)
 		}
 		if err != nil {
 			s.log.DebugContext(ctx, "exec session ends", "err", err)
@@ -215,8 +215,8 @@ func (s *session) receive(ctx context.Context) {
 	}
 }
 
-// take handles one frame.
-func (s *session) take(ctx context.Context, frame []byte) error {
+// handleFrame handles one frame.
+func (s *session) handleFrame(ctx context.Context, frame []byte) error {
 	channel, data, err := protocol.ParseFrame(frame)
 	if err != nil {
 		return err
@@ -229,15 +229,15 @@ func (s *session) take(ctx context.Context, frame []byte) error {
 		if err != nil {
 			return err
 		}
-		return s.command(ctx, m)
+		return s.handleControl(ctx, m)
 	default:
 		return errors.New("a client has no output")
 	}
 }
 
-// command executes a control message. An error of the process is only logged and does not end the session: the process may just
+// handleControl executes a control message. An error of the process is only logged and does not end the session: the process may just
 // have exited.
-func (s *session) command(ctx context.Context, m protocol.Message) error {
+func (s *session) handleControl(ctx context.Context, m protocol.Message) error {
 	var err error
 	switch m.Type {
 	case protocol.MsgResize:
@@ -265,7 +265,7 @@ func parseExecRequest(b []byte) (req caisson.ExecRequest, err error) {
 	dec := json.NewDecoder(bytes.NewReader(b))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&req); err != nil {
-		return req, malformed(err)
+		return req, execDecodeError(err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return req, caisson.Errorf(caisson.Invalid, "the first message must be one request")
@@ -276,8 +276,8 @@ func parseExecRequest(b []byte) (req caisson.ExecRequest, err error) {
 	return req, nil
 }
 
-// malformed returns the Invalid error for an error of encoding/json.
-func malformed(err error) error {
+// execDecodeError returns the Invalid error for an error of encoding/json.
+func execDecodeError(err error) error {
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		return caisson.Invalidf(e.Field, "cannot hold %s", e.Value)
 	}

@@ -7,5 +7,5 @@ import (
 
 // LimitTo is [Limit] with other limits.
 func LimitTo(l net.Listener, strangers, known int, most time.Duration) net.Listener {
-	return limitConns(l, connLimits{strangers: strangers, known: known, time: most})
+	return newListener(l, connLimits{unauthenticated: strangers, authenticated: known, authTimeout: most})
 }

@@ -16,9 +16,9 @@ type fileRoutes struct{ core caisson.Files }
 
 func (h fileRoutes) register(rt *router) {
 	const tag = "files"
-	stream(rt, answering(op(http.MethodGet, "/sandboxes/{ref}/files", "read-file", tag, "Read a regular file"),
+	handleStream(rt, withResponse(op(http.MethodGet, "/sandboxes/{ref}/files", "read-file", tag, "Read a regular file"),
 		http.StatusOK, protocol.BinaryType, "The file's bytes"), h.read)
-	stream(rt, answeringJSON[caisson.FileInfo](rt, receiving(op(http.MethodPut, "/sandboxes/{ref}/files", "write-file", tag,
+	handleStream(rt, withJSONResponse[caisson.FileInfo](rt, withUpload(op(http.MethodPut, "/sandboxes/{ref}/files", "write-file", tag,
 		"Replace a file atomically"), protocol.BinaryType)), h.write(rt))
 	handle(rt, op(http.MethodDelete, "/sandboxes/{ref}/files", "remove-file", tag, "Delete a file or directory"), h.remove)
 	handle(rt, op(http.MethodGet, "/sandboxes/{ref}/files/list", "list-files", tag, "List a directory"), h.list)
@@ -66,7 +66,7 @@ func (h fileRoutes) write(rt *router) func(http.ResponseWriter, *http.Request, *
 		if err != nil {
 			return err
 		}
-		return rt.answer(w, info)
+		return rt.writeJSON(w, info)
 	}
 }
 
@@ -74,7 +74,7 @@ func (h fileRoutes) remove(ctx context.Context, in *struct {
 	PathParam
 	Recursive bool `query:"recursive" doc:"Delete what is in a directory too"`
 },
-) (*none, error) {
+) (*noContent, error) {
 	if err := checkPath("path", in.Path); err != nil {
 		return nil, err
 	}
@@ -107,7 +107,7 @@ func (h fileRoutes) mkdir(ctx context.Context, in *struct {
 	RefParam
 	Body protocol.MakeDirRequest
 },
-) (*none, error) {
+) (*noContent, error) {
 	if err := checkPath("path", in.Body.Path); err != nil {
 		return nil, err
 	}
@@ -118,7 +118,7 @@ func (h fileRoutes) move(ctx context.Context, in *struct {
 	RefParam
 	Body protocol.MoveRequest
 },
-) (*none, error) {
+) (*noContent, error) {
 	if err := checkPath("from", in.Body.From); err != nil {
 		return nil, err
 	}

@@ -17,17 +17,17 @@ import (
 // bodyTimeout is how long a client may take to send a small body, or one part of a large one.
 const bodyTimeout = 30 * time.Second
 
-// drainTime is how long the rest of an upload is read after the upload has failed.
-const drainTime = 30 * time.Second
+// drainTimeout is how long the rest of an upload is read after the upload has failed.
+const drainTimeout = 30 * time.Second
 
 // uploadTimeout is how long an upload may make no progress. It is long because a person or a slow program may produce the data.
 const uploadTimeout = 10 * time.Minute
 
-// front wraps the routes in the steps that all requests of a listener have in common. Access is denied by default: authenticate
+// middleware wraps the routes in the steps that all requests of a listener have in common. Access is denied by default: authenticate
 // runs before any route; only /healthz needs no authentication.
-func (a *API) front(authenticate func(*http.Request) (caisson.Caller, error)) http.Handler {
+func (a *API) middleware(authenticate func(*http.Request) (caisson.Caller, error)) http.Handler {
 	return http.HandlerFunc(func(raw http.ResponseWriter, r *http.Request) {
-		w := &tracked{ResponseWriter: raw}
+		w := &responseTracker{ResponseWriter: raw}
 		defer a.router.recover(w, r)
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		w.Header().Set("Cache-Control", "no-store")
@@ -38,7 +38,7 @@ func (a *API) front(authenticate func(*http.Request) (caisson.Caller, error)) ht
 			// The body is replaced in a copy of r: net/http inspects the body of its own request to find out whether the client
 			// still waits for permission to send it.
 			r = r.WithContext(r.Context())
-			r.Body = &timedBody{ReadCloser: r.Body, ctl: ctl}
+			r.Body = &deadlineBody{ReadCloser: r.Body, ctl: ctl}
 		}
 		if err := checkOrigin(r); err != nil {
 			a.router.fail(w, r, err)
@@ -68,7 +68,7 @@ func (a *API) front(authenticate func(*http.Request) (caisson.Caller, error)) ht
 
 // serve dispatches r to its route. ServeMux alone would answer unknown paths and methods in plain text and redirect unclean
 // paths.
-func (rt *router) serve(w *tracked, r *http.Request) {
+func (rt *router) serve(w *responseTracker, r *http.Request) {
 	escaped := r.URL.EscapedPath()
 	if _, pattern := rt.mux.Handler(r); pattern == "" || path.Clean(escaped) != escaped || r.Method == http.MethodHead {
 		rt.fail(w, r, caisson.Errorf(caisson.NotFound, "the API has no %.10s %.100q", r.Method, r.URL.Path))
@@ -78,7 +78,7 @@ func (rt *router) serve(w *tracked, r *http.Request) {
 }
 
 // recover turns a panic into a 500, or into a broken connection if the answer has begun.
-func (rt *router) recover(w *tracked, r *http.Request) {
+func (rt *router) recover(w *responseTracker, r *http.Request) {
 	v := recover()
 	if v == nil {
 		return
@@ -93,7 +93,7 @@ func (rt *router) recover(w *tracked, r *http.Request) {
 	if w.wrote {
 		panic(http.ErrAbortHandler)
 	}
-	rt.write(w, protocol.ProblemOf(caisson.Wrap(errors.New("panic"), caisson.Internal, "internal error; the daemon's log has the details")))
+	rt.writeError(w, protocol.ProblemOf(caisson.Wrap(errors.New("panic"), caisson.Internal, "internal error; the daemon's log has the details")))
 }
 
 // problem returns the response for err, and logs err if it is a server error.
@@ -115,82 +115,82 @@ func (rt *router) problem(ctx context.Context, err error) *protocol.Problem {
 }
 
 // fail writes the response for err, and then drains an upload that is not complete.
-func (rt *router) fail(w *tracked, r *http.Request, err error) {
+func (rt *router) fail(w *responseTracker, r *http.Request, err error) {
 	p := rt.problem(r.Context(), err)
 	if p.Status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", "Bearer")
 	}
-	body, ok := r.Body.(*timedBody)
-	drain := ok && body.coming(r.Header) && body.ctl.EnableFullDuplex() == nil
-	rt.write(w, p)
+	body, ok := r.Body.(*deadlineBody)
+	drain := ok && body.hasMore(r.Header) && body.ctl.EnableFullDuplex() == nil
+	rt.writeError(w, p)
 	if drain {
 		body.drain()
 	}
 }
 
-// tracked records whether the response has begun.
-type tracked struct {
+// responseTracker records whether the response has begun.
+type responseTracker struct {
 	http.ResponseWriter
 	wrote bool
 }
 
-func (t *tracked) WriteHeader(status int) {
+func (t *responseTracker) WriteHeader(status int) {
 	t.wrote = true
 	t.ResponseWriter.WriteHeader(status)
 }
 
-func (t *tracked) Write(b []byte) (int, error) {
+func (t *responseTracker) Write(b []byte) (int, error) {
 	t.wrote = true
 	return t.ResponseWriter.Write(b)
 }
 
 // Unwrap lets [http.ResponseController] reach flushing, deadlines and hijacking.
-func (t *tracked) Unwrap() http.ResponseWriter { return t.ResponseWriter }
+func (t *responseTracker) Unwrap() http.ResponseWriter { return t.ResponseWriter }
 
-// timedBody clears the read deadline at the end of the body: after that the server reads only to detect that the client has
+// deadlineBody clears the read deadline at the end of the body: after that the server reads only to detect that the client has
 // disconnected, and an expired deadline would look the same.
-type timedBody struct {
+type deadlineBody struct {
 	io.ReadCloser
-	ctl  *http.ResponseController
-	pace time.Duration // timeout of each read; 0 means that the deadline is not changed
-	some bool          // part of the body has been read
-	all  bool          // the whole body has been read
+	ctl         *http.ResponseController
+	readTimeout time.Duration // timeout of each read; 0 means that the deadline is not changed
+	started     bool          // part of the body has been read
+	complete    bool          // the whole body has been read
 }
 
-func (b *timedBody) Read(p []byte) (int, error) {
-	if b.pace > 0 {
-		b.ctl.SetReadDeadline(time.Now().Add(b.pace))
+func (b *deadlineBody) Read(p []byte) (int, error) {
+	if b.readTimeout > 0 {
+		b.ctl.SetReadDeadline(time.Now().Add(b.readTimeout))
 	}
 	n, err := b.ReadCloser.Read(p)
-	b.some = true
+	b.started = true
 	if errors.Is(err, io.EOF) {
-		b.all = true
+		b.complete = true
 		b.ctl.SetReadDeadline(time.Time{})
 	}
 	return n, err
 }
 
-// coming reports whether this is an upload of which more may arrive. It is not if the client still waits for 100 Continue: a
+// hasMore reports whether this is an upload of which more may arrive. It is not if the client still waits for 100 Continue: a
 // read would make the server send that.
-func (b *timedBody) coming(h http.Header) bool {
-	return b.pace > 0 && !b.all && (b.some || h.Get("Expect") == "")
+func (b *deadlineBody) hasMore(h http.Header) bool {
+	return b.readTimeout > 0 && !b.complete && (b.started || h.Get("Expect") == "")
 }
 
-// drain flushes the response and reads the rest of the body, for at most drainTime: if the connection were closed before the
+// drain flushes the response and reads the rest of the body, for at most drainTimeout: if the connection were closed before the
 // client has sent everything, the response would be lost.
-func (b *timedBody) drain() {
+func (b *deadlineBody) drain() {
 	if b.ctl.Flush() != nil {
 		return
 	}
-	b.pace = 0
-	b.ctl.SetReadDeadline(time.Now().Add(drainTime))
+	b.readTimeout = 0
+	b.ctl.SetReadDeadline(time.Now().Add(drainTimeout))
 	io.Copy(io.Discard, b) // errors do not matter: the response has been sent
 }
 
 // upload returns the body of r for reading at the client's pace; at most limit bytes can be read.
 func upload(w http.ResponseWriter, r *http.Request, limit int64) io.Reader {
-	if b, ok := r.Body.(*timedBody); ok {
-		b.pace = uploadTimeout
+	if b, ok := r.Body.(*deadlineBody); ok {
+		b.readTimeout = uploadTimeout
 	}
 	return http.MaxBytesReader(w, r.Body, limit)
 }

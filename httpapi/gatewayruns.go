@@ -48,6 +48,6 @@ func (h gatewayRoutes) put(ctx context.Context, in *struct {
 	return &body[*caisson.GatewayRun]{r}, err
 }
 
-func (h gatewayRoutes) remove(ctx context.Context, in *RunParam) (*none, error) {
+func (h gatewayRoutes) remove(ctx context.Context, in *RunParam) (*noContent, error) {
 	return nil, h.core.RemoveGatewayRun(ctx, in.Run)
 }

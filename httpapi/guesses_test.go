@@ -15,13 +15,13 @@ func wrong(n int) (hash [32]byte) {
 }
 
 // guess tries wrong tokens until one is refused without being looked up, and returns how many were looked up, at most most.
-func (g *guesses) guess(source netip.Prefix, most int) int {
+func (g *tokenLimiter) guess(source netip.Prefix, most int) int {
 	for n := range most {
-		counted, err := g.try(source, wrong(n))
+		counted, err := g.allow(source, wrong(n))
 		if err != nil {
 			return n
 		}
-		g.result(source, wrong(n), counted, caisson.Errorf(caisson.Unauthed, "no"))
+		g.record(source, wrong(n), counted, caisson.Errorf(caisson.Unauthed, "no"))
 	}
 	return most
 }
@@ -29,21 +29,21 @@ func (g *guesses) guess(source netip.Prefix, most int) int {
 func TestGuesses(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_000_000, 0)
-	g := newGuesses()
+	g := newTokenLimiter()
 	g.now = func() time.Time { return now }
 	a, b := sourceOf("192.0.2.1:1000"), sourceOf("[2001:db8:0:1::5]:1000")
 	used, first := [32]byte{0: 1}, [32]byte{0: 2}
 	valid := func(hash [32]byte) error {
-		counted, err := g.try(a, hash)
+		counted, err := g.allow(a, hash)
 		if err == nil {
-			g.result(a, hash, counted, nil)
+			g.record(a, hash, counted, nil)
 		}
 		return err
 	}
 	if err := valid(used); err != nil {
 		t.Fatal(err)
 	}
-	if n := g.guess(a, 1000); n != guessBurst {
+	if n := g.guess(a, 1000); n != maxFailures {
 		t.Errorf("%d wrong tokens were looked up at once", n)
 	}
 	if n := g.guess(b, 10); n != 10 {
@@ -64,24 +64,24 @@ func TestGuesses(t *testing.T) {
 	if err := valid(first); err != nil {
 		t.Errorf("a second later: %v", err)
 	}
-	if n := g.guess(a, 1000); n != guessRate {
+	if n := g.guess(a, 1000); n != failureRate {
 		t.Errorf("%d wrong tokens were looked up in a second", n)
 	}
 	// A token that is no longer valid is a wrong one, and what cannot be looked up is none.
 	now = now.Add(time.Hour)
-	counted, err := g.try(a, used)
+	counted, err := g.allow(a, used)
 	if err != nil {
 		t.Fatal(err)
 	}
-	g.result(a, used, counted, caisson.Errorf(caisson.Unauthed, "removed"))
+	g.record(a, used, counted, caisson.Errorf(caisson.Unauthed, "removed"))
 	for range 100 {
-		counted, err := g.try(a, wrong(0))
+		counted, err := g.allow(a, wrong(0))
 		if err != nil {
 			t.Fatal(err)
 		}
-		g.result(a, wrong(0), counted, caisson.Errorf(caisson.Internal, "the store is broken"))
+		g.record(a, wrong(0), counted, caisson.Errorf(caisson.Internal, "the store is broken"))
 	}
-	if n := g.guess(a, 1000); n != guessBurst {
+	if n := g.guess(a, 1000); n != maxFailures {
 		t.Errorf("%d tries after an hour", n)
 	}
 	if err := valid(used); caisson.KindOf(err) != caisson.Exhausted {

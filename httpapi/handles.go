@@ -123,7 +123,7 @@ func (h handleRoutes) register(rt *router) {
 	o := op(http.MethodPost, "/handles", "pass-handles", "handles", "Pass descriptors of host directories and files (unix socket only)")
 	o.Description = "Upgrades the connection to " + protocol.HandlesUpgrade + ": one byte, the number of descriptors, is sent " +
 		"with the descriptors as SCM_RIGHTS; the answer is one line of JSON with their ids, which are good for one request within 60 s."
-	stream(rt, answering(o, http.StatusSwitchingProtocols, "", "The connection now takes descriptors"), h.receive)
+	handleStream(rt, withResponse(o, http.StatusSwitchingProtocols, "", "The connection now takes descriptors"), h.receive)
 }
 
 func (h handleRoutes) receive(w http.ResponseWriter, r *http.Request, _ *struct{}) error {

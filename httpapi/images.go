@@ -19,7 +19,7 @@ func (h imageRoutes) register(rt *router) {
 	const tag = "images"
 	handle(rt, op(http.MethodGet, "/images", "list-images", tag, "List images"), h.list)
 	handle(rt, op(http.MethodDelete, "/images", "remove-image", tag, "Forget an image"), h.remove)
-	stream(rt, streaming(op(http.MethodPost, "/images/pull", "pull-image", tag, "Make an image present"),
+	handleStream(rt, withEventStream(op(http.MethodPost, "/images/pull", "pull-image", tag, "Make an image present"),
 		"Events named progress (Progress), then one named result (Image) or error (Problem)"), h.pull(rt))
 	handle(rt, op(http.MethodPost, "/images/prune", "prune-images", tag, "Remove images and layers that nothing uses"), h.prune)
 }
@@ -35,7 +35,7 @@ func (h imageRoutes) list(ctx context.Context, _ *struct{}) (*body[protocol.Page
 func (h imageRoutes) remove(ctx context.Context, in *struct {
 	Reference string `query:"reference" required:"true" maxLength:"1024"`
 },
-) (*none, error) {
+) (*noContent, error) {
 	return nil, h.core.RemoveImage(ctx, in.Reference)
 }
 

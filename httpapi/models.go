@@ -17,7 +17,7 @@ func (h modelRoutes) register(rt *router) {
 	const tag = "models"
 	handle(rt, op(http.MethodGet, "/models", "list-models", tag, "List the models that can be granted, in the order of the configuration"), h.list)
 	handle(rt, op(http.MethodGet, "/models/prices", "list-prices", tag, "List imported prices, by model"), h.prices)
-	stream(rt, answeringJSON[protocol.Imported](rt, receiving(op(http.MethodPost, "/models/prices", "import-prices", tag,
+	handleStream(rt, withJSONResponse[protocol.Imported](rt, withUpload(op(http.MethodPost, "/models/prices", "import-prices", tag,
 		"Replace the imported price list of a source by LiteLLM's or a list of ListedPrice (unix socket only)"), protocol.BinaryType)), h.importPrices(rt))
 }
 
@@ -59,6 +59,6 @@ func (h modelRoutes) importPrices(rt *router) func(http.ResponseWriter, *http.Re
 		if err != nil {
 			return err
 		}
-		return rt.answer(w, protocol.Imported{Models: n})
+		return rt.writeJSON(w, protocol.Imported{Models: n})
 	}
 }

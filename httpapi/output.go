@@ -10,19 +10,19 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// linger is how long an output may be silent after the process has exited, before it is abandoned: a background process that it
+// silenceTimeout is how long an output may be silent after the process has exited, before it is abandoned: a background process that it
 // started may keep the stream open for ever.
-const linger = 300 * time.Millisecond
+const silenceTimeout = 300 * time.Millisecond
 
 // Limits of the output of such background processes, in bytes and in time spent waiting for it, after which it is abandoned
 // although it is not silent. The pipe, which may still have output of the process itself, has 64 KiB.
 const (
-	afterExit     = 1 << 20
-	afterExitTime = 5 * time.Second
+	maxOutputAfterExit = 1 << 20
+	maxWaitAfterExit   = 5 * time.Second
 )
 
-// buffers are reused: allocating them for each exec would be most of the memory that an exec costs in the daemon.
-var buffers = sync.Pool{New: func() any { return new(pumpBuffers) }}
+// bufferPool are reused: allocating them for each exec would be most of the memory that an exec costs in the daemon.
+var bufferPool = sync.Pool{New: func() any { return new(pumpBuffers) }}
 
 type pumpBuffers [2][protocol.MaxData]byte
 
@@ -31,8 +31,8 @@ type pumpBuffers [2][protocol.MaxData]byte
 // r is still in progress: the caller closes the process, which ends the read, and then waits for readers.
 func pump(r io.Reader, exited <-chan struct{}, readers *sync.WaitGroup, sink func([]byte) error) error {
 	chunks, quit := make(chan []byte), make(chan struct{})
-	var readErr error                    // read after chunks is closed
-	bufs := buffers.Get().(*pumpBuffers) // used alternately: one is read into while the other is being sent
+	var readErr error                       // read after chunks is closed
+	bufs := bufferPool.Get().(*pumpBuffers) // used alternately: one is read into while the other is being sent
 	readers.Go(func() {
 		defer close(chunks)
 		for i := 0; ; i = 1 - i {
@@ -54,22 +54,22 @@ func pump(r io.Reader, exited <-chan struct{}, readers *sync.WaitGroup, sink fun
 	})
 	defer close(quit)
 	var silence <-chan time.Time
-	ended, left, waited := exited, afterExit, time.Duration(0)
+	ended, left, waited := exited, maxOutputAfterExit, time.Duration(0)
 	for {
 		var since time.Time
 		if ended == nil {
 			since = time.Now()
-			silence = time.After(linger)
+			silence = time.After(silenceTimeout)
 		}
 		select {
 		case chunk, ok := <-chunks:
 			if !ok {
-				buffers.Put(bufs) // in all other cases a read may still be in progress
+				bufferPool.Put(bufs) // in all other cases a read may still be in progress
 				return readErr
 			}
 			if ended == nil {
 				waited += time.Since(since)
-				if left -= len(chunk); left < 0 || waited > afterExitTime {
+				if left -= len(chunk); left < 0 || waited > maxWaitAfterExit {
 					return nil
 				}
 			}
@@ -84,23 +84,23 @@ func pump(r io.Reader, exited <-chan struct{}, readers *sync.WaitGroup, sink fun
 	}
 }
 
-// capped keeps the first limit bytes that are written to it, and counts all.
-type capped struct {
+// limitedBuffer keeps the first limit bytes that are written to it, and counts all.
+type limitedBuffer struct {
 	kept  []byte
 	limit int
 	size  int64
 }
 
-func (c *capped) write(b []byte) error {
+func (c *limitedBuffer) write(b []byte) error {
 	c.size += int64(len(b))
 	c.kept = append(c.kept, b[:min(len(b), c.limit-len(c.kept))]...)
 	return nil
 }
 
-// run waits for p to exit and collects at most limit bytes of each of its outputs. The rest is read and discarded, so that the
+// collectOutput waits for p to exit and collects at most limit bytes of each of its outputs. The rest is read and discarded, so that the
 // process never blocks. If ctx ends, the process is killed.
-func run(ctx context.Context, p caisson.Process, input []byte, limit int) (*protocol.ProcessResult, error) {
-	outs := [2]*capped{{limit: limit}, {limit: limit}}
+func collectOutput(ctx context.Context, p caisson.Process, input []byte, limit int) (*protocol.ProcessResult, error) {
+	outs := [2]*limitedBuffer{{limit: limit}, {limit: limit}}
 	var pumps, readers sync.WaitGroup
 	exited := make(chan struct{})
 	for i, r := range []io.Reader{p.Stdout(), p.Stderr()} {

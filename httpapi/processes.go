@@ -18,7 +18,7 @@ func (h processRoutes) register(rt *router) {
 	handle(rt, op(http.MethodGet, "/sandboxes/{ref}/processes", "list-processes", tag, "List what runs in a sandbox"), h.list)
 	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/kill", "kill-process", tag, "Send a signal to one process, or to all"), h.kill)
 	handle(rt, op(http.MethodGet, "/sandboxes/{ref}/stats", "measure-sandbox", tag, "Measure a running sandbox"), h.stats)
-	stream(rt, answering(op(http.MethodGet, "/sandboxes/{ref}/logs", "get-logs", tag, "What the sandbox's command wrote"),
+	handleStream(rt, withResponse(op(http.MethodGet, "/sandboxes/{ref}/logs", "get-logs", tag, "What the sandbox's command wrote"),
 		http.StatusOK, protocol.BinaryType, "Standard output and error, interleaved"), h.logs)
 }
 
@@ -46,7 +46,7 @@ func (h processRoutes) run(ctx context.Context, in *struct {
 	if req.Detach {
 		return &body[*protocol.ProcessResult]{&protocol.ProcessResult{PID: p.PID()}}, p.Close()
 	}
-	result, err := run(ctx, p, req.Input, limit)
+	result, err := collectOutput(ctx, p, req.Input, limit)
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +65,7 @@ func (h processRoutes) kill(ctx context.Context, in *struct {
 	RefParam
 	Body protocol.KillRequest
 },
-) (*none, error) {
+) (*noContent, error) {
 	if in.Body.PID == 0 {
 		return nil, caisson.Invalidf("pid", "must be a process, or -1 for all")
 	}

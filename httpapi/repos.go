@@ -34,7 +34,7 @@ type NewRepo struct {
 
 func (h repoRoutes) register(rt *router) {
 	const tag = "repos"
-	add := created(op(http.MethodPost, "/repos", "add-repo", tag, "Make a git repository known to the relay, and fetch it"))
+	add := withCreated(op(http.MethodPost, "/repos", "add-repo", tag, "Make a git repository known to the relay, and fetch it"))
 	add.Description = "Answers when it has been fetched. A path on the host can be added over the unix socket only."
 	handle(rt, add, h.add)
 	handle(rt, op(http.MethodGet, "/repos", "list-repos", tag, "List repositories, by name"), h.list)
@@ -44,7 +44,7 @@ func (h repoRoutes) register(rt *router) {
 	handle(rt, op(http.MethodGet, "/repos/{name}/branches", "list-branches", tag, "List the branches that the mirror of a repository has"), h.branches)
 	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/repos", "grant-repo", tag,
 		"Let a running sandbox that serves no run into a repository, and clone it there"), h.grant)
-	deliver := created(op(http.MethodPost, "/sandboxes/{ref}/deliveries", "deliver-repo", tag,
+	deliver := withCreated(op(http.MethodPost, "/sandboxes/{ref}/deliveries", "deliver-repo", tag,
 		"Send what such a sandbox has pushed, and what is in its clone besides, to the repository's remote"))
 	deliver.Description = "Of the body only name, dir, pull, ready and title count. It is sent in the background: see get-delivery."
 	handle(rt, deliver, h.deliver)
@@ -92,7 +92,7 @@ func (h repoRoutes) fetch(ctx context.Context, in *RepoParam) (*repoBody, error)
 	return answerRepo(h.core.FetchRepo(ctx, in.Name))
 }
 
-func (h repoRoutes) remove(ctx context.Context, in *RepoParam) (*none, error) {
+func (h repoRoutes) remove(ctx context.Context, in *RepoParam) (*noContent, error) {
 	return nil, h.core.RemoveRepo(ctx, in.Name)
 }
 

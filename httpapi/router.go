@@ -34,7 +34,7 @@ type router struct {
 func newRouter(log *slog.Logger, done <-chan struct{}) *router {
 	rt := &router{mux: http.NewServeMux(), log: log, done: done}
 	registry := huma.NewMapRegistry("#/components/schemas/", schemaName)
-	describeDomain(registry)
+	registerDomainSchemas(registry)
 	json := huma.Format{Marshal: huma.DefaultJSONFormat.Marshal, Unmarshal: unmarshal}
 	rt.api = humago.NewWithPrefix(rt.mux, protocol.Prefix, huma.Config{
 		OpenAPI: &huma.OpenAPI{
@@ -82,7 +82,7 @@ func (rt *router) finish() {
 	rt.mux.HandleFunc("GET "+protocol.Prefix+"/openapi.json", func(w http.ResponseWriter, r *http.Request) {
 		doc, err := rt.document()
 		if err != nil {
-			rt.write(w, rt.problem(r.Context(), err))
+			rt.writeError(w, rt.problem(r.Context(), err))
 			return
 		}
 		w.Header().Set("Content-Type", "application/openapi+json")
@@ -98,14 +98,14 @@ func op(method, path, id, tag, summary string) huma.Operation {
 	}
 }
 
-// created returns o with status 201.
-func created(o huma.Operation) huma.Operation {
+// withCreated returns o with status 201.
+func withCreated(o huma.Operation) huma.Operation {
 	o.DefaultStatus = http.StatusCreated
 	return o
 }
 
-// answering returns o with a response whose media type is not JSON.
-func answering(o huma.Operation, status int, contentType, description string) huma.Operation {
+// withResponse returns o with a response whose media type is not JSON.
+func withResponse(o huma.Operation, status int, contentType, description string) huma.Operation {
 	r := &huma.Response{Description: description}
 	if contentType != "" {
 		r.Content = map[string]*huma.MediaType{contentType: {Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}}}
@@ -115,13 +115,13 @@ func answering(o huma.Operation, status int, contentType, description string) hu
 	return o
 }
 
-// streaming returns o with a response of server-sent events.
-func streaming(o huma.Operation, description string) huma.Operation {
-	return answering(o, http.StatusOK, protocol.EventType, description)
+// withEventStream returns o with a response of server-sent events.
+func withEventStream(o huma.Operation, description string) huma.Operation {
+	return withResponse(o, http.StatusOK, protocol.EventType, description)
 }
 
-// receiving returns o with a streamed body, which the handler reads itself.
-func receiving(o huma.Operation, contentType string) huma.Operation {
+// withUpload returns o with a streamed body, which the handler reads itself.
+func withUpload(o huma.Operation, contentType string) huma.Operation {
 	o.RequestBody = &huma.RequestBody{
 		Required: true,
 		Content:  map[string]*huma.MediaType{contentType: {Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}}},
@@ -129,9 +129,9 @@ func receiving(o huma.Operation, contentType string) huma.Operation {
 	return o
 }
 
-// describe sets the schema of the body of o. Call it after the registration of o: otherwise Huma would read and validate the
+// setBodySchema sets the schema of the body of o. Call it after the registration of o: otherwise Huma would read and validate the
 // body itself.
-func describe(o huma.Operation, schema *huma.Schema) {
+func setBodySchema(o huma.Operation, schema *huma.Schema) {
 	for _, m := range o.RequestBody.Content {
 		m.Schema = schema
 	}
@@ -140,11 +140,11 @@ func describe(o huma.Operation, schema *huma.Schema) {
 // body is a JSON response.
 type body[T any] struct{ Body T }
 
-// none is a response without a body.
-type none struct{}
+// noContent is a response without a body.
+type noContent struct{}
 
-// answeringJSON returns o with a JSON response that the handler writes itself.
-func answeringJSON[T any](rt *router, o huma.Operation) huma.Operation {
+// withJSONResponse returns o with a JSON response that the handler writes itself.
+func withJSONResponse[T any](rt *router, o huma.Operation) huma.Operation {
 	schema := rt.api.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[T](), true, "")
 	o.Responses = map[string]*huma.Response{"200": {
 		Description: "OK", Content: map[string]*huma.MediaType{"application/json": {Schema: schema}},
@@ -171,10 +171,10 @@ func handle[I, O any](rt *router, o huma.Operation, fn func(context.Context, *I)
 	})
 }
 
-// stream registers a route whose response fn writes itself. An error before the first byte is answered with a problem; a later
+// handleStream registers a route whose response fn writes itself. An error before the first byte is answered with a problem; a later
 // error closes the connection, so that the client does not take a partial response for complete. The request's context is also
 // cancelled when the API is closed.
-func stream[I any](rt *router, o huma.Operation, fn func(http.ResponseWriter, *http.Request, *I) error) {
+func handleStream[I any](rt *router, o huma.Operation, fn func(http.ResponseWriter, *http.Request, *I) error) {
 	handle(rt, o, func(_ context.Context, in *I) (*huma.StreamResponse, error) {
 		return &huma.StreamResponse{Body: func(hc huma.Context) {
 			r, w := humago.Unwrap(hc)
@@ -191,7 +191,7 @@ func stream[I any](rt *router, o huma.Operation, fn func(http.ResponseWriter, *h
 			if err == nil {
 				return
 			}
-			t, ok := w.(*tracked)
+			t, ok := w.(*responseTracker)
 			if ok && !t.wrote {
 				rt.fail(t, r, err)
 				return
@@ -209,13 +209,13 @@ func (p problemError) Error() string             { return p.Detail }
 func (p problemError) GetStatus() int            { return p.Status }
 func (p problemError) ContentType(string) string { return protocol.ProblemType }
 
-// answer writes v as JSON, for routes that write their response themselves.
-func (rt *router) answer(w http.ResponseWriter, v any) error {
-	return rt.answerStatus(w, http.StatusOK, v)
+// writeJSON writes v as JSON, for routes that write their response themselves.
+func (rt *router) writeJSON(w http.ResponseWriter, v any) error {
+	return rt.writeJSONStatus(w, http.StatusOK, v)
 }
 
-// answerStatus is like answer, with another status.
-func (rt *router) answerStatus(w http.ResponseWriter, status int, v any) error {
+// writeJSONStatus is like answer, with another status.
+func (rt *router) writeJSONStatus(w http.ResponseWriter, status int, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return fmt.Errorf("encode answer: %w", err)
@@ -226,8 +226,8 @@ func (rt *router) answerStatus(w http.ResponseWriter, status int, v any) error {
 	return err
 }
 
-// write writes p as the response.
-func (rt *router) write(w http.ResponseWriter, p *protocol.Problem) {
+// writeError writes p as the response.
+func (rt *router) writeError(w http.ResponseWriter, p *protocol.Problem) {
 	b, err := json.Marshal(p)
 	if err != nil {
 		panic(err) // cannot happen: p has only strings and numbers
@@ -251,8 +251,8 @@ func schemaName(t reflect.Type, hint string) string {
 	return huma.DefaultSchemaNamer(t, hint)
 }
 
-// describeDomain registers the schemas of domain types whose JSON differs from their Go structure.
-func describeDomain(registry huma.Registry) {
+// registerDomainSchemas registers the schemas of domain types whose JSON differs from their Go structure.
+func registerDomainSchemas(registry huma.Registry) {
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.Size](), reflect.TypeFor[sizeSchema]())
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.Duration](), reflect.TypeFor[durationSchema]())
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.USD](), reflect.TypeFor[usdSchema]())

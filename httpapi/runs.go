@@ -35,7 +35,7 @@ func (p RunRef) id() (caisson.ID, error) {
 
 func (h runRoutes) register(rt *router) {
 	const tag = "runs"
-	start := created(op(http.MethodPost, "/runs", "start-run", tag, "Give a task to an agent; the run waits its turn and goes on by itself"))
+	start := withCreated(op(http.MethodPost, "/runs", "start-run", tag, "Give a task to an agent; the run waits its turn and goes on by itself"))
 	start.MaxBodyBytes = protocol.MaxRunRequest
 	start.Description = "Over the unix socket a directory can be copied into the workspace: pass its descriptor with POST /handles and name it in " +
 		protocol.HandlesHeader + ". To send a workspace, use POST /runs/upload."
@@ -46,10 +46,10 @@ func (h runRoutes) register(rt *router) {
 	handle(rt, op(http.MethodDelete, "/runs/{id}", "remove-run", tag, "Forget a run that has ended; its calls of models stay in the ledger"), h.remove)
 	handle(rt, op(http.MethodPost, "/runs/{id}/cancel", "cancel-run", tag, "End a run and those started from within it"), h.cancel)
 	handle(rt, op(http.MethodPost, "/runs/{id}/retry", "retry-run", tag, "Begin another attempt of a run that has failed"), h.retry)
-	stream(rt, streaming(op(http.MethodGet, "/runs/{id}/events", "watch-run", tag, "What happened in a run, then what happens, to its end"),
+	handleStream(rt, withEventStream(op(http.MethodGet, "/runs/{id}/events", "watch-run", tag, "What happened in a run, then what happens, to its end"),
 		"Events named by their type, with a RunEvent each and its seq as id. The stream ends after the last done; one that breaks off "+
 			"before can be taken up again with Last-Event-ID"), h.watch)
-	stream(rt, answering(op(http.MethodGet, "/runs/{id}/log", "get-run-log", tag, "What was kept of a stream of a run's last attempt"),
+	handleStream(rt, withResponse(op(http.MethodGet, "/runs/{id}/log", "get-run-log", tag, "What was kept of a stream of a run's last attempt"),
 		http.StatusOK, protocol.BinaryType, "Bytes of the program's for stdout and stderr, else lines of JSON"), h.log)
 }
 
@@ -164,8 +164,8 @@ func excerpt(s string) string {
 	return strings.ToValidUTF8(s[:end], "\uFFFD") + "…"
 }
 
-// one calls do with the id in the path.
-func one(ctx context.Context, in *RunRef, do func(context.Context, caisson.ID) (*caisson.Run, error)) (*runBody, error) {
+// callRun calls do with the id in the path.
+func callRun(ctx context.Context, in *RunRef, do func(context.Context, caisson.ID) (*caisson.Run, error)) (*runBody, error) {
 	id, err := in.id()
 	if err != nil {
 		return nil, err
@@ -174,18 +174,18 @@ func one(ctx context.Context, in *RunRef, do func(context.Context, caisson.ID) (
 }
 
 func (h runRoutes) get(ctx context.Context, in *RunRef) (*runBody, error) {
-	return one(ctx, in, h.core.GetRun)
+	return callRun(ctx, in, h.core.GetRun)
 }
 
 func (h runRoutes) cancel(ctx context.Context, in *RunRef) (*runBody, error) {
-	return one(ctx, in, h.core.CancelRun)
+	return callRun(ctx, in, h.core.CancelRun)
 }
 
 func (h runRoutes) retry(ctx context.Context, in *RunRef) (*runBody, error) {
-	return one(ctx, in, h.core.RetryRun)
+	return callRun(ctx, in, h.core.RetryRun)
 }
 
-func (h runRoutes) remove(ctx context.Context, in *RunRef) (*none, error) {
+func (h runRoutes) remove(ctx context.Context, in *RunRef) (*noContent, error) {
 	id, err := in.id()
 	if err != nil {
 		return nil, err

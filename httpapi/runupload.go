@@ -21,11 +21,11 @@ func (h runRoutes) registerUpload(rt *router) {
 	o.Description = "The form's first part, request, is a RunRequest as JSON; its second, workspace, a tar archive of regular files, directories and " +
 		"symlinks with names relative to the workspace, as tar -C DIR -c . makes it. The answer comes when the archive has arrived. A request " +
 		"that is repeated with the same Idempotency-Key is compared without its archive."
-	o = receiving(answeringJSON[caisson.Run](rt, o), formType)
+	o = withUpload(withJSONResponse[caisson.Run](rt, o), formType)
 	o.Responses = map[string]*huma.Response{"201": o.Responses["200"]}
 	o.DefaultStatus = http.StatusCreated
-	stream(rt, o, h.upload(rt))
-	describe(o, &huma.Schema{
+	handleStream(rt, o, h.upload(rt))
+	setBodySchema(o, &huma.Schema{
 		Type: huma.TypeObject, Required: []string{protocol.PartRequest, protocol.PartWorkspace},
 		Properties: map[string]*huma.Schema{
 			protocol.PartRequest:   {Ref: "#/components/schemas/RunRequest"},
@@ -73,7 +73,7 @@ func (h runRoutes) upload(rt *router) func(http.ResponseWriter, *http.Request, *
 		if err != nil {
 			return err
 		}
-		return rt.answerStatus(w, http.StatusCreated, run)
+		return rt.writeJSONStatus(w, http.StatusCreated, run)
 	}
 }
 

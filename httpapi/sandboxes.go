@@ -23,7 +23,7 @@ type sandboxBody = body[*caisson.Sandbox]
 
 func (h sandboxRoutes) register(rt *router) {
 	const tag = "sandboxes"
-	handle(rt, created(op(http.MethodPost, "/sandboxes", "create-sandbox", tag, "Create a sandbox")), h.create)
+	handle(rt, withCreated(op(http.MethodPost, "/sandboxes", "create-sandbox", tag, "Create a sandbox")), h.create)
 	handle(rt, op(http.MethodGet, "/sandboxes", "list-sandboxes", tag, "List sandboxes, oldest first"), h.list)
 	handle(rt, op(http.MethodGet, "/sandboxes/{ref}", "get-sandbox", tag, "Get a sandbox"), h.get)
 	handle(rt, op(http.MethodDelete, "/sandboxes/{ref}", "remove-sandbox", tag, "End a sandbox and delete everything it had"), h.remove)
@@ -117,7 +117,7 @@ func (h sandboxRoutes) get(ctx context.Context, in *RefParam) (*sandboxBody, err
 	return answerSandbox(h.core.Get(ctx, in.Ref))
 }
 
-func (h sandboxRoutes) remove(ctx context.Context, in *RefParam) (*none, error) {
+func (h sandboxRoutes) remove(ctx context.Context, in *RefParam) (*noContent, error) {
 	return nil, h.core.Remove(ctx, in.Ref)
 }
 

@@ -33,7 +33,7 @@ func (h sessionRoutes) list(ctx context.Context, in *struct {
 func (h sessionRoutes) remove(ctx context.Context, in *struct {
 	ID string `path:"id" maxLength:"64" doc:"Id of the session"`
 },
-) (*none, error) {
+) (*noContent, error) {
 	id, err := caisson.ParseID(caisson.SessionPrefix, in.ID)
 	if err != nil {
 		return nil, caisson.Errorf(caisson.NotFound, "there is no session %.40q", in.ID)

@@ -18,8 +18,8 @@ type snapshotBody = body[*caisson.Snapshot]
 
 func (h snapshotRoutes) register(rt *router) {
 	const tag = "snapshots"
-	handle(rt, created(op(http.MethodPost, "/sandboxes/{ref}/snapshot", "snapshot-sandbox", tag, "Capture a sandbox, which then continues")), h.take)
-	handle(rt, created(op(http.MethodPost, "/sandboxes/{ref}/fork", "fork-sandbox", tag, "Make running sandboxes from a sandbox or a snapshot")), h.fork)
+	handle(rt, withCreated(op(http.MethodPost, "/sandboxes/{ref}/snapshot", "snapshot-sandbox", tag, "Capture a sandbox, which then continues")), h.take)
+	handle(rt, withCreated(op(http.MethodPost, "/sandboxes/{ref}/fork", "fork-sandbox", tag, "Make running sandboxes from a sandbox or a snapshot")), h.fork)
 	handle(rt, op(http.MethodGet, "/snapshots", "list-snapshots", tag, "List snapshots, oldest first"), h.list)
 	handle(rt, op(http.MethodGet, "/snapshots/{ref}", "get-snapshot", tag, "Get a snapshot"), h.get)
 	handle(rt, op(http.MethodDelete, "/snapshots/{ref}", "remove-snapshot", tag, "Delete a snapshot"), h.remove)
@@ -94,6 +94,6 @@ func (h snapshotRoutes) get(ctx context.Context, in *RefParam) (*snapshotBody, e
 	return &snapshotBody{snapshotAnswer(s)}, nil
 }
 
-func (h snapshotRoutes) remove(ctx context.Context, in *RefParam) (*none, error) {
+func (h snapshotRoutes) remove(ctx context.Context, in *RefParam) (*noContent, error) {
 	return nil, h.core.RemoveSnapshot(ctx, in.Ref)
 }

@@ -11,12 +11,12 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// keepAlive is the time between comments on an idle stream of events: proxies close connections that are silent for a minute.
-const keepAlive = 15 * time.Second
+// keepAliveInterval is the time between comments on an idle stream of events: proxies close connections that are silent for a minute.
+const keepAliveInterval = 15 * time.Second
 
-// slowClient is how long a client may take to receive an event. A client that stops reading is treated as gone: the handler
+// clientWriteTimeout is how long a client may take to receive an event. A client that stops reading is treated as gone: the handler
 // that waits for it may hold resources that others need. When a write fails, net/http cancels the request's context.
-const slowClient = time.Minute
+const clientWriteTimeout = time.Minute
 
 // sseWriter writes server-sent events; the header is sent with the first of them. Safe for concurrent use.
 type sseWriter struct {
@@ -44,11 +44,11 @@ func (s *sseWriter) send(id int64, name string, v any) error {
 	if err != nil {
 		return err
 	}
-	return s.raw(protocol.SSE{ID: id, Name: name, Data: data})
+	return s.sendRaw(protocol.SSE{ID: id, Name: name, Data: data})
 }
 
-// raw writes one event unchanged.
-func (s *sseWriter) raw(e protocol.SSE) error {
+// sendRaw writes one event unchanged.
+func (s *sseWriter) sendRaw(e protocol.SSE) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.write(e.Encode())
@@ -64,7 +64,7 @@ func (s *sseWriter) write(b []byte) error {
 		s.w.Header().Set("Content-Type", protocol.EventType)
 		s.w.WriteHeader(http.StatusOK)
 	}
-	s.ctl.SetWriteDeadline(time.Now().Add(slowClient)) // the error is ignored: only writers in tests have no deadlines
+	s.ctl.SetWriteDeadline(time.Now().Add(clientWriteTimeout)) // the error is ignored: only writers in tests have no deadlines
 	if _, s.err = s.w.Write(b); s.err == nil {
 		s.err = s.ctl.Flush()
 	}
@@ -81,12 +81,12 @@ func (s *sseWriter) comment() {
 	s.write([]byte(":\n\n"))
 }
 
-// keepAlive writes comments until the returned function is called, which waits for the last one.
+// keepAliveInterval writes comments until the returned function is called, which waits for the last one.
 func (s *sseWriter) keepAlive() (stop func()) {
 	quit, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
-		t := time.NewTicker(keepAlive)
+		t := time.NewTicker(keepAliveInterval)
 		defer t.Stop()
 		for {
 			select {

@@ -29,7 +29,7 @@ func (h templateRoutes) register(rt *router) {
 	handle(rt, op(http.MethodGet, "/templates/{name}", "get-template", tag, "Get a template"), h.get)
 	handle(rt, op(http.MethodPut, "/templates/{name}", "put-template", tag, "Make or replace a template"), h.put)
 	handle(rt, op(http.MethodDelete, "/templates/{name}", "remove-template", tag, "Delete a template"), h.remove)
-	stream(rt, streaming(op(http.MethodPost, "/templates/{name}/build", "build-template", tag, "Pull the image and run the set-up steps"),
+	handleStream(rt, withEventStream(op(http.MethodPost, "/templates/{name}/build", "build-template", tag, "Pull the image and run the set-up steps"),
 		"Events named progress (Progress), then one named result (Template) or error (Problem)"), h.build(rt))
 }
 
@@ -85,7 +85,7 @@ func (h templateRoutes) put(ctx context.Context, in *struct {
 	return &templateBody{templateAnswer(stored)}, nil
 }
 
-func (h templateRoutes) remove(ctx context.Context, in *NameParam) (*none, error) {
+func (h templateRoutes) remove(ctx context.Context, in *NameParam) (*noContent, error) {
 	return nil, h.core.RemoveTemplate(ctx, in.Name)
 }
 

@@ -14,7 +14,7 @@ type tokenRoutes struct{ core caisson.Tokens }
 
 func (h tokenRoutes) register(rt *router) {
 	const tag = "tokens"
-	handle(rt, created(op(http.MethodPost, "/tokens", "create-token", tag, "Make a token for an account (unix socket only)")), h.create)
+	handle(rt, withCreated(op(http.MethodPost, "/tokens", "create-token", tag, "Make a token for an account (unix socket only)")), h.create)
 	handle(rt, op(http.MethodGet, "/tokens", "list-tokens", tag, "List tokens, newest first"), h.list)
 	handle(rt, op(http.MethodDelete, "/tokens/{id}", "remove-token", tag, "Make a token useless at once"), h.remove)
 }
@@ -42,7 +42,7 @@ func (h tokenRoutes) list(ctx context.Context, _ *struct{}) (*body[protocol.Page
 func (h tokenRoutes) remove(ctx context.Context, in *struct {
 	ID string `path:"id"`
 },
-) (*none, error) {
+) (*noContent, error) {
 	id, err := caisson.ParseID(caisson.TokenPrefix, in.ID)
 	if err != nil {
 		return nil, err

@@ -12,11 +12,11 @@ type treeRoutes struct{ core caisson.Files }
 
 func (h treeRoutes) register(rt *router) {
 	const tag = "files"
-	stream(rt, answering(op(http.MethodGet, "/sandboxes/{ref}/files/tree", "read-tree", tag, "Read a file or tree as a tar archive"),
+	handleStream(rt, withResponse(op(http.MethodGet, "/sandboxes/{ref}/files/tree", "read-tree", tag, "Read a file or tree as a tar archive"),
 		http.StatusOK, protocol.TarType, "An archive with names relative to the parent of path"), h.read)
-	stream(rt, answering(receiving(op(http.MethodPut, "/sandboxes/{ref}/files/tree", "write-tree", tag, "Unpack a tar archive below a directory"),
+	handleStream(rt, withResponse(withUpload(op(http.MethodPut, "/sandboxes/{ref}/files/tree", "write-tree", tag, "Unpack a tar archive below a directory"),
 		protocol.TarType), http.StatusNoContent, "", "Unpacked"), h.write)
-	stream(rt, streaming(op(http.MethodGet, "/sandboxes/{ref}/files/watch", "watch-files", tag, "Changes below a path, as they happen"),
+	handleStream(rt, withEventStream(op(http.MethodGet, "/sandboxes/{ref}/files/watch", "watch-files", tag, "Changes below a path, as they happen"),
 		"Events named file, with a FileEvent each"), h.watch)
 }
 
@@ -54,11 +54,11 @@ func (h treeRoutes) watch(w http.ResponseWriter, r *http.Request, in *struct {
 	if err != nil {
 		return err
 	}
-	return relay(w, r, changes, protocol.EventFile, func(caisson.FileEvent) int64 { return 0 })
+	return streamEvents(w, r, changes, protocol.EventFile, func(caisson.FileEvent) int64 { return 0 })
 }
 
-// relay sends events until the channel is closed or the client has disconnected.
-func relay[T any](w http.ResponseWriter, r *http.Request, events <-chan T, name string, id func(T) int64) error {
+// streamEvents sends events until the channel is closed or the client has disconnected.
+func streamEvents[T any](w http.ResponseWriter, r *http.Request, events <-chan T, name string, id func(T) int64) error {
 	s := newSSEWriter(w)
 	if err := s.start(); err != nil {
 		return err

@@ -37,18 +37,18 @@ type uiStatus struct {
 	Child caisson.ID `json:"child,omitempty"`
 }
 
-// uiSpeaker writes the events of a run as a UI message stream, in which blocks of text and tool calls have start and end
+// uiMessageEncoder writes the events of a run as a UI message stream, in which blocks of text and tool calls have start and end
 // chunks.
-type uiSpeaker struct {
+type uiMessageEncoder struct {
 	started bool
 	text    int             // number of blocks of text so far
 	open    bool            // whether the last block of text is open
 	tools   map[string]bool // calls without a result
 }
 
-func (u *uiSpeaker) header(h http.Header) { h.Set(uiHeader, "v1") }
+func (u *uiMessageEncoder) setHeader(h http.Header) { h.Set(uiHeader, "v1") }
 
-func (u *uiSpeaker) event(s *sseWriter, e caisson.RunEvent) error {
+func (u *uiMessageEncoder) encode(s *sseWriter, e caisson.RunEvent) error {
 	chunks := u.chunks(e)
 	for i, c := range chunks {
 		data, err := json.Marshal(c)
@@ -59,17 +59,19 @@ func (u *uiSpeaker) event(s *sseWriter, e caisson.RunEvent) error {
 		if i == len(chunks)-1 {
 			event.ID = e.Seq // only the last chunk has the id: a client that reconnects has then received the whole event
 		}
-		if err := s.raw(event); err != nil {
+		if err := s.sendRaw(event); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (u *uiSpeaker) end(s *sseWriter) error { return s.raw(protocol.SSE{Data: []byte("[DONE]")}) }
+func (u *uiMessageEncoder) end(s *sseWriter) error {
+	return s.sendRaw(protocol.SSE{Data: []byte("[DONE]")})
+}
 
 // chunks returns the chunks that represent e.
-func (u *uiSpeaker) chunks(e caisson.RunEvent) (out []uiChunk) {
+func (u *uiMessageEncoder) chunks(e caisson.RunEvent) (out []uiChunk) {
 	if !u.started {
 		u.started, u.tools = true, map[string]bool{}
 		out = append(out, uiChunk{Type: "start"})
@@ -80,12 +82,12 @@ func (u *uiSpeaker) chunks(e caisson.RunEvent) (out []uiChunk) {
 	case caisson.EventTextDelta:
 		if !u.open {
 			u.text, u.open = u.text+1, true
-			out = append(out, uiChunk{Type: "text-start", ID: u.block()})
+			out = append(out, uiChunk{Type: "text-start", ID: u.blockID()})
 		}
 		if e.Delta == "" {
 			return out
 		}
-		return append(out, uiChunk{Type: "text-delta", ID: u.block(), Delta: e.Delta})
+		return append(out, uiChunk{Type: "text-delta", ID: u.blockID(), Delta: e.Delta})
 	case caisson.EventToolStart:
 		out = u.closeText(out)
 		if e.CallID == "" || u.tools[e.CallID] {
@@ -120,13 +122,13 @@ func (u *uiSpeaker) chunks(e caisson.RunEvent) (out []uiChunk) {
 	return out
 }
 
-// block returns the id of the current block of text.
-func (u *uiSpeaker) block() string { return "text-" + strconv.Itoa(u.text) }
+// blockID returns the id of the current block of text.
+func (u *uiMessageEncoder) blockID() string { return "text-" + strconv.Itoa(u.text) }
 
-func (u *uiSpeaker) closeText(out []uiChunk) []uiChunk {
+func (u *uiMessageEncoder) closeText(out []uiChunk) []uiChunk {
 	if !u.open {
 		return out
 	}
 	u.open = false
-	return append(out, uiChunk{Type: "text-end", ID: u.block()})
+	return append(out, uiChunk{Type: "text-end", ID: u.blockID()})
 }

@@ -18,10 +18,10 @@ type usageRoutes struct{ core caisson.Ledger }
 
 func (h usageRoutes) register(rt *router) {
 	const tag = "usage"
-	stream(rt, answeringTable[caisson.UsageRow](rt, op(http.MethodGet, "/usage", "usage", tag, "Sum up the calls of models")), h.usage(rt))
-	stream(rt, answeringTable[caisson.Call](rt, op(http.MethodGet, "/usage/calls", "list-calls", tag,
+	handleStream(rt, withTableResponse[caisson.UsageRow](rt, op(http.MethodGet, "/usage", "usage", tag, "Sum up the calls of models")), h.usage(rt))
+	handleStream(rt, withTableResponse[caisson.Call](rt, op(http.MethodGet, "/usage/calls", "list-calls", tag,
 		"List calls in the order in which they came into the ledger")), h.calls(rt))
-	stream(rt, answeringTable[caisson.Receipt](rt, op(http.MethodGet, "/usage/receipts", "list-receipts", tag,
+	handleStream(rt, withTableResponse[caisson.Receipt](rt, op(http.MethodGet, "/usage/receipts", "list-receipts", tag,
 		"List the charges for calls; source and reference are unique")), h.receipts(rt))
 	handle(rt, op(http.MethodPost, "/usage/reconcile", "reconcile-usage", tag, "Compare the ledger with LiteLLM's spend logs"), h.reconcile)
 	handle(rt, op(http.MethodGet, "/budgets", "list-budgets", tag, "List budgets by key"), h.listBudgets)
@@ -59,20 +59,20 @@ type callsInput struct {
 	Limit int    `query:"limit" minimum:"0" maximum:"1000" doc:"Size of the page; 0 means 100"`
 }
 
-// answeringTable returns o with a response that is a page as JSON, or as CSV if the request selects that.
-func answeringTable[T any](rt *router, o huma.Operation) huma.Operation {
-	o = answeringJSON[protocol.Page[T]](rt, o)
+// withTableResponse returns o with a response that is a page as JSON, or as CSV if the request selects that.
+func withTableResponse[T any](rt *router, o huma.Operation) huma.Operation {
+	o = withJSONResponse[protocol.Page[T]](rt, o)
 	o.Responses["200"].Content[protocol.CSVType] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString}}
 	return o
 }
 
-// answerTable writes a page in the given format. In CSV the value of next is in a header.
-func answerTable[T any](rt *router, w http.ResponseWriter, format string, p protocol.Page[T], csv func(io.Writer, []T) error) error {
+// writeTable writes a page in the given format. In CSV the value of next is in a header.
+func writeTable[T any](rt *router, w http.ResponseWriter, format string, p protocol.Page[T], csv func(io.Writer, []T) error) error {
 	if p.Items == nil {
 		p.Items = []T{}
 	}
 	if format != "csv" {
-		return rt.answer(w, p)
+		return rt.writeJSON(w, p)
 	}
 	w.Header().Set("Content-Type", protocol.CSVType)
 	if p.Next != "" {
@@ -89,7 +89,7 @@ func (h usageRoutes) usage(rt *router) func(http.ResponseWriter, *http.Request, 
 		if err != nil {
 			return err
 		}
-		return answerTable(rt, w, in.Format, protocol.Page[caisson.UsageRow]{Items: rows}, usagecsv.Rows)
+		return writeTable(rt, w, in.Format, protocol.Page[caisson.UsageRow]{Items: rows}, usagecsv.Rows)
 	}
 }
 
@@ -111,7 +111,7 @@ func (h usageRoutes) calls(rt *router) func(http.ResponseWriter, *http.Request, 
 		if more && len(list) > 0 {
 			p.Next = list[len(list)-1].ID
 		}
-		return answerTable(rt, w, in.Format, p, usagecsv.Calls)
+		return writeTable(rt, w, in.Format, p, usagecsv.Calls)
 	}
 }
 
@@ -125,7 +125,7 @@ func (h usageRoutes) receipts(rt *router) func(http.ResponseWriter, *http.Reques
 		if more && len(list) > 0 {
 			p.Next = caisson.ID(list[len(list)-1].Reference)
 		}
-		return answerTable(rt, w, in.Format, p, usagecsv.Receipts)
+		return writeTable(rt, w, in.Format, p, usagecsv.Receipts)
 	}
 }
 
@@ -155,6 +155,6 @@ func (h usageRoutes) removeBudget(ctx context.Context, in *struct {
 	Kind string `path:"kind" enum:"account,session,run,sandbox"`
 	Name string `path:"name" maxLength:"128"`
 },
-) (*none, error) {
+) (*noContent, error) {
 	return nil, h.core.RemoveBudget(ctx, in.Kind+"/"+in.Name)
 }

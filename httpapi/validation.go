@@ -41,21 +41,21 @@ func translateErrors(ctx huma.Context, _ string, v any) (any, error) {
 	if !ok {
 		return v, nil
 	}
-	p := protocol.ProblemOf(invalid(model))
+	p := protocol.ProblemOf(invalidError(model))
 	if c, ok := ctx.(*statusContext); ok {
 		c.status = p.Status
 	}
 	return p, nil
 }
 
-// fieldMark separates the field from the message in an error of unmarshal, because Huma keeps only the text of such errors.
-const fieldMark = "\x00"
+// fieldSeparator separates the field from the message in an error of unmarshal, because Huma keeps only the text of such errors.
+const fieldSeparator = "\x00"
 
 // unmarshal is [json.Unmarshal] with errors that contain the field.
 func unmarshal(data []byte, v any) error {
 	err := json.Unmarshal(data, v)
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return errors.New(jsonPath(e.Field) + fieldMark + "cannot hold " + e.Value)
+		return errors.New(jsonPath(e.Field) + fieldSeparator + "cannot hold " + e.Value)
 	}
 	return err
 }
@@ -67,8 +67,8 @@ func jsonPath(path string) string {
 	}), ".")
 }
 
-// invalid returns an Invalid error for the first error in m, in the order of locations.
-func invalid(m *huma.ErrorModel) error {
+// invalidError returns an Invalid error for the first error in m, in the order of locations.
+func invalidError(m *huma.ErrorModel) error {
 	if len(m.Errors) == 0 {
 		return caisson.Errorf(caisson.Invalid, "%s", m.Detail)
 	}
@@ -77,8 +77,8 @@ func invalid(m *huma.ErrorModel) error {
 	msg := first.Message
 	required := strings.Split(validation.MsgExpectedRequiredProperty, "%s")
 	switch {
-	case strings.Contains(msg, fieldMark):
-		field, msg, _ = strings.Cut(msg, fieldMark)
+	case strings.Contains(msg, fieldSeparator):
+		field, msg, _ = strings.Cut(msg, fieldSeparator)
 	case msg == validation.MsgUnexpectedProperty:
 		msg = "there is no such field"
 	case msg == validation.MsgExpectedMatchAtLeastOneSchema: // only sizes have several schemas of which one must match
@@ -112,10 +112,10 @@ func decode[T any](rt *router, data []byte) (v T, err error) {
 		for _, e := range found.Errors {
 			m.Add(e)
 		}
-		return v, invalid(m)
+		return v, invalidError(m)
 	}
 	if err := unmarshal(data, &v); err != nil {
-		field, msg, ok := strings.Cut(err.Error(), fieldMark)
+		field, msg, ok := strings.Cut(err.Error(), fieldSeparator)
 		if !ok {
 			return v, caisson.Errorf(caisson.Invalid, "the request cannot be read: %s", err)
 		}

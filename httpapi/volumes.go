@@ -23,7 +23,7 @@ type VolumeRef struct {
 
 func (h volumeRoutes) register(rt *router) {
 	const tag = "volumes"
-	handle(rt, created(op(http.MethodPost, "/volumes", "create-volume", tag, "Make an empty volume")), h.create)
+	handle(rt, withCreated(op(http.MethodPost, "/volumes", "create-volume", tag, "Make an empty volume")), h.create)
 	handle(rt, op(http.MethodGet, "/volumes", "list-volumes", tag, "List volumes, oldest first, as they were last counted"), h.list)
 	handle(rt, op(http.MethodGet, "/volumes/{ref}", "get-volume", tag, "Get a volume, and count what is in it unless that was done within a minute"), h.get)
 	handle(rt, op(http.MethodDelete, "/volumes/{ref}", "remove-volume", tag, "Delete a volume that no sandbox has, with all that is in it"), h.remove)
@@ -68,7 +68,7 @@ func (h volumeRoutes) get(ctx context.Context, in *VolumeRef) (*volumeBody, erro
 	return answerVolume(h.core.GetVolume(ctx, in.Ref))
 }
 
-func (h volumeRoutes) remove(ctx context.Context, in *VolumeRef) (*none, error) {
+func (h volumeRoutes) remove(ctx context.Context, in *VolumeRef) (*noContent, error) {
 	return nil, h.core.RemoveVolume(ctx, in.Ref)
 }
 

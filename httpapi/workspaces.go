@@ -50,7 +50,7 @@ func (h workspaceRoutes) register(rt *router) {
 	handle(rt, op(http.MethodDelete, "/workspaces/{ref}", "remove-workspace", tag,
 		"Forget a workspace whose sandbox is gone, with all changes in it"), h.remove)
 	handle(rt, op(http.MethodPost, "/workspaces/{ref}/diff", "diff-workspace", tag, "Say what has changed in a workspace, and what may be applied"), h.diff)
-	sync := created(op(http.MethodPost, "/workspaces/{ref}/sync", "sync-workspace", tag,
+	sync := withCreated(op(http.MethodPost, "/workspaces/{ref}/sync", "sync-workspace", tag,
 		"Apply changes of a workspace to the host's directory: all that are named, or none (unix socket only)"))
 	sync.MaxBodyBytes = syncLimit
 	sync.Description = "Pass the descriptor of the workspace's directory with POST /handles and name it in " + protocol.HandlesHeader +
@@ -129,7 +129,7 @@ func (h workspaceRoutes) get(ctx context.Context, in *WorkspaceRef) (*workspaceB
 	return answerWorkspace(h.core.GetWorkspace(ctx, in.Ref))
 }
 
-func (h workspaceRoutes) remove(ctx context.Context, in *WorkspaceRef) (*none, error) {
+func (h workspaceRoutes) remove(ctx context.Context, in *WorkspaceRef) (*noContent, error) {
 	return nil, h.core.RemoveWorkspace(ctx, in.Ref)
 }
 
@@ -157,8 +157,8 @@ func (h workspaceRoutes) diff(ctx context.Context, in *struct {
 	return &body[*caisson.Diff]{d}, nil
 }
 
-// directory takes the single descriptor of a request. A caller that can open the directory may change it; no other caller may.
-func (h workspaceRoutes) directory(ctx context.Context, ids []string) (caisson.Handle, error) {
+// takeDirectory takes the single descriptor of a request. A caller that can open the directory may change it; no other caller may.
+func (h workspaceRoutes) takeDirectory(ctx context.Context, ids []string) (caisson.Handle, error) {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
 		return nil, err
@@ -170,9 +170,9 @@ func (h workspaceRoutes) directory(ctx context.Context, ids []string) (caisson.H
 	return taken[0], nil
 }
 
-// mayWrite returns an error for callers who cannot have opened the directory, or have not passed exactly one descriptor. The
+// checkDirectoryHandle returns an error for callers who cannot have opened the directory, or have not passed exactly one descriptor. The
 // caller must call done at the end of the request; it releases a descriptor that was not taken.
-func (h workspaceRoutes) mayWrite(ctx context.Context, ids []string) (done func(), err error) {
+func (h workspaceRoutes) checkDirectoryHandle(ctx context.Context, ids []string) (done func(), err error) {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
 		return nil, err
@@ -194,14 +194,14 @@ func (h workspaceRoutes) sync(ctx context.Context, in *struct {
 	Body caisson.SyncRequest
 },
 ) (*receiptBody, error) {
-	done, err := h.mayWrite(ctx, in.Handles)
+	done, err := h.checkDirectoryHandle(ctx, in.Handles)
 	if err != nil {
 		return nil, err
 	}
 	defer done() // a repeated request does not need it
 	req := in.Body
 	return answerReceipt(once(ctx, h.once, in.Key, "sync "+in.Ref, req, func() (*caisson.SyncReceipt, error) {
-		dir, err := h.directory(ctx, in.Handles)
+		dir, err := h.takeDirectory(ctx, in.Handles)
 		if err != nil {
 			return nil, err
 		}
@@ -215,7 +215,7 @@ func (h workspaceRoutes) undo(ctx context.Context, in *struct {
 	HandleParam
 },
 ) (*receiptBody, error) {
-	done, err := h.mayWrite(ctx, in.Handles)
+	done, err := h.checkDirectoryHandle(ctx, in.Handles)
 	if err != nil {
 		return nil, err
 	}
@@ -224,7 +224,7 @@ func (h workspaceRoutes) undo(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	dir, err := h.directory(ctx, in.Handles)
+	dir, err := h.takeDirectory(ctx, in.Handles)
 	if err != nil {
 		return nil, err
 	}

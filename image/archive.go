@@ -17,8 +17,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// archived is the result of an archiving job.
-type archived struct {
+// archiveResult is the result of an archiving job.
+type archiveResult struct {
 	Warnings []string
 }
 
@@ -27,13 +27,13 @@ type archiver struct {
 	root   *os.Root
 	tw     *tar.Writer
 	links  map[inode]string // the first path of each file with several hard links
-	result archived
+	result archiveResult
 }
 
 type inode struct{ dev, ino uint64 }
 
 // archive writes everything below root to w. Mount points of other file systems are written as empty directories.
-func archive(root *os.Root, w io.Writer) (*archived, error) {
+func archive(root *os.Root, w io.Writer) (*archiveResult, error) {
 	buf := bufio.NewWriterSize(w, 256<<10)
 	a := &archiver{root: root, tw: tar.NewWriter(buf), links: map[inode]string{}}
 	if err := a.walk("."); err != nil {

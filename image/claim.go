@@ -14,7 +14,7 @@ func (s *layerStore) hold() (release func()) {
 		}
 		released = true
 		if s.holds--; s.holds == 0 {
-			clear(s.touched)
+			clear(s.handedOut)
 		}
 	}
 }
@@ -22,12 +22,12 @@ func (s *layerStore) hold() (release func()) {
 // handOut records that the layer is returned to a caller, so that it is kept while a hold exists. The caller must hold s.mu.
 func (s *layerStore) handOut(digest string) {
 	if s.holds > 0 {
-		s.touched[digest] = true
+		s.handedOut[digest] = true
 	}
 }
 
-// retouch calls handOut for the layer if it is still present, and reports whether it is.
-func (s *layerStore) retouch(digest string) bool {
+// handOutIfPresent calls handOut for the layer if it is still present, and reports whether it is.
+func (s *layerStore) handOutIfPresent(digest string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_, ok, err := s.find(digest)
@@ -43,7 +43,7 @@ func (s *layerStore) retouch(digest string) bool {
 func (s *layerStore) claim(digest, account string) (Layer, <-chan struct{}, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if flight := s.flights[digest]; flight != nil {
+	if flight := s.inProgress[digest]; flight != nil {
 		return Layer{}, flight, nil
 	}
 	l, ok, err := s.find(digest)
@@ -54,14 +54,14 @@ func (s *layerStore) claim(digest, account string) (Layer, <-chan struct{}, erro
 	if ok && s.owns(account, digest) {
 		return l, nil, nil
 	}
-	s.flights[digest] = make(chan struct{})
+	s.inProgress[digest] = make(chan struct{})
 	return Layer{}, nil, nil
 }
 
-// land records that the work that claim started is finished, and wakes the callers that wait for it.
-func (s *layerStore) land(digest string) {
+// finish records that the work that claim started is finished, and wakes the callers that wait for it.
+func (s *layerStore) finish(digest string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	close(s.flights[digest])
-	delete(s.flights, digest)
+	close(s.inProgress[digest])
+	delete(s.inProgress, digest)
 }

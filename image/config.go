@@ -52,20 +52,20 @@ func checkConfig(raw rawConfig) (caisson.ImageConfig, error) {
 		return bad("names an empty program")
 	}
 	if w := raw.WorkingDir; w != "" {
-		if !path.IsAbs(w) || len(w) > maxPath || !plain(w) {
+		if !path.IsAbs(w) || len(w) > maxPath || !isPrintable(w) {
 			return bad("has %.80q as working directory, which is not an absolute path", w)
 		}
 		c.Workdir = path.Clean(w)
 	}
-	if len(raw.User) > maxUserName || !plain(raw.User) || strings.ContainsAny(raw.User, " /") {
+	if len(raw.User) > maxUserName || !isPrintable(raw.User) || strings.ContainsAny(raw.User, " /") {
 		return bad("has the malformed user %.80q", raw.User)
 	}
 	c.Entrypoint, c.Command, c.User = raw.Entrypoint, raw.Cmd, raw.User
 	return c, nil
 }
 
-// plain reports whether s is valid UTF-8 without control characters.
-func plain(s string) bool {
+// isPrintable reports whether s is valid UTF-8 without control characters.
+func isPrintable(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 

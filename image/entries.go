@@ -22,7 +22,7 @@ func (u *unpacker) directory(p string, hdr *tar.Header) error {
 		}
 		hides := exists && isWhiteout(st)
 		if exists && st.Mode&unix.S_IFMT != unix.S_IFDIR {
-			if err := u.tree.clear(p, st); err != nil {
+			if err := u.tree.remove(p, st); err != nil {
 				return err
 			}
 			exists = false
@@ -44,7 +44,7 @@ func (u *unpacker) directory(p string, hdr *tar.Header) error {
 		}
 	}
 	u.dirs[p] = dirMeta{mode: uint32(hdr.Mode & 0o7777), modTime: hdr.ModTime}
-	u.note("directory", p, hdr, "")
+	u.hashEntry("directory", p, hdr, "")
 	f, err := u.tree.open(p, unix.O_DIRECTORY|unix.O_RDONLY)
 	if err != nil {
 		return err
@@ -64,7 +64,7 @@ func (u *unpacker) replace(p string) (fd int, base string, err error) {
 		return 0, "", err
 	}
 	if exists {
-		if err := u.tree.clear(p, st); err != nil {
+		if err := u.tree.remove(p, st); err != nil {
 			return 0, "", err
 		}
 	}
@@ -95,12 +95,12 @@ func (u *unpacker) regular(p string, hdr *tar.Header, r io.Reader) error {
 	n, err := io.CopyBuffer(struct{ io.Writer }{to}, r, u.buf)
 	if err != nil {
 		if errors.Is(err, io.ErrUnexpectedEOF) {
-			return damaged(err)
+			return archiveError(err)
 		}
 		return err
 	}
 	u.result.Size += (n + block - 1) / block * block
-	u.note("file", p, hdr, digestOf(sum))
+	u.hashEntry("file", p, hdr, digestOf(sum))
 	// The owner is set before the mode, because changing the owner clears the setuid and setgid bits.
 	if err := f.Chown(hdr.Uid, hdr.Gid); err != nil {
 		return err
@@ -125,7 +125,7 @@ func (u *unpacker) symlink(p string, hdr *tar.Header) error {
 	if err := unix.Symlinkat(hdr.Linkname, fd, base); err != nil {
 		return os.NewSyscallError("symlinkat", err)
 	}
-	u.note("symlink", p, hdr, hdr.Linkname)
+	u.hashEntry("symlink", p, hdr, hdr.Linkname)
 	if err := chown(fd, base, hdr.Uid, hdr.Gid); err != nil {
 		return err
 	}
@@ -166,7 +166,7 @@ func (u *unpacker) link(p string, hdr *tar.Header) error {
 	if err != nil {
 		return err
 	}
-	u.note("link", p, &tar.Header{}, target)
+	u.hashEntry("link", p, &tar.Header{}, target)
 	// Without AT_SYMLINK_FOLLOW, a hard link to a symlink is another name of the symlink itself.
 	return os.NewSyscallError("linkat", unix.Linkat(int(from.Fd()), path.Base(target), fd, base, 0))
 }
@@ -179,7 +179,7 @@ func (u *unpacker) special(p string, hdr *tar.Header, kind uint32) error {
 	if err := unix.Mknodat(fd, base, kind|0o600, 0); err != nil {
 		return os.NewSyscallError("mknodat", err)
 	}
-	u.note("fifo", p, hdr, "")
+	u.hashEntry("fifo", p, hdr, "")
 	if err := chown(fd, base, hdr.Uid, hdr.Gid); err != nil {
 		return err
 	}

@@ -11,8 +11,8 @@ import (
 	"syscall"
 )
 
-// packageState lists the files that package managers update with every change to the installed packages.
-var packageState = []string{
+// packageDatabases lists the files that package managers update with every change to the installed packages.
+var packageDatabases = []string{
 	"var/lib/dpkg/status", "var/lib/rpm/rpmdb.sqlite", "var/lib/rpm/Packages", "usr/lib/sysimage/rpm/rpmdb.sqlite",
 	"usr/lib/sysimage/rpm/Packages.db", "lib/apk/db/installed", "usr/lib/apk/db/installed", "var/lib/pacman/local",
 }
@@ -26,7 +26,7 @@ var programDirs = map[string]int{
 // fingerprint returns a digest of the package state and of the metadata of programs and libraries.
 func (h *hostImage) fingerprint() (string, error) {
 	sum := sha256.New()
-	err := h.lookAt(func(p string, st *syscall.Stat_t) {
+	err := h.visitFiles(func(p string, st *syscall.Stat_t) {
 		fmt.Fprintf(sum, "%q %o %d %d %d\n", p, st.Mode, st.Size, st.Mtim.Nano(), st.Ino)
 	}, true)
 	return digestOf(sum), err
@@ -39,7 +39,7 @@ func (h *hostImage) cheapFingerprint() (string, error) {
 	note := func(p string, st *syscall.Stat_t) {
 		fmt.Fprintf(sum, "%q %o %d %d %d\n", p, st.Mode, st.Size, st.Ctim.Nano(), st.Ino)
 	}
-	if err := h.lookAt(note, false); err != nil {
+	if err := h.visitFiles(note, false); err != nil {
 		return "", err
 	}
 	for _, p := range hostFiles {
@@ -50,9 +50,9 @@ func (h *hostImage) cheapFingerprint() (string, error) {
 	return digestOf(sum), nil
 }
 
-// lookAt calls note for the package state and the program directories, and, if files is set, for the files in them.
-func (h *hostImage) lookAt(note func(string, *syscall.Stat_t), files bool) error {
-	for _, p := range packageState {
+// visitFiles calls note for the package state and the program directories, and, if files is set, for the files in them.
+func (h *hostImage) visitFiles(note func(string, *syscall.Stat_t), files bool) error {
+	for _, p := range packageDatabases {
 		if err := statInto(filepath.Join(h.root, p), note); err != nil {
 			return err
 		}

@@ -21,9 +21,9 @@ type hostImage struct {
 	empty  string // empty directory that is mounted over /usr/local
 	layers *layerStore
 
-	mu   sync.Mutex
-	made *caisson.Image // the last image; nil before the first
-	key  string         // result of cheapFingerprint before made was built
+	mu                sync.Mutex
+	cached            *caisson.Image // the last image; nil before the first
+	cachedFingerprint string         // result of cheapFingerprint before made was built
 }
 
 // systemDirs are the directories for programs and libraries outside of /usr. On hosts with a merged /usr they are symlinks.
@@ -46,19 +46,19 @@ func (h *hostImage) image(ctx context.Context) (*caisson.Image, error) {
 	if err != nil {
 		return nil, caisson.Wrap(err, caisson.Internal, "cannot look at the host's files")
 	}
-	if img := h.made; img != nil && key == h.key && h.layers.retouch(img.Layers[0]) {
-		return fresh(img), nil
+	if img := h.cached; img != nil && key == h.cachedFingerprint && h.layers.handOutIfPresent(img.Layers[0]) {
+		return cloneImage(img), nil
 	}
 	img, err := h.makeImage()
 	if err != nil {
 		return nil, caisson.Wrap(err, caisson.Internal, "cannot make the host image")
 	}
-	h.key, h.made = key, img
-	return fresh(img), nil
+	h.cachedFingerprint, h.cached = key, img
+	return cloneImage(img), nil
 }
 
-// fresh returns a deep copy of img with UsedAt set to the current time.
-func fresh(img *caisson.Image) *caisson.Image {
+// cloneImage returns a deep copy of img with UsedAt set to the current time.
+func cloneImage(img *caisson.Image) *caisson.Image {
 	c := *img
 	c.UsedAt = time.Now().UTC()
 	c.Layers = append([]string(nil), img.Layers...)
@@ -129,7 +129,7 @@ func (h *hostImage) binds() ([]caisson.Bind, error) {
 	return binds, nil
 }
 
-// intoUsr reports whether target, of a symlink in the host's root directory, is below /usr, as on hosts with a merged /usr.
-func intoUsr(target string) bool {
+// pointsIntoUsr reports whether target, of a symlink in the host's root directory, is below /usr, as on hosts with a merged /usr.
+func pointsIntoUsr(target string) bool {
 	return strings.HasPrefix(strings.TrimPrefix(filepath.Clean("/"+target), "/"), "usr/")
 }

@@ -225,7 +225,7 @@ func BenchmarkHost(b *testing.B) {
 	})
 	b.Run("changed", func(b *testing.B) {
 		for b.Loop() {
-			d.host.made = nil
+			d.host.cached = nil
 			if _, err := d.Host(b.Context()); err != nil {
 				b.Fatal(err)
 			}

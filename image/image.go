@@ -34,10 +34,10 @@ import (
 
 // Limits that are not configurable.
 const (
-	maxLayers  = 128
-	maxConfig  = 512 << 10 // bytes of an image's configuration
-	maxEntries = 2_000_000 // files in a layer
-	pipelines  = 3         // layers that are fetched or unpacked concurrently
+	maxLayers         = 128
+	maxConfig         = 512 << 10 // bytes of an image's configuration
+	maxEntries        = 2_000_000 // files in a layer
+	maxParallelLayers = 3         // layers that are fetched or unpacked concurrently
 )
 
 const defaultMaxSize = 16 << 30
@@ -66,16 +66,16 @@ type Config struct {
 
 // A Driver pulls images and stores their layers. It is safe for concurrent use.
 type Driver struct {
-	worker     *worker.Runner
-	maxIn      int64
-	maxOut     int64
-	insecure   []string
-	registryCA string
-	own        reach.Host
-	log        *slog.Logger
-	slots      chan struct{} // semaphore: holds one element for each layer that is being fetched or unpacked
-	layers     *layerStore
-	host       *hostImage
+	worker       *worker.Runner
+	maxIn        int64
+	maxOut       int64
+	insecure     []string
+	registryCA   string
+	ownAddresses reach.Host
+	log          *slog.Logger
+	slots        chan struct{} // semaphore: holds one element for each layer that is being fetched or unpacked
+	layers       *layerStore
+	host         *hostImage
 }
 
 // New returns a driver on cfg.Dir and removes unfinished layers that a crash has left there.
@@ -84,7 +84,7 @@ func New(cfg Config) (*Driver, error) {
 		return nil, caisson.Errorf(caisson.Invalid, "image: an absolute directory and a worker are required")
 	}
 	d := &Driver{worker: cfg.Worker, maxIn: cfg.MaxCompressed, maxOut: cfg.MaxUncompressed, insecure: cfg.InsecureRegistries,
-		registryCA: cfg.RegistryCA, own: cfg.OwnAddresses, log: cfg.Log, slots: make(chan struct{}, pipelines)}
+		registryCA: cfg.RegistryCA, ownAddresses: cfg.OwnAddresses, log: cfg.Log, slots: make(chan struct{}, maxParallelLayers)}
 	if d.maxIn <= 0 {
 		d.maxIn = defaultMaxSize
 	}

@@ -27,28 +27,28 @@ var jobFetch = worker.Job[fetchArgs, worker.None]{
 	},
 }
 
-// received is the progress of a job: the number of bytes read so far.
-type received struct{ Bytes int64 }
+// jobProgress is the progress of a job: the number of bytes read so far.
+type jobProgress struct{ Bytes int64 }
 
 // jobUnpack unpacks its input into its root directory.
-var jobUnpack = worker.Job[unpackArgs, unpacked]{
+var jobUnpack = worker.Job[unpackArgs, unpackResult]{
 	Name: "image.unpack", Access: worker.Populate, Root: true,
-	Do: func(_ context.Context, c *worker.Call, args unpackArgs) (unpacked, error) {
-		return worker.Value(unpack(c.Root, c.Input(), args, func(n int64) { c.Progress(received{n}) }))
+	Do: func(_ context.Context, c *worker.Call, args unpackArgs) (unpackResult, error) {
+		return worker.Value(unpack(c.Root, c.Input(), args, func(n int64) { c.Progress(jobProgress{n}) }))
 	},
-	Valid: func(args unpackArgs, u *unpacked) bool {
+	Valid: func(args unpackArgs, u *unpackResult) bool {
 		return u.Size >= 0 && u.Entries >= 0 && u.InSize >= 0 && digestForm.MatchString(u.DiffID) && digestForm.MatchString(u.In) &&
 			(!args.Content || digestForm.MatchString(u.Content))
 	},
 }
 
 // jobArchive writes its root directory as an archive to its first descriptor.
-var jobArchive = worker.Job[worker.None, archived]{
+var jobArchive = worker.Job[worker.None, archiveResult]{
 	Name: "image.archive", Access: worker.ReadAsOwner, Files: 1,
-	Do: func(_ context.Context, c *worker.Call, _ worker.None) (archived, error) {
+	Do: func(_ context.Context, c *worker.Call, _ worker.None) (archiveResult, error) {
 		root, err := os.OpenRoot("/")
 		if err != nil {
-			return archived{}, err
+			return archiveResult{}, err
 		}
 		defer root.Close()
 		return worker.Value(archive(root, c.Files[0]))

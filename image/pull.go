@@ -26,7 +26,7 @@ const HostReference = "host"
 // unchanged, OCI references are completed with registry and tag. Returns Invalid if ref is malformed.
 func Canonical(ref string) (string, error) {
 	if ref == HostReference || isPath(ref) {
-		if len(ref) > maxPath || !plain(ref) {
+		if len(ref) > maxPath || !isPrintable(ref) {
 			return "", caisson.Invalidf("image", "%.80q is not a path", ref)
 		}
 		return ref, nil
@@ -76,7 +76,7 @@ func (d *Driver) Pull(ctx context.Context, req caisson.PullRequest, account stri
 		return nil, err
 	}
 	src := source{Reference: ref, Platform: platform, Username: req.Auth.Username, Password: req.Auth.Password.Reveal(),
-		Local: req.Local, Plain: d.insecure, CA: ca, Own: d.own}
+		Local: req.Local, Plain: d.insecure, CA: ca, Own: d.ownAddresses}
 	return d.pullRemote(ctx, src, account, report)
 }
 
@@ -161,7 +161,7 @@ func (p *pull) layers(ctx context.Context, remote []remoteLayer) ([]Layer, error
 	}
 	result := make([]Layer, len(unique))
 	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(pipelines)
+	g.SetLimit(maxParallelLayers)
 	for i, l := range unique {
 		g.Go(func() error {
 			var err error
@@ -191,8 +191,8 @@ func (p *pull) layer(ctx context.Context, r remoteLayer) (Layer, error) {
 			p.used.Add(int64(l.Size))
 			return l, nil
 		case wait == nil:
-			l, err := p.work(ctx, r)
-			d.layers.land(r.DiffID)
+			l, err := p.fetchLayer(ctx, r)
+			d.layers.finish(r.DiffID)
 			p.used.Add(int64(l.Size))
 			return l, err
 		}
@@ -204,9 +204,9 @@ func (p *pull) layer(ctx context.Context, r remoteLayer) (Layer, error) {
 	}
 }
 
-// work fetches a layer and unpacks it. If the layer is present already, work only verifies the digests of the fetched bytes,
+// fetchLayer fetches a layer and unpacks it. If the layer is present already, work only verifies the digests of the fetched bytes,
 // which proves that the account has access to them.
-func (p *pull) work(ctx context.Context, r remoteLayer) (Layer, error) {
+func (p *pull) fetchLayer(ctx context.Context, r remoteLayer) (Layer, error) {
 	d := p.driver
 	select {
 	case d.slots <- struct{}{}:
@@ -223,7 +223,7 @@ func (p *pull) work(ctx context.Context, r remoteLayer) (Layer, error) {
 	if !ok {
 		var done func()
 		if dir, done, err = d.layers.tempDir(); err != nil {
-			return Layer{}, stored(err)
+			return Layer{}, storeError(err)
 		}
 		defer done()
 	}
@@ -237,14 +237,14 @@ func (p *pull) work(ctx context.Context, r remoteLayer) (Layer, error) {
 	if !ok {
 		d.warn(p.src.Reference, result.Warnings)
 		if there, err = d.layers.publish(dir, Layer{Digest: r.DiffID, Size: caisson.Size(result.Size), Entries: result.Entries}); err != nil {
-			return Layer{}, stored(err)
+			return Layer{}, storeError(err)
 		}
 	}
-	return there, stored(d.layers.setOwner(p.account, r.DiffID))
+	return there, storeError(d.layers.setOwner(p.account, r.DiffID))
 }
 
-// stored converts an error from the driver's own disk to a caisson.Error.
-func stored(err error) error {
+// storeError converts an error from the driver's own disk to a caisson.Error.
+func storeError(err error) error {
 	if err = diskError(err); err == nil {
 		return nil
 	}
@@ -261,7 +261,7 @@ func (d *Driver) warn(ref string, warnings []string) {
 }
 
 // stream runs two jobs, one that fetches and one that unpacks, with a pipe between them.
-func (p *pull) stream(ctx context.Context, r remoteLayer, dir string, args unpackArgs) (*unpacked, error) {
+func (p *pull) stream(ctx context.Context, r remoteLayer, dir string, args unpackArgs) (*unpackResult, error) {
 	from, to, err := os.Pipe()
 	if err != nil {
 		return nil, caisson.Wrap(err, caisson.Internal, "cannot make a pipe")
@@ -277,7 +277,7 @@ func (p *pull) stream(ctx context.Context, r remoteLayer, dir string, args unpac
 
 // pipe runs write, whose job writes an archive to to, and unpacks from into dir. It closes both ends. If both jobs fail,
 // the error is that of the job that failed first, not the failure that followed from it.
-func (d *Driver) pipe(ctx context.Context, write func(context.Context) error, to, from *os.File, dir string, args unpackArgs, report func(int64)) (*unpacked, error) {
+func (d *Driver) pipe(ctx context.Context, write func(context.Context) error, to, from *os.File, dir string, args unpackArgs, report func(int64)) (*unpackResult, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	written := make(chan error, 1)
@@ -310,9 +310,9 @@ func brokenPipe(err error) bool {
 }
 
 // runUnpack runs a job that unpacks in into dir. If dir is "", no files are created.
-func (d *Driver) runUnpack(ctx context.Context, in *os.File, dir string, args unpackArgs, report func(int64)) (*unpacked, error) {
+func (d *Driver) runUnpack(ctx context.Context, in *os.File, dir string, args unpackArgs, report func(int64)) (*unpackResult, error) {
 	given := worker.Given{Input: in, Limits: worker.Limits{FileSize: args.MaxOut}, Progress: func(raw json.RawMessage) {
-		var r received
+		var r jobProgress
 		if json.Unmarshal(raw, &r) == nil {
 			report(r.Bytes)
 		}

@@ -267,13 +267,13 @@ func TestPromise4PullRefuses(t *testing.T) {
 	}
 }
 
-// lyingLayer is a layer that reports the digest of another layer.
-type lyingLayer struct {
+// forgedLayer is a layer that reports the digest of another layer.
+type forgedLayer struct {
 	v1.Layer
 	diffID v1.Hash
 }
 
-func (l lyingLayer) DiffID() (v1.Hash, error) { return l.diffID, nil }
+func (l forgedLayer) DiffID() (v1.Hash, error) { return l.diffID, nil }
 
 func TestPullChecksDigests(t *testing.T) {
 	d, reg := newDriver(t), newRegistry(t)
@@ -282,7 +282,7 @@ func TestPullChecksDigests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lie := reg.push(t, "lie", imageOf(t, runtime.GOARCH, v1.Config{}, lyingLayer{fake, diffID}))
+	lie := reg.push(t, "lie", imageOf(t, runtime.GOARCH, v1.Config{}, forgedLayer{fake, diffID}))
 	_, err = d.Pull(testContext(t), caisson.PullRequest{Local: true, Reference: lie}, "mallory", nil)
 	wantKind(t, err, caisson.Invalid)
 

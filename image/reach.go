@@ -17,11 +17,11 @@ const dialTimeout = 20 * time.Second
 // dialer returns the dial function for a pull from host[:port]. Names are resolved as part of the dial, so that the address
 // that is checked is the address that is used.
 func (s source) dialer(host string) func(ctx context.Context, network, address string) (net.Conn, error) {
-	usual := reach.Dialer(dialTimeout, s.plausible(isLoopback(host)))
+	usual := reach.Dialer(dialTimeout, s.denyMetadata(isLoopback(host)))
 	if s.Local {
 		return usual.DialContext
 	}
-	public := reach.Dialer(dialTimeout, s.public)
+	public := reach.Dialer(dialTimeout, s.denyPrivate)
 	listed := slices.Contains(s.Plain, host)
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		// A registry that the administrator lists may be at a private address, but the hosts that it redirects to may not.
@@ -32,10 +32,10 @@ func (s source) dialer(host string) func(ctx context.Context, network, address s
 	}
 }
 
-// plausible returns a check that denies addresses to which a malicious registry could redirect a pull but where no registry
+// denyMetadata returns a check that denies addresses to which a malicious registry could redirect a pull but where no registry
 // can be: cloud metadata services (whose response would be sent back to the registry as a token) and, unless loopback is
 // set, this host's loopback interface.
-func (s source) plausible(loopback bool) func(netip.AddrPort) error {
+func (s source) denyMetadata(loopback bool) func(netip.AddrPort) error {
 	return func(ap netip.AddrPort) error {
 		err := s.Own.Check(ap.Addr(), loopback, true)
 		if caisson.KindOf(err) == caisson.Denied {
@@ -45,9 +45,9 @@ func (s source) plausible(loopback bool) func(netip.AddrPort) error {
 	}
 }
 
-// public denies private addresses and those of this host, so that remote callers cannot use pulls to probe the host's
+// denyPrivate denies private addresses and those of this host, so that remote callers cannot use pulls to probe the host's
 // networks. The error does not contain the address that a name resolves to.
-func (s source) public(ap netip.AddrPort) error {
+func (s source) denyPrivate(ap netip.AddrPort) error {
 	err := s.Own.Check(ap.Addr(), false, false)
 	if caisson.KindOf(err) == caisson.Denied {
 		return caisson.Errorf(caisson.Denied, "with a token only registries at public addresses of other machines can be reached; "+

@@ -19,7 +19,7 @@ func TestPlausible(t *testing.T) {
 		"93.184.216.34:443": true, "10.1.2.3:443": true, "127.0.0.1:443": false, "[::1]:443": false, "169.254.169.254:80": false,
 		"[fe80::1]:443": false, "[::ffff:169.254.169.254]:80": false, "0.0.0.0:443": false, "[fd00:ec2::254]:80": false,
 	} {
-		if err := (source{}).plausible(false)(netip.MustParseAddrPort(address)); (err == nil) != want {
+		if err := (source{}).denyMetadata(false)(netip.MustParseAddrPort(address)); (err == nil) != want {
 			t.Errorf("%s: %v", address, err)
 		}
 	}

@@ -174,15 +174,15 @@ func (s source) open(ctx context.Context) (name.Reference, []remote.Option, erro
 	return ref, opts, nil
 }
 
-// guard is a RoundTripper that refuses requests without TLS, regardless of their origin: the library, a redirect, or the
+// requireTLS is a RoundTripper that refuses requests without TLS, regardless of their origin: the library, a redirect, or the
 // realm of an authentication challenge.
-type guard struct {
-	next  http.RoundTripper
-	plain string // the only host[:port] that may be used without TLS, or ""
+type requireTLS struct {
+	next         http.RoundTripper
+	insecureHost string // the only host[:port] that may be used without TLS, or ""
 }
 
-func (g guard) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.URL.Scheme != "https" && (g.plain == "" || r.URL.Host != g.plain) {
+func (g requireTLS) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Scheme != "https" && (g.insecureHost == "" || r.URL.Host != g.insecureHost) {
 		return nil, caisson.Errorf(caisson.Denied, "%.200s would be asked without TLS", r.URL.Host)
 	}
 	return g.next.RoundTrip(r)
@@ -194,7 +194,7 @@ func (s source) transport(host string, plain bool) (http.RoundTripper, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := guard{next: &http.Transport{
+	g := requireTLS{next: &http.Transport{
 		DialContext:           s.dialer(host),
 		ForceAttemptHTTP2:     true,
 		TLSHandshakeTimeout:   20 * time.Second,
@@ -202,7 +202,7 @@ func (s source) transport(host string, plain bool) (http.RoundTripper, error) {
 		TLSClientConfig:       &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: trusted},
 	}}
 	if plain {
-		g.plain = host
+		g.insecureHost = host
 	}
 	return g, nil
 }

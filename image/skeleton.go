@@ -122,7 +122,7 @@ func (s *skeleton) systemDir(name string) error {
 		return nil
 	}
 	target, err := s.host.Readlink(name)
-	if err != nil || !intoUsr(target) {
+	if err != nil || !pointsIntoUsr(target) {
 		return err
 	}
 	return s.symlink(name, target)
@@ -253,13 +253,13 @@ func (s *skeleton) dir(p string, mode uint32, owner int) error {
 	if err := s.out.Mkdir(p, 0o700); err != nil {
 		return err
 	}
-	s.note("directory", p, fmt.Sprintf("%o %d", mode, owner))
+	s.hashEntry("directory", p, fmt.Sprintf("%o %d", mode, owner))
 	f, err := s.out.Open(p)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	return s.own(f, mode, owner)
+	return s.setOwnerAndMode(f, mode, owner)
 }
 
 func (s *skeleton) file(p string, data []byte) error {
@@ -268,14 +268,14 @@ func (s *skeleton) file(p string, data []byte) error {
 		return err
 	}
 	defer f.Close()
-	s.note("file", p, string(data))
+	s.hashEntry("file", p, string(data))
 	if _, err := f.Write(data); err != nil {
 		return err
 	}
-	return s.own(f, 0o644, 0)
+	return s.setOwnerAndMode(f, 0o644, 0)
 }
 
-func (s *skeleton) own(f *os.File, mode uint32, owner int) error {
+func (s *skeleton) setOwnerAndMode(f *os.File, mode uint32, owner int) error {
 	if err := f.Chown(caisson.LayerUIDBase+owner, caisson.LayerUIDBase+owner); err != nil {
 		return err
 	}
@@ -286,12 +286,12 @@ func (s *skeleton) symlink(p, target string) error {
 	if err := s.out.Symlink(target, p); err != nil {
 		return err
 	}
-	s.note("symlink", p, target)
+	s.hashEntry("symlink", p, target)
 	return s.out.Lchown(p, caisson.LayerUIDBase, caisson.LayerUIDBase)
 }
 
-// note adds an entry to the digest, to the size and to the number of entries.
-func (s *skeleton) note(kind, p, content string) {
+// hashEntry adds an entry to the digest, to the size and to the number of entries.
+func (s *skeleton) hashEntry(kind, p, content string) {
 	s.entries++
 	s.size += int64(len(content)+block-1) / block * block
 	var n [8]byte

@@ -38,7 +38,7 @@ func (d *Driver) pullDir(ctx context.Context, ref string, h caisson.Handle, acco
 	defer src.Close()
 	report(caisson.Progress{Stage: "unpack", Detail: ref})
 	args := unpackArgs{MaxIn: d.maxOut, MaxOut: d.maxOut, MaxEntries: maxEntries, OwnedByRoot: true, Content: true}
-	build := func(ctx context.Context, dir string) (*unpacked, error) {
+	build := func(ctx context.Context, dir string) (*unpackResult, error) {
 		from, to, err := os.Pipe()
 		if err != nil {
 			return nil, err
@@ -51,7 +51,7 @@ func (d *Driver) pullDir(ctx context.Context, ref string, h caisson.Handle, acco
 			report(caisson.Progress{Stage: "unpack", Detail: ref, Done: n})
 		})
 	}
-	l, err := d.adopt(ctx, ref, account, build, func(u *unpacked) string { return u.Content })
+	l, err := d.buildLayer(ctx, ref, account, build, func(u *unpackResult) string { return u.Content })
 	if err != nil {
 		return nil, err
 	}
@@ -72,12 +72,12 @@ func (d *Driver) pullTar(ctx context.Context, ref string, h caisson.Handle, acco
 	report(caisson.Progress{Stage: "unpack", Detail: ref})
 	args := unpackArgs{MaxIn: d.maxIn, MaxOut: d.maxOut, MaxEntries: maxEntries}
 	var digest string
-	build := func(ctx context.Context, dir string) (*unpacked, error) {
+	build := func(ctx context.Context, dir string) (*unpackResult, error) {
 		return d.runUnpack(ctx, src, dir, args, func(n int64) {
 			report(caisson.Progress{Stage: "unpack", Detail: ref, Done: n})
 		})
 	}
-	l, err := d.adopt(ctx, ref, account, build, func(u *unpacked) string { digest = u.In; return u.DiffID })
+	l, err := d.buildLayer(ctx, ref, account, build, func(u *unpackResult) string { digest = u.In; return u.DiffID })
 	if err != nil {
 		return nil, err
 	}
@@ -96,10 +96,10 @@ func (d *Driver) Layer(ctx context.Context, account string, archive io.Reader) (
 		return Layer{}, err
 	}
 	args := unpackArgs{MaxIn: d.maxOut, MaxOut: d.maxOut, MaxEntries: maxEntries, Frozen: true}
-	build := func(ctx context.Context, dir string) (*unpacked, error) {
+	build := func(ctx context.Context, dir string) (*unpackResult, error) {
 		return d.runUnpack(ctx, in, dir, args, func(int64) {})
 	}
-	l, err := d.adopt(ctx, "frozen layer", account, build, func(u *unpacked) string {
+	l, err := d.buildLayer(ctx, "frozen layer", account, build, func(u *unpackResult) string {
 		sum := sha256.Sum256([]byte("caisson frozen layer\n" + u.DiffID))
 		return digestOfBytes(sum)
 	})
@@ -124,7 +124,7 @@ func asFile(r io.Reader) (f *os.File, wait func() error, err error) {
 	}
 	done := make(chan error, 1)
 	go func() {
-		src := &remembering{r: r}
+		src := &errorRecorder{r: r}
 		io.Copy(to, src)
 		to.Close()
 		done <- src.err
@@ -132,13 +132,13 @@ func asFile(r io.Reader) (f *os.File, wait func() error, err error) {
 	return from, func() error { return <-done }, nil
 }
 
-// remembering is a reader that records the error of r, so that it can be told from an error of the writer in io.Copy.
-type remembering struct {
+// errorRecorder is a reader that records the error of r, so that it can be told from an error of the writer in io.Copy.
+type errorRecorder struct {
 	r   io.Reader
 	err error
 }
 
-func (r *remembering) Read(b []byte) (int, error) {
+func (r *errorRecorder) Read(b []byte) (int, error) {
 	n, err := r.r.Read(b)
 	if err != nil && err != io.EOF {
 		r.err = err
@@ -146,8 +146,8 @@ func (r *remembering) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// adopt builds and publishes a layer whose digest is only available after build; name returns the digest.
-func (d *Driver) adopt(ctx context.Context, what, account string, build func(context.Context, string) (*unpacked, error), name func(*unpacked) string) (Layer, error) {
+// buildLayer builds and publishes a layer whose digest is only available after build; name returns the digest.
+func (d *Driver) buildLayer(ctx context.Context, what, account string, build func(context.Context, string) (*unpackResult, error), name func(*unpackResult) string) (Layer, error) {
 	select {
 	case d.slots <- struct{}{}:
 		defer func() { <-d.slots }()
@@ -156,7 +156,7 @@ func (d *Driver) adopt(ctx context.Context, what, account string, build func(con
 	}
 	dir, done, err := d.layers.tempDir()
 	if err != nil {
-		return Layer{}, stored(err)
+		return Layer{}, storeError(err)
 	}
 	defer done()
 	u, err := build(ctx, dir)
@@ -166,7 +166,7 @@ func (d *Driver) adopt(ctx context.Context, what, account string, build func(con
 	d.warn(what, u.Warnings)
 	l, err := d.layers.publish(dir, Layer{Digest: name(u), Size: caisson.Size(u.Size), Entries: u.Entries})
 	if err != nil {
-		return Layer{}, stored(err)
+		return Layer{}, storeError(err)
 	}
-	return l, stored(d.layers.setOwner(account, l.Digest))
+	return l, storeError(d.layers.setOwner(account, l.Digest))
 }

@@ -32,15 +32,15 @@ type layerStore struct {
 	dir string
 
 	mu           sync.Mutex               // guards the fields below; held while a layer and its description are added or removed
-	flights      map[string]chan struct{} // layers that are being fetched, by digest; closed when that is finished
+	inProgress   map[string]chan struct{} // layers that are being fetched, by digest; closed when that is finished
 	holds        int
-	touched      map[string]bool // layers that were returned to callers since holds was last 0
+	handedOut    map[string]bool // layers that were returned to callers since holds was last 0
 	activeInTemp map[string]bool
 }
 
 // newLayerStore returns the store in dir, which it creates if it does not exist, and removes unfinished layers.
 func newLayerStore(dir string) (*layerStore, error) {
-	s := &layerStore{dir: dir, flights: map[string]chan struct{}{}, touched: map[string]bool{}, activeInTemp: map[string]bool{}}
+	s := &layerStore{dir: dir, inProgress: map[string]chan struct{}{}, handedOut: map[string]bool{}, activeInTemp: map[string]bool{}}
 	for _, sub := range []string{"layers", "owners", "tmp"} {
 		if err := os.MkdirAll(filepath.Join(dir, sub), 0o700); err != nil {
 			return nil, caisson.Wrap(err, caisson.Internal, "cannot make the directory of images")
@@ -260,17 +260,17 @@ func (s *layerStore) discard(l Layer, inUse func(string) bool) (bool, error) {
 		return false, err
 	}
 	defer done()
-	gone, err := s.detach(l, trash, inUse)
+	gone, err := s.moveToTrash(l, trash, inUse)
 	if !gone || err != nil {
 		return gone, err
 	}
 	return true, os.RemoveAll(trash)
 }
 
-func (s *layerStore) detach(l Layer, trash string, inUse func(string) bool) (bool, error) {
+func (s *layerStore) moveToTrash(l Layer, trash string, inUse func(string) bool) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.flights[l.Digest] != nil || s.touched[l.Digest] || inUse(l.Digest) {
+	if s.inProgress[l.Digest] != nil || s.handedOut[l.Digest] || inUse(l.Digest) {
 		return false, nil
 	}
 	if err := os.Rename(l.Path, filepath.Join(trash, "fs")); err != nil {

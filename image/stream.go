@@ -37,12 +37,12 @@ func openStream(r io.Reader, maxIn, maxOut int64, progress func(n int64)) (*stre
 	switch {
 	case bytes.HasPrefix(head, []byte{0x1f, 0x8b}):
 		if s.unpacker, err = gzip.NewReader(buf); err != nil {
-			return nil, damaged(err)
+			return nil, archiveError(err)
 		}
 	case bytes.HasPrefix(head, []byte{0x28, 0xb5, 0x2f, 0xfd}):
 		z, err := zstd.NewReader(buf, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(128<<20))
 		if err != nil {
-			return nil, damaged(err)
+			return nil, archiveError(err)
 		}
 		s.unpacker, s.closeZstd = z, z.Close
 	case bytes.HasPrefix(head, []byte("BZh")):
@@ -61,7 +61,7 @@ func (s *stream) Read(b []byte) (int, error) { return s.out.Read(b) }
 // finish reads the bytes after the end of the archive, which the digests cover as well.
 func (s *stream) finish() error {
 	if _, err := io.Copy(io.Discard, s); err != nil {
-		return damaged(err)
+		return archiveError(err)
 	}
 	_, err := io.Copy(io.Discard, s.in)
 	return err
@@ -73,8 +73,8 @@ func (s *stream) close() {
 	}
 }
 
-// damaged converts an error of reading an archive to a caisson.Error of kind Invalid; a caisson.Error is returned unchanged.
-func damaged(err error) error {
+// archiveError converts an error of reading an archive to a caisson.Error of kind Invalid; a caisson.Error is returned unchanged.
+func archiveError(err error) error {
 	if err == nil {
 		return nil
 	}

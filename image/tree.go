@@ -51,8 +51,8 @@ type tree struct {
 
 func newTree(root *os.File) *tree { return &tree{fd: int(root.Fd())} }
 
-// forget closes the cached parent directory, for example before it may be removed.
-func (t *tree) forget() {
+// closeParent closes the cached parent directory, for example before it may be removed.
+func (t *tree) closeParent() {
 	if t.dir != nil {
 		t.dir.Close()
 		t.dir = nil
@@ -79,7 +79,7 @@ func (t *tree) parent(p string) (fd int, base string, err error) {
 	if t.dir != nil && t.path == dir {
 		return int(t.dir.Fd()), base, nil
 	}
-	t.forget()
+	t.closeParent()
 	f, err := t.open(dir, unix.O_DIRECTORY|unix.O_RDONLY)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err = t.makeMissing(dir); err == nil {
@@ -147,8 +147,8 @@ func (t *tree) lstat(p string) (st unix.Stat_t, ok bool, err error) {
 	return st, err == nil, os.NewSyscallError("fstatat", err)
 }
 
-// clear removes the file or directory p, whose status is st.
-func (t *tree) clear(p string, st unix.Stat_t) error {
+// remove removes the file or directory p, whose status is st.
+func (t *tree) remove(p string, st unix.Stat_t) error {
 	fd, base, err := t.parent(p)
 	if err != nil {
 		return err
@@ -157,7 +157,7 @@ func (t *tree) clear(p string, st unix.Stat_t) error {
 		return os.NewSyscallError("unlinkat", unix.Unlinkat(fd, base, 0))
 	}
 	err = removeDir(fd, base)
-	t.forget() // the cached parent may have been p or below it
+	t.closeParent() // the cached parent may have been p or below it
 	return err
 }
 

@@ -22,7 +22,7 @@ import (
 const (
 	whiteoutPrefix = ".wh."
 	opaqueName     = ".wh..wh..opq"
-	metaPrefix     = ".wh..wh."
+	aufsPrefix     = ".wh..wh."
 	xattrPrefix    = "SCHILY.xattr."
 	maxWarnings    = 20
 )
@@ -42,8 +42,8 @@ type unpackArgs struct {
 	VerifyOnly bool
 }
 
-// unpacked is the result of an unpacking job.
-type unpacked struct {
+// unpackResult is the result of an unpacking job.
+type unpackResult struct {
 	In       string   // digest of the archive as received
 	DiffID   string   // digest of the uncompressed archive
 	Content  string   // digest of the files without their times; "" unless unpackArgs.Content is set
@@ -60,7 +60,7 @@ type unpacker struct {
 	dirs    map[string]dirMeta // applied at the end, because creating files in a directory changes its times
 	content hash.Hash
 	buf     []byte
-	result  unpacked
+	result  unpackResult
 }
 
 type dirMeta struct {
@@ -70,7 +70,7 @@ type dirMeta struct {
 
 // unpack reads an archive from r and creates the layer that it describes in dir. Returns Invalid if the archive is malformed,
 // and Exhausted if it exceeds a limit or the disk is full.
-func unpack(dir *os.File, r io.Reader, args unpackArgs, progress func(int64)) (*unpacked, error) {
+func unpack(dir *os.File, r io.Reader, args unpackArgs, progress func(int64)) (*unpackResult, error) {
 	s, err := openStream(r, args.MaxIn, args.MaxOut, progress)
 	if err != nil {
 		return nil, err
@@ -79,8 +79,8 @@ func unpack(dir *os.File, r io.Reader, args unpackArgs, progress func(int64)) (*
 	u := &unpacker{args: args, dirs: map[string]dirMeta{}, content: sha256.New(), buf: make([]byte, 256<<10)}
 	if !args.VerifyOnly {
 		u.tree = newTree(dir)
-		defer u.tree.forget()
-		if err := u.all(tar.NewReader(s)); err != nil {
+		defer u.tree.closeParent()
+		if err := u.unpackAll(tar.NewReader(s)); err != nil {
 			return nil, diskError(err)
 		}
 	}
@@ -108,14 +108,14 @@ func diskError(err error) error {
 	return err
 }
 
-func (u *unpacker) all(tr *tar.Reader) error {
+func (u *unpacker) unpackAll(tr *tar.Reader) error {
 	for {
 		hdr, err := tr.Next()
 		if errors.Is(err, io.EOF) {
 			return u.finishDirs()
 		}
 		if err != nil {
-			return damaged(err)
+			return archiveError(err)
 		}
 		if u.result.Entries++; u.result.Entries > u.args.MaxEntries {
 			return caisson.Errorf(caisson.Exhausted, "the archive has more than %d entries", u.args.MaxEntries)
@@ -138,7 +138,7 @@ func (u *unpacker) entry(hdr *tar.Header, r io.Reader) error {
 		hdr.Uid, hdr.Gid = 0, 0
 	}
 	if base := path.Base(p); !u.args.Frozen && strings.HasPrefix(base, whiteoutPrefix) {
-		return u.marker(path.Dir(p), base)
+		return u.applyMarker(path.Dir(p), base)
 	}
 	if p == "." && hdr.Typeflag != tar.TypeDir {
 		return caisson.Errorf(caisson.Invalid, "the archive has an entry %.80q that is not a directory in place of its root", hdr.Name)
@@ -174,14 +174,14 @@ func (u *unpacker) warn(format string, args ...any) {
 	}
 }
 
-// marker applies a file whose name is a whiteout or an opaque marker for the layers below (OCI image layer specification).
-func (u *unpacker) marker(dir, base string) error {
+// applyMarker applies a file whose name is a whiteout or an opaque marker for the layers below (OCI image layer specification).
+func (u *unpacker) applyMarker(dir, base string) error {
 	if base == opaqueName {
 		return u.opaque(dir)
 	}
 	name := strings.TrimPrefix(base, whiteoutPrefix)
 	switch {
-	case strings.HasPrefix(base, metaPrefix):
+	case strings.HasPrefix(base, aufsPrefix):
 		return nil // metadata of aufs, which is not needed
 	case name == "" || name == "." || name == "..":
 		return caisson.Errorf(caisson.Invalid, "the archive has a whiteout of nothing in %.200q", dir)
@@ -205,7 +205,7 @@ func (u *unpacker) whiteout(p string) error {
 	if err != nil {
 		return err
 	}
-	u.note("whiteout", p, &tar.Header{}, "")
+	u.hashEntry("whiteout", p, &tar.Header{}, "")
 	if err := unix.Mknodat(fd, base, unix.S_IFCHR, 0); err != nil {
 		return os.NewSyscallError("mknodat", err)
 	}
@@ -229,12 +229,12 @@ func (u *unpacker) opaque(dir string) error {
 		return caisson.Wrap(err, caisson.Invalid, "the archive marks %.200q as opaque, which is not a directory", dir)
 	}
 	defer f.Close()
-	u.note("opaque", dir, &tar.Header{}, "")
+	u.hashEntry("opaque", dir, &tar.Header{}, "")
 	return os.NewSyscallError("fsetxattr", unix.Fsetxattr(int(f.Fd()), opaqueAttr, []byte("y"), 0))
 }
 
-// note adds an entry to the digest of the content. Every part is preceded by its length, so that the encoding is unambiguous.
-func (u *unpacker) note(kind, p string, hdr *tar.Header, rest string) {
+// hashEntry adds an entry to the digest of the content. Every part is preceded by its length, so that the encoding is unambiguous.
+func (u *unpacker) hashEntry(kind, p string, hdr *tar.Header, rest string) {
 	var n [8]byte
 	for _, s := range []string{kind, p, rest, fmt.Sprintf("%o %d %d %d", hdr.Mode&0o7777, hdr.Uid, hdr.Gid, hdr.Size)} {
 		binary.BigEndian.PutUint64(n[:], uint64(len(s)))

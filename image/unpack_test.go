@@ -20,7 +20,7 @@ import (
 var roomy = unpackArgs{MaxIn: 64 << 20, MaxOut: 64 << 20, MaxEntries: 1000}
 
 // unpackHere unpacks in the test process, into a directory with a sibling that must never change.
-func unpackHere(t testing.TB, archive []byte, args unpackArgs) (string, *unpacked, error) {
+func unpackHere(t testing.TB, archive []byte, args unpackArgs) (string, *unpackResult, error) {
 	t.Helper()
 	testneed.Root(t)
 	top := t.TempDir()

@@ -57,7 +57,7 @@ func scope(ctx context.Context, q *caisson.UsageQuery) (caisson.Scope, error) {
 	case !caller.Local:
 		return caisson.Scope{}, caisson.Errorf(caisson.Denied, "the usage of another account can be read over the unix socket only")
 	case account == "*":
-		return caisson.Everyone(), nil
+		return caisson.AllAccounts(), nil
 	}
 	return caisson.In(account), nil
 }
@@ -178,7 +178,7 @@ func (s *Service) RemoveBudget(ctx context.Context, key string) error {
 	}
 	in := caisson.In(caller.Account)
 	if caller.Local {
-		in = caisson.Everyone()
+		in = caisson.AllAccounts()
 	} else if kind != "sandbox" {
 		return caisson.Errorf(caisson.Denied, "the budget of an account, a run or a session can be removed over the unix socket only")
 	}

@@ -127,7 +127,7 @@ func TestBudgetsAreRecorded(t *testing.T) {
 	wantKind(t, s.RemoveBudget(as("b", false), "account/b"), caisson.Denied)
 	wantKind(t, s.RemoveBudget(as("local", true), "account/c"), caisson.NotFound)
 	must(t, s.RemoveBudget(as("local", true), "account/b"))
-	list := get(w.store.Events().After(t.Context(), caisson.Everyone(), "", 0, 10))(t)
+	list := get(w.store.Events().After(t.Context(), caisson.AllAccounts(), "", 0, 10))(t)
 	if len(list) != 2 || list[0].Type != "budget.set" || list[1].Type != "budget.removed" {
 		t.Fatalf("%+v", list)
 	}

@@ -151,7 +151,7 @@ func (w *world) budget(key string, l caisson.Limits, period string) *caisson.Bud
 
 func (w *world) look(key string) *caisson.Budget {
 	w.t.Helper()
-	return get(w.store.Ledger().GetBudget(context.Background(), caisson.Everyone(), key))(w.t)
+	return get(w.store.Ledger().GetBudget(context.Background(), caisson.AllAccounts(), key))(w.t)
 }
 
 // gateway is a meter with its journal, like in a separate process.
@@ -188,7 +188,7 @@ func (w *world) rows() []caisson.Call {
 	w.t.Helper()
 	var all []caisson.Call
 	for after, more := caisson.ID(""), true; more; {
-		page, m, err := w.store.Ledger().Calls(context.Background(), caisson.Everyone(), caisson.UsageQuery{}, after, 1000)
+		page, m, err := w.store.Ledger().Calls(context.Background(), caisson.AllAccounts(), caisson.UsageQuery{}, after, 1000)
 		must(w.t, err)
 		if all, more = append(all, page...), m; more {
 			after = page[len(page)-1].ID

@@ -144,7 +144,7 @@ func (s *GatewayRuns) admit(ctx context.Context, r *caisson.GatewayRun, caller c
 	}
 	// Otherwise another account would pay: calls of a session are charged to the budget with the session's id.
 	if r.Session != "" {
-		b, err := s.Store.Ledger().GetBudget(ctx, caisson.Everyone(), "session/"+r.Session)
+		b, err := s.Store.Ledger().GetBudget(ctx, caisson.AllAccounts(), "session/"+r.Session)
 		if err != nil && caisson.KindOf(err) != caisson.NotFound {
 			return nil, err
 		}
@@ -171,7 +171,7 @@ func (s *GatewayRuns) admit(ctx context.Context, r *caisson.GatewayRun, caller c
 
 // full reports whether the account has the maximum number of runs.
 func (s *GatewayRuns) full(ctx context.Context, account string, caller caisson.Caller) (bool, error) {
-	all, err := s.Store.GatewayRuns().Count(ctx, caisson.Everyone())
+	all, err := s.Store.GatewayRuns().Count(ctx, caisson.AllAccounts())
 	if err != nil || all >= maxGatewayRuns || caller.Local {
 		return all >= maxGatewayRuns, err
 	}
@@ -260,7 +260,7 @@ func (s *GatewayRuns) Housekeep(ctx context.Context, now time.Time) error {
 
 // sweep ends expired runs. The caller must hold mu.
 func (s *GatewayRuns) sweep(ctx context.Context, now time.Time) error {
-	list, err := s.Store.GatewayRuns().List(ctx, caisson.Everyone())
+	list, err := s.Store.GatewayRuns().List(ctx, caisson.AllAccounts())
 	if err != nil {
 		return err
 	}
@@ -277,7 +277,7 @@ func (s *GatewayRuns) sweep(ctx context.Context, now time.Time) error {
 
 // Live returns the runs that have not ended.
 func (s *GatewayRuns) Live(ctx context.Context) ([]*caisson.GatewayRun, error) {
-	return s.Store.GatewayRuns().List(ctx, caisson.Everyone())
+	return s.Store.GatewayRuns().List(ctx, caisson.AllAccounts())
 }
 
 func (s *GatewayRuns) publish(ctx context.Context, r *caisson.GatewayRun, kind string) {

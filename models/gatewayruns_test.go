@@ -92,7 +92,7 @@ func TestGatewayRuns(t *testing.T) {
 	}
 	budget := func(run string) *caisson.Budget {
 		t.Helper()
-		b, err := w.Store.Ledger().GetBudget(t.Context(), caisson.Everyone(), "run/"+run)
+		b, err := w.Store.Ledger().GetBudget(t.Context(), caisson.AllAccounts(), "run/"+run)
 		if err != nil && caisson.KindOf(err) != caisson.NotFound {
 			t.Fatal(err)
 		}
@@ -130,7 +130,7 @@ func TestGatewayRuns(t *testing.T) {
 		t.Error(err)
 	}
 	want := []string{"a gateway.run.put r", "a gateway.run.put r", "a gateway.run.put r", "b gateway.run.put other", "a gateway.run.removed r"}
-	list, err := w.Store.Events().After(t.Context(), caisson.Everyone(), "", 0, 100)
+	list, err := w.Store.Events().After(t.Context(), caisson.AllAccounts(), "", 0, 100)
 	var got []string
 	for _, e := range list {
 		got = append(got, e.Account+" "+e.Type+" "+e.Subject)
@@ -144,7 +144,7 @@ func TestGatewayRunsRefuse(t *testing.T) {
 	w := newGatewayWorld(t)
 	usd := caisson.Dollar
 	for _, key := range []string{"session/theirs", "run/theirs"} {
-		if _, err := w.Store.Ledger().PutBudget(t.Context(), caisson.Everyone(), &caisson.Budget{Key: key, Account: "b", Limits: caisson.Limits{USD: &usd}}); err != nil {
+		if _, err := w.Store.Ledger().PutBudget(t.Context(), caisson.AllAccounts(), &caisson.Budget{Key: key, Account: "b", Limits: caisson.Limits{USD: &usd}}); err != nil {
 			t.Fatal(err)
 		}
 	}

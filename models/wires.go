@@ -104,7 +104,7 @@ func (o *Owners) AccountOf(g caisson.Guest) (string, error) {
 	if ok {
 		return account, nil
 	}
-	sb, err := o.store.Sandboxes().Get(ctx, caisson.Everyone(), string(id))
+	sb, err := o.store.Sandboxes().Get(ctx, caisson.AllAccounts(), string(id))
 	if err != nil {
 		return "", err
 	}

@@ -58,7 +58,7 @@ func TestAuthorityOfAttempts(t *testing.T) {
 			_, err := w.core.Grant(w.t.Context(), caisson.RepoAccess{Account: "local", Sandbox: d.Sandbox, Repo: req})
 			w.must(err)
 			w.does(d.Sandbox, "/", "git -C "+dir+" push -q origin HEAD:refs/heads/other")
-			held, err := w.core.Deliver(w.t.Context(), caisson.RepoHandover{Sandbox: d.Sandbox, Repo: req, Hold: true})
+			held, err := w.core.Deliver(w.t.Context(), caisson.DeliveryRequest{Sandbox: d.Sandbox, Repo: req, Hold: true})
 			w.must(err)
 			if held.Commit != d.Commit {
 				w.t.Fatal("the store does not have the delivery's commit")
@@ -79,7 +79,7 @@ func TestAuthorityOfAttempts(t *testing.T) {
 			w.remote.Set(func(o *gitserver.Options) { o.Reject = "no" })
 			id, dir, _ := w.grant(caisson.RepoRequest{Branch: "work"}, "")
 			w.does(id, dir, "echo b > b.txt; git add .; git commit -qm b; git push -q")
-			d := w.deliver(caisson.RepoHandover{Sandbox: id, Repo: caisson.RepoRequest{Pull: true}})
+			d := w.deliver(caisson.DeliveryRequest{Sandbox: id, Repo: caisson.RepoRequest{Pull: true}})
 			if d.State != caisson.DeliveryFailed || w.at("work") != "" {
 				t.Fatalf("the first attempt: %+v", d)
 			}
@@ -112,7 +112,7 @@ func forgeRepo(w *world) func(*caisson.Repo) {
 // sent reports whether a delivery's branch is stored as sent.
 func (w *world) sent(id caisson.ID) bool {
 	w.t.Helper()
-	d, err := w.store.Deliveries().Get(w.t.Context(), caisson.Everyone(), string(id))
+	d, err := w.store.Deliveries().Get(w.t.Context(), caisson.AllAccounts(), string(id))
 	w.must(err)
 	return d.Sent == d.Commit
 }

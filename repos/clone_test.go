@@ -27,7 +27,7 @@ func TestClone(t *testing.T) {
 		git commit -qm more
 		git push -q
 	`)
-	if d := w.deliver(caisson.RepoHandover{Sandbox: id, Repo: caisson.RepoRequest{}}); d.State != caisson.DeliveryDelivered || w.at(g.Branch) == "" {
+	if d := w.deliver(caisson.DeliveryRequest{Sandbox: id, Repo: caisson.RepoRequest{}}); d.State != caisson.DeliveryDelivered || w.at(g.Branch) == "" {
 		t.Errorf("%+v", d)
 	}
 }

@@ -34,7 +34,7 @@ type planner struct {
 }
 
 // deliver implements [caisson.Relay.Deliver].
-func (p *planner) deliver(ctx context.Context, h caisson.RepoHandover) (*caisson.Delivery, error) {
+func (p *planner) deliver(ctx context.Context, h caisson.DeliveryRequest) (*caisson.Delivery, error) {
 	g := p.grants.get(h.Sandbox, h.Repo.Name)
 	if g == nil {
 		return nil, caisson.Errorf(caisson.NotFound, "sandbox %s has no grant for repository %.64q", h.Sandbox, h.Repo.Name)
@@ -87,15 +87,15 @@ func (p *planner) deliver(ctx context.Context, h caisson.RepoHandover) (*caisson
 
 // collect returns a grant, and the branch of it that is to be delivered, after the work in h.Dir was pushed to it; nil if there
 // is none.
-func (p *planner) collect(ctx context.Context, g *grant, h caisson.RepoHandover) (*grant, *pushed, error) {
+func (p *planner) collect(ctx context.Context, g *grant, h caisson.DeliveryRequest) (*grant, *pushed, error) {
 	g, tip, err := p.latest(ctx, g)
 	if err != nil || h.Dir == "" {
 		return g, tip, err
 	}
 	if tip == nil {
 		err = p.inSandbox.collect(ctx, g, h.Dir, h.Subject)
-	} else if err = p.inSandbox.collectMore(ctx, g, h.Dir, h.Subject, tip.Commit); err != nil && h.Left != nil && ctx.Err() == nil {
-		h.Left(err) // the pushed commits are delivered in any case
+	} else if err = p.inSandbox.collectMore(ctx, g, h.Dir, h.Subject, tip.Commit); err != nil && h.OnIncomplete != nil && ctx.Err() == nil {
+		h.OnIncomplete(err) // the pushed commits are delivered in any case
 		err = nil
 	}
 	if err != nil {

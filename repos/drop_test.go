@@ -15,7 +15,7 @@ import (
 // edit changes a stored delivery.
 func (w *world) edit(id caisson.ID, change func(*caisson.Delivery)) {
 	w.t.Helper()
-	_, err := w.store.Deliveries().Update(w.t.Context(), caisson.Everyone(), id, func(d *caisson.Delivery) error {
+	_, err := w.store.Deliveries().Update(w.t.Context(), caisson.AllAccounts(), id, func(d *caisson.Delivery) error {
 		change(d)
 		return nil
 	})
@@ -28,7 +28,7 @@ func TestRetryAnew(t *testing.T) {
 	w := newWorld(t)
 	id, dir, g := w.grant(caisson.RepoRequest{}, "")
 	w.does(id, dir, "echo b > b.txt")
-	d := w.deliver(caisson.RepoHandover{Sandbox: id, Dir: dir, Subject: "b", Hold: true})
+	d := w.deliver(caisson.DeliveryRequest{Sandbox: id, Dir: dir, Subject: "b", Hold: true})
 	long := time.Now().UTC().Add(-100 * 24 * time.Hour)
 	w.edit(d.ID, func(d *caisson.Delivery) {
 		d.CreatedAt, d.RetriedAt, d.Attempts, d.State = long, long, 40, caisson.DeliveryFailed
@@ -43,7 +43,7 @@ func TestRetryAnew(t *testing.T) {
 	// A delivery fails if it was tried for too long since a user last requested it.
 	id, dir, _ = w.grant(caisson.RepoRequest{}, "")
 	w.does(id, dir, "echo b > b.txt")
-	d = w.deliver(caisson.RepoHandover{Sandbox: id, Dir: dir, Subject: "b", Hold: true})
+	d = w.deliver(caisson.DeliveryRequest{Sandbox: id, Dir: dir, Subject: "b", Hold: true})
 	w.remote.Set(func(o *gitserver.Options) { o.FailPushes = 1_000_000 })
 	_, err := w.api.RetryDelivery(w.ctx(), d.ID)
 	w.must(err)
@@ -52,7 +52,7 @@ func TestRetryAnew(t *testing.T) {
 		t.Fatalf("the delivery is %+v", d)
 	}
 	w.edit(d.ID, func(d *caisson.Delivery) { d.RetriedAt = time.Now() })
-	w.must(w.store.Sandboxes().Delete(t.Context(), caisson.Everyone(), string(id)))
+	w.must(w.store.Sandboxes().Delete(t.Context(), caisson.AllAccounts(), string(id)))
 	w.must(w.core.Leave(t.Context(), id))
 	if !w.exists("stores", string(id)) {
 		t.Error("what somebody has asked for just now is gone")
@@ -77,7 +77,7 @@ func TestDropWhileSent(t *testing.T) {
 	w.must(err)
 	w.does(id, dir, "echo b > b.txt")
 	hang()
-	d, err := w.core.Deliver(t.Context(), caisson.RepoHandover{Sandbox: id, Repo: req, Dir: dir, Subject: "b"})
+	d, err := w.core.Deliver(t.Context(), caisson.DeliveryRequest{Sandbox: id, Repo: req, Dir: dir, Subject: "b"})
 	w.must(err)
 	<-asked
 	got, err := w.api.DropDelivery(w.ctx(), d.ID)
@@ -90,7 +90,7 @@ func TestDropWhileSent(t *testing.T) {
 	if again, err := w.api.DropDelivery(w.ctx(), d.ID); err != nil || again.State != caisson.DeliveryDropped {
 		t.Errorf("dropped again: %+v, %v", again, err)
 	}
-	list, err := w.store.Events().After(t.Context(), caisson.Everyone(), string(d.ID), 0, 1000)
+	list, err := w.store.Events().After(t.Context(), caisson.AllAccounts(), string(d.ID), 0, 1000)
 	w.must(err)
 	if !slices.ContainsFunc(list, func(e caisson.Event) bool { return e.Type == "delivery.dropped" }) {
 		t.Error("no event says that it was dropped")
@@ -103,7 +103,7 @@ func TestDropLate(t *testing.T) {
 	w := newWorld(t)
 	id, dir, _ := w.grant(caisson.RepoRequest{}, "")
 	w.does(id, dir, "echo b > b.txt")
-	d := w.deliver(caisson.RepoHandover{Sandbox: id, Dir: dir, Subject: "b"})
+	d := w.deliver(caisson.DeliveryRequest{Sandbox: id, Dir: dir, Subject: "b"})
 	_, err := w.api.DropDelivery(w.ctx(), d.ID)
 	w.wants(err, caisson.Conflict, "was delivered already")
 	// A delivery whose pull request could not be opened has pushed its branch.
@@ -138,7 +138,7 @@ func TestDropLate(t *testing.T) {
 	_, err = w.core.Grant(t.Context(), caisson.RepoAccess{Account: "local", Sandbox: id, Repo: req, Dir: dir})
 	w.must(err)
 	w.does(id, dir, "echo b > b.txt")
-	d, err = w.core.Deliver(t.Context(), caisson.RepoHandover{Sandbox: id, Repo: req, Dir: dir, Subject: "b"})
+	d, err = w.core.Deliver(t.Context(), caisson.DeliveryRequest{Sandbox: id, Repo: req, Dir: dir, Subject: "b"})
 	w.must(err)
 	<-asked
 	got, err = w.api.DropDelivery(w.ctx(), d.ID)

@@ -65,7 +65,7 @@ func (x *sandboxGit) collectMore(ctx context.Context, g *grant, dir, subject, pu
 // run runs a script in a sandbox, with input as its standard input unless that is nil. Untrusted text is in args only, never in
 // script.
 func (x *sandboxGit) run(ctx context.Context, g *grant, most time.Duration, script string, input io.Reader, args ...string) error {
-	ctx = caisson.WithCaller(ctx, caisson.OwnWork(g.Account, "use git in a sandbox"))
+	ctx = caisson.WithCaller(ctx, caisson.DaemonCaller(g.Account, "use git in a sandbox"))
 	p, err := x.exec(ctx, string(g.Sandbox), caisson.ExecRequest{
 		Command: append([]string{"sh", "-c", script, "git"}, args...), Timeout: caisson.Duration(most), Workdir: "/", Stdin: input != nil,
 		Env: map[string]string{"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"},

@@ -238,7 +238,7 @@ func (w *world) grant(req caisson.RepoRequest, session caisson.ID) (id caisson.I
 }
 
 // deliver makes a delivery and waits until its state is final or held.
-func (w *world) deliver(h caisson.RepoHandover) *caisson.Delivery {
+func (w *world) deliver(h caisson.DeliveryRequest) *caisson.Delivery {
 	w.t.Helper()
 	h.Repo.Name = "app"
 	d, err := w.core.Deliver(w.t.Context(), h)

@@ -111,7 +111,7 @@ func (k *keeper) leave(ctx context.Context, sandbox caisson.ID) (errs error) {
 // release removes a grant and its store, unless the sandbox exists or a delivery needs the store. The caller must hold the
 // repository's lock.
 func (k *keeper) release(ctx context.Context, g *grant) error {
-	sb, err := k.sandboxes.Get(ctx, caisson.Everyone(), string(g.Sandbox))
+	sb, err := k.sandboxes.Get(ctx, caisson.AllAccounts(), string(g.Sandbox))
 	switch {
 	case err != nil && caisson.KindOf(err) != caisson.NotFound:
 		return err

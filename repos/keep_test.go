@@ -24,8 +24,8 @@ func TestViewsGo(t *testing.T) {
 	w.open()
 	id, dir, _ := w.grant(caisson.RepoRequest{}, "")
 	w.does(id, dir, "echo b > b.txt")
-	w.deliver(caisson.RepoHandover{Sandbox: id, Dir: dir, Subject: "b"})
-	w.must(w.store.Sandboxes().Delete(t.Context(), caisson.Everyone(), string(id)))
+	w.deliver(caisson.DeliveryRequest{Sandbox: id, Dir: dir, Subject: "b"})
+	w.must(w.store.Sandboxes().Delete(t.Context(), caisson.AllAccounts(), string(id)))
 	w.must(w.core.Leave(t.Context(), id))
 	w.waitFor(func() bool {
 		list, err := os.ReadDir(filepath.Join(w.data, "relay", "local", "app", "views"))
@@ -38,7 +38,7 @@ func TestLeaveReleased(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	id, _, _ := w.grant(caisson.RepoRequest{}, "")
-	w.must(w.store.Sandboxes().Delete(t.Context(), caisson.Everyone(), string(id)))
+	w.must(w.store.Sandboxes().Delete(t.Context(), caisson.AllAccounts(), string(id)))
 	w.must(os.Remove(filepath.Join(w.data, "relay", "local", "app", "stores", string(id)+".json")))
 	w.must(w.core.Leave(t.Context(), id))
 	if w.exists("stores", string(id)) {
@@ -52,7 +52,7 @@ func TestLeaveWhilePushed(t *testing.T) {
 	w := newWorld(t)
 	for range 5 {
 		id, _, _ := w.grant(caisson.RepoRequest{}, "")
-		w.must(w.store.Sandboxes().Delete(t.Context(), caisson.Everyone(), string(id)))
+		w.must(w.store.Sandboxes().Delete(t.Context(), caisson.AllAccounts(), string(id)))
 		recording, left, recorded := make(chan struct{}), make(chan struct{}), make(chan error)
 		go func() {
 			ok, err := w.core.Touch(id, "app")
@@ -105,7 +105,7 @@ func TestSlowRemote(t *testing.T) {
 	w.must(os.Mkdir(filepath.Join(w.data, "relay", "local", "app", "views", "old"), 0o700))
 	w.waitFor(func() bool { return !w.exists("views", "old") })
 	w.does(id, dir, "echo b > b.txt")
-	if d := w.deliver(caisson.RepoHandover{Sandbox: id, Dir: dir, Subject: "b"}); d.State != caisson.DeliveryDelivered {
+	if d := w.deliver(caisson.DeliveryRequest{Sandbox: id, Dir: dir, Subject: "b"}); d.State != caisson.DeliveryDelivered {
 		t.Errorf("the delivery is %s: %s", d.State, d.Error)
 	}
 }
@@ -125,7 +125,7 @@ func TestSlowPushes(t *testing.T) {
 		_, err := w.core.Grant(t.Context(), caisson.RepoAccess{Account: "local", Sandbox: id, Repo: req, Dir: dir})
 		w.must(err)
 		w.does(id, dir, "echo b > b.txt; git add .; git commit -qm b; git push -q")
-		d, err := w.core.Deliver(t.Context(), caisson.RepoHandover{Sandbox: id, Repo: req, Hold: true})
+		d, err := w.core.Deliver(t.Context(), caisson.DeliveryRequest{Sandbox: id, Repo: req, Hold: true})
 		w.must(err)
 		slow = append(slow, d.ID)
 	}
@@ -137,7 +137,7 @@ func TestSlowPushes(t *testing.T) {
 	<-asked
 	<-asked
 	w.does(id, dir, "echo b > b.txt")
-	if d := w.deliver(caisson.RepoHandover{Sandbox: id, Dir: dir, Subject: "b"}); d.State != caisson.DeliveryDelivered {
+	if d := w.deliver(caisson.DeliveryRequest{Sandbox: id, Dir: dir, Subject: "b"}); d.State != caisson.DeliveryDelivered {
 		t.Errorf("the delivery is %s: %s", d.State, d.Error)
 	}
 	w.end()

@@ -16,10 +16,10 @@ func TestDeliveredOnce(t *testing.T) {
 	w := newWorld(t)
 	id, dir, _ := w.grant(caisson.RepoRequest{}, "")
 	w.does(id, dir, "echo b > b.txt; git add .; git commit -qm b; git push -q")
-	first := w.deliver(caisson.RepoHandover{Sandbox: id})
+	first := w.deliver(caisson.DeliveryRequest{Sandbox: id})
 	w.end()
 	w.open()
-	if again := w.deliver(caisson.RepoHandover{Sandbox: id, Hold: true}); again.ID != first.ID || again.State != caisson.DeliveryDelivered {
+	if again := w.deliver(caisson.DeliveryRequest{Sandbox: id, Hold: true}); again.ID != first.ID || again.State != caisson.DeliveryDelivered {
 		t.Errorf("delivered as %s, and again as %s, which is %s", first.ID, again.ID, again.State)
 	}
 }
@@ -41,7 +41,7 @@ func TestLostRecord(t *testing.T) {
 	w.end()
 	w.must(os.WriteFile(file, before, 0o600))
 	w.open()
-	if d := w.deliver(caisson.RepoHandover{Sandbox: id}); d.Commits != 2 {
+	if d := w.deliver(caisson.DeliveryRequest{Sandbox: id}); d.Commits != 2 {
 		t.Errorf("%d commits are delivered of 2 that were pushed", d.Commits)
 	}
 }
@@ -52,7 +52,7 @@ func TestAwaitLeavesNothing(t *testing.T) {
 	w := newWorld(t)
 	id, dir, _ := w.grant(caisson.RepoRequest{}, "")
 	w.does(id, dir, "echo b > b.txt")
-	d := w.deliver(caisson.RepoHandover{Sandbox: id, Dir: dir, Subject: "b", Hold: true})
+	d := w.deliver(caisson.DeliveryRequest{Sandbox: id, Dir: dir, Subject: "b", Hold: true})
 	w.ended(d.ID)
 	if n := w.core.Watched(); n != 0 {
 		t.Errorf("%d are still waiting", n)

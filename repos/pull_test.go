@@ -24,7 +24,7 @@ func TestPullBody(t *testing.T) {
 	w := newWorld(t)
 	id, dir, _ := w.grant(caisson.RepoRequest{}, "")
 	w.does(id, dir, "echo b > b.txt")
-	d := w.deliver(caisson.RepoHandover{Sandbox: id, Dir: dir, Subject: "one {{.Run}}", Body: " Done {{.Title}}.\u202e ", Agent: "caisson"})
+	d := w.deliver(caisson.DeliveryRequest{Sandbox: id, Dir: dir, Subject: "one {{.Run}}", Body: " Done {{.Title}}.\u202e ", Agent: "caisson"})
 	if want := "Done {{.Title}}.\n\n---\nCaisson run " + string(d.Run) + ", delivery " + string(d.ID); d.Body != want || d.Title != "one {{.Run}}" {
 		t.Errorf("%q, %q, want %q", d.Title, d.Body, want)
 	}
@@ -33,7 +33,7 @@ func TestPullBody(t *testing.T) {
 	})
 	id, dir, g := w.grant(caisson.RepoRequest{}, "")
 	w.does(id, dir, "echo b > b.txt; git add .; git commit -qm one; echo c > c.txt; git add .; git commit -qm two; git push -q")
-	d = w.deliver(caisson.RepoHandover{Sandbox: id, Body: "{{.Run}}", Agent: "caisson", Repo: caisson.RepoRequest{Title: "T"}})
+	d = w.deliver(caisson.DeliveryRequest{Sandbox: id, Body: "{{.Run}}", Agent: "caisson", Repo: caisson.RepoRequest{Title: "T"}})
 	if want := "# T\ncaisson main " + g.Branch + " " + string(d.Run) + " " + string(d.ID) + "\n- one\n- two\n\n{{.Run}}"; d.Body != want {
 		t.Errorf("%q, want %q", d.Body, want)
 	}
@@ -58,7 +58,7 @@ func TestAllowSecrets(t *testing.T) {
 	id, dir, g := w.grant(caisson.RepoRequest{}, "")
 	const secret = "ghp_" + "wJ7aB3xK9mQ2vR5tY8uP1nL4cD6eF0gH2iS7"
 	w.does(id, dir, "mkdir testdata; echo 'token = "+secret+"' > testdata/x; git add .; git commit -qm x; git push -q")
-	d := w.deliver(caisson.RepoHandover{Sandbox: id})
+	d := w.deliver(caisson.DeliveryRequest{Sandbox: id})
 	if d.State != caisson.DeliveryHeld || len(d.Findings) != 1 || !strings.Contains(d.Findings[0].Message, "testdata/x") || w.at(g.Branch) != "" {
 		t.Fatalf("the delivery is %+v", d)
 	}

@@ -54,7 +54,7 @@ func (q *queue) reconcile(ctx context.Context) error {
 		return err
 	}
 	for _, d := range sending {
-		if _, err := q.deliveries.Update(ctx, caisson.Everyone(), d.ID, func(d *caisson.Delivery) error {
+		if _, err := q.deliveries.Update(ctx, caisson.AllAccounts(), d.ID, func(d *caisson.Delivery) error {
 			d.State = caisson.DeliveryWaiting
 			return nil
 		}); err != nil {
@@ -164,7 +164,7 @@ func (q *queue) reserve(d *caisson.Delivery) (ctx context.Context, release func(
 // list returns the deliveries in a state, the oldest first.
 func (q *queue) list(ctx context.Context, state caisson.DeliveryState) (list []*caisson.Delivery, err error) {
 	f := caisson.DeliveryFilter{States: []caisson.DeliveryState{state}}
-	for d, err := range q.deliveries.each(ctx, caisson.Everyone(), f) {
+	for d, err := range q.deliveries.each(ctx, caisson.AllAccounts(), f) {
 		if err != nil {
 			return nil, err
 		}
@@ -176,7 +176,7 @@ func (q *queue) list(ctx context.Context, state caisson.DeliveryState) (list []*
 
 // claim stores that an attempt begins. It returns errChanged if the delivery is no longer waiting.
 func (q *queue) claim(ctx context.Context, id caisson.ID) (*caisson.Delivery, error) {
-	return q.deliveries.Update(ctx, caisson.Everyone(), id, func(d *caisson.Delivery) error {
+	return q.deliveries.Update(ctx, caisson.AllAccounts(), id, func(d *caisson.Delivery) error {
 		if d.State != caisson.DeliveryWaiting {
 			return errChanged
 		}
@@ -221,7 +221,7 @@ func (q *queue) attempt(ctx, actx context.Context, d *caisson.Delivery) {
 // the delivery does not exist, or if ctx ends; the next daemon repeats the attempt then.
 func (q *queue) persist(ctx context.Context, id caisson.ID, change func(*caisson.Delivery) error) *caisson.Delivery {
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
-		d, err := q.deliveries.Update(context.WithoutCancel(ctx), caisson.Everyone(), id, change)
+		d, err := q.deliveries.Update(context.WithoutCancel(ctx), caisson.AllAccounts(), id, change)
 		if err == nil {
 			return d
 		}
@@ -289,7 +289,7 @@ func (q *queue) await(ctx context.Context, id caisson.ID, most time.Duration) (*
 	for {
 		changed, cancel := q.notifier.watch(id)
 		defer cancel() // one for each change, of which there are few
-		d, err := q.deliveries.Get(ctx, caisson.Everyone(), string(id))
+		d, err := q.deliveries.Get(ctx, caisson.AllAccounts(), string(id))
 		if err != nil || d.State.Ended() {
 			return d, err
 		}

@@ -86,7 +86,7 @@ func (m *remotes) credential(ctx context.Context, r *caisson.Repo, at location) 
 		return caisson.Secret{}, err
 	}
 	if app, ok := forge.ParseApp(secret); ok {
-		at.server.Roots, at.server.Own = m.Roots, m.Own
+		at.server.Roots, at.server.Host = m.Roots, m.Own
 		return m.tokens.get(ctx, m.Forge, app, at.server, sha256.Sum256([]byte(r.Account+"\n"+r.URL+"\n"+r.API+"\n"+secret.Reveal())))
 	}
 	return secret, nil
@@ -174,7 +174,7 @@ func (m *remotes) openPull(ctx context.Context, r *caisson.Repo, at location, re
 	if secret.IsZero() {
 		return nil, errNoToken(r)
 	}
-	at.server.Token, at.server.Roots, at.server.Own = secret, m.Roots, m.Own
+	at.server.Token, at.server.Roots, at.server.Host = secret, m.Roots, m.Own
 	return m.Forge.Pull(ctx, at.server, req)
 }
 

@@ -219,7 +219,7 @@ func (c *Core) Grant(ctx context.Context, a caisson.RepoAccess) (*caisson.RepoGr
 }
 
 // Deliver implements [caisson.Relay].
-func (c *Core) Deliver(ctx context.Context, h caisson.RepoHandover) (*caisson.Delivery, error) {
+func (c *Core) Deliver(ctx context.Context, h caisson.DeliveryRequest) (*caisson.Delivery, error) {
 	return c.planner.deliver(ctx, h)
 }
 

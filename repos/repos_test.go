@@ -23,14 +23,14 @@ func TestDelivery(t *testing.T) {
 		t.Errorf("the grant is %+v", g)
 	}
 	w.does(id, dir, "echo b > b.txt; git add b.txt; git -c user.name=Mallory commit -qm b; git push -q")
-	d := w.deliver(caisson.RepoHandover{Sandbox: id})
+	d := w.deliver(caisson.DeliveryRequest{Sandbox: id})
 	if d.State != caisson.DeliveryDelivered || d.Branch != g.Branch || w.at(g.Branch) != d.Commit || d.Commit == d.Pushed || d.Commits != 1 {
 		t.Fatalf("the delivery is %+v", d)
 	}
 	if by := gitserver.Git(t, w.bare, "log", "-1", "--format=%an %cn", g.Branch); by != "Caisson Caisson" {
 		t.Errorf("the commit is by %s", by)
 	}
-	if d, err := w.core.Deliver(t.Context(), caisson.RepoHandover{Sandbox: id, Repo: caisson.RepoRequest{Name: "app"}}); err != nil || d == nil || w.ended(d.ID).Commit != w.at(g.Branch) {
+	if d, err := w.core.Deliver(t.Context(), caisson.DeliveryRequest{Sandbox: id, Repo: caisson.RepoRequest{Name: "app"}}); err != nil || d == nil || w.ended(d.ID).Commit != w.at(g.Branch) {
 		t.Errorf("delivered again: %+v, %v", d, err)
 	}
 	// The same sandbox, another run; nothing is pushed or even committed.
@@ -38,11 +38,11 @@ func TestDelivery(t *testing.T) {
 	if err != nil || g2.Branch != g.Branch {
 		t.Fatalf("granted again: %+v, %v", g2, err)
 	}
-	if d, err := w.core.Deliver(t.Context(), caisson.RepoHandover{Sandbox: id, Repo: caisson.RepoRequest{Name: "app"}}); err != nil || d != nil {
+	if d, err := w.core.Deliver(t.Context(), caisson.DeliveryRequest{Sandbox: id, Repo: caisson.RepoRequest{Name: "app"}}); err != nil || d != nil {
 		t.Errorf("nothing was pushed, and delivered %+v, %v", d, err)
 	}
 	w.does(id, dir, "echo c > c.txt")
-	d2 := w.deliver(caisson.RepoHandover{Sandbox: id, Dir: dir, Subject: "c"})
+	d2 := w.deliver(caisson.DeliveryRequest{Sandbox: id, Dir: dir, Subject: "c"})
 	if d2.State != caisson.DeliveryDelivered || w.at(g.Branch) != d2.Commit {
 		t.Fatalf("the second delivery is %+v", d2)
 	}
@@ -58,7 +58,7 @@ func TestDelivery(t *testing.T) {
 		t.Errorf("the third grant is %+v", g3)
 	}
 	w.does(id3, dir3, "test -f c.txt; echo d > d.txt")
-	if d3 := w.deliver(caisson.RepoHandover{Sandbox: id3, Dir: dir3, Subject: "d"}); d3.State != caisson.DeliveryDelivered {
+	if d3 := w.deliver(caisson.DeliveryRequest{Sandbox: id3, Dir: dir3, Subject: "d"}); d3.State != caisson.DeliveryDelivered {
 		t.Fatalf("the third delivery is %+v", d3)
 	}
 	if log := gitserver.Git(t, w.bare, "log", "--format=%s", g.Branch); log != "d\nc\nb\nfirst" {
@@ -74,20 +74,20 @@ func TestRetry(t *testing.T) {
 	w.remote.Set(func(o *gitserver.Options) { o.FailPushes = 2 })
 	id, dir, g := w.grant(caisson.RepoRequest{Branch: "work"}, "")
 	w.does(id, dir, "echo b > b.txt")
-	d := w.deliver(caisson.RepoHandover{Sandbox: id, Dir: dir, Subject: "b"})
+	d := w.deliver(caisson.DeliveryRequest{Sandbox: id, Dir: dir, Subject: "b"})
 	if d.State != caisson.DeliveryDelivered || d.Attempts != 3 || w.at("work") != d.Commit {
 		t.Fatalf("the delivery is %+v", d)
 	}
 	// An answer that got lost.
 	w.remote.Set(func(o *gitserver.Options) { o.LosePushes = 1 })
 	w.does(id, dir, "echo c > c.txt; git add .; git commit -qm c; git push -q")
-	if d = w.deliver(caisson.RepoHandover{Sandbox: id}); d.State != caisson.DeliveryDelivered || w.at("work") != d.Commit {
+	if d = w.deliver(caisson.DeliveryRequest{Sandbox: id}); d.State != caisson.DeliveryDelivered || w.at("work") != d.Commit {
 		t.Fatalf("the delivery whose answer got lost is %+v", d)
 	}
 	// The branch was merged and removed at the remote.
 	gitserver.Git(t, w.bare, "update-ref", "-d", "refs/heads/work")
 	w.does(id, dir, "echo e > e.txt; git add .; git commit -qm e; git push -q")
-	if d = w.deliver(caisson.RepoHandover{Sandbox: id}); d.State != caisson.DeliveryDelivered || w.at("work") != d.Commit {
+	if d = w.deliver(caisson.DeliveryRequest{Sandbox: id}); d.State != caisson.DeliveryDelivered || w.at("work") != d.Commit {
 		t.Fatalf("after its branch was removed the delivery is %+v", d)
 	}
 	// Another user has pushed to the branch.
@@ -96,7 +96,7 @@ func TestRetry(t *testing.T) {
 	theirs := gitserver.Commit(t, w.work, "theirs", map[string]string{"theirs.txt": "x\n"})
 	gitserver.Git(t, w.work, "push", "-q", "origin", "work")
 	w.does(id, dir, "echo d > d.txt; git add .; git commit -qm d; git push -q")
-	if d = w.deliver(caisson.RepoHandover{Sandbox: id}); d.State != caisson.DeliveryFailed || w.at("work") != theirs {
+	if d = w.deliver(caisson.DeliveryRequest{Sandbox: id}); d.State != caisson.DeliveryFailed || w.at("work") != theirs {
 		t.Fatalf("over what somebody else has pushed: %+v", d)
 	}
 	id2, dir2 := w.sandbox("local")
@@ -106,7 +106,7 @@ func TestRetry(t *testing.T) {
 	w.remote.Set(func(o *gitserver.Options) { o.Reject = "no pushes on Sundays" })
 	id, dir, g = w.grant(caisson.RepoRequest{}, "")
 	w.does(id, dir, "echo b > b.txt")
-	if d = w.deliver(caisson.RepoHandover{Sandbox: id, Dir: dir, Subject: "b"}); d.State != caisson.DeliveryFailed || d.Attempts != 1 || !strings.Contains(d.Error, "Sundays") {
+	if d = w.deliver(caisson.DeliveryRequest{Sandbox: id, Dir: dir, Subject: "b"}); d.State != caisson.DeliveryFailed || d.Attempts != 1 || !strings.Contains(d.Error, "Sundays") {
 		t.Fatalf("the delivery is %+v", d)
 	}
 	w.remote.Set(func(o *gitserver.Options) { o.Reject = "" })
@@ -122,12 +122,12 @@ func TestHeld(t *testing.T) {
 	w := newWorld(t)
 	id, dir, g := w.grant(caisson.RepoRequest{}, "")
 	w.does(id, dir, "echo use flake > .envrc")
-	d := w.deliver(caisson.RepoHandover{Sandbox: id, Dir: dir, Subject: "b"})
+	d := w.deliver(caisson.DeliveryRequest{Sandbox: id, Dir: dir, Subject: "b"})
 	if d.State != caisson.DeliveryHeld || len(d.Findings) == 0 || !strings.Contains(d.Findings[0].Message, ".envrc") {
 		t.Fatalf("the delivery is %+v", d)
 	}
 	w.must(w.core.Leave(t.Context(), id)) // its sandbox is still there
-	w.must(w.store.Sandboxes().Delete(t.Context(), caisson.Everyone(), string(id)))
+	w.must(w.store.Sandboxes().Delete(t.Context(), caisson.AllAccounts(), string(id)))
 	w.must(w.core.Leave(t.Context(), id))
 	if w.at(g.Branch) != "" || !w.exists("stores", string(id)) {
 		t.Error("what is held was sent, or lost")
@@ -144,7 +144,7 @@ func TestHeld(t *testing.T) {
 	}
 	id, dir, g = w.grant(caisson.RepoRequest{}, "")
 	w.does(id, dir, "echo b > b.txt")
-	d = w.deliver(caisson.RepoHandover{Sandbox: id, Dir: dir, Subject: "b", Hold: true})
+	d = w.deliver(caisson.DeliveryRequest{Sandbox: id, Dir: dir, Subject: "b", Hold: true})
 	if _, err := w.api.DropDelivery(w.ctx(), d.ID); err != nil || d.State != caisson.DeliveryHeld {
 		t.Fatalf("%+v, %v", d, err)
 	}
@@ -163,7 +163,7 @@ func TestTextIsSearched(t *testing.T) {
 	w := newWorld(t)
 	id, dir, _ := w.grant(caisson.RepoRequest{}, "")
 	w.does(id, dir, "echo b > b.txt")
-	d := w.deliver(caisson.RepoHandover{Sandbox: id, Dir: dir, Subject: "b", Body: "use ghp_\u200b" + "1a2B3c4D5e6F7g8H9i0J" + "\u2060k1L2m3N4o5P6q7R8"})
+	d := w.deliver(caisson.DeliveryRequest{Sandbox: id, Dir: dir, Subject: "b", Body: "use ghp_\u200b" + "1a2B3c4D5e6F7g8H9i0J" + "\u2060k1L2m3N4o5P6q7R8"})
 	if d.State != caisson.DeliveryHeld || len(d.Findings) == 0 {
 		t.Errorf("the delivery is %+v", d)
 	}
@@ -176,7 +176,7 @@ func TestRestart(t *testing.T) {
 	w.remote.Set(func(o *gitserver.Options) { o.FailPushes = 1_000_000 })
 	id, dir, g := w.grant(caisson.RepoRequest{}, "")
 	w.does(id, dir, "echo b > b.txt; git add .; git commit -qm b; git push -q")
-	d, err := w.core.Deliver(t.Context(), caisson.RepoHandover{Sandbox: id, Repo: caisson.RepoRequest{Name: "app"}})
+	d, err := w.core.Deliver(t.Context(), caisson.DeliveryRequest{Sandbox: id, Repo: caisson.RepoRequest{Name: "app"}})
 	w.must(err)
 	w.waitFor(func() bool {
 		d, err := w.api.GetDelivery(w.ctx(), string(d.ID))
@@ -184,7 +184,7 @@ func TestRestart(t *testing.T) {
 	})
 	w.end()
 	// As if it had died while it sent.
-	_, err = w.store.Deliveries().Update(t.Context(), caisson.Everyone(), d.ID, func(d *caisson.Delivery) error {
+	_, err = w.store.Deliveries().Update(t.Context(), caisson.AllAccounts(), d.ID, func(d *caisson.Delivery) error {
 		d.State = caisson.DeliverySending
 		return nil
 	})
@@ -296,7 +296,7 @@ func TestFullDisk(t *testing.T) {
 			w.open()
 			id, dir, g := w.grant(caisson.RepoRequest{}, "")
 			w.does(id, dir, "echo b > b.txt")
-			if d := w.deliver(caisson.RepoHandover{Sandbox: id, Dir: dir, Subject: "b"}); d.State != caisson.DeliveryDelivered || d.Attempts != 1 || w.at(g.Branch) != d.Commit || left.Load() >= 0 {
+			if d := w.deliver(caisson.DeliveryRequest{Sandbox: id, Dir: dir, Subject: "b"}); d.State != caisson.DeliveryDelivered || d.Attempts != 1 || w.at(g.Branch) != d.Commit || left.Load() >= 0 {
 				t.Errorf("the delivery is %+v, %d", d, left.Load())
 			}
 		})

@@ -41,7 +41,7 @@ func (s *sender) send(ctx context.Context, d *caisson.Delivery) (*caisson.Delive
 			return &out, err
 		}
 		out.Sent = d.Commit
-		if _, err := s.deliveries.Update(ctx, caisson.Everyone(), d.ID, func(d *caisson.Delivery) error {
+		if _, err := s.deliveries.Update(ctx, caisson.AllAccounts(), d.ID, func(d *caisson.Delivery) error {
 			d.Sent = out.Sent
 			return nil
 		}); err != nil {

@@ -236,7 +236,7 @@ func (s *Service) DeliverRepo(ctx context.Context, sandbox string, req caisson.R
 	if _, err := s.access.check(ctx, sb.Account, caisson.RepoRequest{Name: req.Name, Pull: req.Pull}); err != nil {
 		return nil, err
 	}
-	d, err := s.planner.deliver(ctx, caisson.RepoHandover{Sandbox: sb.ID, Repo: req, Dir: dir, Subject: cmp.Or(req.Title, "Changes")})
+	d, err := s.planner.deliver(ctx, caisson.DeliveryRequest{Sandbox: sb.ID, Repo: req, Dir: dir, Subject: cmp.Or(req.Title, "Changes")})
 	if err == nil && d == nil {
 		return nil, caisson.Errorf(caisson.NotFound, "there is nothing new in %s of sandbox %s", req.Name, sb.ID)
 	}

@@ -33,7 +33,7 @@ func TestSpace(t *testing.T) {
 	}
 	w.does(id, dir, "git fetch") // what it has it may read
 	// What was pushed before is not lost for it.
-	if d := w.deliver(caisson.RepoHandover{Sandbox: id, Dir: dir, Left: func(error) {}}); d.State != caisson.DeliveryDelivered || d.Commits != 1 {
+	if d := w.deliver(caisson.DeliveryRequest{Sandbox: id, Dir: dir, OnIncomplete: func(error) {}}); d.State != caisson.DeliveryDelivered || d.Commits != 1 {
 		t.Errorf("the delivery is %+v", d)
 	}
 	theirs := caisson.WithCaller(t.Context(), caisson.Caller{Account: "other", Local: true})
@@ -49,8 +49,8 @@ func TestDropMakesRoom(t *testing.T) {
 	w := newWorld(t)
 	id, dir, _ := w.grant(caisson.RepoRequest{}, "")
 	w.does(id, dir, "echo b > b.txt")
-	d := w.deliver(caisson.RepoHandover{Sandbox: id, Dir: dir, Subject: "b", Hold: true})
-	w.must(w.store.Sandboxes().Delete(t.Context(), caisson.Everyone(), string(id)))
+	d := w.deliver(caisson.DeliveryRequest{Sandbox: id, Dir: dir, Subject: "b", Hold: true})
+	w.must(w.store.Sandboxes().Delete(t.Context(), caisson.AllAccounts(), string(id)))
 	w.must(w.core.Leave(t.Context(), id))
 	if !w.exists("stores", string(id)) {
 		t.Fatal("what a delivery needs is gone")

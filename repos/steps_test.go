@@ -312,7 +312,7 @@ func TestGrantAnywhere(t *testing.T) {
 			w.must(grant(w.ctx()))
 		}
 		w.does(id, dir, "git fetch -q && git status && test -f a.txt && echo b > b.txt && git add . && git commit -qm b && git push -q")
-		w.must(w.store.Sandboxes().Delete(w.ctx(), caisson.Everyone(), string(id)))
+		w.must(w.store.Sandboxes().Delete(w.ctx(), caisson.AllAccounts(), string(id)))
 		err = w.core.Leave(s.on(w.ctx(), at, what), id)
 		op += s.off()
 		if err != nil {
@@ -337,7 +337,7 @@ func TestDeliverAnywhere(t *testing.T) {
 		w.t = t
 		made++
 		w.does(id, dir, fmt.Sprintf("echo %d > b.txt; git add .; git commit -qm b; echo %d > c.txt", made, made))
-		h := caisson.RepoHandover{Sandbox: id, Dir: dir, Subject: "c", Repo: caisson.RepoRequest{Name: "app", Pull: true}}
+		h := caisson.DeliveryRequest{Sandbox: id, Dir: dir, Subject: "c", Repo: caisson.RepoRequest{Name: "app", Pull: true}}
 		d, err := w.core.Deliver(s.on(w.ctx(), at, what), h)
 		if err == nil && d != nil {
 			_, err = w.core.Await(w.ctx(), d.ID, hang)
@@ -354,7 +354,7 @@ func TestDeliverAnywhere(t *testing.T) {
 		if d = w.ended(d.ID); d.State != caisson.DeliveryDelivered || w.at(g.Branch) != d.Commit || d.URL == "" {
 			t.Errorf("step %d, %s: the delivery is %+v", at, op, d)
 		}
-		all, _, err := w.store.Deliveries().List(w.ctx(), caisson.Everyone(), caisson.DeliveryFilter{Repo: "app", Limit: 1000})
+		all, _, err := w.store.Deliveries().List(w.ctx(), caisson.AllAccounts(), caisson.DeliveryFilter{Repo: "app", Limit: 1000})
 		w.must(err)
 		if len(all) != made {
 			t.Fatalf("step %d, %s: there are %d deliveries of %d", at, op, len(all), made)

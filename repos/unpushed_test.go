@@ -38,7 +38,7 @@ func TestUnpushed(t *testing.T) {
 			id, dir, g := w.grant(caisson.RepoRequest{}, "")
 			w.does(id, dir, tt.script)
 			var left error
-			d := w.deliver(caisson.RepoHandover{Sandbox: id, Dir: dir, Subject: "more", Left: func(why error) { left = why }})
+			d := w.deliver(caisson.DeliveryRequest{Sandbox: id, Dir: dir, Subject: "more", OnIncomplete: func(why error) { left = why }})
 			if d.State != caisson.DeliveryDelivered || (left != nil) != (tt.left != "") || left != nil && !strings.Contains(caisson.MessageOf(left), tt.left) {
 				t.Fatalf("the delivery is %s (%s), and left was: %v", d.State, d.Error, left)
 			}

@@ -45,7 +45,7 @@ func (s *Agents) status(ctx context.Context, a *caisson.Agent) error {
 	if err != nil {
 		return err
 	}
-	full, err := s.c.making.complete(ctx, a.ID)
+	full, err := s.c.builder.complete(ctx, a.ID)
 	if err != nil {
 		a.Status.Problem = caisson.MessageOf(err)
 		return nil
@@ -71,18 +71,18 @@ func (s *Agents) status(ctx context.Context, a *caisson.Agent) error {
 	if t.Built == nil && len(t.Setup) > 0 {
 		return nil
 	}
-	p, err := s.c.making.build(ctx, t, nil) // the template is already built
+	p, err := s.c.builder.build(ctx, t, nil) // the template is already built
 	if err != nil {
 		return err
 	}
-	snap, err := s.c.warmth.current(ctx, full, p)
+	snap, err := s.c.warmSnapshots.current(ctx, full, p)
 	switch {
 	case err != nil:
 		return err
 	case snap != nil:
 		a.Status.Snapshot, a.Status.WarmedAt, a.Status.Size, a.Status.Digest = snap.ID, snap.CreatedAt, snap.Size, snap.Spec.Digest
-	case wants(full):
-		a.Status.Problem = s.c.warmth.problem(caller.Account, a.ID)
+	case usesWarmSnapshot(full):
+		a.Status.Problem = s.c.warmSnapshots.problem(caller.Account, a.ID)
 	}
 	return nil
 }
@@ -107,7 +107,7 @@ func (s *Agents) RemoveAgent(ctx context.Context, id string) error {
 		return err
 	}
 	s.c.Events.Publish(ctx, caller.Account, "agent.removed", id, nil)
-	if err := s.c.warmth.dropOthers(ctx, id, ""); err != nil {
+	if err := s.c.warmSnapshots.dropOthers(ctx, id, ""); err != nil {
 		return err
 	}
 	if err := s.c.Sandboxes.RemoveTemplate(ctx, templatePrefix+id); err != nil && caisson.KindOf(err) != caisson.NotFound {
@@ -121,11 +121,11 @@ func (s *Agents) BuildAgent(ctx context.Context, id string, progress func(caisso
 	if progress == nil {
 		progress = func(caisson.Progress) {}
 	}
-	a, err := s.c.making.complete(ctx, id)
+	a, err := s.c.builder.complete(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := s.c.making.prepare(ctx, a, "", progress); err != nil {
+	if _, err := s.c.builder.prepare(ctx, a, "", progress); err != nil {
 		return nil, err
 	}
 	return s.GetAgent(ctx, id)
@@ -139,7 +139,7 @@ func (s *Agents) WarmAgent(ctx context.Context, id string, progress func(caisson
 	if _, err := s.c.Catalog.GetAgent(ctx, id); err != nil {
 		return nil, err
 	}
-	if _, err := s.c.warmth.make(ctx, id, true, progress); err != nil {
+	if _, err := s.c.warmSnapshots.make(ctx, id, true, progress); err != nil {
 		return nil, err
 	}
 	return s.GetAgent(ctx, id)
@@ -147,7 +147,7 @@ func (s *Agents) WarmAgent(ctx context.Context, id string, progress func(caisson
 
 // CheckAgent implements [caisson.Agents].
 func (s *Agents) CheckAgent(ctx context.Context, id string) (list []caisson.AgentCheck, err error) {
-	a, err := s.c.making.complete(ctx, id)
+	a, err := s.c.builder.complete(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -156,7 +156,7 @@ func (s *Agents) CheckAgent(ctx context.Context, id string) (list []caisson.Agen
 		return nil, err
 	}
 	list = append(list, checkModels(a, models)...)
-	template, err := s.c.making.prepare(ctx, a, "", func(caisson.Progress) {})
+	template, err := s.c.builder.prepare(ctx, a, "", func(caisson.Progress) {})
 	if err != nil {
 		return append(list, caisson.AgentCheck{
 			Subject: "template", Status: "failed", Detail: caisson.MessageOf(err), Remedy: "mend its set-up, then: caisson agent build " + id,
@@ -166,7 +166,7 @@ func (s *Agents) CheckAgent(ctx context.Context, id string) (list []caisson.Agen
 	req := template.create(a)
 	req.Command, req.Policy = nil, &caisson.Policy{}
 	req.Labels = map[string]string{labelAgent: a.ID, labelKey: "check"}
-	box, err := s.c.Sandboxes.Create(s.c.making.asAuthor(ctx, a), req)
+	box, err := s.c.Sandboxes.Create(s.c.builder.asAuthor(ctx, a), req)
 	if err != nil {
 		return nil, err
 	}
@@ -185,9 +185,9 @@ func (s *Agents) CheckAgent(ctx context.Context, id string) (list []caisson.Agen
 		}
 		list = append(list, c)
 	}
-	if wants(a) {
+	if usesWarmSnapshot(a) {
 		c := caisson.AgentCheck{Subject: "warm snapshot", Status: "ok", Detail: "runs fork it"}
-		if snap, err := s.c.warmth.current(ctx, a, template); err != nil {
+		if snap, err := s.c.warmSnapshots.current(ctx, a, template); err != nil {
 			return nil, err
 		} else if snap == nil {
 			c.Status, c.Detail, c.Remedy = "warning", "there is none: runs start cold", "caisson agent warm "+id
@@ -210,8 +210,8 @@ func checkModels(a *caisson.Agent, models []caisson.GatewayModel) (list []caisso
 	misfits := map[string]bool{}
 	usable := 0
 	for _, m := range models {
-		problems[m.Alias], misfits[m.Alias] = m.Problem, !a.Speaks(m.API())
-		if m.Problem == "" && m.Alias != WarmModel && a.Speaks(m.API()) {
+		problems[m.Alias], misfits[m.Alias] = m.Problem, !a.SupportsAPI(m.API())
+		if m.Problem == "" && m.Alias != WarmModel && a.SupportsAPI(m.API()) {
 			usable++
 		}
 	}

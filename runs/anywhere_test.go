@@ -58,7 +58,7 @@ func (l *relay) Grant(ctx context.Context, a caisson.RepoAccess) (*caisson.RepoG
 	return &caisson.RepoGrant{}, ctx.Err()
 }
 
-func (l *relay) Deliver(ctx context.Context, h caisson.RepoHandover) (*caisson.Delivery, error) {
+func (l *relay) Deliver(ctx context.Context, h caisson.DeliveryRequest) (*caisson.Delivery, error) {
 	if err := l.steps.take(ctx, "relay: deliver"); err != nil {
 		return nil, err
 	}
@@ -111,7 +111,7 @@ func newTrail(t *testing.T, v way) *trail {
 	w.config.Relay = x.relay
 	w.up()
 	w.on("look", func(v *turn) int {
-		r, err := w.store.Store.Runs().Get(v.ctx, caisson.Everyone(), caisson.ID(env(v.task.Env, "CAISSON_RUN")))
+		r, err := w.store.Store.Runs().Get(v.ctx, caisson.AllAccounts(), caisson.ID(env(v.task.Env, "CAISSON_RUN")))
 		if err != nil {
 			return 1
 		}
@@ -124,7 +124,7 @@ func newTrail(t *testing.T, v way) *trail {
 		return v.end(nil)
 	})
 	w.on("lead", func(v *turn) int {
-		r, err := w.store.Store.Runs().Get(v.ctx, caisson.Everyone(), caisson.ID(env(v.task.Env, "CAISSON_RUN")))
+		r, err := w.store.Store.Runs().Get(v.ctx, caisson.AllAccounts(), caisson.ID(env(v.task.Env, "CAISSON_RUN")))
 		if err != nil {
 			return 1
 		}
@@ -132,7 +132,7 @@ func newTrail(t *testing.T, v way) *trail {
 		o, err := w.Guests().StartGuestRun(ctx, caisson.RunRequest{Agent: "echo", Prompt: "x"})
 		for err == nil && v.ctx.Err() == nil && !o.State.Ended() {
 			time.Sleep(time.Millisecond)
-			o, err = w.store.Store.Runs().Get(v.ctx, caisson.Everyone(), o.ID)
+			o, err = w.store.Store.Runs().Get(v.ctx, caisson.AllAccounts(), o.ID)
 		}
 		v.text("led")
 		return v.end(nil)
@@ -212,7 +212,7 @@ func (x *trail) take(step int, at func(ctx context.Context, op string, id <-chan
 func (x *trail) check(r *caisson.Run, lost bool) *caisson.Run {
 	x.t.Helper()
 	unended := []caisson.RunState{caisson.RunQueued, caisson.RunStarting, caisson.RunRunning}
-	list, _, err := x.store.Store.Runs().List(x.ctx(), caisson.Everyone(), caisson.RunFilter{States: unended, Limit: 100})
+	list, _, err := x.store.Store.Runs().List(x.ctx(), caisson.AllAccounts(), caisson.RunFilter{States: unended, Limit: 100})
 	must(x.t, err)
 	for _, o := range list {
 		x.t.Fatalf("run %s is left %s", o.ID, o.State)
@@ -359,7 +359,7 @@ func TestCloseAnywhere(t *testing.T) {
 			must(x.t, receive(x.t, closed))
 		}
 		if r == nil {
-			list, _, err := x.store.Store.Runs().List(x.ctx(), caisson.Everyone(), caisson.RunFilter{Limit: 1})
+			list, _, err := x.store.Store.Runs().List(x.ctx(), caisson.AllAccounts(), caisson.RunFilter{Limit: 1})
 			must(x.t, err)
 			if len(list) > 0 && !list[0].State.Ended() {
 				r = list[0]

@@ -15,40 +15,40 @@ import (
 
 // An attempt is one try of a run. Nothing else changes the run until the attempt's result is stored.
 type attempt struct {
-	c     *Core
-	r     *caisson.Run
-	agent *caisson.Agent
-	set   *agent.Settings // resolved settings of the run
-	log   *slog.Logger
-	rec   *recorder
+	c        *Core
+	r        *caisson.Run
+	agent    *caisson.Agent
+	settings *agent.Settings // resolved settings of the run
+	log      *slog.Logger
+	rec      *recorder
 
 	clock
-	lodging lodging
-	speech  speech
-	outcome outcome
+	provisioner provisioner
+	turn        turn
+	finisher    finisher
 
-	box    *caisson.Sandbox   // nil until the sandbox exists
-	volume caisson.ID         // the volume of the run's session; "" for none
-	repo   *caisson.RepoGrant // access to the run's repository; nil for none
-	warm   bool               // the sandbox is a fork of the warm snapshot
-	pids   map[int]bool       // processes that were in the sandbox before the prompt
-	first  bool               // the sandbox has not had a prompt yet
-	mine   bool               // the sandbox was created for this attempt, and is removed with it unless it is kept
-	stuck  bool               // the sandbox is kept because it contains changes that could not be delivered
-	ready  bool               // the agent has had a prompt in the sandbox, now or before: a session can continue in it
-	answer strings.Builder
-	said   int64 // bytes of the agent's events
-	unsure bool  // the cause may be a failed model provider: the agent or the deadline ended the run
-	result caisson.RunResult
+	sandbox       *caisson.Sandbox   // nil until the sandbox exists
+	volume        caisson.ID         // the volume of the run's session; "" for none
+	repo          *caisson.RepoGrant // access to the run's repository; nil for none
+	warm          bool               // the sandbox is a fork of the warm snapshot
+	pids          map[int]bool       // processes that were in the sandbox before the prompt
+	unprompted    bool               // the sandbox has not had a prompt yet
+	removable     bool               // the sandbox was created for this attempt, and is removed with it unless it is kept
+	undeliverable bool               // the sandbox is kept because it contains changes that could not be delivered
+	prompted      bool               // the agent has had a prompt in the sandbox, now or before: a session can continue in it
+	answer        strings.Builder
+	eventBytes    int64 // bytes of the agent's events
+	maybeProvider bool  // the cause may be a failed model provider: the agent or the deadline ended the run
+	result        caisson.RunResult
 
 	starting bool // the daemon is starting, and ends a run of an earlier daemon
 }
 
 // The parts of an attempt. Each embeds the attempt, and uses the others through it.
 type (
-	lodging struct{ *attempt } // provisions the sandbox
-	speech  struct{ *attempt } // gives the prompt to the agent and records its events
-	outcome struct{ *attempt } // stores the result and cleans up
+	provisioner struct{ *attempt } // provisions the sandbox
+	turn        struct{ *attempt } // gives the prompt to the agent and records its events
+	finisher    struct{ *attempt } // stores the result and cleans up
 )
 
 // A clock measures the phases of a run.
@@ -65,7 +65,7 @@ func (c *Core) newAttempt(ctx context.Context, r *caisson.Run) *attempt {
 		log:    c.Log.With("run", r.ID, "attempt", r.Attempt, "agent", r.Agent, "account", r.Account, "trace", r.Trace),
 		result: caisson.RunResult{Attempt: r.Attempt, Trace: r.Trace, Versions: map[string]string{"caisson": c.Version}},
 	}
-	x.lodging, x.speech, x.outcome = lodging{x}, speech{x}, outcome{x}
+	x.provisioner, x.turn, x.finisher = provisioner{x}, turn{x}, finisher{x}
 	return x
 }
 
@@ -81,8 +81,8 @@ func (x *attempt) warn(ctx context.Context, what string, err error) {
 	x.c.Events.Publish(ctx, x.r.Account, "run.warning", string(x.r.ID), map[string]string{"warning": what, "trace": x.r.Trace})
 }
 
-// waited records the run's position in the queue.
-func (x *attempt) waited(place *ticket) {
+// recordQueuePosition records the run's position in the queue.
+func (x *attempt) recordQueuePosition(place *ticket) {
 	label := ""
 	switch n, full := x.c.queue.ahead(place); {
 	case n > 0:
@@ -105,20 +105,20 @@ func (x *clock) phase(name string) {
 	t := time.Now()
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.spent(name, t.Sub(x.began))
+	x.add(name, t.Sub(x.began))
 	x.began = t
 }
 
-// inside records a part of the current phase as a phase of its own.
-func (x *clock) inside(name string, d time.Duration) {
+// addPart records a part of the current phase as a phase of its own.
+func (x *clock) addPart(name string, d time.Duration) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.spent(name, d)
+	x.add(name, d)
 	x.began = x.began.Add(d)
 }
 
-// spent adds d to a phase. The caller must hold mu.
-func (x *clock) spent(name string, d time.Duration) {
+// add adds d to a phase. The caller must hold mu.
+func (x *clock) add(name string, d time.Duration) {
 	d = max(0, d)
 	for i := range x.phases {
 		if x.phases[i].Name == name {
@@ -131,10 +131,10 @@ func (x *clock) spent(name string, d time.Duration) {
 
 // A failure is the error of a failed attempt, with the code and message of its result.
 type failure struct {
-	code string
-	msg  string
-	err  error // cause, for the log
-	said bool  // reported by the agent, which may not have the actual cause
+	code      string
+	msg       string
+	err       error // cause, for the log
+	fromAgent bool  // reported by the agent, which may not have the actual cause
 }
 
 func (f *failure) Error() string {
@@ -146,8 +146,8 @@ func (f *failure) Error() string {
 
 func (f *failure) Unwrap() error { return f.err }
 
-// explained reports whether err already contains the code and message of a result.
-func explained(err error) bool {
+// isFailure reports whether err already contains the code and message of a result.
+func isFailure(err error) bool {
 	_, ok := errors.AsType[*failure](err)
 	return ok
 }
@@ -167,7 +167,7 @@ func (x *attempt) run(ctx context.Context) {
 	}
 	// The following steps are required for a cancelled run, too.
 	clean := context.WithoutCancel(ctx)
-	if err := x.outcome.finish(clean, x.outcome.explain(ctx, err)); err != nil {
+	if err := x.finisher.finish(clean, x.finisher.explain(ctx, err)); err != nil {
 		x.log.ErrorContext(clean, "the result of a run is lost; the next daemon ends the run", "err", err)
 	}
 }
@@ -186,7 +186,7 @@ func (x *attempt) do(ctx context.Context) error {
 		return err // x.r is kept, because the result is stored under its id.
 	}
 	x.r = r
-	if x.agent, err = x.c.making.complete(ctx, x.r.Agent); err != nil {
+	if x.agent, err = x.c.builder.complete(ctx, x.r.Agent); err != nil {
 		return err
 	}
 	models, err := x.c.Models.ListModels(ctx)
@@ -196,8 +196,8 @@ func (x *attempt) do(ctx context.Context) error {
 	// The limits were resolved when the run was requested, with the rights of its caller.
 	asked := x.r.Request
 	asked.Limits, asked.Model = x.r.Limits, x.r.Model
-	settled := caisson.HostWork(x.r.Account, "begin an attempt")
-	if x.set, err = agent.Resolve(x.agent, asked, x.c.entrance.defaults(models), settled); err != nil {
+	settled := caisson.HostCaller(x.r.Account, "begin an attempt")
+	if x.settings, err = agent.Resolve(x.agent, asked, x.c.admission.defaults(models), settled); err != nil {
 		return err
 	}
 	if err := x.state(ctx, caisson.RunStarting); err != nil {
@@ -219,23 +219,23 @@ func (x *attempt) do(ctx context.Context) error {
 	ctx, cancel := context.WithDeadlineCause(ctx, deadline, errDeadline)
 	defer cancel()
 	x.start()
-	if err := x.lodging.open(withPhases(ctx, x), template); err != nil {
+	if err := x.provisioner.open(withPhaseTimer(ctx, x), template); err != nil {
 		return err
 	}
 	if _, err := x.update(ctx, func(r *caisson.Run) {
-		r.State, r.Sandbox, r.StartedAt, r.Deadline = caisson.RunRunning, x.box.ID, now(), deadline.UTC()
-		r.Workspace = x.box.Spec.Workspace
+		r.State, r.Sandbox, r.StartedAt, r.Deadline = caisson.RunRunning, x.sandbox.ID, now(), deadline.UTC()
+		r.Workspace = x.sandbox.Spec.Workspace
 	}); err != nil {
 		return err
 	}
-	if err := x.lodging.copyIn(ctx); err != nil {
+	if err := x.provisioner.copyIn(ctx); err != nil {
 		return err
 	}
-	if err := x.lodging.clone(ctx); err != nil {
+	if err := x.provisioner.clone(ctx); err != nil {
 		return err
 	}
 	x.status("running", "")
-	return x.speech.turn(ctx, deadline)
+	return x.turn.execute(ctx, deadline)
 }
 
 // Building a template is not part of the run's time; it has its own timeout, and a maximum number of status events.
@@ -249,7 +249,7 @@ func (x *attempt) build(ctx context.Context) (*prepared, error) {
 	bctx, cancel := context.WithTimeoutCause(ctx, buildTime, failf(caisson.RunTimeout, "the agent could not be built within %s", buildTime))
 	defer cancel()
 	told, stages := "", 0
-	template, err := x.c.making.prepare(bctx, x.agent, x.r.Request.Image, func(p caisson.Progress) {
+	template, err := x.c.builder.prepare(bctx, x.agent, x.r.Request.Image, func(p caisson.Progress) {
 		if label := progressLabel(p); label != told && stages < maxStages {
 			told = label
 			stages++

@@ -17,30 +17,30 @@ import (
 
 func isNotExist(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
-// withPhases returns a context with which the sandbox core records the duration of parts of its work.
-func withPhases(ctx context.Context, x *attempt) context.Context {
-	return caisson.WithTimer(ctx, x.inside)
+// withPhaseTimer returns a context with which the sandbox core records the duration of parts of its work.
+func withPhaseTimer(ctx context.Context, x *attempt) context.Context {
+	return caisson.WithTimer(ctx, x.addPart)
 }
 
 // assignment returns the assignment of a sandbox to the attempt.
-func (x lodging) assignment() *caisson.Assignment {
+func (x provisioner) assignment() *caisson.Assignment {
 	a := &caisson.Assignment{
 		Run: x.r.ID, Attempt: x.r.Attempt, Session: x.r.Session, Agent: x.r.Agent, User: x.r.Request.User,
 		Lineage: x.r.Lineage, Trace: x.r.Trace, Tools: len(x.agent.SubAgents) > 0 && x.r.Limits.StartableRuns() > 0 && len(x.r.Lineage) < maxDepth,
 	}
-	if len(x.set.Models) > 0 {
-		a.Models = &caisson.ModelGrant{Models: x.set.Models}
+	if len(x.settings.Models) > 0 {
+		a.Models = &caisson.ModelGrant{Models: x.settings.Models}
 	}
 	return a
 }
 
 // policy returns the egress policy of the run.
-func (x lodging) policy() *caisson.Policy {
-	return &x.set.Policy
+func (x provisioner) policy() *caisson.Policy {
+	return &x.settings.Policy
 }
 
 // labels returns the labels of a run's sandbox; reconcile finds the sandbox by them.
-func (x lodging) labels() map[string]string {
+func (x provisioner) labels() map[string]string {
 	l := map[string]string{labelRun: string(x.r.ID), labelAgent: x.r.Agent}
 	if x.r.Session != "" {
 		l[labelSession] = string(x.r.Session)
@@ -51,15 +51,15 @@ func (x lodging) labels() map[string]string {
 
 // The labels of sandboxes and snapshots that belong to the run core.
 const (
-	ourLabels    = "caisson/"
-	labelRun     = ourLabels + "run"
-	labelAgent   = ourLabels + "agent"
-	labelSession = ourLabels + "session"
-	labelKey     = ourLabels + "warm" // key of a warm snapshot; also set on the sandbox that it is captured in
+	labelPrefix  = "caisson/"
+	labelRun     = labelPrefix + "run"
+	labelAgent   = labelPrefix + "agent"
+	labelSession = labelPrefix + "session"
+	labelKey     = labelPrefix + "warm" // key of a warm snapshot; also set on the sandbox that it is captured in
 )
 
 // open provisions the attempt's sandbox: the session's, a fork of the warm snapshot, or a new one.
-func (x lodging) open(ctx context.Context, template *prepared) error {
+func (x provisioner) open(ctx context.Context, template *prepared) error {
 	if x.r.Session != "" {
 		ok, err := x.openSession(ctx)
 		if err != nil || ok {
@@ -67,21 +67,21 @@ func (x lodging) open(ctx context.Context, template *prepared) error {
 		}
 	}
 	// Until provisioning has succeeded, a session cannot use the sandbox.
-	x.first, x.mine = true, !x.r.Request.Keep
+	x.unprompted, x.removable = true, !x.r.Request.Keep
 	ctx = x.asOwner(ctx)
 	ok, err := x.openWarm(ctx, template)
 	if err == nil && !ok {
 		err = x.create(ctx, template)
 	}
 	if err == nil && x.r.Session != "" {
-		x.mine = false
+		x.removable = false
 	}
 	return err
 }
 
 // openWarm forks the agent's warm snapshot, and returns false if there is none that starts.
-func (x lodging) openWarm(ctx context.Context, template *prepared) (ok bool, err error) {
-	if x.r.Request.Image != "" || !wants(x.agent) {
+func (x provisioner) openWarm(ctx context.Context, template *prepared) (ok bool, err error) {
+	if x.r.Request.Image != "" || !usesWarmSnapshot(x.agent) {
 		return false, nil
 	}
 	limits, fits := x.forkLimits()
@@ -90,14 +90,14 @@ func (x lodging) openWarm(ctx context.Context, template *prepared) (ok bool, err
 		return false, nil
 	}
 	for again := true; ; again = false {
-		snap, err := x.c.warmth.current(ctx, x.agent, template)
+		snap, err := x.c.warmSnapshots.current(ctx, x.agent, template)
 		if err != nil {
 			x.warn(ctx, "the warm snapshot cannot be looked for; starting cold", err)
 			return false, nil
 		}
 		if snap == nil {
 			x.warn(ctx, "there is no warm snapshot yet and one is being made; starting cold", nil)
-			x.c.warmth.later(x.agent, x.r.Account)
+			x.c.warmSnapshots.makeInBackground(x.agent, x.r.Account)
 			return false, nil
 		}
 		err = x.fork(ctx, snap, limits)
@@ -107,7 +107,7 @@ func (x lodging) openWarm(ctx context.Context, template *prepared) (ok bool, err
 			return true, nil
 		case kind == caisson.NotFound && again:
 			continue // A newer snapshot has just replaced it.
-		case ctx.Err() != nil, kind == caisson.Exhausted, kind == caisson.Denied, caisson.FieldOf(err) != "", explained(err):
+		case ctx.Err() != nil, kind == caisson.Exhausted, kind == caisson.Denied, caisson.FieldOf(err) != "", isFailure(err):
 			return false, err // The cause is the host or the request, not the snapshot.
 		case again && !lost:
 			// One failure may be caused by a part of the host that is slow or restarting, and a new snapshot takes
@@ -116,7 +116,7 @@ func (x lodging) openWarm(ctx context.Context, template *prepared) (ok bool, err
 			continue
 		}
 		x.warn(ctx, "the warm snapshot no longer starts and is made anew; starting cold", err)
-		x.c.warmth.replace(x.agent, x.r.Account, snap)
+		x.c.warmSnapshots.replace(x.agent, x.r.Account, snap)
 		return false, nil
 	}
 }
@@ -124,8 +124,8 @@ func (x lodging) openWarm(ctx context.Context, template *prepared) (ok bool, err
 // forkLimits returns the limits of the run that a fork can have in place of the snapshot's. fits is false if the run
 // has limits that a fork cannot have: a fork with memory keeps the limits of disk and processes, and needs at least as
 // much memory as the snapshot.
-func (x lodging) forkLimits() (r caisson.Resources, fits bool) {
-	own, usual := resources(x.r.Limits), resources(usualLimits(x.agent.Limits))
+func (x provisioner) forkLimits() (r caisson.Resources, fits bool) {
+	own, usual := resources(x.r.Limits), resources(withDefaults(x.agent.Limits))
 	if own.CPUs != usual.CPUs {
 		r.CPUs = own.CPUs
 	}
@@ -135,8 +135,8 @@ func (x lodging) forkLimits() (r caisson.Resources, fits bool) {
 	return r, own.Disk == usual.Disk && own.PIDs == usual.PIDs && own.Memory >= usual.Memory
 }
 
-// usualLimits returns an agent's limits with the defaults filled in.
-func usualLimits(l caisson.AgentLimits) caisson.AgentLimits {
+// withDefaults returns an agent's limits with the defaults filled in.
+func withDefaults(l caisson.AgentLimits) caisson.AgentLimits {
 	d := caisson.DefaultAgentLimits()
 	l.Memory, l.CPUs, l.Disk, l.PIDs = cmp.Or(l.Memory, d.Memory), cmp.Or(l.CPUs, d.CPUs), cmp.Or(l.Disk, d.Disk), cmp.Or(l.PIDs, d.PIDs)
 	return l
@@ -144,9 +144,9 @@ func usualLimits(l caisson.AgentLimits) caisson.AgentLimits {
 
 // asOwner returns a context with the rights of the agent's author, if the run uses the agent's own policy. The author
 // of built-in agents, and of agents in files on the host, is the host.
-func (x lodging) asOwner(ctx context.Context) context.Context {
+func (x provisioner) asOwner(ctx context.Context) context.Context {
 	if x.r.Request.Policy == nil && x.r.Request.Image == "" && x.agent.Account == "" {
-		return caisson.WithCaller(ctx, caisson.HostWork(x.r.Account, "run an agent of the host's"))
+		return caisson.WithCaller(ctx, caisson.HostCaller(x.r.Account, "run an agent of the host's"))
 	}
 	return ctx
 }
@@ -157,9 +157,9 @@ type memoryLost string
 func (e memoryLost) Error() string { return string(e) }
 
 // fork creates the sandbox by forking the warm snapshot.
-func (x lodging) fork(ctx context.Context, snap *caisson.Snapshot, limits caisson.Resources) error {
+func (x provisioner) fork(ctx context.Context, snap *caisson.Snapshot, limits caisson.Resources) error {
 	var forks []*caisson.Sandbox
-	err := x.whileHeld(ctx, func() error {
+	err := x.retryWhileAttached(ctx, func() error {
 		workspace, err := x.workspace()
 		if err != nil {
 			return err
@@ -173,29 +173,29 @@ func (x lodging) fork(ctx context.Context, snap *caisson.Snapshot, limits caisso
 	if err != nil {
 		return err
 	}
-	x.box, x.warm = forks[0], true
-	if x.box.Reason != "" {
+	x.sandbox, x.warm = forks[0], true
+	if x.sandbox.Reason != "" {
 		// The fork has the snapshot's files but not its memory, so the agent's service does not run in it.
-		var err error = memoryLost(x.box.Reason)
-		if rerr := x.c.Sandboxes.Remove(context.WithoutCancel(ctx), string(x.box.ID)); rerr != nil {
+		var err error = memoryLost(x.sandbox.Reason)
+		if rerr := x.c.Sandboxes.Remove(context.WithoutCancel(ctx), string(x.sandbox.ID)); rerr != nil {
 			err = errors.Join(err, rerr)
 		}
-		x.box, x.warm = nil, false
+		x.sandbox, x.warm = nil, false
 		return err
 	}
-	x.version(map[string]string{"digest": x.box.Spec.Digest})
+	x.version(map[string]string{"digest": x.sandbox.Spec.Digest})
 	return nil
 }
 
 // create creates the sandbox from the agent's template.
-func (x lodging) create(ctx context.Context, template *prepared) error {
+func (x provisioner) create(ctx context.Context, template *prepared) error {
 	req := template.create(x.agent)
 	req.Image, req.Labels, req.Policy, req.Assigned = x.r.Request.Image, x.labels(), x.policy(), x.assignment()
-	if own := resources(x.r.Limits); own != resources(usualLimits(x.agent.Limits)) {
+	if own := resources(x.r.Limits); own != resources(withDefaults(x.agent.Limits)) {
 		req.Resources = own
 	}
 	var box *caisson.Sandbox
-	err := x.whileHeld(ctx, func() (err error) {
+	err := x.retryWhileAttached(ctx, func() (err error) {
 		if req.Workspace, err = x.workspace(); err != nil {
 			return err
 		}
@@ -205,35 +205,35 @@ func (x lodging) create(ctx context.Context, template *prepared) error {
 	if err != nil {
 		return err
 	}
-	x.box = box
-	x.version(map[string]string{"digest": x.box.Spec.Digest})
+	x.sandbox = box
+	x.version(map[string]string{"digest": x.sandbox.Spec.Digest})
 	err = x.serve(ctx)
 	x.phase("create")
 	return err
 }
 
 // serve starts the agent's service in a sandbox where it does not run.
-func (x lodging) serve(ctx context.Context) error {
-	models, err := x.c.making.grantedModels(ctx, x.assignment().Models)
+func (x provisioner) serve(ctx context.Context) error {
+	models, err := x.c.builder.grantedModels(ctx, x.assignment().Models)
 	if err != nil {
 		return err
 	}
-	return x.c.making.serve(ctx, x.box.ID, x.agent, models)
+	return x.c.builder.serve(ctx, x.sandbox.ID, x.agent, models)
 }
 
-// whileFull retries f while the host is full, as opposed to a limit that a field of the request exceeds, and other
+// retryWhileFull retries f while the host is full, as opposed to a limit that a field of the request exceeds, and other
 // attempts run whose end frees resources.
-func (x lodging) whileFull(ctx context.Context, f func() error) error {
+func (x provisioner) retryWhileFull(ctx context.Context, f func() error) error {
 	told := false
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
 		err := f()
 		if caisson.KindOf(err) != caisson.Exhausted || caisson.FieldOf(err) != "" {
 			return err
 		}
-		if x.c.sessions.makeRoom(ctx) {
+		if x.c.sessions.hibernateOldest(ctx) {
 			continue
 		}
-		if !x.c.others() {
+		if !x.c.othersRunning() {
 			return err
 		}
 		if !told {
@@ -248,11 +248,11 @@ func (x lodging) whileFull(ctx context.Context, f func() error) error {
 	}
 }
 
-// others reports whether other attempts are running or being cleaned up.
-func (c *Core) others() bool {
+// othersRunning reports whether other attempts are running or being cleaned up.
+func (c *Core) othersRunning() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.leaving) > 0 || c.queue.running() > 1
+	return len(c.cleanups) > 0 || c.queue.running() > 1
 }
 
 // resources converts an agent's limits to those of a sandbox.
@@ -261,13 +261,13 @@ func resources(l caisson.AgentLimits) caisson.Resources {
 }
 
 // copyIn unpacks the run's archive into the workspace.
-func (x lodging) copyIn(ctx context.Context) error {
+func (x provisioner) copyIn(ctx context.Context) error {
 	if !x.r.HasWorkspace || x.mounted() {
 		return nil
 	}
 	x.start()
 	defer x.phase("workspace")
-	box, dir := string(x.box.ID), x.agent.Workdir
+	box, dir := string(x.sandbox.ID), x.agent.Workdir
 	f, err := x.c.Dir.Open(path.Join(runDir(x.r.ID), uploadTar))
 	if err != nil && !isNotExist(err) {
 		return err
@@ -303,8 +303,8 @@ func (x lodging) copyIn(ctx context.Context) error {
 
 // killNew kills the processes that are not in before, except the background processes that the agent declares. If
 // processes survive, the sandbox is stopped, which keeps its files.
-func (c hands) killNew(ctx context.Context, id caisson.ID, a *caisson.Agent, before map[int]bool) (stopped bool, err error) {
-	for wait := time.Millisecond; wait < killTime/2; wait *= 2 {
+func (c guestExec) killNew(ctx context.Context, id caisson.ID, a *caisson.Agent, before map[int]bool) (stopped bool, err error) {
+	for wait := time.Millisecond; wait < killTimeout/2; wait *= 2 {
 		list, err := c.Sandboxes.ListProcesses(ctx, string(id))
 		if err != nil {
 			return false, err
@@ -329,5 +329,5 @@ func (c hands) killNew(ctx context.Context, id caisson.ID, a *caisson.Agent, bef
 	return err == nil, err
 }
 
-// killTime is how long the processes that an agent has left may take to exit.
-const killTime = 2 * time.Second
+// killTimeout is how long the processes that an agent has left may take to exit.
+const killTimeout = 2 * time.Second

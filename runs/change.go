@@ -51,11 +51,11 @@ func (c runs) CancelRun(ctx context.Context, id caisson.ID) (*caisson.Run, error
 
 // cancelTree cancels a run and its sub-runs, and waits until they have ended.
 func (c runs) cancelTree(ctx context.Context, r *caisson.Run, by string) error {
-	under, err := c.under(ctx, r)
+	under, err := c.liveSubRuns(ctx, r)
 	if err != nil {
 		return err
 	}
-	var wait []*live
+	var wait []*liveAttempt
 	c.mu.Lock()
 	for _, id := range append([]caisson.ID{r.ID}, under...) {
 		if l := c.live[id]; l != nil {
@@ -74,8 +74,8 @@ func (c runs) cancelTree(ctx context.Context, r *caisson.Run, by string) error {
 	return nil
 }
 
-// under returns the sub-runs of r, at any depth, that have not ended.
-func (c runs) under(ctx context.Context, r *caisson.Run) ([]caisson.ID, error) {
+// liveSubRuns returns the sub-runs of r, at any depth, that have not ended.
+func (c runs) liveSubRuns(ctx context.Context, r *caisson.Run) ([]caisson.ID, error) {
 	if r.Children == 0 && r.State.Ended() {
 		return nil, nil
 	}
@@ -106,7 +106,7 @@ func (c runs) RetryRun(ctx context.Context, id caisson.ID) (*caisson.Run, error)
 	if r.Local && !caller.Local {
 		return nil, caisson.Errorf(caisson.Denied, "run %s was started over the unix socket and can only be retried there", id)
 	}
-	release, err := c.retries.Acquire(ctx, string(id))
+	release, err := c.retryLocks.Acquire(ctx, string(id))
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +118,7 @@ func (c runs) RetryRun(ctx context.Context, id caisson.ID) (*caisson.Run, error)
 	if r.State != caisson.RunFailed {
 		return nil, caisson.Errorf(caisson.Conflict, "only a run that has failed can be retried; this one is %s", r.State)
 	}
-	if err := c.mend(ctx, r); err != nil {
+	if err := c.storeEnd(ctx, r); err != nil {
 		return nil, err
 	}
 	var session *caisson.Session
@@ -147,7 +147,7 @@ func (c runs) RetryRun(ctx context.Context, id caisson.ID) (*caisson.Run, error)
 		return nil, err
 	}
 	c.Events.Publish(ctx, r.Account, "run.retried", string(r.ID), map[string]string{"attempt": strconv.Itoa(r.Attempt), "trace": r.Trace})
-	return r, c.entrance.queueAttempt(r)
+	return r, c.admission.queueAttempt(r)
 }
 
 // ended returns a run. If the run has ended, ended first waits until its attempt is cleaned up.
@@ -156,7 +156,7 @@ func (c runs) ended(ctx context.Context, id caisson.ID) (*caisson.Run, error) {
 	if err != nil || !r.State.Ended() {
 		return r, err
 	}
-	if err := c.settled(ctx, id); err != nil {
+	if err := c.awaitCleanup(ctx, id); err != nil {
 		return nil, err
 	}
 	return c.GetRun(ctx, id)
@@ -184,5 +184,5 @@ func (c runs) RemoveRun(ctx context.Context, id caisson.ID) error {
 		return err
 	}
 	c.Events.Publish(ctx, r.Account, "run.removed", string(id), nil)
-	return c.entrance.removeDir(id)
+	return c.admission.removeDir(id)
 }

@@ -533,9 +533,9 @@ func TestCostIsSettled(t *testing.T) {
 					told = *e.Usage
 				}
 			}
-			want := caisson.RunUsage{Calls: 1, Cost: 1000, Most: 5_001_000, Tokens: caisson.TokenCount{Input: 10, Output: 5}}
+			want := caisson.RunUsage{Calls: 1, Cost: 1000, MaxCost: 5_001_000, Tokens: caisson.TokenCount{Input: 10, Output: 5}}
 			if ends {
-				want.Calls, want.Failed, want.Cost, want.Most, want.Estimated = 2, 1, 1700, 0, true
+				want.Calls, want.Failed, want.Cost, want.MaxCost, want.Estimated = 2, 1, 1700, 0, true
 			}
 			if told != want || ends && w.stored(r.ID).Usage != want {
 				t.Errorf("at the end is told %+v, stored %+v; want %+v", told, w.stored(r.ID).Usage, want)
@@ -543,7 +543,7 @@ func TestCostIsSettled(t *testing.T) {
 			w.boxes.on(nil)
 			settle()
 			w.eventually(func() bool { return w.stored(r.ID).Usage.Cost == 1700 })
-			if r := w.stored(r.ID); r.Usage.Most != 0 || r.Result.Usage != r.Usage {
+			if r := w.stored(r.ID); r.Usage.MaxCost != 0 || r.Result.Usage != r.Usage {
 				t.Errorf("later it says %+v and %+v", r.Usage, r.Result.Usage)
 			}
 			w.empty()

@@ -14,8 +14,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// codes maps kinds of Caisson's errors to the codes of runs.
-var codes = map[caisson.Kind]string{
+// errorCodes maps kinds of Caisson's errors to the codes of runs.
+var errorCodes = map[caisson.Kind]string{
 	caisson.Invalid: caisson.RunInvalid, caisson.NotFound: caisson.RunNotFound, caisson.Exhausted: caisson.RunRateLimit,
 	caisson.Conflict: caisson.RunInvalid, caisson.Denied: caisson.RunInvalid,
 }
@@ -23,7 +23,7 @@ var codes = map[caisson.Kind]string{
 // explain converts the error of an attempt to the error of its result. A cancellation takes precedence over a failure
 // that the agent or its sandbox reported, and that over the deadline; any other error is mapped by codes, or is
 // internal. explain returns nil for nil.
-func (x outcome) explain(ctx context.Context, err error) *caisson.RunError {
+func (x finisher) explain(ctx context.Context, err error) *caisson.RunError {
 	if err == nil {
 		return nil
 	}
@@ -37,13 +37,13 @@ func (x outcome) explain(ctx context.Context, err error) *caisson.RunError {
 		if f.err != nil {
 			x.log.WarnContext(ctx, "a run failed", "code", f.code, "err", err)
 		}
-		x.unsure = f.said
+		x.maybeProvider = f.fromAgent
 		return &caisson.RunError{Code: f.code, Message: f.msg}
 	case errors.Is(err, errDeadline), errors.Is(err, context.DeadlineExceeded):
-		x.unsure = true
+		x.maybeProvider = true
 		return &caisson.RunError{Code: caisson.RunTimeout, Message: x.timeoutText()}
 	}
-	code := codes[caisson.KindOf(err)]
+	code := errorCodes[caisson.KindOf(err)]
 	if code == "" {
 		code = caisson.RunInternal
 		x.log.ErrorContext(ctx, "a run failed", "err", err)
@@ -51,38 +51,38 @@ func (x outcome) explain(ctx context.Context, err error) *caisson.RunError {
 	return &caisson.RunError{Code: code, Message: caisson.MessageOf(err)}
 }
 
-func (x outcome) timeoutText() string {
+func (x finisher) timeoutText() string {
 	return fmt.Sprintf("the run's time of %s is over; give it more with --timeout", x.r.Limits.Time)
 }
 
 // finish stores the result and cleans up, in an order that loses nothing. The result is durable before the end is
-// reported, and before anything of the run is removed; the following steps can be repeated from it (see [runs.mend]).
+// reported, and before anything of the run is removed; the following steps can be repeated from it (see [runs.storeEnd]).
 // An error means that the result is not stored: the run then remains in progress, and the next daemon ends it.
-func (x outcome) finish(ctx context.Context, failed *caisson.RunError) error {
+func (x finisher) finish(ctx context.Context, failed *caisson.RunError) error {
 	// The sub-runs of a run end with it.
-	if err := x.c.guests.cancelUnder(ctx, x.r); err != nil {
+	if err := x.c.guests.cancelSubRuns(ctx, x.r); err != nil {
 		x.log.ErrorContext(ctx, "runs that this one started could not be cancelled", "err", err)
 	}
 	x.deliver(ctx, failed)
 	x.start()
 	x.changes(ctx)
-	if err := x.release(ctx, failed); err != nil {
-		x.log.ErrorContext(ctx, "a run's sandbox could not be taken back", "sandbox", x.boxID(), "err", err)
+	if err := x.releaseSandbox(ctx, failed); err != nil {
+		x.log.ErrorContext(ctx, "a run's sandbox could not be taken back", "sandbox", x.sandboxID(), "err", err)
 		// A stopped sandbox keeps its files. If it cannot be stopped or released, it is removed, because no session can
 		// continue in it.
-		if _, serr := x.c.Sandboxes.Stop(ctx, string(x.box.ID), 0); serr != nil {
-			x.mine = true
-		} else if _, aerr := x.c.Sandboxes.Assign(ctx, x.box.ID, nil); aerr != nil {
-			x.mine = true
+		if _, serr := x.c.Sandboxes.Stop(ctx, string(x.sandbox.ID), 0); serr != nil {
+			x.removable = true
+		} else if _, aerr := x.c.Sandboxes.Assign(ctx, x.sandbox.ID, nil); aerr != nil {
+			x.removable = true
 		}
 	}
-	if x.stuck {
-		if _, err := x.c.Sandboxes.Stop(ctx, string(x.box.ID), 0); err != nil {
-			x.log.WarnContext(ctx, "a sandbox that is kept could not be stopped", "sandbox", x.box.ID, "err", err)
+	if x.undeliverable {
+		if _, err := x.c.Sandboxes.Stop(ctx, string(x.sandbox.ID), 0); err != nil {
+			x.log.WarnContext(ctx, "a sandbox that is kept could not be stopped", "sandbox", x.sandbox.ID, "err", err)
 		}
 	}
 	x.phase("teardown")
-	x.delivered(ctx)
+	x.awaitDelivery(ctx)
 	if err := x.rec.flush(); err != nil {
 		x.log.ErrorContext(ctx, "events of a run could not be stored", "err", err)
 		if failed == nil {
@@ -90,18 +90,18 @@ func (x outcome) finish(ctx context.Context, failed *caisson.RunError) error {
 		}
 	}
 	bill := x.bill(ctx)
-	failed = x.blame(failed, bill.trouble)
+	failed = x.attribute(failed, bill.trouble)
 	x.result.Provider = bill.trouble.last
-	x.result.Usage, x.result.Answer, x.result.Error, x.result.Warm, x.result.Sandbox = bill.attempt, x.answer.String(), failed, x.warm, x.boxID()
+	x.result.Usage, x.result.Answer, x.result.Error, x.result.Warm, x.result.Sandbox = bill.attempt, x.answer.String(), failed, x.warm, x.sandboxID()
 	x.result.Phases = x.split(bill.model)
 	state := caisson.RunSucceeded
 	if failed != nil {
 		state = caisson.RunFailed
 	}
-	if err := x.persist(ctx, "the result of a run", func() error {
+	if err := x.retryStore(ctx, "the result of a run", func() error {
 		_, err := x.update(ctx, func(r *caisson.Run) {
 			r.State, r.EndedAt, r.Result, r.Usage = state, now(), &x.result, bill.run
-			if x.box == nil || x.mine {
+			if x.sandbox == nil || x.removable {
 				r.Sandbox = ""
 			}
 		})
@@ -109,19 +109,19 @@ func (x outcome) finish(ctx context.Context, failed *caisson.RunError) error {
 	}); err != nil {
 		return err
 	}
-	if bill.run.Most > 0 && !x.starting {
-		x.settle(ctx)
+	if bill.run.MaxCost > 0 && !x.starting {
+		x.awaitCalls(ctx)
 	}
 	usage := x.result.Usage
-	x.caughtUp(ctx)
+	x.updateDelivery(ctx)
 	// The agent may have started another sub-run while the first ones were cancelled; from now on it cannot.
-	if err := x.c.guests.cancelUnder(ctx, x.r); err != nil {
+	if err := x.c.guests.cancelSubRuns(ctx, x.r); err != nil {
 		x.log.ErrorContext(ctx, "runs that this one started could not be cancelled", "err", err)
 	}
-	if err := x.persist(ctx, "what a session goes on with", func() error { return x.c.sessions.unclaim(ctx, x.r, x.sessionBox()) }); err != nil {
+	if err := x.retryStore(ctx, "what a session goes on with", func() error { return x.c.sessions.unclaim(ctx, x.r, x.sessionBox()) }); err != nil {
 		x.log.ErrorContext(ctx, "a session is given back by the next daemon", "session", x.r.Session, "err", err)
 	}
-	if err := x.persist(ctx, "the end of a run", func() error { return x.rec.end(ctx, last(&x.result)) }); err != nil {
+	if err := x.retryStore(ctx, "the end of a run", func() error { return x.rec.end(ctx, endEvents(&x.result)) }); err != nil {
 		x.log.ErrorContext(ctx, "the end of a run is told by the next daemon", "err", err)
 	}
 	data := map[string]string{"agent": x.r.Agent, "trace": x.r.Trace, "cost": usage.Cost.String(), "calls": strconv.FormatInt(usage.Calls, 10)}
@@ -130,13 +130,13 @@ func (x outcome) finish(ctx context.Context, failed *caisson.RunError) error {
 	}
 	x.c.Events.Publish(ctx, x.r.Account, "run."+string(state), string(x.r.ID), data)
 	x.log.InfoContext(ctx, "run ended", "state", state, "error", failed, "cost", usage.Cost, "calls", usage.Calls, "phases", phaseText(x.result.Phases))
-	x.clear(ctx, failed == nil)
+	x.cleanUp(ctx, failed == nil)
 	return nil
 }
 
-// persist retries f until it succeeds: a full disk or a busy store must not lose an answer. It gives up when the daemon
+// retryStore retries f until it succeeds: a full disk or a busy store must not lose an answer. It gives up when the daemon
 // stops, and after one attempt while the daemon starts.
-func (x outcome) persist(ctx context.Context, what string, f func() error) error {
+func (x finisher) retryStore(ctx context.Context, what string, f func() error) error {
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
 		err := f()
 		if err == nil || x.starting || caisson.KindOf(err) == caisson.NotFound {
@@ -151,8 +151,8 @@ func (x outcome) persist(ctx context.Context, what string, f func() error) error
 	}
 }
 
-// last returns the events that end an attempt with the result r.
-func last(r *caisson.RunResult) []caisson.RunEvent {
+// endEvents returns the events that end an attempt with the result r.
+func endEvents(r *caisson.RunResult) []caisson.RunEvent {
 	outcome := caisson.RunEvent{Type: caisson.EventFinal, Content: r.Answer}
 	if r.Error != nil {
 		outcome = caisson.RunEvent{Type: caisson.EventError, Error: r.Error}
@@ -171,55 +171,55 @@ func phaseText(list []caisson.Phase) string {
 	return b.String()
 }
 
-// clear removes what is no longer needed of the run, in the background. Only another attempt of the same run waits for
+// cleanUp removes what is no longer needed of the run, in the background. Only another attempt of the same run waits for
 // it.
-func (x outcome) clear(ctx context.Context, final bool) {
+func (x finisher) cleanUp(ctx context.Context, final bool) {
 	c, id, gone := x.c, x.r.ID, make(chan struct{})
 	c.mu.Lock()
-	c.leaving[id] = gone
+	c.cleanups[id] = gone
 	c.mu.Unlock()
 	work := func() {
 		defer func() {
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			delete(c.leaving, id)
+			delete(c.cleanups, id)
 			close(gone)
 		}()
-		if x.box != nil && x.mine {
-			if err := x.insist(func() error { return c.Sandboxes.Remove(ctx, string(x.box.ID)) }); err != nil && caisson.KindOf(err) != caisson.NotFound {
-				x.log.ErrorContext(ctx, "a run's sandbox could not be removed; the next daemon tries again", "sandbox", x.box.ID, "err", err)
+		if x.sandbox != nil && x.removable {
+			if err := x.retryRemoval(func() error { return c.Sandboxes.Remove(ctx, string(x.sandbox.ID)) }); err != nil && caisson.KindOf(err) != caisson.NotFound {
+				x.log.ErrorContext(ctx, "a run's sandbox could not be removed; the next daemon tries again", "sandbox", x.sandbox.ID, "err", err)
 				// While the sandbox exists it must not call models, least of all without a budget.
-				if _, err := c.Sandboxes.Assign(ctx, x.box.ID, nil); err != nil {
-					x.log.ErrorContext(ctx, "it keeps its run's budget", "sandbox", x.box.ID, "err", err)
+				if _, err := c.Sandboxes.Assign(ctx, x.sandbox.ID, nil); err != nil {
+					x.log.ErrorContext(ctx, "it keeps its run's budget", "sandbox", x.sandbox.ID, "err", err)
 					return
 				}
 			}
 		}
-		if x.box != nil {
-			x.recount(ctx, insistTime)
-			x.leaveRepo(ctx)
+		if x.sandbox != nil {
+			x.updateUsage(ctx, removalTimeout)
+			x.releaseRepo(ctx)
 		}
-		if err := x.insist(func() error { return c.budgets.dropBudget(ctx, x.r) }); err != nil {
+		if err := x.retryRemoval(func() error { return c.budgets.dropBudget(ctx, x.r) }); err != nil {
 			x.log.ErrorContext(ctx, "a run's budget could not be removed", "err", err)
 		}
 		if final {
-			if err := c.entrance.removeArchives(id); err != nil {
+			if err := c.admission.removeArchives(id); err != nil {
 				x.log.ErrorContext(ctx, "a run's copy of its workspace could not be removed", "err", err)
 			}
 		}
 	}
-	if !c.do(work) {
+	if !c.goBackground(work) {
 		work() // The daemon is stopping, and waits for this attempt.
 	}
 }
 
-// insistTime is how long the removal of a run's resources is retried.
-const insistTime = time.Minute
+// removalTimeout is how long the removal of a run's resources is retried.
+const removalTimeout = time.Minute
 
-// insist retries f, which removes a resource, for up to insistTime: a temporary error must not leave a sandbox on the
+// retryRemoval retries f, which removes a resource, for up to removalTimeout: a temporary error must not leave a sandbox on the
 // host until the next start of the daemon. It gives up when the daemon stops.
-func (x outcome) insist(f func() error) error {
-	end := time.Now().Add(insistTime)
+func (x finisher) retryRemoval(f func() error) error {
+	end := time.Now().Add(removalTimeout)
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
 		err := f()
 		if err == nil || caisson.KindOf(err) == caisson.NotFound || time.Now().After(end) {
@@ -233,23 +233,23 @@ func (x outcome) insist(f func() error) error {
 	}
 }
 
-// settle waits for model calls that were in progress when the run ended, so that the end is reported with the full
+// awaitCalls waits for model calls that were in progress when the run ended, so that the end is reported with the full
 // cost. The calls end with the sandbox, which is removed now if it belongs to the run; a sandbox that is kept has lost
 // its grant.
-func (x outcome) settle(ctx context.Context) {
-	if x.box != nil && x.mine {
+func (x finisher) awaitCalls(ctx context.Context) {
+	if x.sandbox != nil && x.removable {
 		rctx, cancel := context.WithTimeout(ctx, x.c.Limits.Settle)
-		if err := x.c.Sandboxes.Remove(rctx, string(x.box.ID)); err != nil && caisson.KindOf(err) != caisson.NotFound {
-			x.log.WarnContext(ctx, "a run's sandbox could not be removed at once", "sandbox", x.box.ID, "err", err)
+		if err := x.c.Sandboxes.Remove(rctx, string(x.sandbox.ID)); err != nil && caisson.KindOf(err) != caisson.NotFound {
+			x.log.WarnContext(ctx, "a run's sandbox could not be removed at once", "sandbox", x.sandbox.ID, "err", err)
 		}
 		cancel()
 	}
-	x.recount(ctx, x.c.Limits.Settle)
+	x.updateUsage(ctx, x.c.Limits.Settle)
 }
 
-// recount updates the usage from the ledger until all calls of the run are in it, or until wait has passed. Calls that
+// updateUsage updates the usage from the ledger until all calls of the run are in it, or until wait has passed. Calls that
 // the agent did not wait for end with its sandbox, or shortly afterwards.
-func (x outcome) recount(ctx context.Context, wait time.Duration) {
+func (x finisher) updateUsage(ctx context.Context, wait time.Duration) {
 	end := time.Now().Add(wait)
 	for {
 		bill := x.bill(ctx)
@@ -263,7 +263,7 @@ func (x outcome) recount(ctx context.Context, wait time.Duration) {
 				x.log.ErrorContext(ctx, "the usage of a run could not be stored", "err", err)
 			}
 		}
-		if bill.run.Most == 0 || time.Now().After(end) {
+		if bill.run.MaxCost == 0 || time.Now().After(end) {
 			return
 		}
 		select {
@@ -275,35 +275,35 @@ func (x outcome) recount(ctx context.Context, wait time.Duration) {
 }
 
 // A bill is the usage of a run in the ledger.
-type bill struct {
+type ledgerUsage struct {
 	attempt caisson.RunUsage // of this attempt
 	run     caisson.RunUsage // of all attempts
 	model   time.Duration    // total duration of the calls of this attempt
-	trouble trouble
+	trouble providerProblem
 }
 
-// trouble contains the problems with model providers that the calls of an attempt had.
-type trouble struct {
-	last string // description of the last problem; "" if there was none
-	ends bool   // no later call of the attempt succeeded
+// providerProblem contains the problems with model providers that the calls of an attempt had.
+type providerProblem struct {
+	last  string // description of the last problem; "" if there was none
+	final bool   // no later call of the attempt succeeded
 }
 
 // note adds a call. Calls must be added in the order in which they ended. A call that was aborted does not count,
 // because it does not indicate a problem of its provider.
-func (t *trouble) note(call *caisson.Call) {
+func (t *providerProblem) note(call *caisson.Call) {
 	switch {
 	case call.Detail != "":
-		t.last, t.ends = safetext.Line(call.Detail), true
+		t.last, t.final = safetext.Line(call.Detail), true
 	case call.Error == "" && call.Status/100 == 2:
-		t.ends = false
+		t.final = false
 	}
 }
 
-// blame returns the error of a failed run. An agent whose last model call failed at the provider does not have that
+// attribute returns the error of a failed run. An agent whose last model call failed at the provider does not have that
 // error, and often retries until the run's time is over; then the provider's problem is the error. An error about a
 // rate limit or an exhausted budget is kept.
-func (x outcome) blame(failed *caisson.RunError, t trouble) *caisson.RunError {
-	if failed == nil || !x.unsure || !t.ends {
+func (x finisher) attribute(failed *caisson.RunError, t providerProblem) *caisson.RunError {
+	if failed == nil || !x.maybeProvider || !t.final {
 		return failed
 	}
 	switch failed.Code {
@@ -315,7 +315,7 @@ func (x outcome) blame(failed *caisson.RunError, t trouble) *caisson.RunError {
 }
 
 // bill reads the usage of the run from the ledger.
-func (x outcome) bill(ctx context.Context) (b bill) {
+func (x finisher) bill(ctx context.Context) (b ledgerUsage) {
 	var under int64
 	var most caisson.USD
 	var err error
@@ -347,7 +347,7 @@ func (x outcome) bill(ctx context.Context) (b bill) {
 		}
 	}
 	if under > 0 {
-		b.attempt.Most, b.run.Most = b.attempt.Cost+most, b.run.Cost+most
+		b.attempt.MaxCost, b.run.MaxCost = b.attempt.Cost+most, b.run.Cost+most
 	}
 	return b
 }
@@ -380,38 +380,38 @@ func (x *clock) split(model time.Duration) []caisson.Phase {
 	return slices.Insert(list, i, caisson.Phase{Name: "model", Time: spent})
 }
 
-func (x *attempt) boxID() caisson.ID {
-	if x.box == nil {
+func (x *attempt) sandboxID() caisson.ID {
+	if x.sandbox == nil {
 		return ""
 	}
-	return x.box.ID
+	return x.sandbox.ID
 }
 
 // sessionBox returns the sandbox that the run's session uses from now on; nil if that does not change.
-func (x outcome) sessionBox() *caisson.Sandbox {
-	if x.r.Session == "" || x.mine || !x.ready {
+func (x finisher) sessionBox() *caisson.Sandbox {
+	if x.r.Session == "" || x.removable || !x.prompted {
 		return nil
 	}
-	return x.box
+	return x.sandbox
 }
 
-// release takes the sandbox from the run: processes that the agent has left are killed, and nothing more is charged to
+// releaseSandbox takes the sandbox from the run: processes that the agent has left are killed, and nothing more is charged to
 // the run.
-func (x outcome) release(ctx context.Context, failed *caisson.RunError) error {
-	if x.box != nil && x.r.Session != "" && !x.ready && !x.r.Request.Keep {
-		x.mine = true // the agent has not had a prompt in it, so a session cannot start in it
+func (x finisher) releaseSandbox(ctx context.Context, failed *caisson.RunError) error {
+	if x.sandbox != nil && x.r.Session != "" && !x.prompted && !x.r.Request.Keep {
+		x.removable = true // the agent has not had a prompt in it, so a session cannot start in it
 	}
-	if x.box == nil || x.mine {
+	if x.sandbox == nil || x.removable {
 		return nil // until it is removed, its last calls are charged to this run
 	}
 	stopped := x.starting
 	if x.pids != nil { // nil if it has not had a prompt
 		var err error
-		if stopped, err = x.c.hands.killNew(ctx, x.box.ID, x.agent, x.pids); err != nil && x.r.Session != "" {
+		if stopped, err = x.c.guestExec.killNew(ctx, x.sandbox.ID, x.agent, x.pids); err != nil && x.r.Session != "" {
 			return err
 		}
 	}
-	if _, err := x.c.Sandboxes.Assign(ctx, x.box.ID, nil); err != nil {
+	if _, err := x.c.Sandboxes.Assign(ctx, x.sandbox.ID, nil); err != nil {
 		return err
 	}
 	if x.r.Session == "" || stopped {
@@ -419,18 +419,18 @@ func (x outcome) release(ctx context.Context, failed *caisson.RunError) error {
 	}
 	if failed != nil && len(x.agent.Service) > 0 && (failed.Code == caisson.RunAgentError || failed.Code == caisson.RunTimeout) {
 		// The cause may be that the service has exited; the next run starts it again.
-		_, err := x.c.Sandboxes.Stop(ctx, string(x.box.ID), 0)
+		_, err := x.c.Sandboxes.Stop(ctx, string(x.sandbox.ID), 0)
 		return err
 	}
-	if _, err := x.c.Sandboxes.Suspend(ctx, string(x.box.ID)); err != nil {
+	if _, err := x.c.Sandboxes.Suspend(ctx, string(x.sandbox.ID)); err != nil {
 		// It keeps running, charged to no run, until the idle session is paused.
-		x.log.WarnContext(ctx, "the sandbox of a session does not stand still", "sandbox", x.box.ID, "err", err)
+		x.log.WarnContext(ctx, "the sandbox of a session does not stand still", "sandbox", x.sandbox.ID, "err", err)
 	}
 	return nil
 }
 
 // removeArchives removes the archives that are unpacked into the workspace of each attempt.
-func (c entrance) removeArchives(id caisson.ID) (err error) {
+func (c admission) removeArchives(id caisson.ID) (err error) {
 	for _, name := range []string{workspaceTar, uploadTar} {
 		if rerr := c.Dir.Remove(path.Join(runDir(id), name)); rerr != nil && !isNotExist(rerr) {
 			err = errors.Join(err, rerr)

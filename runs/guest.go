@@ -31,8 +31,8 @@ func (c guests) parent(ctx context.Context) (*caisson.Run, *caisson.Agent, error
 	return r, a, nil
 }
 
-// maySubRun reports whether an agent may start runs of another.
-func maySubRun(a *caisson.Agent, id string) bool {
+// mayStart reports whether an agent may start runs of another.
+func mayStart(a *caisson.Agent, id string) bool {
 	return slices.Contains(a.SubAgents, "*") || slices.Contains(a.SubAgents, id)
 }
 
@@ -43,11 +43,11 @@ func (c guests) GuestAgents(ctx context.Context) ([]*caisson.Agent, error) {
 		return nil, err
 	}
 	list, err := c.Catalog.ListAgents(caisson.WithCaller(ctx, caisson.Caller{Account: r.Account}))
-	return slices.DeleteFunc(list, func(o *caisson.Agent) bool { return !maySubRun(a, o.ID) }), err
+	return slices.DeleteFunc(list, func(o *caisson.Agent) bool { return !mayStart(a, o.ID) }), err
 }
 
-// reserve is the fraction of its time that a run keeps for itself when a sub-run uses up all of its time.
-const reserve = 10 // one tenth
+// timeReserve is the fraction of its time that a run keeps for itself when a sub-run uses up all of its time.
+const timeReserve = 10 // one tenth
 
 // StartGuestRun implements [caisson.GuestRuns].
 func (c guests) StartGuestRun(ctx context.Context, req caisson.RunRequest) (*caisson.Run, error) {
@@ -55,7 +55,7 @@ func (c guests) StartGuestRun(ctx context.Context, req caisson.RunRequest) (*cai
 	if err != nil {
 		return nil, err
 	}
-	if !maySubRun(a, req.Agent) {
+	if !mayStart(a, req.Agent) {
 		return nil, caisson.Errorf(caisson.Denied, "%s may not start runs of %.70q", a.ID, req.Agent)
 	}
 	if len(p.Lineage) >= maxDepth {
@@ -68,11 +68,11 @@ func (c guests) StartGuestRun(ctx context.Context, req caisson.RunRequest) (*cai
 	req.User, req.Labels = p.Request.User, nil
 	// An agent makes this request, so it does not count as one over the unix socket, even if the parent's did.
 	ctx = caisson.WithCaller(ctx, caisson.Caller{Account: p.Account})
-	r, err := c.entrance.plan(ctx, caisson.Caller{Account: p.Account}, req)
+	r, err := c.admission.plan(ctx, caisson.Caller{Account: p.Account}, req)
 	if err != nil {
 		return nil, err
 	}
-	left := time.Until(p.Deadline) - time.Duration(p.Limits.Time)/reserve
+	left := time.Until(p.Deadline) - time.Duration(p.Limits.Time)/timeReserve
 	if p.Deadline.IsZero() || left <= time.Second {
 		return nil, caisson.Errorf(caisson.Exhausted, "run %s has no time left for another", p.ID)
 	}
@@ -80,21 +80,21 @@ func (c guests) StartGuestRun(ctx context.Context, req caisson.RunRequest) (*cai
 	r.Limits.Time = min(r.Limits.Time, caisson.Duration(left))
 	r.Limits.Runs = new(min(r.Limits.StartableRuns(), max(0, p.Limits.StartableRuns()-p.Children-1)))
 	r.Parent, r.Lineage = p.ID, append(slices.Clone(p.Lineage), p.ID)
-	started, err := c.entrance.enter(ctx, r)
+	started, err := c.admission.submit(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	c.tellParent(ctx, p, started)
+	c.recordInParent(ctx, p, started)
 	return started, nil
 }
 
-// tellParent records in the parent's events that it has started a run. It uses the recorder of the parent's attempt.
-func (c guests) tellParent(ctx context.Context, p *caisson.Run, child *caisson.Run) {
+// recordInParent records in the parent's events that it has started a run. It uses the recorder of the parent's attempt.
+func (c guests) recordInParent(ctx context.Context, p *caisson.Run, child *caisson.Run) {
 	c.Events.Publish(ctx, p.Account, "run.started-run", string(p.ID), map[string]string{"child": string(child.ID), "agent": child.Agent})
 	var tell func(...caisson.RunEvent)
 	c.mu.Lock()
 	if l := c.live[p.ID]; l != nil {
-		tell = l.tell
+		tell = l.addEvents
 	}
 	c.mu.Unlock()
 	if tell != nil {
@@ -122,7 +122,7 @@ func (c guests) CancelGuestRun(ctx context.Context, id caisson.ID) (*caisson.Run
 		return nil, err
 	}
 	// This does not wait until the runs have ended, because the requests of all other guests would wait, too.
-	under, err := c.runs.under(ctx, r)
+	under, err := c.runs.liveSubRuns(ctx, r)
 	if err != nil {
 		return nil, err
 	}
@@ -148,17 +148,17 @@ func (c guests) orphaned(ctx context.Context, r *caisson.Run) bool {
 	return caisson.KindOf(err) == caisson.NotFound || err == nil && p.State.Ended()
 }
 
-// cancelUnder cancels the sub-runs of r, and waits until they have ended.
-func (c guests) cancelUnder(ctx context.Context, r *caisson.Run) error {
+// cancelSubRuns cancels the sub-runs of r, and waits until they have ended.
+func (c guests) cancelSubRuns(ctx context.Context, r *caisson.Run) error {
 	stored, err := c.Store.Runs().Get(ctx, caisson.In(r.Account), r.ID)
 	if err != nil || stored.Children == 0 {
 		return err
 	}
-	under, err := c.runs.under(ctx, stored)
+	under, err := c.runs.liveSubRuns(ctx, stored)
 	if err != nil {
 		return err
 	}
-	var wait []*live
+	var wait []*liveAttempt
 	c.mu.Lock()
 	for _, id := range under {
 		if l := c.live[id]; l != nil {

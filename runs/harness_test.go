@@ -135,7 +135,7 @@ func (m masker) MaskArchive(_ context.Context, show []string, in io.Reader, out 
 		return nil, 0, err
 	}
 	list := mask.Lister()
-	err = tree.CopyShown(out, in, list.Hides)
+	err = tree.CopyVisible(out, in, list.Hides)
 	return list.Hidden, list.Count, err
 }
 
@@ -281,7 +281,7 @@ type service struct{}
 
 func (service) Run(ctx context.Context, _ *fake.Proc) int { <-ctx.Done(); return 0 }
 func (service) Memory() ([]byte, error)                   { return nil, nil }
-func (service) Remember([]byte) error                     { return nil }
+func (service) RestoreMemory([]byte) error                { return nil }
 
 // services counts the services in a list of processes, except self: both are started from the driver's program.
 func services(list []caisson.ProcessInfo, self int) (n int) {
@@ -345,7 +345,7 @@ func (w *world) ended(id caisson.ID) *caisson.Run {
 
 func (w *world) stored(id caisson.ID) *caisson.Run {
 	w.t.Helper()
-	return got(w.store.Store.Runs().Get(context.Background(), caisson.Everyone(), id))(w.t)
+	return got(w.store.Store.Runs().Get(context.Background(), caisson.AllAccounts(), id))(w.t)
 }
 
 // events reads a run's events to their end and checks the invariants of all runs.
@@ -449,7 +449,7 @@ func (w *world) empty(but ...caisson.ID) {
 	var budgets []*caisson.Budget
 	w.eventually(func() bool {
 		boxes = w.sandboxes()
-		budgets = got(w.store.Ledger().ListBudgets(context.Background(), caisson.Everyone()))(w.t)
+		budgets = got(w.store.Ledger().ListBudgets(context.Background(), caisson.AllAccounts()))(w.t)
 		return len(boxes) == len(but) && len(budgets) == 0
 	})
 	for i, b := range boxes {
@@ -461,14 +461,14 @@ func (w *world) empty(but ...caisson.ID) {
 
 func (w *world) sandboxes() []*caisson.Sandbox {
 	w.t.Helper()
-	list, _, err := w.store.Store.Sandboxes().List(context.Background(), caisson.Everyone(), caisson.Filter{Limit: 1000})
+	list, _, err := w.store.Store.Sandboxes().List(context.Background(), caisson.AllAccounts(), caisson.Filter{Limit: 1000})
 	must(w.t, err)
 	return list
 }
 
 func (w *world) box(id caisson.ID) *caisson.Sandbox {
 	w.t.Helper()
-	return got(w.store.Store.Sandboxes().Get(context.Background(), caisson.Everyone(), string(id)))(w.t)
+	return got(w.store.Store.Sandboxes().Get(context.Background(), caisson.AllAccounts(), string(id)))(w.t)
 }
 
 func (w *world) eventually(cond func() bool) {

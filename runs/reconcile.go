@@ -14,14 +14,14 @@ import (
 // reconcile implements [Core.Reconcile]. Runs that were queued are queued again. Runs that were in progress have
 // failed, because the output of their agents was not read in the meantime; their sandboxes are stopped or removed,
 // after which their last calls are in the ledger.
-func (c restart) reconcile(ctx context.Context) error {
+func (c recovery) reconcile(ctx context.Context) error {
 	if err := c.Dir.MkdirAll("runs", 0o700); err != nil {
 		return err
 	}
 	var queued []*caisson.Run
 	f := caisson.RunFilter{States: []caisson.RunState{caisson.RunQueued, caisson.RunStarting, caisson.RunRunning}, Limit: 1000}
 	for {
-		list, more, err := c.Store.Runs().List(ctx, caisson.Everyone(), f)
+		list, more, err := c.Store.Runs().List(ctx, caisson.AllAccounts(), f)
 		if err != nil {
 			return err
 		}
@@ -44,7 +44,7 @@ func (c restart) reconcile(ctx context.Context) error {
 			break
 		}
 	}
-	for _, step := range []func(context.Context) error{c.reconcileSessions, c.reconcileBoxes, c.reconcileBudgets, c.reconcileDirs} {
+	for _, step := range []func(context.Context) error{c.reconcileSessions, c.reconcileSandboxes, c.reconcileBudgets, c.reconcileDirs} {
 		if err := step(ctx); err != nil {
 			if ctx.Err() != nil {
 				return err
@@ -53,7 +53,7 @@ func (c restart) reconcile(ctx context.Context) error {
 		}
 	}
 	for i := len(queued) - 1; i >= 0; i-- { // oldest first
-		if err := c.entrance.queueAttempt(queued[i]); err != nil {
+		if err := c.admission.queueAttempt(queued[i]); err != nil {
 			return err
 		}
 	}
@@ -61,18 +61,18 @@ func (c restart) reconcile(ctx context.Context) error {
 }
 
 // fail ends a run that was in progress when the daemon stopped.
-func (c restart) fail(ctx context.Context, r *caisson.Run) error {
-	ctx = caisson.WithCaller(ctx, caisson.OwnWork(r.Account, "end a run of an earlier daemon"))
+func (c recovery) fail(ctx context.Context, r *caisson.Run) error {
+	ctx = caisson.WithCaller(ctx, caisson.DaemonCaller(r.Account, "end a run of an earlier daemon"))
 	x := c.newAttempt(ctx, r)
 	x.starting = true
 	x.start()
-	if err := c.takeBox(ctx, x); err != nil {
+	if err := c.stopSandbox(ctx, x); err != nil {
 		return err
 	}
 	// The answer is the text that was recorded so far.
 	in, after := caisson.In(r.Account), int64(0)
 	for {
-		list, err := c.Store.Runs().Events(ctx, in, r.ID, after, page)
+		list, err := c.Store.Runs().Events(ctx, in, r.ID, after, pageSize)
 		if err != nil {
 			return err
 		}
@@ -82,31 +82,31 @@ func (c restart) fail(ctx context.Context, r *caisson.Run) error {
 				x.answer.WriteString(e.Delta)
 			}
 		}
-		if len(list) < page {
+		if len(list) < pageSize {
 			break
 		}
 	}
-	return x.outcome.finish(ctx, &caisson.RunError{
+	return x.finisher.finish(ctx, &caisson.RunError{
 		Code: caisson.RunInternal, Message: "the daemon ended during this run; try again with: caisson retry " + string(r.ID),
 	})
 }
 
-// takeBox stops all activity in a run's sandbox, after which the last of its calls are in the ledger. A sandbox that a
+// stopSandbox stops all activity in a run's sandbox, after which the last of its calls are in the ledger. A sandbox that a
 // session or a caller keeps is stopped, so that its files stay; any other sandbox is removed.
-func (c restart) takeBox(ctx context.Context, x *attempt) error {
+func (c recovery) stopSandbox(ctx context.Context, x *attempt) error {
 	r := x.r
 	if r.Sandbox == "" {
-		return c.removeBoxesOf(ctx, r)
+		return c.removeSandboxesOf(ctx, r)
 	}
 	sb, err := c.Sandboxes.Get(ctx, string(r.Sandbox))
-	keep := r.Session != "" || r.Request.Keep || r.Request.Repo != nil && c.begun(ctx, r)
+	keep := r.Session != "" || r.Request.Keep || r.Request.Repo != nil && c.hasBegun(ctx, r)
 	if err == nil && keep && sb.State.Live() {
 		sb, err = c.Sandboxes.Stop(ctx, string(sb.ID), 0)
 	}
 	if err == nil && keep && (sb.State == caisson.Stopped || sb.State == caisson.Paused) {
 		// A session can continue in it if an agent has had a prompt there. Whether this run's agent had one is not
 		// recorded.
-		x.box, x.ready, x.mine = sb, true, r.Session != "" && !c.begun(ctx, r)
+		x.sandbox, x.prompted, x.removable = sb, true, r.Session != "" && !c.hasBegun(ctx, r)
 		return nil
 	}
 	if err != nil {
@@ -115,19 +115,19 @@ func (c restart) takeBox(ctx context.Context, x *attempt) error {
 	return c.remove(ctx, r.Sandbox)
 }
 
-// begun reports whether the agent of a run produced output, or its session has had an earlier run.
-func (c restart) begun(ctx context.Context, r *caisson.Run) bool {
+// hasBegun reports whether the agent of a run produced output, or its session has had an earlier run.
+func (c recovery) hasBegun(ctx context.Context, r *caisson.Run) bool {
 	if s, err := c.Store.Sessions().Get(ctx, caisson.In(r.Account), string(r.Session)); err == nil && s.Runs > 0 {
 		return true
 	}
-	list, err := c.Store.Runs().Events(ctx, caisson.In(r.Account), r.ID, 0, page)
+	list, err := c.Store.Runs().Events(ctx, caisson.In(r.Account), r.ID, 0, pageSize)
 	return err != nil || slices.ContainsFunc(list, func(e caisson.RunEvent) bool {
 		return e.Attempt == r.Attempt && (e.Type == caisson.EventTextDelta || e.Type == caisson.EventToolStart)
 	})
 }
 
 // remove removes a sandbox that may no longer exist.
-func (c restart) remove(ctx context.Context, box caisson.ID) error {
+func (c recovery) remove(ctx context.Context, box caisson.ID) error {
 	err := c.Sandboxes.Remove(ctx, string(box))
 	if caisson.KindOf(err) == caisson.NotFound {
 		return nil
@@ -135,18 +135,18 @@ func (c restart) remove(ctx context.Context, box caisson.ID) error {
 	return err
 }
 
-// removeBoxesOf removes the sandboxes that were being created for a run.
-func (c restart) removeBoxesOf(ctx context.Context, r *caisson.Run) error {
-	return c.eachBox(ctx, caisson.In(r.Account), map[string]string{labelRun: string(r.ID)}, func(sb *caisson.Sandbox) error {
-		if keep, err := c.accounted(ctx, sb, r.ID); err != nil || keep {
+// removeSandboxesOf removes the sandboxes that were being created for a run.
+func (c recovery) removeSandboxesOf(ctx context.Context, r *caisson.Run) error {
+	return c.eachSandbox(ctx, caisson.In(r.Account), map[string]string{labelRun: string(r.ID)}, func(sb *caisson.Sandbox) error {
+		if keep, err := c.belongs(ctx, sb, r.ID); err != nil || keep {
 			return err
 		}
 		return c.remove(ctx, sb.ID)
 	})
 }
 
-// eachBox calls do for every sandbox in a scope that has the labels, until do returns an error.
-func (c restart) eachBox(ctx context.Context, in caisson.Scope, labels map[string]string, do func(*caisson.Sandbox) error) error {
+// eachSandbox calls do for every sandbox in a scope that has the labels, until do returns an error.
+func (c recovery) eachSandbox(ctx context.Context, in caisson.Scope, labels map[string]string, do func(*caisson.Sandbox) error) error {
 	f := caisson.Filter{Limit: 1000, Labels: labels}
 	for {
 		list, more, err := c.Store.Sandboxes().List(ctx, in, f)
@@ -166,8 +166,8 @@ func (c restart) eachBox(ctx context.Context, in caisson.Scope, labels map[strin
 }
 
 // reconcileSessions releases the sessions whose runs have ended.
-func (c restart) reconcileSessions(ctx context.Context) error {
-	return c.sessions.eachSession(ctx, caisson.Everyone(), func(s *caisson.Session) error {
+func (c recovery) reconcileSessions(ctx context.Context) error {
+	return c.sessions.eachSession(ctx, caisson.AllAccounts(), func(s *caisson.Session) error {
 		if s.Run == "" {
 			return nil
 		}
@@ -192,12 +192,12 @@ func (c restart) reconcileSessions(ctx context.Context) error {
 	})
 }
 
-// reconcileBoxes removes the sandboxes that belong to no run and no session, and those in which warm snapshots were
+// reconcileSandboxes removes the sandboxes that belong to no run and no session, and those in which warm snapshots were
 // being captured. An error with one sandbox does not affect the others.
-func (c restart) reconcileBoxes(ctx context.Context) error {
+func (c recovery) reconcileSandboxes(ctx context.Context) error {
 	var failed error
-	err := c.eachBox(ctx, caisson.Everyone(), nil, func(sb *caisson.Sandbox) error {
-		if err := c.reconcileBox(ctx, sb); err != nil {
+	err := c.eachSandbox(ctx, caisson.AllAccounts(), nil, func(sb *caisson.Sandbox) error {
+		if err := c.reconcileSandbox(ctx, sb); err != nil {
 			failed = errors.Join(failed, fmt.Errorf("sandbox %s: %w", sb.ID, err))
 		}
 		return ctx.Err()
@@ -205,28 +205,28 @@ func (c restart) reconcileBoxes(ctx context.Context) error {
 	return errors.Join(err, failed)
 }
 
-func (c restart) reconcileBox(ctx context.Context, sb *caisson.Sandbox) error {
+func (c recovery) reconcileSandbox(ctx context.Context, sb *caisson.Sandbox) error {
 	run, ours := sb.Labels[labelRun]
 	_, warming := sb.Labels[labelKey]
 	if !ours && !warming {
 		return nil
 	}
-	ctx = caisson.WithCaller(ctx, caisson.OwnWork(sb.Account, "put sandboxes of runs in order"))
+	ctx = caisson.WithCaller(ctx, caisson.DaemonCaller(sb.Account, "put sandboxes of runs in order"))
 	if ours {
-		keep, err := c.accounted(ctx, sb, caisson.ID(run))
+		keep, err := c.belongs(ctx, sb, caisson.ID(run))
 		if err != nil {
 			return err
 		}
 		if keep {
-			return c.quiet(ctx, sb)
+			return c.unassign(ctx, sb)
 		}
 	}
 	return c.remove(ctx, sb.ID)
 }
 
-// quiet clears the assignment of a sandbox that stays. The sandbox of a session is frozen between runs; if it runs, a
+// unassign clears the assignment of a sandbox that stays. The sandbox of a session is frozen between runs; if it runs, a
 // run had started to use it, and the state of its service is unknown, so it is stopped.
-func (c restart) quiet(ctx context.Context, sb *caisson.Sandbox) error {
+func (c recovery) unassign(ctx context.Context, sb *caisson.Sandbox) error {
 	if sb.Assigned != nil {
 		if _, err := c.Sandboxes.Assign(ctx, sb.ID, nil); err != nil {
 			return err
@@ -241,8 +241,8 @@ func (c restart) quiet(ctx context.Context, sb *caisson.Sandbox) error {
 	return nil
 }
 
-// accounted reports whether a sandbox belongs to a session, or is kept for the caller of its run.
-func (c restart) accounted(ctx context.Context, sb *caisson.Sandbox, run caisson.ID) (bool, error) {
+// belongs reports whether a sandbox belongs to a session, or is kept for the caller of its run.
+func (c recovery) belongs(ctx context.Context, sb *caisson.Sandbox, run caisson.ID) (bool, error) {
 	if id := sb.Labels[labelSession]; id != "" {
 		s, err := c.Store.Sessions().Get(ctx, caisson.In(sb.Account), id)
 		if caisson.KindOf(err) == caisson.NotFound {
@@ -257,14 +257,16 @@ func (c restart) accounted(ctx context.Context, sb *caisson.Sandbox, run caisson
 	case err != nil:
 		return false, err
 	}
-	was := func(res caisson.RunResult) bool { return res.Sandbox == sb.ID && (r.Request.Keep || stuck(res)) }
+	was := func(res caisson.RunResult) bool {
+		return res.Sandbox == sb.ID && (r.Request.Keep || keptUndeliverable(res))
+	}
 	return r.Result != nil && was(*r.Result) || slices.ContainsFunc(r.Previous, was), nil
 }
 
 // reconcileBudgets deletes the budgets of runs that have ended. Budgets of unknown runs are kept: they may belong to
 // other machines.
-func (c restart) reconcileBudgets(ctx context.Context) error {
-	list, err := c.Store.Ledger().ListBudgets(ctx, caisson.Everyone())
+func (c recovery) reconcileBudgets(ctx context.Context) error {
+	list, err := c.Store.Ledger().ListBudgets(ctx, caisson.AllAccounts())
 	if err != nil {
 		return err
 	}
@@ -288,7 +290,7 @@ func (c restart) reconcileBudgets(ctx context.Context) error {
 
 // reconcileDirs removes the directories of runs that are not in the store, and the archives of runs that have
 // succeeded.
-func (c restart) reconcileDirs(ctx context.Context) error {
+func (c recovery) reconcileDirs(ctx context.Context) error {
 	dir, err := c.Dir.Open("runs")
 	if err != nil {
 		return err
@@ -300,16 +302,16 @@ func (c restart) reconcileDirs(ctx context.Context) error {
 	}
 	for _, name := range names {
 		id := caisson.ID(name)
-		switch r, err := c.Store.Runs().Get(ctx, caisson.Everyone(), id); {
+		switch r, err := c.Store.Runs().Get(ctx, caisson.AllAccounts(), id); {
 		case caisson.KindOf(err) == caisson.NotFound:
-			err = c.entrance.removeDir(id)
+			err = c.admission.removeDir(id)
 			if err != nil {
 				return err
 			}
 		case err != nil:
 			return err
 		case r.State == caisson.RunSucceeded:
-			if err := c.entrance.removeArchives(id); err != nil {
+			if err := c.admission.removeArchives(id); err != nil {
 				return err
 			}
 		}
@@ -327,7 +329,7 @@ func (c *Core) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
-		if err := c.sessions.settle(ctx, time.Now()); err != nil && ctx.Err() == nil {
+		if err := c.sessions.hibernateIdle(ctx, time.Now()); err != nil && ctx.Err() == nil {
 			c.Log.ErrorContext(ctx, "sessions could not be put to rest", "err", err)
 		}
 		if time.Since(trim) < time.Hour {
@@ -342,13 +344,13 @@ func (c *Core) Run(ctx context.Context) error {
 
 // trim removes the runs that ended, and the sessions that were last used, before the given time.
 func (c *Core) trim(ctx context.Context, before time.Time) error {
-	if err := errors.Join(c.sessions.expire(ctx, before), c.entrance.trimArchives(ctx, time.Now())); err != nil {
+	if err := errors.Join(c.sessions.expire(ctx, before), c.admission.trimArchives(ctx, time.Now())); err != nil {
 		return err
 	}
 	for {
 		gone, err := c.Store.Runs().Trim(ctx, before, 100)
 		for _, id := range gone {
-			err = errors.Join(err, c.entrance.removeDir(id))
+			err = errors.Join(err, c.admission.removeDir(id))
 		}
 		if err != nil || len(gone) == 0 {
 			return err

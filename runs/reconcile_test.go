@@ -15,7 +15,7 @@ import (
 // edit changes a stored run as the previous daemon would have.
 func (w *world) edit(id caisson.ID, change func(*caisson.Run)) {
 	w.t.Helper()
-	_, err := w.store.Store.Runs().Update(context.Background(), caisson.Everyone(), id, func(r *caisson.Run) error {
+	_, err := w.store.Store.Runs().Update(context.Background(), caisson.AllAccounts(), id, func(r *caisson.Run) error {
 		change(r)
 		return nil
 	})
@@ -206,9 +206,9 @@ func TestRestartRemains(t *testing.T) {
 		t.Errorf("sandboxes are %v, want %v", ids, want)
 	}
 	w.eventually(func() bool {
-		return len(got(w.store.Ledger().ListBudgets(w.ctx(), caisson.Everyone()))(t)) == 1
+		return len(got(w.store.Ledger().ListBudgets(w.ctx(), caisson.AllAccounts()))(t)) == 1
 	})
-	if b := got(w.store.Ledger().ListBudgets(w.ctx(), caisson.Everyone()))(t); b[0].Key != "run/elsewhere" {
+	if b := got(w.store.Ledger().ListBudgets(w.ctx(), caisson.AllAccounts()))(t); b[0].Key != "run/elsewhere" {
 		t.Errorf("the budget %s is left", b[0].Key)
 	}
 	if w.has("rn-gone", ".") || w.has(done.ID, "workspace.tar") || !w.has(done.ID, ".") {

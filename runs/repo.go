@@ -11,7 +11,7 @@ import (
 )
 
 // planRepo validates the repository of a run.
-func (c entrance) planRepo(ctx context.Context, caller caisson.Caller, req *caisson.RunRequest) error {
+func (c admission) planRepo(ctx context.Context, caller caisson.Caller, req *caisson.RunRequest) error {
 	switch {
 	case req.Repo == nil:
 		return nil
@@ -23,11 +23,11 @@ func (c entrance) planRepo(ctx context.Context, caller caisson.Caller, req *cais
 	return c.Relay.CheckRepo(ctx, caller.Account, *req.Repo)
 }
 
-// deliverTime is the timeout for fetching the agent's commits from its sandbox.
-const deliverTime = 12 * time.Minute
+// deliverTimeout is the timeout for fetching the agent's commits from its sandbox.
+const deliverTimeout = 12 * time.Minute
 
 // clone grants the attempt's sandbox access to the run's repository, and clones it into the workspace.
-func (x lodging) clone(ctx context.Context) error {
+func (x provisioner) clone(ctx context.Context) error {
 	req := x.r.Request.Repo
 	if req == nil {
 		return nil
@@ -35,7 +35,7 @@ func (x lodging) clone(ctx context.Context) error {
 	x.start()
 	defer x.phase("workspace")
 	g, err := x.c.Relay.Grant(ctx, caisson.RepoAccess{
-		Account: x.r.Account, Sandbox: x.box.ID, Run: x.r.ID, Session: x.r.Session, Repo: *req, Dir: x.agent.Workdir,
+		Account: x.r.Account, Sandbox: x.sandbox.ID, Run: x.r.ID, Session: x.r.Session, Repo: *req, Dir: x.agent.Workdir,
 		Warn: func(what string) { x.warn(ctx, what, nil) },
 	})
 	if err != nil {
@@ -46,34 +46,34 @@ func (x lodging) clone(ctx context.Context) error {
 }
 
 // deliver fetches the agent's commits and starts their delivery. If they cannot be fetched, the sandbox is kept.
-func (x outcome) deliver(ctx context.Context, failed *caisson.RunError) {
-	if x.box == nil || x.r.Request.Repo == nil || x.repo == nil && !x.starting {
+func (x finisher) deliver(ctx context.Context, failed *caisson.RunError) {
+	if x.sandbox == nil || x.r.Request.Repo == nil || x.repo == nil && !x.starting {
 		return
 	}
 	x.start()
 	defer x.phase("deliver")
 	req := *x.r.Request.Repo
 	x.result.Delivery = &caisson.RunDelivery{Repo: req.Name}
-	ctx, cancel := context.WithTimeout(caisson.WithCaller(ctx, caisson.OwnWork(x.r.Account, "deliver commits")), deliverTime)
+	ctx, cancel := context.WithTimeout(caisson.WithCaller(ctx, caisson.DaemonCaller(x.r.Account, "deliver commits")), deliverTimeout)
 	defer cancel()
-	h := caisson.RepoHandover{
-		Sandbox: x.box.ID, Repo: req, Dir: x.workdir(), Subject: cmp.Or(req.Title, firstLine(x.r.Request.Prompt)), Agent: x.r.Request.Agent,
-		Body: x.answer.String(), Hold: failed != nil, Left: func(why error) { x.left(ctx, why) },
+	h := caisson.DeliveryRequest{
+		Sandbox: x.sandbox.ID, Repo: req, Dir: x.workdir(), Subject: cmp.Or(req.Title, firstLine(x.r.Request.Prompt)), Agent: x.r.Request.Agent,
+		Body: x.answer.String(), Hold: failed != nil, OnIncomplete: func(why error) { x.recordUndelivered(ctx, why) },
 	}
 	d, err := x.c.Relay.Deliver(ctx, h)
 	switch {
 	case err != nil:
 		x.undelivered(ctx, "what the agent has done could not be taken from its sandbox", err)
 	case d != nil:
-		x.result.Delivery = tellDelivery(d, x.result.Delivery)
-		x.mine = x.mine || x.starting && !x.r.Request.Keep && x.r.Session == "" // its commits are no longer only in the sandbox
+		x.result.Delivery = runDelivery(d, x.result.Delivery)
+		x.removable = x.removable || x.starting && !x.r.Request.Keep && x.r.Session == "" // its commits are no longer only in the sandbox
 	case x.starting:
 		x.undelivered(ctx, "the daemon ended before what the agent had done was taken", errClosing)
 	}
 }
 
 // workdir returns the agent's working directory; "" if its sandbox does not run.
-func (x outcome) workdir() string {
+func (x finisher) workdir() string {
 	if x.starting {
 		return ""
 	}
@@ -81,28 +81,28 @@ func (x outcome) workdir() string {
 }
 
 // undelivered keeps the sandbox, because the agent's changes exist only in it.
-func (x outcome) undelivered(ctx context.Context, what string, err error) {
+func (x finisher) undelivered(ctx context.Context, what string, err error) {
 	x.result.Delivery.State, x.result.Delivery.Error = caisson.DeliveryFailed, what+": "+caisson.MessageOf(err)
-	x.keepStuck(ctx, what, err)
+	x.keepSandbox(ctx, what, err)
 }
 
-// left records that a part of the changes was not fetched.
-func (x outcome) left(ctx context.Context, why error) {
+// recordUndelivered records that a part of the changes was not fetched.
+func (x finisher) recordUndelivered(ctx context.Context, why error) {
 	x.result.Delivery.Left = caisson.MessageOf(why)
-	x.keepStuck(ctx, "some of what the agent has done is not delivered: "+caisson.MessageOf(why), why)
+	x.keepSandbox(ctx, "some of what the agent has done is not delivered: "+caisson.MessageOf(why), why)
 }
 
-// keepStuck keeps a sandbox that would have been removed.
-func (x outcome) keepStuck(ctx context.Context, what string, err error) {
-	if x.mine {
-		x.mine, x.stuck = false, true
-		what += "; its sandbox " + string(x.box.ID) + " is kept, stopped"
+// keepSandbox keeps a sandbox that would have been removed.
+func (x finisher) keepSandbox(ctx context.Context, what string, err error) {
+	if x.removable {
+		x.removable, x.undeliverable = false, true
+		what += "; its sandbox " + string(x.sandbox.ID) + " is kept, stopped"
 	}
 	x.warn(ctx, what, err)
 }
 
-// delivered waits for up to Limits.Deliver until the commits are delivered, and records the outcome.
-func (x outcome) delivered(ctx context.Context) {
+// awaitDelivery waits for up to Limits.Deliver until the commits are delivered, and records the outcome.
+func (x finisher) awaitDelivery(ctx context.Context) {
 	r := x.result.Delivery
 	if r == nil || r.ID == "" {
 		return
@@ -114,7 +114,7 @@ func (x outcome) delivered(ctx context.Context) {
 		x.warn(ctx, "what became of the commits cannot be told; see caisson relay show "+string(r.ID), err)
 		return
 	}
-	x.result.Delivery = tellDelivery(d, r)
+	x.result.Delivery = runDelivery(d, r)
 	switch d.State {
 	case caisson.DeliveryDelivered:
 		x.status("ending", "branch "+d.Branch+" delivered: "+cmp.Or(d.URL, d.Commit))
@@ -125,35 +125,35 @@ func (x outcome) delivered(ctx context.Context) {
 	}
 }
 
-// stuck reports whether a sandbox was kept because it contains changes that could not be fetched.
-func stuck(r caisson.RunResult) bool {
+// keptUndeliverable reports whether a sandbox was kept because it contains changes that could not be fetched.
+func keptUndeliverable(r caisson.RunResult) bool {
 	return r.Delivery != nil && (r.Delivery.ID == "" && r.Delivery.State == caisson.DeliveryFailed || r.Delivery.Left != "")
 }
 
-// leaveRepo notifies the relay that a sandbox has been removed.
-func (x outcome) leaveRepo(ctx context.Context) {
-	if x.r.Request.Repo == nil || !x.mine || x.c.Relay == nil {
+// releaseRepo notifies the relay that a sandbox has been removed.
+func (x finisher) releaseRepo(ctx context.Context) {
+	if x.r.Request.Repo == nil || !x.removable || x.c.Relay == nil {
 		return
 	}
-	if err := x.c.Relay.Leave(ctx, x.box.ID); err != nil {
-		x.log.WarnContext(ctx, "what a sandbox has pushed could not be put in order", "sandbox", x.box.ID, "err", err)
+	if err := x.c.Relay.Leave(ctx, x.sandbox.ID); err != nil {
+		x.log.WarnContext(ctx, "what a sandbox has pushed could not be put in order", "sandbox", x.sandbox.ID, "err", err)
 	}
 }
 
-// tellDelivery returns the delivery d as part of a run's result; was is its previous value.
-func tellDelivery(d *caisson.Delivery, was *caisson.RunDelivery) *caisson.RunDelivery {
+// runDelivery returns the delivery d as part of a run's result; was is its previous value.
+func runDelivery(d *caisson.Delivery, was *caisson.RunDelivery) *caisson.RunDelivery {
 	return &caisson.RunDelivery{ID: d.ID, Repo: d.Repo, State: d.State, Branch: d.Branch, Commit: d.Commit, URL: d.URL, Error: d.Error, Left: was.Left}
 }
 
-// Delivered updates a delivery in the result of its run. A result that is not stored yet gets the delivery's state when
+// UpdateDelivery updates a delivery in the result of its run. A result that is not stored yet gets the delivery's state when
 // it is stored.
-func Delivered(ctx context.Context, store caisson.RunStore, log *slog.Logger, d *caisson.Delivery) {
+func UpdateDelivery(ctx context.Context, store caisson.RunStore, log *slog.Logger, d *caisson.Delivery) {
 	if d.Run == "" {
 		return
 	}
 	_, err := store.Update(ctx, caisson.In(d.Account), d.Run, func(r *caisson.Run) error {
 		if r.Result != nil && r.Result.Delivery != nil && r.Result.Delivery.ID == d.ID {
-			r.Result.Delivery = tellDelivery(d, r.Result.Delivery)
+			r.Result.Delivery = runDelivery(d, r.Result.Delivery)
 		}
 		return nil
 	})
@@ -162,11 +162,11 @@ func Delivered(ctx context.Context, store caisson.RunStore, log *slog.Logger, d 
 	}
 }
 
-// caughtUp stores a change of a delivery between its last check and the moment in which the result was stored.
-func (x outcome) caughtUp(ctx context.Context) {
+// updateDelivery stores a change of a delivery between its last check and the moment in which the result was stored.
+func (x finisher) updateDelivery(ctx context.Context) {
 	if r := x.result.Delivery; r != nil && r.ID != "" && !r.State.Ended() {
 		if d, err := x.c.Relay.Await(ctx, r.ID, 0); err == nil {
-			Delivered(ctx, x.c.Store.Runs(), x.c.Log, d)
+			UpdateDelivery(ctx, x.c.Store.Runs(), x.c.Log, d)
 		}
 	}
 }

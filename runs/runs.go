@@ -137,50 +137,50 @@ type Config struct {
 // Core is the state that the services of this package share. All methods of the services are safe for concurrent use.
 type Core struct {
 	Config
-	runs     runs
-	guests   guests
-	entrance entrance
-	sessions sessions
-	restart  restart
-	making   making
-	hands    hands
-	budgets  budgets
+	runs      runs
+	guests    guests
+	admission admission
+	sessions  sessions
+	recovery  recovery
+	builder   builder
+	guestExec guestExec
+	budgets   budgets
 
-	queue   *queue
-	streams *streams
-	warmth  *warmth
+	queue         *queue
+	streams       *streams
+	warmSnapshots *warmSnapshots
 
-	mu      sync.Mutex
-	live    map[caisson.ID]*live         // queued and running attempts; guarded by mu
-	leaving map[caisson.ID]chan struct{} // attempts being cleaned up; closed when that is done; guarded by mu
+	mu       sync.Mutex
+	live     map[caisson.ID]*liveAttempt  // queued and running attempts; guarded by mu
+	cleanups map[caisson.ID]chan struct{} // attempts being cleaned up; closed when that is done; guarded by mu
 
 	uploads map[string]int // number of archives being received, by account; guarded by mu
 
-	retries keylock.Locks // held while another attempt is started, by run
-	resting keylock.Locks // held while a session is claimed, paused or stopped, by session
+	retryLocks   keylock.Locks // held while another attempt is started, by run
+	sessionLocks keylock.Locks // held while a session is claimed, paused or stopped, by session
 
 	ctx  context.Context // cancelled by Close
 	stop context.CancelCauseFunc
 	wg   sync.WaitGroup // attempts and their cleanup; none is added once ctx has ended
 }
 
-// live is a queued or running attempt.
-type live struct {
-	cancel context.CancelCauseFunc
-	tell   func(...caisson.RunEvent) // adds to the run's events; nil before the attempt has begun; guarded by Core.mu
-	done   chan struct{}             // closed when the attempt has ended, its result is stored, and its queue slot is free
+// liveAttempt is a queued or running attempt.
+type liveAttempt struct {
+	cancel    context.CancelCauseFunc
+	addEvents func(...caisson.RunEvent) // adds to the run's events; nil before the attempt has begun; guarded by Core.mu
+	done      chan struct{}             // closed when the attempt has ended, its result is stored, and its queue slot is free
 }
 
 // The services, and the parts of the core that implement them. Each embeds the core, and uses the others through it.
 type (
-	runs     struct{ *Core } // requests of callers about runs and sessions; implements [caisson.Runs]
-	guests   struct{ *Core } // requests of agents about runs; implements [caisson.GuestRuns]
-	entrance struct{ *Core } // admission: from a request to a place in the queue
-	sessions struct{ *Core } // sessions and their sandboxes
-	restart  struct{ *Core } // recovery from a restart of the daemon
-	making   struct{ *Core } // builds the templates, files and services of agents
-	hands    struct{ *Core } // executes commands in sandboxes
-	budgets  struct{ *Core } // budgets of attempts
+	runs      struct{ *Core } // requests of callers about runs and sessions; implements [caisson.Runs]
+	guests    struct{ *Core } // requests of agents about runs; implements [caisson.GuestRuns]
+	admission struct{ *Core } // admission: from a request to a place in the queue
+	sessions  struct{ *Core } // sessions and their sandboxes
+	recovery  struct{ *Core } // recovery from a restart of the daemon
+	builder   struct{ *Core } // builds the templates, files and services of agents
+	guestExec struct{ *Core } // executes commands in sandboxes
+	budgets   struct{ *Core } // budgets of attempts
 )
 
 var (
@@ -196,7 +196,7 @@ func (c *Core) Guests() caisson.GuestRuns { return c.guests }
 
 // Reconcile makes runs, sessions and sandboxes consistent after a restart. It must return before the core is used
 // otherwise.
-func (c *Core) Reconcile(ctx context.Context) error { return c.restart.reconcile(ctx) }
+func (c *Core) Reconcile(ctx context.Context) error { return c.recovery.reconcile(ctx) }
 
 // errClosing is the cause when work stops because the daemon stops. The next daemon reconciles that work.
 var errClosing = errors.New("the daemon is ending")
@@ -225,14 +225,14 @@ func New(cfg Config) *Core {
 	if cfg.Limits.Workspace == 0 {
 		cfg.Limits.Workspace = d.Workspace
 	}
-	c := &Core{Config: cfg, live: map[caisson.ID]*live{}, uploads: map[string]int{}, leaving: map[caisson.ID]chan struct{}{}}
+	c := &Core{Config: cfg, live: map[caisson.ID]*liveAttempt{}, uploads: map[string]int{}, cleanups: map[caisson.ID]chan struct{}{}}
 	// This context belongs to the core, not to a request: it carries no caller.
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
 	c.queue = newQueue(cfg.Limits.Concurrent, cfg.Limits.PerAccount)
 	c.streams = newStreams(cfg.Store.Runs(), c.ctx.Done())
-	c.warmth = newWarmth(c)
-	c.runs, c.guests, c.entrance, c.sessions = runs{c}, guests{c}, entrance{c}, sessions{c}
-	c.restart, c.making, c.hands, c.budgets = restart{c}, making{c}, hands{c}, budgets{c}
+	c.warmSnapshots = newWarmSnapshots(c)
+	c.runs, c.guests, c.admission, c.sessions = runs{c}, guests{c}, admission{c}, sessions{c}
+	c.recovery, c.builder, c.guestExec, c.budgets = recovery{c}, builder{c}, guestExec{c}, budgets{c}
 	return c
 }
 
@@ -256,11 +256,11 @@ func (c *Core) Live() bool {
 	return len(c.live) > 0
 }
 
-// settled waits until the last attempt of a run has ended and is cleaned up.
-func (c *Core) settled(ctx context.Context, run caisson.ID) error {
+// awaitCleanup waits until the last attempt of a run has ended and is cleaned up.
+func (c *Core) awaitCleanup(ctx context.Context, run caisson.ID) error {
 	for {
 		c.mu.Lock()
-		l, gone := c.live[run], c.leaving[run]
+		l, gone := c.live[run], c.cleanups[run]
 		c.mu.Unlock()
 		wait := gone
 		if l != nil {
@@ -277,8 +277,8 @@ func (c *Core) settled(ctx context.Context, run caisson.ID) error {
 	}
 }
 
-// do runs f in a goroutine that Close waits for, and returns false if the core is closed.
-func (c *Core) do(f func()) bool {
+// goBackground runs f in a goroutine that Close waits for, and returns false if the core is closed.
+func (c *Core) goBackground(f func()) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ctx.Err() != nil {

@@ -13,7 +13,7 @@ import (
 // serve starts an agent's service in a sandbox that has just been created or started again. The service does not belong
 // to an exec session, so it keeps running between runs, and is part of snapshots. A supervisor in the sandbox reports
 // to the driver if the service has failed.
-func (c making) serve(ctx context.Context, box caisson.ID, a *caisson.Agent, models []caisson.Model) error {
+func (c builder) serve(ctx context.Context, box caisson.ID, a *caisson.Agent, models []caisson.Model) error {
 	if len(a.Service) == 0 {
 		return nil
 	}
@@ -53,13 +53,13 @@ func (c making) serve(ctx context.Context, box caisson.ID, a *caisson.Agent, mod
 }
 
 // usable returns the models that an agent may use for the caller's account.
-func (c making) usable(ctx context.Context, a *caisson.Agent) (list []caisson.Model, err error) {
+func (c builder) usable(ctx context.Context, a *caisson.Agent) (list []caisson.Model, err error) {
 	all, err := c.Models.ListModels(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for _, m := range all {
-		if m.Problem == "" && m.Alias != WarmModel && a.Speaks(m.API()) && (len(a.Models) == 0 || slices.Contains(a.Models, m.Alias)) {
+		if m.Problem == "" && m.Alias != WarmModel && a.SupportsAPI(m.API()) && (len(a.Models) == 0 || slices.Contains(a.Models, m.Alias)) {
 			list = append(list, m.Model)
 		}
 	}

@@ -25,7 +25,7 @@ func (c sessions) claim(ctx context.Context, r *caisson.Run) (s *caisson.Session
 		return busy{s.Run, caisson.Errorf(caisson.Conflict, "run %s of this session is under way; wait for it or cancel it", s.Run)}
 	}
 	for {
-		release, err := c.resting.Acquire(ctx, r.Account+name)
+		release, err := c.sessionLocks.Acquire(ctx, r.Account+name)
 		if err != nil {
 			return nil, false, err
 		}
@@ -95,7 +95,7 @@ func (c sessions) unclaim(ctx context.Context, r *caisson.Run, box *caisson.Sand
 
 // openSession wakes the sandbox of the run's session and assigns it to the run. It returns false if the session has no
 // usable sandbox.
-func (x lodging) openSession(ctx context.Context) (ok bool, err error) {
+func (x provisioner) openSession(ctx context.Context) (ok bool, err error) {
 	s, err := x.c.Store.Sessions().Get(ctx, caisson.In(x.r.Account), string(x.r.Session))
 	if err != nil {
 		return false, err
@@ -104,26 +104,26 @@ func (x lodging) openSession(ctx context.Context) (ok bool, err error) {
 	if s.Sandbox == "" {
 		return false, nil
 	}
-	if err := x.fits(ctx, s.Sandbox); err != nil {
+	if err := x.checkWorkspace(ctx, s.Sandbox); err != nil {
 		return false, err
 	}
-	err = x.takeUp(ctx, s.Sandbox)
+	err = x.wakeAndAssign(ctx, s.Sandbox)
 	clean := context.WithoutCancel(ctx)
 	if err != nil && caisson.KindOf(err) == caisson.Internal && ctx.Err() == nil {
 		// Its memory may be lost, but its files are not.
 		x.warn(ctx, "the session's sandbox did not wake; it goes on with its files", err)
-		x.putBack(clean, s.Sandbox)
-		err = x.takeUp(ctx, s.Sandbox)
+		x.giveBack(clean, s.Sandbox)
+		err = x.wakeAndAssign(ctx, s.Sandbox)
 	}
 	if err == nil {
-		x.ready = true
-		x.version(map[string]string{"digest": x.box.Spec.Digest})
+		x.prompted = true
+		x.version(map[string]string{"digest": x.sandbox.Spec.Digest})
 		return true, nil
 	}
-	x.box = nil
+	x.sandbox = nil
 	// A temporary error must not lose the session's sandbox.
 	if caisson.KindOf(err) != caisson.NotFound || ctx.Err() != nil {
-		x.putBack(clean, s.Sandbox)
+		x.giveBack(clean, s.Sandbox)
 		if caisson.KindOf(err) == caisson.Conflict || caisson.KindOf(err) == caisson.Internal {
 			err = &failure{code: caisson.RunInternal, msg: "the session's sandbox cannot be taken up at present; try again", err: err}
 		}
@@ -140,30 +140,30 @@ func (x lodging) openSession(ctx context.Context) (ok bool, err error) {
 	return false, err
 }
 
-// fits returns an error if a session's sandbox does not have the workspace that the run requests, before the sandbox is
+// checkWorkspace returns an error if a session's sandbox does not have the workspace that the run requests, before the sandbox is
 // changed. Sandboxes that have failed or are gone are not checked.
-func (x lodging) fits(ctx context.Context, id caisson.ID) (err error) {
-	x.box, err = x.c.Sandboxes.Get(ctx, string(id))
-	defer func() { x.box = nil }()
+func (x provisioner) checkWorkspace(ctx context.Context, id caisson.ID) (err error) {
+	x.sandbox, err = x.c.Sandboxes.Get(ctx, string(id))
+	defer func() { x.sandbox = nil }()
 	if caisson.KindOf(err) == caisson.NotFound && err != nil {
 		return nil
 	}
-	if err != nil || x.box.State == caisson.Failed || x.box.State == caisson.Removing {
+	if err != nil || x.sandbox.State == caisson.Failed || x.sandbox.State == caisson.Removing {
 		return err
 	}
 	return x.sameWorkspace(ctx)
 }
 
-// takeUp wakes a session's sandbox and assigns it to the run. Returns NotFound if the sandbox is no longer usable.
-func (x lodging) takeUp(ctx context.Context, id caisson.ID) error {
+// wakeAndAssign wakes a session's sandbox and assigns it to the run. Returns NotFound if the sandbox is no longer usable.
+func (x provisioner) wakeAndAssign(ctx context.Context, id caisson.ID) error {
 	sb, started, err := x.wake(ctx, id)
 	if err != nil {
 		return err
 	}
-	x.box, err = x.c.Sandboxes.Assign(ctx, sb.ID, x.assignment())
+	x.sandbox, err = x.c.Sandboxes.Assign(ctx, sb.ID, x.assignment())
 	x.phase("wire")
 	if err == nil {
-		err = x.narrow(ctx)
+		err = x.setPolicy(ctx)
 	}
 	if err == nil && started {
 		err = x.serve(ctx)
@@ -172,24 +172,24 @@ func (x lodging) takeUp(ctx context.Context, id caisson.ID) error {
 	return err
 }
 
-// narrow sets the run's policy on a session's sandbox. It may allow less or more than that of the previous run.
-func (x lodging) narrow(ctx context.Context) error {
+// setPolicy sets the run's policy on a session's sandbox. It may allow less or more than that of the previous run.
+func (x provisioner) setPolicy(ctx context.Context) error {
 	if x.r.Request.Image != "" {
 		return caisson.Invalidf("image", "a session goes on in the sandbox that it has; leave the image out, or begin another session")
 	}
-	_, err := x.c.Sandboxes.SetPolicy(x.asOwner(ctx), string(x.box.ID), *x.policy())
+	_, err := x.c.Sandboxes.SetPolicy(x.asOwner(ctx), string(x.sandbox.ID), *x.policy())
 	return err
 }
 
-// passing is how long an operation is retried while another operation changes the sandbox, or a part of the host
+// busyTimeout is how long an operation is retried while another operation changes the sandbox, or a part of the host
 // restarts.
-const passing = 10 * time.Second
+const busyTimeout = 10 * time.Second
 
-// whileBusy retries f while it fails for a temporary reason.
-func (x lodging) whileBusy(ctx context.Context, f func() error) error {
-	end := time.Now().Add(passing)
+// retryWhileBusy retries f while it fails for a temporary reason.
+func (x provisioner) retryWhileBusy(ctx context.Context, f func() error) error {
+	end := time.Now().Add(busyTimeout)
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {
-		err := x.whileFull(ctx, f)
+		err := x.retryWhileFull(ctx, f)
 		if kind := caisson.KindOf(err); kind != caisson.Conflict && kind != caisson.Unavailable || time.Now().After(end) {
 			return err
 		}
@@ -201,9 +201,9 @@ func (x lodging) whileBusy(ctx context.Context, f func() error) error {
 	}
 }
 
-// putBack leaves a session's sandbox that the run could not use to the next run: without an assignment, and stopped if
+// giveBack leaves a session's sandbox that the run could not use to the next run: without an assignment, and stopped if
 // its service may not be running, so that the next run starts it.
-func (x lodging) putBack(ctx context.Context, id caisson.ID) {
+func (x provisioner) giveBack(ctx context.Context, id caisson.ID) {
 	_, err := x.c.Sandboxes.Assign(ctx, id, nil)
 	if sb, gerr := x.c.Sandboxes.Get(ctx, string(id)); err == nil && gerr == nil && sb.State == caisson.Running {
 		_, err = x.c.Sandboxes.Stop(ctx, string(id), 0)
@@ -215,9 +215,9 @@ func (x lodging) putBack(ctx context.Context, id caisson.ID) {
 
 // wake gets a session's sandbox running, from any state. started means that no process, and thus no service, runs in it
 // yet.
-func (x lodging) wake(ctx context.Context, id caisson.ID) (sb *caisson.Sandbox, started bool, err error) {
+func (x provisioner) wake(ctx context.Context, id caisson.ID) (sb *caisson.Sandbox, started bool, err error) {
 	defer x.phase("resume")
-	err = x.whileBusy(ctx, func() (err error) {
+	err = x.retryWhileBusy(ctx, func() (err error) {
 		if sb, err = x.c.Sandboxes.Get(ctx, string(id)); err != nil {
 			return err
 		}
@@ -359,26 +359,26 @@ func (c runs) RemoveSession(ctx context.Context, id caisson.ID) error {
 // removing is stored as the run of a session that is being removed.
 const removing caisson.ID = "removing"
 
-// settle frees resources of idle sessions: their memory is moved to disk, and later only their files are kept.
-func (c sessions) settle(ctx context.Context, at time.Time) error {
-	return c.eachSession(ctx, caisson.Everyone(), func(s *caisson.Session) error {
+// hibernateIdle frees resources of idle sessions: their memory is moved to disk, and later only their files are kept.
+func (c sessions) hibernateIdle(ctx context.Context, at time.Time) error {
+	return c.eachSession(ctx, caisson.AllAccounts(), func(s *caisson.Session) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		if s.Run != "" || s.Sandbox == "" || at.Sub(s.UsedAt) < c.Limits.SessionIdle {
 			return nil
 		}
-		if err := c.rest(ctx, s, at); err != nil && ctx.Err() == nil {
+		if err := c.hibernate(ctx, s, at); err != nil && ctx.Err() == nil {
 			c.Log.WarnContext(ctx, "a session could not be put to rest", "session", s.ID, "sandbox", s.Sandbox, "err", err)
 		}
 		return nil
 	})
 }
 
-// makeRoom pauses the session in memory that has been idle for longest, and reports whether there was one.
-func (c sessions) makeRoom(ctx context.Context) bool {
+// hibernateOldest pauses the session in memory that has been idle for longest, and reports whether there was one.
+func (c sessions) hibernateOldest(ctx context.Context) bool {
 	var oldest *caisson.Session
-	err := c.eachSession(ctx, caisson.Everyone(), func(s *caisson.Session) error {
+	err := c.eachSession(ctx, caisson.AllAccounts(), func(s *caisson.Session) error {
 		if s.Run != "" || s.Sandbox == "" || oldest != nil && oldest.UsedAt.Before(s.UsedAt) {
 			return ctx.Err()
 		}
@@ -390,7 +390,7 @@ func (c sessions) makeRoom(ctx context.Context) bool {
 	if err != nil || oldest == nil {
 		return false
 	}
-	if err := c.rest(ctx, oldest, oldest.UsedAt.Add(c.Limits.SessionIdle)); err != nil {
+	if err := c.hibernate(ctx, oldest, oldest.UsedAt.Add(c.Limits.SessionIdle)); err != nil {
 		c.Log.WarnContext(ctx, "a session could not be put to rest to make room", "session", oldest.ID, "err", err)
 		return false
 	}
@@ -399,11 +399,11 @@ func (c sessions) makeRoom(ctx context.Context) bool {
 
 // expire removes the sessions that have not been used since before, with their sandboxes.
 func (c sessions) expire(ctx context.Context, before time.Time) error {
-	return c.eachSession(ctx, caisson.Everyone(), func(s *caisson.Session) error {
+	return c.eachSession(ctx, caisson.AllAccounts(), func(s *caisson.Session) error {
 		if s.Run != "" || s.UsedAt.After(before) {
 			return ctx.Err()
 		}
-		actx := caisson.WithCaller(ctx, caisson.OwnWork(s.Account, "remove an old session"))
+		actx := caisson.WithCaller(ctx, caisson.DaemonCaller(s.Account, "remove an old session"))
 		if err := c.runs.RemoveSession(actx, s.ID); err != nil && caisson.KindOf(err) != caisson.NotFound {
 			c.Log.WarnContext(ctx, "an old session could not be removed", "session", s.ID, "err", err)
 		}
@@ -411,10 +411,10 @@ func (c sessions) expire(ctx context.Context, before time.Time) error {
 	})
 }
 
-// rest pauses or stops the sandbox of an idle session, unless the session has been claimed in the meantime. A run that
+// hibernate pauses or stops the sandbox of an idle session, unless the session has been claimed in the meantime. A run that
 // claims it during this waits.
-func (c sessions) rest(ctx context.Context, s *caisson.Session, at time.Time) error {
-	release, err := c.resting.Acquire(ctx, s.Account+caisson.SessionName(s.Agent, s.User, s.Key))
+func (c sessions) hibernate(ctx context.Context, s *caisson.Session, at time.Time) error {
+	release, err := c.sessionLocks.Acquire(ctx, s.Account+caisson.SessionName(s.Agent, s.User, s.Key))
 	if err != nil {
 		return err
 	}
@@ -426,7 +426,7 @@ func (c sessions) rest(ctx context.Context, s *caisson.Session, at time.Time) er
 	if err != nil {
 		return err
 	}
-	ctx = caisson.WithCaller(ctx, caisson.OwnWork(s.Account, "put a session to rest"))
+	ctx = caisson.WithCaller(ctx, caisson.DaemonCaller(s.Account, "put a session to rest"))
 	sb, err := c.Sandboxes.Get(ctx, string(s.Sandbox))
 	if err != nil {
 		return nil // the next run detects that the sandbox is gone

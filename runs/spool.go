@@ -27,17 +27,17 @@ const (
 	uploadTar    = "upload.tar"
 )
 
-func (c entrance) removeDir(id caisson.ID) error { return c.Dir.RemoveAll(runDir(id)) }
+func (c admission) removeDir(id caisson.ID) error { return c.Dir.RemoveAll(runDir(id)) }
 
-// spool stores the contents of the run's workspace, because attempts may begin when the request has ended.
-func (c entrance) spool(ctx context.Context, r *caisson.Run) (err error) {
+// storeContents stores the contents of the run's workspace, because attempts may begin when the request has ended.
+func (c admission) storeContents(ctx context.Context, r *caisson.Run) (err error) {
 	if err := c.Dir.MkdirAll(runDir(r.ID), 0o700); err != nil {
 		return err
 	}
 	if r.Request.Directory == nil && r.Request.Workspace == nil {
 		return nil
 	}
-	room, err := c.room(ctx, r)
+	room, err := c.checkCapacity(ctx, r)
 	if err != nil {
 		return err
 	}
@@ -61,7 +61,7 @@ func (c entrance) spool(ctx context.Context, r *caisson.Run) (err error) {
 		return caisson.Wrap(err, caisson.Invalid, "the directory %s cannot be read", r.Request.Source)
 	}
 	defer root.Close()
-	if err := c.notOurs(r.Request.Directory); err != nil {
+	if err := c.checkOutsideData(r.Request.Directory); err != nil {
 		return err
 	}
 	mask, err := c.Masker.Mask(r.Request.Show)
@@ -76,7 +76,7 @@ func (c entrance) spool(ctx context.Context, r *caisson.Run) (err error) {
 		return err
 	}
 	list := mask.Lister()
-	if err := tree.PackShown(root, ".", workspaceName, list.Hides, &boundedWriter{w: f, bound: left}); err != nil {
+	if err := tree.PackVisible(root, ".", workspaceName, list.Hides, &boundedWriter{w: f, bound: left}); err != nil {
 		return err
 	}
 	r.Hidden, r.HiddenCount = list.Hidden, list.Count
@@ -85,7 +85,7 @@ func (c entrance) spool(ctx context.Context, r *caisson.Run) (err error) {
 
 // spoolArchive stores the archive of a request in f, without hidden files, regardless of those that the client has left
 // out.
-func (c entrance) spoolArchive(ctx context.Context, r *caisson.Run, left bound, f *os.File) error {
+func (c admission) spoolArchive(ctx context.Context, r *caisson.Run, left bound, f *os.File) error {
 	done, err := c.receive(r.Account)
 	if err != nil {
 		return err
@@ -104,7 +104,7 @@ func (c entrance) spoolArchive(ctx context.Context, r *caisson.Run, left bound, 
 
 // receive counts an upload of the account until done is called. Returns Exhausted if there are too many: each upload
 // occupies a process for as long as the client takes.
-func (c entrance) receive(account string) (done func(), err error) {
+func (c admission) receive(account string) (done func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if n := c.uploads[account]; n >= c.Limits.PerAccount {
@@ -128,9 +128,9 @@ const archiveGrowth = 4
 // it.
 const diskReserve = 1 << 30
 
-// room returns how many bytes may be stored for a run now. Returns Exhausted if the run cannot be queued, so that its
+// checkCapacity returns how many bytes may be stored for a run now. Returns Exhausted if the run cannot be queued, so that its
 // contents are not read.
-func (c entrance) room(ctx context.Context, r *caisson.Run) (int64, error) {
+func (c admission) checkCapacity(ctx context.Context, r *caisson.Run) (int64, error) {
 	waiting, more, err := c.Store.Runs().List(ctx, caisson.In(r.Account), caisson.RunFilter{
 		States: []caisson.RunState{caisson.RunQueued, caisson.RunStarting, caisson.RunRunning}, Limit: c.Limits.Waiting,
 	})
@@ -144,7 +144,7 @@ func (c entrance) room(ctx context.Context, r *caisson.Run) (int64, error) {
 }
 
 // free returns how many bytes may be written until only diskReserve is free.
-func (c entrance) free() (int64, error) {
+func (c admission) free() (int64, error) {
 	dir, err := c.Dir.Open(".")
 	if err != nil {
 		return 0, err
@@ -161,20 +161,20 @@ func (c entrance) free() (int64, error) {
 	return room, nil
 }
 
-// archiveTime is how long the contents of a failed run's workspace are kept for a retry.
-const archiveTime = 24 * time.Hour
+// archiveTTL is how long the contents of a failed run's workspace are kept for a retry.
+const archiveTTL = 24 * time.Hour
 
-// trimArchives removes the archives of failed runs that are older than archiveTime.
-func (c entrance) trimArchives(ctx context.Context, at time.Time) error {
+// trimArchives removes the archives of failed runs that are older than archiveTTL.
+func (c admission) trimArchives(ctx context.Context, at time.Time) error {
 	f := caisson.RunFilter{States: []caisson.RunState{caisson.RunFailed}, Limit: 1000}
 	for {
-		list, more, err := c.Store.Runs().List(ctx, caisson.Everyone(), f)
+		list, more, err := c.Store.Runs().List(ctx, caisson.AllAccounts(), f)
 		if err != nil {
 			return err
 		}
 		for _, r := range list {
 			f.Before = r.ID
-			if r.HasWorkspace && at.Sub(r.EndedAt) > archiveTime {
+			if r.HasWorkspace && at.Sub(r.EndedAt) > archiveTTL {
 				err = errors.Join(err, c.removeArchives(r.ID))
 			}
 		}
@@ -187,9 +187,9 @@ func (c entrance) trimArchives(ctx context.Context, at time.Time) error {
 // workspaceName is the name of the workspace in archives.
 const workspaceName = "workspace"
 
-// notOurs returns an Invalid error for a directory that overlaps with the data directory, which contains the secrets of
+// checkOutsideData returns an Invalid error for a directory that overlaps with the data directory, which contains the secrets of
 // every account.
-func (c entrance) notOurs(dir caisson.Handle) error {
+func (c admission) checkOutsideData(dir caisson.Handle) error {
 	own, err := c.Dir.Open(".")
 	if err != nil {
 		return err

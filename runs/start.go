@@ -21,15 +21,15 @@ func (c runs) StartRun(ctx context.Context, req caisson.RunRequest) (*caisson.Ru
 	if err != nil {
 		return nil, err
 	}
-	r, err := c.entrance.plan(ctx, caller, req)
+	r, err := c.admission.plan(ctx, caller, req)
 	if err != nil {
 		return nil, err
 	}
-	return c.entrance.enter(ctx, r)
+	return c.admission.submit(ctx, r)
 }
 
 // plan resolves a request into a run that is not stored yet.
-func (c entrance) plan(ctx context.Context, caller caisson.Caller, req caisson.RunRequest) (*caisson.Run, error) {
+func (c admission) plan(ctx context.Context, caller caisson.Caller, req caisson.RunRequest) (*caisson.Run, error) {
 	if caller.Account == "" {
 		return nil, caisson.Errorf(caisson.Unauthed, "this request carries no account")
 	}
@@ -55,8 +55,8 @@ func (c entrance) plan(ctx context.Context, caller caisson.Caller, req caisson.R
 		return nil, err
 	}
 	for k := range req.Labels {
-		if strings.HasPrefix(k, ourLabels) {
-			return nil, caisson.Invalidf("labels", "%.80q begins with %s, as only Caisson's own do", k, ourLabels)
+		if strings.HasPrefix(k, labelPrefix) {
+			return nil, caisson.Invalidf("labels", "%.80q begins with %s, as only Caisson's own do", k, labelPrefix)
 		}
 	}
 	return &caisson.Run{
@@ -66,8 +66,8 @@ func (c entrance) plan(ctx context.Context, caller caisson.Caller, req caisson.R
 }
 
 // defaults returns the settings that apply where neither the run nor its agent has its own.
-func (c entrance) defaults(models []caisson.GatewayModel) agent.Defaults {
-	d := agent.Defaults{Limits: caisson.DefaultAgentLimits().Under(c.Budget)}
+func (c admission) defaults(models []caisson.GatewayModel) agent.Defaults {
+	d := agent.Defaults{Limits: caisson.DefaultAgentLimits().WithBudget(c.Budget)}
 	for _, m := range models {
 		if m.Problem == "" && m.Alias != WarmModel {
 			d.Models = append(d.Models, m)
@@ -83,8 +83,8 @@ func newTrace() string {
 	return hex.EncodeToString(b[:])
 }
 
-// enter stores a run and queues its first attempt.
-func (c entrance) enter(ctx context.Context, r *caisson.Run) (_ *caisson.Run, err error) {
+// submit stores a run and queues its first attempt.
+func (c admission) submit(ctx context.Context, r *caisson.Run) (_ *caisson.Run, err error) {
 	var back undo.Stack
 	defer func() {
 		if err != nil {
@@ -125,9 +125,9 @@ func (c entrance) enter(ctx context.Context, r *caisson.Run) (_ *caisson.Run, er
 // queueAttempt queues an attempt and starts the goroutine that executes it. The attempt is queued before the goroutine
 // starts, so that runs are queued in the order of their requests. The goroutine gets only the parts of the request that
 // it needs before admission; the rest is read from the store when the attempt starts.
-func (c entrance) queueAttempt(r *caisson.Run) error {
+func (c admission) queueAttempt(r *caisson.Run) error {
 	ctx, cancel := context.WithCancelCause(caisson.WithCaller(c.ctx, caisson.Caller{Account: r.Account, Local: r.Local}))
-	l := &live{cancel: cancel, done: make(chan struct{})}
+	l := &liveAttempt{cancel: cancel, done: make(chan struct{})}
 	c.mu.Lock()
 	if c.ctx.Err() != nil {
 		c.mu.Unlock()
@@ -140,14 +140,14 @@ func (c entrance) queueAttempt(r *caisson.Run) error {
 	place := c.queue.enter(r.ID, r.Account, len(r.Lineage))
 	c.wg.Go(func() {
 		defer cancel(nil)
-		c.see(ctx, &copied, l, place)
+		c.runQueued(ctx, &copied, l, place)
 	})
 	c.mu.Unlock()
 	return nil
 }
 
-// see waits until the run is admitted, and executes the attempt.
-func (c entrance) see(ctx context.Context, r *caisson.Run, l *live, place *ticket) {
+// runQueued waits until the run is admitted, and executes the attempt.
+func (c admission) runQueued(ctx context.Context, r *caisson.Run, l *liveAttempt, place *ticket) {
 	defer func() {
 		c.queue.leave(place)
 		c.mu.Lock()
@@ -157,12 +157,12 @@ func (c entrance) see(ctx context.Context, r *caisson.Run, l *live, place *ticke
 	}()
 	x := c.newAttempt(ctx, r)
 	c.mu.Lock()
-	l.tell = x.rec.add
+	l.addEvents = x.rec.add
 	c.mu.Unlock()
 	if c.guests.orphaned(ctx, r) {
 		l.cancel(errOrphaned)
 	}
-	x.waited(place)
+	x.recordQueuePosition(place)
 	select {
 	case <-place.ready:
 	case <-ctx.Done():

@@ -13,59 +13,59 @@ type streams struct {
 	store caisson.RunStore
 	done  <-chan struct{} // closed to end all watchers
 
-	mu   sync.Mutex
-	wake map[caisson.ID]*bell // of runs that are watched; guarded by mu
+	mu        sync.Mutex
+	notifiers map[caisson.ID]*notifier // of runs that are watched; guarded by mu
 }
 
 // A bell notifies the watchers of a run.
-type bell struct {
-	rung    chan struct{} // closed, and replaced, when there are new events
-	watched int
+type notifier struct {
+	changed  chan struct{} // closed, and replaced, when there are new events
+	watchers int
 }
 
 func newStreams(store caisson.RunStore, done <-chan struct{}) *streams {
-	return &streams{store: store, done: done, wake: map[caisson.ID]*bell{}}
+	return &streams{store: store, done: done, notifiers: map[caisson.ID]*notifier{}}
 }
 
-// enter registers a watcher of a run until leave is called.
-func (s *streams) enter(run caisson.ID) (leave func()) {
+// register registers a watcher of a run until leave is called.
+func (s *streams) register(run caisson.ID) (leave func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b := s.wake[run]
+	b := s.notifiers[run]
 	if b == nil {
-		b = &bell{rung: make(chan struct{})}
-		s.wake[run] = b
+		b = &notifier{changed: make(chan struct{})}
+		s.notifiers[run] = b
 	}
-	b.watched++
+	b.watchers++
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if b.watched--; b.watched == 0 {
-			delete(s.wake, run)
+		if b.watchers--; b.watchers == 0 {
+			delete(s.notifiers, run)
 		}
 	}
 }
 
-// wait returns a channel that is closed when the run has new events. The caller must be registered as a watcher of the
+// changed returns a channel that is closed when the run has new events. The caller must be registered as a watcher of the
 // run.
-func (s *streams) wait(run caisson.ID) <-chan struct{} {
+func (s *streams) changed(run caisson.ID) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.wake[run].rung
+	return s.notifiers[run].changed
 }
 
-// tell notifies the watchers of a run.
-func (s *streams) tell(run caisson.ID) {
+// notify notifies the watchers of a run.
+func (s *streams) notify(run caisson.ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if b := s.wake[run]; b != nil {
-		close(b.rung)
-		b.rung = make(chan struct{})
+	if b := s.notifiers[run]; b != nil {
+		close(b.changed)
+		b.changed = make(chan struct{})
 	}
 }
 
-// page is how many events are read from the store at once.
-const page = 256
+// pageSize is how many events are read from the store at once.
+const pageSize = 256
 
 // watch sends the run's events after the sequence number after to the returned channel, until the done event of the
 // run's last attempt.
@@ -73,10 +73,10 @@ func (s *streams) watch(ctx context.Context, in caisson.Scope, run caisson.ID, a
 	out := make(chan caisson.RunEvent)
 	go func() {
 		defer close(out)
-		defer s.enter(run)()
+		defer s.register(run)()
 		for {
-			wake := s.wait(run) // before the store is read, so that no event is missed
-			list, err := s.store.Events(ctx, in, run, after, page)
+			wake := s.changed(run) // before the store is read, so that no event is missed
+			list, err := s.store.Events(ctx, in, run, after, pageSize)
 			if err != nil {
 				return
 			}
@@ -90,7 +90,7 @@ func (s *streams) watch(ctx context.Context, in caisson.Scope, run caisson.ID, a
 					return
 				}
 			}
-			if len(list) == page {
+			if len(list) == pageSize {
 				continue
 			}
 			// There are no events after the end of a run's last attempt.
@@ -99,7 +99,7 @@ func (s *streams) watch(ctx context.Context, in caisson.Scope, run caisson.ID, a
 				return
 			}
 			if r.State.Ended() {
-				if end, told, err := s.told(ctx, r); err != nil || told && end <= after {
+				if end, told, err := s.lastEvent(ctx, r); err != nil || told && end <= after {
 					return
 				}
 			}
@@ -115,8 +115,8 @@ func (s *streams) watch(ctx context.Context, in caisson.Scope, run caisson.ID, a
 	return out
 }
 
-// told returns the sequence number of a run's last event, and whether it is the done event of the last attempt.
-func (s *streams) told(ctx context.Context, r *caisson.Run) (end int64, told bool, err error) {
+// lastEvent returns the sequence number of a run's last event, and whether it is the done event of the last attempt.
+func (s *streams) lastEvent(ctx context.Context, r *caisson.Run) (end int64, told bool, err error) {
 	end, err = s.store.LastEvent(ctx, r.ID)
 	if err != nil || end == 0 {
 		return end, false, err
@@ -143,28 +143,28 @@ func (c runs) WatchRun(ctx context.Context, id caisson.ID, after int64) (<-chan 
 	if err != nil {
 		return nil, err
 	}
-	if err := c.mend(ctx, r); err != nil {
+	if err := c.storeEnd(ctx, r); err != nil {
 		return nil, err
 	}
 	return c.streams.watch(ctx, in, id, after), nil
 }
 
-// mend stores the last events of a run that has ended, if the daemon stopped before it could do so. They are derived
+// storeEnd stores the last events of a run that has ended, if the daemon stopped before it could do so. They are derived
 // from the result.
-func (c runs) mend(ctx context.Context, r *caisson.Run) error {
+func (c runs) storeEnd(ctx context.Context, r *caisson.Run) error {
 	c.mu.Lock()
 	_, live := c.live[r.ID]
 	c.mu.Unlock()
 	if live || !r.State.Ended() || r.Result == nil {
 		return nil
 	}
-	seq, told, err := c.streams.told(ctx, r)
+	seq, told, err := c.streams.lastEvent(ctx, r)
 	if err != nil || told {
 		return err
 	}
 	// The events follow the last stored one: if they have been stored in the meantime, the store rejects them.
 	rec := &recorder{streams: c.streams, run: r.ID, account: r.Account, attempt: r.Attempt, seq: seq}
-	err = rec.end(ctx, last(r.Result))
+	err = rec.end(ctx, endEvents(r.Result))
 	if caisson.KindOf(err) == caisson.Conflict {
 		return nil // they have just been stored by another call
 	}
@@ -185,7 +185,7 @@ type recorder struct {
 	storing bool               // a goroutine is storing events; guarded by mu
 	idle    chan struct{}      // closed when none is storing; guarded by mu
 	err     error              // the first error, after which nothing is stored; guarded by mu
-	over    bool               // the last events have been added; guarded by mu
+	ended   bool               // the last events have been added; guarded by mu
 }
 
 // Limits of the queue, beyond which add blocks.
@@ -210,7 +210,7 @@ func (r *recorder) add(events ...caisson.RunEvent) {
 		<-idle
 		r.mu.Lock()
 	}
-	if !r.over {
+	if !r.ended {
 		r.push(events)
 	}
 }
@@ -242,7 +242,7 @@ func (r *recorder) store() {
 		r.mu.Unlock()
 		// Events are stored even if the request has been cancelled.
 		err := r.streams.store.Append(context.Background(), r.run, batch)
-		r.streams.tell(r.run)
+		r.streams.notify(r.run)
 		r.mu.Lock()
 		r.err = err
 	}
@@ -268,11 +268,11 @@ func (r *recorder) flush() error {
 func (r *recorder) end(ctx context.Context, events []caisson.RunEvent) error {
 	failed := r.flush() != nil
 	r.mu.Lock()
-	r.over = true
+	r.ended = true
 	r.mu.Unlock()
 	if failed {
 		// The store decides: it may contain events for which it returned an error.
-		seq, told, err := r.streams.told(ctx, &caisson.Run{ID: r.run, Account: r.account, Attempt: r.attempt})
+		seq, told, err := r.streams.lastEvent(ctx, &caisson.Run{ID: r.run, Account: r.account, Attempt: r.attempt})
 		if err != nil || told {
 			return err
 		}

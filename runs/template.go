@@ -8,7 +8,7 @@ import (
 )
 
 // complete returns an agent of the caller's account with the parts that its recipe generates.
-func (c making) complete(ctx context.Context, id string) (*caisson.Agent, error) {
+func (c builder) complete(ctx context.Context, id string) (*caisson.Agent, error) {
 	a, err := c.Catalog.GetAgent(ctx, id)
 	if err != nil {
 		return nil, err
@@ -35,7 +35,7 @@ type prepared struct {
 const templatePrefix = "agent-"
 
 // prepare makes sure that the agent's template exists and is built. A run with its own image does not need it.
-func (c making) prepare(ctx context.Context, a *caisson.Agent, image string, progress func(caisson.Progress)) (*prepared, error) {
+func (c builder) prepare(ctx context.Context, a *caisson.Agent, image string, progress func(caisson.Progress)) (*prepared, error) {
 	switch {
 	case image != "":
 		return &prepared{name: caisson.HostTemplate}, nil
@@ -59,12 +59,12 @@ func (c making) prepare(ctx context.Context, a *caisson.Agent, image string, pro
 }
 
 // asAuthor returns a context for the caller's account with the rights of the agent's author.
-func (c making) asAuthor(ctx context.Context, a *caisson.Agent) context.Context {
+func (c builder) asAuthor(ctx context.Context, a *caisson.Agent) context.Context {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil || a.Account != "" {
 		return ctx
 	}
-	return caisson.WithCaller(ctx, caisson.HostWork(caller.Account, "prepare an agent of the host's"))
+	return caisson.WithCaller(ctx, caisson.HostCaller(caller.Account, "prepare an agent of the host's"))
 }
 
 // templateOf returns the template that an agent needs.
@@ -90,7 +90,7 @@ func sameTemplate(have, want *caisson.Template) bool {
 }
 
 // build builds a template that has set-up steps and has not been built since it changed.
-func (c making) build(ctx context.Context, t *caisson.Template, progress func(caisson.Progress)) (*prepared, error) {
+func (c builder) build(ctx context.Context, t *caisson.Template, progress func(caisson.Progress)) (*prepared, error) {
 	if len(t.Setup) > 0 && t.Built == nil {
 		var err error
 		if t, err = c.Sandboxes.BuildTemplate(ctx, t.Name, caisson.RegistryAuth{}, progress); err != nil {

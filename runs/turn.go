@@ -18,11 +18,11 @@ import (
 	"github.com/caisson-dev/caisson/internal/tail"
 )
 
-// readyAgain is the timeout for a service to become ready again.
-const readyAgain = 2 * time.Minute
+// readyTimeout is the timeout for a service to become ready again.
+const readyTimeout = 2 * time.Minute
 
-// signalTime is the timeout for signalling an agent to stop.
-const signalTime = 3 * time.Second
+// signalTimeout is the timeout for signalling an agent to stop.
+const signalTimeout = 3 * time.Second
 
 // Addresses, inside a sandbox, of the model gateway and of the tools that start sub-runs.
 const (
@@ -31,16 +31,16 @@ const (
 )
 
 // task returns the task of the attempt. The agent's time is that of the run minus a tenth of its limit.
-func (x speech) task(ctx context.Context, deadline time.Time) (*task.Task, error) {
+func (x turn) task(ctx context.Context, deadline time.Time) (*task.Task, error) {
 	left := time.Until(deadline)
 	t := &task.Task{
 		Driver: x.agent.Driver, Prompt: x.r.Request.Prompt, PromptMode: x.agent.Prompt, Events: x.agent.Events, Workdir: x.agent.Workdir,
 		Model: x.r.Model, Persona: x.r.Request.Persona, Ready: x.agent.Ready, ReadyTime: caisson.Duration(left),
 		Time:  caisson.Duration(left - time.Duration(x.r.Limits.Time)/10),
 		Grace: caisson.Duration(x.c.Limits.Grace), Output: x.r.Limits.Output, Tools: x.agent.Tools, Track: x.agent.Workdir,
-		Files: x.agent.Files, Background: x.agent.Background, Continue: !x.first, Session: string(x.r.ID),
+		Files: x.agent.Files, Background: x.agent.Background, Continue: !x.unprompted, Session: string(x.r.ID),
 	}
-	if x.box.Spec.Workspace != "" || x.repo != nil {
+	if x.sandbox.Spec.Workspace != "" || x.repo != nil {
 		t.Track = "" // the host determines the changes itself
 	}
 	if t.Time <= 0 {
@@ -52,39 +52,39 @@ func (x speech) task(ctx context.Context, deadline time.Time) (*task.Task, error
 	if x.r.Session != "" {
 		t.Session = string(x.r.Session)
 	}
-	if !x.agent.Memory || x.first {
+	if !x.agent.Memory || x.unprompted {
 		history, err := x.c.sessions.history(ctx, x.r)
 		if err != nil {
 			return nil, err
 		}
 		t.History = history
 	}
-	if !x.first {
+	if !x.unprompted {
 		t.Files = nil // they exist already, possibly changed by the agent
-		t.ReadyTime = caisson.Duration(min(left, readyAgain))
+		t.ReadyTime = caisson.Duration(min(left, readyTimeout))
 	}
-	t.Command = x.set.Command
+	t.Command = x.settings.Command
 	t.Env = x.env(deadline)
 	recipe := x.c.Recipes[x.agent.Driver]
 	if recipe == nil {
 		return t, nil
 	}
-	models, err := x.c.making.grantedModels(ctx, x.lodging.assignment().Models)
+	models, err := x.c.builder.grantedModels(ctx, x.provisioner.assignment().Models)
 	if err != nil {
 		return nil, err
 	}
-	return t, recipe.Turn(t, Turn{Agent: x.agent, Run: x.r, Models: models, Fork: x.warm && x.first, First: x.first})
+	return t, recipe.Turn(t, Turn{Agent: x.agent, Run: x.r, Models: models, Fork: x.warm && x.unprompted, First: x.unprompted})
 }
 
 // env returns the environment of every agent's program. The API keys are placeholders: the gateway identifies the
 // caller by its wire.
-func (x speech) env(deadline time.Time) map[string]string {
+func (x turn) env(deadline time.Time) map[string]string {
 	env := map[string]string{
 		"OPENAI_BASE_URL": gatewayURL + "/v1", "OPENAI_API_KEY": "caisson", "ANTHROPIC_BASE_URL": gatewayURL, "ANTHROPIC_API_KEY": "caisson",
 		"CAISSON_RUN": string(x.r.ID), "CAISSON_AGENT": x.r.Agent, "CAISSON_DEADLINE": deadline.UTC().Format(time.RFC3339),
 		"TRACEPARENT": "00-" + x.r.Trace + "-" + x.r.Trace[:16] + "-01",
 	}
-	if x.lodging.assignment().Tools {
+	if x.provisioner.assignment().Tools {
 		env["CAISSON_TOOLS_URL"] = toolsURL
 	}
 	if x.repo != nil {
@@ -96,12 +96,12 @@ func (x speech) env(deadline time.Time) map[string]string {
 			env[name] = strings.Join(tools, ",")
 		}
 	}
-	maps.Copy(env, x.set.Env)
+	maps.Copy(env, x.settings.Env)
 	return env
 }
 
 // grantedModels returns the models of a grant, in its order.
-func (c making) grantedModels(ctx context.Context, g *caisson.ModelGrant) ([]caisson.Model, error) {
+func (c builder) grantedModels(ctx context.Context, g *caisson.ModelGrant) ([]caisson.Model, error) {
 	if g == nil {
 		return nil, nil
 	}
@@ -120,14 +120,14 @@ func (c making) grantedModels(ctx context.Context, g *caisson.ModelGrant) ([]cai
 	return list, nil
 }
 
-// turn gives the prompt to the agent and records its events.
-func (x speech) turn(ctx context.Context, deadline time.Time) error {
+// execute gives the prompt to the agent and records its events.
+func (x turn) execute(ctx context.Context, deadline time.Time) error {
 	t, err := x.task(ctx, deadline)
 	if err != nil {
 		return err
 	}
-	if !x.mine {
-		if x.pids, err = x.c.hands.pids(ctx, x.box.ID); err != nil {
+	if !x.removable {
+		if x.pids, err = x.c.guestExec.pids(ctx, x.sandbox.ID); err != nil {
 			return err
 		}
 	}
@@ -139,29 +139,29 @@ func (x speech) turn(ctx context.Context, deadline time.Time) error {
 	x.start()
 	x.result.Versions["driver"] = t.Driver
 	x.version(map[string]string{"agent": x.agent.Version})
-	end, err := x.c.hands.drive(ctx, x.box.ID, t, func(l *task.Line) { x.line(l, logs) })
+	end, err := x.c.guestExec.runDriver(ctx, x.sandbox.ID, t, func(l *task.Line) { x.line(l, logs) })
 	x.phase("agent")
 	x.result.Stdout, x.result.Stderr = logs.size(caisson.LogStdout), logs.size(caisson.LogStderr)
-	if errors.Is(err, errDeadline) && !x.ready && x.agent.Ready != "" {
+	if errors.Is(err, errDeadline) && !x.prompted && x.agent.Ready != "" {
 		return failf(caisson.RunTimeout, "the agent's service was not ready within the run's time of %s; give it more with --timeout", x.r.Limits.Time)
 	}
 	if err != nil {
 		return err
 	}
-	x.ready = true
+	x.prompted = true
 	x.result.Exit, x.result.Cut = end.Exit, x.result.Cut || end.Cut || logs.cut
 	x.version(map[string]string{"agent": end.Agent})
 	if end.Error != nil {
-		return &failure{code: x.code(end.Error), msg: end.Error.Message, said: true}
+		return &failure{code: x.code(end.Error), msg: end.Error.Message, fromAgent: true}
 	}
 	if x.answer.Len() == 0 {
-		return &failure{code: caisson.RunAgentError, msg: "the agent ended without an answer", said: true}
+		return &failure{code: caisson.RunAgentError, msg: "the agent ended without an answer", fromAgent: true}
 	}
 	return nil
 }
 
 // code returns the specific code of an agent's failure: most agents only report that a model call failed.
-func (x speech) code(e *caisson.RunError) string {
+func (x turn) code(e *caisson.RunError) string {
 	if e.Code != caisson.RunAgentError {
 		return e.Code
 	}
@@ -176,13 +176,13 @@ func (x speech) code(e *caisson.RunError) string {
 }
 
 // line processes one line of the driver's output.
-func (x speech) line(l *task.Line, logs *logs) {
+func (x turn) line(l *task.Line, logs *logs) {
 	switch l.Type {
 	case task.LineLog:
 		logs.write(l.Stream, l.Data)
 	case task.LineMark:
 		if l.Mark == task.MarkPrompt {
-			x.ready = true
+			x.prompted = true
 			x.phase("prompt")
 		}
 	case task.LineChanges:
@@ -191,8 +191,8 @@ func (x speech) line(l *task.Line, logs *logs) {
 		// The answer is the concatenation of all text, and the usage is read from the ledger.
 	default:
 		// The driver keeps to the output limit; a program that exceeds it is not the driver.
-		x.said += int64(eventSize + len(l.Delta) + len(l.Label) + len(l.Result) + len(l.Args))
-		if x.said > int64(x.r.Limits.Output)+outputSlack {
+		x.eventBytes += int64(eventSize + len(l.Delta) + len(l.Label) + len(l.Result) + len(l.Args))
+		if x.eventBytes > int64(x.r.Limits.Output)+outputSlack {
 			x.result.Cut = true
 			return
 		}
@@ -208,9 +208,9 @@ const (
 	outputSlack = 64 << 10
 )
 
-// drive lets the driver in a sandbox execute a task, and calls say for each line of its output except the last, which
+// runDriver lets the driver in a sandbox execute a task, and calls say for each line of its output except the last, which
 // it returns.
-func (c hands) drive(ctx context.Context, box caisson.ID, t *task.Task, say func(*task.Line)) (*task.Line, error) {
+func (c guestExec) runDriver(ctx context.Context, box caisson.ID, t *task.Task, say func(*task.Line)) (*task.Line, error) {
 	data, err := task.Encode(t)
 	if err != nil {
 		return nil, caisson.Wrap(err, caisson.Invalid, "%v", err)
@@ -227,13 +227,13 @@ func (c hands) drive(ctx context.Context, box caisson.ID, t *task.Task, say func
 		}
 	}()
 	stderr := make(chan string, 1)
-	go func() { stderr <- tail.Read(p.Stderr(), maxSaid) }()
+	go func() { stderr <- tail.Read(p.Stderr(), maxShownOutput) }()
 	// On cancellation, the driver is signalled to stop, for which it gives the agent the grace period; if it does not
 	// exit, closing the exec session kills it.
 	ended := make(chan struct{})
 	defer close(ended)
 	defer context.AfterFunc(ctx, func() {
-		sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), signalTime)
+		sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), signalTimeout)
 		defer cancel()
 		if err := p.Signal(sctx, int(unix.SIGTERM)); err != nil {
 			c.Log.DebugContext(ctx, "the program in a sandbox could not be signalled", "sandbox", box, "err", err)
@@ -251,13 +251,13 @@ func (c hands) drive(ctx context.Context, box caisson.ID, t *task.Task, say func
 		case err != nil && ctx.Err() != nil:
 			return nil, context.Cause(ctx)
 		case errors.Is(err, io.ErrUnexpectedEOF):
-			why := why(ctx, p)
+			why := endReason(ctx, p)
 			select {
 			case said := <-stderr:
 				if said = strings.TrimSpace(said); said != "" {
 					why += "; its last words were " + strconv.Quote(said)
 				}
-			case <-time.After(whyTime): // a process that it has started holds the stream open
+			case <-time.After(reasonTimeout): // a process that it has started holds the stream open
 			}
 			return nil, &failure{code: caisson.RunAgentError, msg: why}
 		case err != nil:
@@ -273,9 +273,9 @@ func (c hands) drive(ctx context.Context, box caisson.ID, t *task.Task, say func
 	}
 }
 
-// why returns why the driver in a sandbox has ended too early.
-func why(ctx context.Context, p caisson.Process) string {
-	ctx, cancel := context.WithTimeout(ctx, whyTime)
+// endReason returns why the driver in a sandbox has ended too early.
+func endReason(ctx context.Context, p caisson.Process) string {
+	ctx, cancel := context.WithTimeout(ctx, reasonTimeout)
 	defer cancel()
 	status, err := p.Wait(ctx)
 	switch {
@@ -288,12 +288,12 @@ func why(ctx context.Context, p caisson.Process) string {
 }
 
 const (
-	whyTime = 2 * time.Second // timeout for reading the reason why a sandbox ended
-	maxSaid = 400             // maximum size in bytes of the part of a driver's output that is shown in an error
+	reasonTimeout  = 2 * time.Second // timeout for reading the reason why a sandbox ended
+	maxShownOutput = 400             // maximum size in bytes of the part of a driver's output that is shown in an error
 )
 
 // pids returns the processes in a sandbox.
-func (c hands) pids(ctx context.Context, box caisson.ID) (map[int]bool, error) {
+func (c guestExec) pids(ctx context.Context, box caisson.ID) (map[int]bool, error) {
 	list, err := c.Sandboxes.ListProcesses(ctx, string(box))
 	if err != nil {
 		return nil, err // not an empty set: all its processes would count as the agent's
@@ -314,7 +314,7 @@ type logs struct {
 }
 
 // openLogs creates the log files of an attempt.
-func (x speech) openLogs() (*logs, error) {
+func (x turn) openLogs() (*logs, error) {
 	dir := path.Join(runDir(x.r.ID), strconv.Itoa(x.r.Attempt))
 	if err := x.c.Dir.MkdirAll(dir, 0o700); err != nil {
 		return nil, err

@@ -26,9 +26,9 @@ func checkVolume(req *caisson.RunRequest) error {
 	return caisson.CheckVolumeName("source", req.Source)
 }
 
-// wantsVolume returns the volume for a new sandbox of the attempt, as name or id: the run's or, if the run has no other
+// volumeRef returns the volume for a new sandbox of the attempt, as name or id: the run's or, if the run has no other
 // workspace, the session's; "" for none.
-func (x lodging) wantsVolume() string {
+func (x provisioner) volumeRef() string {
 	switch req := &x.r.Request; {
 	case req.Kind == caisson.WorkspaceVolume:
 		return req.Source
@@ -52,28 +52,28 @@ func sameVolume(box *caisson.Sandbox, r *caisson.Run) error {
 	return nil
 }
 
-// whileHeld calls f, which creates a sandbox, and calls it again if the volume is attached to a sandbox that is about
+// retryWhileAttached calls f, which creates a sandbox, and calls it again if the volume is attached to a sandbox that is about
 // to be removed: the end of a run is reported before its sandbox is removed.
-func (x lodging) whileHeld(ctx context.Context, f func() error) error {
-	err := x.whileFull(ctx, f)
+func (x provisioner) retryWhileAttached(ctx context.Context, f func() error) error {
+	err := x.retryWhileFull(ctx, f)
 	if caisson.FieldOf(err) != volumeField {
 		return err
 	}
 	switch caisson.KindOf(err) {
 	case caisson.NotFound:
-		return failf(caisson.RunNotFound, "volume %s does not exist any more; name another one, or begin another session", x.wantsVolume())
+		return failf(caisson.RunNotFound, "volume %s does not exist any more; name another one, or begin another session", x.volumeRef())
 	case caisson.Conflict:
 	default:
 		return err
 	}
 	in := caisson.In(x.r.Account)
-	v, gerr := x.c.Store.Volumes().Get(ctx, in, x.wantsVolume())
+	v, gerr := x.c.Store.Volumes().Get(ctx, in, x.volumeRef())
 	if gerr != nil || v.Sandbox == "" {
-		return x.whileFull(ctx, f)
+		return x.retryWhileFull(ctx, f)
 	}
 	sb, gerr := x.c.Store.Sandboxes().Get(ctx, in, string(v.Sandbox))
 	if gerr != nil || sb.State == caisson.Removing {
-		return x.whileBusy(ctx, f)
+		return x.retryWhileBusy(ctx, f)
 	}
 	by := caisson.ID(sb.Labels[labelRun])
 	if by == "" || by == x.r.ID {
@@ -82,8 +82,8 @@ func (x lodging) whileHeld(ctx context.Context, f func() error) error {
 	if r, gerr := x.c.Store.Runs().Get(ctx, in, by); gerr != nil || !r.State.Ended() {
 		return err
 	}
-	if serr := x.c.settled(ctx, by); serr != nil {
+	if serr := x.c.awaitCleanup(ctx, by); serr != nil {
 		return serr
 	}
-	return x.whileFull(ctx, f)
+	return x.retryWhileFull(ctx, f)
 }

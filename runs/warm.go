@@ -34,16 +34,16 @@ func keyOf(parts ...any) (string, error) {
 	return hex.EncodeToString(sum[:16]), nil
 }
 
-// warmth manages the warm snapshots of agents: one for each account and agent, captured before the sandbox contains any
+// warmSnapshots manages the warm snapshots of agents: one for each account and agent, captured before the sandbox contains any
 // of the account's data.
-type warmth struct {
+type warmSnapshots struct {
 	c *Core
 
-	mu     sync.Mutex
-	making map[string]*capture  // captures in progress, by account and agent; guarded by mu
-	soon   map[string]bool      // agents whose snapshot is being made in the background; guarded by mu
-	after  map[string]time.Time // time before which a failed capture is not retried in the background; guarded by mu
-	failed map[string]string    // error of the last capture; guarded by mu
+	mu         sync.Mutex
+	making     map[string]*capture  // captures in progress, by account and agent; guarded by mu
+	scheduled  map[string]bool      // agents whose snapshot is being made in the background; guarded by mu
+	retryAfter map[string]time.Time // time before which a failed capture is not retried in the background; guarded by mu
+	failed     map[string]string    // error of the last capture; guarded by mu
 }
 
 // A capture is a warm snapshot that is being made. It is cancelled when no caller waits for it any longer.
@@ -62,7 +62,7 @@ type waiter struct {
 	progress func(caisson.Progress) // nil once the caller has returned; guarded by mu
 }
 
-func (t *waiter) tell(p caisson.Progress) {
+func (t *waiter) report(p caisson.Progress) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.progress != nil {
@@ -70,19 +70,19 @@ func (t *waiter) tell(p caisson.Progress) {
 	}
 }
 
-// remake is how long after a failure a warm snapshot is not retried in the background.
-const remake = 10 * time.Minute
+// remakeDelay is how long after a failure a warm snapshot is not retried in the background.
+const remakeDelay = 10 * time.Minute
 
-// warmTime is the time limit for an agent to boot, answer once and be captured.
-const warmTime = 10 * time.Minute
+// warmTimeout is the time limit for an agent to boot, answer once and be captured.
+const warmTimeout = 10 * time.Minute
 
-func newWarmth(c *Core) *warmth {
-	return &warmth{c: c, making: map[string]*capture{}, soon: map[string]bool{}, after: map[string]time.Time{}, failed: map[string]string{}}
+func newWarmSnapshots(c *Core) *warmSnapshots {
+	return &warmSnapshots{c: c, making: map[string]*capture{}, scheduled: map[string]bool{}, retryAfter: map[string]time.Time{}, failed: map[string]string{}}
 }
 
 // key returns a hash of all that a warm snapshot of the agent depends on, except what is checked when it is restored.
-func (w *warmth) key(ctx context.Context, a *caisson.Agent, t *prepared) (string, error) {
-	models, err := w.c.making.usable(ctx, a)
+func (w *warmSnapshots) key(ctx context.Context, a *caisson.Agent, t *prepared) (string, error) {
+	models, err := w.c.builder.usable(ctx, a)
 	if err != nil {
 		return "", err
 	}
@@ -93,14 +93,14 @@ func (w *warmth) key(ctx context.Context, a *caisson.Agent, t *prepared) (string
 	return keyOf(b, models, t.name, t.key, w.c.Build)
 }
 
-// wants reports whether runs of the agent are forks of a warm snapshot: those of agents with a service, which takes long to boot.
-func wants(a *caisson.Agent) bool {
+// usesWarmSnapshot reports whether runs of the agent are forks of a warm snapshot: those of agents with a service, which takes long to boot.
+func usesWarmSnapshot(a *caisson.Agent) bool {
 	return a.Warm != nil && a.Warm.Randomness != "" && len(a.Service) > 0
 }
 
 // current returns the warm snapshot that runs of the agent fork, or nil.
-func (w *warmth) current(ctx context.Context, a *caisson.Agent, t *prepared) (*caisson.Snapshot, error) {
-	if !wants(a) {
+func (w *warmSnapshots) current(ctx context.Context, a *caisson.Agent, t *prepared) (*caisson.Snapshot, error) {
+	if !usesWarmSnapshot(a) {
 		return nil, nil
 	}
 	key, err := w.key(ctx, a, t)
@@ -116,27 +116,27 @@ func (w *warmth) current(ctx context.Context, a *caisson.Agent, t *prepared) (*c
 }
 
 // list returns the warm snapshots that the caller's account has of an agent, newest first.
-func (w *warmth) list(ctx context.Context, agent string) ([]*caisson.Snapshot, error) {
+func (w *warmSnapshots) list(ctx context.Context, agent string) ([]*caisson.Snapshot, error) {
 	list, _, err := w.c.Sandboxes.ListSnapshots(ctx, caisson.Filter{Labels: map[string]string{labelAgent: agent}, Limit: 1000})
 	list = slices.DeleteFunc(list, func(s *caisson.Snapshot) bool { return s.Labels[labelKey] == "" })
 	slices.Reverse(list)
 	return list, err
 }
 
-// later makes the agent's warm snapshot in the background, unless that is already in progress, or failed a short time
+// makeInBackground makes the agent's warm snapshot in the background, unless that is already in progress, or failed a short time
 // ago.
-func (w *warmth) later(a *caisson.Agent, account string) {
+func (w *warmSnapshots) makeInBackground(a *caisson.Agent, account string) {
 	id := account + "/" + a.ID
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.soon[id] || w.making[id] != nil || time.Now().Before(w.after[id]) {
+	if w.scheduled[id] || w.making[id] != nil || time.Now().Before(w.retryAfter[id]) {
 		return
 	}
-	w.soon[id] = w.c.do(func() {
+	w.scheduled[id] = w.c.goBackground(func() {
 		defer func() {
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			delete(w.soon, id)
+			delete(w.scheduled, id)
 		}()
 		ctx := caisson.WithCaller(w.c.ctx, caisson.Caller{Account: account})
 		if _, err := w.make(ctx, a.ID, false, func(caisson.Progress) {}); err != nil && ctx.Err() == nil {
@@ -147,8 +147,8 @@ func (w *warmth) later(a *caisson.Agent, account string) {
 }
 
 // replace removes a warm snapshot that does not start, and makes another one.
-func (w *warmth) replace(a *caisson.Agent, account string, snap *caisson.Snapshot) {
-	w.c.do(func() {
+func (w *warmSnapshots) replace(a *caisson.Agent, account string, snap *caisson.Snapshot) {
+	w.c.goBackground(func() {
 		ctx := caisson.WithCaller(w.c.ctx, caisson.Caller{Account: account})
 		err := w.c.Sandboxes.RemoveSnapshot(ctx, string(snap.ID))
 		switch {
@@ -159,13 +159,13 @@ func (w *warmth) replace(a *caisson.Agent, account string, snap *caisson.Snapsho
 			return
 		}
 		w.c.Events.Publish(ctx, account, "agent.snapshot.broken", a.ID, map[string]string{"snapshot": string(snap.ID)})
-		w.later(a, account)
+		w.makeInBackground(a, account)
 	})
 }
 
 // make makes the agent's warm snapshot, or waits for a capture in progress. If fresh is false, it returns the current
 // snapshot if there is one.
-func (w *warmth) make(ctx context.Context, agent string, fresh bool, progress func(caisson.Progress)) (*caisson.Snapshot, error) {
+func (w *warmSnapshots) make(ctx context.Context, agent string, fresh bool, progress func(caisson.Progress)) (*caisson.Snapshot, error) {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
 		return nil, err
@@ -176,11 +176,11 @@ func (w *warmth) make(ctx context.Context, agent string, fresh bool, progress fu
 	if m == nil {
 		m = &capture{done: make(chan struct{}), waiting: map[*waiter]bool{}}
 		// The capture has the lifetime of the core, and the rights of the first caller.
-		cctx, cancel := context.WithTimeout(caisson.WithCaller(w.c.ctx, caller), warmTime)
+		cctx, cancel := context.WithTimeout(caisson.WithCaller(w.c.ctx, caller), warmTimeout)
 		m.stop = cancel
-		if !w.c.do(func() {
+		if !w.c.goBackground(func() {
 			defer cancel()
-			w.carryOut(cctx, m, id, agent, fresh)
+			w.runCapture(cctx, m, id, agent, fresh)
 		}) {
 			w.mu.Unlock()
 			cancel()
@@ -188,7 +188,7 @@ func (w *warmth) make(ctx context.Context, agent string, fresh bool, progress fu
 		}
 		w.making[id] = m
 	} else {
-		me.tell(caisson.Progress{Stage: "wait", Detail: "it is being made already"})
+		me.report(caisson.Progress{Stage: "wait", Detail: "it is being made already"})
 	}
 	m.waiting[me] = true
 	w.mu.Unlock()
@@ -202,7 +202,7 @@ func (w *warmth) make(ctx context.Context, agent string, fresh bool, progress fu
 }
 
 // abandon removes a waiter from a capture, which is cancelled if no waiter is left.
-func (w *warmth) abandon(m *capture, me *waiter, id string) {
+func (w *warmSnapshots) abandon(m *capture, me *waiter, id string) {
 	me.mu.Lock()
 	me.progress = nil
 	me.mu.Unlock()
@@ -214,24 +214,24 @@ func (w *warmth) abandon(m *capture, me *waiter, id string) {
 	}
 }
 
-// carryOut runs a capture, and sends its progress to the waiters.
-func (w *warmth) carryOut(ctx context.Context, m *capture, id, agent string, fresh bool) {
+// runCapture runs a capture, and sends its progress to the waiters.
+func (w *warmSnapshots) runCapture(ctx context.Context, m *capture, id, agent string, fresh bool) {
 	snap, err := w.capture(ctx, agent, fresh, func(p caisson.Progress) {
 		w.mu.Lock()
 		all := slices.Collect(maps.Keys(m.waiting))
 		w.mu.Unlock()
 		for _, t := range all {
-			t.tell(p)
+			t.report(p)
 		}
 	})
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.making[id] == m { // otherwise it has been abandoned
 		delete(w.making, id)
-		delete(w.after, id)
+		delete(w.retryAfter, id)
 		delete(w.failed, id)
 		if err != nil {
-			w.after[id], w.failed[id] = time.Now().Add(remake), caisson.MessageOf(err)
+			w.retryAfter[id], w.failed[id] = time.Now().Add(remakeDelay), caisson.MessageOf(err)
 		}
 	}
 	m.snap, m.err = snap, err
@@ -239,16 +239,16 @@ func (w *warmth) carryOut(ctx context.Context, m *capture, id, agent string, fre
 }
 
 // capture boots the agent, runs the warm-up turns, and takes the snapshot.
-func (w *warmth) capture(ctx context.Context, id string, fresh bool, progress func(caisson.Progress)) (_ *caisson.Snapshot, err error) {
+func (w *warmSnapshots) capture(ctx context.Context, id string, fresh bool, progress func(caisson.Progress)) (_ *caisson.Snapshot, err error) {
 	c := w.c
-	a, err := c.making.complete(ctx, id)
+	a, err := c.builder.complete(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	if !wants(a) {
+	if !usesWarmSnapshot(a) {
 		return nil, caisson.Invalidf("warm", "agent %s has no service that would have to boot; its runs start fast without a snapshot", id)
 	}
-	template, err := c.making.prepare(ctx, a, "", progress)
+	template, err := c.builder.prepare(ctx, a, "", progress)
 	if err != nil {
 		return nil, err
 	}
@@ -272,7 +272,7 @@ func (w *warmth) capture(ctx context.Context, id string, fresh bool, progress fu
 	req.Assigned = &caisson.Assignment{
 		Run: warmup.ID, Attempt: 1, Agent: a.ID, Trace: warmup.Trace, Models: &caisson.ModelGrant{Models: []string{WarmModel}},
 	}
-	box, err := c.Sandboxes.Create(c.making.asAuthor(ctx, a), req)
+	box, err := c.Sandboxes.Create(c.builder.asAuthor(ctx, a), req)
 	if err != nil {
 		return nil, err
 	}
@@ -282,14 +282,14 @@ func (w *warmth) capture(ctx context.Context, id string, fresh bool, progress fu
 			err = errors.Join(err, rerr)
 		}
 	}()
-	models, err := c.making.usable(ctx, a)
+	models, err := c.builder.usable(ctx, a)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.making.serve(ctx, box.ID, a, append([]caisson.Model{warmModel}, models...)); err != nil {
+	if err := c.builder.serve(ctx, box.ID, a, append([]caisson.Model{warmModel}, models...)); err != nil {
 		return nil, err
 	}
-	if err := w.ask(ctx, a, box, warmup, progress); err != nil {
+	if err := w.warmUp(ctx, a, box, warmup, progress); err != nil {
 		return nil, err
 	}
 	if _, err := c.Sandboxes.Assign(ctx, box.ID, nil); err != nil {
@@ -304,18 +304,18 @@ func (w *warmth) capture(ctx context.Context, id string, fresh bool, progress fu
 	return snap, w.dropOthers(ctx, a.ID, snap.ID)
 }
 
-// ask waits until the agent is ready, runs the warm-up turns, and reduces the agent's size.
-func (w *warmth) ask(ctx context.Context, a *caisson.Agent, box *caisson.Sandbox, run *caisson.Run, progress func(caisson.Progress)) error {
+// warmUp waits until the agent is ready, runs the warm-up turns, and reduces the agent's size.
+func (w *warmSnapshots) warmUp(ctx context.Context, a *caisson.Agent, box *caisson.Sandbox, run *caisson.Run, progress func(caisson.Progress)) error {
 	c := w.c
 	t := &task.Task{
 		Driver: a.Driver, Prompt: a.Warm.Prompt, PromptMode: a.Prompt, Events: a.Events, Workdir: a.Workdir, Model: WarmModel,
-		Session: string(run.ID), Ready: a.Ready, ReadyTime: caisson.Duration(warmTime), Time: caisson.Duration(warmTime),
+		Session: string(run.ID), Ready: a.Ready, ReadyTime: caisson.Duration(warmTimeout), Time: caisson.Duration(warmTimeout),
 		Grace: caisson.Duration(c.Limits.Grace), Output: 1 << 20, Files: a.Files, Env: map[string]string{"OPENAI_BASE_URL": gatewayURL + "/v1"},
 	}
 	warm := *a
 	warm.Models = nil // it may call the warm-up model
 	set, err := agent.Resolve(&warm, caisson.RunRequest{Agent: a.ID, Prompt: a.Warm.Prompt, Model: WarmModel},
-		agent.Defaults{Models: []caisson.GatewayModel{{Model: warmModel}}}, caisson.HostWork("", "warm up an agent"))
+		agent.Defaults{Models: []caisson.GatewayModel{{Model: warmModel}}}, caisson.HostCaller("", "warm up an agent"))
 	if err != nil {
 		return err
 	}
@@ -340,7 +340,7 @@ func (w *warmth) ask(ctx context.Context, a *caisson.Agent, box *caisson.Sandbox
 	if recipe := c.Recipes[a.Driver]; recipe != nil {
 		for _, command := range recipe.Settle(a) {
 			progress(caisson.Progress{Stage: "settle", Detail: strings.Join(command, " ")})
-			if err := c.hands.execute(ctx, box.ID, command); err != nil {
+			if err := c.guestExec.execute(ctx, box.ID, command); err != nil {
 				return err
 			}
 		}
@@ -349,11 +349,11 @@ func (w *warmth) ask(ctx context.Context, a *caisson.Agent, box *caisson.Sandbox
 }
 
 // turn runs one warm-up turn, and returns an error if there is no answer.
-func (w *warmth) turn(ctx context.Context, a *caisson.Agent, box *caisson.Sandbox, t *task.Task, progress func(caisson.Progress)) error {
+func (w *warmSnapshots) turn(ctx context.Context, a *caisson.Agent, box *caisson.Sandbox, t *task.Task, progress func(caisson.Progress)) error {
 	c := w.c
 	var said strings.Builder
 	progress(caisson.Progress{Stage: "warm up"})
-	end, err := c.hands.drive(ctx, box.ID, t, func(l *task.Line) {
+	end, err := c.guestExec.runDriver(ctx, box.ID, t, func(l *task.Line) {
 		switch l.Type {
 		case caisson.EventTextDelta:
 			said.WriteString(l.Delta)
@@ -375,15 +375,15 @@ func (w *warmth) turn(ctx context.Context, a *caisson.Agent, box *caisson.Sandbo
 }
 
 // execute runs a program in a sandbox, and returns an error if it fails.
-func (c hands) execute(ctx context.Context, box caisson.ID, command []string) error {
+func (c guestExec) execute(ctx context.Context, box caisson.ID, command []string) error {
 	p, err := c.Sandboxes.Exec(ctx, string(box), caisson.ExecRequest{Command: command, Timeout: caisson.Duration(time.Minute), Workdir: "/"})
 	if err != nil {
 		return err
 	}
 	defer p.Close()
 	out := make(chan string, 2)
-	go func() { out <- tail.Read(p.Stdout(), maxSaid) }()
-	go func() { out <- tail.Read(p.Stderr(), maxSaid) }()
+	go func() { out <- tail.Read(p.Stdout(), maxShownOutput) }()
+	go func() { out <- tail.Read(p.Stderr(), maxShownOutput) }()
 	status, err := p.Wait(ctx)
 	if err != nil || status.Success() {
 		return err
@@ -392,7 +392,7 @@ func (c hands) execute(ctx context.Context, box caisson.ID, command []string) er
 }
 
 // dropOthers removes all warm snapshots of an agent except keep.
-func (w *warmth) dropOthers(ctx context.Context, agent string, keep caisson.ID) error {
+func (w *warmSnapshots) dropOthers(ctx context.Context, agent string, keep caisson.ID) error {
 	list, err := w.list(ctx, agent)
 	for _, s := range list {
 		if s.ID == keep {
@@ -406,7 +406,7 @@ func (w *warmth) dropOthers(ctx context.Context, agent string, keep caisson.ID) 
 }
 
 // problem returns the error of the last attempt to make an agent's warm snapshot; "" if it succeeded.
-func (w *warmth) problem(account, agent string) string {
+func (w *warmSnapshots) problem(account, agent string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.failed[account+"/"+agent]

@@ -32,7 +32,7 @@ func (w *world) snapshots() (ids []caisson.ID) {
 // recorded returns the types of the events about a subject.
 func (w *world) recorded(subject string) (types []string) {
 	w.t.Helper()
-	for _, e := range got(w.store.Events().After(context.Background(), caisson.Everyone(), subject, 0, 1000))(w.t) {
+	for _, e := range got(w.store.Events().After(context.Background(), caisson.AllAccounts(), subject, 0, 1000))(w.t) {
 		types = append(types, e.Type)
 	}
 	return types

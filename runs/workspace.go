@@ -41,7 +41,7 @@ type Masker interface {
 const directoryFile = "directory.json"
 
 // planWorkspace determines how the directory of a request becomes the workspace, unless the request names a volume.
-func (c entrance) planWorkspace(req *caisson.RunRequest, a *caisson.Agent) error {
+func (c admission) planWorkspace(req *caisson.RunRequest, a *caisson.Agent) error {
 	if req.Kind == caisson.WorkspaceVolume {
 		return checkVolume(req)
 	}
@@ -105,18 +105,18 @@ func checkHidden(req *caisson.RunRequest) error {
 const maxHidden = 5_000_000
 
 // keepWorkspace stores the contents or the location of the run's workspace.
-func (c entrance) keepWorkspace(ctx context.Context, r *caisson.Run) error {
+func (c admission) keepWorkspace(ctx context.Context, r *caisson.Run) error {
 	if r.Request.Directory == nil || r.Request.Kind == caisson.WorkspaceCopy {
-		return c.spool(ctx, r)
+		return c.storeContents(ctx, r)
 	}
 	dir, err := hostdir.Of(r.Request.Directory.Fd())
 	if err != nil {
 		return caisson.Wrap(err, caisson.Invalid, "the directory %s cannot be used", r.Request.Source)
 	}
-	if err := c.notOurs(r.Request.Directory); err != nil {
+	if err := c.checkOutsideData(r.Request.Directory); err != nil {
 		return err
 	}
-	if err := dir.Reach(r.Request.Directory.Fd()); errors.Is(err, hostdir.ErrElsewhere) {
+	if err := dir.CheckReachable(r.Request.Directory.Fd()); errors.Is(err, hostdir.ErrOtherNamespace) {
 		return caisson.Wrap(err, caisson.Invalid, "the daemon cannot reach %.100q: %s; a copy can be worked on, with --workspace-kind copy", r.Request.Source, err)
 	}
 	data, err := json.Marshal(dir)
@@ -130,14 +130,14 @@ func (c entrance) keepWorkspace(ctx context.Context, r *caisson.Run) error {
 }
 
 // mounted reports whether the run's directory itself, or a layer over it, is mounted in the attempt's sandbox.
-func (x lodging) mounted() bool {
+func (x provisioner) mounted() bool {
 	return x.r.Request.Kind == caisson.WorkspaceOverlay || x.r.Request.Kind == caisson.WorkspaceDirect
 }
 
 // workspace returns the workspace of the attempt's sandbox, with its directory newly opened; nil if it is copied, or
 // there is none.
-func (x lodging) workspace() (*caisson.WorkspaceRequest, error) {
-	if ref := x.wantsVolume(); ref != "" {
+func (x provisioner) workspace() (*caisson.WorkspaceRequest, error) {
+	if ref := x.volumeRef(); ref != "" {
 		return &caisson.WorkspaceRequest{Kind: caisson.WorkspaceVolume, Source: ref, Target: x.agent.Workdir}, nil
 	}
 	if !x.r.HasWorkspace || !x.mounted() {
@@ -162,9 +162,9 @@ func (x lodging) workspace() (*caisson.WorkspaceRequest, error) {
 
 // sameWorkspace returns an error if a run in a session's sandbox requests another directory or volume than the sandbox
 // has.
-func (x lodging) sameWorkspace(ctx context.Context) error {
-	if x.box.Spec.Volume != nil || x.r.Request.Kind == caisson.WorkspaceVolume {
-		return sameVolume(x.box, x.r)
+func (x provisioner) sameWorkspace(ctx context.Context) error {
+	if x.sandbox.Spec.Volume != nil || x.r.Request.Kind == caisson.WorkspaceVolume {
+		return sameVolume(x.sandbox, x.r)
 	}
 	asked, err := x.workspace()
 	if err != nil || asked == nil {
@@ -172,30 +172,30 @@ func (x lodging) sameWorkspace(ctx context.Context) error {
 	}
 	defer asked.Directory.Close()
 	other := failf(caisson.RunInvalid, "the session has another directory, or none; leave -C out to go on with what it has, or begin another session")
-	if x.box.Spec.Workspace == "" {
+	if x.sandbox.Spec.Workspace == "" {
 		return other
 	}
-	has, err := x.c.Workspaces.GetWorkspace(ctx, string(x.box.Spec.Workspace))
+	has, err := x.c.Workspaces.GetWorkspace(ctx, string(x.sandbox.Spec.Workspace))
 	if err != nil {
 		return err
 	}
-	if same, err := (hostdir.Dir{Device: has.Device, Inode: has.Inode}).Is(asked.Directory.Fd()); err != nil || !same || has.Kind != asked.Kind {
+	if same, err := (hostdir.Dir{Device: has.Device, Inode: has.Inode}).SameAs(asked.Directory.Fd()); err != nil || !same || has.Kind != asked.Kind {
 		return other
 	}
 	return nil
 }
 
-// diffTime is how long the result of a run waits for the list of changes.
-const diffTime = 30 * time.Second
+// diffTimeout is how long the result of a run waits for the list of changes.
+const diffTimeout = 30 * time.Second
 
 // changes adds the changes in the workspace, as the host determines them, to the result.
-func (x outcome) changes(ctx context.Context) {
-	if x.box == nil || x.box.Spec.Workspace == "" || x.c.Workspaces == nil || x.starting {
+func (x finisher) changes(ctx context.Context) {
+	if x.sandbox == nil || x.sandbox.Spec.Workspace == "" || x.c.Workspaces == nil || x.starting {
 		return
 	}
-	ctx, cancel := context.WithTimeout(caisson.WithCaller(ctx, caisson.OwnWork(x.r.Account, "say what a run has changed")), diffTime)
+	ctx, cancel := context.WithTimeout(caisson.WithCaller(ctx, caisson.DaemonCaller(x.r.Account, "say what a run has changed")), diffTimeout)
 	defer cancel()
-	diff, err := x.c.Workspaces.Diff(ctx, string(x.box.Spec.Workspace), caisson.DiffRequest{Patch: true})
+	diff, err := x.c.Workspaces.Diff(ctx, string(x.sandbox.Spec.Workspace), caisson.DiffRequest{Patch: true})
 	if err != nil {
 		x.warn(ctx, "what has changed in the workspace cannot be told; caisson diff tries again", err)
 		return

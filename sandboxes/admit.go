@@ -14,10 +14,10 @@ import (
 // admit checks that the host has room for one more live sandbox, and reserves a place for it until release is called.
 // need is the memory in bytes that the sandbox uses from the start because it is restored from a checkpoint; it is
 // reserved as well, until the sandbox has it (see settle). Returns an Exhausted error if a limit is reached.
-func (h *host) admit(ctx context.Context, id caisson.ID, need caisson.Size) (release func(), err error) {
+func (h *processes) admit(ctx context.Context, id caisson.ID, need caisson.Size) (release func(), err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if err := h.room(need); err != nil {
+	if err := h.checkCapacity(need); err != nil {
 		return nil, err
 	}
 	if h.c.Limits.MaxSandboxes > 0 {
@@ -35,31 +35,31 @@ func (h *host) admit(ctx context.Context, id caisson.ID, need caisson.Size) (rel
 	}
 	h.starting[id] = true
 	if need > 0 {
-		h.promised[id] = need
+		h.reservedMemory[id] = need
 	}
 	return func() {
 		h.mu.Lock()
 		delete(h.starting, id)
 		h.mu.Unlock()
-		h.settle(id)
+		h.releaseMemory(id)
 	}, nil
 }
 
-// settle ends the memory reservation of a sandbox. If the runtime is still filling the memory of the running sandbox,
+// releaseMemory ends the memory reservation of a sandbox. If the runtime is still filling the memory of the running sandbox,
 // the reservation ends when that is done.
-func (h *host) settle(id caisson.ID) {
+func (h *processes) releaseMemory(id caisson.ID) {
 	done := func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		delete(h.promised, id)
+		delete(h.reservedMemory, id)
 	}
 	h.mu.Lock()
-	_, promised := h.promised[id]
+	_, promised := h.reservedMemory[id]
 	h.mu.Unlock()
 	filling, ok := h.c.Runtime.(interface {
 		Filled(context.Context, caisson.ID) error
 	})
-	if !promised || !ok || !h.c.do(func(ctx context.Context) {
+	if !promised || !ok || !h.c.goBackground(func(ctx context.Context) {
 		defer done()
 		if err := filling.Filled(ctx, id); err != nil && caisson.KindOf(err) == caisson.Internal && ctx.Err() == nil {
 			h.c.Log.WarnContext(ctx, "whether a sandbox has all of its memory is not known", "sandbox", id, "err", err)
@@ -69,15 +69,15 @@ func (h *host) settle(id caisson.ID) {
 	}
 }
 
-// room returns an Exhausted error if the host has too little memory, disk space or too few PIDs left for a sandbox that
+// checkCapacity returns an Exhausted error if the host has too little memory, disk space or too few PIDs left for a sandbox that
 // uses need bytes of memory from the start. The caller must hold h.mu.
-func (h *host) room(need caisson.Size) error {
+func (h *processes) checkCapacity(need caisson.Size) error {
 	if h.c.Limits.MemoryReserve > 0 {
 		available, err := h.c.Available()
 		if err != nil {
 			return err
 		}
-		for _, n := range h.promised {
+		for _, n := range h.reservedMemory {
 			need += n
 		}
 		switch reserve := h.c.Limits.MemoryReserve; {

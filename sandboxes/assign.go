@@ -19,7 +19,7 @@ func (c *Core) Assign(ctx context.Context, id caisson.ID, a *caisson.Assignment)
 	if err != nil {
 		return nil, err
 	}
-	release, err := c.locks.soon(ctx, sb.ID)
+	release, err := c.locks.acquireSoon(ctx, sb.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -31,7 +31,7 @@ func (c *Core) Assign(ctx context.Context, id caisson.ID, a *caisson.Assignment)
 	// The assignment is stored first: if the daemon stops here, the next one configures the wire from the store.
 	changed, err := set(ctx, func(s *caisson.Sandbox) error {
 		old = s.Assigned
-		if err := mayServe(s, a); err != nil {
+		if err := checkAssignable(s, a); err != nil {
 			return err
 		}
 		s.Assigned = a
@@ -63,9 +63,9 @@ func (c *Core) Assign(ctx context.Context, id caisson.ID, a *caisson.Assignment)
 	return nil, err
 }
 
-// mayServe returns a Conflict error if the sandbox cannot get the assignment a. Clearing the assignment (nil) is always
+// checkAssignable returns a Conflict error if the sandbox cannot get the assignment a. Clearing the assignment (nil) is always
 // allowed.
-func mayServe(sb *caisson.Sandbox, a *caisson.Assignment) error {
+func checkAssignable(sb *caisson.Sandbox, a *caisson.Assignment) error {
 	switch has := sb.Assigned; {
 	case a == nil:
 		return nil
@@ -95,8 +95,8 @@ func (n network) checkAssignment(ctx context.Context, a *caisson.Assignment) err
 	return n.check(ctx, "assigned.", nil, a.Models)
 }
 
-// serving returns the wire's guest record of a sandbox that serves a run.
-func serving(sb *caisson.Sandbox, a *caisson.Assignment) caisson.Guest {
+// guestOf returns the wire's guest record of a sandbox that serves a run.
+func guestOf(sb *caisson.Sandbox, a *caisson.Assignment) caisson.Guest {
 	lineage := make([]string, len(a.Lineage))
 	for i, id := range a.Lineage {
 		lineage[i] = string(id)

@@ -151,13 +151,13 @@ func TestMadeForRun(t *testing.T) {
 	snap := got(w.Snapshots().Snapshot(w.ctx(), string(sb.ID), caisson.SnapshotRequest{}))(t)
 	from := w.create(caisson.CreateRequest{Snapshot: snap.ID, Assigned: a, Randomness: "openssl"})
 	w.wantServing(from)
-	if r := w.runtime.restored(from.ID); r.Randomness != "openssl" || !r.StillClock {
-		t.Errorf("it was restored with randomness %q, still clock %v", r.Randomness, r.StillClock)
+	if r := w.runtime.restored(from.ID); r.Randomness != "openssl" || !r.ContinueClock {
+		t.Errorf("it was restored with randomness %q, still clock %v", r.Randomness, r.ContinueClock)
 	}
 	fork := got(w.Snapshots().Fork(w.ctx(), string(snap.ID), caisson.ForkRequest{Assigned: a}))(t)[0]
 	w.wantServing(fork)
-	if r := w.runtime.restored(fork.ID); r.Randomness != "openssl" || r.StillClock || fork.Spec.Randomness != "kernel" {
-		t.Errorf("a fork was restored with randomness %q, still clock %v", r.Randomness, r.StillClock)
+	if r := w.runtime.restored(fork.ID); r.Randomness != "openssl" || r.ContinueClock || fork.Spec.Randomness != "kernel" {
+		t.Errorf("a fork was restored with randomness %q, still clock %v", r.Randomness, r.ContinueClock)
 	}
 	if n := w.wires.configurations(); n != 0 {
 		t.Errorf("wires were configured %d times after they were there", n)

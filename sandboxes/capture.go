@@ -20,10 +20,10 @@ func (s *Snapshots) captureAll(ctx context.Context, sb *caisson.Sandbox, dir str
 			if err := s.fill(ctx, sb, part, memory); err != nil {
 				return err
 			}
-			return s.c.spaces.capture(ctx, sb, part)
+			return s.c.workspaces.capture(ctx, sb, part)
 		}
 		if sb.State == caisson.Running {
-			return s.c.spaces.whileFrozen(ctx, sb.ID, both)
+			return s.c.workspaces.whileFrozen(ctx, sb.ID, both)
 		}
 		return both()
 	})
@@ -36,7 +36,7 @@ func (s *Snapshots) capture(ctx context.Context, sb *caisson.Sandbox, dir string
 		if err := s.fill(ctx, sb, part, memory); err != nil {
 			return err
 		}
-		return s.c.spaces.isEmpty(sb)
+		return s.c.workspaces.isEmpty(sb)
 	})
 }
 
@@ -52,7 +52,7 @@ func (s *Snapshots) fill(ctx context.Context, sb *caisson.Sandbox, part string, 
 	switch {
 	case sb.State == caisson.Running && memory:
 		if err = s.c.Runtime.Checkpoint(ctx, sb.ID, part, true); err != nil {
-			err = errors.Join(err, s.c.host.letGoOn(ctx, sb.ID)) // The sandbox may be frozen despite the error.
+			err = errors.Join(err, s.c.processes.thawOrSuspend(ctx, sb.ID)) // The sandbox may be frozen despite the error.
 		}
 	case sb.State == caisson.Running:
 		err = writeFile(tar, func(f *os.File) error { return s.c.Runtime.SaveFiles(ctx, sb.ID, f) })

@@ -38,7 +38,7 @@ func (l *Lifecycle) Create(ctx context.Context, req caisson.CreateRequest) (*cai
 		}
 	}()
 	var release func()
-	req.Workspace, release = ownDirectory(req.Workspace)
+	req.Workspace, release = closeOnce(req.Workspace)
 	defer release()
 	if err := validateCreate(&req); err != nil {
 		return nil, err
@@ -46,7 +46,7 @@ func (l *Lifecycle) Create(ctx context.Context, req caisson.CreateRequest) (*cai
 	if err := checkDirectories(ctx, &req); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(l.c.spaces.check(ctx, req.Workspace, req.Mounts), checkPlaceholder(&req)); err != nil {
+	if err := errors.Join(l.c.workspaces.check(ctx, req.Workspace, req.Mounts), checkPlaceholder(&req)); err != nil {
 		return nil, err
 	}
 	if err := l.c.network.check(ctx, "", req.Policy, req.Models); err != nil {
@@ -118,7 +118,7 @@ func (l *Lifecycle) create(ctx context.Context, sb *caisson.Sandbox, from source
 	if _, err := l.c.Store.Accounts().Ensure(ctx, sb.Account); err != nil {
 		return nil, err
 	}
-	admitted, err := l.c.host.admit(ctx, sb.ID, 0)
+	admitted, err := l.c.processes.admit(ctx, sb.ID, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -126,13 +126,13 @@ func (l *Lifecycle) create(ctx context.Context, sb *caisson.Sandbox, from source
 	var back undo.Stack
 	defer func() { err = errors.Join(err, back.Run()) }()
 	var handles []caisson.Handle
-	sb.Spec.Mounts, handles = direct(req.Workspace, req.Mounts, req.Directories)
+	sb.Spec.Mounts, handles = addDirectMount(req.Workspace, req.Mounts, req.Directories)
 	sb.Spec.WorkspaceAt = req.Placeholder
 	if err := l.c.Store.Sandboxes().Insert(ctx, sb); err != nil {
 		return nil, err
 	}
 	clean := context.WithoutCancel(ctx)
-	back.Push(func() error { return l.c.Store.Sandboxes().Delete(clean, caisson.Everyone(), string(sb.ID)) })
+	back.Push(func() error { return l.c.Store.Sandboxes().Delete(clean, caisson.AllAccounts(), string(sb.ID)) })
 	back.Push(func() error { return l.c.removeSandboxDir(clean, sb.ID) })
 	if err := l.c.makeDir(sb); err != nil {
 		return nil, err
@@ -140,7 +140,7 @@ func (l *Lifecycle) create(ctx context.Context, sb *caisson.Sandbox, from source
 	if err := l.c.recordMounts(sb.ID, sb.Spec.Mounts, handles); err != nil {
 		return nil, err
 	}
-	if err := l.c.spaces.lay(ctx, sb, req.Workspace, &back); err != nil {
+	if err := l.c.workspaces.create(ctx, sb, req.Workspace, &back); err != nil {
 		return nil, err
 	}
 	if from.files != "" {
@@ -154,10 +154,10 @@ func (l *Lifecycle) create(ctx context.Context, sb *caisson.Sandbox, from source
 	}
 	state := caisson.Created
 	if !req.NoStart {
-		if err := l.c.host.run(ctx, sb, from); err != nil {
+		if err := l.c.processes.run(ctx, sb, from); err != nil {
 			return nil, err
 		}
-		back.Push(func() error { return l.c.host.halt(clean, sb.ID) })
+		back.Push(func() error { return l.c.processes.halt(clean, sb.ID) })
 		state = caisson.Running
 	}
 	made, err := l.c.setState(ctx, sb.ID, state, func(s *caisson.Sandbox) error {
@@ -173,6 +173,6 @@ func (l *Lifecycle) create(ctx context.Context, sb *caisson.Sandbox, from source
 	}
 	l.c.deadlines.arm(made)
 	l.c.event(ctx, made, "sandbox."+string(state), map[string]string{"template": made.Template})
-	l.c.spaces.warn(ctx, made, req.Workspace)
+	l.c.workspaces.warn(ctx, made, req.Workspace)
 	return made, nil
 }

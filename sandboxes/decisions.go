@@ -24,21 +24,21 @@ type decisions struct {
 	c *Core
 
 	mu      sync.Mutex
-	queue   []decided      // guarded by mu
-	waiting map[string]int // number of lists in queue, by account; guarded by mu
-	running bool           // guarded by mu
-	dropped int            // number of decisions dropped since warned; guarded by mu
-	warned  time.Time      // time of the last log message about dropped decisions; guarded by mu
+	queue   []guestDecisions // guarded by mu
+	waiting map[string]int   // number of lists in queue, by account; guarded by mu
+	running bool             // guarded by mu
+	dropped int              // number of decisions dropped since warned; guarded by mu
+	warned  time.Time        // time of the last log message about dropped decisions; guarded by mu
 }
 
-type decided struct {
+type guestDecisions struct {
 	guest caisson.Guest
 	list  []caisson.Decision
 }
 
-// Decided records the decisions of a sandbox's wire: a log message and an event for each. It does not block; decisions
+// RecordDecisions records the decisions of a sandbox's wire: a log message and an event for each. It does not block; decisions
 // beyond the queue's limit are dropped, which is logged.
-func (c *Core) Decided(g caisson.Guest, list []caisson.Decision) {
+func (c *Core) RecordDecisions(g caisson.Guest, list []caisson.Decision) {
 	d := c.decisions
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -54,9 +54,9 @@ func (c *Core) Decided(g caisson.Guest, list []caisson.Decision) {
 		d.waiting = map[string]int{}
 	}
 	d.waiting[g.Account]++
-	d.queue = append(d.queue, decided{g, list})
+	d.queue = append(d.queue, guestDecisions{g, list})
 	if !d.running {
-		d.running = c.do(d.run)
+		d.running = c.goBackground(d.run)
 	}
 }
 
@@ -83,10 +83,10 @@ func (d *decisions) run(ctx context.Context) {
 // produce them.
 func (d *decisions) record(ctx context.Context, g caisson.Guest, list []caisson.Decision) {
 	ctx = caisson.WithGuest(ctx, g)
-	whose := guestData(g)
+	whose := guestFields(g)
 	events := make([]*caisson.Event, 0, len(list))
 	for _, dec := range list {
-		data := decisionData(&dec)
+		data := decisionFields(&dec)
 		maps.Copy(data, whose)
 		args := []any{"sandbox", g.Sandbox, "account", g.Account}
 		for _, k := range slices.Sorted(maps.Keys(data)) {
@@ -106,8 +106,8 @@ func (d *decisions) record(ctx context.Context, g caisson.Guest, list []caisson.
 // it.
 const maxDecisionText = 300
 
-// guestData returns the run, agent, attempt and trace of a guest; fields that are not set are omitted.
-func guestData(g caisson.Guest) map[string]string {
+// guestFields returns the run, agent, attempt and trace of a guest; fields that are not set are omitted.
+func guestFields(g caisson.Guest) map[string]string {
 	data := map[string]string{}
 	for k, v := range map[string]string{"run": g.Run, "agent": g.Agent, "trace": g.Trace} {
 		if v != "" && v != string(g.Sandbox) {
@@ -120,7 +120,7 @@ func guestData(g caisson.Guest) map[string]string {
 	return data
 }
 
-func decisionData(d *caisson.Decision) map[string]string {
+func decisionFields(d *caisson.Decision) map[string]string {
 	data := map[string]string{"kind": d.Kind, "rule": strconv.Itoa(d.Rule), "reason": d.Reason, "count": strconv.FormatInt(d.Count, 10)}
 	for k, v := range map[string]string{"name": d.Name, "address": d.Address, "protocol": d.Protocol} {
 		if v != "" {

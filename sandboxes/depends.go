@@ -54,8 +54,8 @@ func mismatch(had, have caisson.Dependencies) string {
 	return ""
 }
 
-// depends returns the dependencies of a memory snapshot of a sandbox that starts now.
-func (h *host) depends(ctx context.Context, sb *caisson.Sandbox) (d caisson.Dependencies, err error) {
+// dependencies returns the dependencies of a memory snapshot of a sandbox that starts now.
+func (h *processes) dependencies(ctx context.Context, sb *caisson.Sandbox) (d caisson.Dependencies, err error) {
 	caps := h.c.Runtime.Capabilities()
 	d = caisson.Dependencies{Build: h.c.Build, CPU: caps.CPU, Rootfs: sb.Rootfs.Digest, Platform: caps.Platform}
 	if len(sb.Rootfs.Binds) == 0 {

@@ -9,9 +9,9 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// detached starts a command in a session of its own, through guestd: the process outlives the exec session, and
+// execDetached starts a command in a session of its own, through guestd: the process outlives the exec session, and
 // survives pauses and forks. The returned exec session has already ended.
-func (p *Processes) detached(ctx context.Context, id caisson.ID, e caisson.RuntimeExec) (caisson.Process, error) {
+func (p *Processes) execDetached(ctx context.Context, id caisson.ID, e caisson.RuntimeExec) (caisson.Process, error) {
 	command := e.Command[0]
 	argv := []string{"/.caisson/inside", "run", "--detach", "--user", e.User}
 	if e.Workdir != "" {
@@ -19,15 +19,15 @@ func (p *Processes) detached(ctx context.Context, id caisson.ID, e caisson.Runti
 	}
 	e.Command = append(append(argv, "--"), e.Command...)
 	e.User, e.Workdir = "", ""
-	proc, err := p.c.host.exec(ctx, id, e)
+	proc, err := p.c.processes.exec(ctx, id, e)
 	if err != nil {
 		return nil, err
 	}
 	defer proc.Close()
 	defer context.AfterFunc(ctx, func() { proc.Close() })() // Closing unblocks the reads below.
 	said := make(chan string, 1)
-	go func() { said <- short(proc.Stderr()) }()
-	out := short(proc.Stdout())
+	go func() { said <- readShort(proc.Stderr()) }()
+	out := readShort(proc.Stdout())
 	status, err := proc.Wait(ctx)
 	if err != nil {
 		return nil, err
@@ -39,11 +39,11 @@ func (p *Processes) detached(ctx context.Context, id caisson.ID, e caisson.Runti
 	if err != nil {
 		return nil, caisson.Wrap(err, caisson.Unavailable, "the sandbox does not say which process it started")
 	}
-	return started{pid}, nil
+	return detachedProcess{pid}, nil
 }
 
-// short returns the first 4096 bytes of the output of the guestd command, or "" if reading fails.
-func short(r io.Reader) string {
+// readShort returns the first 4096 bytes of the output of the guestd command, or "" if reading fails.
+func readShort(r io.Reader) string {
 	b, err := io.ReadAll(io.LimitReader(r, 4096))
 	if err != nil {
 		return ""
@@ -51,21 +51,23 @@ func short(r io.Reader) string {
 	return string(b)
 }
 
-// started is the exec session of a detached process: it has no output and has ended with status 0.
-type started struct{ pid int }
+// detachedProcess is the exec session of a detached process: it has no output and has ended with status 0.
+type detachedProcess struct{ pid int }
 
-func (s started) PID() int              { return s.pid }
-func (s started) Stdin() io.WriteCloser { return nil }
-func (s started) Stdout() io.Reader     { return strings.NewReader("") }
-func (s started) Stderr() io.Reader     { return strings.NewReader("") }
-func (s started) Close() error          { return nil }
+func (s detachedProcess) PID() int              { return s.pid }
+func (s detachedProcess) Stdin() io.WriteCloser { return nil }
+func (s detachedProcess) Stdout() io.Reader     { return strings.NewReader("") }
+func (s detachedProcess) Stderr() io.Reader     { return strings.NewReader("") }
+func (s detachedProcess) Close() error          { return nil }
 
-func (s started) Resize(rows, cols uint16) error {
+func (s detachedProcess) Resize(rows, cols uint16) error {
 	return caisson.Errorf(caisson.Conflict, "a detached process has no terminal")
 }
 
-func (s started) Signal(context.Context, int) error {
+func (s detachedProcess) Signal(context.Context, int) error {
 	return caisson.Errorf(caisson.Conflict, "the session of a detached process has ended; use kill with its pid")
 }
 
-func (s started) Wait(context.Context) (caisson.ExitStatus, error) { return caisson.ExitStatus{}, nil }
+func (s detachedProcess) Wait(context.Context) (caisson.ExitStatus, error) {
+	return caisson.ExitStatus{}, nil
+}

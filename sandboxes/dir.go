@@ -74,7 +74,7 @@ func writeEtc(layer string, id caisson.ID) error {
 		if err := os.Mkdir(d, 0o755); err != nil {
 			return err
 		}
-		if err := own(d, 0o755); err != nil {
+		if err := setOwner(d, 0o755); err != nil {
 			return err
 		}
 	}
@@ -83,16 +83,16 @@ func writeEtc(layer string, id caisson.ID) error {
 		if err := os.WriteFile(p, []byte(content), 0o644); err != nil {
 			return err
 		}
-		if err := own(p, 0o644); err != nil {
+		if err := setOwner(p, 0o644); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// own sets the owner of a file of a layer to the guest's root, and its mode to exactly mode, regardless of the umask.
+// setOwner sets the owner of a file of a layer to the guest's root, and its mode to exactly mode, regardless of the umask.
 // If the daemon does not run as root, the owner remains unchanged.
-func own(p string, mode os.FileMode) error {
+func setOwner(p string, mode os.FileMode) error {
 	if os.Geteuid() == 0 {
 		if err := os.Chown(p, caisson.LayerUIDBase, caisson.LayerUIDBase); err != nil {
 			return err
@@ -116,7 +116,7 @@ func (d dirs) dropSaved(id caisson.ID, names ...string) error {
 	var errs []error
 	for _, name := range names {
 		path := d.inDir(id, name)
-		if existing(path) == "" {
+		if ifExists(path) == "" {
 			continue
 		}
 		errs = append(errs, os.RemoveAll(path+partSuffix), os.Rename(path, path+partSuffix), os.RemoveAll(path+partSuffix))
@@ -131,7 +131,7 @@ func (d dirs) recordMounts(id caisson.ID, mounts []caisson.Mount, handles []cais
 	}
 	records := make([]mountRecord, len(mounts))
 	for i, m := range mounts {
-		found, err := d.outside(handles[i], m.Source, "mounts")
+		found, err := d.resolveHostDir(handles[i], m.Source, "mounts")
 		if err != nil {
 			return err
 		}
@@ -144,10 +144,10 @@ func (d dirs) recordMounts(id caisson.ID, mounts []caisson.Mount, handles []cais
 	return os.WriteFile(filepath.Join(d.sandboxDir(id), mountsFile), data, 0o600)
 }
 
-// outside returns the host directory that a client has opened. Returns Invalid if it is not a directory or cannot be
+// resolveHostDir returns the host directory that a client has opened. Returns Invalid if it is not a directory or cannot be
 // reached by its path, and Denied if it overlaps with the data directory. source is the client's path of the directory
 // and field the request's field, both for errors.
-func (d dirs) outside(dir caisson.Handle, source, field string) (found hostdir.Dir, err error) {
+func (d dirs) resolveHostDir(dir caisson.Handle, source, field string) (found hostdir.Dir, err error) {
 	found, err = hostdir.Of(dir.Fd())
 	if errors.Is(err, hostdir.ErrNotDir) {
 		return found, caisson.Invalidf(field, "%.100q is not a directory", source)
@@ -175,7 +175,7 @@ func (d dirs) outside(dir caisson.Handle, source, field string) (found hostdir.D
 		return found, err
 	}
 	// The directory is opened by its path at each start.
-	if err := found.Reach(dir.Fd()); errors.Is(err, hostdir.ErrElsewhere) {
+	if err := found.CheckReachable(dir.Fd()); errors.Is(err, hostdir.ErrOtherNamespace) {
 		return found, caisson.Wrap(err, caisson.Invalid, "the daemon cannot reach %.100q: %s", source, err)
 	}
 	return found, nil
@@ -202,7 +202,7 @@ func (d dirs) openMounts(id caisson.ID) (mounts []caisson.RuntimeMount, err erro
 	for _, r := range records {
 		f, err := hostdir.Dir{Path: r.Path, Device: r.Device, Inode: r.Inode}.Open(unix.O_PATH)
 		switch {
-		case errors.Is(err, hostdir.ErrOther):
+		case errors.Is(err, hostdir.ErrReplaced):
 			return mounts, caisson.Wrap(err, caisson.Conflict, "%.100q is no longer the directory that was mounted; make a new sandbox with the new one", r.Source)
 		case err != nil:
 			return mounts, caisson.Wrap(err, caisson.Conflict, "the mounted directory %.100q is gone", r.Source)

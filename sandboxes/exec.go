@@ -38,7 +38,7 @@ func (p *Processes) Exec(ctx context.Context, ref string, req caisson.ExecReques
 	case req.Timeout < 0:
 		return nil, caisson.Invalidf("timeout", "is negative")
 	}
-	sb, err := p.c.use(ctx, ref, caisson.VerbExec)
+	sb, err := p.c.findFor(ctx, ref, caisson.VerbExec)
 	if err != nil {
 		return nil, err
 	}
@@ -47,27 +47,27 @@ func (p *Processes) Exec(ctx context.Context, ref string, req caisson.ExecReques
 		User: first(req.User, sb.Spec.User), TTY: req.TTY, Rows: req.Rows, Cols: req.Cols, Stdin: req.Stdin,
 	}
 	if req.Detach {
-		return p.detached(ctx, sb.ID, e)
+		return p.execDetached(ctx, sb.ID, e)
 	}
-	proc, err := p.c.host.exec(ctx, sb.ID, e)
+	proc, err := p.c.processes.exec(ctx, sb.ID, e)
 	if err != nil {
 		return nil, err
 	}
 	if req.Timeout != 0 {
 		proc = limitTime(proc, time.Duration(req.Timeout))
 	}
-	return explained{proc, p.c, sb.ID}, nil
+	return reasonedProcess{proc, p.c, sb.ID}, nil
 }
 
-// explained is a Process whose exit status contains the sandbox's reason if the process ended with its sandbox.
-type explained struct {
+// reasonedProcess is a Process whose exit status contains the sandbox's reason if the process ended with its sandbox.
+type reasonedProcess struct {
 	caisson.Process
 	c  *Core
 	id caisson.ID
 }
 
 // Wait implements [caisson.Process].
-func (e explained) Wait(ctx context.Context) (caisson.ExitStatus, error) {
+func (e reasonedProcess) Wait(ctx context.Context) (caisson.ExitStatus, error) {
 	status, err := e.Process.Wait(ctx)
 	if err == nil && status.Unknown {
 		status.Reason = e.reason(ctx, status.Reason)
@@ -84,11 +84,11 @@ const (
 // reason returns why the process and its sandbox ended. said is the reason that the runtime returned; "" means that
 // only the process ended. If a sandbox ends by itself, the reason is stored shortly after its processes have ended, so
 // reason polls the store.
-func (e explained) reason(ctx context.Context, said string) string {
+func (e reasonedProcess) reason(ctx context.Context, said string) string {
 	ctx, cancel := context.WithTimeout(ctx, reasonTime)
 	defer cancel()
 	for {
-		sb, err := e.c.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(e.id))
+		sb, err := e.c.Store.Sandboxes().Get(ctx, caisson.AllAccounts(), string(e.id))
 		switch {
 		case caisson.KindOf(err) == caisson.NotFound:
 			return "the sandbox was removed"
@@ -122,8 +122,8 @@ func workdir(sb *caisson.Sandbox, req *caisson.ExecRequest) string {
 	return first(req.Workdir, sb.Spec.Workdir)
 }
 
-// timed is a Process with a time limit.
-type timed struct {
+// timeLimited is a Process with a time limit.
+type timeLimited struct {
 	caisson.Process
 	timer *time.Timer
 
@@ -132,7 +132,7 @@ type timed struct {
 }
 
 func limitTime(p caisson.Process, limit time.Duration) caisson.Process {
-	t := &timed{Process: p}
+	t := &timeLimited{Process: p}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.timer = time.AfterFunc(limit, func() {
@@ -147,7 +147,7 @@ func limitTime(p caisson.Process, limit time.Duration) caisson.Process {
 }
 
 // Wait implements [caisson.Process].
-func (t *timed) Wait(ctx context.Context) (caisson.ExitStatus, error) {
+func (t *timeLimited) Wait(ctx context.Context) (caisson.ExitStatus, error) {
 	status, err := t.Process.Wait(ctx)
 	if err == nil {
 		t.timer.Stop()
@@ -161,14 +161,14 @@ func (t *timed) Wait(ctx context.Context) (caisson.ExitStatus, error) {
 }
 
 // Close implements [caisson.Process].
-func (t *timed) Close() error {
+func (t *timeLimited) Close() error {
 	t.timer.Stop()
 	return t.Process.Close()
 }
 
 // ListProcesses implements [caisson.Processes].
 func (p *Processes) ListProcesses(ctx context.Context, ref string) ([]caisson.ProcessInfo, error) {
-	sb, err := p.c.use(ctx, ref, caisson.VerbExec)
+	sb, err := p.c.findFor(ctx, ref, caisson.VerbExec)
 	if err != nil {
 		return nil, err
 	}
@@ -177,7 +177,7 @@ func (p *Processes) ListProcesses(ctx context.Context, ref string) ([]caisson.Pr
 
 // Kill implements [caisson.Processes].
 func (p *Processes) Kill(ctx context.Context, ref string, pid, signal int) error {
-	sb, err := p.c.use(ctx, ref, caisson.VerbExec)
+	sb, err := p.c.findFor(ctx, ref, caisson.VerbExec)
 	if err != nil {
 		return err
 	}
@@ -189,7 +189,7 @@ func (p *Processes) Kill(ctx context.Context, ref string, pid, signal int) error
 
 // Stats implements [caisson.Processes].
 func (p *Processes) Stats(ctx context.Context, ref string) (*caisson.Stats, error) {
-	sb, err := p.c.use(ctx, ref, caisson.VerbStats)
+	sb, err := p.c.findFor(ctx, ref, caisson.VerbStats)
 	if err != nil {
 		return nil, err
 	}

@@ -199,7 +199,7 @@ func TestRemoveEndsSessions(t *testing.T) {
 		go func() { wg.Wait(); close(ended) }()
 		select {
 		case <-ended:
-		case <-time.After(patience):
+		case <-time.After(removeWait):
 			t.Fatal("a session of a sandbox that is gone has not ended")
 		}
 	}

@@ -21,16 +21,16 @@ func (c *Core) Files() *Files { return &Files{c} }
 
 var _ caisson.Files = (*Files)(nil)
 
-// guests manages the file clients of sandboxes.
-type guests struct {
+// fileClients manages the file clients of sandboxes.
+type fileClients struct {
 	c *Core
 
 	mu   sync.Mutex
-	open map[caisson.ID]*guest // guarded by mu
+	open map[caisson.ID]*fileClient // guarded by mu
 }
 
 // close closes all clients.
-func (gs *guests) close() {
+func (gs *fileClients) close() {
 	gs.mu.Lock()
 	open := slices.Collect(maps.Values(gs.open))
 	clear(gs.open)
@@ -40,29 +40,29 @@ func (gs *guests) close() {
 	}
 }
 
-// guest is the file client of a sandbox. For a sandbox that does not run, the client uses a stand-in: a temporary
+// fileClient is the file client of a sandbox. For a sandbox that does not run, the client uses a stand-in: a temporary
 // sandbox with the same files, but without command and wire, for reading only.
-type guest struct {
-	client *guestd.Client
-	end    func() // removes the stand-in; nil if there is none
-	expire *time.Timer
-	users  int // guarded by guests.mu
+type fileClient struct {
+	client        *guestd.Client
+	removeStandIn func() // removes the stand-in; nil if there is none
+	expire        *time.Timer
+	users         int // guarded by guests.mu
 }
 
-func (g *guest) close() {
+func (g *fileClient) close() {
 	g.client.Close()
-	if g.end != nil {
-		g.end()
+	if g.removeStandIn != nil {
+		g.removeStandIn()
 	}
 }
 
-// standInTime is how long a stand-in is kept after its last use.
-const standInTime = 5 * time.Second
+// standInTTL is how long a stand-in is kept after its last use.
+const standInTTL = 5 * time.Second
 
-// guest returns the file client of a sandbox and a function that releases it after use. Returns a Conflict error if
+// acquire returns the file client of a sandbox and a function that releases it after use. Returns a Conflict error if
 // write is true and the sandbox does not run.
-func (gs *guests) guest(ctx context.Context, ref string, write bool) (*guestd.Client, func(), error) {
-	sb, err := gs.c.use(ctx, ref, caisson.VerbFiles)
+func (gs *fileClients) acquire(ctx context.Context, ref string, write bool) (*guestd.Client, func(), error) {
+	sb, err := gs.c.findFor(ctx, ref, caisson.VerbFiles)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -77,31 +77,31 @@ func (gs *guests) guest(ctx context.Context, ref string, write bool) (*guestd.Cl
 }
 
 // running returns the client of a running sandbox.
-func (gs *guests) running(id caisson.ID) (*guestd.Client, func()) {
+func (gs *fileClients) running(id caisson.ID) (*guestd.Client, func()) {
 	gs.mu.Lock()
 	defer gs.mu.Unlock()
 	g := gs.open[id]
-	if g == nil || g.end != nil {
+	if g == nil || g.removeStandIn != nil {
 		// A stand-in that still exists belongs to the previous state; the change that ended that state drops it.
-		g = &guest{client: gs.client(id)}
+		g = &fileClient{client: gs.client(id)}
 		if gs.open[id] == nil {
 			gs.open[id] = g
 		}
 	}
 	gs.hold(g)
-	return g.client, func() { gs.letGo(id, g) }
+	return g.client, func() { gs.release(id, g) }
 }
 
-// hold and letGo increment and decrement the user count of a client. The caller of hold must hold gs.mu; letGo locks
+// hold and release increment and decrement the user count of a client. The caller of hold must hold gs.mu; release locks
 // it.
-func (gs *guests) hold(g *guest) {
+func (gs *fileClients) hold(g *fileClient) {
 	g.users++
 	if g.expire != nil {
 		g.expire.Stop()
 	}
 }
 
-func (gs *guests) letGo(id caisson.ID, g *guest) {
+func (gs *fileClients) release(id caisson.ID, g *fileClient) {
 	gs.mu.Lock()
 	defer gs.mu.Unlock()
 	g.users--
@@ -109,12 +109,12 @@ func (gs *guests) letGo(id caisson.ID, g *guest) {
 	case g.users > 0:
 		return
 	case gs.open[id] != g: // The client was dropped while in use.
-		gs.finish(g)
+		gs.closeInBackground(g)
 		return
-	case g.end == nil:
+	case g.removeStandIn == nil:
 		return
 	}
-	g.expire = time.AfterFunc(standInTime, func() {
+	g.expire = time.AfterFunc(standInTTL, func() {
 		gs.mu.Lock()
 		idle := g.users == 0 && gs.open[id] == g
 		if idle {
@@ -122,24 +122,24 @@ func (gs *guests) letGo(id caisson.ID, g *guest) {
 		}
 		gs.mu.Unlock()
 		if idle {
-			gs.finish(g)
+			gs.closeInBackground(g)
 		}
 	})
 }
 
-// finish closes a client that is unused and no longer in gs.open, in a background goroutine that Core.Close waits for.
-func (gs *guests) finish(g *guest) {
-	if !gs.c.do(func(context.Context) { g.close() }) {
+// closeInBackground closes a client that is unused and no longer in gs.open, in a background goroutine that Core.Close waits for.
+func (gs *fileClients) closeInBackground(g *fileClient) {
+	if !gs.c.goBackground(func(context.Context) { g.close() }) {
 		g.close()
 	}
 }
 
-// dropGuest removes the file client of a sandbox that is about to stop or to change its state.
-func (gs *guests) dropGuest(id caisson.ID) {
+// drop removes the file client of a sandbox that is about to stop or to change its state.
+func (gs *fileClients) drop(id caisson.ID) {
 	gs.mu.Lock()
 	g := gs.open[id]
 	delete(gs.open, id)
-	unused := g != nil && (g.end == nil || g.users == 0) // otherwise the last user closes it
+	unused := g != nil && (g.removeStandIn == nil || g.users == 0) // otherwise the last user closes it
 	gs.mu.Unlock()
 	if unused {
 		g.close()
@@ -147,22 +147,22 @@ func (gs *guests) dropGuest(id caisson.ID) {
 }
 
 // client returns a client for the files of a running sandbox. It runs as the guest's root.
-func (gs *guests) client(id caisson.ID) *guestd.Client {
+func (gs *fileClients) client(id caisson.ID) *guestd.Client {
 	return guestd.NewClient(func(ctx context.Context, args []string, stdin bool) (caisson.Process, error) {
-		return gs.c.host.exec(ctx, id, caisson.RuntimeExec{Command: append([]string{"/.caisson/inside"}, args...), Stdin: stdin})
+		return gs.c.processes.exec(ctx, id, caisson.RuntimeExec{Command: append([]string{"/.caisson/inside"}, args...), Stdin: stdin})
 	})
 }
 
 // standIn returns the file client of the stand-in for a sandbox that does not run, and creates the stand-in if there is
 // none.
-func (gs *guests) standIn(ctx context.Context, of *caisson.Sandbox) (*guestd.Client, func(), error) {
+func (gs *fileClients) standIn(ctx context.Context, of *caisson.Sandbox) (*guestd.Client, func(), error) {
 	release, err := gs.c.locks.acquire(ctx, of.ID)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer release()
 	// The record is read again: the state may have changed while waiting for the lock.
-	if of, err = gs.c.use(ctx, string(of.ID), caisson.VerbFiles); err != nil {
+	if of, err = gs.c.findFor(ctx, string(of.ID), caisson.VerbFiles); err != nil {
 		return nil, nil, err
 	}
 	if of.State == caisson.Running {
@@ -170,13 +170,13 @@ func (gs *guests) standIn(ctx context.Context, of *caisson.Sandbox) (*guestd.Cli
 		return client, release, nil
 	}
 	gs.mu.Lock()
-	if g := gs.open[of.ID]; g != nil && g.end != nil {
+	if g := gs.open[of.ID]; g != nil && g.removeStandIn != nil {
 		gs.hold(g)
 		gs.mu.Unlock()
-		return g.client, func() { gs.letGo(of.ID, g) }, nil
+		return g.client, func() { gs.release(of.ID, g) }, nil
 	}
 	gs.mu.Unlock()
-	gs.dropGuest(of.ID) // This drops a client from when the sandbox was running.
+	gs.drop(of.ID) // This drops a client from when the sandbox was running.
 
 	files := gs.c.inDir(of.ID, filesTar)
 	if of.State == caisson.Paused {
@@ -186,7 +186,7 @@ func (gs *guests) standIn(ctx context.Context, of *caisson.Sandbox) (*guestd.Cli
 	sb.ID = caisson.NewID(caisson.SandboxPrefix)
 	sb.Spec.Command = nil
 	sb.Spec.Workspace, sb.Spec.WorkspaceAt, sb.Spec.Volume = "", "", nil // like mounts, not visible here
-	admitted, err := gs.c.host.admit(ctx, sb.ID, 0)
+	admitted, err := gs.c.processes.admit(ctx, sb.ID, 0)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -203,27 +203,27 @@ func (gs *guests) standIn(ctx context.Context, of *caisson.Sandbox) (*guestd.Cli
 		end()
 		return nil, nil, err
 	}
-	spec, closeSpec, err := gs.c.host.runtimeSpec(ctx, &sb)
+	spec, closeSpec, err := gs.c.processes.runtimeSpec(ctx, &sb)
 	defer closeSpec()
 	if err == nil {
-		spec.Files = existing(files)
+		spec.Files = ifExists(files)
 		err = gs.c.Runtime.Create(ctx, sb.ID, spec)
 	}
 	if err != nil {
 		end()
 		return nil, nil, err
 	}
-	g := &guest{client: gs.client(sb.ID), end: sync.OnceFunc(end)}
+	g := &fileClient{client: gs.client(sb.ID), removeStandIn: sync.OnceFunc(end)}
 	gs.mu.Lock()
 	gs.hold(g)
 	gs.open[of.ID] = g
 	gs.mu.Unlock()
-	return g.client, func() { gs.letGo(of.ID, g) }, nil
+	return g.client, func() { gs.release(of.ID, g) }, nil
 }
 
 // with calls use with the file client of a sandbox.
 func (f *Files) with(ctx context.Context, ref string, write bool, use func(*guestd.Client) error) error {
-	client, release, err := f.c.guests.guest(ctx, ref, write)
+	client, release, err := f.c.fileClients.acquire(ctx, ref, write)
 	if err != nil {
 		return err
 	}
@@ -233,7 +233,7 @@ func (f *Files) with(ctx context.Context, ref string, write bool, use func(*gues
 
 // stream is like with, but for a reader that is read after stream returns.
 func (f *Files) stream(ctx context.Context, ref string, open func(*guestd.Client) (io.ReadCloser, error)) (io.ReadCloser, error) {
-	client, release, err := f.c.guests.guest(ctx, ref, false)
+	client, release, err := f.c.fileClients.acquire(ctx, ref, false)
 	if err != nil {
 		return nil, err
 	}
@@ -242,16 +242,16 @@ func (f *Files) stream(ctx context.Context, ref string, open func(*guestd.Client
 		release()
 		return nil, err
 	}
-	return &releasing{r, sync.OnceFunc(release)}, nil
+	return &releasingReader{r, sync.OnceFunc(release)}, nil
 }
 
-type releasing struct {
+type releasingReader struct {
 	io.ReadCloser
 	release func()
 }
 
 // Close implements [io.Closer].
-func (r *releasing) Close() error {
+func (r *releasingReader) Close() error {
 	defer r.release()
 	return r.ReadCloser.Close()
 }
@@ -315,11 +315,11 @@ func (f *Files) RemoveFile(ctx context.Context, ref, path string, recursive bool
 
 // WatchFiles implements [caisson.Files].
 func (f *Files) WatchFiles(ctx context.Context, ref, path string, recursive bool) (<-chan caisson.FileEvent, error) {
-	sb, err := f.c.use(ctx, ref, caisson.VerbExec)
+	sb, err := f.c.findFor(ctx, ref, caisson.VerbExec)
 	if err != nil {
 		return nil, err
 	}
-	client, release, err := f.c.guests.guest(ctx, string(sb.ID), false)
+	client, release, err := f.c.fileClients.acquire(ctx, string(sb.ID), false)
 	if err != nil {
 		return nil, err
 	}

@@ -47,7 +47,7 @@ func fill(t *testing.T, name string, size int) {
 
 func (w *world) wantReason(id caisson.ID, state caisson.State, words string) {
 	w.t.Helper()
-	sb, err := w.store.Sandboxes().Get(w.t.Context(), caisson.Everyone(), string(id))
+	sb, err := w.store.Sandboxes().Get(w.t.Context(), caisson.AllAccounts(), string(id))
 	must(w.t, err)
 	if sb.State != state || !strings.Contains(sb.Reason, words) || words == "" && sb.Reason != "" {
 		w.t.Errorf("the sandbox is %s, %q; want %s, %q", sb.State, sb.Reason, state, words)

@@ -26,8 +26,8 @@ import (
 	"github.com/caisson-dev/caisson/sqlite/sqlitetest"
 )
 
-// patience is the timeout after which an operation counts as hung.
-const patience = time.Minute
+// removeWait is the timeout after which an operation counts as hung.
+const removeWait = time.Minute
 
 // world is a core with all its dependencies, on a directory of the test.
 type world struct {
@@ -138,11 +138,11 @@ func (w *world) as(account string) context.Context {
 // ownWork returns the context of the daemon's background work, and hostWork that of work that the host's administrator
 // has configured.
 func (w *world) ownWork() context.Context {
-	return caisson.WithCaller(w.t.Context(), caisson.OwnWork(caisson.LocalAccount, "test"))
+	return caisson.WithCaller(w.t.Context(), caisson.DaemonCaller(caisson.LocalAccount, "test"))
 }
 
 func (w *world) hostWork() context.Context {
-	return caisson.WithCaller(w.t.Context(), caisson.HostWork(caisson.LocalAccount, "test"))
+	return caisson.WithCaller(w.t.Context(), caisson.HostCaller(caisson.LocalAccount, "test"))
 }
 
 func (w *world) create(req caisson.CreateRequest) *caisson.Sandbox {
@@ -164,7 +164,7 @@ func (w *world) counting() *caisson.Sandbox {
 // counts waits until the counter of a sandbox is greater than least, and returns it.
 func (w *world) counts(id caisson.ID, least int) (n int) {
 	w.t.Helper()
-	poll.Until(w.t, patience, func() bool {
+	poll.Until(w.t, removeWait, func() bool {
 		n = 0
 		line, whole := strings.CutSuffix(w.read(string(id), "/count"), "\n")
 		if !whole {
@@ -208,7 +208,7 @@ func (w *world) run(ref string, req caisson.ExecRequest) (string, caisson.ExitSt
 
 // state returns the stored state.
 func (w *world) state(id caisson.ID) caisson.State {
-	sb, err := w.store.Store.Sandboxes().Get(context.Background(), caisson.Everyone(), string(id))
+	sb, err := w.store.Store.Sandboxes().Get(context.Background(), caisson.AllAccounts(), string(id))
 	if err != nil {
 		return ""
 	}
@@ -224,8 +224,8 @@ func (w *world) wantState(id caisson.ID, want caisson.State) {
 
 func (w *world) waitState(id caisson.ID, want caisson.State) *caisson.Sandbox {
 	w.t.Helper()
-	poll.Until(w.t, patience, func() bool { return w.state(id) == want })
-	return got(w.store.Store.Sandboxes().Get(context.Background(), caisson.Everyone(), string(id)))(w.t)
+	poll.Until(w.t, removeWait, func() bool { return w.state(id) == want })
+	return got(w.store.Store.Sandboxes().Get(context.Background(), caisson.AllAccounts(), string(id)))(w.t)
 }
 
 // running returns the sandboxes that run in the runtime.
@@ -249,9 +249,9 @@ func (w *world) holds(ids ...caisson.ID) {
 	if !slices.Equal(have, ids) {
 		w.t.Errorf("the runtime runs %v, want %v", have, ids)
 	}
-	boxes, _, err := w.store.Store.Sandboxes().List(context.Background(), caisson.Everyone(), caisson.Filter{Limit: 1000})
+	boxes, _, err := w.store.Store.Sandboxes().List(context.Background(), caisson.AllAccounts(), caisson.Filter{Limit: 1000})
 	must(w.t, err)
-	snaps, _, err := w.store.Store.Snapshots().List(context.Background(), caisson.Everyone(), caisson.Filter{Limit: 1000})
+	snaps, _, err := w.store.Store.Snapshots().List(context.Background(), caisson.AllAccounts(), caisson.Filter{Limit: 1000})
 	must(w.t, err)
 	var rows []string
 	for _, b := range boxes {
@@ -279,7 +279,7 @@ func (w *world) settles(ids ...caisson.ID) {
 		if err != nil || len(list) != len(ids) {
 			return false
 		}
-		boxes, _, err := w.store.Store.Sandboxes().List(context.Background(), caisson.Everyone(), caisson.Filter{Limit: 1000})
+		boxes, _, err := w.store.Store.Sandboxes().List(context.Background(), caisson.AllAccounts(), caisson.Filter{Limit: 1000})
 		dirs, err2 := os.ReadDir(filepath.Join(w.dir, "sandboxes"))
 		return err == nil && err2 == nil && len(dirs) == len(boxes)
 	})
@@ -313,7 +313,7 @@ func (w *world) events(subject string) (types []string) {
 
 func (w *world) record(subject string) []caisson.Event {
 	w.t.Helper()
-	return got(w.store.Store.Events().After(context.Background(), caisson.Everyone(), subject, 0, 1000))(w.t)
+	return got(w.store.Store.Events().After(context.Background(), caisson.AllAccounts(), subject, 0, 1000))(w.t)
 }
 
 func must(t testing.TB, err error) {
@@ -362,7 +362,7 @@ func (s *safeBuffer) String() string {
 
 func waitFor(t *testing.T, cond func() bool) {
 	t.Helper()
-	poll.Until(t, patience, cond)
+	poll.Until(t, removeWait, cond)
 }
 
 func splitLines(s string) []string { return strings.Split(strings.TrimSpace(s), "\n") }

@@ -227,10 +227,10 @@ func (c *Core) LayersInUse(ctx context.Context) (map[string]bool, error) {
 			keep[l] = true
 		}
 	}
-	if err := c.ImageService().eachRootfs(ctx, caisson.Everyone(), note); err != nil {
+	if err := c.ImageService().eachRootfs(ctx, caisson.AllAccounts(), note); err != nil {
 		return nil, err
 	}
-	imgs, err := all(ctx, c.Store.Images(), caisson.Everyone(), func(i *caisson.Image) caisson.ID { return caisson.ID(i.Reference) })
+	imgs, err := all(ctx, c.Store.Images(), caisson.AllAccounts(), func(i *caisson.Image) caisson.ID { return caisson.ID(i.Reference) })
 	if err != nil {
 		return nil, err
 	}

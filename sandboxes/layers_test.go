@@ -90,7 +90,7 @@ func (l *layers) path(id caisson.ID, name string) string {
 	return filepath.Join(l.dir, string(id), name)
 }
 
-func (l *layers) Lay(ctx context.Context, sb *caisson.Sandbox, req caisson.WorkspaceRequest) (*caisson.Workspace, error) {
+func (l *layers) Create(ctx context.Context, sb *caisson.Sandbox, req caisson.WorkspaceRequest) (*caisson.Workspace, error) {
 	defer req.Directory.Close()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -131,7 +131,7 @@ func (l *layers) Open(ctx context.Context, id caisson.ID) (m caisson.RuntimeMoun
 	return m, nil
 }
 
-func (l *layers) Written(id caisson.ID) (*os.File, error) { return os.Open(l.path(id, "upper")) }
+func (l *layers) OpenUpper(id caisson.ID) (*os.File, error) { return os.Open(l.path(id, "upper")) }
 
 // Capture requires the sandbox to be frozen.
 func (l *layers) Capture(ctx context.Context, id caisson.ID, dir string) error {
@@ -150,7 +150,7 @@ func (l *layers) Capture(ctx context.Context, id caisson.ID, dir string) error {
 	return os.CopyFS(filepath.Join(dir, "upper"), os.DirFS(l.path(id, "upper")))
 }
 
-func (l *layers) Leave(ctx context.Context, id caisson.ID) error {
+func (l *layers) Detach(ctx context.Context, id caisson.ID) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err := l.fault("leave"); err != nil {

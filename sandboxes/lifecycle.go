@@ -13,7 +13,7 @@ import (
 )
 
 // change performs one change of a sandbox: it stores the transient state, calls act, and stores the outcome. If act
-// fails, the previous state is stored, or the state in act's error (see [becameError]).
+// fails, the previous state is stored, or the state in act's error (see [stateError]).
 func (l *Lifecycle) change(ctx context.Context, ref string, v caisson.Verb, act func(context.Context, *caisson.Sandbox) error) (*caisson.Sandbox, error) {
 	sb, err := l.c.find(ctx, ref)
 	if err != nil {
@@ -24,16 +24,16 @@ func (l *Lifecycle) change(ctx context.Context, ref string, v caisson.Verb, act 
 			return nil, err
 		}
 	}
-	release, err := l.c.locks.try(sb.ID)
+	release, err := l.c.locks.tryAcquire(sb.ID)
 	if err != nil && !sb.State.Transient() {
-		release, err = l.c.locks.soon(ctx, sb.ID)
+		release, err = l.c.locks.acquireSoon(ctx, sb.ID)
 	}
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	if l.c.unclear.has(sb.ID) {
-		if err := (&reconciler{l.c}).clear(ctx, sb.ID); err != nil {
+	if l.c.unresolved.has(sb.ID) {
+		if err := (&reconciler{l.c}).resolve(ctx, sb.ID); err != nil {
 			return nil, err
 		}
 	}
@@ -42,7 +42,7 @@ func (l *Lifecycle) change(ctx context.Context, ref string, v caisson.Verb, act 
 
 // changeLocked is like change, but the caller must already hold the sandbox's lock.
 func (l *Lifecycle) changeLocked(ctx context.Context, id caisson.ID, v caisson.Verb, act func(context.Context, *caisson.Sandbox) error) (*caisson.Sandbox, error) {
-	via, to := v.Passage()
+	via, to := v.Transition()
 	var before caisson.State
 	sb, err := l.c.setState(ctx, id, via, func(s *caisson.Sandbox) error {
 		before = s.State
@@ -57,7 +57,7 @@ func (l *Lifecycle) changeLocked(ctx context.Context, id caisson.ID, v caisson.V
 	clean := context.WithoutCancel(ctx)
 	if err := act(ctx, &old); err != nil {
 		became := before
-		var b becameError
+		var b stateError
 		if errors.As(err, &b) {
 			became = b.state
 		}
@@ -73,7 +73,7 @@ func (l *Lifecycle) changeLocked(ctx context.Context, id caisson.ID, v caisson.V
 			}
 			l.c.event(clean, failed, "sandbox."+string(became), map[string]string{"failed": string(v), "reason": caisson.MessageOf(err)})
 		}
-		l.c.unclear.set(id, serr != nil)
+		l.c.unresolved.set(id, serr != nil)
 		return nil, errors.Join(err, serr)
 	}
 	begins := to == caisson.Running && v != caisson.VerbWake // a sandbox that is woken has been watched all the time
@@ -86,7 +86,7 @@ func (l *Lifecycle) changeLocked(ctx context.Context, id caisson.ID, v caisson.V
 		return nil
 	})
 	if err != nil {
-		l.c.unclear.set(id, true)
+		l.c.unresolved.set(id, true)
 		return nil, err
 	}
 	l.c.event(clean, done, "sandbox."+string(to), reasonData(done))
@@ -107,29 +107,29 @@ func reasonData(sb *caisson.Sandbox) map[string]string {
 	return map[string]string{"reason": sb.Reason}
 }
 
-// becameError is the error of a failed change that left the sandbox in another state than before.
-type becameError struct {
+// stateError is the error of a failed change that left the sandbox in another state than before.
+type stateError struct {
 	error
 	state caisson.State
 }
 
-func (b becameError) Unwrap() error { return b.error }
+func (b stateError) Unwrap() error { return b.error }
 
 // Start implements [caisson.Sandboxes].
 func (l *Lifecycle) Start(ctx context.Context, ref string) (*caisson.Sandbox, error) {
 	c := l.c
 	return c.Sandboxes().change(ctx, ref, caisson.VerbStart, func(ctx context.Context, sb *caisson.Sandbox) error {
-		admitted, err := c.host.admit(ctx, sb.ID, 0)
+		admitted, err := c.processes.admit(ctx, sb.ID, 0)
 		if err != nil {
 			return err
 		}
 		defer admitted()
 		sb.Build, sb.Exit, sb.Reason, sb.SharedRandomness = c.Build, nil, "", nil
-		return c.host.run(ctx, sb, source{files: existing(c.inDir(sb.ID, filesTar))})
+		return c.processes.run(ctx, sb, source{files: ifExists(c.inDir(sb.ID, filesTar))})
 	})
 }
 
-func existing(path string) string {
+func ifExists(path string) string {
 	if _, err := os.Stat(path); err != nil {
 		return ""
 	}
@@ -145,20 +145,20 @@ func (l *Lifecycle) Stop(ctx context.Context, ref string, grace time.Duration) (
 			return c.Sandboxes().stopPaused(sb)
 		}
 		if sb.State == caisson.Suspended { // A suspended sandbox has to be thawed to terminate.
-			if err := c.host.thaw(ctx, sb.ID); err != nil {
+			if err := c.processes.thaw(ctx, sb.ID); err != nil {
 				return err
 			}
 		}
-		err := c.Sandboxes().end(ctx, sb.ID, grace)
-		if b := (becameError{}); err == nil || errors.As(err, &b) {
+		err := c.Sandboxes().shutDown(ctx, sb.ID, grace)
+		if b := (stateError{}); err == nil || errors.As(err, &b) {
 			return err
 		}
-		return becameError{err, caisson.Running} // also if it was suspended before
+		return stateError{err, caisson.Running} // also if it was suspended before
 	})
 }
 
-// end terminates the processes of a running sandbox, saves its files, and frees its other resources.
-func (l *Lifecycle) end(ctx context.Context, id caisson.ID, grace time.Duration) error {
+// shutDown terminates the processes of a running sandbox, saves its files, and frees its other resources.
+func (l *Lifecycle) shutDown(ctx context.Context, id caisson.ID, grace time.Duration) error {
 	if err := l.terminate(ctx, id, grace); err != nil {
 		return err
 	}
@@ -168,9 +168,9 @@ func (l *Lifecycle) end(ctx context.Context, id caisson.ID, grace time.Duration)
 		return err
 	}
 	l.c.watches.unwatch(id)
-	err := l.c.host.halt(ctx, id)
-	if err != nil && l.c.host.ended(id) {
-		return becameError{err, caisson.Stopped} // its files are saved; the next start frees its other resources
+	err := l.c.processes.halt(ctx, id)
+	if err != nil && l.c.processes.ended(id) {
+		return stateError{err, caisson.Stopped} // its files are saved; the next start frees its other resources
 	}
 	return err
 }
@@ -227,7 +227,7 @@ func (l *Lifecycle) busy(ctx context.Context, id caisson.ID) bool {
 }
 
 func (l *Lifecycle) commandEnded(ctx context.Context, id caisson.ID) bool {
-	sb, err := l.c.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(id))
+	sb, err := l.c.Store.Sandboxes().Get(ctx, caisson.AllAccounts(), string(id))
 	return err == nil && sb.Exit != nil
 }
 
@@ -238,7 +238,7 @@ func (l *Lifecycle) Pause(ctx context.Context, ref string) (*caisson.Sandbox, er
 
 func (l *Lifecycle) pause(ctx context.Context, sb *caisson.Sandbox) error {
 	err := writeDir(l.c.inDir(sb.ID, pauseDir), func(dir string) error {
-		l.c.guests.dropGuest(sb.ID)
+		l.c.fileClients.drop(sb.ID)
 		if err := l.c.Runtime.Checkpoint(ctx, sb.ID, dir, false); err != nil {
 			return err
 		}
@@ -247,14 +247,14 @@ func (l *Lifecycle) pause(ctx context.Context, sb *caisson.Sandbox) error {
 	if err != nil {
 		if sb.State != caisson.Suspended {
 			// The sandbox is frozen if the checkpoint was, or may have been, written.
-			return l.c.host.goesOn(ctx, sb.ID, err)
+			return l.c.processes.thawAfter(ctx, sb.ID, err)
 		}
 		return err
 	}
 	l.c.watches.unwatch(sb.ID)
-	if err := l.c.host.halt(context.WithoutCancel(ctx), sb.ID); err != nil {
+	if err := l.c.processes.halt(context.WithoutCancel(ctx), sb.ID); err != nil {
 		// The state is saved, and the remaining processes are frozen; they are removed before the sandbox resumes.
-		return becameError{err, caisson.Paused}
+		return stateError{err, caisson.Paused}
 	}
 	return nil
 }
@@ -266,13 +266,13 @@ func (l *Lifecycle) Resume(ctx context.Context, ref string) (*caisson.Sandbox, e
 
 func (l *Lifecycle) resume(ctx context.Context, sb *caisson.Sandbox) error {
 	dir := l.c.inDir(sb.ID, pauseDir)
-	admitted, err := l.c.host.admit(ctx, sb.ID, memoryOf(dir))
+	admitted, err := l.c.processes.admit(ctx, sb.ID, memoryOf(dir))
 	if err != nil {
 		return err
 	}
 	defer admitted()
 	sb.Reason = ""
-	filesOnly, err := l.c.host.runFrom(ctx, sb, dir, sb.Spec.Randomness)
+	filesOnly, err := l.c.processes.runFrom(ctx, sb, dir, sb.Spec.Randomness)
 	if err != nil {
 		return err
 	}
@@ -285,12 +285,12 @@ func (l *Lifecycle) resume(ctx context.Context, sb *caisson.Sandbox) error {
 
 // runFrom starts a sandbox from the checkpoint in dir: with its memory if that can be restored on this host, otherwise
 // with its files only; then filesOnly is the reason. randomness is as in source.
-func (h *host) runFrom(ctx context.Context, sb *caisson.Sandbox, dir, randomness string) (filesOnly string, err error) {
+func (h *processes) runFrom(ctx context.Context, sb *caisson.Sandbox, dir, randomness string) (filesOnly string, err error) {
 	had, err := readDepends(dir)
 	if err != nil {
 		return "", err
 	}
-	have, err := h.depends(ctx, sb)
+	have, err := h.dependencies(ctx, sb)
 	if err != nil {
 		return "", err
 	}
@@ -338,7 +338,7 @@ func (l *Lifecycle) Remove(ctx context.Context, ref string) error {
 	if err != nil {
 		return err
 	}
-	release, err := l.lockToEnd(ctx, sb.ID)
+	release, err := l.lockForRemoval(ctx, sb.ID)
 	if err != nil {
 		return err
 	}
@@ -346,18 +346,18 @@ func (l *Lifecycle) Remove(ctx context.Context, ref string) error {
 	return l.remove(ctx, sb.ID, "")
 }
 
-// patience is how long a removal waits for a change in progress before it kills the sandbox's processes.
-const patience = 2 * time.Second
+// removeWait is how long a removal waits for a change in progress before it kills the sandbox's processes.
+const removeWait = 2 * time.Second
 
-// lockToEnd acquires a sandbox's lock for its removal. If a change does not end because the sandbox does not respond,
-// lockToEnd kills the sandbox's processes, which ends the change.
-func (l *Lifecycle) lockToEnd(ctx context.Context, id caisson.ID) (release func(), err error) {
-	wait, cancel := context.WithTimeout(ctx, patience)
+// lockForRemoval acquires a sandbox's lock for its removal. If a change does not end because the sandbox does not respond,
+// lockForRemoval kills the sandbox's processes, which ends the change.
+func (l *Lifecycle) lockForRemoval(ctx context.Context, id caisson.ID) (release func(), err error) {
+	wait, cancel := context.WithTimeout(ctx, removeWait)
 	defer cancel()
 	if release, err = l.c.locks.acquire(wait, id); err == nil || ctx.Err() != nil {
 		return release, err
 	}
-	l.c.spaces.keepWriters(context.WithoutCancel(ctx), id)
+	l.c.workspaces.keepWriters(context.WithoutCancel(ctx), id)
 	if err := l.c.Runtime.Destroy(context.WithoutCancel(ctx), id); err != nil {
 		return nil, err
 	}
@@ -374,10 +374,10 @@ func (l *Lifecycle) remove(ctx context.Context, id caisson.ID, reason string) er
 	ctx = context.WithoutCancel(ctx)
 	l.c.watches.unwatch(id)
 	l.c.deadlines.disarm(id)
-	if err := l.c.host.halt(ctx, id); err != nil {
+	if err := l.c.processes.halt(ctx, id); err != nil {
 		return err
 	}
-	if err := l.c.spaces.leave(ctx, sb); err != nil {
+	if err := l.c.workspaces.release(ctx, sb); err != nil {
 		return err
 	}
 	if err := l.c.removeSandboxDir(ctx, id); err != nil {
@@ -386,10 +386,10 @@ func (l *Lifecycle) remove(ctx context.Context, id caisson.ID, reason string) er
 	if err := l.c.network.forgetBudget(ctx, sb); err != nil {
 		return err
 	}
-	if err := l.c.Store.Sandboxes().Delete(ctx, caisson.Everyone(), string(id)); err != nil {
+	if err := l.c.Store.Sandboxes().Delete(ctx, caisson.AllAccounts(), string(id)); err != nil {
 		return err
 	}
-	l.c.unclear.set(id, false)
+	l.c.unresolved.set(id, false)
 	sb.Reason = reason
 	l.c.event(ctx, sb, "sandbox.removed", reasonData(sb))
 	return nil

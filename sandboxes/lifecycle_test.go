@@ -230,12 +230,12 @@ func TestStopGrace(t *testing.T) {
 	w := newWorld(t)
 	sb := w.create(caisson.CreateRequest{Command: command("ignore-term")})
 	id := string(sb.ID)
-	poll.Until(t, patience, func() bool { return strings.Contains(w.log(id), "ready") })
+	poll.Until(t, removeWait, func() bool { return strings.Contains(w.log(id), "ready") })
 	ctx, cancel := context.WithCancel(w.ctx())
 	defer cancel()
 	done := make(chan error)
 	go func() { _, err := w.Sandboxes().Stop(ctx, id, time.Hour); done <- err }()
-	poll.Until(t, patience, func() bool { return strings.Contains(w.log(id), "ignored") })
+	poll.Until(t, removeWait, func() bool { return strings.Contains(w.log(id), "ignored") })
 	if _, err := w.Sandboxes().Pause(w.ctx(), id); caisson.KindOf(err) != caisson.Conflict {
 		t.Errorf("a change during a change: %v", err)
 	}
@@ -255,7 +255,7 @@ func TestRemoveWaits(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	sb := w.create(caisson.CreateRequest{Command: command("ignore-term")})
-	poll.Until(t, patience, func() bool { return strings.Contains(w.log(string(sb.ID)), "ready") })
+	poll.Until(t, removeWait, func() bool { return strings.Contains(w.log(string(sb.ID)), "ready") })
 	stopped, removed := make(chan error, 1), make(chan error, 1)
 	go func() { _, err := w.Sandboxes().Stop(w.ctx(), string(sb.ID), 700*time.Millisecond); stopped <- err }()
 	w.waitState(sb.ID, caisson.Stopping)

@@ -16,8 +16,8 @@ func (l *locks) acquire(ctx context.Context, id caisson.ID) (release func(), err
 	return l.Acquire(ctx, string(id))
 }
 
-// try acquires the sandbox's lock, or returns a Conflict error if it is held.
-func (l *locks) try(id caisson.ID) (release func(), err error) {
+// tryAcquire acquires the sandbox's lock, or returns a Conflict error if it is held.
+func (l *locks) tryAcquire(id caisson.ID) (release func(), err error) {
 	release, ok := l.Try(string(id))
 	if !ok {
 		return nil, caisson.Errorf(caisson.Conflict, "another change of this sandbox is under way; try again when it is done")
@@ -25,16 +25,16 @@ func (l *locks) try(id caisson.ID) (release func(), err error) {
 	return release, nil
 }
 
-// lingerTime is how long a change waits for operations that hold the lock but are not changes: the cleanup after a
+// lockWait is how long a change waits for operations that hold the lock but are not changes: the cleanup after a
 // completed change, or an access to files.
-const lingerTime = time.Second
+const lockWait = time.Second
 
-// soon waits up to lingerTime for the sandbox's lock, and then returns a Conflict error.
-func (l *locks) soon(ctx context.Context, id caisson.ID) (release func(), err error) {
-	little, cancel := context.WithTimeout(ctx, lingerTime)
+// acquireSoon waits up to lockWait for the sandbox's lock, and then returns a Conflict error.
+func (l *locks) acquireSoon(ctx context.Context, id caisson.ID) (release func(), err error) {
+	little, cancel := context.WithTimeout(ctx, lockWait)
 	defer cancel()
 	if release, err = l.acquire(little, id); err != nil && ctx.Err() == nil {
-		return l.try(id)
+		return l.tryAcquire(id)
 	}
 	return release, err
 }

@@ -22,9 +22,9 @@ const (
 	logSize = 2 << 20
 )
 
-// collect copies the command's output from its FIFO to the log until ctx ends. The sandbox keeps the FIFO open, so that
+// collectLog copies the command's output from its FIFO to the log until ctx ends. The sandbox keeps the FIFO open, so that
 // writes do not fail while there is no reader; the command blocks when the pipe is full.
-func (w *watches) collect(ctx context.Context, id caisson.ID) {
+func (w *watches) collectLog(ctx context.Context, id caisson.ID) {
 	dir := w.c.sandboxDir(id)
 	in, err := os.OpenFile(filepath.Join(dir, outputFIFO), os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -186,14 +186,14 @@ func (r *logReader) Read(b []byte) (int, error) {
 		if !r.follow {
 			return 0, io.EOF
 		}
-		if err := r.more(); err != nil {
+		if err := r.waitForMore(); err != nil {
 			return 0, err
 		}
 	}
 }
 
-// more waits for followInterval, and opens the new log file if the log has been rotated.
-func (r *logReader) more() error {
+// waitForMore waits for followInterval, and opens the new log file if the log has been rotated.
+func (r *logReader) waitForMore() error {
 	select {
 	case <-r.ctx.Done():
 		return context.Cause(r.ctx)
@@ -215,7 +215,7 @@ func (r *logReader) more() error {
 		}
 		f.Close()
 	}
-	sb, err := r.c.Store.Sandboxes().Get(r.ctx, caisson.Everyone(), string(r.id))
+	sb, err := r.c.Store.Sandboxes().Get(r.ctx, caisson.AllAccounts(), string(r.id))
 	if err != nil || !sb.State.Live() {
 		r.follow = false // Output written in the meantime is read once more.
 	}

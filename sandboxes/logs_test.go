@@ -159,7 +159,7 @@ func TestLogIsBounded(t *testing.T) {
 		if n != total/size-1 {
 			t.Errorf("the follower saw %d last", n)
 		}
-	case <-time.After(patience):
+	case <-time.After(removeWait):
 		t.Error("the follower never ended")
 	}
 }

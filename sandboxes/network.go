@@ -47,7 +47,7 @@ func (n network) check(ctx context.Context, prefix string, p *caisson.Policy, g 
 		return caisson.Invalidf(prefix+"models", "this daemon has no model gateway")
 	}
 	if err := n.c.Gateway.Check(ctx, g); err != nil {
-		return inField(prefix+"models", err)
+		return prefixField(prefix+"models", err)
 	}
 	return nil
 }
@@ -63,7 +63,7 @@ func (n network) checkPolicy(ctx context.Context, field string, p *caisson.Polic
 	}
 	normal, err := n.c.Egress.Check(*p)
 	if err != nil {
-		return inField(field, err)
+		return prefixField(field, err)
 	}
 	*p = normal
 	// Like host paths, access to the host's networks can be granted only over the unix socket.
@@ -75,8 +75,8 @@ func (n network) checkPolicy(ctx context.Context, field string, p *caisson.Polic
 	return nil
 }
 
-// inField prepends prefix, unless that is "", to the field of an Invalid error; other errors are returned unchanged.
-func inField(prefix string, err error) error {
+// prefixField prepends prefix, unless that is "", to the field of an Invalid error; other errors are returned unchanged.
+func prefixField(prefix string, err error) error {
 	if caisson.KindOf(err) != caisson.Invalid || prefix == "" {
 		return err
 	}
@@ -99,7 +99,7 @@ func (n network) wireSpec(sb *caisson.Sandbox) caisson.WireSpec {
 	}
 	spec.Policy, spec.Models = sb.Spec.Policy, sb.Spec.Models
 	if a := sb.Assigned; a != nil {
-		spec.Guest, spec.Models, spec.Tools = serving(sb, a), a.Models, a.Tools
+		spec.Guest, spec.Models, spec.Tools = guestOf(sb, a), a.Models, a.Tools
 	}
 	return spec
 }
@@ -175,7 +175,7 @@ func (s *PolicyService) SetPolicy(ctx context.Context, ref string, p caisson.Pol
 	if err != nil {
 		return nil, err
 	}
-	release, err := s.c.locks.soon(ctx, sb.ID)
+	release, err := s.c.locks.acquireSoon(ctx, sb.ID)
 	if err != nil {
 		return nil, err
 	}

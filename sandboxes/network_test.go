@@ -71,7 +71,7 @@ func allowOnly(hosts ...string) *caisson.Policy {
 
 func (w *world) budgets() map[string]caisson.Limits {
 	w.t.Helper()
-	list, err := w.store.Ledger().ListBudgets(w.t.Context(), caisson.Everyone())
+	list, err := w.store.Ledger().ListBudgets(w.t.Context(), caisson.AllAccounts())
 	must(w.t, err)
 	all := map[string]caisson.Limits{}
 	for _, b := range list {
@@ -203,7 +203,7 @@ func TestDecisionsAreEvents(t *testing.T) {
 	t.Parallel()
 	w := online(t)
 	sb := w.create(caisson.CreateRequest{})
-	w.Decided(caisson.Guest{Sandbox: sb.ID, Account: sb.Account}, []caisson.Decision{
+	w.RecordDecisions(caisson.Guest{Sandbox: sb.ID, Account: sb.Account}, []caisson.Decision{
 		{Kind: "flow", Rule: -1, Reason: "no rule allows it", Address: "192.0.2.1:443", Protocol: "tcp", Count: 3},
 		{Kind: "flow", Allowed: true, Rule: 0, Name: "example.com", BytesIn: 5},
 	})
@@ -236,7 +236,7 @@ func TestDecisionsOfRuns(t *testing.T) {
 	t.Parallel()
 	w := online(t)
 	sb := w.create(caisson.CreateRequest{Assigned: assignment()})
-	w.Decided(w.wires.spec(sb.ID).Guest, []caisson.Decision{{Kind: "flow", Rule: -1, Reason: "no rule allows it"}})
+	w.RecordDecisions(w.wires.spec(sb.ID).Guest, []caisson.Decision{{Kind: "flow", Rule: -1, Reason: "no rule allows it"}})
 	want := map[string]string{"run": "rn-cccccccccccccccc", "attempt": "2", "agent": "openclaw", "trace": assignment().Trace, "kind": "flow"}
 	waitFor(t, func() bool {
 		for _, e := range w.record(string(sb.ID)) {
@@ -266,9 +266,9 @@ func TestDecisionsOfOthers(t *testing.T) {
 	sb := w.create(caisson.CreateRequest{})
 	list := []caisson.Decision{{Kind: "flow", Rule: -1, Reason: "no rule allows it", Address: "192.0.2.1:443"}}
 	for range 5000 {
-		w.Decided(caisson.Guest{Sandbox: "sb-aaaaaaaaaaaaaaaa", Account: "noisy"}, list)
+		w.RecordDecisions(caisson.Guest{Sandbox: "sb-aaaaaaaaaaaaaaaa", Account: "noisy"}, list)
 	}
-	w.Decided(caisson.Guest{Sandbox: sb.ID, Account: sb.Account}, list)
+	w.RecordDecisions(caisson.Guest{Sandbox: sb.ID, Account: sb.Account}, list)
 	waitFor(t, func() bool {
 		for _, e := range w.record(string(sb.ID)) {
 			if e.Type == "egress.denied" {

@@ -39,7 +39,7 @@ func (p *pool) claim(ctx context.Context, want *caisson.Sandbox, req *caisson.Cr
 		return nil, err
 	}
 	for _, sb := range ready {
-		if !fits(sb, want) {
+		if !matchesSpec(sb, want) {
 			continue
 		}
 		got, err := p.c.setState(ctx, sb.ID, caisson.Running, func(s *caisson.Sandbox) error {
@@ -81,9 +81,9 @@ func (p *pool) pooled(ctx context.Context, tpl *caisson.Template) ([]*caisson.Sa
 	return list, err
 }
 
-// fits reports whether the pooled sandbox sb matches want. Environment, working directory and user matter only to the
+// matchesSpec reports whether the pooled sandbox sb matches want. Environment, working directory and user matter only to the
 // command, which already runs with them.
-func fits(sb, want *caisson.Sandbox) bool {
+func matchesSpec(sb, want *caisson.Sandbox) bool {
 	a, b := &sb.Spec, &want.Spec
 	return sb.State == caisson.Running && sb.Build == want.Build && a.Digest == b.Digest && a.Resources == b.Resources && a.Randomness == b.Randomness &&
 		slices.Equal(a.Command, b.Command) &&
@@ -100,9 +100,9 @@ func (p *pool) refill(tpl *caisson.Template) {
 		return
 	}
 	name, account := tpl.Name, tpl.Account
-	p.c.do(func(ctx context.Context) {
+	p.c.goBackground(func(ctx context.Context) {
 		ctx = caisson.WithCaller(ctx, caisson.Caller{Account: account})
-		for asked := 0; p.again(key, &asked); {
+		for asked := 0; p.refillRequested(key, &asked); {
 			if err := p.fill(ctx, name); err != nil && ctx.Err() == nil {
 				p.c.Log.WarnContext(ctx, "a pool could not be filled", "template", name, "account", account, "err", err)
 			}
@@ -110,9 +110,9 @@ func (p *pool) refill(tpl *caisson.Template) {
 	})
 }
 
-// again reports whether filling has been requested since the number of requests was *asked, and updates *asked. If not,
+// refillRequested reports whether filling has been requested since the number of requests was *asked, and updates *asked. If not,
 // it removes key from p.filling.
-func (p *pool) again(key string, asked *int) bool {
+func (p *pool) refillRequested(key string, asked *int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.filling[key] == *asked || p.c.ctx.Err() != nil {
@@ -136,19 +136,19 @@ func (p *pool) fill(ctx context.Context, name string) error {
 			if err != nil {
 				return err
 			}
-			return p.drain(ctx, caller.Account, name)
+			return p.removeAll(ctx, caller.Account, name)
 		}
 		if err != nil {
 			return err
 		}
 		if tpl.Pool == 0 {
-			return p.drain(ctx, tpl.Account, tpl.Name)
+			return p.removeAll(ctx, tpl.Account, tpl.Name)
 		}
 		sb, from, hold, err := p.c.Sandboxes().prepare(ctx, &caisson.CreateRequest{Template: name})
 		if err != nil {
 			return err
 		}
-		full, err := p.trim(ctx, tpl, sb)
+		full, err := p.removeUnfit(ctx, tpl, sb)
 		if err == nil && !full {
 			sb.Pooled = true
 			sb.Spec.TTL, sb.Spec.HardTTL = 0, 0 // TTLs are counted from the claim.
@@ -166,16 +166,16 @@ func (p *pool) fill(ctx context.Context, name string) error {
 	}
 }
 
-// trim removes the pooled sandboxes of a template that do not match want or exceed the pool size, and reports whether
+// removeUnfit removes the pooled sandboxes of a template that do not match want or exceed the pool size, and reports whether
 // enough are left.
-func (p *pool) trim(ctx context.Context, tpl *caisson.Template, want *caisson.Sandbox) (full bool, err error) {
+func (p *pool) removeUnfit(ctx context.Context, tpl *caisson.Template, want *caisson.Sandbox) (full bool, err error) {
 	list, err := p.pooled(ctx, tpl)
 	if err != nil {
 		return false, err
 	}
 	fit := 0
 	for _, sb := range list {
-		if fit < tpl.Pool && fits(sb, want) {
+		if fit < tpl.Pool && matchesSpec(sb, want) {
 			fit++
 		} else if err := p.discard(ctx, sb.ID); err != nil {
 			return false, err
@@ -206,8 +206,8 @@ func (p *pool) discard(ctx context.Context, id caisson.ID) error {
 	return p.c.Sandboxes().remove(ctx, id, "no longer needed in the pool")
 }
 
-// drain removes all pooled sandboxes of a template.
-func (p *pool) drain(ctx context.Context, account, name string) error {
+// removeAll removes all pooled sandboxes of a template.
+func (p *pool) removeAll(ctx context.Context, account, name string) error {
 	list, err := p.pooled(ctx, &caisson.Template{Account: account, Name: name})
 	for _, sb := range list {
 		err = errors.Join(err, p.discard(ctx, sb.ID))

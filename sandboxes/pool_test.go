@@ -12,7 +12,7 @@ import (
 // pooled returns the ids of the running pooled sandboxes.
 func (w *world) pooled() (ids []caisson.ID) {
 	w.t.Helper()
-	boxes, _, err := w.store.Store.Sandboxes().List(w.t.Context(), caisson.Everyone(), caisson.Filter{Limit: 1000})
+	boxes, _, err := w.store.Store.Sandboxes().List(w.t.Context(), caisson.AllAccounts(), caisson.Filter{Limit: 1000})
 	must(w.t, err)
 	for _, b := range boxes {
 		if b.Pooled && b.State == caisson.Running {
@@ -27,7 +27,7 @@ func (w *world) pooled() (ids []caisson.ID) {
 func (w *world) filled(n int) []caisson.ID {
 	w.t.Helper()
 	waitFor(w.t, func() bool {
-		boxes, _, err := w.store.Store.Sandboxes().List(w.t.Context(), caisson.Everyone(), caisson.Filter{Limit: 1000})
+		boxes, _, err := w.store.Store.Sandboxes().List(w.t.Context(), caisson.AllAccounts(), caisson.Filter{Limit: 1000})
 		must(w.t, err)
 		all := 0
 		for _, b := range boxes {

@@ -31,18 +31,18 @@ func (c *Core) Reconcile(ctx context.Context, netns func(caisson.ID) (*os.File, 
 	for _, x := range list {
 		exist[x.ID] = x
 	}
-	boxes, err := all(ctx, c.Store.Sandboxes(), caisson.Everyone(), func(s *caisson.Sandbox) caisson.ID { return s.ID })
+	boxes, err := all(ctx, c.Store.Sandboxes(), caisson.AllAccounts(), func(s *caisson.Sandbox) caisson.ID { return s.ID })
 	if err != nil {
 		return nil, err
 	}
 	for _, sb := range boxes {
-		if err := r.settle(ctx, sb, exist[sb.ID]); err != nil {
+		if err := r.reconcileOne(ctx, sb, exist[sb.ID]); err != nil {
 			if ctx.Err() != nil {
 				return nil, context.Cause(ctx)
 			}
 			// One sandbox that cannot be reconciled must not make the others unavailable. It can still be removed, and
 			// its next change tries again.
-			c.unclear.set(sb.ID, true)
+			c.unresolved.set(sb.ID, true)
 			c.Log.ErrorContext(ctx, "a sandbox could not be reconciled", "sandbox", sb.ID, "state", sb.State, "err", err)
 		}
 	}
@@ -53,7 +53,7 @@ func (c *Core) Reconcile(ctx context.Context, netns func(caisson.ID) (*os.File, 
 		}
 		c.Log.ErrorContext(ctx, "not all that an earlier daemon had left could be removed; caisson gc tries again", "err", err)
 	}
-	boxes, err = all(ctx, c.Store.Sandboxes(), caisson.Everyone(), func(s *caisson.Sandbox) caisson.ID { return s.ID })
+	boxes, err = all(ctx, c.Store.Sandboxes(), caisson.AllAccounts(), func(s *caisson.Sandbox) caisson.ID { return s.ID })
 	if err != nil {
 		return garbage, err
 	}
@@ -69,14 +69,14 @@ func (c *Core) Reconcile(ctx context.Context, netns func(caisson.ID) (*os.File, 
 		}
 		c.deadlines.arm(sb)
 	}
-	c.do(c.guard.run)
+	c.goBackground(c.diskGuard.run)
 	return garbage, r.refillPools(ctx)
 }
 
-// clear determines the outcome of a change whose outcome could not be stored, as the next daemon would do, so that the
+// resolve determines the outcome of a change whose outcome could not be stored, as the next daemon would do, so that the
 // sandbox need not wait for a restart. The caller must hold the sandbox's lock, so that no change is in progress.
-func (r *reconciler) clear(ctx context.Context, id caisson.ID) error {
-	sb, err := r.c.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(id))
+func (r *reconciler) resolve(ctx context.Context, id caisson.ID) error {
+	sb, err := r.c.Store.Sandboxes().Get(ctx, caisson.AllAccounts(), string(id))
 	if err != nil || !sb.State.Transient() || sb.State == caisson.Creating || sb.State == caisson.Removing {
 		return err // A sandbox that was being created or removed has no state to use.
 	}
@@ -88,17 +88,17 @@ func (r *reconciler) clear(ctx context.Context, id caisson.ID) error {
 	if i := slices.IndexFunc(list, func(x caisson.RuntimeSandbox) bool { return x.ID == id }); i >= 0 {
 		found = list[i]
 	}
-	if err := r.settle(ctx, sb, found); err != nil {
+	if err := r.reconcileOne(ctx, sb, found); err != nil {
 		return err
 	}
-	if sb, err = r.c.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(id)); err != nil {
+	if sb, err = r.c.Store.Sandboxes().Get(ctx, caisson.AllAccounts(), string(id)); err != nil {
 		return err
 	}
 	if wired(sb) {
 		r.c.watches.rewatch(sb)
 	}
 	r.c.deadlines.arm(sb)
-	r.c.unclear.set(id, false)
+	r.c.unresolved.set(id, false)
 	return nil
 }
 
@@ -115,7 +115,7 @@ func (r *reconciler) reattach(ctx context.Context, sb *caisson.Sandbox, netns fu
 }
 
 func (r *reconciler) refillPools(ctx context.Context) error {
-	tpls, err := all(ctx, r.c.Store.Templates(), caisson.Everyone(), func(t *caisson.Template) caisson.ID { return caisson.ID(t.Name) })
+	tpls, err := all(ctx, r.c.Store.Templates(), caisson.AllAccounts(), func(t *caisson.Template) caisson.ID { return caisson.ID(t.Name) })
 	for _, t := range tpls {
 		if t.Pool > 0 {
 			r.c.pool.refill(t)
@@ -124,17 +124,17 @@ func (r *reconciler) refillPools(ctx context.Context) error {
 	return err
 }
 
-// lost is the reason of a failed sandbox that should be running but is not.
-const lost = "the sandbox ended while no daemon was running (or the host restarted); what it had not saved by a pause, stop or snapshot is lost"
+// lostReason is the reason of a failed sandbox that should be running but is not.
+const lostReason = "the sandbox ended while no daemon was running (or the host restarted); what it had not saved by a pause, stop or snapshot is lost"
 
-// thawTime is the timeout for thawing or freezing one sandbox when the daemon starts.
-const thawTime = 3 * time.Second
+// thawTimeout is the timeout for thawing or freezing one sandbox when the daemon starts.
+const thawTimeout = 3 * time.Second
 
-// settle determines the state of one sandbox, stores it, and removes the files that do not belong to that state.
-func (r *reconciler) settle(ctx context.Context, sb *caisson.Sandbox, found caisson.RuntimeSandbox) error {
-	paused := existing(r.c.inDir(sb.ID, pauseDir)) != ""
-	files := existing(r.c.inDir(sb.ID, filesTar)) != ""
-	to, reason := fate(sb.State, found.Running, paused, files)
+// reconcileOne determines the state of one sandbox, stores it, and removes the files that do not belong to that state.
+func (r *reconciler) reconcileOne(ctx context.Context, sb *caisson.Sandbox, found caisson.RuntimeSandbox) error {
+	paused := ifExists(r.c.inDir(sb.ID, pauseDir)) != ""
+	files := ifExists(r.c.inDir(sb.ID, filesTar)) != ""
+	to, reason := stateAfterCrash(sb.State, found.Running, paused, files)
 	switch to {
 	case caisson.Removing:
 		// Either the creation was not acknowledged, or the removal was requested.
@@ -143,20 +143,20 @@ func (r *reconciler) settle(ctx context.Context, sb *caisson.Sandbox, found cais
 		// The sandbox may be frozen by an incomplete change or, if its stored state is Running, by a snapshot or fork
 		// that was interrupted when the daemon stopped. Thawing a sandbox that is not frozen returns a Conflict error,
 		// which is ignored.
-		tctx, cancel := context.WithTimeout(ctx, thawTime)
+		tctx, cancel := context.WithTimeout(ctx, thawTimeout)
 		defer cancel()
 		if err := r.c.Runtime.Thaw(tctx, sb.ID); err != nil && caisson.KindOf(err) != caisson.Conflict {
 			r.c.Log.WarnContext(ctx, "a sandbox may stand still", "sandbox", sb.ID, "err", err)
 		}
 	case caisson.Suspended:
-		fctx, cancel := context.WithTimeout(ctx, thawTime)
+		fctx, cancel := context.WithTimeout(ctx, thawTimeout)
 		defer cancel()
-		if err := r.c.host.freeze(fctx, sb.ID); err != nil {
+		if err := r.c.processes.freeze(fctx, sb.ID); err != nil {
 			r.c.Log.WarnContext(ctx, "a suspended sandbox may not stand still", "sandbox", sb.ID, "err", err)
 		}
 	default:
 		if found.ID != "" {
-			if err := r.c.host.halt(ctx, sb.ID); err != nil {
+			if err := r.c.processes.halt(ctx, sb.ID); err != nil {
 				return err
 			}
 		}
@@ -187,9 +187,9 @@ func (r *reconciler) settle(ctx context.Context, sb *caisson.Sandbox, found cais
 	return nil
 }
 
-// fate returns the new state of a sandbox with the stored state was, by whether its processes run, and its pause and
+// stateAfterCrash returns the new state of a sandbox with the stored state was, by whether its processes run, and its pause and
 // its files exist. Removing means that it must be removed.
-func fate(was caisson.State, running, paused, files bool) (to caisson.State, reason string) {
+func stateAfterCrash(was caisson.State, running, paused, files bool) (to caisson.State, reason string) {
 	switch was {
 	case caisson.Creating, caisson.Removing:
 		return caisson.Removing, ""
@@ -231,7 +231,7 @@ func fate(was caisson.State, running, paused, files bool) (to caisson.State, rea
 	if running {
 		return caisson.Running, ""
 	}
-	return caisson.Failed, lost
+	return caisson.Failed, lostReason
 }
 
 // CollectGarbage removes the processes and directories of this data directory that belong to no object of the store,
@@ -250,7 +250,7 @@ func (c *Core) CollectGarbage(ctx context.Context) ([]caisson.Garbage, error) {
 	for _, r := range list {
 		ids = append(ids, r.ID)
 	}
-	ids = append(ids, c.host.remains.list()...)
+	ids = append(ids, c.processes.leftovers.list()...)
 	slices.Sort(ids)
 	ids = slices.Compact(ids)
 	boxDirs, err := os.ReadDir(filepath.Join(c.Dir, "sandboxes"))
@@ -262,7 +262,7 @@ func (c *Core) CollectGarbage(ctx context.Context) ([]caisson.Garbage, error) {
 		return nil, err
 	}
 	r := &reconciler{c}
-	known, err := r.known(ctx)
+	known, err := r.knownIDs(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -270,7 +270,7 @@ func (c *Core) CollectGarbage(ctx context.Context) ([]caisson.Garbage, error) {
 	var errs []error
 	for _, id := range ids {
 		if !known[id] {
-			errs = append(errs, c.host.halt(ctx, id))
+			errs = append(errs, c.processes.halt(ctx, id))
 			found = append(found, caisson.Garbage{Kind: "process", Name: string(id)})
 		}
 	}
@@ -289,17 +289,17 @@ func (c *Core) CollectGarbage(ctx context.Context) ([]caisson.Garbage, error) {
 	return found, errors.Join(errs...)
 }
 
-// known returns the ids of sandboxes and snapshots that are in the store or in use.
-func (r *reconciler) known(ctx context.Context) (map[caisson.ID]bool, error) {
+// knownIDs returns the ids of sandboxes and snapshots that are in the store or in use.
+func (r *reconciler) knownIDs(ctx context.Context) (map[caisson.ID]bool, error) {
 	c := r.c
 	c.mu.Lock()
 	known := maps.Clone(c.hidden)
 	c.mu.Unlock()
-	boxes, err := all(ctx, c.Store.Sandboxes(), caisson.Everyone(), func(s *caisson.Sandbox) caisson.ID { return s.ID })
+	boxes, err := all(ctx, c.Store.Sandboxes(), caisson.AllAccounts(), func(s *caisson.Sandbox) caisson.ID { return s.ID })
 	if err != nil {
 		return nil, err
 	}
-	snaps, err := all(ctx, c.Store.Snapshots(), caisson.Everyone(), func(s *caisson.Snapshot) caisson.ID { return s.ID })
+	snaps, err := all(ctx, c.Store.Snapshots(), caisson.AllAccounts(), func(s *caisson.Snapshot) caisson.ID { return s.ID })
 	if err != nil {
 		return nil, err
 	}
@@ -336,7 +336,7 @@ func (r *reconciler) sweepParts(id caisson.ID) error {
 
 // Idle reports whether no sandbox needs a running daemon: none is live, changes its state, or has a deadline.
 func (c *Core) Idle(ctx context.Context) (bool, error) {
-	boxes, err := all(ctx, c.Store.Sandboxes(), caisson.Everyone(), func(s *caisson.Sandbox) caisson.ID { return s.ID })
+	boxes, err := all(ctx, c.Store.Sandboxes(), caisson.AllAccounts(), func(s *caisson.Sandbox) caisson.ID { return s.ID })
 	if err != nil {
 		return false, err
 	}

@@ -42,7 +42,7 @@ func (w *world) crashed(s caisson.State, running, paused, files bool) *caisson.S
 	for _, part := range []string{"files.tar.part", "pause.part"} {
 		must(w.t, os.WriteFile(filepath.Join(dir, part), []byte("half"), 0o600))
 	}
-	got(w.store.Store.Sandboxes().Update(w.ctx(), caisson.Everyone(), id, func(x *caisson.Sandbox) error { x.State = s; return nil }))(w.t)
+	got(w.store.Store.Sandboxes().Update(w.ctx(), caisson.AllAccounts(), id, func(x *caisson.Sandbox) error { x.State = s; return nil }))(w.t)
 	// The daemon is stopped before it can detect the following changes.
 	must(w.t, w.Close())
 	if !running {
@@ -170,7 +170,7 @@ func TestGarbage(t *testing.T) {
 	kept := w.create(caisson.CreateRequest{})
 	snap := got(w.Snapshots().Snapshot(w.ctx(), string(kept.ID), caisson.SnapshotRequest{}))(t)
 	orphan := w.create(caisson.CreateRequest{})
-	must(t, w.store.Store.Sandboxes().Delete(w.ctx(), caisson.Everyone(), string(orphan.ID)))
+	must(t, w.store.Store.Sandboxes().Delete(w.ctx(), caisson.AllAccounts(), string(orphan.ID)))
 	remains := caisson.NewID(caisson.SandboxPrefix)
 	w.runtime.remains = []caisson.ID{remains}
 	lost := []string{"sandboxes/" + string(caisson.NewID(caisson.SandboxPrefix)), "snapshots/" + string(caisson.NewID(caisson.SnapshotPrefix)),
@@ -249,7 +249,7 @@ func TestReconcileGoesOn(t *testing.T) {
 	w := plan{wires: true}.world(t)
 	bad, good := w.create(caisson.CreateRequest{}), w.create(caisson.CreateRequest{})
 	for _, sb := range []*caisson.Sandbox{bad, good} {
-		got(w.store.Store.Sandboxes().Update(w.ctx(), caisson.Everyone(), string(sb.ID), func(x *caisson.Sandbox) error {
+		got(w.store.Store.Sandboxes().Update(w.ctx(), caisson.AllAccounts(), string(sb.ID), func(x *caisson.Sandbox) error {
 			x.State = caisson.Starting
 			return nil
 		}))(t)

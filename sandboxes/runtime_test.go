@@ -75,7 +75,7 @@ func (r *testRuntime) Restore(ctx context.Context, id caisson.ID, spec caisson.R
 	return r.Runtime.Restore(ctx, id, spec, dir)
 }
 
-func (r *testRuntime) Filled(ctx context.Context, id caisson.ID) error {
+func (r *testRuntime) WaitForMemory(ctx context.Context, id caisson.ID) error {
 	if r.filled != nil {
 		r.filled(ctx)
 	}

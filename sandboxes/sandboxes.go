@@ -78,7 +78,7 @@ type Config struct {
 	// Workspaces creates the workspaces of sandboxes; nil: no sandbox can have one.
 	Workspaces caisson.WorkspaceLayers
 	// Volumes attaches volumes to sandboxes; nil: no sandbox can have one.
-	Volumes caisson.VolumeHolds
+	Volumes caisson.VolumeAttachments
 	Node    string
 	Build   string
 	Limits  Limits
@@ -105,18 +105,18 @@ type Limits struct {
 type Core struct {
 	Config
 	dirs
-	locks     locks
-	builds    keylock.Locks // held while a template is built, by account and name
-	host      *host
-	guests    *guests
-	watches   *watches
-	deadlines *deadlines
-	pool      *pool
-	guard     *guard
-	network   network
-	spaces    workspaces
-	decisions *decisions
-	unclear   marks // sandboxes whose last outcome could not be stored
+	locks       locks
+	builds      keylock.Locks // held while a template is built, by account and name
+	processes   *processes
+	fileClients *fileClients
+	watches     *watches
+	deadlines   *deadlines
+	pool        *pool
+	diskGuard   *diskGuard
+	network     network
+	workspaces  workspaces
+	decisions   *decisions
+	unresolved  idSet // sandboxes whose last outcome could not be stored
 
 	mu     sync.Mutex
 	hidden map[caisson.ID]bool // ids that are in use, but not in the store; guarded by mu
@@ -135,7 +135,7 @@ func New(cfg Config) (*Core, error) {
 		cfg.Available = meminfo.Available
 	}
 	if cfg.Free == nil {
-		cfg.Free = func() (caisson.Size, error) { return free(cfg.Dir) }
+		cfg.Free = func() (caisson.Size, error) { return freeSpace(cfg.Dir) }
 	}
 	for _, dir := range []string{"sandboxes", "snapshots"} {
 		if err := os.MkdirAll(filepath.Join(cfg.Dir, dir), 0o700); err != nil {
@@ -143,15 +143,15 @@ func New(cfg Config) (*Core, error) {
 		}
 	}
 	c := &Core{Config: cfg, dirs: dirs{cfg.Dir}, hidden: map[caisson.ID]bool{}}
-	c.host = &host{c: c, starting: map[caisson.ID]bool{}, promised: map[caisson.ID]caisson.Size{}}
-	c.guests = &guests{c: c, open: map[caisson.ID]*guest{}}
-	c.watches = &watches{c: c, ends: map[caisson.ID]func(){}}
-	c.deadlines = &deadlines{c: c, retry: dueRetry, timers: map[caisson.ID]*time.Timer{}}
+	c.processes = &processes{c: c, starting: map[caisson.ID]bool{}, reservedMemory: map[caisson.ID]caisson.Size{}}
+	c.fileClients = &fileClients{c: c, open: map[caisson.ID]*fileClient{}}
+	c.watches = &watches{c: c, stops: map[caisson.ID]func(){}}
+	c.deadlines = &deadlines{c: c, retry: deadlineRetry, timers: map[caisson.ID]*time.Timer{}}
 	c.pool = newPool(c)
-	c.guard = &guard{c: c}
+	c.diskGuard = &diskGuard{c: c}
 	// This context belongs to the core, not to a request: it carries no caller.
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
-	c.network, c.spaces = network{c}, workspaces{c}
+	c.network, c.workspaces = network{c}, workspaces{c}
 	c.decisions = &decisions{c: c}
 	return c, nil
 }
@@ -165,13 +165,13 @@ func (c *Core) Close() error {
 	c.closed = true
 	c.mu.Unlock()
 	c.deadlines.close()
-	c.guests.close()
+	c.fileClients.close()
 	c.wg.Wait()
 	return nil
 }
 
-// do runs f in a goroutine that Close waits for, and returns false if the core is closed.
-func (c *Core) do(f func(ctx context.Context)) bool {
+// goBackground runs f in a goroutine that Close waits for, and returns false if the core is closed.
+func (c *Core) goBackground(f func(ctx context.Context)) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -194,13 +194,13 @@ func (c *Core) hide(id caisson.ID) (show func()) {
 	}
 }
 
-// marks is a set of sandbox ids that is safe for concurrent use.
-type marks struct {
+// idSet is a set of sandbox ids that is safe for concurrent use.
+type idSet struct {
 	mu  sync.Mutex
 	ids map[caisson.ID]bool // guarded by mu
 }
 
-func (m *marks) set(id caisson.ID, to bool) {
+func (m *idSet) set(id caisson.ID, to bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.ids == nil {
@@ -212,13 +212,13 @@ func (m *marks) set(id caisson.ID, to bool) {
 	}
 }
 
-func (m *marks) has(id caisson.ID) bool {
+func (m *idSet) has(id caisson.ID) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.ids[id]
 }
 
-func (m *marks) list() []caisson.ID {
+func (m *idSet) list() []caisson.ID {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Collect(maps.Keys(m.ids))
@@ -239,8 +239,8 @@ func (c *Core) find(ctx context.Context, ref string) (*caisson.Sandbox, error) {
 	return c.Store.Sandboxes().Get(ctx, in, ref)
 }
 
-// use returns a sandbox of the caller's account if its state allows v.
-func (c *Core) use(ctx context.Context, ref string, v caisson.Verb) (*caisson.Sandbox, error) {
+// findFor returns a sandbox of the caller's account if its state allows v.
+func (c *Core) findFor(ctx context.Context, ref string, v caisson.Verb) (*caisson.Sandbox, error) {
 	sb, err := c.find(ctx, ref)
 	if err != nil {
 		return nil, err
@@ -270,7 +270,7 @@ func (c *Core) event(ctx context.Context, sb *caisson.Sandbox, kind string, data
 
 // setState stores a state, and the fields that change sets.
 func (c *Core) setState(ctx context.Context, id caisson.ID, to caisson.State, change func(*caisson.Sandbox) error) (*caisson.Sandbox, error) {
-	return c.Store.Sandboxes().Update(ctx, caisson.Everyone(), string(id), func(s *caisson.Sandbox) error {
+	return c.Store.Sandboxes().Update(ctx, caisson.AllAccounts(), string(id), func(s *caisson.Sandbox) error {
 		if change != nil {
 			if err := change(s); err != nil {
 				return err

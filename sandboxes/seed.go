@@ -43,7 +43,7 @@ func validateSeed(field string, f caisson.SeedFile) error {
 	if f.Path == "" || f.Path == "/" || path.Clean(f.Path) != f.Path {
 		return caisson.Invalidf(field+".path", "%.100q is not the absolute path of a file, without . and .. and double slashes", f.Path)
 	}
-	for _, own := range ownDirs {
+	for _, own := range reservedDirs {
 		if f.Path == own || strings.HasPrefix(f.Path, own+"/") {
 			return caisson.Invalidf(field+".path", "no file can be written below %s", own)
 		}
@@ -54,12 +54,12 @@ func validateSeed(field string, f caisson.SeedFile) error {
 	return nil
 }
 
-// seed writes files in a running sandbox as its root, and creates their parent directories.
-func (t *Templates) seed(ctx context.Context, id caisson.ID, files []caisson.SeedFile) error {
+// writeSeeds writes files in a running sandbox as its root, and creates their parent directories.
+func (t *Templates) writeSeeds(ctx context.Context, id caisson.ID, files []caisson.SeedFile) error {
 	if len(files) == 0 {
 		return nil
 	}
-	client := t.c.guests.client(id)
+	client := t.c.fileClients.client(id)
 	defer client.Close()
 	for _, f := range files {
 		mode := f.Mode

@@ -37,7 +37,7 @@ func (s *Snapshots) Snapshot(ctx context.Context, ref string, req caisson.Snapsh
 		ID: caisson.NewID(caisson.SnapshotPrefix), Account: sb.Account, Name: req.Name, Sandbox: sb.ID, Template: sb.Template,
 		Memory: !req.FilesOnly && sb.State != caisson.Stopped, Spec: sb.Spec, Labels: req.Labels, Rootfs: sb.Rootfs, CreatedAt: now(),
 	}
-	if err := c.spaces.capturable(sb, snap); err != nil {
+	if err := c.workspaces.capturable(sb, snap); err != nil {
 		return nil, err
 	}
 	defer c.hide(snap.ID)() // until it is in the store
@@ -118,7 +118,7 @@ func (s *Snapshots) RemoveSnapshot(ctx context.Context, ref string) error {
 func (s *Snapshots) Fork(ctx context.Context, ref string, req caisson.ForkRequest) ([]*caisson.Sandbox, error) {
 	c := s.c
 	var closeDir func()
-	req.Workspace, closeDir = ownDirectory(req.Workspace)
+	req.Workspace, closeDir = closeOnce(req.Workspace)
 	defer closeDir()
 	if req.Count == 0 {
 		req.Count = 1
@@ -135,7 +135,7 @@ func (s *Snapshots) Fork(ctx context.Context, ref string, req caisson.ForkReques
 	if err := errors.Join(c.network.checkAssignment(ctx, req.Assigned), validateResources("resources", req.Resources)); err != nil {
 		return nil, err
 	}
-	if err := c.spaces.check(ctx, req.Workspace, nil); err != nil {
+	if err := c.workspaces.check(ctx, req.Workspace, nil); err != nil {
 		return nil, err
 	}
 	if snap, err := s.GetSnapshot(ctx, ref); err == nil {
@@ -149,7 +149,7 @@ func (s *Snapshots) Fork(ctx context.Context, ref string, req caisson.ForkReques
 	}
 	defer release()
 	from := origin{sb.ID, sb.Account, sb.Template, sb.Spec, sb.Rootfs, sb.State != caisson.Stopped}
-	if err := errors.Join(c.spaces.forkable(&from, &req), c.spaces.isEmpty(sb)); err != nil {
+	if err := errors.Join(c.workspaces.forkable(&from, &req), c.workspaces.isEmpty(sb)); err != nil {
 		return nil, err
 	}
 	if sb.State == caisson.Paused {
@@ -202,7 +202,7 @@ const maxParallelForks = 4
 
 // forkFrom creates running sandboxes from the capture in dir. If one fails, none remains.
 func (s *Snapshots) forkFrom(ctx context.Context, from origin, dir string, req caisson.ForkRequest) ([]*caisson.Sandbox, error) {
-	if err := s.c.spaces.forkable(&from, &req); err != nil {
+	if err := s.c.workspaces.forkable(&from, &req); err != nil {
 		return nil, err
 	}
 	forks := make([]*caisson.Sandbox, req.Count)
@@ -252,7 +252,7 @@ func (s *Snapshots) fork(ctx context.Context, from origin, dir, name string, req
 	sb.Spec.Models = req.Models
 	var handles []caisson.Handle
 	sb.Spec.Workspace, sb.Spec.Volume = "", nil
-	if sb.Spec.Mounts, handles = direct(req.Workspace, nil, nil); len(handles) > 0 {
+	if sb.Spec.Mounts, handles = addDirectMount(req.Workspace, nil, nil); len(handles) > 0 {
 		sb.Spec.WorkspaceAt = ""
 	}
 	if req.Policy != nil {
@@ -272,7 +272,7 @@ func (s *Snapshots) fork(ctx context.Context, from origin, dir, name string, req
 	if from.memory {
 		need = memoryOf(dir)
 	}
-	admitted, err := s.c.host.admit(ctx, sb.ID, need)
+	admitted, err := s.c.processes.admit(ctx, sb.ID, need)
 	if err != nil {
 		return nil, err
 	}
@@ -283,7 +283,7 @@ func (s *Snapshots) fork(ctx context.Context, from origin, dir, name string, req
 	clean := context.WithoutCancel(ctx)
 	var back undo.Stack
 	defer func() { err = errors.Join(err, back.Run()) }()
-	back.Push(func() error { return s.c.Store.Sandboxes().Delete(clean, caisson.Everyone(), string(sb.ID)) })
+	back.Push(func() error { return s.c.Store.Sandboxes().Delete(clean, caisson.AllAccounts(), string(sb.ID)) })
 	back.Push(func() error { return s.c.removeSandboxDir(clean, sb.ID) })
 	if err := s.c.makeDir(sb); err != nil {
 		return nil, err
@@ -291,7 +291,7 @@ func (s *Snapshots) fork(ctx context.Context, from origin, dir, name string, req
 	if err := s.c.recordMounts(sb.ID, sb.Spec.Mounts, handles); err != nil {
 		return nil, err
 	}
-	if err := s.c.spaces.lay(ctx, sb, req.Workspace, &back); err != nil {
+	if err := s.c.workspaces.create(ctx, sb, req.Workspace, &back); err != nil {
 		return nil, err
 	}
 	back.Push(func() error { return s.c.network.forgetBudget(clean, sb) })
@@ -300,17 +300,17 @@ func (s *Snapshots) fork(ctx context.Context, from origin, dir, name string, req
 	}
 	var reason string
 	if from.memory {
-		reason, err = s.c.host.runFrom(ctx, sb, dir, randomness)
+		reason, err = s.c.processes.runFrom(ctx, sb, dir, randomness)
 	} else {
-		err = s.c.host.run(ctx, sb, source{files: existing(filepath.Join(dir, filesTar))})
+		err = s.c.processes.run(ctx, sb, source{files: ifExists(filepath.Join(dir, filesTar))})
 	}
 	if err != nil {
 		return nil, err
 	}
-	back.Push(func() error { return s.c.host.halt(clean, sb.ID) })
+	back.Push(func() error { return s.c.processes.halt(clean, sb.ID) })
 	var shared []string
 	if from.memory && reason == "" && req.Assigned == nil { // for a fork of a run, the agent's recipe covers this
-		if shared, err = s.c.host.sharing(ctx, sb.ID); err != nil {
+		if shared, err = s.c.processes.sharedRandomness(ctx, sb.ID); err != nil {
 			return nil, err
 		}
 	}
@@ -330,7 +330,7 @@ func (s *Snapshots) fork(ctx context.Context, from origin, dir, name string, req
 		data["sharedRandomness"] = strings.Join(shared, ", ")
 	}
 	s.c.event(ctx, made, "sandbox.forked", data)
-	s.c.spaces.warn(ctx, made, req.Workspace)
+	s.c.workspaces.warn(ctx, made, req.Workspace)
 	return made, nil
 }
 

@@ -22,8 +22,8 @@ func TestForkRandomness(t *testing.T) {
 	snap := got(w.Snapshots().Snapshot(w.ctx(), string(sb.ID), caisson.SnapshotRequest{}))(t)
 	want := func(what string, sb *caisson.Sandbox, randomness string, shared ...string) {
 		t.Helper()
-		if r := w.runtime.restored(sb.ID); r.Randomness != randomness || r.StillClock || !slices.Equal(sb.SharedRandomness, shared) {
-			t.Errorf("%s was restored with randomness %q, still clock %v; it names %q", what, r.Randomness, r.StillClock, sb.SharedRandomness)
+		if r := w.runtime.restored(sb.ID); r.Randomness != randomness || r.ContinueClock || !slices.Equal(sb.SharedRandomness, shared) {
+			t.Errorf("%s was restored with randomness %q, still clock %v; it names %q", what, r.Randomness, r.ContinueClock, sb.SharedRandomness)
 		}
 	}
 	fork := func(ref caisson.ID, req caisson.ForkRequest) *caisson.Sandbox {

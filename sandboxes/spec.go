@@ -267,8 +267,8 @@ func validateResources(field string, r caisson.Resources) error {
 	return nil
 }
 
-// ownDirs are the directories in a sandbox that are reserved for Caisson.
-var ownDirs = []string{"/proc", "/sys", "/dev", "/.caisson"}
+// reservedDirs are the directories in a sandbox that are reserved for Caisson.
+var reservedDirs = []string{"/proc", "/sys", "/dev", "/.caisson"}
 
 func validateMounts(field string, mounts []caisson.Mount) error {
 	if len(mounts) > 32 {
@@ -280,7 +280,7 @@ func validateMounts(field string, mounts []caisson.Mount) error {
 		if err := validatePath(field, m.Target); err != nil || target == "/" || m.Target == "" {
 			return caisson.Invalidf(field, "%.100q is not a place to mount at; write SOURCE:TARGET with an absolute TARGET other than /", m.Target)
 		}
-		for _, own := range ownDirs {
+		for _, own := range reservedDirs {
 			if target == own || strings.HasPrefix(target, own+"/") {
 				return caisson.Invalidf(field, "nothing can be mounted below %s", own)
 			}

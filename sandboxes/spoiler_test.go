@@ -337,9 +337,9 @@ type stepLayers struct {
 	s *spoiler
 }
 
-func (l stepLayers) Lay(ctx context.Context, sb *caisson.Sandbox, req caisson.WorkspaceRequest) (*caisson.Workspace, error) {
+func (l stepLayers) Create(ctx context.Context, sb *caisson.Sandbox, req caisson.WorkspaceRequest) (*caisson.Workspace, error) {
 	defer req.Directory.Close()
-	return taking(ctx, l.s, "lay workspace", func() (*caisson.Workspace, error) { return l.layers.Lay(ctx, sb, req) })
+	return taking(ctx, l.s, "lay workspace", func() (*caisson.Workspace, error) { return l.layers.Create(ctx, sb, req) })
 }
 
 func (l stepLayers) Open(ctx context.Context, id caisson.ID) (caisson.RuntimeMount, error) {
@@ -350,6 +350,6 @@ func (l stepLayers) Capture(ctx context.Context, id caisson.ID, dir string) erro
 	return l.s.take(ctx, "capture workspace", func() error { return l.layers.Capture(ctx, id, dir) })
 }
 
-func (l stepLayers) Leave(ctx context.Context, id caisson.ID) error {
-	return l.s.take(ctx, "leave workspace", func() error { return l.layers.Leave(ctx, id) })
+func (l stepLayers) Detach(ctx context.Context, id caisson.ID) error {
+	return l.s.take(ctx, "leave workspace", func() error { return l.layers.Detach(ctx, id) })
 }

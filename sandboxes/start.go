@@ -25,21 +25,21 @@ type source struct {
 	randomness string
 }
 
-// host manages the processes of sandboxes, using the runtime and the wires.
-type host struct {
+// processes manages the processes of sandboxes, using the runtime and the wires.
+type processes struct {
 	c *Core
 
-	mu       sync.Mutex
-	starting map[caisson.ID]bool         // admitted, and possibly not yet in the runtime's list; guarded by mu
-	promised map[caisson.ID]caisson.Size // memory in bytes reserved for sandboxes that are being restored; guarded by mu
+	mu             sync.Mutex
+	starting       map[caisson.ID]bool         // admitted, and possibly not yet in the runtime's list; guarded by mu
+	reservedMemory map[caisson.ID]caisson.Size // memory in bytes reserved for sandboxes that are being restored; guarded by mu
 
-	remains marks // sandboxes that could not be stopped, or whose resources could not be freed
+	leftovers idSet // sandboxes that could not be stopped, or whose resources could not be freed
 }
 
 // run attaches the wire of a sandbox and starts its processes. If it fails, both are removed again.
-func (h *host) run(ctx context.Context, sb *caisson.Sandbox, from source) (err error) {
-	h.c.guests.dropGuest(sb.ID) // This drops a stand-in from when the sandbox did not run.
-	if h.remains.has(sb.ID) {
+func (h *processes) run(ctx context.Context, sb *caisson.Sandbox, from source) (err error) {
+	h.c.fileClients.drop(sb.ID) // This drops a stand-in from when the sandbox did not run.
+	if h.leftovers.has(sb.ID) {
 		if err := h.halt(ctx, sb.ID); err != nil {
 			return err
 		}
@@ -50,7 +50,7 @@ func (h *host) run(ctx context.Context, sb *caisson.Sandbox, from source) (err e
 		netns, err = h.attach(ctx, sb)
 		return err
 	})
-	spec, release, err := h.ready(ctx, sb, from)
+	spec, release, err := h.prepareSpec(ctx, sb, from)
 	defer release()
 	if err = errors.Join(err, wire.Wait()); netns != nil {
 		defer netns.Close()
@@ -72,29 +72,29 @@ func (h *host) run(ctx context.Context, sb *caisson.Sandbox, from source) (err e
 }
 
 // attach attaches a sandbox's wire and returns its network namespace; nil if the daemon has no wires.
-func (h *host) attach(ctx context.Context, sb *caisson.Sandbox) (*os.File, error) {
+func (h *processes) attach(ctx context.Context, sb *caisson.Sandbox) (*os.File, error) {
 	if h.c.Wires == nil {
 		return nil, nil
 	}
 	began := time.Now()
 	netns, err := h.c.Wires.Attach(ctx, sb.ID, h.c.network.wireSpec(sb))
-	caisson.Spent(ctx, "wire", began)
+	caisson.RecordTime(ctx, "wire", began)
 	if err != nil {
 		return nil, fmt.Errorf("attach wire: %w", err)
 	}
 	return netns, nil
 }
 
-// ready prepares everything else that a start needs, and records the dependencies. release may be called even after an
+// prepareSpec prepares everything else that a start needs, and records the dependencies. release may be called even after an
 // error.
-func (h *host) ready(ctx context.Context, sb *caisson.Sandbox, from source) (spec caisson.RuntimeSpec, release func(), err error) {
+func (h *processes) prepareSpec(ctx context.Context, sb *caisson.Sandbox, from source) (spec caisson.RuntimeSpec, release func(), err error) {
 	spec, release, err = h.runtimeSpec(ctx, sb)
 	if err != nil {
 		return spec, release, err
 	}
 	spec.Files, spec.Randomness = from.files, from.randomness
 	if from.depends == nil {
-		depends, err := h.depends(ctx, sb)
+		depends, err := h.dependencies(ctx, sb)
 		if err != nil {
 			return spec, release, err
 		}
@@ -105,19 +105,19 @@ func (h *host) ready(ctx context.Context, sb *caisson.Sandbox, from source) (spe
 
 // halt kills the processes of a sandbox and frees its resources on the host. If the processes cannot be killed, they
 // keep their wire.
-func (h *host) halt(ctx context.Context, id caisson.ID) error {
-	h.c.guests.dropGuest(id)
-	h.c.spaces.keepWriters(ctx, id)
+func (h *processes) halt(ctx context.Context, id caisson.ID) error {
+	h.c.fileClients.drop(id)
+	h.c.workspaces.keepWriters(ctx, id)
 	err := h.c.Runtime.Destroy(ctx, id)
 	if h.c.Wires != nil && (err == nil || h.ended(id)) {
 		err = errors.Join(err, h.c.Wires.Detach(ctx, id))
 	}
-	h.remains.set(id, err != nil)
+	h.leftovers.set(id, err != nil)
 	return err
 }
 
 // ended reports whether a sandbox has no process left. The runtime may still hold other resources of it.
-func (h *host) ended(id caisson.ID) bool {
+func (h *processes) ended(id caisson.ID) bool {
 	select {
 	case <-h.c.Runtime.Done(id):
 		return true
@@ -128,7 +128,7 @@ func (h *host) ended(id caisson.ID) bool {
 
 // runtimeSpec returns the runtime's spec of a sandbox. release closes the files that it opened, and may be called even
 // after an error.
-func (h *host) runtimeSpec(ctx context.Context, sb *caisson.Sandbox) (spec caisson.RuntimeSpec, release func(), err error) {
+func (h *processes) runtimeSpec(ctx context.Context, sb *caisson.Sandbox) (spec caisson.RuntimeSpec, release func(), err error) {
 	release = func() {}
 	account, err := h.c.Store.Accounts().Get(ctx, sb.Account)
 	if err != nil {
@@ -140,13 +140,13 @@ func (h *host) runtimeSpec(ctx context.Context, sb *caisson.Sandbox) (spec caiss
 	spec = caisson.RuntimeSpec{
 		Hostname: string(sb.ID), UIDBase: account.UIDBase, Rootfs: rootfs, Dir: dir,
 		Command: sb.Spec.Command, Env: env(sb.Spec.Env), Workdir: sb.Spec.Workdir, User: sb.Spec.User,
-		Resources: sb.Spec.Resources, StillClock: sb.Spec.Randomness == randomnessOpenSSL,
+		Resources: sb.Spec.Resources, ContinueClock: sb.Spec.Randomness == randomnessOpenSSL,
 	}
 	mounts, err := h.c.openMounts(sb.ID)
 	if err != nil {
 		return spec, release, err
 	}
-	space, err := h.c.spaces.open(ctx, sb)
+	space, err := h.c.workspaces.open(ctx, sb)
 	if err != nil {
 		closeMounts(mounts)
 		return spec, release, err
@@ -178,7 +178,7 @@ func (h *host) runtimeSpec(ctx context.Context, sb *caisson.Sandbox) (spec caiss
 }
 
 // exec starts a process in a sandbox that was running when the caller checked its state.
-func (h *host) exec(ctx context.Context, id caisson.ID, e caisson.RuntimeExec) (caisson.Process, error) {
+func (h *processes) exec(ctx context.Context, id caisson.ID, e caisson.RuntimeExec) (caisson.Process, error) {
 	p, err := h.c.Runtime.Exec(ctx, id, e)
 	if caisson.KindOf(err) == caisson.NotFound { // The sandbox is not found, though the caller has just read its record.
 		return nil, caisson.Wrap(err, caisson.Conflict, "the sandbox has just ceased to run; look at its state")
@@ -186,23 +186,23 @@ func (h *host) exec(ctx context.Context, id caisson.ID, e caisson.RuntimeExec) (
 	return p, err
 }
 
-// sharing returns the names of the programs in a fork that may draw the same random numbers as in another fork; nil if
+// sharedRandomness returns the names of the programs in a fork that may draw the same random numbers as in another fork; nil if
 // the runtime cannot determine them.
-func (h *host) sharing(ctx context.Context, id caisson.ID) ([]string, error) {
-	s, ok := h.c.Runtime.(caisson.Sharer)
+func (h *processes) sharedRandomness(ctx context.Context, id caisson.ID) ([]string, error) {
+	s, ok := h.c.Runtime.(caisson.RandomnessReporter)
 	if !ok {
 		return nil, nil
 	}
 	return s.SharedRandomness(ctx, id)
 }
 
-// probeTime is the timeout for the first process in a restored sandbox.
-const probeTime = 20 * time.Second
+// probeTimeout is the timeout for the first process in a restored sandbox.
+const probeTimeout = 20 * time.Second
 
 // probe checks that a restored sandbox works. A restore may report success although the sandbox dies silently, for
 // example if an executable in its root file system has been replaced.
-func (h *host) probe(ctx context.Context, sb *caisson.Sandbox) error {
-	ctx, cancel := context.WithTimeout(ctx, probeTime)
+func (h *processes) probe(ctx context.Context, sb *caisson.Sandbox) error {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	p, err := h.c.Runtime.Exec(ctx, sb.ID, caisson.RuntimeExec{Command: []string{"/.caisson/init", "-"}})
 	if err != nil {

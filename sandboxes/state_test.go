@@ -27,7 +27,7 @@ func (w *world) in(s caisson.State) *caisson.Sandbox {
 		sb = w.waitState(sb.ID, caisson.Failed)
 		waitFor(w.t, func() bool { return slices.Contains(w.events(string(sb.ID)), "sandbox.failed") })
 	default: // a transient state lasts only in the store
-		sb = got(w.store.Store.Sandboxes().Update(w.ctx(), caisson.Everyone(), string(sb.ID), func(x *caisson.Sandbox) error {
+		sb = got(w.store.Store.Sandboxes().Update(w.ctx(), caisson.AllAccounts(), string(sb.ID), func(x *caisson.Sandbox) error {
 			x.State = s
 			return nil
 		}))(w.t)

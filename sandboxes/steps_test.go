@@ -162,7 +162,7 @@ func (w *stepWorld) runsOn(id caisson.ID, was caisson.State) (err error) {
 
 // clean removes all sandboxes and snapshots, and checks that nothing of them remains.
 func (w *stepWorld) clean(hit string) error {
-	boxes, _, err := w.store.Store.Sandboxes().List(context.Background(), caisson.Everyone(), caisson.Filter{Limit: 1000})
+	boxes, _, err := w.store.Store.Sandboxes().List(context.Background(), caisson.AllAccounts(), caisson.Filter{Limit: 1000})
 	must(w.t, err)
 	for _, b := range boxes {
 		if b.Pooled {
@@ -172,7 +172,7 @@ func (w *stepWorld) clean(hit string) error {
 			return fmt.Errorf("remove %s, which is %s: %w", b.ID, b.State, err)
 		}
 	}
-	snaps, _, err := w.store.Store.Snapshots().List(context.Background(), caisson.Everyone(), caisson.Filter{Limit: 1000})
+	snaps, _, err := w.store.Store.Snapshots().List(context.Background(), caisson.AllAccounts(), caisson.Filter{Limit: 1000})
 	must(w.t, err)
 	for _, s := range snaps {
 		if err := w.Snapshots().RemoveSnapshot(w.ctx(), string(s.ID)); err != nil {
@@ -399,7 +399,7 @@ func (op operation) spoil(w *stepWorld, at int, how spoil, record func([]string)
 	var err error
 	select {
 	case err = <-ended:
-	case <-time.After(patience):
+	case <-time.After(removeWait):
 		t.Fatalf("step %d: it does not end", at)
 	}
 	hit, steps := w.disarm()
@@ -423,7 +423,7 @@ func (op operation) spoil(w *stepWorld, at int, how spoil, record func([]string)
 	}
 	if op.name == "claim" {
 		must(t, w.Templates().RemoveTemplate(w.ctx(), "ready"))
-		poll.Until(t, patience, func() bool { return !slices.ContainsFunc(slices.Collect(maps.Keys(w.rows())), isPooled) })
+		poll.Until(t, removeWait, func() bool { return !slices.ContainsFunc(slices.Collect(maps.Keys(w.rows())), isPooled) })
 	}
 	if cerr := w.clean(hit); cerr != nil {
 		t.Errorf("%s; %v", where, cerr)
@@ -440,7 +440,7 @@ func isPooled(row string) bool { return strings.HasPrefix(row, "pooled ") }
 // rows returns the sandboxes and snapshots in the store, with their states.
 func (w *stepWorld) rows() map[string]caisson.State {
 	all := map[string]caisson.State{}
-	boxes, _, err := w.store.Store.Sandboxes().List(context.Background(), caisson.Everyone(), caisson.Filter{Limit: 1000})
+	boxes, _, err := w.store.Store.Sandboxes().List(context.Background(), caisson.AllAccounts(), caisson.Filter{Limit: 1000})
 	must(w.t, err)
 	for _, b := range boxes {
 		kind := "sandbox "
@@ -449,7 +449,7 @@ func (w *stepWorld) rows() map[string]caisson.State {
 		}
 		all[kind+string(b.ID)] = b.State
 	}
-	snaps, _, err := w.store.Store.Snapshots().List(context.Background(), caisson.Everyone(), caisson.Filter{Limit: 1000})
+	snaps, _, err := w.store.Store.Snapshots().List(context.Background(), caisson.AllAccounts(), caisson.Filter{Limit: 1000})
 	must(w.t, err)
 	for _, s := range snaps {
 		all["snapshot "+string(s.ID)] = ""
@@ -476,7 +476,7 @@ func TestSpoiltReconciliation(t *testing.T) {
 // during stores that a change of a sandbox is in progress.
 func (w *stepWorld) during(id caisson.ID, s caisson.State) caisson.ID {
 	w.t.Helper()
-	must(w.t, failed(w.store.Store.Sandboxes().Update(w.ctx(), caisson.Everyone(), string(id), func(sb *caisson.Sandbox) error {
+	must(w.t, failed(w.store.Store.Sandboxes().Update(w.ctx(), caisson.AllAccounts(), string(id), func(sb *caisson.Sandbox) error {
 		sb.State = s
 		return nil
 	})))

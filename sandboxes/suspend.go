@@ -12,45 +12,45 @@ import (
 func (l *Lifecycle) Suspend(ctx context.Context, ref string) (*caisson.Sandbox, error) {
 	return l.change(ctx, ref, caisson.VerbSuspend, func(ctx context.Context, sb *caisson.Sandbox) error {
 		// A client of a frozen sandbox would wait forever for its answer.
-		l.c.guests.dropGuest(sb.ID)
-		if err := l.c.host.freeze(ctx, sb.ID); err != nil {
-			return l.c.host.goesOn(ctx, sb.ID, err)
+		l.c.fileClients.drop(sb.ID)
+		if err := l.c.processes.freeze(ctx, sb.ID); err != nil {
+			return l.c.processes.thawAfter(ctx, sb.ID, err)
 		}
 		return nil
 	})
 }
 
-// goesOn thaws a running sandbox that a failed change may have left frozen, and returns err, the error of that change.
+// thawAfter thaws a running sandbox that a failed change may have left frozen, and returns err, the error of that change.
 // If it cannot be thawed, the returned error sets the state Suspended, so that the sandbox can be woken.
-func (h *host) goesOn(ctx context.Context, id caisson.ID, err error) error {
+func (h *processes) thawAfter(ctx context.Context, id caisson.ID, err error) error {
 	terr := h.thaw(context.WithoutCancel(ctx), id)
 	if terr == nil || h.ended(id) {
 		return err
 	}
-	return becameError{errors.Join(err, terr), caisson.Suspended}
+	return stateError{errors.Join(err, terr), caisson.Suspended}
 }
 
 // Wake implements [caisson.Sandboxes].
 func (l *Lifecycle) Wake(ctx context.Context, ref string) (*caisson.Sandbox, error) {
 	return l.change(ctx, ref, caisson.VerbWake, func(ctx context.Context, sb *caisson.Sandbox) error {
-		return l.c.host.thaw(ctx, sb.ID)
+		return l.c.processes.thaw(ctx, sb.ID)
 	})
 }
 
 // freeze freezes a sandbox. It is idempotent, because an earlier daemon may have stopped before it stored the new
 // state.
-func (h *host) freeze(ctx context.Context, id caisson.ID) error {
-	return h.already(id, h.c.Runtime.Freeze(ctx, id))
+func (h *processes) freeze(ctx context.Context, id caisson.ID) error {
+	return h.ignoreRepeated(id, h.c.Runtime.Freeze(ctx, id))
 }
 
 // thaw resumes a frozen sandbox. It is idempotent.
-func (h *host) thaw(ctx context.Context, id caisson.ID) error {
-	return h.already(id, h.c.Runtime.Thaw(ctx, id))
+func (h *processes) thaw(ctx context.Context, id caisson.ID) error {
+	return h.ignoreRepeated(id, h.c.Runtime.Thaw(ctx, id))
 }
 
-// letGoOn thaws a sandbox that was frozen only for a short time. If that fails, it stores the state Suspended, so that
+// thawOrSuspend thaws a sandbox that was frozen only for a short time. If that fails, it stores the state Suspended, so that
 // the sandbox can be woken.
-func (h *host) letGoOn(ctx context.Context, id caisson.ID) error {
+func (h *processes) thawOrSuspend(ctx context.Context, id caisson.ID) error {
 	ctx = context.WithoutCancel(ctx)
 	err := h.thaw(ctx, id)
 	if err == nil {
@@ -71,9 +71,9 @@ func (h *host) letGoOn(ctx context.Context, id caisson.ID) error {
 	return err
 }
 
-// already returns nil for a Conflict error that means that the sandbox was already frozen or thawed. If the sandbox has
+// ignoreRepeated returns nil for a Conflict error that means that the sandbox was already frozen or thawed. If the sandbox has
 // ended, it returns a Conflict error that reports this.
-func (h *host) already(id caisson.ID, err error) error {
+func (h *processes) ignoreRepeated(id caisson.ID, err error) error {
 	if caisson.KindOf(err) != caisson.Conflict {
 		return err
 	}

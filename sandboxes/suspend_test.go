@@ -20,7 +20,7 @@ func (w *world) standsStill(id caisson.ID) {
 	}
 }
 
-// goesOn checks that it is not.
+// thawAfter checks that it is not.
 func (w *world) goesOn(id caisson.ID) {
 	w.t.Helper()
 	if err := w.runtime.Thaw(context.Background(), id); caisson.KindOf(err) != caisson.Conflict {

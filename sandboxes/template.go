@@ -202,7 +202,7 @@ func (t *Templates) RemoveTemplate(ctx context.Context, name string) error {
 		return err
 	}
 	t.c.Events.Publish(ctx, caller.Account, "template.removed", name, nil)
-	return t.c.pool.drain(ctx, caller.Account, name)
+	return t.c.pool.removeAll(ctx, caller.Account, name)
 }
 
 // BuildTemplate implements [caisson.Templates].
@@ -295,7 +295,7 @@ func (t *Templates) setup(ctx context.Context, tpl *caisson.Template, img *caiss
 	if _, err := t.c.Store.Accounts().Ensure(ctx, sb.Account); err != nil {
 		return rootfs, err
 	}
-	admitted, err := t.c.host.admit(ctx, sb.ID, 0)
+	admitted, err := t.c.processes.admit(ctx, sb.ID, 0)
 	if err != nil {
 		return rootfs, err
 	}
@@ -308,17 +308,17 @@ func (t *Templates) setup(ctx context.Context, tpl *caisson.Template, img *caiss
 	if err := t.c.makeDir(sb); err != nil {
 		return rootfs, err
 	}
-	if err := t.c.host.run(ctx, sb, source{}); err != nil {
+	if err := t.c.processes.run(ctx, sb, source{}); err != nil {
 		return rootfs, err
 	}
-	back.Push(func() error { return t.c.host.halt(context.WithoutCancel(ctx), sb.ID) })
+	back.Push(func() error { return t.c.processes.halt(context.WithoutCancel(ctx), sb.ID) })
 	for i, step := range tpl.Setup {
 		stage := fmt.Sprintf("setup %d/%d", i+1, len(tpl.Setup))
 		progress(caisson.Progress{Stage: stage, Detail: strings.Join(step.Run, " "), Done: int64(i), Total: int64(len(tpl.Setup))})
-		if err := t.seed(ctx, sb.ID, step.Files); err != nil {
+		if err := t.writeSeeds(ctx, sb.ID, step.Files); err != nil {
 			return rootfs, err
 		}
-		if err := t.step(ctx, sb, step, func(line string) { progress(caisson.Progress{Stage: stage, Message: line}) }); err != nil {
+		if err := t.runStep(ctx, sb, step, func(line string) { progress(caisson.Progress{Stage: stage, Message: line}) }); err != nil {
 			return rootfs, err
 		}
 	}
@@ -343,8 +343,8 @@ func (t *Templates) setup(ctx context.Context, tpl *caisson.Template, img *caiss
 	return rootfs, nil
 }
 
-// step runs one set-up step, and calls line for each line of its output.
-func (t *Templates) step(ctx context.Context, sb *caisson.Sandbox, step caisson.SetupStep, line func(string)) error {
+// runStep runs one set-up step, and calls line for each line of its output.
+func (t *Templates) runStep(ctx context.Context, sb *caisson.Sandbox, step caisson.SetupStep, line func(string)) error {
 	limit := time.Duration(step.Timeout)
 	if limit == 0 {
 		limit = stepTimeout
@@ -367,7 +367,7 @@ func (t *Templates) step(ctx context.Context, sb *caisson.Sandbox, step caisson.
 	go func() { errOut <- scan(proc.Stderr(), one) }()
 	status, err := proc.Wait(ctx)
 	// Processes that the step left running may keep its outputs open forever.
-	defer time.AfterFunc(outputTime, func() { proc.Close() }).Stop()
+	defer time.AfterFunc(outputTimeout, func() { proc.Close() }).Stop()
 	last := first(<-errOut, <-out)
 	if err != nil {
 		return err
@@ -378,8 +378,8 @@ func (t *Templates) step(ctx context.Context, sb *caisson.Sandbox, step caisson.
 	return nil
 }
 
-// outputTime is how long the output of a step may stay open after the step has ended.
-const outputTime = 2 * time.Second
+// outputTimeout is how long the output of a step may stay open after the step has ended.
+const outputTimeout = 2 * time.Second
 
 // maxLine is the maximum length in bytes of a line of a step's output; longer lines are cut.
 const maxLine = 4096

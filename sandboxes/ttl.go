@@ -21,8 +21,8 @@ func setDeadlines(sb *caisson.Sandbox) {
 	sb.PauseAt, sb.RemoveAt = deadline(sb.Spec.TTL), deadline(sb.Spec.HardTTL)
 }
 
-// dueRetry is the delay before a failed pause or removal is retried.
-const dueRetry = time.Minute
+// deadlineRetry is the delay before a failed pause or removal is retried.
+const deadlineRetry = time.Minute
 
 // deadlines holds the timers for TTL and hard TTL.
 type deadlines struct {
@@ -59,7 +59,7 @@ func (d *deadlines) arm(sb *caisson.Sandbox) {
 	}
 	id := sb.ID
 	d.timers[id] = time.AfterFunc(time.Until(*next), func() {
-		d.c.do(func(ctx context.Context) { d.expire(ctx, id) })
+		d.c.goBackground(func(ctx context.Context) { d.expire(ctx, id) })
 	})
 }
 
@@ -75,29 +75,29 @@ func (d *deadlines) disarm(id caisson.ID) {
 // expire removes or pauses a sandbox whose deadline has passed.
 func (d *deadlines) expire(ctx context.Context, id caisson.ID) {
 	due := func(t *time.Time) bool { return t != nil && !now().Before(*t) }
-	sb, err := d.c.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(id))
+	sb, err := d.c.Store.Sandboxes().Get(ctx, caisson.AllAccounts(), string(id))
 	if err != nil {
-		d.later(ctx, id, err)
+		d.retryLater(ctx, id, err)
 		return
 	}
 	lock := d.c.locks.acquire
 	if due(sb.RemoveAt) {
-		lock = d.c.Sandboxes().lockToEnd
+		lock = d.c.Sandboxes().lockForRemoval
 	}
 	release, err := lock(ctx, id)
 	if err != nil {
-		d.later(ctx, id, err)
+		d.retryLater(ctx, id, err)
 		return
 	}
 	defer release()
-	if sb, err = d.c.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(id)); err != nil {
-		d.later(ctx, id, err)
+	if sb, err = d.c.Store.Sandboxes().Get(ctx, caisson.AllAccounts(), string(id)); err != nil {
+		d.retryLater(ctx, id, err)
 		return
 	}
 	switch {
 	case due(sb.RemoveAt):
 		if err := d.c.Sandboxes().remove(ctx, id, "hard ttl of "+sb.Spec.HardTTL.String()+" reached"); err != nil {
-			d.later(ctx, id, err)
+			d.retryLater(ctx, id, err)
 		}
 		return
 	case due(sb.PauseAt) && wired(sb):
@@ -107,8 +107,8 @@ func (d *deadlines) expire(ctx context.Context, id caisson.ID) {
 		})
 		if err != nil {
 			d.c.Log.ErrorContext(ctx, "a sandbox whose time is over could not be paused", "sandbox", id, "err", err)
-			if sb, err = d.c.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(id)); err != nil {
-				d.later(ctx, id, err)
+			if sb, err = d.c.Store.Sandboxes().Get(ctx, caisson.AllAccounts(), string(id)); err != nil {
+				d.retryLater(ctx, id, err)
 				return
 			}
 			again := now().Add(d.retry)
@@ -121,8 +121,8 @@ func (d *deadlines) expire(ctx context.Context, id caisson.ID) {
 	d.arm(sb)
 }
 
-// later schedules a retry of a failed pause or removal.
-func (d *deadlines) later(ctx context.Context, id caisson.ID, err error) {
+// retryLater schedules a retry of a failed pause or removal.
+func (d *deadlines) retryLater(ctx context.Context, id caisson.ID, err error) {
 	if caisson.KindOf(err) == caisson.NotFound || ctx.Err() != nil {
 		return // The sandbox is removed, or the next daemon sets its timer.
 	}

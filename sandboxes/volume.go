@@ -28,12 +28,12 @@ func (w workspaces) checkVolume(req *caisson.WorkspaceRequest, mounts []caisson.
 	if w.c.Volumes == nil {
 		return caisson.Invalidf("workspace.kind", "this daemon has no volumes; use a directory")
 	}
-	return settleTarget(req, mounts)
+	return defaultTarget(req, mounts)
 }
 
-// hold attaches a volume to a sandbox that is being created, and stores this. It adds the rollback to back.
-func (w workspaces) hold(ctx context.Context, sb *caisson.Sandbox, req *caisson.WorkspaceRequest, back *undo.Stack) error {
-	defer func(began time.Time) { caisson.Spent(ctx, "workspace", began) }(time.Now())
+// attachVolume attaches a volume to a sandbox that is being created, and stores this. It adds the rollback to back.
+func (w workspaces) attachVolume(ctx context.Context, sb *caisson.Sandbox, req *caisson.WorkspaceRequest, back *undo.Stack) error {
+	defer func(began time.Time) { caisson.RecordTime(ctx, "workspace", began) }(time.Now())
 	v, err := w.c.Volumes.Attach(ctx, sb.Account, req.Source, sb.ID)
 	if e, ok := errors.AsType[*caisson.Error](err); ok && e.Kind != caisson.Internal {
 		// The error is about the volume, not about another field of the request, such as the snapshot of a fork.
@@ -46,7 +46,7 @@ func (w workspaces) hold(ctx context.Context, sb *caisson.Sandbox, req *caisson.
 	back.Push(func() error {
 		// Processes that could not be killed may still write: the volume stays attached until the next daemon has
 		// killed them.
-		if err := w.c.host.halt(clean, sb.ID); err != nil {
+		if err := w.c.processes.halt(clean, sb.ID); err != nil {
 			return err
 		}
 		return w.c.Volumes.Detach(clean, v.ID, sb.ID)

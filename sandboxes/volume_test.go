@@ -28,7 +28,7 @@ func withVolumes(t *testing.T) (*world, *volumeHolds) {
 
 // volumeHolds is the real implementation, in which the next call of a method can fail.
 type volumeHolds struct {
-	caisson.VolumeHolds
+	caisson.VolumeAttachments
 	w    *world
 	core *volumes.Core
 	fail string
@@ -40,7 +40,7 @@ func (h *volumeHolds) open() {
 	core, err := volumes.New(volumes.Config{Dir: h.w.dir, Store: h.w.store, Events: h.w.config.Events})
 	must(h.w.t, err)
 	must(h.w.t, core.Reconcile(h.w.t.Context()))
-	h.core, h.VolumeHolds = core, core.Attachments()
+	h.core, h.VolumeAttachments = core, core.Attachments()
 }
 
 func (h *volumeHolds) failing(method string) error {
@@ -58,14 +58,14 @@ func (h *volumeHolds) Attach(ctx context.Context, account, ref string, sandbox c
 	if slices.Contains(h.w.running(), sandbox) {
 		h.w.t.Errorf("%s runs before it has its volume", sandbox)
 	}
-	return h.VolumeHolds.Attach(ctx, account, ref, sandbox)
+	return h.VolumeAttachments.Attach(ctx, account, ref, sandbox)
 }
 
 func (h *volumeHolds) Open(ctx context.Context, id, sandbox caisson.ID) (caisson.RuntimeMount, error) {
 	if err := h.failing("open"); err != nil {
 		return caisson.RuntimeMount{}, err
 	}
-	return h.VolumeHolds.Open(ctx, id, sandbox)
+	return h.VolumeAttachments.Open(ctx, id, sandbox)
 }
 
 func (h *volumeHolds) Detach(ctx context.Context, id, sandbox caisson.ID) error {
@@ -75,7 +75,7 @@ func (h *volumeHolds) Detach(ctx context.Context, id, sandbox caisson.ID) error 
 	if slices.Contains(h.w.running(), sandbox) {
 		h.w.t.Errorf("%s still runs and is to leave its volume", sandbox)
 	}
-	return h.VolumeHolds.Detach(ctx, id, sandbox)
+	return h.VolumeAttachments.Detach(ctx, id, sandbox)
 }
 
 // has fails the test unless a volume of the account local is attached to that sandbox; "" means detached.
@@ -248,7 +248,7 @@ func TestCrashDuringCreateLeavesItsVolume(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w, h := withVolumes(t)
 			sb := w.create(caisson.CreateRequest{Workspace: inVolume("data")})
-			got(w.store.Store.Sandboxes().Update(w.ctx(), caisson.Everyone(), string(sb.ID), func(s *caisson.Sandbox) error {
+			got(w.store.Store.Sandboxes().Update(w.ctx(), caisson.AllAccounts(), string(sb.ID), func(s *caisson.Sandbox) error {
 				s.State = caisson.Creating
 				if !known {
 					s.Spec.Volume = nil
@@ -346,7 +346,7 @@ func TestVolumeNotFromThePool(t *testing.T) {
 	w, h := withVolumes(t)
 	got(w.Templates().PutTemplate(w.ctx(), caisson.Template{Name: "t", Image: "host", Pool: 1}))(t)
 	pooled := func() (ids []caisson.ID) {
-		list, _, err := w.store.Store.Sandboxes().List(w.ctx(), caisson.Everyone(), caisson.Filter{})
+		list, _, err := w.store.Store.Sandboxes().List(w.ctx(), caisson.AllAccounts(), caisson.Filter{})
 		must(t, err)
 		for _, sb := range list {
 			if sb.Pooled && sb.State == caisson.Running {

@@ -11,8 +11,8 @@ import (
 type watches struct {
 	c *Core
 
-	mu   sync.Mutex
-	ends map[caisson.ID]func() // stops a sandbox's watch and waits until its log is complete; guarded by mu
+	mu    sync.Mutex
+	stops map[caisson.ID]func() // stops a sandbox's watch and waits until its log is complete; guarded by mu
 }
 
 // watch monitors a started sandbox: the output and exit of its command, and the end of the sandbox itself.
@@ -21,23 +21,23 @@ func (w *watches) watch(sb *caisson.Sandbox) {
 	ctx, cancel := context.WithCancel(w.c.ctx)
 	var collecting sync.WaitGroup
 	w.mu.Lock()
-	w.ends[sb.ID] = func() { cancel(); collecting.Wait() }
+	w.stops[sb.ID] = func() { cancel(); collecting.Wait() }
 	w.mu.Unlock()
 	if len(sb.Spec.Command) > 0 {
 		collecting.Add(1)
-		if !w.c.do(func(context.Context) { defer collecting.Done(); w.collect(ctx, sb.ID) }) {
+		if !w.c.goBackground(func(context.Context) { defer collecting.Done(); w.collectLog(ctx, sb.ID) }) {
 			collecting.Done()
 		}
 		if sb.Exit == nil {
-			w.c.do(func(context.Context) { w.watchCommand(ctx, sb) })
+			w.c.goBackground(func(context.Context) { w.watchCommand(ctx, sb) })
 		}
 	}
 	done := w.c.Runtime.Done(sb.ID)
-	w.c.do(func(context.Context) {
+	w.c.goBackground(func(context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-done:
-			w.died(w.c.ctx, ctx, sb.ID)
+			w.recordDeath(w.c.ctx, ctx, sb.ID)
 		}
 	})
 }
@@ -45,7 +45,7 @@ func (w *watches) watch(sb *caisson.Sandbox) {
 // rewatch is like watch, but does nothing if the sandbox is already being watched.
 func (w *watches) rewatch(sb *caisson.Sandbox) {
 	w.mu.Lock()
-	_, followed := w.ends[sb.ID]
+	_, followed := w.stops[sb.ID]
 	w.mu.Unlock()
 	if !followed {
 		w.watch(sb)
@@ -55,8 +55,8 @@ func (w *watches) rewatch(sb *caisson.Sandbox) {
 // unwatch stops the watch before a sandbox is stopped intentionally.
 func (w *watches) unwatch(id caisson.ID) {
 	w.mu.Lock()
-	end := w.ends[id]
-	delete(w.ends, id)
+	end := w.stops[id]
+	delete(w.stops, id)
 	w.mu.Unlock()
 	if end != nil {
 		end()
@@ -69,7 +69,7 @@ func (w *watches) watchCommand(ctx context.Context, sb *caisson.Sandbox) {
 	if err != nil || status.Unknown || ctx.Err() != nil {
 		return // The sandbox or its watch has ended.
 	}
-	_, err = w.c.Store.Sandboxes().Update(ctx, caisson.Everyone(), string(sb.ID), func(s *caisson.Sandbox) error {
+	_, err = w.c.Store.Sandboxes().Update(ctx, caisson.AllAccounts(), string(sb.ID), func(s *caisson.Sandbox) error {
 		s.Exit = &status
 		return nil
 	})
@@ -80,8 +80,8 @@ func (w *watches) watchCommand(ctx context.Context, sb *caisson.Sandbox) {
 	w.c.event(ctx, sb, "command.ended", map[string]string{"status": status.String()})
 }
 
-// died records the unexpected end of a sandbox. Its unsaved files are lost.
-func (w *watches) died(ctx, watch context.Context, id caisson.ID) {
+// recordDeath records the unexpected end of a sandbox. Its unsaved files are lost.
+func (w *watches) recordDeath(ctx, watch context.Context, id caisson.ID) {
 	release, err := w.c.locks.acquire(ctx, id)
 	if err != nil {
 		return
@@ -113,7 +113,7 @@ func (w *watches) fail(ctx context.Context, id caisson.ID, reason string) {
 	if err != nil {
 		return
 	}
-	if err := w.c.host.halt(ctx, id); err != nil {
+	if err := w.c.processes.halt(ctx, id); err != nil {
 		w.c.Log.ErrorContext(ctx, "remains of a sandbox could not be removed", "sandbox", id, "err", err)
 	}
 	w.c.event(ctx, sb, "sandbox.failed", map[string]string{"reason": reason})

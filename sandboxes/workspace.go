@@ -37,10 +37,10 @@ func (w workspaces) check(ctx context.Context, req *caisson.WorkspaceRequest, mo
 	case req.Directory == nil:
 		return caisson.Invalidf("workspace", "came without its directory")
 	}
-	if err := settleTarget(req, mounts); err != nil {
+	if err := defaultTarget(req, mounts); err != nil {
 		return err
 	}
-	if err := settleKind(req); err != nil || req.Kind == caisson.WorkspaceDirect {
+	if err := defaultKind(req); err != nil || req.Kind == caisson.WorkspaceDirect {
 		return err
 	}
 	if w.c.Workspaces == nil {
@@ -49,15 +49,15 @@ func (w workspaces) check(ctx context.Context, req *caisson.WorkspaceRequest, mo
 	return nil
 }
 
-// settleTarget fills in the mount point of the workspace and checks that no other mount uses it.
-func settleTarget(req *caisson.WorkspaceRequest, mounts []caisson.Mount) error {
+// defaultTarget fills in the mount point of the workspace and checks that no other mount uses it.
+func defaultTarget(req *caisson.WorkspaceRequest, mounts []caisson.Mount) error {
 	req.Target = path.Clean(first(req.Target, workspaceTarget))
 	return validateMounts("workspace.target", append(slices.Clone(mounts), caisson.Mount{Target: req.Target}))
 }
 
-// settleKind fills in the kind and mode of a host directory. Changes without review must have been requested
+// defaultKind fills in the kind and mode of a host directory. Changes without review must have been requested
 // explicitly, by the kind or the mode.
-func settleKind(req *caisson.WorkspaceRequest) error {
+func defaultKind(req *caisson.WorkspaceRequest) error {
 	if req.Kind == "" {
 		req.Kind = caisson.WorkspaceOverlay
 		if req.Mode == caisson.SyncUnsafe {
@@ -86,8 +86,8 @@ func settleKind(req *caisson.WorkspaceRequest) error {
 	return nil
 }
 
-// direct adds a workspace of kind direct, which has no gate, to the mounts and their handles.
-func direct(req *caisson.WorkspaceRequest, mounts []caisson.Mount, handles []caisson.Handle) ([]caisson.Mount, []caisson.Handle) {
+// addDirectMount adds a workspace of kind direct, which has no gate, to the mounts and their handles.
+func addDirectMount(req *caisson.WorkspaceRequest, mounts []caisson.Mount, handles []caisson.Handle) ([]caisson.Mount, []caisson.Handle) {
 	if req == nil || req.Kind != caisson.WorkspaceDirect {
 		return mounts, handles
 	}
@@ -95,9 +95,9 @@ func direct(req *caisson.WorkspaceRequest, mounts []caisson.Mount, handles []cai
 	return append(slices.Clone(mounts), m), append(slices.Clone(handles), req.Directory)
 }
 
-// lay creates the workspace, or the placeholder for one, of a sandbox that is being created, and stores that the
+// create creates the workspace, or the placeholder for one, of a sandbox that is being created, and stores that the
 // sandbox has it. It adds the rollback to back.
-func (w workspaces) lay(ctx context.Context, sb *caisson.Sandbox, req *caisson.WorkspaceRequest, back *undo.Stack) error {
+func (w workspaces) create(ctx context.Context, sb *caisson.Sandbox, req *caisson.WorkspaceRequest, back *undo.Stack) error {
 	if req == nil && sb.Spec.WorkspaceAt != "" {
 		return w.makePlaceholder(ctx, sb)
 	}
@@ -105,19 +105,19 @@ func (w workspaces) lay(ctx context.Context, sb *caisson.Sandbox, req *caisson.W
 		return nil
 	}
 	if req.Kind == caisson.WorkspaceVolume {
-		return w.hold(ctx, sb, req, back)
+		return w.attachVolume(ctx, sb, req, back)
 	}
-	if _, err := w.c.outside(req.Directory, req.Source, "workspace"); err != nil {
+	if _, err := w.c.resolveHostDir(req.Directory, req.Source, "workspace"); err != nil {
 		return err
 	}
 	began := time.Now()
-	ws, err := w.c.Workspaces.Lay(ctx, sb, *req)
-	caisson.Spent(ctx, "workspace", began)
+	ws, err := w.c.Workspaces.Create(ctx, sb, *req)
+	caisson.RecordTime(ctx, "workspace", began)
 	if err != nil {
 		return err
 	}
 	clean := context.WithoutCancel(ctx)
-	back.Push(func() error { return w.c.Workspaces.Leave(clean, ws.ID) })
+	back.Push(func() error { return w.c.Workspaces.Detach(clean, ws.ID) })
 	sb.Spec.Workspace, sb.Spec.WorkspaceAt = ws.ID, req.Target
 	// This is stored now, not with the sandbox's first state, so that Reconcile finds the workspace after a crash.
 	_, err = w.c.Store.Sandboxes().Update(ctx, caisson.In(sb.Account), string(sb.ID), func(s *caisson.Sandbox) error {
@@ -149,20 +149,20 @@ func (w workspaces) open(ctx context.Context, sb *caisson.Sandbox) ([]caisson.Ru
 		return nil, caisson.Errorf(caisson.Unavailable, "this daemon has no workspaces, so it cannot start a sandbox that has one")
 	}
 	began := time.Now()
-	defer func() { caisson.Spent(ctx, "workspace", began) }()
+	defer func() { caisson.RecordTime(ctx, "workspace", began) }()
 	m, err := w.c.Workspaces.Open(ctx, sb.Spec.Workspace)
 	return []caisson.RuntimeMount{m}, err
 }
 
-// leave releases the workspace of a removed sandbox, or detaches its volume.
-func (w workspaces) leave(ctx context.Context, sb *caisson.Sandbox) error {
+// release releases the workspace of a removed sandbox, or detaches its volume.
+func (w workspaces) release(ctx context.Context, sb *caisson.Sandbox) error {
 	if sb.Spec.Volume != nil && w.c.Volumes != nil {
 		return w.c.Volumes.Detach(ctx, sb.Spec.Volume.ID, sb.ID)
 	}
 	if sb.Spec.Workspace == "" || w.c.Workspaces == nil {
 		return nil
 	}
-	err := w.c.Workspaces.Leave(ctx, sb.Spec.Workspace)
+	err := w.c.Workspaces.Detach(ctx, sb.Spec.Workspace)
 	if caisson.KindOf(err) == caisson.NotFound {
 		return nil
 	}
@@ -186,12 +186,12 @@ func (w workspaces) capture(ctx context.Context, sb *caisson.Sandbox, dir string
 
 // whileFrozen calls do while a running sandbox is frozen, so that do captures one point in time.
 func (w workspaces) whileFrozen(ctx context.Context, id caisson.ID, do func() error) error {
-	w.c.guests.dropGuest(id) // its answers would arrive too late
-	err := w.c.host.freeze(ctx, id)
+	w.c.fileClients.drop(id) // its answers would arrive too late
+	err := w.c.processes.freeze(ctx, id)
 	if err == nil {
 		err = do()
 	}
-	return errors.Join(err, w.c.host.letGoOn(ctx, id))
+	return errors.Join(err, w.c.processes.thawOrSuspend(ctx, id))
 }
 
 // forkable returns an error if a fork of from cannot have the requested workspace, or cannot be without one.
@@ -297,25 +297,25 @@ func (w workspaces) isEmpty(sb *caisson.Sandbox) error {
 	return nil
 }
 
-// ownDirectory returns a copy of a request whose directory can be closed more than once.
-func ownDirectory(req *caisson.WorkspaceRequest) (own *caisson.WorkspaceRequest, release func()) {
+// closeOnce returns a copy of a request whose directory can be closed more than once.
+func closeOnce(req *caisson.WorkspaceRequest) (own *caisson.WorkspaceRequest, release func()) {
 	if req == nil || req.Directory == nil {
 		return req, func() {}
 	}
 	r := *req
-	h := &ownedHandle{Handle: req.Directory}
+	h := &onceHandle{Handle: req.Directory}
 	r.Directory = h
 	return &r, func() { h.Close() }
 }
 
-type ownedHandle struct {
+type onceHandle struct {
 	caisson.Handle
 	once sync.Once
 	err  error
 }
 
 // Close closes the directory, the first time.
-func (h *ownedHandle) Close() error {
+func (h *onceHandle) Close() error {
 	h.once.Do(func() { h.err = h.Handle.Close() })
 	return h.err
 }

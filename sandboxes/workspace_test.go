@@ -168,7 +168,7 @@ func TestCrashDuringCreateLeavesItsWorkspace(t *testing.T) {
 	w, l := withLayers(t)
 	req, _ := asking(t, project(t))
 	sb := w.create(caisson.CreateRequest{Workspace: req})
-	got(w.store.Store.Sandboxes().Update(w.ctx(), caisson.Everyone(), string(sb.ID), func(s *caisson.Sandbox) error {
+	got(w.store.Store.Sandboxes().Update(w.ctx(), caisson.AllAccounts(), string(sb.ID), func(s *caisson.Sandbox) error {
 		s.State = caisson.Creating
 		return nil
 	}))(t)

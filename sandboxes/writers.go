@@ -16,24 +16,24 @@ import (
 // because the sandbox's kernel, which keeps the records, ends with them.
 const writersFile = "writers.json"
 
-// writersTime is the timeout for reading these records before a sandbox's processes are killed. After the timeout they
+// writersTimeout is the timeout for reading these records before a sandbox's processes are killed. After the timeout they
 // are killed anyway.
-const writersTime = 2 * time.Second
+const writersTimeout = 2 * time.Second
 
 // Writers returns which process was the last to change each file in a sandbox's workspace since that was created. If
 // the sandbox's main process has died, changes since the last query are missing. Returns nil if the runtime does not
 // record this, and NotFound if there is no such sandbox. Writers is for the engine: it does not check the caller's
 // account.
 func (l *Lifecycle) Writers(ctx context.Context, id caisson.ID) (*caisson.Writers, error) {
-	sb, err := l.c.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(id))
+	sb, err := l.c.Store.Sandboxes().Get(ctx, caisson.AllAccounts(), string(id))
 	if err != nil {
 		return nil, err
 	}
-	return l.c.spaces.writers(ctx, sb)
+	return l.c.workspaces.writers(ctx, sb)
 }
 
 func (w workspaces) writers(ctx context.Context, sb *caisson.Sandbox) (*caisson.Writers, error) {
-	rec, ok := w.c.Runtime.(caisson.Recorder)
+	rec, ok := w.c.Runtime.(caisson.WriterRecorder)
 	if !ok || sb.Spec.Workspace == "" {
 		return nil, nil
 	}
@@ -52,14 +52,14 @@ func (w workspaces) writers(ctx context.Context, sb *caisson.Sandbox) (*caisson.
 
 // keepWriters saves these records of a sandbox whose processes are about to be killed. Errors are logged only.
 func (w workspaces) keepWriters(ctx context.Context, id caisson.ID) {
-	if _, ok := w.c.Runtime.(caisson.Recorder); !ok {
+	if _, ok := w.c.Runtime.(caisson.WriterRecorder); !ok {
 		return
 	}
-	sb, err := w.c.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(id))
+	sb, err := w.c.Store.Sandboxes().Get(ctx, caisson.AllAccounts(), string(id))
 	if err != nil || sb.Spec.Workspace == "" {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, writersTime)
+	ctx, cancel := context.WithTimeout(ctx, writersTimeout)
 	defer cancel()
 	all, err := w.writers(ctx, sb)
 	if err == nil && all != nil && len(all.List) > 0 {

@@ -24,7 +24,7 @@ type accounts struct {
 	now    func() time.Time
 	get    *sql.Stmt
 	list   *sql.Stmt
-	here   *sql.Stmt
+	getTx  *sql.Stmt
 	next   *sql.Stmt
 	insert *sql.Stmt
 }
@@ -36,7 +36,7 @@ func newAccounts(p *preparer, now func() time.Time) *accounts {
 		now:    now,
 		get:    p.read(get),
 		list:   p.read(`SELECT doc FROM account ORDER BY name`),
-		here:   p.write(get),
+		getTx:  p.write(get),
 		next:   p.write(`SELECT coalesce(max(uid_base) + ?, ?) FROM account`),
 		insert: p.write(`INSERT INTO account (name, uid_base, doc) VALUES (?, ?, ?)`),
 	}
@@ -52,7 +52,7 @@ func (a *accounts) Ensure(ctx context.Context, name string) (*caisson.Account, e
 		return acc, a.db.explain(err)
 	}
 	err = a.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		acc, err = scanAccount(tx.StmtContext(ctx, a.here).QueryRowContext(ctx, name))
+		acc, err = scanAccount(tx.StmtContext(ctx, a.getTx).QueryRowContext(ctx, name))
 		if !errors.Is(err, sql.ErrNoRows) {
 			return err
 		}
@@ -86,7 +86,7 @@ func (a *accounts) create(ctx context.Context, tx *sql.Tx, name string) (*caisso
 // Get implements [caisson.AccountStore].
 func (a *accounts) Get(ctx context.Context, name string) (*caisson.Account, error) {
 	acc, err := scanAccount(a.get.QueryRowContext(ctx, name))
-	return acc, a.db.found(err, caisson.Errorf(caisson.NotFound, "there is no account %.40q", name))
+	return acc, a.db.explainRow(err, caisson.Errorf(caisson.NotFound, "there is no account %.40q", name))
 }
 
 // List implements [caisson.AccountStore]. Accounts are sorted by name.

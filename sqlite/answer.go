@@ -12,24 +12,24 @@ import (
 
 // answers implements [caisson.AnswerStore].
 type answers struct {
-	db     *db
-	get    *sql.Stmt
-	claim  *sql.Stmt
-	finish *sql.Stmt
-	giveUp *sql.Stmt
-	trim   *sql.Stmt
+	db      *db
+	get     *sql.Stmt
+	claim   *sql.Stmt
+	finish  *sql.Stmt
+	unclaim *sql.Stmt
+	trim    *sql.Stmt
 }
 
 const getAnswer = `SELECT fingerprint, answer IS NOT NULL, answer FROM answer WHERE account = ? AND key = ?`
 
 func newAnswers(p *preparer) *answers {
 	return &answers{
-		db:     p.db,
-		get:    p.write(getAnswer),
-		claim:  p.write(`INSERT INTO answer (account, key, fingerprint, at) VALUES (?, ?, ?, ?)`),
-		finish: p.write(`UPDATE answer SET answer = ? WHERE account = ? AND key = ? AND answer IS NULL`),
-		giveUp: p.write(`DELETE FROM answer WHERE account = ? AND key = ? AND answer IS NULL`),
-		trim:   p.write(`DELETE FROM answer WHERE seq IN (SELECT seq FROM answer WHERE at < ? LIMIT ?)`),
+		db:      p.db,
+		get:     p.write(getAnswer),
+		claim:   p.write(`INSERT INTO answer (account, key, fingerprint, at) VALUES (?, ?, ?, ?)`),
+		finish:  p.write(`UPDATE answer SET answer = ? WHERE account = ? AND key = ? AND answer IS NULL`),
+		unclaim: p.write(`DELETE FROM answer WHERE account = ? AND key = ? AND answer IS NULL`),
+		trim:    p.write(`DELETE FROM answer WHERE seq IN (SELECT seq FROM answer WHERE at < ? LIMIT ?)`),
 	}
 }
 
@@ -68,7 +68,7 @@ func (s *answers) Begin(ctx context.Context, account, key string, fingerprint [3
 func (s *answers) Finish(ctx context.Context, account, key string, answer []byte) error {
 	none := caisson.Errorf(caisson.NotFound, "no request with the Idempotency-Key %.100q is being worked on", key)
 	if answer == nil {
-		return s.db.writeFound(ctx, none, s.giveUp, account, key)
+		return s.db.writeFound(ctx, none, s.unclaim, account, key)
 	}
 	return s.db.writeFound(ctx, none, s.finish, answer, account, key)
 }

@@ -8,27 +8,27 @@ import (
 // chainSchema is the first schema version that has a chain of events.
 const chainSchema = 3
 
-// begin returns the migration step that starts the chain and appends the events that are already stored. made reports
+// startChain returns the migration step that starts the chain and appends the events that are already stored. made reports
 // whether the key is new; with an existing key the chain should already have existed, so the step records a flaw.
 //
 // Only a migration starts a chain. A chain that is missing later was removed, see [events.end].
-func (c chain) begin(made bool) finisher {
+func (c chain) startChain(made bool) migrationFinisher {
 	return func(ctx context.Context, tx *sql.Tx, from int) error {
 		if from >= chainSchema {
 			return nil
 		}
-		h := head{hash: root()}
+		h := head{hash: rootHash()}
 		if from > 0 && !made {
 			h.flaw = "the record was begun anew although its key had been used before: earlier events may have been changed"
 		}
 		for {
-			page, err := readRows(scanLink)(tx.QueryContext(ctx,
+			page, err := readRows(scanStoredEvent)(tx.QueryContext(ctx,
 				`SELECT seq, at, account, subject, doc, hash FROM event WHERE seq > ? ORDER BY seq LIMIT ?`, h.seq, trimBatch))
 			if err != nil {
 				return err
 			}
 			for i := range page {
-				if err := c.adopt(ctx, tx, &h, &page[i]); err != nil {
+				if err := c.appendStored(ctx, tx, &h, &page[i]); err != nil {
 					return err
 				}
 			}
@@ -40,7 +40,7 @@ func (c chain) begin(made bool) finisher {
 		if err := tx.QueryRowContext(ctx, selectNewest).Scan(&newest); err != nil {
 			return err
 		}
-		if err := c.bridge(ctx, tx, &h, newest); err != nil {
+		if err := c.coverTrimmed(ctx, tx, &h, newest); err != nil {
 			return err
 		}
 		c.sealHead(&h)
@@ -49,9 +49,9 @@ func (c chain) begin(made bool) finisher {
 	}
 }
 
-// adopt appends an already stored event to the chain.
-func (c chain) adopt(ctx context.Context, tx *sql.Tx, h *head, l *link) error {
-	if err := c.bridge(ctx, tx, h, l.seq-1); err != nil {
+// appendStored appends an already stored event to the chain.
+func (c chain) appendStored(ctx context.Context, tx *sql.Tx, h *head, l *storedEvent) error {
+	if err := c.coverTrimmed(ctx, tx, h, l.seq-1); err != nil {
 		return err
 	}
 	h.seq, h.hash = l.seq, c.next(h.hash, l)
@@ -59,8 +59,8 @@ func (c chain) adopt(ctx context.Context, tx *sql.Tx, h *head, l *link) error {
 	return err
 }
 
-// bridge continues the chain after the events up to last, which were trimmed before the chain existed.
-func (c chain) bridge(ctx context.Context, tx *sql.Tx, h *head, last int64) error {
+// coverTrimmed continues the chain after the events up to last, which were trimmed before the chain existed.
+func (c chain) coverTrimmed(ctx context.Context, tx *sql.Tx, h *head, last int64) error {
 	if last <= h.seq {
 		return nil
 	}
@@ -71,8 +71,8 @@ func (c chain) bridge(ctx context.Context, tx *sql.Tx, h *head, last int64) erro
 	return err
 }
 
-// warn reads the end of the chain, which logs an error if the record was visibly tampered with.
-func (s *events) warn(ctx context.Context) error {
+// checkEnd reads the end of the chain, which logs an error if the record was visibly tampered with.
+func (s *events) checkEnd(ctx context.Context) error {
 	return s.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		_, err := s.end(ctx, tx) // end logs any problem that it finds.
 		return err

@@ -39,11 +39,11 @@ func newBudgetStmts(p *preparer) budgetStmts {
 		period: p.write(`SELECT period FROM budget WHERE key = ? AND account = ?`),
 		spent:  p.write(spentQuery),
 		add: p.write(`INSERT INTO spent (budget, period_start, usd, tokens, calls) VALUES (?, ?, ?, ?, ?)
-			ON CONFLICT DO UPDATE SET ` + added("usd", "tokens", "calls")),
+			ON CONFLICT DO UPDATE SET ` + upsertSums("usd", "tokens", "calls")),
 		put: p.write(`INSERT INTO budget (` + budgetColumns + `) VALUES (?, ?, ?, ?, ?, ?, ?)
 			ON CONFLICT DO UPDATE SET period = excluded.period, usd = excluded.usd, tokens = excluded.tokens, calls = excluded.calls`),
 		reset:  p.write(`DELETE FROM spent WHERE budget = ?`),
-		losses: p.write(`SELECT ` + total("usd") + `, ` + total("tokens") + `, ` + total("calls") + ` FROM loss WHERE budget = ? AND at >= ?`),
+		losses: p.write(`SELECT ` + sumSQL("usd") + `, ` + sumSQL("tokens") + `, ` + sumSQL("calls") + ` FROM loss WHERE budget = ? AND at >= ?`),
 		remove: p.write(`DELETE FROM budget WHERE key = ?1 AND (?2 IS NULL OR account = ?2)`),
 
 		read:      p.read(getBudget),
@@ -53,9 +53,9 @@ func newBudgetStmts(p *preparer) budgetStmts {
 	}
 }
 
-// window returns the start of the period that contains t, in microseconds, and its end. For the period that never ends
+// periodBounds returns the start of the period that contains t, in microseconds, and its end. For the period that never ends
 // it returns 0 and the zero time.
-func window(period string, t time.Time) (start int64, end time.Time) {
+func periodBounds(period string, t time.Time) (start int64, end time.Time) {
 	year, month, day := t.UTC().Date()
 	switch period {
 	case "day":
@@ -66,8 +66,8 @@ func window(period string, t time.Time) (start int64, end time.Time) {
 	return 0, time.Time{}
 }
 
-// titleOf returns the name of a budget for messages.
-func titleOf(b *caisson.Budget) string {
+// budgetTitle returns the name of a budget for messages.
+func budgetTitle(b *caisson.Budget) string {
 	title := strings.Replace(b.Key, "/", " ", 1)
 	if b.Period != "" {
 		title += " (" + b.Period + ")"
@@ -76,7 +76,7 @@ func titleOf(b *caisson.Budget) string {
 }
 
 func (l *ledger) addSpent(ctx context.Context, tx *sql.Tx, k periodKey, a caisson.Amount) error {
-	_, err := tx.StmtContext(ctx, l.budgets.add).ExecContext(ctx, k.budget, k.start, bound(int64(a.USD)), bound(a.Tokens), bound(a.Calls))
+	_, err := tx.StmtContext(ctx, l.budgets.add).ExecContext(ctx, k.budget, k.start, clampSum(int64(a.USD)), clampSum(a.Tokens), clampSum(a.Calls))
 	return err
 }
 
@@ -103,7 +103,7 @@ func (l *ledger) PutBudget(ctx context.Context, in caisson.Scope, b *caisson.Bud
 		if err != nil || old != nil && old.Period == b.Period {
 			return err
 		}
-		return l.recount(ctx, tx, b, now)
+		return l.recomputeSpent(ctx, tx, b, now)
 	})
 	if err != nil {
 		return nil, err
@@ -140,17 +140,17 @@ func columnOf(kind string) string {
 // off, as [caisson.Call.Amount] does. Amounts in documents are at most 10,000 dollars, which a float represents exactly
 // enough.
 var (
-	callTokens = atMost("input + output + cache_read + cache_write")
-	usedQuery  = `SELECT ` + total("cost") + `, ` + total(callTokens) + `, ` + total("calls") + ` FROM usage WHERE true`
-	cutQuery   = `SELECT ` + total(`max(0, CAST(round((doc ->> '$.atMost.usd') * 1e9) AS INTEGER) - cost)`) + `, ` +
-		total(`max(0, (doc ->> '$.atMost.tokens') - `+callTokens+`)`) + `, 0 FROM call WHERE estimated AND doc ->> '$.atMost' IS NOT NULL`
+	callTokens = clampedSQL("input + output + cache_read + cache_write")
+	usedQuery  = `SELECT ` + sumSQL("cost") + `, ` + sumSQL(callTokens) + `, ` + sumSQL("calls") + ` FROM usage WHERE true`
+	cutQuery   = `SELECT ` + sumSQL(`max(0, CAST(round((doc ->> '$.atMost.usd') * 1e9) AS INTEGER) - cost)`) + `, ` +
+		sumSQL(`max(0, (doc ->> '$.atMost.tokens') - `+callTokens+`)`) + `, 0 FROM call WHERE estimated AND doc ->> '$.atMost' IS NOT NULL`
 )
 
-// takenQuery restricts text, which is usedQuery or cutQuery, to the calls that b counts in the period that contains
+// budgetUsageQuery restricts text, which is usedQuery or cutQuery, to the calls that b counts in the period that contains
 // now.
-func takenQuery(text string, b *caisson.Budget, now time.Time) *query {
+func budgetUsageQuery(text string, b *caisson.Budget, now time.Time) *query {
 	kind, name, _ := strings.Cut(b.Key, "/")
-	start, end := window(b.Period, now)
+	start, end := periodBounds(b.Period, now)
 	q := newQuery(text)
 	account := "account = ?"
 	if kind == "run" || kind == "sandbox" && text == cutQuery {
@@ -170,12 +170,12 @@ func takenQuery(text string, b *caisson.Budget, now time.Time) *query {
 	return q
 }
 
-// recount sets the used amount of b in its current period to the sum of calls and losses.
-func (l *ledger) recount(ctx context.Context, tx *sql.Tx, b *caisson.Budget, now time.Time) error {
-	start, _ := window(b.Period, now)
+// recomputeSpent sets the used amount of b in its current period to the sum of calls and losses.
+func (l *ledger) recomputeSpent(ctx context.Context, tx *sql.Tx, b *caisson.Budget, now time.Time) error {
+	start, _ := periodBounds(b.Period, now)
 	var used caisson.Amount
 	for _, text := range []string{usedQuery, cutQuery} {
-		q := takenQuery(text, b, now)
+		q := budgetUsageQuery(text, b, now)
 		part, err := scanAmount(tx.QueryRowContext(ctx, q.sql.String(), q.args...))
 		if err != nil {
 			return err
@@ -199,7 +199,7 @@ func (l *ledger) GetBudget(ctx context.Context, in caisson.Scope, key string) (*
 		return nil, caisson.Errorf(caisson.NotFound, "there is no budget %.80q", key)
 	}
 	if err == nil {
-		err = l.fill(ctx, b)
+		err = l.setAmounts(ctx, b)
 	}
 	if err != nil {
 		return nil, l.db.explain(err)
@@ -207,10 +207,10 @@ func (l *ledger) GetBudget(ctx context.Context, in caisson.Scope, key string) (*
 	return b, nil
 }
 
-// fill sets the used and held amounts of b. It reads the held amount last: calls only move amounts from held to used,
+// setAmounts sets the used and held amounts of b. It reads the held amount last: calls only move amounts from held to used,
 // so the sum of the two never exceeds the actual sum.
-func (l *ledger) fill(ctx context.Context, b *caisson.Budget) (err error) {
-	start, _ := window(b.Period, l.now())
+func (l *ledger) setAmounts(ctx context.Context, b *caisson.Budget) (err error) {
+	start, _ := periodBounds(b.Period, l.now())
 	if b.Used, err = scanAmount(l.budgets.readSpent.QueryRowContext(ctx, b.Key, start)); err != nil {
 		return err
 	}
@@ -223,7 +223,7 @@ func (l *ledger) ListBudgets(ctx context.Context, in caisson.Scope) ([]*caisson.
 	list, err := readRows(scanBudget)(l.budgets.list.QueryContext(ctx, accountOf(in)))
 	for _, b := range list {
 		if err == nil {
-			err = l.fill(ctx, b)
+			err = l.setAmounts(ctx, b)
 		}
 	}
 	if err != nil {

@@ -22,8 +22,8 @@ const keySize = 32
 // noted elsewhere.
 type chain struct{ key []byte }
 
-// link is a stored event.
-type link struct {
+// storedEvent is a stored event.
+type storedEvent struct {
 	seq     int64
 	at      int64
 	account string
@@ -47,17 +47,17 @@ type gap struct {
 	hash, mac   []byte
 }
 
-// root returns the hash that the first event is chained to.
-func root() []byte { return make([]byte, sha256.Size) }
+// rootHash returns the hash that the first event is chained to.
+func rootHash() []byte { return make([]byte, sha256.Size) }
 
 // next returns the hash of l when it follows an event with the hash prev.
-func (c chain) next(prev []byte, l *link) []byte {
-	return c.sum("event", prev, number(l.seq), number(l.at), []byte(l.account), []byte(l.subject), l.doc)
+func (c chain) next(prev []byte, l *storedEvent) []byte {
+	return c.sum("event", prev, encodeInt(l.seq), encodeInt(l.at), []byte(l.account), []byte(l.subject), l.doc)
 }
 
 // sealHead sets the MAC of h.
 func (c chain) sealHead(h *head) {
-	h.mac = c.sum("head", number(h.seq), h.hash, []byte(h.flaw))
+	h.mac = c.sum("head", encodeInt(h.seq), h.hash, []byte(h.flaw))
 }
 
 func (c chain) validHead(h head) bool {
@@ -68,7 +68,7 @@ func (c chain) validHead(h head) bool {
 
 // sealGap sets the MAC of g.
 func (c chain) sealGap(g *gap) {
-	g.mac = c.sum("gap", number(g.first), number(g.last), g.hash)
+	g.mac = c.sum("gap", encodeInt(g.first), encodeInt(g.last), g.hash)
 }
 
 func (c chain) validGap(g gap) bool {
@@ -80,19 +80,19 @@ func (c chain) validGap(g gap) bool {
 // sum returns the keyed hash of parts. Each part is preceded by its length so that part boundaries are unambiguous.
 func (c chain) sum(label string, parts ...[]byte) []byte {
 	h := hmac.New(sha256.New, c.key)
-	write(h, []byte(label))
+	writePart(h, []byte(label))
 	for _, p := range parts {
-		write(h, p)
+		writePart(h, p)
 	}
 	return h.Sum(nil)
 }
 
-func write(h hash.Hash, part []byte) {
-	h.Write(number(int64(len(part))))
+func writePart(h hash.Hash, part []byte) {
+	h.Write(encodeInt(int64(len(part))))
 	h.Write(part)
 }
 
-func number(n int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(n)) }
+func encodeInt(n int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(n)) }
 
 // String returns h in the form that caisson audit head prints.
 func (h head) String() string { return strconv.FormatInt(h.seq, 10) + ":" + hex.EncodeToString(h.hash) }

@@ -261,9 +261,9 @@ func BenchmarkVerify(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	h := head{hash: root()}
+	h := head{hash: rootHash()}
 	for range 10_000 {
-		l := link{seq: h.seq + 1, at: 1, account: "local", subject: "sb-aaaaaaaaaaaaaaaa", doc: []byte(`{"type":"sandbox.running"}`)}
+		l := storedEvent{seq: h.seq + 1, at: 1, account: "local", subject: "sb-aaaaaaaaaaaaaaaa", doc: []byte(`{"type":"sandbox.running"}`)}
 		h.seq, h.hash = l.seq, s.events.chain.next(h.hash, &l)
 		if _, err := tx.Stmt(s.events.insert).Exec(l.seq, l.at, l.account, l.subject, string(l.doc), h.hash); err != nil {
 			b.Fatal(err)

@@ -17,7 +17,7 @@ type credentials struct {
 	find   *sql.Stmt // Within any account.
 	list   *sql.Stmt
 	update *sql.Stmt
-	here   *sql.Stmt // get or find, on the writer.
+	findTx *sql.Stmt // get or find, on the writer.
 	remove *sql.Stmt
 }
 
@@ -32,7 +32,7 @@ func newCredentials(p *preparer) *credentials {
 		find:   p.read(find),
 		list:   p.read(`SELECT account, doc, x'' FROM credential WHERE ?1 IS NULL OR account = ?1 ORDER BY account, name`),
 		update: p.write(`UPDATE credential SET doc = ?, sealed = ? WHERE account = ? AND name = ?`),
-		here:   p.write(find),
+		findTx: p.write(find),
 		remove: p.write(`DELETE FROM credential WHERE account = ?1 AND name = ?2`),
 	}
 }
@@ -47,7 +47,7 @@ func (s *credentials) Insert(ctx context.Context, c *caisson.Credential, sealed 
 		return err
 	}
 	_, err = s.db.writeOne(ctx, s.insert, c.Account, c.Name, string(doc), sealed)
-	if taken(err) {
+	if isDuplicate(err) {
 		return caisson.Wrap(err, caisson.Conflict, "a credential named %.100q exists already; replace its value with: caisson credential rotate", c.Name)
 	}
 	return err
@@ -62,7 +62,7 @@ func (s *credentials) Replace(
 	}
 	var c sealedCredential
 	err := s.db.write(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
-		if c, err = s.one(ctx, tx.StmtContext(ctx, s.here), in, name); err != nil {
+		if c, err = s.one(ctx, tx.StmtContext(ctx, s.findTx), in, name); err != nil {
 			return err
 		}
 		c.RotatedAt = &at
@@ -101,7 +101,7 @@ func (s *credentials) List(ctx context.Context, in caisson.Scope) ([]*caisson.Cr
 // Delete implements [caisson.CredentialStore].
 func (s *credentials) Delete(ctx context.Context, in caisson.Scope, name string) error {
 	return s.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		c, err := s.one(ctx, tx.StmtContext(ctx, s.here), in, name)
+		c, err := s.one(ctx, tx.StmtContext(ctx, s.findTx), in, name)
 		if err != nil {
 			return err
 		}

@@ -26,7 +26,7 @@ type db struct {
 }
 
 // openDB opens the file at path and brings its schema up to date; see [migrate] for finish.
-func openDB(ctx context.Context, path string, migrations fs.FS, finish finisher, log *slog.Logger) (_ *db, err error) {
+func openDB(ctx context.Context, path string, migrations fs.FS, finish migrationFinisher, log *slog.Logger) (_ *db, err error) {
 	path, err = filepath.Abs(path)
 	if err != nil {
 		return nil, err
@@ -139,8 +139,8 @@ func (d *db) writeFound(ctx context.Context, none error, stmt *sql.Stmt, args ..
 	return err
 }
 
-// found explains the error of a query for one row. It returns none if there was no row.
-func (d *db) found(err, none error) error {
+// explainRow explains the error of a query for one row. It returns none if there was no row.
+func (d *db) explainRow(err, none error) error {
 	if errors.Is(err, sql.ErrNoRows) {
 		return none
 	}

@@ -14,7 +14,7 @@ var _ caisson.DeliveryStore = deliveries{}
 func newDeliveries(p *preparer) deliveries {
 	return deliveries{newIDTable(p, "delivery", &idTable[caisson.Delivery]{
 		docs: docs[caisson.Delivery]{
-			noun: "delivery", required: 3, needs: "an id, account or repository", changed: "whose it is",
+			noun: "delivery", required: 3, requiredNames: "an id, account or repository", fixedNames: "whose it is",
 			fixed: func(d *caisson.Delivery) []string {
 				return []string{string(d.ID), d.Account, d.Repo, string(d.Run)}
 			},
@@ -22,7 +22,7 @@ func newDeliveries(p *preparer) deliveries {
 			insert:  p.write(`INSERT INTO delivery (id, account, repo, run, state, doc) VALUES (?, ?, ?, ?, ?, ?)`),
 			update:  p.write(`UPDATE delivery SET state = ?, doc = ? WHERE seq = ?`),
 		},
-		none: "there is no delivery %.40q, and no run of that id has one; see caisson relay ls",
+		notFoundFormat: "there is no delivery %.40q, and no run of that id has one; see caisson relay ls",
 		// An ID is either a delivery's or a run's, never both: their prefixes differ.
 		get: p.read(`SELECT seq, doc FROM (
 			SELECT seq, account, doc FROM delivery WHERE id = ?1

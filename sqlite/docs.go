@@ -18,20 +18,20 @@ type docs[T any] struct {
 	noun string // For messages.
 	// fixed returns the columns that updates cannot change: the ID or key, the account, and others. The first required
 	// ones must not be empty; needs names them in the error.
-	fixed    func(*T) []string
-	required int
-	needs    string
-	changed  string         // Names the fixed columns in the error for an update that changed them.
-	columns  func(*T) []any // The other columns.
+	fixed         func(*T) []string
+	required      int
+	requiredNames string
+	fixedNames    string         // Names the fixed columns in the error for an update that changed them.
+	columns       func(*T) []any // The other columns.
 
 	insert *sql.Stmt // Arguments: fixed, columns, document.
 	update *sql.Stmt // Arguments: columns, document, seq.
 
 	// find returns the object that ref refers to, or an error if there is none. tx is nil for readers.
-	find   func(ctx context.Context, tx *sql.Tx, in caisson.Scope, ref string) (row, error)
-	taken  func(err error, obj *T) error // Returns the error for a duplicate value; nil if only the ID is unique.
-	stored func(*T) any                  // Returns the value to be encoded and decoded; nil means the object itself.
-	fill   func(*T, row)                 // Sets the fields that the document does not contain; may be nil.
+	find           func(ctx context.Context, tx *sql.Tx, in caisson.Scope, ref string) (row, error)
+	duplicateError func(err error, obj *T) error // Returns the error for a duplicate value; nil if only the ID is unique.
+	documentOf     func(*T) any                  // Returns the value to be encoded and decoded; nil means the object itself.
+	fill           func(*T, row)                 // Sets the fields that the document does not contain; may be nil.
 }
 
 // row is an object as it is stored.
@@ -50,7 +50,7 @@ func scanRow(s scanner) (r row, err error) {
 func (d *docs[T]) Insert(ctx context.Context, obj *T) error {
 	fixed := d.fixed(obj)
 	if slices.Contains(fixed[:d.required], "") {
-		return caisson.Errorf(caisson.Internal, "a %s without %s cannot be stored", d.noun, d.needs)
+		return caisson.Errorf(caisson.Internal, "a %s without %s cannot be stored", d.noun, d.requiredNames)
 	}
 	doc, err := d.encode(obj)
 	if err != nil {
@@ -61,16 +61,16 @@ func (d *docs[T]) Insert(ctx context.Context, obj *T) error {
 		args = append(args, value)
 	}
 	_, err = d.db.writeOne(ctx, d.insert, append(append(args, d.columns(obj)...), doc)...)
-	return d.refused(err, obj)
+	return d.conflictOf(err, obj)
 }
 
-// refused returns err, or a Conflict error if err reports a duplicate of a unique value of obj.
-func (d *docs[T]) refused(err error, obj *T) error {
+// conflictOf returns err, or a Conflict error if err reports a duplicate of a unique value of obj.
+func (d *docs[T]) conflictOf(err error, obj *T) error {
 	switch {
-	case !taken(err):
+	case !isDuplicate(err):
 		return err
-	case d.taken != nil:
-		return d.taken(err, obj)
+	case d.duplicateError != nil:
+		return d.duplicateError(err, obj)
 	}
 	return caisson.Wrap(err, caisson.Conflict, "%s %s exists already", d.noun, d.fixed(obj)[0])
 }
@@ -101,7 +101,7 @@ func (d *docs[T]) change(ctx context.Context, in caisson.Scope, ref string, chan
 			return refused
 		}
 		if !slices.Equal(d.fixed(obj), was) {
-			return caisson.Errorf(caisson.Internal, "an update of %s %s changed %s", d.noun, was[0], d.changed)
+			return caisson.Errorf(caisson.Internal, "an update of %s %s changed %s", d.noun, was[0], d.fixedNames)
 		}
 		doc, err := d.encode(obj)
 		if err != nil || doc == string(r.doc) {
@@ -114,7 +114,7 @@ func (d *docs[T]) change(ctx context.Context, in caisson.Scope, ref string, chan
 	case refused != nil:
 		return nil, refused
 	case err != nil:
-		return nil, d.refused(err, obj)
+		return nil, d.conflictOf(err, obj)
 	}
 	return obj, nil
 }
@@ -139,8 +139,8 @@ func (d *docs[T]) decode(r row) (*T, error) {
 }
 
 func (d *docs[T]) document(obj *T) any {
-	if d.stored != nil {
-		return d.stored(obj)
+	if d.documentOf != nil {
+		return d.documentOf(obj)
 	}
 	return obj
 }
@@ -152,7 +152,7 @@ func (d *docs[T]) page(
 	size := 0
 	page, more, err = readPage(func(s scanner, n int) (*T, error) {
 		if n == limit || size > maxDocPage {
-			return nil, errEnough
+			return nil, errPageFull
 		}
 		r, err := scan(s)
 		if err != nil {
@@ -167,12 +167,12 @@ func (d *docs[T]) page(
 // idTable stores objects that have IDs.
 type idTable[T any] struct {
 	docs[T]
-	none    string    // A format for the error if a reference finds no object.
-	get     *sql.Stmt // Arguments: reference and scope.
-	getHere *sql.Stmt // Arguments: ID and scope; for transactions of the writer.
-	scan    func(scanner) (row, error)
-	place   place
-	remove  *sql.Stmt // Arguments: ID and scope; nil if Delete is not used.
+	notFoundFormat string    // A format for the error if a reference finds no object.
+	get            *sql.Stmt // Arguments: reference and scope.
+	getTx          *sql.Stmt // Arguments: ID and scope; for transactions of the writer.
+	scan           func(scanner) (row, error)
+	place          pagePosition
+	remove         *sql.Stmt // Arguments: ID and scope; nil if Delete is not used.
 }
 
 // newIDTable completes t for the table with that name. Fields that are already set are kept.
@@ -182,11 +182,11 @@ func newIDTable[T any](p *preparer, name string, t *idTable[T]) *idTable[T] {
 	if t.get == nil {
 		t.get = p.read(one)
 	}
-	if t.getHere == nil {
-		t.getHere, t.scan = p.write(one), scanRow
+	if t.getTx == nil {
+		t.getTx, t.scan = p.write(one), scanRow
 	}
 	if t.place.stmt == nil {
-		t.place = place{p.read(`SELECT max(seq) FROM ` + name + ` WHERE id = ?1 AND (?2 IS NULL OR account = ?2)`), "before",
+		t.place = pagePosition{p.read(`SELECT max(seq) FROM ` + name + ` WHERE id = ?1 AND (?2 IS NULL OR account = ?2)`), "before",
 			"%.40q is not in this list, or not any more; start from the first page"}
 	}
 	return t
@@ -196,7 +196,7 @@ func newIDTable[T any](p *preparer, name string, t *idTable[T]) *idTable[T] {
 func (t *idTable[T]) byID(ctx context.Context, tx *sql.Tx, in caisson.Scope, ref string) (row, error) {
 	stmt := t.get
 	if tx != nil {
-		stmt = tx.StmtContext(ctx, t.getHere)
+		stmt = tx.StmtContext(ctx, t.getTx)
 	}
 	r, err := t.scan(stmt.QueryRowContext(ctx, ref, accountOf(in)))
 	if errors.Is(err, sql.ErrNoRows) {
@@ -205,7 +205,9 @@ func (t *idTable[T]) byID(ctx context.Context, tx *sql.Tx, in caisson.Scope, ref
 	return r, err
 }
 
-func (t *idTable[T]) missing(ref string) error { return caisson.Errorf(caisson.NotFound, t.none, ref) }
+func (t *idTable[T]) missing(ref string) error {
+	return caisson.Errorf(caisson.NotFound, t.notFoundFormat, ref)
+}
 
 // Update implements [caisson.RunStore], [caisson.WorkspaceStore] and [caisson.DeliveryStore].
 func (t *idTable[T]) Update(ctx context.Context, in caisson.Scope, id caisson.ID, change func(*T) error) (*T, error) {

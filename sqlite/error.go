@@ -45,8 +45,8 @@ func codeOf(err error) int {
 	return 0
 }
 
-// taken reports whether err is a violation of a unique or primary key constraint.
-func taken(err error) bool {
+// isDuplicate reports whether err is a violation of a unique or primary key constraint.
+func isDuplicate(err error) bool {
 	switch codeOf(err) {
 	case sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY:
 		return true
@@ -63,8 +63,8 @@ func unstorable(err error) bool {
 	return false
 }
 
-// damaged reports whether err means that a file is not a valid database.
-func damaged(err error) bool {
+// isCorrupt reports whether err means that a file is not a valid database.
+func isCorrupt(err error) bool {
 	switch codeOf(err) & 0xff {
 	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
 		return true

@@ -52,8 +52,8 @@ func newEvents(p *preparer, c chain, log *slog.Logger) *events {
 	}
 }
 
-// scanLink reads the columns seq, at, account, subject, doc and hash of an event.
-func scanLink(s scanner) (l link, err error) {
+// scanStoredEvent reads the columns seq, at, account, subject, doc and hash of an event.
+func scanStoredEvent(s scanner) (l storedEvent, err error) {
 	err = s.Scan(&l.seq, &l.at, &l.account, &l.subject, &l.doc, &l.hash)
 	return l, err
 }
@@ -68,13 +68,13 @@ func (s *events) AppendAll(ctx context.Context, list []*caisson.Event) error {
 	if len(list) == 0 {
 		return nil
 	}
-	links := make([]link, len(list))
+	links := make([]storedEvent, len(list))
 	for i, e := range list {
 		doc, err := json.Marshal(e)
 		if err != nil {
 			return fmt.Errorf("encode event: %w", err)
 		}
-		links[i] = link{at: e.At.UnixMicro(), account: e.Account, subject: e.Subject, doc: doc}
+		links[i] = storedEvent{at: e.At.UnixMicro(), account: e.Account, subject: e.Subject, doc: doc}
 	}
 	err := s.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		h, err := s.end(ctx, tx)
@@ -130,15 +130,15 @@ func (s *events) end(ctx context.Context, tx *sql.Tx) (head, error) {
 		return h, nil
 	}
 	if len(h.hash) != sha256.Size {
-		h.hash = root()
+		h.hash = rootHash()
 	}
 	h.seq = newest
-	return s.flawed(ctx, h, fmt.Sprintf(broken, newest)), nil
+	return s.withFlaw(ctx, h, fmt.Sprintf(broken, newest)), nil
 }
 
-// flawed returns h with a flaw and logs the flaw. An existing flaw is kept because the first one is the most
+// withFlaw returns h with a flaw and logs the flaw. An existing flaw is kept because the first one is the most
 // informative.
-func (s *events) flawed(ctx context.Context, h head, flaw string) head {
+func (s *events) withFlaw(ctx context.Context, h head, flaw string) head {
 	if h.flaw == "" {
 		h.flaw = flaw
 	}
@@ -183,5 +183,5 @@ func (s *events) After(ctx context.Context, in caisson.Scope, subject string, se
 // Last implements [caisson.EventStore]. Trimming does not lower the result.
 func (s *events) Last(ctx context.Context) (seq int64, err error) {
 	err = s.last.QueryRowContext(ctx).Scan(&seq)
-	return seq, s.db.found(err, nil)
+	return seq, s.db.explainRow(err, nil)
 }

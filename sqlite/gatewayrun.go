@@ -57,7 +57,7 @@ func (s *gatewayRuns) Put(ctx context.Context, in caisson.Scope, r *caisson.Gate
 // Get implements [caisson.GatewayRunStore].
 func (s *gatewayRuns) Get(ctx context.Context, in caisson.Scope, run string) (*caisson.GatewayRun, error) {
 	r, err := scanGatewayRun(s.get.QueryRowContext(ctx, accountOf(in), run))
-	return r, s.db.found(err, noGatewayRun(run))
+	return r, s.db.explainRow(err, noGatewayRun(run))
 }
 
 // List implements [caisson.GatewayRunStore].
@@ -80,7 +80,7 @@ func (s *gatewayRuns) End(ctx context.Context, in caisson.Scope, run string, at 
 // Owner implements [caisson.GatewayRunStore].
 func (s *gatewayRuns) Owner(ctx context.Context, run string) (account string, err error) {
 	err = s.owner.QueryRowContext(ctx, run).Scan(&account)
-	return account, s.db.found(err, noGatewayRun(run))
+	return account, s.db.explainRow(err, noGatewayRun(run))
 }
 
 // Trim implements [caisson.GatewayRunStore].

@@ -11,16 +11,16 @@ import (
 
 // leaseStmts are the statements about the leases of journals.
 type leaseStmts struct {
-	since  *sql.Stmt
-	add    *sql.Stmt
-	held   *sql.Stmt
-	own    *sql.Stmt
-	newest *sql.Stmt
-	forget *sql.Stmt
-	drop   *sql.Stmt
-	lose   *sql.Stmt
-	lost   *sql.Stmt
-	remove *sql.Stmt
+	since        *sql.Stmt
+	add          *sql.Stmt
+	held         *sql.Stmt
+	journalHeld  *sql.Stmt
+	newest       *sql.Stmt
+	removeBudget *sql.Stmt
+	removeEmpty  *sql.Stmt
+	insertLosses *sql.Stmt
+	spendLosses  *sql.Stmt
+	remove       *sql.Stmt
 }
 
 func newLeaseStmts(p *preparer) leaseStmts {
@@ -28,37 +28,37 @@ func newLeaseStmts(p *preparer) leaseStmts {
 	return leaseStmts{
 		since: p.write(`SELECT since` + one),
 		add: p.write(`INSERT INTO lease (journal, budget, period_start, since, usd, tokens, calls) VALUES (?, ?, ?, ?, ?, ?, ?)
-			ON CONFLICT DO UPDATE SET since = iif(excluded.since = 0, since, min(since, excluded.since)), ` + added("usd", "tokens", "calls")),
+			ON CONFLICT DO UPDATE SET since = iif(excluded.since = 0, since, min(since, excluded.since)), ` + upsertSums("usd", "tokens", "calls")),
 		// The debt of one holder does not increase what others can lease.
-		held: p.write(heldQuery + ` AND journal <> ?`),
-		own:  p.write(`SELECT usd, tokens, calls` + one),
+		held:        p.write(heldQuery + ` AND journal <> ?`),
+		journalHeld: p.write(`SELECT usd, tokens, calls` + one),
 		newest: p.write(`SELECT period_start, usd, tokens, calls FROM lease WHERE journal = ? AND budget = ?
 			ORDER BY since DESC, period_start DESC LIMIT 1`),
-		forget: p.write(`DELETE FROM lease WHERE journal = ? AND budget = ?`),
-		drop: p.write(`DELETE FROM lease WHERE journal = ?1 AND budget = ?2 AND period_start = ?3 AND usd = 0 AND tokens = 0 AND calls = 0
+		removeBudget: p.write(`DELETE FROM lease WHERE journal = ? AND budget = ?`),
+		removeEmpty: p.write(`DELETE FROM lease WHERE journal = ?1 AND budget = ?2 AND period_start = ?3 AND usd = 0 AND tokens = 0 AND calls = 0
 			AND NOT EXISTS (SELECT 1 FROM budget WHERE key = ?2)`),
-		lose: p.write(`INSERT INTO loss (journal, budget, period_start, at, usd, tokens, calls)
+		insertLosses: p.write(`INSERT INTO loss (journal, budget, period_start, at, usd, tokens, calls)
 			SELECT journal, budget, period_start, since, max(lease.usd, 0), max(lease.tokens, 0), max(lease.calls, 0)
 			FROM lease JOIN budget ON budget.key = lease.budget WHERE journal = ?`),
-		lost: p.write(`INSERT INTO spent (budget, period_start, usd, tokens, calls)
+		spendLosses: p.write(`INSERT INTO spent (budget, period_start, usd, tokens, calls)
 			SELECT budget, period_start, usd, tokens, calls FROM loss WHERE journal = ?
-			ON CONFLICT DO UPDATE SET ` + added("usd", "tokens", "calls")),
+			ON CONFLICT DO UPDATE SET ` + upsertSums("usd", "tokens", "calls")),
 		remove: p.write(`DELETE FROM lease WHERE journal = ?`),
 	}
 }
 
 // heldQuery sums the amounts that all journals hold of a budget in a period.
-var heldQuery = `SELECT ` + total("max(usd, 0)") + `, ` + total("max(tokens, 0)") + `, ` + total("max(calls, 0)") + `
+var heldQuery = `SELECT ` + sumSQL("max(usd, 0)") + `, ` + sumSQL("max(tokens, 0)") + `, ` + sumSQL("max(calls, 0)") + `
 	FROM lease WHERE budget = ? AND period_start = ?`
 
 func (l *ledger) addLease(ctx context.Context, tx *sql.Tx, journal caisson.ID, k periodKey, a caisson.Amount, since int64) error {
 	_, err := tx.StmtContext(ctx, l.leases.add).ExecContext(ctx, string(journal), k.budget, k.start, since,
-		bound(int64(a.USD)), bound(a.Tokens), bound(a.Calls))
+		clampSum(int64(a.USD)), clampSum(a.Tokens), clampSum(a.Calls))
 	return err
 }
 
-// errRefused rolls back a transaction that has nothing to write.
-var errRefused = errors.New("refused")
+// errNotGranted rolls back a transaction that has nothing to write.
+var errNotGranted = errors.New("refused")
 
 // Lease implements [caisson.LedgerStore].
 func (l *ledger) Lease(ctx context.Context, journal caisson.ID, account, budget string, need, want caisson.Amount, now time.Time) (caisson.Lease, error) {
@@ -77,7 +77,7 @@ func (l *ledger) Lease(ctx context.Context, journal caisson.ID, account, budget 
 			// Without a budget, calls that start now are not covered by a lease. Older leases are removed so that they
 			// are not applied to these calls later.
 			lease = caisson.Lease{Unlimited: true}
-			_, err := tx.StmtContext(ctx, l.leases.forget).ExecContext(ctx, string(journal), budget)
+			_, err := tx.StmtContext(ctx, l.leases.removeBudget).ExecContext(ctx, string(journal), budget)
 			return err
 		}
 		if err != nil {
@@ -85,20 +85,20 @@ func (l *ledger) Lease(ctx context.Context, journal caisson.ID, account, budget 
 		}
 		if b.Account != account {
 			lease = caisson.Lease{Unlimited: true} // The lease of the journal is for calls of the budget's owner.
-			return errRefused
+			return errNotGranted
 		}
 		lease, err = l.grant(ctx, tx, journal, b, need, want, now)
 		return err
 	})
-	if errors.Is(err, errRefused) {
+	if errors.Is(err, errNotGranted) {
 		err = nil
 	}
 	return lease, err
 }
 
-// grant leases a part of b. It returns errRefused if nothing was granted.
+// grant leases a part of b. It returns errNotGranted if nothing was granted.
 func (l *ledger) grant(ctx context.Context, tx *sql.Tx, journal caisson.ID, b *caisson.Budget, need, want caisson.Amount, now time.Time) (caisson.Lease, error) {
-	start, end := window(b.Period, now)
+	start, end := periodBounds(b.Period, now)
 	k := periodKey{b.Key, start}
 	used, err := scanAmount(tx.StmtContext(ctx, l.budgets.spent).QueryRowContext(ctx, b.Key, start))
 	if err != nil {
@@ -108,18 +108,18 @@ func (l *ledger) grant(ctx context.Context, tx *sql.Tx, journal caisson.ID, b *c
 	if err != nil {
 		return caisson.Lease{}, err
 	}
-	own, err := scanAmount(tx.StmtContext(ctx, l.leases.own).QueryRowContext(ctx, string(journal), b.Key, start))
+	own, err := scanAmount(tx.StmtContext(ctx, l.leases.journalHeld).QueryRowContext(ctx, string(journal), b.Key, start))
 	if err != nil {
 		return caisson.Lease{}, err
 	}
-	lease := caisson.Lease{Limits: b.Limits, Until: end, Title: titleOf(b)}
+	lease := caisson.Lease{Limits: b.Limits, Until: end, Title: budgetTitle(b)}
 	// A holder with a debt pays it from the new lease, so the lease may exceed the remaining amount by the debt.
-	room := b.Limits.Left(used.Plus(others).Plus(positive(own))).Plus(owed(own))
+	room := b.Limits.Left(used.Plus(others).Plus(positive(own))).Plus(debt(own))
 	if !room.Covers(need) {
 		lease.Left, lease.Held = b.Limits.Left(used.Plus(others).Plus(positive(own))), others.Plus(positive(own))
-		return lease, errRefused
+		return lease, errNotGranted
 	}
-	lease.Granted = least(want, room)
+	lease.Granted = minAmounts(want, room)
 	own = own.Plus(lease.Granted)
 	lease.Left, lease.Held = b.Limits.Left(used.Plus(others).Plus(positive(own))), others.Plus(positive(own))
 	if _, err := tx.StmtContext(ctx, l.begin).ExecContext(ctx, string(journal)); err != nil {
@@ -150,7 +150,7 @@ func (l *ledger) Return(ctx context.Context, journal caisson.ID, budget string, 
 		}
 		// The budget of a run is removed when the run ends. Its empty leases must not stay for as long as the journal
 		// is open.
-		_, err = tx.StmtContext(ctx, l.leases.drop).ExecContext(ctx, string(journal), budget, k.start)
+		_, err = tx.StmtContext(ctx, l.leases.removeEmpty).ExecContext(ctx, string(journal), budget, k.start)
 		return err
 	})
 }
@@ -160,7 +160,7 @@ func (l *ledger) Close(ctx context.Context, journal caisson.ID, lost bool) error
 	return l.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		stmts := []*sql.Stmt{l.begin, l.leases.remove, l.end}
 		if lost {
-			stmts = []*sql.Stmt{l.begin, l.leases.lose, l.leases.lost, l.leases.remove, l.end}
+			stmts = []*sql.Stmt{l.begin, l.leases.insertLosses, l.leases.spendLosses, l.leases.remove, l.end}
 		}
 		if _, closed, err := l.journalState(ctx, tx, journal); err != nil || closed {
 			return err
@@ -185,10 +185,10 @@ func positive(a caisson.Amount) caisson.Amount {
 	return caisson.Amount{USD: max(a.USD, 0), Tokens: max(a.Tokens, 0), Calls: max(a.Calls, 0)}
 }
 
-// owed returns the negative numbers of a as positive numbers, and 0 for the others.
-func owed(a caisson.Amount) caisson.Amount { return positive(caisson.Amount{}.Minus(a)) }
+// debt returns the negative numbers of a as positive numbers, and 0 for the others.
+func debt(a caisson.Amount) caisson.Amount { return positive(caisson.Amount{}.Minus(a)) }
 
-// least returns the minimum of each pair of numbers.
-func least(a, b caisson.Amount) caisson.Amount {
+// minAmounts returns the minimum of each pair of numbers.
+func minAmounts(a, b caisson.Amount) caisson.Amount {
 	return caisson.Amount{USD: min(a.USD, b.USD), Tokens: min(a.Tokens, b.Tokens), Calls: min(a.Calls, b.Calls)}
 }

@@ -30,7 +30,7 @@ type ledger struct {
 	receipt *sql.Stmt
 	lineage *sql.Stmt
 	sum     *sql.Stmt
-	place   place
+	place   pagePosition
 
 	budgets budgetStmts
 	leases  leaseStmts
@@ -59,8 +59,8 @@ func newLedger(p *preparer, now func() time.Time) *ledger {
 			(account, at, sandbox, run, session, agent, user, model, calls, failed, estimated, input, output, cache_read, cache_write, cost)
 			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 			ON CONFLICT DO UPDATE SET calls = calls + excluded.calls, failed = failed + excluded.failed,
-				estimated = estimated + excluded.estimated, ` + added("input", "output", "cache_read", "cache_write", "cost")),
-		place: place{p.read(`SELECT seq FROM call WHERE id = ?1 AND (?2 IS NULL OR account = ?2)`), "after",
+				estimated = estimated + excluded.estimated, ` + upsertSums("input", "output", "cache_read", "cache_write", "cost")),
+		place: pagePosition{p.read(`SELECT seq FROM call WHERE id = ?1 AND (?2 IS NULL OR account = ?2)`), "after",
 			"%.40q is not a call of this list; start from the first page"},
 		budgets: newBudgetStmts(p),
 		leases:  newLeaseStmts(p),
@@ -113,7 +113,7 @@ func (l *ledger) journalState(ctx context.Context, tx *sql.Tx, journal caisson.I
 func (l *ledger) Offset(ctx context.Context, journal caisson.ID) (offset int64, err error) {
 	var closed bool
 	err = l.offset.QueryRowContext(ctx, string(journal)).Scan(&offset, &closed)
-	return offset, l.db.found(err, nil)
+	return offset, l.db.explainRow(err, nil)
 }
 
 // Open implements [caisson.LedgerStore].
@@ -127,22 +127,22 @@ func (l *ledger) Open(ctx context.Context) ([]caisson.ID, error) {
 
 // batch adds calls to the ledger in one transaction.
 type batch struct {
-	l       *ledger
-	tx      *sql.Tx
-	journal caisson.ID
-	call    *sql.Stmt
-	receipt *sql.Stmt
-	budgets map[budgetKey]*sql.NullString // Periods by budget; not valid if there is no such budget.
-	taken   map[periodKey]*share
-	sums    map[sumKey]*caisson.UsageRow
-	related map[caisson.Guest]bool // Guests whose lineage is already stored.
+	l             *ledger
+	tx            *sql.Tx
+	journal       caisson.ID
+	call          *sql.Stmt
+	receipt       *sql.Stmt
+	budgets       map[budgetKey]*sql.NullString // Periods by budget; not valid if there is no such budget.
+	shares        map[periodKey]*budgetShare
+	sums          map[sumKey]*caisson.UsageRow
+	lineageStored map[caisson.Guest]bool // Guests whose lineage is already stored.
 }
 
 func (l *ledger) newBatch(ctx context.Context, tx *sql.Tx, journal caisson.ID) *batch {
 	return &batch{
 		l: l, tx: tx, journal: journal, call: tx.StmtContext(ctx, l.call), receipt: tx.StmtContext(ctx, l.receipt),
-		budgets: map[budgetKey]*sql.NullString{}, taken: map[periodKey]*share{}, sums: map[sumKey]*caisson.UsageRow{},
-		related: map[caisson.Guest]bool{},
+		budgets: map[budgetKey]*sql.NullString{}, shares: map[periodKey]*budgetShare{}, sums: map[sumKey]*caisson.UsageRow{},
+		lineageStored: map[caisson.Guest]bool{},
 	}
 }
 
@@ -155,12 +155,12 @@ type periodKey struct {
 	start  int64
 }
 
-// share is the amount that a batch takes from a budget in one period.
-type share struct {
-	since int64 // Time of the journal's first lease, in microseconds.
-	holds bool
-	used  caisson.Amount
-	held  caisson.Amount // The part of used that was leased.
+// budgetShare is the amount that a batch takes from a budget in one period.
+type budgetShare struct {
+	leasedSince int64 // Time of the journal's first lease, in microseconds.
+	leased      bool
+	used        caisson.Amount
+	held        caisson.Amount // The part of used that was leased.
 }
 
 // sumKey is the key of a row of usage.
@@ -194,7 +194,7 @@ func (b *batch) add(ctx context.Context, c *caisson.Call) error {
 	if _, err := b.receipt.ExecContext(ctx, caisson.ChargeSource, c.Reference(c.ID), seq); err != nil {
 		return err
 	}
-	if err := b.relate(ctx, c.Guest); err != nil {
+	if err := b.addLineage(ctx, c.Guest); err != nil {
 		return err
 	}
 	k := sumKey{c.Account, at - at%hour, c.Sandbox, c.Run, c.Session, c.Agent, c.User, c.Model}
@@ -207,25 +207,25 @@ func (b *batch) add(ctx context.Context, c *caisson.Call) error {
 	s.Failed += oneIf(failed)
 	s.Estimated += oneIf(c.Estimated)
 	s.Tokens = caisson.TokenCount{
-		Input: plus(s.Tokens.Input, t.Input), Output: plus(s.Tokens.Output, t.Output),
-		CacheRead: plus(s.Tokens.CacheRead, t.CacheRead), CacheWrite: plus(s.Tokens.CacheWrite, t.CacheWrite),
+		Input: saturatingAdd(s.Tokens.Input, t.Input), Output: saturatingAdd(s.Tokens.Output, t.Output),
+		CacheRead: saturatingAdd(s.Tokens.CacheRead, t.CacheRead), CacheWrite: saturatingAdd(s.Tokens.CacheWrite, t.CacheWrite),
 	}
-	s.Cost = caisson.USD(plus(int64(s.Cost), int64(c.Cost)))
+	s.Cost = caisson.USD(saturatingAdd(int64(s.Cost), int64(c.Cost)))
 	for _, key := range c.Budgets() {
-		if err := b.take(ctx, key, c); err != nil {
+		if err := b.addToBudgets(ctx, key, c); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// relate stores the ancestors of the run of g.
-func (b *batch) relate(ctx context.Context, g caisson.Guest) error {
+// addLineage stores the ancestors of the run of g.
+func (b *batch) addLineage(ctx context.Context, g caisson.Guest) error {
 	k := caisson.Guest{Account: g.Account, Run: g.Run, Lineage: g.Lineage}
-	if g.Lineage == "" || b.related[k] {
+	if g.Lineage == "" || b.lineageStored[k] {
 		return nil
 	}
-	b.related[k] = true
+	b.lineageStored[k] = true
 	for run := range strings.FieldsSeq(g.Lineage) {
 		if _, err := b.tx.StmtContext(ctx, b.l.lineage).ExecContext(ctx, run, g.Account, g.Run); err != nil {
 			return err
@@ -255,28 +255,28 @@ func (b *batch) period(ctx context.Context, k budgetKey) (*sql.NullString, error
 	return p, nil
 }
 
-// take adds the amount of c to the share of a budget, if the budget exists.
-func (b *batch) take(ctx context.Context, key string, c *caisson.Call) error {
+// addToBudgets adds the amount of c to the share of a budget, if the budget exists.
+func (b *batch) addToBudgets(ctx context.Context, key string, c *caisson.Call) error {
 	period, err := b.period(ctx, budgetKey{c.Account, key})
 	if err != nil || !period.Valid {
 		return err
 	}
-	start, _ := window(period.String, c.At)
+	start, _ := periodBounds(period.String, c.At)
 	k := periodKey{key, start}
-	t := b.taken[k]
+	t := b.shares[k]
 	if t == nil {
-		t = &share{}
-		switch err := b.tx.StmtContext(ctx, b.l.leases.since).QueryRowContext(ctx, string(b.journal), key, start).Scan(&t.since); {
+		t = &budgetShare{}
+		switch err := b.tx.StmtContext(ctx, b.l.leases.since).QueryRowContext(ctx, string(b.journal), key, start).Scan(&t.leasedSince); {
 		case err == nil:
-			t.holds = true
+			t.leased = true
 		case !errors.Is(err, sql.ErrNoRows):
 			return err
 		}
-		b.taken[k] = t
+		b.shares[k] = t
 	}
 	t.used = t.used.Plus(c.Amount())
 	// The budget did not exist for a call that started before the first lease, so no amount was held for it.
-	if t.holds && c.At.UnixMicro() >= t.since {
+	if t.leased && c.At.UnixMicro() >= t.leasedSince {
 		t.held = t.held.Plus(c.Amount())
 	}
 	return nil
@@ -293,11 +293,11 @@ func (b *batch) finish(ctx context.Context) error {
 			return err
 		}
 	}
-	for k, t := range b.taken {
+	for k, t := range b.shares {
 		if err := b.l.addSpent(ctx, b.tx, k, t.used); err != nil {
 			return err
 		}
-		if !t.holds {
+		if !t.leased {
 			continue
 		}
 		if err := b.l.addLease(ctx, b.tx, b.journal, k, caisson.Amount{}.Minus(t.held), 0); err != nil {

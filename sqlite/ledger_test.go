@@ -50,7 +50,7 @@ func BenchmarkLedger(b *testing.B) {
 		"ByModel": {By: "model"}, "ByDay": {By: "day"}, "ByRun": {By: "run"},
 		"LastDay": {By: "model", Since: start.Add(28*24*time.Hour + 1234*time.Second), Until: start.Add(29*24*time.Hour + 1234*time.Second)},
 	} {
-		for scope, in := range map[string]caisson.Scope{"All": caisson.Everyone(), "One": caisson.In("team-1")} {
+		for scope, in := range map[string]caisson.Scope{"All": caisson.AllAccounts(), "One": caisson.In("team-1")} {
 			b.Run(name+scope, func(b *testing.B) {
 				for b.Loop() {
 					if rows, err := l.Usage(b.Context(), in, q); err != nil || len(rows) == 0 {

@@ -28,7 +28,7 @@ func (t *table[T]) List(ctx context.Context, in caisson.Scope, f caisson.Filter)
 			return nil, err
 		}
 		if n >= f.Limit && !(t.kind.named && name.String == last) {
-			return nil, errEnough
+			return nil, errPageFull
 		}
 		last = name.String
 		return t.decode(r)
@@ -104,15 +104,15 @@ func oneOf[S ~string](q *query, column string, values []S) {
 	q.and(column+" IN (?"+strings.Repeat(", ?", len(args)-1)+")", args...)
 }
 
-// place describes how to find the start of a page of a list.
-type place struct {
-	stmt  *sql.Stmt // Returns seq of an object by its ID and the scope; NULL or no row if it is not in the list.
-	field string    // "before" or "after".
-	gone  string    // A format for the error if the ID is not in the list.
+// pagePosition describes how to find the start of a page of a list.
+type pagePosition struct {
+	stmt           *sql.Stmt // Returns seq of an object by its ID and the scope; NULL or no row if it is not in the list.
+	field          string    // "before" or "after".
+	notFoundFormat string    // A format for the error if the ID is not in the list.
 }
 
 // from appends the condition that rows are before or after the object with that ID, unless id is "".
-func (q *query) from(ctx context.Context, d *db, p place, in caisson.Scope, id caisson.ID) error {
+func (q *query) from(ctx context.Context, d *db, p pagePosition, in caisson.Scope, id caisson.ID) error {
 	if id == "" {
 		return nil
 	}
@@ -121,7 +121,7 @@ func (q *query) from(ctx context.Context, d *db, p place, in caisson.Scope, id c
 		return d.explain(err)
 	}
 	if !seq.Valid {
-		return caisson.Invalidf(p.field, p.gone, string(id))
+		return caisson.Invalidf(p.field, p.notFoundFormat, string(id))
 	}
 	if p.field == "before" {
 		q.and("seq < ?", seq)

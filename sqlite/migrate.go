@@ -16,7 +16,7 @@ const applicationID = 0x43616973
 // migrate brings the database to the newest schema, that of the last file in migrations, with all steps in one
 // transaction. A database that cannot be migrated is left unchanged, and a Conflict error gives the reason. finish,
 // unless nil, completes the migration in the same transaction if any step was applied.
-func migrate(ctx context.Context, db *sql.DB, path string, migrations fs.FS, finish finisher, log *slog.Logger) error {
+func migrate(ctx context.Context, db *sql.DB, path string, migrations fs.FS, finish migrationFinisher, log *slog.Logger) error {
 	steps, err := loadMigrations(migrations)
 	if err != nil {
 		return err
@@ -28,7 +28,7 @@ func migrate(ctx context.Context, db *sql.DB, path string, migrations fs.FS, fin
 	if err := check(ctx, db, path); err != nil {
 		return err
 	}
-	if err := useLog(ctx, db); err != nil {
+	if err := enableWAL(ctx, db); err != nil {
 		return err
 	}
 	tx, err := db.BeginTx(ctx, nil)
@@ -64,7 +64,7 @@ func migrate(ctx context.Context, db *sql.DB, path string, migrations fs.FS, fin
 }
 
 // A finisher completes a migration from the schema version from, which is 0 for a new database.
-type finisher func(ctx context.Context, tx *sql.Tx, from int) error
+type migrationFinisher func(ctx context.Context, tx *sql.Tx, from int) error
 
 // loadMigrations returns the steps 0001.sql, 0002.sql and so on: step i migrates from schema i to schema i+1.
 func loadMigrations(fsys fs.FS) ([]string, error) {
@@ -130,15 +130,15 @@ func check(ctx context.Context, q querier, path string) error {
 }
 
 func refuse(err error, path string) error {
-	if codeOf(err) != 0 && !damaged(err) {
+	if codeOf(err) != 0 && !isCorrupt(err) {
 		return err
 	}
 	return caisson.Wrap(err, caisson.Conflict, "%s is damaged or not a database; restore it from a backup or use another --data", path)
 }
 
-// useLog sets the journal mode to write-ahead log: readers and the writer do not block each other, and a commit is one
+// enableWAL sets the journal mode to write-ahead log: readers and the writer do not block each other, and a commit is one
 // sequential write and one sync. The mode is stored in the file.
-func useLog(ctx context.Context, q querier) error {
+func enableWAL(ctx context.Context, q querier) error {
 	var mode string
 	if err := q.QueryRowContext(ctx, "PRAGMA journal_mode = WAL").Scan(&mode); err != nil {
 		return err

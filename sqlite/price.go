@@ -52,14 +52,14 @@ func (l *ledger) PutPrices(ctx context.Context, source string, prices []caisson.
 func (l *ledger) Price(ctx context.Context, provider, model string) (*caisson.ListedPrice, error) {
 	p, err := scanPrice(l.prices.find.QueryRowContext(ctx, provider, model))
 	if err != nil {
-		return nil, l.db.found(err, caisson.Errorf(caisson.NotFound, "no imported list has a price of %.80q", model))
+		return nil, l.db.explainRow(err, caisson.Errorf(caisson.NotFound, "no imported list has a price of %.80q", model))
 	}
 	return &p, nil
 }
 
 // Prices implements [caisson.LedgerStore]. Prices are sorted by model. An empty match matches every name.
 func (l *ledger) Prices(ctx context.Context, match string) ([]caisson.ListedPrice, error) {
-	list, err := readRows(scanPrice)(l.prices.list.QueryContext(ctx, like(match)))
+	list, err := readRows(scanPrice)(l.prices.list.QueryContext(ctx, likePattern(match)))
 	return list, l.db.explain(err)
 }
 

@@ -31,8 +31,8 @@ func pageLimit(limit int) (int, error) {
 // scanner is implemented by *sql.Row and *sql.Rows.
 type scanner interface{ Scan(dest ...any) error }
 
-// errEnough is returned by a scan function of [readPage] to end the page before the current row.
-var errEnough = errors.New("enough rows")
+// errPageFull is returned by a scan function of [readPage] to end the page before the current row.
+var errPageFull = errors.New("enough rows")
 
 // readPage reads the rows of a query with scan, whose argument n is the number of rows before the current one. more
 // reports whether scan ended the page.
@@ -44,7 +44,7 @@ func readPage[T any](scan func(s scanner, n int) (T, error)) func(*sql.Rows, err
 		defer rows.Close()
 		for rows.Next() {
 			one, err := scan(rows, len(page))
-			if err == errEnough {
+			if err == errPageFull {
 				return page, true, nil
 			}
 			if err != nil {

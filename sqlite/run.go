@@ -16,10 +16,10 @@ type runs struct {
 	*idTable[caisson.Run]
 	now func() time.Time
 
-	live  *sql.Stmt
-	above *sql.Stmt
-	count *sql.Stmt
-	under *sql.Stmt
+	countLive      *sql.Stmt
+	ancestorState  *sql.Stmt
+	count          *sql.Stmt
+	insertAncestor *sql.Stmt
 
 	events   runEventStmts
 	removal  runRemovalStmts
@@ -28,23 +28,23 @@ type runs struct {
 
 var _ caisson.RunStore = (*runs)(nil)
 
-// runLive counts the runs of an account that have not ended and have no parent.
-const runLive = `SELECT count(*) FROM run WHERE account = ? AND ended_at IS NULL AND parent IS NULL`
+// countLiveRuns counts the runs of an account that have not ended and have no parent.
+const countLiveRuns = `SELECT count(*) FROM run WHERE account = ? AND ended_at IS NULL AND parent IS NULL`
 
 func newRuns(p *preparer, now func() time.Time) *runs {
 	const one = `SELECT seq, children, doc FROM run WHERE id = ?1 AND (?2 IS NULL OR account = ?2)`
 	s := &runs{
-		now:     now,
-		live:    p.write(runLive),
-		above:   p.write(`SELECT seq, ended_at IS NOT NULL, children, most FROM run WHERE id = ? AND account = ?`),
-		count:   p.write(`UPDATE run SET children = children + 1 WHERE seq = ?`),
-		under:   p.write(`INSERT INTO run_under (ancestor, run) VALUES (?, ?)`),
-		events:  newRunEventStmts(p),
-		removal: newRunRemovalStmts(p),
+		now:            now,
+		countLive:      p.write(countLiveRuns),
+		ancestorState:  p.write(`SELECT seq, ended_at IS NOT NULL, children, most FROM run WHERE id = ? AND account = ?`),
+		count:          p.write(`UPDATE run SET children = children + 1 WHERE seq = ?`),
+		insertAncestor: p.write(`INSERT INTO run_under (ancestor, run) VALUES (?, ?)`),
+		events:         newRunEventStmts(p),
+		removal:        newRunRemovalStmts(p),
 	}
 	s.idTable = newIDTable(p, "run", &idTable[caisson.Run]{
 		docs: docs[caisson.Run]{
-			noun: "run", changed: "whose or what part it is",
+			noun: "run", fixedNames: "whose or what part it is",
 			fixed: func(r *caisson.Run) []string {
 				return []string{string(r.ID), r.Account, string(r.Parent), fmt.Sprintf("%q", r.Lineage)}
 			},
@@ -57,11 +57,11 @@ func newRuns(p *preparer, now func() time.Time) *runs {
 				`UPDATE run SET agent = ?, state = ?, session = ?, ended_at = ?, children = ?, most = ?, doc = ? WHERE seq = ?`),
 			fill: func(r *caisson.Run, row row) { r.Children = row.children },
 		},
-		none:    "there is no run %.40q; see caisson runs",
-		get:     p.read(one),
-		getHere: p.write(one),
-		scan:    scanRun,
-		place: place{p.read(`SELECT max(seq) FROM (
+		notFoundFormat: "there is no run %.40q; see caisson runs",
+		get:            p.read(one),
+		getTx:          p.write(one),
+		scan:           scanRun,
+		place: pagePosition{p.read(`SELECT max(seq) FROM (
 			SELECT seq, account FROM run WHERE id = ?1 UNION ALL SELECT seq, account FROM run_gone WHERE id = ?1
 		) WHERE ?2 IS NULL OR account = ?2`), "before", "%.40q is not in this list, or was long ago; start from the first page"},
 	})
@@ -91,7 +91,7 @@ func (s *runs) Insert(ctx context.Context, r *caisson.Run, live int) error {
 		if err != nil {
 			return err
 		}
-		under := tx.StmtContext(ctx, s.under)
+		under := tx.StmtContext(ctx, s.insertAncestor)
 		for _, id := range r.Lineage {
 			if _, err := under.ExecContext(ctx, string(id), seq); err != nil {
 				return err
@@ -99,7 +99,7 @@ func (s *runs) Insert(ctx context.Context, r *caisson.Run, live int) error {
 		}
 		return nil
 	})
-	return s.refused(err, r)
+	return s.conflictOf(err, r)
 }
 
 // checkRun rejects runs that could not be found again and runs with an inconsistent lineage.
@@ -125,14 +125,14 @@ func checkRun(r *caisson.Run) error {
 func (s *runs) admit(ctx context.Context, tx *sql.Tx, r *caisson.Run, live int) error {
 	if len(r.Lineage) == 0 && live > 0 {
 		var n int
-		if err := tx.StmtContext(ctx, s.live).QueryRowContext(ctx, r.Account).Scan(&n); err != nil {
+		if err := tx.StmtContext(ctx, s.countLive).QueryRowContext(ctx, r.Account).Scan(&n); err != nil {
 			return err
 		}
 		if n >= live {
 			return caisson.Errorf(caisson.Exhausted, "%d runs wait or are under way, and more than %d are not taken; try again when some have ended", n, live)
 		}
 	}
-	above, count := tx.StmtContext(ctx, s.above), tx.StmtContext(ctx, s.count)
+	above, count := tx.StmtContext(ctx, s.ancestorState), tx.StmtContext(ctx, s.count)
 	for _, id := range r.Lineage {
 		var seq, children, most int64
 		var ended bool

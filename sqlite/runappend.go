@@ -12,21 +12,21 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// maxTogether limits the number of appends in one transaction.
-const maxTogether = 256
+// maxAppendBatch limits the number of appends in one transaction.
+const maxAppendBatch = 256
 
 // appender commits the events that arrive while the writer is busy in one transaction: each transaction costs a sync,
 // and many agents produce events concurrently.
 type appender struct {
-	commit func([]*appending) error
+	commit func([]*appendRequest) error
 
 	mu      sync.Mutex
-	queue   []*appending // Guarded by mu.
-	running bool         // Guarded by mu; reports whether a goroutine commits the queue.
+	queue   []*appendRequest // Guarded by mu.
+	running bool             // Guarded by mu; reports whether a goroutine commits the queue.
 }
 
-// appending is a group of events of one run that is stored atomically.
-type appending struct {
+// appendRequest is a group of events of one run that is stored atomically.
+type appendRequest struct {
 	ctx  context.Context // The caller's context. If it ends while the group is in the queue, the group is removed.
 	run  caisson.ID
 	seqs []int64
@@ -36,7 +36,7 @@ type appending struct {
 }
 
 // add waits until a is committed or rejected.
-func (q *appender) add(a *appending) error {
+func (q *appender) add(a *appendRequest) error {
 	q.mu.Lock()
 	q.queue = append(q.queue, a)
 	if !q.running {
@@ -66,7 +66,7 @@ func (q *appender) add(a *appending) error {
 func (q *appender) run() {
 	for {
 		q.mu.Lock()
-		n := min(len(q.queue), maxTogether)
+		n := min(len(q.queue), maxAppendBatch)
 		batch := slices.Clone(q.queue[:n])
 		q.queue = slices.Delete(q.queue, 0, n)
 		q.running = n > 0
@@ -90,7 +90,7 @@ func (s *runs) Append(ctx context.Context, run caisson.ID, events []caisson.RunE
 	if len(events) == 0 {
 		return nil
 	}
-	a := &appending{ctx: ctx, run: run, done: make(chan struct{})}
+	a := &appendRequest{ctx: ctx, run: run, done: make(chan struct{})}
 	for i := range events {
 		doc, err := json.Marshal(&events[i])
 		if err != nil {
@@ -106,7 +106,7 @@ func (s *runs) Append(ctx context.Context, run caisson.ID, events []caisson.RunE
 
 // appendAll commits several appends in one transaction. A rejected append changes nothing and does not affect the
 // others.
-func (s *runs) appendAll(batch []*appending) error {
+func (s *runs) appendAll(batch []*appendRequest) error {
 	return s.db.write(context.Background(), func(ctx context.Context, tx *sql.Tx) error {
 		newest, insert := tx.StmtContext(ctx, s.events.newest), tx.StmtContext(ctx, s.events.insert)
 		for _, a := range batch {
@@ -119,7 +119,7 @@ func (s *runs) appendAll(batch []*appending) error {
 			case err != nil:
 				return err
 			}
-			if a.err = a.follows(last); a.err != nil {
+			if a.err = a.checkSequence(last); a.err != nil {
 				continue
 			}
 			for i, doc := range a.docs {
@@ -132,8 +132,8 @@ func (s *runs) appendAll(batch []*appending) error {
 	})
 }
 
-// follows returns Conflict unless the events continue after the event with the number last.
-func (a *appending) follows(last int64) error {
+// checkSequence returns Conflict unless the events continue after the event with the number last.
+func (a *appendRequest) checkSequence(last int64) error {
 	for i, seq := range a.seqs {
 		if want := last + 1 + int64(i); seq != want {
 			return caisson.Errorf(caisson.Conflict, "event %d of run %s does not follow: the next one is %d", seq, a.run, want)

@@ -130,7 +130,7 @@ func TestLeftEvents(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "caisson.db")
 	s := openTest(t, path)
 	id := addTestRun(t, s)
-	events := make([]caisson.RunEvent, 3*removeEvents)
+	events := make([]caisson.RunEvent, 3*removeEventsBatch)
 	for i := range events {
 		events[i].Seq = int64(i) + 1
 	}

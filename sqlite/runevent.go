@@ -42,7 +42,7 @@ func (s *runs) Events(ctx context.Context, in caisson.Scope, run caisson.ID, aft
 	var key int64
 	err := s.events.find.QueryRowContext(ctx, string(run), accountOf(in)).Scan(&key)
 	if err != nil {
-		return nil, s.db.found(err, s.missing(string(run)))
+		return nil, s.db.explainRow(err, s.missing(string(run)))
 	}
 	page, err := readRows(func(row scanner) (e caisson.RunEvent, err error) {
 		var seq int64
@@ -62,5 +62,5 @@ func (s *runs) Events(ctx context.Context, in caisson.Scope, run caisson.ID, aft
 func (s *runs) LastEvent(ctx context.Context, run caisson.ID) (seq int64, err error) {
 	var key int64
 	err = s.events.last.QueryRowContext(ctx, string(run)).Scan(&key, &seq)
-	return seq, s.db.found(err, s.missing(string(run)))
+	return seq, s.db.explainRow(err, s.missing(string(run)))
 }

@@ -11,21 +11,21 @@ import (
 
 // Limits of what one transaction removes, so that other writers are not blocked for long.
 const (
-	removeRuns   = 50
-	removeEvents = 250
+	removeRunsBatch   = 50
+	removeEventsBatch = 250
 )
 
 // runRemovalStmts are the statements for removing runs. Those used in transactions are prepared on the writer.
 type runRemovalStmts struct {
-	find     *sql.Stmt
-	old      *sql.Stmt
-	remove   *sql.Stmt
-	remember *sql.Stmt
-	forget   *sql.Stmt
+	find          *sql.Stmt
+	old           *sql.Stmt
+	remove        *sql.Stmt
+	recordRemoved *sql.Stmt
+	pruneRemoved  *sql.Stmt
 
-	left    *sql.Stmt
-	clear   *sql.Stmt
-	cleared *sql.Stmt
+	nextUncleared *sql.Stmt
+	clear         *sql.Stmt
+	setCleared    *sql.Stmt
 }
 
 // runsOld finds runs that ended before a time, in the order in which they ended.
@@ -33,21 +33,21 @@ const runsOld = `SELECT seq, id, account FROM run WHERE ended_at < ? ORDER BY en
 
 func newRunRemovalStmts(p *preparer) runRemovalStmts {
 	return runRemovalStmts{
-		find:     p.write(`SELECT seq, id, account FROM run WHERE id = ?1 AND (?2 IS NULL OR account = ?2)`),
-		old:      p.write(runsOld),
-		remove:   p.write(`DELETE FROM run WHERE seq = ?`),
-		remember: p.write(`INSERT INTO run_gone (id, account, seq, cleared) VALUES (?, ?, ?, 0)`),
-		forget:   p.write(`DELETE FROM run_gone WHERE n <= ? AND cleared = 1`),
-		left:     p.write(`SELECT n, seq FROM run_gone WHERE cleared = 0 ORDER BY n LIMIT 1`),
+		find:          p.write(`SELECT seq, id, account FROM run WHERE id = ?1 AND (?2 IS NULL OR account = ?2)`),
+		old:           p.write(runsOld),
+		remove:        p.write(`DELETE FROM run WHERE seq = ?`),
+		recordRemoved: p.write(`INSERT INTO run_gone (id, account, seq, cleared) VALUES (?, ?, ?, 0)`),
+		pruneRemoved:  p.write(`DELETE FROM run_gone WHERE n <= ? AND cleared = 1`),
+		nextUncleared: p.write(`SELECT n, seq FROM run_gone WHERE cleared = 0 ORDER BY n LIMIT 1`),
 		// Events of a run are numbered without gaps.
 		clear: p.write(`DELETE FROM run_event WHERE run = ?1 AND
 			seq < (SELECT min(seq) FROM run_event WHERE run = ?1) + ?2`),
-		cleared: p.write(`UPDATE run_gone SET cleared = 1 WHERE n = ?`),
+		setCleared: p.write(`UPDATE run_gone SET cleared = 1 WHERE n = ?`),
 	}
 }
 
-// goner is a run to be removed.
-type goner struct {
+// removedRun is a run to be removed.
+type removedRun struct {
 	seq     int64
 	id      string
 	account string
@@ -56,7 +56,7 @@ type goner struct {
 // Delete implements [caisson.RunStore]. The run is removed at once, its events in batches.
 func (s *runs) Delete(ctx context.Context, in caisson.Scope, id caisson.ID) error {
 	err := s.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		gone, err := readRows(scanGoner)(tx.StmtContext(ctx, s.removal.find).QueryContext(ctx, string(id), accountOf(in)))
+		gone, err := readRows(scanRemovedRun)(tx.StmtContext(ctx, s.removal.find).QueryContext(ctx, string(id), accountOf(in)))
 		if err == nil && len(gone) == 0 {
 			return s.missing(string(id))
 		}
@@ -79,10 +79,10 @@ func (s *runs) Trim(ctx context.Context, before time.Time, limit int) (ids []cai
 		return nil, caisson.Invalidf("limit", "trim at least one run")
 	}
 	for len(ids) < limit {
-		var gone []goner
+		var gone []removedRun
 		err := s.db.write(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
-			n := min(limit-len(ids), removeRuns)
-			gone, err = readRows(scanGoner)(tx.StmtContext(ctx, s.removal.old).QueryContext(ctx, before.UnixMicro(), n))
+			n := min(limit-len(ids), removeRunsBatch)
+			gone, err = readRows(scanRemovedRun)(tx.StmtContext(ctx, s.removal.old).QueryContext(ctx, before.UnixMicro(), n))
 			if err != nil {
 				return err
 			}
@@ -101,14 +101,14 @@ func (s *runs) Trim(ctx context.Context, before time.Time, limit int) (ids []cai
 	return ids, s.clear(ctx)
 }
 
-func scanGoner(s scanner) (g goner, err error) {
+func scanRemovedRun(s scanner) (g removedRun, err error) {
 	err = s.Scan(&g.seq, &g.id, &g.account)
 	return g, err
 }
 
 // remove deletes runs and records their position in lists and that their events must still be removed.
-func (s *runs) remove(ctx context.Context, tx *sql.Tx, gone []goner) error {
-	remove, remember := tx.StmtContext(ctx, s.removal.remove), tx.StmtContext(ctx, s.removal.remember)
+func (s *runs) remove(ctx context.Context, tx *sql.Tx, gone []removedRun) error {
+	remove, remember := tx.StmtContext(ctx, s.removal.remove), tx.StmtContext(ctx, s.removal.recordRemoved)
 	for _, g := range gone {
 		if _, err := remove.ExecContext(ctx, g.seq); err != nil {
 			return err
@@ -125,7 +125,7 @@ func (s *runs) clear(ctx context.Context) error {
 	for done := false; !done; {
 		err := s.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 			var n, seq int64
-			err := tx.StmtContext(ctx, s.removal.left).QueryRowContext(ctx).Scan(&n, &seq)
+			err := tx.StmtContext(ctx, s.removal.nextUncleared).QueryRowContext(ctx).Scan(&n, &seq)
 			if errors.Is(err, sql.ErrNoRows) {
 				done = true
 				return nil
@@ -133,14 +133,14 @@ func (s *runs) clear(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			removed, err := affected(tx.StmtContext(ctx, s.removal.clear).ExecContext(ctx, seq, removeEvents))
-			if err != nil || removed == removeEvents {
+			removed, err := affected(tx.StmtContext(ctx, s.removal.clear).ExecContext(ctx, seq, removeEventsBatch))
+			if err != nil || removed == removeEventsBatch {
 				return err
 			}
-			if _, err := tx.StmtContext(ctx, s.removal.cleared).ExecContext(ctx, n); err != nil {
+			if _, err := tx.StmtContext(ctx, s.removal.setCleared).ExecContext(ctx, n); err != nil {
 				return err
 			}
-			_, err = tx.StmtContext(ctx, s.removal.forget).ExecContext(ctx, n-keepGone)
+			_, err = tx.StmtContext(ctx, s.removal.pruneRemoved).ExecContext(ctx, n-maxRemovedPositions)
 			return err
 		})
 		if err != nil {

@@ -95,7 +95,7 @@ func open(ctx context.Context, c Config, migrations fs.FS) (_ *Store, err error)
 		return nil, caisson.Invalidf("auditKey", "the key of the record of events must have %d bytes", keySize)
 	}
 	events := chain{[]byte(key.Reveal())}
-	d, err := openDB(ctx, c.Path, migrations, events.begin(made), c.Log)
+	d, err := openDB(ctx, c.Path, migrations, events.startChain(made), c.Log)
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +108,7 @@ func open(ctx context.Context, c Config, migrations fs.FS) (_ *Store, err error)
 	if err := s.prepare(ctx, c, events); err != nil {
 		return nil, err
 	}
-	if err := s.events.warn(ctx); err != nil {
+	if err := s.events.checkEnd(ctx); err != nil {
 		return nil, err
 	}
 	if _, err := s.accounts.Ensure(ctx, caisson.LocalAccount); err != nil {

@@ -202,10 +202,10 @@ func TestPlans(t *testing.T) {
 		return q.sql.String()
 	}
 	taken := func(text, period string) string {
-		return takenQuery(text, &caisson.Budget{Key: "sandbox/sb-1", Account: "local", Period: period}, time.Now()).sql.String()
+		return budgetUsageQuery(text, &caisson.Budget{Key: "sandbox/sb-1", Account: "local", Period: period}, time.Now()).sql.String()
 	}
 	must(t, s.Runs().Insert(t.Context(), &caisson.Run{ID: "rn-1", Account: "local"}, 0))
-	mine, all := caisson.In("local"), caisson.Everyone()
+	mine, all := caisson.In("local"), caisson.AllAccounts()
 	live := []caisson.RunState{caisson.RunQueued, caisson.RunRunning}
 	for query, want := range map[string]string{
 		runs(mine, caisson.RunFilter{Before: "rn-1"}):   "INDEX run_age (account=? AND seq<?)",
@@ -213,7 +213,7 @@ func TestPlans(t *testing.T) {
 		runs(all, caisson.RunFilter{Session: "se-1"}):   "INDEX run_session (session=?)",
 		runs(all, caisson.RunFilter{Parent: "rn-1"}):    "INDEX run_parent (parent=?)",
 		runs(mine, caisson.RunFilter{States: live[:1]}): "INDEX run_state (state=? AND account=?)",
-		runLive:                            "INDEX run_live (account=?)",
+		countLiveRuns:                      "INDEX run_live (account=?)",
 		runsOld:                            "INDEX run_ended (ended_at<?)",
 		runEventsAfter:                     "PRIMARY KEY (run=? AND seq>?)",
 		runLast:                            "PRIMARY KEY (run=?)",

@@ -9,57 +9,57 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// keepGone is the number of deleted objects of a type that can still be a position in a listing.
-const keepGone = 10_000
+// maxRemovedPositions is the number of deleted objects of a type that can still be a position in a listing.
+const maxRemovedPositions = 10_000
 
 // table implements [caisson.Table] on the SQL table with the name of its kind.
 type table[T any] struct {
 	docs[T]
-	kind     kind[T]
-	lookup   lookup // For readers.
-	here     lookup // For transactions of the writer.
-	place    place
-	remove   *sql.Stmt
-	remember *sql.Stmt // nil if named.
-	forget   *sql.Stmt // nil if named.
+	kind          objectKind[T]
+	lookup        lookup // For readers.
+	txLookup      lookup // For transactions of the writer.
+	place         pagePosition
+	remove        *sql.Stmt
+	recordRemoved *sql.Stmt // nil if named.
+	pruneRemoved  *sql.Stmt // nil if named.
 }
 
 // lookup contains the statements that find an object by ID or name.
 type lookup struct {
-	byKey      *sql.Stmt // Arguments: key, and account or NULL.
-	byName     *sql.Stmt // Arguments: name, account.
-	byNameOnly *sql.Stmt // Argument: name.
+	byKey            *sql.Stmt // Arguments: key, and account or NULL.
+	byName           *sql.Stmt // Arguments: name, account.
+	byNameAnyAccount *sql.Stmt // Argument: name.
 }
 
 // Statements of lookup; TABLE is replaced by the name of the table.
 const (
-	selectByKey      = `SELECT seq, doc FROM TABLE WHERE key = ?1 AND (?2 IS NULL OR account = ?2)`
-	selectByName     = `SELECT seq, doc FROM TABLE WHERE name = ?1 AND account = ?2`
-	selectByNameOnly = `SELECT seq, doc FROM TABLE WHERE name = ?1 LIMIT 2`
+	selectByKey            = `SELECT seq, doc FROM TABLE WHERE key = ?1 AND (?2 IS NULL OR account = ?2)`
+	selectByName           = `SELECT seq, doc FROM TABLE WHERE name = ?1 AND account = ?2`
+	selectByNameAnyAccount = `SELECT seq, doc FROM TABLE WHERE name = ?1 LIMIT 2`
 )
 
-func newTable[T any](p *preparer, k kind[T]) *table[T] {
+func newTable[T any](p *preparer, k objectKind[T]) *table[T] {
 	q := k.sql
 	t := &table[T]{
 		docs: docs[T]{
-			db: p.db, noun: k.noun, required: 1, needs: "an id or name", changed: "what it is known by",
+			db: p.db, noun: k.noun, required: 1, requiredNames: "an id or name", fixedNames: "what it is known by",
 			fixed:   func(obj *T) []string { c := k.columns(obj); return []string{c.key, c.account} },
 			columns: func(obj *T) []any { c := k.columns(obj); return []any{nullable(c.name), c.state} },
 			insert:  p.write(q(`INSERT INTO TABLE (key, account, name, state, doc) VALUES (?, ?, ?, ?, ?)`)),
 			update:  p.write(q(`UPDATE TABLE SET name = ?, state = ?, doc = ? WHERE seq = ?`)),
 		},
-		kind:   k,
-		lookup: lookup{p.read(q(selectByKey)), p.read(q(selectByName)), p.read(q(selectByNameOnly))},
-		here:   lookup{p.write(q(selectByKey)), p.write(q(selectByName)), p.write(q(selectByNameOnly))},
-		remove: p.write(q(`DELETE FROM TABLE WHERE seq = ?`)),
+		kind:     k,
+		lookup:   lookup{p.read(q(selectByKey)), p.read(q(selectByName)), p.read(q(selectByNameAnyAccount))},
+		txLookup: lookup{p.write(q(selectByKey)), p.write(q(selectByName)), p.write(q(selectByNameAnyAccount))},
+		remove:   p.write(q(`DELETE FROM TABLE WHERE seq = ?`)),
 	}
-	t.find, t.taken = t.byRef, t.takenError
+	t.find, t.duplicateError = t.byRef, t.nameConflict
 	if !k.named {
-		t.place = place{p.read(q(`SELECT max(seq) FROM (
+		t.place = pagePosition{p.read(q(`SELECT max(seq) FROM (
 			SELECT seq, account FROM TABLE WHERE key = ?1 UNION ALL SELECT seq, account FROM TABLE_gone WHERE key = ?1
 		) WHERE ?2 IS NULL OR account = ?2`)), "after", "%.40q is not in this list, or was long ago; start from the first page"}
-		t.remember = p.write(q(`REPLACE INTO TABLE_gone (key, account, seq) VALUES (?, ?, ?)`))
-		t.forget = p.write(q(`DELETE FROM TABLE_gone WHERE n <= ?`))
+		t.recordRemoved = p.write(q(`REPLACE INTO TABLE_gone (key, account, seq) VALUES (?, ?, ?)`))
+		t.pruneRemoved = p.write(q(`DELETE FROM TABLE_gone WHERE n <= ?`))
 	}
 	return t
 }
@@ -84,7 +84,7 @@ func (t *table[T]) Delete(ctx context.Context, in caisson.Scope, ref string) err
 			return err
 		}
 		c := t.kind.columns(obj)
-		res, err := tx.StmtContext(ctx, t.remember).ExecContext(ctx, c.key, c.account, r.seq)
+		res, err := tx.StmtContext(ctx, t.recordRemoved).ExecContext(ctx, c.key, c.account, r.seq)
 		if err != nil {
 			return err
 		}
@@ -92,7 +92,7 @@ func (t *table[T]) Delete(ctx context.Context, in caisson.Scope, ref string) err
 		if err != nil {
 			return err
 		}
-		_, err = tx.StmtContext(ctx, t.forget).ExecContext(ctx, n-keepGone)
+		_, err = tx.StmtContext(ctx, t.pruneRemoved).ExecContext(ctx, n-maxRemovedPositions)
 		return err
 	})
 }
@@ -101,7 +101,7 @@ func (t *table[T]) Delete(ctx context.Context, in caisson.Scope, ref string) err
 func (t *table[T]) byRef(ctx context.Context, tx *sql.Tx, in caisson.Scope, ref string) (r row, err error) {
 	l, use := t.lookup, func(s *sql.Stmt) *sql.Stmt { return s }
 	if tx != nil {
-		l, use = t.here, func(s *sql.Stmt) *sql.Stmt { return tx.StmtContext(ctx, s) }
+		l, use = t.txLookup, func(s *sql.Stmt) *sql.Stmt { return tx.StmtContext(ctx, s) }
 	}
 	account := accountOf(in)
 	if !t.kind.named {
@@ -113,7 +113,7 @@ func (t *table[T]) byRef(ctx context.Context, tx *sql.Tx, in caisson.Scope, ref 
 	if account.Valid {
 		r, err = scanRow(use(l.byName).QueryRowContext(ctx, ref, account))
 	} else {
-		r, err = t.findAnywhere(ctx, ref, use(l.byNameOnly))
+		r, err = t.findInAnyAccount(ctx, ref, use(l.byNameAnyAccount))
 	}
 	if errors.Is(err, sql.ErrNoRows) {
 		return r, caisson.Errorf(caisson.NotFound, "there is no %s %.100q", t.noun, ref)
@@ -121,8 +121,8 @@ func (t *table[T]) byRef(ctx context.Context, tx *sql.Tx, in caisson.Scope, ref 
 	return r, err
 }
 
-// findAnywhere returns the only object with that name in any account.
-func (t *table[T]) findAnywhere(ctx context.Context, name string, stmt *sql.Stmt) (row, error) {
+// findInAnyAccount returns the only object with that name in any account.
+func (t *table[T]) findInAnyAccount(ctx context.Context, name string, stmt *sql.Stmt) (row, error) {
 	found, err := readRows(scanRow)(stmt.QueryContext(ctx, name))
 	switch {
 	case err != nil:
@@ -135,8 +135,8 @@ func (t *table[T]) findAnywhere(ctx context.Context, name string, stmt *sql.Stmt
 	return found[0], nil
 }
 
-// takenError returns a Conflict error that names the duplicate value of obj.
-func (t *table[T]) takenError(err error, obj *T) error {
+// nameConflict returns a Conflict error that names the duplicate value of obj.
+func (t *table[T]) nameConflict(err error, obj *T) error {
 	c := t.kind.columns(obj)
 	if !t.kind.named && strings.Contains(err.Error(), t.noun+".key") {
 		return caisson.Wrap(err, caisson.Conflict, "%s %s exists already", t.noun, c.key)

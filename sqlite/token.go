@@ -48,7 +48,7 @@ func (t *tokens) Insert(ctx context.Context, tok *caisson.Token, hash [32]byte) 
 		used = sql.NullInt64{Int64: tok.LastUsedAt.UnixMicro(), Valid: true}
 	}
 	_, err = t.db.writeOne(ctx, t.insert, string(tok.ID), tok.Account, hash[:], used, string(doc))
-	if taken(err) {
+	if isDuplicate(err) {
 		return caisson.Wrap(err, caisson.Conflict, "token %s exists already", tok.ID)
 	}
 	return err

@@ -57,7 +57,7 @@ func (s *events) Trim(ctx context.Context, before time.Time) (removed int64, err
 		}
 		var n int64
 		err := s.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
-			old, err := readRows(scanLink)(tx.StmtContext(ctx, s.trim.old).QueryContext(ctx, from, to, before.UnixMicro()))
+			old, err := readRows(scanStoredEvent)(tx.StmtContext(ctx, s.trim.old).QueryContext(ctx, from, to, before.UnixMicro()))
 			n = int64(len(old))
 			if err != nil {
 				return err
@@ -72,7 +72,7 @@ func (s *events) Trim(ctx context.Context, before time.Time) (removed int64, err
 }
 
 // removeAll removes events in runs, where a run is a sequence of events with consecutive numbers.
-func (s *events) removeAll(ctx context.Context, tx *sql.Tx, old []link) error {
+func (s *events) removeAll(ctx context.Context, tx *sql.Tx, old []storedEvent) error {
 	for len(old) > 0 {
 		n := 1
 		for n < len(old) && old[n].seq == old[n-1].seq+1 {
@@ -87,7 +87,7 @@ func (s *events) removeAll(ctx context.Context, tx *sql.Tx, old []link) error {
 			if err != nil {
 				return err
 			}
-			if err := s.moveEnd(ctx, tx, s.flawed(ctx, h, flaw)); err != nil {
+			if err := s.moveEnd(ctx, tx, s.withFlaw(ctx, h, flaw)); err != nil {
 				return err
 			}
 		}
@@ -98,7 +98,7 @@ func (s *events) removeAll(ctx context.Context, tx *sql.Tx, old []link) error {
 
 // removeRun removes a run of events and records where the chain continues. flaw describes a problem with the events, or
 // is "".
-func (s *events) removeRun(ctx context.Context, tx *sql.Tx, run []link) (flaw string, err error) {
+func (s *events) removeRun(ctx context.Context, tx *sql.Tx, run []storedEvent) (flaw string, err error) {
 	g := gap{first: run[0].seq, last: run[len(run)-1].seq}
 	if _, err := tx.StmtContext(ctx, s.trim.remove).ExecContext(ctx, g.first, g.last); err != nil {
 		return "", err
@@ -112,7 +112,7 @@ func (s *events) removeRun(ctx context.Context, tx *sql.Tx, run []link) (flaw st
 	case isGap && !s.chain.validGap(before):
 		return fmt.Sprintf("what said that the events before %d were trimmed had been changed", g.first), nil
 	case g.first == 1:
-		prev = root()
+		prev = rootHash()
 	case !isGap:
 		err := tx.StmtContext(ctx, s.trim.hash).QueryRowContext(ctx, g.first-1).Scan(&prev)
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
@@ -129,11 +129,11 @@ func (s *events) removeRun(ctx context.Context, tx *sql.Tx, run []link) (flaw st
 	if isGap {
 		g.first = before.first
 	}
-	return s.mendGap(ctx, tx, g, isGap)
+	return s.mergeGap(ctx, tx, g, isGap)
 }
 
-// mendGap stores a gap. It merges g with the gap that follows it, and with the gap before it if g continues that one.
-func (s *events) mendGap(ctx context.Context, tx *sql.Tx, g gap, continues bool) (flaw string, err error) {
+// mergeGap stores a gap. It merges g with the gap that follows it, and with the gap before it if g continues that one.
+func (s *events) mergeGap(ctx context.Context, tx *sql.Tx, g gap, continues bool) (flaw string, err error) {
 	after, isGap, err := s.gapAt(ctx, tx, s.trim.gapAfter, g.last+1)
 	if err != nil {
 		return "", err

@@ -38,15 +38,15 @@ func TestUpgradeLedger(t *testing.T) {
 	must(t, db.Close())
 	l := openTest(t, path).Ledger()
 	usage := func(by string) []caisson.UsageRow {
-		rows, err := l.Usage(t.Context(), caisson.Everyone(), caisson.UsageQuery{By: by})
+		rows, err := l.Usage(t.Context(), caisson.AllAccounts(), caisson.UsageQuery{By: by})
 		must(t, err)
 		return rows
 	}
 	tokens := func(n int64) caisson.TokenCount {
-		return caisson.TokenCount{Input: n, Output: 2 * n, CacheRead: 3 * n, CacheWrite: mostSum}
+		return caisson.TokenCount{Input: n, Output: 2 * n, CacheRead: 3 * n, CacheWrite: maxSum}
 	}
 	want := []caisson.UsageRow{
-		{Key: "", Calls: 6, Failed: 6, Tokens: tokens(6), Cost: caisson.USD(mostSum)},
+		{Key: "", Calls: 6, Failed: 6, Tokens: tokens(6), Cost: caisson.USD(maxSum)},
 		{Key: "a'0", Calls: 2, Tokens: caisson.TokenCount{Input: 2, Output: 4, CacheRead: 6, CacheWrite: 2 * big}, Cost: 2*1e17 + 0 + 6},
 		{Key: "a'1", Calls: 2, Tokens: caisson.TokenCount{Input: 2, Output: 4, CacheRead: 6, CacheWrite: 2 * big}, Cost: 2*1e17 + 4 + 10},
 		{Key: "a'2", Calls: 2, Tokens: caisson.TokenCount{Input: 2, Output: 4, CacheRead: 6, CacheWrite: 2 * big}, Cost: 2*1e17 + 2 + 8},

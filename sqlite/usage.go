@@ -9,25 +9,25 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// groups are the expressions that usage can be grouped by.
-var groups = map[string]string{
+// groupExpressions are the expressions that usage can be grouped by.
+var groupExpressions = map[string]string{
 	"": `''`, "run": "run", "sandbox": "sandbox", "account": "account", "model": "model", "session": "session",
 	"agent": "agent", "user": "user",
 	"day": `strftime('%Y-%m-%d', at / 1000000, 'unixepoch')`,
 }
 
-// sums are the summed columns of the table usage; sumsOfOne selects the same values for one row of the table call.
+// sums are the summed columns of the table usage; callColumns selects the same values for one row of the table call.
 const (
-	sums      = `calls, failed, estimated, input, output, cache_read, cache_write, cost`
-	sumsOfOne = `1 AS calls, failed, estimated, input, output, cache_read, cache_write, cost`
+	usageColumns = `calls, failed, estimated, input, output, cache_read, cache_write, cost`
+	callColumns  = `1 AS calls, failed, estimated, input, output, cache_read, cache_write, cost`
 )
 
-var addedUp = `sum(calls), sum(failed), sum(estimated), ` + total("input") + `, ` + total("output") + `, ` +
-	total("cache_read") + `, ` + total("cache_write") + `, ` + total("cost")
+var summedColumns = `sum(calls), sum(failed), sum(estimated), ` + sumSQL("input") + `, ` + sumSQL("output") + `, ` +
+	sumSQL("cache_read") + `, ` + sumSQL("cache_write") + `, ` + sumSQL("cost")
 
 // Usage implements [caisson.LedgerStore]. Rows are sorted by key.
 func (l *ledger) Usage(ctx context.Context, in caisson.Scope, q caisson.UsageQuery) ([]caisson.UsageRow, error) {
-	group, ok := groups[q.By]
+	group, ok := groupExpressions[q.By]
 	if !ok {
 		return nil, caisson.Invalidf("by", "%.40q is not run, sandbox, account, model, day, session, agent or user", q.By)
 	}
@@ -54,7 +54,7 @@ func usageQuery(in caisson.Scope, q caisson.UsageQuery, group string) *query {
 	if first >= last {
 		first, last = until, until
 	}
-	stmt := newQuery("SELECT " + group + ", " + addedUp + " FROM (")
+	stmt := newQuery("SELECT " + group + ", " + summedColumns + " FROM (")
 	part := func(columns, table string, from, to int64) {
 		stmt.add("SELECT account, at, sandbox, run, session, agent, user, model, " + columns + " FROM " + table + " WHERE true")
 		stmt.and("at >= ?", from)
@@ -62,12 +62,12 @@ func usageQuery(in caisson.Scope, q caisson.UsageQuery, group string) *query {
 		stmt.usage(in, q)
 	}
 	if first < last {
-		part(sums, "usage", first, last)
+		part(usageColumns, "usage", first, last)
 		stmt.add(" UNION ALL ")
 	}
-	part(sumsOfOne, "call", since, first)
+	part(callColumns, "call", since, first)
 	stmt.add(" UNION ALL ")
-	part(sumsOfOne, "call", last, until)
+	part(callColumns, "call", last, until)
 	stmt.add(") GROUP BY 1 ORDER BY 1")
 	return stmt
 }
@@ -110,7 +110,7 @@ func (l *ledger) Calls(ctx context.Context, in caisson.Scope, u caisson.UsageQue
 	q.add(" ORDER BY seq LIMIT ?", limit+1)
 	page, more, err = readPage(func(s scanner, n int) (c caisson.Call, err error) {
 		if n == limit {
-			return c, errEnough
+			return c, errPageFull
 		}
 		err = scanDoc(s, "call", &c)
 		return c, err
@@ -118,7 +118,7 @@ func (l *ledger) Calls(ctx context.Context, in caisson.Scope, u caisson.UsageQue
 	return page, more, l.db.explain(err)
 }
 
-// like converts s to a LIKE pattern with the escape character \ that matches strings containing s.
-func like(s string) string {
+// likePattern converts s to a LIKE pattern with the escape character \ that matches strings containing s.
+func likePattern(s string) string {
 	return "%" + strings.NewReplacer(`\`, `\\`, "%", `\%`, "_", `\_`).Replace(s) + "%"
 }

@@ -10,18 +10,18 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// walk follows a chain and compares it with the stored events.
-type walk struct {
-	chain chain
-	gaps  []gap // Gaps ahead, in order.
-	at    head  // The last event or gap that was passed.
-	noted *head // The head to look for; nil if it was passed or none was given.
-	first int64 // seq of the first event; 0 before it is reached.
-	count int64
+// chainWalk follows a chain and compares it with the stored events.
+type chainWalk struct {
+	chain     chain
+	gaps      []gap // Gaps ahead, in order.
+	at        head  // The last event or gap that was passed.
+	notedHead *head // The head to look for; nil if it was passed or none was given.
+	first     int64 // seq of the first event; 0 before it is reached.
+	count     int64
 }
 
 // step passes one event. It returns a description of a problem, or "".
-func (w *walk) step(l *link) (problem string) {
+func (w *chainWalk) step(l *storedEvent) (problem string) {
 	for len(w.gaps) > 0 && w.gaps[0].first <= l.seq {
 		if problem := w.skip(); problem != "" {
 			return problem
@@ -43,7 +43,7 @@ func (w *walk) step(l *link) (problem string) {
 }
 
 // skip passes the next gap.
-func (w *walk) skip() (problem string) {
+func (w *chainWalk) skip() (problem string) {
 	g := w.gaps[0]
 	w.gaps = w.gaps[1:]
 	switch {
@@ -58,7 +58,7 @@ func (w *walk) skip() (problem string) {
 }
 
 // end compares the position of the walk with h.
-func (w *walk) end(h head) (problem string) {
+func (w *chainWalk) end(h head) (problem string) {
 	for len(w.gaps) > 0 {
 		if problem := w.skip(); problem != "" {
 			return problem
@@ -71,20 +71,20 @@ func (w *walk) end(h head) (problem string) {
 		return fmt.Sprintf("the events from %d on were added", h.seq+1)
 	case !hmac.Equal(w.at.hash, h.hash):
 		return fmt.Sprintf("event %d is not the last one that was written", h.seq)
-	case w.noted != nil && w.noted.seq > h.seq:
-		return fmt.Sprintf("the record ends at event %d, before the noted head at event %d: it was put back to an earlier one", h.seq, w.noted.seq)
+	case w.notedHead != nil && w.notedHead.seq > h.seq:
+		return fmt.Sprintf("the record ends at event %d, before the noted head at event %d: it was put back to an earlier one", h.seq, w.notedHead.seq)
 	}
 	return ""
 }
 
 // pass moves on to the event seq and compares it with the noted head if that refers to this event.
-func (w *walk) pass(seq int64, hash []byte) (problem string) {
+func (w *chainWalk) pass(seq int64, hash []byte) (problem string) {
 	w.at.seq, w.at.hash = seq, hash
-	if w.noted != nil && w.noted.seq == seq {
-		if !hmac.Equal(w.noted.hash, hash) {
+	if w.notedHead != nil && w.notedHead.seq == seq {
+		if !hmac.Equal(w.notedHead.hash, hash) {
 			return fmt.Sprintf("event %d is not the one that it was when the head was noted: the record was replaced", seq)
 		}
-		w.noted = nil
+		w.notedHead = nil
 	}
 	return ""
 }
@@ -98,13 +98,13 @@ func missing(first, last int64) string {
 
 // Verify implements [caisson.EventStore]. It reads one state of the database and does not block writers.
 func (s *events) Verify(ctx context.Context, noted string) (*caisson.AuditReport, error) {
-	w := &walk{chain: s.chain, at: head{hash: root()}}
+	w := &chainWalk{chain: s.chain, at: head{hash: rootHash()}}
 	if noted != "" {
 		h, err := parseHead(noted)
 		if err != nil {
 			return nil, err
 		}
-		w.noted = &h
+		w.notedHead = &h
 	}
 	tx, err := s.db.reader.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
 	if err != nil {
@@ -119,14 +119,14 @@ func (s *events) Verify(ctx context.Context, noted string) (*caisson.AuditReport
 	if problem == "" || s.chain.validHead(h) {
 		r.Head = h.String()
 	}
-	if problem == "" && w.noted != nil {
-		return nil, caisson.Errorf(caisson.NotFound, "event %d, of which this was the hash, has been trimmed since; nothing can be said about it. Note heads more often than events expire", w.noted.seq)
+	if problem == "" && w.notedHead != nil {
+		return nil, caisson.Errorf(caisson.NotFound, "event %d, of which this was the hash, has been trimmed since; nothing can be said about it. Note heads more often than events expire", w.notedHead.seq)
 	}
 	return r, nil
 }
 
 // verifyAll walks the whole chain.
-func (s *events) verifyAll(ctx context.Context, tx *sql.Tx, w *walk) (h head, problem string, err error) {
+func (s *events) verifyAll(ctx context.Context, tx *sql.Tx, w *chainWalk) (h head, problem string, err error) {
 	h, found, err := scanHead(tx.QueryRowContext(ctx, selectHead))
 	switch {
 	case err != nil:
@@ -138,8 +138,8 @@ func (s *events) verifyAll(ctx context.Context, tx *sql.Tx, w *walk) (h head, pr
 	case h.flaw != "":
 		return h, h.flaw, nil
 	}
-	if w.noted != nil && w.noted.seq == 0 {
-		if problem := w.pass(0, root()); problem != "" {
+	if w.notedHead != nil && w.notedHead.seq == 0 {
+		if problem := w.pass(0, rootHash()); problem != "" {
 			return h, problem, nil
 		}
 	}
@@ -153,7 +153,7 @@ func (s *events) verifyAll(ctx context.Context, tx *sql.Tx, w *walk) (h head, pr
 	}
 	defer rows.Close()
 	for rows.Next() {
-		l, err := scanLink(rows)
+		l, err := scanStoredEvent(rows)
 		if err != nil {
 			return head{}, "", err
 		}

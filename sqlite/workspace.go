@@ -27,16 +27,16 @@ type storedWorkspace struct {
 func newWorkspaces(p *preparer) workspaces {
 	all := newIDTable(p, "workspace", &idTable[caisson.Workspace]{
 		docs: docs[caisson.Workspace]{
-			noun: "workspace", required: 2, needs: "an id or account", changed: "what it is known by",
+			noun: "workspace", required: 2, requiredNames: "an id or account", fixedNames: "what it is known by",
 			fixed: func(w *caisson.Workspace) []string { return []string{string(w.ID), w.Account} },
 			columns: func(w *caisson.Workspace) []any {
 				return []any{string(w.Sandbox), string(w.Run), string(w.State)}
 			},
-			insert: p.write(`INSERT INTO workspace (id, account, sandbox, run, state, doc) VALUES (?, ?, ?, ?, ?, ?)`),
-			update: p.write(`UPDATE workspace SET sandbox = ?, run = ?, state = ?, doc = ? WHERE seq = ?`),
-			stored: func(w *caisson.Workspace) any { return &storedWorkspace{w, &w.HostPath, &w.Device, &w.Inode} },
+			insert:     p.write(`INSERT INTO workspace (id, account, sandbox, run, state, doc) VALUES (?, ?, ?, ?, ?, ?)`),
+			update:     p.write(`UPDATE workspace SET sandbox = ?, run = ?, state = ?, doc = ? WHERE seq = ?`),
+			documentOf: func(w *caisson.Workspace) any { return &storedWorkspace{w, &w.HostPath, &w.Device, &w.Inode} },
 		},
-		none: "there is no workspace %.40q, and no sandbox or run of that id has one; see caisson workspace ls",
+		notFoundFormat: "there is no workspace %.40q, and no sandbox or run of that id has one; see caisson workspace ls",
 		// An ID takes precedence. No other value can equal it: the prefixes of IDs differ.
 		get: p.read(`SELECT seq, doc FROM (
 			SELECT seq, account, doc FROM workspace WHERE id = ?1
@@ -47,7 +47,7 @@ func newWorkspaces(p *preparer) workspaces {
 	})
 	return workspaces{all, newIDTable(p, "sync_receipt", &idTable[caisson.SyncReceipt]{
 		docs: docs[caisson.SyncReceipt]{
-			noun: "receipt", required: 2, needs: "an id or account", changed: "whose it is",
+			noun: "receipt", required: 2, requiredNames: "an id or account", fixedNames: "whose it is",
 			fixed: func(r *caisson.SyncReceipt) []string {
 				return []string{string(r.ID), r.Account, string(r.Workspace), string(r.Sandbox), string(r.Run)}
 			},
@@ -55,7 +55,7 @@ func newWorkspaces(p *preparer) workspaces {
 			insert:  p.write(`INSERT INTO sync_receipt (id, account, workspace, sandbox, run, doc) VALUES (?, ?, ?, ?, ?, ?)`),
 			update:  p.write(`UPDATE sync_receipt SET doc = ? WHERE seq = ?`),
 		},
-		none: "there is no receipt %.40q, or not any more; see caisson receipts",
+		notFoundFormat: "there is no receipt %.40q, or not any more; see caisson receipts",
 	})}
 }
 

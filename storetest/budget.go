@@ -34,7 +34,7 @@ func putBudget(t *testing.T, s caisson.LedgerStore, account string, n int64, per
 
 func budget(t *testing.T, s caisson.LedgerStore, key string) *caisson.Budget {
 	t.Helper()
-	return get[*caisson.Budget](t)(s.GetBudget(t.Context(), caisson.Everyone(), key))
+	return get[*caisson.Budget](t)(s.GetBudget(t.Context(), caisson.AllAccounts(), key))
 }
 
 // wantBudget checks the used and held tokens of an account's budget.
@@ -200,7 +200,7 @@ func testBudgetScopes(t *testing.T, s caisson.LedgerStore) {
 	if got := keys(caisson.In("a")); !slices.Equal(got, []string{"account/a", "run/r"}) {
 		t.Errorf("budgets of a: %v", got)
 	}
-	if got := keys(caisson.Everyone()); len(got) != 3 {
+	if got := keys(caisson.AllAccounts()); len(got) != 3 {
 		t.Errorf("all budgets: %v", got)
 	}
 	if got := keys(caisson.In("")); len(got) != 0 {
@@ -335,7 +335,7 @@ func testAbsurdSums(t *testing.T, s caisson.LedgerStore) {
 	must(t, s.Close(ctx, j, true))
 	for _, by := range []string{"", "account", "run", "day"} {
 		for _, since := range []time.Time{{}, time.Now().Add(-time.Minute)} {
-			rows := get[[]caisson.UsageRow](t)(s.Usage(ctx, caisson.Everyone(), caisson.UsageQuery{By: by, Since: since}))
+			rows := get[[]caisson.UsageRow](t)(s.Usage(ctx, caisson.AllAccounts(), caisson.UsageQuery{By: by, Since: since}))
 			if len(rows) == 0 || by == "" && (rows[0].Cost != most.USD || rows[0].Tokens.Output != most.Tokens || rows[0].Calls != 13) {
 				t.Errorf("by %q: %+v", by, rows)
 			}

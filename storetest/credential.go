@@ -81,7 +81,7 @@ func testCredentialScopes(t *testing.T, s caisson.CredentialStore) {
 	if got := list(caisson.In("a")); !slices.Equal(got, []string{"a/X", "a/Y"}) {
 		t.Errorf("credentials of a: %v", got)
 	}
-	if got := list(caisson.Everyone()); !slices.Equal(got, []string{"a/X", "a/Y", "b/X", "b/Z"}) {
+	if got := list(caisson.AllAccounts()); !slices.Equal(got, []string{"a/X", "a/Y", "b/X", "b/Z"}) {
 		t.Errorf("credentials of everyone: %v", got)
 	}
 	if got := list(caisson.In("")); len(got) != 0 {
@@ -89,15 +89,15 @@ func testCredentialScopes(t *testing.T, s caisson.CredentialStore) {
 	}
 	_, _, err := s.Get(ctx, caisson.In(""), "X")
 	wantKind(t, err, caisson.NotFound)
-	_, _, err = s.Get(ctx, caisson.Everyone(), "X")
+	_, _, err = s.Get(ctx, caisson.AllAccounts(), "X")
 	wantKind(t, err, caisson.Conflict)
-	if c, _, err := s.Get(ctx, caisson.Everyone(), "Z"); err != nil || c.Account != "b" {
+	if c, _, err := s.Get(ctx, caisson.AllAccounts(), "Z"); err != nil || c.Account != "b" {
 		t.Errorf("the only Z: %+v, %v", c, err)
 	}
 	wantKind(t, s.Delete(ctx, caisson.In("a"), "Z"), caisson.NotFound)
 	must(t, s.Delete(ctx, caisson.In("a"), "X"))
 	wantKind(t, s.Delete(ctx, caisson.In("a"), "X"), caisson.NotFound)
-	if got := list(caisson.Everyone()); !slices.Equal(got, []string{"a/Y", "b/X", "b/Z"}) {
+	if got := list(caisson.AllAccounts()); !slices.Equal(got, []string{"a/Y", "b/X", "b/Z"}) {
 		t.Errorf("after one was deleted: %v", got)
 	}
 }

@@ -92,7 +92,7 @@ func testDeliveryScopes(t *testing.T, s caisson.DeliveryStore) {
 		_, _, err = s.List(ctx, in, caisson.DeliveryFilter{Before: d.ID})
 		wantKind(t, err, caisson.Invalid)
 	}
-	get[*caisson.Delivery](t)(s.Get(ctx, caisson.Everyone(), string(d.ID)))
+	get[*caisson.Delivery](t)(s.Get(ctx, caisson.AllAccounts(), string(d.ID)))
 }
 
 // idsOf returns the IDs of a page of deliveries.
@@ -152,11 +152,11 @@ func testDeliveriesOfEveryone(t *testing.T, s caisson.DeliveryStore) {
 	ended.State = caisson.DeliveryDelivered
 	must(t, s.Insert(t.Context(), ended))
 	f := caisson.DeliveryFilter{States: []caisson.DeliveryState{caisson.DeliveryWaiting, caisson.DeliverySending}, Limit: 1}
-	if got, more := idsOf(t, s, caisson.Everyone(), f); !slices.Equal(got, []caisson.ID{b.ID}) || !more {
+	if got, more := idsOf(t, s, caisson.AllAccounts(), f); !slices.Equal(got, []caisson.ID{b.ID}) || !more {
 		t.Errorf("first page %v, more %t", got, more)
 	}
 	f.Before = b.ID
-	if got, more := idsOf(t, s, caisson.Everyone(), f); !slices.Equal(got, []caisson.ID{a.ID}) || more {
+	if got, more := idsOf(t, s, caisson.AllAccounts(), f); !slices.Equal(got, []caisson.ID{a.ID}) || more {
 		t.Errorf("second page %v, more %t", got, more)
 	}
 }

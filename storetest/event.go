@@ -84,7 +84,7 @@ func testEventsAfter(t *testing.T, s caisson.EventStore) {
 		in      caisson.Scope
 		subject string
 	}{
-		{caisson.Everyone(), ""}, {caisson.Everyone(), "s1"}, {caisson.In("a0"), ""}, {caisson.In("a1"), ""},
+		{caisson.AllAccounts(), ""}, {caisson.AllAccounts(), "s1"}, {caisson.In("a0"), ""}, {caisson.In("a1"), ""},
 		{caisson.In("a0"), "s0"}, {caisson.In("a0"), "s1"}, {caisson.In("a0"), "none"}, {caisson.In("none"), ""}, {caisson.In(""), ""},
 	} {
 		var want, got []int64
@@ -131,7 +131,7 @@ func testTrimEvents(t *testing.T, s caisson.EventStore) {
 		t.Errorf("%d events were trimmed, want 1000", n)
 	}
 	var got []int64
-	for _, e := range get[[]caisson.Event](t)(s.After(t.Context(), caisson.Everyone(), "", 0, 2000)) {
+	for _, e := range get[[]caisson.Event](t)(s.After(t.Context(), caisson.AllAccounts(), "", 0, 2000)) {
 		got = append(got, e.Seq)
 	}
 	if !slices.Equal(got, want) {

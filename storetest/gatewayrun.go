@@ -43,8 +43,8 @@ func testPutGatewayRun(t *testing.T, s caisson.GatewayRunStore) {
 		t.Errorf("the run came back changed (-want +got):\n%s", diff)
 	}
 	want.Attempt, want.Models.Models = 3, []string{"small"}
-	must(t, s.Put(t.Context(), caisson.Everyone(), want))
-	if diff := cmp.Diff(want, get[*caisson.GatewayRun](t)(s.Get(t.Context(), caisson.Everyone(), "r1"))); diff != "" {
+	must(t, s.Put(t.Context(), caisson.AllAccounts(), want))
+	if diff := cmp.Diff(want, get[*caisson.GatewayRun](t)(s.Get(t.Context(), caisson.AllAccounts(), "r1"))); diff != "" {
 		t.Errorf("the run was not replaced (-want +got):\n%s", diff)
 	}
 	// An account can neither replace another account's run nor create a run for another account.
@@ -75,7 +75,7 @@ func testGatewayRunScopes(t *testing.T, s caisson.GatewayRunStore) {
 		want []string
 	}{
 		"a": {caisson.In("a"), []string{"a/r1", "a/r3"}}, "nobody": {caisson.In(""), nil},
-		"everyone": {caisson.Everyone(), []string{"a/r1", "b/r2", "a/r3"}},
+		"everyone": {caisson.AllAccounts(), []string{"a/r1", "b/r2", "a/r3"}},
 	} {
 		if got := list(tt.in); !slices.Equal(got, tt.want) {
 			t.Errorf("runs of %s: %v", name, got)

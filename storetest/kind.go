@@ -7,18 +7,18 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// kind describes the objects of a table for the tests.
-type kind[T any] struct {
-	table   func(caisson.Store) caisson.Table[T]
-	make    func(account, name string) *T // Returns a complete object: every kind of field has a value.
-	ref     func(*T) string               // Returns a reference to the object other than its name.
-	account func(*T) *string
-	name    func(*T) *string
-	key     func(*T) *string // Cannot be changed.
-	labels  func(*T) *map[string]string
-	note    func(*T) *string // A text field that no query uses.
-	after   func(*T) caisson.ID
-	named   bool // Objects are identified by account and name and listed by name.
+// objectKind describes the objects of a table for the tests.
+type objectKind[T any] struct {
+	table     func(caisson.Store) caisson.Table[T]
+	make      func(account, name string) *T // Returns a complete object: every kind of field has a value.
+	ref       func(*T) string               // Returns a reference to the object other than its name.
+	account   func(*T) *string
+	name      func(*T) *string
+	key       func(*T) *string // Cannot be changed.
+	labels    func(*T) *map[string]string
+	textField func(*T) *string // A text field that no query uses.
+	pageToken func(*T) caisson.ID
+	named     bool // Objects are identified by account and name and listed by name.
 }
 
 func spec() caisson.Spec {
@@ -36,8 +36,8 @@ func rootfs() caisson.Rootfs {
 	}
 }
 
-func sandboxKind() kind[caisson.Sandbox] {
-	return kind[caisson.Sandbox]{
+func sandboxKind() objectKind[caisson.Sandbox] {
+	return objectKind[caisson.Sandbox]{
 		table: caisson.Store.Sandboxes,
 		make: func(account, name string) *caisson.Sandbox {
 			pause := noon().Add(time.Hour)
@@ -48,18 +48,18 @@ func sandboxKind() kind[caisson.Sandbox] {
 				CreatedAt: noon(), ChangedAt: noon(), PauseAt: &pause,
 			}
 		},
-		ref:     func(s *caisson.Sandbox) string { return string(s.ID) },
-		account: func(s *caisson.Sandbox) *string { return &s.Account },
-		name:    func(s *caisson.Sandbox) *string { return &s.Name },
-		key:     func(s *caisson.Sandbox) *string { return (*string)(&s.ID) },
-		labels:  func(s *caisson.Sandbox) *map[string]string { return &s.Labels },
-		note:    func(s *caisson.Sandbox) *string { return &s.Reason },
-		after:   func(s *caisson.Sandbox) caisson.ID { return s.ID },
+		ref:       func(s *caisson.Sandbox) string { return string(s.ID) },
+		account:   func(s *caisson.Sandbox) *string { return &s.Account },
+		name:      func(s *caisson.Sandbox) *string { return &s.Name },
+		key:       func(s *caisson.Sandbox) *string { return (*string)(&s.ID) },
+		labels:    func(s *caisson.Sandbox) *map[string]string { return &s.Labels },
+		textField: func(s *caisson.Sandbox) *string { return &s.Reason },
+		pageToken: func(s *caisson.Sandbox) caisson.ID { return s.ID },
 	}
 }
 
-func snapshotKind() kind[caisson.Snapshot] {
-	return kind[caisson.Snapshot]{
+func snapshotKind() objectKind[caisson.Snapshot] {
+	return objectKind[caisson.Snapshot]{
 		table: caisson.Store.Snapshots,
 		make: func(account, name string) *caisson.Snapshot {
 			return &caisson.Snapshot{
@@ -68,18 +68,18 @@ func snapshotKind() kind[caisson.Snapshot] {
 				Depends: caisson.Dependencies{Build: "b", CPU: "c", Rootfs: "r", Platform: "systrap"}, CreatedAt: noon(),
 			}
 		},
-		ref:     func(s *caisson.Snapshot) string { return string(s.ID) },
-		account: func(s *caisson.Snapshot) *string { return &s.Account },
-		name:    func(s *caisson.Snapshot) *string { return &s.Name },
-		key:     func(s *caisson.Snapshot) *string { return (*string)(&s.ID) },
-		labels:  func(s *caisson.Snapshot) *map[string]string { return &s.Labels },
-		note:    func(s *caisson.Snapshot) *string { return &s.Template },
-		after:   func(s *caisson.Snapshot) caisson.ID { return s.ID },
+		ref:       func(s *caisson.Snapshot) string { return string(s.ID) },
+		account:   func(s *caisson.Snapshot) *string { return &s.Account },
+		name:      func(s *caisson.Snapshot) *string { return &s.Name },
+		key:       func(s *caisson.Snapshot) *string { return (*string)(&s.ID) },
+		labels:    func(s *caisson.Snapshot) *map[string]string { return &s.Labels },
+		textField: func(s *caisson.Snapshot) *string { return &s.Template },
+		pageToken: func(s *caisson.Snapshot) caisson.ID { return s.ID },
 	}
 }
 
-func templateKind() kind[caisson.Template] {
-	return kind[caisson.Template]{
+func templateKind() objectKind[caisson.Template] {
+	return objectKind[caisson.Template]{
 		table: caisson.Store.Templates,
 		make: func(account, name string) *caisson.Template {
 			return &caisson.Template{
@@ -88,19 +88,19 @@ func templateKind() kind[caisson.Template] {
 				Labels: map[string]string{"made": "here"}, Built: &caisson.Built{Key: "k", Rootfs: rootfs(), At: noon()}, CreatedAt: noon(),
 			}
 		},
-		ref:     func(t *caisson.Template) string { return t.Name },
-		account: func(t *caisson.Template) *string { return &t.Account },
-		name:    func(t *caisson.Template) *string { return &t.Name },
-		key:     func(t *caisson.Template) *string { return &t.Name },
-		labels:  func(t *caisson.Template) *map[string]string { return &t.Labels },
-		note:    func(t *caisson.Template) *string { return &t.Description },
-		after:   func(t *caisson.Template) caisson.ID { return caisson.ID(t.Name) },
-		named:   true,
+		ref:       func(t *caisson.Template) string { return t.Name },
+		account:   func(t *caisson.Template) *string { return &t.Account },
+		name:      func(t *caisson.Template) *string { return &t.Name },
+		key:       func(t *caisson.Template) *string { return &t.Name },
+		labels:    func(t *caisson.Template) *map[string]string { return &t.Labels },
+		textField: func(t *caisson.Template) *string { return &t.Description },
+		pageToken: func(t *caisson.Template) caisson.ID { return caisson.ID(t.Name) },
+		named:     true,
 	}
 }
 
-func imageKind() kind[caisson.Image] {
-	return kind[caisson.Image]{
+func imageKind() objectKind[caisson.Image] {
+	return objectKind[caisson.Image]{
 		table: caisson.Store.Images,
 		make: func(account, name string) *caisson.Image {
 			return &caisson.Image{
@@ -108,18 +108,18 @@ func imageKind() kind[caisson.Image] {
 				Rootfs: rootfs(), CreatedAt: noon(), UsedAt: noon(),
 			}
 		},
-		ref:     func(i *caisson.Image) string { return i.Reference },
-		account: func(i *caisson.Image) *string { return &i.Account },
-		name:    func(i *caisson.Image) *string { return &i.Reference },
-		key:     func(i *caisson.Image) *string { return &i.Reference },
-		note:    func(i *caisson.Image) *string { return &i.Digest },
-		after:   func(i *caisson.Image) caisson.ID { return caisson.ID(i.Reference) },
-		named:   true,
+		ref:       func(i *caisson.Image) string { return i.Reference },
+		account:   func(i *caisson.Image) *string { return &i.Account },
+		name:      func(i *caisson.Image) *string { return &i.Reference },
+		key:       func(i *caisson.Image) *string { return &i.Reference },
+		textField: func(i *caisson.Image) *string { return &i.Digest },
+		pageToken: func(i *caisson.Image) caisson.ID { return caisson.ID(i.Reference) },
+		named:     true,
 	}
 }
 
-func agentKind() kind[caisson.Agent] {
-	return kind[caisson.Agent]{
+func agentKind() objectKind[caisson.Agent] {
+	return objectKind[caisson.Agent]{
 		table: caisson.Store.Agents,
 		make: func(account, name string) *caisson.Agent {
 			return &caisson.Agent{
@@ -131,18 +131,18 @@ func agentKind() kind[caisson.Agent] {
 				CreatedAt: noon(),
 			}
 		},
-		ref:     func(a *caisson.Agent) string { return a.ID },
-		account: func(a *caisson.Agent) *string { return &a.Account },
-		name:    func(a *caisson.Agent) *string { return &a.ID },
-		key:     func(a *caisson.Agent) *string { return &a.ID },
-		note:    func(a *caisson.Agent) *string { return &a.Description },
-		after:   func(a *caisson.Agent) caisson.ID { return caisson.ID(a.ID) },
-		named:   true,
+		ref:       func(a *caisson.Agent) string { return a.ID },
+		account:   func(a *caisson.Agent) *string { return &a.Account },
+		name:      func(a *caisson.Agent) *string { return &a.ID },
+		key:       func(a *caisson.Agent) *string { return &a.ID },
+		textField: func(a *caisson.Agent) *string { return &a.Description },
+		pageToken: func(a *caisson.Agent) caisson.ID { return caisson.ID(a.ID) },
+		named:     true,
 	}
 }
 
-func volumeKind() kind[caisson.Volume] {
-	return kind[caisson.Volume]{
+func volumeKind() objectKind[caisson.Volume] {
+	return objectKind[caisson.Volume]{
 		table: caisson.Store.Volumes,
 		make: func(account, name string) *caisson.Volume {
 			return &caisson.Volume{
@@ -150,18 +150,18 @@ func volumeKind() kind[caisson.Volume] {
 				Sandbox: caisson.NewID(caisson.SandboxPrefix), Bytes: 1 << 40, Files: 1 << 33, CreatedAt: noon(), CountedAt: noon(), UsedAt: noon(),
 			}
 		},
-		ref:     func(v *caisson.Volume) string { return string(v.ID) },
-		account: func(v *caisson.Volume) *string { return &v.Account },
-		name:    func(v *caisson.Volume) *string { return &v.Name },
-		key:     func(v *caisson.Volume) *string { return (*string)(&v.ID) },
-		labels:  func(v *caisson.Volume) *map[string]string { return &v.Labels },
-		note:    func(v *caisson.Volume) *string { return (*string)(&v.Sandbox) },
-		after:   func(v *caisson.Volume) caisson.ID { return v.ID },
+		ref:       func(v *caisson.Volume) string { return string(v.ID) },
+		account:   func(v *caisson.Volume) *string { return &v.Account },
+		name:      func(v *caisson.Volume) *string { return &v.Name },
+		key:       func(v *caisson.Volume) *string { return (*string)(&v.ID) },
+		labels:    func(v *caisson.Volume) *map[string]string { return &v.Labels },
+		textField: func(v *caisson.Volume) *string { return (*string)(&v.Sandbox) },
+		pageToken: func(v *caisson.Volume) caisson.ID { return v.ID },
 	}
 }
 
-func repoKind() kind[caisson.Repo] {
-	return kind[caisson.Repo]{
+func repoKind() objectKind[caisson.Repo] {
+	return objectKind[caisson.Repo]{
 		table: caisson.Store.Repos,
 		make: func(account, name string) *caisson.Repo {
 			return &caisson.Repo{
@@ -170,18 +170,18 @@ func repoKind() kind[caisson.Repo] {
 				AllowSecrets: []string{"testdata/**"}, PullBody: "{{.Answer}}\n<&>", Authors: caisson.AuthorSet, AuthorName: "Ü", AuthorEmail: "u@host", SigningKey: "KEY", Head: "main", CreatedAt: noon(), FetchedAt: noon(),
 			}
 		},
-		ref:     func(r *caisson.Repo) string { return r.Name },
-		account: func(r *caisson.Repo) *string { return &r.Account },
-		name:    func(r *caisson.Repo) *string { return &r.Name },
-		key:     func(r *caisson.Repo) *string { return &r.Name },
-		note:    func(r *caisson.Repo) *string { return &r.Head },
-		after:   func(r *caisson.Repo) caisson.ID { return caisson.ID(r.Name) },
-		named:   true,
+		ref:       func(r *caisson.Repo) string { return r.Name },
+		account:   func(r *caisson.Repo) *string { return &r.Account },
+		name:      func(r *caisson.Repo) *string { return &r.Name },
+		key:       func(r *caisson.Repo) *string { return &r.Name },
+		textField: func(r *caisson.Repo) *string { return &r.Head },
+		pageToken: func(r *caisson.Repo) caisson.ID { return caisson.ID(r.Name) },
+		named:     true,
 	}
 }
 
 // insert inserts new objects of one account, one per name, in that order.
-func (k kind[T]) insert(t *testing.T, s caisson.Store, account string, names ...string) []*T {
+func (k objectKind[T]) insert(t *testing.T, s caisson.Store, account string, names ...string) []*T {
 	t.Helper()
 	var all []*T
 	for _, name := range names {
@@ -193,7 +193,7 @@ func (k kind[T]) insert(t *testing.T, s caisson.Store, account string, names ...
 }
 
 // names returns the names of objects.
-func (k kind[T]) names(objs []*T) []string {
+func (k objectKind[T]) names(objs []*T) []string {
 	names := []string{}
 	for _, obj := range objs {
 		names = append(names, *k.name(obj))

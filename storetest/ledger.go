@@ -53,7 +53,7 @@ func testIngest(t *testing.T, s caisson.LedgerStore) {
 	other.Cost, other.Account = 1000, "b"
 	k := newJournal()
 	must(t, s.Ingest(ctx, k, 0, 50, []caisson.Call{other, b, b}))
-	rows := get[[]caisson.UsageRow](t)(s.Usage(ctx, caisson.Everyone(), caisson.UsageQuery{}))
+	rows := get[[]caisson.UsageRow](t)(s.Usage(ctx, caisson.AllAccounts(), caisson.UsageQuery{}))
 	if len(rows) != 1 || rows[0].Calls != 2 || rows[0].Cost != 15 {
 		t.Errorf("usage %+v", rows)
 	}
@@ -90,15 +90,15 @@ func testCalls(t *testing.T, s caisson.LedgerStore) {
 		in caisson.Scope
 		q  caisson.UsageQuery
 	}{
-		{caisson.Everyone(), caisson.UsageQuery{}},
+		{caisson.AllAccounts(), caisson.UsageQuery{}},
 		{caisson.In("a1"), caisson.UsageQuery{}},
 		{caisson.In("a1"), caisson.UsageQuery{Account: "a0"}},
-		{caisson.Everyone(), caisson.UsageQuery{Account: "a0", Model: "m1"}},
+		{caisson.AllAccounts(), caisson.UsageQuery{Account: "a0", Model: "m1"}},
 		{caisson.In("a0"), caisson.UsageQuery{Since: noon().Add(-2 * time.Minute)}},
 		{caisson.In("a0"), caisson.UsageQuery{Since: noon().Add(-3 * time.Minute), Until: noon().Add(-time.Minute)}},
-		{caisson.Everyone(), caisson.UsageQuery{Sandbox: all[3].Sandbox}},
-		{caisson.Everyone(), caisson.UsageQuery{Run: all[4].Run}},
-		{caisson.Everyone(), caisson.UsageQuery{Under: "rn-1"}},
+		{caisson.AllAccounts(), caisson.UsageQuery{Sandbox: all[3].Sandbox}},
+		{caisson.AllAccounts(), caisson.UsageQuery{Run: all[4].Run}},
+		{caisson.AllAccounts(), caisson.UsageQuery{Under: "rn-1"}},
 		{caisson.In("a1"), caisson.UsageQuery{Under: "rn-2", Model: "m2"}},
 		{caisson.In("a0"), caisson.UsageQuery{Under: all[4].Run, Agent: "<a>"}},
 		{caisson.In("a0"), caisson.UsageQuery{Under: "rn-1", Agent: "a"}},
@@ -173,7 +173,7 @@ func testUsage(t *testing.T, s caisson.LedgerStore) {
 		"day": func(c caisson.Call) string { return c.At.UTC().Format(time.DateOnly) },
 	}
 	for i := range 300 {
-		in, q := caisson.Everyone(), caisson.UsageQuery{}
+		in, q := caisson.AllAccounts(), caisson.UsageQuery{}
 		if i%2 == 0 {
 			in = caisson.In(fmt.Sprintf("a%d", rng.IntN(4)))
 		}
@@ -195,7 +195,7 @@ func testUsage(t *testing.T, s caisson.LedgerStore) {
 			}
 		}
 	}
-	_, err := s.Usage(t.Context(), caisson.Everyone(), caisson.UsageQuery{By: "moon; DROP TABLE call"})
+	_, err := s.Usage(t.Context(), caisson.AllAccounts(), caisson.UsageQuery{By: "moon; DROP TABLE call"})
 	wantKind(t, err, caisson.Invalid)
 }
 

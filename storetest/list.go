@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-func (k kind[T]) testScopes(t *testing.T, s caisson.Store) {
+func (k objectKind[T]) testScopes(t *testing.T, s caisson.Store) {
 	ctx := t.Context()
 	mine := k.insert(t, s, "a", "mine")[0]
 	k.insert(t, s, "b", "theirs")
@@ -27,7 +27,7 @@ func (k kind[T]) testScopes(t *testing.T, s caisson.Store) {
 		if more || slices.Contains(k.names(page), "mine") {
 			t.Errorf("%v lists another account's object", in)
 		}
-		if page, _, err := k.table(s).List(ctx, in, caisson.Filter{After: k.after(mine)}); !k.named && err == nil {
+		if page, _, err := k.table(s).List(ctx, in, caisson.Filter{After: k.pageToken(mine)}); !k.named && err == nil {
 			t.Errorf("%v continues after another account's object: %q", in, k.names(page))
 		}
 	}
@@ -37,15 +37,15 @@ func (k kind[T]) testScopes(t *testing.T, s caisson.Store) {
 	}
 }
 
-func (k kind[T]) testEveryone(t *testing.T, s caisson.Store) {
-	ctx, all := t.Context(), caisson.Everyone()
+func (k objectKind[T]) testEveryone(t *testing.T, s caisson.Store) {
+	ctx, all := t.Context(), caisson.AllAccounts()
 	only := k.insert(t, s, "a", "only")[0]
 	k.insert(t, s, "a", "both")
 	k.insert(t, s, "b", "both")
 	if got := get[*T](t)(k.table(s).Get(ctx, all, "only")); !cmp.Equal(got, only) {
 		t.Errorf("got another object: %+v", got)
 	}
-	get[*T](t)(k.table(s).Update(ctx, all, k.ref(only), func(o *T) error { *k.note(o) = "x"; return nil }))
+	get[*T](t)(k.table(s).Update(ctx, all, k.ref(only), func(o *T) error { *k.textField(o) = "x"; return nil }))
 	_, err := k.table(s).Get(ctx, all, "both")
 	wantKind(t, err, caisson.Conflict)
 	wantKind(t, k.table(s).Delete(ctx, all, "both"), caisson.Conflict)
@@ -58,7 +58,7 @@ func (k kind[T]) testEveryone(t *testing.T, s caisson.Store) {
 	}
 }
 
-func (k kind[T]) testList(t *testing.T, s caisson.Store) {
+func (k objectKind[T]) testList(t *testing.T, s caisson.Store) {
 	names := []string{"m", "z", "a", "k"}
 	k.insert(t, s, "a", names...)
 	k.insert(t, s, "b", "a", "other")
@@ -82,7 +82,7 @@ func (k kind[T]) testList(t *testing.T, s caisson.Store) {
 }
 
 // pages lists all objects, limit at a time, and calls between after each page but the last.
-func (k kind[T]) pages(t *testing.T, s caisson.Store, in caisson.Scope, f caisson.Filter, between func(page []*T)) []*T {
+func (k objectKind[T]) pages(t *testing.T, s caisson.Store, in caisson.Scope, f caisson.Filter, between func(page []*T)) []*T {
 	t.Helper()
 	var all []*T
 	for range 1000 {
@@ -95,7 +95,7 @@ func (k kind[T]) pages(t *testing.T, s caisson.Store, in caisson.Scope, f caisso
 		if len(page) == 0 {
 			t.Fatal("an empty page, and more behind it")
 		}
-		f.After = k.after(page[len(page)-1])
+		f.After = k.pageToken(page[len(page)-1])
 		if between != nil {
 			between(page)
 		}
@@ -104,7 +104,7 @@ func (k kind[T]) pages(t *testing.T, s caisson.Store, in caisson.Scope, f caisso
 	return nil
 }
 
-func (k kind[T]) testPaging(t *testing.T, s caisson.Store) {
+func (k objectKind[T]) testPaging(t *testing.T, s caisson.Store) {
 	var names []string
 	for i := range 105 {
 		names = append(names, fmt.Sprintf("n%03d", i))
@@ -116,7 +116,7 @@ func (k kind[T]) testPaging(t *testing.T, s caisson.Store) {
 		if got := k.names(all); !slices.Equal(got, names) {
 			t.Errorf("pages of %d: %q", limit, got)
 		}
-		all = k.pages(t, s, caisson.Everyone(), caisson.Filter{Limit: limit}, nil)
+		all = k.pages(t, s, caisson.AllAccounts(), caisson.Filter{Limit: limit}, nil)
 		if len(all) != 115 {
 			t.Errorf("pages of %d of every account: %d objects", limit, len(all))
 		}
@@ -128,14 +128,14 @@ func (k kind[T]) testPaging(t *testing.T, s caisson.Store) {
 	}
 }
 
-func (k kind[T]) testPagingWithChanges(t *testing.T, s caisson.Store) {
+func (k objectKind[T]) testPagingWithChanges(t *testing.T, s caisson.Store) {
 	k.insert(t, s, "a", "b1", "b2", "b3", "b4", "b5", "b6")
 	n := 0
 	all := k.pages(t, s, caisson.In("a"), caisson.Filter{Limit: 2}, func(page []*T) {
 		n++
 		// The last object of the page is deleted, another one on it changes, and a new one is added at the end.
 		must(t, k.table(s).Delete(t.Context(), caisson.In("a"), k.ref(page[1])))
-		get[*T](t)(k.table(s).Update(t.Context(), caisson.In("a"), k.ref(page[0]), func(o *T) error { *k.note(o) = "x"; return nil }))
+		get[*T](t)(k.table(s).Update(t.Context(), caisson.In("a"), k.ref(page[0]), func(o *T) error { *k.textField(o) = "x"; return nil }))
 		if n == 1 {
 			k.insert(t, s, "a", "b7")
 		}
@@ -149,7 +149,7 @@ func (k kind[T]) testPagingWithChanges(t *testing.T, s caisson.Store) {
 	}
 }
 
-func (k kind[T]) testLabels(t *testing.T, s caisson.Store) {
+func (k objectKind[T]) testLabels(t *testing.T, s caisson.Store) {
 	if k.labels == nil {
 		k.insert(t, s, "a", "one")
 		if all := k.pages(t, s, caisson.In("a"), caisson.Filter{Labels: map[string]string{"a": "1"}}, nil); len(all) != 0 {
@@ -202,7 +202,7 @@ func testStates(t *testing.T, s caisson.Store) {
 			return nil
 		}))
 	}
-	all = k.pages(t, s, caisson.Everyone(), caisson.Filter{States: []caisson.State{caisson.Stopped}}, nil)
+	all = k.pages(t, s, caisson.AllAccounts(), caisson.Filter{States: []caisson.State{caisson.Stopped}}, nil)
 	if len(all) != 6 {
 		t.Errorf("%d sandboxes are stopped, want 6", len(all))
 	}

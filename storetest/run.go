@@ -57,7 +57,7 @@ func endRun(at time.Time) func(*caisson.Run) error {
 
 func getRun(t *testing.T, s caisson.RunStore, id caisson.ID) *caisson.Run {
 	t.Helper()
-	return get[*caisson.Run](t)(s.Get(t.Context(), caisson.Everyone(), id))
+	return get[*caisson.Run](t)(s.Get(t.Context(), caisson.AllAccounts(), id))
 }
 
 func testRunRoundTrip(t *testing.T, s caisson.RunStore) {

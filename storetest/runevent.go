@@ -78,10 +78,10 @@ func testRunEventScopes(t *testing.T, s caisson.RunStore) {
 		_, err := s.Events(ctx, in, r.ID, 0, 10)
 		wantKind(t, err, caisson.NotFound)
 	}
-	if page := get[[]caisson.RunEvent](t)(s.Events(ctx, caisson.Everyone(), r.ID, 0, 10)); len(page) != 3 {
+	if page := get[[]caisson.RunEvent](t)(s.Events(ctx, caisson.AllAccounts(), r.ID, 0, 10)); len(page) != 3 {
 		t.Errorf("%d events", len(page))
 	}
-	_, err := s.Events(ctx, caisson.Everyone(), "rn-neverexistedabc", 0, 10)
+	_, err := s.Events(ctx, caisson.AllAccounts(), "rn-neverexistedabc", 0, 10)
 	wantKind(t, err, caisson.NotFound)
 	_, err = s.LastEvent(ctx, "rn-neverexistedabc")
 	wantKind(t, err, caisson.NotFound)
@@ -154,7 +154,7 @@ func testDeleteRun(t *testing.T, s caisson.RunStore) {
 		t.Errorf("a new run has %d events", n)
 	}
 	must(t, s.Append(ctx, r.ID, someEvents(1, 1)))
-	must(t, s.Delete(ctx, caisson.Everyone(), r.ID))
+	must(t, s.Delete(ctx, caisson.AllAccounts(), r.ID))
 }
 
 func testTrimRuns(t *testing.T, s caisson.RunStore) {
@@ -163,7 +163,7 @@ func testTrimRuns(t *testing.T, s caisson.RunStore) {
 	for i := range 120 {
 		r := addRun(t, s, []string{"a", "b"}[i%2], 0, nil)
 		must(t, s.Append(ctx, r.ID, someEvents(1, 5)))
-		get[*caisson.Run](t)(s.Update(ctx, caisson.Everyone(), r.ID, endRun(noon().Add(time.Duration(i)*time.Minute))))
+		get[*caisson.Run](t)(s.Update(ctx, caisson.AllAccounts(), r.ID, endRun(noon().Add(time.Duration(i)*time.Minute))))
 		if i < 110 {
 			want = append(want, r.ID)
 		}
@@ -182,12 +182,12 @@ func testTrimRuns(t *testing.T, s caisson.RunStore) {
 	if none := get[[]caisson.ID](t)(s.Trim(ctx, before, 70)); len(none) != 0 {
 		t.Errorf("trimmed %v", none)
 	}
-	if ids := runPages(t, s, caisson.Everyone(), caisson.RunFilter{}, nil); len(ids) != 11 || ids[0] != live.ID {
+	if ids := runPages(t, s, caisson.AllAccounts(), caisson.RunFilter{}, nil); len(ids) != 11 || ids[0] != live.ID {
 		t.Errorf("%d runs are left", len(ids))
 	}
 	// A run that was started again is not trimmed, even if it ended before the limit.
-	ids := runPages(t, s, caisson.Everyone(), caisson.RunFilter{}, nil)
-	get[*caisson.Run](t)(s.Update(ctx, caisson.Everyone(), ids[1], func(r *caisson.Run) error { r.State = caisson.RunQueued; return nil }))
+	ids := runPages(t, s, caisson.AllAccounts(), caisson.RunFilter{}, nil)
+	get[*caisson.Run](t)(s.Update(ctx, caisson.AllAccounts(), ids[1], func(r *caisson.Run) error { r.State = caisson.RunQueued; return nil }))
 	if ids := get[[]caisson.ID](t)(s.Trim(ctx, noon().AddDate(1, 0, 0), 1000)); len(ids) != 9 {
 		t.Errorf("trimmed %d", len(ids))
 	}

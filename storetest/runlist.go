@@ -66,7 +66,7 @@ func testListRuns(t *testing.T, s caisson.RunStore) {
 	for _, r := range all {
 		filters = append(filters, caisson.RunFilter{Under: r.ID}, caisson.RunFilter{Parent: r.ID, Agent: "x"})
 	}
-	for _, in := range []caisson.Scope{caisson.In("a"), caisson.In("b"), caisson.In(""), caisson.Everyone()} {
+	for _, in := range []caisson.Scope{caisson.In("a"), caisson.In("b"), caisson.In(""), caisson.AllAccounts()} {
 		for i, f := range filters {
 			var want []caisson.ID
 			for _, r := range all {

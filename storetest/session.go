@@ -34,8 +34,8 @@ func (s sessionTable) Delete(ctx context.Context, in caisson.Scope, ref string) 
 	return s.Table.Delete(ctx, in, s.name(ref))
 }
 
-func sessionKind() kind[caisson.Session] {
-	return kind[caisson.Session]{
+func sessionKind() objectKind[caisson.Session] {
+	return objectKind[caisson.Session]{
 		table: func(s caisson.Store) caisson.Table[caisson.Session] { return sessionTable{s.Sessions()} },
 		make: func(account, name string) *caisson.Session {
 			return &caisson.Session{
@@ -43,12 +43,12 @@ func sessionKind() kind[caisson.Session] {
 				Run: caisson.NewID(caisson.RunPrefix), Runs: 7, CreatedAt: noon(), UsedAt: noon(),
 			}
 		},
-		ref:     func(s *caisson.Session) string { return string(s.ID) },
-		account: func(s *caisson.Session) *string { return &s.Account },
-		name:    func(s *caisson.Session) *string { return &s.Key },
-		key:     func(s *caisson.Session) *string { return (*string)(&s.ID) },
-		note:    func(s *caisson.Session) *string { return (*string)(&s.Sandbox) },
-		after:   func(s *caisson.Session) caisson.ID { return s.ID },
+		ref:       func(s *caisson.Session) string { return string(s.ID) },
+		account:   func(s *caisson.Session) *string { return &s.Account },
+		name:      func(s *caisson.Session) *string { return &s.Key },
+		key:       func(s *caisson.Session) *string { return (*string)(&s.ID) },
+		textField: func(s *caisson.Session) *string { return (*string)(&s.Sandbox) },
+		pageToken: func(s *caisson.Session) caisson.ID { return s.ID },
 	}
 }
 

@@ -78,7 +78,7 @@ func testClosed(t *testing.T, s caisson.Store) {
 	ctx := t.Context()
 	_, err := s.Sandboxes().Get(ctx, caisson.In("a"), "x")
 	wantKind(t, err, caisson.Unavailable)
-	_, _, err = s.Images().List(ctx, caisson.Everyone(), caisson.Filter{})
+	_, _, err = s.Images().List(ctx, caisson.AllAccounts(), caisson.Filter{})
 	wantKind(t, err, caisson.Unavailable)
 	wantKind(t, s.Templates().Insert(ctx, &caisson.Template{Account: "a", Name: "x"}), caisson.Unavailable)
 	_, err = s.Events().Last(ctx)

@@ -13,7 +13,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-func (k kind[T]) test(t *testing.T, open Opener) {
+func (k objectKind[T]) test(t *testing.T, open Opener) {
 	for name, test := range map[string]func(*testing.T, caisson.Store){
 		"RoundTrip":  k.testRoundTrip,
 		"NotFound":   k.testNotFound,
@@ -34,7 +34,7 @@ func (k kind[T]) test(t *testing.T, open Opener) {
 	}
 }
 
-func (k kind[T]) testRoundTrip(t *testing.T, s caisson.Store) {
+func (k objectKind[T]) testRoundTrip(t *testing.T, s caisson.Store) {
 	for _, name := range []string{"plain", "docker.io/library/debian:12", `'; DROP TABLE sandbox; --`, "ü☃\u202e%_"} {
 		want := k.make("a", name)
 		must(t, k.table(s).Insert(t.Context(), want))
@@ -47,10 +47,10 @@ func (k kind[T]) testRoundTrip(t *testing.T, s caisson.Store) {
 	}
 }
 
-func (k kind[T]) testNotFound(t *testing.T, s caisson.Store) {
+func (k objectKind[T]) testNotFound(t *testing.T, s caisson.Store) {
 	k.insert(t, s, "a", "one")
 	for _, ref := range []string{"", "two", "ONE", "on", "a/one", "a/", "%", "sb-aaaaaaaaaaaaaaaa"} {
-		for _, in := range []caisson.Scope{caisson.In("a"), caisson.Everyone()} {
+		for _, in := range []caisson.Scope{caisson.In("a"), caisson.AllAccounts()} {
 			_, err := k.table(s).Get(t.Context(), in, ref)
 			wantKind(t, err, caisson.NotFound)
 			_, err = k.table(s).Update(t.Context(), in, ref, func(*T) error { t.Error("changed nothing"); return nil })
@@ -60,7 +60,7 @@ func (k kind[T]) testNotFound(t *testing.T, s caisson.Store) {
 	}
 }
 
-func (k kind[T]) testConflict(t *testing.T, s caisson.Store) {
+func (k objectKind[T]) testConflict(t *testing.T, s caisson.Store) {
 	first := k.insert(t, s, "a", "one")[0]
 	wantKind(t, k.table(s).Insert(t.Context(), first), caisson.Conflict)
 	wantKind(t, k.table(s).Insert(t.Context(), k.make("a", "one")), caisson.Conflict)
@@ -70,21 +70,21 @@ func (k kind[T]) testConflict(t *testing.T, s caisson.Store) {
 	k.insert(t, s, "a", "one") // A name is unique only while the object exists.
 }
 
-func (k kind[T]) testUpdate(t *testing.T, s caisson.Store) {
+func (k objectKind[T]) testUpdate(t *testing.T, s caisson.Store) {
 	ctx, in := t.Context(), caisson.In("a")
 	obj := k.insert(t, s, "a", "one", "two")[0]
 	set := func(note string) func(*T) error {
-		return func(o *T) error { *k.note(o) = note; return nil }
+		return func(o *T) error { *k.textField(o) = note; return nil }
 	}
 	for _, ref := range []string{k.ref(obj), "one"} {
 		got := get[*T](t)(k.table(s).Update(ctx, in, ref, set("by "+ref)))
 		stored := get[*T](t)(k.table(s).Get(ctx, in, "one"))
-		if *k.note(got) != "by "+ref || !cmp.Equal(got, stored) {
-			t.Errorf("update by %s returned %q and stored %q", ref, *k.note(got), *k.note(stored))
+		if *k.textField(got) != "by "+ref || !cmp.Equal(got, stored) {
+			t.Errorf("update by %s returned %q and stored %q", ref, *k.textField(got), *k.textField(stored))
 		}
 	}
 	refused := errors.New("refused")
-	_, err := k.table(s).Update(ctx, in, "one", func(o *T) error { *k.note(o) = "lost"; return refused })
+	_, err := k.table(s).Update(ctx, in, "one", func(o *T) error { *k.textField(o) = "lost"; return refused })
 	if err != refused {
 		t.Errorf("error of change came back as %v", err)
 	}
@@ -98,11 +98,11 @@ func (k kind[T]) testUpdate(t *testing.T, s caisson.Store) {
 	}
 	func() {
 		defer func() { recover() }()
-		k.table(s).Update(ctx, in, "one", func(o *T) error { *k.note(o) = "lost"; panic("in change") })
+		k.table(s).Update(ctx, in, "one", func(o *T) error { *k.textField(o) = "lost"; panic("in change") })
 	}()
 	stored := get[*T](t)(k.table(s).Get(ctx, in, "one"))
-	if *k.note(stored) != "by one" {
-		t.Errorf("a change that failed was stored: %q", *k.note(stored))
+	if *k.textField(stored) != "by one" {
+		t.Errorf("a change that failed was stored: %q", *k.textField(stored))
 	}
 	same := get[*T](t)(k.table(s).Update(ctx, in, "one", set("by one")))
 	if !cmp.Equal(same, stored) {
@@ -110,17 +110,17 @@ func (k kind[T]) testUpdate(t *testing.T, s caisson.Store) {
 	}
 }
 
-func (k kind[T]) testConcurrentUpdate(t *testing.T, s caisson.Store) {
+func (k objectKind[T]) testConcurrentUpdate(t *testing.T, s caisson.Store) {
 	const workers, rounds = 8, 25
 	obj := k.insert(t, s, "a", "one")[0]
-	get[*T](t)(k.table(s).Update(t.Context(), caisson.In("a"), "one", func(o *T) error { *k.note(o) = "0"; return nil }))
+	get[*T](t)(k.table(s).Update(t.Context(), caisson.In("a"), "one", func(o *T) error { *k.textField(o) = "0"; return nil }))
 	var wg sync.WaitGroup
 	for range workers {
 		wg.Go(func() {
 			for range rounds {
 				_, err := k.table(s).Update(t.Context(), caisson.In("a"), k.ref(obj), func(o *T) error {
-					n, err := strconv.Atoi(*k.note(o))
-					*k.note(o) = strconv.Itoa(n + 1)
+					n, err := strconv.Atoi(*k.textField(o))
+					*k.textField(o) = strconv.Itoa(n + 1)
 					return err
 				})
 				if err != nil {
@@ -133,12 +133,12 @@ func (k kind[T]) testConcurrentUpdate(t *testing.T, s caisson.Store) {
 		})
 	}
 	wg.Wait()
-	if got := *k.note(get[*T](t)(k.table(s).Get(t.Context(), caisson.In("a"), "one"))); got != strconv.Itoa(workers*rounds) {
+	if got := *k.textField(get[*T](t)(k.table(s).Get(t.Context(), caisson.In("a"), "one"))); got != strconv.Itoa(workers*rounds) {
 		t.Errorf("%s of %d updates were kept", got, workers*rounds)
 	}
 }
 
-func (k kind[T]) testConcurrentInsert(t *testing.T, s caisson.Store) {
+func (k objectKind[T]) testConcurrentInsert(t *testing.T, s caisson.Store) {
 	const workers = 8
 	errs := make([]error, workers)
 	var wg sync.WaitGroup
@@ -159,11 +159,11 @@ func (k kind[T]) testConcurrentInsert(t *testing.T, s caisson.Store) {
 	}
 }
 
-func (k kind[T]) testCancel(t *testing.T, s caisson.Store) {
+func (k objectKind[T]) testCancel(t *testing.T, s caisson.Store) {
 	k.insert(t, s, "a", "one")
 	ctx, cancel := context.WithCancel(t.Context())
 	_, err := k.table(s).Update(ctx, caisson.In("a"), "one", func(o *T) error {
-		*k.note(o) = "lost"
+		*k.textField(o) = "lost"
 		cancel()
 		return nil
 	})
@@ -179,14 +179,14 @@ func (k kind[T]) testCancel(t *testing.T, s caisson.Store) {
 	if _, err := k.table(s).Get(ctx, caisson.In("a"), "one"); !errors.Is(err, context.Canceled) {
 		t.Errorf("get with a context that has ended: %v", err)
 	}
-	page, _, err := k.table(s).List(t.Context(), caisson.Everyone(), caisson.Filter{})
+	page, _, err := k.table(s).List(t.Context(), caisson.AllAccounts(), caisson.Filter{})
 	must(t, err)
-	if len(page) != 1 || *k.note(page[0]) == "lost" {
+	if len(page) != 1 || *k.textField(page[0]) == "lost" {
 		t.Errorf("a cancelled change was stored")
 	}
 }
 
-func (k kind[T]) testDelete(t *testing.T, s caisson.Store) {
+func (k objectKind[T]) testDelete(t *testing.T, s caisson.Store) {
 	ctx, in := t.Context(), caisson.In("a")
 	objs := k.insert(t, s, "a", "one", "two", "three")
 	must(t, k.table(s).Delete(ctx, in, k.ref(objs[0])))

@@ -84,7 +84,7 @@ func testTokenScopes(t *testing.T, s caisson.TokenStore) {
 	if got := list(caisson.In("a")); !slices.Equal(got, []caisson.ID{second.ID, first.ID}) {
 		t.Errorf("tokens of a, newest first: %v", got)
 	}
-	if got := list(caisson.Everyone()); !slices.Equal(got, []caisson.ID{other.ID, second.ID, first.ID}) {
+	if got := list(caisson.AllAccounts()); !slices.Equal(got, []caisson.ID{other.ID, second.ID, first.ID}) {
 		t.Errorf("tokens of everyone, newest first: %v", got)
 	}
 	if got := list(caisson.In("")); len(got) != 0 {
@@ -93,7 +93,7 @@ func testTokenScopes(t *testing.T, s caisson.TokenStore) {
 	wantKind(t, s.Delete(ctx, caisson.In("b"), first.ID), caisson.NotFound)
 	must(t, s.Delete(ctx, caisson.In("a"), first.ID))
 	wantKind(t, s.Delete(ctx, caisson.In("a"), first.ID), caisson.NotFound)
-	must(t, s.Delete(ctx, caisson.Everyone(), other.ID))
+	must(t, s.Delete(ctx, caisson.AllAccounts(), other.ID))
 	_, err := s.Find(ctx, sha256.Sum256([]byte("one")), noon())
 	wantKind(t, err, caisson.Unauthed)
 }

@@ -102,7 +102,7 @@ func testWorkspaceScopes(t *testing.T, s caisson.WorkspaceStore) {
 		_, _, err = s.List(ctx, in, caisson.WorkspaceFilter{Before: w.ID})
 		wantKind(t, err, caisson.Invalid)
 	}
-	get[*caisson.Workspace](t)(s.Get(ctx, caisson.Everyone(), string(w.ID)))
+	get[*caisson.Workspace](t)(s.Get(ctx, caisson.AllAccounts(), string(w.ID)))
 }
 
 func testWorkspaceList(t *testing.T, s caisson.WorkspaceStore) {
@@ -111,7 +111,7 @@ func testWorkspaceList(t *testing.T, s caisson.WorkspaceStore) {
 	for i := range 5 {
 		w := workspace("a")
 		if i == 1 {
-			w.State = caisson.WorkspaceResting
+			w.State = caisson.WorkspaceDetached
 		}
 		must(t, s.Insert(ctx, w))
 		all = append([]caisson.ID{w.ID}, all...)
@@ -136,7 +136,7 @@ func testWorkspaceList(t *testing.T, s caisson.WorkspaceStore) {
 		"first":   {caisson.WorkspaceFilter{Limit: 2}, all[:2], true},
 		"second":  {caisson.WorkspaceFilter{Limit: 2, Before: all[1]}, all[2:4], true},
 		"last":    {caisson.WorkspaceFilter{Limit: 2, Before: all[3]}, all[4:], false},
-		"states":  {caisson.WorkspaceFilter{States: []caisson.WorkspaceState{caisson.WorkspaceResting, caisson.WorkspaceSettled}}, all[3:4], false},
+		"states":  {caisson.WorkspaceFilter{States: []caisson.WorkspaceState{caisson.WorkspaceDetached, caisson.WorkspaceSettled}}, all[3:4], false},
 		"sandbox": {caisson.WorkspaceFilter{Sandbox: second.Sandbox}, all[3:4], false},
 		"run":     {caisson.WorkspaceFilter{Run: second.Run}, all[3:4], false},
 		"neither": {caisson.WorkspaceFilter{Run: second.ID}, nil, false},

@@ -169,7 +169,7 @@ func cutCall(t *testing.T, h *modelHost, u *upstream) {
 	h.ok("cancel", id)
 	r := shows[caisson.Run](h.host, "runs", "show", id)
 	sum := h.total("--run", id)
-	if r.Usage.Calls != 1 || !r.Usage.Estimated || r.Usage.Most != 0 || r.Usage.Cost == 0 || r.Usage.Cost != sum.Cost || r.Result.Usage != r.Usage {
+	if r.Usage.Calls != 1 || !r.Usage.Estimated || r.Usage.MaxCost != 0 || r.Usage.Cost == 0 || r.Usage.Cost != sum.Cost || r.Result.Usage != r.Usage {
 		t.Errorf("the run says %+v, the ledger %+v", r.Usage, sum)
 	}
 	if line := fmt.Sprintf("about $%s", sum.Cost); !strings.Contains(h.run("attach", id).stderr, line) {

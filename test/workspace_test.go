@@ -144,7 +144,7 @@ touch same.txt; cat same.txt > copy && cat copy > same.txt && rm copy`)
 			t.Errorf("%s has not changed, and is %q", p, got[p])
 		}
 	}
-	if d["to.txt"].OldPath != "from.txt" || !d["merge.txt"].Merge || !d["clash.txt"].Moved {
+	if d["to.txt"].OldPath != "from.txt" || !d["merge.txt"].Merge || !d["clash.txt"].HostChanged {
 		t.Errorf("renamed %+v, merged %+v, clash %+v", d["to.txt"], d["merge.txt"], d["clash.txt"])
 	}
 	unapplied := withoutTimes(h.tree(dir))
@@ -180,7 +180,7 @@ touch same.txt; cat same.txt > copy && cat copy > same.txt && rm copy`)
 	if mode("run.sh") != 0o755 {
 		t.Error("what somebody said yes to was not applied")
 	}
-	if left := h.diff(string(r.ID)); len(left) != 1 || left["clash.txt"].Verdict != caisson.VerdictClash {
+	if left := h.diff(string(r.ID)); len(left) != 1 || left["clash.txt"].Verdict != caisson.VerdictConflict {
 		t.Errorf("left are %+v", left)
 	}
 	log := strings.Fields(h.ok("sync", "log", "-q"))

@@ -77,7 +77,7 @@ func (c *Core) recount(ctx context.Context, v *caisson.Volume) *caisson.Volume {
 	}
 	if err == nil {
 		var now *caisson.Volume
-		now, err = c.Store.Volumes().Update(ctx, caisson.Everyone(), string(v.ID), func(v *caisson.Volume) error {
+		now, err = c.Store.Volumes().Update(ctx, caisson.AllAccounts(), string(v.ID), func(v *caisson.Volume) error {
 			v.Files, v.Bytes, v.CountedAt = t.Files, caisson.Size(t.Bytes), at
 			return nil
 		})

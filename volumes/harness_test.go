@@ -109,7 +109,7 @@ func (w *world) dirs(want ...*caisson.Volume) {
 
 // told returns the types of the events of a volume, with the sandbox's id if there is one.
 func (w *world) told(v *caisson.Volume) (types []string) {
-	for _, e := range got(w.store.Store.Events().After(context.Background(), caisson.Everyone(), string(v.ID), 0, 1000))(w.t) {
+	for _, e := range got(w.store.Store.Events().After(context.Background(), caisson.AllAccounts(), string(v.ID), 0, 1000))(w.t) {
 		if e.Account != v.Account || e.Data["name"] != v.Name {
 			w.t.Errorf("the event is %+v", e)
 		}

@@ -14,7 +14,7 @@ import (
 // Attachments implements [caisson.VolumeHolds].
 type Attachments struct{ c *Core }
 
-var _ caisson.VolumeHolds = (*Attachments)(nil)
+var _ caisson.VolumeAttachments = (*Attachments)(nil)
 
 // errUnchanged aborts an update that has nothing to change.
 var errUnchanged = errors.New("unchanged")
@@ -64,7 +64,7 @@ func (h *Attachments) attach(ctx context.Context, id, sandbox caisson.ID) (*cais
 		return nil, err
 	}
 	var has *caisson.Volume
-	v, err := h.c.Store.Volumes().Update(ctx, caisson.Everyone(), string(id), func(v *caisson.Volume) error {
+	v, err := h.c.Store.Volumes().Update(ctx, caisson.AllAccounts(), string(id), func(v *caisson.Volume) error {
 		switch v.Sandbox {
 		case sandbox:
 			has = v
@@ -87,7 +87,7 @@ func (h *Attachments) attach(ctx context.Context, id, sandbox caisson.ID) (*cais
 
 // Open implements [caisson.VolumeHolds].
 func (h *Attachments) Open(ctx context.Context, id, sandbox caisson.ID) (m caisson.RuntimeMount, err error) {
-	v, err := h.c.Store.Volumes().Get(ctx, caisson.Everyone(), string(id))
+	v, err := h.c.Store.Volumes().Get(ctx, caisson.AllAccounts(), string(id))
 	switch {
 	case caisson.KindOf(err) == caisson.NotFound && err != nil:
 		return m, caisson.Wrap(err, caisson.Conflict, "the sandbox's volume %s does not exist any more; make a new sandbox", id)
@@ -106,7 +106,7 @@ func (h *Attachments) open(ctx context.Context, id caisson.ID) (*os.File, error)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return f, err
 	}
-	v, gerr := h.c.Store.Volumes().Get(ctx, caisson.Everyone(), string(id))
+	v, gerr := h.c.Store.Volumes().Get(ctx, caisson.AllAccounts(), string(id))
 	if gerr != nil {
 		return nil, gerr // the volume has been removed in the meantime
 	}
@@ -120,7 +120,7 @@ func (h *Attachments) OpenData(id caisson.ID) (*os.File, error) {
 
 // Detach implements [caisson.VolumeHolds].
 func (h *Attachments) Detach(ctx context.Context, id, sandbox caisson.ID) error {
-	v, err := h.c.Store.Volumes().Update(ctx, caisson.Everyone(), string(id), func(v *caisson.Volume) error {
+	v, err := h.c.Store.Volumes().Update(ctx, caisson.AllAccounts(), string(id), func(v *caisson.Volume) error {
 		if v.Sandbox != sandbox || sandbox == "" {
 			return errUnchanged
 		}

@@ -57,7 +57,7 @@ func (c *Core) detachStale(ctx context.Context, v *caisson.Volume) error {
 	if v.Sandbox == "" {
 		return nil
 	}
-	sb, err := c.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(v.Sandbox))
+	sb, err := c.Store.Sandboxes().Get(ctx, caisson.AllAccounts(), string(v.Sandbox))
 	if err == nil && sb.Spec.Volume != nil && sb.Spec.Volume.ID == v.ID {
 		return nil
 	}
@@ -78,11 +78,11 @@ func (c *Core) detachStale(ctx context.Context, v *caisson.Volume) error {
 // detachIfSandboxGone detaches a volume from a sandbox that no longer exists but could not detach it, because its creation was rolled
 // back only in part. A sandbox that is being created is in the store before it attaches a volume.
 func (c *Core) detachIfSandboxGone(ctx context.Context, id caisson.ID) error {
-	v, err := c.Store.Volumes().Get(ctx, caisson.Everyone(), string(id))
+	v, err := c.Store.Volumes().Get(ctx, caisson.AllAccounts(), string(id))
 	if err != nil || v.Sandbox == "" {
 		return err
 	}
-	if _, err := c.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(v.Sandbox)); caisson.KindOf(err) != caisson.NotFound || err == nil {
+	if _, err := c.Store.Sandboxes().Get(ctx, caisson.AllAccounts(), string(v.Sandbox)); caisson.KindOf(err) != caisson.NotFound || err == nil {
 		return err
 	}
 	return c.detachStale(ctx, v)
@@ -107,7 +107,7 @@ func (c *Core) sweep(ctx context.Context, names []string) {
 func (c *Core) each(ctx context.Context, do func(*caisson.Volume) error) error {
 	f := caisson.Filter{Limit: 1000}
 	for {
-		page, more, err := c.Store.Volumes().List(ctx, caisson.Everyone(), f)
+		page, more, err := c.Store.Volumes().List(ctx, caisson.AllAccounts(), f)
 		if err != nil {
 			return err
 		}

@@ -73,7 +73,7 @@ func dropPrivileges(uid int) error {
 	if uid == 0 {
 		return errors.New("the wire process must not be root")
 	}
-	if c, err := confine.DropBounding(nil); err != nil {
+	if c, err := confine.DropBoundingSet(nil); err != nil {
 		return fmt.Errorf("drop capability %d: %w", c, err)
 	}
 	// These three act on all threads. Leaving uid 0 clears the permitted, effective and ambient capabilities.

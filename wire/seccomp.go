@@ -47,16 +47,16 @@ func syscallFilter() confine.Filter {
 	return confine.Filter{Rules: []confine.Rule{
 		{Calls: allowedSyscalls(), Else: unix.SECCOMP_RET_ALLOW},
 		// Threads but not processes; data memory but no executable memory.
-		{Calls: []uint32{unix.SYS_CLONE}, Uses: [][]confine.Test{{{Arg: 0, AnyBit: unix.CLONE_THREAD}}}},
+		{Calls: []uint32{unix.SYS_CLONE}, AnyOf: [][]confine.Test{{{Arg: 0, AnyBit: unix.CLONE_THREAD}}}},
 		// TCP and UDP sockets only: no raw sockets and no other family, so neither the host's unix sockets nor netlink. No other
 		// protocol (MPTCP, SMC, SCTP, UDP-Lite), because each exposes another kernel module to an attacker.
-		{Calls: []uint32{unix.SYS_SOCKET}, Uses: [][]confine.Test{{
+		{Calls: []uint32{unix.SYS_SOCKET}, AnyOf: [][]confine.Test{{
 			{Arg: 0, Is: []uint32{unix.AF_INET, unix.AF_INET6}},
 			{Arg: 1, Mask: 0xf, Is: []uint32{unix.SOCK_STREAM, unix.SOCK_DGRAM}}, // without SOCK_CLOEXEC and SOCK_NONBLOCK
 			{Arg: 2, Is: []uint32{0, unix.IPPROTO_TCP, unix.IPPROTO_UDP}},
 		}}},
 		// Only the options in use: others load filters and protocols into the kernel, or bypass the host's routes.
-		{Calls: []uint32{unix.SYS_SETSOCKOPT}, Uses: options},
-		{Calls: []uint32{unix.SYS_MMAP, unix.SYS_MPROTECT}, Uses: [][]confine.Test{{{Arg: 2, NoBit: unix.PROT_EXEC}}}},
+		{Calls: []uint32{unix.SYS_SETSOCKOPT}, AnyOf: options},
+		{Calls: []uint32{unix.SYS_MMAP, unix.SYS_MPROTECT}, AnyOf: [][]confine.Test{{{Arg: 2, NoBit: unix.PROT_EXEC}}}},
 	}}
 }

@@ -45,8 +45,8 @@ func closeInherited(first int) error {
 	return nil
 }
 
-// readable are the paths that a job with network may read: configuration of name resolution, trusted certificates, time zones.
-var readable = []string{
+// readablePaths are the paths that a job with network may read: configuration of name resolution, trusted certificates, time zones.
+var readablePaths = []string{
 	"/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/services", "/etc/protocols", "/etc/localtime",
 	"/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/usr/share/ca-certificates", "/usr/local/share/ca-certificates",
 	"/usr/share/zoneinfo", "/var/lib/ca-certificates", "/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager",
@@ -60,11 +60,11 @@ func confineSelf(req call, given, rootFD int) error {
 		unix.CloseOnExec(fd)
 	}
 	unix.Umask(0o022) // do not inherit the daemon's: jobs create files for other users
-	if err := limit(req.Limits); err != nil {
+	if err := setLimits(req.Limits); err != nil {
 		return err
 	}
 	if !req.Network {
-		if err := enter(rootFD, req.Programs); err != nil {
+		if err := enterRoot(rootFD, req.Programs); err != nil {
 			return fmt.Errorf("enter root directory: %w", err)
 		}
 	}
@@ -86,7 +86,7 @@ func confineSelf(req call, given, rootFD int) error {
 		}
 	}
 	if req.Network {
-		if _, err := confine.Landlock(false, readable...); err != nil {
+		if _, err := confine.Landlock(false, readablePaths...); err != nil {
 			return fmt.Errorf("landlock: %w", err)
 		}
 	}
@@ -98,7 +98,7 @@ func confineSelf(req call, given, rootFD int) error {
 
 const maxProcesses = 512
 
-func limit(l Limits) error {
+func setLimits(l Limits) error {
 	cpu := uint64(l.CPU / time.Second)
 	for _, r := range []struct {
 		what     int
@@ -122,9 +122,9 @@ func limit(l Limits) error {
 	return nil
 }
 
-// enter makes the detached mount at rootFD, or an empty read-only file system, the root of this process. For a job with
+// enterRoot makes the detached mount at rootFD, or an empty read-only file system, the root of this process. For a job with
 // programs it builds the root from l.
-func enter(rootFD int, l *layout) error {
+func enterRoot(rootFD int, l *layout) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return os.NewSyscallError("mount", err)
 	}
@@ -159,14 +159,14 @@ func enter(rootFD int, l *layout) error {
 		return os.NewSyscallError("chdir", err)
 	}
 	if l != nil {
-		return build(rootFD, l)
+		return buildRoot(rootFD, l)
 	}
 	return nil
 }
 
-// noRoot are the securebits, all locked, with which no program gets capabilities because its user is 0, and no capability can
+// securebits are the securebits, all locked, with which no program gets capabilities because its user is 0, and no capability can
 // become ambient.
-const noRoot = 1<<0 | 1<<1 | 1<<6 | 1<<7 // SECBIT_NOROOT, SECBIT_NO_CAP_AMBIENT_RAISE, and both locked
+const securebits = 1<<0 | 1<<1 | 1<<6 | 1<<7 // SECBIT_NOROOT, SECBIT_NO_CAP_AMBIENT_RAISE, and both locked
 
 // dropCapabilities leaves the job no capabilities except req.Keep, and no way to get others. A program that it starts gets
 // none, because of the securebits and no_new_privs. For jobs that may start programs, the other capabilities are removed from
@@ -174,14 +174,14 @@ const noRoot = 1<<0 | 1<<1 | 1<<6 | 1<<7 // SECBIT_NOROOT, SECBIT_NO_CAP_AMBIENT
 // is most of the time that a job takes to start; other jobs need no smaller bounding set because they have no execve.
 func dropCapabilities(req call) error {
 	if !req.Network { // jobs with network may not set securebits, and have no capabilities
-		if err := confine.AllThreads(unix.SYS_PRCTL, unix.PR_SET_SECUREBITS, noRoot, 0); err != nil {
+		if err := confine.AllThreads(unix.SYS_PRCTL, unix.PR_SET_SECUREBITS, securebits, 0); err != nil {
 			return err
 		}
 	}
 	if req.Programs != nil {
-		if _, err := confine.DropBounding(req.Keep); err != nil {
+		if _, err := confine.DropBoundingSet(req.Capabilities); err != nil {
 			return err
 		}
 	}
-	return confine.SetCapabilities(req.Keep)
+	return confine.SetCapabilities(req.Capabilities)
 }

@@ -30,9 +30,9 @@ type call struct {
 	Root    bool            `json:"root"`
 	Network bool            `json:"network"`
 	// Programs describes the root of a job with programs; nil for other jobs.
-	Programs *layout `json:"programs,omitempty"`
-	Keep     []uint  `json:"keep"` // capabilities that the job keeps
-	Limits   Limits  `json:"limits"`
+	Programs     *layout `json:"programs,omitempty"`
+	Capabilities []uint  `json:"keep"` // capabilities that the job keeps
+	Limits       Limits  `json:"limits"`
 }
 
 // frame is one line of a job's reply: any number of progress frames, then one result or error.

@@ -8,15 +8,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// work is the path at which a job with programs has its Root.
-const work = "/work"
+// workDir is the path at which a job with programs has its Root.
+const workDir = "/work"
 
-// build fills the root of a job with programs, which is an empty tmpfs. The mounts of l are the descriptors after rootFD. At
+// buildRoot fills the root of a job with programs, which is an empty tmpfs. The mounts of l are the descriptors after rootFD. At
 // the end it makes the root read-only.
-func build(rootFD int, l *layout) error {
-	places := append([]place{{At: work}}, l.Mounts...)
+func buildRoot(rootFD int, l *layout) error {
+	places := append([]mountPoint{{At: workDir}}, l.Mounts...)
 	for i, m := range places {
-		if err := attach(rootFD+i, m); err != nil {
+		if err := moveMount(rootFD+i, m); err != nil {
 			return fmt.Errorf("%s: %w", m.At, err)
 		}
 	}
@@ -40,8 +40,8 @@ func build(rootFD int, l *layout) error {
 	return os.NewSyscallError("mount_setattr", unix.MountSetattr(unix.AT_FDCWD, "/", 0, &attr))
 }
 
-// attach moves the detached mount fd to m.At, and closes fd.
-func attach(fd int, m place) error {
+// moveMount moves the detached mount fd to m.At, and closes fd.
+func moveMount(fd int, m mountPoint) error {
 	dir := m.At
 	if m.File {
 		dir = filepath.Dir(m.At)

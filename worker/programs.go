@@ -31,21 +31,21 @@ const firstAccountUID = 0x50000000
 
 var (
 	mountName = regexp.MustCompile(`^/[a-z][a-z0-9-]{0,31}$`)
-	// taken are the paths that are in use, or that have a standard meaning for programs.
-	taken = []string{"/work", "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/dev", "/tmp", "/proc",
+	// reservedPaths are the paths that are in use, or that have a standard meaning for programs.
+	reservedPaths = []string{"/work", "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/dev", "/tmp", "/proc",
 		"/sys", "/run", "/var", "/root", "/home", "/nonexistent"}
 )
 
 // layout describes the root of a job with programs. Its mounts are the descriptors after that of the request's Root.
 type layout struct {
-	Mounts []place `json:"mounts"`
-	Links  []link  `json:"links"`
+	Mounts []mountPoint `json:"mounts"`
+	Links  []link       `json:"links"`
 	// Unix allows named unix sockets as well as socket pairs. It is false if a directory belongs to a user of the host: the
 	// directory may contain sockets with listeners, and a read-only mount does not prevent connecting to them.
 	Unix bool `json:"unix"`
 }
 
-type place struct {
+type mountPoint struct {
 	At   string `json:"at"`
 	File bool   `json:"file"` // not a directory
 }
@@ -79,7 +79,7 @@ func (r *Request) checkPrograms() error {
 		switch {
 		case m.Dir == nil:
 			return bad("has no directory at %q", m.At)
-		case !mountName.MatchString(m.At) || slices.Contains(taken, m.At):
+		case !mountName.MatchString(m.At) || slices.Contains(reservedPaths, m.At):
 			return bad("cannot have a mount at %q", m.At)
 		case slices.ContainsFunc(r.Mounts[:i], func(o Mount) bool { return o.At == m.At }):
 			return bad("has two mounts at %q", m.At)
@@ -88,15 +88,15 @@ func (r *Request) checkPrograms() error {
 	return nil
 }
 
-// furnish adds the mounts of a job with programs, except its Root.
-func (p *process) furnish(req Request, c *call) error {
+// addMounts adds the mounts of a job with programs, except its Root.
+func (p *process) addMounts(req Request, c *call) error {
 	c.Programs = &layout{}
-	for _, h := range hostPlaces {
-		if err := p.showHost(c.Programs, h); err != nil {
+	for _, h := range hostMounts {
+		if err := p.addHostMount(c.Programs, h); err != nil {
 			return fmt.Errorf("%s: %w", h.at, err)
 		}
 	}
-	shown := append([]Mount{{Dir: req.Root, At: work}}, req.Mounts...)
+	shown := append([]Mount{{Dir: req.Root, At: workDir}}, req.Mounts...)
 	c.Programs.Unix = true
 	for i, m := range shown {
 		owner, err := ownerOf(m.Dir)
@@ -107,27 +107,27 @@ func (p *process) furnish(req Request, c *call) error {
 		if i == 0 {
 			continue // seal has added the Root
 		}
-		mount, err := detach(m.Dir, kept(!m.Writable))
+		mount, err := cloneMount(m.Dir, dataMountAttrs(!m.Writable))
 		if err != nil {
 			return fmt.Errorf("%s: %w", m.At, err)
 		}
-		p.show(c.Programs, m.At, mount, false)
-		if p.lent != nil {
-			p.lent = append(p.lent, mount)
+		p.addMount(c.Programs, m.At, mount, false)
+		if p.idmapped != nil {
+			p.idmapped = append(p.idmapped, mount)
 		}
 	}
 	return nil
 }
 
-// show adds a mount to a layout. The descriptor is closed after the job has exited.
-func (p *process) show(l *layout, at string, mount *os.File, file bool) {
-	p.mine = append(p.mine, mount)
+// addMount adds a mount to a layout. The descriptor is closed after the job has exited.
+func (p *process) addMount(l *layout, at string, mount *os.File, file bool) {
+	p.parentFiles = append(p.parentFiles, mount)
 	p.cmd.ExtraFiles = append(p.cmd.ExtraFiles, mount)
-	l.Mounts = append(l.Mounts, place{At: at, File: file})
+	l.Mounts = append(l.Mounts, mountPoint{At: at, File: file})
 }
 
-// hostPlace is a path of the host that is mounted read-only for jobs with programs.
-type hostPlace struct {
+// hostMount is a path of the host that is mounted read-only for jobs with programs.
+type hostMount struct {
 	at       string
 	kind     uint32 // file type, as in st_mode
 	device   uint64 // device number, of a character device
@@ -136,25 +136,25 @@ type hostPlace struct {
 	asLink   bool // may be a symbolic link, which is then created in the job as well
 }
 
-const programs = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
+const programMountAttrs = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
 
-var hostPlaces = []hostPlace{
-	{at: "/usr", kind: unix.S_IFDIR, attr: programs},
-	{at: "/bin", kind: unix.S_IFDIR, attr: programs, optional: true, asLink: true},
-	{at: "/sbin", kind: unix.S_IFDIR, attr: programs, optional: true, asLink: true},
-	{at: "/lib", kind: unix.S_IFDIR, attr: programs, optional: true, asLink: true},
-	{at: "/lib32", kind: unix.S_IFDIR, attr: programs, optional: true, asLink: true},
-	{at: "/lib64", kind: unix.S_IFDIR, attr: programs, optional: true, asLink: true},
-	{at: "/etc/ld.so.cache", kind: unix.S_IFREG, attr: programs | unix.MOUNT_ATTR_NOEXEC, optional: true},
-	{at: "/etc/alternatives", kind: unix.S_IFDIR, attr: programs | unix.MOUNT_ATTR_NOEXEC, optional: true},
+var hostMounts = []hostMount{
+	{at: "/usr", kind: unix.S_IFDIR, attr: programMountAttrs},
+	{at: "/bin", kind: unix.S_IFDIR, attr: programMountAttrs, optional: true, asLink: true},
+	{at: "/sbin", kind: unix.S_IFDIR, attr: programMountAttrs, optional: true, asLink: true},
+	{at: "/lib", kind: unix.S_IFDIR, attr: programMountAttrs, optional: true, asLink: true},
+	{at: "/lib32", kind: unix.S_IFDIR, attr: programMountAttrs, optional: true, asLink: true},
+	{at: "/lib64", kind: unix.S_IFDIR, attr: programMountAttrs, optional: true, asLink: true},
+	{at: "/etc/ld.so.cache", kind: unix.S_IFREG, attr: programMountAttrs | unix.MOUNT_ATTR_NOEXEC, optional: true},
+	{at: "/etc/alternatives", kind: unix.S_IFDIR, attr: programMountAttrs | unix.MOUNT_ATTR_NOEXEC, optional: true},
 	// Devices work on a read-only mount; only their modes and times cannot be changed.
 	{at: "/dev/null", kind: unix.S_IFCHR, device: unix.Mkdev(1, 3), attr: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NOEXEC},
 	{at: "/dev/zero", kind: unix.S_IFCHR, device: unix.Mkdev(1, 5), attr: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NOEXEC},
 	{at: "/dev/urandom", kind: unix.S_IFCHR, device: unix.Mkdev(1, 9), attr: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NOEXEC},
 }
 
-// showHost adds a path of the host to a layout.
-func (p *process) showHost(l *layout, h hostPlace) error {
+// addHostMount adds a path of the host to a layout.
+func (p *process) addHostMount(l *layout, h hostMount) error {
 	fd, err := unix.Open(h.at, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) && h.optional {
 		return nil
@@ -179,11 +179,11 @@ func (p *process) showHost(l *layout, h hostPlace) error {
 	case kind != h.kind || kind == unix.S_IFCHR && st.Rdev != h.device:
 		return errors.New("is not what it is on every Linux host")
 	}
-	mount, err := detach(f, h.attr|unix.MOUNT_ATTR_RDONLY)
+	mount, err := cloneMount(f, h.attr|unix.MOUNT_ATTR_RDONLY)
 	if err != nil {
 		return err
 	}
-	p.show(l, h.at, mount, h.kind != unix.S_IFDIR)
+	p.addMount(l, h.at, mount, h.kind != unix.S_IFDIR)
 	return nil
 }
 
@@ -200,21 +200,21 @@ func ownerOf(dir *os.File) (uint32, error) {
 	return st.Uid, nil
 }
 
-// settle does the setup that needs the pid of the job, and must run before the job attaches its mounts.
-func (p *process) settle() error {
+// configureStarted does the setup that needs the pid of the job, and must run before the job attaches its mounts.
+func (p *process) configureStarted() error {
 	proc := fmt.Sprintf("/proc/%d", p.cmd.Process.Pid)
 	// The total memory of all programs has no limit. The score makes the kernel kill them first when it runs out, not the
 	// daemon's sandboxes.
 	if err := os.WriteFile(proc+"/oom_score_adj", []byte("1000"), 0); err != nil {
 		return err
 	}
-	return p.lend(proc + "/ns/user")
+	return p.idmap(proc + "/ns/user")
 }
 
-// lend idmaps the mounts of directories owned by root, so that the files belong to the job's unprivileged user. The job must
+// idmap idmaps the mounts of directories owned by root, so that the files belong to the job's unprivileged user. The job must
 // not run as root: the kernel does not limit the number of root's processes, and root can read every file in /usr.
-func (p *process) lend(namespace string) error {
-	if p.lent == nil {
+func (p *process) idmap(namespace string) error {
+	if p.idmapped == nil {
 		return nil
 	}
 	users, err := os.Open(namespace)
@@ -222,7 +222,7 @@ func (p *process) lend(namespace string) error {
 		return err
 	}
 	defer users.Close()
-	for _, m := range p.lent {
+	for _, m := range p.idmapped {
 		attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(users.Fd())}
 		err := unix.MountSetattr(int(m.Fd()), "", unix.AT_EMPTY_PATH, &attr)
 		if errors.Is(err, unix.EINVAL) {

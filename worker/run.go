@@ -57,24 +57,24 @@ func (r *Runner) Run(ctx context.Context, req Request, reply any) error {
 
 // process is the process of one job and the parent's resources for it.
 type process struct {
-	cmd    *exec.Cmd
-	log    *slog.Logger
-	stderr head
-	mine   []*os.File // the parent's ends of the pipes, and descriptors that must stay open until the job exits
-	theirs []*os.File // the job's ends, which the parent closes after the start
-	lent   []*os.File // mounts of directories owned by root, to be idmapped for the job
+	cmd         *exec.Cmd
+	log         *slog.Logger
+	stderr      prefixBuffer
+	parentFiles []*os.File // the parent's ends of the pipes, and descriptors that must stay open until the job exits
+	jobFiles    []*os.File // the job's ends, which the parent closes after the start
+	idmapped    []*os.File // mounts of directories owned by root, to be idmapped for the job
 
-	request *os.File
-	replies *os.File
-	feed    func() // copies Request.Input to the job; nil if there is nothing to copy
-	feeding sync.WaitGroup
+	request   *os.File
+	replies   *os.File
+	copyInput func() // copies Request.Input to the job; nil if there is nothing to copy
+	copying   sync.WaitGroup
 }
 
 func (p *process) close() {
-	for _, f := range append(p.mine, p.theirs...) {
+	for _, f := range append(p.parentFiles, p.jobFiles...) {
 		f.Close()
 	}
-	p.feeding.Wait()
+	p.copying.Wait()
 }
 
 func (p *process) prepare(ctx context.Context, r *Runner, req Request, c *call) error {
@@ -86,8 +86,8 @@ func (p *process) prepare(ctx context.Context, r *Runner, req Request, c *call) 
 	if err != nil {
 		return err
 	}
-	p.mine = append(p.mine, request, replies)
-	p.theirs = append(p.theirs, stdin, stdout)
+	p.parentFiles = append(p.parentFiles, request, replies)
+	p.jobFiles = append(p.jobFiles, stdin, stdout)
 	p.request, p.replies = request, replies
 
 	cmd := exec.CommandContext(ctx, r.exe)
@@ -97,7 +97,7 @@ func (p *process) prepare(ctx context.Context, r *Runner, req Request, c *call) 
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, stdout, &p.stderr
 	cmd.WaitDelay = 5 * time.Second
 	p.cmd = cmd
-	if err := p.give(req); err != nil {
+	if err := p.passFiles(req); err != nil {
 		return err
 	}
 	if err := p.input(req.Input); err != nil {
@@ -113,11 +113,11 @@ func (p *process) prepare(ctx context.Context, r *Runner, req Request, c *call) 
 		}
 		return nil
 	}
-	return p.seal(r, req, c)
+	return p.isolate(r, req, c)
 }
 
-// seal sets up the namespaces and the root directory of a job without network.
-func (p *process) seal(r *Runner, req Request, c *call) error {
+// isolate sets up the namespaces and the root directory of a job without network.
+func (p *process) isolate(r *Runner, req Request, c *call) error {
 	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(r.uidBase), Size: caisson.UIDRange}}
 	gids := ids
 	if req.Root != nil {
@@ -127,13 +127,13 @@ func (p *process) seal(r *Runner, req Request, c *call) error {
 		}
 		switch {
 		case req.Access == Populate:
-			c.Keep = []uint{unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER, unix.CAP_FSETID}
+			c.Capabilities = []uint{unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER, unix.CAP_FSETID}
 		case req.Access == ReadGuest && st.Uid < caisson.UIDRange:
 			return errors.New("the directory belongs to a user of the host and to no guest")
 		case req.Access == ReadGuest:
 			ids = []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(st.Uid), Size: caisson.UIDRange}}
 			gids = []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(st.Gid), Size: caisson.UIDRange}}
-			c.Keep = []uint{unix.CAP_DAC_READ_SEARCH}
+			c.Capabilities = []uint{unix.CAP_DAC_READ_SEARCH}
 		case st.Uid == 0 && req.Programs:
 			ids = []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(r.uidBase), Size: 1}} // see lend
 			gids = ids
@@ -142,23 +142,23 @@ func (p *process) seal(r *Runner, req Request, c *call) error {
 			// their owners.
 			ids = []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1<<32 - 1}}
 			gids = ids
-			c.Keep = []uint{unix.CAP_DAC_READ_SEARCH}
+			c.Capabilities = []uint{unix.CAP_DAC_READ_SEARCH}
 		default:
 			ids = []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(st.Uid), Size: 1}}
 			gids = []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(st.Gid), Size: 1}}
 		}
-		root, err := detach(req.Root, kept(req.Access != Populate && req.Access != WriteAsOwner))
+		root, err := cloneMount(req.Root, dataMountAttrs(req.Access != Populate && req.Access != WriteAsOwner))
 		if err != nil {
 			return err
 		}
-		p.mine = append(p.mine, root)
+		p.parentFiles = append(p.parentFiles, root)
 		p.cmd.ExtraFiles = append(p.cmd.ExtraFiles, root)
 		if req.Programs && st.Uid == 0 {
-			p.lent = append(p.lent, root)
+			p.idmapped = append(p.idmapped, root)
 		}
 	}
 	if req.Programs {
-		if err := p.furnish(req, c); err != nil {
+		if err := p.addMounts(req, c); err != nil {
 			return err
 		}
 	}
@@ -175,9 +175,9 @@ func (p *process) seal(r *Runner, req Request, c *call) error {
 	return nil
 }
 
-// give adds the descriptors of the request to the job's. Directories are passed as separate mounts: through a plain descriptor
+// passFiles adds the descriptors of the request to the job's. Directories are passed as separate mounts: through a plain descriptor
 // of a directory, ".." would lead to every directory that its user can access.
-func (p *process) give(req Request) error {
+func (p *process) passFiles(req Request) error {
 	for _, f := range req.Files {
 		var st unix.Stat_t
 		if err := unix.Fstat(int(f.Fd()), &st); err != nil {
@@ -187,24 +187,24 @@ func (p *process) give(req Request) error {
 			p.cmd.ExtraFiles = append(p.cmd.ExtraFiles, f)
 			continue
 		}
-		mount, err := detach(f, kept(false))
+		mount, err := cloneMount(f, dataMountAttrs(false))
 		if err != nil {
 			return err
 		}
-		p.mine = append(p.mine, mount) // the mount exists as long as this descriptor is open
+		p.parentFiles = append(p.parentFiles, mount) // the mount exists as long as this descriptor is open
 		fd, err := unix.Openat(int(mount.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return os.NewSyscallError("open", err)
 		}
 		dir := os.NewFile(uintptr(fd), f.Name())
-		p.theirs = append(p.theirs, dir)
+		p.jobFiles = append(p.jobFiles, dir)
 		p.cmd.ExtraFiles = append(p.cmd.ExtraFiles, dir)
 	}
 	return nil
 }
 
-// kept returns the mount attributes of directories that hold data: no file in them can be executed.
-func kept(readOnly bool) (attr uint64) {
+// dataMountAttrs returns the mount attributes of directories that hold data: no file in them can be executed.
+func dataMountAttrs(readOnly bool) (attr uint64) {
 	attr = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC
 	if readOnly {
 		attr |= unix.MOUNT_ATTR_RDONLY
@@ -212,9 +212,9 @@ func kept(readOnly bool) (attr uint64) {
 	return attr
 }
 
-// detach returns a new mount of dir without the mounts below it. It is not attached to any mount namespace yet. dir may also be
+// cloneMount returns a new mount of dir without the mounts below it. It is not attached to any mount namespace yet. dir may also be
 // a file.
-func detach(dir *os.File, attrs uint64) (*os.File, error) {
+func cloneMount(dir *os.File, attrs uint64) (*os.File, error) {
 	defer runtime.KeepAlive(dir)
 	fd, err := unix.OpenTree(int(dir.Fd()), "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
 	if err != nil {
@@ -250,11 +250,11 @@ func (p *process) input(in io.Reader) error {
 	if err != nil {
 		return err
 	}
-	p.theirs = append(p.theirs, r)
+	p.jobFiles = append(p.jobFiles, r)
 	p.cmd.ExtraFiles = append(p.cmd.ExtraFiles, r)
-	p.mine = append(p.mine, w)
-	p.feed = func() {
-		defer p.feeding.Done()
+	p.parentFiles = append(p.parentFiles, w)
+	p.copyInput = func() {
+		defer p.copying.Done()
 		// A failed read results in a short stream, which the job reports; a failed write means that the job has exited.
 		io.Copy(w, in)
 		w.Close()
@@ -275,16 +275,16 @@ func (p *process) run(c call, progress func(json.RawMessage), reply any) error {
 	if err := p.cmd.Start(); err != nil {
 		return caisson.Wrap(err, caisson.Internal, "cannot start a worker for %s", c.Job)
 	}
-	for _, f := range p.theirs {
+	for _, f := range p.jobFiles {
 		f.Close()
 	}
-	p.theirs = nil
-	if p.feed != nil {
-		p.feeding.Add(1)
-		go p.feed()
+	p.jobFiles = nil
+	if p.copyInput != nil {
+		p.copying.Add(1)
+		go p.copyInput()
 	}
 	if c.Programs != nil {
-		if err := p.settle(); err != nil {
+		if err := p.configureStarted(); err != nil {
 			p.cmd.Process.Kill()
 			p.cmd.Wait()
 			return caisson.Wrap(err, caisson.KindOf(err), "cannot prepare a worker for %s: %s", c.Job, caisson.MessageOf(err))
@@ -306,11 +306,11 @@ func (p *process) run(c call, progress func(json.RawMessage), reply any) error {
 	if !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, syscall.EPIPE) {
 		p.cmd.Process.Kill()
 	}
-	return p.broken(c, err, p.cmd.Wait())
+	return p.crashError(c, err, p.cmd.Wait())
 }
 
-// broken returns the error for a job that exited without a reply.
-func (p *process) broken(c call, cause, exit error) error {
+// crashError returns the error for a job that exited without a reply.
+func (p *process) crashError(c call, cause, exit error) error {
 	said := p.stderr.String()
 	p.log.Warn("a worker broke down", "cause", cause, "exit", exit, "stderr", said)
 	if e, ok := errors.AsType[*exec.ExitError](exit); ok {
@@ -326,20 +326,20 @@ func (p *process) broken(c call, cause, exit error) error {
 	return caisson.Wrap(errors.Join(cause, exit), caisson.Internal, "the worker for %s broke down; the daemon's log has the details", c.Job)
 }
 
-// head keeps the first 4096 bytes written to it, because the output of a crash begins with its reason.
-type head struct {
+// prefixBuffer keeps the first 4096 bytes written to it, because the output of a crash begins with its reason.
+type prefixBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
 }
 
-func (t *head) Write(b []byte) (int, error) {
+func (t *prefixBuffer) Write(b []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.buf.Write(b[:min(len(b), 4096-t.buf.Len())])
 	return len(b), nil
 }
 
-func (t *head) String() string {
+func (t *prefixBuffer) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return printable(t.buf.String(), t.buf.Len())

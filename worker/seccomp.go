@@ -8,8 +8,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/confine"
 )
 
-// forbidden are system calls that no job needs and that are common in attacks on kernels. They fail with EPERM.
-var forbidden = []uint32{
+// deniedSyscalls are system calls that no job needs and that are common in attacks on kernels. They fail with EPERM.
+var deniedSyscalls = []uint32{
 	unix.SYS_EXECVE, unix.SYS_EXECVEAT, unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV,
 	unix.SYS_PIDFD_GETFD, unix.SYS_PIDFD_OPEN, unix.SYS_UNSHARE, unix.SYS_SETNS, unix.SYS_MOUNT, unix.SYS_UMOUNT2,
 	unix.SYS_PIVOT_ROOT, unix.SYS_CHROOT, unix.SYS_OPEN_TREE, unix.SYS_MOVE_MOUNT, unix.SYS_FSOPEN, unix.SYS_FSCONFIG,
@@ -32,33 +32,33 @@ const newNamespaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUT
 func syscallFilter(network bool, programs *layout) confine.Filter {
 	clone := confine.Test{Arg: 0, AnyBit: unix.CLONE_THREAD}
 	var sockets []confine.Rule
-	calls := slices.Concat([]uint32{unix.SYS_SOCKETPAIR, unix.SYS_SOCKET}, forbidden, forkCalls)
+	calls := slices.Concat([]uint32{unix.SYS_SOCKETPAIR, unix.SYS_SOCKET}, deniedSyscalls, forkCalls)
 	switch {
 	case programs != nil:
 		clone = confine.Test{Arg: 0, NoBit: newNamespaces}
-		sockets = []confine.Rule{streams(unix.SYS_SOCKET, programs.Unix), streams(unix.SYS_SOCKETPAIR, true)}
-		calls = slices.DeleteFunc(slices.Clone(forbidden), func(nr uint32) bool { return nr == unix.SYS_EXECVE || nr == unix.SYS_EXECVEAT })
+		sockets = []confine.Rule{allowStreams(unix.SYS_SOCKET, programs.Unix), allowStreams(unix.SYS_SOCKETPAIR, true)}
+		calls = slices.DeleteFunc(slices.Clone(deniedSyscalls), func(nr uint32) bool { return nr == unix.SYS_EXECVE || nr == unix.SYS_EXECVEAT })
 		calls = append(calls, unix.SYS_MEMFD_CREATE, unix.SYS_MEMFD_SECRET) // files in memory could be executed
 	case network: // no unix sockets: daemons of this host listen on them
 		inet := confine.Test{Arg: 0, Is: []uint32{unix.AF_INET, unix.AF_INET6}}
-		sockets = []confine.Rule{{Calls: []uint32{unix.SYS_SOCKET}, Uses: [][]confine.Test{{inet}}}}
-		calls = slices.Concat([]uint32{unix.SYS_SOCKETPAIR}, forbidden, forkCalls)
+		sockets = []confine.Rule{{Calls: []uint32{unix.SYS_SOCKET}, AnyOf: [][]confine.Test{{inet}}}}
+		calls = slices.Concat([]uint32{unix.SYS_SOCKETPAIR}, deniedSyscalls, forkCalls)
 	}
-	return confine.Filter{Others: true, Rules: slices.Concat([]confine.Rule{
+	return confine.Filter{AllowOthers: true, Rules: slices.Concat([]confine.Rule{
 		// The flags of clone3 are in memory, where a filter cannot check them. On ENOSYS, programs use clone.
 		{Calls: []uint32{unix.SYS_CLONE3}, Else: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)},
-		{Calls: []uint32{unix.SYS_CLONE}, Uses: [][]confine.Test{{clone}}},
+		{Calls: []uint32{unix.SYS_CLONE}, AnyOf: [][]confine.Test{{clone}}},
 	}, sockets, []confine.Rule{{Calls: calls}})}
 }
 
-// streams allows call, which is socket or socketpair, to create TCP sockets and, if local, unix stream sockets. The code of
+// allowStreams allows call, which is socket or socketpair, to create TCP sockets and, if local, unix stream sockets. The code of
 // other protocols in the kernel cannot be reached.
-func streams(call uint32, local bool) confine.Rule {
+func allowStreams(call uint32, local bool) confine.Rule {
 	family := confine.Test{Arg: 0, Is: []uint32{unix.AF_INET, unix.AF_INET6}, Deny: []uint32{unix.AF_UNIX}}
 	if local {
 		family.Allow, family.Deny = family.Deny, nil
 	}
-	return confine.Rule{Calls: []uint32{call}, Uses: [][]confine.Test{{
+	return confine.Rule{Calls: []uint32{call}, AnyOf: [][]confine.Test{{
 		{Arg: 1, Mask: 0xf, Is: []uint32{unix.SOCK_STREAM}}, // the other bits are flags
 		family,
 		{Arg: 2, Is: []uint32{0, unix.IPPROTO_TCP}},

@@ -78,7 +78,7 @@ func New(cfg Config) (*Runner, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	program, err := hold(cfg.Exe)
+	program, err := openProgram(cfg.Exe)
 	if err != nil {
 		return nil, caisson.Wrap(err, caisson.Internal, "worker: cannot open the program %q", cfg.Exe)
 	}
@@ -86,9 +86,9 @@ func New(cfg Config) (*Runner, error) {
 	return &Runner{program: program, exe: exe, uidBase: cfg.UIDBase, workUID: cfg.WorkUID, log: log.With("component", "worker")}, nil
 }
 
-// hold opens a program in order to execute it. The descriptor is at least firstHeld, because a job's descriptors are set up
+// openProgram opens a program in order to execute it. The descriptor is at least firstHeld, because a job's descriptors are set up
 // below that number before the program is executed.
-func hold(exe string) (*os.File, error) {
+func openProgram(exe string) (*os.File, error) {
 	const firstHeld = 512
 	fd, err := unix.Open(exe, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {

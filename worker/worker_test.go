@@ -47,8 +47,8 @@ func newRunner(t testing.TB) *worker.Runner {
 
 // Variables that jobs write to in order to exhaust a limit.
 var (
-	spun atomic.Int64
-	kept []byte
+	spun           atomic.Int64
+	dataMountAttrs []byte
 )
 
 var (
@@ -78,7 +78,7 @@ var (
 		}},
 		job[none, none]{Name: "alloc", Do: func(context.Context, *worker.Call, none) (none, error) {
 			for n := 1 << 20; ; n *= 2 {
-				kept = append(kept, bytes.Repeat([]byte{1}, n)...)
+				dataMountAttrs = append(dataMountAttrs, bytes.Repeat([]byte{1}, n)...)
 			}
 		}},
 		job[none, string]{Name: "long", Do: func(context.Context, *worker.Call, none) (string, error) { return strings.Repeat("x", 2<<20), nil }},

@@ -22,10 +22,10 @@ const declinedFile = "declined.json"
 type syncs struct{ *Core }
 
 // apply applies the chosen changes and returns a receipt.
-func (s *syncing) apply(ctx context.Context, r *review, chosen picks) (*caisson.SyncReceipt, error) {
+func (s *syncRun) apply(ctx context.Context, r *review, chosen selection) (*caisson.SyncReceipt, error) {
 	receipt := &caisson.SyncReceipt{
 		Account: s.w.Account, Workspace: s.w.ID, Sandbox: s.w.Sandbox, Run: s.w.Run, By: s.by, Mode: s.w.Mode,
-		State: caisson.ReceiptApplied, At: now(), Checks: slices.Concat(r.Checks, s.ran), Entries: entriesOf(chosen), Waiting: len(r.Changes) - len(chosen.chosen) + len(chosen.parts),
+		State: caisson.ReceiptApplied, At: now(), Checks: slices.Concat(r.Checks, s.passedChecks), Entries: entriesOf(chosen), Waiting: len(r.Changes) - len(chosen.chosen) + len(chosen.parts),
 	}
 	if receipt.Auto = s.auto; s.auto {
 		receipt.Held = r.Held
@@ -35,15 +35,15 @@ func (s *syncing) apply(ctx context.Context, r *review, chosen picks) (*caisson.
 		return receipt, nil
 	}
 	if s.auto {
-		if err := s.c.removals.take(s.w, plan.Steps); err != nil {
+		if err := s.c.removals.countAuto(s.w, plan.Steps); err != nil {
 			return nil, err
 		}
 	}
 	receipt.ID = caisson.NewID(caisson.ReceiptPrefix)
 	outcome, err := s.write(ctx, r, receipt, plan)
 	if outcome.State != apply.Applied {
-		if s.auto && !unknown(outcome, err) {
-			err = errors.Join(err, s.c.removals.giveBack(s.w, plan.Steps))
+		if s.auto && !outcomeUnknown(outcome, err) {
+			err = errors.Join(err, s.c.removals.uncountAuto(s.w, plan.Steps))
 		}
 		if err == nil {
 			err = caisson.Errorf(caisson.Internal, "the changes were not applied; the daemon's log has the details")
@@ -60,11 +60,11 @@ func (s *syncing) apply(ctx context.Context, r *review, chosen picks) (*caisson.
 	if err := os.Remove(s.c.dir(s.w.ID, refusedFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	return receipt, s.wanted(plan.Steps)
+	return receipt, s.clearDeclined(plan.Steps)
 }
 
-// wanted removes applied paths from the list of undone changes.
-func (s *syncing) wanted(steps []gate.Step) error {
+// clearDeclined removes applied paths from the list of undone changes.
+func (s *syncRun) clearDeclined(steps []gate.Step) error {
 	list, err := s.c.syncs.declined(s.w.ID)
 	if err != nil || len(list) == 0 {
 		return err
@@ -76,7 +76,7 @@ func (s *syncing) wanted(steps []gate.Step) error {
 }
 
 // write applies the plan in a worker job. The receipt is written to disk before.
-func (s *syncing) write(ctx context.Context, r *review, receipt *caisson.SyncReceipt, plan *gate.Plan) (out apply.Outcome, err error) {
+func (s *syncRun) write(ctx context.Context, r *review, receipt *caisson.SyncReceipt, plan *gate.Plan) (out apply.Outcome, err error) {
 	var opened files
 	defer opened.close()
 	frozen, err := opened.add(openDir(s.c.dir(s.w.ID, frozenDir, string(r.ID)), 0))
@@ -88,11 +88,11 @@ func (s *syncing) write(ctx context.Context, r *review, receipt *caisson.SyncRec
 		return out, err
 	}
 	defer func() {
-		if unknown(out, err) {
+		if outcomeUnknown(out, err) {
 			return // recover determines the outcome
 		}
 		if out.State != apply.Applied {
-			err = errors.Join(err, s.c.syncs.unsave(s.w.ID, receipt.ID))
+			err = errors.Join(err, s.c.syncs.removeSaved(s.w.ID, receipt.ID))
 		}
 	}()
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -108,8 +108,8 @@ func (s *syncing) write(ctx context.Context, r *review, receipt *caisson.SyncRec
 	return s.c.Tool.Apply(ctx, s.host, saved, frozen, plan)
 }
 
-// unknown reports whether an outcome with err leaves it undetermined what has been written.
-func unknown(out apply.Outcome, err error) bool {
+// outcomeUnknown reports whether an outcome with err leaves it undetermined what has been written.
+func outcomeUnknown(out apply.Outcome, err error) bool {
 	return out.State == apply.None && err != nil && caisson.KindOf(err) == caisson.Internal
 }
 
@@ -132,7 +132,7 @@ func (c syncs) applied(ctx context.Context, w *caisson.Workspace, host *os.File,
 		})
 		if receipt.Auto {
 			// Its removals were counted before it was applied.
-		} else if err := c.removals.approved(w, receipt, steps, false); err != nil {
+		} else if err := c.removals.countApproved(w, receipt, steps, false); err != nil {
 			c.Log.WarnContext(ctx, "how many files a sync has removed could not be recorded", "workspace", w.ID, "receipt", receipt.ID, "err", err)
 		}
 	}
@@ -150,15 +150,15 @@ func (c syncs) applied(ctx context.Context, w *caisson.Workspace, host *os.File,
 			list = append(list, baseline.Applied{Path: step.Path, Node: step.After})
 		}
 	}
-	if err := c.syncs.rebase(ctx, w, host, list); err != nil {
+	if err := c.syncs.setBase(ctx, w, host, list); err != nil {
 		c.Log.WarnContext(ctx, "what was applied is not known as such; later changes of the same files may clash", "workspace", w.ID, "err", err)
 	}
-	_, err = c.Store.Workspaces().Update(ctx, caisson.Everyone(), w.ID, func(w *caisson.Workspace) error {
+	_, err = c.Store.Workspaces().Update(ctx, caisson.AllAccounts(), w.ID, func(w *caisson.Workspace) error {
 		if !w.SyncedAt.Before(receipt.At) {
 			return errUnchanged // an undo of it was not completed, and w.Changes is more recent
 		}
 		w.SyncedAt, w.Changes = receipt.At, receipt.Waiting
-		if w.State == caisson.WorkspaceResting && w.Changes == 0 {
+		if w.State == caisson.WorkspaceDetached && w.Changes == 0 {
 			w.State = caisson.WorkspaceSettled
 		}
 		return nil
@@ -169,8 +169,8 @@ func (c syncs) applied(ctx context.Context, w *caisson.Workspace, host *os.File,
 	return err
 }
 
-// rebase sets the base that later changes are compared with.
-func (c syncs) rebase(ctx context.Context, w *caisson.Workspace, host *os.File, list []baseline.Applied) error {
+// setBase sets the base that later changes are compared with.
+func (c syncs) setBase(ctx context.Context, w *caisson.Workspace, host *os.File, list []baseline.Applied) error {
 	base, err := openDir(c.dir(w.ID, baseDir), 0)
 	if err != nil {
 		return err
@@ -180,7 +180,7 @@ func (c syncs) rebase(ctx context.Context, w *caisson.Workspace, host *os.File, 
 }
 
 // entriesOf returns the paths that a sync writes, one entry for each.
-func entriesOf(p picks) []caisson.ReceiptEntry {
+func entriesOf(p selection) []caisson.ReceiptEntry {
 	list := []caisson.ReceiptEntry{}
 	for i, x := range p.review.Changes {
 		if !p.chosen[i] {
@@ -206,8 +206,8 @@ func hashOf(n gate.Node) string {
 	return overlay.HashOf(n.Type, n.Mode, n.Hash, "")
 }
 
-// unsave removes the saved data of a sync.
-func (c syncs) unsave(w, receipt caisson.ID) error {
+// removeSaved removes the saved data of a sync.
+func (c syncs) removeSaved(w, receipt caisson.ID) error {
 	dir := c.dir(w, savedDir, string(receipt))
 	for _, suffix := range []string{"", doneSuffix, pendingSuffix} { // the last one is the file that recover looks for
 		if err := removeTree(dir + suffix); err != nil {

@@ -15,8 +15,8 @@ const autoActor = "auto"
 // Run applies changes automatically in workspaces with that mode, saves which processes made them, and removes old
 // data, until ctx ends.
 func (c *Core) Run(ctx context.Context) error {
-	c.do(func(context.Context) { c.keepAllWriters(ctx) })
-	apply, clean := time.NewTicker(c.Every), time.NewTicker(housekeep)
+	c.goBackground(func(context.Context) { c.saveAllWriters(ctx) })
+	apply, clean := time.NewTicker(c.ApplyInterval), time.NewTicker(cleanInterval)
 	defer apply.Stop()
 	defer clean.Stop()
 	for {
@@ -38,7 +38,7 @@ func (c *Core) each(ctx context.Context, f func(*caisson.Workspace), states ...c
 	var all []*caisson.Workspace // listed first, because f may delete some
 	filter := caisson.WorkspaceFilter{States: states, Limit: 1000}
 	for more := true; more; {
-		page, rest, err := c.Store.Workspaces().List(ctx, caisson.Everyone(), filter)
+		page, rest, err := c.Store.Workspaces().List(ctx, caisson.AllAccounts(), filter)
 		if err != nil {
 			return err
 		}
@@ -69,14 +69,14 @@ func (c *Core) applyAll(ctx context.Context) {
 		}
 		apply := func(ctx context.Context) {
 			defer release()
-			c.laying.keepBaseNow(ctx, w.ID)
+			c.layerFiles.saveDeferredBase(ctx, w.ID)
 			if err := c.syncs.applyNow(ctx, w); err != nil && ctx.Err() == nil {
 				c.Log.WarnContext(ctx, "changes could not be applied automatically; that is tried again", "workspace", w.ID, "err", err)
 			}
 		}
 		if len(c.Commands) == 0 {
 			apply(ctx)
-		} else if !c.do(apply) {
+		} else if !c.goBackground(apply) {
 			release()
 		}
 	}, caisson.WorkspaceLive)
@@ -85,33 +85,33 @@ func (c *Core) applyAll(ctx context.Context) {
 	}
 }
 
-// applyNow is like applyAlone, for a caller that holds the lock of w but no job slot. It does nothing shortly after a
+// applyNow is like applyAuto, for a caller that holds the lock of w but no job slot. It does nothing shortly after a
 // command has failed.
 func (c syncs) applyNow(ctx context.Context, w *caisson.Workspace) error {
-	if off, err := c.refusals.putOff(w.ID, ""); err != nil || off {
+	if off, err := c.refusals.backingOff(w.ID, ""); err != nil || off {
 		return err
 	}
-	if err := c.place(ctx); err != nil {
+	if err := c.acquireSlot(ctx); err != nil {
 		return err
 	}
-	defer func() { <-c.jobs }()
-	return c.syncs.applyAlone(ctx, w)
+	defer func() { <-c.jobSlots }()
+	return c.syncs.applyAuto(ctx, w)
 }
 
-// errPutOff means that a command has recently refused the changes that would be applied automatically.
-var errPutOff = errors.New("a command has refused these changes a moment ago")
+// errBackoff means that a command has recently refused the changes that would be applied automatically.
+var errBackoff = errors.New("a command has refused these changes a moment ago")
 
-// applyAlone applies all changes that pass every check, without a request. The caller must hold the lock of w and a job
+// applyAuto applies all changes that pass every check, without a request. The caller must hold the lock of w and a job
 // slot.
-func (c syncs) applyAlone(ctx context.Context, w *caisson.Workspace) error {
+func (c syncs) applyAuto(ctx context.Context, w *caisson.Workspace) error {
 	host, err := c.openHost(w, 0)
 	if err != nil {
 		return err
 	}
 	defer host.Close()
-	s := &syncing{c: c.Core, w: w, host: host, by: autoActor, auto: true}
+	s := &syncRun{c: c.Core, w: w, host: host, by: autoActor, auto: true}
 	_, err = s.do(ctx, &caisson.SyncRequest{Auto: true})
-	if errors.Is(err, errPutOff) {
+	if errors.Is(err, errBackoff) {
 		return nil
 	}
 	return err
@@ -130,14 +130,14 @@ func (c *Core) clean(ctx context.Context, at time.Time) {
 		c.Log.ErrorContext(ctx, "old workspaces could not be found", "err", err)
 	}
 	if err == nil {
-		if err := c.removals.clean(used, at.Add(-c.Keep)); err != nil {
+		if err := c.removals.clean(used, at.Add(-c.Retention)); err != nil {
 			c.Log.WarnContext(ctx, "old counts of removals could not be removed", "err", err)
 		}
 	}
 }
 
 func (c *Core) cleanOne(ctx context.Context, w *caisson.Workspace, at time.Time) error {
-	keep, last := c.Keep, w.EndedAt
+	keep, last := c.Retention, w.EndedAt
 	if w.State == caisson.WorkspaceSettled {
 		keep = min(keep, keepSettled)
 	}
@@ -155,5 +155,5 @@ func (c *Core) cleanOne(ctx context.Context, w *caisson.Workspace, at time.Time)
 	if w.Kind == caisson.WorkspaceDirect {
 		return nil
 	}
-	return errors.Join(c.laying.removeCopy(w), c.reviews.trimReviews(w.ID, at))
+	return errors.Join(c.layerFiles.removeCopy(w), c.reviews.trimReviews(w.ID, at))
 }

@@ -47,7 +47,7 @@ func (b *boxes) Create(ctx context.Context, req caisson.CreateRequest) (*caisson
 	if err := b.w.store.Sandboxes().Insert(ctx, sb); err != nil {
 		return nil, err
 	}
-	ws, err := b.w.core.Layers().Lay(ctx, sb, *req.Workspace)
+	ws, err := b.w.core.Layers().Create(ctx, sb, *req.Workspace)
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +109,7 @@ func (b *boxes) Remove(ctx context.Context, ref string) error {
 	dir := b.dirs[ref]
 	delete(b.dirs, ref)
 	b.mu.Unlock()
-	sb, err := b.w.store.Sandboxes().Get(ctx, caisson.Everyone(), ref)
+	sb, err := b.w.store.Sandboxes().Get(ctx, caisson.AllAccounts(), ref)
 	if err != nil {
 		return err
 	}
@@ -117,10 +117,10 @@ func (b *boxes) Remove(ctx context.Context, ref string) error {
 		// A job that is starting has the descriptors open for a moment.
 		poll.Until(b.w.t, patience, func() bool { return unix.Unmount(dir, 0) == nil })
 	}
-	if err := b.w.core.Layers().Leave(ctx, sb.Spec.Workspace); err != nil {
+	if err := b.w.core.Layers().Detach(ctx, sb.Spec.Workspace); err != nil {
 		return err
 	}
-	return b.w.store.Sandboxes().Delete(ctx, caisson.Everyone(), ref)
+	return b.w.store.Sandboxes().Delete(ctx, caisson.AllAccounts(), ref)
 }
 
 // boxProcess is a process on the host in place of one in the sandbox.
@@ -183,7 +183,7 @@ func (w *world) nothingLeft(t *testing.T, want ...*caisson.Workspace) {
 	if len(list) != len(want) {
 		t.Errorf("%d directories of workspaces are left, want %d", len(list), len(want))
 	}
-	found, _, err := w.store.Sandboxes().List(w.t.Context(), caisson.Everyone(), caisson.Filter{Labels: map[string]string{"caisson/check": "commands"}})
+	found, _, err := w.store.Sandboxes().List(w.t.Context(), caisson.AllAccounts(), caisson.Filter{Labels: map[string]string{"caisson/check": "commands"}})
 	w.must(err)
 	if len(found) != 0 {
 		t.Errorf("%d sandboxes are left", len(found))

@@ -15,11 +15,11 @@ import (
 	"github.com/caisson-dev/caisson/gate"
 )
 
-// Delays of automatic syncs after a command has failed: retrySame for the same changes, retryOther for others. A sync
+// Delays of automatic syncs after a command has failed: retrySameDelay for the same changes, retryOtherDelay for others. A sync
 // that a person requests is never delayed.
 const (
-	retrySame  = 10 * time.Minute
-	retryOther = 2 * time.Minute
+	retrySameDelay  = 10 * time.Minute
+	retryOtherDelay = 2 * time.Minute
 )
 
 // refusedFile records the last command that failed, and the changes that it was run on.
@@ -35,7 +35,7 @@ type refusal struct {
 
 // commands runs the administrator's commands on the chosen changes, one after another, each in a separate sandbox. It
 // returns the names of the checks. If a command fails, it returns Denied with the end of that command's output.
-func (s *syncing) commands(ctx context.Context, r *review, chosen picks) ([]string, error) {
+func (s *syncRun) commands(ctx context.Context, r *review, chosen selection) ([]string, error) {
 	plan := &gate.Plan{Steps: chosen.steps()}
 	if len(s.c.Commands) == 0 || len(plan.Steps) == 0 {
 		return nil, nil
@@ -48,12 +48,12 @@ func (s *syncing) commands(ctx context.Context, r *review, chosen picks) ([]stri
 		return nil, err
 	}
 	if s.by == autoActor {
-		off, err := s.c.refusals.putOff(s.w.ID, key)
+		off, err := s.c.refusals.backingOff(s.w.ID, key)
 		if err != nil {
 			return nil, err
 		}
 		if off {
-			return nil, errPutOff
+			return nil, errBackoff
 		}
 	}
 	var ran []string
@@ -83,7 +83,7 @@ func (c refusals) planKey(plan *gate.Plan) (string, error) {
 }
 
 // refuse records that a command has failed, or could not be run, and returns the error that reports it.
-func (s *syncing) refuse(ctx context.Context, chosen picks, key string, cmd Command, cause error) error {
+func (s *syncRun) refuse(ctx context.Context, chosen selection, key string, cmd Command, cause error) error {
 	message := caisson.MessageOf(cause)
 	if caisson.KindOf(cause) != caisson.Denied {
 		message = fmt.Sprintf("the check %s could not be run: %s", cmd.Name, message)
@@ -106,9 +106,9 @@ func (c refusals) refused(w caisson.ID) (no refusal, err error) {
 	return no, readJSON(c.dir(w, refusedFile), &no)
 }
 
-// remind adds the last refusal to the changes of a diff that it concerns. This is not a verdict: with other changes, or
+// addFindings adds the last refusal to the changes of a diff that it concerns. This is not a verdict: with other changes, or
 // later, the command may pass.
-func (c refusals) remind(w caisson.ID, changes []caisson.Change) error {
+func (c refusals) addFindings(w caisson.ID, changes []caisson.Change) error {
 	no, err := c.refusals.refused(w)
 	for i := range changes {
 		ch := &changes[i]
@@ -119,39 +119,39 @@ func (c refusals) remind(w caisson.ID, changes []caisson.Change) error {
 	return err
 }
 
-// putOff reports whether it is too early to apply changes automatically after a command has refused them; key is "" if
+// backingOff reports whether it is too early to apply changes automatically after a command has refused them; key is "" if
 // the plan does not exist yet.
-func (c refusals) putOff(w caisson.ID, key string) (bool, error) {
+func (c refusals) backingOff(w caisson.ID, key string) (bool, error) {
 	no, err := c.refusals.refused(w)
 	if err != nil || no.At.IsZero() {
 		return false, err
 	}
-	wait := retryOther
+	wait := retryOtherDelay
 	if key != "" {
 		if key != no.Key {
 			return false, nil
 		}
-		wait = retrySame
+		wait = retrySameDelay
 	}
 	return now().Sub(no.At) < wait, nil
 }
 
 // command runs one command. Returns Denied with the reason if it fails.
-func (s *syncing) command(ctx context.Context, r *review, plan *gate.Plan, cmd Command) error {
-	t, err := s.layTrial(ctx, r, plan)
+func (s *syncRun) command(ctx context.Context, r *review, plan *gate.Plan, cmd Command) error {
+	t, err := s.createTrial(ctx, r, plan)
 	if err != nil {
 		return err
 	}
-	return s.aside(ctx, func() error {
-		return s.box(ctx, t, cmd, func(ctx context.Context, sb *caisson.Sandbox) error { return s.watch(ctx, sb, t, cmd) })
-	}, func() error { return s.c.boxing.endTrial(t) })
+	return s.withTrialSlot(ctx, func() error {
+		return s.inSandbox(ctx, t, cmd, func(ctx context.Context, sb *caisson.Sandbox) error { return s.watch(ctx, sb, t, cmd) })
+	}, func() error { return s.c.trialCleanup.endTrial(t) })
 }
 
-// aside calls do, which takes long, without the caller's job slot but with a trial slot. If ctx ends before a trial
+// withTrialSlot calls do, which takes long, without the caller's job slot but with a trial slot. If ctx ends before a trial
 // slot is free, it calls not instead.
-func (s *syncing) aside(ctx context.Context, do, not func() error) error {
-	<-s.c.jobs
-	defer func() { s.c.jobs <- struct{}{} }()
+func (s *syncRun) withTrialSlot(ctx context.Context, do, not func() error) error {
+	<-s.c.jobSlots
+	defer func() { s.c.jobSlots <- struct{}{} }()
 	select {
 	case s.c.trials.places <- struct{}{}:
 	case <-ctx.Done():
@@ -162,9 +162,9 @@ func (s *syncing) aside(ctx context.Context, do, not func() error) error {
 }
 
 // watch runs a command in its sandbox and waits for its end.
-func (s *syncing) watch(ctx context.Context, sb *caisson.Sandbox, t *trial, cmd Command) error {
+func (s *syncRun) watch(ctx context.Context, sb *caisson.Sandbox, t *trial, cmd Command) error {
 	limit := cmd.limit()
-	ctx, cancel := context.WithTimeout(ctx, limit+killTime) // even if the process cannot be killed
+	ctx, cancel := context.WithTimeout(ctx, limit+killTimeout) // even if the process cannot be killed
 	defer cancel()
 	p, err := s.c.sandboxes.Exec(ctx, string(sb.ID), caisson.ExecRequest{
 		Command: cmd.Command, Workdir: t.w.Target, User: "0:0", Timeout: caisson.Duration(limit),
@@ -180,13 +180,13 @@ func (s *syncing) watch(ctx context.Context, sb *caisson.Sandbox, t *trial, cmd 
 	}
 	select {
 	case <-whole:
-	case <-time.After(lingerTime): // a process that the command has started keeps its output open
+	case <-time.After(outputTimeout): // a process that the command has started keeps its output open
 	}
 	_ = p.Close() // removing the sandbox ends the readers in any case
 	if err != nil {
 		return err
 	}
-	if out.flooded() {
+	if out.exceeded() {
 		status.Code, status.Reason = max(status.Code, 1), "output limit"
 	}
 	if status.Success() {
@@ -196,6 +196,6 @@ func (s *syncing) watch(ctx context.Context, sb *caisson.Sandbox, t *trial, cmd 
 }
 
 const (
-	killTime   = 30 * time.Second
-	lingerTime = time.Second
+	killTimeout   = 30 * time.Second
+	outputTimeout = time.Second
 )

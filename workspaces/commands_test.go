@@ -158,7 +158,7 @@ func TestCommandAutomatic(t *testing.T) {
 	w.wantFiles(dir, map[string]string{"f": "a"})
 	// At the end, new changes are tried once more.
 	w.edit(ws, map[string]string{"f": "good"})
-	w.must(w.core.Layers().Leave(w.ctx(), ws.ID))
+	w.must(w.core.Layers().Detach(w.ctx(), ws.ID))
 	poll.Until(t, patience, func() bool { return !w.get(ws).SyncedAt.IsZero() })
 	w.wantFiles(dir, map[string]string{"f": "good"})
 	w.must(w.core.Close())
@@ -196,7 +196,7 @@ func TestCommandLabels(t *testing.T) {
 	b.inside = func(string) {
 		sb := w.sandbox()
 		sb.Labels = b.last.Labels
-		_, err = w.core.Layers().Lay(w.ctx(), sb, caisson.WorkspaceRequest{Source: dir, Directory: handle(t, dir)})
+		_, err = w.core.Layers().Create(w.ctx(), sb, caisson.WorkspaceRequest{Source: dir, Directory: handle(t, dir)})
 	}
 	_, serr := w.sync(ws, pick(t, w.review(ws)))
 	w.must(serr)

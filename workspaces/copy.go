@@ -16,7 +16,7 @@ import (
 const copyDir = "copy"
 
 // makeCopy copies the host directory as recorded in the manifest. mode is that of the directory.
-func (c laying) makeCopy(ctx context.Context, w *caisson.Workspace, mode uint32) error {
+func (c layerFiles) makeCopy(ctx context.Context, w *caisson.Workspace, mode uint32) error {
 	var opened files
 	defer opened.close()
 	host, err := opened.add(c.openHost(w, 0))
@@ -53,8 +53,8 @@ func (c laying) makeCopy(ctx context.Context, w *caisson.Workspace, mode uint32)
 	return dst.Chmod(os.FileMode(mode & 0o777))
 }
 
-// baseOfCopy saves small files of the copy as the base for merges.
-func (c laying) baseOfCopy(ctx context.Context, w *caisson.Workspace) error {
+// saveBaseOfCopy saves small files of the copy as the base for merges.
+func (c layerFiles) saveBaseOfCopy(ctx context.Context, w *caisson.Workspace) error {
 	var opened files
 	defer opened.close()
 	copied, err := opened.add(openDir(c.dir(w.ID, copyDir), 0))
@@ -77,9 +77,9 @@ func hasCopy(w *caisson.Workspace) bool {
 	return w.Kind == caisson.WorkspaceCopy && w.State == caisson.WorkspaceLive
 }
 
-// startOver discards the record of applied changes, because the sandbox of w, whose layer is empty now, does not have
+// clearApplied discards the record of applied changes, because the sandbox of w, whose layer is empty now, does not have
 // them. The caller must hold the lock of w.
-func (c laying) startOver(w *caisson.Workspace) error {
+func (c layerFiles) clearApplied(w *caisson.Workspace) error {
 	if !hasCopy(w) {
 		return nil
 	}
@@ -91,13 +91,13 @@ func (c laying) startOver(w *caisson.Workspace) error {
 	if err := guesttree.Empty(context.Background(), base); err != nil {
 		return err
 	}
-	c.do(func(ctx context.Context) { c.laying.keepBase(ctx, w) })
+	c.goBackground(func(ctx context.Context) { c.layerFiles.lockAndSaveBase(ctx, w) })
 	return nil
 }
 
-// unapply discards the record that these paths were applied, because the sandbox of w is about to see them as they are
+// unmarkApplied discards the record that these paths were applied, because the sandbox of w is about to see them as they are
 // in the copy.
-func (c laying) unapply(ctx context.Context, w *caisson.Workspace, paths []string) error {
+func (c layerFiles) unmarkApplied(ctx context.Context, w *caisson.Workspace, paths []string) error {
 	if !hasCopy(w) || len(paths) == 0 {
 		return nil
 	}
@@ -115,7 +115,7 @@ func (c laying) unapply(ctx context.Context, w *caisson.Workspace, paths []strin
 }
 
 // removeCopy removes the copy of a workspace whose sandbox was removed.
-func (c laying) removeCopy(w *caisson.Workspace) error {
+func (c layerFiles) removeCopy(w *caisson.Workspace) error {
 	if w.Kind != caisson.WorkspaceCopy || w.State == caisson.WorkspaceLive {
 		return nil
 	}

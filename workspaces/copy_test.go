@@ -183,7 +183,7 @@ func TestCopyStartsOver(t *testing.T) {
 	}
 	w.shows(ws)
 	w.edit(ws, map[string]string{"g": strings.Replace(seven, "6", "SIX", 1)})
-	if ch := w.review(ws).Changes; len(ch) != 1 || ch[0].Verdict != caisson.VerdictClash && !ch[0].Merge {
+	if ch := w.review(ws).Changes; len(ch) != 1 || ch[0].Verdict != caisson.VerdictConflict && !ch[0].Merge {
 		t.Errorf("what was applied would be taken back: %+v", ch)
 	}
 
@@ -209,7 +209,7 @@ func TestCopyGoes(t *testing.T) {
 	ws := w.lay(dir, ofCopy)
 	w.kept(ws)
 	w.edit(ws, map[string]string{"f": "A\nb\nc\nd\n"})
-	w.must(w.core.Layers().Leave(w.ctx(), ws.ID))
+	w.must(w.core.Layers().Detach(w.ctx(), ws.ID))
 	poll.Until(t, patience, func() bool { return w.get(ws).Changes == 1 })
 	poll.Until(t, patience, func() bool {
 		w.core.Clean(t.Context(), time.Now()) // ignores workspaces that are in use

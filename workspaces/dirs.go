@@ -32,12 +32,12 @@ func (c *Core) dir(id caisson.ID, name ...string) string {
 	return filepath.Join(append([]string{c.Dir, topDir, string(id)}, name...)...)
 }
 
-// laying creates the files of workspaces on disk.
-type laying struct{ *Core }
+// layerFiles creates the files of workspaces on disk.
+type layerFiles struct{ *Core }
 
 // makeDirs creates the directory of a workspace with layers for a guest's root, whose uid and gid are base. mode is
 // that of the host directory, which the guest sees.
-func (c laying) makeDirs(id caisson.ID, base, mode uint32) error {
+func (c layerFiles) makeDirs(id caisson.ID, base, mode uint32) error {
 	if err := os.Mkdir(c.dir(id), 0o700); err != nil {
 		return err
 	}

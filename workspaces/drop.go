@@ -13,15 +13,15 @@ import (
 )
 
 // A dropping removes one change from a layer.
-type dropping struct {
+type dropPlan struct {
 	paths []string // paths to remove, with everything below them
 	chmod string   // a directory of which only the mode is restored; "" for none
 	mode  uint32
 }
 
-// dropped returns how the named changes are dropped. Returns an error if that would drop a change that is not named.
-func (s *syncing) dropped(r *review, chosen picks, drop []string) ([]dropping, error) {
-	var list []dropping
+// planDrops returns how the named changes are dropped. Returns an error if that would drop a change that is not named.
+func (s *syncRun) planDrops(r *review, chosen selection, drop []string) ([]dropPlan, error) {
+	var list []dropPlan
 	for _, name := range drop {
 		i, ok := chosen.byPath[name]
 		switch {
@@ -35,10 +35,10 @@ func (s *syncing) dropped(r *review, chosen picks, drop []string) ([]dropping, e
 		}
 		ch := r.Changes[i].Change
 		if ch.Type == "dir" && ch.Kind == caisson.ChangeMode {
-			list = append(list, dropping{chmod: name, mode: ch.OldMode & 0o777})
+			list = append(list, dropPlan{chmod: name, mode: ch.OldMode & 0o777})
 			continue
 		}
-		d := dropping{paths: []string{name}}
+		d := dropPlan{paths: []string{name}}
 		if ch.OldPath != "" {
 			d.paths = append(d.paths, ch.OldPath)
 		}
@@ -58,7 +58,7 @@ func (s *syncing) dropped(r *review, chosen picks, drop []string) ([]dropping, e
 }
 
 // drop removes changes from the layer. The sandbox must not run.
-func (s *syncing) drop(ctx context.Context, list []dropping) error {
+func (s *syncRun) drop(ctx context.Context, list []dropPlan) error {
 	if len(list) == 0 {
 		return nil
 	}
@@ -66,7 +66,7 @@ func (s *syncing) drop(ctx context.Context, list []dropping) error {
 	for _, d := range list {
 		paths = append(paths, d.paths...)
 	}
-	if err := s.c.laying.unapply(ctx, s.w, paths); err != nil {
+	if err := s.c.layerFiles.unmarkApplied(ctx, s.w, paths); err != nil {
 		return err
 	}
 	upper, err := os.OpenRoot(s.c.dir(s.w.ID, upperDir))

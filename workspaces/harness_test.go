@@ -64,12 +64,12 @@ func (w *world) open() {
 	w.t.Helper()
 	core, err := workspaces.New(workspaces.Config{
 		Dir: w.data, Store: w.store, Tool: w.tool,
-		Events:   events.New(w.store.Events(), nil),
-		Running:  func(_ context.Context, id caisson.ID) (bool, error) { return w.running[id], nil },
-		Commands: w.checks, Every: w.every, SearchAfter: w.search,
+		Events:     events.New(w.store.Events(), nil),
+		UsesLayers: func(_ context.Context, id caisson.ID) (bool, error) { return w.running[id], nil },
+		Commands:   w.checks, ApplyInterval: w.every, SearchAfter: w.search,
 	})
 	w.must(err)
-	core.Attach(attached{w.boxes, w})
+	core.SetSandboxes(attached{w.boxes, w})
 	w.core, w.gate = core, core.Workspaces()
 	w.t.Cleanup(func() { core.Close() })
 }
@@ -214,7 +214,7 @@ func (w *world) lay(dir string, change ...func(*caisson.WorkspaceRequest)) *cais
 	for _, c := range change {
 		c(&req)
 	}
-	ws, err := w.core.Layers().Lay(w.ctx(), sb, req)
+	ws, err := w.core.Layers().Create(w.ctx(), sb, req)
 	w.must(err)
 	return ws
 }
@@ -323,7 +323,7 @@ func (w *world) get(ws *caisson.Workspace) *caisson.Workspace {
 
 // saw returns the events of a type.
 func (w *world) saw(kind string) (list []caisson.Event) {
-	all, err := w.store.Events().After(context.Background(), caisson.Everyone(), "", 0, 1000)
+	all, err := w.store.Events().After(context.Background(), caisson.AllAccounts(), "", 0, 1000)
 	w.must(err)
 	for _, e := range all {
 		if e.Type == kind {
@@ -358,7 +358,7 @@ func (w *world) wantFiles(dir string, want map[string]string) {
 
 const patience = time.Minute
 
-// autoApply does the periodic work of every Config.Every until done returns true. A workspace with work in progress in
+// autoApply does the periodic work of every Config.ApplyInterval until done returns true. A workspace with work in progress in
 // the background, such as saving the base of a new one, is skipped until the next time.
 func (w *world) autoApply(done func() bool) {
 	w.t.Helper()

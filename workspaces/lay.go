@@ -28,8 +28,8 @@ const (
 	maxShow       = 100
 )
 
-// Lay implements [caisson.WorkspaceLayers]. The sandbox need not be in the store yet.
-func (l *Layers) Lay(ctx context.Context, sb *caisson.Sandbox, req caisson.WorkspaceRequest) (_ *caisson.Workspace, err error) {
+// Create implements [caisson.WorkspaceLayers]. The sandbox need not be in the store yet.
+func (l *Layers) Create(ctx context.Context, sb *caisson.Sandbox, req caisson.WorkspaceRequest) (_ *caisson.Workspace, err error) {
 	if req.Directory == nil {
 		return nil, caisson.Invalidf("workspace", "the directory %.100q did not come with the request; it is passed as a descriptor over the unix socket", req.Source)
 	}
@@ -66,14 +66,14 @@ func (l *Layers) Lay(ctx context.Context, sb *caisson.Sandbox, req caisson.Works
 	// The workspace is stored after its directory is complete. If the daemon is killed before that, the directory
 	// belongs to no workspace, and the next daemon removes it.
 	back.Push(func() error { return removeTree(l.c.dir(w.ID)) })
-	if err := l.c.laying.makeDirs(w.ID, account.UIDBase, dir.Mode); err != nil {
+	if err := l.c.layerFiles.makeDirs(w.ID, account.UIDBase, dir.Mode); err != nil {
 		return nil, diskFull(err)
 	}
-	if err := l.c.laying.fill(ctx, w, req.Show, dir.Mode); err != nil {
+	if err := l.c.layerFiles.scan(ctx, w, req.Show, dir.Mode); err != nil {
 		return nil, err
 	}
 	if w.Kind == caisson.WorkspaceCopy {
-		if err := l.c.laying.makeCopy(ctx, w, dir.Mode); err != nil {
+		if err := l.c.layerFiles.makeCopy(ctx, w, dir.Mode); err != nil {
 			return nil, diskFull(err)
 		}
 	}
@@ -83,8 +83,8 @@ func (l *Layers) Lay(ctx context.Context, sb *caisson.Sandbox, req caisson.Works
 	}
 	back.Release()
 	if w.Kind != caisson.WorkspaceDirect {
-		l.c.laying.keepBaseSoon(w)
-		l.c.searching.soon(w)
+		l.c.layerFiles.deferBase(w)
+		l.c.secretSearch.schedule(w)
 	}
 	l.c.event(ctx, w, "workspace.created", map[string]string{
 		"kind": string(w.Kind), "mode": string(w.Mode), "source": safetext.Path(w.Source), "hidden": fmt.Sprint(w.HiddenCount),
@@ -94,7 +94,7 @@ func (l *Layers) Lay(ctx context.Context, sb *caisson.Sandbox, req caisson.Works
 
 // forget deletes a workspace that may not be in the store.
 func (l *Layers) forget(ctx context.Context, id caisson.ID) error {
-	err := l.c.Store.Workspaces().Delete(ctx, caisson.Everyone(), id)
+	err := l.c.Store.Workspaces().Delete(ctx, caisson.AllAccounts(), id)
 	if err != nil && caisson.KindOf(err) == caisson.NotFound {
 		return nil
 	}
@@ -171,9 +171,9 @@ func (c *Core) admit(ctx context.Context, req *caisson.WorkspaceRequest) (hostdi
 		return d, caisson.Errorf(caisson.Denied, "%.100q contains Caisson's own data or lies in it, which no sandbox may see; choose another directory", req.Source)
 	}
 	// The directory is opened by its path at each start, so the path must lead to it now.
-	err = d.Reach(req.Directory.Fd())
+	err = d.CheckReachable(req.Directory.Fd())
 	switch {
-	case errors.Is(err, hostdir.ErrElsewhere):
+	case errors.Is(err, hostdir.ErrOtherNamespace):
 		return d, caisson.Wrap(err, caisson.Invalid, "the daemon cannot reach %.100q: %s", req.Source, err)
 	case err != nil:
 		return d, caisson.Wrap(err, caisson.Invalid, "the path of %.100q does not lead to it from here, so it could not be found again; use another directory", req.Source)
@@ -184,9 +184,9 @@ func (c *Core) admit(ctx context.Context, req *caisson.WorkspaceRequest) (hostdi
 // Open implements [caisson.WorkspaceLayers].
 func (l *Layers) Open(ctx context.Context, id caisson.ID) (m caisson.RuntimeMount, err error) {
 	if t := l.c.trials.find(id); t != nil {
-		return l.c.laying.mount(t.w)
+		return l.c.layerFiles.mount(t.w)
 	}
-	w, err := l.c.Store.Workspaces().Get(ctx, caisson.Everyone(), string(id))
+	w, err := l.c.Store.Workspaces().Get(ctx, caisson.AllAccounts(), string(id))
 	if err != nil {
 		return m, err
 	}
@@ -195,21 +195,21 @@ func (l *Layers) Open(ctx context.Context, id caisson.ID) (m caisson.RuntimeMoun
 	}
 	// Changes that are being dropped must be removed from the layer before it is mounted. A drop that begins later
 	// finds that the sandbox is starting.
-	release, err := l.c.still.Acquire(ctx, string(id))
+	release, err := l.c.layerLocks.Acquire(ctx, string(id))
 	if err != nil {
 		return m, err
 	}
 	defer release()
-	return l.c.laying.mount(w)
+	return l.c.layerFiles.mount(w)
 }
 
-// Written implements [caisson.WorkspaceLayers].
-func (l *Layers) Written(id caisson.ID) (*os.File, error) {
+// OpenUpper implements [caisson.WorkspaceLayers].
+func (l *Layers) OpenUpper(id caisson.ID) (*os.File, error) {
 	return openDir(l.c.dir(id, upperDir), unix.O_RDONLY)
 }
 
 // mount opens the mount of a sandbox's workspace.
-func (c laying) mount(w *caisson.Workspace) (m caisson.RuntimeMount, err error) {
+func (c layerFiles) mount(w *caisson.Workspace) (m caisson.RuntimeMount, err error) {
 	var opened files
 	defer func() {
 		if err != nil {
@@ -217,7 +217,7 @@ func (c laying) mount(w *caisson.Workspace) (m caisson.RuntimeMount, err error) 
 			m = caisson.RuntimeMount{}
 		}
 	}()
-	source, err := opened.add(c.laying.openSource(w))
+	source, err := opened.add(c.layerFiles.openSource(w))
 	if err != nil {
 		return m, err
 	}
@@ -248,7 +248,7 @@ func (c laying) mount(w *caisson.Workspace) (m caisson.RuntimeMount, err error) 
 }
 
 // openSource opens the lower directory of the workspace of w: the host directory, or a copy.
-func (c laying) openSource(w *caisson.Workspace) (*os.File, error) {
+func (c layerFiles) openSource(w *caisson.Workspace) (*os.File, error) {
 	if w.Kind == caisson.WorkspaceCopy {
 		return openDir(c.dir(w.ID, copyDir), unix.O_PATH)
 	}
@@ -262,7 +262,7 @@ func (c *Core) openHost(w *caisson.Workspace, flags int) (*os.File, error) {
 	switch {
 	case errors.Is(err, hostdir.ErrRemoved):
 		return nil, caisson.Wrap(err, caisson.Conflict, "the directory %.100q is not there any more; put it back where it was", w.Source)
-	case errors.Is(err, hostdir.ErrOther):
+	case errors.Is(err, hostdir.ErrReplaced):
 		return nil, caisson.Wrap(err, caisson.Conflict, "%.100q is no longer the directory that the workspace was made of; put that one back, or make a new sandbox with the new one", w.Source)
 	case err != nil:
 		return nil, err

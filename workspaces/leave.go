@@ -12,7 +12,7 @@ import (
 // Capture implements [caisson.WorkspaceLayers]. It writes the format of a review's frozen copy. Returns Exhausted if
 // the layer cannot be captured completely.
 func (l *Layers) Capture(ctx context.Context, id caisson.ID, dir string) (err error) {
-	w, err := l.c.Store.Workspaces().Get(ctx, caisson.Everyone(), string(id))
+	w, err := l.c.Store.Workspaces().Get(ctx, caisson.AllAccounts(), string(id))
 	if err != nil {
 		return err
 	}
@@ -42,18 +42,18 @@ func (l *Layers) Capture(ctx context.Context, id caisson.ID, dir string) (err er
 	return err
 }
 
-// Leave implements [caisson.WorkspaceLayers]. With automatic applies, it returns after the changes that may be applied
+// Detach implements [caisson.WorkspaceLayers]. With automatic applies, it returns after the changes that may be applied
 // have been applied. With commands, which take long, it does not wait.
-func (l *Layers) Leave(ctx context.Context, id caisson.ID) error {
+func (l *Layers) Detach(ctx context.Context, id caisson.ID) error {
 	// This is saved before the store reports that the sandbox was removed.
-	if err := l.c.keepWriters(ctx, id); err != nil && caisson.KindOf(err) != caisson.NotFound {
+	if err := l.c.saveWriters(ctx, id); err != nil && caisson.KindOf(err) != caisson.NotFound {
 		l.c.Log.WarnContext(ctx, "it is not known which processes were the last to change a workspace", "workspace", id, "err", err)
 	}
-	w, err := l.c.Store.Workspaces().Update(ctx, caisson.Everyone(), id, func(w *caisson.Workspace) error {
+	w, err := l.c.Store.Workspaces().Update(ctx, caisson.AllAccounts(), id, func(w *caisson.Workspace) error {
 		if w.State != caisson.WorkspaceLive {
 			return errUnchanged
 		}
-		w.State, w.EndedAt = caisson.WorkspaceResting, now()
+		w.State, w.EndedAt = caisson.WorkspaceDetached, now()
 		if w.Kind == caisson.WorkspaceDirect {
 			w.State = caisson.WorkspaceSettled
 		}
@@ -69,25 +69,25 @@ func (l *Layers) Leave(ctx context.Context, id caisson.ID) error {
 	switch {
 	case w.Kind == caisson.WorkspaceDirect:
 	case w.Mode == caisson.SyncYolo && len(l.c.Commands) == 0:
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTime)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), detachTimeout)
 		defer cancel()
-		l.c.rest(ctx, w)
+		l.c.finish(ctx, w)
 	default:
-		l.c.do(func(ctx context.Context) { l.c.rest(ctx, w) })
+		l.c.goBackground(func(ctx context.Context) { l.c.finish(ctx, w) })
 	}
 	return nil
 }
 
-// rest completes a workspace whose sandbox was removed: it applies changes automatically, or counts the waiting
+// finish completes a workspace whose sandbox was removed: it applies changes automatically, or counts the waiting
 // changes. An error is logged: the changes wait.
-func (c *Core) rest(ctx context.Context, w *caisson.Workspace) {
+func (c *Core) finish(ctx context.Context, w *caisson.Workspace) {
 	release, err := c.lock(ctx, w.ID)
 	if err != nil {
 		return
 	}
 	defer release()
 	if w.Mode == caisson.SyncYolo {
-		err = c.syncs.applyAlone(ctx, w)
+		err = c.syncs.applyAuto(ctx, w)
 	} else {
 		err = c.reviews.count(ctx, w)
 	}
@@ -103,7 +103,7 @@ func (c reviews) count(ctx context.Context, w *caisson.Workspace) error {
 		return err
 	}
 	defer host.Close()
-	r, err := c.reviews.look(ctx, w, host, false)
+	r, err := c.reviews.examine(ctx, w, host, false)
 	if err != nil {
 		return err
 	}

@@ -28,8 +28,8 @@ func hidesIn(w *caisson.Workspace, hide, show []string) ([]string, error) {
 	return hide, nil
 }
 
-// fill records the state of the host directory, and hides the files that must be hidden. mode is that of the directory.
-func (c laying) fill(ctx context.Context, w *caisson.Workspace, show []string, mode uint32) error {
+// scan records the state of the host directory, and hides the files that must be hidden. mode is that of the directory.
+func (c layerFiles) scan(ctx context.Context, w *caisson.Workspace, show []string, mode uint32) error {
 	if w.Kind == caisson.WorkspaceDirect {
 		w.Warning = "The sandbox writes to the directory itself: nothing is hidden or reviewed, and nothing can be undone."
 		return nil
@@ -62,7 +62,7 @@ func (c laying) fill(ctx context.Context, w *caisson.Workspace, show []string, m
 	}
 	w.Suspects, w.SuspectCount = found.Suspects.List, found.Suspects.Count
 	w.Files, w.Hidden, w.HiddenCount = found.Files+found.Dirs, found.Hidden, found.HiddenCount
-	if err := c.removals.begin(w, found.Own); err != nil {
+	if err := c.removals.addWorkspace(w, found.Own); err != nil {
 		return err
 	}
 	if found.Closed > 0 {
@@ -80,10 +80,10 @@ func (c laying) fill(ctx context.Context, w *caisson.Workspace, show []string, m
 	return layer.Chmod(os.FileMode(mode & 0o777)) // the guest sees it, and no further job writes to it
 }
 
-// makeBase saves small files of the host directory as the base for merges.
-func (c laying) makeBase(ctx context.Context, w *caisson.Workspace) error {
+// saveBase saves small files of the host directory as the base for merges.
+func (c layerFiles) saveBase(ctx context.Context, w *caisson.Workspace) error {
 	if w.Kind == caisson.WorkspaceCopy {
-		return c.laying.baseOfCopy(ctx, w)
+		return c.layerFiles.saveBaseOfCopy(ctx, w)
 	}
 	var opened files
 	defer opened.close()
@@ -102,26 +102,26 @@ func (c laying) makeBase(ctx context.Context, w *caisson.Workspace) error {
 	return c.Tool.Base(ctx, host, manifest, base, baseline.Limits{})
 }
 
-// baseDelay is the delay before the base of a new workspace with more than baseAtOnce entries is saved, unless it is
+// baseDelay is the delay before the base of a new workspace with more than maxUndelayedBase entries is saved, unless it is
 // needed earlier: its sandbox is being started at that time, and a large directory takes seconds of CPU time. The base
 // of a smaller directory is saved before its sandbox runs: later changes on the host can be merged, and files that are
 // only touched are recognised as unchanged.
 const (
-	baseDelay  = 500 * time.Millisecond
-	baseAtOnce = 5000
+	baseDelay        = 500 * time.Millisecond
+	maxUndelayedBase = 5000
 )
 
-// keepBaseSoon runs makeBase in the background, or before the next operation that locks the workspace. The caller must
+// deferBase runs saveBase in the background, or before the next operation that locks the workspace. The caller must
 // hold the lock of w.
-func (c laying) keepBaseSoon(w *caisson.Workspace) {
+func (c layerFiles) deferBase(w *caisson.Workspace) {
 	c.mu.Lock()
-	c.baseless[w.ID] = w
+	c.pendingBases[w.ID] = w
 	c.mu.Unlock()
 	delay := baseDelay
-	if w.Files <= baseAtOnce {
+	if w.Files <= maxUndelayedBase {
 		delay = 0
 	}
-	c.do(func(ctx context.Context) {
+	c.goBackground(func(ctx context.Context) {
 		select {
 		case <-time.After(delay):
 		case <-ctx.Done():
@@ -133,28 +133,28 @@ func (c laying) keepBaseSoon(w *caisson.Workspace) {
 	})
 }
 
-// keepBaseNow runs makeBase now, if keepBaseSoon has deferred it. The caller must hold the lock of the workspace.
-func (c laying) keepBaseNow(ctx context.Context, id caisson.ID) {
+// saveDeferredBase runs saveBase now, if deferBase has deferred it. The caller must hold the lock of the workspace.
+func (c layerFiles) saveDeferredBase(ctx context.Context, id caisson.ID) {
 	c.mu.Lock()
-	w := c.baseless[id]
-	delete(c.baseless, id)
+	w := c.pendingBases[id]
+	delete(c.pendingBases, id)
 	c.mu.Unlock()
 	if w != nil {
-		c.laying.base(ctx, w)
+		c.layerFiles.saveBaseLogged(ctx, w)
 	}
 }
 
-// keepBase locks w and runs makeBase.
-func (c laying) keepBase(ctx context.Context, w *caisson.Workspace) {
+// lockAndSaveBase locks w and runs saveBase.
+func (c layerFiles) lockAndSaveBase(ctx context.Context, w *caisson.Workspace) {
 	if release, err := c.lock(ctx, w.ID); err == nil {
 		defer release()
-		c.laying.base(ctx, w)
+		c.layerFiles.saveBaseLogged(ctx, w)
 	}
 }
 
-// base runs makeBase. Files that cannot be saved cause conflicts later, instead of merges.
-func (c laying) base(ctx context.Context, w *caisson.Workspace) {
-	if err := c.laying.makeBase(ctx, w); err != nil && ctx.Err() == nil && !errors.Is(err, os.ErrNotExist) {
+// saveBaseLogged runs saveBase. Files that cannot be saved cause conflicts later, instead of merges.
+func (c layerFiles) saveBaseLogged(ctx context.Context, w *caisson.Workspace) {
+	if err := c.layerFiles.saveBase(ctx, w); err != nil && ctx.Err() == nil && !errors.Is(err, os.ErrNotExist) {
 		c.Log.WarnContext(ctx, "the directory's files could not be kept for merges", "workspace", w.ID, "err", err)
 	}
 }

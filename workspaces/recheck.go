@@ -9,9 +9,9 @@ import (
 	"github.com/caisson-dev/caisson/gate/tool"
 )
 
-// part creates the contents of changes that are applied in part. Like merged contents, they differ from those in the
+// makeParts creates the contents of changes that are applied in part. Like merged contents, they differ from those in the
 // sandbox.
-func (s *syncing) part(ctx context.Context, p picks) error {
+func (s *syncRun) makeParts(ctx context.Context, p selection) error {
 	if len(p.parts) == 0 {
 		return nil
 	}
@@ -35,17 +35,17 @@ func (s *syncing) part(ctx context.Context, p picks) error {
 // recheck checks the chosen changes of a review again: whether names collide or a symlink leads out of the directory
 // depends on the other applied changes. If alone is true, changes that no longer pass are removed from the choice;
 // otherwise they cause a Denied error.
-func (s *syncing) recheck(ctx context.Context, p picks, alone bool) error {
+func (s *syncRun) recheck(ctx context.Context, p selection, alone bool) error {
 	for {
 		again, err := s.recheckOnce(ctx, p, alone)
 		if err != nil || !again {
 			return err
 		}
-		p.settle() // the number of chosen changes decreases each time
+		p.removeUnappliable() // the number of chosen changes decreases each time
 	}
 }
 
-func (s *syncing) recheckOnce(ctx context.Context, p picks, alone bool) (again bool, err error) {
+func (s *syncRun) recheckOnce(ctx context.Context, p selection, alone bool) (again bool, err error) {
 	if n := len(p.chosen); n == 0 || n == len(p.review.Changes) && len(p.parts) == 0 {
 		return false, nil
 	}

@@ -14,7 +14,7 @@ import (
 // directory are removed. It must be called when the sandboxes in the store and on the host are consistent, before
 // anything else uses the core. Errors with single workspaces are logged only.
 func (c *Core) Reconcile(ctx context.Context) error {
-	if err := c.boxing.removeTrials(ctx); err != nil {
+	if err := c.trialCleanup.removeTrials(ctx); err != nil {
 		return err
 	}
 	known := map[string]bool{}
@@ -25,7 +25,7 @@ func (c *Core) Reconcile(ctx context.Context) error {
 			gone = append(gone, w)
 			return
 		}
-		if err := c.removals.fold(w); err != nil && ctx.Err() == nil {
+		if err := c.removals.mergeOld(w); err != nil && ctx.Err() == nil {
 			c.Log.WarnContext(ctx, "counts of removals of an earlier version could not be read", "workspace", w.ID, "err", err)
 		}
 		if pending, err := c.syncs.pending(w.ID); err != nil || len(pending) > 0 {
@@ -37,7 +37,7 @@ func (c *Core) Reconcile(ctx context.Context) error {
 			}
 		}
 		if w.State == caisson.WorkspaceLive {
-			if _, err := c.Store.Sandboxes().Get(ctx, caisson.Everyone(), string(w.Sandbox)); caisson.KindOf(err) == caisson.NotFound && err != nil {
+			if _, err := c.Store.Sandboxes().Get(ctx, caisson.AllAccounts(), string(w.Sandbox)); caisson.KindOf(err) == caisson.NotFound && err != nil {
 				resting = append(resting, w)
 			}
 		}
@@ -47,12 +47,12 @@ func (c *Core) Reconcile(ctx context.Context) error {
 	}
 	for _, w := range gone {
 		c.Log.WarnContext(ctx, "a workspace without its directory was removed", "workspace", w.ID)
-		if err := c.Store.Workspaces().Delete(ctx, caisson.Everyone(), w.ID); err != nil {
+		if err := c.Store.Workspaces().Delete(ctx, caisson.AllAccounts(), w.ID); err != nil {
 			return err
 		}
 	}
 	for _, w := range resting {
-		if err := c.Layers().Leave(ctx, w.ID); err != nil {
+		if err := c.Layers().Detach(ctx, w.ID); err != nil {
 			c.Log.ErrorContext(ctx, "a workspace without a sandbox could not be put to rest", "workspace", w.ID, "err", err)
 		}
 	}

@@ -118,8 +118,8 @@ func TestReconcileUndoNotBegun(t *testing.T) {
 	receipt, err := w.sync(ws, pick(t, w.review(ws)))
 	w.must(err)
 	w.edit(ws, map[string]string{"g": "new"})
-	w.must(w.store.Sandboxes().Delete(t.Context(), caisson.Everyone(), string(ws.Sandbox)))
-	w.must(w.core.Layers().Leave(w.ctx(), ws.ID))
+	w.must(w.store.Sandboxes().Delete(t.Context(), caisson.AllAccounts(), string(ws.Sandbox)))
+	w.must(w.core.Layers().Detach(w.ctx(), ws.ID))
 	w.shows(ws, "added g")
 	w.tool = &dying{Tool: real, before: true}
 	w.open()
@@ -129,7 +129,7 @@ func TestReconcileUndoNotBegun(t *testing.T) {
 	w.open()
 	w.must(w.core.Reconcile(t.Context()))
 	w.wantFiles(dir, map[string]string{"f": "b"})
-	if got := w.get(ws); got.State != caisson.WorkspaceResting || got.Changes != 1 { // otherwise it would be removed too early
+	if got := w.get(ws); got.State != caisson.WorkspaceDetached || got.Changes != 1 { // otherwise it would be removed too early
 		t.Errorf("with a change that waits it is %s, with %d changes", got.State, got.Changes)
 	}
 	_, err = w.gate.Undo(w.ctx(), receipt.ID, handle(t, dir))
@@ -145,7 +145,7 @@ func TestReconcileRemains(t *testing.T) {
 	dir := w.tree(map[string]string{"f": "a"})
 	lone, lost, stays := w.lay(dir), w.lay(dir), w.lay(dir)
 	w.edit(lone, map[string]string{"f": "b"})
-	w.must(w.store.Sandboxes().Delete(t.Context(), caisson.Everyone(), string(lone.Sandbox)))
+	w.must(w.store.Sandboxes().Delete(t.Context(), caisson.AllAccounts(), string(lone.Sandbox)))
 	w.must(os.RemoveAll(filepath.Join(w.data, "workspaces", string(lost.ID))))
 	stray := filepath.Join(w.data, "workspaces", "ws-aaaaaaaaaaaaaaaa")
 	w.must(os.MkdirAll(filepath.Join(stray, "layers/upper"), 0o700))
@@ -158,7 +158,7 @@ func TestReconcileRemains(t *testing.T) {
 	_, err := w.gate.GetWorkspace(w.ctx(), string(lost.ID))
 	w.wants(err, caisson.NotFound, "no workspace")
 	poll.Until(t, patience, func() bool { return w.get(lone).Changes == 1 })
-	if got := w.get(lone); got.State != caisson.WorkspaceResting {
+	if got := w.get(lone); got.State != caisson.WorkspaceDetached {
 		t.Errorf("%+v", got)
 	}
 	if got := w.get(stays); got.State != caisson.WorkspaceLive {

@@ -48,13 +48,13 @@ func TestLayRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w.t = t
-			_, err := w.core.Layers().Lay(w.ctx(), w.sandbox(), c.req)
+			_, err := w.core.Layers().Create(w.ctx(), w.sandbox(), c.req)
 			w.wants(err, c.kind, c.text)
 		})
 	}
 	w.t = t
-	for _, ctx := range []context.Context{w.token(), caisson.WithCaller(t.Context(), caisson.OwnWork("local", "test"))} {
-		_, err := w.core.Layers().Lay(ctx, w.sandbox(), request{Source: "x", Directory: handle(t, dir)})
+	for _, ctx := range []context.Context{w.token(), caisson.WithCaller(t.Context(), caisson.DaemonCaller("local", "test"))} {
+		_, err := w.core.Layers().Create(ctx, w.sandbox(), request{Source: "x", Directory: handle(t, dir)})
 		w.wants(err, caisson.Denied, "unix socket")
 	}
 	if list, err := os.ReadDir(filepath.Join(w.data, "workspaces")); err != nil || len(list) != 0 {
@@ -103,7 +103,7 @@ func TestSyncRefuses(t *testing.T) {
 		"no change":             {one("d/g", good), caisson.Conflict, "no change"},
 		"an escape":             {one("../a", good), caisson.Conflict, "no change"},
 		"denied":                {one(".git/config", byPath[".git/config"].Hash), caisson.Denied, "never applied"},
-		"denied, though asked":  {one(".git/config", byPath[".git/config"].Hash, func(r *caisson.SyncRequest) { r.Asked = true }), caisson.Denied, "never applied"},
+		"denied, though asked":  {one(".git/config", byPath[".git/config"].Hash, func(r *caisson.SyncRequest) { r.Confirmed = true }), caisson.Denied, "never applied"},
 		"what it may not see":   {one("key.pem", byPath["key.pem"].Hash), caisson.Denied, "never applied"},
 		"a directory by itself": {one("d", byPath["d"].Hash), caisson.Conflict, "all that is in it"},
 		"twice":                 {one("a", good, func(r *caisson.SyncRequest) { r.Apply = append(r.Apply, r.Apply[0]) }), caisson.Invalid, "twice"},
@@ -123,7 +123,7 @@ func TestSyncRefuses(t *testing.T) {
 	w.wants(err, caisson.Conflict, "name that one")
 	_, err = w.gate.Sync(w.ctx(), string(ws.ID), one("a", good, func(r *caisson.SyncRequest) { r.Directory = handle(t, filepath.Join(dir, "d")) }))
 	w.wants(err, caisson.Conflict, "name that one")
-	work := caisson.WithCaller(t.Context(), caisson.HostWork("local", "test"))
+	work := caisson.WithCaller(t.Context(), caisson.HostCaller("local", "test"))
 	for _, ctx := range []context.Context{w.token(), work} {
 		_, err = w.gate.Sync(ctx, string(ws.ID), one("a", good, func(r *caisson.SyncRequest) { r.Directory = handle(t, dir) }))
 		w.wants(err, caisson.Denied, "unix socket")
@@ -157,7 +157,7 @@ func TestAsked(t *testing.T) {
 		t.Fatalf("%v, %v", fi.Mode(), err)
 	}
 	req := pick(t, d)
-	req.Asked = true
+	req.Confirmed = true
 	_, err = w.sync(ws, req)
 	w.must(err)
 	if fi, err := os.Stat(filepath.Join(dir, "a")); err != nil || fi.Mode().Perm() != 0o755 {
@@ -237,7 +237,7 @@ func TestRetention(t *testing.T) {
 	live, settled, resting := w.lay(dir), w.lay(dir), w.lay(dir)
 	w.edit(resting, map[string]string{"a": "b"})
 	for _, ws := range []*caisson.Workspace{settled, resting} {
-		w.must(w.core.Layers().Leave(w.ctx(), ws.ID))
+		w.must(w.core.Layers().Detach(w.ctx(), ws.ID))
 		w.review(ws) // waits for the background work of Leave
 	}
 	there := func() (list []caisson.ID) {

@@ -23,25 +23,25 @@ const (
 	fewFiles = 10
 )
 
-// removals counts the files of a host directory that are [baseline.Own] and not hidden, as far as syncs have changed them.
-type removals struct {
-	Files   int64        // existing files, except those that automatic syncs have created
-	Removed int64        // files removed by automatic syncs, since a person last removed some
-	Auto    bool         // whether automatic syncs have created or removed files since then
-	Most    int64        // maximum of the number of files
-	Held    []caisson.ID // workspaces that have published an event about held removals
+// removalCount counts the files of a host directory that are [baseline.Own] and not hidden, as far as syncs have changed them.
+type removalCount struct {
+	Files    int64        // existing files, except those that automatic syncs have created
+	Removed  int64        // files removed by automatic syncs, since a person last removed some
+	Auto     bool         // whether automatic syncs have created or removed files since then
+	MaxFiles int64        // maximum of the number of files
+	Held     []caisson.ID // workspaces that have published an event about held removals
 
 	known bool // whether counts exist; if not, no removal is automatic
 }
 
-// most reports whether n more removals are too many.
-func (r *removals) most(n int64) bool {
-	return n > 0 && (!r.known || r.Most >= fewFiles && 2*(r.Removed+n) > r.Files+r.Removed)
+// tooMany reports whether n more removals are too many.
+func (r *removalCount) tooMany(n int64) bool {
+	return n > 0 && (!r.known || r.MaxFiles >= fewFiles && 2*(r.Removed+n) > r.Files+r.Removed)
 }
 
 // removalCounts stores the removals of all host directories. All workspaces of a directory share the counts, so that
 // several of them cannot remove together more than one could. The counts are kept as long as there is a workspace of
-// the directory, and for Config.Keep after the last change.
+// the directory, and for Config.Retention after the last change.
 type removalCounts struct {
 	dir        string
 	workspaces string     // the directory of workspaces, where earlier versions stored the counts of each
@@ -56,7 +56,7 @@ func (c *removalCounts) file(w *caisson.Workspace) string {
 	return filepath.Join(c.dir, name+".json")
 }
 
-func (c *removalCounts) read(w *caisson.Workspace) (had removals, err error) {
+func (c *removalCounts) read(w *caisson.Workspace) (had removalCount, err error) {
 	file := c.file(w)
 	if err := readJSON(file, &had); err != nil {
 		return had, err
@@ -70,35 +70,35 @@ func (c *removalCounts) read(w *caisson.Workspace) (had removals, err error) {
 }
 
 // update changes the counts of w's directory, unless change returns false.
-func (c *removalCounts) update(w *caisson.Workspace, change func(*removals) bool) error {
+func (c *removalCounts) update(w *caisson.Workspace, change func(*removalCount) bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	had, err := c.read(w)
 	if err != nil || !change(&had) {
 		return err
 	}
-	had.Most = max(had.Most, had.Files+had.Removed)
+	had.MaxFiles = max(had.MaxFiles, had.Files+had.Removed)
 	return diskFull(writeJSON(c.file(w), had))
 }
 
-// begin counts for another workspace of a directory that has this number of own files. Files that automatic syncs have
+// addWorkspace counts for another workspace of a directory that has this number of own files. Files that automatic syncs have
 // created since a person last removed some do not count, and while there may be such files, files that other programs
 // have created do not count either.
-func (c *removalCounts) begin(w *caisson.Workspace, files int64) error {
-	return c.update(w, func(had *removals) bool {
+func (c *removalCounts) addWorkspace(w *caisson.Workspace, files int64) error {
+	return c.update(w, func(had *removalCount) bool {
 		if had.Auto {
 			had.Files = min(had.Files, files)
 		} else {
-			had.Files, had.Most = files, 0
+			had.Files, had.MaxFiles = files, 0
 		}
-		had.Most = max(had.Most, files)
+		had.MaxFiles = max(had.MaxFiles, files)
 		return true
 	})
 }
 
-// fold adds the counts of an earlier version to those of the directory.
-func (c *removalCounts) fold(w *caisson.Workspace) error {
-	var old removals
+// mergeOld adds the counts of an earlier version to those of the directory.
+func (c *removalCounts) mergeOld(w *caisson.Workspace) error {
+	var old removalCount
 	file := filepath.Join(c.workspaces, string(w.ID), removalFile)
 	switch _, err := os.Lstat(file); {
 	case errors.Is(err, fs.ErrNotExist):
@@ -109,7 +109,7 @@ func (c *removalCounts) fold(w *caisson.Workspace) error {
 	if err := readJSON(file, &old); err != nil {
 		return err
 	}
-	err := c.update(w, func(had *removals) bool {
+	err := c.update(w, func(had *removalCount) bool {
 		if !had.known {
 			if old.Files+old.Removed < fewFiles {
 				return false // may contain only syncs
@@ -139,10 +139,10 @@ func (c *removalCounts) clean(used map[string]bool, before time.Time) error {
 	return err
 }
 
-// lost returns the number of the tree's own files that steps remove, except those whose content is in one of the tree's
+// lostFiles returns the number of the tree's own files that steps remove, except those whose content is in one of the tree's
 // own files that they create. So a rename is a removal if its target does not count, see [baseline.Own], or if it changes
 // the content.
-func lost(steps []gate.Step) (n int64) {
+func lostFiles(steps []gate.Step) (n int64) {
 	made := map[string]int{} // by hash
 	for _, step := range steps {
 		if baseline.Own(step.Path) && !isFile(step.Before) && step.After.Type == "file" {
@@ -172,16 +172,16 @@ func (c reviews) holdRemovals(w *caisson.Workspace, r *review) error {
 	}
 	now := int64(0)
 	for i := range r.Changes {
-		now += lost(r.Changes[i].Steps)
+		now += lostFiles(r.Changes[i].Steps)
 	}
 	all := had.Files + had.Removed
-	if !had.most(now) && (!r.Cut || now == 0 || had.Most < fewFiles) {
+	if !had.tooMany(now) && (!r.Cut || now == 0 || had.MaxFiles < fewFiles) {
 		return nil
 	}
 	why := fmt.Sprintf("%d of the directory's %d files would be removed without anybody having asked for it", now+had.Removed, all)
 	for i := range r.Changes {
 		ch := &r.Changes[i].Change
-		if lost(r.Changes[i].Steps) == 0 {
+		if lostFiles(r.Changes[i].Steps) == 0 {
 			continue
 		}
 		ch.Finding = append(ch.Finding, caisson.Finding{Check: checkRemoval, Verdict: caisson.VerdictAsk, Message: why})
@@ -193,13 +193,13 @@ func (c reviews) holdRemovals(w *caisson.Workspace, r *review) error {
 	return nil
 }
 
-// tellHeld publishes an event, once, if removals are not applied automatically.
-func (s *syncing) tellHeld(ctx context.Context, r *review) error {
+// reportHeld publishes an event, once, if removals are not applied automatically.
+func (s *syncRun) reportHeld(ctx context.Context, r *review) error {
 	if !s.auto || r.Held == "" {
 		return nil
 	}
 	fresh := false
-	err := s.c.removals.update(s.w, func(had *removals) bool {
+	err := s.c.removals.update(s.w, func(had *removalCount) bool {
 		if fresh = had.known && !slices.Contains(had.Held, s.w.ID); fresh {
 			had.Held = append(had.Held, s.w.ID)
 		}
@@ -213,8 +213,8 @@ func (s *syncing) tellHeld(ctx context.Context, r *review) error {
 	return nil
 }
 
-// tally returns how many of the tree's own files steps create, delete, and lose (see lost).
-func tally(steps []gate.Step) (made, gone, removed int64) {
+// countFiles returns how many of the tree's own files steps create, delete, and lose (see lost).
+func countFiles(steps []gate.Step) (made, gone, removed int64) {
 	for _, step := range steps {
 		was, is := isFile(step.Before), isFile(step.After)
 		switch {
@@ -225,17 +225,17 @@ func tally(steps []gate.Step) (made, gone, removed int64) {
 			gone++
 		}
 	}
-	return made, gone, lost(steps)
+	return made, gone, lostFiles(steps)
 }
 
-// take counts the steps that are about to be applied automatically. After a crash it may have counted steps that were
+// countAuto counts the steps that are about to be applied automatically. After a crash it may have counted steps that were
 // not applied. Returns Conflict if other workspaces of the directory have removed so many files since the review that
 // these would be too many.
-func (c *removalCounts) take(w *caisson.Workspace, steps []gate.Step) error {
+func (c *removalCounts) countAuto(w *caisson.Workspace, steps []gate.Step) error {
 	var over error
-	err := c.update(w, func(had *removals) bool {
-		made, _, removed := tally(steps)
-		if had.most(removed) {
+	err := c.update(w, func(had *removalCount) bool {
+		made, _, removed := countFiles(steps)
+		if had.tooMany(removed) {
 			over = caisson.Errorf(caisson.Conflict, "other workspaces of %.100q have removed files meanwhile; try again", w.Source)
 			return false
 		}
@@ -247,26 +247,26 @@ func (c *removalCounts) take(w *caisson.Workspace, steps []gate.Step) error {
 
 // add counts an automatic sync, or its undo if sign is -1. Files that a sandbox has created do not raise the number of
 // files that it may remove.
-func (r *removals) add(made, removed, sign int64) {
+func (r *removalCount) add(made, removed, sign int64) {
 	r.Auto = r.Auto || made > 0 || removed > 0
 	r.Removed = max(0, r.Removed+sign*removed)
 	r.Files = max(0, r.Files-sign*removed)
 }
 
-// giveBack reverses take, for steps that were not applied or have been undone.
-func (c *removalCounts) giveBack(w *caisson.Workspace, steps []gate.Step) error {
-	return c.update(w, func(had *removals) bool {
-		made, _, removed := tally(steps)
+// uncountAuto reverses take, for steps that were not applied or have been undone.
+func (c *removalCounts) uncountAuto(w *caisson.Workspace, steps []gate.Step) error {
+	return c.update(w, func(had *removalCount) bool {
+		made, _, removed := countFiles(steps)
 		had.add(made, removed, -1)
 		return had.known && removed > 0
 	})
 }
 
-// approved counts a sync that a person has requested, or its undo if undone is true.
-func (c *removalCounts) approved(w *caisson.Workspace, receipt *caisson.SyncReceipt, steps []gate.Step, undone bool) error {
+// countApproved counts a sync that a person has requested, or its undo if undone is true.
+func (c *removalCounts) countApproved(w *caisson.Workspace, receipt *caisson.SyncReceipt, steps []gate.Step, undone bool) error {
 	asked := slices.ContainsFunc(receipt.Entries, func(e caisson.ReceiptEntry) bool { return e.Kind == caisson.ChangeRemoved })
-	return c.update(w, func(had *removals) bool {
-		made, gone, removed := tally(steps)
+	return c.update(w, func(had *removalCount) bool {
+		made, gone, removed := countFiles(steps)
 		if undone {
 			made, gone = gone, made
 		} else if removed > 0 && asked {

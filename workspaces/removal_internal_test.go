@@ -57,7 +57,7 @@ func TestRemovalCounts(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := &removalCounts{dir: t.TempDir()}
-			if err := c.take(w, removal(1)); caisson.KindOf(err) != caisson.Conflict {
+			if err := c.countAuto(w, removal(1)); caisson.KindOf(err) != caisson.Conflict {
 				t.Errorf("without counts: %v", err)
 			}
 			must := func(err error) {
@@ -66,22 +66,22 @@ func TestRemovalCounts(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			must(c.begin(w, tt.files))
+			must(c.addWorkspace(w, tt.files))
 			for _, s := range tt.done {
-				must(c.take(w, s))
+				must(c.countAuto(w, s))
 			}
-			must(c.begin(w, tt.again))
-			if err := c.take(w, removal(tt.most+1)); caisson.KindOf(err) != caisson.Conflict {
+			must(c.addWorkspace(w, tt.again))
+			if err := c.countAuto(w, removal(tt.most+1)); caisson.KindOf(err) != caisson.Conflict {
 				t.Errorf("%d removals: %v", tt.most+1, err)
 			}
-			must(c.take(w, removal(tt.most)))
-			if err := c.take(w, removal(1)); caisson.KindOf(err) != caisson.Conflict {
+			must(c.countAuto(w, removal(tt.most)))
+			if err := c.countAuto(w, removal(1)); caisson.KindOf(err) != caisson.Conflict {
 				t.Errorf("one more: %v", err)
 			}
-			must(c.giveBack(w, removal(tt.most)))
-			must(c.take(w, removal(tt.most)))
+			must(c.uncountAuto(w, removal(tt.most)))
+			must(c.countAuto(w, removal(tt.most)))
 			removed := []caisson.ReceiptEntry{{Path: "f1", Kind: caisson.ChangeRemoved}}
-			must(c.approved(w, &caisson.SyncReceipt{Entries: removed}, removal(1), false))
+			must(c.countApproved(w, &caisson.SyncReceipt{Entries: removed}, removal(1), false))
 			if had, err := c.read(w); err != nil || had.Removed != 0 || had.Auto {
 				t.Errorf("after a person's removal: %+v, %v", had, err)
 			}
@@ -101,7 +101,7 @@ func TestRemovalsOfEarlierVersions(t *testing.T) {
 	}
 	for range 2 {
 		for _, id := range []caisson.ID{"a", "b"} {
-			if err := c.fold(&caisson.Workspace{ID: id, Device: 1, Inode: 2}); err != nil {
+			if err := c.mergeOld(&caisson.Workspace{ID: id, Device: 1, Inode: 2}); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := os.Stat(filepath.Join(dir, string(id), removalFile)); err == nil {

@@ -215,7 +215,7 @@ func TestAutoRemovalsAfterRename(t *testing.T) {
 	files["g6"] = files["f6"] + "more\n"
 	delete(files, "f6")
 	req := pick(t, w.review(ws))
-	req.Asked = true
+	req.Confirmed = true
 	_, err := w.sync(ws, req)
 	w.must(err)
 	w.wantFiles(dir, files)
@@ -281,7 +281,7 @@ func TestAutoRemovals(t *testing.T) {
 	req := pick(t, d)
 	_, err = w.sync(ws, req)
 	w.wants(err, caisson.Denied, "6 of the directory's 10 files")
-	req.Asked = true
+	req.Confirmed = true
 	_, err = w.sync(ws, req)
 	w.must(err)
 	gone("d/f5")

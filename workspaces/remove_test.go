@@ -100,8 +100,8 @@ func TestDeep(t *testing.T) {
 	w.shows(ws)
 
 	w.deep(ws, "removed")
-	w.must(w.store.Sandboxes().Delete(t.Context(), caisson.Everyone(), string(ws.Sandbox)))
-	w.must(w.core.Layers().Leave(w.ctx(), ws.ID))
+	w.must(w.store.Sandboxes().Delete(t.Context(), caisson.AllAccounts(), string(ws.Sandbox)))
+	w.must(w.core.Layers().Detach(w.ctx(), ws.ID))
 	withFewDescriptors(t, func() { w.must(w.gate.RemoveWorkspace(w.ctx(), string(ws.ID))) })
 	if _, err := os.Lstat(filepath.Join(w.data, "workspaces", string(ws.ID))); !os.IsNotExist(err) {
 		t.Errorf("the workspace's directory: %v", err)
@@ -109,7 +109,7 @@ func TestDeep(t *testing.T) {
 
 	lost := w.lay(dir)
 	w.deep(lost, "lost")
-	w.must(w.store.Workspaces().Delete(t.Context(), caisson.Everyone(), lost.ID))
+	w.must(w.store.Workspaces().Delete(t.Context(), caisson.AllAccounts(), lost.ID))
 	w.must(w.core.Close())
 	w.open()
 	withFewDescriptors(t, func() { w.must(w.core.Reconcile(t.Context())) })

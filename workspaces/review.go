@@ -49,7 +49,7 @@ func (g *Gate) Diff(ctx context.Context, ref string, req caisson.DiffRequest) (*
 		return nil, err
 	}
 	defer host.Close()
-	r, err := g.c.reviews.look(ctx, w, host, req.Patch)
+	r, err := g.c.reviews.examine(ctx, w, host, req.Patch)
 	if err != nil {
 		return nil, err
 	}
@@ -64,12 +64,12 @@ func (g *Gate) Diff(ctx context.Context, ref string, req caisson.DiffRequest) (*
 		}
 		d.Changes = append(d.Changes, x.Change)
 	}
-	if err := g.c.refusals.remind(w.ID, d.Changes); err != nil {
+	if err := g.c.refusals.addFindings(w.ID, d.Changes); err != nil {
 		return nil, err
 	}
 	if req.Freeze {
 		d.Review = r.ID
-		if err = g.c.reviews.keep(w.ID, r); err != nil {
+		if err = g.c.reviews.save(w.ID, r); err != nil {
 			err = errors.Join(err, g.c.reviews.forget(w.ID, r.ID))
 		} else {
 			err = g.c.reviews.trimReviews(w.ID, now())
@@ -80,7 +80,7 @@ func (g *Gate) Diff(ctx context.Context, ref string, req caisson.DiffRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	if d.Workspace, err = g.c.Store.Workspaces().Get(ctx, caisson.Everyone(), string(w.ID)); err != nil {
+	if d.Workspace, err = g.c.Store.Workspaces().Get(ctx, caisson.AllAccounts(), string(w.ID)); err != nil {
 		return nil, err
 	}
 	return d, nil
@@ -105,9 +105,9 @@ func matches(only []string, name string) bool {
 	return len(only) == 0 || slices.ContainsFunc(only, func(p string) bool { return check.MatchPath(p, name) })
 }
 
-// look freezes the layer of w, compares it with the host directory and checks the changes. The caller must hold the
+// examine freezes the layer of w, compares it with the host directory and checks the changes. The caller must hold the
 // lock of w and a job slot, and must keep the review or forget it.
-func (c reviews) look(ctx context.Context, w *caisson.Workspace, host *os.File, patch bool) (_ *review, err error) {
+func (c reviews) examine(ctx context.Context, w *caisson.Workspace, host *os.File, patch bool) (_ *review, err error) {
 	r := &review{ID: caisson.NewID(caisson.ReviewPrefix), At: now(), Checks: append(check.Names(), checkRemoval)}
 	dir := c.dir(w.ID, frozenDir, string(r.ID))
 	defer func() {
@@ -133,11 +133,11 @@ func (c reviews) look(ctx context.Context, w *caisson.Workspace, host *os.File, 
 		return nil, err
 	}
 	by.attribute(r.Changes)
-	return r, c.reviews.note(ctx, w, r)
+	return r, c.reviews.record(ctx, w, r)
 }
 
-// keep stores a review, so that it can be applied by its id.
-func (c reviews) keep(w caisson.ID, r *review) error {
+// save stores a review, so that it can be applied by its id.
+func (c reviews) save(w caisson.ID, r *review) error {
 	kept := *r
 	kept.Changes = slices.Clone(r.Changes)
 	for i := range kept.Changes {
@@ -209,18 +209,18 @@ func (c reviews) check(ctx context.Context, host, frozen *os.File, changes []cai
 	return nil
 }
 
-// note records the result of a look: the number of changes, and an event for each new change.
-func (c reviews) note(ctx context.Context, w *caisson.Workspace, r *review) error {
+// record records the result of a look: the number of changes, and an event for each new change.
+func (c reviews) record(ctx context.Context, w *caisson.Workspace, r *review) error {
 	if err := c.reviews.announce(ctx, w, r); err != nil {
 		return err
 	}
-	_, err := c.Store.Workspaces().Update(ctx, caisson.Everyone(), w.ID, func(w *caisson.Workspace) error {
+	_, err := c.Store.Workspaces().Update(ctx, caisson.AllAccounts(), w.ID, func(w *caisson.Workspace) error {
 		w.Changes = len(r.Changes)
 		switch {
-		case w.State == caisson.WorkspaceResting && w.Changes == 0 && !r.Cut:
+		case w.State == caisson.WorkspaceDetached && w.Changes == 0 && !r.Cut:
 			w.State = caisson.WorkspaceSettled
 		case w.State == caisson.WorkspaceSettled && w.Changes > 0:
-			w.State = caisson.WorkspaceResting
+			w.State = caisson.WorkspaceDetached
 		}
 		return nil
 	})

@@ -13,13 +13,13 @@ import (
 // suspectsFile contains the result of the search for secrets in the host directory, once it is complete.
 const suspectsFile = "suspects.json"
 
-// searching searches the files that sandboxes see for secrets. The result is only reported, and no operation waits for
+// secretSearch searches the files that sandboxes see for secrets. The result is only reported, and no operation waits for
 // it.
-type searching struct{ *Core }
+type secretSearch struct{ *Core }
 
-// soon searches the files of a new workspace in the background.
-func (c searching) soon(w *caisson.Workspace) {
-	c.do(func(ctx context.Context) {
+// schedule searches the files of a new workspace in the background.
+func (c secretSearch) schedule(w *caisson.Workspace) {
+	c.goBackground(func(ctx context.Context) {
 		select {
 		case <-time.After(c.SearchAfter):
 		case <-ctx.Done():
@@ -31,7 +31,7 @@ func (c searching) soon(w *caisson.Workspace) {
 	})
 }
 
-func (c searching) search(ctx context.Context, w *caisson.Workspace) error {
+func (c secretSearch) search(ctx context.Context, w *caisson.Workspace) error {
 	var opened files
 	defer opened.close()
 	host, err := opened.add(c.openHost(w, 0))
@@ -42,11 +42,11 @@ func (c searching) search(ctx context.Context, w *caisson.Workspace) error {
 	if err != nil {
 		return err
 	}
-	if err := c.place(ctx); err != nil {
+	if err := c.acquireSlot(ctx); err != nil {
 		return err
 	}
 	found, err := c.Tool.Search(ctx, host, manifest, baseline.SearchLimits{})
-	<-c.jobs
+	<-c.jobSlots
 	if err != nil {
 		return err
 	}
@@ -58,8 +58,8 @@ func (c searching) search(ctx context.Context, w *caisson.Workspace) error {
 	return writeJSON(c.dir(w.ID, suspectsFile), &found)
 }
 
-// tell adds the result of the search to w, if there is one.
-func (c searching) tell(w *caisson.Workspace) error {
+// addTo adds the result of the search to w, if there is one.
+func (c secretSearch) addTo(w *caisson.Workspace) error {
 	var found *baseline.SearchResult
 	if err := readJSON(c.dir(w.ID, suspectsFile), &found); err != nil || found == nil {
 		return err

@@ -28,7 +28,7 @@ func (g *Gate) GetWorkspace(ctx context.Context, ref string) (*caisson.Workspace
 	if err != nil {
 		return nil, err
 	}
-	return w, g.c.searching.tell(w)
+	return w, g.c.secretSearch.addTo(w)
 }
 
 // get returns a workspace of the caller's account from the store.
@@ -75,7 +75,7 @@ func (g *Gate) Reset(ctx context.Context, ref string) (*caisson.Workspace, error
 		return nil, err
 	}
 	defer release()
-	wake, err := g.c.idle(ctx, w, "drop its changes")
+	wake, err := g.c.holdStopped(ctx, w, "drop its changes")
 	if err != nil {
 		return nil, err
 	}
@@ -88,15 +88,15 @@ func (g *Gate) Reset(ctx context.Context, ref string) (*caisson.Workspace, error
 	if err := emptyIn(upper, g.c.dir(w.ID, droppedDir)); err != nil {
 		return nil, err
 	}
-	if err := g.c.laying.startOver(w); err != nil {
+	if err := g.c.layerFiles.clearApplied(w); err != nil {
 		return nil, err
 	}
 	if err := g.c.reviews.forgetAll(w.ID); err != nil {
 		return nil, err
 	}
-	w, err = g.c.Store.Workspaces().Update(ctx, caisson.Everyone(), w.ID, func(w *caisson.Workspace) error {
+	w, err = g.c.Store.Workspaces().Update(ctx, caisson.AllAccounts(), w.ID, func(w *caisson.Workspace) error {
 		w.Changes = 0
-		if w.State == caisson.WorkspaceResting {
+		if w.State == caisson.WorkspaceDetached {
 			w.State = caisson.WorkspaceSettled
 		}
 		return nil
@@ -107,14 +107,14 @@ func (g *Gate) Reset(ctx context.Context, ref string) (*caisson.Workspace, error
 	return w, err
 }
 
-// idle prevents the sandbox of w from being started until wake is called. Returns Conflict if the sandbox may be using
+// holdStopped prevents the sandbox of w from being started until wake is called. Returns Conflict if the sandbox may be using
 // its layers.
-func (c *Core) idle(ctx context.Context, w *caisson.Workspace, what string) (wake func(), err error) {
-	wake, err = c.still.Acquire(ctx, string(w.ID))
+func (c *Core) holdStopped(ctx context.Context, w *caisson.Workspace, what string) (wake func(), err error) {
+	wake, err = c.layerLocks.Acquire(ctx, string(w.ID))
 	if err != nil || w.State != caisson.WorkspaceLive {
 		return wake, err
 	}
-	running, err := c.Running(ctx, w.Sandbox)
+	running, err := c.UsesLayers(ctx, w.Sandbox)
 	switch {
 	case err != nil && caisson.KindOf(err) == caisson.NotFound:
 		return wake, nil
@@ -144,7 +144,7 @@ func (c *Core) remove(ctx context.Context, id caisson.ID) error {
 		return err
 	}
 	defer release()
-	w, err := c.Store.Workspaces().Get(ctx, caisson.Everyone(), string(id))
+	w, err := c.Store.Workspaces().Get(ctx, caisson.AllAccounts(), string(id))
 	if err != nil {
 		return err
 	}
@@ -159,7 +159,7 @@ func (c *Core) remove(ctx context.Context, id caisson.ID) error {
 			return err
 		}
 	}
-	if err := c.Store.Workspaces().Delete(ctx, caisson.Everyone(), id); err != nil {
+	if err := c.Store.Workspaces().Delete(ctx, caisson.AllAccounts(), id); err != nil {
 		return err
 	}
 	c.event(ctx, w, "workspace.removed", nil)

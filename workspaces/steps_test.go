@@ -231,7 +231,7 @@ func TestLayAnywhere(t *testing.T) {
 					w.open()
 					sb := w.sandbox()
 					s.next = func() {
-						w.must(store.Sandboxes().Delete(t.Context(), caisson.Everyone(), string(sb.ID))) // was being created, too
+						w.must(store.Sandboxes().Delete(t.Context(), caisson.AllAccounts(), string(sb.ID))) // was being created, too
 						w.tool, w.store = real, store
 						w.open()
 						w.must(w.core.Reconcile(t.Context()))
@@ -241,7 +241,7 @@ func TestLayAnywhere(t *testing.T) {
 					s.mu.Lock()
 					s.at, s.what, s.op, s.ops = at, what, "", nil
 					s.mu.Unlock()
-					_, err := layers.Lay(s.as(w.ctx()), sb, caisson.WorkspaceRequest{Kind: caisson.WorkspaceCopy, Source: dir, Directory: handle(t, dir)})
+					_, err := layers.Create(s.as(w.ctx()), sb, caisson.WorkspaceRequest{Kind: caisson.WorkspaceCopy, Source: dir, Directory: handle(t, dir)})
 					s.mu.Lock()
 					op, s.at = s.op, 0
 					s.mu.Unlock()
@@ -310,9 +310,9 @@ func (w *world) liveThrough(s *steps) {
 	if len(receipts) != 1 || w.told(ws, "sync.applied") != 1 {
 		w.t.Fatalf("%s: %d receipts, %d events", s.op, len(receipts), w.told(ws, "sync.applied"))
 	}
-	w.must(w.store.Sandboxes().Delete(w.ctx(), caisson.Everyone(), string(ws.Sandbox)))
-	if w.core.Layers().Leave(ask(), ws.ID) != nil {
-		w.must(w.core.Layers().Leave(w.ctx(), ws.ID))
+	w.must(w.store.Sandboxes().Delete(w.ctx(), caisson.AllAccounts(), string(ws.Sandbox)))
+	if w.core.Layers().Detach(ask(), ws.ID) != nil {
+		w.must(w.core.Layers().Detach(w.ctx(), ws.ID))
 	}
 	w.whole(ws)
 
@@ -327,7 +327,7 @@ func (w *world) liveThrough(s *steps) {
 	}
 	w.wantFiles(dir, old)
 	s.without(func() {
-		if got := w.get(ws); got.State != caisson.WorkspaceResting || w.told(ws, "sync.undone") != 1 {
+		if got := w.get(ws); got.State != caisson.WorkspaceDetached || w.told(ws, "sync.undone") != 1 {
 			w.t.Fatalf("%s: after an undo it is %s, %d events", s.op, got.State, w.told(ws, "sync.undone"))
 		}
 		w.shows(ws, "added n", "added n/c", "modified a")

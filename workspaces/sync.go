@@ -33,18 +33,18 @@ func (g *Gate) Sync(ctx context.Context, ref string, req caisson.SyncRequest) (*
 	}
 	defer release()
 	if len(req.Drop) > 0 {
-		wake, err := g.c.idle(ctx, w, "drop changes")
+		wake, err := g.c.holdStopped(ctx, w, "drop changes")
 		if err != nil {
 			return nil, err
 		}
 		defer wake()
 	}
-	host, err := g.c.syncs.given(ctx, w, req.Directory)
+	host, err := g.c.syncs.openGiven(ctx, w, req.Directory)
 	if err != nil {
 		return nil, err
 	}
 	defer host.Close()
-	s := &syncing{c: g.c, w: w, host: host, by: caisson.ActorOf(ctx), auto: req.Auto}
+	s := &syncRun{c: g.c, w: w, host: host, by: caisson.ActorOf(ctx), auto: req.Auto}
 	return s.do(ctx, &req)
 }
 
@@ -64,8 +64,8 @@ func validateSync(req *caisson.SyncRequest) error {
 	return checkPatterns(req.Only)
 }
 
-// given returns the directory that came with a request, or an error if it is not that of w.
-func (c syncs) given(ctx context.Context, w *caisson.Workspace, h caisson.Handle) (*os.File, error) {
+// openGiven returns the directory that came with a request, or an error if it is not that of w.
+func (c syncs) openGiven(ctx context.Context, w *caisson.Workspace, h caisson.Handle) (*os.File, error) {
 	caller, err := caisson.CallerOf(ctx)
 	switch {
 	case err != nil:
@@ -75,15 +75,15 @@ func (c syncs) given(ctx context.Context, w *caisson.Workspace, h caisson.Handle
 	case h == nil:
 		return nil, caisson.Errorf(caisson.Invalid, "the directory %.100q did not come with the request; it is passed as a descriptor over the unix socket", w.Source)
 	}
-	is, err := hostdir.Dir{Device: w.Device, Inode: w.Inode}.Is(h.Fd())
+	is, err := hostdir.Dir{Device: w.Device, Inode: w.Inode}.SameAs(h.Fd())
 	switch {
 	case err != nil:
 		return nil, err
 	case !is:
 		return nil, caisson.Errorf(caisson.Conflict, "the directory that came with the request is not %.100q, which the workspace was made of; name that one", w.Source)
 	}
-	if here, err := hostdir.Here(h.Fd()); err == nil && !here {
-		return nil, caisson.Wrap(hostdir.ErrElsewhere, caisson.Conflict, "the daemon cannot write to %.100q: %s", w.Source, hostdir.ErrElsewhere)
+	if here, err := hostdir.InMountNamespace(h.Fd()); err == nil && !here {
+		return nil, caisson.Wrap(hostdir.ErrOtherNamespace, caisson.Conflict, "the daemon cannot write to %.100q: %s", w.Source, hostdir.ErrOtherNamespace)
 	}
 	fd, err := unix.Openat(int(h.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -101,16 +101,16 @@ func (c syncs) given(ctx context.Context, w *caisson.Workspace, h caisson.Handle
 }
 
 // A syncing is one sync. The caller must hold the lock of the workspace, and a job slot.
-type syncing struct {
-	c    *Core
-	w    *caisson.Workspace
-	host *os.File
-	by   string
-	auto bool     // the changes are chosen automatically
-	ran  []string // checks of the commands that have passed
+type syncRun struct {
+	c            *Core
+	w            *caisson.Workspace
+	host         *os.File
+	by           string
+	auto         bool     // the changes are chosen automatically
+	passedChecks []string // checks of the commands that have passed
 }
 
-func (s *syncing) do(ctx context.Context, req *caisson.SyncRequest) (_ *caisson.SyncReceipt, err error) {
+func (s *syncRun) do(ctx context.Context, req *caisson.SyncRequest) (_ *caisson.SyncReceipt, err error) {
 	if err := s.c.syncs.recover(ctx, s.w, s.host); err != nil {
 		return nil, err
 	}
@@ -123,24 +123,24 @@ func (s *syncing) do(ctx context.Context, req *caisson.SyncRequest) (_ *caisson.
 			err = errors.Join(err, s.c.reviews.forget(s.w.ID, r.ID))
 		}
 	}()
-	if err := s.tellHeld(ctx, r); err != nil {
+	if err := s.reportHeld(ctx, r); err != nil {
 		return nil, err
 	}
 	chosen, err := s.choose(r, req)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.part(ctx, chosen); err != nil {
+	if err := s.makeParts(ctx, chosen); err != nil {
 		return nil, err
 	}
 	if err := s.recheck(ctx, chosen, req.Auto); err != nil {
 		return nil, err
 	}
-	drop, err := s.dropped(r, chosen, req.Drop)
+	drop, err := s.planDrops(r, chosen, req.Drop)
 	if err != nil {
 		return nil, err
 	}
-	if s.ran, err = s.commands(ctx, r, chosen); err != nil {
+	if s.passedChecks, err = s.commands(ctx, r, chosen); err != nil {
 		return nil, err
 	}
 	receipt, err := s.apply(ctx, r, chosen)
@@ -151,16 +151,16 @@ func (s *syncing) do(ctx context.Context, req *caisson.SyncRequest) (_ *caisson.
 }
 
 // review returns the review that the sync chooses from.
-func (s *syncing) review(ctx context.Context, req *caisson.SyncRequest) (*review, error) {
+func (s *syncRun) review(ctx context.Context, req *caisson.SyncRequest) (*review, error) {
 	if req.Auto {
-		return s.c.reviews.look(ctx, s.w, s.host, false)
+		return s.c.reviews.examine(ctx, s.w, s.host, false)
 	}
 	return s.c.reviews.reviewOf(s.w, req.Review)
 }
 
 // choose returns the changes to apply, with the directories that they need.
-func (s *syncing) choose(r *review, req *caisson.SyncRequest) (picks, error) {
-	p := picks{review: r, byPath: map[string]int{}, at: map[string]int{}, chosen: map[int]bool{}, parts: map[int][]int{}}
+func (s *syncRun) choose(r *review, req *caisson.SyncRequest) (selection, error) {
+	p := selection{review: r, byPath: map[string]int{}, at: map[string]int{}, chosen: map[int]bool{}, parts: map[int][]int{}}
 	for i, x := range r.Changes {
 		p.byPath[x.Change.Path] = i
 		for _, step := range x.Steps {
@@ -179,19 +179,19 @@ func (s *syncing) choose(r *review, req *caisson.SyncRequest) (picks, error) {
 				p.chosen[i] = true
 			}
 		}
-		p.settle()
+		p.removeUnappliable()
 		return p, nil
 	}
 	for _, sel := range req.Apply {
-		if err := p.add(sel, req.Asked); err != nil {
+		if err := p.add(sel, req.Confirmed); err != nil {
 			return p, err
 		}
 	}
-	return p, p.complete(req.Asked)
+	return p, p.addParents(req.Confirmed)
 }
 
-// picks are the changes of a review that were chosen to be applied.
-type picks struct {
+// selection are the changes of a review that were chosen to be applied.
+type selection struct {
 	review *review
 	byPath map[string]int // index of the change that is shown at a path
 	at     map[string]int // index of the change that has a step at a path
@@ -200,7 +200,7 @@ type picks struct {
 }
 
 // add chooses a change that the request selects.
-func (p picks) add(sel caisson.Selection, asked bool) error {
+func (p selection) add(sel caisson.Selection, asked bool) error {
 	i, ok := p.byPath[sel.Path]
 	if !ok {
 		return caisson.Errorf(caisson.Conflict, "the review has no change of %.200q; look at the changes again", sel.Path)
@@ -225,11 +225,11 @@ func (p picks) add(sel caisson.Selection, asked bool) error {
 }
 
 // allow returns an error if a change must not be applied.
-func (p picks) allow(i int, asked bool) error {
+func (p selection) allow(i int, asked bool) error {
 	x := p.review.Changes[i]
 	reason := reasonOf(x.Change)
 	switch {
-	case x.Change.Verdict == caisson.VerdictClash:
+	case x.Change.Verdict == caisson.VerdictConflict:
 		return caisson.Errorf(caisson.Conflict, "%.200q has changed in the directory, too, and the two changes cannot be put together; edit the file, or drop the change%s", x.Change.Path, reason)
 	case x.Change.Verdict == caisson.VerdictAsk && asked, x.Change.Verdict == caisson.VerdictPass:
 	case x.Change.Verdict == caisson.VerdictAsk:
@@ -243,14 +243,14 @@ func (p picks) allow(i int, asked bool) error {
 	return nil
 }
 
-// complete chooses the directories that the chosen changes need, and returns a Conflict error if a directory would be
+// addParents chooses the directories that the chosen changes need, and returns a Conflict error if a directory would be
 // removed with contents that are not chosen.
-func (p picks) complete(asked bool) error {
+func (p selection) addParents(asked bool) error {
 	for i := range p.review.Changes {
 		if !p.chosen[i] {
 			continue
 		}
-		for _, up := range p.needs(i) {
+		for _, up := range p.parents(i) {
 			if p.chosen[up] {
 				continue
 			}
@@ -261,23 +261,23 @@ func (p picks) complete(asked bool) error {
 		}
 	}
 	for i := range p.review.Changes {
-		if left, ok := p.left(i); p.chosen[i] && !ok {
+		if left, ok := p.missingBelow(i); p.chosen[i] && !ok {
 			return caisson.Errorf(caisson.Conflict, "a directory goes with all that is in it; apply %.200q as well", left)
 		}
 	}
 	return nil
 }
 
-// settle removes changes from the choice that cannot be applied together with the others.
-func (p picks) settle() {
+// removeUnappliable removes changes from the choice that cannot be applied together with the others.
+func (p selection) removeUnappliable() {
 	for again := true; again; {
 		again = false
 		for i := range p.review.Changes {
 			if !p.chosen[i] {
 				continue
 			}
-			_, ok := p.left(i)
-			for _, up := range p.needs(i) {
+			_, ok := p.missingBelow(i)
+			for _, up := range p.parents(i) {
 				ok = ok && p.chosen[up]
 			}
 			if !ok || len(p.review.Changes[i].Steps) == 0 {
@@ -288,8 +288,8 @@ func (p picks) settle() {
 	}
 }
 
-// needs returns the changes that create the directories above what change i creates.
-func (p picks) needs(i int) (list []int) {
+// parents returns the changes that create the directories above what change i creates.
+func (p selection) parents(i int) (list []int) {
 	for _, step := range p.review.Changes[i].Steps {
 		if step.After.Type == "" {
 			continue
@@ -303,9 +303,9 @@ func (p picks) needs(i int) (list []int) {
 	return list
 }
 
-// left reports whether everything that change i removes with a directory is chosen; if not, missing is a path that is
+// missingBelow reports whether everything that change i removes with a directory is chosen; if not, missing is a path that is
 // not.
-func (p picks) left(i int) (missing string, ok bool) {
+func (p selection) missingBelow(i int) (missing string, ok bool) {
 	for _, step := range p.review.Changes[i].Steps {
 		if step.Before.Type != "dir" || step.After.Type == "dir" {
 			continue
@@ -320,7 +320,7 @@ func (p picks) left(i int) (missing string, ok bool) {
 }
 
 // steps returns the steps of the chosen changes.
-func (p picks) steps() (steps []gate.Step) {
+func (p selection) steps() (steps []gate.Step) {
 	for i, x := range p.review.Changes {
 		if p.chosen[i] {
 			steps = append(steps, x.Steps...)

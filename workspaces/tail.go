@@ -19,18 +19,18 @@ const (
 )
 
 // A tail keeps the end of a command's output, and kills a command that writes too much. It is safe for concurrent use.
-type tail struct {
-	end func() // kills the command; called once
+type outputTail struct {
+	kill func() // kills the command; called once
 
 	mu    sync.Mutex
 	buf   []byte // guarded by mu
 	total int64  // guarded by mu
 }
 
-func newTail(end func()) *tail { return &tail{end: end} }
+func newTail(end func()) *outputTail { return &outputTail{kill: end} }
 
 // Write implements [io.Writer].
-func (t *tail) Write(p []byte) (int, error) {
+func (t *outputTail) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	before := t.total
 	t.total += int64(len(p))
@@ -41,13 +41,13 @@ func (t *tail) Write(p []byte) (int, error) {
 	}
 	t.mu.Unlock()
 	if over {
-		t.end()
+		t.kill()
 	}
 	return len(p), nil
 }
 
 // drain reads from all of these until they end, and then closes whole.
-func (t *tail) drain(from ...io.Reader) (whole <-chan struct{}) {
+func (t *outputTail) drain(from ...io.Reader) (whole <-chan struct{}) {
 	var wg sync.WaitGroup
 	for _, r := range from {
 		wg.Go(func() { _, _ = io.Copy(t, r) }) // output that cannot be read is not shown
@@ -57,15 +57,15 @@ func (t *tail) drain(from ...io.Reader) (whole <-chan struct{}) {
 	return done
 }
 
-// flooded reports whether the command has written more than maxOutput.
-func (t *tail) flooded() bool {
+// exceeded reports whether the command has written more than maxOutput.
+func (t *outputTail) exceeded() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.total > maxOutput
 }
 
 // last returns the end of the output on one line, as a suffix for messages.
-func (t *tail) last() string {
+func (t *outputTail) last() string {
 	t.mu.Lock()
 	text := string(bytes.ToValidUTF8(t.buf, []byte("\ufffd")))
 	t.mu.Unlock()

@@ -62,8 +62,8 @@ func (t *trials) claim(sb *caisson.Sandbox) (*caisson.Workspace, error) {
 	return found.w, nil
 }
 
-// layTrial creates the layers that show the directory as it would be with plan. The caller must end the trial.
-func (s *syncing) layTrial(ctx context.Context, r *review, plan *gate.Plan) (_ *trial, err error) {
+// createTrial creates the layers that show the directory as it would be with plan. The caller must end the trial.
+func (s *syncRun) createTrial(ctx context.Context, r *review, plan *gate.Plan) (_ *trial, err error) {
 	account, err := s.c.Store.Accounts().Ensure(ctx, s.w.Account)
 	if err != nil {
 		return nil, err
@@ -82,13 +82,13 @@ func (s *syncing) layTrial(ctx context.Context, r *review, plan *gate.Plan) (_ *
 	t := &trial{w: &w}
 	defer func() {
 		if err != nil {
-			err = errors.Join(diskFull(err), s.c.boxing.endTrial(t))
+			err = errors.Join(diskFull(err), s.c.trialCleanup.endTrial(t))
 		}
 	}()
-	if err := s.c.laying.makeDirs(w.ID, account.UIDBase, st.Mode); err != nil {
+	if err := s.c.layerFiles.makeDirs(w.ID, account.UIDBase, st.Mode); err != nil {
 		return nil, err
 	}
-	if err := s.c.laying.fill(ctx, &w, show, st.Mode); err != nil {
+	if err := s.c.layerFiles.scan(ctx, &w, show, st.Mode); err != nil {
 		return nil, err
 	}
 	if err := s.fillTrial(ctx, r, t, plan); err != nil {
@@ -101,7 +101,7 @@ func (s *syncing) layTrial(ctx context.Context, r *review, plan *gate.Plan) (_ *
 }
 
 // fillTrial writes the changes of plan to the upper layer of a trial.
-func (s *syncing) fillTrial(ctx context.Context, r *review, t *trial, plan *gate.Plan) error {
+func (s *syncRun) fillTrial(ctx context.Context, r *review, t *trial, plan *gate.Plan) error {
 	var opened files
 	defer opened.close()
 	manifest, err := opened.add(os.Open(s.c.dir(t.w.ID, manifestFile)))
@@ -119,51 +119,51 @@ func (s *syncing) fillTrial(ctx context.Context, r *review, t *trial, plan *gate
 	return s.c.Tool.Layer(ctx, manifest, frozen, upper, plan)
 }
 
-// boxing removes trials and their sandboxes.
-type boxing struct{ *Core }
+// trialCleanup removes trials and their sandboxes.
+type trialCleanup struct{ *Core }
 
 // endTrial removes a trial that no sandbox uses any longer.
-func (c boxing) endTrial(t *trial) error {
+func (c trialCleanup) endTrial(t *trial) error {
 	c.trials.mu.Lock()
 	delete(c.trials.byID, t.w.ID)
 	c.trials.mu.Unlock()
 	return removeTree(c.dir(t.w.ID))
 }
 
-// removeTime is the timeout for removing the sandbox of a command.
-const removeTime = 2 * time.Minute
+// removeTimeout is the timeout for removing the sandbox of a command.
+const removeTimeout = 2 * time.Minute
 
-// box creates a sandbox for a trial and calls do with it. It removes both before it returns; if that fails, the sandbox
+// inSandbox creates a sandbox for a trial and calls do with it. It removes both before it returns; if that fails, the sandbox
 // is removed when its hard TTL expires, or by the next daemon.
-func (s *syncing) box(ctx context.Context, t *trial, cmd Command, do func(ctx context.Context, sb *caisson.Sandbox) error) (err error) {
+func (s *syncRun) inSandbox(ctx context.Context, t *trial, cmd Command, do func(ctx context.Context, sb *caisson.Sandbox) error) (err error) {
 	// The sync was requested on the host, and the host's administrator has configured the command.
-	ctx = caisson.WithCaller(ctx, caisson.HostWork(s.w.Account, "check what is to be applied"))
-	req, err := s.boxRequest(t, cmd)
+	ctx = caisson.WithCaller(ctx, caisson.HostCaller(s.w.Account, "check what is to be applied"))
+	req, err := s.sandboxRequest(t, cmd)
 	if err != nil {
 		return err
 	}
 	sb, err := s.c.sandboxes.Create(ctx, req)
 	if err != nil {
-		return errors.Join(err, s.c.boxing.endTrial(t))
+		return errors.Join(err, s.c.trialCleanup.endTrial(t))
 	}
 	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTime)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
 		defer cancel()
 		if rerr := s.c.sandboxes.Remove(ctx, string(sb.ID)); rerr != nil && caisson.KindOf(rerr) != caisson.NotFound {
 			s.c.Log.ErrorContext(ctx, "the sandbox of a check could not be removed; that is tried again at the next start", "sandbox", sb.ID, "err", rerr)
 			return
 		}
-		err = errors.Join(err, s.c.boxing.endTrial(t))
+		err = errors.Join(err, s.c.trialCleanup.endTrial(t))
 	}()
 	return do(ctx, sb)
 }
 
-func (s *syncing) boxRequest(t *trial, cmd Command) (req caisson.CreateRequest, err error) {
+func (s *syncRun) sandboxRequest(t *trial, cmd Command) (req caisson.CreateRequest, err error) {
 	fd, err := unix.FcntlInt(s.host.Fd(), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
 		return req, os.NewSyscallError("fcntl", err)
 	}
-	never, most := caisson.Duration(0), caisson.Duration(cmd.limit()+2*removeTime)
+	never, most := caisson.Duration(0), caisson.Duration(cmd.limit()+2*removeTimeout)
 	return caisson.CreateRequest{
 		Image: cmd.Image, Labels: map[string]string{labelCheck: valueCheck, labelTrial: string(t.w.ID)}, NoPool: true,
 		Policy: &caisson.Policy{}, TTL: &never, HardTTL: &most,
@@ -174,17 +174,17 @@ func (s *syncing) boxRequest(t *trial, cmd Command) (req caisson.CreateRequest, 
 }
 
 // removeTrials removes the sandboxes in which an earlier daemon has run commands. Errors are logged only.
-func (c boxing) removeTrials(ctx context.Context) error {
+func (c trialCleanup) removeTrials(ctx context.Context) error {
 	f := caisson.Filter{Labels: map[string]string{labelCheck: valueCheck}, Limit: 1000}
 	for more := true; more; {
-		page, rest, err := c.Store.Sandboxes().List(ctx, caisson.Everyone(), f)
+		page, rest, err := c.Store.Sandboxes().List(ctx, caisson.AllAccounts(), f)
 		if err != nil {
 			return err
 		}
 		more = rest && len(page) > 0
 		for _, sb := range page {
 			f.After = sb.ID
-			owner := caisson.WithCaller(ctx, caisson.OwnWork(sb.Account, "remove the sandbox of a check"))
+			owner := caisson.WithCaller(ctx, caisson.DaemonCaller(sb.Account, "remove the sandbox of a check"))
 			if err := c.sandboxes.Remove(owner, string(sb.ID)); err != nil && caisson.KindOf(err) != caisson.NotFound && ctx.Err() == nil {
 				c.Log.ErrorContext(ctx, "the sandbox of a check could not be removed", "sandbox", sb.ID, "err", err)
 			}

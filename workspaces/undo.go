@@ -27,7 +27,7 @@ func (g *Gate) Undo(ctx context.Context, id caisson.ID, dir caisson.Handle) (*ca
 		return nil, err
 	}
 	defer release()
-	host, err := g.c.syncs.given(ctx, w, dir)
+	host, err := g.c.syncs.openGiven(ctx, w, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -88,11 +88,11 @@ func (c syncs) undone(ctx context.Context, w *caisson.Workspace, host *os.File, 
 	}
 	// Otherwise the content in the sandbox would equal its base, and would not be shown as a change. recover tries
 	// again.
-	if err := c.syncs.rebase(ctx, w, host, back); err != nil {
+	if err := c.syncs.setBase(ctx, w, host, back); err != nil {
 		return nil, caisson.Wrap(err, caisson.KindOf(err), "the directory is as it was before %s, but that could not be recorded; undo it again", receipt.ID)
 	}
 	fresh := false
-	r, err := c.Store.Workspaces().UpdateReceipt(ctx, caisson.Everyone(), receipt.ID, func(r *caisson.SyncReceipt) error {
+	r, err := c.Store.Workspaces().UpdateReceipt(ctx, caisson.AllAccounts(), receipt.ID, func(r *caisson.SyncReceipt) error {
 		if fresh = r.State != caisson.ReceiptUndone; fresh {
 			r.State, r.UndoneAt = caisson.ReceiptUndone, now()
 		}
@@ -105,27 +105,27 @@ func (c syncs) undone(ctx context.Context, w *caisson.Workspace, host *os.File, 
 		c.event(ctx, w, "sync.undone", map[string]string{"receipt": string(r.ID), "paths": fmt.Sprint(len(r.Entries))})
 		err := error(nil)
 		if r.Auto {
-			err = c.removals.giveBack(w, p.Steps)
+			err = c.removals.uncountAuto(w, p.Steps)
 		} else {
-			err = c.removals.approved(w, r, p.Steps, true)
+			err = c.removals.countApproved(w, r, p.Steps, true)
 		}
 		if err != nil {
 			c.Log.WarnContext(ctx, "how many files an undo has put back could not be recorded", "workspace", w.ID, "receipt", r.ID, "err", err)
 		}
 	}
 	// This is stored before the pending record is removed, because the changes in a settled workspace are removed soon.
-	if _, err := c.Store.Workspaces().Update(ctx, caisson.Everyone(), w.ID, func(w *caisson.Workspace) error {
+	if _, err := c.Store.Workspaces().Update(ctx, caisson.AllAccounts(), w.ID, func(w *caisson.Workspace) error {
 		if fresh {
 			w.Changes += len(r.Entries)
 		}
 		if w.State == caisson.WorkspaceSettled {
-			w.State = caisson.WorkspaceResting
+			w.State = caisson.WorkspaceDetached
 		}
 		return nil
 	}); err != nil {
 		return nil, err
 	}
-	return r, c.syncs.unsave(w.ID, r.ID)
+	return r, c.syncs.removeSaved(w.ID, r.ID)
 }
 
 // pending returns the receipts of syncs and undos whose outcome is not in the store.
@@ -178,7 +178,7 @@ func (c syncs) recoverOne(ctx context.Context, w *caisson.Workspace, host *os.Fi
 	}
 	saved, err := openDir(c.dir(w.ID, savedDir, string(id)), 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return c.syncs.unsave(w.ID, id) // it had not begun
+		return c.syncs.removeSaved(w.ID, id) // it had not begun
 	}
 	if err != nil {
 		return err
@@ -200,5 +200,5 @@ func (c syncs) recoverOne(ctx context.Context, w *caisson.Workspace, host *os.Fi
 		_, err = c.syncs.undone(ctx, w, host, p.Receipt)
 		return err
 	}
-	return c.syncs.unsave(w.ID, id)
+	return c.syncs.removeSaved(w.ID, id)
 }

@@ -52,16 +52,16 @@ type Config struct {
 	Store  caisson.Store
 	Tool   Tool
 	Events caisson.Publisher
-	// Running reports whether a sandbox may be using its layers at present. Returns NotFound if there is no such
+	// UsesLayers reports whether a sandbox may be using its layers at present. Returns NotFound if there is no such
 	// sandbox.
-	Running func(ctx context.Context, sandbox caisson.ID) (bool, error)
+	UsesLayers func(ctx context.Context, sandbox caisson.ID) (bool, error)
 	// Hide contains patterns of names that are hidden from sandboxes; nil means [baseline.DefaultHidden].
 	Hide  []string
 	Rules check.Rules // for changes to apply; zero means the gate's defaults
 	// Commands are run, in this order, on changes before they are applied, after all other checks.
-	Commands []Command
-	Keep     time.Duration // time for which changes are kept after their sandbox was removed; 0 means 7 days
-	Every    time.Duration // interval of automatic applies; 0 means 30 s
+	Commands      []Command
+	Retention     time.Duration // time for which changes are kept after their sandbox was removed; 0 means 7 days
+	ApplyInterval time.Duration // interval of automatic applies; 0 means 30 s
 	// SearchAfter is the delay before the files of a new workspace are searched for secrets, because its sandbox is
 	// being started at that time; 0 means 1 s.
 	SearchAfter time.Duration
@@ -70,41 +70,41 @@ type Config struct {
 
 // Retention times, limits and intervals.
 const (
-	keepChanges = 7 * 24 * time.Hour
-	keepSettled = 24 * time.Hour
-	keepReviews = 24 * time.Hour
-	maxReviews  = 8
-	applyEvery  = 30 * time.Second
-	searchAfter = time.Second
-	housekeep   = 10 * time.Minute
-	// leaveTime is the timeout for the work on a workspace that the removal of its sandbox waits for.
-	leaveTime = 2 * time.Minute
+	keepChanges   = 7 * 24 * time.Hour
+	keepSettled   = 24 * time.Hour
+	keepReviews   = 24 * time.Hour
+	maxReviews    = 8
+	applyEvery    = 30 * time.Second
+	searchAfter   = time.Second
+	cleanInterval = 10 * time.Minute
+	// detachTimeout is the timeout for the work on a workspace that the removal of its sandbox waits for.
+	detachTimeout = 2 * time.Minute
 )
 
 // Core is the state that the services of this package share. Its exported methods are for the engine.
 type Core struct {
 	Config
-	sandboxes Sandboxes // set by Attach
-	data      *os.File  // the data directory
-	reviews   reviews
-	syncs     syncs
-	laying    laying
-	searching searching
-	refusals  refusals
-	boxing    boxing
-	removals  *removalCounts
-	locks     keylock.Locks // held while a workspace is read or changed, by id
-	writing   keylock.Locks // held while writers.json is written, by workspace id; acquired after locks
-	still     keylock.Locks // held while a layer is mounted or changes in it are dropped, by workspace id; acquired after locks
-	jobs      chan struct{} // a token for each job slot in use
-	trials    *trials
+	sandboxes    Sandboxes // set by Attach
+	data         *os.File  // the data directory
+	reviews      reviews
+	syncs        syncs
+	layerFiles   layerFiles
+	secretSearch secretSearch
+	refusals     refusals
+	trialCleanup trialCleanup
+	removals     *removalCounts
+	locks        keylock.Locks // held while a workspace is read or changed, by id
+	writersLocks keylock.Locks // held while writers.json is written, by workspace id; acquired after locks
+	layerLocks   keylock.Locks // held while a layer is mounted or changes in it are dropped, by workspace id; acquired after locks
+	jobSlots     chan struct{} // a token for each job slot in use
+	trials       *trials
 
-	mu       sync.Mutex
-	closed   bool                              // guarded by mu
-	baseless map[caisson.ID]*caisson.Workspace // workspaces whose base is not saved yet; guarded by mu
-	wg       sync.WaitGroup                    // goroutines of this core; none is added once closed
-	ctx      context.Context
-	stop     context.CancelCauseFunc
+	mu           sync.Mutex
+	closed       bool                              // guarded by mu
+	pendingBases map[caisson.ID]*caisson.Workspace // workspaces whose base is not saved yet; guarded by mu
+	wg           sync.WaitGroup                    // goroutines of this core; none is added once closed
+	ctx          context.Context
+	stop         context.CancelCauseFunc
 }
 
 // New returns a Core, or an Invalid error if cfg is invalid. Call Reconcile before use.
@@ -121,11 +121,11 @@ func New(cfg Config) (*Core, error) {
 	if err := ValidateCommands(cfg.Commands); err != nil {
 		return nil, err
 	}
-	if cfg.Keep <= 0 {
-		cfg.Keep = keepChanges
+	if cfg.Retention <= 0 {
+		cfg.Retention = keepChanges
 	}
-	if cfg.Every <= 0 {
-		cfg.Every = applyEvery
+	if cfg.ApplyInterval <= 0 {
+		cfg.ApplyInterval = applyEvery
 	}
 	if cfg.SearchAfter <= 0 {
 		cfg.SearchAfter = searchAfter
@@ -140,16 +140,16 @@ func New(cfg Config) (*Core, error) {
 			return nil, err
 		}
 	}
-	c := &Core{Config: cfg, data: data, jobs: make(chan struct{}, 4), trials: newTrials(), baseless: map[caisson.ID]*caisson.Workspace{}}
-	c.reviews, c.syncs, c.laying, c.refusals, c.boxing, c.searching = reviews{c}, syncs{c}, laying{c}, refusals{c}, boxing{c}, searching{c}
+	c := &Core{Config: cfg, data: data, jobSlots: make(chan struct{}, 4), trials: newTrials(), pendingBases: map[caisson.ID]*caisson.Workspace{}}
+	c.reviews, c.syncs, c.layerFiles, c.refusals, c.trialCleanup, c.secretSearch = reviews{c}, syncs{c}, layerFiles{c}, refusals{c}, trialCleanup{c}, secretSearch{c}
 	c.removals = &removalCounts{dir: filepath.Join(cfg.Dir, removalDir), workspaces: filepath.Join(cfg.Dir, topDir)}
 	c.ctx, c.stop = context.WithCancelCause(context.Background())
 	return c, nil
 }
 
-// Attach sets the lifecycle core, which itself uses the layers of this core. It must be called once, before anything
+// SetSandboxes sets the lifecycle core, which itself uses the layers of this core. It must be called once, before anything
 // else.
-func (c *Core) Attach(s Sandboxes) { c.sandboxes = s }
+func (c *Core) SetSandboxes(s Sandboxes) { c.sandboxes = s }
 
 var errClosing = errors.New("the daemon is ending")
 
@@ -163,8 +163,8 @@ func (c *Core) Close() error {
 	return c.data.Close()
 }
 
-// do runs f in a goroutine that Close waits for, and returns false if the core is closed.
-func (c *Core) do(f func(ctx context.Context)) bool {
+// goBackground runs f in a goroutine that Close waits for, and returns false if the core is closed.
+func (c *Core) goBackground(f func(ctx context.Context)) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.closed {
@@ -179,18 +179,18 @@ func (c *Core) lock(ctx context.Context, id caisson.ID) (release func(), err err
 	if err != nil {
 		return nil, err
 	}
-	if err := c.place(ctx); err != nil {
+	if err := c.acquireSlot(ctx); err != nil {
 		unlock()
 		return nil, err
 	}
-	c.laying.keepBaseNow(c.ctx, id)
-	return func() { <-c.jobs; unlock() }, nil
+	c.layerFiles.saveDeferredBase(c.ctx, id)
+	return func() { <-c.jobSlots; unlock() }, nil
 }
 
-// place acquires a job slot. The caller releases it by receiving from jobs.
-func (c *Core) place(ctx context.Context) error {
+// acquireSlot acquires a job slot. The caller releases it by receiving from jobs.
+func (c *Core) acquireSlot(ctx context.Context) error {
 	select {
-	case c.jobs <- struct{}{}:
+	case c.jobSlots <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)

@@ -25,7 +25,7 @@ func TestElsewhere(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	dir := w.tree(map[string]string{"a": "a"})
-	_, err := w.core.Layers().Lay(w.ctx(), w.sandbox(), caisson.WorkspaceRequest{Source: dir, Directory: hostdirtest.Open(t, dir, true)})
+	_, err := w.core.Layers().Create(w.ctx(), w.sandbox(), caisson.WorkspaceRequest{Source: dir, Directory: hostdirtest.Open(t, dir, true)})
 	w.wants(err, caisson.Invalid, "another mount namespace")
 	ws := w.lay(dir, func(r *caisson.WorkspaceRequest) { r.Directory = hostdirtest.Open(t, dir, false) }) // the same namespace
 	w.edit(ws, map[string]string{"a": "A"})
@@ -146,10 +146,10 @@ func TestLife(t *testing.T) {
 	w.wants(err, caisson.Conflict, "undone already")
 
 	// The sandbox is removed; its changes wait, and can still be applied.
-	w.must(w.core.Layers().Leave(w.ctx(), ws.ID))
-	w.must(w.core.Layers().Leave(w.ctx(), ws.ID))
+	w.must(w.core.Layers().Detach(w.ctx(), ws.ID))
+	w.must(w.core.Layers().Detach(w.ctx(), ws.ID))
 	poll.Until(t, patience, func() bool { return w.get(ws).Changes == 4 })
-	if got := w.get(ws); got.State != caisson.WorkspaceResting || got.EndedAt.IsZero() {
+	if got := w.get(ws); got.State != caisson.WorkspaceDetached || got.EndedAt.IsZero() {
 		t.Errorf("%+v", got)
 	}
 	_, err = w.core.Layers().Open(w.ctx(), ws.ID)
@@ -196,7 +196,7 @@ func TestIterate(t *testing.T) {
 	w.shows(ws)
 	w.edit(ws, map[string]string{"f": "d\n2\n3\n4\n5\n6\n7\n8\n9\n"})
 	d := w.shows(ws, "modified f")
-	if c := d.Changes[0]; !c.Moved || !c.Merge {
+	if c := d.Changes[0]; !c.HostChanged || !c.Merge {
 		t.Errorf("%+v", c)
 	}
 	_, err := w.sync(ws, pick(t, d))
@@ -302,9 +302,9 @@ func TestAuto(t *testing.T) {
 	_, err = w.sync(ws, pick(t, w.review(ws), "a"))
 	w.must(err)
 	w.edit(ws, map[string]string{"a": "and again\n"})
-	w.must(w.core.Layers().Leave(w.ctx(), ws.ID))
+	w.must(w.core.Layers().Detach(w.ctx(), ws.ID))
 	w.wantFiles(dir, map[string]string{"a": "and again\n", "e": "e\n"})
-	if got := w.get(ws); got.State != caisson.WorkspaceResting || got.Changes == 0 {
+	if got := w.get(ws); got.State != caisson.WorkspaceDetached || got.Changes == 0 {
 		t.Errorf("%+v", got)
 	}
 }
@@ -443,7 +443,7 @@ func TestDirect(t *testing.T) {
 	}
 	_, err = w.gate.Diff(w.ctx(), string(ws.ID), caisson.DiffRequest{})
 	w.wants(err, caisson.Conflict, "nothing to review")
-	w.must(w.core.Layers().Leave(w.ctx(), ws.ID))
+	w.must(w.core.Layers().Detach(w.ctx(), ws.ID))
 	if got := w.get(ws); got.State != caisson.WorkspaceSettled {
 		t.Errorf("%+v", got)
 	}

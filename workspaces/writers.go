@@ -12,8 +12,8 @@ import (
 	"github.com/caisson-dev/caisson/gate/compare"
 )
 
-// writersTime is the timeout for querying a sandbox about the processes that changed files.
-const writersTime = 5 * time.Second
+// writersTimeout is the timeout for querying a sandbox about the processes that changed files.
+const writersTimeout = 5 * time.Second
 
 // authorsOf returns which process was the last to change each file in a workspace, as far as that is recorded. An error
 // is logged, and does not stop the review.
@@ -40,18 +40,18 @@ func (by authors) attribute(list []compare.Difference) {
 // writersOf returns which process was the last to change each file in a workspace; nil if that is not recorded. Records
 // that the sandbox no longer has, because its kernel has ended, are read from the saved ones.
 func (c *Core) writersOf(ctx context.Context, w *caisson.Workspace) (*caisson.Writers, error) {
-	now, err := c.askWriters(ctx, w)
+	now, err := c.queryWriters(ctx, w)
 	var kept *caisson.Writers
 	err = errors.Join(err, readJSON(c.dir(w.ID, writersFile), &kept))
 	return now.After(kept), err
 }
 
-// askWriters queries the sandbox of a workspace; nil if there is none that can be queried.
-func (c *Core) askWriters(ctx context.Context, w *caisson.Workspace) (*caisson.Writers, error) {
+// queryWriters queries the sandbox of a workspace; nil if there is none that can be queried.
+func (c *Core) queryWriters(ctx context.Context, w *caisson.Workspace) (*caisson.Writers, error) {
 	if w.State != caisson.WorkspaceLive || w.Kind == caisson.WorkspaceDirect {
 		return nil, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, writersTime)
+	ctx, cancel := context.WithTimeout(ctx, writersTimeout)
 	defer cancel()
 	now, err := c.sandboxes.Writers(ctx, w.Sandbox)
 	if err != nil && caisson.KindOf(err) == caisson.NotFound {
@@ -60,18 +60,18 @@ func (c *Core) askWriters(ctx context.Context, w *caisson.Workspace) (*caisson.W
 	return now, err
 }
 
-// keepWriters saves these records of a workspace, for the time when its sandbox cannot be queried any longer.
-func (c *Core) keepWriters(ctx context.Context, id caisson.ID) error {
-	release, err := c.writing.Acquire(ctx, string(id))
+// saveWriters saves these records of a workspace, for the time when its sandbox cannot be queried any longer.
+func (c *Core) saveWriters(ctx context.Context, id caisson.ID) error {
+	release, err := c.writersLocks.Acquire(ctx, string(id))
 	if err != nil {
 		return err
 	}
 	defer release()
-	w, err := c.Store.Workspaces().Get(ctx, caisson.Everyone(), string(id))
+	w, err := c.Store.Workspaces().Get(ctx, caisson.AllAccounts(), string(id))
 	if err != nil {
 		return err
 	}
-	now, err := c.askWriters(ctx, w)
+	now, err := c.queryWriters(ctx, w)
 	if err != nil || now == nil || len(now.List) == 0 {
 		return err
 	}
@@ -87,10 +87,10 @@ func (c *Core) keepWriters(ctx context.Context, id caisson.ID) error {
 	return writeJSON(file, all)
 }
 
-// keepAllWriters calls keepWriters periodically for all workspaces in use until ctx ends: a sandbox can die at any
+// saveAllWriters calls saveWriters periodically for all workspaces in use until ctx ends: a sandbox can die at any
 // moment, and can cause that itself.
-func (c *Core) keepAllWriters(ctx context.Context) {
-	tick := time.NewTicker(c.Every)
+func (c *Core) saveAllWriters(ctx context.Context) {
+	tick := time.NewTicker(c.ApplyInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -101,7 +101,7 @@ func (c *Core) keepAllWriters(ctx context.Context) {
 		case <-tick.C:
 		}
 		err := c.each(ctx, func(w *caisson.Workspace) {
-			if err := c.keepWriters(ctx, w.ID); err != nil {
+			if err := c.saveWriters(ctx, w.ID); err != nil {
 				c.Log.DebugContext(ctx, "it is not known which processes have changed a workspace", "workspace", w.ID, "sandbox", w.Sandbox, "err", err)
 			}
 		}, caisson.WorkspaceLive)

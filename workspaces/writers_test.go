@@ -102,7 +102,7 @@ func TestProcesses(t *testing.T) {
 	// Changes that were not reviewed before the sandbox was removed have their processes too, also in later reviews.
 	w.edit(ws, map[string]string{"early": "late\n"})
 	w.setWriters(func(caisson.ID) (*caisson.Writers, error) { return all, nil })
-	w.must(w.core.Layers().Leave(w.ctx(), ws.ID))
+	w.must(w.core.Layers().Detach(w.ctx(), ws.ID))
 	w.setWriters(func(caisson.ID) (*caisson.Writers, error) {
 		return nil, caisson.Errorf(caisson.NotFound, "no such sandbox")
 	})
@@ -126,7 +126,7 @@ func TestProcessesUnknown(t *testing.T) {
 		return nil, caisson.Errorf(caisson.NotFound, "no such sandbox")
 	})
 	w.wantProcesses(ws, map[string]string{"a": ""})
-	w.must(w.core.Layers().Leave(w.ctx(), ws.ID))
+	w.must(w.core.Layers().Detach(w.ctx(), ws.ID))
 	w.wantProcesses(ws, map[string]string{"a": ""})
 }
 

@@ -73,7 +73,7 @@ func run(ctx context.Context, dir, provider string) (err error) {
 	if err := errors.Join(err, <-read); err != nil { // After that all calls are in the store.
 		return err
 	}
-	rows, err := store.Ledger().Usage(context.WithoutCancel(ctx), caisson.Everyone(), caisson.UsageQuery{})
+	rows, err := store.Ledger().Usage(context.WithoutCancel(ctx), caisson.AllAccounts(), caisson.UsageQuery{})
 	if err != nil {
 		return err
 	}

@@ -49,13 +49,13 @@ func prompt() []byte {
 }
 
 // A caller makes calls on one connection with keep-alive. It avoids the overhead of a complete HTTP client.
-type caller struct {
+type chatClient struct {
 	conn    net.Conn
 	r       *bufio.Reader
 	request []byte
 }
 
-func newCaller(to string) (*caller, error) {
+func newCaller(to string) (*chatClient, error) {
 	u, err := url.Parse(to)
 	if err != nil {
 		return nil, err
@@ -72,11 +72,11 @@ func newCaller(to string) (*caller, error) {
 	var b bytes.Buffer
 	b.WriteString("POST " + u.Path + " HTTP/1.1\r\nHost: " + u.Host + "\r\nContent-Type: application/json\r\nAuthorization: Bearer none\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n")
 	b.Write(body)
-	return &caller{conn, bufio.NewReaderSize(conn, 16<<10), b.Bytes()}, nil
+	return &chatClient{conn, bufio.NewReaderSize(conn, 16<<10), b.Bytes()}, nil
 }
 
 // call makes one call and reads its response to the end.
-func (c *caller) call() error {
+func (c *chatClient) call() error {
 	if _, err := c.conn.Write(c.request); err != nil {
 		return err
 	}
@@ -126,7 +126,7 @@ func rate(o options, to string) ([]float64, error) {
 				if err = c.call(); err == nil {
 					n++
 				}
-				if time.Since(start) >= o.last {
+				if time.Since(start) >= o.duration {
 					break
 				}
 			}

@@ -35,7 +35,7 @@ func serveOn(t *testing.T, serve func(net.Conn) error) (addr string) {
 
 func TestClients(t *testing.T) {
 	model, sink := serveOn(t, model), serveOn(t, sink)
-	o := options{n: 5, warm: 2, conns: 3, last: 20 * time.Millisecond}
+	o := options{n: 5, warm: 2, conns: 3, duration: 20 * time.Millisecond}
 	for _, c := range []struct {
 		client, to string
 		want       int
@@ -75,7 +75,7 @@ func TestWrongAnswers(t *testing.T) {
 	} {
 		s := httptest.NewServer(c.handle)
 		for _, client := range []string{"call", "rate"} {
-			_, err := clients[client](options{n: 2, conns: 2, last: time.Millisecond}, s.URL+"/v1/chat/completions")
+			_, err := clients[client](options{n: 2, conns: 2, duration: time.Millisecond}, s.URL+"/v1/chat/completions")
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%s, %s: %v, want %q", c.name, client, err, c.want)
 			}

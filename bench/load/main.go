@@ -20,7 +20,7 @@ import (
 // options are the options of clients.
 type options struct {
 	n, warm, conns int
-	last           time.Duration
+	duration       time.Duration
 }
 
 var servers = map[string]func(net.Conn) error{"model": model, "sink": sink}
@@ -41,7 +41,7 @@ func run() error {
 	flag.IntVar(&o.n, "n", 100, "call, connect: how many are measured")
 	flag.IntVar(&o.warm, "warm", 20, "call, connect: how many are made before")
 	flag.IntVar(&o.conns, "conns", 32, "rate: calls at once")
-	flag.DurationVar(&o.last, "for", time.Second, "rate, send, receive: how long")
+	flag.DurationVar(&o.duration, "for", time.Second, "rate, send, receive: how long")
 	flag.Parse()
 	if serve := servers[flag.Arg(0)]; serve != nil {
 		return listen(serve)
@@ -132,7 +132,7 @@ func send(o options, addr string) ([]float64, error) {
 	}
 	defer c.Close()
 	block, sum, start := make([]byte, blockSize), 0, time.Now()
-	for sum == 0 || time.Since(start) < o.last {
+	for sum == 0 || time.Since(start) < o.duration {
 		n, err := c.Write(block)
 		if err != nil {
 			return nil, err
@@ -156,7 +156,7 @@ func receive(o options, addr string) ([]float64, error) {
 	}
 	defer c.Close()
 	block, sum, start := make([]byte, blockSize), 0, time.Now()
-	for sum == 0 || time.Since(start) < o.last {
+	for sum == 0 || time.Since(start) < o.duration {
 		n, err := c.Read(block)
 		if err != nil {
 			return nil, err

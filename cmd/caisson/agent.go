@@ -50,7 +50,7 @@ func agentReady(g *caisson.Agent) string {
 	case g.Status.Snapshot != "":
 		return "warm"
 	case g.Status.Problem != "":
-		return "cold (" + brief(g.Status.Problem) + ")"
+		return "cold (" + oneLine(g.Status.Problem) + ")"
 	case g.Status.Built:
 		return "built"
 	default:
@@ -99,7 +99,7 @@ func agentRows(g *caisson.Agent) [][2]string {
 		rows = append(rows, [2]string{"Rule " + strconv.Itoa(i), ruleLine(r)})
 	}
 	rows = append(rows, [2]string{"Ready", agentReady(g)}, [2]string{"Digest", g.Status.Digest}, [2]string{"Snapshot", string(g.Status.Snapshot)},
-		[2]string{"Warmed", when(g.Status.WarmedAt)}, [2]string{"Size", limit(g.Status.Size, g.Status.Size.String())})
+		[2]string{"Warmed", formatTime(g.Status.WarmedAt)}, [2]string{"Size", limit(g.Status.Size, g.Status.Size.String())})
 	return rows
 }
 
@@ -129,7 +129,7 @@ func (c *agentAddCmd) ProvideAgent(a *app) (g caisson.Agent, err error) {
 		return g, err
 	}
 	if err := strictyaml.Decode(data, &g); err != nil {
-		return g, inFile(c.File, err)
+		return g, withFileName(c.File, err)
 	}
 	if g.ID == "" {
 		return g, caisson.Invalidf("id", "is missing, in %s", c.File)
@@ -190,7 +190,7 @@ func (c *agentCheckCmd) Run(ctx context.Context, a *app, api api) error {
 	}
 	err = printChecks(a, list)
 	if err == nil && slices.ContainsFunc(list, func(k caisson.AgentCheck) bool { return k.Status == hostcheck.Failed }) {
-		return processExit(exitNo)
+		return processExit(exitCheckFailed)
 	}
 	return err
 }

@@ -46,7 +46,7 @@ func (c *agentImportOpenClawCmd) Run(ctx context.Context, a *app) error {
 	report := in.Report
 	if c.DryRun {
 		for _, s := range in.Secrets {
-			report = append(report, secretTaken(s, "would go into the credential store"))
+			report = append(report, secretCheck(s, "would go into the credential store"))
 		}
 		return printChecks(a, report)
 	}
@@ -59,7 +59,7 @@ func (c *agentImportOpenClawCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	for _, s := range in.Secrets {
-		r := secretTaken(s, "is in the credential store")
+		r := secretCheck(s, "is in the credential store")
 		exists := slices.ContainsFunc(there, func(k *caisson.Credential) bool { return k.Name == s.Name })
 		switch {
 		case credential.CheckName(s.Name) != nil || credential.CheckValue(s.Value) != nil:
@@ -90,6 +90,6 @@ func (c *agentImportOpenClawCmd) Run(ctx context.Context, a *app) error {
 	return printChecks(a, report)
 }
 
-func secretTaken(s openclaw.ImportedSecret, what string) caisson.AgentCheck {
+func secretCheck(s openclaw.ImportedSecret, what string) caisson.AgentCheck {
 	return caisson.AgentCheck{Subject: "secret " + s.Name, Status: hostcheck.OK, Detail: "from " + s.From + " " + what}
 }

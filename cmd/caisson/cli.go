@@ -76,7 +76,7 @@ type cli struct {
 // app is one invocation of the command line.
 type app struct {
 	stdio
-	began      time.Time // when the command was started
+	startedAt  time.Time // when the command was started
 	args       []string
 	globals    globals
 	interrupts *interrupts
@@ -87,7 +87,7 @@ type app struct {
 
 // main parses args and runs the command.
 func (a *app) main(ctx context.Context, args []string) error {
-	a.began = time.Now()
+	a.startedAt = time.Now()
 	a.args, a.globals.Output = args, outputOf(args) // used for errors until parsing has succeeded
 	var c cli
 	helped := false
@@ -222,8 +222,8 @@ func mapDuration(ctx *kong.DecodeContext, target reflect.Value) error {
 	return nil
 }
 
-// say writes a message for people to standard error, unless --quiet was given.
-func (a *app) say(format string, args ...any) {
+// infof writes a message for people to standard error, unless --quiet was given.
+func (a *app) infof(format string, args ...any) {
 	if !a.globals.Quiet {
 		fmt.Fprintf(a.err, format+"\n", args...)
 	}

@@ -41,7 +41,7 @@ func (a *app) connectRunning(ctx context.Context) (api, error) {
 		return nil, err
 	}
 	if cfg.Host == "" {
-		up, err := answers(ctx, cfg.SocketPath())
+		up, err := isListening(ctx, cfg.SocketPath())
 		if err != nil {
 			return nil, err
 		}

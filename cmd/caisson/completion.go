@@ -91,7 +91,7 @@ func (c *completeCmd) Run(ctx context.Context, a *app) error {
 	ctx, cancel := context.WithTimeout(ctx, completeTimeout)
 	defer cancel()
 	k := completer{names: func(kind string) []string { return a.names(ctx, kind) }}
-	for _, w := range k.complete(a.parser.Model, dashed(c.Words)) {
+	for _, w := range k.complete(a.parser.Model, trimDashes(c.Words)) {
 		if _, err := fmt.Fprintln(a.out, w); err != nil {
 			return err
 		}
@@ -118,7 +118,7 @@ func (k *completer) complete(app *kong.Application, words []string) []string {
 		case w == "--":
 			return nil // the words after it are the command line of another program
 		case strings.HasPrefix(w, "-") && w != "-":
-			if f := findFlag(unnamed(node), w); f != nil && !f.IsBool() && !strings.Contains(w, "=") {
+			if f := findFlag(defaultCommand(node), w); f != nil && !f.IsBool() && !strings.Contains(w, "=") {
 				wants = f
 			}
 		default:
@@ -134,7 +134,7 @@ func (k *completer) complete(app *kong.Application, words []string) []string {
 	if args == 0 {
 		children = childrenOf(node)
 	}
-	node = unnamed(node)
+	node = defaultCommand(node)
 	switch flag, _, found := strings.Cut(last, "="); {
 	case wants != nil:
 		out = k.values(wants.Value)
@@ -152,8 +152,8 @@ func (k *completer) complete(app *kong.Application, words []string) []string {
 	return slices.DeleteFunc(out, func(s string) bool { return s != ":file" && !strings.HasPrefix(s, last) })
 }
 
-// unnamed returns the default command of node, which is used if no further command is given, or node.
-func unnamed(node *kong.Node) *kong.Node {
+// defaultCommand returns the default command of node, which is used if no further command is given, or node.
+func defaultCommand(node *kong.Node) *kong.Node {
 	if node.DefaultCmd != nil {
 		return node.DefaultCmd
 	}

@@ -29,15 +29,15 @@ const socketMode fs.FileMode = 0o600
 //
 // To add a setting, add a field here, its default in defaultConfig, its check in validate, and its lines in configTemplate.
 type config struct {
-	DataDir  string `yaml:"dataDir" json:"dataDir"`
-	Host     string `yaml:"host" json:"host"`
-	Account  string `yaml:"account" json:"account"`
-	CAFile   string `yaml:"caFile" json:"caFile"`
-	Listen   string `yaml:"listen" json:"listen"`
-	TLSCert  string `yaml:"tlsCert" json:"tlsCert"`
-	TLSKey   string `yaml:"tlsKey" json:"tlsKey"`
-	Platform string `yaml:"platform" json:"platform"`
-	Limits   limits `yaml:"limits" json:"limits"`
+	DataDir  string        `yaml:"dataDir" json:"dataDir"`
+	Host     string        `yaml:"host" json:"host"`
+	Account  string        `yaml:"account" json:"account"`
+	CAFile   string        `yaml:"caFile" json:"caFile"`
+	Listen   string        `yaml:"listen" json:"listen"`
+	TLSCert  string        `yaml:"tlsCert" json:"tlsCert"`
+	TLSKey   string        `yaml:"tlsKey" json:"tlsKey"`
+	Platform string        `yaml:"platform" json:"platform"`
+	Limits   limitSettings `yaml:"limits" json:"limits"`
 
 	PublicAddresses    []string         `yaml:"publicAddresses" json:"publicAddresses"`
 	InsecureRegistries []string         `yaml:"insecureRegistries" json:"insecureRegistries"`
@@ -67,8 +67,8 @@ type config struct {
 	File string `yaml:"-" json:"-"`
 }
 
-// limits limit the resources of the host that the sandboxes of all accounts together may use.
-type limits struct {
+// limitSettings limit the resources of the host that the sandboxes of all accounts together may use.
+type limitSettings struct {
 	MaxSandboxes  int          `yaml:"maxSandboxes" json:"maxSandboxes"`
 	MemoryReserve caisson.Size `yaml:"memoryReserve" json:"memoryReserve"`
 	DiskReserve   caisson.Size `yaml:"diskReserve" json:"diskReserve"`
@@ -79,7 +79,7 @@ func defaultConfig() *config {
 	return &config{
 		DataDir:        defaultDataDir,
 		Platform:       "auto",
-		Limits:         limits{MaxSandboxes: 1000, MemoryReserve: 512 << 20, DiskReserve: 1 << 30, PIDsReserve: 1024},
+		Limits:         limitSettings{MaxSandboxes: 1000, MemoryReserve: 512 << 20, DiskReserve: 1 << 30, PIDsReserve: 1024},
 		LogLevel:       "info",
 		EventRetention: 30 * day,
 		IdleExit:       30 * second,
@@ -100,7 +100,7 @@ const (
 // with the environment and then with g. The result has not been validated.
 func loadConfig(g globals, getenv func(string) string) (*config, error) {
 	c := defaultConfig()
-	file := first(g.Config, getenv("CAISSON_CONFIG"))
+	file := firstNonEmpty(g.Config, getenv("CAISSON_CONFIG"))
 	named := file != ""
 	if !named {
 		file = defaultConfigFile
@@ -112,7 +112,7 @@ func loadConfig(g globals, getenv func(string) string) (*config, error) {
 		return nil, caisson.Invalidf("config", "%s", err)
 	default:
 		if err := strictyaml.Decode(data, c); err != nil {
-			return nil, inFile(file, err)
+			return nil, withFileName(file, err)
 		}
 		if c.File, err = filepath.Abs(file); err != nil {
 			return nil, err
@@ -131,7 +131,7 @@ func loadConfig(g globals, getenv func(string) string) (*config, error) {
 		{&c.Platform, "CAISSON_PLATFORM", ""},
 		{&c.LogLevel, "CAISSON_LOG_LEVEL", ""},
 	} {
-		*s.value = first(s.flag, getenv(s.env), *s.value)
+		*s.value = firstNonEmpty(s.flag, getenv(s.env), *s.value)
 	}
 	if t := getenv("CAISSON_TOKEN"); t != "" {
 		c.Token = caisson.NewSecret(t)
@@ -144,11 +144,11 @@ func loadConfig(g globals, getenv func(string) string) (*config, error) {
 	return c, nil
 }
 
-// inFile adds the name of the file to each error in err.
-func inFile(file string, err error) error {
+// withFileName adds the name of the file to each error in err.
+func withFileName(file string, err error) error {
 	var errs []error
-	for _, e := range flatten(err) {
-		errs = append(errs, caisson.Invalidf(caisson.FieldOf(e), "%s, in %s", describe(e).Message, file))
+	for _, e := range splitErrors(err) {
+		errs = append(errs, caisson.Invalidf(caisson.FieldOf(e), "%s, in %s", reportOf(e).Message, file))
 	}
 	return errors.Join(errs...)
 }
@@ -244,7 +244,7 @@ func (c *config) validateListener(bad func(field, format string, args ...any)) {
 	if n, err := net.LookupPort("tcp", port); err != nil || n < 0 {
 		bad("listen", "%q is not a port", port)
 	}
-	if !loopback(host) && c.TLSCert == "" {
+	if !isLoopback(host) && c.TLSCert == "" {
 		bad("listen", "%s can be reached from other machines, so it needs tlsCert and tlsKey; or listen on 127.0.0.1", c.Listen)
 	}
 }
@@ -273,9 +273,9 @@ func (c *config) publicPrefixes() []netip.Prefix {
 	return list
 }
 
-// loopback reports whether host is certain to be this machine. A name other than localhost may resolve to another address
+// isLoopback reports whether host is certain to be this machine. A name other than localhost may resolve to another address
 // later.
-func loopback(host string) bool {
+func isLoopback(host string) bool {
 	ip, err := netip.ParseAddr(host)
 	return host == "localhost" || (err == nil && ip.IsLoopback())
 }
@@ -295,7 +295,7 @@ func checkHost(host string, token bool) error {
 		return nil
 	case (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" || (u.Path != "" && u.Path != "/") || u.RawQuery != "":
 		return fmt.Errorf("%q is not a URL like https://host:7443 or unix:///path/to/caisson.sock", host)
-	case u.Scheme == "http" && !loopback(u.Hostname()) && token:
+	case u.Scheme == "http" && !isLoopback(u.Hostname()) && token:
 		return fmt.Errorf("the token would cross the network unencrypted; use https://%s", u.Host)
 	}
 	return nil
@@ -310,8 +310,8 @@ func (c *config) SocketPath() string { return filepath.Join(c.DataDir, "caisson.
 func platforms() []string { return []string{"auto", "systrap", "ptrace"} }
 func logLevels() []string { return []string{"debug", "info", "warn", "error"} }
 
-// first returns the first string that is not empty.
-func first(ss ...string) string {
+// firstNonEmpty returns the first string that is not empty.
+func firstNonEmpty(ss ...string) string {
 	for _, s := range ss {
 		if s != "" {
 			return s

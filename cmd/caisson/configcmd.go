@@ -163,7 +163,7 @@ func (c *initCmd) Help() string {
 }
 
 func (c *initCmd) Run(a *app) error {
-	file := first(c.File, a.globals.Config, a.getenv("CAISSON_CONFIG"), defaultConfigFile)
+	file := firstNonEmpty(c.File, a.globals.Config, a.getenv("CAISSON_CONFIG"), defaultConfigFile)
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return err
 	}
@@ -185,7 +185,7 @@ func (c *initCmd) Run(a *app) error {
 	if err := f.Close(); err != nil {
 		return err
 	}
-	a.say("wrote %s", file)
+	a.infof("wrote %s", file)
 	return nil
 }
 
@@ -206,7 +206,7 @@ func (c *configShowCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if cfg.File != "" {
-		a.say("# from %s", cfg.File)
+		a.infof("# from %s", cfg.File)
 	}
 	if a.globals.Output == "table" {
 		a.globals.Output = "yaml"

@@ -184,7 +184,7 @@ func checkBaseURL(s string) error {
 		return errors.New("must not hold a password; use credential")
 	case u.RawQuery != "" || u.Fragment != "" || u.ForceQuery:
 		return errors.New("must not have a query or fragment")
-	case u.Scheme == "http" && !loopback(u.Hostname()):
+	case u.Scheme == "http" && !isLoopback(u.Hostname()):
 		return fmt.Errorf("%.200s would be spoken to unencrypted; use https, or http on this machine only", u.Host)
 	}
 	return nil
@@ -246,7 +246,7 @@ func (c *config) validateGateway(bad badFunc) {
 		host, port, err := net.SplitHostPort(g.Listen)
 		if n, lookup := net.LookupPort("tcp", port); err != nil || port == "" || lookup != nil || n < 0 {
 			bad("gateway.listen", "%q is not host:port", g.Listen)
-		} else if !loopback(host) && g.TLSCert == "" {
+		} else if !isLoopback(host) && g.TLSCert == "" {
 			bad("gateway.listen", "%s can be reached from other machines, so it needs gateway.tlsCert and gateway.tlsKey", g.Listen)
 		}
 	}
@@ -292,8 +292,8 @@ func secretSource(name string, getenv func(string) string) models.SecretSource {
 	return models.SecretSource{Credential: name}
 }
 
-// engine converts the settings to the engine's configuration.
-func (g gatewaySettings) engine(getenv func(string) string) models.GatewayConfig {
+// engineConfig converts the settings to the engine's configuration.
+func (g gatewaySettings) engineConfig(getenv func(string) string) models.GatewayConfig {
 	e := models.GatewayConfig{
 		Listen: g.Listen, Certificate: g.TLSCert, Key: g.TLSKey, RemoteURL: g.RemoteURL, RemoteCA: g.RemoteCA,
 		RemoteToken: secretSource(g.RemoteToken, getenv),

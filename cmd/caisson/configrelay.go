@@ -38,8 +38,8 @@ func (s *relaySettings) validate(bad func(field, format string, args ...any)) {
 	}
 }
 
-// engine converts the settings to the engine's configuration.
-func (s *relaySettings) engine() engine.RelayConfig {
+// engineConfig converts the settings to the engine's configuration.
+func (s *relaySettings) engineConfig() engine.RelayConfig {
 	return engine.RelayConfig{
 		CA: s.CA, First: time.Duration(s.FirstRetry), Tries: time.Duration(s.Tries), Keep: time.Duration(s.Keep), Space: s.Space,
 	}

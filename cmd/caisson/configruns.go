@@ -55,8 +55,8 @@ func checkAgentsDir(dir string, bad func(field, format string, args ...any)) {
 	}
 }
 
-// agents converts the settings of agents and runs to the engine's configuration.
-func (c *config) agents() engine.AgentConfig {
+// agentConfig converts the settings of agents and runs to the engine's configuration.
+func (c *config) agentConfig() engine.AgentConfig {
 	return engine.AgentConfig{Dir: c.AgentsDir, Limits: runs.Limits{
 		Concurrent: c.Runs.Concurrent, PerAccount: c.Runs.PerAccount, Waiting: c.Runs.Waiting,
 		SessionIdle: time.Duration(c.Runs.SessionIdle), SessionFiles: time.Duration(c.Runs.SessionFiles), Keep: time.Duration(c.Runs.Keep),

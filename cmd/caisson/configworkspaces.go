@@ -57,7 +57,7 @@ func (s *workspaceSettings) commands() []workspaces.Command {
 	return list
 }
 
-// engine converts the settings to the engine's configuration.
-func (s *workspaceSettings) engine() engine.WorkspaceConfig {
+// engineConfig converts the settings to the engine's configuration.
+func (s *workspaceSettings) engineConfig() engine.WorkspaceConfig {
 	return engine.WorkspaceConfig{Hide: s.patterns(), Rules: s.Rules, Keep: time.Duration(s.Keep), Commands: s.commands()}
 }

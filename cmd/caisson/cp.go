@@ -31,13 +31,13 @@ cp -r. Symlinks are copied as symlinks; out of a sandbox only those that stay wi
 }
 
 // ProvidePlaces parses the arguments, SRC and DST. Exactly one of them must be a path in a sandbox; the other result is empty.
-func (c *cpCmd) ProvidePlaces() (places [2]place, err error) {
+func (c *cpCmd) ProvidePlaces() (places [2]sandboxPath, err error) {
 	if c.Src == "" || c.Dst == "" {
 		return places, usagef("cp", "an empty path leads nowhere")
 	}
 	var inside [2]bool
 	for i, s := range []string{c.Src, c.Dst} {
-		if places[i], inside[i], err = parsePlace(s); err != nil {
+		if places[i], inside[i], err = parseSandboxPath(s); err != nil {
 			return places, err
 		}
 	}
@@ -47,7 +47,7 @@ func (c *cpCmd) ProvidePlaces() (places [2]place, err error) {
 	return places, nil
 }
 
-func (c *cpCmd) Run(ctx context.Context, a *app, places [2]place, api api) error {
+func (c *cpCmd) Run(ctx context.Context, a *app, places [2]sandboxPath, api api) error {
 	src, dst := places[0], places[1]
 	switch inside := src.sandbox != ""; {
 	case inside && c.Dst == "-":
@@ -61,7 +61,7 @@ func (c *cpCmd) Run(ctx context.Context, a *app, places [2]place, api api) error
 	}
 }
 
-func copyOutArchive(ctx context.Context, a *app, api api, src place) error {
+func copyOutArchive(ctx context.Context, a *app, api api, src sandboxPath) error {
 	if isTerminal(a.out) {
 		return usagef("cp", "a tar archive is not for a terminal; redirect standard output")
 	}
@@ -76,7 +76,7 @@ func copyOutArchive(ctx context.Context, a *app, api api, src place) error {
 
 // copyOut unpacks the archive that the sandbox sends: below dst if that is a directory, else as dst. The archive is untrusted:
 // [tree.Unpack] writes only below the directory that it is given and follows no symlink in it.
-func copyOut(ctx context.Context, a *app, api api, src place, dst string) error {
+func copyOut(ctx context.Context, a *app, api api, src sandboxPath, dst string) error {
 	dir, as := dst, ""
 	info, err := os.Stat(dst)
 	switch {
@@ -106,12 +106,12 @@ func copyOut(ctx context.Context, a *app, api api, src place, dst string) error 
 	}
 	defer r.Close()
 	return tree.Unpack(r, root, tree.Options{Name: as, Skipped: func(name, target string) {
-		a.say("caisson: left out symlink %s, which leads out of the copy to %s", safetext.Escape(name), safetext.Escape(target))
+		a.infof("caisson: left out symlink %s, which leads out of the copy to %s", safetext.Escape(name), safetext.Escape(target))
 	}})
 }
 
 // copyIn copies the file or tree at src to dst.
-func copyIn(ctx context.Context, api api, src string, dst place) error {
+func copyIn(ctx context.Context, api api, src string, dst sandboxPath) error {
 	abs, err := filepath.Abs(src)
 	if err != nil {
 		return err
@@ -148,7 +148,7 @@ func copyIn(ctx context.Context, api api, src string, dst place) error {
 }
 
 // sendFile replaces one file atomically.
-func sendFile(ctx context.Context, api api, root *os.Root, name string, dst place) error {
+func sendFile(ctx context.Context, api api, root *os.Root, name string, dst sandboxPath) error {
 	f, err := root.Open(name)
 	if err != nil {
 		return err

@@ -13,8 +13,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// newSandbox are the flags for the properties of a new sandbox.
-type newSandbox struct {
+// sandboxFlags are the flags for the properties of a new sandbox.
+type sandboxFlags struct {
 	Name      string            `help:"Its name, to be used instead of its id." group:"new" placeholder:"NAME"`
 	Image     string            `help:"Image instead of the template's: debian:12, dir:PATH, tar:PATH or host." group:"new" placeholder:"REF" complete:"image"`
 	CPUs      float64           `name:"cpus" positive:"" help:"Processor time, in cores." group:"new" placeholder:"N"`
@@ -30,11 +30,11 @@ type newSandbox struct {
 	HardTTL   *caisson.Duration `name:"hard-ttl" help:"Remove after this long; 0s is never." group:"new" placeholder:"DURATION"`
 	NoPool    bool              `help:"Do not take a sandbox from the warm pool." group:"new"`
 	workspaceFlags
-	grants
+	grantFlags
 }
 
-// grants are the flags for what a new sandbox may reach.
-type grants struct {
+// grantFlags are the flags for what a new sandbox may reach.
+type grantFlags struct {
 	Policy    string   `help:"What it may reach, as YAML (see policy set); like --allow and --deny, instead of the template's or the origin's." group:"new" placeholder:"FILE" complete:"file"`
 	Allow     []string `help:"Let it reach a preset or TARGET[:PORTS][/udp]; may be repeated." group:"new" placeholder:"SPEC" sep:"none"`
 	Deny      []string `help:"Keep it from a destination, before all that is allowed; may be repeated." group:"new" placeholder:"SPEC" sep:"none"`
@@ -53,8 +53,8 @@ type createCmd struct {
 	User     string   `help:"User inside: name, uid or uid:gid." short:"u" placeholder:"USER"`
 	Snapshot string   `help:"Start from this snapshot instead of a template." placeholder:"SNAPSHOT" complete:"snapshot"`
 	NoStart  bool     `help:"Only make it; start it later."`
-	keepFlags
-	newSandbox
+	randomnessFlags
+	sandboxFlags
 	cloneFlags
 	registryLogin
 }
@@ -69,11 +69,11 @@ func (c *createCmd) Help() string {
 }
 
 // ProvideClone parses the flags for a repository.
-func (c *createCmd) ProvideClone() (*clone, error) { return c.clone(&c.newSandbox, c.NoStart) }
+func (c *createCmd) ProvideClone() (*clone, error) { return c.clone(&c.sandboxFlags, c.NoStart) }
 
 func (c *createCmd) Run(ctx context.Context, a *app, clone *clone, api api) (err error) {
-	m := maker{app: a, api: api, login: c.registryLogin, flags: c.newSandbox}
-	c.Template, c.Command = beforeDashes(a.args, c.Template, dashed(c.Command))
+	m := sandboxCreator{app: a, api: api, login: c.registryLogin, flags: c.sandboxFlags}
+	c.Template, c.Command = splitCommand(a.args, c.Template, trimDashes(c.Command))
 	req := caisson.CreateRequest{Command: c.Command, Workdir: c.Workdir, User: c.User, NoStart: c.NoStart, KeepRandomness: c.KeepRandomness}
 	if req.Env, err = a.parseEnv(c.Env); err != nil {
 		return err
@@ -99,7 +99,7 @@ func (c *createCmd) Run(ctx context.Context, a *app, clone *clone, api api) (err
 	}
 	warnSuspects(ctx, a, api, s)
 	if clone != nil {
-		if err := clone.into(ctx, a, api, s); err != nil {
+		if err := clone.cloneInto(ctx, a, api, s); err != nil {
 			return err
 		}
 	}
@@ -107,17 +107,17 @@ func (c *createCmd) Run(ctx context.Context, a *app, clone *clone, api api) (err
 	return printDone(a, s, string(s.ID))
 }
 
-// maker creates sandboxes as the flags specify.
-type maker struct {
+// sandboxCreator creates sandboxes as the flags specify.
+type sandboxCreator struct {
 	app   *app
 	api   api
 	login registryLogin
-	flags newSandbox
+	flags sandboxFlags
 }
 
 // create creates a sandbox from source, a template or an image, with req and the flags, which take precedence. It opens the
 // directories to be mounted and pulls the image first, so that people see progress and use their own registry logins.
-func (m *maker) create(ctx context.Context, source string, req caisson.CreateRequest) (*caisson.Sandbox, error) {
+func (m *sandboxCreator) create(ctx context.Context, source string, req caisson.CreateRequest) (*caisson.Sandbox, error) {
 	f := m.flags
 	var err error
 	if req.Labels, err = parseLabels(f.Label); err != nil {
@@ -165,11 +165,11 @@ func (m *maker) create(ctx context.Context, source string, req caisson.CreateReq
 	} else {
 		req.Template = source
 	}
-	if err := m.template(ctx, &req); err != nil {
+	if err := m.prepareTemplate(ctx, &req); err != nil {
 		return nil, err
 	}
 	if req.Image != "" && req.Image != caisson.HostTemplate {
-		img, err := present(ctx, m.app, m.api, req.Image, m.login)
+		img, err := ensureImage(ctx, m.app, m.api, req.Image, m.login)
 		if err != nil {
 			return nil, err
 		}
@@ -186,7 +186,7 @@ func (m *maker) create(ctx context.Context, source string, req caisson.CreateReq
 }
 
 // models returns the models that a sandbox may use. If it is nil, the template's models are used, and a fork may use none.
-func (f *grants) models() (*caisson.ModelGrant, error) {
+func (f *grantFlags) models() (*caisson.ModelGrant, error) {
 	budget, err := parseLimits(f.Budget, f.MaxTokens, f.MaxCalls)
 	switch {
 	case err != nil:
@@ -199,10 +199,10 @@ func (f *grants) models() (*caisson.ModelGrant, error) {
 	return nil, nil
 }
 
-// template performs the steps for a template that the daemon must not perform by path, with the rights of the user who runs
+// prepareTemplate performs the steps for a template that the daemon must not perform by path, with the rights of the user who runs
 // this command: it puts the template's mounts before the request's, and pulls an image that is a directory or archive of this
 // machine.
-func (m *maker) template(ctx context.Context, req *caisson.CreateRequest) error {
+func (m *sandboxCreator) prepareTemplate(ctx context.Context, req *caisson.CreateRequest) error {
 	if req.Template == "" || req.Template == caisson.HostTemplate {
 		return nil
 	}
@@ -309,9 +309,9 @@ func (a *app) parseEnv(list []string) (map[string]string, error) {
 	return m, nil
 }
 
-// beforeDashes corrects arguments such as "create -- sleep 9", in which kong takes the first word of the command for a
+// splitCommand corrects arguments such as "create -- sleep 9", in which kong takes the first word of the command for a
 // template: everything after -- is the command.
-func beforeDashes(args []string, template string, command []string) (string, []string) {
+func splitCommand(args []string, template string, command []string) (string, []string) {
 	i := slices.Index(args, "--")
 	if i >= 0 && template != "" && len(args)-i-1 == 1+len(command) {
 		return "", args[i+1:]
@@ -319,8 +319,8 @@ func beforeDashes(args []string, template string, command []string) (string, []s
 	return template, command
 }
 
-// dashed returns args without a leading --.
-func dashed(args []string) []string {
+// trimDashes returns args without a leading --.
+func trimDashes(args []string) []string {
 	if len(args) > 0 && args[0] == "--" {
 		return args[1:]
 	}

@@ -23,7 +23,7 @@ type clone struct {
 }
 
 // clone returns the clone that the flags specify; nil if they specify no repository.
-func (f *cloneFlags) clone(n *newSandbox, noStart bool) (*clone, error) {
+func (f *cloneFlags) clone(n *sandboxFlags, noStart bool) (*clone, error) {
 	const command = "sandbox create"
 	switch {
 	case f.Repo == "" && (f.Base != "" || f.Branch != "" || len(f.Read) > 0):
@@ -35,22 +35,22 @@ func (f *cloneFlags) clone(n *newSandbox, noStart bool) (*clone, error) {
 	case noStart:
 		return nil, usagef(command, "--repo clones in the running sandbox; leave out --no-start")
 	}
-	name, dir, err := parseNamed("repo", f.Repo)
+	name, dir, err := parseNameTarget("repo", f.Repo)
 	if err != nil {
 		return nil, err
 	}
 	return &clone{caisson.RepoRequest{Name: name, Base: f.Base, Branch: f.Branch, Read: f.Read}, cmp.Or(dir, cloneDir)}, nil
 }
 
-// into grants a new sandbox access to the repository and clones it there. If that fails, the sandbox is removed.
-func (c *clone) into(ctx context.Context, a *app, api api, s *caisson.Sandbox) error {
+// cloneInto grants a new sandbox access to the repository and clones it there. If that fails, the sandbox is removed.
+func (c *clone) cloneInto(ctx context.Context, a *app, api api, s *caisson.Sandbox) error {
 	g, err := api.GrantRepo(ctx, string(s.ID), c.repo, c.dir)
 	if err != nil {
-		discard(ctx, a, api, s.ID)
+		removeCreated(ctx, a, api, s.ID)
 		return err
 	}
 	ref := cmp.Or(s.Name, string(s.ID))
-	a.say("caisson: %s in it is a clone of %s from %s; commits go to %s; send them with: caisson repo deliver %s %s",
+	a.infof("caisson: %s in it is a clone of %s from %s; commits go to %s; send them with: caisson repo deliver %s %s",
 		c.dir, c.repo.Name, g.Start, g.Branch, c.repo.Name, quoteCommand([]string{ref + ":" + c.dir}))
 	return nil
 }

@@ -53,7 +53,7 @@ func (c *credentialImportCmd) Run(ctx context.Context, a *app, vars []credential
 	for _, v := range vars {
 		r := imported{Name: v.Name, Kind: credential.Kind(v.Name)}
 		exists := slices.ContainsFunc(there, func(c *caisson.Credential) bool { return c.Name == v.Name })
-		if r.Result, r.Reason = c.refuses(v, twice[v.Name], exists); r.Result == "" {
+		if r.Result, r.Reason = c.skipReason(v, twice[v.Name], exists); r.Result == "" {
 			if exists {
 				r.Result = "replaced"
 				_, err = api.RotateCredential(ctx, v.Name, v.Value)
@@ -62,7 +62,7 @@ func (c *credentialImportCmd) Run(ctx context.Context, a *app, vars []credential
 				_, err = api.SetCredential(ctx, v.Name, v.Value)
 			}
 			if err != nil {
-				r.Result, r.Reason = "failed", describe(err).Message
+				r.Result, r.Reason = "failed", reportOf(err).Message
 				errs = append(errs, err)
 			}
 		}
@@ -74,8 +74,8 @@ func (c *credentialImportCmd) Run(ctx context.Context, a *app, vars []credential
 	return errors.Join(append([]error{printImported(a, report)}, errs...)...)
 }
 
-// refuses returns the result and reason for a variable that must not be imported, else "".
-func (c *credentialImportCmd) refuses(v credential.Variable, twice, exists bool) (result, reason string) {
+// skipReason returns the result and reason for a variable that must not be imported, else "".
+func (c *credentialImportCmd) skipReason(v credential.Variable, twice, exists bool) (result, reason string) {
 	switch {
 	case credential.Kind(v.Name) == "" && !c.All:
 		return "skipped", "not a known name; --all takes it"
@@ -120,7 +120,7 @@ func (c *credentialImportCmd) ProvideVariables(a *app) ([]credential.Variable, e
 
 func printImported(a *app, report []imported) error {
 	if len(report) == 0 {
-		a.say("nothing to import was found")
+		a.infof("nothing to import was found")
 	}
 	taken := slices.DeleteFunc(slices.Clone(report), func(r imported) bool { return r.Result != "taken" && r.Result != "replaced" })
 	if a.globals.Quiet {

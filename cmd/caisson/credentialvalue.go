@@ -42,7 +42,7 @@ func (c *credentialValue) ProvideValue(ctx context.Context, a *app, k *kong.Cont
 
 // read returns the value from the source that the arguments specify.
 func (c *credentialValue) read(ctx context.Context, a *app, command string) (caisson.Secret, error) {
-	rest := dashed(c.Rest)
+	rest := trimDashes(c.Rest)
 	stdin := !c.Command && len(rest) == 1 && rest[0] == "-"
 	given := 0
 	for _, is := range []bool{c.Env != "", c.File != "", c.Command, stdin} {
@@ -68,7 +68,7 @@ func (c *credentialValue) read(ctx context.Context, a *app, command string) (cai
 	case c.File != "":
 		return valueOfFile(c.File)
 	case !stdin && isTerminal(a.in):
-		return a.askSecret(ctx, fmt.Sprintf("value of %s: ", c.Name))
+		return a.promptSecret(ctx, fmt.Sprintf("value of %s: ", c.Name))
 	}
 	return valueFrom(a.in, "standard input")
 }
@@ -122,8 +122,8 @@ func valueOfCommand(ctx context.Context, a *app, argv []string) (caisson.Secret,
 	return v, readErr
 }
 
-// askSecret prompts for a line on the terminal, without echo.
-func (a *app) askSecret(ctx context.Context, prompt string) (caisson.Secret, error) {
+// promptSecret prompts for a line on the terminal, without echo.
+func (a *app) promptSecret(ctx context.Context, prompt string) (caisson.Secret, error) {
 	var none caisson.Secret
 	in, ok := a.in.(*os.File)
 	if !ok {
@@ -140,7 +140,7 @@ func (a *app) askSecret(ctx context.Context, prompt string) (caisson.Secret, err
 	}
 	typed := make(chan line, 1)
 	go func() {
-		defer a.mend()
+		defer a.restoreOnPanic()
 		b, err := term.ReadPassword(int(in.Fd()))
 		typed <- line{caisson.NewSecret(string(b)), err}
 		clear(b)

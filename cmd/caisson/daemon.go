@@ -34,7 +34,7 @@ const (
 // ensureDaemon starts a daemon for cfg's data directory unless one is listening on its socket. If several commands do this at
 // the same time, one starts the daemon and the others wait.
 func ensureDaemon(ctx context.Context, cfg *config) error {
-	up, err := answers(ctx, cfg.SocketPath())
+	up, err := isListening(ctx, cfg.SocketPath())
 	if up || err != nil {
 		return err
 	}
@@ -49,15 +49,15 @@ func ensureDaemon(ctx context.Context, cfg *config) error {
 		return err
 	}
 	defer unlock()
-	if up, err := answers(ctx, cfg.SocketPath()); up || err != nil {
+	if up, err := isListening(ctx, cfg.SocketPath()); up || err != nil {
 		return err
 	}
 	return startDaemon(ctx, cfg)
 }
 
-// answers reports whether a process accepts connections on the socket. Returns an error if this process has no permission to
+// isListening reports whether a process accepts connections on the socket. Returns an error if this process has no permission to
 // connect.
-func answers(ctx context.Context, socket string) (bool, error) {
+func isListening(ctx context.Context, socket string) (bool, error) {
 	d := net.Dialer{Timeout: 5 * time.Second}
 	conn, err := d.DialContext(ctx, "unix", socket)
 	switch {

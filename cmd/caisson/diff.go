@@ -36,7 +36,7 @@ func (c *diffCmd) Run(ctx context.Context, a *app, api api) error {
 	if err != nil {
 		return err
 	}
-	warnCut(a, d)
+	warnTruncated(a, d)
 	switch {
 	case a.globals.Output == "jsonl":
 		return printList[caisson.Change](a, d.Changes, nil)
@@ -50,7 +50,7 @@ func (c *diffCmd) Run(ctx context.Context, a *app, api api) error {
 		}
 		return nil
 	case len(d.Changes) == 0:
-		a.say("caisson: nothing has changed")
+		a.infof("caisson: nothing has changed")
 		return nil
 	case c.Stat:
 		return printStat(a, d)
@@ -64,8 +64,8 @@ func (c *diffCmd) Run(ctx context.Context, a *app, api api) error {
 	return err
 }
 
-// warnCut warns if the list of changes is incomplete, for all output formats.
-func warnCut(a *app, d *caisson.Diff) {
+// warnTruncated warns if the list of changes is incomplete, for all output formats.
+func warnTruncated(a *app, d *caisson.Diff) {
 	if d.Cut {
 		fmt.Fprintln(a.err, "caisson: there are more changes than are shown; choose fewer with --only")
 	}
@@ -90,7 +90,7 @@ func printStat(a *app, d *caisson.Diff) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(a.out, tally(d.Changes))
+	_, err = fmt.Fprintln(a.out, countVerdicts(d.Changes))
 	return err
 }
 
@@ -112,7 +112,7 @@ func verdictWord(v string) string {
 		return "passes"
 	case caisson.VerdictAsk:
 		return "asks"
-	case caisson.VerdictClash:
+	case caisson.VerdictConflict:
 		return "clash"
 	case caisson.VerdictDeny:
 		return "denied"
@@ -121,7 +121,7 @@ func verdictWord(v string) string {
 }
 
 var verdictColors = map[string]string{
-	caisson.VerdictPass: "32", caisson.VerdictAsk: "33", caisson.VerdictClash: "35", caisson.VerdictDeny: "31",
+	caisson.VerdictPass: "32", caisson.VerdictAsk: "33", caisson.VerdictConflict: "35", caisson.VerdictDeny: "31",
 }
 
 // reasons returns the reasons for a change's verdict, one line for each finding.
@@ -137,14 +137,14 @@ func reasons(ch *caisson.Change) []string {
 	switch {
 	case ch.Merge:
 		out = append(out, "host: its file has changed, too; both changes are put together")
-	case ch.Moved && len(out) == 0:
+	case ch.HostChanged && len(out) == 0:
 		out = append(out, "host: its file has changed, too")
 	}
 	return out
 }
 
-// tally returns the number of changes of each verdict.
-func tally(list []caisson.Change) string {
+// countVerdicts returns the number of changes of each verdict.
+func countVerdicts(list []caisson.Change) string {
 	n := map[string]int{}
 	added, removed := 0, 0
 	for _, ch := range list {
@@ -153,7 +153,7 @@ func tally(list []caisson.Change) string {
 	}
 	parts := []string{plural(len(list), "change")}
 	for _, v := range []struct{ verdict, word string }{
-		{caisson.VerdictPass, "pass"}, {caisson.VerdictAsk, "ask"}, {caisson.VerdictClash, "clash"}, {caisson.VerdictDeny, "denied"},
+		{caisson.VerdictPass, "pass"}, {caisson.VerdictAsk, "ask"}, {caisson.VerdictConflict, "clash"}, {caisson.VerdictDeny, "denied"},
 	} {
 		if n[v.verdict] > 0 {
 			parts = append(parts, strconv.Itoa(n[v.verdict])+" "+v.word)

@@ -19,7 +19,7 @@ type patchPrinter struct {
 
 // line writes a line whose beginning this program determines. It is always escaped.
 func (p *patchPrinter) line(sgr, format string, args ...any) {
-	p.b.WriteString(paint(p.color && sgr != "", sgr, safetext.Escape(fmt.Sprintf(format, args...))) + "\n")
+	p.b.WriteString(colorize(p.color && sgr != "", sgr, safetext.Escape(fmt.Sprintf(format, args...))) + "\n")
 }
 
 // gitTypes are the first digits of git's modes.
@@ -130,7 +130,7 @@ func (p *patchPrinter) hunk(h string) {
 		case '@':
 			sgr = "36"
 		}
-		p.b.WriteString(paint(p.color && sgr != "", sgr, text) + "\n")
+		p.b.WriteString(colorize(p.color && sgr != "", sgr, text) + "\n")
 	}
 }
 

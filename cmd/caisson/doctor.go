@@ -22,7 +22,7 @@ func (c *doctorCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	checks := hostcheck.Run(ctx, hostcheck.Config{DataDir: cfg.DataDir, Probe: newProbe()})
-	checks = a.askDaemon(ctx, checks)
+	checks = a.addDaemonChecks(ctx, checks)
 	err = printList(a, checks, []column[caisson.Check]{
 		{name: "CHECK", value: func(c caisson.Check) string { return c.Name }},
 		{name: "STATUS", value: func(c caisson.Check) string { return c.Status }, color: func(c caisson.Check) string {
@@ -37,9 +37,9 @@ func (c *doctorCmd) Run(ctx context.Context, a *app) error {
 	return err
 }
 
-// askDaemon adds the status of a running daemon and its checks of its host. The daemon's results replace those of this process
+// addDaemonChecks adds the status of a running daemon and its checks of its host. The daemon's results replace those of this process
 // with the same name, because they describe the environment in which the daemon runs.
-func (a *app) askDaemon(ctx context.Context, checks []caisson.Check) []caisson.Check {
+func (a *app) addDaemonChecks(ctx context.Context, checks []caisson.Check) []caisson.Check {
 	api, err := a.connectRunning(ctx)
 	if err != nil {
 		return append(checks, caisson.Check{Name: "daemon", Status: hostcheck.OK, Detail: "none answers; commands start one when they need it"})
@@ -47,11 +47,11 @@ func (a *app) askDaemon(ctx context.Context, checks []caisson.Check) []caisson.C
 	info, err := api.Info(ctx)
 	if err != nil {
 		return append(checks, caisson.Check{
-			Name: "daemon", Status: hostcheck.Failed, Detail: describe(err).Message, Remedy: "see the daemon's log",
+			Name: "daemon", Status: hostcheck.Failed, Detail: reportOf(err).Message, Remedy: "see the daemon's log",
 		})
 	}
 	checks = append(checks, caisson.Check{
-		Name: "daemon", Status: hostcheck.OK, Detail: "version " + info.Version + " runs since " + when(info.StartedAt),
+		Name: "daemon", Status: hostcheck.OK, Detail: "version " + info.Version + " runs since " + formatTime(info.StartedAt),
 	})
 	theirs, err := api.Examine(ctx)
 	if err != nil {

@@ -11,25 +11,25 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// process are the flags for a new process.
-type process struct {
+// processFlags are the flags for a new process.
+type processFlags struct {
 	Env     []string         `help:"Set an environment variable, or pass one on; may be repeated." short:"e" placeholder:"NAME[=VALUE]" sep:"none"`
 	Workdir string           `help:"Directory to run in." short:"w" placeholder:"DIR"`
 	User    string           `help:"User inside: name, uid or uid:gid." short:"u" placeholder:"USER"`
 	Timeout caisson.Duration `positive:"" help:"Kill it after this long; the exit code is then 124." placeholder:"DURATION"`
 }
 
-// starter are the flags for a new process in a sandbox, which may be a new one.
-type starter struct {
+// startFlags are the flags for a new process in a sandbox, which may be a new one.
+type startFlags struct {
 	Rm bool `help:"Make a sandbox from a template or image, and remove it afterwards."`
-	process
-	newSandbox
+	processFlags
+	sandboxFlags
 	registryLogin
 }
 
 // request adds the flags to req.
-func (s *starter) request(a *app, req caisson.ExecRequest) (_ caisson.ExecRequest, err error) {
-	if !s.Rm && !reflect.ValueOf(s.newSandbox).IsZero() {
+func (s *startFlags) request(a *app, req caisson.ExecRequest) (_ caisson.ExecRequest, err error) {
+	if !s.Rm && !reflect.ValueOf(s.sandboxFlags).IsZero() {
 		return req, usagef("exec", "flags for a new sandbox need --rm")
 	}
 	req.Workdir, req.User, req.Timeout = s.Workdir, s.User, s.Timeout
@@ -38,14 +38,14 @@ func (s *starter) request(a *app, req caisson.ExecRequest) (_ caisson.ExecReques
 }
 
 // exec runs req in target, or in a sandbox that is created from target and removed afterwards.
-func (s *starter) exec(ctx context.Context, a *app, api api, target string, req caisson.ExecRequest) error {
+func (s *startFlags) exec(ctx context.Context, a *app, api api, target string, req caisson.ExecRequest) error {
 	if s.Rm {
-		m := maker{app: a, api: api, login: s.registryLogin, flags: s.newSandbox}
+		m := sandboxCreator{app: a, api: api, login: s.registryLogin, flags: s.sandboxFlags}
 		sb, err := m.create(ctx, target, caisson.CreateRequest{})
 		if err != nil {
 			return err
 		}
-		defer discard(ctx, a, api, sb.ID)
+		defer removeCreated(ctx, a, api, sb.ID)
 		target = string(sb.ID)
 	}
 	return execIn(ctx, a, api, target, req)
@@ -58,7 +58,7 @@ type execCmd struct {
 	Interactive bool     `help:"Pass standard input on." short:"i"`
 	TTY         bool     `name:"tty" help:"Give it a terminal." short:"t"`
 	Detach      bool     `help:"Leave it running and print its process id; its output is dropped." short:"d"`
-	starter
+	startFlags
 }
 
 func (c *execCmd) Help() string {
@@ -72,7 +72,7 @@ Without a terminal, Ctrl-C is passed on as SIGINT; a second one kills the progra
 
 // ProvideRequest returns the request that the flags specify.
 func (c *execCmd) ProvideRequest(a *app) (caisson.ExecRequest, error) {
-	req := caisson.ExecRequest{Command: dashed(c.Command), TTY: c.TTY, Stdin: c.Interactive, Detach: c.Detach}
+	req := caisson.ExecRequest{Command: trimDashes(c.Command), TTY: c.TTY, Stdin: c.Interactive, Detach: c.Detach}
 	switch {
 	case len(req.Command) == 0:
 		return req, usagef("exec", "there is no command to run; write it after --")
@@ -94,7 +94,7 @@ func (c *execCmd) Run(ctx context.Context, a *app, req caisson.ExecRequest, api 
 type shellCmd struct {
 	Target string `arg:"" name:"sandbox|template" help:"Sandbox; with --rm a template or image." complete:"sandbox"`
 	Shell  string `help:"Program; default bash where there is one, else sh." placeholder:"PROGRAM"`
-	starter
+	startFlags
 }
 
 func (c *shellCmd) Help() string {
@@ -114,12 +114,12 @@ func (c *shellCmd) Run(ctx context.Context, a *app, req caisson.ExecRequest, api
 	return c.exec(ctx, a, api, c.Target, req)
 }
 
-// discard removes a sandbox that this command has created, even if the command was interrupted.
-func discard(ctx context.Context, a *app, api api, id caisson.ID) {
+// removeCreated removes a sandbox that this command has created, even if the command was interrupted.
+func removeCreated(ctx context.Context, a *app, api api, id caisson.ID) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	if err := api.Remove(ctx, string(id)); err != nil && caisson.KindOf(err) != caisson.NotFound {
-		a.say("caisson: sandbox %s is still there: %s", id, describe(err).Message)
+		a.infof("caisson: sandbox %s is still there: %s", id, reportOf(err).Message)
 	}
 }
 
@@ -156,10 +156,10 @@ func (a console) ended(s caisson.ExitStatus) error {
 	case s.Unknown:
 		return errors.New("nobody saw how the process ended")
 	case s.Reason == "time limit":
-		a.say("caisson: the process hit its time limit")
+		a.infof("caisson: the process hit its time limit")
 		return processExit(exitTimeout)
 	case s.Reason != "":
-		a.say("caisson: the process was ended: %s", safetext.Escape(s.Reason))
+		a.infof("caisson: the process was ended: %s", safetext.Escape(s.Reason))
 	}
 	switch {
 	case s.Signal != 0:
@@ -183,15 +183,15 @@ func (a console) attach(ctx context.Context, p caisson.Process, req caisson.Exec
 		defer a.forwardInterrupts(ctx, p)()
 	}
 	if req.Stdin {
-		go a.feed(p)
+		go a.copyInput(p)
 	}
 	mode := safetext.Log
 	if req.TTY {
 		mode = safetext.Screen
 	}
 	errs := make(chan error, 2)
-	go func() { errs <- a.drain(a.out, p, p.Stdout(), mode) }()
-	go func() { errs <- a.drain(a.err, p, p.Stderr(), mode) }()
+	go func() { errs <- a.copyOutput(a.out, p, p.Stdout(), mode) }()
+	go func() { errs <- a.copyOutput(a.err, p, p.Stderr(), mode) }()
 	if err := errors.Join(<-errs, <-errs); err != nil {
 		return caisson.ExitStatus{}, err
 	}

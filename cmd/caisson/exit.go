@@ -16,10 +16,10 @@ import (
 
 // Exit codes without a corresponding kind of error.
 const (
-	exitNo      = 1 // --check failed; as grep(1)
-	exitUsage   = 2
-	exitTimeout = 124 // a process reached its time limit; as timeout(1)
-	exitPipe    = 141 // the reader of the output has closed it: 128 + SIGPIPE, as in a shell
+	exitCheckFailed = 1 // --check failed; as grep(1)
+	exitUsage       = 2
+	exitTimeout     = 124 // a process reached its time limit; as timeout(1)
+	exitPipe        = 141 // the reader of the output has closed it: 128 + SIGPIPE, as in a shell
 )
 
 // exitCodes maps each kind of error to the exit code of the program.
@@ -53,8 +53,8 @@ type processExit int
 
 func (e processExit) Error() string { return "process exited with " + strconv.Itoa(int(e)) }
 
-// report is an error as it is printed for people and with -o json.
-type report struct {
+// errorReport is an error as it is printed for people and with -o json.
+type errorReport struct {
 	Kind    caisson.Kind `json:"kind"`
 	Field   string       `json:"field,omitempty"`
 	Message string       `json:"message"`
@@ -76,9 +76,9 @@ func (a *app) exitCode(err error) int {
 	if brokenPipe(err) {
 		return exitPipe
 	}
-	var reports []report
-	for _, e := range flatten(err) {
-		reports = append(reports, describe(e))
+	var reports []errorReport
+	for _, e := range splitErrors(err) {
+		reports = append(reports, reportOf(e))
 	}
 	writeReports(a.err, a.globals.Output, reports)
 	return reports[0].code
@@ -91,22 +91,22 @@ func brokenPipe(err error) bool {
 	return ok && w.Op == "write" && errors.Is(w.Err, syscall.EPIPE)
 }
 
-// flatten returns the errors that were joined into err.
-func flatten(err error) []error {
+// splitErrors returns the errors that were joined into err.
+func splitErrors(err error) []error {
 	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // only the outermost error is a list for people
 	if !ok {
 		return []error{err}
 	}
 	var out []error
 	for _, e := range joined.Unwrap() {
-		out = append(out, flatten(e)...)
+		out = append(out, splitErrors(e)...)
 	}
 	return out
 }
 
-// describe returns the report for err. An error that is not an [*caisson.Error] comes from this process, so its text is shown.
-func describe(err error) report {
-	r := report{Kind: caisson.KindOf(err), Field: caisson.FieldOf(err)}
+// reportOf returns the report for err. An error that is not an [*caisson.Error] comes from this process, so its text is shown.
+func reportOf(err error) errorReport {
+	r := errorReport{Kind: caisson.KindOf(err), Field: caisson.FieldOf(err)}
 	if u, ok := errors.AsType[*usageError](err); ok {
 		r.Kind, r.hint = caisson.Invalid, "Try: "+u.command+" --help"
 	}
@@ -133,10 +133,10 @@ func describe(err error) report {
 	return r
 }
 
-func writeReports(w io.Writer, format string, reports []report) {
+func writeReports(w io.Writer, format string, reports []errorReport) {
 	if format == "json" || format == "jsonl" {
 		for _, r := range reports {
-			b, err := json.Marshal(map[string]report{"error": r})
+			b, err := json.Marshal(map[string]errorReport{"error": r})
 			if err == nil {
 				fmt.Fprintf(w, "%s\n", b)
 			}

@@ -23,23 +23,23 @@ type filesCmd struct {
 	Watch filesWatchCmd `cmd:"" help:"Follow changes below a directory."`
 }
 
-// place is a path in a sandbox, SANDBOX:PATH.
-type place struct{ sandbox, path string }
+// sandboxPath is a path in a sandbox, SANDBOX:PATH.
+type sandboxPath struct{ sandbox, path string }
 
-// parsePlace parses SANDBOX:PATH. ok is false if s does not have this form and so is a path of this machine. A string that
+// parseSandboxPath parses SANDBOX:PATH. ok is false if s does not have this form and so is a path of this machine. A string that
 // begins with a slash or a dot is always such a path, even with colons.
-func parsePlace(s string) (p place, ok bool, err error) {
+func parseSandboxPath(s string) (p sandboxPath, ok bool, err error) {
 	ref, file, found := strings.Cut(s, ":")
 	if !found || s[0] == '/' || s[0] == '.' || strings.Contains(ref, "/") {
-		return place{}, false, nil
+		return sandboxPath{}, false, nil
 	}
 	if ref == "" {
-		return place{}, false, caisson.Invalidf("path", "%.80q names no sandbox; write SANDBOX:PATH", s)
+		return sandboxPath{}, false, caisson.Invalidf("path", "%.80q names no sandbox; write SANDBOX:PATH", s)
 	}
 	if err := checkPath(file); err != nil {
-		return place{}, false, err
+		return sandboxPath{}, false, err
 	}
-	return place{ref, path.Clean(file)}, true, nil
+	return sandboxPath{ref, path.Clean(file)}, true, nil
 }
 
 func checkPath(file string) error {
@@ -49,9 +49,9 @@ func checkPath(file string) error {
 	return nil
 }
 
-// mustPlace is like parsePlace, but returns Invalid if s does not have the form SANDBOX:PATH.
-func mustPlace(s string) (place, error) {
-	p, ok, err := parsePlace(s)
+// requireSandboxPath is like parseSandboxPath, but returns Invalid if s does not have the form SANDBOX:PATH.
+func requireSandboxPath(s string) (sandboxPath, error) {
+	p, ok, err := parseSandboxPath(s)
 	if err == nil && !ok {
 		err = caisson.Invalidf("path", "%.80q is not SANDBOX:PATH", s)
 	}
@@ -64,7 +64,7 @@ type fileArg struct {
 }
 
 // ProvidePlace parses SANDBOX:PATH.
-func (f *fileArg) ProvidePlace() (place, error) { return mustPlace(f.Path) }
+func (f *fileArg) ProvidePlace() (sandboxPath, error) { return requireSandboxPath(f.Path) }
 
 func fileColumns() []column[caisson.FileInfo] {
 	return []column[caisson.FileInfo]{
@@ -72,7 +72,7 @@ func fileColumns() []column[caisson.FileInfo] {
 		{name: "MODE", value: func(f caisson.FileInfo) string { return f.Mode }},
 		{name: "OWNER", value: func(f caisson.FileInfo) string { return strconv.Itoa(f.UID) + ":" + strconv.Itoa(f.GID) }},
 		{name: "SIZE", value: func(f caisson.FileInfo) string { return strconv.FormatInt(f.Size, 10) }},
-		{name: "MODIFIED", value: func(f caisson.FileInfo) string { return when(f.ModTime) }},
+		{name: "MODIFIED", value: func(f caisson.FileInfo) string { return formatTime(f.ModTime) }},
 		{name: "NAME", id: func(f caisson.FileInfo) string { return f.Name }, value: func(f caisson.FileInfo) string {
 			if f.Type == "symlink" {
 				return f.Name + " -> " + f.Target
@@ -87,7 +87,7 @@ type filesLsCmd struct{ fileArg }
 
 func (c *filesLsCmd) Help() string { return examples("caisson sandbox files ls web:/etc") }
 
-func (c *filesLsCmd) Run(ctx context.Context, a *app, p place, api api) error {
+func (c *filesLsCmd) Run(ctx context.Context, a *app, p sandboxPath, api api) error {
 	return asList(a, fileColumns())(api.ListFiles(ctx, p.sandbox, p.path))
 }
 
@@ -103,14 +103,14 @@ func (c *filesCatCmd) Help() string {
 }
 
 // ProvidePlace validates the flags and parses SANDBOX:PATH.
-func (c *filesCatCmd) ProvidePlace() (place, error) {
+func (c *filesCatCmd) ProvidePlace() (sandboxPath, error) {
 	if c.Offset < 0 {
-		return place{}, caisson.Invalidf("offset", "%d is negative", c.Offset)
+		return sandboxPath{}, caisson.Invalidf("offset", "%d is negative", c.Offset)
 	}
 	return c.fileArg.ProvidePlace()
 }
 
-func (c *filesCatCmd) Run(ctx context.Context, a *app, p place, api api) error {
+func (c *filesCatCmd) Run(ctx context.Context, a *app, p sandboxPath, api api) error {
 	r, err := api.ReadFile(ctx, p.sandbox, p.path, c.Offset, int64(c.Limit))
 	if err != nil {
 		return err
@@ -146,7 +146,7 @@ func (c *filesWriteCmd) ProvideMode() (uint32, error) {
 	return uint32(mode), nil
 }
 
-func (c *filesWriteCmd) Run(ctx context.Context, a *app, mode uint32, p place, api api) error {
+func (c *filesWriteCmd) Run(ctx context.Context, a *app, mode uint32, p sandboxPath, api api) error {
 	f, err := api.WriteFile(ctx, p.sandbox, p.path, mode, a.in)
 	if err != nil || a.globals.Output == "table" {
 		return err
@@ -162,14 +162,14 @@ type filesStatCmd struct {
 func (c *filesStatCmd) Help() string { return examples("caisson sandbox files stat web:/etc/passwd") }
 
 // ProvidePlace parses SANDBOX:PATH.
-func (c *filesStatCmd) ProvidePlace() (place, error) { return mustPlace(c.Path) }
+func (c *filesStatCmd) ProvidePlace() (sandboxPath, error) { return requireSandboxPath(c.Path) }
 
-func (c *filesStatCmd) Run(ctx context.Context, a *app, p place, api api) error {
+func (c *filesStatCmd) Run(ctx context.Context, a *app, p sandboxPath, api api) error {
 	path := func(f *caisson.FileInfo) string { return f.Path }
 	return asOne(a, path, func(f *caisson.FileInfo) [][2]string {
 		return [][2]string{
 			{"Path", f.Path}, {"Type", f.Type}, {"Target", f.Target}, {"Size", strconv.FormatInt(f.Size, 10)}, {"Mode", f.Mode},
-			{"Owner", fmt.Sprintf("%d:%d", f.UID, f.GID)}, {"Modified", when(f.ModTime)},
+			{"Owner", fmt.Sprintf("%d:%d", f.UID, f.GID)}, {"Modified", formatTime(f.ModTime)},
 		}
 	})(api.StatFile(ctx, p.sandbox, p.path))
 }
@@ -182,7 +182,7 @@ type filesMkdirCmd struct {
 
 func (c *filesMkdirCmd) Help() string { return examples("caisson sandbox files mkdir -p web:/srv/a/b") }
 
-func (c *filesMkdirCmd) Run(ctx context.Context, a *app, p place, api api) error {
+func (c *filesMkdirCmd) Run(ctx context.Context, a *app, p sandboxPath, api api) error {
 	return api.MakeDir(ctx, p.sandbox, p.path, c.Parents)
 }
 
@@ -195,24 +195,24 @@ type filesMvCmd struct {
 func (c *filesMvCmd) Help() string { return examples("caisson sandbox files mv web:/srv/a /srv/b") }
 
 // ProvidePlaces parses the arguments, which must be in the same sandbox.
-func (c *filesMvCmd) ProvidePlaces() (places [2]place, err error) {
-	from, err := mustPlace(c.From)
+func (c *filesMvCmd) ProvidePlaces() (places [2]sandboxPath, err error) {
+	from, err := requireSandboxPath(c.From)
 	if err != nil {
 		return places, err
 	}
-	to, ok, err := parsePlace(c.To)
+	to, ok, err := parseSandboxPath(c.To)
 	switch {
 	case err != nil:
 		return places, err
 	case ok && to.sandbox != from.sandbox:
 		return places, caisson.Invalidf("path", "cannot move between sandboxes; use cp twice")
 	case !ok:
-		to, err = place{from.sandbox, path.Clean(c.To)}, checkPath(c.To)
+		to, err = sandboxPath{from.sandbox, path.Clean(c.To)}, checkPath(c.To)
 	}
-	return [2]place{from, to}, err
+	return [2]sandboxPath{from, to}, err
 }
 
-func (c *filesMvCmd) Run(ctx context.Context, a *app, places [2]place, api api) error {
+func (c *filesMvCmd) Run(ctx context.Context, a *app, places [2]sandboxPath, api api) error {
 	return api.MoveFile(ctx, places[0].sandbox, places[0].path, places[1].path)
 }
 
@@ -225,9 +225,9 @@ type filesRmCmd struct {
 func (c *filesRmCmd) Help() string { return examples("caisson sandbox files rm -r web:/srv/a") }
 
 // ProvidePlaces parses the arguments.
-func (c *filesRmCmd) ProvidePlaces() (places []place, err error) {
+func (c *filesRmCmd) ProvidePlaces() (places []sandboxPath, err error) {
 	for _, s := range c.Path {
-		p, err := mustPlace(s)
+		p, err := requireSandboxPath(s)
 		if err != nil {
 			return nil, err
 		}
@@ -236,7 +236,7 @@ func (c *filesRmCmd) ProvidePlaces() (places []place, err error) {
 	return places, nil
 }
 
-func (c *filesRmCmd) Run(ctx context.Context, places []place, api api) error {
+func (c *filesRmCmd) Run(ctx context.Context, places []sandboxPath, api api) error {
 	for _, p := range places {
 		if err := api.RemoveFile(ctx, p.sandbox, p.path, c.Recursive); err != nil {
 			return err
@@ -254,7 +254,7 @@ type filesWatchCmd struct {
 
 func (c *filesWatchCmd) Help() string { return examples("caisson sandbox files watch -r web:/srv") }
 
-func (c *filesWatchCmd) Run(ctx context.Context, a *app, p place, api api) error {
+func (c *filesWatchCmd) Run(ctx context.Context, a *app, p sandboxPath, api api) error {
 	watch, cancel := context.WithCancel(ctx)
 	defer cancel()
 	events, err := api.WatchFiles(watch, p.sandbox, p.path, c.Recursive)

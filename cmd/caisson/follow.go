@@ -13,10 +13,10 @@ import (
 
 // follow shows a run from the beginning of its current attempt to its end, and returns its error if it has failed. asked is the
 // time at which the command that started the run was given; it is zero for a run that existed before.
-func (a conductor) follow(ctx context.Context, run *caisson.Run, asked time.Time) error {
+func (a runConsole) follow(ctx context.Context, run *caisson.Run, asked time.Time) error {
 	err := a.watch(ctx, run)
 	if ctx.Err() != nil {
-		a.say("caisson: the run %s goes on; caisson attach %s shows it again", run.ID, run.ID)
+		a.infof("caisson: the run %s goes on; caisson attach %s shows it again", run.ID, run.ID)
 		return context.Cause(ctx)
 	}
 	if err != nil {
@@ -33,7 +33,7 @@ func (a conductor) follow(ctx context.Context, run *caisson.Run, asked time.Time
 			return err
 		}
 	}
-	newRunView(a.app).summary(run, took(run, asked, time.Now()))
+	newRunView(a.app).summary(run, elapsed(run, asked, time.Now()))
 	if run.Result.Error != nil {
 		return run.Result.Error
 	}
@@ -41,7 +41,7 @@ func (a conductor) follow(ctx context.Context, run *caisson.Run, asked time.Time
 }
 
 // watch shows the events of a run.
-func (a conductor) watch(ctx context.Context, run *caisson.Run) error {
+func (a runConsole) watch(ctx context.Context, run *caisson.Run) error {
 	events, err := a.runs.WatchRun(ctx, run.ID, 0)
 	if err != nil {
 		return err
@@ -61,24 +61,24 @@ const (
 	formRecord        // the run, when it has ended
 )
 
-// spin is the interval at which the status line is redrawn.
-const spin = 120 * time.Millisecond
+// redrawInterval is the interval at which the status line is redrawn.
+const redrawInterval = 120 * time.Millisecond
 
 // runView shows the events of a run. It must be used by one goroutine at a time.
 type runView struct {
-	a       *app
-	form    int
-	quiet   bool
-	live    bool // standard error is a terminal: the current activity is shown in one status line, which is redrawn
-	shared  bool // live, and standard output is a terminal as well, presumably the same one
-	out     io.Writer
-	close   func() error
-	midLine bool // the answer so far does not end with a line break
-	drawn   bool // the status line is on the screen
-	frame   int
-	now     string            // current activity
-	since   time.Time         // when the current activity began
-	tools   map[string]string // names of calls without a result
+	a             *app
+	form          int
+	quiet         bool
+	live          bool // standard error is a terminal: the current activity is shown in one status line, which is redrawn
+	shared        bool // live, and standard output is a terminal as well, presumably the same one
+	out           io.Writer
+	close         func() error
+	midLine       bool // the answer so far does not end with a line break
+	statusShown   bool // the status line is on the screen
+	frame         int
+	activity      string            // current activity
+	activitySince time.Time         // when the current activity began
+	tools         map[string]string // names of calls without a result
 }
 
 func formOf(output string) int {
@@ -93,7 +93,7 @@ func formOf(output string) int {
 }
 
 func newRunView(a *app) *runView {
-	v := &runView{a: a, quiet: a.globals.Quiet, tools: map[string]string{}, since: time.Now(), now: "queued"}
+	v := &runView{a: a, quiet: a.globals.Quiet, tools: map[string]string{}, activitySince: time.Now(), activity: "queued"}
 	v.form = formOf(a.globals.Output)
 	v.quiet = v.quiet || v.form == formEvents // the events show the progress
 	v.live = isTerminal(a.err) && !v.quiet
@@ -106,7 +106,7 @@ func newRunView(a *app) *runView {
 func (v *runView) follow(events <-chan caisson.RunEvent, attempt int) error {
 	var tick <-chan time.Time
 	if v.live {
-		t := time.NewTicker(spin)
+		t := time.NewTicker(redrawInterval)
 		defer t.Stop()
 		tick = t.C
 	}
@@ -119,17 +119,17 @@ func (v *runView) follow(events <-chan caisson.RunEvent, attempt int) error {
 			if e.Attempt < attempt && e.Attempt != 0 {
 				continue
 			}
-			if err := v.show(e); err != nil {
+			if err := v.showEvent(e); err != nil {
 				return err
 			}
 		case <-tick:
-			v.draw()
+			v.drawStatus()
 		}
 	}
 }
 
-// show prints one event.
-func (v *runView) show(e caisson.RunEvent) error {
+// showEvent prints one event.
+func (v *runView) showEvent(e caisson.RunEvent) error {
 	if v.form == formEvents {
 		return v.a.encodeLine(e)
 	}
@@ -140,14 +140,14 @@ func (v *runView) show(e caisson.RunEvent) error {
 		v.status(e)
 	case caisson.EventToolStart:
 		v.tools[e.CallID] = e.Tool
-		v.line("tool %s %s", e.Tool, brief(string(e.Args)))
-		v.goesOn("tool " + e.Tool)
+		v.line("tool %s %s", e.Tool, oneLine(string(e.Args)))
+		v.setActivity("tool " + e.Tool)
 	case caisson.EventToolResult:
 		if e.IsError {
-			v.line("tool %s failed: %s", v.tools[e.CallID], brief(e.Result))
+			v.line("tool %s failed: %s", v.tools[e.CallID], oneLine(e.Result))
 		}
 		delete(v.tools, e.CallID)
-		v.goesOn("thinking")
+		v.setActivity("thinking")
 	}
 	return nil
 }
@@ -161,10 +161,10 @@ func (v *runView) status(e caisson.RunEvent) {
 		v.line("warning: %s", e.Label)
 	default:
 		now := strings.TrimSpace(e.Phase + " " + e.Label)
-		if !v.live && now != v.now {
+		if !v.live && now != v.activity {
 			v.line("%s", now)
 		}
-		v.goesOn(now)
+		v.setActivity(now)
 	}
 }
 
@@ -173,7 +173,7 @@ func (v *runView) text(s string) error {
 	if v.form != formAnswer || s == "" {
 		return nil
 	}
-	v.erase()
+	v.eraseStatus()
 	v.midLine = !strings.HasSuffix(s, "\n")
 	_, err := io.WriteString(v.out, s)
 	return err
@@ -181,7 +181,7 @@ func (v *runView) text(s string) error {
 
 // end completes the answer's last line, and removes the status line.
 func (v *runView) end() error {
-	v.erase()
+	v.eraseStatus()
 	var err error
 	if v.midLine {
 		v.midLine = false
@@ -198,7 +198,7 @@ func (v *runView) line(format string, args ...any) {
 	if v.quiet {
 		return
 	}
-	v.erase()
+	v.eraseStatus()
 	if v.shared && v.midLine {
 		fmt.Fprintln(v.a.err)
 		v.midLine = false
@@ -206,18 +206,18 @@ func (v *runView) line(format string, args ...any) {
 	fmt.Fprintf(v.a.err, "%s\n", strings.TrimRight(safetext.Escape(fmt.Sprintf(format, args...)), " "))
 }
 
-// goesOn sets the current activity.
-func (v *runView) goesOn(what string) {
-	if what != v.now {
-		v.now, v.since = what, time.Now()
+// setActivity sets the current activity.
+func (v *runView) setActivity(what string) {
+	if what != v.activity {
+		v.activity, v.activitySince = what, time.Now()
 	}
-	v.draw()
+	v.drawStatus()
 }
 
-// took returns how long a run took for a person who waited for it: from asked, the time of the command that started it, until
+// elapsed returns how long a run took for a person who waited for it: from asked, the time of the command that started it, until
 // now. If asked is zero, it is the time in the run's record: queued, provisioning its sandbox, and running. The record does not
 // contain when a later attempt was requested, so for one of these it is the time of running only.
-func took(r *caisson.Run, asked, now time.Time) time.Duration {
+func elapsed(r *caisson.Run, asked, now time.Time) time.Duration {
 	began, ended := r.CreatedAt, r.EndedAt
 	switch {
 	case !asked.IsZero():
@@ -228,38 +228,38 @@ func took(r *caisson.Run, asked, now time.Time) time.Duration {
 	return ended.Sub(began).Round(100 * time.Millisecond)
 }
 
-// frames are the first characters of the status line, in turn.
-var frames = []string{"|", "/", "-", `\`}
+// spinnerFrames are the first characters of the status line, in turn.
+var spinnerFrames = []string{"|", "/", "-", `\`}
 
-// draw redraws the status line, unless the answer has an incomplete line on the same terminal.
-func (v *runView) draw() {
+// drawStatus redraws the status line, unless the answer has an incomplete line on the same terminal.
+func (v *runView) drawStatus() {
 	if !v.live || v.shared && v.midLine {
 		return
 	}
 	v.frame++
-	text := fmt.Sprintf("%s %s (%s)", frames[v.frame%len(frames)], safetext.Escape(brief(v.now)), short(time.Since(v.since)))
+	text := fmt.Sprintf("%s %s (%s)", spinnerFrames[v.frame%len(spinnerFrames)], safetext.Escape(oneLine(v.activity)), shortDuration(time.Since(v.activitySince)))
 	if _, cols := terminalSize(v.a.err); cols > 1 && len([]rune(text)) >= int(cols) {
 		text = string([]rune(text)[:cols-1])
 	}
 	fmt.Fprintf(v.a.err, "\r%s\x1b[K", text)
-	v.drawn = true
+	v.statusShown = true
 }
 
-func (v *runView) erase() {
-	if v.drawn {
+func (v *runView) eraseStatus() {
+	if v.statusShown {
 		fmt.Fprint(v.a.err, "\r\x1b[K")
-		v.drawn = false
+		v.statusShown = false
 	}
 }
 
-// maxBrief is the maximum number of characters of an agent's text in one line.
-const maxBrief = 160
+// maxOneLine is the maximum number of characters of an agent's text in one line.
+const maxOneLine = 160
 
-// brief returns the beginning of s as one line of at most maxBrief characters.
-func brief(s string) string {
+// oneLine returns the beginning of s as one line of at most maxOneLine characters.
+func oneLine(s string) string {
 	s = strings.Join(strings.Fields(s), " ")
-	if r := []rune(s); len(r) > maxBrief {
-		s = string(r[:maxBrief]) + "…"
+	if r := []rune(s); len(r) > maxOneLine {
+		s = string(r[:maxOneLine]) + "…"
 	}
 	return s
 }
@@ -275,8 +275,8 @@ func usageOf(run *caisson.Run) caisson.RunUsage {
 // costText returns the cost of u, and whether it is an upper bound or an estimate.
 func costText(u caisson.RunUsage) string {
 	switch {
-	case u.Most > 0:
-		return "at most $" + u.Most.String()
+	case u.MaxCost > 0:
+		return "at most $" + u.MaxCost.String()
 	case u.Estimated:
 		return "about $" + u.Cost.String()
 	}
@@ -308,7 +308,7 @@ func (v *runView) summary(run *caisson.Run, took time.Duration) {
 	if run.Workspace != "" && len(r.Changes) > 0 && run.Request.Sync == caisson.SyncSecure {
 		v.line("look at the changes with: caisson diff %s; apply them with: caisson sync %s", run.ID, run.ID)
 	}
-	v.delivered(r.Delivery)
+	v.printDelivery(r.Delivery)
 	if run.Request.Keep && run.Sandbox != "" {
 		v.line("sandbox %s is kept", run.Sandbox)
 	}

@@ -39,7 +39,7 @@ func TestBrief(t *testing.T) {
 	for in, want := range map[string]string{
 		"": "", " a\n\tb  c ": "a b c", long: strings.TrimSuffix(strings.Repeat("ü ", 80), "") + "…",
 	} {
-		if got := brief(in); got != want {
+		if got := oneLine(in); got != want {
 			t.Errorf("%q: %q, want %q", in, got, want)
 		}
 	}
@@ -58,12 +58,12 @@ func TestApart(t *testing.T) {
 	for dir, ok := range map[string]bool{
 		"project": true, "project/sub": true, "data-2": true, "project/..": false, ".": false, "data": false, "data/runs": false, "link": false, "nowhere": false,
 	} {
-		err := apart(filepath.Join(top, dir), filepath.Join(top, "data"))
+		err := checkOutsideDataDir(filepath.Join(top, dir), filepath.Join(top, "data"))
 		if (err == nil) != ok || err != nil && caisson.FieldOf(err) != "directory" {
 			t.Errorf("%s: %v", dir, err)
 		}
 	}
-	if err := apart(filepath.Join(top, "project"), filepath.Join(top, "not-yet")); err != nil {
+	if err := checkOutsideDataDir(filepath.Join(top, "project"), filepath.Join(top, "not-yet")); err != nil {
 		t.Error(err)
 	}
 }
@@ -86,7 +86,7 @@ func TestTook(t *testing.T) {
 		{"a later attempt, shown again", caisson.Run{Attempt: 2, CreatedAt: at(-500), StartedAt: at(0.7), EndedAt: at(2.4)}, time.Time{}, 1700 * time.Millisecond},
 		{"never begun", caisson.Run{Attempt: 1, CreatedAt: at(0), EndedAt: at(0.3)}, time.Time{}, 300 * time.Millisecond},
 	} {
-		if got := took(&c.run, c.asked, at(2.6)); got != c.want {
+		if got := elapsed(&c.run, c.asked, at(2.6)); got != c.want {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
 	}
@@ -102,7 +102,7 @@ func TestCost(t *testing.T) {
 		{caisson.Run{Result: last}, "$1"},
 		{caisson.Run{Result: last, Usage: caisson.RunUsage{Cost: 3 * caisson.Dollar}}, "$3"},
 		{caisson.Run{Result: last, Usage: caisson.RunUsage{Cost: 3 * caisson.Dollar, Estimated: true}}, "about $3"},
-		{caisson.Run{Result: last, Usage: caisson.RunUsage{Cost: 3 * caisson.Dollar, Estimated: true, Most: 4 * caisson.Dollar}}, "at most $4"},
+		{caisson.Run{Result: last, Usage: caisson.RunUsage{Cost: 3 * caisson.Dollar, Estimated: true, MaxCost: 4 * caisson.Dollar}}, "at most $4"},
 	} {
 		if got := costText(usageOf(&c.run)); got != c.want {
 			t.Errorf("%+v: %q, want %q", c.run.Usage, got, c.want)

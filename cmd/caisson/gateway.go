@@ -39,9 +39,9 @@ func (c *gatewayServeCmd) Run(ctx context.Context, a *app) error {
 		if err := absolute(&c.GatewayTLSCert, &c.GatewayTLSKey); err != nil {
 			return err
 		}
-		cfg.Gateway.Listen = first(c.GatewayListen, cfg.Gateway.Listen)
-		cfg.Gateway.TLSCert = first(c.GatewayTLSCert, cfg.Gateway.TLSCert)
-		cfg.Gateway.TLSKey = first(c.GatewayTLSKey, cfg.Gateway.TLSKey)
+		cfg.Gateway.Listen = firstNonEmpty(c.GatewayListen, cfg.Gateway.Listen)
+		cfg.Gateway.TLSCert = firstNonEmpty(c.GatewayTLSCert, cfg.Gateway.TLSCert)
+		cfg.Gateway.TLSKey = firstNonEmpty(c.GatewayTLSKey, cfg.Gateway.TLSKey)
 		if cfg.Gateway.Listen == "" {
 			return caisson.Invalidf("gateway.listen", "is not set; say where to serve other machines, for example with --gateway-listen 127.0.0.1:8443")
 		}
@@ -107,7 +107,7 @@ func (c *gatewayRunLsCmd) Run(ctx context.Context, a *app, api api) error {
 		{name: "MODELS", value: func(r *caisson.GatewayRun) string { return strings.Join(r.Models.Models, ",") }},
 		{name: "USER", value: func(r *caisson.GatewayRun) string { return r.User }},
 		{name: "AGE", value: func(r *caisson.GatewayRun) string { return age(r.CreatedAt) }},
-		{name: "EXPIRES IN", value: func(r *caisson.GatewayRun) string { return until(&r.ExpiresAt) }},
+		{name: "EXPIRES IN", value: func(r *caisson.GatewayRun) string { return timeUntil(&r.ExpiresAt) }},
 	})(api.ListGatewayRuns(ctx))
 }
 

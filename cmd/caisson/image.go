@@ -67,8 +67,8 @@ func isPathImage(ref string) bool {
 	return strings.HasPrefix(ref, "dir:") || strings.HasPrefix(ref, "tar:")
 }
 
-// present pulls an image, without a request to its registry if it is already stored.
-func present(ctx context.Context, a *app, api api, ref string, l registryLogin) (*caisson.Image, error) {
+// ensureImage pulls an image, without a request to its registry if it is already stored.
+func ensureImage(ctx context.Context, a *app, api api, ref string, l registryLogin) (*caisson.Image, error) {
 	if !isPathImage(ref) {
 		img, err := api.Pull(ctx, caisson.PullRequest{Reference: ref, Offline: true}, nil)
 		if caisson.KindOf(err) != caisson.NotFound {

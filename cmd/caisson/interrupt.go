@@ -10,10 +10,10 @@ import (
 // interrupts handles signals from the user: the first one cancels the command, unless the command handles signals itself; a
 // second one that the command does not handle exits the program at once.
 type interrupts struct {
-	cancel context.CancelFunc
-	mu     sync.Mutex
-	taker  func(os.Signal) // handler of signals; nil if the command handles none; guarded by mu
-	seen   os.Signal       // the signal that cancelled the command, or nil; guarded by mu
+	cancel      context.CancelFunc
+	mu          sync.Mutex
+	handler     func(os.Signal) // handler of signals; nil if the command handles none; guarded by mu
+	cancelledBy os.Signal       // the signal that cancelled the command, or nil; guarded by mu
 }
 
 func newInterrupts(cancel context.CancelFunc) *interrupts { return &interrupts{cancel: cancel} }
@@ -25,9 +25,9 @@ func (i *interrupts) run(ctx context.Context, signals <-chan os.Signal) {
 	}
 	for s := range signals {
 		i.mu.Lock()
-		taker, again := i.taker, i.seen != nil
+		taker, again := i.handler, i.cancelledBy != nil
 		if taker == nil && !again {
-			i.seen = s
+			i.cancelledBy = s
 		}
 		i.mu.Unlock()
 		switch {
@@ -41,30 +41,30 @@ func (i *interrupts) run(ctx context.Context, signals <-chan os.Signal) {
 	}
 }
 
-// take makes f the handler of signals, called for one at a time, until release is called.
-func (i *interrupts) take(f func(os.Signal)) (release func()) {
+// setHandler makes f the handler of signals, called for one at a time, until release is called.
+func (i *interrupts) setHandler(f func(os.Signal)) (release func()) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.taker = f
+	i.handler = f
 	return func() {
 		i.mu.Lock()
 		defer i.mu.Unlock()
-		i.taker = nil
+		i.handler = nil
 	}
 }
 
-// abandon records that s ended the command, like a signal that has no handler. The next signal exits the program.
-func (i *interrupts) abandon(s os.Signal) {
+// setCancelledBy records that s ended the command, like a signal that has no handler. The next signal exits the program.
+func (i *interrupts) setCancelledBy(s os.Signal) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.seen = s
+	i.cancelledBy = s
 }
 
 // code returns the exit code for the signal that cancelled the command, as in a shell, or 0 if there was none.
 func (i *interrupts) code() int {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return signalCode(i.seen)
+	return signalCode(i.cancelledBy)
 }
 
 func signalCode(s os.Signal) int {

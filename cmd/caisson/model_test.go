@@ -105,7 +105,7 @@ func TestModelFaults(t *testing.T) {
 			}
 			var got []string
 			if err := cfg.validate(); err != nil {
-				for _, e := range flatten(err) {
+				for _, e := range splitErrors(err) {
 					got = append(got, caisson.FieldOf(e))
 				}
 			}

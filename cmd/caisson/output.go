@@ -60,7 +60,7 @@ func printList[T any](a *app, items []T, cols []column[T]) error {
 	tw := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
 	row := make([]string, len(cols))
 	for i, c := range cols {
-		row[i] = paint(a.color() && c.color != nil, plainColor, c.name)
+		row[i] = colorize(a.color() && c.color != nil, plainColor, c.name)
 	}
 	fmt.Fprintln(tw, strings.Join(row, "\t"))
 	for _, it := range items {
@@ -70,7 +70,7 @@ func printList[T any](a *app, items []T, cols []column[T]) error {
 				cell = "-"
 			}
 			if c.color != nil {
-				cell = paint(a.color(), c.color(it), cell)
+				cell = colorize(a.color(), c.color(it), cell)
 			}
 			row[i] = cell
 		}
@@ -156,7 +156,7 @@ func restyle(n *yaml.Node) {
 	}
 }
 
-func paint(on bool, sgr, s string) string {
+func colorize(on bool, sgr, s string) string {
 	if !on {
 		return s
 	}
@@ -195,18 +195,18 @@ func age(t time.Time) string {
 	if t.IsZero() {
 		return ""
 	}
-	return short(time.Since(t))
+	return shortDuration(time.Since(t))
 }
 
-// until returns the time until t in its largest unit, "" if t is nil.
-func until(t *time.Time) string {
+// timeUntil returns the time until t in its largest unit, "" if t is nil.
+func timeUntil(t *time.Time) string {
 	if t == nil {
 		return ""
 	}
-	return short(time.Until(*t))
+	return shortDuration(time.Until(*t))
 }
 
-func short(d time.Duration) string {
+func shortDuration(d time.Duration) string {
 	switch d = max(d, 0); {
 	case d < time.Minute:
 		return fmt.Sprintf("%ds", int(d.Seconds()))
@@ -219,8 +219,8 @@ func short(d time.Duration) string {
 	}
 }
 
-// when formats a time for people, in the local time zone; "" if t is zero.
-func when(t time.Time) string {
+// formatTime formats a time for people, in the local time zone; "" if t is zero.
+func formatTime(t time.Time) string {
 	if t.IsZero() {
 		return ""
 	}

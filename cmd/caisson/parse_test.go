@@ -75,14 +75,14 @@ func FuzzParseMount(f *testing.F) {
 func TestParsePlace(t *testing.T) {
 	for _, c := range []struct {
 		in   string
-		want place
+		want sandboxPath
 		ok   bool
 		bad  bool
 	}{
-		{in: "web:/etc", want: place{"web", "/etc"}, ok: true},
-		{in: "web:/", want: place{"web", "/"}, ok: true},
-		{in: "web:/a/../b/", want: place{"web", "/b"}, ok: true},
-		{in: "web:/a:b", want: place{"web", "/a:b"}, ok: true},
+		{in: "web:/etc", want: sandboxPath{"web", "/etc"}, ok: true},
+		{in: "web:/", want: sandboxPath{"web", "/"}, ok: true},
+		{in: "web:/a/../b/", want: sandboxPath{"web", "/b"}, ok: true},
+		{in: "web:/a:b", want: sandboxPath{"web", "/a:b"}, ok: true},
 		{in: "file"},
 		{in: "./web:/x"},
 		{in: "/web:/x"},
@@ -94,7 +94,7 @@ func TestParsePlace(t *testing.T) {
 		{in: ":/x", bad: true},
 		{in: "web:/\x00", bad: true},
 	} {
-		got, ok, err := parsePlace(c.in)
+		got, ok, err := parseSandboxPath(c.in)
 		if got != c.want || ok != c.ok || (err != nil) != c.bad {
 			t.Errorf("%q: %+v, %t, %v", c.in, got, ok, err)
 		}
@@ -106,7 +106,7 @@ func FuzzParsePlace(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		p, ok, err := parsePlace(s)
+		p, ok, err := parseSandboxPath(s)
 		if err != nil || !ok {
 			return
 		}
@@ -152,7 +152,7 @@ func TestSmallParsers(t *testing.T) {
 		{[]string{"sandbox", "create", "--", "sleep", "9"}, "sleep", []string{"9"}, "", []string{"sleep", "9"}},
 		{[]string{"sandbox", "create", "--", "true"}, "true", nil, "", []string{"true"}},
 	} {
-		tpl, cmd := beforeDashes(c.args, c.template, c.command)
+		tpl, cmd := splitCommand(c.args, c.template, c.command)
 		if tpl != c.wantT || strings.Join(cmd, " ") != strings.Join(c.wantC, " ") {
 			t.Errorf("%v: %q %v", c.args, tpl, cmd)
 		}
@@ -193,7 +193,7 @@ func TestConfigValidate(t *testing.T) {
 			}
 			var got []string
 			if err := cfg.validate(); err != nil {
-				for _, e := range flatten(err) {
+				for _, e := range splitErrors(err) {
 					got = append(got, caisson.FieldOf(e))
 				}
 			}

@@ -108,10 +108,10 @@ func (a *app) policyFrom(file string, allow, deny []string) (*caisson.Policy, er
 		}
 		var read caisson.Policy
 		if err := strictyaml.Decode(data, &read); err != nil {
-			return nil, inFile(file, err)
+			return nil, withFileName(file, err)
 		}
 		if _, err := egress.Compile(read); err != nil {
-			return nil, inFile(file, err)
+			return nil, withFileName(file, err)
 		}
 		p.Rules = append(p.Rules, read.Rules...)
 	}
@@ -145,7 +145,7 @@ func (c *policyTestCmd) Run(ctx context.Context, a *app, p *caisson.Policy, api 
 		{name: "REASON", value: func(e caisson.Explanation) string { return e.Verdict.Reason }},
 	})
 	if err == nil && c.Check && slices.ContainsFunc(list, func(e caisson.Explanation) bool { return !e.Verdict.Allowed }) {
-		return processExit(exitNo)
+		return processExit(exitCheckFailed)
 	}
 	return err
 }
@@ -192,7 +192,7 @@ func (c *policyExplainCmd) Run(ctx context.Context, a *app, _ checked, api api) 
 		return err
 	}
 	if c.Check && !e.Verdict.Allowed {
-		return processExit(exitNo)
+		return processExit(exitCheckFailed)
 	}
 	return nil
 }
@@ -232,7 +232,7 @@ func printExplanation(a *app, e *caisson.Explanation) error {
 
 func printDecisions(a *app, list []caisson.Decision) error {
 	return printList(a, list, []column[caisson.Decision]{
-		{name: "DESTINATION", value: decided},
+		{name: "DESTINATION", value: destinationOf},
 		{name: "KIND", value: func(d caisson.Decision) string { return d.Kind }},
 		{name: "COUNT", value: func(d caisson.Decision) string { return strconv.FormatInt(d.Count, 10) }},
 		{name: "AGE", value: func(d caisson.Decision) string { return age(d.At) }},
@@ -240,8 +240,8 @@ func printDecisions(a *app, list []caisson.Decision) error {
 	})
 }
 
-// decided returns the destination of a decision.
-func decided(d caisson.Decision) string {
+// destinationOf returns the destination of a decision.
+func destinationOf(d caisson.Decision) string {
 	parts := slices.DeleteFunc([]string{d.Name, d.Address}, func(s string) bool { return s == "" })
 	s := strings.Join(parts, " ")
 	if d.Protocol != "" {

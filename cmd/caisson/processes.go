@@ -69,21 +69,21 @@ func (c *statsCmd) Help() string {
 	return examples("caisson sandbox stats web", "caisson sandbox stats --every 2s web")
 }
 
-// measured is one line of the output of stats.
-type measured struct {
+// statsRow is one line of the output of stats.
+type statsRow struct {
 	Sandbox string `json:"sandbox"`
 	*caisson.Stats
 }
 
 func (c *statsCmd) Run(ctx context.Context, a *app, api api) error {
 	for {
-		var rows []measured
+		var rows []statsRow
 		for _, ref := range c.Sandbox {
 			s, err := api.Stats(ctx, ref)
 			if err != nil {
 				return err
 			}
-			rows = append(rows, measured{ref, s})
+			rows = append(rows, statsRow{ref, s})
 		}
 		if err := printList(a, rows, statsColumns()); err != nil {
 			return err
@@ -99,31 +99,31 @@ func (c *statsCmd) Run(ctx context.Context, a *app, api api) error {
 	}
 }
 
-func statsColumns() []column[measured] {
-	return []column[measured]{
-		{name: "SANDBOX", value: func(m measured) string { return m.Sandbox }},
-		{name: "CPU TIME", value: func(m measured) string {
+func statsColumns() []column[statsRow] {
+	return []column[statsRow]{
+		{name: "SANDBOX", value: func(m statsRow) string { return m.Sandbox }},
+		{name: "CPU TIME", value: func(m statsRow) string {
 			return time.Duration(m.CPUNanos).Round(time.Millisecond).String()
 		}},
-		{name: "MEMORY", value: func(m measured) string { return m.Memory.String() }},
-		{name: "LIMIT", value: func(m measured) string { return m.MemoryMax.String() }},
-		{name: "USED", value: func(m measured) string {
+		{name: "MEMORY", value: func(m statsRow) string { return m.Memory.String() }},
+		{name: "LIMIT", value: func(m statsRow) string { return m.MemoryMax.String() }},
+		{name: "USED", value: func(m statsRow) string {
 			if m.MemoryMax == 0 {
 				return ""
 			}
 			return fmt.Sprintf("%.0f%%", 100*float64(m.Memory)/float64(m.MemoryMax))
 		}},
-		{name: "PIDS", value: func(m measured) string { return strconv.Itoa(m.PIDs) }},
-		{name: "NET OUT", value: network(func(n *caisson.NetworkStats) string { return caisson.Size(n.BytesOut).String() })},
-		{name: "NET IN", value: network(func(n *caisson.NetworkStats) string { return caisson.Size(n.BytesIn).String() })},
-		{name: "OPEN", value: network(func(n *caisson.NetworkStats) string { return strconv.Itoa(n.Open) })},
-		{name: "DENIED", value: network(func(n *caisson.NetworkStats) string { return strconv.FormatInt(n.Denied, 10) })},
+		{name: "PIDS", value: func(m statsRow) string { return strconv.Itoa(m.PIDs) }},
+		{name: "NET OUT", value: networkValue(func(n *caisson.NetworkStats) string { return caisson.Size(n.BytesOut).String() })},
+		{name: "NET IN", value: networkValue(func(n *caisson.NetworkStats) string { return caisson.Size(n.BytesIn).String() })},
+		{name: "OPEN", value: networkValue(func(n *caisson.NetworkStats) string { return strconv.Itoa(n.Open) })},
+		{name: "DENIED", value: networkValue(func(n *caisson.NetworkStats) string { return strconv.FormatInt(n.Denied, 10) })},
 	}
 }
 
-// network returns a function that returns a value of a sandbox's network statistics, "" if it has none.
-func network(value func(*caisson.NetworkStats) string) func(measured) string {
-	return func(m measured) string {
+// networkValue returns a function that returns a value of a sandbox's network statistics, "" if it has none.
+func networkValue(value func(*caisson.NetworkStats) string) func(statsRow) string {
+	return func(m statsRow) string {
 		if m.Network == nil {
 			return ""
 		}

@@ -17,7 +17,7 @@ const readyVar = "CAISSON_READY_FD"
 func signalReady(err error) error {
 	line := "ok"
 	if err != nil {
-		line = strings.ReplaceAll(describe(err).Message, "\n", " ")
+		line = strings.ReplaceAll(reportOf(err).Message, "\n", " ")
 	}
 	if fd, convErr := strconv.Atoi(os.Getenv(readyVar)); convErr == nil && fd > 2 {
 		os.Unsetenv(readyVar)

@@ -21,9 +21,9 @@ func printSynced(a *app, r *caisson.SyncReceipt, dropped int) error {
 	if r.Waiting > 0 {
 		did = append(did, plural(r.Waiting, "change")+" left in the workspace")
 	}
-	a.say("caisson: %s", strings.Join(did, ", "))
+	a.infof("caisson: %s", strings.Join(did, ", "))
 	if r.Held != "" {
-		a.say("caisson: %s", quoteName(r.Held))
+		a.infof("caisson: %s", quoteName(r.Held))
 	}
 	if r.ID == "" {
 		if a.globals.Output != "table" {
@@ -76,7 +76,7 @@ func (c *syncUndoCmd) Run(ctx context.Context, a *app, id caisson.ID, api api) e
 	if r, err = api.Undo(ctx, id, dir); err != nil {
 		return err
 	}
-	a.say("caisson: %s put back as before", plural(len(r.Entries), "path"))
+	a.infof("caisson: %s put back as before", plural(len(r.Entries), "path"))
 	return printDone(a, r, string(r.ID))
 }
 
@@ -143,7 +143,7 @@ func (c *syncShowCmd) Run(ctx context.Context, a *app, id caisson.ID, api api) e
 func receiptRows(r *caisson.SyncReceipt) [][2]string {
 	rows := [][2]string{
 		{"ID", string(r.ID)}, {"State", r.State}, {"Workspace", string(r.Workspace)}, {"Run", string(r.Run)}, {"Sandbox", string(r.Sandbox)},
-		{"By", r.By}, {"Sync", string(r.Mode)}, {"Applied", when(r.At)}, {"Undone", when(r.UndoneAt)}, {"Checks", strings.Join(r.Checks, ", ")},
+		{"By", r.By}, {"Sync", string(r.Mode)}, {"Applied", formatTime(r.At)}, {"Undone", formatTime(r.UndoneAt)}, {"Checks", strings.Join(r.Checks, ", ")},
 		{"Left", strconv.Itoa(r.Waiting)},
 	}
 	for _, e := range r.Entries {

@@ -115,8 +115,8 @@ func deliveryRows(d *caisson.Delivery) [][2]string {
 		{"ID", string(d.ID)}, {"State", string(d.State)}, {"Repository", d.Repo}, {"Base", d.Base}, {"Branch", d.Branch},
 		{"Commits", strconv.Itoa(d.Commits)}, {"Run", string(d.Run)}, {"Session", string(d.Session)}, {"Sandbox", string(d.Sandbox)},
 		{"From", d.From}, {"Pushed", d.Pushed}, {"Commit", d.Commit}, {"Sent", d.Sent}, {"Pull request", pull}, {"Title", d.Title},
-		{"URL", d.URL}, {"Attempts", strconv.Itoa(d.Attempts)}, {"Error", d.Error}, {"Next try", when(d.NextAt)}, {"Created", when(d.CreatedAt)},
-		{"Ended", when(d.EndedAt)},
+		{"URL", d.URL}, {"Attempts", strconv.Itoa(d.Attempts)}, {"Error", d.Error}, {"Next try", formatTime(d.NextAt)}, {"Created", formatTime(d.CreatedAt)},
+		{"Ended", formatTime(d.EndedAt)},
 	}
 	for _, f := range d.Findings {
 		rows = append(rows, [2]string{"Finding", f.Check + ": " + f.Message})
@@ -150,7 +150,7 @@ func (c *relayDropCmd) Run(ctx context.Context, a *app, api api) error {
 	drop := func(ctx context.Context, id caisson.ID) (*caisson.Delivery, error) {
 		d, err := api.DropDelivery(ctx, id)
 		if err == nil && d.Error != "" {
-			a.say("caisson: %s: %s", id, safetext.Escape(d.Error))
+			a.infof("caisson: %s: %s", id, safetext.Escape(d.Error))
 		}
 		return d, err
 	}

@@ -55,7 +55,7 @@ func (c *repoAddCmd) Run(ctx context.Context, a *app, r caisson.Repo, api api) e
 		return err
 	}
 	if made.Head == "" {
-		a.say("caisson: the remote has no default branch")
+		a.infof("caisson: the remote has no default branch")
 	}
 	return printDone(a, made, made.Name)
 }
@@ -106,13 +106,13 @@ func (c *repoLsCmd) Run(ctx context.Context, a *app, api api) error {
 		{name: "FORGE", value: func(r *caisson.Repo) string { return string(r.Forge) }},
 		{name: "BRANCH", value: func(r *caisson.Repo) string { return r.Head }},
 		{name: "CREDENTIAL", value: func(r *caisson.Repo) string { return r.Credential }},
-		{name: "FETCHED", value: fetched},
+		{name: "FETCHED", value: fetchedAgo},
 		{name: "URL", value: func(r *caisson.Repo) string { return r.URL }},
 	})(api.ListRepos(ctx))
 }
 
-// fetched returns how long ago a repository was last fetched.
-func fetched(r *caisson.Repo) string { return ago(r.FetchedAt) }
+// fetchedAgo returns how long ago a repository was last fetched.
+func fetchedAgo(r *caisson.Repo) string { return ago(r.FetchedAt) }
 
 // repoArg is the argument that identifies a repository.
 type repoArg struct {
@@ -134,7 +134,7 @@ func repoRows(r *caisson.Repo) [][2]string {
 	rows := [][2]string{
 		{"Name", r.Name}, {"URL", r.URL}, {"Forge", string(r.Forge)}, {"API", r.API}, {"Default branch", r.Head}, {"Credential", r.Credential},
 		{"Authors", r.Authors}, {"Author", strings.TrimSpace(r.AuthorName + " " + bracketed(r.AuthorEmail))}, {"Signing key", r.SigningKey},
-		{"Created", when(r.CreatedAt)}, {"Fetched", when(r.FetchedAt)},
+		{"Created", formatTime(r.CreatedAt)}, {"Fetched", formatTime(r.FetchedAt)},
 	}
 	for _, more := range []struct {
 		name   string

@@ -20,15 +20,15 @@ func (c *repoGrantCmd) Help() string {
 }
 
 // ProvidePlace parses SANDBOX:DIR.
-func (c *repoGrantCmd) ProvidePlace() (place, error) {
-	p, ok, err := parsePlace(c.Place)
+func (c *repoGrantCmd) ProvidePlace() (sandboxPath, error) {
+	p, ok, err := parseSandboxPath(c.Place)
 	if err == nil && !ok {
 		err = caisson.Invalidf("sandbox:dir", "%.80q is not SANDBOX:DIR", c.Place)
 	}
 	return p, err
 }
 
-func (c *repoGrantCmd) Run(ctx context.Context, a *app, p place, api api) error {
+func (c *repoGrantCmd) Run(ctx context.Context, a *app, p sandboxPath, api api) error {
 	req := caisson.RepoRequest{Name: c.Name, Base: c.Base, Branch: c.Branch, Read: c.Read}
 	g, err := api.GrantRepo(ctx, p.sandbox, req, p.path)
 	if err != nil {
@@ -53,18 +53,18 @@ func (c *repoDeliverCmd) Help() string {
 }
 
 // ProvidePlace validates the flags and parses SANDBOX[:DIR].
-func (c *repoDeliverCmd) ProvidePlace() (place, error) {
+func (c *repoDeliverCmd) ProvidePlace() (sandboxPath, error) {
 	if err := c.check("repo deliver"); err != nil {
-		return place{}, err
+		return sandboxPath{}, err
 	}
-	p, ok, err := parsePlace(c.Place)
+	p, ok, err := parseSandboxPath(c.Place)
 	if !ok {
-		p = place{sandbox: c.Place}
+		p = sandboxPath{sandbox: c.Place}
 	}
 	return p, err
 }
 
-func (c *repoDeliverCmd) Run(ctx context.Context, a *app, p place, api api) error {
+func (c *repoDeliverCmd) Run(ctx context.Context, a *app, p sandboxPath, api api) error {
 	req := caisson.RepoRequest{Name: c.Name, Pull: c.PR, Ready: c.Ready, Title: c.Title}
 	return asDone(a, deliveryID)(api.DeliverRepo(ctx, p.sandbox, req, p.path))
 }

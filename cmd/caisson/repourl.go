@@ -73,7 +73,7 @@ func (c *repoAddCmd) hostKeys(a *app, address string) ([]string, error) {
 	case len(found) == 0 && c.KnownHosts != "":
 		return nil, caisson.Invalidf("knownHosts", "%s has no key of %s; ssh-keyscan prints what the server says, to be compared with what its owner says", file, u.Host)
 	case len(found) > 0 && c.KnownHosts == "":
-		a.say("caisson: the keys of %s are taken from %s", u.Host, file)
+		a.infof("caisson: the keys of %s are taken from %s", u.Host, file)
 	}
 	return append(slices.Clone(c.HostKey), found...), nil
 }

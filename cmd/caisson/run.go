@@ -53,7 +53,7 @@ With -o json the record is printed when the run has ended, with -o jsonl each ev
 
 func (c *runCmd) Run(ctx context.Context, a *app, req caisson.RunRequest, api api) error {
 	if c.Directory != "" {
-		done, err := a.takeAlong(&req, c.Directory, &c.workspaceFlags)
+		done, err := a.prepareWorkspace(&req, c.Directory, &c.workspaceFlags)
 		if err != nil {
 			return err
 		}
@@ -62,9 +62,9 @@ func (c *runCmd) Run(ctx context.Context, a *app, req caisson.RunRequest, api ap
 		return usagef("run", "--workspace-kind, --sync and --show-hidden need -C")
 	}
 	if c.Volume != "" {
-		a.say("caisson: working in the volume %s", req.Source)
+		a.infof("caisson: working in the volume %s", req.Source)
 	}
-	return conductor{a, api}.conduct(ctx, c.Detach, func(ctx context.Context) (*caisson.Run, error) { return api.StartRun(ctx, req) })
+	return runConsole{a, api}.startAndFollow(ctx, c.Detach, func(ctx context.Context) (*caisson.Run, error) { return api.StartRun(ctx, req) })
 }
 
 // ProvideRequest returns the request that the flags specify.
@@ -105,7 +105,7 @@ func (c *runCmd) inVolume(req *caisson.RunRequest) error {
 	case c.Directory != "" || c.Repo != "":
 		return usagef("run", "work on a directory with -C, on a repository with --repo or in a volume with --volume, not on several of them")
 	}
-	name, target, err := parseNamed("volume", c.Volume)
+	name, target, err := parseNameTarget("volume", c.Volume)
 	switch {
 	case err != nil:
 		return err
@@ -145,20 +145,20 @@ const (
 	startGrace = 2 * time.Second
 )
 
-// conductor connects a run with the user's terminal.
-type conductor struct {
+// runConsole connects a run with the user's terminal.
+type runConsole struct {
 	*app
 	runs caisson.Runs
 }
 
-// conduct starts a run and shows it until it ends. The first signal cancels the run, and conduct waits for its end; the next
+// startAndFollow starts a run and shows it until it ends. The first signal cancels the run, and conduct waits for its end; the next
 // signal exits the program.
-func (a conductor) conduct(ctx context.Context, detach bool, start func(context.Context) (*caisson.Run, error)) error {
+func (a runConsole) startAndFollow(ctx context.Context, detach bool, start func(context.Context) (*caisson.Run, error)) error {
 	ctx, leave := context.WithCancel(ctx)
 	defer leave()
 	started := make(chan caisson.ID, 1)
-	defer a.interrupts.take(func(s os.Signal) {
-		a.interrupts.abandon(s)
+	defer a.interrupts.setHandler(func(s os.Signal) {
+		a.interrupts.setCancelledBy(s)
 		go func() {
 			select {
 			case id := <-started:
@@ -173,22 +173,22 @@ func (a conductor) conduct(ctx context.Context, detach bool, start func(context.
 		return err
 	}
 	if run.HiddenCount > 0 {
-		a.say("caisson: hidden from the agent: %s; --show-hidden NAME shows it", hiddenFiles(run.Hidden, run.HiddenCount))
+		a.infof("caisson: hidden from the agent: %s; --show-hidden NAME shows it", hiddenFiles(run.Hidden, run.HiddenCount))
 	}
 	if detach {
 		return printDone(a.app, run, string(run.ID))
 	}
 	started <- run.ID
-	return a.follow(ctx, run, a.began)
+	return a.follow(ctx, run, a.startedAt)
 }
 
 // cancel cancels a run at the user's request. If that fails, it calls leave and the run continues.
-func (a conductor) cancel(ctx context.Context, id caisson.ID, leave func()) {
-	a.say("caisson: cancelling the run %s; interrupt again to leave at once", id)
+func (a runConsole) cancel(ctx context.Context, id caisson.ID, leave func()) {
+	a.infof("caisson: cancelling the run %s; interrupt again to leave at once", id)
 	ctx, stop := context.WithTimeout(ctx, cancelTimeout)
 	defer stop()
 	if _, err := a.runs.CancelRun(ctx, id); err != nil {
-		a.say("caisson: the run %s could not be cancelled: %s", id, describe(err).Message)
+		a.infof("caisson: the run %s could not be cancelled: %s", id, reportOf(err).Message)
 		leave()
 	}
 }

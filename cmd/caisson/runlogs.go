@@ -41,7 +41,7 @@ func (c *anyLogsCmd) Run(ctx context.Context, a *app, id caisson.ID, api api) er
 	}
 	out, end := a.safeWriter(a.out, safetext.Log)
 	l := runLog{api: api, id: id, stream: c.Stream, out: out}
-	show := l.more
+	show := l.copyNew
 	if c.Follow {
 		show = l.follow
 	}
@@ -61,8 +61,8 @@ type runLog struct {
 	seen   int64
 }
 
-// more copies the data that was added since the last call.
-func (l *runLog) more(ctx context.Context) error {
+// copyNew copies the data that was added since the last call.
+func (l *runLog) copyNew(ctx context.Context) error {
 	r, err := l.api.RunLog(ctx, l.id, l.stream)
 	if err != nil {
 		return err
@@ -79,8 +79,8 @@ func (l *runLog) more(ctx context.Context) error {
 	return err
 }
 
-// lookAgain is the interval at which a log is polled with --follow.
-const lookAgain = 500 * time.Millisecond
+// logPollInterval is the interval at which a log is polled with --follow.
+const logPollInterval = 500 * time.Millisecond
 
 // follow copies a log until its run has ended.
 func (l *runLog) follow(ctx context.Context) error {
@@ -92,7 +92,7 @@ func (l *runLog) follow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	tick := time.NewTicker(lookAgain)
+	tick := time.NewTicker(logPollInterval)
 	defer tick.Stop()
 	attempt := run.Attempt
 	for open := true; open; {
@@ -110,7 +110,7 @@ func (l *runLog) follow(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if err := l.more(ctx); err != nil {
+		if err := l.copyNew(ctx); err != nil {
 			return err
 		}
 	}

@@ -53,13 +53,13 @@ func (f *repoFlags) request(directory string) (*caisson.RepoRequest, error) {
 	return &caisson.RepoRequest{Name: f.Repo, Base: f.Base, Branch: f.Branch, Read: f.Read, Pull: f.PR, Ready: f.Ready, Title: f.Title}, nil
 }
 
-// delivered prints the state of the delivery of a run's commits.
-func (v *runView) delivered(d *caisson.RunDelivery) {
+// printDelivery prints the state of the delivery of a run's commits.
+func (v *runView) printDelivery(d *caisson.RunDelivery) {
 	if d == nil {
 		return
 	}
 	if d.Left != "" {
-		v.line("some of what was done for %s is not delivered%s", d.Repo, because(d.Left))
+		v.line("some of what was done for %s is not delivered%s", d.Repo, reasonText(d.Left))
 	}
 	switch d.State {
 	case "":
@@ -68,25 +68,25 @@ func (v *runView) delivered(d *caisson.RunDelivery) {
 		v.line("%s", strings.TrimRight(fmt.Sprintf("delivered to branch %s of %s: %s", d.Branch, d.Repo, d.URL), ": "))
 	case caisson.DeliveryHeld:
 		v.line("delivery %s to %s is held%s; look at it with: caisson relay show %s; send it with: caisson relay retry %s",
-			d.ID, d.Repo, because(d.Error), d.ID, d.ID)
+			d.ID, d.Repo, reasonText(d.Error), d.ID, d.ID)
 	case caisson.DeliveryFailed:
 		if d.ID == "" { // the commits could not be fetched from the sandbox
-			v.line("nothing was delivered to %s%s", d.Repo, because(d.Error))
+			v.line("nothing was delivered to %s%s", d.Repo, reasonText(d.Error))
 			return
 		}
-		v.line("delivery %s to %s has failed%s; try it again with: caisson relay retry %s", d.ID, d.Repo, because(d.Error), d.ID)
+		v.line("delivery %s to %s has failed%s; try it again with: caisson relay retry %s", d.ID, d.Repo, reasonText(d.Error), d.ID)
 	default:
 		v.line("delivery %s to branch %s of %s is %s%s; caisson relay show %s says how it goes on",
-			d.ID, d.Branch, d.Repo, d.State, because(d.Error), d.ID)
+			d.ID, d.Branch, d.Repo, d.State, reasonText(d.Error), d.ID)
 	}
 }
 
-// because returns reason in parentheses, "" if there is none.
-func because(reason string) string {
+// reasonText returns reason in parentheses, "" if there is none.
+func reasonText(reason string) string {
 	if reason == "" {
 		return ""
 	}
-	return " (" + brief(reason) + ")"
+	return " (" + oneLine(reason) + ")"
 }
 
 // deliveryRow returns the delivery of a run's commits as a property of the run.
@@ -94,7 +94,7 @@ func deliveryRow(d *caisson.RunDelivery) string {
 	if d == nil || d.State == "" {
 		return ""
 	}
-	return strings.Join(strings.Fields(string(d.State)+" "+string(d.ID)+" "+d.Branch+" "+d.URL+because(d.Error)), " ")
+	return strings.Join(strings.Fields(string(d.State)+" "+string(d.ID)+" "+d.Branch+" "+d.URL+reasonText(d.Error)), " ")
 }
 
 // repoOf returns the name of the repository that a run works on, "" if there is none.

@@ -26,7 +26,7 @@ func TestDelivered(t *testing.T) {
 	} {
 		var b strings.Builder
 		v := newRunView(&app{stdio: stdio{out: new(strings.Builder), err: &b}})
-		v.delivered(tt.d)
+		v.printDelivery(tt.d)
 		if b.String() != tt.want {
 			t.Errorf("%s: %q, want %q", name, b.String(), tt.want)
 		}

@@ -102,7 +102,7 @@ func (c *runsLsCmd) Run(ctx context.Context, a *app, f caisson.RunFilter, api ap
 			return usageOf(r).Cost.String()
 		}},
 		{name: "PROMPT", value: func(r *caisson.Run) string {
-			p := []rune(brief(r.Request.Prompt))
+			p := []rune(oneLine(r.Request.Prompt))
 			return string(p[:min(len(p), 60)])
 		}},
 	})(pages(c.Count, runID, func(before string, limit int) ([]*caisson.Run, bool, error) {
@@ -152,9 +152,9 @@ func (c *runsShowCmd) Run(ctx context.Context, a *app, id caisson.ID, api api) e
 func runRows(r *caisson.Run) [][2]string {
 	rows := [][2]string{
 		{"ID", string(r.ID)}, {"Agent", r.Agent}, {"State", runState(r)}, {"Attempt", strconv.Itoa(r.Attempt)}, {"Model", r.Model},
-		{"Prompt", brief(r.Request.Prompt)}, {"Directory", directoryOf(r)}, {"Volume", volumeOf(r)}, {"Repository", repoOf(r)}, {"Session", string(r.Session)}, {"User", r.Request.User},
+		{"Prompt", oneLine(r.Request.Prompt)}, {"Directory", directoryOf(r)}, {"Volume", volumeOf(r)}, {"Repository", repoOf(r)}, {"Session", string(r.Session)}, {"User", r.Request.User},
 		{"Sandbox", string(r.Sandbox)}, {"Parent", string(r.Parent)}, {"Labels", pairs(r.Request.Labels)}, {"Trace", r.Trace},
-		{"Created", when(r.CreatedAt)}, {"Started", when(r.StartedAt)}, {"Ended", when(r.EndedAt)},
+		{"Created", formatTime(r.CreatedAt)}, {"Started", formatTime(r.StartedAt)}, {"Ended", formatTime(r.EndedAt)},
 	}
 	rows = append(rows, hiddenRows(r.Hidden, r.HiddenCount)...)
 	res := r.Result
@@ -166,7 +166,7 @@ func runRows(r *caisson.Run) [][2]string {
 	}
 	u := usageOf(r)
 	rows = append(rows,
-		[2]string{"Provider", res.Provider}, [2]string{"Answer", brief(res.Answer)}, [2]string{"Calls", strconv.FormatInt(u.Calls, 10)},
+		[2]string{"Provider", res.Provider}, [2]string{"Answer", oneLine(res.Answer)}, [2]string{"Calls", strconv.FormatInt(u.Calls, 10)},
 		[2]string{"Tokens", strconv.FormatInt(u.Tokens.Total(), 10)}, [2]string{"Cost", costText(u)},
 		[2]string{"Warm", strconv.FormatBool(res.Warm)}, [2]string{"Versions", pairs(res.Versions)})
 	var phases []string
@@ -226,7 +226,7 @@ func (c *attachCmd) Run(ctx context.Context, a *app, id caisson.ID, api api) err
 	if err != nil {
 		return err
 	}
-	return conductor{a, api}.follow(ctx, run, time.Time{})
+	return runConsole{a, api}.follow(ctx, run, time.Time{})
 }
 
 // retryCmd starts another attempt of a run.
@@ -243,5 +243,5 @@ func (c *retryCmd) Help() string {
 func (c *retryCmd) ProvideID() (caisson.ID, error) { return parseRun(c.RunID) }
 
 func (c *retryCmd) Run(ctx context.Context, a *app, id caisson.ID, api api) error {
-	return conductor{a, api}.conduct(ctx, c.Detach, func(ctx context.Context) (*caisson.Run, error) { return api.RetryRun(ctx, id) })
+	return runConsole{a, api}.startAndFollow(ctx, c.Detach, func(ctx context.Context) (*caisson.Run, error) { return api.RetryRun(ctx, id) })
 }

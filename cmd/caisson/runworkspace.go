@@ -17,9 +17,9 @@ import (
 	"github.com/caisson-dev/caisson/internal/tree"
 )
 
-// takeAlong makes dir the workspace of a run: as an open directory if the daemon is on this machine, else as an archive. The
+// prepareWorkspace makes dir the workspace of a run: as an open directory if the daemon is on this machine, else as an archive. The
 // caller must call done when the run has been started or has failed to start.
-func (a *app) takeAlong(req *caisson.RunRequest, dir string, flags *workspaceFlags) (done func(), err error) {
+func (a *app) prepareWorkspace(req *caisson.RunRequest, dir string, flags *workspaceFlags) (done func(), err error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
@@ -28,7 +28,7 @@ func (a *app) takeAlong(req *caisson.RunRequest, dir string, flags *workspaceFla
 	if err != nil {
 		return nil, err
 	}
-	if err := apart(abs, cfg.DataDir); err != nil {
+	if err := checkOutsideDataDir(abs, cfg.DataDir); err != nil {
 		return nil, err
 	}
 	if a.local() {
@@ -81,9 +81,9 @@ func (a *app) takeAlong(req *caisson.RunRequest, dir string, flags *workspaceFla
 	}, nil
 }
 
-// apart returns Invalid if dir contains Caisson's data or is part of it: a sandbox must not be able to read the secrets of
+// checkOutsideDataDir returns Invalid if dir contains Caisson's data or is part of it: a sandbox must not be able to read the secrets of
 // others.
-func apart(dir, data string) error {
+func checkOutsideDataDir(dir, data string) error {
 	real, err := filepath.EvalSymlinks(dir)
 	if err != nil {
 		return caisson.Invalidf("directory", "%s", err)
@@ -99,8 +99,8 @@ func apart(dir, data string) error {
 	return nil
 }
 
-// packedAs is the name of the top directory in an archive, which [packContents] removes again.
-const packedAs = "workspace"
+// packedTop is the name of the top directory in an archive, which [packContents] removes again.
+const packedTop = "workspace"
 
 // listHidden adds the files of root that packContents omits to list.
 func listHidden(root *os.Root, list *namemask.Lister) error {
@@ -120,7 +120,7 @@ func listHidden(root *os.Root, list *namemask.Lister) error {
 // packContents writes the files of root that are not hidden to w as a tar archive, with names relative to root.
 func packContents(root *os.Root, mask *baseline.Mask, w io.Writer) error {
 	r, packer := io.Pipe()
-	go func() { packer.CloseWithError(tree.PackShown(root, ".", packedAs, mask.Hides, packer)) }()
+	go func() { packer.CloseWithError(tree.PackVisible(root, ".", packedTop, mask.Hides, packer)) }()
 	err := stripTop(w, r)
 	r.CloseWithError(err) // makes the packer return
 	return err
@@ -137,7 +137,7 @@ func stripTop(w io.Writer, r io.Reader) error {
 		if err != nil {
 			return err
 		}
-		name, ok := strings.CutPrefix(h.Name, packedAs+"/")
+		name, ok := strings.CutPrefix(h.Name, packedTop+"/")
 		if !ok || name == "" {
 			continue // the entry of the top directory
 		}

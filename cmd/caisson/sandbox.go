@@ -43,8 +43,8 @@ func sandboxColumns() []column[*caisson.Sandbox] {
 		},
 		{name: "TEMPLATE", value: func(s *caisson.Sandbox) string { return s.Template }},
 		{name: "AGE", value: func(s *caisson.Sandbox) string { return age(s.CreatedAt) }},
-		{name: "PAUSES IN", value: func(s *caisson.Sandbox) string { return until(s.PauseAt) }},
-		{name: "GOES IN", value: func(s *caisson.Sandbox) string { return until(s.RemoveAt) }},
+		{name: "PAUSES IN", value: func(s *caisson.Sandbox) string { return timeUntil(s.PauseAt) }},
+		{name: "GOES IN", value: func(s *caisson.Sandbox) string { return timeUntil(s.RemoveAt) }},
 	}
 }
 
@@ -122,9 +122,9 @@ func sandboxRows(s *caisson.Sandbox) [][2]string {
 	}
 	return append([][2]string{
 		{"ID", string(s.ID)}, {"Name", s.Name}, {"Account", s.Account},
-		{"State", string(s.State) + ", since " + when(s.ChangedAt)}, {"Reason", s.Reason}, {"Template", s.Template}, {"Parent", string(s.Parent)},
-		{"Shares randomness", strings.Join(s.SharedRandomness, ", ")}, {"Labels", pairs(s.Labels)}, {"Created", when(s.CreatedAt)},
-		{"Pauses in", until(s.PauseAt)}, {"Goes in", until(s.RemoveAt)}, {"Exit", exit}, {"Node", s.Node}, {"Build", s.Build},
+		{"State", string(s.State) + ", since " + formatTime(s.ChangedAt)}, {"Reason", s.Reason}, {"Template", s.Template}, {"Parent", string(s.Parent)},
+		{"Shares randomness", strings.Join(s.SharedRandomness, ", ")}, {"Labels", pairs(s.Labels)}, {"Created", formatTime(s.CreatedAt)},
+		{"Pauses in", timeUntil(s.PauseAt)}, {"Goes in", timeUntil(s.RemoveAt)}, {"Exit", exit}, {"Node", s.Node}, {"Build", s.Build},
 	}, specRows(s.Spec)...)
 }
 

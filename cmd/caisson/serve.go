@@ -39,7 +39,7 @@ func serve(ctx context.Context, a *app, cfg *config, background bool) error {
 	e, err := engine.New(ctx, engine.Config{
 		LockWait:  lockWait,
 		Providers: cfg.Providers, Models: cfg.Models, ProviderCA: cfg.ProviderCA, CredentialKey: cfg.keySource(),
-		Agents: cfg.agents(), Relay: cfg.Relay.engine(), Workspaces: cfg.Workspaces.engine(), Listen: []string{cfg.Listen, cfg.Gateway.Listen}, PublicAddresses: cfg.publicPrefixes(), Gateway: cfg.Gateway.engine(a.getenv),
+		Agents: cfg.agentConfig(), Relay: cfg.Relay.engineConfig(), Workspaces: cfg.Workspaces.engineConfig(), Listen: []string{cfg.Listen, cfg.Gateway.Listen}, PublicAddresses: cfg.publicPrefixes(), Gateway: cfg.Gateway.engineConfig(a.getenv),
 		Dir: cfg.DataDir, Platform: cfg.Platform, InsecureRegistries: cfg.InsecureRegistries, RegistryCA: cfg.RegistryCA,
 		Limits: sandboxes.Limits{
 			Budget: cfg.DefaultBudget.limits(), MaxSandboxes: cfg.Limits.MaxSandboxes, MemoryReserve: cfg.Limits.MemoryReserve, DiskReserve: cfg.Limits.DiskReserve, PIDsReserve: cfg.Limits.PIDsReserve,
@@ -64,7 +64,7 @@ func listenAndServe(ctx context.Context, cfg *config, e *engine.Engine, log *slo
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	g, gctx := errgroup.WithContext(ctx)
-	clients := &clientCount{}
+	clients := &requestCounter{}
 	g.Go(func() error {
 		<-gctx.Done()
 		return api.Close() // ends streams and sessions before the listeners wait for them
@@ -84,7 +84,7 @@ func listenAndServe(ctx context.Context, cfg *config, e *engine.Engine, log *slo
 				serveOn(g, gctx, httpapi.Server(api.Remote(), log), remote)
 			}
 			if background && cfg.IdleExit > 0 {
-				g.Go(func() error { return endWhenIdle(gctx, time.Duration(cfg.IdleExit), clients, e, stop) })
+				g.Go(func() error { return stopWhenIdle(gctx, time.Duration(cfg.IdleExit), clients, e, stop) })
 			}
 			log.InfoContext(gctx, "serving", "socket", cfg.SocketPath(), "listen", cfg.Listen)
 			if err := signalReady(nil); err != nil {
@@ -148,14 +148,14 @@ func listenTCP(cfg *config) (net.Listener, error) {
 	return tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}), nil
 }
 
-// clientCount counts the active requests and records when the last one ended.
-type clientCount struct {
-	mu     sync.Mutex
-	active int       // guarded by mu
-	last   time.Time // guarded by mu
+// requestCounter counts the active requests and records when the last one ended.
+type requestCounter struct {
+	mu      sync.Mutex
+	active  int       // guarded by mu
+	lastEnd time.Time // guarded by mu
 }
 
-func (c *clientCount) count(h http.Handler) http.Handler {
+func (c *requestCounter) count(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c.add(1)
 		defer c.add(-1)
@@ -163,25 +163,25 @@ func (c *clientCount) count(h http.Handler) http.Handler {
 	})
 }
 
-func (c *clientCount) add(n int) {
+func (c *requestCounter) add(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.active += n
-	c.last = time.Now()
+	c.lastEnd = time.Now()
 }
 
 // idleFor returns the time since the last request ended, 0 if requests are active.
-func (c *clientCount) idleFor() time.Duration {
+func (c *requestCounter) idleFor() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.active > 0 {
 		return 0
 	}
-	return time.Since(c.last)
+	return time.Since(c.lastEnd)
 }
 
-// endWhenIdle calls stop when for limit there has been no request and there is no sandbox that needs the daemon.
-func endWhenIdle(ctx context.Context, limit time.Duration, clients *clientCount, e *engine.Engine, stop func()) error {
+// stopWhenIdle calls stop when for limit there has been no request and there is no sandbox that needs the daemon.
+func stopWhenIdle(ctx context.Context, limit time.Duration, clients *requestCounter, e *engine.Engine, stop func()) error {
 	clients.add(0)
 	tick := time.NewTicker(max(limit/4, 50*time.Millisecond))
 	defer tick.Stop()

@@ -54,11 +54,11 @@ func (c *serveCmd) override(cfg *config) error {
 	if err := absolute(&c.TLSCert, &c.TLSKey); err != nil {
 		return err
 	}
-	cfg.Listen = first(c.Listen, cfg.Listen)
-	cfg.TLSCert = first(c.TLSCert, cfg.TLSCert)
-	cfg.TLSKey = first(c.TLSKey, cfg.TLSKey)
-	cfg.Platform = first(c.Platform, cfg.Platform)
-	cfg.LogLevel = first(c.LogLevel, cfg.LogLevel)
+	cfg.Listen = firstNonEmpty(c.Listen, cfg.Listen)
+	cfg.TLSCert = firstNonEmpty(c.TLSCert, cfg.TLSCert)
+	cfg.TLSKey = firstNonEmpty(c.TLSKey, cfg.TLSKey)
+	cfg.Platform = firstNonEmpty(c.Platform, cfg.Platform)
+	cfg.LogLevel = firstNonEmpty(c.LogLevel, cfg.LogLevel)
 	if c.MaxSandboxes != 0 {
 		cfg.Limits.MaxSandboxes = c.MaxSandboxes
 	}

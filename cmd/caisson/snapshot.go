@@ -40,12 +40,12 @@ type forkCmd struct {
 	Count  int      `help:"How many." short:"n" default:"1" placeholder:"N"`
 	Name   string   `help:"Name of the fork; with a count, -1, -2, … are appended." placeholder:"NAME"`
 	Label  []string `help:"Label them; may be repeated." short:"l" placeholder:"KEY=VALUE" sep:"none"`
-	keepFlags
-	grants
+	randomnessFlags
+	grantFlags
 }
 
-// keepFlags are the flags for sandboxes that continue from memory.
-type keepFlags struct {
+// randomnessFlags are the flags for sandboxes that continue from memory.
+type randomnessFlags struct {
 	KeepRandomness bool `help:"Leave its programs their process ids. By default OpenSSL's random generators in them seed themselves anew; with this flag forks draw the same keys."`
 }
 
@@ -58,7 +58,7 @@ func (a *app) warnShared(forks ...*caisson.Sandbox) {
 		}
 	}
 	if len(names) > 0 {
-		a.say("caisson: warning: these programs may draw the same keys and identifiers in each fork, and in what was forked: %s; start them again before they make any",
+		a.infof("caisson: warning: these programs may draw the same keys and identifiers in each fork, and in what was forked: %s; start them again before they make any",
 			strings.Join(slices.Sorted(maps.Keys(names)), ", "))
 	}
 }
@@ -163,13 +163,13 @@ func (c *snapshotShowCmd) Run(ctx context.Context, a *app, api api) error {
 func snapshotRows(s *caisson.Snapshot) [][2]string {
 	return append([][2]string{
 		{"ID", string(s.ID)}, {"Name", s.Name}, {"Account", s.Account}, {"Sandbox", string(s.Sandbox)}, {"Template", s.Template},
-		{"Kind", memoryOrFiles(s)}, {"Size", exactly(s.Size)}, {"Labels", pairs(s.Labels)}, {"Created", when(s.CreatedAt)},
+		{"Kind", memoryOrFiles(s)}, {"Size", exactSize(s.Size)}, {"Labels", pairs(s.Labels)}, {"Created", formatTime(s.CreatedAt)},
 		{"Needs build", s.Depends.Build}, {"Needs CPU", s.Depends.CPU}, {"Needs platform", s.Depends.Platform},
 	}, specRows(s.Spec)...)
 }
 
-// exactly formats a size together with its number of bytes.
-func exactly(s caisson.Size) string {
+// exactSize formats a size together with its number of bytes.
+func exactSize(s caisson.Size) string {
 	return s.String() + " (" + strconv.FormatInt(int64(s), 10) + " bytes)"
 }
 

@@ -96,7 +96,7 @@ func (c *syncApplyCmd) Run(ctx context.Context, a *app, _ checked, api api) erro
 			return err
 		}
 		if len(req.Apply) == 0 && len(req.Drop) == 0 {
-			a.say("caisson: nothing was applied")
+			a.infof("caisson: nothing was applied")
 			return nil
 		}
 		req.Directory = dir
@@ -114,7 +114,7 @@ func (c *syncApplyCmd) choose(ctx context.Context, a *app, api api, w *caisson.W
 	if err != nil {
 		return req, err
 	}
-	warnCut(a, d)
+	warnTruncated(a, d)
 	req.Review = d.Review
 	if len(d.Changes) == 0 {
 		return req, nil
@@ -124,26 +124,26 @@ func (c *syncApplyCmd) choose(ctx context.Context, a *app, api api, w *caisson.W
 			ch := &d.Changes[i]
 			if ch.Verdict != caisson.VerdictPass {
 				for _, why := range reasons(ch) {
-					a.say("caisson: %s %s: %s", quoteName(ch.Path), verdictWord(ch.Verdict), quoteName(why))
+					a.infof("caisson: %s %s: %s", quoteName(ch.Path), verdictWord(ch.Verdict), quoteName(why))
 				}
 			}
 			if applicable(ch) {
 				req.Apply = append(req.Apply, caisson.Selection{Path: ch.Path, Hash: ch.Hash})
 			}
 		}
-		req.Asked = true
+		req.Confirmed = true
 		return req, nil
 	}
-	r := reviewer{in: bufio.NewReader(a.in), out: a.out, color: a.color(), raw: a.globals.RawTTY, droppable: stands(ctx, api, w), mend: a.mend}
+	r := reviewer{in: bufio.NewReader(a.in), out: a.out, color: a.color(), raw: a.globals.RawTTY, droppable: sandboxStopped(ctx, api, w), onPanic: a.restoreOnPanic}
 	if err := r.review(ctx, d.Changes); err != nil {
 		return req, err
 	}
-	req.Apply, req.Drop, req.Asked = r.apply, r.drop, r.asked
+	req.Apply, req.Drop, req.Confirmed = r.apply, r.drop, r.asked
 	return req, nil
 }
 
-// stands reports whether the sandbox of the workspace is not running, so that changes in it may be dropped.
-func stands(ctx context.Context, api api, w *caisson.Workspace) bool {
+// sandboxStopped reports whether the sandbox of the workspace is not running, so that changes in it may be dropped.
+func sandboxStopped(ctx context.Context, api api, w *caisson.Workspace) bool {
 	if w.State != caisson.WorkspaceLive {
 		return true
 	}
@@ -158,7 +158,7 @@ func applicable(ch *caisson.Change) bool {
 
 // printDryRun prints what --auto would apply.
 func printDryRun(a *app, d *caisson.Diff) error {
-	warnCut(a, d)
+	warnTruncated(a, d)
 	if a.globals.Output != "table" {
 		return a.encode(d)
 	}
@@ -173,12 +173,12 @@ func printDryRun(a *app, d *caisson.Diff) error {
 			return err
 		}
 	}
-	a.say("caisson: --auto would apply %s and leave %d", plural(pass, "change"), len(d.Changes)-pass)
+	a.infof("caisson: --auto would apply %s and leave %d", plural(pass, "change"), len(d.Changes)-pass)
 	return nil
 }
 
-// waiting is the number of changes in a workspace, as printed with -o json.
-type waiting struct {
+// syncCounts is the number of changes in a workspace, as printed with -o json.
+type syncCounts struct {
 	Workspace *caisson.Workspace `json:"workspace"`
 	Changes   int                `json:"changes"`
 	Pass      int                `json:"pass"`
@@ -193,14 +193,14 @@ func syncStatus(ctx context.Context, a *app, api api, w *caisson.Workspace) erro
 	if err != nil {
 		return err
 	}
-	s := waiting{Workspace: d.Workspace, Changes: len(d.Changes), Cut: d.Cut}
+	s := syncCounts{Workspace: d.Workspace, Changes: len(d.Changes), Cut: d.Cut}
 	for _, ch := range d.Changes {
 		switch ch.Verdict {
 		case caisson.VerdictPass:
 			s.Pass++
 		case caisson.VerdictAsk:
 			s.Ask++
-		case caisson.VerdictClash:
+		case caisson.VerdictConflict:
 			s.Clash++
 		default:
 			s.Denied++
@@ -212,8 +212,8 @@ func syncStatus(ctx context.Context, a *app, api api, w *caisson.Workspace) erro
 		changes += " or more"
 	}
 	return printOne(a, s, n(s.Changes), [][2]string{
-		{"Workspace", string(w.ID)}, {"Of", owner(w)}, {"Directory", w.Source}, {"State", string(w.State)}, {"Sync", string(w.Mode)},
-		{"Synced", when(w.SyncedAt)}, {"Changes", changes}, {"Pass", n(s.Pass)}, {"Ask", n(s.Ask)}, {"Clash", n(s.Clash)}, {"Denied", n(s.Denied)},
+		{"Workspace", string(w.ID)}, {"Of", runOrSandbox(w)}, {"Directory", w.Source}, {"State", string(w.State)}, {"Sync", string(w.Mode)},
+		{"Synced", formatTime(w.SyncedAt)}, {"Changes", changes}, {"Pass", n(s.Pass)}, {"Ask", n(s.Ask)}, {"Clash", n(s.Clash)}, {"Denied", n(s.Denied)},
 	})
 }
 
@@ -225,16 +225,16 @@ func (c *syncApplyCmd) reset(ctx context.Context, a *app, api api, w *caisson.Wo
 			return err
 		}
 		if len(d.Changes) == 0 {
-			a.say("caisson: nothing waits in %s", w.ID)
+			a.infof("caisson: nothing waits in %s", w.ID)
 			return nil
 		}
-		r := reviewer{in: bufio.NewReader(a.in), out: a.out, mend: a.mend}
-		key, err := r.ask(ctx, fmt.Sprintf("Drop %s of %s? They are lost.", plural(len(d.Changes), "change"), w.ID), "yn")
+		r := reviewer{in: bufio.NewReader(a.in), out: a.out, onPanic: a.restoreOnPanic}
+		key, err := r.promptKey(ctx, fmt.Sprintf("Drop %s of %s? They are lost.", plural(len(d.Changes), "change"), w.ID), "yn")
 		if err != nil {
 			return err
 		}
 		if key != 'y' {
-			a.say("caisson: nothing was dropped")
+			a.infof("caisson: nothing was dropped")
 			return nil
 		}
 	}

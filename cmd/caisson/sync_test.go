@@ -36,7 +36,7 @@ func changed(path, how string) caisson.Change {
 }
 
 func TestReview(t *testing.T) {
-	pass, ask, deny, clash := caisson.VerdictPass, caisson.VerdictAsk, caisson.VerdictDeny, caisson.VerdictClash
+	pass, ask, deny, clash := caisson.VerdictPass, caisson.VerdictAsk, caisson.VerdictDeny, caisson.VerdictConflict
 	sel := func(path string, hunks ...int) caisson.Selection {
 		return caisson.Selection{Path: path, Hash: "hash of " + path, Hunks: hunks}
 	}
@@ -137,7 +137,7 @@ func TestPatch(t *testing.T) {
 		{file("type", caisson.Change{Path: "n", Type: "symlink", Link: "/etc/\x1b[2Jpasswd", OldMode: 0o644, Verdict: "deny"}),
 			"# denied: no reason was given\n# a file became a symlink\n# a symlink that leads to /etc/\\x1b[2Jpasswd\ndiff --git a/n b/n\nold mode 100644\nnew mode 120000\n"},
 		{file("added", caisson.Change{Path: "d", Type: "dir", OldType: "none", Mode: 0o755}), "# directory added: d\n"},
-		{file("modified", caisson.Change{Path: "b", Binary: true, Size: 2048, OldSize: 1024, Mode: 0o600, OldMode: 0o600, Moved: true, Verdict: "clash"}),
+		{file("modified", caisson.Change{Path: "b", Binary: true, Size: 2048, OldSize: 1024, Mode: 0o600, OldMode: 0o600, HostChanged: true, Verdict: "clash"}),
 			"# clash: host: its file has changed, too\n# binary, 1KiB -> 2KiB\ndiff --git a/b b/b\nBinary files a/b and b/b differ\n"},
 		{file("modified", caisson.Change{Path: "e\nvil\u202e\x07", Mode: 0o644, OldMode: 0o644, Patch: "@@ -1 +1 @@\n-\ta\r\n+b\x1b]0;x\x07\u202e\xff\n"}),
 			"diff --git a/e\\x0avil\\u202e\\x07 b/e\\x0avil\\u202e\\x07\n--- a/e\\x0avil\\u202e\\x07\n+++ b/e\\x0avil\\u202e\\x07\n@@ -1 +1 @@\n-\ta\\x0d\n+b\\x1b]0;x\\x07\\u202e\\xff\n"},

@@ -19,16 +19,16 @@ type reviewer struct {
 	color     bool
 	raw       bool
 	droppable bool
-	mend      func() // deferred in the goroutine that reads, to restore the terminal after a panic; nil for none
+	onPanic   func() // deferred in the goroutine that reads, to restore the terminal after a panic; nil for none
 
-	all   bool // apply all further changes that pass every check
-	apply []caisson.Selection
-	drop  []string
-	asked bool // whether a selected change needs a person's consent
+	applyPassing bool // apply all further changes that pass every check
+	apply        []caisson.Selection
+	drop         []string
+	asked        bool // whether a selected change needs a person's consent
 }
 
-// keys explains each key for a change.
-var keys = map[byte]string{
+// changeKeyHelp explains each key for a change.
+var changeKeyHelp = map[byte]string{
 	'y': "apply it",
 	'n': "leave it for later",
 	's': "decide for each part of it",
@@ -38,8 +38,8 @@ var keys = map[byte]string{
 	'?': "explain",
 }
 
-// hunkKeys explains each key for a part of a change.
-var hunkKeys = map[byte]string{
+// hunkKeyHelp explains each key for a part of a change.
+var hunkKeyHelp = map[byte]string{
 	'y': "apply this part",
 	'n': "leave this part for later",
 	'a': "apply this part and the later ones of the file",
@@ -66,8 +66,8 @@ func (r *reviewer) review(ctx context.Context, changes []caisson.Change) error {
 }
 
 func (r *reviewer) change(ctx context.Context, ch *caisson.Change, place string) error {
-	if r.all && ch.Verdict == caisson.VerdictPass {
-		r.want(ch, nil)
+	if r.applyPassing && ch.Verdict == caisson.VerdictPass {
+		r.selectChange(ch, nil)
 		return nil
 	}
 	hunks := hunksOf(ch.Patch)
@@ -91,28 +91,28 @@ func (r *reviewer) change(ctx context.Context, ch *caisson.Change, place string)
 	if applicable(ch) {
 		can += "a"
 	}
-	key, err := r.choose(ctx, "("+place+") "+question, can+"q?", keys)
+	key, err := r.promptWithHelp(ctx, "("+place+") "+question, can+"q?", changeKeyHelp)
 	if err != nil {
 		return err
 	}
 	switch key {
 	case 'y':
-		r.want(ch, nil)
+		r.selectChange(ch, nil)
 	case 'a':
-		r.all = true
-		r.want(ch, nil)
+		r.applyPassing = true
+		r.selectChange(ch, nil)
 	case 'd':
 		r.drop = append(r.drop, ch.Path)
 	case 's':
-		return r.parts(ctx, ch, hunks)
+		return r.reviewHunks(ctx, ch, hunks)
 	case 'q':
 		return errStop
 	}
 	return nil
 }
 
-// parts prompts for each hunk of a change.
-func (r *reviewer) parts(ctx context.Context, ch *caisson.Change, hunks []string) error {
+// reviewHunks prompts for each hunk of a change.
+func (r *reviewer) reviewHunks(ctx context.Context, ch *caisson.Change, hunks []string) error {
 	var wanted []int
 	var stop error
 	all := false
@@ -125,7 +125,7 @@ parts:
 		if err := r.show(func(p *patchPrinter) { p.hunk(h) }); err != nil {
 			return err
 		}
-		key, err := r.choose(ctx, fmt.Sprintf("Part %d of %d of %s: apply it?", i+1, len(hunks), quoteName(ch.Path)), "ynadq?", hunkKeys)
+		key, err := r.promptWithHelp(ctx, fmt.Sprintf("Part %d of %d of %s: apply it?", i+1, len(hunks), quoteName(ch.Path)), "ynadq?", hunkKeyHelp)
 		if err != nil {
 			return err
 		}
@@ -144,14 +144,14 @@ parts:
 	switch len(wanted) {
 	case 0:
 	case len(hunks):
-		r.want(ch, nil)
+		r.selectChange(ch, nil)
 	default:
-		r.want(ch, wanted)
+		r.selectChange(ch, wanted)
 	}
 	return stop
 }
 
-func (r *reviewer) want(ch *caisson.Change, hunks []int) {
+func (r *reviewer) selectChange(ch *caisson.Change, hunks []int) {
 	r.apply = append(r.apply, caisson.Selection{Path: ch.Path, Hash: ch.Hash, Hunks: hunks})
 	r.asked = r.asked || ch.Verdict == caisson.VerdictAsk
 }
@@ -164,10 +164,10 @@ func (r *reviewer) show(write func(*patchPrinter)) error {
 	return err
 }
 
-// choose is like ask, but explains the keys and prompts again if the answer is '?'.
-func (r *reviewer) choose(ctx context.Context, question, can string, meaning map[byte]string) (byte, error) {
+// promptWithHelp is like ask, but explains the keys and prompts again if the answer is '?'.
+func (r *reviewer) promptWithHelp(ctx context.Context, question, can string, meaning map[byte]string) (byte, error) {
 	for {
-		key, err := r.ask(ctx, question, can)
+		key, err := r.promptKey(ctx, question, can)
 		if err != nil || key != '?' {
 			return key, err
 		}
@@ -177,21 +177,21 @@ func (r *reviewer) choose(ctx context.Context, question, can string, meaning map
 	}
 }
 
-// ask prompts until the answer is one of the keys. The end of the input is an error, because no person can answer any more.
-func (r *reviewer) ask(ctx context.Context, question, can string) (byte, error) {
+// promptKey prompts until the answer is one of the keys. The end of the input is an error, because no person can answer any more.
+func (r *reviewer) promptKey(ctx context.Context, question, can string) (byte, error) {
 	type line struct {
 		text string
 		err  error
 	}
 	for {
-		prompt := paint(r.color, "01", question+" ["+strings.Join(strings.Split(can, ""), ",")+"]") + " "
+		prompt := colorize(r.color, "01", question+" ["+strings.Join(strings.Split(can, ""), ",")+"]") + " "
 		if _, err := io.WriteString(r.out, prompt); err != nil {
 			return 0, err
 		}
 		typed := make(chan line, 1)
 		go func() { // reading a terminal cannot be interrupted; after a signal the program exits
-			if r.mend != nil {
-				defer r.mend()
+			if r.onPanic != nil {
+				defer r.onPanic()
 			}
 			s, err := r.in.ReadString('\n')
 			typed <- line{s, err}

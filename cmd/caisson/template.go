@@ -70,7 +70,7 @@ func templateRows(t *caisson.Template) [][2]string {
 		rows = append(rows, [2]string{"Step " + strconv.Itoa(i+1), quoteCommand(s.Run)})
 	}
 	if t.Built != nil {
-		rows = append(rows, [2]string{"Built", when(t.Built.At)})
+		rows = append(rows, [2]string{"Built", formatTime(t.Built.At)})
 	}
 	return rows
 }
@@ -109,7 +109,7 @@ func (a *app) readTemplate(file string) (*caisson.Template, error) {
 	dir := filepath.Dir(file) // . for standard input
 	var t caisson.Template
 	if err := strictyaml.Decode(data, &t); err != nil {
-		return nil, inFile(file, err)
+		return nil, withFileName(file, err)
 	}
 	if t.Name == "" {
 		return nil, caisson.Invalidf("name", "is missing, in %s", file)

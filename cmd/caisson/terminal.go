@@ -31,10 +31,10 @@ func (a *app) safeWriter(w io.Writer, mode safetext.Mode) (io.Writer, func() err
 // console connects a process in a sandbox with the user's terminal.
 type console struct{ *app }
 
-// drain copies the output r of p to w, which may be a terminal. If writing fails, p is killed, because its output would be
+// copyOutput copies the output r of p to w, which may be a terminal. If writing fails, p is killed, because its output would be
 // lost.
-func (a console) drain(w io.Writer, p caisson.Process, r io.Reader, mode safetext.Mode) error {
-	defer a.mend()
+func (a console) copyOutput(w io.Writer, p caisson.Process, r io.Reader, mode safetext.Mode) error {
+	defer a.restoreOnPanic()
 	out, end := a.safeWriter(w, mode)
 	_, err := io.Copy(out, r)
 	if endErr := end(); err == nil {
@@ -47,10 +47,10 @@ func (a console) drain(w io.Writer, p caisson.Process, r io.Reader, mode safetex
 	return nil
 }
 
-// feed copies standard input to p and closes it at the end. It may outlive the process, because reading a terminal cannot be
+// copyInput copies standard input to p and closes it at the end. It may outlive the process, because reading a terminal cannot be
 // interrupted.
-func (a console) feed(p caisson.Process) {
-	defer a.mend()
+func (a console) copyInput(p caisson.Process) {
+	defer a.restoreOnPanic()
 	stdin := p.Stdin()
 	if stdin == nil {
 		return
@@ -86,8 +86,8 @@ func (a console) rawTerminal(ctx context.Context, p caisson.Process) (restore fu
 		}
 	}()
 	// A signal of another process ends the session; in raw mode keys send no signals.
-	release := a.interrupts.take(func(s os.Signal) {
-		a.interrupts.abandon(s)
+	release := a.interrupts.setHandler(func(s os.Signal) {
+		a.interrupts.setCancelledBy(s)
 		_ = p.Close()
 	})
 	var once sync.Once
@@ -102,9 +102,9 @@ func (a console) rawTerminal(ctx context.Context, p caisson.Process) (restore fu
 	return a.restore, nil
 }
 
-// mend restores the terminal after a panic of a goroutine other than the command's, before the panic ends the program. It must
+// restoreOnPanic restores the terminal after a panic of a goroutine other than the command's, before the panic ends the program. It must
 // be deferred.
-func (a *app) mend() {
+func (a *app) restoreOnPanic() {
 	if r := recover(); r != nil {
 		if a.restore != nil {
 			a.restore()
@@ -128,10 +128,10 @@ func terminalSize(fs ...any) (rows, cols uint16) {
 // forwardInterrupts sends the first signal on to p and kills p at the second one.
 func (a console) forwardInterrupts(ctx context.Context, p caisson.Process) (release func()) {
 	sent := false
-	return a.interrupts.take(func(s os.Signal) {
+	return a.interrupts.setHandler(func(s os.Signal) {
 		sig, ok := s.(syscall.Signal)
 		if sent || !ok {
-			a.interrupts.abandon(s)
+			a.interrupts.setCancelledBy(s)
 			_ = p.Close()
 			return
 		}

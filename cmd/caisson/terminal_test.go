@@ -219,7 +219,7 @@ func TestSecondInterruptEndsTheSession(t *testing.T) {
 	poll.Until(t, 2*time.Minute, func() bool {
 		a.interrupts.mu.Lock()
 		defer a.interrupts.mu.Unlock()
-		return a.interrupts.taker != nil
+		return a.interrupts.handler != nil
 	})
 	signals <- os.Interrupt
 	if got := <-p.signals; got != int(syscall.SIGINT) {

@@ -32,14 +32,14 @@ type newToken struct {
 }
 
 func (c *tokenCreateCmd) Run(ctx context.Context, a *app, api api) error {
-	t, secret, err := api.CreateToken(ctx, first(a.cfg.Account, caisson.LocalAccount), c.Name, time.Duration(c.TTL))
+	t, secret, err := api.CreateToken(ctx, firstNonEmpty(a.cfg.Account, caisson.LocalAccount), c.Name, time.Duration(c.TTL))
 	if err != nil {
 		return err
 	}
 	if a.globals.Output != "table" {
 		return a.encode(newToken{t, secret.Reveal()})
 	}
-	a.say("token %s for account %s; it is shown only this once:", t.ID, t.Account)
+	a.infof("token %s for account %s; it is shown only this once:", t.ID, t.Account)
 	_, err = fmt.Fprintln(a.out, secret.Reveal())
 	return err
 }
@@ -57,7 +57,7 @@ func (c *tokenLsCmd) Run(ctx context.Context, a *app, api api) error {
 		{name: "NAME", value: func(t *caisson.Token) string { return t.Name }},
 		{name: "ACCOUNT", value: func(t *caisson.Token) string { return t.Account }},
 		{name: "AGE", value: func(t *caisson.Token) string { return age(t.CreatedAt) }},
-		{name: "EXPIRES IN", value: func(t *caisson.Token) string { return until(t.ExpiresAt) }},
+		{name: "EXPIRES IN", value: func(t *caisson.Token) string { return timeUntil(t.ExpiresAt) }},
 		{name: "USED", value: func(t *caisson.Token) string {
 			if t.LastUsedAt == nil {
 				return "never"

@@ -126,8 +126,8 @@ func (c *usageCmd) print(a *app, rows []caisson.UsageRow) error {
 	})
 }
 
-// gather requests all pages of a list; returns Invalid if it has more than maxListed items.
-func gather[T any](id func(T) string, read func(after string, limit int) ([]T, bool, error)) ([]T, error) {
+// listAtMost requests all pages of a list; returns Invalid if it has more than maxListed items.
+func listAtMost[T any](id func(T) string, read func(after string, limit int) ([]T, bool, error)) ([]T, error) {
 	list, err := pages(maxListed+1, id, read)
 	if err == nil && len(list) > maxListed {
 		err = caisson.Errorf(caisson.Invalid, "there are more than %d; narrow the time with --since and --until", maxListed)
@@ -137,7 +137,7 @@ func gather[T any](id func(T) string, read func(after string, limit int) ([]T, b
 
 func (c *usageCmd) calls(ctx context.Context, a *app, api api, q caisson.UsageQuery) error {
 	id := func(c caisson.Call) string { return string(c.ID) }
-	list, err := gather(id, func(after string, limit int) ([]caisson.Call, bool, error) {
+	list, err := listAtMost(id, func(after string, limit int) ([]caisson.Call, bool, error) {
 		return api.Calls(ctx, q, caisson.ID(after), limit)
 	})
 	if err != nil {
@@ -148,7 +148,7 @@ func (c *usageCmd) calls(ctx context.Context, a *app, api api, q caisson.UsageQu
 	}
 	return printList(a, list, []column[caisson.Call]{
 		{name: "CALL", value: id},
-		{name: "AT", value: func(c caisson.Call) string { return when(c.At) }},
+		{name: "AT", value: func(c caisson.Call) string { return formatTime(c.At) }},
 		{name: "SANDBOX", value: func(c caisson.Call) string { return string(c.Sandbox) }},
 		{name: "MODEL", value: func(c caisson.Call) string { return c.Model }},
 		{name: "STATUS", value: func(c caisson.Call) string {
@@ -170,7 +170,7 @@ func (c *usageCmd) calls(ctx context.Context, a *app, api api, q caisson.UsageQu
 
 func (c *usageCmd) receipts(ctx context.Context, a *app, api api, q caisson.UsageQuery) error {
 	reference := func(r caisson.Receipt) string { return r.Reference }
-	list, err := gather(reference, func(after string, limit int) ([]caisson.Receipt, bool, error) {
+	list, err := listAtMost(reference, func(after string, limit int) ([]caisson.Receipt, bool, error) {
 		return api.Receipts(ctx, q, after, limit)
 	})
 	if err != nil {
@@ -183,13 +183,13 @@ func (c *usageCmd) receipts(ctx context.Context, a *app, api api, q caisson.Usag
 		{name: "SOURCE", value: func(r caisson.Receipt) string { return r.Source }},
 		{name: "REFERENCE", value: reference, id: reference},
 		{name: "ACCOUNT", value: func(r caisson.Receipt) string { return r.Account }},
-		{name: "AT", value: func(r caisson.Receipt) string { return when(r.At) }},
+		{name: "AT", value: func(r caisson.Receipt) string { return formatTime(r.At) }},
 		{name: "USD", value: func(r caisson.Receipt) string { return r.Cost.String() }},
 	})
 }
 
 func (c *usageCmd) reconcile(ctx context.Context, a *app, api api, since time.Time) error {
-	id := func(d caisson.Discrepancy) string { return first(string(d.Call), d.UpstreamID) }
+	id := func(d caisson.Discrepancy) string { return firstNonEmpty(string(d.Call), d.UpstreamID) }
 	return asList(a, []column[caisson.Discrepancy]{
 		{name: "CALL", id: id, value: func(d caisson.Discrepancy) string { return string(d.Call) }},
 		{name: "UPSTREAM ID", value: func(d caisson.Discrepancy) string { return d.UpstreamID }},

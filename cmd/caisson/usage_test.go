@@ -69,21 +69,21 @@ func TestUsageQuery(t *testing.T) {
 }
 
 func TestModelFlags(t *testing.T) {
-	if g, err := (&grants{}).models(); g != nil || err != nil {
+	if g, err := (&grantFlags{}).models(); g != nil || err != nil {
 		t.Errorf("%+v, %v", g, err)
 	}
-	g, err := (&grants{Model: []string{"a", "b"}, Budget: "5USD", MaxCalls: "3"}).models()
+	g, err := (&grantFlags{Model: []string{"a", "b"}, Budget: "5USD", MaxCalls: "3"}).models()
 	if err != nil || len(g.Models) != 2 || *g.Budget.USD != 5*caisson.Dollar || *g.Budget.Calls != 3 || g.Budget.Tokens != nil {
 		t.Errorf("%+v, %v", g, err)
 	}
-	_, err = (&grants{Budget: "5"}).models()
+	_, err = (&grantFlags{Budget: "5"}).models()
 	if caisson.FieldOf(err) != "model" {
 		t.Error(err)
 	}
 }
 
 func TestGather(t *testing.T) {
-	list, err := gather(strconv.Itoa, func(after string, _ int) ([]int, bool, error) {
+	list, err := listAtMost(strconv.Itoa, func(after string, _ int) ([]int, bool, error) {
 		n, _ := strconv.Atoi(after) // 0 for the first page
 		return []int{n + 1, n + 2}, n < 4, nil
 	})
@@ -91,10 +91,10 @@ func TestGather(t *testing.T) {
 		t.Error(list, err)
 	}
 	endless := func(_ string, limit int) ([]int, bool, error) { return make([]int, limit), true, nil }
-	if _, err := gather(strconv.Itoa, endless); err == nil {
+	if _, err := listAtMost(strconv.Itoa, endless); err == nil {
 		t.Error("a list without end was read")
 	}
-	if list, err := gather(strconv.Itoa, func(after string, limit int) ([]int, bool, error) {
+	if list, err := listAtMost(strconv.Itoa, func(after string, limit int) ([]int, bool, error) {
 		n, _ := strconv.Atoi(after)
 		return []int{n + 1}, n+1 < maxListed, nil
 	}); err != nil || len(list) != maxListed {

@@ -104,10 +104,10 @@ func (c *volumeShowCmd) Run(ctx context.Context, a *app, api api) error {
 func volumeRows(v *caisson.Volume) [][2]string {
 	rows := [][2]string{{"ID", string(v.ID)}, {"Name", v.Name}, {"Account", v.Account}, {"Sandbox", string(v.Sandbox)}, {"Labels", pairs(v.Labels)}}
 	if !v.CountedAt.IsZero() {
-		rows = append(rows, [2]string{"Size", exactly(v.Bytes)},
-			[2]string{"Files", strconv.FormatInt(v.Files, 10)}, [2]string{"Counted", when(v.CountedAt)})
+		rows = append(rows, [2]string{"Size", exactSize(v.Bytes)},
+			[2]string{"Files", strconv.FormatInt(v.Files, 10)}, [2]string{"Counted", formatTime(v.CountedAt)})
 	}
-	return append(rows, [2]string{"Created", when(v.CreatedAt)}, [2]string{"Used", when(v.UsedAt)})
+	return append(rows, [2]string{"Created", formatTime(v.CreatedAt)}, [2]string{"Used", formatTime(v.UsedAt)})
 }
 
 // volumeRmCmd removes volumes.
@@ -123,11 +123,11 @@ func (c *volumeRmCmd) Run(ctx context.Context, a *app, api api) error {
 	return removeEach(ctx, a, c.Volumes, api.RemoveVolume)
 }
 
-// nameForm matches names of volumes and repositories. The ids of volumes match as well.
-var nameForm = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
+// namePattern matches names of volumes and repositories. The ids of volumes match as well.
+var namePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
 
-// parseNamed parses NAME[:TARGET], where NAME is the name of a volume or repository; field is the flag's name.
-func parseNamed(field, s string) (name, target string, err error) {
+// parseNameTarget parses NAME[:TARGET], where NAME is the name of a volume or repository; field is the flag's name.
+func parseNameTarget(field, s string) (name, target string, err error) {
 	name, target, ok := strings.Cut(s, ":")
 	if ok { // two slashes mean an address such as https://host/name
 		if clean := filepath.Clean(target); filepath.IsAbs(target) && !strings.HasPrefix(target, "//") && clean != "/" && !strings.ContainsRune(target, 0) {
@@ -136,7 +136,7 @@ func parseNamed(field, s string) (name, target string, err error) {
 			return "", "", caisson.Invalidf(field, "%.80q is not NAME or NAME:DIR, with an absolute path below / inside the sandbox", s)
 		}
 	}
-	if !nameForm.MatchString(name) {
+	if !namePattern.MatchString(name) {
 		return "", "", caisson.Invalidf(field, "%.80q is not a name: use up to 64 lower-case letters, digits, dots, dashes and underscores, beginning with a letter or digit", name)
 	}
 	return name, target, nil
@@ -144,7 +144,7 @@ func parseNamed(field, s string) (name, target string, err error) {
 
 // volumeRequest returns the workspace request for the value of --volume.
 func volumeRequest(s string) (*caisson.WorkspaceRequest, error) {
-	name, target, err := parseNamed("volume", s)
+	name, target, err := parseNameTarget("volume", s)
 	if err != nil {
 		return nil, err
 	}

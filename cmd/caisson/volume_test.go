@@ -33,7 +33,7 @@ func TestParseNamed(t *testing.T) {
 		{in: "../data:/srv", bad: true},
 		{in: strings.Repeat("x", 65), bad: true},
 	} {
-		name, target, err := parseNamed("volume", c.in)
+		name, target, err := parseNameTarget("volume", c.in)
 		if (err != nil) != c.bad || name != c.name || target != c.target {
 			t.Errorf("%q: %q at %q, %v", c.in, name, target, err)
 		}
@@ -48,11 +48,11 @@ func FuzzParseNamed(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		name, target, err := parseNamed("volume", s)
+		name, target, err := parseNameTarget("volume", s)
 		if err != nil {
 			return
 		}
-		if !nameForm.MatchString(name) || strings.ContainsAny(name, "/:\x00") {
+		if !namePattern.MatchString(name) || strings.ContainsAny(name, "/:\x00") {
 			t.Fatalf("%q is the name %q", s, name)
 		}
 		if target != "" && (!filepath.IsAbs(target) || target == "/" || filepath.Clean(target) != target || strings.ContainsRune(target, 0)) {
@@ -64,20 +64,20 @@ func FuzzParseNamed(f *testing.F) {
 func TestCloneFlags(t *testing.T) {
 	for name, tt := range map[string]struct {
 		f       cloneFlags
-		n       newSandbox
+		n       sandboxFlags
 		noStart bool
 		want    string // repository and directory
 		bad     string
 	}{
 		"none":               {},
-		"nothing with these": {n: newSandbox{Volume: "data", Workspace: "."}, noStart: true},
+		"nothing with these": {n: sandboxFlags{Volume: "data", Workspace: "."}, noStart: true},
 		"repo":               {f: cloneFlags{Repo: "r"}, want: "r /workspace"},
 		"directory":          {f: cloneFlags{Repo: "r:/src/"}, want: "r /src"},
 		"branches":           {f: cloneFlags{Repo: "r", branchFlags: branchFlags{Base: "a", Branch: "b", Read: []string{"c"}}}, want: "r /workspace"},
 		"base of none":       {f: cloneFlags{branchFlags: branchFlags{Base: "a"}}, bad: "need --repo"},
 		"read of none":       {f: cloneFlags{branchFlags: branchFlags{Read: []string{"a"}}}, bad: "need --repo"},
-		"volume":             {f: cloneFlags{Repo: "r"}, n: newSandbox{Volume: "data"}, bad: "exclude each other"},
-		"workspace":          {f: cloneFlags{Repo: "r"}, n: newSandbox{Workspace: "."}, bad: "exclude each other"},
+		"volume":             {f: cloneFlags{Repo: "r"}, n: sandboxFlags{Volume: "data"}, bad: "exclude each other"},
+		"workspace":          {f: cloneFlags{Repo: "r"}, n: sandboxFlags{Workspace: "."}, bad: "exclude each other"},
 		"not started":        {f: cloneFlags{Repo: "r"}, noStart: true, bad: "leave out --no-start"},
 		"an address":         {f: cloneFlags{Repo: "https://host/r"}, bad: "is not NAME"},
 		"no directory":       {f: cloneFlags{Repo: "r:src"}, bad: "is not NAME"},

@@ -21,7 +21,7 @@ type workspaceCmd struct {
 }
 
 // workspaceStates are the states of workspaces, in the order in which they occur.
-var workspaceStates = []caisson.WorkspaceState{caisson.WorkspaceLive, caisson.WorkspaceResting, caisson.WorkspaceSettled}
+var workspaceStates = []caisson.WorkspaceState{caisson.WorkspaceLive, caisson.WorkspaceDetached, caisson.WorkspaceSettled}
 
 func workspaceID(w *caisson.Workspace) string { return string(w.ID) }
 
@@ -68,7 +68,7 @@ func (c *workspaceLsCmd) Run(ctx context.Context, a *app, f caisson.WorkspaceFil
 			switch w.State {
 			case caisson.WorkspaceLive:
 				return "32"
-			case caisson.WorkspaceResting:
+			case caisson.WorkspaceDetached:
 				return "33"
 			}
 			return plainColor
@@ -77,7 +77,7 @@ func (c *workspaceLsCmd) Run(ctx context.Context, a *app, f caisson.WorkspaceFil
 		{name: "SYNC", value: func(w *caisson.Workspace) string { return string(w.Mode) }},
 		{name: "CHANGES", value: func(w *caisson.Workspace) string { return strconv.Itoa(w.Changes) }},
 		{name: "AGE", value: func(w *caisson.Workspace) string { return age(w.CreatedAt) }},
-		{name: "OF", value: owner},
+		{name: "OF", value: runOrSandbox},
 		{name: "DIRECTORY", value: func(w *caisson.Workspace) string { return w.Source }},
 	})(pages(c.Count, workspaceID, func(before string, limit int) ([]*caisson.Workspace, bool, error) {
 		f.Before, f.Limit = caisson.ID(before), limit
@@ -85,8 +85,8 @@ func (c *workspaceLsCmd) Run(ctx context.Context, a *app, f caisson.WorkspaceFil
 	}))
 }
 
-// owner returns the id of the run for which a workspace was created, or else of its sandbox.
-func owner(w *caisson.Workspace) string {
+// runOrSandbox returns the id of the run for which a workspace was created, or else of its sandbox.
+func runOrSandbox(w *caisson.Workspace) string {
 	if w.Run != "" {
 		return string(w.Run)
 	}
@@ -114,8 +114,8 @@ func workspaceRows(w *caisson.Workspace) [][2]string {
 		{"ID", string(w.ID)}, {"State", string(w.State)}, {"Directory", w.Source}, {"Target", w.Target}, {"Kind", string(w.Kind)},
 		{"Sync", string(w.Mode)}, {"Run", string(w.Run)}, {"Agent", w.Agent}, {"Sandbox", string(w.Sandbox)},
 		{"Owner", strconv.FormatUint(uint64(w.UID), 10) + ":" + strconv.FormatUint(uint64(w.GID), 10)},
-		{"Entries", strconv.FormatInt(w.Files, 10)}, {"Changes", strconv.Itoa(w.Changes)}, {"Created", when(w.CreatedAt)},
-		{"Ended", when(w.EndedAt)}, {"Synced", when(w.SyncedAt)}, {"Warning", w.Warning},
+		{"Entries", strconv.FormatInt(w.Files, 10)}, {"Changes", strconv.Itoa(w.Changes)}, {"Created", formatTime(w.CreatedAt)},
+		{"Ended", formatTime(w.EndedAt)}, {"Synced", formatTime(w.SyncedAt)}, {"Warning", w.Warning},
 	}
 	rows = append(rows, hiddenRows(w.Hidden, w.HiddenCount)...)
 	for _, s := range w.Suspects {
@@ -124,11 +124,11 @@ func workspaceRows(w *caisson.Workspace) [][2]string {
 	if more := w.SuspectCount - len(w.Suspects); more > 0 {
 		rows = append(rows, [2]string{"May have secrets", "and " + strconv.Itoa(more) + " more"})
 	}
-	return append(rows, [2]string{"Searched", searched(w)})
+	return append(rows, [2]string{"Searched", searchSummary(w)})
 }
 
-// searched returns how many files of a workspace were searched for secrets.
-func searched(w *caisson.Workspace) string {
+// searchSummary returns how many files of a workspace were searched for secrets.
+func searchSummary(w *caisson.Workspace) string {
 	switch {
 	case w.Kind == caisson.WorkspaceDirect:
 		return ""
@@ -155,7 +155,7 @@ func warnSuspects(ctx context.Context, a *app, api api, sb *caisson.Sandbox) {
 	for _, s := range w.Suspects {
 		names = append(names, s.Path)
 	}
-	a.say("caisson: the sandbox sees files that may contain secrets: %s; see caisson workspace show %s", hiddenFiles(names, w.SuspectCount), w.ID)
+	a.infof("caisson: the sandbox sees files that may contain secrets: %s; see caisson workspace show %s", hiddenFiles(names, w.SuspectCount), w.ID)
 }
 
 // hiddenRows returns the rows for files that are hidden from a sandbox; count is their total number.
@@ -184,7 +184,7 @@ func (c *workspaceArg) find(ctx context.Context, a *app, api api) (*caisson.Work
 	if c.Ref == "" {
 		w, err := workspaceHere(ctx, a, api)
 		if err == nil {
-			a.say("caisson: workspace %s of %s, %s old", w.ID, owner(w), age(w.CreatedAt))
+			a.infof("caisson: workspace %s of %s, %s old", w.ID, runOrSandbox(w), age(w.CreatedAt))
 		}
 		return w, err
 	}

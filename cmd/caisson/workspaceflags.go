@@ -41,11 +41,11 @@ func (f *workspaceFlags) request(a *app, dir, target string) (*caisson.Workspace
 	if !a.local() {
 		return nil, caisson.Invalidf("workspace", "a daemon elsewhere cannot see directories of this machine; use cp")
 	}
-	if err := apart(abs, cfg.DataDir); err != nil {
+	if err := checkOutsideDataDir(abs, cfg.DataDir); err != nil {
 		return nil, err
 	}
 	if req.Kind == caisson.WorkspaceDirect {
-		a.say("caisson: the sandbox writes in %s itself: nothing is reviewed, hidden or undone", quoteCommand([]string{abs}))
+		a.infof("caisson: the sandbox writes in %s itself: nothing is reviewed, hidden or undone", quoteCommand([]string{abs}))
 	}
 	return req, nil
 }

@@ -42,7 +42,7 @@ func (f *Forge) AddPull(head, base, state string, fork bool) int64 {
 func (f *Forge) add(head, base, title, body string, draft bool) *Pull {
 	p := &Pull{Number: int64(len(f.pulls) + 1), Title: title, Body: body, Head: head, Base: base, HeadRepo: repoID, Draft: draft, State: "open"}
 	kind := map[caisson.Forge]string{caisson.ForgeGitHub: "pull", caisson.ForgeGitLab: "-/merge_requests", caisson.ForgeGitea: "pulls"}[f.o.Kind]
-	p.URL = fmt.Sprintf("%s/%s/%d", f.page(), kind, p.Number)
+	p.URL = fmt.Sprintf("%s/%s/%d", f.pageURL(), kind, p.Number)
 	f.pulls = append(f.pulls, p)
 	return p
 }
@@ -97,8 +97,8 @@ func (f *Forge) list(w http.ResponseWriter, r *http.Request, per string, most in
 	return all[from:to]
 }
 
-// has reports whether the branch exists.
-func (f *Forge) has(branch string) bool {
+// hasBranch reports whether the branch exists.
+func (f *Forge) hasBranch(branch string) bool {
 	_, err := gitserver.TryGit(f.t, f.Dir, "rev-parse", "--verify", "--quiet", "--end-of-options", "refs/heads/"+branch)
 	return err == nil && branch != ""
 }
@@ -149,8 +149,8 @@ func (f *Forge) serveAPI(w http.ResponseWriter, r *http.Request, user, token str
 	}
 }
 
-// made answers that a pull request was created, or drops the connection before the answer.
-func (f *Forge) made(w http.ResponseWriter, body object) {
+// replyCreated answers that a pull request was created, or drops the connection before the answer.
+func (f *Forge) replyCreated(w http.ResponseWriter, body object) {
 	f.mu.Lock()
 	lose := f.o.LosePullAnswers > 0
 	if lose {
@@ -178,8 +178,8 @@ func input(r *http.Request, v any) bool {
 	return strings.HasPrefix(r.Header.Get("Content-Type"), "application/json") && json.NewDecoder(io.LimitReader(r.Body, 1<<20)).Decode(v) == nil
 }
 
-// listed converts pulls to JSON objects.
-func listed(pulls []*Pull, show func(*Pull) object) []object {
+// toObjects converts pulls to JSON objects.
+func toObjects(pulls []*Pull, show func(*Pull) object) []object {
 	out := []object{}
 	for _, p := range pulls {
 		out = append(out, show(p))

@@ -65,7 +65,7 @@ func (f gitHubAPI) serveApp(w http.ResponseWriter, r *http.Request, path, user, 
 		reply(w, http.StatusNotFound, object{"message": "Not Found"})
 		return true
 	}
-	if why := f.app.refuses(user, token, time.Now()); why != "" {
+	if why := f.app.checkToken(user, token, time.Now()); why != "" {
 		reply(w, http.StatusUnauthorized, object{"message": why, "documentation_url": "https://docs.github.com/rest"})
 		return true
 	}
@@ -105,8 +105,8 @@ func (f gitHubAPI) mint(w http.ResponseWriter, r *http.Request) {
 	reply(w, http.StatusCreated, object{"token": token, "expires_at": expires.Format(time.RFC3339), "permissions": granted, "repository_selection": "selected"})
 }
 
-// refuses returns the error message for a token that an App has signed; "" if the token is valid.
-func (a app) refuses(user, token string, now time.Time) string {
+// checkToken returns the error message for a token that an App has signed; "" if the token is valid.
+func (a app) checkToken(user, token string, now time.Time) string {
 	const undecodable = "A JSON web token could not be decoded"
 	parts := strings.Split(token, ".")
 	if user != "Bearer" || len(parts) != 3 {

@@ -186,7 +186,7 @@ func (f *Forge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // serveGit passes requests with valid credentials to git.
 func (f *Forge) serveGit(w http.ResponseWriter, r *http.Request) {
-	if !f.gitUser(r) {
+	if !f.authorizedForGit(r) {
 		w.Header().Set("WWW-Authenticate", `Basic realm="Git"`)
 		http.Error(w, "Authentication failed", http.StatusUnauthorized)
 		return
@@ -210,25 +210,25 @@ func (f *Forge) serveGit(w http.ResponseWriter, r *http.Request) {
 	f.git.ServeHTTP(w, r)
 }
 
-// gitUser reports whether the git credentials are valid for the kind of forge.
-func (f *Forge) gitUser(r *http.Request) bool {
+// authorizedForGit reports whether the git credentials are valid for the kind of forge.
+func (f *Forge) authorizedForGit(r *http.Request) bool {
 	user, password, ok := r.BasicAuth()
 	if !ok {
 		return false
 	}
 	switch f.kind() {
 	case caisson.ForgeGitHub: // any user is accepted with a valid token
-		return user != "" && f.knows(password)
+		return user != "" && f.validToken(password)
 	case caisson.ForgeGitea: // the token is the user without a password, or the password of any user
 		if password == "" || password == "x-oauth-basic" {
-			return f.knows(user)
+			return f.validToken(user)
 		}
 	}
-	return user != "" && f.knows(password)
+	return user != "" && f.validToken(password)
 }
 
-// knows reports whether a token is valid.
-func (f *Forge) knows(token string) bool {
+// validToken reports whether a token is valid.
+func (f *Forge) validToken(token string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if token == f.o.Token {
@@ -246,8 +246,8 @@ func (f *Forge) kind() caisson.Forge {
 
 func (f *Forge) project() string { return f.o.Owner + "/" + f.o.Repo } // Owner and Repo never change
 
-// page returns the URL with which the addresses of pages begin.
-func (f *Forge) page() string {
+// pageURL returns the URL with which the addresses of pages begin.
+func (f *Forge) pageURL() string {
 	if f.o.RootURL != "" {
 		return f.o.RootURL + "/" + f.project()
 	}

@@ -10,7 +10,7 @@ import (
 type giteaAPI struct{ *Forge }
 
 func (f giteaAPI) serve(w http.ResponseWriter, r *http.Request, user, token string) {
-	if user == "" || !f.knows(token) {
+	if user == "" || !f.validToken(token) {
 		reply(w, http.StatusUnauthorized, object{"message": "invalid username, password or token", "url": f.API + "/swagger"})
 		return
 	}
@@ -28,11 +28,11 @@ func (f giteaAPI) serve(w http.ResponseWriter, r *http.Request, user, token stri
 	case below && !pair && r.Method == http.MethodPatch:
 		f.updatePull(w, r, rest)
 	default:
-		f.missing(w)
+		f.notFound(w)
 	}
 }
 
-func (f giteaAPI) missing(w http.ResponseWriter) {
+func (f giteaAPI) notFound(w http.ResponseWriter) {
 	reply(w, http.StatusNotFound, object{"message": "The target couldn't be found.", "url": f.API + "/swagger", "errors": []string{}})
 }
 
@@ -63,7 +63,7 @@ func (f giteaAPI) listPulls(w http.ResponseWriter, r *http.Request) {
 	pulls := f.list(w, r, "limit", 50, func(p *Pull) bool {
 		return state == "all" || (p.State == "open") == (state != "closed")
 	})
-	reply(w, http.StatusOK, listed(pulls, f.showPull))
+	reply(w, http.StatusOK, toObjects(pulls, f.showPull))
 }
 
 // between answers with the first pull request between two branches, regardless of its state.
@@ -76,7 +76,7 @@ func (f giteaAPI) between(w http.ResponseWriter, base, head string) {
 			return
 		}
 	}
-	f.missing(w)
+	f.notFound(w)
 }
 
 func (f giteaAPI) createPull(w http.ResponseWriter, r *http.Request) {
@@ -86,8 +86,8 @@ func (f giteaAPI) createPull(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	in.Head = strings.TrimPrefix(in.Head, f.o.Owner+":")
-	if !f.has(in.Head) || !f.has(in.Base) {
-		f.missing(w)
+	if !f.hasBranch(in.Head) || !f.hasBranch(in.Base) {
+		f.notFound(w)
 		return
 	}
 	f.mu.Lock()
@@ -107,7 +107,7 @@ func (f giteaAPI) createPull(w http.ResponseWriter, r *http.Request) {
 	case in.Title == "":
 		reply(w, http.StatusUnprocessableEntity, object{"message": "[Title]: Required", "url": f.API + "/swagger"})
 	default:
-		f.made(w, made)
+		f.replyCreated(w, made)
 	}
 }
 
@@ -121,7 +121,7 @@ func (f giteaAPI) updatePull(w http.ResponseWriter, r *http.Request, number stri
 	defer f.mu.Unlock()
 	p := f.byNumber(number)
 	if p == nil {
-		f.missing(w)
+		f.notFound(w)
 		return
 	}
 	set(&p.Title, in.Title)

@@ -13,7 +13,7 @@ func (f gitHubAPI) serve(w http.ResponseWriter, r *http.Request, user, token str
 	if f.serveApp(w, r, path, user, token) {
 		return
 	}
-	if user != "Bearer" && user != "token" || !f.knows(token) {
+	if user != "Bearer" && user != "token" || !f.validToken(token) {
 		reply(w, http.StatusUnauthorized, object{"message": "Bad credentials", "documentation_url": "https://docs.github.com/rest", "status": "401"})
 		return
 	}
@@ -61,7 +61,7 @@ func (f gitHubAPI) listPulls(w http.ResponseWriter, r *http.Request) {
 		}
 		return !filter || p.Head == head && (owner == f.o.Owner) == (p.HeadRepo == repoID)
 	})
-	reply(w, http.StatusOK, listed(pulls, f.showPull))
+	reply(w, http.StatusOK, toObjects(pulls, f.showPull))
 }
 
 func gitHubInvalid(w http.ResponseWriter, errors ...object) {
@@ -83,7 +83,7 @@ func (f gitHubAPI) createPull(w http.ResponseWriter, r *http.Request) {
 	custom := func(message string) object {
 		return object{"resource": "PullRequest", "code": "custom", "message": message}
 	}
-	head, base := f.has(in.Head), f.has(in.Base)
+	head, base := f.hasBranch(in.Head), f.hasBranch(in.Base)
 	ahead := head && base && f.ahead(in.Head, in.Base)
 	f.mu.Lock()
 	var refused []object
@@ -111,7 +111,7 @@ func (f gitHubAPI) createPull(w http.ResponseWriter, r *http.Request) {
 	case noDrafts:
 		reply(w, http.StatusUnprocessableEntity, object{"message": "Draft pull requests are not supported in this repository.", "documentation_url": "https://docs.github.com/rest", "status": "422"})
 	default:
-		f.made(w, made)
+		f.replyCreated(w, made)
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 type gitLabAPI struct{ *Forge }
 
 func (f gitLabAPI) serve(w http.ResponseWriter, r *http.Request, user, token string) {
-	if user != "Bearer" && user != "PRIVATE-TOKEN" || !f.knows(token) {
+	if user != "Bearer" && user != "PRIVATE-TOKEN" || !f.validToken(token) {
 		reply(w, http.StatusUnauthorized, object{"message": "401 Unauthorized"})
 		return
 	}
@@ -62,7 +62,7 @@ func (f gitLabAPI) listPulls(w http.ResponseWriter, r *http.Request) {
 		return (state == "" || p.State == state) && (q.Get("source_branch") == "" || p.Head == q.Get("source_branch")) &&
 			(q.Get("target_branch") == "" || p.Base == q.Get("target_branch"))
 	})
-	reply(w, http.StatusOK, listed(pulls, f.showPull))
+	reply(w, http.StatusOK, toObjects(pulls, f.showPull))
 }
 
 func (f gitLabAPI) createPull(w http.ResponseWriter, r *http.Request) {
@@ -82,7 +82,7 @@ func (f gitLabAPI) createPull(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	source, target := f.has(in.Source), f.has(in.Target)
+	source, target := f.hasBranch(in.Source), f.hasBranch(in.Target)
 	f.mu.Lock()
 	have := f.open(in.Source, in.Target)
 	var made object
@@ -100,7 +100,7 @@ func (f gitLabAPI) createPull(w http.ResponseWriter, r *http.Request) {
 	case have != nil:
 		reply(w, http.StatusConflict, object{"message": []string{fmt.Sprintf("Another open merge request already exists for this source branch: !%d", have.Number)}})
 	default:
-		f.made(w, made)
+		f.replyCreated(w, made)
 	}
 }
 

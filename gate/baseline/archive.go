@@ -33,7 +33,7 @@ var jobArchive = worker.Job[archiveArgs, Masked]{
 			return Masked{}, err
 		}
 		list := mask.Lister()
-		if err := archive.CopyShown(&capped{w: c.Files[0], left: args.Most}, c.Input(), list.Hides); err != nil {
+		if err := archive.CopyVisible(&capped{w: c.Files[0], left: args.Most}, c.Input(), list.Hides); err != nil {
 			return Masked{}, err
 		}
 		return Masked{Hidden: list.Hidden, Count: list.Count}, nil

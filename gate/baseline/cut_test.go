@@ -31,7 +31,7 @@ func TestCompareUnrecorded(t *testing.T) {
 		gatetest.Write(t, o.Box+"/z", "new\n")
 		diffs, _ := o.Compare(compare.Options{})
 		for _, d := range diffs {
-			if d.Change.Path == "z" && d.Change.Verdict != caisson.VerdictClash {
+			if d.Change.Path == "z" && d.Change.Verdict != caisson.VerdictConflict {
 				t.Errorf("limit %d: %s", limit, overlaytest.Summary(diffs))
 			}
 			if d.Change.Path == "dir/b.txt" && d.Change.Verdict == "" && d.Change.Kind != caisson.ChangeModified {

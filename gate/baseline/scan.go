@@ -70,7 +70,7 @@ func (s *scanner) walk(dir string, children []fsat.Child, own bool) error {
 			continue // its directory is closed
 		}
 		s.left--
-		r := Record{Path: path, Stat: c.Stat, Hidden: s.mask.HidesHere(path)}
+		r := Record{Path: path, Stat: c.Stat, Hidden: s.mask.HidesName(path)}
 		if r.Hidden {
 			s.sum.HiddenCount++
 			if len(s.sum.Hidden) < maxHiddenShown {

@@ -55,7 +55,7 @@ func suspectName(mask *Mask, file string) string {
 	case strings.HasPrefix(name, "id_") && !strings.Contains(name, "."):
 		return "private keys of SSH have such names"
 	}
-	if original := backupOf(file); original != "" && mask.HidesHere(original) {
+	if original := backupOf(file); original != "" && mask.HidesName(original) {
 		return "a backup of a file that would be hidden"
 	}
 	return ""

@@ -70,7 +70,7 @@ func ChangesIn(ctx context.Context, changes []caisson.Change, base Tree, read fu
 			before[i] = worse(before[i], f.Verdict)
 		}
 		changes[i].Finding = append(changes[i].Finding, c.findings[i]...)
-		if !slices.Contains([]string{caisson.VerdictPass, caisson.VerdictAsk, caisson.VerdictClash}, before[i]) {
+		if !slices.Contains([]string{caisson.VerdictPass, caisson.VerdictAsk, caisson.VerdictConflict}, before[i]) {
 			before[i] = caisson.VerdictDeny
 		}
 		changes[i].Verdict = before[i]

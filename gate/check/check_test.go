@@ -226,8 +226,8 @@ func TestCheckPathsOfOtherChanges(t *testing.T) {
 		"mode of git's":          {but(modifiedAt(".git/config"), func(c *caisson.Change) { c.Kind = caisson.ChangeMode }), deny},
 		"plain removal":          {removedAt("a"), pass},
 		"denied before":          {but(addedAt("a"), func(c *caisson.Change) { c.Verdict = deny }), deny},
-		"clash before":           {but(addedAt("a"), func(c *caisson.Change) { c.Verdict = caisson.VerdictClash }), caisson.VerdictClash},
-		"clash and denied":       {but(addedAt(".git/x"), func(c *caisson.Change) { c.Verdict = caisson.VerdictClash }), deny},
+		"clash before":           {but(addedAt("a"), func(c *caisson.Change) { c.Verdict = caisson.VerdictConflict }), caisson.VerdictConflict},
+		"clash and denied":       {but(addedAt(".git/x"), func(c *caisson.Change) { c.Verdict = caisson.VerdictConflict }), deny},
 		"a verdict nobody knows": {but(addedAt("a"), func(c *caisson.Change) { c.Verdict = "fine" }), deny},
 	} {
 		if got := checkOne(t, c.change, Rules{}); got.Verdict != c.verdict {

@@ -138,7 +138,7 @@ func readChecked(r io.Reader, n int) ([]checked, error) {
 }
 
 func (c *checked) valid() bool {
-	verdicts := []string{caisson.VerdictPass, caisson.VerdictAsk, caisson.VerdictClash, caisson.VerdictDeny}
+	verdicts := []string{caisson.VerdictPass, caisson.VerdictAsk, caisson.VerdictConflict, caisson.VerdictDeny}
 	for _, f := range c.Findings {
 		if !slices.Contains(Names(), f.Check) || !slices.Contains(verdicts, f.Verdict) || f.Line < 0 ||
 			strings.ContainsFunc(f.Message, func(r rune) bool { return r < ' ' || r == 0x7f }) || len(f.Message) > maxMessage+len("…") {

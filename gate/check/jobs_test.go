@@ -32,8 +32,8 @@ func TestToolCheckFailsClosed(t *testing.T) {
 		}
 	}
 	// It makes nothing milder.
-	changes := []caisson.Change{but(addedAt("a"), func(c *caisson.Change) { c.Verdict = caisson.VerdictClash })}
-	if err := NewTool(brokenRunner{`{"Verdict":"pass","Findings":null}`}).Check(t.Context(), host, host, changes, Rules{}); err != nil || changes[0].Verdict != caisson.VerdictClash {
+	changes := []caisson.Change{but(addedAt("a"), func(c *caisson.Change) { c.Verdict = caisson.VerdictConflict })}
+	if err := NewTool(brokenRunner{`{"Verdict":"pass","Findings":null}`}).Check(t.Context(), host, host, changes, Rules{}); err != nil || changes[0].Verdict != caisson.VerdictConflict {
 		t.Errorf("%v, %s", err, changes[0].Verdict)
 	}
 	changes = []caisson.Change{addedAt("a")}

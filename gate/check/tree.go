@@ -256,7 +256,7 @@ var repositoryNames = []string{"head", "objects", "refs", "config", "commondir",
 
 // worse returns the stricter of two verdicts.
 func worse(a, b string) string {
-	order := []string{"", caisson.VerdictPass, caisson.VerdictAsk, caisson.VerdictClash, caisson.VerdictDeny}
+	order := []string{"", caisson.VerdictPass, caisson.VerdictAsk, caisson.VerdictConflict, caisson.VerdictDeny}
 	rank := func(v string) int {
 		if i := slices.Index(order, v); i >= 0 {
 			return i

@@ -105,7 +105,7 @@ func (c *comparer) judge(path string, base *origin, box *baseline.State) error {
 		return nil // it is there already
 	}
 	if box.Type == fsat.TypeDir && base.Type == fsat.TypeDir && host.Type != fsat.TypeDir {
-		c.blocked[path] = &obstacle{caisson.VerdictClash, "The host does not have the directory any more."}
+		c.blocked[path] = &obstacle{caisson.VerdictConflict, "The host does not have the directory any more."}
 		if base.Equal(box) {
 			return nil // the sandbox has only looked into it, or changed something in it
 		}
@@ -118,7 +118,7 @@ func (c *comparer) judge(path string, base *origin, box *baseline.State) error {
 		return nil
 	}
 	if base.unknown {
-		c.add(path, &base.State, box, nil).finding("host", caisson.VerdictClash, "What the host had here at the start was not recorded.")
+		c.add(path, &base.State, box, nil).finding("host", caisson.VerdictConflict, "What the host had here at the start was not recorded.")
 		return nil
 	}
 	if host.Type == fsat.TypeFile && host.Odd == "" {
@@ -127,7 +127,7 @@ func (c *comparer) judge(path string, base *origin, box *baseline.State) error {
 		}
 	}
 	if host.Odd != "" {
-		c.add(path, &base.State, box, nil).finding("host", caisson.VerdictClash, "The host's file cannot be compared: "+host.Odd+".")
+		c.add(path, &base.State, box, nil).finding("host", caisson.VerdictConflict, "The host's file cannot be compared: "+host.Odd+".")
 		return nil
 	}
 	if host.Equal(box) {
@@ -163,7 +163,7 @@ func (c *comparer) unmoved(path string, base *origin, box, host *baseline.State)
 	names, err := c.host.Names(path, overlay.MaxEntries)
 	if err != nil {
 		if errors.Is(err, fsat.ErrTooMany) || fsat.Unexpected(err) == nil {
-			d.finding("host", caisson.VerdictClash, "What the host has in this directory cannot be looked at.")
+			d.finding("host", caisson.VerdictConflict, "What the host has in this directory cannot be looked at.")
 			return nil
 		}
 		return err
@@ -174,7 +174,7 @@ func (c *comparer) unmoved(path string, base *origin, box, host *baseline.State)
 			return err
 		}
 		if o.None() {
-			d.finding("host", caisson.VerdictClash, "The host has new files in this directory.")
+			d.finding("host", caisson.VerdictConflict, "The host has new files in this directory.")
 			break
 		}
 	}
@@ -189,16 +189,16 @@ func (c *comparer) moved(path string, base *origin, box, host *baseline.State) e
 	}
 	if why != "" {
 		d := c.add(path, &base.State, box, nil)
-		d.Change.Moved = true
+		d.Change.HostChanged = true
 		d.host, d.host.Data, d.clash = *host, nil, true
-		d.finding("host", caisson.VerdictClash, why)
+		d.finding("host", caisson.VerdictConflict, why)
 		return nil
 	}
 	if merged.Equal(host) {
 		return nil // the host has all that the sandbox has changed
 	}
 	d := c.add(path, &base.State, merged, host)
-	d.Change.Kind, d.Change.Moved, d.Change.Merge = kindOf(&base.State, box), true, true
+	d.Change.Kind, d.Change.HostChanged, d.Change.Merge = kindOf(&base.State, box), true, true
 	if merged.Type == fsat.TypeFile {
 		c.merged = append(c.merged, overlay.Entry{Path: path, Type: fsat.TypeFile, Mode: merged.Mode, Size: merged.Size, Content: merged.Content, Hash: merged.Hash()})
 	}
@@ -284,7 +284,7 @@ func (c *comparer) spread() {
 	stays := map[string]bool{}
 	for _, d := range slices.Backward(c.found) {
 		if d.base.Type == fsat.TypeDir && d.box.Type != fsat.TypeDir && stays[d.path] && !d.stuck() {
-			d.finding("host", caisson.VerdictClash, "Something in this directory cannot be removed.")
+			d.finding("host", caisson.VerdictConflict, "Something in this directory cannot be removed.")
 		}
 		if d.stuck() && !d.base.None() {
 			for dir := fsat.Parent(d.path); dir != "" && !stays[dir]; dir = fsat.Parent(dir) {

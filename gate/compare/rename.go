@@ -37,7 +37,7 @@ func (c *comparer) finish(opts Options) error {
 func (c *comparer) candidates() (removed, added []*difference) {
 	for _, d := range c.found {
 		switch {
-		case d.stuck() || d.Change.Moved:
+		case d.stuck() || d.Change.HostChanged:
 		case d.Change.Kind == caisson.ChangeRemoved && d.base.Type == fsat.TypeFile && d.base.Size > 0:
 			removed = append(removed, d)
 		case d.Change.Kind == caisson.ChangeAdded && d.box.Type == fsat.TypeFile && d.box.Size > 0:

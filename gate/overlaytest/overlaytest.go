@@ -119,7 +119,7 @@ func Summary(diffs []compare.Difference) string {
 		if c.Mode != c.OldMode && c.Kind == caisson.ChangeMode {
 			line += fmt.Sprintf(" %o %o", c.OldMode, c.Mode)
 		}
-		if c.Moved {
+		if c.HostChanged {
 			line += " moved"
 		}
 		if c.Merge {

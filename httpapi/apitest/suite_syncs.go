@@ -14,8 +14,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// reviewed makes a review of the changes of a workspace and returns its id and the selection of each change by path.
-func reviewed(t *testing.T, ctx context.Context, c Cores, ref string) (caisson.ID, map[string]caisson.Selection) {
+// makeReview makes a review of the changes of a workspace and returns its id and the selection of each change by path.
+func makeReview(t *testing.T, ctx context.Context, c Cores, ref string) (caisson.ID, map[string]caisson.Selection) {
 	t.Helper()
 	d := must(c.Workspaces.Diff(ctx, ref, caisson.DiffRequest{Patch: true, Freeze: true}))(t)
 	if d.Review == "" {
@@ -33,16 +33,16 @@ const secretFile = "id: AKIAQ3EGRTZPMK5VWXYA\n"
 
 func testSyncs(t *testing.T, ctx context.Context, c Cores) {
 	dir := hostDir(t, map[string]string{"edit": lines(20), "gone": "gone\n", "old": "moves\n"})
-	sb := inWorkspace(t, ctx, c, dir)
+	sb := createWithWorkspace(t, ctx, c, dir)
 	ref := string(sb.ID)
 	edited := strings.Replace(lines(20), "xx\n", "changed\n", 1) + "one more"
-	writes(t, ctx, c, sb, map[string]string{"edit": edited, "gone": "", "new": "new\n", "key": secretFile, ".git/config": "x\n"})
+	writeFiles(t, ctx, c, sb, map[string]string{"edit": edited, "gone": "", "new": "new\n", "key": secretFile, ".git/config": "x\n"})
 	if err := c.Files.MoveFile(ctx, ref, "/workspace/old", "/workspace/moved"); err != nil {
 		t.Fatal(err)
 	}
-	review, is := reviewed(t, ctx, c, ref)
+	review, is := makeReview(t, ctx, c, ref)
 	sync := func(req caisson.SyncRequest) (*caisson.SyncReceipt, error) {
-		req.Directory = opened(t, dir)
+		req.Directory = openDir(t, dir)
 		return c.Workspaces.Sync(ctx, ref, req)
 	}
 	forged := is["new"]
@@ -56,7 +56,7 @@ func testSyncs(t *testing.T, ctx context.Context, c Cores) {
 		"nothing reviewed": {caisson.SyncRequest{Apply: []caisson.Selection{is["new"]}}, caisson.Invalid, "review"},
 		"unknown review":   {caisson.SyncRequest{Review: caisson.NewID(caisson.ReviewPrefix), Apply: []caisson.Selection{is["new"]}}, caisson.Conflict, ""},
 		"other content":    {caisson.SyncRequest{Review: review, Apply: []caisson.Selection{is["edit"], forged}}, caisson.Conflict, ""},
-		"denied":           {caisson.SyncRequest{Review: review, Apply: []caisson.Selection{is["edit"], is[".git/config"]}, Asked: true}, caisson.Denied, ""},
+		"denied":           {caisson.SyncRequest{Review: review, Apply: []caisson.Selection{is["edit"], is[".git/config"]}, Confirmed: true}, caisson.Denied, ""},
 		"nobody was asked": {caisson.SyncRequest{Review: review, Apply: []caisson.Selection{is["edit"], is["key"]}}, caisson.Denied, ""},
 		"nothing at all":   {caisson.SyncRequest{Review: review}, caisson.Invalid, "apply"},
 		"review and auto":  {caisson.SyncRequest{Review: review, Auto: true}, caisson.Invalid, "auto"},
@@ -70,19 +70,19 @@ func testSyncs(t *testing.T, ctx context.Context, c Cores) {
 	if caisson.KindOf(err) != caisson.Invalid {
 		t.Errorf("without a directory: %v", err)
 	}
-	_, err = c.Workspaces.Sync(ctx, ref, caisson.SyncRequest{Auto: true, Directory: opened(t, other)})
+	_, err = c.Workspaces.Sync(ctx, ref, caisson.SyncRequest{Auto: true, Directory: openDir(t, other)})
 	Fails(t, err, caisson.Conflict, "")
-	_, err = c.Workspaces.Sync(ctx, "nobody", caisson.SyncRequest{Auto: true, Directory: opened(t, dir)})
+	_, err = c.Workspaces.Sync(ctx, "nobody", caisson.SyncRequest{Auto: true, Directory: openDir(t, dir)})
 	Fails(t, err, caisson.NotFound, "")
-	has(t, dir, "edit", lines(20)) // a sync that fails applies no change
-	has(t, dir, "new", "")
+	checkHostFile(t, dir, "edit", lines(20)) // a sync that fails applies no change
+	checkHostFile(t, dir, "new", "")
 
 	// Apply one hunk of a file, and a change that needs a person's consent.
 	part := is["edit"]
 	part.Hunks = []int{1}
-	first := must(sync(caisson.SyncRequest{Review: review, Apply: []caisson.Selection{part, is["key"]}, Asked: true}))(t)
-	has(t, dir, "edit", lines(20)+"one more")
-	has(t, dir, "key", secretFile)
+	first := must(sync(caisson.SyncRequest{Review: review, Apply: []caisson.Selection{part, is["key"]}, Confirmed: true}))(t)
+	checkHostFile(t, dir, "edit", lines(20)+"one more")
+	checkHostFile(t, dir, "key", secretFile)
 	want := &caisson.SyncReceipt{
 		Account: sb.Account, Workspace: sb.Spec.Workspace, Sandbox: sb.ID, By: "local", Mode: caisson.SyncSecure, State: caisson.ReceiptApplied,
 		Entries: []caisson.ReceiptEntry{{Path: "edit", Kind: "modified"}, {Path: "key", Kind: "added"}}, Waiting: 6,
@@ -97,7 +97,7 @@ func testSyncs(t *testing.T, ctx context.Context, c Cores) {
 	// Apply all other selected changes that pass the checks.
 	second := must(sync(caisson.SyncRequest{Auto: true, Only: []string{"edit", "gone", "old", "moved"}}))(t)
 	for name, content := range map[string]string{"edit": edited, "gone": "", "old": "", "moved": "moves\n", "new": "", ".git/config": ""} {
-		has(t, dir, name, content)
+		checkHostFile(t, dir, name, content)
 	}
 	if len(second.Entries) != 4 || second.Waiting != 3 {
 		t.Errorf("%+v", second)
@@ -120,39 +120,39 @@ func testSyncs(t *testing.T, ctx context.Context, c Cores) {
 	}
 
 	// A sync can be undone once.
-	undone := must(c.Workspaces.Undo(ctx, second.ID, opened(t, dir)))(t)
+	undone := must(c.Workspaces.Undo(ctx, second.ID, openDir(t, dir)))(t)
 	if undone.State != caisson.ReceiptUndone || undone.UndoneAt.IsZero() {
 		t.Errorf("%+v", undone)
 	}
 	for name, content := range map[string]string{"edit": lines(20) + "one more", "gone": "gone\n", "old": "moves\n", "moved": ""} {
-		has(t, dir, name, content)
+		checkHostFile(t, dir, name, content)
 	}
-	_, err = c.Workspaces.Undo(ctx, second.ID, opened(t, dir))
+	_, err = c.Workspaces.Undo(ctx, second.ID, openDir(t, dir))
 	Fails(t, err, caisson.Conflict, "")
 	must(0, os.WriteFile(filepath.Join(dir, "key"), []byte("moved on\n"), 0o644))(t)
-	_, err = c.Workspaces.Undo(ctx, first.ID, opened(t, dir))
+	_, err = c.Workspaces.Undo(ctx, first.ID, openDir(t, dir))
 	Fails(t, err, caisson.Conflict, "")
-	has(t, dir, "key", "moved on\n")
+	checkHostFile(t, dir, "key", "moved on\n")
 	if _, err = c.Workspaces.Undo(ctx, first.ID, nil); caisson.KindOf(err) != caisson.Invalid {
 		t.Errorf("without a directory: %v", err)
 	}
-	_, err = c.Workspaces.Undo(ctx, caisson.NewID(caisson.ReceiptPrefix), opened(t, dir))
+	_, err = c.Workspaces.Undo(ctx, caisson.NewID(caisson.ReceiptPrefix), openDir(t, dir))
 	Fails(t, err, caisson.NotFound, "")
 
 	// Changes can be dropped while the sandbox is stopped.
 	must(c.Sandboxes.Stop(ctx, ref, 0))(t)
-	review, _ = reviewed(t, ctx, c, ref)
+	review, _ = makeReview(t, ctx, c, ref)
 	must(sync(caisson.SyncRequest{Review: review, Drop: []string{"new"}}))(t)
-	if _, is := reviewed(t, ctx, c, ref); is["new"].Path != "" || is["gone"].Path == "" {
+	if _, is := makeReview(t, ctx, c, ref); is["new"].Path != "" || is["gone"].Path == "" {
 		t.Errorf("what is left after a drop: %v", is)
 	}
 }
 
-func testClashes(t *testing.T, ctx context.Context, c Cores) {
+func testConflicts(t *testing.T, ctx context.Context, c Cores) {
 	dir := hostDir(t, map[string]string{"merges": lines(20), "clashes": "a\n", "same": "a\n", "late": "a\n"})
-	sb := inWorkspace(t, ctx, c, dir)
+	sb := createWithWorkspace(t, ctx, c, dir)
 	ref := string(sb.ID)
-	writes(t, ctx, c, sb, map[string]string{
+	writeFiles(t, ctx, c, sb, map[string]string{
 		"merges": strings.Replace(lines(20), "xx\n", "sandbox\n", 1), "clashes": "sandbox\n", "same": "both\n", "late": "sandbox\n",
 	})
 	must(c.Workspaces.Diff(ctx, ref, caisson.DiffRequest{}))(t) // records the content of the files for merges
@@ -168,31 +168,31 @@ func testClashes(t *testing.T, ctx context.Context, c Cores) {
 	for _, ch := range d.Changes {
 		got[ch.Path] = ch
 	}
-	if ch := got["merges"]; !ch.Moved || !ch.Merge || ch.Verdict != caisson.VerdictPass || strings.Contains(ch.Patch, "+host") {
+	if ch := got["merges"]; !ch.HostChanged || !ch.Merge || ch.Verdict != caisson.VerdictPass || strings.Contains(ch.Patch, "+host") {
 		t.Errorf("%+v", ch)
 	}
-	if ch := got["clashes"]; !ch.Moved || ch.Merge || ch.Verdict != caisson.VerdictClash || len(ch.Finding) != 1 {
+	if ch := got["clashes"]; !ch.HostChanged || ch.Merge || ch.Verdict != caisson.VerdictConflict || len(ch.Finding) != 1 {
 		t.Errorf("%+v", ch)
 	}
 	if len(d.Changes) != 3 {
 		t.Errorf("%d changes, want 3: what both have is none", len(d.Changes))
 	}
 	sync := func(req caisson.SyncRequest) (*caisson.SyncReceipt, error) {
-		req.Directory = opened(t, dir)
+		req.Directory = openDir(t, dir)
 		return c.Workspaces.Sync(ctx, ref, req)
 	}
 	pick := func(name string) caisson.Selection { return caisson.Selection{Path: name, Hash: got[name].Hash} }
-	_, err := sync(caisson.SyncRequest{Review: d.Review, Apply: []caisson.Selection{pick("clashes")}, Asked: true})
+	_, err := sync(caisson.SyncRequest{Review: d.Review, Apply: []caisson.Selection{pick("clashes")}, Confirmed: true})
 	Fails(t, err, caisson.Conflict, "")
 	edit("late", "host\n")
 	_, err = sync(caisson.SyncRequest{Review: d.Review, Apply: []caisson.Selection{pick("merges"), pick("late")}})
 	Fails(t, err, caisson.Conflict, "")
-	has(t, dir, "merges", lines(20)+"host\n")
+	checkHostFile(t, dir, "merges", lines(20)+"host\n")
 	r := must(sync(caisson.SyncRequest{Review: d.Review, Apply: []caisson.Selection{pick("merges")}}))(t)
 	if len(r.Entries) != 1 || !r.Entries[0].Merged || r.Waiting != 2 {
 		t.Errorf("%+v", r)
 	}
-	has(t, dir, "merges", strings.Replace(lines(20), "xx\n", "sandbox\n", 1)+"host\n")
-	has(t, dir, "clashes", "host\n")
-	has(t, dir, "late", "host\n")
+	checkHostFile(t, dir, "merges", strings.Replace(lines(20), "xx\n", "sandbox\n", 1)+"host\n")
+	checkHostFile(t, dir, "clashes", "host\n")
+	checkHostFile(t, dir, "late", "host\n")
 }

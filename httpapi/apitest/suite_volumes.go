@@ -12,8 +12,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/poll"
 )
 
-// inVolume creates a running sandbox with a volume.
-func inVolume(t *testing.T, ctx context.Context, c Cores, name, target string) *caisson.Sandbox {
+// createWithVolume creates a running sandbox with a volume.
+func createWithVolume(t *testing.T, ctx context.Context, c Cores, name, target string) *caisson.Sandbox {
 	t.Helper()
 	return create(t, ctx, c, caisson.CreateRequest{
 		Workspace: &caisson.WorkspaceRequest{Kind: caisson.WorkspaceVolume, Source: name, Target: target},
@@ -78,10 +78,10 @@ func testVolumePages(t *testing.T, ctx context.Context, c Cores) {
 	}
 }
 
-// testVolumeHolds checks that files in a volume persist from one sandbox to the next, and that a volume is attached to at most
+// testVolumeAttach checks that files in a volume persist from one sandbox to the next, and that a volume is attached to at most
 // one sandbox.
-func testVolumeHolds(t *testing.T, ctx context.Context, c Cores) {
-	sb := inVolume(t, ctx, c, "data", "/srv/data")
+func testVolumeAttach(t *testing.T, ctx context.Context, c Cores) {
+	sb := createWithVolume(t, ctx, c, "data", "/srv/data")
 	list, _, err := c.Volumes.ListVolumes(ctx, caisson.Filter{Name: "data"}) // unlike GetVolume, does not count its files
 	if err != nil || len(list) != 1 {
 		t.Fatal(list, err)
@@ -96,13 +96,13 @@ func testVolumeHolds(t *testing.T, ctx context.Context, c Cores) {
 	must(c.Files.WriteFile(ctx, string(sb.ID), "/srv/data/dir/file", 0, strings.NewReader("kept")))(t)
 	before := len(listSandboxes(t, ctx, c))
 	_, err = c.Sandboxes.Create(ctx, caisson.CreateRequest{Workspace: &caisson.WorkspaceRequest{Kind: caisson.WorkspaceVolume, Source: string(v.ID)}})
-	saysHolder(t, err, "workspace.source", sb.ID)
+	checkHolder(t, err, "workspace.source", sb.ID)
 	req := caisson.RunRequest{Agent: "caisson", Prompt: "files", Kind: caisson.WorkspaceVolume, Source: "data"}
 	run := must(c.Runs.StartRun(ctx, req))(t)
 	if e := ended(t, ctx, c, run.ID).Result.Error; e == nil || e.Code != caisson.RunInvalid || !strings.Contains(e.Message, string(sb.ID)) {
 		t.Errorf("a run with a volume that sandbox %s has: %v", sb.ID, e)
 	}
-	saysHolder(t, c.Volumes.RemoveVolume(ctx, "data"), "", sb.ID)
+	checkHolder(t, c.Volumes.RemoveVolume(ctx, "data"), "", sb.ID)
 	if after := len(listSandboxes(t, ctx, c)); after != before {
 		t.Errorf("%d sandboxes, then %d", before, after)
 	}
@@ -110,7 +110,7 @@ func testVolumeHolds(t *testing.T, ctx context.Context, c Cores) {
 	if v := must(c.Volumes.GetVolume(ctx, "data"))(t); v.Sandbox != "" || v.Files != 2 || v.Bytes < 4 {
 		t.Errorf("left as %+v", v)
 	}
-	next := inVolume(t, ctx, c, string(v.ID), "")
+	next := createWithVolume(t, ctx, c, string(v.ID), "")
 	if next.Spec.Volume == nil || next.Spec.Volume.ID != v.ID || next.Spec.Volume.Target != "/workspace" {
 		t.Errorf("%+v", next.Spec.Volume)
 	}
@@ -170,9 +170,9 @@ func listSandboxes(t *testing.T, ctx context.Context, c Cores) []*caisson.Sandbo
 	return list
 }
 
-// saysHolder checks that err is a Conflict on this field whose message contains the id of the sandbox to which the volume is
+// checkHolder checks that err is a Conflict on this field whose message contains the id of the sandbox to which the volume is
 // attached.
-func saysHolder(t *testing.T, err error, field string, holder caisson.ID) {
+func checkHolder(t *testing.T, err error, field string, holder caisson.ID) {
 	t.Helper()
 	Fails(t, err, caisson.Conflict, field)
 	if !strings.Contains(caisson.MessageOf(err), string(holder)) {

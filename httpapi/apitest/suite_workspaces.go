@@ -39,8 +39,8 @@ func hostDir(t *testing.T, files map[string]string) string {
 	return dir
 }
 
-// opened opens a directory as a client does.
-func opened(t *testing.T, dir string) caisson.Handle {
+// openDir opens a directory as a client does.
+func openDir(t *testing.T, dir string) caisson.Handle {
 	t.Helper()
 	f, err := os.Open(dir)
 	if err != nil {
@@ -49,18 +49,18 @@ func opened(t *testing.T, dir string) caisson.Handle {
 	return f
 }
 
-// inWorkspace creates a running sandbox with a workspace of dir.
-func inWorkspace(t *testing.T, ctx context.Context, c Cores, dir string, change ...func(*caisson.WorkspaceRequest)) *caisson.Sandbox {
+// createWithWorkspace creates a running sandbox with a workspace of dir.
+func createWithWorkspace(t *testing.T, ctx context.Context, c Cores, dir string, change ...func(*caisson.WorkspaceRequest)) *caisson.Sandbox {
 	t.Helper()
-	req := caisson.WorkspaceRequest{Source: dir, Directory: opened(t, dir)}
+	req := caisson.WorkspaceRequest{Source: dir, Directory: openDir(t, dir)}
 	for _, f := range change {
 		f(&req)
 	}
 	return create(t, ctx, c, caisson.CreateRequest{Workspace: &req})
 }
 
-// writes writes files to the workspace of a sandbox; a file with the content "" is removed.
-func writes(t *testing.T, ctx context.Context, c Cores, sb *caisson.Sandbox, files map[string]string) {
+// writeFiles writes files to the workspace of a sandbox; a file with the content "" is removed.
+func writeFiles(t *testing.T, ctx context.Context, c Cores, sb *caisson.Sandbox, files map[string]string) {
 	t.Helper()
 	for name, content := range files {
 		if content == "" {
@@ -73,8 +73,8 @@ func writes(t *testing.T, ctx context.Context, c Cores, sb *caisson.Sandbox, fil
 	}
 }
 
-// has checks the content of a file in the host directory; "" means that it must not exist.
-func has(t *testing.T, dir, name, want string) {
+// checkHostFile checks the content of a file in the host directory; "" means that it must not exist.
+func checkHostFile(t *testing.T, dir, name, want string) {
 	t.Helper()
 	got, err := os.ReadFile(filepath.Join(dir, name))
 	if err != nil && want != "" || string(got) != want {
@@ -84,7 +84,7 @@ func has(t *testing.T, dir, name, want string) {
 
 func testWorkspaces(t *testing.T, ctx context.Context, c Cores) {
 	dir := hostDir(t, map[string]string{"a.txt": "a\n", ".env": "SECRET=1\n", "keys/tls.pem": "pem\n", "keys/show.pem": "pem\n"})
-	sb := inWorkspace(t, ctx, c, dir, func(r *caisson.WorkspaceRequest) { r.Show = []string{"show.pem"} })
+	sb := createWithWorkspace(t, ctx, c, dir, func(r *caisson.WorkspaceRequest) { r.Show = []string{"show.pem"} })
 	w := must(c.Workspaces.GetWorkspace(ctx, string(sb.Spec.Workspace)))(t)
 	want := &caisson.Workspace{
 		ID: sb.Spec.Workspace, Account: sb.Account, Kind: caisson.WorkspaceOverlay, Mode: caisson.SyncSecure, State: caisson.WorkspaceLive,
@@ -104,9 +104,9 @@ func testWorkspaces(t *testing.T, ctx context.Context, c Cores) {
 	Fails(t, err, caisson.NotFound, "")
 	Fails(t, c.Workspaces.RemoveWorkspace(ctx, string(w.ID)), caisson.Conflict, "")
 
-	second := inWorkspace(t, ctx, c, dir)
-	third := inWorkspace(t, ctx, c, dir)
-	writes(t, ctx, c, second, map[string]string{"new": "new\n"}) // a workspace without changes is removed with its sandbox
+	second := createWithWorkspace(t, ctx, c, dir)
+	third := createWithWorkspace(t, ctx, c, dir)
+	writeFiles(t, ctx, c, second, map[string]string{"new": "new\n"}) // a workspace without changes is removed with its sandbox
 	if err := c.Sandboxes.Remove(ctx, string(second.ID)); err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +115,7 @@ func testWorkspaces(t *testing.T, ctx context.Context, c Cores) {
 		want []caisson.ID
 	}{
 		{caisson.WorkspaceFilter{}, []caisson.ID{third.Spec.Workspace, second.Spec.Workspace, w.ID}},
-		{caisson.WorkspaceFilter{States: []caisson.WorkspaceState{caisson.WorkspaceResting}}, []caisson.ID{second.Spec.Workspace}},
+		{caisson.WorkspaceFilter{States: []caisson.WorkspaceState{caisson.WorkspaceDetached}}, []caisson.ID{second.Spec.Workspace}},
 		{caisson.WorkspaceFilter{Sandbox: sb.ID}, []caisson.ID{w.ID}},
 		{caisson.WorkspaceFilter{Run: caisson.NewID(caisson.RunPrefix)}, nil},
 		{caisson.WorkspaceFilter{Before: second.Spec.Workspace}, []caisson.ID{w.ID}},
@@ -137,7 +137,7 @@ func testWorkspaces(t *testing.T, ctx context.Context, c Cores) {
 	}
 	Fails(t, c.Workspaces.RemoveWorkspace(ctx, string(second.ID)), caisson.NotFound, "")
 
-	direct := inWorkspace(t, ctx, c, dir, func(r *caisson.WorkspaceRequest) {
+	direct := createWithWorkspace(t, ctx, c, dir, func(r *caisson.WorkspaceRequest) {
 		r.Kind, r.Mode, r.Target = caisson.WorkspaceDirect, caisson.SyncUnsafe, "/src"
 	})
 	_, err = c.Workspaces.Diff(ctx, string(direct.ID), caisson.DiffRequest{})
@@ -146,13 +146,13 @@ func testWorkspaces(t *testing.T, ctx context.Context, c Cores) {
 
 func testWorkspaceChanges(t *testing.T, ctx context.Context, c Cores) {
 	dir := hostDir(t, map[string]string{"edit": lines(20), "gone": "gone\n", "old": "moves\n", "kept": "kept\n", "deep/er/a": "1\n"})
-	sb := inWorkspace(t, ctx, c, dir)
+	sb := createWithWorkspace(t, ctx, c, dir)
 	ref := string(sb.ID)
 	d := must(c.Workspaces.Diff(ctx, ref, caisson.DiffRequest{}))(t)
 	if len(d.Changes) > 0 || d.Review != "" || d.Workspace.ID != sb.Spec.Workspace {
 		t.Errorf("before anything has changed: %+v", d)
 	}
-	writes(t, ctx, c, sb, map[string]string{
+	writeFiles(t, ctx, c, sb, map[string]string{
 		"edit": strings.Replace(lines(20), "xx\n", "changed\n", 1) + "one more", "gone": "", "new/file": "new\n", "key": "id: AKIAQ3EGRTZPMK5VWXYA\n",
 		".git/hooks/x": "#!\n", "bin": "\x00\x01", "deep/er/a": "2\n", "esc\x1b[2J": "name\n",
 	})
@@ -198,13 +198,13 @@ func testWorkspaceChanges(t *testing.T, ctx context.Context, c Cores) {
 	if err := c.Sandboxes.Remove(ctx, ref); err != nil {
 		t.Fatal(err)
 	}
-	if w := must(c.Workspaces.GetWorkspace(ctx, ref))(t); w.State != caisson.WorkspaceResting || w.EndedAt.IsZero() {
+	if w := must(c.Workspaces.GetWorkspace(ctx, ref))(t); w.State != caisson.WorkspaceDetached || w.EndedAt.IsZero() {
 		t.Errorf("when its sandbox is gone: %+v", w)
 	}
 	if w := must(c.Workspaces.Reset(ctx, ref))(t); w.Changes != 0 || w.State != caisson.WorkspaceSettled {
 		t.Errorf("reset: %+v", w)
 	}
-	has(t, dir, "edit", lines(20))
+	checkHostFile(t, dir, "edit", lines(20))
 	must(0, os.RemoveAll(dir))(t)
 	_, err = c.Workspaces.Diff(ctx, ref, caisson.DiffRequest{})
 	Fails(t, err, caisson.Conflict, "")

@@ -75,9 +75,9 @@ func NewOutput(kept []byte, size int64) Output {
 	o := Output{Size: size, Truncated: size > int64(len(kept))}
 	text := kept
 	if o.Truncated {
-		text = wholeRunes(kept)
+		text = trimPartialRune(kept)
 	}
-	if utf8.Valid(text) && !swells(text) {
+	if utf8.Valid(text) && !longerAsText(text) {
 		o.Text = string(text)
 	} else {
 		o.Base64 = kept
@@ -85,8 +85,8 @@ func NewOutput(kept []byte, size int64) Output {
 	return o
 }
 
-// swells reports whether text would be longer in JSON than in base64: a control character takes six bytes.
-func swells(text []byte) bool {
+// longerAsText reports whether text would be longer in JSON than in base64: a control character takes six bytes.
+func longerAsText(text []byte) bool {
 	n := 0
 	for _, b := range text {
 		if b < 0x20 && b != '\n' && b != '\t' && b != '\r' {
@@ -96,8 +96,8 @@ func swells(text []byte) bool {
 	return n > len(text)/3
 }
 
-// wholeRunes removes an incomplete rune from the end of b.
-func wholeRunes(b []byte) []byte {
+// trimPartialRune removes an incomplete rune from the end of b.
+func trimPartialRune(b []byte) []byte {
 	for i := len(b) - 1; i >= 0 && i >= len(b)-utf8.UTFMax; i-- {
 		if utf8.RuneStart(b[i]) {
 			if !utf8.FullRune(b[i:]) {

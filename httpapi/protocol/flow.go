@@ -58,12 +58,12 @@ func (c *Credit) Grant(n int) error {
 type Queue struct {
 	grant func(n int) // called by Read without mu
 
-	mu     sync.Mutex
-	ready  *sync.Cond
-	buf    []byte
-	owed   int   // read but not granted yet
-	ended  error // returned by Read once buf is empty
-	pushed int   // bytes of the peer's window in use: len(buf)+owed
+	mu         sync.Mutex
+	ready      *sync.Cond
+	buf        []byte
+	ungranted  int   // read but not granted yet
+	ended      error // returned by Read once buf is empty
+	windowUsed int   // bytes of the peer's window in use: len(buf)+owed
 }
 
 // NewQueue returns a queue that calls grant when the peer may send n bytes more.
@@ -77,13 +77,13 @@ func NewQueue(grant func(n int)) *Queue {
 func (q *Queue) Push(b []byte) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.pushed+len(b) > Window {
+	if q.windowUsed+len(b) > Window {
 		return ErrWindow
 	}
 	if q.ended != nil {
 		return nil
 	}
-	q.pushed += len(b)
+	q.windowUsed += len(b)
 	q.buf = append(q.buf, b...)
 	q.ready.Signal()
 	return nil
@@ -119,12 +119,12 @@ func (q *Queue) Read(p []byte) (int, error) {
 	}
 	n := copy(p, q.buf)
 	q.buf = q.buf[n:]
-	q.owed += n
+	q.ungranted += n
 	grant := 0
 	// Granting half a window at a time keeps window messages rare and the sender busy.
-	if q.owed >= Window/2 && q.ended == nil {
-		grant, q.owed = q.owed, 0
-		q.pushed -= grant
+	if q.ungranted >= Window/2 && q.ended == nil {
+		grant, q.ungranted = q.ungranted, 0
+		q.windowUsed -= grant
 	}
 	q.mu.Unlock()
 	if grant > 0 {

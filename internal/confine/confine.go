@@ -26,9 +26,9 @@ func AllThreads(trap, a1, a2, a3 uintptr) error {
 	return nil
 }
 
-// DropBounding removes all capabilities except those in keep from the bounding set, so that no exec can grant them.
+// DropBoundingSet removes all capabilities except those in keep from the bounding set, so that no exec can grant them.
 // failed is the capability that caused an error.
-func DropBounding(keep []uint) (failed uint, err error) {
+func DropBoundingSet(keep []uint) (failed uint, err error) {
 	for c := range uint(64) {
 		if slices.Contains(keep, c) {
 			continue

@@ -12,15 +12,15 @@ import (
 
 // A Filter defines the allowed system calls. The first rule for a call applies.
 type Filter struct {
-	Rules  []Rule
-	Others bool // Allows calls without a rule; otherwise they fail with EPERM.
+	Rules       []Rule
+	AllowOthers bool // Allows calls without a rule; otherwise they fail with EPERM.
 }
 
 // A Rule allows its calls if all tests of one element of Uses pass. Otherwise the result is Else, a SECCOMP_RET value;
 // 0 means failing with EPERM.
 type Rule struct {
 	Calls []uint32
-	Uses  [][]Test
+	AnyOf [][]Test
 	Else  uint32
 }
 
@@ -82,18 +82,18 @@ func (f Filter) program(arch uint32) []unix.SockFilter {
 	}
 	for _, r := range f.Rules {
 		for _, call := range r.Calls {
-			p = append(p, f.block(call, r)...)
+			p = append(p, f.ruleInstructions(call, r)...)
 		}
 	}
-	if f.Others {
+	if f.AllowOthers {
 		return append(p, unix.SockFilter{Code: ret, K: allow})
 	}
 	return append(p, unix.SockFilter{Code: ret, K: deny})
 }
 
-// block returns the instructions of a rule for one call. They are built from the last to the first, because jumps go
+// ruleInstructions returns the instructions of a rule for one call. They are built from the last to the first, because jumps go
 // forward.
-func (f Filter) block(call uint32, r Rule) []unix.SockFilter {
+func (f Filter) ruleInstructions(call uint32, r Rule) []unix.SockFilter {
 	var b []unix.SockFilter
 	// add returns the position of an instruction in b. The targets of jump are the positions yes and no; -1 is the end
 	// of the block.
@@ -107,13 +107,13 @@ func (f Filter) block(call uint32, r Rule) []unix.SockFilter {
 		return at
 	}
 	var pass int
-	if f.Others && len(r.Uses) > 0 {
+	if f.AllowOthers && len(r.AnyOf) > 0 {
 		pass = add(ret, allow)
 	}
 	refuse := add(ret, cmp.Or(r.Else, deny))
 	fail := refuse
-	for _, use := range slices.Backward(r.Uses) {
-		if !f.Others {
+	for _, use := range slices.Backward(r.AnyOf) {
+		if !f.AllowOthers {
 			pass = add(ret, allow)
 		}
 		next := pass

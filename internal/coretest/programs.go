@@ -58,8 +58,8 @@ func (s sleeper) Run(ctx context.Context, p *fake.Proc) int {
 	return s.live.count(func(ctx context.Context, _ *fake.Proc) int { <-ctx.Done(); return 0 })(ctx, p)
 }
 
-func (sleeper) Memory() ([]byte, error) { return nil, nil }
-func (sleeper) Remember([]byte) error   { return nil }
+func (sleeper) Memory() ([]byte, error)    { return nil, nil }
+func (sleeper) RestoreMemory([]byte) error { return nil }
 
 // known runs a test program of package guestd that has the program's name.
 func known(ctx context.Context, p *fake.Proc) int {

@@ -46,10 +46,10 @@ type Server struct {
 	*httptest.Server
 	Dir string // Contains the repositories.
 
-	t  testing.TB
-	mu sync.Mutex
-	o  Options  // guarded by mu
-	in []string // For example "POST /x/git-upload-pack"; guarded by mu.
+	t        testing.TB
+	mu       sync.Mutex
+	o        Options  // guarded by mu
+	requests []string // For example "POST /x/git-upload-pack"; guarded by mu.
 }
 
 // New returns a running server without repositories. It is closed when the test ends.
@@ -90,7 +90,7 @@ func (s *Server) Set(change func(*Options)) {
 func (s *Server) Requests() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return append([]string(nil), s.in...)
+	return append([]string(nil), s.requests...)
 }
 
 // Create creates an empty bare repository that accepts pushes, and returns its directory. name may contain slashes and
@@ -117,7 +117,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	o := s.o
 	if service != "" {
-		s.in = append(s.in, r.Method+" "+r.URL.Path)
+		s.requests = append(s.requests, r.Method+" "+r.URL.Path)
 	}
 	s.mu.Unlock()
 	switch {
@@ -190,20 +190,20 @@ func (s *Server) push(w http.ResponseWriter, r *http.Request, o Options) {
 		http.Error(w, "come back later", http.StatusServiceUnavailable)
 	case cut:
 		io.CopyN(io.Discard, body, 64)
-		hangUp(w)
+		abortResponse(w)
 	case lose:
 		r.Body = io.NopCloser(body)
 		s.backend(httptest.NewRecorder(), r, o)
-		hangUp(w)
+		abortResponse(w)
 	default:
 		r.Body = io.NopCloser(body)
 		s.backend(w, r, o)
 	}
 }
 
-// hangUp closes the connection in the middle of a response. If it were closed earlier, the client's HTTP library would
+// abortResponse closes the connection in the middle of a response. If it were closed earlier, the client's HTTP library would
 // retry the request.
-func hangUp(w http.ResponseWriter) {
+func abortResponse(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "application/x-git-receive-pack-result")
 	w.WriteHeader(http.StatusOK)
 	http.NewResponseController(w).Flush()

@@ -22,14 +22,14 @@ const (
 	gitMajor, gitMinor = 2, 39
 )
 
-// gitPlaces are the paths where the relay searches for git.
-var gitPlaces = []string{"/usr/bin/git", "/usr/local/bin/git", "/bin/git"}
+// gitPaths are the paths where the relay searches for git.
+var gitPaths = []string{"/usr/bin/git", "/usr/local/bin/git", "/bin/git"}
 
 // gitPrograms are the programs of git that the relay, or git on its behalf, starts.
 var gitPrograms = []string{"git-upload-pack", "git-remote-http"}
 
 // git checks the programs that only the relay needs.
-func git(ctx context.Context) caisson.Check { return gitAt(ctx, gitPlaces) }
+func git(ctx context.Context) caisson.Check { return gitAt(ctx, gitPaths) }
 
 func gitAt(ctx context.Context, places []string) caisson.Check {
 	const name, remedy = "git", "install git 2.39 or newer, whole; it is needed for repositories (caisson repo) only"
@@ -43,7 +43,7 @@ func gitAt(ctx context.Context, places []string) caisson.Check {
 	if program == "" {
 		return warning(name, remedy, "there is none in %s; repositories cannot be used", strings.Join(dirsOf(places), ", "))
 	}
-	version, err := askGit(ctx, program, "version")
+	version, err := gitOutput(ctx, program, "version")
 	if err != nil {
 		return warning(name, remedy, "%s does not work: %v", program, err)
 	}
@@ -54,7 +54,7 @@ func gitAt(ctx context.Context, places []string) caisson.Check {
 	case major < gitMajor || major == gitMajor && minor < gitMinor:
 		return warning(name, remedy, "%s is version %d.%d, which is too old for repositories", program, major, minor)
 	}
-	dir, err := askGit(ctx, program, "--exec-path")
+	dir, err := gitOutput(ctx, program, "--exec-path")
 	if err != nil || !filepath.IsAbs(dir) {
 		return warning(name, remedy, "%s does not say where its programs are: %v", program, err)
 	}
@@ -74,9 +74,9 @@ func dirsOf(paths []string) []string {
 	return dirs
 }
 
-// askGit returns the first line of git's output. git finds no repository and no configuration, because it runs in /
+// gitOutput returns the first line of git's output. git finds no repository and no configuration, because it runs in /
 // with a fixed environment.
-func askGit(ctx context.Context, program, question string) (string, error) {
+func gitOutput(ctx context.Context, program, question string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, gitTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, question)

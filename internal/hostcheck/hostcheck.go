@@ -77,11 +77,11 @@ func platforms(ctx context.Context, p Probe) []caisson.Check {
 	if p == nil {
 		return nil
 	}
-	systrap := try(ctx, p, "systrap")
+	systrap := probeWithTimeout(ctx, p, "systrap")
 	if systrap == nil {
 		return []caisson.Check{ok("platform", "gVisor runs on systrap")}
 	}
-	if ptrace := try(ctx, p, "ptrace"); ptrace != nil {
+	if ptrace := probeWithTimeout(ctx, p, "ptrace"); ptrace != nil {
 		return []caisson.Check{failed("platform", "allow seccomp filters and ptrace on this machine",
 			"gVisor runs neither on systrap (%v) nor on ptrace (%v)", systrap, ptrace)}
 	}
@@ -89,15 +89,15 @@ func platforms(ctx context.Context, p Probe) []caisson.Check {
 		"gVisor does not run on systrap (%v), only on ptrace, which is slower", systrap)}
 }
 
-// try calls Probe with probeTimeout: a platform that hangs does not work.
-func try(ctx context.Context, p Probe, platform string) error {
+// probeWithTimeout calls Probe with probeTimeout: a platform that hangs does not work.
+func probeWithTimeout(ctx context.Context, p Probe, platform string) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	return p.Probe(ctx, platform)
 }
 
-// existing returns dir, or its nearest ancestor that exists: that is on the file system that dir will be on.
-func existing(dir string) string {
+// nearestExisting returns dir, or its nearest ancestor that exists: that is on the file system that dir will be on.
+func nearestExisting(dir string) string {
 	for {
 		if info, err := os.Stat(dir); err == nil && info.IsDir() {
 			return dir

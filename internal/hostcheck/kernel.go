@@ -50,8 +50,8 @@ func kernel() caisson.Check {
 	return ok(name, "%s", release)
 }
 
-// cgroupNeeds are the controllers that implement limits.
-var cgroupNeeds = []string{"cpu", "memory", "pids"}
+// requiredControllers are the controllers that implement limits.
+var requiredControllers = []string{"cpu", "memory", "pids"}
 
 func cgroups() caisson.Check {
 	const name = "cgroups"
@@ -64,7 +64,7 @@ func cgroups() caisson.Check {
 		return string(b)
 	})
 	var missing []string
-	for _, c := range cgroupNeeds {
+	for _, c := range requiredControllers {
 		if !slices.Contains(have, c) {
 			missing = append(missing, c)
 		}
@@ -76,7 +76,7 @@ func cgroups() caisson.Check {
 		return failed(name, "boot with cgroup_enable="+strings.Join(missing, " cgroup_enable=")+", or mount these controllers",
 			"version %d lacks the controllers %s", version, strings.Join(missing, ", "))
 	}
-	return ok(name, "version %d with %s", version, strings.Join(cgroupNeeds, ", "))
+	return ok(name, "version %d with %s", version, strings.Join(requiredControllers, ", "))
 }
 
 // cgroupControllers returns the usable controllers in a table of mounts. A machine with both cgroup versions counts as
@@ -92,7 +92,7 @@ func cgroupControllers(mounts string, read func(file string) string) (version in
 		case "cgroup":
 			version = 1
 			for o := range strings.SplitSeq(f[3], ",") {
-				if slices.Contains(cgroupNeeds, o) {
+				if slices.Contains(requiredControllers, o) {
 					have = append(have, o)
 				}
 			}
@@ -137,16 +137,16 @@ func confinement() caisson.Check {
 }
 
 const (
-	minDisk, goodDisk     = caisson.Size(1 << 30), caisson.Size(10 << 30)
-	minMemory, goodMemory = caisson.Size(512 << 20), caisson.Size(2 << 30)
-	goodPIDs              = 32768
-	goodNamespaces        = 1000
+	minDisk, recommendedDisk     = caisson.Size(1 << 30), caisson.Size(10 << 30)
+	minMemory, recommendedMemory = caisson.Size(512 << 20), caisson.Size(2 << 30)
+	recommendedPIDs              = 32768
+	recommendedNamespaces        = 1000
 )
 
 func disk(dir string) caisson.Check {
 	const name = "disk"
 	remedy := "free some space, or choose another directory with --data"
-	dir = existing(dir)
+	dir = nearestExisting(dir)
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
 		return failed(name, remedy, "cannot measure %s: %v", dir, err)
@@ -157,7 +157,7 @@ func disk(dir string) caisson.Check {
 		return failed(name, remedy, "the file system of %s is read-only", dir)
 	case free < minDisk:
 		return failed(name, remedy, "%s free at %s", free, dir)
-	case free < goodDisk:
+	case free < recommendedDisk:
 		return warning(name, remedy, "%s free at %s", free, dir)
 	}
 	return ok(name, "%s free at %s", free, dir)
@@ -171,7 +171,7 @@ func memory() caisson.Check {
 		return warning(name, remedy, "%v", err)
 	case free < minMemory:
 		return failed(name, remedy, "%s available", free)
-	case free < goodMemory:
+	case free < recommendedMemory:
 		return warning(name, remedy, "%s available", free)
 	}
 	return ok(name, "%s available", free)
@@ -187,7 +187,7 @@ func pids() caisson.Check {
 		}
 		limit = min(limit, n)
 	}
-	if limit < goodPIDs {
+	if limit < recommendedPIDs {
 		return warning(name, "sysctl -w kernel.pid_max=4194304 kernel.threads-max=1000000", "at most %d threads on this machine", limit)
 	}
 	return ok(name, "up to %d threads", limit)
@@ -209,7 +209,7 @@ func namespaces() caisson.Check {
 	switch {
 	case limit == 0:
 		return failed(name, remedy, "user or network namespaces are switched off")
-	case limit < goodNamespaces:
+	case limit < recommendedNamespaces:
 		return warning(name, remedy, "at most %d user or network namespaces, so as many sandboxes", limit)
 	}
 	return ok(name, "up to %d", limit)

@@ -19,7 +19,7 @@ func tryMounts(dataDir string) []caisson.Check {
 	if os.Geteuid() != 0 {
 		return []caisson.Check{warning("mounts", "run it with sudo", "user namespaces, idmapped mounts and overlays were not tried: they need root")}
 	}
-	dir, err := os.MkdirTemp(existing(dataDir), ".caisson-doctor-")
+	dir, err := os.MkdirTemp(nearestExisting(dataDir), ".caisson-doctor-")
 	if err != nil {
 		return []caisson.Check{failed("mounts", "choose another directory with --data", "cannot write to the data directory: %v", err)}
 	}
@@ -37,14 +37,14 @@ func tryMounts(dataDir string) []caisson.Check {
 			checks = append(checks, failed("idmap", "put the data directory on ext4, xfs, btrfs or tmpfs",
 				"the file system of %s takes no idmapped mounts: %v", dataDir, err))
 		} else {
-			checks = append(checks, ok("idmap", "idmapped mounts work at %s", existing(dataDir)))
+			checks = append(checks, ok("idmap", "idmapped mounts work at %s", nearestExisting(dataDir)))
 		}
 	}
 	if err := tryOverlay(dir); err != nil {
 		return append(checks, failed("overlay", "modprobe overlay; put the data directory on ext4, xfs or btrfs",
 			"cannot overlay directories at %s: %v", dataDir, err))
 	}
-	return append(checks, ok("overlay", "overlays work at %s", existing(dataDir)))
+	return append(checks, ok("overlay", "overlays work at %s", nearestExisting(dataDir)))
 }
 
 // idRange is the first host id that the tested namespace maps guest ids to; no file is owned by these ids.

@@ -27,12 +27,12 @@ type Dir struct {
 
 // Errors for which callers add an explanation.
 var (
-	ErrNotDir  = errors.New("not a directory")
-	ErrRemoved = errors.New("the directory has been removed")
-	ErrOther   = errors.New("another directory has its place")
-	// ErrElsewhere means that this process cannot open or mount a client's directory because the client has opened it
+	ErrNotDir   = errors.New("not a directory")
+	ErrRemoved  = errors.New("the directory has been removed")
+	ErrReplaced = errors.New("another directory has its place")
+	// ErrOtherNamespace means that this process cannot open or mount a client's directory because the client has opened it
 	// in another mount namespace. Its text suggests solutions.
-	ErrElsewhere = errors.New("it was opened in another mount namespace than the daemon's, which is so if the daemon is a systemd unit with PrivateTmp, " +
+	ErrOtherNamespace = errors.New("it was opened in another mount namespace than the daemon's, which is so if the daemon is a systemd unit with PrivateTmp, " +
 		"ProtectHome or ProtectSystem, or if one of the two runs in a container; take such settings out of the unit, or run the command where the daemon runs")
 )
 
@@ -55,7 +55,7 @@ func Of(fd uintptr) (Dir, error) {
 	return Dir{Path: p, Device: st.Dev, Inode: st.Ino, UID: st.Uid, GID: st.Gid, Mode: st.Mode & 0o7777}, nil
 }
 
-// Open opens the directory at d.Path if it is the same one as d. It returns ErrRemoved if there is none and ErrOther if
+// Open opens the directory at d.Path if it is the same one as d. It returns ErrRemoved if there is none and ErrReplaced if
 // there is another one. The owner and mode may have changed. flags are added to those of open(2), such as O_PATH.
 func (d Dir) Open(flags int) (*os.File, error) {
 	fd, err := unix.Open(d.Path, unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC|flags, 0)
@@ -63,33 +63,33 @@ func (d Dir) Open(flags int) (*os.File, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, ErrRemoved
 	case errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
-		return nil, ErrOther
+		return nil, ErrReplaced
 	case err != nil:
 		return nil, &fs.PathError{Op: "open", Path: d.Path, Err: err}
 	}
 	f := os.NewFile(uintptr(fd), d.Path)
-	if same, err := d.Is(f.Fd()); err != nil || !same {
+	if same, err := d.SameAs(f.Fd()); err != nil || !same {
 		f.Close()
-		return nil, errors.Join(err, ErrOther)
+		return nil, errors.Join(err, ErrReplaced)
 	}
 	return f, nil
 }
 
-// Reach returns nil if d, which a client has opened as fd, can be opened by its path. Otherwise it returns an error of
-// [Dir.Open] or ErrElsewhere.
-func (d Dir) Reach(fd uintptr) error {
+// CheckReachable returns nil if d, which a client has opened as fd, can be opened by its path. Otherwise it returns an error of
+// [Dir.Open] or ErrOtherNamespace.
+func (d Dir) CheckReachable(fd uintptr) error {
 	f, err := d.Open(unix.O_PATH)
 	if err == nil {
 		return f.Close()
 	}
-	if here, hereErr := Here(fd); hereErr == nil && !here {
-		return ErrElsewhere
+	if here, hereErr := InMountNamespace(fd); hereErr == nil && !here {
+		return ErrOtherNamespace
 	}
 	return err
 }
 
-// Here reports whether fd was opened in this process's mount namespace. The kernel mounts no directory of another one.
-func Here(fd uintptr) (bool, error) {
+// InMountNamespace reports whether fd was opened in this process's mount namespace. The kernel mounts no directory of another one.
+func InMountNamespace(fd uintptr) (bool, error) {
 	var st unix.Statx_t
 	if err := unix.Statx(int(fd), "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &st); err != nil {
 		return false, os.NewSyscallError("statx", err)
@@ -113,8 +113,8 @@ func Here(fd uintptr) (bool, error) {
 	return false, lines.Err()
 }
 
-// Is reports whether fd is the directory d.
-func (d Dir) Is(fd uintptr) (bool, error) {
+// SameAs reports whether fd is the directory d.
+func (d Dir) SameAs(fd uintptr) (bool, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(fd), &st); err != nil {
 		return false, os.NewSyscallError("fstat", err)
@@ -125,28 +125,28 @@ func (d Dir) Is(fd uintptr) (bool, error) {
 // Overlap reports whether two directories are the same or one contains the other. It does not compare names, because
 // they can change concurrently.
 func Overlap(a, b uintptr) (bool, error) {
-	first, err := above(int(a))
+	first, err := ancestors(int(a))
 	if err != nil {
 		return false, err
 	}
-	second, err := above(int(b))
+	second, err := ancestors(int(b))
 	if err != nil {
 		return false, err
 	}
 	return slices.Contains(first, second[0]) || slices.Contains(second, first[0]), nil
 }
 
-// place identifies a directory independently of its name.
-type place struct{ dev, ino uint64 }
+// fileID identifies a directory independently of its name.
+type fileID struct{ dev, ino uint64 }
 
-// above returns the directory dir followed by all its ancestors.
-func above(dir int) (list []place, err error) {
+// ancestors returns the directory dir followed by all its ancestors.
+func ancestors(dir int) (list []fileID, err error) {
 	const flags = unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC
 	fd, err := unix.Openat(dir, ".", flags, 0)
 	for err == nil {
 		var st unix.Stat_t
 		err = unix.Fstat(fd, &st)
-		p := place{st.Dev, st.Ino}
+		p := fileID{st.Dev, st.Ino}
 		if err != nil || len(list) > 0 && list[len(list)-1] == p { // The root is its own parent.
 			return list, errors.Join(err, unix.Close(fd))
 		}

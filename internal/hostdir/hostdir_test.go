@@ -19,7 +19,7 @@ func TestElsewhere(t *testing.T) {
 	}{
 		"here":                    {func(dir string) *os.File { return open(t, dir) }, true, nil},
 		"elsewhere, the same":     {func(dir string) *os.File { return hostdirtest.Open(t, dir, false) }, false, nil},
-		"elsewhere, and not here": {func(dir string) *os.File { return hostdirtest.Open(t, dir, true) }, false, ErrElsewhere},
+		"elsewhere, and not here": {func(dir string) *os.File { return hostdirtest.Open(t, dir, true) }, false, ErrOtherNamespace},
 		"here, and moved": {func(dir string) *os.File {
 			f := open(t, dir)
 			if err := errors.Join(os.Rename(dir, dir+"-moved"), os.Mkdir(dir, 0o755)); err != nil {
@@ -33,10 +33,10 @@ func TestElsewhere(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if here, err := Here(f.Fd()); err != nil || here != c.here {
+		if here, err := InMountNamespace(f.Fd()); err != nil || here != c.here {
 			t.Errorf("%s: here is %v, %v", name, here, err)
 		}
-		if err := d.Reach(f.Fd()); !errors.Is(err, c.reach) {
+		if err := d.CheckReachable(f.Fd()); !errors.Is(err, c.reach) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -46,7 +46,7 @@ func TestElsewhere(t *testing.T) {
 	if err := errors.Join(err, os.Remove(dir)); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Reach(f.Fd()); !errors.Is(err, ErrRemoved) {
+	if err := d.CheckReachable(f.Fd()); !errors.Is(err, ErrRemoved) {
 		t.Errorf("removed: %v", err)
 	}
 }
@@ -91,9 +91,9 @@ func TestOpen(t *testing.T) {
 		want error
 	}{
 		"nothing":   {func() error { return nil }, ErrRemoved},
-		"other":     {func() error { return os.Mkdir(path, 0o700) }, ErrOther},
-		"a file":    {func() error { return os.WriteFile(path, nil, 0o600) }, ErrOther},
-		"a symlink": {func() error { return os.Symlink(path+"2", path) }, ErrOther},
+		"other":     {func() error { return os.Mkdir(path, 0o700) }, ErrReplaced},
+		"a file":    {func() error { return os.WriteFile(path, nil, 0o600) }, ErrReplaced},
+		"a symlink": {func() error { return os.Symlink(path+"2", path) }, ErrReplaced},
 	} {
 		if err := c.put(); err != nil {
 			t.Fatal(err)

@@ -20,34 +20,34 @@ type lock struct {
 
 // Acquire waits for the lock of name. If ctx ends first it returns the cause of ctx.
 func (l *Locks) Acquire(ctx context.Context, name string) (release func(), err error) {
-	k := l.enter(name)
+	k := l.addUser(name)
 	select {
 	case <-k.token:
 		return func() { l.release(name, k) }, nil
 	case <-ctx.Done():
-		l.leave(name, k)
+		l.removeUser(name, k)
 		return nil, context.Cause(ctx)
 	}
 }
 
 // Try acquires the lock of name if it is free.
 func (l *Locks) Try(name string) (release func(), ok bool) {
-	k := l.enter(name)
+	k := l.addUser(name)
 	select {
 	case <-k.token:
 		return func() { l.release(name, k) }, true
 	default:
-		l.leave(name, k)
+		l.removeUser(name, k)
 		return nil, false
 	}
 }
 
 func (l *Locks) release(name string, k *lock) {
 	k.token <- struct{}{}
-	l.leave(name, k)
+	l.removeUser(name, k)
 }
 
-func (l *Locks) enter(name string) *lock {
+func (l *Locks) addUser(name string) *lock {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	k := l.held[name]
@@ -63,7 +63,7 @@ func (l *Locks) enter(name string) *lock {
 	return k
 }
 
-func (l *Locks) leave(name string, k *lock) {
+func (l *Locks) removeUser(name string, k *lock) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if k.users--; k.users == 0 {

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// SetPatience sets the time that goroutines may take to end, for one test.
-func SetPatience(t *testing.T, d time.Duration) {
-	was := patience
-	patience = d
-	t.Cleanup(func() { patience = was })
+// SetTimeout sets the time that goroutines may take to end, for one test.
+func SetTimeout(t *testing.T, d time.Duration) {
+	was := endTimeout
+	endTimeout = d
+	t.Cleanup(func() { endTimeout = was })
 }

@@ -15,8 +15,8 @@ import (
 
 const label = "leaktest"
 
-// patience is the time that goroutines may take to end.
-var patience = 10 * time.Second
+// endTimeout is the time that goroutines may take to end.
+var endTimeout = 10 * time.Second
 
 var count atomic.Int64
 
@@ -35,7 +35,7 @@ func Mark() Scope {
 // stack has a line for each function, with the path of its package, its file and its line.
 func (s Scope) Check(t testing.TB, leaked func(stack string) bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ; runtime.Gosched() {
+	for deadline := time.Now().Add(endTimeout); ; runtime.Gosched() {
 		stack := s.find(t, leaked)
 		if stack == "" {
 			return

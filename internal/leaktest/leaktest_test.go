@@ -29,7 +29,7 @@ func isLeak(stack string) bool { return strings.Contains(stack, "leaktest_test.w
 
 // TestCheck tests that a goroutine belongs only to the scope of the goroutine that started it.
 func TestCheck(t *testing.T) {
-	leaktest.SetPatience(t, 100*time.Millisecond)
+	leaktest.SetTimeout(t, 100*time.Millisecond)
 	stop := make(chan struct{})
 	var ended sync.WaitGroup
 	scopes := make(chan leaktest.Scope)

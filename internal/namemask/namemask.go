@@ -22,7 +22,7 @@ type Mask struct {
 	hide, show []pattern
 	exact      map[string]bool // Last names of the patterns of hide without wildcards.
 	globs      []string        // Last names of the patterns of hide with wildcards.
-	lists      [2][]string     // The patterns passed to New.
+	source     [2][]string     // The patterns passed to New.
 }
 
 // pattern is one pattern in lower case, split at slashes.
@@ -38,7 +38,7 @@ const wildcards = `*?[\`
 // Everything below a hidden directory is hidden. A pattern in show takes precedence over those in hide, but not over a
 // hidden parent directory. New returns Invalid if a pattern is malformed.
 func New(hide, show []string) (*Mask, error) {
-	m := &Mask{lists: [2][]string{slices.Clone(hide), slices.Clone(show)}}
+	m := &Mask{source: [2][]string{slices.Clone(hide), slices.Clone(show)}}
 	if len(hide)+len(show) > MaxPatterns {
 		return nil, caisson.Errorf(caisson.Invalid, "%d patterns are too many; use at most %d", len(hide)+len(show), MaxPatterns)
 	}
@@ -157,23 +157,23 @@ func (m *Mask) Within(dirs ...string) (*Mask, error) {
 
 // Lists returns the patterns that the mask was created from.
 func (m *Mask) Lists() (hide, show []string) {
-	return slices.Clone(m.lists[0]), slices.Clone(m.lists[1])
+	return slices.Clone(m.source[0]), slices.Clone(m.source[1])
 }
 
-// HidesHere is Hides for a path whose parent directory is known not to be hidden. It is optimized for scans, which call
+// HidesName is Hides for a path whose parent directory is known not to be hidden. It is optimized for scans, which call
 // it for every name.
-func (m *Mask) HidesHere(path string) bool {
+func (m *Mask) HidesName(path string) bool {
 	last := strings.ToLower(path[strings.LastIndexByte(path, '/')+1:])
-	return m.known(last) && m.hides(strings.Split(strings.ToLower(path), "/"))
+	return m.matchesLast(last) && m.hides(strings.Split(strings.ToLower(path), "/"))
 }
 
-// known reports whether last matches the last name of a pattern of hide.
-func (m *Mask) known(last string) bool {
+// matchesLast reports whether last matches the last name of a pattern of hide.
+func (m *Mask) matchesLast(last string) bool {
 	return m.exact[last] || slices.ContainsFunc(m.globs, func(g string) bool { return match(g, last) })
 }
 
 func (m *Mask) hides(names []string) bool {
-	if !m.known(names[len(names)-1]) {
+	if !m.matchesLast(names[len(names)-1]) {
 		return false
 	}
 	matches := func(p pattern) bool { return p.matches(names) }

@@ -71,10 +71,10 @@ func FuzzHides(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// HidesHere returns the same as Hides if the parent directories are not hidden.
+		// HidesName returns the same as Hides if the parent directories are not hidden.
 		dir := path[:max(0, strings.LastIndexByte(path, '/'))]
-		if (dir == "" || !m.Hides(dir)) && m.Hides(path) != m.HidesHere(path) {
-			t.Errorf("pattern %q, path %q: %v and %v", pattern, path, m.Hides(path), m.HidesHere(path))
+		if (dir == "" || !m.Hides(dir)) && m.Hides(path) != m.HidesName(path) {
+			t.Errorf("pattern %q, path %q: %v and %v", pattern, path, m.Hides(path), m.HidesName(path))
 		}
 	})
 }

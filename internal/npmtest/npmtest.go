@@ -19,8 +19,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
-// patience limits one installation, including the wait for another process's installation.
-const patience = 10 * time.Minute
+// installTimeout limits one installation, including the wait for another process's installation.
+const installTimeout = 10 * time.Minute
 
 // Dir returns a directory that contains files (package.json, package-lock.json and others, by name) and the
 // node_modules that "npm ci" with the additional arguments args installs. Scripts of packages are not run. The
@@ -75,7 +75,7 @@ func install(name string, files map[string]string, args []string) (string, error
 			return "", err
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), installTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "npm", append([]string{"ci", "--ignore-scripts", "--no-audit", "--no-fund"}, args...)...)
 	cmd.Dir = tmp

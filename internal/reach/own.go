@@ -17,14 +17,14 @@ type Host struct {
 	PublicAddresses []netip.Prefix `json:"publicAddresses,omitempty"`
 }
 
-// Own reports whether packets to a are delivered to this machine, or to several machines. It sends no packets and
+// IsOwn reports whether packets to a are delivered to this machine, or to several machines. It sends no packets and
 // caches nothing, because interfaces come and go. An IPv6 address that embeds an own IPv4 address is own. [NoRoute]
 // reports whether the error means that there is no route to a.
 //
 // Two methods are used. Binding to an address succeeds if it is local, which includes all of 127.0.0.0/8 and other
 // networks on the loopback interface, broadcast and multicast. And the source address of a datagram to an own address
 // is that same address.
-func (h Host) Own(a netip.Addr) (bool, error) {
+func (h Host) IsOwn(a netip.Addr) (bool, error) {
 	a = a.Unmap()
 	if !a.IsValid() || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || h.Listed(a) {
 		return true, nil
@@ -34,11 +34,11 @@ func (h Host) Own(a netip.Addr) (bool, error) {
 			return true, nil
 		}
 		// A translator may have a route where this machine has none.
-		if own, err := local(inner); own || err != nil && !NoRoute(err) {
+		if own, err := isLocal(inner); own || err != nil && !NoRoute(err) {
 			return own, err
 		}
 	}
-	return local(a)
+	return isLocal(a)
 }
 
 // Listed reports whether a, or an IPv4 address embedded in it, is one of PublicAddresses.
@@ -51,13 +51,13 @@ func (h Host) Listed(a netip.Addr) bool {
 	})
 }
 
-// NoRoute reports whether an error of [Host.Own] means that this machine has no route to the address.
+// NoRoute reports whether an error of [Host.IsOwn] means that this machine has no route to the address.
 func NoRoute(err error) bool {
 	return errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH)
 }
 
-// local queries the kernel about a, which is valid and not IPv4-mapped.
-func local(a netip.Addr) (bool, error) {
+// isLocal queries the kernel about a, which is valid and not IPv4-mapped.
+func isLocal(a netip.Addr) (bool, error) {
 	family := unix.AF_INET
 	if a.Is6() {
 		family = unix.AF_INET6
@@ -67,7 +67,7 @@ func local(a netip.Addr) (bool, error) {
 		return false, fmt.Errorf("socket: %w", err)
 	}
 	defer unix.Close(fd)
-	tells := bindTells(family)
+	tells := bindRejectsForeign(family)
 	if tells {
 		switch err := unix.Bind(fd, sockaddr(netip.AddrPortFrom(a, 0))); {
 		case err == nil:
@@ -114,10 +114,10 @@ func throughLoopback(fd int, ip6 bool) (bool, error) {
 	return mtu >= least, nil
 }
 
-// bindTells reports whether binding to an address fails if it is not the host's own. With the sysctl ip_nonlocal_bind,
-// which may be changed at any time, it does not fail. bindTells tries documentation addresses, which should be on no
+// bindRejectsForeign reports whether binding to an address fails if it is not the host's own. With the sysctl ip_nonlocal_bind,
+// which may be changed at any time, it does not fail. bindRejectsForeign tries documentation addresses, which should be on no
 // host.
-func bindTells(family int) bool {
+func bindRejectsForeign(family int) bool {
 	a := netip.AddrFrom4([4]byte{192, 0, 2, 1})
 	if family == unix.AF_INET6 {
 		a = netip.AddrFrom16([16]byte{0: 0x20, 1: 0x01, 2: 0x0d, 3: 0xb8, 15: 1})

@@ -79,7 +79,7 @@ func TestOwnRoutes(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				if own, err := (Host{}).Own(a); own != want || err != nil && !NoRoute(err) {
+				if own, err := (Host{}).IsOwn(a); own != want || err != nil && !NoRoute(err) {
 					t.Errorf("%s is own: %t, %v; want %t", a, own, err, want)
 				}
 			}
@@ -96,7 +96,7 @@ func TestOwnComesAndGoes(t *testing.T) {
 	inNamespace(t, func(lo netlink.Link) error {
 		expect := func(when string, want bool) {
 			for _, a := range append(mapped(netip.MustParseAddr(own4)), netip.MustParseAddr(own4), netip.MustParseAddr(own6)) {
-				if own, err := (Host{}).Own(a); own != want || err != nil && !NoRoute(err) {
+				if own, err := (Host{}).IsOwn(a); own != want || err != nil && !NoRoute(err) {
 					t.Errorf("%s, %s is own: %t, %v", when, a, own, err)
 				}
 				if err := (Host{}).Check(a, false, false); want && caisson.KindOf(err) != caisson.Denied || !want && Public(a) && err != nil {
@@ -162,7 +162,7 @@ func TestOwnBehindNonlocalBind(t *testing.T) {
 			"203.0.113.2": true, "203.0.113.3": true, "203.0.113.4": false,
 			"2606:4700::2": true, "2606:4700::3": true, "2606:4700::4": false,
 		} {
-			if own, err := (Host{}).Own(netip.MustParseAddr(a)); own != want || err != nil {
+			if own, err := (Host{}).IsOwn(netip.MustParseAddr(a)); own != want || err != nil {
 				t.Errorf("%s is own: %t, %v; want %t", a, own, err, want)
 			}
 		}
@@ -184,7 +184,7 @@ func TestPublicAddresses(t *testing.T) {
 	}
 	own := append(mapped(netip.MustParseAddr("198.51.100.31")), netip.MustParseAddr("198.51.100.16"), netip.MustParseAddr("2606:4700::16"))
 	for _, a := range own {
-		if own, err := h.Own(a); !own || err != nil {
+		if own, err := h.IsOwn(a); !own || err != nil {
 			t.Errorf("%s: %t, %v", a, own, err)
 		}
 		if err := h.Check(a, false, false); caisson.KindOf(err) != caisson.Denied {

@@ -32,12 +32,12 @@ func Dialer(timeout time.Duration, check func(netip.AddrPort) error) *net.Dialer
 func (h Host) Check(a netip.Addr, loopback, local bool) error {
 	a = a.Unmap()
 	switch {
-	case !plausible(a.WithZone(""), loopback):
+	case !possibleServer(a.WithZone(""), loopback):
 		return caisson.Errorf(caisson.Denied, "the host leads to an address that cannot be a server's")
 	case local:
 		return nil
 	case Public(a):
-		own, err := h.Own(a)
+		own, err := h.IsOwn(a)
 		switch {
 		case err != nil && !NoRoute(err): // Without a route, dialing returns the error.
 			return err
@@ -48,9 +48,9 @@ func (h Host) Check(a netip.Addr, loopback, local bool) error {
 	return caisson.Errorf(caisson.Denied, "the host is this machine or in a private network; only repositories that were added on this machine itself may be there")
 }
 
-// plausible reports whether a server may be at a at all: a is not a metadata service of a cloud, and is not this
+// possibleServer reports whether a server may be at a at all: a is not a metadata service of a cloud, and is not this
 // machine's loopback interface unless loopback is set.
-func plausible(a netip.Addr, loopback bool) bool {
+func possibleServer(a netip.Addr, loopback bool) bool {
 	return a.IsValid() && !a.IsLinkLocalUnicast() && !a.IsMulticast() && !a.IsUnspecified() && !slices.Contains(metadata, a) &&
 		(loopback || !a.IsLoopback()) &&
 		!slices.ContainsFunc(Embedded(a), func(a netip.Addr) bool {

@@ -39,15 +39,15 @@ const (
 //
 // A Filter is not safe for concurrent use.
 type Filter struct {
-	w     io.Writer
-	mode  Mode
-	state state
-	seq   []byte // The sequence, or the incomplete character, read so far.
-	osc   bool   // The string is an OSC, which BEL also ends.
-	n     int    // Number of bytes of the string so far.
-	cr    bool   // Log: a carriage return is held until the next byte.
-	out   []byte
-	dirty bool // Screen: a sequence with a lasting effect was passed, see Close.
+	w            io.Writer
+	mode         Mode
+	state        state
+	seq          []byte // The sequence, or the incomplete character, read so far.
+	osc          bool   // The string is an OSC, which BEL also ends.
+	n            int    // Number of bytes of the string so far.
+	cr           bool   // Log: a carriage return is held until the next byte.
+	out          []byte
+	modesChanged bool // Screen: a sequence with a lasting effect was passed, see Close.
 }
 
 // NewFilter returns a filter that writes to w.
@@ -81,11 +81,11 @@ func (f *Filter) Close() error {
 	if f.state == ground {
 		f.invalid()
 	} else {
-		f.refuse()
+		f.reject()
 	}
-	if f.dirty {
+	if f.modesChanged {
 		f.out = append(f.out, resetScreen...)
-		f.dirty = false
+		f.modesChanged = false
 	}
 	return f.flush()
 }
@@ -171,7 +171,7 @@ func (f *Filter) character() {
 	case ok:
 		f.out = append(f.out, f.seq[:n]...)
 	case f.mode == Log:
-		f.out = append(f.out, visible(string(f.seq[:n]))...)
+		f.out = append(f.out, escapeOne(string(f.seq[:n]))...)
 	}
 	f.seq = f.seq[:0]
 }
@@ -183,7 +183,7 @@ func joiner(r rune) bool { return r == 0x200c || r == 0x200d || r == 0x00ad }
 func (f *Filter) invalid() {
 	for _, c := range f.seq {
 		if f.mode == Log {
-			f.out = append(f.out, visible(string([]byte{c}))...)
+			f.out = append(f.out, escapeOne(string([]byte{c}))...)
 			continue
 		}
 		f.out = utf8.AppendRune(f.out, utf8.RuneError)
@@ -200,7 +200,7 @@ func (f *Filter) control(c byte) {
 		case '\r':
 			f.cr = true
 		default:
-			f.out = append(f.out, visible(string([]byte{c}))...)
+			f.out = append(f.out, escapeOne(string([]byte{c}))...)
 		}
 		return
 	}
@@ -209,7 +209,7 @@ func (f *Filter) control(c byte) {
 		f.out = append(f.out, c)
 	case 0x0e, 0x0f: // Shift out and shift in, used for line drawing.
 		f.out = append(f.out, c)
-		f.dirty = true
+		f.modesChanged = true
 	}
 	// Other characters are dropped: ENQ requests an answerback, DC1 and DC3 stop the terminal, CAN and SUB have a
 	// meaning only in a sequence.
@@ -229,15 +229,15 @@ func (f *Filter) endCR(next byte) {
 	f.out = append(f.out, `\x0d`...)
 }
 
-// refuse ends the current sequence without passing it.
-func (f *Filter) refuse() {
+// reject ends the current sequence without passing it.
+func (f *Filter) reject() {
 	if f.mode == Log {
 		for _, c := range f.seq {
 			if c >= 0x20 && c < 0x7f {
 				f.out = append(f.out, c)
 				continue
 			}
-			f.out = append(f.out, visible(string([]byte{c}))...)
+			f.out = append(f.out, escapeOne(string([]byte{c}))...)
 		}
 	}
 	f.reset()

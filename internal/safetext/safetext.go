@@ -119,15 +119,15 @@ func escape(s string, ok func(rune) bool) string {
 		if ok(r) && (r != utf8.RuneError || n > 1) {
 			b.WriteString(s[i : i+n])
 		} else {
-			b.WriteString(visible(s[i : i+n]))
+			b.WriteString(escapeOne(s[i : i+n]))
 		}
 		i += n
 	}
 	return b.String()
 }
 
-// visible returns the escape of one character, or of one byte that is not part of a character.
-func visible(s string) string {
+// escapeOne returns the escape of one character, or of one byte that is not part of a character.
+func escapeOne(s string) string {
 	r, n := utf8.DecodeRuneInString(s)
 	switch {
 	case r == utf8.RuneError && n == 1, r < 0x80:

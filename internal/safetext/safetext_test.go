@@ -46,7 +46,7 @@ func filtered(t testing.TB, mode Mode, chunks ...string) string {
 			t.Fatalf("Write = %d, %v", n, err)
 		}
 	}
-	f.dirty = false // The reset at the end has its own test.
+	f.modesChanged = false // The reset at the end has its own test.
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ func (f *Filter) afterEsc(c byte) {
 		// they include clipboard access (OSC 52), titles, links with a misleading text and programmable keys.
 		f.osc = c == ']'
 		if f.seq = append(f.seq, c); f.mode == Log {
-			f.refuse() // The string that follows is shown as text, too.
+			f.reject() // The string that follows is shown as text, too.
 			return
 		}
 		f.state = str
@@ -25,13 +25,13 @@ func (f *Filter) afterEsc(c byte) {
 	case c >= 0x30 && c < 0x7f:
 		f.seq = append(f.seq, c)
 		if f.mode == Screen && escAllowed(f.seq[1:]) {
-			f.dirty = true
+			f.modesChanged = true
 			f.accept()
 			return
 		}
-		f.refuse()
+		f.reject()
 	default:
-		f.refuse()
+		f.reject()
 		f.step(c)
 	}
 }
@@ -57,10 +57,10 @@ func (f *Filter) inCSI(c byte) {
 	case c >= 0x20 && c < 0x40 && len(f.seq) < maxCSI:
 		f.seq = append(f.seq, c)
 	case c >= 0x20 && c < 0x40: // The sequence is too long; the rest becomes text.
-		f.refuse()
+		f.reject()
 		f.step(c)
 	default:
-		f.refuse()
+		f.reject()
 		f.step(c)
 	}
 }
@@ -70,16 +70,16 @@ func (f *Filter) endCSI() {
 	plain := len(bytes.Trim(body, "0123456789;:")) == 0
 	switch {
 	case final == 'm' && plain:
-		f.dirty = f.dirty || f.mode == Screen
+		f.modesChanged = f.modesChanged || f.mode == Screen
 		f.accept()
 	case f.mode == Log:
-		f.refuse()
+		f.reject()
 	case plain && bytes.IndexByte([]byte("ABCDEFGHIKLPSTXZ@`abdefg"), final) >= 0 && smallNumbers(body):
 		f.accept()
 	case final == 'J' && plain && !slices.Contains(numbers(body), 3): // 3J would erase the scroll-back.
 		f.accept()
 	case final == 'r' && plain && smallNumbers(body):
-		f.dirty = true
+		f.modesChanged = true
 		f.accept()
 	case (final == 's' || final == 'u') && len(body) == 0: // Save and restore the cursor.
 		f.accept()
@@ -94,7 +94,7 @@ func (f *Filter) endCSI() {
 	default:
 		// Dropped: all queries (c, n, x, $p, >q, …), because responses arrive like typed input; t, which moves, resizes
 		// and reports windows; i, which prints; keyboard protocols that stay active after the program.
-		f.refuse()
+		f.reject()
 	}
 }
 
@@ -119,7 +119,7 @@ func (f *Filter) modes(body []byte, final byte) {
 		out = strconv.AppendInt(out, int64(m), 10)
 	}
 	if n > 0 {
-		f.dirty = true
+		f.modesChanged = true
 		f.out = append(append(f.out, out...), final)
 	}
 	f.reset()

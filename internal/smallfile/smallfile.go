@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-const most = 1 << 20 // Maximum size of a file in bytes.
+const maxSize = 1 << 20 // Maximum size of a file in bytes.
 
 // Read returns the content of a file of at most 1 MiB.
 func Read(name string) ([]byte, error) {
@@ -18,9 +18,9 @@ func Read(name string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, most+1))
-	if err == nil && len(b) > most {
-		err = fmt.Errorf("%s is larger than %s", name, caisson.Size(most))
+	b, err := io.ReadAll(io.LimitReader(f, maxSize+1))
+	if err == nil && len(b) > maxSize {
+		err = fmt.Errorf("%s is larger than %s", name, caisson.Size(maxSize))
 	}
 	return b, err
 }

@@ -19,8 +19,8 @@ import (
 	"time"
 )
 
-// keep is the time after the last use for which binaries are kept for later test processes.
-const keep = 24 * time.Hour
+// retention is the time after the last use for which binaries are kept for later test processes.
+const retention = 24 * time.Hour
 
 var (
 	mu    sync.Mutex
@@ -171,7 +171,7 @@ func prune(dir string, now time.Time) error {
 		return err
 	}
 	for _, e := range entries {
-		if info, err := e.Info(); err == nil && e.IsDir() && now.Sub(info.ModTime()) > keep {
+		if info, err := e.Info(); err == nil && e.IsDir() && now.Sub(info.ModTime()) > retention {
 			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
 				return err
 			}

@@ -39,7 +39,7 @@ func TestPrebuilt(t *testing.T) {
 
 func TestPrune(t *testing.T) {
 	dir, now := t.TempDir(), time.Now()
-	for name, used := range map[string]time.Time{"old": now.Add(-2 * keep), "new": now} {
+	for name, used := range map[string]time.Time{"old": now.Add(-2 * retention), "new": now} {
 		p := filepath.Join(dir, name)
 		if err := os.Mkdir(p, 0o755); err != nil {
 			t.Fatal(err)

@@ -38,16 +38,16 @@ var withoutRace = []string{
 	"runtime/gvisor", "test", "worker",
 }
 
-// long are packages whose tests start sandboxes and agents and take longest. They start first and run in parallel with
+// longPackages are packages whose tests start sandboxes and agents and take longest. They start first and run in parallel with
 // the others.
-var long = []string{"test", "cmd/caisson", "agent", "engine", "runtime/gvisor"}
+var longPackages = []string{"test", "cmd/caisson", "agent", "engine", "runtime/gvisor"}
 
-// shm is the directory for files of tests if it has shmRoom bytes free: most tests otherwise wait for the disk, and
+// shm is the directory for files of tests if it has shmMinFree bytes free: most tests otherwise wait for the disk, and
 // their files need not be durable. It is not used for tests with real sandboxes, because the memory limits of those
 // would include files written to a root file system there.
 const (
-	shm     = "/dev/shm"
-	shmRoom = 6 << 30
+	shm        = "/dev/shm"
+	shmMinFree = 6 << 30
 )
 
 func main() {
@@ -92,7 +92,7 @@ func run(ctx context.Context, all bool, count int) error {
 	for _, p := range strings.Fields(string(out)) {
 		name := strings.TrimPrefix(strings.TrimPrefix(p, module), "/")
 		switch {
-		case slices.Contains(long, name):
+		case slices.Contains(longPackages, name):
 			beside = append(beside, p)
 		case slices.Contains(withoutRace, name):
 			plain = append(plain, p)
@@ -144,7 +144,7 @@ func environment(ctx context.Context, all bool) (env, inMemory []string, clean f
 		return env, env, func() {}, nil
 	}
 	var fs unix.Statfs_t
-	if unix.Statfs(shm, &fs) != nil || fs.Type != unix.TMPFS_MAGIC || fs.Bavail*uint64(fs.Bsize) < shmRoom || unix.Access(shm, unix.W_OK) != nil {
+	if unix.Statfs(shm, &fs) != nil || fs.Type != unix.TMPFS_MAGIC || fs.Bavail*uint64(fs.Bsize) < shmMinFree || unix.Access(shm, unix.W_OK) != nil {
 		return env, env, func() {}, nil
 	}
 	// The directory is the same for each run of a checkout, because it is part of the key of cached results. Its name

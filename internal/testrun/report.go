@@ -53,11 +53,11 @@ func (r *report) read(events io.Reader) error {
 		} else if err != nil {
 			return fmt.Errorf("read the output of go test -json: %w", err)
 		}
-		r.take(e)
+		r.add(e)
 	}
 }
 
-func (r *report) take(e event) {
+func (r *report) add(e event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	key := e.Package + " " + e.Test

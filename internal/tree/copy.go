@@ -15,7 +15,7 @@ import (
 // Memory is bounded for any input. Copy returns Invalid if r does not have the form; other errors are those of r or w.
 func Copy(w io.Writer, r io.Reader, base string) error {
 	in, out := tar.NewReader(r), tar.NewWriter(w)
-	check := order{base: base}
+	check := orderChecker{base: base}
 	buf := make([]byte, chunkSize)
 	for {
 		h, err := in.Next()
@@ -29,7 +29,7 @@ func Copy(w io.Writer, r io.Reader, base string) error {
 		if err != nil {
 			return err
 		}
-		if err := check.next(strings.TrimSuffix(clean.Name, "/"), clean.Typeflag == tar.TypeDir); err != nil {
+		if err := check.checkNext(strings.TrimSuffix(clean.Name, "/"), clean.Typeflag == tar.TypeDir); err != nil {
 			return err
 		}
 		if err := out.WriteHeader(clean); err != nil {
@@ -48,13 +48,13 @@ func Copy(w io.Writer, r io.Reader, base string) error {
 	return out.Close()
 }
 
-// CopyShown reads an archive from r that [Unpack] accepts, of files, directories and symlinks in any order, and writes
+// CopyVisible reads an archive from r that [Unpack] accepts, of files, directories and symlinks in any order, and writes
 // a new one to w without the entries that are hidden. hides is called with the path of each entry. The end of the
 // archive is written only after r has ended without an error.
 //
-// Memory is bounded for any input. CopyShown returns Invalid if r is not such an archive; other errors are those of r
+// Memory is bounded for any input. CopyVisible returns Invalid if r is not such an archive; other errors are those of r
 // or w.
-func CopyShown(w io.Writer, r io.Reader, hides func(path string) bool) error {
+func CopyVisible(w io.Writer, r io.Reader, hides func(path string) bool) error {
 	in, out := tar.NewReader(r), tar.NewWriter(w)
 	buf := make([]byte, chunkSize)
 	for {
@@ -136,15 +136,15 @@ func sanitize(h *tar.Header) (*tar.Header, error) {
 	return clean, nil
 }
 
-// order checks that entries are in the order that the package comment defines. It stores only the directories above the
+// orderChecker checks that entries are in the order that the package comment defines. It stores only the directories above the
 // last entry.
-type order struct {
+type orderChecker struct {
 	base string
 	open []string // The directories above last, and last if it is a directory; outermost first.
 	last string   // The last entry; "" before the first.
 }
 
-func (o *order) next(name string, dir bool) error {
+func (o *orderChecker) checkNext(name string, dir bool) error {
 	bad := func() error {
 		return caisson.Errorf(caisson.Invalid, "the archive has %.80q in a place where it must not be", name)
 	}

@@ -23,12 +23,12 @@ import (
 // or below name are left out. Files may change concurrently: a file that shrinks is padded with zeros, and a file that
 // is removed is left out. Pack returns NotFound if name does not exist, and Conflict if it is a special file.
 func Pack(root *os.Root, name, as string, w io.Writer) error {
-	return PackShown(root, name, as, func(string) bool { return false }, w)
+	return PackVisible(root, name, as, func(string) bool { return false }, w)
 }
 
-// PackShown is [Pack] without hidden entries. hides is called with each path below name, relative to it, whose parent
+// PackVisible is [Pack] without hidden entries. hides is called with each path below name, relative to it, whose parent
 // directories are not hidden; the contents of a hidden directory are left out.
-func PackShown(root *os.Root, name, as string, hides func(path string) bool, w io.Writer) error {
+func PackVisible(root *os.Root, name, as string, hides func(path string) bool, w io.Writer) error {
 	if as == "" {
 		as = path.Base(name)
 	}

@@ -53,7 +53,7 @@ func TestPackShown(t *testing.T) {
 		}
 		var b bytes.Buffer
 		asked = nil
-		if err := PackShown(root, dir, "as", hides, &b); err != nil {
+		if err := PackVisible(root, dir, "as", hides, &b); err != nil {
 			t.Fatal(err)
 		}
 		if got := names(t, b.Bytes()); !slices.Equal(got, []string{"as/", "as/a", "as/d/", "as/d/b"}) {
@@ -71,7 +71,7 @@ func TestCopyShown(t *testing.T) {
 	in := archive(t, tar.Header{Typeflag: tar.TypeXGlobalHeader, PAXRecords: map[string]string{"comment": "x"}}, dir("./"), file("./z"), file("./no"),
 		dir("no/"), file("no/x"), link("l", "no"), file("a/no/x"), file("a/b"))
 	var out bytes.Buffer
-	if err := CopyShown(&out, bytes.NewReader(in), hides); err != nil {
+	if err := CopyVisible(&out, bytes.NewReader(in), hides); err != nil {
 		t.Fatal(err)
 	}
 	if got := names(t, out.Bytes()); !slices.Equal(got, []string{"z", "l", "a/b"}) {
@@ -81,7 +81,7 @@ func TestCopyShown(t *testing.T) {
 		"no archive": []byte(strings.Repeat("x", 1024)), "cut": in[:2050], "more": append(slices.Clone(in), make([]byte, 2<<20)...),
 		"hard link": archive(t, tar.Header{Typeflag: tar.TypeLink, Name: "h", Linkname: "no"}), "way out": archive(t, file("../x")), "way round": archive(t, file("a/../no")),
 	} {
-		if err := CopyShown(io.Discard, bytes.NewReader(bad), hides); caisson.KindOf(err) != caisson.Invalid {
+		if err := CopyVisible(io.Discard, bytes.NewReader(bad), hides); caisson.KindOf(err) != caisson.Invalid {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

@@ -48,7 +48,7 @@ func Unpack(r io.Reader, root *os.Root, o Options) error {
 	if o.Name != "" && (!fs.ValidPath(o.Name) || path.Base(o.Name) != o.Name || o.Name == ".") {
 		return caisson.Invalidf("name", "%.80q is not the name of a file", o.Name)
 	}
-	u := unpacker{Options: o, at: &walk{root: root, followLinks: o.FollowLinks}, buf: make([]byte, chunkSize), modes: map[string]fs.FileMode{}}
+	u := unpacker{Options: o, at: &dirWalk{root: root, followLinks: o.FollowLinks}, buf: make([]byte, chunkSize), modes: map[string]fs.FileMode{}}
 	defer u.at.close()
 	return errno.Wrap(u.unpack(r))
 }
@@ -70,12 +70,12 @@ func (u *unpacker) unpack(r io.Reader) error {
 	if err := end(r); err != nil {
 		return err
 	}
-	return u.restrict()
+	return u.setModes()
 }
 
 type unpacker struct {
 	Options
-	at      *walk
+	at      *dirWalk
 	top     string // First element of the first name, if Name is set.
 	entries int
 	bytes   int64
@@ -84,13 +84,13 @@ type unpacker struct {
 	modes map[string]fs.FileMode
 }
 
-// restrict sets the final modes of directories that had more permissions while they were filled. Contents precede their
+// setModes sets the final modes of directories that had more permissions while they were filled. Contents precede their
 // directory.
-func (u *unpacker) restrict() error {
+func (u *unpacker) setModes() error {
 	for _, dir := range slices.SortedFunc(maps.Keys(u.modes), func(a, b string) int { return byElement(b, a) }) {
-		err := u.at.to(path.Dir(dir), nil)
+		err := u.at.changeTo(path.Dir(dir), nil)
 		if err == nil {
-			err = u.restrictOne(u.at.dir(), path.Base(dir), u.modes[dir])
+			err = u.setMode(u.at.dir(), path.Base(dir), u.modes[dir])
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -115,7 +115,7 @@ func byElement(a, b string) int {
 	return cmp.Compare(len(a), len(b))
 }
 
-func (u *unpacker) restrictOne(in *os.Root, name string, mode fs.FileMode) error {
+func (u *unpacker) setMode(in *os.Root, name string, mode fs.FileMode) error {
 	info, err := in.Lstat(name)
 	if err != nil {
 		return err
@@ -140,7 +140,7 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 	if u.MaxBytes > 0 && (h.Size > u.MaxBytes || u.bytes > u.MaxBytes) {
 		return caisson.Errorf(caisson.Exhausted, "the archive has more than %s of files", caisson.Size(u.MaxBytes))
 	}
-	if err := u.at.to(path.Dir(name), u.missing); err != nil {
+	if err := u.at.changeTo(path.Dir(name), u.mkdirImplicit); err != nil {
 		return err
 	}
 	switch h.Typeflag {
@@ -168,8 +168,8 @@ func (u *unpacker) rename(name string) (string, error) {
 	return checkName(path.Join(u.Name, rest))
 }
 
-// missing creates a directory that has no entry in the archive, or only after its contents.
-func (u *unpacker) missing(name string) error { return u.dir(name, 0o755) }
+// mkdirImplicit creates a directory that has no entry in the archive, or only after its contents.
+func (u *unpacker) mkdirImplicit(name string) error { return u.dir(name, 0o755) }
 
 // dir creates one directory in the current one, or checks that it exists.
 func (u *unpacker) dir(name string, mode fs.FileMode) error {

@@ -11,17 +11,17 @@ import (
 	"github.com/caisson-dev/caisson/internal/errno"
 )
 
-// keepEvery and keepLast define which directories a walk keeps open: every 16th, and the last 16. So at most about 150
+// openEvery and openLast define which directories a walk keeps open: every 16th, and the last 16. So at most about 150
 // are open, for a name of length [maxPath], and stepping back up opens two directories on average, where opening each
 // name from the root would open all above it.
 const (
-	keepEvery = 16
-	keepLast  = 16
+	openEvery = 16
+	openLast  = 16
 )
 
 // A walk traverses the directories below a root. It has a current directory, and changes to another one through their
 // common ancestor.
-type walk struct {
+type dirWalk struct {
 	root        *os.Root
 	followLinks bool
 	levels      []level // The current directory, which is last, and those above it; empty if the root is the current directory.
@@ -33,16 +33,16 @@ type level struct {
 }
 
 // dir returns the current directory. The caller must not close it.
-func (w *walk) dir() *os.Root {
+func (w *dirWalk) dir() *os.Root {
 	if n := len(w.levels); n > 0 {
 		return w.levels[n-1].dir
 	}
 	return w.root
 }
 
-// to changes the current directory to name, which is relative to the root. missing, unless it is nil, is called for
+// changeTo changes the current directory to name, which is relative to the root. missing, unless it is nil, is called for
 // each directory on the way that does not exist and must create it in the current directory.
-func (w *walk) to(name string, missing func(name string) error) error {
+func (w *dirWalk) changeTo(name string, missing func(name string) error) error {
 	if name == "." {
 		return w.up(0)
 	}
@@ -75,7 +75,7 @@ func (w *walk) to(name string, missing func(name string) error) error {
 }
 
 // check returns nil if name, in the current directory, is a directory or a symlink to a directory that may be followed.
-func (w *walk) check(name string) error {
+func (w *dirWalk) check(name string) error {
 	info, err := w.dir().Lstat(path.Base(name))
 	if err != nil || info.IsDir() {
 		return err
@@ -88,13 +88,13 @@ func (w *walk) check(name string) error {
 }
 
 // enter changes the current directory to a directory in it.
-func (w *walk) enter(name string) error {
+func (w *dirWalk) enter(name string) error {
 	dir, err := w.open(w.dir(), name)
 	if err != nil {
 		return err
 	}
 	w.levels = append(w.levels, level{name, dir})
-	if i := len(w.levels) - 1 - keepLast; i >= 0 && i%keepEvery != 0 && w.levels[i].dir != nil {
+	if i := len(w.levels) - 1 - openLast; i >= 0 && i%openEvery != 0 && w.levels[i].dir != nil {
 		w.levels[i].dir.Close()
 		w.levels[i].dir = nil
 	}
@@ -103,7 +103,7 @@ func (w *walk) enter(name string) error {
 
 // open opens the directory name, relative to the root, which is in the directory in. A symlink is resolved from the
 // root and must not lead out of it.
-func (w *walk) open(in *os.Root, name string) (*os.Root, error) {
+func (w *dirWalk) open(in *os.Root, name string) (*os.Root, error) {
 	info, err := in.Lstat(path.Base(name))
 	switch {
 	case err != nil:
@@ -126,7 +126,7 @@ func (w *walk) open(in *os.Root, name string) (*os.Root, error) {
 }
 
 // up leaves all but the first n levels, and opens the last of these if it was not kept open.
-func (w *walk) up(n int) error {
+func (w *dirWalk) up(n int) error {
 	for _, l := range w.levels[n:] {
 		if l.dir != nil {
 			l.dir.Close()
@@ -152,7 +152,7 @@ func (w *walk) up(n int) error {
 }
 
 // close closes all open directories.
-func (w *walk) close() {
+func (w *dirWalk) close() {
 	for _, l := range w.levels {
 		if l.dir != nil {
 			l.dir.Close()

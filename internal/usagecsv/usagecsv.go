@@ -16,7 +16,7 @@ func Rows(w io.Writer, rows []caisson.UsageRow) error {
 	return write(w, "key,calls,failed,estimated,input,output,cache_read,cache_write,cost", rows, func(r caisson.UsageRow) []string {
 		t := r.Tokens
 		return []string{
-			text(r.Key), number(r.Calls), number(r.Failed), number(r.Estimated),
+			escapeFormula(r.Key), number(r.Calls), number(r.Failed), number(r.Estimated),
 			number(t.Input), number(t.Output), number(t.CacheRead), number(t.CacheWrite), r.Cost.String(),
 		}
 	})
@@ -32,12 +32,12 @@ func Calls(w io.Writer, calls []caisson.Call) error {
 			upstreamCost = c.UpstreamCost.String()
 		}
 		return []string{
-			string(c.ID), c.At.UTC().Format(time.RFC3339Nano), text(c.Account), string(c.Sandbox), text(c.Run), strconv.Itoa(c.Attempt),
-			text(c.Session), text(c.Agent), text(c.User), text(c.Provider), text(c.Model), text(c.Upstream), text(c.API),
-			strconv.FormatBool(c.Stream), strconv.Itoa(c.Status), text(c.Error),
+			string(c.ID), c.At.UTC().Format(time.RFC3339Nano), escapeFormula(c.Account), string(c.Sandbox), escapeFormula(c.Run), strconv.Itoa(c.Attempt),
+			escapeFormula(c.Session), escapeFormula(c.Agent), escapeFormula(c.User), escapeFormula(c.Provider), escapeFormula(c.Model), escapeFormula(c.Upstream), escapeFormula(c.API),
+			strconv.FormatBool(c.Stream), strconv.Itoa(c.Status), escapeFormula(c.Error),
 			number(t.Input), number(t.Output), number(t.CacheRead), number(t.CacheWrite), c.Cost.String(),
-			strconv.FormatBool(c.Estimated), text(c.UpstreamID), upstreamCost, c.FirstByte.String(), c.Duration.String(),
-			text(c.Lineage), text(c.Trace),
+			strconv.FormatBool(c.Estimated), escapeFormula(c.UpstreamID), upstreamCost, c.FirstByte.String(), c.Duration.String(),
+			escapeFormula(c.Lineage), escapeFormula(c.Trace),
 		}
 	})
 }
@@ -46,7 +46,7 @@ func Calls(w io.Writer, calls []caisson.Call) error {
 func Receipts(w io.Writer, receipts []caisson.Receipt) error {
 	return write(w, "source,reference,account,cost,estimated,at", receipts, func(r caisson.Receipt) []string {
 		return []string{
-			text(r.Source), text(r.Reference), text(r.Account), r.Cost.String(), strconv.FormatBool(r.Estimated),
+			escapeFormula(r.Source), escapeFormula(r.Reference), escapeFormula(r.Account), r.Cost.String(), strconv.FormatBool(r.Estimated),
 			r.At.UTC().Format(time.RFC3339Nano),
 		}
 	})
@@ -68,8 +68,8 @@ func write[T any](w io.Writer, head string, list []T, line func(T) []string) err
 
 func number(n int64) string { return strconv.FormatInt(n, 10) }
 
-// text prevents spreadsheets from treating untrusted text as a formula.
-func text(s string) string {
+// escapeFormula prevents spreadsheets from treating untrusted text as a formula.
+func escapeFormula(s string) string {
 	if s != "" && strings.ContainsRune("=+-@\t\r", rune(s[0])) {
 		return "'" + s
 	}

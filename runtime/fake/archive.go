@@ -82,7 +82,7 @@ func (t *tree) copyFile(layer *os.Root, name, to string, info fs.FileInfo, o own
 	default:
 		return nil
 	}
-	return t.dress(to, info.Mode(), info.ModTime(), o)
+	return t.setMetadata(to, info.Mode(), info.ModTime(), o)
 }
 
 // guestID maps the host id of a file of a layer to the id in the sandbox. Ids outside the range of layers become 0: such files
@@ -106,8 +106,8 @@ func create(root *os.Root, name string, r io.Reader) error {
 	return f.Close()
 }
 
-// dress sets the owner, mode and time of a file.
-func (t *tree) dress(name string, mode fs.FileMode, mtime time.Time, o owner) error {
+// setMetadata sets the owner, mode and time of a file.
+func (t *tree) setMetadata(name string, mode fs.FileMode, mtime time.Time, o owner) error {
 	t.setOwner(t.root, name, o)
 	if mode&fs.ModeSymlink != 0 {
 		return nil
@@ -130,7 +130,7 @@ func (t *tree) save(w io.Writer) error {
 	for _, name := range names(t.lower) {
 		_, there := now[name]
 		_, parent := now[path.Dir(name)]
-		if there || !parent && path.Dir(name) != "." || t.overlays.cover(name) {
+		if there || !parent && path.Dir(name) != "." || t.overlays.contains(name) {
 			continue // it exists, was removed with its parent, or is hidden by a workspace
 		}
 		if err := tw.WriteHeader(&tar.Header{Typeflag: tar.TypeChar, Name: name, Format: tar.FormatPAX}); err != nil {
@@ -228,5 +228,5 @@ func (t *tree) loadFile(tr *tar.Reader, h *tar.Header) error {
 	if err != nil {
 		return err
 	}
-	return t.dress(name, h.FileInfo().Mode(), h.ModTime, owner{h.Uid, h.Gid})
+	return t.setMetadata(name, h.FileInfo().Mode(), h.ModTime, owner{h.Uid, h.Gid})
 }

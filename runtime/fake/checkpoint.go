@@ -57,14 +57,14 @@ func (r *Runtime) Checkpoint(ctx context.Context, id caisson.ID, dir string, kee
 		return caisson.Wrap(errors.Join(err, fmt.Errorf("%d files", len(files))), caisson.Invalid,
 			"a checkpoint needs an empty directory")
 	}
-	opened, err := s.gate.close(ctx)
+	opened, err := s.barrier.close(ctx)
 	if err != nil {
 		return err
 	}
 	if opened {
 		defer func() {
 			if keep || err != nil {
-				s.gate.open()
+				s.barrier.open()
 			}
 		}()
 	}
@@ -83,7 +83,7 @@ func (r *Runtime) Checkpoint(ctx context.Context, id caisson.ID, dir string, kee
 
 // capture writes the checkpoint to dir. The gate must be closed.
 func (s *sandbox) capture(dir string) error {
-	m, err := s.remember()
+	m, err := s.captureProcesses()
 	if err != nil {
 		return err
 	}
@@ -102,11 +102,11 @@ func (s *sandbox) capture(dir string) error {
 	return caisson.Wrap(errors.Join(err, f.Close()), caisson.Internal, "cannot write the checkpoint's files")
 }
 
-// remember returns the memory of all processes that a checkpoint contains.
-func (s *sandbox) remember() (*memory, error) {
-	m, keep := s.outliving()
+// captureProcesses returns the memory of all processes that a checkpoint contains.
+func (s *sandbox) captureProcesses() (*memory, error) {
+	m, keep := s.capturedProcesses()
 	for i, p := range keep {
-		program, ok := p.program.(Rememberer)
+		program, ok := p.program.(StatefulProgram)
 		if !ok {
 			return nil, caisson.Errorf(caisson.Conflict, "process %d (%s) cannot be captured; end it first", p.pid, p.args[0])
 		}
@@ -119,13 +119,13 @@ func (s *sandbox) remember() (*memory, error) {
 	return m, nil
 }
 
-// outliving returns the processes that a checkpoint contains, sorted by PID, and their state without their memory.
-func (s *sandbox) outliving() (m *memory, keep []*Proc) {
+// capturedProcesses returns the processes that a checkpoint contains, sorted by PID, and their state without their memory.
+func (s *sandbox) capturedProcesses() (m *memory, keep []*Proc) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m = &memory{NextPID: s.nextPID}
 	for _, p := range s.table {
-		if p.pid != initPID && p.origin != ofExec && p.ended == nil {
+		if p.pid != initPID && p.origin != originExec && p.termination == nil {
 			keep = append(keep, p)
 		}
 	}
@@ -135,7 +135,7 @@ func (s *sandbox) outliving() (m *memory, keep []*Proc) {
 			PID: p.pid, PPID: p.ppid, Args: p.args, Env: p.env, Dir: p.dir,
 			UID: p.user.uid, GID: p.user.gid, Origin: p.origin, Used: p.memory,
 		}
-		if parent := s.table[p.ppid]; parent == nil || parent.origin == ofExec {
+		if parent := s.table[p.ppid]; parent == nil || parent.origin == originExec {
 			pm.PPID = initPID
 		}
 		m.Processes = append(m.Processes, pm)
@@ -196,11 +196,11 @@ func (s *sandbox) resumeProcess(pm *processMemory) error {
 	if !ok {
 		return fmt.Errorf("%s: %w", pm.Args[0], fs.ErrNotExist)
 	}
-	program, ok := newProgram(pm.Args).(Rememberer)
+	program, ok := newProgram(pm.Args).(StatefulProgram)
 	if !ok {
 		return fmt.Errorf("%s has no memory", pm.Args[0])
 	}
-	if err := program.Remember(pm.Memory); err != nil {
+	if err := program.RestoreMemory(pm.Memory); err != nil {
 		return err
 	}
 	p := &Proc{
@@ -210,7 +210,7 @@ func (s *sandbox) resumeProcess(pm *processMemory) error {
 	if pm.PID == commandPID {
 		return s.startCommand(p)
 	}
-	if pm.Origin == ofCommand {
+	if pm.Origin == originCommand {
 		if err := s.attach(p); err != nil {
 			return err
 		}
@@ -230,12 +230,12 @@ func (r *Runtime) SaveFiles(ctx context.Context, id caisson.ID, w *os.File) erro
 	if !s.alive() {
 		return s.notRunning()
 	}
-	opened, err := s.gate.close(ctx)
+	opened, err := s.barrier.close(ctx)
 	if err != nil {
 		return err
 	}
 	if opened {
-		defer s.gate.open()
+		defer s.barrier.open()
 	}
 	return caisson.Wrap(errors.Join(s.tree.save(w), s.tree.overlays.flush()), caisson.Internal, "cannot save the files of sandbox %s", id)
 }

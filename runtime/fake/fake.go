@@ -33,7 +33,7 @@ type Config struct {
 // A Runtime is a [caisson.Runtime], a [caisson.Checkpointer] and a [caisson.Freezer]. Several Runtimes may share the same
 // sandboxes, see [Runtime.Reopen].
 type Runtime struct {
-	*host
+	*sharedState
 }
 
 var (
@@ -43,7 +43,7 @@ var (
 )
 
 // A host has the state that outlives a restart of the daemon.
-type host struct {
+type sharedState struct {
 	dir      string
 	programs map[string]func(args []string) Program
 
@@ -58,7 +58,7 @@ func New(cfg Config) (*Runtime, error) {
 	if cfg.Dir == "" {
 		return nil, caisson.Invalidf("dir", "is required")
 	}
-	h := &host{
+	h := &sharedState{
 		dir: cfg.Dir, programs: maps.Clone(cfg.Programs),
 		sandboxes: map[caisson.ID]*sandbox{}, remains: map[caisson.ID]string{}, faults: map[Op][]error{},
 	}
@@ -72,7 +72,7 @@ func New(cfg Config) (*Runtime, error) {
 }
 
 // Reopen returns another Runtime with the same sandboxes, which keep running, as after a restart of the daemon.
-func (r *Runtime) Reopen() *Runtime { return &Runtime{r.host} }
+func (r *Runtime) Reopen() *Runtime { return &Runtime{r.sharedState} }
 
 // Capabilities implements [caisson.Runtime].
 func (r *Runtime) Capabilities() caisson.Capabilities {
@@ -104,14 +104,14 @@ func (r *Runtime) Kill(id caisson.ID) error {
 		return err
 	}
 	s.mu.Lock()
-	s.die(caisson.ExitStatus{Code: -1, Unknown: true, Reason: "the sandbox died"})
+	s.stop(caisson.ExitStatus{Code: -1, Unknown: true, Reason: "the sandbox died"})
 	s.mu.Unlock()
 	s.procs.Wait()
 	return nil
 }
 
 // find returns the sandbox with the id, running or not. Returns Conflict if only its record exists, else NotFound.
-func (h *host) find(id caisson.ID) (*sandbox, error) {
+func (h *sharedState) find(id caisson.ID) (*sandbox, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if s := h.sandboxes[id]; s != nil {
@@ -125,7 +125,7 @@ func (h *host) find(id caisson.ID) (*sandbox, error) {
 
 // reserve reserves the id for a sandbox that is being created, and writes a record of its directory. Returns Conflict if the
 // id is in use.
-func (h *host) reserve(id caisson.ID, dir string) error {
+func (h *sharedState) reserve(id caisson.ID, dir string) error {
 	if _, err := caisson.ParseID(caisson.SandboxPrefix, string(id)); err != nil {
 		return err
 	}
@@ -147,7 +147,7 @@ func (h *host) reserve(id caisson.ID, dir string) error {
 }
 
 // forget removes the id and its record.
-func (h *host) forget(id caisson.ID) error {
+func (h *sharedState) forget(id caisson.ID) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err := os.Remove(h.recordFile(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -165,9 +165,11 @@ type record struct {
 
 const recordSuffix = ".json"
 
-func (h *host) recordFile(id caisson.ID) string { return filepath.Join(h.dir, string(id)+recordSuffix) }
+func (h *sharedState) recordFile(id caisson.ID) string {
+	return filepath.Join(h.dir, string(id)+recordSuffix)
+}
 
-func (h *host) loadRecords() error {
+func (h *sharedState) loadRecords() error {
 	files, err := os.ReadDir(h.dir)
 	if err != nil {
 		return err

@@ -22,7 +22,7 @@ func TestRuntime(t *testing.T) {
 	runtimetest.Test(t, func(t *testing.T) runtimetest.Harness {
 		r := open(t, t.TempDir())
 		return runtimetest.Harness{
-			Runtime: r, Inside: guest.Path,
+			Runtime: r, Guestd: guest.Path,
 			Spec:   func(t *testing.T, id caisson.ID, layer string) caisson.RuntimeSpec { return spec(t, id, layer) },
 			Reopen: func(*testing.T) caisson.Runtime { return r.Reopen() },
 			Kill: func(t *testing.T, id caisson.ID) {

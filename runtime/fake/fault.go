@@ -29,7 +29,7 @@ func (r *Runtime) FailNext(op Op, err error) {
 }
 
 // fault removes and returns the next fault of op, or nil if there is none.
-func (h *host) fault(op Op) error {
+func (h *sharedState) fault(op Op) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.faults[op]) == 0 {

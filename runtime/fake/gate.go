@@ -6,23 +6,23 @@ import (
 )
 
 // A gate blocks the processes of a sandbox between two steps while it is closed. Its zero value is open.
-type gate struct {
-	mu     sync.Mutex
-	inside int           // number of steps in progress
-	shut   chan struct{} // nil while open; closed when the gate opens again
-	quiet  chan struct{} // nil unless close waits for inside to become 0
+type stepBarrier struct {
+	mu       sync.Mutex
+	active   int           // number of steps in progress
+	reopened chan struct{} // nil while open; closed when the gate opens again
+	idle     chan struct{} // nil unless close waits for inside to become 0
 }
 
 // enter waits until the gate is open and begins a step. After a nil error, the caller must call leave.
-func (g *gate) enter(ctx context.Context) error {
+func (g *stepBarrier) enter(ctx context.Context) error {
 	for {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		g.mu.Lock()
-		shut := g.shut
+		shut := g.reopened
 		if shut == nil {
-			g.inside++
+			g.active++
 			g.mu.Unlock()
 			return nil
 		}
@@ -35,31 +35,31 @@ func (g *gate) enter(ctx context.Context) error {
 	}
 }
 
-func (g *gate) leave() {
+func (g *stepBarrier) leave() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.inside--
-	if g.inside == 0 && g.quiet != nil {
-		close(g.quiet)
-		g.quiet = nil
+	g.active--
+	if g.active == 0 && g.idle != nil {
+		close(g.idle)
+		g.idle = nil
 	}
 }
 
 // close closes the gate and waits until no step is in progress. On error, the gate is open again. It reports whether the gate
 // was open before.
-func (g *gate) close(ctx context.Context) (was bool, err error) {
+func (g *stepBarrier) close(ctx context.Context) (was bool, err error) {
 	g.mu.Lock()
-	if g.shut != nil {
+	if g.reopened != nil {
 		g.mu.Unlock()
 		return false, nil
 	}
-	g.shut = make(chan struct{})
-	if g.inside == 0 {
+	g.reopened = make(chan struct{})
+	if g.active == 0 {
 		g.mu.Unlock()
 		return true, nil
 	}
 	quiet := make(chan struct{})
-	g.quiet = quiet
+	g.idle = quiet
 	g.mu.Unlock()
 	select {
 	case <-quiet:
@@ -71,11 +71,11 @@ func (g *gate) close(ctx context.Context) (was bool, err error) {
 }
 
 // open opens the gate, so that steps can begin again.
-func (g *gate) open() {
+func (g *stepBarrier) open() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.shut != nil {
-		close(g.shut)
-		g.shut, g.quiet = nil, nil
+	if g.reopened != nil {
+		close(g.reopened)
+		g.reopened, g.idle = nil, nil
 	}
 }

@@ -21,7 +21,7 @@ func (r *Runtime) Create(ctx context.Context, id caisson.ID, spec caisson.Runtim
 }
 
 // make creates a sandbox and starts its processes with boot. On error, it removes everything it has created.
-func (h *host) make(ctx context.Context, id caisson.ID, spec caisson.RuntimeSpec, boot func(*sandbox) error) (err error) {
+func (h *sharedState) make(ctx context.Context, id caisson.ID, spec caisson.RuntimeSpec, boot func(*sandbox) error) (err error) {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -66,7 +66,7 @@ func (h *host) make(ctx context.Context, id caisson.ID, spec caisson.RuntimeSpec
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.sandboxes[id] = s
-	s.follow()
+	s.flushPeriodically()
 	return nil
 }
 
@@ -116,7 +116,7 @@ func (r *Runtime) Destroy(ctx context.Context, id caisson.ID) error {
 func (s *sandbox) shutdown(reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.die(caisson.ExitStatus{Code: -1, Unknown: true, Reason: reason})
+	s.stop(caisson.ExitStatus{Code: -1, Unknown: true, Reason: reason})
 }
 
 // free closes the sandbox's descriptors. No process of the sandbox may be running.

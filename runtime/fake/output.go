@@ -21,14 +21,14 @@ type output interface {
 type pipeOutput struct{ *pipe }
 
 func (o pipeOutput) share() (output, error) {
-	o.hold()
+	o.addWriter()
 	return o, nil
 }
 
 type ttyOutput struct{ *tty }
 
 func (o ttyOutput) share() (output, error) {
-	o.out.hold()
+	o.out.addWriter()
 	return o, nil
 }
 

@@ -49,7 +49,7 @@ func (l *overlays) mount(t *tree, m *caisson.RuntimeMount, uidBase uint32) (err 
 		return err
 	}
 	if m.Overlay == nil {
-		if err := o.lay(m.Source); err != nil || !m.Writable {
+		if err := o.copyLayer(m.Source); err != nil || !m.Writable {
 			return err
 		}
 		if o.upper, err = openRoot(m.Source); err != nil {
@@ -68,7 +68,7 @@ func (l *overlays) mount(t *tree, m *caisson.RuntimeMount, uidBase uint32) (err 
 		return err
 	}
 	if m.Overlay.Mask != nil {
-		if err := o.lay(m.Overlay.Mask); err != nil {
+		if err := o.copyLayer(m.Overlay.Mask); err != nil {
 			return err
 		}
 	}
@@ -79,7 +79,7 @@ func (l *overlays) mount(t *tree, m *caisson.RuntimeMount, uidBase uint32) (err 
 	for name := range now {
 		o.lower[name] = true
 	}
-	if err := o.lay(m.Overlay.Upper); err != nil {
+	if err := o.copyLayer(m.Overlay.Upper); err != nil {
 		return err
 	}
 	o.written, err = o.entries()
@@ -111,8 +111,8 @@ func (o *overlay) copyLower(m *caisson.RuntimeMount) error {
 // nobody is the uid and gid that a guest sees for files with unmapped owners.
 const nobody = 65534
 
-// lay copies a layer in the format of the kernel's overlayfs over the directory.
-func (o *overlay) lay(layer *os.File) error {
+// copyLayer copies a layer in the format of the kernel's overlayfs over the directory.
+func (o *overlay) copyLayer(layer *os.File) error {
 	return o.copy(layer, func(id uint32) int {
 		if o.owner >= 0 && int(id) >= o.owner && int(id)-o.owner < caisson.UIDRange {
 			return int(id) - o.owner
@@ -311,8 +311,8 @@ func (o *overlay) close() {
 	}
 }
 
-// cover reports whether name is the mount point of a directory or below it.
-func (l overlays) cover(name string) bool {
+// contains reports whether name is the mount point of a directory or below it.
+func (l overlays) contains(name string) bool {
 	return slices.ContainsFunc(l, func(o *overlay) bool { return name == o.target || strings.HasPrefix(name, o.target+"/") })
 }
 
@@ -328,8 +328,8 @@ func (l overlays) flush() error {
 // flushInterval is the interval between two flushes while a sandbox is running.
 const flushInterval = 20 * time.Millisecond
 
-// follow starts a goroutine that flushes the workspaces at each flushInterval until the sandbox stops.
-func (s *sandbox) follow() {
+// flushPeriodically starts a goroutine that flushes the workspaces at each flushInterval until the sandbox stops.
+func (s *sandbox) flushPeriodically() {
 	if len(s.tree.overlays) == 0 {
 		return
 	}

@@ -13,12 +13,12 @@ const pipeSize = 64 << 10
 // A pipe is a bounded byte stream with one reader and counted writers. Reads return io.EOF after the last writer has called
 // release; writes fail with EPIPE after the reader has called closeRead.
 type pipe struct {
-	mu      sync.Mutex
-	changed *sync.Cond
-	buf     []byte
-	writers int
-	eof     bool // makes one read return io.EOF although there are writers: a terminal's ^D
-	gone    bool // the reader has called closeRead
+	mu           sync.Mutex
+	changed      *sync.Cond
+	buf          []byte
+	writers      int
+	eof          bool // makes one read return io.EOF although there are writers: a terminal's ^D
+	readerClosed bool // the reader has called closeRead
 }
 
 func newPipe() *pipe {
@@ -27,8 +27,8 @@ func newPipe() *pipe {
 	return p
 }
 
-// hold adds a writer.
-func (p *pipe) hold() {
+// addWriter adds a writer.
+func (p *pipe) addWriter() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.writers++
@@ -46,20 +46,20 @@ func (p *pipe) release() {
 func (p *pipe) closeRead() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.gone, p.buf = true, nil
+	p.readerClosed, p.buf = true, nil
 	p.changed.Broadcast()
 }
 
-// typeEOF makes one Read return io.EOF once everything written so far has been read.
-func (p *pipe) typeEOF() {
+// sendEOF makes one Read return io.EOF once everything written so far has been read.
+func (p *pipe) sendEOF() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.eof = true
 	p.changed.Broadcast()
 }
 
-// wake makes blocked calls check their context again when ctx is cancelled.
-func (p *pipe) wake(ctx context.Context) (stop func() bool) {
+// wakeOnCancel makes blocked calls check their context again when ctx is cancelled.
+func (p *pipe) wakeOnCancel(ctx context.Context) (stop func() bool) {
 	return context.AfterFunc(ctx, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -68,7 +68,7 @@ func (p *pipe) wake(ctx context.Context) (stop func() bool) {
 }
 
 func (p *pipe) read(ctx context.Context, b []byte) (int, error) {
-	defer p.wake(ctx)()
+	defer p.wakeOnCancel(ctx)()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for len(p.buf) == 0 {
@@ -78,7 +78,7 @@ func (p *pipe) read(ctx context.Context, b []byte) (int, error) {
 		case p.eof:
 			p.eof = false
 			return 0, io.EOF
-		case p.writers == 0 || p.gone:
+		case p.writers == 0 || p.readerClosed:
 			return 0, io.EOF
 		case len(b) == 0:
 			return 0, nil
@@ -92,14 +92,14 @@ func (p *pipe) read(ctx context.Context, b []byte) (int, error) {
 }
 
 func (p *pipe) write(ctx context.Context, b []byte) (n int, err error) {
-	defer p.wake(ctx)()
+	defer p.wakeOnCancel(ctx)()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for len(b) > 0 {
 		switch free := pipeSize - len(p.buf); {
 		case ctx.Err() != nil:
 			return n, ctx.Err()
-		case p.gone:
+		case p.readerClosed:
 			return n, syscall.EPIPE
 		case free > 0:
 			k := min(free, len(b))

@@ -25,12 +25,12 @@ type Func func(ctx context.Context, p *Proc) int
 func (f Func) Run(ctx context.Context, p *Proc) int { return f(ctx, p) }
 
 // A Rememberer is a Program whose memory a checkpoint can capture. It may change that memory only within [Proc.Step].
-type Rememberer interface {
+type StatefulProgram interface {
 	Program
 	// Memory returns the program's memory in serialised form. It is called between two steps.
 	Memory() ([]byte, error)
-	// Remember restores the memory from the result of Memory. It is called before Run in a restored process.
-	Remember(memory []byte) error
+	// RestoreMemory restores the memory from the result of Memory. It is called before Run in a restored process.
+	RestoreMemory(memory []byte) error
 }
 
 // A Proc is a process, as passed to its program. Its methods are safe for concurrent use by goroutines that Run waits for.
@@ -54,21 +54,21 @@ type Proc struct {
 	log         string // absolute path of the file that a logOutput writes to
 
 	// Guarded by sandbox.mu.
-	ppid    int
-	origin  origin
-	ended   *caisson.ExitStatus // the status if the process was terminated, set before it exits
-	caught  map[syscall.Signal]chan syscall.Signal
-	memory  int64
-	started time.Time
+	ppid        int
+	origin      origin
+	termination *caisson.ExitStatus // the status if the process was terminated, set before it exits
+	caught      map[syscall.Signal]chan syscall.Signal
+	memory      int64
+	started     time.Time
 }
 
-// An origin tells how a process was started, which determines whether a checkpoint contains it: all but ofExec.
+// An origin tells how a process was started, which determines whether a checkpoint contains it: all but originExec.
 type origin string
 
 const (
-	ofCommand origin = "command" // init, the command, and their descendants
-	ofExec    origin = "exec"    // the process of an exec session, and its descendants in the same Linux session
-	ofSetsid  origin = "setsid"  // descendants of an exec'd process in a new Linux session
+	originCommand origin = "command" // init, the command, and their descendants
+	originExec    origin = "exec"    // the process of an exec session, and its descendants in the same Linux session
+	originSetsid  origin = "setsid"  // descendants of an exec'd process in a new Linux session
 )
 
 // PID returns the process ID inside the sandbox.
@@ -111,10 +111,10 @@ func (p *Proc) Stderr() io.Writer { return procWriter{p, p.errOut} }
 // Step calls f while the sandbox can be neither frozen nor captured. f must not block or call methods of p. Returns an error,
 // without calling f, if the process has been terminated.
 func (p *Proc) Step(f func()) error {
-	if err := p.sandbox.gate.enter(p.ctx); err != nil {
+	if err := p.sandbox.barrier.enter(p.ctx); err != nil {
 		return err
 	}
-	defer p.sandbox.gate.leave()
+	defer p.sandbox.barrier.leave()
 	f()
 	return nil
 }
@@ -194,8 +194,8 @@ func (p *Proc) Spawn(child Child) (*Proc, error) {
 		c.stdin = p.stdin
 	}
 	switch {
-	case child.Session && p.origin == ofExec:
-		c.origin = ofSetsid
+	case child.Session && p.origin == originExec:
+		c.origin = originSetsid
 	case !child.Session:
 		c.tty = p.tty
 		if c.out, err = p.out.share(); err != nil {

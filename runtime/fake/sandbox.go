@@ -28,7 +28,7 @@ type sandbox struct {
 	tree     *tree
 	out      output // the command's standard output, shared with each process
 	errOut   output // the command's standard error, shared with each process
-	gate     gate
+	barrier  stepBarrier
 	started  time.Time
 	done     chan struct{}  // closed when the sandbox is no longer running
 	procs    sync.WaitGroup // goroutines of processes
@@ -44,8 +44,8 @@ type sandbox struct {
 	freed sync.Once
 }
 
-// deadly lists the signals that terminate a process which does not catch them. Other signals are ignored.
-var deadly = []syscall.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGKILL, syscall.SIGTERM}
+// fatalSignals lists the signals that terminate a process which does not catch them. Other signals are ignored.
+var fatalSignals = []syscall.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGKILL, syscall.SIGTERM}
 
 // start adds p to the table and runs it. Returns ENOENT if the program does not exist, EAGAIN at the limit of processes, and
 // ESRCH if the sandbox is not running.
@@ -82,8 +82,8 @@ func (s *sandbox) start(p *Proc) error {
 func (s *sandbox) reap(p *Proc, code int) {
 	s.mu.Lock()
 	p.status = caisson.ExitStatus{Code: code & 0xff}
-	if p.ended != nil {
-		p.status = *p.ended
+	if p.termination != nil {
+		p.status = *p.termination
 	}
 	delete(s.table, p.pid)
 	s.memory -= p.memory
@@ -101,10 +101,10 @@ func (s *sandbox) reap(p *Proc, code int) {
 	close(p.exited)
 }
 
-// end terminates p with status. The caller must hold s.mu.
-func (s *sandbox) end(p *Proc, status caisson.ExitStatus) {
-	if p.ended == nil {
-		p.ended = &status
+// terminate terminates p with status. The caller must hold s.mu.
+func (s *sandbox) terminate(p *Proc, status caisson.ExitStatus) {
+	if p.termination == nil {
+		p.termination = &status
 		p.cancel()
 	}
 }
@@ -120,20 +120,20 @@ func (s *sandbox) signal(p *Proc, sig syscall.Signal) {
 	}
 	switch {
 	case p.pid == initPID && sig == syscall.SIGKILL:
-		s.die(caisson.ExitStatus{Code: -1, Unknown: true, Reason: "init was killed"})
-	case p.pid != initPID && slices.Contains(deadly, sig):
-		s.end(p, caisson.ExitStatus{Code: 128 + int(sig), Signal: int(sig)})
+		s.stop(caisson.ExitStatus{Code: -1, Unknown: true, Reason: "init was killed"})
+	case p.pid != initPID && slices.Contains(fatalSignals, sig):
+		s.terminate(p, caisson.ExitStatus{Code: 128 + int(sig), Signal: int(sig)})
 	}
 }
 
-// die stops the sandbox and terminates its running processes with status. The caller must hold s.mu.
-func (s *sandbox) die(status caisson.ExitStatus) {
+// stop stops the sandbox and terminates its running processes with status. The caller must hold s.mu.
+func (s *sandbox) stop(status caisson.ExitStatus) {
 	if !s.running {
 		return
 	}
 	s.running, s.frozen = false, false
 	for _, p := range s.table {
-		s.end(p, status)
+		s.terminate(p, status)
 	}
 	close(s.done)
 }
@@ -146,7 +146,7 @@ func (s *sandbox) alloc(p *Proc, n int64) {
 	s.memory += n
 	if limit := int64(s.spec.Resources.Memory); limit > 0 && baseMemory+s.memory > limit {
 		sig := int(syscall.SIGKILL)
-		s.end(p, caisson.ExitStatus{Code: 128 + sig, Signal: sig, Reason: "out of memory"})
+		s.terminate(p, caisson.ExitStatus{Code: 128 + sig, Signal: sig, Reason: "out of memory"})
 	}
 }
 
@@ -164,14 +164,14 @@ func (s *sandbox) boot() error {
 	if err != nil {
 		return err
 	}
-	p.origin = ofCommand
+	p.origin = originCommand
 	return s.startCommand(p)
 }
 
 func (s *sandbox) startInit() error {
 	asleep := Func(func(ctx context.Context, _ *Proc) int { <-ctx.Done(); return 0 })
 	return s.start(&Proc{
-		program: asleep, pid: initPID, args: []string{"init"}, dir: "/", origin: ofCommand, out: noOutput{}, errOut: noOutput{},
+		program: asleep, pid: initPID, args: []string{"init"}, dir: "/", origin: originCommand, out: noOutput{}, errOut: noOutput{},
 	})
 }
 
@@ -210,25 +210,25 @@ func (s *sandbox) prepare(e caisson.RuntimeExec) (*Proc, error) {
 	}
 	program, err := s.lookup(e.Command[0], getenv(e.Env, "PATH"))
 	if err != nil {
-		return nil, s.orEnding(err)
+		return nil, s.orStopping(err)
 	}
 	user, err := s.tree.user(e.User)
 	if err != nil {
-		return nil, s.orEnding(err)
+		return nil, s.orStopping(err)
 	}
 	dir := e.Workdir
 	if dir == "" {
 		dir = "/"
 	}
 	if info, err := s.tree.stat(dir); err != nil || !info.IsDir() {
-		return nil, s.orEnding(caisson.Invalidf("workdir", "%.200q is not a directory in the sandbox", dir))
+		return nil, s.orStopping(caisson.Invalidf("workdir", "%.200q is not a directory in the sandbox", dir))
 	}
 	args := append([]string{program}, e.Command[1:]...)
 	return &Proc{args: args, env: slices.Clone(e.Env), dir: dir, user: user}, nil
 }
 
-// orEnding returns err, or a Conflict if the sandbox is being destroyed, which removes the files that err reports as missing.
-func (s *sandbox) orEnding(err error) error {
+// orStopping returns err, or a Conflict if the sandbox is being destroyed, which removes the files that err reports as missing.
+func (s *sandbox) orStopping(err error) error {
 	if _, gone := s.tree.stat("/"); gone != nil {
 		return caisson.Wrap(err, caisson.Conflict, "the sandbox is ending")
 	}

@@ -12,12 +12,12 @@ import (
 
 // A session is the [caisson.Process] of one exec session: it holds the caller's ends of the process's streams.
 type session struct {
-	p      *Proc
-	stdin  io.WriteCloser
-	stdout *pipe
-	stderr io.Reader
-	errs   *pipe // nil with a terminal
-	once   sync.Once
+	p          *Proc
+	stdin      io.WriteCloser
+	stdout     *pipe
+	stderr     io.Reader
+	stderrPipe *pipe // nil with a terminal
+	once       sync.Once
 }
 
 // newSession creates the streams or the terminal of p as e specifies.
@@ -27,16 +27,16 @@ func newSession(p *Proc, e caisson.RuntimeExec) *session {
 		t := &tty{in: newPipe(), out: s.stdout, rows: e.Rows, cols: e.Cols}
 		t.interrupt = func() { s.deliver(syscall.SIGINT) }
 		p.tty, p.stdin, p.out, p.errOut = t, t.in, ttyOutput{t}, ttyOutput{t}
-		s.stdout.hold()
+		s.stdout.addWriter()
 		s.stderr = strings.NewReader("")
 		if e.Stdin {
-			s.stdin = &ttyKeys{tty: t}
+			s.stdin = &ttyInput{tty: t}
 		}
 		return s
 	}
-	s.errs = newPipe()
-	s.stderr = pipeReader{s.errs}
-	p.out, p.errOut = pipeOutput{s.stdout}, pipeOutput{s.errs}
+	s.stderrPipe = newPipe()
+	s.stderr = pipeReader{s.stderrPipe}
+	p.out, p.errOut = pipeOutput{s.stdout}, pipeOutput{s.stderrPipe}
 	if e.Stdin {
 		p.stdin = newPipe()
 		s.stdin = &pipeWriter{pipe: p.stdin}
@@ -81,8 +81,8 @@ func (s *session) Close() error {
 	s.once.Do(func() {
 		s.deliver(syscall.SIGKILL)
 		s.stdout.closeRead()
-		if s.errs != nil {
-			s.errs.closeRead()
+		if s.stderrPipe != nil {
+			s.stderrPipe.closeRead()
 		}
 		if s.p.stdin != nil {
 			s.p.stdin.closeRead()

@@ -31,9 +31,9 @@ type tree struct {
 	lower    map[string]entry
 	limit    int64 // maximum size of files that differ from lower, in bytes; 0 means no limit
 
-	mu     sync.Mutex
-	owners map[inode]owner // files that are not in the map are owned by 0:0; guarded by mu
-	slack  int64           // bytes that may be written before usedLocked is called again; guarded by mu
+	mu       sync.Mutex
+	owners   map[inode]owner // files that are not in the map are owned by 0:0; guarded by mu
+	headroom int64           // bytes that may be written before usedLocked is called again; guarded by mu
 }
 
 type mount struct {
@@ -214,7 +214,7 @@ func (t *tree) writeFile(name string, b []byte, appending bool, perm fs.FileMode
 	if root != t.root {
 		return f.Write(b)
 	}
-	allowed, err := t.take(int64(len(b)))
+	allowed, err := t.reserveDisk(int64(len(b)))
 	if err != nil {
 		return 0, err
 	}
@@ -224,22 +224,22 @@ func (t *tree) writeFile(name string, b []byte, appending bool, perm fs.FileMode
 	return n, err
 }
 
-// take reserves up to n bytes of the disk limit and returns how many it has reserved.
-func (t *tree) take(n int64) (int64, error) {
+// reserveDisk reserves up to n bytes of the disk limit and returns how many it has reserved.
+func (t *tree) reserveDisk(n int64) (int64, error) {
 	if t.limit == 0 {
 		return n, nil
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if n > t.slack {
+	if n > t.headroom {
 		used, err := t.usedLocked()
 		if err != nil {
 			return 0, err
 		}
-		t.slack = max(0, t.limit-used)
+		t.headroom = max(0, t.limit-used)
 	}
-	n = min(n, t.slack)
-	t.slack -= n
+	n = min(n, t.headroom)
+	t.headroom -= n
 	return n, nil
 }
 
@@ -264,7 +264,7 @@ func (t *tree) entries() (map[string]entry, error) {
 // hold t.mu.
 func (t *tree) entriesLocked() (map[string]entry, error) {
 	return t.entriesOf(t.root, func(name string) bool {
-		return name == procName || t.overlays.cover(name)
+		return name == procName || t.overlays.contains(name)
 	})
 }
 

@@ -15,8 +15,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// grow returns a tree with the layers of spec.
-func grow(t *testing.T, spec *caisson.RuntimeSpec) *tree {
+// newTestTree returns a tree with the layers of spec.
+func newTestTree(t *testing.T, spec *caisson.RuntimeSpec) *tree {
 	t.Helper()
 	tr, err := newTree(filepath.Join(t.TempDir(), "root"), spec)
 	if err != nil {
@@ -26,8 +26,8 @@ func grow(t *testing.T, spec *caisson.RuntimeSpec) *tree {
 	return tr
 }
 
-// plant creates files in a new directory; a name that ends in a slash is a directory.
-func plant(t *testing.T, files map[string]string) string {
+// createFiles creates files in a new directory; a name that ends in a slash is a directory.
+func createFiles(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
 	for name, content := range files {
@@ -46,8 +46,8 @@ func plant(t *testing.T, files map[string]string) string {
 }
 
 func TestLayers(t *testing.T) {
-	low := plant(t, map[string]string{"a": "low", "b": "low", "hidden/x": "low", "dir/x": "low"})
-	top := plant(t, map[string]string{"a": "top", "dir/y": "top", "hidden/y": "top"})
+	low := createFiles(t, map[string]string{"a": "low", "b": "low", "hidden/x": "low", "dir/x": "low"})
+	top := createFiles(t, map[string]string{"a": "top", "dir/y": "top", "hidden/y": "top"})
 	want := map[string]string{"a": "top", "b": "low", "dir/x": "low", "dir/y": "top", "hidden/y": "top", "hidden/x": "low"}
 	if err := unix.Setxattr(filepath.Join(top, "hidden"), "user.overlay.opaque", []byte("y"), 0); err == nil {
 		want["hidden/x"] = ""
@@ -55,7 +55,7 @@ func TestLayers(t *testing.T) {
 	if err := unix.Mknod(filepath.Join(top, "b"), syscall.S_IFCHR, 0); err == nil { // only root can
 		want["b"] = ""
 	}
-	tr := grow(t, &caisson.RuntimeSpec{Rootfs: caisson.Rootfs{Layers: []string{top, low}}})
+	tr := newTestTree(t, &caisson.RuntimeSpec{Rootfs: caisson.Rootfs{Layers: []string{top, low}}})
 	for name, content := range want {
 		got, err := tr.readFile("/" + name)
 		if string(got) != content || (content == "") != errors.Is(err, fs.ErrNotExist) {
@@ -65,8 +65,8 @@ func TestLayers(t *testing.T) {
 }
 
 func TestBinds(t *testing.T) {
-	host := plant(t, map[string]string{"usr/bin/tool": "tool", "one": "single"})
-	tr := grow(t, &caisson.RuntimeSpec{Rootfs: caisson.Rootfs{Binds: []caisson.Bind{
+	host := createFiles(t, map[string]string{"usr/bin/tool": "tool", "one": "single"})
+	tr := newTestTree(t, &caisson.RuntimeSpec{Rootfs: caisson.Rootfs{Binds: []caisson.Bind{
 		{Source: filepath.Join(host, "usr"), Target: "/usr"}, {Source: filepath.Join(host, "one"), Target: "/etc/one"},
 	}}})
 	for name, want := range map[string]string{"/usr/bin/tool": "tool", "/etc/one": "single", "/usr/../usr/./bin/tool": "tool"} {
@@ -80,7 +80,7 @@ func TestBinds(t *testing.T) {
 }
 
 func TestOwnersFollowFiles(t *testing.T) {
-	tr := grow(t, &caisson.RuntimeSpec{})
+	tr := newTestTree(t, &caisson.RuntimeSpec{})
 	if _, err := tr.writeFile("/a", nil, false, 0o644, owner{5, 6}); err != nil {
 		t.Fatal(err)
 	}
@@ -93,10 +93,10 @@ func TestOwnersFollowFiles(t *testing.T) {
 }
 
 func TestUser(t *testing.T) {
-	etc := plant(t, map[string]string{
+	etc := createFiles(t, map[string]string{
 		"etc/passwd": "root:x:0:0::/:\nlow:x:7:8::/:\nbad:x:many:0::/:\nshort:x\n\n", "etc/group": "team:x:9:low\nbad:x:many:\n",
 	})
-	tr := grow(t, &caisson.RuntimeSpec{Rootfs: caisson.Rootfs{Layers: []string{etc}}})
+	tr := newTestTree(t, &caisson.RuntimeSpec{Rootfs: caisson.Rootfs{Layers: []string{etc}}})
 	for spec, want := range map[string]owner{
 		"": {}, "root": {}, "7": {7, 8}, "low": {7, 8}, "low:team": {7, 9}, "1:2": {1, 2}, "3:team": {3, 9}, "65535": {65535, 0},
 	} {

@@ -44,20 +44,20 @@ func (t *tty) write(ctx context.Context, b []byte) (int, error) {
 	return len(b), nil
 }
 
-// typed processes input of the user.
-func (t *tty) typed(b []byte) (int, error) {
+// input processes input of the user.
+func (t *tty) input(b []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, c := range b {
-		if err := t.key(c); err != nil {
+		if err := t.inputByte(c); err != nil {
 			return 0, err
 		}
 	}
 	return len(b), nil
 }
 
-// key processes one byte of input. The caller must hold t.mu.
-func (t *tty) key(c byte) error {
+// inputByte processes one byte of input. The caller must hold t.mu.
+func (t *tty) inputByte(c byte) error {
 	ctx := context.Background()
 	switch c {
 	case keyInterrupt:
@@ -66,7 +66,7 @@ func (t *tty) key(c byte) error {
 		return nil
 	case keyEOF:
 		if len(t.line) == 0 {
-			t.in.typeEOF()
+			t.in.sendEOF()
 			return nil
 		}
 		return t.flush(ctx)
@@ -91,15 +91,15 @@ func (t *tty) flush(ctx context.Context) error {
 	return err
 }
 
-// A ttyKeys is the caller's end of a terminal's input. Closing it sends ^D.
-type ttyKeys struct {
+// A ttyInput is the caller's end of a terminal's input. Closing it sends ^D.
+type ttyInput struct {
 	tty  *tty
 	once sync.Once
 }
 
-func (k *ttyKeys) Write(b []byte) (int, error) { return k.tty.typed(b) }
+func (k *ttyInput) Write(b []byte) (int, error) { return k.tty.input(b) }
 
-func (k *ttyKeys) Close() (err error) {
-	k.once.Do(func() { _, err = k.tty.typed([]byte{keyEOF}) })
+func (k *ttyInput) Close() (err error) {
+	k.once.Do(func() { _, err = k.tty.input([]byte{keyEOF}) })
 	return err
 }

@@ -30,7 +30,7 @@ func (r *Runtime) Exec(ctx context.Context, id caisson.ID, e caisson.RuntimeExec
 	if err != nil {
 		return nil, err
 	}
-	p.origin = ofExec
+	p.origin = originExec
 	session := newSession(p, e)
 	switch err := s.start(p); {
 	case errors.Is(err, syscall.EAGAIN):
@@ -206,7 +206,7 @@ func (r *Runtime) Freeze(ctx context.Context, id caisson.ID) error {
 
 // freeze blocks every process between two steps and flushes the workspaces.
 func (s *sandbox) freeze(ctx context.Context) error {
-	if _, err := s.gate.close(ctx); err != nil {
+	if _, err := s.barrier.close(ctx); err != nil {
 		return err
 	}
 	err := s.tree.overlays.flush()
@@ -234,7 +234,7 @@ func (r *Runtime) Thaw(_ context.Context, id caisson.ID) error {
 		return caisson.Errorf(caisson.Conflict, "sandbox %s is not frozen", id)
 	}
 	s.frozen = false
-	s.gate.open()
+	s.barrier.open()
 	return nil
 }
 

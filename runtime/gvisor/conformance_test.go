@@ -19,7 +19,7 @@ func TestConformance(t *testing.T) {
 	runtimetest.Test(t, func(*testing.T) runtimetest.Harness {
 		return runtimetest.Harness{
 			Runtime: r,
-			Inside:  guestdPath,
+			Guestd:  guestdPath,
 			Reopen:  func(t *testing.T) caisson.Runtime { return reopen(t, r.cfg.Dir) },
 			Kill: func(t *testing.T, id caisson.ID) {
 				s, err := r.get(id)

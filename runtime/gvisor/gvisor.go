@@ -65,11 +65,11 @@ type Runtime struct {
 }
 
 var (
-	_ caisson.Runtime      = (*Runtime)(nil)
-	_ caisson.Checkpointer = (*Runtime)(nil)
-	_ caisson.Freezer      = (*Runtime)(nil)
-	_ caisson.Recorder     = (*Runtime)(nil)
-	_ caisson.Sharer       = (*Runtime)(nil)
+	_ caisson.Runtime            = (*Runtime)(nil)
+	_ caisson.Checkpointer       = (*Runtime)(nil)
+	_ caisson.Freezer            = (*Runtime)(nil)
+	_ caisson.WriterRecorder     = (*Runtime)(nil)
+	_ caisson.RandomnessReporter = (*Runtime)(nil)
 )
 
 // New returns a Runtime that manages the sandboxes which exist in cfg.Dir.

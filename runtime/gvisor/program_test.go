@@ -115,7 +115,7 @@ func (p program) spec(t testing.TB, r *Runtime, id caisson.ID) caisson.RuntimeSp
 		}
 	}
 	spec.Rootfs.Binds = append(spec.Rootfs.Binds, binds...)
-	spec.Command, spec.Env, spec.NetNS, spec.StillClock = p.command, p.env, p.netns, p.still
+	spec.Command, spec.Env, spec.NetNS, spec.ContinueClock = p.command, p.env, p.netns, p.still
 	said, err := os.CreateTemp(t.TempDir(), "output")
 	if err != nil {
 		t.Fatal(err)

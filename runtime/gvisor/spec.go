@@ -91,7 +91,7 @@ func setRestoreAnnotations(spec *specs.Spec, s *caisson.RuntimeSpec) error {
 	default:
 		return caisson.Errorf(caisson.Invalid, "unknown randomness %q; use kernel or openssl", s.Randomness)
 	}
-	if s.StillClock {
+	if s.ContinueClock {
 		spec.Annotations[sentry.ClockAnnotation] = sentry.ClockStill
 	}
 	return nil

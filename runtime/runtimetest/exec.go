@@ -170,7 +170,7 @@ func testNotExecutable(t *testing.T, s *suite) {
 		{"no such directory", caisson.RuntimeExec{Command: s.argv("echo"), Workdir: "/no/such-directory"}, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p, err := s.Runtime.Exec(patient(t), b.id, c.exec)
+			p, err := s.Runtime.Exec(timeoutContext(t), b.id, c.exec)
 			if err == nil {
 				p.Close()
 			}
@@ -181,7 +181,7 @@ func testNotExecutable(t *testing.T, s *suite) {
 
 func testPath(t *testing.T, s *suite) {
 	b := s.create(t)
-	dir, name := path.Split(s.Inside)
+	dir, name := path.Split(s.Guestd)
 	command := append([]string{name}, s.argv("echo", "found")[1:]...)
 	p, err := s.Runtime.Exec(b.ctx(), b.id, caisson.RuntimeExec{
 		Command: command, Env: []string{"PATH=/no/such-directory:" + path.Clean(dir)},

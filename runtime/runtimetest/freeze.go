@@ -65,8 +65,8 @@ func testFreezeDestroy(t *testing.T, s *suite) {
 	wantDone(t, "after Destroy", s.Runtime.Done(b.id))
 }
 
-// standsStill checks that the runtime reports b as frozen.
-func (b *box) standsStill(f caisson.Freezer) {
+// checkFrozen checks that the runtime reports b as frozen.
+func (b *box) checkFrozen(f caisson.Freezer) {
 	b.t.Helper()
 	wantKind(b.t, "Freeze of a frozen sandbox", f.Freeze(b.ctx(), b.id), caisson.Conflict)
 }
@@ -82,9 +82,9 @@ func testFreezeCheckpoint(t *testing.T, s *suite) {
 		t.Fatalf("Freeze: %v", err)
 	}
 	kept := b.checkpoint(true)
-	b.standsStill(f)
+	b.checkFrozen(f)
 	left := b.checkpoint(false)
-	b.standsStill(f)
+	b.checkFrozen(f)
 	for what, dir := range map[string]string{"runs on": kept, "ends": left} {
 		fork := b.restore(dir)
 		fork.until("a fork of one that "+what+" counts on", func() bool { return fork.count("/count") > reached })
@@ -131,7 +131,7 @@ func testFreezeReopen(t *testing.T, s *suite) {
 	next.suite = &suite{Harness: s.Harness, layer: s.layer}
 	next.suite.Runtime = s.Reopen(t)
 	f := next.freezer(t)
-	next.standsStill(f)
+	next.checkFrozen(f)
 	if found, ok := next.listed(); !ok || !found.Running {
 		t.Errorf("List says %+v, %v; want it running", found, ok)
 	}

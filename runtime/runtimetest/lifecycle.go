@@ -79,7 +79,7 @@ func testCreateTwice(t *testing.T, s *suite) {
 }
 
 func testUnknownID(t *testing.T, s *suite) {
-	rt, ctx, id := s.Runtime, patient(t), caisson.NewID(caisson.SandboxPrefix)
+	rt, ctx, id := s.Runtime, timeoutContext(t), caisson.NewID(caisson.SandboxPrefix)
 	_, err := rt.Exec(ctx, id, caisson.RuntimeExec{Command: s.argv("echo")})
 	wantKind(t, "Exec", err, caisson.NotFound)
 	_, err = rt.WaitCommand(ctx, id)
@@ -319,7 +319,7 @@ func testProcesses(t *testing.T, s *suite) {
 	if init := byPID[1]; init.PID != 1 {
 		t.Errorf("no init in %v", byPID)
 	}
-	if cat := byPID[p.PID()]; cat.UID != 1234 || cat.Threads < 1 || cat.Command != filepath.Base(s.Inside) {
+	if cat := byPID[p.PID()]; cat.UID != 1234 || cat.Threads < 1 || cat.Command != filepath.Base(s.Guestd) {
 		t.Errorf("the session is listed as %+v", cat)
 	}
 	if len(byPID) != 3 {

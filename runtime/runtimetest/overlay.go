@@ -41,14 +41,14 @@ func (b *box) workspace(files map[string]string, hide ...string) *workspace {
 		w.must(os.MkdirAll(filepath.Dir(p), 0o755))
 		w.must(os.WriteFile(p, []byte(content), 0o640))
 	}
-	w.own(w.host, hostOwner)
+	w.chown(w.host, hostOwner)
 	for _, name := range []string{"upper", "work", "mask"} {
 		w.must(os.Mkdir(filepath.Join(w.dir, name), 0o755))
 	}
 	for _, name := range hide {
 		w.must(unix.Mknod(filepath.Join(w.dir, "mask", name), unix.S_IFCHR, 0))
 	}
-	w.own(w.dir, int(b.spec.UIDBase))
+	w.chown(w.dir, int(b.spec.UIDBase))
 	w.mount = caisson.RuntimeMount{
 		Source: openPath(b.t, w.host), Target: "/mnt/write",
 		Overlay: &caisson.RuntimeOverlay{
@@ -66,8 +66,8 @@ func (w *workspace) must(err error) {
 	}
 }
 
-// own makes a user of the host the owner of all files in dir. It does nothing unless the test runs as root.
-func (w *workspace) own(dir string, id int) {
+// chown makes a user of the host the owner of all files in dir. It does nothing unless the test runs as root.
+func (w *workspace) chown(dir string, id int) {
 	w.t.Helper()
 	if os.Geteuid() != 0 {
 		return
@@ -80,8 +80,8 @@ func (w *workspace) own(dir string, id int) {
 	}))
 }
 
-// look describes a host directory: each file's inode number, mode, owner, times and content.
-func (w *workspace) look(dir string) string {
+// describe describes a host directory: each file's inode number, mode, owner, times and content.
+func (w *workspace) describe(dir string) string {
 	w.t.Helper()
 	var out strings.Builder
 	w.must(filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
@@ -141,7 +141,7 @@ func testOverlay(t *testing.T, s *suite) {
 	w := b.workspace(map[string]string{
 		"keep": "keep", "edit": "old", "gone": "gone", "from": "moved", "tree/leaf": "leaf", "tree/twig": "twig", ".env": "secret",
 	}, ".env")
-	before := w.look(w.host)
+	before := w.describe(w.host)
 	b.spec.Mounts = []caisson.RuntimeMount{w.mount}
 	b.create()
 	if got := b.read("/mnt/write/edit"); got != "old" {
@@ -184,7 +184,7 @@ func testOverlay(t *testing.T, s *suite) {
 		}
 	}
 	must(s.Runtime.Destroy(b.ctx(), b.id))
-	if after := w.look(w.host); after != before {
+	if after := w.describe(w.host); after != before {
 		t.Errorf("the host's directory was\n%s\nand is\n%s", before, after)
 	}
 	b.create() // as after a stop and a start
@@ -204,7 +204,7 @@ func testOverlay(t *testing.T, s *suite) {
 	must(s.Runtime.Destroy(b.ctx(), b.id))
 	b.create()
 	b.absent("/mnt/write/tree/leaf")
-	if after := w.look(w.host); after != before {
+	if after := w.describe(w.host); after != before {
 		t.Errorf("in the end the host's directory was\n%s\nand is\n%s", before, after)
 	}
 }
@@ -227,7 +227,7 @@ func testOverlayOfRoot(t *testing.T, s *suite) {
 	}
 	b := s.newBox(t)
 	w := b.workspace(map[string]string{"file": "root's"})
-	w.own(w.host, 0)
+	w.chown(w.host, 0)
 	before := entries(t, b.spec.Dir)
 	b.spec.Mounts = []caisson.RuntimeMount{w.mount}
 	wantKind(t, "a workspace of root's directory", s.Runtime.Create(b.ctx(), b.id, b.spec), caisson.Invalid)

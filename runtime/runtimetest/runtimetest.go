@@ -17,8 +17,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/poll"
 )
 
-// patience is the timeout of each operation.
-const patience = 30 * time.Second
+// opTimeout is the timeout of each operation.
+const opTimeout = 30 * time.Second
 
 // A Harness is a runtime under test with implementation-specific functions. All fields are required unless stated otherwise.
 type Harness struct {
@@ -26,8 +26,8 @@ type Harness struct {
 	// Spec returns a valid spec without a command for a sandbox with the id: with an existing directory, with limits, and with
 	// layer on top of all other layers that the root file system needs.
 	Spec func(t *testing.T, id caisson.ID, layer string) caisson.RuntimeSpec
-	// Inside is the absolute path of the program of package guestd in every sandbox.
-	Inside string
+	// Guestd is the absolute path of the program of package guestd in every sandbox.
+	Guestd string
 	// Kill stops a running sandbox as if its main process had crashed.
 	Kill func(t *testing.T, id caisson.ID)
 	// Reopen returns another Runtime on the same data, as after a restart of the daemon. If it is nil, the tests that need it
@@ -58,7 +58,7 @@ func Test(t *testing.T, open func(t *testing.T) Harness) {
 			t.Run(test.name, func(t *testing.T) { test.run(t, s) })
 		}
 	}
-	list, err := s.Runtime.List(patient(t))
+	list, err := s.Runtime.List(timeoutContext(t))
 	if err != nil || len(list) != 0 {
 		t.Errorf("after all tests List() = %v, %v; want nothing left", list, err)
 	}
@@ -126,7 +126,7 @@ func (s *suite) newBox(t *testing.T) *box {
 	id := caisson.NewID(caisson.SandboxPrefix)
 	b := &box{suite: s, t: t, id: id, spec: s.Spec(t, id, s.layer)}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), opTimeout)
 		defer cancel()
 		if err := s.Runtime.Destroy(ctx, id); err != nil {
 			t.Errorf("Destroy(%s): %v", id, err)
@@ -156,14 +156,14 @@ func (s *suite) argv(program ...string) []string {
 	if len(program) == 0 {
 		return nil
 	}
-	return append([]string{s.Inside, "test"}, program...)
+	return append([]string{s.Guestd, "test"}, program...)
 }
 
 // ctx returns a context with patience as its timeout.
-func (b *box) ctx() context.Context { return patient(b.t) }
+func (b *box) ctx() context.Context { return timeoutContext(b.t) }
 
-func patient(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+func timeoutContext(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), opTimeout)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -235,7 +235,7 @@ func (b *box) output(program ...string) string {
 func (b *box) files() *guestd.Client {
 	b.t.Helper()
 	c := guestd.NewClient(func(ctx context.Context, args []string, stdin bool) (caisson.Process, error) {
-		command := append([]string{b.Inside}, args...)
+		command := append([]string{b.Guestd}, args...)
 		return b.Runtime.Exec(ctx, b.id, caisson.RuntimeExec{Command: command, Stdin: stdin})
 	})
 	b.t.Cleanup(func() { c.Close() })
@@ -278,7 +278,7 @@ func (b *box) count(name string) int {
 // detached starts a test program that keeps running when its exec session ends, and returns its PID.
 func (b *box) detached(program ...string) int {
 	b.t.Helper()
-	command := append([]string{b.Inside, "run", "--detach", "--"}, b.argv(program...)...)
+	command := append([]string{b.Guestd, "run", "--detach", "--"}, b.argv(program...)...)
 	p, err := b.Runtime.Exec(b.ctx(), b.id, caisson.RuntimeExec{Command: command})
 	if err != nil {
 		b.t.Fatalf("Exec(%q): %v", command, err)
@@ -296,7 +296,7 @@ func (b *box) detached(program ...string) int {
 func (b *box) until(what string, cond func() bool) {
 	b.t.Helper()
 	b.t.Log("waiting until", what)
-	poll.Until(b.t, patience, cond)
+	poll.Until(b.t, opTimeout, cond)
 }
 
 // listed returns the sandbox's entry in the result of List.
@@ -332,7 +332,7 @@ func wantDone(t *testing.T, what string, c <-chan struct{}) {
 	t.Helper()
 	select {
 	case <-c:
-	case <-patient(t).Done():
+	case <-timeoutContext(t).Done():
 		t.Errorf("%s: Done is not closed", what)
 	}
 }

@@ -33,7 +33,7 @@ type Settings struct {
 type hostDialer struct{ settings func() Settings }
 
 // Own implements [Dialer].
-func (d *hostDialer) Own(addr netip.Addr) (bool, error) { return d.settings().Host.Own(addr) }
+func (d *hostDialer) Own(addr netip.Addr) (bool, error) { return d.settings().Host.IsOwn(addr) }
 
 func (d *hostDialer) DialTCP(ctx context.Context, dst netip.AddrPort) (*net.TCPConn, error) {
 	if err := d.admit(dst); err != nil {
@@ -90,7 +90,7 @@ func (d *hostDialer) admit(dst netip.AddrPort) error {
 		if !listener.IsUnspecified() {
 			continue
 		}
-		if own, err := settings.Host.Own(addr); err != nil || own {
+		if own, err := settings.Host.IsOwn(addr); err != nil || own {
 			return caisson.Errorf(caisson.Denied, "the daemon's own port; no policy can allow it")
 		}
 	}

@@ -20,7 +20,7 @@ func Open(t testing.TB, dir string, private bool) *os.File {
 	failed := make(chan error, 1)
 	go func() {
 		failed <- osthread.Do(func() error {
-			f, err := openAlone(dir, private)
+			f, err := openInNamespace(dir, private)
 			if err == nil {
 				opened <- f
 				<-done // The namespace is removed with the thread.
@@ -39,8 +39,8 @@ func Open(t testing.TB, dir string, private bool) *os.File {
 	}
 }
 
-// openAlone moves the calling thread to a new mount namespace and opens dir there.
-func openAlone(dir string, private bool) (*os.File, error) {
+// openInNamespace moves the calling thread to a new mount namespace and opens dir there.
+func openInNamespace(dir string, private bool) (*os.File, error) {
 	if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_FS); err != nil {
 		return nil, os.NewSyscallError("unshare", err)
 	}

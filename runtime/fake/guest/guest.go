@@ -42,7 +42,7 @@ func program(args []string) fake.Program {
 			return p
 		}
 	}
-	return fake.Func(runInside)
+	return fake.Func(runGuestd)
 }
 
 // arg returns args[i], or "" if there are fewer arguments.
@@ -53,8 +53,8 @@ func arg(args []string, i int) string {
 	return args[i]
 }
 
-// runInside runs the roles that package guestd implements without a kernel.
-func runInside(ctx context.Context, p *fake.Proc) int {
+// runGuestd runs the roles that package guestd implements without a kernel.
+func runGuestd(ctx context.Context, p *fake.Proc) int {
 	root, err := os.OpenRoot(p.Root())
 	if err != nil {
 		return fail(p, exitUsage, err)
@@ -105,12 +105,12 @@ func run(ctx context.Context, p *fake.Proc) int {
 
 // fail writes err to standard error and returns code.
 func fail(p *fake.Proc, code int, err error) int {
-	fmt.Fprintln(p.Stderr(), "caisson-guestd:", caisson.MessageOf(wrapped(err)))
+	fmt.Fprintln(p.Stderr(), "caisson-guestd:", caisson.MessageOf(publicError(err)))
 	return code
 }
 
-// wrapped converts an internal error to one whose text caisson.MessageOf returns.
-func wrapped(err error) error {
+// publicError converts an internal error to one whose text caisson.MessageOf returns.
+func publicError(err error) error {
 	if caisson.KindOf(err) != caisson.Internal {
 		return err
 	}
@@ -233,7 +233,7 @@ func (c *counter) Run(_ context.Context, p *fake.Proc) int {
 
 func (c *counter) Memory() ([]byte, error) { return strconv.AppendInt(nil, int64(c.n), 10), nil }
 
-func (c *counter) Remember(b []byte) (err error) {
+func (c *counter) RestoreMemory(b []byte) (err error) {
 	c.n, err = strconv.Atoi(string(b))
 	return err
 }
@@ -252,5 +252,5 @@ func (*sleeper) Run(_ context.Context, p *fake.Proc) int {
 	return 0
 }
 
-func (*sleeper) Memory() ([]byte, error) { return nil, nil }
-func (*sleeper) Remember([]byte) error   { return nil }
+func (*sleeper) Memory() ([]byte, error)    { return nil, nil }
+func (*sleeper) RestoreMemory([]byte) error { return nil }
