@@ -27,15 +27,15 @@ const (
 // An Agent is an entry of the catalog: the template that it starts from, the protocol of its program, and its limits.
 type Agent struct {
 	ID          string `json:"id" yaml:"id" doc:"1 to 63 of a-z, 0-9 and -, beginning with a letter; unique in the account"`
-	Account     string `json:"account,omitempty" yaml:"-" doc:"Empty for built-in agents, which everyone sees"`
+	Account     string `json:"account,omitempty" yaml:"-" doc:"Empty for built-in agents, which all accounts see"`
 	Name        string `json:"name" yaml:"name"`
 	Description string `json:"description,omitempty" yaml:"description"`
-	Version     string `json:"version,omitempty" yaml:"version" doc:"Of the agent's program; recorded on every run"`
+	Version     string `json:"version,omitempty" yaml:"version" doc:"Version of the agent's program; recorded in every run"`
 
 	// What it runs in: a template by name, or the parts of one.
-	Template string      `json:"template,omitempty" yaml:"template" doc:"Name of a template; else image and setup say what to make"`
+	Template string      `json:"template,omitempty" yaml:"template" doc:"Name of a template; if empty, image and setup define one"`
 	Image    string      `json:"image,omitempty" yaml:"image" doc:"host, an OCI reference, dir:PATH or tar:PATH"`
-	Setup    []SetupStep `json:"setup,omitempty" yaml:"setup" doc:"Steps that install it, as root; what they leave is frozen into a layer"`
+	Setup    []SetupStep `json:"setup,omitempty" yaml:"setup" doc:"Steps that install it, as root; their changes are stored as a layer"`
 	// BuildPolicy is what set-up steps may reach; Policy is what a run may reach, besides the model gateway.
 	BuildPolicy Policy            `json:"buildPolicy,omitzero" yaml:"buildPolicy"`
 	Policy      Policy            `json:"policy,omitzero" yaml:"policy"`
@@ -63,7 +63,7 @@ type Agent struct {
 	Tools      ToolRule  `json:"tools,omitzero" yaml:"tools"`
 	Skills     []string  `json:"skills,omitempty" yaml:"skills" doc:"Directories of skills inside the template"`
 	SubAgents  []string  `json:"subAgents,omitempty" yaml:"subAgents" doc:"Agents that it may start runs of; * means all"`
-	Personas   []Persona `json:"personas,omitempty" yaml:"personas" doc:"For openclaw: the agents that its configuration has besides main"`
+	Personas   []Persona `json:"personas,omitempty" yaml:"personas" doc:"For openclaw: the agents in its configuration in addition to main"`
 
 	Limits AgentLimits `json:"limits,omitzero" yaml:"limits"`
 	Warm   *Warm       `json:"warm,omitempty" yaml:"warm" doc:"How its warm snapshot is made; absent: runs start cold"`
@@ -86,16 +86,16 @@ func (a *Agent) SupportsAPI(api string) bool {
 // to 0 allows nothing. JSON and YAML with 0 in a field that is not a pointer are rejected: see
 // [AgentLimits.UnmarshalJSON].
 type AgentLimits struct {
-	Time   Duration `json:"time,omitempty" yaml:"time" doc:"Of a whole run; the agent has a tenth less"`
+	Time   Duration `json:"time,omitempty" yaml:"time" doc:"Time limit of a run; the agent has a tenth less"`
 	Memory Size     `json:"memory,omitempty" yaml:"memory"`
 	CPUs   float64  `json:"cpus,omitempty" yaml:"cpus"`
 	Disk   Size     `json:"disk,omitempty" yaml:"disk"`
 	PIDs   int      `json:"pids,omitempty" yaml:"pids"`
-	Output Size     `json:"output,omitempty" yaml:"output" doc:"Bytes of what it says that are kept"`
+	Output Size     `json:"output,omitempty" yaml:"output" doc:"Maximum bytes of its output that are kept"`
 	Cost   *USD     `json:"cost,omitempty" yaml:"cost" doc:"0 lets it make no call that costs anything"`
 	Tokens *int64   `json:"tokens,omitempty" yaml:"tokens"`
-	Calls  *int64   `json:"calls,omitempty" yaml:"calls" doc:"Calls of models; 0 lets it make none"`
-	Runs   *int64   `json:"runs,omitempty" yaml:"runs" doc:"Runs that it may start, with those that they start"`
+	Calls  *int64   `json:"calls,omitempty" yaml:"calls" doc:"Maximum number of model calls; 0 allows none"`
+	Runs   *int64   `json:"runs,omitempty" yaml:"runs" doc:"Maximum number of sub-runs, at any depth"`
 }
 
 // DefaultAgentLimits returns the limits of an agent that specifies none.
@@ -134,7 +134,7 @@ func rejectZero(decode func(any) error, zero map[string]bool) error {
 	for name, value := range given {
 		for field := range zero {
 			if strings.EqualFold(name, field) && value != nil && zero[field] { // as encoding/json compares them
-				return Invalidf(field, "is 0, with which nothing can run; leave it out for the default")
+				return Invalidf(field, "must be greater than 0; omit it for the default")
 			}
 		}
 	}
@@ -178,8 +178,8 @@ type SeedFile struct {
 
 // Warm configures how a warm snapshot is made.
 type Warm struct {
-	Prompt string `json:"prompt,omitempty" yaml:"prompt" doc:"What the agent is asked once before the snapshot, on a scripted model"`
-	Rounds int    `json:"rounds,omitempty" yaml:"rounds" doc:"How often it is asked, each time in another conversation; default once"`
+	Prompt string `json:"prompt,omitempty" yaml:"prompt" doc:"Prompt of the warm-up before the snapshot, answered by a scripted model"`
+	Rounds int    `json:"rounds,omitempty" yaml:"rounds" doc:"Number of warm-up turns, each in a new conversation; default 1"`
 	// Randomness is the reason why forks of the snapshot draw different random numbers. Without a reason there are no
 	// forks.
 	Randomness string `json:"randomness" yaml:"randomness" enum:"kernel,openssl" doc:"kernel: nothing that draws randomness runs in the snapshot; openssl: what runs re-seeds in each fork, which a test shows"`
@@ -194,7 +194,7 @@ type AgentStatus struct {
 	Snapshot ID        `json:"snapshot,omitempty" doc:"The warm snapshot that runs fork"`
 	WarmedAt time.Time `json:"warmedAt,omitzero"`
 	Size     Size      `json:"size,omitempty" doc:"Bytes of the warm snapshot on disk"`
-	Problem  string    `json:"problem,omitempty" doc:"Why there is no warm snapshot although there is a recipe"`
+	Problem  string    `json:"problem,omitempty" doc:"Why there is no warm snapshot although one is configured"`
 }
 
 // AgentCheck is the result of one check of an agent's requirements.
@@ -202,7 +202,7 @@ type AgentCheck struct {
 	Subject string `json:"subject" doc:"The skill, program or setting"`
 	Status  string `json:"status" enum:"ok,warning,failed"`
 	Detail  string `json:"detail"`
-	Remedy  string `json:"remedy,omitempty" doc:"What to add, and where"`
+	Remedy  string `json:"remedy,omitempty" doc:"How to fix it"`
 }
 
 // Agents is the catalog. Errors are as for [Sandboxes].

@@ -8,10 +8,10 @@ import (
 // An Event records that something happened to an object; docs/architecture.md lists the types: "sandbox.running",
 // "snapshot.created", "exec.ended". Data contains no secrets and no output of sandboxes.
 type Event struct {
-	Seq     int64             `json:"seq" doc:"Ever growing; the cursor for replay"`
+	Seq     int64             `json:"seq" doc:"Increasing sequence number; the cursor for replay"`
 	At      time.Time         `json:"at"`
 	Account string            `json:"account"`
-	Actor   string            `json:"actor,omitempty" doc:"Who caused it: local, a token's id, a sandbox's id; empty: the daemon itself"`
+	Actor   string            `json:"actor,omitempty" doc:"Actor: local, a token's id, a sandbox's id; empty: the daemon itself"`
 	Type    string            `json:"type"`
 	Subject string            `json:"subject" doc:"ID or name of the object"`
 	Data    map[string]string `json:"data,omitempty"`

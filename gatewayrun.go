@@ -10,10 +10,10 @@ import (
 type GatewayRun struct {
 	Run       string     `json:"run" doc:"1 to 64 letters, digits, '_' and '-'; unique among all accounts"`
 	Attempt   int        `json:"attempt,omitempty" doc:"Tokens for any other attempt are refused"`
-	Account   string     `json:"account,omitempty" doc:"Who pays; the caller's account unless named over the unix socket"`
+	Account   string     `json:"account,omitempty" doc:"Account that is charged; the caller's account unless named over the unix socket"`
 	Session   string     `json:"session,omitempty"`
 	Agent     string     `json:"agent,omitempty"`
-	User      string     `json:"user,omitempty" doc:"The account's own name for the person behind the run"`
+	User      string     `json:"user,omitempty" doc:"The account's name for the person on whose behalf the run is made"`
 	Models    ModelGrant `json:"models"`
 	CreatedAt time.Time  `json:"createdAt,omitzero"`
 	ExpiresAt time.Time  `json:"expiresAt,omitzero" doc:"When the run ends by itself; absent: a day from now"`

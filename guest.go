@@ -17,9 +17,9 @@ type Guest struct {
 	Attempt int    `json:"attempt,omitempty"`
 	Session string `json:"session,omitempty"`
 	Agent   string `json:"agent,omitempty"`
-	User    string `json:"user,omitempty" doc:"The account's own name for the person behind the run"`
+	User    string `json:"user,omitempty" doc:"The account's name for the person on whose behalf the run is made"`
 	Lineage string `json:"lineage,omitempty" doc:"Ids of the runs that this one is part of, outermost first, with spaces between"`
-	Trace   string `json:"trace,omitempty" doc:"Names all that is recorded for the attempt"`
+	Trace   string `json:"trace,omitempty" doc:"Trace id of all records of the attempt"`
 }
 
 // Reference returns "run/attempt/call", which is unique together with the source of a charge.

@@ -42,7 +42,7 @@ type ImageConfig struct {
 type Image struct {
 	Reference string    `json:"reference" doc:"As asked for: host, docker.io/library/debian:12, dir:…, tar:…"`
 	Digest    string    `json:"digest"`
-	Account   string    `json:"account,omitempty" doc:"Whose it is; empty for host"`
+	Account   string    `json:"account,omitempty" doc:"Account that owns it; empty for host"`
 	Size      Size      `json:"size" doc:"Bytes on disk of its layers, shared ones included"`
 	Layers    []string  `json:"layers" doc:"Digests of its layers, topmost first"`
 	Rootfs    Rootfs    `json:"rootfs,omitzero" doc:"Only in the store, never in answers"`

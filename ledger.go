@@ -22,7 +22,7 @@ type Call struct {
 	Error  string `json:"error,omitempty" doc:"A word for what went wrong: aborted, upstream, timeout, lost, ..."`
 	// Detail is for the account that is charged, and is never shown in a sandbox: it contains names of hosts and
 	// credentials.
-	Detail string     `json:"detail,omitempty" doc:"What the provider answered, or why it could not be reached; one line without secrets, of at most 512 bytes"`
+	Detail string     `json:"detail,omitempty" doc:"The provider's error, or why it could not be reached; one line without secrets, at most 512 bytes"`
 	Tokens TokenCount `json:"tokens"`
 	Cost   USD        `json:"cost"`
 	// Estimated means that Tokens and Cost do not come from the provider: the answer was cut off, or the gateway
@@ -32,7 +32,7 @@ type Call struct {
 	// request's text; nil: budgets count Tokens and Cost.
 	AtMost       *Amount  `json:"atMost,omitempty" doc:"What budgets count of a call that was cut off; absent: tokens and cost"`
 	UpstreamID   string   `json:"upstreamId,omitempty" doc:"The provider's id of the call (LiteLLM: x-litellm-call-id)"`
-	UpstreamCost *USD     `json:"upstreamCost,omitempty" doc:"What LiteLLM says it cost"`
+	UpstreamCost *USD     `json:"upstreamCost,omitempty" doc:"Cost as reported by LiteLLM"`
 	FirstByte    Duration `json:"firstByte,omitempty" doc:"Until the answer began"`
 	Duration     Duration `json:"duration" doc:"Until the answer ended"`
 }
@@ -98,7 +98,7 @@ func (e *OverBudget) Error() string {
 	if e.Busy {
 		return fmt.Sprintf("the budget of %s (%s) is set aside for calls under way, with %s left; try again in a moment", e.Budget, e.Limit, e.Left)
 	}
-	return fmt.Sprintf("the budget of %s (%s) does not cover this call: %s left; ask for it to be raised", e.Budget, e.Limit, e.Left)
+	return fmt.Sprintf("the budget of %s (%s) does not cover this call: %s left; raise the budget", e.Budget, e.Limit, e.Left)
 }
 
 // A Lease is a part of a budget that was durably handed out: its holder may spend it without a further request, and any
@@ -129,8 +129,8 @@ type Budget struct {
 	Account   string    `json:"account"`
 	Limits    Limits    `json:"limits"`
 	Period    string    `json:"period,omitempty" enum:"day,month," doc:"What is taken counts from the beginning of the UTC day or month; empty: for ever"`
-	Used      Amount    `json:"used" doc:"Taken in this period by calls in the ledger"`
-	Held      Amount    `json:"held" doc:"Handed out to gateways and not yet in the ledger or given back"`
+	Used      Amount    `json:"used" doc:"Used in this period by calls in the ledger"`
+	Held      Amount    `json:"held" doc:"Leased to gateways, and not yet in the ledger or returned"`
 	CreatedAt time.Time `json:"createdAt"`
 }
 

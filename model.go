@@ -25,7 +25,7 @@ const (
 type Provider struct {
 	Name    string `json:"name" yaml:"name"`
 	Kind    string `json:"kind" yaml:"kind" enum:"openai,anthropic,gemini,litellm,scripted"`
-	BaseURL string `json:"baseURL,omitempty" yaml:"baseURL" doc:"Up to and without the API's own path: https://api.openai.com/v1"`
+	BaseURL string `json:"baseURL,omitempty" yaml:"baseURL" doc:"Base URL without the API's own path: https://api.openai.com/v1"`
 	// Credential is the name of a credential of Account; Account "" means local.
 	Credential string `json:"credential,omitempty" yaml:"credential"`
 	Account    string `json:"account,omitempty" yaml:"account"`
@@ -89,7 +89,7 @@ func (p Prices) MaxInput() USD { return max(p.Input, p.CacheRead, p.CacheWrite) 
 // A ModelGrant lets a sandbox use the model gateway.
 type ModelGrant struct {
 	Models []string `json:"models" yaml:"models" doc:"Aliases that may be asked for; the first is what any other model, or a missing one, becomes"`
-	Budget Limits   `json:"budget,omitzero" yaml:"budget" doc:"What all calls of the sandbox may take together"`
+	Budget Limits   `json:"budget,omitzero" yaml:"budget" doc:"Limits of all calls of the sandbox together"`
 	Rate   Rate     `json:"rate,omitzero" yaml:"rate"`
 	// Allow names features that are otherwise removed or refused, because they allow network access or cannot be
 	// metered; see the Grant constants.

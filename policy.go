@@ -146,10 +146,10 @@ type Decision struct {
 type Explanation struct {
 	Target  string     `json:"target" doc:"What was asked about, as HOST:PORT or HOST"`
 	Verdict Verdict    `json:"verdict"`
-	Steps   []string   `json:"steps,omitempty" doc:"What each rule said, in order, up to the deciding one"`
-	Suggest *Rule      `json:"suggest,omitempty" doc:"The smallest rule that would allow it, to be put before the deciding one"`
-	At      int        `json:"at,omitempty" doc:"Position at which the suggested rule has to be"`
-	Recent  []Decision `json:"recent,omitempty" doc:"What the wire refused lately"`
+	Steps   []string   `json:"steps,omitempty" doc:"Result of each rule, in order, up to the deciding one"`
+	Suggest *Rule      `json:"suggest,omitempty" doc:"The narrowest rule that would allow it, to be inserted before the deciding one"`
+	At      int        `json:"at,omitempty" doc:"Position at which to insert the suggested rule"`
+	Recent  []Decision `json:"recent,omitempty" doc:"Recent denials by the wire"`
 }
 
 // Policies is the service that manages the policies of sandboxes. Errors are as for [Sandboxes].

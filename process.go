@@ -26,7 +26,7 @@ func (e ExitStatus) String() string {
 	s := fmt.Sprintf("exited with %d", e.Code)
 	switch {
 	case e.Unknown:
-		s = "ended unobserved"
+		s = "ended with an unknown status"
 	case e.Signal != 0:
 		s = fmt.Sprintf("ended by signal %d", e.Signal)
 	}
@@ -99,7 +99,7 @@ type Stats struct {
 type NetworkStats struct {
 	BytesOut int64 `json:"bytesOut" doc:"Sent by the sandbox, all of it, headers included"`
 	BytesIn  int64 `json:"bytesIn"`
-	Dropped  int64 `json:"dropped" doc:"Frames of the sandbox that were not even looked at"`
+	Dropped  int64 `json:"dropped" doc:"Frames of the sandbox that were dropped without processing"`
 	Allowed  int64 `json:"allowed" doc:"Names, connections and requests that policy allowed"`
 	Denied   int64 `json:"denied" doc:"Those that it did not"`
 	Limited  int64 `json:"limited" doc:"Connections refused because there were too many"`

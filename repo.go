@@ -36,7 +36,7 @@ type Repo struct {
 	// Credential is a token, a password (user:password), an SSH private key, or a GitHub App (JSON with appId,
 	// privateKey and optionally installationId).
 	Credential string   `json:"credential,omitempty" doc:"Name of the credential for it; empty: that of the well-known name for the forge (GITHUB_TOKEN, GITLAB_TOKEN, GITEA_TOKEN) if there is one, else none"`
-	HostKeys   []string `json:"hostKeys,omitempty" maxItems:"20" doc:"Of an SSH server, as lines of known_hosts have them; required for ssh"`
+	HostKeys   []string `json:"hostKeys,omitempty" maxItems:"20" doc:"Host keys of an SSH server, in the format of known_hosts; required for ssh"`
 	Protected  []string `json:"protected,omitempty" maxItems:"100" doc:"Patterns of branches that are never pushed to, besides the default branch"`
 	Allow      []string `json:"allow,omitempty" maxItems:"100" doc:"Patterns of protected files, as workflow definitions, that commits may change"`
 	// AllowSecrets is for false positives: a suspected secret in these files does not reject a push, but holds its
@@ -70,7 +70,7 @@ type RepoRequest struct {
 	Branch string   `json:"branch,omitempty" doc:"Default caisson/<run>"`
 	Read   []string `json:"read,omitempty" maxItems:"100" doc:"Other branches that the sandbox may read"`
 	Pull   bool     `json:"pull,omitempty" doc:"Whether a pull request is opened"`
-	Ready  bool     `json:"ready,omitempty" doc:"Whether the pull request is no draft"`
+	Ready  bool     `json:"ready,omitempty" doc:"Whether the pull request is ready for review, not a draft"`
 	Title  string   `json:"title,omitempty" maxLength:"256" doc:"Of the pull request; default the subject of the first commit"`
 }
 
@@ -107,7 +107,7 @@ type Delivery struct {
 	From     string        `json:"from" doc:"Commit of the base branch that the work started from"`
 	Pushed   string        `json:"pushed" doc:"Commit as the sandbox pushed it"`
 	Commit   string        `json:"commit,omitempty" doc:"Commit as it is sent: authors set, signed"`
-	Sent     string        `json:"sent,omitempty" doc:"What the remote's branch is known to be at, because Caisson put it there"`
+	Sent     string        `json:"sent,omitempty" doc:"Commit that Caisson last pushed to the remote's branch"`
 	Commits  int           `json:"commits"`
 	Findings []Finding     `json:"findings,omitempty" doc:"Why it is held"`
 	Pull     bool          `json:"pull,omitempty"`
@@ -117,7 +117,7 @@ type Delivery struct {
 	URL      string        `json:"url,omitempty" doc:"Of the pull request, or else of the branch"`
 	Number   int64         `json:"number,omitempty" doc:"Of the pull request"`
 	Attempts int           `json:"attempts" doc:"Since it was made, or somebody has last asked for another"`
-	Error    string        `json:"error,omitempty" doc:"Why the last try failed; of one that was dropped, what the remote may have of it"`
+	Error    string        `json:"error,omitempty" doc:"Why the last try failed; for a dropped delivery, what the remote may have received"`
 	NextAt   time.Time     `json:"nextAt,omitzero"`
 	// CreatedAt is when the commits were taken; RetriedAt when a client last requested another try; EndedAt when they
 	// were delivered, given up or dropped.
@@ -196,9 +196,9 @@ type RepoAccess struct {
 // A RepoGrant describes the access of a sandbox to a repository.
 type RepoGrant struct {
 	URL    string `json:"url" doc:"In the sandbox"`
-	Start  string `json:"start" doc:"Branch that work starts from"`
+	Start  string `json:"start" doc:"Branch that the work starts from"`
 	Branch string `json:"branch" doc:"Branch that work is pushed to"`
-	From   string `json:"from" doc:"Commit of the base branch that counts as old"`
+	From   string `json:"from" doc:"Commit of the base branch that the work started from"`
 }
 
 // A DeliveryRequest is the input of [Relay.Deliver].

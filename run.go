@@ -55,13 +55,13 @@ type RunRequest struct {
 	Agent   string            `json:"agent" doc:"Id in the catalog"`
 	Persona string            `json:"persona,omitempty"`
 	Prompt  string            `json:"prompt" minLength:"1" maxLength:"1048576"`
-	History []Message         `json:"history,omitempty" doc:"Messages before the prompt, where no session has them"`
+	History []Message         `json:"history,omitempty" doc:"Messages before the prompt, if there is no session"`
 	Model   string            `json:"model,omitempty" doc:"Alias; must be one that the agent may use"`
 	Image   string            `json:"image,omitempty" doc:"Image instead of the agent's; the run then starts cold"`
 	Session string            `json:"session,omitempty" maxLength:"512" pattern:"^[A-Za-z0-9._:-]*$" doc:"Key of the conversation to begin or continue"`
-	User    string            `json:"user,omitempty" maxLength:"256" doc:"The account's own name for the person behind the run"`
+	User    string            `json:"user,omitempty" maxLength:"256" doc:"The account's name for the person on whose behalf the run is made"`
 	Env     map[string]string `json:"env,omitempty"`
-	Limits  AgentLimits       `json:"limits,omitzero" doc:"Instead of the agent's; only narrower ones but over the unix socket"`
+	Limits  AgentLimits       `json:"limits,omitzero" doc:"Instead of the agent's; wider limits only over the unix socket"`
 	Policy  *Policy           `json:"policy,omitempty" doc:"Instead of the agent's"`
 	Keep    bool              `json:"keep,omitempty" doc:"Keep the sandbox when the run has ended"`
 	Labels  map[string]string `json:"labels,omitempty"`
@@ -71,11 +71,11 @@ type RunRequest struct {
 	Directory Handle        `json:"-"`
 	Kind      WorkspaceKind `json:"kind,omitempty" enum:"overlay,copy,direct,volume," doc:"How the directory becomes the workspace; default overlay. Of a copy nothing can be applied to the directory. With volume, source is a volume's name"`
 	Sync      SyncMode      `json:"sync,omitempty" enum:"secure,yolo,yolo-unsafe," doc:"How changes get to the directory; default secure"`
-	Show      []string      `json:"show,omitempty" maxItems:"100" doc:"Patterns of secret-looking names that the sandbox may see"`
+	Show      []string      `json:"show,omitempty" maxItems:"100" doc:"Patterns of names that look like secrets and are not hidden from the sandbox"`
 	// Hidden and HiddenCount list the files that the client has left out of Workspace, for the record of the run.
 	Hidden      []string     `json:"hidden,omitempty" maxItems:"100" doc:"Secret-looking files that the client has not put into the archive of the workspace"`
 	HiddenCount int          `json:"hiddenCount,omitempty" minimum:"0" maximum:"5000000" doc:"How many these are, if they are more than hidden has"`
-	Repo        *RepoRequest `json:"repo,omitempty" doc:"Repository that is cloned into the workspace, and that commits come back to"`
+	Repo        *RepoRequest `json:"repo,omitempty" doc:"Repository that is cloned into the workspace, and to which commits are delivered"`
 	// Workspace is a tar archive that is unpacked into the workspace instead; nil for none.
 	Workspace io.Reader `json:"-"`
 }
@@ -93,11 +93,11 @@ type Run struct {
 	// Workspace contains the changes of this attempt in the directory that it was given.
 	Workspace ID     `json:"workspace,omitempty"`
 	Parent    ID     `json:"parent,omitempty" doc:"The run whose agent started this one"`
-	Lineage   []ID   `json:"lineage,omitempty" doc:"The runs that this one is part of, outermost first"`
-	Trace     string `json:"trace" doc:"Names all that was recorded for this attempt: 32 hexadecimal digits (W3C trace-id)"`
+	Lineage   []ID   `json:"lineage,omitempty" doc:"Parent runs, outermost first"`
+	Trace     string `json:"trace" doc:"Trace id of all records of this attempt: 32 hexadecimal digits (W3C trace-id)"`
 	// Limits are the effective limits.
 	Limits       AgentLimits `json:"limits"`
-	Model        string      `json:"model,omitempty" doc:"Alias that holds"`
+	Model        string      `json:"model,omitempty" doc:"Alias of the model that is used"`
 	HasWorkspace bool        `json:"hasWorkspace,omitempty" doc:"Whether files were given for its workspace"`
 	Hidden       []string    `json:"hidden,omitempty" doc:"Secret-looking files that were left out of the copy that its workspace was made of; at most 200 are listed. Those of a mounted directory are in its workspace"`
 	HiddenCount  int         `json:"hiddenCount,omitempty"`
@@ -121,16 +121,16 @@ type RunResult struct {
 	Error    *RunError         `json:"error,omitempty" doc:"Absent if the run succeeded"`
 	Usage    RunUsage          `json:"usage"`
 	Provider string            `json:"provider,omitempty" doc:"What went wrong at a provider of models last, with the provider's status and message; absent if nothing did"`
-	Phases   []Phase           `json:"phases,omitempty" doc:"Where the time went"`
+	Phases   []Phase           `json:"phases,omitempty" doc:"Time spent in each phase"`
 	Warm     bool              `json:"warm" doc:"Whether it began as a fork of the warm snapshot"`
 	Versions map[string]string `json:"versions,omitempty" doc:"agent, digest, caisson, driver"`
 	Changes  []FileChange      `json:"changes,omitempty" doc:"What the sandbox says has changed in its workspace; at most 1000"`
 	Patch    string            `json:"patch,omitempty" doc:"The same as a unified diff, as far as it is small text"`
 	Exit     *ExitStatus       `json:"exit,omitempty" doc:"Of the agent's program"`
-	Stdout   Size              `json:"stdout,omitempty" doc:"Bytes kept of what the program wrote"`
+	Stdout   Size              `json:"stdout,omitempty" doc:"Bytes of the program's output that were kept"`
 	Stderr   Size              `json:"stderr,omitempty"`
 	Cut      bool              `json:"cut,omitempty" doc:"Whether it said more than was kept"`
-	Delivery *RunDelivery      `json:"delivery,omitempty" doc:"What became of its commits"`
+	Delivery *RunDelivery      `json:"delivery,omitempty" doc:"Delivery of its commits"`
 }
 
 // A RunDelivery is the delivery of a run's commits; see [Delivery].
@@ -153,7 +153,7 @@ type RunUsage struct {
 	Cost      USD        `json:"cost"`
 	Estimated bool       `json:"estimated,omitempty"`
 	// MaxCost is set while calls of the run are in progress; those calls are not included in the other fields.
-	MaxCost USD `json:"most,omitempty" doc:"The most that it can come to, with calls that are not in the ledger yet; absent if there are none"`
+	MaxCost USD `json:"most,omitempty" doc:"Upper bound of the cost including calls that are not in the ledger yet; absent if there are none"`
 }
 
 // A Phase is a part of a run's time: queue, fork (or create), wire, workspace, prompt (until the agent has it), model

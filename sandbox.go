@@ -25,7 +25,7 @@ type Sandbox struct {
 	Parent    ID          `json:"parent,omitempty" doc:"For a fork: the snapshot or sandbox it was forked from"`
 	Node      string      `json:"node" doc:"The machine it lives on"`
 	Build     string      `json:"build" doc:"The build of Caisson that started it; another build may list, stop and remove it"`
-	Pooled    bool        `json:"pooled,omitempty" doc:"Waits in its template's warm pool; not yet anybody's"`
+	Pooled    bool        `json:"pooled,omitempty" doc:"In its template's warm pool; not yet claimed"`
 	CreatedAt time.Time   `json:"createdAt"`
 	ChangedAt time.Time   `json:"changedAt" doc:"When State last changed"`
 	// Assigned is the run that the sandbox serves; nil: its calls are charged to the sandbox itself.
@@ -41,7 +41,7 @@ type Sandbox struct {
 type Spec struct {
 	Image     string            `json:"image" doc:"host, an OCI reference, or dir:/tar: with a digest"`
 	Digest    string            `json:"digest" doc:"sha256 digest of the root file system"`
-	Command   []string          `json:"command,omitempty" doc:"What runs from the start; empty means nothing, the sandbox waits for exec"`
+	Command   []string          `json:"command,omitempty" doc:"Command that runs from the start; empty means none: the sandbox waits for exec"`
 	Env       map[string]string `json:"env,omitempty"`
 	Workdir   string            `json:"workdir"`
 	User      string            `json:"user" doc:"name, uid, or uid:gid inside the sandbox"`
@@ -49,7 +49,7 @@ type Spec struct {
 	Mounts    []Mount           `json:"mounts,omitempty"`
 	TTL       Duration          `json:"ttl,omitempty" doc:"Pause after this long; 0 is never"`
 	HardTTL   Duration          `json:"hardTtl,omitempty" doc:"Remove after this long; 0 is never"`
-	Policy    Policy            `json:"policy,omitzero" doc:"What it may reach; the only part that can change later"`
+	Policy    Policy            `json:"policy,omitzero" doc:"Egress policy; the only part that can change later"`
 	Models    *ModelGrant       `json:"models,omitempty" doc:"Its use of the model gateway; none if absent"`
 	// Randomness is for sandboxes of agents, see [Warm]: the reason why forks of a snapshot of it draw different random
 	// numbers.
@@ -68,7 +68,7 @@ type Resources struct {
 	CPUs      float64 `json:"cpus,omitempty" yaml:"cpus" doc:"Processor time, in cores"`
 	Memory    Size    `json:"memory,omitempty" yaml:"memory" doc:"Memory of all processes, file cache of /tmp and Caisson's own share included, in bytes"`
 	PIDs      int     `json:"pids,omitempty" yaml:"pids" doc:"Processes and threads of one user inside the sandbox"`
-	Disk      Size    `json:"disk,omitempty" yaml:"disk" doc:"Bytes that may be written to the root file system; a sandbox that has written more to its workspace is ended"`
+	Disk      Size    `json:"disk,omitempty" yaml:"disk" doc:"Bytes that may be written to the root file system; a sandbox that has written more to its workspace is stopped"`
 	OpenFiles int     `json:"openFiles,omitempty" yaml:"openFiles" doc:"Open files of one process"`
 }
 

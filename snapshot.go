@@ -11,9 +11,9 @@ type Snapshot struct {
 	ID       ID                `json:"id"`
 	Account  string            `json:"account"`
 	Name     string            `json:"name,omitempty"`
-	Sandbox  ID                `json:"sandbox" doc:"What it was taken of"`
+	Sandbox  ID                `json:"sandbox" doc:"The captured sandbox"`
 	Template string            `json:"template"`
-	Memory   bool              `json:"memory" doc:"Whether memory was captured; else files only"`
+	Memory   bool              `json:"memory" doc:"Whether memory was captured; if not, files only"`
 	Size     Size              `json:"size" doc:"Bytes on disk"`
 	Spec     Spec              `json:"spec"`
 	Depends  Dependencies      `json:"depends"`
@@ -52,7 +52,7 @@ type ForkRequest struct {
 	Workspace *WorkspaceRequest `json:"workspace,omitempty"`
 	// KeepRandomness keeps the process ids of restored processes; by default, OpenSSL's random generators see other
 	// ids, and reseed.
-	KeepRandomness bool `json:"keepRandomness,omitempty" doc:"With memory: leave its programs their process ids. By default their getpid() answers anew, so that OpenSSL's random generators seed themselves again; without that, forks draw the same keys"`
+	KeepRandomness bool `json:"keepRandomness,omitempty" doc:"With memory: keep the process ids of its programs. By default their getpid() returns new values, so that OpenSSL's random generators seed themselves again; without that, forks draw the same keys"`
 	// Assigned is the run that the fork is created for.
 	Assigned *Assignment `json:"-"`
 	// Resources, where not zero, replace the origin's; the memory limit cannot be less than the snapshot's.

@@ -11,7 +11,7 @@ const HostTemplate = "host"
 // A Template defines what a sandbox starts from.
 type Template struct {
 	Name        string            `json:"name" yaml:"name"`
-	Account     string            `json:"account,omitempty" yaml:"-" doc:"Empty for built-in templates, which everyone sees"`
+	Account     string            `json:"account,omitempty" yaml:"-" doc:"Empty for built-in templates, which all accounts see"`
 	Description string            `json:"description,omitempty" yaml:"description"`
 	Image       string            `json:"image" yaml:"image" doc:"host, an OCI reference, dir:PATH or tar:PATH"`
 	Env         map[string]string `json:"env,omitempty" yaml:"env"`
@@ -62,7 +62,7 @@ type Templates interface {
 
 // Progress reports a step of a slow operation.
 type Progress struct {
-	Stage   string `json:"stage" doc:"What is being done: resolve, pull, unpack, setup 1/3, freeze"`
+	Stage   string `json:"stage" doc:"Current step: resolve, pull, unpack, setup 1/3, freeze"`
 	Detail  string `json:"detail,omitempty"`
 	Done    int64  `json:"done,omitempty"`
 	Total   int64  `json:"total,omitempty" doc:"0 if not known"`

@@ -17,12 +17,12 @@ type Volume struct {
 	Account   string            `json:"account"`
 	Name      string            `json:"name" pattern:"^[a-z0-9][a-z0-9._-]{0,63}$" doc:"Unique within the account; may be used instead of the id"`
 	Labels    map[string]string `json:"labels,omitempty"`
-	Sandbox   ID                `json:"sandbox,omitempty" doc:"Which has it now, running or not; absent if it is free"`
-	Bytes     Size              `json:"bytes" doc:"What its files took on the disk when it was last counted"`
+	Sandbox   ID                `json:"sandbox,omitempty" doc:"Sandbox that it is attached to, running or not; absent if it is detached"`
+	Bytes     Size              `json:"bytes" doc:"Disk space of its files when they were last counted"`
 	Files     int64             `json:"files" doc:"Its files and directories when they were last counted"`
 	CreatedAt time.Time         `json:"createdAt"`
 	CountedAt time.Time         `json:"countedAt,omitzero"`
-	UsedAt    time.Time         `json:"usedAt,omitzero" doc:"When a sandbox last took or left it"`
+	UsedAt    time.Time         `json:"usedAt,omitzero" doc:"When it was last attached or detached"`
 }
 
 // A VolumeRequest is the input of [Volumes.CreateVolume].

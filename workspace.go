@@ -58,7 +58,7 @@ type Workspace struct {
 	Kind    WorkspaceKind  `json:"kind"`
 	Mode    SyncMode       `json:"mode"`
 	State   WorkspaceState `json:"state"`
-	Source  string         `json:"source" doc:"The directory, as the caller called it"`
+	Source  string         `json:"source" doc:"The directory, as named by the caller"`
 	Target  string         `json:"target" doc:"Where it is in the sandbox"`
 	Sandbox ID             `json:"sandbox"`
 	Run     ID             `json:"run,omitempty" doc:"The run that the sandbox was made for"`
@@ -68,7 +68,7 @@ type Workspace struct {
 	HostPath string `json:"-"`
 	Device   uint64 `json:"-"`
 	Inode    uint64 `json:"-"`
-	UID      uint32 `json:"uid" doc:"Its owner's; what is applied becomes this user's"`
+	UID      uint32 `json:"uid" doc:"Owner of the directory; applied files belong to this user"`
 	GID      uint32 `json:"gid"`
 
 	Files       int64    `json:"files" doc:"Entries in the directory when it was mounted"`
@@ -79,10 +79,10 @@ type Workspace struct {
 	Suspects     []Suspect        `json:"suspects,omitempty" doc:"Files that the sandbox sees and that may contain secrets; at most 200. Lists have only those known by their names"`
 	SuspectCount int              `json:"suspectCount,omitempty"`
 	Search       *WorkspaceSearch `json:"search,omitempty" doc:"What was searched for secrets; absent while that is under way, and in lists"`
-	Changes      int              `json:"changes" doc:"Changes that wait, when somebody last looked"`
-	Warning      string           `json:"warning,omitempty" doc:"What people should know of it"`
+	Changes      int              `json:"changes" doc:"Number of waiting changes at the last diff"`
+	Warning      string           `json:"warning,omitempty" doc:"Warnings for the user"`
 	CreatedAt    time.Time        `json:"createdAt"`
-	EndedAt      time.Time        `json:"endedAt,omitzero" doc:"When its sandbox went"`
+	EndedAt      time.Time        `json:"endedAt,omitzero" doc:"When its sandbox was removed"`
 	SyncedAt     time.Time        `json:"syncedAt,omitzero"`
 }
 
@@ -104,7 +104,7 @@ type WorkspaceRequest struct {
 	Mode   SyncMode      `json:"mode,omitempty" enum:"secure,yolo,yolo-unsafe," doc:"Default secure"`
 	Source string        `json:"source" doc:"What people call the directory; of the kind volume, the volume's name, which is made if there is none"`
 	Target string        `json:"target,omitempty" doc:"Where it is in the sandbox; default /workspace"`
-	Show   []string      `json:"show,omitempty" doc:"Patterns of secret-looking names that are not to be hidden after all"`
+	Show   []string      `json:"show,omitempty" doc:"Patterns of names that look like secrets and are not hidden"`
 	// Directory is the directory, opened by the client with its own rights, and only over the unix socket. The callee
 	// owns and closes it.
 	Directory Handle `json:"-"`
@@ -140,7 +140,7 @@ type Change struct {
 	Size    int64  `json:"size,omitempty"`
 	OldSize int64  `json:"oldSize,omitempty"`
 	Link    string `json:"link,omitempty" doc:"Where a symlink leads"`
-	Process string `json:"process,omitempty" doc:"Who last wrote it, as the sandbox's kernel saw it: pid and command"`
+	Process string `json:"process,omitempty" doc:"Process that last wrote it, as recorded by the sandbox's kernel: pid and command"`
 	// Hash identifies the reviewed content, so that exactly that is applied. It covers type, mode and content.
 	Hash    string    `json:"hash"`
 	Binary  bool      `json:"binary,omitempty"`
@@ -151,7 +151,7 @@ type Change struct {
 	// HostChanged means that the host's file has changed since the workspace was created. Merge then reports whether the two
 	// changes can be merged without one overwriting the other.
 	HostChanged bool   `json:"moved,omitempty"`
-	Merge       bool   `json:"merge,omitempty" doc:"Whether the change can be merged into what the host has now; Hash is the merged file's"`
+	Merge       bool   `json:"merge,omitempty" doc:"Whether the change can be merged into the host's current file; hash is that of the merged file"`
 	Patch       string `json:"patch,omitempty" doc:"Unified diff, if it was asked for and is text; of a merge or a clash, against what the host has now"`
 }
 
@@ -174,10 +174,10 @@ type DiffRequest struct {
 // A Diff contains the changes in a workspace, and whether they may be applied.
 type Diff struct {
 	Workspace *Workspace `json:"workspace"`
-	Review    ID         `json:"review,omitempty" doc:"Names the frozen copy, for a sync; it is kept for a day"`
+	Review    ID         `json:"review,omitempty" doc:"Id of the frozen copy, for a sync; kept for a day"`
 	At        time.Time  `json:"at"`
 	Changes   []Change   `json:"changes"`
-	Cut       bool       `json:"cut,omitempty" doc:"Whether there are more changes than are shown; what is not shown cannot be applied"`
+	Cut       bool       `json:"cut,omitempty" doc:"Whether there are more changes than are shown; changes that are not shown cannot be applied"`
 	Checks    []string   `json:"checks,omitempty" doc:"What was checked"`
 }
 
@@ -193,7 +193,7 @@ type SyncRequest struct {
 	Review ID          `json:"review,omitempty" doc:"Empty with auto"`
 	Apply  []Selection `json:"apply,omitempty"`
 	Drop   []string    `json:"drop,omitempty" doc:"Paths whose changes are undone in the workspace; only when its sandbox is not running"`
-	Auto   bool        `json:"auto,omitempty" doc:"Review and apply whatever passes every check"`
+	Auto   bool        `json:"auto,omitempty" doc:"Review, and apply all changes that pass every check"`
 	Only   []string    `json:"only,omitempty" doc:"With auto: glob patterns of paths"`
 	// Confirmed means that a person has read the reasons of the verdict ask.
 	Confirmed bool `json:"asked,omitempty"`
@@ -223,8 +223,8 @@ type SyncReceipt struct {
 	Checks    []string       `json:"checks"`
 	Entries   []ReceiptEntry `json:"entries"`
 	Auto      bool           `json:"auto,omitempty" doc:"Whether whatever passes every check was applied, and nobody has chosen it"`
-	Waiting   int            `json:"waiting,omitempty" doc:"Changes that were not applied because a check failed or the host has moved"`
-	Held      string         `json:"held,omitempty" doc:"With auto: that removals were not applied because they are most of the directory's files, and how to apply them"`
+	Waiting   int            `json:"waiting,omitempty" doc:"Number of changes that were not applied because a check failed or the host directory has changed"`
+	Held      string         `json:"held,omitempty" doc:"With auto: explains that removals of most of the directory's files were not applied, and how to apply them"`
 }
 
 // A ReceiptEntry is one path that was written.

@@ -25,7 +25,7 @@ type Config struct {
 	Bin  string    // Directory with the programs that make bench builds.
 	Dir  string    // Empty directory for all files of the measurements; the caller removes it.
 	Rows string    // Only rows whose name has this prefix are measured.
-	N    int       // Number of samples of each row that is quick to sample; 0 means 20.
+	N    int       // Number of number of samples of each quick row; 0 means 20.
 	Net  *os.File  // Network namespace from which package registries can be reached; nil means the caller's.
 	Log  io.Writer // Receives progress messages; nil discards them.
 }

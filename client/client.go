@@ -105,11 +105,11 @@ func newConn(cfg Config) (*conn, error) {
 	if cfg.CAFile != "" {
 		pem, err := os.ReadFile(cfg.CAFile)
 		if err != nil {
-			return nil, caisson.Wrap(err, caisson.Invalid, "cannot read the file of authorities %s", cfg.CAFile)
+			return nil, caisson.Wrap(err, caisson.Invalid, "cannot read the file of certificate authorities %s", cfg.CAFile)
 		}
 		pool := x509.NewCertPool()
 		if !pool.AppendCertsFromPEM(pem) {
-			return nil, caisson.Invalidf("caFile", "%s holds no certificate", cfg.CAFile)
+			return nil, caisson.Invalidf("caFile", "%s contains no certificate", cfg.CAFile)
 		}
 		transport.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 	}

@@ -125,7 +125,7 @@ func (s *session) receive() {
 		err = caisson.Errorf(caisson.Conflict, "the session was closed")
 	} else if err != nil {
 		if _, ours := errors.AsType[*caisson.Error](err); !ours {
-			err = caisson.Wrap(err, caisson.Unavailable, "the connection to the daemon was lost and the process with it")
+			err = caisson.Wrap(err, caisson.Unavailable, "the connection to the daemon was lost, and the process was killed")
 		}
 	}
 	if s.err = err; err != nil {

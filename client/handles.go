@@ -66,7 +66,7 @@ func (c *conn) sendHandles(ctx context.Context, handles []caisson.Handle) ([]str
 	defer context.AfterFunc(ctx, func() { nc.Close() })()
 	conn, ok := nc.(*net.UnixConn)
 	if !ok {
-		return nil, caisson.Errorf(caisson.Internal, "%s is no unix socket", c.socket)
+		return nil, caisson.Errorf(caisson.Internal, "%s is not a unix socket", c.socket)
 	}
 	target, err := c.requestURL([]string{"handles"}, nil)
 	if err != nil {
@@ -107,7 +107,7 @@ func (c *conn) sendHandles(ctx context.Context, handles []caisson.Handle) ([]str
 		return nil, answer.Problem.Err()
 	}
 	if len(answer.Handles) != len(handles) {
-		return nil, caisson.Errorf(caisson.Internal, "the daemon took %d of %d descriptors", len(answer.Handles), len(handles))
+		return nil, caisson.Errorf(caisson.Internal, "the daemon received %d of %d descriptors", len(answer.Handles), len(handles))
 	}
 	return answer.Handles, nil
 }

@@ -81,7 +81,7 @@ func (w workspaces) RemoveWorkspace(ctx context.Context, ref string) error {
 // ListReceipts implements [caisson.Workspaces].
 func (w workspaces) ListReceipts(ctx context.Context, f caisson.WorkspaceFilter) (page []*caisson.SyncReceipt, more bool, err error) {
 	if len(f.States) > 0 {
-		return nil, false, caisson.Invalidf("state", "receipts are not chosen by the states of workspaces")
+		return nil, false, caisson.Invalidf("state", "receipts cannot be selected by the states of workspaces")
 	}
 	return workspaceList[*caisson.SyncReceipt](ctx, w.c, "receipts", f)
 }

@@ -229,7 +229,7 @@ func (e *Engine) gateway() (err error) {
 	if e.cfg.ProviderCA != "" {
 		pem, err := smallfile.Read(e.cfg.ProviderCA)
 		if err != nil {
-			return caisson.Wrap(err, caisson.Invalid, "the file of providers' authorities cannot be read")
+			return caisson.Wrap(err, caisson.Invalid, "the CA file for providers cannot be read")
 		}
 		roots = string(pem)
 	}
@@ -299,7 +299,7 @@ func (e *Engine) Run(ctx context.Context, ready func() error) error {
 			return fmt.Errorf("reconcile: %w", err)
 		}
 		for _, x := range garbage {
-			e.cfg.Log.WarnContext(ctx, "removed what an earlier daemon had left", "kind", x.Kind, "name", x.Name)
+			e.cfg.Log.WarnContext(ctx, "removed garbage of an earlier daemon", "kind", x.Kind, "name", x.Name)
 		}
 		if err := e.Workspaces.Reconcile(ctx); err != nil {
 			return fmt.Errorf("reconcile workspaces: %w", err)

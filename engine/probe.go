@@ -20,7 +20,7 @@ type Probe struct {
 // Probe implements hostcheck.Probe.
 func (p Probe) Probe(ctx context.Context, platform string) (err error) {
 	if os.Geteuid() != 0 {
-		return errors.New("only root can try it")
+		return errors.New("only root can check it")
 	}
 	dir, err := os.MkdirTemp(p.Dir, "probe-")
 	if err != nil {

@@ -26,7 +26,7 @@ func newRepos(e *Engine) (*repos.Core, error) {
 	if e.cfg.Relay.CA != "" {
 		pem, err := smallfile.Read(e.cfg.Relay.CA)
 		if err != nil {
-			return nil, caisson.Wrap(err, caisson.Invalid, "the file of the relay's authorities cannot be read")
+			return nil, caisson.Wrap(err, caisson.Invalid, "the CA file for the relay cannot be read")
 		}
 		roots = string(pem)
 	}

@@ -91,7 +91,7 @@ const (
 
 // sign returns a JWT that authenticates the App, signed with its key.
 func sign(id, key string, now time.Time) (string, error) {
-	bad := caisson.Errorf(caisson.Unauthed, "the private key of the GitHub App is no RSA key in PEM; download a new one at GitHub")
+	bad := caisson.Errorf(caisson.Unauthed, "the private key of the GitHub App is not an RSA key in PEM format; download a new one from GitHub")
 	block, _ := pem.Decode([]byte(key))
 	if block == nil {
 		return "", bad

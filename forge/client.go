@@ -49,7 +49,7 @@ func newClient(args jobArgs) (*client, error) {
 			return nil, err
 		}
 		if !roots.AppendCertsFromPEM([]byte(args.Roots)) {
-			return nil, caisson.Errorf(caisson.Invalid, "the certificates to trust are none in PEM")
+			return nil, caisson.Errorf(caisson.Invalid, "the certificates to trust are not in PEM format")
 		}
 	}
 	c := &client{base: base, secrets: secretsOf(args.Secret)}
@@ -74,7 +74,7 @@ func newClient(args jobArgs) (*client, error) {
 func sameServerOnly(r *http.Request, via []*http.Request) error {
 	first := via[0]
 	if len(via) > 3 || r.URL.Scheme != first.URL.Scheme || r.URL.Host != first.URL.Host || r.Method != first.Method || r.URL.User != nil {
-		return caisson.Errorf(caisson.Invalid, "%s leads elsewhere; has the repository moved, or is the address of its API wrong?", first.URL.Host)
+		return caisson.Errorf(caisson.Invalid, "%s redirects to another server; has the repository moved, or is the address of its API wrong?", first.URL.Host)
 	}
 	return nil
 }

@@ -128,7 +128,7 @@ func (e *statusError) explain(host string) (caisson.Kind, string) {
 	case e.status == http.StatusUnauthorized:
 		return caisson.Unauthed, host + " does not accept the repository's credential; renew it" + said
 	case e.status == http.StatusForbidden, e.status == http.StatusLocked:
-		return caisson.Denied, host + " denies it; does the credential have the right to write code and pull requests?" + said
+		return caisson.Denied, host + " denies the request; does the credential have the right to write code and pull requests?" + said
 	case e.status == http.StatusNotFound, e.status == http.StatusGone:
 		return caisson.NotFound, host + " has no such project or branch, or does not show it to this credential" + said
 	case e.status == http.StatusConflict:
@@ -136,7 +136,7 @@ func (e *statusError) explain(host string) (caisson.Kind, string) {
 	case e.status == http.StatusBadRequest, e.status == http.StatusUnprocessableEntity:
 		return caisson.Invalid, host + " refuses the request" + said
 	case e.status >= 500, e.status == http.StatusRequestTimeout, e.status == http.StatusTooEarly:
-		return caisson.Unavailable, fmt.Sprintf("%s is in trouble (status %d)%s", host, e.status, said)
+		return caisson.Unavailable, fmt.Sprintf("%s has a server error (status %d)%s", host, e.status, said)
 	}
 	return caisson.Invalid, fmt.Sprintf("%s answered with status %d; is the address of its API right?%s", host, e.status, said)
 }
@@ -157,9 +157,9 @@ func explainNetwork(err error, host string) (caisson.Kind, string) {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return caisson.Unavailable, host + " broke off"
 	case errors.Is(err, http.ErrSchemeMismatch):
-		return caisson.Invalid, host + " does not speak TLS there; is the address of its API right?"
+		return caisson.Invalid, host + " does not support TLS at this address; is the address of its API right?"
 	}
-	return caisson.Unavailable, host + " cannot be asked"
+	return caisson.Unavailable, host + " cannot be reached"
 }
 
 func timedOut(err error) bool {

@@ -64,7 +64,7 @@ func (p *gitHubPull) pull() (*Pull, error) {
 }
 
 func errInvalidAnswer() error {
-	return caisson.Errorf(caisson.Invalid, "the forge answers with what is no pull request; is the address of its API right?")
+	return caisson.Errorf(caisson.Invalid, "the forge returned an invalid pull request; is the address of its API right?")
 }
 
 func (g *gitHub) list(ctx context.Context, p PullRequest, q url.Values) (*Pull, bool, error) {

@@ -52,11 +52,11 @@ func Locate(raw string, f caisson.Forge, api string) (Server, error) {
 	}
 	switch {
 	case f == caisson.ForgeNone && api != "":
-		return Server{}, caisson.Invalidf("forge", "is needed with an API: github, gitlab or gitea")
+		return Server{}, caisson.Invalidf("forge", "is required with an API: github, gitlab or gitea")
 	case f == caisson.ForgeNone:
 		return Server{Forge: f}, nil
 	case apiPaths[f] == "":
-		return Server{}, caisson.Invalidf("forge", "is none of none, github, gitlab and gitea")
+		return Server{}, caisson.Invalidf("forge", "is not one of none, github, gitlab and gitea")
 	case u.Scheme == remoteurl.Local:
 		return Server{}, caisson.Invalidf("forge", "is for repositories of a server, not for a directory of this host")
 	}
@@ -125,7 +125,7 @@ func checkProject(f caisson.Forge, p string) error {
 		ok = ok && validSegment(s)
 	}
 	if !ok {
-		return caisson.Invalidf("url", "is no project's at %s: its path is owner/name, of letters, digits, '.', '_' and '-'", f)
+		return caisson.Invalidf("url", "is not the address of a project on %s: the path must be owner/name, of letters, digits, '.', '_' and '-'", f)
 	}
 	return nil
 }

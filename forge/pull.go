@@ -62,7 +62,7 @@ func searchAll(ctx context.Context, d dialect, p PullRequest, said error) (*Pull
 			break
 		}
 	}
-	return nil, caisson.Wrap(said, caisson.Conflict, "the forge has a pull request of branch %s already, but it is not among the newest; close or find it there", excerpt(p.Head, maxBranch))
+	return nil, caisson.Wrap(said, caisson.Conflict, "the forge already has a pull request for branch %s, but it is not among the newest; find or close it there", excerpt(p.Head, maxBranch))
 }
 
 func dialectOf(args jobArgs) (dialect, error) {

@@ -87,7 +87,7 @@ func (s Server) check() error {
 	switch s.Forge {
 	case caisson.ForgeGitHub, caisson.ForgeGitLab, caisson.ForgeGitea:
 	default:
-		return caisson.Errorf(caisson.Invalid, "this repository is at no forge that Caisson can open pull requests at; set its forge to github, gitlab or gitea")
+		return caisson.Errorf(caisson.Invalid, "this repository has no forge on which Caisson can open pull requests; set its forge to github, gitlab or gitea")
 	}
 	if _, err := parseAPI(s.API); err != nil {
 		return err

@@ -26,12 +26,12 @@ func (h agentRoutes) register(rt *router) {
 	const progress = "Events named progress (Progress), then one named result (Agent) or error (Problem)"
 	handle(rt, op(http.MethodGet, "/agents", "list-agents", tag, "List the agents that there are, by id"), h.list)
 	handle(rt, op(http.MethodGet, "/agents/{id}", "get-agent", tag, "Get an agent"), h.get)
-	handle(rt, op(http.MethodPut, "/agents/{id}", "put-agent", tag, "Make or replace an agent"), h.put)
+	handle(rt, op(http.MethodPut, "/agents/{id}", "put-agent", tag, "Create or replace an agent"), h.put)
 	handle(rt, op(http.MethodDelete, "/agents/{id}", "remove-agent", tag, "Delete an agent"), h.remove)
-	handle(rt, op(http.MethodGet, "/agents/{id}/check", "check-agent", tag, "What an agent and its skills need and lack"), h.check)
-	handleStream(rt, withEventStream(op(http.MethodPost, "/agents/{id}/build", "build-agent", tag, "Make the root file system that an agent starts from"),
+	handle(rt, op(http.MethodGet, "/agents/{id}/check", "check-agent", tag, "Check the requirements of an agent and its skills"), h.check)
+	handleStream(rt, withEventStream(op(http.MethodPost, "/agents/{id}/build", "build-agent", tag, "Build the root file system of an agent"),
 		progress), serveAgent(rt, h.core.BuildAgent))
-	handleStream(rt, withEventStream(op(http.MethodPost, "/agents/{id}/warm", "warm-agent", tag, "Make an agent's warm snapshot anew"),
+	handleStream(rt, withEventStream(op(http.MethodPost, "/agents/{id}/warm", "warm-agent", tag, "Rebuild an agent's warm snapshot"),
 		progress), serveAgent(rt, h.core.WarmAgent))
 }
 

@@ -12,11 +12,11 @@ type auditRoutes struct{ core caisson.Audit }
 
 func (h auditRoutes) register(rt *router) {
 	handle(rt, op(http.MethodGet, "/audit/verify", "verify-audit", "events",
-		"Verify that the record of events of all accounts is what was written (unix socket only)"), h.verify)
+		"Verify that the event log of all accounts has not been changed (unix socket only)"), h.verify)
 }
 
 func (h auditRoutes) verify(ctx context.Context, in *struct {
-	Head string `query:"head" maxLength:"128" doc:"The head of an earlier report, which must be part of the record"`
+	Head string `query:"head" maxLength:"128" doc:"The head of an earlier report, which must be part of the event log"`
 },
 ) (*body[*caisson.AuditReport], error) {
 	if err := requireLocal(ctx); err != nil {

@@ -36,7 +36,7 @@ func (a *API) Remote() http.Handler {
 	return a.middleware(func(r *http.Request) (caisson.Caller, error) {
 		scheme, secret, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 		if !strings.EqualFold(scheme, "Bearer") || secret == "" {
-			return caisson.Caller{}, caisson.Errorf(caisson.Unauthed, "a token is required; make one with caisson token create")
+			return caisson.Caller{}, caisson.Errorf(caisson.Unauthed, "a token is required; create one with caisson token create")
 		}
 		token, err := a.findToken(r, tries, secret)
 		if err != nil {

@@ -36,18 +36,18 @@ type chatRoutes struct {
 const chatDescription = `The agent answers as a run: it goes on when the client leaves, and can be taken up again with GET /runs/{id}/events.
 
 The answer is a stream of server-sent events: RunEvents named by their type, with seq as id. With ?protocol=ui-message, or that parameter in
-Accept (text/event-stream; protocol=ui-message), it is a stream of UI message chunks as the AI SDK reads them.
+Accept (text/event-stream; protocol=ui-message), it is a stream of UI message chunks for the AI SDK.
 
 The conversation is named by stateKey or X-State-Key; without one a new name is made. X-State-Key of the answer has it. It is the
-conversation of this account, agent and X-User-Id, which is the account's own name for the person who asks.
+conversation of this account, agent and X-User-Id, which is the account's name for the person who chats.
 
 A failure before the agent has begun is answered with its status: 400 with all that is wrong in details, 402 if there is no credit, 403, 404 for
 an unknown agent, 408 if time was over, 409 if the conversation has another run under way or the model may not be used (defaultModelId names
-another), 429, 503 if there is no room. Later it is an event.`
+another), 429, 503 if there is no capacity. A later failure is an event.`
 
 func (h chatRoutes) register(rt *router) {
 	const tag = "chat"
-	handle(rt, op(http.MethodGet, "/ai/agents", "list-chat-agents", tag, "List the agents that can be chatted with, by name"), h.catalog)
+	handle(rt, op(http.MethodGet, "/ai/agents", "list-chat-agents", tag, "List the agents that are available for chats, sorted by name"), h.catalog)
 	o := withEventStream(op(http.MethodPost, "/ai/chat", "chat", tag, "Say something to an agent, and stream its answer"),
 		"Events named by their type, with a RunEvent each and its seq as id")
 	o.Description = chatDescription
@@ -69,8 +69,8 @@ func (h chatRoutes) catalog(ctx context.Context, _ *struct{}) (*body[protocol.Ag
 
 type chatInput struct {
 	// The handler validates these fields itself, so that errors in them have the same format as errors in the body.
-	StateKey string `header:"X-State-Key" doc:"Names the conversation; 1 to 512 of letters, digits and . _ : -"`
-	User     string `header:"X-User-Id" doc:"The account's own name for the person who asks; at most 256 characters"`
+	StateKey string `header:"X-State-Key" doc:"Key of the conversation; 1 to 512 letters, digits and . _ : -"`
+	User     string `header:"X-User-Id" doc:"The account's name for the person who chats; at most 256 characters"`
 	Protocol string `query:"protocol" doc:"ui-message for the AI SDK's stream"`
 }
 

@@ -94,13 +94,13 @@ func parseChat(data []byte) (*chatRequest, error) {
 		c.addError("stateKey", "%s", msg)
 	}
 	if b.Graph != nil && req.agent == "" {
-		c.addError("graphName", "names no agent; leave it out for the default")
+		c.addError("graphName", "contains no agent; omit it for the default agent")
 	}
 	if !isEmptyJSON(b.System) {
-		c.addError("system", "an agent's instructions are its own; put what you want to say into the message")
+		c.addError("system", "an agent's instructions cannot be changed by a chat; write them into the message")
 	}
 	if !isEmptyJSON(b.Tools) {
-		c.addError("tools", "an agent's tools are its own")
+		c.addError("tools", "an agent's tools cannot be changed by a chat")
 	}
 	if len(c.errs) > 0 {
 		return nil, c.errs
@@ -116,7 +116,7 @@ func chatDecodeError(err error) (path, message string) {
 	if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
 		return strings.Trim(name, `"`), "there is no such field"
 	}
-	return "", "the body is not the JSON object that it should be: " + strings.TrimPrefix(err.Error(), "json: ")
+	return "", "the body is not a valid JSON object: " + strings.TrimPrefix(err.Error(), "json: ")
 }
 
 func deref(s *string) string {
@@ -146,7 +146,7 @@ func checkStateKey(key string) string {
 	if strings.ContainsFunc(key, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("._:-", r)
 	}) {
-		return "has only letters, digits and . _ : -"
+		return "may contain only letters, digits and . _ : -"
 	}
 	return ""
 }
@@ -241,7 +241,7 @@ func (c *chatParser) messages(req *chatRequest, raw json.RawMessage) {
 	switch last := len(req.history) - 1; {
 	case len(c.errs) > 0:
 	case last < 0 || req.history[last].Role != "user" || list[len(list)-1].Role != "user":
-		c.addError("messages", "must end with what the user says")
+		c.addError("messages", "must end with a message of the user")
 	default:
 		req.prompt, req.history = req.history[last].Content, slices.Clip(req.history[:last])
 	}
@@ -274,7 +274,7 @@ func (c *chatParser) text(path string, m chatMessage) (text string, ok bool) {
 		case p.Type == "text" && p.Text != nil:
 			b.WriteString(*p.Text)
 		case m.Role == "user":
-			c.addError(fmt.Sprintf("%s[%d]", path, i), "only parts of type text are taken")
+			c.addError(fmt.Sprintf("%s[%d]", path, i), "only parts of type text are accepted")
 			return "", false
 		}
 	}

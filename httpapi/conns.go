@@ -101,7 +101,7 @@ func (l *listener) admit(c *conn) error {
 		e := l.idle.Front()
 		if e == nil {
 			l.mu.Unlock()
-			return caisson.Errorf(caisson.Exhausted, "the daemon has as many connections with requests as it may have; try again later")
+			return caisson.Errorf(caisson.Exhausted, "the daemon has reached its limit of connections with active requests; try again later")
 		}
 		// The idle connection is removed from the count here, not when it is closed, so that concurrent calls of admit each
 		// close a different one.

@@ -17,14 +17,14 @@ type credentialRoutes struct{ core caisson.Credentials }
 func (h credentialRoutes) register(rt *router) {
 	const tag = "credentials"
 	handle(rt, op(http.MethodGet, "/credentials", "list-credentials", tag, "List credentials by name, without their values"), h.list)
-	handle(rt, withCreated(op(http.MethodPut, "/credentials/{name}", "set-credential", tag, "Keep a new credential")), h.set)
+	handle(rt, withCreated(op(http.MethodPut, "/credentials/{name}", "set-credential", tag, "Store a new credential")), h.set)
 	handle(rt, op(http.MethodPost, "/credentials/{name}/rotate", "rotate-credential", tag, "Replace the value of a credential"), h.rotate)
-	handle(rt, op(http.MethodDelete, "/credentials/{name}", "remove-credential", tag, "Forget a credential"), h.remove)
+	handle(rt, op(http.MethodDelete, "/credentials/{name}", "remove-credential", tag, "Delete a credential"), h.remove)
 }
 
 // CredentialParam is the name of a credential in a path.
 type CredentialParam struct {
-	Name string `path:"name" maxLength:"64" doc:"As that of an environment variable"`
+	Name string `path:"name" maxLength:"64" doc:"Name, in the form of an environment variable's name"`
 }
 
 // CredentialValue is the body of a request with a value.

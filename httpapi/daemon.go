@@ -13,10 +13,10 @@ type daemonRoutes struct{ core caisson.Daemon }
 
 func (h daemonRoutes) register(rt *router) {
 	const tag = "daemon"
-	handle(rt, op(http.MethodGet, "/info", "get-info", tag, "What this daemon is"), h.info)
+	handle(rt, op(http.MethodGet, "/info", "get-info", tag, "Get the version and the properties of the daemon"), h.info)
 	handle(rt, op(http.MethodGet, "/df", "get-disk-usage", tag, "What the data directory holds (unix socket only)"), h.df)
-	handle(rt, op(http.MethodPost, "/gc", "collect-garbage", tag, "Remove what a crash left behind (unix socket only)"), h.gc)
-	handle(rt, op(http.MethodGet, "/doctor", "examine-host", tag, "Check that the host has what Caisson needs (unix socket only)"), h.doctor)
+	handle(rt, op(http.MethodPost, "/gc", "collect-garbage", tag, "Remove files and processes that a crash left behind (unix socket only)"), h.gc)
+	handle(rt, op(http.MethodGet, "/doctor", "examine-host", tag, "Check that the host meets Caisson's requirements (unix socket only)"), h.doctor)
 }
 
 func (h daemonRoutes) info(ctx context.Context, _ *struct{}) (*body[*caisson.Info], error) {

@@ -26,12 +26,12 @@ type DeliveryParam struct {
 func (h deliveryRoutes) register(rt *router) {
 	const tag = "deliveries"
 	list := op(http.MethodGet, "/deliveries", "list-deliveries", tag, "List deliveries, newest first")
-	list.Description = "Without findings, and with the beginning of long bodies only."
+	list.Description = "Findings are omitted, and long bodies are truncated."
 	handle(rt, list, h.list)
 	handle(rt, op(http.MethodGet, "/deliveries/{ref}", "get-delivery", tag, "Get a delivery"), h.get)
 	handle(rt, op(http.MethodPost, "/deliveries/{id}/retry", "retry-delivery", tag,
 		"Send a delivery now that is held, has failed, or waits for its next try"), h.retry)
-	handle(rt, op(http.MethodPost, "/deliveries/{id}/drop", "drop-delivery", tag, "Give up a delivery that was not delivered"), h.drop)
+	handle(rt, op(http.MethodPost, "/deliveries/{id}/drop", "drop-delivery", tag, "Drop a delivery that has not been delivered"), h.drop)
 }
 
 func (h deliveryRoutes) list(ctx context.Context, in *struct {

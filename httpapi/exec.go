@@ -31,7 +31,7 @@ type execRoutes struct {
 }
 
 func (h execRoutes) register(rt *router) {
-	o := op(http.MethodGet, "/sandboxes/{ref}/exec/stream", "exec-process", "processes", "Start a process and talk with it (WebSocket)")
+	o := op(http.MethodGet, "/sandboxes/{ref}/exec/stream", "exec-process", "processes", "Start an interactive process (WebSocket)")
 	o.Description = "The first message is text: an ExecRequest. All further ones are binary frames: one byte says the channel " +
 		"(0 stdin, 1 stdout, 2 stderr, 3 control), the rest is its data, on channel 3 a JSON message. Client to server: resize " +
 		"{rows, cols}, signal {signal}, closeStdin, window. Server to client: started {pid}, window, closeStdin, exit {exit}, " +
@@ -43,7 +43,7 @@ func (h execRoutes) register(rt *router) {
 
 func (h execRoutes) serve(w http.ResponseWriter, r *http.Request, in *RefParam) error {
 	if r.Header.Get("Upgrade") == "" {
-		return caisson.Invalidf("Upgrade", "this route speaks WebSocket; use exec for one answer")
+		return caisson.Invalidf("Upgrade", "this route requires WebSocket; use exec for a single response")
 	}
 	conn, err := websocket.Accept(w, r, nil)
 	if err != nil {
@@ -77,7 +77,7 @@ func readRequest(ctx context.Context, conn *websocket.Conn) (req caisson.ExecReq
 	defer cancel()
 	kind, b, err := conn.Read(ctx)
 	if err != nil {
-		return req, caisson.Wrap(err, caisson.Invalid, "no request came")
+		return req, caisson.Wrap(err, caisson.Invalid, "no request was received")
 	}
 	if kind != websocket.MessageText {
 		return req, caisson.Errorf(caisson.Invalid, "the first message must be a request")
@@ -252,7 +252,7 @@ func (s *session) handleControl(ctx context.Context, m protocol.Message) error {
 		}
 		return s.credit[m.Channel-protocol.Stdout].Grant(m.Bytes)
 	default:
-		return errors.New("not a client's message")
+		return errors.New("unexpected message from the client")
 	}
 	if err != nil {
 		s.log.DebugContext(ctx, "exec session", "message", m.Type, "err", err)

@@ -50,7 +50,7 @@ func (h fileRoutes) read(w http.ResponseWriter, r *http.Request, in *struct {
 
 type writeInput struct {
 	PathParam
-	Mode string `query:"mode" doc:"Permission bits in octal; default those of the old file, or 0644"`
+	Mode string `query:"mode" doc:"Permission bits in octal; the default is those of the replaced file, or 0644"`
 }
 
 func (h fileRoutes) write(rt *router) func(http.ResponseWriter, *http.Request, *writeInput) error {
@@ -72,7 +72,7 @@ func (h fileRoutes) write(rt *router) func(http.ResponseWriter, *http.Request, *
 
 func (h fileRoutes) remove(ctx context.Context, in *struct {
 	PathParam
-	Recursive bool `query:"recursive" doc:"Delete what is in a directory too"`
+	Recursive bool `query:"recursive" doc:"Also delete the contents of a directory"`
 },
 ) (*noContent, error) {
 	if err := checkPath("path", in.Path); err != nil {

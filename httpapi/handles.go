@@ -113,7 +113,7 @@ func (t *handleTable) closeAll() {
 
 // HandleParam contains the ids of descriptors that were passed before.
 type HandleParam struct {
-	Handles []string `header:"X-Caisson-Handles" maxItems:"64" doc:"Ids of descriptors passed with POST /handles, in the order of what needs them; only over the unix socket"`
+	Handles []string `header:"X-Caisson-Handles" maxItems:"64" doc:"Ids of descriptors passed with POST /handles, in the order of the fields that need them; only over the unix socket"`
 }
 
 // handleRoutes receives descriptors. HTTP cannot carry them, so the connection is upgraded to another protocol.
@@ -123,7 +123,7 @@ func (h handleRoutes) register(rt *router) {
 	o := op(http.MethodPost, "/handles", "pass-handles", "handles", "Pass descriptors of host directories and files (unix socket only)")
 	o.Description = "Upgrades the connection to " + protocol.HandlesUpgrade + ": one byte, the number of descriptors, is sent " +
 		"with the descriptors as SCM_RIGHTS; the answer is one line of JSON with their ids, which are good for one request within 60 s."
-	handleStream(rt, withResponse(o, http.StatusSwitchingProtocols, "", "The connection now takes descriptors"), h.receive)
+	handleStream(rt, withResponse(o, http.StatusSwitchingProtocols, "", "The connection now accepts descriptors"), h.receive)
 }
 
 func (h handleRoutes) receive(w http.ResponseWriter, r *http.Request, _ *struct{}) error {
@@ -173,7 +173,7 @@ func receiveFiles(conn *net.UnixConn) ([]*os.File, error) {
 	oob := make([]byte, unix.CmsgSpace(protocol.MaxHandles*4))
 	n, oobn, flags, _, err := conn.ReadMsgUnix(count[:], oob) // sets MSG_CMSG_CLOEXEC
 	if err != nil {
-		return nil, caisson.Wrap(err, caisson.Invalid, "no descriptors came")
+		return nil, caisson.Wrap(err, caisson.Invalid, "no descriptors were received")
 	}
 	var files []*os.File
 	messages, err := syscall.ParseSocketControlMessage(oob[:oobn])
@@ -188,7 +188,7 @@ func receiveFiles(conn *net.UnixConn) ([]*os.File, error) {
 	}
 	if err != nil || n != 1 || flags&syscall.MSG_CTRUNC != 0 || len(files) == 0 || len(files) != int(count[0]) {
 		closeFiles(files)
-		return nil, caisson.Errorf(caisson.Invalid, "a message holds 1 to %d descriptors and their number", protocol.MaxHandles)
+		return nil, caisson.Errorf(caisson.Invalid, "a message must contain 1 to %d descriptors and their number", protocol.MaxHandles)
 	}
 	for _, f := range files {
 		var st unix.Stat_t

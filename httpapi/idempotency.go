@@ -35,7 +35,7 @@ func once[T any](ctx context.Context, i idempotency, key, route string, req any,
 	}
 	for _, c := range key {
 		if c <= ' ' || c > '~' {
-			return zero, caisson.Invalidf(protocol.IdempotencyHeader, "a key has only printable ASCII characters")
+			return zero, caisson.Invalidf(protocol.IdempotencyHeader, "a key must have only printable ASCII characters")
 		}
 	}
 	caller, err := caisson.CallerOf(ctx)
@@ -62,7 +62,7 @@ func once[T any](ctx context.Context, i idempotency, key, route string, req any,
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 		defer cancel()
 		if err := i.answers.Finish(ctx, caller.Account, key, answer); err != nil {
-			i.log.ErrorContext(ctx, "answer not stored; repeats of the request will be conflicts", "err", err)
+			i.log.ErrorContext(ctx, "the answer could not be stored; repeated requests with its key will get a conflict", "err", err)
 		}
 	}()
 	v, err := do()

@@ -18,10 +18,10 @@ type imageRoutes struct {
 func (h imageRoutes) register(rt *router) {
 	const tag = "images"
 	handle(rt, op(http.MethodGet, "/images", "list-images", tag, "List images"), h.list)
-	handle(rt, op(http.MethodDelete, "/images", "remove-image", tag, "Forget an image"), h.remove)
-	handleStream(rt, withEventStream(op(http.MethodPost, "/images/pull", "pull-image", tag, "Make an image present"),
+	handle(rt, op(http.MethodDelete, "/images", "remove-image", tag, "Delete an image"), h.remove)
+	handleStream(rt, withEventStream(op(http.MethodPost, "/images/pull", "pull-image", tag, "Pull an image"),
 		"Events named progress (Progress), then one named result (Image) or error (Problem)"), h.pull(rt))
-	handle(rt, op(http.MethodPost, "/images/prune", "prune-images", tag, "Remove images and layers that nothing uses"), h.prune)
+	handle(rt, op(http.MethodPost, "/images/prune", "prune-images", tag, "Remove unused images and layers"), h.prune)
 }
 
 func (h imageRoutes) list(ctx context.Context, _ *struct{}) (*body[protocol.Page[*caisson.Image]], error) {

@@ -18,7 +18,7 @@ func (h modelRoutes) register(rt *router) {
 	handle(rt, op(http.MethodGet, "/models", "list-models", tag, "List the models that can be granted, in the order of the configuration"), h.list)
 	handle(rt, op(http.MethodGet, "/models/prices", "list-prices", tag, "List imported prices, by model"), h.prices)
 	handleStream(rt, withJSONResponse[protocol.Imported](rt, withUpload(op(http.MethodPost, "/models/prices", "import-prices", tag,
-		"Replace the imported price list of a source by LiteLLM's or a list of ListedPrice (unix socket only)"), protocol.BinaryType)), h.importPrices(rt))
+		"Replace the imported price list of a source with LiteLLM's or a list of ListedPrice (unix socket only)"), protocol.BinaryType)), h.importPrices(rt))
 }
 
 func (h modelRoutes) list(ctx context.Context, _ *struct{}) (*body[protocol.Page[caisson.GatewayModel]], error) {

@@ -15,13 +15,13 @@ type policyBody = body[*caisson.Policy]
 
 func (h policyRoutes) register(rt *router) {
 	const tag = "policies"
-	handle(rt, op(http.MethodGet, "/sandboxes/{ref}/policy", "get-policy", tag, "Get what a sandbox may reach"), h.get)
+	handle(rt, op(http.MethodGet, "/sandboxes/{ref}/policy", "get-policy", tag, "Get the policy of a sandbox"), h.get)
 	handle(rt, op(http.MethodPut, "/sandboxes/{ref}/policy", "set-policy", tag,
 		"Replace what a sandbox may reach; in force, for connections that exist too, when it is answered"), h.set)
 	handle(rt, op(http.MethodGet, "/sandboxes/{ref}/policy/explain", "explain-policy", tag,
 		"Say what a sandbox's policy does with a destination, and what was refused lately"), h.explain)
-	handle(rt, op(http.MethodPost, "/policy/test", "test-policy", tag, "Say what a policy would do with destinations, without a sandbox"), h.test)
-	handle(rt, op(http.MethodGet, "/policy/presets", "list-policy-presets", tag, "List the destinations that rules may name by a preset"), h.presets)
+	handle(rt, op(http.MethodPost, "/policy/test", "test-policy", tag, "Evaluate a policy for destinations, without a sandbox"), h.test)
+	handle(rt, op(http.MethodGet, "/policy/presets", "list-policy-presets", tag, "List the presets that rules may use, with their destinations"), h.presets)
 }
 
 func (h policyRoutes) get(ctx context.Context, in *RefParam) (*policyBody, error) {

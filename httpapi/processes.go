@@ -15,10 +15,10 @@ type processRoutes struct{ core caisson.Processes }
 func (h processRoutes) register(rt *router) {
 	const tag = "processes"
 	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/exec", "run-process", tag, "Run a process to its end and return its output"), h.run)
-	handle(rt, op(http.MethodGet, "/sandboxes/{ref}/processes", "list-processes", tag, "List what runs in a sandbox"), h.list)
+	handle(rt, op(http.MethodGet, "/sandboxes/{ref}/processes", "list-processes", tag, "List the processes of a sandbox"), h.list)
 	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/kill", "kill-process", tag, "Send a signal to one process, or to all"), h.kill)
 	handle(rt, op(http.MethodGet, "/sandboxes/{ref}/stats", "measure-sandbox", tag, "Measure a running sandbox"), h.stats)
-	handleStream(rt, withResponse(op(http.MethodGet, "/sandboxes/{ref}/logs", "get-logs", tag, "What the sandbox's command wrote"),
+	handleStream(rt, withResponse(op(http.MethodGet, "/sandboxes/{ref}/logs", "get-logs", tag, "Get the output of the sandbox's command"),
 		http.StatusOK, protocol.BinaryType, "Standard output and error, interleaved"), h.logs)
 }
 
@@ -29,7 +29,7 @@ func (h processRoutes) run(ctx context.Context, in *struct {
 ) (*body[*protocol.ProcessResult], error) {
 	req := in.Body
 	if req.TTY || req.Stdin {
-		return nil, caisson.Invalidf("tty", "a terminal or an open standard input needs exec/stream; give input instead")
+		return nil, caisson.Invalidf("tty", "a terminal or an open standard input requires exec/stream; use input instead")
 	}
 	if req.Detach && len(req.Input) > 0 {
 		return nil, caisson.Invalidf("input", "a detached process has no input")
@@ -82,7 +82,7 @@ func (h processRoutes) stats(ctx context.Context, in *RefParam) (*body[*caisson.
 
 func (h processRoutes) logs(w http.ResponseWriter, r *http.Request, in *struct {
 	RefParam
-	Follow bool `query:"follow" doc:"Go on until the sandbox stops"`
+	Follow bool `query:"follow" doc:"Follow the log until the sandbox stops"`
 },
 ) error {
 	log, err := h.core.Logs(r.Context(), in.Ref, in.Follow)

@@ -27,26 +27,26 @@ type RepoParam struct {
 // sets are ignored.
 type NewRepo struct {
 	caisson.Repo
-	Account   string    `json:"account,omitempty" doc:"Not taken from a request"`
-	Local     bool      `json:"local,omitempty" doc:"Not taken from a request"`
-	CreatedAt time.Time `json:"createdAt,omitzero" doc:"Not taken from a request"`
+	Account   string    `json:"account,omitempty" doc:"Ignored in requests"`
+	Local     bool      `json:"local,omitempty" doc:"Ignored in requests"`
+	CreatedAt time.Time `json:"createdAt,omitzero" doc:"Ignored in requests"`
 }
 
 func (h repoRoutes) register(rt *router) {
 	const tag = "repos"
-	add := withCreated(op(http.MethodPost, "/repos", "add-repo", tag, "Make a git repository known to the relay, and fetch it"))
-	add.Description = "Answers when it has been fetched. A path on the host can be added over the unix socket only."
+	add := withCreated(op(http.MethodPost, "/repos", "add-repo", tag, "Add a git repository to the relay, and fetch it"))
+	add.Description = "The request returns when the repository has been fetched. A path on the host can be added only over the unix socket."
 	handle(rt, add, h.add)
 	handle(rt, op(http.MethodGet, "/repos", "list-repos", tag, "List repositories, by name"), h.list)
 	handle(rt, op(http.MethodGet, "/repos/{name}", "get-repo", tag, "Get a repository"), h.get)
 	handle(rt, op(http.MethodDelete, "/repos/{name}", "remove-repo", tag, "Forget a repository with its mirror; its remote stays as it is"), h.remove)
-	handle(rt, op(http.MethodPost, "/repos/{name}/fetch", "fetch-repo", tag, "Bring the mirror of a repository up to date"), h.fetch)
+	handle(rt, op(http.MethodPost, "/repos/{name}/fetch", "fetch-repo", tag, "Update the mirror of a repository"), h.fetch)
 	handle(rt, op(http.MethodGet, "/repos/{name}/branches", "list-branches", tag, "List the branches that the mirror of a repository has"), h.branches)
 	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/repos", "grant-repo", tag,
-		"Let a running sandbox that serves no run into a repository, and clone it there"), h.grant)
+		"Grant a running sandbox without a run access to a repository, and clone it there"), h.grant)
 	deliver := withCreated(op(http.MethodPost, "/sandboxes/{ref}/deliveries", "deliver-repo", tag,
 		"Send what such a sandbox has pushed, and what is in its clone besides, to the repository's remote"))
-	deliver.Description = "Of the body only name, dir, pull, ready and title count. It is sent in the background: see get-delivery."
+	deliver.Description = "Of the body only name, dir, pull, ready and title are used. The delivery is sent in the background: see get-delivery."
 	handle(rt, deliver, h.deliver)
 }
 

@@ -42,7 +42,7 @@ func newRouter(log *slog.Logger, done <-chan struct{}) *router {
 			Info: &huma.Info{
 				Title:       "Caisson",
 				Version:     "1",
-				Description: "Sealed sandboxes for AI agents. Over the unix socket no authentication is needed; over TCP a bearer token is.",
+				Description: "Sealed sandboxes for AI agents. No authentication is needed over the unix socket; a bearer token is required over TCP.",
 			},
 			Components: &huma.Components{
 				Schemas:         registry,

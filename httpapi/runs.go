@@ -37,20 +37,20 @@ func (h runRoutes) register(rt *router) {
 	const tag = "runs"
 	start := withCreated(op(http.MethodPost, "/runs", "start-run", tag, "Give a task to an agent; the run waits its turn and goes on by itself"))
 	start.MaxBodyBytes = protocol.MaxRunRequest
-	start.Description = "Over the unix socket a directory can be copied into the workspace: pass its descriptor with POST /handles and name it in " +
+	start.Description = "Over the unix socket a directory can be copied into the workspace: pass its descriptor with POST /handles and its id in " +
 		protocol.HandlesHeader + ". To send a workspace, use POST /runs/upload."
 	handle(rt, start, h.start)
 	h.registerUpload(rt)
 	handle(rt, op(http.MethodGet, "/runs", "list-runs", tag, "List runs, newest first"), h.list)
 	handle(rt, op(http.MethodGet, "/runs/{id}", "get-run", tag, "Get a run"), h.get)
 	handle(rt, op(http.MethodDelete, "/runs/{id}", "remove-run", tag, "Forget a run that has ended; its calls of models stay in the ledger"), h.remove)
-	handle(rt, op(http.MethodPost, "/runs/{id}/cancel", "cancel-run", tag, "End a run and those started from within it"), h.cancel)
-	handle(rt, op(http.MethodPost, "/runs/{id}/retry", "retry-run", tag, "Begin another attempt of a run that has failed"), h.retry)
+	handle(rt, op(http.MethodPost, "/runs/{id}/cancel", "cancel-run", tag, "Cancel a run and its sub-runs"), h.cancel)
+	handle(rt, op(http.MethodPost, "/runs/{id}/retry", "retry-run", tag, "Start another attempt of a run that has failed"), h.retry)
 	handleStream(rt, withEventStream(op(http.MethodGet, "/runs/{id}/events", "watch-run", tag, "What happened in a run, then what happens, to its end"),
-		"Events named by their type, with a RunEvent each and its seq as id. The stream ends after the last done; one that breaks off "+
-			"before can be taken up again with Last-Event-ID"), h.watch)
-	handleStream(rt, withResponse(op(http.MethodGet, "/runs/{id}/log", "get-run-log", tag, "What was kept of a stream of a run's last attempt"),
-		http.StatusOK, protocol.BinaryType, "Bytes of the program's for stdout and stderr, else lines of JSON"), h.log)
+		"Events named by their type, with a RunEvent each and its seq as id. The stream ends after the last done; one that is interrupted "+
+			"before can be continued with Last-Event-ID"), h.watch)
+	handleStream(rt, withResponse(op(http.MethodGet, "/runs/{id}/log", "get-run-log", tag, "Get the stored log of a stream of a run's last attempt"),
+		http.StatusOK, protocol.BinaryType, "The program's output for stdout and stderr, else lines of JSON"), h.log)
 }
 
 type startInput struct {
@@ -106,7 +106,7 @@ type runsInput struct {
 	Agent   string             `query:"agent" maxLength:"63" doc:"Only of this agent"`
 	Session string             `query:"session" doc:"Only of the session with this id"`
 	Parent  string             `query:"parent" doc:"Only those that the run with this id has started"`
-	Under   string             `query:"under" doc:"Only the run with this id and those started from within it, at any depth"`
+	Under   string             `query:"under" doc:"Only the run with this id and its sub-runs, at any depth"`
 	After   string             `query:"after" doc:"Value of next in the previous page"`
 	Limit   int                `query:"limit" minimum:"0" maximum:"1000" doc:"Size of the page; 0 means 100"`
 }

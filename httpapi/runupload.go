@@ -17,7 +17,7 @@ import (
 const formType = "multipart/form-data"
 
 func (h runRoutes) registerUpload(rt *router) {
-	o := op(http.MethodPost, "/runs/upload", "upload-run", "runs", "Give a task to an agent, with the archive of a workspace")
+	o := op(http.MethodPost, "/runs/upload", "upload-run", "runs", "Start a run of an agent, with the archive of a workspace")
 	o.Description = "The form's first part, request, is a RunRequest as JSON; its second, workspace, a tar archive of regular files, directories and " +
 		"symlinks with names relative to the workspace, as tar -C DIR -c . makes it. The answer comes when the archive has arrived. A request " +
 		"that is repeated with the same Idempotency-Key is compared without its archive."

@@ -28,12 +28,12 @@ func (h sandboxRoutes) register(rt *router) {
 	handle(rt, op(http.MethodGet, "/sandboxes/{ref}", "get-sandbox", tag, "Get a sandbox"), h.get)
 	handle(rt, op(http.MethodDelete, "/sandboxes/{ref}", "remove-sandbox", tag, "End a sandbox and delete everything it had"), h.remove)
 	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/start", "start-sandbox", tag, "Start a created or stopped sandbox"), h.start)
-	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/stop", "stop-sandbox", tag, "End every process; files are kept"), h.stop)
+	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/stop", "stop-sandbox", tag, "Stop every process; files are kept"), h.stop)
 	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/pause", "pause-sandbox", tag, "Move memory and files to disk"), h.pause)
 	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/resume", "resume-sandbox", tag, "Continue a paused sandbox"), h.resume)
-	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/suspend", "suspend-sandbox", tag, "Make a sandbox stand still, in memory"), h.suspend)
-	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/wake", "wake-sandbox", tag, "Let a suspended sandbox go on"), h.wake)
-	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/extend", "extend-sandbox", tag, "Set time limits anew, counted from now"), h.extend)
+	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/suspend", "suspend-sandbox", tag, "Freeze the processes of a sandbox, in memory"), h.suspend)
+	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/wake", "wake-sandbox", tag, "Continue a suspended sandbox"), h.wake)
+	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/extend", "extend-sandbox", tag, "Set new time limits, counted from now"), h.extend)
 }
 
 type createInput struct {

@@ -14,12 +14,12 @@ type sessionRoutes struct{ core caisson.Runs }
 func (h sessionRoutes) register(rt *router) {
 	const tag = "sessions"
 	handle(rt, op(http.MethodGet, "/sessions", "list-sessions", tag, "List conversations"), h.list)
-	handle(rt, op(http.MethodDelete, "/sessions/{id}", "remove-session", tag, "End a conversation and delete its sandbox; its runs stay"), h.remove)
+	handle(rt, op(http.MethodDelete, "/sessions/{id}", "remove-session", tag, "End a conversation and delete its sandbox; its runs are kept"), h.remove)
 }
 
 func (h sessionRoutes) list(ctx context.Context, in *struct {
 	Agent string `query:"agent" maxLength:"63" doc:"Only with this agent"`
-	User  string `query:"user" maxLength:"256" doc:"Only of this person"`
+	User  string `query:"user" maxLength:"256" doc:"Only of this user"`
 	Key   string `query:"key" maxLength:"512" doc:"Only with this key"`
 },
 ) (*body[protocol.Page[*caisson.Session]], error) {

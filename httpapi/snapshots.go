@@ -19,7 +19,7 @@ type snapshotBody = body[*caisson.Snapshot]
 func (h snapshotRoutes) register(rt *router) {
 	const tag = "snapshots"
 	handle(rt, withCreated(op(http.MethodPost, "/sandboxes/{ref}/snapshot", "snapshot-sandbox", tag, "Capture a sandbox, which then continues")), h.take)
-	handle(rt, withCreated(op(http.MethodPost, "/sandboxes/{ref}/fork", "fork-sandbox", tag, "Make running sandboxes from a sandbox or a snapshot")), h.fork)
+	handle(rt, withCreated(op(http.MethodPost, "/sandboxes/{ref}/fork", "fork-sandbox", tag, "Create running sandboxes from a sandbox or a snapshot")), h.fork)
 	handle(rt, op(http.MethodGet, "/snapshots", "list-snapshots", tag, "List snapshots, oldest first"), h.list)
 	handle(rt, op(http.MethodGet, "/snapshots/{ref}", "get-snapshot", tag, "Get a snapshot"), h.get)
 	handle(rt, op(http.MethodDelete, "/snapshots/{ref}", "remove-snapshot", tag, "Delete a snapshot"), h.remove)

@@ -27,7 +27,7 @@ func (h templateRoutes) register(rt *router) {
 	const tag = "templates"
 	handle(rt, op(http.MethodGet, "/templates", "list-templates", tag, "List templates, by name"), h.list)
 	handle(rt, op(http.MethodGet, "/templates/{name}", "get-template", tag, "Get a template"), h.get)
-	handle(rt, op(http.MethodPut, "/templates/{name}", "put-template", tag, "Make or replace a template"), h.put)
+	handle(rt, op(http.MethodPut, "/templates/{name}", "put-template", tag, "Create or replace a template"), h.put)
 	handle(rt, op(http.MethodDelete, "/templates/{name}", "remove-template", tag, "Delete a template"), h.remove)
 	handleStream(rt, withEventStream(op(http.MethodPost, "/templates/{name}/build", "build-template", tag, "Pull the image and run the set-up steps"),
 		"Events named progress (Progress), then one named result (Template) or error (Problem)"), h.build(rt))

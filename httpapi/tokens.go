@@ -14,7 +14,7 @@ type tokenRoutes struct{ core caisson.Tokens }
 
 func (h tokenRoutes) register(rt *router) {
 	const tag = "tokens"
-	handle(rt, withCreated(op(http.MethodPost, "/tokens", "create-token", tag, "Make a token for an account (unix socket only)")), h.create)
+	handle(rt, withCreated(op(http.MethodPost, "/tokens", "create-token", tag, "Create a token for an account (unix socket only)")), h.create)
 	handle(rt, op(http.MethodGet, "/tokens", "list-tokens", tag, "List tokens, newest first"), h.list)
 	handle(rt, op(http.MethodDelete, "/tokens/{id}", "remove-token", tag, "Make a token useless at once"), h.remove)
 }

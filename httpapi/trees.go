@@ -16,7 +16,7 @@ func (h treeRoutes) register(rt *router) {
 		http.StatusOK, protocol.TarType, "An archive with names relative to the parent of path"), h.read)
 	handleStream(rt, withResponse(withUpload(op(http.MethodPut, "/sandboxes/{ref}/files/tree", "write-tree", tag, "Unpack a tar archive below a directory"),
 		protocol.TarType), http.StatusNoContent, "", "Unpacked"), h.write)
-	handleStream(rt, withEventStream(op(http.MethodGet, "/sandboxes/{ref}/files/watch", "watch-files", tag, "Changes below a path, as they happen"),
+	handleStream(rt, withEventStream(op(http.MethodGet, "/sandboxes/{ref}/files/watch", "watch-files", tag, "Stream changes below a path"),
 		"Events named file, with a FileEvent each"), h.watch)
 }
 
@@ -44,7 +44,7 @@ func (h treeRoutes) write(w http.ResponseWriter, r *http.Request, in *PathParam)
 
 func (h treeRoutes) watch(w http.ResponseWriter, r *http.Request, in *struct {
 	PathParam
-	Recursive bool `query:"recursive" doc:"Directories below path too"`
+	Recursive bool `query:"recursive" doc:"Also watch directories below path"`
 },
 ) error {
 	if err := checkPath("path", in.Path); err != nil {

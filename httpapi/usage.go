@@ -20,12 +20,12 @@ func (h usageRoutes) register(rt *router) {
 	const tag = "usage"
 	handleStream(rt, withTableResponse[caisson.UsageRow](rt, op(http.MethodGet, "/usage", "usage", tag, "Sum up the calls of models")), h.usage(rt))
 	handleStream(rt, withTableResponse[caisson.Call](rt, op(http.MethodGet, "/usage/calls", "list-calls", tag,
-		"List calls in the order in which they came into the ledger")), h.calls(rt))
+		"List model calls in the order of the ledger")), h.calls(rt))
 	handleStream(rt, withTableResponse[caisson.Receipt](rt, op(http.MethodGet, "/usage/receipts", "list-receipts", tag,
 		"List the charges for calls; source and reference are unique")), h.receipts(rt))
 	handle(rt, op(http.MethodPost, "/usage/reconcile", "reconcile-usage", tag, "Compare the ledger with LiteLLM's spend logs"), h.reconcile)
 	handle(rt, op(http.MethodGet, "/budgets", "list-budgets", tag, "List budgets by key"), h.listBudgets)
-	handle(rt, op(http.MethodPut, "/budgets", "set-budget", tag, "Make a budget, or change its limits and period"), h.setBudget)
+	handle(rt, op(http.MethodPut, "/budgets", "set-budget", tag, "Create a budget, or change its limits and period"), h.setBudget)
 	handle(rt, op(http.MethodDelete, "/budgets/{kind}/{name}", "remove-budget", tag, "Remove a budget"), h.removeBudget)
 }
 
@@ -33,7 +33,7 @@ func (h usageRoutes) register(rt *router) {
 type UsageParams struct {
 	Account string     `query:"account" maxLength:"32" doc:"Another account, or * for all of them (unix socket only)"`
 	Run     string     `query:"run" maxLength:"128" doc:"Only calls of this run"`
-	Under   string     `query:"under" maxLength:"128" doc:"Only calls of this run and of those that were started from within it"`
+	Under   string     `query:"under" maxLength:"128" doc:"Only calls of this run and of its sub-runs"`
 	Agent   string     `query:"agent" maxLength:"128" doc:"Only calls of this agent"`
 	Sandbox caisson.ID `query:"sandbox" maxLength:"19" doc:"Only calls of this sandbox, by id"`
 	Model   string     `query:"model" maxLength:"256" doc:"Only calls of the model with this alias"`
@@ -49,7 +49,7 @@ func (p UsageParams) query() caisson.UsageQuery {
 }
 
 type usageInput struct {
-	By string `query:"by" enum:"run,sandbox,account,model,day,session,agent,user" doc:"What the sums are for; absent: one sum"`
+	By string `query:"by" enum:"run,sandbox,account,model,day,session,agent,user" doc:"How calls are grouped; absent: one sum of all"`
 	UsageParams
 }
 

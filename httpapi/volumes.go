@@ -23,8 +23,8 @@ type VolumeRef struct {
 
 func (h volumeRoutes) register(rt *router) {
 	const tag = "volumes"
-	handle(rt, withCreated(op(http.MethodPost, "/volumes", "create-volume", tag, "Make an empty volume")), h.create)
-	handle(rt, op(http.MethodGet, "/volumes", "list-volumes", tag, "List volumes, oldest first, as they were last counted"), h.list)
+	handle(rt, withCreated(op(http.MethodPost, "/volumes", "create-volume", tag, "Create an empty volume")), h.create)
+	handle(rt, op(http.MethodGet, "/volumes", "list-volumes", tag, "List volumes, oldest first, with the size that was last determined"), h.list)
 	handle(rt, op(http.MethodGet, "/volumes/{ref}", "get-volume", tag, "Get a volume, and count what is in it unless that was done within a minute"), h.get)
 	handle(rt, op(http.MethodDelete, "/volumes/{ref}", "remove-volume", tag, "Delete a volume that no sandbox has, with all that is in it"), h.remove)
 }
@@ -76,7 +76,7 @@ func (h volumeRoutes) remove(ctx context.Context, in *VolumeRef) (*noContent, er
 // workspace on a volume does not need. ref is an id, or the name of a volume that may not exist yet.
 func checkVolumeSource(field, ref string, handles int) error {
 	if handles > 0 {
-		return caisson.Invalidf(field, "a volume needs no descriptor of a directory, and %d were passed", handles)
+		return caisson.Invalidf(field, "a volume needs no descriptor of a directory, but %d were passed", handles)
 	}
 	if _, err := caisson.ParseID(caisson.VolumePrefix, ref); err == nil {
 		return nil

@@ -48,20 +48,20 @@ func (h workspaceRoutes) register(rt *router) {
 	handle(rt, op(http.MethodGet, "/workspaces", "list-workspaces", tag, "List workspaces, newest first"), h.list)
 	handle(rt, op(http.MethodGet, "/workspaces/{ref}", "get-workspace", tag, "Get a workspace"), h.get)
 	handle(rt, op(http.MethodDelete, "/workspaces/{ref}", "remove-workspace", tag,
-		"Forget a workspace whose sandbox is gone, with all changes in it"), h.remove)
+		"Delete a workspace whose sandbox is gone, with all changes in it"), h.remove)
 	handle(rt, op(http.MethodPost, "/workspaces/{ref}/diff", "diff-workspace", tag, "Say what has changed in a workspace, and what may be applied"), h.diff)
 	sync := withCreated(op(http.MethodPost, "/workspaces/{ref}/sync", "sync-workspace", tag,
-		"Apply changes of a workspace to the host's directory: all that are named, or none (unix socket only)"))
+		"Apply changes of a workspace to the host's directory: all of those in the request, or none (unix socket only)"))
 	sync.MaxBodyBytes = syncLimit
-	sync.Description = "Pass the descriptor of the workspace's directory with POST /handles and name it in " + protocol.HandlesHeader +
-		". What is applied is what the review named in the body has seen."
+	sync.Description = "Pass the descriptor of the workspace's directory with POST /handles and its id in " + protocol.HandlesHeader +
+		". The changes are applied as they were recorded in the review whose id is in the body."
 	handle(rt, sync, h.sync)
 	handle(rt, op(http.MethodPost, "/workspaces/{ref}/reset", "reset-workspace", tag,
 		"Drop all changes of a workspace whose sandbox is not running"), h.reset)
-	handle(rt, op(http.MethodGet, "/receipts", "list-sync-receipts", tag, "List what was applied to the host's directories, newest first"), h.receipts)
-	handle(rt, op(http.MethodGet, "/receipts/{id}", "get-sync-receipt", tag, "Get what one sync has applied"), h.receipt)
+	handle(rt, op(http.MethodGet, "/receipts", "list-sync-receipts", tag, "List receipts of syncs to the host's directories, newest first"), h.receipts)
+	handle(rt, op(http.MethodGet, "/receipts/{id}", "get-sync-receipt", tag, "Get the receipt of a sync"), h.receipt)
 	undo := op(http.MethodPost, "/receipts/{id}/undo", "undo-sync", tag,
-		"Put back what a sync has changed, if the host's files have not changed since (unix socket only)")
+		"Undo a sync, if the host's files have not changed since (unix socket only)")
 	undo.Description = "Needs the descriptor of the workspace's directory, as a sync does."
 	handle(rt, undo, h.undo)
 }

@@ -17,13 +17,13 @@ func readCA(path string) (string, error) {
 	}
 	f, err := os.Open(path)
 	if err != nil {
-		return "", caisson.Wrap(err, caisson.Invalid, "cannot read the authorities of registries (registryCA)")
+		return "", caisson.Wrap(err, caisson.Invalid, "cannot read the certificate authorities for registries (registryCA)")
 	}
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, maxCA+1))
 	switch {
 	case err != nil:
-		return "", caisson.Wrap(err, caisson.Invalid, "cannot read the authorities of registries (registryCA)")
+		return "", caisson.Wrap(err, caisson.Invalid, "cannot read the certificate authorities for registries (registryCA)")
 	case len(data) > maxCA:
 		return "", caisson.Errorf(caisson.Invalid, "%s (registryCA) is larger than %v", path, caisson.Size(maxCA))
 	case !x509.NewCertPool().AppendCertsFromPEM(data):

@@ -34,7 +34,7 @@ func checkConfig(raw rawConfig) (caisson.ImageConfig, error) {
 				return bad("has too long variables or arguments")
 			}
 			if strings.ContainsRune(s, 0) || !utf8.ValidString(s) {
-				return bad("has the impossible variable or argument %.80q", s)
+				return bad("has the invalid variable or argument %.80q", s)
 			}
 		}
 	}

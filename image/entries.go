@@ -116,7 +116,7 @@ func (u *unpacker) regular(p string, hdr *tar.Header, r io.Reader) error {
 
 func (u *unpacker) symlink(p string, hdr *tar.Header) error {
 	if hdr.Linkname == "" || len(hdr.Linkname) > maxPath || strings.ContainsRune(hdr.Linkname, 0) {
-		return caisson.Errorf(caisson.Invalid, "the archive has the symlink %.200q to an impossible target", p)
+		return caisson.Errorf(caisson.Invalid, "the archive has the symlink %.200q with an invalid target", p)
 	}
 	fd, base, err := u.replace(p)
 	if err != nil {
@@ -211,7 +211,7 @@ func (u *unpacker) xattrs(f *os.File, p string, hdr *tar.Header) error {
 		switch {
 		case err == nil:
 		case errors.Is(err, unix.ENOTSUP), errors.Is(err, unix.ENOSPC), errors.Is(err, unix.E2BIG), errors.Is(err, unix.ERANGE):
-			u.warn("left out an attribute of %.200q, which the file system cannot hold", p)
+			u.warn("left out an attribute of %.200q, which the file system cannot store", p)
 		default:
 			return os.NewSyscallError("fsetxattr", err)
 		}

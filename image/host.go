@@ -51,7 +51,7 @@ func (h *hostImage) image(ctx context.Context) (*caisson.Image, error) {
 	}
 	img, err := h.makeImage()
 	if err != nil {
-		return nil, caisson.Wrap(err, caisson.Internal, "cannot make the host image")
+		return nil, caisson.Wrap(err, caisson.Internal, "cannot build the host image")
 	}
 	h.cachedFingerprint, h.cached = key, img
 	return cloneImage(img), nil

@@ -104,7 +104,7 @@ func New(cfg Config) (*Driver, error) {
 	}
 	empty := filepath.Join(cfg.Dir, "empty")
 	if err := makeEmpty(empty); err != nil {
-		return nil, caisson.Wrap(err, caisson.Internal, "cannot make the directory of images")
+		return nil, caisson.Wrap(err, caisson.Internal, "cannot create the directory of images")
 	}
 	d.layers, d.host = layers, &hostImage{root: cmp.Or(cfg.HostRoot, "/"), empty: empty, layers: layers}
 	return d, nil

@@ -232,7 +232,7 @@ func (p *pull) fetchLayer(ctx context.Context, r remoteLayer) (Layer, error) {
 		return Layer{}, err
 	}
 	if result.In != r.Digest || result.DiffID != r.DiffID {
-		return Layer{}, caisson.Errorf(caisson.Invalid, "a layer of %s is not what its digest says; the registry or the way to it is not to be trusted", p.src.Reference)
+		return Layer{}, caisson.Errorf(caisson.Invalid, "the content of a layer of %s does not match its digest; the registry or the connection to it cannot be trusted", p.src.Reference)
 	}
 	if !ok {
 		d.warn(p.src.Reference, result.Warnings)
@@ -256,7 +256,7 @@ func storeError(err error) error {
 
 func (d *Driver) warn(ref string, warnings []string) {
 	for _, w := range warnings[:min(len(warnings), maxWarnings)] {
-		d.log.Warn("an image was not unpacked entirely", "image", ref, "what", w)
+		d.log.Warn("an image was not unpacked completely", "image", ref, "what", w)
 	}
 }
 
@@ -264,7 +264,7 @@ func (d *Driver) warn(ref string, warnings []string) {
 func (p *pull) stream(ctx context.Context, r remoteLayer, dir string, args unpackArgs) (*unpackResult, error) {
 	from, to, err := os.Pipe()
 	if err != nil {
-		return nil, caisson.Wrap(err, caisson.Internal, "cannot make a pipe")
+		return nil, caisson.Wrap(err, caisson.Internal, "cannot create a pipe")
 	}
 	fetch := func(ctx context.Context) error {
 		_, err := jobFetch.Run(ctx, p.driver.worker, fetchArgs{Source: p.src, Digest: r.Digest, Size: r.Size}, worker.Given{Files: []*os.File{to}})

@@ -50,7 +50,7 @@ func (s source) denyMetadata(loopback bool) func(netip.AddrPort) error {
 func (s source) denyPrivate(ap netip.AddrPort) error {
 	err := s.Own.Check(ap.Addr(), false, false)
 	if caisson.KindOf(err) == caisson.Denied {
-		return caisson.Errorf(caisson.Denied, "with a token only registries at public addresses of other machines can be reached; "+
+		return caisson.Errorf(caisson.Denied, "callers with a token can only use registries at public addresses of other machines; "+
 			"pull the image on the host, or have its administrator list the registry in insecureRegistries")
 	}
 	return err

@@ -111,7 +111,7 @@ func describe(img v1.Image, platform v1.Platform, ref string) (*resolved, error)
 		Cmd: config.Config.Cmd, WorkingDir: config.Config.WorkingDir, User: config.Config.User}}
 	for i, l := range manifest.Layers {
 		if !l.MediaType.IsDistributable() {
-			return nil, caisson.Errorf(caisson.Invalid, "%.200s has a layer that may only be had elsewhere (%.80q)", ref, l.MediaType)
+			return nil, caisson.Errorf(caisson.Invalid, "%.200s has a layer that may not be distributed by registries (%.80q)", ref, l.MediaType)
 		}
 		r.Layers = append(r.Layers, remoteLayer{Digest: l.Digest.String(), DiffID: config.RootFS.DiffIDs[i].String(), Size: l.Size})
 	}
@@ -141,7 +141,7 @@ func fetch(ctx context.Context, args fetchArgs, out io.Writer) error {
 	defer body.Close()
 	n, err := io.Copy(out, io.LimitReader(body, args.Size+1))
 	if err == nil && n != args.Size {
-		err = caisson.Errorf(caisson.Invalid, "the registry announced a layer of %d bytes and sent another", args.Size)
+		err = caisson.Errorf(caisson.Invalid, "the registry announced a layer of %d bytes but sent a different number of bytes", args.Size)
 	}
 	return err
 }
@@ -216,12 +216,12 @@ func registryError(err error, ref string) error {
 		return e
 	}
 	if e, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return caisson.Wrap(err, caisson.Unavailable, "the registry of %.200s cannot be trusted (%.120s); if its authority is your own, name it in registryCA", ref, e.Err)
+		return caisson.Wrap(err, caisson.Unavailable, "the registry of %.200s cannot be trusted (%.120s); if you operate its certificate authority, configure that as registryCA", ref, e.Err)
 	}
 	if e, ok := errors.AsType[*transport.Error](err); ok {
 		switch e.StatusCode {
 		case http.StatusUnauthorized:
-			return caisson.Wrap(err, caisson.Denied, "the registry wants a login for %.200s, or the one given is wrong", ref)
+			return caisson.Wrap(err, caisson.Denied, "the registry requires a login for %.200s, or the given login is wrong", ref)
 		case http.StatusForbidden:
 			return caisson.Wrap(err, caisson.Denied, "the registry denies access to %.200s", ref)
 		case http.StatusNotFound:
@@ -232,7 +232,7 @@ func registryError(err error, ref string) error {
 		return caisson.Wrap(err, caisson.Unavailable, "the registry answered %.200s with status %d", ref, e.StatusCode)
 	}
 	if errors.Is(err, http.ErrSchemeMismatch) {
-		return caisson.Wrap(err, caisson.Unavailable, "the registry of %.200s does not speak TLS; if that is how it must be, list it in insecureRegistries", ref)
+		return caisson.Wrap(err, caisson.Unavailable, "the registry of %.200s does not use TLS; to allow that, list it in insecureRegistries", ref)
 	}
 	if e, ok := errors.AsType[net.Error](err); ok {
 		return caisson.Wrap(err, caisson.Unavailable, "the registry of %.200s cannot be reached: %s", ref, networkReason(e))

@@ -120,7 +120,7 @@ func asFile(r io.Reader) (f *os.File, wait func() error, err error) {
 	}
 	from, to, err := os.Pipe()
 	if err != nil {
-		return nil, nil, caisson.Wrap(err, caisson.Internal, "cannot make a pipe")
+		return nil, nil, caisson.Wrap(err, caisson.Internal, "cannot create a pipe")
 	}
 	done := make(chan error, 1)
 	go func() {

@@ -43,7 +43,7 @@ func newLayerStore(dir string) (*layerStore, error) {
 	s := &layerStore{dir: dir, inProgress: map[string]chan struct{}{}, handedOut: map[string]bool{}, activeInTemp: map[string]bool{}}
 	for _, sub := range []string{"layers", "owners", "tmp"} {
 		if err := os.MkdirAll(filepath.Join(dir, sub), 0o700); err != nil {
-			return nil, caisson.Wrap(err, caisson.Internal, "cannot make the directory of images")
+			return nil, caisson.Wrap(err, caisson.Internal, "cannot create the directory of images")
 		}
 	}
 	if err := s.sweep(); err != nil {

@@ -24,14 +24,14 @@ const (
 // inside the layer, or "." for the root itself. Returns Invalid if the name is too long, too deep or contains a NUL.
 func cleanPath(name string) (string, error) {
 	if strings.ContainsRune(name, 0) || len(name) > maxPath {
-		return "", caisson.Errorf(caisson.Invalid, "the archive has the impossible file name %.80q", name)
+		return "", caisson.Errorf(caisson.Invalid, "the archive has the invalid file name %.80q", name)
 	}
 	p := strings.TrimPrefix(path.Clean("/"+name), "/")
 	if p == "" {
 		return ".", nil
 	}
 	if strings.Count(p, "/") >= maxDepth {
-		return "", caisson.Errorf(caisson.Invalid, "the archive has more than %d directories in each other", maxDepth)
+		return "", caisson.Errorf(caisson.Invalid, "the archive has more than %d levels of directories", maxDepth)
 	}
 	for part := range strings.SplitSeq(p, "/") {
 		if len(part) > maxName {

@@ -103,7 +103,7 @@ func diskError(err error) error {
 	case errors.Is(err, unix.EFBIG):
 		return caisson.Wrap(err, caisson.Exhausted, "the archive has a file that is larger than allowed")
 	case errors.Is(err, unix.EMLINK), errors.Is(err, unix.ENAMETOOLONG), errors.Is(err, unix.EILSEQ):
-		return caisson.Wrap(err, caisson.Invalid, "the archive has a file that the file system of the data directory cannot hold")
+		return caisson.Wrap(err, caisson.Invalid, "the archive has a file that the file system of the data directory cannot store")
 	}
 	return err
 }

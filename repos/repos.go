@@ -239,7 +239,7 @@ func (c *Core) Stream(ctx context.Context, in json.RawMessage) (conn *os.File, e
 	return c.streams.connect(ctx, in)
 }
 
-var errClosing = errors.New("the daemon is ending")
+var errClosing = errors.New("the daemon is shutting down")
 
 // background runs the goroutines that outlive the calls that start them: streams and attempts.
 type background struct {

@@ -95,7 +95,7 @@ func (s *streams) connect(ctx context.Context, in json.RawMessage) (conn *os.Fil
 		near.Close()
 		far.Close()
 		s.leave(g.Sandbox)
-		return nil, nil, caisson.Errorf(caisson.Unavailable, "the daemon is ending; try again")
+		return nil, nil, caisson.Errorf(caisson.Unavailable, "the daemon is shutting down; try again")
 	}
 	return far, done, nil
 }

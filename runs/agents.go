@@ -177,7 +177,7 @@ func (s *Agents) CheckAgent(ctx context.Context, id string) (list []caisson.Agen
 	}()
 	in := inspection{s.c, box.ID}
 	if len(a.Command) > 0 {
-		c := caisson.AgentCheck{Subject: "program " + a.Command[0], Status: "ok", Detail: "is there"}
+		c := caisson.AgentCheck{Subject: "program " + a.Command[0], Status: "ok", Detail: "is installed"}
 		if ok, err := in.Has(ctx, a.Command[0]); err != nil {
 			return nil, err
 		} else if !ok {
@@ -190,7 +190,7 @@ func (s *Agents) CheckAgent(ctx context.Context, id string) (list []caisson.Agen
 		if snap, err := s.c.warmSnapshots.current(ctx, a, template); err != nil {
 			return nil, err
 		} else if snap == nil {
-			c.Status, c.Detail, c.Remedy = "warning", "there is none: runs start cold", "caisson agent warm "+id
+			c.Status, c.Detail, c.Remedy = "warning", "there is none; runs start cold", "caisson agent warm "+id
 		}
 		list = append(list, c)
 	}
@@ -227,7 +227,7 @@ func checkModels(a *caisson.Agent, models []caisson.GatewayModel) (list []caisso
 			list = append(list, caisson.AgentCheck{Subject: "model " + alias, Status: "warning", Detail: "is not configured", Remedy: remedy})
 		case misfits[alias]:
 			list = append(list, caisson.AgentCheck{
-				Subject: "model " + alias, Status: "failed", Detail: "speaks an API that the agent does not, so that its runs are refused",
+				Subject: "model " + alias, Status: "failed", Detail: "uses an API that the agent does not support, so its runs are refused",
 				Remedy: "remove it from models of the agent, or correct apis",
 			})
 		case problem != "":

@@ -86,7 +86,7 @@ func (x *attempt) recordQueuePosition(place *ticket) {
 	label := ""
 	switch n, full := x.c.queue.ahead(place); {
 	case n > 0:
-		label = fmt.Sprintf("%d of the account's runs are before it", n)
+		label = fmt.Sprintf("%d runs of the account are ahead of it", n)
 	case full:
 		label = "this host is full"
 	}

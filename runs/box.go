@@ -115,7 +115,7 @@ func (x provisioner) openWarm(ctx context.Context, template *prepared) (ok bool,
 			x.log.WarnContext(ctx, "a fork of the warm snapshot did not start; trying again", "snapshot", snap.ID, "err", err)
 			continue
 		}
-		x.warn(ctx, "the warm snapshot no longer starts and is made anew; starting cold", err)
+		x.warn(ctx, "the warm snapshot no longer starts and is rebuilt; starting cold", err)
 		x.c.warmSnapshots.replace(x.agent, x.r.Account, snap)
 		return false, nil
 	}
@@ -324,7 +324,7 @@ func (c guestExec) killNew(ctx context.Context, id caisson.ID, a *caisson.Agent,
 		}
 		time.Sleep(wait) // Killed processes do not disappear at once.
 	}
-	c.Log.WarnContext(ctx, "what an agent left running could not be ended; its sandbox is stopped", "sandbox", id)
+	c.Log.WarnContext(ctx, "processes that an agent left running could not be killed; its sandbox is stopped", "sandbox", id)
 	_, err = c.Sandboxes.Stop(ctx, string(id), 0)
 	return err == nil, err
 }

@@ -101,7 +101,7 @@ func (c runs) RetryRun(ctx context.Context, id caisson.ID) (*caisson.Run, error)
 		return nil, err
 	}
 	if len(r.Lineage) > 0 {
-		return nil, caisson.Errorf(caisson.Conflict, "run %s is part of run %s; retry that one", id, r.Lineage[0])
+		return nil, caisson.Errorf(caisson.Conflict, "run %s is a sub-run of run %s; retry that run", id, r.Lineage[0])
 	}
 	if r.Local && !caller.Local {
 		return nil, caisson.Errorf(caisson.Denied, "run %s was started over the unix socket and can only be retried there", id)

@@ -86,7 +86,7 @@ func (x finisher) finish(ctx context.Context, failed *caisson.RunError) error {
 	if err := x.rec.flush(); err != nil {
 		x.log.ErrorContext(ctx, "events of a run could not be stored", "err", err)
 		if failed == nil {
-			failed = &caisson.RunError{Code: caisson.RunInternal, Message: "what the agent said could not be recorded"}
+			failed = &caisson.RunError{Code: caisson.RunInternal, Message: "the agent's output could not be recorded"}
 		}
 	}
 	bill := x.bill(ctx)
@@ -424,7 +424,7 @@ func (x finisher) releaseSandbox(ctx context.Context, failed *caisson.RunError) 
 	}
 	if _, err := x.c.Sandboxes.Suspend(ctx, string(x.sandbox.ID)); err != nil {
 		// It keeps running, charged to no run, until the idle session is paused.
-		x.log.WarnContext(ctx, "the sandbox of a session does not stand still", "sandbox", x.sandbox.ID, "err", err)
+		x.log.WarnContext(ctx, "the sandbox of a session could not be frozen", "sandbox", x.sandbox.ID, "err", err)
 	}
 	return nil
 }

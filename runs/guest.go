@@ -63,7 +63,7 @@ func (c guests) StartGuestRun(ctx context.Context, req caisson.RunRequest) (*cai
 	}
 	if req.Policy != nil || req.Image != "" || req.Session != "" || req.Keep || req.Source != "" || req.Directory != nil || req.Workspace != nil ||
 		req.Kind != "" || req.Sync != "" || len(req.Show) > 0 || req.Repo != nil {
-		return nil, caisson.Errorf(caisson.Denied, "an agent may say agent, persona, prompt, history, model, env and limits, and nothing else")
+		return nil, caisson.Errorf(caisson.Denied, "an agent may set only agent, persona, prompt, history, model, env and limits")
 	}
 	req.User, req.Labels = p.Request.User, nil
 	// An agent makes this request, so it does not count as one over the unix socket, even if the parent's did.

@@ -330,7 +330,7 @@ func (c *Core) Run(ctx context.Context) error {
 			return nil
 		}
 		if err := c.sessions.hibernateIdle(ctx, time.Now()); err != nil && ctx.Err() == nil {
-			c.Log.ErrorContext(ctx, "sessions could not be put to rest", "err", err)
+			c.Log.ErrorContext(ctx, "idle sessions could not be paused", "err", err)
 		}
 		if time.Since(trim) < time.Hour {
 			continue

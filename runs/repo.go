@@ -18,7 +18,7 @@ func (c admission) planRepo(ctx context.Context, caller caisson.Caller, req *cai
 	case c.Relay == nil:
 		return caisson.Errorf(caisson.Invalid, "this daemon has no relay for repositories")
 	case req.Source != "" || req.Directory != nil || req.Workspace != nil:
-		return caisson.Invalidf("repo", "a run works on a directory or on a repository; leave one of them out")
+		return caisson.Invalidf("repo", "a run works on a directory or on a repository; omit one of them")
 	}
 	return c.Relay.CheckRepo(ctx, caller.Account, *req.Repo)
 }

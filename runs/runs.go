@@ -199,7 +199,7 @@ func (c *Core) Guests() caisson.GuestRuns { return c.guests }
 func (c *Core) Reconcile(ctx context.Context) error { return c.recovery.reconcile(ctx) }
 
 // errClosing is the cause when work stops because the daemon stops. The next daemon reconciles that work.
-var errClosing = errors.New("the daemon is ending")
+var errClosing = errors.New("the daemon is shutting down")
 
 // New returns a Core. No run starts before Reconcile.
 func New(cfg Config) *Core {

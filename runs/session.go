@@ -125,7 +125,7 @@ func (x provisioner) openSession(ctx context.Context) (ok bool, err error) {
 	if caisson.KindOf(err) != caisson.NotFound || ctx.Err() != nil {
 		x.giveBack(clean, s.Sandbox)
 		if caisson.KindOf(err) == caisson.Conflict || caisson.KindOf(err) == caisson.Internal {
-			err = &failure{code: caisson.RunInternal, msg: "the session's sandbox cannot be taken up at present; try again", err: err}
+			err = &failure{code: caisson.RunInternal, msg: "the session's sandbox cannot be used at present; try again", err: err}
 		}
 		return false, err
 	}
@@ -209,7 +209,7 @@ func (x provisioner) giveBack(ctx context.Context, id caisson.ID) {
 		_, err = x.c.Sandboxes.Stop(ctx, string(id), 0)
 	}
 	if err != nil {
-		x.log.WarnContext(ctx, "the sandbox of a session could not be put back", "sandbox", id, "err", err)
+		x.log.WarnContext(ctx, "the sandbox of a session could not be released", "sandbox", id, "err", err)
 	}
 }
 
@@ -391,7 +391,7 @@ func (c sessions) hibernateOldest(ctx context.Context) bool {
 		return false
 	}
 	if err := c.hibernate(ctx, oldest, oldest.UsedAt.Add(c.Limits.SessionIdle)); err != nil {
-		c.Log.WarnContext(ctx, "a session could not be put to rest to make room", "session", oldest.ID, "err", err)
+		c.Log.WarnContext(ctx, "a session could not be paused to free memory", "session", oldest.ID, "err", err)
 		return false
 	}
 	return true

@@ -132,7 +132,7 @@ func (c admission) queueAttempt(r *caisson.Run) error {
 	if c.ctx.Err() != nil {
 		c.mu.Unlock()
 		cancel(nil)
-		return caisson.Errorf(caisson.Unavailable, "the daemon is ending; the run waits for the next one")
+		return caisson.Errorf(caisson.Unavailable, "the daemon is shutting down; the run stays queued for the next one")
 	}
 	c.live[r.ID] = l
 	copied := *r

@@ -70,7 +70,7 @@ func (c builder) asAuthor(ctx context.Context, a *caisson.Agent) context.Context
 // templateOf returns the template that an agent needs.
 func templateOf(a *caisson.Agent) caisson.Template {
 	t := caisson.Template{
-		Name: templatePrefix + a.ID, Description: "What the agent " + a.ID + " starts from; made anew when the agent changes",
+		Name: templatePrefix + a.ID, Description: "Template of the agent " + a.ID + "; replaced when the agent changes",
 		Image: a.Image, Setup: a.Setup, Policy: a.BuildPolicy, Resources: resources(a.Limits), Env: a.Env, Workdir: "/", User: a.User,
 	}
 	if t.Image == "" {

@@ -223,7 +223,7 @@ func (c guestExec) runDriver(ctx context.Context, box caisson.ID, t *task.Task, 
 	go func() {
 		_, err := p.Stdin().Write(append(data, '\n'))
 		if err = errors.Join(err, p.Stdin().Close()); err != nil {
-			c.Log.DebugContext(ctx, "a task could not be handed over", "sandbox", box, "err", err)
+			c.Log.DebugContext(ctx, "a task could not be sent to its sandbox", "sandbox", box, "err", err)
 		}
 	}()
 	stderr := make(chan string, 1)
@@ -280,7 +280,7 @@ func endReason(ctx context.Context, p caisson.Process) string {
 	status, err := p.Wait(ctx)
 	switch {
 	case err == nil && !status.Unknown:
-		return "what speaks with the agent in its sandbox " + status.String() + " before the agent had ended"
+		return "the driver in the agent's sandbox " + status.String() + " before the agent had ended"
 	case err == nil && status.Reason != "":
 		return "the agent's sandbox ended before the agent did: " + status.Reason
 	}

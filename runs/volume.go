@@ -14,9 +14,9 @@ const volumeField = "workspace.source"
 func checkVolume(req *caisson.RunRequest) error {
 	switch {
 	case req.Directory != nil || req.Workspace != nil:
-		return caisson.Invalidf("kind", "a run works in a volume or in a directory; leave one of them out")
+		return caisson.Invalidf("kind", "a run works in a volume or in a directory; omit one of them")
 	case req.Repo != nil:
-		return caisson.Invalidf("kind", "a run works in a volume or on a repository; leave one of them out")
+		return caisson.Invalidf("kind", "a run works in a volume or on a repository; omit one of them")
 	case req.Sync != "" || len(req.Show) > 0:
 		return caisson.Invalidf("kind", "of a volume nothing gets to a directory of the host, and nothing is hidden in it; leave sync and show out")
 	}

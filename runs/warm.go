@@ -184,11 +184,11 @@ func (w *warmSnapshots) make(ctx context.Context, agent string, fresh bool, prog
 		}) {
 			w.mu.Unlock()
 			cancel()
-			return nil, caisson.Errorf(caisson.Unavailable, "the daemon is ending")
+			return nil, caisson.Errorf(caisson.Unavailable, "the daemon is shutting down")
 		}
 		w.making[id] = m
 	} else {
-		me.report(caisson.Progress{Stage: "wait", Detail: "it is being made already"})
+		me.report(caisson.Progress{Stage: "wait", Detail: "it is already being made"})
 	}
 	m.waiting[me] = true
 	w.mu.Unlock()
@@ -246,7 +246,7 @@ func (w *warmSnapshots) capture(ctx context.Context, id string, fresh bool, prog
 		return nil, err
 	}
 	if !usesWarmSnapshot(a) {
-		return nil, caisson.Invalidf("warm", "agent %s has no service that would have to boot; its runs start fast without a snapshot", id)
+		return nil, caisson.Invalidf("warm", "agent %s has no service, so its runs do not use a warm snapshot", id)
 	}
 	template, err := c.builder.prepare(ctx, a, "", progress)
 	if err != nil {

@@ -76,9 +76,9 @@ func (c admission) planWorkspace(req *caisson.RunRequest, a *caisson.Agent) erro
 			return caisson.Invalidf("sync", "a direct workspace is the directory itself, in which nothing is reviewed; leave sync out, or use kind overlay")
 		}
 	case req.Sync == caisson.SyncUnsafe:
-		return caisson.Invalidf("sync", "yolo-unsafe is kind direct, and nothing else")
+		return caisson.Invalidf("sync", "yolo-unsafe is valid only with kind direct")
 	case req.Kind == caisson.WorkspaceCopy && req.Sync != "":
-		return caisson.Invalidf("kind", "of a copy nothing gets back to the directory; leave sync out")
+		return caisson.Invalidf("kind", "changes in a copy are not applied to the directory; omit sync")
 	case req.Kind == caisson.WorkspaceOverlay:
 		req.Sync = cmp.Or(req.Sync, caisson.SyncSecure)
 	}
@@ -193,7 +193,7 @@ func (x finisher) changes(ctx context.Context) {
 	if x.sandbox == nil || x.sandbox.Spec.Workspace == "" || x.c.Workspaces == nil || x.starting {
 		return
 	}
-	ctx, cancel := context.WithTimeout(caisson.WithCaller(ctx, caisson.DaemonCaller(x.r.Account, "say what a run has changed")), diffTimeout)
+	ctx, cancel := context.WithTimeout(caisson.WithCaller(ctx, caisson.DaemonCaller(x.r.Account, "read the changes of a run")), diffTimeout)
 	defer cancel()
 	diff, err := x.c.Workspaces.Diff(ctx, string(x.sandbox.Spec.Workspace), caisson.DiffRequest{Patch: true})
 	if err != nil {

@@ -30,7 +30,7 @@ func (h *processes) admit(ctx context.Context, id caisson.ID, need caisson.Size)
 			live[r.ID] = true
 		}
 		if len(live) >= h.c.Limits.MaxSandboxes {
-			return nil, caisson.Errorf(caisson.Exhausted, "%d sandboxes run already, as many as allowed; stop or pause one, or raise limits.maxSandboxes", len(live))
+			return nil, caisson.Errorf(caisson.Exhausted, "%d sandboxes are running, which is the maximum; stop or pause one, or raise limits.maxSandboxes", len(live))
 		}
 	}
 	h.starting[id] = true
@@ -84,7 +84,7 @@ func (h *processes) checkCapacity(need caisson.Size) error {
 		case available < reserve:
 			return caisson.Errorf(caisson.Exhausted, "the host has %s of memory available and keeps %s in reserve; stop or pause a sandbox", available, reserve)
 		case available-reserve < need:
-			return caisson.Errorf(caisson.Exhausted, "the host has %s of memory available and keeps %s in reserve; this and what is being restored already need %s; stop or pause a sandbox", available, reserve, need)
+			return caisson.Errorf(caisson.Exhausted, "the host has %s of memory available and keeps %s in reserve; this sandbox and those being restored need %s; stop or pause a sandbox", available, reserve, need)
 		}
 	}
 	if reserve := h.c.Limits.DiskReserve; reserve > 0 {

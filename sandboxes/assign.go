@@ -70,11 +70,11 @@ func checkAssignable(sb *caisson.Sandbox, a *caisson.Assignment) error {
 	case a == nil:
 		return nil
 	case sb.Pooled:
-		return caisson.Errorf(caisson.Conflict, "this sandbox waits in a pool and is nobody's yet")
+		return caisson.Errorf(caisson.Conflict, "this sandbox is in a pool and has not been claimed yet")
 	case sb.State == caisson.Failed || sb.State == caisson.Removing:
 		return caisson.Errorf(caisson.Conflict, "a %s sandbox cannot serve a run; it can only be removed", sb.State)
 	case has != nil && (has.Run != a.Run || has.Attempt != a.Attempt):
-		return caisson.Errorf(caisson.Conflict, "the sandbox serves attempt %d of run %s; that has to end first", has.Attempt, has.Run)
+		return caisson.Errorf(caisson.Conflict, "the sandbox serves attempt %d of run %s, which must end first", has.Attempt, has.Run)
 	}
 	return nil
 }
@@ -85,7 +85,7 @@ func (n network) checkAssignment(ctx context.Context, a *caisson.Assignment) err
 		return nil
 	}
 	if a.Run == "" {
-		return caisson.Invalidf("assigned.run", "say which run it is")
+		return caisson.Invalidf("assigned.run", "a run id is required")
 	}
 	for _, id := range a.Lineage {
 		if id == "" || strings.ContainsAny(string(id), " \t\r\n") {

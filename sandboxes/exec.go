@@ -182,7 +182,7 @@ func (p *Processes) Kill(ctx context.Context, ref string, pid, signal int) error
 		return err
 	}
 	if pid == 1 {
-		return caisson.Invalidf("pid", "process 1 keeps the sandbox; stop or remove the sandbox instead")
+		return caisson.Invalidf("pid", "process 1 is the sandbox's init; stop or remove the sandbox instead")
 	}
 	return p.c.Runtime.Signal(ctx, sb.ID, pid, signal)
 }

@@ -196,7 +196,7 @@ func (gs *fileClients) standIn(ctx context.Context, of *caisson.Sandbox) (*guest
 		defer show()
 		ctx := context.WithoutCancel(ctx)
 		if err := errors.Join(gs.c.Runtime.Destroy(ctx, sb.ID), gs.c.removeSandboxDir(ctx, sb.ID)); err != nil {
-			gs.c.Log.ErrorContext(ctx, "a stand-in could not be removed", "sandbox", sb.ID, "err", err)
+			gs.c.Log.ErrorContext(ctx, "a temporary sandbox for reading files could not be removed", "sandbox", sb.ID, "err", err)
 		}
 	}
 	if err := gs.c.makeDir(&sb); err != nil {

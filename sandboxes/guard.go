@@ -106,7 +106,7 @@ func (g *diskGuard) check(ctx context.Context) (tight bool) {
 	g.lastUsage = now
 	reserve := g.c.Limits.DiskReserve
 	if free < reserve/2 && culprit != nil {
-		g.stop(ctx, culprit.ID, fmt.Sprintf("the host's disk has only %s left, and nobody wrote more just now than this sandbox, %s; make room before you begin another", free, most))
+		g.stop(ctx, culprit.ID, fmt.Sprintf("the host's disk has only %s free, and this sandbox has just written more than any other, %s; free disk space before you start another one", free, most))
 	}
 	return free < reserve
 }

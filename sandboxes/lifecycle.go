@@ -92,7 +92,7 @@ func (l *Lifecycle) changeLocked(ctx context.Context, id caisson.ID, v caisson.V
 	l.c.event(clean, done, "sandbox."+string(to), reasonData(done))
 	if begins {
 		if err := l.c.dropSaved(id, pauseDir, filesTar); err != nil {
-			l.c.Log.ErrorContext(clean, "what a sandbox has continued from could not be removed", "sandbox", id, "err", err)
+			l.c.Log.ErrorContext(clean, "the saved state of a sandbox could not be removed after its start", "sandbox", id, "err", err)
 		}
 		l.c.watches.watch(done)
 	}

@@ -28,7 +28,7 @@ func (w *watches) collectLog(ctx context.Context, id caisson.ID) {
 	dir := w.c.sandboxDir(id)
 	in, err := os.OpenFile(filepath.Join(dir, outputFIFO), os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
-		w.c.Log.WarnContext(ctx, "a log cannot be kept", "sandbox", id, "err", err)
+		w.c.Log.WarnContext(ctx, "the log of a sandbox cannot be written", "sandbox", id, "err", err)
 		return
 	}
 	defer in.Close()
@@ -36,7 +36,7 @@ func (w *watches) collectLog(ctx context.Context, id caisson.ID) {
 	out := &logWriter{dir: dir}
 	defer out.close()
 	if _, err := io.Copy(&slowWriter{ctx, out, rate.NewLimiter(logRate, logBurst)}, in); err != nil && ctx.Err() == nil {
-		w.c.Log.WarnContext(ctx, "a log ended early", "sandbox", id, "err", err)
+		w.c.Log.WarnContext(ctx, "the log of a sandbox is incomplete", "sandbox", id, "err", err)
 	}
 	if ctx.Err() != nil {
 		drain(out, in)

@@ -59,7 +59,7 @@ func (n network) checkPolicy(ctx context.Context, field string, p *caisson.Polic
 		return nil
 	}
 	if n.c.Egress == nil {
-		return caisson.Invalidf(field, "this daemon has no wires, so that nothing can be reached")
+		return caisson.Invalidf(field, "this daemon has no wires, so sandboxes have no network access")
 	}
 	normal, err := n.c.Egress.Check(*p)
 	if err != nil {
@@ -188,7 +188,7 @@ func (s *PolicyService) SetPolicy(ctx context.Context, ref string, p caisson.Pol
 	set := func(ctx context.Context, p caisson.Policy) (*caisson.Sandbox, error) {
 		return s.c.Store.Sandboxes().Update(ctx, caisson.In(sb.Account), string(sb.ID), func(sb *caisson.Sandbox) error {
 			if sb.Pooled {
-				return caisson.Errorf(caisson.Conflict, "this sandbox waits in a pool and is nobody's yet")
+				return caisson.Errorf(caisson.Conflict, "this sandbox is in a pool and has not been claimed yet")
 			}
 			sb.Spec.Policy = p
 			return nil
@@ -227,7 +227,7 @@ func (s *PolicyService) ExplainPolicy(ctx context.Context, ref, target string) (
 	e := &caisson.Explanation{}
 	if target != "" {
 		if s.c.Egress == nil {
-			return nil, caisson.Errorf(caisson.Conflict, "this daemon has no wires, so that nothing can be reached")
+			return nil, caisson.Errorf(caisson.Conflict, "this daemon has no wires, so sandboxes have no network access")
 		}
 		if e, err = s.c.Egress.Explain(sb.Spec.Policy, target); err != nil {
 			return nil, err

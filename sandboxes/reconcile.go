@@ -125,7 +125,7 @@ func (r *reconciler) refillPools(ctx context.Context) error {
 }
 
 // lostReason is the reason of a failed sandbox that should be running but is not.
-const lostReason = "the sandbox ended while no daemon was running (or the host restarted); what it had not saved by a pause, stop or snapshot is lost"
+const lostReason = "the sandbox ended while no daemon was running (or the host restarted); state that was not saved by a pause, stop or snapshot is lost"
 
 // thawTimeout is the timeout for thawing or freezing one sandbox when the daemon starts.
 const thawTimeout = 3 * time.Second
@@ -146,13 +146,13 @@ func (r *reconciler) reconcileOne(ctx context.Context, sb *caisson.Sandbox, foun
 		tctx, cancel := context.WithTimeout(ctx, thawTimeout)
 		defer cancel()
 		if err := r.c.Runtime.Thaw(tctx, sb.ID); err != nil && caisson.KindOf(err) != caisson.Conflict {
-			r.c.Log.WarnContext(ctx, "a sandbox may stand still", "sandbox", sb.ID, "err", err)
+			r.c.Log.WarnContext(ctx, "a sandbox may still be frozen", "sandbox", sb.ID, "err", err)
 		}
 	case caisson.Suspended:
 		fctx, cancel := context.WithTimeout(ctx, thawTimeout)
 		defer cancel()
 		if err := r.c.processes.freeze(fctx, sb.ID); err != nil {
-			r.c.Log.WarnContext(ctx, "a suspended sandbox may not stand still", "sandbox", sb.ID, "err", err)
+			r.c.Log.WarnContext(ctx, "a suspended sandbox may not be frozen", "sandbox", sb.ID, "err", err)
 		}
 	default:
 		if found.ID != "" {

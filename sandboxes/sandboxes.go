@@ -156,7 +156,7 @@ func New(cfg Config) (*Core, error) {
 	return c, nil
 }
 
-var errClosing = errors.New("the daemon is ending")
+var errClosing = errors.New("the daemon is shutting down")
 
 // Close stops the background work of the core. Sandboxes keep running.
 func (c *Core) Close() error {

@@ -278,7 +278,7 @@ func validateMounts(field string, mounts []caisson.Mount) error {
 	for _, m := range mounts {
 		target := path.Clean(m.Target)
 		if err := validatePath(field, m.Target); err != nil || target == "/" || m.Target == "" {
-			return caisson.Invalidf(field, "%.100q is not a place to mount at; write SOURCE:TARGET with an absolute TARGET other than /", m.Target)
+			return caisson.Invalidf(field, "%.100q is not a valid mount point; write SOURCE:TARGET with an absolute TARGET other than /", m.Target)
 		}
 		for _, own := range reservedDirs {
 			if target == own || strings.HasPrefix(target, own+"/") {
@@ -306,7 +306,7 @@ func validateCreate(req *caisson.CreateRequest) error {
 	}
 	if req.Snapshot == "" {
 		if req.KeepRandomness {
-			return caisson.Invalidf("keepRandomness", "only what is made from a snapshot has random state to keep")
+			return caisson.Invalidf("keepRandomness", "only a sandbox created from a snapshot has random state to keep")
 		}
 		return nil
 	}
@@ -314,7 +314,7 @@ func validateCreate(req *caisson.CreateRequest) error {
 		return caisson.Invalidf("noStart", "a sandbox from a snapshot is started at once")
 	}
 	if req.Template != "" || req.Image != "" || len(req.Command) > 0 || req.Resources != (caisson.Resources{}) || len(req.Mounts) > 0 || req.User != "" || req.Workdir != "" || len(req.Env) > 0 {
-		return caisson.Invalidf("snapshot", "a snapshot brings its own image, command, user and resources; leave the others out")
+		return caisson.Invalidf("snapshot", "a snapshot has its own image, command, user and resources; omit them")
 	}
 	return nil
 }

@@ -41,7 +41,7 @@ func (t *Templates) template(ctx context.Context, name string) (*caisson.Templat
 	}
 	tpl, err := t.c.Store.Templates().Get(ctx, in, name)
 	if caisson.KindOf(err) == caisson.NotFound {
-		return nil, caisson.Wrap(err, caisson.NotFound, "there is no template %.70q; caisson template ls shows what there is", name)
+		return nil, caisson.Wrap(err, caisson.NotFound, "there is no template %.70q; caisson template ls lists the templates", name)
 	}
 	return tpl, err
 }
@@ -152,10 +152,10 @@ const (
 
 func validateTemplate(t *caisson.Template) error {
 	if t.Name == "" {
-		return caisson.Invalidf("name", "give the template a name")
+		return caisson.Invalidf("name", "a name is required")
 	}
 	if t.Image == "" {
-		return caisson.Invalidf("image", "say what to start from: host, an OCI reference, dir:PATH or tar:PATH")
+		return caisson.Invalidf("image", "an image is required: host, an OCI reference, dir:PATH or tar:PATH")
 	}
 	if len(t.Mounts) > 0 {
 		return caisson.Invalidf("mounts", "a template cannot bring host directories; mount them when a sandbox is made (--mount)")

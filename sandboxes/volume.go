@@ -79,7 +79,7 @@ func (w workspaces) openVolume(ctx context.Context, sb *caisson.Sandbox) ([]cais
 // snap: the volume outlives the sandbox anyway. Memory refers to the volume's files, which a fork would not find.
 func (w workspaces) capturable(sb *caisson.Sandbox, snap *caisson.Snapshot) error {
 	if snap.Memory && sb.Spec.Volume != nil {
-		return caisson.Errorf(caisson.Conflict, "a sandbox with a volume cannot be captured with its memory, which its forks could not go on with; take a snapshot of its files only (--files-only)")
+		return caisson.Errorf(caisson.Conflict, "a sandbox with a volume cannot be captured with its memory, because its forks would not have the volume; take a snapshot of its files only (--files-only)")
 	}
 	snap.Spec.Volume = nil
 	return nil

@@ -114,7 +114,7 @@ func (w *watches) fail(ctx context.Context, id caisson.ID, reason string) {
 		return
 	}
 	if err := w.c.processes.halt(ctx, id); err != nil {
-		w.c.Log.ErrorContext(ctx, "remains of a sandbox could not be removed", "sandbox", id, "err", err)
+		w.c.Log.ErrorContext(ctx, "the resources of a failed sandbox could not be freed", "sandbox", id, "err", err)
 	}
 	w.c.event(ctx, sb, "sandbox.failed", map[string]string{"reason": reason})
 }

@@ -35,7 +35,7 @@ func (w workspaces) check(ctx context.Context, req *caisson.WorkspaceRequest, mo
 	case !caller.MayUseHost():
 		return caisson.Errorf(caisson.Denied, "a host directory can be a workspace only over the unix socket")
 	case req.Directory == nil:
-		return caisson.Invalidf("workspace", "came without its directory")
+		return caisson.Invalidf("workspace", "the file descriptor of the directory is missing")
 	}
 	if err := defaultTarget(req, mounts); err != nil {
 		return err
@@ -81,7 +81,7 @@ func defaultKind(req *caisson.WorkspaceRequest) error {
 		return caisson.Invalidf("workspace.mode", "%.70q is not secure, yolo or yolo-unsafe", req.Mode)
 	}
 	if (req.Kind == caisson.WorkspaceDirect) != (req.Mode == caisson.SyncUnsafe) {
-		return caisson.Invalidf("workspace.mode", "%s does not go with a workspace of kind %s: yolo-unsafe is direct, and direct is yolo-unsafe", req.Mode, req.Kind)
+		return caisson.Invalidf("workspace.mode", "%s is not valid for a workspace of kind %s: yolo-unsafe requires kind direct, and direct requires yolo-unsafe", req.Mode, req.Kind)
 	}
 	return nil
 }
@@ -209,9 +209,9 @@ func (w workspaces) forkable(from *origin, req *caisson.ForkRequest) error {
 	case req.Count != 1:
 		return caisson.Invalidf("workspace", "only one fork at a time can have a workspace of its own")
 	case from.memory && from.spec.WorkspaceAt == "":
-		return caisson.Errorf(caisson.Conflict, "what runs there has no place for a workspace; make a new sandbox, or fork a snapshot without memory")
+		return caisson.Errorf(caisson.Conflict, "the running processes have no mount point for a workspace; create a new sandbox, or fork a snapshot without memory")
 	case from.memory && from.spec.WorkspaceAt != ask.Target:
-		return caisson.Invalidf("workspace.target", "what runs there has the place for a workspace at %s", from.spec.WorkspaceAt)
+		return caisson.Invalidf("workspace.target", "the running processes have the mount point for a workspace at %s", from.spec.WorkspaceAt)
 	}
 	return nil
 }
@@ -292,7 +292,7 @@ func (w workspaces) isEmpty(sb *caisson.Sandbox) error {
 	defer d.Close()
 	names, _ := d.Readdirnames(1)
 	if len(names) > 0 {
-		return caisson.Errorf(caisson.Conflict, "%s is the place for the workspaces of forks and holds files, which they would not have; remove them first", sb.Spec.WorkspaceAt)
+		return caisson.Errorf(caisson.Conflict, "%s is reserved for the workspaces of forks and contains files that the forks would not have; remove them first", sb.Spec.WorkspaceAt)
 	}
 	return nil
 }

@@ -72,7 +72,7 @@ func (a *accounts) create(ctx context.Context, tx *sql.Tx, name string) (*caisso
 		return nil, err
 	}
 	if base+caisson.UIDRange-1 > lastUID {
-		return nil, caisson.Errorf(caisson.Exhausted, "no host uids are left for another account; at most %d accounts can be made in one data directory", (lastUID-firstUID+1)/caisson.UIDRange)
+		return nil, caisson.Errorf(caisson.Exhausted, "no host uids are left for another account; one data directory supports at most %d accounts", (lastUID-firstUID+1)/caisson.UIDRange)
 	}
 	acc := &caisson.Account{Name: name, UIDBase: uint32(base), CreatedAt: a.now().UTC()}
 	doc, err := json.Marshal(acc)

@@ -126,7 +126,7 @@ func (s *credentials) one(ctx context.Context, stmt *sql.Stmt, in caisson.Scope,
 	case len(found) == 0:
 		return c, caisson.Errorf(caisson.NotFound, "there is no credential %.100q; see caisson credential ls", name)
 	case len(found) > 1:
-		return c, caisson.Errorf(caisson.Conflict, "more than one account has a credential %.100q; say which", name)
+		return c, caisson.Errorf(caisson.Conflict, "more than one account has a credential %.100q; specify the account", name)
 	}
 	return found[0], nil
 }

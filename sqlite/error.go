@@ -28,9 +28,9 @@ func (d *db) explain(err error) error {
 	case 0:
 		return err
 	case sqlite3.SQLITE_FULL:
-		return caisson.Wrap(err, caisson.Exhausted, "the disk that holds the data directory is full; free some space and try again")
+		return caisson.Wrap(err, caisson.Exhausted, "the disk of the data directory is full; free some space and try again")
 	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
-		return caisson.Wrap(err, caisson.Unavailable, "another process has locked the database; end it and try again")
+		return caisson.Wrap(err, caisson.Unavailable, "another process has locked the database; stop it and try again")
 	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
 		return caisson.Wrap(err, caisson.Internal, "the database is damaged; stop caisson and restore the data directory from a backup")
 	}

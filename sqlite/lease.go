@@ -133,7 +133,7 @@ func (l *ledger) grant(ctx context.Context, tx *sql.Tx, journal caisson.ID, b *c
 // leases is void. It returns Invalid if a exceeds the held amount.
 func (l *ledger) Return(ctx context.Context, journal caisson.ID, budget string, a caisson.Amount) error {
 	if !a.Covers(caisson.Amount{}) {
-		return caisson.Invalidf("amount", "what is returned cannot be negative")
+		return caisson.Invalidf("amount", "the returned amount cannot be negative")
 	}
 	return l.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		k, held := periodKey{budget: budget}, caisson.Amount{}

@@ -75,7 +75,7 @@ func loadMigrations(fsys fs.FS) ([]string, error) {
 	var steps []string
 	for i, f := range files {
 		if want := fmt.Sprintf("%04d.sql", i+1); f.Name() != want {
-			return nil, fmt.Errorf("migration %s should be %s: the numbers have no gaps", f.Name(), want)
+			return nil, fmt.Errorf("migration %s should be %s: the numbers must be consecutive", f.Name(), want)
 		}
 		step, err := fs.ReadFile(fsys, f.Name())
 		if err != nil {

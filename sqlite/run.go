@@ -113,7 +113,7 @@ func checkRun(r *caisson.Run) error {
 	case r.ID == "" || r.Account == "":
 		return caisson.Errorf(caisson.Internal, "a run without an id or account cannot be stored")
 	case len(r.Lineage) > caisson.MaxLineage:
-		return caisson.Errorf(caisson.Exhausted, "runs start runs %d levels deep at most; let one nearer to the first start it", caisson.MaxLineage)
+		return caisson.Errorf(caisson.Exhausted, "runs can be nested at most %d levels deep; start this one from a run at a higher level", caisson.MaxLineage)
 	case parent != r.Parent || slices.Contains(all, "") || len(slices.Compact(all)) != len(r.Lineage)+1:
 		return caisson.Errorf(caisson.Internal, "run %s is part of runs that cannot be: %.200q", r.ID, r.Lineage)
 	}

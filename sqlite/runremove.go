@@ -76,7 +76,7 @@ func (s *runs) Delete(ctx context.Context, in caisson.Scope, id caisson.ID) erro
 // Trim implements [caisson.RunStore]. With an error it also returns the IDs of the runs that were removed before.
 func (s *runs) Trim(ctx context.Context, before time.Time, limit int) (ids []caisson.ID, err error) {
 	if limit < 1 {
-		return nil, caisson.Invalidf("limit", "trim at least one run")
+		return nil, caisson.Invalidf("limit", "must be greater than 0")
 	}
 	for len(ids) < limit {
 		var gone []removedRun

@@ -130,7 +130,7 @@ func (t *table[T]) findInAnyAccount(ctx context.Context, name string, stmt *sql.
 	case len(found) == 0:
 		return row{}, sql.ErrNoRows
 	case len(found) > 1:
-		return row{}, caisson.Errorf(caisson.Conflict, "more than one account has a %s %.100q; say which", t.noun, name)
+		return row{}, caisson.Errorf(caisson.Conflict, "more than one account has a %s %.100q; specify the account", t.noun, name)
 	}
 	return found[0], nil
 }

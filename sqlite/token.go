@@ -63,7 +63,7 @@ func (t *tokens) Find(ctx context.Context, hash [32]byte, now time.Time) (*caiss
 	case err != nil:
 		return nil, t.db.explain(err)
 	case tok.ExpiresAt != nil && !now.Before(*tok.ExpiresAt):
-		return nil, caisson.Errorf(caisson.Unauthed, "this token has expired; make one with: caisson token create")
+		return nil, caisson.Errorf(caisson.Unauthed, "this token has expired; create one with: caisson token create")
 	}
 	return tok, nil
 }

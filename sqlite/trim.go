@@ -121,7 +121,7 @@ func (s *events) removeRun(ctx context.Context, tx *sql.Tx, run []storedEvent) (
 	}
 	for i := range run {
 		if sum := s.chain.next(prev, &run[i]); !hmac.Equal(sum, run[i].hash) {
-			return fmt.Sprintf("event %d was not what had been written when it was trimmed", run[i].seq), nil
+			return fmt.Sprintf("event %d had been changed before it was trimmed", run[i].seq), nil
 		}
 		prev = run[i].hash
 	}

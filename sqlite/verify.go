@@ -50,7 +50,7 @@ func (w *chainWalk) skip() (problem string) {
 	case !w.chain.validGap(g):
 		return fmt.Sprintf("what says that the events %d to %d were trimmed was changed", g.first, g.last)
 	case g.first <= w.at.seq:
-		return fmt.Sprintf("what says that the events %d to %d were trimmed is out of place", g.first, g.last)
+		return fmt.Sprintf("the record of trimming the events %d to %d is out of place", g.first, g.last)
 	case g.first != w.at.seq+1:
 		return missing(w.at.seq+1, g.first-1)
 	}
@@ -82,7 +82,7 @@ func (w *chainWalk) pass(seq int64, hash []byte) (problem string) {
 	w.at.seq, w.at.hash = seq, hash
 	if w.notedHead != nil && w.notedHead.seq == seq {
 		if !hmac.Equal(w.notedHead.hash, hash) {
-			return fmt.Sprintf("event %d is not the one that it was when the head was noted: the record was replaced", seq)
+			return fmt.Sprintf("event %d differs from the event at the noted head: the record was replaced", seq)
 		}
 		w.notedHead = nil
 	}

@@ -77,7 +77,7 @@ func New(cfg Config) (*Core, error) {
 	return c, nil
 }
 
-var errClosing = errors.New("the daemon is ending")
+var errClosing = errors.New("the daemon is shutting down")
 
 // Close stops the background work. The next daemon resumes removals that are in progress.
 func (c *Core) Close() error {

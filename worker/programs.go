@@ -63,11 +63,11 @@ func (r *Request) checkPrograms() error {
 	}
 	switch {
 	case !r.Programs && len(r.Mounts) > 0:
-		return bad("has mounts and no programs")
+		return bad("has mounts but no programs")
 	case !r.Programs:
 		return nil
 	case r.Network:
-		return bad("asks for a network and programs")
+		return bad("requests both a network and programs")
 	case r.Root == nil:
 		return bad("has programs and no directory for them")
 	case r.Access != ReadAsOwner && r.Access != WriteAsOwner:
@@ -177,7 +177,7 @@ func (p *process) addHostMount(l *layout, h hostMount) error {
 		l.Links = append(l.Links, link{At: h.at, To: to})
 		return nil
 	case kind != h.kind || kind == unix.S_IFCHR && st.Rdev != h.device:
-		return errors.New("is not what it is on every Linux host")
+		return errors.New("has an unexpected file type or device number")
 	}
 	mount, err := cloneMount(f, h.attr|unix.MOUNT_ATTR_RDONLY)
 	if err != nil {

@@ -29,7 +29,7 @@ func (r *Runner) Run(ctx context.Context, req Request, reply any) error {
 		return caisson.Wrap(err, caisson.Internal, "worker: arguments of %s", req.Job)
 	}
 	if req.Network && req.Root != nil {
-		return caisson.Errorf(caisson.Internal, "worker: %s asks for a network and a directory", req.Job)
+		return caisson.Errorf(caisson.Internal, "worker: %s requests both a network and a directory", req.Job)
 	}
 	if err := req.checkPrograms(); err != nil {
 		return err
@@ -312,7 +312,7 @@ func (p *process) run(c call, progress func(json.RawMessage), reply any) error {
 // crashError returns the error for a job that exited without a reply.
 func (p *process) crashError(c call, cause, exit error) error {
 	said := p.stderr.String()
-	p.log.Warn("a worker broke down", "cause", cause, "exit", exit, "stderr", said)
+	p.log.Warn("a worker failed", "cause", cause, "exit", exit, "stderr", said)
 	if e, ok := errors.AsType[*exec.ExitError](exit); ok {
 		switch {
 		case e.UserTime()+e.SystemTime() >= c.Limits.CPU/2: // the clock read here counts ticks and misses some under load
@@ -323,7 +323,7 @@ func (p *process) crashError(c call, cause, exit error) error {
 			return caisson.Errorf(caisson.Exhausted, "%s started more than %d processes and threads", c.Job, maxProcesses)
 		}
 	}
-	return caisson.Wrap(errors.Join(cause, exit), caisson.Internal, "the worker for %s broke down; the daemon's log has the details", c.Job)
+	return caisson.Wrap(errors.Join(cause, exit), caisson.Internal, "the worker for %s failed; see the daemon's log", c.Job)
 }
 
 // prefixBuffer keeps the first 4096 bytes written to it, because the output of a crash begins with its reason.

@@ -46,7 +46,7 @@ func (s *syncRun) apply(ctx context.Context, r *review, chosen selection) (*cais
 			err = errors.Join(err, s.c.removals.uncountAuto(s.w, plan.Steps))
 		}
 		if err == nil {
-			err = caisson.Errorf(caisson.Internal, "the changes were not applied; the daemon's log has the details")
+			err = caisson.Errorf(caisson.Internal, "the changes were not applied; see the daemon's log for details")
 		}
 		return nil, err
 	}

@@ -71,7 +71,7 @@ func (c *Core) applyAll(ctx context.Context) {
 			defer release()
 			c.layerFiles.saveDeferredBase(ctx, w.ID)
 			if err := c.syncs.applyNow(ctx, w); err != nil && ctx.Err() == nil {
-				c.Log.WarnContext(ctx, "changes could not be applied automatically; that is tried again", "workspace", w.ID, "err", err)
+				c.Log.WarnContext(ctx, "changes could not be applied automatically; will try again", "workspace", w.ID, "err", err)
 			}
 		}
 		if len(c.Commands) == 0 {
@@ -99,7 +99,7 @@ func (c syncs) applyNow(ctx context.Context, w *caisson.Workspace) error {
 }
 
 // errBackoff means that a command has recently refused the changes that would be applied automatically.
-var errBackoff = errors.New("a command has refused these changes a moment ago")
+var errBackoff = errors.New("a command has recently refused these changes")
 
 // applyAuto applies all changes that pass every check, without a request. The caller must hold the lock of w and a job
 // slot.
@@ -123,7 +123,7 @@ func (c *Core) clean(ctx context.Context, at time.Time) {
 	err := c.each(ctx, func(w *caisson.Workspace) {
 		used[filepath.Base(c.removals.file(w))] = true
 		if err := c.cleanOne(ctx, w, at); err != nil && caisson.KindOf(err) != caisson.NotFound && ctx.Err() == nil {
-			c.Log.WarnContext(ctx, "what is old of a workspace could not be removed", "workspace", w.ID, "err", err)
+			c.Log.WarnContext(ctx, "old data of a workspace could not be removed", "workspace", w.ID, "err", err)
 		}
 	})
 	if err != nil && ctx.Err() == nil {

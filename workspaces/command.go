@@ -45,7 +45,7 @@ func ValidateCommands(list []Command) error {
 		case strings.ContainsRune(strings.Join(c.Command, ""), 0):
 			return caisson.Invalidf("commands.command", "of %s has a NUL character", c.Name)
 		case c.Time < 0 || c.Time > maxCommandTime:
-			return caisson.Invalidf("commands.time", "of %s is not between nothing and %v", c.Name, maxCommandTime)
+			return caisson.Invalidf("commands.time", "of %s is not between 0 and %v", c.Name, maxCommandTime)
 		}
 		names[c.Name] = true
 	}

@@ -45,7 +45,7 @@ func (c layerFiles) makeCopy(ctx context.Context, w *caisson.Workspace, mode uin
 		w.Warning += fmt.Sprintf(" %d files are not in the copy: their owner cannot read them, or they are pipes, sockets or devices.", made.Left)
 	}
 	if made.Changed > 0 {
-		w.Warning += fmt.Sprintf(" %d files changed while they were copied, and may be half old and half new there.", made.Changed)
+		w.Warning += fmt.Sprintf(" %d files changed while they were copied, and may be inconsistent in the copy.", made.Changed)
 	}
 	w.Warning = strings.TrimSpace(w.Warning)
 	// If blocks are shared, a copy needs almost no space.

@@ -28,7 +28,7 @@ func (s *syncRun) planDrops(r *review, chosen selection, drop []string) ([]dropP
 		case !ok:
 			return nil, caisson.Errorf(caisson.Conflict, "the review has no change of %.200q; look at the changes again", name)
 		case chosen.chosen[i]:
-			return nil, caisson.Invalidf("drop", "names %.200q, which is to be applied or needed for what is", name)
+			return nil, caisson.Invalidf("drop", "contains %.200q, which is applied or needed by an applied change", name)
 		case !fs.ValidPath(name) || name == "." || strings.HasPrefix(name, `"`):
 			// The shown name is not the actual name.
 			return nil, caisson.Errorf(caisson.Conflict, "%.200s cannot be dropped by itself; reset the workspace, or remove it in the sandbox", name)

@@ -31,7 +31,7 @@ const (
 // Create implements [caisson.WorkspaceLayers]. The sandbox need not be in the store yet.
 func (l *Layers) Create(ctx context.Context, sb *caisson.Sandbox, req caisson.WorkspaceRequest) (_ *caisson.Workspace, err error) {
 	if req.Directory == nil {
-		return nil, caisson.Invalidf("workspace", "the directory %.100q did not come with the request; it is passed as a descriptor over the unix socket", req.Source)
+		return nil, caisson.Invalidf("workspace", "the directory %.100q is missing in the request; it must be passed as a file descriptor over the unix socket", req.Source)
 	}
 	defer req.Directory.Close()
 	if sb.Labels[labelTrial] != "" {
@@ -130,7 +130,7 @@ func normalize(req *caisson.WorkspaceRequest) error {
 	}
 	switch {
 	case (req.Kind == caisson.WorkspaceDirect) != (req.Mode == caisson.SyncUnsafe):
-		return caisson.Invalidf("workspace.mode", "yolo-unsafe goes with kind direct, and no other mode does")
+		return caisson.Invalidf("workspace.mode", "yolo-unsafe requires kind direct, and direct requires yolo-unsafe")
 	case req.Source == "" || len(req.Source) > 4096 || !utf8.ValidString(req.Source):
 		return caisson.Invalidf("workspace.source", "must say in UTF-8 what the directory is called")
 	case !path.IsAbs(req.Target) || path.Clean(req.Target) != req.Target || req.Target == "/" || len(req.Target) > 4096 ||

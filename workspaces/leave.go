@@ -92,7 +92,7 @@ func (c *Core) finish(ctx context.Context, w *caisson.Workspace) {
 		err = c.reviews.count(ctx, w)
 	}
 	if err != nil && ctx.Err() == nil {
-		c.Log.WarnContext(ctx, "it could not be said what waits in a workspace", "workspace", w.ID, "err", err)
+		c.Log.WarnContext(ctx, "the waiting changes of a workspace could not be applied or counted", "workspace", w.ID, "err", err)
 	}
 }
 

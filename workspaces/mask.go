@@ -58,7 +58,7 @@ func (c layerFiles) scan(ctx context.Context, w *caisson.Workspace, show []strin
 		return diskFull(err)
 	}
 	if found.Cut {
-		return caisson.Errorf(caisson.Exhausted, "%.100q has too many entries to look for secrets in all of them; choose a smaller directory", w.Source)
+		return caisson.Errorf(caisson.Exhausted, "%.100q has too many entries to search all of them for secrets; choose a smaller directory", w.Source)
 	}
 	w.Suspects, w.SuspectCount = found.Suspects.List, found.Suspects.Count
 	w.Files, w.Hidden, w.HiddenCount = found.Files+found.Dirs, found.Hidden, found.HiddenCount
@@ -66,7 +66,7 @@ func (c layerFiles) scan(ctx context.Context, w *caisson.Workspace, show []strin
 		return err
 	}
 	if found.Closed > 0 {
-		w.Warning = fmt.Sprintf("%d directories could not be looked into for secrets: their owner cannot read them, or they are on other file systems.", found.Closed)
+		w.Warning = fmt.Sprintf("%d directories could not be searched for secrets: their owner cannot read them, or they are on other file systems.", found.Closed)
 	}
 	layer, err := opened.add(openDir(c.dir(w.ID, maskDir), 0))
 	if err != nil {

@@ -53,7 +53,7 @@ func (c *Core) Reconcile(ctx context.Context) error {
 	}
 	for _, w := range resting {
 		if err := c.Layers().Detach(ctx, w.ID); err != nil {
-			c.Log.ErrorContext(ctx, "a workspace without a sandbox could not be put to rest", "workspace", w.ID, "err", err)
+			c.Log.ErrorContext(ctx, "a workspace without a sandbox could not be detached", "workspace", w.ID, "err", err)
 		}
 	}
 	return c.reconcileDirs(ctx, known)

@@ -236,7 +236,7 @@ func (c *removalCounts) countAuto(w *caisson.Workspace, steps []gate.Step) error
 	err := c.update(w, func(had *removalCount) bool {
 		made, _, removed := countFiles(steps)
 		if had.tooMany(removed) {
-			over = caisson.Errorf(caisson.Conflict, "other workspaces of %.100q have removed files meanwhile; try again", w.Source)
+			over = caisson.Errorf(caisson.Conflict, "other workspaces of %.100q have removed files in the meantime; try again", w.Source)
 			return false
 		}
 		had.add(made, removed, 1)

@@ -53,9 +53,9 @@ func validateSync(req *caisson.SyncRequest) error {
 	case len(req.Apply) > maxSelected || len(req.Drop) > maxSelected:
 		return caisson.Invalidf("apply", "names more than %d changes; apply them in parts", maxSelected)
 	case req.Auto && (req.Review != "" || len(req.Apply) > 0 || len(req.Drop) > 0):
-		return caisson.Invalidf("auto", "chooses the changes itself; leave out review, apply and drop")
+		return caisson.Invalidf("auto", "selects the changes itself; omit review, apply and drop")
 	case !req.Auto && len(req.Only) > 0:
-		return caisson.Invalidf("only", "goes with auto")
+		return caisson.Invalidf("only", "is valid only with auto")
 	case !req.Auto && len(req.Apply) == 0 && len(req.Drop) == 0:
 		return caisson.Invalidf("apply", "names no change, and auto is not asked for")
 	case !req.Auto && req.Review == "":
@@ -73,7 +73,7 @@ func (c syncs) openGiven(ctx context.Context, w *caisson.Workspace, h caisson.Ha
 	case !caller.Local:
 		return nil, caisson.Errorf(caisson.Denied, "changes are applied to host directories only over the unix socket")
 	case h == nil:
-		return nil, caisson.Errorf(caisson.Invalid, "the directory %.100q did not come with the request; it is passed as a descriptor over the unix socket", w.Source)
+		return nil, caisson.Errorf(caisson.Invalid, "the directory %.100q is missing in the request; it must be passed as a file descriptor over the unix socket", w.Source)
 	}
 	is, err := hostdir.Dir{Device: w.Device, Inode: w.Inode}.SameAs(h.Fd())
 	switch {
@@ -208,11 +208,11 @@ func (p selection) add(sel caisson.Selection, asked bool) error {
 	ch := p.review.Changes[i].Change
 	switch {
 	case p.chosen[i]:
-		return caisson.Invalidf("apply", "names %.200q twice", sel.Path)
+		return caisson.Invalidf("apply", "contains %.200q twice", sel.Path)
 	case sel.Hash == "" || ch.Hash != sel.Hash:
 		return caisson.Errorf(caisson.Conflict, "%.200q is not what was reviewed; look at the changes again", sel.Path)
 	case len(sel.Hunks) > 0 && (ch.Kind != caisson.ChangeModified || len(p.review.Changes[i].Steps) != 1):
-		return caisson.Invalidf("apply", "%.200q has no hunks, because its content is not all that changes; apply it as a whole", sel.Path)
+		return caisson.Invalidf("apply", "%.200q has no hunks, because not only its content changes; apply it as a whole", sel.Path)
 	}
 	if err := p.allow(i, asked); err != nil {
 		return err
@@ -233,7 +233,7 @@ func (p selection) allow(i int, asked bool) error {
 		return caisson.Errorf(caisson.Conflict, "%.200q has changed in the directory, too, and the two changes cannot be put together; edit the file, or drop the change%s", x.Change.Path, reason)
 	case x.Change.Verdict == caisson.VerdictAsk && asked, x.Change.Verdict == caisson.VerdictPass:
 	case x.Change.Verdict == caisson.VerdictAsk:
-		return caisson.Errorf(caisson.Denied, "%.200q is applied only by somebody who has seen why not to%s; review it and apply it by name", x.Change.Path, reason)
+		return caisson.Errorf(caisson.Denied, "%.200q needs the confirmation of a person%s; review it and apply it by name", x.Change.Path, reason)
 	default:
 		return caisson.Errorf(caisson.Denied, "%.200q is never applied%s; drop the change", x.Change.Path, reason)
 	}

@@ -137,7 +137,7 @@ const removeTimeout = 2 * time.Minute
 // is removed when its hard TTL expires, or by the next daemon.
 func (s *syncRun) inSandbox(ctx context.Context, t *trial, cmd Command, do func(ctx context.Context, sb *caisson.Sandbox) error) (err error) {
 	// The sync was requested on the host, and the host's administrator has configured the command.
-	ctx = caisson.WithCaller(ctx, caisson.HostCaller(s.w.Account, "check what is to be applied"))
+	ctx = caisson.WithCaller(ctx, caisson.HostCaller(s.w.Account, "run checks on changes before they are applied"))
 	req, err := s.sandboxRequest(t, cmd)
 	if err != nil {
 		return err
@@ -150,7 +150,7 @@ func (s *syncRun) inSandbox(ctx context.Context, t *trial, cmd Command, do func(
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
 		defer cancel()
 		if rerr := s.c.sandboxes.Remove(ctx, string(sb.ID)); rerr != nil && caisson.KindOf(rerr) != caisson.NotFound {
-			s.c.Log.ErrorContext(ctx, "the sandbox of a check could not be removed; that is tried again at the next start", "sandbox", sb.ID, "err", rerr)
+			s.c.Log.ErrorContext(ctx, "the sandbox of a check could not be removed; the next start of the daemon tries again", "sandbox", sb.ID, "err", rerr)
 			return
 		}
 		err = errors.Join(err, s.c.trialCleanup.endTrial(t))

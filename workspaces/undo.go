@@ -43,7 +43,7 @@ func (g *Gate) Undo(ctx context.Context, id caisson.ID, dir caisson.Handle) (*ca
 	}
 	saved, err := openDir(g.c.dir(w.ID, savedDir, string(id)), 0)
 	if err != nil {
-		return nil, caisson.Wrap(err, caisson.Conflict, "what was there before %s is not kept any more, so it cannot be undone", id)
+		return nil, caisson.Wrap(err, caisson.Conflict, "the original files of %s are no longer stored, so it cannot be undone", id)
 	}
 	defer saved.Close()
 	// This stores the intent: if the daemon stops, recover reads the outcome from the journal.
@@ -58,7 +58,7 @@ func (g *Gate) Undo(ctx context.Context, id caisson.ID, dir caisson.Handle) (*ca
 		}
 		return g.c.syncs.undone(context.WithoutCancel(ctx), w, host, receipt)
 	case err == nil:
-		return nil, caisson.Errorf(caisson.Internal, "nothing was undone; the daemon's log has the details")
+		return nil, caisson.Errorf(caisson.Internal, "nothing was undone; see the daemon's log for details")
 	case out.State == apply.None && caisson.KindOf(err) == caisson.Internal:
 		return nil, err // the outcome is unknown; recover determines it
 	}
@@ -110,7 +110,7 @@ func (c syncs) undone(ctx context.Context, w *caisson.Workspace, host *os.File, 
 			err = c.removals.countApproved(w, r, p.Steps, true)
 		}
 		if err != nil {
-			c.Log.WarnContext(ctx, "how many files an undo has put back could not be recorded", "workspace", w.ID, "receipt", r.ID, "err", err)
+			c.Log.WarnContext(ctx, "the number of files that an undo has restored could not be recorded", "workspace", w.ID, "receipt", r.ID, "err", err)
 		}
 	}
 	// This is stored before the pending record is removed, because the changes in a settled workspace are removed soon.
@@ -189,10 +189,10 @@ func (c syncs) recoverOne(ctx context.Context, w *caisson.Workspace, host *os.Fi
 	}
 	out, err := c.Tool.Recover(ctx, host, saved)
 	if err != nil {
-		return caisson.Wrap(err, caisson.KindOf(err), "an earlier sync of %.100q could not be ended: %s", w.Source, caisson.MessageOf(err))
+		return caisson.Wrap(err, caisson.KindOf(err), "an incomplete sync of %.100q could not be recovered: %s", w.Source, caisson.MessageOf(err))
 	}
 	ctx = context.WithoutCancel(ctx)
-	c.Log.InfoContext(ctx, "an earlier sync was ended", "workspace", w.ID, "receipt", id, "outcome", out.State)
+	c.Log.InfoContext(ctx, "an incomplete sync was recovered", "workspace", w.ID, "receipt", id, "outcome", out.State)
 	switch out.State {
 	case apply.Applied:
 		return c.syncs.applied(ctx, w, host, p.Receipt, p.Steps)

@@ -151,7 +151,7 @@ func New(cfg Config) (*Core, error) {
 // else.
 func (c *Core) SetSandboxes(s Sandboxes) { c.sandboxes = s }
 
-var errClosing = errors.New("the daemon is ending")
+var errClosing = errors.New("the daemon is shutting down")
 
 // Close stops the background work. Workspaces are not changed.
 func (c *Core) Close() error {

@@ -14,10 +14,10 @@ import (
 	"github.com/caisson-dev/caisson/agent/openclaw/install"
 )
 
-const usage = `usage: caisson-agent drive    read a task from standard input and let an agent do it
-       caisson-agent service  run an agent's service and tell how it is
-       caisson-agent code     be an agent that writes code
-       caisson-agent install  install packages as a lock file has them
+const usage = `usage: caisson-agent drive    read a task from standard input and run it with an agent
+       caisson-agent service  run an agent's service and report its state
+       caisson-agent code     run the built-in coding agent
+       caisson-agent install  install packages from a lock file
 `
 
 func main() {

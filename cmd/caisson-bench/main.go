@@ -41,10 +41,10 @@ type options struct {
 func main() {
 	var o options
 	flag.StringVar(&o.bin, "bin", "bin", "directory with the programs that make bench builds")
-	flag.StringVar(&o.rows, "rows", "", "measure only rows whose name begins so")
+	flag.StringVar(&o.rows, "rows", "", "measure only rows whose name has this prefix")
 	flag.StringVar(&o.out, "out", "", "also write the rows to this file, as JSON")
-	flag.StringVar(&o.dir, "dir", "", "where to work; default a temporary directory")
-	flag.IntVar(&o.n, "n", 20, "samples of each row that is quick to sample")
+	flag.StringVar(&o.dir, "dir", "", "working directory; the default is a temporary directory")
+	flag.IntVar(&o.n, "n", 20, "number of samples of each quick row")
 	flag.Parse()
 	var err error
 	switch os.Args[0] {

@@ -16,10 +16,10 @@ type agentCmd struct {
 	Show   agentShowCmd   `cmd:"" help:"Show everything about an agent."`
 	Add    agentAddCmd    `cmd:"" aliases:"put" help:"Store an agent from a YAML file."`
 	Rm     agentRmCmd     `cmd:"" help:"Remove agents."`
-	Build  agentBuildCmd  `cmd:"" help:"Make the root file system that an agent starts from."`
+	Build  agentBuildCmd  `cmd:"" help:"Build the root file system of an agent."`
 	Warm   agentWarmCmd   `cmd:"" help:"Make an agent's warm snapshot anew, which its runs are forks of."`
-	Check  agentCheckCmd  `cmd:"" help:"Say what an agent and its skills need and lack."`
-	Import agentImportCmd `cmd:"" help:"Take over an agent as it is set up elsewhere."`
+	Check  agentCheckCmd  `cmd:"" help:"Check the requirements of an agent and its skills."`
+	Import agentImportCmd `cmd:"" help:"Import the configuration of an existing agent."`
 }
 
 func agentID(a *caisson.Agent) string { return a.ID }

@@ -13,20 +13,20 @@ import (
 
 // agentImportCmd imports existing configurations of agents.
 type agentImportCmd struct {
-	OpenClaw agentImportOpenClawCmd `cmd:"" name:"openclaw" help:"Take over a directory like ~/.openclaw."`
+	OpenClaw agentImportOpenClawCmd `cmd:"" name:"openclaw" help:"Import a directory like ~/.openclaw."`
 }
 
 // agentImportOpenClawCmd imports an existing OpenClaw configuration as an agent.
 type agentImportOpenClawCmd struct {
-	Directory string `arg:"" help:"The directory, as ~/.openclaw." complete:"file"`
+	Directory string `arg:"" help:"The directory, for example ~/.openclaw." complete:"file"`
 	ID        string `help:"Id of the new agent." default:"my-openclaw" placeholder:"ID"`
 	Replace   bool   `help:"Replace credentials that are there already."`
-	DryRun    bool   `help:"Only say what would be taken over."`
+	DryRun    bool   `help:"Only print what would be imported."`
 }
 
 func (c *agentImportOpenClawCmd) Help() string {
-	return "Its agents become personas; its workspaces' instructions and its skills become files of the agent. Secrets go into the credential " +
-		"store and nowhere else. What cannot be taken over is listed with the reason." +
+	return "Its agents become personas; the instructions and skills of its workspaces become files of the agent. Secrets are stored in the credential " +
+		"store and nowhere else. Everything that cannot be imported is listed with the reason." +
 		examples("caisson agent import openclaw ~/.openclaw --dry-run", "caisson agent import openclaw ~/.openclaw --id assistant")
 }
 
@@ -82,11 +82,11 @@ func (c *agentImportOpenClawCmd) Run(ctx context.Context, a *app) error {
 	}
 	for _, m := range in.Models {
 		report = append(report, caisson.AgentCheck{
-			Subject: "model " + m.Alias, Status: hostcheck.Warning, Detail: "is what it called",
-			Remedy: "give it a provider under models in the configuration, if it has none",
+			Subject: "model " + m.Alias, Status: hostcheck.Warning, Detail: "was used by the imported agent",
+			Remedy: "add it with a provider under models in the configuration, unless it is there",
 		})
 	}
-	report = append(report, caisson.AgentCheck{Subject: "agent " + put.ID, Status: hostcheck.OK, Detail: "is there", Remedy: "caisson agent check " + put.ID})
+	report = append(report, caisson.AgentCheck{Subject: "agent " + put.ID, Status: hostcheck.OK, Detail: "was stored", Remedy: "caisson agent check " + put.ID})
 	return printChecks(a, report)
 }
 

@@ -9,8 +9,8 @@ import (
 )
 
 type budgetCmd struct {
-	Set budgetSetCmd `cmd:"" help:"Bound what an account, session, run or sandbox may take of models."`
-	Ls  budgetLsCmd  `cmd:"" help:"List budgets and what was taken of them."`
+	Set budgetSetCmd `cmd:"" help:"Limit the model usage of an account, session, run or sandbox."`
+	Ls  budgetLsCmd  `cmd:"" help:"List budgets and their usage."`
 	Rm  budgetRmCmd  `cmd:"" help:"Remove budgets."`
 }
 
@@ -20,11 +20,11 @@ type budgetSetCmd struct {
 	USD    string `name:"usd" help:"Dollars: 5 or 0.25." placeholder:"N"`
 	Tokens string `help:"Tokens of input and output: 200000, 200k or 1M." placeholder:"N"`
 	Calls  string `help:"Calls." placeholder:"N"`
-	Per    string `help:"Begin anew with each UTC day or month; default never: ${enum}." enum:"day,month,ever" default:"ever" placeholder:"PERIOD"`
+	Per    string `help:"Reset usage at the beginning of each UTC day or month; ever (the default) means never: ${enum}." enum:"day,month,ever" default:"ever" placeholder:"PERIOD"`
 }
 
 func (c *budgetSetCmd) Help() string {
-	return "What is not given is not bounded. It holds from the next call on, for what was taken before in the same period too.\n\n" +
+	return "A number that is not given is not limited. The budget applies from the next call on, and includes the usage before it in the same period.\n\n" +
 		examples("caisson budget set --usd 5", "caisson budget set --usd 100 --per month team-a",
 			"caisson budget set --tokens 1M --calls 500 --per day team-b", "caisson budget set --usd 0.50 sandbox/sb-abcdefghijklmnop")
 }
@@ -33,7 +33,7 @@ func (c *budgetSetCmd) Help() string {
 func (c *budgetSetCmd) ProvideLimits() (caisson.Limits, error) {
 	limits, err := parseLimits(c.USD, c.Tokens, c.Calls)
 	if err == nil && limits.IsZero() {
-		err = usagef("budget set", "say what to bound: --usd, --tokens or --calls")
+		err = usagef("budget set", "give a limit: --usd, --tokens or --calls")
 	}
 	return limits, err
 }
@@ -133,7 +133,7 @@ func (c *budgetLsCmd) Run(ctx context.Context, a *app, api api) error {
 
 // budgetRmCmd removes budgets.
 type budgetRmCmd struct {
-	Budget []string `arg:"" help:"Accounts, or keys as budget ls shows them."`
+	Budget []string `arg:"" help:"Accounts, or keys from budget ls."`
 }
 
 func (c *budgetRmCmd) Help() string {

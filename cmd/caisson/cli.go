@@ -21,7 +21,7 @@ type globals struct {
 	Host    string `help:"URL of a daemon elsewhere: https://host:port (CAISSON_HOST; its token in CAISSON_TOKEN)." placeholder:"URL" group:"global"`
 	Account string `help:"Account to act for (CAISSON_ACCOUNT)." placeholder:"NAME" group:"global"`
 	Config  string `help:"Configuration file (CAISSON_CONFIG; default ${configFile} if it exists)." placeholder:"FILE" group:"global" complete:"file"`
-	Output  string `help:"Form of the output: ${enum}. text is another name of table, for what is no table." short:"o" enum:"table,text,json,jsonl,yaml" default:"table" placeholder:"FORM" group:"global"`
+	Output  string `help:"Form of the output: ${enum}. text is another name of table, for what is no table." short:"o" enum:"table,text,json,jsonl,yaml" default:"table" placeholder:"FORMAT" group:"global"`
 	Quiet   bool   `help:"Print only ids or names, and no progress." short:"q" group:"global"`
 	NoColor bool   `help:"No colours (NO_COLOR)." group:"global"`
 	RawTTY  bool   `name:"raw-tty" help:"Pass everything on to the terminal, even what a hostile program could use against you." group:"global"`
@@ -32,36 +32,36 @@ type cli struct {
 	globals
 
 	Sandbox    sandboxCmd    `cmd:"" help:"Make, use and remove sandboxes."`
-	Run        runCmd        `cmd:"" help:"Give a task to an agent and show its answer."`
+	Run        runCmd        `cmd:"" help:"Run an agent on a task and show its answer."`
 	Attach     attachCmd     `cmd:"" help:"Show a run from its beginning, to its end."`
 	Logs       anyLogsCmd    `cmd:"" help:"Show the log of a run or sandbox."`
-	Cancel     cancelCmd     `cmd:"" help:"End runs."`
-	Retry      retryCmd      `cmd:"" help:"Begin another attempt of a run that has failed."`
-	Runs       runsCmd       `cmd:"" help:"List, inspect and forget runs."`
+	Cancel     cancelCmd     `cmd:"" help:"Cancel runs."`
+	Retry      retryCmd      `cmd:"" help:"Start another attempt of a run that has failed."`
+	Runs       runsCmd       `cmd:"" help:"List, show and remove runs."`
 	Session    sessionCmd    `cmd:"" help:"List and end conversations with agents."`
 	Agent      agentCmd      `cmd:"" help:"Manage agents."`
 	Exec       execCmd       `cmd:"" help:"Run a program in a sandbox."`
 	Shell      shellCmd      `cmd:"" help:"Open a shell in a sandbox."`
 	Ps         psCmd         `cmd:"" help:"List the processes of a sandbox, or the running sandboxes."`
 	Cp         cpCmd         `cmd:"" help:"Copy files into or out of a sandbox."`
-	Diff       diffCmd       `cmd:"" help:"Show what has changed in a workspace."`
+	Diff       diffCmd       `cmd:"" help:"Show the changes in a workspace."`
 	Sync       syncCmd       `cmd:"" help:"Review what has changed in a workspace, and apply it to the directory."`
-	Workspace  workspaceCmd  `cmd:"" help:"List and forget host directories as sandboxes have them."`
+	Workspace  workspaceCmd  `cmd:"" help:"List and remove workspaces, which are host directories as sandboxes see them."`
 	Volume     volumeCmd     `cmd:"" help:"Manage directories that outlive sandboxes."`
 	Repo       repoCmd       `cmd:"" help:"Manage git repositories that agents may work on."`
-	Relay      relayCmd      `cmd:"" help:"Follow commits on their way to the remotes of repositories."`
+	Relay      relayCmd      `cmd:"" help:"Manage deliveries of commits to the remotes of repositories."`
 	Snapshot   snapshotCmd   `cmd:"" help:"List and remove snapshots."`
-	Policy     policyCmd     `cmd:"" help:"Decide what sandboxes may reach, and see why."`
-	Template   templateCmd   `cmd:"" help:"Manage what sandboxes start from."`
+	Policy     policyCmd     `cmd:"" help:"Manage the network policies of sandboxes, and explain their decisions."`
+	Template   templateCmd   `cmd:"" help:"Manage templates of sandboxes."`
 	Image      imageCmd      `cmd:"" help:"Manage root file systems."`
-	Token      tokenCmd      `cmd:"" help:"Manage access over the network."`
-	Credential credentialCmd `cmd:"" help:"Manage secrets, which sandboxes use and never see."`
-	Audit      auditCmd      `cmd:"" help:"Verify the record of what happened."`
+	Token      tokenCmd      `cmd:"" help:"Manage tokens for access over the network."`
+	Credential credentialCmd `cmd:"" help:"Manage secrets, which sandboxes can use but not read."`
+	Audit      auditCmd      `cmd:"" help:"Verify the event log."`
 	Events     eventsCmd     `cmd:"" help:"Follow what happens."`
 	Model      modelCmd      `cmd:"" help:"Show the models there are and what they cost."`
 	Usage      usageCmd      `cmd:"" help:"Show what calls of models cost."`
 	Budget     budgetCmd     `cmd:"" help:"Bound what calls of models may cost."`
-	Df         dfCmd         `cmd:"" help:"Show what uses disk space."`
+	Df         dfCmd         `cmd:"" help:"Show disk usage."`
 	Serve      serveCmd      `cmd:"" help:"Run the daemon."`
 	Gateway    gatewayCmd    `cmd:"" help:"Serve models to the sandboxes of other machines."`
 	Init       initCmd       `cmd:"" help:"Write a configuration file with comments."`

@@ -159,7 +159,7 @@ func readSmall(file string) ([]byte, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() || info.Size() > maxConfigSize {
-		return nil, fmt.Errorf("%s is not a file of at most %s", file, caisson.Size(maxConfigSize))
+		return nil, fmt.Errorf("%s is not a regular file of at most %s", file, caisson.Size(maxConfigSize))
 	}
 	return os.ReadFile(file)
 }
@@ -296,7 +296,7 @@ func checkHost(host string, token bool) error {
 	case (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" || (u.Path != "" && u.Path != "/") || u.RawQuery != "":
 		return fmt.Errorf("%q is not a URL like https://host:7443 or unix:///path/to/caisson.sock", host)
 	case u.Scheme == "http" && !isLoopback(u.Hostname()) && token:
-		return fmt.Errorf("the token would cross the network unencrypted; use https://%s", u.Host)
+		return fmt.Errorf("the token would be sent over the network unencrypted; use https://%s", u.Host)
 	}
 	return nil
 }

@@ -13,7 +13,7 @@ import (
 // configTemplate is the content of the file that init writes: every setting with its default.
 const configTemplate = `# Configuration of Caisson. Every line here shows a default; remove the # in front of a key to change it.
 # A command's flag goes over the environment, and that over this file. Unknown keys are errors.
-# "caisson config show" prints what is in force.
+# "caisson config show" prints the settings in force.
 
 # Where everything is kept: images, sandboxes, snapshots, the store, and the unix socket (always mode 0600).
 #dataDir: /var/lib/caisson
@@ -21,35 +21,35 @@ const configTemplate = `# Configuration of Caisson. Every line here shows a defa
 # The daemon to talk to, if it is not the one of dataDir: https://host:7443. Its token comes from CAISSON_TOKEN.
 #host: ""
 
-# PEM file of the authorities to trust for that daemon, instead of the system's (CAISSON_CA_FILE).
+# PEM file of the certificate authorities to trust for that daemon, instead of the system's (CAISSON_CA_FILE).
 #caFile: ""
 
-# The account to act for. Over the socket any account may be named; a token has its own.
+# The account to act for. Over the socket any account can be used; a token is for one account.
 #account: ""
 
-# Also serve the API over TCP, to holders of a token ("caisson token create"). Beyond loopback TLS is required.
+# Also serve the API over TCP, to clients with a token ("caisson token create"). TLS is required except on loopback.
 #listen: ""
 #tlsCert: ""
 #tlsKey: ""
 
-# How gVisor takes over system calls: auto, systrap or ptrace. auto is systrap where it works.
+# How gVisor intercepts system calls: auto, systrap or ptrace. auto is systrap where it works.
 #platform: auto
 
 # What all sandboxes together must leave to the rest of the machine: else no more start. When less than half of diskReserve is left,
-# the one that writes most is ended.
+# the sandbox that writes most is stopped.
 #limits:
 #  maxSandboxes: 1000
 #  memoryReserve: 512MiB
 #  diskReserve: 1GiB
 #  pidsReserve: 1024
 
-# Addresses, or prefixes of addresses, that lead to this machine although none of its interfaces has them, as where a cloud or a router
-# translates its public address one to one. Holders of a token reach nothing there, as at the addresses of its interfaces, and sandboxes
+# Addresses, or prefixes of addresses, of this machine that none of its interfaces has, for example because a cloud or a router
+# translates its public address one to one. As at the addresses of its interfaces, clients with a token can reach nothing there, and
 # nothing but what a rule for exactly that address allows.
 #publicAddresses: []
 
-# Registries that may be spoken to without TLS, as host or host:port. Only for tests and closed networks. Holders of a
-# token reach registries at public addresses of other machines, and these here wherever they are.
+# Registries that may be used without TLS, as host or host:port. Only for tests and closed networks. Clients with a
+# token can use registries at public addresses of other machines, and these at any address.
 #insecureRegistries: []
 
 # PEM file of the authorities to trust for registries, besides those that this host trusts.
@@ -61,13 +61,13 @@ const configTemplate = `# Configuration of Caisson. Every line here shows a defa
 # How long events are kept.
 #eventRetention: 30d
 
-# A daemon that a command started in the background ends when it has had no client and no sandbox for this long.
+# A daemon that a command started in the background exits when it has had no client and no sandbox for this time.
 #idleExit: 30s
 
-# Who serves models. The kind is openai, anthropic, gemini, litellm or scripted, the credential one that
-# "caisson credential set" keeps; keys never stand here. http is for this machine only.
+# The providers of models. The kind is openai, anthropic, gemini, litellm or scripted, the credential the name of one
+# stored with "caisson credential set"; keys must not be written here. http is for this machine only.
 # maxTokensField is the field by which a provider of kind openai or litellm limits the answers of chats: max_completion_tokens for OpenAI,
-# Azure and LiteLLM, else max_tokens. Set it if a provider ignores the one that it gets. For example:
+# Azure and LiteLLM, else max_tokens. Set it if a provider ignores the default. For example:
 #
 # providers:
 # - {name: anthropic, kind: anthropic, baseURL: https://api.anthropic.com, credential: ANTHROPIC_API_KEY}
@@ -79,13 +79,13 @@ const configTemplate = `# Configuration of Caisson. Every line here shows a defa
 #providerCA: ""
 
 # Where the key comes from that credentials are encrypted with, instead of a file in dataDir that is made at first use: a file,
-# or a program with arguments that prints it, as the client of a key management service (CAISSON_CREDENTIAL_KEY).
+# or a program with arguments that prints it, such as the client of a key management service (CAISSON_CREDENTIAL_KEY).
 #credentialKeyFile: ""
 #credentialKeyCommand: []
 
 # What sandboxes can be granted, by alias; upstream is the provider's name for it. A run that names no model has the first one here that its
-# agent can call. Prices are US dollars per million tokens.
-# Without them those of an imported list hold ("caisson model import-prices"); a model without a price is refused unless
+# agent can call. Prices are in US dollars per million tokens.
+# Models without prices have those of an imported list ("caisson model import-prices"); a model without any is refused unless
 # it is free. For example:
 #
 # models:
@@ -93,15 +93,15 @@ const configTemplate = `# Configuration of Caisson. Every line here shows a defa
 # - {alias: demo, provider: demo, free: true}
 #models: []
 
-# What calls of models may cost in a sandbox that was not given a budget, in US dollars, or none for no bound.
+# The maximum cost of the model calls of a sandbox without a budget, in US dollars, or none for no limit.
 #defaultBudget: 10
 
-# A directory with a YAML file for each further agent; see docs/agents.md.
+# A directory with a YAML file for each additional agent; see docs/agents.md.
 #agentsDir: /etc/caisson/agents
 
 # How many runs may be under way on this host, and how many of one account; how many of an account may wait or be under way. A session's
-# sandbox is kept in memory for sessionIdle after its last run, and its memory on disk until sessionFiles; then only its files
-# stay. Runs that have ended are kept for keep. workspace is the most that is copied into a run's workspace. A run
+# sandbox is kept in memory for sessionIdle after its last run, and its memory on disk until sessionFiles; after that only its files
+# are kept. The records of ended runs are kept for keep. workspace is the maximum size copied into a run's workspace. A run
 # that delivers commits ends when the remote has them, or after deliver.
 #runs:
 #  concurrent: 16
@@ -114,8 +114,8 @@ const configTemplate = `# Configuration of Caisson. Every line here shows a defa
 #  deliver: 1m
 
 # Workspaces; see docs/workspaces.md. Names that match hide are hidden from sandboxes, besides those that look like secrets anyway. rules say
-# which changes may come back to a directory, or go out as commits. What was not applied is kept for keep after its sandbox has gone. commands are
-# run on what is to be applied, each in a sandbox without network, and must exit with 0. For example:
+# decide which changes may be applied to a directory, or delivered as commits. Changes that were not applied are kept for keep after the sandbox was
+# removed. commands check changes before they are applied, each in a sandbox without network, and must exit with 0. For example:
 #
 # commands:
 # - {name: tests, command: [make, test], image: "debian:12", time: 10m}
@@ -125,10 +125,10 @@ const configTemplate = `# Configuration of Caisson. Every line here shows a defa
 #  rules: {only: [], deny: [], allow: [], maxFile: 64MiB, maxTotal: 1GiB, maxFiles: 20000, maxScan: 4MiB, scanTime: 1m}
 #  commands: []
 
-# The relay for git repositories; see docs/relay.md. What cannot be sent to its remote is tried again after firstRetry, then after longer
-# and longer, for as long as tries says; what was not delivered is kept for keep. ca is a PEM file of authorities to trust for remotes and
-# forges besides the system's. Once the repositories of an account take space, mirrors and clones together, nothing more is fetched, let in or
-# pushed for it.
+# The relay for git repositories; see docs/relay.md. A delivery that cannot be sent is retried after firstRetry, then with growing
+# delays for the time tries; an undelivered one is kept for keep. ca is a PEM file of additional certificate authorities to trust for remotes and
+# forges. When the mirrors and clones of an account's repositories use the size space, its fetches, grants and pushes
+# are refused.
 #relay:
 #  ca: ""
 #  firstRetry: 5s
@@ -136,11 +136,11 @@ const configTemplate = `# Configuration of Caisson. Every line here shows a defa
 #  keep: 30d
 #  space: 20GiB
 
-# One model gateway can serve the sandboxes of many machines; see docs/gateway.md. There: listen (beyond loopback with TLS).
-# Here: remoteURL; remoteAPI, the URL of that daemon's API, where sandboxes are registered with remoteToken, a token that it
-# has made; and remoteCA, a PEM file of the authorities to trust for both instead of the system's. Both machines sign and
+# One model gateway can serve the sandboxes of many machines; see docs/gateway.md. On its machine: listen (with TLS except on loopback).
+# On the others: remoteURL; remoteAPI, the URL of that daemon's API, with which sandboxes are registered using remoteToken, a token created
+# there; and remoteCA, a PEM file of the certificate authorities to trust for both instead of the system's. All machines sign and
 # check with the same runTokenKeys of at least 32 bytes; the first signs, the second is valid while keys are exchanged. Keys and
-# the token are names of credentials of the account local, or env:VARIABLE of a daemon that is run with serve or gateway.
+# the token are names of credentials of the account local, or env:VARIABLE for a daemon that is started with serve or gateway.
 #gateway:
 #  listen: ""
 #  tlsCert: ""
@@ -154,8 +154,8 @@ const configTemplate = `# Configuration of Caisson. Every line here shows a defa
 
 // initCmd writes a configuration file.
 type initCmd struct {
-	File  string `arg:"" optional:"" help:"Where to; default ${configFile}." complete:"file"`
-	Force bool   `help:"Replace a file that exists."`
+	File  string `arg:"" optional:"" help:"File to write; default ${configFile}." complete:"file"`
+	Force bool   `help:"Replace an existing file."`
 }
 
 func (c *initCmd) Help() string {

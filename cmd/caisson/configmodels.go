@@ -51,7 +51,7 @@ func (b *budgetSetting) UnmarshalText(text []byte) error {
 	}
 	usd, err := caisson.ParseUSD(string(text))
 	if err != nil {
-		return caisson.Errorf(caisson.Invalid, "%.40q is neither an amount of US dollars, as 5 or 0.25, nor none", text)
+		return caisson.Errorf(caisson.Invalid, "%.40q is neither an amount of US dollars, for example 5 or 0.25, nor none", text)
 	}
 	*b = budgetSetting{usd: usd}
 	return nil
@@ -146,7 +146,7 @@ func validateProvider(at string, p caisson.Provider, bad badFunc) {
 		case p.Script != "" && !filepath.IsAbs(p.Script):
 			bad(at+".script", "%.200q is not the absolute path of a script", p.Script)
 		case p.BaseURL != "" || p.Credential != "" || p.Account != "" || p.MaxTokens != "":
-			bad(at, "a scripted provider has a script, or none for one to try things with, and nothing else")
+			bad(at, "a scripted provider can only have a script; without one it has a built-in script for experiments")
 		}
 		return
 	}
@@ -185,7 +185,7 @@ func checkBaseURL(s string) error {
 	case u.RawQuery != "" || u.Fragment != "" || u.ForceQuery:
 		return errors.New("must not have a query or fragment")
 	case u.Scheme == "http" && !isLoopback(u.Hostname()):
-		return fmt.Errorf("%.200s would be spoken to unencrypted; use https, or http on this machine only", u.Host)
+		return fmt.Errorf("the connection to %.200s would not be encrypted; use https, or http on this machine only", u.Host)
 	}
 	return nil
 }
@@ -256,22 +256,22 @@ func (c *config) validateGateway(bad badFunc) {
 		}
 		switch {
 		case g.RemoteAPI == "":
-			bad("gateway.remoteAPI", "is required with remoteURL: the URL of that daemon's API, as https://host:7443")
+			bad("gateway.remoteAPI", "is required with remoteURL: the URL of that daemon's API, for example https://host:7443")
 		case checkBaseURL(g.RemoteAPI) != nil:
 			bad("gateway.remoteAPI", "%s", checkBaseURL(g.RemoteAPI))
 		}
 		if !secretName(g.RemoteToken) {
-			bad("gateway.remoteToken", "is neither env:VARIABLE nor the name of a credential; the token itself does not belong here")
+			bad("gateway.remoteToken", "is neither env:VARIABLE nor the name of a credential; the token itself must not be written here")
 		}
 	} else if g.RemoteCA != "" || g.RemoteAPI != "" || g.RemoteToken != "" {
 		bad("gateway.remoteURL", "is not set, and remoteCA, remoteAPI and remoteToken are only for it")
 	}
 	if n := len(g.RunTokenKeys); n > 2 || n == 0 && (g.Listen != "" || g.RemoteURL != "") {
-		bad("gateway.runTokenKeys", "there are %d; name one key, or two while keys are exchanged", n)
+		bad("gateway.runTokenKeys", "there are %d keys; set one, or two while keys are rotated", n)
 	}
 	for i, name := range g.RunTokenKeys {
 		if !secretName(name) {
-			bad(fmt.Sprintf("gateway.runTokenKeys[%d]", i), "is neither env:VARIABLE nor the name of a credential; the key itself does not belong here")
+			bad(fmt.Sprintf("gateway.runTokenKeys[%d]", i), "is neither env:VARIABLE nor the name of a credential; the key itself must not be written here")
 		}
 	}
 }

@@ -45,7 +45,7 @@ func (s *runSettings) validate(bad func(field, format string, args ...any)) {
 		}
 	}
 	if s.SessionFiles < s.SessionIdle {
-		bad("runs.sessionFiles", "%s is less than runs.sessionIdle, which comes before it", s.SessionFiles)
+		bad("runs.sessionFiles", "%s is less than runs.sessionIdle", s.SessionFiles)
 	}
 }
 

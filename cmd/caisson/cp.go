@@ -24,7 +24,7 @@ type cpCmd struct {
 
 func (c *cpCmd) Help() string {
 	return `Into a directory that exists the copy goes under its own name, else it gets the name of the destination, as with
-cp -r. Symlinks are copied as symlinks; out of a sandbox only those that stay within what is copied.
+cp -r. Symlinks are copied as symlinks; out of a sandbox, only those that lead to files within the copy.
 
 ` + examples("caisson cp ./src web:/work", "caisson cp web:/work/result.json .", "caisson cp web:/work - | tar t",
 		"git archive HEAD | caisson cp - web:/work")
@@ -33,7 +33,7 @@ cp -r. Symlinks are copied as symlinks; out of a sandbox only those that stay wi
 // ProvidePlaces parses the arguments, SRC and DST. Exactly one of them must be a path in a sandbox; the other result is empty.
 func (c *cpCmd) ProvidePlaces() (places [2]sandboxPath, err error) {
 	if c.Src == "" || c.Dst == "" {
-		return places, usagef("cp", "an empty path leads nowhere")
+		return places, usagef("cp", "a path must not be empty")
 	}
 	var inside [2]bool
 	for i, s := range []string{c.Src, c.Dst} {
@@ -63,7 +63,7 @@ func (c *cpCmd) Run(ctx context.Context, a *app, places [2]sandboxPath, api api)
 
 func copyOutArchive(ctx context.Context, a *app, api api, src sandboxPath) error {
 	if isTerminal(a.out) {
-		return usagef("cp", "a tar archive is not for a terminal; redirect standard output")
+		return usagef("cp", "a tar archive cannot be written to a terminal; redirect standard output")
 	}
 	r, err := api.ReadTree(ctx, src.sandbox, src.path)
 	if err != nil {
@@ -106,7 +106,7 @@ func copyOut(ctx context.Context, a *app, api api, src sandboxPath, dst string) 
 	}
 	defer r.Close()
 	return tree.Unpack(r, root, tree.Options{Name: as, Skipped: func(name, target string) {
-		a.infof("caisson: left out symlink %s, which leads out of the copy to %s", safetext.Escape(name), safetext.Escape(target))
+		a.infof("caisson: skipped symlink %s, which leads out of the copy to %s", safetext.Escape(name), safetext.Escape(target))
 	}})
 }
 

@@ -15,19 +15,19 @@ import (
 
 // sandboxFlags are the flags for the properties of a new sandbox.
 type sandboxFlags struct {
-	Name      string            `help:"Its name, to be used instead of its id." group:"new" placeholder:"NAME"`
+	Name      string            `help:"Name of the sandbox, which can be used instead of its id." group:"new" placeholder:"NAME"`
 	Image     string            `help:"Image instead of the template's: debian:12, dir:PATH, tar:PATH or host." group:"new" placeholder:"REF" complete:"image"`
 	CPUs      float64           `name:"cpus" positive:"" help:"Processor time, in cores." group:"new" placeholder:"N"`
 	Memory    caisson.Size      `positive:"" help:"Limit of memory: 512M, 2GiB." group:"new" placeholder:"SIZE"`
 	PIDs      int               `name:"pids" positive:"" help:"Limit of processes and threads." group:"new" placeholder:"N"`
-	Disk      caisson.Size      `positive:"" help:"Limit of what may be written to the root file system, and as much to the workspace." group:"new" placeholder:"SIZE"`
+	Disk      caisson.Size      `positive:"" help:"Limit of data written to the root file system, and the same limit for the workspace." group:"new" placeholder:"SIZE"`
 	OpenFiles int               `positive:"" help:"Limit of open files of one process." group:"new" placeholder:"N"`
-	Mount     []string          `help:"Show a host directory inside, read-only unless :rw is said; may be repeated." group:"new" placeholder:"SRC:DST[:rw]" sep:"none" complete:"file"`
+	Mount     []string          `help:"Mount a host directory in the sandbox, read-only unless :rw is appended; may be repeated." group:"new" placeholder:"SRC:DST[:rw]" sep:"none" complete:"file"`
 	Workspace string            `help:"Show a host directory inside, by default as /workspace, and keep what is written for a review (see diff and sync)." group:"new" placeholder:"DIR[:TARGET]" complete:"file"`
 	Volume    string            `help:"Give it this volume, by default as /workspace; it is made if there is none of that name, and what is written there stays. See volume ls." group:"new" placeholder:"NAME[:TARGET]" complete:"volume"`
-	Label     []string          `help:"Label it; may be repeated." short:"l" group:"new" placeholder:"KEY=VALUE" sep:"none"`
-	TTL       *caisson.Duration `name:"ttl" help:"Pause after this long; 0s is never." group:"new" placeholder:"DURATION"`
-	HardTTL   *caisson.Duration `name:"hard-ttl" help:"Remove after this long; 0s is never." group:"new" placeholder:"DURATION"`
+	Label     []string          `help:"Add a label; may be repeated." short:"l" group:"new" placeholder:"KEY=VALUE" sep:"none"`
+	TTL       *caisson.Duration `name:"ttl" help:"Pause the sandbox after this time; 0s means never." group:"new" placeholder:"DURATION"`
+	HardTTL   *caisson.Duration `name:"hard-ttl" help:"Remove the sandbox after this time; 0s means never." group:"new" placeholder:"DURATION"`
 	NoPool    bool              `help:"Do not take a sandbox from the warm pool." group:"new"`
 	workspaceFlags
 	grantFlags
@@ -36,23 +36,23 @@ type sandboxFlags struct {
 // grantFlags are the flags for what a new sandbox may reach.
 type grantFlags struct {
 	Policy    string   `help:"What it may reach, as YAML (see policy set); like --allow and --deny, instead of the template's or the origin's." group:"new" placeholder:"FILE" complete:"file"`
-	Allow     []string `help:"Let it reach a preset or TARGET[:PORTS][/udp]; may be repeated." group:"new" placeholder:"SPEC" sep:"none"`
+	Allow     []string `help:"Allow connections to a preset or TARGET[:PORTS][/udp]; may be repeated." group:"new" placeholder:"SPEC" sep:"none"`
 	Deny      []string `help:"Keep it from a destination, before all that is allowed; may be repeated." group:"new" placeholder:"SPEC" sep:"none"`
-	Model     []string `help:"Let it ask for the model with this alias; may be repeated, the first is its default." group:"new" placeholder:"ALIAS" sep:"none"`
+	Model     []string `help:"Grant the model with this alias; may be repeated, the first one is the default." group:"new" placeholder:"ALIAS" sep:"none"`
 	Budget    string   `help:"What its calls of models may cost: 5 or 0.25USD." group:"new" placeholder:"USD"`
-	MaxTokens string   `help:"How many tokens they may take: 200000, 200k or 1M." group:"new" placeholder:"N"`
-	MaxCalls  string   `help:"How many calls it may make." group:"new" placeholder:"N"`
+	MaxTokens string   `help:"Maximum number of tokens of its model calls: 200000, 200k or 1M." group:"new" placeholder:"N"`
+	MaxCalls  string   `help:"Maximum number of its model calls." group:"new" placeholder:"N"`
 }
 
 // createCmd creates a sandbox.
 type createCmd struct {
-	Template string   `arg:"" optional:"" help:"Template, or an image that is not mistaken for one (debian:12, dir:PATH); default host." complete:"template"`
+	Template string   `arg:"" optional:"" help:"Template, or an image reference with a tag or prefix (debian:12, dir:PATH); default host." complete:"template"`
 	Command  []string `arg:"" optional:"" passthrough:"" help:"What it runs from the start, after --; without one it waits for exec."`
-	Env      []string `help:"Set an environment variable, or pass one on; may be repeated." short:"e" placeholder:"NAME[=VALUE]" sep:"none"`
+	Env      []string `help:"Set an environment variable, or pass one on from the environment; may be repeated." short:"e" placeholder:"NAME[=VALUE]" sep:"none"`
 	Workdir  string   `help:"Directory to run in." short:"w" placeholder:"DIR"`
 	User     string   `help:"User inside: name, uid or uid:gid." short:"u" placeholder:"USER"`
 	Snapshot string   `help:"Start from this snapshot instead of a template." placeholder:"SNAPSHOT" complete:"snapshot"`
-	NoStart  bool     `help:"Only make it; start it later."`
+	NoStart  bool     `help:"Only create it; start it later."`
 	randomnessFlags
 	sandboxFlags
 	cloneFlags
@@ -194,7 +194,7 @@ func (f *grantFlags) models() (*caisson.ModelGrant, error) {
 	case len(f.Model) > 0:
 		return &caisson.ModelGrant{Models: f.Model, Budget: budget}, nil
 	case !budget.IsZero():
-		return nil, caisson.Invalidf("model", "a limit for models needs --model, to say which")
+		return nil, caisson.Invalidf("model", "limits for models need --model")
 	}
 	return nil, nil
 }

@@ -12,7 +12,7 @@ const cloneDir = "/workspace"
 
 // cloneFlags are the flags that give a new sandbox a clone of a repository as its workspace.
 type cloneFlags struct {
-	Repo string `help:"Clone this repository into it, by default as /workspace, and let it push there; repo deliver sends what was done. See repo ls." group:"repo" placeholder:"NAME[:DIR]" complete:"repo"`
+	Repo string `help:"Clone this repository into the sandbox, by default to /workspace, and allow it to push; repo deliver sends its commits. See repo ls." group:"repo" placeholder:"NAME[:DIR]" complete:"repo"`
 	branchFlags
 }
 

@@ -8,11 +8,11 @@ import (
 )
 
 type credentialCmd struct {
-	Set    credentialSetCmd    `cmd:"" help:"Keep a new credential."`
+	Set    credentialSetCmd    `cmd:"" help:"Store a new credential."`
 	Rotate credentialRotateCmd `cmd:"" help:"Replace the value of a credential."`
-	Import credentialImportCmd `cmd:"" help:"Keep the credentials in a file of variables, or in the environment."`
+	Import credentialImportCmd `cmd:"" help:"Store the credentials of an environment file, or of the environment."`
 	Ls     credentialLsCmd     `cmd:"" help:"List credentials, without their values."`
-	Rm     credentialRmCmd     `cmd:"" help:"Forget credentials."`
+	Rm     credentialRmCmd     `cmd:"" help:"Remove credentials."`
 }
 
 const valueHelp = `The value is asked for on the terminal, or read from standard input if that is not one, or comes from where a flag says.
@@ -37,7 +37,7 @@ func (c *credentialSetCmd) Run(ctx context.Context, a *app, value caisson.Secret
 type credentialRotateCmd struct{ credentialValue }
 
 func (c *credentialRotateCmd) Help() string {
-	return valueHelp + "Model gateways that use it have the new value at once; sandboxes notice nothing.\n\n" +
+	return valueHelp + "Model gateways use the new value at once; sandboxes are not affected.\n\n" +
 		examples("caisson credential rotate ANTHROPIC_API_KEY", "caisson credential rotate GITHUB_TOKEN --command -- gh auth token")
 }
 
@@ -81,13 +81,13 @@ func (c *credentialRmCmd) Run(ctx context.Context, a *app, api api) error {
 }
 
 type auditCmd struct {
-	Verify auditVerifyCmd `cmd:"" help:"Check that the record of events is what was written."`
-	Head   auditHeadCmd   `cmd:"" help:"Print what to note, elsewhere, about the record of events."`
+	Verify auditVerifyCmd `cmd:"" help:"Check that the event log has not been changed."`
+	Head   auditHeadCmd   `cmd:"" help:"Print the head of the event log, to be stored elsewhere."`
 }
 
 // auditVerifyCmd verifies the event log.
 type auditVerifyCmd struct {
-	Head string `help:"What audit head printed at some time: the record must contain it." placeholder:"HEAD"`
+	Head string `help:"An earlier output of audit head, which the event log must contain." placeholder:"HEAD"`
 }
 
 func (c *auditVerifyCmd) Help() string {
@@ -116,7 +116,7 @@ func (c *auditVerifyCmd) Run(ctx context.Context, a *app, api api) error {
 type auditHeadCmd struct{}
 
 func (c *auditHeadCmd) Help() string {
-	return "The record is verified first.\n\n" + examples("caisson audit head > /elsewhere/head")
+	return "The event log is verified first.\n\n" + examples("caisson audit head > /elsewhere/head")
 }
 
 func (c *auditHeadCmd) Run(ctx context.Context, a *app, api api) error {

@@ -13,10 +13,10 @@ import (
 
 // credentialImportCmd stores the credentials in an environment file.
 type credentialImportCmd struct {
-	File    string `arg:"" optional:"" help:"File of variables, such as .env; - for standard input." complete:"file"`
-	Env     bool   `help:"Take them from the environment instead."`
-	All     bool   `help:"Take every variable of the file, not only those with known names."`
-	Replace bool   `help:"Replace the values of those that exist already."`
+	File    string `arg:"" optional:"" help:"Environment file, such as .env; - for standard input." complete:"file"`
+	Env     bool   `help:"Import from the environment instead."`
+	All     bool   `help:"Import every variable of the file, not only those with known names."`
+	Replace bool   `help:"Replace the values of existing credentials."`
 }
 
 func (c *credentialImportCmd) Help() string {

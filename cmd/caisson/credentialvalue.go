@@ -18,11 +18,11 @@ import (
 
 // credentialValue contains the name of a credential and the source of its value.
 type credentialValue struct {
-	Name    string   `arg:"" help:"As that of an environment variable." complete:"credential"`
+	Name    string   `arg:"" help:"Name, in the form of an environment variable's name." complete:"credential"`
 	Rest    []string `arg:"" optional:"" passthrough:"" name:"-" help:"- for standard input; with --command, the program and its arguments."`
-	Env     string   `help:"Take the value of an environment variable." placeholder:"VARIABLE"`
-	File    string   `help:"Take the content of a file." placeholder:"FILE" complete:"file"`
-	Command bool     `help:"Run the program that follows, without a shell, and take what it prints."`
+	Env     string   `help:"Use the value of an environment variable." placeholder:"VARIABLE"`
+	File    string   `help:"Use the content of a file." placeholder:"FILE" complete:"file"`
+	Command bool     `help:"Run the program that follows, without a shell, and use its output."`
 }
 
 // maxLine is the longest line in bytes that a terminal accepts; the rest of a longer one is lost.
@@ -108,7 +108,7 @@ func valueOfCommand(ctx context.Context, a *app, argv []string) (caisson.Secret,
 	if err := cmd.Start(); err != nil {
 		return none, caisson.Wrap(err, caisson.Invalid, "the program %.100s cannot be run", argv[0])
 	}
-	v, readErr := valueFrom(out, "what the program printed")
+	v, readErr := valueFrom(out, "the output of the program")
 	_ = out.Close() // a program that prints too much is killed by SIGPIPE
 	err = cmd.Wait()
 	switch exit, failed := errors.AsType[*exec.ExitError](err); {

@@ -24,7 +24,7 @@ import (
 const (
 	startTimeout   = 60 * time.Second // includes migrations and reconciliation after a crash
 	maxDaemonLog   = 10 << 20
-	needRoot       = "caisson needs root for now: run it with sudo"
+	needRoot       = "caisson requires root: run it with sudo"
 	minimalPath    = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	daemonLogName  = "daemon.log"
 	startLockName  = "start.lock"

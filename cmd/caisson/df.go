@@ -27,7 +27,7 @@ func (c *dfCmd) Run(ctx context.Context, a *app, api api) error {
 		{name: "RECLAIMABLE", value: func(u caisson.Usage) string { return u.Reclaimable.String() }},
 	})
 	if err == nil {
-		a.infof("%s of %s free", du.Free, du.Total)
+		a.infof("%s of %s are free", du.Free, du.Total)
 	}
 	return err
 }

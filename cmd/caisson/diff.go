@@ -19,7 +19,7 @@ type diffCmd struct {
 }
 
 func (c *diffCmd) Help() string {
-	return `Compares the workspace with the host's directory as it was when the workspace began, and says what the checks think of each change:
+	return `Compares the workspace with the host's directory as it was when the workspace was created, and prints the verdict of the checks on each change:
 what is denied is never applied, what asks is applied only by a person, and a clash is a file that has changed on the host, too.
 
 Characters that could deceive are shown as escapes. git apply takes the output where there are none, else with --raw-tty.
@@ -111,9 +111,9 @@ func verdictWord(v string) string {
 	case caisson.VerdictPass:
 		return "passes"
 	case caisson.VerdictAsk:
-		return "asks"
+		return "needs review"
 	case caisson.VerdictConflict:
-		return "clash"
+		return "conflict"
 	case caisson.VerdictDeny:
 		return "denied"
 	}
@@ -136,9 +136,9 @@ func reasons(ch *caisson.Change) []string {
 	}
 	switch {
 	case ch.Merge:
-		out = append(out, "host: its file has changed, too; both changes are put together")
+		out = append(out, "host: its file has also changed; both changes are merged")
 	case ch.HostChanged && len(out) == 0:
-		out = append(out, "host: its file has changed, too")
+		out = append(out, "host: its file has also changed")
 	}
 	return out
 }
@@ -153,7 +153,7 @@ func countVerdicts(list []caisson.Change) string {
 	}
 	parts := []string{plural(len(list), "change")}
 	for _, v := range []struct{ verdict, word string }{
-		{caisson.VerdictPass, "pass"}, {caisson.VerdictAsk, "ask"}, {caisson.VerdictConflict, "clash"}, {caisson.VerdictDeny, "denied"},
+		{caisson.VerdictPass, "pass"}, {caisson.VerdictAsk, "to review"}, {caisson.VerdictConflict, "conflict"}, {caisson.VerdictDeny, "denied"},
 	} {
 		if n[v.verdict] > 0 {
 			parts = append(parts, strconv.Itoa(n[v.verdict])+" "+v.word)

@@ -12,7 +12,7 @@ import (
 type doctorCmd struct{}
 
 func (c *doctorCmd) Help() string {
-	return "It works without a daemon and for everybody; as root it tries more. The exit code is 1 if a check failed.\n\n" +
+	return "It works without a daemon and for every user; as root it checks more. The exit code is 1 if a check failed.\n\n" +
 		examples("sudo caisson doctor", "sudo caisson doctor --data /srv/caisson -o json")
 }
 

@@ -13,9 +13,9 @@ import (
 // eventsCmd follows events.
 type eventsCmd struct {
 	Subject string           `arg:"" optional:"" help:"Only of this object, by id or name." complete:"sandbox"`
-	After   int64            `help:"Only events after this number; 0 begins with the oldest that is kept." default:"0" placeholder:"SEQ"`
-	Count   int              `help:"End after this many." short:"n" placeholder:"N"`
-	For     caisson.Duration `help:"End after this long." placeholder:"DURATION"`
+	After   int64            `help:"Only events after this number; 0 begins with the oldest stored event." default:"0" placeholder:"SEQ"`
+	Count   int              `help:"Exit after this number of events." short:"n" placeholder:"N"`
+	For     caisson.Duration `help:"Exit after this time." placeholder:"DURATION"`
 }
 
 func (c *eventsCmd) Help() string {

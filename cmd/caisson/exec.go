@@ -13,15 +13,15 @@ import (
 
 // processFlags are the flags for a new process.
 type processFlags struct {
-	Env     []string         `help:"Set an environment variable, or pass one on; may be repeated." short:"e" placeholder:"NAME[=VALUE]" sep:"none"`
+	Env     []string         `help:"Set an environment variable, or pass one on from the environment; may be repeated." short:"e" placeholder:"NAME[=VALUE]" sep:"none"`
 	Workdir string           `help:"Directory to run in." short:"w" placeholder:"DIR"`
 	User    string           `help:"User inside: name, uid or uid:gid." short:"u" placeholder:"USER"`
-	Timeout caisson.Duration `positive:"" help:"Kill it after this long; the exit code is then 124." placeholder:"DURATION"`
+	Timeout caisson.Duration `positive:"" help:"Kill the process after this time; the exit code is then 124." placeholder:"DURATION"`
 }
 
 // startFlags are the flags for a new process in a sandbox, which may be a new one.
 type startFlags struct {
-	Rm bool `help:"Make a sandbox from a template or image, and remove it afterwards."`
+	Rm bool `help:"Create a sandbox from a template or image, and remove it afterwards."`
 	processFlags
 	sandboxFlags
 	registryLogin
@@ -55,9 +55,9 @@ func (s *startFlags) exec(ctx context.Context, a *app, api api, target string, r
 type execCmd struct {
 	Target      string   `arg:"" name:"sandbox|template" help:"Sandbox; with --rm a template or image." complete:"sandbox"`
 	Command     []string `arg:"" passthrough:"" help:"Program and arguments."`
-	Interactive bool     `help:"Pass standard input on." short:"i"`
-	TTY         bool     `name:"tty" help:"Give it a terminal." short:"t"`
-	Detach      bool     `help:"Leave it running and print its process id; its output is dropped." short:"d"`
+	Interactive bool     `help:"Pass standard input to the program." short:"i"`
+	TTY         bool     `name:"tty" help:"Allocate a terminal." short:"t"`
+	Detach      bool     `help:"Run it in the background and print its process id; its output is discarded." short:"d"`
 	startFlags
 }
 
@@ -79,7 +79,7 @@ func (c *execCmd) ProvideRequest(a *app) (caisson.ExecRequest, error) {
 	case c.Detach && (c.TTY || c.Interactive):
 		return req, usagef("exec", "-d leaves nobody to use -i or -t")
 	case c.Detach && c.Rm:
-		return req, usagef("exec", "-d and --rm exclude each other: the sandbox would go at once")
+		return req, usagef("exec", "-d and --rm exclude each other: the sandbox would be removed at once")
 	case c.TTY && c.Interactive && !isTerminal(a.in):
 		return req, usagef("exec", "standard input is not a terminal; leave out -t")
 	}
@@ -154,12 +154,12 @@ func (a console) ended(s caisson.ExitStatus) error {
 	case s.Unknown && s.Reason != "":
 		return errors.New(s.Reason)
 	case s.Unknown:
-		return errors.New("nobody saw how the process ended")
+		return errors.New("the exit status of the process is unknown")
 	case s.Reason == "time limit":
-		a.infof("caisson: the process hit its time limit")
+		a.infof("caisson: the process reached its time limit")
 		return processExit(exitTimeout)
 	case s.Reason != "":
-		a.infof("caisson: the process was ended: %s", safetext.Escape(s.Reason))
+		a.infof("caisson: the process was killed: %s", safetext.Escape(s.Reason))
 	}
 	switch {
 	case s.Signal != 0:

@@ -15,7 +15,7 @@ import (
 type filesCmd struct {
 	Ls    filesLsCmd    `cmd:"" help:"List a directory."`
 	Cat   filesCatCmd   `cmd:"" help:"Print a file."`
-	Write filesWriteCmd `cmd:"" help:"Replace a file by standard input, atomically."`
+	Write filesWriteCmd `cmd:"" help:"Replace a file with standard input, atomically."`
 	Stat  filesStatCmd  `cmd:"" help:"Describe a file."`
 	Mkdir filesMkdirCmd `cmd:"" help:"Make a directory."`
 	Mv    filesMvCmd    `cmd:"" help:"Move a file."`
@@ -94,7 +94,7 @@ func (c *filesLsCmd) Run(ctx context.Context, a *app, p sandboxPath, api api) er
 // filesCatCmd prints a file.
 type filesCatCmd struct {
 	fileArg
-	Offset int64        `help:"Begin here." placeholder:"BYTES"`
+	Offset int64        `help:"Start at this offset." placeholder:"BYTES"`
 	Limit  caisson.Size `positive:"" help:"At most this much." placeholder:"SIZE"`
 }
 
@@ -127,7 +127,7 @@ func (c *filesCatCmd) Run(ctx context.Context, a *app, p sandboxPath, api api) e
 // filesWriteCmd writes a file.
 type filesWriteCmd struct {
 	fileArg
-	Mode string `help:"Permission bits in octal; default the old file's, or 0644." placeholder:"MODE"`
+	Mode string `help:"Permission bits in octal; the default is those of the replaced file, or 0644." placeholder:"MODE"`
 }
 
 func (c *filesWriteCmd) Help() string {
@@ -156,7 +156,7 @@ func (c *filesWriteCmd) Run(ctx context.Context, a *app, mode uint32, p sandboxP
 
 // filesStatCmd describes a file.
 type filesStatCmd struct {
-	Path string `arg:"" name:"sandbox:path" help:"Absolute path inside; of a symlink, itself." complete:"sandbox"`
+	Path string `arg:"" name:"sandbox:path" help:"Absolute path inside; a symlink is not followed." complete:"sandbox"`
 }
 
 func (c *filesStatCmd) Help() string { return examples("caisson sandbox files stat web:/etc/passwd") }
@@ -177,7 +177,7 @@ func (c *filesStatCmd) Run(ctx context.Context, a *app, p sandboxPath, api api) 
 // filesMkdirCmd creates a directory.
 type filesMkdirCmd struct {
 	fileArg
-	Parents bool `help:"Make missing parents too, and do not mind if it exists." short:"p"`
+	Parents bool `help:"Also create missing parents, and do not fail if it exists." short:"p"`
 }
 
 func (c *filesMkdirCmd) Help() string { return examples("caisson sandbox files mkdir -p web:/srv/a/b") }
@@ -189,7 +189,7 @@ func (c *filesMkdirCmd) Run(ctx context.Context, a *app, p sandboxPath, api api)
 // filesMvCmd moves a file.
 type filesMvCmd struct {
 	From string `arg:"" name:"sandbox:path" help:"Absolute path inside." complete:"sandbox"`
-	To   string `arg:"" name:"path" help:"Where to in the same sandbox; SANDBOX: may be repeated."`
+	To   string `arg:"" name:"path" help:"New path in the same sandbox; the prefix SANDBOX: is optional."`
 }
 
 func (c *filesMvCmd) Help() string { return examples("caisson sandbox files mv web:/srv/a /srv/b") }
@@ -248,8 +248,8 @@ func (c *filesRmCmd) Run(ctx context.Context, places []sandboxPath, api api) err
 // filesWatchCmd follows changes.
 type filesWatchCmd struct {
 	fileArg
-	Recursive bool `help:"Everything below too." short:"r"`
-	Count     int  `help:"End after this many." short:"n" placeholder:"N"`
+	Recursive bool `help:"Also watch directories below." short:"r"`
+	Count     int  `help:"Exit after this number of events." short:"n" placeholder:"N"`
 }
 
 func (c *filesWatchCmd) Help() string { return examples("caisson sandbox files watch -r web:/srv") }

@@ -26,7 +26,7 @@ func (a runConsole) follow(ctx context.Context, run *caisson.Run, asked time.Tim
 		return err
 	}
 	if !run.State.Ended() || run.Result == nil {
-		return caisson.Errorf(caisson.Unavailable, "the daemon ended the stream of events; caisson attach %s takes it up again", run.ID)
+		return caisson.Errorf(caisson.Unavailable, "the daemon ended the stream of events; caisson attach %s continues it", run.ID)
 	}
 	if formOf(a.globals.Output) == formRecord {
 		if err := a.encode(run); err != nil {
@@ -302,7 +302,7 @@ func (v *runView) summary(run *caisson.Run, took time.Duration) {
 		parts = append(parts, fmt.Sprintf("%d changed: %s", n, strings.Join(names, ", ")))
 	}
 	if run.Children > 0 {
-		parts = append(parts, fmt.Sprintf("%d runs within", run.Children))
+		parts = append(parts, fmt.Sprintf("%d sub-runs", run.Children))
 	}
 	v.line("run %s %s in %s: %s", run.ID, run.State, took, strings.Join(parts, ", "))
 	if run.Workspace != "" && len(r.Changes) > 0 && run.Request.Sync == caisson.SyncSecure {

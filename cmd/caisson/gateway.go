@@ -10,7 +10,7 @@ import (
 )
 
 type gatewayCmd struct {
-	Serve gatewayServeCmd `cmd:"" default:"withargs" help:"Run the daemon, with its model gateway open to other machines (default)."`
+	Serve gatewayServeCmd `cmd:"" default:"withargs" help:"Run the daemon, with its model gateway available to other machines (default)."`
 	Runs  gatewayRunCmd   `cmd:"" name:"run" help:"Manage the runs on other machines that may use it."`
 }
 
@@ -23,12 +23,12 @@ func (c *gatewayCmd) Help() string {
 type gatewayServeCmd struct {
 	serveCmd
 	GatewayListen  string `help:"Serve other machines on this TCP address (gateway.listen)." placeholder:"HOST:PORT"`
-	GatewayTLSCert string `name:"gateway-tls-cert" help:"Certificate for it, in PEM; required beyond loopback." placeholder:"FILE" complete:"file"`
-	GatewayTLSKey  string `name:"gateway-tls-key" help:"Its key." placeholder:"FILE" complete:"file"`
+	GatewayTLSCert string `name:"gateway-tls-cert" help:"Certificate for it, in PEM; required except on loopback." placeholder:"FILE" complete:"file"`
+	GatewayTLSKey  string `name:"gateway-tls-key" help:"Private key of the certificate." placeholder:"FILE" complete:"file"`
 }
 
 func (c *gatewayServeCmd) Help() string {
-	return "Like serve, and gateway.listen must be set, here or in the configuration. Other machines name this one as gateway.remoteURL. " +
+	return "Like serve, but gateway.listen must be set, here or in the configuration. Other machines set gateway.remoteURL to this one. " +
 		"See docs/gateway.md.\n\n" +
 		examples("sudo caisson gateway", "sudo caisson gateway --gateway-listen 127.0.0.1:8443",
 			"sudo caisson gateway --gateway-listen 0.0.0.0:8443 --gateway-tls-cert /etc/caisson/cert.pem --gateway-tls-key /etc/caisson/key.pem")
@@ -43,34 +43,34 @@ func (c *gatewayServeCmd) Run(ctx context.Context, a *app) error {
 		cfg.Gateway.TLSCert = firstNonEmpty(c.GatewayTLSCert, cfg.Gateway.TLSCert)
 		cfg.Gateway.TLSKey = firstNonEmpty(c.GatewayTLSKey, cfg.Gateway.TLSKey)
 		if cfg.Gateway.Listen == "" {
-			return caisson.Invalidf("gateway.listen", "is not set; say where to serve other machines, for example with --gateway-listen 127.0.0.1:8443")
+			return caisson.Invalidf("gateway.listen", "is not set; set the address for other machines, for example with --gateway-listen 127.0.0.1:8443")
 		}
 		return nil
 	})
 }
 
 type gatewayRunCmd struct {
-	Put gatewayRunPutCmd `cmd:"" help:"Make a run on another machine known."`
+	Put gatewayRunPutCmd `cmd:"" help:"Register a run on another machine."`
 	Ls  gatewayRunLsCmd  `cmd:"" help:"List runs on other machines."`
-	Rm  gatewayRunRmCmd  `cmd:"" help:"End runs on other machines."`
+	Rm  gatewayRunRmCmd  `cmd:"" help:"Remove runs on other machines."`
 }
 
 // gatewayRunPutCmd registers a run on another machine.
 type gatewayRunPutCmd struct {
-	ID      string           `arg:"" name:"run" help:"Its id: 1 to 64 letters, digits, '_' and '-', unique among all accounts."`
-	Model   []string         `help:"Let it use a model; may be repeated. The first is what an unknown one becomes." placeholder:"ALIAS" required:""`
-	USD     string           `name:"usd" help:"Dollars that it may cost: 5 or 0.25." placeholder:"N"`
-	Tokens  string           `help:"Tokens that it may take: 200000, 200k or 1M." placeholder:"N"`
-	Calls   string           `help:"Calls that it may make." placeholder:"N"`
+	ID      string           `arg:"" name:"run" help:"Id of the run: 1 to 64 letters, digits, '_' and '-', unique among all accounts."`
+	Model   []string         `help:"Grant a model; may be repeated. Requests for an unknown model get the first one." placeholder:"ALIAS" required:""`
+	USD     string           `name:"usd" help:"Maximum cost in dollars: 5 or 0.25." placeholder:"N"`
+	Tokens  string           `help:"Maximum number of tokens: 200000, 200k or 1M." placeholder:"N"`
+	Calls   string           `help:"Maximum number of calls." placeholder:"N"`
 	Attempt int              `help:"The attempt that is under way; tokens for others are refused." placeholder:"N"`
 	Session string           `help:"The session that it belongs to." placeholder:"ID"`
-	Agent   string           `help:"The agent that runs." placeholder:"NAME"`
+	Agent   string           `help:"The agent of the run." placeholder:"NAME"`
 	User    string           `help:"The person behind it." placeholder:"NAME"`
 	TTL     caisson.Duration `name:"ttl" help:"It ends by itself after this long; default a day." placeholder:"DURATION"`
 }
 
 func (c *gatewayRunPutCmd) Help() string {
-	return "A run that is known already is replaced. Calls for it arrive with a run token, which its machine signs.\n\n" +
+	return "An existing registration is replaced. Calls of the run are authenticated with a run token, which its machine signs.\n\n" +
 		examples("caisson gateway run put run-42 --model sonnet --usd 2", "caisson gateway run put run-42 --model sonnet --attempt 1 --ttl 2h --account team-a")
 }
 
@@ -117,7 +117,7 @@ type gatewayRunRmCmd struct {
 }
 
 func (c *gatewayRunRmCmd) Help() string {
-	return "Calls that have begun end as they would; none begins any more. The budget of the run goes too, its calls stay in the ledger.\n\n" +
+	return "Calls in progress are completed; new ones are refused. The budget of the run is removed as well; its calls stay in the ledger.\n\n" +
 		examples("caisson gateway run rm run-42")
 }
 

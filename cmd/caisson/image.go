@@ -17,14 +17,14 @@ import (
 
 type imageCmd struct {
 	Ls    imageLsCmd    `cmd:"" help:"List images."`
-	Pull  imagePullCmd  `cmd:"" help:"Make an image present."`
+	Pull  imagePullCmd  `cmd:"" help:"Pull an image."`
 	Rm    imageRmCmd    `cmd:"" help:"Remove images."`
-	Prune imagePruneCmd `cmd:"" help:"Remove images that nothing uses."`
+	Prune imagePruneCmd `cmd:"" help:"Remove unused images."`
 }
 
 // registryLogin are the flags for a login to a registry. Without them the logins of "docker login" are used.
 type registryLogin struct {
-	Username      string `help:"User name at the registry; else the logins of ~/.docker/config.json are used." placeholder:"NAME"`
+	Username      string `help:"User name at the registry; the default is the logins of ~/.docker/config.json." placeholder:"NAME"`
 	PasswordStdin bool   `help:"Read the password from standard input."`
 }
 
@@ -159,7 +159,7 @@ func shortDigest(d string) string {
 type imagePullCmd struct {
 	Reference string `arg:"" help:"debian:12, registry/name@sha256:…, dir:PATH, tar:PATH or host." complete:"image"`
 	Platform  string `help:"os/arch[/variant]; default this machine's." placeholder:"PLATFORM"`
-	Offline   bool   `help:"Only look whether it is present."`
+	Offline   bool   `help:"Only check whether the image is stored."`
 	registryLogin
 }
 

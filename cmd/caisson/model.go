@@ -87,12 +87,12 @@ func (c *modelPricesCmd) Run(ctx context.Context, a *app, api api) error {
 // modelImportCmd imports a price list.
 type modelImportCmd struct {
 	List   string `arg:"" help:"File, https URL, or - for standard input." complete:"file"`
-	Source string `help:"What to call the list; a list of the same name is replaced. Default its URL or path, or stdin." placeholder:"NAME"`
+	Source string `help:"Name of the list; a list of the same name is replaced. The default is its URL or path, or stdin." placeholder:"NAME"`
 }
 
 func (c *modelImportCmd) Help() string {
-	return "The list is LiteLLM's model_prices_and_context_window.json, or a JSON list as \"caisson model prices -o json\" prints it. " +
-		"Nothing is fetched unless you name its URL here. Prices in the configuration file go over imported ones.\n\n" +
+	return "The list is LiteLLM's model_prices_and_context_window.json, or a JSON list in the format of \"caisson model prices -o json\". " +
+		"Nothing is downloaded unless you give a URL here. Prices in the configuration file override imported ones.\n\n" +
 		examples("caisson model import-prices ./model_prices_and_context_window.json",
 			"caisson model import-prices https://raw.githubusercontent.com/BerriAI/litellm/main/model_prices_and_context_window.json",
 			"caisson model import-prices --source ours - < prices.json")
@@ -170,7 +170,7 @@ func readList(r io.Reader) ([]byte, error) {
 func fetchList(ctx context.Context, transport http.RoundTripper, list string) ([]byte, error) {
 	u, err := url.Parse(list)
 	if err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil {
-		return nil, caisson.Invalidf("list", "%.200q is not of the form https://host/path; fetch it by other means and give the file", list)
+		return nil, caisson.Invalidf("list", "%.200q is not of the form https://host/path; download it by other means and give the file", list)
 	}
 	client := &http.Client{
 		Transport: transport, Timeout: fetchTimeout,
@@ -191,7 +191,7 @@ func fetchList(ctx context.Context, transport http.RoundTripper, list string) ([
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return nil, caisson.Errorf(caisson.Unavailable, "%s answers %s", u.Host, resp.Status)
+		return nil, caisson.Errorf(caisson.Unavailable, "%s responded with %s", u.Host, resp.Status)
 	}
 	return readList(resp.Body)
 }

@@ -15,17 +15,17 @@ import (
 )
 
 type policyCmd struct {
-	Show    policyShowCmd    `cmd:"" help:"Show what a sandbox may reach, as YAML that set takes."`
-	Set     policySetCmd     `cmd:"" help:"Replace what a sandbox may reach."`
-	Test    policyTestCmd    `cmd:"" help:"Say what a policy would do, without a sandbox."`
-	Explain policyExplainCmd `cmd:"" help:"Say why a sandbox reaches a destination or not."`
-	Presets policyPresetsCmd `cmd:"" help:"List the destinations that rules may name by a preset."`
+	Show    policyShowCmd    `cmd:"" help:"Show the policy of a sandbox, as YAML for policy set."`
+	Set     policySetCmd     `cmd:"" help:"Replace the policy of a sandbox."`
+	Test    policyTestCmd    `cmd:"" help:"Evaluate a policy for destinations, without a sandbox."`
+	Explain policyExplainCmd `cmd:"" help:"Explain why a sandbox may reach a destination or not."`
+	Presets policyPresetsCmd `cmd:"" help:"List the presets that rules may use, with their destinations."`
 }
 
 // specHelp explains the short form of rules, which several commands accept.
 const specHelp = "A SPEC is a preset, or TARGET[:PORTS][/udp] with a name, *.name, *, an address or a CIDR: npm, example.com:443, " +
-	"*.example.com:80,443, 10.0.0.0/8, [2001:db8::1]:8000-8010, 192.0.2.1:53/udp. Of the rules, those of --deny come first, then those " +
-	"of --allow, then the file's."
+	"*.example.com:80,443, 10.0.0.0/8, [2001:db8::1]:8000-8010, 192.0.2.1:53/udp. Rules of --deny are evaluated first, then those " +
+	"of --allow, then those of the file."
 
 // policyShowCmd shows a policy.
 type policyShowCmd struct{ sandboxArg }
@@ -121,7 +121,7 @@ func (a *app) policyFrom(file string, allow, deny []string) (*caisson.Policy, er
 // policyTestCmd evaluates a policy.
 type policyTestCmd struct {
 	File   string   `arg:"" help:"YAML file, or - for standard input." complete:"file"`
-	Target []string `arg:"" help:"HOST, HOST:PORT or ADDRESS:PORT, with /udp for udp; the port is 443 if none is named."`
+	Target []string `arg:"" help:"HOST, HOST:PORT or ADDRESS:PORT, with /udp for udp; the default port is 443."`
 	Check  bool     `help:"Exit with 1 if any of them is denied."`
 }
 
@@ -167,7 +167,7 @@ func verdictColor(e caisson.Explanation) string {
 // policyExplainCmd explains the decision of a sandbox's policy.
 type policyExplainCmd struct {
 	sandboxArg
-	Target string `arg:"" optional:"" help:"HOST, HOST:PORT or ADDRESS:PORT, with /udp for udp; without it, what was refused lately."`
+	Target string `arg:"" optional:"" help:"HOST, HOST:PORT or ADDRESS:PORT, with /udp for udp; without it, recent refusals are shown."`
 	Check  bool   `help:"Exit with 1 if it is denied."`
 }
 
@@ -225,7 +225,7 @@ func printExplanation(a *app, e *caisson.Explanation) error {
 		_, err := fmt.Fprint(a.out, b.String())
 		return err
 	}
-	b.WriteString("Refused lately:\n")
+	b.WriteString("Recent refusals:\n")
 	_, err := fmt.Fprint(a.out, b.String())
 	return errors.Join(err, printDecisions(a, e.Recent))
 }

@@ -38,7 +38,7 @@ func (c *psCmd) Run(ctx context.Context, a *app, api api) error {
 // logsCmd shows the log of a sandbox.
 type logsCmd struct {
 	sandboxArg
-	Follow bool `help:"Go on until the sandbox stops." short:"f"`
+	Follow bool `help:"Follow the log until the sandbox stops." short:"f"`
 }
 
 func (c *logsCmd) Help() string {
@@ -134,7 +134,7 @@ func networkValue(value func(*caisson.NetworkStats) string) func(statsRow) strin
 // killCmd sends a signal to a process.
 type killCmd struct {
 	sandboxArg
-	PID    int    `arg:"" name:"pid" help:"Process id as seen inside; -1 after -- is every process."`
+	PID    int    `arg:"" name:"pid" help:"Process id in the sandbox; -1 after -- means every process."`
 	Signal string `help:"Name or number of the signal." short:"s" default:"TERM"`
 }
 

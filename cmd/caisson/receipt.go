@@ -19,7 +19,7 @@ func printSynced(a *app, r *caisson.SyncReceipt, dropped int) error {
 		did = append(did, "dropped "+plural(dropped, "change"))
 	}
 	if r.Waiting > 0 {
-		did = append(did, plural(r.Waiting, "change")+" left in the workspace")
+		did = append(did, plural(r.Waiting, "change")+" remaining in the workspace")
 	}
 	a.infof("caisson: %s", strings.Join(did, ", "))
 	if r.Held != "" {
@@ -55,7 +55,7 @@ type syncUndoCmd struct{ receiptArg }
 
 func (c *syncUndoCmd) Help() string {
 	return `Puts back what the sync has changed, all of it or nothing: if one of the files has changed on the host since, it is a conflict. The
-changes wait in the workspace again.
+changes are pending in the workspace again.
 
 ` + examples("caisson sync undo rc-abcdefghijklmnop")
 }
@@ -76,7 +76,7 @@ func (c *syncUndoCmd) Run(ctx context.Context, a *app, id caisson.ID, api api) e
 	if r, err = api.Undo(ctx, id, dir); err != nil {
 		return err
 	}
-	a.infof("caisson: %s put back as before", plural(len(r.Entries), "path"))
+	a.infof("caisson: %s restored", plural(len(r.Entries), "path"))
 	return printDone(a, r, string(r.ID))
 }
 
@@ -144,7 +144,7 @@ func receiptRows(r *caisson.SyncReceipt) [][2]string {
 	rows := [][2]string{
 		{"ID", string(r.ID)}, {"State", r.State}, {"Workspace", string(r.Workspace)}, {"Run", string(r.Run)}, {"Sandbox", string(r.Sandbox)},
 		{"By", r.By}, {"Sync", string(r.Mode)}, {"Applied", formatTime(r.At)}, {"Undone", formatTime(r.UndoneAt)}, {"Checks", strings.Join(r.Checks, ", ")},
-		{"Left", strconv.Itoa(r.Waiting)},
+		{"Remaining changes", strconv.Itoa(r.Waiting)},
 	}
 	for _, e := range r.Entries {
 		note := ""

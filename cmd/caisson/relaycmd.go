@@ -13,7 +13,7 @@ type relayCmd struct {
 	Ls    relayLsCmd    `cmd:"" help:"List deliveries, newest first."`
 	Show  relayShowCmd  `cmd:"" help:"Show everything about a delivery."`
 	Retry relayRetryCmd `cmd:"" help:"Send deliveries now that are held, have failed, or wait."`
-	Drop  relayDropCmd  `cmd:"" help:"Give up deliveries; their commits are lost."`
+	Drop  relayDropCmd  `cmd:"" help:"Drop deliveries; their commits are lost."`
 }
 
 // deliveryStates are the states of deliveries, in the order in which they occur.
@@ -107,9 +107,9 @@ func deliveryRows(d *caisson.Delivery) [][2]string {
 	case d.Number > 0:
 		pull = strconv.FormatInt(d.Number, 10)
 	case d.Pull && d.Ready:
-		pull = "is to be opened"
+		pull = "will be opened"
 	case d.Pull:
-		pull = "is to be opened as a draft"
+		pull = "will be opened as a draft"
 	}
 	rows := [][2]string{
 		{"ID", string(d.ID)}, {"State", string(d.State)}, {"Repository", d.Repo}, {"Base", d.Base}, {"Branch", d.Branch},

@@ -9,14 +9,14 @@ import (
 )
 
 type repoCmd struct {
-	Add      repoAddCmd      `cmd:"" help:"Make a git repository known, and fetch it."`
+	Add      repoAddCmd      `cmd:"" help:"Add a git repository, and fetch it."`
 	Ls       repoLsCmd       `cmd:"" help:"List repositories."`
 	Show     repoShowCmd     `cmd:"" help:"Show everything about a repository."`
 	Branches repoBranchesCmd `cmd:"" help:"List the branches of a repository."`
-	Fetch    repoFetchCmd    `cmd:"" help:"Bring what Caisson has of a repository up to date."`
-	Grant    repoGrantCmd    `cmd:"" help:"Let a sandbox into a repository, and clone it there."`
-	Deliver  repoDeliverCmd  `cmd:"" help:"Send what a sandbox has done in a repository to its remote."`
-	Rm       repoRmCmd       `cmd:"" help:"Forget repositories; their remotes stay as they are."`
+	Fetch    repoFetchCmd    `cmd:"" help:"Update Caisson's mirror of a repository."`
+	Grant    repoGrantCmd    `cmd:"" help:"Grant a sandbox access to a repository, and clone it there."`
+	Deliver  repoDeliverCmd  `cmd:"" help:"Send the commits of a sandbox to the remote of a repository."`
+	Rm       repoRmCmd       `cmd:"" help:"Remove repositories; their remotes are not changed."`
 }
 
 func repoName(r *caisson.Repo) string { return r.Name }
@@ -24,24 +24,24 @@ func repoName(r *caisson.Repo) string { return r.Name }
 // repoAddCmd adds a repository.
 type repoAddCmd struct {
 	Name         string   `arg:"" help:"What it is called here: lower-case letters, digits, dots, dashes and underscores."`
-	URL          string   `arg:"" help:"Where it is: https://…, ssh://user@host/path, user@host:path, or a directory of the daemon's machine." complete:"file"`
-	Forge        string   `help:"What its server is besides git: github, gitlab, gitea (and Forgejo), or none; default by its name." enum:",github,gitlab,gitea,none" default:"" placeholder:"FORGE"`
-	API          string   `name:"api" help:"Base URL of the forge's API, if it is not where it usually is." placeholder:"URL"`
+	URL          string   `arg:"" help:"URL of the repository: https://…, ssh://user@host/path, user@host:path, or a directory of the daemon's machine." complete:"file"`
+	Forge        string   `help:"Type of the forge: github, gitlab, gitea (and Forgejo), or none; the default depends on the server's name." enum:",github,gitlab,gitea,none" default:"" placeholder:"FORGE"`
+	API          string   `name:"api" help:"Base URL of the forge's API, if it is not the default one." placeholder:"URL"`
 	Credential   string   `help:"Credential to fetch and push with: a token, user:password, an SSH private key or a GitHub App; default, at a forge known by its name, GITHUB_TOKEN, GITLAB_TOKEN or GITEA_TOKEN, if there is one." placeholder:"NAME" complete:"credential"`
-	HostKey      []string `help:"Key of an SSH server, as a line of known_hosts; may be repeated." placeholder:"LINE" sep:"none"`
-	KnownHosts   string   `help:"Take the SSH server's keys from this file; default ~/.ssh/known_hosts." placeholder:"FILE" complete:"file"`
+	HostKey      []string `help:"Host key of the SSH server, as a line of known_hosts; may be repeated." placeholder:"LINE" sep:"none"`
+	KnownHosts   string   `help:"Read the SSH server's keys from this file; default ~/.ssh/known_hosts." placeholder:"FILE" complete:"file"`
 	Protect      []string `help:"Never push to branches of this name, as release/*; may be repeated. The default branch is protected anyway." placeholder:"PATTERN" sep:"none"`
-	Allow        []string `help:"Let commits change protected files of this name, as .github/workflows/*; may be repeated." placeholder:"PATTERN" sep:"none"`
+	Allow        []string `help:"Allow commits to change protected files with this name, for example .github/workflows/*; may be repeated." placeholder:"PATTERN" sep:"none"`
 	AllowSecrets []string `help:"Hold a delivery for you, instead of refusing it, when something in files of this name looks like a secret; may be repeated." placeholder:"PATTERN" sep:"none"`
-	PullTemplate string   `help:"File with a template of the text of pull requests; see docs/relay.md." placeholder:"FILE" complete:"file"`
-	Authors      string   `help:"set: new commits are by --author-name; keep: by whom the agent says. Default set." enum:",set,keep" default:"" placeholder:"HOW"`
+	PullTemplate string   `help:"File with a template for the body of pull requests; see docs/relay.md." placeholder:"FILE" complete:"file"`
+	Authors      string   `help:"set: new commits have the author --author-name; keep: the author that the agent has set. Default set." enum:",set,keep" default:"" placeholder:"HOW"`
 	AuthorName   string   `help:"Author of new commits; default Caisson." placeholder:"NAME"`
-	AuthorEmail  string   `help:"Address of that author; default caisson@localhost." placeholder:"ADDRESS"`
-	SigningKey   string   `help:"Credential with an SSH private key that new commits are signed with." placeholder:"NAME" complete:"credential"`
+	AuthorEmail  string   `help:"E-mail address of that author; default caisson@localhost." placeholder:"ADDRESS"`
+	SigningKey   string   `help:"Credential with an SSH private key for signing new commits." placeholder:"NAME" complete:"credential"`
 }
 
 func (c *repoAddCmd) Help() string {
-	return `A sandbox that a run lets into it clones it from http://git.caisson.internal/NAME and pushes there. It never sees the remote, nor the
+	return `A sandbox with access clones the repository from http://git.caisson.internal/NAME and pushes to it. It has no access to the remote or the
 credential. What it has done is checked, and goes to the remote as one branch when the run has succeeded.
 
 ` + examples("caisson repo add web https://github.com/acme/web", "caisson repo add web git@github.com:acme/web.git --credential DEPLOY_KEY",
@@ -159,7 +159,7 @@ func bracketed(address string) string {
 type repoBranchesCmd struct{ repoArg }
 
 func (c *repoBranchesCmd) Help() string {
-	return "They are as they were when the repository was last fetched.\n\n" + examples("caisson repo branches web", "caisson repo fetch web && caisson repo branches web -q")
+	return "The list is as of the last fetch of the repository.\n\n" + examples("caisson repo branches web", "caisson repo fetch web && caisson repo branches web -q")
 }
 
 func (c *repoBranchesCmd) Run(ctx context.Context, a *app, api api) error {
@@ -186,7 +186,7 @@ type repoRmCmd struct {
 }
 
 func (c *repoRmCmd) Help() string {
-	return "One that has deliveries to send stays until they are sent or dropped.\n\n" + examples("caisson repo rm web")
+	return "A repository with pending deliveries cannot be removed until they are sent or dropped.\n\n" + examples("caisson repo rm web")
 }
 
 func (c *repoRmCmd) Run(ctx context.Context, a *app, api api) error {

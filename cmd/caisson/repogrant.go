@@ -9,12 +9,12 @@ import (
 // repoGrantCmd grants a sandbox access to a repository.
 type repoGrantCmd struct {
 	repoArg
-	Place string `arg:"" name:"sandbox:dir" help:"Running sandbox, and the directory in it that is to be the clone." complete:"place"`
+	Place string `arg:"" name:"sandbox:dir" help:"Running sandbox, and the directory in it for the clone." complete:"place"`
 	branchFlags
 }
 
 func (c *repoGrantCmd) Help() string {
-	return `For sandboxes that you work in yourself: a run is let in by run --repo.
+	return `For sandboxes that you work in yourself: a run gets access with run --repo.
 
 ` + examples("caisson repo grant web dev:/workspace", "caisson repo grant web dev:/src/web --base develop --branch fix/login --read main")
 }
@@ -35,14 +35,14 @@ func (c *repoGrantCmd) Run(ctx context.Context, a *app, p sandboxPath, api api) 
 		return err
 	}
 	return printOne(a, g, g.Branch, [][2]string{
-		{"Clone", c.Place}, {"Remote", g.URL}, {"Begins from", g.Start}, {"Push to", g.Branch}, {"Commit", g.From},
+		{"Clone", c.Place}, {"Remote", g.URL}, {"Starts from", g.Start}, {"Push to", g.Branch}, {"Commit", g.From},
 	})
 }
 
 // repoDeliverCmd delivers the commits of a sandbox.
 type repoDeliverCmd struct {
 	repoArg
-	Place string `arg:"" name:"sandbox[:dir]" help:"Sandbox; with the directory of its clone, for what was not pushed." complete:"place"`
+	Place string `arg:"" name:"sandbox[:dir]" help:"Sandbox; with the directory of its clone, to include changes that were not pushed." complete:"place"`
 	pullFlags
 }
 

@@ -12,24 +12,24 @@ import (
 // runCmd starts a run of an agent.
 type runCmd struct {
 	Agent     string           `arg:"" help:"Id of the agent; see agent ls." complete:"agent"`
-	Prompt    []string         `arg:"" optional:"" help:"What it is to do; without it, --file or standard input says so."`
+	Prompt    []string         `arg:"" optional:"" help:"The task; without it, the task is read from --file or standard input."`
 	File      string           `help:"Read the prompt from a file; - is standard input." short:"f" placeholder:"FILE" complete:"file"`
-	Directory string           `help:"Work on this directory. What the agent writes stays aside until it is applied with sync." short:"C" placeholder:"DIR" complete:"file"`
+	Directory string           `help:"Work on this directory. The agent's changes are kept separately until they are applied with sync." short:"C" placeholder:"DIR" complete:"file"`
 	Volume    string           `help:"Work in this volume, which is made if there is none of that name. What the agent writes stays there." placeholder:"NAME" complete:"volume"`
-	Model     string           `help:"Model to use, by its alias." placeholder:"ALIAS"`
+	Model     string           `help:"Alias of the model to use." placeholder:"ALIAS"`
 	Image     string           `help:"Image instead of the agent's." placeholder:"REF" complete:"image"`
-	Persona   string           `help:"Which of several agents it is to be." placeholder:"ID"`
-	Session   string           `help:"Begin or continue the conversation with this name." placeholder:"KEY"`
-	User      string           `help:"Person behind the run, as your account calls them." placeholder:"NAME"`
-	Env       []string         `help:"Set an environment variable, or pass one on; may be repeated." short:"e" placeholder:"NAME[=VALUE]" sep:"none"`
-	Label     []string         `help:"Label it; may be repeated." short:"l" placeholder:"KEY=VALUE" sep:"none"`
+	Persona   string           `help:"Persona of the agent, if it has several." placeholder:"ID"`
+	Session   string           `help:"Start or continue the conversation with this name." placeholder:"KEY"`
+	User      string           `help:"Person for whom the run is; a name of your choice." placeholder:"NAME"`
+	Env       []string         `help:"Set an environment variable, or pass one on from the environment; may be repeated." short:"e" placeholder:"NAME[=VALUE]" sep:"none"`
+	Label     []string         `help:"Add a label; may be repeated." short:"l" placeholder:"KEY=VALUE" sep:"none"`
 	MaxCost   string           `help:"What its calls of models may cost, in dollars: 5 or 0.25." placeholder:"USD"`
-	MaxTokens string           `help:"How many tokens they may take: 200000, 200k or 1M." placeholder:"N"`
-	MaxCalls  string           `help:"How many calls it may make." placeholder:"N"`
-	Timeout   caisson.Duration `positive:"" help:"End it after this long." placeholder:"DURATION"`
+	MaxTokens string           `help:"Maximum number of tokens of its model calls: 200000, 200k or 1M." placeholder:"N"`
+	MaxCalls  string           `help:"Maximum number of its model calls." placeholder:"N"`
+	Timeout   caisson.Duration `positive:"" help:"Stop the run after this time." placeholder:"DURATION"`
 	Memory    caisson.Size     `positive:"" help:"Limit of memory: 512M, 2GiB." placeholder:"SIZE"`
 	Policy    string           `help:"What it may reach, as YAML (see policy set); like --allow and --deny, instead of the agent's." placeholder:"FILE" complete:"file"`
-	Allow     []string         `help:"Let it reach a preset or TARGET[:PORTS][/udp]; may be repeated." placeholder:"SPEC" sep:"none"`
+	Allow     []string         `help:"Allow connections to a preset or TARGET[:PORTS][/udp]; may be repeated." placeholder:"SPEC" sep:"none"`
 	Deny      []string         `help:"Keep it from a destination, before all that is allowed; may be repeated." placeholder:"SPEC" sep:"none"`
 	Keep      bool             `help:"Keep the sandbox when the run has ended."`
 	Detach    bool             `help:"Print the id of the run and leave it running." short:"d"`
@@ -38,16 +38,16 @@ type runCmd struct {
 }
 
 func (c *runCmd) Help() string {
-	return `What happens is shown on standard error, the answer is written to standard output. The exit code is 0 only if the run has
+	return `Progress is shown on standard error, the answer is written to standard output. The exit code is 0 only if the run has
 succeeded: 8 says that there was no credit left, 9 that somebody cancelled it, 10 that the agent failed, 11 that a
-provider of models failed, 124 that time was over.
+provider of models failed, 124 that the run reached its time limit.
 Ctrl-C cancels the run and keeps its record; a second one leaves at once.
 
 With -o json the record is printed when the run has ended, with -o jsonl each event as it comes.
 
 ` + examples(`caisson run caisson "explain what is in /etc/os-release"`, `caisson run openclaw -C ~/project "fix the flaky test"`,
-		"caisson run caisson -C . --sync yolo 'mend the tests'", "git diff | caisson run caisson --model small --max-cost 0.10 -o json", "caisson run openclaw --session review -d --file task.md",
-		"caisson run caisson --repo web --pr 'mend the tests'", "caisson run caisson --volume notes 'add what you have learned to notes.md'",
+		"caisson run caisson -C . --sync yolo 'fix the tests'", "git diff | caisson run caisson --model small --max-cost 0.10 -o json", "caisson run openclaw --session review -d --file task.md",
+		"caisson run caisson --repo web --pr 'fix the tests'", "caisson run caisson --volume notes 'add what you have learned to notes.md'",
 		"caisson run caisson --allow npm --timeout 5m 'update the dependencies'")
 }
 
@@ -173,7 +173,7 @@ func (a runConsole) startAndFollow(ctx context.Context, detach bool, start func(
 		return err
 	}
 	if run.HiddenCount > 0 {
-		a.infof("caisson: hidden from the agent: %s; --show-hidden NAME shows it", hiddenFiles(run.Hidden, run.HiddenCount))
+		a.infof("caisson: hidden from the agent: %s; use --show-hidden NAME to show a file", hiddenFiles(run.Hidden, run.HiddenCount))
 	}
 	if detach {
 		return printDone(a.app, run, string(run.ID))
@@ -184,7 +184,7 @@ func (a runConsole) startAndFollow(ctx context.Context, detach bool, start func(
 
 // cancel cancels a run at the user's request. If that fails, it calls leave and the run continues.
 func (a runConsole) cancel(ctx context.Context, id caisson.ID, leave func()) {
-	a.infof("caisson: cancelling the run %s; interrupt again to leave at once", id)
+	a.infof("caisson: cancelling the run %s; interrupt again to exit at once", id)
 	ctx, stop := context.WithTimeout(ctx, cancelTimeout)
 	defer stop()
 	if _, err := a.runs.CancelRun(ctx, id); err != nil {

@@ -13,7 +13,7 @@ import (
 // anyLogsCmd shows the stored output of a run, or the log of a sandbox.
 type anyLogsCmd struct {
 	Target string `arg:"" name:"run|sandbox" help:"Id of a run, or id or name of a sandbox." complete:"logged"`
-	Follow bool   `help:"Go on until the run, or the sandbox, has ended." short:"f"`
+	Follow bool   `help:"Follow the log until the run has ended, or the sandbox has stopped." short:"f"`
 	Stream string `help:"Of a run: ${enum}." enum:"stdout,stderr,gateway,egress" default:"stdout" placeholder:"STREAM"`
 }
 

@@ -9,9 +9,9 @@ import (
 
 // branchFlags are the flags for the branches of a repository that a sandbox can use.
 type branchFlags struct {
-	Base   string   `help:"Branch to begin from; default the repository's default branch." group:"repo" placeholder:"BRANCH"`
-	Branch string   `help:"Branch that commits go to; default caisson/ and the id of the run or sandbox." group:"repo" placeholder:"BRANCH"`
-	Read   []string `help:"Another branch that may be seen; may be repeated." group:"repo" placeholder:"BRANCH" sep:"none"`
+	Base   string   `help:"Branch to start from; default the repository's default branch." group:"repo" placeholder:"BRANCH"`
+	Branch string   `help:"Branch for the commits; default caisson/ and the id of the run or sandbox." group:"repo" placeholder:"BRANCH"`
+	Read   []string `help:"Another branch that can be read; may be repeated." group:"repo" placeholder:"BRANCH" sep:"none"`
 }
 
 // pullFlags are the flags for a pull request.

@@ -13,7 +13,7 @@ import (
 type runsCmd struct {
 	Ls   runsLsCmd   `cmd:"" help:"List runs, newest first."`
 	Show runsShowCmd `cmd:"" help:"Show everything about a run."`
-	Rm   runsRmCmd   `cmd:"" help:"Forget runs that have ended."`
+	Rm   runsRmCmd   `cmd:"" help:"Remove runs that have ended."`
 }
 
 // parseRun parses the id of a run.
@@ -33,7 +33,7 @@ type runsLsCmd struct {
 	Agent   string   `help:"Only of this agent." placeholder:"ID" complete:"agent"`
 	Session string   `help:"Only of the session with this id." placeholder:"ID" complete:"session"`
 	Parent  string   `help:"Only those that this run has started." placeholder:"RUN" complete:"run"`
-	Under   string   `help:"Only this run and those started from within it." placeholder:"RUN" complete:"run"`
+	Under   string   `help:"Only this run and its sub-runs." placeholder:"RUN" complete:"run"`
 	Count   int      `help:"How many." short:"n" default:"20" placeholder:"N"`
 }
 
@@ -187,7 +187,7 @@ type runsRmCmd struct {
 }
 
 func (c *runsRmCmd) Help() string {
-	return "What its calls of models cost stays in the ledger.\n\n" + examples("caisson runs rm rn-abcdefghijklmnop")
+	return "The model calls of the run stay in the ledger.\n\n" + examples("caisson runs rm rn-abcdefghijklmnop")
 }
 
 func (c *runsRmCmd) Run(ctx context.Context, a *app, api api) error {
@@ -206,7 +206,7 @@ type cancelCmd struct {
 }
 
 func (c *cancelCmd) Help() string {
-	return "Runs that were started from within one end with it. Records stay.\n\n" + examples("caisson cancel rn-abcdefghijklmnop")
+	return "The sub-runs of a run are cancelled with it. Records are kept.\n\n" + examples("caisson cancel rn-abcdefghijklmnop")
 }
 
 func (c *cancelCmd) Run(ctx context.Context, a *app, api api) error {

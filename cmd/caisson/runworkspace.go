@@ -45,7 +45,7 @@ func (a *app) prepareWorkspace(req *caisson.RunRequest, dir string, flags *works
 		return func() { f.Close() }, nil // the client has closed it already, unless it did not receive it
 	}
 	if flags.Kind != "" && flags.Kind != string(caisson.WorkspaceCopy) || flags.Sync != "" {
-		return nil, caisson.Invalidf("workspace", "the daemon is on another machine and gets a copy; leave --workspace-kind and --sync out")
+		return nil, caisson.Invalidf("workspace", "the daemon is on another machine and receives a copy; leave out --workspace-kind and --sync")
 	}
 	mask, err := baseline.NewMask(cfg.Workspaces.patterns(), flags.ShowHidden)
 	if err != nil {

@@ -10,20 +10,20 @@ import (
 )
 
 type sandboxCmd struct {
-	Create   createCmd       `cmd:"" help:"Make a sandbox."`
+	Create   createCmd       `cmd:"" help:"Create a sandbox."`
 	Ls       sandboxLsCmd    `cmd:"" help:"List sandboxes."`
 	Show     sandboxShowCmd  `cmd:"" help:"Show everything about a sandbox."`
-	Start    startCmd        `cmd:"" help:"Start sandboxes that were made or stopped."`
-	Stop     stopCmd         `cmd:"" help:"End every process of sandboxes and keep their files."`
+	Start    startCmd        `cmd:"" help:"Start created or stopped sandboxes."`
+	Stop     stopCmd         `cmd:"" help:"Stop every process of sandboxes and keep their files."`
 	Pause    pauseCmd        `cmd:"" help:"Move sandboxes to disk, with their memory."`
 	Resume   resumeCmd       `cmd:"" help:"Continue paused sandboxes."`
-	Suspend  suspendCmd      `cmd:"" help:"Make sandboxes stand still, in memory."`
-	Wake     wakeCmd         `cmd:"" help:"Let suspended sandboxes go on."`
-	Extend   extendCmd       `cmd:"" help:"Set the time limits of sandboxes anew, counted from now."`
+	Suspend  suspendCmd      `cmd:"" help:"Freeze the processes of sandboxes, in memory."`
+	Wake     wakeCmd         `cmd:"" help:"Continue suspended sandboxes."`
+	Extend   extendCmd       `cmd:"" help:"Set new time limits of sandboxes, counted from now."`
 	Snapshot takeSnapshotCmd `cmd:"" help:"Capture a sandbox at one instant."`
 	Fork     forkCmd         `cmd:"" help:"Make sandboxes that continue where a sandbox or a snapshot is."`
 	Rm       sandboxRmCmd    `cmd:"" help:"End sandboxes and delete everything they had."`
-	Logs     logsCmd         `cmd:"" help:"Show what the command of a sandbox wrote."`
+	Logs     logsCmd         `cmd:"" help:"Show the output of the command of a sandbox."`
 	Stats    statsCmd        `cmd:"" help:"Measure running sandboxes."`
 	Kill     killCmd         `cmd:"" help:"Send a signal to a process of a sandbox."`
 	Cp       cpCmd           `cmd:"" help:"Copy files into or out of a sandbox."`
@@ -44,7 +44,7 @@ func sandboxColumns() []column[*caisson.Sandbox] {
 		{name: "TEMPLATE", value: func(s *caisson.Sandbox) string { return s.Template }},
 		{name: "AGE", value: func(s *caisson.Sandbox) string { return age(s.CreatedAt) }},
 		{name: "PAUSES IN", value: func(s *caisson.Sandbox) string { return timeUntil(s.PauseAt) }},
-		{name: "GOES IN", value: func(s *caisson.Sandbox) string { return timeUntil(s.RemoveAt) }},
+		{name: "REMOVED IN", value: func(s *caisson.Sandbox) string { return timeUntil(s.RemoveAt) }},
 	}
 }
 
@@ -232,8 +232,8 @@ func (c *wakeCmd) Run(ctx context.Context, a *app, api api) error {
 // extendCmd sets time limits.
 type extendCmd struct {
 	sandboxesArg
-	TTL     *caisson.Duration `name:"ttl" help:"Pause after this long from now; 0s is never." placeholder:"DURATION"`
-	HardTTL *caisson.Duration `name:"hard-ttl" help:"Remove after this long from now; 0s is never." placeholder:"DURATION"`
+	TTL     *caisson.Duration `name:"ttl" help:"Pause after this time, counted from now; 0s means never." placeholder:"DURATION"`
+	HardTTL *caisson.Duration `name:"hard-ttl" help:"Remove after this time, counted from now; 0s means never." placeholder:"DURATION"`
 }
 
 func (c *extendCmd) Help() string {

@@ -196,7 +196,7 @@ func stopWhenIdle(ctx context.Context, limit time.Duration, clients *requestCoun
 		}
 		idle, err := e.Idle(ctx)
 		if err != nil {
-			return fmt.Errorf("look for sandboxes: %w", err)
+			return fmt.Errorf("check for running sandboxes: %w", err)
 		}
 		if idle {
 			stop()

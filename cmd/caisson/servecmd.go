@@ -9,14 +9,14 @@ import (
 
 // serveCmd runs the daemon. Its flags override the configuration.
 type serveCmd struct {
-	Listen           string            `help:"Also serve the API on this TCP address, to holders of a token." placeholder:"HOST:PORT"`
-	TLSCert          string            `name:"tls-cert" help:"Certificate for --listen, in PEM; required beyond loopback." placeholder:"FILE" complete:"file"`
-	TLSKey           string            `name:"tls-key" help:"Its key." placeholder:"FILE" complete:"file"`
-	Platform         string            `help:"How gVisor takes over system calls: auto, systrap or ptrace."`
-	MaxSandboxes     int               `help:"How many sandboxes may exist." placeholder:"N"`
-	InsecureRegistry []string          `help:"Speak to this registry without TLS." placeholder:"HOST:PORT"`
+	Listen           string            `help:"Also serve the API on this TCP address, to clients with a token." placeholder:"HOST:PORT"`
+	TLSCert          string            `name:"tls-cert" help:"Certificate for --listen, in PEM; required except on loopback." placeholder:"FILE" complete:"file"`
+	TLSKey           string            `name:"tls-key" help:"Private key of the certificate." placeholder:"FILE" complete:"file"`
+	Platform         string            `help:"How gVisor intercepts system calls: auto, systrap or ptrace."`
+	MaxSandboxes     int               `help:"Maximum number of sandboxes." placeholder:"N"`
+	InsecureRegistry []string          `help:"Use this registry without TLS." placeholder:"HOST:PORT"`
 	LogLevel         string            `help:"debug, info, warn or error."`
-	IdleExit         *caisson.Duration `help:"With --background: end after this long without client and sandbox; 0s is never." placeholder:"DURATION"`
+	IdleExit         *caisson.Duration `help:"With --background: exit after this time without client and sandbox; 0s means never." placeholder:"DURATION"`
 	Background       bool              `hidden:"" help:"Started by a command: end when idle."`
 }
 

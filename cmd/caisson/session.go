@@ -9,14 +9,14 @@ import (
 
 type sessionCmd struct {
 	Ls sessionLsCmd `cmd:"" help:"List conversations."`
-	Rm sessionRmCmd `cmd:"" help:"End conversations and delete their sandboxes; their runs stay."`
+	Rm sessionRmCmd `cmd:"" help:"End conversations and delete their sandboxes; their runs are kept."`
 }
 
 // sessionLsCmd lists sessions.
 type sessionLsCmd struct {
 	Agent string `help:"Only with this agent." placeholder:"ID" complete:"agent"`
-	User  string `help:"Only of this person." placeholder:"NAME"`
-	Key   string `help:"Only with this name, as run --session has it." placeholder:"KEY"`
+	User  string `help:"Only of this user." placeholder:"NAME"`
+	Key   string `help:"Only with this name, as given with run --session." placeholder:"KEY"`
 }
 
 func (c *sessionLsCmd) Help() string {
@@ -32,7 +32,7 @@ func (c *sessionLsCmd) Run(ctx context.Context, a *app, api api) error {
 		{name: "USER", value: func(s *caisson.Session) string { return s.User }},
 		{name: "KEY", value: func(s *caisson.Session) string { return s.Key }},
 		{name: "RUNS", value: func(s *caisson.Session) string { return strconv.FormatInt(s.Runs, 10) }},
-		{name: "NOW", value: func(s *caisson.Session) string { return string(s.Run) }},
+		{name: "ACTIVE RUN", value: func(s *caisson.Session) string { return string(s.Run) }},
 		{name: "USED", value: func(s *caisson.Session) string { return age(s.UsedAt) }},
 		{name: "SANDBOX", value: func(s *caisson.Session) string { return string(s.Sandbox) }},
 	})(api.ListSessions(ctx, caisson.SessionFilter{Agent: c.Agent, User: c.User, Key: c.Key}))

@@ -14,10 +14,10 @@ import (
 // takeSnapshotCmd captures a sandbox.
 type takeSnapshotCmd struct {
 	sandboxArg
-	Name      string   `help:"Its name, to be used instead of its id." placeholder:"NAME"`
-	Memory    bool     `help:"Capture memory too; --no-memory takes files only." default:"true" negatable:""`
+	Name      string   `help:"Name of the snapshot, which can be used instead of its id." placeholder:"NAME"`
+	Memory    bool     `help:"Include memory; --no-memory captures files only." default:"true" negatable:""`
 	FilesOnly bool     `help:"The same as --no-memory."`
-	Label     []string `help:"Label it; may be repeated." short:"l" placeholder:"KEY=VALUE" sep:"none"`
+	Label     []string `help:"Add a label; may be repeated." short:"l" placeholder:"KEY=VALUE" sep:"none"`
 }
 
 func (c *takeSnapshotCmd) Help() string {
@@ -36,10 +36,10 @@ func (c *takeSnapshotCmd) Run(ctx context.Context, a *app, req caisson.SnapshotR
 
 // forkCmd forks a sandbox or a snapshot.
 type forkCmd struct {
-	Source string   `arg:"" name:"sandbox|snapshot" help:"Id or name of what to continue." complete:"sandbox"`
+	Source string   `arg:"" name:"sandbox|snapshot" help:"Id or name of the sandbox or snapshot to fork." complete:"sandbox"`
 	Count  int      `help:"How many." short:"n" default:"1" placeholder:"N"`
 	Name   string   `help:"Name of the fork; with a count, -1, -2, … are appended." placeholder:"NAME"`
-	Label  []string `help:"Label them; may be repeated." short:"l" placeholder:"KEY=VALUE" sep:"none"`
+	Label  []string `help:"Add a label to each; may be repeated." short:"l" placeholder:"KEY=VALUE" sep:"none"`
 	randomnessFlags
 	grantFlags
 }

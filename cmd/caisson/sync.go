@@ -10,10 +10,10 @@ import (
 )
 
 type syncCmd struct {
-	Apply syncApplyCmd `cmd:"" default:"withargs" help:"Review changes and apply them; the word apply may be left out."`
-	Undo  syncUndoCmd  `cmd:"" help:"Put back what a sync has changed."`
-	Log   syncLogCmd   `cmd:"" help:"List what was applied, newest first."`
-	Show  syncShowCmd  `cmd:"" help:"Show what one sync has applied."`
+	Apply syncApplyCmd `cmd:"" default:"withargs" help:"Review changes and apply them (default)."`
+	Undo  syncUndoCmd  `cmd:"" help:"Undo a sync."`
+	Log   syncLogCmd   `cmd:"" help:"List receipts of syncs, newest first."`
+	Show  syncShowCmd  `cmd:"" help:"Show the receipt of a sync."`
 }
 
 func (c *syncCmd) Help() string {
@@ -24,17 +24,17 @@ func (c *syncCmd) Help() string {
 type syncApplyCmd struct {
 	workspaceArg
 	Only   []string `help:"Only what matches: a name anywhere, like '*.go', or a path, like 'src/**' (** stands for any directories); may be repeated." placeholder:"GLOB" sep:"none"`
-	DryRun bool     `help:"Only say what --auto would apply."`
+	DryRun bool     `help:"Only print what --auto would apply."`
 	Auto   bool     `help:"Apply what passes every check; the rest waits."`
 	Yes    bool     `help:"Apply everything that may be applied, what the checks ask about, too; with --reset, do not ask." short:"y"`
 	Reset  bool     `help:"Drop all changes in the workspace instead; its sandbox must not be running."`
-	Status bool     `help:"Only say how much waits."`
+	Status bool     `help:"Only print the number of pending changes."`
 }
 
 func (c *syncApplyCmd) Help() string {
-	return `On a terminal each change is shown, and each part of one if you like: y applies it, n leaves it for later, d drops it from the
+	return `On a terminal each change, or each part of one, is shown for a decision: y applies it, n leaves it for later, d drops it from the
 workspace, a applies it and all later ones that pass every check, q ends the review and applies what was chosen, ? explains. Ctrl-C
-ends it and applies nothing. Elsewhere say --auto, --yes or --dry-run.
+ends the review and applies nothing. Without a terminal, use --auto, --yes or --dry-run.
 
 What is chosen is applied as a whole or not at all, exactly as it was shown. The receipt that is printed takes it back.
 
@@ -54,11 +54,11 @@ func (c *syncApplyCmd) ProvideChecked(a *app) (_ checked, err error) {
 	case modes > 1, c.Yes && modes == 1 && !c.Reset:
 		err = usagef("sync", "give one of --auto, --yes, --dry-run, --status and --reset")
 	case len(c.Only) > 0 && (c.Reset || c.Status):
-		err = usagef("sync", "--only does not go with --reset and --status")
+		err = usagef("sync", "--only cannot be used with --reset or --status")
 	case modes == 0 && !c.Yes && !interactive(a):
-		err = usagef("sync", "without a terminal nobody can review; give --auto, --yes or --dry-run")
+		err = usagef("sync", "a review needs a terminal; give --auto, --yes or --dry-run")
 	case c.Reset && !c.Yes && !interactive(a):
-		err = usagef("sync", "without a terminal --reset needs --yes")
+		err = usagef("sync", "--reset without a terminal needs --yes")
 	}
 	return checked{}, err
 }
@@ -213,7 +213,7 @@ func syncStatus(ctx context.Context, a *app, api api, w *caisson.Workspace) erro
 	}
 	return printOne(a, s, n(s.Changes), [][2]string{
 		{"Workspace", string(w.ID)}, {"Of", runOrSandbox(w)}, {"Directory", w.Source}, {"State", string(w.State)}, {"Sync", string(w.Mode)},
-		{"Synced", formatTime(w.SyncedAt)}, {"Changes", changes}, {"Pass", n(s.Pass)}, {"Ask", n(s.Ask)}, {"Clash", n(s.Clash)}, {"Denied", n(s.Denied)},
+		{"Synced", formatTime(w.SyncedAt)}, {"Changes", changes}, {"Pass", n(s.Pass)}, {"Need review", n(s.Ask)}, {"Conflict", n(s.Clash)}, {"Denied", n(s.Denied)},
 	})
 }
 
@@ -225,7 +225,7 @@ func (c *syncApplyCmd) reset(ctx context.Context, a *app, api api, w *caisson.Wo
 			return err
 		}
 		if len(d.Changes) == 0 {
-			a.infof("caisson: nothing waits in %s", w.ID)
+			a.infof("caisson: no pending changes in %s", w.ID)
 			return nil
 		}
 		r := reviewer{in: bufio.NewReader(a.in), out: a.out, onPanic: a.restoreOnPanic}

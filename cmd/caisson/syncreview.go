@@ -32,7 +32,7 @@ var changeKeyHelp = map[byte]string{
 	'y': "apply it",
 	'n': "leave it for later",
 	's': "decide for each part of it",
-	'd': "drop it: the sandbox's file becomes what it was",
+	'd': "drop it: the sandbox's file is reset",
 	'a': "apply it, and all later ones that pass every check without being shown",
 	'q': "end the review, and apply what was chosen before",
 	'?': "explain",
@@ -76,7 +76,7 @@ func (r *reviewer) change(ctx context.Context, ch *caisson.Change, place string)
 	}
 	name := quoteName(ch.Path)
 	if !applicable(ch) && !r.droppable {
-		_, err := fmt.Fprintf(r.out, "(%s) %s cannot be applied and stays in the workspace.\n", place, name)
+		_, err := fmt.Fprintf(r.out, "(%s) %s cannot be applied and remains in the workspace.\n", place, name)
 		return err
 	}
 	question, can := "Apply this change to "+name+"?", "yn"

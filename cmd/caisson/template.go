@@ -15,7 +15,7 @@ type templateCmd struct {
 	Ls    templateLsCmd    `cmd:"" help:"List templates."`
 	Show  templateShowCmd  `cmd:"" help:"Show everything about a template."`
 	Put   templatePutCmd   `cmd:"" aliases:"add" help:"Store a template from a YAML file."`
-	Pull  templatePullCmd  `cmd:"" help:"Make a template's image present."`
+	Pull  templatePullCmd  `cmd:"" help:"Pull a template's image."`
 	Build templateBuildCmd `cmd:"" help:"Pull a template's image and run its set-up steps."`
 	Rm    templateRmCmd    `cmd:"" help:"Remove templates."`
 }

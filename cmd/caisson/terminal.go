@@ -42,7 +42,7 @@ func (a console) copyOutput(w io.Writer, p caisson.Process, r io.Reader, mode sa
 	}
 	if err != nil {
 		_ = p.Close() // the first error is more useful
-		return fmt.Errorf("pass output on: %w", err)
+		return fmt.Errorf("write output: %w", err)
 	}
 	return nil
 }
@@ -68,7 +68,7 @@ func (a console) rawTerminal(ctx context.Context, p caisson.Process) (restore fu
 	}
 	old, err := term.MakeRaw(int(in.Fd()))
 	if err != nil {
-		return nil, fmt.Errorf("take over the terminal: %w", err)
+		return nil, fmt.Errorf("set the terminal to raw mode: %w", err)
 	}
 	resized := make(chan os.Signal, 1)
 	signal.Notify(resized, syscall.SIGWINCH)

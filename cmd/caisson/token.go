@@ -9,15 +9,15 @@ import (
 )
 
 type tokenCmd struct {
-	Create tokenCreateCmd `cmd:"" help:"Make a token and print it, once."`
+	Create tokenCreateCmd `cmd:"" help:"Create a token and print it once."`
 	Ls     tokenLsCmd     `cmd:"" help:"List tokens."`
-	Rm     tokenRmCmd     `cmd:"" help:"Make tokens useless."`
+	Rm     tokenRmCmd     `cmd:"" help:"Revoke tokens."`
 }
 
 // tokenCreateCmd creates a token.
 type tokenCreateCmd struct {
 	Name string           `arg:"" help:"What the token is for."`
-	TTL  caisson.Duration `name:"ttl" help:"Expires after this long; default never." placeholder:"DURATION"`
+	TTL  caisson.Duration `name:"ttl" help:"Expires after this time; default never." placeholder:"DURATION"`
 }
 
 func (c *tokenCreateCmd) Help() string {

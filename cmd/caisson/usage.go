@@ -12,16 +12,16 @@ import (
 
 // usageCmd shows the usage of models.
 type usageCmd struct {
-	By       string `help:"Sum up for each: ${enum}." enum:"run,agent,user,account,model,day,sandbox,session,total" default:"model" placeholder:"WHAT"`
+	By       string `help:"Group sums by: ${enum}." enum:"run,agent,user,account,model,day,sandbox,session,total" default:"model" placeholder:"WHAT"`
 	Since    string `help:"Only calls since then: 24h, 7d, 2026-05-01 or 2026-05-01T12:00:00Z; default all, for lists 24h." placeholder:"TIME"`
 	Until    string `help:"Only calls before then." placeholder:"TIME"`
 	OfRun    string `name:"run" help:"Only calls of this run." placeholder:"RUN"`
-	Under    string `help:"Only calls of this run and of those that it started." placeholder:"RUN"`
+	Under    string `help:"Only calls of this run and its sub-runs." placeholder:"RUN"`
 	Agent    string `help:"Only calls of this agent." placeholder:"AGENT"`
 	Sandbox  string `help:"Only calls of this sandbox." placeholder:"ID" complete:"sandbox"`
 	Model    string `help:"Only calls of this model." placeholder:"ALIAS"`
 	All      bool   `help:"All accounts." short:"a"`
-	Compare  string `name:"reconcile" help:"Instead of sums, print what differs from the spend logs of this LiteLLM provider." placeholder:"PROVIDER"`
+	Compare  string `name:"reconcile" help:"Instead of sums, print the differences from the spend logs of this LiteLLM provider." placeholder:"PROVIDER"`
 	Calls    bool   `help:"List calls instead of sums."`
 	Receipts bool   `help:"List charges instead of sums."`
 	CSV      bool   `name:"csv" help:"Print CSV."`
@@ -38,7 +38,7 @@ const maxListed = 100_000
 // ProvideQuery parses the flags.
 func (c *usageCmd) ProvideQuery() (q caisson.UsageQuery, err error) {
 	if c.Calls && c.Receipts || c.Compare != "" && (c.Calls || c.Receipts || c.CSV) {
-		return q, usagef("usage", "--calls, --receipts and --reconcile are different things; ask for one")
+		return q, usagef("usage", "--calls, --receipts and --reconcile exclude each other")
 	}
 	return c.query(time.Now())
 }
@@ -130,7 +130,7 @@ func (c *usageCmd) print(a *app, rows []caisson.UsageRow) error {
 func listAtMost[T any](id func(T) string, read func(after string, limit int) ([]T, bool, error)) ([]T, error) {
 	list, err := pages(maxListed+1, id, read)
 	if err == nil && len(list) > maxListed {
-		err = caisson.Errorf(caisson.Invalid, "there are more than %d; narrow the time with --since and --until", maxListed)
+		err = caisson.Errorf(caisson.Invalid, "there are more than %d entries; narrow the period with --since and --until", maxListed)
 	}
 	return list, err
 }

@@ -12,7 +12,7 @@ import (
 )
 
 type volumeCmd struct {
-	Create volumeCreateCmd `cmd:"" help:"Make an empty volume."`
+	Create volumeCreateCmd `cmd:"" help:"Create an empty volume."`
 	Ls     volumeLsCmd     `cmd:"" help:"List volumes."`
 	Show   volumeShowCmd   `cmd:"" help:"Show everything about a volume, and count what is in it."`
 	Rm     volumeRmCmd     `cmd:"" help:"Remove volumes with all that is in them."`
@@ -24,12 +24,12 @@ func volumeID(v *caisson.Volume) string { return string(v.ID) }
 
 // volumeCreateCmd creates a volume.
 type volumeCreateCmd struct {
-	Name  string   `arg:"" help:"What it is to be called."`
-	Label []string `help:"Label it; may be repeated." short:"l" placeholder:"KEY=VALUE" sep:"none"`
+	Name  string   `arg:"" help:"Name of the volume."`
+	Label []string `help:"Add a label; may be repeated." short:"l" placeholder:"KEY=VALUE" sep:"none"`
 }
 
 func (c *volumeCreateCmd) Help() string {
-	return `A volume is a directory that outlives sandboxes. One sandbox at a time has it, running or not. It need not be made first:
+	return `A volume is a directory that outlives sandboxes. It is attached to at most one sandbox, running or not. It need not be created first:
 sandbox create --volume and run --volume make it if there is none of that name.
 
 ` + examples("caisson volume create data", "caisson volume create data -l team=a && caisson sandbox create --volume data:/srv/data",
@@ -54,7 +54,7 @@ func (c *volumeCreateCmd) Run(ctx context.Context, a *app, req caisson.VolumeReq
 type volumeLsCmd struct{ labelFilter }
 
 func (c *volumeLsCmd) Help() string {
-	return "Sizes are as they were last counted; volume show counts anew.\n\n" +
+	return "Sizes are those of the last count; volume show counts again.\n\n" +
 		examples("caisson volume ls", "caisson volume ls -q", "caisson volume ls -l team=a -o json")
 }
 

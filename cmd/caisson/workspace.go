@@ -27,7 +27,7 @@ func workspaceID(w *caisson.Workspace) string { return string(w.ID) }
 
 // workspaceLsCmd lists workspaces.
 type workspaceLsCmd struct {
-	State   []string `help:"Only in this state: live, resting (its sandbox is gone, changes wait), settled; may be repeated." placeholder:"STATE" complete:"workspacestate"`
+	State   []string `help:"Only in this state: live, resting (detached: its sandbox is gone, changes are pending), settled; may be repeated." placeholder:"STATE" complete:"workspacestate"`
 	OfRun   string   `name:"run" help:"Only of this run." placeholder:"RUN" complete:"run"`
 	Sandbox string   `help:"Only of the sandbox with this id." placeholder:"ID" complete:"sandbox"`
 	Count   int      `help:"How many." short:"n" default:"20" placeholder:"N"`
@@ -98,7 +98,7 @@ type workspaceShowCmd struct{ workspaceArg }
 
 // workspaceArg is the argument that identifies a workspace.
 type workspaceArg struct {
-	Ref string `arg:"" optional:"" name:"run|sandbox|workspace" help:"Whose; default the newest workspace of this directory or of one above it." complete:"workspace"`
+	Ref string `arg:"" optional:"" name:"run|sandbox|workspace" help:"Id of the workspace, or of its run or sandbox; default the newest workspace of this directory or of one above it." complete:"workspace"`
 }
 
 func (c *workspaceShowCmd) Help() string {
@@ -119,10 +119,10 @@ func workspaceRows(w *caisson.Workspace) [][2]string {
 	}
 	rows = append(rows, hiddenRows(w.Hidden, w.HiddenCount)...)
 	for _, s := range w.Suspects {
-		rows = append(rows, [2]string{"May have secrets", s.Path + ": " + s.Why})
+		rows = append(rows, [2]string{"May contain secrets", s.Path + ": " + s.Why})
 	}
 	if more := w.SuspectCount - len(w.Suspects); more > 0 {
-		rows = append(rows, [2]string{"May have secrets", "and " + strconv.Itoa(more) + " more"})
+		rows = append(rows, [2]string{"May contain secrets", "and " + strconv.Itoa(more) + " more"})
 	}
 	return append(rows, [2]string{"Searched", searchSummary(w)})
 }
@@ -137,7 +137,7 @@ func searchSummary(w *caisson.Workspace) string {
 	}
 	s := strconv.FormatInt(w.Search.Searched, 10) + " files"
 	if n := w.Search.Unsearched; n > 0 {
-		s += "; " + strconv.FormatInt(n, 10) + " others were not: too large, too many, unreadable, or in .git or node_modules"
+		s += "; " + strconv.FormatInt(n, 10) + " others were not searched: too large, too many, unreadable, or in .git or node_modules"
 	}
 	return s
 }
@@ -211,7 +211,7 @@ func (c *workspaceArg) find(ctx context.Context, a *app, api api) (*caisson.Work
 // changes are preferred to settled ones.
 func workspaceHere(ctx context.Context, a *app, api api) (*caisson.Workspace, error) {
 	if !a.local() {
-		return nil, caisson.Invalidf("run|sandbox|workspace", "must be named, for the daemon is on another machine; see caisson workspace ls")
+		return nil, caisson.Invalidf("run|sandbox|workspace", "is required, because the daemon is on another machine; see caisson workspace ls")
 	}
 	dir, err := os.Getwd()
 	if err != nil {
@@ -276,7 +276,7 @@ func openWorkspace(a *app, w *caisson.Workspace) (caisson.Handle, error) {
 
 // workspaceRmCmd removes workspaces.
 type workspaceRmCmd struct {
-	Refs []string `arg:"" name:"run|sandbox|workspace" help:"Whose." complete:"workspace"`
+	Refs []string `arg:"" name:"run|sandbox|workspace" help:"Ids of workspaces, or of their runs or sandboxes." complete:"workspace"`
 }
 
 func (c *workspaceRmCmd) Help() string {

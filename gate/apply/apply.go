@@ -126,7 +126,7 @@ func newApplier(ctx context.Context, host, saved *os.File, hook func(string)) (*
 	}
 	if int(st.Uid) != os.Geteuid() {
 		a.close()
-		return nil, caisson.Errorf(caisson.Denied, "the directory belongs to another user, who alone may have changes applied to it")
+		return nil, caisson.Errorf(caisson.Denied, "the directory belongs to another user; only its owner can apply changes to it")
 	}
 	// Where locks do not work the checks of every single path remain.
 	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {

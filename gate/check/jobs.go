@@ -132,7 +132,7 @@ const (
 func readChecked(r io.Reader, n int) ([]checked, error) {
 	results, err := worker.ReadRows[checked](r, n, maxFindings*(6*maxMessage+200))
 	if err != nil || len(results) != n || slices.ContainsFunc(results, func(c checked) bool { return !c.valid() }) {
-		return nil, caisson.Errorf(caisson.Internal, "a job of the gate answered nonsense")
+		return nil, caisson.Errorf(caisson.Internal, "a worker job of the gate sent an invalid reply; try again")
 	}
 	return results, nil
 }

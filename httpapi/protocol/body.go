@@ -14,13 +14,13 @@ type Page[T any] struct {
 
 // StopRequest is the body of stop.
 type StopRequest struct {
-	Grace *caisson.Duration `json:"grace,omitempty" doc:"Time between SIGTERM and SIGKILL; default 10s"`
+	Grace *caisson.Duration `json:"grace,omitempty" doc:"Time between SIGTERM and SIGKILL; the default is 10s"`
 }
 
 // ExtendRequest is the body of extend; an absent field leaves its limit unchanged.
 type ExtendRequest struct {
-	TTL     *caisson.Duration `json:"ttl,omitempty" doc:"Pause after this long, counted from now; 0s is never"`
-	HardTTL *caisson.Duration `json:"hardTtl,omitempty" doc:"Remove after this long, counted from now; 0s is never"`
+	TTL     *caisson.Duration `json:"ttl,omitempty" doc:"Pause after this time, counted from now; 0s means never"`
+	HardTTL *caisson.Duration `json:"hardTtl,omitempty" doc:"Remove after this time, counted from now; 0s means never"`
 }
 
 // PolicyTest is the body of a test of a policy.
@@ -38,7 +38,7 @@ type SandboxRepo struct {
 // KillRequest is the body of kill.
 type KillRequest struct {
 	PID    int `json:"pid" minimum:"-1" doc:"As seen inside the sandbox; -1 is every process"`
-	Signal int `json:"signal" minimum:"1" maximum:"64" doc:"Number of the signal"`
+	Signal int `json:"signal" minimum:"1" maximum:"64" doc:"Signal number"`
 }
 
 // Limits of a [ProcessRequest].
@@ -51,7 +51,7 @@ const (
 type ProcessRequest struct {
 	caisson.ExecRequest
 	Input     []byte `json:"input,omitempty" doc:"Standard input"`
-	MaxOutput int    `json:"maxOutput,omitempty" minimum:"0" maximum:"16777216" doc:"Bytes kept of each output stream; 0 means 2 MiB. The rest is read and dropped"`
+	MaxOutput int    `json:"maxOutput,omitempty" minimum:"0" maximum:"16777216" doc:"Bytes of each output stream that are returned; 0 means 2 MiB. The rest is discarded"`
 }
 
 // ProcessResult is the outcome of a non-interactive exec.
@@ -66,7 +66,7 @@ type ProcessResult struct {
 type Output struct {
 	Text      string `json:"text,omitempty" doc:"The output, if it is UTF-8 text"`
 	Base64    []byte `json:"base64,omitempty" doc:"The output, if it is not UTF-8 text"`
-	Size      int64  `json:"size" doc:"Bytes the process wrote, dropped ones included"`
+	Size      int64  `json:"size" doc:"Bytes the process wrote, including those not returned"`
 	Truncated bool   `json:"truncated,omitempty" doc:"Only the beginning was kept"`
 }
 
@@ -120,7 +120,7 @@ func (o Output) Bytes() []byte {
 // MakeDirRequest is the body of mkdir.
 type MakeDirRequest struct {
 	Path    string `json:"path"`
-	Parents bool   `json:"parents,omitempty" doc:"Make missing parents too, and do not mind if it exists"`
+	Parents bool   `json:"parents,omitempty" doc:"Also create missing parents, and do not fail if it exists"`
 }
 
 // MoveRequest is the body of move.
@@ -158,7 +158,7 @@ type Freed struct {
 type TokenRequest struct {
 	Account string           `json:"account" pattern:"^[a-z][a-z0-9-]{0,31}$" patternDescription:"an account name: lower-case letters, digits and dashes"`
 	Name    string           `json:"name" maxLength:"200" doc:"What the token is for"`
-	TTL     caisson.Duration `json:"ttl,omitempty" doc:"Expires after this long; 0s is never"`
+	TTL     caisson.Duration `json:"ttl,omitempty" doc:"Expires after this time; 0s means never"`
 }
 
 // CredentialValue is the body of a request with the value of a credential as clients encode it; the server decodes it as a

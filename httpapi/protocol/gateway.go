@@ -9,10 +9,10 @@ import (
 // GatewayRunRequest is the body of the request that registers a run on another machine; its id is in the path.
 type GatewayRunRequest struct {
 	Attempt   int                `json:"attempt,omitempty" minimum:"0" doc:"Tokens for any other attempt are refused"`
-	Account   string             `json:"account,omitempty" maxLength:"32" doc:"Who pays; empty: the caller's account. Another one only over the unix socket"`
+	Account   string             `json:"account,omitempty" maxLength:"32" doc:"The account that is charged; empty: the caller's account. Another account is possible only over the unix socket"`
 	Session   string             `json:"session,omitempty" maxLength:"128"`
 	Agent     string             `json:"agent,omitempty" maxLength:"128"`
-	User      string             `json:"user,omitempty" maxLength:"128" doc:"The account's own name for the person behind the run"`
+	User      string             `json:"user,omitempty" maxLength:"128" doc:"The account's name for the person on whose behalf the run is made"`
 	Models    caisson.ModelGrant `json:"models"`
 	ExpiresAt *time.Time         `json:"expiresAt,omitempty" doc:"When the run ends by itself; absent: a day from now"`
 }

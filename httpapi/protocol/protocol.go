@@ -60,12 +60,12 @@ func KindOf(status int) caisson.Kind {
 
 // Problem is the body of an error response, as in RFC 9457.
 type Problem struct {
-	Type   string       `json:"type" doc:"Always about:blank; code tells problems apart"`
+	Type   string       `json:"type" doc:"Always about:blank; code identifies the problem"`
 	Title  string       `json:"title" doc:"Name of the status"`
 	Status int          `json:"status"`
 	Code   caisson.Kind `json:"code" enum:"internal,invalid,not_found,conflict,denied,unauthenticated,exhausted,unavailable" doc:"Kind of error, stable"`
-	Field  string       `json:"field,omitempty" doc:"For invalid: the field at fault"`
-	Detail string       `json:"detail" doc:"One sentence for people"`
+	Field  string       `json:"field,omitempty" doc:"For invalid: the invalid field"`
+	Detail string       `json:"detail" doc:"One sentence that describes the problem"`
 }
 
 // ProblemOf returns err as users may see it, without its cause.
@@ -96,7 +96,7 @@ func (p *Problem) Err() error {
 func ParseProblem(status int, body []byte) error {
 	var p Problem
 	if err := json.Unmarshal(body, &p); err != nil || p.Detail == "" {
-		return caisson.Errorf(KindOf(status), "the server answered %d %s", status, http.StatusText(status))
+		return caisson.Errorf(KindOf(status), "the server responded with %d %s", status, http.StatusText(status))
 	}
 	p.Status = status
 	return p.Err()

@@ -28,13 +28,13 @@ const (
 // AgentCatalog lists the agents that are available for chats.
 type AgentCatalog struct {
 	Agents         []CatalogAgent `json:"agents" nullable:"false" doc:"By name"`
-	DefaultAgentID *string        `json:"defaultAgentId" doc:"Agent of chats that name none; null if there is none"`
+	DefaultAgentID *string        `json:"defaultAgentId" doc:"Id of the agent for chats without one; null if there is none"`
 }
 
 // CatalogAgent is an agent in the catalog of chats.
 type CatalogAgent struct {
 	AgentID     string  `json:"agentId"`
-	GraphID     string  `json:"graphId" doc:"What graphName of a chat takes: sandbox: and the agent's id"`
+	GraphID     string  `json:"graphId" doc:"Value for graphName of a chat: sandbox: and the agent's id"`
 	Name        string  `json:"name"`
 	Description *string `json:"description" doc:"null if there is none"`
 }
@@ -50,16 +50,16 @@ type Detail struct {
 
 // ChatProblem is the body of an error response to a chat request: a Problem with additional fields that chat clients use.
 type ChatProblem struct {
-	Type   string `json:"type" doc:"Always about:blank; code tells problems apart"`
+	Type   string `json:"type" doc:"Always about:blank; code identifies the problem"`
 	Title  string `json:"title" doc:"Name of the status"`
 	Status int    `json:"status"`
 	Code   string `json:"code" doc:"Kind of error as in Problem, or the code of the run's error: timeout, aborted, rate_limit, insufficient_credits, agent_error, provider"`
-	Field  string `json:"field,omitempty" doc:"For invalid: the first field at fault"`
-	Detail string `json:"detail" doc:"One sentence for people"`
+	Field  string `json:"field,omitempty" doc:"For invalid: the first invalid field"`
+	Detail string `json:"detail" doc:"One sentence that describes the problem"`
 	Error  string `json:"error" doc:"The same as detail"`
 
 	Details        []Detail `json:"details,omitempty" doc:"For invalid: all that is wrong"`
-	DefaultModelID *string  `json:"defaultModelId,omitempty" doc:"If the model is at fault: one that the agent may use"`
+	DefaultModelID *string  `json:"defaultModelId,omitempty" doc:"If the model may not be used: one that the agent may use"`
 }
 
 // ChatProblemOf returns err as users of chats may see it, without its cause.
@@ -72,9 +72,9 @@ func ChatProblemOf(err error) *ChatProblem {
 
 // ChatRequest documents the body of a chat request. The server also accepts some other forms: see the operation.
 type ChatRequest struct {
-	Message  string            `json:"message,omitempty" maxLength:"16000" doc:"What the person says. Either this or messages"`
-	Messages []caisson.Message `json:"messages,omitempty" doc:"The conversation; the last one is what the person says now. Content may be a string or a list of parts {type: text, text}"`
-	Model    string            `json:"model,omitempty" doc:"Alias; one that the agent may use. modelRef is another name for it, and may be {modelId}"`
+	Message  string            `json:"message,omitempty" maxLength:"16000" doc:"The user's message. Either this or messages"`
+	Messages []caisson.Message `json:"messages,omitempty" doc:"The conversation; the last one is the user's new message. Content may be a string or a list of parts {type: text, text}"`
+	Model    string            `json:"model,omitempty" doc:"Alias of a model that the agent may use. modelRef is another name for this field, and may be {modelId}"`
 	Graph    string            `json:"graphName,omitempty" doc:"graphId or agentId of the catalog; absent: its default"`
-	StateKey string            `json:"stateKey,omitempty" maxLength:"512" pattern:"^[A-Za-z0-9._:-]*$" doc:"Names the conversation, as X-State-Key does"`
+	StateKey string            `json:"stateKey,omitempty" maxLength:"512" pattern:"^[A-Za-z0-9._:-]*$" doc:"Key of the conversation, like X-State-Key"`
 }

@@ -48,7 +48,7 @@ func (f Filter) Install() error {
 	case errno != 0:
 		return errno
 	case thread != 0:
-		return errors.New("a thread could not be filtered")
+		return errors.New("cannot install the seccomp filter on all threads")
 	}
 	return nil
 }

@@ -35,7 +35,7 @@ func kernel() caisson.Check {
 	const name, remedy = "kernel", "install a kernel of 5.19 or newer; Debian 12 has 6.1"
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
-		return failed(name, remedy, "cannot ask for the version: %v", err)
+		return failed(name, remedy, "cannot read the kernel version: %v", err)
 	}
 	release := unix.ByteSliceToString(u.Release[:])
 	v, err := parseKernel(release)
@@ -45,7 +45,7 @@ func kernel() caisson.Check {
 	case !v.atLeast(5, 12):
 		return failed(name, remedy, "%s has no idmapped mounts", release)
 	case !v.atLeast(5, 19):
-		return failed(name, remedy, "%s cannot overlay idmapped layers", release)
+		return failed(name, remedy, "%s does not support overlays of idmapped layers", release)
 	}
 	return ok(name, "%s", release)
 }
@@ -149,7 +149,7 @@ func disk(dir string) caisson.Check {
 	dir = nearestExisting(dir)
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
-		return failed(name, remedy, "cannot measure %s: %v", dir, err)
+		return failed(name, remedy, "cannot read the free space of %s: %v", dir, err)
 	}
 	free := caisson.Size(st.Bavail) * caisson.Size(st.Bsize)
 	switch {
@@ -208,9 +208,9 @@ func namespaces() caisson.Check {
 	}
 	switch {
 	case limit == 0:
-		return failed(name, remedy, "user or network namespaces are switched off")
+		return failed(name, remedy, "user or network namespaces are disabled")
 	case limit < recommendedNamespaces:
-		return warning(name, remedy, "at most %d user or network namespaces, so as many sandboxes", limit)
+		return warning(name, remedy, "at most %d user or network namespaces, which also limits the number of sandboxes", limit)
 	}
 	return ok(name, "up to %d", limit)
 }

@@ -33,7 +33,7 @@ var (
 	// ErrOtherNamespace means that this process cannot open or mount a client's directory because the client has opened it
 	// in another mount namespace. Its text suggests solutions.
 	ErrOtherNamespace = errors.New("it was opened in another mount namespace than the daemon's, which is so if the daemon is a systemd unit with PrivateTmp, " +
-		"ProtectHome or ProtectSystem, or if one of the two runs in a container; take such settings out of the unit, or run the command where the daemon runs")
+		"ProtectHome or ProtectSystem, or if one of the two runs in a container; remove these settings from the unit, or run the command where the daemon runs")
 )
 
 // Of returns the Dir of the directory fd. It returns ErrNotDir or ErrRemoved if fd is not a directory or was removed.

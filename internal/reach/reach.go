@@ -45,7 +45,7 @@ func (h Host) Check(a netip.Addr, loopback, local bool) error {
 			return nil
 		}
 	}
-	return caisson.Errorf(caisson.Denied, "the host is this machine or in a private network; only repositories that were added on this machine itself may be there")
+	return caisson.Errorf(caisson.Denied, "the host is this machine or in a private network; this is allowed only for repositories that were added on this machine")
 }
 
 // possibleServer reports whether a server may be at a at all: a is not a metadata service of a cloud, and is not this

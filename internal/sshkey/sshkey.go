@@ -19,7 +19,7 @@ func Parse(what string, key []byte) (ssh.Signer, error) {
 	}
 	// The second format is encrypted PKCS #8, which package ssh does not support.
 	if _, locked := errors.AsType[*ssh.PassphraseMissingError](err); locked || bytes.Contains(key, []byte("-----BEGIN ENCRYPTED PRIVATE KEY-----")) {
-		return nil, caisson.Errorf(caisson.Invalid, "%s has a passphrase, and nobody is there to type it; store a copy without one, which ssh-keygen -p -f COPY makes", what)
+		return nil, caisson.Errorf(caisson.Invalid, "%s has a passphrase, which cannot be entered; store a copy without one, created with ssh-keygen -p -f COPY", what)
 	}
-	return nil, caisson.Errorf(caisson.Invalid, "%s is no SSH private key that can be used here; store one in PEM or OpenSSH's format, without a passphrase", what)
+	return nil, caisson.Errorf(caisson.Invalid, "%s is not a supported SSH private key; store one in PEM or OpenSSH's format, without a passphrase", what)
 }

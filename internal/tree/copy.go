@@ -146,7 +146,7 @@ type orderChecker struct {
 
 func (o *orderChecker) checkNext(name string, dir bool) error {
 	bad := func() error {
-		return caisson.Errorf(caisson.Invalid, "the archive has %.80q in a place where it must not be", name)
+		return caisson.Errorf(caisson.Invalid, "the archive has %.80q in an invalid position", name)
 	}
 	if o.last == "" {
 		if name != o.base {

@@ -163,7 +163,7 @@ func (u *unpacker) rename(name string) (string, error) {
 		u.top = top
 	}
 	if top != u.top {
-		return "", caisson.Errorf(caisson.Invalid, "the archive has %.80q and %.80q side by side; one tree was expected", u.top, top)
+		return "", caisson.Errorf(caisson.Invalid, "the archive has %.80q and %.80q at the top level; one tree was expected", u.top, top)
 	}
 	return checkName(path.Join(u.Name, rest))
 }

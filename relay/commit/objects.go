@@ -203,7 +203,7 @@ func (o *Objects) common(ctx context.Context, a, b string) ([]string, error) {
 	}
 	ids := strings.Fields(string(out))
 	if err == nil && (len(ids) == 0 || slices.ContainsFunc(ids, func(id string) bool { return !git.ValidCommit(id) })) {
-		err = caisson.Errorf(caisson.Internal, "git says nonsense of commits")
+		err = caisson.Errorf(caisson.Internal, "git returned malformed information about commits")
 	}
 	return ids, err
 }

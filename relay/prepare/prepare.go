@@ -284,7 +284,7 @@ func (w *rewriter) write(ctx context.Context, data []byte, digits int) (string, 
 	}
 	id := strings.TrimSpace(string(out))
 	if !git.ValidCommit(id) || len(id) != digits {
-		return "", caisson.Errorf(caisson.Internal, "git says nonsense of a commit")
+		return "", caisson.Errorf(caisson.Internal, "git returned malformed information about a commit")
 	}
 	return id, nil
 }

@@ -63,7 +63,7 @@ func New(cfg Config) (*Runtime, error) {
 		sandboxes: map[caisson.ID]*sandbox{}, remains: map[caisson.ID]string{}, faults: map[Op][]error{},
 	}
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
-		return nil, caisson.Wrap(err, caisson.Internal, "cannot make the fake runtime's directory")
+		return nil, caisson.Wrap(err, caisson.Internal, "cannot create the fake runtime's directory")
 	}
 	if err := h.loadRecords(); err != nil {
 		return nil, caisson.Wrap(err, caisson.Internal, "cannot read the fake runtime's records")

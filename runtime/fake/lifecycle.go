@@ -43,16 +43,16 @@ func (h *sharedState) make(ctx context.Context, id caisson.ID, spec caisson.Runt
 		_ = h.forget(id)
 	}()
 	if s.out, err = newOutput(spec.Stdout); err != nil {
-		return caisson.Wrap(err, caisson.Invalid, "cannot use the standard output given")
+		return caisson.Wrap(err, caisson.Invalid, "cannot use the given standard output")
 	}
 	if s.errOut, err = newOutput(spec.Stderr); err != nil {
-		return caisson.Wrap(err, caisson.Invalid, "cannot use the standard error given")
+		return caisson.Wrap(err, caisson.Invalid, "cannot use the given standard error")
 	}
 	if s.tree, err = newTree(filepath.Join(spec.Dir, treeName), &s.spec); err != nil {
 		if caisson.KindOf(err) != caisson.Internal {
 			return err
 		}
-		return caisson.Wrap(err, caisson.Internal, "cannot put the root file system together")
+		return caisson.Wrap(err, caisson.Internal, "cannot assemble the root file system")
 	}
 	if err := s.tree.loadArchive(spec.Files); err != nil {
 		return err

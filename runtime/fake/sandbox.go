@@ -230,7 +230,7 @@ func (s *sandbox) prepare(e caisson.RuntimeExec) (*Proc, error) {
 // orStopping returns err, or a Conflict if the sandbox is being destroyed, which removes the files that err reports as missing.
 func (s *sandbox) orStopping(err error) error {
 	if _, gone := s.tree.stat("/"); gone != nil {
-		return caisson.Wrap(err, caisson.Conflict, "the sandbox is ending")
+		return caisson.Wrap(err, caisson.Conflict, "the sandbox is stopping")
 	}
 	return err
 }
