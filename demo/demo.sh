@@ -34,13 +34,13 @@ say() { printf '\n%s== %s%s\n' "$bold" "$*" "$plain"; }
 fail() { printf 'NOT KEPT: %s\n' "$*" >&2; exit 1; }
 
 say "A small repository with a failing test"
-cp -r agent/inside/sample/repo "$dir/project"
+cp -r agent/coder/sample/repo "$dir/project"
 if sh "$dir/project/test.sh"; then fail "the sample's test was to fail"; fi
 before=$(find "$dir/project" -type f -exec sha256sum {} + | sort | sha256sum)
 
 # The provider and its key. Without one, the model follows a script; a key that looks like one is kept all the same, to be looked for.
 key=sk-demo-$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
-provider="{name: demo, kind: scripted, script: $PWD/agent/inside/sample/script.yaml}"
+provider="{name: demo, kind: scripted, script: $PWD/agent/coder/sample/script.yaml}"
 model="{alias: demo, provider: demo, free: true}"
 if [ -n "${OPENAI_API_KEY:-}" ]; then
 	key=$OPENAI_API_KEY

@@ -8,7 +8,7 @@ import (
 	"github.com/caisson-dev/caisson/agent"
 	"github.com/caisson-dev/caisson/forge"
 	"github.com/caisson-dev/caisson/image"
-	"github.com/caisson-dev/caisson/relay/link"
+	"github.com/caisson-dev/caisson/relay/transport"
 	"github.com/caisson-dev/caisson/repos"
 	"github.com/caisson-dev/caisson/runtime/gvisor"
 	"github.com/caisson-dev/caisson/sandboxes"
@@ -72,7 +72,7 @@ func (e *Engine) product() (*Drivers, error) {
 		return nil, err
 	}
 	return &Drivers{
-		Runtime: runtime, Images: imageDriver{images}, Worker: runner, Link: link.NewTool(runner), Forge: forge.NewTool(runner),
+		Runtime: runtime, Images: imageDriver{images}, Worker: runner, Link: transport.NewTool(runner), Forge: forge.NewTool(runner),
 		Wires: func(cfg wire.Config) (Wires, error) { return wire.New(cfg) }, Agents: agent.Builtin(), Close: runtime.Close,
 	}, nil
 }

@@ -9,7 +9,7 @@
 //
 // Git parses what strangers wrote, the remote's answers as well as the sandbox's, so it always runs in a sealed job of package
 // worker: without network, without other files, and bounded. Its way to a remote is a socket pair, the link, at whose other end a
-// job of package relay/link has the network and the credential and reads no git.
+// job of package relay/transport has the network and the credential and reads no git.
 //
 // The package itself makes repositories. Below it fetch, serve, receive, prepare and push have a job each, commit checks commits,
 // quarantine keeps what was pushed apart until then, git runs git, and remote is the near end of a link.

@@ -23,7 +23,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/workertest"
 	"github.com/caisson-dev/caisson/relay"
 	"github.com/caisson-dev/caisson/relay/front"
-	"github.com/caisson-dev/caisson/relay/link"
+	"github.com/caisson-dev/caisson/relay/transport"
 	"github.com/caisson-dev/caisson/repos"
 	"github.com/caisson-dev/caisson/sqlite/sqlitetest"
 )
@@ -78,7 +78,7 @@ func (w *world) open() {
 	runner := workertest.Runner(w.t)
 	cfg := repos.Config{
 		Dir: w.data, Store: w.store, Git: relay.NewTool(runner),
-		Remote: repos.RemoteConfig{Link: link.NewTool(runner), Forge: forge.NewTool(runner), Secrets: w.secrets},
+		Remote: repos.RemoteConfig{Link: transport.NewTool(runner), Forge: forge.NewTool(runner), Secrets: w.secrets},
 		Events: events.New(w.store.Events(), nil), Exec: w.exec, Limits: w.limits,
 	}
 	if w.adapt != nil {

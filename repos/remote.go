@@ -13,10 +13,10 @@ import (
 	"github.com/caisson-dev/caisson/forge"
 	"github.com/caisson-dev/caisson/internal/socketpair"
 	"github.com/caisson-dev/caisson/internal/sshkey"
-	"github.com/caisson-dev/caisson/relay/link"
 	"github.com/caisson-dev/caisson/relay/prepare"
 	"github.com/caisson-dev/caisson/relay/remote"
 	"github.com/caisson-dev/caisson/relay/remoteurl"
+	"github.com/caisson-dev/caisson/relay/transport"
 )
 
 // A location is the address of a repository's remote.
@@ -198,7 +198,7 @@ func (m *remotes) link(ctx context.Context, r *caisson.Repo, push bool) (serve f
 	if err != nil {
 		return nil, "", err
 	}
-	req := link.Request{URL: r.URL, Roots: m.Roots, HostKeys: r.HostKeys, Push: push, Local: r.Local, Own: m.Own}
+	req := transport.Request{URL: r.URL, Roots: m.Roots, HostKeys: r.HostKeys, Push: push, Local: r.Local, Own: m.Own}
 	t = remote.TransportHTTP
 	if at.url.Scheme == remoteurl.SSH {
 		t = remote.TransportStream

@@ -34,11 +34,11 @@ import (
 	"github.com/caisson-dev/caisson/internal/reach"
 	"github.com/caisson-dev/caisson/relay/fetch"
 	"github.com/caisson-dev/caisson/relay/git"
-	"github.com/caisson-dev/caisson/relay/link"
 	"github.com/caisson-dev/caisson/relay/prepare"
 	"github.com/caisson-dev/caisson/relay/push"
 	"github.com/caisson-dev/caisson/relay/receive"
 	"github.com/caisson-dev/caisson/relay/serve"
+	"github.com/caisson-dev/caisson/relay/transport"
 )
 
 // Git is what git does in jobs: [*relay.Tool].
@@ -56,7 +56,7 @@ type Git interface {
 
 // Link connects to remotes, in jobs that have the credential: [*remote.Tool].
 type Link interface {
-	Run(ctx context.Context, conn *os.File, req link.Request) error
+	Run(ctx context.Context, conn *os.File, req transport.Request) error
 	RunLocal(ctx context.Context, conn, dir *os.File, push bool) error
 }
 

@@ -57,11 +57,11 @@ func (h *processes) releaseMemory(id caisson.ID) {
 	_, promised := h.reservedMemory[id]
 	h.mu.Unlock()
 	filling, ok := h.c.Runtime.(interface {
-		Filled(context.Context, caisson.ID) error
+		WaitForMemory(context.Context, caisson.ID) error
 	})
 	if !promised || !ok || !h.c.goBackground(func(ctx context.Context) {
 		defer done()
-		if err := filling.Filled(ctx, id); err != nil && caisson.KindOf(err) == caisson.Internal && ctx.Err() == nil {
+		if err := filling.WaitForMemory(ctx, id); err != nil && caisson.KindOf(err) == caisson.Internal && ctx.Err() == nil {
 			h.c.Log.WarnContext(ctx, "whether a sandbox has all of its memory is not known", "sandbox", id, "err", err)
 		}
 	}) {

@@ -152,7 +152,7 @@ func TestAsked(t *testing.T) {
 	d := w.shows(ws, "mode a ask")
 	w.core.ApplyAll(t.Context())
 	_, err := w.sync(ws, pick(t, d))
-	w.wants(err, caisson.Denied, "seen")
+	w.wants(err, caisson.Denied, "confirmation")
 	if fi, err := os.Stat(filepath.Join(dir, "a")); err != nil || fi.Mode().Perm() != 0o644 {
 		t.Fatalf("%v, %v", fi.Mode(), err)
 	}

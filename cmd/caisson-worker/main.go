@@ -12,7 +12,7 @@ import (
 	"github.com/caisson-dev/caisson/gate/tool"
 	"github.com/caisson-dev/caisson/image"
 	"github.com/caisson-dev/caisson/relay"
-	"github.com/caisson-dev/caisson/relay/link"
+	"github.com/caisson-dev/caisson/relay/transport"
 	"github.com/caisson-dev/caisson/worker"
 )
 
@@ -20,7 +20,7 @@ func main() {
 	if worker.IsWorker() {
 		// The jobs are the same as in the caisson binary, which runs them itself if no worker program is embedded in
 		// it.
-		worker.Main(slices.Concat(image.Jobs(), tool.Jobs(), relay.Jobs(), link.Jobs(), forge.Jobs())...)
+		worker.Main(slices.Concat(image.Jobs(), tool.Jobs(), relay.Jobs(), transport.Jobs(), forge.Jobs())...)
 	}
 	fmt.Fprintln(os.Stderr, "caisson-worker: this program is a part of caisson; run caisson instead")
 	os.Exit(2)

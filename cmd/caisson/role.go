@@ -12,7 +12,7 @@ import (
 	"github.com/caisson-dev/caisson/image"
 	"github.com/caisson-dev/caisson/internal/hostcheck"
 	"github.com/caisson-dev/caisson/relay"
-	"github.com/caisson-dev/caisson/relay/link"
+	"github.com/caisson-dev/caisson/relay/transport"
 	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
 	"github.com/caisson-dev/caisson/wire"
 	"github.com/caisson-dev/caisson/wireproc"
@@ -24,7 +24,7 @@ import (
 func dispatchRole() bool {
 	switch {
 	case worker.IsWorker():
-		worker.Main(slices.Concat(image.Jobs(), tool.Jobs(), relay.Jobs(), link.Jobs(), forge.Jobs())...)
+		worker.Main(slices.Concat(image.Jobs(), tool.Jobs(), relay.Jobs(), transport.Jobs(), forge.Jobs())...)
 	case wire.IsWire():
 		os.Exit(wire.Main(wireproc.Process()))
 	case sentry.IsRole(): // used if this build does not contain the separate small binary for it

@@ -53,14 +53,14 @@ func TestReview(t *testing.T) {
 		hides     string
 	}{
 		"yes and no":             {verdicts: []string{pass, pass, ask}, typed: "y\nn\nn\n", apply: selections{sel("a")}},
-		"asked":                  {verdicts: []string{ask, pass}, typed: "y\nn\n", apply: selections{sel("a")}, asked: true, shows: "# asks: path: because"},
+		"asked":                  {verdicts: []string{ask, pass}, typed: "y\nn\n", apply: selections{sel("a")}, asked: true, shows: "# needs review: path: because"},
 		"all that pass":          {verdicts: []string{pass, pass, ask, pass}, typed: "a\nn\n", apply: selections{sel("a"), sel("b"), sel("d")}, hides: "a/b b/b"},
-		"all after one asked":    {verdicts: []string{ask, pass, deny}, typed: "a\n", apply: selections{sel("a"), sel("b")}, asked: true, shows: "c cannot be applied and stays"},
+		"all after one asked":    {verdicts: []string{ask, pass, deny}, typed: "a\n", apply: selections{sel("a"), sel("b")}, asked: true, shows: "c cannot be applied and remains"},
 		"all never drops":        {verdicts: []string{pass, deny}, droppable: true, typed: "a\nn\n", apply: selections{sel("a")}},
 		"quit keeps":             {verdicts: []string{pass, pass, pass}, typed: "y\nq\n", apply: selections{sel("a")}, hides: "a/c b/c"},
 		"the end of input fails": {verdicts: []string{pass, pass}, typed: "y\n", apply: selections{sel("a")}, fails: true},
 		"an answer without end":  {verdicts: []string{pass}, typed: "y", apply: selections{sel("a")}},
-		"denied":                 {verdicts: []string{deny, clash}, typed: "", shows: "# clash: path: because"},
+		"denied":                 {verdicts: []string{deny, clash}, typed: "", shows: "# conflict: path: because"},
 		"unknown verdict":        {verdicts: []string{"new"}, typed: "", shows: "denied (new)"},
 		"denied takes no yes":    {verdicts: []string{deny}, droppable: true, typed: "y\na\ns\nd\n", drop: []string{"a"}},
 		"drop":                   {verdicts: []string{pass, pass}, droppable: true, typed: "d\ny\n", apply: selections{sel("b")}, drop: []string{"a"}},
@@ -133,12 +133,12 @@ func TestPatch(t *testing.T) {
 		{file("renamed", caisson.Change{Path: "to", OldPath: "from", Mode: 0o644, OldMode: 0o644}),
 			"diff --git a/from b/to\nrename from from\nrename to to\n"},
 		{file("mode", caisson.Change{Path: "n", Mode: 0o755, OldMode: 0o644, Verdict: "ask", Finding: []caisson.Finding{{Check: "mode", Message: "m"}}}),
-			"# asks: mode: m\ndiff --git a/n b/n\nold mode 100644\nnew mode 100755\n"},
+			"# needs review: mode: m\ndiff --git a/n b/n\nold mode 100644\nnew mode 100755\n"},
 		{file("type", caisson.Change{Path: "n", Type: "symlink", Link: "/etc/\x1b[2Jpasswd", OldMode: 0o644, Verdict: "deny"}),
 			"# denied: no reason was given\n# a file became a symlink\n# a symlink that leads to /etc/\\x1b[2Jpasswd\ndiff --git a/n b/n\nold mode 100644\nnew mode 120000\n"},
 		{file("added", caisson.Change{Path: "d", Type: "dir", OldType: "none", Mode: 0o755}), "# directory added: d\n"},
 		{file("modified", caisson.Change{Path: "b", Binary: true, Size: 2048, OldSize: 1024, Mode: 0o600, OldMode: 0o600, HostChanged: true, Verdict: "clash"}),
-			"# clash: host: its file has changed, too\n# binary, 1KiB -> 2KiB\ndiff --git a/b b/b\nBinary files a/b and b/b differ\n"},
+			"# conflict: host: its file has also changed\n# binary, 1KiB -> 2KiB\ndiff --git a/b b/b\nBinary files a/b and b/b differ\n"},
 		{file("modified", caisson.Change{Path: "e\nvil\u202e\x07", Mode: 0o644, OldMode: 0o644, Patch: "@@ -1 +1 @@\n-\ta\r\n+b\x1b]0;x\x07\u202e\xff\n"}),
 			"diff --git a/e\\x0avil\\u202e\\x07 b/e\\x0avil\\u202e\\x07\n--- a/e\\x0avil\\u202e\\x07\n+++ b/e\\x0avil\\u202e\\x07\n@@ -1 +1 @@\n-\ta\\x0d\n+b\\x1b]0;x\\x07\\u202e\\xff\n"},
 	} {
@@ -298,7 +298,7 @@ func TestSyncOnTerminal(t *testing.T) {
 	if err := cmd.Wait(); err != nil {
 		t.Fatalf("%v: %q", err, seen)
 	}
-	for _, want := range []string{"Apply this change to two?", "\x1b[32m+wrote one\\x1b[2J\x1b[00m", "applied 1 path, 1 change left"} {
+	for _, want := range []string{"Apply this change to two?", "\x1b[32m+wrote one\\x1b[2J\x1b[00m", "applied 1 path, 1 change remaining in the workspace"} {
 		if !strings.Contains(string(seen), want) {
 			t.Errorf("there is no %q in %q", want, seen)
 		}

@@ -18,7 +18,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/testbin"
 	"github.com/caisson-dev/caisson/internal/testneed"
 	"github.com/caisson-dev/caisson/models"
-	"github.com/caisson-dev/caisson/relay/link"
+	"github.com/caisson-dev/caisson/relay/transport"
 	"github.com/caisson-dev/caisson/runs"
 	"github.com/caisson-dev/caisson/runtime/fake"
 	"github.com/caisson-dev/caisson/runtime/fake/guest"
@@ -90,7 +90,7 @@ func Open(jobs string, log *slog.Logger) (_ *World, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if w.remotes, err = newRemotes(filepath.Join(dir, "test-remotes"), link.NewTool(runner), w.wires); err != nil {
+	if w.remotes, err = newRemotes(filepath.Join(dir, "test-remotes"), transport.NewTool(runner), w.wires); err != nil {
 		return nil, err
 	}
 	if err := sqlitetest.Put(dir); err != nil {

@@ -19,16 +19,16 @@ import (
 	"github.com/caisson-dev/caisson/forge"
 	"github.com/caisson-dev/caisson/internal/gitserver"
 	"github.com/caisson-dev/caisson/relay/front"
-	"github.com/caisson-dev/caisson/relay/link"
 	"github.com/caisson-dev/caisson/relay/remote"
 	"github.com/caisson-dev/caisson/relay/remoteurl"
+	"github.com/caisson-dev/caisson/relay/transport"
 )
 
 // remotes are the remotes of all repositories, and the HTTP server through which sandboxes use the relay. Every remote exists and
 // has the branches main and feature with a file README, except that URLs with "unreachable" cannot be connected to. Remotes
 // reject pushes to branches whose names begin with "refused".
 type remotes struct {
-	*link.Tool
+	*transport.Tool
 	dir    string
 	server *http.Server
 	base   string // URL of server
@@ -37,7 +37,7 @@ type remotes struct {
 	mu sync.Mutex // held while a remote is created
 }
 
-func newRemotes(dir string, tool *link.Tool, wires *wires) (*remotes, error) {
+func newRemotes(dir string, tool *transport.Tool, wires *wires) (*remotes, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
@@ -71,7 +71,7 @@ func (r *remotes) fronts() http.Handler {
 }
 
 // Run implements repos.Link.
-func (r *remotes) Run(ctx context.Context, conn *os.File, req link.Request) error {
+func (r *remotes) Run(ctx context.Context, conn *os.File, req transport.Request) error {
 	dir, err := r.remote(req.URL)
 	if err != nil {
 		return err

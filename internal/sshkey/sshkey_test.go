@@ -35,9 +35,9 @@ func TestParse(t *testing.T) {
 		"OpenSSH's format": {string(pem.EncodeToMemory(locked)), "it has a passphrase"},
 		"PEM":              {string(pem.EncodeToMemory(legacy)), "it has a passphrase"},
 		"PKCS #8":          {string(pem.EncodeToMemory(&pem.Block{Type: "ENCRYPTED PRIVATE KEY", Bytes: []byte("x")})), "it has a passphrase"},
-		"a public key":     {string(ssh.MarshalAuthorizedKey(mustPublic(t, key))), "it is no SSH private key"},
-		"a token":          {"ghp_something", "it is no SSH private key"},
-		"nothing":          {"", "it is no SSH private key"},
+		"a public key":     {string(ssh.MarshalAuthorizedKey(mustPublic(t, key))), "it is not a supported SSH private key"},
+		"a token":          {"ghp_something", "it is not a supported SSH private key"},
+		"nothing":          {"", "it is not a supported SSH private key"},
 	} {
 		_, err := sshkey.Parse("it", []byte(tt.key))
 		if caisson.KindOf(err) != caisson.Invalid || !strings.HasPrefix(caisson.MessageOf(err), tt.says) || strings.Contains(err.Error(), "ghp_") {

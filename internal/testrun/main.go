@@ -33,7 +33,7 @@ const timesFile = "bin/test-times.json"
 var withoutRace = []string{
 	"", "agent", "agent/drive", "agent/coder", "agent/openclaw", "agent/openclaw/driver", "agent/openclaw/install", "agent/task", "bench", "bench/load",
 	"cmd/caisson", "cmd/caisson-bench", "engine", "forge", "gate/apply", "gate/baseline", "gate/check", "gate/compare", "gate/overlay", "gate/tool",
-	"guestd", "internal/house", "relay/commit", "relay/git", "relay/link", "relay/prepare", "relay/push", "relay/quarantine", "relay/receive",
+	"guestd", "internal/house", "relay/commit", "relay/git", "relay/transport", "relay/prepare", "relay/push", "relay/quarantine", "relay/receive",
 	"relay/remote", "relay/serve", "repos",
 	"runtime/gvisor", "test", "worker",
 }

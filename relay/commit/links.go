@@ -86,7 +86,8 @@ func (c *Checker) linksOf(ctx context.Context, tree string) ([]linkEntry, error)
 		}
 		return nil
 	}
-	return all, walk("", tree)
+	err := walk("", tree)
+	return all, err
 }
 
 func (c *Checker) linkFault(tree string, l linkEntry) (why, link string, err error) {

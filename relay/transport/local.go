@@ -1,4 +1,4 @@
-package link
+package transport
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 )
 
 // ServeLocal runs one of git's programs, [remote.UploadPack] or [remote.ReceivePack], on the repository in dir, bare or not, between in and out.
-// It is for package relay/link, which runs it in a job that sees no other files. No hook of the repository runs.
+// It is for package relay/transport, which runs it in a job that sees no other files. No hook of the repository runs.
 func ServeLocal(ctx context.Context, dir, service, protocol string, in io.Reader, out io.Writer) error {
 	var args []string
 	switch service {

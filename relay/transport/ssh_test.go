@@ -1,4 +1,4 @@
-package link_test
+package transport_test
 
 import (
 	"crypto/ed25519"
@@ -18,8 +18,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/gitserver"
 	"github.com/caisson-dev/caisson/relay/fetch"
 	"github.com/caisson-dev/caisson/relay/git"
-	"github.com/caisson-dev/caisson/relay/link"
 	"github.com/caisson-dev/caisson/relay/remote"
+	"github.com/caisson-dev/caisson/relay/transport"
 )
 
 // An sshServer runs git's programs for whoever has its key.
@@ -151,7 +151,7 @@ func (s *sshServer) run(ch ssh.Channel, command, protocol string) uint32 {
 
 func (s *sshServer) place(path string) place {
 	line := "[127.0.0.1] " + string(ssh.MarshalAuthorizedKey(s.hostKey))
-	return place{url: "ssh://git@" + s.addr + path, auth: link.Auth{Key: caisson.NewSecret(s.clientPK)}, keys: []string{strings.TrimSpace(line)}}
+	return place{url: "ssh://git@" + s.addr + path, auth: transport.Auth{Key: caisson.NewSecret(s.clientPK)}, keys: []string{strings.TrimSpace(line)}}
 }
 
 func TestSSH(t *testing.T) {
@@ -187,7 +187,7 @@ func TestSSHRefusals(t *testing.T) {
 		{"no host keys", func(p *place) { p.keys = nil }, caisson.Invalid, ""},
 		{"another host key", func(p *place) { p.keys = other.place("/x").keys }, caisson.Denied, "another key"},
 		{"a key that nobody knows", func(p *place) { p.auth.Key = caisson.NewSecret(strange) }, caisson.Denied, "does not accept"},
-		{"no key", func(p *place) { p.auth = link.Auth{} }, caisson.Denied, "does not accept"},
+		{"no key", func(p *place) { p.auth = transport.Auth{} }, caisson.Denied, "does not accept"},
 		{"garbage for a key", func(p *place) { p.auth.Key = caisson.NewSecret("-----BEGIN") }, caisson.Invalid, ""},
 		{"forbidden", func(p *place) { p.url += "/forbidden" }, caisson.Denied, "you may not see this"},
 		{"no such directory", func(p *place) { p.url += "/nothing" }, caisson.Denied, "not appear to be a git repository"},
@@ -202,7 +202,7 @@ func TestSSHRefusals(t *testing.T) {
 			near, far := y.sockets()
 			ended := make(chan error, 1)
 			go func() {
-				err := y.links.Run(t.Context(), far, link.Request{URL: p.url, Auth: p.auth, HostKeys: p.keys, Local: true})
+				err := y.links.Run(t.Context(), far, transport.Request{URL: p.url, Auth: p.auth, HostKeys: p.keys, Local: true})
 				far.Close()
 				ended <- err
 			}()

@@ -1,4 +1,4 @@
-package link_test
+package transport_test
 
 import (
 	"context"
@@ -18,11 +18,11 @@ import (
 	"github.com/caisson-dev/caisson/relay"
 	"github.com/caisson-dev/caisson/relay/fetch"
 	"github.com/caisson-dev/caisson/relay/git"
-	"github.com/caisson-dev/caisson/relay/link"
 	"github.com/caisson-dev/caisson/relay/push"
 	"github.com/caisson-dev/caisson/relay/receive"
 	"github.com/caisson-dev/caisson/relay/remote"
 	"github.com/caisson-dev/caisson/relay/serve"
+	"github.com/caisson-dev/caisson/relay/transport"
 )
 
 // owner is an account's first uid in these tests.
@@ -33,14 +33,14 @@ type yard struct {
 	t      *testing.T
 	top    string
 	git    *relay.Tool
-	links  *link.Tool
+	links  *transport.Tool
 	mirror *os.File
 }
 
 func newYard(t *testing.T) *yard {
 	t.Helper()
 	r := workertest.Runner(t)
-	y := &yard{t: t, top: gitserver.Dir(t), git: relay.NewTool(r), links: link.NewTool(r)}
+	y := &yard{t: t, top: gitserver.Dir(t), git: relay.NewTool(r), links: transport.NewTool(r)}
 	if err := os.Chmod(y.top, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func (y *yard) sockets() (near, far *os.File) {
 // A place is where a repository is, and how it is reached.
 type place struct {
 	url  string
-	auth link.Auth
+	auth transport.Auth
 	keys []string
 	root string // certificates
 }
@@ -112,7 +112,7 @@ func (y *yard) over(p place, push bool, f func(near *os.File) error) error {
 			done <- y.links.RunLocal(ctx, far, dir, push)
 			return
 		}
-		done <- y.links.Run(ctx, far, link.Request{URL: p.url, Auth: p.auth, HostKeys: p.keys, Roots: p.root, Push: push, Local: true})
+		done <- y.links.Run(ctx, far, transport.Request{URL: p.url, Auth: p.auth, HostKeys: p.keys, Roots: p.root, Push: push, Local: true})
 	}()
 	err := f(near)
 	near.Close()

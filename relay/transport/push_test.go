@@ -1,4 +1,4 @@
-package link_test
+package transport_test
 
 import (
 	"encoding/pem"
@@ -11,8 +11,8 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/gitserver"
 	"github.com/caisson-dev/caisson/internal/poll"
-	"github.com/caisson-dev/caisson/relay/link"
 	"github.com/caisson-dev/caisson/relay/push"
+	"github.com/caisson-dev/caisson/relay/transport"
 )
 
 // A berth is a repository with a commit in a store that is to be pushed to it.
@@ -79,13 +79,13 @@ func TestPushFailures(t *testing.T) {
 	tests := []struct {
 		name   string
 		set    func(*gitserver.Options)
-		auth   link.Auth
+		auth   transport.Auth
 		kind   caisson.Kind
 		says   string
 		landed bool
 	}{
 		{"wrong password", nil, secret("ada", "hunter3"), caisson.Denied, "does not accept the credential", false},
-		{"no password", nil, link.Auth{}, caisson.Denied, "does not accept the credential", false},
+		{"no password", nil, transport.Auth{}, caisson.Denied, "does not accept the credential", false},
 		{"503", func(o *gitserver.Options) { o.FailPushes = 1 }, b.place.auth, caisson.Unavailable, "come back later", false},
 		{"403", func(o *gitserver.Options) { o.ReadOnly = true }, b.place.auth, caisson.Denied, "you may only read this", false},
 		{"hook", func(o *gitserver.Options) { o.Reject = "\x1b[31mno \u202ebranches on Fridays" }, b.place.auth, caisson.Denied, "branches on Fridays", false},

@@ -1,4 +1,4 @@
-package link_test
+package transport_test
 
 import (
 	"context"
@@ -17,8 +17,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/poll"
 	"github.com/caisson-dev/caisson/internal/reach"
 	"github.com/caisson-dev/caisson/relay/fetch"
-	"github.com/caisson-dev/caisson/relay/link"
 	"github.com/caisson-dev/caisson/relay/remote"
+	"github.com/caisson-dev/caisson/relay/transport"
 )
 
 // noise does not compress.
@@ -96,7 +96,7 @@ func TestFetchLimits(t *testing.T) {
 }
 
 // A linked is a link whose near end is the test's.
-func (y *yard) linked(req link.Request) (c *http.Client, end func(), ended <-chan error) {
+func (y *yard) linked(req transport.Request) (c *http.Client, end func(), ended <-chan error) {
 	near, far := y.sockets()
 	conn, err := net.FileConn(near)
 	near.Close()
@@ -124,7 +124,7 @@ func TestHostileNearEnd(t *testing.T) {
 		asked = append(asked, r.Method+" "+r.URL.String())
 	})})
 	s.Create("r")
-	c, end, done := y.linked(link.Request{URL: s.RepoURL("r"), Auth: secret("ada", "hunter2"), Local: true})
+	c, end, done := y.linked(transport.Request{URL: s.RepoURL("r"), Auth: secret("ada", "hunter2"), Local: true})
 	for _, ask := range []string{
 		"GET /", "GET /../../admin", "GET /info/refs", "GET /info/refs?service=git-receive-pack", "GET /info/refs?service=git-upload-pack&service=git-receive-pack&x=1",
 		"POST /git-receive-pack", "POST /git-upload-pack/../x", "PUT /git-upload-pack", "DELETE /info/refs?service=git-upload-pack",
@@ -159,22 +159,22 @@ func TestNotEverywhere(t *testing.T) {
 	s.Create("r")
 	own := reach.Host{PublicAddresses: []netip.Prefix{netip.MustParsePrefix("203.0.113.9/32")}}
 	tests := []struct {
-		req  link.Request
+		req  transport.Request
 		kind caisson.Kind
 	}{
-		{link.Request{URL: s.RepoURL("r")}, caisson.Denied},
-		{link.Request{URL: strings.Replace(s.RepoURL("r"), "127.0.0.1", "[::ffff:127.0.0.1]", 1)}, caisson.Denied},
-		{link.Request{URL: strings.Replace(s.RepoURL("r"), "127.0.0.1", "0.0.0.0", 1), Local: true}, caisson.Denied},
-		{link.Request{URL: "http://169.254.169.254/latest", Local: true}, caisson.Denied},
-		{link.Request{URL: "http://10.0.0.1/r", Auth: secret("a", "b"), Local: true}, caisson.Denied},
-		{link.Request{URL: "http://203.0.113.9:1/r", Own: own}, caisson.Denied},
-		{link.Request{URL: "http://[64:ff9b::cb00:7109]:1/r", Own: own}, caisson.Denied},
-		{link.Request{URL: s.RepoURL("r"), Auth: secret("a:b", "c"), Local: true}, caisson.Invalid},
-		{link.Request{URL: s.RepoURL("r"), Auth: secret("a", "b\r\nX: y"), Local: true}, caisson.Invalid},
-		{link.Request{URL: s.RepoURL("r"), Roots: "no certificate", Local: true}, caisson.Invalid},
-		{link.Request{URL: "file:///etc"}, caisson.Invalid},
-		{link.Request{URL: "/etc"}, caisson.Invalid},
-		{link.Request{URL: "ext::sh -c id"}, caisson.Invalid},
+		{transport.Request{URL: s.RepoURL("r")}, caisson.Denied},
+		{transport.Request{URL: strings.Replace(s.RepoURL("r"), "127.0.0.1", "[::ffff:127.0.0.1]", 1)}, caisson.Denied},
+		{transport.Request{URL: strings.Replace(s.RepoURL("r"), "127.0.0.1", "0.0.0.0", 1), Local: true}, caisson.Denied},
+		{transport.Request{URL: "http://169.254.169.254/latest", Local: true}, caisson.Denied},
+		{transport.Request{URL: "http://10.0.0.1/r", Auth: secret("a", "b"), Local: true}, caisson.Denied},
+		{transport.Request{URL: "http://203.0.113.9:1/r", Own: own}, caisson.Denied},
+		{transport.Request{URL: "http://[64:ff9b::cb00:7109]:1/r", Own: own}, caisson.Denied},
+		{transport.Request{URL: s.RepoURL("r"), Auth: secret("a:b", "c"), Local: true}, caisson.Invalid},
+		{transport.Request{URL: s.RepoURL("r"), Auth: secret("a", "b\r\nX: y"), Local: true}, caisson.Invalid},
+		{transport.Request{URL: s.RepoURL("r"), Roots: "no certificate", Local: true}, caisson.Invalid},
+		{transport.Request{URL: "file:///etc"}, caisson.Invalid},
+		{transport.Request{URL: "/etc"}, caisson.Invalid},
+		{transport.Request{URL: "ext::sh -c id"}, caisson.Invalid},
 	}
 	for _, tt := range tests {
 		c, end, done := y.linked(tt.req)
@@ -208,7 +208,7 @@ func TestLinkEnds(t *testing.T) {
 		near, far := y.sockets()
 		done := make(chan error, 1)
 		go func() {
-			done <- y.links.Run(t.Context(), far, link.Request{URL: s.RepoURL("r"), Local: true})
+			done <- y.links.Run(t.Context(), far, transport.Request{URL: s.RepoURL("r"), Local: true})
 			far.Close()
 		}()
 		io.WriteString(near, garbage)

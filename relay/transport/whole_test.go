@@ -1,4 +1,4 @@
-package link_test
+package transport_test
 
 import (
 	"os"
@@ -8,10 +8,12 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/gitserver"
 	"github.com/caisson-dev/caisson/relay/git"
-	"github.com/caisson-dev/caisson/relay/link"
+	"github.com/caisson-dev/caisson/relay/transport"
 )
 
-func secret(user, s string) link.Auth { return link.Auth{User: user, Secret: caisson.NewSecret(s)} }
+func secret(user, s string) transport.Auth {
+	return transport.Auth{User: user, Secret: caisson.NewSecret(s)}
+}
 
 // TestWholeWay goes from a remote to a sandbox and back.
 func TestWholeWay(t *testing.T) {

@@ -1,11 +1,11 @@
-// Package link is the far end of the socket pair over which package relay's git reaches a remote. It has the network and the
+// Package transport is the far end of the socket pair over which package relay's git reaches a remote. It has the network and the
 // credential, and reads nothing of git's protocol; the near end reads git's protocol and has neither.
 //
 // A remote is reached over HTTPS ([Tool.Run] with http:// or https://), over SSH (the same with ssh:// or user@host:path), or it is a
 // directory of the host ([Tool.RunLocal]). The first two are jobs with network and without files, the last is a sealed job whose
 // only files are that directory. What the near end asks for is taken as hostile: it has parsed what the remote said, so it can ask
 // for the requests of a fetch, and of a push where that was granted, below one URL, and for nothing else.
-package link
+package transport
 
 import (
 	"context"
