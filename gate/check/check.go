@@ -1,5 +1,5 @@
-// Package check decides which changes may be applied, or pushed: by their paths, names, types, sizes and contents, and by the rules of
-// the administrator.
+// Package check decides which changes may be applied or pushed. It checks their paths, names, types, sizes and contents, and
+// the rules of the administrator.
 package check
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/caisson-dev/caisson/gate/fsat"
 )
 
-// The names of checks, as in [caisson.Finding].
+// The names of the checks, used in [caisson.Finding].Check.
 const (
 	checkPath      = "path"
 	checkNames     = "name"
@@ -29,34 +29,35 @@ const (
 	checkText      = "text"
 )
 
-// Names returns the names of what [Changes] checks, in its order.
+// Names returns the names of the checks that [Changes] performs, in that order.
 func Names() []string {
 	return []string{checkPath, checkNames, checkType, checkSize, checkLink, checkCollision, checkMode, checkSecret, checkText}
 }
 
 const (
-	maxFindings = 20  // of one change
+	maxFindings = 20  // per change
 	maxMessage  = 400 // bytes
 )
 
-// Changes decides which changes may be applied to host, the directory as it is now: it adds to each its findings, and makes its
-// verdict the worst of them and of what it had. All changes of a comparison belong together: whether a symlink leads out, or two
-// names collide, is asked of the tree that comes of all of them. read opens what a change would write, by its Hash.
+// Changes decides which changes may be applied to host, the directory as it is now. It adds the findings to each change and
+// sets its verdict to the strictest of the findings' verdicts and the verdict that the change had before. changes must contain
+// all changes of a comparison: symlink targets and name collisions are checked against the tree that results from all of them.
+// read opens the new content of a file by its Hash.
 //
-// It fails closed: what could not be checked, and everything if there is an error, is denied. Nothing that the tree says about
-// checks counts, neither files of configuration nor comments. Checks read no file of the host but to see whether a secret was there
-// before; they call read from several goroutines.
+// It fails closed: a change that could not be checked is denied, and if an error is returned, all changes are denied.
+// Configuration files and comments in the tree cannot switch off checks. The only files of the host that are read are the old
+// versions of changed files. read is called from several goroutines.
 func Changes(ctx context.Context, changes []caisson.Change, host *os.File, read func(hash string) (io.ReadCloser, error), rules Rules) error {
 	return ChangesIn(ctx, changes, hostTree{host}, read, rules)
 }
 
-// ChangesIn is [Changes] of changes to any tree.
+// ChangesIn is like [Changes], with any [Tree] as the base.
 func ChangesIn(ctx context.Context, changes []caisson.Change, base Tree, read func(hash string) (io.ReadCloser, error), rules Rules) error {
 	c := &checker{rules: rules.WithDefaults(), changes: changes, read: read, findings: make([][]caisson.Finding, len(changes))}
 	before := make([]string, len(changes))
 	for i := range changes {
 		before[i] = cmpOr(changes[i].Verdict, caisson.VerdictPass)
-		changes[i].Verdict = caisson.VerdictDeny // until all is known
+		changes[i].Verdict = caisson.VerdictDeny // until all checks have succeeded
 	}
 	if err := rules.Validate(); err != nil {
 		return err
@@ -90,10 +91,11 @@ type checker struct {
 	changes  []caisson.Change
 	tree     *tree
 	read     func(hash string) (io.ReadCloser, error)
-	findings [][]caisson.Finding // by change
+	findings [][]caisson.Finding // indexed like changes
 }
 
-// add notes a finding of the change i. The last one that there is room for may be made worse.
+// add adds a finding to the change i. If the change has maxFindings findings, the last one is replaced if the new one is
+// stricter.
 func (c *checker) add(i int, check, verdict string, line int, format string, args ...any) {
 	msg := fmt.Sprintf(format, args...)
 	if len(msg) > maxMessage {
@@ -131,7 +133,7 @@ func (c *checker) run(ctx context.Context) error {
 	return c.checkContents(ctx)
 }
 
-// checkPaths is about where a change is, and its name.
+// checkPaths checks the path and the name of a change.
 func (c *checker) checkPaths(i int) {
 	ch := &c.changes[i]
 	with := func(check string) func(verdict, format string, args ...any) {
@@ -142,24 +144,24 @@ func (c *checker) checkPaths(i int) {
 		c.rules.checkPath(ch.OldPath, with(checkPath))
 	}
 	if ch.Kind == caisson.ChangeRemoved {
-		return // the name is the host's own
+		return // the name already exists on the host
 	}
 	names := strings.Split(ch.Path, "/")
 	for _, name := range names {
 		checkName(name, with(checkNames))
 	}
 	if ch.OldType != fsat.TypeNone && ch.Kind != caisson.ChangeRenamed {
-		return // so is this one
+		return // this name already exists as well
 	}
 	if !c.rules.History {
-		names = names[len(names)-1:] // directories are changes of their own
+		names = names[len(names)-1:] // each parent directory that is new is a separate change
 	}
 	for _, name := range names {
 		checkScripts(name, with(checkNames))
 	}
 }
 
-// checkNode is about what is there now, and its permissions.
+// checkNode checks the new type and permissions.
 func (c *checker) checkNode(i int) {
 	ch := &c.changes[i]
 	switch ch.Type {
@@ -196,7 +198,7 @@ func (c *checker) checkNode(i int) {
 	}
 }
 
-// checkLink is about where symlinks lead, and what is reached through them.
+// checkLink checks the target of a symlink, and that the parent directories of the change are directories.
 func (c *checker) checkLink(i int) error {
 	ch := &c.changes[i]
 	if ch.Kind == caisson.ChangeRemoved || !fsat.ValidPath(ch.Path) {
@@ -228,7 +230,8 @@ func (c *checker) checkLink(i int) error {
 	return nil
 }
 
-// checkSizes denies what is beyond the limits, in the order of the changes: who applies the first part can then look at the rest.
+// checkSizes denies changes beyond the limits, in the order of the changes, so that the user can apply the first part and then
+// review the rest.
 func (c *checker) checkSizes() {
 	var total caisson.Size
 	for i := range c.changes {
@@ -250,7 +253,8 @@ func (c *checker) checkSizes() {
 	}
 }
 
-// checkCollisions is about names that are one name on other systems, and directories that are more than they seem.
+// checkCollisions finds names that collide on other systems or look alike, and directories that git would take for a
+// repository.
 func (c *checker) checkCollisions(ctx context.Context) error {
 	named := func(ch *caisson.Change) bool {
 		return ch.Kind != caisson.ChangeRemoved && ch.Type != fsat.TypeNone && fsat.ValidPath(ch.Path)
@@ -311,5 +315,5 @@ func (c *checker) checkRepository(i int) {
 	}
 }
 
-// scanDeadline is when the search for secrets ends.
+// scanDeadline returns the time at which the search for secrets is canceled.
 func (c *checker) scanDeadline() time.Time { return time.Now().Add(time.Duration(c.rules.ScanTime)) }

@@ -8,19 +8,20 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// maxDirections bounds the lines of one file that are reported.
+// maxDirections is the maximum number of findings per file.
 const maxDirections = 5
 
-// checkDirection asks about lines of the change i that were not there before and have marks that change the direction of text: what a
-// person reads is not what a compiler does (CVE-2021-42574). The two marks of direction and the Arabic letter mark, which texts in
-// right-to-left scripts need, are asked about only in lines without such letters; where there are some, order is not what it seems anyway.
-// text is what the file would be.
+// checkDirection requires a review of new lines in the change i that have Unicode characters that control text direction: the
+// order that a person reads may differ from the order that a compiler reads (CVE-2021-42574). The left-to-right mark, the
+// right-to-left mark and the Arabic letter mark, which texts in right-to-left scripts need, are reported only in lines without
+// letters of such scripts; in lines with such letters the displayed order differs from the stored order anyway. text is the new
+// content of the file.
 func (c *checker) checkDirection(i int, text string) {
-	// All of these marks begin so in UTF-8.
+	// In UTF-8, all of these characters begin with one of these prefixes.
 	if !strings.Contains(text, "\u200e"[:2]) && !strings.Contains(text, "\u2066"[:2]) && !strings.Contains(text, "\u061c") || isData(text) {
 		return
 	}
-	var old map[string]bool // lines with marks; nil until they are wanted
+	var old map[string]bool // lines with such characters; nil until they are needed
 	number, found := 0, 0
 	for line := range strings.SplitSeq(text, "\n") {
 		number++
@@ -46,7 +47,7 @@ func (c *checker) checkDirection(i int, text string) {
 	}
 }
 
-// directionMark returns the first mark in a line that is asked about, or 0.
+// directionMark returns the first character in a line that requires a review, or 0.
 func directionMark(line string) rune {
 	var mild rune
 	needed := false
@@ -69,11 +70,11 @@ func directionMark(line string) rune {
 	return mild
 }
 
-// rightToLeft are the scripts in use that are written from right to left.
+// rightToLeft are the scripts in current use that are written from right to left.
 var rightToLeft = []*unicode.RangeTable{
 	unicode.Hebrew, unicode.Arabic, unicode.Syriac, unicode.Thaana, unicode.Nko, unicode.Samaritan, unicode.Mandaic, unicode.Adlam,
 }
 
-// isData reports whether a file is no text: it has a zero byte near its beginning, as git looks for. Bytes that are no UTF-8 do not make it
-// so: compilers accept them in comments.
+// isData reports whether a file is binary: it has a zero byte in its first 8000 bytes, the rule that git uses. Invalid UTF-8
+// does not make a file binary, because compilers accept it in comments.
 func isData(text string) bool { return strings.IndexByte(text[:min(len(text), 8000)], 0) >= 0 }

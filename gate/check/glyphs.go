@@ -11,8 +11,9 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// lookalikes are letters that most fonts draw like another one, each followed by that one: of Unicode's list of confusables (UTS 39)
-// those that imitate Latin letters. Compatibility forms, such as full width, are not among them, because normalization folds them.
+// lookalikes lists letters that most fonts draw like another letter, each followed by that letter. They are those of Unicode's
+// list of confusables (UTS 39) that resemble Latin letters. Compatibility forms, such as full width, are not listed, because
+// normalization folds them.
 const lookalikes = "" +
 	// Cyrillic
 	"аaеeоoрpсcуyхxіiјjѕsһhԁdԛqԝwӏlкkгrпnАaВbЕeЗ3КkМmНhОoРpСcТtУyХxІlЈjЅsԀdԚqԜwӀlѵvѴvҮyүyҺhԌgҽeѡw" +
@@ -22,10 +23,10 @@ const lookalikes = "" +
 	"օoսuհhոnյjցgզqՕoՍuԼl" +
 	// Cherokee
 	"ᎪaᏴbᏟcᎠdᎬeᎶgᎻhᎫjᏦkᏞlᎷmᏢpᎡrᏚsᎢtᏙvᎳwᏃz" +
-	// Coptic, and letters of Latin itself
+	// Coptic, and letters of the Latin script
 	"ⲟoⲣpⲥcɡgɑaıiƖlǀlɩi"
 
-// looks is lookalikes as a table.
+// looks returns lookalikes as a table.
 var looks = sync.OnceValue(func() map[rune]rune {
 	table := map[rune]rune{}
 	list := []rune(lookalikes)
@@ -35,7 +36,7 @@ var looks = sync.OnceValue(func() map[rune]rune {
 	return table
 })
 
-// nameLook returns what a name looks like: names with equal looks are easily taken for each other.
+// nameLook returns the skeleton of a name: names with equal skeletons look alike.
 func nameLook(name string) string {
 	plain := true
 	for i := range len(name) {
@@ -67,7 +68,7 @@ func nameLook(name string) string {
 	return b.String()
 }
 
-// alphabets are the scripts that have letters in common, as far as eyes can tell.
+// alphabets are the scripts that have letters which look like those of another script in the list.
 var alphabets = []struct {
 	name  string
 	table *unicode.RangeTable
@@ -76,14 +77,14 @@ var alphabets = []struct {
 	{"Cherokee", unicode.Cherokee}, {"Coptic", unicode.Coptic}, {"Lisu", unicode.Lisu},
 }
 
-// checkScripts asks about a name that has letters of two alphabets in one word. Names in one script, whichever that is, are names; so are
-// those whose words are in different scripts, and the mixtures that Japanese, Chinese and Korean are written in.
+// checkScripts requires a review of a name that mixes letters of two alphabets in one word. Names in one script, names whose
+// words are in different scripts, and the mixtures that Japanese, Chinese and Korean are written in are allowed.
 func checkScripts(name string, add func(verdict, format string, args ...any)) {
-	word := -1 // of alphabets
+	word := -1 // index in alphabets of the current word, or -1
 	for _, r := range name {
 		switch {
 		case unicode.Is(unicode.Mn, r):
-			continue // it belongs to the letter before
+			continue // a combining mark belongs to the letter before it
 		case !unicode.IsLetter(r):
 			word = -1
 			continue

@@ -11,23 +11,24 @@ import (
 	"github.com/caisson-dev/caisson/gate/fsat"
 )
 
-// A Tree is what changes are made to: a host's directory, or that of a commit. Paths are relative, clean and with slashes; ""
-// is the root. Its methods are called from several goroutines.
+// A Tree is the base that changes are applied to: a directory of the host, or the tree of a commit. Paths are relative and
+// clean, with slashes; "" is the root. Its methods must be safe for concurrent use.
 type Tree interface {
-	// Lookup says what is at path, as in [caisson.Change.Type], "none" if nothing, and where it leads if it is a symlink.
-	// Nothing is found below what is no directory; symlinks are not followed.
+	// Lookup returns the type of the entry at path, as in [caisson.Change.Type], and the target if it is a symlink. The type is
+	// "none" if the entry does not exist, or if a parent is not a directory; symlinks are not followed.
 	Lookup(path string) (typ, link string, err error)
-	// Children returns the names in dir, in any order; none if it is no directory. It is an error if they are too many to look at.
+	// Children returns the names in dir, in any order. It returns no names if dir is not a directory, and an error if there are
+	// too many.
 	Children(dir string) ([]string, error)
-	// Content returns at most limit bytes of the file at path as it was before the changes; nil if there was none, or it cannot
-	// be read. Where there were several, as in the parents of a commit, a zero byte is after each.
+	// Content returns at most limit bytes of the file at path as it was before the changes. It returns nil if the file did not
+	// exist or cannot be read. If there were several versions, as in the parents of a commit, each is followed by a zero byte.
 	Content(path string, limit int64) []byte
 }
 
-// maxCheckedNames bounds what is looked at in one directory of the host.
+// maxCheckedNames is the maximum number of names that are read from one directory of the host.
 const maxCheckedNames = 200_000
 
-// hostTree is a directory of the host.
+// hostTree implements [Tree] for a directory of the host.
 type hostTree struct{ dir *os.File }
 
 func (t hostTree) Lookup(path string) (typ, link string, err error) {
@@ -53,7 +54,7 @@ func (t hostTree) Lookup(path string) (typ, link string, err error) {
 	return st.Type, string(buf[:n]), nil
 }
 
-// absent is the answer to a failed look: what is not there is nothing, all else is an error.
+// absent returns the result of a failed lookup: TypeNone if the path does not exist, otherwise the error.
 func absent(err error) (string, string, error) {
 	for _, e := range []error{unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.ENAMETOOLONG, unix.EINVAL} {
 		if errors.Is(err, e) {
@@ -63,7 +64,7 @@ func absent(err error) (string, string, error) {
 	return "", "", err
 }
 
-// Children returns fsat.ErrTooMany if the host has more than can be looked at.
+// Children returns fsat.ErrTooMany if dir has more than maxCheckedNames entries.
 func (t hostTree) Children(dir string) ([]string, error) {
 	defer fsat.KeepAlive(t.dir)
 	fd, err := fsat.OpenDir(int(t.dir.Fd()), dir)

@@ -16,26 +16,26 @@ import (
 	"github.com/caisson-dev/caisson/worker"
 )
 
-// Jobs are the jobs of this package, for the table that the binary gives to [worker.Main].
+// Jobs returns the worker jobs of this package, for the table that the binary passes to [worker.Main].
 func Jobs() []worker.Declared {
 	return []worker.Declared{jobCheck}
 }
 
-// A Tool runs the functions of this package as confined jobs. It has no state of its own and is safe for concurrent use. Its
-// methods keep none of the descriptors that they are given.
+// A Tool runs the functions of this package as confined worker jobs. It is stateless and safe for concurrent use. Its methods
+// do not retain the file descriptors that are passed to them.
 type Tool struct{ run worker.Starter }
 
-// NewTool returns a Tool whose jobs r runs. The binary that r starts must have the jobs of this package in its table.
+// NewTool returns a Tool that runs its jobs with r. The binary that r starts must have the jobs of this package in its table.
 func NewTool(r worker.Starter) Tool { return Tool{run: r} }
 
-// checked is what the job reports of one change.
+// checked is the result of the job for one change.
 type checked struct {
 	Verdict  string
 	Findings []caisson.Finding
 }
 
-// jobCheck checks changes, which come from its input after a line with the rules, and writes a [checked] for each to its first
-// descriptor. The second one is the frozen copy, and its root is the host's directory.
+// jobCheck checks changes. Its input is a line with the rules, followed by the changes. It writes a [checked] for each change
+// to its first file descriptor. The second file descriptor is the frozen copy, and the root is the host's directory.
 var jobCheck = worker.Job[worker.None, worker.None]{
 	Name: "gate.check", Root: true, Files: 2, Access: worker.ReadAsOwner,
 	Do: func(ctx context.Context, c *worker.Call, none worker.None) (worker.None, error) {
@@ -68,13 +68,14 @@ var jobCheck = worker.Job[worker.None, worker.None]{
 	},
 }
 
-// Check is [Changes] as a job: with the rights of host's owner, who must be able to read frozen, which [overlay.Freeze] has written. With an
-// error, all changes are denied: Invalid if it is the rules', Exhausted if a limit of time or memory ended the job.
+// Check runs [Changes] as a worker job with the rights of host's owner, who must be able to read frozen, the file that
+// [overlay.Freeze] has written. If it returns an error, all changes are denied. The error is Invalid if the rules are invalid,
+// and Exhausted if the job was killed at a limit of time or memory.
 func (t Tool) Check(ctx context.Context, host, frozen *os.File, changes []caisson.Change, rules Rules) error {
 	before := make([]string, len(changes))
 	for i := range changes {
 		before[i] = cmpOr(changes[i].Verdict, caisson.VerdictPass)
-		changes[i].Verdict = caisson.VerdictDeny // until all is known
+		changes[i].Verdict = caisson.VerdictDeny // until the job has succeeded
 	}
 	if err := rules.Validate(); err != nil || len(changes) == 0 {
 		return err
@@ -84,7 +85,7 @@ func (t Tool) Check(ctx context.Context, host, frozen *os.File, changes []caisso
 		return err
 	}
 	for i, r := range results {
-		// Jobs are not believed to make anything milder.
+		// The job is untrusted: its result can only make a verdict stricter.
 		verdict := worse(before[i], r.Verdict)
 		for _, f := range r.Findings {
 			verdict = worse(verdict, f.Verdict)
@@ -122,13 +123,13 @@ func (t Tool) check(ctx context.Context, host, frozen *os.File, changes []caisso
 	return readChecked(io.NewSectionReader(out, 0, maxChecked), len(changes))
 }
 
-// Bounds of what is checked at once.
+// Limits of one check.
 const (
 	maxChanges = 200_000
-	maxChecked = 1 << 30 // bytes of what a check reads, and of what it writes
+	maxChecked = 1 << 30 // bytes that a check may read, and bytes that it may write
 )
 
-// readChecked reads what a job has written, which is not to be trusted.
+// readChecked reads and validates the untrusted output of a job.
 func readChecked(r io.Reader, n int) ([]checked, error) {
 	results, err := worker.ReadRows[checked](r, n, maxFindings*(6*maxMessage+200))
 	if err != nil || len(results) != n || slices.ContainsFunc(results, func(c checked) bool { return !c.valid() }) {

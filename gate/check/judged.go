@@ -16,28 +16,29 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Bounds of files whose content decides whether a change of them is asked about.
+// Limits of the files whose content decides whether a change requires a review.
 const (
-	maxJudged      = 1 << 20   // bytes; a larger file is asked about
-	maxJudgedTOML  = 256 << 10 // bytes of TOML, whose parser takes more time
-	maxJudgedDepth = 64        // objects and lists in each other
-	maxBrackets    = 2_000     // in TOML, whose parser takes memory with the square of their depth
-	maxLineDots    = 64        // in one line of TOML
+	maxJudged      = 1 << 20   // bytes; changes of larger files require a review
+	maxJudgedTOML  = 256 << 10 // bytes of TOML, which takes longer to parse
+	maxJudgedDepth = 64        // nested objects and lists
+	maxBrackets    = 2_000     // brackets in TOML; the parser's memory grows with the square of the nesting depth
+	maxLineDots    = 64        // dots in one line of TOML
 )
 
-// A judged is a kind of file that tools run in part: a change of it is asked about unless it changes only what is known to run nothing.
+// A judged is a kind of file of which tools execute some parts. A change requires a review unless it affects only parts that
+// are known not to be executed.
 type judged struct {
-	names []string // in lower case, as in a protection
+	names []string // in lower case, as in protection.names
 	why   string
-	// same reports whether two texts differ only in what runs nothing, and if not, which part of new runs something; "" is the
-	// whole file. No old text is "".
+	// same reports whether two texts differ only in parts that are not executed. If not, it returns the first part of new that
+	// may be executed; "" means the whole file. old is "" if there was no old file.
 	same func(old, new string) (part string, ok bool)
 }
 
-// dependencyKeys are what may be in a requirement of a dependency that a registry has.
+// dependencyKeys are the keys that are allowed in a requirement of a dependency from a registry.
 var dependencyKeys = []string{"version", "extras", "optional", "markers", "python", "features", "default-features", "workspace"}
 
-// judgedFiles are such files. Their lists are of what is inert: a key that nobody knows is asked about.
+// judgedFiles lists these files. The lists contain the inert keys: a change of any other key requires a review.
 var judgedFiles = []judged{
 	{[]string{"package.json"}, "package managers and tools run what this names", keyed{
 		decode: decodeJSON,
@@ -110,7 +111,7 @@ var judgedNames = sync.OnceValue(func() map[string]*judged {
 	return index
 })
 
-// judgedAt returns what holds for the file at path, or nil.
+// judgedAt returns the entry of judgedFiles for the file at path, or nil.
 func judgedAt(path string) *judged {
 	index := judgedNames()
 	name := nameKey(path[strings.LastIndexByte(path, '/')+1:])
@@ -123,8 +124,8 @@ func judgedAt(path string) *judged {
 	return found
 }
 
-// checkJudged asks about the change i of a file that tools run in part, if it may change what they run. text is what the file would
-// be. Each change is looked at by one goroutine only.
+// checkJudged requires a review of the change i if the file is in judgedFiles and the change may affect what tools execute.
+// text is the new content of the file. Each change is checked by one goroutine only.
 func (c *checker) checkJudged(i int, text string) {
 	ch := &c.changes[i]
 	j := judgedAt(ch.Path)
@@ -141,8 +142,8 @@ func (c *checker) checkJudged(i int, text string) {
 	}
 }
 
-// differs reports whether new runs nothing that one of the old texts does not run in the same way. It fails closed: what cannot be
-// compared is not ok.
+// differs returns ok if everything that new executes is executed in the same way by one of the old texts. It fails closed: if
+// the texts cannot be compared, ok is false. part is as in judged.same.
 func (j *judged) differs(old []string, new string) (part string, ok bool) {
 	defer func() {
 		if recover() != nil {
@@ -168,31 +169,31 @@ func (j *judged) differs(old []string, new string) (part string, ok bool) {
 	return part, false
 }
 
-// oldVersions returns what was at the path of a change: nothing if it was elsewhere, no file or too large, several texts for a commit
-// with several parents.
+// oldVersions returns the old contents at the path of a change: none if the file was renamed, did not exist or is too large,
+// and several for a commit with several parents.
 func (c *checker) oldVersions(ch *caisson.Change) []string {
 	if ch.OldPath != "" && ch.OldPath != ch.Path {
 		return nil
 	}
 	old := c.oldContent(ch)
-	if len(old) == 0 || len(old) >= int(c.rules.MaxScan) { // it may have been cut
+	if len(old) == 0 || len(old) >= int(c.rules.MaxScan) { // it may be truncated
 		return nil
 	}
 	return strings.Split(strings.TrimSuffix(string(old), "\x00"), "\x00")
 }
 
-// keyed compares what is written as keys and values.
+// keyed compares files that consist of keys and values.
 type keyed struct {
 	decode   func(text string) (map[string]any, error)
-	inert    []string // paths of keys, with dots, below which nothing runs; * stands for any key
-	requires []string // the same of requirements of dependencies: another version runs nothing, another source may
-	rules    []string // the same of rules of ESLint: another severity runs nothing, other options of a plugin's rule may
+	inert    []string // dotted paths of keys whose values are not executed; * matches any key
+	requires []string // paths of dependency requirements: another version is allowed, another source is not
+	rules    []string // paths of ESLint rules: another severity is allowed, other options of a plugin's rule are not
 }
 
 func (k keyed) same(old, new string) (part string, ok bool) {
 	before := map[string]any{}
 	if old != "" {
-		// Of an old file that cannot be read nothing is known, so that all of the new one counts.
+		// An old file that cannot be parsed is treated as empty, so that all keys of the new one are compared.
 		if m, err := k.decode(old); err == nil {
 			before = m
 		}
@@ -204,7 +205,7 @@ func (k keyed) same(old, new string) (part string, ok bool) {
 	return k.sameKeys(nil, before, after)
 }
 
-// sameKeys compares two tables at path.
+// sameKeys compares two tables at path, which is nil for the whole file.
 func (k keyed) sameKeys(path []string, before, after map[string]any) (part string, ok bool) {
 	names := map[string]bool{}
 	for name := range before {
@@ -242,7 +243,7 @@ func (k keyed) sameKeys(path []string, before, after map[string]any) (part strin
 	return "", true
 }
 
-// table returns v as a table; what is not there is an empty one.
+// table returns v as a table. A value that does not exist is an empty table.
 func table(v any, there bool) (map[string]any, bool) {
 	if !there {
 		return nil, true
@@ -251,10 +252,10 @@ func table(v any, there bool) (map[string]any, bool) {
 	return m, ok
 }
 
-// How a path of keys compares with a list of such paths.
+// The results of matchKeys, which compares a path of keys with a list of patterns.
 const (
 	keysNot   = iota
-	keysBelow // the list has something below it
+	keysBelow // the list has a pattern for a key below the path
 	keysMatch
 )
 
@@ -275,19 +276,19 @@ func matchKeys(list []string, at []string) int {
 	return best
 }
 
-// archiveName matches what package managers take for the name of an archive in the tree.
+// archiveName matches names that package managers interpret as archives in the tree.
 var archiveName = regexp.MustCompile(`(?i)\.(tgz|tar(\.[a-z0-9]+)?|zip|whl|crate)\s*$`)
 
-// fromRegistry reports whether a requirement of a dependency names versions only, and no other source or package.
+// fromRegistry reports whether a dependency requirement contains only versions, and no other source or package.
 func fromRegistry(v any, depth int) bool {
 	switch v := v.(type) {
 	case bool:
 		return true
 	case string:
-		for _, own := range []string{"workspace:", "catalog:"} { // of the tree itself
+		for _, own := range []string{"workspace:", "catalog:"} { // prefixes for packages of the same repository
 			v = strings.TrimPrefix(v, own)
 		}
-		// A path needs no slash where it begins with a dot or is that of an archive.
+		// A path can lack a slash if it begins with a dot or is the name of an archive.
 		return !strings.ContainsAny(v, `/\@:`) && !strings.HasPrefix(v, ".") && !archiveName.MatchString(v)
 	case []any:
 		return depth < 3 && !slices.ContainsFunc(v, func(e any) bool { return !fromRegistry(e, depth+1) })
@@ -302,9 +303,9 @@ func fromRegistry(v any, depth int) bool {
 	return false
 }
 
-// sameOptions reports whether a rule of ESLint differs only in what runs nothing: its severity and, unless the rule is a
-// plugin's, its options. The names of rules of plugins have a slash, and their options can name modules that they load. nil is
-// no such rule.
+// sameOptions reports whether an ESLint rule differs only in parts that are not executed: its severity and, unless it is a rule
+// of a plugin, its options. The names of plugin rules contain a slash, and their options can name modules that are loaded. nil
+// is not a valid rule.
 func sameOptions(name string, old, new any) bool {
 	if !strings.Contains(name, "/") {
 		return true
@@ -314,7 +315,7 @@ func sameOptions(name string, old, new any) bool {
 	return ok && ok2 && slices.EqualFunc(before, after, reflect.DeepEqual)
 }
 
-// ruleOptions returns what follows the severity of a rule; ok is false if that is none.
+// ruleOptions returns the options of a rule, which follow its severity; ok is false if the severity is invalid.
 func ruleOptions(rule any) (options []any, ok bool) {
 	list, isList := rule.([]any)
 	if !isList {
@@ -330,7 +331,7 @@ func ruleOptions(rule any) (options []any, ok bool) {
 	return nil, false
 }
 
-// decodeJSON reads an object strictly: what readers could take for different things, such as a name that is there twice, is an error.
+// decodeJSON parses an object strictly: input that parsers could interpret differently, such as a duplicate name, is an error.
 func decodeJSON(text string) (map[string]any, error) {
 	dec := json.NewDecoder(strings.NewReader(text))
 	dec.UseNumber()
@@ -388,8 +389,8 @@ func decodeValue(dec *json.Decoder, depth int) (any, error) {
 	return t, nil
 }
 
-// decodeTOML reads TOML that is neither too deep nor too large. Keys with many parts, and brackets in each other, cost its parser the
-// square of their number.
+// decodeTOML parses TOML within the limits above. The parser's time grows with the square of the number of parts of a key, and
+// of the number of nested brackets.
 func decodeTOML(text string) (m map[string]any, err error) {
 	if len(text) > maxJudgedTOML || strings.Count(text, "[")+strings.Count(text, "{") > maxBrackets {
 		return nil, errJudged
@@ -403,9 +404,10 @@ func decodeTOML(text string) (m map[string]any, err error) {
 	return m, err
 }
 
-// sameMake compares makefiles without comments and empty lines. A line is a comment if it begins with its mark and is no part of a line that
-// goes on; where make could take such a line for something else, in a definition of several lines or with another prefix of
-// commands, all lines count. So does a first line that names an interpreter, for makefiles that are run themselves.
+// sameMake compares makefiles without comments and empty lines. A line is a comment if it begins with # and does not continue
+// the line before. All lines are compared if make could interpret such a line differently, that is, if a file defines
+// multi-line variables or another recipe prefix. A first line that names an interpreter is compared as well, because makefiles
+// can be executed directly.
 func sameMake(old, new string) (part string, ok bool) {
 	all := func(s string) bool { return strings.Contains(s, "define") || strings.Contains(s, "RECIPEPREFIX") }
 	if all(old) || all(new) {

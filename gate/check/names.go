@@ -10,8 +10,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// nameKey returns what a name becomes on a file system or in a program that knows no case, takes different forms of a character
-// for one, leaves out characters that are not seen, or cuts off what Windows cuts off. Names with equal keys collide somewhere.
+// nameKey returns the form of a name that a file system or program uses which ignores case, normalizes Unicode, ignores
+// invisible characters, or strips trailing dots and spaces as Windows does. Names with equal keys collide on some system.
 func nameKey(name string) string {
 	plain := true
 	for i := range len(name) {
@@ -39,12 +39,12 @@ func nameKey(name string) string {
 	return strings.TrimRight(norm.NFKC.String(b.String()), ". ")
 }
 
-// ignorable reports whether file systems (HFS+) or people do not see r.
+// ignorable reports whether r is invisible, or ignored by a file system (HFS+).
 func ignorable(r rune) bool {
 	return unicode.Is(unicode.Cf, r) || unicode.Is(unicode.Variation_Selector, r) || unicode.Is(unicode.Other_Default_Ignorable_Code_Point, r)
 }
 
-// pathKey is nameKey of each name in a path.
+// pathKey applies nameKey to each name in a path.
 func pathKey(path string) string {
 	parts := strings.Split(path, "/")
 	for i, p := range parts {
@@ -53,9 +53,9 @@ func pathKey(path string) string {
 	return strings.Join(parts, "/")
 }
 
-// GitName reports whether git, on some system, takes name for the directory of a repository.
+// GitName reports whether git, on any system, interprets name as the directory of a repository (.git).
 func GitName(name string) bool {
-	// A backslash separates names on Windows, and a colon begins the name of a stream there.
+	// On Windows a backslash separates names, and a colon separates the name of a stream.
 	for part := range strings.SplitSeq(name, `\`) {
 		part, _, _ = strings.Cut(part, ":")
 		key := nameKey(part)
@@ -69,7 +69,7 @@ func GitName(name string) bool {
 	return false
 }
 
-// checkName says what is wrong with a name in a path.
+// checkName adds the findings about one name in a path.
 func checkName(name string, add func(verdict, format string, args ...any)) {
 	if !utf8.ValidString(name) {
 		add(caisson.VerdictDeny, "the name %.80q is not UTF-8", name)

@@ -10,21 +10,21 @@ import (
 	"github.com/caisson-dev/caisson/gate/fsat"
 )
 
-// A protection is a list of paths with the verdict on changes there and below.
+// A protection is a list of names with the verdict on changes of these paths and of the paths below them.
 type protection struct {
 	verdict string
 	why     string
-	final   bool // no rule allows it
-	// names are in lower case and match any case, in any directory: what is checked may be a home directory, or hold several
-	// repositories. They have at most protectedNames parts; those of one part may have wildcards. "name.*" and "*.name", with at
-	// most two more dots, take no time of their own.
+	final   bool // Rules.Allow does not apply
+	// names are in lower case and match any case, in any directory: the directory may be a home directory, or contain several
+	// repositories. A name has at most protectedNames parts; a name of one part may have wildcards. "name.*" and "*.name", with
+	// at most stemDots dots in name, are found through an index; other wildcards are compared one by one.
 	names []string
 }
 
 const protectedNames = 3
 
-// protections are what runs, or is followed, without somebody deciding to do so, or by routine. Of those that match, the first one counts.
-// Files of which only a part runs are in judgedFiles.
+// protections lists the files that tools or people execute, or agents follow, automatically or by routine. The first protection
+// that matches applies. The files of which only some parts are executed are in judgedFiles.
 var protections = []protection{
 	{caisson.VerdictDeny, "keys and trust of the host's user are never changed", true, []string{
 		".ssh", ".gnupg", ".aws", ".kube", ".docker/config.json", ".netrc", ".git-credentials", ".config/gcloud", ".config/gh",
@@ -106,7 +106,7 @@ var protections = []protection{
 	}},
 }
 
-// protectedPaths is an index of protections by name, and the names with wildcards that are not in it.
+// protectedPaths returns an index of protections by name, and the names with wildcards that are not in the index.
 var protectedPaths = sync.OnceValues(func() (index map[string]int, wild map[string]int) {
 	index, wild = map[string]int{}, map[string]int{}
 	for i, p := range protections {
@@ -126,10 +126,10 @@ var protectedPaths = sync.OnceValues(func() (index map[string]int, wild map[stri
 	return index, wild
 })
 
-// stemDots is how many dots "name" has at most in the "name.*" and "*.name" that are looked up.
+// stemDots is the maximum number of dots in the name of an indexed "name.*" or "*.name".
 const stemDots = 2
 
-// protectionOf returns the strictest protection of a path, by its key, or nil.
+// protectionOf returns the first protection that matches a path, given its key, or nil.
 func protectionOf(key string) *protection {
 	index, wild := protectedPaths()
 	first := len(protections)
@@ -156,7 +156,7 @@ func protectionOf(key string) *protection {
 	return &protections[first]
 }
 
-// eachStem calls do with each "name.*" and "*.name" that matches a name.
+// eachStem calls do with each indexable "name.*" and "*.name" that matches name.
 func eachStem(name string, do func(string)) {
 	for at, dots := 0, 0; dots <= stemDots; dots++ {
 		n := strings.IndexByte(name[at:], '.')
@@ -176,7 +176,7 @@ func eachStem(name string, do func(string)) {
 	}
 }
 
-// checkPath says whether a path may be changed at all.
+// checkPath adds the findings about a path: protected paths, paths of git, and paths that the rules exclude.
 func (r *Rules) checkPath(name string, add func(verdict, format string, args ...any)) {
 	if !fsat.ValidPath(name) {
 		add(caisson.VerdictDeny, "%.200q is no path in the directory", name)

@@ -10,43 +10,46 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Rules are what an operator says of changes, beside what is never applied. Zero fields mean the defaults. Patterns are as in
-// [MatchPath].
+// Rules are the operator's rules for changes, in addition to the built-in ones. Zero fields mean the defaults. Patterns are as
+// in [MatchPath].
 type Rules struct {
-	// Only are patterns of the paths that may be changed; empty: all.
+	// Only are patterns of the paths that may be changed. If empty, all paths may be changed.
 	Only []string `yaml:"only" json:"only,omitempty"`
-	// Deny are patterns of paths that are never changed, whatever their case.
+	// Deny are patterns of paths that are never changed, regardless of case.
 	Deny []string `yaml:"deny" json:"deny,omitempty"`
-	// Allow are patterns of paths that are protected by default and may be changed all the same: definitions of continuous
-	// integration, hooks that are files of the tree, and what editors, shells, agents, builds and other tools run or follow. Not of
-	// what is never changed: .git, and keys to the host.
+	// Allow are patterns of paths that are protected by default and may be changed nevertheless: definitions of continuous
+	// integration, hooks that are files of the tree, and files that editors, shells, agents, builds and other tools execute or
+	// follow. It does not apply to .git and to keys of the host's user.
 	Allow []string `yaml:"allow" json:"allow,omitempty"`
 
-	MaxFile  caisson.Size `yaml:"maxFile" json:"maxFile,omitempty"`   // of one file; 64 MiB
-	MaxTotal caisson.Size `yaml:"maxTotal" json:"maxTotal,omitempty"` // of all files; 1 GiB
-	MaxFiles int          `yaml:"maxFiles" json:"maxFiles,omitempty"` // changes; 20,000
+	MaxFile  caisson.Size `yaml:"maxFile" json:"maxFile,omitempty"`   // largest file, in bytes; default 64 MiB
+	MaxTotal caisson.Size `yaml:"maxTotal" json:"maxTotal,omitempty"` // all files together, in bytes; default 1 GiB
+	MaxFiles int          `yaml:"maxFiles" json:"maxFiles,omitempty"` // number of changes; default 20,000
 
-	// MaxScan is the largest file that is searched for secrets; 4 MiB. A larger one is for a person to look at.
+	// MaxScan is the size, in bytes, of the largest file that is searched for secrets; default 4 MiB, at most 64 MiB. Larger
+	// files require a review.
 	MaxScan caisson.Size `yaml:"maxScan" json:"maxScan,omitempty"`
-	// ScanTime is for how long all files are searched for secrets; 60 s. What was not searched by then is denied.
+	// ScanTime is the time limit for searching all files for secrets; default 60 s. Files that were not searched by then are
+	// denied.
 	ScanTime caisson.Duration `yaml:"scanTime" json:"scanTime,omitempty"`
 
-	// History says that the changes are those of a commit. What looks like a secret is denied then, because whatever comes later,
-	// it stays in the history; and a file may become one that can be executed, because nothing runs it there.
+	// History means that the changes are those of a commit. Possible secrets are then denied instead of reviewed, because they
+	// remain in the history even if a later commit removes them. Files may become executable, because pushing a commit does not
+	// run them.
 	History bool `yaml:"-" json:"history,omitempty"`
-	// AskSecrets are patterns of paths in which what looks like a secret is asked about even then: somebody has said that there are
-	// false alarms.
+	// AskSecrets are patterns of paths in which possible secrets require a review even if History is set, because they have
+	// been reported as false positives.
 	AskSecrets []string `yaml:"-" json:"askSecrets,omitempty"`
 }
 
-// Bounds of rules.
+// Limits of rules.
 const (
 	maxRulePatterns = 1000
 	maxPatternSize  = 1024
 	defaultScanTime = caisson.Duration(time.Minute)
 )
 
-// Validate returns an Invalid error that names the field at fault.
+// Validate returns an Invalid error that names the first invalid field.
 func (r *Rules) Validate() error {
 	for _, list := range []struct {
 		field    string
@@ -83,7 +86,7 @@ func (r *Rules) Validate() error {
 
 const maxScan = 64 << 20
 
-// WithDefaults returns r with the defaults where its limits are zero.
+// WithDefaults returns r with zero limits replaced by the defaults.
 func (r Rules) WithDefaults() Rules {
 	orElse := func(n *caisson.Size, def caisson.Size) {
 		if *n == 0 {
@@ -123,10 +126,10 @@ func ValidPattern(pattern string) error {
 	return nil
 }
 
-// MatchPath reports whether pattern matches a relative path with slashes. ** stands for any number of directories, also none; *, ?
-// and [a-z] are as in path.Match and match no slash. A pattern without a slash matches a name in any directory; one that begins
-// with a slash begins at the root. What matches a directory matches all that is in it. A malformed pattern matches nothing. Time
-// is bounded by the product of the two lengths.
+// MatchPath reports whether pattern matches a relative path with slashes. ** matches any number of directories, including none;
+// *, ? and [a-z] are as in path.Match and do not match a slash. A pattern without a slash matches a name in any directory;
+// other patterns are relative to the root, with or without a leading slash. A pattern that matches a directory matches
+// everything in it. A malformed pattern matches nothing. The time is bounded by the product of the two lengths.
 func MatchPath(pattern, name string) bool {
 	if ValidPattern(pattern) != nil {
 		return false
@@ -136,7 +139,7 @@ func MatchPath(pattern, name string) bool {
 	if !rooted {
 		parts = append([]string{"**"}, parts...)
 	}
-	// reached[i]: the first i parts match the names so far.
+	// reached[i] means that the first i parts match the names so far.
 	reached := make([]bool, len(parts)+1)
 	reached[0] = true
 	passOver(parts, reached)
@@ -154,14 +157,14 @@ func MatchPath(pattern, name string) bool {
 		}
 		passOver(parts, next)
 		if next[len(parts)] {
-			return true // the path itself or a directory above
+			return true // the path itself or a parent directory matches
 		}
 		reached = next
 	}
 	return false
 }
 
-// passOver lets ** stand for nothing.
+// passOver makes each ** match zero directories.
 func passOver(parts []string, reached []bool) {
 	for i, p := range parts {
 		if p == "**" && reached[i] {

@@ -9,34 +9,34 @@ import (
 	"strings"
 )
 
-// Bounds of the search for secrets in one file.
+// Limits of the search for secrets in one file.
 const (
-	maxReach      = 4 << 10   // bytes that one secret with what is around it may take
-	maxKeyReach   = 32 << 10  // the same of private keys
-	maxPiece      = 128 << 10 // bytes given to a regular expression at once: between two of these the context is looked at
-	maxSecrets    = 10        // reported of one file
-	secretContext = 2 << 10   // bytes of a line, on either side of a match, that lists of exceptions see
-	genericValue  = 10        // bytes that a secret has at least by the generic rule
-	edgeBytes     = 8         // beside what a rule can match, for what it asks of the characters around
+	maxReach      = 4 << 10   // bytes of one secret including its context
+	maxKeyReach   = 32 << 10  // the same for private keys
+	maxPiece      = 128 << 10 // bytes matched by a regular expression at once; the context is checked between two pieces
+	maxSecrets    = 10        // reported per file
+	secretContext = 2 << 10   // bytes of a line, on either side of a match, that allow lists are matched against
+	genericValue  = 10        // minimum length in bytes of a secret that the generic rule finds
+	edgeBytes     = 8         // bytes beyond the longest match, for the characters that a rule checks around it
 )
 
-// A secret is what looks like one.
+// A secret is a possible secret that was found.
 type secret struct {
 	Rule, description string
 	text              string
-	Line              int // from 1; 0 if it is the file itself
+	Line              int // from 1; 0 if the file's path matched
 }
 
 // span is a part of a text, in bytes.
 type span struct{ start, end int }
 
-// find returns what looks like a secret in a file, at most maxSecrets. It reads no comments: nothing in the text makes an
-// exception. It returns the context's error if that ends first; one step takes well under a second, whatever the text.
+// find returns the possible secrets in a file, at most maxSecrets. Comments in the text cannot exclude a match. It returns the
+// context's error if the context is canceled; the context is checked well within every second, regardless of the text.
 func (all *SecretRules) find(ctx context.Context, path, text string) ([]secret, error) {
 	return all.FindWhere(ctx, path, text, func(*SecretRule) bool { return true })
 }
 
-// FindWhere is find with some of the rules.
+// FindWhere is like find, with only the rules for which use returns true.
 func (all *SecretRules) FindWhere(ctx context.Context, path, text string, use func(*SecretRule) bool) ([]secret, error) {
 	var out []secret
 	for _, r := range all.Rules {
@@ -55,7 +55,7 @@ func (all *SecretRules) FindWhere(ctx context.Context, path, text string, use fu
 		}
 		return 0
 	}
-	// What is known by its form first: it needs not be found by the words around it as well.
+	// Specific rules come first: the generic rule does not report a line again in which another rule found a secret.
 	slices.SortFunc(order, func(a, b int) int { return cmp.Or(generic(a)-generic(b), a-b) })
 	for _, i := range order {
 		r := all.Rules[i]
@@ -68,7 +68,7 @@ func (all *SecretRules) FindWhere(ctx context.Context, path, text string, use fu
 				return true
 			}
 			s.Line = 1 + strings.Count(text[:m.start], "\n")
-			// Pieces overlap.
+			// Pieces overlap, so a secret can be found twice.
 			if !slices.ContainsFunc(out, func(o secret) bool { return o == s || r.ID == genericRule && o.Line == s.Line }) {
 				out = append(out, s)
 			}
@@ -84,7 +84,7 @@ func (all *SecretRules) FindWhere(ctx context.Context, path, text string, use fu
 	return out, nil
 }
 
-// where returns, for each rule that may match, the parts of text that it has to look at, in order.
+// where returns, for each rule that may match, the parts of text that must be searched, in order.
 func (all *SecretRules) where(text string) map[int][]span {
 	where := map[int][]span{}
 	whole := []span{{0, len(text)}}
@@ -123,7 +123,7 @@ func (all *SecretRules) where(text string) map[int][]span {
 	return where
 }
 
-// search calls hit for each match of the rule's expression in spans, until it returns false.
+// search calls hit for each match of the rule's expression in spans, until hit returns false.
 func (r *SecretRule) search(ctx context.Context, text string, spans []span, hit func(span) bool) error {
 	overlap := r.reach
 	if overlap == 0 {
@@ -137,7 +137,8 @@ func (r *SecretRule) search(ctx context.Context, text string, spans []span, hit 
 			end := min(start+maxPiece, s.end)
 			for _, loc := range r.regex().FindAllStringIndex(text[start:end], -1) {
 				m := span{start + loc[0], start + loc[1]}
-				// At an edge of a piece an expression takes for the text's edge what is none.
+				// At the edge of a piece that is not an edge of the text, an expression may match although it would not match
+				// in the whole text.
 				if m.start == start && start > 0 || m.end == end && end < len(text) {
 					continue
 				}
@@ -154,7 +155,7 @@ func (r *SecretRule) search(ctx context.Context, text string, spans []span, hit 
 	return nil
 }
 
-// judge decides as gitleaks does whether a match is a secret, but for exceptions by path.
+// judge decides as gitleaks does whether a match is a secret, except that it ignores allow lists by path.
 func (all *SecretRules) judge(r *SecretRule, path, text string, m span) (secret, bool) {
 	match := strings.Trim(text[m.start:m.end], "\n")
 	found := match
@@ -176,7 +177,7 @@ func (all *SecretRules) judge(r *SecretRule, path, text string, m span) (secret,
 	return secret{Rule: r.ID, description: r.Description, text: found}, true
 }
 
-// allows reports whether the list makes an exception of a match.
+// allows reports whether the allow list excludes a match.
 func (l *secretList) allows(path, match, found, text string, m span) bool {
 	target := found
 	switch l.RegexTarget {
@@ -201,10 +202,11 @@ func (l *secretList) allows(path, match, found, text string, m span) bool {
 
 func matches(expr func() *regexp.Regexp, s string) bool {
 	re := expr()
-	return re != nil && re.FindString(s) != "" // an empty match says nothing
+	return re != nil && re.FindString(s) != "" // an empty match does not count
 }
 
-// entropy is Shannon's, in bits per character; as in gitleaks, the characters are counted and the bytes divided by.
+// entropy returns the Shannon entropy in bits per character. As in gitleaks, it counts characters but divides by the number of
+// bytes.
 func entropy(s string) float64 {
 	counts := map[rune]int{}
 	for _, r := range s {

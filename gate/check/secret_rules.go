@@ -12,19 +12,20 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// secretRulesText is the rule set of gitleaks as its authors publish it; see docs/decisions/0008-gate-libraries.md.
+// secretRulesText is the unmodified rule set of gitleaks; see docs/decisions/0008-gate-libraries.md.
 //
 //go:embed secret_rules.toml
 var secretRulesText string
 
-// genericRule is the rule that knows no form of a secret but the words around it. It alone leaves out files by their paths, such
-// as lock files, as gitleaks does; who wants to hide a token cannot do that by the name of its file.
+// genericRule is the rule that finds secrets not by their form but by the words around them. As in gitleaks, it is the only
+// rule that ignores files by their paths, such as lock files; with the other rules, the name of a file cannot hide a token in
+// it.
 const genericRule = "generic-api-key"
 
-// privateKeyRule is the rule whose secrets are long.
+// privateKeyRule is the rule that finds private keys, which are longer than other secrets.
 const privateKeyRule = "private-key"
 
-// secretList says what is no secret after all.
+// secretList is an allow list: matches that are not secrets.
 type secretList struct {
 	Description string
 	Condition   string
@@ -37,7 +38,7 @@ type secretList struct {
 	stop           *words
 }
 
-// SecretRule is one rule. What takes time or memory is made when it is first needed.
+// SecretRule is one rule. Its regular expressions are compiled on first use.
 type SecretRule struct {
 	ID          string `toml:"id"`
 	Description string
@@ -49,22 +50,24 @@ type SecretRule struct {
 	Allowlists  []*secretList
 
 	regex, path func() *regexp.Regexp
-	// reach is how far from the end of a keyword a match of the rule can begin and end, in bytes; 0: anywhere.
+	// reach is the maximum distance, in bytes, from the end of a keyword at which a match can begin or end; 0 means that a
+	// match can be anywhere.
 	reach int
-	// assigned says that a match has one of the keywords before an assignment; then it begins at most before bytes before the
-	// keyword's end.
+	// Assigned means that a match has one of the keywords before an assignment. It then begins at most before bytes before the
+	// end of the keyword.
 	Assigned bool
 	before   int
 }
 
-// Most rules look for a name, which has a keyword, an assignment, and a value, and begin in this way.
+// Most rules find a name that contains a keyword, an assignment, and a value. Their expressions begin with these parts.
 const (
 	nameExpr   = `(?i)[\w.-]{0,50}?`
 	assignExpr = `(?:[ \t\w.-]{0,20})[\s'"]{0,3}(?:=|>|:{1,3}=|\|\||:|=>|\?=|,)`
 )
 
-// assignment reports whether what follows a keyword that ends at the byte at of text can be what assignExpr matches and, for a value
-// of more than no bytes, whether that may follow. It is much faster than an expression, and lets most words of ordinary text go.
+// assignment reports whether the text after a keyword that ends at offset at can match assignExpr and, if value is greater than
+// 0, can be followed by a value of at least value bytes. It is much faster than a regular expression and rejects most words of
+// ordinary text.
 func assignment(text string, at, value int) bool {
 	const (
 		operators = "=>:|?,"
@@ -81,7 +84,7 @@ func assignment(text string, at, value int) bool {
 	n := 0
 	for end := min(i+longest, len(text)); i < end && strings.IndexByte(operators+filler+"`", text[i]) >= 0; i++ {
 		if text[i] == '=' {
-			n++ // may belong to the value
+			n++ // = may belong to the value
 		}
 	}
 	for i < len(text) && n < value && (wordByte(text[i]) || strings.IndexByte("=+/", text[i]) >= 0) {
@@ -95,7 +98,7 @@ func wordByte(b byte) bool {
 	return 'a' <= b && b <= 'z' || 'A' <= b && b <= 'Z' || '0' <= b && b <= '9' || b == '_' || b == '.' || b == '-' || b >= 0x80
 }
 
-// SecretRules are all rules. They are safe for concurrent use.
+// SecretRules is the set of all rules. It is safe for concurrent use.
 type SecretRules struct {
 	Title       string
 	Description string
@@ -104,11 +107,11 @@ type SecretRules struct {
 	Rules       []*SecretRule
 
 	keywords *words
-	byWord   [][]int // the rules of each keyword
-	always   []int   // the rules without
+	byWord   [][]int // indexes of the rules that have each keyword
+	always   []int   // indexes of the rules without keywords
 }
 
-// LoadSecretRules reads the rules once: some milliseconds and megabytes, in the jobs that use them.
+// LoadSecretRules parses the rules once per process, which takes some milliseconds and megabytes in the jobs that use them.
 var LoadSecretRules = sync.OnceValues(func() (*SecretRules, error) {
 	var all SecretRules
 	meta, err := toml.Decode(secretRulesText, &all)
@@ -154,7 +157,7 @@ func lazyRegexp(exprs ...string) func() *regexp.Regexp {
 		if len(exprs) == 0 || exprs[0] == "" {
 			return nil
 		}
-		return regexp.MustCompile("(?:" + strings.Join(exprs, ")|(?:") + ")") // parsed by prepare
+		return regexp.MustCompile("(?:" + strings.Join(exprs, ")|(?:") + ")") // prepare has checked the syntax
 	})
 }
 
@@ -201,7 +204,7 @@ func (r *SecretRule) prepare() error {
 	return nil
 }
 
-// longest returns the largest number of bytes that re can match; -1 if there is none.
+// longest returns the maximum number of bytes that re can match, or -1 if there is no maximum.
 func longest(re *syntax.Regexp) int {
 	sum, most := 0, 0
 	for _, sub := range re.Sub {
@@ -237,8 +240,7 @@ func longest(re *syntax.Regexp) int {
 	return sum
 }
 
-// mustContain reports whether every match of re contains one of the keywords, which are in lower case. false if that is not
-// certain.
+// mustContain reports whether every match of re contains one of the keywords. It returns false if that is not certain.
 func mustContain(re *syntax.Regexp, keywords []string) bool {
 	if len(keywords) == 0 {
 		return false
@@ -258,7 +260,8 @@ func containAll(texts, keywords []string) bool {
 
 const maxLiterals = 64
 
-// literals returns all texts that re matches, in lower case, if they are few, or nil; and whether each match has a keyword.
+// literals returns all texts that re matches, in lower case, or nil if there are more than maxLiterals or they are unknown.
+// must reports whether every match contains a keyword.
 func literals(re *syntax.Regexp, keywords []string) (exact []string, must bool) {
 	switch re.Op {
 	case syntax.OpLiteral:
@@ -309,7 +312,8 @@ func literals(re *syntax.Regexp, keywords []string) (exact []string, must bool) 
 	return nil, false
 }
 
-// concat is literals of a sequence. What is known of the texts that end at one place begins anew after a part that is not known.
+// concat is like literals, for a sequence of expressions. After an expression whose texts are unknown, it starts collecting
+// again with the next one.
 func concat(subs []*syntax.Regexp, keywords []string) (exact []string, must bool) {
 	run, whole := []string{""}, true
 	for _, sub := range subs {

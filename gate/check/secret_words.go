@@ -1,11 +1,11 @@
 package check
 
-// words finds many words in a text in one pass, whatever the case of ASCII letters (Aho and Corasick, 1975).
+// words finds many words in a text in one pass, ignoring the case of ASCII letters (Aho and Corasick, 1975).
 type words struct {
-	class [256]uint8 // of a byte; 0 for those in no word
-	width int        // classes
-	next  []int32    // state*width+class: the state after
-	found [][]int    // by state: the indexes of the words that end there
+	class [256]uint8 // class of each byte; 0 for bytes that occur in no word
+	width int        // number of classes
+	next  []int32    // indexed by state*width+class: the next state
+	found [][]int    // by state: the indexes of the words that end in it
 }
 
 func newWords(list []string) *words {
@@ -32,7 +32,7 @@ func newWords(list []string) *words {
 			}
 			at = w.next[edge]
 		}
-		if at != 0 { // the empty word is nowhere
+		if at != 0 { // the empty word is never found
 			w.found[at] = append(w.found[at], i)
 		}
 	}
@@ -46,7 +46,7 @@ func (w *words) add() int32 {
 	return int32(len(w.found) - 1)
 }
 
-// link makes an automaton of the tree: where a state has no edge, it has that of its longest proper suffix.
+// link turns the trie into an automaton: a missing edge of a state is replaced by that of its longest proper suffix.
 func (w *words) link() {
 	suffix := make([]int32, len(w.found))
 	var queue []int32
@@ -72,7 +72,7 @@ func (w *words) link() {
 	}
 }
 
-// find calls hit for each word in text, by its index in the list and where it ends, until hit returns false.
+// find calls hit for each word in text, with its index in the list and the offset of its end, until hit returns false.
 func (w *words) find(text string, hit func(word, end int) bool) {
 	at := int32(0)
 	for i := range len(text) {
@@ -85,7 +85,7 @@ func (w *words) find(text string, hit func(word, end int) bool) {
 	}
 }
 
-// any reports whether one of the words is in text.
+// any reports whether text contains one of the words.
 func (w *words) any(text string) bool {
 	has := false
 	w.find(text, func(int, int) bool { has = true; return false })

@@ -12,7 +12,7 @@ import (
 	"github.com/caisson-dev/caisson/gate/fsat"
 )
 
-// checkContents looks at what would be written.
+// checkContents checks the new contents of files.
 func (c *checker) checkContents(ctx context.Context) error {
 	rules, err := LoadSecretRules()
 	if err != nil {
@@ -49,7 +49,7 @@ func (c *checker) checkContents(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// denied reports whether the change is denied already. Looking at it would only cost time.
+// denied reports whether the change i is denied already, so that its content need not be searched.
 func (c *checker) denied(i int) bool {
 	for _, f := range c.findings[i] {
 		if f.Verdict == caisson.VerdictDeny {
@@ -59,7 +59,7 @@ func (c *checker) denied(i int) bool {
 	return false
 }
 
-// scan searches the file of the change i. Each change is scanned by one goroutine only.
+// scan checks the content of the change i. Each change is scanned by one goroutine only.
 func (c *checker) scan(ctx context.Context, rules *SecretRules, i int) {
 	ch := &c.changes[i]
 	unseen := func(why string) {
@@ -93,13 +93,13 @@ func (c *checker) scan(ctx context.Context, rules *SecretRules, i int) {
 	old := c.oldContent(ch)
 	for _, s := range found {
 		if s.text != "" && bytes.Contains(old, []byte(s.text)) {
-			continue // it was there already
+			continue // the old file contains it as well
 		}
 		c.add(i, checkSecret, c.rules.secretVerdict(ch.Path), s.Line, secretMessage, s.Rule, s.description)
 	}
 }
 
-// content reads all of what a change would write.
+// content reads the new content of a file.
 func (c *checker) content(ch *caisson.Change) (string, error) {
 	r, err := c.read(ch.Hash)
 	if err != nil {
@@ -117,7 +117,7 @@ func (c *checker) content(ch *caisson.Change) (string, error) {
 	return b.String(), nil
 }
 
-// oldContent returns what was where the file of a change is, or nothing.
+// oldContent returns the old content of the file that a change modifies, or nil.
 func (c *checker) oldContent(ch *caisson.Change) []byte {
 	path := cmpOr(ch.OldPath, ch.Path)
 	if ch.OldType != fsat.TypeFile || !fsat.ValidPath(path) {

@@ -8,10 +8,10 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// secretMessage is what a finding says of a secret, with its rule and what that is about.
+// secretMessage is the format of a finding about a secret. Its arguments are the rule and its description.
 const secretMessage = "this looks like a secret (%s): %s"
 
-// secretVerdict is the verdict on what looks like a secret, in the file of that name or, without one, in a text.
+// secretVerdict returns the verdict on a possible secret in the file of that name, or in a text if name is "".
 func (r *Rules) secretVerdict(name string) string {
 	if r.History && (name == "" || !matchAny(r.AskSecrets, name)) {
 		return caisson.VerdictDeny
@@ -19,8 +19,9 @@ func (r *Rules) secretVerdict(name string) string {
 	return caisson.VerdictAsk
 }
 
-// Text searches a text that is no file, such as a commit's message, for secrets: at most 10 findings. It fails closed: an error
-// means that the text was not searched to its end, Exhausted for one that is larger than MaxScan or takes longer than ScanTime.
+// Text searches a text that is not a file, such as a commit's message, for secrets. It returns at most 10 findings. It fails
+// closed: an error means that the text was not searched completely. The error is Exhausted if the text is larger than MaxScan
+// or the search takes longer than ScanTime.
 func Text(ctx context.Context, text string, rules Rules) ([]caisson.Finding, error) {
 	r := rules.WithDefaults()
 	if len(text) > int(r.MaxScan) {

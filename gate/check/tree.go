@@ -14,15 +14,15 @@ import (
 	"github.com/caisson-dev/caisson/gate/fsat"
 )
 
-// maxHops is how many symlinks one path may lead through, as in Linux.
+// maxHops is the maximum number of symlinks in the resolution of a path, as in Linux.
 const maxHops = 40
 
-// tree is a directory as it would be with all changes: of the base what no change touches.
+// tree is the directory as it would be with all changes applied: the changes over the base.
 type tree struct {
 	base    Tree
 	changed map[string]*caisson.Change
-	gone    map[string]bool     // what is removed or renamed away
-	added   map[string][]string // names of changes by their directory
+	gone    map[string]bool     // paths that are removed or renamed
+	added   map[string][]string // names of changed entries by directory
 	names   map[string][]string // cache of children
 }
 
@@ -47,7 +47,7 @@ func newTree(base Tree, changes []caisson.Change) *tree {
 	return t
 }
 
-// lookup says what is at path, type none if nothing, and where a symlink leads.
+// lookup returns the type of the entry at path, "none" if it does not exist, and the target of a symlink.
 func (t *tree) lookup(path string) (typ, link string, err error) {
 	if c := t.changed[path]; c != nil {
 		return c.Type, c.Link, nil
@@ -58,7 +58,7 @@ func (t *tree) lookup(path string) (typ, link string, err error) {
 	return t.base.Lookup(path)
 }
 
-// covered reports whether a change takes away what the host has at path: there or above.
+// covered reports whether a change removes the base's entry at path, or replaces or removes one of its parent directories.
 func (t *tree) covered(path string) bool {
 	if t.gone[path] {
 		return true
@@ -101,14 +101,14 @@ func (t *tree) children(dir string) ([]string, error) {
 	return names, nil
 }
 
-// errOutside and the others say why a symlink is denied.
+// errOutside, errLoop and errGitLink are the reasons for which a symlink is denied.
 var (
 	errOutside = errors.New("leads out of the directory")
 	errLoop    = errors.New("leads to itself or through too many symlinks")
 	errGitLink = errors.New("leads to what belongs to git")
 )
 
-// follow finds out where a symlink at path leads, step by step. What is not there yet counts as a directory.
+// follow resolves the target of a symlink at path, name by name. Names that do not exist yet are treated as directories.
 func (t *tree) follow(path, link string) error {
 	var at []string
 	if dir := fsat.Parent(path); dir != "" {
@@ -154,7 +154,7 @@ func (t *tree) follow(path, link string) error {
 	return nil
 }
 
-// above returns the nearest directory of path that would be none.
+// above returns the nearest parent directory of path that would not be a directory, or "".
 func (t *tree) above(path string) string {
 	for dir := fsat.Parent(path); dir != ""; dir = fsat.Parent(dir) {
 		if c := t.changed[dir]; c != nil && c.Type != fsat.TypeDir || c == nil && t.gone[dir] {
@@ -164,11 +164,11 @@ func (t *tree) above(path string) string {
 	return ""
 }
 
-// alike are groups of names in a directory, in order, by what they have in common: the key or the look.
+// alike contains groups of names in a directory, sorted, by their key (nameKey) and by their skeleton (nameLook).
 type alike struct{ key, look map[string][]string }
 
-// collisions returns the groups of names in dir that are one name on other systems, or that look alike, and of which at least one is
-// that of a change. It may be called from several goroutines.
+// collisions returns the groups of names in dir that collide on other systems, or that look alike. Each group contains the name
+// of at least one change. It is safe for concurrent use.
 func (t *tree) collisions(dir string) (alike, error) {
 	groups := alike{map[string][]string{}, map[string][]string{}}
 	for _, n := range t.added[dir] {
@@ -190,7 +190,7 @@ func (t *tree) collisions(dir string) (alike, error) {
 			if t.gone[prefix+n] {
 				continue
 			}
-			if key := nameKey(n); groups.key[key] != nil { // few have the key of a change
+			if key := nameKey(n); groups.key[key] != nil { // few names have the same key as a change
 				groups.key[key] = append(groups.key[key], n)
 			}
 			if look := nameLook(n); groups.look[look] != nil {
@@ -211,8 +211,8 @@ func (t *tree) collisions(dir string) (alike, error) {
 	return groups, nil
 }
 
-// allCollisions is collisions of each of dirs; those that could not be looked into are in failed. Most of a large check is this: all
-// names beside those of changes are read.
+// allCollisions calls collisions for each of dirs; failed contains the errors. It takes most of the time of a large check,
+// because it reads all names in the directories of the changes.
 func (t *tree) allCollisions(ctx context.Context, dirs []string) (groups map[string]alike, failed map[string]error) {
 	groups, failed = map[string]alike{}, map[string]error{}
 	var mu sync.Mutex // guards both
@@ -238,7 +238,8 @@ func (t *tree) allCollisions(ctx context.Context, dirs []string) (groups map[str
 	return groups, failed
 }
 
-// repository reports whether dir would be what git takes for a repository without a work tree, whose configuration it then obeys.
+// repository reports whether git would interpret dir as a repository without a work tree. Git would then obey its
+// configuration.
 func (t *tree) repository(dir string) (bool, error) {
 	names, err := t.children(dir)
 	if err != nil {
@@ -251,7 +252,7 @@ func (t *tree) repository(dir string) (bool, error) {
 	return has["head"] && (has["objects"] && has["refs"] || has["commondir"]), nil
 }
 
-// repositoryNames are what makes a directory a repository.
+// repositoryNames are the names whose presence can make a directory a repository.
 var repositoryNames = []string{"head", "objects", "refs", "config", "commondir", "hooks"}
 
 // worse returns the stricter of two verdicts.
@@ -261,7 +262,7 @@ func worse(a, b string) string {
 		if i := slices.Index(order, v); i >= 0 {
 			return i
 		}
-		return len(order) // unknown is strictest
+		return len(order) // an unknown verdict is the strictest
 	}
 	if cmp.Compare(rank(a), rank(b)) >= 0 {
 		return a
@@ -269,8 +270,8 @@ func worse(a, b string) string {
 	return b
 }
 
-// LinkFault says why a symlink at path of a tree may not lead where link says, "" if it may: symlinks lead to what is in the tree,
-// and not to what belongs to git.
+// LinkFault returns the reason for which a symlink at path of a tree may not have the target link, or "" if it may: targets
+// must be inside the tree and must not belong to git.
 func LinkFault(t Tree, path, link string) (string, error) {
 	err := newTree(t, nil).follow(path, link)
 	if errors.Is(err, errOutside) || errors.Is(err, errLoop) || errors.Is(err, errGitLink) {
