@@ -1,4 +1,4 @@
-// Package compare finds what a sandbox has changed, and merges it with what has changed on the host meanwhile.
+// Package compare finds the changes of a sandbox and merges them with the changes made on the host in the meantime.
 package compare
 
 import (
@@ -17,43 +17,44 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// maxDifferences bounds what one comparison returns.
+// maxDifferences is the maximum number of differences that one comparison returns.
 const maxDifferences = 100_000
 
-// maxHeld bounds the contents that are kept in memory because they may be needed again.
+// maxHeld is the maximum number of bytes of file contents that are cached in memory for later steps.
 const maxHeld = 64 << 20
 
-// A Difference is a change, with what it takes to apply it.
+// A Difference is a change with the steps that apply it.
 type Difference struct {
-	// Change has the verdicts and findings of the comparison itself: clash, if the host has moved and the two cannot be put
-	// together, and deny for what can never be applied or is hidden. Otherwise the verdict is empty, for the checks to fill in;
-	// they never make it milder.
+	// Change has the verdicts and findings of the comparison itself: conflict if the host has changed as well and the two
+	// changes cannot be merged, and deny for changes that can never be applied and for hidden files. Otherwise the verdict is
+	// empty, to be filled in by the checks, which never make a verdict less strict.
 	Change caisson.Change `json:"change"`
-	// Steps apply the change to the host as it was when the change was found: one, or two for a rename. Their contents are
-	// objects of the frozen copy. Empty if the change can never be applied as it is. A step needs the directory that it is in:
-	// whoever applies a part of the changes takes those of the directories above along.
+	// Steps apply the change to the host as it was when the change was found: one step, or two for a rename. Their contents are
+	// objects of the frozen copy. Steps is empty if the change cannot be applied as it is. A step needs its parent directory: a
+	// caller that applies a part of the changes must include those of the parent directories.
 	Steps []gate.Step `json:"steps,omitempty"`
 }
 
-// Options say what a comparison is to have besides.
+// Options select optional parts of a comparison.
 type Options struct {
 	Patch bool `json:"patch,omitempty"` // unified diffs of text files
 	Copy  bool `json:"copy,omitempty"`  // the sandbox has a copy of the directory, as [baseline.Copy] makes it
 }
 
-// A Result is what has changed.
+// A Result contains the changes that were found.
 type Result struct {
-	Differences []Difference // by path, in the order of walks
-	Cut         bool         // there is more, which cannot be applied
+	Differences []Difference // sorted by path, in the order of directory walks
+	Cut         bool         // there are more changes, which cannot be applied
 }
 
-// Changes says what a sandbox has changed: the frozen copy in frozen against the directory as manifest (and base, see [baseline.Keep] and
-// [baseline.Rebase]) has recorded it, and against host as it is now. Only paths that the sandbox touched are looked at. Copies without a
-// change are no change, nor is what both sides have changed in the same way.
+// Changes returns the changes of a sandbox. It compares the frozen copy in frozen with the state of the directory that manifest
+// (and base, see [baseline.Keep] and [baseline.Rebase]) has recorded, and with host as it is now. Only paths that the sandbox
+// touched are compared. Files that were copied up without a change are not reported, and neither are changes that both sides
+// made in the same way.
 //
-// If the host's file has changed since, the change is Moved. If what was there at the start is known and the two changes can be put
-// together, it is a Merge, and the result is an object of the frozen copy; else it clashes. merged is the directory of that name in
-// frozen, see [overlay.OpenMerged].
+// If the host's file has changed since, the change has HostChanged set. If the original content is stored and the two changes
+// can be merged, the result of the merge is an object of the frozen copy; otherwise the change is a conflict. merged is the
+// directory of merged objects in frozen, see [overlay.OpenMerged].
 func Changes(ctx context.Context, host, manifest, base, frozen, merged *os.File, opts Options) (*Result, error) {
 	defer fsat.KeepAlive(host, merged)
 	m, err := baseline.OpenManifest(manifest)
@@ -95,18 +96,18 @@ func Changes(ctx context.Context, host, manifest, base, frozen, merged *os.File,
 	return result, nil
 }
 
-// difference is a Difference in the making.
+// difference is a Difference with the states that were compared.
 type difference struct {
 	Difference
-	path    string // as on disk
+	path    string // as on disk, not escaped for display
 	oldPath string
 	base    baseline.State
-	host    baseline.State // now; of oldPath in renames
-	box     baseline.State // in the sandbox, or merged
-	clash   bool           // with host, which is shown all the same
+	host    baseline.State // current state on the host; of oldPath in renames
+	box     baseline.State // state in the sandbox, or the merged state
+	clash   bool           // conflicts with host; its patch is shown nevertheless
 }
 
-// obstacle is why what is in a directory, or the directory itself, cannot be changed.
+// obstacle is the reason why a directory or its contents cannot be changed.
 type obstacle struct{ verdict, message string }
 
 type comparer struct {
@@ -117,11 +118,12 @@ type comparer struct {
 	objects *overlay.Keeper
 	found   []*difference
 	merged  []overlay.Entry
-	held    int // bytes of host.data in found
+	held    int // bytes of host.Data in found
 	cut     bool
-	// blocked are directories that are not on the host as the sandbox's changes in them need it.
+	// blocked contains the directories whose state on the host does not allow the sandbox's changes in them.
 	blocked map[string]*obstacle
-	// emptied is the last directory of which nothing that the host has is left, but for what is in the frozen copy.
+	// emptied is the last directory from which everything is removed that the host has in it, except for the entries of the
+	// frozen copy.
 	emptied string
 }
 
@@ -139,7 +141,7 @@ func (c *comparer) run() error {
 	return nil
 }
 
-// entry judges what the sandbox has at one path, and what it has removed below that.
+// entry compares one entry of the frozen copy, and finds the files that the sandbox has removed below it.
 func (c *comparer) entry(e *overlay.Entry) error {
 	base, err := c.start.at(e.Path)
 	if err != nil {
@@ -147,7 +149,7 @@ func (c *comparer) entry(e *overlay.Entry) error {
 	}
 	box := baseline.State{Stat: fsat.Stat{Type: e.Type, Mode: e.Mode, Size: e.Size}, Content: e.Content, Link: e.Link}
 	if e.Type == fsat.TypeDir {
-		box.Mode &= fsat.Permissions // directories inherit the others, which are not applied
+		box.Mode &= fsat.Permissions // the other bits of directories are inherited and not applied
 	}
 	if e.Denied != "" {
 		c.deny(e, &base, &box)
@@ -169,7 +171,7 @@ func (c *comparer) entry(e *overlay.Entry) error {
 			return nil
 		}
 		if e.Type == fsat.TypeDir && c.frozen.Cut() {
-			// It may be among what was left out.
+			// It may be among the entries that were left out of the frozen copy.
 			d := c.add(path, &base.State, &baseline.Nothing, nil)
 			d.finding("size", caisson.VerdictDeny, "The workspace has more changes than can be read, so whether this was removed is not known.")
 			return nil
@@ -178,7 +180,8 @@ func (c *comparer) entry(e *overlay.Entry) error {
 	})
 }
 
-// kept reports whether path, which is below the emptied directory dir, is in the frozen copy or in what could not be frozen.
+// kept reports whether path, which is below the emptied directory dir, is in the frozen copy or below an entry that could not
+// be frozen.
 func (c *comparer) kept(path, dir string) bool {
 	if _, ok := c.frozen.Lookup(path); ok {
 		return true
@@ -205,7 +208,8 @@ func (c *comparer) deny(e *overlay.Entry, base *origin, box *baseline.State) {
 	}
 }
 
-// add appends a difference between base and box, to be applied to what the host has now: nil if it cannot be.
+// add appends a difference between base and box, with a step that applies it to the host's current state host. If host is nil,
+// the difference has no step.
 func (c *comparer) add(path string, base, box *baseline.State, host *baseline.State) *difference {
 	d := &difference{path: path, base: *base, box: *box}
 	d.Change = caisson.Change{
@@ -215,7 +219,7 @@ func (c *comparer) add(path string, base, box *baseline.State, host *baseline.St
 	if host != nil {
 		d.host = *host
 		if c.held += len(host.Data); c.held > maxHeld {
-			d.host.Data = nil // to be read again
+			d.host.Data = nil // it is read again if needed
 		}
 		d.Steps = []gate.Step{{Path: path, Before: host.Node(), After: box.Node()}}
 	}
@@ -240,7 +244,7 @@ func kindOf(base, box *baseline.State) string {
 	return caisson.ChangeModified
 }
 
-// finding adds what the comparison has to say of d. Whatever it says keeps d from being applied.
+// finding adds a finding of the comparison to d and removes its steps: a difference with such a finding cannot be applied.
 func (d *difference) finding(check, verdict, message string) {
 	d.Change.Finding = append(d.Change.Finding, caisson.Finding{Check: check, Verdict: verdict, Message: message})
 	if d.Change.Verdict != caisson.VerdictDeny {
@@ -251,7 +255,7 @@ func (d *difference) finding(check, verdict, message string) {
 
 func (d *difference) stuck() bool { return d.Change.Verdict != "" }
 
-// saveMerged writes the index of what was merged.
+// saveMerged writes the index of the merged files.
 func (c *comparer) saveMerged(dir int) error {
 	if len(c.merged) == 0 {
 		err := unix.Unlinkat(dir, "index", 0)

@@ -20,20 +20,19 @@ const (
 
 // A Hunk is one group of changed lines of a unified diff, with the unchanged lines around it.
 type Hunk struct {
-	OldStart int `json:"oldStart"` // first line, from 1; of no lines: the line before them, as diffs have it
+	OldStart int `json:"oldStart"` // first line, from 1; if OldLines is 0, the line before, as in unified diffs
 	OldLines int `json:"oldLines"`
 	NewStart int `json:"newStart"`
 	NewLines int `json:"newLines"`
-	// Text is the hunk's lines, each with its mark (space, - or +) and a newline, without the @@ line. A line without a
-	// newline at the end of a file is followed by one that says so, as diffs have it.
+	// Text contains the hunk's lines, each with its prefix (space, - or +) and a newline, without the @@ line. A last line
+	// without a newline is followed by a "\ No newline at end of file" line, as in unified diffs.
 	Text string `json:"text"`
 }
 
-// Unified compares two texts line by line. The patch begins with the names, which are quoted as git does if they have unusual
-// characters; it is empty if the texts are equal. Time is O(n log n) in the number of lines, whatever the input.
+// Unified compares two texts line by line. The patch begins with the names, which are quoted as git does if they contain
+// unusual characters; it is empty if the texts are equal. The time is O(n log n) in the number of lines for any input.
 //
-// binary says that one of them is not text that can be shown as it is (it has a NUL or is not UTF-8) or too large; then there
-// are no hunks and no patch.
+// binary is true if one of the texts contains a NUL, is not UTF-8, or is too large; then there are no hunks and no patch.
 func Unified(old, new []byte, oldName, newName string) (patch string, hunks []Hunk, added, removed int, binary bool) {
 	if !fsat.IsText(old) || !fsat.IsText(new) {
 		return "", nil, 0, 0, true
@@ -58,8 +57,9 @@ func Unified(old, new []byte, oldName, newName string) (patch string, hunks []Hu
 	return b.String(), hunks, added, removed, false
 }
 
-// ApplyHunks makes the chosen hunks of a diff of old, by index from 0, in any order. No hunk chosen gives old, all of them what
-// it was compared with. Invalid if there is no such hunk, Conflict if old is not the text that the hunks were made of.
+// ApplyHunks applies the chosen hunks of a diff to old, the text that the diff was made from. Hunks are chosen by index from 0,
+// in any order. Without hunks the result is old; with all hunks it is the new text of the diff. Returns Invalid if a hunk does
+// not exist, and Conflict if old does not match the hunks.
 func ApplyHunks(old []byte, hunks []Hunk, chosen []int) ([]byte, error) {
 	take := make([]bool, len(hunks))
 	for _, i := range chosen {
@@ -105,7 +105,7 @@ func ApplyHunks(old []byte, hunks []Hunk, chosen []int) ([]byte, error) {
 
 var errOtherText = caisson.Errorf(caisson.Conflict, "the file is not the one that was compared; review it again")
 
-// splitLines splits text after each newline.
+// splitLines splits a text after each newline.
 func splitLines(b []byte) []string {
 	lines := strings.SplitAfter(string(b), "\n")
 	if lines[len(lines)-1] == "" {
@@ -114,17 +114,17 @@ func splitLines(b []byte) []string {
 	return lines
 }
 
-// edit replaces the lines [start, end) of a text, from 0, by the lines [newStart, newEnd) of another.
+// edit replaces the lines [start, end) of one text by the lines [newStart, newEnd) of another, counted from 0.
 type edit struct {
 	start, end       int
 	newStart, newEnd int
 }
 
-// compare says how to make b of a: edits in order, with at least one line between two of them.
+// compare returns the edits that turn a into b, in order, with at least one unchanged line between two of them.
 //
-// Two libraries share the work. The first finds the lines that are unique in both texts and in the same order in both, in
-// O(n log n); between these, where lines repeat, it finds little. The second finds the smallest difference there, and gives up
-// early on texts that differ much. Either alone makes one hunk of half a file for some ordinary changes.
+// It combines two libraries. The first finds lines that are unique in both texts and have the same order in both, in O(n log
+// n); it finds little in sections with repeated lines. The second computes the smallest difference of those sections, and gives
+// up early on texts that differ much. Used alone, either one makes a single hunk of half a file for some ordinary changes.
 func compare(old, new []byte, a, b []string) []edit {
 	var all []edit
 	for _, e := range anchored(old, new) {
@@ -136,7 +136,7 @@ func compare(old, new []byte, a, b []string) []edit {
 			all = append(all, edit{e.start + d.Start, e.start + d.End, e.newStart + d.ReplStart, e.newStart + d.ReplEnd})
 		}
 	}
-	// Edits that touch are one.
+	// Adjacent edits are joined.
 	var out []edit
 	for _, e := range all {
 		if n := len(out); n > 0 && out[n-1].end == e.start && out[n-1].newEnd == e.newStart {
@@ -148,10 +148,10 @@ func compare(old, new []byte, a, b []string) []edit {
 	return out
 }
 
-// anchored reads what the library prints, which is unambiguous, because each line of a text has a mark before it.
+// anchored parses the output of the first library. It is unambiguous, because each line of a text has a prefix.
 func anchored(old, new []byte) []edit {
 	out := diff.Diff("", old, "", new)
-	for range 3 { // its header, without names
+	for range 3 { // the header, in which the names are empty
 		_, out, _ = bytes.Cut(out, []byte("\n"))
 	}
 	var all []edit
@@ -185,17 +185,17 @@ func anchored(old, new []byte) []edit {
 	return all
 }
 
-// hunkStart reads where a hunk begins, from 0, of "@@ -1,2 +3,4 @@".
+// hunkStart returns the lines, counted from 0, at which the hunk with the header "@@ -1,2 +3,4 @@" begins.
 func hunkStart(s string) (old, new int) {
 	var n [4]int
 	for i, f := range strings.FieldsFunc(s, func(r rune) bool { return r < '0' || r > '9' }) {
 		n[i], _ = strconv.Atoi(f)
 	}
-	// Of no lines, it is the line before them.
+	// If the number of lines is 0, the header contains the line before.
 	return n[0] - min(n[1], 1), n[2] - min(n[3], 1)
 }
 
-// hunksOf compares two texts.
+// hunksOf compares two texts and returns the hunks of the diff.
 func hunksOf(old, new []byte) []Hunk {
 	a, b := splitLines(old), splitLines(new)
 	edits := compare(old, new, a, b)
@@ -253,7 +253,7 @@ func (h Hunk) header() string {
 	return "@@ -" + side(h.OldStart, h.OldLines) + " +" + side(h.NewStart, h.NewLines) + " @@"
 }
 
-// markedLine is a line of a hunk as it is in the file.
+// markedLine is a line of a hunk, with its prefix separated from its text in the file.
 type markedLine struct {
 	mark byte
 	text string
@@ -275,7 +275,8 @@ func (h Hunk) lines() []markedLine {
 	return all
 }
 
-// quoteName writes a name for the header of a patch so that it takes one line and shows everything that is in it.
+// quoteName quotes a name for the header of a patch if it has unusual characters, so that it takes one line and all characters
+// are visible.
 func quoteName(s string) string {
 	plain := utf8.ValidString(s) && !strings.ContainsAny(s, "\"\\")
 	for _, r := range s {

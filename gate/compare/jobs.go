@@ -15,25 +15,25 @@ import (
 	"github.com/caisson-dev/caisson/worker"
 )
 
-// Jobs are the jobs of this package, for the table that the binary gives to [worker.Main].
+// Jobs returns the worker jobs of this package, for the table that the binary passes to [worker.Main].
 func Jobs() []worker.Declared {
 	return []worker.Declared{jobCompare, jobPart}
 }
 
-// A Tool runs the functions of this package as confined jobs. It has no state of its own and is safe for concurrent use. Its
-// methods keep none of the descriptors that they are given.
+// A Tool runs the functions of this package as confined worker jobs. It is stateless and safe for concurrent use. Its methods
+// do not retain the file descriptors that are passed to them.
 type Tool struct{ run worker.Starter }
 
-// NewTool returns a Tool whose jobs r runs. The binary that r starts must have the jobs of this package in its table.
+// NewTool returns a Tool that runs its jobs with r. The binary that r starts must have the jobs of this package in its table.
 func NewTool(r worker.Starter) Tool { return Tool{run: r} }
 
-// compareReply is the reply of a comparison; the differences are in a file.
+// compareReply is the reply of a comparison job, which writes the differences to a file.
 type compareReply struct {
 	Count int
 	Cut   bool
 }
 
-// jobCompare writes differences to its last descriptor. Its root is the host's directory.
+// jobCompare writes the differences to its last file descriptor. Its root is the host's directory.
 var jobCompare = worker.Job[Options, compareReply]{
 	Name: "gate.compare", Root: true, Files: 5, Limits: fsat.ReadLimits,
 	Do: func(ctx context.Context, c *worker.Call, opts Options) (compareReply, error) {
@@ -45,7 +45,7 @@ var jobCompare = worker.Job[Options, compareReply]{
 	},
 }
 
-// Compare is [Changes] with the rights of host's owner. The directories are the caller's.
+// Compare runs [Changes] as a worker job with the rights of host's owner. The caller owns the files.
 func (t Tool) Compare(ctx context.Context, host, manifest, base, frozen *os.File, opts Options) (*Result, error) {
 	merged, err := overlay.OpenMerged(frozen)
 	if err != nil {
@@ -65,7 +65,7 @@ func (t Tool) Compare(ctx context.Context, host, manifest, base, frozen *os.File
 	return readComparison(io.NewSectionReader(out, 0, maxComparison), reply)
 }
 
-// maxComparison bounds what a comparison job may write.
+// maxComparison is the maximum number of bytes that a comparison job may write.
 const maxComparison = 1 << 30
 
 func readComparison(r io.Reader, reply compareReply) (*Result, error) {
@@ -76,8 +76,8 @@ func readComparison(r io.Reader, reply compareReply) (*Result, error) {
 	return &Result{Differences: diffs, Cut: reply.Cut}, nil
 }
 
-// possible reports whether d has what whoever chooses among differences goes by: one step or two, or none, with paths beneath a directory. A
-// job may answer anything; whether a step can be applied is asked when it is to be.
+// possible reports whether the steps of d are well-formed: at most two, with valid relative paths. The job is untrusted;
+// whether a step can be applied is checked when it is applied.
 func (d *Difference) possible() bool {
 	return len(d.Steps) <= 2 && !slices.ContainsFunc(d.Steps, func(s gate.Step) bool { return !fs.ValidPath(s.Path) || s.Path == "." })
 }
@@ -87,13 +87,13 @@ type partArgs struct {
 	Chosen []int
 }
 
-// partReply is the step, or that the host's file has changed: a *Moved does not cross as an error.
+// partReply contains the step, or Moved if the host's file has changed: a *gate.Moved error cannot be passed between processes.
 type partReply struct {
 	Step  gate.Step
 	Moved bool
 }
 
-// jobPart takes a change apart. Its root is the host's directory.
+// jobPart runs [Part]. Its root is the host's directory.
 var jobPart = worker.Job[partArgs, partReply]{
 	Name: "gate.part", Root: true, Files: 2, Limits: fsat.ReadLimits,
 	Do: func(ctx context.Context, c *worker.Call, args partArgs) (partReply, error) {
@@ -105,7 +105,7 @@ var jobPart = worker.Job[partArgs, partReply]{
 	},
 }
 
-// Part is [Part] with the rights of host's owner. frozen is the caller's.
+// Part runs the function [Part] as a worker job with the rights of host's owner. The caller owns frozen.
 func (t Tool) Part(ctx context.Context, host, frozen *os.File, step gate.Step, chosen []int) (gate.Step, error) {
 	merged, err := overlay.OpenMerged(frozen)
 	if err != nil {
@@ -119,7 +119,7 @@ func (t Tool) Part(ctx context.Context, host, frozen *os.File, step gate.Step, c
 	if reply.Moved {
 		return step, (&gate.Moved{Paths: []string{step.Path}}).Conflict()
 	}
-	// A job is believed what the file's content is to be, and nothing else.
+	// Only the new content of the file is taken from the job's untrusted reply.
 	part := step
 	part.After.Hash = reply.Step.After.Hash
 	return part, part.Validate()

@@ -12,19 +12,19 @@ import (
 	"github.com/caisson-dev/caisson/gate/overlay"
 )
 
-// errEnough ends a walk early.
+// errEnough stops a walk early.
 var errEnough = errors.New("enough")
 
-// origin is what was at a path when the workspace began, or when it was last applied.
+// origin is the state of a path when the workspace was created, or when the path was last applied.
 type origin struct {
 	baseline.State
 	hidden bool
-	// unknown says that it is not known what was there.
+	// unknown means that the manifest does not cover the path.
 	unknown bool
-	text    *baseline.Entry // where the content is kept, or nil
+	text    *baseline.Entry // entry with the stored content, or nil
 }
 
-// startOf answers what a workspace has started from.
+// startOf returns the origin of paths.
 type startOf struct {
 	m    *baseline.Manifest
 	base *baseline.Store
@@ -52,7 +52,8 @@ func (s startOf) record(r *baseline.Record) origin {
 	return o
 }
 
-// below calls do with all that was below dir, in no order, until it returns an error; errEnough is none.
+// below calls do for all paths that existed below dir, in no particular order, until do returns an error. errEnough stops the
+// walk and is not returned.
 func (s startOf) below(dir string, do func(path string, o *origin) error) error {
 	for i := sort.Search(len(s.base.Rebased), func(i int) bool { return fsat.Compare(s.base.Rebased[i], dir) > 0 }); i < len(s.base.Rebased); i++ {
 		path := s.base.Rebased[i]
@@ -86,7 +87,7 @@ func ignore(err, what error) error {
 	return err
 }
 
-// judge compares what the sandbox has at path with what was there and with what the host has now.
+// judge compares the sandbox's state of path with its origin and with the host's current state.
 func (c *comparer) judge(path string, base *origin, box *baseline.State) error {
 	hide := base.hidden || c.start.m.Mask.Hides(path)
 	if hide && base.None() && box.None() {
@@ -102,16 +103,16 @@ func (c *comparer) judge(path string, base *origin, box *baseline.State) error {
 		return err
 	}
 	if host.Odd == "" && box.Type == fsat.TypeDir && (host.Type == fsat.TypeDir && (base.None() || base.Equal(box))) {
-		return nil // it is there already
+		return nil // the host already has the directory
 	}
 	if box.Type == fsat.TypeDir && base.Type == fsat.TypeDir && host.Type != fsat.TypeDir {
 		c.blocked[path] = &obstacle{caisson.VerdictConflict, "The host does not have the directory any more."}
 		if base.Equal(box) {
-			return nil // the sandbox has only looked into it, or changed something in it
+			return nil // the sandbox has only opened it, or changed an entry in it
 		}
 	}
 	if host.None() && box.None() && host.Odd == "" {
-		return nil // both have removed it
+		return nil // both sides have removed it
 	}
 	if unfit(base.Type) || unfit(host.Type) {
 		c.add(path, &base.State, box, nil).finding("type", caisson.VerdictDeny, "Devices, pipes and sockets of the host are left alone.")
@@ -131,7 +132,7 @@ func (c *comparer) judge(path string, base *origin, box *baseline.State) error {
 		return nil
 	}
 	if host.Equal(box) {
-		return nil // both have changed it in the same way, or neither has
+		return nil // both sides have changed it in the same way, or neither has changed it
 	}
 	if base.Same(&host.Stat) {
 		base.Content, base.Link = host.Content, host.Link
@@ -145,7 +146,7 @@ func (c *comparer) judge(path string, base *origin, box *baseline.State) error {
 	return c.moved(path, base, box, &host)
 }
 
-// unfit reports whether typ is one that is neither made nor removed.
+// unfit reports whether entries of type typ can be neither created nor removed.
 func unfit(typ string) bool {
 	switch typ {
 	case fsat.TypeNone, fsat.TypeFile, fsat.TypeDir, fsat.TypeSymlink:
@@ -154,7 +155,7 @@ func unfit(typ string) bool {
 	return true
 }
 
-// unmoved adds a change of what is on the host as it was.
+// unmoved adds a change of a path that has not changed on the host.
 func (c *comparer) unmoved(path string, base *origin, box, host *baseline.State) error {
 	d := c.add(path, &base.State, box, host)
 	if host.Type != fsat.TypeDir || box.Type == fsat.TypeDir {
@@ -181,7 +182,7 @@ func (c *comparer) unmoved(path string, base *origin, box, host *baseline.State)
 	return nil
 }
 
-// moved adds a change of what has changed on the host, too.
+// moved adds a change of a path that has changed on the host as well.
 func (c *comparer) moved(path string, base *origin, box, host *baseline.State) error {
 	merged, why, err := c.merge(path, base, box, host)
 	if err != nil {
@@ -195,7 +196,7 @@ func (c *comparer) moved(path string, base *origin, box, host *baseline.State) e
 		return nil
 	}
 	if merged.Equal(host) {
-		return nil // the host has all that the sandbox has changed
+		return nil // the host already contains the sandbox's change
 	}
 	d := c.add(path, &base.State, merged, host)
 	d.Change.Kind, d.Change.HostChanged, d.Change.Merge = kindOf(&base.State, box), true, true
@@ -205,7 +206,7 @@ func (c *comparer) moved(path string, base *origin, box, host *baseline.State) e
 	return nil
 }
 
-// merge puts the two changes together, or says why that cannot be done.
+// merge merges the two changes, or returns in why the reason for which they cannot be merged.
 func (c *comparer) merge(path string, base *origin, box, host *baseline.State) (merged *baseline.State, why string, err error) {
 	switch {
 	case base.None():
@@ -268,7 +269,7 @@ func (c *comparer) mergeText(path string, base *origin, box, host, m *baseline.S
 	return m, "", err
 }
 
-// boxText returns the content of a small file of the frozen copy, or of what was merged just now.
+// boxText returns the content of a small file of the frozen copy or of a merged file.
 func (c *comparer) boxText(s *baseline.State) ([]byte, error) {
 	r, err := c.frozen.Open(s.Content)
 	if err != nil {
@@ -278,9 +279,9 @@ func (c *comparer) boxText(s *baseline.State) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(r, 2*fsat.SmallFile+1))
 }
 
-// spread blocks what cannot be changed because something above or below it cannot.
+// spread blocks changes that depend on a blocked change above or below them.
 func (c *comparer) spread() {
-	// A directory goes only with all that is in it.
+	// A directory can be removed only with everything in it.
 	stays := map[string]bool{}
 	for _, d := range slices.Backward(c.found) {
 		if d.base.Type == fsat.TypeDir && d.box.Type != fsat.TypeDir && stays[d.path] && !d.stuck() {
@@ -292,7 +293,7 @@ func (c *comparer) spread() {
 			}
 		}
 	}
-	// What is in a directory needs it.
+	// Changes in a directory depend on the directory.
 	for _, d := range c.found {
 		for dir := fsat.Parent(d.path); dir != "" && !d.box.None() && !d.stuck(); dir = fsat.Parent(dir) {
 			if o := c.blocked[dir]; o != nil {
@@ -305,11 +306,11 @@ func (c *comparer) spread() {
 	}
 }
 
-// vanished adds what was applied, and is neither in the sandbox's layer nor in the copy beneath it: there, removing it leaves no
-// trace.
+// vanished adds removals of paths that were applied and then removed in the sandbox, and that are neither in the sandbox's
+// layer nor in the lower directory. Removing such a path leaves no whiteout in the layer.
 func (c *comparer) vanished() error {
 	if c.frozen.Cut() {
-		return nil // it may be among what was left out
+		return nil // it may be among the entries that were left out
 	}
 	seen := map[string]bool{}
 	for _, d := range c.found {

@@ -19,11 +19,12 @@ import (
 	"github.com/caisson-dev/caisson/gate/overlay"
 )
 
-// Part makes of a step that changes a text file one that makes only some hunks of that change: those of the patch that a
-// comparison shows of it, chosen by index from 0. The result's content is an object of the frozen copy from then on; merged is
-// the directory of that name, see [overlay.OpenMerged].
+// Part returns a step that applies only some hunks of step, the change of a text file. chosen contains indexes, from 0, of the
+// hunks in the patch that the comparison reports for the change. The new content is stored as an object of the frozen copy;
+// merged is the directory of merged objects, see [overlay.OpenMerged].
 //
-// Invalid if the file is no small text or there is no such hunk, Conflict if the host's file is not what step expects.
+// Returns Invalid if the file is not a small text file or a hunk does not exist, and Conflict if the host's file is not in the
+// state that step expects.
 func Part(ctx context.Context, host, frozen, merged *os.File, step gate.Step, chosen []int) (gate.Step, error) {
 	defer fsat.KeepAlive(host, frozen, merged)
 	if err := step.Validate(); err != nil {
@@ -70,7 +71,7 @@ func boxPart(frozen *os.File, content string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(r, 2*fsat.SmallFile+1))
 }
 
-// keepPart adds a content to what was merged.
+// keepPart stores a content among the merged files.
 func keepPart(frozen, merged *os.File, step gate.Step, text []byte) error {
 	dir := int(merged.Fd())
 	fd, err := fsat.Open(dir, step.After.Hash, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW, 0o644)

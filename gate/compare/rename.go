@@ -11,17 +11,17 @@ import (
 	"github.com/caisson-dev/caisson/gate/fsat"
 )
 
-// Bounds of what is looked at to find renames, and of patches.
+// Limits of the search for renames, and of patches.
 const (
-	maxRenameFiles = 500      // of each side that are compared by likeness
-	maxRenameBytes = 32 << 20 // of all of them
-	maxRenameLines = 20_000   // of one of them
+	maxRenameFiles = 500      // files on each side that are compared by similarity
+	maxRenameBytes = 32 << 20 // bytes of all of these files
+	maxRenameLines = 20_000   // lines of one of these files
 	maxRenameWork  = 50 << 20 // comparisons of lines
-	maxPatches     = 8 << 20  // bytes of all patches together
-	maxDiffBytes   = 64 << 20 // of all files whose lines are compared
+	maxPatches     = 8 << 20  // bytes of all patches
+	maxDiffBytes   = 64 << 20 // bytes of all files whose lines are compared
 )
 
-// finish turns removals and additions of one file into renames, spreads obstacles and compares lines.
+// finish propagates blocked changes, joins a removal and an addition of the same file into a rename, and compares lines.
 func (c *comparer) finish(opts Options) error {
 	c.spread()
 	removed, added := c.candidates()
@@ -33,7 +33,7 @@ func (c *comparer) finish(opts Options) error {
 	return c.lines(opts)
 }
 
-// candidates are files that may be one file before and after a rename.
+// candidates returns the removed and the added files that may be the old and new names of a renamed file.
 func (c *comparer) candidates() (removed, added []*difference) {
 	for _, d := range c.found {
 		switch {
@@ -47,7 +47,7 @@ func (c *comparer) candidates() (removed, added []*difference) {
 	return removed, added
 }
 
-// rename makes one change of two. The removal is left without a kind.
+// rename joins two changes into one. It clears the kind of the removal.
 func rename(from, to *difference) {
 	to.oldPath, to.base, to.host = from.path, from.base, from.host
 	ch := &to.Change
@@ -56,7 +56,7 @@ func rename(from, to *difference) {
 	from.Change.Kind = ""
 }
 
-// sameContent pairs files with the same content, those with the same name first, and returns the others.
+// sameContent pairs files with the same content, preferring files with the same name, and returns the unpaired files.
 func (c *comparer) sameContent(removed, added []*difference) (r, a []*difference) {
 	byContent := map[string][]*difference{}
 	for _, d := range removed {
@@ -82,7 +82,7 @@ func (c *comparer) sameContent(removed, added []*difference) (r, a []*difference
 	return slices.DeleteFunc(removed, gone), slices.DeleteFunc(added, gone)
 }
 
-// line is how many bytes of a text are in lines with one hash.
+// line is the number of bytes of a text that are in lines with one hash.
 type line struct {
 	hash  uint64
 	bytes int
@@ -94,7 +94,7 @@ type text struct {
 	size  int
 }
 
-// likeContent pairs text files of which half is the same, the most alike first.
+// likeContent pairs text files that have at least half of their content in common, the most similar ones first.
 func (c *comparer) likeContent(removed, added []*difference) error {
 	left := maxRenameBytes
 	seed := maphash.MakeSeed()
@@ -109,7 +109,7 @@ func (c *comparer) likeContent(removed, added []*difference) error {
 	return c.pair(from, to)
 }
 
-// pair makes renames of what is alike.
+// pair joins similar files into renames.
 func (c *comparer) pair(from, to []text) error {
 	type pair struct {
 		from, to *difference
@@ -172,7 +172,7 @@ func (c *comparer) texts(list []*difference, left *int, read func(*difference) (
 	return texts, nil
 }
 
-// hostText returns what the host has at path if it still is s, else nil.
+// hostText returns the host's content of path if the file is still in the state s, otherwise nil.
 func (c *comparer) hostText(path string, s *baseline.State) ([]byte, error) {
 	if s.Type != fsat.TypeFile {
 		return nil, nil
@@ -204,7 +204,7 @@ func hashLines(data []byte, seed maphash.Seed) []line {
 	return out
 }
 
-// commonBytes is how much of two texts is in lines that both have.
+// commonBytes returns the number of bytes in lines that both texts contain.
 func commonBytes(a, b []line) int {
 	n := 0
 	for len(a) > 0 && len(b) > 0 {
@@ -221,7 +221,7 @@ func commonBytes(a, b []line) int {
 	return n
 }
 
-// lines counts the lines of text files that changed, and makes patches. What is beyond the bounds has neither.
+// lines counts the changed lines of text files and makes patches. Changes beyond the limits have neither.
 func (c *comparer) lines(opts Options) error {
 	left, patches := maxDiffBytes, maxPatches
 	for _, d := range c.found {
@@ -250,7 +250,7 @@ func (c *comparer) lines(opts Options) error {
 			}
 		}
 		if old == nil && d.host.Type == fsat.TypeFile {
-			continue // it changes at the moment; an apply would find that out
+			continue // the file is being changed; applying the change would detect that
 		}
 		ch := &d.Change
 		var patch string
