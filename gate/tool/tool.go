@@ -1,4 +1,4 @@
-// Package tool has the jobs of all parts of the gate behind one type.
+// Package tool combines the worker jobs of all packages of the gate in one type.
 package tool
 
 import (
@@ -12,12 +12,12 @@ import (
 	"github.com/caisson-dev/caisson/worker"
 )
 
-// Jobs are all jobs of the gate, for the table that the binary gives to [worker.Main].
+// Jobs returns all worker jobs of the gate, for the table that the binary passes to [worker.Main].
 func Jobs() []worker.Declared {
 	return slices.Concat(baseline.Jobs(), overlay.Jobs(), compare.Jobs(), check.Jobs(), apply.Jobs())
 }
 
-// Names under which the embedded types do not hide one another.
+// Aliases with distinct names, so that all Tool types can be embedded in one struct.
 type (
 	baselineTool = baseline.Tool
 	overlayTool  = overlay.Tool
@@ -26,8 +26,8 @@ type (
 	applyTool    = apply.Tool
 )
 
-// A Tool runs the functions of the gate's packages as confined jobs. It has no state of its own and is safe for concurrent use. Its
-// methods keep none of the descriptors they are given.
+// A Tool runs the functions of the gate's packages as confined worker jobs. It is stateless and safe for concurrent use. Its
+// methods do not retain the file descriptors that are passed to them.
 type Tool struct {
 	baselineTool
 	overlayTool
@@ -36,7 +36,7 @@ type Tool struct {
 	applyTool
 }
 
-// New returns a Tool whose jobs r runs; the binary that r starts must have the jobs of the gate in its table.
+// New returns a Tool that runs its jobs with r. The binary that r starts must have the jobs of the gate in its table.
 func New(r worker.Starter) *Tool {
 	return &Tool{baseline.NewTool(r), overlay.NewTool(r), compare.NewTool(r), check.NewTool(r), apply.NewTool(r)}
 }
