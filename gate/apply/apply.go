@@ -1,4 +1,4 @@
-// Package apply applies a plan to a host directory, all of it or nothing, undoes it, and recovers after a crash.
+// Package apply applies a plan to a host directory atomically, undoes it, and recovers after a crash.
 package apply
 
 import (
@@ -16,29 +16,29 @@ import (
 	"github.com/caisson-dev/caisson/gate"
 )
 
-// What has become of an apply.
+// The values of Outcome.State.
 const (
-	None       = ""            // nothing was begun
-	Applied    = "applied"     // all of the plan is there
-	RolledBack = "rolled-back" // everything is as it was
-	Undone     = "undone"      // it was applied, and taken back later
+	None       = ""            // nothing was started
+	Applied    = "applied"     // the whole plan has been applied
+	RolledBack = "rolled-back" // all changes have been rolled back
+	Undone     = "undone"      // the plan was applied and later undone
 )
 
-// An Outcome is what has become of an apply.
+// An Outcome is the result of an apply.
 type Outcome struct {
 	State string `json:"state"`
-	// Kept are paths, at most 100, where somebody else has put something while the apply or its end was under way. It was left
-	// as it is; what had been there before is with what is saved.
+	// Kept contains the paths, at most 100, that other processes changed during the apply or its rollback. Their new content
+	// was left in place; the original content is among the saved originals.
 	Kept []string `json:"kept,omitempty"`
 }
 
-// Bounds of lists of paths.
+// Limits of lists of paths.
 const (
 	maxPaths     = 100
 	maxKeptBytes = 8 << 10
 )
 
-// add appends name to a bounded list; false if there is no room.
+// addPath appends name to a bounded list. It returns false if the list is full.
 func addPath(list []string, name string) ([]string, bool) {
 	size := len(name)
 	for _, p := range list {
@@ -50,22 +50,23 @@ func addPath(list []string, name string) ([]string, bool) {
 	return append(list, name), true
 }
 
-// quoted shows a path in a message.
+// quoted returns a path as it is shown in messages.
 func quoted(name string) string { return strconv.Quote(name) }
 
-// Run makes host what plan says: all of it or nothing. It must run as the user who owns host. Contents come from read, by the
-// SHA-256 of what is to be written, and nothing else is ever written. Each path is found beneath host without following
-// symlinks and without leaving its mount.
+// Run applies plan to host, completely or not at all. It must run as the user who owns host. read opens the new contents by
+// their SHA-256, and no other content is written. Each path is resolved beneath host without following symlinks and without
+// leaving its mount.
 //
-// What plan expects to be there is checked twice, before anything is touched and when it is taken away; if it is something else
-// the error is a Conflict with a [*gate.Moved]. Originals are copied to saved, a directory that belongs to the same user and to this
-// apply alone, and so is a journal. New files are written to a directory beside the others, ".caisson-" and a random name, and
-// are on disk before the first path changes. What fails is taken back before Apply returns. After a crash [Recover], or
-// the next Apply or Undo with the same saved, ends what was begun. Who reads meanwhile may see some paths changed and others not.
+// The states that plan expects are checked twice: before anything is changed, and when a path is moved away. If a path is in
+// another state, the error is a Conflict with a [*gate.Moved]. Run copies the originals and writes a journal to saved, a
+// directory that belongs to the same user and is used for this apply only. New files are written to a staging directory in
+// host, named ".caisson-" and a random string, and are on disk before the first path changes. If Run fails, it rolls back
+// before it returns. After a crash, [Recover], or the next Run or Undo with the same saved, completes or rolls back the apply.
+// A concurrent reader may see some paths changed and others unchanged.
 //
-// New files have the permissions of the plan and neither extended attributes nor access control lists. Other errors: Invalid for
-// a plan that makes no sense, Denied where the user may not write or a file belongs to somebody else, Exhausted if a disk is
-// full. Two of them in one directory at a time are a Conflict.
+// New files have the permissions of the plan and neither extended attributes nor access control lists. Other errors: Invalid
+// for an invalid plan, Denied if the user may not write or a file belongs to another user, Exhausted if a disk is full, and
+// Conflict if another apply is running in the same directory.
 func Run(ctx context.Context, host, saved *os.File, plan *gate.Plan, read func(hash string) (io.ReadCloser, error)) (Outcome, error) {
 	return apply(ctx, host, saved, plan, read, nil)
 }
@@ -90,30 +91,31 @@ func apply(ctx context.Context, host, saved *os.File, plan *gate.Plan, read func
 	return a.run(applyJournal, Applied, RolledBack)
 }
 
-// An applier does or ends one apply or undo.
+// An applier performs or recovers one apply or undo.
 type applier struct {
 	ctx   context.Context
-	host  *os.File // the directory, locked
+	host  *os.File // the host's directory, locked with flock
 	saved *os.File
 	read  func(hash string) (io.ReadCloser, error)
-	hook  func(point string) // of tests; may be nil
+	hook  func(point string) // called at named points by tests; may be nil
 
 	disk  syncer
 	steps []gate.Step // sorted, so that parents come first
-	// originals is the directory in saved for what the steps replace.
+	// originals is the name of the directory in saved for the originals that the steps replace.
 	originals string
 
 	j      journal
 	phase  phase
-	name   string   // of the staging directory
+	name   string   // name of the staging directory
 	stage  *os.File // the staging directory; nil if there is none
-	remade bool     // whether somebody had removed the staging directory
+	remade bool     // the staging directory was missing and has been created again
 	moved  gate.Moved
 	kept   []string
 }
 
 func newApplier(ctx context.Context, host, saved *os.File, hook func(string)) (*applier, error) {
-	// A descriptor of its own: locks belong to descriptors, and the caller's may have been opened in any way.
+	// A separate file descriptor is opened because locks belong to open file descriptions, and the caller's may have been
+	// opened in any mode.
 	fd, err := unix.Openat(int(host.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, blame(os.NewSyscallError("open", err), ".")
@@ -128,7 +130,7 @@ func newApplier(ctx context.Context, host, saved *os.File, hook func(string)) (*
 		a.close()
 		return nil, caisson.Errorf(caisson.Denied, "the directory belongs to another user; only its owner can apply changes to it")
 	}
-	// Where locks do not work the checks of every single path remain.
+	// If the file system does not support locks, only the checks of each path protect against concurrent changes.
 	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
 		a.close()
 		return nil, caisson.Errorf(caisson.Conflict, "something is being applied to this directory; try again when that has ended")
@@ -136,7 +138,7 @@ func newApplier(ctx context.Context, host, saved *os.File, hook func(string)) (*
 	return a, nil
 }
 
-// originalsOf is the directory for what is replaced by what the journal called name says.
+// originalsOf returns the name of the directory for the originals that the operation of the journal called name replaces.
 func originalsOf(name string) string {
 	if name == undoJournal {
 		return undoneDir
@@ -145,12 +147,13 @@ func originalsOf(name string) string {
 }
 
 func (a *applier) close() {
-	a.disk.wait() // whoever needs to know has asked before
+	a.disk.wait() // callers that need the error have called wait before
 	if a.stage != nil {
 		a.stage.Close()
 		a.stage = nil
 	}
-	// A child that is just being started may hold the descriptor, and with it the lock, a little longer.
+	// A child process that is being started may still hold the file descriptor, and with it the lock, so the lock is released
+	// explicitly.
 	unix.Flock(int(a.host.Fd()), unix.LOCK_UN)
 	a.host.Close()
 }
@@ -163,14 +166,14 @@ func (a *applier) point(format string, args ...any) {
 
 func (a *applier) at(s gate.Step) (place, error) { return at(int(a.host.Fd()), s.Path) }
 
-// fresh and aside are the places of step i in the staging directory: of what comes, and of what goes.
+// fresh and aside return the places in the staging directory of step i's new entry and of its old entry.
 func (a *applier) fresh(i int) place { return place{int(a.stage.Fd()), "n" + strconv.Itoa(i)} }
 func (a *applier) aside(i int) place { return place{int(a.stage.Fd()), "o" + strconv.Itoa(i)} }
 
-// keep remembers that something of somebody else's was left at a path.
+// keep records that a change of another process was left in place at a path.
 func (a *applier) keep(name string) { a.kept, _ = addPath(a.kept, name) }
 
-// move remembers that a path of the host is not as expected.
+// move records that a path of the host is not in the expected state.
 func (a *applier) move(name string) {
 	var ok bool
 	if a.moved.Paths, ok = addPath(a.moved.Paths, name); !ok {
@@ -178,7 +181,8 @@ func (a *applier) move(name string) {
 	}
 }
 
-// run does what a.steps say and writes the journal called name.
+// run performs a.steps and writes the journal called name. done and back are the states of the outcome after success and after
+// a rollback.
 func (a *applier) run(name, done, back string) (Outcome, error) {
 	a.originals = originalsOf(name)
 	if err := a.prepare(); err != nil {
@@ -212,7 +216,7 @@ func (a *applier) run(name, done, back string) (Outcome, error) {
 	return Outcome{State: done, Kept: a.kept}, nil
 }
 
-// forward goes from a written plan to the commit.
+// forward performs the phases from the written plan to the commit.
 func (a *applier) forward() error {
 	if err := a.makeStage(); err != nil {
 		return blame(err, a.name)

@@ -12,26 +12,26 @@ import (
 	"github.com/caisson-dev/caisson/worker"
 )
 
-// Jobs are the jobs of this package, for the table that the binary gives to [worker.Main].
+// Jobs returns the worker jobs of this package, for the table that the binary passes to [worker.Main].
 func Jobs() []worker.Declared {
 	return []worker.Declared{jobApply, jobRecover, jobUndo, jobLayer}
 }
 
-// A Tool runs the functions of this package as confined jobs. It has no state of its own and is safe for concurrent use. Its
-// methods keep none of the descriptors that they are given.
+// A Tool runs the functions of this package as confined worker jobs. It is stateless and safe for concurrent use. Its methods
+// do not retain the file descriptors that are passed to them.
 type Tool struct{ run worker.Starter }
 
-// NewTool returns a Tool whose jobs r runs. The binary that r starts must have the jobs of this package in its table.
+// NewTool returns a Tool that runs its jobs with r. The binary that r starts must have the jobs of this package in its table.
 func NewTool(r worker.Starter) Tool { return Tool{run: r} }
 
-// writeReply is the reply of a job that writes. Paths are bounded by [Outcome] and [gate.Moved].
+// writeReply is the reply of a job that writes. The lists of paths are bounded as in [Outcome] and [gate.Moved].
 type writeReply struct {
 	Outcome Outcome
 	Moved   *gate.Moved
 }
 
-// writeJob declares a job that changes the host's directory, which is its root, with the rights of its owner. Its first descriptor
-// is the directory for what is saved.
+// writeJob declares a job that changes the host's directory, which is its root, with the rights of the directory's owner. Its
+// first file descriptor is the directory for the originals and the journal.
 func writeJob(name string, files int, do func(ctx context.Context, c *worker.Call, saved *os.File) (Outcome, error)) worker.Job[worker.None, writeReply] {
 	return worker.Job[worker.None, writeReply]{
 		Name: name, Root: true, Files: files, Access: worker.WriteAsOwner,
@@ -49,7 +49,7 @@ func writeJob(name string, files int, do func(ctx context.Context, c *worker.Cal
 }
 
 var (
-	// jobApply reads the plan from its input and contents from its second descriptor.
+	// jobApply reads the plan from its input and the contents from its second file descriptor.
 	jobApply = writeJob("gate.apply", 2, func(ctx context.Context, c *worker.Call, saved *os.File) (Outcome, error) {
 		plan, err := gate.DecodePlan(c.Input())
 		if err != nil {
@@ -70,9 +70,9 @@ var (
 	})
 )
 
-// Apply is [Run] as a job. host is the directory as it was when its changes were reviewed; saved belongs to the same user, who
-// alone may get at it; frozen is what [overlay.Freeze] has written, and is readable for that user. If the job breaks down or
-// ctx ends, another job recovers, and only if that fails is anything left to be done.
+// Apply runs [Run] as a worker job. host is the directory as it was when its changes were reviewed. saved belongs to the same
+// user and is accessible only to that user. frozen is the file that [overlay.Freeze] has written, and is readable for that
+// user. If the job fails or ctx is canceled, another job recovers. The outcome is unknown only if that job fails as well.
 func (t Tool) Apply(ctx context.Context, host, saved, frozen *os.File, plan *gate.Plan) (Outcome, error) {
 	text, err := plan.Input()
 	if err != nil {
@@ -82,13 +82,13 @@ func (t Tool) Apply(ctx context.Context, host, saved, frozen *os.File, plan *gat
 	return t.settle(ctx, host, saved, out, err, Applied)
 }
 
-// Undo is [Undo] as a job. What breaks down is recovered as in [Tool.Apply].
+// Undo runs the function [Undo] as a worker job. Failures are recovered from as in [Tool.Apply].
 func (t Tool) Undo(ctx context.Context, host, saved *os.File) (Outcome, error) {
 	out, err := t.write(ctx, jobUndo, worker.Given{Root: host, Files: []*os.File{saved}})
 	return t.settle(ctx, host, saved, out, err, Undone)
 }
 
-// Recover is [Recover] as a job.
+// Recover runs the function [Recover] as a worker job.
 func (t Tool) Recover(ctx context.Context, host, saved *os.File) (Outcome, error) {
 	return t.write(ctx, jobRecover, worker.Given{Root: host, Files: []*os.File{saved}})
 }
@@ -98,7 +98,7 @@ func (t Tool) write(ctx context.Context, job worker.Job[worker.None, writeReply]
 	if err != nil {
 		return Outcome{}, err
 	}
-	// Jobs are not believed: what they say is bounded here, too.
+	// The job is untrusted, so its lists are bounded here, too.
 	out := reply.Outcome
 	out.Kept = out.Kept[:min(len(out.Kept), maxPaths)]
 	if m := reply.Moved; m != nil {
@@ -108,10 +108,11 @@ func (t Tool) write(ctx context.Context, job worker.Job[worker.None, writeReply]
 	return out, nil
 }
 
-// settle finds out what became of a job that answered with err, which may be that it was killed, and ends what it has begun.
+// settle runs Recover after a job that failed with err, possibly because it was killed, and returns the resulting outcome. want
+// is the state that means success.
 func (t Tool) settle(ctx context.Context, host, saved *os.File, out Outcome, err error, want string) (Outcome, error) {
 	if k := caisson.KindOf(err); err == nil || k == caisson.Conflict || k == caisson.Invalid {
-		return out, err // the job has said so itself, after it had taken everything back
+		return out, err // the job returned this error after it had rolled back
 	}
 	out, rerr := t.Recover(context.WithoutCancel(ctx), host, saved)
 	switch {

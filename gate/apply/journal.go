@@ -18,28 +18,28 @@ import (
 	"github.com/caisson-dev/caisson/worker"
 )
 
-// Journals of a directory for what is saved: that of the apply and that of its undo.
+// The names of the journals in the directory saved: those of the apply and of its undo.
 const (
 	applyJournal = "journal"
 	undoJournal  = "undo"
 )
 
-// A phase says how far an apply has come, in the words of its journal.
+// A phase is the progress of an apply, as recorded in its journal.
 type phase string
 
-// The phases. Each is on disk before anything that belongs to it is done.
+// The phases. Each is on disk before any work of the phase starts.
 const (
-	phaseNone   phase = ""       // there is no whole plan: the host has not been touched
-	phasePlan   phase = "plan"   // the staging directory may be there
-	phaseSwitch phase = "switch" // paths of the plan may have changed; back is the way out
-	phaseCommit phase = "commit" // all paths have changed; forward is the way out
-	phaseDone   phase = "done"   // nothing is left in the host's directory but what the plan says
-	// Everything has been put back, and what is in the staging directory is of no more use.
+	phaseNone   phase = ""       // the plan is not completely written: the host has not been touched
+	phasePlan   phase = "plan"   // the staging directory may exist
+	phaseSwitch phase = "switch" // paths of the plan may have changed; recovery rolls back
+	phaseCommit phase = "commit" // all paths have changed; recovery completes the apply
+	phaseDone   phase = "done"   // the host's directory is as planned and the staging directory is removed
+	// All paths have been rolled back, and the staging directory is no longer needed.
 	phaseRestored phase = "restored"
-	phaseBack     phase = "back" // everything is as it was
+	phaseBack     phase = "back" // the rollback is complete
 )
 
-// A record is a line of a journal. The first is the head, then there is a step for each path, then phases.
+// A record is a line of a journal. The first record is the head; then follow one record per step, and one per phase.
 type record struct {
 	Version int    `json:"version,omitempty"`
 	Stage   string `json:"stage,omitempty"` // name of the staging directory
@@ -48,12 +48,12 @@ type record struct {
 	Step *gate.Step `json:"step,omitempty"`
 
 	Phase phase    `json:"phase,omitempty"`
-	Kept  []string `json:"kept,omitempty"` // new with the last phases
+	Kept  []string `json:"kept,omitempty"` // paths added to the list in this phase
 }
 
 const journalVersion = 1
 
-// A history is what a journal says.
+// A history is the content of a journal.
 type history struct {
 	stage string
 	steps []gate.Step
@@ -61,15 +61,15 @@ type history struct {
 	kept  []string
 }
 
-// finished reports whether nothing is left to be done.
+// finished reports whether no recovery is needed.
 func (h history) finished() bool {
 	return h.phase == phaseNone || h.phase == phaseDone || h.phase == phaseBack
 }
 
-// A journal is a file that is only appended to. A line that is cut short was never written.
+// A journal is an append-only file. An incomplete line is ignored when it is read.
 type journal struct{ f *os.File }
 
-// openJournal opens the journal called name to append to it, or makes an empty one in place of the old one.
+// openJournal opens the journal called name for appending. If fresh is set, it replaces the journal by an empty one.
 func openJournal(saved *os.File, name string, fresh bool) (journal, error) {
 	flags := unix.O_WRONLY | unix.O_APPEND
 	if fresh {
@@ -92,7 +92,7 @@ func openJournal(saved *os.File, name string, fresh bool) (journal, error) {
 	return j, nil
 }
 
-// begin writes what is going to be done.
+// begin writes the head, the steps, and phasePlan.
 func (j journal) begin(stage string, steps []gate.Step) error {
 	out := bufio.NewWriter(j.f)
 	if err := appendRecord(out, record{Version: journalVersion, Stage: stage, Steps: len(steps)}); err != nil {
@@ -109,17 +109,18 @@ func (j journal) begin(stage string, steps []gate.Step) error {
 	return j.enter(phasePlan, nil)
 }
 
-// errUncertain says that nobody knows whether a phase is in the journal: only what is read from the disk the next time will tell.
+// errUncertain means that it is unknown whether a phase is in the journal, until the journal is read from the disk the next
+// time.
 var errUncertain = errors.New("the journal is in doubt")
 
-// enter writes that p begins. Unless its error is errUncertain, p has not begun then.
+// enter records that phase p begins. If it returns an error other than errUncertain, p is not recorded.
 func (j journal) enter(p phase, kept []string) error {
 	end, err := j.f.Seek(0, io.SeekEnd)
 	if err != nil {
 		return err
 	}
 	var line strings.Builder
-	// What a crash has cut short before must not spoil this line.
+	// The newline ends a line that a crash may have left incomplete, so that this line can be parsed.
 	line.WriteByte('\n')
 	if err := appendRecord(&line, record{Phase: p, Kept: kept}); err != nil {
 		return err
@@ -147,7 +148,7 @@ func appendRecord(w io.Writer, r record) error {
 	return err
 }
 
-// readJournal returns what the journal called name says; phaseNone if there is none.
+// readJournal returns the content of the journal called name, with phaseNone if it does not exist.
 func readJournal(saved *os.File, name string) (history, error) {
 	fd, err := openBeneath(int(saved.Fd()), name, unix.O_RDONLY|unix.O_NONBLOCK, 0)
 	if errors.Is(err, unix.ENOENT) {
@@ -162,8 +163,8 @@ func readJournal(saved *os.File, name string) (history, error) {
 	return h, caisson.Wrap(err, caisson.Internal, "the journal of a sync is damaged; the directory's originals are beside it")
 }
 
-// parseJournal reads a journal. What was being written when the machine stopped is left out; anything else that is not as it
-// should be is an error.
+// parseJournal parses a journal. It ignores lines that were incomplete because of a crash; any other invalid content is an
+// error.
 func parseJournal(r io.Reader) (history, error) {
 	var h history
 	lines := bufio.NewScanner(r)
@@ -222,7 +223,7 @@ func parseRecord(line string) (record, bool) {
 	return rec, worker.Unmarshal([]byte(text), &rec) == nil
 }
 
-// validStage reports whether name is one that newStage makes.
+// validStage reports whether name has the form of a staging directory's name.
 func validStage(name string) bool {
 	random, ok := strings.CutPrefix(name, gate.StagePrefix)
 	if !ok || len(random) != 26 {

@@ -16,11 +16,12 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// Layer writes plan as the upper layer of an overlay into the empty directory layer, so that above the host's directory, which
-// manifest has recorded just now, everything looks as it would after a [Run]. read opens contents by their hash; all of it belongs to
-// the owner of layer, whose rights are enough. The directories above what is in plan get the permissions that the host's have.
+// Layer writes plan into the empty directory layer, as the upper layer of an overlay over the host's directory. The overlay
+// then looks as the host's directory would after [Run]. manifest has recorded the host's directory just before. read opens
+// contents by their hash. All files belong to the owner of layer, whose rights suffice. Parent directories of the plan's paths
+// get the permissions that they have on the host.
 //
-// It is a Conflict if the host's directory is not as plan needs it.
+// Returns Conflict if the host's directory is not in the state that plan needs.
 func Layer(ctx context.Context, plan *gate.Plan, manifest, layer *os.File, read func(hash string) (io.ReadCloser, error)) error {
 	defer fsat.KeepAlive(layer)
 	if err := plan.Validate(); err != nil {
@@ -42,18 +43,18 @@ func Layer(ctx context.Context, plan *gate.Plan, manifest, layer *os.File, read 
 	return l.Finish()
 }
 
-// layerer makes a layer; of the coverer it has the directories.
+// layerer creates a layer; the embedded Coverer contains the directories created so far.
 type layerer struct {
 	baseline.Coverer
 	host *baseline.Manifest
 	read func(hash string) (io.ReadCloser, error)
-	gone map[string]bool // paths that are no directories any more
+	gone map[string]bool // paths that are no longer directories
 }
 
 func (l *layerer) step(ctx context.Context, s *gate.Step) error {
 	for dir := fsat.Parent(s.Path); dir != ""; dir = fsat.Parent(dir) {
 		if l.gone[dir] {
-			return nil // it went with the directory
+			return nil // it was removed with the directory
 		}
 	}
 	if err := l.above(fsat.Parent(s.Path)); err != nil {
@@ -76,7 +77,7 @@ func (l *layerer) step(ctx context.Context, s *gate.Step) error {
 	return l.Make(s.Path, func(parent int, name string) error { return unix.Mknodat(parent, name, unix.S_IFCHR, 0) })
 }
 
-// above makes the directory path, which is the host's, and those above it, unless they are there already.
+// above creates the directory path, which exists on the host, and its parents in the layer, unless they exist already.
 func (l *layerer) above(path string) error {
 	if _, made := l.Modes[path]; path == "" || made {
 		return nil

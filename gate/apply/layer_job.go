@@ -27,7 +27,8 @@ var jobLayer = worker.Job[worker.None, worker.None]{
 	},
 }
 
-// Layer is [Layer] with the rights of the guest's root, whose layer is. frozen is what [overlay.Freeze] has written.
+// Layer runs the function [Layer] as a worker job with the rights of the guest's root user, who owns layer. frozen is the file
+// that [overlay.Freeze] has written.
 func (t Tool) Layer(ctx context.Context, manifest, frozen, layer *os.File, plan *gate.Plan) error {
 	text, err := plan.Input()
 	if err != nil {

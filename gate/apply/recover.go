@@ -14,9 +14,9 @@ import (
 	"github.com/caisson-dev/caisson/gate"
 )
 
-// Recover ends what a [Run] or [Undo] with the same host and saved has left unfinished, and says what has become of it: back, or
-// forward if every path had changed already. It may be called at any time, and again if it fails; with nothing to be done it
-// only reads. It must run as the user who owns host.
+// Recover completes or rolls back an unfinished [Run] or [Undo] with the same host and saved, and returns the outcome. It
+// completes the operation if every path had changed already, and rolls back otherwise. It may be called at any time, and again
+// if it fails; if nothing is unfinished, it only reads. It must run as the user who owns host.
 func Recover(ctx context.Context, host, saved *os.File) (Outcome, error) {
 	return recoverWith(ctx, host, saved, nil)
 }
@@ -30,7 +30,7 @@ func recoverWith(ctx context.Context, host, saved *os.File, hook func(string)) (
 	return a.recover()
 }
 
-// recover ends what is unfinished.
+// recover completes or rolls back the unfinished operations of both journals.
 func (a *applier) recover() (Outcome, error) {
 	done, err := a.resume(applyJournal)
 	if err != nil || done.phase != phaseDone {
@@ -54,7 +54,7 @@ func outcome(h history, done, back string) Outcome {
 	return Outcome{}
 }
 
-// resume ends what the journal called name says, and returns how it ended.
+// resume completes or rolls back the operation of the journal called name, and returns its final history.
 func (a *applier) resume(name string) (history, error) {
 	h, err := readJournal(a.saved, name)
 	if err != nil || h.finished() {
@@ -83,7 +83,7 @@ func (a *applier) resume(name string) (history, error) {
 	return h, err
 }
 
-// openStage opens the staging directory that an earlier process has made.
+// openStage opens the staging directory that an earlier process created.
 func (a *applier) openStage() error {
 	fd, err := openBeneath(int(a.host.Fd()), a.name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	switch {
@@ -91,7 +91,7 @@ func (a *applier) openStage() error {
 		a.stage = os.NewFile(uintptr(fd), a.name)
 		return nil
 	case errors.Is(err, unix.ENOENT) && a.phase == phaseSwitch:
-		// Somebody has tidied up too early. Originals are saved, and come from there.
+		// Another process has removed the staging directory. The originals are restored from saved.
 		a.remade = true
 		return a.makeStage()
 	case lost(err):
@@ -100,7 +100,7 @@ func (a *applier) openStage() error {
 	return err
 }
 
-// finish goes from the commit to the end.
+// finish performs the phases from the commit to the end.
 func (a *applier) finish() error {
 	if err := a.clear(); err != nil {
 		return err
@@ -109,9 +109,9 @@ func (a *applier) finish() error {
 	return a.j.enter(phaseDone, a.kept)
 }
 
-// back puts everything back.
+// back rolls back all changes.
 func (a *applier) back() error {
-	if a.stage == nil { // it may have been made, but not opened
+	if a.stage == nil { // it may have been created but not opened
 		if err := a.openStage(); err != nil {
 			return blame(err, a.name)
 		}
@@ -136,7 +136,7 @@ func (a *applier) back() error {
 	return a.j.enter(phaseBack, a.kept[noted:])
 }
 
-// clear removes the staging directory and what is in it, all of which is ours.
+// clear removes the staging directory and the entries that the apply created in it.
 func (a *applier) clear() error {
 	if a.stage == nil {
 		return nil
@@ -156,7 +156,7 @@ func (a *applier) clear() error {
 	}
 	err = unix.Unlinkat(int(a.host.Fd()), a.name, unix.AT_REMOVEDIR)
 	if errors.Is(err, unix.ENOTEMPTY) {
-		a.keep(a.name) // somebody has put something there
+		a.keep(a.name) // another process has created a file in it
 		err = nil
 	}
 	if err != nil && !errors.Is(err, unix.ENOENT) {
@@ -167,7 +167,8 @@ func (a *applier) clear() error {
 	return syncDir(a.host)
 }
 
-// discard removes an entry of the staging directory. A directory in which somebody has put something goes back to its path.
+// discard removes an entry of the staging directory. A directory in which another process has created files is moved back to
+// its path.
 func (a *applier) discard(p place) error {
 	err := unix.Unlinkat(p.dir, p.name, 0)
 	if errors.Is(err, unix.EISDIR) || errors.Is(err, unix.EPERM) {
@@ -183,7 +184,7 @@ func (a *applier) discard(p place) error {
 	a.keep(a.steps[i].Path)
 	to, err := a.at(a.steps[i])
 	if err != nil {
-		return nil // it stays where it is
+		return nil // it stays in the staging directory
 	}
 	defer to.close()
 	if err := p.moveTo(to); err != nil {

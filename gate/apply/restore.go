@@ -10,11 +10,11 @@ import (
 	"github.com/caisson-dev/caisson/gate"
 )
 
-// A restorer puts the paths of a plan back.
+// A restorer rolls back the paths of a plan.
 type restorer struct{ *applier }
 
-// all takes back what has been changed, whatever that is: it goes by what is where, and not by what the last process may
-// have done. What somebody else has put at a path stays.
+// all rolls back all changes. It is based on the current state of the paths, and not on the progress that the last process
+// recorded. Entries that other processes have created at a path stay in place.
 func (a restorer) all() error {
 	isDir := func(s gate.Step) bool { return s.Before.Type == gate.NodeDir || s.After.Type == gate.NodeDir }
 	for _, part := range []struct {
@@ -22,7 +22,8 @@ func (a restorer) all() error {
 		up   bool
 		of   func(gate.Step) bool
 		do   func(i int, p place) (bool, error)
-		// counts says that false, or no way to the path, means that somebody else has something there.
+		// counts means that a result of false, or a parent directory that does not exist, shows that another process has
+		// changed the path.
 		counts bool
 	}{
 		{"reopened", false, isDir, a.reopen, false},
@@ -45,7 +46,8 @@ func (a restorer) all() error {
 	return a.syncDirs()
 }
 
-// keepUnlessNothing remembers that the path of step i could not be put back, unless there was and is nothing.
+// keepUnlessNothing records that the path of step i could not be rolled back, unless the path did not exist before and does not
+// exist now.
 func (a restorer) keepUnlessNothing(i int) {
 	s := a.steps[i]
 	if p, err := a.at(s); err == nil {
@@ -61,7 +63,7 @@ func (a restorer) keepUnlessNothing(i int) {
 	}
 }
 
-// reopen makes a directory of ours writable again.
+// reopen makes a directory that the apply created or changed writable again.
 func (a restorer) reopen(i int, p place) (bool, error) {
 	n, _, err := p.look()
 	if err != nil || n.Type != gate.NodeDir || n.Mode&ownerAll == ownerAll {
@@ -70,14 +72,14 @@ func (a restorer) reopen(i int, p place) (bool, error) {
 	if s := a.steps[i]; s.Before.Type == gate.NodeDir && n.Mode == s.Before.Mode || s.After.Type == gate.NodeDir && n.Mode == s.After.Mode {
 		ok, err := p.chmod(n.Mode|ownerAll, gate.NodeDir)
 		if errors.Is(err, unix.EACCES) {
-			err = nil // one that its owner cannot read was never opened, and no plan makes one
+			err = nil // a directory that its owner cannot read was never opened, and no plan creates one
 		}
 		return ok, err
 	}
 	return true, nil
 }
 
-// reclose gives directories the permissions they had.
+// reclose restores the permissions of directories.
 func (a restorer) reclose(i int, p place) (bool, error) {
 	n, _, err := p.look()
 	if err != nil || n.Type != gate.NodeDir {
@@ -86,7 +88,7 @@ func (a restorer) reclose(i int, p place) (bool, error) {
 	s := a.steps[i]
 	want, ours := s.Before.Mode, []uint32{s.Before.Mode | ownerAll}
 	if s.Before.Type != gate.NodeDir {
-		want = s.After.Mode // it stays, with something of somebody else's
+		want = s.After.Mode // it stays, because it contains files of another process
 	}
 	if s.Before.Type != gate.NodeDir || a.remade {
 		ours = append(ours, ownerAll)
@@ -100,10 +102,10 @@ func (a restorer) reclose(i int, p place) (bool, error) {
 	return true, nil
 }
 
-// unput takes back what put has done.
+// unput reverts put.
 func (a restorer) unput(i int, p place) (bool, error) {
 	s := a.steps[i]
-	// The permissions of directories are not what they will be; see reopen.
+	// Permissions of directories are ignored because they are temporary; see reopen.
 	was, _, err := p.matches(a.ctx, s.Before, true, nil)
 	if err != nil {
 		return false, err
@@ -145,7 +147,7 @@ func (a restorer) unput(i int, p place) (bool, error) {
 	return ok, err
 }
 
-// unswap takes an exchange back; was and now say whether the path is as before or as planned.
+// unswap reverts an exchange. was and now report whether the path is in the state before the step and in the planned state.
 func (a restorer) unswap(i int, p place, was, now bool) (bool, error) {
 	s, old := a.steps[i], a.aside(i)
 	if _, err := old.stat(); err != nil {
@@ -160,7 +162,7 @@ func (a restorer) unswap(i int, p place, was, now bool) (bool, error) {
 				return false, err
 			}
 		case serr != nil || unused:
-			return true, nil // not exchanged; whatever is there, it is not ours
+			return true, nil // not exchanged; the entry at the path is not from this apply
 		}
 	}
 	n, _, err := p.look()
@@ -177,7 +179,7 @@ func (a restorer) unswap(i int, p place, was, now bool) (bool, error) {
 	return err == nil, unlessLost(err)
 }
 
-// untake puts back what take has moved away.
+// untake moves back the entry that take has moved away.
 func (a restorer) untake(i int, p place) (bool, error) {
 	s, old := a.steps[i], a.aside(i)
 	if _, err := old.stat(); errors.Is(err, unix.ENOENT) {
@@ -193,7 +195,7 @@ func (a restorer) untake(i int, p place) (bool, error) {
 	return err == nil, unlessLost(err)
 }
 
-// remake makes again in the staging directory what had been there, from what is saved.
+// remake creates the original entry again in the staging directory, from the saved copy.
 func (a restorer) remake(p place, n gate.Node) error {
 	n, err := savedNode(a.ctx, n, a.original)
 	if err != nil {

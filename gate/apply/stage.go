@@ -14,14 +14,15 @@ import (
 	"github.com/caisson-dev/caisson/gate/fsat"
 )
 
-// Directories for originals; that of an apply is what an undo reads.
+// The directories for originals. An undo reads that of the apply.
 const (
 	objectsDir = "objects"
 	undoneDir  = "undone"
-	partObject = "part" // what is being written there
+	partObject = "part" // temporary name of an object while it is written
 )
 
-// prepare checks that everything is as the plan expects and saves the originals. It changes nothing in the host's directory.
+// prepare checks that all paths are in the state that the plan expects and saves the originals. It changes nothing in the
+// host's directory.
 func (a *applier) prepare() (err error) {
 	a.moved = gate.Moved{}
 	objects, err := a.makeOriginals()
@@ -53,7 +54,7 @@ func (a *applier) prepare() (err error) {
 	return blame(errors.Join(syncDir(objects), syncDir(a.saved)), a.originals)
 }
 
-// makeOriginals makes an empty directory for originals.
+// makeOriginals creates an empty directory for originals.
 func (a *applier) makeOriginals() (*os.File, error) {
 	dir := int(a.saved.Fd())
 	if err := unix.Mkdirat(dir, a.originals, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
@@ -66,7 +67,7 @@ func (a *applier) makeOriginals() (*os.File, error) {
 	f := os.NewFile(uintptr(fd), a.originals)
 	names, err := f.Readdirnames(-1)
 	for _, name := range names {
-		// Of an attempt that was cut short: it need not be whole.
+		// The directory is from an attempt that was interrupted, so its files may be incomplete.
 		err = errors.Join(err, os.NewSyscallError("unlink", unix.Unlinkat(fd, name, 0)))
 	}
 	if err != nil {
@@ -76,17 +77,17 @@ func (a *applier) makeOriginals() (*os.File, error) {
 	return f, nil
 }
 
-// A saver checks what is there and keeps a copy of it.
+// A saver checks the current entries and copies their contents.
 type saver struct {
 	*applier
 	objects *os.File
 	planned map[string]*gate.Step // by path
 }
 
-// prepare checks one path and saves what is there.
+// prepare checks one path and saves its content.
 func (a saver) prepare(s gate.Step) error {
 	if up := a.planned[path.Dir(s.Path)]; up != nil && s.Before.None() && up.Before.Type != gate.NodeDir {
-		return nil // the parent is checked, and will be new
+		return nil // the parent is checked in its own step and will be created by the plan
 	}
 	p, err := a.at(s)
 	if lost(err) {
@@ -117,7 +118,7 @@ func (a saver) prepare(s gate.Step) error {
 	return nil
 }
 
-// save reports whether what is at p is n, and then there is a copy of its content among the objects.
+// save reports whether the entry at p is n. If it is, a copy of its content is in objects when save returns.
 func (a saver) save(p place, n gate.Node) (bool, unix.Stat_t, error) {
 	dir := int(a.objects.Fd())
 	kept := place{dir, n.Hash}
@@ -141,7 +142,7 @@ func (a saver) save(p place, n gate.Node) (bool, unix.Stat_t, error) {
 	return true, st, place{dir, partObject}.moveTo(kept)
 }
 
-// onlyPlanned reports whether everything in the directory at p is going to be taken away by the plan.
+// onlyPlanned reports whether the plan removes all entries of the directory at p.
 func onlyPlanned(p place, s gate.Step, planned map[string]*gate.Step) (bool, error) {
 	f, err := p.open(unix.O_DIRECTORY)
 	if lost(err) {
@@ -167,7 +168,7 @@ func onlyPlanned(p place, s gate.Step, planned map[string]*gate.Step) (bool, err
 	}
 }
 
-// makeStage makes the staging directory.
+// makeStage creates the staging directory.
 func (a *applier) makeStage() error {
 	root := int(a.host.Fd())
 	if err := unix.Mkdirat(root, a.name, 0o700); err != nil {
@@ -179,7 +180,7 @@ func (a *applier) makeStage() error {
 		return err
 	}
 	a.stage = os.NewFile(uintptr(fd), a.name)
-	// What is made in it must not inherit what the host's directory hands down.
+	// New files must not inherit default access control lists of the host's directory.
 	for _, acl := range []string{"system.posix_acl_default", "system.posix_acl_access"} {
 		err := unix.Fremovexattr(fd, acl)
 		if err != nil && !errors.Is(err, unix.ENODATA) && !errors.Is(err, unix.EOPNOTSUPP) {
@@ -189,24 +190,24 @@ func (a *applier) makeStage() error {
 	return nil
 }
 
-// modeOnly reports whether nothing but the permissions of a file changes.
+// modeOnly reports whether a step changes only the permissions of a file.
 func modeOnly(s gate.Step) bool {
 	return s.Before.Type == gate.NodeFile && s.After.Type == gate.NodeFile && s.Before.Hash == s.After.Hash
 }
 
-// taken reports whether what is at the path is moved away, as opposed to exchanged.
+// taken reports whether the old entry at the path is moved away, as opposed to exchanged.
 func taken(s gate.Step) bool {
 	return !s.Before.None() && (s.After.None() || (s.Before.Type == gate.NodeDir) != (s.After.Type == gate.NodeDir))
 }
 
-// placed reports whether something new is moved to the path; if it is not taken there, too, it is exchanged.
+// placed reports whether a new entry is moved to the path. If the old entry is not taken, the two are exchanged.
 func placed(s gate.Step) bool {
 	return !s.After.None() && !modeOnly(s) && (s.After.Type != gate.NodeDir || s.Before.Type != gate.NodeDir)
 }
 
 func swapped(s gate.Step) bool { return placed(s) && !s.Before.None() && !taken(s) }
 
-// prepareFresh puts what is to come to step i's path into the staging directory.
+// prepareFresh creates the new entry of step i in the staging directory.
 func (a *applier) prepareFresh(i int) error {
 	if s := a.steps[i]; placed(s) {
 		return a.make(a.fresh(i), s.After, a.read)
@@ -214,7 +215,7 @@ func (a *applier) prepareFresh(i int) error {
 	return nil
 }
 
-// make makes n at p, in the staging directory. Directories get their permissions when they are filled.
+// make creates n at p, in the staging directory. Directories get their final permissions after their entries have been created.
 func (a *applier) make(p place, n gate.Node, read func(hash string) (io.ReadCloser, error)) error {
 	switch n.Type {
 	case gate.NodeDir:
@@ -248,12 +249,12 @@ func (a *applier) make(p place, n gate.Node, read func(hash string) (io.ReadClos
 	return nil
 }
 
-// original opens what was saved by the apply or undo that is under way.
+// original opens an object that the current apply or undo has saved.
 func (a *applier) original(hash string) (io.ReadCloser, error) {
 	return fsat.OpenObject(a.saved, a.originals, hash)
 }
 
-// savedNode completes n with the target of a symlink, which read finds.
+// savedNode sets the target of n if it is a symlink. read opens the object with the target.
 func savedNode(ctx context.Context, n gate.Node, read func(hash string) (io.ReadCloser, error)) (gate.Node, error) {
 	if n.Type != gate.NodeLink || len(n.Link) > 0 {
 		return n, nil
@@ -272,7 +273,7 @@ func savedNode(ctx context.Context, n gate.Node, read func(hash string) (io.Read
 	return n, err
 }
 
-// limited collects the text of a symlink.
+// limited collects the target of a symlink, up to gate.MaxPlanPath bytes.
 type limited []byte
 
 func (l *limited) Write(b []byte) (int, error) {

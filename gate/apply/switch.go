@@ -10,14 +10,14 @@ import (
 	"github.com/caisson-dev/caisson/gate"
 )
 
-// ownerAll is what the owner of a directory needs to change what is in it.
+// ownerAll are the permissions that the owner of a directory needs to change its entries.
 const ownerAll = 0o700
 
-// A switcher changes the paths of a plan when all that is new is in the staging directory.
+// A switcher changes the paths of a plan after all new files have been written to the staging directory.
 type switcher struct{ *applier }
 
-// all changes the paths of the plan. Nothing is written any more, and each change is one system call that is checked
-// afterwards. The first path where something else is than expected is the end, and a Conflict.
+// all changes the paths of the plan. No file contents are written in this phase, and each change is one system call whose
+// result is checked afterwards. It stops with a Conflict at the first path that is not in the expected state.
 func (a switcher) all() error {
 	for _, part := range []struct {
 		name string
@@ -49,7 +49,7 @@ func (a switcher) all() error {
 	return nil
 }
 
-// each calls do for the steps that of chooses, from the root down or from the leaves up.
+// each calls do for the steps that of selects, from the root down or, if up is set, from the leaves up.
 func (a *applier) each(up bool, of func(gate.Step) bool, do func(i int) error) error {
 	for n := range a.steps {
 		i := n
@@ -66,7 +66,7 @@ func (a *applier) each(up bool, of func(gate.Step) bool, do func(i int) error) e
 	return nil
 }
 
-// change does something at the path of step i. It returns false if the way there is gone.
+// change calls do with the place of step i. It returns false if a parent directory does not exist any more.
 func (a *applier) change(i int, do func(i int, p place) (bool, error)) (bool, error) {
 	p, err := a.at(a.steps[i])
 	if err != nil {
@@ -80,7 +80,7 @@ func (a *applier) change(i int, do func(i int, p place) (bool, error)) (bool, er
 	return do(i, p)
 }
 
-// opened reports whether the path is a directory that must be made writable, for as long as it takes to change it or what is in it.
+// opened reports whether the path is a directory that must be made writable temporarily, while it or its entries are changed.
 func opened(s gate.Step) bool {
 	return s.Before.Type == gate.NodeDir && s.Before.Mode&ownerAll != ownerAll
 }
@@ -94,14 +94,15 @@ func (a switcher) openDir(i int, p place) (bool, error) {
 	return p.chmod(s.Before.Mode|ownerAll, gate.NodeDir)
 }
 
-// take moves away what is to be removed, or to become a directory, or is one no longer.
+// take moves away an entry that is removed, or that changes from or to a directory.
 func (a switcher) take(i int, p place) (bool, error) {
 	s := a.steps[i]
 	if err := p.moveTo(a.aside(i)); err != nil {
 		return false, unlessLost(err)
 	}
 	a.point("moved %d", i)
-	// It was checked before, but what was taken is what counts. If it is something else, it goes back with the rest.
+	// The entry that was moved is checked again, because it may have changed since the first check. If it differs, the rollback
+	// moves it back.
 	ok, _, err := a.aside(i).matches(a.ctx, s.Before, true, nil)
 	if err == nil && ok && s.Before.Type == gate.NodeDir {
 		ok, err = a.aside(i).empty()
@@ -109,7 +110,7 @@ func (a switcher) take(i int, p place) (bool, error) {
 	return ok, err
 }
 
-// put moves what is new to its path, or exchanges it for what is there, or sets the permissions of a file.
+// put moves a new entry to its path, or exchanges it with the old entry, or sets the permissions of a file.
 func (a switcher) put(i int, p place) (bool, error) {
 	s := a.steps[i]
 	if swapped(s) {
@@ -130,8 +131,8 @@ func (a switcher) put(i int, p place) (bool, error) {
 	return ok, err
 }
 
-// exchange puts what is new in the place of what is old, which is looked at afterwards: an editor may have saved it in the last
-// moment.
+// exchange exchanges the new entry with the old one, and then checks the old one, because an editor may have saved the file at
+// the last moment.
 func (a switcher) exchange(i int, p place) (bool, error) {
 	s, q := a.steps[i], a.fresh(i)
 	ok, _, err := p.matches(a.ctx, s.Before, false, nil)
@@ -147,12 +148,12 @@ func (a switcher) exchange(i int, p place) (bool, error) {
 	return ok, err
 }
 
-// closeDir gives a directory its permissions.
+// closeDir sets the final permissions of a directory.
 func (a switcher) closeDir(i int, p place) (bool, error) {
 	return p.chmod(a.steps[i].After.Mode, gate.NodeDir)
 }
 
-// unlessLost is err, or nil if it only says that a path is not as expected.
+// unlessLost returns nil if err only means that a path is not in the expected state, otherwise err.
 func unlessLost(err error) error {
 	for _, e := range []error{unix.ENOENT, unix.ENOTDIR, unix.EEXIST} {
 		if errors.Is(err, e) {
@@ -173,7 +174,7 @@ func (p place) empty() (bool, error) {
 	return len(names) == 0, nil
 }
 
-// syncDirs brings the names of the plan's paths to disk.
+// syncDirs syncs the parent directories of the plan's paths to disk.
 func (a *applier) syncDirs() error {
 	done := map[string]bool{}
 	for _, s := range a.steps {
@@ -184,9 +185,9 @@ func (a *applier) syncDirs() error {
 		done[dir] = true
 		fd, err := openBeneath(int(a.host.Fd()), dir, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 		if lost(err) {
-			continue // removed, by the plan or by somebody else
+			continue // removed, by the plan or by another process
 		}
-		if errors.Is(err, unix.EACCES) { // one that its owner may not list
+		if errors.Is(err, unix.EACCES) { // a directory that its owner may not list
 			err = os.NewSyscallError("syncfs", unix.Syncfs(int(a.host.Fd())))
 		} else if err == nil {
 			f := os.NewFile(uintptr(fd), dir)

@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxSyncs is how many files are brought to disk at a time: file systems do several for little more than the time of one.
+// maxSyncs is the maximum number of concurrent fsync calls: file systems sync several files in little more time than one.
 const maxSyncs = 16
 
-// A syncer brings files to disk while others are being written. The zero value is ready.
+// A syncer syncs files to disk while others are being written. The zero value is ready for use.
 type syncer struct {
 	wg    sync.WaitGroup
 	slots chan struct{}
@@ -20,7 +20,7 @@ type syncer struct {
 	err error
 }
 
-// sync brings f to disk and closes it, some time before wait returns.
+// sync starts to sync f to disk and to close it; wait waits for both. It blocks while maxSyncs files are being synced.
 func (s *syncer) sync(f *os.File) {
 	if s.slots == nil {
 		s.slots = make(chan struct{}, maxSyncs)
@@ -35,7 +35,7 @@ func (s *syncer) sync(f *os.File) {
 	})
 }
 
-// wait returns when all files are on disk, or with what went wrong since it was called last.
+// wait waits until all files are on disk and returns the errors since the last call.
 func (s *syncer) wait() error {
 	s.wg.Wait()
 	s.mu.Lock()
@@ -45,7 +45,7 @@ func (s *syncer) wait() error {
 	return err
 }
 
-// syncDir brings the names in a directory to disk, on file systems that know what that is.
+// syncDir syncs a directory to disk. It returns nil on file systems that do not support it.
 func syncDir(dir *os.File) error {
 	err := dir.Sync()
 	if errors.Is(err, unix.EINVAL) {

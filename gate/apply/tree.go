@@ -17,22 +17,23 @@ import (
 	"github.com/caisson-dev/caisson/internal/errno"
 )
 
-// openBeneath opens name below dir, a descriptor, and not if it is a symlink.
+// openBeneath opens name below dir, a file descriptor. It fails if name is a symlink.
 func openBeneath(dir int, name string, flags int, mode uint32) (int, error) {
 	if flags&unix.O_CREAT == 0 {
-		mode = 0 // which openat2 requires
+		mode = 0 // openat2 requires this
 	}
 	fd, err := fsat.Open(dir, name, flags|unix.O_NOFOLLOW, mode)
 	return fd, os.NewSyscallError("openat2", err)
 }
 
-// A place is an entry of a directory, by its name. The directory stays the same one for as long as the place is used.
+// A place is an entry of a directory, given by the directory's file descriptor and a name. It refers to the same directory even
+// if the directory is renamed.
 type place struct {
 	dir  int
 	name string
 }
 
-// at finds the place of a path below root, a descriptor. The caller closes it.
+// at returns the place of a path below root, a file descriptor. The caller must close it.
 func at(root int, name string) (place, error) {
 	dir, base := path.Split(name)
 	if dir == "" {
@@ -44,8 +45,8 @@ func at(root int, name string) (place, error) {
 
 func (p place) close() { unix.Close(p.dir) }
 
-// lost reports whether err says that there is no directory any more on the way to a path: somebody else has removed it, or put
-// something else there.
+// lost reports whether err means that a parent directory of a path does not exist any more: another process has removed or
+// replaced it.
 func lost(err error) bool {
 	for _, e := range []error{unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EXDEV} {
 		if errors.Is(err, e) {
@@ -61,7 +62,8 @@ func (p place) stat() (unix.Stat_t, error) {
 	return st, os.NewSyscallError("stat", err)
 }
 
-// open opens a regular file or directory for reading. What else may be there by now neither blocks nor notices.
+// open opens a regular file or directory for reading. If another process has replaced the entry by another type, opening it
+// neither blocks nor has a side effect.
 func (p place) open(flags int) (*os.File, error) {
 	fd, err := openBeneath(p.dir, p.name, unix.O_RDONLY|unix.O_NONBLOCK|flags, 0)
 	if err != nil {
@@ -79,7 +81,7 @@ func (p place) readlink() ([]byte, error) {
 	return buf[:n], nil
 }
 
-// look says what is at p, without its content; Link is set for symlinks. A type that no plan can have is "special".
+// look returns the entry at p without its content; Link is set for symlinks. A type that cannot be in a plan is "special".
 func (p place) look() (gate.Node, unix.Stat_t, error) {
 	st, err := p.stat()
 	if errors.Is(err, unix.ENOENT) {
@@ -106,8 +108,8 @@ func (p place) look() (gate.Node, unix.Stat_t, error) {
 	return n, st, nil
 }
 
-// matches reports whether what is at p is n. Only then its content has been read, and copied to w unless that is nil. Of
-// directories anyMode ignores the permissions.
+// matches reports whether the entry at p is n. If it returns true, it has read the content and, unless w is nil, copied it to
+// w. With anyMode, it ignores the permissions of directories.
 func (p place) matches(ctx context.Context, n gate.Node, anyMode bool, w io.Writer) (bool, unix.Stat_t, error) {
 	now, st, err := p.look()
 	if err != nil {
@@ -165,15 +167,15 @@ func hashTo(ctx context.Context, w io.Writer, r io.Reader) (string, error) {
 	}
 }
 
-// renameat2 is the system call; tests replace it by one that knows no flags.
+// renameat2 is the system call. Tests replace it by a function that does not support flags.
 var renameat2 = unix.Renameat2
 
-// moveTo renames what is at p to q, which must be free. It never replaces anything.
+// moveTo renames the entry at p to q, which must not exist. It never replaces an entry.
 func (p place) moveTo(q place) error {
 	err := renameat2(p.dir, p.name, q.dir, q.name, unix.RENAME_NOREPLACE)
 	if errors.Is(err, unix.EINVAL) {
-		// A network file system, say, that cannot promise it. The staging directory is nobody else's; for what comes from there
-		// this is the best that can be had, and the time between the two calls is the risk.
+		// Some file systems, such as network file systems, do not support RENAME_NOREPLACE. No other process uses the staging
+		// directory; for a move from it, an entry that is created at q between the two calls is replaced.
 		if _, err := q.stat(); err == nil {
 			return os.NewSyscallError("rename", unix.EEXIST)
 		} else if !errors.Is(err, unix.ENOENT) {
@@ -184,7 +186,8 @@ func (p place) moveTo(q place) error {
 	return os.NewSyscallError("rename", err)
 }
 
-// swapWith exchanges what is at p and what is at q; spare is a free place for file systems that cannot do that at once.
+// swapWith exchanges the entries at p and q. spare is a place that does not exist, used on file systems that do not support
+// RENAME_EXCHANGE.
 func (p place) swapWith(q, spare place) error {
 	err := renameat2(p.dir, p.name, q.dir, q.name, unix.RENAME_EXCHANGE)
 	if !errors.Is(err, unix.EINVAL) {
@@ -199,7 +202,8 @@ func (p place) swapWith(q, spare place) error {
 	return spare.moveTo(q)
 }
 
-// chmod sets the permissions of a directory or regular file, if they are not so already. It returns false if there is neither.
+// chmod sets the permissions of a directory or regular file, unless they are set already. It returns false if the entry does
+// not exist or has another type.
 func (p place) chmod(mode uint32, typ string) (bool, error) {
 	flags := 0
 	if typ == gate.NodeDir {
@@ -229,7 +233,7 @@ func (p place) chmod(mode uint32, typ string) (bool, error) {
 	return true, f.Sync()
 }
 
-// blame says about which path err is.
+// blame adds the path to err.
 func blame(err error, name string) error {
 	if _, ok := errors.AsType[*caisson.Error](err); ok || err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err

@@ -10,10 +10,10 @@ import (
 	"github.com/caisson-dev/caisson/gate/fsat"
 )
 
-// Undo takes back what a [Run] with the same saved has applied: all of it or nothing, in the same way and with the same errors.
-// It is a Conflict with a [*gate.Moved] if what was applied is not there any more as it was, and a Conflict without one if nothing was
-// applied or it was undone before. Files come back with their content and permissions; set-id bits, extended attributes and the
-// time of their last change do not.
+// Undo reverts the changes that a [Run] with the same saved has applied, completely or not at all, with the same guarantees and
+// errors. Returns a Conflict with a [*gate.Moved] if the paths are not as they were applied, and a Conflict without one if
+// nothing was applied or it was undone before. Files are restored with their content and permissions, but without set-id bits,
+// extended attributes and modification times.
 func Undo(ctx context.Context, host, saved *os.File) (Outcome, error) {
 	return undo(ctx, host, saved, nil)
 }
