@@ -12,19 +12,19 @@ import (
 	"github.com/caisson-dev/caisson/worker"
 )
 
-// archiveArgs say what of an archive is left out, and how large it may be after that.
+// archiveArgs contains the mask of an archive job and the maximum size of the masked archive, in bytes.
 type archiveArgs struct {
 	maskArgs
 	Most int64
 }
 
-// Masked is what was left out of an archive. Hidden has the first of Count paths.
+// Masked reports the paths that were left out of an archive. Hidden contains the first of Count paths.
 type Masked struct {
 	Hidden []string
 	Count  int
 }
 
-// jobArchive copies its input to its descriptor.
+// jobArchive copies the archive in its input to its file descriptor, without the hidden files.
 var jobArchive = worker.Job[archiveArgs, Masked]{
 	Name: "gate.archive", Files: 1, Limits: worker.Limits{Time: 12 * time.Hour}, // an upload is as slow as the client's network
 	Do: func(_ context.Context, c *worker.Call, args archiveArgs) (Masked, error) {
@@ -40,7 +40,7 @@ var jobArchive = worker.Job[archiveArgs, Masked]{
 	},
 }
 
-// capped fails with Exhausted once more than left bytes were written.
+// capped is a writer that returns Exhausted once more than left bytes were written.
 type capped struct {
 	w    io.Writer
 	left int64
@@ -53,19 +53,20 @@ func (c *capped) Write(p []byte) (int, error) {
 	return c.w.Write(p)
 }
 
-// MaskArchive copies a tar archive that a client has made from in to out, at most most bytes of it, without what is hidden. It reads
-// in to its end, or until the copy fails; errors of in come back as they are. Invalid if it is no such archive.
+// MaskArchive copies a tar archive that a client has made from in to out, without the hidden files; out gets at most most
+// bytes. It reads in to its end, or until the copy fails, and returns errors of in unchanged. Returns Invalid if the input is
+// not a valid archive.
 func (t Tool) MaskArchive(ctx context.Context, hide, show []string, in io.Reader, out *os.File, most int64) (Masked, error) {
 	source := &noted{r: in}
 	args := archiveArgs{maskArgs: maskArgs{Hide: hide, Show: show}, Most: most}
 	result, err := jobArchive.Run(ctx, t.run, args, worker.Given{Files: []*os.File{out}, Input: source})
-	if source.err != nil { // the job has seen a short archive
+	if source.err != nil { // the job only saw a truncated archive
 		err = source.err
 	}
 	return result, err
 }
 
-// noted remembers why a reader failed. Run returns when nothing reads from it any more.
+// noted is a reader that records the error of the underlying reader. err may be read after Run has returned.
 type noted struct {
 	r   io.Reader
 	err error

@@ -21,21 +21,21 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// What is in a base directory.
+// The files of a base directory.
 const (
 	baseIndex = "index"
-	basePack  = "pack" // contents, one after another
+	basePack  = "pack" // concatenated contents
 	baseMagic = "caisson base 1\n"
-	// minBaseEntry is the least that an entry takes in the index.
+	// minBaseEntry is the minimum size of an entry in the index, in bytes.
 	minBaseEntry   = 10
 	maxBaseEntries = 1_000_000
 )
 
-// Limits bound what is kept for merges; zero fields mean the default.
+// Limits bound the contents that are stored for merges. Zero fields mean the default.
 type Limits struct {
-	File  caisson.Size `json:"file,omitempty"`  // largest file; 1 MiB, which is the most
-	Bytes caisson.Size `json:"bytes,omitempty"` // of all; 64 MiB
-	Files int          `json:"files,omitempty"` // 20,000; at most 100,000
+	File  caisson.Size `json:"file,omitempty"`  // largest file; default 1 MiB, which is the maximum
+	Bytes caisson.Size `json:"bytes,omitempty"` // all files together; default 64 MiB
+	Files int          `json:"files,omitempty"` // number of files; default 20,000, at most 100,000
 }
 
 func (l Limits) withDefaults() Limits {
@@ -52,17 +52,17 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// Entry is what is known of a path beyond the manifest, or instead of it.
+// Entry is the state of a path, in addition to the manifest's record or, if Rebased is set, instead of it.
 type Entry struct {
-	fsat.Stat        // typ none: nothing is there
-	Rebased     bool // instead of the manifest's record: what was applied since
-	summed      bool // sum is that of the content
+	fsat.Stat        // Type is none if the path does not exist
+	Rebased     bool // replaces the manifest's record: the state that was applied since
+	summed      bool // sum is set
 	sum         [sha256.Size]byte
 	Link        string
-	off, length int64 // of the content in the pack; length is -1 if it is not there
+	off, length int64 // position of the content in the pack; length is -1 if the content is not stored
 }
 
-// Content is the sha256 of the content in hex, "" if it is not known.
+// Content returns the SHA-256 of the content in hex, or "" if it is not recorded.
 func (e *Entry) Content() string {
 	if !e.summed {
 		return ""
@@ -70,21 +70,21 @@ func (e *Entry) Content() string {
 	return hex.EncodeToString(e.sum[:])
 }
 
-// State returns what e records of its path.
+// State returns the state that e records.
 func (e *Entry) State() State {
 	return State{Stat: e.Stat, Content: e.Content(), Link: e.Link}
 }
 
-// Store is a base directory.
+// Store is an open base directory.
 type Store struct {
-	pack    *os.File // nil if there is none
+	pack    *os.File // nil if the directory has no pack
 	Entries map[string]*Entry
 	Rebased []string // sorted
 }
 
-// Keep keeps the contents of small text files of the directory root as the manifest has recorded them, the newest first, in dst,
-// an empty directory. They are what a later three-way merge starts from, and they tell a file that was only touched from one
-// that was changed. What has moved since the scan, or cannot be read, is left out.
+// Keep stores the contents of small text files of the directory root, as recorded in manifest, in dst, an empty directory. The
+// newest files come first. The contents are the base of later three-way merges, and they distinguish files that were only
+// touched from files that were changed. Files that have changed since the scan, or cannot be read, are left out.
 func Keep(ctx context.Context, root, manifest, dst *os.File, limits Limits) error {
 	defer fsat.KeepAlive(root, dst)
 	m, err := OpenManifest(manifest)
@@ -130,7 +130,7 @@ func Keep(ctx context.Context, root, manifest, dst *os.File, limits Limits) erro
 	return store.save(dst)
 }
 
-// newest returns the records of files that a base may have, newest first.
+// newest returns the records of the files that may be stored in a base, newest first.
 func newest(m *Manifest, l Limits) ([]Record, error) {
 	var files []Record
 	keep := func() {
@@ -171,15 +171,16 @@ func (p *packFile) flush() error {
 	return err
 }
 
-// Applied is a path that was just written on the host.
+// Applied is a path that was just applied on the host.
 type Applied struct {
 	Path string    `json:"path"`
-	Node gate.Node `json:"node"` // what was put there
+	Node gate.Node `json:"node"` // its new state
 }
 
-// Rebase says that what was applied is what a workspace starts from now, so that later changes of the same files are compared with
-// that. base is what [Keep] has made and host is the directory; a path that is not on the host as it was applied any more is left
-// as it was, and its next change will clash. Rebase is called after an apply, and after an undo with what the undo has put back.
+// Rebase records the applied states as the base of a workspace, so that later changes of the same files are compared with them.
+// base is a directory that [Keep] has filled, and host is the host's directory. A path that is no longer in the applied state
+// on the host is left unchanged in base, and its next change will be a conflict. Rebase is called after an apply and, with the
+// restored states, after an undo.
 func Rebase(ctx context.Context, host, base *os.File, applied []Applied) error {
 	defer fsat.KeepAlive(host, base)
 	store, err := Open(base)
@@ -232,7 +233,7 @@ func Rebase(ctx context.Context, host, base *os.File, applied []Applied) error {
 	return store.save(base)
 }
 
-// save writes the index.
+// save writes the index of the store.
 func (s *Store) save(dir *os.File) error {
 	p := &fsat.Packer{B: []byte(baseMagic)}
 	paths := make([]string, 0, len(s.Entries))
@@ -270,7 +271,7 @@ func (s *Store) save(dir *os.File) error {
 	return os.NewSyscallError("rename", unix.Renameat(int(dir.Fd()), baseIndex+".new", int(dir.Fd()), baseIndex))
 }
 
-// Open reads a base directory; one without an index is empty.
+// Open opens a base directory. A directory without an index is an empty Store.
 func Open(dir *os.File) (*Store, error) {
 	s := &Store{Entries: map[string]*Entry{}}
 	index, err := fsat.OpenFile(dir, baseIndex, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
@@ -346,14 +347,14 @@ func (s *Store) parse(data []byte) error {
 	return nil
 }
 
-// Text returns the content of e, or nil if it is not there.
+// Text returns the content of e, or nil if it is not stored.
 func (s *Store) Text(e *Entry) []byte {
 	if s.pack == nil || e.length < 0 {
 		return nil
 	}
 	data := make([]byte, e.length)
 	if n, _ := s.pack.ReadAt(data, e.off); n < len(data) || sha256.Sum256(data) != e.sum {
-		return nil // as good as not there: a clash instead of a merge
+		return nil // a damaged content is treated as missing: the change becomes a conflict instead of a merge
 	}
 	return data
 }

@@ -15,10 +15,10 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// CopyLimits bound a copy; zero fields mean the default.
+// CopyLimits bound a copy. Zero fields mean the default.
 type CopyLimits struct {
-	Bytes   caisson.Size `json:"bytes,omitempty"`   // that are written; 4 GiB
-	Entries int          `json:"entries,omitempty"` // 1,000,000
+	Bytes   caisson.Size `json:"bytes,omitempty"`   // bytes written; default 4 GiB
+	Entries int          `json:"entries,omitempty"` // default 1,000,000
 }
 
 func (l CopyLimits) withDefaults() CopyLimits {
@@ -31,21 +31,22 @@ func (l CopyLimits) withDefaults() CopyLimits {
 	return l
 }
 
-// Copied is what became of a copy.
+// Copied reports the result of a copy.
 type Copied struct {
-	Files   int   `json:"files,omitempty"`   // regular ones
-	Shared  int   `json:"shared,omitempty"`  // of them, those that share their blocks with the original
-	Bytes   int64 `json:"bytes,omitempty"`   // that were written
-	Left    int   `json:"left,omitempty"`    // entries that were left out: pipes, sockets, devices, what cannot be read
+	Files   int   `json:"files,omitempty"`   // regular files
+	Shared  int   `json:"shared,omitempty"`  // files that share their blocks with the original
+	Bytes   int64 `json:"bytes,omitempty"`   // bytes written
+	Left    int   `json:"left,omitempty"`    // entries that were left out: pipes, sockets, devices, unreadable entries
 	Changed int   `json:"changed,omitempty"` // files that changed while they were copied
 }
 
-// Copy copies what manifest has recorded of the directory root, but for what is hidden, into the empty directory dst, with
-// permissions and times; it all belongs to who calls. Files share their blocks with the originals where the file system can do that.
-// What has appeared since the scan is left out, what has changed since is copied as it is now. It follows no symlinks, which are
-// copied, and stays on root's file system. Owners, special bits and extended attributes are not copied.
+// Copy copies the entries of the directory root that manifest has recorded, except hidden ones, into the empty directory dst,
+// with permissions and times. The caller owns all copies. Files share their blocks with the originals if the file system
+// supports it. Entries that were created since the scan are left out; entries that changed since are copied in their current
+// state. Copy does not follow symlinks, which are copied, and stays on root's file system. Owners, special bits and extended
+// attributes are not copied.
 //
-// Exhausted if there is more than limits allow or the disk holds.
+// Returns Exhausted if the copy exceeds limits or the disk is full.
 func Copy(ctx context.Context, root, manifest, dst *os.File, limits CopyLimits) (Copied, error) {
 	defer fsat.KeepAlive(root, dst)
 	m, err := OpenManifest(manifest)
@@ -77,13 +78,13 @@ type copier struct {
 	entries   int
 	sum       Copied
 	buf       []byte
-	dirs      []Record // those that were made, from the root down
+	dirs      []Record // directories created, parents first
 
-	parent int // descriptor of the directory at in dst, or -1
+	parent int // file descriptor of the directory at in dst, or -1
 	at     string
 }
 
-// enter makes parent the directory path in dst.
+// enter opens the directory path in dst as parent.
 func (c *copier) enter(path string) error {
 	if c.parent >= 0 && c.at == path {
 		return nil
@@ -104,7 +105,7 @@ func (c *copier) leave() {
 	}
 }
 
-// record copies one entry. Whether its directory could be copied decides about it, too.
+// record copies one entry. An entry whose directory could not be copied cannot be copied either.
 func (c *copier) record(r *Record) error {
 	if c.entries++; c.entries > c.limits.Entries {
 		return caisson.Errorf(caisson.Exhausted, "the directory has more than %d entries, which is too much for a copy; use an overlay, or a smaller directory", c.limits.Entries)
@@ -133,7 +134,8 @@ func (c *copier) named(r *Record, err error) error {
 	return nil
 }
 
-// missing counts what cannot be copied because of what it is; errors of the file system are returned.
+// missing counts an entry that cannot be copied because of its type or permissions. It returns unexpected errors of the file
+// system.
 func (c *copier) missing(r *Record, err error) error {
 	if err := fsat.Unexpected(err); err != nil && !errors.Is(err, unix.EINVAL) {
 		return c.named(r, err)
@@ -195,11 +197,11 @@ func (c *copier) file(r *Record, name string) error {
 	return c.touch(r, name, is.Mtime)
 }
 
-// content copies what is in src, which looks like before, and returns what it looks like in the end.
+// content copies src, whose state was before, to dst and returns the state of src that the copy has.
 func (c *copier) content(src, dst *os.File, before fsat.Stat) (fsat.Stat, error) {
 	if unix.IoctlFileClone(int(dst.Fd()), int(src.Fd())) == nil {
 		c.sum.Shared++
-		return fsat.Lstat(int(src.Fd()), "") // a clone is of one moment
+		return fsat.Lstat(int(src.Fd()), "") // a clone is a consistent snapshot
 	}
 	for again := true; ; again = false {
 		if err := c.bytes(src, dst, before.Size); err != nil {
@@ -211,13 +213,13 @@ func (c *copier) content(src, dst *os.File, before fsat.Stat) (fsat.Stat, error)
 		}
 		if before = after; !again {
 			c.sum.Changed++
-			after.Mtime-- // it is not what the original looks like now
+			after.Mtime-- // the copy may be inconsistent; another time marks it as different from the original
 			return after, nil
 		}
 	}
 }
 
-// bytes copies the data of a file of this size, and leaves out its holes.
+// bytes copies the data of a file of the given size and skips holes.
 func (c *copier) bytes(src, dst *os.File, size int64) error {
 	if err := dst.Truncate(0); err != nil {
 		return err
@@ -225,7 +227,7 @@ func (c *copier) bytes(src, dst *os.File, size int64) error {
 	for off := int64(0); off < size; {
 		data, err := src.Seek(off, unix.SEEK_DATA)
 		if errors.Is(err, unix.ENXIO) {
-			break // only a hole is left
+			break // the rest is a hole
 		}
 		if err != nil {
 			return err
@@ -249,7 +251,7 @@ func (c *copier) segment(src, dst *os.File, from, to int64) error {
 		}
 		n, err := src.ReadAt(c.buf[:min(int64(len(c.buf)), to-from)], from)
 		if n == 0 && errors.Is(err, io.EOF) {
-			return nil // it has become shorter
+			return nil // the file was truncated
 		}
 		if err != nil && !errors.Is(err, io.EOF) {
 			return err
@@ -265,7 +267,7 @@ func (c *copier) segment(src, dst *os.File, from, to int64) error {
 	return nil
 }
 
-// finish sets permissions and times of directories, from the leaves up.
+// finish sets the permissions and times of directories, from the leaves up.
 func (c *copier) finish() error {
 	for i := len(c.dirs) - 1; i >= 0; i-- {
 		r := &c.dirs[i]
@@ -283,7 +285,7 @@ func (c *copier) finish() error {
 		}
 		is, err := c.original(r)
 		if err != nil {
-			continue // it has gone
+			continue // it was removed
 		}
 		if err := c.touch(r, name, is.Mtime); err != nil {
 			return err
@@ -292,7 +294,8 @@ func (c *copier) finish() error {
 	return nil
 }
 
-// original looks at what a record is about; a manifest does not have the times of directories.
+// original returns the current state of a record's path. It is needed because a manifest does not contain the times of
+// directories.
 func (c *copier) original(r *Record) (fsat.Stat, error) {
 	fd, err := fsat.Open(c.root, r.Path, unix.O_PATH|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -302,5 +305,5 @@ func (c *copier) original(r *Record) (fsat.Stat, error) {
 	return fsat.Lstat(fd, "")
 }
 
-// nameOf is the last name in path.
+// nameOf returns the last name in path.
 func nameOf(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }

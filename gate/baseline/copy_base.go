@@ -15,8 +15,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// KeepCopy is [Keep] for a workspace whose sandbox has a copy of the directory, as [Copy] has made it. What had changed between scan and
-// copy starts as the copy has it.
+// KeepCopy is like [Keep], for a workspace whose sandbox has a copy of the directory that [Copy] has made. For files that
+// changed between the scan and the copy, it records the state in the copy.
 func KeepCopy(ctx context.Context, copied, manifest, dst *os.File, limits Limits) error {
 	defer fsat.KeepAlive(copied, dst)
 	m, err := OpenManifest(manifest)
@@ -70,8 +70,8 @@ func KeepCopy(ctx context.Context, copied, manifest, dst *os.File, limits Limits
 	return store.save(dst)
 }
 
-// Forget takes back that paths, and what is below them, were applied: a sandbox with a copy has them again as the copy has. What the
-// copy had there is not known any more, so that what both sides change clashes.
+// Forget removes the applied states of paths, and of the paths below them, from base: in a sandbox with a copy, these paths are
+// again as in the copy. The contents in the copy are no longer stored, so a change by both sides is a conflict.
 func Forget(base *os.File, paths []string) error {
 	defer fsat.KeepAlive(base)
 	store, err := Open(base)

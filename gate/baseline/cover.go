@@ -11,9 +11,10 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// Cover makes the layer that hides what a scan has found to be hidden: in layer, an empty directory, a whiteout for each hidden
-// path of the manifest and the directories above it. A merged directory looks like the topmost one, so these get the permissions
-// that the host's have; their owner is that of layer. It needs the rights of that owner and no others.
+// Cover creates the layer that hides the hidden files of a scan. In layer, an empty directory, it creates a whiteout for each
+// hidden path of the manifest, and the parent directories. A merged directory has the permissions of the topmost one, so the
+// parent directories get the permissions that they have on the host; their owner is that of layer. Cover needs the rights of
+// that owner and no others.
 func Cover(ctx context.Context, manifest, layer *os.File) error {
 	defer fsat.KeepAlive(layer)
 	m, err := OpenManifest(manifest)
@@ -21,7 +22,7 @@ func Cover(ctx context.Context, manifest, layer *os.File) error {
 		return err
 	}
 	c := &Coverer{Layer: int(layer.Fd()), Modes: map[string]uint32{}}
-	var above []Record // the directories above the record that Below has come to
+	var above []Record // the parent directories of the current record
 	var failed error
 	err = m.Below("", func(r Record) bool {
 		if failed = ctx.Err(); failed != nil {
@@ -48,8 +49,8 @@ func Cover(ctx context.Context, manifest, layer *os.File) error {
 
 type Coverer struct {
 	Layer int
-	Modes map[string]uint32 // of the directories that were made
-	Order []string          // the same, in the order in which they were made
+	Modes map[string]uint32 // permissions of the directories that were created
+	Order []string          // their paths in the order of creation
 }
 
 func (c *Coverer) hide(r *Record, above []Record) error {
@@ -85,7 +86,7 @@ func btoi(b bool) int {
 	return 0
 }
 
-// Finish sets the permissions, from the leaves up: they may forbid to go into a directory.
+// Finish sets the permissions of directories, from the leaves up, because they may forbid access to a directory.
 func (c *Coverer) Finish() error {
 	for i := len(c.Order) - 1; i >= 0; i-- {
 		path := c.Order[i]

@@ -17,19 +17,20 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// Bounds of what is read of a host directory in one comparison.
+// Limits of the data that is read from a host directory in one comparison.
 const (
 	maxHostFile  = 1 << 30
 	maxHostBytes = 8 << 30
 )
 
-// State is what is at a path: on the host, in the base, or in the sandbox.
+// State is the state of a path: on the host, in the base, or in the sandbox.
 type State struct {
 	fsat.Stat
-	Content string // sha256 of a file; "" if it is not known
+	Content string // SHA-256 of a file in hex; "" if it is not known
 	Link    string
-	Data    []byte // of a small file on the host; else nil
-	// odd says why the path cannot be compared with anything: it is behind a symlink, or unreadable. Empty for most.
+	Data    []byte // content of a small file on the host; otherwise nil
+	// Odd is the reason why the path cannot be compared, for example because it is behind a symlink or unreadable. It is
+	// usually empty.
 	Odd string
 }
 
@@ -37,7 +38,7 @@ var Nothing = State{Stat: fsat.Stat{Type: fsat.TypeNone}}
 
 func (s *State) None() bool { return s.Type == fsat.TypeNone }
 
-// Node is s as a plan has it.
+// Node returns s in the form used by plans.
 func (s *State) Node() gate.Node {
 	switch s.Type {
 	case fsat.TypeNone:
@@ -50,10 +51,10 @@ func (s *State) Node() gate.Node {
 	return gate.Node{Type: s.Type, Mode: s.Mode}
 }
 
-// Hash is the [overlay.HashOf] s.
+// Hash returns [overlay.HashOf] of s.
 func (s *State) Hash() string { return overlay.HashOf(s.Type, s.Mode, s.Content, s.Link) }
 
-// Equal reports whether two states are known to be the same in all that is applied.
+// Equal reports whether two states are known to be equal in everything that an apply changes.
 func (s *State) Equal(o *State) bool {
 	if s.Type != o.Type || s.Odd != "" || o.Odd != "" {
 		return false
@@ -71,7 +72,7 @@ func (s *State) Equal(o *State) bool {
 	return false
 }
 
-// HostReader looks at a directory as it is now.
+// HostReader reads the current state of a directory.
 type HostReader struct {
 	ctx  context.Context
 	Root int
@@ -83,7 +84,7 @@ func NewHostReader(ctx context.Context, root int) *HostReader {
 	return &HostReader{ctx: ctx, Root: root, left: maxHostBytes, buf: make([]byte, 256<<10)}
 }
 
-// Look returns what is at path, without its content.
+// Look returns the state of path without its content.
 func (r *HostReader) Look(path string) (State, error) {
 	if err := r.ctx.Err(); err != nil {
 		return Nothing, err
@@ -118,7 +119,7 @@ func (r *HostReader) Look(path string) (State, error) {
 	return s, nil
 }
 
-// State returns what is at path, with its content.
+// State returns the state of path with its content.
 func (r *HostReader) State(path string) (State, error) {
 	s, err := r.Look(path)
 	if err != nil || s.Type != fsat.TypeFile {
@@ -127,7 +128,7 @@ func (r *HostReader) State(path string) (State, error) {
 	return s, r.Fill(path, &s)
 }
 
-// Fill adds the content of the file at path, which looks like s.
+// Fill adds the content of the file at path to its state s.
 func (r *HostReader) Fill(path string, s *State) error {
 	if s.Size > maxHostFile || s.Size > r.left {
 		s.Odd = "it is too large to be compared"
@@ -164,7 +165,7 @@ func (r *HostReader) Fill(path string, s *State) error {
 	return nil
 }
 
-// Explain makes of an error in reading what it says of the path.
+// Explain sets s.Odd if the read error err concerns the path only. It returns all other errors.
 func (r *HostReader) Explain(path string, s *State, err error) error {
 	switch {
 	case r.ctx.Err() != nil:
@@ -179,7 +180,7 @@ func (r *HostReader) Explain(path string, s *State, err error) error {
 	return nil
 }
 
-// Names returns the names in the directory at path; more than limit are an error.
+// Names returns the names in the directory at path. It returns an error if there are more than limit.
 func (r *HostReader) Names(path string, limit int) ([]string, error) {
 	fd, err := fsat.OpenDir(r.Root, path)
 	if err != nil {

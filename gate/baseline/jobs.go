@@ -12,16 +12,16 @@ import (
 	"github.com/caisson-dev/caisson/worker"
 )
 
-// Jobs are the jobs of this package, for the table that the binary gives to [worker.Main].
+// Jobs returns the worker jobs of this package, for the table that the binary passes to [worker.Main].
 func Jobs() []worker.Declared {
 	return []worker.Declared{jobScan, jobSearch, jobCover, jobBase, jobRebase, jobCopy, jobBaseOfCopy, jobForget, jobArchive}
 }
 
-// A Tool runs the functions of this package as confined jobs. It has no state of its own and is safe for concurrent use. Its
-// methods keep none of the descriptors that they are given.
+// A Tool runs the functions of this package as confined worker jobs. It is stateless and safe for concurrent use. Its methods
+// do not retain the file descriptors that are passed to them.
 type Tool struct{ run worker.Starter }
 
-// NewTool returns a Tool whose jobs r runs. The binary that r starts must have the jobs of this package in its table.
+// NewTool returns a Tool that runs its jobs with r. The binary that r starts must have the jobs of this package in its table.
 func NewTool(r worker.Starter) Tool { return Tool{run: r} }
 
 // maskArgs are the patterns of a mask.
@@ -38,7 +38,7 @@ var jobScan = worker.Job[maskArgs, ScanResult]{
 	},
 }
 
-// Scan is [Scan] with the rights of the directory's owner.
+// Scan runs the function [Scan] as a worker job with the rights of root's owner.
 func (t Tool) Scan(ctx context.Context, root *os.File, hide, show []string, manifest *os.File) (ScanResult, error) {
 	return jobScan.Run(ctx, t.run, maskArgs{hide, show}, worker.Given{Root: root, Files: []*os.File{manifest}})
 }
@@ -50,7 +50,7 @@ var jobSearch = worker.Job[SearchLimits, SearchResult]{
 	},
 }
 
-// Search is [Search] with the rights of the directory's owner.
+// Search runs the function [Search] as a worker job with the rights of root's owner.
 func (t Tool) Search(ctx context.Context, root, manifest *os.File, limits SearchLimits) (SearchResult, error) {
 	return jobSearch.Run(ctx, t.run, limits, worker.Given{Root: root, Files: []*os.File{manifest}})
 }
@@ -62,7 +62,7 @@ var jobCover = worker.Job[worker.None, worker.None]{
 	},
 }
 
-// Cover is [Cover]. layer belongs to the guest's root.
+// Cover runs the function [Cover] as a worker job. The guest's root user owns layer.
 func (t Tool) Cover(ctx context.Context, manifest, layer *os.File) error {
 	_, err := jobCover.Run(ctx, t.run, worker.None{}, worker.Given{Root: layer, Files: []*os.File{manifest}})
 	return err
@@ -75,13 +75,13 @@ var jobBase = worker.Job[Limits, worker.None]{
 	},
 }
 
-// Base is [Keep] with the rights of root's owner. dst is the caller's.
+// Base runs [Keep] as a worker job with the rights of root's owner. The caller owns dst.
 func (t Tool) Base(ctx context.Context, root, manifest, dst *os.File, limits Limits) error {
 	_, err := fsat.Lend(ctx, t.run, jobBase, limits, worker.Given{Root: root, Files: []*os.File{manifest, dst}}, dst)
 	return err
 }
 
-// jobRebase reads what was applied from its input.
+// jobRebase reads the applied paths from its input.
 var jobRebase = worker.Job[worker.None, worker.None]{
 	Name: "gate.rebase", Root: true, Files: 1, Limits: fsat.ReadLimits,
 	Do: func(ctx context.Context, c *worker.Call, none worker.None) (worker.None, error) {
@@ -93,7 +93,7 @@ var jobRebase = worker.Job[worker.None, worker.None]{
 	},
 }
 
-// Rebase is [Rebase] with the rights of host's owner. base is the caller's.
+// Rebase runs the function [Rebase] as a worker job with the rights of host's owner. The caller owns base.
 func (t Tool) Rebase(ctx context.Context, host, base *os.File, applied []Applied) error {
 	var in bytes.Buffer
 	if err := worker.WriteRows(&in, applied); err != nil {
@@ -110,7 +110,7 @@ var jobCopy = worker.Job[CopyLimits, Copied]{
 	},
 }
 
-// Copy is [Copy] with the rights of root's owner, whose dst is and stays.
+// Copy runs the function [Copy] as a worker job with the rights of root's owner, who owns dst and remains its owner.
 func (t Tool) Copy(ctx context.Context, root, manifest, dst *os.File, limits CopyLimits) (Copied, error) {
 	return jobCopy.Run(ctx, t.run, limits, worker.Given{Root: root, Files: []*os.File{manifest, dst}})
 }
@@ -122,7 +122,7 @@ var jobBaseOfCopy = worker.Job[Limits, worker.None]{
 	},
 }
 
-// BaseOfCopy is [KeepCopy] with the rights of the copy's owner. dst is the caller's.
+// BaseOfCopy runs [KeepCopy] as a worker job with the rights of the copy's owner. The caller owns dst.
 func (t Tool) BaseOfCopy(ctx context.Context, copied, manifest, dst *os.File, limits Limits) error {
 	_, err := fsat.Lend(ctx, t.run, jobBaseOfCopy, limits, worker.Given{Root: copied, Files: []*os.File{manifest, dst}}, dst)
 	return err
@@ -140,7 +140,7 @@ var jobForget = worker.Job[worker.None, worker.None]{
 	},
 }
 
-// Forget is [Forget] with the rights of the copy's owner. base is the caller's.
+// Forget runs the function [Forget] as a worker job with the rights of the copy's owner. The caller owns base.
 func (t Tool) Forget(ctx context.Context, copied, base *os.File, paths []string) error {
 	in, err := json.Marshal(paths)
 	if err != nil {

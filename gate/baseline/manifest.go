@@ -1,5 +1,6 @@
-// Package baseline records what a host directory is like when a sandbox gets it: a [Manifest] of all paths, which files are hidden by
-// a [Mask], which may contain secrets, and the contents of small files for later merges. It also makes copies of directories.
+// Package baseline records the state of a host directory when a sandbox gets access to it: a [Manifest] of all paths, the files
+// that a [Mask] hides, the files that may contain secrets, and the contents of small files for later merges. It also copies
+// directories.
 package baseline
 
 import (
@@ -12,8 +13,9 @@ import (
 	"github.com/caisson-dev/caisson/internal/namemask"
 )
 
-// A manifest is a header, blocks of records in the order of walks, an index with the first path of each block, and a trailer
-// that says where the index is. Paths share what they have in common with the one before, within a block.
+// A manifest consists of a header, blocks of records in the order of directory walks, an index with the first path of each
+// block, and a trailer with the offset of the index. Within a block, a path is stored without the prefix that it shares with
+// the path before.
 const (
 	manifestMagic = "caisson manifest 1\n"
 	blockRecords  = 128
@@ -23,15 +25,15 @@ const (
 	trailerSize   = 8 + 8 + 8 // offset of the index, number of blocks, flags
 )
 
-// A Record is what a directory had at one path when a manifest was made of it.
+// A Record is the state of one path of a directory when its manifest was made.
 type Record struct {
 	Path   string
-	Hidden bool // the sandbox does not see it, nor what is below it, which is not recorded
-	Closed bool // a directory that could not be looked into; what is below it is not recorded
+	Hidden bool // the sandbox does not see the path; the paths below it are not recorded
+	Closed bool // a directory that could not be read; the paths below it are not recorded
 	fsat.Stat
 }
 
-// manifestWriter writes records as they come.
+// manifestWriter writes the records of a manifest in order.
 type manifestWriter struct {
 	w      io.Writer
 	off    int64
@@ -40,7 +42,7 @@ type manifestWriter struct {
 	last   string
 	index  fsat.Packer
 	blocks uint64
-	first  string // path of the last block in index
+	first  string // first path of the last block in index
 	start  int64
 	err    error
 }
@@ -103,7 +105,7 @@ func (w *manifestWriter) flush() {
 	w.block.B, w.n = w.block.B[:0], 0
 }
 
-// close writes the index. cut says that there was more than was recorded.
+// close writes the index and the trailer. cut means that not all paths were recorded.
 func (w *manifestWriter) close(cut bool) error {
 	w.flush()
 	at := w.off
@@ -125,21 +127,21 @@ func sharedPrefix(a, b string) int {
 	return n
 }
 
-// A Manifest finds what [Scan] has recorded. It reads blocks of the file as they are needed and keeps a few. It is not safe for
-// concurrent use.
+// A Manifest looks up the records that [Scan] has written. It reads blocks of the file on demand and caches a few. It is not
+// safe for concurrent use.
 type Manifest struct {
 	file   io.ReaderAt
 	dev    uint64
 	Mask   *Mask
 	cut    bool
 	blocks []blockRef
-	end    int64 // of the blocks
+	end    int64 // offset of the end of the blocks
 
 	cached [8]struct {
 		block   int
 		records []Record
 	}
-	next int // of cached, to be replaced
+	next int // index in cached of the next entry to replace
 }
 
 type blockRef struct {
@@ -147,7 +149,7 @@ type blockRef struct {
 	off   int64
 }
 
-// OpenManifest reads the index of a manifest. The caller keeps file open as long as it uses the result.
+// OpenManifest reads the index of a manifest. The caller must keep file open as long as it uses the result.
 func OpenManifest(file *os.File) (*Manifest, error) {
 	fi, err := file.Stat()
 	if err != nil {
@@ -192,7 +194,7 @@ func (m *Manifest) read(b []byte, off int64) error {
 	return nil
 }
 
-// header takes what is before the blocks and returns where they start.
+// header parses the header and returns the offset of the first block.
 func (m *Manifest) header(head []byte) (int64, error) {
 	if string(head[:len(manifestMagic)]) != manifestMagic {
 		return 0, errManifest
@@ -311,8 +313,8 @@ func (m *Manifest) unpack(data []byte, first string) ([]Record, error) {
 	return records, nil
 }
 
-// Lookup returns the record of path. found is false if there was nothing, and known then says whether that is certain: it is not
-// below what could not be recorded.
+// Lookup returns the record of path. found is false if the path was not recorded. known then reports whether the path is
+// certain not to have existed: it is not below a path whose contents were not recorded.
 func (m *Manifest) Lookup(path string) (r Record, found, known bool, err error) {
 	r, found, err = m.find(path)
 	if err != nil || found {
@@ -349,7 +351,7 @@ func (m *Manifest) find(path string) (Record, bool, error) {
 	return Record{}, false, nil
 }
 
-// Below calls yield with every record below the directory dir ("" for all), in order, until it returns false.
+// Below calls yield for every record below the directory dir ("" for all records), in order, until yield returns false.
 func (m *Manifest) Below(dir string, yield func(Record) bool) error {
 	i := max(0, sort.Search(len(m.blocks), func(i int) bool { return fsat.Compare(m.blocks[i].first, dir) > 0 })-1)
 	for ; i < len(m.blocks); i++ {
@@ -371,19 +373,19 @@ func (m *Manifest) Below(dir string, yield func(Record) bool) error {
 	return nil
 }
 
-// ScanResult sums up a scan.
+// ScanResult is the summary of a scan.
 type ScanResult struct {
-	Files int64 `json:"files"` // whatever is no directory
-	Own   int64 `json:"own"`   // of these, what is not hidden and [Own]
+	Files int64 `json:"files"` // entries that are not directories
+	Own   int64 `json:"own"`   // the entries of Files that are not hidden and for which [Own] is true
 	Dirs  int64 `json:"dirs"`
-	Bytes int64 `json:"bytes"` // of regular files
-	// Hidden are paths that the mask hides, as [ShowPath] shows them; at most 1000, the first ones. HiddenCount counts all.
+	Bytes int64 `json:"bytes"` // bytes of regular files
+	// Hidden contains the first paths that the mask hides, at most 1000, as [safetext.Path] formats them. HiddenCount counts all.
 	Hidden      []string `json:"hidden,omitempty"`
 	HiddenCount int      `json:"hiddenCount,omitempty"`
-	// Suspects are files that the mask shows and whose names say that they may contain secrets.
+	// Suspects are files that the mask shows and whose names indicate that they may contain secrets.
 	Suspects Suspects `json:"suspects,omitzero"`
-	Closed   int      `json:"closed,omitempty"` // directories that could not be looked into
-	Cut      bool     `json:"cut,omitempty"`    // there is more than was recorded
+	Closed   int      `json:"closed,omitempty"` // directories that could not be read
+	Cut      bool     `json:"cut,omitempty"`    // not all paths were recorded
 }
 
 const maxHiddenShown = 1000

@@ -6,9 +6,9 @@ import (
 	"github.com/caisson-dev/caisson/internal/namemask"
 )
 
-// hidden is what sandboxes do not see unless somebody shows it to them: names that hold credentials by convention.
+// hidden contains the patterns of files that are hidden from sandboxes by default: names that hold credentials by convention.
 var hidden = []string{
-	// Environments. .env.example and the like are templates and are shown.
+	// Environment files. .env.example and similar names are templates and are shown.
 	".env", ".env.*", ".env~", "*.env.local", ".flaskenv",
 	// Keys, and certificates that come with keys.
 	"*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "*.ppk", "*.p8", ".ssh", ".gnupg",
@@ -25,17 +25,17 @@ var hidden = []string{
 	"credentials.json", "client_secret*.json", "master.key", "wallet.dat",
 }
 
-// shown is what hidden's patterns match and nobody keeps secrets in.
+// shown contains names that match the patterns in hidden but do not hold secrets.
 var shown = []string{".env.example", ".env.sample", ".env.template", ".env.dist", ".env.defaults", ".env.test.example"}
 
 // DefaultHidden returns the patterns of names that hold credentials by convention, for [NewMask].
 func DefaultHidden() []string { return slices.Clone(hidden) }
 
-// A Mask says which files of a directory a sandbox does not see.
+// A Mask determines which files of a directory are hidden from a sandbox.
 type Mask = namemask.Mask
 
-// NewMask returns a mask of patterns, see [namemask.New]. Templates (.env.example and the like) are always shown. Invalid if a pattern
-// is malformed.
+// NewMask returns a mask of patterns, see [namemask.New]. Templates (.env.example and similar names) are always shown. Returns
+// Invalid if a pattern is malformed.
 func NewMask(hide, show []string) (*Mask, error) {
 	return namemask.New(hide, append(slices.Clone(shown), show...))
 }

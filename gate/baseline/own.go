@@ -7,11 +7,11 @@ import (
 	"github.com/caisson-dev/caisson/gate/check"
 )
 
-// madeNames are directories of what tools download or make again.
+// madeNames are directories of files that tools download or generate.
 var madeNames = []string{"node_modules", ".venv", "venv", "__pycache__", ".tox", ".pytest_cache", ".mypy_cache"}
 
-// Own reports whether the file at path counts as one of a tree's own where it matters how much of a tree goes: git's files do not, which
-// are never changed, nor what tools make again.
+// Own reports whether the file at path counts as a source file of the tree when the share of removed files is computed. Files
+// of git, which are never changed, and files that tools generate do not count.
 func Own(path string) bool {
 	return !slices.ContainsFunc(strings.Split(path, "/"), func(name string) bool { return !ownName(name) })
 }

@@ -13,11 +13,12 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// Scan records what is in the directory root in a manifest, for [OpenManifest]. It walks once, opens nothing but directories,
-// follows no symlinks and stays on root's file system. Directories that it may not look into are recorded as closed. At 5,000,000
-// entries, 256 levels, or paths of 4095 bytes it stops recording, and says so in Cut or by closed directories.
+// Scan records the entries of the directory root in a manifest, for [OpenManifest]. It walks the tree once, opens only
+// directories, follows no symlinks and stays on root's file system. Directories that it cannot read are recorded as closed. At
+// the limits of 5,000,000 entries, 256 levels, or paths of 4095 bytes it stops recording and reports it in Cut or as closed
+// directories.
 //
-// Errors are of the file system, or manifest's own.
+// Returns errors of the file system and of writing to manifest.
 func Scan(ctx context.Context, root *os.File, mask *Mask, manifest io.Writer) (ScanResult, error) {
 	return scanUpTo(ctx, root, mask, manifest, maxRecords)
 }
@@ -55,7 +56,7 @@ type scanner struct {
 	sum  ScanResult
 }
 
-// walk records children, which are those of dir, and what is below them. own says that dir is one of the tree's own, see [Own].
+// walk records children, the entries of dir, and everything below them. own means that [Own] is true for dir.
 func (s *scanner) walk(dir string, children []fsat.Child, own bool) error {
 	if err := s.ctx.Err(); err != nil {
 		return err
@@ -67,7 +68,7 @@ func (s *scanner) walk(dir string, children []fsat.Child, own bool) error {
 			return nil
 		}
 		if len(path) > fsat.MaxPathLen {
-			continue // its directory is closed
+			continue // its directory is recorded as closed
 		}
 		s.left--
 		r := Record{Path: path, Stat: c.Stat, Hidden: s.mask.HidesName(path)}
@@ -106,7 +107,7 @@ func (s *scanner) walk(dir string, children []fsat.Child, own bool) error {
 	return nil
 }
 
-// suspect reports a file that is shown if its name says that it may contain a secret.
+// suspect adds a file that is not hidden to Suspects if its name indicates a secret.
 func (s *scanner) suspect(r *Record) {
 	if r.Hidden {
 		return
@@ -116,7 +117,7 @@ func (s *scanner) suspect(r *Record) {
 	}
 }
 
-// open reads the directory at r, or closes it.
+// open reads the directory of r, or marks it as closed if it cannot be read.
 func (s *scanner) open(r *Record) ([]fsat.Child, error) {
 	if r.Dev != s.dev || fsat.Depth(r.Path) >= fsat.MaxDepth {
 		r.Closed = true

@@ -18,18 +18,18 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// Bounds of a list of files that may contain secrets: a job's answer has at most 1 MiB.
+// Limits of a list of files that may contain secrets: the reply of a job has at most 1 MiB.
 const (
 	maxSuspects     = 100
 	maxSuspectBytes = 128 << 10
 )
 
-// Suspects are files that a sandbox sees and that may contain secrets. List has the first of Count.
+// Suspects are files that are visible to a sandbox and may contain secrets. List contains the first of Count files.
 type Suspects struct {
 	List  []caisson.Suspect `json:"list,omitempty"`
 	Count int               `json:"count,omitempty"`
 
-	bytes int // in List
+	bytes int // bytes of the strings in List
 }
 
 func (s *Suspects) add(path, why string) {
@@ -40,7 +40,7 @@ func (s *Suspects) add(path, why string) {
 	}
 }
 
-// suspectName says why a file that the mask shows may contain a secret, as far as its name tells; "" if it does not.
+// suspectName returns the reason for which the name of a visible file indicates a secret, or "".
 func suspectName(mask *Mask, file string) string {
 	name := strings.ToLower(path.Base(file))
 	switch {
@@ -61,7 +61,7 @@ func suspectName(mask *Mask, file string) string {
 	return ""
 }
 
-// backupOf returns the path that a backup is of, if its name is that of a backup.
+// backupOf returns the path of the original if file has the name of a backup, otherwise "".
 func backupOf(file string) string {
 	for _, end := range []string{"~", ".bak", ".backup", ".old", ".orig", ".save"} {
 		if len(file) > len(end) && strings.EqualFold(file[len(file)-len(end):], end) {
@@ -71,12 +71,12 @@ func backupOf(file string) string {
 	return ""
 }
 
-// SearchLimits bound a search for secrets; zero fields mean the default.
+// SearchLimits bound a search for secrets. Zero fields mean the default.
 type SearchLimits struct {
-	File  int64         // largest file, in bytes; 256 KiB
-	Files int           // 5,000
-	Bytes int64         // of all files; 32 MiB
-	Time  time.Duration // 10 s
+	File  int64         // largest file, in bytes; default 256 KiB
+	Files int           // number of files; default 5,000
+	Bytes int64         // bytes of all files; default 32 MiB
+	Time  time.Duration // default 10 s
 }
 
 func (l SearchLimits) withDefaults() SearchLimits {
@@ -87,17 +87,19 @@ func (l SearchLimits) withDefaults() SearchLimits {
 	return l
 }
 
-// SearchResult is what a search has found.
+// SearchResult is the result of a search.
 type SearchResult struct {
 	Suspects
-	// Searched and Unsearched count the files that a sandbox sees and that their names or inodes do not give away: those that were searched, and those that were not because they are
-	// too large or too many, changed meanwhile, could not be read, or are in .git or node_modules.
+	// Searched and Unsearched count the files that are visible to a sandbox and are not reported because of their names or
+	// inodes. Unsearched counts those that were not searched because they are too large or too many, changed during the search,
+	// could not be read, or are in .git or node_modules.
 	Searched   int64 `json:"searched"`
 	Unsearched int64 `json:"unsearched"`
 }
 
-// Search looks for secrets in the files of the directory root that the manifest has recorded and a sandbox sees: by their content, the
-// newest files first, and by their inode, which hidden files may share with them. It does not report again what [Scan] has reported by name.
+// Search looks for secrets in the files of the directory root that manifest has recorded and that are visible to a sandbox. It
+// searches their contents, configurations of git first and then the newest files, and compares their inodes with those of
+// hidden files to find hard links. It does not repeat what [Scan] has reported by name.
 func Search(ctx context.Context, root, manifest *os.File, limits SearchLimits) (SearchResult, error) {
 	defer fsat.KeepAlive(root)
 	m, err := OpenManifest(manifest)
@@ -132,12 +134,13 @@ type searcher struct {
 	root   int
 	rules  *check.SecretRules
 	limits SearchLimits
-	all    int64 // files that could be searched
-	bytes  int64 // that were read
+	all    int64 // files that qualify for a search
+	bytes  int64 // bytes that were read
 	found  SearchResult
 }
 
-// choose returns the records of the files to be searched, in that order, and reports files that are hidden ones by another name.
+// choose returns the records of the files to be searched, in that order, and reports visible files that are hard links of
+// hidden files.
 func (s *searcher) choose(m *Manifest) ([]Record, error) {
 	hidden := map[uint64]string{}
 	err := m.Below("", func(r Record) bool {
@@ -162,7 +165,7 @@ func (s *searcher) choose(m *Manifest) ([]Record, error) {
 			return true
 		}
 		if suspectName(m.Mask, r.Path) != "" {
-			return true // is reported already
+			return true // it is reported already
 		}
 		if of := hidden[r.Inode]; of != "" {
 			s.found.add(r.Path, "a hard link of the hidden file "+safetext.Path(of))
@@ -180,22 +183,23 @@ func (s *searcher) choose(m *Manifest) ([]Record, error) {
 	return files, err
 }
 
-// searchable reports whether a file may be a user's own. Objects of git are compressed, and packages have keys for their tests.
+// searchable reports whether a file may be the user's own. Objects of git are excluded because they are compressed, and
+// packages because they contain keys for their tests.
 func searchable(file string) bool {
 	in := "/" + file
 	return gitConfig(file) || !strings.Contains(in, "/.git/") && !strings.Contains(in, "/node_modules/")
 }
 
-// gitConfig reports whether a file is a configuration of git's, which has the addresses of remotes: of a repository or a module of one.
+// gitConfig reports whether a file is the configuration of a git repository or submodule, which contains the URLs of remotes.
 func gitConfig(file string) bool {
 	in := "/" + file
 	return strings.HasSuffix(in, "/.git/config") || strings.HasSuffix(in, "/config") && strings.Contains(in, "/.git/modules/")
 }
 
-// urlPassword matches addresses with a password or token in them.
+// urlPassword matches URLs that contain a password or token.
 var urlPassword = regexp.MustCompile(`://[^\s/:@]*:[^\s/:@]+@|://[^\s/:@]{20,}@`)
 
-// look searches one file.
+// look searches the content of one file.
 func (s *searcher) look(ctx context.Context, r *Record) error {
 	if s.bytes+r.Size > s.limits.Bytes {
 		return nil
@@ -213,7 +217,7 @@ func (s *searcher) look(ctx context.Context, r *Record) error {
 	if fsat.IsText(data) {
 		why, err := s.why(ctx, r.Path, string(data))
 		if err != nil {
-			return nil // the time is over
+			return nil // the time limit is exceeded
 		}
 		if why != "" {
 			s.found.add(r.Path, why)
@@ -223,8 +227,8 @@ func (s *searcher) look(ctx context.Context, r *Record) error {
 	return nil
 }
 
-// why says what looks like a secret in a text, "" if nothing does. Rules that know only the words around a secret are left out: they are
-// wrong too often to be read for a whole directory.
+// why describes the first possible secret in a text, or returns "" if there is none. It does not use rules that only match the
+// words around a secret, because they have too many false positives for a whole directory.
 func (s *searcher) why(ctx context.Context, path, text string) (string, error) {
 	if gitConfig(path) && urlPassword.MatchString(text) {
 		return "the address of a remote has a password or token in it", nil
