@@ -14,7 +14,8 @@ import (
 	"github.com/caisson-dev/caisson/gate/fsat"
 )
 
-// checkedHost says what a test's host directory has: a path ending in a slash is a directory, "path -> target" a symlink.
+// checkedHost lists the entries of a test's host directory: a path ending in a slash is a directory, "path -> target" a
+// symlink.
 func checkedHost(t testing.TB, paths ...string) *os.File {
 	t.Helper()
 	dir := t.TempDir()
@@ -68,7 +69,7 @@ func but(c caisson.Change, change func(*caisson.Change)) caisson.Change {
 	return c
 }
 
-// contentsOf are what changes would write, by their hash.
+// contentsOf returns the new contents of changes by their hash.
 func contentsOf(texts map[string]string) func(string) (io.ReadCloser, error) {
 	return func(hash string) (io.ReadCloser, error) {
 		text, ok := texts[hash]
@@ -108,7 +109,7 @@ func TestCheckPaths(t *testing.T) {
 		{"gitx/git", "", pass},
 		{"-x..git", "", ask},
 
-		// Git's own, in all its forms.
+		// Files of git, in all spellings.
 		{".git/config", checkPath, deny},
 		{".git", checkPath, deny},
 		{"a/b/.git/hooks/post-checkout", checkPath, deny},
@@ -132,7 +133,7 @@ func TestCheckPaths(t *testing.T) {
 		{`a\.git\config`, checkPath, deny},
 		{`.git\config`, checkPath, deny},
 
-		// Outside.
+		// Paths outside the directory.
 		{"../a", checkPath, deny},
 		{"a/../../b", checkPath, deny},
 		{"/etc/passwd", checkPath, deny},
@@ -144,7 +145,7 @@ func TestCheckPaths(t *testing.T) {
 		{strings.Repeat("a/", 3000) + "a", checkPath, deny},
 		{strings.Repeat("a", 300), checkPath, deny},
 
-		// Hooks and what continuous integration runs.
+		// Hooks and definitions of continuous integration.
 		{".husky/pre-commit", checkPath, deny},
 		{"x/.githooks/pre-push", checkPath, deny},
 		{"lefthook.yml", checkPath, deny},
@@ -160,7 +161,7 @@ func TestCheckPaths(t *testing.T) {
 		{".ssh/authorized_keys", checkPath, deny},
 		{"home/.ssh/config", checkPath, deny},
 
-		// What runs or is followed elsewhere.
+		// Files that other tools execute or follow.
 		{".vscode/tasks.json", checkPath, ask},
 		{".idea/workspace.xml", checkPath, ask},
 		{"x.code-workspace", checkPath, ask},

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestCheckDirection is about text that reads in another order than it is in (CVE-2021-42574).
+// TestCheckDirection checks text that is displayed in another order than it is stored in (CVE-2021-42574).
 func TestCheckDirection(t *testing.T) {
 	const attack = "if access != \"user\u202e \u2066// check\u2069 \u2066\" {\n"
 	for _, c := range []struct {

@@ -9,7 +9,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// TestCheckGlyphs is about names that imitate others. No name in one script is asked about unless it looks like one beside it.
+// TestCheckGlyphs checks names that imitate others. A name in one script requires no review unless it looks like one in the
+// same directory.
 func TestCheckGlyphs(t *testing.T) {
 	for _, c := range []struct {
 		path, verdict string
@@ -44,7 +45,7 @@ func TestCheckGlyphs(t *testing.T) {
 		{"v2отчёт.txt", pass, nil}, // a digit ends a word
 		{"main.go", pass, nil},
 
-		// What looks like another name.
+		// Names that look like another name.
 		{"сор.txt", ask, []string{"cop.txt"}},
 		{"сор.txt", pass, []string{"x/cop.txt"}},
 		{"сор.txt", pass, nil},
@@ -63,12 +64,12 @@ func TestCheckGlyphs(t *testing.T) {
 			t.Errorf("%s beside %v: %s %v, want %s", c.path, c.host, got.Verdict, got.Finding, c.verdict)
 		}
 	}
-	// The host's own names are not asked about, and one that takes the place of another looks like nothing else.
+	// Existing names of the host require no review, and a new name is not compared with one that is removed.
 	changes := []caisson.Change{modifiedAt("m\u0430in"), addedAt("x/m\u0430in/f"), removedAt("cop"), addedAt("сор"), addedAt("сор1"), addedAt("copI")}
 	if err := Changes(context.Background(), changes, checkedHost(t, "m\u0430in", "main", "cop"), contentsOf(nil), Rules{}); err != nil || verdictsOf(changes) != "pass pass pass pass ask ask" {
 		t.Errorf("%v, %v", err, changes)
 	}
-	// In a commit no directory is a change of its own.
+	// In a commit directories are not separate changes.
 	changes = []caisson.Change{addedAt("x/m\u0430in/f"), modifiedAt("x/m\u0430in/g")}
 	if err := ChangesIn(t.Context(), changes, memoryTree{}, contentsOf(nil), Rules{History: true}); err != nil || verdictsOf(changes) != "ask pass" {
 		t.Errorf("%v, %v", err, changes)

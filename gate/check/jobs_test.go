@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson/worker"
 )
 
-// brokenRunner breaks down.
+// brokenRunner is a runner whose jobs fail.
 type brokenRunner struct{ reply string }
 
 func (r brokenRunner) Run(_ context.Context, req worker.Request, _ any) error {
@@ -21,7 +21,7 @@ func (r brokenRunner) Run(_ context.Context, req worker.Request, _ any) error {
 	return err
 }
 
-// TestToolCheckFailsClosed does not believe the job.
+// TestToolCheckFailsClosed checks that the job's reply is not trusted.
 func TestToolCheckFailsClosed(t *testing.T) {
 	host := checkedHost(t)
 	for reply, ok := range map[string]bool{"": false, "{}": false, `{"Verdict":"pass"}`: true, `{"Verdict":"pass"}` + "\n" + `{"Verdict":"pass"}`: false} {
@@ -31,7 +31,7 @@ func TestToolCheckFailsClosed(t *testing.T) {
 			t.Errorf("the answer %q: %v, %s", reply, err, changes[0].Verdict)
 		}
 	}
-	// It makes nothing milder.
+	// The job cannot make a verdict less strict.
 	changes := []caisson.Change{but(addedAt("a"), func(c *caisson.Change) { c.Verdict = caisson.VerdictConflict })}
 	if err := NewTool(brokenRunner{`{"Verdict":"pass","Findings":null}`}).Check(t.Context(), host, host, changes, Rules{}); err != nil || changes[0].Verdict != caisson.VerdictConflict {
 		t.Errorf("%v, %s", err, changes[0].Verdict)

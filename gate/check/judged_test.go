@@ -13,7 +13,8 @@ import (
 	"github.com/caisson-dev/caisson/gate/fsat"
 )
 
-// checkEdit checks a change of the file at path from one text to another; old "" means that it is new, and new "" that it goes.
+// checkEdit checks a change of the file at path from one text to another. If old is "", the file is new; if new is "", it is
+// removed.
 func checkEdit(t *testing.T, path, old, new string, rules Rules) caisson.Change {
 	t.Helper()
 	host := checkedHost(t)
@@ -39,7 +40,7 @@ func checkEdit(t *testing.T, path, old, new string, rules Rules) caisson.Change 
 	return changes[0]
 }
 
-// TestCheckJudged is about files of which tools run a part: what runs is asked about, the rest passes.
+// TestCheckJudged checks files of which tools execute some parts: changes of these parts require a review, other changes pass.
 func TestCheckJudged(t *testing.T) {
 	const (
 		node = `{"name": "x", "version": "1.0.0", "scripts": {"test": "jest"}, "dependencies": {"a": "^1.0.0"}}`
@@ -180,7 +181,7 @@ func TestCheckJudged(t *testing.T) {
 			t.Errorf("%s: %s, allowed: %s %v", c.path, c.name, got.Verdict, got.Finding)
 		}
 	}
-	// What it was elsewhere says nothing of what it runs here, nor does a symlink.
+	// The old content at another path does not matter here, and neither does a symlink.
 	moved := but(addedAt("package.json"), func(c *caisson.Change) {
 		c.Kind, c.OldPath, c.OldType = caisson.ChangeRenamed, "x/package.json", fsat.TypeFile
 	})
@@ -191,7 +192,7 @@ func TestCheckJudged(t *testing.T) {
 	if got := checkEdit(t, "package.json", node, with(node, "jest", "x"), Rules{}); !strings.Contains(got.Finding[0].Message, `"scripts" changes`) {
 		t.Errorf("the message does not say what changes: %v", got.Finding)
 	}
-	// A merge has what one of its parents has.
+	// A merge may take the content of either parent.
 	change := modifiedAt("package.json")
 	for new, want := range map[string]string{node: pass, with(node, "jest", "y"): pass, with(node, "jest", "z"): ask} {
 		one := []caisson.Change{change}
@@ -202,7 +203,7 @@ func TestCheckJudged(t *testing.T) {
 	}
 }
 
-// TestCheckRunning has at least one file of each family that runs elsewhere, in any change, and ordinary ones that do not.
+// TestCheckRunning checks at least one file of each family that tools execute as a whole, and ordinary files that they do not.
 func TestCheckRunning(t *testing.T) {
 	for verdict, paths := range map[string][]string{
 		deny: {
@@ -232,7 +233,7 @@ func TestCheckRunning(t *testing.T) {
 	}
 }
 
-// TestJudgedTime compares what parsers like least.
+// TestJudgedTime compares inputs that take parsers the longest.
 func TestJudgedTime(t *testing.T) {
 	var dotted strings.Builder
 	for i := range 1000 {
@@ -252,7 +253,8 @@ func TestJudgedTime(t *testing.T) {
 	}
 }
 
-// FuzzJudged: what is the same runs the same, nothing breaks down, and a key that is not inert never comes in unseen.
+// FuzzJudged checks that equal files are equal, that no input causes a failure, and that a new key that is not inert is always
+// found.
 func FuzzJudged(f *testing.F) {
 	for _, name := range []string{"package.json", "pyproject.toml", "Makefile", "composer.json"} {
 		f.Add(name, `{"a": 1, "scripts": {"x": [true, null, 1.5]}}`, `{"a": 1}`)

@@ -52,7 +52,7 @@ func TestMatchPath(t *testing.T) {
 			t.Errorf("%.20q matches something", bad)
 		}
 	}
-	// Many ways to match, all of which fail.
+	// There are many ways to match, all of which fail.
 	if MatchPath(strings.Repeat("**/a/", 40)+"b", strings.Repeat("a/", 1000)+"c") || MatchPath(strings.Repeat("*a", 100)+"b", strings.Repeat("a", 4000)) {
 		t.Error("matches")
 	}
@@ -79,7 +79,7 @@ func FuzzMatchPath(f *testing.F) {
 	})
 }
 
-// globRegexp says the same as a pattern of stars in another way.
+// globRegexp is another implementation of a pattern of stars.
 func globRegexp(pattern string) string {
 	rooted := strings.Contains(strings.TrimSuffix(pattern, "/"), "/")
 	parts := strings.Split(strings.Trim(pattern, "/"), "/")

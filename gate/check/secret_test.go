@@ -75,7 +75,7 @@ func TestSecrets(t *testing.T) {
 	}
 }
 
-// TestSecretsWherever moves a secret over the bounds of pieces.
+// TestSecretsWherever moves a secret across the boundaries of pieces.
 func TestSecretsWherever(t *testing.T) {
 	all := secretRulesOf(t)
 	key := privateKey(2000)
@@ -89,7 +89,7 @@ func TestSecretsWherever(t *testing.T) {
 	}
 }
 
-// TestSecretRules checks what the search assumes of the rules.
+// TestSecretRules checks the assumptions of the search about the rules.
 func TestSecretRules(t *testing.T) {
 	all := secretRulesOf(t)
 	if len(all.Rules) < 200 {
@@ -100,7 +100,7 @@ func TestSecretRules(t *testing.T) {
 		if r.Regex == "" {
 			continue
 		}
-		r.regex() // compiles
+		r.regex() // it must compile
 		if r.reach > 0 {
 			near++
 		}
@@ -157,7 +157,7 @@ func TestMustContain(t *testing.T) {
 	}
 }
 
-// TestSecretsHostile searches texts made to take long, which must end soon after their time is over.
+// TestSecretsHostile searches texts that are made to take long. The search must end soon after its deadline.
 func TestSecretsHostile(t *testing.T) {
 	all := secretRulesOf(t)
 	var list []string
@@ -211,7 +211,7 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// FuzzSecrets checks that what is given to an expression has all that it matches in the whole text.
+// FuzzSecrets checks that the part of a text that an expression is applied to contains all its matches in the whole text.
 func FuzzSecrets(f *testing.F) {
 	all := secretRulesOf(f)
 	for _, s := range []string{
@@ -240,7 +240,8 @@ func FuzzSecrets(f *testing.F) {
 	})
 }
 
-// isASCII leaves out the letters beyond ASCII that expressions without case take for k and s, and the search for keywords does not.
+// isASCII excludes the letters beyond ASCII that case-insensitive expressions treat as k and s, but the search for keywords
+// does not.
 func isASCII(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return r >= 0x80 })
 }

@@ -55,7 +55,7 @@ type failing struct{}
 
 func (failing) Read([]byte) (int, error) { return 0, errors.New("broken") }
 
-// TestCheckFailsClosed breaks what checks need.
+// TestCheckFailsClosed makes the inputs of checks fail.
 func TestCheckFailsClosed(t *testing.T) {
 	host := checkedHost(t, "a")
 	fresh := func() []caisson.Change { return []caisson.Change{addedAt("x"), removedAt("a")} }

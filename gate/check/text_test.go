@@ -53,7 +53,7 @@ func (m memoryTree) Content(path string, limit int64) []byte {
 	return []byte(text[:min(len(text), int(limit))])
 }
 
-// TestCheckTree checks changes to what is no directory, with the rules for commits.
+// TestCheckTree checks changes to a Tree that is not a directory, with the rules for commits.
 func TestCheckTree(t *testing.T) {
 	token := gatetest.GithubToken()
 	base := memoryTree{"readme": "x", "dir/old": "key " + token, "out": "-> dir", "dir/f": "x"}
@@ -75,7 +75,7 @@ func TestCheckTree(t *testing.T) {
 	if got := verdictsOf(changes); got != "pass deny pass deny deny pass pass" {
 		t.Errorf("%s: %v", got, changes)
 	}
-	// Where somebody has said that there are false alarms it is asked, and nowhere else.
+	// Only paths in AskSecrets, which have had false positives, require a review instead of being denied.
 	for pattern, want := range map[string]string{"new": ask, "ne*": ask, "**": ask, "dir/new": deny, "news": deny, "NEW": deny} {
 		one := []caisson.Change{changes[3]}
 		one[0].Verdict, one[0].Finding = "", nil
@@ -83,7 +83,7 @@ func TestCheckTree(t *testing.T) {
 			t.Errorf("allowed %s: %s, %v", pattern, one[0].Verdict, err)
 		}
 	}
-	// What was not searched is not asked about.
+	// A file that could not be searched is denied, even in such paths.
 	broken := func(string) (io.ReadCloser, error) { return nil, errors.New("broken") }
 	one := []caisson.Change{changes[3]}
 	one[0].Verdict, one[0].Finding = "", nil

@@ -45,7 +45,7 @@ func TestCheckLinks(t *testing.T) {
 		{"x", "a\x1b[2J", nil, deny},
 		{"x", "a\u202eb", nil, deny},
 
-		// Through what other changes make.
+		// Through symlinks and directories that other changes create.
 		{"x", "y", []caisson.Change{linkAt("y", "/etc")}, deny},
 		{"x", "y/../z", []caisson.Change{linkAt("y", "dir/sub")}, pass},
 		{"x", "y/../../z", []caisson.Change{linkAt("y", "dir/sub")}, pass},
@@ -64,7 +64,7 @@ func TestCheckLinks(t *testing.T) {
 			t.Errorf("%s to %.60q: %s %v, want %s", c.path, c.link, got.Verdict, got.Finding, c.verdict)
 		}
 	}
-	// Below what is no directory any more.
+	// Below a path that is no longer a directory.
 	changes := []caisson.Change{linkAt("d", "dir"), addedAt("d/f"), removedAt("dir/sub"), addedAt("dir/sub/g")}
 	if err := Changes(context.Background(), changes, checkedHost(t, host...), contentsOf(nil), Rules{}); err != nil {
 		t.Fatal(err)
@@ -110,7 +110,7 @@ func TestCheckCollisions(t *testing.T) {
 	}
 }
 
-// TestCheckRepositories is about directories that git takes for repositories although they are not named so.
+// TestCheckRepositories checks directories that git interprets as repositories although they are not named .git.
 func TestCheckRepositories(t *testing.T) {
 	for name, c := range map[string]struct {
 		host    []string
