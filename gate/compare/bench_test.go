@@ -15,7 +15,7 @@ import (
 	"github.com/caisson-dev/caisson/gate/overlaytest"
 )
 
-// BenchmarkDiff measures what a diff of a directory with 100,000 files takes of which a sandbox has changed 1,000.
+// BenchmarkDiff measures a diff of a directory with 100,000 files of which a sandbox has changed 1,000.
 func BenchmarkDiff(b *testing.B) {
 	o := overlaytest.New(b, func(host string) {
 		for i := range 1000 {

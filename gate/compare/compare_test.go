@@ -16,7 +16,7 @@ import (
 	"github.com/caisson-dev/caisson/gate/overlaytest"
 )
 
-// What a sandbox does, on a host that stays as it is.
+// Changes of a sandbox while the host does not change.
 func TestCompare(t *testing.T) {
 	tests := []struct {
 		name string
@@ -127,7 +127,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// applies checks that the steps that nothing is against make a valid plan, whose contents are there.
+// applies checks that the steps of changes without findings make a valid plan, and that their contents exist.
 func applies(t *testing.T, o *overlaytest.Workspace, f *overlay.Frozen, diffs []compare.Difference) {
 	t.Helper()
 	var plan gate.Plan
@@ -190,7 +190,7 @@ func TestComparePatches(t *testing.T) {
 	}
 }
 
-// A workspace goes on after an apply: what was applied is what later changes are compared with.
+// After an apply, later changes of a workspace are compared with the applied states.
 func TestRebase(t *testing.T) {
 	o := overlaytest.New(t, overlaytest.PrepareHost(t))
 	v := func(n int) string { return strings.Replace(gatetest.Seven, "one", fmt.Sprint(n), 1) }
@@ -229,7 +229,7 @@ func TestRebase(t *testing.T) {
 		t.Errorf("got\n%s", got)
 	}
 	apply()
-	// Three-way merges start from what was applied.
+	// The applied contents are the base of three-way merges.
 	gatetest.Write(t, o.Box+"/a.txt", v(3))
 	gatetest.Write(t, o.Host+"/a.txt", v(2)+"eight\n")
 	gatetest.Must(t, os.RemoveAll(o.Box+"/new"))
@@ -239,7 +239,7 @@ func TestRebase(t *testing.T) {
 	} else if got := overlaytest.Content(t, f, diffs[0].Change.Hash); got != v(3)+"eight\n" {
 		t.Errorf("merged into %q", got)
 	}
-	// What is not there as it was applied is not what a workspace starts from.
+	// A path that is not in its applied state does not become part of the base.
 	gatetest.Must(t, baseline.Rebase(t.Context(), o.Dir("host"), o.Dir("base"), []baseline.Applied{{Path: "a.txt", Node: gate.Node{Type: fsat.TypeFile, Mode: 0o644, Hash: gate.HashText(nil)}}}))
 	if again, _ := o.Compare(compare.Options{}); overlaytest.Summary(again) != overlaytest.Summary(diffs) {
 		t.Errorf("got\n%s", overlaytest.Summary(again))

@@ -64,7 +64,7 @@ func TestUnifiedQuotesNames(t *testing.T) {
 	}
 }
 
-// TestUnifiedIsForPatch shows that other tools read these patches.
+// TestUnifiedIsForPatch checks that other tools can read the patches.
 func TestUnifiedIsForPatch(t *testing.T) {
 	git, err := exec.LookPath("git")
 	if err != nil {

@@ -45,7 +45,7 @@ func TestMerge3(t *testing.T) {
 	}
 }
 
-// TestMerge3Apart makes changes to lines that do not touch each other, and knows what comes of them.
+// TestMerge3Apart makes changes to lines that are not adjacent, so that the result is known.
 func TestMerge3Apart(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 300 {
@@ -54,7 +54,7 @@ func TestMerge3Apart(t *testing.T) {
 			line := fmt.Sprintf("line %d\n", i)
 			base = append(base, line)
 			o, th := []string{line}, []string{line}
-			if i%2 == 1 { // each changed line is between two that stay
+			if i%2 == 1 { // each changed line is between two unchanged ones
 				change := [][]string{{}, {"new\n"}, {line, "more\n"}, {"before\n", line}}[rng.IntN(4)]
 				switch rng.IntN(4) {
 				case 0:
@@ -101,7 +101,7 @@ func FuzzMerge3(f *testing.F) {
 		if !clean {
 			return
 		}
-		// What is in the result comes from one of the two, and what both have is not lost.
+		// Each line of the result comes from one of the two texts, and no line that both contain is lost.
 		have := map[string]int{}
 		for _, l := range append(splitLines(o), splitLines(th)...) {
 			have[l]++

@@ -14,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson/gate/overlaytest"
 )
 
-// What a sandbox does, on a host that moves meanwhile.
+// Changes of a sandbox while the host changes as well.
 func TestCompareMoved(t *testing.T) {
 	edit := func(name, content string) func(*testing.T, string) {
 		return func(t *testing.T, dir string) { gatetest.Write(t, dir+"/"+name, content) }
@@ -93,7 +93,7 @@ func TestCompareMoved(t *testing.T) {
 			if got := overlaytest.Summary(diffs); got != tt.want {
 				t.Errorf("got\n%s\nwant\n%s", got, tt.want)
 			}
-			if tt.name == "both, the same lines" { // which people see, in order to choose
+			if tt.name == "both, the same lines" { // the patch is shown so that a person can choose
 				if p := diffs[0].Change.Patch; !strings.Contains(p, "-ONE\n") || !strings.Contains(p, "+1\n") {
 					t.Errorf("the patch is %q", p)
 				}
@@ -108,7 +108,7 @@ func TestCompareMoved(t *testing.T) {
 	}
 }
 
-// A directory of the host becomes a symlink while it is compared.
+// A directory of the host is replaced by a symlink during the comparison.
 func TestPromise3HostChangesMeanwhile(t *testing.T) {
 	o := overlaytest.New(t, overlaytest.PrepareHost(t))
 	gatetest.Write(t, o.Top+"/outside/b.txt", "outside\n")

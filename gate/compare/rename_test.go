@@ -13,7 +13,7 @@ import (
 	"github.com/caisson-dev/caisson/gate/gatetest"
 )
 
-// However many files came and went, finding renames takes bounded time.
+// Finding renames takes bounded time for any number of added and removed files.
 func TestRenamesAreBounded(t *testing.T) {
 	c := &comparer{ctx: t.Context(), host: baseline.NewHostReader(t.Context(), -1)}
 	var lines strings.Builder
