@@ -16,7 +16,7 @@ import (
 	"github.com/caisson-dev/caisson/gate"
 )
 
-// operations are what can happen to a directory.
+// operations are the kinds of changes of a directory.
 var operations = []struct {
 	name          string
 	before, after shape
@@ -52,7 +52,7 @@ var operations = []struct {
 			"stay": "d 711", "stay/s": "f 644 ss", "n": "d 755", "n/m": "d 555", "n/m/o": "f 644 o", "n/l": "l m"}},
 }
 
-// mixed is one of each kind, for tests that try every point of an apply.
+// mixed combines one change of each kind, for tests that try every point of an apply.
 var mixed = struct{ before, after shape }{
 	shape{"a": "f 644 1", "c": "f 644 2", "d": "d 555", "d/x": "f 644 x", "l": "l a", "s": "d 755", "t": "f 644 t"},
 	shape{"a": "f 644 11", "c": "f 755 2", "l": "l b", "s": "d 711", "s/n": "f 600 n", "t": "d 700", "t/w": "f 600 w"},
@@ -90,7 +90,7 @@ func TestApplyAndUndo(t *testing.T) {
 	}
 }
 
-// TestApplyExpects: where the host is not what the plan expects nothing is touched.
+// TestApplyExpects checks that nothing is changed if the host is not in the state that the plan expects.
 func TestApplyExpects(t *testing.T) {
 	t.Parallel()
 	before := shape{"a": "f 644 1", "l": "l a", "d": "d 755", "d/x": "f 644 x", "g": "d 755", "g/y": "f 644 y"}
@@ -131,7 +131,7 @@ func TestApplyExpects(t *testing.T) {
 	}
 }
 
-// TestUndoExpects: what somebody has changed since is not undone.
+// TestUndoExpects checks that paths that have changed since the apply are not undone.
 func TestUndoExpects(t *testing.T) {
 	t.Parallel()
 	before, after := shape{"a": "f 644 1", "b": "f 644 1"}, shape{"a": "f 644 2", "d": "d 755", "d/x": "f 644 x"}
@@ -204,7 +204,7 @@ func TestPlansThatAreRefused(t *testing.T) {
 	}
 }
 
-// TestPlanWithoutChange: what does not change must only be as expected.
+// TestPlanWithoutChange checks that a step without a change only requires the expected state.
 func TestPlanWithoutChange(t *testing.T) {
 	now := shape{"a": "f 644 1", "d": "d 755", "l": "l a"}
 	s, c := newSite(t, now), contents{}
@@ -216,7 +216,7 @@ func TestPlanWithoutChange(t *testing.T) {
 		}
 		plan.Steps = append(plan.Steps, gate.Step{Path: name, Before: n, After: n})
 	}
-	// Bits of directories that are not applied may be all that was there to change.
+	// A step may differ only in bits of directories that are not applied.
 	plan.Steps[1].After.Mode = 0o3755
 	out, err := Run(t.Context(), s.host, s.saved, plan, c.read)
 	wantState(t, "apply", out, err, Applied)
@@ -226,7 +226,7 @@ func TestPlanWithoutChange(t *testing.T) {
 	s.want(t, "after undo", now)
 }
 
-// TestPromise3OnlyWhatWasReviewed: content that is not what its hash says is not applied.
+// TestPromise3OnlyWhatWasReviewed checks that content that does not match its hash is not applied.
 func TestPromise3OnlyWhatWasReviewed(t *testing.T) {
 	before, after := shape{"a": "f 644 1", "b": "f 644 1"}, shape{"a": "f 644 2", "b": "f 644 3"}
 	s := newSite(t, before)

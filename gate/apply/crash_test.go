@@ -14,10 +14,10 @@ import (
 	"github.com/caisson-dev/caisson/gate"
 )
 
-// crashed is thrown where a process is to end. Nothing that is deferred in this package touches files.
+// crashed is the panic value that simulates the end of a process. Deferred functions in this package do not change files.
 type crashed struct{}
 
-// crashAt returns a hook that ends what it is given to at the n-th point, and a function that runs that.
+// crashAt returns a hook that panics at the n-th point, and a function that runs its argument until that panic.
 func crashAt(n int) (hook func(string), run func(func()) (ended bool)) {
 	points := 0
 	hook = func(string) {
@@ -40,7 +40,7 @@ func crashAt(n int) (hook func(string), run func(func()) (ended bool)) {
 	return hook, run
 }
 
-// recoverSlowly recovers, with a crash after each few points.
+// recoverSlowly recovers with a crash after each few points.
 func recoverSlowly(t *testing.T, s site, first int) Outcome {
 	t.Helper()
 	for n := first; ; n += 13 {
@@ -64,7 +64,7 @@ func TestCrashAnywhereInApply(t *testing.T) {
 			plan, c := planOf(t, op.before, op.after)
 			seen := map[string]int{}
 			stride := 1
-			if len(plan.Steps) > 12 { // what it has many of, the others have tried
+			if len(plan.Steps) > 12 { // the other plans cover its kinds of steps
 				stride = 3
 			}
 			for n := 0; ; n += stride {
@@ -99,7 +99,8 @@ func TestCrashAnywhereInApply(t *testing.T) {
 	}
 }
 
-// TestCrashWithoutExchange is for file systems whose renames know no flags. It runs alone.
+// TestCrashWithoutExchange tests file systems on which rename does not support flags. It does not run in parallel with other
+// tests.
 func TestCrashWithoutExchange(t *testing.T) {
 	real := renameat2
 	defer func() { renameat2 = real }()
@@ -239,7 +240,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestStageRemovedAfterCrash: somebody tidies up between a crash and the recovery.
+// TestStageRemovedAfterCrash removes the staging directory between a crash and the recovery.
 func TestStageRemovedAfterCrash(t *testing.T) {
 	t.Parallel()
 	op := mixed

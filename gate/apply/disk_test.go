@@ -34,7 +34,7 @@ func mounted(t testing.TB, size string) string {
 	return dir
 }
 
-// siteOn is a site whose two directories are on file systems of their own.
+// siteOn returns a site whose two directories are on separate file systems.
 func siteOn(t testing.TB, hostSize, savedSize string, s shape) site {
 	t.Helper()
 	host, saved := mounted(t, hostSize), mounted(t, savedSize)
@@ -81,7 +81,7 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// TestDiskFullForTheJournal: the disk with the journal is full from some step on.
+// TestDiskFullForTheJournal fills the disk with the journal from some step on.
 func TestDiskFullForTheJournal(t *testing.T) {
 	t.Parallel()
 	op := mixed
@@ -151,13 +151,13 @@ func TestPromise3NothingOnOtherMounts(t *testing.T) {
 	s.want(t, "afterwards", shape{"a": "f 644 1", "m": "d 755"})
 }
 
-// TestPromise3OnlyPermissions: set-id bits, attributes and access control lists do not get to the host's files.
+// TestPromise3OnlyPermissions checks that set-id bits, attributes and access control lists are not applied to the host's files.
 func TestPromise3OnlyPermissions(t *testing.T) {
 	testneed.Root(t)
 	before := shape{"a": "f 4755 1", "b": "f 2755 1", "s": "d 2755", "s/x": "f 644 x"}
 	after := shape{"a": "f 755 2", "b": "f 755 1", "n": "d 755", "n/y": "f 644 y", "s": "d 2755", "s/x": "f 644 xx", "s/z": "f 600 z"}
 	s := memorySite(t, before)
-	// A default access control list that gives uid 1234 all rights to what is made in the directory.
+	// A default access control list gives uid 1234 all rights to new files in the directory.
 	acl := []byte{2, 0, 0, 0}
 	for _, e := range []struct {
 		tag, perm uint16
@@ -274,7 +274,7 @@ func FuzzJournal(f *testing.F) {
 	})
 }
 
-// TestTornJournal: a journal that ends anywhere says what was said before.
+// TestTornJournal checks that a truncated journal is read as the records before the truncation.
 func TestTornJournal(t *testing.T) {
 	t.Parallel()
 	var text bytes.Buffer

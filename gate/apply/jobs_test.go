@@ -31,7 +31,7 @@ func owned(t testing.TB, uid int, before shape, c contents) (site, *os.File) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Nobody but root gets at the other directories by their paths.
+	// Only root can access the other directories by their paths.
 	data := filepath.Join(filepath.Dir(s.dir), "data")
 	if err := os.Mkdir(data, 0o700); err != nil {
 		t.Fatal(err)
@@ -90,14 +90,14 @@ func TestWriteJobs(t *testing.T) {
 	}
 }
 
-// TestPromise3OnlyTheOwnersRights: a sync can do nothing that the directory's owner could not.
+// TestPromise3OnlyTheOwnersRights checks that a sync has no more rights than the directory's owner.
 func TestPromise3OnlyTheOwnersRights(t *testing.T) {
 	tool := NewTool(workertest.Runner(t))
 	before := shape{"a": "f 644 1", "b": "f 644 1", "d": "d 755", "d/x": "f 644 x", "z": "f 644 z"}
 	for _, tt := range []struct {
 		name    string
 		uid, to int
-		path    string // that belongs to another
+		path    string // owned by another user
 		after   shape
 	}{
 		{"another's file modified", 1000, 0, "b", shape{"a": "f 644 2", "b": "f 644 2"}},
@@ -132,7 +132,8 @@ func TestPromise3OnlyTheOwnersRights(t *testing.T) {
 	}
 }
 
-// TestUnreadableDirectory: what the owner cannot look into is left alone, and so is the rest.
+// TestUnreadableDirectory checks that a directory that the owner cannot read is not changed, and that the rest is not changed
+// either.
 func TestUnreadableDirectory(t *testing.T) {
 	tool := NewTool(workertest.Runner(t))
 	before := shape{"a": "f 644 1", "u": "d 300", "u/x": "f 644 x", "z": "d 755"}
@@ -169,7 +170,7 @@ func TestWriteJobsConflict(t *testing.T) {
 	s.want(t, "afterwards", shape{"a": "f 644 1", "b \x1b": "f 644 edit"})
 }
 
-// TestWriteJobKilled: whenever the job is killed, another one recovers.
+// TestWriteJobKilled checks that another job recovers whenever the job is killed.
 func TestWriteJobKilled(t *testing.T) {
 	tool := NewTool(workertest.Runner(t))
 	before, after := shape{}, shape{}

@@ -22,7 +22,7 @@ import (
 	"github.com/caisson-dev/caisson/gate/overlaytest"
 )
 
-// TestLayerIsApply: above the host's directory a layer shows what an apply makes of it.
+// TestLayerIsApply checks that a layer over the host's directory looks like the result of an apply.
 func TestLayerIsApply(t *testing.T) {
 	for name, script := range map[string]string{
 		"edit":        "echo other > a.txt; echo new > dir/new; chmod 711 dir; mkdir -p x/y/z; echo z > x/y/z/z",
@@ -66,7 +66,7 @@ func TestLayerIsApply(t *testing.T) {
 			gatetest.Must(t, unix.Unmount(o.Top+"/box2", 0))
 			_, err = apply.Run(t.Context(), o.Dir("host"), o.Dir("saved"), plan, read)
 			gatetest.Must(t, err)
-			// What is hidden is not shown.
+			// Hidden files are not visible.
 			var want []string
 			for line := range strings.Lines(gatetest.TreeText(t, o.Host)) {
 				if !hides(t, line) {
@@ -89,7 +89,7 @@ func hides(t *testing.T, line string) bool {
 	return mask.Hides(path)
 }
 
-// TestLayerRefuses: what does not fit the host, or is not what it is said to be, makes no layer.
+// TestLayerRefuses checks that plans that do not fit the host, and contents that do not match their hash, are refused.
 func TestLayerRefuses(t *testing.T) {
 	text := []byte("text\n")
 	file := gate.Node{Type: gate.NodeFile, Mode: 0o644, Hash: gate.HashText(text)}

@@ -15,7 +15,7 @@ import (
 	"github.com/caisson-dev/caisson/gate"
 )
 
-// TestEditsAreNeverLost: whenever somebody saves a file meanwhile, it is there in the end.
+// TestEditsAreNeverLost checks that a file that is saved at any time during an apply exists afterwards.
 func TestEditsAreNeverLost(t *testing.T) {
 	t.Parallel()
 	op := mixed
@@ -70,7 +70,8 @@ func TestEditsAreNeverLost(t *testing.T) {
 	}
 }
 
-// TestPromise3ParentBecomesSymlink: whenever a directory is replaced by a symlink, nothing happens where that leads.
+// TestPromise3ParentBecomesSymlink checks that nothing changes at the target of a symlink that replaces a directory at any
+// time.
 func TestPromise3ParentBecomesSymlink(t *testing.T) {
 	t.Parallel()
 	before := shape{"d": "d 755", "d/e": "d 755", "d/e/x": "f 644 x", "d/e/y": "f 644 y", "d/e/z": "f 644 z", "w": "f 644 w"}
@@ -112,7 +113,7 @@ func TestPromise3ParentBecomesSymlink(t *testing.T) {
 			if got["w"] != w {
 				t.Errorf("at %d: %q, %+v, %v", n, got["w"], out, err)
 			}
-			// What could not be put back is where the directory is now, or saved.
+			// An entry that could not be moved back is in the directory's new place, or saved.
 			for _, text := range []string{"x", "y", "z"} {
 				in := got["aside/"+text] + got["aside/e/"+text]
 				saved, _ := os.ReadFile(filepath.Join(s.saved.Name(), objectsDir, gate.HashText([]byte(text))))
@@ -127,7 +128,7 @@ func TestPromise3ParentBecomesSymlink(t *testing.T) {
 	}
 }
 
-// TestKept: what somebody puts into a directory that goes or comes stays, and is told of.
+// TestKept checks that files that another process creates in a directory of the plan stay, and are reported.
 func TestKept(t *testing.T) {
 	add := func(name string) func(dir string) error {
 		return func(dir string) error {

@@ -20,7 +20,7 @@ import (
 // A shape describes a directory: by path "f MODE CONTENT", "d MODE" or "l TARGET".
 type shape map[string]string
 
-// lay makes a directory that looks like s.
+// lay creates a directory with the shape s.
 func lay(t testing.TB, dir string, s shape) {
 	t.Helper()
 	var modes []string
@@ -60,7 +60,7 @@ func parseMode(t testing.TB, text string) uint32 {
 	return mode
 }
 
-// shapeOf describes dir.
+// shapeOf returns the shape of dir.
 func shapeOf(t testing.TB, dir string) shape {
 	t.Helper()
 	s := shape{}
@@ -103,7 +103,7 @@ func (s shape) String() string {
 	return b.String()
 }
 
-// contents are what a plan is made of, by hash.
+// contents are the contents of a plan by hash.
 type contents map[string]string
 
 func (c contents) read(hash string) (io.ReadCloser, error) {
@@ -129,7 +129,7 @@ func (c contents) node(t testing.TB, text string) gate.Node {
 	return gate.Node{Type: "file", Mode: parseMode(t, text), Hash: gate.HashText([]byte(content))}
 }
 
-// planOf is the plan that makes after of before.
+// planOf returns the plan that turns before into after.
 func planOf(t testing.TB, before, after shape) (*gate.Plan, contents) {
 	t.Helper()
 	c, p := contents{}, &gate.Plan{}
@@ -158,7 +158,7 @@ func dirFile(t testing.TB, dir string) *os.File {
 	return f
 }
 
-// a site is a host directory and one for what is saved.
+// site is a host directory and a directory for the originals and the journal.
 type site struct {
 	dir         string
 	host, saved *os.File
@@ -169,7 +169,7 @@ func newSite(t testing.TB, s shape) site {
 	return newSiteIn(t, t.TempDir(), s)
 }
 
-// memorySite is a site where nothing waits for a disk.
+// memorySite returns a site in memory, so that syncs do not wait for a disk.
 func memorySite(t testing.TB, s shape) site {
 	t.Helper()
 	base, err := os.MkdirTemp("/dev/shm", "caisson-gate-")
@@ -190,7 +190,7 @@ func newSiteIn(t testing.TB, base string, s shape) site {
 		t.Fatal(err)
 	}
 	lay(t, dir, s)
-	t.Cleanup(func() { // so that TempDir can be removed by anybody
+	t.Cleanup(func() { // so that any user can remove TempDir
 		filepath.WalkDir(dir, func(p string, d fs.DirEntry, _ error) error {
 			if d != nil && d.IsDir() {
 				os.Chmod(p, 0o700)
