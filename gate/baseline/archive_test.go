@@ -16,7 +16,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/workertest"
 )
 
-// TestMaskArchive: a job takes what is hidden out of an archive whose maker has not.
+// TestMaskArchive checks that a job removes hidden files from an archive of an untrusted client.
 func TestMaskArchive(t *testing.T) {
 	tool := baseline.NewTool(workertest.Runner(t))
 	var in bytes.Buffer

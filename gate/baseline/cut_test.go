@@ -12,7 +12,7 @@ import (
 	"github.com/caisson-dev/caisson/gate/overlaytest"
 )
 
-// A host directory that was too large to be recorded is never written on a guess.
+// Changes to a host directory that was too large to be recorded are not applied based on a guess.
 func TestCompareUnrecorded(t *testing.T) {
 	o := overlaytest.New(t, overlaytest.PrepareHost(t))
 	mask, err := baseline.NewMask(nil, nil)

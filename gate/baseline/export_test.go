@@ -1,4 +1,4 @@
 package baseline
 
-// ScanUpTo is Scan with another limit of records, for tests.
+// ScanUpTo is Scan with another limit on the number of records, for tests.
 var ScanUpTo = scanUpTo

@@ -51,7 +51,7 @@ func TestMaskRefuses(t *testing.T) {
 	}
 }
 
-// Promise 2: known secret files of a workspace are hidden, and the directories around them look as they did.
+// Promise 2: known secret files of a workspace are hidden, and their parent directories look unchanged.
 func TestPromise2MaskHides(t *testing.T) {
 	o := overlaytest.New(t, func(host string) {
 		gatetest.Write(t, host+"/.env", "SECRET=1\n")
@@ -74,7 +74,7 @@ func TestPromise2MaskHides(t *testing.T) {
 			t.Errorf("%s: %o, %v", path, st.Mode, err)
 		}
 	}
-	// Whatever it writes beside them, it cannot change them.
+	// Nothing that the sandbox writes next to them can change them.
 	gatetest.Write(t, o.Box+"/a/b/new", "x\n")
 	gatetest.Write(t, o.Box+"/.ssh/id", "mine\n")
 	if diffs, _ := o.Compare(compare.Options{}); overlaytest.Summary(diffs) != "mode .ssh deny\nadded .ssh/id deny\nadded a/b/new" {

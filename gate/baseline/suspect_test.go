@@ -12,7 +12,7 @@ import (
 	"github.com/caisson-dev/caisson/gate/gatetest"
 )
 
-// suspects is a list as a table of tests has it.
+// suspects returns a list in the form that the tests compare.
 func suspects(s Suspects) string {
 	var b strings.Builder
 	for _, one := range s.List {
@@ -21,7 +21,8 @@ func suspects(s Suspects) string {
 	return b.String()
 }
 
-// TestSuspects: what may contain a secret and is not hidden is reported, by its name from the scan and by its content from the search.
+// TestSuspects checks that files that may contain a secret and are not hidden are reported, by name from the scan and by
+// content from the search.
 func TestSuspects(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -76,7 +77,7 @@ func TestSuspects(t *testing.T) {
 		t.Errorf("%d files were searched, %d not, and by content:\n%s", found.Searched, found.Unsearched, byContent)
 	}
 
-	// Each bound leaves files out, and says so. Configurations of git come first.
+	// Each limit excludes files and reports it. Configurations of git come first.
 	for name, l := range map[string]SearchLimits{"files": {Files: 3}, "bytes": {Bytes: 300}} {
 		if found := search(l); found.Searched+found.Unsearched != 14 || found.Searched > 9 || !strings.Contains(suspects(found.Suspects), ".git/config: ") {
 			t.Errorf("few %s: %+v", name, found)
@@ -85,7 +86,7 @@ func TestSuspects(t *testing.T) {
 	if found := search(SearchLimits{Time: time.Nanosecond}); found.Searched != 0 || found.Unsearched != 14 {
 		t.Errorf("no time: %+v", found)
 	}
-	// What has become something else since the scan is not opened.
+	// A path whose type has changed since the scan is not opened.
 	gatetest.Must(t, os.Remove(dir+"/deploy"))
 	gatetest.Must(t, unix.Mkfifo(dir+"/deploy", 0o644))
 	if found := search(SearchLimits{}); found.Searched != 10 {
