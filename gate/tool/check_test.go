@@ -18,7 +18,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/workertest"
 )
 
-// TestToolCheck has a sandbox write everything that the gate is there to stop, and looks at it as the daemon does.
+// TestToolCheck has a sandbox write everything that the gate must stop, and checks it in the same way as the daemon.
 func TestToolCheck(t *testing.T) {
 	o := overlaytest.New(t, func(host string) {
 		gatetest.Write(t, host+"/a.txt", "one\n")
@@ -80,7 +80,7 @@ func TestToolCheck(t *testing.T) {
 	if len(want) > 0 {
 		t.Errorf("not among the changes: %v", want)
 	}
-	// It agrees with the function.
+	// The job and the function agree.
 	again := changesOf(diffs)
 	f, err := overlay.OpenFrozen(dst)
 	gatetest.Must(t, err)
@@ -106,7 +106,7 @@ func asJSON(t *testing.T, v any) string {
 	return string(b)
 }
 
-// TestToolCheckHostile gives the job texts that take long to search.
+// TestToolCheckHostile passes texts to the job that take long to search.
 func TestToolCheckHostile(t *testing.T) {
 	all, err := check.LoadSecretRules()
 	gatetest.Must(t, err)

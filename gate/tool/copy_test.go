@@ -16,7 +16,7 @@ import (
 	"github.com/caisson-dev/caisson/gate/overlaytest"
 )
 
-// copySite is a directory that was scanned, and a place for its copy.
+// copySite is a directory that was scanned, and the destination of its copy.
 type copySite struct {
 	*overlaytest.Workspace
 	mask *baseline.Mask
@@ -41,7 +41,8 @@ func newCopySite(t *testing.T, prepare func(host string)) *copySite {
 	return s
 }
 
-// TestPromise2CopyHides: nothing that is hidden is in a copy, and nothing that has come to the place of what was scanned leads elsewhere.
+// TestPromise2CopyHides checks that a copy contains no hidden files, and that entries replaced since the scan do not lead
+// outside.
 func TestPromise2CopyHides(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
 	gatetest.Write(t, secret, "hunter2\n")
@@ -51,7 +52,7 @@ func TestPromise2CopyHides(t *testing.T) {
 		}
 		gatetest.Must(t, os.Symlink(secret, host+"/out"))
 	})
-	// Meanwhile things have changed.
+	// The directory changes between the scan and the copy.
 	gatetest.Must(t, os.Remove(s.Host+"/swapped"))
 	gatetest.Must(t, os.Symlink(secret, s.Host+"/swapped"))
 	gatetest.Must(t, os.RemoveAll(s.Host+"/moved"))
@@ -78,7 +79,7 @@ func TestPromise2CopyHides(t *testing.T) {
 	if got.Left != 3 || got.Files != 3 || !strings.Contains(tree, `/a.txt -rw-r--r-- "changed\n"`) {
 		t.Errorf("%+v\n%s", got, tree)
 	}
-	// What had changed by then starts as the copy has it.
+	// The base of changed files is the state in the copy.
 	gatetest.Must(t, baseline.KeepCopy(t.Context(), s.Dir("copy"), s.Manifest, s.Dir("base"), baseline.Limits{}))
 	base, err := baseline.Open(s.Dir("base"))
 	gatetest.Must(t, err)
@@ -97,7 +98,7 @@ func TestPromise2CopyHides(t *testing.T) {
 	}
 }
 
-// TestCopyLimits: what is too much is refused, and holes are nothing.
+// TestCopyLimits checks that directories beyond the limits are refused, and that holes do not count.
 func TestCopyLimits(t *testing.T) {
 	s := newCopySite(t, func(host string) {
 		gatetest.Write(t, host+"/a", strings.Repeat("a", 1000))
@@ -136,7 +137,7 @@ func TestCopyLimits(t *testing.T) {
 	}
 }
 
-// TestPromise4ToolCopies: the job has the rights of the directory's owner and no others.
+// TestPromise4ToolCopies checks that the job has the rights of the directory's owner and no others.
 func TestPromise4ToolCopies(t *testing.T) {
 	for _, owner := range []int{0, 1234} {
 		t.Run(fmt.Sprint(owner), func(t *testing.T) {

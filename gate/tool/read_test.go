@@ -23,7 +23,8 @@ import (
 // guestBase is the first uid of the account in these tests.
 const guestBase = caisson.LayerUIDBase + 5*caisson.UIDRange
 
-// toolSite is a workspace of a user of the host, as the core lays it out: everything beneath a directory that is closed to others.
+// toolSite is a workspace of a user of the host, laid out as in the daemon: everything is beneath a directory that other users
+// cannot access.
 type toolSite struct {
 	*overlaytest.Workspace
 	tool *tool.Tool
@@ -53,7 +54,7 @@ func TestPromise4ToolReadsConfined(t *testing.T) {
 			gatetest.Own(t, owner, s.Host+"/a.txt", gatetest.Seven, 0o600)
 			gatetest.Own(t, owner, s.Host+"/dir/b.txt", gatetest.Seven, 0o644)
 			gatetest.Own(t, owner, s.Host+"/dir/.env", "secret\n", 0o600)
-			// What the owner may not read is not read for them.
+			// Files that the owner cannot read are not read.
 			gatetest.Own(t, 4321, s.Host+"/theirs", "x\n", 0o600)
 			ctx := t.Context()
 			result, err := s.tool.Scan(ctx, s.Dir("host"), baseline.DefaultHidden(), nil, s.Manifest)
@@ -69,7 +70,7 @@ func TestPromise4ToolReadsConfined(t *testing.T) {
 			}
 			gatetest.Must(t, s.tool.Base(ctx, s.Dir("host"), s.Manifest, s.Dir("base"), baseline.Limits{}))
 
-			// Different users of the guest write, one of them for nobody else's eyes.
+			// Different users of the guest write files, one of them unreadable for others.
 			gatetest.Own(t, guestBase, s.Upper+"/a.txt", strings.Replace(gatetest.Seven, "one", "1", 1), 0o600)
 			gatetest.Own(t, guestBase+1000, s.Upper+"/new/private", "x\n", 0o600)
 			gatetest.Must(t, unix.Mknod(s.Upper+"/gone", unix.S_IFCHR, 0))
@@ -110,7 +111,7 @@ func TestPromise4ToolReadsConfined(t *testing.T) {
 	}
 }
 
-// A layer that does not belong to a guest is not read with a guest's rights.
+// A layer that does not belong to a guest is not read with the rights of a guest.
 func TestToolRefusesForeignLayers(t *testing.T) {
 	s := newToolSite(t, 1234)
 	gatetest.Must(t, os.Chown(s.Upper, 1234, 1234))
