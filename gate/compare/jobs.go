@@ -45,7 +45,7 @@ var jobCompare = worker.Job[Options, compareReply]{
 	},
 }
 
-// Compare runs [Changes] as a worker job with the rights of host's owner. The caller owns the files.
+// Compare runs [Changes] as a worker job with the rights of host's owner. The caller owns the other directories.
 func (t Tool) Compare(ctx context.Context, host, manifest, base, frozen *os.File, opts Options) (*Result, error) {
 	merged, err := overlay.OpenMerged(frozen)
 	if err != nil {
