@@ -15,13 +15,14 @@ import (
 	"github.com/caisson-dev/caisson/worker"
 )
 
-// Jobs are all jobs of this package and of those below it but link, for the table that the binary gives to [worker.Main].
+// Jobs returns all jobs of this package and of the packages below it except link, for the job table that the binary passes to
+// [worker.Main].
 func Jobs() []worker.Declared {
 	return slices.Concat([]worker.Declared{jobInit, jobRefs, jobView, jobStore},
 		fetch.Jobs(), serve.Jobs(), push.Jobs(), receive.Jobs(), prepare.Jobs())
 }
 
-// Names under which the embedded types do not hide one another.
+// These aliases give the embedded types distinct field names.
 type (
 	fetchTool   = fetch.Tool
 	serveTool   = serve.Tool
@@ -30,9 +31,9 @@ type (
 	prepareTool = prepare.Tool
 )
 
-// A Tool runs this package's functions as confined jobs. It has no state of its own and is safe for concurrent use; what must not
-// happen at the same time is said at the methods. Its methods keep none of the descriptors they are given. Directories are opened
-// for reading, and belong to one uid that nothing else of the host has.
+// A Tool runs this package's functions as confined jobs. It has no state and is safe for concurrent use; the methods document
+// which calls must not overlap. Its methods do not keep the descriptors that they are given. Directories are opened for reading
+// and are owned by a uid that nothing else on the host uses.
 type Tool struct {
 	run worker.Starter
 	fetchTool
@@ -42,7 +43,7 @@ type Tool struct {
 	prepareTool
 }
 
-// NewTool returns a Tool whose jobs r runs; the binary that r starts must have the jobs of [Jobs] in its table.
+// NewTool returns a Tool whose jobs are started by r. The binary that r starts must have the jobs of [Jobs] in its job table.
 func NewTool(r worker.Starter) *Tool {
 	return &Tool{r, fetch.NewTool(r), serve.NewTool(r), push.NewTool(r), receive.NewTool(r), prepare.NewTool(r)}
 }
@@ -54,7 +55,7 @@ var jobInit = worker.Job[worker.None, worker.None]{
 	},
 }
 
-// Init makes an empty directory a bare repository without refs.
+// Init creates a bare repository without refs in dir, which must be empty.
 func (t *Tool) Init(ctx context.Context, dir *os.File) error {
 	_, err := jobInit.Run(ctx, t.run, worker.None{}, worker.Given{Root: dir})
 	return err
@@ -84,8 +85,9 @@ var jobView = worker.Job[worker.None, worker.None]{
 	},
 }
 
-// View makes view, an empty directory, a repository of exactly refs and what they reach in the mirror. Nothing may change the mirror
-// meanwhile. Conflict if the mirror does not have them (any more).
+// View creates a repository in view, which must be an empty directory, with exactly refs and the objects that they reach in the
+// mirror. The mirror must not change during the call. It returns a Conflict error if the mirror does not have the refs, or no
+// longer has them.
 func (t *Tool) View(ctx context.Context, mirror, view *os.File, refs []git.Ref) error {
 	if err := git.CheckRefs(refs); err != nil {
 		return err
@@ -96,7 +98,7 @@ func (t *Tool) View(ctx context.Context, mirror, view *os.File, refs []git.Ref) 
 	return err
 }
 
-// jobStore has the name of the HEAD as its argument.
+// jobStore creates a store. Its argument is the full name of the HEAD branch.
 var jobStore = worker.Job[string, worker.None]{
 	Name: "relay.store", Programs: true, Access: worker.WriteAsOwner, Limits: git.JobLimits(git.ShortTime),
 	Do: func(_ context.Context, c *worker.Call, head string) (worker.None, error) {
@@ -108,8 +110,8 @@ var jobStore = worker.Job[string, worker.None]{
 	},
 }
 
-// Store makes store, an empty directory, a sandbox's repository: it begins with refs, which the view must have, and borrows the view's
-// objects. head is the branch that clones check out, in full; it need not exist.
+// Store creates a sandbox's repository in store, which must be an empty directory. It starts with refs, which the view must have,
+// and borrows the view's objects. head is the full name of the branch that clones check out; it need not exist.
 func (t *Tool) Store(ctx context.Context, store, view *os.File, refs []git.Ref, head string) error {
 	if err := git.CheckRefs(refs); err != nil {
 		return err

@@ -18,19 +18,19 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Stall is how long the other end of a connection may neither send nor take a byte.
+// Stall is how long a connection may be idle: a read or write fails if no byte is transferred for this time.
 const Stall = 2 * time.Minute
 
-// A Peer is the connection to whom a request came from.
+// A Peer is the connection to the client that sent a request.
 type Peer struct {
 	net.Conn
-	file  *os.File // the same socket, to ask the kernel about
+	file  *os.File // the same socket, for poll
 	Stall time.Duration
-	Wrote bool // whether anything was written
+	Wrote bool // whether any byte was written
 	over  atomic.Bool
 }
 
-// NewPeer takes a socket, which stays the caller's; the peer is closed on its own.
+// NewPeer returns a peer on a duplicate of the socket file. The caller still has to close file; closing the peer does not.
 func NewPeer(file *os.File) (*Peer, error) {
 	c, err := net.FileConn(file)
 	if err != nil {
@@ -41,13 +41,13 @@ func NewPeer(file *os.File) (*Peer, error) {
 
 func (p *Peer) Read(b []byte) (int, error) {
 	p.SetReadDeadline(time.Now().Add(p.Stall))
-	if p.over.Load() { // endReads may have come before that
+	if p.over.Load() { // EndReads may have been called before the deadline was set
 		p.SetReadDeadline(time.Now())
 	}
 	return p.Conn.Read(b)
 }
 
-// EndReads makes reads fail, also one that is under way.
+// EndReads makes reads fail, including a read in progress.
 func (p *Peer) EndReads() {
 	p.over.Store(true)
 	p.SetReadDeadline(time.Now())
@@ -56,7 +56,7 @@ func (p *Peer) EndReads() {
 func (p *Peer) Write(b []byte) (int, error) {
 	n := 0
 	for n < len(b) {
-		// Piece by piece, because a deadline is for a whole write, and whoever reads slowly makes progress, too.
+		// Data is written in pieces of 32 KiB because the deadline covers a whole write, and a slow reader must not time out.
 		p.SetWriteDeadline(time.Now().Add(p.Stall))
 		m, err := p.Conn.Write(b[n:min(len(b), n+32<<10)])
 		if n += m; m > 0 {
@@ -69,8 +69,8 @@ func (p *Peer) Write(b []byte) (int, error) {
 	return n, nil
 }
 
-// Watch returns a context that ends when the other end has closed the connection; a half-closed one, whose request is at its end,
-// is not closed. stop ends the watch.
+// Watch returns a context that is cancelled when the other end closes the connection. A half-closed connection, on which the
+// request is complete, does not count as closed. stop ends the watch.
 func (p *Peer) Watch(ctx context.Context) (watched context.Context, stop func(), err error) {
 	fd, err := unix.FcntlInt(p.file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	runtime.KeepAlive(p.file)
@@ -91,10 +91,10 @@ func (p *Peer) Watch(ctx context.Context) (watched context.Context, stop func(),
 	return watched, cancel, nil
 }
 
-// hungUp is what the kernel says of a socket whose other end is closed.
+// hungUp has the poll events of a socket whose other end is closed.
 const hungUp = unix.POLLHUP | unix.POLLERR | unix.POLLNVAL
 
-// Gone reports whether the other end has closed the connection. A watch may say so a little later.
+// Gone reports whether the other end has closed the connection. The context of Watch may be cancelled slightly later.
 func (p *Peer) Gone() bool {
 	fds := []unix.PollFd{{Fd: int32(p.file.Fd())}}
 	n, err := unix.Poll(fds, 0)
@@ -102,10 +102,11 @@ func (p *Peer) Gone() bool {
 	return err == nil && n > 0 && fds[0].Revents&hungUp != 0
 }
 
-// watchInterval is how often, in milliseconds, it is asked whether the watch has ended; the end of the connection is seen at once.
+// watchInterval is how often, in milliseconds, a watch checks whether it was stopped. It notices a closed connection at once.
 const watchInterval = 200
 
-// Finish tells the other end that the answer is at its end, whoever else has the socket.
+// Finish shuts down the connection for writing, which marks the end of the answer even if another process has the socket open,
+// and closes it.
 func (p *Peer) Finish() {
 	if c, ok := p.Conn.(*net.UnixConn); ok {
 		c.CloseWrite()
@@ -113,8 +114,8 @@ func (p *Peer) Finish() {
 	p.Close()
 }
 
-// Body returns a reader of a request that may be compressed, as clients of HTTP do with long ones: packet lines never begin like gzip.
-// It ends with an Exhausted error after limit bytes.
+// Body returns a reader of a request that may be compressed with gzip, as HTTP clients do with long requests; a packet line never
+// begins with the magic number of gzip. The reader fails with an Exhausted error after limit bytes.
 func Body(r io.Reader, limit int64) (io.Reader, error) {
 	buffered := bufio.NewReaderSize(r, 64<<10)
 	head, err := buffered.Peek(2)
@@ -131,7 +132,7 @@ func Body(r io.Reader, limit int64) (io.Reader, error) {
 	return &limited{r: unpacked, left: limit}, nil
 }
 
-// A limited is an io.LimitedReader whose end is an error.
+// A limited is like io.LimitedReader but returns an error when the limit is exceeded.
 type limited struct {
 	r    io.Reader
 	left int64
@@ -145,7 +146,7 @@ func (l *limited) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// RequestError says why a request could not be read.
+// RequestError returns the error to report for a request that could not be read.
 func RequestError(err error) error {
 	if _, ok := errors.AsType[*caisson.Error](err); ok {
 		return err

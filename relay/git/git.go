@@ -1,5 +1,6 @@
-// Package git runs git in bare repositories: with a fixed environment and configuration, in jobs that see one repository and, at
-// /view or /mirror, the one whose objects it borrows or copies. It also has refs, packet lines, and the connections of requests.
+// Package git runs git in bare repositories with a fixed environment and configuration. Jobs have access to one repository and,
+// at /view or /mirror, the one whose objects it borrows or copies. The package also has refs, packet lines, and the connections
+// of requests.
 package git
 
 import (
@@ -17,23 +18,24 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Where jobs see their directories.
+// Paths at which jobs have their directories.
 const (
 	workDir   = "/work"
 	viewDir   = "/view"
 	MirrorDir = "/mirror"
 )
 
-// A Repo is a bare repository, and how git is run in it.
+// A Repo is a bare repository with the settings for running git in it.
 type Repo struct {
-	Dir  string   // the repository
-	View string   // the one whose objects it borrows; "" for none
-	Env  []string // besides the fixed environment, as "GIT_OBJECT_DIRECTORY=…"
-	Tmp  string   // for temporary files that are in no repository; "" for none
+	Dir  string   // path of the repository
+	View string   // path of the repository whose objects it borrows; "" for none
+	Env  []string // added to the fixed environment, such as "GIT_OBJECT_DIRECTORY=…"
+	Tmp  string   // directory for temporary files outside all repositories; "" for none
 }
 
-// gitConfig is what every call of git is told, over whatever a repository's own file says. uploadpack.packObjectsHook is not in it:
-// git takes an empty one for a program, and takes it from no repository's file.
+// gitConfig is the configuration of every git command; it overrides the repository's configuration file. It does not set
+// uploadpack.packObjectsHook, because git would run an empty value as a program and never reads the setting from a repository's
+// file.
 var gitConfig = []string{
 	"core.hooksPath=/dev/null",
 	"core.fsmonitor=false",
@@ -44,9 +46,9 @@ var gitConfig = []string{
 	"core.excludesFile=/dev/null",
 	"core.pager=cat",
 	"core.editor=/bin/false",
-	"core.alternateRefsCommand=true", // an empty one would be run
+	"core.alternateRefsCommand=true", // git would run an empty value
 	"core.logAllRefUpdates=false",
-	"core.bigFileThreshold=16m", // what is larger is streamed
+	"core.bigFileThreshold=16m", // larger files are streamed
 	"core.packedGitLimit=256m",
 	"core.deltaBaseCacheLimit=64m",
 	"core.useReplaceRefs=false",
@@ -74,7 +76,7 @@ var gitConfig = []string{
 	"transfer.fsckObjects=true",
 	"fetch.fsckObjects=true",
 	"receive.fsckObjects=true",
-	"transfer.unpackLimit=1", // objects stay in packs: a small push can be a hundred thousand files
+	"transfer.unpackLimit=1", // keep objects in packs: a small push can have a hundred thousand files
 	"fetch.unpackLimit=1",
 	"receive.unpackLimit=1",
 	"transfer.advertiseSID=false",
@@ -91,7 +93,7 @@ var gitConfig = []string{
 	"trace2.eventTarget=0",
 }
 
-// gitPrograms is where git may be. Nothing is asked of PATH.
+// gitPrograms are the paths at which git is looked up. PATH is not used.
 var gitPrograms = []string{"/usr/bin/git", "/usr/local/bin/git", "/bin/git"}
 
 // gitProgram returns the path of git, or the first of gitPrograms if there is none.
@@ -104,8 +106,9 @@ var gitProgram = sync.OnceValue(func() string {
 	return gitPrograms[0]
 })
 
-// Git returns a command that is not yet started: git with a fixed environment and configuration, in r's directory, killed when ctx
-// ends. args are never a stranger's, except after "--end-of-options" or "--", and there only what validRef or ValidCommit accepts.
+// Git returns a git command that is not started yet. It runs in r's directory with a fixed environment and configuration, and is
+// killed when ctx ends. args must not contain untrusted text, except after "--end-of-options" or "--", and there only text that
+// refname.ValidFull or ValidCommit accepts.
 func (r Repo) Git(ctx context.Context, args ...string) *exec.Cmd {
 	full := make([]string, 0, 2*len(gitConfig)+len(args)+1)
 	for _, c := range gitConfig {
@@ -144,19 +147,19 @@ func (r Repo) Git(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// With returns r with more of an environment.
+// With returns a copy of r with env added to its environment.
 func (r Repo) With(env ...string) Repo {
 	r.Env = append(slices.Clip(r.Env), env...)
 	return r
 }
 
-// Bounds of what is kept of what git says.
+// Limits of the stored output of git.
 const (
 	maxGitOutput = 64 << 20
 	MaxGitErrors = 16 << 10
 )
 
-// Output runs git with stdin and returns what it writes, at most maxGitOutput. The error has what git said.
+// Output runs git with stdin and returns its standard output, at most maxGitOutput bytes. The error contains git's error output.
 func (r Repo) Output(ctx context.Context, stdin string, args ...string) ([]byte, error) {
 	cmd := r.Git(ctx, args...)
 	cmd.Stdin = strings.NewReader(stdin)
@@ -170,7 +173,7 @@ func (r Repo) Output(ctx context.Context, stdin string, args ...string) ([]byte,
 	return out.buf.Bytes(), GitError(args[0], said, err)
 }
 
-// GitError explains why a command of git failed; nil if err is.
+// GitError returns an error that explains why a git command failed, or nil if err is nil.
 func GitError(what string, said *Tail, err error) error {
 	if err == nil {
 		return nil
@@ -185,7 +188,7 @@ func GitError(what string, said *Tail, err error) error {
 	return caisson.Wrap(err, caisson.Internal, "git %s: %s", what, Plain(text, 300))
 }
 
-// A bounded keeps the first limit bytes, and fails the write that is one too many.
+// A bounded writer stores at most limit bytes; a write that exceeds the limit fails.
 type bounded struct {
 	buf   bytes.Buffer
 	limit int
@@ -200,7 +203,8 @@ func (b *bounded) Write(p []byte) (int, error) {
 	return b.buf.Write(p)
 }
 
-// A Tail keeps about the last limit bytes written to it: git says at the end why it fails. It is safe for concurrent use.
+// A Tail stores about the last limit bytes written to it, because git reports the reason of a failure at the end. It is safe for
+// concurrent use.
 type Tail struct {
 	mu    sync.Mutex
 	buf   []byte
@@ -223,7 +227,7 @@ func (t *Tail) String() string {
 	return string(t.buf[max(0, len(t.buf)-t.Limit):])
 }
 
-// LastLines returns what git said at last, without the progress before it.
+// LastLines returns the last lines of git's output, without the progress output before them.
 func LastLines(text string, limit int) string {
 	var kept []string
 	for line := range strings.FieldsFuncSeq(text, func(c rune) bool { return c == '\n' || c == '\r' }) {

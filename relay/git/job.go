@@ -13,29 +13,29 @@ import (
 	"github.com/caisson-dev/caisson/worker"
 )
 
-// gitMemory bounds the private memory of each program of a job. Git maps packs, which does not count.
+// gitMemory limits the private memory of each program of a job, in bytes. The packs that git maps do not count.
 const gitMemory = 4 << 30
 
-// JobLimits are those of a job that may take so long.
+// JobLimits returns the limits of a job that may run for t.
 func JobLimits(t time.Duration) worker.Limits {
 	return worker.Limits{Time: t, CPU: 2 * t, Memory: gitMemory}
 }
 
-// ShortTime is how long what depends on no remote and copies no objects may take.
+// ShortTime is the time limit of jobs that use no remote and copy no objects.
 const ShortTime = 5 * time.Minute
 
-// CopyTime is how long it may take to copy the objects of a repository.
+// CopyTime is the time limit of jobs that copy the objects of a repository.
 const CopyTime = 30 * time.Minute
 
-// JobRepo is the repository of a job.
+// JobRepo returns the repository of a job.
 func JobRepo() Repo { return Repo{Dir: workDir, Tmp: "/tmp"} }
 
-// JobStore is a job's repository that borrows a view's objects: a sandbox's store.
+// JobStore returns the repository of a job that works on a sandbox's store, which borrows a view's objects.
 func JobStore() Repo { return Repo{Dir: workDir, View: viewDir, Tmp: "/tmp"} }
 
 func ViewMount(view *os.File) []worker.Mount { return []worker.Mount{{Dir: view, At: viewDir}} }
 
-// GiveRefs writes refs to out, and returns the rest of the reply.
+// GiveRefs writes the refs of remote to out and returns its HEAD, which is the job's reply.
 func GiveRefs(out *os.File, remote *Remote, err error) (head string, _ error) {
 	if err != nil {
 		return "", err
@@ -44,7 +44,7 @@ func GiveRefs(out *os.File, remote *Remote, err error) (head string, _ error) {
 	return remote.Head, err
 }
 
-// RunForRefs runs a job that replies as GiveRefs does.
+// RunForRefs runs a job that replies with GiveRefs.
 func RunForRefs[Args any](ctx context.Context, run worker.Starter, job worker.Job[Args, string], args Args, given worker.Given) (*Remote, error) {
 	out, err := worker.Scratch("refs")
 	if err != nil {
@@ -67,10 +67,10 @@ func RunForRefs[Args any](ctx context.Context, run worker.Starter, job worker.Jo
 	return &Remote{Head: head, Refs: refs}, nil
 }
 
-// maxRefLine is more than an entry of AppendRefs has.
+// maxRefLine is an upper bound of the length of an entry written by AppendRefs, in bytes.
 const maxRefLine = HexSHA256 + refname.MaxLength + 20
 
-// ReadRefs reads what AppendRefs has made, and believes nothing of it.
+// ReadRefs reads a list written by AppendRefs and validates it as untrusted input.
 func ReadRefs(r io.Reader) ([]Ref, error) {
 	text, err := io.ReadAll(io.LimitReader(r, MaxRefs*maxRefLine))
 	if err != nil {

@@ -13,14 +13,14 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Object formats, by the digits of a name in it.
+// Object formats, as the number of hexadecimal digits of an object name.
 const (
 	HexSHA1   = 40
 	HexSHA256 = 64
 )
 
-// Make writes an empty bare repository with names of so many digits into r.dir, an empty directory. It is what git init would
-// make without its templates.
+// Make creates an empty bare repository in r.Dir, an empty directory. Its object names have the given number of digits. The
+// result is that of git init without templates.
 func (r Repo) Make(digits int) error {
 	entries, err := os.ReadDir(r.Dir)
 	if err != nil {
@@ -49,7 +49,7 @@ func (r Repo) WriteConfig(digits int) error {
 	return replaceFile(filepath.Join(r.Dir, "config"), text)
 }
 
-// Digits is how many hexadecimal digits names of objects have in r.
+// Digits returns the number of hexadecimal digits of r's object names.
 func (r Repo) Digits() (int, error) {
 	text, err := os.ReadFile(filepath.Join(r.Dir, "config"))
 	if err != nil {
@@ -61,12 +61,12 @@ func (r Repo) Digits() (int, error) {
 	return HexSHA1, nil
 }
 
-// SetHead makes HEAD a symbolic ref to a branch, which need not exist.
+// SetHead makes HEAD a symbolic ref to the branch with the full name name, which need not exist.
 func (r Repo) SetHead(name string) error {
 	return replaceFile(filepath.Join(r.Dir, "HEAD"), "ref: "+name+"\n")
 }
 
-// WriteRefs makes refs all refs of a repository that has none yet.
+// WriteRefs writes the refs of a repository that has none yet.
 func (r Repo) WriteRefs(refs []Ref) error {
 	if len(refs) == 0 {
 		return nil
@@ -79,7 +79,7 @@ func (r Repo) WriteRefs(refs []Ref) error {
 	return replaceFile(filepath.Join(r.Dir, "packed-refs"), b.String())
 }
 
-// replaceFile writes a file so that it has its old or its new content, whatever happens.
+// replaceFile replaces a file atomically: after a crash it has either its old or its new content.
 func replaceFile(path, content string) error {
 	tmp := path + ".new"
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
@@ -93,8 +93,8 @@ func replaceFile(path, content string) error {
 	return os.Rename(tmp, path)
 }
 
-// Sweep removes what programs leave behind when they are killed: locks, which would block the next ones for ever, and files that
-// were not finished. Nobody else may be writing in the repository.
+// Sweep removes what killed programs left behind: lock files, which would block later programs for ever, and unfinished files. No
+// other program may write to the repository during the call.
 func (r Repo) Sweep(ctx context.Context) error {
 	return filepath.WalkDir(r.Dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -121,8 +121,8 @@ func (r Repo) Sweep(ctx context.Context) error {
 	})
 }
 
-// MoveObjects moves what is in one directory of objects to another, and sees that it is on disk. Indexes come last: git finds packs by
-// them. What programs did not finish, and what keeps packs from being put together, stays.
+// MoveObjects moves objects from one object directory to another and syncs them to disk. Indexes are moved last because git finds
+// packs by their indexes. Unfinished files, and files that keep packs from being repacked, are not moved.
 func MoveObjects(from, to string) error {
 	entries, err := os.ReadDir(from)
 	if err != nil {

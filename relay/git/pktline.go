@@ -7,38 +7,38 @@ import (
 	"strconv"
 )
 
-// Bounds of git's packet lines, as gitprotocol-common says them.
+// Limits of git's packet lines, from gitprotocol-common.
 const (
 	pktHeader = 4
-	PktMax    = 65520 // header included
+	PktMax    = 65520 // including the header
 	pktData   = PktMax - pktHeader
 )
 
-// PktKind is what a packet line is.
+// PktKind is the kind of a packet line.
 type PktKind int
 
 const (
-	PktLine     PktKind = iota + 1 // so that none is none of them
-	PktFlush                       // 0000: the end of a list
-	pktDelim                       // 0001: between the sections of a list, version 2
-	pktResponse                    // 0002: the end of an answer, version 2
+	PktLine     PktKind = iota + 1 // the zero value is not a kind
+	PktFlush                       // 0000: end of a list
+	pktDelim                       // 0001: separator of the sections of a list, version 2
+	pktResponse                    // 0002: end of an answer, version 2
 )
 
 var ErrPkt = errors.New("malformed packet line")
 
-// A PktReader reads packet lines. It reads nothing beyond the line it returns, so that what follows can be read from the reader
-// below.
+// A PktReader reads packet lines. It does not read beyond the line that it returns, so the caller can read the data after it from
+// the underlying reader.
 type PktReader struct {
 	r    io.Reader
-	left int64 // bytes that may still be read, headers included
+	left int64 // bytes that may still be read, including headers
 	buf  [PktMax]byte
 }
 
-// NewPktReader reads from r at most limit bytes of lines.
+// NewPktReader returns a PktReader that reads at most limit bytes from r.
 func NewPktReader(r io.Reader, limit int64) *PktReader { return &PktReader{r: r, left: limit} }
 
-// Next returns the next line, which is valid until the one after it. The error is io.EOF if there is none, and
-// io.ErrUnexpectedEOF if it is cut off.
+// Next returns the next line, which is valid until the next call. The error is io.EOF if there is no further line, and
+// io.ErrUnexpectedEOF if the line is truncated.
 func (p *PktReader) Next() ([]byte, PktKind, error) {
 	if p.left < pktHeader {
 		return nil, 0, fmt.Errorf("%w: too many of them", ErrPkt)
@@ -75,7 +75,7 @@ func (p *PktReader) Next() ([]byte, PktKind, error) {
 	return p.buf[:n], PktLine, nil
 }
 
-// parsePktLength reads four hexadecimal digits, and nothing that strconv accepts besides (signs, underscores).
+// parsePktLength parses four hexadecimal digits. Unlike strconv it does not accept signs or underscores.
 func parsePktLength(b []byte) (int, error) {
 	for _, c := range b {
 		if (c < '0' || c > '9') && (c < 'a' || c > 'f') && (c < 'A' || c > 'F') {
@@ -89,7 +89,7 @@ func parsePktLength(b []byte) (int, error) {
 	return int(n), nil
 }
 
-// writePkt writes data as one line; it must not be longer than pktData.
+// writePkt writes data as one line; data must not be longer than pktData.
 func writePkt(w io.Writer, data []byte) error {
 	if len(data) > pktData {
 		return fmt.Errorf("%w: %d bytes", ErrPkt, len(data))
@@ -100,25 +100,25 @@ func writePkt(w io.Writer, data []byte) error {
 	return err
 }
 
-// WritePktf writes one line of text.
+// WritePktf formats and writes one line of text.
 func WritePktf(w io.Writer, format string, args ...any) error {
 	return writePkt(w, fmt.Appendf(nil, format, args...))
 }
 
-// WriteFlush ends a list of lines.
+// WriteFlush writes a flush packet, which ends a list of lines.
 func WriteFlush(w io.Writer) error {
 	_, err := io.WriteString(w, "0000")
 	return err
 }
 
-// The bands of side-band-64k: data, progress that the client shows with "remote: " before it, and a fatal error.
+// The bands of side-band-64k: data, progress, which the client shows with the prefix "remote: ", and a fatal error.
 const (
 	BandData     = 1
 	BandProgress = 2
 	bandError    = 3
 )
 
-// WriteBand writes data to a band, in as many lines as it takes.
+// WriteBand writes data to a band, split into as many lines as necessary.
 func WriteBand(w io.Writer, band byte, data []byte) error {
 	for len(data) > 0 {
 		n := min(len(data), pktData-1)

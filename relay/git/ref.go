@@ -9,11 +9,11 @@ import (
 
 // A Ref is a branch or tag.
 type Ref struct {
-	Name   string // in full, as "refs/heads/main"
-	Commit string // 40 or 64 hexadecimal digits; for annotated tags the tag object's
+	Name   string // full name, such as "refs/heads/main"
+	Commit string // 40 or 64 hexadecimal digits; for an annotated tag the name of the tag object
 }
 
-// ValidCommit reports whether id is the name of an object, of SHA-1 or SHA-256, and not the one that means none.
+// ValidCommit reports whether id is an object name of SHA-1 or SHA-256 and not the all-zero name, which stands for no object.
 func ValidCommit(id string) bool {
 	if len(id) != 40 && len(id) != 64 {
 		return false
@@ -26,7 +26,7 @@ func ValidCommit(id string) bool {
 	return strings.Trim(id, "0") != ""
 }
 
-// CheckRefs says what is wrong with a list of refs that is to be granted.
+// CheckRefs validates a list of refs that are to be granted.
 func CheckRefs(refs []Ref) error {
 	seen := make(map[string]bool, len(refs))
 	for _, r := range refs {

@@ -12,10 +12,10 @@ import (
 	"github.com/caisson-dev/caisson/internal/refname"
 )
 
-// MaxRefs bounds the refs of a repository, whoever it belongs to.
+// MaxRefs is the maximum number of refs of any repository.
 const MaxRefs = 50_000
 
-// Refs returns the branches and tags of r, by name.
+// Refs returns the branches and tags of r, sorted by name.
 func (r Repo) Refs(ctx context.Context) (*Remote, error) {
 	out, err := r.Output(ctx, "", "for-each-ref", "--format=%(objectname) %(refname)", "refs/heads/", "refs/tags/")
 	if err != nil {
@@ -39,7 +39,7 @@ func (r Repo) Refs(ctx context.Context) (*Remote, error) {
 	return remote, nil
 }
 
-// ParseRefs reads lines of "<id> <name>". Names that are not valid here are left out: a mirror has none.
+// ParseRefs parses lines of the form "<id> <name>". It skips refs with invalid names, which a mirror does not have.
 func ParseRefs(out []byte) ([]Ref, error) {
 	var refs []Ref
 	for line := range bytes.Lines(out) {
@@ -58,7 +58,7 @@ func ParseRefs(out []byte) ([]Ref, error) {
 	return refs, nil
 }
 
-// AppendRefs is the opposite of ParseRefs.
+// AppendRefs appends refs to b in the form that ParseRefs parses.
 func AppendRefs(b []byte, refs []Ref) []byte {
 	for _, r := range refs {
 		b = fmt.Appendf(b, "%s %s\n", r.Commit, r.Name)
@@ -66,14 +66,14 @@ func AppendRefs(b []byte, refs []Ref) []byte {
 	return b
 }
 
-// HasCommit reports whether the commit id is in r.
+// HasCommit reports whether r has the commit id.
 func (r Repo) HasCommit(ctx context.Context, id string) (bool, error) {
 	out, err := r.Output(ctx, id+"\n", "cat-file", "--batch-check=%(objecttype)")
 	return strings.TrimSpace(string(out)) == "commit", err
 }
 
-// A Remote is the refs of a repository.
+// A Remote has the refs of a repository.
 type Remote struct {
-	Head string // the branch that HEAD is, in full, "refs/heads/main"; "" if there is none
-	Refs []Ref  // branches and tags, by name
+	Head string // full name of the branch that HEAD points to, such as "refs/heads/main"; "" if there is none
+	Refs []Ref  // branches and tags, sorted by name
 }

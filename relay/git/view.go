@@ -10,9 +10,9 @@ import (
 	"github.com/caisson-dev/caisson/internal/refname"
 )
 
-// MakeView makes a bare repository of exactly refs in v.dir, an empty directory, with all the objects that they reach in the
-// repository at mirror and no others. Packed objects are copied as they are, and bitmaps of them are kept so that clones need not
-// count again.
+// MakeView creates a bare repository in v.Dir, an empty directory, with exactly refs and the objects that they reach in the
+// repository at mirror. Packed objects are copied as they are, and bitmaps of them are kept so that clones need not count objects
+// again.
 func MakeView(ctx context.Context, v Repo, mirror string, refs []Ref) error {
 	if err := CheckRefs(refs); err != nil {
 		return err
@@ -38,12 +38,12 @@ func MakeView(ctx context.Context, v Repo, mirror string, refs []Ref) error {
 	if err := v.WriteRefs(refs); err != nil {
 		return err
 	}
-	// Nothing depends on it: it makes walks of history fast.
+	// A failure is ignored: the commit graph only speeds up walks of the history.
 	_, _ = v.Output(ctx, "", "commit-graph", "write", "--reachable", "--no-progress")
 	return nil
 }
 
-// packFrom writes one pack of what refs reach. Git reads v's configuration, and of the mirror nothing but objects.
+// packFrom writes one pack with the objects that refs reach. Git uses v's configuration and reads only objects from the mirror.
 func packFrom(ctx context.Context, v Repo, mirror string, refs []Ref) error {
 	var want strings.Builder
 	for _, r := range refs {
@@ -58,7 +58,8 @@ func packFrom(ctx context.Context, v Repo, mirror string, refs []Ref) error {
 	return err
 }
 
-// MakeStore makes the bare repository of a sandbox in s.dir, an empty directory: refs of the view s.view, whose objects it borrows.
+// MakeStore creates the bare repository of a sandbox in s.Dir, an empty directory. It has refs of the view s.View and borrows the
+// view's objects.
 func MakeStore(s Repo, refs []Ref, head string) error {
 	if err := CheckRefs(refs); err != nil {
 		return err
