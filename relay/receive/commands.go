@@ -16,23 +16,24 @@ import (
 	"github.com/caisson-dev/caisson/relay/quarantine"
 )
 
-// Bounds of the commands of a push.
+// Limits of the commands of a push.
 const (
 	maxCommands     = 64
 	maxCommandBytes = 64 << 10
-	maxPushedRefs   = 1000 // that a store may have besides those that were granted
+	maxPushedRefs   = 1000 // refs that a store may have in addition to the granted ones
 )
 
-// pushCapabilities are what clients are told. Without delete-refs, push-options and push-cert they do not send such things.
+// pushCapabilities are the capabilities advertised to clients. They do not include push-options and push-cert, so that clients do
+// not use them.
 const pushCapabilities = "report-status report-status-v2 side-band-64k quiet atomic ofs-delta delete-refs agent=caisson object-format="
 
-// Formats are the names of hashes by the bytes of an object's name.
+// Formats maps the length of an object name in bytes to the name of the hash.
 var Formats = map[int]string{20: "sha1", 32: "sha256"}
 
 // isZero reports whether id is all zeros.
 func isZero(id string) bool { return strings.Trim(id, "0") == "" }
 
-// storeRefs returns the refs of a store, and how many bytes the names of its objects have.
+// storeRefs returns the refs of a store and the length of its object names in bytes.
 func storeRefs(ctx context.Context, store git.Repo) (refs map[string]string, idSize int, err error) {
 	digits, err := store.Digits()
 	if err != nil {
@@ -73,7 +74,8 @@ func advertise(w io.Writer, refs map[string]string, idSize int) error {
 	return err
 }
 
-// read reads the commands. The pack follows in the body. Errors are Denied, or those of the body.
+// read reads the commands; the pack follows them in the body. It returns a Denied error for a malformed push, or the error of the
+// body.
 func (p *receiving) read() error {
 	p.caps = map[string]bool{}
 	lines := git.NewPktReader(p.body, maxCommandBytes)
@@ -94,14 +96,14 @@ func (p *receiving) read() error {
 		case kind != git.PktLine:
 			return quarantine.ErrPack("the push does not speak version 0 of git's protocol")
 		}
-		// All of them are read, so that the answer can name the refs, and has the form that was asked for.
+		// The commands after an invalid one are read, too, so that the answer can list all refs and has the requested format.
 		if err := p.command(strings.TrimSuffix(string(line), "\n")); err != nil && wrong == nil {
 			wrong = err
 		}
 	}
 }
 
-// command takes one line.
+// command parses one command line.
 func (p *receiving) command(line string) error {
 	if text, caps, ok := strings.Cut(line, "\x00"); ok && len(p.commands) == 0 {
 		line = text
@@ -140,7 +142,7 @@ func (p *receiving) objectID(s string) bool {
 	return len(s) == 2*p.idSize && (isZero(s) || git.ValidCommit(s))
 }
 
-// judge refuses commands that are not to be done, whatever they bring.
+// judge refuses commands that are not allowed, regardless of the pushed commits.
 func (p *receiving) judge(ctx context.Context) {
 	for _, c := range p.commands {
 		if c.refused = p.refuses(ctx, c); c.refused != "" {

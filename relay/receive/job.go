@@ -16,23 +16,24 @@ import (
 	"github.com/caisson-dev/caisson/worker"
 )
 
-// Jobs are the jobs of this package, for the table that the binary gives to [worker.Main].
+// Jobs returns the jobs of this package, for the job table that the binary passes to [worker.Main].
 func Jobs() []worker.Declared { return []worker.Declared{jobReceive} }
 
-// A Tool runs the job of this package. It has no state of its own and is safe for concurrent use. It keeps none of the descriptors
-// that it is given.
+// A Tool runs the job of this package. It has no state and is safe for concurrent use. It does not keep the descriptors that it
+// is given.
 type Tool struct{ run worker.Starter }
 
-// NewTool returns a Tool whose jobs r runs. The binary that r starts must have the jobs of this package in its table.
+// NewTool returns a Tool whose jobs are started by r. The binary that r starts must have the jobs of this package in its job
+// table.
 func NewTool(r worker.Starter) Tool { return Tool{run: r} }
 
-// drainTime is for how long the rest of a request is read that is refused already, so that its sender reads why.
+// drainTime is how long the rest of a refused request is read, so that the client can read the answer.
 const drainTime = 30 * time.Second
 
-// Receive answers one request of a git client that pushes to store, which borrows from view: the body of the request is read from
-// conn to its end, the body of the answer is written to it, and then it is shut down. A push that is denied is no error; nothing of
-// it stays. Conflict is told to the client while another push to the same store, or a Prepare, is under way. Errors: Exhausted if a limit
-// of time ended it, Internal.
+// Receive answers one request of a git client that pushes to store, which borrows objects from view. It reads the body of the
+// request from conn until its end, writes the body of the answer to conn, and shuts conn down. A denied push is not an error, and
+// none of it is stored. While another push to the same store or a Prepare is in progress, the client receives a conflict. Receive
+// returns an Exhausted error if the time limit was exceeded, and an Internal error otherwise.
 func (t Tool) Receive(ctx context.Context, store, view, conn *os.File, req Request) (*Result, error) {
 	if err := git.CheckRefs(req.Granted); err != nil {
 		return nil, err
@@ -53,13 +54,13 @@ func (t Tool) Receive(ctx context.Context, store, view, conn *os.File, req Reque
 	return &r, nil
 }
 
-// receiveArgs are the arguments of the job; the granted refs, which may be many, come by its input.
+// receiveArgs are the arguments of the job. The granted refs can be many, so they are passed as the job's input.
 type receiveArgs struct {
 	Request
 	Granted int
 }
 
-// jobReceive reads a push. Its root is a store.
+// jobReceive receives a push. Its root is a store.
 var jobReceive = worker.Job[receiveArgs, Result]{
 	Name: "relay.receive", Programs: true, Access: worker.WriteAsOwner, Files: 1,
 	Do: func(ctx context.Context, c *worker.Call, args receiveArgs) (Result, error) {
@@ -88,7 +89,7 @@ var jobReceive = worker.Job[receiveArgs, Result]{
 	Valid: func(_ receiveArgs, r *Result) bool { return r.valid() },
 }
 
-// receiveFrom is receive over a connection, which it ends.
+// receiveFrom calls Receive for the connection p and shuts p down for writing afterwards.
 func receiveFrom(ctx context.Context, store git.Repo, p *git.Peer, req Request) (*Result, error) {
 	l := req.Limits.withDefaults()
 	timed, cancel := context.WithTimeout(ctx, l.Time)
@@ -113,13 +114,13 @@ func receiveFrom(ctx context.Context, store git.Repo, p *git.Peer, req Request) 
 	return r, err
 }
 
-// drain reads what is left of a request: a socket that is closed before takes the answer with it.
+// drain reads the rest of a request: closing a socket that has unread data would discard the answer.
 func drain(p *git.Peer, limit int64) {
 	p.Conn.SetReadDeadline(time.Now().Add(drainTime))
 	io.CopyN(struct{ io.Writer }{io.Discard}, p.Conn, limit)
 }
 
-// fit shortens the findings so that they can be answered: of each list at least the first one stays.
+// fit shortens the findings to the size of a reply. At least the first finding of each list is kept.
 func (r *Result) fit() {
 	left := commit.MaxAnswered
 	lists := []*[]caisson.Finding{&r.Denied}
@@ -131,7 +132,7 @@ func (r *Result) fit() {
 	}
 }
 
-// valid reports whether r is what a job answers that does what it should.
+// valid validates the reply of a job.
 func (r *Result) valid() bool {
 	if len(r.Updates) > maxCommands || !commit.ValidFindings(r.Denied) {
 		return false

@@ -19,11 +19,11 @@ import (
 // Limits bound one push. Zero fields mean the defaults.
 type Limits struct {
 	Objects int           // 500,000
-	Pack    caisson.Size  // of what is sent; 512 MiB
-	Total   caisson.Size  // of all objects, once they are inflated, which takes half a minute; 2 GiB
-	Commits int           // that are new to the store; 1,000
-	Store   caisson.Size  // of what all pushes have brought that were taken; 8 GiB
-	Time    time.Duration // from the first byte to the answer; 10 minutes
+	Pack    caisson.Size  // of the sent pack; 512 MiB
+	Total   caisson.Size  // of all objects, inflated; inflating 2 GiB, the default, takes half a minute
+	Commits int           // new commits; 1,000
+	Store   caisson.Size  // of all accepted pushes together; 8 GiB
+	Time    time.Duration // from the first byte of the request to the answer; 10 minutes
 }
 
 func (l Limits) withDefaults() Limits {
@@ -48,37 +48,37 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// A Request is one request of a git client that pushes: for the list of refs, or with a push.
+// A Request is one request of a git client that pushes: a request for the list of refs, or a push.
 type Request struct {
-	// Advertise asks for the body of GET /info/refs?service=git-receive-pack; what is read from the connection is then ignored.
+	// Advertise requests the body of GET /info/refs?service=git-receive-pack. Data read from the connection is then ignored.
 	Advertise bool
-	// Protocol is the client's Git-Protocol header. Pushes know version 0 only, which every client takes.
+	// Protocol is the client's Git-Protocol header. Pushes use version 0 only, which every client supports.
 	Protocol string
-	// Granted are the refs that the sandbox was given: they stay where they are, but for the branch it works on.
+	// Granted are the refs that the sandbox was granted. A push cannot move them, except the working branch.
 	Granted []git.Ref
-	Branch  string // short name of the branch it works on
+	Branch  string // short name of the working branch
 	Rules   check.Rules
 	Limits  Limits
 }
 
-// An Update is a ref of the store that a push has moved.
+// An Update is a ref of the store that a push moved.
 type Update struct {
-	Name string // in full
-	Old  string // "" if it is new
-	New  string // "" if it was removed
-	// Findings are those of verdict ask about commits that are new to the store, at most 100.
+	Name string // full name
+	Old  string // "" if the ref is new
+	New  string // "" if the ref was removed
+	// Findings are the findings with verdict ask about commits that are new to the store, at most 100.
 	Findings []caisson.Finding
 }
 
-// Result is what has become of a push: all of it was taken, or nothing, except for refs that may not be pushed to, without which
-// the others are taken unless the client asks for atomicity.
+// Result is the result of a push. Either all of a push is accepted or nothing, with one exception: if some of the refs must not
+// be pushed to, the others are accepted unless the client requests an atomic push.
 type Result struct {
 	Updates []Update
-	// Denied says why something was not taken; at most 100.
+	// Denied has the reasons for which refs or commits were refused, at most 100.
 	Denied []caisson.Finding
 }
 
-// Receive answers one request. It reads body to its end, and nothing after the answer is written to conn.
+// Receive answers one request. It reads body to its end. After it has written the answer, it writes nothing more to conn.
 func Receive(ctx context.Context, store git.Repo, body io.Reader, conn io.Writer, req Request) (*Result, error) {
 	req.Limits = req.Limits.withDefaults()
 	ctx, cancel := context.WithTimeout(ctx, req.Limits.Time)
@@ -95,7 +95,7 @@ func Receive(ctx context.Context, store git.Repo, body io.Reader, conn io.Writer
 		return p.refuseAll(ctx, conn, err)
 	}
 	if len(p.commands) == 0 {
-		return &Result{}, nil // a client asks in this way whether it may push
+		return &Result{}, nil // clients send an empty request to probe whether they may push
 	}
 	if err := p.run(ctx); err != nil {
 		return p.refuseAll(ctx, conn, err)
@@ -103,7 +103,7 @@ func Receive(ctx context.Context, store git.Repo, body io.Reader, conn io.Writer
 	return p.result(), p.report(conn, "ok")
 }
 
-// A receiving is one push under way.
+// A receiving is a push in progress.
 type receiving struct {
 	store  git.Repo
 	body   io.Reader
@@ -113,20 +113,20 @@ type receiving struct {
 
 	commands []*pushCommand
 	caps     map[string]bool
-	said     *commit.Findings // denied
+	said     *commit.Findings // reasons for denials
 }
 
-// A pushCommand moves a ref.
+// A pushCommand is a request to move a ref.
 type pushCommand struct {
 	name     string
-	old, new string // as the client says them; all zeros for none
-	refused  string // why it is not done; "" if it is
+	old, new string // as sent by the client; all zeros if the ref does not exist
+	refused  string // reason for the refusal; "" if the command is accepted
 	findings *commit.Findings
 }
 
 func (c *pushCommand) removes() bool { return isZero(c.new) }
 
-// run does everything between the commands and the answer. An error refuses the push.
+// run executes the commands. If it returns an error, the whole push is refused.
 func (p *receiving) run(ctx context.Context) error {
 	p.judge(ctx)
 	if p.caps["atomic"] && slices.ContainsFunc(p.commands, func(c *pushCommand) bool { return c.refused != "" }) {
@@ -180,7 +180,7 @@ func (p *receiving) refuseOthers(why string) {
 	}
 }
 
-// examine checks all commits that are new. If one of them is denied, nothing of the push is taken.
+// examine checks all new commits. If one of them is denied, the whole push is refused.
 func (p *receiving) examine(ctx context.Context, q *quarantine.Quarantine, todo []*pushCommand) error {
 	var tips []string
 	for _, c := range todo {
@@ -251,7 +251,7 @@ func (p *receiving) check(ctx context.Context, q *quarantine.Quarantine, o *comm
 	return nil
 }
 
-// compactFindings removes what is there twice.
+// compactFindings removes duplicates.
 func compactFindings(list []caisson.Finding) []caisson.Finding {
 	var out []caisson.Finding
 	for _, f := range list {
@@ -277,7 +277,7 @@ func (p *receiving) result() *Result {
 	return r
 }
 
-// refuseAll answers a push that failed as a whole. What the client is to blame for is no error.
+// refuseAll answers a push that failed as a whole. It does not return an error if the client caused the failure.
 func (p *receiving) refuseAll(ctx context.Context, conn io.Writer, err error) (*Result, error) {
 	kind, why := caisson.KindOf(err), caisson.MessageOf(err)
 	if ctx.Err() != nil {

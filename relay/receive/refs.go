@@ -12,8 +12,8 @@ import (
 	"github.com/caisson-dev/caisson/relay/quarantine"
 )
 
-// commit makes the objects of a push part of the store and moves its refs: git promises to move all refs before the objects are
-// moved, and does it after that.
+// commit moves the objects of a push into the store and updates its refs. It prepares the update of all refs first, then moves
+// the objects, and then commits the update.
 func (p *receiving) commit(ctx context.Context, q *quarantine.Quarantine, todo []*pushCommand) error {
 	cmd := q.Repo.Git(ctx, "update-ref", "--stdin", "-z")
 	said := &git.Tail{Limit: git.MaxGitErrors}
@@ -56,7 +56,7 @@ func (p *receiving) commit(ctx context.Context, q *quarantine.Quarantine, todo [
 	return caisson.Wrap(errors.Join(err, errors.New(text)), caisson.Internal, "the branches cannot be moved")
 }
 
-// refCommands are the updates for git, which looks once more whether each ref is where it is expected.
+// refCommands returns the input of git update-ref, which verifies that each ref still has its old value.
 func refCommands(todo []*pushCommand) string {
 	var b strings.Builder
 	for _, c := range todo {
@@ -69,7 +69,7 @@ func refCommands(todo []*pushCommand) string {
 	return b.String()
 }
 
-// askGit sends text and expects a line.
+// askGit sends text to git and returns an error unless git answers with the line want.
 func askGit(in io.Writer, out *bufio.Reader, text, want string) error {
 	if _, err := io.WriteString(in, text); err != nil {
 		return err

@@ -11,14 +11,15 @@ import (
 	"github.com/caisson-dev/caisson/relay/git"
 )
 
-// maxTold is how many findings a client is told.
+// maxTold is the maximum number of findings of one list that are reported to a client.
 const maxTold = 30
 
-// report answers a push in the form that the client asked for: what people read, then what has become of the pack and each ref.
+// report writes the answer to a push in the format that the client requested: messages for people, and then the status of the
+// pack and of each ref.
 func (p *receiving) report(w io.Writer, unpack string) error {
 	var answer bytes.Buffer
 	var err error
-	if p.caps["side-band-64k"] { // also if the client is to be quiet: that is about progress, and this is none
+	if p.caps["side-band-64k"] { // even with the capability quiet, which is about progress only
 		err = git.WriteBand(&answer, git.BandProgress, p.told())
 	}
 	if status := p.status(unpack); status != nil {
@@ -38,7 +39,7 @@ func (p *receiving) report(w io.Writer, unpack string) error {
 	return err
 }
 
-// status is the report for the program; nil if it wants none.
+// status returns the report-status message, or nil if the client did not request it.
 func (p *receiving) status(unpack string) []byte {
 	if !p.caps["report-status"] && !p.caps["report-status-v2"] {
 		return nil
@@ -53,12 +54,12 @@ func (p *receiving) status(unpack string) []byte {
 		}
 	}
 	if err = errors.Join(err, git.WriteFlush(&b)); err != nil {
-		return nil // commands were read from packet lines, and fit into them
+		return nil // not reached: the names were read from packet lines, so they fit into packet lines
 	}
 	return b.Bytes()
 }
 
-// told is what the client shows with "remote: " before each line.
+// told returns the messages that the client shows with the prefix "remote: ".
 func (p *receiving) told() []byte {
 	var b bytes.Buffer
 	list := p.said.List
