@@ -7,23 +7,23 @@ import (
 	"sync"
 )
 
-// Bounds of what is read ahead.
+// Limits of a batch.
 const (
-	batchFiles = 256 // their names fit into a pipe
+	batchFiles = 256 // so that a batch's object names fit into a pipe
 	batchBytes = 4 << 20
 )
 
-// A blobQueue reads files in about the order in which they will be asked for, many at a time: to ask git for one after the other takes
-// longer than all else. It is safe for concurrent use.
+// A blobQueue reads files in batches, in about the order in which they will be requested: requesting them from git one by one
+// would take longer than all other checks. It is safe for concurrent use.
 type blobQueue struct {
 	objects *Objects
-	limit   int64 // larger ones are never asked for
+	limit   int64 // in bytes; larger files are never requested
 
 	mu    sync.Mutex
 	ids   []string
 	sizes []int64
-	at    map[string]int // where in ids
-	next  int            // the first one that was not read yet
+	at    map[string]int // index in ids
+	next  int            // index of the first id that was not read yet
 	got   map[string][]byte
 }
 
@@ -31,7 +31,7 @@ func newBlobQueue(o *Objects, limit int64) *blobQueue {
 	return &blobQueue{objects: o, limit: limit, at: map[string]int{}}
 }
 
-// expect adds what will be asked for.
+// expect adds a file that will be requested.
 func (q *blobQueue) expect(id string, size int64) {
 	if _, twice := q.at[id]; twice || size > q.limit {
 		return
@@ -40,7 +40,7 @@ func (q *blobQueue) expect(id string, size int64) {
 	q.ids, q.sizes = append(q.ids, id), append(q.sizes, size)
 }
 
-// read returns a file.
+// read returns the content of a file.
 func (q *blobQueue) read(id string) ([]byte, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -50,7 +50,7 @@ func (q *blobQueue) read(id string) ([]byte, error) {
 	}
 	from, known := q.at[id]
 	if !known || from < q.next {
-		return q.objects.Read(id, "blob", q.limit) // once more
+		return q.objects.Read(id, "blob", q.limit) // was returned before or was not expected
 	}
 	end, total := from, int64(0)
 	for end < len(q.ids) && end-from < batchFiles && (end == from || total+q.sizes[end] <= batchBytes) {
@@ -61,7 +61,7 @@ func (q *blobQueue) read(id string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	// What nobody has taken of the batch before is likely not wanted.
+	// The unread rest of the previous batch is dropped: it is probably not needed.
 	q.got, q.next = map[string][]byte{}, end
 	for i, data := range all[1:] {
 		q.got[q.ids[from+1+i]] = data
@@ -69,7 +69,8 @@ func (q *blobQueue) read(id string) ([]byte, error) {
 	return all[0], nil
 }
 
-// readMany returns objects of type typ, which must be there and have at most limit bytes each. Their names must fit into a pipe.
+// readMany returns objects of type typ, which must exist and have at most limit bytes each. The total length of ids must fit into
+// a pipe.
 func (o *Objects) readMany(ids []string, typ string, limit int64) ([][]byte, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

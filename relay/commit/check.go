@@ -15,7 +15,7 @@ import (
 	"github.com/caisson-dev/caisson/relay/git"
 )
 
-// The checks whose names findings about commits bear, of those in [caisson.Finding].
+// Checks that findings about commits are from; see [caisson.Finding].
 const (
 	CheckName   = "name"
 	CheckType   = "type"
@@ -25,14 +25,14 @@ const (
 	checkLink   = "link"
 )
 
-// Bounds of what is said of a push.
+// Limits of the findings of a push.
 const (
-	MaxFindings       = 100 // of each update, and of what is denied
+	MaxFindings       = 100 // per update, and of denials
 	MaxFindingMessage = 1200
 	maxShownPath      = 300
 )
 
-// A Checker checks commits, each once.
+// A Checker checks commits. It checks each commit once.
 type Checker struct {
 	objects *Objects
 	rules   check.Rules
@@ -46,7 +46,8 @@ func NewChecker(o *Objects, rules check.Rules) *Checker {
 	return &Checker{objects: o, rules: rules, Commits: map[string]*RawCommit{}, found: map[string][]caisson.Finding{}}
 }
 
-// Check returns what is found of a commit. It fails closed: what could not be checked is an error or a finding of verdict deny.
+// Check returns the findings about a commit. It fails closed: if something cannot be checked, it returns an error or a finding
+// with verdict deny.
 func (c *Checker) Check(ctx context.Context, id string) ([]caisson.Finding, error) {
 	if f, done := c.found[id]; done {
 		return f, nil
@@ -94,7 +95,7 @@ func (c *Checker) into(ctx context.Context, id string, all *Findings) error {
 	return c.files(ctx, id, commit, all)
 }
 
-// files checks what a commit changes.
+// files checks the changes of a commit.
 func (c *Checker) files(ctx context.Context, id string, commit *RawCommit, all *Findings) error {
 	parents, err := c.parentTrees(commit)
 	if err != nil {
@@ -147,7 +148,7 @@ func (c *Checker) parentTrees(commit *RawCommit) ([]string, error) {
 	}
 	var trees []string
 	for _, p := range commit.Parents {
-		// A parent may be one that is granted, and be anything that git takes for a commit.
+		// A parent may be a granted commit, which git accepted but which may break the rules for new commits.
 		data, err := c.objects.Read(p, "commit", 16*MaxCommitObject)
 		if err != nil {
 			return nil, err
@@ -162,8 +163,8 @@ func (c *Checker) parentTrees(commit *RawCommit) ([]string, error) {
 	return trees, nil
 }
 
-// commonTrees returns the trees of the commits that a merge's parents have in common, which is the empty one if two of them have none;
-// no trees for what is no merge.
+// commonTrees returns the trees of the merge bases of each two of a merge's parents. If two parents have no merge base, the list
+// contains the empty tree for them. The list is empty if the commit is not a merge.
 func (c *Checker) commonTrees(ctx context.Context, commit *RawCommit) ([]string, error) {
 	var trees []string
 	for i, a := range commit.Parents {
@@ -183,7 +184,7 @@ func (c *Checker) commonTrees(ctx context.Context, commit *RawCommit) ([]string,
 	return slices.Compact(trees), nil
 }
 
-// complete adds sizes and the targets of symlinks to changes, and says which files will be read.
+// complete sets the sizes of files and the targets of symlinks in the changes, and adds the files to blobs.
 func (c *Checker) complete(ctx context.Context, d *treeDiff, blobs *blobQueue) error {
 	var ids []string
 	var files []int
@@ -194,7 +195,7 @@ func (c *Checker) complete(ctx context.Context, d *treeDiff, blobs *blobQueue) e
 		case ch.Type == typeFile:
 			ids, files = append(ids, ch.Hash), append(files, i)
 		case ch.Type == typeSymlink:
-			// One that is too long has no target, which is denied.
+			// If the target is too long, Link remains empty, which is denied.
 			link, err := c.objects.Read(ch.Hash, "blob", maxLink)
 			if err != nil && !errors.Is(err, errTooLarge) {
 				return err
@@ -213,7 +214,7 @@ func (c *Checker) complete(ctx context.Context, d *treeDiff, blobs *blobQueue) e
 	return nil
 }
 
-// more is what only git knows of: submodules.
+// more adds findings about submodules, which exist only in git.
 func (c *Checker) more(ctx context.Context, d *treeDiff, ch *caisson.Change) error {
 	if d.subs[ch.Path] {
 		ch.Finding = append(ch.Finding, caisson.Finding{Check: CheckType, Verdict: caisson.VerdictAsk, Message: "a submodule: whoever clones with submodules gets another repository"})
@@ -234,7 +235,7 @@ func (c *Checker) more(ctx context.Context, d *treeDiff, ch *caisson.Change) err
 
 func ShortID(id string) string { return id[:min(len(id), 10)] }
 
-// ShownPath is a path for messages: plain ones as they are, others quoted.
+// ShownPath returns a path for messages. Paths with special characters are quoted.
 func ShownPath(name string) string {
 	shown := safetext.Path(name)
 	if shown != git.Plain(shown, maxShownPath) {
@@ -243,16 +244,16 @@ func ShownPath(name string) string {
 	return shown
 }
 
-// plainf formats a finding's message: one line of bounded length.
+// plainf formats the message of a finding as one line of bounded length.
 func plainf(format string, args ...any) string {
 	return git.Plain(fmt.Sprintf(format, args...), MaxFindingMessage)
 }
 
-// Findings is a bounded list that keeps the worst.
+// Findings is a bounded list; if it is full, the most severe findings are kept.
 type Findings struct {
 	List []caisson.Finding
 	max  int
-	More int // that there was no room for
+	More int // number of findings that were dropped
 }
 
 func NewFindings(max int) *Findings { return &Findings{max: max} }
@@ -278,7 +279,7 @@ func (f *Findings) AddAll(list []caisson.Finding) {
 	}
 }
 
-// Denied reports whether one of them is of verdict deny. A verdict that is not known counts as that.
+// Denied reports whether a finding of the list has verdict deny. An unknown verdict counts as deny.
 func Denied(list []caisson.Finding) bool {
 	return slices.ContainsFunc(list, func(f caisson.Finding) bool {
 		return f.Verdict != caisson.VerdictPass && f.Verdict != caisson.VerdictAsk

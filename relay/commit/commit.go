@@ -13,7 +13,7 @@ import (
 	"github.com/caisson-dev/caisson/relay/git"
 )
 
-// lastDate is the last second of the year 9999: programs on the way, and forges, do not agree about what comes after it.
+// lastDate is the last second of the year 9999. Programs and forges interpret later dates differently.
 const lastDate = 253402300799
 
 // Headers of commits besides tree, parent, author and committer.
@@ -24,21 +24,22 @@ const (
 	HeaderMergeTag  = "mergetag"
 )
 
-// A Header is a name with its value; the lines of the value are joined by newlines.
+// A Header is a name with its value; the lines of a multi-line value are separated by newlines.
 type Header struct{ Name, Value string }
 
-// A RawCommit is a commit object, such that bytes gives exactly what was parsed.
+// A RawCommit is a parsed commit object. For an object as git writes it, Bytes returns exactly the parsed bytes.
 type RawCommit struct {
 	tree      string
 	Parents   []string
 	Author    string // "name <email> seconds zone"
 	Committer string
-	Extra     []Header // in order
-	message   string   // everything after the empty line
+	Extra     []Header // in the order of the object
+	message   string   // everything after the first empty line
 }
 
-// ParseCommit parses a commit object. It is stricter than git: headers come in git's order, there are no unknown ones, people have
-// names, addresses and dates, and all of it is text. Errors are Denied.
+// ParseCommit parses a commit object. It is stricter than git: headers must be in git's order, unknown headers are not allowed,
+// authors and committers must have a name, an address and a date, and everything must be text. It returns a Denied error if the
+// commit breaks these rules.
 func ParseCommit(data []byte) (*RawCommit, error) {
 	if len(data) > MaxCommitObject {
 		return nil, caisson.Errorf(caisson.Denied, "the commit has more than %v of headers and message", caisson.Size(MaxCommitObject))
@@ -91,14 +92,14 @@ func ParseCommit(data []byte) (*RawCommit, error) {
 	return c, c.checkExtra()
 }
 
-// maxParents is more than octopus merges have.
+// maxParents is the maximum number of parents; octopus merges have fewer.
 const maxParents = 16
 
 func malformedCommit(why string) error {
 	return caisson.Errorf(caisson.Denied, "the commit is malformed: %s; make it with git commit", why)
 }
 
-// splitHeaders splits the part before the message. Values go on in lines that begin with a space.
+// splitHeaders splits the part before the message. A line that begins with a space continues the value of the line before it.
 func splitHeaders(head string) ([]Header, error) {
 	var all []Header
 	for line := range strings.SplitSeq(head, "\n") {
@@ -115,7 +116,7 @@ func splitHeaders(head string) ([]Header, error) {
 	return all, nil
 }
 
-// checkExtra refuses headers that git does not write, and messages in encodings that hide what they say.
+// checkExtra refuses headers that git does not write, and message encodings that could hide the content.
 func (c *RawCommit) checkExtra() error {
 	seen := map[string]bool{}
 	for _, h := range c.Extra {
@@ -136,7 +137,7 @@ func (c *RawCommit) checkExtra() error {
 	return nil
 }
 
-// SplitPerson splits "name <email> seconds zone" into who and when.
+// SplitPerson splits "name <email> seconds zone" into the person and the date.
 func SplitPerson(s string) (who, when string, err error) {
 	bad := malformedCommit("author and committer must be a name, an address in angle brackets and a date")
 	if strings.Contains(s, "\n") || len(s) > 2000 {
@@ -164,7 +165,7 @@ func SplitPerson(s string) (who, when string, err error) {
 	return name + "<" + email + ">", when, nil
 }
 
-// Bytes is the commit as an object.
+// Bytes returns the commit as an object.
 func (c *RawCommit) Bytes() []byte {
 	var b strings.Builder
 	header := func(name, value string) {
@@ -183,13 +184,13 @@ func (c *RawCommit) Bytes() []byte {
 	return []byte(b.String())
 }
 
-// Subject is the first line of the message, as it can be shown anywhere; at most 200 bytes.
+// Subject returns the first line of the message in a form that is safe to display, at most 200 bytes.
 func (c *RawCommit) Subject() string {
 	line, _, _ := strings.Cut(strings.TrimLeft(c.message, "\n"), "\n")
 	return git.Plain(line, 200)
 }
 
-// TextFault says why a text of a commit is not shown as it is; "" if it is harmless.
+// TextFault returns why a text must not be displayed as it is, or "" if it is harmless.
 func TextFault(s string) string {
 	if !utf8.ValidString(s) {
 		return "is not UTF-8"

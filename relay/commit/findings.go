@@ -8,7 +8,8 @@ import (
 	"github.com/caisson-dev/caisson/relay/git"
 )
 
-// FitFindings keeps as much of a list as there is room for.
+// FitFindings returns the first findings whose messages fit into *left bytes, but at least one, and reduces *left. A last finding
+// reports the number of those left out.
 func FitFindings(list []caisson.Finding, left *int) []caisson.Finding {
 	for i, f := range list {
 		if *left -= len(f.Message); *left < 0 && i > 0 {
@@ -20,7 +21,7 @@ func FitFindings(list []caisson.Finding, left *int) []caisson.Finding {
 	return list
 }
 
-// ValidFindings reports whether findings are bounded text with verdicts that are known.
+// ValidFindings reports whether findings have known verdicts and text of bounded length.
 func ValidFindings(list []caisson.Finding) bool {
 	verdicts := []string{caisson.VerdictAsk, caisson.VerdictDeny}
 	for _, f := range list {
@@ -32,8 +33,8 @@ func ValidFindings(list []caisson.Finding) bool {
 	return len(list) <= MaxFindings
 }
 
-// Bounds of findings that a job replies with.
+// Limits of the findings in a job's reply.
 const (
-	MaxAnswered = 64 << 10 // bytes of messages; JSON can make six of one
+	MaxAnswered = 64 << 10 // bytes of messages; JSON may encode one byte as six
 	maxCheck    = 40
 )

@@ -12,21 +12,22 @@ import (
 	"github.com/caisson-dev/caisson/relay/git"
 )
 
-// Bounds of looking at all symlinks of a commit.
+// Limits for checking all symlinks of a commit.
 const (
-	maxLookedAt = 2_000_000 // names
+	maxLookedAt = 2_000_000 // tree entries
 	MaxLinks    = 20_000
 )
 
 // A linkEntry is a symlink of a commit.
 type linkEntry struct{ path, id string }
 
-// Links checks all symlinks of the last commit of a push, also those that no commit of it changes: one may lead out through what
-// others have become, by several commits or by a merge. What leads out in a granted commit already is the remote's own.
+// Links checks all symlinks of the last commit of a push, including unchanged ones: a symlink may lead out of the repository
+// because its surroundings were changed by several commits or by a merge. A symlink that leads out in a granted commit already is
+// not reported.
 func (c *Checker) Links(ctx context.Context, tip string, granted []git.Ref) ([]caisson.Finding, error) {
 	commit := c.Commits[tip]
 	if commit == nil {
-		return nil, nil // it is not new, or malformed
+		return nil, nil // the commit is not new, or is malformed
 	}
 	all, err := c.linksOf(ctx, commit.tree)
 	if errors.Is(err, errTooLarge) {
@@ -55,7 +56,7 @@ func (c *Checker) Links(ctx context.Context, tip string, granted []git.Ref) ([]c
 	return found.List, nil
 }
 
-// linksOf returns all symlinks of a tree.
+// linksOf returns all symlinks of a tree. It returns errTooLarge if a limit is exceeded.
 func (c *Checker) linksOf(ctx context.Context, tree string) ([]linkEntry, error) {
 	var all []linkEntry
 	seen := 0
@@ -102,12 +103,12 @@ func (c *Checker) linkFault(tree string, l linkEntry) (why, link string, err err
 	return why, string(data), err
 }
 
-// hadFault reports whether a granted commit has the same symlink, and it leads out there, too.
+// hadFault reports whether a granted commit has the same symlink and it leads out of the repository there, too.
 func (c *Checker) hadFault(l linkEntry, granted []git.Ref) (bool, error) {
 	for _, r := range granted {
 		trees, err := c.parentTrees(&RawCommit{Parents: []string{r.Commit}})
 		if caisson.KindOf(err) == caisson.Invalid || errors.Is(err, errTooLarge) {
-			continue // a tag
+			continue // the ref is an annotated tag
 		}
 		if err != nil {
 			return false, err

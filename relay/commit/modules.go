@@ -8,14 +8,14 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// modulesFile says where submodules come from; git reads it at the root of a tree only.
+// modulesFile has the URLs of submodules. Git reads it only at the root of a tree.
 const modulesFile = ".gitmodules"
 
-// maxModules bounds that file, in bytes.
+// maxModules is the maximum size of modulesFile in bytes.
 const maxModules = 256 << 10
 
-// checkModules says what is wrong with a file of submodules: git follows it when somebody clones with submodules. Errors are what
-// could not be found out.
+// checkModules returns the faults of a modulesFile, which git uses when the repository is cloned with submodules. It returns an
+// error if the file could not be checked.
 func (o *Objects) checkModules(ctx context.Context, blob string) (faults []string, err error) {
 	if _, err := o.Read(blob, "blob", maxModules); err != nil {
 		return []string{"the file of submodules cannot be read, or is too large"}, nil
@@ -39,14 +39,14 @@ func (o *Objects) checkModules(ctx context.Context, blob string) (faults []strin
 	return faults, nil
 }
 
-// moduleFault says what is wrong with one setting of a file of submodules.
+// moduleFault returns the fault of one setting of a modulesFile, or "".
 func moduleFault(key, value string) string {
 	if key != strings.ToValidUTF8(key, "") || TextFault(key+value) != "" || strings.Contains(key+value, "\n") {
 		return "the file of submodules has control characters"
 	}
 	name, ok := strings.CutPrefix(key, "submodule.")
 	if !ok {
-		return "" // git takes nothing else from it
+		return "" // git uses no other settings of this file
 	}
 	at := strings.LastIndexByte(name, '.')
 	if at < 0 {
@@ -79,7 +79,7 @@ func moduleFault(key, value string) string {
 	return ""
 }
 
-// validModuleURL reports whether s is a URL that leads to another machine, or is relative to the repository's own.
+// validModuleURL reports whether s is a URL of a remote host, or relative to the repository's URL.
 func validModuleURL(s string) bool {
 	if s == "" || s[0] == '-' || s[0] == '/' || strings.Contains(s, "::") || strings.ContainsAny(s, `\%`) {
 		return false
@@ -88,7 +88,7 @@ func validModuleURL(s string) bool {
 		return true
 	}
 	if !strings.Contains(s, "://") {
-		// user@host:path; a colon after a slash makes it a path of the host.
+		// user@host:path; if a slash precedes the colon, git takes it for a local path.
 		host, path, ok := strings.Cut(s, ":")
 		return ok && !strings.Contains(host, "/") && validModuleHost(host) && path != "" && path[0] != '-'
 	}
@@ -108,7 +108,7 @@ func validModuleHost(host string) bool {
 	return host != "" && host[0] != '-' && (!ok || after != "" && after[0] != '-')
 }
 
-// DeniedFinding is one of verdict deny.
+// DeniedFinding returns a finding with verdict deny.
 func DeniedFinding(check, message string) caisson.Finding {
 	return caisson.Finding{Check: check, Verdict: caisson.VerdictDeny, Message: message}
 }

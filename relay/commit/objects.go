@@ -16,31 +16,31 @@ import (
 	"github.com/caisson-dev/caisson/relay/git"
 )
 
-// Bounds of what is read of a repository at once.
+// Limits for reading objects.
 const (
-	MaxTreeObject   = 16 << 20 // bytes; about 300,000 names
+	MaxTreeObject   = 16 << 20 // bytes; about 300,000 tree entries
 	MaxCommitObject = 1 << 20
-	maxTreeCache    = 400_000 // entries of trees that are kept
+	maxTreeCache    = 400_000 // tree entries in the cache
 )
 
-// errTooLarge says that an object is larger than whoever asks for it will read.
+// errTooLarge is returned if an object is larger than the caller's limit, or a commit has too many changes.
 var errTooLarge = errors.New("the object is too large")
 
-// Objects reads objects of a repository from one process of git. It is safe for concurrent use.
+// Objects reads objects of a repository through one git process. It is safe for concurrent use.
 type Objects struct {
 	repo git.Repo
 
-	mu  sync.Mutex // guards the process and the cache
+	mu  sync.Mutex // guards the process, err and the cache
 	cmd *exec.Cmd
 	in  io.WriteCloser
 	out *bufio.Reader
-	err error // the first failure; nothing works after it
+	err error // the first failure of the process; all later reads return it
 
 	trees map[string]*treeObject
-	kept  int // entries in trees
+	kept  int // number of entries in trees
 }
 
-// OpenObjects starts git; close ends it.
+// OpenObjects starts a git process; Close terminates it.
 func OpenObjects(ctx context.Context, r git.Repo) (*Objects, error) {
 	o := &Objects{repo: r, cmd: r.Git(ctx, "cat-file", "--batch-command"), trees: map[string]*treeObject{}}
 	in, err := o.cmd.StdinPipe()
@@ -69,7 +69,8 @@ func (o *Objects) Close() {
 	}
 }
 
-// Read returns an object of type typ, of at most limit bytes. NotFound if it is not there, errTooLarge if it is larger.
+// Read returns an object of type typ, of at most limit bytes. It returns a NotFound error if the object does not exist and
+// errTooLarge if it is larger than limit.
 func (o *Objects) Read(id, typ string, limit int64) ([]byte, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -99,14 +100,14 @@ func (o *Objects) locked(id, typ string, limit int64) ([]byte, error) {
 	if size > limit {
 		return nil, o.fail(errTooLarge)
 	}
-	data := make([]byte, size+1) // and a newline
+	data := make([]byte, size+1) // git adds a newline
 	if _, err := io.ReadFull(o.out, data); err != nil {
 		return nil, o.fail(err)
 	}
 	return data[:size], nil
 }
 
-// ask sends a command and reads the line that answers it.
+// ask sends a command to git and reads the header line of the answer.
 func (o *Objects) ask(command, id string) (typ string, size int64, err error) {
 	if _, err := fmt.Fprintf(o.in, "%s %s\n", command, id); err != nil {
 		return "", 0, o.fail(err)
@@ -143,7 +144,7 @@ func parseInfo(line, id string) (typ string, size int64, err error) {
 	return f[1], size, nil
 }
 
-// sizes returns the sizes of objects, in their order.
+// sizes returns the sizes of objects, in the order of ids.
 func (o *Objects) sizes(ctx context.Context, ids []string) ([]int64, error) {
 	if len(ids) == 0 {
 		return nil, nil
@@ -169,7 +170,7 @@ func (o *Objects) sizes(ctx context.Context, ids []string) ([]int64, error) {
 	return sizes, nil
 }
 
-// tree returns a tree; "" is the empty one.
+// tree returns a parsed tree; the id "" stands for the empty tree.
 func (o *Objects) tree(id string) (*treeObject, error) {
 	if id == "" {
 		return &treeObject{}, nil
@@ -195,7 +196,7 @@ func (o *Objects) tree(id string) (*treeObject, error) {
 	return t, nil
 }
 
-// common returns the best commits that two have in common.
+// common returns the merge bases of two commits.
 func (o *Objects) common(ctx context.Context, a, b string) ([]string, error) {
 	out, err := o.repo.Output(ctx, "", "merge-base", "--all", a, b)
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 1 && len(out) == 0 {

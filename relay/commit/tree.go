@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// What is at a path, as [caisson.Change] names it.
+// Types of entries, with the values of [caisson.Change].
 const (
 	typeFile    = "file"
 	typeDir     = "dir"
@@ -27,16 +27,16 @@ const (
 	modeSubmodule  = "160000"
 )
 
-// A treeEntry is one name in a tree. The zero treeEntry is nothing.
+// A treeEntry is an entry of a tree. The zero treeEntry stands for a missing entry.
 type treeEntry struct {
-	name string // any bytes but / and NUL
+	name string // any bytes except / and NUL
 	mode string
 	id   string
 }
 
 func (e treeEntry) isTree() bool { return e.mode == modeTree }
 
-// typ is what the checks are told that this is. A submodule is a directory to its tree.
+// typ returns the type that the checks use. A submodule counts as a directory.
 func (e treeEntry) typ() string {
 	switch e.mode {
 	case "":
@@ -61,7 +61,7 @@ func (e treeEntry) perm() uint32 {
 	return 0
 }
 
-// A treeObject is one directory of a commit. It is not changed once it is made.
+// A treeObject is one directory of a commit. It is immutable.
 type treeObject struct {
 	entries []treeEntry
 	byName  map[string]int
@@ -74,7 +74,7 @@ func (t *treeObject) entry(name string) treeEntry {
 	return treeEntry{}
 }
 
-// parseTree parses a tree object with ids of idSize bytes: "<mode> <name>\0<id>" again and again.
+// parseTree parses a tree object with ids of idSize bytes, which is a sequence of "<mode> <name>\0<id>".
 func parseTree(data []byte, idSize int) (*treeObject, error) {
 	bad := caisson.Errorf(caisson.Invalid, "a directory of the commit is malformed")
 	t := &treeObject{byName: map[string]int{}}
@@ -102,7 +102,7 @@ func validEntryName(name string) bool {
 	return name != "" && name != "." && name != ".." && !strings.Contains(name, "/")
 }
 
-// find returns what is at a path below the tree root.
+// find returns the entry at a path below the tree root, or a zero treeEntry if there is none.
 func (o *Objects) find(root, name string) (treeEntry, error) {
 	at := treeEntry{mode: modeTree, id: root}
 	for part := range strings.SplitSeq(name, "/") {
@@ -118,11 +118,11 @@ func (o *Objects) find(root, name string) (treeEntry, error) {
 	return at, nil
 }
 
-// commitTree is the tree of a commit as the checks look at it.
+// commitTree implements [check.Tree] for the tree of a commit.
 type commitTree struct {
 	objects *Objects
-	root    string   // of the commit; what the changes are is there already
-	parents []string // their trees
+	root    string   // tree of the commit, which contains its changes already
+	parents []string // trees of the parents
 }
 
 // Lookup implements [check.Tree].
@@ -158,7 +158,7 @@ func (t commitTree) Children(dir string) ([]string, error) {
 	return names, nil
 }
 
-// Content implements [check.Tree]: what the parents have at a path.
+// Content implements [check.Tree]: it returns the contents that the parents have at a path.
 func (t commitTree) Content(name string, limit int64) []byte {
 	var all []byte
 	for _, p := range t.parents {
@@ -175,13 +175,13 @@ func (t commitTree) Content(name string, limit int64) []byte {
 	return all[:min(int64(len(all)), limit)]
 }
 
-// Bounds of trees.
+// Limits of trees.
 const (
 	maxLink  = 4096 // bytes of a symlink's target
-	maxDepth = 200  // directories in each other
+	maxDepth = 200  // nested directories
 )
 
-// A treeDiff finds out what a commit changes.
+// A treeDiff collects the changes of a commit.
 type treeDiff struct {
 	objects *Objects
 	limit   int
@@ -189,9 +189,9 @@ type treeDiff struct {
 	subs    map[string]bool // paths of submodules among the changes
 }
 
-// walk adds what differs between the tree and each of its parents, in dir and below, and what of one parent's it undoes: bases are
-// the trees of the commits that the parents have in common. "" is an empty tree. errTooLarge if there are more changes than the limit,
-// or the directories are too deep.
+// walk adds the entries in dir and below that differ from all parents, and those that undo a change of a parent relative to
+// bases, which are the trees of the parents' merge bases. The id "" stands for an empty tree. It returns errTooLarge if there are
+// more changes than the limit, or the directories are nested too deeply.
 func (d *treeDiff) walk(dir, tree string, parents, bases []string) error {
 	if strings.Count(dir, "/") >= maxDepth {
 		return errTooLarge
@@ -213,7 +213,7 @@ func (d *treeDiff) walk(dir, tree string, parents, bases []string) error {
 			return err
 		}
 	}
-	// What parents have and the tree has not.
+	// Entries that parents have and the tree does not have.
 	for i, t := range before {
 		for _, e := range t.entries {
 			told := slices.ContainsFunc(before[:i], func(t *treeObject) bool { return t.entry(e.name).mode != "" })
@@ -240,7 +240,7 @@ func (d *treeDiff) trees(ids []string) ([]*treeObject, error) {
 	return list, nil
 }
 
-// compare adds one name if what is there is no parent's, or undoes what a parent has changed.
+// compare adds the change of one entry, unless the entry is taken from a parent.
 func (d *treeDiff) compare(dir, name string, e treeEntry, before, common []*treeObject) error {
 	if taken(name, e, before, common) {
 		return nil
@@ -269,8 +269,9 @@ func (d *treeDiff) compare(dir, name string, e treeEntry, before, common []*tree
 	return d.walk(full, sub, dirs, bases)
 }
 
-// taken reports whether e, or all below it, is what a merge makes of its parents by itself. It is not if another parent has changed
-// what a common commit has, and e is what that has: it would be enough to name an older commit as a parent to have its files back.
+// taken reports whether e, including everything below it, is what an automatic merge of the parents yields. It is not if e equals
+// the entry of a merge base and another parent has changed that entry: otherwise a commit could revert files unnoticed by naming
+// an older commit as a parent.
 func taken(name string, e treeEntry, before, common []*treeObject) bool {
 	same, changed := false, false
 	for _, t := range before {
@@ -281,14 +282,15 @@ func taken(name string, e treeEntry, before, common []*treeObject) bool {
 		}
 		for _, b := range common {
 			was := b.entry(name)
-			// Of directories it has to be looked at what is in them.
+			// For directories, the entries below have to be compared.
 			changed = changed || was == e || o != was && (e.isTree() || o.isTree() || was.isTree())
 		}
 	}
 	return same && !changed
 }
 
-// subtrees returns what directories trees have at a name, "" for none, and whether one of them has one.
+// subtrees returns the ids of the directories that trees have at a name, "" for those that have none, and whether at least one of
+// them has a directory there.
 func subtrees(name string, trees []*treeObject) (ids []string, some bool) {
 	ids = make([]string, len(trees))
 	for i, t := range trees {
