@@ -1,4 +1,4 @@
-// Package fetch brings mirrors up to date with their remotes.
+// Package fetch updates mirrors from their remotes.
 package fetch
 
 import (
@@ -15,18 +15,18 @@ import (
 	"github.com/caisson-dev/caisson/relay/remote"
 )
 
-// A Request says how to fetch.
+// A Request has the parameters of a fetch.
 type Request struct {
 	Transport remote.Transport
 	Limits    Limits
-	// Progress gets one line now and then, as git shows it; nil for none.
+	// Progress is called with one line of git's progress output, at most twice a second; nil for no progress.
 	Progress func(string)
 }
 
 // Limits bound a fetch; zero fields mean the default.
 type Limits struct {
-	Bytes caisson.Size  // that the remote may send; 8 GiB
-	Refs  int           // branches and tags that it may have; 50,000, which is also the most
+	Bytes caisson.Size  // bytes that the remote may send; 8 GiB
+	Refs  int           // branches and tags of the remote; 50,000, which is also the maximum
 	Time  time.Duration // 1 hour
 }
 
@@ -43,17 +43,17 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// tolerated are faults that old and honest repositories have, and that harm nobody who reads them.
+// tolerated are faults of objects that occur in old, legitimate repositories and are harmless to readers.
 var tolerated = []string{
 	"badTimezone", "zeroPaddedDate", "zeroPaddedFilemode", "missingSpaceBeforeDate", "missingSpaceBeforeEmail", "missingNameBeforeEmail",
 	"missingEmail", "badEmail", "badName", "multipleAuthors", "gitmodulesParse", "nulInCommit",
 }
 
-// A mirror is a repository that follows a remote.
+// A mirror is a repository that has the branches and tags of a remote.
 type mirror struct{ git.Repo }
 
-// fetch brings r up to date with what is at the far end of f: its branches, its tags and which branch is its HEAD. Objects are
-// taken over and checked before any ref changes, so a fetch that fails has changed nothing that can be seen.
+// fetch updates r with the branches, tags and HEAD of the remote that f leads to. All objects are fetched and checked before any
+// ref changes, so a failed fetch has no visible effect.
 func (r mirror) fetch(ctx context.Context, f *remote.Forwarder, limits Limits, progress func(string)) (*git.Remote, error) {
 	if err := r.Sweep(ctx); err != nil {
 		return nil, err
@@ -89,7 +89,8 @@ func (r mirror) fetch(ctx context.Context, f *remote.Forwarder, limits Limits, p
 	return &git.Remote{Head: l.Head, Refs: l.Refs}, nil
 }
 
-// match makes r of the format that the remote has, if it is still empty.
+// match sets the object format of r to that of the remote if r is empty. It returns a Conflict error if r has refs and a
+// different format.
 func (r mirror) match(ctx context.Context, l *remote.Listing) error {
 	digits, err := r.Digits()
 	if err != nil || len(l.Refs) == 0 || digits == l.Digits {
@@ -105,7 +106,7 @@ func (r mirror) match(ctx context.Context, l *remote.Listing) error {
 	return r.WriteConfig(l.Digits)
 }
 
-// refChanges returns the refs that are new or elsewhere, and those that are no more.
+// refChanges returns the refs that are new or have moved, and those that no longer exist.
 func refChanges(have, want []git.Ref) (changed, gone []git.Ref) {
 	at := make(map[string]string, len(have))
 	for _, r := range have {
@@ -125,8 +126,8 @@ func refChanges(have, want []git.Ref) (changed, gone []git.Ref) {
 	return changed, gone
 }
 
-// take fetches refs by the names of their objects, without making refs of them. Git checks that everything they reach is there.
-// Until it has, the objects are in a directory of their own: git fetch would keep what a remote has sent in vain, each time.
+// take fetches objects by their names, without creating refs. Git checks that all objects that they reach exist. Until then the
+// objects are in a separate directory, because git fetch would otherwise keep the objects of every failed attempt.
 func (r mirror) take(ctx context.Context, f *remote.Forwarder, refs []git.Ref, limit int64, progress func(string)) error {
 	objects := filepath.Join(r.Dir, "objects")
 	aside := filepath.Join(objects, "incoming-fetch")
@@ -168,7 +169,7 @@ func (r mirror) fetchObjects(ctx context.Context, f *remote.Forwarder, refs []gi
 	return nil
 }
 
-// fetchError explains why git could not fetch although the link works.
+// fetchError explains a failure of git that the transport did not cause.
 func fetchError(said *git.Tail, err error) error {
 	text := said.String()
 	switch {
@@ -185,7 +186,8 @@ func fetchError(said *git.Tail, err error) error {
 	return err
 }
 
-// switchRefs makes the changes to r's refs: those that are gone first, as a directory may take the place of one.
+// switchRefs updates r's refs. It deletes the refs that no longer exist first, because the name of a deleted ref may become the
+// directory of a new one.
 func (r mirror) switchRefs(ctx context.Context, changed, gone []git.Ref) error {
 	for _, change := range []struct {
 		refs []git.Ref
@@ -212,11 +214,11 @@ func (r mirror) switchRefs(ctx context.Context, changed, gone []git.Ref) error {
 }
 
 const (
-	tidyRefs  = 50 // refs that make it worth to have all in one file again
-	tidyPacks = 8  // packs, of which each makes every lookup slower
+	tidyRefs  = 50 // number of changed refs from which all refs are packed into one file
+	tidyPacks = 8  // number of packs from which they are repacked; each pack slows down lookups
 )
 
-// tidy keeps r fast. Nothing depends on it, so its failures are none.
+// tidy packs refs and objects to keep r fast. Its failures are ignored because nothing depends on it.
 func (r mirror) tidy(ctx context.Context, changed int) {
 	if changed > tidyRefs {
 		_, _ = r.Output(ctx, "", "pack-refs", "--all", "--prune")
@@ -230,7 +232,8 @@ func (r mirror) tidy(ctx context.Context, changed int) {
 	}
 }
 
-// A progressLines passes on the last line that git shows, twice a second at most, and keeps the end of everything.
+// A progressLines passes the last line of git's progress output to a function, at most twice a second, and stores the end of the
+// whole output.
 type progressLines struct {
 	said *git.Tail
 	to   func(string)
@@ -253,7 +256,7 @@ func (p *progressLines) Write(b []byte) (int, error) {
 			p.to(line)
 		}
 	}
-	if len(p.line) > 4<<10 { // no line of git's
+	if len(p.line) > 4<<10 { // not progress output: git's lines are shorter
 		p.line = p.line[:0]
 	}
 	return len(b), nil

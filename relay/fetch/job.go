@@ -10,14 +10,15 @@ import (
 	"github.com/caisson-dev/caisson/worker"
 )
 
-// Jobs are the jobs of this package, for the table that the binary gives to [worker.Main].
+// Jobs returns the jobs of this package, for the job table that the binary passes to [worker.Main].
 func Jobs() []worker.Declared { return []worker.Declared{jobFetch} }
 
-// A Tool runs the job of this package. It has no state of its own and is safe for concurrent use. It keeps none of the descriptors
-// that it is given.
+// A Tool runs the job of this package. It has no state and is safe for concurrent use. It does not keep the descriptors that it
+// is given.
 type Tool struct{ run worker.Starter }
 
-// NewTool returns a Tool whose jobs r runs. The binary that r starts must have the jobs of this package in its table.
+// NewTool returns a Tool whose jobs are started by r. The binary that r starts must have the jobs of this package in its job
+// table.
 func NewTool(r worker.Starter) Tool { return Tool{run: r} }
 
 type fetchArgs struct {
@@ -25,7 +26,7 @@ type fetchArgs struct {
 	Limits    Limits
 }
 
-// jobFetch replies with the HEAD of the remote, and writes its refs to the last descriptor, as jobRefs does for a repository.
+// jobFetch replies with the HEAD of the remote and writes the remote's refs to its last descriptor; see git.GiveRefs.
 var jobFetch = worker.Job[fetchArgs, string]{
 	Name: "relay.fetch", Programs: true, Access: worker.WriteAsOwner, Files: 2,
 	Do: func(ctx context.Context, c *worker.Call, args fetchArgs) (string, error) {
@@ -39,9 +40,9 @@ var jobFetch = worker.Job[fetchArgs, string]{
 	},
 }
 
-// Fetch brings a mirror up to date with the remote at the other end of link, and returns what it has then. If it fails, no ref of the mirror
-// has changed. Nothing else may use the mirror meanwhile. Errors are Denied and NotFound as the remote answers, Unavailable if it
-// cannot be had now, Exhausted beyond the limits.
+// Fetch updates a mirror from the remote at the other end of link, a socket to the transport, and returns the refs that the
+// mirror has then. If it fails, no ref of the mirror has changed. Nothing else may use the mirror during the call. Errors are
+// Denied and NotFound as the remote answers, Unavailable if the remote cannot be reached, and Exhausted if a limit is exceeded.
 func (t Tool) Fetch(ctx context.Context, mirror, link *os.File, req Request) (*git.Remote, error) {
 	args := fetchArgs{Transport: req.Transport, Limits: req.Limits.withDefaults()}
 	given := worker.Given{Root: mirror, Files: []*os.File{link}, Limits: git.JobLimits(args.Limits.Time)}
