@@ -9,14 +9,15 @@ import (
 	"github.com/caisson-dev/caisson/worker"
 )
 
-// Jobs are the jobs of this package, for the table that the binary gives to [worker.Main].
+// Jobs returns the jobs of this package, for the job table that the binary passes to [worker.Main].
 func Jobs() []worker.Declared { return []worker.Declared{jobServe} }
 
-// A Tool runs the job of this package. It has no state of its own and is safe for concurrent use. It keeps none of the descriptors
-// that it is given.
+// A Tool runs the job of this package. It has no state and is safe for concurrent use. It does not keep the descriptors that it
+// is given.
 type Tool struct{ run worker.Starter }
 
-// NewTool returns a Tool whose jobs r runs. The binary that r starts must have the jobs of this package in its table.
+// NewTool returns a Tool whose jobs are started by r. The binary that r starts must have the jobs of this package in its job
+// table.
 func NewTool(r worker.Starter) Tool { return Tool{run: r} }
 
 var jobServe = worker.Job[Request, worker.None]{
@@ -30,9 +31,9 @@ var jobServe = worker.Job[Request, worker.None]{
 	},
 }
 
-// Serve answers one request of git-upload-pack, smart HTTP's: it reads the request's body from conn, a stream socket, until its end,
-// writes the whole body of the answer, and has closed the connection when it returns. It ends early if the other end closes or
-// stalls. What goes wrong is told to the client, too. The caller still closes conn itself.
+// Serve answers one request to git-upload-pack over smart HTTP. It reads the body of the request from conn, a stream socket,
+// until its end, writes the complete body of the answer, and shuts the connection down. It returns early if the other end closes
+// the connection or stalls. Errors are also reported to the client. The caller still has to close conn.
 func (t Tool) Serve(ctx context.Context, store, view, conn *os.File, req Request) error {
 	if req.Time <= 0 {
 		req.Time = time.Hour

@@ -13,18 +13,18 @@ import (
 	"github.com/caisson-dev/caisson/relay/remote"
 )
 
-// A Request says what is asked of a store.
+// A Request is one request of a git client to a store.
 type Request struct {
-	Advertise bool          // GET /info/refs?service=git-upload-pack, else POST /git-upload-pack
-	Protocol  string        // the header Git-Protocol: "", or "version=" and 0, 1 or 2
-	Time      time.Duration // that it may take; 0 means 1 hour
+	Advertise bool          // true for GET /info/refs?service=git-upload-pack, false for POST /git-upload-pack
+	Protocol  string        // value of the header Git-Protocol: "", or "version=" and 0, 1 or 2
+	Time      time.Duration // time limit; 0 means 1 hour
 }
 
-// maxServeRequest bounds what a client asks for: 50 bytes for each commit it wants or has.
+// maxServeRequest limits the body of a request in bytes; it takes 50 bytes for each commit that the client wants or has.
 const maxServeRequest = 32 << 20
 
-// serve answers one request for s over p with the body that smart HTTP has, the line that names the service included, and ends the
-// connection. What goes wrong is told to the client as git tells it, and returned.
+// serve answers one request for s over p with the body of a smart HTTP response, including the line that names the service, and
+// closes the connection. It returns errors and also reports them to the client in git's format.
 func serve(ctx context.Context, s git.Repo, p *git.Peer, req Request) error {
 	defer p.Finish()
 	err := upload(ctx, s, p, req)
@@ -73,7 +73,7 @@ func upload(ctx context.Context, s git.Repo, p *git.Peer, req Request) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case watched.Err() != nil, p.Gone():
-		return nil // whoever asked has gone
+		return nil // the client has closed the connection
 	}
 	if text := said.String(); strings.Contains(text, "fatal: ") && !strings.Contains(text, "out of memory") {
 		return caisson.Errorf(caisson.Invalid, "git cannot serve this: %s", git.LastLines(text, 200))
@@ -81,7 +81,7 @@ func upload(ctx context.Context, s git.Repo, p *git.Peer, req Request) error {
 	return git.GitError("upload-pack", said, err)
 }
 
-// writeService writes how smart HTTP begins the list of refs of the protocol's first versions.
+// writeService writes the first line of a smart HTTP list of refs in protocol versions 0 and 1.
 func writeService(w io.Writer, service string) error {
 	if err := git.WritePktf(w, "# service=%s\n", service); err != nil {
 		return err
