@@ -10,14 +10,15 @@ import (
 	"github.com/caisson-dev/caisson/worker"
 )
 
-// Jobs are the jobs of this package, for the table that the binary gives to [worker.Main].
+// Jobs returns the jobs of this package, for the job table that the binary passes to [worker.Main].
 func Jobs() []worker.Declared { return []worker.Declared{jobPush} }
 
-// A Tool runs the job of this package. It has no state of its own and is safe for concurrent use. It keeps none of the descriptors
-// that it is given.
+// A Tool runs the job of this package. It has no state and is safe for concurrent use. It does not keep the descriptors that it
+// is given.
 type Tool struct{ run worker.Starter }
 
-// NewTool returns a Tool whose jobs r runs. The binary that r starts must have the jobs of this package in its table.
+// NewTool returns a Tool whose jobs are started by r. The binary that r starts must have the jobs of this package in its job
+// table.
 func NewTool(r worker.Starter) Tool { return Tool{run: r} }
 
 var jobPush = worker.Job[Request, Result]{
@@ -32,9 +33,10 @@ var jobPush = worker.Job[Request, Result]{
 	},
 }
 
-// Push makes a branch of the remote at the other end of link what req says. If the remote has the commit there already, that is a
-// success. Errors are Conflict if the branch is not where it was expected, Denied or NotFound as the remote answers, Unavailable if
-// it cannot be had now or what became of the push is not known; each with the remote's own words.
+// Push moves a branch of the remote at the other end of link, a socket to the transport, as req specifies. It succeeds if the
+// branch is at the commit already. Errors are Conflict if the branch is not where req.Expect says, Denied or NotFound as the
+// remote answers, and Unavailable if the remote cannot be reached or the result of the push is unknown. Errors contain the
+// remote's message.
 func (t Tool) Push(ctx context.Context, store, view, link *os.File, req Request) (*Result, error) {
 	if err := req.check(); err != nil {
 		return nil, err

@@ -13,13 +13,13 @@ import (
 	"github.com/caisson-dev/caisson/relay/remote"
 )
 
-// A Request says what to push.
+// A Request has the parameters of a push.
 type Request struct {
 	Transport remote.Transport
-	Commit    string        // in the store, or its view
-	Branch    string        // of the remote, without "refs/heads/"
-	Expect    string        // where the remote's branch is; "" if it must not exist
-	Time      time.Duration // that it may take; 0 means 30 minutes
+	Commit    string        // commit of the store or its view
+	Branch    string        // branch of the remote, without "refs/heads/"
+	Expect    string        // commit that the remote's branch must be at; "" if the branch must not exist
+	Time      time.Duration // time limit; 0 means 30 minutes
 }
 
 func (q *Request) check() error {
@@ -34,16 +34,16 @@ func (q *Request) check() error {
 	return nil
 }
 
-// Result is what a push has done.
+// Result is the result of a successful push.
 type Result struct {
-	Already bool   // the remote had the commit there before
-	Said    string // by the remote, as one line; it may have the address of a page for a pull request
+	Already bool   // whether the branch was at the commit before
+	Said    string // message of the remote, as one line; it may contain the URL for opening a pull request
 }
 
-// maxPushAnswer bounds what a remote may send while it is pushed to: its refs, and what its hooks say.
+// maxPushAnswer limits what a remote may send during a push, in bytes: its refs and the output of its hooks.
 const maxPushAnswer = 256 << 20
 
-// push makes the branch at the far end of f what req says.
+// push moves the branch of the remote that f leads to.
 func push(ctx context.Context, s git.Repo, f *remote.Forwarder, req Request) (*Result, error) {
 	if err := req.check(); err != nil {
 		return nil, err
@@ -74,9 +74,9 @@ func push(ctx context.Context, s git.Repo, f *remote.Forwarder, req Request) (*R
 	return nil, f.Explain(pushError(said, err))
 }
 
-// A pushResult is the line of git push --porcelain about one ref: "<flag>\t<from>:<to>\t<summary> (<reason>)".
+// A pushResult is the line of git push --porcelain for one ref: "<flag>\t<from>:<to>\t<summary> (<reason>)".
 type pushResult struct {
-	flag    string // " ", "+", "*", "=" or "!"; "" if there is no such line
+	flag    string // " ", "+", "*", "=" or "!"; "" if there is no line for the ref
 	summary string
 }
 
@@ -90,7 +90,7 @@ func parsePush(out, ref string) pushResult {
 	return pushResult{}
 }
 
-// refusal is the error for a ref that the remote, or git on its behalf, did not move.
+// refusal returns the error for a ref that was rejected by the remote, or by git before sending.
 func (r pushResult) refusal(req Request, said *git.Tail) error {
 	reason := r.summary
 	if words := r.words(said); words != "" {
@@ -103,7 +103,7 @@ func (r pushResult) refusal(req Request, said *git.Tail) error {
 			return caisson.Errorf(caisson.Conflict, "the remote has a branch %s already; push to another one", req.Branch)
 		}
 		return caisson.Errorf(caisson.Conflict, "the remote's branch %s is not at %.12s any more: somebody else has pushed to it", req.Branch, req.Expect)
-	case !strings.HasPrefix(r.summary, "[remote rejected]"), // no report came, or git itself gave up
+	case !strings.HasPrefix(r.summary, "[remote rejected]"), // no report was received, or git gave up
 		strings.Contains(r.summary, "cannot lock ref"), strings.Contains(r.summary, "failed to update ref"),
 		strings.Contains(r.summary, "failed to lock"), strings.Contains(r.summary, "unpacker error"), strings.Contains(r.summary, "internal error"):
 		return caisson.Errorf(caisson.Unavailable, "the remote could not take the push; try again: %s", reason)
@@ -111,10 +111,10 @@ func (r pushResult) refusal(req Request, said *git.Tail) error {
 	return caisson.Errorf(caisson.Denied, "the remote refuses the push: %s", reason)
 }
 
-// remoteLine is what the far end says on its side band.
+// remoteLine matches a line that the remote sent over the side band.
 var remoteLine = regexp.MustCompile(`(?m)^remote: ?(.*?)\s*$`)
 
-// words returns what the remote said, as one line.
+// words returns the messages of the remote as one line.
 func (r pushResult) words(said *git.Tail) string {
 	var words []string
 	for _, m := range remoteLine.FindAllStringSubmatch(said.String(), -1) {
@@ -123,7 +123,7 @@ func (r pushResult) words(said *git.Tail) string {
 	return git.Plain(strings.Join(words, " "), 300)
 }
 
-// pushError explains a push that has no result for its ref.
+// pushError returns the error for a push without a result for its ref.
 func pushError(said *git.Tail, err error) error {
 	if err == nil {
 		return caisson.Errorf(caisson.Unavailable, "the remote did not say what became of the push; try again")
