@@ -20,17 +20,17 @@ import (
 )
 
 const (
-	// agentName is what forges tell git from browsers by.
+	// agentName is the User-Agent. Forges use it to distinguish git from browsers.
 	agentName = "git/2.39 (caisson)"
-	// maxSaid bounds what is passed on of an answer that is an error.
+	// maxSaid limits how many bytes of an error answer are passed on.
 	maxSaid = 2 << 10
-	// answerTime is how long a remote may think: after a push, its hooks run.
+	// answerTime is how long a remote may take to answer. After a push it runs its hooks first.
 	answerTime = 10 * time.Minute
-	// maxRedirects is how often a remote may send a request on, within itself.
+	// maxRedirects limits the attempts per request, including those after redirects.
 	maxRedirects = 3
 )
 
-// An httpLink forwards the requests of smart HTTP.
+// An httpLink forwards smart HTTP requests to a remote.
 type httpLink struct {
 	transport *http.Transport
 	user      string
@@ -38,7 +38,7 @@ type httpLink struct {
 	push      bool
 
 	mu   sync.Mutex
-	base *url.URL // changes when the remote says that the repository has another path; guarded by mu
+	base *url.URL // changes after a redirect to another path; guarded by mu
 }
 
 func newHTTP(remote remoteurl.URL, req Request) (*httpLink, error) {
@@ -51,7 +51,7 @@ func newHTTP(remote remoteurl.URL, req Request) (*httpLink, error) {
 	}
 	roots, err := x509.SystemCertPool()
 	if err != nil {
-		roots = x509.NewCertPool() // then only what the request brings along is trusted
+		roots = x509.NewCertPool() // then only the certificates of the request are trusted
 	}
 	if req.Roots != "" && !roots.AppendCertsFromPEM([]byte(req.Roots)) {
 		return nil, caisson.Invalidf("roots", "there is no certificate in it; give it as PEM")
@@ -74,7 +74,7 @@ func newHTTP(remote remoteurl.URL, req Request) (*httpLink, error) {
 
 func (h *httpLink) close() { h.transport.CloseIdleConnections() }
 
-// route says what the near end may ask for, and what that is below the URL.
+// route checks that the git job may send the request, and returns its path and query relative to the remote's URL.
 func (h *httpLink) route(r *http.Request) (path, query string, err error) {
 	var service string
 	switch {
@@ -94,7 +94,7 @@ func (h *httpLink) route(r *http.Request) (path, query string, err error) {
 	return "", "", caisson.Errorf(caisson.Denied, "the link forwards nothing but git")
 }
 
-// ServeHTTP forwards one request.
+// ServeHTTP forwards one request to the remote.
 func (h *httpLink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path, query, err := h.route(r)
 	if err != nil {
@@ -121,12 +121,11 @@ func (h *httpLink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", resp.Header.Get("Content-Type"))
 	w.WriteHeader(http.StatusOK)
 	if _, err := io.Copy(&late{w: w, begun: true}, resp.Body); err != nil {
-		panic(http.ErrAbortHandler) // the near end must not take this for the end
+		panic(http.ErrAbortHandler) // so that the git job does not take the answer for complete
 	}
 }
 
-// ask sends the request to the remote. What it says about where it went to is followed on the first request of each kind only, within
-// the same scheme, host and port.
+// ask sends the request to the remote. It follows redirects of GET requests only, and only within the same scheme, host and port.
 func (h *httpLink) ask(r *http.Request, path, query string) (*http.Response, error) {
 	for range maxRedirects {
 		base := h.current()
@@ -159,7 +158,7 @@ func (h *httpLink) current() *url.URL {
 	return h.base
 }
 
-// moved takes a redirect if it leads to another path of the same server.
+// moved accepts a redirect and stores the new base URL if the redirect leads to another path of the same server.
 func (h *httpLink) moved(base, asked *url.URL, location, path string) bool {
 	u, err := asked.Parse(location)
 	if err != nil || location == "" || u.Scheme != base.Scheme || u.Host != base.Host || u.User != nil {
@@ -175,7 +174,7 @@ func (h *httpLink) moved(base, asked *url.URL, location, path string) bool {
 	return true
 }
 
-// request makes the remote's request out of the near end's, of which only what git needs is taken.
+// request creates the request to the remote. It copies only the headers that git needs from the git job's request.
 func (h *httpLink) request(r *http.Request, u *url.URL) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(r.Context(), r.Method, u.String(), nil)
 	if err != nil {
@@ -205,7 +204,7 @@ func (h *httpLink) request(r *http.Request, u *url.URL) (*http.Request, error) {
 	return req, nil
 }
 
-// dialError says why a remote did not answer. Its cause never has the credential in it.
+// dialError returns the error for a remote that did not answer. Its cause never contains the credential.
 func dialError(host string, err error) error {
 	var unknown x509.UnknownAuthorityError
 	var invalid x509.CertificateInvalidError
@@ -213,7 +212,7 @@ func dialError(host string, err error) error {
 	var notTLS tls.RecordHeaderError
 	var dns *net.DNSError
 	if e, ok := errors.AsType[*caisson.Error](err); ok {
-		return e // an address that may not be connected to
+		return e // connecting to the address is not allowed
 	}
 	switch {
 	case errors.As(err, &unknown), errors.As(err, &invalid), errors.As(err, &name):
@@ -228,7 +227,7 @@ func dialError(host string, err error) error {
 	return caisson.Wrap(err, caisson.Unavailable, "cannot reach %.100s (%.200s); try again later", host, rootCause(err))
 }
 
-// rootCause is the innermost of a chain of errors, which has neither addresses of ours nor URLs.
+// rootCause returns the text of the innermost error of a chain, which contains neither internal addresses nor URLs.
 func rootCause(err error) string {
 	for {
 		next := errors.Unwrap(err)

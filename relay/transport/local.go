@@ -11,8 +11,8 @@ import (
 	"github.com/caisson-dev/caisson/relay/remote"
 )
 
-// ServeLocal runs one of git's programs, [remote.UploadPack] or [remote.ReceivePack], on the repository in dir, bare or not, between in and out.
-// It is for package relay/transport, which runs it in a job that sees no other files. No hook of the repository runs.
+// ServeLocal runs a git program, [remote.UploadPack] or [remote.ReceivePack], on the repository in dir, bare or not. It reads
+// from in and writes to out. It runs in a job that has no other files. Hooks of the repository do not run.
 func ServeLocal(ctx context.Context, dir, service, protocol string, in io.Reader, out io.Writer) error {
 	var args []string
 	switch service {
@@ -27,11 +27,11 @@ func ServeLocal(ctx context.Context, dir, service, protocol string, in io.Reader
 		return caisson.Invalidf("protocol", "%.40q is no version of git's protocol", protocol)
 	}
 	cmd := git.Repo{Dir: dir, Env: []string{"GIT_PROTOCOL=" + protocol}}.Git(ctx, args...)
-	cmd.Env = without(cmd.Env, "GIT_DIR") // it finds out by itself whether there is a work tree
+	cmd.Env = without(cmd.Env, "GIT_DIR") // git detects whether there is a work tree
 	said := &git.Tail{Limit: git.MaxGitErrors}
 	sent := &counter{w: out}
 	cmd.Stdout, cmd.Stderr = sent, said
-	// Not cmd.Stdin: the program ends before its input does when it refuses.
+	// cmd.Stdin is not used: when the program refuses the request, it exits before its input ends.
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		return err
@@ -50,7 +50,7 @@ func ServeLocal(ctx context.Context, dir, service, protocol string, in io.Reader
 	return git.GitError(service, said, err)
 }
 
-// A counter counts what is written through it.
+// A counter counts the bytes written through it.
 type counter struct {
 	w io.Writer
 	n int64
@@ -62,7 +62,7 @@ func (c *counter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// without returns env without one variable.
+// without returns env without the variable name.
 func without(env []string, name string) []string {
 	var rest []string
 	for _, e := range env {

@@ -18,7 +18,7 @@ import (
 	"github.com/caisson-dev/caisson/relay/remoteurl"
 )
 
-// serveRemote is the job of a remote that is reached over the network.
+// serveRemote runs the job for a remote on the network.
 func serveRemote(ctx context.Context, conn net.Conn, req Request) error {
 	remote, err := parseRemote(req.URL)
 	if err != nil {
@@ -43,14 +43,14 @@ func serveRemote(ctx context.Context, conn net.Conn, req Request) error {
 	return serve(ctx, conn, h)
 }
 
-// serveLocal is the job of a repository that is in dir.
+// serveLocal runs the job for the repository in dir.
 func serveLocal(ctx context.Context, conn net.Conn, dir string, push bool) error {
 	return serve(ctx, conn, streams{push: push, run: func(ctx context.Context, s stream) error {
 		return ServeLocal(ctx, dir, s.service, s.protocol, s.in, s.out)
 	}})
 }
 
-// serve answers the near end until it closes conn, or ctx ends.
+// serve answers requests of the git job until it closes conn or ctx ends.
 func serve(ctx context.Context, conn net.Conn, h http.Handler) error {
 	ln := &single{conn: conn, done: make(chan struct{})}
 	protocols := new(http.Protocols)
@@ -73,10 +73,10 @@ func serve(ctx context.Context, conn net.Conn, h http.Handler) error {
 	return ctx.Err()
 }
 
-// A single is a listener of one connection.
+// A single is a listener that accepts one connection.
 type single struct {
 	mu   sync.Mutex
-	conn net.Conn // until it was accepted; guarded by mu
+	conn net.Conn // nil after it was accepted; guarded by mu
 	once sync.Once
 	done chan struct{}
 }
@@ -100,14 +100,14 @@ func (l *single) Close() error {
 
 func (l *single) Addr() net.Addr { return &net.UnixAddr{Net: "unix", Name: "link"} }
 
-// refuse tells the near end why there is no answer of the remote.
+// refuse reports to the git job why there is no answer of the remote.
 func refuse(w http.ResponseWriter, err error) {
 	w.Header().Set(remote.LinkKind, string(caisson.KindOf(err)))
 	w.Header().Set(remote.LinkMessage, oneLine(caisson.MessageOf(err)))
 	w.WriteHeader(http.StatusBadGateway)
 }
 
-// oneLine makes s a header's value.
+// oneLine returns s as the value of an HTTP header.
 func oneLine(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r < 0x20 || r > 0x7e {
@@ -118,18 +118,18 @@ func oneLine(s string) string {
 	return s[:min(len(s), 1000)]
 }
 
-// A stream is a program of git's at the remote.
+// A stream is one execution of a git program at the remote.
 type stream struct {
-	service  string // relay.UploadPack or relay.ReceivePack
-	protocol string // what relay.ValidProtocol accepts
+	service  string // remote.UploadPack or remote.ReceivePack
+	protocol string // accepted by remote.ValidProtocol
 	in       io.Reader
 	out      io.Writer
 }
 
-// streams answers requests of relay.TransportStream.
+// streams answers requests of remote.TransportStream.
 type streams struct {
 	push bool
-	run  func(ctx context.Context, s stream) error // returns when the program has ended
+	run  func(ctx context.Context, s stream) error // returns when the program has exited
 }
 
 func (s streams) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -165,7 +165,7 @@ func (s streams) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 var errNoPush = caisson.Errorf(caisson.Denied, "this link may only be fetched over")
 
-// A late sends the status when there is something to send, and everything at once.
+// A late writer sends the status with the first write, and flushes every write.
 type late struct {
 	w     http.ResponseWriter
 	begun bool
@@ -187,10 +187,10 @@ func (l *late) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// dialTime is how long a remote may take to accept a connection.
+// dialTime is the time limit for connecting to a remote.
 const dialTime = 30 * time.Second
 
-// dialer returns how to connect to a remote.
+// dialer returns a dialer that connects only to addresses that req allows.
 func dialer(remote remoteurl.URL, req Request) *net.Dialer {
 	return reach.Dialer(dialTime, func(a netip.AddrPort) error { return req.Own.Check(a.Addr(), remote.Loopback(), req.Local) })
 }

@@ -18,14 +18,14 @@ import (
 	"github.com/caisson-dev/caisson/relay/remoteurl"
 )
 
-// An sshLink runs git's programs at a server, each in a session of one connection that is made when it is first needed.
+// An sshLink runs git programs at a server. All of them are sessions of one connection, which is opened for the first one.
 type sshLink struct {
 	remote remoteurl.URL
 	dialer *net.Dialer
 	config *ssh.ClientConfig
 
 	mu     sync.Mutex
-	client *ssh.Client // nil until dialled; guarded by mu
+	client *ssh.Client // nil until connected; guarded by mu
 }
 
 func newSSH(remote remoteurl.URL, req Request) (*sshLink, error) {
@@ -68,7 +68,7 @@ func sshAuth(req Auth) ([]ssh.AuthMethod, error) {
 	return auth, nil
 }
 
-// parseHostKeys reads lines of known_hosts, with or without the names at their beginning: all of them are of one server.
+// parseHostKeys parses lines of known_hosts. It ignores the host names at their beginning, because all keys belong to one server.
 func parseHostKeys(lines []string) ([]ssh.PublicKey, error) {
 	var keys []ssh.PublicKey
 	for _, line := range lines {
@@ -91,7 +91,7 @@ func parseHostKeys(lines []string) ([]ssh.PublicKey, error) {
 	return keys, nil
 }
 
-// algorithms are those that a server can prove its keys with.
+// algorithms returns the host key algorithms that the server may use with keys.
 func algorithms(keys []ssh.PublicKey) []string {
 	var all []string
 	for _, k := range keys {
@@ -122,7 +122,7 @@ func (s *sshLink) address() string {
 	return net.JoinHostPort(s.remote.Host, port)
 }
 
-// path is what the server's program gets: below the user's home directory, or another's, or absolute.
+// path returns the repository's path for the server's program: relative to a home directory ("~"), or absolute.
 func (s *sshLink) path() string {
 	if rest, ok := strings.CutPrefix(s.remote.Path, "/~"); ok {
 		return "~" + rest
@@ -130,7 +130,7 @@ func (s *sshLink) path() string {
 	return s.remote.Path
 }
 
-// dial returns the connection.
+// dial returns the connection to the server and opens it if necessary.
 func (s *sshLink) dial(ctx context.Context) (*ssh.Client, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,7 +164,7 @@ func (s *sshLink) handshakeError(err error) error {
 	return caisson.Wrap(err, caisson.Unavailable, "cannot speak SSH with %.100s; try again later", s.remote.Host)
 }
 
-// run runs one program of git's at the server.
+// run runs one git program at the server.
 func (s *sshLink) run(ctx context.Context, st stream) error {
 	client, err := s.dial(ctx)
 	if err != nil {
@@ -178,7 +178,7 @@ func (s *sshLink) run(ctx context.Context, st stream) error {
 	stop := context.AfterFunc(ctx, func() { session.Close() })
 	defer stop()
 	if st.protocol != "" {
-		_ = session.Setenv("GIT_PROTOCOL", st.protocol) // many servers do not take it, and speak version 0
+		_ = session.Setenv("GIT_PROTOCOL", st.protocol) // many servers refuse the variable and use version 0
 	}
 	in, err := session.StdinPipe()
 	if err != nil {
@@ -190,7 +190,7 @@ func (s *sshLink) run(ctx context.Context, st stream) error {
 	if err := session.Start(st.service + " " + quote(s.path())); err != nil {
 		return caisson.Wrap(err, caisson.Denied, "%.100s does not run %s", s.remote.Host, st.service)
 	}
-	// It ends with the request, which ends with the handler.
+	// The goroutine ends when the request's body ends, at the latest when the handler returns.
 	go func() {
 		io.Copy(in, st.in)
 		in.Close()
@@ -204,12 +204,12 @@ func (s *sshLink) run(ctx context.Context, st stream) error {
 	return caisson.Wrap(err, caisson.Unavailable, "the connection to %.100s was lost; try again", s.remote.Host)
 }
 
-// quote is what git does to a path before it gives it to a server's shell.
+// quote quotes a path for the server's shell in the same way as git.
 func quote(s string) string {
 	return "'" + strings.NewReplacer("'", `'\''`, "!", `'\!'`).Replace(s) + "'"
 }
 
-// A noting writer remembers whether there was anything.
+// A noting writer records whether anything was written.
 type noting struct {
 	w     io.Writer
 	wrote bool
@@ -220,7 +220,7 @@ func (n *noting) Write(p []byte) (int, error) {
 	return n.w.Write(p)
 }
 
-// A head keeps the first bytes written to it.
+// A head stores the first maxSaid bytes written to it.
 type head struct {
 	mu  sync.Mutex
 	buf []byte

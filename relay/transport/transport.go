@@ -1,10 +1,10 @@
-// Package transport is the far end of the socket pair over which package relay's git reaches a remote. It has the network and the
-// credential, and reads nothing of git's protocol; the near end reads git's protocol and has neither.
+// Package transport is the part of the relay: the far end of the socket pair over which the relay's git jobs reach a remote. It has the
+// network and the credential and does not parse git data; a git job parses git data and has neither.
 //
-// A remote is reached over HTTPS ([Tool.Run] with http:// or https://), over SSH (the same with ssh:// or user@host:path), or it is a
-// directory of the host ([Tool.RunLocal]). The first two are jobs with network and without files, the last is a sealed job whose
-// only files are that directory. What the near end asks for is taken as hostile: it has parsed what the remote said, so it can ask
-// for the requests of a fetch, and of a push where that was granted, below one URL, and for nothing else.
+// A remote is reached over HTTPS ([Tool.Run] with http:// or https://) or SSH ([Tool.Run] with ssh:// or user@host:path), or it
+// is a directory of the host ([Tool.RunLocal]). The first two are jobs with network and without files; the last is a sealed job
+// whose only files are that directory. Requests of the git job are treated as untrusted, because that job has parsed data of the
+// remote. It can only send the requests of a fetch, and those of a push if a push is allowed, below one URL.
 package transport
 
 import (
@@ -19,40 +19,41 @@ import (
 	"github.com/caisson-dev/caisson/worker"
 )
 
-// A Tool runs links. It has no state of its own and is safe for concurrent use.
+// A Tool runs transports. It has no state and is safe for concurrent use.
 type Tool struct{ run worker.Starter }
 
-// NewTool returns a Tool whose jobs r runs; the binary that r starts must have the jobs of this package in its table.
+// NewTool returns a Tool whose jobs are started by r. The binary that r starts must have the jobs of this package in its job
+// table.
 func NewTool(r worker.Starter) *Tool { return &Tool{run: r} }
 
-// A Request says where a link leads.
+// A Request has the parameters of a connection to a remote.
 type Request struct {
-	URL      string   // as relay/remoteurl has it, but for paths
-	Auth     Auth     // zero: none
-	Roots    string   // certificates (PEM) that are trusted besides the host's
-	HostKeys []string // of an SSH server, as lines of known_hosts
-	Push     bool     // whether the near end may push, else it only fetches
-	Local    bool     // whether the remote may be in the host's own networks, or the host itself
-	// Own knows which addresses are this host's.
+	URL      string   // URL in the form of package relay/remoteurl, except local paths
+	Auth     Auth     // the zero value sends no credential
+	Roots    string   // additional trusted certificates (PEM)
+	HostKeys []string // host keys of an SSH server, as lines of known_hosts
+	Push     bool     // allow pushes; otherwise only fetches are allowed
+	Local    bool     // allow remotes on the host's networks and the host itself
+	// Own has the addresses of this host.
 	Own reach.Host
-	// Time is how long it may live; 0 means 2 hours.
+	// Time is the time limit; 0 means 2 hours.
 	Time time.Duration
 }
 
-// Auth is who the link is at the remote.
+// Auth is the credential for the remote.
 type Auth struct {
-	User   string         // "" makes Secret a bearer's token; not used over SSH, where the URL has the user
+	User   string         // "" makes Secret a bearer token; unused over SSH, where the URL has the user
 	Secret caisson.Secret // token or password
 	Key    caisson.Secret // SSH private key (PEM), without a passphrase
 }
 
-// jobRequest is a Request as it crosses to the job, over a pipe.
+// jobRequest is a Request as it is sent to the job, over a pipe.
 type jobRequest struct {
 	Request     Request
 	Secret, Key string
 }
 
-// Jobs are the jobs of this package, for the table that the binary gives to [worker.Main].
+// Jobs returns the jobs of this package, for the job table that the binary passes to [worker.Main].
 func Jobs() []worker.Declared {
 	return []worker.Declared{jobRemote, jobLocal(false), jobLocal(true)}
 }
@@ -60,13 +61,13 @@ func Jobs() []worker.Declared {
 var jobRemote = worker.Job[jobRequest, worker.None]{
 	Name: "link.remote", Network: true, Files: 1,
 	Do: func(ctx context.Context, c *worker.Call, args jobRequest) (worker.None, error) {
-		req := args.Request // in which the secrets are redacted
+		req := args.Request // its secrets are redacted
 		req.Auth.Secret, req.Auth.Key = caisson.NewSecret(args.Secret), caisson.NewSecret(args.Key)
 		return worker.None{}, onConn(c, func(conn net.Conn) error { return serveRemote(ctx, conn, req) })
 	},
 }
 
-// jobLocal is the job for a directory, which it may change only for a push.
+// jobLocal returns the job for a directory. It may change the directory only if push is true.
 func jobLocal(push bool) worker.Job[worker.None, worker.None] {
 	job := worker.Job[worker.None, worker.None]{
 		Name: "link.local", Programs: true, Files: 1,
@@ -90,7 +91,7 @@ func onConn(c *worker.Call, serve func(net.Conn) error) error {
 	return serve(conn)
 }
 
-// parseRemote reads the URL of what is reached over the network.
+// parseRemote parses the URL of a remote that is reached over the network.
 func parseRemote(raw string) (remoteurl.URL, error) {
 	u, err := remoteurl.ParseURL(raw)
 	if err == nil && u.Scheme == remoteurl.Local {
@@ -106,9 +107,9 @@ func lifetime(t time.Duration) time.Duration {
 	return t
 }
 
-// Run serves conn, a socket whose other end is given to a method of relay.Tool, until that end is closed or ctx ends. conn stays the
-// caller's, who should close it when Run returns. What the remote does wrong, the near end is told; errors here are Invalid for a
-// request that cannot work, and breakdowns of the job.
+// Run serves conn, a socket whose other end is passed to a method of relay.Tool, until that end is closed or ctx ends. The caller
+// should close conn when Run returns. Errors of the remote are reported to the git job. Run returns an Invalid error for a
+// request that cannot work, and other errors if the job fails.
 func (t *Tool) Run(ctx context.Context, conn *os.File, req Request) error {
 	if _, err := parseRemote(req.URL); err != nil {
 		return err
@@ -119,7 +120,8 @@ func (t *Tool) Run(ctx context.Context, conn *os.File, req Request) error {
 	return err
 }
 
-// RunLocal is Run for a repository in a directory of the host, bare or not, with the rights of whoever owns it. Hooks do not run.
+// RunLocal is like Run for a repository in a directory of the host, bare or not. It runs with the rights of the directory's
+// owner. Hooks do not run.
 func (t *Tool) RunLocal(ctx context.Context, conn, dir *os.File, push bool) error {
 	_, err := jobLocal(push).Run(ctx, t.run, worker.None{}, worker.Given{Root: dir, Files: []*os.File{conn}})
 	return err
