@@ -1,4 +1,5 @@
-// Package remote is the near end of a link to a remote repository: it lists the remote's refs, and forwards what git requests.
+// Package remote is git's end of the connection to the transport: it lists the refs of a remote repository and forwards git's
+// requests.
 package remote
 
 import (
@@ -17,27 +18,28 @@ import (
 	"github.com/caisson-dev/caisson/relay/git"
 )
 
-// maxErrorBody bounds what is read of an answer that is an error.
+// maxErrorBody limits how many bytes of an error answer are read.
 const maxErrorBody = 4 << 10
 
-// A Forwarder is git's way to the link: it listens on the loopback device, and what git asks there goes over the socket pair. It
-// lets through what a fetch or a push needs and nothing else, and remembers why something failed, because git only says that it did.
+// A Forwarder connects git to the transport: it listens on the loopback device and forwards git's requests over the socket pair.
+// It forwards only the requests of a fetch or a push. It records the first failure, because git does not report the reason.
 type Forwarder struct {
 	transport Transport
 	link      *http.Client
 	listener  net.Listener
 	server    *http.Server
 	running   sync.WaitGroup
-	budget    atomic.Int64 // bytes that may still come from the remote
+	budget    atomic.Int64 // bytes that the remote may still send
 
 	mu      sync.Mutex
-	failure error // the first one; guarded by mu
+	failure error // the first failure; guarded by mu
 }
 
-// errOver says that a connection that exists once is used up.
+// errOver is returned for a second attempt to open the connection, which can be opened only once.
 var errOver = errors.New("the link has ended")
 
-// NewForwarder returns a forwarder over conn, a socket, that listens; Close ends it. conn stays the caller's.
+// NewForwarder returns a listening forwarder over a duplicate of the socket conn. Close stops it. The caller still has to close
+// conn.
 func NewForwarder(conn *os.File, transport Transport) (*Forwarder, error) {
 	if transport != TransportHTTP && transport != TransportStream {
 		return nil, caisson.Invalidf("transport", "%.40q is none; it is http or stream", string(transport))
@@ -61,7 +63,7 @@ func NewForwarder(conn *os.File, transport Transport) (*Forwarder, error) {
 	return f, nil
 }
 
-// linkClient speaks HTTP/2 over c, and over nothing else.
+// linkClient returns an HTTP/2 client that uses only the connection c.
 func linkClient(c net.Conn) *http.Client {
 	var once sync.Once
 	protocols := new(http.Protocols)
@@ -81,7 +83,7 @@ func linkClient(c net.Conn) *http.Client {
 	}
 }
 
-// A onceTransport closes its connection even if it was never dialled.
+// A onceTransport closes its connection even if it was never used.
 type onceTransport struct {
 	*http.Transport
 	c net.Conn
@@ -92,10 +94,10 @@ func (t *onceTransport) CloseIdleConnections() {
 	t.c.Close()
 }
 
-// Allow sets how many bytes may come from the remote from now on.
+// Allow sets how many bytes the remote may send from now on.
 func (f *Forwarder) Allow(bytes int64) { f.budget.Store(bytes) }
 
-// URL is what git is told to fetch from or push to.
+// URL returns the URL that git fetches from or pushes to.
 func (f *Forwarder) URL() string {
 	if f.transport == TransportStream {
 		return "git://" + f.listener.Addr().String() + "/repo"
@@ -103,7 +105,7 @@ func (f *Forwarder) URL() string {
 	return "http://" + f.listener.Addr().String() + "/repo"
 }
 
-// Protocol is the environment variable that lets git use URL.
+// Protocol returns the environment variable that allows git to use URL.
 func (f *Forwarder) Protocol() string {
 	if f.transport == TransportStream {
 		return "GIT_ALLOW_PROTOCOL=git"
@@ -111,7 +113,7 @@ func (f *Forwarder) Protocol() string {
 	return "GIT_ALLOW_PROTOCOL=http"
 }
 
-// Close ends the listener and the link, and waits for what is under way.
+// Close closes the listener and the connection to the transport, and waits until requests in progress have ended.
 func (f *Forwarder) Close() error {
 	f.listener.Close()
 	if f.server != nil {
@@ -122,7 +124,7 @@ func (f *Forwarder) Close() error {
 	return nil
 }
 
-// fail remembers err if it is the first failure.
+// fail records err if it is the first failure.
 func (f *Forwarder) fail(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -131,7 +133,7 @@ func (f *Forwarder) fail(err error) {
 	}
 }
 
-// Explain returns why git could not reach the remote, or err if that was not why it failed.
+// Explain returns the recorded failure, or err if there is none.
 func (f *Forwarder) Explain(err error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -141,7 +143,8 @@ func (f *Forwarder) Explain(err error) error {
 	return f.failure
 }
 
-// exchange sends one request of smart HTTP over the link and checks that its answer is one. The caller closes its body.
+// exchange sends one request over the connection to the transport and checks the type of the answer. The caller closes the
+// answer's body.
 func (f *Forwarder) exchange(req *http.Request, want string) (*http.Response, error) {
 	resp, err := f.link.Do(req)
 	if err != nil {
@@ -169,7 +172,7 @@ func (f *Forwarder) check(resp *http.Response, want string) error {
 	return nil
 }
 
-// statusError says what a remote's status means; said is what it wrote in plain text.
+// statusError returns the error for an HTTP status of the remote; said is the plain text that came with it.
 func statusError(status int, said string) error {
 	if said = git.Plain(said, 200); said != "" {
 		said = ": " + said
@@ -191,7 +194,7 @@ func statusError(status int, said string) error {
 	return caisson.Errorf(caisson.Denied, "the remote answers %d %s%s", status, http.StatusText(status), said)
 }
 
-// ServeHTTP is what git's HTTP transport sees.
+// ServeHTTP forwards a request of git's HTTP client.
 func (f *Forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	req, want := outgoing(r)
 	if req == nil {
@@ -201,7 +204,7 @@ func (f *Forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	resp, err := f.exchange(req, want)
 	if err != nil {
 		f.fail(err)
-		// Not the remote's own status: git would ask for a password, or try something else.
+		// The remote's status is not passed on: git would prompt for a password, or try another request.
 		http.Error(w, "failed", http.StatusBadGateway)
 		return
 	}
@@ -215,7 +218,8 @@ func (f *Forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// outgoing returns the request for the link that r stands for, and the type that its answer must have, or nil.
+// outgoing returns the request to the transport that corresponds to r and the content type that its answer must have, or nil if r
+// is not allowed.
 func outgoing(r *http.Request) (req *http.Request, want string) {
 	path := strings.TrimPrefix(r.URL.Path, "/repo")
 	switch service := r.URL.Query().Get("service"); {
@@ -241,7 +245,7 @@ func outgoing(r *http.Request) (req *http.Request, want string) {
 	return req, want
 }
 
-// A counted is the body of an answer: bounded, and with an error that says why it ends early.
+// A counted is the body of an answer. It is limited by the forwarder's budget and returns the reason if it ends early.
 type counted struct {
 	io.ReadCloser
 	resp   *http.Response
@@ -265,7 +269,7 @@ func (c *counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// pour copies until the end of r. What it returns is r's error: that of w is git's own, which explains itself.
+// pour copies r to w until the end of r. It returns only errors of r: if w fails, git has exited and reports the reason itself.
 func pour(w io.Writer, r io.Reader) error {
 	buf := make([]byte, 64<<10)
 	for {
@@ -284,7 +288,7 @@ func pour(w io.Writer, r io.Reader) error {
 	}
 }
 
-// flushing passes everything on at once.
+// A flushing writer flushes every write.
 type flushing struct{ w http.ResponseWriter }
 
 func (f flushing) Write(p []byte) (int, error) {

@@ -14,27 +14,27 @@ import (
 	"github.com/caisson-dev/caisson/relay/git"
 )
 
-// maxListing bounds what a remote may say when it is asked for its refs, those that are of no interest included: a forge has two
-// for each pull request there ever was.
+// maxListing limits the size of a remote's list of refs in bytes, including refs that are ignored: forges list two refs for each
+// pull request.
 const maxListing = 64 << 20
 
-// A Listing is what a remote says of itself, while it is read.
+// A Listing has the refs of a remote. It is also the state of their parser.
 type Listing struct {
-	max    int // refs
-	Digits int // of names of objects; 0 until known
+	max    int // maximum number of refs
+	Digits int // hexadecimal digits of an object name; 0 until known
 	Head   string
 	headID string
 	Refs   []git.Ref
 }
 
-// errListing is for answers that are not those of a git server.
+// errListing returns the error for an answer that is not that of a git server.
 func errListing(format string, args ...any) error {
 	return caisson.Wrap(errors.New(git.Plain(caisson.MessageOf(caisson.Errorf(caisson.Denied, format, args...)), 300)), caisson.Denied,
 		"what the remote answers is not git's protocol; check the URL")
 }
 
-// List asks the far end of f for its branches, tags and HEAD. It is done here and not by git, which would hold whatever a remote
-// sends in memory and understand every name.
+// List requests the branches, tags and HEAD of the remote. It does not use git for that, because git would hold the remote's
+// whole answer in memory and parse every name.
 func (f *Forwarder) List(ctx context.Context, maxRefs int) (*Listing, error) {
 	f.Allow(maxListing)
 	l := &Listing{max: maxRefs}
@@ -109,10 +109,10 @@ func (f *Forwarder) listStream(ctx context.Context, l *Listing) error {
 			return err
 		}
 	}
-	return git.WriteFlush(out) // thank you, that was all
+	return git.WriteFlush(out) // the flush ends the session
 }
 
-// text returns the next line without the newline that may end it, and turns what is an error of the remote into one.
+// text returns the next line without its trailing newline. If the remote reports an error, text returns it as an error.
 func (l *Listing) text(lines *git.PktReader) (string, git.PktKind, error) {
 	line, kind, err := lines.Next()
 	if err != nil || kind != git.PktLine {
@@ -124,13 +124,14 @@ func (l *Listing) text(lines *git.PktReader) (string, git.PktKind, error) {
 	return strings.TrimSuffix(string(line), "\n"), kind, nil
 }
 
-// advertisement reads how a server begins: with all refs, or by saying that it wants to be asked for them.
+// advertisement reads the beginning of a server's answer: the list of refs, or the capabilities of version 2. It reports whether
+// the refs have to be requested.
 func (l *Listing) advertisement(lines *git.PktReader) (ask bool, err error) {
 	line, kind, err := l.text(lines)
 	if err != nil {
 		return false, err
 	}
-	if strings.HasPrefix(line, "# service=") { // of smart HTTP: a list of its own
+	if strings.HasPrefix(line, "# service=") { // smart HTTP begins with a separate list that names the service
 		if _, kind, err = l.text(lines); err != nil || kind != git.PktFlush {
 			return false, errors.Join(err, errListing("a service line without an end"))
 		}
@@ -159,7 +160,7 @@ func (l *Listing) advertisement(lines *git.PktReader) (ask bool, err error) {
 	return false, err
 }
 
-// capabilities reads what a server of version 2 can do.
+// capabilities reads the capabilities of a server of version 2.
 func (l *Listing) capabilities(lines *git.PktReader) error {
 	l.Digits = git.HexSHA1
 	for {
@@ -190,7 +191,7 @@ func (l *Listing) format(name string) error {
 	return nil
 }
 
-// request asks a server of version 2 for its refs.
+// request writes the request for refs of version 2.
 func (l *Listing) request(w io.Writer) error {
 	var b bytes.Buffer
 	format := "sha1"
@@ -208,7 +209,7 @@ func (l *Listing) request(w io.Writer) error {
 	return err
 }
 
-// answer reads the refs of version 2: "<id> <name>[ symref-target:<name>]".
+// answer reads the refs of version 2, lines of the form "<id> <name>[ symref-target:<name>]".
 func (l *Listing) answer(lines *git.PktReader) error {
 	for {
 		line, kind, err := l.text(lines)
@@ -237,7 +238,7 @@ func (l *Listing) answer(lines *git.PktReader) error {
 	}
 }
 
-// old reads a line of versions 0 and 1; the first also has what the server can do.
+// old reads a line of the list of refs in versions 0 and 1; the first line also contains the capabilities.
 func (l *Listing) old(line string, first bool) error {
 	ref, abilities, _ := strings.Cut(line, "\x00")
 	head := ""
@@ -277,7 +278,7 @@ func (l *Listing) add(id, name, target string) error {
 		l.headID = id
 	}
 	if !refname.ValidFull(name) {
-		return nil // not for us: pull requests, notes, what a tag is of, names that are traps
+		return nil // ignored: refs of pull requests, notes, peeled tags, and invalid names
 	}
 	if len(l.Refs) == l.max {
 		return caisson.Errorf(caisson.Exhausted, "the remote has more than %d branches and tags; delete some there, or raise the limit", l.max)
@@ -286,7 +287,7 @@ func (l *Listing) add(id, name, target string) error {
 	return nil
 }
 
-// finish sorts the refs and checks that they can be those of a repository.
+// finish sorts the refs and checks that they can exist in one repository.
 func (l *Listing) finish() error {
 	slices.SortFunc(l.Refs, func(a, b git.Ref) int { return strings.Compare(a.Name, b.Name) })
 	has := make(map[string]string, len(l.Refs))
@@ -307,7 +308,7 @@ func (l *Listing) finish() error {
 	if !strings.HasPrefix(l.Head, "refs/heads/") || has[l.Head] == "" {
 		l.Head = ""
 	}
-	// Servers that do not say which branch HEAD is: one of the usual ones, or any, that is at the same commit.
+	// For servers that do not report the branch of HEAD: use main, master or else any branch at the commit of HEAD.
 	for _, name := range append([]string{"refs/heads/main", "refs/heads/master"}, namesOf(l.Refs)...) {
 		if l.Head == "" && l.headID != "" && has[name] == l.headID && strings.HasPrefix(name, "refs/heads/") {
 			l.Head = name

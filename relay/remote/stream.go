@@ -14,10 +14,10 @@ import (
 	"github.com/caisson-dev/caisson/relay/git"
 )
 
-// quiet is the log of servers whose errors are seen elsewhere.
+// quiet returns a logger that discards everything, for servers whose errors are reported elsewhere.
 func quiet() *log.Logger { return log.New(io.Discard, "", 0) }
 
-// acceptStreams takes git's connections of the git:// protocol until the listener closes.
+// acceptStreams accepts git's connections, which use the git:// protocol, until the listener is closed.
 func (f *Forwarder) acceptStreams() {
 	for {
 		conn, err := f.listener.Accept()
@@ -33,12 +33,12 @@ func (f *Forwarder) acceptStreams() {
 	}
 }
 
-// stream is one connection: git says in one packet line what it wants, and after that it speaks with the far end.
+// stream serves one connection: git sends its request in one packet line, and then exchanges data with the program at the remote.
 func (f *Forwarder) stream(conn net.Conn) error {
 	conn.SetReadDeadline(time.Now().Add(time.Minute))
 	line, kind, err := git.NewPktReader(conn, git.PktMax).Next()
 	if err != nil || kind != git.PktLine {
-		return nil // not git, or it was killed
+		return nil // not git, or git was killed
 	}
 	conn.SetReadDeadline(time.Time{})
 	service, protocol, ok := parseGitRequest(line)
@@ -53,7 +53,7 @@ func (f *Forwarder) stream(conn net.Conn) error {
 	return pour(conn, resp.Body)
 }
 
-// open starts a program at the far end; in is what goes into it, and is closed when nothing more does.
+// open starts a program at the remote. in is the program's input; it is closed when it is no longer needed.
 func (f *Forwarder) open(ctx context.Context, service, protocol string, in io.ReadCloser) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://link"+StreamPath+service, in)
 	if err != nil {
@@ -65,7 +65,7 @@ func (f *Forwarder) open(ctx context.Context, service, protocol string, in io.Re
 	return f.exchange(req, "application/octet-stream")
 }
 
-// parseGitRequest reads the first line of the git:// protocol: "git-upload-pack /repo\0host=…\0\0version=2\0".
+// parseGitRequest parses the first line of the git:// protocol: "git-upload-pack /repo\0host=…\0\0version=2\0".
 func parseGitRequest(line []byte) (service, protocol string, ok bool) {
 	head, rest, _ := bytes.Cut(line, []byte{0})
 	service, _, ok = strings.Cut(string(head), " ")
@@ -80,5 +80,5 @@ func parseGitRequest(line []byte) (service, protocol string, ok bool) {
 	return service, protocol, true
 }
 
-// errStream is what a listing over a stream fails with if the far end says nothing.
+// errStream is returned by a listing over a stream if the remote sends nothing.
 var errStream = caisson.Errorf(caisson.Unavailable, "the remote ended the connection without an answer; check the URL, or try again")
