@@ -1,8 +1,8 @@
-// Package remoteurl reads the addresses of git remotes strictly. It is pure: it looks nothing up and opens nothing.
+// Package remoteurl parses the URLs of git remotes strictly. It resolves no names and opens no connections or files.
 //
-// Git itself understands much more than is wanted here: "ext::sh -c …" starts programs, a host that begins with "-" becomes an
-// option of ssh, and a password in an address ends up in lists, logs and process tables. So addresses are taken apart here, by rules
-// that allow what people use, and what comes out of [URL.String] is what goes on.
+// Git accepts much more than is safe here: "ext::sh -c …" starts programs, a host that begins with "-" becomes an option of ssh,
+// and a password in a URL appears in lists, logs and process tables. Therefore URLs are parsed here by rules that allow the usual
+// forms, and only the result of [URL.String] is passed on.
 package remoteurl
 
 import (
@@ -16,10 +16,10 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// MaxLength is how many bytes an address may have.
+// MaxLength is the maximum length of a URL in bytes.
 const MaxLength = 2048
 
-// A Scheme is how a remote is reached.
+// A Scheme is the way a remote is reached.
 type Scheme string
 
 // The schemes.
@@ -30,19 +30,20 @@ const (
 	Local Scheme = "local" // an absolute path on this host
 )
 
-// A URL is the address of a git remote, taken apart. The zero URL is none.
+// A URL is the parsed URL of a git remote. The zero URL is not valid.
 type URL struct {
 	Scheme Scheme
-	User   string // of ssh only; never empty there
+	User   string // only with SSH, where it is never empty
 	Host   string // lower case, an IPv6 address without brackets; "" for Local
-	Port   string // "" for the scheme's own
-	// Path is the repository's. It begins with "/" but where an address of the form user@host:path has one below the user's home
-	// directory. With http and https it is still escaped, as it was written. No segment of it is empty, "." or "..".
+	Port   string // "" for the default port of the scheme
+	// Path is the path of the repository. It begins with "/", except in a URL of the form user@host:path whose path is relative
+	// to the user's home directory. With http and https it is still escaped, as it was written. It has no empty segments and no
+	// segments "." or "..".
 	Path string
 }
 
-// ParseURL reads an address: https, http, ssh://user@host/path, user@host:path, or an absolute path. Errors are Invalid, about
-// the field "url", and say what to write instead.
+// ParseURL parses a URL: https, http, ssh://user@host/path, user@host:path, or an absolute path. It returns an Invalid error for
+// the field "url" whose message suggests a correction.
 func ParseURL(raw string) (URL, error) {
 	switch {
 	case raw == "":
@@ -86,7 +87,7 @@ func parseLocal(raw string) (URL, error) {
 	return URL{Scheme: Local, Path: p}, nil
 }
 
-// parseWeb reads what follows "https://".
+// parseWeb parses the part after "https://" or "http://".
 func parseWeb(scheme Scheme, rest string) (URL, error) {
 	authority, p, _ := strings.Cut(rest, "/")
 	if strings.ContainsAny(rest, "?#") {
@@ -105,7 +106,7 @@ func parseWeb(scheme Scheme, rest string) (URL, error) {
 	return u.withPath("/"+p, webByte, true)
 }
 
-// parseSSH reads what follows "ssh://".
+// parseSSH parses the part after "ssh://".
 func parseSSH(rest string) (URL, error) {
 	if strings.ContainsAny(rest, "?#%") {
 		return URL{}, invalid("has one of ? # %% in it, which an ssh address here may not have")
@@ -128,7 +129,7 @@ func parseSSH(rest string) (URL, error) {
 	return u.withPath("/"+p, sshByte, false)
 }
 
-// parseSCP reads user@host:path.
+// parseSCP parses user@host:path.
 func parseSCP(raw string) (URL, error) {
 	user, rest, ok := strings.Cut(raw, "@")
 	if !ok || strings.ContainsAny(user, ":/") {
@@ -165,7 +166,7 @@ func (u *URL) checkUser() error {
 	return nil
 }
 
-// setAuthority takes host, host:port, [v6] or [v6]:port.
+// setAuthority parses host, host:port, [v6] or [v6]:port.
 func (u *URL) setAuthority(s string) error {
 	host, port, hasPort := s, "", false
 	if inner, ok := strings.CutPrefix(s, "["); ok {
@@ -196,8 +197,8 @@ func (u *URL) setAuthority(s string) error {
 	return nil
 }
 
-// validHost reports whether s, in lower case, is an IPv4 address or a name. What ends in a number and is no address, as 127.1 and
-// 0x7f.0.0.1, is read differently by different programs, so it is neither.
+// validHost reports whether s, in lower case, is an IPv4 address or a name. A name that ends in a number, such as 127.1 or
+// 0x7f.0.0.1, is not valid, because programs interpret it differently.
 func validHost(s string) bool {
 	if _, err := netip.ParseAddr(s); err == nil {
 		return true
@@ -216,7 +217,7 @@ func validHost(s string) bool {
 	return !all(last, func(c byte) bool { return '0' <= c && c <= '9' }) && !strings.HasPrefix(last, "0x")
 }
 
-// withPath sets the path if its bytes are allowed.
+// withPath returns u with the path p, or an error if p has bytes that are not allowed.
 func (u URL) withPath(p string, allowed func(byte) bool, escaped bool) (URL, error) {
 	p = strings.TrimSuffix(p, "/")
 	rest := strings.TrimPrefix(p, "/")
@@ -238,7 +239,7 @@ func (u URL) withPath(p string, allowed func(byte) bool, escaped bool) (URL, err
 	return u, nil
 }
 
-// plainEscapes reports whether every %XX in s stands for a byte that has no meaning of its own to anybody.
+// plainEscapes reports whether every %XX in s stands for a byte without a special meaning.
 func plainEscapes(s string) bool {
 	for {
 		_, after, ok := strings.Cut(s, "%")
@@ -258,7 +259,7 @@ func plainEscapes(s string) bool {
 
 func webByte(c byte) bool { return alnum(c) || strings.IndexByte("-._~+@=,:!$&()*;", c) >= 0 }
 
-// sshByte leaves out what shells at the other end could read as more than a name.
+// sshByte reports whether c is allowed in an SSH path. It excludes bytes that are special to a remote shell.
 func sshByte(c byte) bool { return alnum(c) || strings.IndexByte("-._~+@=,", c) >= 0 }
 
 func alnum(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' }

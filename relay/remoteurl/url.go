@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// String returns the address again. [ParseURL] of it returns the same URL.
+// String returns the URL in the form that [ParseURL] parses to the same URL.
 func (u URL) String() string {
 	switch {
 	case u.Scheme == "":
@@ -20,7 +20,7 @@ func (u URL) String() string {
 	return string(u.Scheme) + "://" + u.Authority() + u.Path
 }
 
-// Authority returns host or host:port, as it is written in an address.
+// Authority returns host or host:port as it is written in a URL.
 func (u URL) Authority() string {
 	if u.Port == "" {
 		return u.bracketed()
@@ -35,8 +35,8 @@ func (u URL) bracketed() string {
 	return u.Host
 }
 
-// Loopback reports whether the host is this one by its address or name. Whoever connects must still see to it that such a name leads
-// to an address of the loopback network.
+// Loopback reports whether the host is a loopback address or a loopback name. The caller must still verify that such a name
+// resolves to an address of the loopback network.
 func (u URL) Loopback() bool { return Loopback(u.Host) }
 
 // Loopback reports whether host, without brackets and port, is a loopback address, localhost, or a name below localhost.
@@ -45,6 +45,6 @@ func Loopback(host string) bool {
 	return host == "localhost" || strings.HasSuffix(host, ".localhost") || err == nil && a.Unmap().IsLoopback()
 }
 
-// Confidential reports whether what is sent there can be read by the other end only, so that a credential may be: with http that is
-// so on the loopback network alone.
+// Confidential reports whether data sent to the remote can be read only by the remote, so that a credential may be sent. With
+// http that is the case only on the loopback network.
 func (u URL) Confidential() bool { return u.Scheme != HTTP || u.Loopback() }
