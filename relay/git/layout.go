@@ -121,8 +121,8 @@ func (r Repo) Sweep(ctx context.Context) error {
 	})
 }
 
-// MoveObjects moves objects from one object directory to another and syncs them to disk. Indexes are moved last because git finds
-// packs by their indexes. Unfinished files, and files that keep packs from being repacked, are not moved.
+// MoveObjects moves objects from one object directory to another and syncs the target directory. Indexes are moved last because
+// git finds packs by their indexes. Unfinished files, and .keep files, which prevent repacking, are not moved.
 func MoveObjects(from, to string) error {
 	entries, err := os.ReadDir(from)
 	if err != nil {
