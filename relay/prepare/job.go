@@ -16,19 +16,21 @@ import (
 	"github.com/caisson-dev/caisson/worker"
 )
 
-// Jobs are the jobs of this package, for the table that the binary gives to [worker.Main].
+// Jobs returns the jobs of this package, for the job table that the binary passes to [worker.Main].
 func Jobs() []worker.Declared { return []worker.Declared{jobPrepare} }
 
-// A Tool runs the job of this package. It has no state of its own and is safe for concurrent use. It keeps none of the descriptors
-// that it is given.
+// A Tool runs the job of this package. It has no state and is safe for concurrent use. It does not keep the descriptors that it
+// is given.
 type Tool struct{ run worker.Starter }
 
-// NewTool returns a Tool whose jobs r runs. The binary that r starts must have the jobs of this package in its table.
+// NewTool returns a Tool whose jobs are started by r. The binary that r starts must have the jobs of this package in its job
+// table.
 func NewTool(r worker.Starter) Tool { return Tool{run: r} }
 
-// Prepare makes the commits that are sent of those that were pushed to store: rewritten as req says, checked once more, and signed by
-// req.Sign in this process. Signatures of others, which rewriting breaks, are left out. NotFound if the store lacks the commits, Denied if
-// they are not to be sent, Conflict while a push is under way.
+// Prepare makes the commits to deliver from commits that were pushed to store: it rewrites them as req specifies, checks them
+// again, and signs them with req.Sign, which runs in this process. Existing signatures on rewritten commits are removed, because
+// rewriting invalidates them. It returns a NotFound error if the store does not have the commits, Denied if they must not be
+// delivered, and Conflict while a push is in progress.
 func (t Tool) Prepare(ctx context.Context, store, view *os.File, req Request) (*Result, error) {
 	if err := req.validate(); err != nil {
 		return nil, err
@@ -57,14 +59,14 @@ func (t Tool) Prepare(ctx context.Context, store, view *os.File, req Request) (*
 	return &p, err
 }
 
-// Bounds of signing.
+// Limits of signing.
 const (
 	maxPayload    = commit.MaxCommitObject + 1<<16
-	maxSubjects   = 4 << 10 // bytes of subjects that are answered
+	maxSubjects   = 4 << 10 // bytes of all subjects in a reply
 	maxSignedOnce = maxPrepared
 )
 
-// jobPrepare makes commits of a push, and has them signed over its descriptor if it is given one. Its root is a store.
+// jobPrepare makes the commits to deliver. If it is given a descriptor, it has them signed over it. Its root is a store.
 var jobPrepare = worker.Job[Request, Result]{
 	Name: "relay.prepare", Programs: true, Access: worker.WriteAsOwner,
 	Limits: worker.Limits{Time: 15 * time.Minute, CPU: 15 * time.Minute, Memory: 2 << 30, FileSize: 4 << 30},
@@ -81,9 +83,9 @@ var jobPrepare = worker.Job[Request, Result]{
 	Valid: func(req Request, p *Result) bool { return p.valid(&req) },
 }
 
-// fit leaves out of p what is more than there is room for in a reply.
+// fit shortens p to the size of a reply.
 func (p *Result) fit() {
-	left := commit.MaxAnswered / 2 // the text of the pull request needs room, too
+	left := commit.MaxAnswered / 2 // the other half is for the text of the pull request
 	p.Findings = commit.FitFindings(p.Findings, &left)
 	left = maxSubjects
 	for i := range p.Commits {
@@ -93,7 +95,7 @@ func (p *Result) fit() {
 	}
 }
 
-// valid reports whether p can be the reply to req.
+// valid validates p as the reply to req.
 func (p *Result) valid(req *Request) bool {
 	if !git.ValidCommit(p.Commit) || len(p.Commit) != len(req.Commit) || len(p.Commits) > maxPrepared || !commit.ValidFindings(p.Findings) || commit.Denied(p.Findings) {
 		return false
@@ -111,8 +113,8 @@ func (p *Result) valid(req *Request) bool {
 	return n > 0 && p.Commits[n-1].ID == p.Commit || n == 0 && p.Commit == req.Commit
 }
 
-// askSigner returns a function that has payloads signed at the other end of conn: a length of four bytes and that many bytes there,
-// and the signature back in the same form; a length of zero for none.
+// askSigner returns a function that has a payload signed at the other end of conn. It sends the length of the payload in four
+// bytes and then the payload. The answer, the signature, has the same form; a length of zero means that there is no signature.
 func askSigner(conn io.ReadWriter) func([]byte) (string, error) {
 	return func(payload []byte) (string, error) {
 		if err := writeSized(conn, payload); err != nil {
@@ -129,13 +131,13 @@ func askSigner(conn io.ReadWriter) func([]byte) (string, error) {
 	}
 }
 
-// answerSigner is the other end, until conn is closed: it signs nothing but what looks like a commit, and not without end. It
-// returns the error of sign.
+// answerSigner answers the requests of askSigner until conn is closed. It signs only payloads that are commits, and at most
+// maxSignedOnce. It returns the error of sign.
 func answerSigner(conn io.ReadWriter, sign func([]byte) (string, error)) error {
 	for range maxSignedOnce {
 		payload, err := readSized(conn, maxPayload)
 		if err != nil {
-			return nil // the job has ended, and says why if it was too early
+			return nil // the job has ended; if it failed, it returns the reason itself
 		}
 		if _, err := commit.ParseCommit(payload); err != nil {
 			writeSized(conn, nil)

@@ -1,4 +1,4 @@
-// Package prepare makes the commits that are sent of those that were pushed, and the text of their pull request.
+// Package prepare makes the commits and the pull request text of a delivery from pushed commits.
 package prepare
 
 import (
@@ -15,42 +15,43 @@ import (
 	"github.com/caisson-dev/caisson/relay/quarantine"
 )
 
-// maxPrepared is how many commits are prepared at once.
+// maxPrepared is the maximum number of commits of a request.
 const maxPrepared = 4000
 
-// maxPerson bounds a name and an address.
+// maxPerson is the maximum length of a name and of an e-mail address.
 const maxPerson = 200
 
-// A Request says which commits are to be sent, and how.
+// A Request has the commits to deliver and the settings for rewriting them.
 type Request struct {
-	Base   string // the commit that the work started from
-	Commit string // the last commit, as it was pushed
-	// Authors is one of the Author constants of the root package; "" means AuthorSet. Name and Email are whose the commits become.
+	Base   string // commit that the work is based on
+	Commit string // last pushed commit
+	// Authors is one of the Author constants of the root package; "" means AuthorSet. Name and Email are the new author and
+	// committer of the commits.
 	Authors     string
 	Name, Email string
-	// Sign returns an armoured SSH signature (see [SSHSign]) of a commit; nil leaves commits unsigned. It should answer the same to
-	// the same payload, at most 1 MiB.
+	// Sign returns an armoured SSH signature (see [SSHSign]) of a commit, or is nil for unsigned commits. It should return equal
+	// signatures for equal payloads, which have at most 1 MiB.
 	Sign  func(payload []byte) (armored string, err error) `json:"-"`
 	Rules check.Rules
-	// Pull is what is known of the pull request, but for the commits, and Template what its text is made with; see [CheckPullTemplate]. What
-	// looks like a secret in title or text is a finding of verdict ask, and so is a template that cannot be used.
+	// Pull has the data for the text of the pull request, except the commits. Template is the template of the text; see
+	// [CheckPullTemplate]. A suspected secret in the title or text, or a template that fails, yields a finding with verdict ask.
 	Pull     PullText
 	Template string
 }
 
-// A Commit is one commit that is sent.
+// A Commit is a commit to deliver.
 type Commit struct {
 	ID      string
-	Subject string // one line that can be shown anywhere; at most 200 bytes
+	Subject string // one line that is safe to display; at most 200 bytes
 }
 
-// Result are the commits that can be sent. They are in the store; no ref leads to them.
+// Result has the commits to deliver. They are in the store, but no ref reaches them.
 type Result struct {
-	Commit  string   // the last one; the request's if there was nothing to change
-	Commits []Commit // all that the view has not, parents first
-	Title   string   // of the pull request; the first commit's subject unless the request has one
-	Text    string   // of the pull request
-	// Findings are those of verdict ask, at most 100.
+	Commit  string   // the last commit; the requested one if nothing had to be changed
+	Commits []Commit // all commits that the view does not have, parents first
+	Title   string   // title of the pull request; the subject of the first commit unless the request has a title
+	Text    string   // text of the pull request
+	// Findings are the findings with verdict ask, at most 100.
 	Findings []caisson.Finding
 }
 
@@ -74,8 +75,8 @@ func (r *Request) validate() error {
 	return r.Rules.Validate()
 }
 
-// prepare makes the commits that are sent of those that were pushed. The same commits give the same ones, so that what comes of more
-// commits follows what was sent before.
+// prepare makes the commits to deliver from pushed commits. It is deterministic: the same pushed commits yield the same result,
+// so later commits become descendants of commits that were delivered before.
 func prepare(ctx context.Context, store git.Repo, req Request) (*Result, error) {
 	if err := req.validate(); err != nil {
 		return nil, err
@@ -150,8 +151,8 @@ func prepareIn(ctx context.Context, q *quarantine.Quarantine, req Request) (*Res
 	return result, nil
 }
 
-// describe makes title and text of the pull request, and searches them: what is searched is what is sent. The gate's default verdict on
-// secrets holds: somebody may have a look at it.
+// describe sets the title and text of the pull request and searches exactly these for secrets. A secret has the default verdict
+// of the gate, which asks for a review.
 func (p *Result) describe(ctx context.Context, req Request, checks *commit.Checker, ids []string, asked *commit.Findings) error {
 	var subjects []string
 	for _, id := range ids[:min(len(ids), maxPullCommits)] {
@@ -159,7 +160,7 @@ func (p *Result) describe(ctx context.Context, req Request, checks *commit.Check
 	}
 	pull := req.Pull.complete(subjects)
 	text, err := pull.text(req.Template)
-	if err != nil { // it was tried when the repository was added; no commit is lost for it
+	if err != nil { // the template was valid when the repository was added; the delivery does not fail because of it
 		asked.Add(caisson.Finding{
 			Check: commit.CheckType, Verdict: caisson.VerdictAsk, Message: "the template of the pull request fails, and the default text is used: " + caisson.MessageOf(err),
 		})
@@ -188,8 +189,8 @@ func grantedRefs(ctx context.Context, store git.Repo) ([]git.Ref, error) {
 	return all.Refs, nil
 }
 
-// newerThan returns the commits that are to be sent, parents first: those that neither the base nor any branch or tag that the
-// sandbox was granted has, because the remote has made those.
+// newerThan returns the commits to deliver, parents first. It leaves out commits that the base or a granted branch or tag
+// reaches, because they come from the remote.
 func newerThan(ctx context.Context, store git.Repo, req Request, granted []git.Ref) ([]string, error) {
 	for _, id := range []string{req.Base, req.Commit} {
 		has, err := store.HasCommit(ctx, id)
@@ -216,14 +217,14 @@ func newerThan(ctx context.Context, store git.Repo, req Request, granted []git.R
 	return ids, nil
 }
 
-// A rewriter makes commits of commits.
+// A rewriter rewrites commits.
 type rewriter struct {
 	repo git.Repo
 	req  Request
-	done map[string]string // what came of which
+	done map[string]string // new ids by old ids
 }
 
-// rewrite returns the commit that id becomes: the same one if nothing of it changes.
+// rewrite returns the id of the rewritten commit, which is id if nothing changes.
 func (w *rewriter) rewrite(ctx context.Context, id string, c *commit.RawCommit) (string, error) {
 	n := *c
 	for i, p := range c.Parents {
@@ -246,7 +247,7 @@ func (w *rewriter) rewrite(ctx context.Context, id string, c *commit.RawCommit) 
 	if same && w.req.Sign == nil {
 		return id, nil
 	}
-	// What others have signed is not what is there any more.
+	// Existing signatures and signed tags are removed, because they do not match the new commit.
 	n.Extra = slices.DeleteFunc(slices.Clone(c.Extra), func(h commit.Header) bool {
 		return h.Name == commit.HeaderSignature || h.Name == commit.HeaderOtherSig || h.Name == commit.HeaderMergeTag
 	})
@@ -256,7 +257,7 @@ func (w *rewriter) rewrite(ctx context.Context, id string, c *commit.RawCommit) 
 	return w.write(ctx, n.Bytes(), len(id))
 }
 
-// sign adds a signature of the commit as it is without one.
+// sign adds a signature of the unsigned commit, if signing is requested.
 func (w *rewriter) sign(c *commit.RawCommit, digits int) error {
 	if w.req.Sign == nil {
 		return nil
@@ -276,7 +277,7 @@ func (w *rewriter) sign(c *commit.RawCommit, digits int) error {
 	return nil
 }
 
-// write makes an object of a commit.
+// write stores a commit object and returns its id.
 func (w *rewriter) write(ctx context.Context, data []byte, digits int) (string, error) {
 	out, err := w.repo.Output(ctx, string(data), "hash-object", "-t", "commit", "-w", "--stdin")
 	if err != nil {

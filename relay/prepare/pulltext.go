@@ -15,24 +15,24 @@ import (
 	"github.com/caisson-dev/caisson/relay/git"
 )
 
-// PullText is what the text of a pull request can be made of. In a template its fields are .Title, .Answer and so on. All of it is
-// data: what of it looks like a template is text.
+// PullText has the data for the text of a pull request. In a template its fields are .Title, .Answer and so on. Template syntax
+// in the values of fields is not interpreted.
 type PullText struct {
 	Title    string
-	Answer   string // what the agent said at the end; empty if nobody has
-	Run      string // id of the run, or else of the sandbox
-	Agent    string // that worked; empty if somebody did by hand
+	Answer   string // final answer of the agent; "" if there is none
+	Run      string // id of the run, or of the sandbox if there was no run
+	Agent    string // agent of the run; "" if no agent was used
 	Branch   string
-	Base     string   // branch that it is for
-	Delivery string   // its id
+	Base     string   // target branch
+	Delivery string   // id of the delivery
 	Commits  []string // subjects, oldest first; at most 200
 }
 
-// pullFields are the names that templates may use.
+// pullFields are the fields that templates may use.
 var pullFields = []string{"Title", "Answer", "Run", "Agent", "Branch", "Base", "Delivery", "Commits"}
 
-// pullFuncs are the functions that templates may use: none of them makes text, so that what comes out is never more than what goes in
-// times the number of places where it is asked for.
+// pullFuncs are the functions that templates may use. None of them creates text, so the size of the output is bounded by the size
+// of the input times the number of references to it.
 var pullFuncs = []string{"and", "or", "not", "len", "eq", "ne", "lt", "le", "gt", "ge"}
 
 const defaultPullTemplate = `{{with .Answer}}{{.}}
@@ -41,18 +41,19 @@ const defaultPullTemplate = `{{with .Answer}}{{.}}
 Caisson run {{.Run}}, delivery {{.Delivery}}
 `
 
-// Bounds of the text of a pull request.
+// Limits of the text of a pull request.
 const (
 	maxPullTemplate = 16 << 10 // bytes
-	maxPullText     = 60_000   // bytes; what forges take
+	maxPullText     = 60_000   // bytes; accepted by forges
 	maxPullTitle    = 256      // bytes
 	maxPullCommits  = 200
 )
 
-// pullName is what templates are called in the errors of their package.
+// pullName is the name of templates in errors of package template.
 const pullName = "pull"
 
-// CheckPullTemplate returns an Invalid error that says what of a template cannot be used, and in which line. "" stands for the default.
+// CheckPullTemplate returns an Invalid error with the reason and the line number if a template cannot be used. "" stands for the
+// default template.
 func CheckPullTemplate(text string) error {
 	t, err := parsePullTemplate(text)
 	if err != nil {
@@ -61,7 +62,7 @@ func CheckPullTemplate(text string) error {
 	full := PullText{
 		Title: "T", Answer: "A", Run: "rn-a", Agent: "a", Branch: "b", Base: "main", Delivery: "dl-a", Commits: []string{"one", "two"},
 	}
-	for _, v := range []PullText{full, {}} { // what is there only sometimes is tried, too
+	for _, v := range []PullText{full, {}} { // render also with empty optional fields
 		if _, err := v.render(t); err != nil {
 			return err
 		}
@@ -69,8 +70,8 @@ func CheckPullTemplate(text string) error {
 	return nil
 }
 
-// parsePullTemplate reads a template and refuses what could run on, or grow: other functions, templates in templates, and all loops
-// but one over the commits.
+// parsePullTemplate parses a template and refuses constructs that could run or grow without bound: other functions, nested
+// templates, and all loops except loops over the commits.
 func parsePullTemplate(text string) (*template.Template, error) {
 	if text == "" {
 		text = defaultPullTemplate
@@ -93,7 +94,7 @@ func parsePullTemplate(text string) (*template.Template, error) {
 	return t, w.err
 }
 
-// A pullWalk looks at all of a template. It keeps the first error.
+// A pullWalk validates the nodes of a template. It records the first error.
 type pullWalk struct {
 	tree   *parse.Tree
 	inLoop bool
@@ -145,7 +146,7 @@ func (w *pullWalk) branch(b *parse.BranchNode) {
 	w.list(b.ElseList)
 }
 
-// overCommits reports whether a loop goes over the commits.
+// overCommits reports whether a loop iterates over the commits.
 func overCommits(p *parse.PipeNode) bool {
 	if len(p.Cmds) != 1 || len(p.Cmds[0].Args) != 1 {
 		return false
@@ -190,10 +191,10 @@ func (w *pullWalk) arg(n parse.Node) {
 	}
 }
 
-// pullPlace is the beginning of what package template says of an error.
+// pullPlace matches the beginning of an error message of package template.
 var pullPlace = regexp.MustCompile(`^template: ` + pullName + `:([0-9]+)(?::[0-9]+)?: (?:executing "` + pullName + `" at )?`)
 
-// pullFault makes an error of the repository's template of one of package template.
+// pullFault converts an error of package template to an Invalid error.
 func pullFault(err error) error {
 	said := err.Error()
 	if m := pullPlace.FindStringSubmatch(said); m != nil {
@@ -204,7 +205,7 @@ func pullFault(err error) error {
 
 var errPullFull = errors.New("the text is as long as it may be")
 
-// pullBuffer keeps what there is room for, and a character more, so that it is seen that something was cut.
+// pullBuffer stores the maximum length of a text and one character more, so that a truncation can be detected.
 type pullBuffer struct{ text []byte }
 
 func (b *pullBuffer) Write(p []byte) (int, error) {
@@ -216,7 +217,7 @@ func (b *pullBuffer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// text returns what a template makes of p.
+// text renders the template tmpl with p.
 func (p PullText) text(tmpl string) (string, error) {
 	t, err := parsePullTemplate(tmpl)
 	if err != nil {
@@ -225,7 +226,7 @@ func (p PullText) text(tmpl string) (string, error) {
 	return p.render(t)
 }
 
-// render returns the text of a pull request, without what cannot be seen. What is too long is cut, as a forge would.
+// render returns the text of a pull request without invisible characters, truncated to maxPullText.
 func (p PullText) render(t *template.Template) (string, error) {
 	var b pullBuffer
 	if err := t.Execute(&b, p); err != nil && !errors.Is(err, errPullFull) {
@@ -234,12 +235,12 @@ func (p PullText) render(t *template.Template) (string, error) {
 	return plainPullText(string(b.text)), nil
 }
 
-// plainPullText returns s as forges get it.
+// plainPullText returns s in the form that is sent to forges.
 func plainPullText(s string) string {
 	return strings.TrimSpace(safetext.Short(safetext.Lines(s), maxPullText))
 }
 
-// complete adds the subjects of commits.
+// complete returns p with the subjects of commits and a title.
 func (p PullText) complete(subjects []string) PullText {
 	p.Commits = subjects[:min(len(subjects), maxPullCommits)]
 	if p.Title == "" && len(subjects) > 0 {

@@ -11,7 +11,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/sshkey"
 )
 
-// How SSH signatures look; see PROTOCOL.sshsig of OpenSSH.
+// Format of SSH signatures; see PROTOCOL.sshsig of OpenSSH.
 const (
 	sshsigMagic     = "SSHSIG"
 	sshsigNamespace = "git"
@@ -21,9 +21,9 @@ const (
 	maxSignature    = 16 << 10 // bytes
 )
 
-// SSHSign returns a function that signs commits as git does with gpg.format=ssh, for an SSH private key without a passphrase: Ed25519,
-// ECDSA, or RSA of at least 2048 bits, with SHA-512. Equal payloads get equal signatures. It is safe for concurrent use. Errors are
-// Invalid and say nothing of the key.
+// SSHSign returns a function that signs commits as git does with gpg.format=ssh. key is an SSH private key without a passphrase:
+// Ed25519, ECDSA, or RSA of at least 2048 bits, with SHA-512. Equal payloads get equal signatures. The function is safe for
+// concurrent use. Errors are Invalid and do not contain parts of the key.
 func SSHSign(key []byte) (func(payload []byte) (string, error), error) {
 	signer, err := sshkey.Parse("the signing key", key)
 	if err != nil {
@@ -50,7 +50,7 @@ func sshSignature(signer ssh.AlgorithmSigner, algorithm string, payload []byte) 
 		Namespace, Reserved, Hash string
 		Sum                       []byte
 	}{sshsigNamespace, "", sshsigHash, sum[:]})...)
-	// Without randomness ECDSA is deterministic (RFC 6979); the others are in any case.
+	// Without a source of randomness ECDSA is deterministic (RFC 6979); the other algorithms always are.
 	sig, err := signer.SignWithAlgorithm(nil, signed, algorithm)
 	if err != nil {
 		return "", caisson.Wrap(err, caisson.Internal, "the signing key does not sign")
@@ -73,7 +73,7 @@ func sshSignature(signer ssh.AlgorithmSigner, algorithm string, payload []byte) 
 	return b.String(), nil
 }
 
-// validSignature reports whether s is armoured text that can be a header of a commit.
+// validSignature reports whether s is armoured text that can be the value of a commit header.
 func validSignature(s string) bool {
 	body, ok := strings.CutPrefix(s, sshsigBegin)
 	if !ok || len(s) > maxSignature {
