@@ -14,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson/relay/commit"
 )
 
-// What the entries of a pack are.
+// Types of pack entries.
 const (
 	packCommit      = 1
 	packTree        = 2
@@ -24,25 +24,25 @@ const (
 	packRefDelta    = 7
 )
 
-// maxDeltaChain is how many deltas git itself lets follow each other.
+// maxDeltaChain is the longest delta chain that git creates.
 const maxDeltaChain = 4095
 
-// Limits bound a pack.
+// Limits of a pack.
 type Limits struct {
 	Objects int
-	Object  int64 // bytes of one file, once it is whole
-	Total   int64 // bytes of all objects together, once they are whole
-	IDSize  int   // bytes of an object's name
+	Object  int64 // bytes of one object, inflated and with deltas applied
+	Total   int64 // bytes of all objects, inflated and with deltas applied
+	IDSize  int   // length of an object name in bytes
 }
 
-// ErrPack is what a client is told of a pack that is refused.
+// ErrPack returns the Denied error for a pack that is refused. The client receives its message.
 func ErrPack(format string, args ...any) error {
 	return caisson.Errorf(caisson.Denied, format, args...)
 }
 
-// A packScanner reads a pack once and keeps nothing of it. It refuses what git would inflate and look at afterwards: an object
-// that is said to be larger than the limit is not inflated at all, and none is inflated beyond what it is said to be. What the
-// objects are, whether deltas fit and whether the sum at the end is right is left to git.
+// A packScanner reads a pack once, without storing it, and enforces limits before git inflates anything: an object whose declared
+// size exceeds the limit is not inflated, and no object is inflated beyond its declared size. Git checks the content of objects,
+// the application of deltas and the checksum of the pack.
 type packScanner struct {
 	limits Limits
 	in     *bufio.Reader
@@ -50,12 +50,12 @@ type packScanner struct {
 	zlib   io.ReadCloser
 	buf    []byte
 
-	starts []int64 // of entries, ascending
-	chains []int   // how many deltas each is away from a whole object
+	starts []int64 // offsets of entries, ascending
+	chains []int   // lengths of the entries' delta chains
 	total  int64
 }
 
-// scanPack reads a pack to its end, which must be the end of r. It returns the number of objects. Errors are Denied, or those of r.
+// scanPack reads a pack, which must end at the end of r, and returns the number of objects. Errors are Denied, or those of r.
 func scanPack(r io.Reader, l Limits) (int, error) {
 	s := &packScanner{limits: l, in: bufio.NewReaderSize(r, 1<<16), buf: make([]byte, 1<<16)}
 	var head [12]byte
@@ -86,7 +86,7 @@ func scanPack(r io.Reader, l Limits) (int, error) {
 	return int(count), nil
 }
 
-// Read and ReadByte count: flate reads no byte too many from a reader that has both.
+// Read and ReadByte count bytes. With ReadByte, flate does not read beyond the end of the compressed data.
 func (s *packScanner) Read(p []byte) (int, error) {
 	n, err := s.in.Read(p)
 	s.at += int64(n)
@@ -102,7 +102,7 @@ func (s *packScanner) ReadByte() (byte, error) {
 	return b, err
 }
 
-// short explains an early end.
+// short returns the error for an unexpected end.
 func (s *packScanner) short(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return ErrPack("the pack is cut off")
@@ -143,7 +143,7 @@ func (s *packScanner) entry() error {
 	return s.inflate(size, chain > 0)
 }
 
-// header reads the type and size of an entry: 3 and 4 bits, then 7 bits in each byte.
+// header reads the type and size of an entry: 3 bits of type and 4 bits of size, then 7 bits of size per byte.
 func (s *packScanner) header() (typ byte, size int64, err error) {
 	b, err := s.ReadByte()
 	if err != nil {
@@ -162,7 +162,8 @@ func (s *packScanner) header() (typ byte, size int64, err error) {
 	return typ, size, nil
 }
 
-// base reads where the base of a delta is, which must be an entry before it, and returns the length of the chain with this one.
+// base reads the offset of the base of a delta, which must be an earlier entry, and returns the length of the delta chain
+// including this entry.
 func (s *packScanner) base(start int64) (chain int, err error) {
 	b, err := s.ReadByte()
 	if err != nil {
@@ -188,7 +189,7 @@ func (s *packScanner) base(start int64) (chain int, err error) {
 	return chain, nil
 }
 
-// inflate reads the compressed part of an entry, and not one byte beyond the size it is said to have.
+// inflate reads the compressed part of an entry, and at most one byte beyond its declared size.
 func (s *packScanner) inflate(size int64, delta bool) error {
 	if err := s.reset(); err != nil {
 		return s.bad(err)
@@ -214,7 +215,7 @@ func (s *packScanner) inflate(size int64, delta bool) error {
 	if n != size {
 		return ErrPack("the pack has an object that is smaller than it is said to be")
 	}
-	// Nothing may follow; this also reads the checksum.
+	// There must be no more data. This read also verifies the checksum.
 	if n, err := s.zlib.Read(s.buf[:1]); n != 0 || !errors.Is(err, io.EOF) {
 		if err != nil && !errors.Is(err, io.EOF) {
 			return s.bad(err)
@@ -233,7 +234,8 @@ func (s *packScanner) reset() error {
 	return s.zlib.(zlib.Resetter).Reset(s, nil)
 }
 
-// deltaSize reads the sizes at the beginning of a delta of size bytes, and returns that of what it makes, and how many bytes it read.
+// deltaSize reads the sizes at the beginning of a delta of size bytes. It returns the size of the resulting object and the number
+// of bytes read.
 func (s *packScanner) deltaSize(size int64) (whole, head int64, err error) {
 	for range 2 {
 		whole = 0
@@ -253,7 +255,7 @@ func (s *packScanner) deltaSize(size int64) (whole, head int64, err error) {
 	return whole, head, nil
 }
 
-// bad explains why something cannot be inflated.
+// bad returns the error for data that cannot be inflated.
 func (s *packScanner) bad(err error) error {
 	if errors.Is(err, zlib.ErrChecksum) || errors.Is(err, zlib.ErrDictionary) || errors.Is(err, zlib.ErrHeader) {
 		return ErrPack("the pack has an object that is not compressed as it must be")
@@ -264,7 +266,7 @@ func (s *packScanner) bad(err error) error {
 	return fmt.Errorf("read the pack: %w", err)
 }
 
-// isFlate reports whether err says that what was read is not compressed as it must be.
+// isFlate reports whether err is an error of malformed compressed data.
 func isFlate(err error) bool {
 	var corrupt flate.CorruptInputError
 	var internal flate.InternalError

@@ -1,4 +1,5 @@
-// Package quarantine keeps the objects of a push apart until all checks have passed, and bounds the pack that they come in.
+// Package quarantine holds the objects of a push in a separate directory until all checks have passed, and limits the pack that
+// contains them.
 package quarantine
 
 import (
@@ -19,18 +20,20 @@ import (
 	"github.com/caisson-dev/caisson/relay/git"
 )
 
-// incomingPrefix begins the names of directories of objects that nobody has looked at yet.
+// incomingPrefix is the prefix of the directories of unchecked objects.
 const incomingPrefix = "incoming-"
 
-// A Quarantine is where the objects of one push are until all checks have passed. Git sees them only with its environment.
+// A Quarantine holds the objects of one push until all checks have passed. Git finds these objects only with the environment of
+// Repo.
 type Quarantine struct {
 	Store git.Repo
-	Repo  git.Repo // the store with the objects of the quarantine
+	Repo  git.Repo // the store together with the objects in quarantine
 	dir   string
 	Lock  *os.File
 }
 
-// Open makes one, and removes what pushes before it have left. Conflict if another push is under way.
+// Open creates a quarantine and removes the remains of earlier pushes. It returns a Conflict error if another push is in
+// progress.
 func Open(ctx context.Context, store git.Repo) (*Quarantine, error) {
 	lock, err := os.Open(filepath.Join(store.Dir, "objects"))
 	if err != nil {
@@ -73,7 +76,7 @@ func sweepIncoming(store string) error {
 	return err
 }
 
-// Close removes what is in quarantine still.
+// Close removes the objects that are still in quarantine, and releases the lock.
 func (q *Quarantine) Close() error {
 	var err error
 	if q.dir != "" {
@@ -84,7 +87,7 @@ func (q *Quarantine) Close() error {
 	return err
 }
 
-// Used returns how much the objects of the store itself take.
+// Used returns the size of the store's own objects.
 func (q *Quarantine) Used() (caisson.Size, error) {
 	var total caisson.Size
 	err := filepath.WalkDir(filepath.Join(q.Store.Dir, "objects"), func(_ string, d fs.DirEntry, err error) error {
@@ -103,8 +106,8 @@ func (q *Quarantine) Used() (caisson.Size, error) {
 	return total, nil
 }
 
-// Take reads a pack from body into quarantine. Errors are Denied for a pack that is refused, or as those of body. Git gets it only
-// when it is all there and known to be bounded.
+// Take reads a pack from body into quarantine. It passes the pack to git only after it was read completely and is within the
+// limits. Errors are Denied for a pack that is refused, or those of body.
 func (q *Quarantine) Take(ctx context.Context, body io.Reader, l Limits, maxPack int64) error {
 	spool, err := os.OpenFile(filepath.Join(q.dir, "spool"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -126,7 +129,7 @@ func (q *Quarantine) Take(ctx context.Context, body io.Reader, l Limits, maxPack
 	return q.index(ctx, spool, maxPack)
 }
 
-// index makes objects of a pack, strictly: each object is checked as git fsck does, and all that it names must be there.
+// index stores the objects of a pack. Git checks each object as git fsck does, and that all objects that it references exist.
 func (q *Quarantine) index(ctx context.Context, pack *os.File, maxPack int64) error {
 	cmd := q.Repo.Git(ctx, "index-pack", "--stdin", "--fix-thin", "--strict=badFilemode=error,gitmodulesParse=error",
 		"--max-input-size="+strconv.FormatInt(maxPack, 10))
@@ -142,7 +145,7 @@ func (q *Quarantine) index(ctx context.Context, pack *os.File, maxPack int64) er
 	return caisson.Wrap(err, caisson.Denied, "git refuses the objects: %s", git.Plain(strings.NewReplacer("fatal: ", "", "error: ", "").Replace(said.String()), 300))
 }
 
-// Connected checks that all that commits need is there. Errors are Denied if it is not.
+// Connected checks that all objects that commits reference exist. It returns a Denied error if one is missing.
 func (q *Quarantine) Connected(ctx context.Context, commits []string) error {
 	_, err := q.Repo.Output(ctx, strings.Join(commits, "\n")+"\n", "rev-list", "--objects", "--stdin", "--not", "--all", "--quiet")
 	if err == nil || ctx.Err() != nil {
@@ -154,7 +157,8 @@ func (q *Quarantine) Connected(ctx context.Context, commits []string) error {
 	return caisson.Wrap(err, caisson.Denied, "the push is not whole: a commit, directory or file that it needs is neither in it nor in what this sandbox was granted")
 }
 
-// Fresh returns the commits that tip needs and no ref has, parents first. Denied if they are more than max.
+// Fresh returns the commits that tip reaches and no ref reaches, parents first. It returns a Denied error if there are more than
+// max.
 func (q *Quarantine) Fresh(ctx context.Context, tip string, max int) ([]string, error) {
 	out, err := q.Repo.Output(ctx, tip+"\n", "rev-list", "--topo-order", "--reverse", "--max-count="+strconv.Itoa(max+1), "--stdin", "--not", "--all")
 	if err != nil {
@@ -174,7 +178,7 @@ func (q *Quarantine) Migrate() error {
 		return caisson.Wrap(err, caisson.Internal, "the objects cannot be kept")
 	}
 	for _, d := range dirs {
-		// Packs, and directories of single objects, which have two digits.
+		// packs, and directories of loose objects, whose names have two digits
 		if name := d.Name(); name != "pack" && len(name) != 2 {
 			continue
 		}
@@ -185,7 +189,7 @@ func (q *Quarantine) Migrate() error {
 	return nil
 }
 
-// A cappedReader fails when there is more than it may read.
+// A cappedReader returns an error if there is more data than the limit.
 type cappedReader struct {
 	r           io.Reader
 	left, limit int64
@@ -205,5 +209,5 @@ func (c *cappedReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// ZeroID is the name of no object, with as many digits as those of a repository.
+// ZeroID returns the all-zero object name, which stands for no object. idSize is the length of an object name in bytes.
 func ZeroID(idSize int) string { return string(bytes.Repeat([]byte{'0'}, 2*idSize)) }
