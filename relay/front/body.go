@@ -12,7 +12,7 @@ var (
 	errNotGzip  = &refusal{status: http.StatusBadRequest, msg: "the body is not what its encoding says"}
 )
 
-// decoded returns a request's body as the job gets it. It is bounded, but for packs, whose bounds the job knows.
+// decoded returns the decoded body of a request. It is limited, except uncompressed packs, which the job limits.
 func (h *handler) decoded(r *http.Request, service string) (io.Reader, error) {
 	switch coding := r.Header.Get("Content-Encoding"); {
 	case coding == "gzip" || coding == "x-gzip":
@@ -25,7 +25,7 @@ func (h *handler) decoded(r *http.Request, service string) (io.Reader, error) {
 		if err != nil {
 			return nil, errNotGzip
 		}
-		z.Multistream(false) // many empty ones would be work for nothing
+		z.Multistream(false) // otherwise a body of many empty gzip streams would cost time without reaching the limit
 		return &bounded{&single{z, in}, most}, nil
 	case service == uploadPack:
 		return &bounded{r.Body, h.wants}, nil
@@ -34,7 +34,7 @@ func (h *handler) decoded(r *http.Request, service string) (io.Reader, error) {
 	}
 }
 
-// A single is what one stream of gzip unpacks to, behind which there is nothing.
+// A single reader decompresses one gzip stream, which no data may follow.
 type single struct {
 	z  *gzip.Reader
 	in *bufio.Reader
@@ -47,7 +47,7 @@ func (s *single) Read(p []byte) (int, error) {
 		return n, nil
 	}
 	if err != io.EOF {
-		return n, errNotGzip // or the connection broke, and nobody hears this
+		return n, errNotGzip // or the connection was lost, and the client does not receive this
 	}
 	if _, err := s.in.ReadByte(); err != io.EOF {
 		return n, errNotGzip
@@ -55,7 +55,7 @@ func (s *single) Read(p []byte) (int, error) {
 	return n, io.EOF
 }
 
-// A bounded reader fails when there is more than left.
+// A bounded reader fails if there are more than left bytes.
 type bounded struct {
 	r    io.Reader
 	left int64

@@ -12,17 +12,17 @@ import (
 
 const (
 	chunk        = 32 << 10 // bytes that are copied at once
-	emptyRequest = 4        // bytes of the request, a flush, with which git tries whether it may push; only to that the answer may be empty
+	emptyRequest = 4        // bytes of a flush packet, which probes whether a push is allowed; only its answer may be empty
 )
 
-// A stream is what the engine opens. Its end is told by closing it for writing.
+// A stream is the connection that the engine opens. Closing it for writing marks its end.
 type stream interface {
 	net.Conn
 	CloseWrite() error
 }
 
-// An exchange is a request on its way to a job, and the job's answer on its way back. Both are copied at the same time: a job may answer before it
-// has read everything, and then need not read the rest.
+// An exchange copies a request to a job and the job's answer back, both at the same time: a job may answer before it has read the
+// whole request, and then need not read the rest.
 type exchange struct {
 	h     *handler
 	w     http.ResponseWriter
@@ -30,9 +30,9 @@ type exchange struct {
 	r     *http.Request
 	req   *Request
 	conn  stream
-	alive *time.Timer // fires when nothing has moved for too long
-	begun bool        // whether the answer has a status
-	given int64       // bytes of the body; touched by send only, until that has ended
+	alive *time.Timer // fires when no data has moved for the idle time
+	begun bool        // whether the status of the answer was written
+	given int64       // bytes of the body; only send may access it until send has returned
 	stuck atomic.Bool // whether alive has fired
 }
 
@@ -40,7 +40,7 @@ func newExchange(h *handler, w http.ResponseWriter, r *http.Request, req *Reques
 	return &exchange{h: h, w: w, rc: http.NewResponseController(w), r: r, req: req, conn: conn}
 }
 
-// run does it all. The stream is closed when it returns, and nobody reads the body any more.
+// run performs the exchange. When it returns, the stream is closed and no goroutine reads the body.
 func (x *exchange) run() error {
 	if err := x.rc.EnableFullDuplex(); err != nil {
 		return err
@@ -52,13 +52,13 @@ func (x *exchange) run() error {
 		err := x.send()
 		sent <- err
 		if err != nil {
-			x.conn.Close() // without the mark of an end; and receive, which fails now, finds the reason
+			x.conn.Close() // not CloseWrite: the job sees an aborted request, and receive returns the reason
 		}
 	}()
 	err := x.receive()
-	x.conn.Close() // what is not sent now is not wanted
+	x.conn.Close() // the rest of the request is not needed
 	if err != nil && x.req.Advertise {
-		// There is no body to be waited for; and a deadline would end the connection before it is told what is wrong.
+		// There is no body to wait for, and a deadline would close the connection before the error is reported.
 		return errors.Join(<-sent, err)
 	}
 	if err != nil {
@@ -67,7 +67,7 @@ func (x *exchange) run() error {
 			return errors.Join(fault, err)
 		default:
 		}
-		// The answer cannot go on, so that the connection ends with it and the body with that.
+		// The answer cannot be completed. The deadline ends the connection and with it the read of the body.
 		x.rc.SetReadDeadline(time.Now())
 		return errors.Join(<-sent, err)
 	}
@@ -79,16 +79,16 @@ func (x *exchange) run() error {
 		return err
 	}
 	if !x.begun && x.given > emptyRequest {
-		return errEnded // or a push of which nothing is known would look like one that said nothing
+		return errEnded // otherwise a push with an unknown result would look like one without output
 	}
 	if err := x.begin(); err != nil {
 		return err
 	}
 	x.rc.SetWriteDeadline(time.Time{})
-	return x.rc.SetReadDeadline(time.Time{}) // for what comes next on the connection
+	return x.rc.SetReadDeadline(time.Time{}) // for the next request on the connection
 }
 
-// stop ends everything that somebody may be waiting for.
+// stop interrupts all reads and writes of the exchange.
 func (x *exchange) stop() {
 	x.stuck.Store(true)
 	x.conn.Close()
@@ -96,11 +96,11 @@ func (x *exchange) stop() {
 	x.rc.SetWriteDeadline(time.Now())
 }
 
-// send copies the request's body into the stream. If the job does not
-// want it all, the rest is read all the same, because a client may not listen before it has sent everything.
+// send copies the request's body into the stream. If the job stops reading, the rest of the body is still read, because a client
+// may not read the answer before it has sent everything.
 func (x *exchange) send() error {
 	if x.req.Advertise {
-		x.conn.CloseWrite() // a job that has answered already may be gone
+		x.conn.CloseWrite() // the error is ignored: a job that has answered may have exited
 		return nil
 	}
 	body, err := x.h.decoded(x.r, x.req.Service)
@@ -125,7 +125,7 @@ func (x *exchange) copyBody(body io.Reader) error {
 		switch {
 		case errors.Is(err, io.EOF):
 			if wanted {
-				x.conn.CloseWrite() // a job that has ended needs no end
+				x.conn.CloseWrite() // the error is ignored: the job may have exited
 			}
 			return nil
 		case err != nil:
@@ -134,7 +134,7 @@ func (x *exchange) copyBody(body io.Reader) error {
 	}
 }
 
-// receive copies the answer out of the stream, each piece at once: people watch it.
+// receive copies the answer from the stream and flushes each piece, because users watch the progress.
 func (x *exchange) receive() error {
 	buf := make([]byte, chunk)
 	for {
@@ -154,7 +154,7 @@ func (x *exchange) receive() error {
 		switch {
 		case err == nil:
 		case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET):
-			// Reset is what the end is called when the job has not read everything.
+			// The stream is reset if the job has exited without reading the whole request.
 			if x.req.Advertise && !x.begun {
 				return errEnded
 			}
@@ -165,7 +165,7 @@ func (x *exchange) receive() error {
 	}
 }
 
-// begin writes the answer's header, once.
+// begin writes the header of the answer on its first call.
 func (x *exchange) begin() error {
 	if x.begun {
 		return nil

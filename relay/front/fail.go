@@ -10,12 +10,12 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-const maxText = 1000 // bytes of what is said of an error
+const maxText = 1000 // maximum length of an error message in bytes
 
-// fail answers with an error, in one line of plain text: git shows that as what the remote says.
+// fail answers with an error as one line of plain text, which git shows as a message of the remote.
 func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() != nil {
-		panic(http.ErrAbortHandler) // nobody listens
+		panic(http.ErrAbortHandler) // the client is gone
 	}
 	status, msg := statusOf(err)
 	header := w.Header()
@@ -35,25 +35,25 @@ func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 		panic(http.ErrAbortHandler)
 	}
 	w.WriteHeader(status)
-	io.WriteString(w, line) // who has gone does not hear it
-	// A client that is still sending would lose an answer that is followed by a reset. One that waits for leave to send must not
-	// be given that, which reading would do.
+	io.WriteString(w, line) // an error is ignored: the client may be gone
+	// A client that is still sending would lose an answer that is followed by a reset, so its body is read. If the client waits
+	// for "100 Continue", the body is not read, because reading would send that status.
 	if r.Header.Get("Expect") == "" && rc.Flush() == nil {
 		h.discard(rc, r)
 	}
 }
 
-// discard reads what there is of a body, for a while.
+// discard reads the rest of a body until the drain time has passed.
 func (h *handler) discard(rc *http.ResponseController, r *http.Request) {
 	if rc.SetReadDeadline(time.Now().Add(h.drain)) != nil {
 		return
 	}
 	if _, err := io.Copy(io.Discard, r.Body); err == nil {
-		rc.SetReadDeadline(time.Time{}) // the connection goes on
+		rc.SetReadDeadline(time.Time{}) // the connection can be reused
 	}
 }
 
-// noCache says what gitprotocol-http wants to be said.
+// noCache sets the cache headers that gitprotocol-http requires.
 func noCache(h http.Header) {
 	h.Set("Expires", "Fri, 01 Jan 1980 00:00:00 GMT")
 	h.Set("Pragma", "no-cache")

@@ -1,7 +1,7 @@
-// Package front is git over HTTP as a sandbox sees it, on the virtual host git.caisson.internal: the smart protocol, and of that only what
-// HTTP is about. It runs in the wire process, knows no git, and decides nothing: it checks the form of a request, asks the engine for
-// a stream, copies the request's body into it and what comes back out of it. Who asks is in the context of a request, put there by the
-// wire; which repositories there are, and what may be done with them, the engine says.
+// Package front serves git over HTTP to sandboxes, on the virtual host git.caisson.internal. It implements the HTTP part of the
+// smart protocol. It runs in the wire process, does not parse git data, and makes no decisions: it checks the form of a request,
+// requests a stream from the engine, and copies the request's body into the stream and the answer from it. The wire process puts
+// the guest into the context of a request; the engine decides which repositories exist and what the guest may do with them.
 package front
 
 import (
@@ -15,28 +15,28 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Bounds of a request.
+// Limits of a request.
 const (
-	maxWants    = 32 << 20         // bytes of a request for objects, decoded: names of what is wanted and of what is there
-	maxUnzipped = 64 << 20         // bytes of a compressed request of either sort, decoded; git compresses no packs
+	maxWants    = 32 << 20         // bytes of a decoded fetch request: names of wanted and existing objects
+	maxUnzipped = 64 << 20         // bytes of a compressed request of any kind, decoded; git does not compress packs
 	idleTime    = 5 * time.Minute  // without a byte in either direction
-	drainTime   = 30 * time.Second // for what is left of a body that nobody wants any more
+	drainTime   = 30 * time.Second // for reading the rest of a body that is not needed
 )
 
-// An Open asks the engine for a stream for the guest in ctx. The connection can be closed for writing alone (CloseWrite). The request's body goes
-// into it, and its end with that; the whole body of the answer comes out of it.
+// An Open requests a stream from the engine for the guest in ctx. The connection must support CloseWrite. The request's body is
+// written to it, followed by CloseWrite; the whole body of the answer is read from it.
 type Open = func(ctx context.Context, in json.RawMessage) (net.Conn, error)
 
-// A Request is what the engine is asked for.
+// A Request is the request to the engine for a stream.
 type Request struct {
 	Repo      string `json:"repo"`
 	Service   string `json:"service" enum:"upload-pack,receive-pack"`
-	Advertise bool   `json:"advertise"` // whether it is the list of refs that is asked for; then there is no body
-	// Protocol is what the client says of the protocol's version: "version=0", "version=1", "version=2", or nothing.
+	Advertise bool   `json:"advertise"` // request for the list of refs, which has no body
+	// Protocol is the protocol version that the client requests: "version=0", "version=1", "version=2", or "".
 	Protocol string `json:"protocol,omitempty"`
 }
 
-// Handler returns what answers on the virtual host. Requests have a [caisson.Guest] in their context.
+// Handler returns the handler of the virtual host. Requests must have a [caisson.Guest] in their context.
 func Handler(open Open) http.Handler {
 	return &handler{open: open, wants: maxWants, unzipped: maxUnzipped, idle: idleTime, drain: drainTime}
 }
@@ -74,11 +74,11 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := newExchange(h, w, r, req, s)
 	if err := x.run(); err != nil {
 		if x.begun || x.stuck.Load() {
-			panic(http.ErrAbortHandler) // what there is of the answer must not look whole
+			panic(http.ErrAbortHandler) // so that the client does not take a partial answer for complete
 		}
 		h.fail(w, r, err)
 	}
 }
 
-// errEnded is the end of a stream before there was anything of an answer.
+// errEnded is returned if a stream ends before the answer begins.
 var errEnded = caisson.Errorf(caisson.Unavailable, "the answer broke off before it began; try again in a moment")

@@ -8,11 +8,11 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A refusal is an error with a status of HTTP's own.
+// A refusal is an error with its own HTTP status.
 type refusal struct {
 	status int
 	msg    string
-	allow  string // for 405
+	allow  string // value of the Allow header, for status 405
 }
 
 func (r *refusal) Error() string { return r.msg }
@@ -28,7 +28,7 @@ const (
 	receivePack = "receive-pack"
 )
 
-// parse makes sense of a request, of which nothing is trusted but that package net/http understood it.
+// parse validates a request and converts it. Apart from the parsing by package net/http, the request is untrusted.
 func parse(r *http.Request) (*Request, error) {
 	repo, rest, ok := split(r.URL.EscapedPath())
 	if !ok {
@@ -58,8 +58,8 @@ func parse(r *http.Request) (*Request, error) {
 	return req, err
 }
 
-// split cuts a path, as it was sent, into the name of a repository and what is asked of it. Names need no escapes, so that a path that has
-// any means nothing. One ".git" at the end of a name is not of it.
+// split splits an escaped path into the name of a repository and the rest. Names need no escapes, so a path with escapes is not
+// valid. A single ".git" at the end of the name is removed.
 func split(path string) (repo, rest string, ok bool) {
 	path, ok = strings.CutPrefix(path, "/")
 	if !ok || strings.Contains(path, "%") {
@@ -129,7 +129,7 @@ func only(method string) error {
 	return &refusal{status: http.StatusMethodNotAllowed, msg: "use " + method + " here", allow: method}
 }
 
-// protocol reads the header Git-Protocol.
+// protocol validates the values of the header Git-Protocol and returns the version.
 func protocol(values []string) (string, error) {
 	switch {
 	case len(values) == 0:
@@ -140,16 +140,16 @@ func protocol(values []string) (string, error) {
 	return "", &refusal{status: http.StatusBadRequest, msg: "the protocol has to be version=0, version=1 or version=2; unset protocol.version"}
 }
 
-// statuses are those of errors by kind.
+// statuses maps the kinds of errors to HTTP statuses.
 var statuses = map[caisson.Kind]int{
 	caisson.Invalid: http.StatusBadRequest, caisson.NotFound: http.StatusNotFound, caisson.Conflict: http.StatusConflict,
 	caisson.Denied: http.StatusForbidden,
-	// Not 401, for which git would ask for a password. There is none.
+	// Not 401, because git would prompt for a password, and there is none.
 	caisson.Unauthed:  http.StatusForbidden,
 	caisson.Exhausted: http.StatusTooManyRequests, caisson.Unavailable: http.StatusServiceUnavailable,
 }
 
-// statusOf returns how an error is told, and the kind that it counts as.
+// statusOf returns the HTTP status and the message of an error.
 func statusOf(err error) (status int, msg string) {
 	if r, ok := errors.AsType[*refusal](err); ok {
 		return r.status, r.msg
