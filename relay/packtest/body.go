@@ -1,4 +1,4 @@
-// Package packtest makes bodies of pushes and packs for tests, also such that no git makes.
+// Package packtest creates bodies of pushes and packs for tests, including malformed ones that git would not create.
 package packtest
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson/relay/git"
 )
 
-// CommandLines is the first part of a push.
+// CommandLines returns the first part of a push: lines as packet lines and a flush packet.
 func CommandLines(lines ...string) []byte {
 	var b bytes.Buffer
 	for _, l := range lines {
@@ -22,7 +22,7 @@ func CommandLines(lines ...string) []byte {
 
 func EmptyPack() []byte { return NewPack(0).Sum() }
 
-// A PackWriter writes packs, also such that no git writes.
+// A PackWriter writes packs, including malformed ones.
 type PackWriter struct{ bytes.Buffer }
 
 func NewPack(count int) *PackWriter {
@@ -32,7 +32,7 @@ func NewPack(count int) *PackWriter {
 	return p
 }
 
-// Header writes the type and size of an entry, and returns where it begins.
+// Header writes the type and size of an entry, and returns the entry's offset.
 func (p *PackWriter) Header(typ byte, size int64) int {
 	at := p.Len()
 	b := typ<<4 | byte(size&15)
@@ -56,7 +56,7 @@ func (p *PackWriter) Object(typ byte, data string) *PackWriter {
 	return p.Deflate([]byte(data))
 }
 
-// Back writes how far before an entry the base of a delta is.
+// Back writes the distance from an entry back to the base of its delta.
 func (p *PackWriter) Back(n int64) *PackWriter {
 	b := []byte{byte(n & 0x7f)}
 	for n >>= 7; n > 0; n >>= 7 {
@@ -73,7 +73,7 @@ func (p *PackWriter) Sum() []byte {
 	return p.Bytes()
 }
 
-// DeltaOf makes a delta with the sizes of base and result, and an instruction that inserts text.
+// DeltaOf returns a delta with the sizes of base and result, and an instruction that inserts text.
 func DeltaOf(base, result int, text string) []byte {
 	var b []byte
 	for _, n := range []int{base, result} {
