@@ -1,4 +1,4 @@
-// Package relaytest has a store that a real git pushes to, for tests.
+// Package relaytest has a store that a git client can push to, for tests.
 package relaytest
 
 import (
@@ -25,13 +25,13 @@ import (
 	"github.com/caisson-dev/caisson/relay/receive"
 )
 
-// A Quay is a view, a store over it, and a server that a real git pushes to.
+// A Quay is a view, a store that borrows its objects, and an HTTP server that a git client can push to.
 type Quay struct {
 	T     *testing.T
 	Store git.Repo
 	Url   string
-	Work  string // a clone of what is granted
-	Base  string // commit that was granted as main
+	Work  string // clone of the granted branch
+	Base  string // commit of the granted branch main
 
 	Mu    sync.Mutex
 	Req   receive.Request
@@ -40,7 +40,7 @@ type Quay struct {
 	count int
 }
 
-// New has a granted branch main with readme and dir/f, and a clone of it on the branch "work".
+// New returns a Quay with a granted branch main, which has the files readme and dir/f, and a clone of it on the branch "work".
 func New(t *testing.T) *Quay { t.Helper(); return NewOf(t, git.HexSHA1) }
 
 func NewOf(t *testing.T, digits int) *Quay {
@@ -109,7 +109,7 @@ func (q *Quay) request() receive.Request {
 	return q.Req
 }
 
-// Set changes what pushes are told from then on.
+// Set sets the rules and limits of later pushes.
 func (q *Quay) Set(rules check.Rules, limits receive.Limits) {
 	q.Mu.Lock()
 	defer q.Mu.Unlock()
@@ -123,7 +123,7 @@ func (q *Quay) note(r *receive.Result, err error) {
 	q.count++
 }
 
-// Client runs git as a sandbox would.
+// Client runs git as in a sandbox and fails the test if git fails.
 func (q *Quay) Client(dir string, args ...string) string {
 	q.T.Helper()
 	out, err := q.Try(dir, "", args...)
@@ -168,7 +168,7 @@ func (q *Quay) Commit(message string) string {
 	return q.Head()
 }
 
-// Object writes an object as it is, whatever git thinks of it.
+// Object writes an object without git's validation.
 func (q *Quay) Object(typ, content string) string {
 	q.T.Helper()
 	out, err := q.Try(q.Work, content, "hash-object", "-t", typ, "-w", "--stdin", "--literally")
@@ -178,14 +178,14 @@ func (q *Quay) Object(typ, content string) string {
 	return strings.TrimSpace(out)
 }
 
-// Push pushes what args say, and returns what git shows and whether it took it.
+// Push runs git push origin with args, and returns its output and whether it succeeded.
 func (q *Quay) Push(args ...string) (said string, ok bool) {
 	q.T.Helper()
 	out, err := q.Try(q.Work, "", append([]string{"push", "origin"}, args...)...)
 	return out, err == nil
 }
 
-// Raw posts a body of its own making.
+// Raw sends body as a push and returns the result and the answer.
 func (q *Quay) Raw(body []byte) (*receive.Result, string, error) {
 	q.T.Helper()
 	ctx, cancel := context.WithTimeout(q.T.Context(), time.Minute)
@@ -195,7 +195,7 @@ func (q *Quay) Raw(body []byte) (*receive.Result, string, error) {
 	return r, answer.String(), err
 }
 
-// Untouched checks that the store has its refs, and no object that it had not.
+// Untouched checks that the store has exactly refs and the given number of objects, and no leftover directories.
 func (q *Quay) Untouched(refs string, objects int) {
 	q.T.Helper()
 	if got := q.Refs(); got != refs {
@@ -224,7 +224,7 @@ func (q *Quay) Refs() string {
 	return string(out)
 }
 
-// Sound checks that the store lacks nothing.
+// Sound checks the store with git fsck.
 func (q *Quay) Sound() {
 	q.T.Helper()
 	if out, err := q.Store.Output(q.T.Context(), "", "fsck", "--strict", "--full", "--no-dangling"); err != nil {
@@ -232,7 +232,7 @@ func (q *Quay) Sound() {
 	}
 }
 
-// Objects counts what the store has of its own.
+// Objects returns the number of the store's own objects.
 func (q *Quay) Objects() int {
 	q.T.Helper()
 	out, err := q.Store.With("GIT_ALTERNATE_OBJECT_DIRECTORIES=").Output(q.T.Context(), "", "cat-file", "--batch-all-objects", "--batch-check")
@@ -242,7 +242,7 @@ func (q *Quay) Objects() int {
 	return strings.Count(string(out), "\n")
 }
 
-// State is for untouched.
+// State returns the arguments for Untouched.
 func (q *Quay) State() (string, int) { q.T.Helper(); return q.Refs(), q.Objects() }
 
 func AllFindings(r *receive.Result) []caisson.Finding {
@@ -256,10 +256,10 @@ func AllFindings(r *receive.Result) []caisson.Finding {
 	return all
 }
 
-// Token looks like a secret; it is put together here so that nothing takes this file for one.
+// Token returns text that looks like a secret. It is concatenated so that secret scanners do not report this file.
 func Token() string { return "ghp_" + "wJ7aB3xK9mQ2vR5tY8uP1nL4cD6eF0gH2iS7" }
 
-// VerdictOf is the worst of what was found.
+// VerdictOf returns the most severe verdict of the findings.
 func VerdictOf(r *receive.Result) string {
 	verdict := caisson.VerdictPass
 	for _, f := range AllFindings(r) {
@@ -270,7 +270,7 @@ func VerdictOf(r *receive.Result) string {
 	return verdict
 }
 
-// Tree writes a tree object from "<mode> <name>" and ids, as they come.
+// Tree writes a tree object from pairs of "<mode> <name>" and id, in the given order.
 func (q *Quay) Tree(entries ...string) string {
 	q.T.Helper()
 	var b strings.Builder
@@ -280,13 +280,13 @@ func (q *Quay) Tree(entries ...string) string {
 	return q.Object("tree", b.String())
 }
 
-// CommitOf writes a commit of a tree after the granted one.
+// CommitOf writes a commit of a tree whose parent is the granted commit.
 func (q *Quay) CommitOf(tree string) string {
 	q.T.Helper()
 	return q.Object("commit", "tree "+tree+"\nparent "+q.Base+"\nauthor a <a@b> 1 +0000\ncommitter a <a@b> 1 +0000\n\nx\n")
 }
 
-// Send pushes objects that need not make sense to a client: all that are not granted.
+// Send pushes a pack of exactly objects and tip, which need not be valid.
 func (q *Quay) Send(tip string, objects ...string) (*receive.Result, string, error) {
 	q.T.Helper()
 	out, err := q.Try(q.Work, strings.Join(append(objects, tip), "\n")+"\n", "pack-objects", "--stdout", "-q")
@@ -296,7 +296,7 @@ func (q *Quay) Send(tip string, objects ...string) (*receive.Result, string, err
 	return q.Raw(append(packtest.CommandLines(quarantine.ZeroID(20)+" "+tip+" refs/heads/work\x00report-status side-band-64k"), out...))
 }
 
-// Pushed pushes and fails if it is not taken.
+// Pushed pushes the branch work, fails the test if the push is refused, and returns the pushed commit.
 func (q *Quay) Pushed() string {
 	q.T.Helper()
 	if said, ok := q.Push("+work"); !ok {
@@ -305,7 +305,7 @@ func (q *Quay) Pushed() string {
 	return q.Head()
 }
 
-// Stored returns a commit object of the store.
+// Stored returns the content of a commit object of the store.
 func (q *Quay) Stored(id string) string {
 	q.T.Helper()
 	out, err := q.Store.Output(q.T.Context(), "", "cat-file", "commit", id)
@@ -322,7 +322,7 @@ func (q *Quay) UntouchedObjects(refs string, objects int) {
 	}
 }
 
-// PackOf is what a client would send for a commit.
+// PackOf returns the pack that a client would send for a commit.
 func (q *Quay) PackOf(tip string) []byte {
 	q.T.Helper()
 	out, err := q.Try(q.Work, tip+"\n^"+q.Base+"\n", "pack-objects", "--revs", "--stdout", "-q", "--thin")
@@ -332,7 +332,7 @@ func (q *Quay) PackOf(tip string) []byte {
 	return []byte(out)
 }
 
-// BytesOf is the name of an object in binary.
+// BytesOf returns the name of an object in binary form.
 func BytesOf(t *testing.T, id string) string {
 	t.Helper()
 	b, err := hex.DecodeString(id)
