@@ -19,7 +19,7 @@ import (
 	"github.com/caisson-dev/caisson/relay/relaytest"
 )
 
-// TestReceiveTrees is about what is in a commit's tree.
+// TestReceiveTrees checks the trees of pushed commits.
 func TestReceiveTrees(t *testing.T) {
 	q := relaytest.New(t)
 	before, objects := q.State()
@@ -77,7 +77,7 @@ func TestReceiveTrees(t *testing.T) {
 		"attributes":               {[]string{"100644 .gitattributes", blob}, relaytest.Ask, ".gitattributes"},
 		"keys":                     {[]string{"40000 .ssh", sub}, relaytest.Deny, ".ssh/f"},
 	} {
-		// It replaces all that is there: what is removed is no matter.
+		// The tree replaces the whole content; removed files do not matter here.
 		tree := q.Tree(c.entries...)
 		all := []string{tree, blob, sub}
 		for i := 1; i < len(c.entries); i += 2 {
@@ -105,7 +105,7 @@ func TestReceiveTrees(t *testing.T) {
 	}
 }
 
-// TestReceiveSecrets finds what only the middle of the history has.
+// TestReceiveSecrets checks that secrets are found that only a commit in the middle of the history contains.
 func TestReceiveSecrets(t *testing.T) {
 	q := relaytest.New(t)
 	before, objects := q.State()
@@ -121,7 +121,7 @@ func TestReceiveSecrets(t *testing.T) {
 		t.Error("the message has the secret")
 	}
 	q.Untouched(before, objects)
-	// One that is in a branch that is merged.
+	// A secret in a branch that is merged.
 	q.Git("reset", "-q", "--hard", q.Base)
 	q.Git("checkout", "-q", "-b", "side")
 	q.Write("x", relaytest.Token()+"\n")
@@ -135,7 +135,7 @@ func TestReceiveSecrets(t *testing.T) {
 	if said, ok := q.Push("work"); ok || !strings.Contains(said, commit.ShortID(side)+": x: this looks like a secret") {
 		t.Error(said)
 	}
-	// And one that only the merge itself has, and one in a message.
+	// A secret that only the merge commit contains, and one in a message.
 	q.Git("reset", "-q", "--hard", q.Base)
 	q.Write("y", "y\n")
 	q.Commit("y " + relaytest.Token())
@@ -158,7 +158,7 @@ func TestReceiveSecrets(t *testing.T) {
 	q.Untouched(before, objects)
 }
 
-// TestReceiveMerges does not blame a merge for what it brings from elsewhere.
+// TestReceiveMerges checks that a merge is not denied for changes that it takes from a granted parent.
 func TestReceiveMerges(t *testing.T) {
 	q := relaytest.New(t)
 	q.Git("checkout", "-q", "main")
@@ -175,7 +175,7 @@ func TestReceiveMerges(t *testing.T) {
 	if said, ok := q.Push("work"); !ok || len(relaytest.AllFindings(q.Last)) != 0 {
 		t.Errorf("%s %+v", said, q.Last)
 	}
-	// But for what it does itself.
+	// A merge is denied for its own changes.
 	q.Git("checkout", "-q", "main")
 	q.Write("more", "x\n")
 	q.Commit("more")
@@ -188,7 +188,7 @@ func TestReceiveMerges(t *testing.T) {
 	}
 }
 
-// TestReceiveLinks is about symlinks that lead out only together with what another commit makes.
+// TestReceiveLinks checks symlinks that lead out of the repository only in combination with another commit.
 func TestReceiveLinks(t *testing.T) {
 	q := relaytest.New(t)
 	link := func(name, to string) {
@@ -225,7 +225,7 @@ func TestReceiveLinks(t *testing.T) {
 		t.Errorf("%s %+v", said, q.Last)
 	}
 	q.Untouched(before, objects)
-	// By a merge.
+	// Through a merge.
 	q.Git("checkout", "-q", "-B", "side", "main")
 	link("d/l", "..")
 	q.Commit("side")
@@ -239,7 +239,7 @@ func TestReceiveLinks(t *testing.T) {
 	}
 }
 
-// TestReceiveModules is about where submodules come from.
+// TestReceiveModules checks the URLs of submodules.
 func TestReceiveModules(t *testing.T) {
 	q := relaytest.New(t)
 	for text, want := range map[string]string{
@@ -268,7 +268,7 @@ func TestReceiveModules(t *testing.T) {
 	}
 }
 
-// TestReceiveMany has a hundred thousand files in one commit, and trees that are more than they seem.
+// TestReceiveMany pushes a commit with a hundred thousand files, and trees that expand to very many files.
 func TestReceiveMany(t *testing.T) {
 	q := relaytest.New(t)
 	var stream strings.Builder

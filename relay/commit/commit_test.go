@@ -7,7 +7,7 @@ import (
 	"github.com/caisson-dev/caisson/relay/relaytest"
 )
 
-// TestReceiveCommits sends commits that git would not make.
+// TestReceiveCommits pushes commits that git would not create.
 func TestReceiveCommits(t *testing.T) {
 	q := relaytest.New(t)
 	before, objects := q.State()

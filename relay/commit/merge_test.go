@@ -8,8 +8,8 @@ import (
 	"github.com/caisson-dev/caisson/relay/relaytest"
 )
 
-// TestReceiveMergesThatUndo: a merge is not blamed for what one of its parents has changed, but for what it undoes of another's, which a
-// parent that is chosen for that can hide: an older commit, or one without files.
+// TestReceiveMergesThatUndo checks that a merge is not denied for changes of one of its parents, but is denied for undoing
+// changes of the other parent, even if the parent was chosen to hide that: an older commit, or one without files.
 func TestReceiveMergesThatUndo(t *testing.T) {
 	q := relaytest.New(t)
 	const flow = ".github/workflows/ci.yml"
@@ -36,7 +36,7 @@ func TestReceiveMergesThatUndo(t *testing.T) {
 	merge := func(tree string, parents ...string) string {
 		return q.Object("commit", "tree "+tree+"\nparent "+strings.Join(parents, "\nparent ")+person)
 	}
-	both := merge(old, older, empty) // from here on older and empty are common to both sides
+	both := merge(old, older, empty) // from here on both sides have older and empty in common
 	for name, c := range map[string]struct {
 		tip     string
 		verdict string

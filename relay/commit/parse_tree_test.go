@@ -39,7 +39,7 @@ func FuzzParseTree(f *testing.F) {
 	})
 }
 
-// FuzzParseCommit: what is parsed is what is written, and is plain in its headers.
+// FuzzParseCommit checks that a parsed commit is written without changes and has plain headers.
 func FuzzParseCommit(f *testing.F) {
 	id := strings.Repeat("a", 40)
 	f.Add([]byte("tree " + id + "\nparent " + id + "\nauthor A <a@b> 1 +0000\ncommitter A <a@b> 1 +0000\ngpgsig a\n b\n\nmessage\n"))
