@@ -20,7 +20,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/testneed"
 )
 
-// pair returns both ends of a stream as an engine makes them.
+// pair returns the two ends of a stream.
 func pair(t testing.TB) (near *net.UnixConn, far *os.File) {
 	t.Helper()
 	f, far, err := socketpair.New()
@@ -35,12 +35,12 @@ func pair(t testing.TB) (near *net.UnixConn, far *os.File) {
 	return c.(*net.UnixConn), far
 }
 
-// An engine opens streams to git programs on repositories of a directory.
+// An engine opens streams to git programs that run on repositories in a directory.
 type engine struct {
 	t    testing.TB
 	dir  string
 	jobs sync.WaitGroup
-	dies atomic.Bool // whether jobs that take a push end without a word
+	dies atomic.Bool // whether jobs that receive a push exit without an answer
 
 	mu    sync.Mutex
 	asked []Request // guarded by mu
@@ -85,7 +85,7 @@ func (e *engine) open(_ context.Context, in json.RawMessage) (net.Conn, error) {
 	return near, nil
 }
 
-// serve is the job.
+// serve runs the job.
 func (e *engine) serve(req Request, conn *os.File) {
 	args := []string{req.Service, "--stateless-rpc"}
 	if req.Advertise {
@@ -120,7 +120,7 @@ func gitEnv() []string {
 	}
 }
 
-// git runs git and returns what it says.
+// git runs git and returns its output.
 func git(t testing.TB, dir string, args ...string) (string, error) {
 	t.Helper()
 	cmd := exec.Command("git", args...)
@@ -138,7 +138,7 @@ func mustGit(t testing.TB, dir string, args ...string) string {
 	return out
 }
 
-// repo makes a bare repository with a commit.
+// repo creates a bare repository with one commit.
 func (e *engine) repo(t testing.TB, name string) {
 	t.Helper()
 	work := t.TempDir()
@@ -149,7 +149,7 @@ func (e *engine) repo(t testing.TB, name string) {
 	mustGit(t, work, "clone", "-q", "--bare", ".", filepath.Join(e.dir, name))
 }
 
-// write makes a file that does not compress.
+// write creates a file whose content cannot be compressed.
 func write(t testing.TB, name string, size int) {
 	t.Helper()
 	b := make([]byte, size)
@@ -165,7 +165,7 @@ func write(t testing.TB, name string, size int) {
 	}
 }
 
-// TestGit: a real git clones, fetches and pushes, small and large, with each version of the protocol.
+// TestGit clones, fetches and pushes small and large commits with git in each protocol version.
 func TestGit(t *testing.T) {
 	for _, version := range []string{"0", "1", "2"} {
 		t.Run("version"+version, func(t *testing.T) {
@@ -176,7 +176,7 @@ func TestGit(t *testing.T) {
 			v := "protocol.version=" + version
 			mustGit(t, ".", "-c", v, "clone", "-q", url, a)
 			mustGit(t, ".", "-c", v, "clone", "-q", url+".git", b)
-			for i, size := range []int{10, 5 << 20} { // the second in chunks, after a request that tries
+			for i, size := range []int{10, 5 << 20} { // the second push is chunked, after a probe request
 				write(t, filepath.Join(a, "file"), size)
 				mustGit(t, a, "commit", "-q", "-a", "-m", "more")
 				mustGit(t, a, "-c", v, "push", "-q", "origin", "HEAD:refs/heads/work")
@@ -185,7 +185,7 @@ func TestGit(t *testing.T) {
 					t.Errorf("push %d: %s, want %s", i, got, want)
 				}
 			}
-			for i := range 200 { // so that a request has much to say, and is compressed
+			for i := range 200 { // so that a fetch request is long and is compressed
 				mustGit(t, b, "commit", "-q", "--allow-empty", "-m", "n"+strings.Repeat("x", i))
 			}
 			write(t, filepath.Join(a, "file"), 20)
@@ -207,7 +207,7 @@ func TestGit(t *testing.T) {
 	}
 }
 
-// TestGitShowsErrors: what the engine says is shown to whoever runs git.
+// TestGitShowsErrors checks that git shows the engine's error messages.
 func TestGitShowsErrors(t *testing.T) {
 	_, s := newEngine(t)
 	for _, row := range []struct{ repo, want string }{
@@ -225,7 +225,7 @@ func TestGitShowsErrors(t *testing.T) {
 	}
 }
 
-// TestGitHook: what a job says while it works is seen, and a push that it refuses is told.
+// TestGitHook checks that git shows the output of a job while it runs, and reports a refused push.
 func TestGitHook(t *testing.T) {
 	e, s := newEngine(t)
 	e.repo(t, "lib")
@@ -247,10 +247,10 @@ func TestGitHook(t *testing.T) {
 	}
 }
 
-// A late stream's end is told to who writes it only when its other end has been read.
+// A late stream returns from CloseWrite only after the end of the other direction was read.
 type late struct {
 	*net.UnixConn
-	read chan struct{} // closed when there is nothing more to read
+	read chan struct{} // closed at the end of the answer
 	once sync.Once
 }
 
@@ -268,7 +268,7 @@ func (l *late) CloseWrite() error {
 	return err
 }
 
-// TestSilentJob: that there was no answer is told also if the answer's end is seen before the request's.
+// TestSilentJob checks that a missing answer is reported even if the end of the answer is read before CloseWrite returns.
 func TestSilentJob(t *testing.T) {
 	s := httptest.NewServer(Handler(func(context.Context, json.RawMessage) (net.Conn, error) {
 		near, far := pair(t)

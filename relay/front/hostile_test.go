@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// jobs serves with a job that is a function.
+// jobs returns a server whose job is a function.
 func jobs(t testing.TB, job func(req Request, conn *net.UnixConn), change ...func(*handler)) *httptest.Server {
 	t.Helper()
 	h := Handler(func(_ context.Context, in json.RawMessage) (net.Conn, error) {
@@ -40,13 +40,13 @@ func jobs(t testing.TB, job func(req Request, conn *net.UnixConn), change ...fun
 		c(h)
 	}
 	s := httptest.NewUnstartedServer(h)
-	s.Config.MaxHeaderBytes = 32 << 10 // as the wire's
+	s.Config.MaxHeaderBytes = 32 << 10 // as in the wire process
 	s.Start()
 	t.Cleanup(s.Close)
 	return s
 }
 
-// echo answers with what it was sent.
+// echo answers with the request's body.
 func echo(req Request, conn *net.UnixConn) {
 	b, err := io.ReadAll(conn)
 	if err == nil {
@@ -54,7 +54,7 @@ func echo(req Request, conn *net.UnixConn) {
 	}
 }
 
-// raw sends text as it is, and returns all that comes back.
+// raw sends text unchanged and returns the complete answer.
 func raw(t testing.TB, s *httptest.Server, text string) string {
 	t.Helper()
 	c, err := net.Dial("tcp", s.Listener.Addr().String())
@@ -136,7 +136,7 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// TestNotSmuggled: of two lengths that contradict each other, what looks like a second request in the body is none.
+// TestNotSmuggled checks that a request with two contradictory lengths cannot contain a second request in its body.
 func TestNotSmuggled(t *testing.T) {
 	s := jobs(t, echo)
 	second := "GET /other/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -168,7 +168,7 @@ func post(t testing.TB, s *httptest.Server, service, encoding string, body io.Re
 	return resp.StatusCode, string(b), err
 }
 
-// zipped returns so many zeros, compressed, and tail behind them.
+// zipped returns size zeros, compressed, followed by tail.
 func zipped(t testing.TB, size int64, tail string) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -190,7 +190,7 @@ func (zeros) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestEncodings: what is compressed is bounded as it comes out, and a body that breaks off never looks like a whole one.
+// TestEncodings checks that the decompressed size is limited, and that a truncated body is never taken for a complete one.
 func TestEncodings(t *testing.T) {
 	const wants, unzipped = 1 << 20, 2 << 20
 	ends := make(chan error, 1)
@@ -229,7 +229,8 @@ func TestEncodings(t *testing.T) {
 	}
 }
 
-// TestEarlyAnswer: a job that answers before it has read everything is heard, by a client that sends everything first, too.
+// TestEarlyAnswer checks that the answer of a job that answers before it has read the whole request is delivered, also to a
+// client that sends everything first.
 func TestEarlyAnswer(t *testing.T) {
 	s := jobs(t, func(_ Request, conn *net.UnixConn) {
 		io.ReadFull(conn, make([]byte, 10))
@@ -249,7 +250,7 @@ func TestEarlyAnswer(t *testing.T) {
 	}
 }
 
-// TestRefusalIsHeard: also by a client that sends everything first.
+// TestRefusalIsHeard checks that a refusal is delivered to a client that sends everything first.
 func TestRefusalIsHeard(t *testing.T) {
 	s := jobs(t, echo)
 	const size = 8 << 20
@@ -259,7 +260,7 @@ func TestRefusalIsHeard(t *testing.T) {
 	}
 }
 
-// TestContinue: leave to send is given when the engine has agreed, and not otherwise.
+// TestContinue checks that "100 Continue" is sent only after the engine has accepted the request.
 func TestContinue(t *testing.T) {
 	s := jobs(t, echo)
 	for path, want := range map[string]string{"/lib/git-upload-pack": "HTTP/1.1 100", "/lib/git-receive-pack": "HTTP/1.1 415"} {
@@ -284,7 +285,7 @@ func TestContinue(t *testing.T) {
 	}
 }
 
-// TestProgress: each piece of an answer is passed on when it comes.
+// TestProgress checks that each piece of an answer is forwarded immediately.
 func TestProgress(t *testing.T) {
 	next := make(chan bool, 1)
 	s := jobs(t, func(_ Request, conn *net.UnixConn) {
@@ -313,7 +314,7 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// TestQuick: a job that has answered and gone before it is told that there is no body has answered all the same.
+// TestQuick checks that the answer of a job is delivered that exits before the end of the request is sent to it.
 func TestQuick(t *testing.T) {
 	s := jobs(t, func(_ Request, conn *net.UnixConn) { io.WriteString(conn, "refs") })
 	for range 300 {
@@ -323,7 +324,7 @@ func TestQuick(t *testing.T) {
 	}
 }
 
-// TestBreaksOff: an answer that never began is an error, and a client that goes takes the job along.
+// TestBreaksOff checks that a missing answer is an error, and that the job's stream is closed when the client disconnects.
 func TestBreaksOff(t *testing.T) {
 	ended := make(chan error, 1)
 	s := jobs(t, func(req Request, conn *net.UnixConn) {
@@ -347,13 +348,13 @@ func TestBreaksOff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	resp.Body.Close() // it leaves while there is more and more
+	resp.Body.Close() // the client disconnects during the answer
 	if err := <-ended; err == nil {
 		t.Error("the job was not told that nobody listens")
 	}
 }
 
-// TestIdle: what does not move ends, whoever it is that waits, and what there was of an answer does not look whole.
+// TestIdle checks that idle exchanges are terminated, and that a partial answer does not look complete.
 func TestIdle(t *testing.T) {
 	given := make(chan bool)
 	ended := make(chan error, 1)
@@ -362,7 +363,7 @@ func TestIdle(t *testing.T) {
 			io.WriteString(conn, "some")
 		}
 		<-given
-		_, err := io.Copy(conn, zeros{}) // which does not end unless the other side does
+		_, err := io.Copy(conn, zeros{}) // ends only when the other side closes the connection
 		ended <- err
 	}, func(h *handler) { h.idle = 50 * time.Millisecond })
 	for _, request := range []string{
