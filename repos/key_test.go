@@ -33,11 +33,11 @@ func TestLockedKeys(t *testing.T) {
 		says   string
 	}{
 		{func(*caisson.Repo) {}, caisson.Invalid, "credential LOCKED has a passphrase"},
-		{func(r *caisson.Repo) { r.Credential = "TOKEN" }, caisson.Invalid, "credential TOKEN is no SSH private key"},
+		{func(r *caisson.Repo) { r.Credential = "TOKEN" }, caisson.Invalid, "credential TOKEN is not a supported SSH private key"},
 		{func(r *caisson.Repo) { r.Credential = "NONE" }, caisson.NotFound, "no such credential"},
 		{func(r *caisson.Repo) { r.Credential = "" }, caisson.Unauthed, "needs a credential"},
 		{func(r *caisson.Repo) { r.Credential, r.SigningKey = "KEY", "LOCKED" }, caisson.Invalid, "the signing key has a passphrase"},
-		{func(r *caisson.Repo) { r.URL, r.Credential, r.SigningKey = w.bare, "", "TOKEN" }, caisson.Invalid, "the signing key is no SSH private key"},
+		{func(r *caisson.Repo) { r.URL, r.Credential, r.SigningKey = w.bare, "", "TOKEN" }, caisson.Invalid, "the signing key is not a supported SSH private key"},
 		{func(r *caisson.Repo) { r.URL, r.Credential, r.SigningKey = w.bare, "", "NONE" }, caisson.NotFound, "no such credential"},
 		{func(r *caisson.Repo) { r.Credential = "KEY" }, caisson.Unavailable, ""}, // nobody is there
 	} {

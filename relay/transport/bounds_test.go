@@ -1,4 +1,4 @@
-package transport_test
+package link_test
 
 import (
 	"context"
@@ -21,7 +21,7 @@ import (
 	"github.com/caisson-dev/caisson/relay/transport"
 )
 
-// noise does not compress.
+// noise returns n bytes that cannot be compressed.
 func noise(n int) string {
 	b := make([]byte, n)
 	for i, x := 0, uint32(7); i < n; i++ {
@@ -31,7 +31,7 @@ func noise(n int) string {
 	return string(b)
 }
 
-// TestLargePush is larger than what git sends in one piece, over HTTP/1, HTTP/2 and streams.
+// TestLargePush pushes more than git sends in one piece, over HTTP/1, HTTP/2 and streams.
 func TestLargePush(t *testing.T) {
 	for _, kind := range []string{"http", "https", "local"} {
 		t.Run(kind, func(t *testing.T) {
@@ -63,7 +63,7 @@ func TestLargePush(t *testing.T) {
 	}
 }
 
-// TestFetchLimits: what is too much ends the fetch, and a fetch that was given up is no obstacle to the next.
+// TestFetchLimits checks that exceeding a limit ends the fetch, and that an aborted fetch does not block the next one.
 func TestFetchLimits(t *testing.T) {
 	b := newBerth(t, gitserver.Options{})
 	work := t.TempDir()
@@ -95,7 +95,7 @@ func TestFetchLimits(t *testing.T) {
 	}
 }
 
-// A linked is a link whose near end is the test's.
+// linked returns an HTTP client that acts as the git job of a link.
 func (y *yard) linked(req transport.Request) (c *http.Client, end func(), ended <-chan error) {
 	near, far := y.sockets()
 	conn, err := net.FileConn(near)
@@ -109,14 +109,14 @@ func (y *yard) linked(req transport.Request) (c *http.Client, end func(), ended 
 	}()
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
-	end = func() { conn.Close() } // idle connections are closed only when they are idle
+	end = func() { conn.Close() } // closing idle connections would not close a connection in use
 	y.t.Cleanup(end)
 	return &http.Client{Transport: &http.Transport{
 		Protocols: protocols, DialContext: func(context.Context, string, string) (net.Conn, error) { return conn, nil },
 	}}, end, done
 }
 
-// TestHostileNearEnd: what a job with git could ask for if it were taken over.
+// TestHostileNearEnd sends requests that a compromised git job could send.
 func TestHostileNearEnd(t *testing.T) {
 	y := newYard(t)
 	var asked []string
@@ -152,7 +152,7 @@ func TestHostileNearEnd(t *testing.T) {
 	}
 }
 
-// TestNotEverywhere: whoever may add a remote cannot look around in the host's networks, and tokens are not sent in the clear.
+// TestNotEverywhere checks that remotes cannot be used to probe the host's networks, and that tokens are not sent unencrypted.
 func TestNotEverywhere(t *testing.T) {
 	y := newYard(t)
 	s := gitserver.New(t, gitserver.Options{})
@@ -197,12 +197,12 @@ func TestNotEverywhere(t *testing.T) {
 	}
 }
 
-// TestLinkEnds when its near end goes, whatever it was doing.
+// TestLinkEnds checks that a link ends when the git job's end is closed, in every state.
 func TestLinkEnds(t *testing.T) {
 	y := newYard(t)
 	s := gitserver.New(t, gitserver.Options{})
 	s.Create("r")
-	runtime.GC() // what earlier tests have left to it
+	runtime.GC() // finalizers of earlier tests
 	before := descriptors(t)
 	for _, garbage := range []string{"", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "GET / HTTP/1.1\r\nHost: x\r\n\r\n", "\x00\xff\x00"} {
 		near, far := y.sockets()
@@ -220,7 +220,7 @@ func TestLinkEnds(t *testing.T) {
 	poll.Until(t, time.Minute, func() bool { return descriptors(t) <= before })
 }
 
-// descriptors counts those of this process.
+// descriptors returns the number of open file descriptors of this process.
 func descriptors(t *testing.T) int {
 	t.Helper()
 	fds, err := os.ReadDir("/proc/self/fd")

@@ -22,7 +22,7 @@ func names(r *git.Remote) string {
 	return strings.Join(all, " ")
 }
 
-// TestFetchFollows changes a remote in all the ways that refs can change, over each transport.
+// TestFetchFollows changes the refs of a remote in every way and fetches them, over each transport.
 func TestFetchFollows(t *testing.T) {
 	for _, kind := range []string{"http", "local", "local with a work tree", "sha256"} {
 		t.Run(kind, func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestFetchFollows(t *testing.T) {
 			step(nil, "heads/main", "refs/heads/main")
 			step([]string{"update-ref refs/heads/x " + first, "tag v1", "update-ref refs/pull/1/head " + second, "update-ref refs/notes/x " + first},
 				"heads/main heads/x tags/v1", "refs/heads/main")
-			// A lock and a half-written pack of somebody who was killed.
+			// A lock and a partial pack of a killed process.
 			y.must(os.WriteFile(y.path("mirror/packed-refs.lock"), nil, 0o600))
 			y.must(os.WriteFile(y.path("mirror/objects/pack/tmp_pack_x"), nil, 0o400))
 			step([]string{"update-ref -d refs/heads/x", "update-ref refs/heads/x/y " + second, "symbolic-ref HEAD refs/heads/x/y"},
@@ -86,7 +86,7 @@ func TestFetchFollows(t *testing.T) {
 	}
 }
 
-// TestLocalHooks: the programs and the configuration of a repository on the host are its owner's, and not run for others.
+// TestLocalHooks checks that hooks and configured programs of a repository on the host are not run.
 func TestLocalHooks(t *testing.T) {
 	b := &berth{yard: newYard(t), bare: t.TempDir() + "/r.git"}
 	gitserver.Git(t, t.TempDir(), "init", "-q", "--bare", "-b", "main", b.bare)
@@ -123,7 +123,7 @@ func TestLocalHooks(t *testing.T) {
 	}
 }
 
-// TestViewOfNothing: what the mirror does not have cannot be granted.
+// TestViewOfNothing checks that refs that the mirror does not have cannot be granted.
 func TestViewOfNothing(t *testing.T) {
 	b := newBerth(t, gitserver.Options{})
 	for i, refs := range [][]git.Ref{

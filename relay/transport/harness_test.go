@@ -25,10 +25,10 @@ import (
 	"github.com/caisson-dev/caisson/relay/transport"
 )
 
-// owner is an account's first uid in these tests.
+// owner is the first uid of an account in these tests.
 const owner = caisson.LayerUIDBase + 7*caisson.UIDRange
 
-// A yard is the directories of a repository as the core lays them out, and the tools.
+// A yard has the directories of a repository, in the same layout as in the core, and the tools.
 type yard struct {
 	t      *testing.T
 	top    string
@@ -56,7 +56,7 @@ func (y *yard) must(err error) {
 	}
 }
 
-// dir makes a directory of the account's.
+// dir creates a directory that the account owns.
 func (y *yard) dir(name string) *os.File {
 	y.t.Helper()
 	path := filepath.Join(y.top, name)
@@ -70,7 +70,7 @@ func (y *yard) dir(name string) *os.File {
 
 func (y *yard) path(name string) string { return filepath.Join(y.top, name) }
 
-// sockets returns the two ends of a stream.
+// sockets returns the two ends of a stream socket.
 func (y *yard) sockets() (near, far *os.File) {
 	y.t.Helper()
 	near, far, err := socketpair.New()
@@ -78,7 +78,7 @@ func (y *yard) sockets() (near, far *os.File) {
 	return near, far
 }
 
-// A place is where a repository is, and how it is reached.
+// A place is the location of a repository, with the data for reaching it.
 type place struct {
 	url  string
 	auth transport.Auth
@@ -93,7 +93,7 @@ func (p place) transport() remote.Transport {
 	return remote.TransportStream
 }
 
-// over connects f to a place.
+// over calls f with a link to a place.
 func (y *yard) over(p place, push bool, f func(near *os.File) error) error {
 	y.t.Helper()
 	near, far := y.sockets()
@@ -132,7 +132,7 @@ func (y *yard) fetch(p place) (r *git.Remote, err error) {
 	return r, err
 }
 
-// sandbox makes a view and a store of refs.
+// sandbox creates a view and a store with refs.
 func (y *yard) sandbox(name string, refs []git.Ref, head string) (store, view *os.File) {
 	y.t.Helper()
 	view, store = y.dir("view-"+name), y.dir("store-"+name)
@@ -152,7 +152,7 @@ func (y *yard) push(p place, store, view *os.File, commit, branch, expect string
 	return r, err
 }
 
-// serve returns the URL of a server that does what the front of the relay does.
+// serve returns the URL of a server that does the same as package relay/front.
 func (y *yard) serve(store, view *os.File, branch string, granted []git.Ref) string {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		service := strings.TrimPrefix(r.URL.Path, "/r/")

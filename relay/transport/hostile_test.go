@@ -27,7 +27,7 @@ func pkt(format string, args ...any) string {
 
 const id = "1234567890123456789012345678901234567890"
 
-// v0 is an advertisement of the first version.
+// v0 returns an advertisement of version 0.
 func v0(lines ...string) string {
 	out := pkt("# service=git-upload-pack\n") + "0000"
 	for _, l := range lines {
@@ -36,19 +36,19 @@ func v0(lines ...string) string {
 	return out + "0000"
 }
 
-// v2 is that of version 2, without what it can do.
+// v2 is an advertisement of version 2 with the minimum of capabilities.
 var v2 = pkt("# service=git-upload-pack\n") + "0000" + pkt("version 2\n") + pkt("ls-refs\n") + pkt("fetch\n") + "0000"
 
-// A remote that answers as it likes.
+// A liar is a remote that sends arbitrary answers.
 type liar struct {
-	kind    string // type of the advertisement; "" for the right one
+	kind    string // content type of the advertisement; "" for the correct one
 	status  int
 	header  map[string]string
 	refs    string // the advertisement
 	list    string // the answer to ls-refs
 	pack    string // the answer to fetch
-	endless string // is sent again and again after the rest
-	cut     bool   // the connection ends after the rest
+	endless string // sent repeatedly after the rest
+	cut     bool   // close the connection after the rest
 }
 
 func (l *liar) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -82,7 +82,7 @@ func (l *liar) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// evilPack is a pack that has one commit whose tree has a directory called .git.
+// evilPack returns a pack with one commit whose tree has a directory named .git.
 func evilPack(t *testing.T) (commit, pack string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -199,7 +199,8 @@ func TestHostileRemotes(t *testing.T) {
 	}
 }
 
-// TestTrapsAmongRefs: what is no honest name is left out, what is not git's is left alone, and HEAD may not point anywhere.
+// TestTrapsAmongRefs checks that refs with invalid names or outside of branches and tags are ignored, and that HEAD can only be a
+// listed branch.
 func TestTrapsAmongRefs(t *testing.T) {
 	b := newBerth(t, gitserver.Options{})
 	head := pkt("# service=git-upload-pack\n") + "0000" + pkt("version 2\n") + "0000"
@@ -217,7 +218,7 @@ func TestTrapsAmongRefs(t *testing.T) {
 	}
 }
 
-// TestMoved: a repository that was renamed within its server is followed, with its credential.
+// TestMoved checks that a redirect to another path of the same server is followed, with the credential.
 func TestMoved(t *testing.T) {
 	b := newBerth(t, gitserver.Options{User: "ada", Password: "hunter2"})
 	b.server.Set(func(o *gitserver.Options) {})

@@ -15,7 +15,7 @@ import (
 	"github.com/caisson-dev/caisson/relay/transport"
 )
 
-// A berth is a repository with a commit in a store that is to be pushed to it.
+// A berth is a remote repository, and a store with a commit to push to it.
 type berth struct {
 	*yard
 	server      *gitserver.Server
@@ -40,7 +40,7 @@ func newBerth(t *testing.T, o gitserver.Options) *berth {
 	return b
 }
 
-// prepare seeds the remote and makes a store with a further commit, as if it had been pushed there.
+// prepare fills the remote and creates a store with an additional commit, as if it had been pushed by a sandbox.
 func (b *berth) prepare() {
 	b.t.Helper()
 	work, first := gitserver.Seed(b.t, b.bare, map[string]string{"a": "a\n"})
@@ -57,7 +57,7 @@ func (b *berth) prepare() {
 	b.own("store-s")
 }
 
-// own gives what a test has written into a directory to the account.
+// own makes the account the owner of a directory that a test has written.
 func (y *yard) own(name string) {
 	y.t.Helper()
 	y.must(filepath.Walk(y.path(name), func(path string, _ os.FileInfo, err error) error {
@@ -130,7 +130,7 @@ func TestPushFailures(t *testing.T) {
 	}
 }
 
-// TestPushNeedsLeave: a link that was made to fetch cannot be pushed over, whatever the job with git asks for.
+// TestPushNeedsLeave checks that a link that was opened for fetches refuses pushes, regardless of the git job's requests.
 func TestPushNeedsLeave(t *testing.T) {
 	b := newBerth(t, gitserver.Options{})
 	for _, p := range []place{b.place, {url: b.bare}} {
@@ -161,7 +161,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// TestPromise3TokenIsNotGits looks at all processes while a push is held up at the remote.
+// TestPromise3TokenIsNotGits searches all processes for the token while the remote delays a push.
 func TestPromise3TokenIsNotGits(t *testing.T) {
 	const token = "tok-5f1dd0a1b2c3d4e5"
 	b := newBerth(t, gitserver.Options{User: "x", Password: token})
@@ -182,7 +182,7 @@ func TestPromise3TokenIsNotGits(t *testing.T) {
 	b.must(<-done)
 }
 
-// lookForToken reads what can be read of all processes and returns how many of them are the push's programs of git.
+// lookForToken searches the readable data of all processes for token and returns the number of git processes of the push.
 func lookForToken(t *testing.T, token string) (pushing int) {
 	t.Helper()
 	dirs, err := filepath.Glob("/proc/[0-9]*")

@@ -22,13 +22,13 @@ import (
 	"github.com/caisson-dev/caisson/relay/transport"
 )
 
-// An sshServer runs git's programs for whoever has its key.
+// An sshServer runs git programs for clients that have its key.
 type sshServer struct {
 	t        *testing.T
 	addr     string
 	hostKey  ssh.PublicKey
 	clientPK string // PEM
-	env      bool   // whether it takes GIT_PROTOCOL
+	env      bool   // whether the server accepts GIT_PROTOCOL
 
 	mu       sync.Mutex
 	commands []string
@@ -209,7 +209,7 @@ func TestSSHRefusals(t *testing.T) {
 			got, err := y.git.Fetch(t.Context(), y.mirror, near, fetch.Request{Transport: remote.TransportStream})
 			near.Close()
 			if lerr := <-ended; lerr != nil {
-				err = lerr // as the core does: that there is no link says more
+				err = lerr // as in the core: the error of the link is more specific
 			}
 			if got != nil || caisson.KindOf(err) != tt.kind || !strings.Contains(caisson.MessageOf(err), tt.says) {
 				t.Errorf("%v: %v", caisson.KindOf(err), err)

@@ -15,7 +15,7 @@ func secret(user, s string) transport.Auth {
 	return transport.Auth{User: user, Secret: caisson.NewSecret(s)}
 }
 
-// TestWholeWay goes from a remote to a sandbox and back.
+// TestWholeWay fetches from a remote, clones and pushes as a sandbox, and pushes to the remote.
 func TestWholeWay(t *testing.T) {
 	y := newYard(t)
 	s := gitserver.New(t, gitserver.Options{User: "ada", Password: "hunter2"})
