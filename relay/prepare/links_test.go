@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson/relay/relaytest"
 )
 
-// TestPrepareLinks: what a push is asked or denied about for its symlinks as a whole, a delivery is, too.
+// TestPrepareLinks checks that a delivery has the same findings about symlinks as a push.
 func TestPrepareLinks(t *testing.T) {
 	q := relaytest.New(t)
 	to := q.Object("blob", "x")

@@ -55,7 +55,7 @@ func TestPrepare(t *testing.T) {
 	if q.Client(q.Store.Dir, "rev-parse", p.Commit+"^{tree}") != q.Client(q.Store.Dir, "rev-parse", tip+"^{tree}") {
 		t.Error("another tree")
 	}
-	// The same again, and what comes later follows it.
+	// The result is the same again, and later commits are its descendants.
 	if again := preparedOf(q, Request{Commit: tip}); again.Commit != p.Commit {
 		t.Errorf("%s and %s", again.Commit, p.Commit)
 	}
@@ -65,19 +65,19 @@ func TestPrepare(t *testing.T) {
 	if !strings.Contains(q.Stored(more.Commit), "parent "+p.Commit+"\n") || len(more.Commits) != 5 {
 		t.Errorf("%+v", more)
 	}
-	// As they are.
+	// Authors are kept.
 	kept := preparedOf(q, Request{Commit: tip, Authors: caisson.AuthorKeep})
 	if kept.Commit != tip || len(kept.Commits) != 4 {
 		t.Errorf("%+v", kept)
 	}
-	// Nothing new.
+	// No new commits.
 	if none := preparedOf(q, Request{Commit: q.Base}); none.Commit != q.Base || len(none.Commits) != 0 {
 		t.Errorf("%+v", none)
 	}
 	q.Sound()
 }
 
-// TestSHA256 is all of it in a repository with longer names.
+// TestSHA256 tests the whole path in a repository with SHA-256.
 func TestSHA256(t *testing.T) {
 	q := relaytest.NewOf(t, git.HexSHA256)
 	q.Write("a", "1\n")
@@ -96,10 +96,10 @@ func TestSHA256(t *testing.T) {
 	q.Sound()
 }
 
-// TestPrepareGranted sends no commits that the remote has made.
+// TestPrepareGranted checks that commits of the remote are not delivered.
 func TestPrepareGranted(t *testing.T) {
 	q := relaytest.New(t)
-	// Somebody else's branch, which was granted.
+	// Another user's branch that was granted.
 	q.Git("checkout", "-q", "-b", "theirs", "main")
 	q.Write("theirs", "x\n")
 	q.Write(".github/workflows/x.yml", "x\n")
@@ -118,7 +118,7 @@ func TestPrepareGranted(t *testing.T) {
 	}
 }
 
-// TestPrepareSignatures drops those that do not hold any more, and keeps those that do.
+// TestPrepareSignatures checks that invalidated signatures are removed and valid ones are kept.
 func TestPrepareSignatures(t *testing.T) {
 	q := relaytest.New(t)
 	tree := q.Git("rev-parse", q.Base+"^{tree}")
@@ -138,7 +138,7 @@ func TestPrepareSignatures(t *testing.T) {
 	}
 }
 
-// TestPrepareRefuses checks again what was pushed under other rules.
+// TestPrepareRefuses checks that commits that were pushed under other rules are checked again.
 func TestPrepareRefuses(t *testing.T) {
 	q := relaytest.New(t)
 	q.Write("deploy/x", "x\n")
@@ -176,7 +176,7 @@ func TestPrepareRefuses(t *testing.T) {
 	}
 }
 
-// TestSSHSign has git and ssh-keygen verify what was signed.
+// TestSSHSign verifies signatures with git and ssh-keygen.
 func TestSSHSign(t *testing.T) {
 	keygen, err := exec.LookPath("ssh-keygen")
 	if err != nil {

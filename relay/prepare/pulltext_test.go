@@ -38,7 +38,8 @@ func TestPullTemplates(t *testing.T) {
 	}
 }
 
-// TestPullTemplatesRefused: what runs on, grows or is not there is refused, and the place is said.
+// TestPullTemplatesRefused checks that templates that could run or grow without bound, or use unknown names, are refused, and
+// that the error has the line.
 func TestPullTemplatesRefused(t *testing.T) {
 	for tmpl, want := range map[string]string{
 		"a\nb {{.Nothing}}":                   "line 2: there is no field .Nothing",
@@ -77,7 +78,7 @@ func TestPullTemplatesRefused(t *testing.T) {
 	}
 }
 
-// TestPullTextBounds: neither a long answer nor many commits make more than a forge takes.
+// TestPullTextBounds checks that long answers and many commits do not exceed the limits of forges.
 func TestPullTextBounds(t *testing.T) {
 	long := PullText{Answer: strings.Repeat("ü", 16<<10)}.complete(make([]string, maxPrepared))
 	for _, tmpl := range []string{strings.Repeat("{{.Answer}}", 1000), "{{range .Commits}}{{$.Answer}}{{end}}", strings.Repeat("{{range .Commits}}{{len .}}{{end}}", 400)} {
@@ -91,7 +92,8 @@ func TestPullTextBounds(t *testing.T) {
 	}
 }
 
-// TestPreparePull: the text has the subjects, a secret in it is asked about, and a template that fails costs nothing but its text.
+// TestPreparePull checks that the text has the subjects, that a secret in it yields a finding, and that a failing template is
+// replaced by the default.
 func TestPreparePull(t *testing.T) {
 	q := relaytest.New(t)
 	q.Write("a", "1\n")
