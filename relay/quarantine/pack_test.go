@@ -13,7 +13,7 @@ import (
 	"github.com/caisson-dev/caisson/relay/relaytest"
 )
 
-// TestReceivePacks sends packs that no git sends.
+// TestReceivePacks pushes packs that git would not send.
 func TestReceivePacks(t *testing.T) {
 	q := relaytest.New(t)
 	before, objects := q.State()
@@ -109,7 +109,7 @@ func TestReceivePacks(t *testing.T) {
 	}
 }
 
-// TestReceiveIncomplete sends less than is needed.
+// TestReceiveIncomplete pushes packs with missing objects.
 func TestReceiveIncomplete(t *testing.T) {
 	q := relaytest.New(t)
 	before, objects := q.State()
@@ -135,7 +135,7 @@ func TestReceiveIncomplete(t *testing.T) {
 		}
 		q.Untouched(before, objects)
 	}
-	// A file that only somebody else has: to know its name does not help.
+	// A file that was not granted: the sandbox cannot obtain it by its name.
 	secret := q.Object("blob", "not granted\n")
 	tree := q.Object("tree", "100644 x\x00"+relaytest.BytesOf(t, secret))
 	thief := q.Object("commit", "tree "+tree+"\nparent "+q.Base+"\nauthor a <a@b> 1 +0000\ncommitter a <a@b> 1 +0000\n\nx\n")
@@ -150,7 +150,7 @@ func TestReceiveIncomplete(t *testing.T) {
 	q.Untouched(before, objects)
 }
 
-// TestReceiveLimits is about what is only too much.
+// TestReceiveLimits checks the limits of pushes.
 func TestReceiveLimits(t *testing.T) {
 	q := relaytest.New(t)
 	q.Write("a", "a\n")
@@ -191,7 +191,7 @@ func TestReceiveLimits(t *testing.T) {
 	}
 }
 
-// TestReceiveBusy lets one push in at a time, and removes what one that was killed has left.
+// TestReceiveBusy checks that only one push runs at a time, and that the remains of a killed push are removed.
 func TestReceiveBusy(t *testing.T) {
 	q := relaytest.New(t)
 	first, err := quarantine.Open(t.Context(), q.Store)
@@ -203,7 +203,7 @@ func TestReceiveBusy(t *testing.T) {
 	if said, ok := q.Push("work"); ok || !strings.Contains(said, "another push") {
 		t.Error(said)
 	}
-	first.Lock.Close() // as if it had been killed
+	first.Lock.Close() // as if the process had been killed
 	if said, ok := q.Push("work"); !ok {
 		t.Error(said)
 	}

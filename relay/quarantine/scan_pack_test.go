@@ -7,7 +7,7 @@ import (
 	"github.com/caisson-dev/caisson/relay/packtest"
 )
 
-// FuzzScanPack: whatever it is, it ends, and what is taken is within the bounds.
+// FuzzScanPack checks that scanPack terminates on any input, and that accepted packs are within the limits.
 func FuzzScanPack(f *testing.F) {
 	f.Add(packtest.NewPack(1).Object(packBlob, "text").Sum())
 	f.Add(packtest.NewPack(2).Object(packBlob, "text").Object(packTree, "").Sum())
