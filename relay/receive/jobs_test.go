@@ -30,7 +30,7 @@ import (
 
 const accountUID = 1 << 20
 
-// give gives a directory and all in it to an account, and opens it.
+// give makes an account the owner of a directory and its content, and opens it.
 func give(t *testing.T, dir string) *os.File {
 	t.Helper()
 	err := filepath.Walk(dir, func(path string, _ os.FileInfo, err error) error {
@@ -77,7 +77,7 @@ func exchange(t *testing.T, tool *relay.Tool, store, view *os.File, req receive.
 	return r, <-answer, err
 }
 
-// TestToolReceive pushes to a sealed job and prepares what it took in another.
+// TestToolReceive pushes to a sealed job and prepares the accepted commits in another one.
 func TestToolReceive(t *testing.T) {
 	tool := relay.NewTool(workertest.Runner(t))
 	q := relaytest.New(t)
@@ -102,7 +102,7 @@ func TestToolReceive(t *testing.T) {
 		t.Fatalf("%+v %q %v", r, answer, err)
 	}
 
-	// Denied: the answer says so, and nothing stays.
+	// A denied push: the answer reports it, and nothing is stored.
 	before, objects := q.State()
 	q.Write(".github/workflows/x.yml", "x\n")
 	denied := q.Commit("workflow")
@@ -147,7 +147,7 @@ func TestToolReceive(t *testing.T) {
 	}
 }
 
-// TestToolReceiveStalls is about clients that send nothing more.
+// TestToolReceiveStalls tests clients that stop sending.
 func TestToolReceiveStalls(t *testing.T) {
 	tool := relay.NewTool(workertest.Runner(t))
 	q := relaytest.New(t)
@@ -162,17 +162,17 @@ func TestToolReceiveStalls(t *testing.T) {
 		t.Fatal(err)
 	}
 	req := q.Req
-	req.Limits.Time = 5 * time.Second // until then it has to be waiting for more
+	req.Limits.Time = 5 * time.Second // the job must wait for more data until then
 	answer := make(chan string, 1)
 	go func() {
 		buf, said := make([]byte, 1000), ""
-		for !strings.Contains(said, "took longer") { // it may come in pieces
+		for !strings.Contains(said, "took longer") { // it may arrive in pieces
 			n, err := near.Read(buf)
 			if said += string(buf[:n]); err != nil {
 				break
 			}
 		}
-		near.Close() // so that the rest is not waited for
+		near.Close() // so that the job does not wait for the rest
 		answer <- said
 	}()
 	start := time.Now()
@@ -187,7 +187,7 @@ func TestToolReceiveStalls(t *testing.T) {
 	q.Untouched(before, objects)
 }
 
-// brokenRunner answers what it is told to.
+// brokenRunner replies with given values.
 type brokenRunner struct{ reply func(any) }
 
 func (b brokenRunner) Run(_ context.Context, _ worker.Request, reply any) error {
@@ -195,7 +195,7 @@ func (b brokenRunner) Run(_ context.Context, _ worker.Request, reply any) error 
 	return nil
 }
 
-// TestToolReceiveBelievesNothing of what jobs answer.
+// TestToolReceiveBelievesNothing checks that invalid replies of jobs are rejected.
 func TestToolReceiveBelievesNothing(t *testing.T) {
 	id := strings.Repeat("a", 40)
 	good := receive.Update{Name: "refs/heads/x", New: id}

@@ -13,7 +13,7 @@ import (
 	"github.com/caisson-dev/caisson/relay/relaytest"
 )
 
-// TestReceive pushes with a real git.
+// TestReceive pushes with git.
 func TestReceive(t *testing.T) {
 	q := relaytest.New(t)
 	q.Write("new/file", "text\n")
@@ -28,7 +28,7 @@ func TestReceive(t *testing.T) {
 	if !strings.Contains(q.Refs(), tip+" refs/heads/work") {
 		t.Error(q.Refs())
 	}
-	// More of it, nothing new, and another branch of the same commit.
+	// A second commit, a push without changes, and another branch at the same commit.
 	q.Write("readme", "changed\n")
 	tip = q.Commit("change")
 	if said, ok := q.Push("work"); !ok {
@@ -40,7 +40,7 @@ func TestReceive(t *testing.T) {
 	if said, ok := q.Push("work:refs/heads/other/name"); !ok || len(q.Last.Updates) != 1 {
 		t.Error(said)
 	}
-	// History is rewritten.
+	// A rewritten history.
 	q.Git("reset", "-q", "--hard", q.Base)
 	q.Write("x", "x\n")
 	forced := q.Commit("another way")
@@ -50,7 +50,7 @@ func TestReceive(t *testing.T) {
 	if said, ok := q.Push("--force", "work"); !ok || q.Last.Updates[0].Old != tip || q.Last.Updates[0].New != forced {
 		t.Errorf("%s %+v", said, q.Last)
 	}
-	// And a branch is removed, but not the one that is worked on.
+	// Branches can be removed, except the working branch.
 	if said, ok := q.Push("--delete", "other/name"); !ok || strings.Contains(q.Refs(), "other/name") || q.Last.Updates[0].New != "" {
 		t.Error(said)
 	}
@@ -63,7 +63,7 @@ func TestReceive(t *testing.T) {
 	}
 }
 
-// TestReceiveClients pushes in the ways that clients know.
+// TestReceiveClients pushes with different options of clients.
 func TestReceiveClients(t *testing.T) {
 	for name, args := range map[string][]string{
 		"version 0": {"-c", "protocol.version=0", "push"},
@@ -86,7 +86,7 @@ func TestReceiveClients(t *testing.T) {
 	}
 }
 
-// TestReceiveRefs is about what may be pushed to.
+// TestReceiveRefs checks which refs can be pushed to.
 func TestReceiveRefs(t *testing.T) {
 	q := relaytest.New(t)
 	q.Write("a", "a\n")
@@ -103,7 +103,7 @@ func TestReceiveRefs(t *testing.T) {
 		}
 		q.Untouched(refs, objects)
 	}
-	// What git itself does not send.
+	// Commands that git itself does not send.
 	zero := quarantine.ZeroID(20)
 	for name, lines := range map[string][]string{
 		"an option":     {zero + " " + tip + " --upload-pack=x"},
@@ -139,7 +139,7 @@ func TestReceiveRefs(t *testing.T) {
 		}
 		q.Untouched(refs, objects)
 	}
-	// The same without atomicity: what may be taken is.
+	// The same without the capability atomic: allowed refs are accepted.
 	q.Git("branch", "-f", "main", "work")
 	said, ok := q.Push("work", "main", "v1")
 	if ok || len(q.Last.Updates) != 1 || len(q.Last.Denied) != 2 || !strings.Contains(said, "only to be read") {
@@ -160,7 +160,7 @@ func manyRefs(n int, ids string) []string {
 	return all
 }
 
-// TestReceiveAnswers is about the forms of the answer.
+// TestReceiveAnswers checks the formats of the answer.
 func TestReceiveAnswers(t *testing.T) {
 	for caps, want := range map[string]string{
 		"":                               "",
@@ -184,7 +184,7 @@ func TestReceiveAnswers(t *testing.T) {
 	}
 }
 
-// TestReceiveAsks takes what a person has to look at.
+// TestReceiveAsks checks that changes that need a review are accepted.
 func TestReceiveAsks(t *testing.T) {
 	q := relaytest.New(t)
 	q.Write("CLAUDE.md", "do\n")
@@ -196,7 +196,7 @@ func TestReceiveAsks(t *testing.T) {
 	if f := q.Last.Updates[0].Findings; len(f) != 1 || f[0].Verdict != caisson.VerdictAsk || !strings.HasPrefix(f[0].Message, commit.ShortID(q.Head())+": CLAUDE.md: ") {
 		t.Errorf("%+v", f)
 	}
-	// What rules allow is not asked.
+	// Changes that the rules allow need no review.
 	q.Set(check.Rules{Allow: []string{".github"}}, receive.Limits{})
 	q.Write(".github/workflows/ci.yml", "on: push\n")
 	q.Commit("workflow")
