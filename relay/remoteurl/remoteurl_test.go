@@ -11,7 +11,7 @@ func TestParseURL(t *testing.T) {
 	tests := []struct {
 		raw  string
 		want URL
-		out  string // "" if it is raw
+		out  string // "" if it equals raw
 	}{
 		{"https://github.com/a/b.git", URL{HTTPS, "", "github.com", "", "/a/b.git"}, ""},
 		{"https://GitHub.com:443/a/b/", URL{HTTPS, "", "github.com", "", "/a/b"}, "https://github.com/a/b"},
@@ -72,7 +72,7 @@ func TestParseURLRefuses(t *testing.T) {
 	}
 }
 
-// TestErrorsKeepSecrets: people paste addresses with tokens in them, and errors are shown and logged.
+// TestErrorsKeepSecrets checks that errors do not contain tokens from URLs, because errors are displayed and logged.
 func TestErrorsKeepSecrets(t *testing.T) {
 	for _, raw := range []string{"https://s3cret@host/a", "https://u:s3cret@host/a", "ssh://u:s3cret@host/a", "u:s3cret@host:a", "https://host/a?token=s3cret", "https://host:s3cret/a"} {
 		if _, err := ParseURL(raw); err == nil || strings.Contains(err.Error(), "s3cret") {
