@@ -16,7 +16,7 @@ import (
 	"github.com/caisson-dev/caisson/relay/git"
 )
 
-// A stand is a store with one file of noise.
+// A stand is a store with one file that cannot be compressed.
 type stand struct {
 	t     *testing.T
 	store git.Repo
@@ -45,7 +45,7 @@ func newStand(t *testing.T, size int) *stand {
 	return &stand{t: t, store: store, tip: tip}
 }
 
-// begin starts to serve a request, and returns the client's end and what comes of it.
+// begin starts to serve a request, and returns the client's end and a channel with the result.
 func (s *stand) begin(ctx context.Context, req Request, stall time.Duration) (net.Conn, <-chan error) {
 	s.t.Helper()
 	near, far, err := socketpair.New()
@@ -68,7 +68,7 @@ func (s *stand) begin(ctx context.Context, req Request, stall time.Duration) (ne
 	return client, done
 }
 
-// clone is a request of version 2 for everything.
+// clone returns a request of version 2 for all objects.
 func (s *stand) clone() string {
 	var b bytes.Buffer
 	git.WritePktf(&b, "command=fetch\n")
