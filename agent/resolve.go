@@ -42,7 +42,7 @@ type Settings struct {
 	Env     map[string]string // environment of the program, including the variables that every agent has
 	Workdir string
 	Command []string         // with all placeholders filled in except {prompt}
-	Persona *caisson.Persona // nil means main
+	Persona *caisson.Persona // the persona of the run; nil means the agent itself
 }
 
 // Resolve returns the settings of a run. A value of the request takes precedence over the agent's, and that over the default.

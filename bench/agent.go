@@ -24,7 +24,7 @@ func agentsBenchmark(f func(agents, context.Context) error) func(*suite, context
 	return func(s *suite, ctx context.Context) error { return f(agents{s}, ctx) }
 }
 
-// A trial is one measured run.
+// A measuredRun is one measured run.
 type measuredRun struct {
 	ms  float64
 	run *caisson.Run

@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A stand is a mock model and the proxies in front of it on the host: the gateway, and nginx if it is installed.
+// A gatewayStand is a mock model and the proxies in front of it on the host: the gateway, and nginx if it is installed.
 type gatewayStand struct {
 	mock, gateway *server
 	nginx         *nginx // nil if nginx is not installed.

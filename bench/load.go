@@ -114,7 +114,7 @@ func (s traffic) runLoad(ctx context.Context, args []string, prepare func(*exec.
 	return parseSamples(out.Bytes())
 }
 
-// A loaded sandbox contains the load program.
+// A loadSandbox contains the load program.
 type loadSandbox struct {
 	*daemon
 	id string

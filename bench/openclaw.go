@@ -26,7 +26,7 @@ const (
 // openclawTimeout limits a turn of OpenClaw on the host.
 const openclawTimeout = 2 * time.Minute
 
-// A claw is an installation of OpenClaw on the host, with the same files as in the agent's template.
+// An openclawInstall is an installation of OpenClaw on the host, with the same files as in the agent's template.
 type openclawInstall struct {
 	size caisson.Size // Size of the warm snapshot.
 	dir  string

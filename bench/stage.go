@@ -19,7 +19,7 @@ import (
 	"github.com/caisson-dev/caisson/llm/scripted"
 )
 
-// A stage is the environment in which agents are measured: a daemon whose models follow scripts, and the same models on
+// An agentStage is the environment in which agents are measured: a daemon whose models follow scripts, and the same models on
 // the loopback interface of this network namespace for the same agents on the host.
 type agentStage struct {
 	*daemon

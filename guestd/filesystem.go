@@ -53,7 +53,7 @@ func (s *filesystem) open(name string, flags int, mode uint32) (*os.File, error)
 	}
 }
 
-// A place is a name in an open directory; "." if the directory itself is meant.
+// A dirEntry is a name in an open directory; "." if the directory itself is meant.
 type dirEntry struct {
 	dir  *os.File // O_PATH
 	name string
@@ -184,7 +184,7 @@ func (s *filesystem) subtree(name string) (*os.Root, error) {
 // procPath returns a path of f for system calls that accept only paths.
 func procPath(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
 
-// A draft is a temporary file that replaces the file at its place when it is complete.
+// A pendingFile is a temporary file that replaces the file at its place when it is complete.
 type pendingFile struct {
 	*os.File
 	dirEntry

@@ -197,7 +197,7 @@ func hasStarted(e caisson.RunEvent) bool {
 	return e.Type != caisson.EventUsage
 }
 
-// A speaker writes the events of a run in one of the stream formats of chats.
+// A chatEncoder writes the events of a run in one of the stream formats of chats.
 type chatEncoder interface {
 	setHeader(h http.Header)
 	encode(s *sseWriter, e caisson.RunEvent) error

@@ -81,7 +81,7 @@ func (s *sseWriter) comment() {
 	s.write([]byte(":\n\n"))
 }
 
-// keepAliveInterval writes comments until the returned function is called, which waits for the last one.
+// keepAlive writes comments until the returned function is called, which waits for the last one.
 func (s *sseWriter) keepAlive() (stop func()) {
 	quit, ended := make(chan struct{}), make(chan struct{})
 	go func() {

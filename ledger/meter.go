@@ -22,7 +22,7 @@ const (
 	maxName       = 128             // bytes of an account, run or session, which are parts of keys and must not be truncated
 )
 
-// A Page is a journal segment and the budgets that belong to it. Its lessor's leases are held on behalf of that journal.
+// A Segment is a journal segment and the budgets that belong to it. Its lessor's leases are held on behalf of that journal.
 type Segment struct {
 	// Journal receives each record in one Write, which must append the whole record or fail.
 	Journal io.Writer

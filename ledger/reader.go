@@ -21,7 +21,7 @@ const (
 	readBytes    = 1 << 20
 	maxJournal   = 2 * rotateBytes
 	maxOpenCalls = 100_000
-	maxClockSkew = 24 * time.Hour // maximum by which a meter's clock may be ahead; see tell
+	maxClockSkew = 24 * time.Hour // maximum by which a meter's clock may be ahead; see monotonicNow
 )
 
 // reader ingests a journal into the store.

@@ -23,7 +23,7 @@ type segment struct {
 	endOnce sync.Once
 
 	mu      sync.Mutex
-	clock   time.Time                   // the last time returned by tell; it does not go back; guarded by mu
+	clock   time.Time                   // last result of monotonicNow; guarded by mu
 	budgets map[budgetKey]*leasedBudget // guarded by mu, and so are the pools
 }
 
@@ -31,9 +31,9 @@ func newSegment(p Segment, now func() time.Time) *segment {
 	return &segment{journal: journal{w: p.Journal}, lessor: p.Lessor, done: p.Done, now: now, budgets: map[budgetKey]*leasedBudget{}}
 }
 
-// monotonicNow returns the current time, but never an earlier time than before: a call must not be charged to a period that has ended. If
-// the clock goes back by more than maxClockSkew, it was wrong before; tell then accepts the new time and invalidates all budgets. The
-// caller must hold mu.
+// monotonicNow returns the current time, but never an earlier time than before: a call must not be charged to a period that has
+// ended. If the clock goes back by more than maxClockSkew, it was wrong before; monotonicNow then accepts the new time and
+// invalidates all budgets. The caller must hold mu.
 func (p *segment) monotonicNow() time.Time {
 	t := p.now().UTC().Round(0)
 	if t.Before(p.clock.Add(-maxClockSkew)) {

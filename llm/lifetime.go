@@ -17,7 +17,7 @@ const (
 
 var errLinger = errors.New("the guest went away, and what was left of the answer could not be read")
 
-// A life controls how long a call continues.
+// A callLifetime controls how long a call continues.
 type callLifetime struct {
 	config         *Config
 	guest          caisson.Guest

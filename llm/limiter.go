@@ -28,7 +28,7 @@ type limiters struct {
 	swept time.Time
 }
 
-// A seat limits the calls of one sandbox.
+// A limiter limits the calls of one sandbox.
 type limiter struct {
 	mu           sync.Mutex
 	calls        int // calls that are not settled
@@ -138,7 +138,7 @@ func (t *limiter) correctRate(r caisson.Rate, taken, actual int64) {
 	t.tokenRate.refund(taken-actual, r.Tokens)
 }
 
-// A bucket is a token bucket that refills within a minute.
+// A tokenBucket is a token bucket that refills within a minute.
 type tokenBucket struct {
 	missing float64 // tokens missing from a full bucket
 	at      time.Time

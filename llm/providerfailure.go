@@ -26,8 +26,8 @@ const (
 	maxProviderMessage = 240
 )
 
-// A fault records what went wrong with one call at its provider. It is stored in the call's row, for the account that is charged,
-// and is not shown to the guest.
+// A failure records what went wrong with one call at its provider. It is stored in the call's row, for the account that is
+// charged, and is not shown to the guest.
 type failure struct {
 	row     *caisson.Call
 	model   *model

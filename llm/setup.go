@@ -28,7 +28,7 @@ type model struct {
 	provider     *modelProvider
 }
 
-// A source is a configured provider.
+// A modelProvider is a configured provider.
 type modelProvider struct {
 	caisson.Provider
 	base      *url.URL

@@ -37,7 +37,7 @@ type Prices interface {
 	PutPrices(ctx context.Context, source string, list []caisson.ListedPrice) error
 }
 
-// CatalogConfig configures a Catalog. All fields but Roots, Warm and Elsewhere are required.
+// CatalogConfig configures a Catalog. All fields but Roots, WarmModel and ServedRemotely are required.
 type CatalogConfig struct {
 	Providers      []caisson.Provider
 	Models         []caisson.Model

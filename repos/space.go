@@ -10,7 +10,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// space measures the size on disk of the repositories of accounts: their mirrors, views and stores.
+// space measures the size on disk of the repositories of accounts: their mirrors, views and stores (the bare repositories that
+// sandboxes push to).
 type space struct {
 	dirs  *directories
 	limit caisson.Size

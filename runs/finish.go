@@ -274,7 +274,7 @@ func (x finisher) updateUsage(ctx context.Context, wait time.Duration) {
 	}
 }
 
-// A bill is the usage of a run in the ledger.
+// A ledgerUsage is the usage of a run in the ledger.
 type ledgerUsage struct {
 	attempt caisson.RunUsage // of this attempt
 	run     caisson.RunUsage // of all attempts

@@ -17,7 +17,7 @@ type streams struct {
 	notifiers map[caisson.ID]*notifier // of runs that are watched; guarded by mu
 }
 
-// A bell notifies the watchers of a run.
+// A notifier notifies the watchers of a run.
 type notifier struct {
 	changed  chan struct{} // closed, and replaced, when there are new events
 	watchers int

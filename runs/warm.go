@@ -53,7 +53,7 @@ type capture struct {
 	err  error
 
 	stop    context.CancelFunc
-	waiting map[*waiter]bool // guarded by warmth.mu
+	waiting map[*waiter]bool // guarded by warmSnapshots.mu
 }
 
 // A waiter is a caller that waits for a capture, and gets its progress.

@@ -16,7 +16,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/guesttree"
 )
 
-// A guard measures how much sandboxes write to the host's disk, and stops those that fill it, as the kernel's OOM
+// A diskGuard measures how much sandboxes write to the host's disk, and stops those that fill it, as the kernel's OOM
 // killer does with memory. A sandbox's root file system has its own limit; a workspace's layer and a volume are host
 // directories, and no commonly used file system can limit the size of those.
 type diskGuard struct {

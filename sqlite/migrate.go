@@ -63,7 +63,7 @@ func migrate(ctx context.Context, db *sql.DB, path string, migrations fs.FS, fin
 	return nil
 }
 
-// A finisher completes a migration from the schema version from, which is 0 for a new database.
+// A migrationFinisher completes a migration from the schema version from, which is 0 for a new database.
 type migrationFinisher func(ctx context.Context, tx *sql.Tx, from int) error
 
 // loadMigrations returns the steps 0001.sql, 0002.sql and so on: step i migrates from schema i to schema i+1.

@@ -16,7 +16,7 @@ var groupExpressions = map[string]string{
 	"day": `strftime('%Y-%m-%d', at / 1000000, 'unixepoch')`,
 }
 
-// sums are the summed columns of the table usage; callColumns selects the same values for one row of the table call.
+// usageColumns are the summed columns of the table usage; callColumns selects the same values for one row of the table call.
 const (
 	usageColumns = `calls, failed, estimated, input, output, cache_read, cache_write, cost`
 	callColumns  = `1 AS calls, failed, estimated, input, output, cache_read, cache_write, cost`

@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// An engine is a client of the engine on behalf of one guest.
+// An engineClient is a client of the engine on behalf of one guest.
 type engineClient struct {
 	call    Call
 	limiter *limiter
@@ -33,7 +33,7 @@ type run struct {
 	Cost      string            `json:"cost,omitempty"`
 }
 
-// A start is a guest's request to start a run.
+// A startRequest is a guest's request to start a run.
 type startRequest struct {
 	Agent   string              `json:"agent"`
 	Prompt  string              `json:"prompt"`

@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A Host is the engine's side of sub-runs: it executes the requests of agents in sandboxes. The requests are untrusted; they
+// An Executor is the engine's side of sub-runs: it executes the requests of agents in sandboxes. The requests are untrusted; they
 // arrive from a process that parses untrusted input.
 type Executor struct {
 	Guests  caisson.GuestRuns

@@ -21,7 +21,7 @@ type limiters struct {
 	all map[caisson.ID]*limiter // guarded by mu
 }
 
-// A seat limits the requests of one sandbox.
+// A limiter limits the requests of one sandbox.
 type limiter struct {
 	requests    int           // guarded by seats.mu
 	engineSlots chan struct{} // holds one token per request to the engine in progress

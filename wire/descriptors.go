@@ -12,8 +12,8 @@ import (
 	"github.com/caisson-dev/caisson/wire/flow"
 )
 
-// A reserve is a dialer that refuses connections of sandboxes when few file descriptors are left, so that some remain for new
-// wires, model calls, DNS lookups and journals. One sandbox may have a thousand connections; all sandboxes together must not
+// A limitedDialer is a dialer that refuses connections of sandboxes when few file descriptors are left, so that some remain for
+// new wires, model calls, DNS lookups and journals. One sandbox may have a thousand connections; all sandboxes together must not
 // exhaust the descriptors that the process needs.
 type limitedDialer struct {
 	flow.Dialer
@@ -34,9 +34,9 @@ func descriptorLimit() (int, error) {
 	return int(min(l.Max, maxDescriptors)), nil
 }
 
-// checkFree returns an Exhausted error if only the reserve is left. The kernel assigns the lowest free number, so no count is needed:
-// if the next descriptor is below the bound, fewer than that many are in use. Concurrent dials can exceed the bound by about the
-// number of processors.
+// checkFree returns an Exhausted error if only the reserve is left. The kernel assigns the lowest free number, so no count is
+// needed: if the next descriptor is below the bound, fewer than that many are in use. Concurrent dials can exceed the bound by
+// about the number of processors.
 func (r *limitedDialer) checkFree() error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err == nil {

@@ -468,7 +468,7 @@ func (s *server) dial(ctx context.Context, network, addr string) (net.Conn, erro
 	return nil, errors.Join(errs...)
 }
 
-// A notice coalesces repeated events into one call of tell.
+// A coalescer coalesces repeated events into one call of tell.
 type coalescer struct {
 	pending atomic.Bool
 	fn      func()

@@ -246,7 +246,8 @@ func socketPair() (*net.UnixConn, *os.File, error) {
 	return c.(*net.UnixConn), remote, nil
 }
 
-// A head keeps the first 4 KB written to it: for a Go program that crashes, these have the reason and the goroutine at fault.
+// A prefixBuffer keeps the first 4 KB written to it: for a Go program that crashes, these have the reason and the goroutine at
+// fault.
 type prefixBuffer struct{ buf []byte }
 
 func (h *prefixBuffer) Write(p []byte) (int, error) {

@@ -11,8 +11,8 @@ const (
 	maxRenderings = 4                // pages rendered concurrently in the process
 )
 
-// A page buffers a response completely before any of it is written, so that a sandbox that does not read blocks only its own next
-// page and no shared resource.
+// A bufferedResponse buffers a response completely before any of it is written, so that a sandbox that does not read blocks only
+// its own next page and no shared resource.
 type bufferedResponse struct {
 	header http.Header
 	status int
@@ -35,8 +35,8 @@ func (p *bufferedResponse) Write(b []byte) (int, error) {
 	return p.body.Write(b)
 }
 
-// serveWhy serves the page of a wire's policy and recent refusals. Each wire renders one page at a time, and each connection serves
-// one.
+// serveWhy serves the page of a wire's policy and recent refusals. Each wire renders one page at a time, and each connection
+// serves one.
 func (h *virtualHosts) serveWhy(rw http.ResponseWriter, r *http.Request, w *sandboxWire) {
 	rw.Header().Set("Connection", "close")
 	late := time.NewTimer(whyTimeout)

@@ -12,7 +12,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A dropping removes one change from a layer.
+// A dropPlan removes one change from a layer.
 type dropPlan struct {
 	paths []string // paths to remove, with everything below them
 	chmod string   // a directory of which only the mode is restored; "" for none

@@ -100,7 +100,7 @@ func (c syncs) openGiven(ctx context.Context, w *caisson.Workspace, h caisson.Ha
 	return f, nil
 }
 
-// A syncing is one sync. The caller must hold the lock of the workspace, and a job slot.
+// A syncRun is one sync. The caller must hold the lock of the workspace, and a job slot.
 type syncRun struct {
 	c            *Core
 	w            *caisson.Workspace

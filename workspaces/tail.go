@@ -18,7 +18,7 @@ const (
 	maxShownTail = 1000     // bytes that are shown
 )
 
-// A tail keeps the end of a command's output, and kills a command that writes too much. It is safe for concurrent use.
+// An outputTail keeps the end of a command's output, and kills a command that writes too much. It is safe for concurrent use.
 type outputTail struct {
 	kill func() // kills the command; called once
 

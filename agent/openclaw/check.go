@@ -17,7 +17,7 @@ const (
 	checkFailed  = "failed"
 )
 
-// A World reports what is available to skills in a sandbox. A nil function means that nothing of its kind is available.
+// An Environment reports what is available to skills in a sandbox. A nil function means that nothing of its kind is available.
 type Environment struct {
 	HasProgram  func(name string) bool // is in the sandbox's PATH
 	HasVariable func(name string) bool // is in the agent's environment

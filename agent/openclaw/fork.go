@@ -18,7 +18,7 @@ fallback: {text: "I am ready."}
 `
 )
 
-// A Refresh contains the changes that the first task in a fork makes before its prompt.
+// A ForkChanges contains the changes that the first task in a fork makes before its prompt.
 type ForkChanges struct {
 	Remove []string
 	Files  []caisson.SeedFile

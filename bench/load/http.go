@@ -48,7 +48,7 @@ func prompt() []byte {
 		strings.Repeat(turn, 3) + `{"role":"user","content":"Why?"}]}`)
 }
 
-// A caller makes calls on one connection with keep-alive. It avoids the overhead of a complete HTTP client.
+// A chatClient makes calls on one connection with keep-alive. It avoids the overhead of a complete HTTP client.
 type chatClient struct {
 	conn    net.Conn
 	r       *bufio.Reader

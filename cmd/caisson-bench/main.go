@@ -29,8 +29,8 @@ const (
 	measureRole = "caisson-bench-measure" // The child of process 1.
 )
 
-// networkFD is the descriptor of the network namespace that the program was started in, in which packages are
-// installed.
+// networkFD is the descriptor of the network namespace that the program was started in. The benchmark's own namespace has no
+// network, so the daemon that installs agents is started in the former, from which package registries can be reached.
 const networkFD = 3
 
 type options struct {

@@ -154,7 +154,7 @@ func (c *checker) checkPaths(i int) {
 		return // this name already exists as well
 	}
 	if !c.rules.History {
-		names = names[len(names)-1:] // each parent directory that is new is a separate change
+		names = names[len(names)-1:] // new parent directories are entries of the list; a history lists only files
 	}
 	for _, name := range names {
 		checkScripts(name, with(checkNames))

@@ -19,7 +19,7 @@ const (
 	openLast  = 16
 )
 
-// A walk traverses the directories below a root. It has a current directory, and changes to another one through their
+// A dirWalk traverses the directories below a root. It has a current directory, and changes to another one through their
 // common ancestor.
 type dirWalk struct {
 	root        *os.Root

@@ -117,13 +117,13 @@ func copyRaw(p *parser, v value) error {
 	return nil
 }
 
-// copyStructure is raw for values that a provider may decode and encode again in a longer form for the model.
+// copyStructure is copyRaw for values that a provider may decode and encode again in a longer form for the model.
 func copyStructure(p *parser, v value) error {
 	p.extraTokens += v.Growth()
 	return copyRaw(p, v)
 }
 
-// copyScalar is raw for values that are neither objects nor arrays.
+// copyScalar is copyRaw for values that are neither objects nor arrays.
 func copyScalar(p *parser, v value) error {
 	if k := v.Kind(); k == '{' || k == '[' {
 		return strictjson.Refuse("", "the value is an object or an array; send a string, a number, true or false")

@@ -20,7 +20,7 @@ const (
 	maxSourceConns    = 256  // concurrent connections of one source; see sourceOf
 )
 
-// A Front serves a handler to other machines: with TLS, or with plain HTTP on loopback only. It limits the resources that
+// A HTTPServer serves a handler to other machines: with TLS, or with plain HTTP on loopback only. It limits the resources that
 // untrusted clients can use. It is safe for concurrent use.
 type HTTPServer struct {
 	server *http.Server

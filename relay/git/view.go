@@ -58,8 +58,8 @@ func packFrom(ctx context.Context, v Repo, mirror string, refs []Ref) error {
 	return err
 }
 
-// MakeStore creates the bare repository of a sandbox in s.Dir, an empty directory. It has refs of the view s.View and borrows the
-// view's objects.
+// MakeStore creates the bare repository that a sandbox pushes to in s.Dir, which must be empty. The repository has the given refs
+// and HEAD, and reads the objects of the view s.View through git alternates.
 func MakeStore(s Repo, refs []Ref, head string) error {
 	if err := CheckRefs(refs); err != nil {
 		return err

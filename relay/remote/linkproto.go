@@ -40,7 +40,8 @@ func ValidProtocol(p string) bool {
 	return slices.Contains([]string{"", "version=0", "version=1", "version=2"}, p)
 }
 
-// linkError returns the error that the transport reports. Unexpected kinds become Unavailable, and the message is made plain.
+// linkError returns the error that the transport reports. A kind that a transport does not use becomes Unavailable, and the
+// message is cut to one line without control characters.
 func linkError(kind, message string) error {
 	k := caisson.Kind(kind)
 	if !slices.Contains([]caisson.Kind{caisson.Denied, caisson.NotFound, caisson.Unavailable, caisson.Exhausted, caisson.Invalid}, k) {

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// A gate blocks the processes of a sandbox between two steps while it is closed. Its zero value is open.
+// A stepBarrier blocks the processes of a sandbox between two steps while it is closed. Its zero value is open.
 type stepBarrier struct {
 	mu       sync.Mutex
 	active   int           // number of steps in progress

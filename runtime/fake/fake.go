@@ -42,7 +42,7 @@ var (
 	_ caisson.Freezer      = (*Runtime)(nil)
 )
 
-// A host has the state that outlives a restart of the daemon.
+// A sharedState has the state that outlives a restart of the daemon.
 type sharedState struct {
 	dir      string
 	programs map[string]func(args []string) Program

@@ -24,7 +24,7 @@ type Func func(ctx context.Context, p *Proc) int
 // Run implements [Program].
 func (f Func) Run(ctx context.Context, p *Proc) int { return f(ctx, p) }
 
-// A Rememberer is a Program whose memory a checkpoint can capture. It may change that memory only within [Proc.Step].
+// A StatefulProgram is a Program whose memory a checkpoint can capture. It may change that memory only within [Proc.Step].
 type StatefulProgram interface {
 	Program
 	// Memory returns the program's memory in serialised form. It is called between two steps.

@@ -41,7 +41,8 @@ func (s *sandbox) lockFrozen(ctx context.Context) (frozen bool, unlock func(), e
 	}
 	unlock = func() { <-f.lock }
 	if !f.known {
-		// Init only sleeps. Its state is D (uninterruptible sleep) only while the sandbox is paused; SIGSTOP has another state.
+		// Init only sleeps. Its state is D (uninterruptible sleep) only while gVisor has frozen the sandbox; after SIGSTOP it is
+		// T.
 		state, err := s.processState(ctx, initPID)
 		if err != nil {
 			unlock()
@@ -102,7 +103,8 @@ func (s *sandbox) whileFrozen(ctx context.Context, stay bool, do func() error) (
 	return errors.Join(err, s.pause(ctx, false))
 }
 
-// resumeAfterFailedPause resumes a sandbox that is frozen although the call to pause it has failed. The caller must hold s.frozen's lock.
+// resumeAfterFailedPause resumes a sandbox that is frozen although the call to pause it has failed. The caller must hold
+// s.frozen's lock.
 func resumeAfterFailedPause(ctx context.Context, s *sandbox) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pauseTimeout)
 	defer cancel()

@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// A tool is one of Caisson's programs for the guest.
+// A guestProgram is one of Caisson's programs for the guest.
 type guestProgram struct {
 	path    string // in the sandbox
 	program []byte // content of the executable

@@ -10,7 +10,7 @@ import (
 // internalZone is the zone of virtual hosts.
 const internalZone = "caisson.internal"
 
-// A local is the answer for a name that is answered without an upstream lookup, regardless of the policy.
+// A localAnswer is the answer for a name that is answered without an upstream lookup, regardless of the policy.
 type localAnswer struct {
 	exists  bool
 	addrs   []netip.Addr

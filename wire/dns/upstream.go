@@ -66,7 +66,7 @@ type Answer struct {
 	TTL    time.Duration // validity from now; at least 5 s, at most an hour
 }
 
-// An answered is an entry of the cache.
+// A cachedAnswer is an entry of the cache.
 type cachedAnswer struct {
 	answer  Answer
 	err     error

@@ -11,7 +11,7 @@ type Budget struct {
 	wide       capacity // guarded by mu
 }
 
-// A pile is a capacity and how much of it is in use.
+// A capacity is a capacity and how much of it is in use.
 type capacity struct{ max, used int }
 
 // NewBudget returns a Budget of the given number of flows, of which wide may have large buffers; see [Limits].

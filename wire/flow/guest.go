@@ -15,7 +15,7 @@ import (
 
 var errSandboxSide = errors.New("the sandbox's side of the connection failed")
 
-// A guest is the sandbox's end of a TCP connection. It counts the bytes in both directions.
+// A guestConn is the sandbox's end of a TCP connection. It counts the bytes in both directions.
 type guestConn struct {
 	*gonet.TCPConn
 	flow *flow

@@ -9,7 +9,7 @@ import (
 // maxSniff bounds the data that is read before the protocol must be known, in bytes.
 const maxSniff = 64 << 10
 
-// A language is the protocol of a connection.
+// An appProtocol is the protocol of a connection.
 type appProtocol int
 
 const (
@@ -17,10 +17,10 @@ const (
 	protoTLS
 	protoHTTP
 	protoOther
-	protoDenied // not allowed
+	protoDenied // malformed, or not allowed on this port; see sniffer.reason
 )
 
-// An ear detects the protocol of a connection from its first bytes. Its cost is linear in their number, even in small pieces.
+// A sniffer detects the protocol of a connection from its first bytes. Its cost is linear in their number, even in small pieces.
 type sniffer struct {
 	data []byte
 

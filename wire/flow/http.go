@@ -130,8 +130,8 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.http.ServeHTTP(noContinueWriter{w}, r)
 }
 
-// An answer omits the destination's "100 Continue": the transport reads the request's body after it, which makes net/http send
-// the same to the sandbox.
+// A noContinueWriter omits the destination's "100 Continue": the transport reads the request's body after it, which makes
+// net/http send the same to the sandbox.
 type noContinueWriter struct{ http.ResponseWriter }
 
 func (a noContinueWriter) WriteHeader(status int) {
@@ -253,7 +253,7 @@ func (p *proxy) dialOnce(context.Context, string, string) (net.Conn, error) {
 	return &upstreamConn{p.up, p}, nil
 }
 
-// An upstream notifies its proxy when the transport closes it.
+// An upstreamConn notifies its proxy when the transport closes it.
 type upstreamConn struct {
 	*net.TCPConn
 	p *proxy
@@ -283,7 +283,7 @@ func (p *proxy) connState(_ net.Conn, s http.ConnState) {
 	}
 }
 
-// A patient connection lets a sandbox that has closed its side wait for the answer. net/http takes the end as a sign that the
+// A halfCloseConn lets a sandbox that has closed its side wait for the answer. net/http takes the end as a sign that the
 // client is gone, and checks for it during a request by reading one byte.
 type halfCloseConn struct {
 	*guestConn
@@ -334,7 +334,7 @@ func (c *halfCloseConn) SetReadDeadline(t time.Time) error {
 	return c.guestConn.SetReadDeadline(t)
 }
 
-// A single is a listener with one connection, which ends when until is closed.
+// A singleListener is a listener with one connection, which ends when until is closed.
 type singleListener struct {
 	conn  net.Conn
 	until <-chan struct{}

@@ -80,8 +80,8 @@ func (c *flow) relayNamed(r *relay) {
 	}
 }
 
-// classify reads the first bytes from the sandbox and returns their protocol: protoDenied if it is not allowed, unclear if the
-// connection broke before the protocol was known.
+// classify reads the first bytes from the sandbox and returns their protocol: protoDenied if it is not allowed, protoUndecided
+// if the connection broke before the protocol was known.
 func (c *flow) classify(r *relay, e *sniffer) appProtocol {
 	lang, err := c.sniff(r.g, e)
 	if err != nil {
@@ -120,8 +120,8 @@ func (c *flow) checkTLS(e *sniffer) appProtocol {
 	return protoTLS
 }
 
-// sniff reads until the protocol of the sandbox is known, or the sandbox closes its side, which leaves it unclear. The time is
-// limited from the first byte on.
+// sniff reads until the protocol of the sandbox is known, or the sandbox closes its side, which leaves it protoUndecided. The
+// time is limited from the first byte on.
 func (c *flow) sniff(g *guestConn, e *sniffer) (appProtocol, error) {
 	buf := make([]byte, 2<<10)
 	for {

@@ -115,7 +115,7 @@ func (f *Forwarder) dialUDP(c *flow) *net.UDPConn {
 	return up
 }
 
-// An exchange relays datagrams between one port of the sandbox and one destination.
+// A datagramRelay relays datagrams between one port of the sandbox and one destination.
 type datagramRelay struct {
 	c  *flow
 	ep tcpip.Endpoint

@@ -6,7 +6,7 @@ import (
 	"syscall"
 )
 
-// A Voice is the implementation of a fake agent's protocol.
+// A Protocol is the implementation of a fake agent's protocol.
 type Protocol interface {
 	// ReadPrompt waits for the prompt and returns it.
 	ReadPrompt() string

@@ -104,7 +104,7 @@ func parseEnvelope(b []byte) (*envelope, error) {
 // warningMark begins texts that come from OpenClaw and not from the model.
 const warningMark = "⚠"
 
-// A verdict is the interpretation of an envelope.
+// An interpretation is the interpretation of an envelope.
 type interpretation struct {
 	answer   string
 	warnings []string

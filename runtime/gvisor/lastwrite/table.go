@@ -46,7 +46,7 @@ type Table struct {
 	dropped uint64                // number of dropped paths; guarded by mu
 }
 
-// A mark is a change with its position in the order of changes.
+// A change is a change with its position in the order of changes.
 type change struct {
 	seq uint64 // Table.changes at the change; 0 means no change
 	Process

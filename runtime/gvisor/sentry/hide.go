@@ -29,8 +29,8 @@ type Hidden struct {
 	Hide, Show []string // see package namemask
 }
 
-// hideNames adds the annotations that make the gofer hide names in the workspace that is mounted on dir. It turns gVisor's directfs
-// off for the mount, so that the sandbox opens files through the gofer instead of directly.
+// hideNames adds the annotations that make the gofer hide names in the workspace that is mounted on dir. It turns gVisor's
+// directfs off for the mount, so that the sandbox opens files through the gofer instead of directly.
 func (r *LaunchRequest) hideNames(m LaunchMount, dir string) error {
 	if len(m.Overlay.Hide) == 0 {
 		return nil
@@ -70,9 +70,9 @@ func (r *LaunchRequest) hideNames(m LaunchMount, dir string) error {
 	return nil
 }
 
-// A veil hides names in one gofer. Requests come from gVisor's sentry, which looks up every name (Walk, WalkStat) before it uses
-// it, and reads other names from directory listings (Getdents64). Directories of the lower layer cannot be renamed or replaced
-// in an overlay without redirects, so the path of a directory identifies it for as long as it exists.
+// A nameFilter hides names in one gofer. Requests come from gVisor's sentry, which looks up every name (Walk, WalkStat) before
+// it uses it, and reads other names from directory listings (Getdents64). Directories of the lower layer cannot be renamed or
+// replaced in an overlay without redirects, so the path of a directory identifies it for as long as it exists.
 type nameFilter struct {
 	mounts  []filteredMount
 	targets map[string]bool // targets of the mounts in the spec
@@ -124,8 +124,8 @@ func readHidden(args []string) (hidden map[string]Hidden, targets []string, err 
 	return hidden, targets, nil
 }
 
-// installNameFilter makes this gofer process hide the names that hidden describes. It must run before the gofer changes its root from
-// the launcher's file system.
+// installNameFilter makes this gofer process hide the names that hidden describes. It must run before the gofer changes its root
+// from the launcher's file system.
 func installNameFilter(hidden map[string]Hidden, targets []string) error {
 	if len(hidden) == 0 {
 		return nil

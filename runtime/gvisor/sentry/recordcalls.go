@@ -16,7 +16,7 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/lastwrite"
 )
 
-// A note records a system call that has succeeded. It resolves the call's arguments a second time, so another thread of the
+// A recordFunc records a system call that has succeeded. It resolves the call's arguments a second time, so another thread of the
 // guest can make it record a different path. That is no loss, because the guest could also have made a call with that path.
 type recordFunc func(t *kernel.Task, args arch.SyscallArguments, ret uintptr)
 

@@ -9,9 +9,9 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/kernel"
 )
 
-// A renaming changes the result of getpid in processes that were restored from a checkpoint, as if they had been forked. At each
-// use, OpenSSL's generators compare getpid with the PID of their last use, and seed themselves from the kernel if it differs.
-// Without this, two forks of one checkpoint generate the same keys.
+// A pidRenamer changes the result of getpid in processes that were restored from a checkpoint, as if they had been forked. At
+// each use, OpenSSL's generators compare getpid with the PID of their last use, and seed themselves from the kernel if it
+// differs. Without this, two forks of one checkpoint generate the same keys.
 //
 // The new PID (name) is valid in addition to the old one. System calls accept both. Calls that return the PID of another process
 // (wait, ps, the sender of a signal) return the old one. Only getpid, and gettid of a main thread, return the new one, and so

@@ -30,7 +30,7 @@ const (
 
 const maxSpec = 16 << 20
 
-// A revival is the configuration for processes that are restored from a checkpoint.
+// A restoreConfig is the configuration for processes that are restored from a checkpoint.
 type restoreConfig struct {
 	rename bool // support additional names, of earlier restores or of this one
 	reseed bool // give the processes new names

@@ -30,8 +30,8 @@ const (
 	MaxSharingName = 80
 )
 
-// A sharing determines which programs may generate the same random values as another fork. Its kernel is set after a restore
-// has loaded it, and stays nil in a sandbox that was not restored.
+// A sharedRandomness determines which programs may generate the same random values as another fork. Its kernel is set after a
+// restore has loaded it, and stays nil in a sandbox that was not restored.
 type sharedRandomness struct {
 	reseeded bool
 	kernel   atomic.Pointer[kernel.Kernel]
@@ -142,15 +142,16 @@ func isGo(ctx sentrycontext.Context, file *vfs.FileDescription) bool {
 	return (err == nil || n > 0) && bytes.HasPrefix(page, []byte("\x7fELF")) && bytes.Contains(page[:n], goNote)
 }
 
-// safePrograms lists programs, other than those written in Go, that generate no secrets or read random values from the kernel each
-// time.
+// safePrograms lists programs, other than those written in Go, that generate no secrets or read random values from the kernel
+// each time.
 var safePrograms = map[string]bool{
 	"bash": true, "busybox": true, "cat": true, "dash": true, "env": true, "make": true, "script": true, "sh": true, "sleep": true,
 	"tail": true, "tee": true, "timeout": true, "tmux": true, "zsh": true,
 }
 
-// repeatedRandomness returns the program's name, possibly with a description of the affected functions, if it may generate the same random
-// values in two forks, else "". Programs that it does not recognise by name are reported. Node and Python are tested.
+// repeatedRandomness returns the program's name, possibly with a description of the affected functions, if it may generate the
+// same random values in two forks, else "". Programs that it does not recognise by name are reported. Node and Python are
+// tested.
 func repeatedRandomness(program string, isGo, reseeded bool) string {
 	switch {
 	case isGo, safePrograms[program]:
