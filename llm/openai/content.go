@@ -9,7 +9,7 @@ import (
 // Fields of a message of a chat.
 var messageFields = map[string]rule{
 	"role": checkRole, "content": checkContent, "name": copyScalar, "refusal": copyScalar,
-	"tool_calls": copyStructure, "tool_call_id": copyScalar, "function_call": copyStructure,
+	"tool_calls": copyCountingGrowth, "tool_call_id": copyScalar, "function_call": copyCountingGrowth,
 	// Reasoning that providers of other models require to be sent back.
 	"reasoning_content": copyScalar, "reasoning": copyRaw, "reasoning_details": copyRaw, "thinking_blocks": checkThinking,
 	"cache_control": checkCacheControl,
@@ -22,7 +22,7 @@ var partFields = map[string]rule{
 	"type": checkPartType, "text": copyScalar, "refusal": copyScalar, "annotations": copyRaw, "logprobs": copyRaw,
 	"image_url": checkImage, "detail": copyScalar, "file": checkFile,
 	"file_id": checkFileID, "file_data": checkFileData, "file_url": checkFileURL, "filename": copyScalar,
-	"stdout": copyScalar, "stderr": copyScalar, "outcome": copyStructure, // result of a shell command
+	"stdout": copyScalar, "stderr": copyScalar, "outcome": copyCountingGrowth, // result of a shell command
 	"cache_control": checkCacheControl,
 	"input_audio":   refuse("audio cannot be bounded; send text"),
 }

@@ -30,10 +30,10 @@ var (
 		"model":    checkModel, "stream": checkStream, "stream_options": checkStreamOptions, "n": checkOne,
 		"max_tokens": checkLimit, "max_completion_tokens": checkLimit,
 		"prompt_cache_key": checkCacheKey, "store": checkStore, "modalities": checkModalities,
-		"tools": checkTools, "tool_choice": copyStructure, "parallel_tool_calls": copyScalar, "functions": checkFunctions, "function_call": copyStructure,
+		"tools": checkTools, "tool_choice": copyCountingGrowth, "parallel_tool_calls": copyScalar, "functions": checkFunctions, "function_call": copyCountingGrowth,
 		"web_search_options": checkWebSearch,
 		"temperature":        copyScalar, "top_p": copyScalar, "frequency_penalty": copyScalar, "presence_penalty": copyScalar, "logit_bias": copyRaw,
-		"logprobs": copyScalar, "top_logprobs": copyScalar, "response_format": copyStructure, "seed": copyScalar, "stop": copyRaw,
+		"logprobs": copyScalar, "top_logprobs": copyScalar, "response_format": copyCountingGrowth, "seed": copyScalar, "stop": copyRaw,
 		"reasoning_effort": copyScalar, "verbosity": copyScalar,
 		// Fields of compatible providers.
 		"top_k": copyScalar, "min_p": copyScalar, "top_a": copyScalar, "repetition_penalty": copyScalar, "reasoning": copyRaw, "include_reasoning": copyScalar,
@@ -47,8 +47,8 @@ var (
 		"max_output_tokens": checkLimit,
 		"prompt_cache_key":  checkCacheKey, "store": checkStore, "background": checkBackground,
 		"previous_response_id": checkPrevious,
-		"tools":                checkTools, "tool_choice": copyStructure, "parallel_tool_calls": copyScalar, "max_tool_calls": copyScalar,
-		"temperature": copyScalar, "top_p": copyScalar, "top_logprobs": copyScalar, "text": copyStructure, "reasoning": copyRaw, "truncation": copyScalar, "include": copyRaw,
+		"tools":                checkTools, "tool_choice": copyCountingGrowth, "parallel_tool_calls": copyScalar, "max_tool_calls": copyScalar,
+		"temperature": copyScalar, "top_p": copyScalar, "top_logprobs": copyScalar, "text": copyCountingGrowth, "reasoning": copyRaw, "truncation": copyScalar, "include": copyRaw,
 
 		"conversation": refuse("conversations cannot be made through this gateway; send the whole input, or previous_response_id"),
 		"prompt":       refuse("stored prompts belong to the provider's account; send instructions and input"),
@@ -117,8 +117,8 @@ func copyRaw(p *parser, v value) error {
 	return nil
 }
 
-// copyStructure is copyRaw for values that a provider may decode and encode again in a longer form for the model.
-func copyStructure(p *parser, v value) error {
+// copyCountingGrowth is copyRaw for values that a provider may decode and encode again in a longer form for the model.
+func copyCountingGrowth(p *parser, v value) error {
 	p.extraTokens += v.Growth()
 	return copyRaw(p, v)
 }

@@ -8,7 +8,7 @@ import (
 var itemFields = map[string]rule{
 	"type": copyScalar, "role": copyScalar, "status": copyScalar, "phase": copyScalar, "name": copyScalar, "namespace": copyScalar, "call_id": copyScalar,
 	"content": checkContent, "arguments": copyScalar, "input": copyScalar, "output": checkOutput,
-	"summary": checkSummary, "encrypted_content": copyScalar, "action": copyStructure, "operation": copyStructure, "max_output_length": copyScalar,
+	"summary": checkSummary, "encrypted_content": copyScalar, "action": copyCountingGrowth, "operation": copyCountingGrowth, "max_output_length": copyScalar,
 	"pending_safety_checks": copyRaw, "acknowledged_safety_checks": copyRaw,
 }
 
@@ -27,7 +27,7 @@ var (
 var (
 	clientTools = set("function", "custom", "local_shell", "apply_patch", "computer", "computer_use_preview")
 	toolFields  = map[string]rule{
-		"type": copyScalar, "name": copyScalar, "description": copyScalar, "parameters": copyStructure, "strict": copyScalar, "format": copyStructure,
+		"type": copyScalar, "name": copyScalar, "description": copyScalar, "parameters": copyCountingGrowth, "strict": copyScalar, "format": copyCountingGrowth,
 		"function": checkFunction, "custom": checkFunction, "display_width": copyScalar, "display_height": copyScalar, "environment": copyScalar,
 		"cache_control": checkCacheControl,
 	}
