@@ -19,7 +19,7 @@ type Account struct {
 }
 
 // A Scope restricts a store query to the objects of one account. The zero Scope covers no objects: a query without an
-// account does not compile, and the engine's own queries over all accounts name [Everyone] explicitly.
+// account does not compile, and the engine's own queries over all accounts name [AllAccounts] explicitly.
 type Scope struct {
 	account string
 	all     bool
@@ -31,7 +31,7 @@ func In(account string) Scope { return Scope{account: account} }
 // AllAccounts returns the scope of the engine's own housekeeping: the objects of every account. API servers never use it.
 func AllAccounts() Scope { return Scope{all: true} }
 
-// Account returns the account and false, or "" and true for [Everyone].
+// Account returns the account and false, or "" and true for [AllAccounts].
 func (s Scope) Account() (account string, all bool) { return s.account, s.all }
 
 // Covers reports whether objects of account are in s.

@@ -6,7 +6,7 @@ import (
 )
 
 // An Event records that something happened to an object; docs/architecture.md lists the types: "sandbox.running",
-// "snapshot.created", "exec.ended". Data contains no secrets and no output of sandboxes.
+// "snapshot.created", "command.ended". Data contains no secrets and no output of sandboxes.
 type Event struct {
 	Seq     int64             `json:"seq" doc:"Increasing sequence number; the cursor for replay"`
 	At      time.Time         `json:"at"`

@@ -142,7 +142,7 @@ func hostTasks() (used, most int, err error) {
 func memoryOf(dir string) caisson.Size {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return 0 // // The restore reports the error.
+		return 0 // The restore reports the error.
 	}
 	var n caisson.Size
 	for _, e := range entries {

@@ -43,7 +43,7 @@ func sandboxColumns() []column[*caisson.Sandbox] {
 		},
 		{name: "TEMPLATE", value: func(s *caisson.Sandbox) string { return s.Template }},
 		{name: "AGE", value: func(s *caisson.Sandbox) string { return age(s.CreatedAt) }},
-		{name: "PAUSES IN", value: func(s *caisson.Sandbox) string { return timeUntil(s.PauseAt) }},
+		{name: "PAUSE AFTER", value: func(s *caisson.Sandbox) string { return timeUntil(s.PauseAt) }},
 		{name: "REMOVED IN", value: func(s *caisson.Sandbox) string { return timeUntil(s.RemoveAt) }},
 	}
 }
