@@ -20,7 +20,8 @@ type diffCmd struct {
 
 func (c *diffCmd) Help() string {
 	return `Compares the workspace with the host's directory as it was when the workspace was created, and prints the verdict of the checks on each change:
-what is denied is never applied, what asks is applied only by a person, and a clash is a file that has changed on the host, too.
+a denied change is never applied, one that needs review is applied only by a person, and a conflict is a file that has also changed on
+the host.
 
 Characters that could deceive are shown as escapes. git apply takes the output where there are none, else with --raw-tty.
 
