@@ -32,7 +32,7 @@ type Agent struct {
 	Description string `json:"description,omitempty" yaml:"description"`
 	Version     string `json:"version,omitempty" yaml:"version" doc:"Version of the agent's program; recorded in every run"`
 
-	// What it runs in: a template by name, or the parts of one.
+	// The environment: a template by name, or its parts.
 	Template string      `json:"template,omitempty" yaml:"template" doc:"Name of a template; if empty, image and setup define one"`
 	Image    string      `json:"image,omitempty" yaml:"image" doc:"host, an OCI reference, dir:PATH or tar:PATH"`
 	Setup    []SetupStep `json:"setup,omitempty" yaml:"setup" doc:"Steps that install it, as root; their changes are stored as a layer"`

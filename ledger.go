@@ -88,12 +88,12 @@ type OverBudget struct {
 	Budget string        // the budget, for messages: "sandbox sb-…", "account alice (month)"
 	What   string        // usd, tokens or calls
 	Limit  string        // of the budget, for messages: "5 USD", "100000 tokens"
-	Left   string        // what is left of the limit, in the same format
+	Left   string        // remaining amount of the limit, in the same format
 	Busy   bool          // enough may be left when calls in progress have ended; retry after Retry
 	Retry  time.Duration // 0 if not Busy
 }
 
-// Error returns a message with the budget and what is left of it.
+// Error returns a message with the budget and its remaining amount.
 func (e *OverBudget) Error() string {
 	if e.Busy {
 		return fmt.Sprintf("the budget of %s (%s) is set aside for calls under way, with %s left; try again in a moment", e.Budget, e.Limit, e.Left)

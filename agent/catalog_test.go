@@ -140,7 +140,7 @@ func TestAccounts(t *testing.T) {
 	wantKind(t, s.RemoveAgent(alice, "mine"), caisson.NotFound, "caisson agent ls")
 }
 
-// TestPut: which agents are refused, and what is kept when an agent is stored again.
+// TestPut checks which agents are refused, and which fields of a stored agent remain when it is stored again.
 func TestPut(t *testing.T) {
 	s := newShelf(t)
 	remote, local := as(t, "alice", false), as(t, "alice", true)

@@ -18,14 +18,14 @@ import (
 
 // Drivers are the parts of an engine that depend on the host. All fields are required.
 type Drivers struct {
-	Runtime sandboxes.Runtime
-	Images  Images
-	Wires   func(wire.Config) (Wires, error)
-	Worker  *worker.Runner // runs the jobs of workspaces and of the relay
-	Link    repos.Link
-	Forge   repos.Forges
-	Agents  []*caisson.Agent // the built-in entries of the catalog
-	Close   func() error     // closes the drivers, after everything that uses them
+	Runtime   sandboxes.Runtime
+	Images    Images
+	Wires     func(wire.Config) (Wires, error)
+	Worker    *worker.Runner // runs the jobs of workspaces and of the relay
+	Transport repos.Transport
+	Forge     repos.Forges
+	Agents    []*caisson.Agent // the built-in entries of the catalog
+	Close     func() error     // closes the drivers, after everything that uses them
 }
 
 // Images is an image driver.
@@ -72,7 +72,7 @@ func (e *Engine) product() (*Drivers, error) {
 		return nil, err
 	}
 	return &Drivers{
-		Runtime: runtime, Images: imageDriver{images}, Worker: runner, Link: transport.NewTool(runner), Forge: forge.NewTool(runner),
+		Runtime: runtime, Images: imageDriver{images}, Worker: runner, Transport: transport.NewTool(runner), Forge: forge.NewTool(runner),
 		Wires: func(cfg wire.Config) (Wires, error) { return wire.New(cfg) }, Agents: agent.Builtin(), Close: runtime.Close,
 	}, nil
 }

@@ -32,7 +32,7 @@ func newRepos(e *Engine) (*repos.Core, error) {
 	}
 	return repos.New(repos.Config{
 		Dir: e.cfg.Dir, Store: e.Store, Git: relay.NewTool(e.on.Worker), Events: e.Events,
-		Remote: repos.RemoteConfig{Link: e.on.Link, Forge: e.on.Forge, Secrets: e.vault, Roots: roots, Own: e.cfg.ownAddresses()},
+		Remote: repos.RemoteConfig{Transport: e.on.Transport, Forge: e.on.Forge, Secrets: e.vault, Roots: roots, Own: e.cfg.ownAddresses()},
 		Exec:   e.Core.Processes().Exec, Rules: e.cfg.Workspaces.Rules,
 		Limits: repos.Limits{First: e.cfg.Relay.First, Tries: e.cfg.Relay.Tries, Keep: e.cfg.Relay.Keep, Space: e.cfg.Relay.Space},
 		Settled: func(ctx context.Context, d *caisson.Delivery) {

@@ -15,7 +15,7 @@ import (
 	"github.com/caisson-dev/caisson/worker"
 )
 
-// Jobs returns all jobs of this package and of the packages below it except link, for the job table that the binary passes to
+// Jobs returns all jobs of this package and of the packages below it except transport, for the job table that the binary passes to
 // [worker.Main].
 func Jobs() []worker.Declared {
 	return slices.Concat([]worker.Declared{jobInit, jobRefs, jobView, jobStore},

@@ -78,7 +78,7 @@ func (w *world) open() {
 	runner := workertest.Runner(w.t)
 	cfg := repos.Config{
 		Dir: w.data, Store: w.store, Git: relay.NewTool(runner),
-		Remote: repos.RemoteConfig{Link: transport.NewTool(runner), Forge: forge.NewTool(runner), Secrets: w.secrets},
+		Remote: repos.RemoteConfig{Transport: transport.NewTool(runner), Forge: forge.NewTool(runner), Secrets: w.secrets},
 		Events: events.New(w.store.Events(), nil), Exec: w.exec, Limits: w.limits,
 	}
 	if w.adapt != nil {

@@ -94,7 +94,7 @@ func (m *mirrors) fetch(ctx context.Context, r *caisson.Repo) (*caisson.Repo, er
 	}
 	defer mirror.Close()
 	var got *git.Remote
-	err = m.remotes.connect(ctx, r, false, func(link *os.File, t remote.Transport) (err error) {
+	err = m.remotes.connect(ctx, r, false, func(link *os.File, t remote.Protocol) (err error) {
 		got, err = m.git.Fetch(ctx, mirror, link, fetch.Request{Transport: t})
 		return err
 	})

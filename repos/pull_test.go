@@ -49,7 +49,7 @@ func TestPullBody(t *testing.T) {
 	}
 }
 
-// TestAllowSecrets: where somebody has said that there are false alarms, what looks like a secret is taken and its delivery held,
+// TestAllowSecrets: if the repository allows false positives, a commit with a possible secret is accepted and its delivery held,
 // never sent without a word; elsewhere it is refused.
 func TestAllowSecrets(t *testing.T) {
 	t.Parallel()

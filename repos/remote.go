@@ -179,7 +179,7 @@ func (m *remotes) openPull(ctx context.Context, r *caisson.Repo, at location, re
 }
 
 // link returns a function that serves a connection to a repository's remote, and the protocol of that connection.
-func (m *remotes) link(ctx context.Context, r *caisson.Repo, push bool) (serve func(context.Context, *os.File) error, t remote.Transport, err error) {
+func (m *remotes) link(ctx context.Context, r *caisson.Repo, push bool) (serve func(context.Context, *os.File) error, t remote.Protocol, err error) {
 	at, err := locate(r)
 	if err != nil {
 		return nil, "", err
@@ -191,17 +191,17 @@ func (m *remotes) link(ctx context.Context, r *caisson.Repo, push bool) (serve f
 				return caisson.Wrap(err, caisson.NotFound, "there is no repository at %.200q", at.local)
 			}
 			defer dir.Close()
-			return m.Link.RunLocal(ctx, conn, dir, push)
-		}, remote.TransportStream, nil
+			return m.Transport.RunLocal(ctx, conn, dir, push)
+		}, remote.ProtocolStream, nil
 	}
 	secret, err := m.credential(ctx, r, at)
 	if err != nil {
 		return nil, "", err
 	}
 	req := transport.Request{URL: r.URL, Roots: m.Roots, HostKeys: r.HostKeys, Push: push, Local: r.Local, Own: m.Own}
-	t = remote.TransportHTTP
+	t = remote.ProtocolHTTP
 	if at.url.Scheme == remoteurl.SSH {
-		t = remote.TransportStream
+		t = remote.ProtocolStream
 		if secret.IsZero() {
 			return nil, "", caisson.Errorf(caisson.Unauthed, "a remote over ssh needs a credential with a private key for %s; see caisson repo add --credential", r.Name)
 		}
@@ -212,14 +212,14 @@ func (m *remotes) link(ctx context.Context, r *caisson.Repo, push bool) (serve f
 	} else if !secret.IsZero() {
 		req.Auth.User, req.Auth.Secret = forge.GitAuth(at.forge, secret)
 	}
-	return func(ctx context.Context, conn *os.File) error { return m.Link.Run(ctx, conn, req) }, t, nil
+	return func(ctx context.Context, conn *os.File) error { return m.Transport.Run(ctx, conn, req) }, t, nil
 }
 
 // linkGrace is how long a link may take to end after the job that uses it.
 const linkGrace = 5 * time.Second
 
 // connect calls f with a connection to a repository's remote.
-func (m *remotes) connect(ctx context.Context, r *caisson.Repo, push bool, f func(*os.File, remote.Transport) error) error {
+func (m *remotes) connect(ctx context.Context, r *caisson.Repo, push bool, f func(*os.File, remote.Protocol) error) error {
 	near, far, err := socketpair.New()
 	if err != nil {
 		return err

@@ -54,8 +54,8 @@ type Git interface {
 	Push(ctx context.Context, store, view, link *os.File, req push.Request) (*push.Result, error)
 }
 
-// Link connects to remotes, in jobs that have the credential: [*remote.Tool].
-type Link interface {
+// Transport connects to remotes, in jobs that have the credential: [*transport.Tool].
+type Transport interface {
 	Run(ctx context.Context, conn *os.File, req transport.Request) error
 	RunLocal(ctx context.Context, conn, dir *os.File, push bool) error
 }
@@ -79,11 +79,11 @@ type Limits struct {
 
 // RemoteConfig says how remotes and their forges are reached. Roots and Own are optional.
 type RemoteConfig struct {
-	Link    Link
-	Forge   Forges
-	Secrets caisson.Secrets
-	Roots   string     // PEM of certificate authorities to trust besides the host's
-	Own     reach.Host // which addresses are this host's
+	Transport Transport
+	Forge     Forges
+	Secrets   caisson.Secrets
+	Roots     string     // PEM of certificate authorities to trust besides the host's
+	Own       reach.Host // which addresses are this host's
 }
 
 // Config configures a Core. All fields but Rules, Limits, Settled and Log are required.

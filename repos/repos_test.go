@@ -66,8 +66,8 @@ func TestDelivery(t *testing.T) {
 	}
 }
 
-// TestRetry: what fails for a reason that passes is tried again; what the remote refuses is not; and nothing is overwritten that
-// somebody else has made.
+// TestRetry: a delivery that fails for a temporary reason is retried, one that the remote refuses is not, and commits of others on
+// the branch are not overwritten.
 func TestRetry(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -128,7 +128,7 @@ func (s *sender) push(ctx context.Context, r *caisson.Repo, g *grant, d *caisson
 	defer store.Close()
 	defer view.Close()
 	to := func(expect string) error {
-		return s.remotes.connect(ctx, r, true, func(link *os.File, t remote.Transport) error {
+		return s.remotes.connect(ctx, r, true, func(link *os.File, t remote.Protocol) error {
 			_, err := s.git.Push(ctx, store, view, link, push.Request{Transport: t, Commit: d.Commit, Branch: d.Branch, Expect: expect})
 			return err
 		})

@@ -120,7 +120,7 @@ func (s *streams) leave(sandbox caisson.ID) {
 	}
 }
 
-// serve runs the job behind a stream, and records what it has received.
+// serve runs the job of a stream, and records the commits that it has received.
 func (s *streams) serve(ctx context.Context, g *grant, conn *os.File, req streamRequest) error {
 	store, view, err := s.dirs.openStore(g)
 	if err != nil {

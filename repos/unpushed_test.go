@@ -8,8 +8,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/gitserver"
 )
 
-// TestUnpushed: what an agent has done after its last push is delivered with the rest if it follows that, and never instead of
-// it; what is not taken is told.
+// TestUnpushed: commits and changes after an agent's last push are delivered with the pushed commits if they descend from them, and
+// never replace them; a warning names those that are not delivered.
 func TestUnpushed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -18,7 +18,7 @@ import (
 // declinedFile contains the paths whose changes were undone: they are not applied automatically again.
 const declinedFile = "declined.json"
 
-// syncs manages what is written to host directories.
+// syncs applies changes to host directories, and undoes them.
 type syncs struct{ *Core }
 
 // apply applies the chosen changes and returns a receipt.

@@ -98,13 +98,13 @@ func TestFreeze(t *testing.T) {
 	if text := overlaytest.Content(t, f, e.Hash); len(text) != 8<<20 || text[3<<20:3<<20+6] != "middle" {
 		t.Error("a file with holes has another content")
 	}
-	// What was reviewed does not change any more.
+	// Later changes in the sandbox do not change the copy under review.
 	gatetest.Write(t, o.Box+"/edit", "newer\n")
 	e, _ = f.Lookup("edit")
 	if text := overlaytest.Content(t, f, e.Hash); text != "new\n" {
 		t.Errorf("the copy changed to %q", text)
 	}
-	// And if it does, nobody takes it for what was reviewed.
+	// A copy that is modified on disk is refused with Conflict.
 	gatetest.Must(t, os.WriteFile(filepath.Join(dst.Name(), "pack"), []byte("evil\nevil\nevil\n"), 0o644))
 	r, err := f.Object(e.Hash)
 	gatetest.Must(t, err)

@@ -84,7 +84,7 @@ func (o *Workspace) Freeze(limits overlay.FreezeLimits) (*os.File, *overlay.Froz
 	return dst, f
 }
 
-// Compare returns what has changed, and the copy of it.
+// Compare freezes the upper directory and returns the differences and the frozen copy.
 func (o *Workspace) Compare(opts compare.Options) ([]compare.Difference, *overlay.Frozen) {
 	o.T.Helper()
 	dst, _ := o.Freeze(overlay.FreezeLimits{})

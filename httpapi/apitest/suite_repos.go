@@ -42,7 +42,7 @@ func testRepos(t *testing.T, ctx context.Context, c Cores) {
 	}
 	again := *got
 	// A repository that was read can be sent back: fields that only Caisson sets are ignored.
-	again.Name, again.Account, again.Local, again.Head = "a", "somebody", !caller.Local, "other"
+	again.Name, again.Account, again.Local, again.Head = "a", "unknown-account", !caller.Local, "other"
 	if got := must(c.Repos.AddRepo(ctx, again))(t); got.Account != caller.Account || got.Local != caller.Local || got.Head != "main" {
 		t.Errorf("%+v", got)
 	}

@@ -72,7 +72,7 @@ func testSyncs(t *testing.T, ctx context.Context, c Cores) {
 	}
 	_, err = c.Workspaces.Sync(ctx, ref, caisson.SyncRequest{Auto: true, Directory: openDir(t, other)})
 	Fails(t, err, caisson.Conflict, "")
-	_, err = c.Workspaces.Sync(ctx, "nobody", caisson.SyncRequest{Auto: true, Directory: openDir(t, dir)})
+	_, err = c.Workspaces.Sync(ctx, "no-such-workspace", caisson.SyncRequest{Auto: true, Directory: openDir(t, dir)})
 	Fails(t, err, caisson.NotFound, "")
 	checkHostFile(t, dir, "edit", lines(20)) // a sync that fails applies no change
 	checkHostFile(t, dir, "new", "")

@@ -9,7 +9,7 @@ import (
 
 type value = strictjson.Value
 
-// A rule checks a value and appends to p.out what is forwarded of it. If it appends nothing, the field is dropped.
+// A rule checks a value and appends to p.out its forwarded form. If it appends nothing, the field is dropped.
 // An error refuses the whole body.
 type rule func(p *parser, v value) error
 

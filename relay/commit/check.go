@@ -217,7 +217,7 @@ func (c *Checker) complete(ctx context.Context, d *treeDiff, blobs *blobQueue) e
 // more adds findings about submodules, which exist only in git.
 func (c *Checker) more(ctx context.Context, d *treeDiff, ch *caisson.Change) error {
 	if d.subs[ch.Path] {
-		ch.Finding = append(ch.Finding, caisson.Finding{Check: CheckType, Verdict: caisson.VerdictAsk, Message: "a submodule: whoever clones with submodules gets another repository"})
+		ch.Finding = append(ch.Finding, caisson.Finding{Check: CheckType, Verdict: caisson.VerdictAsk, Message: "a submodule: a clone with submodules also fetches another repository"})
 	}
 	if ch.Path != modulesFile || ch.Kind == caisson.ChangeRemoved {
 		return nil

@@ -17,7 +17,7 @@ import (
 
 // A Request has the parameters of a fetch.
 type Request struct {
-	Transport remote.Transport
+	Transport remote.Protocol
 	Limits    Limits
 	// Progress is called with one line of git's progress output, at most twice a second; nil for no progress.
 	Progress func(string)

@@ -22,7 +22,7 @@ type Tool struct{ run worker.Starter }
 func NewTool(r worker.Starter) Tool { return Tool{run: r} }
 
 type fetchArgs struct {
-	Transport remote.Transport
+	Transport remote.Protocol
 	Limits    Limits
 }
 

@@ -15,7 +15,7 @@ import (
 
 // A Request has the parameters of a push.
 type Request struct {
-	Transport remote.Transport
+	Transport remote.Protocol
 	Commit    string        // commit of the store or its view
 	Branch    string        // branch of the remote, without "refs/heads/"
 	Expect    string        // commit that the remote's branch must be at; "" if the branch must not exist

@@ -24,7 +24,7 @@ const maxErrorBody = 4 << 10
 // A Forwarder connects git to the transport: it listens on the loopback device and forwards git's requests over the socket pair.
 // It forwards only the requests of a fetch or a push. It records the first failure, because git does not report the reason.
 type Forwarder struct {
-	transport Transport
+	transport Protocol
 	link      *http.Client
 	listener  net.Listener
 	server    *http.Server
@@ -40,8 +40,8 @@ var errOver = errors.New("the link has ended")
 
 // NewForwarder returns a listening forwarder over a duplicate of the socket conn. Close stops it. The caller still has to close
 // conn.
-func NewForwarder(conn *os.File, transport Transport) (*Forwarder, error) {
-	if transport != TransportHTTP && transport != TransportStream {
+func NewForwarder(conn *os.File, transport Protocol) (*Forwarder, error) {
+	if transport != ProtocolHTTP && transport != ProtocolStream {
 		return nil, caisson.Invalidf("transport", "%.40q is none; it is http or stream", string(transport))
 	}
 	c, err := net.FileConn(conn)
@@ -54,7 +54,7 @@ func NewForwarder(conn *os.File, transport Transport) (*Forwarder, error) {
 		return nil, err
 	}
 	f := &Forwarder{transport: transport, link: linkClient(c), listener: ln}
-	if transport == TransportStream {
+	if transport == ProtocolStream {
 		f.running.Go(f.acceptStreams)
 		return f, nil
 	}
@@ -99,7 +99,7 @@ func (f *Forwarder) Allow(bytes int64) { f.budget.Store(bytes) }
 
 // URL returns the URL that git fetches from or pushes to.
 func (f *Forwarder) URL() string {
-	if f.transport == TransportStream {
+	if f.transport == ProtocolStream {
 		return "git://" + f.listener.Addr().String() + "/repo"
 	}
 	return "http://" + f.listener.Addr().String() + "/repo"
@@ -107,7 +107,7 @@ func (f *Forwarder) URL() string {
 
 // Protocol returns the environment variable that allows git to use URL.
 func (f *Forwarder) Protocol() string {
-	if f.transport == TransportStream {
+	if f.transport == ProtocolStream {
 		return "GIT_ALLOW_PROTOCOL=git"
 	}
 	return "GIT_ALLOW_PROTOCOL=http"

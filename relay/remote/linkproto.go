@@ -8,16 +8,16 @@ import (
 )
 
 // A Transport is the kind of protocol between the transport process and the remote.
-type Transport string
+type Protocol string
 
 // The transports.
 const (
-	TransportHTTP   Transport = "http"   // smart HTTP: the three kinds of request are forwarded
-	TransportStream Transport = "stream" // SSH or a directory of the host: git programs are run at the remote
+	ProtocolHTTP   Protocol = "http"   // smart HTTP: the three kinds of request are forwarded
+	ProtocolStream Protocol = "stream" // SSH or a directory of the host: git programs are run at the remote
 )
 
 // The protocol of the connection to the transport is HTTP/2 without TLS, over one connection that the git job opens. With
-// [TransportHTTP] the requests are those of smart HTTP below "/". With [TransportStream] they are POSTs to StreamPath followed by
+// [ProtocolHTTP] the requests are those of smart HTTP below "/". With [ProtocolStream] they are POSTs to StreamPath followed by
 // the name of the program; the bodies are the program's input and output. A failure that is not an answer of the remote has the
 // headers LinkKind and LinkMessage, or the trailers of these names if the answer of a stream has begun.
 const (

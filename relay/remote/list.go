@@ -39,7 +39,7 @@ func (f *Forwarder) List(ctx context.Context, maxRefs int) (*Listing, error) {
 	f.Allow(maxListing)
 	l := &Listing{max: maxRefs}
 	ask := f.listHTTP
-	if f.transport == TransportStream {
+	if f.transport == ProtocolStream {
 		ask = f.listStream
 	}
 	if err := ask(ctx, l); err != nil {

@@ -86,11 +86,11 @@ type place struct {
 	root string // certificates
 }
 
-func (p place) transport() remote.Transport {
+func (p place) transport() remote.Protocol {
 	if strings.HasPrefix(p.url, "http") {
-		return remote.TransportHTTP
+		return remote.ProtocolHTTP
 	}
-	return remote.TransportStream
+	return remote.ProtocolStream
 }
 
 // over calls f with a link to a place.

@@ -170,7 +170,7 @@ func TestHostileRemotes(t *testing.T) {
 			p := place{url: s.URL + "/r"}
 			err := b.over(p, false, func(near *os.File) error {
 				_, err := b.git.Fetch(t.Context(), b.mirror, near, fetch.Request{
-					Transport: remote.TransportHTTP, Limits: fetch.Limits{Bytes: 32 << 20, Time: 2 * time.Minute},
+					Transport: remote.ProtocolHTTP, Limits: fetch.Limits{Bytes: 32 << 20, Time: 2 * time.Minute},
 				})
 				return err
 			})

@@ -17,7 +17,7 @@ import (
 )
 
 // errNotListening is the error of dial if the port is closed.
-var errNotListening = errors.New("nobody listens")
+var errNotListening = errors.New("connection refused")
 
 // protocol is the version of OpenClaw's WebSocket protocol that this package implements.
 const protocol = 4

@@ -168,7 +168,7 @@ func TestNobody(t *testing.T) {
 	port := l.Addr().(*net.TCPAddr).Port
 	l.Close()
 	r := run(t, t.Context(), &task.Task{Prompt: "p", Port: port}, nil)
-	if r.end.Error == nil || !strings.Contains(r.end.Error.Message, "nobody listens") {
+	if r.end.Error == nil || !strings.Contains(r.end.Error.Message, "connection refused on port") {
 		t.Errorf("%v", r.end.Error)
 	}
 	for _, c := range []struct{ script, text, code string }{
