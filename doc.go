@@ -45,6 +45,6 @@
 //	agent/drive         starts an agent and speaks its protocol
 //	agent/coder         the built-in coding agent
 //
-// Cores import drivers and this package; drivers import only this package, never each other. docs/architecture.md
-// contains the overview, docs/threat-model.md the security guarantees.
+// Cores get their drivers as interfaces; the test in internal/house has the packages that each package may import.
+// docs/architecture.md contains the overview, docs/threat-model.md the security guarantees.
 package caisson
