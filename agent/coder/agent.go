@@ -19,7 +19,7 @@ const (
 const (
 	msgEmpty   = "[Your answer was empty. Go on with the task; if it is done, say what you did and what came of it.]"
 	msgDropped = "\n\nEarlier steps of this conversation have been left out to make room. Look again at what you need of them."
-	msgLimit   = "[The limit of %d steps for this task is reached, and tools are now disabled. Report the completed work, its results and the remaining work.]"
+	msgLimit   = "[All %d steps of this task are used, and tools are disabled. Report the completed work, its results and the remaining work.]"
 )
 
 // agent is the state of one task.
