@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -114,7 +115,8 @@ func params(t *testing.T, dir string) testscript.Params {
 			env.Defer(func() { endDaemon(t, filepath.Join(env.WorkDir, "data")) })
 			return nil
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"capture": capture, "code": code, "try": try, "awaitrun": awaitRun(t), "awaitwatch": awaitWatch(t)},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"capture": capture, "code": code, "try": try, "awaitrun": awaitRun(t), "awaitstdout": awaitStdout(t),
+			"awaitwatch": awaitWatch(t)},
 	}
 }
 
@@ -258,6 +260,16 @@ func awaitRun(t *testing.T) command {
 			id := strings.TrimSpace(ts.ReadFile("stdout"))
 			ts.Setenv(args[0], id)
 			return id != "" && !strings.Contains(id, "\n")
+		})
+	}
+}
+
+// awaitStdout runs a command until its standard output contains a word: awaitstdout WORD COMMAND....
+func awaitStdout(t *testing.T) command {
+	return func(ts *testscript.TestScript, _ bool, args []string) {
+		poll.Until(t, apitest.Timeout, func() bool {
+			ts.Check(ts.Exec(args[1], args[2:]...))
+			return slices.Contains(strings.Fields(ts.ReadFile("stdout")), args[0])
 		})
 	}
 }
