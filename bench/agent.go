@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/agent/coder/sample"
+	"github.com/caisson-dev/caisson/guest/coder/sample"
 )
 
 // agents measures runs of agents, from the request to the event done.

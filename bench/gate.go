@@ -11,9 +11,9 @@ import (
 	"strconv"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/gate/baseline"
-	"github.com/caisson-dev/caisson/gate/tool"
-	"github.com/caisson-dev/caisson/worker"
+	"github.com/caisson-dev/caisson/job/gate/baseline"
+	"github.com/caisson-dev/caisson/job/gate/tool"
+	"github.com/caisson-dev/caisson/job/worker"
 )
 
 // The tree for the rows of the gate: the number of files, and the number of changed files.

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/agent/openclaw"
+	"github.com/caisson-dev/caisson/daemon/agent/openclaw"
 	"github.com/caisson-dev/caisson/internal/tree"
 )
 

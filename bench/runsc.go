@@ -23,9 +23,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/credential"
+	"github.com/caisson-dev/caisson/daemon/credential"
+	"github.com/caisson-dev/caisson/daemon/sqlite"
 	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
-	"github.com/caisson-dev/caisson/sqlite"
 	"github.com/caisson-dev/caisson/wire"
 )
 

@@ -14,9 +14,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/caisson-dev/caisson/agent/coder/sample"
+	"github.com/caisson-dev/caisson/guest/coder/sample"
 	"github.com/caisson-dev/caisson/internal/osthread"
-	"github.com/caisson-dev/caisson/llm/scripted"
+	"github.com/caisson-dev/caisson/wire/llm/scripted"
 )
 
 // An agentStage is the environment in which agents are measured: a daemon whose models follow scripts, and the same models on

@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/events"
+	"github.com/caisson-dev/caisson/daemon/events"
 )
 
 func as(account string, local bool) context.Context {

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/sqlite"
+	"github.com/caisson-dev/caisson/daemon/sqlite"
 )
 
 // world is a data directory with the whole ledger.

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/agent/coder/sample"
+	"github.com/caisson-dev/caisson/guest/coder/sample"
 )
 
 // TestAgentCaisson tests that the built-in agent fixes the sample repository without changing the original: over the

@@ -7,7 +7,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/testneed"
-	"github.com/caisson-dev/caisson/llm/scripted/scriptedtest"
+	"github.com/caisson-dev/caisson/wire/llm/scripted/scriptedtest"
 )
 
 func TestAgentCodex(t *testing.T) { testAgent(t, "codex", "base") }

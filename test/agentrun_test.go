@@ -14,7 +14,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/poll"
-	"github.com/caisson-dev/caisson/llm/scripted/scriptedtest"
+	"github.com/caisson-dev/caisson/wire/llm/scripted/scriptedtest"
 )
 
 // does runs an agent and returns the record of the run. The exit code must be the one of the record.

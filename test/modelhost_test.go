@@ -22,8 +22,8 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/npmtest"
 	"github.com/caisson-dev/caisson/internal/testneed"
-	"github.com/caisson-dev/caisson/llm/scripted"
-	"github.com/caisson-dev/caisson/llm/scripted/scriptedtest"
+	"github.com/caisson-dev/caisson/wire/llm/scripted"
+	"github.com/caisson-dev/caisson/wire/llm/scripted/scriptedtest"
 )
 
 // URLs of models in sandboxes.

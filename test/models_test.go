@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/llm/scripted/scriptedtest"
+	"github.com/caisson-dev/caisson/wire/llm/scripted/scriptedtest"
 )
 
 // gatedScript is an answer in two pieces, of which a [gate] holds the second back.

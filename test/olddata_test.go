@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/forge/forgetest"
+	"github.com/caisson-dev/caisson/job/forge/forgetest"
 )
 
 // See testdata/data-old-README.md.

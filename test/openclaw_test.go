@@ -13,9 +13,9 @@ import (
 	"testing"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/agent/openclaw"
+	"github.com/caisson-dev/caisson/daemon/agent/openclaw"
+	"github.com/caisson-dev/caisson/daemon/runs"
 	"github.com/caisson-dev/caisson/internal/testneed"
-	"github.com/caisson-dev/caisson/runs"
 )
 
 // claw is an agent that uses OpenClaw with personas, from the template of the agent in the catalog. The inspector of

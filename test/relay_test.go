@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/forge/forgetest"
 	"github.com/caisson-dev/caisson/internal/gitserver"
+	"github.com/caisson-dev/caisson/job/forge/forgetest"
 )
 
 const forgeToken = "ghp_RelayTestToken0123456789abcdefABCDEF"

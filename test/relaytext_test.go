@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/forge/forgetest"
+	"github.com/caisson-dev/caisson/job/forge/forgetest"
 )
 
 // TestRelayText tests that the text of a pull request comes from the repository's template, that changes after the

@@ -24,7 +24,7 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/poll"
 	"github.com/caisson-dev/caisson/internal/testneed"
-	"github.com/caisson-dev/caisson/llm/runtoken"
+	"github.com/caisson-dev/caisson/wire/llm/runtoken"
 )
 
 // A remoteGateway is a host that serves the sandboxes of other hosts.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/poll"
-	"github.com/caisson-dev/caisson/llm/scripted/scriptedtest"
+	"github.com/caisson-dev/caisson/wire/llm/scripted/scriptedtest"
 )
 
 // hangingScript answers, or starts to answer and then hangs. Sent tokens are billed.

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/agent/coder/sample"
-	"github.com/caisson-dev/caisson/forge/forgetest"
+	"github.com/caisson-dev/caisson/guest/coder/sample"
+	"github.com/caisson-dev/caisson/job/forge/forgetest"
 )
 
 // volume returns a volume as "volume show" prints it.

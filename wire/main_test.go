@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	caisson "github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/egress"
 	"github.com/caisson-dev/caisson/internal/testbin"
+	"github.com/caisson-dev/caisson/wire/egress"
 )
 
 // helper is the path of this test binary, built like the product: static, so that it can be the wire process, which a binary with

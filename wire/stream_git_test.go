@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/caisson-dev/caisson/internal/testneed"
-	"github.com/caisson-dev/caisson/relay/front"
+	"github.com/caisson-dev/caisson/job/relay/front"
 )
 
 // gitJobs serves the repositories of a directory like the engine's jobs.

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	caisson "github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/relay/front"
+	"github.com/caisson-dev/caisson/job/relay/front"
 )
 
 // streamHandler serves the virtual host git in test processes as the relay's front end does; paths with one element return the

@@ -22,11 +22,11 @@ import (
 	"syscall"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/credential"
+	"github.com/caisson-dev/caisson/daemon/credential"
+	"github.com/caisson-dev/caisson/daemon/sqlite"
 	"github.com/caisson-dev/caisson/ledger"
-	"github.com/caisson-dev/caisson/sqlite"
 	"github.com/caisson-dev/caisson/wire"
-	"github.com/caisson-dev/caisson/wireproc"
+	"github.com/caisson-dev/caisson/wire/wireproc"
 )
 
 func main() {

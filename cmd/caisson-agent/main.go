@@ -8,10 +8,10 @@ import (
 	"os"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/agent/coder"
-	"github.com/caisson-dev/caisson/agent/drive"
-	openclaw "github.com/caisson-dev/caisson/agent/openclaw/driver"
-	"github.com/caisson-dev/caisson/agent/openclaw/install"
+	"github.com/caisson-dev/caisson/guest/coder"
+	"github.com/caisson-dev/caisson/guest/drive"
+	openclaw "github.com/caisson-dev/caisson/guest/openclaw/driver"
+	"github.com/caisson-dev/caisson/guest/openclaw/install"
 )
 
 const usage = `usage: caisson-agent drive    read a task from standard input and run it with an agent

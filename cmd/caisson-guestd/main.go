@@ -4,7 +4,7 @@ package main
 import (
 	"os"
 
-	"github.com/caisson-dev/caisson/guestd"
+	"github.com/caisson-dev/caisson/guest/guestd"
 )
 
 func main() {

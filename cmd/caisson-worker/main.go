@@ -8,12 +8,12 @@ import (
 	"os"
 	"slices"
 
-	"github.com/caisson-dev/caisson/forge"
-	"github.com/caisson-dev/caisson/gate/tool"
-	"github.com/caisson-dev/caisson/image"
-	"github.com/caisson-dev/caisson/relay"
-	"github.com/caisson-dev/caisson/relay/transport"
-	"github.com/caisson-dev/caisson/worker"
+	"github.com/caisson-dev/caisson/job/forge"
+	"github.com/caisson-dev/caisson/job/gate/tool"
+	"github.com/caisson-dev/caisson/job/image"
+	"github.com/caisson-dev/caisson/job/relay"
+	"github.com/caisson-dev/caisson/job/relay/transport"
+	"github.com/caisson-dev/caisson/job/worker"
 )
 
 func main() {

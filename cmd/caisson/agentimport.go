@@ -6,8 +6,8 @@ import (
 	"slices"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/agent/openclaw"
-	"github.com/caisson-dev/caisson/credential"
+	"github.com/caisson-dev/caisson/daemon/agent/openclaw"
+	"github.com/caisson-dev/caisson/daemon/credential"
 	"github.com/caisson-dev/caisson/internal/hostcheck"
 )
 

@@ -13,8 +13,8 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/client"
-	"github.com/caisson-dev/caisson/credential"
-	"github.com/caisson-dev/caisson/models"
+	"github.com/caisson-dev/caisson/daemon/credential"
+	"github.com/caisson-dev/caisson/daemon/models"
 )
 
 // gatewaySettings configure model gateways that other machines share. Everything is off by default.

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/engine"
+	"github.com/caisson-dev/caisson/daemon/engine"
 )
 
 // relaySettings configure the relay for git repositories.

@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/engine"
-	"github.com/caisson-dev/caisson/runs"
+	"github.com/caisson-dev/caisson/daemon/engine"
+	"github.com/caisson-dev/caisson/daemon/runs"
 )
 
 // defaultAgentsDir is the directory of agents that the administrator adds.

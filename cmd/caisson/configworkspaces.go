@@ -4,10 +4,10 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/engine"
-	"github.com/caisson-dev/caisson/gate/baseline"
-	"github.com/caisson-dev/caisson/gate/check"
-	"github.com/caisson-dev/caisson/workspaces"
+	"github.com/caisson-dev/caisson/daemon/engine"
+	"github.com/caisson-dev/caisson/daemon/workspaces"
+	"github.com/caisson-dev/caisson/job/gate/baseline"
+	"github.com/caisson-dev/caisson/job/gate/check"
 )
 
 // workspaceSettings configure which files of host directories sandboxes see, and which changes may be applied to them.

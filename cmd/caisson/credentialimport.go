@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/credential"
+	"github.com/caisson-dev/caisson/daemon/credential"
 )
 
 // credentialImportCmd stores the credentials in an environment file.

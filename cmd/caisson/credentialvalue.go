@@ -13,7 +13,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/credential"
+	"github.com/caisson-dev/caisson/daemon/credential"
 )
 
 // credentialValue contains the name of a credential and the source of its value.

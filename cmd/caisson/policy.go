@@ -9,9 +9,9 @@ import (
 	"strings"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/egress"
 	"github.com/caisson-dev/caisson/internal/safetext"
 	"github.com/caisson-dev/caisson/internal/strictyaml"
+	"github.com/caisson-dev/caisson/wire/egress"
 )
 
 type policyCmd struct {

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/relay/remoteurl"
+	"github.com/caisson-dev/caisson/job/relay/remoteurl"
 )
 
 // repoURL makes the path of a directory absolute; other addresses are returned unchanged, and the daemon validates them. Like

@@ -5,18 +5,18 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/caisson-dev/caisson/engine"
-	"github.com/caisson-dev/caisson/forge"
-	"github.com/caisson-dev/caisson/gate/tool"
-	"github.com/caisson-dev/caisson/guestd"
-	"github.com/caisson-dev/caisson/image"
+	"github.com/caisson-dev/caisson/daemon/engine"
+	"github.com/caisson-dev/caisson/guest/guestd"
 	"github.com/caisson-dev/caisson/internal/hostcheck"
-	"github.com/caisson-dev/caisson/relay"
-	"github.com/caisson-dev/caisson/relay/transport"
+	"github.com/caisson-dev/caisson/job/forge"
+	"github.com/caisson-dev/caisson/job/gate/tool"
+	"github.com/caisson-dev/caisson/job/image"
+	"github.com/caisson-dev/caisson/job/relay"
+	"github.com/caisson-dev/caisson/job/relay/transport"
+	"github.com/caisson-dev/caisson/job/worker"
 	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
 	"github.com/caisson-dev/caisson/wire"
-	"github.com/caisson-dev/caisson/wireproc"
-	"github.com/caisson-dev/caisson/worker"
+	"github.com/caisson-dev/caisson/wire/wireproc"
 )
 
 // dispatchRole runs this process as a helper process if argv[0] selects one, and reports whether it did. It is called before

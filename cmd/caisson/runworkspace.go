@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/gate/baseline"
 	"github.com/caisson-dev/caisson/internal/namemask"
 	"github.com/caisson-dev/caisson/internal/tree"
+	"github.com/caisson-dev/caisson/job/gate/baseline"
 )
 
 // prepareWorkspace makes dir the workspace of a run: as an open directory if the daemon is on this machine, else as an archive. The

@@ -16,9 +16,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/engine"
+	"github.com/caisson-dev/caisson/daemon/engine"
+	"github.com/caisson-dev/caisson/daemon/sandboxes"
 	"github.com/caisson-dev/caisson/httpapi"
-	"github.com/caisson-dev/caisson/sandboxes"
 )
 
 // serve runs the daemon until ctx ends or, in the background, until it is idle. It calls [signalReady] when it is ready.

@@ -15,7 +15,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/agent/task"
+	"github.com/caisson-dev/caisson/guest/task"
 	"github.com/caisson-dev/caisson/runtime/fake"
 )
 

@@ -13,18 +13,18 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/engine"
+	"github.com/caisson-dev/caisson/daemon/engine"
+	"github.com/caisson-dev/caisson/daemon/models"
+	"github.com/caisson-dev/caisson/daemon/runs"
+	"github.com/caisson-dev/caisson/daemon/sqlite/sqlitetest"
 	"github.com/caisson-dev/caisson/httpapi"
 	"github.com/caisson-dev/caisson/internal/testbin"
 	"github.com/caisson-dev/caisson/internal/testneed"
-	"github.com/caisson-dev/caisson/models"
-	"github.com/caisson-dev/caisson/relay/transport"
-	"github.com/caisson-dev/caisson/runs"
+	"github.com/caisson-dev/caisson/job/relay/transport"
+	"github.com/caisson-dev/caisson/job/worker"
 	"github.com/caisson-dev/caisson/runtime/fake"
 	"github.com/caisson-dev/caisson/runtime/fake/guest"
-	"github.com/caisson-dev/caisson/sqlite/sqlitetest"
 	"github.com/caisson-dev/caisson/wire"
-	"github.com/caisson-dev/caisson/worker"
 )
 
 // A World is a running engine with its drivers.

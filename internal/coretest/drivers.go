@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/image/imagetest"
+	"github.com/caisson-dev/caisson/job/image/imagetest"
 	"github.com/caisson-dev/caisson/runtime/fake"
 	"github.com/caisson-dev/caisson/wire"
 )

@@ -13,8 +13,8 @@ import (
 	"syscall"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/agent/task"
-	"github.com/caisson-dev/caisson/guestd"
+	"github.com/caisson-dev/caisson/guest/guestd"
+	"github.com/caisson-dev/caisson/guest/task"
 	"github.com/caisson-dev/caisson/runtime/fake"
 	"github.com/caisson-dev/caisson/runtime/fake/guest"
 )

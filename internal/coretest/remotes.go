@@ -16,12 +16,12 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/forge"
 	"github.com/caisson-dev/caisson/internal/gitserver"
-	"github.com/caisson-dev/caisson/relay/front"
-	"github.com/caisson-dev/caisson/relay/remote"
-	"github.com/caisson-dev/caisson/relay/remoteurl"
-	"github.com/caisson-dev/caisson/relay/transport"
+	"github.com/caisson-dev/caisson/job/forge"
+	"github.com/caisson-dev/caisson/job/relay/front"
+	"github.com/caisson-dev/caisson/job/relay/remote"
+	"github.com/caisson-dev/caisson/job/relay/remoteurl"
+	"github.com/caisson-dev/caisson/job/relay/transport"
 )
 
 // remotes are the remotes of all repositories, and the HTTP server through which sandboxes use the relay. Every remote exists and

@@ -7,7 +7,7 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/testbin"
 	"github.com/caisson-dev/caisson/internal/testneed"
-	"github.com/caisson-dev/caisson/worker"
+	"github.com/caisson-dev/caisson/job/worker"
 )
 
 // Runner returns a runner of the product's jobs. It skips the test if the test does not run as root.

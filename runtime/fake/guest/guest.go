@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/guestd"
+	"github.com/caisson-dev/caisson/guest/guestd"
 	"github.com/caisson-dev/caisson/runtime/fake"
 )
 

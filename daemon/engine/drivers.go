@@ -1,0 +1,78 @@
+package engine
+
+import (
+	"context"
+	"path/filepath"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/daemon/agent"
+	"github.com/caisson-dev/caisson/daemon/repos"
+	"github.com/caisson-dev/caisson/daemon/sandboxes"
+	"github.com/caisson-dev/caisson/job/forge"
+	"github.com/caisson-dev/caisson/job/image"
+	"github.com/caisson-dev/caisson/job/relay/transport"
+	"github.com/caisson-dev/caisson/job/worker"
+	"github.com/caisson-dev/caisson/runtime/gvisor"
+	"github.com/caisson-dev/caisson/wire"
+)
+
+// Drivers are the parts of an engine that depend on the host. All fields are required.
+type Drivers struct {
+	Runtime   sandboxes.Runtime
+	Images    Images
+	Wires     func(wire.Config) (Wires, error)
+	Worker    *worker.Runner // runs the jobs of workspaces and of the relay
+	Transport repos.Transport
+	Forge     repos.Forges
+	Agents    []*caisson.Agent // the built-in entries of the catalog
+	Close     func() error     // closes the drivers, after everything that uses them
+}
+
+// Images is an image driver.
+type Images interface {
+	sandboxes.Images
+	Layers() ([]image.Layer, error)
+}
+
+// Wires manages the wires of sandboxes; see [wire.Manager].
+type Wires interface {
+	caisson.Wires
+	sandboxes.Traffic
+	Run(ctx context.Context, handlers wire.Handlers) error
+	Refresh(ctx context.Context) error
+	ChangeRuns(ctx context.Context, change caisson.GatewayRunChange) error
+	Forget(ctx context.Context, budgets ...string) error
+}
+
+// product constructs the drivers of the product.
+func (e *Engine) product() (*Drivers, error) {
+	programs, err := unpackPrograms(filepath.Join(e.cfg.Dir, "programs"))
+	if err != nil {
+		return nil, err
+	}
+	runner, err := worker.New(worker.Config{
+		Exe: programs.worker, UIDBase: caisson.LayerUIDBase, WorkUID: workUID, Log: e.cfg.Log.With("component", "worker"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	images, err := image.New(image.Config{
+		Dir: filepath.Join(e.cfg.Dir, "images"), Worker: runner, InsecureRegistries: e.cfg.InsecureRegistries,
+		RegistryCA: e.cfg.RegistryCA, OwnAddresses: e.cfg.ownAddresses(), Log: e.cfg.Log.With("component", "image"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	runtime, err := gvisor.New(gvisor.Config{
+		Dir: filepath.Join(e.cfg.Dir, "sandboxes"), Exe: programs.sentry, Guestd: programs.guestd, Coder: programs.agent,
+		ToolsDir: filepath.Join(e.cfg.Dir, "tools"), Cgroup: "/caisson/" + string(e.instance),
+		Platform: e.cfg.Platform, Build: e.build, Log: e.cfg.Log.With("component", "gvisor"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Drivers{
+		Runtime: runtime, Images: imageDriver{images}, Worker: runner, Transport: transport.NewTool(runner), Forge: forge.NewTool(runner),
+		Wires: func(cfg wire.Config) (Wires, error) { return wire.New(cfg) }, Agents: agent.Builtin(), Close: runtime.Close,
+	}, nil
+}

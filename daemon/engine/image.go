@@ -1,0 +1,38 @@
+package engine
+
+import (
+	"context"
+	"io"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/daemon/sandboxes"
+	"github.com/caisson-dev/caisson/job/image"
+)
+
+// imageDriver adapts the image driver to the interface of the core.
+type imageDriver struct{ *image.Driver }
+
+var _ sandboxes.Images = imageDriver{}
+
+// Freeze implements [sandboxes.Images].
+func (d imageDriver) Freeze(ctx context.Context, account string, archive io.Reader) (digest, dir string, err error) {
+	l, err := d.Layer(ctx, account, archive)
+	return l.Digest, l.Path, err
+}
+
+// Canonical implements [sandboxes.Images].
+func (imageDriver) Canonical(ref string) (string, error) { return image.Canonical(ref) }
+
+// Prune implements [sandboxes.Images].
+func (d imageDriver) Prune(ctx context.Context, inUse func(dir string) bool) (caisson.Size, error) {
+	layers, err := d.Layers()
+	if err != nil {
+		return 0, err
+	}
+	keep := make(map[string]bool, len(layers))
+	for _, l := range layers {
+		keep[l.Digest] = inUse(l.Path)
+	}
+	// A layer that was created after the list was read is protected by a hold of its creator.
+	return d.Driver.Prune(ctx, func(digest string) bool { return keep[digest] })
+}

@@ -1,0 +1,58 @@
+package engine
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/reach"
+	"github.com/caisson-dev/caisson/ledger"
+	"github.com/caisson-dev/caisson/wire/egress"
+)
+
+// journals adapts the book to the interface of the wires.
+type journals struct{ *ledger.Book }
+
+// Grew does nothing: the book reads the journals periodically, and before every query.
+func (journals) Grew() {}
+
+// openCallLog opens the file in which a sandbox's model calls are recorded. It is removed with the sandbox.
+func (e *Engine) openCallLog(id caisson.ID) (*os.File, error) {
+	root, err := os.OpenRoot(filepath.Join(e.cfg.Dir, "sandboxes", string(id)))
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	return root.OpenFile("models.jsonl", os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+}
+
+// policies adapts package egress to the interface of the core.
+type policies struct{ host reach.Host }
+
+func (policies) Check(p caisson.Policy) (caisson.Policy, error) {
+	c, err := egress.Compile(p)
+	if err != nil {
+		return p, err
+	}
+	return c.Source(), nil
+}
+
+func (policies) Explain(p caisson.Policy, target string) (*caisson.Explanation, error) {
+	c, err := egress.Compile(p)
+	if err != nil {
+		return nil, err
+	}
+	return c.Explain(target)
+}
+
+// Inward uses the current addresses of the host. If the host gets another address later, a rule that names exactly that
+// address leads to the host.
+func (p policies) Inward(policy caisson.Policy) (int, bool) {
+	return egress.InternalRule(policy, func(a netip.Addr) bool {
+		own, err := p.host.IsOwn(a)
+		return own || err != nil && !reach.NoRoute(err)
+	})
+}
+
+func (policies) Presets() []caisson.Preset { return egress.Presets() }

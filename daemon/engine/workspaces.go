@@ -1,0 +1,65 @@
+package engine
+
+import (
+	"context"
+	"io"
+	"os"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/daemon/workspaces"
+	"github.com/caisson-dev/caisson/internal/namemask"
+	"github.com/caisson-dev/caisson/job/gate/baseline"
+	"github.com/caisson-dev/caisson/job/gate/check"
+	"github.com/caisson-dev/caisson/job/gate/tool"
+)
+
+// WorkspaceConfig configures workspaces, and which changes may be applied from them.
+type WorkspaceConfig struct {
+	Hide  []string      // patterns of names that are hidden from sandboxes; nil means the gate's defaults
+	Rules check.Rules   // in addition to the changes that are never applied
+	Keep  time.Duration // time for which changes are kept after their sandbox was removed; 0 means 7 days
+	// Commands are run on changes before they are applied; see [workspaces.Command].
+	Commands []workspaces.Command
+}
+
+// hiddenPatterns returns the patterns of names that are hidden from sandboxes.
+func (c WorkspaceConfig) hiddenPatterns() []string {
+	if c.Hide == nil {
+		return baseline.DefaultHidden()
+	}
+	return c.Hide
+}
+
+// masker implements [runs.Masker]: copies for runs omit the files that workspaces hide.
+type masker struct {
+	tool *tool.Tool
+	hide []string
+}
+
+func (m masker) Mask(show []string) (*namemask.Mask, error) { return baseline.NewMask(m.hide, show) }
+
+func (m masker) MaskArchive(ctx context.Context, show []string, in io.Reader, out *os.File, most int64) ([]string, int, error) {
+	left, err := m.tool.MaskArchive(ctx, m.hide, show, in, out, most)
+	return left.Hidden, left.Count, err
+}
+
+// newWorkspaces constructs the core of workspaces.
+func newWorkspaces(e *Engine) (*workspaces.Core, error) {
+	return workspaces.New(workspaces.Config{
+		Dir: e.cfg.Dir, Store: e.Store, Events: e.Events, Tool: tool.New(e.on.Worker),
+		UsesLayers: func(ctx context.Context, id caisson.ID) (bool, error) { return usesWorkspace(ctx, e.Store, id) },
+		Hide:       e.cfg.Workspaces.Hide, Rules: e.cfg.Workspaces.Rules, Retention: e.cfg.Workspaces.Keep,
+		Commands: e.cfg.Workspaces.Commands, Log: e.cfg.Log.With("component", "workspaces"),
+	})
+}
+
+// usesWorkspace reports whether a sandbox has its workspace mounted, or may mount it at any moment.
+func usesWorkspace(ctx context.Context, store caisson.Store, id caisson.ID) (bool, error) {
+	sb, err := store.Sandboxes().Get(ctx, caisson.AllAccounts(), string(id))
+	if err != nil {
+		return false, err
+	}
+	// The memory of a paused sandbox depends on the state of the files.
+	return sb.State.Live() || sb.State.Transient() || sb.State == caisson.Paused, nil
+}

@@ -1,0 +1,237 @@
+// Package models configures the model gateway: it holds the catalog of models with their prices and credentials, the settings of
+// the wire process, the runs on other machines that this gateway serves, and the registrations of local sandboxes at a gateway on
+// another machine.
+package models
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/ledger"
+	"github.com/caisson-dev/caisson/wire/llm/prices"
+)
+
+// Wire is the manager of the wire process, which serves model calls.
+type Wire interface {
+	// Refresh sends the process its current settings.
+	Refresh(ctx context.Context) error
+	// ChangeRuns informs the process of changed remote runs.
+	ChangeRuns(ctx context.Context, change caisson.GatewayRunChange) error
+	// Forget makes the process discard what it has cached about the budgets.
+	Forget(ctx context.Context, budgets ...string) error
+}
+
+// Prices stores imported price lists; see [caisson.LedgerStore].
+type Prices interface {
+	Price(ctx context.Context, provider, model string) (*caisson.ListedPrice, error)
+	Prices(ctx context.Context, match string) ([]caisson.ListedPrice, error)
+	PutPrices(ctx context.Context, source string, list []caisson.ListedPrice) error
+}
+
+// CatalogConfig configures a Catalog. All fields but Roots, WarmModel and ServedRemotely are required.
+type CatalogConfig struct {
+	Providers      []caisson.Provider
+	Models         []caisson.Model
+	Roots          string // PEM of certificate authorities to trust for providers, in addition to the host's
+	WarmModel      string // alias of the model that warms up agents; it may be granted but is not listed
+	ServedRemotely bool   // a gateway on another machine serves the local sandboxes and checks the names of models
+	Secrets        caisson.Secrets
+	Prices         Prices
+	Wire           Wire
+	Events         caisson.Publisher
+}
+
+// Catalog resolves models to their providers, prices and credentials.
+type Catalog struct{ CatalogConfig }
+
+// NewCatalog returns a Catalog.
+func NewCatalog(cfg CatalogConfig) *Catalog { return &Catalog{cfg} }
+
+var _ caisson.Models = (*Catalog)(nil)
+
+// resolved returns the configured models with their prices and problems, in the order of the configuration.
+func (c *Catalog) resolved(ctx context.Context) ([]caisson.GatewayModel, error) {
+	list := []caisson.GatewayModel{}
+	for _, model := range c.Models {
+		g := caisson.GatewayModel{Model: model}
+		if g.Upstream == "" {
+			g.Upstream = g.Alias
+		}
+		i := slices.IndexFunc(c.Providers, func(p caisson.Provider) bool { return p.Name == model.Provider })
+		if i < 0 {
+			return nil, caisson.Invalidf("models", "model %s has the provider %s, which is not configured", model.Alias, model.Provider)
+		}
+		p := c.Providers[i]
+		g.Kind = p.Kind
+		listed, err := c.Prices.Price(ctx, p.Name, g.Upstream)
+		if caisson.KindOf(err) == caisson.NotFound {
+			listed, err = c.Prices.Price(ctx, p.Kind, g.Upstream)
+		}
+		if err != nil && caisson.KindOf(err) != caisson.NotFound {
+			return nil, err
+		}
+		if err == nil {
+			if g.Context == 0 {
+				g.Context = listed.Context
+			}
+			if g.Output == 0 {
+				g.Output = listed.Output
+			}
+		}
+		switch {
+		case g.Free:
+			g.PriceSource = "free"
+		case g.Prices != nil:
+			g.PriceSource = "config"
+		case err == nil:
+			g.Prices, g.PriceSource = &listed.Prices, listed.Source
+			if listed.Context > 0 {
+				g.Context = min(g.Context, listed.Context) // the list's price may not apply to longer contexts
+			}
+		default:
+			g.Problem = "no price is known; set prices, or free: true, in the configuration, or run caisson model import-prices"
+		}
+		if p.Credential != "" {
+			if _, err := c.key(ctx, p); caisson.KindOf(err) == caisson.NotFound {
+				g.Problem = fmt.Sprintf("its provider's credential is missing; run caisson credential set %s", p.Credential)
+			} else if err != nil {
+				g.Problem = caisson.MessageOf(err)
+			}
+		}
+		list = append(list, g)
+	}
+	return list, nil
+}
+
+// key returns a provider's key. Returns an Invalid error if the key contains a control character: it cannot be sent in a header,
+// and the gateway would reject the settings as a whole.
+func (c *Catalog) key(ctx context.Context, p caisson.Provider) (caisson.Secret, error) {
+	key, err := c.Secrets.Secret(ctx, accountOf(p), p.Credential)
+	if err == nil && strings.ContainsFunc(key.Reveal(), unicode.IsControl) {
+		return caisson.Secret{}, caisson.Errorf(caisson.Invalid,
+			"its provider's credential has a line break or another control character in it; run caisson credential rotate %s", p.Credential)
+	}
+	return key, err
+}
+
+func accountOf(p caisson.Provider) string {
+	if p.Account == "" {
+		return caisson.LocalAccount
+	}
+	return p.Account
+}
+
+// usable reports whether an account may use a model. A provider without an account belongs to the operator and is available to
+// all accounts.
+func (c *Catalog) usable(account string, model caisson.Model) bool {
+	return slices.ContainsFunc(c.Providers, func(p caisson.Provider) bool {
+		return p.Name == model.Provider && (p.Account == "" || p.Account == account)
+	})
+}
+
+// ListModels implements [caisson.Models]. Callers with a token receive only the models that their account may use.
+func (c *Catalog) ListModels(ctx context.Context) ([]caisson.GatewayModel, error) {
+	caller, err := caisson.CallerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list, err := c.resolved(ctx)
+	if err != nil || caller.Local {
+		return list, err
+	}
+	return slices.DeleteFunc(list, func(g caisson.GatewayModel) bool { return !c.usable(caller.Account, g.Model) }), nil
+}
+
+// ImportPrices implements [caisson.Models].
+func (c *Catalog) ImportPrices(ctx context.Context, source string, data []byte) (int, error) {
+	if err := caisson.LocalOnly(ctx); err != nil {
+		return 0, err
+	}
+	list, err := prices.Parse(source, data)
+	if err != nil {
+		return 0, err
+	}
+	at := time.Now().UTC()
+	for i := range list {
+		list[i].At = at
+	}
+	if err := c.Prices.PutPrices(ctx, source, list); err != nil {
+		return 0, err
+	}
+	// Published as an event, because prices determine how much a budget affords.
+	c.Events.Publish(ctx, caisson.LocalAccount, "prices.imported", source, map[string]string{"models": strconv.Itoa(len(list))})
+	return len(list), c.Wire.Refresh(ctx)
+}
+
+// ListPrices implements [caisson.Models].
+func (c *Catalog) ListPrices(ctx context.Context, match string) ([]caisson.ListedPrice, error) {
+	if _, err := caisson.CallerOf(ctx); err != nil {
+		return nil, err
+	}
+	return c.Prices.Prices(ctx, match)
+}
+
+var grantNames = []string{caisson.GrantProviderTools, caisson.GrantRemoteURLs, caisson.GrantBeta, caisson.GrantServerState}
+
+// Check returns an error if a grant cannot be given to the account of the caller.
+func (c *Catalog) Check(ctx context.Context, g *caisson.ModelGrant) error {
+	caller, err := caisson.CallerOf(ctx)
+	if err != nil {
+		return err
+	}
+	if len(g.Models) == 0 {
+		return caisson.Invalidf("models", "names no model; caisson model ls lists them")
+	}
+	for _, alias := range g.Models {
+		if alias != "" && alias == c.WarmModel {
+			continue // always allowed: it is free and only runs a script
+		}
+		known := func(model caisson.Model) bool { return model.Alias == alias && c.usable(caller.Account, model) }
+		if !c.ServedRemotely && !slices.ContainsFunc(c.Models, known) {
+			return caisson.Invalidf("models", "there is no model %.60q; caisson model ls lists them", alias)
+		}
+	}
+	for _, name := range g.Allow {
+		if !slices.Contains(grantNames, name) {
+			return caisson.Invalidf("allow", "%.60q is not one of %s", name, strings.Join(grantNames, ", "))
+		}
+	}
+	b := g.Budget
+	if b.USD != nil && *b.USD < 0 || b.Tokens != nil && *b.Tokens < 0 || b.Calls != nil && *b.Calls < 0 {
+		return caisson.Invalidf("budget", "must not be negative")
+	}
+	if g.Rate.Requests < 0 || g.Rate.Tokens < 0 {
+		return caisson.Invalidf("rate", "must not be negative")
+	}
+	return nil
+}
+
+// SpendLogs fetches the spend logs of a configured LiteLLM proxy. Returns NotFound if the provider is not one.
+func (c *Catalog) SpendLogs(ctx context.Context, provider, _ string, since time.Time) ([]ledger.SpendLog, error) {
+	i := slices.IndexFunc(c.Providers, func(p caisson.Provider) bool { return p.Name == provider })
+	if i < 0 || c.Providers[i].Kind != caisson.ProviderLiteLLM {
+		return nil, caisson.Errorf(caisson.NotFound, "there is no provider %.40q of kind litellm", provider)
+	}
+	p := c.Providers[i]
+	key, err := c.key(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	pool, err := x509.SystemCertPool()
+	if err != nil {
+		return nil, err
+	}
+	pool.AppendCertsFromPEM([]byte(c.Roots))
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}
+	defer transport.CloseIdleConnections()
+	return ledger.FetchSpendLogs(ctx, &http.Client{Transport: transport}, p.BaseURL, key, since, time.Now())
+}

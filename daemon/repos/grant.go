@@ -1,0 +1,171 @@
+package repos
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"slices"
+	"sync"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/keylock"
+	"github.com/caisson-dev/caisson/job/relay/git"
+)
+
+// A grant is what one sandbox may do with one repository.
+type grant struct {
+	Account string     `json:"account"`
+	Repo    string     `json:"repo"`
+	Sandbox caisson.ID `json:"sandbox"`
+	Run     caisson.ID `json:"run,omitempty"` // that pushes are charged to now
+	Session caisson.ID `json:"session,omitempty"`
+	Base    string     `json:"base"`
+	Branch  string     `json:"branch"`
+	From    string     `json:"from"` // commit of the base branch
+	View    string     `json:"view"`
+	Refs    []git.Ref  `json:"refs"` // that may be read
+	// Pushed has the branches that the current run has pushed, the latest last.
+	Pushed []pushed `json:"pushed,omitempty"`
+	// Cloning is true until the sandbox has its clone. A daemon that starts removes such grants.
+	Cloning bool `json:"cloning,omitempty"`
+}
+
+// pushed is a branch as a sandbox has pushed it.
+type pushed struct {
+	Name   string `json:"name"` // full
+	Commit string `json:"commit"`
+}
+
+// grants has all grants, in memory and on disk.
+type grants struct {
+	dirs    *directories
+	pushes  keylock.Locks // by sandbox and repository; held while a push is received and recorded
+	changes sync.Mutex    // held while a stored grant is changed or removed; taken before mu
+
+	mu   sync.Mutex
+	byID map[caisson.ID]map[string]*grant // by sandbox and repository; guarded by mu. Grants are replaced, never changed
+}
+
+// get returns the grant of a repository to a sandbox, nil if there is none. The caller must not change it.
+func (s *grants) get(sandbox caisson.ID, repo string) *grant {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.byID[sandbox][repo]
+}
+
+// list returns the grants for which match returns true.
+func (s *grants) list(match func(*grant) bool) (list []*grant) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, of := range s.byID {
+		for _, g := range of {
+			if match(g) {
+				list = append(list, g)
+			}
+		}
+	}
+	return list
+}
+
+// change replaces a grant by what f makes of a copy, and returns that; nil if the grant has been removed. A push of one run may
+// be recorded while the next run begins.
+func (s *grants) change(g *grant, f func(*grant)) (*grant, error) {
+	s.changes.Lock()
+	defer s.changes.Unlock()
+	current := s.get(g.Sandbox, g.Repo)
+	if current == nil {
+		return nil, nil
+	}
+	next := *current
+	next.Pushed = slices.Clone(current.Pushed)
+	f(&next)
+	return &next, s.store(&next)
+}
+
+// store writes a grant to disk and adds it.
+func (s *grants) store(g *grant) error {
+	if err := writeJSON(s.dirs.path(g.Account, g.Repo, storesDir, string(g.Sandbox)+".json"), g); err != nil {
+		return err
+	}
+	s.add(g)
+	return nil
+}
+
+// add adds a grant that is on disk.
+func (s *grants) add(g *grant) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.byID[g.Sandbox] == nil {
+		s.byID[g.Sandbox] = map[string]*grant{}
+	}
+	s.byID[g.Sandbox][g.Repo] = g
+}
+
+// drop removes a grant from memory. The caller must hold changes, so that a push that is being recorded does not add it again.
+func (s *grants) drop(g *grant) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.byID[g.Sandbox], g.Repo)
+	if len(s.byID[g.Sandbox]) == 0 {
+		delete(s.byID, g.Sandbox)
+	}
+}
+
+// remove removes a grant and its store. It is idempotent: a sweep and the removal of the sandbox may both have found the grant
+// before either had the repository's lock.
+func (s *grants) remove(g *grant) error {
+	store := s.dirs.path(g.Account, g.Repo, storesDir, string(g.Sandbox))
+	s.changes.Lock()
+	s.drop(g)
+	err := os.Remove(store + ".json")
+	s.changes.Unlock()
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return errors.Join(err, os.RemoveAll(store))
+}
+
+// removeRepo drops the grants of a repository, whose directories the caller removes.
+func (s *grants) removeRepo(account, repo string) {
+	s.changes.Lock()
+	defer s.changes.Unlock()
+	for _, g := range s.list(func(g *grant) bool { return g.Account == account && g.Repo == repo }) {
+		s.drop(g)
+	}
+}
+
+// lockPushes waits until the pushes under way with a grant are recorded, and keeps others from beginning. Git in the sandbox has
+// its answer a moment before its push is recorded.
+func (s *grants) lockPushes(ctx context.Context, g *grant) (release func(), err error) {
+	return s.pushes.Acquire(ctx, string(g.Sandbox)+"/"+g.Repo)
+}
+
+// afterPushes returns a grant once the pushes under way with it are recorded; NotFound if it has been removed.
+func (s *grants) afterPushes(ctx context.Context, g *grant) (*grant, error) {
+	release, err := s.lockPushes(ctx, g)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if current := s.get(g.Sandbox, g.Repo); current != nil {
+		return current, nil
+	}
+	return nil, errRemoved(g)
+}
+
+// errRemoved is the error for a grant whose repository was removed.
+func errRemoved(g *grant) error {
+	return caisson.Errorf(caisson.NotFound, "repository %s was removed", g.Repo)
+}
+
+// readGrant reads a stored grant.
+func readGrant(path string) (*grant, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var g grant
+	return &g, json.Unmarshal(data, &g)
+}

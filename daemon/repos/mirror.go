@@ -1,0 +1,121 @@
+package repos
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/refname"
+	"github.com/caisson-dev/caisson/job/relay/fetch"
+	"github.com/caisson-dev/caisson/job/relay/git"
+	"github.com/caisson-dev/caisson/job/relay/remote"
+)
+
+// mirrors has the copies of remotes.
+type mirrors struct {
+	repos   caisson.Table[caisson.Repo]
+	git     Git
+	dirs    *directories
+	remotes *remotes
+	keeper  *keeper
+	timeout time.Duration // of a fetch
+	log     *slog.Logger
+}
+
+// create makes the directories of a new repository and fetches it. The caller must hold the repository's lock.
+func (m *mirrors) create(ctx context.Context, r *caisson.Repo) (*caisson.Repo, error) {
+	if err := os.RemoveAll(m.dirs.path(r.Account, r.Name)); err != nil { // left by a crash
+		return nil, err
+	}
+	if err := m.dirs.create(r.Account, r.Name); err != nil {
+		return nil, err
+	}
+	if err := m.dirs.fill(ctx, r.Account, r.Name, func(f *os.File) error { return m.git.Init(ctx, f) }, mirrorDir); err != nil {
+		return nil, err
+	}
+	return m.fetch(ctx, r)
+}
+
+// update fetches a repository. It reads the repository with its lock held: the name may have become another repository's
+// meanwhile.
+func (m *mirrors) update(ctx context.Context, account, name string) (*caisson.Repo, error) {
+	release, err := m.dirs.lock(ctx, account, name)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	r, err := m.repos.Get(ctx, caisson.In(account), name)
+	if err != nil {
+		return nil, err
+	}
+	return m.fetch(ctx, r)
+}
+
+// freshen fetches a repository unless another call has done so meanwhile. If its remote is unavailable and it was fetched before,
+// it calls warn, unless that is nil, and returns the repository as it is.
+func (m *mirrors) freshen(ctx context.Context, r *caisson.Repo, warn func(string)) (*caisson.Repo, error) {
+	began := now()
+	release, err := m.dirs.lock(ctx, r.Account, r.Name)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if r, err = m.repos.Get(ctx, caisson.In(r.Account), r.Name); err != nil {
+		return nil, err
+	}
+	if r.FetchedAt.After(began) {
+		return r, nil
+	}
+	fresh, err := m.fetch(ctx, r)
+	if kind := caisson.KindOf(err); err != nil && ctx.Err() == nil && !r.FetchedAt.IsZero() && kind == caisson.Unavailable {
+		m.log.WarnContext(ctx, "a repository could not be fetched; what was fetched before is used", "repo", r.Name, "account", r.Account, "err", err)
+		if warn != nil {
+			warn("the remote of " + r.Name + " cannot be reached; work starts from what was fetched at " + r.FetchedAt.Format(time.RFC3339))
+		}
+		return r, nil
+	}
+	return fresh, err
+}
+
+// fetch fetches a repository. The caller must hold the repository's lock.
+func (m *mirrors) fetch(ctx context.Context, r *caisson.Repo) (*caisson.Repo, error) {
+	ctx, cancel := context.WithTimeout(ctx, m.timeout)
+	defer cancel()
+	if err := m.keeper.room(ctx, r.Account); err != nil {
+		return nil, err
+	}
+	began := now()
+	mirror, err := m.dirs.open(r.Account, r.Name, mirrorDir)
+	if err != nil {
+		return nil, err
+	}
+	defer mirror.Close()
+	var got *git.Remote
+	err = m.remotes.connect(ctx, r, false, func(link *os.File, t remote.Protocol) (err error) {
+		got, err = m.git.Fetch(ctx, mirror, link, fetch.Request{Transport: t})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return m.repos.Update(ctx, caisson.In(r.Account), r.Name, func(r *caisson.Repo) error {
+		r.FetchedAt, r.Head = began, ""
+		if head := strings.TrimPrefix(got.Head, heads); refname.Valid(head) {
+			r.Head = head
+		}
+		return nil
+	})
+}
+
+// refs returns the branches and tags of a repository's mirror.
+func (m *mirrors) refs(ctx context.Context, r *caisson.Repo) (*git.Remote, error) {
+	mirror, err := m.dirs.open(r.Account, r.Name, mirrorDir)
+	if err != nil {
+		return nil, err
+	}
+	defer mirror.Close()
+	return m.git.Refs(ctx, mirror)
+}

@@ -1,0 +1,344 @@
+package repos
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/job/forge"
+)
+
+const (
+	maxWait        = time.Hour        // between two attempts of a delivery
+	attemptTimeout = 30 * time.Minute // of one attempt
+	dropTimeout    = 15 * time.Second // of the end of an attempt whose delivery is dropped
+	maxAttempts    = 8                // at the same time; half of that of an account, a quarter of a repository
+)
+
+// queue schedules the attempts of deliveries and stores their outcomes.
+type queue struct {
+	deliveries deliveries
+	sender     *sender
+	notifier   *notifier
+	background *background
+	events     caisson.Publisher
+	limits     Limits
+	log        *slog.Logger
+	kick       chan struct{} // wakes run
+
+	mu       sync.Mutex
+	sending  map[string]int          // attempts under way: all, by account, and by account and repository; guarded by mu
+	attempts map[caisson.ID]*attempt // under way, by delivery; guarded by mu
+}
+
+// An attempt to send a delivery is under way.
+type attempt struct {
+	cancel context.CancelCauseFunc
+	ended  chan struct{} // closed when its outcome is stored
+}
+
+var (
+	errChanged = errors.New("it has changed meanwhile") // returned by an update of a delivery that is no longer waiting
+	errDropped = errors.New("the delivery was dropped") // the cause that an attempt is cancelled with
+)
+
+// reconcile makes the deliveries wait that an earlier daemon was sending. It is not known how far it came: a repeated attempt
+// finds out.
+func (q *queue) reconcile(ctx context.Context) error {
+	sending, err := q.list(ctx, caisson.DeliverySending)
+	if err != nil {
+		return err
+	}
+	for _, d := range sending {
+		if _, err := q.deliveries.Update(ctx, caisson.AllAccounts(), d.ID, func(d *caisson.Delivery) error {
+			d.State = caisson.DeliveryWaiting
+			return nil
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// add stores a new delivery. It is sent unless it is held.
+func (q *queue) add(ctx context.Context, d *caisson.Delivery) error {
+	if err := q.deliveries.Insert(ctx, d); err != nil {
+		return err
+	}
+	q.events.Publish(asAccount(ctx, d.Account), d.Account, "delivery."+string(d.State), string(d.ID), map[string]string{
+		"repo": d.Repo, "run": string(d.Run), "branch": d.Branch, "commit": d.Commit,
+	})
+	q.wake()
+	return nil
+}
+
+// wake makes run look for deliveries that are due.
+func (q *queue) wake() {
+	select {
+	case q.kick <- struct{}{}:
+	default:
+	}
+}
+
+// run sends deliveries when they are due, until ctx ends.
+func (q *queue) run(ctx context.Context) {
+	for {
+		select {
+		case <-time.After(max(q.sendDue(ctx), 10*time.Millisecond)):
+		case <-q.kick:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// sendDue starts attempts of the deliveries that are due, and returns after how long the next one is.
+func (q *queue) sendDue(ctx context.Context) time.Duration {
+	next := maxWait
+	list, err := q.list(ctx, caisson.DeliveryWaiting)
+	if err != nil {
+		q.log.ErrorContext(ctx, "the deliveries that wait could not be read; trying again", "err", err)
+		return 5 * time.Second
+	}
+	for _, d := range list {
+		if wait := time.Until(d.NextAt); wait > 0 {
+			next = min(next, wait)
+			continue
+		}
+		actx, release, ok := q.reserve(d)
+		if !ok {
+			continue // the attempt that ends next wakes the queue
+		}
+		d, err := q.claim(ctx, d.ID)
+		if err != nil && !errors.Is(err, errChanged) && caisson.KindOf(err) != caisson.NotFound && ctx.Err() == nil {
+			q.log.ErrorContext(ctx, "an attempt to send a delivery could not be stored; trying again", "err", err)
+			next = min(next, q.limits.First) // nothing else would wake the queue
+		}
+		if err != nil || !q.background.start(func(ctx context.Context) {
+			defer func() { release(); q.wake() }()
+			q.attempt(ctx, actx, d)
+		}) {
+			release()
+		}
+	}
+	return next
+}
+
+// reserve counts an attempt to send d, and returns false if too many are under way. Neither an account nor a repository may have
+// all of them, so that a slow remote delays only its own deliveries. ctx is the attempt's; interrupt cancels it.
+func (q *queue) reserve(d *caisson.Delivery) (ctx context.Context, release func(), ok bool) {
+	limits := map[string]int{"": maxAttempts, d.Account: maxAttempts / 2, d.Account + "/" + d.Repo: maxAttempts / 4}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for of, most := range limits {
+		if q.sending[of] >= most {
+			return nil, nil, false
+		}
+	}
+	for of := range limits {
+		q.sending[of]++
+	}
+	ctx, cancel := context.WithCancelCause(q.background.ctx)
+	a := &attempt{cancel: cancel, ended: make(chan struct{})}
+	q.attempts[d.ID] = a
+	return ctx, func() {
+		cancel(nil)
+		close(a.ended)
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		if q.attempts[d.ID] == a { // else the next attempt has begun
+			delete(q.attempts, d.ID)
+		}
+		for of := range limits {
+			if q.sending[of]--; q.sending[of] == 0 {
+				delete(q.sending, of)
+			}
+		}
+	}, true
+}
+
+// list returns the deliveries in a state, the oldest first.
+func (q *queue) list(ctx context.Context, state caisson.DeliveryState) (list []*caisson.Delivery, err error) {
+	f := caisson.DeliveryFilter{States: []caisson.DeliveryState{state}}
+	for d, err := range q.deliveries.each(ctx, caisson.AllAccounts(), f) {
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, d)
+	}
+	slices.Reverse(list)
+	return list, nil
+}
+
+// claim stores that an attempt begins. It returns errChanged if the delivery is no longer waiting.
+func (q *queue) claim(ctx context.Context, id caisson.ID) (*caisson.Delivery, error) {
+	return q.deliveries.Update(ctx, caisson.AllAccounts(), id, func(d *caisson.Delivery) error {
+		if d.State != caisson.DeliveryWaiting {
+			return errChanged
+		}
+		d.State, d.NextAt = caisson.DeliverySending, time.Time{}
+		d.Attempts++
+		return nil
+	})
+}
+
+// attempt sends a delivery once, until actx ends, and stores and publishes the outcome. ctx ends with the daemon.
+func (q *queue) attempt(ctx, actx context.Context, d *caisson.Delivery) {
+	timed, cancel := context.WithTimeout(actx, attemptTimeout)
+	defer cancel()
+	out, err := q.sender.send(timed, d)
+	if err != nil && ctx.Err() != nil {
+		return // the next daemon repeats the attempt; see reconcile
+	}
+	wasDropped := err != nil && errors.Is(context.Cause(actx), errDropped)
+	clean := context.WithoutCancel(ctx)
+	stored := q.persist(ctx, d.ID, func(d *caisson.Delivery) error {
+		d.Sent, d.URL, d.Number = out.Sent, out.URL, out.Number
+		if wasDropped {
+			setDropped(d, true)
+		} else {
+			q.setOutcome(d, err)
+		}
+		return nil
+	})
+	if stored == nil {
+		return
+	}
+	data := map[string]string{"repo": d.Repo, "run": string(d.Run), "branch": d.Branch, "commit": d.Commit, "url": stored.URL}
+	if err != nil && !wasDropped {
+		data["error"] = stored.Error
+		q.log.WarnContext(ctx, "a delivery failed", "delivery", d.ID, "repo", d.Repo, "branch", d.Branch, "attempt", stored.Attempts, "err", err)
+	}
+	q.events.Publish(asAccount(clean, d.Account), d.Account, "delivery."+string(stored.State), string(d.ID), data)
+	q.notify(clean, stored)
+}
+
+// persist updates a delivery, and retries until that succeeds: a full disk must not leave the delivery sending. It returns nil if
+// the delivery does not exist, or if ctx ends; the next daemon repeats the attempt then.
+func (q *queue) persist(ctx context.Context, id caisson.ID, change func(*caisson.Delivery) error) *caisson.Delivery {
+	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
+		d, err := q.deliveries.Update(context.WithoutCancel(ctx), caisson.AllAccounts(), id, change)
+		if err == nil {
+			return d
+		}
+		q.log.ErrorContext(ctx, "the outcome of a delivery could not be stored; trying again", "delivery", id, "err", err)
+		if caisson.KindOf(err) == caisson.NotFound {
+			return nil
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// setOutcome sets the state of d after an attempt that has returned err: errors that may be temporary are retried.
+func (q *queue) setOutcome(d *caisson.Delivery, err error) {
+	d.Error = ""
+	if err == nil {
+		d.State, d.EndedAt = caisson.DeliveryDelivered, now()
+		return
+	}
+	d.Error = line(caisson.MessageOf(err), 1000)
+	retry := false
+	switch caisson.KindOf(err) {
+	case caisson.Unavailable, caisson.Exhausted, caisson.Internal:
+		retry = now().Sub(requestedAt(d)) < q.limits.Tries
+	}
+	if !retry {
+		d.State, d.EndedAt = caisson.DeliveryFailed, now()
+		return
+	}
+	wait := q.limits.First
+	for range min(d.Attempts-1, 20) {
+		wait = min(3*wait, maxWait)
+	}
+	d.State, d.NextAt = caisson.DeliveryWaiting, now().Add(max(wait, forge.RetryAfter(err)))
+}
+
+// interrupt cancels an attempt because its delivery is dropped, and waits until the outcome is stored.
+func (q *queue) interrupt(ctx context.Context, id caisson.ID) error {
+	q.mu.Lock()
+	a := q.attempts[id]
+	q.mu.Unlock()
+	if a == nil {
+		return nil // it has ended meanwhile
+	}
+	a.cancel(errDropped)
+	select {
+	case <-a.ended:
+		return nil
+	case <-time.After(dropTimeout):
+		return errBusy(id)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// notify wakes the calls of await for a delivery that has changed.
+func (q *queue) notify(ctx context.Context, d *caisson.Delivery) { q.notifier.notify(ctx, d) }
+
+// await implements [caisson.Relay.Await].
+func (q *queue) await(ctx context.Context, id caisson.ID, most time.Duration) (*caisson.Delivery, error) {
+	timeout := time.After(most)
+	for {
+		changed, cancel := q.notifier.watch(id)
+		defer cancel() // one for each change, of which there are few
+		d, err := q.deliveries.Get(ctx, caisson.AllAccounts(), string(id))
+		if err != nil || d.State.Ended() {
+			return d, err
+		}
+		select {
+		case <-changed:
+		case <-timeout:
+			return d, nil
+		case <-ctx.Done():
+			return d, nil
+		case <-q.background.ctx.Done():
+			return d, nil
+		}
+	}
+}
+
+// notifier tells when deliveries change.
+type notifier struct {
+	settled func(ctx context.Context, d *caisson.Delivery) // may be nil
+
+	mu      sync.Mutex
+	waiting map[caisson.ID][]chan struct{} // closed when the delivery changes; guarded by mu
+}
+
+// watch returns a channel that is closed when a delivery changes. The caller must call cancel when it no longer waits.
+func (n *notifier) watch(id caisson.ID) (changed chan struct{}, cancel func()) {
+	changed = make(chan struct{})
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.waiting[id] = append(n.waiting[id], changed)
+	return changed, func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.waiting[id] = slices.DeleteFunc(n.waiting[id], func(w chan struct{}) bool { return w == changed })
+		if len(n.waiting[id]) == 0 {
+			delete(n.waiting, id)
+		}
+	}
+}
+
+// notify closes the channels that watch d.
+func (n *notifier) notify(ctx context.Context, d *caisson.Delivery) {
+	n.mu.Lock()
+	waiting := n.waiting[d.ID]
+	delete(n.waiting, d.ID)
+	n.mu.Unlock()
+	for _, w := range waiting {
+		close(w)
+	}
+	if n.settled != nil {
+		n.settled(ctx, d)
+	}
+}

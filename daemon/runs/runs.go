@@ -1,0 +1,297 @@
+// Package runs is the core that gives tasks to agents: it queues them, provisions a sandbox and a budget for each,
+// gives the prompt to the agent, records the agent's events, and stores one result.
+//
+// The store contains the intended state: a run is stored before any work for it begins, and its result is stored before
+// anything of the run is removed. The agent's output is parsed inside its sandbox (package agent/drive); this package
+// reads only the driver's protocol (agent/task).
+//
+// On disk a run is one directory, which is removed with it:
+//
+//	<dir>/runs/<id>/
+//	    workspace.tar  files for the workspace of each attempt, until one succeeds
+//	    <attempt>/     stdout and stderr of the agent's program, bounded
+package runs
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/guest/task"
+	"github.com/caisson-dev/caisson/internal/keylock"
+)
+
+// Sandboxes is the interface of the lifecycle core that runs require.
+type Sandboxes interface {
+	caisson.Sandboxes
+	caisson.Processes
+	caisson.Files
+	caisson.Snapshots
+	caisson.Templates
+	// Assign makes a sandbox serve a run, or none if a is nil: model calls that begin afterwards are charged to the
+	// run, or refused. Returns Conflict while the sandbox serves another run.
+	Assign(ctx context.Context, id caisson.ID, a *caisson.Assignment) (*caisson.Sandbox, error)
+	// SetPolicy is the method of [caisson.Policies].
+	SetPolicy(ctx context.Context, ref string, p caisson.Policy) (*caisson.Policy, error)
+}
+
+// Catalog stores agents. Its methods are those of [caisson.Agents].
+type Catalog interface {
+	ListAgents(ctx context.Context) ([]*caisson.Agent, error)
+	GetAgent(ctx context.Context, id string) (*caisson.Agent, error)
+	PutAgent(ctx context.Context, a caisson.Agent) (*caisson.Agent, error)
+	RemoveAgent(ctx context.Context, id string) error
+}
+
+// A Recipe implements what an agent's program needs beyond its entry in the catalog. Its methods are pure and safe for
+// concurrent use.
+type Recipe interface {
+	// Complete returns the entry with the parts that code generates: set-up, service, files.
+	Complete(a caisson.Agent) (caisson.Agent, error)
+	// Files returns the files that the sandbox needs before the service starts, so that the service can call these
+	// models.
+	Files(a *caisson.Agent, models []caisson.Model) ([]caisson.SeedFile, error)
+	// Turn fills in the task of one turn.
+	Turn(t *task.Task, turn Turn) error
+	// Settle returns programs that are run, one after another, before a warm snapshot is taken, to reduce its size.
+	Settle(a *caisson.Agent) [][]string
+	// Check returns the problems of the agent, given a sandbox of its template.
+	Check(ctx context.Context, a *caisson.Agent, in Inspection) ([]caisson.AgentCheck, error)
+}
+
+// A Turn is the input of [Recipe.Turn].
+type Turn struct {
+	Agent  *caisson.Agent
+	Run    *caisson.Run
+	Models []caisson.Model // models that may be called; the selected one is first
+	Fork   bool            // the sandbox has just been forked from the warm snapshot
+	First  bool            // the sandbox has not had a prompt yet
+	Warmup bool
+}
+
+// An Inspection reads files in a sandbox of an agent's template.
+type Inspection interface {
+	// Tree returns the tree at a path as a tar archive, in the format of [caisson.Files].
+	Tree(ctx context.Context, path string) ([]byte, error)
+	// Has reports whether a program is on the PATH.
+	Has(ctx context.Context, program string) (bool, error)
+}
+
+// Limits bounds the resources of all runs together, and defines how long sessions and runs are kept. Zero fields mean
+// the defaults of [DefaultLimits].
+type Limits struct {
+	Concurrent   int           // running attempts on this host, without sub-runs
+	PerAccount   int           // running attempts of one account
+	Waiting      int           // queued and running runs of one account, without sub-runs
+	SessionIdle  time.Duration // idle time after which a session's memory is moved to disk
+	SessionFiles time.Duration // idle time after which only a session's files are kept
+	Keep         time.Duration // time for which a run is kept after its end
+	Grace        time.Duration // time that an agent has to exit after a request to stop
+	Workspace    caisson.Size  // bytes that may be copied into a workspace
+	Deliver      time.Duration // time for which a run's result waits until its commits are delivered
+	Settle       time.Duration // time for which the end of a run waits until its last model calls are in the ledger
+}
+
+// DefaultLimits returns the default limits.
+func DefaultLimits() Limits {
+	return Limits{
+		Concurrent: 16, PerAccount: 8, Waiting: 200, SessionIdle: 10 * time.Minute, SessionFiles: 24 * time.Hour,
+		Keep: 30 * 24 * time.Hour, Grace: 5 * time.Second, Workspace: 4 << 30, Deliver: time.Minute,
+		Settle: 5 * time.Second,
+	}
+}
+
+// Config configures a Core. All fields are required except Limits, Recipes, Budget, Forget, Log and those whose
+// comments allow nil.
+type Config struct {
+	Dir       *os.Root // the data directory
+	Store     caisson.Store
+	Sandboxes Sandboxes
+	Catalog   Catalog
+	Models    caisson.Models
+	// Workspaces returns the changes in the directories of runs; nil if directories can only be copied.
+	Workspaces Workspaces
+	Masker     Masker
+	// Relay gives runs access to repositories; nil if there are none.
+	Relay caisson.Relay
+	// Calls returns a page of the calls in the ledger, including calls that have just ended.
+	Calls func(ctx context.Context, q caisson.UsageQuery, after caisson.ID, limit int) ([]caisson.Call, bool, error)
+	// UnderWay returns the number of a run's calls that have begun and are not in the ledger yet, and their maximum
+	// cost. nil means that there are never any.
+	UnderWay func(ctx context.Context, account, run string) (calls int64, most caisson.USD, err error)
+	// Forget makes the model gateway read these budgets again.
+	Forget  func(ctx context.Context, budgets ...string) error
+	Events  caisson.Publisher
+	Recipes map[string]Recipe // by driver
+	Budget  caisson.Limits    // default budget of a run whose agent has no cost limit
+	Limits  Limits
+	Build   string // of Caisson: warm snapshots of other builds cannot be used
+	Version string
+	Log     *slog.Logger
+}
+
+// Core is the state that the services of this package share. All methods of the services are safe for concurrent use.
+type Core struct {
+	Config
+	runs      runs
+	guests    guests
+	admission admission
+	sessions  sessions
+	recovery  recovery
+	builder   builder
+	guestExec guestExec
+	budgets   budgets
+
+	queue         *queue
+	streams       *streams
+	warmSnapshots *warmSnapshots
+
+	mu       sync.Mutex
+	live     map[caisson.ID]*liveAttempt  // queued and running attempts; guarded by mu
+	cleanups map[caisson.ID]chan struct{} // attempts being cleaned up; closed when that is done; guarded by mu
+
+	uploads map[string]int // number of archives being received, by account; guarded by mu
+
+	retryLocks   keylock.Locks // held while another attempt is started, by run
+	sessionLocks keylock.Locks // held while a session is claimed, paused or stopped, by session
+
+	ctx  context.Context // cancelled by Close
+	stop context.CancelCauseFunc
+	wg   sync.WaitGroup // attempts and their cleanup; none is added once ctx has ended
+}
+
+// liveAttempt is a queued or running attempt.
+type liveAttempt struct {
+	cancel    context.CancelCauseFunc
+	addEvents func(...caisson.RunEvent) // adds to the run's events; nil before the attempt has begun; guarded by Core.mu
+	done      chan struct{}             // closed when the attempt has ended, its result is stored, and its queue slot is free
+}
+
+// The services, and the parts of the core that implement them. Each embeds the core, and uses the others through it.
+type (
+	runs      struct{ *Core } // requests of callers about runs and sessions; implements [caisson.Runs]
+	guests    struct{ *Core } // requests of agents about runs; implements [caisson.GuestRuns]
+	admission struct{ *Core } // admission: from a request to a place in the queue
+	sessions  struct{ *Core } // sessions and their sandboxes
+	recovery  struct{ *Core } // recovery from a restart of the daemon
+	builder   struct{ *Core } // builds the templates, files and services of agents
+	guestExec struct{ *Core } // executes commands in sandboxes
+	budgets   struct{ *Core } // budgets of attempts
+)
+
+var (
+	_ caisson.Runs      = runs{}
+	_ caisson.GuestRuns = guests{}
+)
+
+// Runs returns the service that manages runs.
+func (c *Core) Runs() caisson.Runs { return c.runs }
+
+// Guests returns the service with which agents start sub-runs.
+func (c *Core) Guests() caisson.GuestRuns { return c.guests }
+
+// Reconcile makes runs, sessions and sandboxes consistent after a restart. It must return before the core is used
+// otherwise.
+func (c *Core) Reconcile(ctx context.Context) error { return c.recovery.reconcile(ctx) }
+
+// errClosing is the cause when work stops because the daemon stops. The next daemon reconciles that work.
+var errClosing = errors.New("the daemon is shutting down")
+
+// New returns a Core. No run starts before Reconcile.
+func New(cfg Config) *Core {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	d := DefaultLimits()
+	for _, l := range []struct{ have, or *int }{
+		{&cfg.Limits.Concurrent, &d.Concurrent}, {&cfg.Limits.PerAccount, &d.PerAccount}, {&cfg.Limits.Waiting, &d.Waiting},
+	} {
+		if *l.have == 0 {
+			*l.have = *l.or
+		}
+	}
+	for _, l := range []struct{ have, or *time.Duration }{
+		{&cfg.Limits.SessionIdle, &d.SessionIdle}, {&cfg.Limits.SessionFiles, &d.SessionFiles}, {&cfg.Limits.Keep, &d.Keep},
+		{&cfg.Limits.Grace, &d.Grace}, {&cfg.Limits.Deliver, &d.Deliver}, {&cfg.Limits.Settle, &d.Settle},
+	} {
+		if *l.have == 0 {
+			*l.have = *l.or
+		}
+	}
+	if cfg.Limits.Workspace == 0 {
+		cfg.Limits.Workspace = d.Workspace
+	}
+	c := &Core{Config: cfg, live: map[caisson.ID]*liveAttempt{}, uploads: map[string]int{}, cleanups: map[caisson.ID]chan struct{}{}}
+	// This context belongs to the core, not to a request: it carries no caller.
+	c.ctx, c.stop = context.WithCancelCause(context.Background())
+	c.queue = newQueue(cfg.Limits.Concurrent, cfg.Limits.PerAccount)
+	c.streams = newStreams(cfg.Store.Runs(), c.ctx.Done())
+	c.warmSnapshots = newWarmSnapshots(c)
+	c.runs, c.guests, c.admission, c.sessions = runs{c}, guests{c}, admission{c}, sessions{c}
+	c.recovery, c.builder, c.guestExec, c.budgets = recovery{c}, builder{c}, guestExec{c}, budgets{c}
+	return c
+}
+
+// Close stops the work in this process and waits for it. Sandboxes keep running, and the next daemon's Reconcile
+// handles the runs that were in progress.
+func (c *Core) Close() error {
+	c.stop(errClosing)
+	c.mu.Lock()
+	for _, l := range c.live {
+		l.cancel(errClosing)
+	}
+	c.mu.Unlock()
+	c.wg.Wait()
+	return nil
+}
+
+// Live reports whether any run is queued or running.
+func (c *Core) Live() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.live) > 0
+}
+
+// awaitCleanup waits until the last attempt of a run has ended and is cleaned up.
+func (c *Core) awaitCleanup(ctx context.Context, run caisson.ID) error {
+	for {
+		c.mu.Lock()
+		l, gone := c.live[run], c.cleanups[run]
+		c.mu.Unlock()
+		wait := gone
+		if l != nil {
+			wait = l.done
+		}
+		if wait == nil {
+			return nil
+		}
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// goBackground runs f in a goroutine that Close waits for, and returns false if the core is closed.
+func (c *Core) goBackground(f func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ctx.Err() != nil {
+		return false
+	}
+	c.wg.Go(f)
+	return true
+}
+
+// scope returns the scope that the caller in ctx may access, and the caller.
+func scope(ctx context.Context) (caisson.Scope, caisson.Caller, error) {
+	caller, err := caisson.CallerOf(ctx)
+	return caisson.In(caller.Account), caller, err
+}
+
+func now() time.Time { return time.Now().UTC() }

@@ -1,0 +1,122 @@
+package runs
+
+import (
+	"context"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/daemon/agent"
+)
+
+// complete returns an agent of the caller's account with the parts that its recipe generates.
+func (c builder) complete(ctx context.Context, id string) (*caisson.Agent, error) {
+	a, err := c.Catalog.GetAgent(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	full := *a
+	if recipe := c.Recipes[a.Driver]; recipe != nil {
+		if full, err = recipe.Complete(full); err != nil {
+			return nil, err
+		}
+	}
+	if full.Workdir == "" {
+		full.Workdir = agent.DefaultWorkdir
+	}
+	return &full, nil
+}
+
+// prepared is a template from which an agent's sandboxes can be created.
+type prepared struct {
+	name string
+	key  string // hash of the template's contents
+}
+
+// templatePrefix is the prefix of the names of agents' templates.
+const templatePrefix = "agent-"
+
+// prepare makes sure that the agent's template exists and is built. A run with its own image does not need it.
+func (c builder) prepare(ctx context.Context, a *caisson.Agent, image string, progress func(caisson.Progress)) (*prepared, error) {
+	switch {
+	case image != "":
+		return &prepared{name: caisson.HostTemplate}, nil
+	case a.Template != "":
+		t, err := c.Sandboxes.GetTemplate(ctx, a.Template)
+		if err != nil {
+			return nil, err
+		}
+		return c.build(ctx, t, progress)
+	}
+	want := templateOf(a)
+	t, err := c.Sandboxes.GetTemplate(ctx, want.Name)
+	if caisson.KindOf(err) == caisson.NotFound || err == nil && !sameTemplate(t, &want) {
+		// The build policy of the host's own agents is subject to the rights of the host's administrator.
+		t, err = c.Sandboxes.PutTemplate(c.asAuthor(ctx, a), want)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return c.build(ctx, t, progress)
+}
+
+// asAuthor returns a context for the caller's account with the rights of the agent's author.
+func (c builder) asAuthor(ctx context.Context, a *caisson.Agent) context.Context {
+	caller, err := caisson.CallerOf(ctx)
+	if err != nil || a.Account != "" {
+		return ctx
+	}
+	return caisson.WithCaller(ctx, caisson.HostCaller(caller.Account, "prepare an agent of the host's"))
+}
+
+// templateOf returns the template that an agent needs.
+func templateOf(a *caisson.Agent) caisson.Template {
+	t := caisson.Template{
+		Name: templatePrefix + a.ID, Description: "Template of the agent " + a.ID + "; replaced when the agent changes",
+		Image: a.Image, Setup: a.Setup, Policy: a.BuildPolicy, Resources: resources(a.Limits), Env: a.Env, Workdir: "/", User: a.User,
+	}
+	if t.Image == "" {
+		t.Image = "host"
+	}
+	if a.Warm != nil && len(a.Service) == 0 {
+		t.Pool = a.Warm.Pool
+	}
+	return t
+}
+
+// sameTemplate reports whether have meets want.
+func sameTemplate(have, want *caisson.Template) bool {
+	a, errA := keyOf(have.Image, have.Setup, have.Policy, have.Resources, have.Env, have.User, have.Pool)
+	b, errB := keyOf(want.Image, want.Setup, want.Policy, want.Resources, want.Env, want.User, want.Pool)
+	return errA == nil && errB == nil && a == b
+}
+
+// build builds a template that has set-up steps and has not been built since it changed.
+func (c builder) build(ctx context.Context, t *caisson.Template, progress func(caisson.Progress)) (*prepared, error) {
+	if len(t.Setup) > 0 && t.Built == nil {
+		var err error
+		if t, err = c.Sandboxes.BuildTemplate(ctx, t.Name, caisson.RegistryAuth{}, progress); err != nil {
+			return nil, err
+		}
+	}
+	p := &prepared{name: t.Name}
+	if t.Built != nil {
+		p.key = t.Built.Key
+	} else {
+		var err error
+		if p.key, err = keyOf(t.Image); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// create returns the request for creating a sandbox of the agent.
+func (p *prepared) create(a *caisson.Agent) caisson.CreateRequest {
+	req := caisson.CreateRequest{Template: p.name, Env: a.Env, User: a.User}
+	if p.name == caisson.HostTemplate {
+		req.Resources = resources(a.Limits)
+	}
+	if a.Warm != nil {
+		req.Randomness = a.Warm.Randomness
+	}
+	return req
+}

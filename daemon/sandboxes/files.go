@@ -1,0 +1,343 @@
+package sandboxes
+
+import (
+	"context"
+	"errors"
+	"io"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/guest/guestd"
+)
+
+// Files implements [caisson.Files].
+type Files struct{ c *Core }
+
+// Files returns the service for the files in sandboxes.
+func (c *Core) Files() *Files { return &Files{c} }
+
+var _ caisson.Files = (*Files)(nil)
+
+// fileClients manages the file clients of sandboxes.
+type fileClients struct {
+	c *Core
+
+	mu   sync.Mutex
+	open map[caisson.ID]*fileClient // guarded by mu
+}
+
+// close closes all clients.
+func (gs *fileClients) close() {
+	gs.mu.Lock()
+	open := slices.Collect(maps.Values(gs.open))
+	clear(gs.open)
+	gs.mu.Unlock()
+	for _, g := range open {
+		g.close()
+	}
+}
+
+// fileClient is the file client of a sandbox. For a sandbox that does not run, the client uses a stand-in: a temporary
+// sandbox with the same files, but without command and wire, for reading only.
+type fileClient struct {
+	client        *guestd.Client
+	removeStandIn func() // removes the stand-in; nil if there is none
+	expire        *time.Timer
+	users         int // guarded by guests.mu
+}
+
+func (g *fileClient) close() {
+	g.client.Close()
+	if g.removeStandIn != nil {
+		g.removeStandIn()
+	}
+}
+
+// standInTTL is how long a stand-in is kept after its last use.
+const standInTTL = 5 * time.Second
+
+// acquire returns the file client of a sandbox and a function that releases it after use. Returns a Conflict error if
+// write is true and the sandbox does not run.
+func (gs *fileClients) acquire(ctx context.Context, ref string, write bool) (*guestd.Client, func(), error) {
+	sb, err := gs.c.findFor(ctx, ref, caisson.VerbFiles)
+	if err != nil {
+		return nil, nil, err
+	}
+	if write && sb.State != caisson.Running {
+		return nil, nil, caisson.Errorf(caisson.Conflict, "the files of a %s sandbox can be read but not written; make it run first", sb.State)
+	}
+	if sb.State != caisson.Running {
+		return gs.standIn(ctx, sb)
+	}
+	client, release := gs.running(sb.ID)
+	return client, release, nil
+}
+
+// running returns the client of a running sandbox.
+func (gs *fileClients) running(id caisson.ID) (*guestd.Client, func()) {
+	gs.mu.Lock()
+	defer gs.mu.Unlock()
+	g := gs.open[id]
+	if g == nil || g.removeStandIn != nil {
+		// A stand-in that still exists belongs to the previous state; the change that ended that state drops it.
+		g = &fileClient{client: gs.client(id)}
+		if gs.open[id] == nil {
+			gs.open[id] = g
+		}
+	}
+	gs.hold(g)
+	return g.client, func() { gs.release(id, g) }
+}
+
+// hold and release increment and decrement the user count of a client. The caller of hold must hold gs.mu; release locks
+// it.
+func (gs *fileClients) hold(g *fileClient) {
+	g.users++
+	if g.expire != nil {
+		g.expire.Stop()
+	}
+}
+
+func (gs *fileClients) release(id caisson.ID, g *fileClient) {
+	gs.mu.Lock()
+	defer gs.mu.Unlock()
+	g.users--
+	switch {
+	case g.users > 0:
+		return
+	case gs.open[id] != g: // The client was dropped while in use.
+		gs.closeInBackground(g)
+		return
+	case g.removeStandIn == nil:
+		return
+	}
+	g.expire = time.AfterFunc(standInTTL, func() {
+		gs.mu.Lock()
+		idle := g.users == 0 && gs.open[id] == g
+		if idle {
+			delete(gs.open, id)
+		}
+		gs.mu.Unlock()
+		if idle {
+			gs.closeInBackground(g)
+		}
+	})
+}
+
+// closeInBackground closes a client that is unused and no longer in gs.open, in a background goroutine that Core.Close waits for.
+func (gs *fileClients) closeInBackground(g *fileClient) {
+	if !gs.c.goBackground(func(context.Context) { g.close() }) {
+		g.close()
+	}
+}
+
+// drop removes the file client of a sandbox that is about to stop or to change its state.
+func (gs *fileClients) drop(id caisson.ID) {
+	gs.mu.Lock()
+	g := gs.open[id]
+	delete(gs.open, id)
+	unused := g != nil && (g.removeStandIn == nil || g.users == 0) // otherwise the last user closes it
+	gs.mu.Unlock()
+	if unused {
+		g.close()
+	}
+}
+
+// client returns a client for the files of a running sandbox. It runs as the guest's root.
+func (gs *fileClients) client(id caisson.ID) *guestd.Client {
+	return guestd.NewClient(func(ctx context.Context, args []string, stdin bool) (caisson.Process, error) {
+		return gs.c.processes.exec(ctx, id, caisson.RuntimeExec{Command: append([]string{"/.caisson/inside"}, args...), Stdin: stdin})
+	})
+}
+
+// standIn returns the file client of the stand-in for a sandbox that does not run, and creates the stand-in if there is
+// none.
+func (gs *fileClients) standIn(ctx context.Context, of *caisson.Sandbox) (*guestd.Client, func(), error) {
+	release, err := gs.c.locks.acquire(ctx, of.ID)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer release()
+	// The record is read again: the state may have changed while waiting for the lock.
+	if of, err = gs.c.findFor(ctx, string(of.ID), caisson.VerbFiles); err != nil {
+		return nil, nil, err
+	}
+	if of.State == caisson.Running {
+		client, release := gs.running(of.ID)
+		return client, release, nil
+	}
+	gs.mu.Lock()
+	if g := gs.open[of.ID]; g != nil && g.removeStandIn != nil {
+		gs.hold(g)
+		gs.mu.Unlock()
+		return g.client, func() { gs.release(of.ID, g) }, nil
+	}
+	gs.mu.Unlock()
+	gs.drop(of.ID) // This drops a client from when the sandbox was running.
+
+	files := gs.c.inDir(of.ID, filesTar)
+	if of.State == caisson.Paused {
+		files = gs.c.inDir(of.ID, pauseDir+"/"+filesTar)
+	}
+	sb := *of
+	sb.ID = caisson.NewID(caisson.SandboxPrefix)
+	sb.Spec.Command = nil
+	sb.Spec.Workspace, sb.Spec.WorkspaceAt, sb.Spec.Volume = "", "", nil // like mounts, not visible here
+	admitted, err := gs.c.processes.admit(ctx, sb.ID, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer admitted()
+	show := gs.c.hide(sb.ID)
+	end := func() {
+		defer show()
+		ctx := context.WithoutCancel(ctx)
+		if err := errors.Join(gs.c.Runtime.Destroy(ctx, sb.ID), gs.c.removeSandboxDir(ctx, sb.ID)); err != nil {
+			gs.c.Log.ErrorContext(ctx, "a temporary sandbox for reading files could not be removed", "sandbox", sb.ID, "err", err)
+		}
+	}
+	if err := gs.c.makeDir(&sb); err != nil {
+		end()
+		return nil, nil, err
+	}
+	spec, closeSpec, err := gs.c.processes.runtimeSpec(ctx, &sb)
+	defer closeSpec()
+	if err == nil {
+		spec.Files = ifExists(files)
+		err = gs.c.Runtime.Create(ctx, sb.ID, spec)
+	}
+	if err != nil {
+		end()
+		return nil, nil, err
+	}
+	g := &fileClient{client: gs.client(sb.ID), removeStandIn: sync.OnceFunc(end)}
+	gs.mu.Lock()
+	gs.hold(g)
+	gs.open[of.ID] = g
+	gs.mu.Unlock()
+	return g.client, func() { gs.release(of.ID, g) }, nil
+}
+
+// with calls use with the file client of a sandbox.
+func (f *Files) with(ctx context.Context, ref string, write bool, use func(*guestd.Client) error) error {
+	client, release, err := f.c.fileClients.acquire(ctx, ref, write)
+	if err != nil {
+		return err
+	}
+	defer release()
+	return use(client)
+}
+
+// stream is like with, but for a reader that is read after stream returns.
+func (f *Files) stream(ctx context.Context, ref string, open func(*guestd.Client) (io.ReadCloser, error)) (io.ReadCloser, error) {
+	client, release, err := f.c.fileClients.acquire(ctx, ref, false)
+	if err != nil {
+		return nil, err
+	}
+	r, err := open(client)
+	if err != nil {
+		release()
+		return nil, err
+	}
+	return &releasingReader{r, sync.OnceFunc(release)}, nil
+}
+
+type releasingReader struct {
+	io.ReadCloser
+	release func()
+}
+
+// Close implements [io.Closer].
+func (r *releasingReader) Close() error {
+	defer r.release()
+	return r.ReadCloser.Close()
+}
+
+// ReadFile implements [caisson.Files].
+func (f *Files) ReadFile(ctx context.Context, ref, path string, offset, limit int64) (io.ReadCloser, error) {
+	return f.stream(ctx, ref, func(c *guestd.Client) (io.ReadCloser, error) { return c.ReadFile(ctx, path, offset, limit) })
+}
+
+// ReadTree implements [caisson.Files].
+func (f *Files) ReadTree(ctx context.Context, ref, path string) (io.ReadCloser, error) {
+	return f.stream(ctx, ref, func(c *guestd.Client) (io.ReadCloser, error) { return c.ReadTree(ctx, path) })
+}
+
+// WriteFile implements [caisson.Files].
+func (f *Files) WriteFile(ctx context.Context, ref, path string, mode uint32, r io.Reader) (info *caisson.FileInfo, err error) {
+	err = f.with(ctx, ref, true, func(c *guestd.Client) (err error) {
+		info, err = c.WriteFile(ctx, path, mode, r)
+		return err
+	})
+	return info, err
+}
+
+// WriteTree implements [caisson.Files].
+func (f *Files) WriteTree(ctx context.Context, ref, path string, r io.Reader) error {
+	return f.with(ctx, ref, true, func(c *guestd.Client) error { return c.WriteTree(ctx, path, r) })
+}
+
+// ListFiles implements [caisson.Files].
+func (f *Files) ListFiles(ctx context.Context, ref, path string) (list []caisson.FileInfo, err error) {
+	err = f.with(ctx, ref, false, func(c *guestd.Client) (err error) {
+		list, err = c.ListFiles(ctx, path)
+		return err
+	})
+	return list, err
+}
+
+// StatFile implements [caisson.Files].
+func (f *Files) StatFile(ctx context.Context, ref, path string) (info *caisson.FileInfo, err error) {
+	err = f.with(ctx, ref, false, func(c *guestd.Client) (err error) {
+		info, err = c.StatFile(ctx, path)
+		return err
+	})
+	return info, err
+}
+
+// MakeDir implements [caisson.Files].
+func (f *Files) MakeDir(ctx context.Context, ref, path string, parents bool) error {
+	return f.with(ctx, ref, true, func(c *guestd.Client) error { return c.MakeDir(ctx, path, parents) })
+}
+
+// MoveFile implements [caisson.Files].
+func (f *Files) MoveFile(ctx context.Context, ref, from, to string) error {
+	return f.with(ctx, ref, true, func(c *guestd.Client) error { return c.MoveFile(ctx, from, to) })
+}
+
+// RemoveFile implements [caisson.Files].
+func (f *Files) RemoveFile(ctx context.Context, ref, path string, recursive bool) error {
+	return f.with(ctx, ref, true, func(c *guestd.Client) error { return c.RemoveFile(ctx, path, recursive) })
+}
+
+// WatchFiles implements [caisson.Files].
+func (f *Files) WatchFiles(ctx context.Context, ref, path string, recursive bool) (<-chan caisson.FileEvent, error) {
+	sb, err := f.c.findFor(ctx, ref, caisson.VerbExec)
+	if err != nil {
+		return nil, err
+	}
+	client, release, err := f.c.fileClients.acquire(ctx, string(sb.ID), false)
+	if err != nil {
+		return nil, err
+	}
+	in, err := client.WatchFiles(ctx, path, recursive)
+	if err != nil {
+		release()
+		return nil, err
+	}
+	out := make(chan caisson.FileEvent)
+	go func() {
+		defer release()
+		defer close(out)
+		for e := range in {
+			select {
+			case out <- e:
+			case <-ctx.Done(): // in is closed then too
+			}
+		}
+	}()
+	return out, nil
+}

@@ -1,0 +1,238 @@
+package workspaces
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/job/gate"
+	"github.com/caisson-dev/caisson/job/gate/apply"
+	"github.com/caisson-dev/caisson/job/gate/baseline"
+	"github.com/caisson-dev/caisson/job/gate/overlay"
+)
+
+// declinedFile contains the paths whose changes were undone: they are not applied automatically again.
+const declinedFile = "declined.json"
+
+// syncs applies changes to host directories, and undoes them.
+type syncs struct{ *Core }
+
+// apply applies the chosen changes and returns a receipt.
+func (s *syncRun) apply(ctx context.Context, r *review, chosen selection) (*caisson.SyncReceipt, error) {
+	receipt := &caisson.SyncReceipt{
+		Account: s.w.Account, Workspace: s.w.ID, Sandbox: s.w.Sandbox, Run: s.w.Run, By: s.by, Mode: s.w.Mode,
+		State: caisson.ReceiptApplied, At: now(), Checks: slices.Concat(r.Checks, s.passedChecks), Entries: entriesOf(chosen), Waiting: len(r.Changes) - len(chosen.chosen) + len(chosen.parts),
+	}
+	if receipt.Auto = s.auto; s.auto {
+		receipt.Held = r.Held
+	}
+	plan := &gate.Plan{Steps: chosen.steps()}
+	if len(plan.Steps) == 0 {
+		return receipt, nil
+	}
+	if s.auto {
+		if err := s.c.removals.countAuto(s.w, plan.Steps); err != nil {
+			return nil, err
+		}
+	}
+	receipt.ID = caisson.NewID(caisson.ReceiptPrefix)
+	outcome, err := s.write(ctx, r, receipt, plan)
+	if outcome.State != apply.Applied {
+		if s.auto && !outcomeUnknown(outcome, err) {
+			err = errors.Join(err, s.c.removals.uncountAuto(s.w, plan.Steps))
+		}
+		if err == nil {
+			err = caisson.Errorf(caisson.Internal, "the changes were not applied; see the daemon's log for details")
+		}
+		return nil, err
+	}
+	if err != nil { // The changes are applied; only the cleanup failed.
+		s.c.Log.WarnContext(ctx, "what is left of a sync could not be removed", "workspace", s.w.ID, "receipt", receipt.ID, "err", err)
+	}
+	ctx = context.WithoutCancel(ctx) // from here on the result must be recorded
+	if err := s.c.syncs.applied(ctx, s.w, s.host, receipt, plan.Steps); err != nil {
+		return nil, err
+	}
+	if err := os.Remove(s.c.dir(s.w.ID, refusedFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	return receipt, s.clearDeclined(plan.Steps)
+}
+
+// clearDeclined removes applied paths from the list of undone changes.
+func (s *syncRun) clearDeclined(steps []gate.Step) error {
+	list, err := s.c.syncs.declined(s.w.ID)
+	if err != nil || len(list) == 0 {
+		return err
+	}
+	for _, step := range steps {
+		delete(list, step.Path)
+	}
+	return writeJSON(s.c.dir(s.w.ID, declinedFile), list)
+}
+
+// write applies the plan in a worker job. The receipt is written to disk before.
+func (s *syncRun) write(ctx context.Context, r *review, receipt *caisson.SyncReceipt, plan *gate.Plan) (out apply.Outcome, err error) {
+	var opened files
+	defer opened.close()
+	frozen, err := opened.add(openDir(s.c.dir(s.w.ID, frozenDir, string(r.ID)), 0))
+	if err != nil {
+		return out, err
+	}
+	dir := s.c.dir(s.w.ID, savedDir, string(receipt.ID))
+	if err := writeJSON(dir+pendingSuffix, pendingSync{Receipt: receipt, Steps: plan.Steps}); err != nil {
+		return out, err
+	}
+	defer func() {
+		if outcomeUnknown(out, err) {
+			return // recover determines the outcome
+		}
+		if out.State != apply.Applied {
+			err = errors.Join(err, s.c.syncs.removeSaved(s.w.ID, receipt.ID))
+		}
+	}()
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return apply.Outcome{State: apply.RolledBack}, diskFull(err)
+	}
+	saved, err := opened.add(openDir(dir, 0))
+	if err == nil {
+		err = saved.Chown(int(s.w.UID), int(s.w.GID))
+	}
+	if err != nil {
+		return apply.Outcome{State: apply.RolledBack}, err
+	}
+	return s.c.Tool.Apply(ctx, s.host, saved, frozen, plan)
+}
+
+// outcomeUnknown reports whether an outcome with err leaves it undetermined what has been written.
+func outcomeUnknown(out apply.Outcome, err error) bool {
+	return out.State == apply.None && err != nil && caisson.KindOf(err) == caisson.Internal
+}
+
+// A pendingSync is a sync whose outcome is not in the store yet.
+type pendingSync struct {
+	Receipt *caisson.SyncReceipt
+	Steps   []gate.Step
+}
+
+// applied records a sync that was applied: the receipt, events, and the new base for later changes.
+func (c syncs) applied(ctx context.Context, w *caisson.Workspace, host *os.File, receipt *caisson.SyncReceipt, steps []gate.Step) error {
+	err := c.Store.Workspaces().InsertReceipt(ctx, receipt)
+	if err != nil && caisson.KindOf(err) != caisson.Conflict { // it was recorded before the daemon stopped
+		return err
+	}
+	if err == nil {
+		c.event(ctx, w, "sync.applied", map[string]string{
+			"receipt": string(receipt.ID), "by": receipt.By, "mode": string(receipt.Mode), "paths": fmt.Sprint(len(receipt.Entries)),
+			"waiting": fmt.Sprint(receipt.Waiting),
+		})
+		if receipt.Auto {
+			// Its removals were counted before it was applied.
+		} else if err := c.removals.countApproved(w, receipt, steps, false); err != nil {
+			c.Log.WarnContext(ctx, "how many files a sync has removed could not be recorded", "workspace", w.ID, "receipt", receipt.ID, "err", err)
+		}
+	}
+	if err := c.syncs.rename(w.ID, receipt.ID, pendingSuffix, doneSuffix); err != nil {
+		return err
+	}
+	merged := map[string]bool{}
+	for _, e := range receipt.Entries {
+		merged[e.Path] = e.Merged
+	}
+	var list []baseline.Applied
+	for _, step := range steps {
+		// The sandbox does not have the merged content: its next change is still based on the original content.
+		if !merged[step.Path] {
+			list = append(list, baseline.Applied{Path: step.Path, Node: step.After})
+		}
+	}
+	if err := c.syncs.setBase(ctx, w, host, list); err != nil {
+		c.Log.WarnContext(ctx, "what was applied is not known as such; later changes of the same files may clash", "workspace", w.ID, "err", err)
+	}
+	_, err = c.Store.Workspaces().Update(ctx, caisson.AllAccounts(), w.ID, func(w *caisson.Workspace) error {
+		if !w.SyncedAt.Before(receipt.At) {
+			return errUnchanged // an undo of it was not completed, and w.Changes is more recent
+		}
+		w.SyncedAt, w.Changes = receipt.At, receipt.Waiting
+		if w.State == caisson.WorkspaceDetached && w.Changes == 0 {
+			w.State = caisson.WorkspaceSettled
+		}
+		return nil
+	})
+	if errors.Is(err, errUnchanged) {
+		return nil
+	}
+	return err
+}
+
+// setBase sets the base that later changes are compared with.
+func (c syncs) setBase(ctx context.Context, w *caisson.Workspace, host *os.File, list []baseline.Applied) error {
+	base, err := openDir(c.dir(w.ID, baseDir), 0)
+	if err != nil {
+		return err
+	}
+	defer base.Close()
+	return c.Tool.Rebase(ctx, host, base, list)
+}
+
+// entriesOf returns the paths that a sync writes, one entry for each.
+func entriesOf(p selection) []caisson.ReceiptEntry {
+	list := []caisson.ReceiptEntry{}
+	for i, x := range p.review.Changes {
+		if !p.chosen[i] {
+			continue
+		}
+		for _, step := range x.Steps {
+			list = append(list, caisson.ReceiptEntry{
+				Path: step.Path, Kind: x.Change.Kind, Before: hashOf(step.Before), After: hashOf(step.After), Merged: x.Change.Merge,
+			})
+		}
+	}
+	return list
+}
+
+// hashOf returns the hash of a node; "" if there is none.
+func hashOf(n gate.Node) string {
+	if n.Type == "" || n.Type == "none" {
+		return ""
+	}
+	if n.Type == "symlink" {
+		return overlay.HashOf(n.Type, 0, "", string(n.Link))
+	}
+	return overlay.HashOf(n.Type, n.Mode, n.Hash, "")
+}
+
+// removeSaved removes the saved data of a sync.
+func (c syncs) removeSaved(w, receipt caisson.ID) error {
+	dir := c.dir(w, savedDir, string(receipt))
+	for _, suffix := range []string{"", doneSuffix, pendingSuffix} { // the last one is the file that recover looks for
+		if err := removeTree(dir + suffix); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Suffixes of saved/<rc>, the description of a sync.
+const (
+	pendingSuffix = ".json" // while the outcome is not in the store
+	doneSuffix    = ".done"
+)
+
+func (c syncs) rename(w, receipt caisson.ID, from, to string) error {
+	name := c.dir(w, savedDir, string(receipt))
+	if err := os.Rename(name+from, name+to); err != nil {
+		return err
+	}
+	return syncDir(c.dir(w, savedDir))
+}
+
+// declined returns the paths whose changes were undone.
+func (c syncs) declined(w caisson.ID) (map[string]bool, error) {
+	list := map[string]bool{}
+	return list, readJSON(c.dir(w, declinedFile), &list)
+}

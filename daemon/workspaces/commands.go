@@ -1,0 +1,201 @@
+package workspaces
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/job/gate"
+)
+
+// Delays of automatic syncs after a command has failed: retrySameDelay for the same changes, retryOtherDelay for others. A sync
+// that a person requests is never delayed.
+const (
+	retrySameDelay  = 10 * time.Minute
+	retryOtherDelay = 2 * time.Minute
+)
+
+// refusedFile records the last command that failed, and the changes that it was run on.
+const refusedFile = "refused.json"
+
+// A refusal is the result of the last command that failed.
+type refusal struct {
+	Key     string            // key of the plan; see planKey
+	At      time.Time         // when it failed
+	Changes map[string]string // hashes by path, as in the review
+	Finding caisson.Finding
+}
+
+// commands runs the administrator's commands on the chosen changes, one after another, each in a separate sandbox. It
+// returns the names of the checks. If a command fails, it returns Denied with the end of that command's output.
+func (s *syncRun) commands(ctx context.Context, r *review, chosen selection) ([]string, error) {
+	plan := &gate.Plan{Steps: chosen.steps()}
+	if len(s.c.Commands) == 0 || len(plan.Steps) == 0 {
+		return nil, nil
+	}
+	if err := plan.Validate(); err != nil {
+		return nil, err
+	}
+	key, err := s.c.refusals.planKey(plan)
+	if err != nil {
+		return nil, err
+	}
+	if s.by == autoActor {
+		off, err := s.c.refusals.backingOff(s.w.ID, key)
+		if err != nil {
+			return nil, err
+		}
+		if off {
+			return nil, errBackoff
+		}
+	}
+	var ran []string
+	for _, cmd := range s.c.Commands {
+		err := s.command(ctx, r, plan, cmd)
+		if err != nil && ctx.Err() != nil {
+			return nil, err // the sync was cancelled, which is not a result of the check
+		}
+		if err != nil {
+			return nil, s.refuse(ctx, chosen, key, cmd, err)
+		}
+		ran = append(ran, cmd.check())
+	}
+	return ran, nil
+}
+
+// refusals stores which changes commands have refused.
+type refusals struct{ *Core }
+
+// planKey returns a hash of the plan and of the commands that check it.
+func (c refusals) planKey(plan *gate.Plan) (string, error) {
+	h := sha256.New()
+	if err := errors.Join(plan.Encode(h), json.NewEncoder(h).Encode(c.Commands)); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// refuse records that a command has failed, or could not be run, and returns the error that reports it.
+func (s *syncRun) refuse(ctx context.Context, chosen selection, key string, cmd Command, cause error) error {
+	message := caisson.MessageOf(cause)
+	if caisson.KindOf(cause) != caisson.Denied {
+		message = fmt.Sprintf("the check %s could not be run: %s", cmd.Name, message)
+	}
+	no := refusal{Key: key, At: now(), Changes: map[string]string{}, Finding: caisson.Finding{
+		Check: checkCommand, Verdict: caisson.VerdictDeny, Message: "The last sync was refused: " + message + ".",
+	}}
+	for i, x := range chosen.review.Changes {
+		if chosen.chosen[i] {
+			no.Changes[x.Change.Path] = x.Change.Hash
+		}
+	}
+	s.c.event(ctx, s.w, "sync.refused", map[string]string{"by": s.by, "command": cmd.Name, "reason": message})
+	err := caisson.Wrap(cause, caisson.Denied, "nothing was applied: %s", message)
+	return errors.Join(err, writeJSON(s.c.dir(s.w.ID, refusedFile), no))
+}
+
+// refused returns the last refusal in a workspace; it is zero if there was none since the last apply.
+func (c refusals) refused(w caisson.ID) (no refusal, err error) {
+	return no, readJSON(c.dir(w, refusedFile), &no)
+}
+
+// addFindings adds the last refusal to the changes of a diff that it concerns. This is not a verdict: with other changes, or
+// later, the command may pass.
+func (c refusals) addFindings(w caisson.ID, changes []caisson.Change) error {
+	no, err := c.refusals.refused(w)
+	for i := range changes {
+		ch := &changes[i]
+		if hash, ok := no.Changes[ch.Path]; ok && hash == ch.Hash {
+			ch.Finding = append(ch.Finding, no.Finding)
+		}
+	}
+	return err
+}
+
+// backingOff reports whether it is too early to apply changes automatically after a command has refused them; key is "" if
+// the plan does not exist yet.
+func (c refusals) backingOff(w caisson.ID, key string) (bool, error) {
+	no, err := c.refusals.refused(w)
+	if err != nil || no.At.IsZero() {
+		return false, err
+	}
+	wait := retryOtherDelay
+	if key != "" {
+		if key != no.Key {
+			return false, nil
+		}
+		wait = retrySameDelay
+	}
+	return now().Sub(no.At) < wait, nil
+}
+
+// command runs one command. Returns Denied with the reason if it fails.
+func (s *syncRun) command(ctx context.Context, r *review, plan *gate.Plan, cmd Command) error {
+	t, err := s.createTrial(ctx, r, plan)
+	if err != nil {
+		return err
+	}
+	return s.withTrialSlot(ctx, func() error {
+		return s.inSandbox(ctx, t, cmd, func(ctx context.Context, sb *caisson.Sandbox) error { return s.watch(ctx, sb, t, cmd) })
+	}, func() error { return s.c.trialCleanup.endTrial(t) })
+}
+
+// withTrialSlot calls do, which takes long, without the caller's job slot but with a trial slot. If ctx ends before a trial
+// slot is free, it calls not instead.
+func (s *syncRun) withTrialSlot(ctx context.Context, do, not func() error) error {
+	<-s.c.jobSlots
+	defer func() { s.c.jobSlots <- struct{}{} }()
+	select {
+	case s.c.trials.places <- struct{}{}:
+	case <-ctx.Done():
+		return errors.Join(context.Cause(ctx), not())
+	}
+	defer func() { <-s.c.trials.places }()
+	return do()
+}
+
+// watch runs a command in its sandbox and waits for its end.
+func (s *syncRun) watch(ctx context.Context, sb *caisson.Sandbox, t *trial, cmd Command) error {
+	limit := cmd.limit()
+	ctx, cancel := context.WithTimeout(ctx, limit+killTimeout) // even if the process cannot be killed
+	defer cancel()
+	p, err := s.c.sandboxes.Exec(ctx, string(sb.ID), caisson.ExecRequest{
+		Command: cmd.Command, Workdir: t.w.Target, User: "0:0", Timeout: caisson.Duration(limit),
+	})
+	if err != nil {
+		return err
+	}
+	out := newTail(func() { _ = p.Signal(context.WithoutCancel(ctx), int(unix.SIGKILL)) }) // it may have exited
+	whole := out.drain(p.Stdout(), p.Stderr())
+	status, err := p.Wait(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		status, err = caisson.ExitStatus{Unknown: true, Reason: "time limit"}, nil
+	}
+	select {
+	case <-whole:
+	case <-time.After(outputTimeout): // a process that the command has started keeps its output open
+	}
+	_ = p.Close() // removing the sandbox ends the readers in any case
+	if err != nil {
+		return err
+	}
+	if out.exceeded() {
+		status.Code, status.Reason = max(status.Code, 1), "output limit"
+	}
+	if status.Success() {
+		return nil
+	}
+	return caisson.Errorf(caisson.Denied, "the check %s %s%s", cmd.Name, status, out.last())
+}
+
+const (
+	killTimeout   = 30 * time.Second
+	outputTimeout = time.Second
+)

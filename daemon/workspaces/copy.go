@@ -1,0 +1,123 @@
+package workspaces
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/guesttree"
+	"github.com/caisson-dev/caisson/job/gate/baseline"
+)
+
+// copyDir contains the copy that the sandbox of a workspace of kind copy sees. It belongs to the owner of the host
+// directory, and is removed after the sandbox: the diff does not need it.
+const copyDir = "copy"
+
+// makeCopy copies the host directory as recorded in the manifest. mode is that of the directory.
+func (c layerFiles) makeCopy(ctx context.Context, w *caisson.Workspace, mode uint32) error {
+	var opened files
+	defer opened.close()
+	host, err := opened.add(c.openHost(w, 0))
+	if err != nil {
+		return err
+	}
+	manifest, err := opened.add(os.Open(c.dir(w.ID, manifestFile)))
+	if err != nil {
+		return err
+	}
+	if err := os.Mkdir(c.dir(w.ID, copyDir), 0o700); err != nil {
+		return err
+	}
+	dst, err := opened.add(openDir(c.dir(w.ID, copyDir), 0))
+	if err != nil {
+		return err
+	}
+	if err := dst.Chown(int(w.UID), int(w.GID)); err != nil {
+		return err
+	}
+	made, err := c.Tool.Copy(ctx, host, manifest, dst, baseline.CopyLimits{})
+	if err != nil {
+		return err
+	}
+	if made.Left > 0 {
+		w.Warning += fmt.Sprintf(" %d files are not in the copy: their owner cannot read them, or they are pipes, sockets or devices.", made.Left)
+	}
+	if made.Changed > 0 {
+		w.Warning += fmt.Sprintf(" %d files changed while they were copied, and may be inconsistent in the copy.", made.Changed)
+	}
+	w.Warning = strings.TrimSpace(w.Warning)
+	// If blocks are shared, a copy needs almost no space.
+	c.Log.InfoContext(ctx, "a directory was copied", "workspace", w.ID, "files", made.Files, "shared", made.Shared, "bytes", made.Bytes)
+	return dst.Chmod(os.FileMode(mode & 0o777))
+}
+
+// saveBaseOfCopy saves small files of the copy as the base for merges.
+func (c layerFiles) saveBaseOfCopy(ctx context.Context, w *caisson.Workspace) error {
+	var opened files
+	defer opened.close()
+	copied, err := opened.add(openDir(c.dir(w.ID, copyDir), 0))
+	if err != nil {
+		return err
+	}
+	manifest, err := opened.add(os.Open(c.dir(w.ID, manifestFile)))
+	if err != nil {
+		return err
+	}
+	base, err := opened.add(openDir(c.dir(w.ID, baseDir), 0))
+	if err != nil {
+		return err
+	}
+	return c.Tool.BaseOfCopy(ctx, copied, manifest, base, baseline.Limits{})
+}
+
+// hasCopy reports whether the sandbox of w sees a copy. Applied changes are not written to the copy.
+func hasCopy(w *caisson.Workspace) bool {
+	return w.Kind == caisson.WorkspaceCopy && w.State == caisson.WorkspaceLive
+}
+
+// clearApplied discards the record of applied changes, because the sandbox of w, whose layer is empty now, does not have
+// them. The caller must hold the lock of w.
+func (c layerFiles) clearApplied(w *caisson.Workspace) error {
+	if !hasCopy(w) {
+		return nil
+	}
+	base, err := openDir(c.dir(w.ID, baseDir), 0)
+	if err != nil {
+		return err
+	}
+	defer base.Close()
+	if err := guesttree.Empty(context.Background(), base); err != nil {
+		return err
+	}
+	c.goBackground(func(ctx context.Context) { c.layerFiles.lockAndSaveBase(ctx, w) })
+	return nil
+}
+
+// unmarkApplied discards the record that these paths were applied, because the sandbox of w is about to see them as they are
+// in the copy.
+func (c layerFiles) unmarkApplied(ctx context.Context, w *caisson.Workspace, paths []string) error {
+	if !hasCopy(w) || len(paths) == 0 {
+		return nil
+	}
+	var opened files
+	defer opened.close()
+	copied, err := opened.add(openDir(c.dir(w.ID, copyDir), 0))
+	if err != nil {
+		return err
+	}
+	base, err := opened.add(openDir(c.dir(w.ID, baseDir), 0))
+	if err != nil {
+		return err
+	}
+	return c.Tool.Forget(ctx, copied, base, paths)
+}
+
+// removeCopy removes the copy of a workspace whose sandbox was removed.
+func (c layerFiles) removeCopy(w *caisson.Workspace) error {
+	if w.Kind != caisson.WorkspaceCopy || w.State == caisson.WorkspaceLive {
+		return nil
+	}
+	return removeTree(c.dir(w.ID, copyDir))
+}

@@ -1,0 +1,160 @@
+package workspaces
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/job/gate/baseline"
+)
+
+// showFile contains the patterns of names that a workspace does not hide.
+const showFile = "show.json"
+
+// hidesIn returns hide, and the patterns that follow from it in the directory of w. Returns Invalid if a pattern in
+// show is malformed.
+func hidesIn(w *caisson.Workspace, hide, show []string) ([]string, error) {
+	mask, err := baseline.NewMask(hide, show)
+	if err != nil {
+		return nil, err
+	}
+	if mask, err = mask.Within(w.HostPath, w.Source); err != nil {
+		return nil, err
+	}
+	hide, _ = mask.Lists()
+	return hide, nil
+}
+
+// scan records the state of the host directory, and hides the files that must be hidden. mode is that of the directory.
+func (c layerFiles) scan(ctx context.Context, w *caisson.Workspace, show []string, mode uint32) error {
+	if w.Kind == caisson.WorkspaceDirect {
+		w.Warning = "The sandbox writes to the directory itself: nothing is hidden or reviewed, and nothing can be undone."
+		return nil
+	}
+	hide, err := hidesIn(w, c.Hide, show)
+	if err != nil {
+		return err
+	}
+	if len(show) > 0 { // a missing file means no patterns
+		if err := writeJSON(c.dir(w.ID, showFile), show); err != nil {
+			return err
+		}
+	}
+	var opened files
+	defer opened.close()
+	host, err := opened.add(c.openHost(w, 0))
+	if err != nil {
+		return err
+	}
+	manifest, err := opened.add(os.OpenFile(c.dir(w.ID, manifestFile), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600))
+	if err != nil {
+		return diskFull(err)
+	}
+	found, err := c.Tool.Scan(ctx, host, hide, show, manifest)
+	if err != nil {
+		return diskFull(err)
+	}
+	if found.Cut {
+		return caisson.Errorf(caisson.Exhausted, "%.100q has too many entries to search all of them for secrets; choose a smaller directory", w.Source)
+	}
+	w.Suspects, w.SuspectCount = found.Suspects.List, found.Suspects.Count
+	w.Files, w.Hidden, w.HiddenCount = found.Files+found.Dirs, found.Hidden, found.HiddenCount
+	if err := c.removals.addWorkspace(w, found.Own); err != nil {
+		return err
+	}
+	if found.Closed > 0 {
+		w.Warning = fmt.Sprintf("%d directories could not be searched for secrets: their owner cannot read them, or they are on other file systems.", found.Closed)
+	}
+	layer, err := opened.add(openDir(c.dir(w.ID, maskDir), 0))
+	if err != nil {
+		return err
+	}
+	if found.HiddenCount > 0 {
+		if err := c.Tool.Cover(ctx, manifest, layer); err != nil {
+			return diskFull(err)
+		}
+	}
+	return layer.Chmod(os.FileMode(mode & 0o777)) // the guest sees it, and no further job writes to it
+}
+
+// saveBase saves small files of the host directory as the base for merges.
+func (c layerFiles) saveBase(ctx context.Context, w *caisson.Workspace) error {
+	if w.Kind == caisson.WorkspaceCopy {
+		return c.layerFiles.saveBaseOfCopy(ctx, w)
+	}
+	var opened files
+	defer opened.close()
+	host, err := opened.add(c.openHost(w, 0))
+	if err != nil {
+		return err
+	}
+	manifest, err := opened.add(os.Open(c.dir(w.ID, manifestFile)))
+	if err != nil {
+		return err
+	}
+	base, err := opened.add(openDir(c.dir(w.ID, baseDir), 0))
+	if err != nil {
+		return err
+	}
+	return c.Tool.Base(ctx, host, manifest, base, baseline.Limits{})
+}
+
+// baseDelay is the delay before the base of a new workspace with more than maxUndelayedBase entries is saved, unless it is
+// needed earlier: its sandbox is being started at that time, and a large directory takes seconds of CPU time. The base
+// of a smaller directory is saved before its sandbox runs: later changes on the host can be merged, and files that are
+// only touched are recognised as unchanged.
+const (
+	baseDelay        = 500 * time.Millisecond
+	maxUndelayedBase = 5000
+)
+
+// deferBase runs saveBase in the background, or before the next operation that locks the workspace. The caller must
+// hold the lock of w.
+func (c layerFiles) deferBase(w *caisson.Workspace) {
+	c.mu.Lock()
+	c.pendingBases[w.ID] = w
+	c.mu.Unlock()
+	delay := baseDelay
+	if w.Files <= maxUndelayedBase {
+		delay = 0
+	}
+	c.goBackground(func(ctx context.Context) {
+		select {
+		case <-time.After(delay):
+		case <-ctx.Done():
+			return
+		}
+		if release, err := c.lock(ctx, w.ID); err == nil {
+			release()
+		}
+	})
+}
+
+// saveDeferredBase runs saveBase now, if deferBase has deferred it. The caller must hold the lock of the workspace.
+func (c layerFiles) saveDeferredBase(ctx context.Context, id caisson.ID) {
+	c.mu.Lock()
+	w := c.pendingBases[id]
+	delete(c.pendingBases, id)
+	c.mu.Unlock()
+	if w != nil {
+		c.layerFiles.saveBaseLogged(ctx, w)
+	}
+}
+
+// lockAndSaveBase locks w and runs saveBase.
+func (c layerFiles) lockAndSaveBase(ctx context.Context, w *caisson.Workspace) {
+	if release, err := c.lock(ctx, w.ID); err == nil {
+		defer release()
+		c.layerFiles.saveBaseLogged(ctx, w)
+	}
+}
+
+// saveBaseLogged runs saveBase. Files that cannot be saved cause conflicts later, instead of merges.
+func (c layerFiles) saveBaseLogged(ctx context.Context, w *caisson.Workspace) {
+	if err := c.layerFiles.saveBase(ctx, w); err != nil && ctx.Err() == nil && !errors.Is(err, os.ErrNotExist) {
+		c.Log.WarnContext(ctx, "the directory's files could not be kept for merges", "workspace", w.ID, "err", err)
+	}
+}

@@ -1,0 +1,93 @@
+package workspaces
+
+import (
+	"context"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/job/gate"
+	"github.com/caisson-dev/caisson/job/gate/overlay"
+	"github.com/caisson-dev/caisson/job/gate/tool"
+)
+
+// makeParts creates the contents of changes that are applied in part. Like merged contents, they differ from those in the
+// sandbox.
+func (s *syncRun) makeParts(ctx context.Context, p selection) error {
+	if len(p.parts) == 0 {
+		return nil
+	}
+	frozen, err := openDir(s.c.dir(s.w.ID, frozenDir, string(p.review.ID)), 0)
+	if err != nil {
+		return err
+	}
+	defer frozen.Close()
+	for i, hunks := range p.parts {
+		x := &p.review.Changes[i]
+		step, err := s.c.Tool.Part(ctx, s.host, frozen, x.Steps[0], hunks)
+		if err != nil {
+			return err
+		}
+		x.Steps = []gate.Step{step}
+		x.Change.Hash, x.Change.Merge = overlay.HashOf(step.After.Type, step.After.Mode, step.After.Hash, ""), true
+	}
+	return nil
+}
+
+// recheck checks the chosen changes of a review again: whether names collide or a symlink leads out of the directory
+// depends on the other applied changes. If alone is true, changes that no longer pass are removed from the choice;
+// otherwise they cause a Denied error.
+func (s *syncRun) recheck(ctx context.Context, p selection, alone bool) error {
+	for {
+		again, err := s.recheckOnce(ctx, p, alone)
+		if err != nil || !again {
+			return err
+		}
+		p.removeUnappliable() // the number of chosen changes decreases each time
+	}
+}
+
+func (s *syncRun) recheckOnce(ctx context.Context, p selection, alone bool) (again bool, err error) {
+	if n := len(p.chosen); n == 0 || n == len(p.review.Changes) && len(p.parts) == 0 {
+		return false, nil
+	}
+	frozen, err := openDir(s.c.dir(s.w.ID, frozenDir, string(p.review.ID)), 0)
+	if err != nil {
+		return false, err
+	}
+	defer frozen.Close()
+	var part []caisson.Change
+	var at []int
+	for i, x := range p.review.Changes {
+		if p.chosen[i] {
+			ch := x.Change
+			ch.Verdict, ch.Finding = "", nil
+			part, at = append(part, ch), append(at, i)
+		}
+	}
+	if err := s.c.reviews.check(ctx, s.host, frozen, part); err != nil {
+		return false, err
+	}
+	for j, ch := range part {
+		was := p.review.Changes[at[j]].Change.Verdict
+		switch {
+		case ch.Verdict == caisson.VerdictPass || ch.Verdict == was:
+		case alone:
+			delete(p.chosen, at[j])
+			again = true
+		default:
+			return false, caisson.Errorf(caisson.Denied, "%.200q cannot be applied without the other changes%s; apply them as well, or drop it", ch.Path, reasonOf(ch))
+		}
+	}
+	return again, nil
+}
+
+// reasonOf returns why a change has its verdict, as a suffix for messages.
+func reasonOf(ch caisson.Change) string {
+	for _, f := range ch.Finding {
+		if f.Verdict == ch.Verdict {
+			return ": " + f.Message
+		}
+	}
+	return ""
+}
+
+var _ Tool = (*tool.Tool)(nil)

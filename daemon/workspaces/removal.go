@@ -1,0 +1,280 @@
+package workspaces
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/job/gate"
+	"github.com/caisson-dev/caisson/job/gate/baseline"
+)
+
+const (
+	checkRemoval = "removal"
+	removalFile  = "removals.json"
+	// fewFiles is the number of files below which any number of a directory's files may be removed automatically.
+	fewFiles = 10
+)
+
+// removalCount counts the files of a host directory that are [baseline.Own] and not hidden, as far as syncs have changed them.
+type removalCount struct {
+	Files    int64        // existing files, except those that automatic syncs have created
+	Removed  int64        // files removed by automatic syncs, since a person last removed some
+	Auto     bool         // whether automatic syncs have created or removed files since then
+	MaxFiles int64        // maximum of the number of files
+	Held     []caisson.ID // workspaces that have published an event about held removals
+
+	known bool // whether counts exist; if not, no removal is automatic
+}
+
+// tooMany reports whether n more removals are too many.
+func (r *removalCount) tooMany(n int64) bool {
+	return n > 0 && (!r.known || r.MaxFiles >= fewFiles && 2*(r.Removed+n) > r.Files+r.Removed)
+}
+
+// removalCounts stores the removals of all host directories. All workspaces of a directory share the counts, so that
+// several of them cannot remove together more than one could. The counts are kept as long as there is a workspace of
+// the directory, and for Config.Retention after the last change.
+type removalCounts struct {
+	dir        string
+	workspaces string     // the directory of workspaces, where earlier versions stored the counts of each
+	mu         sync.Mutex // held while a file is replaced
+}
+
+func (c *removalCounts) file(w *caisson.Workspace) string {
+	name := string(w.ID)
+	if w.Inode != 0 {
+		name = fmt.Sprintf("%x-%x", w.Device, w.Inode)
+	}
+	return filepath.Join(c.dir, name+".json")
+}
+
+func (c *removalCounts) read(w *caisson.Workspace) (had removalCount, err error) {
+	file := c.file(w)
+	if err := readJSON(file, &had); err != nil {
+		return had, err
+	}
+	_, err = os.Lstat(file)
+	had.known = err == nil
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return had, err
+}
+
+// update changes the counts of w's directory, unless change returns false.
+func (c *removalCounts) update(w *caisson.Workspace, change func(*removalCount) bool) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	had, err := c.read(w)
+	if err != nil || !change(&had) {
+		return err
+	}
+	had.MaxFiles = max(had.MaxFiles, had.Files+had.Removed)
+	return diskFull(writeJSON(c.file(w), had))
+}
+
+// addWorkspace counts for another workspace of a directory that has this number of own files. Files that automatic syncs have
+// created since a person last removed some do not count, and while there may be such files, files that other programs
+// have created do not count either.
+func (c *removalCounts) addWorkspace(w *caisson.Workspace, files int64) error {
+	return c.update(w, func(had *removalCount) bool {
+		if had.Auto {
+			had.Files = min(had.Files, files)
+		} else {
+			had.Files, had.MaxFiles = files, 0
+		}
+		had.MaxFiles = max(had.MaxFiles, files)
+		return true
+	})
+}
+
+// mergeOld adds the counts of an earlier version to those of the directory.
+func (c *removalCounts) mergeOld(w *caisson.Workspace) error {
+	var old removalCount
+	file := filepath.Join(c.workspaces, string(w.ID), removalFile)
+	switch _, err := os.Lstat(file); {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	}
+	if err := readJSON(file, &old); err != nil {
+		return err
+	}
+	err := c.update(w, func(had *removalCount) bool {
+		if !had.known {
+			if old.Files+old.Removed < fewFiles {
+				return false // may contain only syncs
+			}
+			had.Files = old.Files
+		}
+		had.Files, had.Removed, had.Auto = min(had.Files, old.Files), had.Removed+old.Removed, true
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	return os.Remove(file)
+}
+
+// clean removes counts that have not changed since before and whose file is not in used.
+func (c *removalCounts) clean(used map[string]bool, before time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	entries, err := os.ReadDir(c.dir)
+	for _, e := range entries {
+		info, infoErr := e.Info()
+		if infoErr == nil && !used[e.Name()] && info.ModTime().Before(before) {
+			err = errors.Join(err, os.Remove(filepath.Join(c.dir, e.Name())))
+		}
+	}
+	return err
+}
+
+// lostFiles returns the number of the tree's own files that steps remove, except those whose content is in one of the tree's
+// own files that they create. So a rename is a removal if its target does not count, see [baseline.Own], or if it changes
+// the content.
+func lostFiles(steps []gate.Step) (n int64) {
+	made := map[string]int{} // by hash
+	for _, step := range steps {
+		if baseline.Own(step.Path) && !isFile(step.Before) && step.After.Type == "file" {
+			made[step.After.Hash]++
+		}
+	}
+	for _, step := range steps {
+		switch {
+		case !baseline.Own(step.Path) || !isFile(step.Before):
+		case step.After.Type == "file" || step.Before.Type != "file" && isFile(step.After): // a link keeps no content
+		case step.Before.Type == "file" && made[step.Before.Hash] > 0:
+			made[step.Before.Hash]--
+		default:
+			n++
+		}
+	}
+	return n
+}
+
+// holdRemovals sets the verdict of removals to ask if they, and those that were applied automatically before, are more
+// than half of the files that the directory had: a faulty or malicious sandbox must not remove a whole tree. To prevent
+// this in small steps too, removals count until a person removes something.
+func (c reviews) holdRemovals(w *caisson.Workspace, r *review) error {
+	had, err := c.removals.read(w)
+	if err != nil {
+		return err
+	}
+	now := int64(0)
+	for i := range r.Changes {
+		now += lostFiles(r.Changes[i].Steps)
+	}
+	all := had.Files + had.Removed
+	if !had.tooMany(now) && (!r.Cut || now == 0 || had.MaxFiles < fewFiles) {
+		return nil
+	}
+	why := fmt.Sprintf("%d of the directory's %d files would be removed without anybody having asked for it", now+had.Removed, all)
+	for i := range r.Changes {
+		ch := &r.Changes[i].Change
+		if lostFiles(r.Changes[i].Steps) == 0 {
+			continue
+		}
+		ch.Finding = append(ch.Finding, caisson.Finding{Check: checkRemoval, Verdict: caisson.VerdictAsk, Message: why})
+		if ch.Verdict == caisson.VerdictPass {
+			ch.Verdict = caisson.VerdictAsk
+			r.Held = fmt.Sprintf(`%s; look at them with "caisson diff %s" and, if that is wanted, run "caisson sync --yes %s"`, why, w.ID, w.ID)
+		}
+	}
+	return nil
+}
+
+// reportHeld publishes an event, once, if removals are not applied automatically.
+func (s *syncRun) reportHeld(ctx context.Context, r *review) error {
+	if !s.auto || r.Held == "" {
+		return nil
+	}
+	fresh := false
+	err := s.c.removals.update(s.w, func(had *removalCount) bool {
+		if fresh = had.known && !slices.Contains(had.Held, s.w.ID); fresh {
+			had.Held = append(had.Held, s.w.ID)
+		}
+		return fresh
+	})
+	if err != nil || !fresh {
+		return err
+	}
+	s.c.Log.WarnContext(ctx, "removals are not applied automatically", "workspace", s.w.ID, "reason", r.Held)
+	s.c.event(ctx, s.w, "sync.held", map[string]string{"by": s.by, "reason": r.Held})
+	return nil
+}
+
+// countFiles returns how many of the tree's own files steps create, delete, and lose (see lost).
+func countFiles(steps []gate.Step) (made, gone, removed int64) {
+	for _, step := range steps {
+		was, is := isFile(step.Before), isFile(step.After)
+		switch {
+		case !baseline.Own(step.Path):
+		case is && !was:
+			made++
+		case was && !is:
+			gone++
+		}
+	}
+	return made, gone, lostFiles(steps)
+}
+
+// countAuto counts the steps that are about to be applied automatically. After a crash it may have counted steps that were
+// not applied. Returns Conflict if other workspaces of the directory have removed so many files since the review that
+// these would be too many.
+func (c *removalCounts) countAuto(w *caisson.Workspace, steps []gate.Step) error {
+	var over error
+	err := c.update(w, func(had *removalCount) bool {
+		made, _, removed := countFiles(steps)
+		if had.tooMany(removed) {
+			over = caisson.Errorf(caisson.Conflict, "other workspaces of %.100q have removed files in the meantime; try again", w.Source)
+			return false
+		}
+		had.add(made, removed, 1)
+		return had.known && (made > 0 || removed > 0)
+	})
+	return errors.Join(over, err)
+}
+
+// add counts an automatic sync, or its undo if sign is -1. Files that a sandbox has created do not raise the number of
+// files that it may remove.
+func (r *removalCount) add(made, removed, sign int64) {
+	r.Auto = r.Auto || made > 0 || removed > 0
+	r.Removed = max(0, r.Removed+sign*removed)
+	r.Files = max(0, r.Files-sign*removed)
+}
+
+// uncountAuto reverses take, for steps that were not applied or have been undone.
+func (c *removalCounts) uncountAuto(w *caisson.Workspace, steps []gate.Step) error {
+	return c.update(w, func(had *removalCount) bool {
+		made, _, removed := countFiles(steps)
+		had.add(made, removed, -1)
+		return had.known && removed > 0
+	})
+}
+
+// countApproved counts a sync that a person has requested, or its undo if undone is true.
+func (c *removalCounts) countApproved(w *caisson.Workspace, receipt *caisson.SyncReceipt, steps []gate.Step, undone bool) error {
+	asked := slices.ContainsFunc(receipt.Entries, func(e caisson.ReceiptEntry) bool { return e.Kind == caisson.ChangeRemoved })
+	return c.update(w, func(had *removalCount) bool {
+		made, gone, removed := countFiles(steps)
+		if undone {
+			made, gone = gone, made
+		} else if removed > 0 && asked {
+			had.Removed, had.Auto, had.Held = 0, false, nil
+		}
+		had.Files = max(0, had.Files+made-gone)
+		return had.known
+	})
+}
+
+func isFile(n gate.Node) bool { return n.Type != "" && n.Type != "none" && n.Type != "dir" }

@@ -1,0 +1,328 @@
+package workspaces
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/job/gate/check"
+	"github.com/caisson-dev/caisson/job/gate/compare"
+	"github.com/caisson-dev/caisson/job/gate/overlay"
+)
+
+// maxShown is the maximum number of changes in an answer; changes that are not shown cannot be applied.
+const maxShown = 10_000
+
+// A review contains the changes that were found in a frozen copy.
+type review struct {
+	ID      caisson.ID
+	At      time.Time
+	Changes []compare.Difference
+	Cut     bool
+	Checks  []string
+	Held    string // why removals that would pass are not applied automatically; usually empty
+}
+
+// reviews finds the changes in the layers of workspaces.
+type reviews struct{ *Core }
+
+// Diff implements [caisson.Workspaces].
+func (g *Gate) Diff(ctx context.Context, ref string, req caisson.DiffRequest) (*caisson.Diff, error) {
+	if err := checkPatterns(req.Only); err != nil {
+		return nil, err
+	}
+	w, release, err := g.hold(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	host, err := g.c.openHost(w, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer host.Close()
+	r, err := g.c.reviews.examine(ctx, w, host, req.Patch)
+	if err != nil {
+		return nil, err
+	}
+	d := &caisson.Diff{At: r.At, Changes: []caisson.Change{}, Cut: r.Cut, Checks: r.Checks}
+	for _, x := range r.Changes {
+		if !matches(req.Only, x.Change.Path) && (x.Change.OldPath == "" || !matches(req.Only, x.Change.OldPath)) {
+			continue
+		}
+		if len(d.Changes) == maxShown {
+			d.Cut = true
+			break
+		}
+		d.Changes = append(d.Changes, x.Change)
+	}
+	if err := g.c.refusals.addFindings(w.ID, d.Changes); err != nil {
+		return nil, err
+	}
+	if req.Freeze {
+		d.Review = r.ID
+		if err = g.c.reviews.save(w.ID, r); err != nil {
+			err = errors.Join(err, g.c.reviews.forget(w.ID, r.ID))
+		} else {
+			err = g.c.reviews.trimReviews(w.ID, now())
+		}
+	} else {
+		err = g.c.reviews.forget(w.ID, r.ID)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if d.Workspace, err = g.c.Store.Workspaces().Get(ctx, caisson.AllAccounts(), string(w.ID)); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+const maxPatterns = 100
+
+func checkPatterns(only []string) error {
+	if len(only) > maxPatterns {
+		return caisson.Invalidf("only", "has more than %d patterns", maxPatterns)
+	}
+	for _, p := range only {
+		if err := check.ValidPattern(p); err != nil {
+			return caisson.Invalidf("only", "%s", caisson.MessageOf(err))
+		}
+	}
+	return nil
+}
+
+// matches reports whether a path matches one of the patterns. Without patterns, every path matches.
+func matches(only []string, name string) bool {
+	return len(only) == 0 || slices.ContainsFunc(only, func(p string) bool { return check.MatchPath(p, name) })
+}
+
+// examine freezes the layer of w, compares it with the host directory and checks the changes. The caller must hold the
+// lock of w and a job slot, and must keep the review or forget it.
+func (c reviews) examine(ctx context.Context, w *caisson.Workspace, host *os.File, patch bool) (_ *review, err error) {
+	r := &review{ID: caisson.NewID(caisson.ReviewPrefix), At: now(), Checks: append(check.Names(), checkRemoval)}
+	dir := c.dir(w.ID, frozenDir, string(r.ID))
+	defer func() {
+		if err != nil {
+			err = errors.Join(diskFull(err), c.reviews.forget(w.ID, r.ID))
+		}
+	}()
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, err
+	}
+	if _, _, err := c.reviews.freeze(ctx, w, dir); err != nil {
+		return nil, err
+	}
+	var by authors // read after the copy, so that it includes the writers of everything in the copy
+	var asking sync.WaitGroup
+	asking.Go(func() { by = c.reviews.authorsOf(ctx, w) })
+	err = c.reviews.compare(ctx, w, host, dir, patch, r)
+	asking.Wait()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.reviews.holdRemovals(w, r); err != nil {
+		return nil, err
+	}
+	by.attribute(r.Changes)
+	return r, c.reviews.record(ctx, w, r)
+}
+
+// save stores a review, so that it can be applied by its id.
+func (c reviews) save(w caisson.ID, r *review) error {
+	kept := *r
+	kept.Changes = slices.Clone(r.Changes)
+	for i := range kept.Changes {
+		kept.Changes[i].Change.Patch = "" // it is long and no longer needed
+	}
+	return writeJSON(c.dir(w, frozenDir, string(r.ID)+".json"), kept)
+}
+
+// freeze copies the layer of w to dir, an empty directory.
+func (c reviews) freeze(ctx context.Context, w *caisson.Workspace, dir string) (entries int, cut bool, err error) {
+	var opened files
+	defer opened.close()
+	upper, err := opened.add(openDir(c.dir(w.ID, upperDir), 0))
+	if err != nil {
+		return 0, false, err
+	}
+	dst, err := opened.add(openDir(dir, 0))
+	if err != nil {
+		return 0, false, err
+	}
+	entries, cut, err = c.Tool.Freeze(ctx, upper, dst, overlay.FreezeLimits{})
+	return entries, cut, diskFull(err)
+}
+
+// compare fills in the changes of dir, a frozen copy, to the host directory, and the results of the checks.
+func (c reviews) compare(ctx context.Context, w *caisson.Workspace, host *os.File, dir string, patch bool, r *review) error {
+	var opened files
+	defer opened.close()
+	frozen, err := opened.add(openDir(dir, 0))
+	if err != nil {
+		return err
+	}
+	manifest, err := opened.add(os.Open(c.dir(w.ID, manifestFile)))
+	if err != nil {
+		return err
+	}
+	base, err := opened.add(openDir(c.dir(w.ID, baseDir), 0))
+	if err != nil {
+		return err
+	}
+	found, err := c.Tool.Compare(ctx, host, manifest, base, frozen, compare.Options{Patch: patch, Copy: w.Kind == caisson.WorkspaceCopy})
+	if err != nil {
+		return err
+	}
+	r.Changes, r.Cut = found.Differences, found.Cut
+	changes := make([]caisson.Change, len(r.Changes))
+	for i, x := range r.Changes {
+		changes[i] = x.Change
+	}
+	if err := c.reviews.check(ctx, host, frozen, changes); err != nil {
+		return err
+	}
+	for i := range changes {
+		r.Changes[i].Change = changes[i]
+	}
+	return nil
+}
+
+// check fills in the results of the checks. If they took too long, no change may be applied, but all are still shown.
+func (c reviews) check(ctx context.Context, host, frozen *os.File, changes []caisson.Change) error {
+	err := c.Tool.Check(ctx, host, frozen, changes, c.Rules)
+	if caisson.KindOf(err) != caisson.Exhausted || ctx.Err() != nil {
+		return err
+	}
+	for i := range changes {
+		changes[i].Verdict = caisson.VerdictDeny
+		changes[i].Finding = append(changes[i].Finding, caisson.Finding{Check: "size", Verdict: caisson.VerdictDeny, Message: caisson.MessageOf(err)})
+	}
+	return nil
+}
+
+// record records the result of a look: the number of changes, and an event for each new change.
+func (c reviews) record(ctx context.Context, w *caisson.Workspace, r *review) error {
+	if err := c.reviews.announce(ctx, w, r); err != nil {
+		return err
+	}
+	_, err := c.Store.Workspaces().Update(ctx, caisson.AllAccounts(), w.ID, func(w *caisson.Workspace) error {
+		w.Changes = len(r.Changes)
+		switch {
+		case w.State == caisson.WorkspaceDetached && w.Changes == 0 && !r.Cut:
+			w.State = caisson.WorkspaceSettled
+		case w.State == caisson.WorkspaceSettled && w.Changes > 0:
+			w.State = caisson.WorkspaceDetached
+		}
+		return nil
+	})
+	return err
+}
+
+// maxAnnounced is the maximum number of events about changes in one workspace.
+const maxAnnounced = 1000
+
+// announce publishes an event for each change that is new since the last time.
+func (c reviews) announce(ctx context.Context, w *caisson.Workspace, r *review) error {
+	file := c.dir(w.ID, seenFile)
+	seen := map[string]string{}
+	if err := readJSON(file, &seen); err != nil {
+		return err
+	}
+	var list []*caisson.Event
+	for _, x := range r.Changes {
+		ch := x.Change
+		is := ch.Kind + " " + ch.Hash
+		if was, ok := seen[ch.Path]; was == is || !ok && len(seen) >= maxAnnounced || len(list) == maxAnnounced {
+			continue
+		}
+		seen[ch.Path] = is
+		data := map[string]string{"path": ch.Path, "kind": ch.Kind, "verdict": ch.Verdict, "hash": ch.Hash}
+		if ch.OldPath != "" {
+			data["oldPath"] = ch.OldPath
+		}
+		if ch.Process != "" {
+			data["process"] = ch.Process
+		}
+		list = append(list, newEvent(w, "workspace.changed", data))
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	c.Events.PublishAll(ctx, list)
+	return writeJSON(file, seen)
+}
+
+// reviewOf returns a review that was kept. Returns Conflict if it has expired.
+func (c reviews) reviewOf(w *caisson.Workspace, id caisson.ID) (*review, error) {
+	if _, err := caisson.ParseID(caisson.ReviewPrefix, string(id)); err != nil {
+		return nil, caisson.Invalidf("review", "%.40q is not the id of a review; look at the changes first", string(id))
+	}
+	r := &review{}
+	if err := readJSON(c.dir(w.ID, frozenDir, string(id)+".json"), r); err != nil {
+		return nil, err
+	}
+	if r.ID != id || now().Sub(r.At) > keepReviews {
+		return nil, caisson.Errorf(caisson.Conflict, "the review %s is over; look at the changes again", id)
+	}
+	return r, nil
+}
+
+// forget removes a review.
+func (c reviews) forget(w, id caisson.ID) error {
+	dir := c.dir(w, frozenDir, string(id))
+	err := os.Remove(dir + ".json") // first: the rest is ignored without it
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return errors.Join(err, removeTree(dir))
+}
+
+// forgetAll removes all reviews of a workspace.
+func (c reviews) forgetAll(w caisson.ID) error {
+	list, err := os.ReadDir(c.dir(w, frozenDir))
+	for _, e := range list {
+		id, _, _ := strings.Cut(e.Name(), ".")
+		err = errors.Join(err, c.reviews.forget(w, caisson.ID(id)))
+	}
+	return err
+}
+
+// trimReviews removes the reviews that are too old or too many, and incomplete ones. The caller must hold the lock of
+// the workspace.
+func (c reviews) trimReviews(w caisson.ID, at time.Time) error {
+	list, err := os.ReadDir(c.dir(w, frozenDir))
+	if err != nil {
+		return err
+	}
+	made := map[caisson.ID]time.Time{}
+	for _, e := range list {
+		name, whole := strings.CutSuffix(e.Name(), ".json")
+		id := caisson.ID(filepath.Base(name))
+		if _, ok := made[id]; !ok {
+			made[id] = time.Time{}
+		}
+		if info, err := e.Info(); whole && err == nil {
+			made[id] = info.ModTime()
+		}
+	}
+	ids := make([]caisson.ID, 0, len(made))
+	for id := range made {
+		ids = append(ids, id)
+	}
+	slices.SortFunc(ids, func(a, b caisson.ID) int { return cmp.Or(made[b].Compare(made[a]), cmp.Compare(a, b)) })
+	for i, id := range ids {
+		if i >= maxReviews || at.Sub(made[id]) > keepReviews {
+			err = errors.Join(err, c.reviews.forget(w, id))
+		}
+	}
+	return err
+}

@@ -1,0 +1,70 @@
+package workspaces
+
+import (
+	"context"
+	"errors"
+	"os"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/job/gate/baseline"
+)
+
+// suspectsFile contains the result of the search for secrets in the host directory, once it is complete.
+const suspectsFile = "suspects.json"
+
+// secretSearch searches the files that sandboxes see for secrets. The result is only reported, and no operation waits for
+// it.
+type secretSearch struct{ *Core }
+
+// schedule searches the files of a new workspace in the background.
+func (c secretSearch) schedule(w *caisson.Workspace) {
+	c.goBackground(func(ctx context.Context) {
+		select {
+		case <-time.After(c.SearchAfter):
+		case <-ctx.Done():
+			return
+		}
+		if err := c.search(ctx, w); err != nil && ctx.Err() == nil && !errors.Is(err, os.ErrNotExist) && caisson.KindOf(err) != caisson.Conflict {
+			c.Log.WarnContext(ctx, "the directory's files could not be searched for secrets", "workspace", w.ID, "err", err)
+		}
+	})
+}
+
+func (c secretSearch) search(ctx context.Context, w *caisson.Workspace) error {
+	var opened files
+	defer opened.close()
+	host, err := opened.add(c.openHost(w, 0))
+	if err != nil {
+		return err
+	}
+	manifest, err := opened.add(os.Open(c.dir(w.ID, manifestFile)))
+	if err != nil {
+		return err
+	}
+	if err := c.acquireSlot(ctx); err != nil {
+		return err
+	}
+	found, err := c.Tool.Search(ctx, host, manifest, baseline.SearchLimits{})
+	<-c.jobSlots
+	if err != nil {
+		return err
+	}
+	release, err := c.lock(ctx, w.ID) // the workspace may have been removed in the meantime
+	if err != nil {
+		return err
+	}
+	defer release()
+	return writeJSON(c.dir(w.ID, suspectsFile), &found)
+}
+
+// addTo adds the result of the search to w, if there is one.
+func (c secretSearch) addTo(w *caisson.Workspace) error {
+	var found *baseline.SearchResult
+	if err := readJSON(c.dir(w.ID, suspectsFile), &found); err != nil || found == nil {
+		return err
+	}
+	w.Suspects, w.SuspectCount = append(w.Suspects, found.List...), w.SuspectCount+found.Count
+	w.Search = &caisson.WorkspaceSearch{Searched: found.Searched, Unsearched: found.Unsearched}
+	return nil
+}

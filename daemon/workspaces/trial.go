@@ -1,0 +1,194 @@
+package workspaces
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/job/gate"
+)
+
+// The labels of sandboxes in which commands run: by the first one, Reconcile finds those that an earlier daemon has
+// left; the second one contains the id of the trial.
+const (
+	labelCheck = "caisson/check"
+	labelTrial = "caisson/trial"
+	valueCheck = "commands"
+)
+
+// maxTrials is the maximum number of concurrent sandboxes in which commands run.
+const maxTrials = 2
+
+// A trial is a set of layers that show a directory as it would be after an apply. It is not a workspace: it is not in
+// the store, its changes are never reviewed, and its directory, beside those of workspaces, is removed with its
+// sandbox.
+type trial struct {
+	w     *caisson.Workspace // with the fields that a mount needs
+	taken bool               // claimed by a sandbox; guarded by trials.mu
+}
+
+// trials contains the trials in progress.
+type trials struct {
+	places chan struct{} // a token for each trial that has a sandbox
+
+	mu   sync.Mutex
+	byID map[caisson.ID]*trial // guarded by mu
+}
+
+func newTrials() *trials {
+	return &trials{places: make(chan struct{}, maxTrials), byID: map[caisson.ID]*trial{}}
+}
+
+func (t *trials) find(id caisson.ID) *trial {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.byID[id]
+}
+
+// claim returns the layers of a trial to the sandbox that is created for them, once.
+func (t *trials) claim(sb *caisson.Sandbox) (*caisson.Workspace, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	found := t.byID[caisson.ID(sb.Labels[labelTrial])]
+	if found == nil || found.taken || found.w.Account != sb.Account {
+		return nil, caisson.Errorf(caisson.Denied, "labels that begin with caisson/ are Caisson's own; choose another name")
+	}
+	found.taken = true
+	return found.w, nil
+}
+
+// createTrial creates the layers that show the directory as it would be with plan. The caller must end the trial.
+func (s *syncRun) createTrial(ctx context.Context, r *review, plan *gate.Plan) (_ *trial, err error) {
+	account, err := s.c.Store.Accounts().Ensure(ctx, s.w.Account)
+	if err != nil {
+		return nil, err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(s.host.Fd()), &st); err != nil {
+		return nil, os.NewSyscallError("fstat", err)
+	}
+	var show []string
+	if err := readJSON(s.c.dir(s.w.ID, showFile), &show); err != nil {
+		return nil, err
+	}
+	w := *s.w
+	w.ID, w.Kind, w.Mode, w.State = caisson.NewID(caisson.WorkspacePrefix), caisson.WorkspaceOverlay, caisson.SyncSecure, caisson.WorkspaceLive
+	w.Target = defaultTarget // at another path it could hide the image's programs
+	t := &trial{w: &w}
+	defer func() {
+		if err != nil {
+			err = errors.Join(diskFull(err), s.c.trialCleanup.endTrial(t))
+		}
+	}()
+	if err := s.c.layerFiles.makeDirs(w.ID, account.UIDBase, st.Mode); err != nil {
+		return nil, err
+	}
+	if err := s.c.layerFiles.scan(ctx, &w, show, st.Mode); err != nil {
+		return nil, err
+	}
+	if err := s.fillTrial(ctx, r, t, plan); err != nil {
+		return nil, err
+	}
+	s.c.trials.mu.Lock()
+	defer s.c.trials.mu.Unlock()
+	s.c.trials.byID[w.ID] = t
+	return t, nil
+}
+
+// fillTrial writes the changes of plan to the upper layer of a trial.
+func (s *syncRun) fillTrial(ctx context.Context, r *review, t *trial, plan *gate.Plan) error {
+	var opened files
+	defer opened.close()
+	manifest, err := opened.add(os.Open(s.c.dir(t.w.ID, manifestFile)))
+	if err != nil {
+		return err
+	}
+	frozen, err := opened.add(openDir(s.c.dir(s.w.ID, frozenDir, string(r.ID)), 0))
+	if err != nil {
+		return err
+	}
+	upper, err := opened.add(openDir(s.c.dir(t.w.ID, upperDir), 0))
+	if err != nil {
+		return err
+	}
+	return s.c.Tool.Layer(ctx, manifest, frozen, upper, plan)
+}
+
+// trialCleanup removes trials and their sandboxes.
+type trialCleanup struct{ *Core }
+
+// endTrial removes a trial that no sandbox uses any longer.
+func (c trialCleanup) endTrial(t *trial) error {
+	c.trials.mu.Lock()
+	delete(c.trials.byID, t.w.ID)
+	c.trials.mu.Unlock()
+	return removeTree(c.dir(t.w.ID))
+}
+
+// removeTimeout is the timeout for removing the sandbox of a command.
+const removeTimeout = 2 * time.Minute
+
+// inSandbox creates a sandbox for a trial and calls do with it. It removes both before it returns; if that fails, the sandbox
+// is removed when its hard TTL expires, or by the next daemon.
+func (s *syncRun) inSandbox(ctx context.Context, t *trial, cmd Command, do func(ctx context.Context, sb *caisson.Sandbox) error) (err error) {
+	// The sync was requested on the host, and the host's administrator has configured the command.
+	ctx = caisson.WithCaller(ctx, caisson.HostCaller(s.w.Account, "run checks on changes before they are applied"))
+	req, err := s.sandboxRequest(t, cmd)
+	if err != nil {
+		return err
+	}
+	sb, err := s.c.sandboxes.Create(ctx, req)
+	if err != nil {
+		return errors.Join(err, s.c.trialCleanup.endTrial(t))
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
+		defer cancel()
+		if rerr := s.c.sandboxes.Remove(ctx, string(sb.ID)); rerr != nil && caisson.KindOf(rerr) != caisson.NotFound {
+			s.c.Log.ErrorContext(ctx, "the sandbox of a check could not be removed; the next start of the daemon tries again", "sandbox", sb.ID, "err", rerr)
+			return
+		}
+		err = errors.Join(err, s.c.trialCleanup.endTrial(t))
+	}()
+	return do(ctx, sb)
+}
+
+func (s *syncRun) sandboxRequest(t *trial, cmd Command) (req caisson.CreateRequest, err error) {
+	fd, err := unix.FcntlInt(s.host.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return req, os.NewSyscallError("fcntl", err)
+	}
+	never, most := caisson.Duration(0), caisson.Duration(cmd.limit()+2*removeTimeout)
+	return caisson.CreateRequest{
+		Image: cmd.Image, Labels: map[string]string{labelCheck: valueCheck, labelTrial: string(t.w.ID)}, NoPool: true,
+		Policy: &caisson.Policy{}, TTL: &never, HardTTL: &most,
+		Workspace: &caisson.WorkspaceRequest{
+			Kind: t.w.Kind, Mode: t.w.Mode, Source: t.w.Source, Target: t.w.Target, Directory: os.NewFile(uintptr(fd), s.host.Name()),
+		},
+	}, nil
+}
+
+// removeTrials removes the sandboxes in which an earlier daemon has run commands. Errors are logged only.
+func (c trialCleanup) removeTrials(ctx context.Context) error {
+	f := caisson.Filter{Labels: map[string]string{labelCheck: valueCheck}, Limit: 1000}
+	for more := true; more; {
+		page, rest, err := c.Store.Sandboxes().List(ctx, caisson.AllAccounts(), f)
+		if err != nil {
+			return err
+		}
+		more = rest && len(page) > 0
+		for _, sb := range page {
+			f.After = sb.ID
+			owner := caisson.WithCaller(ctx, caisson.DaemonCaller(sb.Account, "remove the sandbox of a check"))
+			if err := c.sandboxes.Remove(owner, string(sb.ID)); err != nil && caisson.KindOf(err) != caisson.NotFound && ctx.Err() == nil {
+				c.Log.ErrorContext(ctx, "the sandbox of a check could not be removed", "sandbox", sb.ID, "err", err)
+			}
+		}
+	}
+	return nil
+}

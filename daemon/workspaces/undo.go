@@ -1,0 +1,204 @@
+package workspaces
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/job/gate/apply"
+	"github.com/caisson-dev/caisson/job/gate/baseline"
+)
+
+// Undo implements [caisson.Workspaces].
+func (g *Gate) Undo(ctx context.Context, id caisson.ID, dir caisson.Handle) (*caisson.SyncReceipt, error) {
+	if dir != nil {
+		defer dir.Close()
+	}
+	receipt, err := g.GetReceipt(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	w, release, err := g.hold(ctx, string(receipt.Workspace))
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	host, err := g.c.syncs.openGiven(ctx, w, dir)
+	if err != nil {
+		return nil, err
+	}
+	defer host.Close()
+	if err := g.c.syncs.recover(ctx, w, host); err != nil {
+		return nil, err
+	}
+	if receipt, err = g.GetReceipt(ctx, id); err != nil {
+		return nil, err
+	}
+	if receipt.State == caisson.ReceiptUndone {
+		return nil, caisson.Errorf(caisson.Conflict, "the receipt %s was undone already", id)
+	}
+	saved, err := openDir(g.c.dir(w.ID, savedDir, string(id)), 0)
+	if err != nil {
+		return nil, caisson.Wrap(err, caisson.Conflict, "the original files of %s are no longer stored, so it cannot be undone", id)
+	}
+	defer saved.Close()
+	// This stores the intent: if the daemon stops, recover reads the outcome from the journal.
+	if err := g.c.syncs.rename(w.ID, id, doneSuffix, pendingSuffix); err != nil {
+		return nil, err
+	}
+	out, err := g.c.Tool.Undo(ctx, host, saved)
+	switch {
+	case out.State == apply.Undone:
+		if err != nil {
+			g.c.Log.WarnContext(ctx, "what is left of an undo could not be removed", "workspace", w.ID, "receipt", id, "err", err)
+		}
+		return g.c.syncs.undone(context.WithoutCancel(ctx), w, host, receipt)
+	case err == nil:
+		return nil, caisson.Errorf(caisson.Internal, "nothing was undone; see the daemon's log for details")
+	case out.State == apply.None && caisson.KindOf(err) == caisson.Internal:
+		return nil, err // the outcome is unknown; recover determines it
+	}
+	return nil, errors.Join(err, g.c.syncs.rename(w.ID, id, pendingSuffix, doneSuffix))
+}
+
+// undone records that a receipt was undone. Its changes are shown again, and are not applied automatically.
+func (c syncs) undone(ctx context.Context, w *caisson.Workspace, host *os.File, receipt *caisson.SyncReceipt) (*caisson.SyncReceipt, error) {
+	list, err := c.syncs.declined(w.ID)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range receipt.Entries {
+		list[e.Path] = true
+	}
+	if err := writeJSON(c.dir(w.ID, declinedFile), list); err != nil {
+		return nil, err
+	}
+	var p pendingSync
+	if err := readJSON(c.dir(w.ID, savedDir, string(receipt.ID)+pendingSuffix), &p); err != nil {
+		return nil, err
+	}
+	back := make([]baseline.Applied, len(p.Steps))
+	for i, step := range p.Steps {
+		step.Before.Mode &= 0o777
+		back[i] = baseline.Applied{Path: step.Path, Node: step.Before}
+	}
+	// Otherwise the content in the sandbox would equal its base, and would not be shown as a change. recover tries
+	// again.
+	if err := c.syncs.setBase(ctx, w, host, back); err != nil {
+		return nil, caisson.Wrap(err, caisson.KindOf(err), "the directory is as it was before %s, but that could not be recorded; undo it again", receipt.ID)
+	}
+	fresh := false
+	r, err := c.Store.Workspaces().UpdateReceipt(ctx, caisson.AllAccounts(), receipt.ID, func(r *caisson.SyncReceipt) error {
+		if fresh = r.State != caisson.ReceiptUndone; fresh {
+			r.State, r.UndoneAt = caisson.ReceiptUndone, now()
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if fresh {
+		c.event(ctx, w, "sync.undone", map[string]string{"receipt": string(r.ID), "paths": fmt.Sprint(len(r.Entries))})
+		err := error(nil)
+		if r.Auto {
+			err = c.removals.uncountAuto(w, p.Steps)
+		} else {
+			err = c.removals.countApproved(w, r, p.Steps, true)
+		}
+		if err != nil {
+			c.Log.WarnContext(ctx, "the number of files that an undo has restored could not be recorded", "workspace", w.ID, "receipt", r.ID, "err", err)
+		}
+	}
+	// This is stored before the pending record is removed, because the changes in a settled workspace are removed soon.
+	if _, err := c.Store.Workspaces().Update(ctx, caisson.AllAccounts(), w.ID, func(w *caisson.Workspace) error {
+		if fresh {
+			w.Changes += len(r.Entries)
+		}
+		if w.State == caisson.WorkspaceSettled {
+			w.State = caisson.WorkspaceDetached
+		}
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	return r, c.syncs.removeSaved(w.ID, r.ID)
+}
+
+// pending returns the receipts of syncs and undos whose outcome is not in the store.
+func (c syncs) pending(w caisson.ID) ([]caisson.ID, error) {
+	entries, err := os.ReadDir(c.dir(w, savedDir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // a direct workspace, or an incomplete one
+	}
+	var list []caisson.ID
+	for _, e := range entries {
+		if id, ok := strings.CutSuffix(e.Name(), pendingSuffix); ok {
+			list = append(list, caisson.ID(id))
+		}
+	}
+	return list, err
+}
+
+// recoverAt is like recover, but opens the host directory by its path.
+func (c syncs) recoverAt(ctx context.Context, w *caisson.Workspace) error {
+	host, err := c.openHost(w, 0)
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	return c.syncs.recover(ctx, w, host)
+}
+
+// recover completes or rolls back the incomplete syncs and undos of w, and stores the outcome. The caller must hold the
+// lock of w.
+func (c syncs) recover(ctx context.Context, w *caisson.Workspace, host *os.File) error {
+	list, err := c.syncs.pending(w.ID)
+	if err != nil {
+		return err
+	}
+	for _, id := range list {
+		if err := c.syncs.recoverOne(ctx, w, host, id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c syncs) recoverOne(ctx context.Context, w *caisson.Workspace, host *os.File, id caisson.ID) error {
+	var p pendingSync
+	if err := readJSON(c.dir(w.ID, savedDir, string(id)+pendingSuffix), &p); err != nil {
+		return err
+	}
+	if p.Receipt == nil || p.Receipt.ID != id || p.Receipt.Workspace != w.ID {
+		return caisson.Errorf(caisson.Internal, "the receipt %.40q of workspace %s is damaged", string(id), w.ID)
+	}
+	saved, err := openDir(c.dir(w.ID, savedDir, string(id)), 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return c.syncs.removeSaved(w.ID, id) // it had not begun
+	}
+	if err != nil {
+		return err
+	}
+	defer saved.Close()
+	if err := saved.Chown(int(w.UID), int(w.GID)); err != nil {
+		return err
+	}
+	out, err := c.Tool.Recover(ctx, host, saved)
+	if err != nil {
+		return caisson.Wrap(err, caisson.KindOf(err), "an incomplete sync of %.100q could not be recovered: %s", w.Source, caisson.MessageOf(err))
+	}
+	ctx = context.WithoutCancel(ctx)
+	c.Log.InfoContext(ctx, "an incomplete sync was recovered", "workspace", w.ID, "receipt", id, "outcome", out.State)
+	switch out.State {
+	case apply.Applied:
+		return c.syncs.applied(ctx, w, host, p.Receipt, p.Steps)
+	case apply.Undone:
+		_, err = c.syncs.undone(ctx, w, host, p.Receipt)
+		return err
+	}
+	return c.syncs.removeSaved(w.ID, id)
+}

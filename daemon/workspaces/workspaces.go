@@ -1,0 +1,222 @@
+// Package workspaces is the core of workspaces: host directories that a sandbox sees as they are, and changes only in a
+// layer of its own, until a person or an automatic sync applies the changes.
+//
+// It creates the layers of a new sandbox's workspace, finds the changes in them, and applies changes that were
+// reviewed, each time with a receipt. Package gate does everything that reads or writes trees, in unprivileged worker
+// jobs; this package manages the objects, the directories, the order of the steps, and the recovery after a crash.
+//
+// The store contains the intended state; it contains a workspace once its directory is complete. On disk a workspace is
+// one directory, which is removed with it:
+//
+//	<dir>/workspaces/<id>/
+//	    layers/upper/        files that the sandbox has written, in overlayfs's format; layers/work is overlayfs's own
+//	    mask/                a layer of whiteouts for hidden files
+//	    manifest             the state of the host directory when the sandbox was created
+//	    base/                the small files of that state
+//	    copy/                all files of that state, as the sandbox sees them; only of kind copy, until its sandbox is removed
+//	    frozen/<rv>/         a copy of the layer at a review; <rv>.json contains the changes that were found in it
+//	    saved/<rc>/          the files that a sync has replaced, and its journal; <rc>.json describes the sync until its outcome
+//	                         is in the store, and is renamed to <rc>.done then
+//	    dropped              a change that is being removed from the layer
+//	    declined.json        paths that were undone: they are not applied automatically again
+//	    removals.json        of earlier versions, which counted removals for each workspace
+//	    show.json            patterns of names that are not hidden
+//	    seen.json            changes for which an event was published: path to hash
+//	    writers.json         the process that was the last to change each file, as last reported by the sandbox
+//	    suspects.json        files that may contain secrets, according to their content
+//	    refused.json         the result of the last command that failed, and the changes that it was run on
+//
+// The parents of all of it belong to root and have mode 0700. The layers and mask belong to the guest's root, copy and
+// the contents of saved to the owner of the host directory. base and frozen/<rv> belong to root, except while a job
+// writes to them: then they belong to the user that the job runs as.
+package workspaces
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/keylock"
+	"github.com/caisson-dev/caisson/job/gate/baseline"
+	"github.com/caisson-dev/caisson/job/gate/check"
+)
+
+// Config configures a Core. All fields but Hide, Rules, Commands, Keep, Every, SearchAfter and Log are required.
+type Config struct {
+	Dir    string // the data directory
+	Store  caisson.Store
+	Tool   Tool
+	Events caisson.Publisher
+	// UsesLayers reports whether a sandbox may be using its layers at present. Returns NotFound if there is no such
+	// sandbox.
+	UsesLayers func(ctx context.Context, sandbox caisson.ID) (bool, error)
+	// Hide contains patterns of names that are hidden from sandboxes; nil means [baseline.DefaultHidden].
+	Hide  []string
+	Rules check.Rules // for changes to apply; zero means the gate's defaults
+	// Commands are run, in this order, on changes before they are applied, after all other checks.
+	Commands      []Command
+	Retention     time.Duration // time for which changes are kept after their sandbox was removed; 0 means 7 days
+	ApplyInterval time.Duration // interval of automatic applies; 0 means 30 s
+	// SearchAfter is the delay before the files of a new workspace are searched for secrets, because its sandbox is
+	// being started at that time; 0 means 1 s.
+	SearchAfter time.Duration
+	Log         *slog.Logger
+}
+
+// Retention times, limits and intervals.
+const (
+	keepChanges   = 7 * 24 * time.Hour
+	keepSettled   = 24 * time.Hour
+	keepReviews   = 24 * time.Hour
+	maxReviews    = 8
+	applyEvery    = 30 * time.Second
+	searchAfter   = time.Second
+	cleanInterval = 10 * time.Minute
+	// detachTimeout is the timeout for the work on a workspace that the removal of its sandbox waits for.
+	detachTimeout = 2 * time.Minute
+)
+
+// Core is the state that the services of this package share. Its exported methods are for the engine.
+type Core struct {
+	Config
+	sandboxes    Sandboxes // set by Attach
+	data         *os.File  // the data directory
+	reviews      reviews
+	syncs        syncs
+	layerFiles   layerFiles
+	secretSearch secretSearch
+	refusals     refusals
+	trialCleanup trialCleanup
+	removals     *removalCounts
+	locks        keylock.Locks // held while a workspace is read or changed, by id
+	writersLocks keylock.Locks // held while writers.json is written, by workspace id; acquired after locks
+	layerLocks   keylock.Locks // held while a layer is mounted or changes in it are dropped, by workspace id; acquired after locks
+	jobSlots     chan struct{} // a token for each job slot in use
+	trials       *trials
+
+	mu           sync.Mutex
+	closed       bool                              // guarded by mu
+	pendingBases map[caisson.ID]*caisson.Workspace // workspaces whose base is not saved yet; guarded by mu
+	wg           sync.WaitGroup                    // goroutines of this core; none is added once closed
+	ctx          context.Context
+	stop         context.CancelCauseFunc
+}
+
+// New returns a Core, or an Invalid error if cfg is invalid. Call Reconcile before use.
+func New(cfg Config) (*Core, error) {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Hide == nil {
+		cfg.Hide = baseline.DefaultHidden()
+	}
+	if _, err := baseline.NewMask(cfg.Hide, nil); err != nil {
+		return nil, err
+	}
+	if err := ValidateCommands(cfg.Commands); err != nil {
+		return nil, err
+	}
+	if cfg.Retention <= 0 {
+		cfg.Retention = keepChanges
+	}
+	if cfg.ApplyInterval <= 0 {
+		cfg.ApplyInterval = applyEvery
+	}
+	if cfg.SearchAfter <= 0 {
+		cfg.SearchAfter = searchAfter
+	}
+	data, err := os.Open(cfg.Dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, dir := range []string{topDir, removalDir} {
+		if err := os.MkdirAll(filepath.Join(cfg.Dir, dir), 0o700); err != nil {
+			data.Close()
+			return nil, err
+		}
+	}
+	c := &Core{Config: cfg, data: data, jobSlots: make(chan struct{}, 4), trials: newTrials(), pendingBases: map[caisson.ID]*caisson.Workspace{}}
+	c.reviews, c.syncs, c.layerFiles, c.refusals, c.trialCleanup, c.secretSearch = reviews{c}, syncs{c}, layerFiles{c}, refusals{c}, trialCleanup{c}, secretSearch{c}
+	c.removals = &removalCounts{dir: filepath.Join(cfg.Dir, removalDir), workspaces: filepath.Join(cfg.Dir, topDir)}
+	c.ctx, c.stop = context.WithCancelCause(context.Background())
+	return c, nil
+}
+
+// SetSandboxes sets the lifecycle core, which itself uses the layers of this core. It must be called once, before anything
+// else.
+func (c *Core) SetSandboxes(s Sandboxes) { c.sandboxes = s }
+
+var errClosing = errors.New("the daemon is shutting down")
+
+// Close stops the background work. Workspaces are not changed.
+func (c *Core) Close() error {
+	c.stop(errClosing)
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	c.wg.Wait()
+	return c.data.Close()
+}
+
+// goBackground runs f in a goroutine that Close waits for, and returns false if the core is closed.
+func (c *Core) goBackground(f func(ctx context.Context)) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed {
+		c.wg.Go(func() { f(c.ctx) })
+	}
+	return !c.closed
+}
+
+// lock acquires the lock of a workspace and a job slot.
+func (c *Core) lock(ctx context.Context, id caisson.ID) (release func(), err error) {
+	unlock, err := c.locks.Acquire(ctx, string(id))
+	if err != nil {
+		return nil, err
+	}
+	if err := c.acquireSlot(ctx); err != nil {
+		unlock()
+		return nil, err
+	}
+	c.layerFiles.saveDeferredBase(c.ctx, id)
+	return func() { <-c.jobSlots; unlock() }, nil
+}
+
+// acquireSlot acquires a job slot. The caller releases it by receiving from jobs.
+func (c *Core) acquireSlot(ctx context.Context) error {
+	select {
+	case c.jobSlots <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Layers returns the service that the lifecycle core uses for workspaces.
+func (c *Core) Layers() *Layers { return &Layers{c} }
+
+// Workspaces returns the service that manages workspaces for callers.
+func (c *Core) Workspaces() *Gate { return &Gate{c} }
+
+// event publishes an event about a workspace.
+func (c *Core) event(ctx context.Context, w *caisson.Workspace, kind string, data map[string]string) {
+	c.Events.PublishAll(ctx, []*caisson.Event{newEvent(w, kind, data)})
+}
+
+func newEvent(w *caisson.Workspace, kind string, data map[string]string) *caisson.Event {
+	if data == nil {
+		data = map[string]string{}
+	}
+	data["sandbox"] = string(w.Sandbox)
+	if w.Run != "" {
+		data["run"] = string(w.Run)
+	}
+	return &caisson.Event{Account: w.Account, Type: kind, Subject: string(w.ID), Data: data}
+}
+
+func now() time.Time { return time.Now().UTC() }

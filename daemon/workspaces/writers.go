@@ -1,0 +1,151 @@
+package workspaces
+
+import (
+	"context"
+	"errors"
+	"path"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/job/gate/compare"
+)
+
+// writersTimeout is the timeout for querying a sandbox about the processes that changed files.
+const writersTimeout = 5 * time.Second
+
+// authorsOf returns which process was the last to change each file in a workspace, as far as that is recorded. An error
+// is logged, and does not stop the review.
+func (c reviews) authorsOf(ctx context.Context, w *caisson.Workspace) authors {
+	all, err := c.writersOf(ctx, w)
+	if err != nil && ctx.Err() == nil {
+		c.Log.WarnContext(ctx, "it is not known which processes have changed a workspace", "workspace", w.ID, "sandbox", w.Sandbox, "err", err)
+	}
+	return newAuthors(all)
+}
+
+// attribute sets the process that was the last to make each change, if it is recorded. It does not affect which changes
+// there are.
+func (by authors) attribute(list []compare.Difference) {
+	for i := range list {
+		ch := &list[i].Change
+		// This overwrites any value that the job has returned.
+		if ch.Process = by.of(ch.Path); ch.Process == "" && ch.OldPath != "" {
+			ch.Process = by.of(ch.OldPath)
+		}
+	}
+}
+
+// writersOf returns which process was the last to change each file in a workspace; nil if that is not recorded. Records
+// that the sandbox no longer has, because its kernel has ended, are read from the saved ones.
+func (c *Core) writersOf(ctx context.Context, w *caisson.Workspace) (*caisson.Writers, error) {
+	now, err := c.queryWriters(ctx, w)
+	var kept *caisson.Writers
+	err = errors.Join(err, readJSON(c.dir(w.ID, writersFile), &kept))
+	return now.After(kept), err
+}
+
+// queryWriters queries the sandbox of a workspace; nil if there is none that can be queried.
+func (c *Core) queryWriters(ctx context.Context, w *caisson.Workspace) (*caisson.Writers, error) {
+	if w.State != caisson.WorkspaceLive || w.Kind == caisson.WorkspaceDirect {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, writersTimeout)
+	defer cancel()
+	now, err := c.sandboxes.Writers(ctx, w.Sandbox)
+	if err != nil && caisson.KindOf(err) == caisson.NotFound {
+		return nil, nil // the sandbox does not exist yet, or no longer
+	}
+	return now, err
+}
+
+// saveWriters saves these records of a workspace, for the time when its sandbox cannot be queried any longer.
+func (c *Core) saveWriters(ctx context.Context, id caisson.ID) error {
+	release, err := c.writersLocks.Acquire(ctx, string(id))
+	if err != nil {
+		return err
+	}
+	defer release()
+	w, err := c.Store.Workspaces().Get(ctx, caisson.AllAccounts(), string(id))
+	if err != nil {
+		return err
+	}
+	now, err := c.queryWriters(ctx, w)
+	if err != nil || now == nil || len(now.List) == 0 {
+		return err
+	}
+	file := c.dir(id, writersFile)
+	var kept *caisson.Writers
+	if err := readJSON(file, &kept); err != nil {
+		return err
+	}
+	all := now.After(kept)
+	if kept != nil && slices.Equal(all.List, kept.List) {
+		return nil
+	}
+	return writeJSON(file, all)
+}
+
+// saveAllWriters calls saveWriters periodically for all workspaces in use until ctx ends: a sandbox can die at any
+// moment, and can cause that itself.
+func (c *Core) saveAllWriters(ctx context.Context) {
+	tick := time.NewTicker(c.ApplyInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.ctx.Done():
+			return
+		case <-tick.C:
+		}
+		err := c.each(ctx, func(w *caisson.Workspace) {
+			if err := c.saveWriters(ctx, w.ID); err != nil {
+				c.Log.DebugContext(ctx, "it is not known which processes have changed a workspace", "workspace", w.ID, "sandbox", w.Sandbox, "err", err)
+			}
+		}, caisson.WorkspaceLive)
+		if err != nil && ctx.Err() == nil {
+			c.Log.ErrorContext(ctx, "workspaces could not be listed", "err", err)
+		}
+	}
+}
+
+// authors is an index of writers by the path that they have changed.
+type authors struct {
+	list []caisson.Writer // oldest first
+	at   map[string]int   // path → index in list
+}
+
+func newAuthors(all *caisson.Writers) authors {
+	var a authors
+	if all == nil {
+		return a
+	}
+	a.list, a.at = all.List, make(map[string]int, len(all.List))
+	for i, x := range all.List {
+		a.at[x.Path] = i
+	}
+	return a
+}
+
+// of returns the process that was the last to change the file name, or to rename a directory above it; "" if none is
+// recorded.
+func (a authors) of(name string) string {
+	last := -1
+	if i, ok := a.at[name]; ok {
+		last = i
+	}
+	for dir := name; dir != "" && len(a.list) > 0; {
+		if dir = path.Dir(dir); dir == "." || dir == "/" {
+			break
+		}
+		if i, ok := a.at[dir]; ok && a.list[i].Moved {
+			last = max(last, i)
+		}
+	}
+	if last < 0 {
+		return ""
+	}
+	return strconv.Itoa(a.list[last].PID) + " " + a.list[last].Command
+}

@@ -1,0 +1,187 @@
+package coder
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/guest/task"
+)
+
+const (
+	maxAnswer = 1 << 20   // maximum number of bytes of text in a run
+	maxFinal  = 512 << 10 // maximum number of bytes of the last message that are repeated at the end; escaping can double them
+)
+
+// line is a RunEvent without the fields that the engine sets.
+type line struct {
+	Seq *struct{} `json:"seq,omitempty"`
+	At  *struct{} `json:"at,omitempty"`
+	caisson.RunEvent
+}
+
+// output writes events. It is used by one goroutine.
+type output struct {
+	w         io.Writer
+	err       error           // first error of a write
+	textSize  int             // bytes of text
+	current   strings.Builder // the current message
+	truncated bool            // there was more text than maxAnswer
+	usage     caisson.RunUsage
+}
+
+func newOutput(w io.Writer) *output { return &output{w: w} }
+
+func (o *output) writeEvent(e caisson.RunEvent) {
+	if o.err != nil {
+		return
+	}
+	b, err := encode(line{RunEvent: e})
+	if err == nil {
+		_, err = o.w.Write(b)
+	}
+	o.err = err
+}
+
+// encode returns v as a line of JSON. Unlike json.Marshal it does not escape <, > and &, which are frequent in code.
+func encode(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	err := e.Encode(v)
+	return b.Bytes(), err
+}
+
+// startMessage begins a message. Between two messages with text there is always a tool call.
+func (o *output) startMessage() { o.current.Reset() }
+
+// write writes a part of the current message.
+func (o *output) write(s string) {
+	s = clean(s)
+	if s == "" || o.truncated {
+		return
+	}
+	if o.textSize+len(s) > maxAnswer {
+		s, o.truncated = clip(s, maxAnswer-o.textSize), true
+	}
+	o.textSize += len(s)
+	o.current.WriteString(s)
+	for s != "" {
+		piece := clip(s, task.MaxDelta)
+		o.writeEvent(caisson.RunEvent{Type: caisson.EventTextDelta, Delta: piece})
+		s = s[len(piece):]
+	}
+	if o.truncated {
+		o.status("warning", "The answer is longer than 1 MiB; the rest of it is left out.")
+	}
+}
+
+func (o *output) status(phase, label string) {
+	o.writeEvent(caisson.RunEvent{Type: caisson.EventStatus, Phase: phase, Label: clip(label, task.MaxLabel)})
+}
+
+// toolStart reports the start of a tool call. Its arguments, as written by the model, may be invalid JSON.
+func (o *output) toolStart(c call) {
+	args := json.RawMessage(c.Function.Arguments)
+	if len(args) > task.MaxArgs || !json.Valid(args) {
+		// A character can take six bytes of JSON.
+		args, _ = json.Marshal(clip(c.Function.Arguments, task.MaxArgs/6)) // marshalling strings cannot fail
+	}
+	o.writeEvent(caisson.RunEvent{Type: caisson.EventToolStart, CallID: c.ID, Tool: c.Function.Name, Args: args})
+}
+
+func (o *output) toolResult(c call, r result) {
+	o.writeEvent(caisson.RunEvent{
+		Type: caisson.EventToolResult, CallID: c.ID, Tool: c.Function.Name, Result: clip(r.text, task.MaxResult), IsError: r.failed,
+	})
+}
+
+// addUsage adds the usage of a model call and reports the total.
+func (o *output) addUsage(t caisson.TokenCount) {
+	o.usage.Calls++
+	o.usage.Tokens.Input += t.Input
+	o.usage.Tokens.Output += t.Output
+	o.usage.Tokens.CacheRead += t.CacheRead
+	o.usage.Tokens.CacheWrite += t.CacheWrite
+	u := o.usage
+	o.writeEvent(caisson.RunEvent{Type: caisson.EventUsage, Usage: &u})
+}
+
+// final ends the output with the current message, which is the answer to the task.
+func (o *output) final() error {
+	o.writeEvent(caisson.RunEvent{Type: caisson.EventFinal, Content: clip(o.current.String(), maxFinal)})
+	if o.err != nil {
+		return errors.New("the events cannot be written: " + o.err.Error())
+	}
+	return nil
+}
+
+func (o *output) fail(why *caisson.RunError) {
+	o.writeEvent(caisson.RunEvent{Type: caisson.EventError, Error: &caisson.RunError{Code: why.Code, Message: clip(clean(why.Message), 4<<10)}})
+}
+
+// clip returns at most n bytes from the beginning of s, without splitting a character.
+func clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	n = max(n, 0)
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
+}
+
+// clipEnd returns at most n bytes from the end of s, without splitting a character.
+func clipEnd(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	i := len(s) - max(n, 0)
+	for i < len(s) && !utf8.RuneStart(s[i]) {
+		i++
+	}
+	return s[i:]
+}
+
+// clean converts any bytes to text: valid UTF-8 without control characters and terminal sequences.
+func clean(s string) string {
+	if plain(s) {
+		return s
+	}
+	b := make([]byte, 0, len(s))
+	for i := 0; i < len(s); i++ {
+		switch c := s[i]; {
+		case c == '\x1b':
+			i += escape(s[i:]) - 1
+		case c == '\r' && i+1 < len(s) && s[i+1] == '\n':
+		case c < ' ' && c != '\n' && c != '\t', c == 0x7f:
+			b = append(b, 0xff) // invalid UTF-8; a run of these bytes becomes one U+FFFD below
+		default:
+			b = append(b, c)
+		}
+	}
+	return strings.ToValidUTF8(string(b), "\uFFFD")
+}
+
+// plain reports whether s needs no cleaning.
+func plain(s string) bool {
+	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' && r != '\n' && r != '\t' || r == 0x7f })
+}
+
+// escape returns the length of the terminal sequence at the beginning of s.
+func escape(s string) int {
+	if len(s) < 2 || s[1] != '[' {
+		return 1
+	}
+	for i := 2; i < min(len(s), 32); i++ {
+		if s[i] >= '@' && s[i] <= '~' {
+			return i + 1
+		}
+	}
+	return 1
+}

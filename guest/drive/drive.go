@@ -1,0 +1,40 @@
+// Package drive runs agents inside the sandbox: it starts an agent's program, gives it the prompt, and converts its output to
+// one stream of events. It does not run on the host.
+package drive
+
+import (
+	"context"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/guest/task"
+)
+
+// A Driver implements one protocol of agents.
+type Driver interface {
+	// Run gives t's prompt to the agent and writes the agent's output to out until the turn has ended or ctx is done;
+	// context.Cause returns the reason. It leaves no process behind. An error of the agent is in the End; the returned error is
+	// one of the driver.
+	Run(ctx context.Context, t *task.Task, out Out) (End, error)
+}
+
+// An End is the result of a turn.
+type End struct {
+	Exit  *caisson.ExitStatus // exit status of the agent's program; nil if the program keeps running between turns
+	Error *caisson.RunError   // nil means success
+	Agent string              // version that the program reports, or ""
+}
+
+// Out receives the output of an agent. Its methods are safe for concurrent use. They limit and clean their arguments, and block
+// while the reader is slow. They return no errors: if the reader has closed the stream, the context of Run is cancelled.
+type Out interface {
+	// Text adds the next part of the answer. Parts are concatenated.
+	Text(s string)
+	// Separate puts an empty line between the previous text, if there is any, and the next.
+	Separate()
+	Status(phase, label string)
+	ToolStart(id, name string, args any)
+	ToolResult(id, result string, isError bool)
+	Usage(u caisson.RunUsage) // usage that the agent reports; the ledger is more accurate
+	Log(stream string, data []byte)
+	Mark(mark string)
+}

@@ -1,0 +1,308 @@
+package drive
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/guest/task"
+)
+
+// Text is written in lines of at most flushSize bytes, at most once per flushTime: models stream tokens, and a line for each
+// token would be too expensive. The first text is written at once.
+const (
+	flushSize = 4 << 10
+	flushTime = 20 * time.Millisecond
+	logTime   = 50 * time.Millisecond
+	lineSpace = 64 // approximate size of a line without its content
+)
+
+// output is the implementation of Out for Main.
+type output struct {
+	w      *task.Writer
+	broken func(error) // called when w fails, after which nothing is written
+
+	mu      sync.Mutex // guards all below
+	clean   cleaner
+	pending []byte      // text that has not been written
+	at      time.Time   // time of the last write of text
+	timer   *time.Timer // set while pending text is to be written
+	tail    []byte      // the last two bytes of all text
+	apart   bool        // an empty line precedes the next text
+	status  string      // the last event, if it was a status
+	marks   map[string]bool
+	logs    map[string]*logStream
+	left    int64 // bytes of events that may still be written
+	cut     bool
+	closed  bool
+}
+
+// logStream is the state of one log.
+type logStream struct {
+	pending []byte
+	timer   *time.Timer
+	left    int64
+}
+
+func newOutput(w *task.Writer, limit caisson.Size, broken func(error)) *output {
+	return &output{
+		w: w, broken: broken, left: int64(limit), marks: map[string]bool{},
+		logs: map[string]*logStream{caisson.LogStdout: {left: int64(limit)}, caisson.LogStderr: {left: int64(limit)}},
+	}
+}
+
+func (o *output) Text(s string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.left <= lineSpace && s != "" { // reading the rest costs almost nothing
+		o.cut = true
+		return
+	}
+	o.add(o.clean.write(s))
+}
+
+// add adds clean text. The caller must hold mu.
+func (o *output) add(s string) {
+	if s == "" || o.closed {
+		return
+	}
+	if o.apart {
+		o.apart = false
+		for gap := o.gap(); gap > 0; gap-- {
+			o.pending = append(o.pending, '\n')
+		}
+	}
+	o.pending = append(o.pending, s...)
+	o.tail = append(o.tail, s[max(0, len(s)-2):]...)
+	o.tail = o.tail[max(0, len(o.tail)-2):]
+	switch wait := flushTime - time.Since(o.at); {
+	case len(o.pending) >= flushSize || wait <= 0:
+		o.flush()
+	case o.timer == nil:
+		o.timer = time.AfterFunc(wait, func() {
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			o.flush()
+		})
+	}
+}
+
+// gap returns the number of newlines that make an empty line after the text so far.
+func (o *output) gap() int {
+	switch {
+	case len(o.tail) == 0 || string(o.tail) == "\n\n":
+		return 0
+	case o.tail[len(o.tail)-1] == '\n':
+		return 1
+	}
+	return 2
+}
+
+func (o *output) Separate() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.add(o.clean.flush())
+	o.apart = true
+}
+
+// flush writes the pending text. The caller must hold mu.
+func (o *output) flush() {
+	if o.timer != nil {
+		o.timer.Stop()
+		o.timer = nil
+	}
+	for len(o.pending) > 0 {
+		n := len(o.pending)
+		if n > flushSize {
+			n = len(truncate(string(o.pending[:flushSize+4]), flushSize, ""))
+		}
+		if room := o.left - lineSpace; int64(n) > room && room > 0 {
+			n = len(truncate(string(o.pending[:n]), int(room), ""))
+			o.cut = true
+		}
+		o.event(caisson.RunEvent{Type: caisson.EventTextDelta, Delta: string(o.pending[:n])})
+		o.pending = append(o.pending[:0], o.pending[n:]...)
+		if o.left <= lineSpace {
+			o.cut = o.cut || len(o.pending) > 0
+			o.pending = o.pending[:0]
+		}
+	}
+	o.at = time.Now()
+}
+
+// event writes an event if the limit permits it. The caller must hold mu.
+func (o *output) event(e caisson.RunEvent) {
+	if o.closed {
+		return
+	}
+	if o.left <= lineSpace {
+		o.cut = true
+		return
+	}
+	o.status = ""
+	o.left -= o.write(task.Line{RunEvent: e})
+}
+
+func (o *output) write(l task.Line) int64 {
+	n, err := o.w.Write(l)
+	if err != nil && !errors.Is(err, task.ErrRefused) {
+		o.broken(err)
+	}
+	return int64(n)
+}
+
+// writeEvent writes an event after the text that precedes it.
+func (o *output) writeEvent(e caisson.RunEvent) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.flush()
+	o.event(e)
+}
+
+func (o *output) Status(phase, label string) {
+	if !slices.Contains(task.Phases, phase) {
+		phase = "running"
+	}
+	label = shortLine(label)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.flush()
+	if said := phase + " " + label; o.status != said { // agents think in thousands of pieces; report them once
+		o.event(caisson.RunEvent{Type: caisson.EventStatus, Phase: phase, Label: label})
+		o.status = said
+	}
+}
+
+func (o *output) ToolStart(id, name string, args any) {
+	o.writeEvent(caisson.RunEvent{Type: caisson.EventToolStart, CallID: nonEmptyLine(id), Tool: nonEmptyLine(name), Args: arguments(args)})
+}
+
+func (o *output) ToolResult(id, result string, isError bool) {
+	// Clean and keep the beginning of a result that is too long. Cleaning makes it at most three times as long.
+	result, rest := truncate(result, 2*task.MaxResult, ""), len(result)
+	text := plainText(result)
+	if rest -= len(result); rest > 0 || len(text) > task.MaxResult {
+		more := "\n[…]"
+		if rest > 0 {
+			more = "\n[… and " + strconv.Itoa(rest) + " bytes more]"
+			text += more
+		}
+		text = truncate(text, task.MaxResult, more)
+	}
+	o.writeEvent(caisson.RunEvent{Type: caisson.EventToolResult, CallID: nonEmptyLine(id), Result: text, IsError: isError})
+}
+
+func (o *output) Usage(u caisson.RunUsage) {
+	for _, n := range []*int64{&u.Calls, &u.Failed, &u.Tokens.Input, &u.Tokens.Output, &u.Tokens.CacheRead, &u.Tokens.CacheWrite, (*int64)(&u.Cost)} {
+		*n = max(0, *n)
+	}
+	o.writeEvent(caisson.RunEvent{Type: caisson.EventUsage, Usage: &u})
+}
+
+func (o *output) Mark(mark string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.flush()
+	if !o.marks[mark] && !o.closed {
+		o.marks[mark] = true
+		o.write(task.Line{RunEvent: caisson.RunEvent{Type: task.LineMark}, Mark: mark})
+	}
+}
+
+func (o *output) Log(stream string, data []byte) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	l := o.logs[stream]
+	if l == nil || o.closed {
+		return
+	}
+	if l.left == 0 && len(data) > 0 {
+		o.cut = true
+		return
+	}
+	if int64(len(data)) > l.left {
+		data, o.cut = data[:l.left], true
+	}
+	l.left -= int64(len(data))
+	l.pending = append(l.pending, data...)
+	switch {
+	case len(l.pending) >= task.MaxData:
+		o.flushLog(stream, l)
+	case l.timer == nil && len(l.pending) > 0:
+		l.timer = time.AfterFunc(logTime, func() {
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			o.flushLog(stream, l)
+		})
+	}
+}
+
+func (o *output) flushLog(stream string, l *logStream) {
+	if l.timer != nil {
+		l.timer.Stop()
+		l.timer = nil
+	}
+	for data := l.pending; len(data) > 0; {
+		n := min(len(data), task.MaxData)
+		o.write(task.Line{RunEvent: caisson.RunEvent{Type: task.LineLog}, Stream: stream, Data: data[:n]})
+		l.left -= lineSpace // so that many short lines are bounded too
+		data = data[n:]
+	}
+	l.left = max(0, l.left)
+	l.pending = l.pending[:0]
+}
+
+// close writes pending text and logs. Later calls of the other methods have no effect.
+func (o *output) close() (cut bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return o.cut
+	}
+	o.add(o.clean.flush())
+	o.flush()
+	for stream, l := range o.logs {
+		o.flushLog(stream, l)
+	}
+	o.closed = true
+	return o.cut
+}
+
+// nonEmptyLine is word for fields that must not be empty.
+func nonEmptyLine(s string) string {
+	if s = shortLine(s); s != "" {
+		return s
+	}
+	return "unknown"
+}
+
+// arguments returns v as JSON of at most MaxArgs bytes. A longer value becomes a string with its beginning.
+func arguments(v any) json.RawMessage {
+	if v == nil {
+		return nil
+	}
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return nil
+	}
+	raw := task.CleanJSON(bytes.TrimSuffix(b.Bytes(), []byte("\n")))
+	if string(raw) == "null" {
+		return nil
+	}
+	if len(raw) <= task.MaxArgs {
+		return raw
+	}
+	// A character of JSON takes at most two bytes within a string, because of quotes and backslashes.
+	b.Reset()
+	if err := enc.Encode(truncate(string(raw), task.MaxArgs/2-8, "…")); err != nil {
+		return nil
+	}
+	return task.CleanJSON(bytes.TrimSuffix(b.Bytes(), []byte("\n")))
+}

@@ -1,0 +1,180 @@
+package drive
+
+import (
+	"strings"
+	"unicode/utf8"
+
+	"github.com/caisson-dev/caisson/guest/task"
+)
+
+// Limits on the length of terminal sequences, in bytes. After the limit the rest is treated as text.
+const (
+	maxControl = 64
+	maxString  = 4 << 10
+)
+
+type cleanState int
+
+const (
+	cleanGround cleanState = iota
+	cleanEscape            // after ESC
+	cleanCSI               // in a control sequence
+	cleanString            // in OSC, DCS, APC, PM or SOS
+	cleanStringEscape
+)
+
+// A cleaner converts terminal output, which may be split at any byte, to plain text: UTF-8 without terminal sequences and
+// without control characters except newline and tab. A carriage return ends a line. Invalid UTF-8 becomes U+FFFD.
+type cleaner struct {
+	state cleanState
+	part  []byte // an incomplete character
+	n     int    // bytes of the sequence so far
+	cr    bool   // a carriage return was read, and a newline may follow
+	out   []byte
+}
+
+// write returns the plain text of s, up to an incomplete character or sequence.
+func (c *cleaner) write(s string) string {
+	c.out = c.out[:0]
+	for i := 0; i < len(s); i++ {
+		c.step(s[i])
+	}
+	return string(c.out)
+}
+
+// flush returns the plain text of the rest and resets the cleaner.
+func (c *cleaner) flush() string {
+	c.out = c.out[:0]
+	c.replaceIncomplete()
+	c.state, c.n, c.cr = cleanGround, 0, false
+	return string(c.out)
+}
+
+func (c *cleaner) step(b byte) {
+	switch c.state {
+	case cleanGround:
+		c.text(b)
+	case cleanEscape:
+		c.afterEscape(b)
+	case cleanCSI:
+		c.n++
+		switch {
+		case b >= 0x40 && b < 0x7f || c.n > maxControl:
+			c.state = cleanGround
+		case b < 0x20 || b >= 0x7f:
+			c.asText(b)
+		}
+	case cleanString:
+		c.n++
+		switch {
+		case b == 0x1b:
+			c.state = cleanStringEscape
+		case b == '\a' || c.n > maxString:
+			c.state = cleanGround
+		case b == '\n': // no program sends a newline in a string; rather keep too much text than too little
+			c.asText(b)
+		}
+	case cleanStringEscape:
+		c.state = cleanEscape
+		if b == '\\' {
+			c.state = cleanGround
+			return
+		}
+		c.afterEscape(b)
+	}
+}
+
+// asText processes b as text.
+func (c *cleaner) asText(b byte) {
+	c.state = cleanGround
+	c.text(b)
+}
+
+func (c *cleaner) afterEscape(b byte) {
+	switch {
+	case b == '[':
+		c.state, c.n = cleanCSI, 0
+	case b == ']' || b == 'P' || b == 'X' || b == '^' || b == '_':
+		c.state, c.n = cleanString, 0
+	case b >= 0x20 && b < 0x30 || b == 0x1b: // an intermediate byte
+	case b >= 0x30 && b < 0x7f:
+		c.state = cleanGround
+	default:
+		c.asText(b)
+	}
+}
+
+func (c *cleaner) text(b byte) {
+	if c.cr {
+		c.cr = false
+		if b != '\n' {
+			c.out = append(c.out, '\n')
+		}
+	}
+	if len(c.part) > 0 {
+		if b&0xc0 == 0x80 {
+			c.part = append(c.part, b)
+			c.character()
+			return
+		}
+		c.replaceIncomplete()
+	}
+	switch {
+	case b == 0x1b:
+		c.state = cleanEscape
+	case b == '\n' || b == '\t' || b >= 0x20 && b < 0x7f:
+		c.out = append(c.out, b)
+	case b == '\r':
+		c.cr = true
+	case b >= 0x80:
+		c.part = append(c.part, b)
+		c.character()
+	}
+}
+
+// character writes the character in part once it is complete.
+func (c *cleaner) character() {
+	for utf8.FullRune(c.part) && len(c.part) > 0 {
+		r, n := utf8.DecodeRune(c.part)
+		switch {
+		case r == 0x9b: // one-byte form of ESC [
+			c.state, c.n = cleanCSI, 0
+		case !task.Control(r):
+			c.out = utf8.AppendRune(c.out, r)
+		}
+		c.part = append(c.part[:0], c.part[n:]...)
+	}
+}
+
+// replaceIncomplete replaces an incomplete character.
+func (c *cleaner) replaceIncomplete() {
+	if len(c.part) > 0 {
+		c.out = utf8.AppendRune(c.out, utf8.RuneError)
+		c.part = c.part[:0]
+	}
+}
+
+// plainText returns the plain text of s.
+func plainText(s string) string {
+	var c cleaner
+	text := c.write(s)
+	return text + c.flush()
+}
+
+// truncate shortens s to at most limit bytes at a character boundary. A shortened text ends with more.
+func truncate(s string, limit int, more string) string {
+	if len(s) <= limit {
+		return s
+	}
+	n := max(0, limit-len(more))
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n] + more
+}
+
+// shortLine returns s as one short line of plain text.
+func shortLine(s string) string {
+	s = truncate(s, 4*task.MaxLabel, "")
+	return truncate(strings.Join(strings.Fields(plainText(s)), " "), task.MaxLabel, "…")
+}

@@ -1,0 +1,331 @@
+package drive
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/guest/task"
+)
+
+const (
+	// lingerTimeout is how long output is read after the program has exited, while another process keeps the pipe open.
+	lingerTimeout = 200 * time.Millisecond
+	// exitTimeout is how long a program may take to exit after the end of its turn.
+	exitTimeout = 2 * time.Second
+)
+
+// A Program is a program that a driver has started, in a new process group.
+type Program struct {
+	Stdin  *os.File // nil if it has none
+	stdout *os.File
+	stderr *os.File
+
+	process *os.Process
+	ended   chan struct{}
+	exit    caisson.ExitStatus // valid once ended is closed
+	exited  atomic.Bool
+	clear   sync.Once
+}
+
+// Start starts args in t's directory and with its environment. If stdin is true, the program's input is written to Stdin;
+// otherwise it is empty. The caller must read the output with [Program.Output] and call [Program.Close].
+func Start(t *task.Task, args []string, stdin bool) (*Program, error) {
+	if len(args) == 0 || args[0] == "" {
+		return nil, errors.New("the agent has no command")
+	}
+	for _, arg := range args {
+		if strings.IndexByte(arg, 0) >= 0 {
+			return nil, errors.New("an argument of the agent's command has a NUL byte")
+		}
+	}
+	p := &Program{ended: make(chan struct{})}
+	var theirs []*os.File // the program's ends of the pipes
+	defer func() {
+		for _, f := range theirs {
+			f.Close()
+		}
+	}()
+	pipe := func() (r, w *os.File, err error) {
+		if r, w, err = os.Pipe(); err != nil {
+			return nil, nil, fmt.Errorf("open a pipe to the agent: %w", err)
+		}
+		return r, w, nil
+	}
+	in, err := os.Open(os.DevNull)
+	if stdin {
+		in, p.Stdin, err = pipe()
+	}
+	if err != nil {
+		return nil, err
+	}
+	theirs = append(theirs, in)
+	out, errs := (*os.File)(nil), (*os.File)(nil)
+	if p.stdout, out, err = pipe(); err == nil {
+		theirs = append(theirs, out)
+		if p.stderr, errs, err = pipe(); err == nil {
+			theirs = append(theirs, errs)
+		}
+	}
+	if err == nil {
+		err = p.start(t, args, theirs)
+	}
+	if err != nil {
+		p.closeFiles()
+		return nil, err
+	}
+	return p, nil
+}
+
+func (p *Program) start(t *task.Task, args []string, files []*os.File) error {
+	env := os.Environ()
+	for name, value := range t.Env {
+		env = append(env, name+"="+value)
+	}
+	path, err := lookPath(args[0], t.Env["PATH"])
+	if err != nil {
+		return fmt.Errorf("start %s: %w", args[0], err)
+	}
+	startedChildren.mu.Lock()
+	defer startedChildren.mu.Unlock()
+	p.process, err = os.StartProcess(path, args, &os.ProcAttr{Dir: t.Workdir, Env: dedupe(env), Files: files, Sys: &syscall.SysProcAttr{Setpgid: true}})
+	switch {
+	case errors.Is(err, syscall.E2BIG):
+		return fmt.Errorf("start %s: the prompt is longer than an argument may be; let the agent have it by stdin or file", args[0])
+	case err != nil:
+		return fmt.Errorf("start %s: %w", args[0], err)
+	}
+	startedChildren.own[p.process.Pid] = true
+	go p.wait()
+	return nil
+}
+
+// lookPath finds a program in the PATH of its own environment.
+func lookPath(name, path string) (string, error) {
+	if strings.Contains(name, "/") || path == "" {
+		return exec.LookPath(name)
+	}
+	for dir := range strings.SplitSeq(path, ":") {
+		if dir == "" {
+			continue
+		}
+		if found, err := exec.LookPath(dir + "/" + name); err == nil {
+			return found, nil
+		}
+	}
+	return "", exec.ErrNotFound
+}
+
+// dedupe keeps the last of several values of a variable.
+func dedupe(env []string) []string {
+	last := map[string]int{}
+	for i, kv := range env {
+		name, _, _ := strings.Cut(kv, "=")
+		last[name] = i
+	}
+	kept := env[:0]
+	for i, kv := range env {
+		if name, _, _ := strings.Cut(kv, "="); last[name] == i {
+			kept = append(kept, kv)
+		}
+	}
+	return kept
+}
+
+func (p *Program) wait() {
+	state, err := p.process.Wait()
+	startedChildren.mu.Lock()
+	delete(startedChildren.own, p.process.Pid)
+	startedChildren.mu.Unlock()
+	p.exit = caisson.ExitStatus{Code: -1, Unknown: true}
+	if err == nil {
+		status, _ := state.Sys().(syscall.WaitStatus)
+		p.exit = caisson.ExitStatus{Code: status.ExitStatus()}
+		if status.Signaled() {
+			p.exit = caisson.ExitStatus{Code: 128 + int(status.Signal()), Signal: int(status.Signal())}
+		}
+	}
+	p.exited.Store(true)
+	close(p.ended)
+}
+
+// Ended returns a channel that is closed when the program itself has exited.
+func (p *Program) Ended() <-chan struct{} { return p.ended }
+
+// Exit returns the exit status of the program, or nil if it has not exited.
+func (p *Program) Exit() *caisson.ExitStatus {
+	select {
+	case <-p.ended:
+		exit := p.exit
+		return &exit
+	default:
+		return nil
+	}
+}
+
+// Output reads the program's output until the program has exited and all output was read. Standard output is passed to read,
+// which must return at its end; standard error goes to out's log, and its last lines are returned. If ctx is done, or settle
+// after done is closed, the program's group gets SIGTERM; if it has not exited after grace, it and all processes that it
+// started are killed.
+func (p *Program) Output(ctx context.Context, out Out, grace time.Duration, done <-chan struct{}, read func(io.Reader)) (tail string) {
+	var readers sync.WaitGroup
+	var last tailBuffer
+	readers.Go(func() { read(&pipeReader{f: p.stdout, p: p}) })
+	readers.Go(func() {
+		_, _ = io.Copy(io.MultiWriter(logWriter{out, caisson.LogStderr}, &last), &pipeReader{f: p.stderr, p: p})
+	})
+	drained := make(chan struct{})
+	go func() {
+		readers.Wait()
+		close(drained)
+	}()
+	select {
+	case <-p.ended:
+	case <-ctx.Done():
+	case <-done:
+		select {
+		case <-p.ended:
+		case <-ctx.Done():
+		case <-time.After(exitTimeout):
+		}
+	}
+	p.Stop(grace)
+	select {
+	case <-drained:
+	case <-time.After(lingerTimeout):
+	}
+	p.Kill() // the rest of its processes, so that no process writes any more
+	now := time.Now().Add(lingerTimeout)
+	_, _ = p.stdout.SetReadDeadline(now), p.stderr.SetReadDeadline(now) // pipes always support deadlines
+	<-drained
+	return last.String()
+}
+
+// Stop sends SIGTERM to the program's group. If the program has not exited after grace, it and all processes that it started
+// are killed.
+func (p *Program) Stop(grace time.Duration) {
+	if p.exited.Load() {
+		return
+	}
+	_ = syscall.Kill(-p.process.Pid, syscall.SIGTERM)
+	select {
+	case <-p.ended:
+	case <-time.After(grace):
+		p.Kill()
+		<-p.ended
+	}
+}
+
+// Kill kills the program and all processes that it started.
+func (p *Program) Kill() {
+	root := p.process.Pid
+	if isSubreaper.Load() {
+		root = os.Getpid() // orphans are children of this process, and no other processes are
+	}
+	if !isSubreaper.Load() || background.Load() == nil { // otherwise some processes of its group may stay
+		_ = syscall.Kill(-p.process.Pid, syscall.SIGKILL) // the process group; its id is not reused while the group has a process
+	}
+	if !p.exited.Load() {
+		_ = p.process.Kill()
+	}
+	if isSubreaper.Load() || !p.exited.Load() {
+		_ = killDescendants(root) // Main calls it again, and reports remaining processes
+	}
+}
+
+// Close kills the remaining processes of the program and closes its pipes.
+func (p *Program) Close() {
+	p.clear.Do(func() {
+		p.Kill()
+		<-p.ended
+		p.closeFiles()
+	})
+}
+
+func (p *Program) closeFiles() {
+	for _, f := range []*os.File{p.Stdin, p.stdout, p.stderr} {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// pipeReader reads a program's output. After the program has exited, a read waits at most linger for more output; data that is
+// already in the pipe is read in any case.
+type pipeReader struct {
+	f *os.File
+	p *Program
+}
+
+func (r *pipeReader) Read(b []byte) (int, error) {
+	for {
+		if r.p.exited.Load() {
+			if err := r.f.SetReadDeadline(time.Now().Add(lingerTimeout)); err != nil {
+				return 0, io.EOF
+			}
+		}
+		n, err := r.f.Read(b)
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded) && r.hasData():
+			continue // the deadline expired while the reader was busy
+		case errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, fs.ErrClosed):
+			return 0, io.EOF
+		}
+		return n, err
+	}
+}
+
+// hasData reports whether data can be read at once.
+func (r *pipeReader) hasData() (ok bool) {
+	raw, err := r.f.SyscallConn()
+	if err != nil {
+		return false
+	}
+	err = raw.Control(func(fd uintptr) {
+		ready := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(ready, 0)
+		ok = err == nil && n > 0 && ready[0].Revents&unix.POLLIN != 0
+	})
+	return ok && err == nil
+}
+
+// logWriter writes to a log of out.
+type logWriter struct {
+	out    Out
+	stream string
+}
+
+func (w logWriter) Write(b []byte) (int, error) {
+	w.out.Log(w.stream, b)
+	return len(b), nil
+}
+
+// tailBuffer keeps the last bytes written to it.
+type tailBuffer struct{ end []byte }
+
+const maxTail = 4 << 10
+
+func (t *tailBuffer) Write(b []byte) (int, error) {
+	t.end = append(t.end, b[max(0, len(b)-maxTail):]...)
+	t.end = append(t.end[:0], t.end[max(0, len(t.end)-maxTail):]...)
+	return len(b), nil
+}
+
+// String returns the last lines as plain text.
+func (t *tailBuffer) String() string {
+	lines := bytes.Split(bytes.TrimSpace([]byte(plainText(string(t.end)))), []byte("\n"))
+	return string(bytes.Join(lines[max(0, len(lines)-8):], []byte("\n")))
+}

@@ -1,0 +1,224 @@
+package drive
+
+import (
+	"crypto/sha256"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/guest/task"
+)
+
+// Limits on tracking.
+const (
+	maxEntries  = 20000
+	maxModules  = 2000             // entries below each node_modules directory
+	maxText     = 256 << 10        // bytes of a file that is compared line by line
+	maxTexts    = 32 << 20         // bytes of all such files together
+	maxHashed   = 256 << 20        // bytes of all files that are read; other files are compared by size and time
+	scanTimeout = 10 * time.Second // timeout of one scan of the directory
+	clockTick   = time.Second      // a file that changed so shortly before the scan may change again within the same clock tick
+)
+
+// entry describes a file, a link or anything else except a directory.
+type entry struct {
+	mode   fs.FileMode // file type and permissions
+	size   int64
+	time   time.Time // mtime; change is ctime
+	change time.Time
+	inode  uint64
+	hashed bool
+	sum    [sha256.Size]byte // hash of the content, or of a link's target
+	text   string            // content, if it is text within the limits
+	isText bool
+}
+
+// manifest is the content of a directory at one time.
+type manifest struct {
+	at      time.Time
+	entries map[string]*entry // by path below the directory
+	omitted []string          // descriptions of what it lacks
+	partial bool              // whether entries are missing, not only their content
+}
+
+// tracker compares a directory with its earlier state.
+type tracker struct {
+	root   string
+	before *manifest
+}
+
+// newTracker scans the directory that t tracks; it returns nil if t tracks none.
+func newTracker(t *task.Task) *tracker {
+	if t.Track == "" {
+		return nil
+	}
+	tr := &tracker{root: resolved(t.Track)}
+	tr.before = tr.scan(nil)
+	return tr
+}
+
+// resolved returns a path without symbolic links.
+func resolved(name string) string {
+	if path, err := filepath.EvalSymlinks(name); err == nil {
+		return path
+	}
+	return filepath.Clean(name)
+}
+
+// scan scans the directory. Files that are the same as in before, according to inode, size and times, are not read again.
+func (tr *tracker) scan(before *manifest) *manifest {
+	s := &scanner{
+		manifest: manifest{at: time.Now(), entries: map[string]*entry{}}, before: before,
+		hash: maxHashed, text: maxTexts, modules: map[string]int{},
+	}
+	_ = filepath.WalkDir(tr.root, func(name string, d fs.DirEntry, err error) error {
+		rel, relErr := filepath.Rel(tr.root, name)
+		switch {
+		case err != nil && rel == ".":
+			return err
+		case err != nil || relErr != nil:
+			return nil // the file was removed or cannot be read; compare the others
+		case time.Since(s.at) > scanTimeout:
+			s.noteMissing("the rest of a directory that takes too long to read", true)
+			return fs.SkipAll
+		}
+		return s.visit(name, rel, d)
+	})
+	return &s.manifest
+}
+
+// scanner creates a manifest.
+type scanner struct {
+	manifest
+	before     *manifest
+	hash, text int64
+	modules    map[string]int // number of entries by node_modules directory
+}
+
+func (s *scanner) noteMissing(what string, entries bool) {
+	s.partial = s.partial || entries
+	if !slices.Contains(s.omitted, what) {
+		s.omitted = append(s.omitted, what)
+	}
+}
+
+func (s *scanner) visit(name, rel string, d fs.DirEntry) error {
+	parts := strings.Split(rel, "/")
+	if d.IsDir() {
+		if n := len(parts); n >= 2 && parts[n-1] == "objects" && parts[n-2] == ".git" {
+			return fs.SkipDir // commits are visible in the references
+		}
+		return nil
+	}
+	if i := slices.Index(parts, "node_modules"); i >= 0 && i < len(parts)-1 {
+		top := strings.Join(parts[:i+1], "/")
+		if s.modules[top]++; s.modules[top] > maxModules {
+			s.noteMissing("most of "+top, true)
+			return fs.SkipDir
+		}
+	}
+	if len(s.entries) >= maxEntries {
+		s.noteMissing("entries beyond the limit", true)
+		return fs.SkipAll
+	}
+	info, err := d.Info()
+	if err != nil {
+		return nil // the file was removed
+	}
+	if e := s.describe(name, rel, info); e != nil {
+		s.entries[rel] = e
+	}
+	return nil
+}
+
+// describe creates an entry, or returns nil if the file was removed meanwhile.
+func (s *scanner) describe(name, rel string, info fs.FileInfo) *entry {
+	e := &entry{mode: info.Mode(), size: info.Size(), time: info.ModTime()}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		e.inode, e.change = st.Ino, time.Unix(st.Ctim.Unix())
+	}
+	switch {
+	case e.mode.Type() == fs.ModeSymlink:
+		target, err := os.Readlink(name)
+		if err != nil {
+			return nil
+		}
+		e.hashed, e.sum = true, sha256.Sum256([]byte(target))
+	case e.mode.IsRegular():
+		if s.before != nil {
+			if was := s.before.entries[rel]; was != nil && was.certainlyEqual(e, s.before.at) {
+				return was
+			}
+		}
+		s.read(name, e)
+	}
+	return e
+}
+
+// certainlyEqual reports whether e, scanned at time at, is certainly identical to now.
+func (e *entry) certainlyEqual(now *entry, at time.Time) bool {
+	return e.inode == now.inode && e.mode == now.mode && e.size == now.size && e.time.Equal(now.time) && e.change.Equal(now.change) &&
+		!e.change.IsZero() && at.Sub(e.change) > clockTick
+}
+
+func (s *scanner) read(name string, e *entry) {
+	if e.size > s.hash {
+		s.noteMissing("the content of large files", false)
+		return
+	}
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	if e.size <= min(maxText, s.text) {
+		data, err := io.ReadAll(io.LimitReader(f, maxText+1))
+		s.hash -= int64(len(data))
+		if err != nil {
+			return
+		}
+		e.hashed, e.sum = true, sha256.Sum256(data)
+		if len(data) <= maxText && isPatchText(data) {
+			s.text -= int64(len(data))
+			e.text, e.isText = string(data), true
+		}
+		return
+	}
+	h := sha256.New()
+	n, err := io.Copy(h, io.LimitReader(f, s.hash))
+	s.hash -= n
+	if err == nil {
+		e.hashed = true
+		h.Sum(e.sum[:0])
+	}
+}
+
+// differs reports whether the change from e to now is to be reported.
+func (e *entry) differs(now *entry) bool {
+	switch {
+	case e.mode.Type() != now.mode.Type() || e.mode.Perm() != now.mode.Perm():
+		return true
+	case e.mode.Type() != 0 && e.mode.Type() != fs.ModeSymlink:
+		return false
+	case e.hashed && now.hashed:
+		return e.sum != now.sum
+	}
+	return e.size != now.size || !e.time.Equal(now.time)
+}
+
+// changes returns the line with the changes; ok is false if no directory is tracked.
+func (tr *tracker) changes() (l task.Line, ok bool) {
+	if tr == nil {
+		return task.Line{}, false
+	}
+	after := tr.scan(tr.before)
+	l = task.Line{RunEvent: caisson.RunEvent{Type: task.LineChanges}}
+	l.Changes, l.Patch = diffManifests(tr.before, after)
+	return l, true
+}

@@ -1,0 +1,220 @@
+package driver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/caisson-dev/caisson/guest/task"
+)
+
+// errNotListening is the error of dial if the port is closed.
+var errNotListening = errors.New("connection refused")
+
+// protocol is the version of OpenClaw's WebSocket protocol that this package implements.
+const protocol = 4
+
+const (
+	maxFrame    = 26 << 20         // bytes; OpenClaw's own limit is 25 MiB
+	dialTime    = 10 * time.Second // timeout of one connection attempt
+	defaultWait = 30 * time.Second // default timeout for a gateway that is starting
+	callTime    = 10 * time.Second // timeout of a small request
+)
+
+// frame is any message of the protocol.
+type frame struct {
+	Type    string          `json:"type"` // req, res, event
+	ID      string          `json:"id,omitempty"`
+	Method  string          `json:"method,omitempty"`
+	Params  any             `json:"params,omitempty"`
+	OK      bool            `json:"ok,omitempty"`
+	Event   string          `json:"event,omitempty"`
+	Payload json.RawMessage `json:"payload,omitempty"`
+	Error   *callError      `json:"error,omitempty"`
+}
+
+// callError is the error in the answer to a request.
+type callError struct {
+	Code       string          `json:"code"`
+	Message    string          `json:"message"`
+	Details    json.RawMessage `json:"details,omitempty"`
+	Retryable  bool            `json:"retryable,omitempty"`
+	RetryAfter int64           `json:"retryAfterMs,omitempty"`
+}
+
+func (e *callError) Error() string {
+	return truncate(e.Message, 500) + " (" + truncate(e.Code, 40) + ")"
+}
+
+// A client is a connection to OpenClaw's gateway. Only one goroutine, the caller's, may read.
+type client struct {
+	conn    *websocket.Conn
+	version string // of the gateway
+	last    int    // number of the last request
+}
+
+// dial connects to the gateway, and retries while it is starting.
+func dial(ctx context.Context, t *task.Task) (*client, error) {
+	wait := time.Duration(t.ReadyTime)
+	if wait <= 0 {
+		wait = defaultWait
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	for {
+		c, err := dialOnce(ctx, t)
+		var refused *callError
+		if err == nil || !errors.As(err, &refused) || !refused.Retryable {
+			return c, err
+		}
+		pause := time.NewTimer(min(max(time.Duration(refused.RetryAfter)*time.Millisecond, 20*time.Millisecond), time.Second))
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return nil, err
+		}
+	}
+}
+
+func dialOnce(ctx context.Context, t *task.Task) (*client, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTime)
+	defer cancel()
+	// Ignore proxies in the environment: this connection stays in the sandbox.
+	dialer := &http.Client{Transport: &http.Transport{Proxy: nil, DialContext: (&net.Dialer{}).DialContext, DisableCompression: true}}
+	//nolint:bodyclose // the body is the connection's
+	conn, _, err := websocket.Dial(ctx, "ws://"+net.JoinHostPort("127.0.0.1", strconv.Itoa(t.Port)), &websocket.DialOptions{
+		HTTPClient: dialer, CompressionMode: websocket.CompressionDisabled,
+	})
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		return nil, fmt.Errorf("%w on port %d", errNotListening, t.Port)
+	} else if err != nil {
+		return nil, err
+	}
+	conn.SetReadLimit(maxFrame)
+	c := &client{conn: conn}
+	if err := c.hello(ctx, t); err != nil {
+		c.close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// connectParams are the parameters of a connection. A backend client on the loopback interface needs no paired device. With the
+// capability tool-events, the client receives events of tools.
+type connectParams struct {
+	MinProtocol int               `json:"minProtocol"`
+	MaxProtocol int               `json:"maxProtocol"`
+	Client      map[string]string `json:"client"`
+	Role        string            `json:"role"`
+	Scopes      []string          `json:"scopes"`
+	Caps        []string          `json:"caps"`
+	Auth        map[string]string `json:"auth,omitempty"`
+}
+
+// hello waits for the gateway's challenge and sends the connection parameters.
+func (c *client) hello(ctx context.Context, t *task.Task) error {
+	for {
+		f, err := c.read(ctx)
+		if err != nil {
+			return err
+		}
+		if f.Type == "event" && f.Event == "connect.challenge" {
+			break
+		}
+	}
+	p := connectParams{
+		MinProtocol: protocol, MaxProtocol: protocol, Role: "operator",
+		Client: map[string]string{"id": "gateway-client", "version": "1", "platform": "linux", "mode": "backend"},
+		Scopes: []string{"operator.admin", "operator.read", "operator.write"}, Caps: []string{"tool-events"},
+	}
+	if t.Secret != "" {
+		p.Auth = map[string]string{"token": t.Secret}
+	}
+	payload, err := c.call(ctx, "connect", p)
+	if err != nil {
+		return err
+	}
+	var hello struct {
+		Server struct {
+			Version string `json:"version"`
+		} `json:"server"`
+	}
+	if err := json.Unmarshal(payload, &hello); err != nil {
+		return fmt.Errorf("the gateway's greeting is not valid: %w", err)
+	}
+	c.version = truncate(hello.Server.Version, 64)
+	return nil
+}
+
+// send makes a request and returns its id.
+func (c *client) send(ctx context.Context, method string, params any) (string, error) {
+	c.last++
+	id := strconv.Itoa(c.last)
+	b, err := json.Marshal(frame{Type: "req", ID: id, Method: method, Params: params})
+	if err != nil {
+		return "", err
+	}
+	return id, c.conn.Write(ctx, websocket.MessageText, b)
+}
+
+// call makes a request and returns the answer. Other messages that arrive meanwhile are dropped, so it must not be used during
+// a turn.
+func (c *client) call(ctx context.Context, method string, params any) (json.RawMessage, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	id, err := c.send(ctx, method, params)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		f, err := c.read(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if f.Type == "res" && f.ID == id {
+			return f.result()
+		}
+	}
+}
+
+// result returns the answer to a request, or its error.
+func (f *frame) result() (json.RawMessage, error) {
+	switch {
+	case f.OK:
+		return f.Payload, nil
+	case f.Error != nil:
+		return nil, f.Error
+	}
+	return nil, &callError{Code: "UNAVAILABLE", Message: "refused without a reason"}
+}
+
+// read returns the next message. If ctx is done, the connection is closed.
+func (c *client) read(ctx context.Context) (*frame, error) {
+	_, b, err := c.conn.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	f := &frame{}
+	if err := json.Unmarshal(b, f); err != nil {
+		return nil, fmt.Errorf("the gateway said what is no message of its protocol: %w", err)
+	}
+	return f, nil
+}
+
+func (c *client) close() {
+	c.conn.CloseNow() //nolint:errcheck // whatever is left of it
+}
+
+// write sends an encoded message; it may be called concurrently with read.
+func (c *client) write(ctx context.Context, b []byte) error {
+	return c.conn.Write(ctx, websocket.MessageText, b)
+}

@@ -1,0 +1,125 @@
+// Package driver is the driver for OpenClaw inside a sandbox. It connects to the WebSocket of the gateway that runs there, or
+// starts OpenClaw for one turn.
+package driver
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/guest/drive"
+	"github.com/caisson-dev/caisson/guest/task"
+)
+
+// provider is the name of the model gateway in OpenClaw's configuration, see package openclaw.
+const provider = "caisson"
+
+// mainAgent is the id of OpenClaw's agent if a run has no persona.
+const mainAgent = "main"
+
+// OpenClaw is the driver. Its zero value is ready to use.
+type OpenClaw struct{}
+
+var _ drive.Driver = OpenClaw{}
+
+// Run implements [drive.Driver].
+func (OpenClaw) Run(ctx context.Context, t *task.Task, out drive.Out) (drive.End, error) {
+	if t.Port > 0 {
+		c, err := dial(ctx, t)
+		if err == nil {
+			defer c.close()
+			return c.turn(ctx, t, out), nil
+		}
+		if ctx.Err() != nil {
+			return drive.End{Error: contextError(ctx)}, nil
+		}
+		if !errors.Is(err, errNotListening) || len(t.Command) == 0 {
+			return drive.End{Error: newError(caisson.RunAgentError, "OpenClaw's gateway does not accept the prompt: "+err.Error())}, nil
+		}
+		out.Status("warning", "no OpenClaw gateway is running; OpenClaw is started for this turn only")
+	}
+	return runOnce(ctx, t, out)
+}
+
+// contextError returns the error of a turn whose context is done.
+func contextError(ctx context.Context) *caisson.RunError {
+	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+		return newError(caisson.RunTimeout, "the time of the run is over")
+	}
+	return newError(caisson.RunAborted, "the run was cancelled")
+}
+
+func newError(code, message string) *caisson.RunError {
+	return &caisson.RunError{Code: code, Message: truncate(message, 2000)}
+}
+
+// truncate shortens text to at most n bytes at a character boundary, and marks the end.
+func truncate(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n], "") + "…"
+}
+
+func agentOf(t *task.Task) string {
+	if t.Persona == "" {
+		return mainAgent
+	}
+	return t.Persona
+}
+
+// sessionKey returns OpenClaw's key of a conversation. The session id is hashed, because OpenClaw compares keys without case
+// and interprets parts of them.
+func sessionKey(t *task.Task) string {
+	if t.Session == "" {
+		return "agent:" + agentOf(t) + ":caisson"
+	}
+	sum := sha256.Sum256([]byte(t.Session))
+	return "agent:" + agentOf(t) + ":caisson-" + hex.EncodeToString(sum[:12])
+}
+
+// maxHistory is the maximum size of the earlier messages in a prompt, in bytes. Models would not accept much more.
+const maxHistory = 256 << 10
+
+// message returns the prompt. It is preceded by the earlier messages if OpenClaw does not have the conversation.
+func message(t *task.Task) string {
+	if len(t.History) == 0 || t.Continue {
+		return t.Prompt
+	}
+	first, size := len(t.History), 0
+	for first > 0 && size+len(t.History[first-1].Content) <= maxHistory {
+		first--
+		size += len(t.History[first].Content)
+	}
+	var b strings.Builder
+	b.WriteString("What was said in this conversation before, oldest first:\n")
+	if first > 0 {
+		b.WriteString("\n[the beginning is left out]\n")
+	}
+	for _, m := range t.History[first:] {
+		b.WriteString("\n[" + m.Role + "]\n" + m.Content + "\n")
+	}
+	b.WriteString("\nNow answer this:\n\n" + t.Prompt)
+	return b.String()
+}
+
+// modelOf returns OpenClaw's name of the model; "" means the one in the configuration.
+func modelOf(t *task.Task) string {
+	if t.Model == "" {
+		return ""
+	}
+	return provider + "/" + t.Model
+}
+
+// seconds returns a duration in whole seconds, rounded up, as OpenClaw requires.
+func seconds(d caisson.Duration) int64 {
+	return int64((time.Duration(d) + time.Second - 1) / time.Second)
+}
+
+// newID returns a unique id.
+func newID() string { return "caisson-" + rand.Text() }

@@ -1,0 +1,143 @@
+package driver
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/guest/drive"
+	"github.com/caisson-dev/caisson/guest/task"
+)
+
+const (
+	maxAnswer     = 32 << 20 // maximum output of OpenClaw, in bytes
+	maxCandidates = 100      // lines at which the JSON object may begin
+)
+
+// runOnce starts OpenClaw for one turn. Its output comes at the end, so there is nothing to stream.
+func runOnce(ctx context.Context, t *task.Task, out drive.Out) (drive.End, error) {
+	if len(t.Command) == 0 {
+		return drive.End{Error: newError(caisson.RunInvalid, "there is neither a gateway of OpenClaw's nor a command that starts OpenClaw")}, nil
+	}
+	argv, stdin, cleanup, err := buildCommand(t)
+	if err != nil {
+		return drive.End{}, err
+	}
+	defer cleanup()
+	p, err := drive.Start(t, argv, stdin != "")
+	if err != nil {
+		return drive.End{Error: newError(caisson.RunAgentError, "OpenClaw does not start: "+err.Error())}, nil
+	}
+	defer p.Close()
+	out.Mark(task.MarkStarted)
+	if stdin != "" {
+		go func() {
+			// A program may exit without reading all of its input.
+			_, _ = io.WriteString(p.Stdin, stdin)
+			p.Stdin.Close()
+		}()
+	}
+	out.Mark(task.MarkPrompt)
+	var stdout []byte
+	tail := p.Output(ctx, out, time.Duration(t.Grace), nil, func(r io.Reader) {
+		stdout, _ = io.ReadAll(io.LimitReader(r, maxAnswer+1))
+		_, _ = io.Copy(io.Discard, r) // otherwise the program would block on a full pipe
+	})
+	end := drive.End{Exit: p.Exit()}
+	switch {
+	case ctx.Err() != nil:
+		end.Error = contextError(ctx)
+	case len(stdout) > maxAnswer:
+		end.Error = newError(caisson.RunAgentError, fmt.Sprintf("OpenClaw printed more than %d bytes", maxAnswer))
+	default:
+		end.Error = parseOutput(stdout, end.Exit, tail, out)
+	}
+	return end, nil
+}
+
+// buildCommand returns the command with the prompt in it, and its standard input.
+func buildCommand(t *task.Task) (argv []string, stdin string, cleanup func(), err error) {
+	cleanup = func() {}
+	argv = append([]string(nil), t.Command...)
+	value := message(t)
+	switch t.PromptMode {
+	case caisson.PromptStdin:
+		return argv, value, cleanup, nil
+	case caisson.PromptFile:
+		dir, err := os.MkdirTemp("", "prompt-")
+		if err != nil {
+			return nil, "", nil, err
+		}
+		cleanup = func() { os.RemoveAll(dir) }
+		file := filepath.Join(dir, "prompt.txt")
+		if err := os.WriteFile(file, []byte(value), 0o600); err != nil {
+			cleanup()
+			return nil, "", nil, err
+		}
+		value = file
+	}
+	const mark = "{prompt}"
+	found := false
+	for i, arg := range argv {
+		if strings.Contains(arg, mark) {
+			argv[i], found = strings.ReplaceAll(arg, mark, value), true
+		}
+	}
+	if !found {
+		argv = append(argv, value)
+	}
+	return argv, "", cleanup, nil
+}
+
+// parseOutput interprets OpenClaw's output. An answer is used only if the exit code is 0.
+func parseOutput(b []byte, exit *caisson.ExitStatus, tail string, out drive.Out) *caisson.RunError {
+	e, err := parseEnvelope(envelopeIn(b))
+	if err != nil {
+		if !exit.Success() {
+			return newError(caisson.RunAgentError, strings.TrimSuffix(fmt.Sprintf("OpenClaw ended with exit code %d and no answer: %s", exit.Code, tail), ": "))
+		}
+		return newError(caisson.RunAgentError, err.Error())
+	}
+	v := e.interpret()
+	if v.usage != nil {
+		out.Usage(*v.usage)
+	}
+	switch {
+	case v.err != nil:
+		return v.err
+	case !exit.Success():
+		return newError(caisson.RunAgentError, fmt.Sprintf("OpenClaw gave an answer and then ended with exit code %d", exit.Code))
+	}
+	out.Text(v.answer)
+	for _, w := range v.warnings {
+		out.Status("warning", firstLine(w))
+	}
+	return nil
+}
+
+// envelopeIn returns the JSON object at the end of the output; some versions print lines before it.
+func envelopeIn(b []byte) []byte {
+	b = bytes.TrimSpace(b)
+	if json.Valid(b) {
+		return b
+	}
+	rest := b
+	for range maxCandidates {
+		i := bytes.Index(rest, []byte("\n{"))
+		if i < 0 {
+			return b
+		}
+		rest = rest[i+1:]
+		if json.Valid(rest) {
+			return rest
+		}
+	}
+	return b
+}

@@ -1,0 +1,120 @@
+package driver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/guest/drive"
+	"github.com/caisson-dev/caisson/guest/task"
+)
+
+// abortTime is how long the gateway may take to abort a turn, if the task sets no grace period.
+const abortTime = 5 * time.Second
+
+// agentParams are the used parameters of the method "agent".
+type agentParams struct {
+	Message   string `json:"message"`
+	AgentID   string `json:"agentId"`
+	Key       string `json:"sessionKey"`
+	ID        string `json:"idempotencyKey"` // also the id of the run
+	Model     string `json:"model,omitempty"`
+	Timeout   int64  `json:"timeout,omitempty"`
+	Deliver   bool   `json:"deliver"`
+	NoMessage bool   `json:"disableMessageTool"`
+}
+
+// turn sends the prompt to the gateway and reports events until the turn has ended.
+func (c *client) turn(ctx context.Context, t *task.Task, out drive.Out) drive.End {
+	end := drive.End{Agent: c.version}
+	out.Mark(task.MarkStarted)
+	p := agentParams{
+		Message: message(t), AgentID: agentOf(t), Key: sessionKey(t), ID: newID(), Model: modelOf(t), Timeout: seconds(t.Time), NoMessage: true,
+	}
+	if t.Continue {
+		// If the driver of an earlier turn was killed, its run may still be active; abort it.
+		if _, err := c.call(ctx, "sessions.abort", map[string]any{"key": p.Key, "clearQueued": true}); err != nil && !isRefusal(err) {
+			end.Error = c.connError(ctx, err)
+			return end
+		}
+	}
+	id, err := c.send(ctx, "agent", p)
+	if err != nil {
+		end.Error = c.connError(ctx, err)
+		return end
+	}
+	end.Error = c.follow(ctx, t, id, newStream(p.ID, t.Output, out))
+	return end
+}
+
+func isRefusal(err error) bool {
+	var refused *callError
+	return errors.As(err, &refused)
+}
+
+// connError returns the error for a failed connection.
+func (c *client) connError(ctx context.Context, err error) *caisson.RunError {
+	if ctx.Err() != nil {
+		return contextError(ctx)
+	}
+	return newError(caisson.RunAgentError, "the connection to OpenClaw's gateway failed: "+err.Error())
+}
+
+// follow handles the events of a run until the final answer to request id. If ctx is done, it aborts the run in the gateway.
+func (c *client) follow(ctx context.Context, t *task.Task, id string, s *stream) *caisson.RunError {
+	reading, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	aborted := context.AfterFunc(ctx, func() {
+		grace := time.Duration(t.Grace)
+		if grace <= 0 {
+			grace = abortTime
+		}
+		// Do not wait for the answer to the abort, but for the run's answer, at most for the grace period.
+		time.AfterFunc(grace, stop)
+		b, err := json.Marshal(frame{Type: "req", ID: "abort", Method: "chat.abort", Params: map[string]string{"sessionKey": sessionKey(t), "runId": s.run}})
+		if err == nil {
+			err = c.write(reading, b)
+		}
+		if err != nil {
+			stop()
+		}
+	})
+	defer aborted()
+	for {
+		f, err := c.read(reading)
+		if err != nil {
+			return c.connError(ctx, err)
+		}
+		switch {
+		case f.Type == "event":
+			s.event(f)
+		case f.Type == "res" && f.ID == id:
+			payload, err := f.result()
+			if err != nil {
+				if ctx.Err() != nil {
+					return contextError(ctx)
+				}
+				return s.failure(err.Error())
+			}
+			if accepted(payload) {
+				s.out.Mark(task.MarkPrompt)
+				continue
+			}
+			final := s.final(payload)
+			if ctx.Err() != nil {
+				return contextError(ctx)
+			}
+			return final
+		}
+	}
+}
+
+// accepted reports whether an answer is the first of the two answers to a prompt.
+func accepted(payload json.RawMessage) bool {
+	var a struct {
+		Status string `json:"status"`
+	}
+	return json.Unmarshal(payload, &a) == nil && a.Status == "accepted"
+}

@@ -1,0 +1,96 @@
+package forge
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/reach"
+	"github.com/caisson-dev/caisson/job/worker"
+)
+
+// jobTime bounds the requests of a job.
+const jobTime = 2 * time.Minute
+
+// limits of a job. The job's own timeout is shorter, so that it expires first and produces the error.
+var limits = worker.Limits{Time: jobTime + 30*time.Second, CPU: time.Minute, Memory: 512 << 20, FileSize: 1 << 20}
+
+// Jobs are all jobs of this package, for the table that the binary gives to [worker.Main].
+func Jobs() []worker.Declared { return []worker.Declared{jobPull, jobToken} }
+
+// jobArgs are the arguments of a job. They contain the secret, which is a token or an App's private key, and are sent over a
+// pipe only.
+type jobArgs struct {
+	Forge        caisson.Forge
+	API          string
+	Project      string
+	Secret       string
+	Roots        string
+	Local        bool
+	Own          reach.Host
+	Pull         PullRequest
+	App          string
+	Installation int64
+}
+
+type pullAnswer struct {
+	Pull    Pull
+	Failure *failure
+}
+
+type tokenAnswer struct {
+	Token   string
+	Expires time.Time
+	Failure *failure
+}
+
+var jobPull = worker.Job[jobArgs, pullAnswer]{
+	Name: "forge.pull", Network: true, Limits: limits,
+	Do: func(ctx context.Context, _ *worker.Call, args jobArgs) (pullAnswer, error) {
+		ctx, cancel := context.WithTimeout(ctx, jobTime)
+		defer cancel()
+		pull, err := openPull(ctx, args)
+		if err != nil {
+			return pullAnswer{Failure: failureOf(err, hostOf(args.API), secretsOf(args.Secret)...)}, nil
+		}
+		pull.URL = excerptURL(pull.URL)
+		return pullAnswer{Pull: *pull}, nil
+	},
+	Valid: func(_ jobArgs, got *pullAnswer) bool {
+		return got.Failure != nil || got.Pull.Number > 0 && slices.Contains([]string{"open", "closed", "merged"}, got.Pull.State)
+	},
+}
+
+var jobToken = worker.Job[jobArgs, tokenAnswer]{
+	Name: "forge.token", Network: true, Limits: limits,
+	Do: func(ctx context.Context, _ *worker.Call, args jobArgs) (tokenAnswer, error) {
+		ctx, cancel := context.WithTimeout(ctx, jobTime)
+		defer cancel()
+		token, expires, err := installationToken(ctx, args, time.Now())
+		if err != nil {
+			return tokenAnswer{Failure: failureOf(err, hostOf(args.API), args.Secret)}, nil
+		}
+		return tokenAnswer{Token: token, Expires: expires}, nil
+	},
+	Valid: func(_ jobArgs, got *tokenAnswer) bool {
+		return got.Failure != nil || validToken(got.Token) && !got.Expires.Before(time.Now())
+	},
+}
+
+// excerptURL returns "" if s is too long, so that an answer is bounded.
+func excerptURL(s string) string {
+	if len(s) > maxURL {
+		return ""
+	}
+	return s
+}
+
+// hostOf returns the host of an API, for messages.
+func hostOf(api string) string {
+	u, err := parseAPI(api)
+	if err != nil {
+		return "the forge"
+	}
+	return u.Host
+}

@@ -1,0 +1,253 @@
+// Package apply applies a plan to a host directory atomically, undoes it, and recovers after a crash.
+package apply
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/job/gate"
+)
+
+// The values of Outcome.State.
+const (
+	None       = ""            // nothing was started
+	Applied    = "applied"     // the whole plan has been applied
+	RolledBack = "rolled-back" // all changes have been rolled back
+	Undone     = "undone"      // the plan was applied and later undone
+)
+
+// An Outcome is the result of an apply.
+type Outcome struct {
+	State string `json:"state"`
+	// Kept contains the paths, at most 100, that other processes changed during the apply or its rollback. Their new content
+	// was left in place; the original content is among the saved originals.
+	Kept []string `json:"kept,omitempty"`
+}
+
+// Limits of lists of paths.
+const (
+	maxPaths     = 100
+	maxKeptBytes = 8 << 10
+)
+
+// addPath appends name to a bounded list. It returns false if the list is full.
+func addPath(list []string, name string) ([]string, bool) {
+	size := len(name)
+	for _, p := range list {
+		size += len(p)
+	}
+	if len(list) >= maxPaths || size > maxKeptBytes {
+		return list, false
+	}
+	return append(list, name), true
+}
+
+// quoted returns a path as it is shown in messages.
+func quoted(name string) string { return strconv.Quote(name) }
+
+// Run applies plan to host, completely or not at all. It must run as the user who owns host. read opens the new contents by
+// their SHA-256, and no other content is written. Each path is resolved beneath host without following symlinks and without
+// leaving its mount.
+//
+// The states that plan expects are checked twice: before anything is changed, and when a path is moved away. If a path is in
+// another state, the error is a Conflict with a [*gate.Moved]. Run copies the originals and writes a journal to saved, a
+// directory that belongs to the same user and is used for this apply only. New files are written to a staging directory in
+// host, named ".caisson-" and a random string, and are on disk before the first path changes. If Run fails, it rolls back
+// before it returns. After a crash, [Recover], or the next Run or Undo with the same saved, completes or rolls back the apply.
+// A concurrent reader may see some paths changed and others unchanged.
+//
+// New files have the permissions of the plan and neither extended attributes nor access control lists. Other errors: Invalid
+// for an invalid plan, Denied if the user may not write or a file belongs to another user, Exhausted if a disk is full, and
+// Conflict if another apply is running in the same directory.
+func Run(ctx context.Context, host, saved *os.File, plan *gate.Plan, read func(hash string) (io.ReadCloser, error)) (Outcome, error) {
+	return apply(ctx, host, saved, plan, read, nil)
+}
+
+func apply(ctx context.Context, host, saved *os.File, plan *gate.Plan, read func(hash string) (io.ReadCloser, error), hook func(string)) (Outcome, error) {
+	if err := plan.Validate(); err != nil {
+		return Outcome{}, err
+	}
+	a, err := newApplier(ctx, host, saved, hook)
+	if err != nil {
+		return Outcome{}, err
+	}
+	defer a.close()
+	was, err := a.recover()
+	if err != nil {
+		return was, err
+	}
+	if was.State == Applied || was.State == Undone {
+		return was, caisson.Errorf(caisson.Conflict, "this was applied already")
+	}
+	a.read, a.steps = read, plan.Sorted()
+	return a.run(applyJournal, Applied, RolledBack)
+}
+
+// An applier performs or recovers one apply or undo.
+type applier struct {
+	ctx   context.Context
+	host  *os.File // the host's directory, locked with flock
+	saved *os.File
+	read  func(hash string) (io.ReadCloser, error)
+	hook  func(point string) // called at named points by tests; may be nil
+
+	disk  syncer
+	steps []gate.Step // sorted, so that parents come first
+	// originals is the name of the directory in saved for the originals that the steps replace.
+	originals string
+
+	j      journal
+	phase  phase
+	name   string   // name of the staging directory
+	stage  *os.File // the staging directory; nil if there is none
+	remade bool     // the staging directory was missing and has been created again
+	moved  gate.Moved
+	kept   []string
+}
+
+func newApplier(ctx context.Context, host, saved *os.File, hook func(string)) (*applier, error) {
+	// A separate file descriptor is opened because locks belong to open file descriptions, and the caller's may have been
+	// opened in any mode.
+	fd, err := unix.Openat(int(host.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, blame(os.NewSyscallError("open", err), ".")
+	}
+	a := &applier{ctx: ctx, host: os.NewFile(uintptr(fd), "host"), saved: saved, hook: hook}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		a.close()
+		return nil, os.NewSyscallError("stat", err)
+	}
+	if int(st.Uid) != os.Geteuid() {
+		a.close()
+		return nil, caisson.Errorf(caisson.Denied, "the directory belongs to another user; only its owner can apply changes to it")
+	}
+	// If the file system does not support locks, only the checks of each path protect against concurrent changes.
+	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
+		a.close()
+		return nil, caisson.Errorf(caisson.Conflict, "something is being applied to this directory; try again when that has ended")
+	}
+	return a, nil
+}
+
+// originalsOf returns the name of the directory for the originals that the operation of the journal called name replaces.
+func originalsOf(name string) string {
+	if name == undoJournal {
+		return undoneDir
+	}
+	return objectsDir
+}
+
+func (a *applier) close() {
+	a.disk.wait() // callers that need the error have called wait before
+	if a.stage != nil {
+		a.stage.Close()
+		a.stage = nil
+	}
+	// A child process that is being started may still hold the file descriptor, and with it the lock, so the lock is released
+	// explicitly.
+	unix.Flock(int(a.host.Fd()), unix.LOCK_UN)
+	a.host.Close()
+}
+
+func (a *applier) point(format string, args ...any) {
+	if a.hook != nil {
+		a.hook(fmt.Sprintf(format, args...))
+	}
+}
+
+func (a *applier) at(s gate.Step) (place, error) { return at(int(a.host.Fd()), s.Path) }
+
+// fresh and aside return the places in the staging directory of step i's new entry and of its old entry.
+func (a *applier) fresh(i int) place { return place{int(a.stage.Fd()), "n" + strconv.Itoa(i)} }
+func (a *applier) aside(i int) place { return place{int(a.stage.Fd()), "o" + strconv.Itoa(i)} }
+
+// keep records that a change of another process was left in place at a path.
+func (a *applier) keep(name string) { a.kept, _ = addPath(a.kept, name) }
+
+// move records that a path of the host is not in the expected state.
+func (a *applier) move(name string) {
+	var ok bool
+	if a.moved.Paths, ok = addPath(a.moved.Paths, name); !ok {
+		a.moved.More = true
+	}
+}
+
+// run performs a.steps and writes the journal called name. done and back are the states of the outcome after success and after
+// a rollback.
+func (a *applier) run(name, done, back string) (Outcome, error) {
+	a.originals = originalsOf(name)
+	if err := a.prepare(); err != nil {
+		return Outcome{State: back}, err
+	}
+	j, err := openJournal(a.saved, name, true)
+	if err != nil {
+		return Outcome{State: back}, blame(err, "journal")
+	}
+	defer j.close()
+	a.j, a.name, a.kept = j, gate.StagePrefix+rand.Text(), nil
+	a.point("journal made")
+	if err := j.begin(a.name, a.steps); err != nil {
+		return Outcome{State: back}, blame(err, "journal")
+	}
+	a.phase = phasePlan
+	a.point("journal begun")
+	if err := a.forward(); err != nil {
+		if errors.Is(err, errUncertain) {
+			return Outcome{}, caisson.Wrap(err, caisson.Internal, "the journal of the sync cannot be written; recover when the disk works again")
+		}
+		a.ctx = context.WithoutCancel(a.ctx)
+		if e := a.back(); e != nil {
+			return Outcome{}, caisson.Wrap(errors.Join(err, e), caisson.Internal, "applying failed, and so did taking it back; that is tried again the next time")
+		}
+		return Outcome{State: back, Kept: a.kept}, err
+	}
+	if err := a.finish(); err != nil {
+		return Outcome{State: done, Kept: a.kept}, caisson.Wrap(err, caisson.Internal, "everything was applied, but not tidied up; that is tried again the next time")
+	}
+	return Outcome{State: done, Kept: a.kept}, nil
+}
+
+// forward performs the phases from the written plan to the commit.
+func (a *applier) forward() error {
+	if err := a.makeStage(); err != nil {
+		return blame(err, a.name)
+	}
+	for i := range a.steps {
+		if err := a.ctx.Err(); err != nil {
+			return err
+		}
+		if err := a.prepareFresh(i); err != nil {
+			return blame(err, a.steps[i].Path)
+		}
+		a.point("staged %d", i)
+	}
+	if err := errors.Join(a.disk.wait(), syncDir(a.stage), syncDir(a.host)); err != nil {
+		return blame(err, a.name)
+	}
+	if err := a.j.enter(phaseSwitch, nil); err != nil {
+		return blame(err, "journal")
+	}
+	a.phase = phaseSwitch
+	a.point("switch")
+	if err := (switcher{a}).all(); err != nil {
+		return err
+	}
+	if err := a.syncDirs(); err != nil {
+		return err
+	}
+	a.point("switched")
+	if err := a.j.enter(phaseCommit, nil); err != nil {
+		return blame(err, "journal")
+	}
+	a.point("commit")
+	return nil
+}

@@ -1,0 +1,126 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/job/gate"
+	"github.com/caisson-dev/caisson/job/gate/overlay"
+	"github.com/caisson-dev/caisson/job/worker"
+)
+
+// Jobs returns the worker jobs of this package, for the table that the binary passes to [worker.Main].
+func Jobs() []worker.Declared {
+	return []worker.Declared{jobApply, jobRecover, jobUndo, jobLayer}
+}
+
+// A Tool runs the functions of this package as confined worker jobs. It is stateless and safe for concurrent use. Its methods
+// do not retain the file descriptors that are passed to them.
+type Tool struct{ run worker.Starter }
+
+// NewTool returns a Tool that runs its jobs with r. The binary that r starts must have the jobs of this package in its table.
+func NewTool(r worker.Starter) Tool { return Tool{run: r} }
+
+// writeReply is the reply of a job that writes. The lists of paths are bounded as in [Outcome] and [gate.Moved].
+type writeReply struct {
+	Outcome Outcome
+	Moved   *gate.Moved
+}
+
+// writeJob declares a job that changes the host's directory, which is its root, with the rights of the directory's owner. Its
+// first file descriptor is the directory for the originals and the journal.
+func writeJob(name string, files int, do func(ctx context.Context, c *worker.Call, saved *os.File) (Outcome, error)) worker.Job[worker.None, writeReply] {
+	return worker.Job[worker.None, writeReply]{
+		Name: name, Root: true, Files: files, Access: worker.WriteAsOwner,
+		Do: func(ctx context.Context, c *worker.Call, _ worker.None) (writeReply, error) {
+			out, err := do(ctx, c, c.Files[0])
+			if moved, ok := errors.AsType[*gate.Moved](err); ok {
+				return writeReply{Outcome: out, Moved: moved}, nil
+			}
+			return writeReply{Outcome: out}, err
+		},
+		Valid: func(_ worker.None, r *writeReply) bool {
+			return slices.Contains([]string{None, Applied, RolledBack, Undone}, r.Outcome.State)
+		},
+	}
+}
+
+var (
+	// jobApply reads the plan from its input and the contents from its second file descriptor.
+	jobApply = writeJob("gate.apply", 2, func(ctx context.Context, c *worker.Call, saved *os.File) (Outcome, error) {
+		plan, err := gate.DecodePlan(c.Input())
+		if err != nil {
+			return Outcome{}, err
+		}
+		all, err := overlay.OpenContents(c.Files[1])
+		if err != nil {
+			return Outcome{}, err
+		}
+		defer all.Close()
+		return Run(ctx, c.Root, saved, plan, all.Open)
+	})
+	jobRecover = writeJob("gate.recover", 1, func(ctx context.Context, c *worker.Call, saved *os.File) (Outcome, error) {
+		return Recover(ctx, c.Root, saved)
+	})
+	jobUndo = writeJob("gate.undo", 1, func(ctx context.Context, c *worker.Call, saved *os.File) (Outcome, error) {
+		return Undo(ctx, c.Root, saved)
+	})
+)
+
+// Apply runs [Run] as a worker job. host is the directory as it was when its changes were reviewed. saved belongs to the same
+// user and is accessible only to that user. frozen is the file that [overlay.Freeze] has written, and is readable for that
+// user. If the job fails or ctx is canceled, another job recovers. The outcome is unknown only if that job fails as well.
+func (t Tool) Apply(ctx context.Context, host, saved, frozen *os.File, plan *gate.Plan) (Outcome, error) {
+	text, err := plan.Input()
+	if err != nil {
+		return Outcome{}, err
+	}
+	out, err := t.write(ctx, jobApply, worker.Given{Root: host, Files: []*os.File{saved, frozen}, Input: text})
+	return t.settle(ctx, host, saved, out, err, Applied)
+}
+
+// Undo runs the function [Undo] as a worker job. Failures are recovered from as in [Tool.Apply].
+func (t Tool) Undo(ctx context.Context, host, saved *os.File) (Outcome, error) {
+	out, err := t.write(ctx, jobUndo, worker.Given{Root: host, Files: []*os.File{saved}})
+	return t.settle(ctx, host, saved, out, err, Undone)
+}
+
+// Recover runs the function [Recover] as a worker job.
+func (t Tool) Recover(ctx context.Context, host, saved *os.File) (Outcome, error) {
+	return t.write(ctx, jobRecover, worker.Given{Root: host, Files: []*os.File{saved}})
+}
+
+func (t Tool) write(ctx context.Context, job worker.Job[worker.None, writeReply], given worker.Given) (Outcome, error) {
+	reply, err := job.Run(ctx, t.run, worker.None{}, given)
+	if err != nil {
+		return Outcome{}, err
+	}
+	// The job is untrusted, so its lists are bounded here, too.
+	out := reply.Outcome
+	out.Kept = out.Kept[:min(len(out.Kept), maxPaths)]
+	if m := reply.Moved; m != nil {
+		m.Paths = m.Paths[:min(len(m.Paths), maxPaths)]
+		return out, m.Conflict()
+	}
+	return out, nil
+}
+
+// settle runs Recover after a job that failed with err, possibly because it was killed, and returns the resulting outcome. want
+// is the state that means success.
+func (t Tool) settle(ctx context.Context, host, saved *os.File, out Outcome, err error, want string) (Outcome, error) {
+	if k := caisson.KindOf(err); err == nil || k == caisson.Conflict || k == caisson.Invalid {
+		return out, err // the job returned this error after it had rolled back
+	}
+	out, rerr := t.Recover(context.WithoutCancel(ctx), host, saved)
+	switch {
+	case rerr != nil:
+		return Outcome{}, caisson.Wrap(errors.Join(err, rerr), caisson.Internal,
+			"it is not known whether the changes were applied; that is found out, and taken back if need be, the next time")
+	case out.State == want:
+		return out, nil
+	}
+	return out, err
+}

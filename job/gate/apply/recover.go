@@ -1,0 +1,199 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson/job/gate"
+)
+
+// Recover completes or rolls back an unfinished [Run] or [Undo] with the same host and saved, and returns the outcome. It
+// completes the operation if every path had changed already, and rolls back otherwise. It may be called at any time, and again
+// if it fails; if nothing is unfinished, it only reads. It must run as the user who owns host.
+func Recover(ctx context.Context, host, saved *os.File) (Outcome, error) {
+	return recoverWith(ctx, host, saved, nil)
+}
+
+func recoverWith(ctx context.Context, host, saved *os.File, hook func(string)) (Outcome, error) {
+	a, err := newApplier(ctx, host, saved, hook)
+	if err != nil {
+		return Outcome{}, err
+	}
+	defer a.close()
+	return a.recover()
+}
+
+// recover completes or rolls back the unfinished operations of both journals.
+func (a *applier) recover() (Outcome, error) {
+	done, err := a.resume(applyJournal)
+	if err != nil || done.phase != phaseDone {
+		return outcome(done, Applied, RolledBack), err
+	}
+	undone, err := a.resume(undoJournal)
+	out := outcome(undone, Undone, Applied)
+	if undone.phase == phaseNone {
+		out = outcome(done, Applied, RolledBack)
+	}
+	return out, err
+}
+
+func outcome(h history, done, back string) Outcome {
+	switch h.phase {
+	case phaseDone:
+		return Outcome{State: done, Kept: h.kept}
+	case phaseBack:
+		return Outcome{State: back, Kept: h.kept}
+	}
+	return Outcome{}
+}
+
+// resume completes or rolls back the operation of the journal called name, and returns its final history.
+func (a *applier) resume(name string) (history, error) {
+	h, err := readJournal(a.saved, name)
+	if err != nil || h.finished() {
+		return h, err
+	}
+	j, err := openJournal(a.saved, name, false)
+	if err != nil {
+		return h, blame(err, "journal")
+	}
+	defer j.close()
+	a.j, a.name, a.steps, a.phase, a.kept, a.originals = j, h.stage, h.steps, h.phase, nil, originalsOf(name)
+	if err := a.openStage(); err != nil {
+		return h, blame(err, a.name)
+	}
+	a.point("resumed")
+	if h.phase == phaseCommit {
+		err, h.phase = a.finish(), phaseDone
+	} else {
+		err, h.phase = a.back(), phaseBack
+	}
+	for _, p := range a.kept {
+		if !slices.Contains(h.kept, p) {
+			h.kept, _ = addPath(h.kept, p)
+		}
+	}
+	return h, err
+}
+
+// openStage opens the staging directory that an earlier process created.
+func (a *applier) openStage() error {
+	fd, err := openBeneath(int(a.host.Fd()), a.name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	switch {
+	case err == nil:
+		a.stage = os.NewFile(uintptr(fd), a.name)
+		return nil
+	case errors.Is(err, unix.ENOENT) && a.phase == phaseSwitch:
+		// Another process has removed the staging directory. The originals are restored from saved.
+		a.remade = true
+		return a.makeStage()
+	case lost(err):
+		return nil
+	}
+	return err
+}
+
+// finish performs the phases from the commit to the end.
+func (a *applier) finish() error {
+	if err := a.clear(); err != nil {
+		return err
+	}
+	a.point("cleared")
+	return a.j.enter(phaseDone, a.kept)
+}
+
+// back rolls back all changes.
+func (a *applier) back() error {
+	if a.stage == nil { // it may have been created but not opened
+		if err := a.openStage(); err != nil {
+			return blame(err, a.name)
+		}
+	}
+	if a.phase == phaseSwitch {
+		if err := (restorer{a}).all(); err != nil {
+			return err
+		}
+	}
+	noted := 0
+	if a.phase != phaseRestored {
+		if err := a.j.enter(phaseRestored, a.kept); err != nil {
+			return err
+		}
+		a.phase, noted = phaseRestored, len(a.kept)
+		a.point("restored")
+	}
+	if err := a.clear(); err != nil {
+		return err
+	}
+	a.point("cleared")
+	return a.j.enter(phaseBack, a.kept[noted:])
+}
+
+// clear removes the staging directory and the entries that the apply created in it.
+func (a *applier) clear() error {
+	if a.stage == nil {
+		return nil
+	}
+	if _, err := a.stage.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	names, err := a.stage.Readdirnames(-1)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := a.discard(place{int(a.stage.Fd()), name}); err != nil {
+			return blame(err, a.name)
+		}
+		a.point("discarded %s", name)
+	}
+	err = unix.Unlinkat(int(a.host.Fd()), a.name, unix.AT_REMOVEDIR)
+	if errors.Is(err, unix.ENOTEMPTY) {
+		a.keep(a.name) // another process has created a file in it
+		err = nil
+	}
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return os.NewSyscallError("rmdir", err)
+	}
+	a.stage.Close()
+	a.stage = nil
+	return syncDir(a.host)
+}
+
+// discard removes an entry of the staging directory. A directory in which another process has created files is moved back to
+// its path.
+func (a *applier) discard(p place) error {
+	err := unix.Unlinkat(p.dir, p.name, 0)
+	if errors.Is(err, unix.EISDIR) || errors.Is(err, unix.EPERM) {
+		err = unix.Unlinkat(p.dir, p.name, unix.AT_REMOVEDIR)
+	}
+	if !errors.Is(err, unix.ENOTEMPTY) {
+		return os.NewSyscallError("unlink", err)
+	}
+	i, err := strconv.Atoi(strings.TrimLeft(p.name, "nos"))
+	if err != nil || i < 0 || i >= len(a.steps) {
+		return nil
+	}
+	a.keep(a.steps[i].Path)
+	to, err := a.at(a.steps[i])
+	if err != nil {
+		return nil // it stays in the staging directory
+	}
+	defer to.close()
+	if err := p.moveTo(to); err != nil {
+		return unlessLost(err)
+	}
+	mode := a.steps[i].After.Mode
+	if a.steps[i].Before.Type == gate.NodeDir {
+		mode = a.steps[i].Before.Mode
+	}
+	_, err = to.chmod(mode, gate.NodeDir)
+	return err
+}

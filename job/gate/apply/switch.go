@@ -1,0 +1,202 @@
+package apply
+
+import (
+	"errors"
+	"os"
+	"path"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson/job/gate"
+)
+
+// ownerAll are the permissions that the owner of a directory needs to change its entries.
+const ownerAll = 0o700
+
+// A switcher changes the paths of a plan after all new files have been written to the staging directory.
+type switcher struct{ *applier }
+
+// all changes the paths of the plan. No file contents are written in this phase, and each change is one system call whose
+// result is checked afterwards. It stops with a Conflict at the first path that is not in the expected state.
+func (a switcher) all() error {
+	for _, part := range []struct {
+		name string
+		up   bool // from the leaves to the root
+		of   func(s gate.Step) bool
+		do   func(i int, p place) (bool, error) // false: the path is not as expected
+	}{
+		{"opened", false, opened, a.openDir},
+		{"taken", true, taken, a.take},
+		{"placed", false, func(s gate.Step) bool { return placed(s) || modeOnly(s) }, a.put},
+		{"closed", true, func(s gate.Step) bool { return s.After.Type == gate.NodeDir }, a.closeDir},
+	} {
+		err := a.each(part.up, part.of, func(i int) error {
+			if err := a.ctx.Err(); err != nil {
+				return err
+			}
+			ok, err := a.change(i, part.do)
+			if err == nil && !ok {
+				a.move(a.steps[i].Path)
+				return a.moved.Conflict()
+			}
+			a.point("%s %d", part.name, i)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// each calls do for the steps that of selects, from the root down or, if up is set, from the leaves up.
+func (a *applier) each(up bool, of func(gate.Step) bool, do func(i int) error) error {
+	for n := range a.steps {
+		i := n
+		if up {
+			i = len(a.steps) - 1 - n
+		}
+		if !of(a.steps[i]) {
+			continue
+		}
+		if err := do(i); err != nil {
+			return blame(err, a.steps[i].Path)
+		}
+	}
+	return nil
+}
+
+// change calls do with the place of step i. It returns false if a parent directory does not exist any more.
+func (a *applier) change(i int, do func(i int, p place) (bool, error)) (bool, error) {
+	p, err := a.at(a.steps[i])
+	if err != nil {
+		if lost(err) {
+			err = nil
+		}
+		return false, err
+	}
+	defer p.close()
+	a.point("at %d", i)
+	return do(i, p)
+}
+
+// opened reports whether the path is a directory that must be made writable temporarily, while it or its entries are changed.
+func opened(s gate.Step) bool {
+	return s.Before.Type == gate.NodeDir && s.Before.Mode&ownerAll != ownerAll
+}
+
+func (a switcher) openDir(i int, p place) (bool, error) {
+	s := a.steps[i]
+	ok, _, err := p.matches(a.ctx, s.Before, false, nil)
+	if err != nil || !ok {
+		return false, err
+	}
+	return p.chmod(s.Before.Mode|ownerAll, gate.NodeDir)
+}
+
+// take moves away an entry that is removed, or that changes from or to a directory.
+func (a switcher) take(i int, p place) (bool, error) {
+	s := a.steps[i]
+	if err := p.moveTo(a.aside(i)); err != nil {
+		return false, unlessLost(err)
+	}
+	a.point("moved %d", i)
+	// The entry that was moved is checked again, because it may have changed since the first check. If it differs, the rollback
+	// moves it back.
+	ok, _, err := a.aside(i).matches(a.ctx, s.Before, true, nil)
+	if err == nil && ok && s.Before.Type == gate.NodeDir {
+		ok, err = a.aside(i).empty()
+	}
+	return ok, err
+}
+
+// put moves a new entry to its path, or exchanges it with the old entry, or sets the permissions of a file.
+func (a switcher) put(i int, p place) (bool, error) {
+	s := a.steps[i]
+	if swapped(s) {
+		return a.exchange(i, p)
+	}
+	if placed(s) {
+		err := a.fresh(i).moveTo(p)
+		return err == nil, unlessLost(err)
+	}
+	ok, _, err := p.matches(a.ctx, s.Before, false, nil)
+	if err != nil || !ok {
+		return false, err
+	}
+	if ok, err = p.chmod(s.After.Mode, gate.NodeFile); err != nil || !ok {
+		return false, err
+	}
+	ok, _, err = p.matches(a.ctx, s.After, false, nil)
+	return ok, err
+}
+
+// exchange exchanges the new entry with the old one, and then checks the old one, because an editor may have saved the file at
+// the last moment.
+func (a switcher) exchange(i int, p place) (bool, error) {
+	s, q := a.steps[i], a.fresh(i)
+	ok, _, err := p.matches(a.ctx, s.Before, false, nil)
+	if err != nil || !ok {
+		return false, err
+	}
+	a.point("checked %d", i)
+	if err := p.swapWith(q, a.aside(i)); err != nil {
+		return false, unlessLost(err)
+	}
+	a.point("swapped %d", i)
+	ok, _, err = q.matches(a.ctx, s.Before, false, nil)
+	return ok, err
+}
+
+// closeDir sets the final permissions of a directory.
+func (a switcher) closeDir(i int, p place) (bool, error) {
+	return p.chmod(a.steps[i].After.Mode, gate.NodeDir)
+}
+
+// unlessLost returns nil if err only means that a path is not in the expected state, otherwise err.
+func unlessLost(err error) error {
+	for _, e := range []error{unix.ENOENT, unix.ENOTDIR, unix.EEXIST} {
+		if errors.Is(err, e) {
+			return nil
+		}
+	}
+	return err
+}
+
+// empty reports whether the directory at p is empty.
+func (p place) empty() (bool, error) {
+	f, err := p.open(unix.O_DIRECTORY)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	names, _ := f.Readdirnames(1)
+	return len(names) == 0, nil
+}
+
+// syncDirs syncs the parent directories of the plan's paths to disk.
+func (a *applier) syncDirs() error {
+	done := map[string]bool{}
+	for _, s := range a.steps {
+		dir := path.Dir(s.Path)
+		if done[dir] {
+			continue
+		}
+		done[dir] = true
+		fd, err := openBeneath(int(a.host.Fd()), dir, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+		if lost(err) {
+			continue // removed, by the plan or by another process
+		}
+		if errors.Is(err, unix.EACCES) { // a directory that its owner may not list
+			err = os.NewSyscallError("syncfs", unix.Syncfs(int(a.host.Fd())))
+		} else if err == nil {
+			f := os.NewFile(uintptr(fd), dir)
+			err = syncDir(f)
+			f.Close()
+		}
+		if err != nil {
+			return blame(err, dir)
+		}
+	}
+	return blame(syncDir(a.stage), a.name)
+}

@@ -1,0 +1,360 @@
+package baseline
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
+	"github.com/caisson-dev/caisson/job/gate"
+	"github.com/caisson-dev/caisson/job/gate/fsat"
+	"github.com/caisson-dev/caisson/job/gate/overlay"
+)
+
+// The files of a base directory.
+const (
+	baseIndex = "index"
+	basePack  = "pack" // concatenated contents
+	baseMagic = "caisson base 1\n"
+	// minBaseEntry is the minimum size of an entry in the index, in bytes.
+	minBaseEntry   = 10
+	maxBaseEntries = 1_000_000
+)
+
+// Limits bound the contents that are stored for merges. Zero fields mean the default.
+type Limits struct {
+	File  caisson.Size `json:"file,omitempty"`  // largest file; default 1 MiB, which is the maximum
+	Bytes caisson.Size `json:"bytes,omitempty"` // all files together; default 64 MiB
+	Files int          `json:"files,omitempty"` // number of files; default 20,000, at most 100,000
+}
+
+func (l Limits) withDefaults() Limits {
+	if l.File <= 0 || l.File > fsat.SmallFile {
+		l.File = fsat.SmallFile
+	}
+	if l.Bytes <= 0 {
+		l.Bytes = 64 << 20
+	}
+	if l.Files <= 0 {
+		l.Files = 20_000
+	}
+	l.Files = min(l.Files, 100_000)
+	return l
+}
+
+// Entry is the state of a path, in addition to the manifest's record or, if Rebased is set, instead of it.
+type Entry struct {
+	fsat.Stat        // Type is none if the path does not exist
+	Rebased     bool // replaces the manifest's record: the state that was applied since
+	summed      bool // sum is set
+	sum         [sha256.Size]byte
+	Link        string
+	off, length int64 // position of the content in the pack; length is -1 if the content is not stored
+}
+
+// Content returns the SHA-256 of the content in hex, or "" if it is not recorded.
+func (e *Entry) Content() string {
+	if !e.summed {
+		return ""
+	}
+	return hex.EncodeToString(e.sum[:])
+}
+
+// State returns the state that e records.
+func (e *Entry) State() State {
+	return State{Stat: e.Stat, Content: e.Content(), Link: e.Link}
+}
+
+// Store is an open base directory.
+type Store struct {
+	pack    *os.File // nil if the directory has no pack
+	Entries map[string]*Entry
+	Rebased []string // sorted
+}
+
+// Keep stores the contents of small text files of the directory root, as recorded in manifest, in dst, an empty directory. The
+// newest files come first. The contents are the base of later three-way merges, and they distinguish files that were only
+// touched from files that were changed. Files that have changed since the scan, or cannot be read, are left out.
+func Keep(ctx context.Context, root, manifest, dst *os.File, limits Limits) error {
+	defer fsat.KeepAlive(root, dst)
+	m, err := OpenManifest(manifest)
+	if err != nil {
+		return err
+	}
+	l := limits.withDefaults()
+	files, err := newest(m, l)
+	if err != nil {
+		return err
+	}
+	store := &Store{Entries: map[string]*Entry{}}
+	pack, err := fsat.OpenFile(dst, basePack, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, 0o644)
+	if err != nil {
+		return err
+	}
+	defer pack.Close()
+	out := &packFile{file: pack}
+	for i := range files {
+		r := &files[i]
+		if caisson.Size(out.off+r.Size) > l.Bytes {
+			continue
+		}
+		data, err := fsat.ReadContent(ctx, int(root.Fd()), r.Path, &r.Stat, int64(l.File))
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil && (errors.Is(err, fsat.ErrChanged) || fsat.Unexpected(err) == nil):
+			continue
+		case err != nil:
+			return fmt.Errorf("read %s: %w", safetext.Path(r.Path), err)
+		case !fsat.IsText(data):
+			continue
+		}
+		store.Entries[r.Path] = &Entry{Stat: r.Stat, summed: true, sum: sha256.Sum256(data), off: out.off, length: int64(len(data))}
+		if err := out.write(data); err != nil {
+			return err
+		}
+	}
+	if err := out.flush(); err != nil {
+		return err
+	}
+	return store.save(dst)
+}
+
+// newest returns the records of the files that may be stored in a base, newest first.
+func newest(m *Manifest, l Limits) ([]Record, error) {
+	var files []Record
+	keep := func() {
+		slices.SortFunc(files, func(a, b Record) int { return cmp.Or(cmp.Compare(b.Mtime, a.Mtime), fsat.Compare(a.Path, b.Path)) })
+		files = files[:min(len(files), l.Files)]
+	}
+	err := m.Below("", func(r Record) bool {
+		if r.Type == fsat.TypeFile && !r.Hidden && caisson.Size(r.Size) <= l.File {
+			if files = append(files, r); len(files) >= 2*l.Files {
+				keep()
+			}
+		}
+		return true
+	})
+	keep()
+	return files, err
+}
+
+// packFile appends contents to a pack.
+type packFile struct {
+	file *os.File
+	buf  []byte
+	off  int64
+}
+
+func (p *packFile) write(data []byte) error {
+	p.buf = append(p.buf, data...)
+	p.off += int64(len(data))
+	if len(p.buf) > 1<<20 {
+		return p.flush()
+	}
+	return nil
+}
+
+func (p *packFile) flush() error {
+	_, err := p.file.Write(p.buf)
+	p.buf = p.buf[:0]
+	return err
+}
+
+// Applied is a path that was just applied on the host.
+type Applied struct {
+	Path string    `json:"path"`
+	Node gate.Node `json:"node"` // its new state
+}
+
+// Rebase records the applied states as the base of a workspace, so that later changes of the same files are compared with them.
+// base is a directory that [Keep] has filled, and host is the host's directory. A path that is no longer in the applied state
+// on the host is left unchanged in base, and its next change will be a conflict. Rebase is called after an apply and, with the
+// restored states, after an undo.
+func Rebase(ctx context.Context, host, base *os.File, applied []Applied) error {
+	defer fsat.KeepAlive(host, base)
+	store, err := Open(base)
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	pack, err := fsat.OpenFile(base, basePack, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW, 0o644)
+	if err != nil {
+		return err
+	}
+	defer pack.Close()
+	at, err := pack.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
+	out := &packFile{file: pack, off: at}
+	r := NewHostReader(ctx, int(host.Fd()))
+	for _, a := range applied {
+		if !fsat.ValidPath(a.Path) {
+			return caisson.Invalidf("path", "%.80q is no path in a directory", a.Path)
+		}
+		now, err := r.State(a.Path)
+		if err != nil {
+			return err
+		}
+		if now.Odd != "" || !now.Node().Same(a.Node) || store.Entries[a.Path] == nil && len(store.Entries) == maxBaseEntries {
+			continue
+		}
+		e := &Entry{Stat: now.Stat, Rebased: true, Link: now.Link, length: -1}
+		if now.Content != "" {
+			raw, err := hex.DecodeString(now.Content)
+			if err != nil {
+				return err
+			}
+			e.summed, e.sum = true, [sha256.Size]byte(raw)
+		}
+		const maxPack = 256 << 20
+		if now.Type == fsat.TypeFile && now.Data != nil && fsat.IsText(now.Data) && out.off+now.Size <= maxPack {
+			e.off, e.length = out.off, now.Size
+			if err := out.write(now.Data); err != nil {
+				return err
+			}
+		}
+		store.Entries[a.Path] = e
+	}
+	if err := out.flush(); err != nil {
+		return err
+	}
+	return store.save(base)
+}
+
+// save writes the index of the store.
+func (s *Store) save(dir *os.File) error {
+	p := &fsat.Packer{B: []byte(baseMagic)}
+	paths := make([]string, 0, len(s.Entries))
+	for path := range s.Entries {
+		paths = append(paths, path)
+	}
+	slices.SortFunc(paths, fsat.Compare)
+	p.Uint(uint64(len(paths)))
+	for _, path := range paths {
+		e := s.Entries[path]
+		p.String(path)
+		p.Byte(fsat.TypeNumber(e.Type) | fsat.Flag(e.summed, 0x40) | fsat.Flag(e.Rebased, 0x80))
+		p.Uint(uint64(e.Mode))
+		p.Uint(uint64(e.Size))
+		p.Int(e.Mtime)
+		p.Int(e.Ctime)
+		p.Uint(e.Inode)
+		if e.summed {
+			p.B = append(p.B, e.sum[:]...)
+		}
+		p.String(e.Link)
+		p.Uint(uint64(e.off))
+		p.Int(e.length)
+	}
+	h := sha256.Sum256(p.B)
+	fd, err := fsat.Open(int(dir.Fd()), baseIndex+".new", unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW, 0o644)
+	if err != nil {
+		return fmt.Errorf("make an index: %w", err)
+	}
+	file := os.NewFile(uintptr(fd), baseIndex)
+	_, err = file.Write(append(p.B, h[:]...))
+	if err := errors.Join(err, file.Close()); err != nil {
+		return fmt.Errorf("write an index: %w", err)
+	}
+	return os.NewSyscallError("rename", unix.Renameat(int(dir.Fd()), baseIndex+".new", int(dir.Fd()), baseIndex))
+}
+
+// Open opens a base directory. A directory without an index is an empty Store.
+func Open(dir *os.File) (*Store, error) {
+	s := &Store{Entries: map[string]*Entry{}}
+	index, err := fsat.OpenFile(dir, baseIndex, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer index.Close()
+	data, err := io.ReadAll(io.LimitReader(index, overlay.MaxIndex+1))
+	if err != nil {
+		return nil, err
+	}
+	if err := s.parse(data); err != nil {
+		return nil, err
+	}
+	if s.pack, err = fsat.OpenFile(dir, basePack, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *Store) Close() {
+	if s.pack != nil {
+		s.pack.Close()
+	}
+}
+
+func (s *Store) parse(data []byte) error {
+	bad := fsat.Malformed("the record of earlier contents")
+	end := len(data) - sha256.Size
+	if end < len(baseMagic) || string(data[:len(baseMagic)]) != baseMagic {
+		return bad
+	}
+	if h := sha256.Sum256(data[:end]); string(h[:]) != string(data[end:]) {
+		return bad
+	}
+	u := &fsat.Unpacker{B: data[len(baseMagic):end]}
+	n := u.Size()
+	if n > min(int64(len(u.B))/minBaseEntry, maxBaseEntries) {
+		return bad
+	}
+	entries := make([]Entry, n)
+	s.Entries = make(map[string]*Entry, n)
+	last := ""
+	for i := range entries {
+		path, kind := u.String(fsat.MaxPathLen), u.Byte()
+		e := &entries[i]
+		e.Rebased = kind&0x80 != 0
+		mode := u.Uint()
+		e.Size, e.Mtime, e.Ctime, e.Inode = u.Size(), u.Int(), u.Int(), u.Uint()
+		if kind&0x40 != 0 {
+			copy(e.sum[:], u.Bytes(sha256.Size))
+			e.summed = true
+		}
+		e.Link = u.String(fsat.MaxPathLen)
+		e.off, e.length = u.Size(), u.Int()
+		if u.Bad || int(kind&0x3f) >= len(fsat.Types) || mode > fsat.ModeBits || !fsat.ValidPath(path) || last != "" && fsat.Compare(last, path) >= 0 ||
+			e.length < -1 || e.length > fsat.SmallFile {
+			return bad
+		}
+		e.Type, e.Mode = fsat.Types[kind&0x3f], uint32(mode)
+		s.Entries[path] = e
+		if e.Rebased {
+			s.Rebased = append(s.Rebased, path)
+		}
+		last = path
+	}
+	if len(u.B) > 0 {
+		return bad
+	}
+	return nil
+}
+
+// Text returns the content of e, or nil if it is not stored.
+func (s *Store) Text(e *Entry) []byte {
+	if s.pack == nil || e.length < 0 {
+		return nil
+	}
+	data := make([]byte, e.length)
+	if n, _ := s.pack.ReadAt(data, e.off); n < len(data) || sha256.Sum256(data) != e.sum {
+		return nil // a damaged content is treated as missing: the change becomes a conflict instead of a merge
+	}
+	return data
+}

@@ -1,0 +1,309 @@
+package baseline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
+	"github.com/caisson-dev/caisson/job/gate/fsat"
+)
+
+// CopyLimits bound a copy. Zero fields mean the default.
+type CopyLimits struct {
+	Bytes   caisson.Size `json:"bytes,omitempty"`   // bytes written; default 4 GiB
+	Entries int          `json:"entries,omitempty"` // default 1,000,000
+}
+
+func (l CopyLimits) withDefaults() CopyLimits {
+	if l.Bytes <= 0 {
+		l.Bytes = 4 << 30
+	}
+	if l.Entries <= 0 {
+		l.Entries = 1_000_000
+	}
+	return l
+}
+
+// Copied reports the result of a copy.
+type Copied struct {
+	Files   int   `json:"files,omitempty"`   // regular files
+	Shared  int   `json:"shared,omitempty"`  // files that share their blocks with the original
+	Bytes   int64 `json:"bytes,omitempty"`   // bytes written
+	Left    int   `json:"left,omitempty"`    // entries that were left out: pipes, sockets, devices, unreadable entries
+	Changed int   `json:"changed,omitempty"` // files that changed while they were copied
+}
+
+// Copy copies the entries of the directory root that manifest has recorded, except hidden ones, into the empty directory dst,
+// with permissions and times. The caller owns all copies. Files share their blocks with the originals if the file system
+// supports it. Entries that were created since the scan are left out; entries that changed since are copied in their current
+// state. Copy does not follow symlinks, which are copied, and stays on root's file system. Owners, special bits and extended
+// attributes are not copied.
+//
+// Returns Exhausted if the copy exceeds limits or the disk is full.
+func Copy(ctx context.Context, root, manifest, dst *os.File, limits CopyLimits) (Copied, error) {
+	defer fsat.KeepAlive(root, dst)
+	m, err := OpenManifest(manifest)
+	if err != nil {
+		return Copied{}, err
+	}
+	c := &copier{ctx: ctx, root: int(root.Fd()), dst: int(dst.Fd()), parent: -1, limits: limits.withDefaults(), buf: make([]byte, 1<<20)}
+	defer c.leave()
+	var failed error
+	err = m.Below("", func(r Record) bool {
+		if failed = ctx.Err(); failed == nil && !r.Hidden {
+			failed = c.record(&r)
+		}
+		return failed == nil
+	})
+	if err = errors.Join(err, failed); err == nil {
+		err = c.finish()
+	}
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		err = caisson.Wrap(err, caisson.Exhausted, "the disk is too full for a copy of the directory; free some space in the data directory, or use an overlay")
+	}
+	return c.sum, err
+}
+
+type copier struct {
+	ctx       context.Context
+	root, dst int
+	limits    CopyLimits
+	entries   int
+	sum       Copied
+	buf       []byte
+	dirs      []Record // directories created, parents first
+
+	parent int // file descriptor of the directory at in dst, or -1
+	at     string
+}
+
+// enter opens the directory path in dst as parent.
+func (c *copier) enter(path string) error {
+	if c.parent >= 0 && c.at == path {
+		return nil
+	}
+	c.leave()
+	fd, err := fsat.Open(c.dst, path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return fmt.Errorf("open the copy of %s: %w", safetext.Path(path), err)
+	}
+	c.parent, c.at = fd, path
+	return nil
+}
+
+func (c *copier) leave() {
+	if c.parent >= 0 {
+		unix.Close(c.parent)
+		c.parent = -1
+	}
+}
+
+// record copies one entry. An entry whose directory could not be copied cannot be copied either.
+func (c *copier) record(r *Record) error {
+	if c.entries++; c.entries > c.limits.Entries {
+		return caisson.Errorf(caisson.Exhausted, "the directory has more than %d entries, which is too much for a copy; use an overlay, or a smaller directory", c.limits.Entries)
+	}
+	if err := c.enter(fsat.Parent(r.Path)); err != nil {
+		return err
+	}
+	name := nameOf(r.Path)
+	switch r.Type {
+	case fsat.TypeDir:
+		c.dirs = append(c.dirs, *r)
+		return c.named(r, unix.Mkdirat(c.parent, name, 0o700))
+	case fsat.TypeSymlink:
+		return c.link(r, name)
+	case fsat.TypeFile:
+		return c.file(r, name)
+	}
+	c.sum.Left++
+	return nil
+}
+
+func (c *copier) named(r *Record, err error) error {
+	if err != nil {
+		return fmt.Errorf("copy %s: %w", safetext.Path(r.Path), err)
+	}
+	return nil
+}
+
+// missing counts an entry that cannot be copied because of its type or permissions. It returns unexpected errors of the file
+// system.
+func (c *copier) missing(r *Record, err error) error {
+	if err := fsat.Unexpected(err); err != nil && !errors.Is(err, unix.EINVAL) {
+		return c.named(r, err)
+	}
+	c.sum.Left++
+	return nil
+}
+
+func (c *copier) link(r *Record, name string) error {
+	fd, err := fsat.Open(c.root, r.Path, unix.O_PATH|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return c.missing(r, err)
+	}
+	defer unix.Close(fd)
+	text := make([]byte, fsat.MaxPathLen+1)
+	n, err := unix.Readlinkat(fd, "", text)
+	if err != nil || n == 0 || n > fsat.MaxPathLen {
+		return c.missing(r, err)
+	}
+	if err := unix.Symlinkat(string(text[:n]), c.parent, name); err != nil {
+		return c.named(r, err)
+	}
+	return c.touch(r, name, r.Mtime)
+}
+
+func (c *copier) touch(r *Record, name string, mtime int64) error {
+	at := unix.NsecToTimespec(mtime)
+	return c.named(r, unix.UtimesNanoAt(c.parent, name, []unix.Timespec{at, at}, unix.AT_SYMLINK_NOFOLLOW))
+}
+
+func (c *copier) file(r *Record, name string) error {
+	fd, err := fsat.OpenContent(c.root, r.Path)
+	if err != nil {
+		return c.missing(r, err)
+	}
+	src := os.NewFile(uintptr(fd), name)
+	defer src.Close()
+	before, err := fsat.Lstat(fd, "")
+	if err != nil {
+		return c.named(r, err)
+	}
+	if before.Type != fsat.TypeFile {
+		c.sum.Left++
+		return nil
+	}
+	out, err := unix.Openat(c.parent, name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return c.named(r, err)
+	}
+	dst := os.NewFile(uintptr(out), name)
+	is, err := c.content(src, dst, before)
+	if err == nil {
+		err = unix.Fchmod(out, is.Mode&fsat.Permissions)
+	}
+	if err = errors.Join(err, dst.Close()); err != nil {
+		return c.named(r, err)
+	}
+	c.sum.Files++
+	return c.touch(r, name, is.Mtime)
+}
+
+// content copies src, whose state was before, to dst and returns the state of src that the copy has.
+func (c *copier) content(src, dst *os.File, before fsat.Stat) (fsat.Stat, error) {
+	if unix.IoctlFileClone(int(dst.Fd()), int(src.Fd())) == nil {
+		c.sum.Shared++
+		return fsat.Lstat(int(src.Fd()), "") // a clone is a consistent snapshot
+	}
+	for again := true; ; again = false {
+		if err := c.bytes(src, dst, before.Size); err != nil {
+			return before, err
+		}
+		after, err := fsat.Lstat(int(src.Fd()), "")
+		if err != nil || after.Same(&before) {
+			return after, err
+		}
+		if before = after; !again {
+			c.sum.Changed++
+			after.Mtime-- // the copy may be inconsistent; another time marks it as different from the original
+			return after, nil
+		}
+	}
+}
+
+// bytes copies the data of a file of the given size and skips holes.
+func (c *copier) bytes(src, dst *os.File, size int64) error {
+	if err := dst.Truncate(0); err != nil {
+		return err
+	}
+	for off := int64(0); off < size; {
+		data, err := src.Seek(off, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) {
+			break // the rest is a hole
+		}
+		if err != nil {
+			return err
+		}
+		hole, err := src.Seek(data, unix.SEEK_HOLE)
+		if err != nil {
+			return err
+		}
+		if err := c.segment(src, dst, data, min(hole, size)); err != nil {
+			return err
+		}
+		off = hole
+	}
+	return dst.Truncate(size)
+}
+
+func (c *copier) segment(src, dst *os.File, from, to int64) error {
+	for from < to {
+		if err := c.ctx.Err(); err != nil {
+			return err
+		}
+		n, err := src.ReadAt(c.buf[:min(int64(len(c.buf)), to-from)], from)
+		if n == 0 && errors.Is(err, io.EOF) {
+			return nil // the file was truncated
+		}
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		if c.sum.Bytes += int64(n); c.sum.Bytes > int64(c.limits.Bytes) {
+			return caisson.Errorf(caisson.Exhausted, "the directory has more than %s to copy; use an overlay, or a smaller directory", c.limits.Bytes)
+		}
+		if _, err := dst.WriteAt(c.buf[:n], from); err != nil {
+			return err
+		}
+		from += int64(n)
+	}
+	return nil
+}
+
+// finish sets the permissions and times of directories, from the leaves up.
+func (c *copier) finish() error {
+	for i := len(c.dirs) - 1; i >= 0; i-- {
+		r := &c.dirs[i]
+		if err := c.enter(fsat.Parent(r.Path)); err != nil {
+			return err
+		}
+		name := nameOf(r.Path)
+		fd, err := unix.Openat(c.parent, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if err == nil {
+			err = unix.Fchmod(fd, r.Mode&fsat.Permissions)
+			unix.Close(fd)
+		}
+		if err != nil {
+			return c.named(r, err)
+		}
+		is, err := c.original(r)
+		if err != nil {
+			continue // it was removed
+		}
+		if err := c.touch(r, name, is.Mtime); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// original returns the current state of a record's path. It is needed because a manifest does not contain the times of
+// directories.
+func (c *copier) original(r *Record) (fsat.Stat, error) {
+	fd, err := fsat.Open(c.root, r.Path, unix.O_PATH|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return fsat.Stat{}, err
+	}
+	defer unix.Close(fd)
+	return fsat.Lstat(fd, "")
+}
+
+// nameOf returns the last name in path.
+func nameOf(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }

@@ -1,0 +1,104 @@
+package baseline
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson/internal/safetext"
+	"github.com/caisson-dev/caisson/job/gate/fsat"
+)
+
+// Cover creates the layer that hides the hidden files of a scan. In layer, an empty directory, it creates a whiteout for each
+// hidden path of the manifest, and the parent directories. A merged directory has the permissions of the topmost one, so the
+// parent directories get the permissions that they have on the host; their owner is that of layer. Cover needs the rights of
+// that owner and no others.
+func Cover(ctx context.Context, manifest, layer *os.File) error {
+	defer fsat.KeepAlive(layer)
+	m, err := OpenManifest(manifest)
+	if err != nil {
+		return err
+	}
+	c := &Coverer{Layer: int(layer.Fd()), Modes: map[string]uint32{}}
+	var above []Record // the parent directories of the current record
+	var failed error
+	err = m.Below("", func(r Record) bool {
+		if failed = ctx.Err(); failed != nil {
+			return false
+		}
+		for len(above) > 0 && !fsat.Below(r.Path, above[len(above)-1].Path) {
+			above = above[:len(above)-1]
+		}
+		if r.Hidden {
+			failed = c.hide(&r, above)
+		} else if r.Type == fsat.TypeDir {
+			above = append(above, r)
+		}
+		return failed == nil
+	})
+	if err != nil {
+		return err
+	}
+	if failed != nil {
+		return failed
+	}
+	return c.Finish()
+}
+
+type Coverer struct {
+	Layer int
+	Modes map[string]uint32 // permissions of the directories that were created
+	Order []string          // their paths in the order of creation
+}
+
+func (c *Coverer) hide(r *Record, above []Record) error {
+	for _, dir := range above {
+		if _, made := c.Modes[dir.Path]; made {
+			continue
+		}
+		if err := c.Make(dir.Path, func(parent int, name string) error { return unix.Mkdirat(parent, name, 0o700) }); err != nil {
+			return err
+		}
+		c.Modes[dir.Path] = dir.Mode
+		c.Order = append(c.Order, dir.Path)
+	}
+	return c.Make(r.Path, func(parent int, name string) error { return unix.Mknodat(parent, name, unix.S_IFCHR, 0) })
+}
+
+func (c *Coverer) Make(path string, do func(parent int, name string) error) error {
+	parent, err := fsat.Open(c.Layer, fsat.Parent(path), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return fmt.Errorf("open the directory of %s: %w", safetext.Path(path), err)
+	}
+	defer unix.Close(parent)
+	if err := do(parent, path[len(fsat.Parent(path)):][btoi(fsat.Parent(path) != ""):]); err != nil {
+		return fmt.Errorf("hide %s: %w", safetext.Path(path), err)
+	}
+	return nil
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// Finish sets the permissions of directories, from the leaves up, because they may forbid access to a directory.
+func (c *Coverer) Finish() error {
+	for i := len(c.Order) - 1; i >= 0; i-- {
+		path := c.Order[i]
+		fd, err := fsat.Open(c.Layer, path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+		if err != nil {
+			return fmt.Errorf("open %s: %w", safetext.Path(path), err)
+		}
+		err = unix.Fchmod(fd, c.Modes[path])
+		unix.Close(fd)
+		if err != nil {
+			return fmt.Errorf("chmod of %s: %w", safetext.Path(path), err)
+		}
+	}
+	return nil
+}

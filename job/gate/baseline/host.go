@@ -1,0 +1,191 @@
+package baseline
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson/internal/safetext"
+	"github.com/caisson-dev/caisson/job/gate"
+	"github.com/caisson-dev/caisson/job/gate/fsat"
+	"github.com/caisson-dev/caisson/job/gate/overlay"
+)
+
+// Limits of the data that is read from a host directory in one comparison.
+const (
+	maxHostFile  = 1 << 30
+	maxHostBytes = 8 << 30
+)
+
+// State is the state of a path: on the host, in the base, or in the sandbox.
+type State struct {
+	fsat.Stat
+	Content string // SHA-256 of a file in hex; "" if it is not known
+	Link    string
+	Data    []byte // content of a small file on the host; otherwise nil
+	// Odd is the reason why the path cannot be compared, for example because it is behind a symlink or unreadable. It is
+	// usually empty.
+	Odd string
+}
+
+var Nothing = State{Stat: fsat.Stat{Type: fsat.TypeNone}}
+
+func (s *State) None() bool { return s.Type == fsat.TypeNone }
+
+// Node returns s in the form used by plans.
+func (s *State) Node() gate.Node {
+	switch s.Type {
+	case fsat.TypeNone:
+		return gate.Node{}
+	case fsat.TypeSymlink:
+		return gate.Node{Type: s.Type, Hash: gate.HashText([]byte(s.Link)), Link: []byte(s.Link)}
+	case fsat.TypeFile:
+		return gate.Node{Type: s.Type, Mode: s.Mode, Hash: s.Content}
+	}
+	return gate.Node{Type: s.Type, Mode: s.Mode}
+}
+
+// Hash returns [overlay.HashOf] of s.
+func (s *State) Hash() string { return overlay.HashOf(s.Type, s.Mode, s.Content, s.Link) }
+
+// Equal reports whether two states are known to be equal in everything that an apply changes.
+func (s *State) Equal(o *State) bool {
+	if s.Type != o.Type || s.Odd != "" || o.Odd != "" {
+		return false
+	}
+	switch s.Type {
+	case fsat.TypeNone:
+		return true
+	case fsat.TypeFile:
+		return s.Mode == o.Mode && s.Content != "" && s.Content == o.Content
+	case fsat.TypeSymlink:
+		return s.Link == o.Link
+	case fsat.TypeDir:
+		return s.Mode&fsat.Permissions == o.Mode&fsat.Permissions
+	}
+	return false
+}
+
+// HostReader reads the current state of a directory.
+type HostReader struct {
+	ctx  context.Context
+	Root int
+	left int64
+	buf  []byte
+}
+
+func NewHostReader(ctx context.Context, root int) *HostReader {
+	return &HostReader{ctx: ctx, Root: root, left: maxHostBytes, buf: make([]byte, 256<<10)}
+}
+
+// Look returns the state of path without its content.
+func (r *HostReader) Look(path string) (State, error) {
+	if err := r.ctx.Err(); err != nil {
+		return Nothing, err
+	}
+	fd, err := fsat.Open(r.Root, path, unix.O_PATH|unix.O_NOFOLLOW, 0)
+	switch {
+	case err == unix.ENOENT || err == unix.ENOTDIR:
+		return Nothing, nil
+	case err == unix.ELOOP:
+		return State{Stat: fsat.Stat{Type: fsat.TypeNone}, Odd: "a directory above it is a symlink now"}, nil
+	case err == unix.EXDEV:
+		return State{Stat: fsat.Stat{Type: fsat.TypeNone}, Odd: "another file system is mounted above it now"}, nil
+	case err != nil && fsat.Inaccessible(err):
+		return State{Stat: fsat.Stat{Type: fsat.TypeNone}, Odd: "its owner cannot look at it"}, nil
+	case err != nil:
+		return Nothing, fmt.Errorf("look at %s: %w", safetext.Path(path), err)
+	}
+	defer unix.Close(fd)
+	st, err := fsat.Lstat(fd, "")
+	if err != nil {
+		return Nothing, fmt.Errorf("look at %s: %w", safetext.Path(path), err)
+	}
+	s := State{Stat: st}
+	if st.Type == fsat.TypeSymlink {
+		buf := make([]byte, fsat.MaxPathLen+1)
+		n, err := unix.Readlinkat(fd, "", buf)
+		if err != nil {
+			return Nothing, fmt.Errorf("read the link %s: %w", safetext.Path(path), err)
+		}
+		s.Link = string(buf[:n])
+	}
+	return s, nil
+}
+
+// State returns the state of path with its content.
+func (r *HostReader) State(path string) (State, error) {
+	s, err := r.Look(path)
+	if err != nil || s.Type != fsat.TypeFile {
+		return s, err
+	}
+	return s, r.Fill(path, &s)
+}
+
+// Fill adds the content of the file at path to its state s.
+func (r *HostReader) Fill(path string, s *State) error {
+	if s.Size > maxHostFile || s.Size > r.left {
+		s.Odd = "it is too large to be compared"
+		return nil
+	}
+	r.left -= s.Size
+	if s.Size <= fsat.SmallFile {
+		data, err := fsat.ReadContent(r.ctx, r.Root, path, &s.Stat, fsat.SmallFile)
+		if err != nil {
+			return r.Explain(path, s, err)
+		}
+		s.Data, s.Content = data, gate.HashText(data)
+		return nil
+	}
+	fd, err := fsat.OpenContent(r.Root, path)
+	if err != nil {
+		return r.Explain(path, s, err)
+	}
+	file := os.NewFile(uintptr(fd), path)
+	defer file.Close()
+	h := sha256.New()
+	n, err := io.CopyBuffer(struct{ io.Writer }{h}, io.LimitReader(file, s.Size+1), r.buf)
+	if err != nil {
+		return r.Explain(path, s, err)
+	}
+	after, err := fsat.Lstat(fd, "")
+	if err != nil {
+		return err
+	}
+	if n != s.Size || !after.Same(&s.Stat) {
+		return r.Explain(path, s, fsat.ErrChanged)
+	}
+	s.Content = hex.EncodeToString(h.Sum(nil))
+	return nil
+}
+
+// Explain sets s.Odd if the read error err concerns the path only. It returns all other errors.
+func (r *HostReader) Explain(path string, s *State, err error) error {
+	switch {
+	case r.ctx.Err() != nil:
+		return r.ctx.Err()
+	case errors.Is(err, fsat.ErrChanged):
+		s.Odd = "it is changing at the moment"
+	case fsat.Unexpected(err) == nil:
+		s.Odd = "its owner cannot read it"
+	default:
+		return fmt.Errorf("read %s: %w", safetext.Path(path), err)
+	}
+	return nil
+}
+
+// Names returns the names in the directory at path. It returns an error if there are more than limit.
+func (r *HostReader) Names(path string, limit int) ([]string, error) {
+	fd, err := fsat.OpenDir(r.Root, path)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	return fsat.ReadNames(fd, limit)
+}

@@ -1,0 +1,152 @@
+package baseline
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/job/gate"
+	"github.com/caisson-dev/caisson/job/gate/fsat"
+	"github.com/caisson-dev/caisson/job/worker"
+)
+
+// Jobs returns the worker jobs of this package, for the table that the binary passes to [worker.Main].
+func Jobs() []worker.Declared {
+	return []worker.Declared{jobScan, jobSearch, jobCover, jobBase, jobRebase, jobCopy, jobBaseOfCopy, jobForget, jobArchive}
+}
+
+// A Tool runs the functions of this package as confined worker jobs. It is stateless and safe for concurrent use. Its methods
+// do not retain the file descriptors that are passed to them.
+type Tool struct{ run worker.Starter }
+
+// NewTool returns a Tool that runs its jobs with r. The binary that r starts must have the jobs of this package in its table.
+func NewTool(r worker.Starter) Tool { return Tool{run: r} }
+
+// maskArgs are the patterns of a mask.
+type maskArgs struct{ Hide, Show []string }
+
+var jobScan = worker.Job[maskArgs, ScanResult]{
+	Name: "gate.scan", Root: true, Files: 1, Limits: fsat.ReadLimits,
+	Do: func(ctx context.Context, c *worker.Call, args maskArgs) (ScanResult, error) {
+		mask, err := NewMask(args.Hide, args.Show)
+		if err != nil {
+			return ScanResult{}, err
+		}
+		return Scan(ctx, c.Root, mask, c.Files[0])
+	},
+}
+
+// Scan runs the function [Scan] as a worker job with the rights of root's owner.
+func (t Tool) Scan(ctx context.Context, root *os.File, hide, show []string, manifest *os.File) (ScanResult, error) {
+	return jobScan.Run(ctx, t.run, maskArgs{hide, show}, worker.Given{Root: root, Files: []*os.File{manifest}})
+}
+
+var jobSearch = worker.Job[SearchLimits, SearchResult]{
+	Name: "gate.search", Root: true, Files: 1, Limits: fsat.ReadLimits,
+	Do: func(ctx context.Context, c *worker.Call, limits SearchLimits) (SearchResult, error) {
+		return Search(ctx, c.Root, c.Files[0], limits)
+	},
+}
+
+// Search runs the function [Search] as a worker job with the rights of root's owner.
+func (t Tool) Search(ctx context.Context, root, manifest *os.File, limits SearchLimits) (SearchResult, error) {
+	return jobSearch.Run(ctx, t.run, limits, worker.Given{Root: root, Files: []*os.File{manifest}})
+}
+
+var jobCover = worker.Job[worker.None, worker.None]{
+	Name: "gate.cover", Root: true, Files: 1, Access: worker.WriteAsOwner, Limits: fsat.ReadLimits,
+	Do: func(ctx context.Context, c *worker.Call, none worker.None) (worker.None, error) {
+		return none, Cover(ctx, c.Files[0], c.Root)
+	},
+}
+
+// Cover runs the function [Cover] as a worker job. The guest's root user owns layer.
+func (t Tool) Cover(ctx context.Context, manifest, layer *os.File) error {
+	_, err := jobCover.Run(ctx, t.run, worker.None{}, worker.Given{Root: layer, Files: []*os.File{manifest}})
+	return err
+}
+
+var jobBase = worker.Job[Limits, worker.None]{
+	Name: "gate.base", Root: true, Files: 2, Limits: fsat.ReadLimits,
+	Do: func(ctx context.Context, c *worker.Call, limits Limits) (worker.None, error) {
+		return worker.None{}, Keep(ctx, c.Root, c.Files[0], c.Files[1], limits)
+	},
+}
+
+// Base runs [Keep] as a worker job with the rights of root's owner. The caller owns dst.
+func (t Tool) Base(ctx context.Context, root, manifest, dst *os.File, limits Limits) error {
+	_, err := fsat.Lend(ctx, t.run, jobBase, limits, worker.Given{Root: root, Files: []*os.File{manifest, dst}}, dst)
+	return err
+}
+
+// jobRebase reads the applied paths from its input.
+var jobRebase = worker.Job[worker.None, worker.None]{
+	Name: "gate.rebase", Root: true, Files: 1, Limits: fsat.ReadLimits,
+	Do: func(ctx context.Context, c *worker.Call, none worker.None) (worker.None, error) {
+		applied, err := worker.ReadRows[Applied](c.Input(), gate.MaxSteps, gate.MaxPlanLine)
+		if err != nil {
+			return none, caisson.Wrap(err, caisson.Internal, "the list of what was applied is malformed")
+		}
+		return none, Rebase(ctx, c.Root, c.Files[0], applied)
+	},
+}
+
+// Rebase runs the function [Rebase] as a worker job with the rights of host's owner. The caller owns base.
+func (t Tool) Rebase(ctx context.Context, host, base *os.File, applied []Applied) error {
+	var in bytes.Buffer
+	if err := worker.WriteRows(&in, applied); err != nil {
+		return err
+	}
+	_, err := fsat.Lend(ctx, t.run, jobRebase, worker.None{}, worker.Given{Root: host, Files: []*os.File{base}, Input: &in}, base)
+	return err
+}
+
+var jobCopy = worker.Job[CopyLimits, Copied]{
+	Name: "gate.copy", Root: true, Files: 2, Limits: fsat.ReadLimits,
+	Do: func(ctx context.Context, c *worker.Call, limits CopyLimits) (Copied, error) {
+		return Copy(ctx, c.Root, c.Files[0], c.Files[1], limits)
+	},
+}
+
+// Copy runs the function [Copy] as a worker job with the rights of root's owner, who owns dst and remains its owner.
+func (t Tool) Copy(ctx context.Context, root, manifest, dst *os.File, limits CopyLimits) (Copied, error) {
+	return jobCopy.Run(ctx, t.run, limits, worker.Given{Root: root, Files: []*os.File{manifest, dst}})
+}
+
+var jobBaseOfCopy = worker.Job[Limits, worker.None]{
+	Name: "gate.base-of-copy", Root: true, Files: 2, Limits: fsat.ReadLimits,
+	Do: func(ctx context.Context, c *worker.Call, limits Limits) (worker.None, error) {
+		return worker.None{}, KeepCopy(ctx, c.Root, c.Files[0], c.Files[1], limits)
+	},
+}
+
+// BaseOfCopy runs [KeepCopy] as a worker job with the rights of the copy's owner. The caller owns dst.
+func (t Tool) BaseOfCopy(ctx context.Context, copied, manifest, dst *os.File, limits Limits) error {
+	_, err := fsat.Lend(ctx, t.run, jobBaseOfCopy, limits, worker.Given{Root: copied, Files: []*os.File{manifest, dst}}, dst)
+	return err
+}
+
+// jobForget reads the paths from its input.
+var jobForget = worker.Job[worker.None, worker.None]{
+	Name: "gate.forget", Root: true, Files: 1, Limits: fsat.ReadLimits,
+	Do: func(_ context.Context, c *worker.Call, none worker.None) (worker.None, error) {
+		var paths []string
+		if err := json.NewDecoder(c.Input()).Decode(&paths); err != nil {
+			return none, caisson.Wrap(err, caisson.Internal, "the list of what is forgotten is malformed")
+		}
+		return none, Forget(c.Files[0], paths)
+	},
+}
+
+// Forget runs the function [Forget] as a worker job with the rights of the copy's owner. The caller owns base.
+func (t Tool) Forget(ctx context.Context, copied, base *os.File, paths []string) error {
+	in, err := json.Marshal(paths)
+	if err != nil {
+		return err
+	}
+	given := worker.Given{Root: copied, Files: []*os.File{base}, Input: bytes.NewReader(in)}
+	_, err = fsat.Lend(ctx, t.run, jobForget, worker.None{}, given, base)
+	return err
+}

@@ -1,0 +1,391 @@
+// Package baseline records the state of a host directory when a sandbox gets access to it: a [Manifest] of all paths, the files
+// that a [Mask] hides, the files that may contain secrets, and the contents of small files for later merges. It also copies
+// directories.
+package baseline
+
+import (
+	"encoding/binary"
+	"io"
+	"os"
+	"sort"
+
+	"github.com/caisson-dev/caisson/internal/namemask"
+	"github.com/caisson-dev/caisson/job/gate/fsat"
+)
+
+// A manifest consists of a header, blocks of records in the order of directory walks, an index with the first path of each
+// block, and a trailer with the offset of the index. Within a block, a path is stored without the prefix that it shares with
+// the path before.
+const (
+	manifestMagic = "caisson manifest 1\n"
+	blockRecords  = 128
+	maxBlock      = blockRecords * (fsat.MaxPathLen + 64)
+	maxRecords    = 5_000_000
+	maxHeader     = 1 << 20
+	trailerSize   = 8 + 8 + 8 // offset of the index, number of blocks, flags
+)
+
+// A Record is the state of one path of a directory when its manifest was made.
+type Record struct {
+	Path   string
+	Hidden bool // the sandbox does not see the path; the paths below it are not recorded
+	Closed bool // a directory that could not be read; the paths below it are not recorded
+	fsat.Stat
+}
+
+// manifestWriter writes the records of a manifest in order.
+type manifestWriter struct {
+	w      io.Writer
+	off    int64
+	block  fsat.Packer
+	n      int // records in block
+	last   string
+	index  fsat.Packer
+	blocks uint64
+	first  string // first path of the last block in index
+	start  int64
+	err    error
+}
+
+func newManifestWriter(w io.Writer, m *Mask, dev uint64) *manifestWriter {
+	out := &manifestWriter{w: w}
+	var head fsat.Packer
+	head.Uint(dev)
+	hide, show := m.Lists()
+	for _, list := range [][]string{hide, show} {
+		head.Uint(uint64(len(list)))
+		for _, s := range list {
+			head.String(s)
+		}
+	}
+	p := fsat.Packer{B: []byte(manifestMagic)}
+	p.Uint(uint64(len(head.B)))
+	out.write(append(p.B, head.B...))
+	return out
+}
+
+func (w *manifestWriter) write(b []byte) {
+	if w.err == nil {
+		_, w.err = w.w.Write(b)
+	}
+	w.off += int64(len(b))
+}
+
+func (w *manifestWriter) add(r *Record) {
+	shared := 0
+	if w.n == 0 {
+		at := sharedPrefix(w.first, r.Path)
+		w.index.Uint(uint64(at))
+		w.index.String(r.Path[at:])
+		w.index.Uint(uint64(w.off - w.start))
+		w.start, w.first = w.off, r.Path
+		w.blocks++
+	} else {
+		shared = sharedPrefix(w.last, r.Path)
+	}
+	b := &w.block
+	b.Uint(uint64(shared))
+	b.String(r.Path[shared:])
+	b.Byte(fsat.TypeNumber(r.Type) | fsat.Flag(r.Hidden, 0x40) | fsat.Flag(r.Closed, 0x80))
+	b.Uint(uint64(r.Mode))
+	if r.Type != fsat.TypeDir {
+		b.Uint(uint64(r.Size))
+		b.Int(r.Mtime)
+		b.Int(r.Ctime - r.Mtime)
+		b.Uint(r.Inode)
+	}
+	w.last = r.Path
+	if w.n++; w.n == blockRecords {
+		w.flush()
+	}
+}
+
+func (w *manifestWriter) flush() {
+	w.write(w.block.B)
+	w.block.B, w.n = w.block.B[:0], 0
+}
+
+// close writes the index and the trailer. cut means that not all paths were recorded.
+func (w *manifestWriter) close(cut bool) error {
+	w.flush()
+	at := w.off
+	w.write(w.index.B)
+	end := binary.LittleEndian.AppendUint64(nil, uint64(at))
+	end = binary.LittleEndian.AppendUint64(end, w.blocks)
+	end = binary.LittleEndian.AppendUint64(end, uint64(fsat.Flag(cut, 1)))
+	w.write(end)
+	return w.err
+}
+
+func sharedPrefix(a, b string) int {
+	n := min(len(a), len(b))
+	for i := range n {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return n
+}
+
+// A Manifest looks up the records that [Scan] has written. It reads blocks of the file on demand and caches a few. It is not
+// safe for concurrent use.
+type Manifest struct {
+	file   io.ReaderAt
+	dev    uint64
+	Mask   *Mask
+	cut    bool
+	blocks []blockRef
+	end    int64 // offset of the end of the blocks
+
+	cached [8]struct {
+		block   int
+		records []Record
+	}
+	next int // index in cached of the next entry to replace
+}
+
+type blockRef struct {
+	first string
+	off   int64
+}
+
+// OpenManifest reads the index of a manifest. The caller must keep file open as long as it uses the result.
+func OpenManifest(file *os.File) (*Manifest, error) {
+	fi, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	return parseManifest(file, fi.Size())
+}
+
+var errManifest = fsat.Malformed("the record of the directory")
+
+func parseManifest(file io.ReaderAt, size int64) (*Manifest, error) {
+	m := &Manifest{file: file}
+	head := make([]byte, min(size, int64(len(manifestMagic)+binary.MaxVarintLen64+maxHeader)))
+	end := make([]byte, trailerSize)
+	if size < int64(len(manifestMagic)+trailerSize) || m.read(head, 0) != nil || m.read(end, size-trailerSize) != nil {
+		return nil, errManifest
+	}
+	at := binary.LittleEndian.Uint64(end)
+	n, flags := binary.LittleEndian.Uint64(end[8:]), binary.LittleEndian.Uint64(end[16:])
+	start, err := m.header(head)
+	if err != nil {
+		return nil, err
+	}
+	if at > uint64(size-trailerSize) || int64(at) < start || n > maxRecords/blockRecords+1 || flags > 1 {
+		return nil, errManifest
+	}
+	m.cut, m.end = flags == 1, int64(at)
+	index := make([]byte, size-trailerSize-m.end)
+	if int64(len(index)) > int64(n)*(fsat.MaxPathLen+32) || m.read(index, m.end) != nil {
+		return nil, errManifest
+	}
+	for i := range m.cached {
+		m.cached[i].block = -1
+	}
+	return m, m.readIndex(index, n, start)
+}
+
+func (m *Manifest) read(b []byte, off int64) error {
+	if n, err := m.file.ReadAt(b, off); n < len(b) {
+		return err
+	}
+	return nil
+}
+
+// header parses the header and returns the offset of the first block.
+func (m *Manifest) header(head []byte) (int64, error) {
+	if string(head[:len(manifestMagic)]) != manifestMagic {
+		return 0, errManifest
+	}
+	u := &fsat.Unpacker{B: head[len(manifestMagic):]}
+	n := u.Size()
+	start := int64(len(head) - len(u.B))
+	if u.Bad || n > maxHeader || n > int64(len(u.B)) {
+		return 0, errManifest
+	}
+	u.B = u.B[:n]
+	m.dev = u.Uint()
+	var lists [2][]string
+	for i := range lists {
+		count := u.Size()
+		if count > namemask.MaxPatterns {
+			return 0, errManifest
+		}
+		for range count {
+			lists[i] = append(lists[i], u.String(namemask.MaxPattern))
+		}
+	}
+	if u.Bad || len(u.B) > 0 {
+		return 0, errManifest
+	}
+	var err error
+	if m.Mask, err = namemask.New(lists[0], lists[1]); err != nil {
+		return 0, errManifest
+	}
+	return start + n, nil
+}
+
+func (m *Manifest) readIndex(index []byte, n uint64, off int64) error {
+	u := &fsat.Unpacker{B: index}
+	last := ""
+	for i := range n {
+		shared, rest, delta := u.Uint(), u.String(fsat.MaxPathLen), u.Size()
+		if u.Bad || shared > uint64(len(last)) {
+			return errManifest
+		}
+		path := last[:shared] + rest
+		if i == 0 {
+			off = delta
+		} else {
+			off += delta
+		}
+		if !fsat.ValidPath(path) || i > 0 && fsat.Compare(last, path) >= 0 || off >= m.end || off < 0 {
+			return errManifest
+		}
+		m.blocks = append(m.blocks, blockRef{first: path, off: off})
+		last = path
+	}
+	if len(u.B) > 0 {
+		return errManifest
+	}
+	return nil
+}
+
+// block returns the records of the i-th block.
+func (m *Manifest) block(i int) ([]Record, error) {
+	for _, c := range m.cached {
+		if c.block == i {
+			return c.records, nil
+		}
+	}
+	end := m.end
+	if i+1 < len(m.blocks) {
+		end = m.blocks[i+1].off
+	}
+	size := end - m.blocks[i].off
+	if size <= 0 || size > maxBlock {
+		return nil, errManifest
+	}
+	data := make([]byte, size)
+	if m.read(data, m.blocks[i].off) != nil {
+		return nil, errManifest
+	}
+	records, err := m.unpack(data, m.blocks[i].first)
+	if err != nil {
+		return nil, err
+	}
+	m.cached[m.next].block, m.cached[m.next].records = i, records
+	m.next = (m.next + 1) % len(m.cached)
+	return records, nil
+}
+
+func (m *Manifest) unpack(data []byte, first string) ([]Record, error) {
+	u := &fsat.Unpacker{B: data}
+	records := make([]Record, 0, blockRecords)
+	last := ""
+	for len(u.B) > 0 && len(records) < blockRecords {
+		shared, rest, kind := u.Uint(), u.String(fsat.MaxPathLen), u.Byte()
+		if u.Bad || shared > uint64(len(last)) || int(kind&0x3f) >= len(fsat.Types) {
+			return nil, errManifest
+		}
+		r := Record{Path: last[:shared] + rest, Hidden: kind&0x40 != 0, Closed: kind&0x80 != 0}
+		r.Type = fsat.Types[kind&0x3f]
+		mode := u.Uint()
+		if r.Type != fsat.TypeDir {
+			r.Size = u.Size()
+			r.Mtime = u.Int()
+			r.Ctime = r.Mtime + u.Int()
+			r.Inode = u.Uint()
+		}
+		if u.Bad || mode > fsat.ModeBits || !fsat.ValidPath(r.Path) || r.Type == fsat.TypeNone ||
+			len(records) == 0 && r.Path != first || len(records) > 0 && fsat.Compare(last, r.Path) >= 0 {
+			return nil, errManifest
+		}
+		r.Mode, r.Dev = uint32(mode), m.dev
+		records = append(records, r)
+		last = r.Path
+	}
+	if u.Bad || len(u.B) > 0 || len(records) == 0 {
+		return nil, errManifest
+	}
+	return records, nil
+}
+
+// Lookup returns the record of path. found is false if the path was not recorded. known then reports whether the path is
+// certain not to have existed: it is not below a path whose contents were not recorded.
+func (m *Manifest) Lookup(path string) (r Record, found, known bool, err error) {
+	r, found, err = m.find(path)
+	if err != nil || found {
+		return r, found, true, err
+	}
+	if m.cut {
+		return Record{}, false, false, nil
+	}
+	for dir := fsat.Parent(path); dir != ""; dir = fsat.Parent(dir) {
+		above, ok, err := m.find(dir)
+		if err != nil {
+			return Record{}, false, false, err
+		}
+		if ok {
+			return Record{}, false, !above.Closed && !above.Hidden, nil
+		}
+	}
+	return Record{}, false, true, nil
+}
+
+func (m *Manifest) find(path string) (Record, bool, error) {
+	i := sort.Search(len(m.blocks), func(i int) bool { return fsat.Compare(m.blocks[i].first, path) > 0 }) - 1
+	if i < 0 {
+		return Record{}, false, nil
+	}
+	records, err := m.block(i)
+	if err != nil {
+		return Record{}, false, err
+	}
+	j := sort.Search(len(records), func(j int) bool { return fsat.Compare(records[j].Path, path) >= 0 })
+	if j < len(records) && records[j].Path == path {
+		return records[j], true, nil
+	}
+	return Record{}, false, nil
+}
+
+// Below calls yield for every record below the directory dir ("" for all records), in order, until yield returns false.
+func (m *Manifest) Below(dir string, yield func(Record) bool) error {
+	i := max(0, sort.Search(len(m.blocks), func(i int) bool { return fsat.Compare(m.blocks[i].first, dir) > 0 })-1)
+	for ; i < len(m.blocks); i++ {
+		records, err := m.block(i)
+		if err != nil {
+			return err
+		}
+		for _, r := range records {
+			switch {
+			case dir == "" || fsat.Below(r.Path, dir):
+				if !yield(r) {
+					return nil
+				}
+			case fsat.Compare(r.Path, dir) > 0:
+				return nil
+			}
+		}
+	}
+	return nil
+}
+
+// ScanResult is the summary of a scan.
+type ScanResult struct {
+	Files int64 `json:"files"` // entries that are not directories
+	Own   int64 `json:"own"`   // the entries of Files that are not hidden and for which [Own] is true
+	Dirs  int64 `json:"dirs"`
+	Bytes int64 `json:"bytes"` // bytes of regular files
+	// Hidden contains the first paths that the mask hides, at most 1000, as [safetext.Path] formats them. HiddenCount counts all.
+	Hidden      []string `json:"hidden,omitempty"`
+	HiddenCount int      `json:"hiddenCount,omitempty"`
+	// Suspects are files that the mask shows and whose names indicate that they may contain secrets.
+	Suspects Suspects `json:"suspects,omitzero"`
+	Closed   int      `json:"closed,omitempty"` // directories that could not be read
+	Cut      bool     `json:"cut,omitempty"`    // not all paths were recorded
+}
+
+const maxHiddenShown = 1000

@@ -1,0 +1,143 @@
+package baseline
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+
+	"github.com/caisson-dev/caisson/internal/safetext"
+	"github.com/caisson-dev/caisson/job/gate/fsat"
+)
+
+// Scan records the entries of the directory root in a manifest, for [OpenManifest]. It walks the tree once, opens only
+// directories, follows no symlinks and stays on root's file system. Directories that it cannot read are recorded as closed. At
+// the limits of 5,000,000 entries, 256 levels, or paths of 4095 bytes it stops recording and reports it in Cut or as closed
+// directories.
+//
+// Returns errors of the file system and of writing to manifest.
+func Scan(ctx context.Context, root *os.File, mask *Mask, manifest io.Writer) (ScanResult, error) {
+	return scanUpTo(ctx, root, mask, manifest, maxRecords)
+}
+
+func scanUpTo(ctx context.Context, root *os.File, mask *Mask, manifest io.Writer, limit int) (ScanResult, error) {
+	defer fsat.KeepAlive(root)
+	own, err := fsat.Lstat(int(root.Fd()), "")
+	if err != nil {
+		return ScanResult{}, fmt.Errorf("stat of the directory: %w", err)
+	}
+	out := bufio.NewWriterSize(manifest, 256<<10)
+	s := &scanner{ctx: ctx, root: int(root.Fd()), mask: mask, left: limit, dev: own.Dev}
+	s.out = newManifestWriter(out, mask, own.Dev)
+	children, _, err := fsat.ReadChildren(s.root, "", limit)
+	if err != nil && !errors.Is(err, fsat.ErrTooMany) {
+		return ScanResult{}, fmt.Errorf("read the directory: %w", err)
+	}
+	s.sum.Cut = err != nil
+	if err := s.walk("", children, true); err != nil {
+		return ScanResult{}, err
+	}
+	if err := s.out.close(s.sum.Cut); err != nil {
+		return ScanResult{}, err
+	}
+	return s.sum, out.Flush()
+}
+
+type scanner struct {
+	ctx  context.Context
+	root int
+	mask *Mask
+	left int
+	dev  uint64
+	out  *manifestWriter
+	sum  ScanResult
+}
+
+// walk records children, the entries of dir, and everything below them. own means that [Own] is true for dir.
+func (s *scanner) walk(dir string, children []fsat.Child, own bool) error {
+	if err := s.ctx.Err(); err != nil {
+		return err
+	}
+	for _, c := range children {
+		path := fsat.Join(dir, c.Name)
+		if s.left == 0 {
+			s.sum.Cut = true
+			return nil
+		}
+		if len(path) > fsat.MaxPathLen {
+			continue // its directory is recorded as closed
+		}
+		s.left--
+		r := Record{Path: path, Stat: c.Stat, Hidden: s.mask.HidesName(path)}
+		if r.Hidden {
+			s.sum.HiddenCount++
+			if len(s.sum.Hidden) < maxHiddenShown {
+				s.sum.Hidden = append(s.sum.Hidden, safetext.Path(path))
+			}
+		}
+		if c.Type != fsat.TypeDir {
+			s.sum.Files++
+			if own && !r.Hidden && ownName(c.Name) {
+				s.sum.Own++
+			}
+			if c.Type == fsat.TypeFile {
+				s.sum.Bytes += c.Size
+				s.suspect(&r)
+			}
+			s.out.add(&r)
+			continue
+		}
+		s.sum.Dirs++
+		if r.Hidden {
+			s.out.add(&r)
+			continue
+		}
+		below, err := s.open(&r)
+		if err != nil {
+			return err
+		}
+		s.out.add(&r)
+		if err := s.walk(path, below, own && ownName(c.Name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// suspect adds a file that is not hidden to Suspects if its name indicates a secret.
+func (s *scanner) suspect(r *Record) {
+	if r.Hidden {
+		return
+	}
+	if why := suspectName(s.mask, r.Path); why != "" {
+		s.sum.Suspects.add(r.Path, why)
+	}
+}
+
+// open reads the directory of r, or marks it as closed if it cannot be read.
+func (s *scanner) open(r *Record) ([]fsat.Child, error) {
+	if r.Dev != s.dev || fsat.Depth(r.Path) >= fsat.MaxDepth {
+		r.Closed = true
+		s.sum.Closed++
+		return nil, nil
+	}
+	below, _, err := fsat.ReadChildren(s.root, r.Path, s.left)
+	switch {
+	case err == nil:
+	case errors.Is(err, fsat.ErrTooMany):
+		s.sum.Cut = true
+	case fsat.Inaccessible(err):
+		r.Closed = true
+		s.sum.Closed++
+	default:
+		return nil, fmt.Errorf("read %s: %w", safetext.Path(r.Path), err)
+	}
+	if slices.ContainsFunc(below, func(c fsat.Child) bool { return len(r.Path)+1+len(c.Name) > fsat.MaxPathLen }) {
+		r.Closed = true
+		s.sum.Closed++
+	}
+	return below, nil
+}

@@ -1,0 +1,150 @@
+package check
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/job/gate/overlay"
+	"github.com/caisson-dev/caisson/job/worker"
+)
+
+// Jobs returns the worker jobs of this package, for the table that the binary passes to [worker.Main].
+func Jobs() []worker.Declared {
+	return []worker.Declared{jobCheck}
+}
+
+// A Tool runs the functions of this package as confined worker jobs. It is stateless and safe for concurrent use. Its methods
+// do not retain the file descriptors that are passed to them.
+type Tool struct{ run worker.Starter }
+
+// NewTool returns a Tool that runs its jobs with r. The binary that r starts must have the jobs of this package in its table.
+func NewTool(r worker.Starter) Tool { return Tool{run: r} }
+
+// checked is the result of the job for one change.
+type checked struct {
+	Verdict  string
+	Findings []caisson.Finding
+}
+
+// jobCheck checks changes. Its input is a line with the rules, followed by the changes. It writes a [checked] for each change
+// to its first file descriptor. The second file descriptor is the frozen copy, and the root is the host's directory.
+var jobCheck = worker.Job[worker.None, worker.None]{
+	Name: "gate.check", Root: true, Files: 2, Access: worker.ReadAsOwner,
+	Do: func(ctx context.Context, c *worker.Call, none worker.None) (worker.None, error) {
+		in := bufio.NewReaderSize(c.Input(), 1<<16)
+		line, err := in.ReadBytes('\n')
+		if err != nil {
+			return none, caisson.Wrap(err, caisson.Internal, "rules of a check")
+		}
+		var rules Rules
+		if err := worker.Unmarshal(line, &rules); err != nil {
+			return none, caisson.Wrap(err, caisson.Internal, "rules of a check")
+		}
+		changes, err := worker.ReadRows[caisson.Change](in, maxChanges, maxChecked)
+		if err != nil {
+			return none, caisson.Wrap(err, caisson.Internal, "changes to check")
+		}
+		frozen, err := overlay.OpenFrozen(c.Files[1])
+		if err != nil {
+			return none, err
+		}
+		defer frozen.Close()
+		if err := Changes(ctx, changes, c.Root, frozen.Object, rules); err != nil {
+			return none, err
+		}
+		results := make([]checked, len(changes))
+		for i := range changes {
+			results[i] = checked{changes[i].Verdict, changes[i].Finding}
+		}
+		return none, worker.WriteRows(c.Files[0], results)
+	},
+}
+
+// Check runs [Changes] as a worker job with the rights of host's owner, who must be able to read frozen, the file that
+// [overlay.Freeze] has written. If it returns an error, all changes are denied. The error is Invalid if the rules are invalid,
+// and Exhausted if the job was killed at a limit of time or memory.
+func (t Tool) Check(ctx context.Context, host, frozen *os.File, changes []caisson.Change, rules Rules) error {
+	before := make([]string, len(changes))
+	for i := range changes {
+		before[i] = cmpOr(changes[i].Verdict, caisson.VerdictPass)
+		changes[i].Verdict = caisson.VerdictDeny // until the job has succeeded
+	}
+	if err := rules.Validate(); err != nil || len(changes) == 0 {
+		return err
+	}
+	results, err := t.check(ctx, host, frozen, changes, rules)
+	if err != nil {
+		return err
+	}
+	for i, r := range results {
+		// The job is untrusted: its result can only make a verdict stricter.
+		verdict := worse(before[i], r.Verdict)
+		for _, f := range r.Findings {
+			verdict = worse(verdict, f.Verdict)
+		}
+		changes[i].Finding = append(changes[i].Finding, r.Findings...)
+		changes[i].Verdict = verdict
+	}
+	return nil
+}
+
+func (t Tool) check(ctx context.Context, host, frozen *os.File, changes []caisson.Change, rules Rules) ([]checked, error) {
+	changes = slices.Clone(changes)
+	for i := range changes {
+		changes[i].Patch, changes[i].Finding, changes[i].Verdict = "", nil, ""
+	}
+	var in bytes.Buffer
+	if err := json.NewEncoder(&in).Encode(rules); err != nil {
+		return nil, err
+	}
+	if err := worker.WriteRows(&in, changes); err != nil {
+		return nil, err
+	}
+	out, err := worker.Scratch("checked")
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close()
+	all := time.Duration(rules.WithDefaults().ScanTime) + 2*time.Minute
+	_, err = jobCheck.Run(ctx, t.run, worker.None{}, worker.Given{
+		Root: host, Files: []*os.File{out, frozen}, Input: &in, Limits: worker.Limits{Time: all, CPU: 2 * all, FileSize: maxChecked},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return readChecked(io.NewSectionReader(out, 0, maxChecked), len(changes))
+}
+
+// Limits of one check.
+const (
+	maxChanges = 200_000
+	maxChecked = 1 << 30 // bytes that a check may read, and bytes that it may write
+)
+
+// readChecked reads and validates the untrusted output of a job.
+func readChecked(r io.Reader, n int) ([]checked, error) {
+	results, err := worker.ReadRows[checked](r, n, maxFindings*(6*maxMessage+200))
+	if err != nil || len(results) != n || slices.ContainsFunc(results, func(c checked) bool { return !c.valid() }) {
+		return nil, caisson.Errorf(caisson.Internal, "a worker job of the gate sent an invalid reply; try again")
+	}
+	return results, nil
+}
+
+func (c *checked) valid() bool {
+	verdicts := []string{caisson.VerdictPass, caisson.VerdictAsk, caisson.VerdictConflict, caisson.VerdictDeny}
+	for _, f := range c.Findings {
+		if !slices.Contains(Names(), f.Check) || !slices.Contains(verdicts, f.Verdict) || f.Line < 0 ||
+			strings.ContainsFunc(f.Message, func(r rune) bool { return r < ' ' || r == 0x7f }) || len(f.Message) > maxMessage+len("…") {
+			return false
+		}
+	}
+	return len(c.Findings) <= maxFindings && slices.Contains(verdicts, c.Verdict)
+}

@@ -1,0 +1,127 @@
+package check
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"runtime"
+	"sync"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/job/gate/fsat"
+)
+
+// checkContents checks the new contents of files.
+func (c *checker) checkContents(ctx context.Context) error {
+	rules, err := LoadSecretRules()
+	if err != nil {
+		return caisson.Wrap(err, caisson.Internal, "the rules for secrets cannot be read")
+	}
+	timed, cancel := context.WithDeadline(ctx, c.scanDeadline())
+	defer cancel()
+	var todo []int
+	for i := range c.changes {
+		ch := &c.changes[i]
+		if ch.Type != fsat.TypeFile || ch.Kind == caisson.ChangeMode || ch.Kind == caisson.ChangeRemoved || c.denied(i) {
+			continue
+		}
+		if ch.Size > int64(c.rules.MaxScan) {
+			c.add(i, checkSecret, caisson.VerdictAsk, 0, "the file is larger than %v, and was not searched for secrets", c.rules.MaxScan)
+			continue
+		}
+		todo = append(todo, i)
+	}
+	var wg sync.WaitGroup
+	next := make(chan int)
+	for range min(runtime.GOMAXPROCS(0), len(todo)) {
+		wg.Go(func() {
+			for i := range next {
+				c.scan(timed, rules, i)
+			}
+		})
+	}
+	for _, i := range todo {
+		next <- i
+	}
+	close(next)
+	wg.Wait()
+	return ctx.Err()
+}
+
+// denied reports whether the change i is denied already, so that its content need not be searched.
+func (c *checker) denied(i int) bool {
+	for _, f := range c.findings[i] {
+		if f.Verdict == caisson.VerdictDeny {
+			return true
+		}
+	}
+	return false
+}
+
+// scan checks the content of the change i. Each change is scanned by one goroutine only.
+func (c *checker) scan(ctx context.Context, rules *SecretRules, i int) {
+	ch := &c.changes[i]
+	unseen := func(why string) {
+		c.add(i, checkSecret, caisson.VerdictDeny, 0, "the file was not searched for secrets: %s", why)
+	}
+	defer func() {
+		if recover() != nil {
+			unseen("the search broke down")
+		}
+	}()
+	if ctx.Err() != nil {
+		unseen("the time for all files was over; apply the others, then look again, or raise scanTime")
+		return
+	}
+	text, err := c.content(ch)
+	if err != nil {
+		unseen(caisson.MessageOf(err))
+		return
+	}
+	c.checkJudged(i, text)
+	c.checkDirection(i, text)
+	found, err := rules.find(ctx, ch.Path, text)
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		unseen("it took too long; raise scanTime if that is wanted")
+	} else if err != nil {
+		unseen(caisson.MessageOf(err))
+	}
+	if len(found) == 0 {
+		return
+	}
+	old := c.oldContent(ch)
+	for _, s := range found {
+		if s.text != "" && bytes.Contains(old, []byte(s.text)) {
+			continue // the old file contains it as well
+		}
+		c.add(i, checkSecret, c.rules.secretVerdict(ch.Path), s.Line, secretMessage, s.Rule, s.description)
+	}
+}
+
+// content reads the new content of a file.
+func (c *checker) content(ch *caisson.Change) (string, error) {
+	r, err := c.read(ch.Hash)
+	if err != nil {
+		return "", err
+	}
+	defer r.Close()
+	var b bytes.Buffer
+	b.Grow(int(min(max(ch.Size, 0), maxScan)) + bytes.MinRead)
+	if _, err := io.Copy(&b, io.LimitReader(r, int64(c.rules.MaxScan)+1)); err != nil {
+		return "", err
+	}
+	if b.Len() > int(c.rules.MaxScan) {
+		return "", caisson.Errorf(caisson.Conflict, "it is larger than it was said to be")
+	}
+	return b.String(), nil
+}
+
+// oldContent returns the old content of the file that a change modifies, or nil.
+func (c *checker) oldContent(ch *caisson.Change) []byte {
+	path := cmpOr(ch.OldPath, ch.Path)
+	if ch.OldType != fsat.TypeFile || !fsat.ValidPath(path) {
+		return nil
+	}
+	return c.tree.base.Content(path, int64(c.rules.MaxScan))
+}

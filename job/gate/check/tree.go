@@ -1,0 +1,281 @@
+package check
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/job/gate/fsat"
+)
+
+// maxHops is the maximum number of symlinks in the resolution of a path, as in Linux.
+const maxHops = 40
+
+// tree is the directory as it would be with all changes applied: the changes over the base.
+type tree struct {
+	base    Tree
+	changed map[string]*caisson.Change
+	gone    map[string]bool     // paths that are removed or renamed
+	added   map[string][]string // names of changed entries by directory
+	names   map[string][]string // cache of children
+}
+
+func newTree(base Tree, changes []caisson.Change) *tree {
+	t := &tree{base: base, changed: map[string]*caisson.Change{}, gone: map[string]bool{}, added: map[string][]string{}, names: map[string][]string{}}
+	for i := range changes {
+		c := &changes[i]
+		if c.OldPath != "" && c.Kind == caisson.ChangeRenamed {
+			t.gone[c.OldPath] = true
+		}
+		if c.Type == fsat.TypeNone || c.Kind == caisson.ChangeRemoved {
+			t.gone[c.Path] = true
+			continue
+		}
+		t.changed[c.Path] = c
+	}
+	for path := range t.changed {
+		delete(t.gone, path)
+		dir := fsat.Parent(path)
+		t.added[dir] = append(t.added[dir], path[len(dir):])
+	}
+	return t
+}
+
+// lookup returns the type of the entry at path, "none" if it does not exist, and the target of a symlink.
+func (t *tree) lookup(path string) (typ, link string, err error) {
+	if c := t.changed[path]; c != nil {
+		return c.Type, c.Link, nil
+	}
+	if t.covered(path) {
+		return fsat.TypeNone, "", nil
+	}
+	return t.base.Lookup(path)
+}
+
+// covered reports whether a change removes the base's entry at path, or replaces or removes one of its parent directories.
+func (t *tree) covered(path string) bool {
+	if t.gone[path] {
+		return true
+	}
+	for dir := fsat.Parent(path); dir != ""; dir = fsat.Parent(dir) {
+		if c := t.changed[dir]; t.gone[dir] || c != nil && c.Type != fsat.TypeDir {
+			return true
+		}
+	}
+	return false
+}
+
+// children returns the names in dir.
+func (t *tree) children(dir string) ([]string, error) {
+	if names, ok := t.names[dir]; ok {
+		return names, nil
+	}
+	var names []string
+	if dir == "" || !t.covered(dir) {
+		found, err := t.base.Children(dir)
+		if err != nil {
+			return nil, err
+		}
+		names = found
+	}
+	prefix := dir
+	if dir != "" {
+		prefix += "/"
+	}
+	names = slices.DeleteFunc(slices.Clone(names), func(n string) bool { return t.gone[prefix+n] })
+	for _, n := range t.added[dir] {
+		names = append(names, strings.TrimPrefix(n, "/"))
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	if len(t.names) > 1000 {
+		clear(t.names)
+	}
+	t.names[dir] = names
+	return names, nil
+}
+
+// errOutside, errLoop and errGitLink are the reasons for which a symlink is denied.
+var (
+	errOutside = errors.New("leads out of the directory")
+	errLoop    = errors.New("leads to itself or through too many symlinks")
+	errGitLink = errors.New("leads to what belongs to git")
+)
+
+// follow resolves the target of a symlink at path, name by name. Names that do not exist yet are treated as directories.
+func (t *tree) follow(path, link string) error {
+	var at []string
+	if dir := fsat.Parent(path); dir != "" {
+		at = strings.Split(dir, "/")
+	}
+	if strings.HasPrefix(link, "/") {
+		return errOutside
+	}
+	todo := strings.Split(link, "/")
+	for hops := 0; len(todo) > 0; {
+		name := todo[0]
+		todo = todo[1:]
+		switch name {
+		case "", ".":
+			continue
+		case "..":
+			if len(at) == 0 {
+				return errOutside
+			}
+			at = at[:len(at)-1]
+			continue
+		}
+		if GitName(name) {
+			return errGitLink
+		}
+		at = append(at, name)
+		typ, next, err := t.lookup(strings.Join(at, "/"))
+		if err != nil {
+			return err
+		}
+		if typ != fsat.TypeSymlink {
+			continue
+		}
+		if hops++; hops > maxHops {
+			return errLoop
+		}
+		if strings.HasPrefix(next, "/") {
+			return errOutside
+		}
+		at = at[:len(at)-1]
+		todo = append(strings.Split(next, "/"), todo...)
+	}
+	return nil
+}
+
+// above returns the nearest parent directory of path that would not be a directory, or "".
+func (t *tree) above(path string) string {
+	for dir := fsat.Parent(path); dir != ""; dir = fsat.Parent(dir) {
+		if c := t.changed[dir]; c != nil && c.Type != fsat.TypeDir || c == nil && t.gone[dir] {
+			return dir
+		}
+	}
+	return ""
+}
+
+// alike contains groups of names in a directory, sorted, by their key (nameKey) and by their skeleton (nameLook).
+type alike struct{ key, look map[string][]string }
+
+// collisions returns the groups of names in dir that collide on other systems, or that look alike. Each group contains the name
+// of at least one change. It is safe for concurrent use.
+func (t *tree) collisions(dir string) (alike, error) {
+	groups := alike{map[string][]string{}, map[string][]string{}}
+	for _, n := range t.added[dir] {
+		n = strings.TrimPrefix(n, "/")
+		key, look := nameKey(n), nameLook(n)
+		groups.key[key] = append(groups.key[key], n)
+		groups.look[look] = append(groups.look[look], n)
+	}
+	prefix := ""
+	if dir != "" {
+		prefix = dir + "/"
+	}
+	if dir == "" || !t.covered(dir) {
+		names, err := t.base.Children(dir)
+		if err != nil {
+			return alike{}, err
+		}
+		for _, n := range names {
+			if t.gone[prefix+n] {
+				continue
+			}
+			if key := nameKey(n); groups.key[key] != nil { // few names have the same key as a change
+				groups.key[key] = append(groups.key[key], n)
+			}
+			if look := nameLook(n); groups.look[look] != nil {
+				groups.look[look] = append(groups.look[look], n)
+			}
+		}
+	}
+	for _, by := range []map[string][]string{groups.key, groups.look} {
+		for key, g := range by {
+			slices.Sort(g)
+			if g = slices.Compact(g); len(g) < 2 {
+				delete(by, key)
+				continue
+			}
+			by[key] = g
+		}
+	}
+	return groups, nil
+}
+
+// allCollisions calls collisions for each of dirs; failed contains the errors. It takes most of the time of a large check,
+// because it reads all names in the directories of the changes.
+func (t *tree) allCollisions(ctx context.Context, dirs []string) (groups map[string]alike, failed map[string]error) {
+	groups, failed = map[string]alike{}, map[string]error{}
+	var mu sync.Mutex // guards both
+	var wg sync.WaitGroup
+	var next atomic.Int64
+	for range min(runtime.GOMAXPROCS(0), len(dirs)) {
+		wg.Go(func() {
+			for i := next.Add(1) - 1; i < int64(len(dirs)); i = next.Add(1) - 1 {
+				err := ctx.Err()
+				var found alike
+				if err == nil {
+					found, err = t.collisions(dirs[i])
+				}
+				mu.Lock()
+				if groups[dirs[i]] = found; err != nil {
+					failed[dirs[i]] = err
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	return groups, failed
+}
+
+// repository reports whether git would interpret dir as a repository without a work tree. Git would then obey its
+// configuration.
+func (t *tree) repository(dir string) (bool, error) {
+	names, err := t.children(dir)
+	if err != nil {
+		return false, err
+	}
+	has := map[string]bool{}
+	for _, n := range names {
+		has[nameKey(n)] = true
+	}
+	return has["head"] && (has["objects"] && has["refs"] || has["commondir"]), nil
+}
+
+// repositoryNames are the names whose presence can make a directory a repository.
+var repositoryNames = []string{"head", "objects", "refs", "config", "commondir", "hooks"}
+
+// worse returns the stricter of two verdicts.
+func worse(a, b string) string {
+	order := []string{"", caisson.VerdictPass, caisson.VerdictAsk, caisson.VerdictConflict, caisson.VerdictDeny}
+	rank := func(v string) int {
+		if i := slices.Index(order, v); i >= 0 {
+			return i
+		}
+		return len(order) // an unknown verdict is the strictest
+	}
+	if cmp.Compare(rank(a), rank(b)) >= 0 {
+		return a
+	}
+	return b
+}
+
+// LinkFault returns the reason for which a symlink at path of a tree may not have the target link, or "" if it may: targets
+// must be inside the tree and must not belong to git.
+func LinkFault(t Tree, path, link string) (string, error) {
+	err := newTree(t, nil).follow(path, link)
+	if errors.Is(err, errOutside) || errors.Is(err, errLoop) || errors.Is(err, errGitLink) {
+		return err.Error(), nil
+	}
+	return "", err
+}

@@ -1,0 +1,343 @@
+package compare
+
+import (
+	"errors"
+	"io"
+	"slices"
+	"sort"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/job/gate/baseline"
+	"github.com/caisson-dev/caisson/job/gate/fsat"
+	"github.com/caisson-dev/caisson/job/gate/overlay"
+)
+
+// errEnough stops a walk early.
+var errEnough = errors.New("enough")
+
+// origin is the state of a path when the workspace was created, or when the path was last applied.
+type origin struct {
+	baseline.State
+	hidden bool
+	// unknown means that the manifest does not cover the path.
+	unknown bool
+	text    *baseline.Entry // entry with the stored content, or nil
+}
+
+// startOf returns the origin of paths.
+type startOf struct {
+	m    *baseline.Manifest
+	base *baseline.Store
+}
+
+func (s startOf) at(path string) (origin, error) {
+	if e := s.base.Entries[path]; e != nil && e.Rebased {
+		return origin{State: e.State(), text: e}, nil
+	}
+	r, found, known, err := s.m.Lookup(path)
+	if err != nil {
+		return origin{}, err
+	}
+	if !found {
+		return origin{State: baseline.Nothing, unknown: !known, hidden: s.m.Mask.Hides(path)}, nil
+	}
+	return s.record(&r), nil
+}
+
+func (s startOf) record(r *baseline.Record) origin {
+	o := origin{State: baseline.State{Stat: r.Stat}, hidden: r.Hidden}
+	if e := s.base.Entries[r.Path]; e != nil && e.Same(&r.Stat) {
+		o.Content, o.text = e.Content(), e
+	}
+	return o
+}
+
+// below calls do for all paths that existed below dir, in no particular order, until do returns an error. errEnough stops the
+// walk and is not returned.
+func (s startOf) below(dir string, do func(path string, o *origin) error) error {
+	for i := sort.Search(len(s.base.Rebased), func(i int) bool { return fsat.Compare(s.base.Rebased[i], dir) > 0 }); i < len(s.base.Rebased); i++ {
+		path := s.base.Rebased[i]
+		if !fsat.Below(path, dir) {
+			break
+		}
+		e := s.base.Entries[path]
+		if e.Type == fsat.TypeNone {
+			continue
+		}
+		if err := do(path, &origin{State: e.State(), text: e}); err != nil {
+			return ignore(err, errEnough)
+		}
+	}
+	var failed error
+	err := s.m.Below(dir, func(r baseline.Record) bool {
+		if e := s.base.Entries[r.Path]; e != nil && e.Rebased {
+			return true
+		}
+		o := s.record(&r)
+		failed = do(r.Path, &o)
+		return failed == nil
+	})
+	return errors.Join(err, ignore(failed, errEnough))
+}
+
+func ignore(err, what error) error {
+	if errors.Is(err, what) {
+		return nil
+	}
+	return err
+}
+
+// judge compares the sandbox's state of path with its origin and with the host's current state.
+func (c *comparer) judge(path string, base *origin, box *baseline.State) error {
+	hide := base.hidden || c.start.m.Mask.Hides(path)
+	if hide && base.None() && box.None() {
+		return nil
+	}
+	if hide {
+		d := c.add(path, &base.State, box, nil)
+		d.finding("path", caisson.VerdictDeny, "The sandbox does not see files of this name because they may hold secrets; say that it may, or make the change by hand.")
+		return nil
+	}
+	host, err := c.host.Look(path)
+	if err != nil {
+		return err
+	}
+	if host.Odd == "" && box.Type == fsat.TypeDir && (host.Type == fsat.TypeDir && (base.None() || base.Equal(box))) {
+		return nil // the host already has the directory
+	}
+	if box.Type == fsat.TypeDir && base.Type == fsat.TypeDir && host.Type != fsat.TypeDir {
+		c.blocked[path] = &obstacle{caisson.VerdictConflict, "The host does not have the directory any more."}
+		if base.Equal(box) {
+			return nil // the sandbox has only opened it, or changed an entry in it
+		}
+	}
+	if host.None() && box.None() && host.Odd == "" {
+		return nil // both sides have removed it
+	}
+	if unfit(base.Type) || unfit(host.Type) {
+		c.add(path, &base.State, box, nil).finding("type", caisson.VerdictDeny, "Devices, pipes and sockets of the host are left alone.")
+		return nil
+	}
+	if base.unknown {
+		c.add(path, &base.State, box, nil).finding("host", caisson.VerdictConflict, "What the host had here at the start was not recorded.")
+		return nil
+	}
+	if host.Type == fsat.TypeFile && host.Odd == "" {
+		if err := c.host.Fill(path, &host); err != nil {
+			return err
+		}
+	}
+	if host.Odd != "" {
+		c.add(path, &base.State, box, nil).finding("host", caisson.VerdictConflict, "The host's file cannot be compared: "+host.Odd+".")
+		return nil
+	}
+	if host.Equal(box) {
+		return nil // both sides have changed it in the same way, or neither has changed it
+	}
+	if base.Same(&host.Stat) {
+		base.Content, base.Link = host.Content, host.Link
+	}
+	if base.Equal(&host) || base.Type == fsat.TypeSymlink && base.Same(&host.Stat) {
+		return c.unmoved(path, base, box, &host)
+	}
+	if base.Equal(box) {
+		return nil // only the host has changed it
+	}
+	return c.moved(path, base, box, &host)
+}
+
+// unfit reports whether entries of type typ can be neither created nor removed.
+func unfit(typ string) bool {
+	switch typ {
+	case fsat.TypeNone, fsat.TypeFile, fsat.TypeDir, fsat.TypeSymlink:
+		return false
+	}
+	return true
+}
+
+// unmoved adds a change of a path that has not changed on the host.
+func (c *comparer) unmoved(path string, base *origin, box, host *baseline.State) error {
+	d := c.add(path, &base.State, box, host)
+	if host.Type != fsat.TypeDir || box.Type == fsat.TypeDir {
+		return nil
+	}
+	names, err := c.host.Names(path, overlay.MaxEntries)
+	if err != nil {
+		if errors.Is(err, fsat.ErrTooMany) || fsat.Unexpected(err) == nil {
+			d.finding("host", caisson.VerdictConflict, "What the host has in this directory cannot be looked at.")
+			return nil
+		}
+		return err
+	}
+	for _, name := range names {
+		o, err := c.start.at(fsat.Join(path, name))
+		if err != nil {
+			return err
+		}
+		if o.None() {
+			d.finding("host", caisson.VerdictConflict, "The host has new files in this directory.")
+			break
+		}
+	}
+	return nil
+}
+
+// moved adds a change of a path that has changed on the host as well.
+func (c *comparer) moved(path string, base *origin, box, host *baseline.State) error {
+	merged, why, err := c.merge(path, base, box, host)
+	if err != nil {
+		return err
+	}
+	if why != "" {
+		d := c.add(path, &base.State, box, nil)
+		d.Change.HostChanged = true
+		d.host, d.host.Data, d.clash = *host, nil, true
+		d.finding("host", caisson.VerdictConflict, why)
+		return nil
+	}
+	if merged.Equal(host) {
+		return nil // the host already contains the sandbox's change
+	}
+	d := c.add(path, &base.State, merged, host)
+	d.Change.Kind, d.Change.HostChanged, d.Change.Merge = kindOf(&base.State, box), true, true
+	if merged.Type == fsat.TypeFile {
+		c.merged = append(c.merged, overlay.Entry{Path: path, Type: fsat.TypeFile, Mode: merged.Mode, Size: merged.Size, Content: merged.Content, Hash: merged.Hash()})
+	}
+	return nil
+}
+
+// merge merges the two changes, or returns in why the reason for which they cannot be merged.
+func (c *comparer) merge(path string, base *origin, box, host *baseline.State) (merged *baseline.State, why string, err error) {
+	switch {
+	case base.None():
+		return nil, "The host has something else here now, which the sandbox never saw.", nil
+	case host.None():
+		return nil, "The host has removed this.", nil
+	case box.None():
+		return nil, "The host has changed this since; the sandbox has removed it.", nil
+	case host.Type != base.Type || box.Type != base.Type:
+		return nil, "The host has changed this since, and one of the two is not the kind of file that it was.", nil
+	case box.Type == fsat.TypeSymlink:
+		return nil, "The link leads elsewhere on the host now.", nil
+	}
+	m := *box
+	switch {
+	case box.Mode == base.Mode:
+		m.Mode = host.Mode & (fsat.Permissions | box.Mode)
+	case host.Mode == base.Mode || host.Mode == box.Mode:
+	default:
+		return nil, "The host has changed the permissions in another way.", nil
+	}
+	if box.Type != fsat.TypeFile {
+		return &m, "", nil
+	}
+	switch {
+	case base.Content == "":
+		return nil, "The host has changed this since, and what it was like before is not known.", nil
+	case box.Content == base.Content:
+		if host.Data == nil {
+			return nil, "The host has changed this since, and it is too large to be merged.", nil
+		}
+		m.Content, m.Size = host.Content, host.Size
+		_, err := c.objects.Put(host.Data)
+		return &m, "", err
+	case host.Content == base.Content || host.Content == box.Content:
+		return &m, "", nil
+	}
+	return c.mergeText(path, base, box, host, &m)
+}
+
+func (c *comparer) mergeText(path string, base *origin, box, host, m *baseline.State) (merged *baseline.State, why string, err error) {
+	const other = "The host has changed this since, and the two changes cannot be merged."
+	if base.text == nil || host.Data == nil || box.Size > fsat.SmallFile {
+		return nil, other, nil
+	}
+	before := c.start.base.Text(base.text)
+	if before == nil {
+		return nil, other, nil
+	}
+	ours, err := c.boxText(box)
+	if err != nil {
+		return nil, "", err
+	}
+	text, clean := Merge3(before, ours, host.Data)
+	if !clean || len(text) > 2*fsat.SmallFile {
+		return nil, other, nil
+	}
+	m.Size = int64(len(text))
+	m.Content, err = c.objects.Put(text)
+	return m, "", err
+}
+
+// boxText returns the content of a small file of the frozen copy or of a merged file.
+func (c *comparer) boxText(s *baseline.State) ([]byte, error) {
+	r, err := c.frozen.Open(s.Content)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	return io.ReadAll(io.LimitReader(r, 2*fsat.SmallFile+1))
+}
+
+// spread blocks changes that depend on a blocked change above or below them.
+func (c *comparer) spread() {
+	// A directory can be removed only with everything in it.
+	stays := map[string]bool{}
+	for _, d := range slices.Backward(c.found) {
+		if d.base.Type == fsat.TypeDir && d.box.Type != fsat.TypeDir && stays[d.path] && !d.stuck() {
+			d.finding("host", caisson.VerdictConflict, "Something in this directory cannot be removed.")
+		}
+		if d.stuck() && !d.base.None() {
+			for dir := fsat.Parent(d.path); dir != "" && !stays[dir]; dir = fsat.Parent(dir) {
+				stays[dir] = true
+			}
+		}
+	}
+	// Changes in a directory depend on the directory.
+	for _, d := range c.found {
+		for dir := fsat.Parent(d.path); dir != "" && !d.box.None() && !d.stuck(); dir = fsat.Parent(dir) {
+			if o := c.blocked[dir]; o != nil {
+				d.finding("host", o.verdict, o.message)
+			}
+		}
+		if d.stuck() && d.box.Type == fsat.TypeDir && d.base.Type != fsat.TypeDir {
+			c.blocked[d.path] = &obstacle{d.Change.Verdict, "The directory that this is in cannot be made."}
+		}
+	}
+}
+
+// vanished adds removals of paths that were applied and then removed in the sandbox, and that are neither in the sandbox's
+// layer nor in the lower directory. Removing such a path leaves no whiteout in the layer.
+func (c *comparer) vanished() error {
+	if c.frozen.Cut() {
+		return nil // it may be among the entries that were left out
+	}
+	seen := map[string]bool{}
+	for _, d := range c.found {
+		seen[d.path] = true
+	}
+	for _, path := range c.start.base.Rebased {
+		e := c.start.base.Entries[path]
+		if e.Type == fsat.TypeNone || seen[path] {
+			continue
+		}
+		if _, there := c.frozen.Lookup(path); there || c.kept(path, "") {
+			continue
+		}
+		if _, found, known, err := c.start.m.Lookup(path); err != nil || found || !known {
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		if len(c.found) >= maxDifferences {
+			c.cut = true
+			break
+		}
+		if err := c.judge(path, &origin{State: e.State(), text: e}, &baseline.Nothing); err != nil {
+			return err
+		}
+	}
+	slices.SortStableFunc(c.found, func(a, b *difference) int { return fsat.Compare(a.path, b.path) })
+	return nil
+}

@@ -1,0 +1,278 @@
+package compare
+
+import (
+	"cmp"
+	"hash/maphash"
+	"path"
+	"slices"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/job/gate/baseline"
+	"github.com/caisson-dev/caisson/job/gate/fsat"
+)
+
+// Limits of the search for renames, and of patches.
+const (
+	maxRenameFiles = 500      // files on each side that are compared by similarity
+	maxRenameBytes = 32 << 20 // bytes of all of these files
+	maxRenameLines = 20_000   // lines of one of these files
+	maxRenameWork  = 50 << 20 // comparisons of lines
+	maxPatches     = 8 << 20  // bytes of all patches
+	maxDiffBytes   = 64 << 20 // bytes of all files whose lines are compared
+)
+
+// finish propagates blocked changes, joins a removal and an addition of the same file into a rename, and compares lines.
+func (c *comparer) finish(opts Options) error {
+	c.spread()
+	removed, added := c.candidates()
+	removed, added = c.sameContent(removed, added)
+	if err := c.likeContent(removed, added); err != nil {
+		return err
+	}
+	c.found = slices.DeleteFunc(c.found, func(d *difference) bool { return d.Change.Kind == "" })
+	return c.lines(opts)
+}
+
+// candidates returns the removed and the added files that may be the old and new names of a renamed file.
+func (c *comparer) candidates() (removed, added []*difference) {
+	for _, d := range c.found {
+		switch {
+		case d.stuck() || d.Change.HostChanged:
+		case d.Change.Kind == caisson.ChangeRemoved && d.base.Type == fsat.TypeFile && d.base.Size > 0:
+			removed = append(removed, d)
+		case d.Change.Kind == caisson.ChangeAdded && d.box.Type == fsat.TypeFile && d.box.Size > 0:
+			added = append(added, d)
+		}
+	}
+	return removed, added
+}
+
+// rename joins two changes into one. It clears the kind of the removal.
+func rename(from, to *difference) {
+	to.oldPath, to.base, to.host = from.path, from.base, from.host
+	ch := &to.Change
+	ch.Kind, ch.OldPath, ch.OldType, ch.OldMode, ch.OldSize = caisson.ChangeRenamed, from.Change.Path, from.base.Type, from.base.Mode, from.base.Size
+	to.Steps = append(slices.Clone(from.Steps), to.Steps...)
+	from.Change.Kind = ""
+}
+
+// sameContent pairs files with the same content, preferring files with the same name, and returns the unpaired files.
+func (c *comparer) sameContent(removed, added []*difference) (r, a []*difference) {
+	byContent := map[string][]*difference{}
+	for _, d := range removed {
+		byContent[d.base.Content] = append(byContent[d.base.Content], d)
+	}
+	for _, named := range []bool{true, false} {
+		for _, to := range added {
+			if to.Change.Kind != caisson.ChangeAdded {
+				continue
+			}
+			list := byContent[to.box.Content]
+			i := 0
+			if named {
+				i = slices.IndexFunc(list, func(d *difference) bool { return path.Base(d.path) == path.Base(to.path) })
+			}
+			if i >= 0 && i < len(list) {
+				rename(list[i], to)
+				byContent[to.box.Content] = slices.Delete(list, i, i+1)
+			}
+		}
+	}
+	gone := func(d *difference) bool { return d.Change.Kind == "" || d.Change.Kind == caisson.ChangeRenamed }
+	return slices.DeleteFunc(removed, gone), slices.DeleteFunc(added, gone)
+}
+
+// line is the number of bytes of a text that are in lines with one hash.
+type line struct {
+	hash  uint64
+	bytes int
+}
+
+type text struct {
+	*difference
+	lines []line // sorted by hash
+	size  int
+}
+
+// likeContent pairs text files that have at least half of their content in common, the most similar ones first.
+func (c *comparer) likeContent(removed, added []*difference) error {
+	left := maxRenameBytes
+	seed := maphash.MakeSeed()
+	from, err := c.texts(removed, &left, func(d *difference) ([]byte, error) { return c.hostText(d.path, &d.host) }, seed)
+	if err != nil || len(from) == 0 {
+		return err
+	}
+	to, err := c.texts(added, &left, func(d *difference) ([]byte, error) { return c.boxText(&d.box) }, seed)
+	if err != nil {
+		return err
+	}
+	return c.pair(from, to)
+}
+
+// pair joins similar files into renames.
+func (c *comparer) pair(from, to []text) error {
+	type pair struct {
+		from, to *difference
+		score    float64
+		named    bool
+	}
+	var pairs []pair
+	work := 0
+	for _, f := range from {
+		for _, t := range to {
+			largest := max(f.size, t.size)
+			if 2*min(f.size, t.size) < largest || work > maxRenameWork {
+				continue
+			}
+			work += len(f.lines) + len(t.lines)
+			if common := commonBytes(f.lines, t.lines); 2*common >= largest {
+				pairs = append(pairs, pair{f.difference, t.difference, float64(common) / float64(largest), path.Base(f.path) == path.Base(t.path)})
+			}
+		}
+		if err := c.ctx.Err(); err != nil {
+			return err
+		}
+	}
+	slices.SortStableFunc(pairs, func(a, b pair) int {
+		if a.named != b.named && a.score == b.score {
+			if a.named {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Compare(b.score, a.score)
+	})
+	for _, p := range pairs {
+		if p.from.Change.Kind == caisson.ChangeRemoved && p.to.Change.Kind == caisson.ChangeAdded {
+			rename(p.from, p.to)
+		}
+	}
+	return nil
+}
+
+func (c *comparer) texts(list []*difference, left *int, read func(*difference) ([]byte, error), seed maphash.Seed) ([]text, error) {
+	var texts []text
+	for _, d := range list {
+		size := int(max(d.base.Size, d.box.Size))
+		if size > fsat.SmallFile || size > *left || len(texts) == maxRenameFiles {
+			continue
+		}
+		*left -= size
+		data, err := read(d)
+		if err != nil {
+			return nil, err
+		}
+		if data == nil || !fsat.IsText(data) {
+			continue
+		}
+		if lines := hashLines(data, seed); len(lines) <= maxRenameLines {
+			texts = append(texts, text{difference: d, lines: lines, size: len(data)})
+		}
+	}
+	return texts, nil
+}
+
+// hostText returns the host's content of path if the file is still in the state s, otherwise nil.
+func (c *comparer) hostText(path string, s *baseline.State) ([]byte, error) {
+	if s.Type != fsat.TypeFile {
+		return nil, nil
+	}
+	if s.Data != nil {
+		return s.Data, nil
+	}
+	data, err := fsat.ReadContent(c.ctx, c.host.Root, path, &s.Stat, fsat.SmallFile)
+	if err != nil {
+		return nil, c.host.Explain(path, &baseline.State{}, err)
+	}
+	return data, nil
+}
+
+func hashLines(data []byte, seed maphash.Seed) []line {
+	var all []line
+	for _, s := range splitLines(data) {
+		all = append(all, line{maphash.String(seed, s), len(s)})
+	}
+	slices.SortFunc(all, func(a, b line) int { return cmp.Compare(a.hash, b.hash) })
+	var out []line
+	for _, l := range all {
+		if n := len(out); n > 0 && out[n-1].hash == l.hash {
+			out[n-1].bytes += l.bytes
+		} else {
+			out = append(out, l)
+		}
+	}
+	return out
+}
+
+// commonBytes returns the number of bytes in lines that both texts contain.
+func commonBytes(a, b []line) int {
+	n := 0
+	for len(a) > 0 && len(b) > 0 {
+		switch {
+		case a[0].hash < b[0].hash:
+			a = a[1:]
+		case a[0].hash > b[0].hash:
+			b = b[1:]
+		default:
+			n += min(a[0].bytes, b[0].bytes)
+			a, b = a[1:], b[1:]
+		}
+	}
+	return n
+}
+
+// lines counts the changed lines of text files and makes patches. Changes beyond the limits have neither.
+func (c *comparer) lines(opts Options) error {
+	left, patches := maxDiffBytes, maxPatches
+	for _, d := range c.found {
+		if err := c.ctx.Err(); err != nil {
+			return err
+		}
+		size := int(d.host.Size + d.box.Size)
+		wanted := (d.Steps != nil || d.clash) && (d.host.Type == fsat.TypeFile || d.host.Type == fsat.TypeNone || d.host.Type == "") &&
+			(d.box.Type == fsat.TypeFile || d.box.None()) && d.Change.Kind != caisson.ChangeMode
+		if !wanted || d.host.Size > fsat.SmallFile || d.box.Size > 2*fsat.SmallFile || size > left {
+			continue
+		}
+		left -= size
+		oldPath := d.oldPath
+		if oldPath == "" {
+			oldPath = d.path
+		}
+		old, err := c.hostText(oldPath, &d.host)
+		if err != nil {
+			return err
+		}
+		var now []byte
+		if d.box.Type == fsat.TypeFile {
+			if now, err = c.boxText(&d.box); err != nil {
+				return err
+			}
+		}
+		if old == nil && d.host.Type == fsat.TypeFile {
+			continue // the file is being changed; applying the change would detect that
+		}
+		ch := &d.Change
+		var patch string
+		patch, _, ch.Added, ch.Removed, ch.Binary = Unified(old, now, oldName(d, oldPath), newName(d))
+		if opts.Patch && len(patch) <= patches {
+			patches -= len(patch)
+			ch.Patch = patch
+		}
+	}
+	return nil
+}
+
+func oldName(d *difference, path string) string {
+	if d.host.Type != fsat.TypeFile {
+		return "/dev/null"
+	}
+	return "a/" + path
+}
+
+func newName(d *difference) string {
+	if d.box.None() {
+		return "/dev/null"
+	}
+	return "b/" + d.path
+}

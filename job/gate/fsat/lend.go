@@ -1,0 +1,53 @@
+package fsat
+
+import (
+	"context"
+	"errors"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson/job/worker"
+)
+
+// ReadLimits are the limits of jobs that read trees.
+var ReadLimits = worker.Limits{Time: 10 * time.Minute, CPU: 10 * time.Minute, Memory: 4 << 30}
+
+// Lend runs a job while dirs, and the files in them, belong to the owner of the job's root directory, with whose rights the job
+// runs. Other processes of that owner cannot open dirs, because the directories above them are closed to it.
+func Lend[Args, Reply any](
+	ctx context.Context, run worker.Starter, job worker.Job[Args, Reply], args Args, given worker.Given, dirs ...*os.File,
+) (reply Reply, err error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(given.Root.Fd()), &st); err != nil {
+		return reply, os.NewSyscallError("fstat", err)
+	}
+	for _, dir := range dirs {
+		if err := chown(dir, int(st.Uid), int(st.Gid)); err != nil {
+			return reply, err
+		}
+	}
+	reply, err = job.Run(ctx, run, args, given)
+	for _, dir := range dirs {
+		err = errors.Join(err, chown(dir, os.Geteuid(), os.Getegid()))
+	}
+	return reply, err
+}
+
+// chown changes the owner of a directory, and of the index and pack in it, which the job rewrites.
+func chown(dir *os.File, uid, gid int) error {
+	if err := unix.Fchmod(int(dir.Fd()), 0o755); err != nil {
+		return os.NewSyscallError("fchmod", err)
+	}
+	if err := unix.Fchown(int(dir.Fd()), uid, gid); err != nil {
+		return os.NewSyscallError("fchown", err)
+	}
+	for _, name := range []string{"index", "pack"} {
+		err := unix.Fchownat(int(dir.Fd()), name, uid, gid, unix.AT_SYMLINK_NOFOLLOW)
+		if err != nil && err != unix.ENOENT {
+			return os.NewSyscallError("fchownat", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,208 @@
+package overlay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
+	"github.com/caisson-dev/caisson/job/gate/fsat"
+)
+
+const MaxEntries = 200_000
+
+// FreezeLimits bound a frozen copy. Zero fields mean the default.
+type FreezeLimits struct {
+	Entries int          `json:"entries,omitempty"` // 200,000, which is the maximum
+	Bytes   caisson.Size `json:"bytes,omitempty"`   // of all files; 4 GiB
+	File    caisson.Size `json:"file,omitempty"`    // of one file; 1 GiB. Holes count.
+}
+
+func (l FreezeLimits) WithDefaults() FreezeLimits {
+	if l.Entries <= 0 || l.Entries > MaxEntries {
+		l.Entries = MaxEntries
+	}
+	if l.Bytes <= 0 {
+		l.Bytes = 4 << 30
+	}
+	if l.File <= 0 {
+		l.File = 1 << 30
+	}
+	return l
+}
+
+// Freeze copies the upper directory of an overlay, whose attributes [Mark] has written to marked just before, to dst, an empty
+// directory. It returns the result of [OpenFrozen] for dst, which the caller must close.
+//
+// The directory may change during the copy. Each file is copied as it was at one time, or denied; different files may be of
+// different times. Devices, pipes, sockets, files that exceed the limits, unreadable files and files with unusual attributes are
+// listed as denied and never opened. Entries beyond the limit are left out, and the result is cut.
+func Freeze(ctx context.Context, upper *os.File, marked io.Reader, dst *os.File, limits FreezeLimits) (*Frozen, error) {
+	defer fsat.KeepAlive(upper, dst)
+	m, err := readMarks(marked)
+	if err != nil {
+		return nil, err
+	}
+	dir := int(dst.Fd())
+	if err := unix.Mkdirat(dir, FrozenObjects, 0o755); err != nil {
+		return nil, caisson.Wrap(err, caisson.Internal, "cannot make room for a review")
+	}
+	objects, err := fsat.OpenDir(dir, FrozenObjects)
+	if err != nil {
+		return nil, fmt.Errorf("open the objects: %w", err)
+	}
+	defer unix.Close(objects)
+	l := limits.WithDefaults()
+	f := &freezer{ctx: ctx, root: int(upper.Fd()), marks: m, left: l.Entries, keeper: NewKeeper(objects, l)}
+	if f.keeper.pack, err = newPacking(dst); err != nil {
+		return nil, err
+	}
+	err = f.walk("")
+	if err := errors.Join(err, f.keeper.pack.close()); err != nil {
+		return nil, err
+	}
+	if err := WriteIndex(dir, frozenIndex, f.entries, f.cut); err != nil {
+		return nil, err
+	}
+	return OpenFrozen(dst)
+}
+
+// WriteIndex writes an index atomically.
+func WriteIndex(dir int, name string, entries []Entry, cut bool) error {
+	tmp := name + ".new"
+	fd, err := fsat.Open(dir, tmp, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW, 0o644)
+	if err != nil {
+		return fmt.Errorf("make an index: %w", err)
+	}
+	file := os.NewFile(uintptr(fd), tmp)
+	_, err = file.Write(packIndex(entries, cut))
+	if err := errors.Join(err, file.Close()); err != nil {
+		return fmt.Errorf("write an index: %w", err)
+	}
+	return os.NewSyscallError("rename", unix.Renameat(dir, tmp, dir, name))
+}
+
+type freezer struct {
+	ctx     context.Context
+	root    int
+	marks   *marks
+	left    int
+	keeper  *Keeper
+	entries []Entry
+	cut     bool
+}
+
+func (f *freezer) walk(dir string) error {
+	if err := f.ctx.Err(); err != nil {
+		return err
+	}
+	children, own, err := fsat.ReadChildren(f.root, dir, f.left)
+	switch {
+	case errors.Is(err, fsat.ErrTooMany):
+		f.cut = true
+		return nil
+	case err != nil && (dir == "" || !fsat.Inaccessible(err)):
+		return fmt.Errorf("read %s: %w", safetext.Path(dir), err)
+	case err != nil:
+		f.deny(dir, "it cannot be looked into")
+		return nil
+	}
+	if m := f.marks.byPath[dir]; dir != "" && m.kind == markOpaque && m.inode != own.Inode {
+		f.deny(dir, "it was replaced while it was read; look again")
+		return nil
+	}
+	for _, c := range children {
+		path := fsat.Join(dir, c.Name)
+		if f.left == 0 || !f.marks.covers(path) {
+			f.cut = true
+			return nil
+		}
+		if len(path) > fsat.MaxPathLen {
+			f.deny(dir, "it has paths that are too long")
+			continue
+		}
+		f.left--
+		e, err := f.entry(path, &c.Stat)
+		if err != nil {
+			return err
+		}
+		f.entries = append(f.entries, e)
+		if e.Type == fsat.TypeDir && e.Denied == "" {
+			if err := f.walk(path); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// deny marks a directory that has already been recorded as denied.
+func (f *freezer) deny(dir, why string) {
+	for i := len(f.entries) - 1; i >= 0; i-- {
+		if e := &f.entries[i]; e.Path == dir {
+			e.Denied, e.Hash = why, ""
+			return
+		}
+	}
+}
+
+func (f *freezer) entry(path string, st *fsat.Stat) (Entry, error) {
+	e := Entry{Path: path, Type: st.Type, Mode: st.Mode}
+	if st.Whiteout() {
+		return Entry{Path: path, Type: fsat.TypeNone, Removed: true, Hash: HashOf(fsat.TypeNone, 0, "", "")}, nil
+	}
+	m := f.marks.byPath[path]
+	if m.kind == markRefuse || m.kind == markOpaque && m.inode != st.Inode {
+		e.Size, e.Denied = st.Size, "its overlay attributes are not those of a plain copy"
+		return e, nil
+	}
+	e.Opaque = m.kind == markOpaque && st.Type == fsat.TypeDir
+	var err error
+	switch st.Type {
+	case fsat.TypeDir:
+		if fsat.Depth(path) >= fsat.MaxDepth {
+			e.Denied = "it is too deep"
+		}
+	case fsat.TypeFile:
+		e.Size = st.Size
+		e.Content, e.Size, e.Denied, err = f.keeper.keep(f.root, path, st)
+	case fsat.TypeSymlink:
+		e.Link, e.Denied, err = readLink(f.root, path)
+	default:
+		e.Denied = "it is a " + st.Type + ", which is never applied"
+	}
+	if e.Denied == "" {
+		e.Hash = HashOf(e.Type, e.Mode, e.Content, e.Link)
+	}
+	return e, err
+}
+
+// readLink returns the target of the symlink at path, or the reason why it cannot be read.
+func readLink(root int, path string) (link, denied string, err error) {
+	fd, err := fsat.Open(root, path, unix.O_PATH|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return "", vanished, fsat.Unexpected(err)
+	}
+	defer unix.Close(fd)
+	buf := make([]byte, fsat.MaxPathLen+1)
+	n, err := unix.Readlinkat(fd, "", buf)
+	switch {
+	case err == unix.ENOENT || err == unix.EINVAL:
+		return "", vanished, nil // the path is no longer a symlink
+	case err != nil:
+		return "", "", os.NewSyscallError("readlink", err)
+	case n == 0 || n > fsat.MaxPathLen:
+		return "", "its target is too long", nil
+	}
+	return string(buf[:n]), "", nil
+}
+
+const (
+	vanished   = "it changed while it was read; look again"
+	unreadable = "it cannot be read"
+)

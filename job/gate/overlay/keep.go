@@ -1,0 +1,231 @@
+package overlay
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
+	"github.com/caisson-dev/caisson/job/gate/fsat"
+)
+
+const maxTries = 3 // to read a file that keeps changing
+
+// Keeper copies contents into a directory of objects, each once.
+type Keeper struct {
+	objects int
+	pack    *packing // of small contents; nil makes objects of them as well
+	limits  FreezeLimits
+	total   caisson.Size
+	noClone bool
+	buf     []byte
+	zeros   []byte
+	linked  map[uint64]kept // by inode, of files with more than one name
+}
+
+type kept struct {
+	ctime, size int64
+	content     string
+}
+
+func NewKeeper(objects int, l FreezeLimits) *Keeper {
+	return &Keeper{objects: objects, limits: l, buf: make([]byte, fsat.SmallFile+1), linked: map[uint64]kept{}}
+}
+
+// keep copies the file at path beneath root, which looked like st. It returns its sha256 and size, or why it was not kept.
+func (k *Keeper) keep(root int, path string, st *fsat.Stat) (content string, size int64, denied string, err error) {
+	for range maxTries {
+		if caisson.Size(st.Size) > k.limits.File {
+			return "", st.Size, fmt.Sprintf("it has %v; files of more than %v are not kept", caisson.Size(st.Size), k.limits.File), nil
+		}
+		if k.total+caisson.Size(st.Size) > k.limits.Bytes {
+			return "", st.Size, fmt.Sprintf("the files before it fill the %v that are kept at once", k.limits.Bytes), nil
+		}
+		fd, err := fsat.OpenContent(root, path)
+		if err != nil {
+			return "", st.Size, unreadable, fsat.Unexpected(err)
+		}
+		file := os.NewFile(uintptr(fd), path)
+		now, err := k.copy(file, &content)
+		file.Close()
+		switch {
+		case errors.Is(err, fsat.ErrChanged):
+			st = &now
+			if st.Type != fsat.TypeFile {
+				return "", 0, vanished, nil
+			}
+			continue
+		case err != nil:
+			return "", 0, "", fmt.Errorf("copy %s: %w", safetext.Path(path), err)
+		}
+		k.total += caisson.Size(now.Size)
+		return content, now.Size, "", nil
+	}
+	return "", st.Size, vanished, nil
+}
+
+// copy makes an object of file and returns the state in which it was. fsat.ErrChanged comes with the state that it has now.
+func (k *Keeper) copy(file *os.File, content *string) (fsat.Stat, error) {
+	before, err := fsat.Lstat(int(file.Fd()), "")
+	if err != nil {
+		return before, err
+	}
+	if before.Type != fsat.TypeFile || caisson.Size(before.Size) > k.limits.File || k.total+caisson.Size(before.Size) > k.limits.Bytes {
+		return before, fsat.ErrChanged
+	}
+	// The size as well: clocks of file systems tick slowly, and where a content is in the pack follows from the sizes before it.
+	if l, ok := k.linked[before.Inode]; ok && l.ctime == before.Ctime && l.size == before.Size && before.Nlink > 1 {
+		*content = l.content
+		return before, nil
+	}
+	var data []byte
+	if before.Size <= fsat.SmallFile {
+		data, err = k.small(file, before.Size)
+	} else {
+		*content, err = k.large(file, before.Size)
+	}
+	if err != nil && !errors.Is(err, fsat.ErrChanged) {
+		return before, err
+	}
+	after, statErr := fsat.Lstat(int(file.Fd()), "")
+	if statErr != nil {
+		return before, statErr
+	}
+	if err != nil || !after.Same(&before) {
+		return after, fsat.ErrChanged
+	}
+	if before.Size <= fsat.SmallFile { // only now: each content in a pack is one of the index
+		if *content, err = k.Put(data); err != nil {
+			return before, err
+		}
+	}
+	if before.Nlink > 1 {
+		k.linked[before.Inode] = kept{ctime: before.Ctime, size: before.Size, content: *content}
+	}
+	return before, nil
+}
+
+// small returns what is in a file of this size, until the next call.
+func (k *Keeper) small(file *os.File, size int64) ([]byte, error) {
+	n, err := io.ReadFull(file, k.buf[:size+1])
+	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	if int64(n) != size {
+		return nil, fsat.ErrChanged
+	}
+	return k.buf[:n], nil
+}
+
+// Put keeps data.
+func (k *Keeper) Put(data []byte) (string, error) {
+	sum := sha256.Sum256(data)
+	name := hex.EncodeToString(sum[:])
+	if k.pack != nil {
+		return name, k.pack.add(name, data)
+	}
+	fd, err := fsat.Open(k.objects, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, 0o644)
+	if err == unix.EEXIST {
+		return name, nil
+	}
+	if err != nil {
+		return "", os.NewSyscallError("open", err)
+	}
+	defer unix.Close(fd)
+	for len(data) > 0 {
+		n, err := unix.Write(fd, data)
+		if err != nil && err != unix.EINTR {
+			return "", os.NewSyscallError("write", err)
+		}
+		data = data[max(n, 0):]
+	}
+	return name, nil
+}
+
+// large copies a file by sharing its blocks, or else only what is not a hole.
+func (k *Keeper) large(file *os.File, size int64) (string, error) {
+	const tmp = "copying"
+	fd, err := fsat.Open(k.objects, tmp, unix.O_RDWR|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW, 0o644)
+	if err != nil {
+		return "", os.NewSyscallError("open", err)
+	}
+	out := os.NewFile(uintptr(fd), tmp)
+	defer out.Close()
+	sum := sha256.New()
+	if k.clone(out, file) {
+		// What was cloned cannot change any more.
+		n, err := io.CopyBuffer(struct{ io.Writer }{sum}, struct{ io.Reader }{out}, k.buf)
+		if err != nil || n != size {
+			return "", errors.Join(err, fsat.ErrChanged)
+		}
+	} else if err := k.sparse(out, file, size, sum); err != nil {
+		return "", err
+	}
+	name := hex.EncodeToString(sum.Sum(nil))
+	return name, os.NewSyscallError("rename", unix.Renameat(k.objects, tmp, k.objects, name))
+}
+
+func (k *Keeper) clone(out, in *os.File) bool {
+	if k.noClone {
+		return false
+	}
+	k.noClone = unix.IoctlFileClone(int(out.Fd()), int(in.Fd())) != nil
+	return !k.noClone
+}
+
+func (k *Keeper) sparse(out, in *os.File, size int64, sum hash.Hash) error {
+	if err := out.Truncate(size); err != nil {
+		return err
+	}
+	for at := int64(0); at < size; {
+		data, err := unix.Seek(int(in.Fd()), at, unix.SEEK_DATA)
+		if err == unix.ENXIO {
+			data = size // a hole up to the end
+		} else if err != nil {
+			return os.NewSyscallError("seek", err)
+		}
+		data = min(data, size)
+		if err := k.hole(sum, data-at); err != nil {
+			return err
+		}
+		if at = data; at == size {
+			break
+		}
+		end, err := unix.Seek(int(in.Fd()), at, unix.SEEK_HOLE)
+		if err != nil {
+			return os.NewSyscallError("seek", err)
+		}
+		end = min(end, size)
+		from := io.NewSectionReader(in, at, end-at)
+		to := io.NewOffsetWriter(out, at)
+		n, err := io.CopyBuffer(struct{ io.Writer }{io.MultiWriter(to, sum)}, struct{ io.Reader }{from}, k.buf)
+		if err != nil {
+			return err
+		}
+		if n != end-at {
+			return fsat.ErrChanged
+		}
+		at = end
+	}
+	return nil
+}
+
+// hole hashes n zeros.
+func (k *Keeper) hole(sum hash.Hash, n int64) error {
+	if k.zeros == nil {
+		k.zeros = make([]byte, 1<<20)
+	}
+	for n > 0 {
+		m := min(n, int64(len(k.zeros)))
+		sum.Write(k.zeros[:m])
+		n -= m
+	}
+	return nil
+}

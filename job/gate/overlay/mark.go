@@ -1,0 +1,237 @@
+package overlay
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
+	"github.com/caisson-dev/caisson/job/gate/fsat"
+)
+
+const (
+	marksMagic    = "caisson marks 1\n"
+	overlayPrefix = "trusted.overlay."
+	maxXattrList  = 64 << 10 // XATTR_LIST_MAX
+)
+
+// What the overlay's attributes say of a path.
+const (
+	markOpaque = 1 // nothing of the layers below is seen in this directory
+	markRefuse = 2 // something that the pinned mount options rule out
+)
+
+type mark struct {
+	kind  byte
+	inode uint64
+}
+
+// marks are the attributes of an upper layer that matter, by path.
+type marks struct {
+	byPath map[string]mark
+	// until is the last path that was looked at, if not all were; "" if all were.
+	until string
+}
+
+// Mark writes down which directories of an overlay's upper layer are opaque and which entries have attributes that must not be
+// there, for [Freeze]. The kernel shows these attributes only to root of the initial user namespace, so this cannot be a job;
+// it lists names and their attributes, and reads nothing else. Denied if the layer itself has such attributes.
+func Mark(ctx context.Context, upper *os.File, out io.Writer) error {
+	defer fsat.KeepAlive(upper)
+	if err := seesTrusted(); err != nil {
+		return err
+	}
+	m := &marker{ctx: ctx, root: int(upper.Fd()), left: MaxEntries, buf: make([]byte, maxXattrList)}
+	m.out.B = []byte(marksMagic)
+	kind, err := m.attributes(fmt.Sprintf("/proc/self/fd/%d/.", m.root), true)
+	if err != nil {
+		return err
+	}
+	if kind != 0 {
+		return caisson.Errorf(caisson.Denied, "the layer with the sandbox's changes is not one of this workspace; remove the workspace")
+	}
+	if err := m.walk(""); err != nil {
+		return err
+	}
+	m.out.Byte(0)
+	m.out.String(m.until)
+	sum := sha256.Sum256(m.out.B)
+	_, err = out.Write(append(m.out.B, sum[:]...))
+	return err
+}
+
+// seesTrusted returns an error unless this process can see trusted attributes: they are left out silently if it cannot.
+func seesTrusted() error {
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&hdr, &data[0]); err != nil {
+		return os.NewSyscallError("capget", err)
+	}
+	ids, err := os.ReadFile("/proc/self/uid_map")
+	if err != nil {
+		return err
+	}
+	if data[0].Effective&(1<<unix.CAP_SYS_ADMIN) == 0 || strings.Join(strings.Fields(string(ids)), " ") != "0 0 4294967295" {
+		return caisson.Errorf(caisson.Denied, "only root can see what a sandbox has removed; run the daemon as root")
+	}
+	return nil
+}
+
+type marker struct {
+	ctx   context.Context
+	root  int
+	left  int
+	until string
+	buf   []byte
+	out   fsat.Packer
+}
+
+func (m *marker) walk(dir string) error {
+	if err := m.ctx.Err(); err != nil {
+		return err
+	}
+	fd, err := fsat.OpenDir(m.root, dir)
+	if err != nil {
+		if dir != "" && fsat.Inaccessible(err) {
+			return nil // Freeze cannot look into it either
+		}
+		return fmt.Errorf("open %s: %w", safetext.Path(dir), err)
+	}
+	names, err := fsat.ReadNames(fd, m.left)
+	if err != nil {
+		unix.Close(fd)
+		if errors.Is(err, fsat.ErrTooMany) {
+			m.until, m.left = max(dir, "."), 0
+			return nil
+		}
+		return fmt.Errorf("read %s: %w", safetext.Path(dir), err)
+	}
+	kinds := make([]bool, len(names)) // whether it is a directory to go into
+	for i, name := range names {
+		if kinds[i], err = m.look(fd, fsat.Join(dir, name), name); err != nil {
+			unix.Close(fd)
+			return err
+		}
+	}
+	unix.Close(fd)
+	for i, name := range names {
+		path := fsat.Join(dir, name)
+		if m.left == 0 {
+			if m.until == "" {
+				m.until = path
+			}
+			return nil
+		}
+		m.left--
+		if kinds[i] && len(path) <= fsat.MaxPathLen && fsat.Depth(path) < fsat.MaxDepth {
+			if err := m.walk(path); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// look records the attributes of name in the directory fd, and reports whether it is a directory.
+func (m *marker) look(fd int, path, name string) (dir bool, err error) {
+	st, err := fsat.Lstat(fd, name)
+	if err == unix.ENOENT {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	kind, err := m.attributes(fmt.Sprintf("/proc/self/fd/%d/%s", fd, name), st.Type == fsat.TypeDir)
+	if err != nil || kind == 0 || len(path) > fsat.MaxPathLen {
+		return st.Type == fsat.TypeDir, err
+	}
+	m.out.Byte(kind)
+	m.out.String(path)
+	m.out.Uint(st.Inode)
+	return st.Type == fsat.TypeDir, nil
+}
+
+// attributes judges the attributes of path, whose last name is not followed.
+func (m *marker) attributes(path string, dir bool) (kind byte, err error) {
+	n, err := unix.Llistxattr(path, m.buf)
+	switch err {
+	case nil:
+	case unix.ENOENT, unix.ENOTSUP:
+		return 0, nil
+	default:
+		return 0, os.NewSyscallError("llistxattr", err)
+	}
+	for name := range bytes.SplitSeq(m.buf[:n], []byte{0}) {
+		name, ours := strings.CutPrefix(string(name), overlayPrefix)
+		if !ours {
+			continue
+		}
+		switch name {
+		case "origin", "impure", "uuid":
+			// Where a copy came from, and whether a directory has such copies: nothing is shown or hidden by them.
+		case "opaque":
+			value := make([]byte, 8)
+			n, err := unix.Lgetxattr(path, overlayPrefix+name, value)
+			if err != nil || string(value[:n]) != "y" || !dir {
+				return markRefuse, nil
+			}
+			kind = markOpaque
+		default:
+			return markRefuse, nil
+		}
+	}
+	return kind, nil
+}
+
+// readMarks accepts nothing but what Mark writes.
+func readMarks(r io.Reader) (*marks, error) {
+	bad := fsat.Malformed("the record of a layer's attributes")
+	data, err := io.ReadAll(io.LimitReader(r, MaxIndex+1))
+	if err != nil {
+		return nil, err
+	}
+	end := len(data) - sha256.Size
+	if end < len(marksMagic) || string(data[:len(marksMagic)]) != marksMagic {
+		return nil, bad
+	}
+	if sum := sha256.Sum256(data[:end]); string(sum[:]) != string(data[end:]) {
+		return nil, bad
+	}
+	u := &fsat.Unpacker{B: data[len(marksMagic):end]}
+	m := &marks{byPath: map[string]mark{}}
+	for {
+		kind := u.Byte()
+		if kind == 0 {
+			break
+		}
+		path, inode := u.String(fsat.MaxPathLen), u.Uint()
+		if u.Bad || kind > markRefuse || !fsat.ValidPath(path) {
+			return nil, bad
+		}
+		m.byPath[path] = mark{kind: kind, inode: inode}
+	}
+	m.until = u.String(fsat.MaxPathLen)
+	if u.Bad || len(u.B) > 0 {
+		return nil, bad
+	}
+	return m, nil
+}
+
+// covers reports whether Mark has looked at path.
+func (m *marks) covers(path string) bool {
+	switch m.until {
+	case "":
+		return true
+	case ".":
+		return false
+	}
+	return fsat.Compare(path, m.until) < 0
+}

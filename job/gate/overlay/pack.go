@@ -1,0 +1,129 @@
+package overlay
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/job/gate/fsat"
+)
+
+// A frozen copy has the contents of small files in one file, each once and in the order in which the index first names them, so that
+// the index says where each is. To make a file of each takes ext4 fifty times as long, and more where many were removed just now:
+// it looks through all inodes that were, and uses none of them for a while. Copies of earlier versions have no pack.
+const frozenPack = "pack"
+
+// packed reports whether the content of e is in the pack of a frozen copy that has one.
+func packed(e *Entry) bool { return e.Content != "" && e.Size <= fsat.SmallFile }
+
+// packing writes a pack.
+type packing struct {
+	file *os.File
+	out  *bufio.Writer
+	has  map[string]bool // contents
+}
+
+func newPacking(dir *os.File) (*packing, error) {
+	file, err := fsat.OpenFile(dir, frozenPack, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, 0o644)
+	if err != nil {
+		return nil, caisson.Wrap(err, caisson.Internal, "cannot make room for a review")
+	}
+	return &packing{file: file, out: bufio.NewWriterSize(file, 256<<10), has: map[string]bool{}}, nil
+}
+
+// add appends a content unless the pack has it.
+func (p *packing) add(content string, data []byte) error {
+	if p.has[content] {
+		return nil
+	}
+	p.has[content] = true
+	_, err := p.out.Write(data)
+	return err
+}
+
+func (p *packing) close() error { return errors.Join(p.out.Flush(), p.file.Close()) }
+
+// pack reads a pack.
+type pack struct {
+	file  *os.File
+	spans map[string]packSpan // by content
+}
+
+// openPack opens the pack of the frozen copy in dir with these entries. If the copy has no pack, the result is empty.
+func openPack(dir *os.File, entries []Entry) (*pack, error) {
+	p := &pack{}
+	file, err := fsat.OpenFile(dir, frozenPack, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return p, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	p.file, p.spans = file, make(map[string]packSpan, len(entries))
+	at := 0
+	for i := range entries {
+		e := &entries[i]
+		if _, there := p.spans[e.Content]; packed(e) && !there {
+			p.spans[e.Content] = packSpan{at, at + int(e.Size)}
+			at += int(e.Size)
+		}
+	}
+	return p, nil
+}
+
+// open returns a content, or nil if it is not in the pack. The caller must compare it with its hash. It is valid until close.
+func (p *pack) open(content string) io.ReadCloser {
+	s, ok := p.spans[content]
+	if !ok {
+		return nil
+	}
+	return io.NopCloser(io.NewSectionReader(p.file, int64(s.start), int64(s.end-s.start)))
+}
+
+func (p *pack) close() error {
+	if p.file == nil {
+		return nil
+	}
+	return p.file.Close()
+}
+
+// Contents are the contents of a frozen copy, by their sha256. Jobs that write them compare them with the hash.
+type Contents struct {
+	frozen *os.File
+	pack   *pack
+}
+
+// OpenContents opens the contents of the copy in frozen, which the caller keeps.
+func OpenContents(frozen *os.File) (*Contents, error) {
+	entries, _, err := ReadIndex(frozen, frozenIndex)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // a copy without an index has merged contents only
+		return nil, err
+	}
+	p, err := openPack(frozen, entries)
+	if err != nil {
+		return nil, err
+	}
+	return &Contents{frozen: frozen, pack: p}, nil
+}
+
+// Open opens a content of the copy or a merged content.
+func (c *Contents) Open(hash string) (io.ReadCloser, error) {
+	if r := c.pack.open(hash); r != nil {
+		return r, nil
+	}
+	r, err := fsat.OpenObject(c.frozen, FrozenObjects, hash)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fsat.OpenObject(c.frozen, MergedDir, hash)
+	}
+	return r, err
+}
+
+func (c *Contents) Close() error { return c.pack.close() }
+
+// packSpan is the range of a content in a pack, in bytes.
+type packSpan struct{ start, end int }

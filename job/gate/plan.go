@@ -1,0 +1,241 @@
+package gate
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/job/worker"
+)
+
+// Bounds of a plan.
+const (
+	MaxSteps    = 200_000
+	MaxPlanPath = 4095    // PATH_MAX without its NUL
+	MaxPlanLine = 1 << 16 // bytes of one step in JSON
+)
+
+// StagePrefix is the prefix of the name of the staging directory, which contains new and replaced files while a plan is applied.
+const StagePrefix = ".caisson-"
+
+// The types of nodes.
+const (
+	NodeNone = "none"
+	NodeFile = "file"
+	NodeDir  = "dir"
+	NodeLink = "symlink"
+)
+
+// A Plan is a set of changes to a host directory that are applied together or not at all. The order of its steps does not matter:
+// [apply.Run] removes from the leaves up and creates from the root down. A rename is two steps, one for each path.
+type Plan struct {
+	Steps []Step
+}
+
+// A Step is a change of one path: what must exist there before, and what exists there after.
+type Step struct {
+	Path   string `json:"path"` // relative, clean, with slashes, UTF-8
+	Before Node   `json:"before"`
+	After  Node   `json:"after"`
+}
+
+// A Node is the state of a path. The zero Node means that no file exists.
+type Node struct {
+	Type string `json:"type,omitempty"` // file, dir, symlink; none or empty: nothing
+	// Mode is the permission bits of files and directories. In Before it includes the setuid, setgid and sticky bits. In
+	// After those of a file are refused, and those of a directory are dropped unless Before has them.
+	Mode uint32 `json:"mode,omitempty"`
+	// Hash is the SHA-256 of a file's content or of a symlink's target, in hexadecimal digits. For symlinks in After it may be
+	// left out.
+	Hash string `json:"hash,omitempty"`
+	// Link is a symlink's target; it is ignored in Before.
+	Link []byte `json:"link,omitempty"`
+}
+
+// HashText returns the [Node.Hash] of text.
+func HashText(text []byte) string {
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:])
+}
+
+func (n Node) None() bool { return n.Type == "" || n.Type == NodeNone }
+
+// Same reports whether two nodes are equal. The mode of symlinks is ignored.
+func (n Node) Same(o Node) bool {
+	switch {
+	case n.None() || o.None():
+		return n.None() && o.None()
+	case n.Type != o.Type:
+		return false
+	case n.Type == NodeDir:
+		return n.Mode == o.Mode
+	case n.Type == NodeLink:
+		return n.Hash == o.Hash
+	}
+	return n.Mode == o.Mode && n.Hash == o.Hash
+}
+
+// Validate returns an Invalid error that describes the fault of p. It sets missing hashes of symlinks, and drops mode bits of
+// directories as described at [Node.Mode].
+func (p *Plan) Validate() error {
+	if len(p.Steps) > MaxSteps {
+		return caisson.Errorf(caisson.Invalid, "%d paths are more than can be applied at once; apply at most %d", len(p.Steps), MaxSteps)
+	}
+	byPath := make(map[string]*Step, len(p.Steps))
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		if err := s.Validate(); err != nil {
+			return err
+		}
+		if byPath[s.Path] != nil {
+			return caisson.Errorf(caisson.Invalid, "%.200q is in the plan twice", s.Path)
+		}
+		byPath[s.Path] = s
+	}
+	for _, s := range byPath {
+		for dir := path.Dir(s.Path); dir != "."; dir = path.Dir(dir) {
+			above := byPath[dir]
+			if above == nil {
+				continue
+			}
+			if !s.Before.None() && above.Before.Type != NodeDir || !s.After.None() && above.After.Type != NodeDir {
+				return caisson.Errorf(caisson.Invalid, "the plan has %.200q below %.200q, which is no directory then", s.Path, dir)
+			}
+		}
+	}
+	return nil
+}
+
+func (s *Step) Validate() error {
+	if err := checkPlanPath(s.Path); err != nil {
+		return err
+	}
+	if err := s.Before.validate(s.Path, 0o7777); err != nil {
+		return err
+	}
+	modes := uint32(0o777)
+	if s.After.Type == NodeDir {
+		if s.Before.Type == NodeDir {
+			modes |= s.Before.Mode
+		}
+		s.After.Mode &= modes
+	}
+	if err := s.After.validate(s.Path, modes); err != nil {
+		return err
+	}
+	if s.After.Type == NodeLink {
+		text := s.After.Link
+		if len(text) == 0 || len(text) > MaxPlanPath || bytes.IndexByte(text, 0) >= 0 {
+			return caisson.Errorf(caisson.Invalid, "the symlink %.200q has no valid target", s.Path)
+		}
+		if want := HashText(text); s.After.Hash == "" {
+			s.After.Hash = want
+		} else if s.After.Hash != want {
+			return caisson.Errorf(caisson.Invalid, "the symlink %.200q does not have the target that its hash says", s.Path)
+		}
+	}
+	if (s.After.Type == NodeFile || s.After.Type == NodeDir) && s.After.Mode&0o400 == 0 {
+		// Otherwise the file could be neither checked nor undone.
+		return caisson.Errorf(caisson.Invalid, "%.200q would not be readable by its owner; chmod u+r it first", s.Path)
+	}
+	return nil
+}
+
+func (n Node) validate(name string, modes uint32) error {
+	switch n.Type {
+	case "", NodeNone, NodeDir:
+	case NodeFile, NodeLink:
+		if sum, err := hex.DecodeString(n.Hash); (err != nil || len(sum) != sha256.Size || hex.EncodeToString(sum) != n.Hash) && (n.Type != NodeLink || n.Hash != "") {
+			return caisson.Errorf(caisson.Invalid, "the plan does not say what is in %.200q", name)
+		}
+	default:
+		return caisson.Errorf(caisson.Invalid, "%.200q is a %.20s, which is never applied", name, n.Type)
+	}
+	if n.Type != NodeLink && n.Mode&^modes != 0 {
+		return caisson.Errorf(caisson.Invalid, "the plan has mode %o for %.200q; only permissions are applied", n.Mode, name)
+	}
+	return nil
+}
+
+func checkPlanPath(name string) error {
+	bad := func(why string) error {
+		return caisson.Errorf(caisson.Invalid, "the plan has a path %.200q, which %s", name, why)
+	}
+	switch {
+	case name == "" || name == "." || name[0] == '/' || path.Clean(name) != name || name == ".." || strings.HasPrefix(name, "../"):
+		return bad("is not clean and relative")
+	case len(name) > MaxPlanPath || strings.IndexByte(name, 0) >= 0 || !utf8.ValidString(name):
+		return bad("is too long or not UTF-8")
+	}
+	for part := range strings.SplitSeq(name, "/") {
+		if len(part) > 255 {
+			return bad("has too long a name")
+		}
+		if strings.HasPrefix(part, StagePrefix) {
+			return bad("has a name of Caisson's own")
+		}
+	}
+	return nil
+}
+
+// Sorted returns the steps of p with directories before their content.
+func (p *Plan) Sorted() []Step {
+	steps := slices.Clone(p.Steps)
+	// Any prefix sorts before what it is a prefix of.
+	slices.SortFunc(steps, func(a, b Step) int { return cmp.Compare(a.Path, b.Path) })
+	return steps
+}
+
+// Encode writes p in the form that [DecodePlan] reads: one JSON object a line.
+func (p *Plan) Encode(w io.Writer) error { return worker.WriteRows(w, p.Steps) }
+
+// Input validates p and returns it as the input of a job, in the form of Encode.
+func (p *Plan) Input() (*bytes.Buffer, error) {
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	return &out, p.Encode(&out)
+}
+
+// DecodePlan reads a plan and validates it. Its use of memory is bounded for any input.
+func DecodePlan(r io.Reader) (*Plan, error) {
+	steps, err := worker.ReadRows[Step](r, MaxSteps, MaxPlanLine)
+	if err != nil {
+		return nil, caisson.Wrap(err, caisson.Invalid, "the plan is malformed")
+	}
+	p := &Plan{Steps: steps}
+	return p, p.Validate()
+}
+
+// Moved is the cause of a Conflict: paths of the host that are not in the state that the plan expects.
+type Moved struct {
+	Paths []string // at most 100
+	More  bool     // whether there are others
+}
+
+// Error lists some of the paths.
+func (m *Moved) Error() string {
+	var names []string
+	for _, p := range m.Paths[:min(len(m.Paths), 5)] {
+		names = append(names, strconv.Quote(p))
+	}
+	text := strings.Join(names, ", ")
+	if m.More || len(m.Paths) > len(names) {
+		text += " and others"
+	}
+	return text
+}
+
+// Conflict returns a Conflict error with m as its cause.
+func (m *Moved) Conflict() error {
+	return caisson.Wrap(m, caisson.Conflict, "the directory has changed meanwhile: %s; nothing was done, look at the changes again", m.Error())
+}

@@ -1,0 +1,287 @@
+package commit
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
+	"github.com/caisson-dev/caisson/job/gate/check"
+	"github.com/caisson-dev/caisson/job/relay/git"
+)
+
+// Checks that findings about commits are from; see [caisson.Finding].
+const (
+	CheckName   = "name"
+	CheckType   = "type"
+	checkSize   = "size"
+	checkSecret = "secret"
+	checkPath   = "path"
+	checkLink   = "link"
+)
+
+// Limits of the findings of a push.
+const (
+	MaxFindings       = 100 // per update, and of denials
+	MaxFindingMessage = 1200
+	maxShownPath      = 300
+)
+
+// A Checker checks commits. It checks each commit once.
+type Checker struct {
+	objects *Objects
+	rules   check.Rules
+	Commits map[string]*RawCommit
+	found   map[string][]caisson.Finding
+}
+
+func NewChecker(o *Objects, rules check.Rules) *Checker {
+	rules = rules.WithDefaults()
+	rules.History = true
+	return &Checker{objects: o, rules: rules, Commits: map[string]*RawCommit{}, found: map[string][]caisson.Finding{}}
+}
+
+// Check returns the findings about a commit. It fails closed: if something cannot be checked, it returns an error or a finding
+// with verdict deny.
+func (c *Checker) Check(ctx context.Context, id string) ([]caisson.Finding, error) {
+	if f, done := c.found[id]; done {
+		return f, nil
+	}
+	all := NewFindings(MaxFindings)
+	if err := c.into(ctx, id, all); err != nil {
+		return nil, err
+	}
+	c.found[id] = all.List
+	return all.List, nil
+}
+
+func (c *Checker) into(ctx context.Context, id string, all *Findings) error {
+	said := func(check, verdict, format string, args ...any) {
+		all.Add(caisson.Finding{Check: check, Verdict: verdict, Message: ShortID(id) + ": " + fmt.Sprintf(format, args...)})
+	}
+	data, err := c.objects.Read(id, "commit", MaxCommitObject)
+	if errors.Is(err, errTooLarge) {
+		said(checkSize, caisson.VerdictDeny, "the commit has more than %v of headers and message", caisson.Size(MaxCommitObject))
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	commit, err := ParseCommit(data)
+	if err != nil {
+		said(CheckType, caisson.VerdictDeny, "%s", caisson.MessageOf(err))
+		return nil
+	}
+	if !bytes.Equal(commit.Bytes(), data) {
+		said(CheckType, caisson.VerdictDeny, "%s", caisson.MessageOf(malformedCommit("it is not what git would write")))
+		return nil
+	}
+	c.Commits[id] = commit
+	if why := TextFault(string(data)); why != "" {
+		said(CheckName, caisson.VerdictDeny, "the commit's message or author %s; commit again with plain text", why)
+	}
+	secrets, err := check.Text(ctx, string(data), c.rules)
+	if err != nil {
+		said(checkSecret, caisson.VerdictDeny, "the message was not searched for secrets: %s", caisson.MessageOf(err))
+	}
+	for _, s := range secrets {
+		said(checkSecret, s.Verdict, "in the commit's message: %s", s.Message)
+	}
+	return c.files(ctx, id, commit, all)
+}
+
+// files checks the changes of a commit.
+func (c *Checker) files(ctx context.Context, id string, commit *RawCommit, all *Findings) error {
+	parents, err := c.parentTrees(commit)
+	if err != nil {
+		return err
+	}
+	bases, err := c.commonTrees(ctx, commit)
+	if err != nil {
+		return err
+	}
+	d := &treeDiff{objects: c.objects, limit: c.rules.MaxFiles, subs: map[string]bool{}}
+	err = d.walk("", commit.tree, parents, bases)
+	if errors.Is(err, errTooLarge) {
+		all.Add(DeniedFinding(checkSize, fmt.Sprintf("%s: the commit changes more than %d files, or directories too large or too deep; raise maxFiles if that is wanted", ShortID(id), c.rules.MaxFiles)))
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	blobs := newBlobQueue(c.objects, int64(c.rules.MaxScan))
+	if err := c.complete(ctx, d, blobs); err != nil {
+		return err
+	}
+	read := func(id string) (io.ReadCloser, error) {
+		data, err := blobs.read(id)
+		return io.NopCloser(bytes.NewReader(data)), err
+	}
+	base := commitTree{objects: c.objects, root: commit.tree, parents: parents}
+	if err := check.ChangesIn(ctx, d.changes, base, read, c.rules); err != nil {
+		return err
+	}
+	for i := range d.changes {
+		ch := &d.changes[i]
+		if err := c.more(ctx, d, ch); err != nil {
+			return err
+		}
+		for _, f := range ch.Finding {
+			f.Message = plainf("%s: %s: %s", ShortID(id), ShownPath(ch.Path), f.Message)
+			all.Add(f)
+		}
+		if ch.Verdict != caisson.VerdictPass && !slices.ContainsFunc(ch.Finding, func(f caisson.Finding) bool { return f.Verdict == ch.Verdict }) {
+			all.Add(DeniedFinding(CheckType, plainf("%s: %s: it was not checked", ShortID(id), ShownPath(ch.Path))))
+		}
+	}
+	return nil
+}
+
+func (c *Checker) parentTrees(commit *RawCommit) ([]string, error) {
+	if len(commit.Parents) == 0 {
+		return []string{""}, nil
+	}
+	var trees []string
+	for _, p := range commit.Parents {
+		// A parent may be a granted commit, which git accepted but which may break the rules for new commits.
+		data, err := c.objects.Read(p, "commit", 16*MaxCommitObject)
+		if err != nil {
+			return nil, err
+		}
+		line, _, _ := bytes.Cut(data, []byte{'\n'})
+		tree, ok := bytes.CutPrefix(line, []byte("tree "))
+		if !ok || !git.ValidCommit(string(tree)) {
+			return nil, caisson.Errorf(caisson.Internal, "the commit %s has no tree", p)
+		}
+		trees = append(trees, string(tree))
+	}
+	return trees, nil
+}
+
+// commonTrees returns the trees of the merge bases of each two of a merge's parents. If two parents have no merge base, the list
+// contains the empty tree for them. The list is empty if the commit is not a merge.
+func (c *Checker) commonTrees(ctx context.Context, commit *RawCommit) ([]string, error) {
+	var trees []string
+	for i, a := range commit.Parents {
+		for _, b := range commit.Parents[i+1:] {
+			ids, err := c.objects.common(ctx, a, b)
+			if err != nil {
+				return nil, err
+			}
+			some, err := c.parentTrees(&RawCommit{Parents: ids})
+			if err != nil {
+				return nil, err
+			}
+			trees = append(trees, some...)
+		}
+	}
+	slices.Sort(trees)
+	return slices.Compact(trees), nil
+}
+
+// complete sets the sizes of files and the targets of symlinks in the changes, and adds the files to blobs.
+func (c *Checker) complete(ctx context.Context, d *treeDiff, blobs *blobQueue) error {
+	var ids []string
+	var files []int
+	for i := range d.changes {
+		ch := &d.changes[i]
+		switch {
+		case ch.Kind == caisson.ChangeRemoved:
+		case ch.Type == typeFile:
+			ids, files = append(ids, ch.Hash), append(files, i)
+		case ch.Type == typeSymlink:
+			// If the target is too long, Link remains empty, which is denied.
+			link, err := c.objects.Read(ch.Hash, "blob", maxLink)
+			if err != nil && !errors.Is(err, errTooLarge) {
+				return err
+			}
+			ch.Link = string(link)
+		}
+	}
+	sizes, err := c.objects.sizes(ctx, ids)
+	if err != nil {
+		return err
+	}
+	for n, i := range files {
+		d.changes[i].Size = sizes[n]
+		blobs.expect(ids[n], sizes[n])
+	}
+	return nil
+}
+
+// more adds findings about submodules, which exist only in git.
+func (c *Checker) more(ctx context.Context, d *treeDiff, ch *caisson.Change) error {
+	if d.subs[ch.Path] {
+		ch.Finding = append(ch.Finding, caisson.Finding{Check: CheckType, Verdict: caisson.VerdictAsk, Message: "a submodule: a clone with submodules also fetches another repository"})
+	}
+	if ch.Path != modulesFile || ch.Kind == caisson.ChangeRemoved {
+		return nil
+	}
+	if ch.Type != typeFile {
+		ch.Finding = append(ch.Finding, DeniedFinding(CheckType, "the file of submodules must be a file"))
+		return nil
+	}
+	faults, err := c.objects.checkModules(ctx, ch.Hash)
+	for _, why := range faults[:min(len(faults), 10)] {
+		ch.Finding = append(ch.Finding, DeniedFinding(checkPath, why))
+	}
+	return err
+}
+
+func ShortID(id string) string { return id[:min(len(id), 10)] }
+
+// ShownPath returns a path for messages. Paths with special characters are quoted.
+func ShownPath(name string) string {
+	shown := safetext.Path(name)
+	if shown != git.Plain(shown, maxShownPath) {
+		shown = strconv.QuoteToASCII(shown[:min(len(shown), maxShownPath)])
+	}
+	return shown
+}
+
+// plainf formats the message of a finding as one line of bounded length.
+func plainf(format string, args ...any) string {
+	return git.Plain(fmt.Sprintf(format, args...), MaxFindingMessage)
+}
+
+// Findings is a bounded list; if it is full, the most severe findings are kept.
+type Findings struct {
+	List []caisson.Finding
+	max  int
+	More int // number of findings that were dropped
+}
+
+func NewFindings(max int) *Findings { return &Findings{max: max} }
+
+func (f *Findings) Add(n caisson.Finding) {
+	n.Message = git.Plain(n.Message, MaxFindingMessage)
+	if len(f.List) < f.max {
+		f.List = append(f.List, n)
+		return
+	}
+	f.More++
+	if n.Verdict != caisson.VerdictDeny {
+		return
+	}
+	if i := slices.IndexFunc(f.List, func(o caisson.Finding) bool { return o.Verdict != caisson.VerdictDeny }); i >= 0 {
+		f.List = append(slices.Delete(f.List, i, i+1), n)
+	}
+}
+
+func (f *Findings) AddAll(list []caisson.Finding) {
+	for _, n := range list {
+		f.Add(n)
+	}
+}
+
+// Denied reports whether a finding of the list has verdict deny. An unknown verdict counts as deny.
+func Denied(list []caisson.Finding) bool {
+	return slices.ContainsFunc(list, func(f caisson.Finding) bool {
+		return f.Verdict != caisson.VerdictPass && f.Verdict != caisson.VerdictAsk
+	})
+}

@@ -1,0 +1,128 @@
+package commit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/job/gate/check"
+	"github.com/caisson-dev/caisson/job/relay/git"
+)
+
+// Limits for checking all symlinks of a commit.
+const (
+	maxLookedAt = 2_000_000 // tree entries
+	MaxLinks    = 20_000
+)
+
+// A linkEntry is a symlink of a commit.
+type linkEntry struct{ path, id string }
+
+// Links checks all symlinks of the last commit of a push, including unchanged ones: a symlink may lead out of the repository
+// because its surroundings were changed by several commits or by a merge. A symlink that leads out in a granted commit already is
+// not reported.
+func (c *Checker) Links(ctx context.Context, tip string, granted []git.Ref) ([]caisson.Finding, error) {
+	commit := c.Commits[tip]
+	if commit == nil {
+		return nil, nil // the commit is not new, or is malformed
+	}
+	all, err := c.linksOf(ctx, commit.tree)
+	if errors.Is(err, errTooLarge) {
+		return []caisson.Finding{{Check: checkLink, Verdict: caisson.VerdictAsk, Message: plainf("%s: there are too many files or symlinks to look where all of them lead", ShortID(tip))}}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	found := NewFindings(MaxFindings)
+	for _, l := range all {
+		why, link, err := c.linkFault(commit.tree, l)
+		if err != nil {
+			return nil, err
+		}
+		if why == "" {
+			continue
+		}
+		old, err := c.hadFault(l, granted)
+		if err != nil {
+			return nil, err
+		}
+		if !old {
+			found.Add(caisson.Finding{Check: checkLink, Verdict: caisson.VerdictDeny, Message: fmt.Sprintf("%s: %s: with all that is pushed the symlink to %s %s", ShortID(tip), ShownPath(l.path), ShownPath(link), why)})
+		}
+	}
+	return found.List, nil
+}
+
+// linksOf returns all symlinks of a tree. It returns errTooLarge if a limit is exceeded.
+func (c *Checker) linksOf(ctx context.Context, tree string) ([]linkEntry, error) {
+	var all []linkEntry
+	seen := 0
+	var walk func(dir, id string) error
+	walk = func(dir, id string) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		t, err := c.objects.tree(id)
+		if err != nil {
+			return err
+		}
+		if seen += len(t.entries) + 1; seen > maxLookedAt || strings.Count(dir, "/") > maxDepth {
+			return errTooLarge
+		}
+		for _, e := range t.entries {
+			switch {
+			case e.mode == modeSymlink:
+				all = append(all, linkEntry{path.Join(dir, e.name), e.id})
+			case e.isTree():
+				if err := walk(path.Join(dir, e.name), e.id); err != nil {
+					return err
+				}
+			}
+		}
+		if len(all) > MaxLinks {
+			return errTooLarge
+		}
+		return nil
+	}
+	err := walk("", tree)
+	return all, err
+}
+
+func (c *Checker) linkFault(tree string, l linkEntry) (why, link string, err error) {
+	data, err := c.objects.Read(l.id, "blob", maxLink)
+	if errors.Is(err, errTooLarge) {
+		return "has no valid target", "", nil
+	}
+	if err != nil {
+		return "", "", err
+	}
+	why, err = check.LinkFault(commitTree{objects: c.objects, root: tree}, l.path, string(data))
+	return why, string(data), err
+}
+
+// hadFault reports whether a granted commit has the same symlink and it leads out of the repository there, too.
+func (c *Checker) hadFault(l linkEntry, granted []git.Ref) (bool, error) {
+	for _, r := range granted {
+		trees, err := c.parentTrees(&RawCommit{Parents: []string{r.Commit}})
+		if caisson.KindOf(err) == caisson.Invalid || errors.Is(err, errTooLarge) {
+			continue // the ref is an annotated tag
+		}
+		if err != nil {
+			return false, err
+		}
+		e, err := c.objects.find(trees[0], l.path)
+		if err != nil {
+			return false, err
+		}
+		if e.mode != modeSymlink || e.id != l.id {
+			continue
+		}
+		if why, _, err := c.linkFault(trees[0], l); err != nil || why != "" {
+			return err == nil, err
+		}
+	}
+	return false, nil
+}

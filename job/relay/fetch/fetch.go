@@ -1,0 +1,263 @@
+// Package fetch updates mirrors from their remotes.
+package fetch
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/job/relay/git"
+	"github.com/caisson-dev/caisson/job/relay/remote"
+)
+
+// A Request has the parameters of a fetch.
+type Request struct {
+	Transport remote.Protocol
+	Limits    Limits
+	// Progress is called with one line of git's progress output, at most twice a second; nil for no progress.
+	Progress func(string)
+}
+
+// Limits bound a fetch; zero fields mean the default.
+type Limits struct {
+	Bytes caisson.Size  // bytes that the remote may send; 8 GiB
+	Refs  int           // branches and tags of the remote; 50,000, which is also the maximum
+	Time  time.Duration // 1 hour
+}
+
+func (l Limits) withDefaults() Limits {
+	if l.Bytes <= 0 {
+		l.Bytes = 8 << 30
+	}
+	if l.Refs <= 0 || l.Refs > git.MaxRefs {
+		l.Refs = git.MaxRefs
+	}
+	if l.Time <= 0 {
+		l.Time = time.Hour
+	}
+	return l
+}
+
+// tolerated are faults of objects that occur in old, legitimate repositories and are harmless to readers.
+var tolerated = []string{
+	"badTimezone", "zeroPaddedDate", "zeroPaddedFilemode", "missingSpaceBeforeDate", "missingSpaceBeforeEmail", "missingNameBeforeEmail",
+	"missingEmail", "badEmail", "badName", "multipleAuthors", "gitmodulesParse", "nulInCommit",
+}
+
+// A mirror is a repository that has the branches and tags of a remote.
+type mirror struct{ git.Repo }
+
+// fetch updates r with the branches, tags and HEAD of the remote that f leads to. All objects are fetched and checked before any
+// ref changes, so a failed fetch has no visible effect.
+func (r mirror) fetch(ctx context.Context, f *remote.Forwarder, limits Limits, progress func(string)) (*git.Remote, error) {
+	if err := r.Sweep(ctx); err != nil {
+		return nil, err
+	}
+	l, err := f.List(ctx, limits.Refs)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.match(ctx, l); err != nil {
+		return nil, err
+	}
+	have, err := r.Refs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	changed, gone := refChanges(have.Refs, l.Refs)
+	if len(changed) > 0 {
+		if err := r.take(ctx, f, changed, int64(limits.Bytes), progress); err != nil {
+			return nil, err
+		}
+	}
+	if err := r.switchRefs(ctx, changed, gone); err != nil {
+		return nil, err
+	}
+	head := l.Head
+	if head == "" {
+		head = "refs/heads/main"
+	}
+	if err := r.SetHead(head); err != nil {
+		return nil, err
+	}
+	r.tidy(ctx, len(changed))
+	return &git.Remote{Head: l.Head, Refs: l.Refs}, nil
+}
+
+// match sets the object format of r to that of the remote if r is empty. It returns a Conflict error if r has refs and a
+// different format.
+func (r mirror) match(ctx context.Context, l *remote.Listing) error {
+	digits, err := r.Digits()
+	if err != nil || len(l.Refs) == 0 || digits == l.Digits {
+		return err
+	}
+	have, err := r.Refs(ctx)
+	if err != nil {
+		return err
+	}
+	if len(have.Refs) > 0 {
+		return caisson.Errorf(caisson.Conflict, "the remote has changed the format of its objects; remove the repository and add it again")
+	}
+	return r.WriteConfig(l.Digits)
+}
+
+// refChanges returns the refs that are new or have moved, and those that no longer exist.
+func refChanges(have, want []git.Ref) (changed, gone []git.Ref) {
+	at := make(map[string]string, len(have))
+	for _, r := range have {
+		at[r.Name] = r.Commit
+	}
+	for _, r := range want {
+		if at[r.Name] != r.Commit {
+			changed = append(changed, r)
+		}
+		delete(at, r.Name)
+	}
+	for _, r := range have {
+		if _, ok := at[r.Name]; ok {
+			gone = append(gone, r)
+		}
+	}
+	return changed, gone
+}
+
+// take fetches objects by their names, without creating refs. Git checks that all objects that they reach exist. Until then the
+// objects are in a separate directory, because git fetch would otherwise keep the objects of every failed attempt.
+func (r mirror) take(ctx context.Context, f *remote.Forwarder, refs []git.Ref, limit int64, progress func(string)) error {
+	objects := filepath.Join(r.Dir, "objects")
+	aside := filepath.Join(objects, "incoming-fetch")
+	if err := os.MkdirAll(filepath.Join(aside, "pack"), 0o700); err != nil {
+		return err
+	}
+	defer os.RemoveAll(aside)
+	in := mirror{r.With("GIT_OBJECT_DIRECTORY="+aside, "GIT_ALTERNATE_OBJECT_DIRECTORIES="+objects)}
+	if err := in.fetchObjects(ctx, f, refs, limit, progress); err != nil {
+		return err
+	}
+	return git.MoveObjects(filepath.Join(aside, "pack"), filepath.Join(objects, "pack"))
+}
+
+// fetchObjects runs git fetch.
+func (r mirror) fetchObjects(ctx context.Context, f *remote.Forwarder, refs []git.Ref, limit int64, progress func(string)) error {
+	f.Allow(limit)
+	args := []string{}
+	for _, id := range tolerated {
+		args = append(args, "-c", "fetch.fsck."+id+"=ignore")
+	}
+	args = append(args, "-c", "protocol.version=2", "fetch", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules",
+		"--no-auto-maintenance", "--no-show-forced-updates", "--progress", "--stdin", "--end-of-options", f.URL())
+	var want strings.Builder
+	seen := map[string]bool{}
+	for _, ref := range refs {
+		if !seen[ref.Commit] {
+			fmt.Fprintf(&want, "%s\n", ref.Commit)
+		}
+		seen[ref.Commit] = true
+	}
+	cmd := r.With(f.Protocol()).Git(ctx, args...)
+	cmd.Stdin = strings.NewReader(want.String())
+	said := &git.Tail{Limit: git.MaxGitErrors}
+	cmd.Stderr = &progressLines{said: said, to: progress}
+	if err := cmd.Run(); err != nil {
+		return f.Explain(fetchError(said, err))
+	}
+	return nil
+}
+
+// fetchError explains a failure of git that the transport did not cause.
+func fetchError(said *git.Tail, err error) error {
+	text := said.String()
+	switch {
+	case strings.Contains(text, "not our ref") || strings.Contains(text, "unadvertised object"):
+		return caisson.Errorf(caisson.Unavailable, "the remote was changed while it was read; try again")
+	case strings.Contains(text, "early EOF") || strings.Contains(text, "hung up unexpectedly") || strings.Contains(text, "unexpected disconnect"):
+		return caisson.Errorf(caisson.Unavailable, "the remote ended the connection too early; try again")
+	case strings.Contains(text, "fsck error") || strings.Contains(text, "did not send all necessary objects") || strings.Contains(text, "index-pack failed") || strings.Contains(text, "invalid index-pack output"):
+		return caisson.Errorf(caisson.Denied, "what the remote sends is damaged or dangerous: %s", git.LastLines(text, 300))
+	}
+	if err = git.GitError("fetch", said, err); caisson.KindOf(err) == caisson.Internal {
+		err = caisson.Wrap(err, caisson.Denied, "git cannot read what the remote sends: %s", git.LastLines(text, 300))
+	}
+	return err
+}
+
+// switchRefs updates r's refs. It deletes the refs that no longer exist first, because the name of a deleted ref may become the
+// directory of a new one.
+func (r mirror) switchRefs(ctx context.Context, changed, gone []git.Ref) error {
+	for _, change := range []struct {
+		refs []git.Ref
+		verb string
+	}{{gone, "delete"}, {changed, "update"}} {
+		if len(change.refs) == 0 {
+			continue
+		}
+		var b strings.Builder
+		b.WriteString("start\n")
+		for _, ref := range change.refs {
+			if change.verb == "delete" {
+				fmt.Fprintf(&b, "delete %s\n", ref.Name)
+			} else {
+				fmt.Fprintf(&b, "update %s %s\n", ref.Name, ref.Commit)
+			}
+		}
+		b.WriteString("prepare\ncommit\n")
+		if _, err := r.Output(ctx, b.String(), "update-ref", "--stdin"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+const (
+	tidyRefs  = 50 // number of changed refs from which all refs are packed into one file
+	tidyPacks = 8  // number of packs from which they are repacked; each pack slows down lookups
+)
+
+// tidy packs refs and objects to keep r fast. Its failures are ignored because nothing depends on it.
+func (r mirror) tidy(ctx context.Context, changed int) {
+	if changed > tidyRefs {
+		_, _ = r.Output(ctx, "", "pack-refs", "--all", "--prune")
+	}
+	packs, err := filepath.Glob(filepath.Join(r.Dir, "objects/pack/*.pack"))
+	if err == nil && len(packs) > tidyPacks {
+		_, _ = r.Output(ctx, "", "repack", "--geometric=2", "-d", "-q")
+	}
+	if changed > 0 {
+		_, _ = r.Output(ctx, "", "commit-graph", "write", "--reachable", "--no-progress")
+	}
+}
+
+// A progressLines passes the last line of git's progress output to a function, at most twice a second, and stores the end of the
+// whole output.
+type progressLines struct {
+	said *git.Tail
+	to   func(string)
+	line []byte
+	last time.Time
+}
+
+func (p *progressLines) Write(b []byte) (int, error) {
+	p.said.Write(b)
+	if p.to == nil {
+		return len(b), nil
+	}
+	p.line = append(p.line, b...)
+	if end := bytes.LastIndexAny(p.line, "\r\n"); end >= 0 {
+		whole := bytes.TrimRight(p.line[:end], "\r\n")
+		line := git.Plain(string(whole[bytes.LastIndexAny(whole, "\r\n")+1:]), 200)
+		p.line = append(p.line[:0], p.line[end+1:]...)
+		if now := time.Now(); line != "" && now.Sub(p.last) >= 500*time.Millisecond {
+			p.last = now
+			p.to(line)
+		}
+	}
+	if len(p.line) > 4<<10 { // not progress output: git's lines are shorter
+		p.line = p.line[:0]
+	}
+	return len(b), nil
+}

@@ -1,0 +1,58 @@
+package fetch
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+
+	"github.com/caisson-dev/caisson/job/relay/git"
+	"github.com/caisson-dev/caisson/job/relay/remote"
+	"github.com/caisson-dev/caisson/job/worker"
+)
+
+// Jobs returns the jobs of this package, for the job table that the binary passes to [worker.Main].
+func Jobs() []worker.Declared { return []worker.Declared{jobFetch} }
+
+// A Tool runs the job of this package. It has no state and is safe for concurrent use. It does not keep the descriptors that it
+// is given.
+type Tool struct{ run worker.Starter }
+
+// NewTool returns a Tool whose jobs are started by r. The binary that r starts must have the jobs of this package in its job
+// table.
+func NewTool(r worker.Starter) Tool { return Tool{run: r} }
+
+type fetchArgs struct {
+	Transport remote.Protocol
+	Limits    Limits
+}
+
+// jobFetch replies with the HEAD of the remote and writes the remote's refs to its last descriptor; see git.GiveRefs.
+var jobFetch = worker.Job[fetchArgs, string]{
+	Name: "relay.fetch", Programs: true, Access: worker.WriteAsOwner, Files: 2,
+	Do: func(ctx context.Context, c *worker.Call, args fetchArgs) (string, error) {
+		f, err := remote.NewForwarder(c.Files[0], args.Transport)
+		if err != nil {
+			return "", err
+		}
+		defer f.Close()
+		remote, err := mirror{git.JobRepo()}.fetch(ctx, f, args.Limits, func(line string) { c.Progress(line) })
+		return git.GiveRefs(c.Files[1], remote, err)
+	},
+}
+
+// Fetch updates a mirror from the remote at the other end of link, a socket to the transport, and returns the refs that the
+// mirror has then. If it fails, no ref of the mirror has changed. Nothing else may use the mirror during the call. Errors are
+// Denied and NotFound as the remote answers, Unavailable if the remote cannot be reached, and Exhausted if a limit is exceeded.
+func (t Tool) Fetch(ctx context.Context, mirror, link *os.File, req Request) (*git.Remote, error) {
+	args := fetchArgs{Transport: req.Transport, Limits: req.Limits.withDefaults()}
+	given := worker.Given{Root: mirror, Files: []*os.File{link}, Limits: git.JobLimits(args.Limits.Time)}
+	if req.Progress != nil {
+		given.Progress = func(raw json.RawMessage) {
+			var line string
+			if json.Unmarshal(raw, &line) == nil {
+				req.Progress(git.Plain(line, 200))
+			}
+		}
+	}
+	return git.RunForRefs(ctx, t.run, jobFetch, args, given)
+}

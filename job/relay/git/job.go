@@ -1,0 +1,84 @@
+package git
+
+import (
+	"context"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/refname"
+	"github.com/caisson-dev/caisson/job/worker"
+)
+
+// gitMemory limits the private memory of each program of a job, in bytes. The packs that git maps do not count.
+const gitMemory = 4 << 30
+
+// JobLimits returns the limits of a job that may run for t.
+func JobLimits(t time.Duration) worker.Limits {
+	return worker.Limits{Time: t, CPU: 2 * t, Memory: gitMemory}
+}
+
+// ShortTime is the time limit of jobs that use no remote and copy no objects.
+const ShortTime = 5 * time.Minute
+
+// CopyTime is the time limit of jobs that copy the objects of a repository.
+const CopyTime = 30 * time.Minute
+
+// JobRepo returns the repository of a job.
+func JobRepo() Repo { return Repo{Dir: workDir, Tmp: "/tmp"} }
+
+// JobStore returns the repository of a job that works on a sandbox's store, which borrows a view's objects.
+func JobStore() Repo { return Repo{Dir: workDir, View: viewDir, Tmp: "/tmp"} }
+
+func ViewMount(view *os.File) []worker.Mount { return []worker.Mount{{Dir: view, At: viewDir}} }
+
+// GiveRefs writes the refs of remote to out and returns its HEAD, which is the job's reply.
+func GiveRefs(out *os.File, remote *Remote, err error) (head string, _ error) {
+	if err != nil {
+		return "", err
+	}
+	_, err = out.Write(AppendRefs(nil, remote.Refs))
+	return remote.Head, err
+}
+
+// RunForRefs runs a job that replies with GiveRefs.
+func RunForRefs[Args any](ctx context.Context, run worker.Starter, job worker.Job[Args, string], args Args, given worker.Given) (*Remote, error) {
+	out, err := worker.Scratch("refs")
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close()
+	given.Files = append(given.Files, out)
+	head, err := job.Run(ctx, run, args, given)
+	if err != nil {
+		return nil, err
+	}
+	refs, err := ReadRefs(io.NewSectionReader(out, 0, MaxRefs*maxRefLine))
+	if err != nil {
+		return nil, caisson.Wrap(err, caisson.Internal, "the list of refs cannot be read")
+	}
+	isHead := func(r Ref) bool { return r.Name == head && strings.HasPrefix(r.Name, "refs/heads/") }
+	if head != "" && !slices.ContainsFunc(refs, isHead) {
+		return nil, caisson.Errorf(caisson.Internal, "the job's HEAD is none of its refs")
+	}
+	return &Remote{Head: head, Refs: refs}, nil
+}
+
+// maxRefLine is an upper bound of the length of an entry written by AppendRefs, in bytes.
+const maxRefLine = HexSHA256 + refname.MaxLength + 20
+
+// ReadRefs reads a list written by AppendRefs and validates it as untrusted input.
+func ReadRefs(r io.Reader) ([]Ref, error) {
+	text, err := io.ReadAll(io.LimitReader(r, MaxRefs*maxRefLine))
+	if err != nil {
+		return nil, err
+	}
+	refs, err := ParseRefs(text)
+	if err != nil {
+		return nil, err
+	}
+	return refs, CheckRefs(refs)
+}

@@ -1,0 +1,121 @@
+package relay
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"slices"
+
+	"github.com/caisson-dev/caisson/job/relay/fetch"
+	"github.com/caisson-dev/caisson/job/relay/git"
+	"github.com/caisson-dev/caisson/job/relay/prepare"
+	"github.com/caisson-dev/caisson/job/relay/push"
+	"github.com/caisson-dev/caisson/job/relay/receive"
+	"github.com/caisson-dev/caisson/job/relay/serve"
+	"github.com/caisson-dev/caisson/job/worker"
+)
+
+// Jobs returns all jobs of this package and of the packages below it except transport, for the job table that the binary passes to
+// [worker.Main].
+func Jobs() []worker.Declared {
+	return slices.Concat([]worker.Declared{jobInit, jobRefs, jobView, jobStore},
+		fetch.Jobs(), serve.Jobs(), push.Jobs(), receive.Jobs(), prepare.Jobs())
+}
+
+// These aliases give the embedded types distinct field names.
+type (
+	fetchTool   = fetch.Tool
+	serveTool   = serve.Tool
+	pushTool    = push.Tool
+	receiveTool = receive.Tool
+	prepareTool = prepare.Tool
+)
+
+// A Tool runs this package's functions as confined jobs. It has no state and is safe for concurrent use; the methods document
+// which calls must not overlap. Its methods do not keep the descriptors that they are given. Directories are opened for reading
+// and are owned by a uid that nothing else on the host uses.
+type Tool struct {
+	run worker.Starter
+	fetchTool
+	serveTool
+	pushTool
+	receiveTool
+	prepareTool
+}
+
+// NewTool returns a Tool whose jobs are started by r. The binary that r starts must have the jobs of [Jobs] in its job table.
+func NewTool(r worker.Starter) *Tool {
+	return &Tool{r, fetch.NewTool(r), serve.NewTool(r), push.NewTool(r), receive.NewTool(r), prepare.NewTool(r)}
+}
+
+var jobInit = worker.Job[worker.None, worker.None]{
+	Name: "relay.init", Programs: true, Access: worker.WriteAsOwner, Limits: git.JobLimits(git.ShortTime),
+	Do: func(context.Context, *worker.Call, worker.None) (worker.None, error) {
+		return worker.None{}, git.JobRepo().Make(git.HexSHA1)
+	},
+}
+
+// Init creates a bare repository without refs in dir, which must be empty.
+func (t *Tool) Init(ctx context.Context, dir *os.File) error {
+	_, err := jobInit.Run(ctx, t.run, worker.None{}, worker.Given{Root: dir})
+	return err
+}
+
+var jobRefs = worker.Job[worker.None, string]{
+	Name: "relay.refs", Programs: true, Files: 1, Limits: git.JobLimits(git.ShortTime),
+	Do: func(ctx context.Context, c *worker.Call, _ worker.None) (string, error) {
+		remote, err := git.JobRepo().Refs(ctx)
+		return git.GiveRefs(c.Files[0], remote, err)
+	},
+}
+
+// Refs returns the branches and tags of a mirror, view or store.
+func (t *Tool) Refs(ctx context.Context, dir *os.File) (*git.Remote, error) {
+	return git.RunForRefs(ctx, t.run, jobRefs, worker.None{}, worker.Given{Root: dir})
+}
+
+var jobView = worker.Job[worker.None, worker.None]{
+	Name: "relay.view", Programs: true, Access: worker.WriteAsOwner, Limits: git.JobLimits(git.CopyTime),
+	Do: func(ctx context.Context, c *worker.Call, _ worker.None) (worker.None, error) {
+		refs, err := git.ReadRefs(c.Input())
+		if err != nil {
+			return worker.None{}, err
+		}
+		return worker.None{}, git.MakeView(ctx, git.JobRepo(), git.MirrorDir, refs)
+	},
+}
+
+// View creates a repository in view, which must be an empty directory, with exactly refs and the objects that they reach in the
+// mirror. The mirror must not change during the call. It returns a Conflict error if the mirror does not have the refs, or no
+// longer has them.
+func (t *Tool) View(ctx context.Context, mirror, view *os.File, refs []git.Ref) error {
+	if err := git.CheckRefs(refs); err != nil {
+		return err
+	}
+	_, err := jobView.Run(ctx, t.run, worker.None{}, worker.Given{
+		Root: view, Mounts: []worker.Mount{{Dir: mirror, At: git.MirrorDir}}, Input: bytes.NewReader(git.AppendRefs(nil, refs)),
+	})
+	return err
+}
+
+// jobStore creates a store. Its argument is the full name of the HEAD branch.
+var jobStore = worker.Job[string, worker.None]{
+	Name: "relay.store", Programs: true, Access: worker.WriteAsOwner, Limits: git.JobLimits(git.ShortTime),
+	Do: func(_ context.Context, c *worker.Call, head string) (worker.None, error) {
+		refs, err := git.ReadRefs(c.Input())
+		if err != nil {
+			return worker.None{}, err
+		}
+		return worker.None{}, git.MakeStore(git.JobStore(), refs, head)
+	},
+}
+
+// Store creates a sandbox's repository in store, which must be an empty directory. It starts with refs, which the view must have,
+// and borrows the view's objects. head is the full name of the branch that clones check out; it need not exist.
+func (t *Tool) Store(ctx context.Context, store, view *os.File, refs []git.Ref, head string) error {
+	if err := git.CheckRefs(refs); err != nil {
+		return err
+	}
+	_, err := jobStore.Run(ctx, t.run, head, worker.Given{Root: store, Mounts: git.ViewMount(view), Input: bytes.NewReader(git.AppendRefs(nil, refs))})
+	return err
+}

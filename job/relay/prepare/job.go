@@ -1,0 +1,175 @@
+package prepare
+
+import (
+	"context"
+	"encoding/binary"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
+	"github.com/caisson-dev/caisson/internal/socketpair"
+	"github.com/caisson-dev/caisson/job/relay/commit"
+	"github.com/caisson-dev/caisson/job/relay/git"
+	"github.com/caisson-dev/caisson/job/worker"
+)
+
+// Jobs returns the jobs of this package, for the job table that the binary passes to [worker.Main].
+func Jobs() []worker.Declared { return []worker.Declared{jobPrepare} }
+
+// A Tool runs the job of this package. It has no state and is safe for concurrent use. It does not keep the descriptors that it
+// is given.
+type Tool struct{ run worker.Starter }
+
+// NewTool returns a Tool whose jobs are started by r. The binary that r starts must have the jobs of this package in its job
+// table.
+func NewTool(r worker.Starter) Tool { return Tool{run: r} }
+
+// Prepare makes the commits to deliver from commits that were pushed to store: it rewrites them as req specifies, checks them
+// again, and signs them with req.Sign, which runs in this process. Existing signatures on rewritten commits are removed, because
+// rewriting invalidates them. It returns a NotFound error if the store does not have the commits, Denied if they must not be
+// delivered, and Conflict while a push is in progress.
+func (t Tool) Prepare(ctx context.Context, store, view *os.File, req Request) (*Result, error) {
+	if err := req.validate(); err != nil {
+		return nil, err
+	}
+	given := worker.Given{Root: store, Mounts: git.ViewMount(view)}
+	if req.Sign == nil {
+		p, err := jobPrepare.Run(ctx, t.run, req, given)
+		return &p, err
+	}
+	near, far, err := socketpair.New()
+	if err != nil {
+		return nil, err
+	}
+	defer far.Close()
+	given.Files = []*os.File{far}
+	done := make(chan error, 1)
+	go func() {
+		defer near.Close()
+		done <- answerSigner(near, req.Sign)
+	}()
+	p, err := jobPrepare.Run(ctx, t.run, req, given)
+	near.Close()
+	if e := <-done; e != nil {
+		return nil, e
+	}
+	return &p, err
+}
+
+// Limits of signing.
+const (
+	maxPayload    = commit.MaxCommitObject + 1<<16
+	maxSubjects   = 4 << 10 // bytes of all subjects in a reply
+	maxSignedOnce = maxPrepared
+)
+
+// jobPrepare makes the commits to deliver. If it is given a descriptor, it has them signed over it. Its root is a store.
+var jobPrepare = worker.Job[Request, Result]{
+	Name: "relay.prepare", Programs: true, Access: worker.WriteAsOwner,
+	Limits: worker.Limits{Time: 15 * time.Minute, CPU: 15 * time.Minute, Memory: 2 << 30, FileSize: 4 << 30},
+	Do: func(ctx context.Context, c *worker.Call, req Request) (Result, error) {
+		if len(c.Files) > 0 {
+			req.Sign = askSigner(c.Files[0])
+		}
+		p, err := prepare(ctx, git.JobStore(), req)
+		if err == nil {
+			p.fit()
+		}
+		return worker.Value(p, err)
+	},
+	Valid: func(req Request, p *Result) bool { return p.valid(&req) },
+}
+
+// fit shortens p to the size of a reply.
+func (p *Result) fit() {
+	left := commit.MaxAnswered / 2 // the other half is for the text of the pull request
+	p.Findings = commit.FitFindings(p.Findings, &left)
+	left = maxSubjects
+	for i := range p.Commits {
+		if left -= len(p.Commits[i].Subject); left < 0 {
+			p.Commits[i].Subject = ""
+		}
+	}
+}
+
+// valid validates p as the reply to req.
+func (p *Result) valid(req *Request) bool {
+	if !git.ValidCommit(p.Commit) || len(p.Commit) != len(req.Commit) || len(p.Commits) > maxPrepared || !commit.ValidFindings(p.Findings) || commit.Denied(p.Findings) {
+		return false
+	}
+	for _, c := range p.Commits {
+		if !git.ValidCommit(c.ID) || git.Plain(c.Subject, 200+len("…")) != c.Subject {
+			return false
+		}
+	}
+	if len(p.Title) > maxPullTitle+len("…") || git.Plain(p.Title, maxPullTitle+len("…")) != p.Title ||
+		len(p.Text) > maxPullText+len("…") || strings.TrimSpace(safetext.Lines(p.Text)) != p.Text {
+		return false
+	}
+	n := len(p.Commits)
+	return n > 0 && p.Commits[n-1].ID == p.Commit || n == 0 && p.Commit == req.Commit
+}
+
+// askSigner returns a function that has a payload signed at the other end of conn. It sends the length of the payload in four
+// bytes and then the payload. The answer, the signature, has the same form; a length of zero means that there is no signature.
+func askSigner(conn io.ReadWriter) func([]byte) (string, error) {
+	return func(payload []byte) (string, error) {
+		if err := writeSized(conn, payload); err != nil {
+			return "", err
+		}
+		sig, err := readSized(conn, maxSignature)
+		if err != nil {
+			return "", err
+		}
+		if len(sig) == 0 {
+			return "", caisson.Errorf(caisson.Internal, "the commit was not signed")
+		}
+		return string(sig), nil
+	}
+}
+
+// answerSigner answers the requests of askSigner until conn is closed. It signs only payloads that are commits, and at most
+// maxSignedOnce. It returns the error of sign.
+func answerSigner(conn io.ReadWriter, sign func([]byte) (string, error)) error {
+	for range maxSignedOnce {
+		payload, err := readSized(conn, maxPayload)
+		if err != nil {
+			return nil // the job has ended; if it failed, it returns the reason itself
+		}
+		if _, err := commit.ParseCommit(payload); err != nil {
+			writeSized(conn, nil)
+			return caisson.Errorf(caisson.Internal, "a job of the relay wants something signed that is no commit")
+		}
+		sig, err := sign(payload)
+		if err != nil {
+			writeSized(conn, nil)
+			return err
+		}
+		if err := writeSized(conn, []byte(sig)); err != nil {
+			return nil
+		}
+	}
+	return nil
+}
+
+func writeSized(w io.Writer, data []byte) error {
+	_, err := w.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(data))), data...))
+	return err
+}
+
+func readSized(r io.Reader, limit int) ([]byte, error) {
+	var head [4]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return nil, err
+	}
+	n := binary.BigEndian.Uint32(head[:])
+	if n > uint32(limit) {
+		return nil, caisson.Errorf(caisson.Internal, "%d bytes are too many", n)
+	}
+	data := make([]byte, n)
+	_, err := io.ReadFull(r, data)
+	return data, err
+}

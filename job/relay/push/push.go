@@ -1,0 +1,138 @@
+// Package push sends commits of a store to a remote.
+package push
+
+import (
+	"context"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/refname"
+	"github.com/caisson-dev/caisson/job/relay/git"
+	"github.com/caisson-dev/caisson/job/relay/remote"
+)
+
+// A Request has the parameters of a push.
+type Request struct {
+	Transport remote.Protocol
+	Commit    string        // commit of the store or its view
+	Branch    string        // branch of the remote, without "refs/heads/"
+	Expect    string        // commit that the remote's branch must be at; "" if the branch must not exist
+	Time      time.Duration // time limit; 0 means 30 minutes
+}
+
+func (q *Request) check() error {
+	switch {
+	case !git.ValidCommit(q.Commit):
+		return caisson.Invalidf("commit", "%.100q is not a commit", q.Commit)
+	case !refname.ValidFull("refs/heads/" + q.Branch):
+		return caisson.Invalidf("branch", "%.100q is not the name of a branch", q.Branch)
+	case q.Expect != "" && !git.ValidCommit(q.Expect):
+		return caisson.Invalidf("expect", "%.100q is not a commit", q.Expect)
+	}
+	return nil
+}
+
+// Result is the result of a successful push.
+type Result struct {
+	Already bool   // whether the branch was at the commit before
+	Said    string // message of the remote, as one line; it may contain the URL for opening a pull request
+}
+
+// maxPushAnswer limits what a remote may send during a push, in bytes: its refs and the output of its hooks.
+const maxPushAnswer = 256 << 20
+
+// push moves the branch of the remote that f leads to.
+func push(ctx context.Context, s git.Repo, f *remote.Forwarder, req Request) (*Result, error) {
+	if err := req.check(); err != nil {
+		return nil, err
+	}
+	has, err := s.HasCommit(ctx, req.Commit)
+	if err != nil {
+		return nil, err
+	}
+	if !has {
+		return nil, caisson.Errorf(caisson.NotFound, "the commit %s is not in the store", req.Commit)
+	}
+	f.Allow(maxPushAnswer)
+	ref := "refs/heads/" + req.Branch
+	cmd := s.With(f.Protocol()).Git(ctx, "push", "--porcelain", "--no-progress", "--no-verify", "--no-signed", "--no-follow-tags",
+		"--recurse-submodules=no", "--force-with-lease="+ref+":"+req.Expect, "--end-of-options", f.URL(), req.Commit+":"+ref)
+	said, out := &git.Tail{Limit: git.MaxGitErrors}, &git.Tail{Limit: git.MaxGitErrors}
+	cmd.Stdout, cmd.Stderr = out, said
+	err = cmd.Run()
+	result := parsePush(out.String(), ref)
+	switch {
+	case result.flag == "=" && err == nil:
+		return &Result{Already: true, Said: result.words(said)}, nil
+	case result.flag != "" && result.flag != "!" && err == nil:
+		return &Result{Said: result.words(said)}, nil
+	case result.flag == "!":
+		return nil, result.refusal(req, said)
+	}
+	return nil, f.Explain(pushError(said, err))
+}
+
+// A pushResult is the line of git push --porcelain for one ref: "<flag>\t<from>:<to>\t<summary> (<reason>)".
+type pushResult struct {
+	flag    string // " ", "+", "*", "=" or "!"; "" if there is no line for the ref
+	summary string
+}
+
+func parsePush(out, ref string) pushResult {
+	for line := range strings.SplitSeq(out, "\n") {
+		fields := strings.SplitN(line, "\t", 3)
+		if len(fields) == 3 && len(fields[0]) == 1 && strings.HasSuffix(fields[1], ":"+ref) {
+			return pushResult{flag: fields[0], summary: fields[2]}
+		}
+	}
+	return pushResult{}
+}
+
+// refusal returns the error for a ref that was rejected by the remote, or by git before sending.
+func (r pushResult) refusal(req Request, said *git.Tail) error {
+	reason := r.summary
+	if words := r.words(said); words != "" {
+		reason += ": " + words
+	}
+	reason = git.Plain(reason, 350)
+	switch {
+	case strings.Contains(r.summary, "stale info"), strings.Contains(r.summary, "fetch first"), strings.Contains(r.summary, "non-fast-forward") && strings.HasPrefix(r.summary, "[rejected]"):
+		if req.Expect == "" {
+			return caisson.Errorf(caisson.Conflict, "the remote has a branch %s already; push to another one", req.Branch)
+		}
+		return caisson.Errorf(caisson.Conflict, "the remote's branch %s is not at %.12s any more: somebody else has pushed to it", req.Branch, req.Expect)
+	case !strings.HasPrefix(r.summary, "[remote rejected]"), // no report was received, or git gave up
+		strings.Contains(r.summary, "cannot lock ref"), strings.Contains(r.summary, "failed to update ref"),
+		strings.Contains(r.summary, "failed to lock"), strings.Contains(r.summary, "unpacker error"), strings.Contains(r.summary, "internal error"):
+		return caisson.Errorf(caisson.Unavailable, "the remote could not take the push; try again: %s", reason)
+	}
+	return caisson.Errorf(caisson.Denied, "the remote refuses the push: %s", reason)
+}
+
+// remoteLine matches a line that the remote sent over the side band.
+var remoteLine = regexp.MustCompile(`(?m)^remote: ?(.*?)\s*$`)
+
+// words returns the messages of the remote as one line.
+func (r pushResult) words(said *git.Tail) string {
+	var words []string
+	for _, m := range remoteLine.FindAllStringSubmatch(said.String(), -1) {
+		words = append(words, m[1])
+	}
+	return git.Plain(strings.Join(words, " "), 300)
+}
+
+// pushError returns the error for a push without a result for its ref.
+func pushError(said *git.Tail, err error) error {
+	if err == nil {
+		return caisson.Errorf(caisson.Unavailable, "the remote did not say what became of the push; try again")
+	}
+	text := said.String()
+	for _, s := range []string{"hung up unexpectedly", "unexpected disconnect", "early EOF", "RPC failed", "the remote end", "Connection reset", "Broken pipe", "unable to rewind", "Could not read from remote"} {
+		if strings.Contains(text, s) {
+			return caisson.Wrap(err, caisson.Unavailable, "the connection to the remote was lost during the push; try again: %s", git.LastLines(text, 200))
+		}
+	}
+	return git.GitError("push", said, err)
+}

@@ -1,0 +1,274 @@
+package quarantine
+
+import (
+	"bufio"
+	"compress/flate"
+	"compress/zlib"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/job/relay/commit"
+)
+
+// Types of pack entries.
+const (
+	packCommit      = 1
+	packTree        = 2
+	packBlob        = 3
+	packTag         = 4
+	packOffsetDelta = 6
+	packRefDelta    = 7
+)
+
+// maxDeltaChain is the longest delta chain that git creates.
+const maxDeltaChain = 4095
+
+// Limits of a pack.
+type Limits struct {
+	Objects int
+	Object  int64 // bytes of one object, inflated and with deltas applied
+	Total   int64 // bytes of all objects, inflated and with deltas applied
+	IDSize  int   // length of an object name in bytes
+}
+
+// ErrPack returns the Denied error for a pack that is refused. The client receives its message.
+func ErrPack(format string, args ...any) error {
+	return caisson.Errorf(caisson.Denied, format, args...)
+}
+
+// A packScanner reads a pack once, without storing it, and enforces limits before git inflates anything: an object whose declared
+// size exceeds the limit is not inflated, and no object is inflated beyond its declared size. Git checks the content of objects,
+// the application of deltas and the checksum of the pack.
+type packScanner struct {
+	limits Limits
+	in     *bufio.Reader
+	at     int64 // bytes read
+	zlib   io.ReadCloser
+	buf    []byte
+
+	starts []int64 // offsets of entries, ascending
+	chains []int   // lengths of the entries' delta chains
+	total  int64
+}
+
+// scanPack reads a pack, which must end at the end of r, and returns the number of objects. Errors are Denied, or those of r.
+func scanPack(r io.Reader, l Limits) (int, error) {
+	s := &packScanner{limits: l, in: bufio.NewReaderSize(r, 1<<16), buf: make([]byte, 1<<16)}
+	var head [12]byte
+	if _, err := io.ReadFull(s, head[:]); err != nil {
+		return 0, s.short(err)
+	}
+	if string(head[:4]) != "PACK" || binary.BigEndian.Uint32(head[4:]) != 2 {
+		return 0, ErrPack("the push has no pack of version 2")
+	}
+	count := binary.BigEndian.Uint32(head[8:])
+	if int64(count) > int64(l.Objects) {
+		return 0, ErrPack("the push has %d objects; the most is %d", count, l.Objects)
+	}
+	for range count {
+		if err := s.entry(); err != nil {
+			return 0, s.short(err)
+		}
+	}
+	if _, err := io.CopyN(io.Discard, s, int64(l.IDSize)); err != nil {
+		return 0, s.short(err)
+	}
+	if _, err := s.ReadByte(); !errors.Is(err, io.EOF) {
+		if err != nil {
+			return 0, err
+		}
+		return 0, ErrPack("something follows the pack")
+	}
+	return int(count), nil
+}
+
+// Read and ReadByte count bytes. With ReadByte, flate does not read beyond the end of the compressed data.
+func (s *packScanner) Read(p []byte) (int, error) {
+	n, err := s.in.Read(p)
+	s.at += int64(n)
+	return n, err
+}
+
+// ReadByte implements [io.ByteReader].
+func (s *packScanner) ReadByte() (byte, error) {
+	b, err := s.in.ReadByte()
+	if err == nil {
+		s.at++
+	}
+	return b, err
+}
+
+// short returns the error for an unexpected end.
+func (s *packScanner) short(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return ErrPack("the pack is cut off")
+	}
+	return err
+}
+
+func (s *packScanner) entry() error {
+	start := s.at
+	typ, size, err := s.header()
+	if err != nil {
+		return err
+	}
+	chain := 0
+	limit := s.limits.Object
+	switch typ {
+	case packCommit, packTag:
+		limit = commit.MaxCommitObject
+	case packTree:
+		limit = commit.MaxTreeObject
+	case packBlob:
+	case packOffsetDelta:
+		if chain, err = s.base(start); err != nil {
+			return err
+		}
+	case packRefDelta:
+		chain = 1
+		if _, err := io.CopyN(io.Discard, s, int64(s.limits.IDSize)); err != nil {
+			return err
+		}
+	default:
+		return ErrPack("the pack has an entry of the unknown type %d", typ)
+	}
+	if size > limit {
+		return ErrPack("the push has an object of %v; the largest is %v", caisson.Size(size), caisson.Size(limit))
+	}
+	s.starts, s.chains = append(s.starts, start), append(s.chains, chain)
+	return s.inflate(size, chain > 0)
+}
+
+// header reads the type and size of an entry: 3 bits of type and 4 bits of size, then 7 bits of size per byte.
+func (s *packScanner) header() (typ byte, size int64, err error) {
+	b, err := s.ReadByte()
+	if err != nil {
+		return 0, 0, err
+	}
+	typ, size = b>>4&7, int64(b&15)
+	for shift := 4; b&0x80 != 0; shift += 7 {
+		if b, err = s.ReadByte(); err != nil {
+			return 0, 0, err
+		}
+		if shift > 46 {
+			return 0, 0, ErrPack("the pack has an object of an impossible size")
+		}
+		size |= int64(b&0x7f) << shift
+	}
+	return typ, size, nil
+}
+
+// base reads the offset of the base of a delta, which must be an earlier entry, and returns the length of the delta chain
+// including this entry.
+func (s *packScanner) base(start int64) (chain int, err error) {
+	b, err := s.ReadByte()
+	if err != nil {
+		return 0, err
+	}
+	back := int64(b & 0x7f)
+	for b&0x80 != 0 {
+		if b, err = s.ReadByte(); err != nil {
+			return 0, err
+		}
+		if back >= 1<<48 {
+			return 0, ErrPack("the pack has a delta of nothing")
+		}
+		back = (back+1)<<7 | int64(b&0x7f)
+	}
+	i, found := slices.BinarySearch(s.starts, start-back)
+	if !found {
+		return 0, ErrPack("the pack has a delta of nothing")
+	}
+	if chain = s.chains[i] + 1; chain > maxDeltaChain {
+		return 0, ErrPack("the pack has more than %d deltas of each other", maxDeltaChain)
+	}
+	return chain, nil
+}
+
+// inflate reads the compressed part of an entry, and at most one byte beyond its declared size.
+func (s *packScanner) inflate(size int64, delta bool) error {
+	if err := s.reset(); err != nil {
+		return s.bad(err)
+	}
+	whole := size
+	if delta {
+		n, head, err := s.deltaSize(size)
+		if err != nil {
+			return err
+		}
+		if n > s.limits.Object {
+			return ErrPack("the push has an object of %v; the largest is %v", caisson.Size(n), caisson.Size(s.limits.Object))
+		}
+		whole, size = n, size-head
+	}
+	if s.total += whole; s.total > s.limits.Total {
+		return ErrPack("the objects of the push have more than %v together", caisson.Size(s.limits.Total))
+	}
+	n, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{io.LimitReader(s.zlib, size)}, s.buf)
+	if err != nil {
+		return s.bad(err)
+	}
+	if n != size {
+		return ErrPack("the pack has an object that is smaller than it is said to be")
+	}
+	// There must be no more data. This read also verifies the checksum.
+	if n, err := s.zlib.Read(s.buf[:1]); n != 0 || !errors.Is(err, io.EOF) {
+		if err != nil && !errors.Is(err, io.EOF) {
+			return s.bad(err)
+		}
+		return ErrPack("the pack has an object that is larger than it is said to be")
+	}
+	return nil
+}
+
+func (s *packScanner) reset() error {
+	if s.zlib == nil {
+		z, err := zlib.NewReader(s)
+		s.zlib = z
+		return err
+	}
+	return s.zlib.(zlib.Resetter).Reset(s, nil)
+}
+
+// deltaSize reads the sizes at the beginning of a delta of size bytes. It returns the size of the resulting object and the number
+// of bytes read.
+func (s *packScanner) deltaSize(size int64) (whole, head int64, err error) {
+	for range 2 {
+		whole = 0
+		for shift := 0; ; shift += 7 {
+			if head++; head > size || shift > 46 {
+				return 0, 0, ErrPack("the pack has a malformed delta")
+			}
+			if _, err := io.ReadFull(s.zlib, s.buf[:1]); err != nil {
+				return 0, 0, s.bad(err)
+			}
+			whole |= int64(s.buf[0]&0x7f) << shift
+			if s.buf[0]&0x80 == 0 {
+				break
+			}
+		}
+	}
+	return whole, head, nil
+}
+
+// bad returns the error for data that cannot be inflated.
+func (s *packScanner) bad(err error) error {
+	if errors.Is(err, zlib.ErrChecksum) || errors.Is(err, zlib.ErrDictionary) || errors.Is(err, zlib.ErrHeader) {
+		return ErrPack("the pack has an object that is not compressed as it must be")
+	}
+	if isFlate(err) {
+		return ErrPack("the pack has an object that is not compressed as it must be")
+	}
+	return fmt.Errorf("read the pack: %w", err)
+}
+
+// isFlate reports whether err is an error of malformed compressed data.
+func isFlate(err error) bool {
+	var corrupt flate.CorruptInputError
+	var internal flate.InternalError
+	return errors.As(err, &corrupt) || errors.As(err, &internal)
+}

@@ -1,0 +1,297 @@
+// Package receive answers git clients that push to a store.
+package receive
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/job/gate/check"
+	"github.com/caisson-dev/caisson/job/relay/commit"
+	"github.com/caisson-dev/caisson/job/relay/git"
+	"github.com/caisson-dev/caisson/job/relay/quarantine"
+)
+
+// Limits bound one push. Zero fields mean the defaults.
+type Limits struct {
+	Objects int           // 500,000
+	Pack    caisson.Size  // of the sent pack; 512 MiB
+	Total   caisson.Size  // of all objects, inflated; inflating 2 GiB, the default, takes half a minute
+	Commits int           // new commits; 1,000
+	Store   caisson.Size  // of all accepted pushes together; 8 GiB
+	Time    time.Duration // from the first byte of the request to the answer; 10 minutes
+}
+
+func (l Limits) withDefaults() Limits {
+	if l.Objects <= 0 {
+		l.Objects = 500_000
+	}
+	if l.Pack <= 0 {
+		l.Pack = 512 << 20
+	}
+	if l.Total <= 0 {
+		l.Total = 2 << 30
+	}
+	if l.Commits <= 0 {
+		l.Commits = 1000
+	}
+	if l.Store <= 0 {
+		l.Store = 8 << 30
+	}
+	if l.Time <= 0 {
+		l.Time = 10 * time.Minute
+	}
+	return l
+}
+
+// A Request is one request of a git client that pushes: a request for the list of refs, or a push.
+type Request struct {
+	// Advertise requests the body of GET /info/refs?service=git-receive-pack. Data read from the connection is then ignored.
+	Advertise bool
+	// Protocol is the client's Git-Protocol header. Pushes use version 0 only, which every client supports.
+	Protocol string
+	// Granted are the refs that the sandbox was granted. A push cannot move them, except the working branch.
+	Granted []git.Ref
+	Branch  string // short name of the working branch
+	Rules   check.Rules
+	Limits  Limits
+}
+
+// An Update is a ref of the store that a push moved.
+type Update struct {
+	Name string // full name
+	Old  string // "" if the ref is new
+	New  string // "" if the ref was removed
+	// Findings are the findings with verdict ask about commits that are new to the store, at most 100.
+	Findings []caisson.Finding
+}
+
+// Result is the result of a push. Either all of a push is accepted or nothing, with one exception: if some of the refs must not
+// be pushed to, the others are accepted unless the client requests an atomic push.
+type Result struct {
+	Updates []Update
+	// Denied has the reasons for which refs or commits were refused, at most 100.
+	Denied []caisson.Finding
+}
+
+// Receive answers one request. It reads body to its end. After it has written the answer, it writes nothing more to conn.
+func Receive(ctx context.Context, store git.Repo, body io.Reader, conn io.Writer, req Request) (*Result, error) {
+	req.Limits = req.Limits.withDefaults()
+	ctx, cancel := context.WithTimeout(ctx, req.Limits.Time)
+	defer cancel()
+	refs, idSize, err := storeRefs(ctx, store)
+	if err != nil {
+		return nil, err
+	}
+	if req.Advertise {
+		return &Result{}, advertise(conn, refs, idSize)
+	}
+	p := &receiving{store: store, body: body, req: req, refs: refs, idSize: idSize, said: commit.NewFindings(commit.MaxFindings)}
+	if err := p.read(); err != nil {
+		return p.refuseAll(ctx, conn, err)
+	}
+	if len(p.commands) == 0 {
+		return &Result{}, nil // clients send an empty request to probe whether they may push
+	}
+	if err := p.run(ctx); err != nil {
+		return p.refuseAll(ctx, conn, err)
+	}
+	return p.result(), p.report(conn, "ok")
+}
+
+// A receiving is a push in progress.
+type receiving struct {
+	store  git.Repo
+	body   io.Reader
+	req    Request
+	refs   map[string]string // of the store
+	idSize int
+
+	commands []*pushCommand
+	caps     map[string]bool
+	said     *commit.Findings // reasons for denials
+}
+
+// A pushCommand is a request to move a ref.
+type pushCommand struct {
+	name     string
+	old, new string // as sent by the client; all zeros if the ref does not exist
+	refused  string // reason for the refusal; "" if the command is accepted
+	findings *commit.Findings
+}
+
+func (c *pushCommand) removes() bool { return isZero(c.new) }
+
+// run executes the commands. If it returns an error, the whole push is refused.
+func (p *receiving) run(ctx context.Context) error {
+	p.judge(ctx)
+	if p.caps["atomic"] && slices.ContainsFunc(p.commands, func(c *pushCommand) bool { return c.refused != "" }) {
+		p.refuseOthers("another ref of this atomic push is refused")
+	}
+	q, err := quarantine.Open(ctx, p.store)
+	if err != nil {
+		return err
+	}
+	err = p.within(ctx, q)
+	return errors.Join(err, q.Close())
+}
+
+func (p *receiving) within(ctx context.Context, q *quarantine.Quarantine) error {
+	if len(p.accepted()) == 0 {
+		return nil
+	}
+	if slices.ContainsFunc(p.commands, func(c *pushCommand) bool { return !c.removes() }) {
+		if used, err := q.Used(); err != nil || used > p.req.Limits.Store {
+			return errors.Join(err, quarantine.ErrPack("what this sandbox has pushed fills the %v that it may have", p.req.Limits.Store))
+		}
+		l := quarantine.Limits{
+			Objects: p.req.Limits.Objects, Object: int64(p.req.Rules.WithDefaults().MaxFile), Total: int64(p.req.Limits.Total), IDSize: p.idSize,
+		}
+		if err := q.Take(ctx, p.body, l, int64(p.req.Limits.Pack)); err != nil {
+			return err
+		}
+	}
+	if err := p.examine(ctx, q, p.accepted()); err != nil {
+		return err
+	}
+	if len(p.accepted()) == 0 {
+		return nil
+	}
+	return p.commit(ctx, q, p.accepted())
+}
+
+func (p *receiving) accepted() []*pushCommand {
+	var list []*pushCommand
+	for _, c := range p.commands {
+		if c.refused == "" {
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
+func (p *receiving) refuseOthers(why string) {
+	for _, c := range p.accepted() {
+		c.refused = why
+	}
+}
+
+// examine checks all new commits. If one of them is denied, the whole push is refused.
+func (p *receiving) examine(ctx context.Context, q *quarantine.Quarantine, todo []*pushCommand) error {
+	var tips []string
+	for _, c := range todo {
+		if !c.removes() {
+			tips = append(tips, c.new)
+		}
+	}
+	if len(tips) == 0 {
+		return nil
+	}
+	o, err := commit.OpenObjects(ctx, q.Repo)
+	if err != nil {
+		return err
+	}
+	defer o.Close()
+	for _, tip := range tips {
+		if _, err := o.Read(tip, "commit", 16*commit.MaxCommitObject); err != nil {
+			return caisson.Wrap(err, caisson.Denied, "%s is no commit of this push or this repository; branches lead to commits", commit.ShortID(tip))
+		}
+	}
+	if err := q.Connected(ctx, tips); err != nil {
+		return err
+	}
+	return p.check(ctx, q, o, todo)
+}
+
+func (p *receiving) check(ctx context.Context, q *quarantine.Quarantine, o *commit.Objects, todo []*pushCommand) error {
+	checks := commit.NewChecker(o, p.req.Rules)
+	bad := false
+	for _, c := range todo {
+		if c.removes() {
+			continue
+		}
+		commits, err := q.Fresh(ctx, c.new, p.req.Limits.Commits)
+		if err != nil {
+			return err
+		}
+		for _, id := range commits {
+			found, err := checks.Check(ctx, id)
+			if err != nil {
+				return err
+			}
+			if commit.Denied(found) {
+				bad = true
+				c.refused = "a commit is denied; see above"
+			}
+			c.findings.AddAll(found)
+		}
+		found, err := checks.Links(ctx, c.new, p.req.Granted)
+		if err != nil {
+			return err
+		}
+		if commit.Denied(found) {
+			bad = true
+			c.refused = "a symlink is denied; see above"
+		}
+		c.findings.AddAll(found)
+	}
+	if bad {
+		p.refuseOthers("another ref of this push has a commit that is denied")
+	}
+	for _, c := range todo {
+		if bad {
+			p.said.AddAll(slices.DeleteFunc(slices.Clone(c.findings.List), func(f caisson.Finding) bool { return f.Verdict == caisson.VerdictAsk }))
+		}
+	}
+	p.said.List = compactFindings(p.said.List)
+	return nil
+}
+
+// compactFindings removes duplicates.
+func compactFindings(list []caisson.Finding) []caisson.Finding {
+	var out []caisson.Finding
+	for _, f := range list {
+		if !slices.Contains(out, f) {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+func (p *receiving) result() *Result {
+	r := &Result{Denied: p.said.List}
+	for _, c := range p.accepted() {
+		u := Update{Name: c.name, Findings: c.findings.List}
+		if !isZero(c.old) {
+			u.Old = c.old
+		}
+		if !c.removes() {
+			u.New = c.new
+		}
+		r.Updates = append(r.Updates, u)
+	}
+	return r
+}
+
+// refuseAll answers a push that failed as a whole. It does not return an error if the client caused the failure.
+func (p *receiving) refuseAll(ctx context.Context, conn io.Writer, err error) (*Result, error) {
+	kind, why := caisson.KindOf(err), caisson.MessageOf(err)
+	if ctx.Err() != nil {
+		kind, why = caisson.Exhausted, fmt.Sprintf("the push took longer than %v; push fewer commits at a time", p.req.Limits.Time)
+		err = caisson.Wrap(err, kind, "%s", why)
+	}
+	why = git.Plain(why, 400)
+	for _, c := range p.commands {
+		c.refused = "the push is refused: " + why
+	}
+	reported := p.report(conn, why)
+	if kind != caisson.Denied && kind != caisson.Conflict && kind != caisson.Invalid {
+		return nil, errors.Join(err, reported)
+	}
+	p.said.Add(commit.DeniedFinding(commit.CheckType, why))
+	return &Result{Denied: p.said.List}, reported
+}

@@ -1,0 +1,239 @@
+package transport
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/job/relay/remote"
+	"github.com/caisson-dev/caisson/job/relay/remoteurl"
+)
+
+const (
+	// agentName is the User-Agent. Forges use it to distinguish git from browsers.
+	agentName = "git/2.39 (caisson)"
+	// maxSaid limits how many bytes of an error answer are passed on.
+	maxSaid = 2 << 10
+	// answerTime is how long a remote may take to answer. After a push it runs its hooks first.
+	answerTime = 10 * time.Minute
+	// maxRedirects limits the attempts per request, including those after redirects.
+	maxRedirects = 3
+)
+
+// An httpLink forwards smart HTTP requests to a remote.
+type httpLink struct {
+	transport *http.Transport
+	user      string
+	secret    caisson.Secret
+	push      bool
+
+	mu   sync.Mutex
+	base *url.URL // changes after a redirect to another path; guarded by mu
+}
+
+func newHTTP(remote remoteurl.URL, req Request) (*httpLink, error) {
+	base, err := url.Parse(remote.String())
+	if err != nil {
+		return nil, caisson.Invalidf("url", "cannot be asked over HTTP")
+	}
+	if !req.Auth.Secret.IsZero() && !remote.Confidential() {
+		return nil, caisson.Errorf(caisson.Denied, "the credential is not sent to %.100s without TLS; write the URL with https", remote.Host)
+	}
+	roots, err := x509.SystemCertPool()
+	if err != nil {
+		roots = x509.NewCertPool() // then only the certificates of the request are trusted
+	}
+	if req.Roots != "" && !roots.AppendCertsFromPEM([]byte(req.Roots)) {
+		return nil, caisson.Invalidf("roots", "there is no certificate in it; give it as PEM")
+	}
+	if strings.ContainsAny(req.Auth.User, ":\r\n\x00") || strings.ContainsAny(req.Auth.Secret.Reveal(), "\r\n\x00") {
+		return nil, caisson.Invalidf("credential", "a user name with a colon, or a token with a line break, cannot be sent; check the credential")
+	}
+	h := &httpLink{base: base, user: req.Auth.User, secret: req.Auth.Secret, push: req.Push}
+	h.transport = &http.Transport{
+		DialContext:            dialer(remote, req).DialContext,
+		TLSClientConfig:        &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+		TLSHandshakeTimeout:    dialTime,
+		ResponseHeaderTimeout:  answerTime,
+		MaxResponseHeaderBytes: 64 << 10,
+		DisableCompression:     true,
+		ForceAttemptHTTP2:      true,
+	}
+	return h, nil
+}
+
+func (h *httpLink) close() { h.transport.CloseIdleConnections() }
+
+// route checks that the git job may send the request, and returns its path and query relative to the remote's URL.
+func (h *httpLink) route(r *http.Request) (path, query string, err error) {
+	var service string
+	switch {
+	case r.Method == http.MethodGet && r.URL.Path == "/info/refs":
+		service = r.URL.Query().Get("service")
+		path, query = "/info/refs", "service="+service
+	case r.Method == http.MethodPost:
+		service = strings.TrimPrefix(r.URL.Path, "/")
+		path = "/" + service
+	}
+	switch {
+	case service == remote.UploadPack, service == remote.ReceivePack && h.push:
+		return path, query, nil
+	case service == remote.ReceivePack:
+		return "", "", errNoPush
+	}
+	return "", "", caisson.Errorf(caisson.Denied, "the link forwards nothing but git")
+}
+
+// ServeHTTP forwards one request to the remote.
+func (h *httpLink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	path, query, err := h.route(r)
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	resp, err := h.ask(r, path, query)
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	defer resp.Body.Close()
+	if enc := resp.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
+		refuse(w, caisson.Errorf(caisson.Denied, "the remote compresses its answer although nobody asked for that"))
+		return
+	}
+	if resp.StatusCode != http.StatusOK {
+		w.WriteHeader(resp.StatusCode)
+		if kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); kind == "text/plain" {
+			io.Copy(w, io.LimitReader(resp.Body, maxSaid))
+		}
+		return
+	}
+	w.Header().Set("Content-Type", resp.Header.Get("Content-Type"))
+	w.WriteHeader(http.StatusOK)
+	if _, err := io.Copy(&late{w: w, begun: true}, resp.Body); err != nil {
+		panic(http.ErrAbortHandler) // so that the git job does not take the answer for complete
+	}
+}
+
+// ask sends the request to the remote. It follows redirects of GET requests only, and only within the same scheme, host and port.
+func (h *httpLink) ask(r *http.Request, path, query string) (*http.Response, error) {
+	for range maxRedirects {
+		base := h.current()
+		u := *base.JoinPath(path)
+		u.RawQuery = query
+		req, err := h.request(r, &u)
+		if err != nil {
+			return nil, err
+		}
+		resp, err := h.transport.RoundTrip(req)
+		if err != nil {
+			return nil, dialError(base.Hostname(), err)
+		}
+		switch resp.StatusCode {
+		case http.StatusMovedPermanently, http.StatusFound, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
+		default:
+			return resp, nil
+		}
+		if r.Method != http.MethodGet || !h.moved(base, &u, resp.Header.Get("Location"), path) {
+			return resp, nil
+		}
+		resp.Body.Close()
+	}
+	return nil, caisson.Errorf(caisson.Denied, "the remote redirects again and again; check the URL")
+}
+
+func (h *httpLink) current() *url.URL {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.base
+}
+
+// moved accepts a redirect and stores the new base URL if the redirect leads to another path of the same server.
+func (h *httpLink) moved(base, asked *url.URL, location, path string) bool {
+	u, err := asked.Parse(location)
+	if err != nil || location == "" || u.Scheme != base.Scheme || u.Host != base.Host || u.User != nil {
+		return false
+	}
+	rest, ok := strings.CutSuffix(u.Path, path)
+	if !ok {
+		return false
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.base = &url.URL{Scheme: base.Scheme, Host: base.Host, Path: rest}
+	return true
+}
+
+// request creates the request to the remote. It copies only the headers that git needs from the git job's request.
+func (h *httpLink) request(r *http.Request, u *url.URL) (*http.Request, error) {
+	req, err := http.NewRequestWithContext(r.Context(), r.Method, u.String(), nil)
+	if err != nil {
+		return nil, caisson.Wrap(err, caisson.Invalid, "the request cannot be made; check the URL")
+	}
+	if r.Method == http.MethodPost {
+		req.Body, req.ContentLength = r.Body, r.ContentLength
+		if enc := r.Header.Get("Content-Encoding"); enc == "gzip" {
+			req.Header.Set("Content-Encoding", enc)
+		}
+		if ct := r.Header.Get("Content-Type"); strings.HasPrefix(ct, "application/x-git-") {
+			req.Header.Set("Content-Type", ct)
+		}
+	}
+	if p := r.Header.Get(remote.HeaderProtocol); p != "" && remote.ValidProtocol(p) {
+		req.Header.Set(remote.HeaderProtocol, p)
+	}
+	req.Header.Set("Accept", "application/x-git-upload-pack-result, application/x-git-receive-pack-result, */*")
+	req.Header.Set("User-Agent", agentName)
+	switch {
+	case h.secret.IsZero():
+	case h.user == "":
+		req.Header.Set("Authorization", "Bearer "+h.secret.Reveal())
+	default:
+		req.SetBasicAuth(h.user, h.secret.Reveal())
+	}
+	return req, nil
+}
+
+// dialError returns the error for a remote that did not answer. Its cause never contains the credential.
+func dialError(host string, err error) error {
+	var unknown x509.UnknownAuthorityError
+	var invalid x509.CertificateInvalidError
+	var name x509.HostnameError
+	var notTLS tls.RecordHeaderError
+	var dns *net.DNSError
+	if e, ok := errors.AsType[*caisson.Error](err); ok {
+		return e // connecting to the address is not allowed
+	}
+	switch {
+	case errors.As(err, &unknown), errors.As(err, &invalid), errors.As(err, &name):
+		return caisson.Wrap(err, caisson.Denied, "the certificate of %.100s is not trusted (%.200s); trust its issuer on this host", host, rootCause(err))
+	case errors.As(err, &notTLS):
+		return caisson.Wrap(err, caisson.Denied, "%.100s does not speak TLS there; check the URL", host)
+	case errors.As(err, &dns) && dns.IsNotFound:
+		return caisson.Wrap(err, caisson.Unavailable, "there is no host %.100s; check the URL, or this machine's name servers", host)
+	case errors.Is(err, context.Canceled):
+		return caisson.Wrap(err, caisson.Unavailable, "the request was given up")
+	}
+	return caisson.Wrap(err, caisson.Unavailable, "cannot reach %.100s (%.200s); try again later", host, rootCause(err))
+}
+
+// rootCause returns the text of the innermost error of a chain, which contains neither internal addresses nor URLs.
+func rootCause(err error) string {
+	for {
+		next := errors.Unwrap(err)
+		if next == nil {
+			return err.Error()
+		}
+		err = next
+	}
+}

@@ -1,0 +1,196 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/reach"
+	"github.com/caisson-dev/caisson/job/relay/remote"
+	"github.com/caisson-dev/caisson/job/relay/remoteurl"
+)
+
+// serveRemote runs the job for a remote on the network.
+func serveRemote(ctx context.Context, conn net.Conn, req Request) error {
+	remote, err := parseRemote(req.URL)
+	if err != nil {
+		conn.Close()
+		return err
+	}
+	if remote.Scheme == remoteurl.SSH {
+		s, err := newSSH(remote, req)
+		if err != nil {
+			conn.Close()
+			return err
+		}
+		defer s.close()
+		return serve(ctx, conn, streams{push: req.Push, run: s.run})
+	}
+	h, err := newHTTP(remote, req)
+	if err != nil {
+		conn.Close()
+		return err
+	}
+	defer h.close()
+	return serve(ctx, conn, h)
+}
+
+// serveLocal runs the job for the repository in dir.
+func serveLocal(ctx context.Context, conn net.Conn, dir string, push bool) error {
+	return serve(ctx, conn, streams{push: push, run: func(ctx context.Context, s stream) error {
+		return ServeLocal(ctx, dir, s.service, s.protocol, s.in, s.out)
+	}})
+}
+
+// serve answers requests of the git job until it closes conn or ctx ends.
+func serve(ctx context.Context, conn net.Conn, h http.Handler) error {
+	ln := &single{conn: conn, done: make(chan struct{})}
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	srv := &http.Server{
+		Handler: h, Protocols: protocols, MaxHeaderBytes: 64 << 10, ErrorLog: log.New(io.Discard, "", 0),
+		BaseContext: func(net.Listener) context.Context { return ctx },
+		ConnState: func(_ net.Conn, s http.ConnState) {
+			if s == http.StateClosed {
+				ln.Close()
+			}
+		},
+	}
+	stop := context.AfterFunc(ctx, func() { srv.Close() })
+	defer stop()
+	defer srv.Close()
+	if err := srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+		return err
+	}
+	return ctx.Err()
+}
+
+// A single is a listener that accepts one connection.
+type single struct {
+	mu   sync.Mutex
+	conn net.Conn // nil after it was accepted; guarded by mu
+	once sync.Once
+	done chan struct{}
+}
+
+func (l *single) Accept() (net.Conn, error) {
+	l.mu.Lock()
+	c := l.conn
+	l.conn = nil
+	l.mu.Unlock()
+	if c != nil {
+		return c, nil
+	}
+	<-l.done
+	return nil, net.ErrClosed
+}
+
+func (l *single) Close() error {
+	l.once.Do(func() { close(l.done) })
+	return nil
+}
+
+func (l *single) Addr() net.Addr { return &net.UnixAddr{Net: "unix", Name: "link"} }
+
+// refuse reports to the git job why there is no answer of the remote.
+func refuse(w http.ResponseWriter, err error) {
+	w.Header().Set(remote.LinkKind, string(caisson.KindOf(err)))
+	w.Header().Set(remote.LinkMessage, oneLine(caisson.MessageOf(err)))
+	w.WriteHeader(http.StatusBadGateway)
+}
+
+// oneLine returns s as the value of an HTTP header.
+func oneLine(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if r < 0x20 || r > 0x7e {
+			return ' '
+		}
+		return r
+	}, s)
+	return s[:min(len(s), 1000)]
+}
+
+// A stream is one execution of a git program at the remote.
+type stream struct {
+	service  string // remote.UploadPack or remote.ReceivePack
+	protocol string // accepted by remote.ValidProtocol
+	in       io.Reader
+	out      io.Writer
+}
+
+// streams answers requests of remote.TransportStream.
+type streams struct {
+	push bool
+	run  func(ctx context.Context, s stream) error // returns when the program has exited
+}
+
+func (s streams) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	service, ok := strings.CutPrefix(r.URL.Path, remote.StreamPath)
+	if r.Method != http.MethodPost || !ok || service != remote.UploadPack && service != remote.ReceivePack {
+		http.NotFound(w, r)
+		return
+	}
+	protocol := r.Header.Get(remote.HeaderProtocol)
+	switch {
+	case service == remote.ReceivePack && !s.push:
+		refuse(w, errNoPush)
+		return
+	case !remote.ValidProtocol(protocol):
+		refuse(w, caisson.Invalidf("protocol", "%.40q is no version of git's protocol", protocol))
+		return
+	}
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Trailer", remote.LinkKind+", "+remote.LinkMessage)
+	out := &late{w: w}
+	err := s.run(r.Context(), stream{service: service, protocol: protocol, in: r.Body, out: out})
+	switch {
+	case err == nil:
+		out.begin()
+	case out.begun:
+		w.Header().Set(remote.LinkKind, string(caisson.KindOf(err)))
+		w.Header().Set(remote.LinkMessage, oneLine(caisson.MessageOf(err)))
+	default:
+		w.Header().Del("Trailer")
+		refuse(w, err)
+	}
+}
+
+var errNoPush = caisson.Errorf(caisson.Denied, "this link may only be fetched over")
+
+// A late writer sends the status with the first write, and flushes every write.
+type late struct {
+	w     http.ResponseWriter
+	begun bool
+}
+
+func (l *late) begin() {
+	if !l.begun {
+		l.begun = true
+		l.w.WriteHeader(http.StatusOK)
+	}
+}
+
+func (l *late) Write(p []byte) (int, error) {
+	l.begin()
+	n, err := l.w.Write(p)
+	if err == nil {
+		err = http.NewResponseController(l.w).Flush()
+	}
+	return n, err
+}
+
+// dialTime is the time limit for connecting to a remote.
+const dialTime = 30 * time.Second
+
+// dialer returns a dialer that connects only to addresses that req allows.
+func dialer(remote remoteurl.URL, req Request) *net.Dialer {
+	return reach.Dialer(dialTime, func(a netip.AddrPort) error { return req.Own.Check(a.Addr(), remote.Loopback(), req.Local) })
+}

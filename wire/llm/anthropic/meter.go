@@ -1,0 +1,206 @@
+package anthropic
+
+import (
+	"bytes"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/sse"
+	"github.com/caisson-dev/caisson/wire/llm/dialect"
+	"github.com/caisson-dev/caisson/wire/llm/internal/jsonscan"
+	"github.com/caisson-dev/caisson/wire/llm/internal/strictjson"
+)
+
+// maxEvent is the number of bytes kept of an event. Only results of the provider's tools are longer.
+const maxEvent = 1 << 20
+
+// maxIDs limits the ids that are kept per answer.
+const maxIDs = 64
+
+// Meter implements [dialect.Dialect]. The first byte of an answer shows whether it is streamed, because errors are not.
+func (Dialect) Meter(e dialect.Endpoint, _ bool) dialect.Meter {
+	return &meter{free: e.Free, events: sse.Splitter{Max: maxEvent}}
+}
+
+type meter struct {
+	free          bool
+	started       bool
+	events        sse.Splitter
+	plain         *jsonscan.Scanner // nil if the answer is a stream of events
+	tokens        caisson.TokenCount
+	outputBytes   int64
+	usageComplete bool // tokens are final
+	done          bool
+	ids           []string
+}
+
+// Indexes of the paths of a plain answer in the scanner.
+const (
+	pathType = iota
+	pathUsage
+	pathContainer
+)
+
+// Write implements [dialect.Meter].
+func (m *meter) Write(p []byte) (int, error) {
+	rest := p
+	if !m.started {
+		if rest = bytes.TrimLeft(p, " \t\r\n"); len(rest) == 0 {
+			return len(p), nil
+		}
+		m.started = true
+		if rest[0] == '{' {
+			m.plain = jsonscan.New("type", "usage", "container.id")
+		}
+	}
+	if m.plain != nil {
+		m.writePlain(rest)
+	} else {
+		m.events.Write(rest, m.event)
+	}
+	return len(p), nil
+}
+
+func (m *meter) writePlain(p []byte) {
+	if m.done {
+		return
+	}
+	m.plain.Write(p)
+	m.outputBytes = m.plain.Size()
+	if m.done = m.plain.Done(); !m.done {
+		return
+	}
+	usage := m.plain.Get(pathUsage)
+	m.count(usage)
+	// An error costs nothing.
+	m.usageComplete = usage != nil || m.free || m.plain.Get(pathType).Is("error")
+	m.addID(m.plain.Get(pathContainer))
+}
+
+// event handles one event of a stream.
+func (m *meter) event(e sse.Event) {
+	if m.done {
+		return
+	}
+	if e.Lost > 0 {
+		// The lost part is unknown. Its size is an upper bound of the model's output.
+		m.outputBytes += e.Lost + int64(len(e.Data))
+		return
+	}
+	v := strictjson.Value(bytes.TrimSpace(e.Data))
+	switch string(v.Get("type").Bytes()) {
+	case "message_start":
+		msg := v.Get("message")
+		m.count(msg.Get("usage"))
+		m.addID(msg.Get("container").Get("id"))
+	case "content_block_start":
+		m.text(v.Get("content_block"))
+	case "content_block_delta":
+		m.text(v.Get("delta"))
+	case "message_delta":
+		usage, delta := v.Get("usage"), v.Get("delta")
+		m.count(usage)
+		m.addID(delta.Get("container").Get("id"))
+		m.usageComplete = m.usageComplete || usage != nil && delta.Get("stop_reason").Kind() == '"'
+	case "message_stop":
+		m.done = true
+	case "error":
+		// The cost of the answer so far is not reported.
+		m.done, m.usageComplete = true, false
+	}
+}
+
+// text counts the output. The signature of thinking counts too, because it contains the thinking that is not shown.
+func (m *meter) text(v strictjson.Value) {
+	for name, x := range v.Members() {
+		switch string(name) {
+		case "type", "id":
+		case "file_id":
+			m.addID(x)
+		default:
+			if x.Kind() == '"' {
+				m.outputBytes += int64(len(x) - 2)
+				continue
+			}
+			m.outputBytes += int64(len(x))
+			m.fileIDs(x, 0)
+		}
+	}
+}
+
+// fileIDs records the ids of files that a tool of the provider has created.
+func (m *meter) fileIDs(v strictjson.Value, depth int) {
+	if depth > maxDepth || !bytes.Contains(v, []byte(`"file_id"`)) {
+		return
+	}
+	for name, x := range v.Members() {
+		if string(name) == "file_id" {
+			m.addID(x)
+		}
+		m.fileIDs(x, depth+1)
+	}
+	for _, x := range v.Elements() {
+		m.fileIDs(x, depth+1)
+	}
+}
+
+func (m *meter) addID(v strictjson.Value) {
+	if id, ok := v.Text(); ok && id != "" && len(id) <= 256 && len(m.ids) < maxIDs {
+		m.ids = append(m.ids, id)
+	}
+}
+
+// count adds reported usage. The numbers only increase during an answer, and the last event may omit some of them.
+func (m *meter) count(usage strictjson.Value) {
+	if usage == nil || m.free {
+		return
+	}
+	t := tokens(usage)
+	// If the provider made several calls (compaction), the usage does not contain their sum.
+	var sum caisson.TokenCount
+	for _, part := range usage.Get("iterations").Elements() {
+		p := tokens(part)
+		sum.Input += p.Input
+		sum.Output += p.Output
+		sum.CacheRead += p.CacheRead
+		sum.CacheWrite += p.CacheWrite
+	}
+	m.tokens.Input = max(m.tokens.Input, t.Input, sum.Input)
+	m.tokens.Output = max(m.tokens.Output, t.Output, sum.Output)
+	m.tokens.CacheRead = max(m.tokens.CacheRead, t.CacheRead, sum.CacheRead)
+	m.tokens.CacheWrite = max(m.tokens.CacheWrite, t.CacheWrite, sum.CacheWrite)
+}
+
+// tokens parses a usage object. Tokens written to the cache for an hour count 1.6 times, which is their price relative to the
+// price of writing for five minutes.
+func tokens(usage strictjson.Value) (t caisson.TokenCount) {
+	for name, v := range usage.Members() {
+		switch string(name) {
+		case "input_tokens":
+			t.Input = v.Count()
+		case "output_tokens":
+			t.Output = v.Count()
+		case "cache_read_input_tokens":
+			t.CacheRead = v.Count()
+		case "cache_creation_input_tokens":
+			t.CacheWrite += v.Count()
+		case "cache_creation":
+			hour := v.Get("ephemeral_1h_input_tokens").Count()
+			t.CacheWrite += fromHourly(hour) - hour
+		}
+	}
+	return t
+}
+
+// Usage implements [dialect.Meter].
+func (m *meter) Usage() (caisson.TokenCount, bool) {
+	return m.tokens, m.usageComplete
+}
+
+// OutputBytes implements [dialect.Meter].
+func (m *meter) OutputBytes() int64 { return m.outputBytes }
+
+// IDs implements [dialect.Meter].
+func (m *meter) IDs() []string { return m.ids }
+
+// Done implements [dialect.Meter].
+func (m *meter) Done() bool { return m.done }

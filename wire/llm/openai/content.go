@@ -1,0 +1,213 @@
+package openai
+
+import (
+	"bytes"
+
+	"github.com/caisson-dev/caisson/wire/llm/internal/strictjson"
+)
+
+// Fields of a message of a chat.
+var messageFields = map[string]rule{
+	"role": checkRole, "content": checkContent, "name": copyScalar, "refusal": copyScalar,
+	"tool_calls": copyCountingGrowth, "tool_call_id": copyScalar, "function_call": copyCountingGrowth,
+	// Reasoning that providers of other models require to be sent back.
+	"reasoning_content": copyScalar, "reasoning": copyRaw, "reasoning_details": copyRaw, "thinking_blocks": checkThinking,
+	"cache_control": checkCacheControl,
+	"audio":         refuse("audio cannot be bounded; send text"),
+}
+
+// Fields of a part of content, in chats and responses. Each field has the same meaning for all types, so the order of the fields
+// does not matter.
+var partFields = map[string]rule{
+	"type": checkPartType, "text": copyScalar, "refusal": copyScalar, "annotations": copyRaw, "logprobs": copyRaw,
+	"image_url": checkImage, "detail": copyScalar, "file": checkFile,
+	"file_id": checkFileID, "file_data": checkFileData, "file_url": checkFileURL, "filename": copyScalar,
+	"stdout": copyScalar, "stderr": copyScalar, "outcome": copyCountingGrowth, // result of a shell command
+	"cache_control": checkCacheControl,
+	"input_audio":   refuse("audio cannot be bounded; send text"),
+}
+
+var (
+	thinkingFields = map[string]rule{
+		"type": copyScalar, "thinking": copyScalar, "signature": copyScalar, "data": copyScalar, "cache_control": checkCacheControl,
+	}
+	imageFields = map[string]rule{"url": checkImageURL, "detail": copyScalar}
+	fileFields  = map[string]rule{"file_id": checkFileID, "file_data": checkFileData, "filename": copyScalar}
+	partTypes   = set("text", "refusal", "image_url", "file", "input_text", "output_text", "input_image", "input_file",
+		"summary_text", "reasoning_text", "computer_screenshot")
+)
+
+func set(names ...string) map[string]bool {
+	m := map[string]bool{}
+	for _, n := range names {
+		m[n] = true
+	}
+	return m
+}
+
+func checkMessages(p *parser, v value) error {
+	p.hasInput = true
+	return p.list(v, checkMessage)
+}
+
+func checkMessage(p *parser, v value) error {
+	p.extraTokens += partOverhead
+	p.hasType = false
+	if err := p.object(v, messageFields); err != nil {
+		return err
+	}
+	if !p.hasType {
+		return strictjson.Refuse("role", "the message has no role; send one")
+	}
+	return nil
+}
+
+func checkRole(p *parser, v value) error {
+	if v.Kind() != '"' {
+		return strictjson.Refuse("", "the role is not a string")
+	}
+	p.hasType = true
+	return copyRaw(p, v)
+}
+
+// checkContent copies text, null, or parts.
+func checkContent(p *parser, v value) error {
+	if v.Kind() != '[' {
+		return copyScalar(p, v)
+	}
+	// The parts change p.typed, which belongs to the message here.
+	typed := p.hasType
+	err := p.list(v, checkPart)
+	p.hasType = typed
+	return err
+}
+
+func checkPart(p *parser, v value) error {
+	if v.Kind() == '"' {
+		return copyRaw(p, v)
+	}
+	p.extraTokens += partOverhead
+	p.hasType = false
+	if err := p.object(v, partFields); err != nil {
+		return err
+	}
+	if !p.hasType && v.Get("stdout") == nil {
+		return strictjson.Refuse("type", "the part has no type; send one")
+	}
+	return nil
+}
+
+func checkPartType(p *parser, v value) error {
+	switch b := v.Bytes(); {
+	case partTypes[string(b)]:
+		p.hasType = true
+		return copyRaw(p, v)
+	case v.Is("input_audio"):
+		return strictjson.Refuse("", "audio cannot be bounded; send text")
+	default:
+		return strictjson.Refuse("", "content of type %.40q is not known here; send text, images or files", b)
+	}
+}
+
+// checkImage copies {"url": ...} in chats, and the URL itself in responses.
+func checkImage(p *parser, v value) error {
+	switch v.Kind() {
+	case '{':
+		return p.object(v, imageFields)
+	case 'n':
+		return nil
+	}
+	return checkImageURL(p, v)
+}
+
+func checkImageURL(p *parser, v value) error {
+	if err := p.image(v); err != nil {
+		return err
+	}
+	p.request.images++
+	p.extraTokens += imageTokens - int64(len(v)) // an image is not counted as text
+	return nil
+}
+
+// image is url for images only: some providers accept documents and videos in their place, which have no token bound.
+func (p *parser) image(v value) error {
+	if bytes.HasPrefix(v, []byte(`"data:`)) && !bytes.HasPrefix(v.Bytes(), []byte("data:image/")) {
+		return strictjson.Refuse("", "the data: URL is of no image; send data:image/..., or other data as a file")
+	}
+	return p.url(v)
+}
+
+// url copies a data URL, or a URL that the provider may fetch.
+func (p *parser) url(v value) error {
+	switch {
+	case v.Kind() != '"':
+		return strictjson.Refuse("", "the value is not a URL; send a string")
+	case bytes.HasPrefix(v, []byte(`"data:`)):
+	case !p.allow.RemoteURLs:
+		return strictjson.Refuse("", "what the provider would fetch is a way out that is not granted; send a data: URL, or ask for the grant remote-urls")
+	case !bytes.HasPrefix(v, []byte(`"https://`)) && !bytes.HasPrefix(v, []byte(`"http://`)):
+		return strictjson.Refuse("", "the value is neither a data: nor an http URL")
+	}
+	return copyRaw(p, v)
+}
+
+func checkFile(p *parser, v value) error { return p.object(v, fileFields) }
+
+func checkFileData(p *parser, v value) error {
+	if v.IsNull() {
+		return nil
+	}
+	p.request.bounded = false // files are compressed, so their size does not bound the tokens
+	return p.url(v)
+}
+
+func checkFileURL(p *parser, v value) error {
+	if v.IsNull() {
+		return nil
+	}
+	p.request.bounded = false
+	return p.url(v)
+}
+
+func checkFileID(p *parser, v value) error {
+	if v.IsNull() {
+		return nil
+	}
+	p.request.bounded = false
+	return p.serverID(v)
+}
+
+// serverID copies an id of server-side state. The gateway checks later that the id belongs to the account.
+func (p *parser) serverID(v value) error {
+	id, ok := v.Text()
+	switch {
+	case !ok || id == "" || len(id) > 256:
+		return strictjson.Refuse("", "the value is not an id")
+	case !p.allow.ServerState:
+		return strictjson.Refuse("", "server-side state is not granted; send the whole input, or request the grant server-state")
+	}
+	p.request.ids = append(p.request.ids, id)
+	return copyRaw(p, v)
+}
+
+// checkThinking copies thinking blocks that a proxy requires to be sent back. Blocks of other types would be interpreted as
+// content.
+func checkThinking(p *parser, v value) error {
+	if v.IsNull() {
+		return nil
+	}
+	return p.list(v, func(p *parser, x value) error {
+		if kind := x.Get("type"); !kind.Is("thinking") && !kind.Is("redacted_thinking") {
+			return strictjson.Refuse("type", "only blocks of type thinking and redacted_thinking are allowed; send other blocks as content")
+		}
+		return p.object(x, thinkingFields)
+	})
+}
+
+// checkCacheControl replaces the value by the default kind of cache, because longer lifetimes cost more.
+func checkCacheControl(p *parser, v value) error {
+	if !v.IsNull() {
+		p.out = append(p.out, `{"type":"ephemeral"}`...)
+	}
+	return nil
+}

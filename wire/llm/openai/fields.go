@@ -1,0 +1,302 @@
+package openai
+
+import (
+	"regexp"
+
+	"github.com/caisson-dev/caisson/wire/llm/dialect"
+	"github.com/caisson-dev/caisson/wire/llm/internal/strictjson"
+)
+
+type value = strictjson.Value
+
+// A rule checks a value and appends to p.out its forwarded form. If it appends nothing, the field is dropped.
+// An error refuses the whole body.
+type rule func(p *parser, v value) error
+
+// parser copies the forwarded parts of one body.
+type parser struct {
+	request     request
+	allow       dialect.Allow
+	out         []byte
+	extraTokens int64 // tokens in addition to the bytes of out; negative for bytes that are not text
+	hasInput    bool  // the body has input for the model
+	hasType     bool  // the current object has a type or role
+}
+
+// Supported fields of the three kinds of bodies.
+var (
+	chatFields = map[string]rule{
+		"messages": checkMessages,
+		"model":    checkModel, "stream": checkStream, "stream_options": checkStreamOptions, "n": checkOne,
+		"max_tokens": checkLimit, "max_completion_tokens": checkLimit,
+		"prompt_cache_key": checkCacheKey, "store": checkStore, "modalities": checkModalities,
+		"tools": checkTools, "tool_choice": copyCountingGrowth, "parallel_tool_calls": copyScalar, "functions": checkFunctions, "function_call": copyCountingGrowth,
+		"web_search_options": checkWebSearch,
+		"temperature":        copyScalar, "top_p": copyScalar, "frequency_penalty": copyScalar, "presence_penalty": copyScalar, "logit_bias": copyRaw,
+		"logprobs": copyScalar, "top_logprobs": copyScalar, "response_format": copyCountingGrowth, "seed": copyScalar, "stop": copyRaw,
+		"reasoning_effort": copyScalar, "verbosity": copyScalar,
+		// Fields of compatible providers.
+		"top_k": copyScalar, "min_p": copyScalar, "top_a": copyScalar, "repetition_penalty": copyScalar, "reasoning": copyRaw, "include_reasoning": copyScalar,
+		"thinking": copyRaw,
+
+		"audio": refuse("audio answers are priced separately and cannot be bounded; leave the field out"),
+	}
+	responsesFields = map[string]rule{
+		"input": checkItems, "instructions": checkInstructions,
+		"model": checkModel, "stream": checkStream, "stream_options": checkStreamOptions,
+		"max_output_tokens": checkLimit,
+		"prompt_cache_key":  checkCacheKey, "store": checkStore, "background": checkBackground,
+		"previous_response_id": checkPrevious,
+		"tools":                checkTools, "tool_choice": copyCountingGrowth, "parallel_tool_calls": copyScalar, "max_tool_calls": copyScalar,
+		"temperature": copyScalar, "top_p": copyScalar, "top_logprobs": copyScalar, "text": copyCountingGrowth, "reasoning": copyRaw, "truncation": copyScalar, "include": copyRaw,
+
+		"conversation": refuse("conversations cannot be made through this gateway; send the whole input, or previous_response_id"),
+		"prompt":       refuse("stored prompts belong to the provider's account; send instructions and input"),
+	}
+	embeddingsFields = map[string]rule{
+		"input": checkEmbed, "model": checkModel, "dimensions": copyScalar, "encoding_format": copyScalar,
+	}
+)
+
+func init() {
+	// Proxies of this API interpret these fields as instructions to call another server or to call in another way.
+	for _, name := range []string{"api_base", "base_url", "api_key", "extra_headers", "extra_body", "fallbacks", "models", "plugins", "mock_response"} {
+		no := refuse("the field would change where or how the call is made, which the gateway decides; leave it out")
+		chatFields[name], responsesFields[name], embeddingsFields[name] = no, no, no
+	}
+}
+
+// object copies the members of v that are in fields.
+func (p *parser) object(v value, fields map[string]rule) error {
+	if v.Kind() != '{' {
+		return strictjson.Refuse("", "the value is no object; send one")
+	}
+	p.out = append(p.out, '{')
+	for name, x := range v.Members() {
+		r, known := fields[string(name)]
+		if !known {
+			continue
+		}
+		before := len(p.out)
+		if p.out[before-1] != '{' {
+			p.out = append(p.out, ',')
+		}
+		p.out = append(append(append(p.out, '"'), name...), `":`...)
+		empty := len(p.out)
+		if err := r(p, x); err != nil {
+			return strictjson.InField(err, string(name))
+		}
+		if len(p.out) == empty {
+			p.out = p.out[:before]
+		}
+	}
+	p.out = append(p.out, '}')
+	return nil
+}
+
+// list copies the elements of an array.
+func (p *parser) list(v value, each rule) error {
+	if v.Kind() != '[' {
+		return strictjson.Refuse("", "the value is not an array; send one")
+	}
+	p.out = append(p.out, '[')
+	for i, x := range v.Elements() {
+		if i > 0 {
+			p.out = append(p.out, ',')
+		}
+		if err := each(p, x); err != nil {
+			return strictjson.InElement(err, i)
+		}
+	}
+	p.out = append(p.out, ']')
+	return nil
+}
+
+func copyRaw(p *parser, v value) error {
+	p.out = append(p.out, v...)
+	return nil
+}
+
+// copyCountingGrowth is copyRaw for values that a provider may decode and encode again in a longer form for the model.
+func copyCountingGrowth(p *parser, v value) error {
+	p.extraTokens += v.Growth()
+	return copyRaw(p, v)
+}
+
+// copyScalar is copyRaw for values that are neither objects nor arrays.
+func copyScalar(p *parser, v value) error {
+	if k := v.Kind(); k == '{' || k == '[' {
+		return strictjson.Refuse("", "the value is an object or an array; send a string, a number, true or false")
+	}
+	return copyRaw(p, v)
+}
+
+func refuse(why string) rule {
+	return func(_ *parser, v value) error {
+		if v.IsNull() {
+			return nil
+		}
+		return strictjson.Refuse("", "%s", why)
+	}
+}
+
+// checkLimit keeps the lowest limit. Encode writes it under the name that the provider obeys.
+func checkLimit(p *parser, v value) error {
+	if v.IsNull() {
+		return nil
+	}
+	n, ok := v.Int()
+	if !ok || n < 1 {
+		return strictjson.Refuse("", "the limit is not a positive integer; send one, or leave the field out")
+	}
+	if p.request.outputLimit == 0 || n < p.request.outputLimit {
+		p.request.outputLimit = n
+	}
+	return nil
+}
+
+func checkModel(p *parser, v value) error {
+	if v.IsNull() {
+		return nil
+	}
+	s, ok := v.Text()
+	if !ok || len(s) > 256 {
+		return strictjson.Refuse("", "the value is no name of a model; send a string")
+	}
+	p.request.model = s
+	return nil
+}
+
+func checkStream(p *parser, v value) error {
+	b, ok := v.Bool()
+	if !ok && !v.IsNull() {
+		return strictjson.Refuse("", "the value is neither true nor false")
+	}
+	p.request.stream = b
+	return nil
+}
+
+func checkStreamOptions(p *parser, v value) error {
+	if o := v.Get("include_obfuscation"); o != nil {
+		if _, ok := o.Bool(); !ok {
+			return strictjson.Refuse("include_obfuscation", "the value is neither true nor false")
+		}
+		p.request.obfuscation = o
+	}
+	return nil
+}
+
+func checkOne(p *parser, v value) error {
+	if n, ok := v.Int(); v.IsNull() || ok && n == 1 {
+		return nil
+	}
+	return strictjson.Refuse("", "only one answer per call is supported; leave n out, or send 1")
+}
+
+func checkCacheKey(p *parser, v value) error {
+	s, ok := v.Text()
+	if !ok && !v.IsNull() || len(s) > 1024 {
+		return strictjson.Refuse("", "the value is not a string of at most 1024 bytes")
+	}
+	p.request.cacheKey = s
+	return nil
+}
+
+func checkStore(p *parser, v value) error {
+	b, ok := v.Bool()
+	if !ok && !v.IsNull() {
+		return strictjson.Refuse("", "the value is neither true nor false")
+	}
+	p.request.hasStore = true
+	if ok {
+		p.request.store = b && p.allow.ServerState
+	}
+	return nil
+}
+
+func checkBackground(p *parser, v value) error {
+	if b, ok := v.Bool(); ok && !b || v.IsNull() {
+		return nil
+	}
+	return strictjson.Refuse("", "a call in the background cannot be metered; leave the field out and stream the answer")
+}
+
+func checkPrevious(p *parser, v value) error {
+	if v.IsNull() {
+		return nil
+	}
+	if err := p.serverID(v); err != nil {
+		return err
+	}
+	p.request.bounded = false // the earlier turns are not in this body
+	return nil
+}
+
+func checkModalities(p *parser, v value) error {
+	for i, m := range v.Elements() {
+		if !m.Is("text") {
+			return strictjson.InElement(strictjson.Refuse("", "only text is supported, because other answers are priced separately; send [\"text\"]"), i)
+		}
+	}
+	return nil
+}
+
+func checkWebSearch(p *parser, v value) error {
+	if v.IsNull() {
+		return nil
+	}
+	if !p.allow.ProviderTools {
+		return strictjson.Refuse("", "a search that the provider runs is not granted; leave it out, or request the grant provider-tools")
+	}
+	p.request.bounded = false
+	return copyRaw(p, v)
+}
+
+func checkInstructions(p *parser, v value) error {
+	if v.IsNull() {
+		return nil
+	}
+	if v.Kind() != '"' {
+		return strictjson.Refuse("", "the value is not a string; send instructions as text")
+	}
+	return copyRaw(p, v)
+}
+
+// checkEmbed copies a text or tokens, or a list of them.
+func checkEmbed(p *parser, v value) error {
+	p.hasInput = true
+	text := func(_ *parser, x value) error {
+		switch x.Kind() {
+		case '"':
+			return p.embedded(x)
+		case '0':
+			return copyRaw(p, x)
+		case '[':
+			for i, t := range x.Elements() {
+				if t.Kind() != '0' {
+					return strictjson.InElement(strictjson.Refuse("", "the value is no token; send texts, or lists of numbers"), i)
+				}
+			}
+			return copyRaw(p, x)
+		}
+		return strictjson.Refuse("", "the value is neither text nor tokens; nothing else can be embedded here")
+	}
+	if v.Kind() == '"' {
+		return p.embedded(v)
+	}
+	return p.list(v, func(_ *parser, x value) error {
+		p.extraTokens += partOverhead
+		return text(p, x)
+	})
+}
+
+// fetchable matches texts that proxies interpret as an address to fetch, or as data to decode, and embed.
+var fetchable = regexp.MustCompile(`(?i)^\s*(?:gs://|s3://|files/|https?://|data:)`)
+
+// embedded copies a text to be embedded.
+func (p *parser) embedded(v value) error {
+	if !p.allow.RemoteURLs && fetchable.Match(v.Bytes()) {
+		return strictjson.Refuse("", "a text that begins as the address of something may be fetched, which is not granted; put other words first, or ask for the grant remote-urls")
+	}
+	return copyRaw(p, v)
+}

@@ -1,0 +1,205 @@
+package openai
+
+import (
+	"github.com/caisson-dev/caisson/wire/llm/internal/strictjson"
+)
+
+// Fields of an item in the input of a response. checkItem has checked the type.
+var itemFields = map[string]rule{
+	"type": copyScalar, "role": copyScalar, "status": copyScalar, "phase": copyScalar, "name": copyScalar, "namespace": copyScalar, "call_id": copyScalar,
+	"content": checkContent, "arguments": copyScalar, "input": copyScalar, "output": checkOutput,
+	"summary": checkSummary, "encrypted_content": copyScalar, "action": copyCountingGrowth, "operation": copyCountingGrowth, "max_output_length": copyScalar,
+	"pending_safety_checks": copyRaw, "acknowledged_safety_checks": copyRaw,
+}
+
+// Items whose id must be forwarded, because they have no other contents.
+var (
+	referenceFields = map[string]rule{"type": copyScalar, "id": (*parser).serverID}
+	reasoningFields = map[string]rule{
+		"type": copyScalar, "id": (*parser).serverID, "status": copyScalar, "summary": checkSummary, "content": checkContent, "encrypted_content": copyScalar,
+	}
+	clientItems = set("message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output",
+		"local_shell_call", "local_shell_call_output", "shell_call", "shell_call_output", "apply_patch_call", "apply_patch_call_output",
+		"computer_call", "computer_call_output", "reasoning")
+)
+
+// Tools that the client runs.
+var (
+	clientTools = set("function", "custom", "local_shell", "apply_patch", "computer", "computer_use_preview")
+	toolFields  = map[string]rule{
+		"type": copyScalar, "name": copyScalar, "description": copyScalar, "parameters": copyCountingGrowth, "strict": copyScalar, "format": copyCountingGrowth,
+		"function": checkFunction, "custom": checkFunction, "display_width": copyScalar, "display_height": copyScalar, "environment": copyScalar,
+		"cache_control": checkCacheControl,
+	}
+)
+
+// namespaceFields are the fields of a group of tools that the client runs.
+var namespaceFields = map[string]rule{"type": copyScalar, "name": copyScalar, "description": copyScalar, "tools": checkNamespace}
+
+// functionFields are the fields of function and custom.
+var functionFields = map[string]rule{
+	"name": copyScalar, "description": copyScalar, "parameters": copyRaw, "strict": copyScalar, "format": copyRaw, "cache_control": checkCacheControl,
+}
+
+func checkFunction(p *parser, v value) error {
+	if v.IsNull() {
+		return nil
+	}
+	p.extraTokens += v.Growth()
+	return p.object(v, functionFields)
+}
+
+func checkFunctions(p *parser, v value) error {
+	if v.IsNull() {
+		return nil
+	}
+	return p.list(v, checkFunction)
+}
+
+func checkItems(p *parser, v value) error {
+	p.hasInput = true
+	if v.Kind() == '"' {
+		return copyRaw(p, v)
+	}
+	return p.list(v, checkItem)
+}
+
+func checkItem(p *parser, v value) error {
+	p.extraTokens += partOverhead
+	kind := v.Get("type").Bytes()
+	switch {
+	case v.Kind() != '{':
+		return strictjson.Refuse("", "the item is no object; send one")
+	case kind == nil && v.Get("role") != nil: // the short form of a message
+	case kind == nil || string(kind) == "item_reference":
+		p.request.bounded = false
+		if v.Get("id") == nil {
+			return strictjson.Refuse("type", "the item has neither a type nor a role; send one")
+		}
+		return p.object(v, referenceFields)
+	case string(kind) == "reasoning" && p.allow.ServerState && v.Get("encrypted_content").Bytes() == nil && !v.Get("id").IsNull():
+		p.request.bounded = false
+		return p.object(v, reasoningFields)
+	case clientItems[string(kind)]:
+	case p.allow.ProviderTools && string(kind) != "":
+		p.request.bounded = false
+		return p.copyProviderTool(v)
+	default:
+		return strictjson.Refuse("type", "items of type %.40q are not granted or not known here; tools that the provider runs need the grant provider-tools", kind)
+	}
+	// The id is removed: with it, the provider would look up stored contents of the item.
+	return p.object(v, itemFields)
+}
+
+// checkOutput copies the result of a tool: text, parts, or a screenshot.
+func checkOutput(p *parser, v value) error {
+	switch v.Kind() {
+	case '[':
+		return p.list(v, checkPart)
+	case '{':
+		return checkPart(p, v)
+	}
+	return copyScalar(p, v)
+}
+
+func checkSummary(p *parser, v value) error {
+	if v.Kind() != '[' {
+		return copyScalar(p, v)
+	}
+	return p.list(v, checkPart)
+}
+
+func checkTools(p *parser, v value) error {
+	if v.IsNull() {
+		return nil
+	}
+	p.extraTokens += toolsOverhead
+	return p.list(v, checkTool)
+}
+
+func checkTool(p *parser, v value) error {
+	p.extraTokens += toolOverhead
+	kind := v.Get("type").Bytes()
+	switch {
+	case clientTools[string(kind)]:
+		return p.object(v, toolFields)
+	case string(kind) == "namespace":
+		return p.object(v, namespaceFields)
+	case p.allow.ProviderTools && v.Kind() == '{':
+		p.request.bounded = false
+		return p.copyProviderTool(v)
+	}
+	return strictjson.Refuse("type", "tools of type %.40q are run by the provider or not known here; use functions, or ask for the grant provider-tools", kind)
+}
+
+// checkNamespace copies the tools of a group. Only functions of the client are allowed, because tools of the provider would
+// otherwise be forwarded without a check of their type.
+func checkNamespace(p *parser, v value) error {
+	return p.list(v, func(p *parser, x value) error {
+		p.extraTokens += toolOverhead
+		if kind := x.Get("type"); !kind.Is("function") && !kind.Is("custom") {
+			return strictjson.Refuse("type", "a namespace can have functions and custom tools; send tools of other types outside of it")
+		}
+		return p.object(x, toolFields)
+	})
+}
+
+// copyProviderTool copies a tool of the provider, or its result, and records the ids in it.
+func (p *parser) copyProviderTool(v value) error {
+	if err := p.checkReferences(v, maxNesting); err != nil {
+		return err
+	}
+	return copyRaw(p, v)
+}
+
+// checkReferences checks ids of server-side state and URLs that the provider fetches, at any level.
+func (p *parser) checkReferences(v value, levels int) error {
+	if levels == 0 {
+		return strictjson.Refuse("", "the value nests deeper than anything that the API knows; make it flatter")
+	}
+	for name, x := range v.Members() {
+		switch string(name) {
+		case "server_url":
+			if !p.allow.RemoteURLs {
+				return strictjson.Refuse("server_url", "a server that the provider calls is a way out that is not granted; ask for the grant remote-urls, too")
+			}
+		case "file_id", "file_ids", "vector_store_ids", "container", "container_id", "skill_id", "image_url", "file_url":
+			if err := p.checkReference(string(name), x); err != nil {
+				return strictjson.InField(err, string(name))
+			}
+		}
+		if err := p.checkReferences(x, levels-1); err != nil {
+			return strictjson.InField(err, string(name))
+		}
+	}
+	for i, x := range v.Elements() {
+		if err := p.checkReferences(x, levels-1); err != nil {
+			return strictjson.InElement(err, i)
+		}
+	}
+	return nil
+}
+
+// checkReference checks one value without copying it.
+func (p *parser) checkReference(name string, v value) error {
+	check := p.serverID
+	switch name {
+	case "image_url":
+		check = p.image
+	case "file_url":
+		check = p.url
+	}
+	keep := len(p.out)
+	defer func() { p.out = p.out[:keep] }()
+	if v.Kind() == '"' {
+		return check(v)
+	}
+	for i, x := range v.Elements() {
+		if x.Kind() == '"' {
+			if err := check(x); err != nil {
+				return strictjson.InElement(err, i)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,191 @@
+package openai
+
+import (
+	"bytes"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/sse"
+	"github.com/caisson-dev/caisson/wire/llm/dialect"
+	"github.com/caisson-dev/caisson/wire/llm/internal/jsonscan"
+	"github.com/caisson-dev/caisson/wire/llm/internal/strictjson"
+)
+
+const (
+	// maxNesting limits the nesting depth at which values are read, because each level is read again for the level above.
+	maxNesting = 16
+
+	maxEvent = 8 << 20 // bytes; the final event of a response contains the whole answer
+	maxIDs   = 256     // ids of items that are kept per answer
+)
+
+// Meter implements [dialect.Dialect].
+func (Dialect) Meter(e dialect.Endpoint, stream bool) dialect.Meter {
+	if stream {
+		return &streamMeter{api: e.API, events: sse.Splitter{Max: maxEvent}}
+	}
+	return &plainMeter{api: e.API, scan: jsonscan.New("usage", "id", "output")}
+}
+
+// plainMeter reads an answer that is one JSON value.
+type plainMeter struct {
+	api  string
+	scan *jsonscan.Scanner
+}
+
+func (m *plainMeter) Write(p []byte) (int, error) {
+	m.scan.Write(p)
+	return len(p), nil
+}
+
+func (m *plainMeter) Usage() (caisson.TokenCount, bool) {
+	t, ok := usage(m.scan.Get(0))
+	return t, ok && m.scan.Done()
+}
+
+func (m *plainMeter) OutputBytes() int64 { return m.scan.StringBytes() }
+func (m *plainMeter) Done() bool         { return m.scan.Done() }
+
+func (m *plainMeter) IDs() []string {
+	if m.api != responses || !m.scan.Done() {
+		return nil
+	}
+	var ids []string
+	if id, ok := m.scan.Get(1).Text(); ok {
+		ids = append(ids, id)
+	}
+	for i, item := range m.scan.Get(2).Elements() {
+		if id, ok := item.Get("id").Text(); ok && i < maxIDs {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// streamMeter reads an answer that is a stream of events.
+type streamMeter struct {
+	api         string
+	events      sse.Splitter
+	tokens      caisson.TokenCount
+	hasUsage    bool // the provider has reported tokens
+	usageOnly   bool // the chunk with tokens contained the usage only
+	done        bool
+	outputBytes int64
+	ids         []string
+}
+
+func (m *streamMeter) Write(p []byte) (int, error) {
+	m.events.Write(p, m.event)
+	return len(p), nil
+}
+
+func (m *streamMeter) Usage() (caisson.TokenCount, bool) {
+	return m.tokens, m.hasUsage && (m.usageOnly || m.done)
+}
+func (m *streamMeter) OutputBytes() int64 { return m.outputBytes }
+func (m *streamMeter) IDs() []string      { return m.ids }
+func (m *streamMeter) Done() bool         { return m.done }
+
+func (m *streamMeter) event(e sse.Event) {
+	data := strictjson.Value(bytes.TrimSpace(e.Data))
+	switch {
+	case string(data) == "[DONE]":
+		m.done = true
+	case m.api == responses:
+		m.response(data)
+	default:
+		m.chunk(data)
+	}
+}
+
+// chunk reads a chunk of a chat. Some providers report the usage in every chunk; then the last one counts.
+func (m *streamMeter) chunk(v strictjson.Value) {
+	empty := true
+	for name, x := range v.Members() {
+		switch string(name) {
+		case "usage":
+			if t, ok := usage(x); ok {
+				m.tokens, m.hasUsage, m.usageOnly = t, true, true
+			}
+		case "choices":
+			for _, choice := range x.Elements() {
+				empty = false
+				m.outputBytes += textBytes(choice.Get("delta"), maxNesting)
+			}
+		}
+	}
+	m.usageOnly = m.usageOnly && empty
+}
+
+// textBytes returns the bytes of strings in a delta. It includes the names of tool calls, which are output too.
+func textBytes(v strictjson.Value, levels int) (n int64) {
+	if v.Kind() == '"' {
+		return int64(len(v.Bytes()))
+	}
+	if levels == 0 {
+		return int64(len(v)) // an upper bound
+	}
+	for _, x := range v.Members() {
+		n += textBytes(x, levels-1)
+	}
+	for _, x := range v.Elements() {
+		n += textBytes(x, levels-1)
+	}
+	return n
+}
+
+func (m *streamMeter) response(v strictjson.Value) {
+	switch kind := string(v.Get("type").Bytes()); kind {
+	case "response.created":
+		m.id(v.Get("response").Get("id"))
+	case "response.output_item.done":
+		m.id(v.Get("item").Get("id"))
+	case "response.completed", "response.incomplete", "response.failed":
+		m.done = true
+		if t, ok := usage(v.Get("response").Get("usage")); ok {
+			m.tokens, m.hasUsage = t, true
+		}
+	case "error":
+		m.done = true
+	default:
+		m.outputBytes += textBytes(v.Get("delta"), maxNesting)
+	}
+}
+
+func (m *streamMeter) id(v strictjson.Value) {
+	if id, ok := v.Text(); ok && len(m.ids) < maxIDs {
+		m.ids = append(m.ids, id)
+	}
+}
+
+// usage reads the counts of all three APIs. Tokens read from or written to a cache are part of the reported input. Tokens that
+// are only in the total are reasoning that some providers do not report separately.
+func usage(v strictjson.Value) (t caisson.TokenCount, ok bool) {
+	var total int64
+	for name, x := range v.Members() {
+		switch string(name) {
+		case "prompt_tokens", "input_tokens":
+			t.Input, ok = count(x), true
+		case "completion_tokens", "output_tokens":
+			t.Output, ok = count(x), true
+		case "total_tokens":
+			total = count(x)
+		case "prompt_tokens_details", "input_tokens_details":
+			t.CacheRead = max(t.CacheRead, x.Get("cached_tokens").Count())
+			t.CacheWrite = max(t.CacheWrite, x.Get("cache_write_tokens").Count(), x.Get("cache_creation_tokens").Count())
+		case "prompt_cache_hit_tokens", "cache_read_input_tokens":
+			t.CacheRead = max(t.CacheRead, x.Count())
+		case "cache_creation_input_tokens":
+			t.CacheWrite = max(t.CacheWrite, x.Count())
+		}
+	}
+	if more := total - t.Input - t.Output; more > 0 {
+		t.Output += more
+	}
+	t.CacheRead = min(t.CacheRead, t.Input)
+	t.CacheWrite = min(t.CacheWrite, t.Input-t.CacheRead)
+	t.Input -= t.CacheRead + t.CacheWrite
+	return t, ok
+}
+
+// count limits a reported count, so that sums cannot overflow.
+func count(v strictjson.Value) int64 { return min(v.Count(), 1<<40) }

@@ -1,0 +1,156 @@
+package openai
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strconv"
+
+	"github.com/caisson-dev/caisson/wire/llm/dialect"
+	"github.com/caisson-dev/caisson/wire/llm/internal/strictjson"
+)
+
+// Token costs of a body in addition to its bytes. All are far above observed values.
+const (
+	imageTokens        = 50_000 // the most expensive image of any model so far costs 48,169 (gpt-4o-mini, high detail)
+	callOverhead       = 512    // text that providers add to a conversation
+	partOverhead       = 16     // per message, item and part
+	toolsOverhead      = 1024   // instructions for the use of tools
+	toolOverhead       = 64     // per tool
+	minOutput          = 1
+	minResponsesOutput = 16 // OpenAI rejects smaller limits
+)
+
+// encodeRoom is the capacity that Parse reserves for the fields that Encode appends.
+const encodeRoom = 512
+
+// A request is a body whose forwarded parts have been copied.
+type request struct {
+	api        string
+	out        []byte // {"name":value, ... with the forwarded fields; capacity for more follows
+	encoded    bool   // the reserved capacity has been used
+	inputBound int64  // upper bound of the input tokens
+	images     int64  // number of images; each is imageTokens of text
+	bounded    bool
+	ids        []string
+
+	model       string
+	stream      bool
+	outputLimit int64
+	obfuscation []byte // stream_options.include_obfuscation, if set
+	hasStore    bool   // chat: the client has set store
+	store       bool   // responses: keep the response at the provider; requires server-state
+	cacheKey    string
+}
+
+var _ dialect.Request = (*request)(nil)
+
+// Parse implements [dialect.Dialect]. It copies the supported fields of body.
+func (Dialect) Parse(e dialect.Endpoint, body []byte, allow dialect.Allow) (dialect.Request, error) {
+	v, err := strictjson.Parse(body)
+	if err != nil {
+		return nil, err
+	}
+	fields := chatFields
+	switch e.API {
+	case responses:
+		fields = responsesFields
+	case embeddings:
+		fields = embeddingsFields
+	}
+	p := &parser{allow: allow, out: make([]byte, 0, len(v)+encodeRoom), request: request{api: e.API, bounded: true, store: allow.ServerState}}
+	if err := p.object(v, fields); err != nil {
+		return nil, err
+	}
+	if !p.hasInput {
+		return nil, strictjson.Refuse(inputField(e.API), "the field is missing; the model needs input")
+	}
+	p.request.out = p.out[:len(p.out)-1]
+	p.request.inputBound = int64(len(p.out)) + p.extraTokens + callOverhead
+	return &p.request, nil
+}
+
+func inputField(api string) string {
+	if api == chat {
+		return "messages"
+	}
+	return "input"
+}
+
+func (r *request) Model() string             { return r.model }
+func (r *request) Stream() bool              { return r.stream }
+func (r *request) Input() (int64, bool)      { return r.inputBound, r.bounded }
+func (r *request) Images() (n, tokens int64) { return r.images, r.images * imageTokens }
+func (r *request) ServerIDs() []string       { return r.ids }
+
+func (r *request) Output() (want, least int64) {
+	switch r.api {
+	case embeddings:
+		return 0, 0
+	case responses:
+		return r.outputLimit, minResponsesOutput
+	}
+	return r.outputLimit, minOutput
+}
+
+// Encode appends the fields that the gateway sets to the forwarded ones.
+func (r *request) Encode(t dialect.Target) ([]byte, error) {
+	b := r.out
+	if r.encoded {
+		b = append(make([]byte, 0, len(b)+encodeRoom), b...)
+	}
+	r.encoded = true
+	if len(b) > 1 {
+		b = append(b, ',')
+	}
+	b = strictjson.Quote(append(b, `"model":`...), t.Model)
+	if t.User != "" {
+		b = strictjson.Quote(append(b, `,"user":`...), t.User)
+	}
+	if r.cacheKey != "" {
+		sum := sha256.Sum256([]byte(t.User + "\x00" + r.cacheKey))
+		b = append(b, `,"prompt_cache_key":"`...)
+		b = append(hex.AppendEncode(b, sum[:16]), '"')
+	}
+	if r.stream {
+		b = append(b, `,"stream":true`...)
+		b = r.streamOptions(b)
+	}
+	if r.api == responses || r.hasStore {
+		b = strconv.AppendBool(append(b, `,"store":`...), r.api == responses && r.store)
+	}
+	if t.Output > 0 && r.api != embeddings {
+		b = append(append(append(b, `,"`...), r.limitName(t.LimitField)...), `":`...)
+		b = strconv.AppendInt(b, t.Output, 10)
+	}
+	return append(b, '}'), nil
+}
+
+// limitName returns the name of the limit that the provider obeys. A field that the provider ignores would be no limit, and some
+// providers reject requests with both.
+func (r *request) limitName(chats string) string {
+	switch {
+	case r.api == responses:
+		return "max_output_tokens"
+	case chats != "":
+		return chats
+	}
+	return "max_completion_tokens"
+}
+
+func (r *request) streamOptions(b []byte) []byte {
+	usage := r.api == chat
+	if !usage && r.obfuscation == nil {
+		return b
+	}
+	b = append(b, `,"stream_options":{`...)
+	if usage {
+		b = append(b, `"include_usage":true`...)
+	}
+	if r.obfuscation != nil {
+		if usage {
+			b = append(b, ',')
+		}
+		b = append(append(b, `"include_obfuscation":`...), r.obfuscation...)
+	}
+	return append(b, '}')
+}

@@ -1,0 +1,43 @@
+package llm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/wire/llm/dialect"
+)
+
+func refuse(status int, code, format string, args ...any) error {
+	return refuseParam(status, code, "", format, args...)
+}
+
+func refuseParam(status int, code, param, format string, args ...any) error {
+	return &dialect.Refusal{Status: status, Code: code, Param: param, Message: fmt.Sprintf(format, args...)}
+}
+
+// refuseRetry refuses a call with the delay after which it may be retried.
+func refuseRetry(wait time.Duration, format string, args ...any) error {
+	seconds := int((wait + time.Second - 1) / time.Second)
+	return &dialect.Refusal{Status: http.StatusTooManyRequests, Code: "rate_limited", Message: fmt.Sprintf(format, args...), Retry: max(1, seconds)}
+}
+
+func refuseRate(wait time.Duration, r caisson.Rate) error {
+	return refuseRetry(wait, "this sandbox may make %d calls and use %d tokens per minute (0: no limit); wait", r.Requests, r.Tokens)
+}
+
+// refuseBudget converts an error of Reserve to a refusal.
+func (g *Gateway) refuseBudget(ctx context.Context, err error) error {
+	if over, ok := errors.AsType[*caisson.OverBudget](err); ok {
+		if over.Busy {
+			return refuseRetry(over.Retry, "%s", over.Error())
+		}
+		return refuse(http.StatusPaymentRequired, "over_budget", "%s", over.Error())
+	}
+	g.config.Log.LogAttrs(ctx, slog.LevelError, "budgets cannot be asked for", slog.Any("err", err))
+	return refuse(http.StatusServiceUnavailable, "internal", "budgets cannot be asked for now; try again in a moment")
+}

@@ -1,0 +1,178 @@
+package wireproc
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/wire"
+	"github.com/caisson-dev/caisson/wire/llm/remote"
+	"github.com/caisson-dev/caisson/wire/llm/runtoken"
+)
+
+// remoteGateway connects the gateway to other machines: it serves model calls of their sandboxes, or forwards those of the sandboxes
+// here to the gateway of another machine.
+type remoteGateway struct {
+	env      wire.Env
+	registry *remote.Registry
+	server   *remote.Server
+	front    *remote.HTTPServer
+	client   atomic.Pointer[remote.Client] // nil: this gateway serves the sandboxes on this machine
+
+	mu   sync.Mutex // held by configure
+	last caisson.RemoteConfig
+}
+
+// fromRemote is the context key of requests from other machines. Only their grants are looked up in the registry of their runs.
+type fromRemote struct{}
+
+// newRemoteGateway returns an others that serves no machine until it is configured. gateway serves the requests, with the guest in the
+// context.
+func newRemoteGateway(env wire.Env, gateway http.Handler) (*remoteGateway, error) {
+	o := &remoteGateway{env: env, registry: remote.NewRegistry(remote.RegistryConfig{})}
+	var err error
+	if o.server, err = remote.NewServer(remote.ServerConfig{Runs: o.registry, Gateway: gateway, Log: env.Log}); err != nil {
+		return nil, err
+	}
+	o.front = remote.NewHTTPServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		o.server.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), fromRemote{}, true)))
+	}))
+	return o, nil
+}
+
+// grant returns what a guest may use now, and whether the request came from another machine.
+func (o *remoteGateway) grant(ctx context.Context, g caisson.Guest) (grant *caisson.ModelGrant, theirs bool) {
+	if ctx.Value(fromRemote{}) == nil {
+		return nil, false
+	}
+	return o.registry.Grant(ctx, g), true
+}
+
+// configure sets the keys, the certificate and the URL of the gateway. An invalid setting disables what depends on it and is
+// logged; the other settings apply.
+func (o *remoteGateway) configure(c caisson.RemoteConfig) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	was := o.last
+	o.last = c
+	var tokens *runtoken.Tokens
+	if len(c.RunKeys) > 0 {
+		var keys []caisson.Secret
+		for _, k := range c.RunKeys {
+			keys = append(keys, caisson.NewSecret(k))
+		}
+		var err error
+		if tokens, err = runtoken.New(runtoken.Config{Keys: keys}); err != nil {
+			o.env.Log.Error("the keys of run tokens cannot be used; no other machine is served", "err", err)
+		}
+	}
+	o.server.SetTokens(tokens)
+	o.front.SetCertificate(o.certificate(c))
+	if c.URL == "" {
+		o.client.Store(nil)
+		return
+	}
+	old := o.client.Load()
+	if old != nil && c.URL == was.URL && c.Roots == was.Roots {
+		old.SetTokens(tokens)
+		return
+	}
+	client, err := o.newClient(c, tokens)
+	if err != nil {
+		o.env.Log.Error("the model gateway on another machine cannot be used", "err", err)
+		client = &remote.Client{} // rejects requests: the gateway on this machine must not replace the configured one
+	}
+	if o.client.Store(client); old != nil {
+		old.CloseIdleConnections()
+	}
+}
+
+func (o *remoteGateway) certificate(c caisson.RemoteConfig) *tls.Certificate {
+	if c.Certificate == "" {
+		return nil
+	}
+	cert, err := tls.X509KeyPair([]byte(c.Certificate), []byte(c.CertificateKey))
+	if err != nil {
+		o.env.Log.Error("the certificate for other machines cannot be used; no other machine is served", "err", err)
+		return nil
+	}
+	return &cert
+}
+
+// Timeouts of connections to the gateway on another machine.
+const (
+	connectTimeout = 10 * time.Second
+	idleTimeout    = 90 * time.Second
+)
+
+func (o *remoteGateway) newClient(c caisson.RemoteConfig, tokens *runtoken.Tokens) (*remote.Client, error) {
+	roots := o.env.Roots
+	if c.Roots != "" {
+		roots = x509.NewCertPool()
+		roots.AppendCertsFromPEM([]byte(c.Roots))
+	}
+	return remote.NewClient(remote.ClientConfig{
+		URL: c.URL, Tokens: tokens, Log: o.env.Log,
+		Transport: &http.Transport{
+			DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+				ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+				defer cancel()
+				return o.env.Dial(ctx, network, addr)
+			},
+			TLSClientConfig:        &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+			TLSHandshakeTimeout:    connectTimeout,
+			ForceAttemptHTTP2:      true,
+			DisableCompression:     true,
+			MaxIdleConnsPerHost:    64,
+			IdleConnTimeout:        idleTimeout,
+			MaxResponseHeaderBytes: 64 << 10,
+			ExpectContinueTimeout:  connectTimeout,
+		},
+	})
+}
+
+// route returns a handler that forwards requests of sandboxes to the configured gateway, or serves them with here.
+func (o *remoteGateway) route(here http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if there := o.client.Load(); there != nil {
+			there.ServeHTTP(w, r)
+			return
+		}
+		here.ServeHTTP(w, r)
+	})
+}
+
+// Runs implements [wire.Gateway].
+func (g *gateway) Runs(c caisson.GatewayRunChange) error {
+	for _, run := range c.Remove {
+		g.remote.registry.Remove(run)
+	}
+	for _, r := range c.Put {
+		if err := g.remote.registry.Put(caisson.WireSpec{Guest: r.Guest(), Models: &r.Models}, r.ExpiresAt); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Listen implements [wire.Gateway].
+func (g *gateway) Listen(f *os.File) error {
+	defer f.Close() // net.FileListener duplicates the descriptor
+	l, err := net.FileListener(f)
+	if err != nil {
+		return err
+	}
+	go func() {
+		if err := g.remote.front.Serve(l); err != nil {
+			g.env.Log.Error("other machines are not served any more", "err", err)
+		}
+	}()
+	return nil
+}
