@@ -3,47 +3,49 @@
 // Caisson is one binary that runs AI agents in isolated sandboxes. A [Template] defines what a [Sandbox] starts from; a
 // [Snapshot] captures one instant of it, and forks continue from there.
 //
-// The packages, from the outside in:
+// The folders are named after the process that runs their code. The programs and the edges:
 //
 //	cmd/caisson         the binary: commands, configuration, wiring; cmd/caisson-* are the small programs that it carries
 //	httpapi, client     the API: server and client
-//	engine              constructs drivers and cores, reconciles at start
 //
-// Cores, which implement the API's services:
+// The daemon, with its cores, which implement the API's services:
 //
-//	sandboxes           the life of sandboxes, snapshots and forks: combines runtime, images and wires
-//	runs                agents and runs: queue, attempts, sessions, warm snapshots
-//	workspaces          layers, reviews, syncs and undo
-//	volumes             directories that outlive sandboxes
-//	repos               repositories, grants and deliveries
-//	models              the catalog of models, runs of other machines, and what the wire process is configured with
-//	ledger              budgets and the record of calls, in the daemon and in the wire process
-//	credential          the encrypted store of secrets
-//	events              the record of events, with notification of readers
-//
-// Drivers and other parts:
-//
+//	daemon/engine       constructs drivers and cores, reconciles at start
+//	daemon/sandboxes    the life of sandboxes, snapshots and forks: combines runtime, images and wires
+//	daemon/runs         agents and runs: queue, attempts, sessions, warm snapshots
+//	daemon/workspaces   layers, reviews, syncs and undo
+//	daemon/volumes      directories that outlive sandboxes
+//	daemon/repos        repositories, grants and deliveries
+//	daemon/models       the catalog of models, runs of other machines, and what the wire process is configured with
+//	daemon/credential   the encrypted store of secrets
+//	daemon/events       the record of events, with notification of readers
+//	daemon/sqlite       the store
+//	daemon/agent        the catalog of agents, and the configuration of OpenClaw
 //	runtime/gvisor      gVisor, embedded; runtime/fake implements the same interface in memory
-//	image               OCI references, directories, archives and the host itself as root file systems
-//	gate                compares, checks and applies the changes of workspaces
-//	relay, forge        git on the host; pull requests
-//	worker              short unprivileged jobs that parse untrusted input
-//	agent               the catalog of agents; below it the built-in agents and what is known of OpenClaw
-//	sqlite              the store; storetest is its test suite
+//	ledger              budgets and the record of calls, in the daemon and in the wire process
 //
-// In the unprivileged wire process:
+// Jobs, which are short unprivileged processes:
+//
+//	job/worker          starts them
+//	job/image           OCI references, directories, archives and the host itself as root file systems
+//	job/gate            compares, checks and applies the changes of workspaces
+//	job/relay           git on the host
+//	job/forge           pull requests
+//
+// The unprivileged wire process:
 //
 //	wire                network namespaces, TAPs and TCP/IP stacks; flow, dns and report below it
-//	wireproc            constructs the parts of the wire process
-//	egress              policies: compile, decide, explain
-//	llm                 the model gateway; its APIs, scripted model and run tokens below it
-//	subruns             runs that agents in sandboxes request, over HTTP and MCP
+//	wire/wireproc       constructs the parts of the wire process
+//	wire/egress         policies: compile, decide, explain
+//	wire/llm            the model gateway; its APIs, scripted model and run tokens below it
+//	wire/subruns        runs that agents in sandboxes request, over HTTP and MCP
 //
-// In sandboxes:
+// Programs in sandboxes:
 //
-//	guestd              the program that serves files and starts commands, and the host's client for it
-//	agent/drive         starts an agent and speaks its protocol
-//	agent/coder         the built-in coding agent
+//	guest/guestd        serves files and starts commands; the host's client for it
+//	guest/drive         starts an agent and speaks its protocol, guest/task
+//	guest/coder         the built-in coding agent
+//	guest/openclaw      the driver and installation of OpenClaw
 //
 // Cores get their drivers as interfaces; the test in internal/house has the packages that each package may import.
 // docs/architecture.md contains the overview, docs/threat-model.md the security guarantees.

@@ -1,6 +1,10 @@
 package caisson
 
-import "net/netip"
+import (
+	"context"
+	"net/netip"
+	"time"
+)
 
 // A GatewayConfig is the configuration of the wire process, apart from the specs of single wires. The engine sends it
 // to that process over a private socket, and nowhere else: it is the only place where the values of credentials are not
@@ -38,4 +42,62 @@ type RemoteConfig struct {
 	URL string `json:"url,omitempty"`
 	// Roots is a PEM bundle of CAs to trust for URL; empty: the host's and those for providers.
 	Roots string `json:"roots,omitempty"`
+}
+
+// A GatewayRun is a run on another machine that may use the model gateway of this one. Its calls arrive over TCP with a
+// signed run token, which contains Run and Attempt; all other attributes of the caller are stored here.
+type GatewayRun struct {
+	Run       string     `json:"run" doc:"1 to 64 letters, digits, '_' and '-'; unique among all accounts"`
+	Attempt   int        `json:"attempt,omitempty" doc:"Tokens for any other attempt are refused"`
+	Account   string     `json:"account,omitempty" doc:"Account that is charged; the caller's account unless named over the unix socket"`
+	Session   string     `json:"session,omitempty"`
+	Agent     string     `json:"agent,omitempty"`
+	User      string     `json:"user,omitempty" doc:"The account's name for the person on whose behalf the run is made"`
+	Models    ModelGrant `json:"models"`
+	CreatedAt time.Time  `json:"createdAt,omitzero"`
+	ExpiresAt time.Time  `json:"expiresAt,omitzero" doc:"When the run ends by itself; absent: a day from now"`
+}
+
+// Guest returns the guest that the run's calls are charged to. It has no sandbox, because that is on another machine.
+func (r *GatewayRun) Guest() Guest {
+	return Guest{Account: r.Account, Run: r.Run, Attempt: r.Attempt, Session: r.Session, Agent: r.Agent, User: r.User}
+}
+
+// GatewayRuns is the service that manages runs on other machines that use the model gateway of this one. All methods
+// act for the account of the [Caller] in ctx.
+type GatewayRuns interface {
+	// PutGatewayRun adds or replaces a run: a new attempt ends the previous one. When it returns, calls for the run are
+	// served. A local caller may name any account. Returns Conflict if another account has, or recently had, a run with
+	// that id, or if this daemon serves no other machines; Exhausted if there are too many runs.
+	PutGatewayRun(ctx context.Context, r GatewayRun) (*GatewayRun, error)
+	// ListGatewayRuns returns the account's runs by id.
+	ListGatewayRuns(ctx context.Context) ([]*GatewayRun, error)
+	// RemoveGatewayRun ends a run and removes its budget. Calls in progress continue; after it returns, no call can
+	// begin. NotFound if there is no such run.
+	RemoveGatewayRun(ctx context.Context, run string) error
+}
+
+// GatewayRunStore holds runs on other machines. A run that has ended is no longer found, but its id belongs to its
+// account until Trim: calls that were in progress are charged to that account.
+type GatewayRunStore interface {
+	// Put adds or replaces a run. Conflict if the id belongs to another account.
+	Put(ctx context.Context, in Scope, r *GatewayRun) error
+	// Get returns a run that has not ended.
+	Get(ctx context.Context, in Scope, run string) (*GatewayRun, error)
+	// List returns the runs that have not ended, by id.
+	List(ctx context.Context, in Scope) ([]*GatewayRun, error)
+	// Count returns how many runs in that scope have not ended.
+	Count(ctx context.Context, in Scope) (int, error)
+	// End ends a run; NotFound if it has ended.
+	End(ctx context.Context, in Scope, run string, at time.Time) error
+	// Owner returns the account of a run, even if it has ended; NotFound if there is none.
+	Owner(ctx context.Context, run string) (account string, err error)
+	// Trim deletes the runs that ended before the given time.
+	Trim(ctx context.Context, before time.Time) error
+}
+
+// A GatewayRunChange is a change of the runs that the wire process serves. Removals are applied first.
+type GatewayRunChange struct {
+	Remove []string      `json:"remove,omitempty"`
+	Put    []*GatewayRun `json:"put,omitempty"`
 }

@@ -34,7 +34,7 @@ say() { printf '\n%s== %s%s\n' "$bold" "$*" "$plain"; }
 fail() { printf 'NOT KEPT: %s\n' "$*" >&2; exit 1; }
 
 say "A small repository with a failing test"
-cp -r agent/coder/sample/repo "$dir/project"
+cp -r guest/coder/sample/repo "$dir/project"
 if sh "$dir/project/test.sh"; then fail "the sample's test was to fail"; fi
 before=$(find "$dir/project" -type f -exec sha256sum {} + | sort | sha256sum)
 

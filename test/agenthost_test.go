@@ -140,7 +140,7 @@ func keptData(o *outlasting) (data string, kept []string) {
 	if err != nil || testneed.All() {
 		return "", nil
 	}
-	migrations, err := filepath.Glob("../sqlite/migration/*.sql")
+	migrations, err := filepath.Glob("../daemon/sqlite/migration/*.sql")
 	if err != nil {
 		o.Fatal(err)
 	}

@@ -1,5 +1,5 @@
-// Command caisson-agent drives agents inside sandboxes (see package agent/drive), and contains the built-in coding
-// agent (agent/coder). It is available in every sandbox, for any image, so it does not depend on the image: it is
+// Command caisson-agent drives agents inside sandboxes (see package guest/drive), and contains the built-in coding
+// agent (guest/coder). It is available in every sandbox, for any image, so it does not depend on the image: it is
 // static, small and starts quickly.
 package main
 

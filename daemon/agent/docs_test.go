@@ -13,7 +13,7 @@ import (
 
 // TestDocs: the example in the documentation is valid, and every field is explained.
 func TestDocs(t *testing.T) {
-	page, err := os.ReadFile("../docs/agents.md")
+	page, err := os.ReadFile("../../docs/agents.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -168,7 +168,7 @@ func (c *checker) events(a *caisson.Agent) {
 	}
 }
 
-// The program of the built-in agent, which is task.Program of package agent/task, and its first argument. With another role it
+// The program of the built-in agent, which is task.Program of package guest/task, and its first argument. With another role it
 // starts other programs; with this one it reads the tool rule from its environment, unless a flag overrides it.
 const (
 	builtInProgram = "/.caisson/agent"

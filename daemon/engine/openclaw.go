@@ -25,7 +25,7 @@ func recipes() map[string]runs.Recipe {
 	return map[string]runs.Recipe{caisson.DriverOpenClaw: openClaw{}}
 }
 
-// openClaw adapts package agent/openclaw to the interface of the run core.
+// openClaw adapts package daemon/agent/openclaw to the interface of the run core.
 type openClaw struct{}
 
 // Complete implements [runs.Recipe]. It fills in the fields that the entry leaves empty.

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/caisson-dev/caisson/internal/timing"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
@@ -19,7 +21,7 @@ func isNotExist(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
 // withPhaseTimer returns a context with which the sandbox core records the duration of parts of its work.
 func withPhaseTimer(ctx context.Context, x *attempt) context.Context {
-	return caisson.WithTimer(ctx, x.addPart)
+	return timing.WithTimer(ctx, x.addPart)
 }
 
 // assignment returns the assignment of a sandbox to the attempt.

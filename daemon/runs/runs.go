@@ -2,8 +2,8 @@
 // gives the prompt to the agent, records the agent's events, and stores one result.
 //
 // The store contains the intended state: a run is stored before any work for it begins, and its result is stored before
-// anything of the run is removed. The agent's output is parsed inside its sandbox (package agent/drive); this package
-// reads only the driver's protocol (agent/task).
+// anything of the run is removed. The agent's output is parsed inside its sandbox (package guest/drive); this package
+// reads only the driver's protocol (guest/task).
 //
 // On disk a run is one directory, which is removed with it:
 //

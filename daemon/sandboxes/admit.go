@@ -2,6 +2,7 @@ package sandboxes
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"os"
 	"path/filepath"
@@ -10,6 +11,25 @@ import (
 
 	"github.com/caisson-dev/caisson"
 )
+
+// checkCreate checks everything about a request that does not depend on the state of the host: its form and limits, the
+// directories and workspace that the caller may use, policy and models, and the sandbox that it is assigned to. The host's
+// capacity is checked by admit, and money by the lease of each call of a model.
+func checkCreate(ctx context.Context, n network, w workspaces, req *caisson.CreateRequest) error {
+	if err := validateCreate(req); err != nil {
+		return err
+	}
+	if err := checkDirectories(ctx, req); err != nil {
+		return err
+	}
+	if err := errors.Join(w.check(ctx, req.Workspace, req.Mounts), checkPlaceholder(req)); err != nil {
+		return err
+	}
+	if err := n.check(ctx, "", req.Policy, req.Models); err != nil {
+		return err
+	}
+	return n.checkAssignment(ctx, req.Assigned)
+}
 
 // admit checks that the host has room for one more live sandbox, and reserves a place for it until release is called.
 // need is the memory in bytes that the sandbox uses from the start because it is restored from a checkpoint; it is

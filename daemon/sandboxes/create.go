@@ -40,19 +40,7 @@ func (l *Lifecycle) Create(ctx context.Context, req caisson.CreateRequest) (*cai
 	var release func()
 	req.Workspace, release = closeOnce(req.Workspace)
 	defer release()
-	if err := validateCreate(&req); err != nil {
-		return nil, err
-	}
-	if err := checkDirectories(ctx, &req); err != nil {
-		return nil, err
-	}
-	if err := errors.Join(l.c.workspaces.check(ctx, req.Workspace, req.Mounts), checkPlaceholder(&req)); err != nil {
-		return nil, err
-	}
-	if err := l.c.network.check(ctx, "", req.Policy, req.Models); err != nil {
-		return nil, err
-	}
-	if err := l.c.network.checkAssignment(ctx, req.Assigned); err != nil {
+	if err := checkCreate(ctx, l.c.network, l.c.workspaces, &req); err != nil {
 		return nil, err
 	}
 	if req.Snapshot != "" {

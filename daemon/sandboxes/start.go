@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/caisson-dev/caisson/internal/timing"
+
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
@@ -78,7 +80,7 @@ func (h *processes) attach(ctx context.Context, sb *caisson.Sandbox) (*os.File, 
 	}
 	began := time.Now()
 	netns, err := h.c.Wires.Attach(ctx, sb.ID, h.c.network.wireSpec(sb))
-	caisson.RecordTime(ctx, "wire", began)
+	timing.RecordTime(ctx, "wire", began)
 	if err != nil {
 		return nil, fmt.Errorf("attach wire: %w", err)
 	}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/caisson-dev/caisson/internal/timing"
+
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/undo"
 )
@@ -33,7 +35,7 @@ func (w workspaces) checkVolume(req *caisson.WorkspaceRequest, mounts []caisson.
 
 // attachVolume attaches a volume to a sandbox that is being created, and stores this. It adds the rollback to back.
 func (w workspaces) attachVolume(ctx context.Context, sb *caisson.Sandbox, req *caisson.WorkspaceRequest, back *undo.Stack) error {
-	defer func(began time.Time) { caisson.RecordTime(ctx, "workspace", began) }(time.Now())
+	defer func(began time.Time) { timing.RecordTime(ctx, "workspace", began) }(time.Now())
 	v, err := w.c.Volumes.Attach(ctx, sb.Account, req.Source, sb.ID)
 	if e, ok := errors.AsType[*caisson.Error](err); ok && e.Kind != caisson.Internal {
 		// The error is about the volume, not about another field of the request, such as the snapshot of a fork.

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/caisson-dev/caisson/internal/timing"
+
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/undo"
 )
@@ -112,7 +114,7 @@ func (w workspaces) create(ctx context.Context, sb *caisson.Sandbox, req *caisso
 	}
 	began := time.Now()
 	ws, err := w.c.Workspaces.Create(ctx, sb, *req)
-	caisson.RecordTime(ctx, "workspace", began)
+	timing.RecordTime(ctx, "workspace", began)
 	if err != nil {
 		return err
 	}
@@ -149,7 +151,7 @@ func (w workspaces) open(ctx context.Context, sb *caisson.Sandbox) ([]caisson.Ru
 		return nil, caisson.Errorf(caisson.Unavailable, "this daemon has no workspaces, so it cannot start a sandbox that has one")
 	}
 	began := time.Now()
-	defer func() { caisson.RecordTime(ctx, "workspace", began) }()
+	defer func() { timing.RecordTime(ctx, "workspace", began) }()
 	m, err := w.c.Workspaces.Open(ctx, sb.Spec.Workspace)
 	return []caisson.RuntimeMount{m}, err
 }

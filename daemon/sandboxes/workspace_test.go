@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caisson-dev/caisson/internal/timing"
+
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/daemon/sandboxes"
 	"github.com/caisson-dev/caisson/runtime/fake"
@@ -20,7 +22,7 @@ func TestWorkspace(t *testing.T) {
 	dir := project(t, "task")
 	req, h := asking(t, dir)
 	var spent int
-	ctx := caisson.WithTimer(w.ctx(), func(what string, _ time.Duration) {
+	ctx := timing.WithTimer(w.ctx(), func(what string, _ time.Duration) {
 		if what == "workspace" {
 			spent++
 		}

@@ -16,12 +16,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/testneed"
-	"github.com/caisson-dev/caisson/storetest"
 )
-
-func TestStore(t *testing.T) {
-	storetest.Test(t, func(t *testing.T) caisson.Store { return openTest(t, filepath.Join(t.TempDir(), "caisson.db")) })
-}
 
 // testConfig returns the configuration of a store at path with a new key for the record of events.
 func testConfig(path string) Config { return Config{Path: path, AuditKey: auditKey("k", true)} }

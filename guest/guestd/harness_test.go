@@ -31,7 +31,7 @@ func testMain(m *testing.M) int {
 	defer os.RemoveAll(dir)
 	os.Chmod(dir, 0o755)
 	helper = filepath.Join(dir, "caisson-guestd")
-	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", helper, "../cmd/caisson-guestd")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", helper, "../../cmd/caisson-guestd")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		panic(string(out))

@@ -1,5 +1,5 @@
 // Package coretest constructs the engine on drivers that need no host: sandboxes of package runtime/fake with a few programs,
-// images of package image/imagetest, wires that are connected to nothing, and git remotes in a directory. Cores, store, ledger
+// images of package job/image/imagetest, wires that are connected to nothing, and git remotes in a directory. Cores, store, ledger
 // and jobs are the product's.
 package coretest
 

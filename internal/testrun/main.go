@@ -31,16 +31,16 @@ const timesFile = "bin/test-times.json"
 // withoutRace are packages that "make test" runs without the race detector; their subpackages are not included.
 // docs/testing.md gives the reason for each.
 var withoutRace = []string{
-	"", "agent", "agent/drive", "agent/coder", "agent/openclaw", "agent/openclaw/driver", "agent/openclaw/install", "agent/task", "bench", "bench/load",
-	"cmd/caisson", "cmd/caisson-bench", "engine", "forge", "gate/apply", "gate/baseline", "gate/check", "gate/compare", "gate/overlay", "gate/tool",
-	"guestd", "internal/house", "relay/commit", "relay/git", "relay/transport", "relay/prepare", "relay/push", "relay/quarantine", "relay/receive",
-	"relay/remote", "relay/serve", "repos",
-	"runtime/gvisor", "test", "worker",
+	"", "daemon/agent", "guest/drive", "guest/coder", "daemon/agent/openclaw", "guest/openclaw/driver", "guest/openclaw/install", "guest/task", "bench", "bench/load",
+	"cmd/caisson", "cmd/caisson-bench", "daemon/engine", "job/forge", "job/gate/apply", "job/gate/baseline", "job/gate/check", "job/gate/compare", "job/gate/overlay", "job/gate/tool",
+	"guest/guestd", "internal/house", "job/relay/commit", "job/relay/git", "job/relay/transport", "job/relay/prepare", "job/relay/push", "job/relay/quarantine", "job/relay/receive",
+	"job/relay/remote", "job/relay/serve", "daemon/repos",
+	"runtime/gvisor", "test", "job/worker",
 }
 
 // longPackages are packages whose tests start sandboxes and agents and take longest. They start first and run in parallel with
 // the others.
-var longPackages = []string{"test", "cmd/caisson", "agent", "engine", "runtime/gvisor"}
+var longPackages = []string{"test", "cmd/caisson", "daemon/agent", "daemon/engine", "runtime/gvisor"}
 
 // shm is the directory for files of tests if it has shmMinFree bytes free: most tests otherwise wait for the disk, and
 // their files need not be durable. It is not used for tests with real sandboxes, because the memory limits of those

@@ -9,7 +9,7 @@
 //
 // Git parses untrusted content, both from the remote and from the sandbox, so it always runs in a sealed job of package worker:
 // without network, without other files, and with resource limits. It reaches a remote over a socket pair. At the other end is the
-// transport, a job of package relay/transport that has the network and the credential and does not parse git data.
+// transport, a job of package job/relay/transport that has the network and the credential and does not parse git data.
 //
 // This package creates repositories. Of the packages below it, fetch, serve, receive, prepare and push have one job each, commit
 // checks commits, quarantine holds pushed objects until the checks have passed, git runs git, and remote is git's end of the

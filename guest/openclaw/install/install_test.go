@@ -145,7 +145,7 @@ func TestFetch(t *testing.T) {
 
 // TestOwnLock: the lock file of the product is valid.
 func TestOwnLock(t *testing.T) {
-	l, err := readLock("../npm/package-lock.json")
+	l, err := readLock("../../../daemon/agent/openclaw/npm/package-lock.json")
 	if err != nil {
 		t.Fatal(err)
 	}

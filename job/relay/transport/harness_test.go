@@ -152,7 +152,7 @@ func (y *yard) push(p place, store, view *os.File, commit, branch, expect string
 	return r, err
 }
 
-// serve returns the URL of a server that does the same as package relay/front.
+// serve returns the URL of a server that does the same as package job/relay/front.
 func (y *yard) serve(store, view *os.File, branch string, granted []git.Ref) string {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		service := strings.TrimPrefix(r.URL.Path, "/r/")

@@ -1,18 +1,27 @@
-// Package storetest provides tests that every [caisson.Store] must pass.
-package storetest
+package sqlite_test
 
 import (
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/daemon/sqlite"
 )
 
 // Opener returns a new, empty store for a test and closes it when the test ends.
 type Opener func(t *testing.T) caisson.Store
 
-// Test runs the suite. Each test opens a new store.
-func Test(t *testing.T, open Opener) {
+// TestStore tests what [caisson.Store] promises, through that interface only.
+func TestStore(t *testing.T) {
+	open := func(t *testing.T) caisson.Store {
+		key := func() (caisson.Secret, bool, error) { return caisson.NewSecret(strings.Repeat("k", 32)), true, nil }
+		s, err := sqlite.Open(t.Context(), sqlite.Config{Path: filepath.Join(t.TempDir(), "caisson.db"), AuditKey: key})
+		must(t, err)
+		t.Cleanup(func() { must(t, s.Close()) })
+		return s
+	}
 	t.Run("Sandboxes", func(t *testing.T) { sandboxKind().test(t, open) })
 	t.Run("Snapshots", func(t *testing.T) { snapshotKind().test(t, open) })
 	t.Run("Templates", func(t *testing.T) { templateKind().test(t, open) })

@@ -1,4 +1,5 @@
-package caisson
+// Package timing passes how long parts of an operation took to the caller that wants to know.
+package timing
 
 import (
 	"context"
@@ -7,7 +8,7 @@ import (
 
 type timerKey struct{}
 
-// WithTimer returns a context in which [Spent] calls spent, from any goroutine.
+// WithTimer returns a context in which [RecordTime] calls spent, from any goroutine.
 func WithTimer(ctx context.Context, spent func(what string, d time.Duration)) context.Context {
 	return context.WithValue(ctx, timerKey{}, spent)
 }
