@@ -51,7 +51,7 @@ func NewTool(r worker.Starter) *Tool {
 var jobInit = worker.Job[worker.None, worker.None]{
 	Name: "relay.init", Programs: true, Access: worker.WriteAsOwner, Limits: git.JobLimits(git.ShortTime),
 	Do: func(context.Context, *worker.Call, worker.None) (worker.None, error) {
-		return worker.None{}, git.JobRepo().Make(git.HexSHA1)
+		return worker.None{}, git.WorkRepo().Make(git.HexSHA1)
 	},
 }
 
@@ -64,14 +64,14 @@ func (t *Tool) Init(ctx context.Context, dir *os.File) error {
 var jobRefs = worker.Job[worker.None, string]{
 	Name: "relay.refs", Programs: true, Files: 1, Limits: git.JobLimits(git.ShortTime),
 	Do: func(ctx context.Context, c *worker.Call, _ worker.None) (string, error) {
-		remote, err := git.JobRepo().Refs(ctx)
-		return git.GiveRefs(c.Files[0], remote, err)
+		remote, err := git.WorkRepo().Refs(ctx)
+		return git.ReplyRefs(c.Files[0], remote, err)
 	},
 }
 
 // Refs returns the branches and tags of a mirror, view or store.
 func (t *Tool) Refs(ctx context.Context, dir *os.File) (*git.Remote, error) {
-	return git.RunForRefs(ctx, t.run, jobRefs, worker.None{}, worker.Given{Root: dir})
+	return git.RunRefsJob(ctx, t.run, jobRefs, worker.None{}, worker.Given{Root: dir})
 }
 
 var jobView = worker.Job[worker.None, worker.None]{
@@ -81,7 +81,7 @@ var jobView = worker.Job[worker.None, worker.None]{
 		if err != nil {
 			return worker.None{}, err
 		}
-		return worker.None{}, git.MakeView(ctx, git.JobRepo(), git.MirrorDir, refs)
+		return worker.None{}, git.MakeView(ctx, git.WorkRepo(), git.MirrorDir, refs)
 	},
 }
 

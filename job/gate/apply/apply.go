@@ -27,9 +27,9 @@ const (
 // An Outcome is the result of an apply.
 type Outcome struct {
 	State string `json:"state"`
-	// Kept contains the paths, at most 100, that other processes changed during the apply or its rollback. Their new content
+	// LeftInPlace contains the paths, at most 100, that other processes changed during the apply or its rollback. Their new content
 	// was left in place; the original content is among the saved originals.
-	Kept []string `json:"kept,omitempty"`
+	LeftInPlace []string `json:"kept,omitempty"`
 }
 
 // Limits of lists of paths.
@@ -50,8 +50,8 @@ func addPath(list []string, name string) ([]string, bool) {
 	return append(list, name), true
 }
 
-// quoted returns a path as it is shown in messages.
-func quoted(name string) string { return strconv.Quote(name) }
+// quotedPath returns a path as it is shown in messages.
+func quotedPath(name string) string { return strconv.Quote(name) }
 
 // Run applies plan to host, completely or not at all. It must run as the user who owns host. read opens the new contents by
 // their SHA-256, and no other content is written. Each path is resolved beneath host without following symlinks and without
@@ -104,13 +104,13 @@ type applier struct {
 	// originals is the name of the directory in saved for the originals that the steps replace.
 	originals string
 
-	j      journal
-	phase  phase
-	name   string   // name of the staging directory
-	stage  *os.File // the staging directory; nil if there is none
-	remade bool     // the staging directory was missing and has been created again
-	moved  gate.Moved
-	kept   []string
+	j              journal
+	phase          phase
+	name           string   // name of the staging directory
+	stage          *os.File // the staging directory; nil if there is none
+	stageRecreated bool     // the staging directory was missing and has been created again
+	moved          gate.Moved
+	kept           []string
 }
 
 func newApplier(ctx context.Context, host, saved *os.File, hook func(string)) (*applier, error) {
@@ -118,7 +118,7 @@ func newApplier(ctx context.Context, host, saved *os.File, hook func(string)) (*
 	// opened in any mode.
 	fd, err := unix.Openat(int(host.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, blame(os.NewSyscallError("open", err), ".")
+		return nil, denied(os.NewSyscallError("open", err), ".")
 	}
 	a := &applier{ctx: ctx, host: os.NewFile(uintptr(fd), "host"), saved: saved, hook: hook}
 	var st unix.Stat_t
@@ -166,15 +166,15 @@ func (a *applier) point(format string, args ...any) {
 
 func (a *applier) at(s gate.Step) (place, error) { return at(int(a.host.Fd()), s.Path) }
 
-// fresh and aside return the places in the staging directory of step i's new entry and of its old entry.
-func (a *applier) fresh(i int) place { return place{int(a.stage.Fd()), "n" + strconv.Itoa(i)} }
-func (a *applier) aside(i int) place { return place{int(a.stage.Fd()), "o" + strconv.Itoa(i)} }
+// newEntry and aside return the places in the staging directory of step i's new entry and of its old entry.
+func (a *applier) newEntry(i int) place { return place{int(a.stage.Fd()), "n" + strconv.Itoa(i)} }
+func (a *applier) oldEntry(i int) place { return place{int(a.stage.Fd()), "o" + strconv.Itoa(i)} }
 
-// keep records that a change of another process was left in place at a path.
-func (a *applier) keep(name string) { a.kept, _ = addPath(a.kept, name) }
+// recordLeftInPlace records that a change of another process was left in place at a path.
+func (a *applier) recordLeftInPlace(name string) { a.kept, _ = addPath(a.kept, name) }
 
-// move records that a path of the host is not in the expected state.
-func (a *applier) move(name string) {
+// recordMoved records that a path of the host is not in the expected state.
+func (a *applier) recordMoved(name string) {
 	var ok bool
 	if a.moved.Paths, ok = addPath(a.moved.Paths, name); !ok {
 		a.moved.More = true
@@ -190,13 +190,13 @@ func (a *applier) run(name, done, back string) (Outcome, error) {
 	}
 	j, err := openJournal(a.saved, name, true)
 	if err != nil {
-		return Outcome{State: back}, blame(err, "journal")
+		return Outcome{State: back}, denied(err, "journal")
 	}
 	defer j.close()
 	a.j, a.name, a.kept = j, gate.StagePrefix+rand.Text(), nil
 	a.point("journal made")
 	if err := j.begin(a.name, a.steps); err != nil {
-		return Outcome{State: back}, blame(err, "journal")
+		return Outcome{State: back}, denied(err, "journal")
 	}
 	a.phase = phasePlan
 	a.point("journal begun")
@@ -208,33 +208,33 @@ func (a *applier) run(name, done, back string) (Outcome, error) {
 		if e := a.back(); e != nil {
 			return Outcome{}, caisson.Wrap(errors.Join(err, e), caisson.Internal, "applying failed, and so did taking it back; that is tried again the next time")
 		}
-		return Outcome{State: back, Kept: a.kept}, err
+		return Outcome{State: back, LeftInPlace: a.kept}, err
 	}
 	if err := a.finish(); err != nil {
-		return Outcome{State: done, Kept: a.kept}, caisson.Wrap(err, caisson.Internal, "everything was applied, but not tidied up; that is tried again the next time")
+		return Outcome{State: done, LeftInPlace: a.kept}, caisson.Wrap(err, caisson.Internal, "everything was applied, but not tidied up; that is tried again the next time")
 	}
-	return Outcome{State: done, Kept: a.kept}, nil
+	return Outcome{State: done, LeftInPlace: a.kept}, nil
 }
 
 // forward performs the phases from the written plan to the commit.
 func (a *applier) forward() error {
 	if err := a.makeStage(); err != nil {
-		return blame(err, a.name)
+		return denied(err, a.name)
 	}
 	for i := range a.steps {
 		if err := a.ctx.Err(); err != nil {
 			return err
 		}
 		if err := a.prepareFresh(i); err != nil {
-			return blame(err, a.steps[i].Path)
+			return denied(err, a.steps[i].Path)
 		}
 		a.point("staged %d", i)
 	}
 	if err := errors.Join(a.disk.wait(), syncDir(a.stage), syncDir(a.host)); err != nil {
-		return blame(err, a.name)
+		return denied(err, a.name)
 	}
 	if err := a.j.enter(phaseSwitch, nil); err != nil {
-		return blame(err, "journal")
+		return denied(err, "journal")
 	}
 	a.phase = phaseSwitch
 	a.point("switch")
@@ -246,7 +246,7 @@ func (a *applier) forward() error {
 	}
 	a.point("switched")
 	if err := a.j.enter(phaseCommit, nil); err != nil {
-		return blame(err, "journal")
+		return denied(err, "journal")
 	}
 	a.point("commit")
 	return nil

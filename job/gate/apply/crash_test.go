@@ -50,7 +50,7 @@ func recoverSlowly(t *testing.T, s site, first int) Outcome {
 		if run(func() { out, err = recoverWith(t.Context(), s.host, s.saved, hook) }) {
 			continue
 		}
-		if err != nil || len(out.Kept) > 0 {
+		if err != nil || len(out.LeftInPlace) > 0 {
 			t.Fatalf("recover: %+v, %v", out, err)
 		}
 		return out
@@ -130,7 +130,7 @@ func TestCrashWithoutExchange(t *testing.T) {
 			if run(func() { out, err = recoverWith(t.Context(), s.host, s.saved, hook) }) {
 				continue
 			}
-			if err != nil || len(out.Kept) > 0 {
+			if err != nil || len(out.LeftInPlace) > 0 {
 				t.Fatalf("recover: %+v, %v", out, err)
 			}
 			break
@@ -263,7 +263,7 @@ func TestStageRemovedAfterCrash(t *testing.T) {
 			}
 		}
 		out, err := Recover(t.Context(), s.host, s.saved)
-		if err != nil || len(out.Kept) > 0 {
+		if err != nil || len(out.LeftInPlace) > 0 {
 			t.Errorf("recover: %+v, %v", out, err)
 		}
 		want := op.before

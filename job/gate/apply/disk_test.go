@@ -106,7 +106,7 @@ func TestDiskFullForTheJournal(t *testing.T) {
 			}
 		}
 		rec, rerr := Recover(t.Context(), s.host, s.saved)
-		if rerr != nil || len(rec.Kept) > 0 || err == nil && rec.State != Applied {
+		if rerr != nil || len(rec.LeftInPlace) > 0 || err == nil && rec.State != Applied {
 			t.Errorf("%s recover: %+v, %v", what, rec, rerr)
 		}
 		want := op.before

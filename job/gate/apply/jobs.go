@@ -100,7 +100,7 @@ func (t Tool) write(ctx context.Context, job worker.Job[worker.None, writeReply]
 	}
 	// The job is untrusted, so its lists are bounded here, too.
 	out := reply.Outcome
-	out.Kept = out.Kept[:min(len(out.Kept), maxPaths)]
+	out.LeftInPlace = out.LeftInPlace[:min(len(out.LeftInPlace), maxPaths)]
 	if m := reply.Moved; m != nil {
 		m.Paths = m.Paths[:min(len(m.Paths), maxPaths)]
 		return out, m.Conflict()

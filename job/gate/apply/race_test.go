@@ -193,7 +193,7 @@ func TestKept(t *testing.T) {
 				})
 			})
 			out, err := Recover(t.Context(), s.host, s.saved)
-			if err != nil || out.State != tt.state || fmt.Sprint(out.Kept) != fmt.Sprint(tt.kept) {
+			if err != nil || out.State != tt.state || fmt.Sprint(out.LeftInPlace) != fmt.Sprint(tt.kept) {
 				t.Errorf("%+v, %v", out, err)
 			}
 			if len(done) != len(tt.at) {

@@ -47,9 +47,9 @@ func (a *applier) recover() (Outcome, error) {
 func outcome(h history, done, back string) Outcome {
 	switch h.phase {
 	case phaseDone:
-		return Outcome{State: done, Kept: h.kept}
+		return Outcome{State: done, LeftInPlace: h.kept}
 	case phaseBack:
-		return Outcome{State: back, Kept: h.kept}
+		return Outcome{State: back, LeftInPlace: h.kept}
 	}
 	return Outcome{}
 }
@@ -62,12 +62,12 @@ func (a *applier) resume(name string) (history, error) {
 	}
 	j, err := openJournal(a.saved, name, false)
 	if err != nil {
-		return h, blame(err, "journal")
+		return h, denied(err, "journal")
 	}
 	defer j.close()
 	a.j, a.name, a.steps, a.phase, a.kept, a.originals = j, h.stage, h.steps, h.phase, nil, originalsOf(name)
 	if err := a.openStage(); err != nil {
-		return h, blame(err, a.name)
+		return h, denied(err, a.name)
 	}
 	a.point("resumed")
 	if h.phase == phaseCommit {
@@ -92,9 +92,9 @@ func (a *applier) openStage() error {
 		return nil
 	case errors.Is(err, unix.ENOENT) && a.phase == phaseSwitch:
 		// Another process has removed the staging directory. The originals are restored from saved.
-		a.remade = true
+		a.stageRecreated = true
 		return a.makeStage()
-	case lost(err):
+	case vanishedParent(err):
 		return nil
 	}
 	return err
@@ -113,7 +113,7 @@ func (a *applier) finish() error {
 func (a *applier) back() error {
 	if a.stage == nil { // it may have been created but not opened
 		if err := a.openStage(); err != nil {
-			return blame(err, a.name)
+			return denied(err, a.name)
 		}
 	}
 	if a.phase == phaseSwitch {
@@ -150,13 +150,13 @@ func (a *applier) clear() error {
 	}
 	for _, name := range names {
 		if err := a.discard(place{int(a.stage.Fd()), name}); err != nil {
-			return blame(err, a.name)
+			return denied(err, a.name)
 		}
 		a.point("discarded %s", name)
 	}
 	err = unix.Unlinkat(int(a.host.Fd()), a.name, unix.AT_REMOVEDIR)
 	if errors.Is(err, unix.ENOTEMPTY) {
-		a.keep(a.name) // another process has created a file in it
+		a.recordLeftInPlace(a.name) // another process has created a file in it
 		err = nil
 	}
 	if err != nil && !errors.Is(err, unix.ENOENT) {
@@ -181,14 +181,14 @@ func (a *applier) discard(p place) error {
 	if err != nil || i < 0 || i >= len(a.steps) {
 		return nil
 	}
-	a.keep(a.steps[i].Path)
+	a.recordLeftInPlace(a.steps[i].Path)
 	to, err := a.at(a.steps[i])
 	if err != nil {
 		return nil // it stays in the staging directory
 	}
 	defer to.close()
 	if err := p.moveTo(to); err != nil {
-		return unlessLost(err)
+		return unlessVanished(err)
 	}
 	mode := a.steps[i].After.Mode
 	if a.steps[i].Before.Type == gate.NodeDir {

@@ -27,8 +27,8 @@ func (a restorer) all() error {
 		counts bool
 	}{
 		{"reopened", false, isDir, a.reopen, false},
-		{"unplaced", true, func(s gate.Step) bool { return placed(s) || modeOnly(s) }, a.unput, true},
-		{"untaken", false, taken, a.untake, true},
+		{"unplaced", true, func(s gate.Step) bool { return movedIn(s) || modeOnly(s) }, a.revertPut, true},
+		{"untaken", false, movedAway, a.revertTake, true},
 		{"reclosed", true, isDir, a.reclose, false},
 	} {
 		err := a.each(part.up, part.of, func(i int) error {
@@ -59,7 +59,7 @@ func (a restorer) keepUnlessNothing(i int) {
 		return
 	}
 	if !slices.Contains(a.kept, s.Path) {
-		a.keep(s.Path)
+		a.recordLeftInPlace(s.Path)
 	}
 }
 
@@ -90,7 +90,7 @@ func (a restorer) reclose(i int, p place) (bool, error) {
 	if s.Before.Type != gate.NodeDir {
 		want = s.After.Mode // it stays, because it contains files of another process
 	}
-	if s.Before.Type != gate.NodeDir || a.remade {
+	if s.Before.Type != gate.NodeDir || a.stageRecreated {
 		ours = append(ours, ownerAll)
 	}
 	if s.After.Type == gate.NodeDir {
@@ -102,8 +102,8 @@ func (a restorer) reclose(i int, p place) (bool, error) {
 	return true, nil
 }
 
-// unput reverts put.
-func (a restorer) unput(i int, p place) (bool, error) {
+// revertPut reverts put.
+func (a restorer) revertPut(i int, p place) (bool, error) {
 	s := a.steps[i]
 	// Permissions of directories are ignored because they are temporary; see reopen.
 	was, _, err := p.matches(a.ctx, s.Before, true, nil)
@@ -119,9 +119,9 @@ func (a restorer) unput(i int, p place) (bool, error) {
 	case modeOnly(s):
 		return was, nil
 	case swapped(s):
-		return a.unswap(i, p, was, now)
+		return a.revertExchange(i, p, was, now)
 	}
-	if _, err := a.fresh(i).stat(); err == nil || was {
+	if _, err := a.newEntry(i).stat(); err == nil || was {
 		return true, nil // not placed
 	}
 	if !now {
@@ -133,31 +133,31 @@ func (a restorer) unput(i int, p place) (bool, error) {
 			return false, err
 		}
 	}
-	if err := p.moveTo(a.fresh(i)); err != nil {
-		return false, unlessLost(err)
+	if err := p.moveTo(a.newEntry(i)); err != nil {
+		return false, unlessVanished(err)
 	}
 	a.point("moved back %d", i)
-	ok, _, err := a.fresh(i).matches(a.ctx, s.After, true, nil)
+	ok, _, err := a.newEntry(i).matches(a.ctx, s.After, true, nil)
 	if err == nil && ok && s.After.Type == gate.NodeDir {
-		ok, err = a.fresh(i).empty()
+		ok, err = a.newEntry(i).empty()
 	}
 	if err == nil && !ok {
-		err = a.fresh(i).moveTo(p)
+		err = a.newEntry(i).moveTo(p)
 	}
 	return ok, err
 }
 
-// unswap reverts an exchange. was and now report whether the path is in the state before the step and in the planned state.
-func (a restorer) unswap(i int, p place, was, now bool) (bool, error) {
-	s, old := a.steps[i], a.aside(i)
+// revertExchange reverts an exchange. was and now report whether the path is in the state before the step and in the planned state.
+func (a restorer) revertExchange(i int, p place, was, now bool) (bool, error) {
+	s, old := a.steps[i], a.oldEntry(i)
 	if _, err := old.stat(); err != nil {
-		old = a.fresh(i)
+		old = a.newEntry(i)
 		_, serr := old.stat()
 		unused, _, err := old.matches(a.ctx, s.After, false, nil)
 		switch {
 		case err != nil:
 			return false, err
-		case serr != nil && a.remade && !was:
+		case serr != nil && a.stageRecreated && !was:
 			if err := a.remake(old, s.Before); err != nil {
 				return false, err
 			}
@@ -176,15 +176,15 @@ func (a restorer) unswap(i int, p place, was, now bool) (bool, error) {
 	default:
 		return was, nil
 	}
-	return err == nil, unlessLost(err)
+	return err == nil, unlessVanished(err)
 }
 
-// untake moves back the entry that take has moved away.
-func (a restorer) untake(i int, p place) (bool, error) {
-	s, old := a.steps[i], a.aside(i)
+// revertTake moves back the entry that take has moved away.
+func (a restorer) revertTake(i int, p place) (bool, error) {
+	s, old := a.steps[i], a.oldEntry(i)
 	if _, err := old.stat(); errors.Is(err, unix.ENOENT) {
 		was, _, err := p.matches(a.ctx, s.Before, true, nil)
-		if err != nil || was || !a.remade {
+		if err != nil || was || !a.stageRecreated {
 			return true, err
 		}
 		if err := a.remake(old, s.Before); err != nil {
@@ -192,7 +192,7 @@ func (a restorer) untake(i int, p place) (bool, error) {
 		}
 	}
 	err := old.moveTo(p)
-	return err == nil, unlessLost(err)
+	return err == nil, unlessVanished(err)
 }
 
 // remake creates the original entry again in the staging directory, from the saved copy.

@@ -210,7 +210,7 @@ func (s site) want(t testing.TB, what string, want shape) {
 
 func wantState(t testing.TB, what string, out Outcome, err error, state string) {
 	t.Helper()
-	if err != nil || out.State != state || len(out.Kept) > 0 {
+	if err != nil || out.State != state || len(out.LeftInPlace) > 0 {
 		t.Errorf("%s: %+v, %v; want %q", what, out, err, state)
 	}
 }

@@ -27,10 +27,10 @@ func (a *applier) prepare() (err error) {
 	a.moved = gate.Moved{}
 	objects, err := a.makeOriginals()
 	if err != nil {
-		return blame(err, a.originals)
+		return denied(err, a.originals)
 	}
 	defer objects.Close()
-	defer func() { err = errors.Join(err, blame(a.disk.wait(), a.originals)) }()
+	defer func() { err = errors.Join(err, denied(a.disk.wait(), a.originals)) }()
 	planned := make(map[string]*gate.Step, len(a.steps))
 	keep := saver{a, objects, planned}
 	for i := range a.steps {
@@ -41,7 +41,7 @@ func (a *applier) prepare() (err error) {
 			return err
 		}
 		if err := keep.prepare(s); err != nil {
-			return blame(err, s.Path)
+			return denied(err, s.Path)
 		}
 		a.point("saved %d", i)
 	}
@@ -49,9 +49,9 @@ func (a *applier) prepare() (err error) {
 		return a.moved.Conflict()
 	}
 	if err := a.disk.wait(); err != nil {
-		return blame(err, a.originals)
+		return denied(err, a.originals)
 	}
-	return blame(errors.Join(syncDir(objects), syncDir(a.saved)), a.originals)
+	return denied(errors.Join(syncDir(objects), syncDir(a.saved)), a.originals)
 }
 
 // makeOriginals creates an empty directory for originals.
@@ -90,8 +90,8 @@ func (a saver) prepare(s gate.Step) error {
 		return nil // the parent is checked in its own step and will be created by the plan
 	}
 	p, err := a.at(s)
-	if lost(err) {
-		a.move(s.Path)
+	if vanishedParent(err) {
+		a.recordMoved(s.Path)
 		return nil
 	}
 	if err != nil {
@@ -109,11 +109,11 @@ func (a saver) prepare(s gate.Step) error {
 		}
 	}
 	if !ok {
-		a.move(s.Path)
+		a.recordMoved(s.Path)
 		return nil
 	}
 	if !s.Before.None() && int(st.Uid) != os.Geteuid() {
-		return caisson.Errorf(caisson.Denied, "%s belongs to another user than the directory; nothing was applied", quoted(s.Path))
+		return caisson.Errorf(caisson.Denied, "%s belongs to another user than the directory; nothing was applied", quotedPath(s.Path))
 	}
 	return nil
 }
@@ -145,7 +145,7 @@ func (a saver) save(p place, n gate.Node) (bool, unix.Stat_t, error) {
 // onlyPlanned reports whether the plan removes all entries of the directory at p.
 func onlyPlanned(p place, s gate.Step, planned map[string]*gate.Step) (bool, error) {
 	f, err := p.open(unix.O_DIRECTORY)
-	if lost(err) {
+	if vanishedParent(err) {
 		return false, nil
 	}
 	if err != nil {
@@ -195,22 +195,22 @@ func modeOnly(s gate.Step) bool {
 	return s.Before.Type == gate.NodeFile && s.After.Type == gate.NodeFile && s.Before.Hash == s.After.Hash
 }
 
-// taken reports whether the old entry at the path is moved away, as opposed to exchanged.
-func taken(s gate.Step) bool {
+// movedAway reports whether the old entry at the path is moved away, as opposed to exchanged.
+func movedAway(s gate.Step) bool {
 	return !s.Before.None() && (s.After.None() || (s.Before.Type == gate.NodeDir) != (s.After.Type == gate.NodeDir))
 }
 
-// placed reports whether a new entry is moved to the path. If the old entry is not taken, the two are exchanged.
-func placed(s gate.Step) bool {
+// movedIn reports whether a new entry is moved to the path. If the old entry is not taken, the two are exchanged.
+func movedIn(s gate.Step) bool {
 	return !s.After.None() && !modeOnly(s) && (s.After.Type != gate.NodeDir || s.Before.Type != gate.NodeDir)
 }
 
-func swapped(s gate.Step) bool { return placed(s) && !s.Before.None() && !taken(s) }
+func swapped(s gate.Step) bool { return movedIn(s) && !s.Before.None() && !movedAway(s) }
 
 // prepareFresh creates the new entry of step i in the staging directory.
 func (a *applier) prepareFresh(i int) error {
-	if s := a.steps[i]; placed(s) {
-		return a.make(a.fresh(i), s.After, a.read)
+	if s := a.steps[i]; movedIn(s) {
+		return a.make(a.newEntry(i), s.After, a.read)
 	}
 	return nil
 }

@@ -25,9 +25,9 @@ func (a switcher) all() error {
 		of   func(s gate.Step) bool
 		do   func(i int, p place) (bool, error) // false: the path is not as expected
 	}{
-		{"opened", false, opened, a.openDir},
-		{"taken", true, taken, a.take},
-		{"placed", false, func(s gate.Step) bool { return placed(s) || modeOnly(s) }, a.put},
+		{"opened", false, needsOpening, a.openDir},
+		{"taken", true, movedAway, a.take},
+		{"placed", false, func(s gate.Step) bool { return movedIn(s) || modeOnly(s) }, a.put},
 		{"closed", true, func(s gate.Step) bool { return s.After.Type == gate.NodeDir }, a.closeDir},
 	} {
 		err := a.each(part.up, part.of, func(i int) error {
@@ -36,7 +36,7 @@ func (a switcher) all() error {
 			}
 			ok, err := a.change(i, part.do)
 			if err == nil && !ok {
-				a.move(a.steps[i].Path)
+				a.recordMoved(a.steps[i].Path)
 				return a.moved.Conflict()
 			}
 			a.point("%s %d", part.name, i)
@@ -60,7 +60,7 @@ func (a *applier) each(up bool, of func(gate.Step) bool, do func(i int) error) e
 			continue
 		}
 		if err := do(i); err != nil {
-			return blame(err, a.steps[i].Path)
+			return denied(err, a.steps[i].Path)
 		}
 	}
 	return nil
@@ -70,7 +70,7 @@ func (a *applier) each(up bool, of func(gate.Step) bool, do func(i int) error) e
 func (a *applier) change(i int, do func(i int, p place) (bool, error)) (bool, error) {
 	p, err := a.at(a.steps[i])
 	if err != nil {
-		if lost(err) {
+		if vanishedParent(err) {
 			err = nil
 		}
 		return false, err
@@ -80,8 +80,8 @@ func (a *applier) change(i int, do func(i int, p place) (bool, error)) (bool, er
 	return do(i, p)
 }
 
-// opened reports whether the path is a directory that must be made writable temporarily, while it or its entries are changed.
-func opened(s gate.Step) bool {
+// needsOpening reports whether the path is a directory that must be made writable temporarily, while it or its entries are changed.
+func needsOpening(s gate.Step) bool {
 	return s.Before.Type == gate.NodeDir && s.Before.Mode&ownerAll != ownerAll
 }
 
@@ -97,15 +97,15 @@ func (a switcher) openDir(i int, p place) (bool, error) {
 // take moves away an entry that is removed, or that changes from or to a directory.
 func (a switcher) take(i int, p place) (bool, error) {
 	s := a.steps[i]
-	if err := p.moveTo(a.aside(i)); err != nil {
-		return false, unlessLost(err)
+	if err := p.moveTo(a.oldEntry(i)); err != nil {
+		return false, unlessVanished(err)
 	}
 	a.point("moved %d", i)
 	// The entry that was moved is checked again, because it may have changed since the first check. If it differs, the rollback
 	// moves it back.
-	ok, _, err := a.aside(i).matches(a.ctx, s.Before, true, nil)
+	ok, _, err := a.oldEntry(i).matches(a.ctx, s.Before, true, nil)
 	if err == nil && ok && s.Before.Type == gate.NodeDir {
-		ok, err = a.aside(i).empty()
+		ok, err = a.oldEntry(i).empty()
 	}
 	return ok, err
 }
@@ -116,9 +116,9 @@ func (a switcher) put(i int, p place) (bool, error) {
 	if swapped(s) {
 		return a.exchange(i, p)
 	}
-	if placed(s) {
-		err := a.fresh(i).moveTo(p)
-		return err == nil, unlessLost(err)
+	if movedIn(s) {
+		err := a.newEntry(i).moveTo(p)
+		return err == nil, unlessVanished(err)
 	}
 	ok, _, err := p.matches(a.ctx, s.Before, false, nil)
 	if err != nil || !ok {
@@ -134,14 +134,14 @@ func (a switcher) put(i int, p place) (bool, error) {
 // exchange exchanges the new entry with the old one, and then checks the old one, because an editor may have saved the file at
 // the last moment.
 func (a switcher) exchange(i int, p place) (bool, error) {
-	s, q := a.steps[i], a.fresh(i)
+	s, q := a.steps[i], a.newEntry(i)
 	ok, _, err := p.matches(a.ctx, s.Before, false, nil)
 	if err != nil || !ok {
 		return false, err
 	}
 	a.point("checked %d", i)
-	if err := p.swapWith(q, a.aside(i)); err != nil {
-		return false, unlessLost(err)
+	if err := p.swapWith(q, a.oldEntry(i)); err != nil {
+		return false, unlessVanished(err)
 	}
 	a.point("swapped %d", i)
 	ok, _, err = q.matches(a.ctx, s.Before, false, nil)
@@ -153,8 +153,8 @@ func (a switcher) closeDir(i int, p place) (bool, error) {
 	return p.chmod(a.steps[i].After.Mode, gate.NodeDir)
 }
 
-// unlessLost returns nil if err only means that a path is not in the expected state, otherwise err.
-func unlessLost(err error) error {
+// unlessVanished returns nil if err only means that a path is not in the expected state, otherwise err.
+func unlessVanished(err error) error {
 	for _, e := range []error{unix.ENOENT, unix.ENOTDIR, unix.EEXIST} {
 		if errors.Is(err, e) {
 			return nil
@@ -184,7 +184,7 @@ func (a *applier) syncDirs() error {
 		}
 		done[dir] = true
 		fd, err := openBeneath(int(a.host.Fd()), dir, unix.O_RDONLY|unix.O_DIRECTORY, 0)
-		if lost(err) {
+		if vanishedParent(err) {
 			continue // removed, by the plan or by another process
 		}
 		if errors.Is(err, unix.EACCES) { // a directory that its owner may not list
@@ -195,8 +195,8 @@ func (a *applier) syncDirs() error {
 			f.Close()
 		}
 		if err != nil {
-			return blame(err, dir)
+			return denied(err, dir)
 		}
 	}
-	return blame(syncDir(a.stage), a.name)
+	return denied(syncDir(a.stage), a.name)
 }

@@ -45,9 +45,9 @@ func at(root int, name string) (place, error) {
 
 func (p place) close() { unix.Close(p.dir) }
 
-// lost reports whether err means that a parent directory of a path does not exist any more: another process has removed or
+// vanishedParent reports whether err means that a parent directory of a path does not exist any more: another process has removed or
 // replaced it.
-func lost(err error) bool {
+func vanishedParent(err error) bool {
 	for _, e := range []error{unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EXDEV} {
 		if errors.Is(err, e) {
 			return true
@@ -126,7 +126,7 @@ func (p place) matches(ctx context.Context, n gate.Node, anyMode bool, w io.Writ
 	}
 	f, err := p.open(0)
 	if err != nil {
-		if lost(err) {
+		if vanishedParent(err) {
 			return false, st, nil
 		}
 		return false, st, err
@@ -210,7 +210,7 @@ func (p place) chmod(mode uint32, typ string) (bool, error) {
 		flags = unix.O_DIRECTORY
 	}
 	f, err := p.open(flags)
-	if lost(err) {
+	if vanishedParent(err) {
 		return false, nil
 	}
 	if err != nil {
@@ -233,10 +233,10 @@ func (p place) chmod(mode uint32, typ string) (bool, error) {
 	return true, f.Sync()
 }
 
-// blame adds the path to err.
-func blame(err error, name string) error {
+// denied adds the path to err.
+func denied(err error, name string) error {
 	if _, ok := errors.AsType[*caisson.Error](err); ok || err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
-	return errno.Wrap(&os.PathError{Op: "apply", Path: quoted(name), Err: err})
+	return errno.Wrap(&os.PathError{Op: "apply", Path: quotedPath(name), Err: err})
 }

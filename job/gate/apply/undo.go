@@ -48,7 +48,7 @@ func undo(ctx context.Context, host, saved *os.File, hook func(string)) (Outcome
 			r.After.Mode &= 0o777
 		}
 		if r.After, err = savedNode(ctx, r.After, read); err != nil {
-			return was, caisson.Wrap(err, caisson.Internal, "what %s was cannot be read; nothing was undone", quoted(s.Path))
+			return was, caisson.Wrap(err, caisson.Internal, "what %s was cannot be read; nothing was undone", quotedPath(s.Path))
 		}
 		if !r.Before.Same(r.After) {
 			reverse.Steps = append(reverse.Steps, r)

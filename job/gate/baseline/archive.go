@@ -33,20 +33,20 @@ var jobArchive = worker.Job[archiveArgs, Masked]{
 			return Masked{}, err
 		}
 		list := mask.Lister()
-		if err := archive.CopyVisible(&capped{w: c.Files[0], left: args.Most}, c.Input(), list.Hides); err != nil {
+		if err := archive.CopyVisible(&limitedWriter{w: c.Files[0], left: args.Most}, c.Input(), list.Hides); err != nil {
 			return Masked{}, err
 		}
 		return Masked{Hidden: list.Hidden, Count: list.Count}, nil
 	},
 }
 
-// capped is a writer that returns Exhausted once more than left bytes were written.
-type capped struct {
+// limitedWriter is a writer that returns Exhausted once more than left bytes were written.
+type limitedWriter struct {
 	w    io.Writer
 	left int64
 }
 
-func (c *capped) Write(p []byte) (int, error) {
+func (c *limitedWriter) Write(p []byte) (int, error) {
 	if c.left -= int64(len(p)); c.left < 0 {
 		return 0, caisson.Errorf(caisson.Exhausted, "the archive is larger than it may be")
 	}
@@ -57,7 +57,7 @@ func (c *capped) Write(p []byte) (int, error) {
 // bytes. It reads in to its end, or until the copy fails, and returns errors of in unchanged. Returns Invalid if the input is
 // not a valid archive.
 func (t Tool) MaskArchive(ctx context.Context, hide, show []string, in io.Reader, out *os.File, most int64) (Masked, error) {
-	source := &noted{r: in}
+	source := &errorRecorder{r: in}
 	args := archiveArgs{maskArgs: maskArgs{Hide: hide, Show: show}, Most: most}
 	result, err := jobArchive.Run(ctx, t.run, args, worker.Given{Files: []*os.File{out}, Input: source})
 	if source.err != nil { // the job only saw a truncated archive
@@ -66,13 +66,13 @@ func (t Tool) MaskArchive(ctx context.Context, hide, show []string, in io.Reader
 	return result, err
 }
 
-// noted is a reader that records the error of the underlying reader. err may be read after Run has returned.
-type noted struct {
+// errorRecorder is a reader that records the error of the underlying reader. err may be read after Run has returned.
+type errorRecorder struct {
 	r   io.Reader
 	err error
 }
 
-func (n *noted) Read(p []byte) (int, error) {
+func (n *errorRecorder) Read(p []byte) (int, error) {
 	k, err := n.r.Read(p)
 	if err != nil && !errors.Is(err, io.EOF) {
 		n.err = err

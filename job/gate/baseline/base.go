@@ -112,7 +112,7 @@ func Keep(ctx context.Context, root, manifest, dst *os.File, limits Limits) erro
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case err != nil && (errors.Is(err, fsat.ErrChanged) || fsat.Unexpected(err) == nil):
+		case err != nil && (errors.Is(err, fsat.ErrChanged) || fsat.UnlessConcurrent(err) == nil):
 			continue
 		case err != nil:
 			return fmt.Errorf("read %s: %w", safetext.Path(r.Path), err)
@@ -207,7 +207,7 @@ func Rebase(ctx context.Context, host, base *os.File, applied []Applied) error {
 		if err != nil {
 			return err
 		}
-		if now.Odd != "" || !now.Node().Same(a.Node) || store.Entries[a.Path] == nil && len(store.Entries) == maxBaseEntries {
+		if now.Unreadable != "" || !now.Node().Same(a.Node) || store.Entries[a.Path] == nil && len(store.Entries) == maxBaseEntries {
 			continue
 		}
 		e := &Entry{Stat: now.Stat, Rebased: true, Link: now.Link, length: -1}

@@ -134,10 +134,10 @@ func (c *copier) named(r *Record, err error) error {
 	return nil
 }
 
-// missing counts an entry that cannot be copied because of its type or permissions. It returns unexpected errors of the file
+// countLeftOut counts an entry that cannot be copied because of its type or permissions. It returns unexpected errors of the file
 // system.
-func (c *copier) missing(r *Record, err error) error {
-	if err := fsat.Unexpected(err); err != nil && !errors.Is(err, unix.EINVAL) {
+func (c *copier) countLeftOut(r *Record, err error) error {
+	if err := fsat.UnlessConcurrent(err); err != nil && !errors.Is(err, unix.EINVAL) {
 		return c.named(r, err)
 	}
 	c.sum.Left++
@@ -147,13 +147,13 @@ func (c *copier) missing(r *Record, err error) error {
 func (c *copier) link(r *Record, name string) error {
 	fd, err := fsat.Open(c.root, r.Path, unix.O_PATH|unix.O_NOFOLLOW, 0)
 	if err != nil {
-		return c.missing(r, err)
+		return c.countLeftOut(r, err)
 	}
 	defer unix.Close(fd)
 	text := make([]byte, fsat.MaxPathLen+1)
 	n, err := unix.Readlinkat(fd, "", text)
 	if err != nil || n == 0 || n > fsat.MaxPathLen {
-		return c.missing(r, err)
+		return c.countLeftOut(r, err)
 	}
 	if err := unix.Symlinkat(string(text[:n]), c.parent, name); err != nil {
 		return c.named(r, err)
@@ -169,7 +169,7 @@ func (c *copier) touch(r *Record, name string, mtime int64) error {
 func (c *copier) file(r *Record, name string) error {
 	fd, err := fsat.OpenContent(c.root, r.Path)
 	if err != nil {
-		return c.missing(r, err)
+		return c.countLeftOut(r, err)
 	}
 	src := os.NewFile(uintptr(fd), name)
 	defer src.Close()

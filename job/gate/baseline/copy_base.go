@@ -45,11 +45,11 @@ func KeepCopy(ctx context.Context, copied, manifest, dst *os.File, limits Limits
 		if err != nil {
 			return err
 		}
-		if is.Type != fsat.TypeFile || is.Size > int64(l.File) || is.Odd != "" {
+		if is.Type != fsat.TypeFile || is.Size > int64(l.File) || is.Unreadable != "" {
 			continue
 		}
 		data, err := fsat.ReadContent(ctx, int(copied.Fd()), was.Path, &is.Stat, int64(l.File))
-		if err != nil && (ctx.Err() != nil || !errors.Is(err, fsat.ErrChanged) && fsat.Unexpected(err) != nil) {
+		if err != nil && (ctx.Err() != nil || !errors.Is(err, fsat.ErrChanged) && fsat.UnlessConcurrent(err) != nil) {
 			return fmt.Errorf("read the copy of %s: %w", safetext.Path(was.Path), err)
 		}
 		if err != nil || !fsat.IsText(data) {

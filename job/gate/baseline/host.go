@@ -29,12 +29,12 @@ type State struct {
 	Content string // SHA-256 of a file in hex; "" if it is not known
 	Link    string
 	Data    []byte // content of a small file on the host; otherwise nil
-	// Odd is the reason why the path cannot be compared, for example because it is behind a symlink or unreadable. It is
+	// Unreadable is the reason why the path cannot be compared, for example because it is behind a symlink or unreadable. It is
 	// usually empty.
-	Odd string
+	Unreadable string
 }
 
-var Nothing = State{Stat: fsat.Stat{Type: fsat.TypeNone}}
+var Absent = State{Stat: fsat.Stat{Type: fsat.TypeNone}}
 
 func (s *State) None() bool { return s.Type == fsat.TypeNone }
 
@@ -56,7 +56,7 @@ func (s *State) Hash() string { return overlay.HashOf(s.Type, s.Mode, s.Content,
 
 // Equal reports whether two states are known to be equal in everything that an apply changes.
 func (s *State) Equal(o *State) bool {
-	if s.Type != o.Type || s.Odd != "" || o.Odd != "" {
+	if s.Type != o.Type || s.Unreadable != "" || o.Unreadable != "" {
 		return false
 	}
 	switch s.Type {
@@ -87,32 +87,32 @@ func NewHostReader(ctx context.Context, root int) *HostReader {
 // Look returns the state of path without its content.
 func (r *HostReader) Look(path string) (State, error) {
 	if err := r.ctx.Err(); err != nil {
-		return Nothing, err
+		return Absent, err
 	}
 	fd, err := fsat.Open(r.Root, path, unix.O_PATH|unix.O_NOFOLLOW, 0)
 	switch {
 	case err == unix.ENOENT || err == unix.ENOTDIR:
-		return Nothing, nil
+		return Absent, nil
 	case err == unix.ELOOP:
-		return State{Stat: fsat.Stat{Type: fsat.TypeNone}, Odd: "a directory above it is a symlink now"}, nil
+		return State{Stat: fsat.Stat{Type: fsat.TypeNone}, Unreadable: "a directory above it is a symlink now"}, nil
 	case err == unix.EXDEV:
-		return State{Stat: fsat.Stat{Type: fsat.TypeNone}, Odd: "another file system is mounted above it now"}, nil
+		return State{Stat: fsat.Stat{Type: fsat.TypeNone}, Unreadable: "another file system is mounted above it now"}, nil
 	case err != nil && fsat.Inaccessible(err):
-		return State{Stat: fsat.Stat{Type: fsat.TypeNone}, Odd: "its owner cannot look at it"}, nil
+		return State{Stat: fsat.Stat{Type: fsat.TypeNone}, Unreadable: "its owner cannot look at it"}, nil
 	case err != nil:
-		return Nothing, fmt.Errorf("look at %s: %w", safetext.Path(path), err)
+		return Absent, fmt.Errorf("look at %s: %w", safetext.Path(path), err)
 	}
 	defer unix.Close(fd)
 	st, err := fsat.Lstat(fd, "")
 	if err != nil {
-		return Nothing, fmt.Errorf("look at %s: %w", safetext.Path(path), err)
+		return Absent, fmt.Errorf("look at %s: %w", safetext.Path(path), err)
 	}
 	s := State{Stat: st}
 	if st.Type == fsat.TypeSymlink {
 		buf := make([]byte, fsat.MaxPathLen+1)
 		n, err := unix.Readlinkat(fd, "", buf)
 		if err != nil {
-			return Nothing, fmt.Errorf("read the link %s: %w", safetext.Path(path), err)
+			return Absent, fmt.Errorf("read the link %s: %w", safetext.Path(path), err)
 		}
 		s.Link = string(buf[:n])
 	}
@@ -131,7 +131,7 @@ func (r *HostReader) State(path string) (State, error) {
 // Fill adds the content of the file at path to its state s.
 func (r *HostReader) Fill(path string, s *State) error {
 	if s.Size > maxHostFile || s.Size > r.left {
-		s.Odd = "it is too large to be compared"
+		s.Unreadable = "it is too large to be compared"
 		return nil
 	}
 	r.left -= s.Size
@@ -171,9 +171,9 @@ func (r *HostReader) Explain(path string, s *State, err error) error {
 	case r.ctx.Err() != nil:
 		return r.ctx.Err()
 	case errors.Is(err, fsat.ErrChanged):
-		s.Odd = "it is changing at the moment"
-	case fsat.Unexpected(err) == nil:
-		s.Odd = "its owner cannot read it"
+		s.Unreadable = "it is changing at the moment"
+	case fsat.UnlessConcurrent(err) == nil:
+		s.Unreadable = "its owner cannot read it"
 	default:
 		return fmt.Errorf("read %s: %w", safetext.Path(path), err)
 	}

@@ -7,13 +7,15 @@ import (
 	"github.com/caisson-dev/caisson/job/gate/check"
 )
 
-// madeNames are directories of files that tools download or generate.
-var madeNames = []string{"node_modules", ".venv", "venv", "__pycache__", ".tox", ".pytest_cache", ".mypy_cache"}
+// generatedNames are directories of files that tools download or generate.
+var generatedNames = []string{"node_modules", ".venv", "venv", "__pycache__", ".tox", ".pytest_cache", ".mypy_cache"}
 
 // Own reports whether the file at path counts as a source file of the tree when the share of removed files is computed. Files
 // of git, which are never changed, and files that tools generate do not count.
 func Own(path string) bool {
-	return !slices.ContainsFunc(strings.Split(path, "/"), func(name string) bool { return !ownName(name) })
+	return !slices.ContainsFunc(strings.Split(path, "/"), func(name string) bool { return !countsAsOwn(name) })
 }
 
-func ownName(name string) bool { return !slices.Contains(madeNames, name) && !check.GitName(name) }
+func countsAsOwn(name string) bool {
+	return !slices.Contains(generatedNames, name) && !check.GitName(name)
+}

@@ -80,7 +80,7 @@ func (s *scanner) walk(dir string, children []fsat.Child, own bool) error {
 		}
 		if c.Type != fsat.TypeDir {
 			s.sum.Files++
-			if own && !r.Hidden && ownName(c.Name) {
+			if own && !r.Hidden && countsAsOwn(c.Name) {
 				s.sum.Own++
 			}
 			if c.Type == fsat.TypeFile {
@@ -100,7 +100,7 @@ func (s *scanner) walk(dir string, children []fsat.Child, own bool) error {
 			return err
 		}
 		s.out.add(&r)
-		if err := s.walk(path, below, own && ownName(c.Name)); err != nil {
+		if err := s.walk(path, below, own && countsAsOwn(c.Name)); err != nil {
 			return err
 		}
 	}

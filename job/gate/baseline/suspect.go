@@ -208,14 +208,14 @@ func (s *searcher) look(ctx context.Context, r *Record) error {
 	switch {
 	case ctx.Err() != nil:
 		return nil
-	case err != nil && (errors.Is(err, fsat.ErrChanged) || fsat.Unexpected(err) == nil):
+	case err != nil && (errors.Is(err, fsat.ErrChanged) || fsat.UnlessConcurrent(err) == nil):
 		return nil
 	case err != nil:
 		return fmt.Errorf("read %s: %w", safetext.Path(r.Path), err)
 	}
 	s.bytes += r.Size
 	if fsat.IsText(data) {
-		why, err := s.why(ctx, r.Path, string(data))
+		why, err := s.describe(ctx, r.Path, string(data))
 		if err != nil {
 			return nil // the time limit is exceeded
 		}
@@ -227,9 +227,9 @@ func (s *searcher) look(ctx context.Context, r *Record) error {
 	return nil
 }
 
-// why describes the first possible secret in a text, or returns "" if there is none. It does not use rules that only match the
+// describe describes the first possible secret in a text, or returns "" if there is none. It does not use rules that only match the
 // words around a secret, because they have too many false positives for a whole directory.
-func (s *searcher) why(ctx context.Context, path, text string) (string, error) {
+func (s *searcher) describe(ctx context.Context, path, text string) (string, error) {
 	if gitConfig(path) && urlPassword.MatchString(text) {
 		return "the address of a remote has a password or token in it", nil
 	}

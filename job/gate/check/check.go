@@ -68,7 +68,7 @@ func ChangesIn(ctx context.Context, changes []caisson.Change, base Tree, read fu
 	}
 	for i := range changes {
 		for _, f := range c.findings[i] {
-			before[i] = worse(before[i], f.Verdict)
+			before[i] = stricter(before[i], f.Verdict)
 		}
 		changes[i].Finding = append(changes[i].Finding, c.findings[i]...)
 		if !slices.Contains([]string{caisson.VerdictPass, caisson.VerdictAsk, caisson.VerdictConflict}, before[i]) {
@@ -109,7 +109,7 @@ func (c *checker) add(i int, check, verdict string, line int, format string, arg
 		*list = append(*list, f)
 	default:
 		last := &(*list)[maxFindings-1]
-		if worse(last.Verdict, verdict) != last.Verdict {
+		if stricter(last.Verdict, verdict) != last.Verdict {
 			*last = f
 		}
 	}
@@ -175,8 +175,8 @@ func (c *checker) checkNode(i int) {
 		c.add(i, checkType, caisson.VerdictDeny, 0, "files, directories and symlinks are applied, and this is a %.20s", ch.Type)
 	}
 	if ch.Type == fsat.TypeSymlink {
-		if j := judgedAt(ch.Path); j != nil && !matchAny(c.rules.Allow, ch.Path) {
-			c.add(i, checkPath, caisson.VerdictAsk, 0, "%s, and what it leads to was not looked at", j.why)
+		if j := protectedBy(ch.Path); j != nil && !matchAny(c.rules.Allow, ch.Path) {
+			c.add(i, checkPath, caisson.VerdictAsk, 0, "%s, and what it leads to was not looked at", j.reason)
 		}
 		return
 	}
@@ -204,7 +204,7 @@ func (c *checker) checkLink(i int) error {
 	if ch.Kind == caisson.ChangeRemoved || !fsat.ValidPath(ch.Path) {
 		return nil
 	}
-	if dir := c.tree.above(ch.Path); dir != "" {
+	if dir := c.tree.parentNotDir(ch.Path); dir != "" {
 		c.add(i, checkLink, caisson.VerdictDeny, 0, "%.200q would be no directory", dir)
 	}
 	if ch.Type != fsat.TypeSymlink {
@@ -291,7 +291,7 @@ func (c *checker) checkCollisions(ctx context.Context) error {
 					c.add(i, checkCollision, caisson.VerdictDeny, 0, "%+.120q and %+.120q are one name on other systems", name, other)
 				}
 			}
-			for _, other := range same.look[nameLook(name)] {
+			for _, other := range same.skeleton[nameSkeleton(name)] {
 				if nameKey(other) != nameKey(name) {
 					c.add(i, checkNames, caisson.VerdictAsk, 0, "%+.120q looks like %+.120q, which is beside it", name, other)
 				}

@@ -26,8 +26,8 @@ const lookalikes = "" +
 	// Coptic, and letters of the Latin script
 	"ⲟoⲣpⲥcɡgɑaıiƖlǀlɩi"
 
-// looks returns lookalikes as a table.
-var looks = sync.OnceValue(func() map[rune]rune {
+// lookalikeTable returns lookalikes as a table.
+var lookalikeTable = sync.OnceValue(func() map[rune]rune {
 	table := map[rune]rune{}
 	list := []rune(lookalikes)
 	for i := 0; i+1 < len(list); i += 2 {
@@ -36,8 +36,8 @@ var looks = sync.OnceValue(func() map[rune]rune {
 	return table
 })
 
-// nameLook returns the skeleton of a name: names with equal skeletons look alike.
-func nameLook(name string) string {
+// nameSkeleton returns the skeleton of a name: names with equal skeletons look alike.
+func nameSkeleton(name string) string {
 	plain := true
 	for i := range len(name) {
 		plain = plain && name[i] < utf8.RuneSelf
@@ -47,7 +47,7 @@ func nameLook(name string) string {
 	}
 	var b strings.Builder
 	b.Grow(len(name))
-	table := looks()
+	table := lookalikeTable()
 	for _, r := range name {
 		switch {
 		case r == 'I' || r == '1' || r == '|':

@@ -78,15 +78,15 @@ func TestCheckGlyphs(t *testing.T) {
 
 func TestLookalikes(t *testing.T) {
 	list := []rune(lookalikes)
-	if len(list)%2 != 0 || len(looks()) != len(list)/2 {
-		t.Fatalf("%d letters, %d of them different", len(list), len(looks()))
+	if len(list)%2 != 0 || len(lookalikeTable()) != len(list)/2 {
+		t.Fatalf("%d letters, %d of them different", len(list), len(lookalikeTable()))
 	}
-	for r, like := range looks() {
+	for r, like := range lookalikeTable() {
 		if r < utf8.RuneSelf || like >= utf8.RuneSelf || strings.ToLower(string(like)) != string(like) {
 			t.Errorf("%c looks like %c", r, like)
 		}
 	}
-	if got := nameLook("ＰAСК\u200bage1.ЈSΟΝ"); got != "packagel.json" {
+	if got := nameSkeleton("ＰAСК\u200bage1.ЈSΟΝ"); got != "packagel.json" {
 		t.Errorf("it looks like %q", got)
 	}
 }

@@ -35,13 +35,13 @@ func (t hostTree) Lookup(path string) (typ, link string, err error) {
 	defer fsat.KeepAlive(t.dir)
 	dir, err := fsat.OpenDir(int(t.dir.Fd()), fsat.Parent(path))
 	if err != nil {
-		return absent(err)
+		return missingResult(err)
 	}
 	defer unix.Close(dir)
 	name := path[strings.LastIndexByte(path, '/')+1:]
 	st, err := fsat.Lstat(dir, name)
 	if err != nil {
-		return absent(err)
+		return missingResult(err)
 	}
 	if st.Type != fsat.TypeSymlink {
 		return st.Type, "", nil
@@ -49,13 +49,13 @@ func (t hostTree) Lookup(path string) (typ, link string, err error) {
 	buf := make([]byte, fsat.MaxPathLen+1)
 	n, err := unix.Readlinkat(dir, name, buf)
 	if err != nil {
-		return absent(err)
+		return missingResult(err)
 	}
 	return st.Type, string(buf[:n]), nil
 }
 
-// absent returns the result of a failed lookup: TypeNone if the path does not exist, otherwise the error.
-func absent(err error) (string, string, error) {
+// missingResult returns the result of a failed lookup: TypeNone if the path does not exist, otherwise the error.
+func missingResult(err error) (string, string, error) {
 	for _, e := range []error{unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.ENAMETOOLONG, unix.EINVAL} {
 		if errors.Is(err, e) {
 			return fsat.TypeNone, "", nil
@@ -69,7 +69,7 @@ func (t hostTree) Children(dir string) ([]string, error) {
 	defer fsat.KeepAlive(t.dir)
 	fd, err := fsat.OpenDir(int(t.dir.Fd()), dir)
 	if err != nil {
-		_, _, err = absent(err)
+		_, _, err = missingResult(err)
 		return nil, err
 	}
 	defer unix.Close(fd)

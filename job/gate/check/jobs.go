@@ -86,9 +86,9 @@ func (t Tool) Check(ctx context.Context, host, frozen *os.File, changes []caisso
 	}
 	for i, r := range results {
 		// The job is untrusted: its result can only make a verdict stricter.
-		verdict := worse(before[i], r.Verdict)
+		verdict := stricter(before[i], r.Verdict)
 		for _, f := range r.Findings {
-			verdict = worse(verdict, f.Verdict)
+			verdict = stricter(verdict, f.Verdict)
 		}
 		changes[i].Finding = append(changes[i].Finding, r.Findings...)
 		changes[i].Verdict = verdict

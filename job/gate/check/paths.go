@@ -13,18 +13,18 @@ import (
 // A protection is a list of names with the verdict on changes of these paths and of the paths below them.
 type protection struct {
 	verdict string
-	why     string
+	reason  string
 	final   bool // Rules.Allow does not apply
 	// names are in lower case and match any case, in any directory: the directory may be a home directory, or contain several
-	// repositories. A name has at most protectedNames parts; a name of one part may have wildcards. "name.*" and "*.name", with
+	// repositories. A name has at most maxNameParts parts; a name of one part may have wildcards. "name.*" and "*.name", with
 	// at most stemDots dots in name, are found through an index; other wildcards are compared one by one.
 	names []string
 }
 
-const protectedNames = 3
+const maxNameParts = 3
 
 // protections lists the files that tools or people execute, or agents follow, automatically or by routine. The first protection
-// that matches applies. The files of which only some parts are executed are in judgedFiles.
+// that matches applies. The files of which only some parts are executed are in contentRules.
 var protections = []protection{
 	{caisson.VerdictDeny, "keys and trust of the host's user are never changed", true, []string{
 		".ssh", ".gnupg", ".aws", ".kube", ".docker/config.json", ".netrc", ".git-credentials", ".config/gcloud", ".config/gh",
@@ -140,7 +140,7 @@ func protectionOf(key string) *protection {
 	}
 	parts := strings.Split(key, "/")
 	for i, part := range parts {
-		for n := i + 1; n <= min(i+protectedNames, len(parts)); n++ {
+		for n := i + 1; n <= min(i+maxNameParts, len(parts)); n++ {
 			look(strings.Join(parts[i:n], "/"))
 		}
 		eachStem(part, look)
@@ -188,7 +188,7 @@ func (r *Rules) checkPath(name string, add func(verdict, format string, args ...
 	}
 	key := pathKey(name)
 	if p := protectionOf(key); p != nil && (p.final || !matchAny(r.Allow, name)) {
-		add(p.verdict, "%s", p.why)
+		add(p.verdict, "%s", p.reason)
 	}
 	if len(r.Only) > 0 && !matchAny(r.Only, name) {
 		add(caisson.VerdictDeny, "the rules let only other paths be changed")

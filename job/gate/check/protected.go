@@ -18,18 +18,18 @@ import (
 
 // Limits of the files whose content decides whether a change requires a review.
 const (
-	maxJudged      = 1 << 20   // bytes; changes of larger files require a review
-	maxJudgedTOML  = 256 << 10 // bytes of TOML, which takes longer to parse
-	maxJudgedDepth = 64        // nested objects and lists
+	maxParsed      = 1 << 20   // bytes; changes of larger files require a review
+	maxParsedTOML  = 256 << 10 // bytes of TOML, which takes longer to parse
+	maxParsedDepth = 64        // nested objects and lists
 	maxBrackets    = 2_000     // brackets in TOML; the parser's memory grows with the square of the nesting depth
 	maxLineDots    = 64        // dots in one line of TOML
 )
 
 // A judged is a kind of file of which tools execute some parts. A change requires a review unless it affects only parts that
 // are known not to be executed.
-type judged struct {
-	names []string // in lower case, as in protection.names
-	why   string
+type contentRule struct {
+	names  []string // in lower case, as in protection.names
+	reason string
 	// same reports whether two texts differ only in parts that are not executed. If not, it returns the first part of new that
 	// may be executed; "" means the whole file. old is "" if there was no old file.
 	same func(old, new string) (part string, ok bool)
@@ -38,8 +38,8 @@ type judged struct {
 // dependencyKeys are the keys that are allowed in a requirement of a dependency from a registry.
 var dependencyKeys = []string{"version", "extras", "optional", "markers", "python", "features", "default-features", "workspace"}
 
-// judgedFiles lists these files. The lists contain the inert keys: a change of any other key requires a review.
-var judgedFiles = []judged{
+// contentRules lists these files. The lists contain the inert keys: a change of any other key requires a review.
+var contentRules = []contentRule{
 	{[]string{"package.json"}, "package managers and tools run what this names", keyed{
 		decode: decodeJSON,
 		inert: []string{
@@ -100,20 +100,20 @@ var judgedFiles = []judged{
 	{[]string{"makefile.*"}, "builds run this", func(old, new string) (string, bool) { return "", old == new }},
 }
 
-// judgedNames is an index of judgedFiles by name.
-var judgedNames = sync.OnceValue(func() map[string]*judged {
-	index := map[string]*judged{}
-	for i := range judgedFiles {
-		for _, name := range judgedFiles[i].names {
-			index[name] = &judgedFiles[i]
+// contentRulesByName is an index of contentRules by name.
+var contentRulesByName = sync.OnceValue(func() map[string]*contentRule {
+	index := map[string]*contentRule{}
+	for i := range contentRules {
+		for _, name := range contentRules[i].names {
+			index[name] = &contentRules[i]
 		}
 	}
 	return index
 })
 
-// judgedAt returns the entry of judgedFiles for the file at path, or nil.
-func judgedAt(path string) *judged {
-	index := judgedNames()
+// protectedBy returns the entry of contentRules for the file at path, or nil.
+func protectedBy(path string) *contentRule {
+	index := contentRulesByName()
 	name := nameKey(path[strings.LastIndexByte(path, '/')+1:])
 	found := index[name]
 	eachStem(name, func(stem string) {
@@ -124,11 +124,11 @@ func judgedAt(path string) *judged {
 	return found
 }
 
-// checkJudged requires a review of the change i if the file is in judgedFiles and the change may affect what tools execute.
+// checkContentRules requires a review of the change i if the file is in contentRules and the change may affect what tools execute.
 // text is the new content of the file. Each change is checked by one goroutine only.
-func (c *checker) checkJudged(i int, text string) {
+func (c *checker) checkContentRules(i int, text string) {
 	ch := &c.changes[i]
-	j := judgedAt(ch.Path)
+	j := protectedBy(ch.Path)
 	if j == nil || matchAny(c.rules.Allow, ch.Path) {
 		return
 	}
@@ -136,28 +136,28 @@ func (c *checker) checkJudged(i int, text string) {
 	switch {
 	case ok:
 	case part == "":
-		c.add(i, checkPath, caisson.VerdictAsk, 0, "%s", j.why)
+		c.add(i, checkPath, caisson.VerdictAsk, 0, "%s", j.reason)
 	default:
-		c.add(i, checkPath, caisson.VerdictAsk, 0, "%s: %+.80q changes", j.why, part)
+		c.add(i, checkPath, caisson.VerdictAsk, 0, "%s: %+.80q changes", j.reason, part)
 	}
 }
 
 // differs returns ok if everything that new executes is executed in the same way by one of the old texts. It fails closed: if
 // the texts cannot be compared, ok is false. part is as in judged.same.
-func (j *judged) differs(old []string, new string) (part string, ok bool) {
+func (j *contentRule) differs(old []string, new string) (part string, ok bool) {
 	defer func() {
 		if recover() != nil {
 			part, ok = "", false
 		}
 	}()
-	if len(new) > maxJudged || !utf8.ValidString(new) || strings.IndexByte(new, 0) >= 0 {
+	if len(new) > maxParsed || !utf8.ValidString(new) || strings.IndexByte(new, 0) >= 0 {
 		return "", false
 	}
 	if len(old) == 0 {
 		return j.same("", new)
 	}
 	for _, o := range old {
-		if len(o) > maxJudged || !utf8.ValidString(o) {
+		if len(o) > maxParsed || !utf8.ValidString(o) {
 			continue
 		}
 		if p, ok := j.same(o, new); ok {
@@ -340,21 +340,21 @@ func decodeJSON(text string) (map[string]any, error) {
 		return nil, err
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, errJudged
+		return nil, errUnparsable
 	}
 	m, ok := v.(map[string]any)
 	if !ok {
-		return nil, errJudged
+		return nil, errUnparsable
 	}
 	return m, nil
 }
 
-var errJudged = errors.New("it is not as it should be, or too large")
+var errUnparsable = errors.New("it is not as it should be, or too large")
 
 func decodeValue(dec *json.Decoder, depth int) (any, error) {
 	t, err := dec.Token()
-	if err != nil || depth > maxJudgedDepth {
-		return nil, errors.Join(err, errJudged)
+	if err != nil || depth > maxParsedDepth {
+		return nil, errors.Join(err, errUnparsable)
 	}
 	switch t {
 	case json.Delim('{'):
@@ -366,7 +366,7 @@ func decodeValue(dec *json.Decoder, depth int) (any, error) {
 			}
 			key, _ := name.(string)
 			if _, twice := m[key]; twice {
-				return nil, errJudged
+				return nil, errUnparsable
 			}
 			if m[key], err = decodeValue(dec, depth+1); err != nil {
 				return nil, err
@@ -392,12 +392,12 @@ func decodeValue(dec *json.Decoder, depth int) (any, error) {
 // decodeTOML parses TOML within the limits above. The parser's time grows with the square of the number of parts of a key, and
 // of the number of nested brackets.
 func decodeTOML(text string) (m map[string]any, err error) {
-	if len(text) > maxJudgedTOML || strings.Count(text, "[")+strings.Count(text, "{") > maxBrackets {
-		return nil, errJudged
+	if len(text) > maxParsedTOML || strings.Count(text, "[")+strings.Count(text, "{") > maxBrackets {
+		return nil, errUnparsable
 	}
 	for line := range strings.SplitSeq(text, "\n") {
 		if strings.Count(line, ".") > maxLineDots {
-			return nil, errJudged
+			return nil, errUnparsable
 		}
 	}
 	_, err = toml.Decode(text, &m)

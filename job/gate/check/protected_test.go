@@ -245,7 +245,7 @@ func TestJudgedTime(t *testing.T) {
 		"tables":      strings.Repeat("[[a]]\n", 4000),
 	} {
 		start := time.Now()
-		_, ok := judgedAt("pyproject.toml").differs([]string{text}, text+"[tool.x]\n")
+		_, ok := protectedBy("pyproject.toml").differs([]string{text}, text+"[tool.x]\n")
 		t.Logf("%s: %v in %v", name, ok, time.Since(start))
 		if ok {
 			t.Errorf("%s: passes", name)
@@ -262,7 +262,7 @@ func FuzzJudged(f *testing.F) {
 		f.Add(name, "# x\nall:\n\tx \\\n# y\n", "define\n")
 	}
 	f.Fuzz(func(t *testing.T, name, old, new string) {
-		j := judgedAt(name)
+		j := protectedBy(name)
 		if j == nil || len(old) > 1<<14 || len(new) > 1<<14 {
 			return
 		}

@@ -142,7 +142,7 @@ func MatchPath(pattern, name string) bool {
 	// reached[i] means that the first i parts match the names so far.
 	reached := make([]bool, len(parts)+1)
 	reached[0] = true
-	passOver(parts, reached)
+	skipDoubleStars(parts, reached)
 	for part := range strings.SplitSeq(name, "/") {
 		next := make([]bool, len(parts)+1)
 		for i, p := range parts {
@@ -155,7 +155,7 @@ func MatchPath(pattern, name string) bool {
 				next[i+1] = true
 			}
 		}
-		passOver(parts, next)
+		skipDoubleStars(parts, next)
 		if next[len(parts)] {
 			return true // the path itself or a parent directory matches
 		}
@@ -164,8 +164,8 @@ func MatchPath(pattern, name string) bool {
 	return false
 }
 
-// passOver makes each ** match zero directories.
-func passOver(parts []string, reached []bool) {
+// skipDoubleStars makes each ** match zero directories.
+func skipDoubleStars(parts []string, reached []bool) {
 	for i, p := range parts {
 		if p == "**" && reached[i] {
 			reached[i+1] = true

@@ -169,7 +169,7 @@ func (all *SecretRules) judge(r *SecretRule, path, text string, m span) (secret,
 	if r.Entropy != 0 && entropy(found) <= r.Entropy {
 		return secret{}, false
 	}
-	for _, l := range append([]*secretList{all.Allowlist}, r.Allowlists...) {
+	for _, l := range append([]*secretAllowList{all.Allowlist}, r.Allowlists...) {
 		if l.allows(path, match, found, text, m) {
 			return secret{}, false
 		}
@@ -178,7 +178,7 @@ func (all *SecretRules) judge(r *SecretRule, path, text string, m span) (secret,
 }
 
 // allows reports whether the allow list excludes a match.
-func (l *secretList) allows(path, match, found, text string, m span) bool {
+func (l *secretAllowList) allows(path, match, found, text string, m span) bool {
 	target := found
 	switch l.RegexTarget {
 	case "match":

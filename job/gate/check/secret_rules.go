@@ -25,8 +25,8 @@ const genericRule = "generic-api-key"
 // privateKeyRule is the rule that finds private keys, which are longer than other secrets.
 const privateKeyRule = "private-key"
 
-// secretList is an allow list: matches that are not secrets.
-type secretList struct {
+// secretAllowList is an allow list: matches that are not secrets.
+type secretAllowList struct {
 	Description string
 	Condition   string
 	Paths       []string
@@ -47,7 +47,7 @@ type SecretRule struct {
 	SecretGroup int
 	Entropy     float64
 	Keywords    []string
-	Allowlists  []*secretList
+	Allowlists  []*secretAllowList
 
 	regex, path func() *regexp.Regexp
 	// reach is the maximum distance, in bytes, from the end of a keyword at which a match can begin or end; 0 means that a
@@ -103,7 +103,7 @@ type SecretRules struct {
 	Title       string
 	Description string
 	MinVersion  string
-	Allowlist   *secretList
+	Allowlist   *secretAllowList
 	Rules       []*SecretRule
 
 	keywords *words
@@ -122,7 +122,7 @@ var LoadSecretRules = sync.OnceValues(func() (*SecretRules, error) {
 		return nil, fmt.Errorf("rules for secrets: %v means nothing here", left[0])
 	}
 	if all.Allowlist == nil {
-		all.Allowlist = &secretList{}
+		all.Allowlist = &secretAllowList{}
 	}
 	if err := all.Allowlist.prepare(); err != nil {
 		return nil, err
@@ -161,7 +161,7 @@ func lazyRegexp(exprs ...string) func() *regexp.Regexp {
 	})
 }
 
-func (l *secretList) prepare() error {
+func (l *secretAllowList) prepare() error {
 	for _, expr := range slices.Concat(l.Paths, l.Regexes) {
 		if _, err := syntax.Parse(expr, syntax.Perl); err != nil {
 			return err

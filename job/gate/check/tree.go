@@ -154,8 +154,8 @@ func (t *tree) follow(path, link string) error {
 	return nil
 }
 
-// above returns the nearest parent directory of path that would not be a directory, or "".
-func (t *tree) above(path string) string {
+// parentNotDir returns the nearest parent directory of path that would not be a directory, or "".
+func (t *tree) parentNotDir(path string) string {
 	for dir := fsat.Parent(path); dir != ""; dir = fsat.Parent(dir) {
 		if c := t.changed[dir]; c != nil && c.Type != fsat.TypeDir || c == nil && t.gone[dir] {
 			return dir
@@ -164,18 +164,18 @@ func (t *tree) above(path string) string {
 	return ""
 }
 
-// alike contains groups of names in a directory, sorted, by their key (nameKey) and by their skeleton (nameLook).
-type alike struct{ key, look map[string][]string }
+// nameGroups contains groups of names in a directory, sorted, by their key (nameKey) and by their skeleton (nameSkeleton).
+type nameGroups struct{ key, skeleton map[string][]string }
 
 // collisions returns the groups of names in dir that collide on other systems, or that look alike. Each group contains the name
 // of at least one change. It is safe for concurrent use.
-func (t *tree) collisions(dir string) (alike, error) {
-	groups := alike{map[string][]string{}, map[string][]string{}}
+func (t *tree) collisions(dir string) (nameGroups, error) {
+	groups := nameGroups{map[string][]string{}, map[string][]string{}}
 	for _, n := range t.added[dir] {
 		n = strings.TrimPrefix(n, "/")
-		key, look := nameKey(n), nameLook(n)
+		key, look := nameKey(n), nameSkeleton(n)
 		groups.key[key] = append(groups.key[key], n)
-		groups.look[look] = append(groups.look[look], n)
+		groups.skeleton[look] = append(groups.skeleton[look], n)
 	}
 	prefix := ""
 	if dir != "" {
@@ -184,7 +184,7 @@ func (t *tree) collisions(dir string) (alike, error) {
 	if dir == "" || !t.covered(dir) {
 		names, err := t.base.Children(dir)
 		if err != nil {
-			return alike{}, err
+			return nameGroups{}, err
 		}
 		for _, n := range names {
 			if t.gone[prefix+n] {
@@ -193,12 +193,12 @@ func (t *tree) collisions(dir string) (alike, error) {
 			if key := nameKey(n); groups.key[key] != nil { // few names have the same key as a change
 				groups.key[key] = append(groups.key[key], n)
 			}
-			if look := nameLook(n); groups.look[look] != nil {
-				groups.look[look] = append(groups.look[look], n)
+			if look := nameSkeleton(n); groups.skeleton[look] != nil {
+				groups.skeleton[look] = append(groups.skeleton[look], n)
 			}
 		}
 	}
-	for _, by := range []map[string][]string{groups.key, groups.look} {
+	for _, by := range []map[string][]string{groups.key, groups.skeleton} {
 		for key, g := range by {
 			slices.Sort(g)
 			if g = slices.Compact(g); len(g) < 2 {
@@ -213,8 +213,8 @@ func (t *tree) collisions(dir string) (alike, error) {
 
 // allCollisions calls collisions for each of dirs; failed contains the errors. It takes most of the time of a large check,
 // because it reads all names in the directories of the changes.
-func (t *tree) allCollisions(ctx context.Context, dirs []string) (groups map[string]alike, failed map[string]error) {
-	groups, failed = map[string]alike{}, map[string]error{}
+func (t *tree) allCollisions(ctx context.Context, dirs []string) (groups map[string]nameGroups, failed map[string]error) {
+	groups, failed = map[string]nameGroups{}, map[string]error{}
 	var mu sync.Mutex // guards both
 	var wg sync.WaitGroup
 	var next atomic.Int64
@@ -222,7 +222,7 @@ func (t *tree) allCollisions(ctx context.Context, dirs []string) (groups map[str
 		wg.Go(func() {
 			for i := next.Add(1) - 1; i < int64(len(dirs)); i = next.Add(1) - 1 {
 				err := ctx.Err()
-				var found alike
+				var found nameGroups
 				if err == nil {
 					found, err = t.collisions(dirs[i])
 				}
@@ -255,8 +255,8 @@ func (t *tree) repository(dir string) (bool, error) {
 // repositoryNames are the names whose presence can make a directory a repository.
 var repositoryNames = []string{"head", "objects", "refs", "config", "commondir", "hooks"}
 
-// worse returns the stricter of two verdicts.
-func worse(a, b string) string {
+// stricter returns the stricter of two verdicts.
+func stricter(a, b string) string {
 	order := []string{"", caisson.VerdictPass, caisson.VerdictAsk, caisson.VerdictConflict, caisson.VerdictDeny}
 	rank := func(v string) int {
 		if i := slices.Index(order, v); i >= 0 {

@@ -20,8 +20,8 @@ import (
 // maxDifferences is the maximum number of differences that one comparison returns.
 const maxDifferences = 100_000
 
-// maxHeld is the maximum number of bytes of file contents that are cached in memory for later steps.
-const maxHeld = 64 << 20
+// maxCachedBytes is the maximum number of bytes of file contents that are cached in memory for later steps.
+const maxCachedBytes = 64 << 20
 
 // A Difference is a change with the steps that apply it.
 type Difference struct {
@@ -72,14 +72,14 @@ func Changes(ctx context.Context, host, manifest, base, frozen, merged *os.File,
 	}
 	defer f.Close()
 	c := &comparer{
-		ctx: ctx, host: baseline.NewHostReader(ctx, int(host.Fd())), start: startOf{m: m, base: store}, frozen: f, cut: f.Cut(),
-		objects: overlay.NewKeeper(int(merged.Fd()), overlay.FreezeLimits{}.WithDefaults()), blocked: map[string]*obstacle{},
+		ctx: ctx, host: baseline.NewHostReader(ctx, int(host.Fd())), start: baselineView{m: m, base: store}, frozen: f, cut: f.Cut(),
+		objects: overlay.NewKeeper(int(merged.Fd()), overlay.FreezeLimits{}.WithDefaults()), blocked: map[string]*conflict{},
 	}
 	if err := c.run(); err != nil {
 		return nil, err
 	}
 	if opts.Copy {
-		if err := c.vanished(); err != nil {
+		if err := c.removedAfterApply(); err != nil {
 			return nil, err
 		}
 	}
@@ -103,25 +103,25 @@ type difference struct {
 	oldPath string
 	base    baseline.State
 	host    baseline.State // current state on the host; of oldPath in renames
-	box     baseline.State // state in the sandbox, or the merged state
+	sandbox baseline.State // state in the sandbox, or the merged state
 	clash   bool           // conflicts with host; its patch is shown nevertheless
 }
 
-// obstacle is the reason why a directory or its contents cannot be changed.
-type obstacle struct{ verdict, message string }
+// conflict is the reason why a directory or its contents cannot be changed.
+type conflict struct{ verdict, message string }
 
 type comparer struct {
-	ctx     context.Context
-	host    *baseline.HostReader
-	start   startOf
-	frozen  *overlay.Frozen
-	objects *overlay.Keeper
-	found   []*difference
-	merged  []overlay.Entry
-	held    int // bytes of host.Data in found
-	cut     bool
+	ctx         context.Context
+	host        *baseline.HostReader
+	start       baselineView
+	frozen      *overlay.Frozen
+	objects     *overlay.Keeper
+	found       []*difference
+	merged      []overlay.Entry
+	cachedBytes int // bytes of host.Data in found
+	cut         bool
 	// blocked contains the directories whose state on the host does not allow the sandbox's changes in them.
-	blocked map[string]*obstacle
+	blocked map[string]*conflict
 	// emptied is the last directory from which everything is removed that the host has in it, except for the entries of the
 	// frozen copy.
 	emptied string
@@ -165,18 +165,18 @@ func (c *comparer) entry(e *overlay.Entry) error {
 	return c.start.below(e.Path, func(path string, base *origin) error {
 		if len(c.found) >= maxDifferences {
 			c.cut = true
-			return errEnough
+			return errStop
 		}
 		if e.Type == fsat.TypeDir && c.kept(path, e.Path) {
 			return nil
 		}
 		if e.Type == fsat.TypeDir && c.frozen.Cut() {
 			// It may be among the entries that were left out of the frozen copy.
-			d := c.add(path, &base.State, &baseline.Nothing, nil)
+			d := c.add(path, &base.State, &baseline.Absent, nil)
 			d.finding("size", caisson.VerdictDeny, "The workspace has more changes than can be read, so whether this was removed is not known.")
 			return nil
 		}
-		return c.judge(path, base, &baseline.Nothing)
+		return c.judge(path, base, &baseline.Absent)
 	})
 }
 
@@ -204,21 +204,21 @@ func (c *comparer) deny(e *overlay.Entry, base *origin, box *baseline.State) {
 	}
 	d.finding(check, caisson.VerdictDeny, "This cannot be applied: "+e.Denied+".")
 	if e.Type == fsat.TypeDir {
-		c.blocked[e.Path] = &obstacle{caisson.VerdictDeny, "The directory cannot be applied."}
+		c.blocked[e.Path] = &conflict{caisson.VerdictDeny, "The directory cannot be applied."}
 	}
 }
 
 // add appends a difference between base and box, with a step that applies it to the host's current state host. If host is nil,
 // the difference has no step.
 func (c *comparer) add(path string, base, box *baseline.State, host *baseline.State) *difference {
-	d := &difference{path: path, base: *base, box: *box}
+	d := &difference{path: path, base: *base, sandbox: *box}
 	d.Change = caisson.Change{
 		Path: safetext.Path(path), Kind: kindOf(base, box), Type: box.Type, OldType: base.Type, Mode: box.Mode, OldMode: base.Mode,
 		Size: box.Size, OldSize: base.Size, Link: safetext.Path(box.Link), Hash: box.Hash(),
 	}
 	if host != nil {
 		d.host = *host
-		if c.held += len(host.Data); c.held > maxHeld {
+		if c.cachedBytes += len(host.Data); c.cachedBytes > maxCachedBytes {
 			d.host.Data = nil // it is read again if needed
 		}
 		d.Steps = []gate.Step{{Path: path, Before: host.Node(), After: box.Node()}}
@@ -253,7 +253,7 @@ func (d *difference) finding(check, verdict, message string) {
 	d.Steps = nil
 }
 
-func (d *difference) stuck() bool { return d.Change.Verdict != "" }
+func (d *difference) blocked() bool { return d.Change.Verdict != "" }
 
 // saveMerged writes the index of the merged files.
 func (c *comparer) saveMerged(dir int) error {

@@ -12,8 +12,8 @@ import (
 	"github.com/caisson-dev/caisson/job/gate/overlay"
 )
 
-// errEnough stops a walk early.
-var errEnough = errors.New("enough")
+// errStop stops a walk early.
+var errStop = errors.New("enough")
 
 // origin is the state of a path when the workspace was created, or when the path was last applied.
 type origin struct {
@@ -24,13 +24,13 @@ type origin struct {
 	text    *baseline.Entry // entry with the stored content, or nil
 }
 
-// startOf returns the origin of paths.
-type startOf struct {
+// baselineView returns the origin of paths.
+type baselineView struct {
 	m    *baseline.Manifest
 	base *baseline.Store
 }
 
-func (s startOf) at(path string) (origin, error) {
+func (s baselineView) at(path string) (origin, error) {
 	if e := s.base.Entries[path]; e != nil && e.Rebased {
 		return origin{State: e.State(), text: e}, nil
 	}
@@ -39,12 +39,12 @@ func (s startOf) at(path string) (origin, error) {
 		return origin{}, err
 	}
 	if !found {
-		return origin{State: baseline.Nothing, unknown: !known, hidden: s.m.Mask.Hides(path)}, nil
+		return origin{State: baseline.Absent, unknown: !known, hidden: s.m.Mask.Hides(path)}, nil
 	}
 	return s.record(&r), nil
 }
 
-func (s startOf) record(r *baseline.Record) origin {
+func (s baselineView) record(r *baseline.Record) origin {
 	o := origin{State: baseline.State{Stat: r.Stat}, hidden: r.Hidden}
 	if e := s.base.Entries[r.Path]; e != nil && e.Same(&r.Stat) {
 		o.Content, o.text = e.Content(), e
@@ -52,9 +52,9 @@ func (s startOf) record(r *baseline.Record) origin {
 	return o
 }
 
-// below calls do for all paths that existed below dir, in no particular order, until do returns an error. errEnough stops the
+// below calls do for all paths that existed below dir, in no particular order, until do returns an error. errStop stops the
 // walk and is not returned.
-func (s startOf) below(dir string, do func(path string, o *origin) error) error {
+func (s baselineView) below(dir string, do func(path string, o *origin) error) error {
 	for i := sort.Search(len(s.base.Rebased), func(i int) bool { return fsat.Compare(s.base.Rebased[i], dir) > 0 }); i < len(s.base.Rebased); i++ {
 		path := s.base.Rebased[i]
 		if !fsat.Below(path, dir) {
@@ -65,7 +65,7 @@ func (s startOf) below(dir string, do func(path string, o *origin) error) error 
 			continue
 		}
 		if err := do(path, &origin{State: e.State(), text: e}); err != nil {
-			return ignore(err, errEnough)
+			return ignore(err, errStop)
 		}
 	}
 	var failed error
@@ -77,7 +77,7 @@ func (s startOf) below(dir string, do func(path string, o *origin) error) error 
 		failed = do(r.Path, &o)
 		return failed == nil
 	})
-	return errors.Join(err, ignore(failed, errEnough))
+	return errors.Join(err, ignore(failed, errStop))
 }
 
 func ignore(err, what error) error {
@@ -102,19 +102,19 @@ func (c *comparer) judge(path string, base *origin, box *baseline.State) error {
 	if err != nil {
 		return err
 	}
-	if host.Odd == "" && box.Type == fsat.TypeDir && (host.Type == fsat.TypeDir && (base.None() || base.Equal(box))) {
+	if host.Unreadable == "" && box.Type == fsat.TypeDir && (host.Type == fsat.TypeDir && (base.None() || base.Equal(box))) {
 		return nil // the host already has the directory
 	}
 	if box.Type == fsat.TypeDir && base.Type == fsat.TypeDir && host.Type != fsat.TypeDir {
-		c.blocked[path] = &obstacle{caisson.VerdictConflict, "The host does not have the directory any more."}
+		c.blocked[path] = &conflict{caisson.VerdictConflict, "The host does not have the directory any more."}
 		if base.Equal(box) {
 			return nil // the sandbox has only opened it, or changed an entry in it
 		}
 	}
-	if host.None() && box.None() && host.Odd == "" {
+	if host.None() && box.None() && host.Unreadable == "" {
 		return nil // both sides have removed it
 	}
-	if unfit(base.Type) || unfit(host.Type) {
+	if unsupportedType(base.Type) || unsupportedType(host.Type) {
 		c.add(path, &base.State, box, nil).finding("type", caisson.VerdictDeny, "Devices, pipes and sockets of the host are left alone.")
 		return nil
 	}
@@ -122,13 +122,13 @@ func (c *comparer) judge(path string, base *origin, box *baseline.State) error {
 		c.add(path, &base.State, box, nil).finding("host", caisson.VerdictConflict, "What the host had here at the start was not recorded.")
 		return nil
 	}
-	if host.Type == fsat.TypeFile && host.Odd == "" {
+	if host.Type == fsat.TypeFile && host.Unreadable == "" {
 		if err := c.host.Fill(path, &host); err != nil {
 			return err
 		}
 	}
-	if host.Odd != "" {
-		c.add(path, &base.State, box, nil).finding("host", caisson.VerdictConflict, "The host's file cannot be compared: "+host.Odd+".")
+	if host.Unreadable != "" {
+		c.add(path, &base.State, box, nil).finding("host", caisson.VerdictConflict, "The host's file cannot be compared: "+host.Unreadable+".")
 		return nil
 	}
 	if host.Equal(box) {
@@ -138,16 +138,16 @@ func (c *comparer) judge(path string, base *origin, box *baseline.State) error {
 		base.Content, base.Link = host.Content, host.Link
 	}
 	if base.Equal(&host) || base.Type == fsat.TypeSymlink && base.Same(&host.Stat) {
-		return c.unmoved(path, base, box, &host)
+		return c.addUnchangedOnHost(path, base, box, &host)
 	}
 	if base.Equal(box) {
 		return nil // only the host has changed it
 	}
-	return c.moved(path, base, box, &host)
+	return c.addChangedOnHost(path, base, box, &host)
 }
 
-// unfit reports whether entries of type typ can be neither created nor removed.
-func unfit(typ string) bool {
+// unsupportedType reports whether entries of type typ can be neither created nor removed.
+func unsupportedType(typ string) bool {
 	switch typ {
 	case fsat.TypeNone, fsat.TypeFile, fsat.TypeDir, fsat.TypeSymlink:
 		return false
@@ -155,15 +155,15 @@ func unfit(typ string) bool {
 	return true
 }
 
-// unmoved adds a change of a path that has not changed on the host.
-func (c *comparer) unmoved(path string, base *origin, box, host *baseline.State) error {
+// addUnchangedOnHost adds a change of a path that has not changed on the host.
+func (c *comparer) addUnchangedOnHost(path string, base *origin, box, host *baseline.State) error {
 	d := c.add(path, &base.State, box, host)
 	if host.Type != fsat.TypeDir || box.Type == fsat.TypeDir {
 		return nil
 	}
 	names, err := c.host.Names(path, overlay.MaxEntries)
 	if err != nil {
-		if errors.Is(err, fsat.ErrTooMany) || fsat.Unexpected(err) == nil {
+		if errors.Is(err, fsat.ErrTooMany) || fsat.UnlessConcurrent(err) == nil {
 			d.finding("host", caisson.VerdictConflict, "What the host has in this directory cannot be looked at.")
 			return nil
 		}
@@ -182,8 +182,8 @@ func (c *comparer) unmoved(path string, base *origin, box, host *baseline.State)
 	return nil
 }
 
-// moved adds a change of a path that has changed on the host as well.
-func (c *comparer) moved(path string, base *origin, box, host *baseline.State) error {
+// addChangedOnHost adds a change of a path that has changed on the host as well.
+func (c *comparer) addChangedOnHost(path string, base *origin, box, host *baseline.State) error {
 	merged, why, err := c.merge(path, base, box, host)
 	if err != nil {
 		return err
@@ -256,7 +256,7 @@ func (c *comparer) mergeText(path string, base *origin, box, host, m *baseline.S
 	if before == nil {
 		return nil, other, nil
 	}
-	ours, err := c.boxText(box)
+	ours, err := c.sandboxText(box)
 	if err != nil {
 		return nil, "", err
 	}
@@ -269,8 +269,8 @@ func (c *comparer) mergeText(path string, base *origin, box, host, m *baseline.S
 	return m, "", err
 }
 
-// boxText returns the content of a small file of the frozen copy or of a merged file.
-func (c *comparer) boxText(s *baseline.State) ([]byte, error) {
+// sandboxText returns the content of a small file of the frozen copy or of a merged file.
+func (c *comparer) sandboxText(s *baseline.State) ([]byte, error) {
 	r, err := c.frozen.Open(s.Content)
 	if err != nil {
 		return nil, err
@@ -279,15 +279,15 @@ func (c *comparer) boxText(s *baseline.State) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(r, 2*fsat.SmallFile+1))
 }
 
-// spread blocks changes that depend on a blocked change above or below them.
-func (c *comparer) spread() {
+// propagateBlocked blocks changes that depend on a blocked change above or below them.
+func (c *comparer) propagateBlocked() {
 	// A directory can be removed only with everything in it.
 	stays := map[string]bool{}
 	for _, d := range slices.Backward(c.found) {
-		if d.base.Type == fsat.TypeDir && d.box.Type != fsat.TypeDir && stays[d.path] && !d.stuck() {
+		if d.base.Type == fsat.TypeDir && d.sandbox.Type != fsat.TypeDir && stays[d.path] && !d.blocked() {
 			d.finding("host", caisson.VerdictConflict, "Something in this directory cannot be removed.")
 		}
-		if d.stuck() && !d.base.None() {
+		if d.blocked() && !d.base.None() {
 			for dir := fsat.Parent(d.path); dir != "" && !stays[dir]; dir = fsat.Parent(dir) {
 				stays[dir] = true
 			}
@@ -295,20 +295,20 @@ func (c *comparer) spread() {
 	}
 	// Changes in a directory depend on the directory.
 	for _, d := range c.found {
-		for dir := fsat.Parent(d.path); dir != "" && !d.box.None() && !d.stuck(); dir = fsat.Parent(dir) {
+		for dir := fsat.Parent(d.path); dir != "" && !d.sandbox.None() && !d.blocked(); dir = fsat.Parent(dir) {
 			if o := c.blocked[dir]; o != nil {
 				d.finding("host", o.verdict, o.message)
 			}
 		}
-		if d.stuck() && d.box.Type == fsat.TypeDir && d.base.Type != fsat.TypeDir {
-			c.blocked[d.path] = &obstacle{d.Change.Verdict, "The directory that this is in cannot be made."}
+		if d.blocked() && d.sandbox.Type == fsat.TypeDir && d.base.Type != fsat.TypeDir {
+			c.blocked[d.path] = &conflict{d.Change.Verdict, "The directory that this is in cannot be made."}
 		}
 	}
 }
 
-// vanished adds removals of paths that were applied and then removed in the sandbox, and that are neither in the sandbox's
+// removedAfterApply adds removals of paths that were applied and then removed in the sandbox, and that are neither in the sandbox's
 // layer nor in the lower directory. Removing such a path leaves no whiteout in the layer.
-func (c *comparer) vanished() error {
+func (c *comparer) removedAfterApply() error {
 	if c.frozen.Cut() {
 		return nil // it may be among the entries that were left out
 	}
@@ -334,7 +334,7 @@ func (c *comparer) vanished() error {
 			c.cut = true
 			break
 		}
-		if err := c.judge(path, &origin{State: e.State(), text: e}, &baseline.Nothing); err != nil {
+		if err := c.judge(path, &origin{State: e.State(), text: e}, &baseline.Absent); err != nil {
 			return err
 		}
 	}

@@ -37,10 +37,10 @@ func Part(ctx context.Context, host, frozen, merged *os.File, step gate.Step, ch
 	switch {
 	case err != nil:
 		return step, err
-	case now.Odd != "" || !now.Node().Same(step.Before):
+	case now.Unreadable != "" || !now.Node().Same(step.Before):
 		return step, (&gate.Moved{Paths: []string{step.Path}}).Conflict()
 	}
-	text, err := boxPart(frozen, step.After.Hash)
+	text, err := sandboxPart(frozen, step.After.Hash)
 	if err != nil {
 		return step, err
 	}
@@ -54,10 +54,10 @@ func Part(ctx context.Context, host, frozen, merged *os.File, step gate.Step, ch
 	}
 	sum := sha256.Sum256(part)
 	step.After.Hash = hex.EncodeToString(sum[:])
-	return step, keepPart(frozen, merged, step, part)
+	return step, storePart(frozen, merged, step, part)
 }
 
-func boxPart(frozen *os.File, content string) ([]byte, error) {
+func sandboxPart(frozen *os.File, content string) ([]byte, error) {
 	f, err := overlay.OpenFrozen(frozen)
 	if err != nil {
 		return nil, err
@@ -71,8 +71,8 @@ func boxPart(frozen *os.File, content string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(r, 2*fsat.SmallFile+1))
 }
 
-// keepPart stores a content among the merged files.
-func keepPart(frozen, merged *os.File, step gate.Step, text []byte) error {
+// storePart stores a content among the merged files.
+func storePart(frozen, merged *os.File, step gate.Step, text []byte) error {
 	dir := int(merged.Fd())
 	fd, err := fsat.Open(dir, step.After.Hash, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW, 0o644)
 	if err != nil {

@@ -23,7 +23,7 @@ const (
 
 // finish propagates blocked changes, joins a removal and an addition of the same file into a rename, and compares lines.
 func (c *comparer) finish(opts Options) error {
-	c.spread()
+	c.propagateBlocked()
 	removed, added := c.candidates()
 	removed, added = c.sameContent(removed, added)
 	if err := c.likeContent(removed, added); err != nil {
@@ -37,10 +37,10 @@ func (c *comparer) finish(opts Options) error {
 func (c *comparer) candidates() (removed, added []*difference) {
 	for _, d := range c.found {
 		switch {
-		case d.stuck() || d.Change.HostChanged:
+		case d.blocked() || d.Change.HostChanged:
 		case d.Change.Kind == caisson.ChangeRemoved && d.base.Type == fsat.TypeFile && d.base.Size > 0:
 			removed = append(removed, d)
-		case d.Change.Kind == caisson.ChangeAdded && d.box.Type == fsat.TypeFile && d.box.Size > 0:
+		case d.Change.Kind == caisson.ChangeAdded && d.sandbox.Type == fsat.TypeFile && d.sandbox.Size > 0:
 			added = append(added, d)
 		}
 	}
@@ -67,14 +67,14 @@ func (c *comparer) sameContent(removed, added []*difference) (r, a []*difference
 			if to.Change.Kind != caisson.ChangeAdded {
 				continue
 			}
-			list := byContent[to.box.Content]
+			list := byContent[to.sandbox.Content]
 			i := 0
 			if named {
 				i = slices.IndexFunc(list, func(d *difference) bool { return path.Base(d.path) == path.Base(to.path) })
 			}
 			if i >= 0 && i < len(list) {
 				rename(list[i], to)
-				byContent[to.box.Content] = slices.Delete(list, i, i+1)
+				byContent[to.sandbox.Content] = slices.Delete(list, i, i+1)
 			}
 		}
 	}
@@ -102,7 +102,7 @@ func (c *comparer) likeContent(removed, added []*difference) error {
 	if err != nil || len(from) == 0 {
 		return err
 	}
-	to, err := c.texts(added, &left, func(d *difference) ([]byte, error) { return c.boxText(&d.box) }, seed)
+	to, err := c.texts(added, &left, func(d *difference) ([]byte, error) { return c.sandboxText(&d.sandbox) }, seed)
 	if err != nil {
 		return err
 	}
@@ -153,7 +153,7 @@ func (c *comparer) pair(from, to []text) error {
 func (c *comparer) texts(list []*difference, left *int, read func(*difference) ([]byte, error), seed maphash.Seed) ([]text, error) {
 	var texts []text
 	for _, d := range list {
-		size := int(max(d.base.Size, d.box.Size))
+		size := int(max(d.base.Size, d.sandbox.Size))
 		if size > fsat.SmallFile || size > *left || len(texts) == maxRenameFiles {
 			continue
 		}
@@ -228,10 +228,10 @@ func (c *comparer) lines(opts Options) error {
 		if err := c.ctx.Err(); err != nil {
 			return err
 		}
-		size := int(d.host.Size + d.box.Size)
+		size := int(d.host.Size + d.sandbox.Size)
 		wanted := (d.Steps != nil || d.clash) && (d.host.Type == fsat.TypeFile || d.host.Type == fsat.TypeNone || d.host.Type == "") &&
-			(d.box.Type == fsat.TypeFile || d.box.None()) && d.Change.Kind != caisson.ChangeMode
-		if !wanted || d.host.Size > fsat.SmallFile || d.box.Size > 2*fsat.SmallFile || size > left {
+			(d.sandbox.Type == fsat.TypeFile || d.sandbox.None()) && d.Change.Kind != caisson.ChangeMode
+		if !wanted || d.host.Size > fsat.SmallFile || d.sandbox.Size > 2*fsat.SmallFile || size > left {
 			continue
 		}
 		left -= size
@@ -244,8 +244,8 @@ func (c *comparer) lines(opts Options) error {
 			return err
 		}
 		var now []byte
-		if d.box.Type == fsat.TypeFile {
-			if now, err = c.boxText(&d.box); err != nil {
+		if d.sandbox.Type == fsat.TypeFile {
+			if now, err = c.sandboxText(&d.sandbox); err != nil {
 				return err
 			}
 		}
@@ -271,7 +271,7 @@ func oldName(d *difference, path string) string {
 }
 
 func newName(d *difference) string {
-	if d.box.None() {
+	if d.sandbox.None() {
 		return "/dev/null"
 	}
 	return "b/" + d.path

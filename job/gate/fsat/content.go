@@ -62,8 +62,8 @@ func ReadContent(ctx context.Context, root int, path string, st *Stat, limit int
 	return data[:n], nil
 }
 
-// Unexpected returns err, or nil if permissions or concurrent changes can cause it.
-func Unexpected(err error) error {
+// UnlessConcurrent returns err, or nil if permissions or concurrent changes can cause it.
+func UnlessConcurrent(err error) error {
 	if Inaccessible(err) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ESTALE) {
 		return nil
 	}

@@ -21,8 +21,8 @@ type Stat struct {
 	Nlink uint32
 }
 
-// Whiteout reports whether the file is a whiteout, with which overlayfs marks a removed name.
-func (s *Stat) Whiteout() bool { return s.Type == TypeDevice && s.rdev == 0 }
+// IsWhiteout reports whether the file is a whiteout, with which overlayfs marks a removed name.
+func (s *Stat) IsWhiteout() bool { return s.Type == TypeDevice && s.rdev == 0 }
 
 // Same reports whether the metadata shows no change between two states of a path.
 func (s *Stat) Same(o *Stat) bool {

@@ -153,7 +153,7 @@ func (f *freezer) deny(dir, why string) {
 
 func (f *freezer) entry(path string, st *fsat.Stat) (Entry, error) {
 	e := Entry{Path: path, Type: st.Type, Mode: st.Mode}
-	if st.Whiteout() {
+	if st.IsWhiteout() {
 		return Entry{Path: path, Type: fsat.TypeNone, Removed: true, Hash: HashOf(fsat.TypeNone, 0, "", "")}, nil
 	}
 	m := f.marks.byPath[path]
@@ -186,7 +186,7 @@ func (f *freezer) entry(path string, st *fsat.Stat) (Entry, error) {
 func readLink(root int, path string) (link, denied string, err error) {
 	fd, err := fsat.Open(root, path, unix.O_PATH|unix.O_NOFOLLOW, 0)
 	if err != nil {
-		return "", vanished, fsat.Unexpected(err)
+		return "", vanished, fsat.UnlessConcurrent(err)
 	}
 	defer unix.Close(fd)
 	buf := make([]byte, fsat.MaxPathLen+1)

@@ -50,7 +50,7 @@ func (k *Keeper) keep(root int, path string, st *fsat.Stat) (content string, siz
 		}
 		fd, err := fsat.OpenContent(root, path)
 		if err != nil {
-			return "", st.Size, unreadable, fsat.Unexpected(err)
+			return "", st.Size, unreadable, fsat.UnlessConcurrent(err)
 		}
 		file := os.NewFile(uintptr(fd), path)
 		now, err := k.copy(file, &content)

@@ -51,7 +51,7 @@ func (p *packing) close() error { return errors.Join(p.out.Flush(), p.file.Close
 // pack reads a pack.
 type pack struct {
 	file  *os.File
-	spans map[string]packSpan // by content
+	spans map[string]packRange // by content
 }
 
 // openPack opens the pack of the frozen copy in dir with these entries. If the copy has no pack, the result is empty.
@@ -64,12 +64,12 @@ func openPack(dir *os.File, entries []Entry) (*pack, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.file, p.spans = file, make(map[string]packSpan, len(entries))
+	p.file, p.spans = file, make(map[string]packRange, len(entries))
 	at := 0
 	for i := range entries {
 		e := &entries[i]
 		if _, there := p.spans[e.Content]; packed(e) && !there {
-			p.spans[e.Content] = packSpan{at, at + int(e.Size)}
+			p.spans[e.Content] = packRange{at, at + int(e.Size)}
 			at += int(e.Size)
 		}
 	}
@@ -125,5 +125,5 @@ func (c *Contents) Open(hash string) (io.ReadCloser, error) {
 
 func (c *Contents) Close() error { return c.pack.close() }
 
-// packSpan is the range of a content in a pack, in bytes.
-type packSpan struct{ start, end int }
+// packRange is the range of a content in a pack, in bytes.
+type packRange struct{ start, end int }

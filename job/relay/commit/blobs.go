@@ -22,21 +22,21 @@ type blobQueue struct {
 	mu    sync.Mutex
 	ids   []string
 	sizes []int64
-	at    map[string]int // index in ids
+	index map[string]int // index in ids
 	next  int            // index of the first id that was not read yet
 	got   map[string][]byte
 }
 
 func newBlobQueue(o *Objects, limit int64) *blobQueue {
-	return &blobQueue{objects: o, limit: limit, at: map[string]int{}}
+	return &blobQueue{objects: o, limit: limit, index: map[string]int{}}
 }
 
 // expect adds a file that will be requested.
 func (q *blobQueue) expect(id string, size int64) {
-	if _, twice := q.at[id]; twice || size > q.limit {
+	if _, twice := q.index[id]; twice || size > q.limit {
 		return
 	}
-	q.at[id] = len(q.ids)
+	q.index[id] = len(q.ids)
 	q.ids, q.sizes = append(q.ids, id), append(q.sizes, size)
 }
 
@@ -48,7 +48,7 @@ func (q *blobQueue) read(id string) ([]byte, error) {
 		delete(q.got, id)
 		return data, nil
 	}
-	from, known := q.at[id]
+	from, known := q.index[id]
 	if !known || from < q.next {
 		return q.objects.Read(id, "blob", q.limit) // was returned before or was not expected
 	}

@@ -53,14 +53,14 @@ func (c *Checker) Check(ctx context.Context, id string) ([]caisson.Finding, erro
 		return f, nil
 	}
 	all := NewFindings(MaxFindings)
-	if err := c.into(ctx, id, all); err != nil {
+	if err := c.checkInto(ctx, id, all); err != nil {
 		return nil, err
 	}
 	c.found[id] = all.List
 	return all.List, nil
 }
 
-func (c *Checker) into(ctx context.Context, id string, all *Findings) error {
+func (c *Checker) checkInto(ctx context.Context, id string, all *Findings) error {
 	said := func(check, verdict, format string, args ...any) {
 		all.Add(caisson.Finding{Check: check, Verdict: verdict, Message: ShortID(id) + ": " + fmt.Sprintf(format, args...)})
 	}
@@ -92,11 +92,11 @@ func (c *Checker) into(ctx context.Context, id string, all *Findings) error {
 	for _, s := range secrets {
 		said(checkSecret, s.Verdict, "in the commit's message: %s", s.Message)
 	}
-	return c.files(ctx, id, commit, all)
+	return c.checkFiles(ctx, id, commit, all)
 }
 
-// files checks the changes of a commit.
-func (c *Checker) files(ctx context.Context, id string, commit *RawCommit, all *Findings) error {
+// checkFiles checks the changes of a commit.
+func (c *Checker) checkFiles(ctx context.Context, id string, commit *RawCommit, all *Findings) error {
 	parents, err := c.parentTrees(commit)
 	if err != nil {
 		return err
@@ -115,7 +115,7 @@ func (c *Checker) files(ctx context.Context, id string, commit *RawCommit, all *
 		return err
 	}
 	blobs := newBlobQueue(c.objects, int64(c.rules.MaxScan))
-	if err := c.complete(ctx, d, blobs); err != nil {
+	if err := c.fillChanges(ctx, d, blobs); err != nil {
 		return err
 	}
 	read := func(id string) (io.ReadCloser, error) {
@@ -128,7 +128,7 @@ func (c *Checker) files(ctx context.Context, id string, commit *RawCommit, all *
 	}
 	for i := range d.changes {
 		ch := &d.changes[i]
-		if err := c.more(ctx, d, ch); err != nil {
+		if err := c.checkSubmodule(ctx, d, ch); err != nil {
 			return err
 		}
 		for _, f := range ch.Finding {
@@ -169,7 +169,7 @@ func (c *Checker) commonTrees(ctx context.Context, commit *RawCommit) ([]string,
 	var trees []string
 	for i, a := range commit.Parents {
 		for _, b := range commit.Parents[i+1:] {
-			ids, err := c.objects.common(ctx, a, b)
+			ids, err := c.objects.mergeBases(ctx, a, b)
 			if err != nil {
 				return nil, err
 			}
@@ -184,8 +184,8 @@ func (c *Checker) commonTrees(ctx context.Context, commit *RawCommit) ([]string,
 	return slices.Compact(trees), nil
 }
 
-// complete sets the sizes of files and the targets of symlinks in the changes, and adds the files to blobs.
-func (c *Checker) complete(ctx context.Context, d *treeDiff, blobs *blobQueue) error {
+// fillChanges sets the sizes of files and the targets of symlinks in the changes, and adds the files to blobs.
+func (c *Checker) fillChanges(ctx context.Context, d *treeDiff, blobs *blobQueue) error {
 	var ids []string
 	var files []int
 	for i := range d.changes {
@@ -214,8 +214,8 @@ func (c *Checker) complete(ctx context.Context, d *treeDiff, blobs *blobQueue) e
 	return nil
 }
 
-// more adds findings about submodules, which exist only in git.
-func (c *Checker) more(ctx context.Context, d *treeDiff, ch *caisson.Change) error {
+// checkSubmodule adds findings about submodules, which exist only in git.
+func (c *Checker) checkSubmodule(ctx context.Context, d *treeDiff, ch *caisson.Change) error {
 	if d.subs[ch.Path] {
 		ch.Finding = append(ch.Finding, caisson.Finding{Check: CheckType, Verdict: caisson.VerdictAsk, Message: "a submodule: a clone with submodules also fetches another repository"})
 	}
@@ -251,9 +251,9 @@ func plainf(format string, args ...any) string {
 
 // Findings is a bounded list; if it is full, the most severe findings are kept.
 type Findings struct {
-	List []caisson.Finding
-	max  int
-	More int // number of findings that were dropped
+	List    []caisson.Finding
+	max     int
+	Dropped int // number of findings that were dropped
 }
 
 func NewFindings(max int) *Findings { return &Findings{max: max} }
@@ -264,7 +264,7 @@ func (f *Findings) Add(n caisson.Finding) {
 		f.List = append(f.List, n)
 		return
 	}
-	f.More++
+	f.Dropped++
 	if n.Verdict != caisson.VerdictDeny {
 		return
 	}

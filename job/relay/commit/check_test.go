@@ -95,7 +95,7 @@ func TestReceiveTrees(t *testing.T) {
 			t.Errorf("%s: the answer %q is not plain", name, answer)
 		}
 		if c.verdict == relaytest.Deny {
-			q.Untouched(before, objects)
+			q.CheckUnchanged(before, objects)
 			continue
 		}
 		if err := os.RemoveAll(filepath.Join(q.Store.Dir, "refs/heads/work")); err != nil {
@@ -120,7 +120,7 @@ func TestReceiveSecrets(t *testing.T) {
 	if strings.Contains(said, relaytest.Token()[8:]) || strings.Contains(fmt.Sprint(q.Last), relaytest.Token()[8:]) {
 		t.Error("the message has the secret")
 	}
-	q.Untouched(before, objects)
+	q.CheckUnchanged(before, objects)
 	// A secret in a branch that is merged.
 	q.Git("reset", "-q", "--hard", q.Base)
 	q.Git("checkout", "-q", "-b", "side")
@@ -155,7 +155,7 @@ func TestReceiveSecrets(t *testing.T) {
 	if said, ok := q.Push("work"); ok || !strings.Contains(said, commit.ShortID(merge)+": evil: this looks like a secret") {
 		t.Error(said)
 	}
-	q.Untouched(before, objects)
+	q.CheckUnchanged(before, objects)
 }
 
 // TestReceiveMerges checks that a merge is not denied for changes that it takes from a granted parent.
@@ -224,7 +224,7 @@ func TestReceiveLinks(t *testing.T) {
 	if said, ok := q.Push("work"); ok || !strings.Contains(said, ": a: with all that is pushed the symlink to d/l/../../readme leads out") || strings.Contains(said, "theirs") {
 		t.Errorf("%s %+v", said, q.Last)
 	}
-	q.Untouched(before, objects)
+	q.CheckUnchanged(before, objects)
 	// Through a merge.
 	q.Git("checkout", "-q", "-B", "side", "main")
 	link("d/l", "..")
@@ -315,7 +315,7 @@ func TestReceiveMany(t *testing.T) {
 		if err != nil {
 			t.Fatal(out)
 		}
-		r, answer, err := q.Raw(append(packtest.CommandLines(quarantine.ZeroID(20)+" "+q.CommitOf(c.tree)+" refs/heads/bomb\x00report-status"), out...))
+		r, answer, err := q.PostRaw(append(packtest.CommandLines(quarantine.ZeroID(20)+" "+q.CommitOf(c.tree)+" refs/heads/bomb\x00report-status"), out...))
 		if err != nil || len(r.Updates) != 0 || time.Since(start) > time.Minute {
 			t.Errorf("%s: %+v %q %v", name, r, answer, err)
 		}

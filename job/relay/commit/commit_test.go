@@ -65,7 +65,7 @@ func TestReceiveCommits(t *testing.T) {
 			t.Errorf("%s: %+v", name, r.Denied)
 		}
 		if c.verdict == relaytest.Deny {
-			q.Untouched(before, objects)
+			q.CheckUnchanged(before, objects)
 			continue
 		}
 		if out, err := q.Store.Output(t.Context(), "", "update-ref", "-d", "refs/heads/work"); err != nil {

@@ -35,6 +35,6 @@ func ValidFindings(list []caisson.Finding) bool {
 
 // Limits of the findings in a job's reply.
 const (
-	MaxAnswered = 64 << 10 // bytes of messages; JSON may encode one byte as six
-	maxCheck    = 40
+	MaxReplyBytes = 64 << 10 // bytes of messages; JSON may encode one byte as six
+	maxCheck      = 40
 )

@@ -14,8 +14,8 @@ import (
 
 // Limits for checking all symlinks of a commit.
 const (
-	maxLookedAt = 2_000_000 // tree entries
-	MaxLinks    = 20_000
+	maxLinkTreeEntries = 2_000_000 // tree entries
+	MaxLinks           = 20_000
 )
 
 // A linkEntry is a symlink of a commit.
@@ -45,7 +45,7 @@ func (c *Checker) Links(ctx context.Context, tip string, granted []git.Ref) ([]c
 		if why == "" {
 			continue
 		}
-		old, err := c.hadFault(l, granted)
+		old, err := c.grantedHasFault(l, granted)
 		if err != nil {
 			return nil, err
 		}
@@ -69,7 +69,7 @@ func (c *Checker) linksOf(ctx context.Context, tree string) ([]linkEntry, error)
 		if err != nil {
 			return err
 		}
-		if seen += len(t.entries) + 1; seen > maxLookedAt || strings.Count(dir, "/") > maxDepth {
+		if seen += len(t.entries) + 1; seen > maxLinkTreeEntries || strings.Count(dir, "/") > maxDepth {
 			return errTooLarge
 		}
 		for _, e := range t.entries {
@@ -103,8 +103,8 @@ func (c *Checker) linkFault(tree string, l linkEntry) (why, link string, err err
 	return why, string(data), err
 }
 
-// hadFault reports whether a granted commit has the same symlink and it leads out of the repository there, too.
-func (c *Checker) hadFault(l linkEntry, granted []git.Ref) (bool, error) {
+// grantedHasFault reports whether a granted commit has the same symlink and it leads out of the repository there, too.
+func (c *Checker) grantedHasFault(l linkEntry, granted []git.Ref) (bool, error) {
 	for _, r := range granted {
 		trees, err := c.parentTrees(&RawCommit{Parents: []string{r.Commit}})
 		if caisson.KindOf(err) == caisson.Invalid || errors.Is(err, errTooLarge) {

@@ -36,8 +36,8 @@ type Objects struct {
 	out *bufio.Reader
 	err error // the first failure of the process; all later reads return it
 
-	trees map[string]*treeObject
-	kept  int // number of entries in trees
+	trees         map[string]*treeObject
+	cachedEntries int // number of entries in trees
 }
 
 // OpenObjects starts a git process; Close terminates it.
@@ -74,17 +74,17 @@ func (o *Objects) Close() {
 func (o *Objects) Read(id, typ string, limit int64) ([]byte, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.locked(id, typ, limit)
+	return o.readLocked(id, typ, limit)
 }
 
-func (o *Objects) locked(id, typ string, limit int64) ([]byte, error) {
+func (o *Objects) readLocked(id, typ string, limit int64) ([]byte, error) {
 	if o.err != nil {
 		return nil, o.err
 	}
 	if !git.ValidCommit(id) {
 		return nil, caisson.Errorf(caisson.Invalid, "%.80q names no object", id)
 	}
-	got, size, err := o.ask("info", id)
+	got, size, err := o.query("info", id)
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +94,7 @@ func (o *Objects) locked(id, typ string, limit int64) ([]byte, error) {
 	if size > limit {
 		return nil, errTooLarge
 	}
-	if _, size, err = o.ask("contents", id); err != nil {
+	if _, size, err = o.query("contents", id); err != nil {
 		return nil, err
 	}
 	if size > limit {
@@ -107,8 +107,8 @@ func (o *Objects) locked(id, typ string, limit int64) ([]byte, error) {
 	return data[:size], nil
 }
 
-// ask sends a command to git and reads the header line of the answer.
-func (o *Objects) ask(command, id string) (typ string, size int64, err error) {
+// query sends a command to git and reads the header line of the answer.
+func (o *Objects) query(command, id string) (typ string, size int64, err error) {
 	if _, err := fmt.Fprintf(o.in, "%s %s\n", command, id); err != nil {
 		return "", 0, o.fail(err)
 	}
@@ -180,7 +180,7 @@ func (o *Objects) tree(id string) (*treeObject, error) {
 	if t := o.trees[id]; t != nil {
 		return t, nil
 	}
-	data, err := o.locked(id, "tree", MaxTreeObject)
+	data, err := o.readLocked(id, "tree", MaxTreeObject)
 	if err != nil {
 		return nil, err
 	}
@@ -188,16 +188,16 @@ func (o *Objects) tree(id string) (*treeObject, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.kept += len(t.entries); o.kept > maxTreeCache {
+	if o.cachedEntries += len(t.entries); o.cachedEntries > maxTreeCache {
 		clear(o.trees)
-		o.kept = len(t.entries)
+		o.cachedEntries = len(t.entries)
 	}
 	o.trees[id] = t
 	return t, nil
 }
 
-// common returns the merge bases of two commits.
-func (o *Objects) common(ctx context.Context, a, b string) ([]string, error) {
+// mergeBases returns the merge bases of two commits.
+func (o *Objects) mergeBases(ctx context.Context, a, b string) ([]string, error) {
 	out, err := o.repo.Output(ctx, "", "merge-base", "--all", a, b)
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 1 && len(out) == 0 {
 		return nil, nil

@@ -242,7 +242,7 @@ func (d *treeDiff) trees(ids []string) ([]*treeObject, error) {
 
 // compare adds the change of one entry, unless the entry is taken from a parent.
 func (d *treeDiff) compare(dir, name string, e treeEntry, before, common []*treeObject) error {
-	if taken(name, e, before, common) {
+	if inherited(name, e, before, common) {
 		return nil
 	}
 	var old treeEntry
@@ -269,10 +269,10 @@ func (d *treeDiff) compare(dir, name string, e treeEntry, before, common []*tree
 	return d.walk(full, sub, dirs, bases)
 }
 
-// taken reports whether e, including everything below it, is what an automatic merge of the parents yields. It is not if e equals
+// inherited reports whether e, including everything below it, is what an automatic merge of the parents yields. It is not if e equals
 // the entry of a merge base and another parent has changed that entry: otherwise a commit could revert files unnoticed by naming
 // an older commit as a parent.
-func taken(name string, e treeEntry, before, common []*treeObject) bool {
+func inherited(name string, e treeEntry, before, common []*treeObject) bool {
 	same, changed := false, false
 	for _, t := range before {
 		o := t.entry(name)

@@ -43,8 +43,8 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// tolerated are faults of objects that occur in old, legitimate repositories and are harmless to readers.
-var tolerated = []string{
+// toleratedFaults are faults of objects that occur in old, legitimate repositories and are harmless to readers.
+var toleratedFaults = []string{
 	"badTimezone", "zeroPaddedDate", "zeroPaddedFilemode", "missingSpaceBeforeDate", "missingSpaceBeforeEmail", "missingNameBeforeEmail",
 	"missingEmail", "badEmail", "badName", "multipleAuthors", "gitmodulesParse", "nulInCommit",
 }
@@ -62,7 +62,7 @@ func (r mirror) fetch(ctx context.Context, f *remote.Forwarder, limits Limits, p
 	if err != nil {
 		return nil, err
 	}
-	if err := r.match(ctx, l); err != nil {
+	if err := r.matchFormat(ctx, l); err != nil {
 		return nil, err
 	}
 	have, err := r.Refs(ctx)
@@ -71,11 +71,11 @@ func (r mirror) fetch(ctx context.Context, f *remote.Forwarder, limits Limits, p
 	}
 	changed, gone := refChanges(have.Refs, l.Refs)
 	if len(changed) > 0 {
-		if err := r.take(ctx, f, changed, int64(limits.Bytes), progress); err != nil {
+		if err := r.fetchNew(ctx, f, changed, int64(limits.Bytes), progress); err != nil {
 			return nil, err
 		}
 	}
-	if err := r.switchRefs(ctx, changed, gone); err != nil {
+	if err := r.updateRefs(ctx, changed, gone); err != nil {
 		return nil, err
 	}
 	head := l.Head
@@ -85,13 +85,13 @@ func (r mirror) fetch(ctx context.Context, f *remote.Forwarder, limits Limits, p
 	if err := r.SetHead(head); err != nil {
 		return nil, err
 	}
-	r.tidy(ctx, len(changed))
+	r.optimize(ctx, len(changed))
 	return &git.Remote{Head: l.Head, Refs: l.Refs}, nil
 }
 
-// match sets the object format of r to that of the remote if r is empty. It returns a Conflict error if r has refs and a
+// matchFormat sets the object format of r to that of the remote if r is empty. It returns a Conflict error if r has refs and a
 // different format.
-func (r mirror) match(ctx context.Context, l *remote.Listing) error {
+func (r mirror) matchFormat(ctx context.Context, l *remote.Listing) error {
 	digits, err := r.Digits()
 	if err != nil || len(l.Refs) == 0 || digits == l.Digits {
 		return err
@@ -126,9 +126,9 @@ func refChanges(have, want []git.Ref) (changed, gone []git.Ref) {
 	return changed, gone
 }
 
-// take fetches objects by their names, without creating refs. Git checks that all objects that they reach exist. Until then the
+// fetchNew fetches objects by their names, without creating refs. Git checks that all objects that they reach exist. Until then the
 // objects are in a separate directory, because git fetch would otherwise keep the objects of every failed attempt.
-func (r mirror) take(ctx context.Context, f *remote.Forwarder, refs []git.Ref, limit int64, progress func(string)) error {
+func (r mirror) fetchNew(ctx context.Context, f *remote.Forwarder, refs []git.Ref, limit int64, progress func(string)) error {
 	objects := filepath.Join(r.Dir, "objects")
 	aside := filepath.Join(objects, "incoming-fetch")
 	if err := os.MkdirAll(filepath.Join(aside, "pack"), 0o700); err != nil {
@@ -146,7 +146,7 @@ func (r mirror) take(ctx context.Context, f *remote.Forwarder, refs []git.Ref, l
 func (r mirror) fetchObjects(ctx context.Context, f *remote.Forwarder, refs []git.Ref, limit int64, progress func(string)) error {
 	f.Allow(limit)
 	args := []string{}
-	for _, id := range tolerated {
+	for _, id := range toleratedFaults {
 		args = append(args, "-c", "fetch.fsck."+id+"=ignore")
 	}
 	args = append(args, "-c", "protocol.version=2", "fetch", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules",
@@ -161,8 +161,8 @@ func (r mirror) fetchObjects(ctx context.Context, f *remote.Forwarder, refs []gi
 	}
 	cmd := r.With(f.Protocol()).Git(ctx, args...)
 	cmd.Stdin = strings.NewReader(want.String())
-	said := &git.Tail{Limit: git.MaxGitErrors}
-	cmd.Stderr = &progressLines{said: said, to: progress}
+	said := &git.OutputTail{Limit: git.MaxGitErrors}
+	cmd.Stderr = &progressWriter{output: said, to: progress}
 	if err := cmd.Run(); err != nil {
 		return f.Explain(fetchError(said, err))
 	}
@@ -170,7 +170,7 @@ func (r mirror) fetchObjects(ctx context.Context, f *remote.Forwarder, refs []gi
 }
 
 // fetchError explains a failure of git that the transport did not cause.
-func fetchError(said *git.Tail, err error) error {
+func fetchError(said *git.OutputTail, err error) error {
 	text := said.String()
 	switch {
 	case strings.Contains(text, "not our ref") || strings.Contains(text, "unadvertised object"):
@@ -186,9 +186,9 @@ func fetchError(said *git.Tail, err error) error {
 	return err
 }
 
-// switchRefs updates r's refs. It deletes the refs that no longer exist first, because the name of a deleted ref may become the
+// updateRefs updates r's refs. It deletes the refs that no longer exist first, because the name of a deleted ref may become the
 // directory of a new one.
-func (r mirror) switchRefs(ctx context.Context, changed, gone []git.Ref) error {
+func (r mirror) updateRefs(ctx context.Context, changed, gone []git.Ref) error {
 	for _, change := range []struct {
 		refs []git.Ref
 		verb string
@@ -214,17 +214,17 @@ func (r mirror) switchRefs(ctx context.Context, changed, gone []git.Ref) error {
 }
 
 const (
-	tidyRefs  = 50 // number of changed refs from which all refs are packed into one file
-	tidyPacks = 8  // number of packs from which they are repacked; each pack slows down lookups
+	packRefsThreshold = 50 // number of changed refs from which all refs are packed into one file
+	repackThreshold   = 8  // number of packs from which they are repacked; each pack slows down lookups
 )
 
-// tidy packs refs and objects to keep r fast. Its failures are ignored because nothing depends on it.
-func (r mirror) tidy(ctx context.Context, changed int) {
-	if changed > tidyRefs {
+// optimize packs refs and objects to keep r fast. Its failures are ignored because nothing depends on it.
+func (r mirror) optimize(ctx context.Context, changed int) {
+	if changed > packRefsThreshold {
 		_, _ = r.Output(ctx, "", "pack-refs", "--all", "--prune")
 	}
 	packs, err := filepath.Glob(filepath.Join(r.Dir, "objects/pack/*.pack"))
-	if err == nil && len(packs) > tidyPacks {
+	if err == nil && len(packs) > repackThreshold {
 		_, _ = r.Output(ctx, "", "repack", "--geometric=2", "-d", "-q")
 	}
 	if changed > 0 {
@@ -232,17 +232,17 @@ func (r mirror) tidy(ctx context.Context, changed int) {
 	}
 }
 
-// A progressLines passes the last line of git's progress output to a function, at most twice a second, and stores the end of the
+// A progressWriter passes the last line of git's progress output to a function, at most twice a second, and stores the end of the
 // whole output.
-type progressLines struct {
-	said *git.Tail
-	to   func(string)
-	line []byte
-	last time.Time
+type progressWriter struct {
+	output *git.OutputTail
+	to     func(string)
+	line   []byte
+	last   time.Time
 }
 
-func (p *progressLines) Write(b []byte) (int, error) {
-	p.said.Write(b)
+func (p *progressWriter) Write(b []byte) (int, error) {
+	p.output.Write(b)
 	if p.to == nil {
 		return len(b), nil
 	}

@@ -35,8 +35,8 @@ var jobFetch = worker.Job[fetchArgs, string]{
 			return "", err
 		}
 		defer f.Close()
-		remote, err := mirror{git.JobRepo()}.fetch(ctx, f, args.Limits, func(line string) { c.Progress(line) })
-		return git.GiveRefs(c.Files[1], remote, err)
+		remote, err := mirror{git.WorkRepo()}.fetch(ctx, f, args.Limits, func(line string) { c.Progress(line) })
+		return git.ReplyRefs(c.Files[1], remote, err)
 	},
 }
 
@@ -54,5 +54,5 @@ func (t Tool) Fetch(ctx context.Context, mirror, link *os.File, req Request) (*g
 			}
 		}
 	}
-	return git.RunForRefs(ctx, t.run, jobFetch, args, given)
+	return git.RunRefsJob(ctx, t.run, jobFetch, args, given)
 }

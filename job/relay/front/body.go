@@ -16,9 +16,9 @@ var (
 func (h *handler) decoded(r *http.Request, service string) (io.Reader, error) {
 	switch coding := r.Header.Get("Content-Encoding"); {
 	case coding == "gzip" || coding == "x-gzip":
-		most := h.unzipped
+		most := h.gzipLimit
 		if service == uploadPack {
-			most = h.wants
+			most = h.fetchLimit
 		}
 		in := bufio.NewReader(r.Body)
 		z, err := gzip.NewReader(in)
@@ -26,22 +26,22 @@ func (h *handler) decoded(r *http.Request, service string) (io.Reader, error) {
 			return nil, errNotGzip
 		}
 		z.Multistream(false) // otherwise a body of many empty gzip streams would cost time without reaching the limit
-		return &bounded{&single{z, in}, most}, nil
+		return &limitedReader{&singleGzip{z, in}, most}, nil
 	case service == uploadPack:
-		return &bounded{r.Body, h.wants}, nil
+		return &limitedReader{r.Body, h.fetchLimit}, nil
 	default:
 		return r.Body, nil
 	}
 }
 
 // A single reader decompresses one gzip stream, which no data may follow.
-type single struct {
+type singleGzip struct {
 	z  *gzip.Reader
 	in *bufio.Reader
 }
 
 // Read implements [io.Reader].
-func (s *single) Read(p []byte) (int, error) {
+func (s *singleGzip) Read(p []byte) (int, error) {
 	n, err := s.z.Read(p)
 	if err == nil {
 		return n, nil
@@ -56,13 +56,13 @@ func (s *single) Read(p []byte) (int, error) {
 }
 
 // A bounded reader fails if there are more than left bytes.
-type bounded struct {
+type limitedReader struct {
 	r    io.Reader
 	left int64
 }
 
 // Read implements [io.Reader].
-func (b *bounded) Read(p []byte) (int, error) {
+func (b *limitedReader) Read(p []byte) (int, error) {
 	n, err := b.r.Read(p)
 	if b.left -= int64(n); b.left < 0 {
 		return 0, errTooLarge

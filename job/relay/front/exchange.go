@@ -24,16 +24,16 @@ type stream interface {
 // An exchange copies a request to a job and the job's answer back, both at the same time: a job may answer before it has read the
 // whole request, and then need not read the rest.
 type exchange struct {
-	h     *handler
-	w     http.ResponseWriter
-	rc    *http.ResponseController
-	r     *http.Request
-	req   *Request
-	conn  stream
-	alive *time.Timer // fires when no data has moved for the idle time
-	begun bool        // whether the status of the answer was written
-	given int64       // bytes of the body; only send may access it until send has returned
-	stuck atomic.Bool // whether alive has fired
+	h         *handler
+	w         http.ResponseWriter
+	rc        *http.ResponseController
+	r         *http.Request
+	req       *Request
+	conn      stream
+	idleTimer *time.Timer // fires when no data has moved for the idle time
+	started   bool        // whether the status of the answer was written
+	sentBytes int64       // bytes of the body; only send may access it until send has returned
+	timedOut  atomic.Bool // whether alive has fired
 }
 
 func newExchange(h *handler, w http.ResponseWriter, r *http.Request, req *Request, conn stream) *exchange {
@@ -45,8 +45,8 @@ func (x *exchange) run() error {
 	if err := x.rc.EnableFullDuplex(); err != nil {
 		return err
 	}
-	x.alive = time.AfterFunc(x.h.idle, x.stop)
-	defer x.alive.Stop()
+	x.idleTimer = time.AfterFunc(x.h.idle, x.stop)
+	defer x.idleTimer.Stop()
 	sent := make(chan error, 1)
 	go func() {
 		err := x.send()
@@ -74,11 +74,11 @@ func (x *exchange) run() error {
 	if err := x.rc.SetReadDeadline(time.Now().Add(x.h.drain)); err != nil {
 		return errors.Join(<-sent, err)
 	}
-	x.alive.Stop()
+	x.idleTimer.Stop()
 	if err := <-sent; err != nil {
 		return err
 	}
-	if !x.begun && x.given > emptyRequest {
+	if !x.started && x.sentBytes > emptyRequest {
 		return errEnded // otherwise a push with an unknown result would look like one without output
 	}
 	if err := x.begin(); err != nil {
@@ -90,7 +90,7 @@ func (x *exchange) run() error {
 
 // stop interrupts all reads and writes of the exchange.
 func (x *exchange) stop() {
-	x.stuck.Store(true)
+	x.timedOut.Store(true)
 	x.conn.Close()
 	x.rc.SetReadDeadline(time.Now())
 	x.rc.SetWriteDeadline(time.Now())
@@ -115,9 +115,9 @@ func (x *exchange) copyBody(body io.Reader) error {
 	wanted := true
 	for {
 		n, err := body.Read(buf)
-		x.given += int64(n)
+		x.sentBytes += int64(n)
 		if n > 0 && wanted {
-			x.alive.Reset(x.h.idle)
+			x.idleTimer.Reset(x.h.idle)
 			if _, err := x.conn.Write(buf[:n]); err != nil {
 				wanted = false
 			}
@@ -140,7 +140,7 @@ func (x *exchange) receive() error {
 	for {
 		n, err := x.conn.Read(buf)
 		if n > 0 {
-			x.alive.Reset(x.h.idle)
+			x.idleTimer.Reset(x.h.idle)
 			if err := x.begin(); err != nil {
 				return err
 			}
@@ -155,7 +155,7 @@ func (x *exchange) receive() error {
 		case err == nil:
 		case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET):
 			// The stream is reset if the job has exited without reading the whole request.
-			if x.req.Advertise && !x.begun {
+			if x.req.Advertise && !x.started {
 				return errEnded
 			}
 			return nil
@@ -167,7 +167,7 @@ func (x *exchange) receive() error {
 
 // begin writes the header of the answer on its first call.
 func (x *exchange) begin() error {
-	if x.begun {
+	if x.started {
 		return nil
 	}
 	if err := x.r.Context().Err(); err != nil {
@@ -180,7 +180,7 @@ func (x *exchange) begin() error {
 	h := x.w.Header()
 	h.Set("Content-Type", "application/x-git-"+x.req.Service+"-"+kind)
 	noCache(h)
-	x.begun = true
+	x.started = true
 	x.w.WriteHeader(http.StatusOK)
 	return nil
 }

@@ -17,10 +17,10 @@ import (
 
 // Limits of a request.
 const (
-	maxWants    = 32 << 20         // bytes of a decoded fetch request: names of wanted and existing objects
-	maxUnzipped = 64 << 20         // bytes of a compressed request of any kind, decoded; git does not compress packs
-	idleTime    = 5 * time.Minute  // without a byte in either direction
-	drainTime   = 30 * time.Second // for reading the rest of a body that is not needed
+	maxFetchRequest = 32 << 20         // bytes of a decoded fetch request: names of wanted and existing objects
+	maxUnzipped     = 64 << 20         // bytes of a compressed request of any kind, decoded; git does not compress packs
+	idleTime        = 5 * time.Minute  // without a byte in either direction
+	drainTime       = 30 * time.Second // for reading the rest of a body that is not needed
 )
 
 // An Open requests a stream from the engine for the guest in ctx. The connection must support CloseWrite. The request's body is
@@ -38,13 +38,13 @@ type Request struct {
 
 // Handler returns the handler of the virtual host. Requests must have a [caisson.Guest] in their context.
 func Handler(open Open) http.Handler {
-	return &handler{open: open, wants: maxWants, unzipped: maxUnzipped, idle: idleTime, drain: drainTime}
+	return &handler{open: open, fetchLimit: maxFetchRequest, gzipLimit: maxUnzipped, idle: idleTime, drain: drainTime}
 }
 
 type handler struct {
-	open            Open
-	wants, unzipped int64
-	idle, drain     time.Duration
+	open                  Open
+	fetchLimit, gzipLimit int64
+	idle, drain           time.Duration
 }
 
 // ServeHTTP implements [http.Handler].
@@ -73,7 +73,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	x := newExchange(h, w, r, req, s)
 	if err := x.run(); err != nil {
-		if x.begun || x.stuck.Load() {
+		if x.started || x.timedOut.Load() {
 			panic(http.ErrAbortHandler) // so that the client does not take a partial answer for complete
 		}
 		h.fail(w, r, err)

@@ -200,7 +200,7 @@ func TestEncodings(t *testing.T) {
 			_, err = fmt.Fprint(conn, n)
 		}
 		ends <- err
-	}, func(h *handler) { h.wants, h.unzipped = wants, unzipped })
+	}, func(h *handler) { h.fetchLimit, h.gzipLimit = wants, unzipped })
 	for _, row := range []struct {
 		name, service, encoding string
 		body                    io.Reader

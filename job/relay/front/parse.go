@@ -18,8 +18,8 @@ type refusal struct {
 func (r *refusal) Error() string { return r.msg }
 
 var (
-	errNowhere = &refusal{status: http.StatusNotFound, msg: "there is nothing here but git repositories: git clone http://git.caisson.internal/NAME"}
-	errDumb    = &refusal{status: http.StatusForbidden, msg: "only git's smart HTTP protocol is spoken here; use git 1.6.6 or newer"}
+	errNotFound     = &refusal{status: http.StatusNotFound, msg: "there is nothing here but git repositories: git clone http://git.caisson.internal/NAME"}
+	errDumbProtocol = &refusal{status: http.StatusForbidden, msg: "only git's smart HTTP protocol is spoken here; use git 1.6.6 or newer"}
 )
 
 // The services.
@@ -32,7 +32,7 @@ const (
 func parse(r *http.Request) (*Request, error) {
 	repo, rest, ok := split(r.URL.EscapedPath())
 	if !ok {
-		return nil, errNowhere
+		return nil, errNotFound
 	}
 	req := &Request{Repo: repo}
 	switch {
@@ -41,9 +41,9 @@ func parse(r *http.Request) (*Request, error) {
 	case rest == "git-"+uploadPack, rest == "git-"+receivePack:
 		req.Service = strings.TrimPrefix(rest, "git-")
 	case rest == "HEAD", strings.HasPrefix(rest, "objects/"):
-		return nil, errDumb
+		return nil, errDumbProtocol
 	default:
-		return nil, errNowhere
+		return nil, errNotFound
 	}
 	var err error
 	if req.Advertise {
@@ -91,7 +91,7 @@ func isName(s string) bool {
 
 func (req *Request) parseAdvertise(r *http.Request) error {
 	if r.Method != http.MethodGet {
-		return only(http.MethodGet)
+		return methodNotAllowed(http.MethodGet)
 	}
 	switch r.URL.RawQuery {
 	case "service=git-" + uploadPack:
@@ -99,7 +99,7 @@ func (req *Request) parseAdvertise(r *http.Request) error {
 	case "service=git-" + receivePack:
 		req.Service = receivePack
 	default:
-		return errDumb
+		return errDumbProtocol
 	}
 	if r.ContentLength != 0 || len(r.TransferEncoding) > 0 {
 		return &refusal{status: http.StatusBadRequest, msg: "a request for refs has no body"}
@@ -110,9 +110,9 @@ func (req *Request) parseAdvertise(r *http.Request) error {
 func parsePost(r *http.Request, service string) error {
 	switch types := r.Header["Content-Type"]; {
 	case r.Method != http.MethodPost:
-		return only(http.MethodPost)
+		return methodNotAllowed(http.MethodPost)
 	case r.URL.RawQuery != "":
-		return errNowhere
+		return errNotFound
 	case len(types) != 1 || types[0] != "application/x-git-"+service+"-request":
 		return &refusal{status: http.StatusUnsupportedMediaType, msg: "the content type has to be application/x-git-" + service + "-request"}
 	}
@@ -125,7 +125,7 @@ func parsePost(r *http.Request, service string) error {
 	return nil
 }
 
-func only(method string) error {
+func methodNotAllowed(method string) error {
 	return &refusal{status: http.StatusMethodNotAllowed, msg: "use " + method + " here", allow: method}
 }
 

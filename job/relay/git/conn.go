@@ -22,38 +22,38 @@ import (
 const Stall = 2 * time.Minute
 
 // A Peer is the connection to the client that sent a request.
-type Peer struct {
+type ClientConn struct {
 	net.Conn
-	file  *os.File // the same socket, for poll
-	Stall time.Duration
-	Wrote bool // whether any byte was written
-	over  atomic.Bool
+	file       *os.File // the same socket, for poll
+	Stall      time.Duration
+	Wrote      bool // whether any byte was written
+	readsEnded atomic.Bool
 }
 
 // NewPeer returns a peer on a duplicate of the socket file. The caller still has to close file; closing the peer does not.
-func NewPeer(file *os.File) (*Peer, error) {
+func NewPeer(file *os.File) (*ClientConn, error) {
 	c, err := net.FileConn(file)
 	if err != nil {
 		return nil, err
 	}
-	return &Peer{Conn: c, file: file, Stall: Stall}, nil
+	return &ClientConn{Conn: c, file: file, Stall: Stall}, nil
 }
 
-func (p *Peer) Read(b []byte) (int, error) {
+func (p *ClientConn) Read(b []byte) (int, error) {
 	p.SetReadDeadline(time.Now().Add(p.Stall))
-	if p.over.Load() { // EndReads may have been called before the deadline was set
+	if p.readsEnded.Load() { // EndReads may have been called before the deadline was set
 		p.SetReadDeadline(time.Now())
 	}
 	return p.Conn.Read(b)
 }
 
 // EndReads makes reads fail, including a read in progress.
-func (p *Peer) EndReads() {
-	p.over.Store(true)
+func (p *ClientConn) EndReads() {
+	p.readsEnded.Store(true)
 	p.SetReadDeadline(time.Now())
 }
 
-func (p *Peer) Write(b []byte) (int, error) {
+func (p *ClientConn) Write(b []byte) (int, error) {
 	n := 0
 	for n < len(b) {
 		// Data is written in pieces of 32 KiB because the deadline covers a whole write, and a slow reader must not time out.
@@ -71,7 +71,7 @@ func (p *Peer) Write(b []byte) (int, error) {
 
 // Watch returns a context that is cancelled when the other end closes the connection. A half-closed connection, on which the
 // request is complete, does not count as closed. stop ends the watch.
-func (p *Peer) Watch(ctx context.Context) (watched context.Context, stop func(), err error) {
+func (p *ClientConn) Watch(ctx context.Context) (watched context.Context, stop func(), err error) {
 	fd, err := unix.FcntlInt(p.file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	runtime.KeepAlive(p.file)
 	if err != nil {
@@ -83,7 +83,7 @@ func (p *Peer) Watch(ctx context.Context) (watched context.Context, stop func(),
 		for watched.Err() == nil {
 			fds := []unix.PollFd{{Fd: int32(fd)}}
 			n, err := unix.Poll(fds, watchInterval)
-			if err != nil && !errors.Is(err, unix.EINTR) || n > 0 && fds[0].Revents&hungUp != 0 {
+			if err != nil && !errors.Is(err, unix.EINTR) || n > 0 && fds[0].Revents&closedEvents != 0 {
 				cancel()
 			}
 		}
@@ -91,15 +91,15 @@ func (p *Peer) Watch(ctx context.Context) (watched context.Context, stop func(),
 	return watched, cancel, nil
 }
 
-// hungUp has the poll events of a socket whose other end is closed.
-const hungUp = unix.POLLHUP | unix.POLLERR | unix.POLLNVAL
+// closedEvents has the poll events of a socket whose other end is closed.
+const closedEvents = unix.POLLHUP | unix.POLLERR | unix.POLLNVAL
 
 // Gone reports whether the other end has closed the connection. The context of Watch may be cancelled slightly later.
-func (p *Peer) Gone() bool {
+func (p *ClientConn) Gone() bool {
 	fds := []unix.PollFd{{Fd: int32(p.file.Fd())}}
 	n, err := unix.Poll(fds, 0)
 	runtime.KeepAlive(p.file)
-	return err == nil && n > 0 && fds[0].Revents&hungUp != 0
+	return err == nil && n > 0 && fds[0].Revents&closedEvents != 0
 }
 
 // watchInterval is how often, in milliseconds, a watch checks whether it was stopped. It notices a closed connection at once.
@@ -107,7 +107,7 @@ const watchInterval = 200
 
 // Finish shuts down the connection for writing, which marks the end of the answer even if another process has the socket open,
 // and closes it.
-func (p *Peer) Finish() {
+func (p *ClientConn) Finish() {
 	if c, ok := p.Conn.(*net.UnixConn); ok {
 		c.CloseWrite()
 	}
@@ -123,22 +123,22 @@ func Body(r io.Reader, limit int64) (io.Reader, error) {
 		return nil, err
 	}
 	if !bytes.Equal(head, []byte{0x1f, 0x8b}) {
-		return &limited{r: buffered, left: limit}, nil
+		return &limitedReader{r: buffered, left: limit}, nil
 	}
 	unpacked, err := gzip.NewReader(buffered)
 	if err != nil {
 		return nil, err
 	}
-	return &limited{r: unpacked, left: limit}, nil
+	return &limitedReader{r: unpacked, left: limit}, nil
 }
 
 // A limited is like io.LimitedReader but returns an error when the limit is exceeded.
-type limited struct {
+type limitedReader struct {
 	r    io.Reader
 	left int64
 }
 
-func (l *limited) Read(p []byte) (int, error) {
+func (l *limitedReader) Read(p []byte) (int, error) {
 	n, err := l.r.Read(p[:min(int64(len(p)), l.left+1)])
 	if l.left -= int64(n); l.left < 0 {
 		return 0, caisson.Errorf(caisson.Exhausted, "the request is too long")

@@ -163,8 +163,8 @@ const (
 func (r Repo) Output(ctx context.Context, stdin string, args ...string) ([]byte, error) {
 	cmd := r.Git(ctx, args...)
 	cmd.Stdin = strings.NewReader(stdin)
-	out := &bounded{limit: maxGitOutput}
-	said := &Tail{Limit: MaxGitErrors}
+	out := &limitedBuffer{limit: maxGitOutput}
+	said := &OutputTail{Limit: MaxGitErrors}
 	cmd.Stdout, cmd.Stderr = out, said
 	err := cmd.Run()
 	if out.full {
@@ -174,7 +174,7 @@ func (r Repo) Output(ctx context.Context, stdin string, args ...string) ([]byte,
 }
 
 // GitError returns an error that explains why a git command failed, or nil if err is nil.
-func GitError(what string, said *Tail, err error) error {
+func GitError(what string, said *OutputTail, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -189,13 +189,13 @@ func GitError(what string, said *Tail, err error) error {
 }
 
 // A bounded writer stores at most limit bytes; a write that exceeds the limit fails.
-type bounded struct {
+type limitedBuffer struct {
 	buf   bytes.Buffer
 	limit int
 	full  bool
 }
 
-func (b *bounded) Write(p []byte) (int, error) {
+func (b *limitedBuffer) Write(p []byte) (int, error) {
 	if b.buf.Len()+len(p) > b.limit {
 		b.full = true
 		return 0, errors.New("too much output")
@@ -205,13 +205,13 @@ func (b *bounded) Write(p []byte) (int, error) {
 
 // A Tail stores about the last limit bytes written to it, because git reports the reason of a failure at the end. It is safe for
 // concurrent use.
-type Tail struct {
+type OutputTail struct {
 	mu    sync.Mutex
 	buf   []byte
 	Limit int
 }
 
-func (t *Tail) Write(p []byte) (int, error) {
+func (t *OutputTail) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.buf = append(t.buf, p[max(0, len(p)-t.Limit):]...)
@@ -221,7 +221,7 @@ func (t *Tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (t *Tail) String() string {
+func (t *OutputTail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return string(t.buf[max(0, len(t.buf)-t.Limit):])

@@ -27,16 +27,16 @@ const ShortTime = 5 * time.Minute
 // CopyTime is the time limit of jobs that copy the objects of a repository.
 const CopyTime = 30 * time.Minute
 
-// JobRepo returns the repository of a job.
-func JobRepo() Repo { return Repo{Dir: workDir, Tmp: "/tmp"} }
+// WorkRepo returns the repository of a job.
+func WorkRepo() Repo { return Repo{Dir: workDir, Tmp: "/tmp"} }
 
 // JobStore returns the repository of a job that works on a sandbox's store, which borrows a view's objects.
 func JobStore() Repo { return Repo{Dir: workDir, View: viewDir, Tmp: "/tmp"} }
 
 func ViewMount(view *os.File) []worker.Mount { return []worker.Mount{{Dir: view, At: viewDir}} }
 
-// GiveRefs writes the refs of remote to out and returns its HEAD, which is the job's reply.
-func GiveRefs(out *os.File, remote *Remote, err error) (head string, _ error) {
+// ReplyRefs writes the refs of remote to out and returns its HEAD, which is the job's reply.
+func ReplyRefs(out *os.File, remote *Remote, err error) (head string, _ error) {
 	if err != nil {
 		return "", err
 	}
@@ -44,8 +44,8 @@ func GiveRefs(out *os.File, remote *Remote, err error) (head string, _ error) {
 	return remote.Head, err
 }
 
-// RunForRefs runs a job that replies with GiveRefs.
-func RunForRefs[Args any](ctx context.Context, run worker.Starter, job worker.Job[Args, string], args Args, given worker.Given) (*Remote, error) {
+// RunRefsJob runs a job that replies with ReplyRefs.
+func RunRefsJob[Args any](ctx context.Context, run worker.Starter, job worker.Job[Args, string], args Args, given worker.Given) (*Remote, error) {
 	out, err := worker.Scratch("refs")
 	if err != nil {
 		return nil, err

@@ -85,7 +85,7 @@ var jobPrepare = worker.Job[Request, Result]{
 
 // fit shortens p to the size of a reply.
 func (p *Result) fit() {
-	left := commit.MaxAnswered / 2 // the other half is for the text of the pull request
+	left := commit.MaxReplyBytes / 2 // the other half is for the text of the pull request
 	p.Findings = commit.FitFindings(p.Findings, &left)
 	left = maxSubjects
 	for i := range p.Commits {
@@ -117,10 +117,10 @@ func (p *Result) valid(req *Request) bool {
 // bytes and then the payload. The answer, the signature, has the same form; a length of zero means that there is no signature.
 func askSigner(conn io.ReadWriter) func([]byte) (string, error) {
 	return func(payload []byte) (string, error) {
-		if err := writeSized(conn, payload); err != nil {
+		if err := writeFrame(conn, payload); err != nil {
 			return "", err
 		}
-		sig, err := readSized(conn, maxSignature)
+		sig, err := readFrame(conn, maxSignature)
 		if err != nil {
 			return "", err
 		}
@@ -135,32 +135,32 @@ func askSigner(conn io.ReadWriter) func([]byte) (string, error) {
 // maxSignedOnce. It returns the error of sign.
 func answerSigner(conn io.ReadWriter, sign func([]byte) (string, error)) error {
 	for range maxSignedOnce {
-		payload, err := readSized(conn, maxPayload)
+		payload, err := readFrame(conn, maxPayload)
 		if err != nil {
 			return nil // the job has ended; if it failed, it returns the reason itself
 		}
 		if _, err := commit.ParseCommit(payload); err != nil {
-			writeSized(conn, nil)
+			writeFrame(conn, nil)
 			return caisson.Errorf(caisson.Internal, "a job of the relay wants something signed that is no commit")
 		}
 		sig, err := sign(payload)
 		if err != nil {
-			writeSized(conn, nil)
+			writeFrame(conn, nil)
 			return err
 		}
-		if err := writeSized(conn, []byte(sig)); err != nil {
+		if err := writeFrame(conn, []byte(sig)); err != nil {
 			return nil
 		}
 	}
 	return nil
 }
 
-func writeSized(w io.Writer, data []byte) error {
+func writeFrame(w io.Writer, data []byte) error {
 	_, err := w.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(data))), data...))
 	return err
 }
 
-func readSized(r io.Reader, limit int) ([]byte, error) {
+func readFrame(r io.Reader, limit int) ([]byte, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
 		return nil, err

@@ -100,7 +100,7 @@ func prepareIn(ctx context.Context, q *quarantine.Quarantine, req Request) (*Res
 	if err != nil {
 		return nil, err
 	}
-	ids, err := newerThan(ctx, q.Store, req, granted)
+	ids, err := newCommits(ctx, q.Store, req, granted)
 	if err != nil {
 		return nil, err
 	}
@@ -130,19 +130,19 @@ func prepareIn(ctx context.Context, q *quarantine.Quarantine, req Request) (*Res
 	}
 	result := &Result{Commit: req.Commit}
 	if len(ids) > 0 {
-		if err := result.describe(ctx, req, checks, ids, asked); err != nil {
+		if err := result.setPullText(ctx, req, checks, ids, asked); err != nil {
 			return nil, err
 		}
 	}
 	result.Findings = asked.List
-	w := &rewriter{repo: q.Repo, req: req, done: map[string]string{}}
+	w := &rewriter{repo: q.Repo, req: req, rewritten: map[string]string{}}
 	for _, id := range ids {
 		c := checks.Commits[id]
 		now, err := w.rewrite(ctx, id, c)
 		if err != nil {
 			return nil, err
 		}
-		w.done[id] = now
+		w.rewritten[id] = now
 		result.Commits = append(result.Commits, Commit{ID: now, Subject: c.Subject()})
 		if id == req.Commit {
 			result.Commit = now
@@ -151,14 +151,14 @@ func prepareIn(ctx context.Context, q *quarantine.Quarantine, req Request) (*Res
 	return result, nil
 }
 
-// describe sets the title and text of the pull request and searches exactly these for secrets. A secret has the default verdict
+// setPullText sets the title and text of the pull request and searches exactly these for secrets. A secret has the default verdict
 // of the gate, which asks for a review.
-func (p *Result) describe(ctx context.Context, req Request, checks *commit.Checker, ids []string, asked *commit.Findings) error {
+func (p *Result) setPullText(ctx context.Context, req Request, checks *commit.Checker, ids []string, asked *commit.Findings) error {
 	var subjects []string
 	for _, id := range ids[:min(len(ids), maxPullCommits)] {
 		subjects = append(subjects, checks.Commits[id].Subject())
 	}
-	pull := req.Pull.complete(subjects)
+	pull := req.Pull.withSubjects(subjects)
 	text, err := pull.text(req.Template)
 	if err != nil { // the template was valid when the repository was added; the delivery does not fail because of it
 		asked.Add(caisson.Finding{
@@ -189,9 +189,9 @@ func grantedRefs(ctx context.Context, store git.Repo) ([]git.Ref, error) {
 	return all.Refs, nil
 }
 
-// newerThan returns the commits to deliver, parents first. It leaves out commits that the base or a granted branch or tag
+// newCommits returns the commits to deliver, parents first. It leaves out commits that the base or a granted branch or tag
 // reaches, because they come from the remote.
-func newerThan(ctx context.Context, store git.Repo, req Request, granted []git.Ref) ([]string, error) {
+func newCommits(ctx context.Context, store git.Repo, req Request, granted []git.Ref) ([]string, error) {
 	for _, id := range []string{req.Base, req.Commit} {
 		has, err := store.HasCommit(ctx, id)
 		if err != nil {
@@ -219,16 +219,16 @@ func newerThan(ctx context.Context, store git.Repo, req Request, granted []git.R
 
 // A rewriter rewrites commits.
 type rewriter struct {
-	repo git.Repo
-	req  Request
-	done map[string]string // new ids by old ids
+	repo      git.Repo
+	req       Request
+	rewritten map[string]string // new ids by old ids
 }
 
 // rewrite returns the id of the rewritten commit, which is id if nothing changes.
 func (w *rewriter) rewrite(ctx context.Context, id string, c *commit.RawCommit) (string, error) {
 	n := *c
 	for i, p := range c.Parents {
-		if now, ok := w.done[p]; ok && now != p {
+		if now, ok := w.rewritten[p]; ok && now != p {
 			n.Parents = slices.Clone(n.Parents)
 			n.Parents[i] = now
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/caisson-dev/caisson/job/relay/relaytest"
 )
 
-func preparedOf(q *relaytest.Quay, req Request) *Result {
+func preparedOf(q *relaytest.Fixture, req Request) *Result {
 	q.T.Helper()
 	if req.Base == "" {
 		req.Base = q.Base
@@ -74,7 +74,7 @@ func TestPrepare(t *testing.T) {
 	if none := preparedOf(q, Request{Commit: q.Base}); none.Commit != q.Base || len(none.Commits) != 0 {
 		t.Errorf("%+v", none)
 	}
-	q.Sound()
+	q.CheckIntact()
 }
 
 // TestSHA256 tests the whole path in a repository with SHA-256.
@@ -93,7 +93,7 @@ func TestSHA256(t *testing.T) {
 	if len(p.Commit) != git.HexSHA256 || len(p.Commits) != 1 || !strings.Contains(q.Stored(p.Commit), "\ngpgsig-sha256 -----BEGIN SSH") {
 		t.Errorf("%+v", p)
 	}
-	q.Sound()
+	q.CheckIntact()
 }
 
 // TestPrepareGranted checks that commits of the remote are not delivered.

@@ -49,8 +49,8 @@ const (
 	maxPullCommits  = 200
 )
 
-// pullName is the name of templates in errors of package template.
-const pullName = "pull"
+// templateName is the name of templates in errors of package template.
+const templateName = "pull"
 
 // CheckPullTemplate returns an Invalid error with the reason and the line number if a template cannot be used. "" stands for the
 // default template.
@@ -79,9 +79,9 @@ func parsePullTemplate(text string) (*template.Template, error) {
 	if len(text) > maxPullTemplate {
 		return nil, caisson.Invalidf("pullBody", "the template has more than %v; make it shorter", caisson.Size(maxPullTemplate))
 	}
-	t, err := template.New(pullName).Parse(text)
+	t, err := template.New(templateName).Parse(text)
 	if err != nil {
-		return nil, pullFault(err)
+		return nil, templateError(err)
 	}
 	if len(t.Templates()) > 1 {
 		return nil, caisson.Invalidf("pullBody", "the template defines another one; write it out instead")
@@ -89,26 +89,26 @@ func parsePullTemplate(text string) (*template.Template, error) {
 	if t.Tree == nil {
 		return nil, caisson.Invalidf("pullBody", "the template is empty; leave it out for the default")
 	}
-	w := &pullWalk{tree: t.Tree}
+	w := &templateChecker{tree: t.Tree}
 	w.list(t.Root)
 	return t, w.err
 }
 
-// A pullWalk validates the nodes of a template. It records the first error.
-type pullWalk struct {
+// A templateChecker validates the nodes of a template. It records the first error.
+type templateChecker struct {
 	tree   *parse.Tree
 	inLoop bool
 	err    error
 }
 
-func (w *pullWalk) refuse(n parse.Node, why string) {
+func (w *templateChecker) refuse(n parse.Node, why string) {
 	if w.err == nil {
 		place, _ := w.tree.ErrorContext(n)
-		w.err = pullFault(errors.New("template: " + place + ": " + why))
+		w.err = templateError(errors.New("template: " + place + ": " + why))
 	}
 }
 
-func (w *pullWalk) list(l *parse.ListNode) {
+func (w *templateChecker) list(l *parse.ListNode) {
 	if l == nil {
 		return
 	}
@@ -117,7 +117,7 @@ func (w *pullWalk) list(l *parse.ListNode) {
 	}
 }
 
-func (w *pullWalk) node(n parse.Node) {
+func (w *templateChecker) node(n parse.Node) {
 	switch n := n.(type) {
 	case *parse.TextNode, *parse.CommentNode, *parse.BreakNode, *parse.ContinueNode:
 	case *parse.ActionNode:
@@ -140,7 +140,7 @@ func (w *pullWalk) node(n parse.Node) {
 	}
 }
 
-func (w *pullWalk) branch(b *parse.BranchNode) {
+func (w *templateChecker) branch(b *parse.BranchNode) {
 	w.pipe(b.Pipe)
 	w.list(b.List)
 	w.list(b.ElseList)
@@ -160,7 +160,7 @@ func overCommits(p *parse.PipeNode) bool {
 	return false
 }
 
-func (w *pullWalk) pipe(p *parse.PipeNode) {
+func (w *templateChecker) pipe(p *parse.PipeNode) {
 	for _, c := range p.Cmds {
 		for _, arg := range c.Args {
 			w.arg(arg)
@@ -168,7 +168,7 @@ func (w *pullWalk) pipe(p *parse.PipeNode) {
 	}
 }
 
-func (w *pullWalk) arg(n parse.Node) {
+func (w *templateChecker) arg(n parse.Node) {
 	known := func(fields []string) {
 		if len(fields) > 1 || len(fields) == 1 && !slices.Contains(pullFields, fields[0]) {
 			w.refuse(n, "there is no field ."+strings.Join(fields, ".")+"; there are ."+strings.Join(pullFields, ", ."))
@@ -191,13 +191,13 @@ func (w *pullWalk) arg(n parse.Node) {
 	}
 }
 
-// pullPlace matches the beginning of an error message of package template.
-var pullPlace = regexp.MustCompile(`^template: ` + pullName + `:([0-9]+)(?::[0-9]+)?: (?:executing "` + pullName + `" at )?`)
+// templateErrorPrefix matches the beginning of an error message of package template.
+var templateErrorPrefix = regexp.MustCompile(`^template: ` + templateName + `:([0-9]+)(?::[0-9]+)?: (?:executing "` + templateName + `" at )?`)
 
-// pullFault converts an error of package template to an Invalid error.
-func pullFault(err error) error {
+// templateError converts an error of package template to an Invalid error.
+func templateError(err error) error {
 	said := err.Error()
-	if m := pullPlace.FindStringSubmatch(said); m != nil {
+	if m := templateErrorPrefix.FindStringSubmatch(said); m != nil {
 		said = "line " + m[1] + ": " + said[len(m[0]):]
 	}
 	return caisson.Invalidf("pullBody", "%s", git.Plain(said, 300))
@@ -230,7 +230,7 @@ func (p PullText) text(tmpl string) (string, error) {
 func (p PullText) render(t *template.Template) (string, error) {
 	var b pullBuffer
 	if err := t.Execute(&b, p); err != nil && !errors.Is(err, errPullFull) {
-		return "", pullFault(err)
+		return "", templateError(err)
 	}
 	return plainPullText(string(b.text)), nil
 }
@@ -240,8 +240,8 @@ func plainPullText(s string) string {
 	return strings.TrimSpace(safetext.Short(safetext.Lines(s), maxPullText))
 }
 
-// complete returns p with the subjects of commits and a title.
-func (p PullText) complete(subjects []string) PullText {
+// withSubjects returns p with the subjects of commits and a title.
+func (p PullText) withSubjects(subjects []string) PullText {
 	p.Commits = subjects[:min(len(subjects), maxPullCommits)]
 	if p.Title == "" && len(subjects) > 0 {
 		p.Title = subjects[0]

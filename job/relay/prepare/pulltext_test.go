@@ -80,7 +80,7 @@ func TestPullTemplatesRefused(t *testing.T) {
 
 // TestPullTextBounds checks that long answers and many commits do not exceed the limits of forges.
 func TestPullTextBounds(t *testing.T) {
-	long := PullText{Answer: strings.Repeat("ü", 16<<10)}.complete(make([]string, maxPrepared))
+	long := PullText{Answer: strings.Repeat("ü", 16<<10)}.withSubjects(make([]string, maxPrepared))
 	for _, tmpl := range []string{strings.Repeat("{{.Answer}}", 1000), "{{range .Commits}}{{$.Answer}}{{end}}", strings.Repeat("{{range .Commits}}{{len .}}{{end}}", 400)} {
 		got, err := long.text(tmpl)
 		if err != nil || len(got) > maxPullText+len("…") || len(got) < maxPullText-3 || !strings.HasSuffix(got, "…") {

@@ -59,15 +59,15 @@ func push(ctx context.Context, s git.Repo, f *remote.Forwarder, req Request) (*R
 	ref := "refs/heads/" + req.Branch
 	cmd := s.With(f.Protocol()).Git(ctx, "push", "--porcelain", "--no-progress", "--no-verify", "--no-signed", "--no-follow-tags",
 		"--recurse-submodules=no", "--force-with-lease="+ref+":"+req.Expect, "--end-of-options", f.URL(), req.Commit+":"+ref)
-	said, out := &git.Tail{Limit: git.MaxGitErrors}, &git.Tail{Limit: git.MaxGitErrors}
+	said, out := &git.OutputTail{Limit: git.MaxGitErrors}, &git.OutputTail{Limit: git.MaxGitErrors}
 	cmd.Stdout, cmd.Stderr = out, said
 	err = cmd.Run()
 	result := parsePush(out.String(), ref)
 	switch {
 	case result.flag == "=" && err == nil:
-		return &Result{Already: true, Said: result.words(said)}, nil
+		return &Result{Already: true, Said: result.remoteMessage(said)}, nil
 	case result.flag != "" && result.flag != "!" && err == nil:
-		return &Result{Said: result.words(said)}, nil
+		return &Result{Said: result.remoteMessage(said)}, nil
 	case result.flag == "!":
 		return nil, result.refusal(req, said)
 	}
@@ -91,9 +91,9 @@ func parsePush(out, ref string) pushResult {
 }
 
 // refusal returns the error for a ref that was rejected by the remote, or by git before sending.
-func (r pushResult) refusal(req Request, said *git.Tail) error {
+func (r pushResult) refusal(req Request, said *git.OutputTail) error {
 	reason := r.summary
-	if words := r.words(said); words != "" {
+	if words := r.remoteMessage(said); words != "" {
 		reason += ": " + words
 	}
 	reason = git.Plain(reason, 350)
@@ -114,8 +114,8 @@ func (r pushResult) refusal(req Request, said *git.Tail) error {
 // remoteLine matches a line that the remote sent over the side band.
 var remoteLine = regexp.MustCompile(`(?m)^remote: ?(.*?)\s*$`)
 
-// words returns the messages of the remote as one line.
-func (r pushResult) words(said *git.Tail) string {
+// remoteMessage returns the messages of the remote as one line.
+func (r pushResult) remoteMessage(said *git.OutputTail) string {
 	var words []string
 	for _, m := range remoteLine.FindAllStringSubmatch(said.String(), -1) {
 		words = append(words, m[1])
@@ -124,7 +124,7 @@ func (r pushResult) words(said *git.Tail) string {
 }
 
 // pushError returns the error for a push without a result for its ref.
-func pushError(said *git.Tail, err error) error {
+func pushError(said *git.OutputTail, err error) error {
 	if err == nil {
 		return caisson.Errorf(caisson.Unavailable, "the remote did not say what became of the push; try again")
 	}

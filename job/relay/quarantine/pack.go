@@ -35,8 +35,8 @@ type Limits struct {
 	IDSize  int   // length of an object name in bytes
 }
 
-// ErrPack returns the Denied error for a pack that is refused. The client receives its message.
-func ErrPack(format string, args ...any) error {
+// Deniedf returns the Denied error for a pack that is refused. The client receives its message.
+func Deniedf(format string, args ...any) error {
 	return caisson.Errorf(caisson.Denied, format, args...)
 }
 
@@ -46,7 +46,7 @@ func ErrPack(format string, args ...any) error {
 type packScanner struct {
 	limits Limits
 	in     *bufio.Reader
-	at     int64 // bytes read
+	offset int64 // bytes read
 	zlib   io.ReadCloser
 	buf    []byte
 
@@ -60,28 +60,28 @@ func scanPack(r io.Reader, l Limits) (int, error) {
 	s := &packScanner{limits: l, in: bufio.NewReaderSize(r, 1<<16), buf: make([]byte, 1<<16)}
 	var head [12]byte
 	if _, err := io.ReadFull(s, head[:]); err != nil {
-		return 0, s.short(err)
+		return 0, s.truncated(err)
 	}
 	if string(head[:4]) != "PACK" || binary.BigEndian.Uint32(head[4:]) != 2 {
-		return 0, ErrPack("the push has no pack of version 2")
+		return 0, Deniedf("the push has no pack of version 2")
 	}
 	count := binary.BigEndian.Uint32(head[8:])
 	if int64(count) > int64(l.Objects) {
-		return 0, ErrPack("the push has %d objects; the most is %d", count, l.Objects)
+		return 0, Deniedf("the push has %d objects; the most is %d", count, l.Objects)
 	}
 	for range count {
 		if err := s.entry(); err != nil {
-			return 0, s.short(err)
+			return 0, s.truncated(err)
 		}
 	}
 	if _, err := io.CopyN(io.Discard, s, int64(l.IDSize)); err != nil {
-		return 0, s.short(err)
+		return 0, s.truncated(err)
 	}
 	if _, err := s.ReadByte(); !errors.Is(err, io.EOF) {
 		if err != nil {
 			return 0, err
 		}
-		return 0, ErrPack("something follows the pack")
+		return 0, Deniedf("something follows the pack")
 	}
 	return int(count), nil
 }
@@ -89,7 +89,7 @@ func scanPack(r io.Reader, l Limits) (int, error) {
 // Read and ReadByte count bytes. With ReadByte, flate does not read beyond the end of the compressed data.
 func (s *packScanner) Read(p []byte) (int, error) {
 	n, err := s.in.Read(p)
-	s.at += int64(n)
+	s.offset += int64(n)
 	return n, err
 }
 
@@ -97,21 +97,21 @@ func (s *packScanner) Read(p []byte) (int, error) {
 func (s *packScanner) ReadByte() (byte, error) {
 	b, err := s.in.ReadByte()
 	if err == nil {
-		s.at++
+		s.offset++
 	}
 	return b, err
 }
 
-// short returns the error for an unexpected end.
-func (s *packScanner) short(err error) error {
+// truncated returns the error for an unexpected end.
+func (s *packScanner) truncated(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return ErrPack("the pack is cut off")
+		return Deniedf("the pack is cut off")
 	}
 	return err
 }
 
 func (s *packScanner) entry() error {
-	start := s.at
+	start := s.offset
 	typ, size, err := s.header()
 	if err != nil {
 		return err
@@ -134,10 +134,10 @@ func (s *packScanner) entry() error {
 			return err
 		}
 	default:
-		return ErrPack("the pack has an entry of the unknown type %d", typ)
+		return Deniedf("the pack has an entry of the unknown type %d", typ)
 	}
 	if size > limit {
-		return ErrPack("the push has an object of %v; the largest is %v", caisson.Size(size), caisson.Size(limit))
+		return Deniedf("the push has an object of %v; the largest is %v", caisson.Size(size), caisson.Size(limit))
 	}
 	s.starts, s.chains = append(s.starts, start), append(s.chains, chain)
 	return s.inflate(size, chain > 0)
@@ -155,7 +155,7 @@ func (s *packScanner) header() (typ byte, size int64, err error) {
 			return 0, 0, err
 		}
 		if shift > 46 {
-			return 0, 0, ErrPack("the pack has an object of an impossible size")
+			return 0, 0, Deniedf("the pack has an object of an impossible size")
 		}
 		size |= int64(b&0x7f) << shift
 	}
@@ -175,16 +175,16 @@ func (s *packScanner) base(start int64) (chain int, err error) {
 			return 0, err
 		}
 		if back >= 1<<48 {
-			return 0, ErrPack("the pack has a delta of nothing")
+			return 0, Deniedf("the pack has a delta of nothing")
 		}
 		back = (back+1)<<7 | int64(b&0x7f)
 	}
 	i, found := slices.BinarySearch(s.starts, start-back)
 	if !found {
-		return 0, ErrPack("the pack has a delta of nothing")
+		return 0, Deniedf("the pack has a delta of nothing")
 	}
 	if chain = s.chains[i] + 1; chain > maxDeltaChain {
-		return 0, ErrPack("the pack has more than %d deltas of each other", maxDeltaChain)
+		return 0, Deniedf("the pack has more than %d deltas of each other", maxDeltaChain)
 	}
 	return chain, nil
 }
@@ -192,7 +192,7 @@ func (s *packScanner) base(start int64) (chain int, err error) {
 // inflate reads the compressed part of an entry, and at most one byte beyond its declared size.
 func (s *packScanner) inflate(size int64, delta bool) error {
 	if err := s.reset(); err != nil {
-		return s.bad(err)
+		return s.inflateError(err)
 	}
 	whole := size
 	if delta {
@@ -201,26 +201,26 @@ func (s *packScanner) inflate(size int64, delta bool) error {
 			return err
 		}
 		if n > s.limits.Object {
-			return ErrPack("the push has an object of %v; the largest is %v", caisson.Size(n), caisson.Size(s.limits.Object))
+			return Deniedf("the push has an object of %v; the largest is %v", caisson.Size(n), caisson.Size(s.limits.Object))
 		}
 		whole, size = n, size-head
 	}
 	if s.total += whole; s.total > s.limits.Total {
-		return ErrPack("the objects of the push have more than %v together", caisson.Size(s.limits.Total))
+		return Deniedf("the objects of the push have more than %v together", caisson.Size(s.limits.Total))
 	}
 	n, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{io.LimitReader(s.zlib, size)}, s.buf)
 	if err != nil {
-		return s.bad(err)
+		return s.inflateError(err)
 	}
 	if n != size {
-		return ErrPack("the pack has an object that is smaller than it is said to be")
+		return Deniedf("the pack has an object that is smaller than it is said to be")
 	}
 	// There must be no more data. This read also verifies the checksum.
 	if n, err := s.zlib.Read(s.buf[:1]); n != 0 || !errors.Is(err, io.EOF) {
 		if err != nil && !errors.Is(err, io.EOF) {
-			return s.bad(err)
+			return s.inflateError(err)
 		}
-		return ErrPack("the pack has an object that is larger than it is said to be")
+		return Deniedf("the pack has an object that is larger than it is said to be")
 	}
 	return nil
 }
@@ -241,10 +241,10 @@ func (s *packScanner) deltaSize(size int64) (whole, head int64, err error) {
 		whole = 0
 		for shift := 0; ; shift += 7 {
 			if head++; head > size || shift > 46 {
-				return 0, 0, ErrPack("the pack has a malformed delta")
+				return 0, 0, Deniedf("the pack has a malformed delta")
 			}
 			if _, err := io.ReadFull(s.zlib, s.buf[:1]); err != nil {
-				return 0, 0, s.bad(err)
+				return 0, 0, s.inflateError(err)
 			}
 			whole |= int64(s.buf[0]&0x7f) << shift
 			if s.buf[0]&0x80 == 0 {
@@ -255,13 +255,13 @@ func (s *packScanner) deltaSize(size int64) (whole, head int64, err error) {
 	return whole, head, nil
 }
 
-// bad returns the error for data that cannot be inflated.
-func (s *packScanner) bad(err error) error {
+// inflateError returns the error for data that cannot be inflated.
+func (s *packScanner) inflateError(err error) error {
 	if errors.Is(err, zlib.ErrChecksum) || errors.Is(err, zlib.ErrDictionary) || errors.Is(err, zlib.ErrHeader) {
-		return ErrPack("the pack has an object that is not compressed as it must be")
+		return Deniedf("the pack has an object that is not compressed as it must be")
 	}
 	if isFlate(err) {
-		return ErrPack("the pack has an object that is not compressed as it must be")
+		return Deniedf("the pack has an object that is not compressed as it must be")
 	}
 	return fmt.Errorf("read the pack: %w", err)
 }

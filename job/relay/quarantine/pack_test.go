@@ -98,14 +98,14 @@ func TestReceivePacks(t *testing.T) {
 	} {
 		start := time.Now()
 		line := quarantine.ZeroID(20) + " " + self + " refs/heads/work\x00report-status"
-		r, answer, err := q.Raw(append(packtest.CommandLines(line), c.pack...))
+		r, answer, err := q.PostRaw(append(packtest.CommandLines(line), c.pack...))
 		if err != nil || r == nil || len(r.Updates) > 0 || len(r.Denied) != 1 || !strings.Contains(r.Denied[0].Message, c.why) || !strings.Contains(answer, "ng refs/heads/work") {
 			t.Errorf("%s: %+v, %q, %v", name, r, answer, err)
 		}
 		if took := time.Since(start); took > 10*time.Second {
 			t.Errorf("%s took %v", name, took)
 		}
-		q.Untouched(before, objects)
+		q.CheckUnchanged(before, objects)
 	}
 }
 
@@ -129,11 +129,11 @@ func TestReceiveIncomplete(t *testing.T) {
 		if err != nil {
 			t.Fatal(out)
 		}
-		r, answer, err := q.Raw(append(packtest.CommandLines(quarantine.ZeroID(20)+" "+tip+" refs/heads/work\x00report-status"), out...))
+		r, answer, err := q.PostRaw(append(packtest.CommandLines(quarantine.ZeroID(20)+" "+tip+" refs/heads/work\x00report-status"), out...))
 		if err != nil || len(r.Updates) > 0 || len(r.Denied) != 1 {
 			t.Errorf("%s: %+v %q %v", name, r, answer, err)
 		}
-		q.Untouched(before, objects)
+		q.CheckUnchanged(before, objects)
 	}
 	// A file that was not granted: the sandbox cannot obtain it by its name.
 	secret := q.Object("blob", "not granted\n")
@@ -143,11 +143,11 @@ func TestReceiveIncomplete(t *testing.T) {
 	if err != nil {
 		t.Fatal(out)
 	}
-	r, _, err := q.Raw(append(packtest.CommandLines(quarantine.ZeroID(20)+" "+thief+" refs/heads/work\x00report-status"), out...))
+	r, _, err := q.PostRaw(append(packtest.CommandLines(quarantine.ZeroID(20)+" "+thief+" refs/heads/work\x00report-status"), out...))
 	if err != nil || len(r.Updates) > 0 || len(r.Denied) != 1 {
 		t.Errorf("%+v %v", r, err)
 	}
-	q.Untouched(before, objects)
+	q.CheckUnchanged(before, objects)
 }
 
 // TestReceiveLimits checks the limits of pushes.
@@ -179,10 +179,10 @@ func TestReceiveLimits(t *testing.T) {
 		if ok || q.Err != nil || len(q.Last.Updates) > 0 || !strings.Contains(said, c.why) {
 			t.Errorf("%s: %s %+v %v", name, said, q.Last, q.Err)
 		}
-		q.Untouched(before, objects)
+		q.CheckUnchanged(before, objects)
 	}
 	q.Set(check.Rules{}, receive.Limits{Time: time.Nanosecond})
-	if _, _, err := q.Raw(packtest.CommandLines(quarantine.ZeroID(20) + " " + q.Base + " refs/heads/work")); err == nil {
+	if _, _, err := q.PostRaw(packtest.CommandLines(quarantine.ZeroID(20) + " " + q.Base + " refs/heads/work")); err == nil {
 		t.Error("a push in no time")
 	}
 	q.Set(check.Rules{}, receive.Limits{})
@@ -207,5 +207,5 @@ func TestReceiveBusy(t *testing.T) {
 	if said, ok := q.Push("work"); !ok {
 		t.Error(said)
 	}
-	q.Untouched(q.State())
+	q.CheckUnchanged(q.State())
 }

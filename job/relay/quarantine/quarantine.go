@@ -106,9 +106,9 @@ func (q *Quarantine) Used() (caisson.Size, error) {
 	return total, nil
 }
 
-// Take reads a pack from body into quarantine. It passes the pack to git only after it was read completely and is within the
+// ReceivePack reads a pack from body into quarantine. It passes the pack to git only after it was read completely and is within the
 // limits. Errors are Denied for a pack that is refused, or those of body.
-func (q *Quarantine) Take(ctx context.Context, body io.Reader, l Limits, maxPack int64) error {
+func (q *Quarantine) ReceivePack(ctx context.Context, body io.Reader, l Limits, maxPack int64) error {
 	spool, err := os.OpenFile(filepath.Join(q.dir, "spool"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return caisson.Wrap(err, caisson.Internal, "no file can be made for the push")
@@ -133,7 +133,7 @@ func (q *Quarantine) Take(ctx context.Context, body io.Reader, l Limits, maxPack
 func (q *Quarantine) index(ctx context.Context, pack *os.File, maxPack int64) error {
 	cmd := q.Repo.Git(ctx, "index-pack", "--stdin", "--fix-thin", "--strict=badFilemode=error,gitmodulesParse=error",
 		"--max-input-size="+strconv.FormatInt(maxPack, 10))
-	said := &git.Tail{Limit: git.MaxGitErrors}
+	said := &git.OutputTail{Limit: git.MaxGitErrors}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = pack, io.Discard, said
 	err := cmd.Run()
 	if err == nil || ctx.Err() != nil {
@@ -157,16 +157,16 @@ func (q *Quarantine) Connected(ctx context.Context, commits []string) error {
 	return caisson.Wrap(err, caisson.Denied, "the push is not whole: a commit, directory or file that it needs is neither in it nor in what this sandbox was granted")
 }
 
-// Fresh returns the commits that tip reaches and no ref reaches, parents first. It returns a Denied error if there are more than
+// NewCommits returns the commits that tip reaches and no ref reaches, parents first. It returns a Denied error if there are more than
 // max.
-func (q *Quarantine) Fresh(ctx context.Context, tip string, max int) ([]string, error) {
+func (q *Quarantine) NewCommits(ctx context.Context, tip string, max int) ([]string, error) {
 	out, err := q.Repo.Output(ctx, tip+"\n", "rev-list", "--topo-order", "--reverse", "--max-count="+strconv.Itoa(max+1), "--stdin", "--not", "--all")
 	if err != nil {
 		return nil, err
 	}
 	ids := strings.Fields(string(out))
 	if len(ids) > max {
-		return nil, ErrPack("the push has more than %d new commits; push fewer at a time", max)
+		return nil, Deniedf("the push has more than %d new commits; push fewer at a time", max)
 	}
 	return ids, nil
 }
@@ -200,7 +200,7 @@ func (c *cappedReader) Read(p []byte) (int, error) {
 		var one [1]byte
 		n, err := c.r.Read(one[:])
 		if n > 0 {
-			return 0, ErrPack("the pack is larger than %v; push fewer commits at a time, or smaller files", caisson.Size(c.limit))
+			return 0, Deniedf("the pack is larger than %v; push fewer commits at a time, or smaller files", caisson.Size(c.limit))
 		}
 		return 0, err
 	}

@@ -76,7 +76,7 @@ func advertise(w io.Writer, refs map[string]string, idSize int) error {
 
 // read reads the commands; the pack follows them in the body. It returns a Denied error for a malformed push, or the error of the
 // body.
-func (p *receiving) read() error {
+func (p *pushState) read() error {
 	p.caps = map[string]bool{}
 	lines := git.NewPktReader(p.body, maxCommandBytes)
 	var wrong error
@@ -86,15 +86,15 @@ func (p *receiving) read() error {
 		case errors.Is(err, io.EOF) && len(p.commands) == 0 && wrong == nil:
 			return nil
 		case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
-			return quarantine.ErrPack("the push is cut off")
+			return quarantine.Deniedf("the push is cut off")
 		case errors.Is(err, git.ErrPkt):
-			return quarantine.ErrPack("the push does not speak git's protocol: %v", err)
+			return quarantine.Deniedf("the push does not speak git's protocol: %v", err)
 		case err != nil:
 			return err
 		case kind == git.PktFlush:
 			return wrong
 		case kind != git.PktLine:
-			return quarantine.ErrPack("the push does not speak version 0 of git's protocol")
+			return quarantine.Deniedf("the push does not speak version 0 of git's protocol")
 		}
 		// The commands after an invalid one are read, too, so that the answer can list all refs and has the requested format.
 		if err := p.command(strings.TrimSuffix(string(line), "\n")); err != nil && wrong == nil {
@@ -104,7 +104,7 @@ func (p *receiving) read() error {
 }
 
 // command parses one command line.
-func (p *receiving) command(line string) error {
+func (p *pushState) command(line string) error {
 	if text, caps, ok := strings.Cut(line, "\x00"); ok && len(p.commands) == 0 {
 		line = text
 		for c := range strings.FieldsSeq(caps) {
@@ -113,45 +113,45 @@ func (p *receiving) command(line string) error {
 	}
 	switch {
 	case strings.HasPrefix(line, "shallow "):
-		return quarantine.ErrPack("pushes from shallow clones are not taken; run git fetch --unshallow and push again")
+		return quarantine.Deniedf("pushes from shallow clones are not taken; run git fetch --unshallow and push again")
 	case strings.HasPrefix(line, "push-cert"):
-		return quarantine.ErrPack("signed pushes are not taken; push without --signed")
+		return quarantine.Deniedf("signed pushes are not taken; push without --signed")
 	case p.caps["push-options"]:
-		return quarantine.ErrPack("push options are not taken; push without them")
+		return quarantine.Deniedf("push options are not taken; push without them")
 	}
 	f := strings.SplitN(line, " ", 3)
 	if len(f) != 3 || !p.objectID(f[0]) || !p.objectID(f[1]) || f[2] == "" || len(f[2]) > 2*refname.MaxLength {
-		return quarantine.ErrPack("the push has a command that is none")
+		return quarantine.Deniedf("the push has a command that is none")
 	}
 	for c := range p.caps {
 		if format, ok := strings.CutPrefix(c, "object-format="); ok && format != Formats[p.idSize] {
-			return quarantine.ErrPack("the repository's objects have names of %s, and those of the push of %.20q", Formats[p.idSize], format)
+			return quarantine.Deniedf("the repository's objects have names of %s, and those of the push of %.20q", Formats[p.idSize], format)
 		}
 	}
 	if len(p.commands) == maxCommands {
-		return quarantine.ErrPack("the push has more than %d refs; push fewer at a time", maxCommands)
+		return quarantine.Deniedf("the push has more than %d refs; push fewer at a time", maxCommands)
 	}
 	if slices.ContainsFunc(p.commands, func(c *pushCommand) bool { return c.name == f[2] }) {
-		return quarantine.ErrPack("the push has the ref %.200q twice", f[2])
+		return quarantine.Deniedf("the push has the ref %.200q twice", f[2])
 	}
 	p.commands = append(p.commands, &pushCommand{name: f[2], old: f[0], new: f[1], findings: commit.NewFindings(commit.MaxFindings)})
 	return nil
 }
 
-func (p *receiving) objectID(s string) bool {
+func (p *pushState) objectID(s string) bool {
 	return len(s) == 2*p.idSize && (isZero(s) || git.ValidCommit(s))
 }
 
-// judge refuses commands that are not allowed, regardless of the pushed commits.
-func (p *receiving) judge(ctx context.Context) {
+// checkRefs refuses commands that are not allowed, regardless of the pushed commits.
+func (p *pushState) checkRefs(ctx context.Context) {
 	for _, c := range p.commands {
-		if c.refused = p.refuses(ctx, c); c.refused != "" {
-			p.said.Add(commit.DeniedFinding(commit.CheckName, fmt.Sprintf("%s: %s", commit.ShownPath(c.name), c.refused)))
+		if c.refused = p.refusalReason(ctx, c); c.refused != "" {
+			p.denials.Add(commit.DeniedFinding(commit.CheckName, fmt.Sprintf("%s: %s", commit.ShownPath(c.name), c.refused)))
 		}
 	}
 }
 
-func (p *receiving) refuses(ctx context.Context, c *pushCommand) string {
+func (p *pushState) refusalReason(ctx context.Context, c *pushCommand) string {
 	branch, isBranch := strings.CutPrefix(c.name, "refs/heads/")
 	working := branch == p.req.Branch && isBranch
 	granted := slices.ContainsFunc(p.req.Granted, func(r git.Ref) bool { return r.Name == c.name })

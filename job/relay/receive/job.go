@@ -90,7 +90,7 @@ var jobReceive = worker.Job[receiveArgs, Result]{
 }
 
 // receiveFrom calls Receive for the connection p and shuts p down for writing afterwards.
-func receiveFrom(ctx context.Context, store git.Repo, p *git.Peer, req Request) (*Result, error) {
+func receiveFrom(ctx context.Context, store git.Repo, p *git.ClientConn, req Request) (*Result, error) {
 	l := req.Limits.withDefaults()
 	timed, cancel := context.WithTimeout(ctx, l.Time)
 	defer cancel()
@@ -115,14 +115,14 @@ func receiveFrom(ctx context.Context, store git.Repo, p *git.Peer, req Request) 
 }
 
 // drain reads the rest of a request: closing a socket that has unread data would discard the answer.
-func drain(p *git.Peer, limit int64) {
+func drain(p *git.ClientConn, limit int64) {
 	p.Conn.SetReadDeadline(time.Now().Add(drainTime))
 	io.CopyN(struct{ io.Writer }{io.Discard}, p.Conn, limit)
 }
 
 // fit shortens the findings to the size of a reply. At least the first finding of each list is kept.
 func (r *Result) fit() {
-	left := commit.MaxAnswered
+	left := commit.MaxReplyBytes
 	lists := []*[]caisson.Finding{&r.Denied}
 	for i := range r.Updates {
 		lists = append(lists, &r.Updates[i].Findings)

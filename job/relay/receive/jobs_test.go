@@ -111,7 +111,7 @@ func TestToolReceive(t *testing.T) {
 	if err != nil || len(r.Updates) != 0 || len(r.Denied) == 0 || !strings.Contains(answer, ".github/workflows/x.yml") {
 		t.Fatalf("%+v %q %v", r, answer, err)
 	}
-	q.Untouched(before, objects)
+	q.CheckUnchanged(before, objects)
 	req.Rules = check.Rules{Allow: []string{".github"}}
 	if r, answer, err = exchange(t, tool, store, view, req, append(packtest.CommandLines(line), q.PackOf(denied)...)); err != nil || len(r.Updates) != 1 {
 		t.Fatalf("%+v %q %v", r, answer, err)
@@ -184,7 +184,7 @@ func TestToolReceiveStalls(t *testing.T) {
 	if said := <-answer; !strings.Contains(said, "took longer") {
 		t.Errorf("%q", said)
 	}
-	q.Untouched(before, objects)
+	q.CheckUnchanged(before, objects)
 }
 
 // brokenRunner replies with given values.

@@ -90,7 +90,7 @@ func Receive(ctx context.Context, store git.Repo, body io.Reader, conn io.Writer
 	if req.Advertise {
 		return &Result{}, advertise(conn, refs, idSize)
 	}
-	p := &receiving{store: store, body: body, req: req, refs: refs, idSize: idSize, said: commit.NewFindings(commit.MaxFindings)}
+	p := &pushState{store: store, body: body, req: req, refs: refs, idSize: idSize, denials: commit.NewFindings(commit.MaxFindings)}
 	if err := p.read(); err != nil {
 		return p.refuseAll(ctx, conn, err)
 	}
@@ -104,7 +104,7 @@ func Receive(ctx context.Context, store git.Repo, body io.Reader, conn io.Writer
 }
 
 // A receiving is a push in progress.
-type receiving struct {
+type pushState struct {
 	store  git.Repo
 	body   io.Reader
 	req    Request
@@ -113,7 +113,7 @@ type receiving struct {
 
 	commands []*pushCommand
 	caps     map[string]bool
-	said     *commit.Findings // reasons for denials
+	denials  *commit.Findings // reasons for denials
 }
 
 // A pushCommand is a request to move a ref.
@@ -127,8 +127,8 @@ type pushCommand struct {
 func (c *pushCommand) removes() bool { return isZero(c.new) }
 
 // run executes the commands. If it returns an error, the whole push is refused.
-func (p *receiving) run(ctx context.Context) error {
-	p.judge(ctx)
+func (p *pushState) run(ctx context.Context) error {
+	p.checkRefs(ctx)
 	if p.caps["atomic"] && slices.ContainsFunc(p.commands, func(c *pushCommand) bool { return c.refused != "" }) {
 		p.refuseOthers("another ref of this atomic push is refused")
 	}
@@ -136,26 +136,26 @@ func (p *receiving) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = p.within(ctx, q)
+	err = p.runIn(ctx, q)
 	return errors.Join(err, q.Close())
 }
 
-func (p *receiving) within(ctx context.Context, q *quarantine.Quarantine) error {
+func (p *pushState) runIn(ctx context.Context, q *quarantine.Quarantine) error {
 	if len(p.accepted()) == 0 {
 		return nil
 	}
 	if slices.ContainsFunc(p.commands, func(c *pushCommand) bool { return !c.removes() }) {
 		if used, err := q.Used(); err != nil || used > p.req.Limits.Store {
-			return errors.Join(err, quarantine.ErrPack("what this sandbox has pushed fills the %v that it may have", p.req.Limits.Store))
+			return errors.Join(err, quarantine.Deniedf("what this sandbox has pushed fills the %v that it may have", p.req.Limits.Store))
 		}
 		l := quarantine.Limits{
 			Objects: p.req.Limits.Objects, Object: int64(p.req.Rules.WithDefaults().MaxFile), Total: int64(p.req.Limits.Total), IDSize: p.idSize,
 		}
-		if err := q.Take(ctx, p.body, l, int64(p.req.Limits.Pack)); err != nil {
+		if err := q.ReceivePack(ctx, p.body, l, int64(p.req.Limits.Pack)); err != nil {
 			return err
 		}
 	}
-	if err := p.examine(ctx, q, p.accepted()); err != nil {
+	if err := p.checkCommits(ctx, q, p.accepted()); err != nil {
 		return err
 	}
 	if len(p.accepted()) == 0 {
@@ -164,7 +164,7 @@ func (p *receiving) within(ctx context.Context, q *quarantine.Quarantine) error 
 	return p.commit(ctx, q, p.accepted())
 }
 
-func (p *receiving) accepted() []*pushCommand {
+func (p *pushState) accepted() []*pushCommand {
 	var list []*pushCommand
 	for _, c := range p.commands {
 		if c.refused == "" {
@@ -174,14 +174,14 @@ func (p *receiving) accepted() []*pushCommand {
 	return list
 }
 
-func (p *receiving) refuseOthers(why string) {
+func (p *pushState) refuseOthers(why string) {
 	for _, c := range p.accepted() {
 		c.refused = why
 	}
 }
 
-// examine checks all new commits. If one of them is denied, the whole push is refused.
-func (p *receiving) examine(ctx context.Context, q *quarantine.Quarantine, todo []*pushCommand) error {
+// checkCommits checks all new commits. If one of them is denied, the whole push is refused.
+func (p *pushState) checkCommits(ctx context.Context, q *quarantine.Quarantine, todo []*pushCommand) error {
 	var tips []string
 	for _, c := range todo {
 		if !c.removes() {
@@ -207,14 +207,14 @@ func (p *receiving) examine(ctx context.Context, q *quarantine.Quarantine, todo 
 	return p.check(ctx, q, o, todo)
 }
 
-func (p *receiving) check(ctx context.Context, q *quarantine.Quarantine, o *commit.Objects, todo []*pushCommand) error {
+func (p *pushState) check(ctx context.Context, q *quarantine.Quarantine, o *commit.Objects, todo []*pushCommand) error {
 	checks := commit.NewChecker(o, p.req.Rules)
 	bad := false
 	for _, c := range todo {
 		if c.removes() {
 			continue
 		}
-		commits, err := q.Fresh(ctx, c.new, p.req.Limits.Commits)
+		commits, err := q.NewCommits(ctx, c.new, p.req.Limits.Commits)
 		if err != nil {
 			return err
 		}
@@ -244,15 +244,15 @@ func (p *receiving) check(ctx context.Context, q *quarantine.Quarantine, o *comm
 	}
 	for _, c := range todo {
 		if bad {
-			p.said.AddAll(slices.DeleteFunc(slices.Clone(c.findings.List), func(f caisson.Finding) bool { return f.Verdict == caisson.VerdictAsk }))
+			p.denials.AddAll(slices.DeleteFunc(slices.Clone(c.findings.List), func(f caisson.Finding) bool { return f.Verdict == caisson.VerdictAsk }))
 		}
 	}
-	p.said.List = compactFindings(p.said.List)
+	p.denials.List = dedupFindings(p.denials.List)
 	return nil
 }
 
-// compactFindings removes duplicates.
-func compactFindings(list []caisson.Finding) []caisson.Finding {
+// dedupFindings removes duplicates.
+func dedupFindings(list []caisson.Finding) []caisson.Finding {
 	var out []caisson.Finding
 	for _, f := range list {
 		if !slices.Contains(out, f) {
@@ -262,8 +262,8 @@ func compactFindings(list []caisson.Finding) []caisson.Finding {
 	return out
 }
 
-func (p *receiving) result() *Result {
-	r := &Result{Denied: p.said.List}
+func (p *pushState) result() *Result {
+	r := &Result{Denied: p.denials.List}
 	for _, c := range p.accepted() {
 		u := Update{Name: c.name, Findings: c.findings.List}
 		if !isZero(c.old) {
@@ -278,7 +278,7 @@ func (p *receiving) result() *Result {
 }
 
 // refuseAll answers a push that failed as a whole. It does not return an error if the client caused the failure.
-func (p *receiving) refuseAll(ctx context.Context, conn io.Writer, err error) (*Result, error) {
+func (p *pushState) refuseAll(ctx context.Context, conn io.Writer, err error) (*Result, error) {
 	kind, why := caisson.KindOf(err), caisson.MessageOf(err)
 	if ctx.Err() != nil {
 		kind, why = caisson.Exhausted, fmt.Sprintf("the push took longer than %v; push fewer commits at a time", p.req.Limits.Time)
@@ -292,6 +292,6 @@ func (p *receiving) refuseAll(ctx context.Context, conn io.Writer, err error) (*
 	if kind != caisson.Denied && kind != caisson.Conflict && kind != caisson.Invalid {
 		return nil, errors.Join(err, reported)
 	}
-	p.said.Add(commit.DeniedFinding(commit.CheckType, why))
-	return &Result{Denied: p.said.List}, reported
+	p.denials.Add(commit.DeniedFinding(commit.CheckType, why))
+	return &Result{Denied: p.denials.List}, reported
 }

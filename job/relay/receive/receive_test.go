@@ -57,7 +57,7 @@ func TestReceive(t *testing.T) {
 	if said, ok := q.Push("--delete", "work"); ok || !strings.Contains(said, "is not removed") {
 		t.Error(said)
 	}
-	q.Sound()
+	q.CheckIntact()
 	if out := q.Client(".", "ls-remote", q.Url); !strings.Contains(out, forced+"\trefs/heads/work") {
 		t.Error(out)
 	}
@@ -101,7 +101,7 @@ func TestReceiveRefs(t *testing.T) {
 		if said, ok := q.Push("+work:" + to); ok {
 			t.Errorf("%q was taken: %s", to, said)
 		}
-		q.Untouched(refs, objects)
+		q.CheckUnchanged(refs, objects)
 	}
 	// Commands that git itself does not send.
 	zero := quarantine.ZeroID(20)
@@ -133,11 +133,11 @@ func TestReceiveRefs(t *testing.T) {
 		"file and dir":  {zero + " " + q.Base + " refs/heads/d", zero + " " + q.Base + " refs/heads/d/e"},
 		"below granted": {zero + " " + q.Base + " refs/heads/main/x"},
 	} {
-		r, answer, err := q.Raw(append(packtest.CommandLines(lines...), packtest.EmptyPack()...))
+		r, answer, err := q.PostRaw(append(packtest.CommandLines(lines...), packtest.EmptyPack()...))
 		if err != nil || r == nil || len(r.Updates) > 0 || len(r.Denied) == 0 {
 			t.Errorf("%s: %+v, %q, %v", name, r, answer, err)
 		}
-		q.Untouched(refs, objects)
+		q.CheckUnchanged(refs, objects)
 	}
 	// The same without the capability atomic: allowed refs are accepted.
 	q.Git("branch", "-f", "main", "work")
@@ -171,14 +171,14 @@ func TestReceiveAnswers(t *testing.T) {
 		"unknown report-status nonsense": "000eunpack ok\n0017ok refs/heads/work\n0000",
 	} {
 		q := relaytest.New(t)
-		r, answer, err := q.Raw(append(packtest.CommandLines(quarantine.ZeroID(20)+" "+q.Base+" refs/heads/work\x00"+caps), packtest.EmptyPack()...))
+		r, answer, err := q.PostRaw(append(packtest.CommandLines(quarantine.ZeroID(20)+" "+q.Base+" refs/heads/work\x00"+caps), packtest.EmptyPack()...))
 		if err != nil || len(r.Updates) != 1 || answer != want {
 			t.Errorf("%q: %q, want %q: %+v %v", caps, answer, want, r, err)
 		}
 	}
 	q := relaytest.New(t)
 	for _, body := range []string{"0000", ""} {
-		if r, answer, err := q.Raw([]byte(body)); err != nil || answer != "" || len(relaytest.AllFindings(r)) != 0 {
+		if r, answer, err := q.PostRaw([]byte(body)); err != nil || answer != "" || len(relaytest.AllFindings(r)) != 0 {
 			t.Errorf("a probe: %q %+v %v", answer, r, err)
 		}
 	}

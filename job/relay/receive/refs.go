@@ -14,9 +14,9 @@ import (
 
 // commit moves the objects of a push into the store and updates its refs. It prepares the update of all refs first, then moves
 // the objects, and then commits the update.
-func (p *receiving) commit(ctx context.Context, q *quarantine.Quarantine, todo []*pushCommand) error {
+func (p *pushState) commit(ctx context.Context, q *quarantine.Quarantine, todo []*pushCommand) error {
 	cmd := q.Repo.Git(ctx, "update-ref", "--stdin", "-z")
-	said := &git.Tail{Limit: git.MaxGitErrors}
+	said := &git.OutputTail{Limit: git.MaxGitErrors}
 	cmd.Stderr = said
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -32,16 +32,16 @@ func (p *receiving) commit(ctx context.Context, q *quarantine.Quarantine, todo [
 	answers := bufio.NewReader(out)
 	err = func() error {
 		defer in.Close()
-		if err := askGit(in, answers, "start\x00", "start: ok"); err != nil {
+		if err := gitCommand(in, answers, "start\x00", "start: ok"); err != nil {
 			return err
 		}
-		if err := askGit(in, answers, refCommands(todo)+"prepare\x00", "prepare: ok"); err != nil {
+		if err := gitCommand(in, answers, refCommands(todo)+"prepare\x00", "prepare: ok"); err != nil {
 			return err
 		}
 		if err := q.Migrate(); err != nil {
 			return err
 		}
-		return askGit(in, answers, "commit\x00", "commit: ok")
+		return gitCommand(in, answers, "commit\x00", "commit: ok")
 	}()
 	if e := cmd.Wait(); err == nil {
 		err = e
@@ -69,8 +69,8 @@ func refCommands(todo []*pushCommand) string {
 	return b.String()
 }
 
-// askGit sends text to git and returns an error unless git answers with the line want.
-func askGit(in io.Writer, out *bufio.Reader, text, want string) error {
+// gitCommand sends text to git and returns an error unless git answers with the line want.
+func gitCommand(in io.Writer, out *bufio.Reader, text, want string) error {
 	if _, err := io.WriteString(in, text); err != nil {
 		return err
 	}

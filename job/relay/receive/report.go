@@ -11,16 +11,16 @@ import (
 	"github.com/caisson-dev/caisson/job/relay/git"
 )
 
-// maxTold is the maximum number of findings of one list that are reported to a client.
-const maxTold = 30
+// maxReported is the maximum number of findings of one list that are reported to a client.
+const maxReported = 30
 
 // report writes the answer to a push in the format that the client requested: messages for people, and then the status of the
 // pack and of each ref.
-func (p *receiving) report(w io.Writer, unpack string) error {
+func (p *pushState) report(w io.Writer, unpack string) error {
 	var answer bytes.Buffer
 	var err error
 	if p.caps["side-band-64k"] { // even with the capability quiet, which is about progress only
-		err = git.WriteBand(&answer, git.BandProgress, p.told())
+		err = git.WriteBand(&answer, git.BandProgress, p.messages())
 	}
 	if status := p.status(unpack); status != nil {
 		if p.caps["side-band-64k"] {
@@ -40,7 +40,7 @@ func (p *receiving) report(w io.Writer, unpack string) error {
 }
 
 // status returns the report-status message, or nil if the client did not request it.
-func (p *receiving) status(unpack string) []byte {
+func (p *pushState) status(unpack string) []byte {
 	if !p.caps["report-status"] && !p.caps["report-status-v2"] {
 		return nil
 	}
@@ -59,20 +59,20 @@ func (p *receiving) status(unpack string) []byte {
 	return b.Bytes()
 }
 
-// told returns the messages that the client shows with the prefix "remote: ".
-func (p *receiving) told() []byte {
+// messages returns the messages that the client shows with the prefix "remote: ".
+func (p *pushState) messages() []byte {
 	var b bytes.Buffer
-	list := p.said.List
-	for _, f := range list[:min(len(list), maxTold)] {
+	list := p.denials.List
+	for _, f := range list[:min(len(list), maxReported)] {
 		fmt.Fprintf(&b, "denied: %s\n", plainFinding(f))
 	}
-	more := max(0, len(list)-maxTold) + p.said.More
+	more := max(0, len(list)-maxReported) + p.denials.Dropped
 	for _, c := range p.accepted() {
 		list := c.findings.List
-		for _, f := range list[:min(len(list), maxTold)] {
+		for _, f := range list[:min(len(list), maxReported)] {
 			fmt.Fprintf(&b, "a person has to look at this before it is sent: %s\n", plainFinding(f))
 		}
-		more += max(0, len(list)-maxTold) + c.findings.More
+		more += max(0, len(list)-maxReported) + c.findings.Dropped
 	}
 	if more > 0 {
 		fmt.Fprintf(&b, "and %d more\n", more)

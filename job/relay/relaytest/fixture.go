@@ -26,7 +26,7 @@ import (
 )
 
 // A Quay is a view, a store that borrows its objects, and an HTTP server that a git client can push to.
-type Quay struct {
+type Fixture struct {
 	T     *testing.T
 	Store git.Repo
 	Url   string
@@ -41,11 +41,11 @@ type Quay struct {
 }
 
 // New returns a Quay with a granted branch main, which has the files readme and dir/f, and a clone of it on the branch "work".
-func New(t *testing.T) *Quay { t.Helper(); return NewOf(t, git.HexSHA1) }
+func New(t *testing.T) *Fixture { t.Helper(); return NewOf(t, git.HexSHA1) }
 
-func NewOf(t *testing.T, digits int) *Quay {
+func NewOf(t *testing.T, digits int) *Fixture {
 	t.Helper()
-	q := &Quay{T: t, Work: filepath.Join(t.TempDir(), "work")}
+	q := &Fixture{T: t, Work: filepath.Join(t.TempDir(), "work")}
 	q.Store = git.Repo{Dir: filepath.Join(t.TempDir(), "store"), View: filepath.Join(t.TempDir(), "view")}
 	q.Client(".", "init", "-q", "-b", "main", "--object-format="+receive.Formats[digits/2], q.Work)
 	q.Write("readme", "hello\n")
@@ -71,7 +71,7 @@ func NewOf(t *testing.T, digits int) *Quay {
 	return q
 }
 
-func (q *Quay) serve() {
+func (q *Fixture) serve() {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /r/info/refs", func(w http.ResponseWriter, r *http.Request) {
 		service := r.URL.Query().Get("service")
@@ -85,11 +85,11 @@ func (q *Quay) serve() {
 		}
 		req := q.request()
 		req.Advertise, req.Protocol = true, r.Header.Get("Git-Protocol")
-		q.note(receive.Receive(r.Context(), q.Store, r.Body, w, req))
+		q.record(receive.Receive(r.Context(), q.Store, r.Body, w, req))
 	})
 	mux.HandleFunc("POST /r/git-receive-pack", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/x-git-receive-pack-result")
-		q.note(receive.Receive(r.Context(), q.Store, r.Body, w, q.request()))
+		q.record(receive.Receive(r.Context(), q.Store, r.Body, w, q.request()))
 		io.CopyN(io.Discard, r.Body, 1<<30)
 	})
 	mux.HandleFunc("POST /r/git-upload-pack", func(w http.ResponseWriter, r *http.Request) {
@@ -103,20 +103,20 @@ func (q *Quay) serve() {
 	q.Url = s.URL + "/r"
 }
 
-func (q *Quay) request() receive.Request {
+func (q *Fixture) request() receive.Request {
 	q.Mu.Lock()
 	defer q.Mu.Unlock()
 	return q.Req
 }
 
 // Set sets the rules and limits of later pushes.
-func (q *Quay) Set(rules check.Rules, limits receive.Limits) {
+func (q *Fixture) Set(rules check.Rules, limits receive.Limits) {
 	q.Mu.Lock()
 	defer q.Mu.Unlock()
 	q.Req.Rules, q.Req.Limits = rules, limits
 }
 
-func (q *Quay) note(r *receive.Result, err error) {
+func (q *Fixture) record(r *receive.Result, err error) {
 	q.Mu.Lock()
 	defer q.Mu.Unlock()
 	q.Last, q.Err = r, err
@@ -124,7 +124,7 @@ func (q *Quay) note(r *receive.Result, err error) {
 }
 
 // Client runs git as in a sandbox and fails the test if git fails.
-func (q *Quay) Client(dir string, args ...string) string {
+func (q *Fixture) Client(dir string, args ...string) string {
 	q.T.Helper()
 	out, err := q.Try(dir, "", args...)
 	if err != nil {
@@ -133,7 +133,7 @@ func (q *Quay) Client(dir string, args ...string) string {
 	return strings.TrimSpace(out)
 }
 
-func (q *Quay) Try(dir, stdin string, args ...string) (string, error) {
+func (q *Fixture) Try(dir, stdin string, args ...string) (string, error) {
 	cmd := exec.Command("git", args...)
 	cmd.Dir = dir
 	cmd.Stdin = strings.NewReader(stdin)
@@ -146,11 +146,11 @@ func (q *Quay) Try(dir, stdin string, args ...string) (string, error) {
 	return string(out), err
 }
 
-func (q *Quay) Git(args ...string) string { q.T.Helper(); return q.Client(q.Work, args...) }
+func (q *Fixture) Git(args ...string) string { q.T.Helper(); return q.Client(q.Work, args...) }
 
-func (q *Quay) Head() string { q.T.Helper(); return q.Git("rev-parse", "HEAD") }
+func (q *Fixture) Head() string { q.T.Helper(); return q.Git("rev-parse", "HEAD") }
 
-func (q *Quay) Write(name, text string) {
+func (q *Fixture) Write(name, text string) {
 	q.T.Helper()
 	path := filepath.Join(q.Work, name)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -161,7 +161,7 @@ func (q *Quay) Write(name, text string) {
 	}
 }
 
-func (q *Quay) Commit(message string) string {
+func (q *Fixture) Commit(message string) string {
 	q.T.Helper()
 	q.Git("add", "-A")
 	q.Git("-c", "commit.gpgsign=false", "commit", "-q", "--allow-empty", "-m", message)
@@ -169,7 +169,7 @@ func (q *Quay) Commit(message string) string {
 }
 
 // Object writes an object without git's validation.
-func (q *Quay) Object(typ, content string) string {
+func (q *Fixture) Object(typ, content string) string {
 	q.T.Helper()
 	out, err := q.Try(q.Work, content, "hash-object", "-t", typ, "-w", "--stdin", "--literally")
 	if err != nil {
@@ -179,14 +179,14 @@ func (q *Quay) Object(typ, content string) string {
 }
 
 // Push runs git push origin with args, and returns its output and whether it succeeded.
-func (q *Quay) Push(args ...string) (said string, ok bool) {
+func (q *Fixture) Push(args ...string) (said string, ok bool) {
 	q.T.Helper()
 	out, err := q.Try(q.Work, "", append([]string{"push", "origin"}, args...)...)
 	return out, err == nil
 }
 
-// Raw sends body as a push and returns the result and the answer.
-func (q *Quay) Raw(body []byte) (*receive.Result, string, error) {
+// PostRaw sends body as a push and returns the result and the answer.
+func (q *Fixture) PostRaw(body []byte) (*receive.Result, string, error) {
 	q.T.Helper()
 	ctx, cancel := context.WithTimeout(q.T.Context(), time.Minute)
 	defer cancel()
@@ -195,8 +195,8 @@ func (q *Quay) Raw(body []byte) (*receive.Result, string, error) {
 	return r, answer.String(), err
 }
 
-// Untouched checks that the store has exactly refs and the given number of objects, and no leftover directories.
-func (q *Quay) Untouched(refs string, objects int) {
+// CheckUnchanged checks that the store has exactly refs and the given number of objects, and no leftover directories.
+func (q *Fixture) CheckUnchanged(refs string, objects int) {
 	q.T.Helper()
 	if got := q.Refs(); got != refs {
 		q.T.Errorf("the refs are\n%s\nand were\n%s", got, refs)
@@ -215,7 +215,7 @@ func (q *Quay) Untouched(refs string, objects int) {
 	}
 }
 
-func (q *Quay) Refs() string {
+func (q *Fixture) Refs() string {
 	q.T.Helper()
 	out, err := q.Store.Output(q.T.Context(), "", "for-each-ref", "--format=%(objectname) %(refname)")
 	if err != nil {
@@ -224,8 +224,8 @@ func (q *Quay) Refs() string {
 	return string(out)
 }
 
-// Sound checks the store with git fsck.
-func (q *Quay) Sound() {
+// CheckIntact checks the store with git fsck.
+func (q *Fixture) CheckIntact() {
 	q.T.Helper()
 	if out, err := q.Store.Output(q.T.Context(), "", "fsck", "--strict", "--full", "--no-dangling"); err != nil {
 		q.T.Errorf("%s %v", out, err)
@@ -233,7 +233,7 @@ func (q *Quay) Sound() {
 }
 
 // Objects returns the number of the store's own objects.
-func (q *Quay) Objects() int {
+func (q *Fixture) Objects() int {
 	q.T.Helper()
 	out, err := q.Store.With("GIT_ALTERNATE_OBJECT_DIRECTORIES=").Output(q.T.Context(), "", "cat-file", "--batch-all-objects", "--batch-check")
 	if err != nil {
@@ -243,7 +243,7 @@ func (q *Quay) Objects() int {
 }
 
 // State returns the arguments for Untouched.
-func (q *Quay) State() (string, int) { q.T.Helper(); return q.Refs(), q.Objects() }
+func (q *Fixture) State() (string, int) { q.T.Helper(); return q.Refs(), q.Objects() }
 
 func AllFindings(r *receive.Result) []caisson.Finding {
 	if r == nil {
@@ -271,7 +271,7 @@ func VerdictOf(r *receive.Result) string {
 }
 
 // Tree writes a tree object from pairs of "<mode> <name>" and id, in the given order.
-func (q *Quay) Tree(entries ...string) string {
+func (q *Fixture) Tree(entries ...string) string {
 	q.T.Helper()
 	var b strings.Builder
 	for i := 0; i < len(entries); i += 2 {
@@ -281,23 +281,23 @@ func (q *Quay) Tree(entries ...string) string {
 }
 
 // CommitOf writes a commit of a tree whose parent is the granted commit.
-func (q *Quay) CommitOf(tree string) string {
+func (q *Fixture) CommitOf(tree string) string {
 	q.T.Helper()
 	return q.Object("commit", "tree "+tree+"\nparent "+q.Base+"\nauthor a <a@b> 1 +0000\ncommitter a <a@b> 1 +0000\n\nx\n")
 }
 
 // Send pushes a pack of exactly objects and tip, which need not be valid.
-func (q *Quay) Send(tip string, objects ...string) (*receive.Result, string, error) {
+func (q *Fixture) Send(tip string, objects ...string) (*receive.Result, string, error) {
 	q.T.Helper()
 	out, err := q.Try(q.Work, strings.Join(append(objects, tip), "\n")+"\n", "pack-objects", "--stdout", "-q")
 	if err != nil {
 		q.T.Fatal(out)
 	}
-	return q.Raw(append(packtest.CommandLines(quarantine.ZeroID(20)+" "+tip+" refs/heads/work\x00report-status side-band-64k"), out...))
+	return q.PostRaw(append(packtest.CommandLines(quarantine.ZeroID(20)+" "+tip+" refs/heads/work\x00report-status side-band-64k"), out...))
 }
 
 // Pushed pushes the branch work, fails the test if the push is refused, and returns the pushed commit.
-func (q *Quay) Pushed() string {
+func (q *Fixture) Pushed() string {
 	q.T.Helper()
 	if said, ok := q.Push("+work"); !ok {
 		q.T.Fatal(said)
@@ -306,7 +306,7 @@ func (q *Quay) Pushed() string {
 }
 
 // Stored returns the content of a commit object of the store.
-func (q *Quay) Stored(id string) string {
+func (q *Fixture) Stored(id string) string {
 	q.T.Helper()
 	out, err := q.Store.Output(q.T.Context(), "", "cat-file", "commit", id)
 	if err != nil {
@@ -315,7 +315,7 @@ func (q *Quay) Stored(id string) string {
 	return string(out)
 }
 
-func (q *Quay) UntouchedObjects(refs string, objects int) {
+func (q *Fixture) UntouchedObjects(refs string, objects int) {
 	q.T.Helper()
 	if q.Refs() != refs || q.Objects() != objects {
 		q.T.Error("something is left in the store")
@@ -323,7 +323,7 @@ func (q *Quay) UntouchedObjects(refs string, objects int) {
 }
 
 // PackOf returns the pack that a client would send for a commit.
-func (q *Quay) PackOf(tip string) []byte {
+func (q *Fixture) PackOf(tip string) []byte {
 	q.T.Helper()
 	out, err := q.Try(q.Work, tip+"\n^"+q.Base+"\n", "pack-objects", "--revs", "--stdout", "-q", "--thin")
 	if err != nil {

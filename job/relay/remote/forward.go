@@ -35,8 +35,8 @@ type Forwarder struct {
 	failure error // the first failure; guarded by mu
 }
 
-// errOver is returned for a second attempt to open the connection, which can be opened only once.
-var errOver = errors.New("the link has ended")
+// errConnUsed is returned for a second attempt to open the connection, which can be opened only once.
+var errConnUsed = errors.New("the link has ended")
 
 // NewForwarder returns a listening forwarder over a duplicate of the socket conn. Close stops it. The caller still has to close
 // conn.
@@ -58,7 +58,7 @@ func NewForwarder(conn *os.File, transport Protocol) (*Forwarder, error) {
 		f.running.Go(f.acceptStreams)
 		return f, nil
 	}
-	f.server = &http.Server{Handler: f, ReadHeaderTimeout: time.Minute, MaxHeaderBytes: 64 << 10, ErrorLog: quiet()}
+	f.server = &http.Server{Handler: f, ReadHeaderTimeout: time.Minute, MaxHeaderBytes: 64 << 10, ErrorLog: discardLogger()}
 	f.running.Go(func() { f.server.Serve(ln) })
 	return f, nil
 }
@@ -72,7 +72,7 @@ func linkClient(c net.Conn) *http.Client {
 		Transport: &onceTransport{c: c, Transport: &http.Transport{
 			Protocols: protocols,
 			DialContext: func(context.Context, string, string) (conn net.Conn, err error) {
-				err = errOver
+				err = errConnUsed
 				once.Do(func() { conn, err = c, nil })
 				return conn, err
 			},
@@ -143,9 +143,9 @@ func (f *Forwarder) Explain(err error) error {
 	return f.failure
 }
 
-// exchange sends one request over the connection to the transport and checks the type of the answer. The caller closes the
+// roundTrip sends one request over the connection to the transport and checks the type of the answer. The caller closes the
 // answer's body.
-func (f *Forwarder) exchange(req *http.Request, want string) (*http.Response, error) {
+func (f *Forwarder) roundTrip(req *http.Request, want string) (*http.Response, error) {
 	resp, err := f.link.Do(req)
 	if err != nil {
 		return nil, caisson.Wrap(err, caisson.Unavailable, "the connection to the remote was lost; try again")
@@ -154,7 +154,7 @@ func (f *Forwarder) exchange(req *http.Request, want string) (*http.Response, er
 		resp.Body.Close()
 		return nil, err
 	}
-	resp.Body = &counted{ReadCloser: resp.Body, resp: resp, budget: &f.budget}
+	resp.Body = &limitedBody{ReadCloser: resp.Body, resp: resp, budget: &f.budget}
 	return resp, nil
 }
 
@@ -201,7 +201,7 @@ func (f *Forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 		return
 	}
-	resp, err := f.exchange(req, want)
+	resp, err := f.roundTrip(req, want)
 	if err != nil {
 		f.fail(err)
 		// The remote's status is not passed on: git would prompt for a password, or try another request.
@@ -212,7 +212,7 @@ func (f *Forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", want)
 	w.Header().Set("Cache-Control", "no-cache")
 	w.WriteHeader(http.StatusOK)
-	if err := pour(flushing{w}, resp.Body); err != nil {
+	if err := copyStream(flushWriter{w}, resp.Body); err != nil {
 		f.fail(err)
 		panic(http.ErrAbortHandler)
 	}
@@ -246,13 +246,13 @@ func outgoing(r *http.Request) (req *http.Request, want string) {
 }
 
 // A counted is the body of an answer. It is limited by the forwarder's budget and returns the reason if it ends early.
-type counted struct {
+type limitedBody struct {
 	io.ReadCloser
 	resp   *http.Response
 	budget *atomic.Int64
 }
 
-func (c *counted) Read(p []byte) (int, error) {
+func (c *limitedBody) Read(p []byte) (int, error) {
 	n, err := c.ReadCloser.Read(p)
 	if c.budget.Add(-int64(n)) < 0 {
 		return 0, caisson.Errorf(caisson.Exhausted, "the remote sends more than is allowed for a repository; raise the limit, or use a smaller one")
@@ -269,8 +269,8 @@ func (c *counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// pour copies r to w until the end of r. It returns only errors of r: if w fails, git has exited and reports the reason itself.
-func pour(w io.Writer, r io.Reader) error {
+// copyStream copies r to w until the end of r. It returns only errors of r: if w fails, git has exited and reports the reason itself.
+func copyStream(w io.Writer, r io.Reader) error {
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := r.Read(buf)
@@ -289,9 +289,9 @@ func pour(w io.Writer, r io.Reader) error {
 }
 
 // A flushing writer flushes every write.
-type flushing struct{ w http.ResponseWriter }
+type flushWriter struct{ w http.ResponseWriter }
 
-func (f flushing) Write(p []byte) (int, error) {
+func (f flushWriter) Write(p []byte) (int, error) {
 	n, err := f.w.Write(p)
 	if err == nil {
 		err = http.NewResponseController(f.w).Flush()

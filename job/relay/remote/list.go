@@ -57,7 +57,7 @@ func (f *Forwarder) listHTTP(ctx context.Context, l *Listing) error {
 		return err
 	}
 	req.Header.Set(HeaderProtocol, "version=2")
-	resp, err := f.exchange(req, "application/x-"+UploadPack+"-advertisement")
+	resp, err := f.roundTrip(req, "application/x-"+UploadPack+"-advertisement")
 	if err != nil {
 		return err
 	}
@@ -77,12 +77,12 @@ func (f *Forwarder) listHTTP(ctx context.Context, l *Listing) error {
 	req.Header.Set(HeaderProtocol, "version=2")
 	req.Header.Set("Content-Type", "application/x-"+UploadPack+"-request")
 	req.Header.Set("Accept", "application/x-"+UploadPack+"-result")
-	answer, err := f.exchange(req, "application/x-"+UploadPack+"-result")
+	answer, err := f.roundTrip(req, "application/x-"+UploadPack+"-result")
 	if err != nil {
 		return err
 	}
 	defer answer.Body.Close()
-	return l.answer(git.NewPktReader(answer.Body, 2*maxListing))
+	return l.readRefs(git.NewPktReader(answer.Body, 2*maxListing))
 }
 
 func (f *Forwarder) listStream(ctx context.Context, l *Listing) error {
@@ -105,15 +105,15 @@ func (f *Forwarder) listStream(ctx context.Context, l *Listing) error {
 		if err := l.request(out); err != nil {
 			return err
 		}
-		if err := l.answer(lines); err != nil {
+		if err := l.readRefs(lines); err != nil {
 			return err
 		}
 	}
 	return git.WriteFlush(out) // the flush ends the session
 }
 
-// text returns the next line without its trailing newline. If the remote reports an error, text returns it as an error.
-func (l *Listing) text(lines *git.PktReader) (string, git.PktKind, error) {
+// nextText returns the next line without its trailing newline. If the remote reports an error, text returns it as an error.
+func (l *Listing) nextText(lines *git.PktReader) (string, git.PktKind, error) {
 	line, kind, err := lines.Next()
 	if err != nil || kind != git.PktLine {
 		return "", kind, err
@@ -127,15 +127,15 @@ func (l *Listing) text(lines *git.PktReader) (string, git.PktKind, error) {
 // advertisement reads the beginning of a server's answer: the list of refs, or the capabilities of version 2. It reports whether
 // the refs have to be requested.
 func (l *Listing) advertisement(lines *git.PktReader) (ask bool, err error) {
-	line, kind, err := l.text(lines)
+	line, kind, err := l.nextText(lines)
 	if err != nil {
 		return false, err
 	}
 	if strings.HasPrefix(line, "# service=") { // smart HTTP begins with a separate list that names the service
-		if _, kind, err = l.text(lines); err != nil || kind != git.PktFlush {
+		if _, kind, err = l.nextText(lines); err != nil || kind != git.PktFlush {
 			return false, errors.Join(err, errListing("a service line without an end"))
 		}
-		if line, kind, err = l.text(lines); err != nil {
+		if line, kind, err = l.nextText(lines); err != nil {
 			return false, err
 		}
 	}
@@ -143,13 +143,13 @@ func (l *Listing) advertisement(lines *git.PktReader) (ask bool, err error) {
 		return true, l.capabilities(lines)
 	}
 	if line == "version 1" {
-		if line, kind, err = l.text(lines); err != nil {
+		if line, kind, err = l.nextText(lines); err != nil {
 			return false, err
 		}
 	}
 	first := true
-	for ; kind == git.PktLine; line, kind, err = l.text(lines) {
-		if err := l.old(line, first); err != nil {
+	for ; kind == git.PktLine; line, kind, err = l.nextText(lines) {
+		if err := l.parseLegacy(line, first); err != nil {
 			return false, err
 		}
 		first = false
@@ -164,7 +164,7 @@ func (l *Listing) advertisement(lines *git.PktReader) (ask bool, err error) {
 func (l *Listing) capabilities(lines *git.PktReader) error {
 	l.Digits = git.HexSHA1
 	for {
-		line, kind, err := l.text(lines)
+		line, kind, err := l.nextText(lines)
 		if err != nil {
 			return err
 		}
@@ -209,10 +209,10 @@ func (l *Listing) request(w io.Writer) error {
 	return err
 }
 
-// answer reads the refs of version 2, lines of the form "<id> <name>[ symref-target:<name>]".
-func (l *Listing) answer(lines *git.PktReader) error {
+// readRefs reads the refs of version 2, lines of the form "<id> <name>[ symref-target:<name>]".
+func (l *Listing) readRefs(lines *git.PktReader) error {
 	for {
-		line, kind, err := l.text(lines)
+		line, kind, err := l.nextText(lines)
 		if err != nil {
 			return err
 		}
@@ -238,8 +238,8 @@ func (l *Listing) answer(lines *git.PktReader) error {
 	}
 }
 
-// old reads a line of the list of refs in versions 0 and 1; the first line also contains the capabilities.
-func (l *Listing) old(line string, first bool) error {
+// parseLegacy reads a line of the list of refs in versions 0 and 1; the first line also contains the capabilities.
+func (l *Listing) parseLegacy(line string, first bool) error {
 	ref, abilities, _ := strings.Cut(line, "\x00")
 	head := ""
 	if first {

@@ -18,7 +18,7 @@ func FuzzListing(f *testing.F) {
 		l := &Listing{max: 3}
 		ask, err := l.advertisement(git.NewPktReader(bytes.NewReader(adv), 1<<16))
 		if err == nil && ask {
-			err = l.answer(git.NewPktReader(bytes.NewReader(answer), 1<<16))
+			err = l.readRefs(git.NewPktReader(bytes.NewReader(answer), 1<<16))
 		}
 		if err != nil || l.finish() != nil {
 			return

@@ -14,8 +14,8 @@ import (
 	"github.com/caisson-dev/caisson/job/relay/git"
 )
 
-// quiet returns a logger that discards everything, for servers whose errors are reported elsewhere.
-func quiet() *log.Logger { return log.New(io.Discard, "", 0) }
+// discardLogger returns a logger that discards everything, for servers whose errors are reported elsewhere.
+func discardLogger() *log.Logger { return log.New(io.Discard, "", 0) }
 
 // acceptStreams accepts git's connections, which use the git:// protocol, until the listener is closed.
 func (f *Forwarder) acceptStreams() {
@@ -50,7 +50,7 @@ func (f *Forwarder) stream(conn net.Conn) error {
 		return err
 	}
 	defer resp.Body.Close()
-	return pour(conn, resp.Body)
+	return copyStream(conn, resp.Body)
 }
 
 // open starts a program at the remote. in is the program's input; it is closed when it is no longer needed.
@@ -62,7 +62,7 @@ func (f *Forwarder) open(ctx context.Context, service, protocol string, in io.Re
 	if protocol != "" {
 		req.Header.Set(HeaderProtocol, protocol)
 	}
-	return f.exchange(req, "application/octet-stream")
+	return f.roundTrip(req, "application/octet-stream")
 }
 
 // parseGitRequest parses the first line of the git:// protocol: "git-upload-pack /repo\0host=…\0\0version=2\0".

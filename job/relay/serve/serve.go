@@ -25,7 +25,7 @@ const maxServeRequest = 32 << 20
 
 // serve answers one request for s over p with the body of a smart HTTP response, including the line that names the service, and
 // closes the connection. It returns errors and also reports them to the client in git's format.
-func serve(ctx context.Context, s git.Repo, p *git.Peer, req Request) error {
+func serve(ctx context.Context, s git.Repo, p *git.ClientConn, req Request) error {
 	defer p.Finish()
 	err := upload(ctx, s, p, req)
 	if err != nil && !p.Wrote {
@@ -34,7 +34,7 @@ func serve(ctx context.Context, s git.Repo, p *git.Peer, req Request) error {
 	return err
 }
 
-func upload(ctx context.Context, s git.Repo, p *git.Peer, req Request) error {
+func upload(ctx context.Context, s git.Repo, p *git.ClientConn, req Request) error {
 	if !remote.ValidProtocol(req.Protocol) {
 		return caisson.Invalidf("protocol", "%.40q is no version of git's protocol", req.Protocol)
 	}
@@ -64,7 +64,7 @@ func upload(ctx context.Context, s git.Repo, p *git.Peer, req Request) error {
 	cmd := s.With("GIT_PROTOCOL="+req.Protocol).Git(watched, append(args, "--", s.Dir)...)
 	cmd.Stdin = bytes.NewReader(in)
 	cmd.Stdout = p
-	said := &git.Tail{Limit: git.MaxGitErrors}
+	said := &git.OutputTail{Limit: git.MaxGitErrors}
 	cmd.Stderr = said
 	err = cmd.Run()
 	switch {

@@ -20,12 +20,12 @@ import (
 )
 
 const (
-	// agentName is the User-Agent. Forges use it to distinguish git from browsers.
-	agentName = "git/2.39 (caisson)"
-	// maxSaid limits how many bytes of an error answer are passed on.
-	maxSaid = 2 << 10
-	// answerTime is how long a remote may take to answer. After a push it runs its hooks first.
-	answerTime = 10 * time.Minute
+	// userAgent is the User-Agent. Forges use it to distinguish git from browsers.
+	userAgent = "git/2.39 (caisson)"
+	// maxErrorText limits how many bytes of an error answer are passed on.
+	maxErrorText = 2 << 10
+	// responseTimeout is how long a remote may take to answer. After a push it runs its hooks first.
+	responseTimeout = 10 * time.Minute
 	// maxRedirects limits the attempts per request, including those after redirects.
 	maxRedirects = 3
 )
@@ -63,8 +63,8 @@ func newHTTP(remote remoteurl.URL, req Request) (*httpLink, error) {
 	h.transport = &http.Transport{
 		DialContext:            dialer(remote, req).DialContext,
 		TLSClientConfig:        &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
-		TLSHandshakeTimeout:    dialTime,
-		ResponseHeaderTimeout:  answerTime,
+		TLSHandshakeTimeout:    dialTimeout,
+		ResponseHeaderTimeout:  responseTimeout,
 		MaxResponseHeaderBytes: 64 << 10,
 		DisableCompression:     true,
 		ForceAttemptHTTP2:      true,
@@ -101,7 +101,7 @@ func (h *httpLink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, err)
 		return
 	}
-	resp, err := h.ask(r, path, query)
+	resp, err := h.send(r, path, query)
 	if err != nil {
 		refuse(w, err)
 		return
@@ -114,19 +114,19 @@ func (h *httpLink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if resp.StatusCode != http.StatusOK {
 		w.WriteHeader(resp.StatusCode)
 		if kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); kind == "text/plain" {
-			io.Copy(w, io.LimitReader(resp.Body, maxSaid))
+			io.Copy(w, io.LimitReader(resp.Body, maxErrorText))
 		}
 		return
 	}
 	w.Header().Set("Content-Type", resp.Header.Get("Content-Type"))
 	w.WriteHeader(http.StatusOK)
-	if _, err := io.Copy(&late{w: w, begun: true}, resp.Body); err != nil {
+	if _, err := io.Copy(&flushWriter{w: w, begun: true}, resp.Body); err != nil {
 		panic(http.ErrAbortHandler) // so that the git job does not take the answer for complete
 	}
 }
 
-// ask sends the request to the remote. It follows redirects of GET requests only, and only within the same scheme, host and port.
-func (h *httpLink) ask(r *http.Request, path, query string) (*http.Response, error) {
+// send sends the request to the remote. It follows redirects of GET requests only, and only within the same scheme, host and port.
+func (h *httpLink) send(r *http.Request, path, query string) (*http.Response, error) {
 	for range maxRedirects {
 		base := h.current()
 		u := *base.JoinPath(path)
@@ -144,7 +144,7 @@ func (h *httpLink) ask(r *http.Request, path, query string) (*http.Response, err
 		default:
 			return resp, nil
 		}
-		if r.Method != http.MethodGet || !h.moved(base, &u, resp.Header.Get("Location"), path) {
+		if r.Method != http.MethodGet || !h.acceptRedirect(base, &u, resp.Header.Get("Location"), path) {
 			return resp, nil
 		}
 		resp.Body.Close()
@@ -158,8 +158,8 @@ func (h *httpLink) current() *url.URL {
 	return h.base
 }
 
-// moved accepts a redirect and stores the new base URL if the redirect leads to another path of the same server.
-func (h *httpLink) moved(base, asked *url.URL, location, path string) bool {
+// acceptRedirect accepts a redirect and stores the new base URL if the redirect leads to another path of the same server.
+func (h *httpLink) acceptRedirect(base, asked *url.URL, location, path string) bool {
 	u, err := asked.Parse(location)
 	if err != nil || location == "" || u.Scheme != base.Scheme || u.Host != base.Host || u.User != nil {
 		return false
@@ -193,7 +193,7 @@ func (h *httpLink) request(r *http.Request, u *url.URL) (*http.Request, error) {
 		req.Header.Set(remote.HeaderProtocol, p)
 	}
 	req.Header.Set("Accept", "application/x-git-upload-pack-result, application/x-git-receive-pack-result, */*")
-	req.Header.Set("User-Agent", agentName)
+	req.Header.Set("User-Agent", userAgent)
 	switch {
 	case h.secret.IsZero():
 	case h.user == "":

@@ -27,9 +27,9 @@ func ServeLocal(ctx context.Context, dir, service, protocol string, in io.Reader
 		return caisson.Invalidf("protocol", "%.40q is no version of git's protocol", protocol)
 	}
 	cmd := git.Repo{Dir: dir, Env: []string{"GIT_PROTOCOL=" + protocol}}.Git(ctx, args...)
-	cmd.Env = without(cmd.Env, "GIT_DIR") // git detects whether there is a work tree
-	said := &git.Tail{Limit: git.MaxGitErrors}
-	sent := &counter{w: out}
+	cmd.Env = withoutVar(cmd.Env, "GIT_DIR") // git detects whether there is a work tree
+	said := &git.OutputTail{Limit: git.MaxGitErrors}
+	sent := &countingWriter{w: out}
 	cmd.Stdout, cmd.Stderr = sent, said
 	// cmd.Stdin is not used: when the program refuses the request, it exits before its input ends.
 	stdin, err := cmd.StdinPipe()
@@ -51,19 +51,19 @@ func ServeLocal(ctx context.Context, dir, service, protocol string, in io.Reader
 }
 
 // A counter counts the bytes written through it.
-type counter struct {
+type countingWriter struct {
 	w io.Writer
 	n int64
 }
 
-func (c *counter) Write(p []byte) (int, error) {
+func (c *countingWriter) Write(p []byte) (int, error) {
 	n, err := c.w.Write(p)
 	c.n += int64(n)
 	return n, err
 }
 
-// without returns env without the variable name.
-func without(env []string, name string) []string {
+// withoutVar returns env without the variable name.
+func withoutVar(env []string, name string) []string {
 	var rest []string
 	for _, e := range env {
 		if len(e) <= len(name) || e[:len(name)+1] != name+"=" {

@@ -32,7 +32,7 @@ func serveRemote(ctx context.Context, conn net.Conn, req Request) error {
 			return err
 		}
 		defer s.close()
-		return serve(ctx, conn, streams{push: req.Push, run: s.run})
+		return serve(ctx, conn, streamHandler{push: req.Push, run: s.run})
 	}
 	h, err := newHTTP(remote, req)
 	if err != nil {
@@ -45,14 +45,14 @@ func serveRemote(ctx context.Context, conn net.Conn, req Request) error {
 
 // serveLocal runs the job for the repository in dir.
 func serveLocal(ctx context.Context, conn net.Conn, dir string, push bool) error {
-	return serve(ctx, conn, streams{push: push, run: func(ctx context.Context, s stream) error {
+	return serve(ctx, conn, streamHandler{push: push, run: func(ctx context.Context, s stream) error {
 		return ServeLocal(ctx, dir, s.service, s.protocol, s.in, s.out)
 	}})
 }
 
 // serve answers requests of the git job until it closes conn or ctx ends.
 func serve(ctx context.Context, conn net.Conn, h http.Handler) error {
-	ln := &single{conn: conn, done: make(chan struct{})}
+	ln := &singleListener{conn: conn, done: make(chan struct{})}
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
 	srv := &http.Server{
@@ -74,14 +74,14 @@ func serve(ctx context.Context, conn net.Conn, h http.Handler) error {
 }
 
 // A single is a listener that accepts one connection.
-type single struct {
+type singleListener struct {
 	mu   sync.Mutex
 	conn net.Conn // nil after it was accepted; guarded by mu
 	once sync.Once
 	done chan struct{}
 }
 
-func (l *single) Accept() (net.Conn, error) {
+func (l *singleListener) Accept() (net.Conn, error) {
 	l.mu.Lock()
 	c := l.conn
 	l.conn = nil
@@ -93,12 +93,12 @@ func (l *single) Accept() (net.Conn, error) {
 	return nil, net.ErrClosed
 }
 
-func (l *single) Close() error {
+func (l *singleListener) Close() error {
 	l.once.Do(func() { close(l.done) })
 	return nil
 }
 
-func (l *single) Addr() net.Addr { return &net.UnixAddr{Net: "unix", Name: "link"} }
+func (l *singleListener) Addr() net.Addr { return &net.UnixAddr{Net: "unix", Name: "link"} }
 
 // refuse reports to the git job why there is no answer of the remote.
 func refuse(w http.ResponseWriter, err error) {
@@ -126,13 +126,13 @@ type stream struct {
 	out      io.Writer
 }
 
-// streams answers requests of remote.TransportStream.
-type streams struct {
+// streamHandler answers requests of remote.TransportStream.
+type streamHandler struct {
 	push bool
 	run  func(ctx context.Context, s stream) error // returns when the program has exited
 }
 
-func (s streams) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s streamHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	service, ok := strings.CutPrefix(r.URL.Path, remote.StreamPath)
 	if r.Method != http.MethodPost || !ok || service != remote.UploadPack && service != remote.ReceivePack {
 		http.NotFound(w, r)
@@ -149,7 +149,7 @@ func (s streams) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Trailer", remote.LinkKind+", "+remote.LinkMessage)
-	out := &late{w: w}
+	out := &flushWriter{w: w}
 	err := s.run(r.Context(), stream{service: service, protocol: protocol, in: r.Body, out: out})
 	switch {
 	case err == nil:
@@ -166,19 +166,19 @@ func (s streams) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 var errNoPush = caisson.Errorf(caisson.Denied, "this link may only be fetched over")
 
 // A late writer sends the status with the first write, and flushes every write.
-type late struct {
+type flushWriter struct {
 	w     http.ResponseWriter
 	begun bool
 }
 
-func (l *late) begin() {
+func (l *flushWriter) begin() {
 	if !l.begun {
 		l.begun = true
 		l.w.WriteHeader(http.StatusOK)
 	}
 }
 
-func (l *late) Write(p []byte) (int, error) {
+func (l *flushWriter) Write(p []byte) (int, error) {
 	l.begin()
 	n, err := l.w.Write(p)
 	if err == nil {
@@ -187,10 +187,10 @@ func (l *late) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// dialTime is the time limit for connecting to a remote.
-const dialTime = 30 * time.Second
+// dialTimeout is the time limit for connecting to a remote.
+const dialTimeout = 30 * time.Second
 
 // dialer returns a dialer that connects only to addresses that req allows.
 func dialer(remote remoteurl.URL, req Request) *net.Dialer {
-	return reach.Dialer(dialTime, func(a netip.AddrPort) error { return req.Own.Check(a.Addr(), remote.Loopback(), req.Local) })
+	return reach.Dialer(dialTimeout, func(a netip.AddrPort) error { return req.Own.Check(a.Addr(), remote.Loopback(), req.Local) })
 }

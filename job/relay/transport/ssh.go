@@ -38,7 +38,7 @@ func newSSH(remote remoteurl.URL, req Request) (*sshLink, error) {
 		return nil, err
 	}
 	return &sshLink{remote: remote, dialer: dialer(remote, req), config: &ssh.ClientConfig{
-		User: remote.User, Auth: auth, Timeout: dialTime,
+		User: remote.User, Auth: auth, Timeout: dialTimeout,
 		HostKeyCallback: func(_ string, _ net.Addr, key ssh.PublicKey) error {
 			for _, k := range keys {
 				if bytes.Equal(k.Marshal(), key.Marshal()) {
@@ -141,7 +141,7 @@ func (s *sshLink) dial(ctx context.Context) (*ssh.Client, error) {
 	if err != nil {
 		return nil, dialError(s.remote.Host, err)
 	}
-	conn.SetDeadline(time.Now().Add(dialTime))
+	conn.SetDeadline(time.Now().Add(dialTimeout))
 	c, chans, reqs, err := ssh.NewClientConn(conn, s.address(), s.config)
 	if err != nil {
 		conn.Close()
@@ -184,8 +184,8 @@ func (s *sshLink) run(ctx context.Context, st stream) error {
 	if err != nil {
 		return err
 	}
-	said := &head{}
-	out := &noting{w: st.out}
+	said := &prefixBuffer{}
+	out := &writeDetector{w: st.out}
 	session.Stdout, session.Stderr = out, said
 	if err := session.Start(st.service + " " + quote(s.path())); err != nil {
 		return caisson.Wrap(err, caisson.Denied, "%.100s does not run %s", s.remote.Host, st.service)
@@ -210,30 +210,30 @@ func quote(s string) string {
 }
 
 // A noting writer records whether anything was written.
-type noting struct {
+type writeDetector struct {
 	w     io.Writer
 	wrote bool
 }
 
-func (n *noting) Write(p []byte) (int, error) {
+func (n *writeDetector) Write(p []byte) (int, error) {
 	n.wrote = n.wrote || len(p) > 0
 	return n.w.Write(p)
 }
 
-// A head stores the first maxSaid bytes written to it.
-type head struct {
+// A head stores the first maxErrorText bytes written to it.
+type prefixBuffer struct {
 	mu  sync.Mutex
 	buf []byte
 }
 
-func (h *head) Write(p []byte) (int, error) {
+func (h *prefixBuffer) Write(p []byte) (int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.buf = append(h.buf, p[:min(len(p), maxSaid-len(h.buf))]...)
+	h.buf = append(h.buf, p[:min(len(p), maxErrorText-len(h.buf))]...)
 	return len(p), nil
 }
 
-func (h *head) String() string {
+func (h *prefixBuffer) String() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return string(h.buf)

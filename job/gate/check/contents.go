@@ -79,7 +79,7 @@ func (c *checker) scan(ctx context.Context, rules *SecretRules, i int) {
 		unseen(caisson.MessageOf(err))
 		return
 	}
-	c.checkJudged(i, text)
+	c.checkContentRules(i, text)
 	c.checkDirection(i, text)
 	found, err := rules.find(ctx, ch.Path, text)
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
