@@ -40,7 +40,7 @@ before=$(find "$dir/project" -type f -exec sha256sum {} + | sort | sha256sum)
 
 # The provider and its key. Without one, the model follows a script; a key that looks like one is kept all the same, to be looked for.
 key=sk-demo-$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
-provider="{name: demo, kind: scripted, script: $PWD/agent/coder/sample/script.yaml}"
+provider="{name: demo, kind: scripted, script: $PWD/guest/coder/sample/script.yaml}"
 model="{alias: demo, provider: demo, free: true}"
 if [ -n "${OPENAI_API_KEY:-}" ]; then
 	key=$OPENAI_API_KEY

@@ -170,7 +170,7 @@ func TestTerminalColours(t *testing.T) {
 	}
 }
 
-// process that ends when it is killed or closed, and remembers its signals.
+// memoryProcess is a process that ends when it is killed or closed, and remembers its signals.
 type memoryProcess struct {
 	signals chan int
 	ended   chan struct{}

@@ -152,7 +152,7 @@ func (w *world) sandbox(account string) (caisson.ID, string) {
 	return id, filepath.Join(w.t.TempDir(), "work")
 }
 
-// a process of the host's in the place of one in a sandbox.
+// process runs a command on the host in the place of one in a sandbox.
 type process struct {
 	cmd      *exec.Cmd
 	in       io.WriteCloser

@@ -149,7 +149,7 @@ func TestReconcileStates(t *testing.T) {
 				case caisson.Paused:
 					got(w.Sandboxes().Resume(w.ctx(), ref))(t)
 				case caisson.Suspended:
-					w.standsStill(id)
+					w.checkFrozen(id)
 					got(w.Sandboxes().Wake(w.ctx(), ref))(t)
 				}
 				if s := w.read(ref, "/root/a"); s != content {

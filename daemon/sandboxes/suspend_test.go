@@ -12,19 +12,19 @@ import (
 	"github.com/caisson-dev/caisson/runtime/fake"
 )
 
-// standsStill checks that a sandbox is frozen in the runtime.
-func (w *world) standsStill(id caisson.ID) {
+// checkFrozen checks that a sandbox is frozen in the runtime.
+func (w *world) checkFrozen(id caisson.ID) {
 	w.t.Helper()
 	if err := w.runtime.Freeze(context.Background(), id); caisson.KindOf(err) != caisson.Conflict {
-		w.t.Errorf("%s does not stand still: freezing it says %v", id, err)
+		w.t.Errorf("%s is not frozen: freezing it returned %v", id, err)
 	}
 }
 
-// thawAfter checks that it is not.
-func (w *world) goesOn(id caisson.ID) {
+// checkThawed checks that a sandbox is not frozen in the runtime.
+func (w *world) checkThawed(id caisson.ID) {
 	w.t.Helper()
 	if err := w.runtime.Thaw(context.Background(), id); caisson.KindOf(err) != caisson.Conflict {
-		w.t.Errorf("%s stands still: thawing it says %v", id, err)
+		w.t.Errorf("%s is frozen: thawing it returned %v", id, err)
 	}
 }
 
@@ -40,7 +40,7 @@ func TestSuspend(t *testing.T) {
 		if suspended.State != caisson.Suspended || suspended.PauseAt == nil || !suspended.PauseAt.Equal(*before.PauseAt) {
 			t.Errorf("suspended: %s, pause at %v, was %v", suspended.State, suspended.PauseAt, before.PauseAt)
 		}
-		w.standsStill(sb.ID)
+		w.checkFrozen(sb.ID)
 		w.holds(sb.ID)
 		for _, use := range []func() error{
 			func() error { _, err := w.Processes().Stats(w.ctx(), ref); return err },
@@ -57,12 +57,12 @@ func TestSuspend(t *testing.T) {
 		}
 		w.restart()
 		w.wantState(sb.ID, caisson.Suspended)
-		w.standsStill(sb.ID)
+		w.checkFrozen(sb.ID)
 		w.holds(sb.ID) // including its wire
 		if awake := got(w.Sandboxes().Wake(w.ctx(), ref))(t); awake.State != caisson.Running || !awake.PauseAt.Equal(*before.PauseAt) {
 			t.Errorf("awake: %s, pause at %v, was %v", awake.State, awake.PauseAt, before.PauseAt)
 		}
-		w.goesOn(sb.ID)
+		w.checkThawed(sb.ID)
 		w.counts(sb.ID, n+1)
 	}
 	if ev := w.events(ref); !slices.Contains(ev, "sandbox.suspended") {
@@ -83,7 +83,7 @@ func TestSuspendedChanges(t *testing.T) {
 	w.holds()
 	got(l.Resume(w.ctx(), ref))(t)
 	w.counts(sb.ID, n+1)
-	w.goesOn(sb.ID)
+	w.checkThawed(sb.ID)
 	w.write(ref, "/root/a", "kept")
 	got(l.Suspend(w.ctx(), ref))(t)
 	got(l.Stop(w.ctx(), ref, time.Minute))(t) // a counter exits on SIGTERM
@@ -177,10 +177,10 @@ func TestFailedSuspension(t *testing.T) {
 			}
 			w.wantState(sb.ID, c.to)
 			if c.to == caisson.Suspended {
-				w.standsStill(sb.ID)
+				w.checkFrozen(sb.ID)
 				got(w.Sandboxes().Wake(w.ctx(), string(sb.ID)))(t)
 			}
-			w.goesOn(sb.ID)
+			w.checkThawed(sb.ID)
 			got(w.Sandboxes().Suspend(w.ctx(), string(sb.ID)))(t)
 			got(w.Sandboxes().Pause(w.ctx(), string(sb.ID)))(t)
 		})
@@ -197,7 +197,7 @@ func TestSuspendedAlready(t *testing.T) {
 	got(w.Sandboxes().Suspend(w.ctx(), string(sb.ID)))(t)
 	must(t, w.runtime.Thaw(t.Context(), sb.ID))
 	got(w.Sandboxes().Wake(w.ctx(), string(sb.ID)))(t)
-	w.goesOn(sb.ID)
+	w.checkThawed(sb.ID)
 }
 
 // TestSuspendedOfAnotherBuild: a sandbox of another build is not woken, because this build does not implement its
@@ -238,7 +238,7 @@ func TestStandsStillAndMayNot(t *testing.T) {
 			}
 			w.wantState(sb.ID, caisson.Suspended)
 			got(w.Sandboxes().Wake(w.ctx(), string(sb.ID)))(t)
-			w.goesOn(sb.ID)
+			w.checkThawed(sb.ID)
 		})
 	}
 }

@@ -20,7 +20,8 @@ type tokens struct {
 	remove *sql.Stmt
 }
 
-// The time of an index lookup reveals information about hashes, not about the secrets they were computed from.
+// findToken looks a token up by its hash. The time of an index lookup reveals information about hashes, not about the secrets
+// that they were computed from.
 const findToken = `SELECT used_at, doc FROM token WHERE hash = ?`
 
 func newTokens(p *preparer) *tokens {

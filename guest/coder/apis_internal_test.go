@@ -24,7 +24,7 @@ func (s *broken) body(n int) string {
 	return string(s.bodies[n])
 }
 
-// Events of Anthropic's API.
+// startOf and the functions below return events of Anthropic's API.
 func startOf(index int, block string) string {
 	return `{"type":"content_block_start","index":` + strconv.Itoa(index) + `,"content_block":` + block + `}`
 }

@@ -1,6 +1,7 @@
 package house_test
 
 import (
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -27,6 +28,7 @@ type pkg struct {
 	lines    map[string]int
 	methods  map[string]int // Number of methods by type.
 	tests    []string       // Names of test functions.
+	misnamed []string       // Doc comments that do not begin with the name of what they describe.
 }
 
 var parsed map[string]*pkg
@@ -72,9 +74,15 @@ func (p *pkg) add(name string) error {
 		return err
 	}
 	p.lines[name] = strings.Count(string(src), "\n")
-	f, err := parser.ParseFile(token.NewFileSet(), name, src, parser.ParseComments)
+	fset := token.NewFileSet()
+	f, err := parser.ParseFile(fset, name, src, parser.ParseComments)
 	if err != nil {
 		return err
+	}
+	for _, decl := range f.Decls {
+		if doc, names := describes(decl); doc != nil && doc.Text() != "" && !slices.Contains(names, firstWord(doc)) {
+			p.misnamed = append(p.misnamed, fmt.Sprintf("%s: the comment of %s begins with %q", fset.Position(doc.Pos()), names[0], firstWord(doc)))
+		}
 	}
 	if strings.HasSuffix(name, "_test.go") {
 		for _, decl := range f.Decls {
@@ -104,6 +112,41 @@ func (p *pkg) add(name string) error {
 		}
 	}
 	return nil
+}
+
+// describes returns the doc comment of a declaration and the names that it declares. The comment of a test states what the test
+// tests, and that of a group what its members have in common: for those, doc is nil.
+func describes(decl ast.Decl) (doc *ast.CommentGroup, names []string) {
+	switch d := decl.(type) {
+	case *ast.FuncDecl:
+		if strings.HasPrefix(d.Name.Name, "Test") || strings.HasPrefix(d.Name.Name, "Fuzz") || strings.HasPrefix(d.Name.Name, "Benchmark") {
+			return nil, nil
+		}
+		return d.Doc, []string{d.Name.Name}
+	case *ast.GenDecl:
+		if d.Lparen.IsValid() {
+			return nil, nil
+		}
+		switch s := d.Specs[0].(type) {
+		case *ast.TypeSpec:
+			return d.Doc, []string{s.Name.Name}
+		case *ast.ValueSpec:
+			for _, id := range s.Names {
+				names = append(names, id.Name)
+			}
+			return d.Doc, names
+		}
+	}
+	return nil, nil
+}
+
+// firstWord returns the first word of a comment after an article, without punctuation.
+func firstWord(doc *ast.CommentGroup) string {
+	words := strings.Fields(doc.Text())
+	if len(words) > 1 && slices.Contains([]string{"A", "An", "The"}, words[0]) {
+		words = words[1:]
+	}
+	return strings.TrimSuffix(strings.TrimRight(words[0], ",.:;"), "'s")
 }
 
 // directions are the packages of this module that a package may import in addition to the root package and internal
@@ -240,6 +283,16 @@ func TestOnePackageComment(t *testing.T) {
 		onlyTests := len(p.lines) > 0 && !slices.ContainsFunc(slices.Collect(maps.Keys(p.lines)), func(n string) bool { return !strings.HasSuffix(n, "_test.go") })
 		if len(p.comments) != 1 && !onlyTests {
 			t.Errorf("package %s has %d package comments %v, want 1", dir, len(p.comments), p.comments)
+		}
+	}
+}
+
+// TestCommentsNameWhatTheyDescribe tests that doc comments begin with the name of what they describe, so that none is left behind
+// when that is renamed.
+func TestCommentsNameWhatTheyDescribe(t *testing.T) {
+	for _, p := range house(t) {
+		for _, m := range p.misnamed {
+			t.Error(m)
 		}
 	}
 }

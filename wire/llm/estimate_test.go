@@ -43,7 +43,7 @@ func TestCutIsEstimated(t *testing.T) {
 		{"messages that began", 2, claude, "", began, 3456, false},
 		{"messages with a search that began", 2, search, "", began, 3456, true},
 	} {
-		s := spoken[c.spoken]
+		s := apiCalls[c.spoken]
 		if s.kind == caisson.ProviderGemini {
 			s.path = "/v1beta/models/small:streamGenerateContent"
 		}

@@ -20,8 +20,8 @@ import (
 	"github.com/caisson-dev/caisson/wire/llm/openai"
 )
 
-// The APIs, with one call of each.
-var spoken = []struct {
+// apiCalls are the APIs, with one call of each.
+var apiCalls = []struct {
 	api              llm.API
 	kind, path, body string
 	final            int // the status that no client retries
@@ -35,7 +35,7 @@ var spoken = []struct {
 // TestCredentialRefused checks that clients do not retry a call whose credential the provider rejects. The ledger records the
 // name of the credential and what to do; the sandbox does not get the name.
 func TestCredentialRefused(t *testing.T) {
-	for _, s := range spoken {
+	for _, s := range apiCalls {
 		for _, c := range []struct {
 			status int
 			body   string
@@ -177,7 +177,7 @@ func TestUnreachableWhy(t *testing.T) {
 // TestUngrantedIsUnknown checks that the existence of a model that is not granted affects neither what a sandbox or the provider
 // receives nor the ledger.
 func TestUngrantedIsUnknown(t *testing.T) {
-	for _, s := range spoken {
+	for _, s := range apiCalls {
 		for _, grant := range [][]string{{"small"}, {"unpriced"}, {"gone"}, {}} {
 			t.Run(fmt.Sprint(s.path, " ", grant), func(t *testing.T) {
 				type seen struct {

@@ -62,7 +62,7 @@ func newResponse(id json.RawMessage, result any, err *rpcError) *response {
 	return &response{"2.0", id, result, err}
 }
 
-// Kinds of messages.
+// messageKind is the kind of a JSON-RPC message.
 type messageKind int
 
 const (

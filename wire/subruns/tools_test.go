@@ -22,7 +22,7 @@ const (
 	runID = caisson.ID("rn-aaaaaaaaaaaaaaaa")
 )
 
-// An engine is a fake of the engine.
+// engineClient is a fake of the engine.
 type engineClient struct {
 	mu     sync.Mutex
 	asked  []string         // names and arguments of requests; guarded by mu

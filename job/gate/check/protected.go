@@ -25,7 +25,7 @@ const (
 	maxLineDots    = 64        // dots in one line of TOML
 )
 
-// A judged is a kind of file of which tools execute some parts. A change requires a review unless it affects only parts that
+// contentRule is a kind of file of which tools execute some parts. A change requires a review unless it affects only parts that
 // are known not to be executed.
 type contentRule struct {
 	names  []string // in lower case, as in protection.names
@@ -143,7 +143,7 @@ func (c *checker) checkContentRules(i int, text string) {
 }
 
 // differs returns ok if everything that new executes is executed in the same way by one of the old texts. It fails closed: if
-// the texts cannot be compared, ok is false. part is as in judged.same.
+// the texts cannot be compared, ok is false. part is as in contentRule.same.
 func (j *contentRule) differs(old []string, new string) (part string, ok bool) {
 	defer func() {
 		if recover() != nil {

@@ -13,9 +13,9 @@ import (
 	"github.com/caisson-dev/caisson/job/gate/fsat"
 )
 
-// A frozen copy has the contents of small files in one file, each once and in the order in which the index first names them, so that
-// the index says where each is. To make a file of each takes ext4 fifty times as long, and more where many were removed just now:
-// it looks through all inodes that were, and uses none of them for a while. Copies of earlier versions have no pack.
+// frozenPack is the file of a frozen copy that contains the contents of small files, each once, in the order in which the index
+// first names them; offsets follow from the index. On ext4, a file for each content takes fifty times as long to create, and longer
+// after many files were removed. Copies of earlier versions have no pack.
 const frozenPack = "pack"
 
 // packed reports whether the content of e is in the pack of a frozen copy that has one.

@@ -34,7 +34,7 @@ func (h *handler) decoded(r *http.Request, service string) (io.Reader, error) {
 	}
 }
 
-// A single reader decompresses one gzip stream, which no data may follow.
+// singleGzip decompresses one gzip stream, which no data may follow.
 type singleGzip struct {
 	z  *gzip.Reader
 	in *bufio.Reader
@@ -55,7 +55,7 @@ func (s *singleGzip) Read(p []byte) (int, error) {
 	return n, io.EOF
 }
 
-// A bounded reader fails if there are more than left bytes.
+// limitedReader fails if there are more than left bytes.
 type limitedReader struct {
 	r    io.Reader
 	left int64

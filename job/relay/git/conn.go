@@ -21,7 +21,7 @@ import (
 // Stall is how long a connection may be idle: a read or write fails if no byte is transferred for this time.
 const Stall = 2 * time.Minute
 
-// A Peer is the connection to the client that sent a request.
+// ClientConn is the connection to the client that sent a request.
 type ClientConn struct {
 	net.Conn
 	file       *os.File // the same socket, for poll
@@ -132,7 +132,7 @@ func Body(r io.Reader, limit int64) (io.Reader, error) {
 	return &limitedReader{r: unpacked, left: limit}, nil
 }
 
-// A limited is like io.LimitedReader but returns an error when the limit is exceeded.
+// limitedReader is like io.LimitedReader but returns an error when the limit is exceeded.
 type limitedReader struct {
 	r    io.Reader
 	left int64

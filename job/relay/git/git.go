@@ -188,7 +188,7 @@ func GitError(what string, said *OutputTail, err error) error {
 	return caisson.Wrap(err, caisson.Internal, "git %s: %s", what, Plain(text, 300))
 }
 
-// A bounded writer stores at most limit bytes; a write that exceeds the limit fails.
+// limitedBuffer stores at most limit bytes; a write that exceeds the limit fails.
 type limitedBuffer struct {
 	buf   bytes.Buffer
 	limit int
@@ -203,7 +203,7 @@ func (b *limitedBuffer) Write(p []byte) (int, error) {
 	return b.buf.Write(p)
 }
 
-// A Tail stores about the last limit bytes written to it, because git reports the reason of a failure at the end. It is safe for
+// OutputTail stores about the last limit bytes written to it, because git reports the reason of a failure at the end. It is safe for
 // concurrent use.
 type OutputTail struct {
 	mu    sync.Mutex

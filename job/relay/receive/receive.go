@@ -103,7 +103,7 @@ func Receive(ctx context.Context, store git.Repo, body io.Reader, conn io.Writer
 	return p.result(), p.report(conn, "ok")
 }
 
-// A receiving is a push in progress.
+// pushState is a push in progress.
 type pushState struct {
 	store  git.Repo
 	body   io.Reader

@@ -25,7 +25,7 @@ import (
 	"github.com/caisson-dev/caisson/job/relay/receive"
 )
 
-// A Quay is a view, a store that borrows its objects, and an HTTP server that a git client can push to.
+// Fixture is a view, a store that borrows its objects, and an HTTP server that a git client can push to.
 type Fixture struct {
 	T     *testing.T
 	Store git.Repo

@@ -245,7 +245,7 @@ func outgoing(r *http.Request) (req *http.Request, want string) {
 	return req, want
 }
 
-// A counted is the body of an answer. It is limited by the forwarder's budget and returns the reason if it ends early.
+// limitedBody is the body of an answer. It is limited by the forwarder's budget and returns the reason if it ends early.
 type limitedBody struct {
 	io.ReadCloser
 	resp   *http.Response
@@ -288,7 +288,7 @@ func copyStream(w io.Writer, r io.Reader) error {
 	}
 }
 
-// A flushing writer flushes every write.
+// flushWriter flushes every write.
 type flushWriter struct{ w http.ResponseWriter }
 
 func (f flushWriter) Write(p []byte) (int, error) {

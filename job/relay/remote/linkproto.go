@@ -7,7 +7,7 @@ import (
 	"github.com/caisson-dev/caisson/job/relay/git"
 )
 
-// A Transport is the kind of protocol between the transport process and the remote.
+// Protocol is the kind of protocol between the transport process and the remote.
 type Protocol string
 
 // The transports.

@@ -50,7 +50,7 @@ func ServeLocal(ctx context.Context, dir, service, protocol string, in io.Reader
 	return git.GitError(service, said, err)
 }
 
-// A counter counts the bytes written through it.
+// countingWriter counts the bytes written through it.
 type countingWriter struct {
 	w io.Writer
 	n int64

@@ -73,7 +73,7 @@ func serve(ctx context.Context, conn net.Conn, h http.Handler) error {
 	return ctx.Err()
 }
 
-// A single is a listener that accepts one connection.
+// singleListener is a listener that accepts one connection.
 type singleListener struct {
 	mu   sync.Mutex
 	conn net.Conn // nil after it was accepted; guarded by mu
@@ -165,7 +165,7 @@ func (s streamHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 var errNoPush = caisson.Errorf(caisson.Denied, "this link may only be fetched over")
 
-// A late writer sends the status with the first write, and flushes every write.
+// flushWriter sends the status with the first write, and flushes every write.
 type flushWriter struct {
 	w     http.ResponseWriter
 	begun bool

@@ -209,7 +209,7 @@ func quote(s string) string {
 	return "'" + strings.NewReplacer("'", `'\''`, "!", `'\!'`).Replace(s) + "'"
 }
 
-// A noting writer records whether anything was written.
+// writeDetector records whether anything was written.
 type writeDetector struct {
 	w     io.Writer
 	wrote bool
@@ -220,7 +220,7 @@ func (n *writeDetector) Write(p []byte) (int, error) {
 	return n.w.Write(p)
 }
 
-// A head stores the first maxErrorText bytes written to it.
+// prefixBuffer stores the first maxErrorText bytes written to it.
 type prefixBuffer struct {
 	mu  sync.Mutex
 	buf []byte

@@ -6,7 +6,7 @@ import (
 	"github.com/caisson-dev/caisson/wire/llm/internal/strictjson"
 )
 
-// Fields of a message of a chat.
+// messageFields are the fields of a message of a chat.
 var messageFields = map[string]rule{
 	"role": checkRole, "content": checkContent, "name": copyScalar, "refusal": copyScalar,
 	"tool_calls": copyCountingGrowth, "tool_call_id": copyScalar, "function_call": copyCountingGrowth,
@@ -16,7 +16,7 @@ var messageFields = map[string]rule{
 	"audio":         refuse("audio cannot be bounded; send text"),
 }
 
-// Fields of a part of content, in chats and responses. Each field has the same meaning for all types, so the order of the fields
+// partFields are the fields of a part of content, in chats and responses. Each field has the same meaning for all types, so the order of the fields
 // does not matter.
 var partFields = map[string]rule{
 	"type": checkPartType, "text": copyScalar, "refusal": copyScalar, "annotations": copyRaw, "logprobs": copyRaw,

@@ -4,7 +4,7 @@ import (
 	"github.com/caisson-dev/caisson/wire/llm/internal/strictjson"
 )
 
-// Fields of an item in the input of a response. checkItem has checked the type.
+// itemFields are the fields of an item in the input of a response. checkItem has checked the type.
 var itemFields = map[string]rule{
 	"type": copyScalar, "role": copyScalar, "status": copyScalar, "phase": copyScalar, "name": copyScalar, "namespace": copyScalar, "call_id": copyScalar,
 	"content": checkContent, "arguments": copyScalar, "input": copyScalar, "output": checkOutput,

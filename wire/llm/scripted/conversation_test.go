@@ -58,7 +58,7 @@ func said(t testing.TB, body string) string {
 	return strings.Join(strings.Fields(strings.Join(all, " ")), " ")
 }
 
-// The same conversation in each API: a message, then rounds of calls "tool:result" with ids.
+// chatBody and the functions below return the same conversation in each API: a message, then rounds of calls "tool:result" with ids.
 func chatBody(model, user string, rounds ...string) string {
 	b := fmt.Sprintf(`{"model":%q,"tools":[{"type":"function","function":{"name":"sh"}},{"type":"function","function":{"name":"cat"}}],"messages":[{"role":"system","content":"be"},{"role":"user","content":%q}`, model, user)
 	for i, r := range rounds {

@@ -38,7 +38,7 @@ var (
 	}
 )
 
-// Gemini's names of errors by status, where they differ from the default.
+// geminiTypes are Gemini's names of errors by status, where they differ from the default.
 var geminiTypes = map[int]string{
 	http.StatusUnauthorized: "UNAUTHENTICATED", http.StatusForbidden: "PERMISSION_DENIED", http.StatusNotFound: "NOT_FOUND",
 	http.StatusTooManyRequests: "RESOURCE_EXHAUSTED", http.StatusServiceUnavailable: "UNAVAILABLE",
