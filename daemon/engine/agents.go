@@ -6,7 +6,6 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/daemon/agent"
 	"github.com/caisson-dev/caisson/daemon/runs"
-	"github.com/caisson-dev/caisson/daemon/sandboxes"
 	"github.com/caisson-dev/caisson/job/gate/tool"
 )
 
@@ -14,42 +13,6 @@ import (
 type AgentConfig struct {
 	Dir    string // files of the administrator's own agents; "" for none
 	Limits runs.Limits
-}
-
-// The services of the lifecycle core, under names that can be embedded together without hiding one another's methods.
-type (
-	lifecycle interface {
-		caisson.Sandboxes
-		Writers(ctx context.Context, id caisson.ID) (*caisson.Writers, error)
-	}
-	processes interface{ caisson.Processes }
-	files     interface{ caisson.Files }
-	snapshots interface{ caisson.Snapshots }
-	templates interface{ caisson.Templates }
-)
-
-// sandboxServices provides the services of the lifecycle core to runs and workspaces.
-type sandboxServices struct {
-	lifecycle
-	processes
-	files
-	snapshots
-	templates
-	core *sandboxes.Core
-}
-
-func newSandboxServices(c *sandboxes.Core) sandboxServices {
-	return sandboxServices{c.Sandboxes(), c.Processes(), c.Files(), c.Snapshots(), c.Templates(), c}
-}
-
-// SetPolicy implements [runs.Sandboxes].
-func (b sandboxServices) SetPolicy(ctx context.Context, ref string, p caisson.Policy) (*caisson.Policy, error) {
-	return b.core.Policies().SetPolicy(ctx, ref, p)
-}
-
-// Assign implements [runs.Sandboxes].
-func (b sandboxServices) Assign(ctx context.Context, id caisson.ID, a *caisson.Assignment) (*caisson.Sandbox, error) {
-	return b.core.Assign(ctx, id, a)
 }
 
 // maxTokenAgentLimits returns the maximum limits of agents that are stored over a token: the default limits of runs.
@@ -73,7 +36,11 @@ func newRuns(e *Engine) *runs.Core {
 	}
 	return runs.New(runs.Config{
 		Dir: e.root, Store: e.Store, Catalog: catalog, Models: e.catalog, Workspaces: e.Workspaces.Workspaces(), Masker: masker{tool.New(e.on.Worker), e.cfg.Workspaces.hiddenPatterns()}, Relay: e.Relay,
-		Sandboxes: newSandboxServices(e.Core), Calls: calls, UnderWay: e.book.InFlight, Forget: e.manager.Forget,
+		Sandboxes: runs.Sandboxes{
+			Lifecycle: e.Core.Sandboxes(), Processes: e.Core.Processes(), Files: e.Core.Files(), Snapshots: e.Core.Snapshots(),
+			Templates: e.Core.Templates(), Policies: e.Core.Policies(), Assign: e.Core.Assign,
+		},
+		Calls: calls, UnderWay: e.book.InFlight, Forget: e.manager.Forget,
 		Events: e.Events, Recipes: recipes(), Budget: e.cfg.Limits.Budget, Limits: e.cfg.Agents.Limits,
 		Build: e.build, Version: e.cfg.Version, Log: e.cfg.Log.With("component", "runs"),
 	})

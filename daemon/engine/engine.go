@@ -191,7 +191,7 @@ func construct(ctx context.Context, cfg Config, drivers func(*Engine) (*Drivers,
 	if err != nil {
 		return nil, err
 	}
-	e.Workspaces.SetSandboxes(newSandboxServices(e.Core))
+	e.Workspaces.SetSandboxes(workspaces.Sandboxes{Lifecycle: e.Core.Sandboxes(), Exec: e.Core.Processes().Exec})
 	if e.Relay, err = newRepos(e); err != nil {
 		return nil, err
 	}

@@ -55,7 +55,7 @@ func (s *Agents) status(ctx context.Context, a *caisson.Agent) error {
 	if name == "" {
 		name = want.Name
 	}
-	t, err := s.c.Sandboxes.GetTemplate(ctx, name)
+	t, err := s.c.Sandboxes.Templates.GetTemplate(ctx, name)
 	if caisson.KindOf(err) == caisson.NotFound {
 		a.Status = caisson.AgentStatus{Built: full.Template == "" && len(full.Setup) == 0}
 		return nil
@@ -110,7 +110,7 @@ func (s *Agents) RemoveAgent(ctx context.Context, id string) error {
 	if err := s.c.warmSnapshots.dropOthers(ctx, id, ""); err != nil {
 		return err
 	}
-	if err := s.c.Sandboxes.RemoveTemplate(ctx, templatePrefix+id); err != nil && caisson.KindOf(err) != caisson.NotFound {
+	if err := s.c.Sandboxes.Templates.RemoveTemplate(ctx, templatePrefix+id); err != nil && caisson.KindOf(err) != caisson.NotFound {
 		return err
 	}
 	return nil
@@ -166,12 +166,12 @@ func (s *Agents) CheckAgent(ctx context.Context, id string) (list []caisson.Agen
 	req := template.create(a)
 	req.Command, req.Policy = nil, &caisson.Policy{}
 	req.Labels = map[string]string{labelAgent: a.ID, labelKey: "check"}
-	box, err := s.c.Sandboxes.Create(s.c.builder.asAuthor(ctx, a), req)
+	box, err := s.c.Sandboxes.Lifecycle.Create(s.c.builder.asAuthor(ctx, a), req)
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
-		if rerr := s.c.Sandboxes.Remove(context.WithoutCancel(ctx), string(box.ID)); rerr != nil && err == nil {
+		if rerr := s.c.Sandboxes.Lifecycle.Remove(context.WithoutCancel(ctx), string(box.ID)); rerr != nil && err == nil {
 			err = rerr
 		}
 	}()
@@ -250,7 +250,7 @@ const maxTree = 64 << 20
 
 // Tree implements [Inspection].
 func (i inspection) Tree(ctx context.Context, path string) ([]byte, error) {
-	r, err := i.c.Sandboxes.ReadTree(ctx, string(i.box), path)
+	r, err := i.c.Sandboxes.Files.ReadTree(ctx, string(i.box), path)
 	if err != nil {
 		return nil, err
 	}
@@ -268,14 +268,14 @@ func (i inspection) Tree(ctx context.Context, path string) ([]byte, error) {
 // Has implements [Inspection].
 func (i inspection) Has(ctx context.Context, program string) (bool, error) {
 	if strings.HasPrefix(program, "/") {
-		_, err := i.c.Sandboxes.StatFile(ctx, string(i.box), program)
+		_, err := i.c.Sandboxes.Files.StatFile(ctx, string(i.box), program)
 		if caisson.KindOf(err) == caisson.NotFound {
 			return false, nil
 		}
 		return err == nil, err
 	}
 	for _, dir := range []string{"/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin", "/opt/node/bin"} {
-		switch _, err := i.c.Sandboxes.StatFile(ctx, string(i.box), dir+"/"+program); caisson.KindOf(err) {
+		switch _, err := i.c.Sandboxes.Files.StatFile(ctx, string(i.box), dir+"/"+program); caisson.KindOf(err) {
 		case caisson.NotFound:
 		default:
 			return err == nil, err

@@ -70,14 +70,14 @@ func (x finisher) finish(ctx context.Context, failed *caisson.RunError) error {
 		x.log.ErrorContext(ctx, "a run's sandbox could not be taken back", "sandbox", x.sandboxID(), "err", err)
 		// A stopped sandbox keeps its files. If it cannot be stopped or released, it is removed, because no session can
 		// continue in it.
-		if _, serr := x.c.Sandboxes.Stop(ctx, string(x.sandbox.ID), 0); serr != nil {
+		if _, serr := x.c.Sandboxes.Lifecycle.Stop(ctx, string(x.sandbox.ID), 0); serr != nil {
 			x.removable = true
 		} else if _, aerr := x.c.Sandboxes.Assign(ctx, x.sandbox.ID, nil); aerr != nil {
 			x.removable = true
 		}
 	}
 	if x.undeliverable {
-		if _, err := x.c.Sandboxes.Stop(ctx, string(x.sandbox.ID), 0); err != nil {
+		if _, err := x.c.Sandboxes.Lifecycle.Stop(ctx, string(x.sandbox.ID), 0); err != nil {
 			x.log.WarnContext(ctx, "a sandbox that is kept could not be stopped", "sandbox", x.sandbox.ID, "err", err)
 		}
 	}
@@ -186,7 +186,7 @@ func (x finisher) cleanUp(ctx context.Context, final bool) {
 			close(gone)
 		}()
 		if x.sandbox != nil && x.removable {
-			if err := x.retryRemoval(func() error { return c.Sandboxes.Remove(ctx, string(x.sandbox.ID)) }); err != nil && caisson.KindOf(err) != caisson.NotFound {
+			if err := x.retryRemoval(func() error { return c.Sandboxes.Lifecycle.Remove(ctx, string(x.sandbox.ID)) }); err != nil && caisson.KindOf(err) != caisson.NotFound {
 				x.log.ErrorContext(ctx, "a run's sandbox could not be removed; the next daemon tries again", "sandbox", x.sandbox.ID, "err", err)
 				// While the sandbox exists it must not call models, least of all without a budget.
 				if _, err := c.Sandboxes.Assign(ctx, x.sandbox.ID, nil); err != nil {
@@ -239,7 +239,7 @@ func (x finisher) retryRemoval(f func() error) error {
 func (x finisher) awaitCalls(ctx context.Context) {
 	if x.sandbox != nil && x.removable {
 		rctx, cancel := context.WithTimeout(ctx, x.c.Limits.Settle)
-		if err := x.c.Sandboxes.Remove(rctx, string(x.sandbox.ID)); err != nil && caisson.KindOf(err) != caisson.NotFound {
+		if err := x.c.Sandboxes.Lifecycle.Remove(rctx, string(x.sandbox.ID)); err != nil && caisson.KindOf(err) != caisson.NotFound {
 			x.log.WarnContext(ctx, "a run's sandbox could not be removed at once", "sandbox", x.sandbox.ID, "err", err)
 		}
 		cancel()
@@ -419,10 +419,10 @@ func (x finisher) releaseSandbox(ctx context.Context, failed *caisson.RunError) 
 	}
 	if failed != nil && len(x.agent.Service) > 0 && (failed.Code == caisson.RunAgentError || failed.Code == caisson.RunTimeout) {
 		// The cause may be that the service has exited; the next run starts it again.
-		_, err := x.c.Sandboxes.Stop(ctx, string(x.sandbox.ID), 0)
+		_, err := x.c.Sandboxes.Lifecycle.Stop(ctx, string(x.sandbox.ID), 0)
 		return err
 	}
-	if _, err := x.c.Sandboxes.Suspend(ctx, string(x.sandbox.ID)); err != nil {
+	if _, err := x.c.Sandboxes.Lifecycle.Suspend(ctx, string(x.sandbox.ID)); err != nil {
 		// It keeps running, charged to no run, until the idle session is paused.
 		x.log.WarnContext(ctx, "the sandbox of a session could not be frozen", "sandbox", x.sandbox.ID, "err", err)
 	}

@@ -166,7 +166,7 @@ func (x provisioner) fork(ctx context.Context, snap *caisson.Snapshot, limits ca
 		if err != nil {
 			return err
 		}
-		forks, err = x.c.Sandboxes.Fork(ctx, string(snap.ID), caisson.ForkRequest{
+		forks, err = x.c.Sandboxes.Snapshots.Fork(ctx, string(snap.ID), caisson.ForkRequest{
 			Labels: x.labels(), Policy: x.policy(), Assigned: x.assignment(), Resources: limits, Workspace: workspace,
 		})
 		return err
@@ -179,7 +179,7 @@ func (x provisioner) fork(ctx context.Context, snap *caisson.Snapshot, limits ca
 	if x.sandbox.Reason != "" {
 		// The fork has the snapshot's files but not its memory, so the agent's service does not run in it.
 		var err error = memoryLost(x.sandbox.Reason)
-		if rerr := x.c.Sandboxes.Remove(context.WithoutCancel(ctx), string(x.sandbox.ID)); rerr != nil {
+		if rerr := x.c.Sandboxes.Lifecycle.Remove(context.WithoutCancel(ctx), string(x.sandbox.ID)); rerr != nil {
 			err = errors.Join(err, rerr)
 		}
 		x.sandbox, x.warm = nil, false
@@ -201,7 +201,7 @@ func (x provisioner) create(ctx context.Context, template *prepared) error {
 		if req.Workspace, err = x.workspace(); err != nil {
 			return err
 		}
-		box, err = x.c.Sandboxes.Create(ctx, req)
+		box, err = x.c.Sandboxes.Lifecycle.Create(ctx, req)
 		return err
 	})
 	if err != nil {
@@ -276,10 +276,10 @@ func (x provisioner) copyIn(ctx context.Context) error {
 	}
 	if err == nil {
 		defer f.Close()
-		if err := x.c.Sandboxes.MakeDir(ctx, box, dir, true); err != nil && caisson.KindOf(err) != caisson.Conflict {
+		if err := x.c.Sandboxes.Files.MakeDir(ctx, box, dir, true); err != nil && caisson.KindOf(err) != caisson.Conflict {
 			return err
 		}
-		return x.c.Sandboxes.WriteTree(ctx, box, dir, f)
+		return x.c.Sandboxes.Files.WriteTree(ctx, box, dir, f)
 	}
 	f, err = x.c.Dir.Open(path.Join(runDir(x.r.ID), workspaceTar))
 	switch {
@@ -290,24 +290,24 @@ func (x provisioner) copyIn(ctx context.Context) error {
 	}
 	defer f.Close()
 	if path.Base(dir) == workspaceName {
-		return x.c.Sandboxes.WriteTree(ctx, box, path.Dir(dir), f)
+		return x.c.Sandboxes.Files.WriteTree(ctx, box, path.Dir(dir), f)
 	}
 	// The archive is unpacked beside its target, and moved there afterwards.
 	parent := path.Dir(dir)
-	if err := x.c.Sandboxes.WriteTree(ctx, box, parent, f); err != nil {
+	if err := x.c.Sandboxes.Files.WriteTree(ctx, box, parent, f); err != nil {
 		return err
 	}
-	if err := x.c.Sandboxes.RemoveFile(ctx, box, dir, true); err != nil && caisson.KindOf(err) != caisson.NotFound {
+	if err := x.c.Sandboxes.Files.RemoveFile(ctx, box, dir, true); err != nil && caisson.KindOf(err) != caisson.NotFound {
 		return err
 	}
-	return x.c.Sandboxes.MoveFile(ctx, box, path.Join(parent, workspaceName), dir)
+	return x.c.Sandboxes.Files.MoveFile(ctx, box, path.Join(parent, workspaceName), dir)
 }
 
 // killNew kills the processes that are not in before, except the background processes that the agent declares. If
 // processes survive, the sandbox is stopped, which keeps its files.
 func (c guestExec) killNew(ctx context.Context, id caisson.ID, a *caisson.Agent, before map[int]bool) (stopped bool, err error) {
 	for wait := time.Millisecond; wait < killTimeout/2; wait *= 2 {
-		list, err := c.Sandboxes.ListProcesses(ctx, string(id))
+		list, err := c.Sandboxes.Processes.ListProcesses(ctx, string(id))
 		if err != nil {
 			return false, err
 		}
@@ -317,7 +317,7 @@ func (c guestExec) killNew(ctx context.Context, id caisson.ID, a *caisson.Agent,
 				continue
 			}
 			left++
-			if err := c.Sandboxes.Kill(ctx, string(id), p.PID, int(unix.SIGKILL)); err != nil && caisson.KindOf(err) != caisson.NotFound {
+			if err := c.Sandboxes.Processes.Kill(ctx, string(id), p.PID, int(unix.SIGKILL)); err != nil && caisson.KindOf(err) != caisson.NotFound {
 				return false, err
 			}
 		}
@@ -327,7 +327,7 @@ func (c guestExec) killNew(ctx context.Context, id caisson.ID, a *caisson.Agent,
 		time.Sleep(wait) // Killed processes do not disappear at once.
 	}
 	c.Log.WarnContext(ctx, "processes that an agent left running could not be killed; its sandbox is stopped", "sandbox", id)
-	_, err = c.Sandboxes.Stop(ctx, string(id), 0)
+	_, err = c.Sandboxes.Lifecycle.Stop(ctx, string(id), 0)
 	return err == nil, err
 }
 

@@ -98,10 +98,10 @@ func (c recovery) stopSandbox(ctx context.Context, x *attempt) error {
 	if r.Sandbox == "" {
 		return c.removeSandboxesOf(ctx, r)
 	}
-	sb, err := c.Sandboxes.Get(ctx, string(r.Sandbox))
+	sb, err := c.Sandboxes.Lifecycle.Get(ctx, string(r.Sandbox))
 	keep := r.Session != "" || r.Request.Keep || r.Request.Repo != nil && c.hasBegun(ctx, r)
 	if err == nil && keep && sb.State.Live() {
-		sb, err = c.Sandboxes.Stop(ctx, string(sb.ID), 0)
+		sb, err = c.Sandboxes.Lifecycle.Stop(ctx, string(sb.ID), 0)
 	}
 	if err == nil && keep && (sb.State == caisson.Stopped || sb.State == caisson.Paused) {
 		// A session can continue in it if an agent has had a prompt there. Whether this run's agent had one is not
@@ -128,7 +128,7 @@ func (c recovery) hasBegun(ctx context.Context, r *caisson.Run) bool {
 
 // remove removes a sandbox that may no longer exist.
 func (c recovery) remove(ctx context.Context, box caisson.ID) error {
-	err := c.Sandboxes.Remove(ctx, string(box))
+	err := c.Sandboxes.Lifecycle.Remove(ctx, string(box))
 	if caisson.KindOf(err) == caisson.NotFound {
 		return nil
 	}
@@ -235,7 +235,7 @@ func (c recovery) unassign(ctx context.Context, sb *caisson.Sandbox) error {
 	if sb.Labels[labelSession] == "" || sb.State != caisson.Running {
 		return nil
 	}
-	if _, err := c.Sandboxes.Stop(ctx, string(sb.ID), 0); err != nil {
+	if _, err := c.Sandboxes.Lifecycle.Stop(ctx, string(sb.ID), 0); err != nil {
 		c.Log.WarnContext(ctx, "the sandbox of a session could not be stopped", "sandbox", sb.ID, "err", err)
 	}
 	return nil

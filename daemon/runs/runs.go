@@ -25,18 +25,20 @@ import (
 	"github.com/caisson-dev/caisson/internal/keylock"
 )
 
-// Sandboxes is the interface of the lifecycle core that runs require.
-type Sandboxes interface {
-	caisson.Sandboxes
-	caisson.Processes
-	caisson.Files
-	caisson.Snapshots
-	caisson.Templates
+// Sandboxes contains the services of the lifecycle core that runs require.
+type Sandboxes struct {
+	Lifecycle caisson.Sandboxes
+	Processes caisson.Processes
+	Files     caisson.Files
+	Snapshots caisson.Snapshots
+	Templates caisson.Templates
+	Policies  interface {
+		// SetPolicy is the method of [caisson.Policies].
+		SetPolicy(ctx context.Context, ref string, p caisson.Policy) (*caisson.Policy, error)
+	}
 	// Assign makes a sandbox serve a run, or none if a is nil: model calls that begin afterwards are charged to the
 	// run, or refused. Returns Conflict while the sandbox serves another run.
-	Assign(ctx context.Context, id caisson.ID, a *caisson.Assignment) (*caisson.Sandbox, error)
-	// SetPolicy is the method of [caisson.Policies].
-	SetPolicy(ctx context.Context, ref string, p caisson.Policy) (*caisson.Policy, error)
+	Assign func(ctx context.Context, id caisson.ID, a *caisson.Assignment) (*caisson.Sandbox, error)
 }
 
 // Catalog stores agents. Its methods are those of [caisson.Agents].

@@ -30,7 +30,7 @@ func (c builder) serve(ctx context.Context, box caisson.ID, a *caisson.Agent, mo
 		if mode == 0 {
 			mode = 0o644
 		}
-		if _, err := c.Sandboxes.WriteFile(ctx, string(box), f.Path, mode, strings.NewReader(f.Data)); err != nil {
+		if _, err := c.Sandboxes.Files.WriteFile(ctx, string(box), f.Path, mode, strings.NewReader(f.Data)); err != nil {
 			return err
 		}
 	}
@@ -39,11 +39,11 @@ func (c builder) serve(ctx context.Context, box caisson.ID, a *caisson.Agent, mo
 		dir = a.Workdir
 	}
 	for _, d := range []string{dir, a.Workdir} {
-		if err := c.Sandboxes.MakeDir(ctx, string(box), path.Clean(d), true); err != nil && caisson.KindOf(err) != caisson.Conflict {
+		if err := c.Sandboxes.Files.MakeDir(ctx, string(box), path.Clean(d), true); err != nil && caisson.KindOf(err) != caisson.Conflict {
 			return err
 		}
 	}
-	p, err := c.Sandboxes.Exec(ctx, string(box), caisson.ExecRequest{
+	p, err := c.Sandboxes.Processes.Exec(ctx, string(box), caisson.ExecRequest{
 		Command: append([]string{task.Program, "service"}, a.Service...), Workdir: dir, Detach: true,
 	})
 	if err != nil {

@@ -130,7 +130,7 @@ func (x provisioner) openSession(ctx context.Context) (ok bool, err error) {
 		return false, err
 	}
 	x.warn(ctx, "the session's sandbox cannot be taken up again; it begins anew with the messages so far", err)
-	if err := x.c.Sandboxes.Remove(clean, string(s.Sandbox)); err != nil && caisson.KindOf(err) != caisson.NotFound {
+	if err := x.c.Sandboxes.Lifecycle.Remove(clean, string(s.Sandbox)); err != nil && caisson.KindOf(err) != caisson.NotFound {
 		return false, err
 	}
 	_, err = x.c.Store.Sessions().Update(ctx, caisson.In(x.r.Account), string(s.ID), func(s *caisson.Session) error {
@@ -143,7 +143,7 @@ func (x provisioner) openSession(ctx context.Context) (ok bool, err error) {
 // checkWorkspace returns an error if a session's sandbox does not have the workspace that the run requests, before the sandbox is
 // changed. Sandboxes that have failed or are gone are not checked.
 func (x provisioner) checkWorkspace(ctx context.Context, id caisson.ID) (err error) {
-	x.sandbox, err = x.c.Sandboxes.Get(ctx, string(id))
+	x.sandbox, err = x.c.Sandboxes.Lifecycle.Get(ctx, string(id))
 	defer func() { x.sandbox = nil }()
 	if caisson.KindOf(err) == caisson.NotFound && err != nil {
 		return nil
@@ -177,7 +177,7 @@ func (x provisioner) setPolicy(ctx context.Context) error {
 	if x.r.Request.Image != "" {
 		return caisson.Invalidf("image", "a session goes on in the sandbox that it has; leave the image out, or begin another session")
 	}
-	_, err := x.c.Sandboxes.SetPolicy(x.asOwner(ctx), string(x.sandbox.ID), *x.policy())
+	_, err := x.c.Sandboxes.Policies.SetPolicy(x.asOwner(ctx), string(x.sandbox.ID), *x.policy())
 	return err
 }
 
@@ -205,8 +205,8 @@ func (x provisioner) retryWhileBusy(ctx context.Context, f func() error) error {
 // its service may not be running, so that the next run starts it.
 func (x provisioner) giveBack(ctx context.Context, id caisson.ID) {
 	_, err := x.c.Sandboxes.Assign(ctx, id, nil)
-	if sb, gerr := x.c.Sandboxes.Get(ctx, string(id)); err == nil && gerr == nil && sb.State == caisson.Running {
-		_, err = x.c.Sandboxes.Stop(ctx, string(id), 0)
+	if sb, gerr := x.c.Sandboxes.Lifecycle.Get(ctx, string(id)); err == nil && gerr == nil && sb.State == caisson.Running {
+		_, err = x.c.Sandboxes.Lifecycle.Stop(ctx, string(id), 0)
 	}
 	if err != nil {
 		x.log.WarnContext(ctx, "the sandbox of a session could not be released", "sandbox", id, "err", err)
@@ -218,23 +218,23 @@ func (x provisioner) giveBack(ctx context.Context, id caisson.ID) {
 func (x provisioner) wake(ctx context.Context, id caisson.ID) (sb *caisson.Sandbox, started bool, err error) {
 	defer x.phase("resume")
 	err = x.retryWhileBusy(ctx, func() (err error) {
-		if sb, err = x.c.Sandboxes.Get(ctx, string(id)); err != nil {
+		if sb, err = x.c.Sandboxes.Lifecycle.Get(ctx, string(id)); err != nil {
 			return err
 		}
 		// A sandbox that another build started can only be stopped and started again; its files are kept.
 		if foreign := sb.Build != x.c.Build; foreign && (sb.State == caisson.Suspended || sb.State == caisson.Running) {
-			if sb, err = x.c.Sandboxes.Stop(ctx, string(id), 0); err != nil {
+			if sb, err = x.c.Sandboxes.Lifecycle.Stop(ctx, string(id), 0); err != nil {
 				return err
 			}
 		}
 		switch sb.State {
 		case caisson.Suspended:
-			sb, err = x.c.Sandboxes.Wake(ctx, string(id))
+			sb, err = x.c.Sandboxes.Lifecycle.Wake(ctx, string(id))
 		case caisson.Paused:
-			sb, err = x.c.Sandboxes.Resume(ctx, string(id))
+			sb, err = x.c.Sandboxes.Lifecycle.Resume(ctx, string(id))
 			started = err == nil && sb.Reason != "" // its memory is lost
 		case caisson.Stopped, caisson.Created:
-			sb, err = x.c.Sandboxes.Start(ctx, string(id))
+			sb, err = x.c.Sandboxes.Lifecycle.Start(ctx, string(id))
 			started = true
 		case caisson.Running:
 		default:
@@ -344,7 +344,7 @@ func (c runs) RemoveSession(ctx context.Context, id caisson.ID) error {
 	}
 	ctx = context.WithoutCancel(ctx) // a partly removed session would be unusable
 	if s.Sandbox != "" {
-		if err := c.Sandboxes.Remove(ctx, string(s.Sandbox)); err != nil && caisson.KindOf(err) != caisson.NotFound {
+		if err := c.Sandboxes.Lifecycle.Remove(ctx, string(s.Sandbox)); err != nil && caisson.KindOf(err) != caisson.NotFound {
 			_, uerr := c.Store.Sessions().Update(ctx, in, string(id), func(s *caisson.Session) error {
 				s.Run = ""
 				return nil
@@ -427,16 +427,16 @@ func (c sessions) hibernate(ctx context.Context, s *caisson.Session, at time.Tim
 		return err
 	}
 	ctx = caisson.WithCaller(ctx, caisson.DaemonCaller(s.Account, "put a session to rest"))
-	sb, err := c.Sandboxes.Get(ctx, string(s.Sandbox))
+	sb, err := c.Sandboxes.Lifecycle.Get(ctx, string(s.Sandbox))
 	if err != nil {
 		return nil // the next run detects that the sandbox is gone
 	}
 	awake := sb.State == caisson.Suspended || sb.State == caisson.Running
 	switch idle := at.Sub(s.UsedAt); {
 	case idle >= c.Limits.SessionFiles && (awake || sb.State == caisson.Paused):
-		_, err = c.Sandboxes.Stop(ctx, string(sb.ID), 0)
+		_, err = c.Sandboxes.Lifecycle.Stop(ctx, string(sb.ID), 0)
 	case idle >= c.Limits.SessionIdle && awake:
-		_, err = c.Sandboxes.Pause(ctx, string(sb.ID))
+		_, err = c.Sandboxes.Lifecycle.Pause(ctx, string(sb.ID))
 	}
 	return err
 }

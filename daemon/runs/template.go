@@ -40,17 +40,17 @@ func (c builder) prepare(ctx context.Context, a *caisson.Agent, image string, pr
 	case image != "":
 		return &prepared{name: caisson.HostTemplate}, nil
 	case a.Template != "":
-		t, err := c.Sandboxes.GetTemplate(ctx, a.Template)
+		t, err := c.Sandboxes.Templates.GetTemplate(ctx, a.Template)
 		if err != nil {
 			return nil, err
 		}
 		return c.build(ctx, t, progress)
 	}
 	want := templateOf(a)
-	t, err := c.Sandboxes.GetTemplate(ctx, want.Name)
+	t, err := c.Sandboxes.Templates.GetTemplate(ctx, want.Name)
 	if caisson.KindOf(err) == caisson.NotFound || err == nil && !sameTemplate(t, &want) {
 		// The build policy of the host's own agents is subject to the rights of the host's administrator.
-		t, err = c.Sandboxes.PutTemplate(c.asAuthor(ctx, a), want)
+		t, err = c.Sandboxes.Templates.PutTemplate(c.asAuthor(ctx, a), want)
 	}
 	if err != nil {
 		return nil, err
@@ -93,7 +93,7 @@ func sameTemplate(have, want *caisson.Template) bool {
 func (c builder) build(ctx context.Context, t *caisson.Template, progress func(caisson.Progress)) (*prepared, error) {
 	if len(t.Setup) > 0 && t.Built == nil {
 		var err error
-		if t, err = c.Sandboxes.BuildTemplate(ctx, t.Name, caisson.RegistryAuth{}, progress); err != nil {
+		if t, err = c.Sandboxes.Templates.BuildTemplate(ctx, t.Name, caisson.RegistryAuth{}, progress); err != nil {
 			return nil, err
 		}
 	}

@@ -215,7 +215,7 @@ func (c guestExec) runDriver(ctx context.Context, box caisson.ID, t *task.Task, 
 	if err != nil {
 		return nil, caisson.Wrap(err, caisson.Invalid, "%v", err)
 	}
-	p, err := c.Sandboxes.Exec(ctx, string(box), caisson.ExecRequest{Command: []string{task.Program, "drive"}, Stdin: true, Workdir: "/"})
+	p, err := c.Sandboxes.Processes.Exec(ctx, string(box), caisson.ExecRequest{Command: []string{task.Program, "drive"}, Stdin: true, Workdir: "/"})
 	if err != nil {
 		return nil, err
 	}
@@ -294,7 +294,7 @@ const (
 
 // pids returns the processes in a sandbox.
 func (c guestExec) pids(ctx context.Context, box caisson.ID) (map[int]bool, error) {
-	list, err := c.Sandboxes.ListProcesses(ctx, string(box))
+	list, err := c.Sandboxes.Processes.ListProcesses(ctx, string(box))
 	if err != nil {
 		return nil, err // not an empty set: all its processes would count as the agent's
 	}

@@ -117,7 +117,7 @@ func (w *warmSnapshots) current(ctx context.Context, a *caisson.Agent, t *prepar
 
 // list returns the warm snapshots that the caller's account has of an agent, newest first.
 func (w *warmSnapshots) list(ctx context.Context, agent string) ([]*caisson.Snapshot, error) {
-	list, _, err := w.c.Sandboxes.ListSnapshots(ctx, caisson.Filter{Labels: map[string]string{labelAgent: agent}, Limit: 1000})
+	list, _, err := w.c.Sandboxes.Snapshots.ListSnapshots(ctx, caisson.Filter{Labels: map[string]string{labelAgent: agent}, Limit: 1000})
 	list = slices.DeleteFunc(list, func(s *caisson.Snapshot) bool { return s.Labels[labelKey] == "" })
 	slices.Reverse(list)
 	return list, err
@@ -150,7 +150,7 @@ func (w *warmSnapshots) makeInBackground(a *caisson.Agent, account string) {
 func (w *warmSnapshots) replace(a *caisson.Agent, account string, snap *caisson.Snapshot) {
 	w.c.goBackground(func() {
 		ctx := caisson.WithCaller(w.c.ctx, caisson.Caller{Account: account})
-		err := w.c.Sandboxes.RemoveSnapshot(ctx, string(snap.ID))
+		err := w.c.Sandboxes.Snapshots.RemoveSnapshot(ctx, string(snap.ID))
 		switch {
 		case caisson.KindOf(err) == caisson.NotFound:
 			return // another run has already removed it
@@ -272,12 +272,12 @@ func (w *warmSnapshots) capture(ctx context.Context, id string, fresh bool, prog
 	req.Assigned = &caisson.Assignment{
 		Run: warmup.ID, Attempt: 1, Agent: a.ID, Trace: warmup.Trace, Models: &caisson.ModelGrant{Models: []string{WarmModel}},
 	}
-	box, err := c.Sandboxes.Create(c.builder.asAuthor(ctx, a), req)
+	box, err := c.Sandboxes.Lifecycle.Create(c.builder.asAuthor(ctx, a), req)
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
-		rerr := c.Sandboxes.Remove(context.WithoutCancel(ctx), string(box.ID))
+		rerr := c.Sandboxes.Lifecycle.Remove(context.WithoutCancel(ctx), string(box.ID))
 		if caisson.KindOf(rerr) != caisson.NotFound {
 			err = errors.Join(err, rerr)
 		}
@@ -296,7 +296,7 @@ func (w *warmSnapshots) capture(ctx context.Context, id string, fresh bool, prog
 		return nil, err
 	}
 	progress(caisson.Progress{Stage: "snapshot"})
-	snap, err := c.Sandboxes.Snapshot(ctx, string(box.ID), caisson.SnapshotRequest{Labels: req.Labels})
+	snap, err := c.Sandboxes.Snapshots.Snapshot(ctx, string(box.ID), caisson.SnapshotRequest{Labels: req.Labels})
 	if err != nil {
 		return nil, err
 	}
@@ -376,7 +376,7 @@ func (w *warmSnapshots) turn(ctx context.Context, a *caisson.Agent, box *caisson
 
 // execute runs a program in a sandbox, and returns an error if it fails.
 func (c guestExec) execute(ctx context.Context, box caisson.ID, command []string) error {
-	p, err := c.Sandboxes.Exec(ctx, string(box), caisson.ExecRequest{Command: command, Timeout: caisson.Duration(time.Minute), Workdir: "/"})
+	p, err := c.Sandboxes.Processes.Exec(ctx, string(box), caisson.ExecRequest{Command: command, Timeout: caisson.Duration(time.Minute), Workdir: "/"})
 	if err != nil {
 		return err
 	}
@@ -398,7 +398,7 @@ func (w *warmSnapshots) dropOthers(ctx context.Context, agent string, keep caiss
 		if s.ID == keep {
 			continue
 		}
-		if rerr := w.c.Sandboxes.RemoveSnapshot(ctx, string(s.ID)); rerr != nil && caisson.KindOf(rerr) != caisson.NotFound {
+		if rerr := w.c.Sandboxes.Snapshots.RemoveSnapshot(ctx, string(s.ID)); rerr != nil && caisson.KindOf(rerr) != caisson.NotFound {
 			err = errors.Join(err, fmt.Errorf("remove the snapshot %s: %w", s.ID, rerr))
 		}
 	}

@@ -65,13 +65,18 @@ func (c Command) check() string { return checkCommand + " " + c.Name }
 
 const checkCommand = "command"
 
-// Sandboxes is the interface of the lifecycle core that this core requires, to run commands and to read which processes
-// changed files. All methods but Writers are those of [caisson.Sandboxes] and [caisson.Processes].
-type Sandboxes interface {
+// Sandboxes contains what this core requires of the lifecycle core, to run commands and to read which processes changed files.
+type Sandboxes struct {
+	Lifecycle Lifecycle
+	// Exec is the method of [caisson.Processes].
+	Exec func(ctx context.Context, ref string, req caisson.ExecRequest) (caisson.Process, error)
+}
+
+// Lifecycle creates and removes sandboxes. All methods but Writers are those of [caisson.Sandboxes].
+type Lifecycle interface {
 	// Writers returns which process of a sandbox was the last to change each file in its workspace, as far as that is
 	// recorded; nil if it is not. Returns NotFound if there is no such sandbox.
 	Writers(ctx context.Context, sandbox caisson.ID) (*caisson.Writers, error)
 	Create(ctx context.Context, req caisson.CreateRequest) (*caisson.Sandbox, error)
-	Exec(ctx context.Context, ref string, req caisson.ExecRequest) (caisson.Process, error)
 	Remove(ctx context.Context, ref string) error
 }

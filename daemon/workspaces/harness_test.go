@@ -69,7 +69,7 @@ func (w *world) open() {
 		Commands:   w.checks, ApplyInterval: w.every, SearchAfter: w.search,
 	})
 	w.must(err)
-	core.SetSandboxes(attached{w.boxes, w})
+	core.SetSandboxes(workspaces.Sandboxes{Lifecycle: attached{w.boxes, w}, Exec: w.boxes.Exec})
 	w.core, w.gate = core, core.Workspaces()
 	w.t.Cleanup(func() { core.Close() })
 }

@@ -142,14 +142,14 @@ func (s *syncRun) inSandbox(ctx context.Context, t *trial, cmd Command, do func(
 	if err != nil {
 		return err
 	}
-	sb, err := s.c.sandboxes.Create(ctx, req)
+	sb, err := s.c.sandboxes.Lifecycle.Create(ctx, req)
 	if err != nil {
 		return errors.Join(err, s.c.trialCleanup.endTrial(t))
 	}
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
 		defer cancel()
-		if rerr := s.c.sandboxes.Remove(ctx, string(sb.ID)); rerr != nil && caisson.KindOf(rerr) != caisson.NotFound {
+		if rerr := s.c.sandboxes.Lifecycle.Remove(ctx, string(sb.ID)); rerr != nil && caisson.KindOf(rerr) != caisson.NotFound {
 			s.c.Log.ErrorContext(ctx, "the sandbox of a check could not be removed; the next start of the daemon tries again", "sandbox", sb.ID, "err", rerr)
 			return
 		}
@@ -185,7 +185,7 @@ func (c trialCleanup) removeTrials(ctx context.Context) error {
 		for _, sb := range page {
 			f.After = sb.ID
 			owner := caisson.WithCaller(ctx, caisson.DaemonCaller(sb.Account, "remove the sandbox of a check"))
-			if err := c.sandboxes.Remove(owner, string(sb.ID)); err != nil && caisson.KindOf(err) != caisson.NotFound && ctx.Err() == nil {
+			if err := c.sandboxes.Lifecycle.Remove(owner, string(sb.ID)); err != nil && caisson.KindOf(err) != caisson.NotFound && ctx.Err() == nil {
 				c.Log.ErrorContext(ctx, "the sandbox of a check could not be removed", "sandbox", sb.ID, "err", err)
 			}
 		}

@@ -84,7 +84,7 @@ const (
 // Core is the state that the services of this package share. Its exported methods are for the engine.
 type Core struct {
 	Config
-	sandboxes    Sandboxes // set by Attach
+	sandboxes    Sandboxes // set by SetSandboxes
 	data         *os.File  // the data directory
 	reviews      reviews
 	syncs        syncs

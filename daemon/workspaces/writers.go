@@ -53,7 +53,7 @@ func (c *Core) queryWriters(ctx context.Context, w *caisson.Workspace) (*caisson
 	}
 	ctx, cancel := context.WithTimeout(ctx, writersTimeout)
 	defer cancel()
-	now, err := c.sandboxes.Writers(ctx, w.Sandbox)
+	now, err := c.sandboxes.Lifecycle.Writers(ctx, w.Sandbox)
 	if err != nil && caisson.KindOf(err) == caisson.NotFound {
 		return nil, nil // the sandbox does not exist yet, or no longer
 	}
