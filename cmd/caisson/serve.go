@@ -56,7 +56,7 @@ func serve(ctx context.Context, a *app, cfg *config, background bool) error {
 // listenAndServe serves the API of e until ctx ends or, in the background, until it has been idle for long enough.
 func listenAndServe(ctx context.Context, cfg *config, e *engine.Engine, log *slog.Logger, background bool) error {
 	api, err := httpapi.New(httpapi.Config{
-		API: e.API(), Answers: e.Store.Answers(), FindToken: e.Tokens().FindToken, Log: log.With("component", "httpapi"),
+		API: e.API(), Answers: e.Store().Answers(), FindToken: e.Tokens().FindToken, Log: log.With("component", "httpapi"),
 	})
 	if err != nil {
 		return err

@@ -23,25 +23,21 @@ func maxTokenAgentLimits(budget caisson.Limits) caisson.AgentLimits {
 // newRuns constructs the catalog and the run core.
 func newRuns(e *Engine) *runs.Core {
 	catalog := agent.New(agent.Config{
-		Builtin: e.on.Agents, Dir: e.cfg.Agents.Dir, Table: e.Store.Agents(),
+		Builtin: e.on.Agents, Dir: e.cfg.Agents.Dir, Table: e.data.store.Agents(),
 		EnsureAccount: func(ctx context.Context, account string) error {
-			_, err := e.Store.Accounts().Ensure(ctx, account)
+			_, err := e.data.store.Accounts().Ensure(ctx, account)
 			return err
 		},
 		CheckPolicy: policies{e.cfg.ownAddresses()}.checkAgentPolicy, MaxLimits: maxTokenAgentLimits(e.cfg.Limits.Budget), Log: e.cfg.Log.With("component", "agents"),
 	})
-	calls := e.ledger.Calls
-	if e.remoteGateway != nil {
-		calls = e.remoteGateway.Calls
-	}
 	return runs.New(runs.Config{
-		Dir: e.root, Store: e.Store, Catalog: catalog, Models: e.catalog, Workspaces: e.Workspaces.Workspaces(), Masker: masker{tool.New(e.on.Worker), e.cfg.Workspaces.hiddenPatterns()}, Relay: e.Relay,
+		Dir: e.data.root, Store: e.data.store, Catalog: catalog, Models: e.gateway.catalog, Workspaces: e.workspaces.Workspaces(), Masker: masker{tool.New(e.on.Worker), e.cfg.Workspaces.hiddenPatterns()}, Relay: e.repos,
 		Sandboxes: runs.Sandboxes{
-			Lifecycle: e.Core.Sandboxes(), Processes: e.Core.Processes(), Files: e.Core.Files(), Snapshots: e.Core.Snapshots(),
-			Templates: e.Core.Templates(), Policies: e.Core.Policies(), Assign: e.Core.Assign,
+			Lifecycle: e.sandboxes.Sandboxes(), Processes: e.sandboxes.Processes(), Files: e.sandboxes.Files(), Snapshots: e.sandboxes.Snapshots(),
+			Templates: e.sandboxes.Templates(), Policies: e.sandboxes.Policies(), Assign: e.sandboxes.Assign,
 		},
-		Calls: calls, UnderWay: e.book.InFlight, Forget: e.manager.Forget,
-		Events: e.Events, Recipes: recipes(), Budget: e.cfg.Limits.Budget, Limits: e.cfg.Agents.Limits,
+		Calls: e.gateway.calls, UnderWay: e.gateway.book.InFlight, Forget: e.gateway.manager.Forget,
+		Events: e.events, Recipes: recipes(), Budget: e.cfg.Limits.Budget, Limits: e.cfg.Agents.Limits,
 		Build: e.build, Version: e.cfg.Version, Log: e.cfg.Log.With("component", "runs"),
 	})
 }

@@ -16,7 +16,7 @@ var _ caisson.Daemon = (*Engine)(nil)
 // Info implements [caisson.Daemon].
 func (e *Engine) Info(context.Context) (*caisson.Info, error) {
 	return &caisson.Info{
-		Version: e.cfg.Version, Build: e.build, Instance: e.instance, Node: e.Core.Node, StartedAt: e.started,
+		Version: e.cfg.Version, Build: e.build, Instance: e.data.instance, Node: e.sandboxes.Node, StartedAt: e.started,
 		Runtime: e.on.Runtime.Capabilities(),
 	}, nil
 }
@@ -31,7 +31,7 @@ func (e *Engine) DiskUsage(ctx context.Context) (*caisson.DiskUsage, error) {
 	if err != nil {
 		return nil, err
 	}
-	used, err := e.Core.LayersInUse(ctx)
+	used, err := e.sandboxes.LayersInUse(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +87,7 @@ func (e *Engine) CollectGarbage(ctx context.Context) ([]caisson.Garbage, error) 
 	if err := caisson.LocalOnly(ctx); err != nil {
 		return nil, err
 	}
-	return e.Core.CollectGarbage(ctx)
+	return e.sandboxes.CollectGarbage(ctx)
 }
 
 // Examine implements [caisson.Daemon].
@@ -101,10 +101,10 @@ func (e *Engine) Examine(ctx context.Context) ([]caisson.Check, error) {
 // Idle reports whether the daemon may exit: no sandbox is live, in a transient state or has a deadline, no run is
 // queued or running, and no other machine is served.
 func (e *Engine) Idle(ctx context.Context) (bool, error) {
-	if e.listener != nil || e.runs.Live() {
+	if e.gateway.listener != nil || e.runs.Live() {
 		return false, nil
 	}
-	return e.Core.Idle(ctx)
+	return e.sandboxes.Idle(ctx)
 }
 
 // VerifyAudit implements [caisson.Audit].
@@ -112,5 +112,5 @@ func (e *Engine) VerifyAudit(ctx context.Context, head string) (*caisson.AuditRe
 	if err := caisson.LocalOnly(ctx); err != nil {
 		return nil, err
 	}
-	return e.Store.Events().Verify(ctx, head)
+	return e.data.store.Events().Verify(ctx, head)
 }

@@ -2,8 +2,6 @@ package engine
 
 import (
 	"net/netip"
-	"os"
-	"path/filepath"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/reach"
@@ -16,16 +14,6 @@ type journals struct{ *ledger.Book }
 
 // Grew does nothing: the book reads the journals periodically, and before every query.
 func (journals) Grew() {}
-
-// openCallLog opens the file in which a sandbox's model calls are recorded. It is removed with the sandbox.
-func (e *Engine) openCallLog(id caisson.ID) (*os.File, error) {
-	root, err := os.OpenRoot(filepath.Join(e.cfg.Dir, "sandboxes", string(id)))
-	if err != nil {
-		return nil, err
-	}
-	defer root.Close()
-	return root.OpenFile("models.jsonl", os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
-}
 
 // policies adapts package egress to the interface of the core.
 type policies struct{ host reach.Host }

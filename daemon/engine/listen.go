@@ -30,10 +30,3 @@ func listen(addr string) (*os.File, error) {
 	defer l.Close() // File returns a duplicate
 	return l.(*net.TCPListener).File()
 }
-
-func (e *Engine) closeListener() error {
-	if e.listener == nil {
-		return nil
-	}
-	return e.listener.Close()
-}

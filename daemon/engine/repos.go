@@ -31,12 +31,12 @@ func newRepos(e *Engine) (*repos.Core, error) {
 		roots = string(pem)
 	}
 	return repos.New(repos.Config{
-		Dir: e.cfg.Dir, Store: e.Store, Git: relay.NewTool(e.on.Worker), Events: e.Events,
-		Remote: repos.RemoteConfig{Transport: e.on.Transport, Forge: e.on.Forge, Secrets: e.vault, Roots: roots, Own: e.cfg.ownAddresses()},
-		Exec:   e.Core.Processes().Exec, Rules: e.cfg.Workspaces.Rules,
+		Dir: e.cfg.Dir, Store: e.data.store, Git: relay.NewTool(e.on.Worker), Events: e.events,
+		Remote: repos.RemoteConfig{Transport: e.on.Transport, Forge: e.on.Forge, Secrets: e.gateway.vault, Roots: roots, Own: e.cfg.ownAddresses()},
+		Exec:   e.sandboxes.Processes().Exec, Rules: e.cfg.Workspaces.Rules,
 		Limits: repos.Limits{First: e.cfg.Relay.First, Tries: e.cfg.Relay.Tries, Keep: e.cfg.Relay.Keep, Space: e.cfg.Relay.Space},
 		Settled: func(ctx context.Context, d *caisson.Delivery) {
-			runs.UpdateDelivery(ctx, e.Store.Runs(), e.cfg.Log.With("component", "runs"), d)
+			runs.UpdateDelivery(ctx, e.data.store.Runs(), e.cfg.Log.With("component", "runs"), d)
 		},
 		Log: e.cfg.Log.With("component", "relay"),
 	})

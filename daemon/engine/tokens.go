@@ -17,7 +17,7 @@ type Tokens struct {
 
 // Tokens returns the service that manages tokens.
 func (e *Engine) Tokens() *Tokens {
-	return &Tokens{e.Store, e.Events}
+	return &Tokens{e.data.store, e.events}
 }
 
 var _ caisson.Tokens = (*Tokens)(nil)

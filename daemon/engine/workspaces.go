@@ -47,8 +47,8 @@ func (m masker) MaskArchive(ctx context.Context, show []string, in io.Reader, ou
 // newWorkspaces constructs the core of workspaces.
 func newWorkspaces(e *Engine) (*workspaces.Core, error) {
 	return workspaces.New(workspaces.Config{
-		Dir: e.cfg.Dir, Store: e.Store, Events: e.Events, Tool: tool.New(e.on.Worker),
-		UsesLayers: func(ctx context.Context, id caisson.ID) (bool, error) { return usesWorkspace(ctx, e.Store, id) },
+		Dir: e.cfg.Dir, Store: e.data.store, Events: e.events, Tool: tool.New(e.on.Worker),
+		UsesLayers: func(ctx context.Context, id caisson.ID) (bool, error) { return usesWorkspace(ctx, e.data.store, id) },
 		Hide:       e.cfg.Workspaces.Hide, Rules: e.cfg.Workspaces.Rules, Retention: e.cfg.Workspaces.Keep,
 		Commands: e.cfg.Workspaces.Commands, Log: e.cfg.Log.With("component", "workspaces"),
 	})

@@ -154,7 +154,7 @@ func (w *World) API() caisson.API {
 
 // Config returns the configuration of an API that serves the world.
 func (w *World) Config(log *slog.Logger) httpapi.Config {
-	return httpapi.Config{API: w.API(), Answers: w.Store.Answers(), FindToken: w.Tokens().FindToken, Log: log}
+	return httpapi.Config{API: w.API(), Answers: w.Store().Answers(), FindToken: w.Tokens().FindToken, Log: log}
 }
 
 // daemon is the engine; the host, which has no gVisor, is not examined.
@@ -171,7 +171,7 @@ func (w *World) Secret(ctx context.Context, account, name string) (caisson.Secre
 
 // Charge records calls of models as if they had been read from a journal.
 func (w *World) Charge(ctx context.Context, calls ...caisson.Call) error {
-	return w.Store.Ledger().Ingest(ctx, caisson.NewID(caisson.JournalPrefix), 0, int64(len(calls)), calls)
+	return w.Store().Ledger().Ingest(ctx, caisson.NewID(caisson.JournalPrefix), 0, int64(len(calls)), calls)
 }
 
 // Live returns the number of running processes that tests have started. Agents, and processes that the cores start, do not count.

@@ -1,0 +1,153 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/daemon/agent/openclaw"
+	"github.com/caisson-dev/caisson/daemon/credential"
+	"github.com/caisson-dev/caisson/daemon/events"
+	"github.com/caisson-dev/caisson/daemon/models"
+	"github.com/caisson-dev/caisson/daemon/runs"
+	"github.com/caisson-dev/caisson/daemon/sandboxes"
+	"github.com/caisson-dev/caisson/internal/smallfile"
+	"github.com/caisson-dev/caisson/ledger"
+	"github.com/caisson-dev/caisson/wire"
+)
+
+// gateway is the daemon's end of the wire process: the wires, the services for models, secrets and budgets, and what the
+// process is configured with.
+type gateway struct {
+	manager  Wires
+	wires    *models.Wires
+	remote   *models.RemoteClient // the gateway of another machine; nil: the local one serves the sandboxes
+	book     *ledger.Book
+	ledger   *ledger.Service
+	vault    *credential.Vault
+	catalog  *models.Catalog
+	settings *models.Settings
+	runs     *models.GatewayRuns
+	listener *os.File // listens for other machines; nil for none
+}
+
+// newGateway constructs a gateway. Nothing runs before run is called.
+func newGateway(cfg *Config, data *dataDir, hub *events.Hub, on *Drivers) (_ *gateway, err error) {
+	g := &gateway{}
+	if addr := cfg.Gateway.Listen; addr != "" {
+		if g.listener, err = listen(addr); err != nil {
+			return nil, err
+		}
+		defer func() {
+			if err != nil {
+				err = errors.Join(err, g.Close())
+			}
+		}()
+	}
+	owners := models.NewOwners(data.store)
+	if g.book, err = ledger.NewBook(ledger.BookConfig{
+		Dir: data.root, Store: data.store.Ledger(), Owner: owners.AccountOf, Log: cfg.Log,
+	}); err != nil {
+		return nil, err
+	}
+	if g.manager, err = on.Wires(wire.Config{
+		Exe: selfExe, NetNS: netNS(on.Runtime), Ledger: journals{g.book}, Record: data.openCallLog, Listen: g.listener,
+		Log: cfg.Log.With("component", "wire"),
+	}); err != nil {
+		return nil, err
+	}
+	key := cfg.CredentialKey
+	if key.File == "" && key.Value.IsZero() && len(key.Command) == 0 {
+		key.File = filepath.Join(cfg.Dir, "credential.key")
+	}
+	keys := &models.CredentialWatcher{Providers: cfg.Providers, RunKeys: cfg.Gateway.RunKeys, Wire: g.manager, Log: cfg.Log}
+	if g.vault, err = credential.New(credential.Config{
+		Store: data.store.Credentials(), Key: key, Events: hub, Log: cfg.Log,
+		Changed: keys.Changed,
+	}); err != nil {
+		return nil, err
+	}
+	roots := ""
+	if cfg.ProviderCA != "" {
+		pem, err := smallfile.Read(cfg.ProviderCA)
+		if err != nil {
+			return nil, caisson.Wrap(err, caisson.Invalid, "the CA file for providers cannot be read")
+		}
+		roots = string(pem)
+	}
+	g.catalog = models.NewCatalog(models.CatalogConfig{
+		Providers: cfg.Providers, Models: cfg.Models, Roots: roots, WarmModel: runs.WarmModel, ServedRemotely: cfg.Gateway.RemoteURL != "",
+		Secrets: g.vault, Prices: data.store.Ledger(), Wire: g.manager, Events: hub,
+	})
+	if g.settings, err = models.NewSettings(models.SettingsConfig{
+		Catalog: g.catalog, Gateway: cfg.Gateway, WarmScript: openclaw.WarmScript, Listen: cfg.Listen,
+		PublicAddresses: cfg.PublicAddresses, Wire: g.manager, Log: cfg.Log.With("component", "models"),
+	}); err != nil {
+		return nil, err
+	}
+	if g.ledger, err = ledger.NewService(ledger.ServiceConfig{
+		Book: g.book, Invalidate: g.manager.Forget, Events: hub, SpendLogs: g.catalog.SpendLogs,
+	}); err != nil {
+		return nil, err
+	}
+	g.runs = models.NewGatewayRuns(models.GatewayRunsConfig{
+		Serves: cfg.Gateway.Listen != "", Store: data.store, Catalog: g.catalog, Budget: cfg.Limits.Budget,
+		Wire: g.manager, Events: hub,
+	})
+	g.wires = &models.Wires{Wires: g.manager, Ingest: g.book.Ingest, Owners: owners}
+	if cfg.Gateway.RemoteURL != "" {
+		g.remote = models.NewRemoteClient(cfg.Gateway, g.vault, g.ledger)
+		g.wires.Remote = models.NewRemoteRuns(g.remote.Runs, cfg.Limits.Budget, cfg.Log.With("component", "gateway"))
+	}
+	return g, nil
+}
+
+// calls returns a page of the calls in the ledger of the gateway that serves the sandboxes.
+func (g *gateway) calls(ctx context.Context, q caisson.UsageQuery, after caisson.ID, limit int) ([]caisson.Call, bool, error) {
+	if g.remote != nil {
+		return g.remote.Calls(ctx, q, after, limit)
+	}
+	return g.ledger.Calls(ctx, q, after, limit)
+}
+
+// run serves the wire process, and reads its journals, until ctx ends. It adds the settings and runs to handlers.
+func (g *gateway) run(ctx context.Context, handlers wire.Handlers) error {
+	handlers.Settings, handlers.Runs = g.settings.Current, g.runs.Live
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return g.manager.Run(ctx, handlers) })
+	group.Go(func() error { return g.book.Run(ctx) })
+	group.Go(func() error { return g.settings.WatchNameservers(ctx) })
+	if g.wires.Remote != nil {
+		group.Go(func() error { return g.wires.Remote.Run(ctx) })
+	}
+	return group.Wait()
+}
+
+// Close stops listening for other machines.
+func (g *gateway) Close() error {
+	if g.listener == nil {
+		return nil
+	}
+	return g.listener.Close()
+}
+
+// netNS returns a function that opens the network namespace of a running sandbox.
+func netNS(runtime sandboxes.Runtime) func(id caisson.ID) (*os.File, error) {
+	return func(id caisson.ID) (*os.File, error) {
+		list, err := runtime.List(context.Background())
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range list {
+			if s.ID == id && s.Running {
+				return os.Open(fmt.Sprintf("/proc/%d/ns/net", s.PID))
+			}
+		}
+		return nil, caisson.Errorf(caisson.NotFound, "sandbox %s does not run", id)
+	}
+}
