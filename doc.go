@@ -3,7 +3,8 @@
 // Caisson is one binary that runs AI agents in isolated sandboxes. A [Template] defines what a [Sandbox] starts from; a
 // [Snapshot] captures one instant of it, and forks continue from there.
 //
-// The folders are named after the process that runs their code. The programs and the edges:
+// Most folders are named after the process that runs their code; docs/architecture.md has the exceptions. The programs, and the two
+// ends of the API:
 //
 //	cmd/caisson         the binary: commands, configuration, wiring; cmd/caisson-* are the small programs that it carries
 //	httpapi, client     the API: server and client
@@ -29,7 +30,7 @@
 //	job/worker          starts them
 //	job/image           OCI references, directories, archives and the host itself as root file systems
 //	job/gate            compares, checks and applies the changes of workspaces
-//	job/relay           git on the host
+//	job/relay           git on the host; job/relay/front, its HTTP end for sandboxes, runs in the wire process
 //	job/forge           pull requests
 //
 // The unprivileged wire process:
@@ -43,10 +44,11 @@
 // Programs in sandboxes:
 //
 //	guest/guestd        serves files and starts commands; the host's client for it
-//	guest/drive         starts an agent and speaks its protocol, guest/task
+//	guest/drive         starts an agent and speaks its protocol
+//	guest/task          what the daemon and guest/drive say to each other
 //	guest/coder         the built-in coding agent
 //	guest/openclaw      the driver and installation of OpenClaw
 //
 // Cores get their drivers as interfaces; the test in internal/house has the packages that each package may import.
-// docs/architecture.md contains the overview, docs/threat-model.md the security guarantees.
+// docs/architecture.md contains the overview and where each decision is made, docs/threat-model.md the security guarantees.
 package caisson
