@@ -32,7 +32,7 @@ type Sandbox struct {
 	Assigned *Assignment `json:"assigned,omitempty"`
 	PauseAt  *time.Time  `json:"pauseAt,omitempty" doc:"When its ttl ends and it is paused"`
 	RemoveAt *time.Time  `json:"removeAt,omitempty" doc:"When its hard ttl ends and it is removed"`
-	// SharedRandomness is as in [Sharer].
+	// SharedRandomness is the result of [RandomnessReporter.SharedRandomness].
 	SharedRandomness []string `json:"sharedRandomness,omitempty" doc:"For a fork with memory: programs in it that may draw the same keys and identifiers as in what was forked, and in other forks; start them again before they make any"`
 }
 

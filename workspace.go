@@ -24,7 +24,7 @@ const (
 	// WorkspaceCopy is like WorkspaceOverlay with a copy of the directory made at the start, which does not include
 	// later changes on the host.
 	WorkspaceCopy WorkspaceKind = "copy"
-	// WorkspaceDirect is the directory itself, writable. Changes are not reviewed. It must be requested explicitly.
+	// no review: the sandbox writes to the host directory itself; see [WorkspaceDirect] is the directory itself, writable. Changes are not reviewed. It must be requested explicitly.
 	WorkspaceDirect WorkspaceKind = "direct"
 	// WorkspaceVolume is a [Volume], writable, without a host directory: nothing is reviewed or applied.
 	WorkspaceVolume WorkspaceKind = "volume"

@@ -165,9 +165,9 @@ type conn struct {
 	source   netip.Prefix
 
 	timer         *time.Timer   // set once; closes c if it is still unauthenticated
-	unauthElem    *list.Element // c in of.strangers; nil once authenticated or closed; guarded by of.mu
-	authenticated bool          // guarded by of.mu
-	idleElem      *list.Element // c in of.idle; nil if c is not idle; guarded by of.mu
+	unauthElem    *list.Element // c in listener.unauthenticated; nil once authenticated or closed; guarded by listener.mu
+	authenticated bool          // guarded by listener.mu
+	idleElem      *list.Element // c in listener.idle; nil if c is not idle; guarded by listener.mu
 }
 
 // Close implements [net.Conn].

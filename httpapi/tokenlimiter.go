@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/lru"
 )
 
-// Limits of [guesses].
+// Limits of [tokenLimiter].
 const (
 	maxFailures  = 30 // wrong tokens that a source may send at once
 	failureRate  = 5  // wrong tokens of one source per second, in the long run
@@ -49,7 +49,7 @@ func newTokenLimiter() *tokenLimiter {
 }
 
 // allow returns nil if a token may be looked up, else Exhausted. counted reports that the token counts as a failure until
-// [guesses.record] is called.
+// [tokenLimiter.record] is called.
 func (g *tokenLimiter) allow(source netip.Prefix, hash [32]byte) (counted bool, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

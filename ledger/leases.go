@@ -122,7 +122,7 @@ func affordable(free caisson.Amount, d caisson.Demand) int64 {
 	return n
 }
 
-// waitForLease requests a lease for b, or waits for the request in progress. The caller must hold mu; wait releases it. An error is the
+// waitForLease requests a lease for b, or waits for the request in progress. The caller must hold mu; waitForLease releases it. An error is the
 // reason to refuse the call.
 func (p *segment) waitForLease(ctx context.Context, b *leasedBudget, d caisson.Demand) error {
 	now := p.clock
@@ -203,7 +203,7 @@ func (b *leasedBudget) prefetchAmount(d caisson.Demand, now time.Time) caisson.A
 	return a
 }
 
-// renewLease requests a lease for b. The caller has set b.busy; ask closes it.
+// renewLease requests a lease for b. The caller has set b.leasing; renewLease closes it.
 func (p *segment) renewLease(b *leasedBudget, need, want caisson.Amount) {
 	p.mu.Lock()
 	version := b.version
@@ -243,7 +243,7 @@ func (p *segment) renewLease(b *leasedBudget, need, want caisson.Amount) {
 	b.leasing = nil
 }
 
-// returnLease returns the available amount of b to the lessor if should is set. The caller must hold mu and must have set b.busy. mu
+// returnLease returns the available amount of b to the lessor if should is set. The caller must hold mu and must have set b.leasing. mu
 // is released during the request.
 func (p *segment) returnLease(b *leasedBudget, should bool) {
 	a := nonNegative(b.available)

@@ -92,7 +92,7 @@ func (p *segment) reserve(ctx context.Context, call caisson.Call, d caisson.Dema
 			p.mu.Unlock()
 			break
 		}
-		// wait releases mu.
+		// waitForLease releases mu.
 		if err := p.waitForLease(ctx, short, d); err != nil {
 			return nil, err
 		}

@@ -32,8 +32,9 @@ func confineSelf(uid int) (Confinement, error) {
 	if err != nil {
 		return Confinement{}, fmt.Errorf("landlock: %w", err)
 	}
+	// ENOSYS and EINVAL mean that the kernel does not support seccomp filters; the process then runs without one.
 	err = syscallFilter().Install()
-	if err != nil && !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EINVAL) { // the kernel does not support seccomp filters
+	if err != nil && !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EINVAL) {
 		return Confinement{}, fmt.Errorf("seccomp: %w", err)
 	}
 	return Confinement{Landlock: version, Seccomp: err == nil}, nil

@@ -55,7 +55,8 @@ type chatClient struct {
 	request []byte
 }
 
-func newCaller(to string) (*chatClient, error) {
+// newChatClient connects to the HTTP server at the URL to.
+func newChatClient(to string) (*chatClient, error) {
 	u, err := url.Parse(to)
 	if err != nil {
 		return nil, err
@@ -98,7 +99,7 @@ func (c *chatClient) call() error {
 
 // calls returns the durations of sequential calls in microseconds.
 func calls(o options, to string) ([]float64, error) {
-	c, err := newCaller(to)
+	c, err := newChatClient(to)
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +121,7 @@ func rate(o options, to string) ([]float64, error) {
 	start := time.Now()
 	for range o.conns {
 		go func() {
-			c, err := newCaller(to)
+			c, err := newChatClient(to)
 			n := 0
 			for err == nil { // At least one call, even on a slow machine.
 				if err = c.call(); err == nil {

@@ -33,7 +33,7 @@ func checkCreate(ctx context.Context, n network, w workspaces, req *caisson.Crea
 
 // admit checks that the host has room for one more live sandbox, and reserves a place for it until release is called.
 // need is the memory in bytes that the sandbox uses from the start because it is restored from a checkpoint; it is
-// reserved as well, until the sandbox has it (see settle). Returns an Exhausted error if a limit is reached.
+// reserved as well, until the sandbox has it (see releaseMemory). Returns an Exhausted error if a limit is reached.
 func (h *processes) admit(ctx context.Context, id caisson.ID, need caisson.Size) (release func(), err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -24,7 +24,7 @@ type testRuntime struct {
 	writers func() (*caisson.Writers, error)   // of any running sandbox; nil: not recorded; guarded by mu
 }
 
-// Writers makes the fake a [caisson.Recorder].
+// Writers makes the fake a [caisson.WriterRecorder].
 func (r *testRuntime) Writers(ctx context.Context, id caisson.ID, target string) (*caisson.Writers, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -39,7 +39,7 @@ func (r *testRuntime) Writers(ctx context.Context, id caisson.ID, target string)
 	return r.writers()
 }
 
-// SharedRandomness makes the fake a [caisson.Sharer].
+// SharedRandomness makes the fake a [caisson.RandomnessReporter].
 func (r *testRuntime) SharedRandomness(_ context.Context, id caisson.ID) ([]string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

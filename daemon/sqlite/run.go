@@ -102,7 +102,8 @@ func (s *runs) Insert(ctx context.Context, r *caisson.Run, live int) error {
 	return s.conflictOf(err, r)
 }
 
-// checkRun rejects runs that could not be found again and runs with an inconsistent lineage.
+// checkRun rejects a run that has no id or account, whose lineage is too long, or whose lineage is inconsistent: it must end with
+// Parent and contain no id twice.
 func checkRun(r *caisson.Run) error {
 	var parent caisson.ID
 	if n := len(r.Lineage); n > 0 {

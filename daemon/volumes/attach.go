@@ -11,7 +11,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Attachments implements [caisson.VolumeHolds].
+// Attachments implements [caisson.VolumeAttachments].
 type Attachments struct{ c *Core }
 
 var _ caisson.VolumeAttachments = (*Attachments)(nil)
@@ -22,7 +22,7 @@ var errUnchanged = errors.New("unchanged")
 // maxAttempts bounds how often Attach retries because other callers create and remove the volume at the same time.
 const maxAttempts = 10
 
-// Attach implements [caisson.VolumeHolds].
+// Attach implements [caisson.VolumeAttachments].
 func (h *Attachments) Attach(ctx context.Context, account, ref string, sandbox caisson.ID) (*caisson.Volume, error) {
 	_, err := caisson.ParseID(caisson.VolumePrefix, ref)
 	named := err != nil
@@ -85,7 +85,7 @@ func (h *Attachments) attach(ctx context.Context, id, sandbox caisson.ID) (*cais
 	return v, nil
 }
 
-// Open implements [caisson.VolumeHolds].
+// Open implements [caisson.VolumeAttachments].
 func (h *Attachments) Open(ctx context.Context, id, sandbox caisson.ID) (m caisson.RuntimeMount, err error) {
 	v, err := h.c.Store.Volumes().Get(ctx, caisson.AllAccounts(), string(id))
 	switch {
@@ -113,12 +113,12 @@ func (h *Attachments) open(ctx context.Context, id caisson.ID) (*os.File, error)
 	return nil, caisson.Wrap(err, caisson.Conflict, "the files of volume %s are gone from disk; put %s back, or remove the volume and make a new one", v.Name, h.c.dir(id))
 }
 
-// OpenData implements [caisson.VolumeHolds].
+// OpenData implements [caisson.VolumeAttachments].
 func (h *Attachments) OpenData(id caisson.ID) (*os.File, error) {
 	return h.c.openData(id, unix.O_RDONLY)
 }
 
-// Detach implements [caisson.VolumeHolds].
+// Detach implements [caisson.VolumeAttachments].
 func (h *Attachments) Detach(ctx context.Context, id, sandbox caisson.ID) error {
 	v, err := h.c.Store.Volumes().Update(ctx, caisson.AllAccounts(), string(id), func(v *caisson.Volume) error {
 		if v.Sandbox != sandbox || sandbox == "" {

@@ -144,7 +144,7 @@ func (c layerFiles) saveDeferredBase(ctx context.Context, id caisson.ID) {
 	}
 }
 
-// lockAndSaveBase locks w and runs saveBase.
+// lockAndSaveBase runs saveBaseLogged with w locked.
 func (c layerFiles) lockAndSaveBase(ctx context.Context, w *caisson.Workspace) {
 	if release, err := c.lock(ctx, w.ID); err == nil {
 		defer release()

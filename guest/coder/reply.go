@@ -59,7 +59,7 @@ type reply struct {
 	done      bool        // the stream is complete
 	thinking  int         // size of thoughts, in bytes
 	thoughts  []block     // thinking blocks of Anthropic's models
-	blocks    map[int]int // Anthropic's blocks by index; see place
+	blocks    map[int]int // Anthropic's blocks by index; see setBlock
 	usage     *caisson.TokenCount
 	prompt    int64 // number of tokens of the request, including cached ones
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/guest/drive/drivetest"
 )
 
 func init() {
@@ -114,7 +113,7 @@ func (v *acpVoice) ask(method string, params any) {
 }
 
 // events returns a short form of the lines, without text, marks and logs.
-func events(r *drivetest.Result) []string {
+func events(r *Result) []string {
 	var all []string
 	for _, l := range r.Lines {
 		switch l.Type {
@@ -132,7 +131,7 @@ func events(r *drivetest.Result) []string {
 }
 
 func TestACPTools(t *testing.T) {
-	r := drivetest.Do(t, drivetest.Task(t, caisson.DriverACP, "acp/tools"))
+	r := Do(t, Task(t, caisson.DriverACP, "acp/tools"))
 	if r.Text != "I look.\n\nDone." || r.Code() != "" || r.End.Agent != "9.8" {
 		t.Errorf("text %q, end %+v", r.Text, r.End)
 	}
@@ -146,9 +145,9 @@ func TestACPTools(t *testing.T) {
 }
 
 func TestACPAsks(t *testing.T) {
-	k := drivetest.Task(t, caisson.DriverACP, "acp/asks")
+	k := Task(t, caisson.DriverACP, "acp/asks")
 	k.Tools = caisson.ToolRule{Deny: []string{"FETCH"}}
-	r := drivetest.Do(t, k)
+	r := Do(t, k)
 	want := []string{
 		`{"outcome":{"optionId":"once","outcome":"selected"}}`, `{"outcome":{"optionId":"no","outcome":"selected"}}`, `{"outcome":{"optionId":"once","outcome":"selected"}}`,
 		`{"outcome":{"outcome":"cancelled"}}`, `{}`, `{"content":"2\n3\n"}`, `error "deep/f" is not an absolute path`, `error /dev/zero is no regular file`,
@@ -167,18 +166,18 @@ func TestACPAsks(t *testing.T) {
 			t.Errorf("not said: %s\n%s", s, all)
 		}
 	}
-	k = drivetest.Task(t, caisson.DriverACP, "acp/asks")
+	k = Task(t, caisson.DriverACP, "acp/asks")
 	k.Tools = caisson.ToolRule{Allow: []string{"shell", "read"}}
-	r = drivetest.Do(t, k)
+	r = Do(t, k)
 	if n := strings.Count(r.Text, `"optionId":"no"`); n != 2 || !strings.Contains(r.Text, "error fs/write_text_file is denied to this agent") {
 		t.Errorf("%s", r.Text)
 	}
 }
 
 func TestACPCancel(t *testing.T) {
-	k := drivetest.Task(t, caisson.DriverACP, "acp/cancelled")
+	k := Task(t, caisson.DriverACP, "acp/cancelled")
 	k.Time, k.Grace = caisson.Duration(2*time.Second), caisson.Duration(20*time.Second)
-	r := drivetest.Do(t, k)
+	r := Do(t, k)
 	if r.Text != "so far, and cancelled" || r.Code() != caisson.RunTimeout {
 		t.Errorf("text %q, %v", r.Text, r.End.Error)
 	}
@@ -192,12 +191,12 @@ func TestACPErrors(t *testing.T) {
 		"stops/max_tokens": "all tokens", "stops/max_turn_requests": "all calls", "stops/refusal": "refuses", "stops/cancelled": "cancelled",
 		"stops/of_tomorrow": "not known: of_tomorrow", "version": "version 2", "refuses": `Authentication required {"why":"no key"}`,
 	} {
-		r := drivetest.Do(t, drivetest.Task(t, caisson.DriverACP, "acp/"+agent))
+		r := Do(t, Task(t, caisson.DriverACP, "acp/"+agent))
 		if r.Code() != caisson.RunAgentError || !strings.Contains(r.End.Error.Message, want) {
 			t.Errorf("%s: %v", agent, r.End.Error)
 		}
 	}
-	r := drivetest.Do(t, drivetest.Task(t, caisson.DriverACP, "acp/strings"))
+	r := Do(t, Task(t, caisson.DriverACP, "acp/strings"))
 	if r.Text != "fine" || r.Code() != "" || !strings.Contains(r.Logs[caisson.LogStdout], "starting up") {
 		t.Errorf("text %q, %v, log %q", r.Text, r.End.Error, r.Logs)
 	}
@@ -205,23 +204,23 @@ func TestACPErrors(t *testing.T) {
 
 // TestACPSession: the agent's id of a conversation is kept, and messages of earlier turns are not repeated.
 func TestACPSession(t *testing.T) {
-	k := drivetest.Task(t, caisson.DriverACP, "acp/answer")
+	k := Task(t, caisson.DriverACP, "acp/answer")
 	k.Session = "conversation"
-	if r := drivetest.Do(t, k); r.Text != "You said: the prompt" {
+	if r := Do(t, k); r.Text != "You said: the prompt" {
 		t.Fatalf("text %q, %v", r.Text, r.End.Error)
 	}
 	k.Continue = true
-	r := drivetest.Do(t, k)
+	r := Do(t, k)
 	if r.Text != "You said: the prompt" || strings.Contains(strings.Join(events(r), " "), "warning") {
 		t.Errorf("text %q, %v", r.Text, events(r))
 	}
 	if left, err := os.ReadDir(k.Workdir); err != nil || len(left) > 0 {
 		t.Errorf("in the workspace are %v, %v", left, err)
 	}
-	if err := os.Remove(filepath.Join(drivetest.Home(k), ".caisson/acp-session")); err != nil {
+	if err := os.Remove(filepath.Join(Home(k), ".caisson/acp-session")); err != nil {
 		t.Fatal(err)
 	}
-	if r := drivetest.Do(t, k); r.Text != "You said: the prompt" || !strings.Contains(strings.Join(events(r), " "), "does not remember") {
+	if r := Do(t, k); r.Text != "You said: the prompt" || !strings.Contains(strings.Join(events(r), " "), "does not remember") {
 		t.Errorf("text %q, %v", r.Text, events(r))
 	}
 }

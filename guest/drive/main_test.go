@@ -19,7 +19,6 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/guest/drive"
-	"github.com/caisson-dev/caisson/guest/drive/drivetest"
 	"github.com/caisson-dev/caisson/guest/task"
 	"github.com/caisson-dev/caisson/internal/poll"
 	"github.com/caisson-dev/caisson/internal/testneed"
@@ -38,8 +37,8 @@ func init() {
 
 // TestOrder: lines are written in the documented order.
 func TestOrder(t *testing.T) {
-	k := drivetest.Task(t, caisson.DriverExec, "exec/answer")
-	r := drivetest.Do(t, k)
+	k := Task(t, caisson.DriverExec, "exec/answer")
+	r := Do(t, k)
 	want := []string{task.LineMark, caisson.EventStatus, task.LineMark, task.LineMark, caisson.EventFinal, task.LineChanges, task.LineEnd}
 	if d := cmp.Diff(want, r.Types()); d != "" {
 		t.Error(d)
@@ -47,38 +46,38 @@ func TestOrder(t *testing.T) {
 }
 
 func TestEnvironment(t *testing.T) {
-	k := drivetest.Task(t, caisson.DriverExec, "env")
+	k := Task(t, caisson.DriverExec, "env")
 	k.Env["ADDED"] = "1"
 	k.Track = ""
-	r := drivetest.Do(t, k)
-	if want := "1 " + drivetest.Home(k) + " " + k.Workdir; r.Text != want {
+	r := Do(t, k)
+	if want := "1 " + Home(k) + " " + k.Workdir; r.Text != want {
 		t.Errorf("%q, want %q", r.Text, want)
 	}
 }
 
 func TestStdin(t *testing.T) {
-	k := drivetest.Task(t, caisson.DriverExec, "stdin")
+	k := Task(t, caisson.DriverExec, "stdin")
 	k.PromptMode, k.Prompt = caisson.PromptStdin, strings.Repeat("x", 1<<20)
-	if r := drivetest.Do(t, k); r.Text != "1048576" {
+	if r := Do(t, k); r.Text != "1048576" {
 		t.Errorf("%q, %v", r.Text, r.End.Error)
 	}
 	k.PromptMode = "" // without a prompt on its input, the program does not wait for input
 	k.Prompt = "x"
-	if r := drivetest.Do(t, k); r.Text != "0" {
+	if r := Do(t, k); r.Text != "0" {
 		t.Errorf("%q, %v", r.Text, r.End.Error)
 	}
 }
 
 // TestNotReady: an agent whose service does not become ready is not started.
 func TestNotReady(t *testing.T) {
-	k := drivetest.Task(t, caisson.DriverExec, "exec/answer")
+	k := Task(t, caisson.DriverExec, "exec/answer")
 	k.Ready, k.ReadyTime = "http://127.0.0.1:1/ready", caisson.Duration(200*time.Millisecond)
-	r := drivetest.Do(t, k)
+	r := Do(t, k)
 	if r.Code() != caisson.RunAgentError || r.Text != "" || !strings.Contains(r.End.Error.Message, "not ready within 200ms") {
 		t.Errorf("text %q, %v", r.Text, r.End.Error)
 	}
 	k.ReadyTime, k.Time = caisson.Duration(time.Minute), caisson.Duration(200*time.Millisecond)
-	if r := drivetest.Do(t, k); r.Code() != caisson.RunTimeout || !strings.Contains(r.End.Error.Message, "was not ready within") {
+	if r := Do(t, k); r.Code() != caisson.RunTimeout || !strings.Contains(r.End.Error.Message, "was not ready within") {
 		t.Errorf("%v", r.End.Error)
 	}
 }
@@ -103,9 +102,9 @@ func TestServiceFails(t *testing.T) {
 				t.Fatal(err)
 			}
 			serve(t, c.service)
-			k := drivetest.Task(t, caisson.DriverExec, "exec/answer")
+			k := Task(t, caisson.DriverExec, "exec/answer")
 			k.Ready, k.ReadyTime = c.ready, caisson.Duration(time.Hour)
-			r := drivetest.Do(t, k)
+			r := Do(t, k)
 			if r.Code() != caisson.RunAgentError || r.Text != "" || !strings.Contains(r.End.Error.Message, c.want) {
 				t.Errorf("text %q, %v", r.Text, r.End.Error)
 			}
@@ -119,7 +118,7 @@ func TestServiceFails(t *testing.T) {
 // serve starts the supervisor of a service and returns when the service has exited.
 func serve(t *testing.T, service []string) {
 	t.Helper()
-	k := drivetest.Task(t, caisson.DriverExec, "service")
+	k := Task(t, caisson.DriverExec, "service")
 	cmd := exec.Command(k.Command[0], service...)
 	cmd.Env = os.Environ()
 	for name, value := range k.Env {
@@ -145,7 +144,7 @@ func serve(t *testing.T, service []string) {
 
 // TestBackground: background programs keep running, with or without their own session, and other processes are killed.
 func TestBackground(t *testing.T) {
-	k := drivetest.Task(t, caisson.DriverExec, "")
+	k := Task(t, caisson.DriverExec, "")
 	self, mark := k.Command[0], "DRIVETEST_BACKGROUND="+t.TempDir()
 	k.Command = []string{"/bin/sh", "-c", `cp "$(command -v sleep)" keeper; cp keeper stray
 		for p in keeper stray; do
@@ -154,8 +153,8 @@ func TestBackground(t *testing.T) {
 		done
 		until [ "$(cat /proc/[0-9]*/comm 2>/dev/null | grep -cE '^(keeper|stray)$')" -ge 4 ]; do :; done; echo`}
 	k.Background = []string{"keeper"}
-	r := drivetest.StartAs(t, self, k).Wait()
-	left := drivetest.Survivors(mark)
+	r := StartAs(t, self, k).Wait()
+	left := Survivors(mark)
 	for _, p := range left {
 		var pid int
 		if _, err := fmt.Sscanf(p, "/proc/%d ", &pid); err == nil {
@@ -186,10 +185,10 @@ func TestNotStarted(t *testing.T) {
 		"directory":   {func(k *task.Task) { k.Workdir = os.Args[0] }, caisson.RunInternal, "not a directory"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			k := drivetest.Task(t, caisson.DriverExec, "exec/answer")
+			k := Task(t, caisson.DriverExec, "exec/answer")
 			self := k.Command[0]
 			c.change(k)
-			s := drivetest.StartAs(t, self, k)
+			s := StartAs(t, self, k)
 			if r := s.Wait(); r.Code() != c.code || !strings.Contains(r.End.Error.Message, c.want) {
 				t.Errorf("%v, want %s: %s", r.End.Error, c.code, c.want)
 			}

@@ -10,40 +10,39 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/guest/drive"
-	"github.com/caisson-dev/caisson/guest/drive/drivetest"
 )
 
-var kinds = []drivetest.Kind{
-	{Name: "exec", Driver: caisson.DriverExec, Parts: true, Silent: true, NewProtocol: func() drivetest.Protocol { return &execVoice{} }},
+var kinds = []Kind{
+	{Name: "exec", Driver: caisson.DriverExec, Parts: true, Silent: true, NewProtocol: func() Protocol { return &execVoice{} }},
 	jsonl("codex", true, true, codexVoice()),
 	jsonl("claude", true, true, claudeVoice()),
 	jsonl("opencode", false, false, opencodeVoice),
 	jsonl("caisson", true, true, caissonVoice),
 	{
 		Name: "paths", Driver: caisson.DriverJSONL, Events: map[string]string{"text": "say.0.text", "final": "all", "error": "error"},
-		Parts: true, Repeats: true, IgnoresNoise: true, SkipProcessTests: true, NewProtocol: func() drivetest.Protocol { return &lineVoice{encode: pathsVoice} },
+		Parts: true, Repeats: true, IgnoresNoise: true, SkipProcessTests: true, NewProtocol: func() Protocol { return &lineVoice{encode: pathsVoice} },
 	},
-	{Name: "acp", Driver: caisson.DriverACP, Parts: true, Silent: true, HasEndLine: true, IgnoresNoise: true, NewProtocol: func() drivetest.Protocol { return newACPVoice() }},
+	{Name: "acp", Driver: caisson.DriverACP, Parts: true, Silent: true, HasEndLine: true, IgnoresNoise: true, NewProtocol: func() Protocol { return newACPVoice() }},
 }
 
-func jsonl(dialect string, repeats, tidy bool, encode func(what, text string) []any) drivetest.Kind {
-	return drivetest.Kind{
+func jsonl(dialect string, repeats, tidy bool, encode func(what, text string) []any) Kind {
+	return Kind{
 		Name: dialect, Driver: caisson.DriverJSONL, Events: map[string]string{"dialect": dialect}, Parts: repeats, Repeats: repeats,
-		HasEndLine: tidy, Silent: tidy, IgnoresNoise: true, SkipProcessTests: dialect != "codex", NewProtocol: func() drivetest.Protocol { return &lineVoice{encode: encode} },
+		HasEndLine: tidy, Silent: tidy, IgnoresNoise: true, SkipProcessTests: dialect != "codex", NewProtocol: func() Protocol { return &lineVoice{encode: encode} },
 	}
 }
 
 func TestMain(m *testing.M) {
-	agents := drivetest.Agents(kinds...)
+	agents := Agents(kinds...)
 	for name, agent := range others {
 		agents[name] = agent
 	}
-	os.Exit(drivetest.Main(m, drive.Drivers(), agents))
+	os.Exit(Main(m, drive.Drivers(), agents))
 }
 
 func TestConformance(t *testing.T) {
 	for _, k := range kinds {
-		t.Run(k.Name, func(t *testing.T) { drivetest.Conform(t, k) })
+		t.Run(k.Name, func(t *testing.T) { Conform(t, k) })
 	}
 }
 

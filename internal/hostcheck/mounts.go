@@ -47,15 +47,15 @@ func tryMounts(dataDir string) []caisson.Check {
 	return append(checks, ok("overlay", "overlays work at %s", nearestExisting(dataDir)))
 }
 
-// idRange is the first host id that the tested namespace maps guest ids to; no file is owned by these ids.
-const idRange = 0x6fff0000
+// firstHostID is the first host id that the tested namespace maps guest ids to; no file is owned by these ids.
+const firstHostID = 0x6fff0000
 
 // openUserNamespace returns a new user namespace. It is created by a copy of this program that is stopped before its
 // first instruction and never runs.
 func openUserNamespace() (*os.File, error) {
 	runtime.LockOSThread() // The tracer is a thread, not a process.
 	defer runtime.UnlockOSThread()
-	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: idRange, Size: 65536}}
+	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: firstHostID, Size: 65536}}
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = []string{}
 	cmd.SysProcAttr = &syscall.SysProcAttr{
@@ -88,8 +88,8 @@ func tryIdmap(dir string, userns *os.File) error {
 	if err := unix.Fstatat(tree, "", &st, unix.AT_EMPTY_PATH); err != nil {
 		return err
 	}
-	if st.Uid != idRange {
-		return fmt.Errorf("root's file shows uid %d instead of %d", st.Uid, idRange)
+	if st.Uid != firstHostID {
+		return fmt.Errorf("root's file shows uid %d instead of %d", st.Uid, firstHostID)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"go/types"
 	"io/fs"
 	"maps"
 	"os"
@@ -29,6 +30,8 @@ type pkg struct {
 	methods  map[string]int // Number of methods by type.
 	tests    []string       // Names of test functions.
 	misnamed []string       // Doc comments that do not begin with the name of what they describe.
+	links    []docLink
+	declared map[string]bool // Names of top-level declarations, methods ("T.m" and "m") and struct fields ("T.f").
 }
 
 var parsed map[string]*pkg
@@ -54,7 +57,7 @@ func house(t *testing.T) map[string]*pkg {
 		dir := filepath.ToSlash(filepath.Dir(name))
 		p := pkgs[dir]
 		if p == nil {
-			p = &pkg{dir: dir, imports: map[string]string{}, lines: map[string]int{}, methods: map[string]int{}}
+			p = &pkg{dir: dir, imports: map[string]string{}, lines: map[string]int{}, methods: map[string]int{}, declared: map[string]bool{}}
 			pkgs[dir] = p
 		}
 		return p.add(name)
@@ -80,6 +83,7 @@ func (p *pkg) add(name string) error {
 		return err
 	}
 	for _, decl := range f.Decls {
+		p.declare(fset, decl)
 		if doc, names := describes(decl); doc != nil && doc.Text() != "" && !slices.Contains(names, firstWord(doc)) {
 			p.misnamed = append(p.misnamed, fmt.Sprintf("%s: the comment of %s begins with %q", fset.Position(doc.Pos()), names[0], firstWord(doc)))
 		}
@@ -112,6 +116,91 @@ func (p *pkg) add(name string) error {
 		}
 	}
 	return nil
+}
+
+// A docLink is a link in a doc comment to a name, a method or a field, of this package or, after its name, of another one.
+type docLink struct{ at, target string }
+
+// linkPattern leaves out what is all capitals or very short, such as [DONE] and [i].
+var linkPattern = regexp.MustCompile(`\[\*?((?:[A-Z]+[a-z]|[a-z]\w[\w.])[\w.]*)\]`)
+
+// declare adds the names and the doc links of a declaration.
+func (p *pkg) declare(fset *token.FileSet, decl ast.Decl) {
+	link := func(doc *ast.CommentGroup) {
+		if strings.HasSuffix(fset.Position(decl.Pos()).Filename, "_test.go") {
+			return // The imports of tests are not known.
+		}
+		for _, m := range linkPattern.FindAllStringSubmatch(doc.Text(), -1) {
+			p.links = append(p.links, docLink{fset.Position(doc.Pos()).String(), m[1]})
+		}
+	}
+	switch d := decl.(type) {
+	case *ast.FuncDecl:
+		link(d.Doc)
+		p.declared[d.Name.Name] = true
+		if d.Recv != nil {
+			recv := d.Recv.List[0].Type
+			if star, ok := recv.(*ast.StarExpr); ok {
+				recv = star.X
+			}
+			if generic, ok := recv.(*ast.IndexListExpr); ok {
+				recv = generic.X
+			}
+			if id, ok := recv.(*ast.Ident); ok {
+				p.declared[id.Name+"."+d.Name.Name] = true
+			}
+		}
+	case *ast.GenDecl:
+		link(d.Doc)
+		for _, spec := range d.Specs {
+			switch s := spec.(type) {
+			case *ast.TypeSpec:
+				link(s.Doc)
+				p.declared[s.Name.Name] = true
+				ast.Inspect(s.Type, func(n ast.Node) bool {
+					if f, ok := n.(*ast.Field); ok {
+						link(f.Doc)
+						for _, id := range f.Names {
+							p.declared[s.Name.Name+"."+id.Name] = true
+						}
+					}
+					return true
+				})
+			case *ast.ValueSpec:
+				link(s.Doc)
+				for _, id := range s.Names {
+					p.declared[id.Name] = true
+				}
+			}
+		}
+	}
+}
+
+// resolves reports whether a link in package p leads to a declaration. Links to packages outside of the module are not checked.
+func (p *pkg) resolves(target string, pkgs map[string]*pkg) bool {
+	if p.declared[target] || types.Universe.Lookup(target) != nil {
+		return true
+	}
+	name, rest, qualified := strings.Cut(target, ".")
+	for imp := range p.imports {
+		if path.Base(imp) == name {
+			if q := pkgs[strings.TrimPrefix(strings.TrimPrefix(imp, module), "/")]; q != nil && imp != module {
+				return !qualified || q.declared[rest]
+			}
+			if imp != module {
+				return true
+			}
+		}
+	}
+	if name == "caisson" {
+		return !qualified || pkgs["."].declared[rest]
+	}
+	for dir, q := range pkgs { // a package that is not imported
+		if path.Base(dir) == name {
+			return !qualified || q.declared[rest]
+		}
+	}
+	return qualified && name == strings.ToLower(name) // a package of the standard library
 }
 
 // describes returns the doc comment of a declaration and the names that it declares. The comment of a test states what the test
@@ -191,7 +280,6 @@ var directions = map[string][]string{
 	"guest/openclaw/driver":              {"guest/drive", "guest/task"},
 	"daemon/agent/openclaw/openclawtest": {"daemon/agent/openclaw"},
 	"guest/drive":                        {"guest/task"},
-	"guest/drive/drivetest":              {"guest/drive", "guest/task"},
 	"guest/coder":                        {"guest/task"}, // Its output obeys the limits of driver events.
 	"guest/coder/sample":                 {},
 	"daemon/sqlite":                      {},
@@ -293,6 +381,18 @@ func TestCommentsNameWhatTheyDescribe(t *testing.T) {
 	for _, p := range house(t) {
 		for _, m := range p.misnamed {
 			t.Error(m)
+		}
+	}
+}
+
+// TestDocLinksResolve tests that links in doc comments lead to declarations.
+func TestDocLinksResolve(t *testing.T) {
+	pkgs := house(t)
+	for _, p := range pkgs {
+		for _, l := range p.links {
+			if !p.resolves(l.target, pkgs) {
+				t.Errorf("%s: [%s] leads to no declaration", l.at, l.target)
+			}
 		}
 	}
 }

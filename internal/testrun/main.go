@@ -104,7 +104,7 @@ func run(ctx context.Context, all bool, count int) error {
 	if all {
 		timeout = 40 * time.Minute
 	}
-	slices.Reverse(beside) // The longest package, test, is the last by name.
+	slices.Reverse(beside) // go list sorts by name, so package test, which takes longest, is last; it is to start first.
 	first := []invocation{{packages: beside, env: env, count: count, timeout: timeout}}
 	if all { // Package test drives a binary without the race detector.
 		first = []invocation{{packages: beside[:1], env: env, count: count, timeout: timeout}, {packages: beside[1:], race: true, env: env, count: count, timeout: timeout}}

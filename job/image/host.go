@@ -23,7 +23,7 @@ type hostImage struct {
 
 	mu                sync.Mutex
 	cached            *caisson.Image // the last image; nil before the first
-	cachedFingerprint string         // result of cheapFingerprint before made was built
+	cachedFingerprint string         // result of cheapFingerprint before cached was built
 }
 
 // systemDirs are the directories for programs and libraries outside of /usr. On hosts with a merged /usr they are symlinks.

@@ -105,7 +105,7 @@ func (p *process) addMounts(req Request, c *call) error {
 		}
 		c.Programs.Unix = c.Programs.Unix && owner >= firstAccountUID
 		if i == 0 {
-			continue // seal has added the Root
+			continue // isolate has added the Root
 		}
 		mount, err := cloneMount(m.Dir, dataMountAttrs(!m.Writable))
 		if err != nil {

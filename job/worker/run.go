@@ -135,7 +135,7 @@ func (p *process) isolate(r *Runner, req Request, c *call) error {
 			gids = []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(st.Gid), Size: caisson.UIDRange}}
 			c.Capabilities = []uint{unix.CAP_DAC_READ_SEARCH}
 		case st.Uid == 0 && req.Programs:
-			ids = []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(r.uidBase), Size: 1}} // see lend
+			ids = []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(r.uidBase), Size: 1}} // see idmap
 			gids = ids
 		case st.Uid == 0 && req.Access == ReadAsOwner:
 			// Only root can have created this directory, and it is mounted read-only: allow reading all files, regardless of

@@ -41,7 +41,7 @@ type processMemory struct {
 }
 
 // Checkpoint implements [caisson.Checkpointer]. Returns Conflict if the program of a process that must be captured is not a
-// [Rememberer].
+// [StatefulProgram].
 func (r *Runtime) Checkpoint(ctx context.Context, id caisson.ID, dir string, keep bool) (err error) {
 	if err := r.fault(OpCheckpoint); err != nil {
 		return err

@@ -50,7 +50,7 @@ type Config struct {
 }
 
 // Runtime runs sandboxes in gVisor. It implements [caisson.Runtime], [caisson.Checkpointer],
-// [caisson.Freezer], [caisson.Recorder] and [caisson.Sharer].
+// [caisson.Freezer], [caisson.WriterRecorder] and [caisson.RandomnessReporter].
 type Runtime struct {
 	sinkQueries
 	cfg      Config
@@ -93,7 +93,7 @@ func New(cfg Config) (*Runtime, error) {
 	if err != nil {
 		return nil, fmt.Errorf("write guest programs: %w", err)
 	}
-	nullNS, err := emptyNetNS()
+	emptyNetNS, err := emptyNetNS()
 	if err != nil {
 		return nil, fmt.Errorf("create an empty network namespace: %w", err)
 	}
@@ -106,7 +106,7 @@ func New(cfg Config) (*Runtime, error) {
 		return nil, err
 	}
 	r.launcher = &launcher{
-		exe: r.cfg.Exe, platform: r.cfg.Platform, programsLayer: tools, nullNS: nullNS, watch: r.watch, idmaps: map[[2]uint32]*os.File{},
+		exe: r.cfg.Exe, platform: r.cfg.Platform, programsLayer: tools, emptyNetNS: emptyNetNS, watch: r.watch, idmaps: map[[2]uint32]*os.File{},
 	}
 	return r, adopt(r)
 }
@@ -172,7 +172,7 @@ func (s *sandbox) mainExited() {
 	close(s.done)
 }
 
-// call calls a method of gVisor's control protocol, see [controls.call].
+// call calls a method of gVisor's control protocol, see [controlClient.call].
 func (s *sandbox) call(ctx context.Context, method string, arg, result any, files ...*os.File) error {
 	return s.control.call(ctx, method, arg, result, files...)
 }

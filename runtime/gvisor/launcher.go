@@ -21,7 +21,7 @@ type launcher struct {
 	exe           string // binary for gVisor's processes
 	platform      string
 	programsLayer string   // directory of the layer with guest programs
-	nullNS        *os.File // network namespace without interfaces
+	emptyNetNS    *os.File // network namespace without interfaces
 	watch         *watcher
 
 	mu     sync.Mutex
@@ -32,7 +32,7 @@ type launcher struct {
 func (l *launcher) close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	err := l.nullNS.Close()
+	err := l.emptyNetNS.Close()
 	for _, f := range l.idmaps {
 		err = errors.Join(err, f.Close())
 	}
@@ -58,7 +58,7 @@ func (l *launcher) request(s *sandbox, spec caisson.RuntimeSpec, image string) (
 		Spec:    ociSpec(spec, s.state.Cgroup),
 		Layers:  append([]string{l.programsLayer}, spec.Rootfs.Layers...),
 		Binds:   map[string]string{},
-		IDMapFD: give(idmap), NullFD: give(l.nullNS), NetNSFD: -1,
+		IDMapFD: give(idmap), EmptyNetNSFD: give(l.emptyNetNS), NetNSFD: -1,
 	}
 	if image != "" {
 		if err := setRestoreAnnotations(req.Spec, &spec); err != nil {

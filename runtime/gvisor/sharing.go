@@ -13,7 +13,7 @@ import (
 // maxSharing limits a reply, in bytes: one line for each program and one for the number of further programs.
 const maxSharing = (sentry.MaxSharing + 1) * (sentry.MaxSharingName + 100)
 
-// SharedRandomness implements [caisson.Sharer].
+// SharedRandomness implements [caisson.RandomnessReporter].
 func (q sinkQueries) SharedRandomness(ctx context.Context, id caisson.ID) ([]string, error) {
 	s, err := q.running(id)
 	if err != nil {

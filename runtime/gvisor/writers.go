@@ -22,7 +22,7 @@ type sinkQueries struct {
 	running func(caisson.ID) (*sandbox, error) // returns a running sandbox, see Runtime.getRunning
 }
 
-// Writers implements [caisson.Recorder].
+// Writers implements [caisson.WriterRecorder].
 func (q sinkQueries) Writers(ctx context.Context, id caisson.ID, target string) (*caisson.Writers, error) {
 	s, err := q.running(id)
 	if err != nil {

@@ -29,7 +29,8 @@ func (p *capacity) acquire(has, forwarders int) bool {
 	return true
 }
 
-// addForwarder counts a forwarder that shares the budget; leave removes it. A nil Budget has no limits, here and below.
+// addForwarder counts a forwarder that shares the budget; removeForwarder removes it. Every method accepts a nil Budget, which
+// has no limits.
 func (b *Budget) addForwarder() { b.add(1) }
 
 func (b *Budget) removeForwarder() { b.add(-1) }

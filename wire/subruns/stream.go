@@ -48,7 +48,7 @@ func (s *stream) write(text string) error {
 	return err
 }
 
-// startKeepAlive reports the state of a run and starts sending a keep-alive every keepAlive until rest is called.
+// startKeepAlive reports the state of a run and starts sending a keep-alive every keepAlive until stopKeepAlive is called.
 func (s *stream) startKeepAlive(r *run) {
 	if s == nil {
 		return

@@ -3,7 +3,7 @@
 // agents support.
 //
 // The handler runs in the wire process and makes no decisions: the wire puts the guest into the context of a request, and the
-// [Host] in the engine decides whether that guest may do what it requests. The engine responds immediately and never waits for a
+// [Executor] in the engine decides whether that guest may do what it requests. The engine responds immediately and never waits for a
 // run; the handler waits by polling the engine. Requests of a guest are limited in size, decoded strictly, and re-encoded before
 // they are sent to the engine.
 package subruns

@@ -46,8 +46,8 @@ func Service() []string {
 	}
 }
 
-// heap limits the old generation of the gateway, which uses about 200 MiB of it. young limits each half of the young
-// generation, which Node would let grow to 64 MiB, all of it stored in snapshots. Both are in MiB.
+// maxOldSpace limits the old generation of the gateway's heap, of which it uses about 200 MiB. maxSemiSpace limits each half of the
+// young generation, which Node would let grow to 64 MiB, all of it stored in snapshots. Both are in MiB.
 const (
 	maxOldSpace  = 1024
 	maxSemiSpace = 8

@@ -17,7 +17,7 @@ import (
 // secretKeys are suffixes of the names of settings that contain secrets, in lower case.
 var secretKeys = []string{"apikey", "token", "password", "secret", "privatekey", "signingkey", "accesskey", "webhookurl"}
 
-// notSecret are names with such a suffix that are not secret.
+// notSecret are names of settings that end in one of secretKeys but contain no secret.
 var notSecret = []string{"maxtokens", "contexttokens"}
 
 // isSecretKey reports whether a setting of this name contains a secret.

@@ -141,7 +141,7 @@ func (f *freezer) walk(dir string) error {
 	return nil
 }
 
-// deny marks a directory that has already been recorded as denied.
+// deny sets the reason for which the entry of dir, which has been recorded before, is denied.
 func (f *freezer) deny(dir, why string) {
 	for i := len(f.entries) - 1; i >= 0; i-- {
 		if e := &f.entries[i]; e.Path == dir {

@@ -28,8 +28,8 @@ const (
 	// maxGeneration keeps names below 2^30, the largest thread ID that a futex can contain. After that many restores, the
 	// generation starts again at 1.
 	maxGeneration = 1<<30/kernel.TasksLimit - 2
-	// maxSince is the number of names that a group keeps, so that PIDs in PID files remain valid for some restores.
-	maxSince = 16
+	// maxGenerations is the number of names that a group keeps, so that PIDs in PID files remain valid for some restores.
+	maxGenerations = 16
 )
 
 // name returns the name in a generation of the group with this PID. PIDs are 1 to TasksLimit, so no name equals a PID, and all
@@ -38,9 +38,9 @@ func name(pid kernel.ThreadID, generation int32) kernel.ThreadID {
 	return pid + kernel.ThreadID(generation)*kernel.TasksLimit
 }
 
-// add records that the group was restored. It returns the generation whose name is dropped because of maxSince, or 0.
+// add records that the group was restored. It returns the generation whose name is dropped because of maxGenerations, or 0.
 func (id *identity) add(generation int32) (dropped int32) {
-	if len(id.generations) == maxSince {
+	if len(id.generations) == maxGenerations {
 		dropped = id.generations[1]
 		id.generations = slices.Delete(id.generations, 1, 2)
 	}
@@ -125,6 +125,8 @@ func init() {
 }
 
 func (id *identity) StateTypeName() string { return "runtime/gvisor/sentry.identity" }
+
+// StateFields returns the names in checkpoints, which cannot change: "since" is generations.
 func (id *identity) StateFields() []string { return []string{"all", "tg", "leader", "since"} }
 
 func (id *identity) StateSave(sink state.Sink) {

@@ -46,7 +46,7 @@ func TestManyRestores(t *testing.T) {
 			}
 			delete(kept, d)
 		}
-		if len(id.generations) > maxSince || len(kept) != len(id.generations) || id.generations[0] != 3 || !slices.Contains(id.generations, g) || !slices.IsSorted(id.generations) {
+		if len(id.generations) > maxGenerations || len(kept) != len(id.generations) || id.generations[0] != 3 || !slices.Contains(id.generations, g) || !slices.IsSorted(id.generations) {
 			t.Fatalf("in generation %d it keeps %v", g, id.generations)
 		}
 	}

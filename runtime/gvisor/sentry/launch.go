@@ -33,17 +33,17 @@ const MaxLaunchReply = 64 << 10
 
 // A LaunchRequest requests one sandbox from a launcher. Descriptors are numbers in the launcher's descriptor table.
 type LaunchRequest struct {
-	ID      string
-	Flags   []string          // gVisor's command-line flags
-	Bundle  string            // directory for config.json and, in [StateDir], the control socket
-	Spec    *specs.Spec       // the launcher sets Root.Path and the sources of bind mounts
-	Layers  []string          // topmost first
-	Binds   map[string]string // target → source
-	Mounts  []LaunchMount
-	IDMapFD int    // user namespace that maps layer owners to the sandbox's
-	NetNSFD int    // -1: none
-	NullFD  int    // network namespace for the gofer
-	Image   string // checkpoint directory to restore from, or ""
+	ID           string
+	Flags        []string          // gVisor's command-line flags
+	Bundle       string            // directory for config.json and, in [StateDir], the control socket
+	Spec         *specs.Spec       // the launcher sets Root.Path and the sources of bind mounts
+	Layers       []string          // topmost first
+	Binds        map[string]string // target → source
+	Mounts       []LaunchMount
+	IDMapFD      int    // user namespace that maps layer owners to the sandbox's
+	NetNSFD      int    // -1: none
+	EmptyNetNSFD int    // network namespace without interfaces, for the gofer
+	Image        string // checkpoint directory to restore from, or ""
 
 	root string // gVisor's --root, set by buildRootfs
 }
@@ -113,7 +113,7 @@ func (r *LaunchRequest) run() (res LaunchReply, err error) {
 		return res, err
 	}
 
-	conf, err := parseFlags(append(r.Flags, "--root="+r.root, "--gofer-network-namespace="+fdPath(r.NullFD)))
+	conf, err := parseFlags(append(r.Flags, "--root="+r.root, "--gofer-network-namespace="+fdPath(r.EmptyNetNSFD)))
 	if err != nil {
 		return res, err
 	}

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReseedAnnotation is the annotation in the spec of a restored sandbox that controls the names of its processes, see [renaming].
+// ReseedAnnotation is the annotation in the spec of a restored sandbox that controls the names of its processes, see [restoreConfig].
 // ReseedOpenSSL gives them new names, so that random generators such as OpenSSL's seed themselves again; ReseedKeep keeps the
 // names of earlier restores.
 const (

@@ -20,7 +20,7 @@ import (
 )
 
 // SharingSink is the name of the sink that returns the restored programs that may generate the same random secrets as another
-// fork of the same checkpoint, one per line, see [repeats]. It works in the same way as [WritersSink].
+// fork of the same checkpoint, one per line, see [repeatedRandomness]. It works in the same way as [WritersSink].
 const SharingSink = "caisson.sharing"
 
 // MaxSharing is the maximum number of programs in a reply; one more line contains the number of further programs.

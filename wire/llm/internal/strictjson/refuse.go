@@ -38,7 +38,7 @@ func InField(err error, field string) error {
 	return &c
 }
 
-// InElement is [In] for an element of an array.
+// InElement is [InField] for an element of an array.
 func InElement(err error, i int) error {
 	if err == nil {
 		return nil

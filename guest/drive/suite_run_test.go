@@ -1,6 +1,7 @@
-// Package drivetest is a conformance suite for drivers, with agents that behave well or badly. The agents and the program that
-// drives them are the test binary, executed again, so that processes, pipes and signals are real.
-package drivetest
+package drive_test
+
+// The conformance suite of drivers has agents that behave well or badly. The agents and the program that drives them are the test
+// binary, executed again, so that processes, pipes and signals are real.
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package drivetest
+package drive_test
 
 import (
 	"slices"
