@@ -79,6 +79,18 @@ type WriterRecorder interface {
 	Writers(ctx context.Context, id ID, target string) (*Writers, error)
 }
 
+// MemoryWaiter is a Runtime whose restored sandboxes run before all of their memory has been read.
+type MemoryWaiter interface {
+	// WaitForMemory waits until all memory of a restored sandbox has been read. NotFound or Conflict if the sandbox stops before that.
+	WaitForMemory(ctx context.Context, id ID) error
+}
+
+// EndReporter is a Runtime that can tell why a sandbox stopped.
+type EndReporter interface {
+	// EndReason returns a short description. It must be called after the sandbox has stopped and before Destroy.
+	EndReason(id ID) string
+}
+
 // MaxWriters is the maximum length of Writers.List.
 const MaxWriters = 20_000
 

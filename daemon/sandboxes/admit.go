@@ -76,9 +76,7 @@ func (h *processes) releaseMemory(id caisson.ID) {
 	h.mu.Lock()
 	_, promised := h.reservedMemory[id]
 	h.mu.Unlock()
-	filling, ok := h.c.Runtime.(interface {
-		WaitForMemory(context.Context, caisson.ID) error
-	})
+	filling, ok := h.c.Runtime.(caisson.MemoryWaiter)
 	if !promised || !ok || !h.c.goBackground(func(ctx context.Context) {
 		defer done()
 		if err := filling.WaitForMemory(ctx, id); err != nil && caisson.KindOf(err) == caisson.Internal && ctx.Err() == nil {

@@ -93,7 +93,7 @@ func (w *watches) recordDeath(ctx, watch context.Context, id caisson.ID) {
 	reason := "the sandbox ended unexpectedly"
 	if status, err := w.c.Runtime.WaitCommand(ctx, id); err == nil && status.Reason != "" {
 		reason = "the sandbox ended: " + status.Reason
-	} else if r, ok := w.c.Runtime.(interface{ EndReason(caisson.ID) string }); ok {
+	} else if r, ok := w.c.Runtime.(caisson.EndReporter); ok {
 		reason = "the sandbox ended: " + r.EndReason(id)
 	}
 	w.fail(ctx, id, reason)

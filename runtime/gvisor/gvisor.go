@@ -49,8 +49,17 @@ type Config struct {
 	Log      *slog.Logger
 }
 
-// Runtime runs sandboxes in gVisor. It implements [caisson.Runtime], [caisson.Checkpointer],
-// [caisson.Freezer], [caisson.WriterRecorder] and [caisson.RandomnessReporter].
+var (
+	_ caisson.Runtime            = (*Runtime)(nil)
+	_ caisson.Checkpointer       = (*Runtime)(nil)
+	_ caisson.Freezer            = (*Runtime)(nil)
+	_ caisson.WriterRecorder     = (*Runtime)(nil)
+	_ caisson.RandomnessReporter = (*Runtime)(nil)
+	_ caisson.MemoryWaiter       = (*Runtime)(nil)
+	_ caisson.EndReporter        = (*Runtime)(nil)
+)
+
+// Runtime runs sandboxes in gVisor.
 type Runtime struct {
 	sinkQueries
 	cfg      Config
