@@ -20,85 +20,42 @@ import (
 	"github.com/caisson-dev/caisson/job/relay/push"
 )
 
-// What happens at a step.
-const (
-	failing    = "fails"            // it is not done
-	losing     = "loses its answer" // it is done, and returns an error
-	cancelling = "is cancelled"     // the context of the operation is cancelled just before
-)
-
-// steps counts the calls that a core makes to its store, git, the forge and sandboxes, and disturbs one of them.
+// steps are the calls that a core makes to its store, git, the forge and sandboxes.
 type steps struct {
-	mu     sync.Mutex
-	at     int                // the number of that step, from 1; 0 for none; guarded by mu
-	what   string             // guarded by mu
-	cancel context.CancelFunc // guarded by mu
-	n      int                // steps so far; guarded by mu
-	op     string             // what that step was; "" if it was not reached; guarded by mu
-	ops    []string           // all since on; guarded by mu
-	record func(ops []string) // called with ops if no step was disturbed; may be nil
+	steptest.Injector
+	record func(ops []string) // called with all steps if none was disturbed; may be nil
+}
+
+// newSteps returns steps of which only those lose their answer that may be done and fail: a call of the store does what it says,
+// or nothing.
+func newSteps() *steps {
+	s := &steps{}
+	s.Skips = func(op string, e steptest.Effect) bool {
+		return e == steptest.Loses && (strings.Contains(op, " ") || op == "refs" || op == "prepare")
+	}
+	return s
 }
 
 // on disturbs a step from now on, and returns the context for the operation.
-func (s *steps) on(ctx context.Context, at int, what string) context.Context {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	ctx, s.cancel = context.WithCancel(ctx)
-	s.at, s.what, s.n, s.op, s.ops = at, what, 0, "", nil
-	return ctx
+func (s *steps) on(ctx context.Context, at int, what steptest.Effect) context.Context {
+	s.Arm(at, what)
+	return s.Context(ctx)
 }
 
 // off ends that, and returns the name of the disturbed step, "" if there were fewer steps.
 func (s *steps) off() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.cancel()
-	s.at = 0
-	if s.op == "" && s.record != nil {
-		s.record(s.ops)
+	hit, ops := s.Disarm()
+	if hit == "" && s.record != nil {
+		s.record(ops)
 	}
-	return s.op
-}
-
-func (s *steps) take(op string) (what string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.at > 0 {
-		s.ops = append(s.ops, op)
-	}
-	_, stores, _ := strings.Cut(op, " ") // which does what it says, or nothing
-	if s.at == 0 || s.what == losing && (stores != "" || op == "refs" || op == "prepare") {
-		return ""
-	}
-	if s.n++; s.n != s.at {
-		return ""
-	}
-	s.op = op
-	if s.what == cancelling {
-		s.cancel()
-	}
-	return s.what
+	return hit
 }
 
 func step[T any](s *steps, op string, do func() (T, error)) (T, error) {
-	var none T
-	err := caisson.Errorf(caisson.Internal, "the step %s went wrong", op)
-	switch s.take(op) {
-	case failing:
-		return none, err
-	case losing:
-		if v, err := do(); err != nil {
-			return v, err
-		}
-		return none, err
-	}
-	return do()
+	return steptest.Step(&s.Injector, op, do)
 }
 
-func step0(s *steps, op string, do func() error) error {
-	_, err := step(s, op, func() (struct{}, error) { return struct{}{}, do() })
-	return err
-}
+func step0(s *steps, op string, do func() error) error { return s.Do(op, do) }
 
 type stepStore struct {
 	caisson.Store
@@ -204,7 +161,7 @@ func (p *pulls) Pull(_ context.Context, _ forge.Server, req forge.PullRequest) (
 // stepped is a world whose steps can be disturbed.
 func stepped(t *testing.T) (*world, *steps) {
 	t.Helper()
-	w, s := newWorld(t), &steps{}
+	w, s := newWorld(t), newSteps()
 	w.end()
 	w.secrets["token"] = "t0ken"
 	w.adapt = func(c *repos.Config) {
@@ -225,11 +182,11 @@ func stepped(t *testing.T) (*world, *steps) {
 
 // everywhere calls try for a sample of steps, see [steptest.Every], and all that can happen at them, until there is no such step.
 // It returns the step's name, "" if it was not reached.
-func everywhere(t *testing.T, s *steps, try func(t *testing.T, at int, what string) (op string)) {
+func everywhere(t *testing.T, s *steps, try func(t *testing.T, at int, what steptest.Effect) (op string)) {
 	var record steptest.Record
 	s.record = record.Of("operation")
-	for _, what := range []string{failing, losing, cancelling} {
-		t.Run(strings.ReplaceAll(what, " ", "-"), func(t *testing.T) {
+	for _, what := range []steptest.Effect{steptest.Fails, steptest.Loses, steptest.Cancelled} {
+		t.Run(strings.ReplaceAll(string(what), " ", "-"), func(t *testing.T) {
 			sample := steptest.Every(4, t.Name())
 			at := sample.From(1)
 			for op := "?"; op != "" && !t.Failed(); at = sample.From(at + 1) {
@@ -252,7 +209,7 @@ func TestAddAnywhere(t *testing.T) {
 	t.Parallel()
 	w, s := stepped(t)
 	r := caisson.Repo{Name: "other", URL: w.remote.RepoURL("acme/app.git")}
-	everywhere(t, s, func(t *testing.T, at int, what string) (op string) {
+	everywhere(t, s, func(t *testing.T, at int, what steptest.Effect) (op string) {
 		w.t = t
 		try := func(do func(ctx context.Context) error) (failed bool) {
 			err := do(s.on(w.ctx(), at, what))
@@ -297,7 +254,7 @@ func second[T any](_ T, err error) error { return err }
 func TestGrantAnywhere(t *testing.T) {
 	t.Parallel()
 	w, s := stepped(t)
-	everywhere(t, s, func(t *testing.T, at int, what string) (op string) {
+	everywhere(t, s, func(t *testing.T, at int, what steptest.Effect) (op string) {
 		w.t = t
 		id, dir := w.sandbox("local")
 		grant := func(ctx context.Context) error {
@@ -333,7 +290,7 @@ func TestDeliverAnywhere(t *testing.T) {
 	w, s := stepped(t)
 	id, dir, g := w.grant(caisson.RepoRequest{}, "")
 	made := 0
-	everywhere(t, s, func(t *testing.T, at int, what string) (op string) {
+	everywhere(t, s, func(t *testing.T, at int, what steptest.Effect) (op string) {
 		w.t = t
 		made++
 		w.does(id, dir, fmt.Sprintf("echo %d > b.txt; git add .; git commit -qm b; echo %d > c.txt", made, made))

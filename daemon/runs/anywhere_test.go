@@ -175,15 +175,11 @@ func (x *trail) begin() {
 // progress any more.
 func (x *trail) take(step int, at func(ctx context.Context, op string, id <-chan caisson.ID) error) (r *caisson.Run, op string) {
 	x.t.Helper()
-	var mu sync.Mutex
-	var ops []string // guarded by mu
+	var steps steptest.Injector
 	id := make(chan caisson.ID, 1)
+	steps.Arm(step, "is announced")
 	x.steps.on(func(ctx context.Context, op string) error {
-		mu.Lock()
-		ops = append(ops, op)
-		n := len(ops)
-		mu.Unlock()
-		if n != step {
+		if steps.Take(op) == "" {
 			return nil
 		}
 		return at(ctx, op, id)
@@ -195,11 +191,8 @@ func (x *trail) take(step int, at func(ctx context.Context, op string, id <-chan
 	close(id)
 	x.eventually(x.Idle)
 	x.steps.on(nil)
-	mu.Lock()
-	defer mu.Unlock()
-	if len(ops) >= step {
-		op = ops[step-1]
-	} else {
+	op, ops := steps.Disarm()
+	if op == "" {
 		x.record(ops)
 	}
 	if err != nil && op == "" {

@@ -5,97 +5,47 @@ import (
 	"io"
 	"os"
 	"strings"
-	"sync"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/steptest"
 	"github.com/caisson-dev/caisson/job/image/imagetest"
 )
 
-// spoiler counts the steps: all calls of a core to its store, runtime, wires, images, workspaces and volumes with a
-// marked context, in their order. It can make one of them fail.
-type spoiler struct {
-	mu     sync.Mutex
-	taken  int      // number of steps so far; guarded by mu
-	at     int      // number of the step to fail, from 1; guarded by mu
-	how    spoil    // guarded by mu
-	cancel func()   // cancels the marked context; guarded by mu
-	hit    string   // the step that failed, "" for none yet; guarded by mu
-	ops    []string // all steps since arm; guarded by mu
+// spoiler disturbs a step: a call of a core to its store, runtime, wires, images, workspaces or volumes with a marked context.
+type spoiler struct{ steptest.Injector }
+
+// newSpoiler returns a spoiler of which only steps in other processes lose their answer.
+func newSpoiler() *spoiler {
+	s := &spoiler{}
+	s.Skips = func(op string, e steptest.Effect) bool {
+		return e == steptest.Loses && !strings.HasPrefix(op, "runtime ") && !strings.HasPrefix(op, "wire ")
+	}
+	return s
 }
-
-// spoil is the kind of failure of a step.
-type spoil string
-
-const (
-	cancelled spoil = "is cancelled before" // the caller's context is cancelled; the step is executed
-	fails     spoil = "fails"               // the step is not executed
-	failsLate spoil = "fails late"          // it is executed, but returns an error: only for steps in another process
-)
 
 type markKey struct{}
 
-// arm sets a step to fail, and returns the context whose steps are counted.
-func (s *spoiler) arm(ctx context.Context, at int, how spoil) context.Context {
-	ctx, cancel := context.WithCancel(context.WithValue(ctx, markKey{}, s))
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.taken, s.at, s.how, s.cancel, s.hit, s.ops = 0, at, how, cancel, "", nil
-	return ctx
+// arm disturbs a step from now on, and returns the marked context.
+func (s *spoiler) arm(ctx context.Context, at int, how steptest.Effect) context.Context {
+	s.Arm(at, how)
+	return s.Context(context.WithValue(ctx, markKey{}, s))
 }
 
-// disarm returns which step failed, "" for none, and the steps that were counted.
-func (s *spoiler) disarm() (hit string, steps []string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.at = 0
-	s.cancel()
-	return s.hit, s.ops
-}
-
-// spoilt returns the kind of failure for a step.
-func (s *spoiler) spoilt(ctx context.Context, op string) spoil {
+// spoilt returns what happens at a step.
+func (s *spoiler) spoilt(ctx context.Context, op string) steptest.Effect {
 	if ctx.Value(markKey{}) == nil {
 		return ""
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.ops = append(s.ops, op)
-	if s.how == failsLate && !strings.HasPrefix(op, "runtime ") && !strings.HasPrefix(op, "wire ") {
-		return ""
-	}
-	if s.taken++; s.taken != s.at {
-		return ""
-	}
-	s.hit = op
-	if s.how == cancelled {
-		s.cancel()
-	}
-	return s.how
+	return s.Take(op)
 }
 
 func (s *spoiler) take(ctx context.Context, op string, do func() error) error {
-	how := s.spoilt(ctx, op)
-	if how == fails {
-		return errInjected
-	}
-	err := do()
-	if err == nil && how == failsLate {
-		err = errInjected
-	}
-	return err
+	return failed(taking(ctx, s, op, func() (struct{}, error) { return struct{}{}, do() }))
 }
 
 // taking is like take, for a step with a result.
-func taking[T any](ctx context.Context, s *spoiler, op string, do func() (T, error)) (v T, err error) {
-	err = s.take(ctx, op, func() error {
-		v, err = do()
-		return err
-	})
-	if err != nil {
-		var none T
-		return none, err
-	}
-	return v, nil
+func taking[T any](ctx context.Context, s *spoiler, op string, do func() (T, error)) (T, error) {
+	return steptest.Execute(s.spoilt(ctx, op), op, do)
 }
 
 type stepStore struct {
@@ -208,13 +158,13 @@ func (r stepRuntime) Restore(ctx context.Context, id caisson.ID, spec caisson.Ru
 func (r stepRuntime) Checkpoint(ctx context.Context, id caisson.ID, dir string, keep bool) error {
 	how := r.s.spoilt(ctx, "runtime checkpoint")
 	switch how {
-	case fails:
+	case steptest.Fails:
 		return errInjected
-	case failsLate:
+	case steptest.Loses:
 		keep = false // before it was thawed
 	}
 	err := r.testRuntime.Checkpoint(ctx, id, dir, keep)
-	if err == nil && how == failsLate {
+	if err == nil && how == steptest.Loses {
 		err = errInjected
 	}
 	return err
@@ -258,11 +208,11 @@ func (r stepRuntime) SharedRandomness(ctx context.Context, id caisson.ID) ([]str
 
 func (r stepRuntime) Exec(ctx context.Context, id caisson.ID, e caisson.RuntimeExec) (caisson.Process, error) {
 	how := r.s.spoilt(ctx, "runtime exec "+e.Command[0])
-	if how == fails {
+	if how == steptest.Fails {
 		return nil, errInjected
 	}
 	p, err := r.testRuntime.Exec(ctx, id, e)
-	if err == nil && how == failsLate {
+	if err == nil && how == steptest.Loses {
 		p.Close()
 		return nil, errInjected
 	}
@@ -288,11 +238,11 @@ type stepWires struct {
 
 func (w stepWires) Attach(ctx context.Context, id caisson.ID, spec caisson.WireSpec) (*os.File, error) {
 	how := w.s.spoilt(ctx, "wire attach")
-	if how == fails {
+	if how == steptest.Fails {
 		return nil, errInjected
 	}
 	f, err := w.wires.Attach(ctx, id, spec)
-	if err == nil && how == failsLate {
+	if err == nil && how == steptest.Loses {
 		f.Close()
 		return nil, errInjected
 	}

@@ -40,7 +40,7 @@ func newStepWorld(t *testing.T) *stepWorld {
 	t.Helper()
 	w := plan{wires: true}.world(t)
 	must(t, w.Close())
-	s := &stepWorld{world: w, spoiler: &spoiler{}}
+	s := &stepWorld{world: w, spoiler: newSpoiler()}
 	s.layers = &layers{t: t, dir: t.TempDir(), w: w, spaces: map[caisson.ID]*space{}, fail: map[string]error{}}
 	store := stepStore{w.store, s.spoiler}
 	var err error
@@ -368,7 +368,7 @@ func TestSpoiltAnywhere(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				w := newStepWorld(t)
-				for _, how := range []spoil{cancelled, fails, failsLate} {
+				for _, how := range []steptest.Effect{steptest.Cancelled, steptest.Fails, steptest.Loses} {
 					steps := steptest.Every(5, fmt.Sprint(t.Name(), how))
 					at := steps.From(1)
 					for op.spoil(w, at, how, record.Of(name)) {
@@ -382,7 +382,7 @@ func TestSpoiltAnywhere(t *testing.T) {
 }
 
 // spoil makes the operation's step of that number fail, and returns false if there is no such step.
-func (op operation) spoil(w *stepWorld, at int, how spoil, record func([]string)) bool {
+func (op operation) spoil(w *stepWorld, at int, how steptest.Effect, record func([]string)) bool {
 	t := w.t
 	t.Helper()
 	var id caisson.ID
@@ -402,7 +402,7 @@ func (op operation) spoil(w *stepWorld, at int, how spoil, record func([]string)
 	case <-time.After(removeWait):
 		t.Fatalf("step %d: it does not end", at)
 	}
-	hit, steps := w.disarm()
+	hit, steps := w.Disarm()
 	if hit == "" {
 		record(steps)
 	}
@@ -463,7 +463,7 @@ func TestSpoiltReconciliation(t *testing.T) {
 	t.Parallel()
 	var record steptest.Record
 	w := newStepWorld(t)
-	for _, how := range []spoil{cancelled, fails, failsLate} {
+	for _, how := range []steptest.Effect{steptest.Cancelled, steptest.Fails, steptest.Loses} {
 		steps := steptest.Every(2, string(how))
 		at := steps.From(1)
 		for w.spoilReconciliation(at, how, record.Of("reconcile")) {
@@ -483,7 +483,7 @@ func (w *stepWorld) during(id caisson.ID, s caisson.State) caisson.ID {
 	return id
 }
 
-func (w *stepWorld) spoilReconciliation(at int, how spoil, record func([]string)) bool {
+func (w *stepWorld) spoilReconciliation(at int, how steptest.Effect, record func([]string)) bool {
 	t := w.t
 	t.Helper()
 	goOn := map[caisson.ID]caisson.State{}
@@ -506,7 +506,7 @@ func (w *stepWorld) spoilReconciliation(at int, how spoil, record func([]string)
 		return failed(core.Reconcile(ctx, func(caisson.ID) (*os.File, error) { return os.Open(w.wires.netns) }))
 	}
 	err := next(w.arm(w.ctx(), at, how))
-	hit, steps := w.disarm()
+	hit, steps := w.Disarm()
 	if hit == "" {
 		record(steps)
 	}

@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/caisson-dev/caisson"
@@ -21,81 +20,29 @@ import (
 	"github.com/caisson-dev/caisson/job/gate/overlay"
 )
 
-// The kinds of failure of a step.
-const (
-	failing    = "fails"            // the step is not executed
-	losing     = "loses its answer" // the step is executed, but returns an error
-	cancelling = "is cancelled"     // the caller's context is cancelled just before the step
-	killing    = "is not reached"   // the daemon is killed just before the step, and the next one starts
-)
+// killing means that the daemon is killed just before the step, and the next one starts.
+const killing steptest.Effect = "is not reached"
 
-// steps counts the calls of a core to its store and to jobs, in their order. One of them can fail.
+// steps are the calls of a core to its store and to jobs.
 type steps struct {
-	mu     sync.Mutex
-	at     int                // number of the failing step, from 1; 0 for none; guarded by mu
-	what   string             // guarded by mu
-	cancel context.CancelFunc // cancels the caller's context; guarded by mu
-	next   func()             // starts the next daemon
-	op     string             // name of the failing step; "" if it was not reached; guarded by mu
-	ops    []string           // all steps that were counted; guarded by mu
+	steptest.Injector
+	next func() // starts the next daemon, for killing
 }
 
-// as returns the context of a caller whose steps are counted.
-func (s *steps) as(ctx context.Context) context.Context {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	ctx, s.cancel = context.WithCancel(ctx)
-	return ctx
-}
-
-// without calls f, whose steps are not counted.
-func (s *steps) without(f func()) {
-	s.mu.Lock()
-	at := s.at
-	s.at = 0
-	s.mu.Unlock()
-	f()
-	s.mu.Lock()
-	s.at = at
-	s.mu.Unlock()
-}
-
-func (s *steps) take(op string) (what string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.at > 0 {
-		s.ops = append(s.ops, op)
-	}
-	_, stores, _ := strings.Cut(op, " ") // a write of the store succeeds or has no effect
-	if s.at == 0 || s.what == losing && stores != "" {
-		return ""
-	}
-	if s.at--; s.at > 0 {
-		return ""
-	}
-	s.op = op
-	if s.what == cancelling {
-		s.cancel()
-	}
-	return s.what
+// newSteps returns steps of which those of the store cannot lose their answer: a write succeeds or has no effect.
+func newSteps() *steps {
+	s := &steps{}
+	s.Skips = func(op string, e steptest.Effect) bool { return e == steptest.Loses && strings.Contains(op, " ") }
+	return s
 }
 
 func step[T any](s *steps, op string, do func() (T, error)) (T, error) {
-	var none T
-	err := caisson.Errorf(caisson.Internal, "the step %s went wrong", op)
-	switch s.take(op) {
-	case failing:
-		return none, err
-	case killing:
+	e := s.Take(op)
+	if e == killing {
 		s.next()
-		return none, err // the killed daemon does no more work; here it ends with an error
-	case losing:
-		if v, err := do(); err != nil {
-			return v, err
-		}
-		return none, err
+		e = steptest.Fails // the killed daemon does no more work; here it ends with an error
 	}
-	return do()
+	return steptest.Execute(e, op, do)
 }
 
 type stepTool struct {
@@ -183,23 +130,23 @@ func TestAnywhere(t *testing.T) {
 	t.Parallel()
 	var record steptest.Record
 	t.Run("step", func(t *testing.T) {
-		for _, what := range []string{failing, losing, cancelling} {
-			t.Run(strings.ReplaceAll(what, " ", "-"), func(t *testing.T) {
+		for _, what := range []steptest.Effect{steptest.Fails, steptest.Loses, steptest.Cancelled} {
+			t.Run(strings.ReplaceAll(string(what), " ", "-"), func(t *testing.T) {
 				t.Parallel()
-				w, s := newWorld(t), &steps{}
+				w, s := newWorld(t), newSteps()
 				w.tool, w.store = stepTool{w.tool, s}, stepStore{w.store, s}
 				w.open()
 				sample := steptest.Every(4, t.Name())
 				at := sample.From(1)
+				var ops []string
 				for op := "?"; op != ""; at = sample.From(at + 1) {
-					s.mu.Lock()
-					s.at, s.what, s.op, s.ops = at, what, "", nil
-					s.mu.Unlock()
+					s.Arm(at, what)
 					w.liveThrough(s)
-					op = s.op
-					t.Logf("step %d: %s", at, op)
+					if op, ops = s.Disarm(); op != "" {
+						t.Logf("step %d: %s", at, op)
+					}
 				}
-				record.Of("life")(s.ops)
+				record.Of("life")(ops)
 			})
 		}
 	})
@@ -212,18 +159,18 @@ func TestLayAnywhere(t *testing.T) {
 	t.Parallel()
 	var record steptest.Record
 	t.Run("step", func(t *testing.T) {
-		for _, what := range []string{failing, losing, cancelling, killing} {
-			t.Run(strings.ReplaceAll(what, " ", "-"), func(t *testing.T) {
+		for _, what := range []steptest.Effect{steptest.Fails, steptest.Loses, steptest.Cancelled, killing} {
+			t.Run(strings.ReplaceAll(string(what), " ", "-"), func(t *testing.T) {
 				t.Parallel()
-				w, s := newWorld(t), &steps{}
+				w, s := newWorld(t), newSteps()
 				real, store := w.tool, w.store
 				dir := w.tree(map[string]string{"a": "a\n", "d/b": "b\n", ".env": "KEY=hunter2\n"})
 				none := func() {
 					if list, _, err := w.gate.ListWorkspaces(w.ctx(), caisson.WorkspaceFilter{}); err != nil || len(list) > 0 {
-						t.Errorf("%s: left are %+v, %v", s.op, list, err)
+						t.Errorf("%s: left are %+v, %v", s.Hit(), list, err)
 					}
 					if left, err := os.ReadDir(filepath.Join(w.data, "workspaces")); err != nil || len(left) > 0 {
-						t.Errorf("%s: left are the directories %v, %v", s.op, left, err)
+						t.Errorf("%s: left are the directories %v, %v", s.Hit(), left, err)
 					}
 				}
 				for at, op := 1, "?"; op != ""; at++ {
@@ -238,16 +185,12 @@ func TestLayAnywhere(t *testing.T) {
 						none()
 					}
 					layers := w.core.Layers()
-					s.mu.Lock()
-					s.at, s.what, s.op, s.ops = at, what, "", nil
-					s.mu.Unlock()
-					_, err := layers.Create(s.as(w.ctx()), sb, caisson.WorkspaceRequest{Kind: caisson.WorkspaceCopy, Source: dir, Directory: handle(t, dir)})
-					s.mu.Lock()
-					op, s.at = s.op, 0
-					s.mu.Unlock()
-					if op == "" {
+					s.Arm(at, what)
+					_, err := layers.Create(s.Context(w.ctx()), sb, caisson.WorkspaceRequest{Kind: caisson.WorkspaceCopy, Source: dir, Directory: handle(t, dir)})
+					var ops []string
+					if op, ops = s.Disarm(); op == "" {
 						w.must(err)
-						record.Of("lay")(s.ops)
+						record.Of("lay")(ops)
 						continue
 					}
 					if err == nil {
@@ -277,11 +220,11 @@ func (w *world) liveThrough(s *steps) {
 	old, now := map[string]string{"a": "a\n", "d/b": "b\n"}, map[string]string{"a": "A\n", "d/b": "b\n", "n/c": "c\n"}
 	dir := w.tree(old)
 	var ws *caisson.Workspace
-	s.without(func() { // the creation of the workspace is not counted
+	s.Without(func() { // the creation of the workspace is not counted
 		ws = w.lay(dir)
 		w.edit(ws, map[string]string{"a": "A\n", "n/c": "c\n"})
 	})
-	ask := func() context.Context { return s.as(w.ctx()) }
+	ask := func() context.Context { return s.Context(w.ctx()) }
 
 	var d *caisson.Diff
 	diff := func() (err error) {
@@ -300,7 +243,7 @@ func (w *world) liveThrough(s *steps) {
 	}
 	if sync() != nil {
 		if got := have(w.t, dir); got["a"] != "a\n" && got["a"] != "A\n" {
-			w.t.Fatalf("%s: the directory has %q", s.op, got)
+			w.t.Fatalf("%s: the directory has %q", s.Hit(), got)
 		}
 		_, _ = w.gate.Sync(w.ctx(), string(ws.ID), caisson.SyncRequest{Auto: true, Directory: handle(w.t, dir)})
 	}
@@ -308,7 +251,7 @@ func (w *world) liveThrough(s *steps) {
 	receipts, _, err := w.gate.ListReceipts(w.ctx(), caisson.WorkspaceFilter{Workspace: ws.ID})
 	w.must(err)
 	if len(receipts) != 1 || w.told(ws, "sync.applied") != 1 {
-		w.t.Fatalf("%s: %d receipts, %d events", s.op, len(receipts), w.told(ws, "sync.applied"))
+		w.t.Fatalf("%s: %d receipts, %d events", s.Hit(), len(receipts), w.told(ws, "sync.applied"))
 	}
 	w.must(w.store.Sandboxes().Delete(w.ctx(), caisson.AllAccounts(), string(ws.Sandbox)))
 	if w.core.Layers().Detach(ask(), ws.ID) != nil {
@@ -326,9 +269,9 @@ func (w *world) liveThrough(s *steps) {
 		}
 	}
 	w.wantFiles(dir, old)
-	s.without(func() {
+	s.Without(func() {
 		if got := w.get(ws); got.State != caisson.WorkspaceDetached || w.told(ws, "sync.undone") != 1 {
-			w.t.Fatalf("%s: after an undo it is %s, %d events", s.op, got.State, w.told(ws, "sync.undone"))
+			w.t.Fatalf("%s: after an undo it is %s, %d events", s.Hit(), got.State, w.told(ws, "sync.undone"))
 		}
 		w.shows(ws, "added n", "added n/c", "modified a")
 	})
@@ -340,15 +283,15 @@ func (w *world) liveThrough(s *steps) {
 	if reset() != nil {
 		w.must(reset())
 	}
-	s.without(func() { w.shows(ws) })
+	s.Without(func() { w.shows(ws) })
 	w.whole(ws)
 	if left, err := os.ReadDir(filepath.Join(w.data, "workspaces", string(ws.ID), "saved")); err != nil || len(left) > 0 {
-		w.t.Errorf("%s: what was saved is left: %v, %v", s.op, left, err)
+		w.t.Errorf("%s: what was saved is left: %v, %v", s.Hit(), left, err)
 	}
 	for _, fd := range descriptors(w.t) {
 		name, _ := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
 		if strings.HasPrefix(name, dir) || strings.Contains(name, string(ws.ID)) {
-			w.t.Errorf("%s: %s is open", s.op, name)
+			w.t.Errorf("%s: %s is open", s.Hit(), name)
 		}
 	}
 }

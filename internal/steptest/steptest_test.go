@@ -89,3 +89,38 @@ func TestEvery(t *testing.T) {
 		t.Error("a run that covers everything skips steps")
 	}
 }
+
+func TestInjector(t *testing.T) {
+	in := steptest.Injector{Skips: func(op string, e steptest.Effect) bool { return op == "skipped" && e == steptest.Loses }}
+	for _, c := range []struct {
+		at     int
+		effect steptest.Effect
+		want   string
+	}{
+		{1, steptest.Fails, "[] skipped"},
+		{2, steptest.Fails, "[skipped] a"},
+		{3, steptest.Fails, "[skipped a] b"},
+		{4, steptest.Fails, "[skipped a b] "},
+		{1, steptest.Loses, "[skipped a] a"},
+		{2, steptest.Loses, "[skipped a b] b"},
+		{3, steptest.Loses, "[skipped a b] "},
+		{2, steptest.Cancelled, "[skipped a] a"},
+	} {
+		in.Arm(c.at, c.effect)
+		ctx := in.Context(t.Context())
+		var done []string
+		for _, op := range []string{"skipped", "a", "b"} {
+			in.Without(func() { in.Take("not counted") })
+			if err := in.Do(op, func() error { done = append(done, op); return nil }); err != nil || ctx.Err() != nil {
+				break
+			}
+		}
+		hit, steps := in.Disarm()
+		if got := fmt.Sprint(done, " ", hit); got != c.want {
+			t.Errorf("step %d %s: %s, want %s", c.at, c.effect, got, c.want)
+		}
+		if slices.Contains(steps, "not counted") || ctx.Err() == nil || in.Take("a") != "" {
+			t.Errorf("steps %v, context %v", steps, ctx.Err())
+		}
+	}
+}

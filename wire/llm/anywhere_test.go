@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -19,21 +18,15 @@ import (
 	"github.com/caisson-dev/caisson/wire/llm"
 )
 
-// way records the steps of a call.
+// way contains the steps of a call.
 type way struct {
-	mu    sync.Mutex
-	steps []string // guarded by mu
-	at    int
-	here  func(step string) // called before step number at
+	steptest.Injector
+	here  func(step string) // called before the step that the injector disturbs
 	begun atomic.Bool       // a reservation was made
 }
 
 func (w *way) step(name string) {
-	w.mu.Lock()
-	w.steps = append(w.steps, name)
-	here := len(w.steps) == w.at
-	w.mu.Unlock()
-	if here {
+	if w.Take(name) != "" {
 		w.here(name)
 	}
 }
@@ -111,7 +104,8 @@ func TestGoneAnywhere(t *testing.T) {
 
 // goneAt makes a call and disconnects before step number at. Returns false if the call had no such step.
 func goneAt(t *testing.T, at int, body string, ended bool, record func(steps []string)) bool {
-	w := &way{at: at}
+	w := &way{}
+	w.Arm(at, "is announced")
 	var over atomic.Bool
 	var asked atomic.Pointer[asking]
 	reached := make(chan string, 1)
@@ -173,9 +167,8 @@ func goneAt(t *testing.T, at int, body string, ended bool, record func(steps []s
 		if !strings.HasPrefix(outcome, "200 ") {
 			t.Errorf("a call that nothing has happened to: %s", outcome)
 		}
-		w.mu.Lock()
-		record(w.steps)
-		w.mu.Unlock()
+		_, steps := w.Disarm()
+		record(steps)
 	}
 	poll.Until(t, patience, func() bool { calls, bytes, parses := f.gateway.Held(); return calls == 0 && bytes == 0 && parses == 0 })
 	rows := f.meter.rows()
