@@ -21,8 +21,8 @@ type switcher struct{ *applier }
 func (a switcher) all() error {
 	for _, part := range []struct {
 		name string
-		up   bool // from the leaves to the root
-		of   func(s gate.Step) bool
+		up   bool                               // from the leaves to the root
+		of   func(s gate.Step) bool             // selects the steps
 		do   func(i int, p place) (bool, error) // false: the path is not as expected
 	}{
 		{"opened", false, needsOpening, a.openDir},

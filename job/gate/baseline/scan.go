@@ -50,8 +50,8 @@ type scanner struct {
 	ctx  context.Context
 	root int
 	mask *Mask
-	left int
-	dev  uint64
+	left int    // entries that may still be recorded
+	dev  uint64 // device number of root
 	out  *manifestWriter
 	sum  ScanResult
 }

@@ -20,8 +20,8 @@ import (
 
 // Limits of a list of files that may contain secrets: the reply of a job has at most 1 MiB.
 const (
-	maxSuspects     = 100
-	maxSuspectBytes = 128 << 10
+	maxSuspects     = 100       // files
+	maxSuspectBytes = 128 << 10 // bytes of their paths and reasons
 )
 
 // Suspects are files that are visible to a sandbox and may contain secrets. List contains the first of Count files.

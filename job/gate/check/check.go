@@ -302,6 +302,7 @@ func (c *checker) checkCollisions(ctx context.Context) error {
 	return nil
 }
 
+// checkRepository denies the change i if git would interpret a directory above the path as a repository without a work tree.
 func (c *checker) checkRepository(i int) {
 	parts := strings.Split(c.changes[i].Path, "/")
 	for n, part := range parts {
