@@ -22,9 +22,9 @@ type blobQueue struct {
 	mu    sync.Mutex
 	ids   []string
 	sizes []int64
-	index map[string]int // index in ids
-	next  int            // index of the first id that was not read yet
-	got   map[string][]byte
+	index map[string]int    // index in ids
+	next  int               // index of the first id that was not read yet
+	got   map[string][]byte // contents of the last batch that were not requested yet, by id
 }
 
 func newBlobQueue(o *Objects, limit int64) *blobQueue {

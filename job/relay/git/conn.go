@@ -30,7 +30,8 @@ type ClientConn struct {
 	readsEnded atomic.Bool
 }
 
-// NewPeer returns a peer on a duplicate of the socket file. The caller still has to close file; closing the peer does not.
+// NewPeer returns a ClientConn on a duplicate of the socket file. The caller still has to close file; closing the ClientConn
+// does not.
 func NewPeer(file *os.File) (*ClientConn, error) {
 	c, err := net.FileConn(file)
 	if err != nil {

@@ -126,9 +126,9 @@ type stream struct {
 	out      io.Writer
 }
 
-// streamHandler answers requests of remote.TransportStream.
+// A streamHandler answers the requests of [remote.ProtocolStream].
 type streamHandler struct {
-	push bool
+	push bool                                      // pushes are allowed
 	run  func(ctx context.Context, s stream) error // returns when the program has exited
 }
 
