@@ -147,7 +147,8 @@ func (a restorer) revertPut(i int, p place) (bool, error) {
 	return ok, err
 }
 
-// revertExchange reverts an exchange. was and now report whether the path is in the state before the step and in the planned state.
+// revertExchange reverts an exchange. was and now report whether the path is in the state before the step and in the planned
+// state.
 func (a restorer) revertExchange(i int, p place, was, now bool) (bool, error) {
 	s, old := a.steps[i], a.oldEntry(i)
 	if _, err := old.stat(); err != nil {

@@ -80,7 +80,8 @@ func (a *applier) change(i int, do func(i int, p place) (bool, error)) (bool, er
 	return do(i, p)
 }
 
-// needsOpening reports whether the path is a directory that must be made writable temporarily, while it or its entries are changed.
+// needsOpening reports whether the path is a directory that must be made writable temporarily, while it or its entries are
+// changed.
 func needsOpening(s gate.Step) bool {
 	return s.Before.Type == gate.NodeDir && s.Before.Mode&ownerAll != ownerAll
 }

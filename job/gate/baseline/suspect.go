@@ -227,8 +227,8 @@ func (s *searcher) look(ctx context.Context, r *Record) error {
 	return nil
 }
 
-// describe describes the first possible secret in a text, or returns "" if there is none. It does not use rules that only match the
-// words around a secret, because they have too many false positives for a whole directory.
+// describe describes the first possible secret in a text, or returns "" if there is none. It does not use rules that only match
+// the words around a secret, because they have too many false positives for a whole directory.
 func (s *searcher) describe(ctx context.Context, path, text string) (string, error) {
 	if gitConfig(path) && urlPassword.MatchString(text) {
 		return "the address of a remote has a password or token in it", nil

@@ -38,8 +38,8 @@ type contentRule struct {
 // dependencyKeys are the keys that are allowed in a requirement of a dependency from a registry.
 var dependencyKeys = []string{"version", "extras", "optional", "markers", "python", "features", "default-features", "workspace"}
 
-// contentRules lists the files of which tools execute only some parts. The lists of inert keys contain those that are not executed:
-// a change of any other key requires a review.
+// contentRules lists the files of which tools execute only some parts. The lists of inert keys contain those that are not
+// executed: a change of any other key requires a review.
 var contentRules = []contentRule{
 	{[]string{"package.json"}, "package managers and tools run what this names", keyed{
 		decode: decodeJSON,
@@ -125,8 +125,8 @@ func protectedBy(path string) *contentRule {
 	return found
 }
 
-// checkContentRules requires a review of the change i if the file is in contentRules and the change may affect what tools execute.
-// text is the new content of the file. Each change is checked by one goroutine only.
+// checkContentRules requires a review of the change i if the file is in contentRules and the change may affect what tools
+// execute. text is the new content of the file. Each change is checked by one goroutine only.
 func (c *checker) checkContentRules(i int, text string) {
 	ch := &c.changes[i]
 	j := protectedBy(ch.Path)

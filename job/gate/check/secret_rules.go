@@ -38,8 +38,8 @@ type secretAllowList struct {
 	stop           *words // StopWords
 }
 
-// A SecretRule is one rule. Its fields up to Allowlists are those of the rule set of gitleaks. Its regular expressions are compiled on
-// first use.
+// A SecretRule is one rule. Its fields up to Allowlists are those of the rule set of gitleaks. Its regular expressions are
+// compiled on first use.
 type SecretRule struct {
 	ID          string `toml:"id"`
 	Description string

@@ -148,8 +148,8 @@ func compare(old, new []byte, a, b []string) []edit {
 	return out
 }
 
-// anchored returns the edits that package diff finds, by parsing its output. The output is unambiguous, because each line of a text
-// has a prefix.
+// anchored returns the edits that package diff finds, by parsing its output. The output is unambiguous, because each line of a
+// text has a prefix.
 func anchored(old, new []byte) []edit {
 	out := diff.Diff("", old, "", new)
 	for range 3 { // the header, in which the names are empty

@@ -151,8 +151,8 @@ func (c *comparer) pair(from, to []text) error {
 	return nil
 }
 
-// texts reads the text files of list with read. It omits files that exceed the limits. left is the number of bytes that may still be
-// read; texts subtracts the sizes of the files.
+// texts reads the text files of list with read. It omits files that exceed the limits. left is the number of bytes that may still
+// be read; texts subtracts the sizes of the files.
 func (c *comparer) texts(list []*difference, left *int, read func(*difference) ([]byte, error), seed maphash.Seed) ([]text, error) {
 	var texts []text
 	for _, d := range list {

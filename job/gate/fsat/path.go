@@ -1,5 +1,5 @@
-// Package fsat opens and reads files relative to descriptors of directories, never outside them, through symlinks, or on another file
-// system. It also has the encoding of the gate's own files, and lends directories to jobs.
+// Package fsat opens and reads files relative to descriptors of directories, never outside them, through symlinks, or on another
+// file system. It also has the encoding of the gate's own files, and lends directories to jobs.
 package fsat
 
 import (

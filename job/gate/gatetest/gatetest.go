@@ -88,8 +88,8 @@ func TreeText(t *testing.T, dir string) string {
 // Seven is a text of seven lines.
 const Seven = "one\ntwo\nthree\nfour\nfive\nsix\nseven\n"
 
-// Sample returns n pseudo-random characters of alphabet, which depend only on the arguments. Tests construct secrets with it, so that
-// searches for secrets find none in the source code.
+// Sample returns n pseudo-random characters of alphabet, which depend only on the arguments. Tests construct secrets with it, so
+// that searches for secrets find none in the source code.
 func Sample(n int, alphabet string) string {
 	rng := rand.New(rand.NewPCG(uint64(n), 7))
 	var b strings.Builder

@@ -73,7 +73,8 @@ func Freeze(ctx context.Context, upper *os.File, marked io.Reader, dst *os.File,
 	return OpenFrozen(dst)
 }
 
-// WriteIndex writes an index to the file name in the directory dir, atomically. cut means that the index does not have all entries.
+// WriteIndex writes an index to the file name in the directory dir, atomically. cut means that the index does not have all
+// entries.
 func WriteIndex(dir int, name string, entries []Entry, cut bool) error {
 	tmp := name + ".new"
 	fd, err := fsat.Open(dir, tmp, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW, 0o644)

@@ -69,8 +69,8 @@ type Frozen struct {
 	content map[string]string // Entry.Content by Entry.Hash and by Entry.Content
 }
 
-// OpenFrozen reads the index that [Freeze] has written to dir, and the index of the files that [compare.Changes] has merged since. The
-// caller must close the result. It may close dir before that.
+// OpenFrozen reads the index that [Freeze] has written to dir, and the index of the files that [compare.Changes] has merged
+// since. The caller must close the result. It may close dir before that.
 func OpenFrozen(dir *os.File) (*Frozen, error) {
 	entries, cut, err := ReadIndex(dir, frozenIndex)
 	if err != nil {
@@ -121,9 +121,9 @@ func (f *Frozen) search(path string) int {
 	return sort.Search(len(f.entries), func(i int) bool { return fsat.Compare(f.entries[i].Path, path) >= 0 })
 }
 
-// Object opens the content of the file that hash names: a [caisson.Change.Hash] or [Entry.Hash], or the sha256 of the content alone
-// as [Entry.Content] and [gate.Node.Hash] have it. Its last Read fails if the content does not have the hash. Returns NotFound if the
-// copy has no such content.
+// Object opens the content of the file that hash names: a [caisson.Change.Hash] or [Entry.Hash], or the sha256 of the content
+// alone as [Entry.Content] and [gate.Node.Hash] have it. Its last Read fails if the content does not have the hash. Returns
+// NotFound if the copy has no such content.
 func (f *Frozen) Object(hash string) (io.ReadCloser, error) {
 	content, ok := f.content[hash]
 	if !ok {

@@ -38,8 +38,8 @@ var jobFreeze = worker.Job[FreezeLimits, freezeReply]{
 	},
 }
 
-// Freeze runs [Mark] in this process, which must run as root, and then the function [Freeze] as a worker job with the rights of the
-// guest that owns upper. dst is an empty directory that the caller owns. [OpenFrozen] reads the result.
+// Freeze runs [Mark] in this process, which must run as root, and then the function [Freeze] as a worker job with the rights of
+// the guest that owns upper. dst is an empty directory that the caller owns. [OpenFrozen] reads the result.
 func (t Tool) Freeze(ctx context.Context, upper, dst *os.File, limits FreezeLimits) (entries int, cut bool, err error) {
 	marks, err := worker.Scratch("marks")
 	if err != nil {

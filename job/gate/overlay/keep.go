@@ -41,8 +41,8 @@ func NewKeeper(objects int, l FreezeLimits) *Keeper {
 	return &Keeper{objects: objects, limits: l, buf: make([]byte, fsat.SmallFile+1), linked: map[uint64]kept{}}
 }
 
-// keep copies the file at path beneath root, whose metadata was st. It returns its sha256 and size, or in denied the reason why it was
-// not kept.
+// keep copies the file at path beneath root, whose metadata was st. It returns its sha256 and size, or in denied the reason why
+// it was not kept.
 func (k *Keeper) keep(root int, path string, st *fsat.Stat) (content string, size int64, denied string, err error) {
 	for range maxTries {
 		if caisson.Size(st.Size) > k.limits.File {
@@ -74,8 +74,8 @@ func (k *Keeper) keep(root int, path string, st *fsat.Stat) (content string, siz
 	return "", st.Size, vanished, nil
 }
 
-// copy stores the content of file, sets *content to its sha256, and returns the metadata that the file had. If the file changed during
-// the copy, or exceeds the limits, it returns fsat.ErrChanged and the current metadata.
+// copy stores the content of file, sets *content to its sha256, and returns the metadata that the file had. If the file changed
+// during the copy, or exceeds the limits, it returns fsat.ErrChanged and the current metadata.
 func (k *Keeper) copy(file *os.File, content *string) (fsat.Stat, error) {
 	before, err := fsat.Lstat(int(file.Fd()), "")
 	if err != nil {
@@ -84,8 +84,8 @@ func (k *Keeper) copy(file *os.File, content *string) (fsat.Stat, error) {
 	if before.Type != fsat.TypeFile || caisson.Size(before.Size) > k.limits.File || k.total+caisson.Size(before.Size) > k.limits.Bytes {
 		return before, fsat.ErrChanged
 	}
-	// The size is compared as well, because the clock of a file system is coarse, and because the offset of a content in the pack is
-	// computed from the sizes of the entries before it.
+	// The size is compared as well, because the clock of a file system is coarse, and because the offset of a content in the
+	// pack is computed from the sizes of the entries before it.
 	if l, ok := k.linked[before.Inode]; ok && l.ctime == before.Ctime && l.size == before.Size && before.Nlink > 1 {
 		*content = l.content
 		return before, nil
@@ -154,8 +154,8 @@ func (k *Keeper) Put(data []byte) (string, error) {
 	return name, nil
 }
 
-// large copies a file to an object and returns its sha256. The object shares the blocks of the file if the file system supports that;
-// otherwise it has the same holes.
+// large copies a file to an object and returns its sha256. The object shares the blocks of the file if the file system supports
+// that; otherwise it has the same holes.
 func (k *Keeper) large(file *os.File, size int64) (string, error) {
 	const tmp = "copying"
 	fd, err := fsat.Open(k.objects, tmp, unix.O_RDWR|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW, 0o644)

@@ -43,9 +43,9 @@ type marks struct {
 	until string
 }
 
-// Mark writes to out, for [Freeze], which directories of the upper layer of an overlay are opaque and which entries have attributes
-// that must not be there. The kernel shows these attributes only to root of the initial user namespace, so this cannot be a job;
-// it lists names and their attributes, and reads nothing else. Returns Denied if the layer's root has such attributes.
+// Mark writes to out, for [Freeze], which directories of the upper layer of an overlay are opaque and which entries have
+// attributes that must not be there. The kernel shows these attributes only to root of the initial user namespace, so this cannot
+// be a job; it lists names and their attributes, and reads nothing else. Returns Denied if the layer's root has such attributes.
 func Mark(ctx context.Context, upper *os.File, out io.Writer) error {
 	defer fsat.KeepAlive(upper)
 	if err := seesTrusted(); err != nil {

@@ -14,8 +14,8 @@ import (
 )
 
 // frozenPack is the file of a frozen copy that contains the contents of small files, each once, in the order in which the index
-// first names them; offsets follow from the index. On ext4, a file for each content takes fifty times as long to create, and longer
-// after many files were removed. Copies of earlier versions have no pack.
+// first names them; offsets follow from the index. On ext4, a file for each content takes fifty times as long to create, and
+// longer after many files were removed. Copies of earlier versions have no pack.
 const frozenPack = "pack"
 
 // packed reports whether the content of e is in the pack of a frozen copy that has one.
@@ -92,8 +92,8 @@ func (p *pack) close() error {
 	return p.file.Close()
 }
 
-// Contents are the contents of a frozen copy, by their sha256. They are not compared with the hash when they are read; the jobs that
-// write them elsewhere do that.
+// Contents are the contents of a frozen copy, by their sha256. They are not compared with the hash when they are read; the jobs
+// that write them elsewhere do that.
 type Contents struct {
 	frozen *os.File
 	pack   *pack
