@@ -111,7 +111,7 @@ func (s *streams) enter(sandbox caisson.ID) bool {
 	return true
 }
 
-// leave ends what enter has begun.
+// leave reverts a call of enter.
 func (s *streams) leave(sandbox caisson.ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

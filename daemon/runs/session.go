@@ -64,7 +64,7 @@ func (c sessions) claim(ctx context.Context, r *caisson.Run) (s *caisson.Session
 
 // busy is the error that another run has claimed the session.
 type busy struct {
-	run caisson.ID
+	run caisson.ID // the run that has claimed it
 	error
 }
 
