@@ -241,7 +241,7 @@ func (x *attempt) do(ctx context.Context) error {
 // Building a template is not part of the run's time; it has its own timeout, and a maximum number of status events.
 const (
 	buildTime = 30 * time.Minute
-	maxStages = 200
+	maxStages = 200 // status events
 )
 
 // build makes sure that the agent's template exists and is built.

@@ -34,7 +34,7 @@ type lane struct {
 type ticket struct {
 	run     caisson.ID
 	account string
-	depth   int
+	depth   int           // number of runs above the run, at most maxDepth
 	ready   chan struct{} // closed when the run may start
 }
 

@@ -141,7 +141,7 @@ func (x provisioner) openSession(ctx context.Context) (ok bool, err error) {
 }
 
 // checkWorkspace returns an error if a session's sandbox does not have the workspace that the run requests, before the sandbox is
-// changed. Sandboxes that have failed or are gone are not checked.
+// changed. Sandboxes that have failed or no longer exist are not checked.
 func (x provisioner) checkWorkspace(ctx context.Context, id caisson.ID) (err error) {
 	x.sandbox, err = x.c.Sandboxes.Lifecycle.Get(ctx, string(id))
 	defer func() { x.sandbox = nil }()

@@ -176,7 +176,7 @@ type recorder struct {
 	streams *streams
 	run     caisson.ID
 	account string
-	attempt int
+	attempt int // number of the attempt
 
 	mu      sync.Mutex
 	seq     int64              // of the last event; guarded by mu

@@ -96,8 +96,8 @@ type applier struct {
 	ctx   context.Context
 	host  *os.File // the host's directory, locked with flock
 	saved *os.File
-	read  func(hash string) (io.ReadCloser, error)
-	hook  func(point string) // called at named points by tests; may be nil
+	read  func(hash string) (io.ReadCloser, error) // opens a new content by its SHA-256
+	hook  func(point string)                       // called at named points by tests; may be nil
 
 	disk  syncer
 	steps []gate.Step // sorted, so that parents come first

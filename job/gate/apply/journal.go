@@ -43,7 +43,7 @@ const (
 type record struct {
 	Version int    `json:"version,omitempty"`
 	Stage   string `json:"stage,omitempty"` // name of the staging directory
-	Steps   int    `json:"steps,omitempty"`
+	Steps   int    `json:"steps,omitempty"` // number of steps; only in the head
 
 	Step *gate.Step `json:"step,omitempty"`
 

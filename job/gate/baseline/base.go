@@ -28,7 +28,7 @@ const (
 	baseMagic = "caisson base 1\n" // the beginning of the index
 	// minBaseEntry is the minimum size of an entry in the index, in bytes.
 	minBaseEntry   = 10
-	maxBaseEntries = 1_000_000
+	maxBaseEntries = 1_000_000 // entries in one index
 )
 
 // Limits bound the contents that are stored for merges. Zero fields mean the default.
@@ -153,7 +153,7 @@ func newest(m *Manifest, l Limits) ([]Record, error) {
 type packFile struct {
 	file *os.File
 	buf  []byte
-	off  int64
+	off  int64 // bytes of the pack, including those in buf
 }
 
 func (p *packFile) write(data []byte) error {

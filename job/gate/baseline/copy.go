@@ -73,7 +73,7 @@ func Copy(ctx context.Context, root, manifest, dst *os.File, limits CopyLimits) 
 
 type copier struct {
 	ctx       context.Context
-	root, dst int
+	root, dst int // file descriptors of the two directories
 	limits    CopyLimits
 	entries   int // entries that were visited
 	sum       Copied

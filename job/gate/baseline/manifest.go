@@ -41,7 +41,7 @@ type manifestWriter struct {
 	n      int    // records in block
 	last   string // path of the last record
 	index  fsat.Packer
-	blocks uint64
+	blocks uint64 // number of blocks in index
 	first  string // first path of the last block in index
 	start  int64  // offset of the last block in index, 0 if there is none
 	err    error
@@ -138,7 +138,7 @@ type Manifest struct {
 	end    int64 // offset of the end of the blocks
 
 	cached [8]struct {
-		block   int
+		block   int // index of the block, or -1
 		records []Record
 	}
 	next int // index in cached of the next entry to replace

@@ -131,7 +131,7 @@ func Search(ctx context.Context, root, manifest *os.File, limits SearchLimits) (
 }
 
 type searcher struct {
-	root   int
+	root   int // file descriptor of the directory
 	rules  *check.SecretRules
 	limits SearchLimits
 	all    int64 // files that qualify for a search

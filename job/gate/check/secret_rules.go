@@ -34,8 +34,8 @@ type secretAllowList struct {
 	Regexes     []string
 	StopWords   []string `toml:"stopwords"`
 
-	paths, regexes func() *regexp.Regexp
-	stop           *words // StopWords
+	paths, regexes func() *regexp.Regexp // Paths and Regexes, compiled on first use
+	stop           *words                // StopWords
 }
 
 // A SecretRule is one rule. Its fields up to Allowlists are those of the rule set of gitleaks. Its regular expressions are
@@ -50,7 +50,7 @@ type SecretRule struct {
 	Keywords    []string
 	Allowlists  []*secretAllowList
 
-	regex, path func() *regexp.Regexp
+	regex, path func() *regexp.Regexp // Regex and Path, compiled on first use
 	// reach is the maximum distance, in bytes, from the end of a keyword at which a match can begin or end; 0 means that a
 	// match can be anywhere.
 	reach int

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	contextLines = 3 // unchanged lines before and after the changed lines of a hunk
-	noNewline    = "\\ No newline at end of file\n"
+	contextLines = 3                                // unchanged lines before and after the changed lines of a hunk
+	noNewline    = "\\ No newline at end of file\n" // follows a last line without a newline
 )
 
 // A Hunk is one group of changed lines of a unified diff, with the unchanged lines around it.

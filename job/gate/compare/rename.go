@@ -115,7 +115,7 @@ func (c *comparer) pair(from, to []text) error {
 	type pair struct {
 		from, to *difference
 		score    float64
-		named    bool
+		named    bool // both files have the same name
 	}
 	var pairs []pair
 	work := 0

@@ -91,7 +91,7 @@ func WriteIndex(dir int, name string, entries []Entry, cut bool) error {
 
 type freezer struct {
 	ctx     context.Context
-	root    int
+	root    int // file descriptor of the upper directory
 	marks   *marks
 	left    int // entries that may still be recorded
 	keeper  *Keeper

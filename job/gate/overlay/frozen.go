@@ -64,7 +64,7 @@ func HashOf(typ string, mode uint32, contentSHA256, link string) string {
 type Frozen struct {
 	dir     *os.File
 	entries []Entry
-	cut     bool
+	cut     bool // entries were left out
 	pack    *pack
 	content map[string]string // Entry.Content by Entry.Hash and by Entry.Content
 }

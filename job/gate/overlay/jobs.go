@@ -23,8 +23,8 @@ func NewTool(r worker.Starter) Tool { return Tool{run: r} }
 
 // freezeReply describes the copy that a job has made.
 type freezeReply struct {
-	Entries int
-	Cut     bool
+	Entries int  // number of entries
+	Cut     bool // entries were left out
 }
 
 var jobFreeze = worker.Job[FreezeLimits, freezeReply]{

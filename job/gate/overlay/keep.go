@@ -32,8 +32,8 @@ type Keeper struct {
 
 // kept is the state of a file when its content was kept, and the hash of the content.
 type kept struct {
-	ctime, size int64
-	content     string
+	ctime, size int64  // ctime in ns, size in bytes
+	content     string // sha256 in hex
 }
 
 // NewKeeper returns a Keeper without a pack. objects is the file descriptor of the directory of objects.

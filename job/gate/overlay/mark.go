@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	marksMagic    = "caisson marks 1\n"
-	overlayPrefix = "trusted.overlay."
-	maxXattrList  = 64 << 10 // XATTR_LIST_MAX
+	marksMagic    = "caisson marks 1\n" // the beginning of the output of Mark
+	overlayPrefix = "trusted.overlay."  // of the names of overlay attributes
+	maxXattrList  = 64 << 10            // XATTR_LIST_MAX
 )
 
 // The kinds of marks, which say what the overlay's attributes of a path mean.
@@ -37,9 +37,9 @@ type mark struct {
 
 // marks are the marks of an upper layer, as [Mark] has written them.
 type marks struct {
-	byPath map[string]mark
-	// until is the first path, in the order of a walk, that was not marked because there are too many entries. "" means that all
-	// paths were marked, and "." that none were.
+	byPath map[string]mark // only the paths that have a mark
+	// until is the path from which on, in the order of a walk, marks are missing because there are too many entries. "" means
+	// that no marks are missing, and "." that all may be.
 	until string
 }
 
@@ -89,7 +89,7 @@ func seesTrusted() error {
 
 type marker struct {
 	ctx   context.Context
-	root  int
+	root  int    // file descriptor of the upper directory
 	left  int    // entries that may still be listed
 	until string // see marks.until
 	buf   []byte

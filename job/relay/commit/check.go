@@ -252,7 +252,7 @@ func plainf(format string, args ...any) string {
 // Findings is a bounded list; if it is full, the most severe findings are kept.
 type Findings struct {
 	List    []caisson.Finding
-	max     int
+	max     int // maximum length of List
 	Dropped int // number of findings that were dropped
 }
 

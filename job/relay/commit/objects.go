@@ -36,8 +36,8 @@ type Objects struct {
 	out *bufio.Reader
 	err error // the first failure of the process; all later reads return it
 
-	trees         map[string]*treeObject
-	cachedEntries int // number of entries in trees
+	trees         map[string]*treeObject // cache, by id
+	cachedEntries int                    // number of entries in trees
 }
 
 // OpenObjects starts a git process; Close terminates it.

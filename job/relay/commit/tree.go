@@ -64,7 +64,7 @@ func (e treeEntry) perm() uint32 {
 // A treeObject is one directory of a commit. It is immutable.
 type treeObject struct {
 	entries []treeEntry
-	byName  map[string]int
+	byName  map[string]int // index in entries
 }
 
 func (t *treeObject) entry(name string) treeEntry {

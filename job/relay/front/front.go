@@ -43,8 +43,8 @@ func Handler(open Open) http.Handler {
 
 type handler struct {
 	open                  Open
-	fetchLimit, gzipLimit int64
-	idle, drain           time.Duration
+	fetchLimit, gzipLimit int64         // maxFetchRequest and maxUnzipped, except in tests
+	idle, drain           time.Duration // idleTime and drainTime, except in tests
 }
 
 // ServeHTTP implements [http.Handler].

@@ -10,7 +10,7 @@ import (
 
 // A refusal is an error with its own HTTP status.
 type refusal struct {
-	status int
+	status int // HTTP status
 	msg    string
 	allow  string // value of the Allow header, for status 405
 }

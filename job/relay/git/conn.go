@@ -24,9 +24,9 @@ const Stall = 2 * time.Minute
 // ClientConn is the connection to the client that sent a request.
 type ClientConn struct {
 	net.Conn
-	file       *os.File // the same socket, for poll
-	Stall      time.Duration
-	Wrote      bool // whether any byte was written
+	file       *os.File      // the same socket, for poll
+	Stall      time.Duration // how long a read or write may be idle
+	Wrote      bool          // whether any byte was written
 	readsEnded atomic.Bool
 }
 

@@ -20,9 +20,9 @@ import (
 
 // Paths at which jobs have their directories.
 const (
-	workDir   = "/work"
-	viewDir   = "/view"
-	MirrorDir = "/mirror"
+	workDir   = "/work"   // the repository that the job works on
+	viewDir   = "/view"   // the view that it borrows objects from
+	MirrorDir = "/mirror" // the mirror that it copies objects from
 )
 
 // A Repo is a bare repository with the settings for running git in it.
@@ -208,7 +208,7 @@ func (b *limitedBuffer) Write(p []byte) (int, error) {
 type OutputTail struct {
 	mu    sync.Mutex
 	buf   []byte
-	Limit int
+	Limit int // in bytes
 }
 
 func (t *OutputTail) Write(p []byte) (int, error) {

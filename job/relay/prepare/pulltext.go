@@ -97,7 +97,7 @@ func parsePullTemplate(text string) (*template.Template, error) {
 // A templateChecker validates the nodes of a template. It records the first error.
 type templateChecker struct {
 	tree   *parse.Tree
-	inLoop bool
+	inLoop bool // the current node is inside a range
 	err    error
 }
 

@@ -35,8 +35,8 @@ type Fixture struct {
 
 	Mu    sync.Mutex      // guards the fields below
 	Req   receive.Request // settings of the pushes that the server receives
-	Last  *receive.Result // result of the last push
-	Err   error           // error of the last push
+	Last  *receive.Result // of the last request to git-receive-pack
+	Err   error           // of the last request to git-receive-pack
 	count int             // number of requests to git-receive-pack
 }
 

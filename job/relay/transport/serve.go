@@ -168,7 +168,7 @@ var errNoPush = caisson.Errorf(caisson.Denied, "this link may only be fetched ov
 // flushWriter sends the status with the first write, and flushes every write.
 type flushWriter struct {
 	w     http.ResponseWriter
-	begun bool
+	begun bool // the status was sent
 }
 
 func (l *flushWriter) begin() {
