@@ -257,7 +257,7 @@ func (c guestExec) runDriver(ctx context.Context, box caisson.ID, t *task.Task, 
 				if said = strings.TrimSpace(said); said != "" {
 					why += "; its last words were " + strconv.Quote(said)
 				}
-			case <-time.After(reasonTimeout): // a process that it has started holds the stream open
+			case <-time.After(reasonTimeout): // a process that the driver has started holds the stream open
 			}
 			return nil, &failure{code: caisson.RunAgentError, msg: why}
 		case err != nil:
