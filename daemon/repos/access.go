@@ -18,7 +18,7 @@ import (
 	"github.com/caisson-dev/caisson/job/relay/remoteurl"
 )
 
-// host is the address of the relay in sandboxes.
+// host is the URL of the relay in sandboxes. The name of a repository is appended to it.
 const host = "http://git.caisson.internal/"
 
 // access grants sandboxes the use of repositories.
@@ -139,7 +139,7 @@ func (a *access) create(ctx context.Context, r *caisson.Repo, req caisson.RepoAc
 	if err != nil {
 		return nil, "", err
 	}
-	if err := a.grants.store(g); err != nil { // the next grant could not be made if the store stayed
+	if err := a.grants.store(g); err != nil { // the store is removed, because it would prevent a later grant
 		return nil, "", errors.Join(err, os.RemoveAll(a.dirs.path(g.Account, g.Repo, storesDir, string(g.Sandbox))))
 	}
 	a.events.Publish(asAccount(ctx, g.Account), g.Account, "repo.granted", g.Repo, map[string]string{
@@ -176,7 +176,7 @@ func (a *access) renew(g *grant, req caisson.RepoAccess) (*caisson.RepoGrant, er
 	return repoGrant(next, next.Base), nil
 }
 
-const heads = "refs/heads/"
+const heads = "refs/heads/" // prefix of the full names of branches
 
 // resolve returns the grant for a request. start is the branch to check out: the base, or the branch itself if Caisson has
 // delivered it before.

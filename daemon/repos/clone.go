@@ -22,7 +22,7 @@ const cloneTime = 30 * time.Minute
 // written into the sandbox as they are. With git's protocol, git in the sandbox would unpack every object to make the same index
 // again, which is most of the time of a clone.
 //
-// The sandbox gets no more by this than it may fetch.
+// A view has exactly the objects that the sandbox may fetch, so this gives it no others.
 
 // initScript begins a clone. Files that exist, such as the configuration of agents, are excluded from commits.
 const initScript = `set -eu

@@ -15,9 +15,9 @@ import (
 
 // Bounds of the texts of a delivery.
 const (
-	maxTitle    = 256
-	maxAnswer   = 32 << 10
-	maxFindings = 100
+	maxTitle    = 256      // bytes
+	maxAnswer   = 32 << 10 // bytes
+	maxFindings = 100      // findings that are stored
 )
 
 // planner makes deliveries: it collects the commits of a sandbox and prepares them as they are sent.
@@ -46,7 +46,7 @@ func (p *planner) deliver(ctx context.Context, h caisson.DeliveryRequest) (*cais
 	if tip == nil || tip.Commit == g.From {
 		return nil, nil
 	}
-	if g.Run != "" { // a daemon that died may have made it and not stored it with the run
+	if g.Run != "" { // an earlier daemon may have ended after it stored the delivery and before it stored its id in the run
 		d, err := p.find(ctx, g, func(d *caisson.Delivery) bool { return d.Run == g.Run && d.Pushed == tip.Commit })
 		if err != nil || d != nil {
 			return d, err

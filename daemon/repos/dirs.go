@@ -39,7 +39,7 @@ func (d *directories) lock(ctx context.Context, account, repo string) (release f
 	return d.locks.Acquire(ctx, account+"/"+repo)
 }
 
-// tryLock is lock if that is possible without waiting.
+// tryLock is like lock, but returns false instead of waiting.
 func (d *directories) tryLock(account, repo string) (release func(), ok bool) {
 	return d.locks.Try(account + "/" + repo)
 }

@@ -19,13 +19,13 @@ type grant struct {
 	Account string     `json:"account"`
 	Repo    string     `json:"repo"`
 	Sandbox caisson.ID `json:"sandbox"`
-	Run     caisson.ID `json:"run,omitempty"` // that pushes are charged to now
+	Run     caisson.ID `json:"run,omitempty"` // current run of the sandbox; empty if the grant is not for a run
 	Session caisson.ID `json:"session,omitempty"`
-	Base    string     `json:"base"`
-	Branch  string     `json:"branch"`
-	From    string     `json:"from"` // commit of the base branch
-	View    string     `json:"view"`
-	Refs    []git.Ref  `json:"refs"` // that may be read
+	Base    string     `json:"base"`   // short name of the branch that work starts from
+	Branch  string     `json:"branch"` // short name of the branch that the sandbox may push to
+	From    string     `json:"from"`   // commit of the base branch that work started from
+	View    string     `json:"view"`   // name of the view, see viewKey
+	Refs    []git.Ref  `json:"refs"`   // refs that the sandbox may read
 	// Pushed has the branches that the current run has pushed, the latest last.
 	Pushed []pushed `json:"pushed,omitempty"`
 	// Cloning is true until the sandbox has its clone. A daemon that starts removes such grants.
@@ -34,7 +34,7 @@ type grant struct {
 
 // pushed is a branch as a sandbox has pushed it.
 type pushed struct {
-	Name   string `json:"name"` // full
+	Name   string `json:"name"` // full name of the branch
 	Commit string `json:"commit"`
 }
 
@@ -69,8 +69,8 @@ func (s *grants) list(match func(*grant) bool) (list []*grant) {
 	return list
 }
 
-// change replaces a grant by what f makes of a copy, and returns that; nil if the grant has been removed. A push of one run may
-// be recorded while the next run begins.
+// change replaces a grant by a copy that f has changed, and returns the copy; nil if the grant has been removed. It copies the
+// current grant instead of g, because a push of one run may be recorded while the next run begins.
 func (s *grants) change(g *grant, f func(*grant)) (*grant, error) {
 	s.changes.Lock()
 	defer s.changes.Unlock()
@@ -136,8 +136,8 @@ func (s *grants) removeRepo(account, repo string) {
 	}
 }
 
-// lockPushes waits until the pushes under way with a grant are recorded, and keeps others from beginning. Git in the sandbox has
-// its answer a moment before its push is recorded.
+// lockPushes waits until the pushes under way with a grant are recorded, and keeps others from beginning. Git in the sandbox
+// receives the answer to its push before the push is recorded.
 func (s *grants) lockPushes(ctx context.Context, g *grant) (release func(), err error) {
 	return s.pushes.Acquire(ctx, string(g.Sandbox)+"/"+g.Repo)
 }

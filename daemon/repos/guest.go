@@ -22,8 +22,8 @@ git diff --cached --quiet || git -c core.hooksPath=/dev/null -c commit.gpgSign=f
 git -c core.hooksPath=/dev/null push -q "$url" "+HEAD:refs/heads/$branch"
 `
 
-// collectMoreScript does so only if HEAD is a descendant of the commit that was pushed. If it is not, a push would undo that
-// commit, so that the script fails unless there is nothing to push.
+// collectMoreScript does the same, but only if HEAD is a descendant of the commit that was pushed before. If it is not, a push
+// would undo that commit, so the script fails unless there is nothing to push.
 const collectMoreScript = `set -eu
 dir=$1 url=$2 branch=$3 subject=$4 pushed=$5
 cd "$dir"
@@ -44,7 +44,7 @@ git -c core.hooksPath=/dev/null push -q "$url" "HEAD:refs/heads/$branch"
 
 // sandboxGit runs git in sandboxes.
 type sandboxGit struct {
-	exec func(ctx context.Context, sandbox string, req caisson.ExecRequest) (caisson.Process, error)
+	exec func(ctx context.Context, sandbox string, req caisson.ExecRequest) (caisson.Process, error) // see Config.Exec
 	dirs *directories
 }
 
@@ -86,7 +86,7 @@ func (x *sandboxGit) run(ctx context.Context, g *grant, most time.Duration, scri
 	return caisson.Errorf(caisson.Denied, "git in the sandbox %s; it said last: %s", status, line(<-errs+" "+<-out, maxOutput))
 }
 
-// maxOutput bounds the output of git in a sandbox that an error has, in bytes.
+// maxOutput is the maximum number of bytes of git's output in an error about git in a sandbox.
 const maxOutput = 1200
 
 // writeInput writes input, unless that is nil, to a process that must read all of it.

@@ -21,8 +21,8 @@ type keeper struct {
 	grants     *grants
 	space      *space
 	measuring  keylock.Locks // by account; held while its space is measured for a push
-	keep       time.Duration // for which commits that were not delivered are kept
-	interval   time.Duration // of housekeep
+	keep       time.Duration // how long commits that were not delivered are kept
+	interval   time.Duration // between two calls of housekeep
 	log        *slog.Logger
 }
 
@@ -186,8 +186,9 @@ func (k *keeper) tidy(ctx context.Context, account, repo string) (errs error) {
 	return errors.Join(errs, err)
 }
 
-// room returns Exhausted if an account has used up its space even after a sweep. It is called before fetches and grants: those
-// under way at the same time have limits of their own. The caller may hold the lock of one repository.
+// room returns Exhausted if an account has used up its space even after a sweep. It is called before fetches and grants. How much
+// several of them write that run at the same time is bounded by the limits of each. The caller may hold the lock of one
+// repository.
 func (k *keeper) room(ctx context.Context, account string) error {
 	u, err := k.space.measure(account)
 	if err != nil || k.space.check(u) == nil {
@@ -206,7 +207,7 @@ func (k *keeper) room(ctx context.Context, account string) error {
 	return k.space.check(u)
 }
 
-// roomToPush is room for pushes, for which a recent measurement is sufficient.
+// roomToPush is like room, for pushes, for which a recent measurement is sufficient.
 func (k *keeper) roomToPush(ctx context.Context, account string) error {
 	release, err := k.measuring.Acquire(ctx, account)
 	if err != nil {

@@ -39,8 +39,8 @@ func (m *mirrors) create(ctx context.Context, r *caisson.Repo) (*caisson.Repo, e
 	return m.fetch(ctx, r)
 }
 
-// update fetches a repository. It reads the repository with its lock held: the name may have become another repository's
-// meanwhile.
+// update fetches a repository. It reads the repository's record after it has the lock, because a repository may have been
+// removed, and another one of the same name added, before that.
 func (m *mirrors) update(ctx context.Context, account, name string) (*caisson.Repo, error) {
 	release, err := m.dirs.lock(ctx, account, name)
 	if err != nil {

@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	maxWait        = time.Hour        // between two attempts of a delivery
-	attemptTimeout = 30 * time.Minute // of one attempt
-	dropTimeout    = 15 * time.Second // of the end of an attempt whose delivery is dropped
-	maxAttempts    = 8                // at the same time; half of that of an account, a quarter of a repository
+	maxWait        = time.Hour        // maximum time between two attempts of a delivery
+	attemptTimeout = 30 * time.Minute // time limit of one attempt
+	dropTimeout    = 15 * time.Second // how long a call that drops a delivery waits for the end of its attempt
+	maxAttempts    = 8                // concurrent attempts; at most half of them of one account, and a quarter of one repository
 )
 
 // queue schedules the attempts of deliveries and stores their outcomes.
@@ -35,7 +35,7 @@ type queue struct {
 	attempts map[caisson.ID]*attempt // under way, by delivery; guarded by mu
 }
 
-// An attempt to send a delivery is under way.
+// An attempt is one attempt to send a delivery that is under way.
 type attempt struct {
 	cancel context.CancelCauseFunc
 	ended  chan struct{} // closed when its outcome is stored
@@ -46,8 +46,8 @@ var (
 	errDropped = errors.New("the delivery was dropped") // the cause that an attempt is cancelled with
 )
 
-// reconcile makes the deliveries wait that an earlier daemon was sending. It is not known how far it came: a repeated attempt
-// finds out.
+// reconcile sets the deliveries that an earlier daemon was sending to waiting. It is not known whether their branches were pushed
+// and their pull requests opened; the next attempt detects that.
 func (q *queue) reconcile(ctx context.Context) error {
 	sending, err := q.list(ctx, caisson.DeliverySending)
 	if err != nil {
@@ -305,12 +305,12 @@ func (q *queue) await(ctx context.Context, id caisson.ID, most time.Duration) (*
 	}
 }
 
-// notifier tells when deliveries change.
+// A notifier wakes the calls that wait for a change of a delivery.
 type notifier struct {
-	settled func(ctx context.Context, d *caisson.Delivery) // may be nil
+	settled func(ctx context.Context, d *caisson.Delivery) // called by notify with each delivery; may be nil
 
 	mu      sync.Mutex
-	waiting map[caisson.ID][]chan struct{} // closed when the delivery changes; guarded by mu
+	waiting map[caisson.ID][]chan struct{} // channels by delivery, closed when the delivery changes; guarded by mu
 }
 
 // watch returns a channel that is closed when a delivery changes. The caller must call cancel when it no longer waits.

@@ -132,12 +132,13 @@ type tokens struct {
 	minted map[[sha256.Size]byte]minted // by account, repository and credential; guarded by mu
 }
 
+// minted is a token of a GitHub App.
 type minted struct {
 	token caisson.Secret
-	until time.Time
+	until time.Time // end of its validity
 }
 
-const tokenReserve = 10 * time.Minute // for which a token must still be valid to be used again
+const tokenReserve = 10 * time.Minute // how long a token must still be valid to be used again
 
 // get returns the token of a key from the cache, or a new one.
 func (t *tokens) get(ctx context.Context, f Forges, app forge.App, server forge.Server, key [sha256.Size]byte) (caisson.Secret, error) {
@@ -239,7 +240,7 @@ func (m *remotes) connect(ctx context.Context, r *caisson.Repo, push bool, f fun
 	select {
 	case err := <-done:
 		near.Close()
-		select { // it ends by itself, as the other end is closed
+		select { // the link ends by itself, because its other end is closed
 		case <-ended:
 		case <-time.After(linkGrace):
 			cancel()
@@ -247,7 +248,7 @@ func (m *remotes) connect(ctx context.Context, r *caisson.Repo, push bool, f fun
 		}
 		return err
 	case lerr := <-ended:
-		far.Close() // was the last descriptor of this end, so that f reads the end of the connection
+		far.Close() // closes the last descriptor of this end, so that f reads the end of the connection
 		err := <-done
 		if err != nil && lerr != nil && !errors.Is(lerr, context.Canceled) {
 			return lerr // the cause of err

@@ -68,13 +68,17 @@ type Forges interface {
 
 // Limits bound the relay. Zero fields mean the default.
 type Limits struct {
-	Push  receive.Limits
-	First time.Duration // wait before the second attempt of a delivery; 5 s. Each further wait is three times as long, up to an hour
-	Tries time.Duration // for how long a delivery is retried; 3 days
-	Keep  time.Duration // for how long commits that were not delivered are kept; 30 days
-	Fetch time.Duration // timeout of the fetch of a mirror; 1 hour
-	Sweep time.Duration // between two removals of unused stores and views; 1 hour
-	Space caisson.Size  // size of an account's mirrors, views and stores from which on fetches, grants and pushes are refused; 20 GiB
+	Push receive.Limits // of one push
+	// First is the wait before the second attempt of a delivery; default 5 s. Each further wait is three times as long, up to an
+	// hour.
+	First time.Duration
+	Tries time.Duration // how long a delivery is retried; default 3 days
+	Keep  time.Duration // how long commits that were not delivered are kept; default 30 days
+	Fetch time.Duration // time limit of the fetch of a mirror; default 1 hour
+	Sweep time.Duration // between two removals of unused stores and views; default 1 hour
+	// Space is the size of an account's mirrors, views and stores from which on fetches, grants and pushes are refused; default
+	// 20 GiB.
+	Space caisson.Size
 }
 
 // RemoteConfig says how remotes and their forges are reached. Roots and Own are optional.
@@ -103,8 +107,8 @@ type Config struct {
 }
 
 const (
-	topDir   = "relay"
-	maxRepos = 1000 // of an account
+	topDir   = "relay" // in the data directory
+	maxRepos = 1000    // of an account
 )
 
 // Core combines the components of this package. Its methods are for the engine and safe for concurrent use.

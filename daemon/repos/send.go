@@ -24,7 +24,7 @@ type sender struct {
 }
 
 // send pushes the branch of a delivery and opens its pull request, each unless that was done before. The delivery that it returns
-// records how far it came, also with an error.
+// records which of the two was done, also if there is an error.
 func (s *sender) send(ctx context.Context, d *caisson.Delivery) (*caisson.Delivery, error) {
 	release, err := s.branches.Acquire(ctx, d.Account+"/"+d.Repo+"/"+d.Branch)
 	if err != nil {

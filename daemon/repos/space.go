@@ -22,9 +22,9 @@ type space struct {
 
 // usage is the size of an account's repositories.
 type usage struct {
-	total, most caisson.Size
-	largest     string // the repository whose size is most
-	at          time.Time
+	total, most caisson.Size // of all repositories, and of the largest one
+	largest     string       // name of the largest repository
+	at          time.Time    // when it was measured
 }
 
 // maxUsageAge is for how long a measurement is used for pushes, which are frequent.

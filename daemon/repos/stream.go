@@ -20,10 +20,10 @@ import (
 
 // A streamRequest is a request of the wire process for a sandbox.
 type streamRequest struct {
-	Repo      string `json:"repo"`
-	Service   string `json:"service"` // upload-pack or receive-pack
-	Advertise bool   `json:"advertise"`
-	Protocol  string `json:"protocol"`
+	Repo      string `json:"repo"`      // name of the repository
+	Service   string `json:"service"`   // upload-pack or receive-pack
+	Advertise bool   `json:"advertise"` // request for the list of refs
+	Protocol  string `json:"protocol"`  // version=0, version=1, version=2 or empty
 }
 
 // maxStreams is the number of streams that one sandbox may have at the same time.
@@ -111,7 +111,7 @@ func (s *streams) enter(sandbox caisson.ID) bool {
 	return true
 }
 
-// leave ends what enter has begun.
+// leave reverts a call of enter.
 func (s *streams) leave(sandbox caisson.ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -36,9 +36,9 @@ type attempt struct {
 	removable     bool               // the sandbox was created for this attempt, and is removed with it unless it is kept
 	undeliverable bool               // the sandbox is kept because it contains changes that could not be delivered
 	prompted      bool               // the agent has had a prompt in the sandbox, now or before: a session can continue in it
-	answer        strings.Builder
-	eventBytes    int64 // bytes of the agent's events
-	maybeProvider bool  // the cause may be a failed model provider: the agent or the deadline ended the run
+	answer        strings.Builder    // the text that the agent has written so far
+	eventBytes    int64              // bytes of the agent's events
+	maybeProvider bool               // the cause may be a failed model provider: the agent or the deadline ended the run
 	result        caisson.RunResult
 
 	starting bool // the daemon is starting, and ends a run of an earlier daemon
@@ -241,7 +241,7 @@ func (x *attempt) do(ctx context.Context) error {
 // Building a template is not part of the run's time; it has its own timeout, and a maximum number of status events.
 const (
 	buildTime = 30 * time.Minute
-	maxStages = 200
+	maxStages = 200 // status events
 )
 
 // build makes sure that the agent's template exists and is built.

@@ -405,7 +405,7 @@ func (x finisher) releaseSandbox(ctx context.Context, failed *caisson.RunError) 
 		return nil // until it is removed, its last calls are charged to this run
 	}
 	stopped := x.starting
-	if x.pids != nil { // nil if it has not had a prompt
+	if x.pids != nil { // nil if this attempt has given no prompt in the sandbox
 		var err error
 		if stopped, err = x.c.guestExec.killNew(ctx, x.sandbox.ID, x.agent, x.pids); err != nil && x.r.Session != "" {
 			return err

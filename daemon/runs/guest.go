@@ -46,7 +46,8 @@ func (c guests) GuestAgents(ctx context.Context) ([]*caisson.Agent, error) {
 	return slices.DeleteFunc(list, func(o *caisson.Agent) bool { return !mayStart(a, o.ID) }), err
 }
 
-// timeReserve is the fraction of its time that a run keeps for itself when a sub-run uses up all of its time.
+// timeReserve is the part of its time limit that a run keeps for itself when a sub-run uses up all of its own time, as a
+// divisor.
 const timeReserve = 10 // one tenth
 
 // StartGuestRun implements [caisson.GuestRuns].

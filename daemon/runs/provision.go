@@ -54,10 +54,10 @@ func (x provisioner) labels() map[string]string {
 // The labels of sandboxes and snapshots that belong to the run core.
 const (
 	labelPrefix  = "caisson/"
-	labelRun     = labelPrefix + "run"
-	labelAgent   = labelPrefix + "agent"
-	labelSession = labelPrefix + "session"
-	labelKey     = labelPrefix + "warm" // key of a warm snapshot; also set on the sandbox that it is captured in
+	labelRun     = labelPrefix + "run"     // id of the run
+	labelAgent   = labelPrefix + "agent"   // id of the agent
+	labelSession = labelPrefix + "session" // id of the session
+	labelKey     = labelPrefix + "warm"    // key of a warm snapshot; also set on the sandbox that it is captured in
 )
 
 // open provisions the attempt's sandbox: the session's, a fork of the warm snapshot, or a new one.

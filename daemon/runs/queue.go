@@ -16,7 +16,7 @@ const maxDepth = 4
 // Sub-runs have separate lanes, one for each depth: a run waits for its sub-runs, so they must never wait for its
 // place.
 type queue struct {
-	concurrent, perAccount int
+	concurrent, perAccount int // maximum of running attempts in one lane: of all accounts, and of one
 
 	mu    sync.Mutex
 	lanes [maxDepth + 1]lane // by depth; guarded by mu
@@ -27,14 +27,14 @@ type lane struct {
 	waiting map[string][]*ticket // by account
 	turn    []string             // accounts with waiting runs; the first one is next
 	running map[string]int       // by account
-	total   int
+	total   int                  // running attempts of all accounts
 }
 
 // A ticket is a place in the queue.
 type ticket struct {
 	run     caisson.ID
 	account string
-	depth   int
+	depth   int           // number of runs above the run, at most maxDepth
 	ready   chan struct{} // closed when the run may start
 }
 

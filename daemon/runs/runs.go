@@ -9,6 +9,8 @@
 //
 //	<dir>/runs/<id>/
 //	    workspace.tar  files for the workspace of each attempt, until one succeeds
+//	    upload.tar     the same, if the client has sent an archive
+//	    directory.json the host directory of a workspace that is not a copy
 //	    <attempt>/     stdout and stderr of the agent's program, bounded
 package runs
 
@@ -72,7 +74,7 @@ type Turn struct {
 	Models []caisson.Model // models that may be called; the selected one is first
 	Fork   bool            // the sandbox has just been forked from the warm snapshot
 	First  bool            // the sandbox has not had a prompt yet
-	Warmup bool
+	Warmup bool            // the turn warms up the agent for its warm snapshot, and Run is not a stored run
 }
 
 // An Inspection reads files in a sandbox of an agent's template.
@@ -117,7 +119,7 @@ type Config struct {
 	Models    caisson.Models
 	// Workspaces returns the changes in the directories of runs; nil if directories can only be copied.
 	Workspaces Workspaces
-	Masker     Masker
+	Masker     Masker // hides files in copies of directories
 	// Relay gives runs access to repositories; nil if there are none.
 	Relay caisson.Relay
 	// Calls returns a page of the calls in the ledger, including calls that have just ended.

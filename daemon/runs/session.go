@@ -64,7 +64,7 @@ func (c sessions) claim(ctx context.Context, r *caisson.Run) (s *caisson.Session
 
 // busy is the error that another run has claimed the session.
 type busy struct {
-	run caisson.ID
+	run caisson.ID // the run that has claimed it
 	error
 }
 
@@ -141,7 +141,7 @@ func (x provisioner) openSession(ctx context.Context) (ok bool, err error) {
 }
 
 // checkWorkspace returns an error if a session's sandbox does not have the workspace that the run requests, before the sandbox is
-// changed. Sandboxes that have failed or are gone are not checked.
+// changed. Sandboxes that have failed or no longer exist are not checked.
 func (x provisioner) checkWorkspace(ctx context.Context, id caisson.ID) (err error) {
 	x.sandbox, err = x.c.Sandboxes.Lifecycle.Get(ctx, string(id))
 	defer func() { x.sandbox = nil }()

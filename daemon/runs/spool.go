@@ -208,10 +208,10 @@ func (c admission) checkOutsideData(dir caisson.Handle) error {
 // bound returns an error once more than left bytes were counted, the disk is full (other processes write to it, too,
 // and an archive may grow), or ctx has ended.
 type bound struct {
-	left int64
+	left int64 // bytes that may still be counted
 	ctx  context.Context
-	free func() (int64, error)
-	err  error
+	free func() (int64, error) // returns an error if the disk is full
+	err  error                 // returned when left is used up
 }
 
 func (b *bound) count(n int) error {
@@ -225,6 +225,7 @@ func (b *bound) count(n int) error {
 	return err
 }
 
+// A boundedWriter counts the bytes written to w, and returns the error of its bound.
 type boundedWriter struct {
 	w io.Writer
 	bound
@@ -241,6 +242,7 @@ func (b *boundedWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
+// A boundedReader counts the bytes read from r, and returns the error of its bound.
 type boundedReader struct {
 	r io.Reader
 	bound

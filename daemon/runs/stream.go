@@ -20,7 +20,7 @@ type streams struct {
 // A notifier notifies the watchers of a run.
 type notifier struct {
 	changed  chan struct{} // closed, and replaced, when there are new events
-	watchers int
+	watchers int           // number of watchers; the notifier is removed with the last one
 }
 
 func newStreams(store caisson.RunStore, done <-chan struct{}) *streams {
@@ -176,7 +176,7 @@ type recorder struct {
 	streams *streams
 	run     caisson.ID
 	account string
-	attempt int
+	attempt int // number of the attempt
 
 	mu      sync.Mutex
 	seq     int64              // of the last event; guarded by mu
@@ -190,8 +190,8 @@ type recorder struct {
 
 // Limits of the queue, beyond which add blocks.
 const (
-	maxQueued     = 1024
-	maxQueuedSize = 1 << 20
+	maxQueued     = 1024    // events
+	maxQueuedSize = 1 << 20 // bytes of their text
 )
 
 func newRecorder(ctx context.Context, s *streams, run *caisson.Run) *recorder {

@@ -257,7 +257,7 @@ func (c guestExec) runDriver(ctx context.Context, box caisson.ID, t *task.Task, 
 				if said = strings.TrimSpace(said); said != "" {
 					why += "; its last words were " + strconv.Quote(said)
 				}
-			case <-time.After(reasonTimeout): // a process that it has started holds the stream open
+			case <-time.After(reasonTimeout): // a process that the driver has started holds the stream open
 			}
 			return nil, &failure{code: caisson.RunAgentError, msg: why}
 		case err != nil:
@@ -307,10 +307,10 @@ func (c guestExec) pids(ctx context.Context, box caisson.ID) (map[int]bool, erro
 
 // logs are the files with the output of the agent's program.
 type logs struct {
-	files map[string]*os.File
-	sizes map[string]int64
-	limit int64
-	cut   bool
+	files map[string]*os.File // by stream
+	sizes map[string]int64    // bytes written, by stream
+	limit int64               // maximum size of one file, in bytes
+	cut   bool                // some output was not written
 }
 
 // openLogs creates the log files of an attempt.

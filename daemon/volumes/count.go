@@ -14,11 +14,11 @@ import (
 
 // Limits of counting the files in a volume.
 const (
-	countInterval       = time.Minute // a volume is counted at most once per interval
-	countTimeout        = time.Second
-	maxCountDepth       = 128 // nested directories, each of which holds an open file descriptor
-	maxConcurrentCounts = 2   // concurrent counts
-	usageTimeout        = 5 * time.Second
+	countInterval       = time.Minute     // a volume is counted at most once per interval
+	countTimeout        = time.Second     // time limit of one count
+	maxCountDepth       = 128             // nested directories, each of which holds an open file descriptor
+	maxConcurrentCounts = 2               // concurrent counts
+	usageTimeout        = 5 * time.Second // time limit of all counts of one call of Usage
 )
 
 // errCountLimit is returned when a count exceeds its limits of time or depth.
@@ -91,8 +91,8 @@ func (c *Core) recount(ctx context.Context, v *caisson.Volume) *caisson.Volume {
 	return v
 }
 
-// Usage returns the disk usage of all volumes. It counts for at most usageTimeout; the sizes of the remaining volumes are those of
-// their last count.
+// Usage returns the disk usage of all volumes. It counts for at most usageTimeout; the sizes of the remaining volumes are those
+// of their last count.
 func (c *Core) Usage(ctx context.Context) (caisson.Usage, error) {
 	u := caisson.Usage{Kind: topDir}
 	soon, cancel := context.WithTimeout(ctx, usageTimeout)

@@ -27,13 +27,13 @@ import (
 	"github.com/caisson-dev/caisson/internal/keylock"
 )
 
-// Config configures a Core. All fields but Runs and Log are required.
+// Config configures a Core. All fields but HasProcesses and Log are required.
 type Config struct {
 	Dir    string // the data directory
 	Store  caisson.Store
 	Events caisson.Publisher
-	// HasProcesses reports whether the host runs processes of a sandbox. If nil, sandboxes that are not in the store are taken to have
-	// none.
+	// HasProcesses reports whether the host runs processes of a sandbox. If nil, sandboxes that are not in the store are taken to
+	// have none.
 	HasProcesses func(ctx context.Context, sandbox caisson.ID) (bool, error)
 	Log          *slog.Logger
 }
@@ -47,9 +47,9 @@ type Core struct {
 	counts      *countLimiter
 
 	mu     sync.Mutex
-	closed bool           // guarded by mu
-	wg     sync.WaitGroup // goroutines of this core; none is added once closed
-	ctx    context.Context
+	closed bool            // guarded by mu
+	wg     sync.WaitGroup  // goroutines of this core; none is added once closed
+	ctx    context.Context // of the goroutines; cancelled by Close
 	stop   context.CancelCauseFunc
 }
 

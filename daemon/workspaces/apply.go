@@ -220,7 +220,7 @@ func (c syncs) removeSaved(w, receipt caisson.ID) error {
 // Suffixes of saved/<rc>, the description of a sync.
 const (
 	pendingSuffix = ".json" // while the outcome is not in the store
-	doneSuffix    = ".done"
+	doneSuffix    = ".done" // once the outcome is in the store
 )
 
 func (c syncs) rename(w, receipt caisson.ID, from, to string) error {

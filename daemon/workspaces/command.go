@@ -22,8 +22,8 @@ type Command struct {
 // Limits of commands.
 const (
 	maxCommands        = 20
-	defaultCommandTime = 10 * time.Minute
-	maxCommandTime     = time.Hour
+	defaultCommandTime = 10 * time.Minute // default of Command.Time
+	maxCommandTime     = time.Hour        // maximum of Command.Time
 )
 
 var commandName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$`)

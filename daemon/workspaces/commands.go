@@ -196,6 +196,6 @@ func (s *syncRun) watch(ctx context.Context, sb *caisson.Sandbox, t *trial, cmd 
 }
 
 const (
-	killTimeout   = 30 * time.Second
-	outputTimeout = time.Second
+	killTimeout   = 30 * time.Second // how long a command whose time is over may take to end
+	outputTimeout = time.Second      // how long the rest of the output is read after a command has ended
 )

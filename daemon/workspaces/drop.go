@@ -16,7 +16,7 @@ import (
 type dropPlan struct {
 	paths []string // paths to remove, with everything below them
 	chmod string   // a directory of which only the mode is restored; "" for none
-	mode  uint32
+	mode  uint32   // the permissions to restore
 }
 
 // planDrops returns how the named changes are dropped. Returns an error if that would drop a change that is not named.

@@ -24,8 +24,8 @@ type Layers struct{ c *Core }
 var _ caisson.WorkspaceLayers = (*Layers)(nil)
 
 const (
-	defaultTarget = "/workspace"
-	maxShow       = 100
+	defaultTarget = "/workspace" // path in the sandbox
+	maxShow       = 100          // patterns in one request
 )
 
 // Create implements [caisson.WorkspaceLayers]. The sandbox need not be in the store yet.

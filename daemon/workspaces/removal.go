@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	checkRemoval = "removal"
-	removalFile  = "removals.json"
+	checkRemoval = "removal"       // name of the check in findings
+	removalFile  = "removals.json" // in the directory of a workspace; of earlier versions
 	// fewFiles is the number of files below which any number of a directory's files may be removed automatically.
 	fewFiles = 10
 )
@@ -48,6 +48,7 @@ type removalCounts struct {
 	mu         sync.Mutex // held while a file is replaced
 }
 
+// file returns the path of the file with the counts of the directory of w.
 func (c *removalCounts) file(w *caisson.Workspace) string {
 	name := string(w.ID)
 	if w.Inode != 0 {
@@ -56,6 +57,7 @@ func (c *removalCounts) file(w *caisson.Workspace) string {
 	return filepath.Join(c.dir, name+".json")
 }
 
+// read returns the counts of the directory of w.
 func (c *removalCounts) read(w *caisson.Workspace) (had removalCount, err error) {
 	file := c.file(w)
 	if err := readJSON(file, &had); err != nil {
@@ -213,7 +215,7 @@ func (s *syncRun) reportHeld(ctx context.Context, r *review) error {
 	return nil
 }
 
-// countFiles returns how many of the tree's own files steps create, delete, and lose (see lost).
+// countFiles returns how many of the tree's own files steps create, delete, and remove as lostFiles counts them.
 func countFiles(steps []gate.Step) (made, gone, removed int64) {
 	for _, step := range steps {
 		was, is := isFile(step.Before), isFile(step.After)
@@ -253,7 +255,7 @@ func (r *removalCount) add(made, removed, sign int64) {
 	r.Files = max(0, r.Files-sign*removed)
 }
 
-// uncountAuto reverses take, for steps that were not applied or have been undone.
+// uncountAuto reverses countAuto, for steps that were not applied or have been undone.
 func (c *removalCounts) uncountAuto(w *caisson.Workspace, steps []gate.Step) error {
 	return c.update(w, func(had *removalCount) bool {
 		made, _, removed := countFiles(steps)

@@ -26,9 +26,9 @@ type review struct {
 	ID      caisson.ID
 	At      time.Time
 	Changes []compare.Difference
-	Cut     bool
-	Checks  []string
-	Held    string // why removals that would pass are not applied automatically; usually empty
+	Cut     bool     // there are more changes, which cannot be applied
+	Checks  []string // names of the checks that were made
+	Held    string   // why removals that would pass are not applied automatically; usually empty
 }
 
 // reviews finds the changes in the layers of workspaces.
@@ -86,7 +86,7 @@ func (g *Gate) Diff(ctx context.Context, ref string, req caisson.DiffRequest) (*
 	return d, nil
 }
 
-const maxPatterns = 100
+const maxPatterns = 100 // in one request
 
 func checkPatterns(only []string) error {
 	if len(only) > maxPatterns {
@@ -209,7 +209,7 @@ func (c reviews) check(ctx context.Context, host, frozen *os.File, changes []cai
 	return nil
 }
 
-// record records the result of a look: the number of changes, and an event for each new change.
+// record records the result of examine: the number of changes, and an event for each new change.
 func (c reviews) record(ctx context.Context, w *caisson.Workspace, r *review) error {
 	if err := c.reviews.announce(ctx, w, r); err != nil {
 		return err

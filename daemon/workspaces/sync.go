@@ -104,8 +104,8 @@ func (c syncs) openGiven(ctx context.Context, w *caisson.Workspace, h caisson.Ha
 type syncRun struct {
 	c            *Core
 	w            *caisson.Workspace
-	host         *os.File
-	by           string
+	host         *os.File // the host directory
+	by           string   // actor in the receipt and in events
 	auto         bool     // the changes are chosen automatically
 	passedChecks []string // checks of the commands that have passed
 }
@@ -195,8 +195,8 @@ type selection struct {
 	review *review
 	byPath map[string]int // index of the change that is shown at a path
 	at     map[string]int // index of the change that has a step at a path
-	chosen map[int]bool
-	parts  map[int][]int // hunks of a chosen change that is not applied as a whole
+	chosen map[int]bool   // indexes of the chosen changes
+	parts  map[int][]int  // hunks to apply, by index of a chosen change that is not applied as a whole
 }
 
 // add chooses a change that the request selects.

@@ -12,7 +12,7 @@ import (
 
 // Limits of a command's output.
 const (
-	maxOutput    = 64 << 20 // bytes, beyond which it is killed
+	maxOutput    = 64 << 20 // bytes, beyond which the command is killed
 	tailBytes    = 8 << 10  // bytes that are kept
 	tailLines    = 8        // lines that are shown
 	maxShownTail = 1000     // bytes that are shown
@@ -23,8 +23,8 @@ type outputTail struct {
 	kill func() // kills the command; called once
 
 	mu    sync.Mutex
-	buf   []byte // guarded by mu
-	total int64  // guarded by mu
+	buf   []byte // the last tailBytes bytes; guarded by mu
+	total int64  // bytes written; guarded by mu
 }
 
 func newTail(end func()) *outputTail { return &outputTail{kill: end} }

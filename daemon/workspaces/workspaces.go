@@ -46,7 +46,8 @@ import (
 	"github.com/caisson-dev/caisson/job/gate/check"
 )
 
-// Config configures a Core. All fields but Hide, Rules, Commands, Keep, Every, SearchAfter and Log are required.
+// Config configures a Core. All fields but Hide, Rules, Commands, Retention, ApplyInterval, SearchAfter and Log are
+// required.
 type Config struct {
 	Dir    string // the data directory
 	Store  caisson.Store
@@ -70,13 +71,13 @@ type Config struct {
 
 // Retention times, limits and intervals.
 const (
-	keepChanges   = 7 * 24 * time.Hour
-	keepSettled   = 24 * time.Hour
-	keepReviews   = 24 * time.Hour
-	maxReviews    = 8
-	applyEvery    = 30 * time.Second
-	searchAfter   = time.Second
-	cleanInterval = 10 * time.Minute
+	keepChanges   = 7 * 24 * time.Hour // default of Config.Retention
+	keepSettled   = 24 * time.Hour     // how long settled workspaces are kept, unless Config.Retention is shorter
+	keepReviews   = 24 * time.Hour     // how long changes can be applied by the id of a review
+	maxReviews    = 8                  // reviews that are kept for one workspace
+	applyEvery    = 30 * time.Second   // default of Config.ApplyInterval
+	searchAfter   = time.Second        // default of Config.SearchAfter
+	cleanInterval = 10 * time.Minute   // interval of clean
 	// detachTimeout is the timeout for the work on a workspace that the removal of its sandbox waits for.
 	detachTimeout = 2 * time.Minute
 )
@@ -103,7 +104,7 @@ type Core struct {
 	closed       bool                              // guarded by mu
 	pendingBases map[caisson.ID]*caisson.Workspace // workspaces whose base is not saved yet; guarded by mu
 	wg           sync.WaitGroup                    // goroutines of this core; none is added once closed
-	ctx          context.Context
+	ctx          context.Context                   // of the goroutines; cancelled by Close
 	stop         context.CancelCauseFunc
 }
 
@@ -187,7 +188,7 @@ func (c *Core) lock(ctx context.Context, id caisson.ID) (release func(), err err
 	return func() { <-c.jobSlots; unlock() }, nil
 }
 
-// acquireSlot acquires a job slot. The caller releases it by receiving from jobs.
+// acquireSlot acquires a job slot. The caller releases it by receiving from jobSlots.
 func (c *Core) acquireSlot(ctx context.Context) error {
 	select {
 	case c.jobSlots <- struct{}{}:

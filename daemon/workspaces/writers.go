@@ -87,8 +87,8 @@ func (c *Core) saveWriters(ctx context.Context, id caisson.ID) error {
 	return writeJSON(file, all)
 }
 
-// saveAllWriters calls saveWriters periodically for all workspaces in use until ctx ends: a sandbox can die at any
-// moment, and can cause that itself.
+// saveAllWriters calls saveWriters periodically for all workspaces in use until ctx ends, because the records are lost when
+// the kernel of a sandbox ends, which a program in the sandbox can cause.
 func (c *Core) saveAllWriters(ctx context.Context) {
 	tick := time.NewTicker(c.ApplyInterval)
 	defer tick.Stop()

@@ -18,7 +18,7 @@ import (
 
 // Bounds of a plan.
 const (
-	MaxSteps    = 200_000
+	MaxSteps    = 200_000 // steps
 	MaxPlanPath = 4095    // PATH_MAX without its NUL
 	MaxPlanLine = 1 << 16 // bytes of one step in JSON
 )
@@ -49,7 +49,7 @@ type Step struct {
 
 // A Node is the state of a path. The zero Node means that no file exists.
 type Node struct {
-	Type string `json:"type,omitempty"` // file, dir, symlink; none or empty: nothing
+	Type string `json:"type,omitempty"` // file, dir or symlink; none or empty means that no file exists
 	// Mode is the permission bits of files and directories. In Before it includes the setuid, setgid and sticky bits. In
 	// After those of a file are refused, and those of a directory are dropped unless Before has them.
 	Mode uint32 `json:"mode,omitempty"`

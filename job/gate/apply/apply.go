@@ -34,8 +34,8 @@ type Outcome struct {
 
 // Limits of lists of paths.
 const (
-	maxPaths     = 100
-	maxKeptBytes = 8 << 10
+	maxPaths     = 100     // paths in one list
+	maxKeptBytes = 8 << 10 // bytes of the paths in one list
 )
 
 // addPath appends name to a bounded list. It returns false if the list is full.
@@ -96,21 +96,21 @@ type applier struct {
 	ctx   context.Context
 	host  *os.File // the host's directory, locked with flock
 	saved *os.File
-	read  func(hash string) (io.ReadCloser, error)
-	hook  func(point string) // called at named points by tests; may be nil
+	read  func(hash string) (io.ReadCloser, error) // opens a new content by its SHA-256
+	hook  func(point string)                       // called at named points by tests; may be nil
 
 	disk  syncer
 	steps []gate.Step // sorted, so that parents come first
 	// originals is the name of the directory in saved for the originals that the steps replace.
 	originals string
 
-	j              journal
+	j              journal // of the current operation
 	phase          phase
-	name           string   // name of the staging directory
-	stage          *os.File // the staging directory; nil if there is none
-	stageRecreated bool     // the staging directory was missing and has been created again
-	moved          gate.Moved
-	kept           []string
+	name           string     // name of the staging directory
+	stage          *os.File   // the staging directory; nil if there is none
+	stageRecreated bool       // the staging directory was missing and has been created again
+	moved          gate.Moved // paths that are not in the expected state
+	kept           []string   // see Outcome.LeftInPlace
 }
 
 func newApplier(ctx context.Context, host, saved *os.File, hook func(string)) (*applier, error) {
@@ -166,7 +166,7 @@ func (a *applier) point(format string, args ...any) {
 
 func (a *applier) at(s gate.Step) (place, error) { return at(int(a.host.Fd()), s.Path) }
 
-// newEntry and aside return the places in the staging directory of step i's new entry and of its old entry.
+// newEntry and oldEntry return the places in the staging directory of step i's new entry and of its old entry.
 func (a *applier) newEntry(i int) place { return place{int(a.stage.Fd()), "n" + strconv.Itoa(i)} }
 func (a *applier) oldEntry(i int) place { return place{int(a.stage.Fd()), "o" + strconv.Itoa(i)} }
 

@@ -24,7 +24,7 @@ type Tool struct{ run worker.Starter }
 // NewTool returns a Tool that runs its jobs with r. The binary that r starts must have the jobs of this package in its table.
 func NewTool(r worker.Starter) Tool { return Tool{run: r} }
 
-// writeReply is the reply of a job that writes. The lists of paths are bounded as in [Outcome] and [gate.Moved].
+// writeReply is the reply of a job that writeJob declares. The lists of paths are bounded as in [Outcome] and [gate.Moved].
 type writeReply struct {
 	Outcome Outcome
 	Moved   *gate.Moved

@@ -43,12 +43,12 @@ const (
 type record struct {
 	Version int    `json:"version,omitempty"`
 	Stage   string `json:"stage,omitempty"` // name of the staging directory
-	Steps   int    `json:"steps,omitempty"`
+	Steps   int    `json:"steps,omitempty"` // number of steps; only in the head
 
 	Step *gate.Step `json:"step,omitempty"`
 
 	Phase phase    `json:"phase,omitempty"`
-	Kept  []string `json:"kept,omitempty"` // paths added to the list in this phase
+	Kept  []string `json:"kept,omitempty"` // paths left in place (Outcome.LeftInPlace) that no earlier record has
 }
 
 const journalVersion = 1
@@ -57,8 +57,8 @@ const journalVersion = 1
 type history struct {
 	stage string
 	steps []gate.Step
-	phase phase
-	kept  []string
+	phase phase    // the last one recorded
+	kept  []string // of all records
 }
 
 // finished reports whether no recovery is needed.

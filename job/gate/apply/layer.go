@@ -47,8 +47,8 @@ func Layer(ctx context.Context, plan *gate.Plan, manifest, layer *os.File, read 
 type layerer struct {
 	baseline.Coverer
 	host *baseline.Manifest
-	read func(hash string) (io.ReadCloser, error)
-	gone map[string]bool // paths that are no longer directories
+	read func(hash string) (io.ReadCloser, error) // opens a new content by its SHA-256
+	gone map[string]bool                          // paths that are no longer directories
 }
 
 func (l *layerer) step(ctx context.Context, s *gate.Step) error {

@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// jobLayer reads the plan from its input. Its root is the layer.
+// jobLayer reads the plan from its input. Its root is the layer, and its file descriptors are the manifest and the frozen copy.
 var jobLayer = worker.Job[worker.None, worker.None]{
 	Name: "gate.layer", Root: true, Files: 2, Access: worker.WriteAsOwner, Limits: fsat.ReadLimits,
 	Do: func(ctx context.Context, c *worker.Call, none worker.None) (worker.None, error) {

@@ -102,7 +102,7 @@ func (a restorer) reclose(i int, p place) (bool, error) {
 	return true, nil
 }
 
-// revertPut reverts put.
+// revertPut reverts what switcher.put has done for step i. It returns false if another process has changed the path.
 func (a restorer) revertPut(i int, p place) (bool, error) {
 	s := a.steps[i]
 	// Permissions of directories are ignored because they are temporary; see reopen.
@@ -147,7 +147,8 @@ func (a restorer) revertPut(i int, p place) (bool, error) {
 	return ok, err
 }
 
-// revertExchange reverts an exchange. was and now report whether the path is in the state before the step and in the planned state.
+// revertExchange reverts an exchange. was and now report whether the path is in the state before the step and in the planned
+// state.
 func (a restorer) revertExchange(i int, p place, was, now bool) (bool, error) {
 	s, old := a.steps[i], a.oldEntry(i)
 	if _, err := old.stat(); err != nil {
@@ -179,7 +180,7 @@ func (a restorer) revertExchange(i int, p place, was, now bool) (bool, error) {
 	return err == nil, unlessVanished(err)
 }
 
-// revertTake moves back the entry that take has moved away.
+// revertTake moves back the entry that switcher.take has moved away for step i.
 func (a restorer) revertTake(i int, p place) (bool, error) {
 	s, old := a.steps[i], a.oldEntry(i)
 	if _, err := old.stat(); errors.Is(err, unix.ENOENT) {

@@ -16,9 +16,9 @@ import (
 
 // The directories for originals. An undo reads that of the apply.
 const (
-	objectsDir = "objects"
-	undoneDir  = "undone"
-	partObject = "part" // temporary name of an object while it is written
+	objectsDir = "objects" // of an apply
+	undoneDir  = "undone"  // of an undo
+	partObject = "part"    // temporary name of an object while it is written
 )
 
 // prepare checks that all paths are in the state that the plan expects and saves the originals. It changes nothing in the

@@ -21,8 +21,8 @@ type switcher struct{ *applier }
 func (a switcher) all() error {
 	for _, part := range []struct {
 		name string
-		up   bool // from the leaves to the root
-		of   func(s gate.Step) bool
+		up   bool                               // from the leaves to the root
+		of   func(s gate.Step) bool             // selects the steps
 		do   func(i int, p place) (bool, error) // false: the path is not as expected
 	}{
 		{"opened", false, needsOpening, a.openDir},
@@ -80,7 +80,8 @@ func (a *applier) change(i int, do func(i int, p place) (bool, error)) (bool, er
 	return do(i, p)
 }
 
-// needsOpening reports whether the path is a directory that must be made writable temporarily, while it or its entries are changed.
+// needsOpening reports whether the path is a directory that must be made writable temporarily, while it or its entries are
+// changed.
 func needsOpening(s gate.Step) bool {
 	return s.Before.Type == gate.NodeDir && s.Before.Mode&ownerAll != ownerAll
 }

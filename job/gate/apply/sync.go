@@ -14,7 +14,7 @@ const maxSyncs = 16
 // A syncer syncs files to disk while others are being written. The zero value is ready for use.
 type syncer struct {
 	wg    sync.WaitGroup
-	slots chan struct{}
+	slots chan struct{} // a token for each file that is being synced
 
 	mu  sync.Mutex
 	err error

@@ -23,12 +23,12 @@ import (
 
 // The files of a base directory.
 const (
-	baseIndex = "index"
-	basePack  = "pack" // concatenated contents
-	baseMagic = "caisson base 1\n"
+	baseIndex = "index"            // the entries, see [Store]
+	basePack  = "pack"             // concatenated contents
+	baseMagic = "caisson base 1\n" // the beginning of the index
 	// minBaseEntry is the minimum size of an entry in the index, in bytes.
 	minBaseEntry   = 10
-	maxBaseEntries = 1_000_000
+	maxBaseEntries = 1_000_000 // entries in one index
 )
 
 // Limits bound the contents that are stored for merges. Zero fields mean the default.
@@ -52,7 +52,7 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// Entry is the state of a path, in addition to the manifest's record or, if Rebased is set, instead of it.
+// An Entry is the state of a path, in addition to the manifest's record or, if Rebased is set, instead of it.
 type Entry struct {
 	fsat.Stat        // Type is none if the path does not exist
 	Rebased     bool // replaces the manifest's record: the state that was applied since
@@ -77,9 +77,9 @@ func (e *Entry) State() State {
 
 // Store is an open base directory.
 type Store struct {
-	pack    *os.File // nil if the directory has no pack
-	Entries map[string]*Entry
-	Rebased []string // sorted
+	pack    *os.File          // nil if the directory has no pack
+	Entries map[string]*Entry // by path
+	Rebased []string          // paths of the entries that have Rebased set, sorted
 }
 
 // Keep stores the contents of small text files of the directory root, as recorded in manifest, in dst, an empty directory. The
@@ -153,7 +153,7 @@ func newest(m *Manifest, l Limits) ([]Record, error) {
 type packFile struct {
 	file *os.File
 	buf  []byte
-	off  int64
+	off  int64 // bytes of the pack, including those in buf
 }
 
 func (p *packFile) write(data []byte) error {
@@ -295,6 +295,7 @@ func Open(dir *os.File) (*Store, error) {
 	return s, nil
 }
 
+// Close closes the pack. Entries remain usable.
 func (s *Store) Close() {
 	if s.pack != nil {
 		s.pack.Close()

@@ -18,7 +18,7 @@ import (
 // CopyLimits bound a copy. Zero fields mean the default.
 type CopyLimits struct {
 	Bytes   caisson.Size `json:"bytes,omitempty"`   // bytes written; default 4 GiB
-	Entries int          `json:"entries,omitempty"` // default 1,000,000
+	Entries int          `json:"entries,omitempty"` // number of entries; default 1,000,000
 }
 
 func (l CopyLimits) withDefaults() CopyLimits {
@@ -73,15 +73,15 @@ func Copy(ctx context.Context, root, manifest, dst *os.File, limits CopyLimits) 
 
 type copier struct {
 	ctx       context.Context
-	root, dst int
+	root, dst int // file descriptors of the two directories
 	limits    CopyLimits
-	entries   int
+	entries   int // entries that were visited
 	sum       Copied
 	buf       []byte
 	dirs      []Record // directories created, parents first
 
-	parent int // file descriptor of the directory at in dst, or -1
-	at     string
+	parent int    // file descriptor of a directory in dst, or -1
+	at     string // path of the directory that parent is open on
 }
 
 // enter opens the directory path in dst as parent.
@@ -127,6 +127,7 @@ func (c *copier) record(r *Record) error {
 	return nil
 }
 
+// named adds the path of r to err.
 func (c *copier) named(r *Record, err error) error {
 	if err != nil {
 		return fmt.Errorf("copy %s: %w", safetext.Path(r.Path), err)
@@ -161,6 +162,7 @@ func (c *copier) link(r *Record, name string) error {
 	return c.touch(r, name, r.Mtime)
 }
 
+// touch sets the times of the copy of r.
 func (c *copier) touch(r *Record, name string, mtime int64) error {
 	at := unix.NsecToTimespec(mtime)
 	return c.named(r, unix.UtimesNanoAt(c.parent, name, []unix.Timespec{at, at}, unix.AT_SYMLINK_NOFOLLOW))

@@ -47,12 +47,14 @@ func Cover(ctx context.Context, manifest, layer *os.File) error {
 	return c.Finish()
 }
 
+// A Coverer creates whiteouts and directories in a layer of an overlay.
 type Coverer struct {
-	Layer int
+	Layer int               // file descriptor of the layer
 	Modes map[string]uint32 // permissions of the directories that were created
 	Order []string          // their paths in the order of creation
 }
 
+// hide creates a whiteout for r, after the directories in above, which are the parent directories of r.
 func (c *Coverer) hide(r *Record, above []Record) error {
 	for _, dir := range above {
 		if _, made := c.Modes[dir.Path]; made {
@@ -67,6 +69,7 @@ func (c *Coverer) hide(r *Record, above []Record) error {
 	return c.Make(r.Path, func(parent int, name string) error { return unix.Mknodat(parent, name, unix.S_IFCHR, 0) })
 }
 
+// Make calls do with the parent directory of path in the layer, as a file descriptor, and the last name in path.
 func (c *Coverer) Make(path string, do func(parent int, name string) error) error {
 	parent, err := fsat.Open(c.Layer, fsat.Parent(path), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {

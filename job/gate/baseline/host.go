@@ -19,21 +19,22 @@ import (
 
 // Limits of the data that is read from a host directory in one comparison.
 const (
-	maxHostFile  = 1 << 30
-	maxHostBytes = 8 << 30
+	maxHostFile  = 1 << 30 // bytes of one file
+	maxHostBytes = 8 << 30 // bytes of all files
 )
 
 // State is the state of a path: on the host, in the base, or in the sandbox.
 type State struct {
 	fsat.Stat
 	Content string // SHA-256 of a file in hex; "" if it is not known
-	Link    string
+	Link    string // target of a symlink
 	Data    []byte // content of a small file on the host; otherwise nil
 	// Unreadable is the reason why the path cannot be compared, for example because it is behind a symlink or unreadable. It is
 	// usually empty.
 	Unreadable string
 }
 
+// Absent is the state of a path that does not exist.
 var Absent = State{Stat: fsat.Stat{Type: fsat.TypeNone}}
 
 func (s *State) None() bool { return s.Type == fsat.TypeNone }
@@ -72,11 +73,11 @@ func (s *State) Equal(o *State) bool {
 	return false
 }
 
-// HostReader reads the current state of a directory.
+// A HostReader reads the current state of a directory.
 type HostReader struct {
 	ctx  context.Context
-	Root int
-	left int64
+	Root int   // file descriptor of the directory
+	left int64 // bytes of contents that may still be read
 	buf  []byte
 }
 
@@ -128,7 +129,7 @@ func (r *HostReader) State(path string) (State, error) {
 	return s, r.Fill(path, &s)
 }
 
-// Fill adds the content of the file at path to its state s.
+// Fill adds the content of the file at path to its state s, or sets s.Unreadable if the content cannot be compared.
 func (r *HostReader) Fill(path string, s *State) error {
 	if s.Size > maxHostFile || s.Size > r.left {
 		s.Unreadable = "it is too large to be compared"
@@ -165,7 +166,7 @@ func (r *HostReader) Fill(path string, s *State) error {
 	return nil
 }
 
-// Explain sets s.Odd if the read error err concerns the path only. It returns all other errors.
+// Explain sets s.Unreadable if the read error err concerns the path only. It returns all other errors.
 func (r *HostReader) Explain(path string, s *State, err error) error {
 	switch {
 	case r.ctx.Err() != nil:

@@ -18,11 +18,11 @@ import (
 // the path before.
 const (
 	manifestMagic = "caisson manifest 1\n"
-	blockRecords  = 128
-	maxBlock      = blockRecords * (fsat.MaxPathLen + 64)
-	maxRecords    = 5_000_000
-	maxHeader     = 1 << 20
-	trailerSize   = 8 + 8 + 8 // offset of the index, number of blocks, flags
+	blockRecords  = 128                                   // records in one block
+	maxBlock      = blockRecords * (fsat.MaxPathLen + 64) // bytes of one block
+	maxRecords    = 5_000_000                             // records in one manifest
+	maxHeader     = 1 << 20                               // bytes of the header
+	trailerSize   = 8 + 8 + 8                             // offset of the index, number of blocks, flags
 )
 
 // A Record is the state of one path of a directory when its manifest was made.
@@ -36,14 +36,14 @@ type Record struct {
 // manifestWriter writes the records of a manifest in order.
 type manifestWriter struct {
 	w      io.Writer
-	off    int64
+	off    int64 // bytes written
 	block  fsat.Packer
-	n      int // records in block
-	last   string
+	n      int    // records in block
+	last   string // path of the last record
 	index  fsat.Packer
-	blocks uint64
+	blocks uint64 // number of blocks in index
 	first  string // first path of the last block in index
-	start  int64
+	start  int64  // offset of the last block in index, 0 if there is none
 	err    error
 }
 
@@ -131,19 +131,20 @@ func sharedPrefix(a, b string) int {
 // safe for concurrent use.
 type Manifest struct {
 	file   io.ReaderAt
-	dev    uint64
+	dev    uint64 // device number of the directory
 	Mask   *Mask
-	cut    bool
+	cut    bool // not all paths were recorded
 	blocks []blockRef
 	end    int64 // offset of the end of the blocks
 
 	cached [8]struct {
-		block   int
+		block   int // index of the block, or -1
 		records []Record
 	}
 	next int // index in cached of the next entry to replace
 }
 
+// A blockRef is an entry of the index: the first path of a block, and the offset of the block in the file.
 type blockRef struct {
 	first string
 	off   int64
@@ -388,4 +389,5 @@ type ScanResult struct {
 	Cut      bool     `json:"cut,omitempty"`    // not all paths were recorded
 }
 
+// maxHiddenShown is the maximum number of paths in ScanResult.Hidden.
 const maxHiddenShown = 1000

@@ -48,10 +48,10 @@ func scanUpTo(ctx context.Context, root *os.File, mask *Mask, manifest io.Writer
 
 type scanner struct {
 	ctx  context.Context
-	root int
+	root int // file descriptor of the directory
 	mask *Mask
-	left int
-	dev  uint64
+	left int    // entries that may still be recorded
+	dev  uint64 // device number of root
 	out  *manifestWriter
 	sum  ScanResult
 }

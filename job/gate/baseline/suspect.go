@@ -20,8 +20,8 @@ import (
 
 // Limits of a list of files that may contain secrets: the reply of a job has at most 1 MiB.
 const (
-	maxSuspects     = 100
-	maxSuspectBytes = 128 << 10
+	maxSuspects     = 100       // files
+	maxSuspectBytes = 128 << 10 // bytes of their paths and reasons
 )
 
 // Suspects are files that are visible to a sandbox and may contain secrets. List contains the first of Count files.
@@ -131,7 +131,7 @@ func Search(ctx context.Context, root, manifest *os.File, limits SearchLimits) (
 }
 
 type searcher struct {
-	root   int
+	root   int // file descriptor of the directory
 	rules  *check.SecretRules
 	limits SearchLimits
 	all    int64 // files that qualify for a search
@@ -227,8 +227,8 @@ func (s *searcher) look(ctx context.Context, r *Record) error {
 	return nil
 }
 
-// describe describes the first possible secret in a text, or returns "" if there is none. It does not use rules that only match the
-// words around a secret, because they have too many false positives for a whole directory.
+// describe describes the first possible secret in a text, or returns "" if there is none. It does not use rules that only match
+// the words around a secret, because they have too many false positives for a whole directory.
 func (s *searcher) describe(ctx context.Context, path, text string) (string, error) {
 	if gitConfig(path) && urlPassword.MatchString(text) {
 		return "the address of a remote has a password or token in it", nil

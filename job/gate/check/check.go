@@ -90,8 +90,8 @@ type checker struct {
 	rules    Rules
 	changes  []caisson.Change
 	tree     *tree
-	read     func(hash string) (io.ReadCloser, error)
-	findings [][]caisson.Finding // indexed like changes
+	read     func(hash string) (io.ReadCloser, error) // opens the new content of a file by its hash
+	findings [][]caisson.Finding                      // indexed like changes
 }
 
 // add adds a finding to the change i. If the change has maxFindings findings, the last one is replaced if the new one is
@@ -302,6 +302,7 @@ func (c *checker) checkCollisions(ctx context.Context) error {
 	return nil
 }
 
+// checkRepository denies the change i if git would interpret a directory above the path as a repository without a work tree.
 func (c *checker) checkRepository(i int) {
 	parts := strings.Split(c.changes[i].Path, "/")
 	for n, part := range parts {

@@ -8,7 +8,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// maxDirections is the maximum number of findings per file.
+// maxDirections is the maximum number of findings of checkDirection per file.
 const maxDirections = 5
 
 // checkDirection requires a review of new lines in the change i that have Unicode characters that control text direction: the

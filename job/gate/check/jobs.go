@@ -125,7 +125,7 @@ func (t Tool) check(ctx context.Context, host, frozen *os.File, changes []caisso
 
 // Limits of one check.
 const (
-	maxChanges = 200_000
+	maxChanges = 200_000 // changes in one job
 	maxChecked = 1 << 30 // bytes that a check may read, and bytes that it may write
 )
 

@@ -38,7 +38,8 @@ type contentRule struct {
 // dependencyKeys are the keys that are allowed in a requirement of a dependency from a registry.
 var dependencyKeys = []string{"version", "extras", "optional", "markers", "python", "features", "default-features", "workspace"}
 
-// contentRules lists these files. The lists contain the inert keys: a change of any other key requires a review.
+// contentRules lists the files of which tools execute only some parts. The lists of inert keys contain those that are not
+// executed: a change of any other key requires a review.
 var contentRules = []contentRule{
 	{[]string{"package.json"}, "package managers and tools run what this names", keyed{
 		decode: decodeJSON,
@@ -124,8 +125,8 @@ func protectedBy(path string) *contentRule {
 	return found
 }
 
-// checkContentRules requires a review of the change i if the file is in contentRules and the change may affect what tools execute.
-// text is the new content of the file. Each change is checked by one goroutine only.
+// checkContentRules requires a review of the change i if the file is in contentRules and the change may affect what tools
+// execute. text is the new content of the file. Each change is checked by one goroutine only.
 func (c *checker) checkContentRules(i int, text string) {
 	ch := &c.changes[i]
 	j := protectedBy(ch.Path)
@@ -254,9 +255,9 @@ func table(v any, there bool) (map[string]any, bool) {
 
 // The results of matchKeys, which compares a path of keys with a list of patterns.
 const (
-	keysNot   = iota
-	keysBelow // the list has a pattern for a key below the path
-	keysMatch
+	keysNot   = iota // no pattern matches
+	keysBelow        // the list has a pattern for a key below the path
+	keysMatch        // a pattern matches the path or a path above it
 )
 
 func matchKeys(list []string, at []string) int {
@@ -304,8 +305,8 @@ func fromRegistry(v any, depth int) bool {
 }
 
 // sameOptions reports whether an ESLint rule differs only in parts that are not executed: its severity and, unless it is a rule
-// of a plugin, its options. The names of plugin rules contain a slash, and their options can name modules that are loaded. nil
-// is not a valid rule.
+// of a plugin, its options. The names of plugin rules contain a slash, and their options can name modules that are loaded. A
+// rule that does not exist is nil and has no options.
 func sameOptions(name string, old, new any) bool {
 	if !strings.Contains(name, "/") {
 		return true
@@ -389,8 +390,8 @@ func decodeValue(dec *json.Decoder, depth int) (any, error) {
 	return t, nil
 }
 
-// decodeTOML parses TOML within the limits above. The parser's time grows with the square of the number of parts of a key, and
-// of the number of nested brackets.
+// decodeTOML parses TOML within maxParsedTOML, maxBrackets and maxLineDots. The parser's time grows with the square of the number
+// of parts of a key, and of the number of nested brackets.
 func decodeTOML(text string) (m map[string]any, err error) {
 	if len(text) > maxParsedTOML || strings.Count(text, "[")+strings.Count(text, "{") > maxBrackets {
 		return nil, errUnparsable

@@ -44,8 +44,8 @@ type Rules struct {
 
 // Limits of rules.
 const (
-	maxRulePatterns = 1000
-	maxPatternSize  = 1024
+	maxRulePatterns = 1000 // patterns in one list
+	maxPatternSize  = 1024 // bytes of one pattern
 	defaultScanTime = caisson.Duration(time.Minute)
 )
 
@@ -84,7 +84,7 @@ func (r *Rules) Validate() error {
 	return nil
 }
 
-const maxScan = 64 << 20
+const maxScan = 64 << 20 // bytes; the maximum of Rules.MaxScan
 
 // WithDefaults returns r with zero limits replaced by the defaults.
 func (r Rules) WithDefaults() Rules {

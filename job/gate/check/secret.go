@@ -23,8 +23,8 @@ const (
 // A secret is a possible secret that was found.
 type secret struct {
 	Rule, description string
-	text              string
-	Line              int // from 1; 0 if the file's path matched
+	text              string // the secret itself; empty if the file's path matched
+	Line              int    // from 1; 0 if the file's path matched
 }
 
 // span is a part of a text, in bytes.

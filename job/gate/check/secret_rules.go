@@ -25,7 +25,7 @@ const genericRule = "generic-api-key"
 // privateKeyRule is the rule that finds private keys, which are longer than other secrets.
 const privateKeyRule = "private-key"
 
-// secretAllowList is an allow list: matches that are not secrets.
+// secretAllowList is an allow list: matches that are not secrets. Its exported fields are those of the rule set of gitleaks.
 type secretAllowList struct {
 	Description string
 	Condition   string
@@ -34,11 +34,12 @@ type secretAllowList struct {
 	Regexes     []string
 	StopWords   []string `toml:"stopwords"`
 
-	paths, regexes func() *regexp.Regexp
-	stop           *words
+	paths, regexes func() *regexp.Regexp // Paths and Regexes, compiled on first use
+	stop           *words                // StopWords
 }
 
-// SecretRule is one rule. Its regular expressions are compiled on first use.
+// A SecretRule is one rule. Its fields up to Allowlists are those of the rule set of gitleaks. Its regular expressions are
+// compiled on first use.
 type SecretRule struct {
 	ID          string `toml:"id"`
 	Description string
@@ -49,7 +50,7 @@ type SecretRule struct {
 	Keywords    []string
 	Allowlists  []*secretAllowList
 
-	regex, path func() *regexp.Regexp
+	regex, path func() *regexp.Regexp // Regex and Path, compiled on first use
 	// reach is the maximum distance, in bytes, from the end of a keyword at which a match can begin or end; 0 means that a
 	// match can be anywhere.
 	reach int
@@ -106,7 +107,7 @@ type SecretRules struct {
 	Allowlist   *secretAllowList
 	Rules       []*SecretRule
 
-	keywords *words
+	keywords *words  // of all rules, in lower case
 	byWord   [][]int // indexes of the rules that have each keyword
 	always   []int   // indexes of the rules without keywords
 }

@@ -20,10 +20,10 @@ const maxHops = 40
 // tree is the directory as it would be with all changes applied: the changes over the base.
 type tree struct {
 	base    Tree
-	changed map[string]*caisson.Change
-	gone    map[string]bool     // paths that are removed or renamed
-	added   map[string][]string // names of changed entries by directory
-	names   map[string][]string // cache of children
+	changed map[string]*caisson.Change // by path
+	gone    map[string]bool            // paths that are removed or renamed
+	added   map[string][]string        // names of changed entries by directory
+	names   map[string][]string        // cache of children
 }
 
 func newTree(base Tree, changes []caisson.Change) *tree {

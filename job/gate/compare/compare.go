@@ -101,7 +101,7 @@ type difference struct {
 	Difference
 	path    string // as on disk, not escaped for display
 	oldPath string
-	base    baseline.State
+	base    baseline.State // state when the workspace was created, or when the path was last applied
 	host    baseline.State // current state on the host; of oldPath in renames
 	sandbox baseline.State // state in the sandbox, or the merged state
 	clash   bool           // conflicts with host; its patch is shown nevertheless
@@ -112,14 +112,14 @@ type conflict struct{ verdict, message string }
 
 type comparer struct {
 	ctx         context.Context
-	host        *baseline.HostReader
-	start       baselineView
+	host        *baseline.HostReader // the host's directory as it is now
+	start       baselineView         // the states before the changes of the sandbox
 	frozen      *overlay.Frozen
-	objects     *overlay.Keeper
+	objects     *overlay.Keeper // stores the contents of merged files
 	found       []*difference
-	merged      []overlay.Entry
-	cachedBytes int // bytes of host.Data in found
-	cut         bool
+	merged      []overlay.Entry // merged files
+	cachedBytes int             // bytes of host.Data in found
+	cut         bool            // there are more changes, which were not compared
 	// blocked contains the directories whose state on the host does not allow the sandbox's changes in them.
 	blocked map[string]*conflict
 	// emptied is the last directory from which everything is removed that the host has in it, except for the entries of the
@@ -253,6 +253,7 @@ func (d *difference) finding(check, verdict, message string) {
 	d.Steps = nil
 }
 
+// blocked reports whether the comparison has found that d cannot be applied.
 func (d *difference) blocked() bool { return d.Change.Verdict != "" }
 
 // saveMerged writes the index of the merged files.

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	contextLines = 3
-	noNewline    = "\\ No newline at end of file\n"
+	contextLines = 3                                // unchanged lines before and after the changed lines of a hunk
+	noNewline    = "\\ No newline at end of file\n" // follows a last line without a newline
 )
 
 // A Hunk is one group of changed lines of a unified diff, with the unchanged lines around it.
@@ -148,7 +148,8 @@ func compare(old, new []byte, a, b []string) []edit {
 	return out
 }
 
-// anchored parses the output of the first library. It is unambiguous, because each line of a text has a prefix.
+// anchored returns the edits that package diff finds, by parsing its output. The output is unambiguous, because each line of a
+// text has a prefix.
 func anchored(old, new []byte) []edit {
 	out := diff.Diff("", old, "", new)
 	for range 3 { // the header, in which the names are empty
@@ -255,7 +256,7 @@ func (h Hunk) header() string {
 
 // markedLine is a line of a hunk, with its prefix separated from its text in the file.
 type markedLine struct {
-	mark byte
+	mark byte // space, - or +
 	text string
 }
 

@@ -29,7 +29,7 @@ func NewTool(r worker.Starter) Tool { return Tool{run: r} }
 
 // compareReply is the reply of a comparison job, which writes the differences to a file.
 type compareReply struct {
-	Count int
+	Count int // number of differences
 	Cut   bool
 }
 
@@ -84,7 +84,7 @@ func (d *Difference) possible() bool {
 
 type partArgs struct {
 	Step   gate.Step
-	Chosen []int
+	Chosen []int // indexes of hunks
 }
 
 // partReply contains the step, or Moved if the host's file has changed: a *gate.Moved error cannot be passed between processes.

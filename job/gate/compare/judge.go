@@ -18,7 +18,7 @@ var errStop = errors.New("enough")
 // origin is the state of a path when the workspace was created, or when the path was last applied.
 type origin struct {
 	baseline.State
-	hidden bool
+	hidden bool // the sandbox does not see the path
 	// unknown means that the manifest does not cover the path.
 	unknown bool
 	text    *baseline.Entry // entry with the stored content, or nil

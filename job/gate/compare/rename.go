@@ -88,10 +88,11 @@ type line struct {
 	bytes int
 }
 
+// A text is a file whose lines are compared with those of other files.
 type text struct {
 	*difference
 	lines []line // sorted by hash
-	size  int
+	size  int    // bytes
 }
 
 // likeContent pairs text files that have at least half of their content in common, the most similar ones first.
@@ -114,7 +115,7 @@ func (c *comparer) pair(from, to []text) error {
 	type pair struct {
 		from, to *difference
 		score    float64
-		named    bool
+		named    bool // both files have the same name
 	}
 	var pairs []pair
 	work := 0
@@ -150,6 +151,8 @@ func (c *comparer) pair(from, to []text) error {
 	return nil
 }
 
+// texts reads the text files of list with read. It omits files that exceed the limits. left is the number of bytes that may still
+// be read; texts subtracts the sizes of the files.
 func (c *comparer) texts(list []*difference, left *int, read func(*difference) ([]byte, error), seed maphash.Seed) ([]text, error) {
 	var texts []text
 	for _, d := range list {

@@ -9,8 +9,8 @@ import (
 // Bounds of the fields of records.
 const (
 	MaxPathLen   = 4095 // PATH_MAX without its NUL
-	MaxReasonLen = 400
-	MaxDepth     = 256
+	MaxReasonLen = 400  // bytes of a reason why an entry is denied
+	MaxDepth     = 256  // names in a path
 )
 
 // Packer appends values to a record.
@@ -24,7 +24,7 @@ func (p *Packer) String(s string) { p.Uint(uint64(len(s))); p.B = append(p.B, s.
 // Unpacker takes values from a record. After the first fault all values are zero.
 type Unpacker struct {
 	B   []byte
-	Bad bool
+	Bad bool // a value was malformed
 }
 
 func (u *Unpacker) fail() {
@@ -94,6 +94,7 @@ func Malformed(what string) error {
 	return caisson.Errorf(caisson.Internal, "%s is damaged; make the workspace anew", what)
 }
 
+// Flag returns bit if on is true, otherwise 0.
 func Flag(on bool, bit byte) byte {
 	if on {
 		return bit

@@ -15,7 +15,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// SmallFile is the size in bytes up to which a file is read at once.
+// SmallFile is the maximum size, in bytes, of a file that is read into memory as a whole.
 const SmallFile = 1 << 20
 
 // OpenContent opens a regular file for reading. It does not block if the file has become a pipe, does not follow symlinks, and

@@ -1,5 +1,5 @@
-// Package fsat opens and reads files relative to descriptors of directories, never outside them, through symlinks, or on another file
-// system. It also has the encoding of the gate's own files, and lends directories to jobs.
+// Package fsat opens and reads files relative to descriptors of directories, never outside them, through symlinks, or on another
+// file system. It also has the encoding of the gate's own files, and lends directories to jobs.
 package fsat
 
 import (
@@ -26,6 +26,7 @@ const (
 // Types lists the types by their number in records. It is append-only.
 var Types = []string{TypeNone, TypeFile, TypeDir, TypeSymlink, TypeFIFO, TypeSocket, TypeDevice}
 
+// TypeNumber returns the index of typ in Types, or 0 (TypeNone) if typ is not in Types.
 func TypeNumber(typ string) byte {
 	for i, t := range Types {
 		if t == typ {
@@ -52,7 +53,7 @@ func TypeOf(mode uint32) string {
 	return TypeDevice
 }
 
-const ModeBits = 0o7777
+const ModeBits = 0o7777 // permission bits, with setuid, setgid and sticky
 
 // Compare orders paths in the order of a walk: a directory, its content, then the names after it.
 func Compare(a, b string) int {

@@ -11,14 +11,14 @@ import (
 // Stat is the metadata of one file. Symlinks are not followed.
 type Stat struct {
 	Type  string
-	Mode  uint32 // permission bits
-	Size  int64
-	Mtime int64 // in ns
-	Ctime int64 // in ns
+	Mode  uint32 // permission bits, with setuid, setgid and sticky
+	Size  int64  // in bytes; 0 unless the type is file or symlink
+	Mtime int64  // in ns
+	Ctime int64  // in ns
 	Inode uint64
-	Dev   uint64
-	rdev  uint64
-	Nlink uint32
+	Dev   uint64 // device number of the file system
+	rdev  uint64 // device number of a device; never 0 for block devices
+	Nlink uint32 // number of hard links
 }
 
 // IsWhiteout reports whether the file is a whiteout, with which overlayfs marks a removed name.

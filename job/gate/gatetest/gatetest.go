@@ -41,6 +41,7 @@ func Mkfifo(path string) error { return unix.Mkfifo(path, 0o644) }
 
 func UnixTime(sec int64) time.Time { return time.Unix(sec, 0) }
 
+// WithSum returns data followed by its SHA-256, which is the format of the gate's own files.
 func WithSum(data []byte) []byte {
 	h := sha256.Sum256(data)
 	return append(bytes.Clone(data), h[:]...)
@@ -52,12 +53,13 @@ func Own(t *testing.T, uid int, path, content string, mode os.FileMode) {
 	Write(t, path, content)
 	Must(t, os.Chmod(path, mode))
 	Must(t, os.Chown(path, uid, uid))
+	// A direct child of t.TempDir() is the root of a tree and keeps its owner.
 	if dir := filepath.Dir(path); filepath.Base(filepath.Dir(dir)) != "001" {
 		Must(t, os.Chown(dir, uid, uid))
 	}
 }
 
-// TreeText is all that can be seen of a tree, but for times and owners.
+// TreeText returns the paths, modes, contents and symlink targets of everything below dir, one entry a line.
 func TreeText(t *testing.T, dir string) string {
 	t.Helper()
 	var b strings.Builder
@@ -83,9 +85,11 @@ func TreeText(t *testing.T, dir string) string {
 	return b.String()
 }
 
+// Seven is a text of seven lines.
 const Seven = "one\ntwo\nthree\nfour\nfive\nsix\nseven\n"
 
-// Sample is random text of an alphabet. Secrets of tests are put together when they run, so that nothing finds them here.
+// Sample returns n pseudo-random characters of alphabet, which depend only on the arguments. Tests construct secrets with it, so
+// that searches for secrets find none in the source code.
 func Sample(n int, alphabet string) string {
 	rng := rand.New(rand.NewPCG(uint64(n), 7))
 	var b strings.Builder
@@ -97,7 +101,7 @@ func Sample(n int, alphabet string) string {
 
 func GithubToken() string { return "ghp" + "_" + Sample(36, Alnum) }
 
-// Alphabets for sample.
+// Alphabets for [Sample].
 const (
 	Alnum = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 	Upper = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"

@@ -14,13 +14,14 @@ import (
 	"github.com/caisson-dev/caisson/job/gate/fsat"
 )
 
+// MaxEntries is the maximum number of entries in a frozen copy.
 const MaxEntries = 200_000
 
 // FreezeLimits bound a frozen copy. Zero fields mean the default.
 type FreezeLimits struct {
-	Entries int          `json:"entries,omitempty"` // 200,000, which is the maximum
-	Bytes   caisson.Size `json:"bytes,omitempty"`   // of all files; 4 GiB
-	File    caisson.Size `json:"file,omitempty"`    // of one file; 1 GiB. Holes count.
+	Entries int          `json:"entries,omitempty"` // number of entries; default and maximum 200,000
+	Bytes   caisson.Size `json:"bytes,omitempty"`   // of all files; default 4 GiB
+	File    caisson.Size `json:"file,omitempty"`    // of one file, with its holes; default 1 GiB
 }
 
 func (l FreezeLimits) WithDefaults() FreezeLimits {
@@ -72,7 +73,8 @@ func Freeze(ctx context.Context, upper *os.File, marked io.Reader, dst *os.File,
 	return OpenFrozen(dst)
 }
 
-// WriteIndex writes an index atomically.
+// WriteIndex writes an index to the file name in the directory dir, atomically. cut means that the index does not have all
+// entries.
 func WriteIndex(dir int, name string, entries []Entry, cut bool) error {
 	tmp := name + ".new"
 	fd, err := fsat.Open(dir, tmp, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW, 0o644)
@@ -89,12 +91,12 @@ func WriteIndex(dir int, name string, entries []Entry, cut bool) error {
 
 type freezer struct {
 	ctx     context.Context
-	root    int
+	root    int // file descriptor of the upper directory
 	marks   *marks
-	left    int
+	left    int // entries that may still be recorded
 	keeper  *Keeper
 	entries []Entry
-	cut     bool
+	cut     bool // entries were left out
 }
 
 func (f *freezer) walk(dir string) error {
@@ -202,6 +204,7 @@ func readLink(root int, path string) (link, denied string, err error) {
 	return string(buf[:n]), "", nil
 }
 
+// Reasons for Entry.Denied.
 const (
 	vanished   = "it changed while it was read; look again"
 	unreadable = "it cannot be read"

@@ -22,12 +22,12 @@ import (
 
 // The files in a frozen directory.
 const (
-	frozenIndex   = "index"        // the entries of the upper directory
-	FrozenObjects = "objects"      // contents of large files, by their sha256; small files are in frozenPack
-	MergedDir     = "merged"       // index and contents of the files that package compare has merged
-	MergedIndex   = "merged/index" // absent if no file was merged
-	frozenMagic   = "caisson frozen 1\n"
-	MaxIndex      = 1 << 30 // bytes
+	frozenIndex   = "index"              // the entries of the upper directory
+	FrozenObjects = "objects"            // contents of large files, by their sha256; small files are in frozenPack
+	MergedDir     = "merged"             // index and contents of the files that package compare has merged
+	MergedIndex   = "merged/index"       // absent if no file was merged
+	frozenMagic   = "caisson frozen 1\n" // the beginning of an index
+	MaxIndex      = 1 << 30              // bytes of an index
 )
 
 // An Entry is the state of one path in an upper directory.
@@ -64,13 +64,13 @@ func HashOf(typ string, mode uint32, contentSHA256, link string) string {
 type Frozen struct {
 	dir     *os.File
 	entries []Entry
-	cut     bool
+	cut     bool // entries were left out
 	pack    *pack
-	content map[string]string // by Entry.Hash and by Entry.Content
+	content map[string]string // Entry.Content by Entry.Hash and by Entry.Content
 }
 
-// OpenFrozen reads the index that [Freeze] has written to dir, and what [compare.Changes] has merged since. The caller closes the result
-// and keeps dir, which may be closed before it.
+// OpenFrozen reads the index that [Freeze] has written to dir, and the index of the files that [compare.Changes] has merged
+// since. The caller must close the result. It may close dir before that.
 func OpenFrozen(dir *os.File) (*Frozen, error) {
 	entries, cut, err := ReadIndex(dir, frozenIndex)
 	if err != nil {
@@ -121,9 +121,9 @@ func (f *Frozen) search(path string) int {
 	return sort.Search(len(f.entries), func(i int) bool { return fsat.Compare(f.entries[i].Path, path) >= 0 })
 }
 
-// Object opens the content of the file that hash names: a [caisson.Change.Hash] or [Entry.Hash], or the sha256 of the content alone
-// as [Entry.Content] and [gate.Node.Hash] have it. Its last Read fails if the content is not what the hash says. NotFound if there is no
-// such file here.
+// Object opens the content of the file that hash names: a [caisson.Change.Hash] or [Entry.Hash], or the sha256 of the content
+// alone as [Entry.Content] and [gate.Node.Hash] have it. Its last Read fails if the content does not have the hash. Returns
+// NotFound if the copy has no such content.
 func (f *Frozen) Object(hash string) (io.ReadCloser, error) {
 	content, ok := f.content[hash]
 	if !ok {
@@ -132,6 +132,7 @@ func (f *Frozen) Object(hash string) (io.ReadCloser, error) {
 	return f.Open(content)
 }
 
+// Open is like Object, for an [Entry.Content] of this copy.
 func (f *Frozen) Open(content string) (io.ReadCloser, error) {
 	if r := f.pack.open(content); r != nil {
 		return &object{file: r, sum: sha256.New(), want: content}, nil
@@ -149,7 +150,7 @@ func (f *Frozen) Open(content string) (io.ReadCloser, error) {
 // object reads a content and compares it with its hash.
 type object struct {
 	file io.ReadCloser
-	want string
+	want string // SHA-256 of the content, in hex
 
 	mu  sync.Mutex // Close may be called concurrently with Read
 	sum hash.Hash
@@ -168,7 +169,7 @@ func (o *object) Read(b []byte) (int, error) {
 
 func (o *object) Close() error { return o.file.Close() }
 
-// packIndex writes entries in the format of indexes: magic, number, entries, and the sha256 of all that.
+// packIndex returns entries in the format of indexes: magic, number of entries, cut, entries, and the sha256 of all that.
 func packIndex(entries []Entry, cut bool) []byte {
 	p := &fsat.Packer{B: []byte(frozenMagic)}
 	p.Uint(uint64(len(entries)))
@@ -190,6 +191,7 @@ func packIndex(entries []Entry, cut bool) []byte {
 	return append(p.B, sum[:]...)
 }
 
+// ReadIndex returns the entries of the index in the file name of dir, and whether entries were left out of it.
 func ReadIndex(dir *os.File, name string) ([]Entry, bool, error) {
 	file, err := fsat.OpenFile(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {

@@ -9,22 +9,22 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// Jobs are the jobs of this package, for the table that the binary gives to [worker.Main].
+// Jobs returns the worker jobs of this package, for the table that the binary passes to [worker.Main].
 func Jobs() []worker.Declared {
 	return []worker.Declared{jobFreeze}
 }
 
-// A Tool runs the functions of this package as confined jobs. It has no state of its own and is safe for concurrent use. Its
-// methods keep none of the descriptors that they are given.
+// A Tool runs the functions of this package as confined worker jobs. It is stateless and safe for concurrent use. Its methods
+// do not retain the file descriptors that are passed to them.
 type Tool struct{ run worker.Starter }
 
-// NewTool returns a Tool whose jobs r runs. The binary that r starts must have the jobs of this package in its table.
+// NewTool returns a Tool that runs its jobs with r. The binary that r starts must have the jobs of this package in its table.
 func NewTool(r worker.Starter) Tool { return Tool{run: r} }
 
-// freezeReply is what a job reports of the copy that it has made.
+// freezeReply describes the copy that a job has made.
 type freezeReply struct {
-	Entries int
-	Cut     bool
+	Entries int  // number of entries
+	Cut     bool // entries were left out
 }
 
 var jobFreeze = worker.Job[FreezeLimits, freezeReply]{
@@ -38,8 +38,8 @@ var jobFreeze = worker.Job[FreezeLimits, freezeReply]{
 	},
 }
 
-// Freeze is [Mark] in this process, which must be root's, and [Freeze] with the rights of the guest that upper belongs to. dst is an
-// empty directory of the caller's. [OpenFrozen] reads the result.
+// Freeze runs [Mark] in this process, which must run as root, and then the function [Freeze] as a worker job with the rights of
+// the guest that owns upper. dst is an empty directory that the caller owns. [OpenFrozen] reads the result.
 func (t Tool) Freeze(ctx context.Context, upper, dst *os.File, limits FreezeLimits) (entries int, cut bool, err error) {
 	marks, err := worker.Scratch("marks")
 	if err != nil {

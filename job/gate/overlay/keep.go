@@ -16,30 +16,33 @@ import (
 	"github.com/caisson-dev/caisson/job/gate/fsat"
 )
 
-const maxTries = 3 // to read a file that keeps changing
+const maxTries = 3 // attempts to copy a file that changes during the copy
 
-// Keeper copies contents into a directory of objects, each once.
+// A Keeper stores contents in a directory of objects and in a pack, each once.
 type Keeper struct {
-	objects int
-	pack    *packing // of small contents; nil makes objects of them as well
+	objects int      // file descriptor of the directory of objects
+	pack    *packing // receives small contents; if nil, they become objects as well
 	limits  FreezeLimits
-	total   caisson.Size
-	noClone bool
+	total   caisson.Size // bytes of all files that were kept
+	noClone bool         // the file system cannot share the blocks of files
 	buf     []byte
 	zeros   []byte
-	linked  map[uint64]kept // by inode, of files with more than one name
+	linked  map[uint64]kept // files with more than one name, by inode
 }
 
+// kept is the state of a file when its content was kept, and the hash of the content.
 type kept struct {
-	ctime, size int64
-	content     string
+	ctime, size int64  // ctime in ns, size in bytes
+	content     string // sha256 in hex
 }
 
+// NewKeeper returns a Keeper without a pack. objects is the file descriptor of the directory of objects.
 func NewKeeper(objects int, l FreezeLimits) *Keeper {
 	return &Keeper{objects: objects, limits: l, buf: make([]byte, fsat.SmallFile+1), linked: map[uint64]kept{}}
 }
 
-// keep copies the file at path beneath root, which looked like st. It returns its sha256 and size, or why it was not kept.
+// keep copies the file at path beneath root, whose metadata was st. It returns its sha256 and size, or in denied the reason why
+// it was not kept.
 func (k *Keeper) keep(root int, path string, st *fsat.Stat) (content string, size int64, denied string, err error) {
 	for range maxTries {
 		if caisson.Size(st.Size) > k.limits.File {
@@ -71,7 +74,8 @@ func (k *Keeper) keep(root int, path string, st *fsat.Stat) (content string, siz
 	return "", st.Size, vanished, nil
 }
 
-// copy makes an object of file and returns the state in which it was. fsat.ErrChanged comes with the state that it has now.
+// copy stores the content of file, sets *content to its sha256, and returns the metadata that the file had. If the file changed
+// during the copy, or exceeds the limits, it returns fsat.ErrChanged and the current metadata.
 func (k *Keeper) copy(file *os.File, content *string) (fsat.Stat, error) {
 	before, err := fsat.Lstat(int(file.Fd()), "")
 	if err != nil {
@@ -80,7 +84,8 @@ func (k *Keeper) copy(file *os.File, content *string) (fsat.Stat, error) {
 	if before.Type != fsat.TypeFile || caisson.Size(before.Size) > k.limits.File || k.total+caisson.Size(before.Size) > k.limits.Bytes {
 		return before, fsat.ErrChanged
 	}
-	// The size as well: clocks of file systems tick slowly, and where a content is in the pack follows from the sizes before it.
+	// The size is compared as well, because the clock of a file system is coarse, and because the offset of a content in the
+	// pack is computed from the sizes of the entries before it.
 	if l, ok := k.linked[before.Inode]; ok && l.ctime == before.Ctime && l.size == before.Size && before.Nlink > 1 {
 		*content = l.content
 		return before, nil
@@ -101,7 +106,7 @@ func (k *Keeper) copy(file *os.File, content *string) (fsat.Stat, error) {
 	if err != nil || !after.Same(&before) {
 		return after, fsat.ErrChanged
 	}
-	if before.Size <= fsat.SmallFile { // only now: each content in a pack is one of the index
+	if before.Size <= fsat.SmallFile { // only after the check, because every content in the pack must be in the index
 		if *content, err = k.Put(data); err != nil {
 			return before, err
 		}
@@ -112,7 +117,7 @@ func (k *Keeper) copy(file *os.File, content *string) (fsat.Stat, error) {
 	return before, nil
 }
 
-// small returns what is in a file of this size, until the next call.
+// small returns the content of a file of this size. It is valid until the next call.
 func (k *Keeper) small(file *os.File, size int64) ([]byte, error) {
 	n, err := io.ReadFull(file, k.buf[:size+1])
 	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
@@ -124,7 +129,7 @@ func (k *Keeper) small(file *os.File, size int64) ([]byte, error) {
 	return k.buf[:n], nil
 }
 
-// Put keeps data.
+// Put stores data and returns its sha256.
 func (k *Keeper) Put(data []byte) (string, error) {
 	sum := sha256.Sum256(data)
 	name := hex.EncodeToString(sum[:])
@@ -149,7 +154,8 @@ func (k *Keeper) Put(data []byte) (string, error) {
 	return name, nil
 }
 
-// large copies a file by sharing its blocks, or else only what is not a hole.
+// large copies a file to an object and returns its sha256. The object shares the blocks of the file if the file system supports
+// that; otherwise it has the same holes.
 func (k *Keeper) large(file *os.File, size int64) (string, error) {
 	const tmp = "copying"
 	fd, err := fsat.Open(k.objects, tmp, unix.O_RDWR|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW, 0o644)
@@ -160,7 +166,7 @@ func (k *Keeper) large(file *os.File, size int64) (string, error) {
 	defer out.Close()
 	sum := sha256.New()
 	if k.clone(out, file) {
-		// What was cloned cannot change any more.
+		// A clone does not change if the original file does.
 		n, err := io.CopyBuffer(struct{ io.Writer }{sum}, struct{ io.Reader }{out}, k.buf)
 		if err != nil || n != size {
 			return "", errors.Join(err, fsat.ErrChanged)
@@ -172,6 +178,7 @@ func (k *Keeper) large(file *os.File, size int64) (string, error) {
 	return name, os.NewSyscallError("rename", unix.Renameat(k.objects, tmp, k.objects, name))
 }
 
+// clone makes out share the blocks of in. It returns false if the file system does not support that.
 func (k *Keeper) clone(out, in *os.File) bool {
 	if k.noClone {
 		return false
@@ -180,6 +187,7 @@ func (k *Keeper) clone(out, in *os.File) bool {
 	return !k.noClone
 }
 
+// sparse copies in, which has size bytes, to out except for its holes, and hashes it with sum.
 func (k *Keeper) sparse(out, in *os.File, size int64, sum hash.Hash) error {
 	if err := out.Truncate(size); err != nil {
 		return err
@@ -217,7 +225,7 @@ func (k *Keeper) sparse(out, in *os.File, size int64, sum hash.Hash) error {
 	return nil
 }
 
-// hole hashes n zeros.
+// hole hashes n zero bytes with sum.
 func (k *Keeper) hole(sum hash.Hash, n int64) error {
 	if k.zeros == nil {
 		k.zeros = make([]byte, 1<<20)

@@ -18,32 +18,34 @@ import (
 )
 
 const (
-	marksMagic    = "caisson marks 1\n"
-	overlayPrefix = "trusted.overlay."
-	maxXattrList  = 64 << 10 // XATTR_LIST_MAX
+	marksMagic    = "caisson marks 1\n" // the beginning of the output of Mark
+	overlayPrefix = "trusted.overlay."  // of the names of overlay attributes
+	maxXattrList  = 64 << 10            // XATTR_LIST_MAX
 )
 
-// What the overlay's attributes say of a path.
+// The kinds of marks, which say what the overlay's attributes of a path mean.
 const (
-	markOpaque = 1 // nothing of the layers below is seen in this directory
-	markRefuse = 2 // something that the pinned mount options rule out
+	markOpaque = 1 // an opaque directory: it hides the entries of the lower layers
+	markRefuse = 2 // attributes that an overlay with the mount options of workspaces does not have; the entry is denied
 )
 
+// A mark describes the overlay attributes of one path.
 type mark struct {
 	kind  byte
-	inode uint64
+	inode uint64 // of the path when it was marked
 }
 
-// marks are the attributes of an upper layer that matter, by path.
+// marks are the marks of an upper layer, as [Mark] has written them.
 type marks struct {
-	byPath map[string]mark
-	// until is the last path that was looked at, if not all were; "" if all were.
+	byPath map[string]mark // only the paths that have a mark
+	// until is the path from which on, in the order of a walk, marks are missing because there are too many entries. "" means
+	// that no marks are missing, and "." that all may be.
 	until string
 }
 
-// Mark writes down which directories of an overlay's upper layer are opaque and which entries have attributes that must not be
-// there, for [Freeze]. The kernel shows these attributes only to root of the initial user namespace, so this cannot be a job;
-// it lists names and their attributes, and reads nothing else. Denied if the layer itself has such attributes.
+// Mark writes to out, for [Freeze], which directories of the upper layer of an overlay are opaque and which entries have
+// attributes that must not be there. The kernel shows these attributes only to root of the initial user namespace, so this cannot
+// be a job; it lists names and their attributes, and reads nothing else. Returns Denied if the layer's root has such attributes.
 func Mark(ctx context.Context, upper *os.File, out io.Writer) error {
 	defer fsat.KeepAlive(upper)
 	if err := seesTrusted(); err != nil {
@@ -68,7 +70,7 @@ func Mark(ctx context.Context, upper *os.File, out io.Writer) error {
 	return err
 }
 
-// seesTrusted returns an error unless this process can see trusted attributes: they are left out silently if it cannot.
+// seesTrusted returns an error if this process cannot see trusted attributes: the kernel then omits them without an error.
 func seesTrusted() error {
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
@@ -87,9 +89,9 @@ func seesTrusted() error {
 
 type marker struct {
 	ctx   context.Context
-	root  int
-	left  int
-	until string
+	root  int    // file descriptor of the upper directory
+	left  int    // entries that may still be listed
+	until string // see marks.until
 	buf   []byte
 	out   fsat.Packer
 }
@@ -101,7 +103,7 @@ func (m *marker) walk(dir string) error {
 	fd, err := fsat.OpenDir(m.root, dir)
 	if err != nil {
 		if dir != "" && fsat.Inaccessible(err) {
-			return nil // Freeze cannot look into it either
+			return nil // Freeze cannot read the directory either
 		}
 		return fmt.Errorf("open %s: %w", safetext.Path(dir), err)
 	}
@@ -114,7 +116,7 @@ func (m *marker) walk(dir string) error {
 		}
 		return fmt.Errorf("read %s: %w", safetext.Path(dir), err)
 	}
-	kinds := make([]bool, len(names)) // whether it is a directory to go into
+	kinds := make([]bool, len(names)) // whether each name is a directory
 	for i, name := range names {
 		if kinds[i], err = m.look(fd, fsat.Join(dir, name), name); err != nil {
 			unix.Close(fd)
@@ -159,7 +161,7 @@ func (m *marker) look(fd int, path, name string) (dir bool, err error) {
 	return st.Type == fsat.TypeDir, nil
 }
 
-// attributes judges the attributes of path, whose last name is not followed.
+// attributes returns the kind of mark of path, 0 for none. dir reports whether path is a directory. Symlinks are not followed.
 func (m *marker) attributes(path string, dir bool) (kind byte, err error) {
 	n, err := unix.Llistxattr(path, m.buf)
 	switch err {
@@ -176,7 +178,7 @@ func (m *marker) attributes(path string, dir bool) (kind byte, err error) {
 		}
 		switch name {
 		case "origin", "impure", "uuid":
-			// Where a copy came from, and whether a directory has such copies: nothing is shown or hidden by them.
+			// These record the origin of a copy, and whether a directory has such copies. They neither show nor hide entries.
 		case "opaque":
 			value := make([]byte, 8)
 			n, err := unix.Lgetxattr(path, overlayPrefix+name, value)
@@ -191,7 +193,7 @@ func (m *marker) attributes(path string, dir bool) (kind byte, err error) {
 	return kind, nil
 }
 
-// readMarks accepts nothing but what Mark writes.
+// readMarks decodes the output of Mark and rejects all other input.
 func readMarks(r io.Reader) (*marks, error) {
 	bad := fsat.Malformed("the record of a layer's attributes")
 	data, err := io.ReadAll(io.LimitReader(r, MaxIndex+1))
@@ -225,7 +227,7 @@ func readMarks(r io.Reader) (*marks, error) {
 	return m, nil
 }
 
-// covers reports whether Mark has looked at path.
+// covers reports whether Mark has read the attributes of path.
 func (m *marks) covers(path string) bool {
 	switch m.until {
 	case "":

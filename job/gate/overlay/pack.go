@@ -14,8 +14,8 @@ import (
 )
 
 // frozenPack is the file of a frozen copy that contains the contents of small files, each once, in the order in which the index
-// first names them; offsets follow from the index. On ext4, a file for each content takes fifty times as long to create, and longer
-// after many files were removed. Copies of earlier versions have no pack.
+// first names them; offsets follow from the index. On ext4, a file for each content takes fifty times as long to create, and
+// longer after many files were removed. Copies of earlier versions have no pack.
 const frozenPack = "pack"
 
 // packed reports whether the content of e is in the pack of a frozen copy that has one.
@@ -25,7 +25,7 @@ func packed(e *Entry) bool { return e.Content != "" && e.Size <= fsat.SmallFile 
 type packing struct {
 	file *os.File
 	out  *bufio.Writer
-	has  map[string]bool // contents
+	has  map[string]bool // hashes of the contents that were added
 }
 
 func newPacking(dir *os.File) (*packing, error) {
@@ -51,7 +51,7 @@ func (p *packing) close() error { return errors.Join(p.out.Flush(), p.file.Close
 // pack reads a pack.
 type pack struct {
 	file  *os.File
-	spans map[string]packRange // by content
+	spans map[string]packRange // by the hash of the content
 }
 
 // openPack opens the pack of the frozen copy in dir with these entries. If the copy has no pack, the result is empty.
@@ -92,13 +92,14 @@ func (p *pack) close() error {
 	return p.file.Close()
 }
 
-// Contents are the contents of a frozen copy, by their sha256. Jobs that write them compare them with the hash.
+// Contents are the contents of a frozen copy, by their sha256. They are not compared with the hash when they are read; the jobs
+// that write them elsewhere do that.
 type Contents struct {
 	frozen *os.File
 	pack   *pack
 }
 
-// OpenContents opens the contents of the copy in frozen, which the caller keeps.
+// OpenContents opens the contents of the copy in frozen, which must stay open until the result is closed.
 func OpenContents(frozen *os.File) (*Contents, error) {
 	entries, _, err := ReadIndex(frozen, frozenIndex)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // a copy without an index has merged contents only

@@ -23,19 +23,19 @@ import (
 // Workspace is a workspace: a host directory under a mask and an upper layer, mounted as a sandbox has it.
 type Workspace struct {
 	T        testing.TB
-	Top      string // has all the others
+	Top      string // directory that contains the others
 	Host     string
 	Upper    string
-	Box      string // what the sandbox sees
+	Box      string // mount point of the overlay: the directory that the sandbox sees
 	Manifest *os.File
-	reviews  int
+	reviews  int // number of frozen copies
 }
 
 // New makes a workspace of a directory that prepare fills.
 func New(t testing.TB, prepare func(host string)) *Workspace {
 	t.Helper()
 	testneed.Root(t)
-	// Not t.TempDir: its names have characters that mean something in mount options.
+	// t.TempDir is not used, because its names can contain characters that have a meaning in mount options.
 	top, err := os.MkdirTemp("", "caisson-gate")
 	gatetest.Must(t, err)
 	t.Cleanup(func() { os.RemoveAll(top) })
@@ -69,7 +69,7 @@ func (o *Workspace) Dir(name string) *os.File {
 	return gatetest.OpenDir(o.T, filepath.Join(o.Top, name))
 }
 
-// Freeze makes a review and returns its directory.
+// Freeze freezes the upper directory. It returns the directory of the frozen copy and the open copy.
 func (o *Workspace) Freeze(limits overlay.FreezeLimits) (*os.File, *overlay.Frozen) {
 	o.T.Helper()
 	o.reviews++
@@ -91,6 +91,7 @@ func (o *Workspace) Compare(opts compare.Options) ([]compare.Difference, *overla
 	return o.CompareWith(dst, opts)
 }
 
+// CompareWith is like Compare, for the frozen copy in dst.
 func (o *Workspace) CompareWith(dst *os.File, opts compare.Options) ([]compare.Difference, *overlay.Frozen) {
 	o.T.Helper()
 	merged, err := overlay.OpenMerged(dst)
@@ -104,7 +105,7 @@ func (o *Workspace) CompareWith(dst *os.File, opts compare.Options) ([]compare.D
 	return result.Differences, f
 }
 
-// Summary is one line for each difference.
+// Summary returns a text with one line for each difference.
 func Summary(diffs []compare.Difference) string {
 	var lines []string
 	for _, d := range diffs {
@@ -136,6 +137,7 @@ func Summary(diffs []compare.Difference) string {
 	return strings.Join(lines, "\n")
 }
 
+// Content returns the content of f with this hash.
 func Content(t testing.TB, f *overlay.Frozen, hash string) string {
 	t.Helper()
 	r, err := f.Object(hash)
@@ -146,6 +148,7 @@ func Content(t testing.TB, f *overlay.Frozen, hash string) string {
 	return string(b)
 }
 
+// PrepareHost returns a function for [New] that creates a small tree with text files, a symlink and files that are hidden.
 func PrepareHost(t testing.TB) func(string) {
 	return func(host string) {
 		gatetest.Write(t, host+"/a.txt", gatetest.Seven)

@@ -9,8 +9,8 @@ import (
 
 // Limits of a batch.
 const (
-	batchFiles = 256 // so that a batch's object names fit into a pipe
-	batchBytes = 4 << 20
+	batchFiles = 256     // so that a batch's object names fit into a pipe
+	batchBytes = 4 << 20 // unless a single file is larger
 )
 
 // A blobQueue reads files in batches, in about the order in which they will be requested: requesting them from git one by one
@@ -20,11 +20,11 @@ type blobQueue struct {
 	limit   int64 // in bytes; larger files are never requested
 
 	mu    sync.Mutex
-	ids   []string
-	sizes []int64
-	index map[string]int // index in ids
-	next  int            // index of the first id that was not read yet
-	got   map[string][]byte
+	ids   []string          // expected files, in order
+	sizes []int64           // of ids, in bytes
+	index map[string]int    // index in ids
+	next  int               // index of the first id that was not read yet
+	got   map[string][]byte // contents of the last batch that were not requested yet, by id
 }
 
 func newBlobQueue(o *Objects, limit int64) *blobQueue {

@@ -15,7 +15,7 @@ import (
 	"github.com/caisson-dev/caisson/job/relay/git"
 )
 
-// Checks that findings about commits are from; see [caisson.Finding].
+// The names of the checks of commits, used in [caisson.Finding].Check.
 const (
 	CheckName   = "name"
 	CheckType   = "type"
@@ -27,17 +27,17 @@ const (
 
 // Limits of the findings of a push.
 const (
-	MaxFindings       = 100 // per update, and of denials
-	MaxFindingMessage = 1200
-	maxShownPath      = 300
+	MaxFindings       = 100  // findings in one list
+	MaxFindingMessage = 1200 // bytes of the message of one finding
+	maxShownPath      = 300  // bytes of a path in a message
 )
 
 // A Checker checks commits. It checks each commit once.
 type Checker struct {
 	objects *Objects
 	rules   check.Rules
-	Commits map[string]*RawCommit
-	found   map[string][]caisson.Finding
+	Commits map[string]*RawCommit        // well-formed commits that were checked, by id
+	found   map[string][]caisson.Finding // findings of the commits that were checked, by id
 }
 
 func NewChecker(o *Objects, rules check.Rules) *Checker {
@@ -252,7 +252,7 @@ func plainf(format string, args ...any) string {
 // Findings is a bounded list; if it is full, the most severe findings are kept.
 type Findings struct {
 	List    []caisson.Finding
-	max     int
+	max     int // maximum length of List
 	Dropped int // number of findings that were dropped
 }
 

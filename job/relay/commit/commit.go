@@ -20,7 +20,7 @@ const lastDate = 253402300799
 const (
 	headerEncoding  = "encoding"
 	HeaderSignature = "gpgsig"
-	HeaderOtherSig  = "gpgsig-sha256"
+	HeaderOtherSig  = "gpgsig-sha256" // signature of a commit whose name is a SHA-256
 	HeaderMergeTag  = "mergetag"
 )
 

@@ -36,5 +36,5 @@ func ValidFindings(list []caisson.Finding) bool {
 // Limits of the findings in a job's reply.
 const (
 	MaxReplyBytes = 64 << 10 // bytes of messages; JSON may encode one byte as six
-	maxCheck      = 40
+	maxCheck      = 40       // bytes of the name of a check
 )

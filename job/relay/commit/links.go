@@ -15,7 +15,7 @@ import (
 // Limits for checking all symlinks of a commit.
 const (
 	maxLinkTreeEntries = 2_000_000 // tree entries
-	MaxLinks           = 20_000
+	MaxLinks           = 20_000    // symlinks in the tree of a commit
 )
 
 // A linkEntry is a symlink of a commit.

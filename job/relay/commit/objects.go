@@ -19,8 +19,8 @@ import (
 // Limits for reading objects.
 const (
 	MaxTreeObject   = 16 << 20 // bytes; about 300,000 tree entries
-	MaxCommitObject = 1 << 20
-	maxTreeCache    = 400_000 // tree entries in the cache
+	MaxCommitObject = 1 << 20  // bytes of the headers and the message of a commit
+	maxTreeCache    = 400_000  // tree entries in the cache
 )
 
 // errTooLarge is returned if an object is larger than the caller's limit, or a commit has too many changes.
@@ -36,8 +36,8 @@ type Objects struct {
 	out *bufio.Reader
 	err error // the first failure of the process; all later reads return it
 
-	trees         map[string]*treeObject
-	cachedEntries int // number of entries in trees
+	trees         map[string]*treeObject // cache, by id
+	cachedEntries int                    // number of entries in trees
 }
 
 // OpenObjects starts a git process; Close terminates it.

@@ -64,7 +64,7 @@ func (e treeEntry) perm() uint32 {
 // A treeObject is one directory of a commit. It is immutable.
 type treeObject struct {
 	entries []treeEntry
-	byName  map[string]int
+	byName  map[string]int // index in entries
 }
 
 func (t *treeObject) entry(name string) treeEntry {
@@ -184,7 +184,7 @@ const (
 // A treeDiff collects the changes of a commit.
 type treeDiff struct {
 	objects *Objects
-	limit   int
+	limit   int // maximum number of changes
 	changes []caisson.Change
 	subs    map[string]bool // paths of submodules among the changes
 }
@@ -269,9 +269,9 @@ func (d *treeDiff) compare(dir, name string, e treeEntry, before, common []*tree
 	return d.walk(full, sub, dirs, bases)
 }
 
-// inherited reports whether e, including everything below it, is what an automatic merge of the parents yields. It is not if e equals
-// the entry of a merge base and another parent has changed that entry: otherwise a commit could revert files unnoticed by naming
-// an older commit as a parent.
+// inherited reports whether e, including everything below it, is what an automatic merge of the parents yields. It is not if e
+// equals the entry of a merge base and another parent has changed that entry: otherwise a commit could revert files unnoticed by
+// naming an older commit as a parent.
 func inherited(name string, e treeEntry, before, common []*treeObject) bool {
 	same, changed := false, false
 	for _, t := range before {

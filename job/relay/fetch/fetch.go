@@ -25,9 +25,9 @@ type Request struct {
 
 // Limits bound a fetch; zero fields mean the default.
 type Limits struct {
-	Bytes caisson.Size  // bytes that the remote may send; 8 GiB
-	Refs  int           // branches and tags of the remote; 50,000, which is also the maximum
-	Time  time.Duration // 1 hour
+	Bytes caisson.Size  // bytes that the remote may send; default 8 GiB
+	Refs  int           // branches and tags of the remote; default and maximum 50,000
+	Time  time.Duration // time limit; default 1 hour
 }
 
 func (l Limits) withDefaults() Limits {
@@ -126,8 +126,8 @@ func refChanges(have, want []git.Ref) (changed, gone []git.Ref) {
 	return changed, gone
 }
 
-// fetchNew fetches objects by their names, without creating refs. Git checks that all objects that they reach exist. Until then the
-// objects are in a separate directory, because git fetch would otherwise keep the objects of every failed attempt.
+// fetchNew fetches objects by their names, without creating refs. Git checks that all objects that they reach exist. Until then
+// the objects are in a separate directory, because git fetch would otherwise keep the objects of every failed attempt.
 func (r mirror) fetchNew(ctx context.Context, f *remote.Forwarder, refs []git.Ref, limit int64, progress func(string)) error {
 	objects := filepath.Join(r.Dir, "objects")
 	aside := filepath.Join(objects, "incoming-fetch")
@@ -236,9 +236,9 @@ func (r mirror) optimize(ctx context.Context, changed int) {
 // whole output.
 type progressWriter struct {
 	output *git.OutputTail
-	to     func(string)
-	line   []byte
-	last   time.Time
+	to     func(string) // nil for no progress
+	line   []byte       // output since the last end of a line
+	last   time.Time    // time of the last call of to
 }
 
 func (p *progressWriter) Write(b []byte) (int, error) {

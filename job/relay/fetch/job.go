@@ -26,7 +26,7 @@ type fetchArgs struct {
 	Limits    Limits
 }
 
-// jobFetch replies with the HEAD of the remote and writes the remote's refs to its last descriptor; see git.GiveRefs.
+// jobFetch replies with the HEAD of the remote and writes the remote's refs to its last descriptor; see [git.ReplyRefs].
 var jobFetch = worker.Job[fetchArgs, string]{
 	Name: "relay.fetch", Programs: true, Access: worker.WriteAsOwner, Files: 2,
 	Do: func(ctx context.Context, c *worker.Call, args fetchArgs) (string, error) {

@@ -47,7 +47,7 @@ func (s *singleGzip) Read(p []byte) (int, error) {
 		return n, nil
 	}
 	if err != io.EOF {
-		return n, errNotGzip // or the connection was lost, and the client does not receive this
+		return n, errNotGzip // if the connection was lost, the client does not receive this error
 	}
 	if _, err := s.in.ReadByte(); err != io.EOF {
 		return n, errNotGzip

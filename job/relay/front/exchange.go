@@ -33,7 +33,7 @@ type exchange struct {
 	idleTimer *time.Timer // fires when no data has moved for the idle time
 	started   bool        // whether the status of the answer was written
 	sentBytes int64       // bytes of the body; only send may access it until send has returned
-	timedOut  atomic.Bool // whether alive has fired
+	timedOut  atomic.Bool // whether idleTimer has fired
 }
 
 func newExchange(h *handler, w http.ResponseWriter, r *http.Request, req *Request, conn stream) *exchange {

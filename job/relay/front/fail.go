@@ -15,7 +15,7 @@ const maxText = 1000 // maximum length of an error message in bytes
 // fail answers with an error as one line of plain text, which git shows as a message of the remote.
 func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() != nil {
-		panic(http.ErrAbortHandler) // the client is gone
+		panic(http.ErrAbortHandler) // the client has closed the connection
 	}
 	status, msg := statusOf(err)
 	header := w.Header()
@@ -35,7 +35,7 @@ func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 		panic(http.ErrAbortHandler)
 	}
 	w.WriteHeader(status)
-	io.WriteString(w, line) // an error is ignored: the client may be gone
+	io.WriteString(w, line) // an error is ignored: the client may have closed the connection
 	// A client that is still sending would lose an answer that is followed by a reset, so its body is read. If the client waits
 	// for "100 Continue", the body is not read, because reading would send that status.
 	if r.Header.Get("Expect") == "" && rc.Flush() == nil {

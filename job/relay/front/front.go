@@ -19,7 +19,7 @@ import (
 const (
 	maxFetchRequest = 32 << 20         // bytes of a decoded fetch request: names of wanted and existing objects
 	maxUnzipped     = 64 << 20         // bytes of a compressed request of any kind, decoded; git does not compress packs
-	idleTime        = 5 * time.Minute  // without a byte in either direction
+	idleTime        = 5 * time.Minute  // maximum time without a byte in either direction
 	drainTime       = 30 * time.Second // for reading the rest of a body that is not needed
 )
 
@@ -29,7 +29,7 @@ type Open = func(ctx context.Context, in json.RawMessage) (net.Conn, error)
 
 // A Request is the request to the engine for a stream.
 type Request struct {
-	Repo      string `json:"repo"`
+	Repo      string `json:"repo"` // name of the repository
 	Service   string `json:"service" enum:"upload-pack,receive-pack"`
 	Advertise bool   `json:"advertise"` // request for the list of refs, which has no body
 	// Protocol is the protocol version that the client requests: "version=0", "version=1", "version=2", or "".
@@ -43,8 +43,8 @@ func Handler(open Open) http.Handler {
 
 type handler struct {
 	open                  Open
-	fetchLimit, gzipLimit int64
-	idle, drain           time.Duration
+	fetchLimit, gzipLimit int64         // maxFetchRequest and maxUnzipped, except in tests
+	idle, drain           time.Duration // idleTime and drainTime, except in tests
 }
 
 // ServeHTTP implements [http.Handler].

@@ -10,7 +10,7 @@ import (
 
 // A refusal is an error with its own HTTP status.
 type refusal struct {
-	status int
+	status int // HTTP status
 	msg    string
 	allow  string // value of the Allow header, for status 405
 }
@@ -70,7 +70,7 @@ func split(path string) (repo, rest string, ok bool) {
 	return repo, rest, ok && isName(repo)
 }
 
-const maxName = 64
+const maxName = 64 // bytes of a repository's name
 
 // isName reports whether s can be a repository's name; see [caisson.Repo].
 func isName(s string) bool {

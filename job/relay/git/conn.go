@@ -24,13 +24,14 @@ const Stall = 2 * time.Minute
 // ClientConn is the connection to the client that sent a request.
 type ClientConn struct {
 	net.Conn
-	file       *os.File // the same socket, for poll
-	Stall      time.Duration
-	Wrote      bool // whether any byte was written
+	file       *os.File      // the same socket, for poll
+	Stall      time.Duration // how long a read or write may be idle
+	Wrote      bool          // whether any byte was written
 	readsEnded atomic.Bool
 }
 
-// NewPeer returns a peer on a duplicate of the socket file. The caller still has to close file; closing the peer does not.
+// NewPeer returns a ClientConn on a duplicate of the socket file. The caller still has to close file; closing the ClientConn
+// does not.
 func NewPeer(file *os.File) (*ClientConn, error) {
 	c, err := net.FileConn(file)
 	if err != nil {

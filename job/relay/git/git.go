@@ -20,9 +20,9 @@ import (
 
 // Paths at which jobs have their directories.
 const (
-	workDir   = "/work"
-	viewDir   = "/view"
-	MirrorDir = "/mirror"
+	workDir   = "/work"   // the repository that the job works on
+	viewDir   = "/view"   // the view that it borrows objects from
+	MirrorDir = "/mirror" // the mirror that it copies objects from
 )
 
 // A Repo is a bare repository with the settings for running git in it.
@@ -155,8 +155,8 @@ func (r Repo) With(env ...string) Repo {
 
 // Limits of the stored output of git.
 const (
-	maxGitOutput = 64 << 20
-	MaxGitErrors = 16 << 10
+	maxGitOutput = 64 << 20 // bytes of the standard output
+	MaxGitErrors = 16 << 10 // bytes of the error output
 )
 
 // Output runs git with stdin and returns its standard output, at most maxGitOutput bytes. The error contains git's error output.
@@ -203,12 +203,12 @@ func (b *limitedBuffer) Write(p []byte) (int, error) {
 	return b.buf.Write(p)
 }
 
-// OutputTail stores about the last limit bytes written to it, because git reports the reason of a failure at the end. It is safe for
-// concurrent use.
+// OutputTail stores about the last limit bytes written to it, because git reports the reason of a failure at the end. It is safe
+// for concurrent use.
 type OutputTail struct {
 	mu    sync.Mutex
 	buf   []byte
-	Limit int
+	Limit int // in bytes
 }
 
 func (t *OutputTail) Write(p []byte) (int, error) {

@@ -33,6 +33,7 @@ func WorkRepo() Repo { return Repo{Dir: workDir, Tmp: "/tmp"} }
 // JobStore returns the repository of a job that works on a sandbox's store, which borrows a view's objects.
 func JobStore() Repo { return Repo{Dir: workDir, View: viewDir, Tmp: "/tmp"} }
 
+// ViewMount returns the mount of a view at the path that JobStore has as View.
 func ViewMount(view *os.File) []worker.Mount { return []worker.Mount{{Dir: view, At: viewDir}} }
 
 // ReplyRefs writes the refs of remote to out and returns its HEAD, which is the job's reply.

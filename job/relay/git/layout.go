@@ -40,6 +40,7 @@ func (r Repo) Make(digits int) error {
 	return r.SetHead("refs/heads/main")
 }
 
+// WriteConfig writes the configuration file of r for object names of the given number of hexadecimal digits.
 func (r Repo) WriteConfig(digits int) error {
 	version, format := 0, ""
 	if digits == HexSHA256 {

@@ -9,9 +9,9 @@ import (
 
 // Limits of git's packet lines, from gitprotocol-common.
 const (
-	pktHeader = 4
-	PktMax    = 65520 // including the header
-	pktData   = PktMax - pktHeader
+	pktHeader = 4                  // bytes of the length at the beginning of a line
+	PktMax    = 65520              // bytes of a line, including the header
+	pktData   = PktMax - pktHeader // bytes of the data of a line
 )
 
 // PktKind is the kind of a packet line.
@@ -24,6 +24,7 @@ const (
 	pktResponse                    // 0002: end of an answer, version 2
 )
 
+// ErrPkt is returned by PktReader.Next for a line that is malformed or exceeds the limit.
 var ErrPkt = errors.New("malformed packet line")
 
 // A PktReader reads packet lines. It does not read beyond the line that it returns, so the caller can read the data after it from

@@ -20,11 +20,13 @@ func CommandLines(lines ...string) []byte {
 	return b.Bytes()
 }
 
+// EmptyPack returns a valid pack without objects.
 func EmptyPack() []byte { return NewPack(0).Sum() }
 
 // A PackWriter writes packs, including malformed ones.
 type PackWriter struct{ bytes.Buffer }
 
+// NewPack returns a PackWriter that has written the header of a pack with count entries.
 func NewPack(count int) *PackWriter {
 	p := &PackWriter{}
 	p.WriteString("PACK")
@@ -44,6 +46,7 @@ func (p *PackWriter) Header(typ byte, size int64) int {
 	return at
 }
 
+// Deflate writes data in compressed form.
 func (p *PackWriter) Deflate(data []byte) *PackWriter {
 	z := zlib.NewWriter(p)
 	z.Write(data)
@@ -51,6 +54,7 @@ func (p *PackWriter) Deflate(data []byte) *PackWriter {
 	return p
 }
 
+// Object writes an entry of the given type that is not a delta.
 func (p *PackWriter) Object(typ byte, data string) *PackWriter {
 	p.Header(typ, int64(len(data)))
 	return p.Deflate([]byte(data))
@@ -67,6 +71,7 @@ func (p *PackWriter) Back(n int64) *PackWriter {
 	return p
 }
 
+// Sum writes the checksum, which ends the pack, and returns the pack.
 func (p *PackWriter) Sum() []byte {
 	sum := sha1.Sum(p.Bytes())
 	p.Write(sum[:])

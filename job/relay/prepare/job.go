@@ -61,12 +61,12 @@ func (t Tool) Prepare(ctx context.Context, store, view *os.File, req Request) (*
 
 // Limits of signing.
 const (
-	maxPayload    = commit.MaxCommitObject + 1<<16
-	maxSubjects   = 4 << 10 // bytes of all subjects in a reply
-	maxSignedOnce = maxPrepared
+	maxPayload    = commit.MaxCommitObject + 1<<16 // bytes of a commit that is signed
+	maxSubjects   = 4 << 10                        // bytes of all subjects in a reply
+	maxSignedOnce = maxPrepared                    // commits that are signed for one job
 )
 
-// jobPrepare makes the commits to deliver. If it is given a descriptor, it has them signed over it. Its root is a store.
+// jobPrepare makes the commits to deliver. If it gets a file descriptor, it requests signatures over it. Its root is a store.
 var jobPrepare = worker.Job[Request, Result]{
 	Name: "relay.prepare", Programs: true, Access: worker.WriteAsOwner,
 	Limits: worker.Limits{Time: 15 * time.Minute, CPU: 15 * time.Minute, Memory: 2 << 30, FileSize: 4 << 30},

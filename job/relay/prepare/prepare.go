@@ -18,7 +18,7 @@ import (
 // maxPrepared is the maximum number of commits of a request.
 const maxPrepared = 4000
 
-// maxPerson is the maximum length of a name and of an e-mail address.
+// maxPerson is the maximum length of a name and of an e-mail address, in bytes.
 const maxPerson = 200
 
 // A Request has the commits to deliver and the settings for rewriting them.
@@ -151,8 +151,8 @@ func prepareIn(ctx context.Context, q *quarantine.Quarantine, req Request) (*Res
 	return result, nil
 }
 
-// setPullText sets the title and text of the pull request and searches exactly these for secrets. A secret has the default verdict
-// of the gate, which asks for a review.
+// setPullText sets the title and text of the pull request and searches exactly these for secrets. A secret has the default
+// verdict of the gate, which asks for a review.
 func (p *Result) setPullText(ctx context.Context, req Request, checks *commit.Checker, ids []string, asked *commit.Findings) error {
 	var subjects []string
 	for _, id := range ids[:min(len(ids), maxPullCommits)] {

@@ -46,7 +46,7 @@ const (
 	maxPullTemplate = 16 << 10 // bytes
 	maxPullText     = 60_000   // bytes; accepted by forges
 	maxPullTitle    = 256      // bytes
-	maxPullCommits  = 200
+	maxPullCommits  = 200      // subjects of commits
 )
 
 // templateName is the name of templates in errors of package template.
@@ -97,7 +97,7 @@ func parsePullTemplate(text string) (*template.Template, error) {
 // A templateChecker validates the nodes of a template. It records the first error.
 type templateChecker struct {
 	tree   *parse.Tree
-	inLoop bool
+	inLoop bool // the current node is inside a range
 	err    error
 }
 
@@ -203,6 +203,7 @@ func templateError(err error) error {
 	return caisson.Invalidf("pullBody", "%s", git.Plain(said, 300))
 }
 
+// errPullFull ends the rendering of a text that exceeds maxPullText.
 var errPullFull = errors.New("the text is as long as it may be")
 
 // pullBuffer stores the maximum length of a text and one character more, so that a truncation can be detected.

@@ -29,7 +29,7 @@ const maxDeltaChain = 4095
 
 // Limits of a pack.
 type Limits struct {
-	Objects int
+	Objects int   // number of objects
 	Object  int64 // bytes of one object, inflated and with deltas applied
 	Total   int64 // bytes of all objects, inflated and with deltas applied
 	IDSize  int   // length of an object name in bytes
@@ -52,7 +52,7 @@ type packScanner struct {
 
 	starts []int64 // offsets of entries, ascending
 	chains []int   // lengths of the entries' delta chains
-	total  int64
+	total  int64   // bytes of the objects read, inflated and with deltas applied
 }
 
 // scanPack reads a pack, which must end at the end of r, and returns the number of objects. Errors are Denied, or those of r.

@@ -28,8 +28,8 @@ const incomingPrefix = "incoming-"
 type Quarantine struct {
 	Store git.Repo
 	Repo  git.Repo // the store together with the objects in quarantine
-	dir   string
-	Lock  *os.File
+	dir   string   // directory of the objects in quarantine
+	Lock  *os.File // the directory of the store's objects, locked with flock
 }
 
 // Open creates a quarantine and removes the remains of earlier pushes. It returns a Conflict error if another push is in
@@ -106,8 +106,8 @@ func (q *Quarantine) Used() (caisson.Size, error) {
 	return total, nil
 }
 
-// ReceivePack reads a pack from body into quarantine. It passes the pack to git only after it was read completely and is within the
-// limits. Errors are Denied for a pack that is refused, or those of body.
+// ReceivePack reads a pack from body into quarantine. It passes the pack to git only after it was read completely and is within
+// the limits. Errors are Denied for a pack that is refused, or those of body.
 func (q *Quarantine) ReceivePack(ctx context.Context, body io.Reader, l Limits, maxPack int64) error {
 	spool, err := os.OpenFile(filepath.Join(q.dir, "spool"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -157,8 +157,8 @@ func (q *Quarantine) Connected(ctx context.Context, commits []string) error {
 	return caisson.Wrap(err, caisson.Denied, "the push is not whole: a commit, directory or file that it needs is neither in it nor in what this sandbox was granted")
 }
 
-// NewCommits returns the commits that tip reaches and no ref reaches, parents first. It returns a Denied error if there are more than
-// max.
+// NewCommits returns the commits that tip reaches and no ref reaches, parents first. It returns a Denied error if there are more
+// than max.
 func (q *Quarantine) NewCommits(ctx context.Context, tip string, max int) ([]string, error) {
 	out, err := q.Repo.Output(ctx, tip+"\n", "rev-list", "--topo-order", "--reverse", "--max-count="+strconv.Itoa(max+1), "--stdin", "--not", "--all")
 	if err != nil {

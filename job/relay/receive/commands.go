@@ -18,9 +18,9 @@ import (
 
 // Limits of the commands of a push.
 const (
-	maxCommands     = 64
-	maxCommandBytes = 64 << 10
-	maxPushedRefs   = 1000 // refs that a store may have in addition to the granted ones
+	maxCommands     = 64       // commands, one for each ref
+	maxCommandBytes = 64 << 10 // bytes of all commands
+	maxPushedRefs   = 1000     // refs that a store may have in addition to the granted ones
 )
 
 // pushCapabilities are the capabilities advertised to clients. They do not include push-options and push-cert, so that clients do

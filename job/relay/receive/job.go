@@ -57,7 +57,7 @@ func (t Tool) Receive(ctx context.Context, store, view, conn *os.File, req Reque
 // receiveArgs are the arguments of the job. The granted refs can be many, so they are passed as the job's input.
 type receiveArgs struct {
 	Request
-	Granted int
+	Granted int // number of granted refs
 }
 
 // jobReceive receives a push. Its root is a store.

@@ -18,12 +18,12 @@ import (
 
 // Limits bound one push. Zero fields mean the defaults.
 type Limits struct {
-	Objects int           // 500,000
-	Pack    caisson.Size  // of the sent pack; 512 MiB
-	Total   caisson.Size  // of all objects, inflated; inflating 2 GiB, the default, takes half a minute
-	Commits int           // new commits; 1,000
-	Store   caisson.Size  // of all accepted pushes together; 8 GiB
-	Time    time.Duration // from the first byte of the request to the answer; 10 minutes
+	Objects int           // objects in the pack; default 500,000
+	Pack    caisson.Size  // bytes of the pack as it is sent; default 512 MiB
+	Total   caisson.Size  // bytes of all objects, inflated; default 2 GiB, which take half a minute to inflate
+	Commits int           // new commits; default 1,000
+	Store   caisson.Size  // bytes of all accepted pushes together; default 8 GiB
+	Time    time.Duration // from the first byte of the request to the answer; default 10 minutes
 }
 
 func (l Limits) withDefaults() Limits {
@@ -108,20 +108,20 @@ type pushState struct {
 	store  git.Repo
 	body   io.Reader
 	req    Request
-	refs   map[string]string // of the store
-	idSize int
+	refs   map[string]string // commits of the refs of the store, by full name
+	idSize int               // length of an object name in bytes
 
 	commands []*pushCommand
-	caps     map[string]bool
+	caps     map[string]bool  // capabilities that the client requested
 	denials  *commit.Findings // reasons for denials
 }
 
 // A pushCommand is a request to move a ref.
 type pushCommand struct {
 	name     string
-	old, new string // as sent by the client; all zeros if the ref does not exist
-	refused  string // reason for the refusal; "" if the command is accepted
-	findings *commit.Findings
+	old, new string           // as sent by the client; all zeros if the ref does not exist
+	refused  string           // reason for the refusal; "" if the command is accepted
+	findings *commit.Findings // about the new commits of the ref
 }
 
 func (c *pushCommand) removes() bool { return isZero(c.new) }
@@ -174,6 +174,7 @@ func (p *pushState) accepted() []*pushCommand {
 	return list
 }
 
+// refuseOthers refuses all commands that were not refused before.
 func (p *pushState) refuseOthers(why string) {
 	for _, c := range p.accepted() {
 		c.refused = why

@@ -29,20 +29,22 @@ import (
 type Fixture struct {
 	T     *testing.T
 	Store git.Repo
-	Url   string
+	Url   string // URL of the store on the HTTP server
 	Work  string // clone of the granted branch
 	Base  string // commit of the granted branch main
 
-	Mu    sync.Mutex
-	Req   receive.Request
-	Last  *receive.Result
-	Err   error
-	count int
+	Mu    sync.Mutex      // guards the fields below
+	Req   receive.Request // settings of the pushes that the server receives
+	Last  *receive.Result // of the last request to git-receive-pack
+	Err   error           // of the last request to git-receive-pack
+	count int             // number of requests to git-receive-pack
 }
 
-// New returns a Quay with a granted branch main, which has the files readme and dir/f, and a clone of it on the branch "work".
+// New returns a Fixture with a granted branch main, which has the files readme and dir/f, and a clone of it on the branch "work".
+// Object names are SHA-1.
 func New(t *testing.T) *Fixture { t.Helper(); return NewOf(t, git.HexSHA1) }
 
+// NewOf is like New, with object names of the given number of hexadecimal digits.
 func NewOf(t *testing.T, digits int) *Fixture {
 	t.Helper()
 	q := &Fixture{T: t, Work: filepath.Join(t.TempDir(), "work")}
@@ -133,6 +135,7 @@ func (q *Fixture) Client(dir string, args ...string) string {
 	return strings.TrimSpace(out)
 }
 
+// Try runs git as in a sandbox, with stdin as its input, and returns its output.
 func (q *Fixture) Try(dir, stdin string, args ...string) (string, error) {
 	cmd := exec.Command("git", args...)
 	cmd.Dir = dir
@@ -215,6 +218,7 @@ func (q *Fixture) CheckUnchanged(refs string, objects int) {
 	}
 }
 
+// Refs returns the refs of the store, one a line.
 func (q *Fixture) Refs() string {
 	q.T.Helper()
 	out, err := q.Store.Output(q.T.Context(), "", "for-each-ref", "--format=%(objectname) %(refname)")
@@ -242,9 +246,10 @@ func (q *Fixture) Objects() int {
 	return strings.Count(string(out), "\n")
 }
 
-// State returns the arguments for Untouched.
+// State returns the arguments for CheckUnchanged and UntouchedObjects: the refs and the number of objects of the store.
 func (q *Fixture) State() (string, int) { q.T.Helper(); return q.Refs(), q.Objects() }
 
+// AllFindings returns the findings of a push: those that denied it, and those about its updates.
 func AllFindings(r *receive.Result) []caisson.Finding {
 	if r == nil {
 		return nil
@@ -315,6 +320,7 @@ func (q *Fixture) Stored(id string) string {
 	return string(out)
 }
 
+// UntouchedObjects checks that the store has exactly refs and the given number of objects.
 func (q *Fixture) UntouchedObjects(refs string, objects int) {
 	q.T.Helper()
 	if q.Refs() != refs || q.Objects() != objects {
@@ -342,7 +348,7 @@ func BytesOf(t *testing.T, id string) string {
 	return string(b)
 }
 
-// Verdicts.
+// Short names of the verdicts.
 const (
 	Pass = caisson.VerdictPass
 	Ask  = caisson.VerdictAsk

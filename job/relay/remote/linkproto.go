@@ -10,7 +10,7 @@ import (
 // Protocol is the kind of protocol between the transport process and the remote.
 type Protocol string
 
-// The transports.
+// The protocols.
 const (
 	ProtocolHTTP   Protocol = "http"   // smart HTTP: the three kinds of request are forwarded
 	ProtocolStream Protocol = "stream" // SSH or a directory of the host: git programs are run at the remote

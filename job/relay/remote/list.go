@@ -20,10 +20,10 @@ const maxListing = 64 << 20
 
 // A Listing has the refs of a remote. It is also the state of their parser.
 type Listing struct {
-	max    int // maximum number of refs
-	Digits int // hexadecimal digits of an object name; 0 until known
-	Head   string
-	headID string
+	max    int    // maximum number of refs
+	Digits int    // hexadecimal digits of an object name; 0 until known
+	Head   string // full name of the branch that HEAD points to; "" if unknown
+	headID string // commit that HEAD points to; "" if unknown
 	Refs   []git.Ref
 }
 
@@ -112,7 +112,7 @@ func (f *Forwarder) listStream(ctx context.Context, l *Listing) error {
 	return git.WriteFlush(out) // the flush ends the session
 }
 
-// nextText returns the next line without its trailing newline. If the remote reports an error, text returns it as an error.
+// nextText returns the next line without its trailing newline. If the line is an error of the remote, nextText returns it as err.
 func (l *Listing) nextText(lines *git.PktReader) (string, git.PktKind, error) {
 	line, kind, err := lines.Next()
 	if err != nil || kind != git.PktLine {

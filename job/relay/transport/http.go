@@ -35,7 +35,7 @@ type httpLink struct {
 	transport *http.Transport
 	user      string
 	secret    caisson.Secret
-	push      bool
+	push      bool // pushes are allowed
 
 	mu   sync.Mutex
 	base *url.URL // changes after a redirect to another path; guarded by mu
@@ -125,7 +125,8 @@ func (h *httpLink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// send sends the request to the remote. It follows redirects of GET requests only, and only within the same scheme, host and port.
+// send sends the request to the remote. It follows redirects of GET requests only, and only within the same scheme, host and
+// port.
 func (h *httpLink) send(r *http.Request, path, query string) (*http.Response, error) {
 	for range maxRedirects {
 		base := h.current()

@@ -126,9 +126,9 @@ type stream struct {
 	out      io.Writer
 }
 
-// streamHandler answers requests of remote.TransportStream.
+// A streamHandler answers the requests of [remote.ProtocolStream].
 type streamHandler struct {
-	push bool
+	push bool                                      // pushes are allowed
 	run  func(ctx context.Context, s stream) error // returns when the program has exited
 }
 
@@ -168,7 +168,7 @@ var errNoPush = caisson.Errorf(caisson.Denied, "this link may only be fetched ov
 // flushWriter sends the status with the first write, and flushes every write.
 type flushWriter struct {
 	w     http.ResponseWriter
-	begun bool
+	begun bool // the status was sent
 }
 
 func (l *flushWriter) begin() {

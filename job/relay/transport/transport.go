@@ -1,4 +1,4 @@
-// Package transport is the part of the relay: the far end of the socket pair over which the relay's git jobs reach a remote. It has the
+// Package transport is the far end of the socket pair over which the relay's git jobs reach a remote. It has the
 // network and the credential and does not parse git data; a git job parses git data and has neither.
 //
 // A remote is reached over HTTPS ([Tool.Run] with http:// or https://) or SSH ([Tool.Run] with ssh:// or user@host:path), or it
@@ -50,7 +50,7 @@ type Auth struct {
 // jobRequest is a Request as it is sent to the job, over a pipe.
 type jobRequest struct {
 	Request     Request
-	Secret, Key string
+	Secret, Key string // of Request.Auth, whose own secrets are redacted when it is encoded
 }
 
 // Jobs returns the jobs of this package, for the job table that the binary passes to [worker.Main].
@@ -61,7 +61,7 @@ func Jobs() []worker.Declared {
 var jobRemote = worker.Job[jobRequest, worker.None]{
 	Name: "link.remote", Network: true, Files: 1,
 	Do: func(ctx context.Context, c *worker.Call, args jobRequest) (worker.None, error) {
-		req := args.Request // its secrets are redacted
+		req := args.Request // its secrets were redacted when it was encoded
 		req.Auth.Secret, req.Auth.Key = caisson.NewSecret(args.Secret), caisson.NewSecret(args.Key)
 		return worker.None{}, onConn(c, func(conn net.Conn) error { return serveRemote(ctx, conn, req) })
 	},
@@ -100,6 +100,7 @@ func parseRemote(raw string) (remoteurl.URL, error) {
 	return u, err
 }
 
+// lifetime returns the time limit of a job for a Request.Time of t.
 func lifetime(t time.Duration) time.Duration {
 	if t <= 0 {
 		t = 2 * time.Hour
