@@ -22,7 +22,7 @@ func (c credentials) RotateCredential(ctx context.Context, name string, value ca
 	return c.send(ctx, request{method: http.MethodPost, path: []string{"credentials", name, "rotate"}}, value)
 }
 
-// send sends a request with a value.
+// send sends a request whose body contains the value of a credential. Returns Invalid if the value is not UTF-8.
 func (c credentials) send(ctx context.Context, r request, value caisson.Secret) (*caisson.Credential, error) {
 	v := protocol.CredentialValue{Value: value.Reveal()}
 	if !utf8.ValidString(v.Value) { // encoding/json would replace invalid bytes

@@ -35,7 +35,7 @@ func (r runs) StartRun(ctx context.Context, req caisson.RunRequest) (*caisson.Ru
 	return call[*caisson.Run](ctx, r.c, request{method: http.MethodPost, path: []string{"runs"}, header: header, in: req})
 }
 
-// upload sends a request together with its workspace.
+// upload starts a run with a form that contains the request and the archive req.Workspace.
 func (r runs) upload(ctx context.Context, header http.Header, req caisson.RunRequest) (*caisson.Run, error) {
 	data, err := json.Marshal(req)
 	if err != nil {

@@ -53,7 +53,8 @@ func answers[T any](list []*T, answer func(*T) *T) []*T {
 	return out
 }
 
-// pageOf returns the answer to a listing; id returns the cursor of an object.
+// pageOf returns the answer to a request for one page of a listing. answer, one of the functions above for example, is applied
+// to each object. If more pages follow, the field next is set to the id of the last object.
 func pageOf[T any](list []*T, more bool, answer func(*T) *T, id func(*T) caisson.ID) *body[protocol.Page[*T]] {
 	p := protocol.Page[*T]{Items: answers(list, answer)}
 	if more && len(list) > 0 {
@@ -62,10 +63,10 @@ func pageOf[T any](list []*T, more bool, answer func(*T) *T, id func(*T) caisson
 	return &body[protocol.Page[*T]]{p}
 }
 
-// allOf returns the answer to a listing without pages.
+// allOf returns the answer to a request for a listing that has no pages: all of its objects.
 func allOf[T any](list []T) *body[protocol.Page[T]] {
 	if list == nil {
-		list = []T{} // an empty list is [] for every client, not null
+		list = []T{} // encoded as [] in JSON, not as null
 	}
 	return &body[protocol.Page[T]]{protocol.Page[T]{Items: list}}
 }

@@ -46,7 +46,7 @@ type importInput struct {
 
 func (h modelRoutes) importPrices(rt *router) func(http.ResponseWriter, *http.Request, *importInput) error {
 	return func(w http.ResponseWriter, r *http.Request, in *importInput) error {
-		if err := requireLocal(r.Context()); err != nil { // before up to 16 MiB are read
+		if err := requireLocal(r.Context()); err != nil { // checked before a body of up to 16 MiB is read
 			return err
 		}
 		data, err := io.ReadAll(upload(w, r, protocol.MaxPriceList))

@@ -69,6 +69,7 @@ func (h repoRoutes) add(ctx context.Context, in *struct {
 	}))
 }
 
+// answerRepo returns the response for the result of a core, or its error.
 func answerRepo(r *caisson.Repo, err error) (*repoBody, error) {
 	if err != nil {
 		return nil, err

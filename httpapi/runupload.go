@@ -91,7 +91,8 @@ func nextPart(form *multipart.Reader, name string) (*multipart.Part, error) {
 	return part, nil
 }
 
-// formReader reads a part of a form and converts its errors to domain errors, because cores do not handle those of forms.
+// formReader reads a part of a form and converts errors, except io.EOF, to a [caisson.Error], because cores do not handle those
+// of forms.
 type formReader struct{ part io.Reader }
 
 func (f formReader) Read(p []byte) (int, error) {
@@ -102,7 +103,7 @@ func (f formReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// brokenUpload returns the domain error for a form that cannot be read to its end.
+// brokenUpload converts an error in reading a form to an Invalid [caisson.Error].
 func brokenUpload(err error) error {
 	if _, large := errors.AsType[*http.MaxBytesError](err); large {
 		return caisson.Errorf(caisson.Invalid, "an upload has at most %s", caisson.Size(uploadLimit))

@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// defaultGrace is the time between SIGTERM and SIGKILL for stop requests without one.
+// defaultGrace is the time between SIGTERM and SIGKILL for stop requests that do not specify it.
 const defaultGrace = 10 * time.Second
 
 // sandboxRoutes serves the lifecycle of sandboxes.
@@ -105,7 +105,7 @@ func (h sandboxRoutes) list(ctx context.Context, in *FilterParams) (*body[protoc
 	return pageOf(page, more, sandboxAnswer, func(s *caisson.Sandbox) caisson.ID { return s.ID }), nil
 }
 
-// answerSandbox returns the response for the result of a core.
+// answerSandbox returns the response for the result of a core, or its error.
 func answerSandbox(sb *caisson.Sandbox, err error) (*sandboxBody, error) {
 	if err != nil {
 		return nil, err

@@ -10,13 +10,14 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// maxStepTime is the longest timeout of a set-up step in a template that is stored with a token. Cores limit the number of
-// steps.
+// maxStepTime is the maximum timeout of a set-up step in templates that are stored over TCP; over the unix socket there is none.
+// Cores limit the number of steps.
 const maxStepTime = 30 * time.Minute
 
 // templateRoutes serves templates.
 type templateRoutes struct{ core caisson.Templates }
 
+// NameParam is the name of a template in a path.
 type NameParam struct {
 	Name string `path:"name" maxLength:"128" doc:"Name of the template"`
 }

@@ -29,7 +29,7 @@ func (h usageRoutes) register(rt *router) {
 	handle(rt, op(http.MethodDelete, "/budgets/{kind}/{name}", "remove-budget", tag, "Remove a budget"), h.removeBudget)
 }
 
-// UsageParams select calls.
+// UsageParams select calls of models, and the format of the response.
 type UsageParams struct {
 	Account string     `query:"account" maxLength:"32" doc:"Another account, or * for all of them (unix socket only)"`
 	Run     string     `query:"run" maxLength:"128" doc:"Only calls of this run"`
@@ -42,6 +42,7 @@ type UsageParams struct {
 	Format  string     `query:"format" enum:"json,csv" default:"json" doc:"Form of the answer"`
 }
 
+// query returns p as a query of the ledger.
 func (p UsageParams) query() caisson.UsageQuery {
 	return caisson.UsageQuery{
 		Account: p.Account, Run: p.Run, Under: p.Under, Agent: p.Agent, Sandbox: p.Sandbox, Model: p.Model, Since: p.Since, Until: p.Until,
@@ -66,7 +67,7 @@ func withTableResponse[T any](rt *router, o huma.Operation) huma.Operation {
 	return o
 }
 
-// writeTable writes a page in the given format. In CSV the value of next is in a header.
+// writeTable writes a page in the given format, for which csv is the encoder of CSV. In CSV the value of next is in a header.
 func writeTable[T any](rt *router, w http.ResponseWriter, format string, p protocol.Page[T], csv func(io.Writer, []T) error) error {
 	if p.Items == nil {
 		p.Items = []T{}

@@ -45,6 +45,7 @@ func (h volumeRoutes) create(ctx context.Context, in *struct {
 	}))
 }
 
+// answerVolume returns the response for the result of a core, or its error.
 func answerVolume(v *caisson.Volume, err error) (*volumeBody, error) {
 	if err != nil {
 		return nil, err
