@@ -44,7 +44,8 @@ func (c *agentLsCmd) Run(ctx context.Context, a *app, api api) error {
 	})(api.ListAgents(ctx))
 }
 
-// agentReady returns how far an agent is prepared: warm, cold with the reason, built, or "".
+// agentReady returns how far an agent is prepared: warm if it has a warm snapshot, else cold with the reason why it has none,
+// built if its root file system was built, or "".
 func agentReady(g *caisson.Agent) string {
 	switch {
 	case g.Status.Snapshot != "":

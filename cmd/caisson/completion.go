@@ -110,7 +110,7 @@ func (k *completer) complete(app *kong.Application, words []string) []string {
 		words = []string{""}
 	}
 	node, args := app.Node, 0
-	var wants *kong.Flag // the flag whose value comes next
+	var wants *kong.Flag // the flag whose value is the next word; nil for none
 	for _, w := range words[:len(words)-1] {
 		switch {
 		case wants != nil:
@@ -217,6 +217,9 @@ func (k *completer) positional(node *kong.Node, n int) []string {
 	return k.values(args[n])
 }
 
+// values returns the possible values of a flag or argument: those of its enum, or what its tag complete selects. The value place
+// of the tag stands for SANDBOX:PATH or the name of a file, the others for the kinds of [app.names] or, with file, for names of
+// files.
 func (k *completer) values(v *kong.Value) []string {
 	if v.Enum != "" {
 		return strings.Split(v.Enum, ",")
@@ -237,7 +240,7 @@ func (k *completer) values(v *kong.Value) []string {
 	}
 }
 
-// names returns the names of objects of a kind, or nothing if the daemon is not reachable.
+// names returns the names of objects of a kind, which is the value of a tag complete, or nothing if the daemon is not reachable.
 func (a *app) names(ctx context.Context, kind string) []string {
 	switch kind {
 	case "state":
@@ -288,8 +291,8 @@ func (a *app) names(ctx context.Context, kind string) []string {
 	return nil
 }
 
-// namesOf returns a function that returns one name of each item: the first of its names that needs no quotes in a shell. It
-// ignores an error.
+// namesOf returns a function that takes the result of a request and returns one name of each item: the first one that is not
+// empty and contains neither blanks nor characters that are escaped on a terminal. It ignores the error of the request.
 func namesOf[T any](names ...func(T) string) func([]T, error) []string {
 	return func(items []T, _ error) (out []string) {
 		for _, it := range items {
@@ -304,4 +307,5 @@ func namesOf[T any](names ...func(T) string) func([]T, error) []string {
 	}
 }
 
+// firstPage returns the result of a request for one page without the report whether further pages follow.
 func firstPage[T any](items []T, _ bool, err error) ([]T, error) { return items, err }

@@ -15,6 +15,7 @@ type credentialCmd struct {
 	Rm     credentialRmCmd     `cmd:"" help:"Remove credentials."`
 }
 
+// valueHelp is the help for the sources of a value, which several commands have in common; see [credentialValue].
 const valueHelp = `The value is asked for on the terminal, or read from standard input if that is not one, or comes from where a flag says.
 It is never an argument: every user of a machine can see those, and shells keep them. A line end behind it is cut off.
 
@@ -130,7 +131,7 @@ func (c *auditHeadCmd) Run(ctx context.Context, a *app, api api) error {
 	return printDone(a, r, r.Head)
 }
 
-// tampered returns the problem in r as an error.
+// tampered returns a Conflict error if r reports that the event log was changed.
 func tampered(r *caisson.AuditReport) error {
 	if r.Problem == "" {
 		return nil

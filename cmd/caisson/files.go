@@ -23,7 +23,7 @@ type filesCmd struct {
 	Watch filesWatchCmd `cmd:"" help:"Follow changes below a directory."`
 }
 
-// sandboxPath is a path in a sandbox, SANDBOX:PATH.
+// sandboxPath is SANDBOX:PATH: the id or name of a sandbox, and an absolute path in it.
 type sandboxPath struct{ sandbox, path string }
 
 // parseSandboxPath parses SANDBOX:PATH. ok is false if s does not have this form and so is a path of this machine. A string that
@@ -42,6 +42,7 @@ func parseSandboxPath(s string) (p sandboxPath, ok bool, err error) {
 	return sandboxPath{ref, path.Clean(file)}, true, nil
 }
 
+// checkPath returns Invalid unless file can be a path in a sandbox: it must be absolute and contain no zero byte.
 func checkPath(file string) error {
 	if !path.IsAbs(file) || strings.ContainsRune(file, 0) {
 		return caisson.Invalidf("path", "%.80q is not an absolute path inside the sandbox", file)
@@ -49,7 +50,7 @@ func checkPath(file string) error {
 	return nil
 }
 
-// requireSandboxPath is like parseSandboxPath, but returns Invalid if s does not have the form SANDBOX:PATH.
+// requireSandboxPath is like parseSandboxPath, but returns Invalid if s is a path of this machine.
 func requireSandboxPath(s string) (sandboxPath, error) {
 	p, ok, err := parseSandboxPath(s)
 	if err == nil && !ok {

@@ -74,7 +74,7 @@ func (c *gatewayRunPutCmd) Help() string {
 		examples("caisson gateway run put run-42 --model sonnet --usd 2", "caisson gateway run put run-42 --model sonnet --attempt 1 --ttl 2h --account team-a")
 }
 
-// ProvideLimits parses the limits of the flags.
+// ProvideLimits parses the flags for the limits.
 func (c *gatewayRunPutCmd) ProvideLimits() (caisson.Limits, error) {
 	return parseLimits(c.USD, c.Tokens, c.Calls)
 }

@@ -28,7 +28,8 @@ type registryLogin struct {
 	PasswordStdin bool   `help:"Read the password from standard input."`
 }
 
-// auth returns the login for a reference.
+// auth returns the login for the registry of the image ref: that of the flags, or else that of "docker login". It is zero for an
+// anonymous pull.
 func (l registryLogin) auth(a *app, ref string) (caisson.RegistryAuth, error) {
 	var none caisson.RegistryAuth
 	if (l.Username == "") == l.PasswordStdin {
@@ -57,7 +58,7 @@ func (l registryLogin) auth(a *app, ref string) (caisson.RegistryAuth, error) {
 		return none, caisson.Errorf(caisson.Unavailable, "read the registry logins of docker: %v", err)
 	}
 	if cfg.Username == "" || cfg.Password == "" {
-		return none, nil // anonymous; identity tokens can only be used by a docker daemon
+		return none, nil // an anonymous pull; the identity tokens that docker may have stored instead are not supported
 	}
 	return caisson.RegistryAuth{Username: cfg.Username, Password: caisson.NewSecret(cfg.Password)}, nil
 }
@@ -104,6 +105,7 @@ func pull(ctx context.Context, a *app, api api, req caisson.PullRequest, l regis
 	return api.Pull(ctx, req, p.update)
 }
 
+// openImage opens the image at path: a directory if scheme is "dir:", an archive if it is "tar:".
 func openImage(scheme, path string) (*os.File, error) {
 	if scheme == "dir:" {
 		return os.OpenFile(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -147,6 +149,7 @@ func (c *imageLsCmd) Run(ctx context.Context, a *app, api api) error {
 	})(api.ListImages(ctx))
 }
 
+// shortDigest returns a SHA-256 digest with only its first twelve digits.
 func shortDigest(d string) string {
 	const n = len("sha256:") + 12
 	if len(d) > n && strings.HasPrefix(d, "sha256:") {

@@ -71,7 +71,7 @@ func (c *runsLsCmd) ProvideFilter() (f caisson.RunFilter, err error) {
 	return f, nil
 }
 
-// joined returns states as one string.
+// joined returns states as one string, separated by sep.
 func joined[S ~string](states []S, sep string) string {
 	names := make([]string, len(states))
 	for i, s := range states {
@@ -119,6 +119,7 @@ func runState(r *caisson.Run) string {
 	return string(r.State)
 }
 
+// runTime returns how long a run has been running, or was running; "" if it has not started.
 func runTime(r *caisson.Run) string {
 	switch {
 	case r.StartedAt.IsZero():

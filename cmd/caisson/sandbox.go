@@ -78,6 +78,7 @@ func allSandboxes(ctx context.Context, api caisson.Sandboxes, f caisson.Filter) 
 	return allPages(f, sandboxID, func(f caisson.Filter) ([]*caisson.Sandbox, bool, error) { return api.List(ctx, f) })
 }
 
+// parseStates parses names of states of sandboxes.
 func parseStates(names []string) ([]caisson.State, error) {
 	var states []caisson.State
 	known := caisson.States()
@@ -128,7 +129,7 @@ func sandboxRows(s *caisson.Sandbox) [][2]string {
 	}, specRows(s.Spec)...)
 }
 
-// specRows returns the properties of a spec.
+// specRows returns the properties of the spec of a sandbox, snapshot or template for printOne.
 func specRows(s caisson.Spec) [][2]string {
 	r := s.Resources
 	rows := [][2]string{

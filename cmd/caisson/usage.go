@@ -32,7 +32,7 @@ func (c *usageCmd) Help() string {
 		"caisson usage --receipts --since 2026-05-01 --until 2026-06-01 --csv", "caisson usage --reconcile litellm --since 7d")
 }
 
-// maxListed is the maximum number of calls or receipts in a list.
+// maxListed is the maximum number of calls or charges that are listed; a longer list is an error.
 const maxListed = 100_000
 
 // ProvideQuery parses the flags.
@@ -72,7 +72,7 @@ func (c *usageCmd) Run(ctx context.Context, a *app, q caisson.UsageQuery, api ap
 	return c.print(a, rows)
 }
 
-// query returns the query that the flags specify, without the sandbox.
+// query returns the query that the flags other than --sandbox specify.
 func (c *usageCmd) query(now time.Time) (q caisson.UsageQuery, err error) {
 	q = caisson.UsageQuery{Run: c.OfRun, Under: c.Under, Agent: c.Agent, Model: c.Model}
 	if c.All {
@@ -126,7 +126,7 @@ func (c *usageCmd) print(a *app, rows []caisson.UsageRow) error {
 	})
 }
 
-// listAtMost requests all pages of a list; returns Invalid if it has more than maxListed items.
+// listAtMost requests all pages of a list with read, as [pages] does. Returns Invalid if the list has more than maxListed items.
 func listAtMost[T any](id func(T) string, read func(after string, limit int) ([]T, bool, error)) ([]T, error) {
 	list, err := pages(maxListed+1, id, read)
 	if err == nil && len(list) > maxListed {
