@@ -82,7 +82,7 @@ type app struct {
 	interrupts *interrupts
 	parser     *kong.Kong
 	cfg        *config // nil before the first call of [app.config]
-	restore    func()  // restores the terminal; nil before the first interactive session
+	restore    func()  // restores the terminal; nil before rawTerminal was called
 }
 
 // main parses args and runs the command.

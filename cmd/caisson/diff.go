@@ -106,8 +106,8 @@ func changeSize(ch caisson.Change) string {
 	return fmt.Sprintf("%s -> %s", caisson.Size(ch.OldSize), caisson.Size(ch.Size))
 }
 
-// verdictWord returns the text that is shown for a verdict. A verdict that this program does not know, from a newer daemon, is
-// shown as denied.
+// verdictWord returns the text that is shown for a verdict. A verdict that this program does not support, from a newer daemon,
+// is shown as denied.
 func verdictWord(v string) string {
 	switch v {
 	case caisson.VerdictPass:
