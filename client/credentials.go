@@ -10,6 +10,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
+// credentials implements [caisson.Credentials] by requests to a daemon.
 type credentials struct{ c *conn }
 
 // SetCredential implements [caisson.Credentials].
@@ -42,6 +43,7 @@ func (c credentials) RemoveCredential(ctx context.Context, name string) error {
 	return c.c.do(ctx, request{method: http.MethodDelete, path: []string{"credentials", name}})
 }
 
+// audit implements [caisson.Audit] by requests to a daemon.
 type audit struct{ c *conn }
 
 // VerifyAudit implements [caisson.Audit].

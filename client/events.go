@@ -14,6 +14,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/sse"
 )
 
+// events implements [caisson.Events] by requests to a daemon.
 type events struct{ c *conn }
 
 // maxReconnects is the number of consecutive attempts to restore a lost connection.

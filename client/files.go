@@ -11,6 +11,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
+// files implements [caisson.Files] by requests to a daemon.
 type files struct{ c *conn }
 
 // fileRequest returns a request for a path in a sandbox.

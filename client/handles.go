@@ -116,6 +116,7 @@ func (c *conn) sendHandles(ctx context.Context, handles []caisson.Handle) ([]str
 	return answer.Handles, nil
 }
 
+// closeHandles closes descriptors that were opened for a request.
 func closeHandles(handles []caisson.Handle) {
 	for _, h := range handles {
 		h.Close()

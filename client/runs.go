@@ -15,6 +15,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
+// runs implements [caisson.Runs] by requests to a daemon.
 type runs struct{ c *conn }
 
 // StartRun implements [caisson.Runs]. It closes req.Directory, and reads req.Workspace to its end before it returns. With a key of

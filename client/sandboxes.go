@@ -30,6 +30,7 @@ func createHeader(ctx context.Context) http.Header {
 	return h
 }
 
+// sandboxes implements [caisson.Sandboxes] by requests to a daemon.
 type sandboxes struct{ c *conn }
 
 // Create implements [caisson.Sandboxes]. Over the unix socket it opens the sources of mounts and the directory of the workspace
@@ -146,6 +147,7 @@ func (s sandboxes) Remove(ctx context.Context, ref string) error {
 	return s.c.do(ctx, request{method: http.MethodDelete, path: []string{"sandboxes", ref}})
 }
 
+// snapshots implements [caisson.Snapshots] by requests to a daemon.
 type snapshots struct{ c *conn }
 
 // Snapshot implements [caisson.Snapshots].

@@ -12,6 +12,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
+// ledger implements [caisson.Ledger] by requests to a daemon.
 type ledger struct{ c *conn }
 
 // usageQuery returns the query parameters for q.

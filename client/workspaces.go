@@ -12,6 +12,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
+// workspaces implements [caisson.Workspaces] by requests to a daemon.
 type workspaces struct{ c *conn }
 
 // GetWorkspace implements [caisson.Workspaces].

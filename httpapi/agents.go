@@ -19,6 +19,7 @@ type AgentParam struct {
 	ID string `path:"id" maxLength:"63" doc:"Id of the agent"`
 }
 
+// agentBody is a response with an agent.
 type agentBody = body[*caisson.Agent]
 
 func (h agentRoutes) register(rt *router) {

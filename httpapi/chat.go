@@ -33,6 +33,7 @@ type chatRoutes struct {
 	fallback string // id of the agent for chat requests without one
 }
 
+// chatDescription is the description of chat requests in the OpenAPI document.
 const chatDescription = `The agent answers as a run: it goes on when the client leaves, and can be taken up again with GET /runs/{id}/events.
 
 The answer is a stream of server-sent events: RunEvents named by their type, with seq as id. With ?protocol=ui-message, or that parameter in

@@ -120,6 +120,7 @@ func chatDecodeError(err error) (path, message string) {
 	return "", "the body is not a valid JSON object: " + strings.TrimPrefix(err.Error(), "json: ")
 }
 
+// deref returns *s, "" if s is nil.
 func deref(s *string) string {
 	if s == nil {
 		return ""

@@ -19,6 +19,7 @@ type connLimits struct {
 	authTimeout     time.Duration // how long a connection may remain unauthenticated; then it is closed
 }
 
+// defaultConnLimits are the limits of listeners that [Limit] returns.
 var defaultConnLimits = connLimits{unauthenticated: 128, authenticated: 384, authTimeout: 10 * time.Second}
 
 // Limit returns a listener that limits the connections of l. A connection is unauthenticated until a valid token has arrived on

@@ -32,6 +32,7 @@ type CredentialValue struct {
 	Value caisson.Secret `json:"value" doc:"Text in UTF-8 without NUL, at most 64 KiB; it cannot be read back"`
 }
 
+// credentialInput is a request with the value of a credential.
 type credentialInput struct {
 	CredentialParam
 	RawBody []byte

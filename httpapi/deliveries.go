@@ -11,6 +11,7 @@ import (
 // deliveryRoutes serves deliveries: commits of runs and sandboxes on their way to the remotes of repositories.
 type deliveryRoutes struct{ core caisson.Repos }
 
+// deliveryBody is a response with a delivery.
 type deliveryBody = body[*caisson.Delivery]
 
 // DeliveryRef is the reference of a delivery in a path.

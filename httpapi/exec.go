@@ -41,6 +41,7 @@ func (h execRoutes) register(rt *router) {
 	handleStream(rt, withResponse(o, http.StatusSwitchingProtocols, "", "The connection is now a WebSocket"), h.serve)
 }
 
+// serve upgrades the connection to a WebSocket, starts the process and serves its session.
 func (h execRoutes) serve(w http.ResponseWriter, r *http.Request, in *RefParam) error {
 	if r.Header.Get("Upgrade") == "" {
 		return caisson.Invalidf("Upgrade", "this route requires WebSocket; use exec for a single response")

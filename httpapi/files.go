@@ -49,11 +49,13 @@ func (h fileRoutes) read(w http.ResponseWriter, r *http.Request, in *struct {
 	return send(w, f, protocol.BinaryType)
 }
 
+// writeInput is a request to write a file.
 type writeInput struct {
 	PathParam
 	Mode string `query:"mode" doc:"Permission bits in octal; the default is those of the replaced file, or 0644"`
 }
 
+// write returns the handler that replaces a file by the body of the request.
 func (h fileRoutes) write(rt *router) func(http.ResponseWriter, *http.Request, *writeInput) error {
 	return func(w http.ResponseWriter, r *http.Request, in *writeInput) error {
 		mode, err := parseMode(in.Mode)

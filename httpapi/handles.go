@@ -131,6 +131,7 @@ func (h handleRoutes) register(rt *router) {
 	handleStream(rt, withResponse(o, http.StatusSwitchingProtocols, "", "The connection now accepts descriptors"), h.receive)
 }
 
+// receive upgrades the connection, receives descriptors over it and answers with their ids.
 func (h handleRoutes) receive(w http.ResponseWriter, r *http.Request, _ *struct{}) error {
 	caller, err := caisson.CallerOf(r.Context())
 	if err != nil {
@@ -205,6 +206,7 @@ func receiveFiles(conn *net.UnixConn) ([]*os.File, error) {
 	return files, nil
 }
 
+// closeFiles closes files whose ownership was not passed on.
 func closeFiles(files []*os.File) {
 	for _, f := range files {
 		f.Close()

@@ -16,6 +16,7 @@ type repoRoutes struct {
 	once idempotency
 }
 
+// repoBody is a response with a repository.
 type repoBody = body[*caisson.Repo]
 
 // RepoParam is the name of a repository in a path.
@@ -105,6 +106,7 @@ func (h repoRoutes) branches(ctx context.Context, in *RepoParam) (*body[protocol
 	return allOf(list), nil
 }
 
+// sandboxRepoInput is a request to grant a sandbox access to a repository, or to deliver its commits.
 type sandboxRepoInput struct {
 	RefParam
 	KeyParam

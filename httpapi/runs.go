@@ -17,6 +17,7 @@ type runRoutes struct {
 	handles *handleTable
 }
 
+// runBody is a response with a run.
 type runBody = body[*caisson.Run]
 
 // RunRef is the id of a run in a path.
@@ -53,6 +54,7 @@ func (h runRoutes) register(rt *router) {
 		http.StatusOK, protocol.BinaryType, "The program's output for stdout and stderr, else lines of JSON"), h.log)
 }
 
+// startInput is a request to start a run.
 type startInput struct {
 	KeyParam
 	HandleParam
@@ -102,6 +104,7 @@ func answerRun(run *caisson.Run, err error) (*runBody, error) {
 	return &runBody{run}, nil
 }
 
+// runsInput is a request to list runs.
 type runsInput struct {
 	State   []caisson.RunState `query:"state,explode" doc:"Only those in one of these states"`
 	Agent   string             `query:"agent" maxLength:"63" doc:"Only of this agent"`

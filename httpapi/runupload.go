@@ -16,6 +16,7 @@ import (
 // formType is the media type of a form with files.
 const formType = "multipart/form-data"
 
+// registerUpload registers the route that starts a run with an uploaded workspace.
 func (h runRoutes) registerUpload(rt *router) {
 	o := op(http.MethodPost, "/runs/upload", "upload-run", "runs", "Start a run of an agent, with the archive of a workspace")
 	o.Description = "The form's first part, request, is a RunRequest as JSON; its second, workspace, a tar archive of regular files, directories and " +
@@ -34,6 +35,7 @@ func (h runRoutes) registerUpload(rt *router) {
 	})
 }
 
+// upload returns the handler that starts a run with an uploaded workspace.
 func (h runRoutes) upload(rt *router) func(http.ResponseWriter, *http.Request, *KeyParam) error {
 	return func(w http.ResponseWriter, r *http.Request, in *KeyParam) error {
 		kind, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))

@@ -19,6 +19,7 @@ type sandboxRoutes struct {
 	handles *handleTable
 }
 
+// sandboxBody is a response with a sandbox.
 type sandboxBody = body[*caisson.Sandbox]
 
 func (h sandboxRoutes) register(rt *router) {
@@ -36,6 +37,7 @@ func (h sandboxRoutes) register(rt *router) {
 	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/extend", "extend-sandbox", tag, "Set new time limits, counted from now"), h.extend)
 }
 
+// createInput is a request to create a sandbox.
 type createInput struct {
 	KeyParam
 	HandleParam

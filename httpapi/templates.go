@@ -22,6 +22,7 @@ type NameParam struct {
 	Name string `path:"name" maxLength:"128" doc:"Name of the template"`
 }
 
+// templateBody is a response with a template.
 type templateBody = body[*caisson.Template]
 
 func (h templateRoutes) register(rt *router) {
@@ -90,11 +91,13 @@ func (h templateRoutes) remove(ctx context.Context, in *NameParam) (*noContent, 
 	return nil, h.core.RemoveTemplate(ctx, in.Name)
 }
 
+// buildInput is a request to build a template.
 type buildInput struct {
 	NameParam
 	Body *caisson.RegistryAuth
 }
 
+// build returns the handler that builds a template. The response is that of [serveProgress].
 func (h templateRoutes) build(rt *router) func(http.ResponseWriter, *http.Request, *buildInput) error {
 	return func(w http.ResponseWriter, r *http.Request, in *buildInput) error {
 		var auth caisson.RegistryAuth

@@ -49,11 +49,13 @@ func (p UsageParams) query() caisson.UsageQuery {
 	}
 }
 
+// usageInput is a request for sums of calls of models.
 type usageInput struct {
 	By string `query:"by" enum:"run,sandbox,account,model,day,session,agent,user" doc:"How calls are grouped; absent: one sum of all"`
 	UsageParams
 }
 
+// callsInput is a request to list calls of models, or the charges for them.
 type callsInput struct {
 	UsageParams
 	After string `query:"after" maxLength:"256" doc:"Value of next in the previous page"`
@@ -82,6 +84,7 @@ func writeTable[T any](rt *router, w http.ResponseWriter, format string, p proto
 	return csv(w, p.Items)
 }
 
+// usage returns the handler for sums of calls.
 func (h usageRoutes) usage(rt *router) func(http.ResponseWriter, *http.Request, *usageInput) error {
 	return func(w http.ResponseWriter, r *http.Request, in *usageInput) error {
 		q := in.query()
@@ -94,6 +97,7 @@ func (h usageRoutes) usage(rt *router) func(http.ResponseWriter, *http.Request, 
 	}
 }
 
+// calls returns the handler for the list of calls.
 func (h usageRoutes) calls(rt *router) func(http.ResponseWriter, *http.Request, *callsInput) error {
 	return func(w http.ResponseWriter, r *http.Request, in *callsInput) error {
 		var after caisson.ID
@@ -116,6 +120,7 @@ func (h usageRoutes) calls(rt *router) func(http.ResponseWriter, *http.Request, 
 	}
 }
 
+// receipts returns the handler for the list of charges.
 func (h usageRoutes) receipts(rt *router) func(http.ResponseWriter, *http.Request, *callsInput) error {
 	return func(w http.ResponseWriter, r *http.Request, in *callsInput) error {
 		list, more, err := h.core.Receipts(r.Context(), in.query(), in.After, in.Limit)

@@ -14,6 +14,7 @@ type volumeRoutes struct {
 	once idempotency
 }
 
+// volumeBody is a response with a volume.
 type volumeBody = body[*caisson.Volume]
 
 // VolumeRef is the reference of a volume in a path.

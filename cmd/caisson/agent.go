@@ -11,6 +11,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/strictyaml"
 )
 
+// agentCmd contains the commands that manage agents.
 type agentCmd struct {
 	Ls     agentLsCmd     `cmd:"" help:"List agents."`
 	Show   agentShowCmd   `cmd:"" help:"Show everything about an agent."`

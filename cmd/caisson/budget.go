@@ -8,6 +8,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
+// budgetCmd contains the commands that manage budgets.
 type budgetCmd struct {
 	Set budgetSetCmd `cmd:"" help:"Limit the model usage of an account, session, run or sandbox."`
 	Ls  budgetLsCmd  `cmd:"" help:"List budgets and their usage."`
@@ -46,6 +47,7 @@ func (c *budgetSetCmd) Run(ctx context.Context, a *app, limits caisson.Limits, a
 	return asDone(a, keyOf)(api.SetBudget(ctx, b))
 }
 
+// keyOf returns the key of a budget, such as account/NAME.
 func keyOf(b *caisson.Budget) string { return b.Key }
 
 // budgetKey returns the key of a budget; a name without a slash is that of an account.

@@ -160,6 +160,7 @@ func defaultCommand(node *kong.Node) *kong.Node {
 	return node
 }
 
+// findFlag returns the flag of a command, or of its parents, for a word such as --name=value or -n; nil if there is none.
 func findFlag(node *kong.Node, word string) *kong.Flag {
 	name, _, _ := strings.Cut(word, "=")
 	for _, group := range node.AllFlags(true) {
@@ -172,6 +173,7 @@ func findFlag(node *kong.Node, word string) *kong.Flag {
 	return nil
 }
 
+// findChild returns the subcommand with this name or alias, nil if there is none.
 func findChild(node *kong.Node, name string) *kong.Node {
 	for _, c := range node.Children {
 		if c.Name == name || slices.Contains(c.Aliases, name) {
@@ -181,6 +183,7 @@ func findChild(node *kong.Node, name string) *kong.Node {
 	return nil
 }
 
+// childrenOf returns the completions for the subcommands of a command that are not hidden.
 func childrenOf(node *kong.Node) []string {
 	var out []string
 	for _, c := range node.Children {
@@ -191,6 +194,7 @@ func childrenOf(node *kong.Node) []string {
 	return out
 }
 
+// flagsOf returns the completions for the flags of a command and its parents, sorted.
 func flagsOf(node *kong.Node) []string {
 	var out []string
 	for _, group := range node.AllFlags(true) {

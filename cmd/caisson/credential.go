@@ -7,6 +7,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
+// credentialCmd contains the commands that manage credentials.
 type credentialCmd struct {
 	Set    credentialSetCmd    `cmd:"" help:"Store a new credential."`
 	Rotate credentialRotateCmd `cmd:"" help:"Replace the value of a credential."`
@@ -81,6 +82,7 @@ func (c *credentialRmCmd) Run(ctx context.Context, a *app, api api) error {
 	return removeEach(ctx, a, c.Credential, api.RemoveCredential)
 }
 
+// auditCmd contains the commands that verify the event log.
 type auditCmd struct {
 	Verify auditVerifyCmd `cmd:"" help:"Check that the event log has not been changed."`
 	Head   auditHeadCmd   `cmd:"" help:"Print the head of the event log, to be stored elsewhere."`

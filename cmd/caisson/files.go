@@ -12,6 +12,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
+// filesCmd contains the commands that use the files of a sandbox.
 type filesCmd struct {
 	Ls    filesLsCmd    `cmd:"" help:"List a directory."`
 	Cat   filesCatCmd   `cmd:"" help:"Print a file."`
@@ -67,6 +68,7 @@ type fileArg struct {
 // ProvidePlace parses SANDBOX:PATH.
 func (f *fileArg) ProvidePlace() (sandboxPath, error) { return requireSandboxPath(f.Path) }
 
+// fileColumns are the columns of a list of files.
 func fileColumns() []column[caisson.FileInfo] {
 	return []column[caisson.FileInfo]{
 		{name: "TYPE", value: func(f caisson.FileInfo) string { return f.Type }},

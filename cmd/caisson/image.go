@@ -15,6 +15,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
+// imageCmd contains the commands that manage images.
 type imageCmd struct {
 	Ls    imageLsCmd    `cmd:"" help:"List images."`
 	Pull  imagePullCmd  `cmd:"" help:"Pull an image."`
@@ -125,6 +126,7 @@ func openImage(scheme, path string) (*os.File, error) {
 	return f, nil
 }
 
+// imageRef returns the reference by which an image was pulled.
 func imageRef(i *caisson.Image) string { return i.Reference }
 
 func imageDigest(i *caisson.Image) string { return i.Digest }

@@ -15,6 +15,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
+// modelCmd contains the commands that show models and their prices.
 type modelCmd struct {
 	Ls           modelLsCmd     `cmd:"" help:"List the models that sandboxes can be granted."`
 	Prices       modelPricesCmd `cmd:"" help:"List imported prices."`

@@ -14,6 +14,7 @@ import (
 	"github.com/caisson-dev/caisson/wire/egress"
 )
 
+// policyCmd contains the commands that manage and explain policies.
 type policyCmd struct {
 	Show    policyShowCmd    `cmd:"" help:"Show the policy of a sandbox, as YAML for policy set."`
 	Set     policySetCmd     `cmd:"" help:"Replace the policy of a sandbox."`

@@ -8,6 +8,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
+// repoCmd contains the commands that manage repositories.
 type repoCmd struct {
 	Add      repoAddCmd      `cmd:"" help:"Add a git repository, and fetch it."`
 	Ls       repoLsCmd       `cmd:"" help:"List repositories."`

@@ -10,6 +10,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
+// runsCmd contains the commands that list, show and remove runs.
 type runsCmd struct {
 	Ls   runsLsCmd   `cmd:"" help:"List runs, newest first."`
 	Show runsShowCmd `cmd:"" help:"Show everything about a run."`

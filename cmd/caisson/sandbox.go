@@ -9,6 +9,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
+// sandboxCmd contains the commands that manage and use sandboxes.
 type sandboxCmd struct {
 	Create   createCmd       `cmd:"" help:"Create a sandbox."`
 	Ls       sandboxLsCmd    `cmd:"" help:"List sandboxes."`
@@ -32,6 +33,7 @@ type sandboxCmd struct {
 
 func sandboxID(s *caisson.Sandbox) string { return string(s.ID) }
 
+// sandboxColumns are the columns of a list of sandboxes.
 func sandboxColumns() []column[*caisson.Sandbox] {
 	return []column[*caisson.Sandbox]{
 		{name: "ID", value: sandboxID},

@@ -101,6 +101,7 @@ func (c *forkCmd) Run(ctx context.Context, a *app, req caisson.ForkRequest, api 
 	return printList(a, forks, sandboxColumns())
 }
 
+// snapshotCmd contains the commands that manage snapshots.
 type snapshotCmd struct {
 	Ls   snapshotLsCmd   `cmd:"" help:"List snapshots."`
 	Show snapshotShowCmd `cmd:"" help:"Show everything about a snapshot."`

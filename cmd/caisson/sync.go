@@ -9,6 +9,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
+// syncCmd contains the commands that sync workspaces.
 type syncCmd struct {
 	Apply syncApplyCmd `cmd:"" default:"withargs" help:"Review changes and apply them (default)."`
 	Undo  syncUndoCmd  `cmd:"" help:"Undo a sync."`

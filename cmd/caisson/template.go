@@ -11,6 +11,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/strictyaml"
 )
 
+// templateCmd contains the commands that manage templates.
 type templateCmd struct {
 	Ls    templateLsCmd    `cmd:"" help:"List templates."`
 	Show  templateShowCmd  `cmd:"" help:"Show everything about a template."`

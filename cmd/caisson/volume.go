@@ -11,6 +11,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
+// volumeCmd contains the commands that manage volumes.
 type volumeCmd struct {
 	Create volumeCreateCmd `cmd:"" help:"Create an empty volume."`
 	Ls     volumeLsCmd     `cmd:"" help:"List volumes."`

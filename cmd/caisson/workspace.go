@@ -14,6 +14,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
+// workspaceCmd contains the commands that manage workspaces.
 type workspaceCmd struct {
 	Ls   workspaceLsCmd   `cmd:"" help:"List workspaces, newest first."`
 	Show workspaceShowCmd `cmd:"" help:"Show everything about a workspace, with the files that are hidden in it."`
