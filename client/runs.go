@@ -18,8 +18,8 @@ import (
 // runs implements [caisson.Runs] by requests to a daemon.
 type runs struct{ c *conn }
 
-// StartRun implements [caisson.Runs]. It closes req.Directory, and reads req.Workspace to its end before it returns. With a key of
-// [WithIdempotencyKey] it may be repeated.
+// StartRun implements [caisson.Runs]. It closes req.Directory, and reads req.Workspace to its end before it returns. With a key
+// of [WithIdempotencyKey] it may be repeated.
 func (r runs) StartRun(ctx context.Context, req caisson.RunRequest) (*caisson.Run, error) {
 	header := createHeader(ctx)
 	switch {
@@ -42,7 +42,8 @@ func (r runs) upload(ctx context.Context, header http.Header, req caisson.RunReq
 	if err != nil {
 		return nil, caisson.Wrap(err, caisson.Invalid, "the request cannot be encoded")
 	}
-	// The part before the archive is encoded here, and the part after it is constant, so the upload needs no goroutine.
+	// The body is read from three readers in turn: the form up to the archive, which is encoded here, the archive, and the end
+	// of the form. So no goroutine is needed that writes the form into a pipe.
 	var before bytes.Buffer
 	form := multipart.NewWriter(&before)
 	for _, part := range []struct {

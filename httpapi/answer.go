@@ -8,28 +8,28 @@ import (
 // The functions in this file return copies of stored objects without the fields that callers must not see. Every sandbox,
 // snapshot, image and template in a response is such a copy.
 
-// sandboxAnswer returns s without its root file system.
+// sandboxAnswer returns a copy of s without Rootfs, which contains paths of the host.
 func sandboxAnswer(s *caisson.Sandbox) *caisson.Sandbox {
 	out := *s
 	out.Rootfs = caisson.Rootfs{}
 	return &out
 }
 
-// snapshotAnswer returns s without its root file system.
+// snapshotAnswer returns a copy of s without Rootfs.
 func snapshotAnswer(s *caisson.Snapshot) *caisson.Snapshot {
 	out := *s
 	out.Rootfs = caisson.Rootfs{}
 	return &out
 }
 
-// imageAnswer returns i without its root file system.
+// imageAnswer returns a copy of i without Rootfs.
 func imageAnswer(i *caisson.Image) *caisson.Image {
 	out := *i
 	out.Rootfs = caisson.Rootfs{}
 	return &out
 }
 
-// templateAnswer returns t without the root file system that was built from it.
+// templateAnswer returns a copy of t without Built.Rootfs.
 func templateAnswer(t *caisson.Template) *caisson.Template {
 	out := *t
 	if t.Built != nil {

@@ -90,7 +90,7 @@ func (c *agentImportOpenClawCmd) Run(ctx context.Context, a *app) error {
 	return printChecks(a, report)
 }
 
-// secretCheck returns the line of the report about a secret; what says what happens to it.
+// secretCheck returns the line of the report about a secret; what describes what happens to it.
 func secretCheck(s openclaw.ImportedSecret, what string) caisson.AgentCheck {
 	return caisson.AgentCheck{Subject: "secret " + s.Name, Status: hostcheck.OK, Detail: "from " + s.From + " " + what}
 }

@@ -116,7 +116,7 @@ type sandboxCreator struct {
 }
 
 // create creates a sandbox from source, a template or an image, with req and the flags, which take precedence. It opens the
-// directories to be mounted and pulls the image first, so that people see progress and use their own registry logins.
+// directories to be mounted and pulls the image first, so that progress is shown and the user's own registry logins are used.
 func (m *sandboxCreator) create(ctx context.Context, source string, req caisson.CreateRequest) (*caisson.Sandbox, error) {
 	f := m.flags
 	var err error

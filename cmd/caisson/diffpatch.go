@@ -73,7 +73,8 @@ func (p *patchPrinter) header(ch *caisson.Change) {
 	}
 }
 
-// notes writes the reasons for the verdict and what people should notice about a change.
+// notes writes the reasons for the verdict, and properties that matter in a review: another type, the target of a symlink,
+// permission to execute, binary content.
 func (p *patchPrinter) notes(ch *caisson.Change) {
 	why := reasons(ch)
 	if len(why) == 0 && ch.Verdict != caisson.VerdictPass {

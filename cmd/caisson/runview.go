@@ -56,9 +56,9 @@ func (a runConsole) watch(ctx context.Context, run *caisson.Run) error {
 
 // The output formats of a run.
 const (
-	formAnswer = iota // the answer, as it arrives
-	formEvents        // each event, as it arrives
-	formRecord        // the run, when it has ended
+	formAnswer = iota // the text of the answer, as it arrives
+	formEvents        // each event as a line of JSON, as it arrives
+	formRecord        // the run as JSON or YAML, when it has ended
 )
 
 // redrawInterval is the interval at which the status line is redrawn.
