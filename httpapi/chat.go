@@ -135,7 +135,7 @@ func (h chatRoutes) serve(w http.ResponseWriter, r *http.Request, in *chatInput)
 		}
 	}
 	if err := context.Cause(r.Context()); err != nil {
-		return err // the connection is closed without end, so that the client does not take the answer for complete
+		return err // handleStream then closes the connection, so that the client does not take the answer for complete
 	}
 	return say.end(s)
 }

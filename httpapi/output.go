@@ -15,8 +15,8 @@ import (
 const silenceTimeout = 300 * time.Millisecond
 
 // Limits of the output after the process has exited, for background processes that are not silent. When one of them is exceeded,
-// the output is not read any further. The pipe may still contain up to 64 KiB of the process itself, so the limits are higher
-// than that.
+// the output is not read any further. The pipe may still contain up to 64 KiB of the process itself, so maxOutputAfterExit
+// is higher than that.
 const (
 	maxOutputAfterExit = 1 << 20         // bytes
 	maxWaitAfterExit   = 5 * time.Second // time spent waiting for output

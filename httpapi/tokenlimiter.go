@@ -13,8 +13,8 @@ import (
 const (
 	maxFailures  = 30   // wrong tokens that a source may send at once
 	failureRate  = 5    // wrong tokens of one source per second, in the long run
-	maxSources   = 4096 // sources whose failures are counted; the least recently used one is forgotten first
-	maxConfirmed = 4096 // pairs of a valid token and its source that are stored, likewise
+	maxSources   = 4096 // sources whose failures are counted; the least recently used one is evicted first
+	maxConfirmed = 4096 // pairs of a valid token and its source that are stored, evicted likewise
 )
 
 // tokenLimiter limits the wrong tokens that a source may send. When a source has reached the limit, its requests get Exhausted

@@ -75,7 +75,7 @@ type WorkspaceParams struct {
 }
 
 // filter returns p as a filter over workspaces or receipts; prefix is that of their ids, which After must have. workspace is the
-// id of a workspace that the filter selects as well, or "".
+// id of the workspace to which receipts must belong; "" selects those of all workspaces.
 func (p WorkspaceParams) filter(prefix, workspace string) (caisson.WorkspaceFilter, error) {
 	f := caisson.WorkspaceFilter{Limit: p.Limit}
 	for _, q := range []struct {

@@ -146,7 +146,7 @@ const (
 	startGrace = 2 * time.Second
 )
 
-// runConsole shows a run on the user's terminal and cancels it on signals.
+// runConsole shows a run on the user's terminal. A run that the command itself has started is cancelled by signals.
 type runConsole struct {
 	*app
 	runs caisson.Runs
