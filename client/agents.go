@@ -7,6 +7,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
+// agents implements [caisson.Agents] by requests to a daemon.
 type agents struct{ c *conn }
 
 // ListAgents implements [caisson.Agents].

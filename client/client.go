@@ -25,9 +25,9 @@ import (
 
 // Config contains the address of the daemon and the credentials for it. Exactly one of Socket and URL is required.
 type Config struct {
-	Socket string // path of the unix socket
-	URL    string // http://host:port or https://host:port
-	Token  caisson.Secret
+	Socket string         // path of the unix socket
+	URL    string         // http://host:port or https://host:port
+	Token  caisson.Secret // token of the API, sent with every request unless it is zero
 	// Account is the account to act for over the unix socket; "" means [caisson.LocalAccount].
 	Account string
 	CAFile  string // PEM file with the certificate authorities to trust for https, instead of the system's
@@ -62,14 +62,15 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// conn sends requests.
+// conn sends requests to one daemon and decodes the responses. All parts of a [Client] share one conn, whose fields do not
+// change.
 type conn struct {
 	http    *http.Client
-	base    *url.URL
-	socket  string
-	start   func(context.Context) error
-	account string
-	token   caisson.Secret
+	base    *url.URL                    // scheme and host of the daemon; for a unix socket the host is a placeholder
+	socket  string                      // as in Config
+	start   func(context.Context) error // as in Config
+	account string                      // as in Config
+	token   caisson.Secret              // as in Config
 }
 
 // dialTimeout is the time limit for establishing a connection.
@@ -121,15 +122,15 @@ func newConn(cfg Config) (*conn, error) {
 	return c, nil
 }
 
-// request describes one request. in is its JSON body unless body is set.
+// request describes one request. At most one of in and body is set.
 type request struct {
 	method string
 	path   []string // segments below the API's prefix, not escaped yet
 	query  url.Values
 	header http.Header
-	in     any
-	body   io.Reader
-	mime   string // of body
+	in     any       // encoded as the JSON body
+	body   io.Reader // sent unchanged as the body
+	mime   string    // content type of body
 }
 
 // requestURL returns the URL of segments below the API's prefix. Returns Invalid for the segments "", "." and "..", which the
@@ -183,7 +184,8 @@ func (c *conn) send(ctx context.Context, req request) (*http.Response, error) {
 		hr.Header.Set("Content-Type", req.mime)
 	}
 	if req.body != nil {
-		// The server can then refuse the request before the body is sent, and the client receives the refusal.
+		// The body is sent only when the server asks for it: if the server refuses the request, the client receives the refusal
+		// instead of an error about the connection.
 		hr.Header.Set("Expect", "100-continue")
 	}
 	c.authorize(hr.Header)
@@ -242,8 +244,8 @@ func (c *conn) unreachable(ctx context.Context, err error) error {
 
 // Limits of responses that are read into memory, in bytes.
 const (
-	maxAnswer  = 64 << 20
-	maxProblem = 64 << 10
+	maxAnswer  = 64 << 20 // a JSON response to a successful request
+	maxProblem = 64 << 10 // an error response, or the response to an upload of descriptors
 )
 
 // problem returns the error that a response contains.
@@ -266,6 +268,7 @@ func call[T any](ctx context.Context, c *conn, req request) (T, error) {
 	return decode[T](ctx, resp.Body)
 }
 
+// decode decodes a JSON response of at most maxAnswer bytes.
 func decode[T any](ctx context.Context, r io.Reader) (T, error) {
 	var v, zero T
 	if err := json.NewDecoder(io.LimitReader(r, maxAnswer)).Decode(&v); err != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
+// credentials implements [caisson.Credentials] by requests to a daemon.
 type credentials struct{ c *conn }
 
 // SetCredential implements [caisson.Credentials].
@@ -22,7 +23,7 @@ func (c credentials) RotateCredential(ctx context.Context, name string, value ca
 	return c.send(ctx, request{method: http.MethodPost, path: []string{"credentials", name, "rotate"}}, value)
 }
 
-// send sends a request with a value.
+// send sends a request whose body contains the value of a credential. Returns Invalid if the value is not UTF-8.
 func (c credentials) send(ctx context.Context, r request, value caisson.Secret) (*caisson.Credential, error) {
 	v := protocol.CredentialValue{Value: value.Reveal()}
 	if !utf8.ValidString(v.Value) { // encoding/json would replace invalid bytes
@@ -42,6 +43,7 @@ func (c credentials) RemoveCredential(ctx context.Context, name string) error {
 	return c.c.do(ctx, request{method: http.MethodDelete, path: []string{"credentials", name}})
 }
 
+// audit implements [caisson.Audit] by requests to a daemon.
 type audit struct{ c *conn }
 
 // VerifyAudit implements [caisson.Audit].

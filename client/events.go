@@ -14,6 +14,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/sse"
 )
 
+// events implements [caisson.Events] by requests to a daemon.
 type events struct{ c *conn }
 
 // maxReconnects is the number of consecutive attempts to restore a lost connection.
@@ -34,6 +35,7 @@ func (e events) Watch(ctx context.Context, subject string, after int64) (<-chan 
 	return out, nil
 }
 
+// open requests the events about subject whose sequence number is greater than after.
 func (e events) open(ctx context.Context, subject string, after int64) (io.ReadCloser, error) {
 	q := url.Values{"after": {strconv.FormatInt(after, 10)}}
 	if subject != "" {
@@ -42,7 +44,7 @@ func (e events) open(ctx context.Context, subject string, after int64) (io.ReadC
 	return e.c.openStream(ctx, request{method: http.MethodGet, path: []string{"events"}, query: q})
 }
 
-// follow delivers events from body, and then from new connections, until ctx ends or the connection cannot be restored.
+// follow sends the events in body to out, and then those of new connections, until ctx ends or the connection cannot be restored.
 func (e events) follow(ctx context.Context, body io.ReadCloser, subject string, after int64, out chan<- caisson.Event) {
 	for failures := 0; ; {
 		if body != nil {
@@ -76,7 +78,7 @@ func (e events) follow(ctx context.Context, body io.ReadCloser, subject string, 
 	}
 }
 
-// eventData yields the data of the events with this name, until r ends or an error occurs.
+// eventData yields the decoded data of the server-sent events in r that have this name, until r ends or an error occurs.
 func eventData[T any](r io.Reader, name string) func(yield func(T) bool) {
 	return func(yield func(T) bool) {
 		in := sse.NewReader(r, protocol.MaxEvent)
@@ -96,7 +98,7 @@ func eventData[T any](r io.Reader, name string) func(yield func(T) bool) {
 	}
 }
 
-// forwardEvents sends the data of the events with this name to out, until the stream or ctx ends.
+// forwardEvents sends the data of the server-sent events in r that have this name to out, until r or ctx ends.
 func forwardEvents[T any](ctx context.Context, r io.Reader, name string, out chan<- T) {
 	for v := range eventData[T](r, name) {
 		select {

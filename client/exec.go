@@ -26,7 +26,7 @@ func (p processes) Exec(ctx context.Context, ref string, req caisson.ExecRequest
 	ws, resp, err := websocket.Dial(ctx, target, &websocket.DialOptions{HTTPClient: p.c.http, HTTPHeader: header})
 	if err != nil {
 		if resp != nil && resp.StatusCode != http.StatusSwitchingProtocols && resp.Body != nil {
-			return nil, problem(resp) // websocket has saved the beginning of the body
+			return nil, problem(resp) // websocket.Dial keeps the first bytes of the body readable
 		}
 		return nil, p.c.unreachable(ctx, err)
 	}
@@ -51,11 +51,11 @@ type session struct {
 	cancel context.CancelFunc
 	pid    int
 	tty    bool
-	stdin  *input // nil if the request has no standard input
-	out    [2]*protocol.Queue
+	stdin  *input             // nil if the request has no standard input
+	out    [2]*protocol.Queue // received data of stdout and stderr that was not read yet
 
-	receiver sync.WaitGroup
-	done     chan struct{} // closed when status and err are final
+	receiver sync.WaitGroup // the goroutine of receive
+	done     chan struct{}  // closed when status and err are final
 	status   caisson.ExitStatus
 	err      error
 }
@@ -111,9 +111,10 @@ func (s *session) sendControl(m protocol.Message) error {
 	return s.write(m.Frame())
 }
 
+// write sends a frame. Every error is returned as io.ErrClosedPipe.
 func (s *session) write(frame []byte) error {
 	if err := s.ws.Write(s.ctx, websocket.MessageBinary, frame); err != nil {
-		return io.ErrClosedPipe // the process has exited, or is about to
+		return io.ErrClosedPipe // the connection is closed: the process has exited or is being killed
 	}
 	return nil
 }
@@ -227,7 +228,7 @@ func (s *session) Signal(_ context.Context, signal int) error {
 // sendIfRunning sends a control message; returns NotFound if the process has exited.
 func (s *session) sendIfRunning(m protocol.Message) error {
 	select {
-	case <-s.done: // the connection may accept messages a little longer
+	case <-s.done: // checked first, because a write may still succeed after the process has exited
 		return caisson.Errorf(caisson.NotFound, "the process has ended")
 	default:
 	}
@@ -259,11 +260,12 @@ func (s *session) Close() error {
 // input is the standard input of a session.
 type input struct {
 	s      *session
-	credit *protocol.Credit
-	once   sync.Once
-	closed chan struct{} // closed when the process has closed its input, or Close was called
+	credit *protocol.Credit // how many bytes the server is ready to receive
+	once   sync.Once        // closes closed
+	closed chan struct{}    // closed when the process has closed its input, or Close was called
 }
 
+// markClosed makes the current and later calls of Write fail.
 func (in *input) markClosed() { in.once.Do(func() { close(in.closed) }) }
 
 // Write implements [io.Writer]; returns io.ErrClosedPipe if the process has closed its input.

@@ -11,6 +11,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
+// files implements [caisson.Files] by requests to a daemon.
 type files struct{ c *conn }
 
 // fileRequest returns a request for a path in a sandbox.
@@ -20,7 +21,7 @@ func fileRequest(method, ref, path string, rest ...string) request {
 	}
 }
 
-// flag adds a boolean parameter.
+// flag adds the query parameter name with the value true if set is true, and returns r.
 func (r request) flag(name string, set bool) request {
 	if set {
 		r.query.Set(name, "true")
@@ -40,7 +41,8 @@ func (f files) ReadFile(ctx context.Context, ref, path string, offset, limit int
 	return f.c.openStream(ctx, req)
 }
 
-// opaqueReader hides the concrete type of a reader: net/http would close some types, or send them again.
+// opaqueReader hides the other methods and the concrete type of a reader: net/http closes a body that is an io.Closer, and may
+// send the data of some types, such as *bytes.Reader, a second time.
 type opaqueReader struct{ io.Reader }
 
 // WriteFile implements [caisson.Files].
@@ -94,7 +96,7 @@ func (f files) WatchFiles(ctx context.Context, ref, path string, recursive bool)
 	go func() {
 		defer close(changes)
 		defer body.Close()
-		forwardEvents(ctx, body, protocol.EventFile, changes) // the channel cannot report errors
+		forwardEvents(ctx, body, protocol.EventFile, changes) // an error only closes the channel
 	}()
 	return changes, nil
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
+// gatewayRuns implements [caisson.GatewayRuns] by requests to a daemon.
 type gatewayRuns struct{ c *conn }
 
 // PutGatewayRun implements [caisson.GatewayRuns].

@@ -15,12 +15,13 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// errHostPath returns the server's error for host paths that are not sent over the unix socket.
+// errHostPath returns the error for requests with a host path to a daemon that is not reached over the unix socket. The server
+// has the same error.
 func errHostPath() error {
 	return caisson.Errorf(caisson.Denied, "host paths are accepted only over the unix socket")
 }
 
-// openMounts opens the sources of mounts with the rights of this process.
+// openMounts opens the source directories of mounts with the rights of this process. The caller must close the handles.
 func (c *conn) openMounts(mounts []caisson.Mount) ([]caisson.Handle, error) {
 	if len(mounts) > 0 && c.socket == "" {
 		return nil, errHostPath()
@@ -37,7 +38,8 @@ func (c *conn) openMounts(mounts []caisson.Mount) ([]caisson.Handle, error) {
 	return opened, nil
 }
 
-// passHandles sends descriptors to the daemon and adds their ids to h, for the request that refers to them. It closes them.
+// passHandles sends descriptors to the daemon and adds their ids to h, the headers of the request that uses them. It closes
+// handles, also if it fails.
 func (c *conn) passHandles(ctx context.Context, handles []caisson.Handle, h http.Header) error {
 	defer closeHandles(handles)
 	if len(handles) == 0 {
@@ -57,6 +59,7 @@ func (c *conn) passHandles(ctx context.Context, handles []caisson.Handle, h http
 	return nil
 }
 
+// sendHandles sends descriptors to the daemon over a connection of its own, and returns the ids that the daemon has given them.
 func (c *conn) sendHandles(ctx context.Context, handles []caisson.Handle) ([]string, error) {
 	nc, err := c.dial(ctx)
 	if err != nil {
@@ -91,7 +94,8 @@ func (c *conn) sendHandles(ctx context.Context, handles []caisson.Handle) ([]str
 	if resp.StatusCode != http.StatusSwitchingProtocols {
 		return nil, problem(resp)
 	}
-	// Descriptors that are sent before the server reads with recvmsg are lost.
+	// The descriptors are sent only after the response has arrived: from then on the server reads with recvmsg. Its HTTP parser,
+	// which reads with read(2), would discard them.
 	fds := make([]int, len(handles))
 	for i, h := range handles {
 		fds[i] = int(h.Fd())
@@ -112,6 +116,7 @@ func (c *conn) sendHandles(ctx context.Context, handles []caisson.Handle) ([]str
 	return answer.Handles, nil
 }
 
+// closeHandles closes descriptors that were opened for a request.
 func closeHandles(handles []caisson.Handle) {
 	for _, h := range handles {
 		h.Close()

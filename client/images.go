@@ -11,6 +11,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
+// images implements [caisson.Images] by requests to a daemon.
 type images struct{ c *conn }
 
 // Pull implements [caisson.Images]. Over the unix socket it opens the directory or archive of a dir: or tar: reference itself,

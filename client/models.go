@@ -10,6 +10,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
+// models implements [caisson.Models] by requests to a daemon.
 type models struct{ c *conn }
 
 // ListModels implements [caisson.Models].

@@ -9,6 +9,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
+// policies implements [caisson.Policies] by requests to a daemon.
 type policies struct{ c *conn }
 
 // GetPolicy implements [caisson.Policies].

@@ -10,6 +10,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
+// processes implements [caisson.Processes] by requests to a daemon.
 type processes struct{ c *conn }
 
 // Run runs a process in one request and returns its output when it has exited. If ctx ends, the process is killed.

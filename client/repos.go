@@ -11,6 +11,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
+// repos implements [caisson.Repos] by requests to a daemon.
 type repos struct{ c *conn }
 
 // AddRepo implements [caisson.Repos]. With a key of [WithIdempotencyKey] it may be repeated.

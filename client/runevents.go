@@ -30,14 +30,15 @@ func (r runs) WatchRun(ctx context.Context, id caisson.ID, after int64) (<-chan 
 	return out, nil
 }
 
+// openEvents requests the events of a run whose sequence number is greater than after.
 func (r runs) openEvents(ctx context.Context, id caisson.ID, after int64) (io.ReadCloser, error) {
 	return r.c.openStream(ctx, request{
 		method: http.MethodGet, path: []string{"runs", string(id), "events"}, query: url.Values{"after": {strconv.FormatInt(after, 10)}},
 	})
 }
 
-// follow delivers events from body, and then from new connections, until the server has ended a stream regularly, ctx ends, or
-// the connection cannot be restored.
+// follow sends the events in body to out, and then those of new connections, until the server has ended a stream regularly, ctx
+// ends, or the connection cannot be restored.
 func (r runs) follow(ctx context.Context, id caisson.ID, body io.ReadCloser, after int64, out chan<- caisson.RunEvent) {
 	for failures := 0; failures <= maxReconnects; {
 		last, err := forwardRunEvents(ctx, body, after, out)
@@ -67,8 +68,8 @@ func (r runs) follow(ctx context.Context, id caisson.ID, body io.ReadCloser, aft
 	}
 }
 
-// forwardRunEvents delivers the events in body that come after seq, and returns the seq of the last one. The error is nil if the server
-// has ended the stream regularly.
+// forwardRunEvents sends the events in body whose sequence number is greater than seq to out, and returns the number of the last
+// one sent, or seq. The error is nil if the server has ended the stream regularly.
 func forwardRunEvents(ctx context.Context, body io.Reader, seq int64, out chan<- caisson.RunEvent) (last int64, err error) {
 	in := sse.NewReader(body, protocol.MaxRunEvent)
 	for {

@@ -15,10 +15,11 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
+// runs implements [caisson.Runs] by requests to a daemon.
 type runs struct{ c *conn }
 
-// StartRun implements [caisson.Runs]. It closes req.Directory, and reads req.Workspace to its end before it returns. With a key of
-// [WithIdempotencyKey] it may be repeated.
+// StartRun implements [caisson.Runs]. It closes req.Directory, and reads req.Workspace to its end before it returns. With a key
+// of [WithIdempotencyKey] it may be repeated.
 func (r runs) StartRun(ctx context.Context, req caisson.RunRequest) (*caisson.Run, error) {
 	header := createHeader(ctx)
 	switch {
@@ -35,13 +36,14 @@ func (r runs) StartRun(ctx context.Context, req caisson.RunRequest) (*caisson.Ru
 	return call[*caisson.Run](ctx, r.c, request{method: http.MethodPost, path: []string{"runs"}, header: header, in: req})
 }
 
-// upload sends a request together with its workspace.
+// upload starts a run with a form that contains the request and the archive req.Workspace.
 func (r runs) upload(ctx context.Context, header http.Header, req caisson.RunRequest) (*caisson.Run, error) {
 	data, err := json.Marshal(req)
 	if err != nil {
 		return nil, caisson.Wrap(err, caisson.Invalid, "the request cannot be encoded")
 	}
-	// The part before the archive is encoded here, and the part after it is constant, so the upload needs no goroutine.
+	// The body is read from three readers in turn: the form up to the archive, which is encoded here, the archive, and the end
+	// of the form. So no goroutine is needed that writes the form into a pipe.
 	var before bytes.Buffer
 	form := multipart.NewWriter(&before)
 	for _, part := range []struct {

@@ -12,15 +12,16 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
+// idempotencyKey is the key of the context's value that [WithIdempotencyKey] sets.
 type idempotencyKey struct{}
 
-// WithIdempotencyKey returns a context in which a create, snapshot or fork request may be repeated: for the same key the daemon
-// returns its first answer.
+// WithIdempotencyKey returns a context in which a request that creates something may be repeated: for the same key the daemon
+// returns the answer to the first request.
 func WithIdempotencyKey(ctx context.Context, key string) context.Context {
 	return context.WithValue(ctx, idempotencyKey{}, key)
 }
 
-// createHeader returns the headers of a create request.
+// createHeader returns the headers of a request that creates something: the idempotency key of ctx, if it has one.
 func createHeader(ctx context.Context) http.Header {
 	h := http.Header{}
 	if key, ok := ctx.Value(idempotencyKey{}).(string); ok {
@@ -29,6 +30,7 @@ func createHeader(ctx context.Context) http.Header {
 	return h
 }
 
+// sandboxes implements [caisson.Sandboxes] by requests to a daemon.
 type sandboxes struct{ c *conn }
 
 // Create implements [caisson.Sandboxes]. Over the unix socket it opens the sources of mounts and the directory of the workspace
@@ -71,7 +73,7 @@ func (s sandboxes) List(ctx context.Context, f caisson.Filter) (page []*caisson.
 	return callPage[*caisson.Sandbox](ctx, s.c, "sandboxes", f)
 }
 
-// callPage requests one page of a listing.
+// callPage requests the page of the listing /what that f selects. more reports whether further pages follow.
 func callPage[T any](ctx context.Context, c *conn, what string, f caisson.Filter) (page []T, more bool, err error) {
 	q := url.Values{}
 	for _, state := range f.States {
@@ -99,7 +101,7 @@ func callList[T any](ctx context.Context, c *conn, req request) ([]T, error) {
 	return p.Items, err
 }
 
-// changeState sends a request that changes a sandbox.
+// changeState sends a request that changes the state or the time limits of a sandbox; verb is the last segment of its path.
 func (s sandboxes) changeState(ctx context.Context, ref, verb string, in any) (*caisson.Sandbox, error) {
 	return call[*caisson.Sandbox](ctx, s.c, request{method: http.MethodPost, path: []string{"sandboxes", ref, verb}, in: in})
 }
@@ -145,6 +147,7 @@ func (s sandboxes) Remove(ctx context.Context, ref string) error {
 	return s.c.do(ctx, request{method: http.MethodDelete, path: []string{"sandboxes", ref}})
 }
 
+// snapshots implements [caisson.Snapshots] by requests to a daemon.
 type snapshots struct{ c *conn }
 
 // Snapshot implements [caisson.Snapshots].

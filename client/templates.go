@@ -8,6 +8,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
+// templates implements [caisson.Templates] by requests to a daemon.
 type templates struct{ c *conn }
 
 // PutTemplate implements [caisson.Templates].

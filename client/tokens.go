@@ -9,6 +9,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
+// tokens implements [caisson.Tokens] by requests to a daemon.
 type tokens struct{ c *conn }
 
 // CreateToken implements [caisson.Tokens].
@@ -30,6 +31,7 @@ func (t tokens) RemoveToken(ctx context.Context, id caisson.ID) error {
 	return t.c.do(ctx, request{method: http.MethodDelete, path: []string{"tokens", string(id)}})
 }
 
+// daemon implements [caisson.Daemon] by requests to a daemon.
 type daemon struct{ c *conn }
 
 // Info implements [caisson.Daemon].

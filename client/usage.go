@@ -12,6 +12,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
+// ledger implements [caisson.Ledger] by requests to a daemon.
 type ledger struct{ c *conn }
 
 // usageQuery returns the query parameters for q.
@@ -48,6 +49,7 @@ func (l ledger) Receipts(ctx context.Context, q caisson.UsageQuery, after string
 	return usagePage[caisson.Receipt](ctx, l.c, "receipts", q, after, limit)
 }
 
+// usagePage requests one page of the listing /usage/what. The second result reports whether further pages follow.
 func usagePage[T any](ctx context.Context, c *conn, what string, q caisson.UsageQuery, after string, limit int) ([]T, bool, error) {
 	q.By = ""
 	v := usageQuery(q)

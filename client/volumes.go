@@ -7,6 +7,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
+// volumes implements [caisson.Volumes] by requests to a daemon.
 type volumes struct{ c *conn }
 
 // CreateVolume implements [caisson.Volumes]. With a key of [WithIdempotencyKey] it may be repeated.

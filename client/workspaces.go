@@ -12,6 +12,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
+// workspaces implements [caisson.Workspaces] by requests to a daemon.
 type workspaces struct{ c *conn }
 
 // GetWorkspace implements [caisson.Workspaces].
@@ -24,7 +25,8 @@ func (w workspaces) ListWorkspaces(ctx context.Context, f caisson.WorkspaceFilte
 	return workspaceList[*caisson.Workspace](ctx, w.c, "workspaces", f)
 }
 
-// workspaceList requests one page of workspaces or receipts.
+// workspaceList requests one page of the listing /what, which is workspaces or receipts. more reports whether further pages
+// follow.
 func workspaceList[T any](ctx context.Context, c *conn, what string, f caisson.WorkspaceFilter) (page []T, more bool, err error) {
 	q := url.Values{}
 	for _, s := range f.States {
@@ -47,8 +49,8 @@ func (w workspaces) Diff(ctx context.Context, ref string, req caisson.DiffReques
 	return call[*caisson.Diff](ctx, w.c, request{method: http.MethodPost, path: []string{"workspaces", ref, "diff"}, in: req})
 }
 
-// withDirectory passes dir to the daemon and returns the headers of the request that uses it. It closes dir. If dir is nil, the
-// server refuses the request.
+// withDirectory passes dir to the daemon and returns the headers of the request that uses it. It closes dir, also if it fails.
+// If dir is nil, the request has no descriptor and the server refuses it.
 func (w workspaces) withDirectory(ctx context.Context, dir caisson.Handle) (http.Header, error) {
 	header := createHeader(ctx)
 	if dir == nil {

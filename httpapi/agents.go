@@ -19,6 +19,7 @@ type AgentParam struct {
 	ID string `path:"id" maxLength:"63" doc:"Id of the agent"`
 }
 
+// agentBody is a response with an agent.
 type agentBody = body[*caisson.Agent]
 
 func (h agentRoutes) register(rt *router) {
@@ -43,6 +44,7 @@ func (h agentRoutes) list(ctx context.Context, _ *struct{}) (*body[protocol.Page
 	return allOf(list), nil
 }
 
+// answerAgent returns the response for the result of a core, or its error.
 func answerAgent(a *caisson.Agent, err error) (*agentBody, error) {
 	if err != nil {
 		return nil, err
@@ -80,7 +82,7 @@ func (h agentRoutes) check(ctx context.Context, in *AgentParam) (*body[protocol.
 	return allOf(list), nil
 }
 
-// serveAgent returns the handler of a long operation on an agent. The response is a stream of progress events.
+// serveAgent returns the handler of a long operation on an agent, which work executes. The response is that of [serveProgress].
 func serveAgent(rt *router, work func(context.Context, string, func(caisson.Progress)) (*caisson.Agent, error)) func(http.ResponseWriter, *http.Request, *AgentParam) error {
 	return func(w http.ResponseWriter, r *http.Request, in *AgentParam) error {
 		return serveProgress(rt, w, r, func(ctx context.Context, progress func(caisson.Progress)) (*caisson.Agent, error) {

@@ -8,24 +8,28 @@ import (
 // The functions in this file return copies of stored objects without the fields that callers must not see. Every sandbox,
 // snapshot, image and template in a response is such a copy.
 
+// sandboxAnswer returns a copy of s without Rootfs, which contains paths of the host.
 func sandboxAnswer(s *caisson.Sandbox) *caisson.Sandbox {
 	out := *s
 	out.Rootfs = caisson.Rootfs{}
 	return &out
 }
 
+// snapshotAnswer returns a copy of s without Rootfs.
 func snapshotAnswer(s *caisson.Snapshot) *caisson.Snapshot {
 	out := *s
 	out.Rootfs = caisson.Rootfs{}
 	return &out
 }
 
+// imageAnswer returns a copy of i without Rootfs.
 func imageAnswer(i *caisson.Image) *caisson.Image {
 	out := *i
 	out.Rootfs = caisson.Rootfs{}
 	return &out
 }
 
+// templateAnswer returns a copy of t without Built.Rootfs.
 func templateAnswer(t *caisson.Template) *caisson.Template {
 	out := *t
 	if t.Built != nil {
@@ -53,7 +57,8 @@ func answers[T any](list []*T, answer func(*T) *T) []*T {
 	return out
 }
 
-// pageOf returns the answer to a listing; id returns the cursor of an object.
+// pageOf returns the answer to a request for one page of a listing. answer, one of the functions above for example, is applied
+// to each object. If more pages follow, the field next is set to the id of the last object.
 func pageOf[T any](list []*T, more bool, answer func(*T) *T, id func(*T) caisson.ID) *body[protocol.Page[*T]] {
 	p := protocol.Page[*T]{Items: answers(list, answer)}
 	if more && len(list) > 0 {
@@ -62,10 +67,10 @@ func pageOf[T any](list []*T, more bool, answer func(*T) *T, id func(*T) caisson
 	return &body[protocol.Page[*T]]{p}
 }
 
-// allOf returns the answer to a listing without pages.
+// allOf returns the answer to a request for a listing that has no pages: all of its objects.
 func allOf[T any](list []T) *body[protocol.Page[T]] {
 	if list == nil {
-		list = []T{} // an empty list is [] for every client, not null
+		list = []T{} // encoded as [] in JSON, not as null
 	}
 	return &body[protocol.Page[T]]{protocol.Page[T]{Items: list}}
 }

@@ -30,7 +30,7 @@ func (a *API) Local() http.Handler {
 }
 
 // Remote returns the handler for TCP. Requests need a bearer token and act for its account; a request that specifies another
-// account, or passes descriptors, gets Denied. The number of wrong tokens per source is limited.
+// account, or refers to descriptors, gets Denied. A [tokenLimiter] limits how many wrong tokens each source may send.
 func (a *API) Remote() http.Handler {
 	tries := newTokenLimiter()
 	return a.middleware(func(r *http.Request) (caisson.Caller, error) {

@@ -22,17 +22,18 @@ import (
 // defaultAgent is the id of the agent for chat requests without one, unless the configuration sets another.
 const defaultAgent = "caisson"
 
-// earlyFailureWait is how long the response to a chat request is delayed at most, so that an early failure can still determine its HTTP
-// status.
+// earlyFailureWait is how long the response to a chat request waits for the agent to start. A run that fails in this time
+// determines the HTTP status of the response; later its failure can only be an event.
 const earlyFailureWait = 500 * time.Millisecond
 
-// chatRoutes serves chats with agents.
+// chatRoutes serves chats with agents. Each chat request starts a run and streams its events.
 type chatRoutes struct {
 	agents   caisson.Agents
 	runs     caisson.Runs
 	fallback string // id of the agent for chat requests without one
 }
 
+// chatDescription is the description of chat requests in the OpenAPI document.
 const chatDescription = `The agent answers as a run: it goes on when the client leaves, and can be taken up again with GET /runs/{id}/events.
 
 The answer is a stream of server-sent events: RunEvents named by their type, with seq as id. With ?protocol=ui-message, or that parameter in
@@ -67,6 +68,7 @@ func (h chatRoutes) catalog(ctx context.Context, _ *struct{}) (*body[protocol.Ag
 	return &body[protocol.AgentCatalog]{catalogOf(list, h.fallback)}, nil
 }
 
+// chatInput contains the parameters of a chat request other than its body, which [readChat] reads.
 type chatInput struct {
 	// The handler validates these fields itself, so that errors in them have the same format as errors in the body.
 	StateKey string `header:"X-State-Key" doc:"Key of the conversation; 1 to 512 letters, digits and . _ : -"`
@@ -74,6 +76,8 @@ type chatInput struct {
 	Protocol string `query:"protocol" doc:"ui-message for the AI SDK's stream"`
 }
 
+// chat returns the handler of chat requests. It writes errors that occur before the response has begun as a
+// [protocol.ChatProblem].
 func (h chatRoutes) chat(rt *router) func(http.ResponseWriter, *http.Request, *chatInput) error {
 	return func(w http.ResponseWriter, r *http.Request, in *chatInput) error {
 		err := h.serve(w, r, in)
@@ -131,7 +135,7 @@ func (h chatRoutes) serve(w http.ResponseWriter, r *http.Request, in *chatInput)
 		}
 	}
 	if err := context.Cause(r.Context()); err != nil {
-		return err // the stream is cut off, so that the client does not take it for complete
+		return err // handleStream then closes the connection, so that the client does not take the answer for complete
 	}
 	return say.end(s)
 }
@@ -165,8 +169,8 @@ func readChat(w http.ResponseWriter, r *http.Request, in *chatInput) (*chatReque
 	return req, nil
 }
 
-// readUntilStarted reads events until the agent has started or patience has passed, and returns them. If the run fails before that, await
-// returns the run's error.
+// readUntilStarted reads events until the agent has started or earlyFailureWait has passed, and returns them. If the run fails
+// before that, it returns the run's error.
 func readUntilStarted(events <-chan caisson.RunEvent) (early []caisson.RunEvent, err error) {
 	timer := time.NewTimer(earlyFailureWait)
 	defer timer.Stop()
@@ -199,13 +203,13 @@ func hasStarted(e caisson.RunEvent) bool {
 
 // A chatEncoder writes the events of a run in one of the stream formats of chats.
 type chatEncoder interface {
-	setHeader(h http.Header)
-	encode(s *sseWriter, e caisson.RunEvent) error
-	end(s *sseWriter) error
+	setHeader(h http.Header)                       // adds the format's headers to the response
+	encode(s *sseWriter, e caisson.RunEvent) error // writes one event
+	end(s *sseWriter) error                        // writes what the format requires after the last event
 }
 
-// encoderFor returns the speaker for the stream format that the request selects: by the query parameter, whose value is name,
-// or else by Accept.
+// encoderFor returns the encoder for the stream format that the request selects: name is the value of the query parameter
+// protocol; if it is empty, the parameter of that name of a media type text/event-stream in Accept is used.
 func encoderFor(r *http.Request, name string) (chatEncoder, error) {
 	for _, accepted := range strings.Split(strings.Join(r.Header.Values("Accept"), ","), ",") {
 		if kind, params, err := mime.ParseMediaType(accepted); err == nil && kind == protocol.EventType && name == "" {
@@ -221,7 +225,7 @@ func encoderFor(r *http.Request, name string) (chatEncoder, error) {
 	return nil, chatErrors{{Path: "protocol", Message: "must be events or ui-message"}}
 }
 
-// eventEncoder writes events unchanged.
+// eventEncoder writes each event of a run as JSON in a server-sent event that is named by its type.
 type eventEncoder struct{}
 
 func (eventEncoder) setHeader(http.Header) {}
@@ -280,6 +284,7 @@ func (h chatRoutes) defaultModel(ctx context.Context, agent string) *string {
 	return &a.Models[0]
 }
 
+// writeChatProblem writes p as the response.
 func writeChatProblem(rt *router, w http.ResponseWriter, p *protocol.ChatProblem) {
 	b, err := json.Marshal(p)
 	if err != nil {

@@ -15,18 +15,18 @@ import (
 // Limits of a chat request.
 const (
 	maxMessage  = 16000 // characters of one message of the user
-	maxMessages = 1000
-	maxStateKey = 512
-	maxParts    = 1000 // parts of one message
+	maxMessages = 1000  // messages of one request
+	maxStateKey = 512   // characters of a state key
+	maxParts    = 1000  // parts of one message
 )
 
 // chatRequest is a validated chat request.
 type chatRequest struct {
-	prompt   string
-	history  []caisson.Message
-	model    string
-	agent    string // "" for the default
-	stateKey string
+	prompt   string            // the user's new message
+	history  []caisson.Message // the messages before it, oldest first
+	model    string            // alias of a model; "" for the agent's default
+	agent    string            // id; "" for the default agent
+	stateKey string            // key of the conversation; "" if the client sent none
 }
 
 // chatErrors contains all errors that were found in a chat request.
@@ -45,6 +45,7 @@ func (e chatErrors) Unwrap() error {
 // chatParser collects the errors that are found while a chat request is parsed, at most 20.
 type chatParser struct{ errs chatErrors }
 
+// addError adds an error in the field at path, "" for the whole body.
 func (c *chatParser) addError(path, format string, args ...any) {
 	if len(c.errs) < 20 {
 		c.errs = append(c.errs, protocol.Detail{Path: path, Message: fmt.Sprintf(format, args...)})
@@ -119,6 +120,7 @@ func chatDecodeError(err error) (path, message string) {
 	return "", "the body is not a valid JSON object: " + strings.TrimPrefix(err.Error(), "json: ")
 }
 
+// deref returns *s, "" if s is nil.
 func deref(s *string) string {
 	if s == nil {
 		return ""
@@ -203,9 +205,10 @@ func (c *chatParser) checkText(path, text string) {
 type chatMessage struct {
 	Role    string          `json:"role"`
 	Content json.RawMessage `json:"content"` // a string or parts
-	Parts   json.RawMessage `json:"parts"`
+	Parts   json.RawMessage `json:"parts"`   // used if Content is empty
 }
 
+// messages parses the field messages: the last message is the prompt, those before it are the history.
 func (c *chatParser) messages(req *chatRequest, raw json.RawMessage) {
 	var list []chatMessage
 	if err := json.Unmarshal(raw, &list); err != nil {
@@ -247,8 +250,8 @@ func (c *chatParser) messages(req *chatRequest, raw json.RawMessage) {
 	}
 }
 
-// text returns the text of a message. Parts of an answer other than text are skipped: an agent does not get its own tool calls
-// back.
+// text returns the text of a message, or adds an error and returns false. Parts of an answer other than text, such as tool
+// calls, are skipped: they are not passed to the agent. In a message of the user they are an error.
 func (c *chatParser) text(path string, m chatMessage) (text string, ok bool) {
 	content, path := m.Content, path+".content"
 	if isEmptyJSON(content) && !isEmptyJSON(m.Parts) {

@@ -14,11 +14,12 @@ import (
 
 // connLimits limits the connections over TCP, so that enough file descriptors remain for the unix socket and for sandboxes.
 type connLimits struct {
-	unauthenticated int           // connections on which no valid token has arrived yet (unauthenticated connections)
-	authenticated   int           // the other connections (authenticated connections)
-	authTimeout     time.Duration // how long a connection may remain unauthenticated
+	unauthenticated int           // maximum number of unauthenticated connections: no valid token has arrived on them yet
+	authenticated   int           // maximum number of authenticated connections, which are all others
+	authTimeout     time.Duration // how long a connection may remain unauthenticated; then it is closed
 }
 
+// defaultConnLimits are the limits of listeners that [Limit] returns.
 var defaultConnLimits = connLimits{unauthenticated: 128, authenticated: 384, authTimeout: 10 * time.Second}
 
 // Limit returns a listener that limits the connections of l. A connection is unauthenticated until a valid token has arrived on
@@ -32,6 +33,7 @@ func newListener(l net.Listener, limits connLimits) *listener {
 	return &listener{Listener: l, limits: limits, unauthenticated: list.New(), sources: map[netip.Prefix]int{}, idle: list.New()}
 }
 
+// listener is the listener that [Limit] returns.
 type listener struct {
 	net.Listener
 	limits connLimits
@@ -79,6 +81,7 @@ func (l *listener) excessConn() *conn {
 	return nil
 }
 
+// expire closes c if it is still unauthenticated.
 func (l *listener) expire(c *conn) {
 	l.mu.Lock()
 	stranger := c.unauthElem != nil
@@ -147,7 +150,7 @@ func (l *listener) markIdle(c *conn, idle bool) {
 	l.markIdleLocked(c, idle)
 }
 
-// markIdleLocked is like rest, but the caller must hold mu.
+// markIdleLocked is like markIdle, but the caller must hold mu.
 func (l *listener) markIdleLocked(c *conn, idle bool) {
 	switch {
 	case idle && c.authenticated && c.idleElem == nil:
@@ -162,7 +165,7 @@ func (l *listener) markIdleLocked(c *conn, idle bool) {
 type conn struct {
 	net.Conn
 	listener *listener
-	source   netip.Prefix
+	source   netip.Prefix // see sourceOf
 
 	timer         *time.Timer   // set once; closes c if it is still unauthenticated
 	unauthElem    *list.Element // c in listener.unauthenticated; nil once authenticated or closed; guarded by listener.mu
@@ -198,8 +201,10 @@ func limitedConn(c net.Conn) *conn {
 	return l
 }
 
+// connKey is the key of the context's value that [withConn] sets.
 type connKey struct{}
 
+// withConn returns a context in which [admitConn] finds the connection c. It is the ConnContext callback of the server.
 func withConn(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, limitedConn(c))
 }
@@ -219,8 +224,8 @@ func connState(c net.Conn, s http.ConnState) {
 	}
 }
 
-// sourceOf returns the prefix by which an address is counted: an IPv4 address, or a /64 of IPv6, which is the least that one
-// customer has.
+// sourceOf returns the source of a remote address for the limits per source: an IPv4 address, or a /64 of IPv6, because
+// providers assign their customers at least a /64.
 func sourceOf(remote string) netip.Prefix {
 	ap, err := netip.ParseAddrPort(remote)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 )
 
 // credentialRoutes serves the management of credentials. Values occur only in request bodies: not in paths or queries, which
-// proxies log, and not in responses. These requests have no Idempotency-Key, because the fingerprint of a request that would be
-// stored with it is a plain hash, from which a short value can be guessed.
+// proxies log, and not in responses. These requests do not support Idempotency-Key, because a hash of the request, without a
+// key, would be stored with it, and a short value can be guessed from its hash.
 type credentialRoutes struct{ core caisson.Credentials }
 
 func (h credentialRoutes) register(rt *router) {
@@ -32,6 +32,7 @@ type CredentialValue struct {
 	Value caisson.Secret `json:"value" doc:"Text in UTF-8 without NUL, at most 64 KiB; it cannot be read back"`
 }
 
+// credentialInput is a request with the value of a credential.
 type credentialInput struct {
 	CredentialParam
 	RawBody []byte

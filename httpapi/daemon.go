@@ -27,6 +27,7 @@ func (h daemonRoutes) info(ctx context.Context, _ *struct{}) (*body[*caisson.Inf
 	return &body[*caisson.Info]{v}, nil
 }
 
+// df returns the disk usage of the data directory.
 func (h daemonRoutes) df(ctx context.Context, _ *struct{}) (*body[*caisson.DiskUsage], error) {
 	if err := requireLocal(ctx); err != nil {
 		return nil, err
@@ -38,6 +39,7 @@ func (h daemonRoutes) df(ctx context.Context, _ *struct{}) (*body[*caisson.DiskU
 	return &body[*caisson.DiskUsage]{v}, nil
 }
 
+// gc removes what a crash left behind, and returns a list of it.
 func (h daemonRoutes) gc(ctx context.Context, _ *struct{}) (*body[protocol.Page[caisson.Garbage]], error) {
 	if err := requireLocal(ctx); err != nil {
 		return nil, err
@@ -49,6 +51,7 @@ func (h daemonRoutes) gc(ctx context.Context, _ *struct{}) (*body[protocol.Page[
 	return allOf(v), nil
 }
 
+// doctor checks the host.
 func (h daemonRoutes) doctor(ctx context.Context, _ *struct{}) (*body[protocol.Page[caisson.Check]], error) {
 	if err := requireLocal(ctx); err != nil {
 		return nil, err

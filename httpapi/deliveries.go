@@ -8,9 +8,10 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// deliveryRoutes serves deliveries: branches that runs or sandboxes have pushed, on their way to remotes.
+// deliveryRoutes serves deliveries: commits of runs and sandboxes on their way to the remotes of repositories.
 type deliveryRoutes struct{ core caisson.Repos }
 
+// deliveryBody is a response with a delivery.
 type deliveryBody = body[*caisson.Delivery]
 
 // DeliveryRef is the reference of a delivery in a path.
@@ -70,6 +71,7 @@ func deliveryExcerpt(d *caisson.Delivery) *caisson.Delivery {
 	return &out
 }
 
+// answerDelivery returns the response for the result of a core, or its error.
 func answerDelivery(d *caisson.Delivery, err error) (*deliveryBody, error) {
 	if err != nil {
 		return nil, err

@@ -7,7 +7,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// eventRoutes serves the event log.
+// eventRoutes serves the event log as a stream.
 type eventRoutes struct{ core caisson.Events }
 
 func (h eventRoutes) register(rt *router) {

@@ -20,8 +20,8 @@ import (
 
 // Timeouts of an exec session.
 const (
-	requestTimeout = 10 * time.Second // for the first message
-	pingEvery      = 30 * time.Second // also the time in which a client must answer a ping; otherwise it is considered gone
+	requestTimeout = 10 * time.Second // time in which the client must send the first message, its request
+	pingEvery      = 30 * time.Second // interval of pings, and time in which the client must answer one; else the session ends
 )
 
 // execRoutes serves interactive exec sessions.
@@ -41,6 +41,7 @@ func (h execRoutes) register(rt *router) {
 	handleStream(rt, withResponse(o, http.StatusSwitchingProtocols, "", "The connection is now a WebSocket"), h.serve)
 }
 
+// serve upgrades the connection to a WebSocket, starts the process and serves its session.
 func (h execRoutes) serve(w http.ResponseWriter, r *http.Request, in *RefParam) error {
 	if r.Header.Get("Upgrade") == "" {
 		return caisson.Invalidf("Upgrade", "this route requires WebSocket; use exec for a single response")
@@ -90,26 +91,26 @@ func writeFrame(ctx context.Context, conn *websocket.Conn, frame []byte) error {
 	return conn.Write(ctx, websocket.MessageBinary, frame)
 }
 
-// A session connects a process with a client.
+// A session is the server's end of an exec session: it connects a process with a client.
 type session struct {
 	conn   *websocket.Conn
 	proc   caisson.Process
 	log    *slog.Logger
-	input  *protocol.Queue
-	credit [2]*protocol.Credit // of stdout, stderr
+	input  *protocol.Queue     // received standard input that the process has not read yet
+	credit [2]*protocol.Credit // how many bytes of stdout and of stderr the client is ready to receive
 }
 
 func newSession(conn *websocket.Conn, p caisson.Process, log *slog.Logger) *session {
 	return &session{conn: conn, proc: p, log: log, credit: [2]*protocol.Credit{protocol.NewCredit(), protocol.NewCredit()}}
 }
 
-// run returns when the process has exited and all output was sent, or when the client is gone and the process was killed. The
-// caller sends the error to the client.
+// run transfers data until the process has exited and all output was sent, or until the client has disconnected and the process
+// was killed. The caller must send an error to the client.
 func (s *session) run(request context.Context) error {
 	ctx, cancel := context.WithCancel(request)
 	var pumps, others sync.WaitGroup
 	defer others.Wait()
-	defer s.proc.Close() // ends pending reads and writes of the other goroutines
+	defer s.proc.Close() // makes pending reads and writes of the other goroutines return
 	defer cancel()
 
 	s.input = protocol.NewQueue(func(n int) {
@@ -164,8 +165,8 @@ func (s *session) output(ctx context.Context, i int, b []byte) error {
 	return nil
 }
 
-// copyInput copies the client's input to the process. If the process closes its input, feed sends closeStdin to the client and
-// discards what still arrives.
+// copyInput copies the client's input to the process. If the process closes its input, copyInput sends closeStdin to the client
+// and discards further input.
 func (s *session) copyInput(ctx context.Context) {
 	in := s.proc.Stdin()
 	if in == nil {
@@ -178,7 +179,8 @@ func (s *session) copyInput(ctx context.Context) {
 	in.Close()
 }
 
-// ping detects clients that disappeared without closing the connection.
+// ping sends pings until ctx ends or the client does not answer one in time: a client may disappear without closing the
+// connection.
 func (s *session) ping(ctx context.Context) {
 	t := time.NewTicker(pingEvery)
 	defer t.Stop()
@@ -215,7 +217,7 @@ func (s *session) receive(ctx context.Context) {
 	}
 }
 
-// handleFrame handles one frame.
+// handleFrame handles one frame of the client. An error means that the client violates the protocol.
 func (s *session) handleFrame(ctx context.Context, frame []byte) error {
 	channel, data, err := protocol.ParseFrame(frame)
 	if err != nil {
@@ -235,8 +237,8 @@ func (s *session) handleFrame(ctx context.Context, frame []byte) error {
 	}
 }
 
-// handleControl executes a control message. An error of the process is only logged and does not end the session: the process may just
-// have exited.
+// handleControl executes a control message. An error of the process is only logged and does not end the session, because the
+// process may have exited in the meantime. The returned error means that the client violates the protocol.
 func (s *session) handleControl(ctx context.Context, m protocol.Message) error {
 	var err error
 	switch m.Type {
@@ -276,7 +278,7 @@ func parseExecRequest(b []byte) (req caisson.ExecRequest, err error) {
 	return req, nil
 }
 
-// execDecodeError returns the Invalid error for an error of encoding/json.
+// execDecodeError converts an error of encoding/json to an Invalid error without the names of Go types.
 func execDecodeError(err error) error {
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		return caisson.Invalidf(e.Field, "cannot hold %s", e.Value)

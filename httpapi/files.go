@@ -11,7 +11,7 @@ import (
 // uploadLimit bounds an upload in bytes; the sandbox's disk limit is usually far below.
 const uploadLimit = 64 << 30
 
-// fileRoutes serves single files and directories.
+// fileRoutes serves operations on single files and directories of sandboxes; treeRoutes serves those on whole trees.
 type fileRoutes struct{ core caisson.Files }
 
 func (h fileRoutes) register(rt *router) {
@@ -27,6 +27,7 @@ func (h fileRoutes) register(rt *router) {
 	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/files/move", "move-file", tag, "Move a file or directory"), h.move)
 }
 
+// PathParam is the reference of a sandbox and a path in it.
 type PathParam struct {
 	RefParam
 	Path string `query:"path" required:"true" doc:"Absolute path inside the sandbox"`
@@ -48,11 +49,13 @@ func (h fileRoutes) read(w http.ResponseWriter, r *http.Request, in *struct {
 	return send(w, f, protocol.BinaryType)
 }
 
+// writeInput is a request to write a file.
 type writeInput struct {
 	PathParam
 	Mode string `query:"mode" doc:"Permission bits in octal; the default is those of the replaced file, or 0644"`
 }
 
+// write returns the handler that replaces a file by the body of the request.
 func (h fileRoutes) write(rt *router) func(http.ResponseWriter, *http.Request, *writeInput) error {
 	return func(w http.ResponseWriter, r *http.Request, in *writeInput) error {
 		mode, err := parseMode(in.Mode)

@@ -17,29 +17,30 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// Limits of descriptors that were passed but not claimed yet by a request.
+// Limits of uploads of descriptors.
 const (
-	handleLifetime = 60 * time.Second
-	handleLimit    = 512
-	handleTimeout  = 10 * time.Second // for the client to send the descriptors
+	handleLifetime = 60 * time.Second // time in which a request must refer to a descriptor; then the descriptor is closed
+	handleLimit    = 512              // maximum number of descriptors in the table, of all accounts
+	handleTimeout  = 10 * time.Second // time in which the client must send the descriptors after the upgrade
 )
 
-// handleTable holds descriptors between their upload and the request that refers to them. The caller of take owns the files.
+// handleTable holds descriptors between their upload and the request that refers to them.
 type handleTable struct {
 	mu     sync.Mutex
-	closed bool
-	files  map[string]*heldFile
+	closed bool                 // put fails; guarded by mu
+	files  map[string]*heldFile // by id; guarded by mu
 }
 
+// heldFile is an open file in a handleTable.
 type heldFile struct {
 	*os.File
-	account string
-	expiry  *time.Timer
+	account string      // the account that may take it
+	expiry  *time.Timer // closes the file after handleLifetime
 }
 
 func newHandleTable() *handleTable { return &handleTable{files: map[string]*heldFile{}} }
 
-// put registers files for account and returns their ids. It takes ownership of the files, also when it fails.
+// put adds files for account and returns their ids. The table then owns the files; if put fails, it closes them.
 func (t *handleTable) put(account string, files []*os.File) ([]string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -56,7 +57,8 @@ func (t *handleTable) put(account string, files []*os.File) ([]string, error) {
 	return ids, nil
 }
 
-// take returns the files with these ids, all or none. They must have been put for the same account.
+// take removes the files with these ids from the table and returns them; the caller owns them. If one of the ids is unknown, has
+// expired, belongs to another account or occurs twice, take returns Invalid and the files stay in the table.
 func (t *handleTable) take(account string, ids []string) ([]caisson.Handle, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -75,7 +77,8 @@ func (t *handleTable) take(account string, ids []string) ([]caisson.Handle, erro
 	return taken, nil
 }
 
-// release closes the files of account with these ids that were not taken: an id is valid for one request.
+// release closes those of the account's files with these ids that were not taken. It is called at the end of the request that
+// refers to them, because an id is valid for one request.
 func (t *handleTable) release(account string, ids []string) {
 	for _, id := range ids {
 		t.mu.Lock()
@@ -87,6 +90,7 @@ func (t *handleTable) release(account string, ids []string) {
 	}
 }
 
+// drop closes the file with this id, if it is still in the table.
 func (t *handleTable) drop(id string) {
 	t.mu.Lock()
 	h := t.files[id]
@@ -98,6 +102,7 @@ func (t *handleTable) drop(id string) {
 	}
 }
 
+// closeAll closes all files in the table, and makes later calls of put fail.
 func (t *handleTable) closeAll() {
 	t.mu.Lock()
 	t.closed = true
@@ -126,6 +131,7 @@ func (h handleRoutes) register(rt *router) {
 	handleStream(rt, withResponse(o, http.StatusSwitchingProtocols, "", "The connection now accepts descriptors"), h.receive)
 }
 
+// receive upgrades the connection, receives descriptors over it and answers with their ids.
 func (h handleRoutes) receive(w http.ResponseWriter, r *http.Request, _ *struct{}) error {
 	caller, err := caisson.CallerOf(r.Context())
 	if err != nil {
@@ -144,7 +150,7 @@ func (h handleRoutes) receive(w http.ResponseWriter, r *http.Request, _ *struct{
 	defer nc.Close()
 	conn, ok := nc.(*net.UnixConn)
 	if !ok || rw.Reader.Buffered() > 0 {
-		// Descriptors that the client sent before the upgrade are already lost.
+		// The client has sent data before the upgrade: descriptors that came with it were discarded.
 		return nil
 	}
 	conn.SetDeadline(time.Now().Add(handleTimeout))
@@ -167,7 +173,7 @@ func (h handleRoutes) receive(w http.ResponseWriter, r *http.Request, _ *struct{
 	return nil
 }
 
-// receiveFiles reads one message with descriptors. They are close-on-exec from the start, and all are closed on error.
+// receiveFiles reads one message with descriptors. They are received with the flag close-on-exec set; on error all are closed.
 func receiveFiles(conn *net.UnixConn) ([]*os.File, error) {
 	var count [1]byte
 	oob := make([]byte, unix.CmsgSpace(protocol.MaxHandles*4))
@@ -200,6 +206,7 @@ func receiveFiles(conn *net.UnixConn) ([]*os.File, error) {
 	return files, nil
 }
 
+// closeFiles closes files whose ownership was not passed on.
 func closeFiles(files []*os.File) {
 	for _, f := range files {
 		f.Close()

@@ -42,8 +42,8 @@ type API struct {
 	cfg     Config
 	router  *router
 	handles *handleTable
-	done    chan struct{}
-	close   sync.Once
+	done    chan struct{} // closed by Close, which ends streams
+	close   sync.Once     // closes done
 }
 
 // New returns an API.
@@ -92,8 +92,8 @@ func New(cfg Config) (*API, error) {
 // OpenAPI returns the OpenAPI 3.1 document that describes the API, as indented JSON.
 func (a *API) OpenAPI() ([]byte, error) { return a.router.document() }
 
-// Close ends streams and exec sessions, whose processes are killed, and closes descriptors that no request has claimed. Call it
-// before http.Server.Shutdown, which waits for streams and does not track exec sessions. Idempotent.
+// Close ends streams and exec sessions, whose processes are killed, and closes descriptors that no request has taken. Call it
+// before http.Server.Shutdown, which waits for streams and does not track exec sessions. Further calls have no effect.
 func (a *API) Close() error {
 	a.close.Do(func() { close(a.done) })
 	a.handles.closeAll()
@@ -102,9 +102,9 @@ func (a *API) Close() error {
 
 // Limits of [Server].
 const (
-	headerTimeout = 10 * time.Second
-	idleTimeout   = 2 * time.Minute
-	headerBytes   = 64 << 10
+	headerTimeout = 10 * time.Second // time in which a client must send the headers of a request
+	idleTimeout   = 2 * time.Minute  // time that a connection may be open without a request
+	headerBytes   = 64 << 10         // size of the headers of a request
 )
 
 // Server returns a server for h that limits what a client can occupy: the time and size of headers, and idle connections. This

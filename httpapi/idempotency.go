@@ -17,7 +17,7 @@ type KeyParam struct {
 	Key string `header:"Idempotency-Key" maxLength:"200" doc:"Chosen by the client. A repeated request with the same key gets the first one's answer; while that is being worked on, a conflict"`
 }
 
-// idempotency makes create requests safe to repeat.
+// idempotency makes create requests safe to repeat; see [once].
 type idempotency struct {
 	answers caisson.AnswerStore
 	log     *slog.Logger
@@ -26,8 +26,8 @@ type idempotency struct {
 // finishTimeout limits the time for storing an answer, which must happen even if the client has disconnected.
 const finishTimeout = 10 * time.Second
 
-// once executes the request once for each key: later requests with the same key, route and body get the first answer. A failed
-// request releases its key.
+// once calls do once for each key: later requests of the account with the same key, route and req get the first answer. After do
+// has failed, the key can be used again. If key is empty, once only calls do.
 func once[T any](ctx context.Context, i idempotency, key, route string, req any, do func() (T, error)) (T, error) {
 	var zero T
 	if key == "" {
@@ -58,7 +58,7 @@ func once[T any](ctx context.Context, i idempotency, key, route string, req any,
 		return v, nil
 	}
 	defer func() {
-		// answer is nil if do failed or panicked; Finish then releases the key.
+		// answer is nil if do failed or panicked; Finish then makes the key usable again.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 		defer cancel()
 		if err := i.answers.Finish(ctx, caller.Account, key, answer); err != nil {

@@ -39,11 +39,13 @@ func (h imageRoutes) remove(ctx context.Context, in *struct {
 	return nil, h.core.RemoveImage(ctx, in.Reference)
 }
 
+// pullInput is a request to pull an image.
 type pullInput struct {
 	HandleParam
 	Body caisson.PullRequest
 }
 
+// pull returns the handler that pulls an image. The response is that of [serveProgress].
 func (h imageRoutes) pull(rt *router) func(http.ResponseWriter, *http.Request, *pullInput) error {
 	return func(w http.ResponseWriter, r *http.Request, in *pullInput) error {
 		req := in.Body

@@ -14,17 +14,18 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// bodyTimeout is how long a client may take to send a small body, or one part of a large one.
+// bodyTimeout is how long a client may take to send a whole body, unless the handler reads it with [upload].
 const bodyTimeout = 30 * time.Second
 
-// drainTimeout is how long the rest of an upload is read after the upload has failed.
+// drainTimeout is how long the rest of an upload is read and discarded after the request has failed; see drain.
 const drainTimeout = 30 * time.Second
 
-// uploadTimeout is how long an upload may make no progress. It is long because a person or a slow program may produce the data.
+// uploadTimeout is how long the client may take to send the next data of an upload. It is long because a person or a slow
+// program may produce the data.
 const uploadTimeout = 10 * time.Minute
 
-// middleware wraps the routes in the steps that all requests of a listener have in common. Access is denied by default: authenticate
-// runs before any route; only /healthz needs no authentication.
+// middleware wraps the routes in the steps that all requests of a listener have in common. Access is denied by default:
+// authenticate runs before any route; only /healthz needs no authentication.
 func (a *API) middleware(authenticate func(*http.Request) (caisson.Caller, error)) http.Handler {
 	return http.HandlerFunc(func(raw http.ResponseWriter, r *http.Request) {
 		w := &responseTracker{ResponseWriter: raw}

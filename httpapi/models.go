@@ -40,13 +40,15 @@ func (h modelRoutes) prices(ctx context.Context, in *struct {
 	return allOf(list), nil
 }
 
+// importInput is a request to import a price list.
 type importInput struct {
 	Source string `query:"source" required:"true" minLength:"1" maxLength:"1024" doc:"Where the list is from: its URL, or the name of its file"`
 }
 
+// importPrices returns the handler that imports the price list in the body of the request.
 func (h modelRoutes) importPrices(rt *router) func(http.ResponseWriter, *http.Request, *importInput) error {
 	return func(w http.ResponseWriter, r *http.Request, in *importInput) error {
-		if err := requireLocal(r.Context()); err != nil { // before up to 16 MiB are read
+		if err := requireLocal(r.Context()); err != nil { // checked before a body of up to 16 MiB is read
 			return err
 		}
 		data, err := io.ReadAll(upload(w, r, protocol.MaxPriceList))

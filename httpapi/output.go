@@ -10,25 +10,28 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// silenceTimeout is how long an output may be silent after the process has exited, before it is abandoned: a background process that it
-// started may keep the stream open for ever.
+// silenceTimeout is how long an output may be silent after the process has exited. After that it is not read any further,
+// although it has not ended: a background process that the process has started may keep the stream open for ever.
 const silenceTimeout = 300 * time.Millisecond
 
-// Limits of the output of such background processes, in bytes and in time spent waiting for it, after which it is abandoned
-// although it is not silent. The pipe, which may still have output of the process itself, has 64 KiB.
+// Limits of the output after the process has exited, for background processes that are not silent. When one of them is exceeded,
+// the output is not read any further. The pipe may still contain up to 64 KiB of the process itself, so maxOutputAfterExit
+// is higher than that.
 const (
-	maxOutputAfterExit = 1 << 20
-	maxWaitAfterExit   = 5 * time.Second
+	maxOutputAfterExit = 1 << 20         // bytes
+	maxWaitAfterExit   = 5 * time.Second // time spent waiting for output
 )
 
-// bufferPool are reused: allocating them for each exec would be most of the memory that an exec costs in the daemon.
+// bufferPool contains *pumpBuffers for reuse: allocating them for each exec would be most of the memory that an exec needs in
+// the daemon.
 var bufferPool = sync.Pool{New: func() any { return new(pumpBuffers) }}
 
+// pumpBuffers are the buffers of one call of pump.
 type pumpBuffers [2][protocol.MaxData]byte
 
-// pump passes the data of r to sink, until r ends, sink fails, or r has been silent for linger after exited was closed or has
-// exceeded the limits above. The time that sink takes does not count as silence. If pump returns before r has ended, a read of
-// r is still in progress: the caller closes the process, which ends the read, and then waits for readers.
+// pump passes the data of r to sink, until r ends, sink fails, or, after exited was closed, r has been silent for silenceTimeout
+// or has exceeded the limits above. The time that sink takes does not count as silence. If pump returns before r has ended, a
+// read of r is still in progress: the caller must close the process, which ends the read, and then wait for readers.
 func pump(r io.Reader, exited <-chan struct{}, readers *sync.WaitGroup, sink func([]byte) error) error {
 	chunks, quit := make(chan []byte), make(chan struct{})
 	var readErr error                       // read after chunks is closed
@@ -84,11 +87,11 @@ func pump(r io.Reader, exited <-chan struct{}, readers *sync.WaitGroup, sink fun
 	}
 }
 
-// limitedBuffer keeps the first limit bytes that are written to it, and counts all.
+// limitedBuffer keeps the first limit bytes that are written to it.
 type limitedBuffer struct {
 	kept  []byte
 	limit int
-	size  int64
+	size  int64 // number of bytes written, including those that were not kept
 }
 
 func (c *limitedBuffer) write(b []byte) error {
@@ -97,8 +100,8 @@ func (c *limitedBuffer) write(b []byte) error {
 	return nil
 }
 
-// collectOutput waits for p to exit and collects at most limit bytes of each of its outputs. The rest is read and discarded, so that the
-// process never blocks. If ctx ends, the process is killed.
+// collectOutput waits for p to exit and collects at most limit bytes of each of its outputs. The rest is read and discarded, so
+// that the process never blocks. If ctx ends, the process is killed.
 func collectOutput(ctx context.Context, p caisson.Process, input []byte, limit int) (*protocol.ProcessResult, error) {
 	outs := [2]*limitedBuffer{{limit: limit}, {limit: limit}}
 	var pumps, readers sync.WaitGroup
@@ -108,7 +111,7 @@ func collectOutput(ctx context.Context, p caisson.Process, input []byte, limit i
 	}
 	if in := p.Stdin(); in != nil {
 		readers.Go(func() {
-			in.Write(input) // a process need not read its input
+			in.Write(input) // errors are ignored: a process may exit or close its input without reading all of it
 			in.Close()
 		})
 	}

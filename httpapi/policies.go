@@ -11,6 +11,7 @@ import (
 // policyRoutes serves the egress policies of sandboxes.
 type policyRoutes struct{ core caisson.Policies }
 
+// policyBody is a response with a policy.
 type policyBody = body[*caisson.Policy]
 
 func (h policyRoutes) register(rt *router) {

@@ -49,7 +49,7 @@ func (p PageParams) filter(prefix string) (caisson.Filter, error) {
 	return f, nil
 }
 
-// parseLabel splits key=value.
+// parseLabel splits a label of the form key=value.
 func parseLabel(s string) (key, value string, err error) {
 	key, value, ok := strings.Cut(s, "=")
 	if !ok || key == "" {

@@ -16,6 +16,7 @@ type repoRoutes struct {
 	once idempotency
 }
 
+// repoBody is a response with a repository.
 type repoBody = body[*caisson.Repo]
 
 // RepoParam is the name of a repository in a path.
@@ -69,6 +70,7 @@ func (h repoRoutes) add(ctx context.Context, in *struct {
 	}))
 }
 
+// answerRepo returns the response for the result of a core, or its error.
 func answerRepo(r *caisson.Repo, err error) (*repoBody, error) {
 	if err != nil {
 		return nil, err
@@ -104,6 +106,7 @@ func (h repoRoutes) branches(ctx context.Context, in *RepoParam) (*body[protocol
 	return allOf(list), nil
 }
 
+// sandboxRepoInput is a request to grant a sandbox access to a repository, or to deliver its commits.
 type sandboxRepoInput struct {
 	RefParam
 	KeyParam

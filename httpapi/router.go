@@ -17,7 +17,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// bodyLimit is the size of a JSON body in bytes.
+// bodyLimit is the maximum size of a JSON body in bytes, unless an operation sets another one.
 const bodyLimit = 1 << 20
 
 // router registers routes with Huma.
@@ -25,7 +25,7 @@ type router struct {
 	mux  *http.ServeMux
 	api  huma.API
 	log  *slog.Logger
-	done <-chan struct{} // closed when streams must end
+	done <-chan struct{} // closed when the API is closed; streams then end
 	// document returns the OpenAPI document. It is generated on the first call, because few daemons ever serve it. Set by
 	// finish.
 	document func() ([]byte, error)
@@ -104,7 +104,7 @@ func withCreated(o huma.Operation) huma.Operation {
 	return o
 }
 
-// withResponse returns o with a response whose media type is not JSON.
+// withResponse returns o with a response whose media type is not JSON, or which has no content if contentType is empty.
 func withResponse(o huma.Operation, status int, contentType, description string) huma.Operation {
 	r := &huma.Response{Description: description}
 	if contentType != "" {
@@ -137,7 +137,7 @@ func setBodySchema(o huma.Operation, schema *huma.Schema) {
 	}
 }
 
-// body is a JSON response.
+// body is a request or a response with a JSON body, in the form that Huma requires.
 type body[T any] struct{ Body T }
 
 // noContent is a response without a body.
@@ -152,7 +152,7 @@ func withJSONResponse[T any](rt *router, o huma.Operation) huma.Operation {
 	return o
 }
 
-// handle registers fn for o.
+// handle registers fn as the handler of o. An error of fn is answered with a problem.
 func handle[I, O any](rt *router, o huma.Operation, fn func(context.Context, *I) (*O, error)) {
 	if o.Responses == nil {
 		o.Responses = map[string]*huma.Response{}
@@ -171,9 +171,9 @@ func handle[I, O any](rt *router, o huma.Operation, fn func(context.Context, *I)
 	})
 }
 
-// handleStream registers a route whose response fn writes itself. An error before the first byte is answered with a problem; a later
-// error closes the connection, so that the client does not take a partial response for complete. The request's context is also
-// cancelled when the API is closed.
+// handleStream registers a route whose response fn writes itself. An error before the first byte is answered with a problem; a
+// later error closes the connection, so that the client does not take a partial response for complete. The request's context is
+// also cancelled when the API is closed.
 func handleStream[I any](rt *router, o huma.Operation, fn func(http.ResponseWriter, *http.Request, *I) error) {
 	handle(rt, o, func(_ context.Context, in *I) (*huma.StreamResponse, error) {
 		return &huma.StreamResponse{Body: func(hc huma.Context) {
@@ -214,7 +214,7 @@ func (rt *router) writeJSON(w http.ResponseWriter, v any) error {
 	return rt.writeJSONStatus(w, http.StatusOK, v)
 }
 
-// writeJSONStatus is like answer, with another status.
+// writeJSONStatus is like writeJSON, with a status other than 200.
 func (rt *router) writeJSONStatus(w http.ResponseWriter, status int, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -238,7 +238,7 @@ func (rt *router) writeError(w http.ResponseWriter, p *protocol.Problem) {
 // writeProblem writes a problem, already encoded as JSON, as the response.
 func (rt *router) writeProblem(w http.ResponseWriter, status int, b []byte) {
 	w.Header().Set("Content-Type", protocol.ProblemType)
-	w.Header().Set("Content-Length", strconv.Itoa(len(b)+1)) // a client that is still sending can find the end of the response
+	w.Header().Set("Content-Length", strconv.Itoa(len(b)+1)) // the client can read the whole response while it is still sending
 	w.WriteHeader(status)
 	w.Write(append(b, '\n'))
 }
@@ -246,7 +246,7 @@ func (rt *router) writeProblem(w http.ResponseWriter, status int, b []byte) {
 // schemaName names the schema of a type.
 func schemaName(t reflect.Type, hint string) string {
 	if t == reflect.TypeFor[protocol.Message]() {
-		return "ExecMessage" // not to be confused with the Message of a conversation
+		return "ExecMessage" // the schema Message is that of caisson.Message
 	}
 	return huma.DefaultSchemaNamer(t, hint)
 }
@@ -259,10 +259,12 @@ func registerDomainSchemas(registry huma.Registry) {
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.State](), reflect.TypeFor[stateSchema]())
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.RunState](), reflect.TypeFor[runStateSchema]())
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.PortRange](), reflect.TypeFor[portRangeSchema]())
-	// A type that JSON cannot represent is left out of schemas: responses never contain root file systems.
+	// Huma leaves fields of function type out of schemas. Fields of type Rootfs are left out because responses never contain
+	// them.
 	registry.RegisterTypeAlias(reflect.TypeFor[caisson.Rootfs](), reflect.TypeFor[func()]())
 }
 
+// sizeSchema is the schema of [caisson.Size]: a number of bytes, or text with a unit.
 type sizeSchema struct{}
 
 // Schema implements [huma.SchemaProvider].
@@ -274,6 +276,7 @@ func (sizeSchema) Schema(huma.Registry) *huma.Schema {
 	}}
 }
 
+// usdSchema is the schema of [caisson.USD].
 type usdSchema struct{}
 
 // Schema implements [huma.SchemaProvider].
@@ -282,6 +285,7 @@ func (usdSchema) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{Type: huma.TypeNumber, Minimum: &zero, Description: "US dollars, exact to nine decimal places", Examples: []any{0.25}}
 }
 
+// durationSchema is the schema of [caisson.Duration], which is text in JSON.
 type durationSchema struct{}
 
 // Schema implements [huma.SchemaProvider].
@@ -292,6 +296,7 @@ func (durationSchema) Schema(huma.Registry) *huma.Schema {
 	}
 }
 
+// portRangeSchema is the schema of [caisson.PortRange]: the number of a port, or text with the first and the last one.
 type portRangeSchema struct{}
 
 // Schema implements [huma.SchemaProvider].
@@ -303,6 +308,7 @@ func (portRangeSchema) Schema(huma.Registry) *huma.Schema {
 	}}
 }
 
+// stateSchema is the schema of [caisson.State].
 type stateSchema struct{}
 
 // Schema implements [huma.SchemaProvider].
@@ -314,6 +320,7 @@ func (stateSchema) Schema(huma.Registry) *huma.Schema {
 	return s
 }
 
+// runStateSchema is the schema of [caisson.RunState].
 type runStateSchema struct{}
 
 // Schema implements [huma.SchemaProvider].

@@ -17,6 +17,7 @@ type runRoutes struct {
 	handles *handleTable
 }
 
+// runBody is a response with a run.
 type runBody = body[*caisson.Run]
 
 // RunRef is the id of a run in a path.
@@ -53,6 +54,7 @@ func (h runRoutes) register(rt *router) {
 		http.StatusOK, protocol.BinaryType, "The program's output for stdout and stderr, else lines of JSON"), h.log)
 }
 
+// startInput is a request to start a run.
 type startInput struct {
 	KeyParam
 	HandleParam
@@ -94,6 +96,7 @@ func (h runRoutes) start(ctx context.Context, in *startInput) (*runBody, error) 
 	return answerRun(run, err)
 }
 
+// answerRun returns the response for the result of a core, or its error.
 func answerRun(run *caisson.Run, err error) (*runBody, error) {
 	if err != nil {
 		return nil, err
@@ -101,6 +104,7 @@ func answerRun(run *caisson.Run, err error) (*runBody, error) {
 	return &runBody{run}, nil
 }
 
+// runsInput is a request to list runs.
 type runsInput struct {
 	State   []caisson.RunState `query:"state,explode" doc:"Only those in one of these states"`
 	Agent   string             `query:"agent" maxLength:"63" doc:"Only of this agent"`
@@ -138,7 +142,8 @@ func (h runRoutes) list(ctx context.Context, in *runsInput) (*body[protocol.Page
 	return pageOf(page, more, runExcerpt, func(r *caisson.Run) caisson.ID { return r.ID }), nil
 }
 
-// runExcerpt returns r as listings contain it, without long fields: a page of a thousand complete runs could have gigabytes.
+// runExcerpt returns r as listings contain it, with long texts cut and the largest fields omitted: a page of a thousand complete
+// runs could have gigabytes.
 func runExcerpt(r *caisson.Run) *caisson.Run {
 	out := *r
 	out.Request.Prompt = excerpt(r.Request.Prompt)
@@ -152,7 +157,7 @@ func runExcerpt(r *caisson.Run) *caisson.Run {
 	return &out
 }
 
-// excerpt returns the first [protocol.MaxExcerpt] bytes of s.
+// excerpt returns s, or if it is longer than [protocol.MaxExcerpt] bytes, about that many of its first bytes and an ellipsis.
 func excerpt(s string) string {
 	if len(s) <= protocol.MaxExcerpt {
 		return s
@@ -164,7 +169,7 @@ func excerpt(s string) string {
 	return strings.ToValidUTF8(s[:end], "\uFFFD") + "…"
 }
 
-// callRun calls do with the id in the path.
+// callRun calls do with the id in the path, and returns the response for its result.
 func callRun(ctx context.Context, in *RunRef, do func(context.Context, caisson.ID) (*caisson.Run, error)) (*runBody, error) {
 	id, err := in.id()
 	if err != nil {
@@ -212,8 +217,8 @@ func (h runRoutes) watch(w http.ResponseWriter, r *http.Request, in *struct {
 	return sendRun(r.Context(), newSSEWriter(w), events)
 }
 
-// sendRun sends the events of a run until the channel is closed. If ctx ends first, the connection is closed, so that the
-// client does not take the stream for complete.
+// sendRun sends the events of a run until the channel is closed. If ctx ends first, it returns an error, so that the connection
+// is closed and the client does not take the stream for complete.
 func sendRun(ctx context.Context, s *sseWriter, events <-chan caisson.RunEvent) error {
 	if err := s.start(); err != nil {
 		return err

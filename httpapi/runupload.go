@@ -16,6 +16,7 @@ import (
 // formType is the media type of a form with files.
 const formType = "multipart/form-data"
 
+// registerUpload registers the route that starts a run with an uploaded workspace.
 func (h runRoutes) registerUpload(rt *router) {
 	o := op(http.MethodPost, "/runs/upload", "upload-run", "runs", "Start a run of an agent, with the archive of a workspace")
 	o.Description = "The form's first part, request, is a RunRequest as JSON; its second, workspace, a tar archive of regular files, directories and " +
@@ -34,6 +35,7 @@ func (h runRoutes) registerUpload(rt *router) {
 	})
 }
 
+// upload returns the handler that starts a run with an uploaded workspace.
 func (h runRoutes) upload(rt *router) func(http.ResponseWriter, *http.Request, *KeyParam) error {
 	return func(w http.ResponseWriter, r *http.Request, in *KeyParam) error {
 		kind, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
@@ -91,7 +93,8 @@ func nextPart(form *multipart.Reader, name string) (*multipart.Part, error) {
 	return part, nil
 }
 
-// formReader reads a part of a form and converts its errors to domain errors, because cores do not handle those of forms.
+// formReader reads a part of a form and converts errors, except io.EOF, to a [caisson.Error], because cores do not handle those
+// of forms.
 type formReader struct{ part io.Reader }
 
 func (f formReader) Read(p []byte) (int, error) {
@@ -102,7 +105,7 @@ func (f formReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// brokenUpload returns the domain error for a form that cannot be read to its end.
+// brokenUpload converts an error in reading a form to an Invalid [caisson.Error].
 func brokenUpload(err error) error {
 	if _, large := errors.AsType[*http.MaxBytesError](err); large {
 		return caisson.Errorf(caisson.Invalid, "an upload has at most %s", caisson.Size(uploadLimit))

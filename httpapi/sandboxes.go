@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// defaultGrace is the time between SIGTERM and SIGKILL for stop requests without one.
+// defaultGrace is the time between SIGTERM and SIGKILL for stop requests that do not specify it.
 const defaultGrace = 10 * time.Second
 
 // sandboxRoutes serves the lifecycle of sandboxes.
@@ -19,6 +19,7 @@ type sandboxRoutes struct {
 	handles *handleTable
 }
 
+// sandboxBody is a response with a sandbox.
 type sandboxBody = body[*caisson.Sandbox]
 
 func (h sandboxRoutes) register(rt *router) {
@@ -36,6 +37,7 @@ func (h sandboxRoutes) register(rt *router) {
 	handle(rt, op(http.MethodPost, "/sandboxes/{ref}/extend", "extend-sandbox", tag, "Set new time limits, counted from now"), h.extend)
 }
 
+// createInput is a request to create a sandbox.
 type createInput struct {
 	KeyParam
 	HandleParam
@@ -105,7 +107,7 @@ func (h sandboxRoutes) list(ctx context.Context, in *FilterParams) (*body[protoc
 	return pageOf(page, more, sandboxAnswer, func(s *caisson.Sandbox) caisson.ID { return s.ID }), nil
 }
 
-// answerSandbox returns the response for the result of a core.
+// answerSandbox returns the response for the result of a core, or its error.
 func answerSandbox(sb *caisson.Sandbox, err error) (*sandboxBody, error) {
 	if err != nil {
 		return nil, err

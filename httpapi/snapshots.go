@@ -14,6 +14,7 @@ type snapshotRoutes struct {
 	once idempotency
 }
 
+// snapshotBody is a response with a snapshot.
 type snapshotBody = body[*caisson.Snapshot]
 
 func (h snapshotRoutes) register(rt *router) {
@@ -25,6 +26,7 @@ func (h snapshotRoutes) register(rt *router) {
 	handle(rt, op(http.MethodDelete, "/snapshots/{ref}", "remove-snapshot", tag, "Delete a snapshot"), h.remove)
 }
 
+// take makes a snapshot of a sandbox.
 func (h snapshotRoutes) take(ctx context.Context, in *struct {
 	RefParam
 	KeyParam

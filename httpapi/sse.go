@@ -11,34 +11,36 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// keepAliveInterval is the time between comments on an idle stream of events: proxies close connections that are silent for a minute.
+// keepAliveInterval is the time between comments on an idle stream of events: proxies close connections that are silent for a
+// minute.
 const keepAliveInterval = 15 * time.Second
 
-// clientWriteTimeout is how long a client may take to receive an event. A client that stops reading is treated as gone: the handler
-// that waits for it may hold resources that others need. When a write fails, net/http cancels the request's context.
+// clientWriteTimeout is how long a client may take to receive an event. A client that stops reading is then treated as
+// disconnected, because the handler that waits for it may hold resources. When a write fails, net/http cancels the request's
+// context.
 const clientWriteTimeout = time.Minute
 
 // sseWriter writes server-sent events; the header is sent with the first of them. Safe for concurrent use.
 type sseWriter struct {
-	mu      sync.Mutex
+	mu      sync.Mutex // held during writes
 	w       http.ResponseWriter
 	ctl     *http.ResponseController
-	started bool
-	err     error // error of the first failed write
+	started bool  // the header was sent, or sending it has failed
+	err     error // error of the first failed write, which all later ones return
 }
 
 func newSSEWriter(w http.ResponseWriter) *sseWriter {
 	return &sseWriter{w: w, ctl: http.NewResponseController(w)}
 }
 
-// start sends the header, which tells the client that its request was accepted.
+// start sends the header. The client thereby receives the status 200 before the first event occurs.
 func (s *sseWriter) start() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.write(nil)
 }
 
-// send writes one event with v as its data.
+// send writes one server-sent event with v as its data, encoded as JSON. id 0 means that it has no id.
 func (s *sseWriter) send(id int64, name string, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -47,7 +49,7 @@ func (s *sseWriter) send(id int64, name string, v any) error {
 	return s.sendRaw(protocol.SSE{ID: id, Name: name, Data: data})
 }
 
-// sendRaw writes one event unchanged.
+// sendRaw writes one server-sent event whose data is encoded already.
 func (s *sseWriter) sendRaw(e protocol.SSE) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,7 +83,8 @@ func (s *sseWriter) comment() {
 	s.write([]byte(":\n\n"))
 }
 
-// keepAlive writes comments until the returned function is called, which waits for the last one.
+// keepAlive starts to write a comment every keepAliveInterval. stop ends that and returns when no further comment will be
+// written.
 func (s *sseWriter) keepAlive() (stop func()) {
 	quit, ended := make(chan struct{}), make(chan struct{})
 	go func() {

@@ -10,17 +10,19 @@ import (
 	"github.com/caisson-dev/caisson/httpapi/protocol"
 )
 
-// maxStepTime is the longest timeout of a set-up step in a template that is stored with a token. Cores limit the number of
-// steps.
+// maxStepTime is the maximum timeout of a set-up step in templates that are stored over TCP; over the unix socket there is none.
+// Cores limit the number of steps.
 const maxStepTime = 30 * time.Minute
 
 // templateRoutes serves templates.
 type templateRoutes struct{ core caisson.Templates }
 
+// NameParam is the name of a template in a path.
 type NameParam struct {
 	Name string `path:"name" maxLength:"128" doc:"Name of the template"`
 }
 
+// templateBody is a response with a template.
 type templateBody = body[*caisson.Template]
 
 func (h templateRoutes) register(rt *router) {
@@ -89,11 +91,13 @@ func (h templateRoutes) remove(ctx context.Context, in *NameParam) (*noContent, 
 	return nil, h.core.RemoveTemplate(ctx, in.Name)
 }
 
+// buildInput is a request to build a template.
 type buildInput struct {
 	NameParam
 	Body *caisson.RegistryAuth
 }
 
+// build returns the handler that builds a template. The response is that of [serveProgress].
 func (h templateRoutes) build(rt *router) func(http.ResponseWriter, *http.Request, *buildInput) error {
 	return func(w http.ResponseWriter, r *http.Request, in *buildInput) error {
 		var auth caisson.RegistryAuth

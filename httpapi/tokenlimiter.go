@@ -11,37 +11,38 @@ import (
 
 // Limits of [tokenLimiter].
 const (
-	maxFailures  = 30 // wrong tokens that a source may send at once
-	failureRate  = 5  // wrong tokens of one source per second, in the long run
-	maxSources   = 4096
-	maxConfirmed = 4096 // pairs of a valid token and its source
+	maxFailures  = 30   // wrong tokens that a source may send at once
+	failureRate  = 5    // wrong tokens of one source per second, in the long run
+	maxSources   = 4096 // sources whose failures are counted; the least recently used one is evicted first
+	maxConfirmed = 4096 // pairs of a valid token and its source that are stored, evicted likewise
 )
 
-// tokenLimiter limits the wrong tokens that a source may send. When a source has reached the limit, its requests get Exhausted and
-// its tokens are not looked up, so that it learns nothing about them. It gets a new try every fifth of a second, against tokens
-// of 130 random bits.
+// tokenLimiter limits the wrong tokens that a source may send. When a source has reached the limit, its requests get Exhausted
+// and its tokens are not looked up, so that the responses reveal nothing about them. It gets a new try every fifth of a second,
+// against tokens of 130 random bits.
 //
 // Several clients may share one address. Therefore a token that has been valid from a source before is looked up in any case,
 // so that wrong tokens of another client do not lock out existing users. This does not make guessing easier, because such a
 // token has 130 random bits as well. A valid token that comes from the source for the first time needs one of the remaining
 // tries, for which it competes with the wrong tokens.
 type tokenLimiter struct {
-	now func() time.Time
+	now func() time.Time // time.Now, except in tests
 
 	mu        sync.Mutex
-	sources   *lru.Map[netip.Prefix, *failureBucket] // guarded by mu
-	confirmed *lru.Map[tokenSource, struct{}]        // guarded by mu
+	sources   *lru.Map[netip.Prefix, *failureBucket] // failures of each source; guarded by mu
+	confirmed *lru.Map[tokenSource, struct{}]        // tokens that were valid, with their sources; guarded by mu
 }
 
+// tokenSource is a token and the source that has sent it.
 type tokenSource struct {
 	source netip.Prefix
-	hash   [32]byte
+	hash   [32]byte // SHA-256 of the token
 }
 
 // failureBucket is a leaky bucket of wrong tokens that drains at failureRate.
 type failureBucket struct {
-	level   float64
-	updated time.Time
+	level   float64   // wrong tokens and lookups in progress, minus what has drained until updated
+	updated time.Time // the time until which draining is included in level
 }
 
 func newTokenLimiter() *tokenLimiter {
@@ -49,7 +50,7 @@ func newTokenLimiter() *tokenLimiter {
 }
 
 // allow returns nil if a token may be looked up, else Exhausted. counted reports that the token counts as a failure until
-// [tokenLimiter.record] is called.
+// [tokenLimiter.record] is called with it: lookups in progress cannot exceed the limit.
 func (g *tokenLimiter) allow(source netip.Prefix, hash [32]byte) (counted bool, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -71,7 +72,8 @@ func (g *tokenLimiter) allow(source netip.Prefix, hash [32]byte) (counted bool, 
 	return true, nil
 }
 
-// record records the outcome of a try: a valid token does not count as a failure, nor does one that could not be looked up.
+// record records the outcome of a lookup, err, which is Unauthed for a wrong token. A valid token does not count as a failure,
+// nor does one that could not be looked up. counted is the result of [tokenLimiter.allow].
 func (g *tokenLimiter) record(source netip.Prefix, hash [32]byte, counted bool, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

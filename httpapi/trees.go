@@ -69,6 +69,7 @@ func streamEvents[T any](w http.ResponseWriter, r *http.Request, events <-chan T
 			break
 		}
 	}
-	// The sender on events stops when the request's context ends, which is when the handler returns.
+	// The events that remain need not be read: the sender stops when the request's context ends, which is when the handler
+	// returns.
 	return nil
 }

@@ -40,10 +40,10 @@ type uiStatus struct {
 // uiMessageEncoder writes the events of a run as a UI message stream, in which blocks of text and tool calls have start and end
 // chunks.
 type uiMessageEncoder struct {
-	started bool
+	started bool            // the start chunk was written
 	text    int             // number of blocks of text so far
-	open    bool            // whether the last block of text is open
-	tools   map[string]bool // calls without a result
+	open    bool            // the last block of text has no end chunk yet
+	tools   map[string]bool // ids of the tool calls that have no result yet
 }
 
 func (u *uiMessageEncoder) setHeader(h http.Header) { h.Set(uiHeader, "v1") }
@@ -125,6 +125,7 @@ func (u *uiMessageEncoder) chunks(e caisson.RunEvent) (out []uiChunk) {
 // blockID returns the id of the current block of text.
 func (u *uiMessageEncoder) blockID() string { return "text-" + strconv.Itoa(u.text) }
 
+// closeText appends the end chunk of the last block of text to out, if that block is open.
 func (u *uiMessageEncoder) closeText(out []uiChunk) []uiChunk {
 	if !u.open {
 		return out

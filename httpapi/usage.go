@@ -29,7 +29,7 @@ func (h usageRoutes) register(rt *router) {
 	handle(rt, op(http.MethodDelete, "/budgets/{kind}/{name}", "remove-budget", tag, "Remove a budget"), h.removeBudget)
 }
 
-// UsageParams select calls.
+// UsageParams select calls of models, and the format of the response.
 type UsageParams struct {
 	Account string     `query:"account" maxLength:"32" doc:"Another account, or * for all of them (unix socket only)"`
 	Run     string     `query:"run" maxLength:"128" doc:"Only calls of this run"`
@@ -42,17 +42,20 @@ type UsageParams struct {
 	Format  string     `query:"format" enum:"json,csv" default:"json" doc:"Form of the answer"`
 }
 
+// query returns p as a query of the ledger.
 func (p UsageParams) query() caisson.UsageQuery {
 	return caisson.UsageQuery{
 		Account: p.Account, Run: p.Run, Under: p.Under, Agent: p.Agent, Sandbox: p.Sandbox, Model: p.Model, Since: p.Since, Until: p.Until,
 	}
 }
 
+// usageInput is a request for sums of calls of models.
 type usageInput struct {
 	By string `query:"by" enum:"run,sandbox,account,model,day,session,agent,user" doc:"How calls are grouped; absent: one sum of all"`
 	UsageParams
 }
 
+// callsInput is a request to list calls of models, or the charges for them.
 type callsInput struct {
 	UsageParams
 	After string `query:"after" maxLength:"256" doc:"Value of next in the previous page"`
@@ -66,7 +69,7 @@ func withTableResponse[T any](rt *router, o huma.Operation) huma.Operation {
 	return o
 }
 
-// writeTable writes a page in the given format. In CSV the value of next is in a header.
+// writeTable writes a page in the given format, for which csv is the encoder of CSV. In CSV the value of next is in a header.
 func writeTable[T any](rt *router, w http.ResponseWriter, format string, p protocol.Page[T], csv func(io.Writer, []T) error) error {
 	if p.Items == nil {
 		p.Items = []T{}
@@ -81,6 +84,7 @@ func writeTable[T any](rt *router, w http.ResponseWriter, format string, p proto
 	return csv(w, p.Items)
 }
 
+// usage returns the handler for sums of calls.
 func (h usageRoutes) usage(rt *router) func(http.ResponseWriter, *http.Request, *usageInput) error {
 	return func(w http.ResponseWriter, r *http.Request, in *usageInput) error {
 		q := in.query()
@@ -93,6 +97,7 @@ func (h usageRoutes) usage(rt *router) func(http.ResponseWriter, *http.Request, 
 	}
 }
 
+// calls returns the handler for the list of calls.
 func (h usageRoutes) calls(rt *router) func(http.ResponseWriter, *http.Request, *callsInput) error {
 	return func(w http.ResponseWriter, r *http.Request, in *callsInput) error {
 		var after caisson.ID
@@ -115,6 +120,7 @@ func (h usageRoutes) calls(rt *router) func(http.ResponseWriter, *http.Request, 
 	}
 }
 
+// receipts returns the handler for the list of charges.
 func (h usageRoutes) receipts(rt *router) func(http.ResponseWriter, *http.Request, *callsInput) error {
 	return func(w http.ResponseWriter, r *http.Request, in *callsInput) error {
 		list, more, err := h.core.Receipts(r.Context(), in.query(), in.After, in.Limit)

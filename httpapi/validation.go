@@ -34,8 +34,8 @@ func (c *statusContext) SetStatus(status int) {
 // Unwrap allows Huma's adapters to find their own context.
 func (c *statusContext) Unwrap() huma.Context { return c.humaContext }
 
-// translateErrors converts Huma's own errors, all of which are about malformed requests, to problems. Huma's own means for this
-// is a global variable, which would affect the whole process.
+// translateErrors converts Huma's own errors, all of which are about malformed requests, to problems. The function with which
+// Huma creates errors could be replaced instead, but it is a global variable, which would affect the whole process.
 func translateErrors(ctx huma.Context, _ string, v any) (any, error) {
 	model, ok := v.(*huma.ErrorModel)
 	if !ok {
@@ -96,7 +96,7 @@ func invalidError(m *huma.ErrorModel) error {
 	return &caisson.Error{Kind: caisson.Invalid, Field: field, Msg: msg}
 }
 
-// decode decodes a T from JSON that is not the body of a request, with the checks that a body gets.
+// decode decodes a T from JSON that is not the body of a request but a part of it, with the same validation as a body.
 func decode[T any](rt *router, data []byte) (v T, err error) {
 	var loose any
 	if err := json.Unmarshal(data, &loose); err != nil {

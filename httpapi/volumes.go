@@ -14,6 +14,7 @@ type volumeRoutes struct {
 	once idempotency
 }
 
+// volumeBody is a response with a volume.
 type volumeBody = body[*caisson.Volume]
 
 // VolumeRef is the reference of a volume in a path.
@@ -45,6 +46,7 @@ func (h volumeRoutes) create(ctx context.Context, in *struct {
 	}))
 }
 
+// answerVolume returns the response for the result of a core, or its error.
 func answerVolume(v *caisson.Volume, err error) (*volumeBody, error) {
 	if err != nil {
 		return nil, err

@@ -74,7 +74,8 @@ type WorkspaceParams struct {
 	Limit   int    `query:"limit" minimum:"0" maximum:"1000" doc:"Size of the page; 0 means 100"`
 }
 
-// filter returns p as a filter over objects whose ids have this prefix.
+// filter returns p as a filter over workspaces or receipts; prefix is that of their ids, which After must have. workspace is the
+// id of the workspace to which receipts must belong; "" selects those of all workspaces.
 func (p WorkspaceParams) filter(prefix, workspace string) (caisson.WorkspaceFilter, error) {
 	f := caisson.WorkspaceFilter{Limit: p.Limit}
 	for _, q := range []struct {
@@ -118,6 +119,7 @@ func (h workspaceRoutes) list(ctx context.Context, in *struct {
 // asIs returns v, for objects of which callers may see all fields.
 func asIs[T any](v *T) *T { return v }
 
+// answerWorkspace returns the response for the result of a core, or its error.
 func answerWorkspace(w *caisson.Workspace, err error) (*workspaceBody, error) {
 	if err != nil {
 		return nil, err
@@ -157,7 +159,8 @@ func (h workspaceRoutes) diff(ctx context.Context, in *struct {
 	return &body[*caisson.Diff]{d}, nil
 }
 
-// takeDirectory takes the single descriptor of a request. A caller that can open the directory may change it; no other caller may.
+// takeDirectory takes the single descriptor of a request from the table. The descriptor is the proof that the caller can open the
+// directory, without which the directory must not be changed.
 func (h workspaceRoutes) takeDirectory(ctx context.Context, ids []string) (caisson.Handle, error) {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
@@ -170,8 +173,8 @@ func (h workspaceRoutes) takeDirectory(ctx context.Context, ids []string) (caiss
 	return taken[0], nil
 }
 
-// checkDirectoryHandle returns an error for callers who cannot have opened the directory, or have not passed exactly one descriptor. The
-// caller must call done at the end of the request; it releases a descriptor that was not taken.
+// checkDirectoryHandle returns an error unless the request came over the unix socket and refers to exactly one descriptor. The
+// caller must call done at the end of the request; it closes the descriptor if it was not taken.
 func (h workspaceRoutes) checkDirectoryHandle(ctx context.Context, ids []string) (done func(), err error) {
 	caller, err := caisson.CallerOf(ctx)
 	if err != nil {
@@ -243,6 +246,7 @@ func receiptAnswer(r *caisson.SyncReceipt) *caisson.SyncReceipt {
 	return &out
 }
 
+// answerReceipt returns the response for the result of a core, or its error.
 func answerReceipt(r *caisson.SyncReceipt, err error) (*receiptBody, error) {
 	if err != nil {
 		return nil, err

@@ -14,6 +14,7 @@ import (
 	"github.com/caisson-dev/caisson/guest/openclaw/install"
 )
 
+// usage is printed if the first argument is not one of the roles.
 const usage = `usage: caisson-agent drive    read a task from standard input and run it with an agent
        caisson-agent service  run an agent's service and report its state
        caisson-agent code     run the built-in coding agent

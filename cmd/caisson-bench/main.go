@@ -33,6 +33,7 @@ const (
 // network, so the daemon that installs agents is started in the former, from which package registries can be reached.
 const networkFD = 3
 
+// options are the values of the flags, which main describes.
 type options struct {
 	bin, rows, out, dir string
 	n                   int
@@ -144,11 +145,13 @@ func reap() int {
 	}
 }
 
+// fail prints err and returns the exit code.
 func fail(err error) int {
 	fmt.Fprintln(os.Stderr, "caisson-bench:", err)
 	return 1
 }
 
+// measure takes the measurements, and prints and stores the rows.
 func measure(o options) error {
 	bin, err := filepath.Abs(o.bin)
 	if err != nil {

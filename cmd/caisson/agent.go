@@ -11,6 +11,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/strictyaml"
 )
 
+// agentCmd contains the commands that manage agents.
 type agentCmd struct {
 	Ls     agentLsCmd     `cmd:"" help:"List agents."`
 	Show   agentShowCmd   `cmd:"" help:"Show everything about an agent."`
@@ -44,7 +45,8 @@ func (c *agentLsCmd) Run(ctx context.Context, a *app, api api) error {
 	})(api.ListAgents(ctx))
 }
 
-// agentReady returns how far an agent is prepared: warm, cold with the reason, built, or "".
+// agentReady returns how far an agent is prepared: warm if it has a warm snapshot, else cold with the reason why it has none,
+// built if its root file system was built, or "".
 func agentReady(g *caisson.Agent) string {
 	switch {
 	case g.Status.Snapshot != "":

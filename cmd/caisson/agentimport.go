@@ -31,7 +31,7 @@ func (c *agentImportOpenClawCmd) Help() string {
 }
 
 func (c *agentImportOpenClawCmd) Run(ctx context.Context, a *app) error {
-	// Access through a root: symlinks in the directory cannot lead out of it.
+	// The directory is accessed through an os.Root, so that symlinks in it cannot lead out of it.
 	root, err := os.OpenRoot(c.Directory)
 	if err != nil {
 		return caisson.Wrap(err, caisson.Invalid, "%s cannot be opened: %v", c.Directory, err)
@@ -90,6 +90,7 @@ func (c *agentImportOpenClawCmd) Run(ctx context.Context, a *app) error {
 	return printChecks(a, report)
 }
 
+// secretCheck returns the line of the report about a secret; what describes what happens to it.
 func secretCheck(s openclaw.ImportedSecret, what string) caisson.AgentCheck {
 	return caisson.AgentCheck{Subject: "secret " + s.Name, Status: hostcheck.OK, Detail: "from " + s.From + " " + what}
 }

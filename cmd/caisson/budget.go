@@ -8,6 +8,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
+// budgetCmd contains the commands that manage budgets.
 type budgetCmd struct {
 	Set budgetSetCmd `cmd:"" help:"Limit the model usage of an account, session, run or sandbox."`
 	Ls  budgetLsCmd  `cmd:"" help:"List budgets and their usage."`
@@ -29,7 +30,7 @@ func (c *budgetSetCmd) Help() string {
 			"caisson budget set --tokens 1M --calls 500 --per day team-b", "caisson budget set --usd 0.50 sandbox/sb-abcdefghijklmnop")
 }
 
-// ProvideLimits parses the limits of the flags.
+// ProvideLimits parses the flags for the limits.
 func (c *budgetSetCmd) ProvideLimits() (caisson.Limits, error) {
 	limits, err := parseLimits(c.USD, c.Tokens, c.Calls)
 	if err == nil && limits.IsZero() {
@@ -46,6 +47,7 @@ func (c *budgetSetCmd) Run(ctx context.Context, a *app, limits caisson.Limits, a
 	return asDone(a, keyOf)(api.SetBudget(ctx, b))
 }
 
+// keyOf returns the key of a budget, such as account/NAME.
 func keyOf(b *caisson.Budget) string { return b.Key }
 
 // budgetKey returns the key of a budget; a name without a slash is that of an account.
@@ -56,7 +58,7 @@ func budgetKey(s string) string {
 	return "account/" + s
 }
 
-// parseLimits parses limits; "" means no limit.
+// parseLimits parses limits of dollars, tokens and calls; "" means that there is none.
 func parseLimits(usd, tokens, calls string) (l caisson.Limits, err error) {
 	if usd != "" {
 		v, err := caisson.ParseUSD(usd)
@@ -90,7 +92,7 @@ func parseCount(s string) (int64, error) {
 			digits, unit = t, n
 		}
 	}
-	n, err := strconv.ParseUint(digits, 10, 43) // 43 bits: a million times that does not overflow an int64
+	n, err := strconv.ParseUint(digits, 10, 43) // 43 bits: multiplied by a million, the number still fits in an int64
 	if err != nil {
 		return 0, caisson.Errorf(caisson.Invalid, "%.40q is not a number; write for example 200000, 200k or 1M", s)
 	}

@@ -77,18 +77,18 @@ type cli struct {
 type app struct {
 	stdio
 	startedAt  time.Time // when the command was started
-	args       []string
-	globals    globals
+	args       []string  // the command line without the name of the program
+	globals    globals   // the global flags; before parsing has succeeded, only Output is set
 	interrupts *interrupts
 	parser     *kong.Kong
-	cfg        *config // see [app.config]
-	restore    func()  // restores the terminal; nil unless an interactive session uses it
+	cfg        *config // nil before the first call of [app.config]
+	restore    func()  // restores the terminal; nil before rawTerminal was called
 }
 
 // main parses args and runs the command.
 func (a *app) main(ctx context.Context, args []string) error {
 	a.startedAt = time.Now()
-	a.args, a.globals.Output = args, outputOf(args) // used for errors until parsing has succeeded
+	a.args, a.globals.Output = args, outputOf(args) // errors before the end of parsing are printed in this format
 	var c cli
 	helped := false
 	parser, err := kong.New(&c,
@@ -135,12 +135,13 @@ func (a *app) main(ctx context.Context, args []string) error {
 // usageError is an error in the command line.
 type usageError struct {
 	err     error
-	command string // "caisson sandbox create"
+	command string // the command with the names of its parents, such as "caisson sandbox create"
 }
 
 func (e *usageError) Error() string { return e.err.Error() }
 func (e *usageError) Unwrap() error { return e.err }
 
+// newUsageError returns a usageError for an error of kong's parser.
 func newUsageError(err error) error {
 	u := &usageError{err: err, command: "caisson"}
 	if p, ok := errors.AsType[*kong.ParseError](err); ok && p.Context != nil {
@@ -156,7 +157,7 @@ func usagef(command, format string, args ...any) error {
 	return &usageError{err: fmt.Errorf(format, args...), command: "caisson " + command}
 }
 
-// outputOf returns the value of -o in arguments that may be invalid.
+// outputOf returns the output format that -o selects in arguments that may be invalid: "json", "jsonl", "yaml" or else "table".
 func outputOf(args []string) string {
 	for i, arg := range args {
 		if arg == "--" {
@@ -196,7 +197,8 @@ func examples(lines ...string) string {
 	return "Examples:\n\n    " + strings.Join(lines, "\n    ")
 }
 
-// mapText decodes a value with a unit; kong's own mapper for integers would be selected by the kind, not by the type.
+// mapText decodes a flag with the method UnmarshalText of its type. Unlike kong's own decoder for such types, it returns only
+// the message of the error that users may see, not its cause.
 func mapText(ctx *kong.DecodeContext, target reflect.Value) error {
 	var s string
 	if err := ctx.Scan.PopValueInto("value", &s); err != nil {
@@ -212,7 +214,8 @@ func mapText(ctx *kong.DecodeContext, target reflect.Value) error {
 	return nil
 }
 
-// mapDuration is like mapText, for durations that may be absent.
+// mapDuration is like mapText, for flags of type *[caisson.Duration], which are nil if they were not given; kong's own decoder
+// would call UnmarshalText with a nil pointer.
 func mapDuration(ctx *kong.DecodeContext, target reflect.Value) error {
 	var d caisson.Duration
 	if err := mapText(ctx, reflect.ValueOf(&d).Elem()); err != nil {

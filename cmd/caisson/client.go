@@ -9,15 +9,15 @@ import (
 	"github.com/caisson-dev/caisson/client"
 )
 
-// api is the whole API as commands use it.
+// api is the client of the API that commands use. Run methods of commands have a parameter of this type; see [app.connect].
 type api = *client.Client
 
 // connect returns the API of the daemon that the settings select, and starts one for the data directory if none is running.
 //
 // Kong calls it for commands whose Run method has a parameter of type api. Kong resolves parameters from left to right, those of
-// other types with the command's Provide methods. Because api is the last parameter, an error of these methods, such as a mistake in
-// the arguments, is returned before a daemon is started. Kong panics if a provider returns an error that is not a pointer, as an
-// [syscall.Errno].
+// other types with the command's Provide methods. Because api is the last parameter, an error of these methods, such as a
+// mistake in the arguments, is returned before a daemon is started. Kong panics if a provider returns an error that is not a
+// pointer, as an [syscall.Errno].
 func (a *app) connect(ctx context.Context) (api, error) {
 	cfg, err := a.config()
 	var start func(context.Context) error
@@ -31,7 +31,8 @@ func (a *app) connect(ctx context.Context) (api, error) {
 	return newClient(cfg, start)
 }
 
-// checked is the result of a Provide method that only checks the flags of its command.
+// checked is the result of a Provide method that only checks the flags of its command. A Run method with a parameter of this
+// type is called after that method has succeeded.
 type checked struct{}
 
 // connectRunning is like connect, for commands that can work without a daemon: it starts none.

@@ -110,7 +110,7 @@ func (k *completer) complete(app *kong.Application, words []string) []string {
 		words = []string{""}
 	}
 	node, args := app.Node, 0
-	var wants *kong.Flag // the flag whose value comes next
+	var wants *kong.Flag // the flag whose value is the next word; nil for none
 	for _, w := range words[:len(words)-1] {
 		switch {
 		case wants != nil:
@@ -160,6 +160,7 @@ func defaultCommand(node *kong.Node) *kong.Node {
 	return node
 }
 
+// findFlag returns the flag of a command, or of its parents, for a word such as --name=value or -n; nil if there is none.
 func findFlag(node *kong.Node, word string) *kong.Flag {
 	name, _, _ := strings.Cut(word, "=")
 	for _, group := range node.AllFlags(true) {
@@ -172,6 +173,7 @@ func findFlag(node *kong.Node, word string) *kong.Flag {
 	return nil
 }
 
+// findChild returns the subcommand with this name or alias, nil if there is none.
 func findChild(node *kong.Node, name string) *kong.Node {
 	for _, c := range node.Children {
 		if c.Name == name || slices.Contains(c.Aliases, name) {
@@ -181,6 +183,7 @@ func findChild(node *kong.Node, name string) *kong.Node {
 	return nil
 }
 
+// childrenOf returns the completions for the subcommands of a command that are not hidden.
 func childrenOf(node *kong.Node) []string {
 	var out []string
 	for _, c := range node.Children {
@@ -191,6 +194,7 @@ func childrenOf(node *kong.Node) []string {
 	return out
 }
 
+// flagsOf returns the completions for the flags of a command and its parents, sorted.
 func flagsOf(node *kong.Node) []string {
 	var out []string
 	for _, group := range node.AllFlags(true) {
@@ -217,6 +221,9 @@ func (k *completer) positional(node *kong.Node, n int) []string {
 	return k.values(args[n])
 }
 
+// values returns the possible values of a flag or argument: those of its enum, or what its tag complete selects. The value place
+// of the tag stands for SANDBOX:PATH or the name of a file, the others for the kinds of [app.names] or, with file, for names of
+// files.
 func (k *completer) values(v *kong.Value) []string {
 	if v.Enum != "" {
 		return strings.Split(v.Enum, ",")
@@ -237,7 +244,7 @@ func (k *completer) values(v *kong.Value) []string {
 	}
 }
 
-// names returns the names of objects of a kind, or nothing if the daemon is not reachable.
+// names returns the names of objects of a kind, which is the value of a tag complete, or nothing if the daemon is not reachable.
 func (a *app) names(ctx context.Context, kind string) []string {
 	switch kind {
 	case "state":
@@ -288,8 +295,8 @@ func (a *app) names(ctx context.Context, kind string) []string {
 	return nil
 }
 
-// namesOf returns a function that returns one name of each item: the first of its names that needs no quotes in a shell. It
-// ignores an error.
+// namesOf returns a function that takes the result of a request and returns one name of each item: the first one that is not
+// empty and contains neither blanks nor characters that are escaped on a terminal. It ignores the error of the request.
 func namesOf[T any](names ...func(T) string) func([]T, error) []string {
 	return func(items []T, _ error) (out []string) {
 		for _, it := range items {
@@ -304,4 +311,5 @@ func namesOf[T any](names ...func(T) string) func([]T, error) []string {
 	}
 }
 
+// firstPage returns the result of a request for one page without the report whether further pages follow.
 func firstPage[T any](items []T, _ bool, err error) ([]T, error) { return items, err }

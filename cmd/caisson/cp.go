@@ -61,6 +61,7 @@ func (c *cpCmd) Run(ctx context.Context, a *app, places [2]sandboxPath, api api)
 	}
 }
 
+// copyOutArchive writes the file or tree at src to standard output as a tar archive.
 func copyOutArchive(ctx context.Context, a *app, api api, src sandboxPath) error {
 	if isTerminal(a.out) {
 		return usagef("cp", "a tar archive cannot be written to a terminal; redirect standard output")
@@ -110,7 +111,7 @@ func copyOut(ctx context.Context, a *app, api api, src sandboxPath, dst string) 
 	}})
 }
 
-// copyIn copies the file or tree at src to dst.
+// copyIn copies the file or tree at src, a path of this machine, to dst: below dst if that is a directory, else as dst.
 func copyIn(ctx context.Context, api api, src string, dst sandboxPath) error {
 	abs, err := filepath.Abs(src)
 	if err != nil {
@@ -147,7 +148,7 @@ func copyIn(ctx context.Context, api api, src string, dst sandboxPath) error {
 	return api.WriteTree(ctx, dst.sandbox, path.Clean(dir), pr)
 }
 
-// sendFile replaces one file atomically.
+// sendFile replaces the file dst atomically with the regular file name in root.
 func sendFile(ctx context.Context, api api, root *os.Root, name string, dst sandboxPath) error {
 	f, err := root.Open(name)
 	if err != nil {

@@ -111,12 +111,12 @@ func (c *createCmd) Run(ctx context.Context, a *app, clone *clone, api api) (err
 type sandboxCreator struct {
 	app   *app
 	api   api
-	login registryLogin
+	login registryLogin // used if the image must be pulled
 	flags sandboxFlags
 }
 
 // create creates a sandbox from source, a template or an image, with req and the flags, which take precedence. It opens the
-// directories to be mounted and pulls the image first, so that people see progress and use their own registry logins.
+// directories to be mounted and pulls the image first, so that progress is shown and the user's own registry logins are used.
 func (m *sandboxCreator) create(ctx context.Context, source string, req caisson.CreateRequest) (*caisson.Sandbox, error) {
 	f := m.flags
 	var err error
@@ -185,7 +185,8 @@ func (m *sandboxCreator) create(ctx context.Context, source string, req caisson.
 	return m.api.Create(ctx, req)
 }
 
-// models returns the models that a sandbox may use. If it is nil, the template's models are used, and a fork may use none.
+// models returns the grant of models that the flags specify. It is nil if they specify none: a sandbox then gets that of its
+// template, and a fork gets none.
 func (f *grantFlags) models() (*caisson.ModelGrant, error) {
 	budget, err := parseLimits(f.Budget, f.MaxTokens, f.MaxCalls)
 	switch {
@@ -199,9 +200,9 @@ func (f *grantFlags) models() (*caisson.ModelGrant, error) {
 	return nil, nil
 }
 
-// prepareTemplate performs the steps for a template that the daemon must not perform by path, with the rights of the user who runs
-// this command: it puts the template's mounts before the request's, and pulls an image that is a directory or archive of this
-// machine.
+// prepareTemplate prepares a request for a template that refers to files of this machine. The daemon never opens such files by
+// path; this command opens them, with the rights of the user who runs it. prepareTemplate puts the template's mounts before
+// those of the request, and pulls the template's image if it is a directory or an archive.
 func (m *sandboxCreator) prepareTemplate(ctx context.Context, req *caisson.CreateRequest) error {
 	if req.Template == "" || req.Template == caisson.HostTemplate {
 		return nil
@@ -268,9 +269,10 @@ func openMounts(mounts []caisson.Mount) ([]caisson.Handle, error) {
 	return dirs, nil
 }
 
+// closeAll closes handles that were opened for reading.
 func closeAll(hs []caisson.Handle) {
 	for _, h := range hs {
-		_ = h.Close() // opened for reading, so no data can be lost
+		_ = h.Close() // the error is ignored: nothing was written
 	}
 }
 

@@ -16,10 +16,10 @@ type cloneFlags struct {
 	branchFlags
 }
 
-// A clone is a repository and the directory into which it is cloned.
+// A clone is a repository to be cloned in a new sandbox.
 type clone struct {
-	repo caisson.RepoRequest
-	dir  string
+	repo caisson.RepoRequest // the repository, and the branches to which the sandbox gets access
+	dir  string              // absolute path of the clone in the sandbox
 }
 
 // clone returns the clone that the flags specify; nil if they specify no repository.

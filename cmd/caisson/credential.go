@@ -7,6 +7,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
+// credentialCmd contains the commands that manage credentials.
 type credentialCmd struct {
 	Set    credentialSetCmd    `cmd:"" help:"Store a new credential."`
 	Rotate credentialRotateCmd `cmd:"" help:"Replace the value of a credential."`
@@ -15,6 +16,7 @@ type credentialCmd struct {
 	Rm     credentialRmCmd     `cmd:"" help:"Remove credentials."`
 }
 
+// valueHelp is the help for the sources of a value, which several commands have in common; see [credentialValue].
 const valueHelp = `The value is asked for on the terminal, or read from standard input if that is not one, or comes from where a flag says.
 It is never an argument: every user of a machine can see those, and shells keep them. A line end behind it is cut off.
 
@@ -80,6 +82,7 @@ func (c *credentialRmCmd) Run(ctx context.Context, a *app, api api) error {
 	return removeEach(ctx, a, c.Credential, api.RemoveCredential)
 }
 
+// auditCmd contains the commands that verify the event log.
 type auditCmd struct {
 	Verify auditVerifyCmd `cmd:"" help:"Check that the event log has not been changed."`
 	Head   auditHeadCmd   `cmd:"" help:"Print the head of the event log, to be stored elsewhere."`
@@ -130,7 +133,7 @@ func (c *auditHeadCmd) Run(ctx context.Context, a *app, api api) error {
 	return printDone(a, r, r.Head)
 }
 
-// tampered returns the problem in r as an error.
+// tampered returns a Conflict error if r reports that the event log was changed.
 func tampered(r *caisson.AuditReport) error {
 	if r.Problem == "" {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"github.com/caisson-dev/caisson/daemon/credential"
 )
 
-// credentialImportCmd stores the credentials in an environment file.
+// credentialImportCmd stores the variables of an environment file, or of the environment, as credentials.
 type credentialImportCmd struct {
 	File    string `arg:"" optional:"" help:"Environment file, such as .env; - for standard input." complete:"file"`
 	Env     bool   `help:"Import from the environment instead."`
@@ -35,7 +35,7 @@ values in single quotes. A name that is set twice is not taken. The file itself 
 type imported struct {
 	Name   string `json:"name"`
 	Kind   string `json:"kind,omitempty"`
-	Result string `json:"result"` // taken, replaced, exists, skipped, failed
+	Result string `json:"result"` // taken (stored as a new credential), replaced, exists, skipped or failed
 	Reason string `json:"reason,omitempty"`
 }
 
@@ -74,7 +74,8 @@ func (c *credentialImportCmd) Run(ctx context.Context, a *app, vars []credential
 	return errors.Join(append([]error{printImported(a, report)}, errs...)...)
 }
 
-// skipReason returns the result and reason for a variable that must not be imported, else "".
+// skipReason returns the result and the reason for a variable that must not be imported, or empty strings if it is to be
+// imported. twice means that several lines set it, exists that there is a credential of this name.
 func (c *credentialImportCmd) skipReason(v credential.Variable, twice, exists bool) (result, reason string) {
 	switch {
 	case credential.Kind(v.Name) == "" && !c.All:
@@ -118,6 +119,7 @@ func (c *credentialImportCmd) ProvideVariables(a *app) ([]credential.Variable, e
 	return credential.ParseEnv(bytes.NewReader(data))
 }
 
+// printImported prints the results of an import; with --quiet only of the variables that were imported.
 func printImported(a *app, report []imported) error {
 	if len(report) == 0 {
 		a.infof("nothing to import was found")

@@ -25,7 +25,7 @@ type credentialValue struct {
 	Command bool     `help:"Run the program that follows, without a shell, and use its output."`
 }
 
-// maxLine is the longest line in bytes that a terminal accepts; the rest of a longer one is lost.
+// maxLine is the length in bytes of the longest line that Linux accepts from a terminal; it discards the rest of a longer one.
 const maxLine = 4095
 
 // ProvideValue checks the name and reads the value.
@@ -73,7 +73,7 @@ func (c *credentialValue) read(ctx context.Context, a *app, command string) (cai
 	return valueFrom(a.in, "standard input")
 }
 
-// valueFrom reads a value from r and removes line breaks at its end.
+// valueFrom reads a value from r and removes line breaks at its end. from names the source in errors.
 func valueFrom(r io.Reader, from string) (caisson.Secret, error) {
 	b, err := io.ReadAll(io.LimitReader(r, credential.MaxValue+3)) // a line break, and 1 byte to detect too long values
 	defer clear(b)
@@ -87,6 +87,7 @@ func valueFrom(r io.Reader, from string) (caisson.Secret, error) {
 	return v, nil
 }
 
+// valueOfFile returns the content of a file.
 func valueOfFile(file string) (caisson.Secret, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -96,7 +97,8 @@ func valueOfFile(file string) (caisson.Secret, error) {
 	return valueFrom(f, "the file")
 }
 
-// valueOfCommand runs a program with the user's full environment and terminal: it may prompt for a password.
+// valueOfCommand runs a program and returns its output. The program has this command's environment, standard input and standard
+// error, so that it can prompt for a password.
 func valueOfCommand(ctx context.Context, a *app, argv []string) (caisson.Secret, error) {
 	var none caisson.Secret
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
@@ -109,7 +111,7 @@ func valueOfCommand(ctx context.Context, a *app, argv []string) (caisson.Secret,
 		return none, caisson.Wrap(err, caisson.Invalid, "the program %.100s cannot be run", argv[0])
 	}
 	v, readErr := valueFrom(out, "the output of the program")
-	_ = out.Close() // a program that prints too much is killed by SIGPIPE
+	_ = out.Close() // a program that still writes, because its output is too long, gets SIGPIPE
 	err = cmd.Wait()
 	switch exit, failed := errors.AsType[*exec.ExitError](err); {
 	case ctx.Err() != nil:

@@ -22,13 +22,13 @@ import (
 )
 
 const (
-	startTimeout   = 60 * time.Second // includes migrations and reconciliation after a crash
-	maxDaemonLog   = 10 << 20
+	startTimeout   = 60 * time.Second // how long a command waits for the daemon, with migrations and reconciliation
+	maxDaemonLog   = 10 << 20         // bytes of the log at which the next start of a daemon renames it
 	needRoot       = "caisson requires root: run it with sudo"
 	minimalPath    = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-	daemonLogName  = "daemon.log"
-	startLockName  = "start.lock"
-	maxReadyLength = 4096
+	daemonLogName  = "daemon.log" // file in the data directory to which a daemon in the background writes its log
+	startLockName  = "start.lock" // file in the data directory that is locked while a command starts the daemon
+	maxReadyLength = 4096         // bytes of the line with which the daemon reports that it is ready; see readyVar
 )
 
 // ensureDaemon starts a daemon for cfg's data directory unless one is listening on its socket. If several commands do this at
@@ -73,7 +73,8 @@ func isListening(ctx context.Context, socket string) (bool, error) {
 	}
 }
 
-// lockFile takes an exclusive lock, which is released at the latest when this process exits.
+// lockFile creates the file name if it does not exist, and waits for an exclusive lock on it. The lock is held until unlock is
+// called or this process exits.
 func lockFile(ctx context.Context, name string) (unlock func(), err error) {
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -136,6 +137,7 @@ func startDaemon(ctx context.Context, cfg *config) error {
 	return cmd.Process.Release()
 }
 
+// daemonArgs returns the arguments of the daemon that a command starts.
 func daemonArgs(cfg *config) []string {
 	args := []string{"serve", "--background", "--data", cfg.DataDir}
 	if cfg.File != "" {
@@ -144,7 +146,8 @@ func daemonArgs(cfg *config) []string {
 	return args
 }
 
-// awaitReady reads the line with which the daemon reports that it is ready, or why it is not.
+// awaitReady waits until the daemon writes a line to the pipe ready: "ok", or the reason why it cannot serve, which is returned
+// as an error. log is the name of its log, for errors.
 func awaitReady(ctx context.Context, ready *os.File, log string) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()

@@ -65,7 +65,7 @@ func (c *diffCmd) Run(ctx context.Context, a *app, api api) error {
 	return err
 }
 
-// warnTruncated warns if the list of changes is incomplete, for all output formats.
+// warnTruncated prints a warning to standard error if the list of changes in d is incomplete.
 func warnTruncated(a *app, d *caisson.Diff) {
 	if d.Cut {
 		fmt.Fprintln(a.err, "caisson: there are more changes than are shown; choose fewer with --only")
@@ -106,7 +106,8 @@ func changeSize(ch caisson.Change) string {
 	return fmt.Sprintf("%s -> %s", caisson.Size(ch.OldSize), caisson.Size(ch.Size))
 }
 
-// verdictWord returns a verdict for people. A verdict that this program does not support counts as denied.
+// verdictWord returns the text that is shown for a verdict. A verdict that this program does not support, from a newer daemon,
+// is shown as denied.
 func verdictWord(v string) string {
 	switch v {
 	case caisson.VerdictPass:
@@ -121,11 +122,13 @@ func verdictWord(v string) string {
 	return "denied (" + v + ")"
 }
 
+// verdictColors are the colours of verdicts, as parameters of [colorize].
 var verdictColors = map[string]string{
 	caisson.VerdictPass: "32", caisson.VerdictAsk: "33", caisson.VerdictConflict: "35", caisson.VerdictDeny: "31",
 }
 
-// reasons returns the reasons for a change's verdict, one line for each finding.
+// reasons returns the reasons for a change's verdict: a line for each finding of the checks, and one if the host's file has
+// changed too.
 func reasons(ch *caisson.Change) []string {
 	var out []string
 	for _, f := range ch.Finding {
@@ -144,7 +147,7 @@ func reasons(ch *caisson.Change) []string {
 	return out
 }
 
-// countVerdicts returns the number of changes of each verdict.
+// countVerdicts returns a line with the numbers of changes of each verdict, and of added and removed lines.
 func countVerdicts(list []caisson.Change) string {
 	n := map[string]int{}
 	added, removed := 0, 0
@@ -163,6 +166,7 @@ func countVerdicts(list []caisson.Change) string {
 	return fmt.Sprintf("%s; +%d -%d", strings.Join(parts, ", "), added, removed)
 }
 
+// plural returns n and the noun what, with an s unless n is 1.
 func plural(n int, what string) string {
 	if n == 1 {
 		return "1 " + what

@@ -13,18 +13,19 @@ import (
 // skips.
 type patchPrinter struct {
 	b     *strings.Builder
-	color bool
+	color bool // use colours
 	raw   bool // do not escape contents; names are always escaped
 }
 
-// line writes a line whose beginning this program determines. It is always escaped.
+// line writes a line other than those of a file's content, in the colour sgr (see colorize; "" for none). It is always escaped.
 func (p *patchPrinter) line(sgr, format string, args ...any) {
 	p.b.WriteString(colorize(p.color && sgr != "", sgr, safetext.Escape(fmt.Sprintf(format, args...))) + "\n")
 }
 
-// gitTypes are the first digits of git's modes.
+// gitTypes are the first three digits of git's modes for each type of file; the other three are the permissions.
 var gitTypes = map[string]string{"file": "100", "symlink": "120", "dir": "040"}
 
+// gitMode returns git's mode, such as 100644, for a file of a type of [caisson.Change] with these permissions.
 func gitMode(typ string, mode uint32) string {
 	if typ == "symlink" {
 		mode = 0
@@ -72,7 +73,8 @@ func (p *patchPrinter) header(ch *caisson.Change) {
 	}
 }
 
-// notes writes the reasons for the verdict and what people should notice about a change.
+// notes writes the reasons for the verdict, and properties that matter in a review: another type, the target of a symlink,
+// permission to execute, binary content.
 func (p *patchPrinter) notes(ch *caisson.Change) {
 	why := reasons(ch)
 	if len(why) == 0 && ch.Verdict != caisson.VerdictPass {
@@ -114,7 +116,7 @@ func (p *patchPrinter) names(ch *caisson.Change) {
 	p.line("01", "+++ %s", to)
 }
 
-// hunk writes one hunk.
+// hunk writes one hunk of a unified diff. Unless raw is set, its lines are escaped.
 func (p *patchPrinter) hunk(h string) {
 	for line := range strings.Lines(h) {
 		text := strings.TrimSuffix(line, "\n")

@@ -32,7 +32,7 @@ func (c *doctorCmd) Run(ctx context.Context, a *app) error {
 		{name: "REMEDY", value: func(c caisson.Check) string { return c.Remedy }},
 	})
 	if err == nil && hostcheck.Worst(checks) == hostcheck.Failed {
-		return processExit(1) // the table shows the errors
+		return processExit(1) // no error is printed: the table shows what failed
 	}
 	return err
 }
@@ -55,7 +55,7 @@ func (a *app) addDaemonChecks(ctx context.Context, checks []caisson.Check) []cai
 	})
 	theirs, err := api.Examine(ctx)
 	if err != nil {
-		return checks // a remote daemon does not report on its host to every client
+		return checks // a daemon that is reached over TCP, for example, refuses this request
 	}
 	for _, t := range theirs {
 		i := slices.IndexFunc(checks, func(c caisson.Check) bool { return c.Name == t.Name })

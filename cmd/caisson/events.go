@@ -64,6 +64,7 @@ func (c *eventsCmd) Run(ctx context.Context, a *app, _ checked, api api) error {
 	return ctx.Err()
 }
 
+// printEvent prints an event as a line of text, or with encodeLine.
 func (a *app) printEvent(e caisson.Event) error {
 	if a.globals.Output == "table" {
 		_, err := fmt.Fprintf(a.out, "%d  %s  %s  %s  %s\n", e.Seq, e.At.Local().Format(time.DateTime),

@@ -27,7 +27,7 @@ type startFlags struct {
 	registryLogin
 }
 
-// request adds the flags to req.
+// request returns req with the properties that the flags specify.
 func (s *startFlags) request(a *app, req caisson.ExecRequest) (_ caisson.ExecRequest, err error) {
 	if !s.Rm && !reflect.ValueOf(s.sandboxFlags).IsZero() {
 		return req, usagef("exec", "flags for a new sandbox need --rm")
@@ -148,7 +148,8 @@ type started struct {
 	PID int `json:"pid"`
 }
 
-// ended returns the exit status of a process as the error of this command.
+// ended returns the error of this command for the exit status of a process: nil if the process succeeded, a [processExit] if it
+// failed or was killed, another error if the status is unknown.
 func (a console) ended(s caisson.ExitStatus) error {
 	switch {
 	case s.Unknown && s.Reason != "":

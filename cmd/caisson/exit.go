@@ -16,8 +16,8 @@ import (
 
 // Exit codes without a corresponding kind of error.
 const (
-	exitCheckFailed = 1 // --check failed; as grep(1)
-	exitUsage       = 2
+	exitCheckFailed = 1   // --check found a denied destination, or agent check a missing requirement; as grep(1)
+	exitUsage       = 2   // an error in the command line or in a request
 	exitTimeout     = 124 // a process reached its time limit; as timeout(1)
 	exitPipe        = 141 // the reader of the output has closed it: 128 + SIGPIPE, as in a shell
 )
@@ -53,13 +53,13 @@ type processExit int
 
 func (e processExit) Error() string { return "process exited with " + strconv.Itoa(int(e)) }
 
-// errorReport is an error as it is printed for people and with -o json.
+// errorReport is an error as it is printed. With -o json and -o jsonl its exported fields are printed.
 type errorReport struct {
 	Kind    caisson.Kind `json:"kind"`
 	Field   string       `json:"field,omitempty"`
 	Message string       `json:"message"`
-	code    int
-	hint    string
+	code    int          // exit code of the program
+	hint    string       // a further line for people; "" for none
 }
 
 // exitCode prints err and returns the exit code of the program.
@@ -104,7 +104,8 @@ func splitErrors(err error) []error {
 	return out
 }
 
-// reportOf returns the report for err. An error that is not an [*caisson.Error] comes from this process, so its text is shown.
+// reportOf returns the report for err. The whole text of an error that is not an [*caisson.Error] is shown, because it comes
+// from this process, not from the daemon.
 func reportOf(err error) errorReport {
 	r := errorReport{Kind: caisson.KindOf(err), Field: caisson.FieldOf(err)}
 	if u, ok := errors.AsType[*usageError](err); ok {
@@ -133,6 +134,7 @@ func reportOf(err error) errorReport {
 	return r
 }
 
+// writeReports writes reports to w: as JSON if format, the value of -o, is json or jsonl, else as text.
 func writeReports(w io.Writer, format string, reports []errorReport) {
 	if format == "json" || format == "jsonl" {
 		for _, r := range reports {

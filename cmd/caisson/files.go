@@ -12,6 +12,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
+// filesCmd contains the commands that use the files of a sandbox.
 type filesCmd struct {
 	Ls    filesLsCmd    `cmd:"" help:"List a directory."`
 	Cat   filesCatCmd   `cmd:"" help:"Print a file."`
@@ -23,7 +24,7 @@ type filesCmd struct {
 	Watch filesWatchCmd `cmd:"" help:"Follow changes below a directory."`
 }
 
-// sandboxPath is a path in a sandbox, SANDBOX:PATH.
+// sandboxPath is SANDBOX:PATH: the id or name of a sandbox, and an absolute path in it.
 type sandboxPath struct{ sandbox, path string }
 
 // parseSandboxPath parses SANDBOX:PATH. ok is false if s does not have this form and so is a path of this machine. A string that
@@ -42,6 +43,7 @@ func parseSandboxPath(s string) (p sandboxPath, ok bool, err error) {
 	return sandboxPath{ref, path.Clean(file)}, true, nil
 }
 
+// checkPath returns Invalid unless file can be a path in a sandbox: it must be absolute and contain no zero byte.
 func checkPath(file string) error {
 	if !path.IsAbs(file) || strings.ContainsRune(file, 0) {
 		return caisson.Invalidf("path", "%.80q is not an absolute path inside the sandbox", file)
@@ -49,7 +51,7 @@ func checkPath(file string) error {
 	return nil
 }
 
-// requireSandboxPath is like parseSandboxPath, but returns Invalid if s does not have the form SANDBOX:PATH.
+// requireSandboxPath is like parseSandboxPath, but returns Invalid if s is a path of this machine.
 func requireSandboxPath(s string) (sandboxPath, error) {
 	p, ok, err := parseSandboxPath(s)
 	if err == nil && !ok {
@@ -66,6 +68,7 @@ type fileArg struct {
 // ProvidePlace parses SANDBOX:PATH.
 func (f *fileArg) ProvidePlace() (sandboxPath, error) { return requireSandboxPath(f.Path) }
 
+// fileColumns are the columns of a list of files.
 func fileColumns() []column[caisson.FileInfo] {
 	return []column[caisson.FileInfo]{
 		{name: "TYPE", value: func(f caisson.FileInfo) string { return f.Type }},

@@ -9,6 +9,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
+// gatewayCmd contains the commands that serve models to other machines.
 type gatewayCmd struct {
 	Serve gatewayServeCmd `cmd:"" default:"withargs" help:"Run the daemon, with its model gateway available to other machines (default)."`
 	Runs  gatewayRunCmd   `cmd:"" name:"run" help:"Manage the runs on other machines that may use it."`
@@ -49,6 +50,7 @@ func (c *gatewayServeCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
+// gatewayRunCmd contains the commands that manage the runs of other machines.
 type gatewayRunCmd struct {
 	Put gatewayRunPutCmd `cmd:"" help:"Register a run on another machine."`
 	Ls  gatewayRunLsCmd  `cmd:"" help:"List runs on other machines."`
@@ -74,7 +76,7 @@ func (c *gatewayRunPutCmd) Help() string {
 		examples("caisson gateway run put run-42 --model sonnet --usd 2", "caisson gateway run put run-42 --model sonnet --attempt 1 --ttl 2h --account team-a")
 }
 
-// ProvideLimits parses the limits of the flags.
+// ProvideLimits parses the flags for the limits.
 func (c *gatewayRunPutCmd) ProvideLimits() (caisson.Limits, error) {
 	return parseLimits(c.USD, c.Tokens, c.Calls)
 }

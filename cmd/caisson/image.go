@@ -15,6 +15,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
+// imageCmd contains the commands that manage images.
 type imageCmd struct {
 	Ls    imageLsCmd    `cmd:"" help:"List images."`
 	Pull  imagePullCmd  `cmd:"" help:"Pull an image."`
@@ -28,7 +29,8 @@ type registryLogin struct {
 	PasswordStdin bool   `help:"Read the password from standard input."`
 }
 
-// auth returns the login for a reference.
+// auth returns the login for the registry of the image ref: that of the flags, or else that of "docker login". It is zero for an
+// anonymous pull.
 func (l registryLogin) auth(a *app, ref string) (caisson.RegistryAuth, error) {
 	var none caisson.RegistryAuth
 	if (l.Username == "") == l.PasswordStdin {
@@ -57,7 +59,7 @@ func (l registryLogin) auth(a *app, ref string) (caisson.RegistryAuth, error) {
 		return none, caisson.Errorf(caisson.Unavailable, "read the registry logins of docker: %v", err)
 	}
 	if cfg.Username == "" || cfg.Password == "" {
-		return none, nil // anonymous; identity tokens can only be used by a docker daemon
+		return none, nil // an anonymous pull; the identity tokens that docker may have stored instead are not supported
 	}
 	return caisson.RegistryAuth{Username: cfg.Username, Password: caisson.NewSecret(cfg.Password)}, nil
 }
@@ -104,6 +106,7 @@ func pull(ctx context.Context, a *app, api api, req caisson.PullRequest, l regis
 	return api.Pull(ctx, req, p.update)
 }
 
+// openImage opens the image at path: a directory if scheme is "dir:", an archive if it is "tar:".
 func openImage(scheme, path string) (*os.File, error) {
 	if scheme == "dir:" {
 		return os.OpenFile(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -123,6 +126,7 @@ func openImage(scheme, path string) (*os.File, error) {
 	return f, nil
 }
 
+// imageRef returns the reference by which an image was pulled.
 func imageRef(i *caisson.Image) string { return i.Reference }
 
 func imageDigest(i *caisson.Image) string { return i.Digest }
@@ -147,6 +151,7 @@ func (c *imageLsCmd) Run(ctx context.Context, a *app, api api) error {
 	})(api.ListImages(ctx))
 }
 
+// shortDigest returns a SHA-256 digest with only its first twelve digits.
 func shortDigest(d string) string {
 	const n = len("sha256:") + 12
 	if len(d) > n && strings.HasPrefix(d, "sha256:") {

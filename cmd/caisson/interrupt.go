@@ -10,9 +10,9 @@ import (
 // interrupts handles signals from the user: the first one cancels the command, unless the command handles signals itself; a
 // second one that the command does not handle exits the program at once.
 type interrupts struct {
-	cancel      context.CancelFunc
+	cancel      context.CancelFunc // cancels the command
 	mu          sync.Mutex
-	handler     func(os.Signal) // handler of signals; nil if the command handles none; guarded by mu
+	handler     func(os.Signal) // called for each signal; nil if the command does not handle signals; guarded by mu
 	cancelledBy os.Signal       // the signal that cancelled the command, or nil; guarded by mu
 }
 
@@ -41,7 +41,8 @@ func (i *interrupts) run(ctx context.Context, signals <-chan os.Signal) {
 	}
 }
 
-// setHandler makes f the handler of signals, called for one at a time, until release is called.
+// setHandler makes f the handler of signals until release is called. f is called for one signal at a time: further signals wait
+// until it returns.
 func (i *interrupts) setHandler(f func(os.Signal)) (release func()) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -53,7 +54,8 @@ func (i *interrupts) setHandler(f func(os.Signal)) (release func()) {
 	}
 }
 
-// setCancelledBy records that s ended the command, like a signal that has no handler. The next signal exits the program.
+// setCancelledBy records that s cancelled the command, as run does for a signal without a handler. The next signal exits the
+// program. It is for handlers.
 func (i *interrupts) setCancelledBy(s os.Signal) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -67,6 +69,7 @@ func (i *interrupts) code() int {
 	return signalCode(i.cancelledBy)
 }
 
+// signalCode returns the exit code for a signal, 128 and its number, or 0 if s is nil.
 func signalCode(s os.Signal) int {
 	if n, ok := s.(syscall.Signal); ok {
 		return 128 + int(n)

@@ -26,7 +26,8 @@ func main() {
 	}
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	// Otherwise a SIGPIPE, for example from "| head", would kill the program before it has cleaned up.
+	// Without this, writing to a closed pipe, for example with "| head", would kill the program before it has cleaned up. With
+	// it the write returns EPIPE.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	os.Exit(run(context.Background(), os.Args[1:], stdio{
 		in: os.Stdin, out: os.Stdout, err: os.Stderr, getenv: os.Getenv, signals: signals,

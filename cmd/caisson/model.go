@@ -15,6 +15,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
+// modelCmd contains the commands that show models and their prices.
 type modelCmd struct {
 	Ls           modelLsCmd     `cmd:"" help:"List the models that sandboxes can be granted."`
 	Prices       modelPricesCmd `cmd:"" help:"List imported prices."`
@@ -52,7 +53,7 @@ func (c *modelLsCmd) Run(ctx context.Context, a *app, api api) error {
 	})(api.ListModels(ctx))
 }
 
-// tokenCount formats n, "" if it is unknown.
+// tokenCount formats a number of tokens; 0 means that it is unknown and is formatted as "".
 func tokenCount(n int64) string {
 	if n == 0 {
 		return ""
@@ -148,9 +149,9 @@ func (c *modelImportCmd) read(ctx context.Context, a *app) (data []byte, source 
 }
 
 const (
-	maxPriceList = 16 << 20 // bytes; the API's limit
-	fetchTimeout = 2 * time.Minute
-	maxRedirects = 3
+	maxPriceList = 16 << 20        // bytes; the API's limit
+	fetchTimeout = 2 * time.Minute // for the whole download of a price list
+	maxRedirects = 3               // redirects of one download that are followed
 )
 
 // readList reads a price list of at most maxPriceList bytes.

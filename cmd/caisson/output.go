@@ -18,14 +18,14 @@ import (
 
 // A column is one column of a table of Ts.
 type column[T any] struct {
-	name  string
-	value func(T) string
-	color func(T) string // SGR parameters, two digits; nil for none
+	name  string         // the heading
+	value func(T) string // returns the cell for an item, not escaped yet
+	color func(T) string // returns the colour of the cell, as a parameter of colorize; nil for none
 	id    func(T) string // printed by -q instead of the first column's value; nil in all columns but one
 }
 
-// plainColor has the same length as all other colours, because tabwriter counts these bytes: all cells of a column must have a
-// colour of the same length.
+// plainColor is the terminal's default colour. Like all colours it has two digits: tabwriter counts escape sequences as text, so
+// they must have the same length in all cells of a column.
 const plainColor = "39"
 
 // printList prints items in the selected format: a table, ids only, JSON or YAML.
@@ -146,6 +146,8 @@ func yamlOf(text string) (string, error) {
 	return safetext.EscapeYAML(b.String()), nil
 }
 
+// restyle removes the styles of n and of all nodes below it, which are those of JSON, so that the encoder chooses those of YAML.
+// Strings with characters that must be escaped get quotes.
 func restyle(n *yaml.Node) {
 	n.Style = 0
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!str" && safetext.Escape(n.Value) != n.Value {
@@ -156,6 +158,8 @@ func restyle(n *yaml.Node) {
 	}
 }
 
+// colorize returns s in the colour sgr, if on is true. sgr is the two-digit parameter of an ECMA-48 SGR sequence: 01 is bold, 31
+// red, 32 green, 33 yellow, 35 magenta, 36 cyan and 39 the default colour.
 func colorize(on bool, sgr, s string) string {
 	if !on {
 		return s
@@ -174,7 +178,7 @@ func isTerminal(f any) bool {
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
-// stateColor returns the colour of a state.
+// stateColor returns the colour of a state of sandboxes, as a parameter of [colorize].
 func stateColor(s caisson.State) string {
 	switch {
 	case s == caisson.Running:
@@ -206,6 +210,7 @@ func timeUntil(t *time.Time) string {
 	return shortDuration(time.Until(*t))
 }
 
+// shortDuration formats d, at least 0, as a whole number of seconds, minutes, hours or days.
 func shortDuration(d time.Duration) string {
 	switch d = max(d, 0); {
 	case d < time.Minute:

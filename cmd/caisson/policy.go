@@ -14,6 +14,7 @@ import (
 	"github.com/caisson-dev/caisson/wire/egress"
 )
 
+// policyCmd contains the commands that manage and explain policies.
 type policyCmd struct {
 	Show    policyShowCmd    `cmd:"" help:"Show the policy of a sandbox, as YAML for policy set."`
 	Set     policySetCmd     `cmd:"" help:"Replace the policy of a sandbox."`
@@ -82,8 +83,8 @@ func (c *policySetCmd) Run(ctx context.Context, a *app, p *caisson.Policy, api a
 	return asDone(a, func(*caisson.Policy) string { return c.Sandbox })(api.SetPolicy(ctx, c.Sandbox, *p))
 }
 
-// policyFrom returns the policy that flags and a file specify, nil if none is specified. Rules that deny come first, so that
-// the order of flags cannot allow what a flag denies.
+// policyFrom returns the policy that the flags --allow and --deny and a file specify, nil if none is specified. The rules of
+// --deny come first, then those of --allow, then those of the file.
 func (a *app) policyFrom(file string, allow, deny []string) (*caisson.Policy, error) {
 	if file == "" && len(allow)+len(deny) == 0 {
 		return nil, nil //nolint:nilnil // there is none, which is no fault
@@ -150,6 +151,7 @@ func (c *policyTestCmd) Run(ctx context.Context, a *app, p *caisson.Policy, api 
 	return err
 }
 
+// verdict returns the text that is shown for a decision.
 func verdict(allowed bool) string {
 	if allowed {
 		return "allowed"
@@ -157,6 +159,7 @@ func verdict(allowed bool) string {
 	return "denied"
 }
 
+// verdictColor returns the colour of a decision, as a parameter of [colorize].
 func verdictColor(e caisson.Explanation) string {
 	if e.Verdict.Allowed {
 		return "32"
@@ -230,6 +233,7 @@ func printExplanation(a *app, e *caisson.Explanation) error {
 	return errors.Join(err, printDecisions(a, e.Recent))
 }
 
+// printDecisions prints recent refusals of the wire.
 func printDecisions(a *app, list []caisson.Decision) error {
 	return printList(a, list, []column[caisson.Decision]{
 		{name: "DESTINATION", value: destinationOf},
@@ -240,7 +244,7 @@ func printDecisions(a *app, list []caisson.Decision) error {
 	})
 }
 
-// destinationOf returns the destination of a decision.
+// destinationOf returns the destination of a decision: its name and its address, as far as they are known, and the protocol.
 func destinationOf(d caisson.Decision) string {
 	parts := slices.DeleteFunc([]string{d.Name, d.Address}, func(s string) bool { return s == "" })
 	s := strings.Join(parts, " ")

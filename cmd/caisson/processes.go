@@ -99,6 +99,7 @@ func (c *statsCmd) Run(ctx context.Context, a *app, api api) error {
 	}
 }
 
+// statsColumns are the columns of the output of stats.
 func statsColumns() []column[statsRow] {
 	return []column[statsRow]{
 		{name: "SANDBOX", value: func(m statsRow) string { return m.Sandbox }},

@@ -14,16 +14,17 @@ import (
 // It must be used by one goroutine at a time.
 type progress struct {
 	a     *app
-	quiet bool
-	tty   bool
-	stage string // the stage and detail that were shown last
-	bar   *progressbar.ProgressBar
+	quiet bool                     // show nothing
+	tty   bool                     // show a bar: standard error is a terminal
+	stage string                   // the stage and detail that were shown last
+	bar   *progressbar.ProgressBar // nil if none is on the screen
 }
 
 func newProgress(a *app) *progress {
 	return &progress{a: a, quiet: a.globals.Quiet, tty: isTerminal(a.err) && !a.globals.Quiet}
 }
 
+// update shows u, which may be the beginning of another stage.
 func (p *progress) update(u caisson.Progress) {
 	if p.quiet {
 		return
@@ -52,7 +53,7 @@ func (p *progress) update(u caisson.Progress) {
 func (p *progress) show(u caisson.Progress) {
 	total := u.Total
 	if total <= 0 {
-		total = -1 // a spinner
+		total = -1 // the total is unknown: the bar is a spinner
 	}
 	if p.bar == nil {
 		p.bar = progressbar.NewOptions64(total, progressbar.OptionSetWriter(p.a.err), progressbar.OptionSetDescription(p.stage),
@@ -62,9 +63,10 @@ func (p *progress) show(u caisson.Progress) {
 	if total > 0 && p.bar.GetMax64() != total {
 		p.bar.ChangeMax64(total)
 	}
-	_ = p.bar.Set64(min(u.Done, max(total, u.Done))) // errors in drawing the bar are ignored
+	_ = p.bar.Set64(min(u.Done, max(total, u.Done))) // errors in drawing the bar do not concern the operation
 }
 
+// clear removes the bar from the screen. The next update creates another one.
 func (p *progress) clear() {
 	if p.bar != nil {
 		_ = p.bar.Clear()

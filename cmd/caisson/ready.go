@@ -37,6 +37,7 @@ func signalReady(err error) error {
 	return nil
 }
 
+// notifySystemd sends READY=1 to systemd, whose address is that in NOTIFY_SOCKET; see sd_notify(3).
 func notifySystemd(addr string) error {
 	if strings.HasPrefix(addr, "@") { // an address in Linux's abstract namespace
 		addr = "\x00" + addr[1:]

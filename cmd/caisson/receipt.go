@@ -9,7 +9,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// printSynced prints the result of a sync: the receipt, and a summary for people.
+// printSynced prints the result of a sync: a summary on standard error, and the receipt. dropped is the number of changes that
+// the request has dropped. r has no id if no receipt was stored, because no change was applied.
 func printSynced(a *app, r *caisson.SyncReceipt, dropped int) error {
 	var did []string
 	if len(r.Entries) > 0 || dropped == 0 {

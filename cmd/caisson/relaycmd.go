@@ -9,6 +9,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
+// relayCmd contains the commands that manage deliveries.
 type relayCmd struct {
 	Ls    relayLsCmd    `cmd:"" help:"List deliveries, newest first."`
 	Show  relayShowCmd  `cmd:"" help:"Show everything about a delivery."`

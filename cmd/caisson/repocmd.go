@@ -8,6 +8,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
+// repoCmd contains the commands that manage repositories.
 type repoCmd struct {
 	Add      repoAddCmd      `cmd:"" help:"Add a git repository, and fetch it."`
 	Ls       repoLsCmd       `cmd:"" help:"List repositories."`
@@ -80,7 +81,7 @@ func (c *repoAddCmd) ProvideRepo(a *app) (caisson.Repo, error) {
 	return r, err
 }
 
-// pullTemplate reads the template of pull requests from a file; "" for none.
+// pullTemplate returns the template of the bodies of pull requests, which it reads from a file; "" if file is "".
 func pullTemplate(file string) (string, error) {
 	if file == "" {
 		return "", nil

@@ -90,8 +90,8 @@ func readLimited(name string, limit int64) ([]byte, error) {
 	return os.ReadFile(name)
 }
 
-// knownKeys returns the keys of a server in a file of known hosts, each as a line with its plain name. Patterns, certificate
-// authorities and revoked keys are skipped.
+// knownKeys returns the keys of a server in a file of known hosts, at most maxHostKeys, each as a line of such a file in which
+// the name is not hashed. Entries with patterns, certificate authorities and revoked keys are skipped.
 func knownKeys(data []byte, host, port string) []string {
 	name := host
 	if port != "" && port != "22" {
@@ -114,7 +114,7 @@ func knownKeys(data []byte, host, port string) []string {
 	return lines
 }
 
-// isHost reports whether an entry of known hosts, which may be hashed, matches this name.
+// isHost reports whether the name in an entry of a file of known hosts, which may be hashed, is this name.
 func isHost(entry, name string) bool {
 	hashed, ok := strings.CutPrefix(entry, "|1|")
 	if !ok {

@@ -8,7 +8,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// asList returns a function that prints the result of a request with printList, or returns its error.
+// asList returns a function to which the result of a request is passed: asList(a, cols)(api.ListRuns(…)). It prints the result
+// with printList, or returns the error of the request.
 func asList[T any](a *app, cols []column[T]) func([]T, error) error {
 	return func(items []T, err error) error {
 		if err != nil {
@@ -18,7 +19,7 @@ func asList[T any](a *app, cols []column[T]) func([]T, error) error {
 	}
 }
 
-// asOne returns a function that prints the result of a request with printOne, or returns its error.
+// asOne is like asList, for requests whose result is one object, which it prints with printOne.
 func asOne[T any](a *app, id func(T) string, rows func(T) [][2]string) func(T, error) error {
 	return func(v T, err error) error {
 		if err != nil {
@@ -28,7 +29,7 @@ func asOne[T any](a *app, id func(T) string, rows func(T) [][2]string) func(T, e
 	}
 }
 
-// asDone returns a function that prints the result of a request with printDone, or returns its error.
+// asDone is like asList, for requests that change an object, which it prints with printDone.
 func asDone[T any](a *app, id func(T) string) func(T, error) error {
 	return func(v T, err error) error {
 		if err != nil {
@@ -43,10 +44,11 @@ type removed struct {
 	Removed string `json:"removed"`
 }
 
-// A request is executed on one object, given by its name or id.
+// A request is a function that sends a request about the object with the name or id ref.
 type request[T any] func(ctx context.Context, ref string) (T, error)
 
-// each executes a request for every ref, prints its result, and continues after an error.
+// each calls r for every ref and prints its result with printDone. It continues after an error, unless ctx has ended, and
+// returns all errors.
 func each[T any](ctx context.Context, a *app, refs []string, id func(T) string, r request[T]) error {
 	var errs []error
 	for _, ref := range refs {
@@ -79,7 +81,7 @@ func removeEach(ctx context.Context, a *app, refs []string, remove func(context.
 	})
 }
 
-// maxPage is the maximum size of a page in a request.
+// maxPage is the maximum number of items of a page, as the API limits it.
 const maxPage = 1000
 
 // pages requests pages until it has count items or there are no more. next returns the page of at most limit items that follows

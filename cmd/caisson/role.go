@@ -27,9 +27,9 @@ func dispatchRole() bool {
 		worker.Main(slices.Concat(image.Jobs(), tool.Jobs(), relay.Jobs(), transport.Jobs(), forge.Jobs())...)
 	case wire.IsWire():
 		os.Exit(wire.Main(wireproc.Process()))
-	case sentry.IsRole(): // used if this build does not contain the separate small binary for it
+	case sentry.IsRole(): // only in builds without the separate binary caisson-sentry
 		sentry.Main()
-	case filepath.Base(os.Args[0]) == "inside": // likewise, for guestd
+	case filepath.Base(os.Args[0]) == "inside": // only in builds without the separate binary caisson-guestd
 		os.Exit(guestd.Main(os.Args[1:]))
 	default:
 		return false

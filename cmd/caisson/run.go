@@ -97,7 +97,7 @@ func (c *runCmd) ProvideRequest(a *app) (req caisson.RunRequest, err error) {
 	return req, err
 }
 
-// inVolume sets the volume of the flags as the workspace of a run.
+// inVolume makes the volume of --volume the workspace of the run, if that flag was given.
 func (c *runCmd) inVolume(req *caisson.RunRequest) error {
 	switch {
 	case c.Volume == "":
@@ -139,20 +139,21 @@ func (c *runCmd) prompt(a *app) (string, error) {
 }
 
 const (
-	// cancelTimeout is how long the command waits for a cancelled run to end.
+	// cancelTimeout is the time limit of the request that cancels a run, which returns when the run has ended.
 	cancelTimeout = time.Minute
-	// startGrace is how long an interrupted command waits for the start of its run, whose id is needed to cancel it.
+	// startGrace is how long an interrupted command waits for the response to the request that starts its run. The response
+	// contains the id, without which the run cannot be cancelled.
 	startGrace = 2 * time.Second
 )
 
-// runConsole connects a run with the user's terminal.
+// runConsole shows a run on the user's terminal. A run that the command itself has started is cancelled by signals.
 type runConsole struct {
 	*app
 	runs caisson.Runs
 }
 
-// startAndFollow starts a run and shows it until it ends. The first signal cancels the run, and conduct waits for its end; the next
-// signal exits the program.
+// startAndFollow starts a run with start and, unless detach is set, shows it until it ends. The first signal cancels the run, and
+// startAndFollow still waits for its end; the next signal exits the program.
 func (a runConsole) startAndFollow(ctx context.Context, detach bool, start func(context.Context) (*caisson.Run, error)) error {
 	ctx, leave := context.WithCancel(ctx)
 	defer leave()
@@ -182,7 +183,7 @@ func (a runConsole) startAndFollow(ctx context.Context, detach bool, start func(
 	return a.follow(ctx, run, a.startedAt)
 }
 
-// cancel cancels a run at the user's request. If that fails, it calls leave and the run continues.
+// cancel cancels a run at the user's request. If that fails, the run continues, and cancel calls leave, which ends this command.
 func (a runConsole) cancel(ctx context.Context, id caisson.ID, leave func()) {
 	a.infof("caisson: cancelling the run %s; interrupt again to exit at once", id)
 	ctx, stop := context.WithTimeout(ctx, cancelTimeout)

@@ -52,13 +52,13 @@ func (c *anyLogsCmd) Run(ctx context.Context, a *app, id caisson.ID, api api) er
 	return err
 }
 
-// runLog copies a log to out as it grows.
+// runLog copies the log of a stream of a run to out.
 type runLog struct {
 	api    caisson.Runs
 	id     caisson.ID
-	stream string
+	stream string // such as caisson.LogStdout
 	out    io.Writer
-	seen   int64
+	seen   int64 // bytes of the log of the current attempt that were copied already
 }
 
 // copyNew copies the data that was added since the last call.
@@ -70,7 +70,7 @@ func (l *runLog) copyNew(ctx context.Context) error {
 	defer r.Close()
 	if n, err := io.CopyN(io.Discard, r, l.seen); n < l.seen {
 		if err == io.EOF { //nolint:errorlint // CopyN returns it as it is
-			return nil // another attempt has begun, whose log is shorter so far
+			return nil // another attempt has begun, whose log is still shorter than what was copied
 		}
 		return err
 	}

@@ -81,7 +81,7 @@ func (v *runView) printDelivery(d *caisson.RunDelivery) {
 	}
 }
 
-// reasonText returns reason in parentheses, "" if there is none.
+// reasonText returns a blank and reason in parentheses, or "" if reason is empty.
 func reasonText(reason string) string {
 	if reason == "" {
 		return ""

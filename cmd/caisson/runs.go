@@ -10,6 +10,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
+// runsCmd contains the commands that list, show and remove runs.
 type runsCmd struct {
 	Ls   runsLsCmd   `cmd:"" help:"List runs, newest first."`
 	Show runsShowCmd `cmd:"" help:"Show everything about a run."`
@@ -71,7 +72,7 @@ func (c *runsLsCmd) ProvideFilter() (f caisson.RunFilter, err error) {
 	return f, nil
 }
 
-// joined returns states as one string.
+// joined returns states as one string, separated by sep.
 func joined[S ~string](states []S, sep string) string {
 	names := make([]string, len(states))
 	for i, s := range states {
@@ -119,6 +120,7 @@ func runState(r *caisson.Run) string {
 	return string(r.State)
 }
 
+// runTime returns how long a run has been running, or was running; "" if it has not started.
 func runTime(r *caisson.Run) string {
 	switch {
 	case r.StartedAt.IsZero():

@@ -40,7 +40,7 @@ func (a runConsole) follow(ctx context.Context, run *caisson.Run, asked time.Tim
 	return nil
 }
 
-// watch shows the events of a run.
+// watch shows the events of a run from the beginning of its current attempt until the stream of events ends.
 func (a runConsole) watch(ctx context.Context, run *caisson.Run) error {
 	events, err := a.runs.WatchRun(ctx, run.ID, 0)
 	if err != nil {
@@ -56,9 +56,9 @@ func (a runConsole) watch(ctx context.Context, run *caisson.Run) error {
 
 // The output formats of a run.
 const (
-	formAnswer = iota // the answer, as it arrives
-	formEvents        // each event, as it arrives
-	formRecord        // the run, when it has ended
+	formAnswer = iota // the text of the answer, as it arrives
+	formEvents        // each event as a line of JSON, as it arrives
+	formRecord        // the run as JSON or YAML, when it has ended
 )
 
 // redrawInterval is the interval at which the status line is redrawn.
@@ -67,20 +67,21 @@ const redrawInterval = 120 * time.Millisecond
 // runView shows the events of a run. It must be used by one goroutine at a time.
 type runView struct {
 	a             *app
-	form          int
-	quiet         bool
-	live          bool // standard error is a terminal: the current activity is shown in one status line, which is redrawn
-	shared        bool // live, and standard output is a terminal as well, presumably the same one
-	out           io.Writer
-	close         func() error
-	midLine       bool // the answer so far does not end with a line break
-	statusShown   bool // the status line is on the screen
-	frame         int
-	activity      string            // current activity
+	form          int               // formAnswer, formEvents or formRecord
+	quiet         bool              // line prints nothing
+	live          bool              // standard error is a terminal: the activity is shown in one status line, which is redrawn
+	shared        bool              // live, and standard output is a terminal as well, presumably the same one
+	out           io.Writer         // standard output, behind a filter if it is a terminal; see app.safeWriter
+	close         func() error      // must be called after the last write to out
+	midLine       bool              // the answer so far does not end with a line break
+	statusShown   bool              // the status line is on the screen
+	frame         int               // number of times that the status line was drawn
+	activity      string            // what the run does now: its phase, or the tool that is called
 	activitySince time.Time         // when the current activity began
-	tools         map[string]string // names of calls without a result
+	tools         map[string]string // names of the tools whose calls have no result yet, by the id of the call
 }
 
+// formOf returns the output format of a run for the value of -o.
 func formOf(output string) int {
 	switch output {
 	case "table":
@@ -228,7 +229,7 @@ func elapsed(r *caisson.Run, asked, now time.Time) time.Duration {
 	return ended.Sub(began).Round(100 * time.Millisecond)
 }
 
-// spinnerFrames are the first characters of the status line, in turn.
+// spinnerFrames are the characters with which the status line begins, one after the other each time that it is drawn.
 var spinnerFrames = []string{"|", "/", "-", `\`}
 
 // drawStatus redraws the status line, unless the answer has an incomplete line on the same terminal.
@@ -245,6 +246,7 @@ func (v *runView) drawStatus() {
 	v.statusShown = true
 }
 
+// eraseStatus removes the status line from the screen, if it is shown.
 func (v *runView) eraseStatus() {
 	if v.statusShown {
 		fmt.Fprint(v.a.err, "\r\x1b[K")

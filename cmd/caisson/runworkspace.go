@@ -17,8 +17,8 @@ import (
 	"github.com/caisson-dev/caisson/job/gate/baseline"
 )
 
-// prepareWorkspace makes dir the workspace of a run: as an open directory if the daemon is on this machine, else as an archive. The
-// caller must call done when the run has been started or has failed to start.
+// prepareWorkspace makes dir the workspace of a run: as an open directory if the daemon is on this machine, else as an archive.
+// The caller must call done when the run has been started or has failed to start.
 func (a *app) prepareWorkspace(req *caisson.RunRequest, dir string, flags *workspaceFlags) (done func(), err error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -42,7 +42,7 @@ func (a *app) prepareWorkspace(req *caisson.RunRequest, dir string, flags *works
 			return nil, caisson.Invalidf("directory", "%s", err)
 		}
 		req.Source, req.Directory = abs, f
-		return func() { f.Close() }, nil // the client has closed it already, unless it did not receive it
+		return func() { f.Close() }, nil // has no effect if the client has closed it already
 	}
 	if flags.Kind != "" && flags.Kind != string(caisson.WorkspaceCopy) || flags.Sync != "" {
 		return nil, caisson.Invalidf("workspace", "the daemon is on another machine and receives a copy; leave out --workspace-kind and --sync")
@@ -81,8 +81,8 @@ func (a *app) prepareWorkspace(req *caisson.RunRequest, dir string, flags *works
 	}, nil
 }
 
-// checkOutsideDataDir returns Invalid if dir contains Caisson's data or is part of it: a sandbox must not be able to read the secrets of
-// others.
+// checkOutsideDataDir returns Invalid if dir contains the data directory or is part of it: a sandbox must not be able to read
+// the data of other accounts.
 func checkOutsideDataDir(dir, data string) error {
 	real, err := filepath.EvalSymlinks(dir)
 	if err != nil {
@@ -99,10 +99,11 @@ func checkOutsideDataDir(dir, data string) error {
 	return nil
 }
 
-// packedTop is the name of the top directory in an archive, which [packContents] removes again.
+// packedTop is the name of the top directory in the archives that [tree.PackVisible] makes for [packContents], which removes it
+// from the names of files.
 const packedTop = "workspace"
 
-// listHidden adds the files of root that packContents omits to list.
+// listHidden adds to list the files of root that are hidden from the agent, which packContents omits.
 func listHidden(root *os.Root, list *namemask.Lister) error {
 	return fs.WalkDir(root.FS(), ".", func(path string, d fs.DirEntry, err error) error {
 		switch {

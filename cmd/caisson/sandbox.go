@@ -9,6 +9,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
+// sandboxCmd contains the commands that manage and use sandboxes.
 type sandboxCmd struct {
 	Create   createCmd       `cmd:"" help:"Create a sandbox."`
 	Ls       sandboxLsCmd    `cmd:"" help:"List sandboxes."`
@@ -32,6 +33,7 @@ type sandboxCmd struct {
 
 func sandboxID(s *caisson.Sandbox) string { return string(s.ID) }
 
+// sandboxColumns are the columns of a list of sandboxes.
 func sandboxColumns() []column[*caisson.Sandbox] {
 	return []column[*caisson.Sandbox]{
 		{name: "ID", value: sandboxID},
@@ -78,6 +80,7 @@ func allSandboxes(ctx context.Context, api caisson.Sandboxes, f caisson.Filter) 
 	return allPages(f, sandboxID, func(f caisson.Filter) ([]*caisson.Sandbox, bool, error) { return api.List(ctx, f) })
 }
 
+// parseStates parses names of states of sandboxes.
 func parseStates(names []string) ([]caisson.State, error) {
 	var states []caisson.State
 	known := caisson.States()
@@ -128,7 +131,7 @@ func sandboxRows(s *caisson.Sandbox) [][2]string {
 	}, specRows(s.Spec)...)
 }
 
-// specRows returns the properties of a spec.
+// specRows returns the properties of the spec of a sandbox, snapshot or template for printOne.
 func specRows(s caisson.Spec) [][2]string {
 	r := s.Resources
 	rows := [][2]string{

@@ -29,7 +29,7 @@ func (c *serveCmd) Run(ctx context.Context, a *app) error {
 	return c.run(ctx, a, func(*config) error { return nil })
 }
 
-// run serves with the configuration as modified by the flags and then by also.
+// run runs the daemon with the configuration as modified by the flags and then by also.
 func (c *serveCmd) run(ctx context.Context, a *app, also func(*config) error) error {
 	cfg, err := loadConfig(a.globals, a.getenv)
 	if err == nil {
@@ -45,11 +45,12 @@ func (c *serveCmd) run(ctx context.Context, a *app, also func(*config) error) er
 		err = serve(ctx, a, cfg, c.Background)
 	}
 	if err != nil {
-		_ = signalReady(err) // an error here is ignored: err is returned anyway
+		_ = signalReady(err) // its error is ignored, because err is returned anyway
 	}
 	return err
 }
 
+// override replaces settings of cfg by those of the flags that were given.
 func (c *serveCmd) override(cfg *config) error {
 	if err := absolute(&c.TLSCert, &c.TLSKey); err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
+// sessionCmd contains the commands that list and end sessions.
 type sessionCmd struct {
 	Ls sessionLsCmd `cmd:"" help:"List conversations."`
 	Rm sessionRmCmd `cmd:"" help:"End conversations and delete their sandboxes; their runs are kept."`

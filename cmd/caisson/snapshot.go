@@ -44,12 +44,13 @@ type forkCmd struct {
 	grantFlags
 }
 
-// randomnessFlags are the flags for sandboxes that continue from memory.
+// randomnessFlags are the flags for sandboxes that are restored from a snapshot of memory.
 type randomnessFlags struct {
 	KeepRandomness bool `help:"Leave its programs their process ids. By default OpenSSL's random generators in them seed themselves anew; with this flag forks draw the same keys."`
 }
 
-// warnShared warns about programs in forks that may generate the same random numbers as their copies.
+// warnShared prints a warning if programs in forks may generate the same random numbers as their copies in other forks and in
+// the origin.
 func (a *app) warnShared(forks ...*caisson.Sandbox) {
 	names := map[string]bool{}
 	for _, f := range forks {
@@ -100,6 +101,7 @@ func (c *forkCmd) Run(ctx context.Context, a *app, req caisson.ForkRequest, api 
 	return printList(a, forks, sandboxColumns())
 }
 
+// snapshotCmd contains the commands that manage snapshots.
 type snapshotCmd struct {
 	Ls   snapshotLsCmd   `cmd:"" help:"List snapshots."`
 	Show snapshotShowCmd `cmd:"" help:"Show everything about a snapshot."`
@@ -108,6 +110,7 @@ type snapshotCmd struct {
 
 func snapshotID(s *caisson.Snapshot) string { return string(s.ID) }
 
+// memoryOrFiles returns what a snapshot contains: memory, with the files, or only files.
 func memoryOrFiles(s *caisson.Snapshot) string {
 	if s.Memory {
 		return "memory"

@@ -9,6 +9,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
+// syncCmd contains the commands that sync workspaces.
 type syncCmd struct {
 	Apply syncApplyCmd `cmd:"" default:"withargs" help:"Review changes and apply them (default)."`
 	Undo  syncUndoCmd  `cmd:"" help:"Undo a sync."`
@@ -42,7 +43,7 @@ What is chosen is applied as a whole or not at all, exactly as it was shown. The
 		"caisson sync --reset --yes ws-abcdefghijklmnop", "caisson sync log", "caisson sync undo rc-abcdefghijklmnop")
 }
 
-// ProvideChecked returns an error for flags that exclude each other.
+// ProvideChecked returns an error for flags that exclude each other, and for a review without a terminal.
 func (c *syncApplyCmd) ProvideChecked(a *app) (_ checked, err error) {
 	modes := 0
 	for _, is := range []bool{c.DryRun, c.Auto, c.Reset, c.Status} {
@@ -89,7 +90,7 @@ func (c *syncApplyCmd) Run(ctx context.Context, a *app, _ checked, api api) erro
 	if err != nil {
 		return err
 	}
-	defer dir.Close() // the client has closed it already, unless it did not receive it
+	defer dir.Close() // has no effect if the client has closed it already
 	req := caisson.SyncRequest{Auto: c.Auto, Only: c.Only, Directory: dir}
 	if !c.Auto {
 		if req, err = c.choose(ctx, a, api, w); err != nil {
@@ -108,7 +109,8 @@ func (c *syncApplyCmd) Run(ctx context.Context, a *app, _ checked, api api) erro
 	return printSynced(a, r, len(req.Drop))
 }
 
-// choose reviews the changes and returns a request for the selected ones.
+// choose returns a request that applies or drops the changes that the user selects in a review; with --yes, that applies all
+// changes that may be applied.
 func (c *syncApplyCmd) choose(ctx context.Context, a *app, api api, w *caisson.Workspace) (req caisson.SyncRequest, err error) {
 	d, err := api.Diff(ctx, string(w.ID), caisson.DiffRequest{Only: c.Only, Patch: !c.Yes, Freeze: true})
 	if err != nil {
@@ -151,7 +153,7 @@ func sandboxStopped(ctx context.Context, api api, w *caisson.Workspace) bool {
 	return err == nil && (sb.State == caisson.Stopped || sb.State == caisson.Created || sb.State == caisson.Failed)
 }
 
-// applicable reports whether a person may apply a change. A change with an unknown verdict may not be applied.
+// applicable reports whether a change may be applied after a person has confirmed it. A change with an unknown verdict may not.
 func applicable(ch *caisson.Change) bool {
 	return ch.Verdict == caisson.VerdictPass || ch.Verdict == caisson.VerdictAsk
 }
@@ -177,17 +179,18 @@ func printDryRun(a *app, d *caisson.Diff) error {
 	return nil
 }
 
-// syncCounts is the number of changes in a workspace, as printed with -o json.
+// syncCounts is the output of sync --status with -o json: the number of changes in a workspace, and how many have each verdict.
 type syncCounts struct {
 	Workspace *caisson.Workspace `json:"workspace"`
 	Changes   int                `json:"changes"`
 	Pass      int                `json:"pass"`
 	Ask       int                `json:"ask"`
-	Clash     int                `json:"clash"`
+	Clash     int                `json:"clash"` // verdict conflict
 	Denied    int                `json:"denied"`
-	Cut       bool               `json:"cut,omitempty"`
+	Cut       bool               `json:"cut,omitempty"` // there are more changes, which are not counted
 }
 
+// syncStatus prints the numbers of pending changes in a workspace.
 func syncStatus(ctx context.Context, a *app, api api, w *caisson.Workspace) error {
 	d, err := api.Diff(ctx, string(w.ID), caisson.DiffRequest{})
 	if err != nil {
@@ -217,7 +220,7 @@ func syncStatus(ctx context.Context, a *app, api api, w *caisson.Workspace) erro
 	})
 }
 
-// reset drops all changes, after confirmation.
+// reset drops all changes in the workspace, with --yes or after the user has confirmed it.
 func (c *syncApplyCmd) reset(ctx context.Context, a *app, api api, w *caisson.Workspace) error {
 	if !c.Yes {
 		d, err := api.Diff(ctx, string(w.ID), caisson.DiffRequest{})

@@ -12,19 +12,19 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
-// reviewer prompts a person to decide about changes.
+// reviewer prompts a person on a terminal to decide about changes.
 type reviewer struct {
 	in        *bufio.Reader
 	out       io.Writer
-	color     bool
-	raw       bool
-	droppable bool
+	color     bool   // use colours
+	raw       bool   // do not escape the contents of files
+	droppable bool   // changes may be dropped, because the sandbox is not running
 	onPanic   func() // deferred in the goroutine that reads, to restore the terminal after a panic; nil for none
 
-	applyPassing bool // apply all further changes that pass every check
-	apply        []caisson.Selection
-	drop         []string
-	asked        bool // whether a selected change needs a person's consent
+	applyPassing bool                // apply all further changes that pass every check
+	apply        []caisson.Selection // the changes to apply
+	drop         []string            // paths of the changes to drop
+	asked        bool                // the checks require a person's consent for a change in apply
 }
 
 // changeKeyHelp explains each key for a change.
@@ -51,7 +51,7 @@ var hunkKeyHelp = map[byte]string{
 // errStop ends a review; the changes selected so far are kept.
 var errStop = errors.New("stop")
 
-// review prompts for each change. The selected changes are then in r; after an error no change may be applied.
+// review prompts for each change. Afterwards r.apply and r.drop contain the decisions; after an error they must not be used.
 func (r *reviewer) review(ctx context.Context, changes []caisson.Change) error {
 	for i := range changes {
 		err := r.change(ctx, &changes[i], fmt.Sprintf("%d/%d", i+1, len(changes)))
@@ -65,6 +65,8 @@ func (r *reviewer) review(ctx context.Context, changes []caisson.Change) error {
 	return nil
 }
 
+// change shows a change and prompts for a decision about it. place is its number among all changes, such as 2/5. Returns errStop
+// if the user ends the review.
 func (r *reviewer) change(ctx context.Context, ch *caisson.Change, place string) error {
 	if r.applyPassing && ch.Verdict == caisson.VerdictPass {
 		r.selectChange(ch, nil)
@@ -111,7 +113,8 @@ func (r *reviewer) change(ctx context.Context, ch *caisson.Change, place string)
 	return nil
 }
 
-// reviewHunks prompts for each hunk of a change.
+// reviewHunks prompts for each hunk of a change. Returns errStop if the user ends the review; the hunks selected before are
+// applied.
 func (r *reviewer) reviewHunks(ctx context.Context, ch *caisson.Change, hunks []string) error {
 	var wanted []int
 	var stop error
@@ -151,12 +154,14 @@ parts:
 	return stop
 }
 
+// selectChange adds a change to those that are to be applied. hunks are the indices of the hunks to apply, nil for the whole
+// change.
 func (r *reviewer) selectChange(ch *caisson.Change, hunks []int) {
 	r.apply = append(r.apply, caisson.Selection{Path: ch.Path, Hash: ch.Hash, Hunks: hunks})
 	r.asked = r.asked || ch.Verdict == caisson.VerdictAsk
 }
 
-// show writes a part of a patch.
+// show writes what write prints to the terminal.
 func (r *reviewer) show(write func(*patchPrinter)) error {
 	var b strings.Builder
 	write(&patchPrinter{&b, r.color, r.raw})
@@ -164,7 +169,7 @@ func (r *reviewer) show(write func(*patchPrinter)) error {
 	return err
 }
 
-// promptWithHelp is like ask, but explains the keys and prompts again if the answer is '?'.
+// promptWithHelp is like promptKey, but explains the keys and prompts again if the answer is '?'. meaning has the explanations.
 func (r *reviewer) promptWithHelp(ctx context.Context, question, can string, meaning map[byte]string) (byte, error) {
 	for {
 		key, err := r.promptKey(ctx, question, can)
@@ -177,7 +182,8 @@ func (r *reviewer) promptWithHelp(ctx context.Context, question, can string, mea
 	}
 }
 
-// promptKey prompts until the answer is one of the keys. The end of the input is an error, because no person can answer any more.
+// promptKey prints question and reads lines until one consists of one of the keys in can, which it returns. The end of the input
+// is an error.
 func (r *reviewer) promptKey(ctx context.Context, question, can string) (byte, error) {
 	type line struct {
 		text string
@@ -189,7 +195,7 @@ func (r *reviewer) promptKey(ctx context.Context, question, can string) (byte, e
 			return 0, err
 		}
 		typed := make(chan line, 1)
-		go func() { // reading a terminal cannot be interrupted; after a signal the program exits
+		go func() { // may outlive this call: reading a terminal cannot be interrupted, but after a signal the program exits
 			if r.onPanic != nil {
 				defer r.onPanic()
 			}
@@ -216,5 +222,5 @@ func (r *reviewer) promptKey(ctx context.Context, question, can string) (byte, e
 	}
 }
 
-// quoteName escapes a name for a message.
+// quoteName escapes a name or another untrusted text for a message.
 func quoteName(s string) string { return safetext.Escape(s) }

@@ -11,6 +11,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/strictyaml"
 )
 
+// templateCmd contains the commands that manage templates.
 type templateCmd struct {
 	Ls    templateLsCmd    `cmd:"" help:"List templates."`
 	Show  templateShowCmd  `cmd:"" help:"Show everything about a template."`
@@ -130,7 +131,7 @@ func (a *app) readTemplate(file string) (*caisson.Template, error) {
 	return &t, nil
 }
 
-// readInput reads a small file, or standard input for "-".
+// readInput reads a file of at most maxConfigSize bytes, or standard input if file is "-".
 func (a *app) readInput(file string) ([]byte, error) {
 	if file != "-" {
 		return readSmall(file)
@@ -142,6 +143,7 @@ func (a *app) readInput(file string) ([]byte, error) {
 	return data, err
 }
 
+// absFrom returns path as an absolute path; a relative one is relative to dir.
 func absFrom(dir, path string) (string, error) {
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(dir, path)

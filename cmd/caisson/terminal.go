@@ -19,7 +19,9 @@ import (
 // signalTimeout is the time limit for sending a signal to a process.
 const signalTimeout = 5 * time.Second
 
-// safeWriter returns w, behind a filter if it is a terminal, and a function that must be called at the end of the output.
+// safeWriter returns a writer to w. If w is a terminal, the writer filters what could deceive the user or control the terminal,
+// unless
+// --raw-tty was given. The returned function must be called at the end of the output.
 func (a *app) safeWriter(w io.Writer, mode safetext.Mode) (io.Writer, func() error) {
 	if !isTerminal(w) || a.globals.RawTTY {
 		return w, func() error { return nil }
@@ -85,7 +87,7 @@ func (a console) rawTerminal(ctx context.Context, p caisson.Process) (restore fu
 			}
 		}
 	}()
-	// A signal of another process ends the session; in raw mode keys send no signals.
+	// In raw mode keys such as Ctrl-C send no signals, so a signal comes from another process. It ends the session.
 	release := a.interrupts.setHandler(func(s os.Signal) {
 		a.interrupts.setCancelledBy(s)
 		_ = p.Close()
@@ -102,8 +104,8 @@ func (a console) rawTerminal(ctx context.Context, p caisson.Process) (restore fu
 	return a.restore, nil
 }
 
-// restoreOnPanic restores the terminal after a panic of a goroutine other than the command's, before the panic ends the program. It must
-// be deferred.
+// restoreOnPanic restores the terminal after a panic of a goroutine other than the command's, before the panic ends the program.
+// It must be deferred.
 func (a *app) restoreOnPanic() {
 	if r := recover(); r != nil {
 		if a.restore != nil {
@@ -125,7 +127,7 @@ func terminalSize(fs ...any) (rows, cols uint16) {
 	return 0, 0
 }
 
-// forwardInterrupts sends the first signal on to p and kills p at the second one.
+// forwardInterrupts sends the first signal on to p and kills p at the second one, until release is called.
 func (a console) forwardInterrupts(ctx context.Context, p caisson.Process) (release func()) {
 	sent := false
 	return a.interrupts.setHandler(func(s os.Signal) {

@@ -8,6 +8,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
+// tokenCmd contains the commands that manage tokens.
 type tokenCmd struct {
 	Create tokenCreateCmd `cmd:"" help:"Create a token and print it once."`
 	Ls     tokenLsCmd     `cmd:"" help:"List tokens."`

@@ -32,7 +32,7 @@ func (c *usageCmd) Help() string {
 		"caisson usage --receipts --since 2026-05-01 --until 2026-06-01 --csv", "caisson usage --reconcile litellm --since 7d")
 }
 
-// maxListed is the maximum number of calls or receipts in a list.
+// maxListed is the maximum number of calls or charges that are listed; a longer list is an error.
 const maxListed = 100_000
 
 // ProvideQuery parses the flags.
@@ -72,7 +72,7 @@ func (c *usageCmd) Run(ctx context.Context, a *app, q caisson.UsageQuery, api ap
 	return c.print(a, rows)
 }
 
-// query returns the query that the flags specify, without the sandbox.
+// query returns the query that the flags other than --sandbox specify.
 func (c *usageCmd) query(now time.Time) (q caisson.UsageQuery, err error) {
 	q = caisson.UsageQuery{Run: c.OfRun, Under: c.Under, Agent: c.Agent, Model: c.Model}
 	if c.All {
@@ -110,6 +110,7 @@ func parseMoment(field, s string, now time.Time) (time.Time, error) {
 	return time.Time{}, caisson.Invalidf(field, "%.40q is not a time; write for example 24h, 7d, 2026-05-01 or 2026-05-01T12:00:00Z", s)
 }
 
+// print prints sums of calls.
 func (c *usageCmd) print(a *app, rows []caisson.UsageRow) error {
 	count := func(of func(caisson.UsageRow) int64) func(caisson.UsageRow) string {
 		return func(r caisson.UsageRow) string { return strconv.FormatInt(of(r), 10) }
@@ -126,7 +127,7 @@ func (c *usageCmd) print(a *app, rows []caisson.UsageRow) error {
 	})
 }
 
-// listAtMost requests all pages of a list; returns Invalid if it has more than maxListed items.
+// listAtMost requests all pages of a list with read, as [pages] does. Returns Invalid if the list has more than maxListed items.
 func listAtMost[T any](id func(T) string, read func(after string, limit int) ([]T, bool, error)) ([]T, error) {
 	list, err := pages(maxListed+1, id, read)
 	if err == nil && len(list) > maxListed {
@@ -135,6 +136,7 @@ func listAtMost[T any](id func(T) string, read func(after string, limit int) ([]
 	return list, err
 }
 
+// calls prints the list of calls that q selects.
 func (c *usageCmd) calls(ctx context.Context, a *app, api api, q caisson.UsageQuery) error {
 	id := func(c caisson.Call) string { return string(c.ID) }
 	list, err := listAtMost(id, func(after string, limit int) ([]caisson.Call, bool, error) {
@@ -168,6 +170,7 @@ func (c *usageCmd) calls(ctx context.Context, a *app, api api, q caisson.UsageQu
 	})
 }
 
+// receipts prints the list of charges for the calls that q selects.
 func (c *usageCmd) receipts(ctx context.Context, a *app, api api, q caisson.UsageQuery) error {
 	reference := func(r caisson.Receipt) string { return r.Reference }
 	list, err := listAtMost(reference, func(after string, limit int) ([]caisson.Receipt, bool, error) {
@@ -188,6 +191,7 @@ func (c *usageCmd) receipts(ctx context.Context, a *app, api api, q caisson.Usag
 	})
 }
 
+// reconcile prints the differences between the ledger and the spend logs of a LiteLLM provider since a time.
 func (c *usageCmd) reconcile(ctx context.Context, a *app, api api, since time.Time) error {
 	id := func(d caisson.Discrepancy) string { return firstNonEmpty(string(d.Call), d.UpstreamID) }
 	return asList(a, []column[caisson.Discrepancy]{

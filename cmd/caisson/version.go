@@ -5,7 +5,8 @@ import (
 	"runtime/debug"
 )
 
-// release is set by make, through the linker; if it is empty, the version is that of the main module in the build information.
+// release is the version of this build. The Makefile sets it with the linker's flag -X; if it is empty, the version is that of
+// the main module in the build information.
 var release string
 
 // versionCmd prints the version.
@@ -13,7 +14,7 @@ type versionCmd struct{}
 
 func (c *versionCmd) Help() string { return examples("caisson version", "caisson version -o json") }
 
-// version describes the build of this binary.
+// version describes the build of this binary; it is the output of the command version with -o json.
 type version struct {
 	Version  string `json:"version"`
 	Commit   string `json:"commit,omitempty"`

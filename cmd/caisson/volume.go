@@ -11,6 +11,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
+// volumeCmd contains the commands that manage volumes.
 type volumeCmd struct {
 	Create volumeCreateCmd `cmd:"" help:"Create an empty volume."`
 	Ls     volumeLsCmd     `cmd:"" help:"List volumes."`
@@ -123,7 +124,7 @@ func (c *volumeRmCmd) Run(ctx context.Context, a *app, api api) error {
 	return removeEach(ctx, a, c.Volumes, api.RemoveVolume)
 }
 
-// namePattern matches names of volumes and repositories. The ids of volumes match as well.
+// namePattern matches names of volumes and repositories. It also matches ids of volumes, which can be used instead of names.
 var namePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
 
 // parseNameTarget parses NAME[:TARGET], where NAME is the name of a volume or repository; field is the flag's name.

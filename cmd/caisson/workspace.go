@@ -14,6 +14,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
+// workspaceCmd contains the commands that manage workspaces.
 type workspaceCmd struct {
 	Ls   workspaceLsCmd   `cmd:"" help:"List workspaces, newest first."`
 	Show workspaceShowCmd `cmd:"" help:"Show everything about a workspace, with the files that are hidden in it."`
@@ -142,7 +143,8 @@ func searchSummary(w *caisson.Workspace) string {
 	return s
 }
 
-// warnSuspects warns about files of a new sandbox's workspace that may contain secrets, as far as the search has found them.
+// warnSuspects prints a warning if the workspace of a new sandbox contains files in which the search for secrets, which may
+// still be in progress, has found something.
 func warnSuspects(ctx context.Context, a *app, api api, sb *caisson.Sandbox) {
 	if sb.Spec.Workspace == "" || a.globals.Quiet {
 		return
@@ -158,7 +160,8 @@ func warnSuspects(ctx context.Context, a *app, api api, sb *caisson.Sandbox) {
 	a.infof("caisson: the sandbox sees files that may contain secrets: %s; see caisson workspace show %s", hiddenFiles(names, w.SuspectCount), w.ID)
 }
 
-// hiddenRows returns the rows for files that are hidden from a sandbox; count is their total number.
+// hiddenRows returns the properties for printOne of files that are hidden from a sandbox. count is the number of all of them,
+// which may be more than hidden contains.
 func hiddenRows(hidden []string, count int) (rows [][2]string) {
 	for _, p := range hidden {
 		rows = append(rows, [2]string{"Hidden", p})
@@ -169,7 +172,7 @@ func hiddenRows(hidden []string, count int) (rows [][2]string) {
 	return rows
 }
 
-// hiddenFiles returns a text with the first few hidden files and the number of the others.
+// hiddenFiles returns a text with the first few of some files and the number of the others. count is the number of all of them.
 func hiddenFiles(hidden []string, count int) string {
 	shown := hidden[:min(len(hidden), 5)]
 	s := quoteCommand(shown)

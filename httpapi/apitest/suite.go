@@ -1,5 +1,5 @@
-// Package apitest is the suite of the API: cores pass it when they are called directly, and when they are called through client
-// and server.
+// Package apitest contains tests of the interfaces of the API. Cores must pass them when they are called directly, and when they
+// are called through client and server.
 package apitest
 
 import (
@@ -19,12 +19,12 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Cores are the services of the API, and what tests of them need.
+// Cores are the services of the API, and the functions that tests need besides the API.
 type Cores struct {
 	caisson.API
-	// Secrets returns the values of Credentials.
+	// Secrets returns the values of the credentials that were set through the API, which does not return them.
 	Secrets caisson.Secrets
-	// Charge records calls of models.
+	// Charge adds calls of models to the ledger.
 	Charge func(ctx context.Context, calls ...caisson.Call) error
 }
 
@@ -88,7 +88,8 @@ func Test(t *testing.T, open func(t *testing.T) (context.Context, Cores)) {
 	}
 }
 
-// must returns a function that fails the test if err is not nil, else returns v.
+// must takes the results of a call, as in must(f())(t): it returns a function that returns v, or fails the test if err is not
+// nil.
 func must[T any](v T, err error) func(testing.TB) T {
 	return func(t testing.TB) T {
 		t.Helper()
@@ -99,7 +100,7 @@ func must[T any](v T, err error) func(testing.TB) T {
 	}
 }
 
-// Fails checks that err has this kind and field.
+// Fails checks that err is an error of this kind about this field, "" if it is about none.
 func Fails(t testing.TB, err error, kind caisson.Kind, field string) {
 	t.Helper()
 	if err == nil || caisson.KindOf(err) != kind || caisson.FieldOf(err) != field {
@@ -107,6 +108,7 @@ func Fails(t testing.TB, err error, kind caisson.Kind, field string) {
 	}
 }
 
+// create creates a sandbox and fails the test if that is not possible.
 func create(t testing.TB, ctx context.Context, c Cores, req caisson.CreateRequest) *caisson.Sandbox {
 	t.Helper()
 	return must(c.Sandboxes.Create(ctx, req))(t)

@@ -75,4 +75,5 @@ func testAgents(t *testing.T, ctx context.Context, c Cores) {
 	}
 }
 
+// second returns the second of the two results of a call, its error.
 func second[T any](_ T, err error) error { return err }

@@ -40,7 +40,7 @@ func testProcesses(t *testing.T, ctx context.Context, c Cores) {
 		t.Errorf("%q", b)
 	}
 	stop()
-	io.Copy(io.Discard, logs) // returns, with or without an error
+	io.Copy(io.Discard, logs) // must return; whether it returns an error is not defined
 	logs = must(c.Processes.Logs(ctx, sb, false))(t)
 	defer logs.Close()
 	if b := must(io.ReadAll(logs))(t); string(b) != "first\n" {
@@ -48,7 +48,7 @@ func testProcesses(t *testing.T, ctx context.Context, c Cores) {
 	}
 }
 
-// finish collects the outputs and the exit status of a process.
+// finish reads both outputs of a process to their end and returns them with its exit status.
 func finish(t testing.TB, ctx context.Context, p caisson.Process) (stdout, stderr string, status caisson.ExitStatus) {
 	t.Helper()
 	var wg sync.WaitGroup

@@ -13,7 +13,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Calls returns three calls of an account, an hour apart.
+// Calls returns three calls of models by runs of an account, an hour apart.
 func Calls(account string) (list []caisson.Call) {
 	noon := time.Date(2026, 5, 1, 12, 0, 0, 5000, time.UTC)
 	for i, model := range []string{"small", "large", "small"} {

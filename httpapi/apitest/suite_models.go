@@ -26,7 +26,7 @@ func testModels(t *testing.T, ctx context.Context, c Cores) {
 		{Model: caisson.Model{Alias: "dear", Provider: "local", Upstream: "dear"}, Kind: caisson.ProviderOpenAI, Problem: "no price is known"},
 	}
 	if len(list) == 3 {
-		list[2].Problem, _, _ = strings.Cut(list[2].Problem, ";") // the rest says what to do
+		list[2].Problem, _, _ = strings.Cut(list[2].Problem, ";") // the remedy after the semicolon is not compared
 	}
 	if diff := cmp.Diff(want, list); diff != "" {
 		t.Error(diff)
@@ -71,7 +71,8 @@ func testModels(t *testing.T, ctx context.Context, c Cores) {
 	}
 }
 
-// priceList returns a price list of the models in the lines of names, which all cost the same. comment makes it longer.
+// priceList returns a price list in LiteLLM's format of the models in the lines of names, which all cost the same. comment is
+// added to each, so that tests can make the list longer.
 func priceList(names, comment string) []byte {
 	list := map[string]any{}
 	for name := range strings.Lines(names) {
@@ -81,7 +82,7 @@ func priceList(names, comment string) []byte {
 	}
 	b, err := json.Marshal(list)
 	if err != nil {
-		panic(err) // strings and numbers marshal
+		panic(err) // cannot happen: the list has only strings and numbers
 	}
 	return b
 }

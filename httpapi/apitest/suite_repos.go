@@ -14,13 +14,13 @@ import (
 	"github.com/caisson-dev/caisson/internal/poll"
 )
 
-// secretFor sets a credential for pull requests.
+// secretFor stores a credential with this name, which repositories need for pull requests.
 func secretFor(t *testing.T, ctx context.Context, c Cores, name string) {
 	t.Helper()
 	must(c.Credentials.SetCredential(ctx, name, caisson.NewSecret("token")))(t)
 }
 
-// addRepo adds a repository.
+// addRepo adds a repository of GitHub with this name.
 func addRepo(t *testing.T, ctx context.Context, c Cores, name string) *caisson.Repo {
 	t.Helper()
 	return must(c.Repos.AddRepo(ctx, caisson.Repo{Name: name, URL: "https://github.com/o/" + name}))(t)
@@ -146,6 +146,8 @@ func testDeliveries(t *testing.T, ctx context.Context, c Cores) {
 	testRepoRequests(t, ctx, c)
 }
 
+// testDeliveryPages checks the filters of the listing of deliveries. all are the ids of all deliveries, the newest first; the
+// last one is that of run.
 func testDeliveryPages(t *testing.T, ctx context.Context, c Cores, run caisson.ID, all []caisson.ID) {
 	for _, tt := range []struct {
 		f    caisson.DeliveryFilter

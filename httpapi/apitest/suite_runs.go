@@ -17,7 +17,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// start starts a run of the agent caisson.
+// start starts a run of the agent caisson, which in these tests follows the instructions in prompt.
 func start(t testing.TB, ctx context.Context, c Cores, prompt string) *caisson.Run {
 	t.Helper()
 	return must(c.Runs.StartRun(ctx, caisson.RunRequest{Agent: "caisson", Prompt: prompt}))(t)
@@ -39,7 +39,7 @@ func ended(t testing.TB, ctx context.Context, c Cores, id caisson.ID) *caisson.R
 	return must(c.Runs.GetRun(ctx, id))(t)
 }
 
-// until reads a run's events up to the first of a type.
+// until reads a run's events up to the first one of the type kind, and fails the test if there is none.
 func until(t testing.TB, events <-chan caisson.RunEvent, kind string) {
 	t.Helper()
 	for e := range events {
@@ -50,6 +50,7 @@ func until(t testing.TB, events <-chan caisson.RunEvent, kind string) {
 	t.Fatalf("no event is a %s", kind)
 }
 
+// types returns the types of events.
 func types(events []caisson.RunEvent) (out []string) {
 	for _, e := range events {
 		out = append(out, e.Type)

@@ -14,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// makeReview makes a review of the changes of a workspace and returns its id and the selection of each change by path.
+// makeReview makes a review of the changes of a workspace and returns its id and, by path, the selections that apply each change.
 func makeReview(t *testing.T, ctx context.Context, c Cores, ref string) (caisson.ID, map[string]caisson.Selection) {
 	t.Helper()
 	d := must(c.Workspaces.Diff(ctx, ref, caisson.DiffRequest{Patch: true, Freeze: true}))(t)
@@ -28,7 +28,7 @@ func makeReview(t *testing.T, ctx context.Context, c Cores, ref string) (caisson
 	return d.Review, out
 }
 
-// secretFile is the content of a file with a secret.
+// secretFile is the content of a file in which the checks find a secret.
 const secretFile = "id: AKIAQ3EGRTZPMK5VWXYA\n"
 
 func testSyncs(t *testing.T, ctx context.Context, c Cores) {

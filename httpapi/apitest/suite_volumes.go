@@ -12,7 +12,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/poll"
 )
 
-// createWithVolume creates a running sandbox with a volume.
+// createWithVolume creates a running sandbox with the volume name at the path target; "" is the default path.
 func createWithVolume(t *testing.T, ctx context.Context, c Cores, name, target string) *caisson.Sandbox {
 	t.Helper()
 	return create(t, ctx, c, caisson.CreateRequest{
@@ -161,6 +161,7 @@ func testVolumeEvents(t *testing.T, ctx context.Context, c Cores, id caisson.ID)
 	}
 }
 
+// listSandboxes returns the first page of all sandboxes.
 func listSandboxes(t *testing.T, ctx context.Context, c Cores) []*caisson.Sandbox {
 	t.Helper()
 	list, _, err := c.Sandboxes.List(ctx, caisson.Filter{})

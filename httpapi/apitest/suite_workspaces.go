@@ -23,7 +23,7 @@ func lines(n int) string {
 	return b.String()
 }
 
-// hostDir creates a directory with these files.
+// hostDir creates a directory with these files, given by path and content, and returns its path.
 func hostDir(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -39,7 +39,7 @@ func hostDir(t *testing.T, files map[string]string) string {
 	return dir
 }
 
-// openDir opens a directory as a client does.
+// openDir opens a directory for a request, as a client does.
 func openDir(t *testing.T, dir string) caisson.Handle {
 	t.Helper()
 	f, err := os.Open(dir)
@@ -49,7 +49,7 @@ func openDir(t *testing.T, dir string) caisson.Handle {
 	return f
 }
 
-// createWithWorkspace creates a running sandbox with a workspace of dir.
+// createWithWorkspace creates a running sandbox with a workspace of dir. The functions change modify the request first.
 func createWithWorkspace(t *testing.T, ctx context.Context, c Cores, dir string, change ...func(*caisson.WorkspaceRequest)) *caisson.Sandbox {
 	t.Helper()
 	req := caisson.WorkspaceRequest{Source: dir, Directory: openDir(t, dir)}

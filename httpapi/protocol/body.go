@@ -41,10 +41,10 @@ type KillRequest struct {
 	Signal int `json:"signal" minimum:"1" maximum:"64" doc:"Signal number"`
 }
 
-// Limits of a [ProcessRequest].
+// Bytes of each output stream that are returned for a [ProcessRequest]. The rest is discarded.
 const (
-	DefaultOutput = 2 << 20
-	MaxOutput     = 16 << 20
+	DefaultOutput = 2 << 20  // if ProcessRequest.MaxOutput is 0
+	MaxOutput     = 16 << 20 // the maximum of ProcessRequest.MaxOutput
 )
 
 // ProcessRequest is the body of a non-interactive exec.
@@ -85,7 +85,8 @@ func NewOutput(kept []byte, size int64) Output {
 	return o
 }
 
-// longerAsText reports whether text would be longer in JSON than in base64: a control character takes six bytes.
+// longerAsText reports whether text would be longer as a JSON string than in base64, because a control character takes six bytes
+// in JSON.
 func longerAsText(text []byte) bool {
 	n := 0
 	for _, b := range text {
@@ -129,8 +130,8 @@ type MoveRequest struct {
 	To   string `json:"to"`
 }
 
-// PullRequest is the body of a pull request as clients encode it: [caisson.PullRequest] redacts its password. The code that
-// creates one must marshal it at once and keep no copy.
+// PullRequest is the body of a request to pull an image, as clients encode it; in the encoding of a [caisson.PullRequest] the
+// password is redacted. The code that creates one must marshal it at once and keep no copy.
 type PullRequest struct {
 	Reference string `json:"reference"`
 	Platform  string `json:"platform,omitempty"`
@@ -138,7 +139,7 @@ type PullRequest struct {
 	Offline   bool   `json:"offline,omitempty"`
 }
 
-// Login is a [caisson.RegistryAuth] as clients encode it.
+// Login is a [caisson.RegistryAuth] as clients encode it, with its password in plain text.
 type Login struct {
 	Username string `json:"username,omitempty"`
 	Password string `json:"password,omitempty"`

@@ -13,8 +13,8 @@ var ErrWindow = errors.New("window exceeded")
 // Credit is the sender's side of a channel's flow control: how many bytes may still be sent. Safe for concurrent use.
 type Credit struct {
 	mu     sync.Mutex
-	n      int
-	change chan struct{} // closed and replaced when n grows
+	n      int           // bytes that may be sent; guarded by mu
+	change chan struct{} // closed and replaced when n grows; guarded by mu
 }
 
 // NewCredit returns a credit of [Window] bytes.
@@ -59,11 +59,11 @@ type Queue struct {
 	grant func(n int) // called by Read without mu
 
 	mu         sync.Mutex
-	ready      *sync.Cond
-	buf        []byte
-	ungranted  int   // read but not granted yet
-	ended      error // returned by Read once buf is empty
-	windowUsed int   // bytes of the peer's window in use: len(buf)+owed
+	ready      *sync.Cond // signalled when data is added and when the queue is closed
+	buf        []byte     // received and not read yet; guarded by mu
+	ungranted  int        // bytes that were read, but not granted to the peer again yet; guarded by mu
+	ended      error      // returned by Read once buf is empty; nil before Close; guarded by mu
+	windowUsed int        // bytes of the peer's window in use, len(buf)+ungranted; guarded by mu
 }
 
 // NewQueue returns a queue that calls grant when the peer may send n bytes more.
@@ -73,7 +73,8 @@ func NewQueue(grant func(n int)) *Queue {
 	return q
 }
 
-// Push adds received data. It never blocks. Returns ErrWindow if the peer exceeds its window.
+// Push adds received data. It never blocks. Returns ErrWindow if the peer exceeds its window. Data for a closed queue is
+// discarded.
 func (q *Queue) Push(b []byte) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -121,7 +122,7 @@ func (q *Queue) Read(p []byte) (int, error) {
 	q.buf = q.buf[n:]
 	q.ungranted += n
 	grant := 0
-	// Granting half a window at a time keeps window messages rare and the sender busy.
+	// Half a window is granted at a time: few messages are sent, and the sender still has the other half.
 	if q.ungranted >= Window/2 && q.ended == nil {
 		grant, q.ungranted = q.ungranted, 0
 		q.windowUsed -= grant

@@ -30,8 +30,8 @@ const (
 // Sizes in bytes.
 const (
 	Window   = 256 << 10  // data in flight on one channel
-	MaxData  = 32<<10 - 1 // data in one frame; with the channel it is 32 KiB, which every WebSocket library accepts
-	MaxFrame = 1 + 64<<10
+	MaxData  = 32<<10 - 1 // data in a frame that is sent; with the channel it is 32 KiB, which every WebSocket library accepts
+	MaxFrame = 1 + 64<<10 // a frame that is accepted, with its channel
 )
 
 // The types of control messages, with the fields they use.
@@ -68,6 +68,7 @@ func (m Message) Frame() []byte {
 	return append([]byte{byte(Control)}, b...)
 }
 
+// errFrame is wrapped by the errors for frames and control messages that violate the protocol.
 var errFrame = errors.New("malformed frame")
 
 // ParseFrame splits a frame. The data shares memory with b.

@@ -1,6 +1,6 @@
 package protocol
 
-// MaxPriceList is the size of a price list in bytes.
+// MaxPriceList is the maximum size of a price list in bytes.
 const MaxPriceList = 16 << 20
 
 // Imported is the answer to an import of prices.

@@ -13,11 +13,11 @@ import (
 // Prefix is the path prefix of version 1 of the API.
 const Prefix = "/api/v1"
 
-// Headers.
+// Headers of requests.
 const (
 	AccountHeader     = "X-Caisson-Account" // the account that a local caller acts for
-	HandlesHeader     = "X-Caisson-Handles" // ids of passed descriptors, comma separated
-	IdempotencyHeader = "Idempotency-Key"
+	HandlesHeader     = "X-Caisson-Handles" // ids of passed descriptors, separated by commas
+	IdempotencyHeader = "Idempotency-Key"   // chosen by the client; a repeated request with it gets the first one's answer
 )
 
 // Content types.
@@ -28,7 +28,7 @@ const (
 	TarType     = "application/x-tar"
 )
 
-// statuses maps kinds of errors to HTTP statuses for the server; the client uses the inverse.
+// statuses maps kinds of errors to HTTP statuses. The server sends the status of an error's kind; the client uses the inverse.
 var statuses = map[caisson.Kind]int{
 	caisson.Internal:    http.StatusInternalServerError,
 	caisson.Invalid:     http.StatusBadRequest,
@@ -68,7 +68,7 @@ type Problem struct {
 	Detail string       `json:"detail" doc:"One sentence that describes the problem"`
 }
 
-// ProblemOf returns err as users may see it, without its cause.
+// ProblemOf returns the Problem for err: its kind, field and message, without its cause, which users may not see.
 func ProblemOf(err error) *Problem {
 	kind, field := caisson.KindOf(err), caisson.FieldOf(err)
 	detail := caisson.MessageOf(err)

@@ -17,9 +17,10 @@ const (
 
 // Limits of runs, in bytes.
 const (
-	// MaxRunRequest is the maximum size of a request as JSON: a prompt of 1 MiB, escaped, and the messages before it.
+	// MaxRunRequest is the maximum size of a [caisson.RunRequest] as JSON. It suffices for a prompt of 1 MiB, escaped, and the
+	// earlier messages of the conversation.
 	MaxRunRequest = 8 << 20
-	// MaxRunEvent is the maximum size of an event as JSON: one event has the whole answer.
+	// MaxRunEvent is the maximum size of a [caisson.RunEvent] as JSON. It is large because one event contains the whole answer.
 	MaxRunEvent = 64 << 20
 	// MaxExcerpt is the size to which prompts and answers are cut in listings.
 	MaxExcerpt = 2000
@@ -62,7 +63,7 @@ type ChatProblem struct {
 	DefaultModelID *string  `json:"defaultModelId,omitempty" doc:"If the model may not be used: one that the agent may use"`
 }
 
-// ChatProblemOf returns err as users of chats may see it, without its cause.
+// ChatProblemOf returns the ChatProblem for err: its kind, field and message, without its cause, which users may not see.
 func ChatProblemOf(err error) *ChatProblem {
 	p := ProblemOf(err)
 	return &ChatProblem{
