@@ -19,11 +19,11 @@ const replyTimeout = 15 * time.Second
 type link struct {
 	conn     *net.UnixConn
 	pid      int
-	kill     func()
+	kill     func() // kills the process
 	journals journals
 	token    chan struct{} // holds one token, which a call takes
-	seq      uint32        // guarded by turn
-	buf      []byte        // guarded by turn
+	seq      uint32        // number of the latest request; used by the holder of the token only
+	buf      []byte        // for replies; used by the holder of the token only
 }
 
 func newLink(conn *net.UnixConn, pid int, kill func()) *link {
@@ -46,9 +46,9 @@ func (l *link) hello() (Confinement, error) {
 	return c, err
 }
 
-// call sends one request, with files attached, and returns the reply; the caller checks its status. The call is cancelled if ctx
-// ends before the request is sent, not later. body may be nil; otherwise it is sent as JSON. An error of the exchange kills the
-// process.
+// call sends one request, with files attached, and returns the reply; the caller checks its status. The call is cancelled if
+// ctx ends before the request is sent, not later. body may be nil; otherwise it is sent as JSON. If the exchange fails, call
+// kills the process and returns the error.
 func (l *link) call(ctx context.Context, req request, body any, files ...*os.File) (reply, error) {
 	if body != nil {
 		var err error

@@ -51,7 +51,7 @@ type server struct {
 	hosts    *virtualHosts
 	upstream *dns.Upstream
 	dialer   flow.Dialer
-	bufs     *sync.Pool // read buffers
+	bufs     *sync.Pool // read buffers of the TAPs: *[maxFrame]byte
 
 	roots        *x509.CertPool
 	rootsLoaded  bool // roots include those of the settings; used by serve only
@@ -152,8 +152,9 @@ func (r reply) encodeAs(o op, seq uint32) []byte {
 // errNoDescriptors reports that the process had no free descriptors for those that came with a request.
 var errNoDescriptors = errors.New("the wire process has no free file descriptors")
 
-// receive returns the next request and its descriptors. The engine is trusted, but after a malformed message the two ends are out
-// of step, and the process exits. They are in step after errNoDescriptors, with which the request is returned.
+// receive returns the next request and its descriptors. The engine is trusted, but after a malformed message the two ends are
+// out of step, and the process must exit. With errNoDescriptors it returns the request without its descriptors, and the ends
+// are still in step.
 func (s *server) receive() (_ request, files []*os.File, err error) {
 	buf := make([]byte, maxRequest+1)
 	oob := make([]byte, unix.CmsgSpace(2*4))
@@ -261,6 +262,7 @@ func errorReply(err error) reply {
 	return reply{}
 }
 
+// attach adds a wire for the TAP in files. It owns files.
 func (s *server) attach(req request, files []*os.File) reply {
 	st := statusOK
 	switch {
@@ -308,6 +310,7 @@ func (s *server) setWire(id caisson.ID, w *sandboxWire) {
 	s.wires[id] = w
 }
 
+// count returns the number of wires.
 func (s *server) count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -345,6 +348,7 @@ func (s *server) configure(w *sandboxWire, body []byte, files []*os.File) reply 
 	return reply{}
 }
 
+// settings applies the settings in f, a file of memoryFile.
 func (s *server) settings(f *os.File) error {
 	cfg := &caisson.GatewayConfig{}
 	if err := readMemoryFile(f, cfg); err != nil {
@@ -468,7 +472,7 @@ func (s *server) dial(ctx context.Context, network, addr string) (net.Conn, erro
 	return nil, errors.Join(errs...)
 }
 
-// A coalescer coalesces repeated events into one call of tell.
+// A coalescer coalesces events that occur within coalesceDelay into one call of fn.
 type coalescer struct {
 	pending atomic.Bool
 	fn      func()

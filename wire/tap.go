@@ -31,7 +31,7 @@ type tap struct {
 
 	mu         sync.RWMutex
 	dispatcher stack.NetworkDispatcher // guarded by mu; nil unless attached
-	onClose    func()                  // guarded by mu
+	onClose    func()                  // called by Close; guarded by mu
 }
 
 var _ stack.LinkEndpoint = (*tap)(nil)

@@ -20,8 +20,8 @@ type limiter struct {
 	maxPerSandbox, maxTotal int // limits for one sandbox, and for all
 
 	mu        sync.Mutex
-	bySandbox map[caisson.ID]int // by sandbox; guarded by mu
-	total     int                // guarded by mu
+	bySandbox map[caisson.ID]int // operations in progress by sandbox; guarded by mu
+	total     int                // operations in progress; guarded by mu
 }
 
 func newLimiter(each, most int) *limiter {

@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	maxQuery = 1232 // a question, and options that are ignored
-	maxUDP   = 4096 // of an answer, even if the guest accepts more
+	maxQuery = 1232 // bytes of a query: a question, and options that are ignored
+	maxUDP   = 4096 // bytes of an answer over UDP, even if the guest accepts more
 
-	virtualTTL  = time.Minute
+	virtualTTL  = time.Minute     // of answers that need no upstream lookup
 	maxGuestTTL = 5 * time.Minute // a policy change takes effect within this time
 )
 
@@ -26,7 +26,7 @@ type reply struct {
 	rcode int
 	addrs []netip.Addr // of the requested type
 	ttl   time.Duration
-	// why is the text of an extended error for guests whose query accepts one, unless code is noExtendedError.
+	// code and text are an extended error for guests whose query accepts one; there is none if code is noExtendedError.
 	code int
 	text string
 }
@@ -255,6 +255,8 @@ func failure(err error) string {
 	return truncate(caisson.MessageOf(err), maxText)
 }
 
+// blocked returns a reply with the code "blocked" and an explanation of v. name is appended to the suggested command if there is
+// room; it may be "".
 func (r *Resolver) blocked(rcode int, v caisson.Verdict, name string) reply {
 	return reply{rcode: rcode, code: int(dns.ExtendedErrorCodeBlocked), text: r.explain(v, name)}
 }
@@ -262,8 +264,8 @@ func (r *Resolver) blocked(rcode int, v caisson.Verdict, name string) reply {
 const (
 	// maxText, in bytes, leaves room for the longest name in an answer of 512 bytes: header 12, question 259, OPT record 17.
 	maxText    = 512 - 12 - 259 - 17
-	maxReason  = 120
-	maxSandbox = 40
+	maxReason  = 120 // bytes of a reason in an explanation
+	maxSandbox = 40  // bytes of the id of a sandbox
 )
 
 // explain returns v's reason, and the command with which the operator can see details.

@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	rounds       = 2        // over all servers
-	udpSize      = 1232     // passes every network without fragmentation
-	maxReply     = 16 << 10 // over TCP; no host needs more addresses
+	rounds       = 2        // how often each server is queried
+	udpSize      = 1232     // bytes of an answer over UDP; passes every network without fragmentation
+	maxReply     = 16 << 10 // bytes of an answer over TCP; no host needs more addresses
 	maxUnrelated = 64       // datagrams that do not answer the query, before the server is skipped
 )
 
@@ -65,8 +65,8 @@ func queryServer(ctx context.Context, server netip.AddrPort, q question, edns bo
 	return Answer{}, err
 }
 
-// withConn calls do with a connection to server that is closed when ctx ends or after tryTimeout. UDP sockets are connected, so
-// that the kernel drops datagrams of other hosts, and each query uses a separate port.
+// withConn calls do with a new connection to server, whose operations fail after tryTimeout or at the deadline of ctx. UDP
+// sockets are connected, so that the kernel drops datagrams of other hosts, and each query uses a separate port.
 func withConn(ctx context.Context, network string, server netip.AddrPort, do func(net.Conn) (Answer, error)) (Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
 	defer cancel()

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	maxCachedAddrs  = 1024 // per wire
-	maxNamesPerAddr = 16   // per address; addresses of large content networks have many names
+	maxCachedAddrs  = 1024 // addresses per wire
+	maxNamesPerAddr = 16   // names per address; addresses of large content networks have many names
 	minNameLifetime = 10 * time.Minute
 )
 

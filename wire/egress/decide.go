@@ -11,7 +11,7 @@ import (
 const (
 	tcp = iota
 	udp
-	protocols
+	protocols // number of protocols
 )
 
 // Reasons of verdicts without a rule.
@@ -201,6 +201,7 @@ func (p *Policy) wildcard(rule int, name string) string {
 
 func refused(reason string) caisson.Verdict { return caisson.Verdict{Rule: -1, Reason: reason} }
 
+// unmatched returns the verdict on an address that no rule matches.
 func unmatched(addr netip.Addr) caisson.Verdict {
 	if b, ok := specialBlock(addr); ok {
 		return refused(b.reason)

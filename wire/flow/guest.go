@@ -22,11 +22,11 @@ type guestConn struct {
 	ep   tcpip.Endpoint
 	wq   *waiter.Queue
 
-	hup    waiter.Entry
+	hup    waiter.Entry  // closes ended on waiter.EventHUp
 	ended  chan struct{} // closed when the endpoint has ended, normally or with an error
-	once   sync.Once
+	once   sync.Once     // for closing ended
 	closed chan struct{} // closed by Close
-	close  sync.Once
+	close  sync.Once     // for Close
 
 	readMu   sync.Mutex
 	pushback []byte // data that is read again before the connection's; guarded by readMu
@@ -112,7 +112,8 @@ func (g *guestConn) abort() {
 	g.Close()
 }
 
-// linger waits until the connection has been closed, and then for at most halfClosed until the endpoint is gone.
+// linger waits until Close was called, and then for at most halfClosed until the endpoint has ended; then it resets the
+// connection.
 func (g *guestConn) linger(c *flow) {
 	defer g.abort()
 	select {

@@ -24,10 +24,10 @@ const (
 type sniffer struct {
 	data []byte
 
-	// For TLS: the next record begins at next; msg is the handshake message so far.
+	// For TLS: the next record begins at data[next]; msg is the handshake message so far.
 	next int
 	msg  []byte
-	// For text: the first word begins at begin; the first line does not end before scanned.
+	// For text: the first word begins at data[wordStart]; the first line does not end before data[scanned].
 	wordStart, scanned int
 	word               string
 
@@ -115,6 +115,7 @@ func (e *sniffer) detectText() appProtocol {
 	return protoOther
 }
 
+// notHTTP returns the protocol of data that does not begin with a word and white space.
 func (e *sniffer) notHTTP() appProtocol {
 	const proxy2 = "\r\n\r\n\x00\r\nQUIT\n" // version 2 of the PROXY header
 	if n := min(len(e.data), len(proxy2)); string(e.data[:n]) == proxy2[:n] {
@@ -130,8 +131,8 @@ func (e *sniffer) notHTTP() appProtocol {
 // even if it does not begin with a known method.
 type firstLine struct {
 	tail []byte // the end of the data so far, in upper case
-	size int
-	done bool
+	size int    // bytes of the line so far, without white space at its beginning
+	done bool   // the line has ended, or has more than maxSniff bytes
 }
 
 // isHTTP reports whether the line, of which p is the next part, contains HTTP. A control character ends the line, too.

@@ -105,7 +105,7 @@ func (f *Forwarder) dialUDP(c *flow) *net.UDPConn {
 		f.reportDialError(c, v, err)
 		return nil
 	}
-	// Recheck did not see policy changes before the flow was in the table.
+	// The policy may have changed since decide.
 	if v := c.redecide(); !v.Allowed {
 		f.denied.Add(1)
 		f.report("flow", c.attrs, v, "")
@@ -123,7 +123,7 @@ type datagramRelay struct {
 	up *net.UDPConn
 
 	last    atomic.Int64 // time of the last datagram, in nanoseconds since 1970
-	packets atomic.Int64
+	packets atomic.Int64 // datagrams in both directions
 	once    sync.Once
 }
 
@@ -134,7 +134,8 @@ func (e *datagramRelay) close() {
 	})
 }
 
-// run relays until no datagram was sent for a while, the destination reports the port as unreachable, or the flow is reset.
+// run relays until the timeout udpIdle or udpOnce, until the destination reports the port as unreachable, or until the flow is
+// reset.
 func (e *datagramRelay) run() {
 	defer e.c.release()
 	e.c.onEnd(e.close)
@@ -166,6 +167,7 @@ func (e *datagramRelay) run() {
 	}
 }
 
+// count counts one datagram of n bytes.
 func (e *datagramRelay) count(bytes *atomic.Int64, n int) {
 	bytes.Add(int64(n))
 	e.packets.Add(1)

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	largeBody = 1 << 20 // bytes
+	largeBody = 1 << 20 // bytes; larger bodies count against maxParses
 	maxParses = 2       // concurrent parses of large bodies
 )
 
@@ -34,15 +34,15 @@ type call struct {
 
 	req            dialect.Request
 	model          *model
-	maxInput       int64 // maximum number of input tokens
-	estimatedInput int64 // estimated number of input tokens
-	body           []byte
-	rateTokens     int64 // tokens charged to the rate limit
+	maxInput       int64  // maximum number of input tokens
+	estimatedInput int64  // estimated number of input tokens
+	body           []byte // body of the request to the provider
+	rateTokens     int64  // tokens charged to the rate limit
 	started        time.Time
 
 	row           caisson.Call
 	reserved      caisson.Reservation
-	settled       bool
+	settled       bool  // settle was called
 	answerStarted bool  // the guest has received a part of an answer
 	lastSendErr   error // why the last attempt to send the request failed; nil if there was none
 	record        *recording
@@ -93,6 +93,7 @@ func checkRequest(r *http.Request) error {
 	return nil
 }
 
+// list writes the list of the models that the grant allows.
 func (c *call) list() error {
 	body := c.api.Dialect.List(c.g.setup.Load().list(c.grant, c.api))
 	c.w.Header().Set("Content-Type", "application/json")
@@ -170,6 +171,7 @@ func (g *Gateway) parse(ctx context.Context, d dialect.Dialect, e dialect.Endpoi
 	return d.Parse(e, body, allow)
 }
 
+// allow returns the optional features that the grant allows.
 func (c *call) allow() (a dialect.Allow) {
 	for _, name := range c.grant.Allow {
 		switch name {

@@ -17,8 +17,8 @@ const (
 
 // secrets finds keys, parts of them, and their common encodings.
 type secrets struct {
-	windows    map[string]struct{} // parts of keys; each has window bytes
-	short      []string            // keys shorter than window
+	windows    map[string]struct{} // parts of keys; each has keyWindow bytes
+	short      []string            // keys shorter than keyWindow
 	firstBytes [256]bool           // first bytes of windows
 }
 
@@ -45,6 +45,7 @@ func newSecrets(keys ...string) *secrets {
 	return s
 }
 
+// add adds all parts of text that have keyWindow bytes.
 func (s *secrets) add(text string) {
 	for i := 0; i+keyWindow <= len(text); i++ {
 		s.windows[text[i:i+keyWindow]] = struct{}{}

@@ -46,7 +46,7 @@ type startRequest struct {
 
 // budgetSpent is the engine's response instead of a run if a budget is used up.
 type budgetSpent struct {
-	Spent string `json:"spent"`
+	Spent string `json:"spent"` // message that names the budget
 }
 
 func (s *startRequest) check() error {

@@ -42,7 +42,7 @@ func describeRun(r *caisson.Run) run {
 		if e := r.Result.Error; e != nil {
 			msg, _ := cutJSON(e.Message, maxErrorText)
 			if e.Code == caisson.RunProvider {
-				// The message contains hosts and credentials, which must not reach a sandbox.
+				// The message may contain hosts and parts of credentials, which must not reach a sandbox.
 				msg = "a model provider failed; the user who started the first run can see the details with caisson runs show " + string(r.ID)
 			}
 			g.Error = &caisson.RunError{Code: e.Code, Message: msg}

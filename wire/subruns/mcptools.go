@@ -50,6 +50,7 @@ type toolResult struct {
 	IsError bool      `json:"isError"`
 }
 
+// A content is an element of a toolResult; its Type is always "text".
 type content struct {
 	Type string `json:"type"`
 	Text string `json:"text"`

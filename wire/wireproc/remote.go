@@ -21,20 +21,21 @@ import (
 // here to the gateway of another machine.
 type remoteGateway struct {
 	env      wire.Env
-	registry *remote.Registry
-	server   *remote.Server
-	front    *remote.HTTPServer
+	registry *remote.Registry              // runs on other machines that are served
+	server   *remote.Server                // authenticates requests of those runs
+	front    *remote.HTTPServer            // serves TCP connections of other machines with server
 	client   atomic.Pointer[remote.Client] // nil: this gateway serves the sandboxes on this machine
 
-	mu   sync.Mutex // held by configure
-	last caisson.RemoteConfig
+	mu   sync.Mutex           // held by configure
+	last caisson.RemoteConfig // argument of the latest configure; guarded by mu
 }
 
-// fromRemote is the context key of requests from other machines. Only their grants are looked up in the registry of their runs.
+// fromRemote is a context key that marks requests from other machines. Only for these requests is the grant looked up in the
+// registry; other requests have the grant of their wire.
 type fromRemote struct{}
 
-// newRemoteGateway returns an others that serves no machine until it is configured. gateway serves the requests, with the guest in the
-// context.
+// newRemoteGateway returns a remoteGateway that serves no machine until it is configured. gateway handles the requests of other
+// machines; their context has the guest.
 func newRemoteGateway(env wire.Env, gateway http.Handler) (*remoteGateway, error) {
 	o := &remoteGateway{env: env, registry: remote.NewRegistry(remote.RegistryConfig{})}
 	var err error
@@ -47,7 +48,8 @@ func newRemoteGateway(env wire.Env, gateway http.Handler) (*remoteGateway, error
 	return o, nil
 }
 
-// grant returns what a guest may use now, and whether the request came from another machine.
+// grant returns the current grant of a guest on another machine. theirs is false if the request came from a sandbox on this
+// machine.
 func (o *remoteGateway) grant(ctx context.Context, g caisson.Guest) (grant *caisson.ModelGrant, theirs bool) {
 	if ctx.Value(fromRemote{}) == nil {
 		return nil, false

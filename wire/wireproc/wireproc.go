@@ -35,7 +35,7 @@ type gateway struct {
 	env      wire.Env
 	llm      *llm.Gateway
 	remote   *remoteGateway
-	segments chan ledger.Segment // journal segments that the engine has sent, for the meter's next
+	segments chan ledger.Segment // journal segments that the engine has sent, for nextSegment
 
 	mu    sync.Mutex
 	meter *ledger.Meter // nil until there is a journal; guarded by mu
