@@ -30,8 +30,8 @@ const openclawTimeout = 2 * time.Minute
 type openclawInstall struct {
 	size caisson.Size // Size of the warm snapshot.
 	dir  string
-	env  []string
-	n    int // Number of conversations so far.
+	env  []string // Environment of OpenClaw's commands.
+	n    int      // Number of conversations so far.
 }
 
 // ensureOpenclaw returns the stage with OpenClaw, which is installed from npm in a sandbox on the first call.

@@ -114,6 +114,7 @@ func serve(ctx context.Context, book *ledger.Book, guest caisson.Guest, provider
 // alias is the model that clients request.
 const alias = "bench"
 
+// newGateway returns the gateway with one model and its first journal.
 func newGateway(ctx context.Context, book *ledger.Book, provider string, log *slog.Logger) (g wire.Gateway, err error) {
 	journal := func() error {
 		id, f, err := book.Begin(ctx)

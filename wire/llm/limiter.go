@@ -205,7 +205,7 @@ type body struct {
 	g       *Gateway
 	limiter *limiter
 	buf     *[]byte
-	held    int64
+	held    int64 // bytes charged to the limits
 
 	account string
 }

@@ -96,7 +96,7 @@ func (c *checker) providerBlock(typ string, v strictjson.Value) error {
 		if !c.allow.ProviderTools {
 			return strictjson.InField(refuseGrant("results of tools that the provider runs", caisson.GrantProviderTools), "type")
 		}
-		c.unbounded = true // encrypted results may be compressed too
+		c.unbounded = true // encrypted results may be compressed, so their size does not bound the tokens
 		return c.findIDs(v)
 	}
 	return strictjson.Refuse("type", "content of type %.40q is not known to the model gateway; send it as text", typ)

@@ -75,7 +75,7 @@ func checkContent(p *parser, v value) error {
 	if v.Kind() != '[' {
 		return copyScalar(p, v)
 	}
-	// The parts change p.typed, which belongs to the message here.
+	// checkPart changes p.hasType, which refers to the message at this point.
 	typed := p.hasType
 	err := p.list(v, checkPart)
 	p.hasType = typed
@@ -129,7 +129,8 @@ func checkImageURL(p *parser, v value) error {
 	return nil
 }
 
-// image is url for images only: some providers accept documents and videos in their place, which have no token bound.
+// image is like url, for images only: some providers accept documents and videos in place of an image, and their tokens have no
+// bound.
 func (p *parser) image(v value) error {
 	if bytes.HasPrefix(v, []byte(`"data:`)) && !bytes.HasPrefix(v.Bytes(), []byte("data:image/")) {
 		return strictjson.Refuse("", "the data: URL is of no image; send data:image/..., or other data as a file")

@@ -112,6 +112,7 @@ func (p *parser) list(v value, each rule) error {
 	return nil
 }
 
+// copyRaw copies a value unchanged.
 func copyRaw(p *parser, v value) error {
 	p.out = append(p.out, v...)
 	return nil
@@ -131,6 +132,7 @@ func copyScalar(p *parser, v value) error {
 	return copyRaw(p, v)
 }
 
+// refuse returns a rule for a field that must be missing or null; why is the message of the error.
 func refuse(why string) rule {
 	return func(_ *parser, v value) error {
 		if v.IsNull() {
@@ -186,6 +188,7 @@ func checkStreamOptions(p *parser, v value) error {
 	return nil
 }
 
+// checkOne checks the number of requested answers.
 func checkOne(p *parser, v value) error {
 	if n, ok := v.Int(); v.IsNull() || ok && n == 1 {
 		return nil
@@ -221,6 +224,7 @@ func checkBackground(p *parser, v value) error {
 	return strictjson.Refuse("", "a call in the background cannot be metered; leave the field out and stream the answer")
 }
 
+// checkPrevious copies the id of the previous response.
 func checkPrevious(p *parser, v value) error {
 	if v.IsNull() {
 		return nil

@@ -12,7 +12,8 @@ var itemFields = map[string]rule{
 	"pending_safety_checks": copyRaw, "acknowledged_safety_checks": copyRaw,
 }
 
-// Items whose id must be forwarded, because they have no other contents.
+// Fields of items whose id must be forwarded, because they have no other contents; and clientItems, the types of items that
+// require no grant.
 var (
 	referenceFields = map[string]rule{"type": copyScalar, "id": (*parser).serverID}
 	reasoningFields = map[string]rule{
@@ -23,7 +24,7 @@ var (
 		"computer_call", "computer_call_output", "reasoning")
 )
 
-// Tools that the client runs.
+// Types of tools that the client runs, and the fields of these tools.
 var (
 	clientTools = set("function", "custom", "local_shell", "apply_patch", "computer", "computer_use_preview")
 	toolFields  = map[string]rule{

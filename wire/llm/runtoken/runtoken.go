@@ -30,7 +30,7 @@ const (
 	// MinKey is the minimum length of a key, in bytes.
 	MinKey = 32
 
-	maxRun     = 64
+	maxRun     = 64 // bytes of the id of a run
 	maxAttempt = 1e9
 	// maxToken is the maximum length of a token: a run, an attempt of 10 digits, an expiry of 12, and a signature of 43
 	// characters.

@@ -95,6 +95,7 @@ func (e *apiError) format(as errorStyle) object {
 	return object{"error": object{"message": message, "type": kind, "param": orNull(e.param), "code": orNull(e.code)}}
 }
 
+// orNull returns s, or nil if s is "".
 func orNull(s string) any {
 	if s == "" {
 		return nil

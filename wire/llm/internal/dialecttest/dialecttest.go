@@ -11,7 +11,8 @@ import (
 	"github.com/caisson-dev/caisson/wire/llm/dialect"
 )
 
-// Meter writes an answer to meters in pieces of several sizes, checks that all report the same, and returns one of them.
+// Meter writes an answer to meters in pieces of several sizes, and once cut at the given positions, checks that all meters report
+// the same, and returns one of them.
 func Meter(t testing.TB, open func() dialect.Meter, answer string, cuts ...int) dialect.Meter {
 	t.Helper()
 	whole := open()
