@@ -62,9 +62,9 @@ const withoutNginx = "nginx (not installed)"
 
 // Numbers of calls that a client makes sequentially each time it is started.
 const (
-	callsEach     = 200 // Counted calls at each start.
-	callsBefore   = 50  // Uncounted calls at each start.
-	callsPerRound = callsEach + callsBefore
+	callsEach     = 200                     // Counted calls at each start.
+	callsBefore   = 50                      // Uncounted calls at each start.
+	callsPerRound = callsEach + callsBefore // All calls at each start.
 )
 
 // callRounds returns the number of counted rounds. In each round every client is started once.

@@ -37,10 +37,10 @@ import (
 // beforehand.
 type runsc struct {
 	exe    string
-	dir    string // Bundles, files of the overlays, checkpoints.
-	root   string // gVisor's --root.
-	cgroup string // Parent of the containers' cgroups, below the root of the hierarchy.
-	flags  []string
+	dir    string     // Bundles, files of the overlays, checkpoints.
+	root   string     // gVisor's --root.
+	cgroup string     // Parent of the containers' cgroups, below the root of the hierarchy.
+	flags  []string   // Of every command.
 	spec   specs.Spec // Without the fields that bundle sets.
 
 	wires *wire.Manager

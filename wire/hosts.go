@@ -58,6 +58,7 @@ func (c *hostConn) widen(wide bool) {
 	}
 }
 
+// connKey is the context key of the hostConn over which a request came.
 type connKey struct{}
 
 // connOf returns the connection over which a request came; nil if it did not come over a wire.

@@ -19,11 +19,11 @@ const replyTimeout = 15 * time.Second
 type link struct {
 	conn     *net.UnixConn
 	pid      int
-	kill     func() // kills the process
-	journals journals
+	kill     func()        // kills the process
+	journals journals      // to which the process writes
 	token    chan struct{} // holds one token, which a call takes
 	seq      uint32        // number of the latest request; used by the holder of the token only
-	buf      []byte        // for replies; used by the holder of the token only
+	buf      []byte        // for replies; used by hello, and by the holder of the token
 }
 
 func newLink(conn *net.UnixConn, pid int, kill func()) *link {
@@ -74,6 +74,7 @@ func (l *link) call(ctx context.Context, req request, body any, files ...*os.Fil
 	return r, err
 }
 
+// exchange sends a request and receives its reply. The caller must hold the token.
 func (l *link) exchange(req request, files []*os.File) (reply, error) {
 	if err := l.conn.SetDeadline(time.Now().Add(replyTimeout)); err != nil {
 		return reply{}, err

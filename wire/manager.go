@@ -69,7 +69,7 @@ type Ledger interface {
 	Lessor(journal caisson.ID) caisson.Lessor
 	// Grew notifies the ledger that a journal has new rows. It must not block.
 	Grew()
-	// Finish tells the ledger that nothing more is written to the journal.
+	// Finish ends a journal, to which nothing more is written.
 	Finish(ctx context.Context, journal caisson.ID) error
 }
 
@@ -85,11 +85,11 @@ type Manager struct {
 	mu          sync.Mutex
 	wires       map[caisson.ID]*attachment          // guarded by mu
 	detached    *lru.Map[caisson.ID, caisson.Guest] // guests of detached wires; guarded by mu
-	streams     *streams
-	link        *link         // guarded by mu; nil while there is no wire process
-	up          chan struct{} // guarded by mu; closed while link is not nil
-	running     bool          // guarded by mu
-	confinement Confinement   // of the latest wire process; guarded by mu
+	streams     *streams                            // streams with a running job
+	link        *link                               // guarded by mu; nil while there is no wire process
+	up          chan struct{}                       // guarded by mu; closed while link is not nil
+	running     bool                                // guarded by mu
+	confinement Confinement                         // of the latest wire process; guarded by mu
 
 	refreshes uint64 // number of calls of Refresh; guarded by mu
 
@@ -122,7 +122,7 @@ func newAttachment(g caisson.Guest) *attachment {
 
 var _ caisson.Wires = (*Manager)(nil)
 
-// New returns a Manager. Until Run is called there is no wire process, and other methods return Unavailable.
+// New returns a Manager. Until Run is called there is no wire process, and Attach and Reattach return Unavailable.
 func New(cfg Config) (*Manager, error) {
 	switch {
 	case cfg.Exe == "":
@@ -506,11 +506,14 @@ func (m *Manager) awaitLink(ctx context.Context) (*link, error) {
 	}
 }
 
+// validate returns an error unless id is the id of a sandbox.
 func validate(id caisson.ID) error {
 	_, err := caisson.ParseID(caisson.SandboxPrefix, string(id))
 	return err
 }
 
+// errUnavailable returns an error of kind Unavailable: there is no wire process, or it did not answer correctly and was killed.
+// cause may be nil.
 func errUnavailable(cause error) error {
 	const msg = "the network of sandboxes is restarting; try again"
 	if cause == nil {

@@ -124,6 +124,7 @@ type Confinement struct {
 	Seccomp  bool `json:"seccomp"`  // system calls are filtered
 }
 
+// errMessage reports a message that does not conform to the protocol of the control connection or of the feed.
 var errMessage = errors.New("malformed control message")
 
 func (r request) encode() ([]byte, error) {

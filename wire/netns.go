@@ -41,6 +41,7 @@ func newNamespace(id string) (ns, tap *os.File, err error) {
 	return ns, tap, err
 }
 
+// closeAll closes the files that are not nil.
 func closeAll(files ...*os.File) {
 	for _, f := range files {
 		if f != nil {
@@ -106,6 +107,7 @@ func addAddress(nl *netlink.Handle, tap netlink.Link, own, gateway string, ones,
 	return nl.RouteAdd(&netlink.Route{LinkIndex: tap.Attrs().Index, Dst: all, Gw: net.ParseIP(gateway)})
 }
 
+// errWrongNamespace reports a network namespace that newNamespace did not create for the given sandbox.
 var errWrongNamespace = errors.New("not the network namespace of this sandbox")
 
 // openLabelledTAP opens the TAP of a namespace that newNamespace created with the label of sandbox id. It returns

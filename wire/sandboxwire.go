@@ -32,7 +32,7 @@ type sandboxWire struct {
 	cancel   context.CancelFunc
 
 	spec    atomic.Pointer[caisson.WireSpec]
-	decider atomic.Pointer[caisson.Decider]
+	decider atomic.Pointer[caisson.Decider] // compiled policy of spec
 
 	mu      sync.Mutex
 	record  *recording           // nil: model calls are not recorded; guarded by mu
@@ -98,6 +98,7 @@ func (s *server) flowConfig(w *sandboxWire, st *stack.Stack) flow.Config {
 	}
 }
 
+// decide returns the current compiled policy.
 func (w *sandboxWire) decide() caisson.Decider { return *w.decider.Load() }
 
 // explain returns the policy's verdict on a host name or address in the query of a /why page.

@@ -54,8 +54,8 @@ type server struct {
 	bufs     *sync.Pool // read buffers of the TAPs: *[maxFrame]byte
 
 	roots        *x509.CertPool
-	rootsLoaded  bool // roots include those of the settings; used by serve only
-	dialSettings atomic.Pointer[flow.Settings]
+	rootsLoaded  bool                          // roots include those of the settings; used by serve only
+	dialSettings atomic.Pointer[flow.Settings] // of dialer; replaced by settings
 
 	mu    sync.Mutex
 	wires map[caisson.ID]*sandboxWire // guarded by mu; changed by serve only
@@ -317,6 +317,7 @@ func (s *server) count() int {
 	return len(s.wires)
 }
 
+// secondFile returns the file for recordings of an opAttach; nil if there is none.
 func secondFile(files []*os.File) *os.File {
 	if len(files) > 1 {
 		return files[1]
@@ -405,6 +406,7 @@ func (s *server) listen(f *os.File) error {
 	return s.gateway.Listen(f)
 }
 
+// journal passes a new journal to the gateway.
 func (s *server) journal(body []byte, f *os.File) error {
 	var b journalBody
 	err := unmarshal(body, &b)
@@ -418,6 +420,7 @@ func (s *server) journal(body []byte, f *os.File) error {
 	return s.gateway.Journal(b.ID, f)
 }
 
+// forget makes the gateway return its leases of budgets whose limits have changed.
 func (s *server) forget(body []byte) error {
 	var b forgetBody
 	if err := unmarshal(body, &b); err != nil {
@@ -474,7 +477,7 @@ func (s *server) dial(ctx context.Context, network, addr string) (net.Conn, erro
 
 // A coalescer coalesces events that occur within coalesceDelay into one call of fn.
 type coalescer struct {
-	pending atomic.Bool
+	pending atomic.Bool // a call of fn is scheduled
 	fn      func()
 }
 
@@ -483,6 +486,7 @@ const coalesceDelay = 50 * time.Millisecond
 
 func newCoalescer(tell func()) *coalescer { return &coalescer{fn: tell} }
 
+// trigger records an event: it schedules a call of fn unless one is scheduled already.
 func (n *coalescer) trigger() {
 	if n.pending.CompareAndSwap(false, true) {
 		time.AfterFunc(coalesceDelay, func() {

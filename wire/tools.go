@@ -24,6 +24,7 @@ type limiter struct {
 	total     int                // operations in progress; guarded by mu
 }
 
+// newLimiter returns a limiter of each operations per sandbox and most in total.
 func newLimiter(each, most int) *limiter {
 	return &limiter{maxPerSandbox: each, maxTotal: most, bySandbox: map[caisson.ID]int{}}
 }

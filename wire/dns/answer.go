@@ -172,6 +172,7 @@ func (r *Resolver) answer(ctx context.Context, q dns.Question) reply {
 	return r.lookup(ctx, name, Type(q.Qtype), v)
 }
 
+// answerLocal returns the reply for a name that is answered without an upstream lookup.
 func (r *Resolver) answerLocal(name string, qtype uint16, l localAnswer) reply {
 	if !l.quiet {
 		r.report(name, netip.Addr{}, l.verdict)
@@ -188,6 +189,7 @@ func (r *Resolver) answerLocal(name string, qtype uint16, l localAnswer) reply {
 	return a
 }
 
+// tooManyLookups refuses a lookup because of the limit most.
 func (r *Resolver) tooManyLookups(name string, most int) reply {
 	v := refusal("more than %d names are being looked up for this sandbox; try again", most)
 	r.report(name, netip.Addr{}, v)
@@ -233,6 +235,7 @@ func (r *Resolver) lookup(ctx context.Context, name string, t Type, allowed cais
 	return a
 }
 
+// decideAddress returns the verdict on an address that the upstream returned for name.
 func (r *Resolver) decideAddress(d caisson.Decider, name string, addr netip.Addr, t Type) caisson.Verdict {
 	switch {
 	case !isType(addr, t): // IPv4-mapped: no legitimate AAAA record has these
@@ -243,6 +246,7 @@ func (r *Resolver) decideAddress(d caisson.Decider, name string, addr netip.Addr
 	return d.DecideAddress(name, addr)
 }
 
+// isType reports whether a record of type t may contain the address a. IPv4-mapped addresses are of no type.
 func isType(a netip.Addr, t Type) bool {
 	return a.Is4() && t == A || a.Is6() && !a.Is4In6() && t == AAAA
 }

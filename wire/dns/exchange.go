@@ -141,8 +141,8 @@ func newQuery(q question, edns bool) (query []byte, id uint16, err error) {
 }
 
 var (
-	errUnrelated = errors.New("not an answer to this query")
-	errTruncated = errors.New("truncated")
+	errUnrelated = errors.New("not an answer to this query") // ignored over UDP, because any host can forge datagrams
+	errTruncated = errors.New("truncated")                   // the query is repeated over TCP
 )
 
 const (
@@ -226,6 +226,7 @@ func answerOf(m *dns.Msg, rrs []dns.RR, ttl time.Duration) Answer {
 	return a
 }
 
+// addressOf returns the address in an A or AAAA record.
 func addressOf(rr dns.RR) (netip.Addr, bool) {
 	switch rr := rr.(type) {
 	case *dns.A:

@@ -12,7 +12,7 @@ const internalZone = "caisson.internal"
 
 // A localAnswer is the answer for a name that is answered without an upstream lookup, regardless of the policy.
 type localAnswer struct {
-	exists  bool
+	exists  bool // false: the answer is NXDOMAIN
 	addrs   []netip.Addr
 	verdict caisson.Verdict // reported unless quiet
 	quiet   bool            // the verdict is not reported

@@ -31,8 +31,8 @@ const (
 
 	minTTL      = 5 * time.Second // shorter ones would cause unlimited upstream queries
 	maxTTL      = time.Hour
-	maxNegative = 5 * time.Minute
-	failureTTL  = time.Second // RFC 9520 requires that failures are cached
+	maxNegative = 5 * time.Minute // of the answer that a name or its records do not exist
+	failureTTL  = time.Second     // RFC 9520 requires that failures are cached
 )
 
 // UpstreamConfig configures an [Upstream].

@@ -6,7 +6,7 @@ import "sync"
 // only up to its equal share of the rest, so that a few sandboxes cannot exhaust it. Safe for concurrent use.
 type Budget struct {
 	mu         sync.Mutex
-	forwarders int      // that share the budget; guarded by mu
+	forwarders int      // number of Forwarders that share the budget; guarded by mu
 	flows      capacity // guarded by mu
 	wide       capacity // flows with large buffers; guarded by mu
 }

@@ -30,6 +30,7 @@ type Settings struct {
 	Forbidden []netip.AddrPort
 }
 
+// A hostDialer is a Dialer that connects over the host's network.
 type hostDialer struct{ settings func() Settings }
 
 // Own implements [Dialer].

@@ -213,6 +213,7 @@ func plausibleName(s string) bool {
 	})
 }
 
+// limitReason returns the reason of a refusal because of a limit of the sandbox.
 func limitReason(what string, most int) string {
 	return fmt.Sprintf("the sandbox has reached its limit of %d %s", most, what)
 }

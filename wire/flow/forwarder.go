@@ -34,7 +34,7 @@ const narrowSocket = 64 << 10
 type Forwarder struct {
 	cfg     Config
 	times   times
-	limiter *rate.Limiter
+	limiter *rate.Limiter  // of new flows
 	queries chan struct{}  // holds a token for each query of a LocalUDP service in progress
 	syns    *tcp.Forwarder // calls connect for each SYN
 
@@ -43,7 +43,7 @@ type Forwarder struct {
 	work   sync.WaitGroup // flows, handshakes and queries, for which Close waits
 
 	inFlight                                            atomic.Int64
-	allowed, denied, failed, limited, dropped, requests atomic.Int64
+	allowed, denied, failed, limited, dropped, requests atomic.Int64 // see Stats
 	bytesOut, bytesIn                                   atomic.Int64 // of flows that have ended
 
 	mu     sync.Mutex

@@ -13,6 +13,7 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
+// errSandboxSide reports that the sandbox's endpoint cannot be read or written.
 var errSandboxSide = errors.New("the sandbox's side of the connection failed")
 
 // A guestConn is the sandbox's end of a TCP connection. It counts the bytes in both directions.

@@ -22,14 +22,14 @@ const (
 
 // A sniffer detects the protocol of a connection from its first bytes. Its cost is linear in their number, even in small pieces.
 type sniffer struct {
-	data []byte
+	data []byte // the bytes so far
 
 	// For TLS: the next record begins at data[next]; msg is the handshake message so far.
 	next int
 	msg  []byte
 	// For text: the first word begins at data[wordStart]; the first line does not end before data[scanned].
 	wordStart, scanned int
-	word               string
+	word               string // the first word, once it is complete
 
 	name   string // server name with protoTLS, "" if there is none
 	reason string // with protoDenied
@@ -43,6 +43,7 @@ const (
 	recordData             = 0x17
 )
 
+// deny sets the reason of a denial.
 func (e *sniffer) deny(reason string) appProtocol {
 	e.reason = reason
 	return protoDenied
@@ -71,6 +72,7 @@ func (e *sniffer) detect() appProtocol {
 	return lang
 }
 
+// isToken reports whether b may be part of an HTTP method.
 func isToken(b byte) bool {
 	return b >= '0' && b <= '9' || b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || strings.IndexByte("!#$%&'*+-.^_`|~", b) >= 0
 }
@@ -207,6 +209,7 @@ type cursor struct {
 	ok   bool
 }
 
+// take reads n bytes.
 func (c *cursor) take(n int) []byte {
 	if !c.ok || n > len(c.rest) {
 		c.ok, c.rest = false, nil
@@ -217,6 +220,7 @@ func (c *cursor) take(n int) []byte {
 	return p
 }
 
+// number reads a big-endian number of size bytes.
 func (c *cursor) number(size int) (n int) {
 	for _, b := range c.take(size) {
 		n = n<<8 | int(b)

@@ -21,6 +21,7 @@ import (
 // maxHeader bounds the header of a request or response, in bytes.
 const maxHeader = 128 << 10
 
+// errUpstreamGone makes the transport fail when it would dial again: a flow has only one connection to its destination.
 var errUpstreamGone = errors.New("the connection to the destination has ended")
 
 // A proxy serves the plain HTTP of one flow over its one connection to the destination, and checks the host of each request. It
@@ -288,7 +289,7 @@ func (p *proxy) connState(_ net.Conn, s http.ConnState) {
 // reads one byte during a request, and treats io.EOF as a client that has disconnected.
 type halfCloseConn struct {
 	*guestConn
-	p           *proxy
+	p           *proxy        // the proxy of the connection
 	interrupted chan struct{} // holds a token if the read deadline was set to the past
 }
 

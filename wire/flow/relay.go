@@ -96,6 +96,7 @@ func (r *relay) wait() {
 	r.g.Close()
 }
 
+// errHTTP is returned by sendOut if the first line contains HTTP.
 var errHTTP = errors.New("the first line looks like HTTP, but does not begin like a request")
 
 // sendOut relays from the sandbox until its direction ends, which it reports as io.EOF, or until an error.
@@ -118,6 +119,7 @@ func (r *relay) sendOut(head []byte, line *firstLine) error {
 	return r.g.receive(ready, write)
 }
 
+// errNotFirst is returned by sendIn if claim returned false.
 var errNotFirst = errors.New("the sandbox has sent data first")
 
 // sendIn relays from the destination until its direction ends, which it reports as io.EOF, or until an error.

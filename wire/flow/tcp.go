@@ -34,6 +34,7 @@ func (f *Forwarder) handleTCP(id stack.TransportEndpointID, pkt *stack.PacketBuf
 	return f.syns.HandlePacket(id, pkt)
 }
 
+// reportLimit reports that a flow is refused because of a limit.
 func (f *Forwarder) reportLimit(what caisson.Flow, reason string) {
 	f.limited.Add(1)
 	f.deny(what, reason)
@@ -118,6 +119,7 @@ func (f *Forwarder) accept(r *tcp.ForwarderRequest) (_ *flow, _ *guestConn, up *
 	return c, nil, nil
 }
 
+// hasService reports whether Config.Local has a service on the port of c. If not, it reports a denial.
 func (f *Forwarder) hasService(c *flow) bool {
 	if f.cfg.Local[c.attrs.Dst.Port()] == nil {
 		f.denied.Add(1)

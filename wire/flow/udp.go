@@ -77,6 +77,7 @@ func (f *Forwarder) handleUDP(id stack.TransportEndpointID, pkt *stack.PacketBuf
 	return true
 }
 
+// validUDP reports whether the length and the checksum of a datagram are correct.
 func validUDP(pkt *stack.PacketBuffer) bool {
 	h := header.UDP(pkt.TransportHeader().Slice())
 	if len(h) < header.UDPMinimumSize || pkt.Data().Size() > 0xffff-header.UDPMinimumSize {
@@ -174,6 +175,7 @@ func (e *datagramRelay) count(bytes *atomic.Int64, n int) {
 	e.last.Store(time.Now().UnixNano())
 }
 
+// relayOut relays datagrams from the sandbox until the relay is closed or the destination reports the port as unreachable.
 func (e *datagramRelay) relayOut() {
 	entry, ready := waiter.NewChannelEntry(waiter.ReadableEvents | waiter.EventHUp)
 	e.wq.EventRegister(&entry)
@@ -203,6 +205,7 @@ func (e *datagramRelay) relayOut() {
 	}
 }
 
+// relayIn relays datagrams to the sandbox until the relay is closed or the destination reports the port as unreachable.
 func (e *datagramRelay) relayIn() {
 	conn, err := e.up.SyscallConn()
 	if err != nil {

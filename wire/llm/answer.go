@@ -19,6 +19,7 @@ import (
 // trailerTimeout is the time limit for the rest of an answer after its final event.
 const trailerTimeout = 2 * time.Second
 
+// errKeyLeaked ends an answer that contains the provider's key, which a guest must not receive.
 var errKeyLeaked = errors.New("the answer contains the provider's key")
 
 // answer forwards a response to the guest.

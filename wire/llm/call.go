@@ -40,12 +40,12 @@ type call struct {
 	rateTokens     int64  // tokens charged to the rate limit
 	started        time.Time
 
-	row           caisson.Call
-	reserved      caisson.Reservation
-	settled       bool  // settle was called
-	answerStarted bool  // the guest has received a part of an answer
-	lastSendErr   error // why the last attempt to send the request failed; nil if there was none
-	record        *recording
+	row           caisson.Call        // the row of the call in the ledger
+	reserved      caisson.Reservation // in the budgets that the call is charged to
+	settled       bool                // settle was called
+	answerStarted bool                // the guest has received a part of an answer
+	lastSendErr   error               // why the last attempt to send the request failed; nil if there was none
+	record        *recording          // nil: the call is not recorded
 }
 
 // serve handles one request. The caller writes the error, if any, to the guest.
@@ -285,7 +285,7 @@ type outcome struct {
 	status    int    // Status of the row; 0 keeps the status that the guest received, if any
 	tokens    caisson.TokenCount
 	cost      caisson.USD
-	estimated bool
+	estimated bool            // tokens and cost are not what the provider reported
 	atMost    *caisson.Amount // amount that budgets count instead of an estimate; nil: tokens and cost
 }
 

@@ -15,6 +15,7 @@ const (
 	lingerCheckInterval = 100 * time.Millisecond // interval between checks that the guest's grant is still valid
 )
 
+// errLinger is the cause when the call of a guest that has disconnected is cancelled before the answer was read completely.
 var errLinger = errors.New("the guest went away, and what was left of the answer could not be read")
 
 // A callLifetime controls how long a call continues.

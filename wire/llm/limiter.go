@@ -261,6 +261,7 @@ func (b *body) read(r *http.Request) error {
 	}
 }
 
+// tooLarge returns the refusal of a body of more than maxBody.
 func tooLarge() error {
 	return refuse(http.StatusRequestEntityTooLarge, "too_large", "the body has more than %d MiB; send less", maxBody>>20)
 }

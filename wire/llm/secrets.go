@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	keyWindow = 12 // number of consecutive bytes of a key that are recognised
-	minKey    = 8  // shorter keys may be common words, because local providers accept any key; they are not redacted
-	redaction = "[redacted]"
+	keyWindow = 12           // number of consecutive bytes of a key that are recognised
+	minKey    = 8            // shorter keys may be common words, because local providers accept any key; they are not redacted
+	redaction = "[redacted]" // replaces keys
 )
 
 // secrets finds keys, parts of them, and their common encodings.

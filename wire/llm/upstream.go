@@ -23,6 +23,7 @@ const (
 	hiddenTokensPerSecond = 500             // assumed maximum of hidden tokens per second
 )
 
+// errIdle is the cause when a call is cancelled because Timeouts.Header, Timeouts.Idle or trailerTimeout has passed.
 var errIdle = errors.New("the provider was silent for too long")
 
 // forward sends the request to the provider and forwards the answer.
@@ -157,7 +158,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 // trackedBody is a request body that records whether any of it may have been sent.
 type trackedBody struct {
 	bytes.Reader
-	read *atomic.Bool
+	read *atomic.Bool // set when the body is read
 }
 
 func (l *callLifetime) newBody(b []byte) *trackedBody {

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	window         = 10 * time.Second
+	window         = 10 * time.Second      // in which equal decisions are aggregated
 	batch          = 50 * time.Millisecond // delay before new decisions are passed on, because they come in bursts
 	maxDistinct    = 64                    // distinct decisions per window, after an idle period
 	steadyDistinct = 16                    // distinct decisions per window, on average
@@ -44,8 +44,8 @@ type Recorder struct {
 	batchTimer  *time.Timer // runs takeUnreported; nil: unreported is empty
 	windowTimer *time.Timer // runs endWindow; nil: no window is in progress
 	sums        map[key]*sum
-	active      int    // number of active sums, including those of overflow
-	limit       int    // when active reaches limit, new decisions are added to overflow until the window ends
+	active      int    // number of active sums in sums
+	limit       int    // when active reaches limit, decisions without an active sum are added to overflow until the window ends
 	unreported  []*sum // sums that have not been passed on yet
 	overflow    map[overflowKey]*sum
 	recent      *lru.Map[key, *caisson.Decision] // refusals

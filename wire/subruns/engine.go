@@ -129,8 +129,8 @@ func (e *engineClient) abandon(ctx context.Context, id caisson.ID) {
 
 // Intervals between the requests for the state of a run, and the number of consecutive failures that are retried.
 const (
-	pollMin         = 50 * time.Millisecond
-	pollMax         = time.Second
+	pollMin         = 50 * time.Millisecond // first interval
+	pollMax         = time.Second           // longest interval
 	maxPollFailures = 30
 )
 

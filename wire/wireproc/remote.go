@@ -96,6 +96,7 @@ func (o *remoteGateway) configure(c caisson.RemoteConfig) {
 	}
 }
 
+// certificate returns the configured certificate; nil if there is none or if it is invalid, which is logged.
 func (o *remoteGateway) certificate(c caisson.RemoteConfig) *tls.Certificate {
 	if c.Certificate == "" {
 		return nil
@@ -110,10 +111,11 @@ func (o *remoteGateway) certificate(c caisson.RemoteConfig) *tls.Certificate {
 
 // Timeouts of connections to the gateway on another machine.
 const (
-	connectTimeout = 10 * time.Second
-	idleTimeout    = 90 * time.Second
+	connectTimeout = 10 * time.Second // for connecting, and for the TLS handshake
+	idleTimeout    = 90 * time.Second // after which an unused connection is closed
 )
 
+// newClient returns a client of the gateway on another machine.
 func (o *remoteGateway) newClient(c caisson.RemoteConfig, tokens *runtoken.Tokens) (*remote.Client, error) {
 	roots := o.env.Roots
 	if c.Roots != "" {

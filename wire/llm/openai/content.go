@@ -37,6 +37,7 @@ var (
 		"summary_text", "reasoning_text", "computer_screenshot")
 )
 
+// set returns the set of names.
 func set(names ...string) map[string]bool {
 	m := map[string]bool{}
 	for _, n := range names {
@@ -50,6 +51,7 @@ func checkMessages(p *parser, v value) error {
 	return p.list(v, checkMessage)
 }
 
+// checkMessage copies a message of a chat.
 func checkMessage(p *parser, v value) error {
 	p.extraTokens += partOverhead
 	p.hasType = false
@@ -82,6 +84,7 @@ func checkContent(p *parser, v value) error {
 	return err
 }
 
+// checkPart copies a part of content, which must have a supported type.
 func checkPart(p *parser, v value) error {
 	if v.Kind() == '"' {
 		return copyRaw(p, v)

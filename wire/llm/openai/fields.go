@@ -17,10 +17,10 @@ type rule func(p *parser, v value) error
 type parser struct {
 	request     request
 	allow       dialect.Allow
-	out         []byte
-	extraTokens int64 // tokens in addition to the bytes of out; negative for bytes that are not text
-	hasInput    bool  // the body has input for the model
-	hasType     bool  // the current object has a type or role
+	out         []byte // the forwarded parts so far
+	extraTokens int64  // tokens in addition to the bytes of out; negative for bytes that are not text
+	hasInput    bool   // the body has input for the model
+	hasType     bool   // the current object has a type or role
 }
 
 // Supported fields of the three kinds of bodies.
@@ -205,6 +205,7 @@ func checkCacheKey(p *parser, v value) error {
 	return nil
 }
 
+// checkStore records whether the provider stores the response, which requires the grant of server-side state.
 func checkStore(p *parser, v value) error {
 	b, ok := v.Bool()
 	if !ok && !v.IsNull() {
@@ -217,6 +218,7 @@ func checkStore(p *parser, v value) error {
 	return nil
 }
 
+// checkBackground drops false and refuses true.
 func checkBackground(p *parser, v value) error {
 	if b, ok := v.Bool(); ok && !b || v.IsNull() {
 		return nil

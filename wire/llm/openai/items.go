@@ -65,6 +65,7 @@ func checkItems(p *parser, v value) error {
 	return p.list(v, checkItem)
 }
 
+// checkItem copies an item of the input of a response.
 func checkItem(p *parser, v value) error {
 	p.extraTokens += partOverhead
 	kind := v.Get("type").Bytes()
@@ -118,6 +119,7 @@ func checkTools(p *parser, v value) error {
 	return p.list(v, checkTool)
 }
 
+// checkTool copies a tool that the client runs, or one that the provider runs if that is granted.
 func checkTool(p *parser, v value) error {
 	p.extraTokens += toolOverhead
 	kind := v.Get("type").Bytes()

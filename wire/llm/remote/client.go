@@ -89,6 +89,7 @@ func ParseURL(s string) (*url.URL, error) {
 	return u, nil
 }
 
+// loopback reports whether host is "localhost" or a loopback address.
 func loopback(host string) bool {
 	ip, err := netip.ParseAddr(host)
 	return host == "localhost" || err == nil && ip.IsLoopback()

@@ -17,6 +17,7 @@ type RegistryConfig struct {
 	Now func() time.Time
 }
 
+// defaultMaxRuns is the default of RegistryConfig.Max.
 const defaultMaxRuns = 100_000
 
 // A Registry stores runs in memory. Its owner must register them again after a restart. It is safe for concurrent use.

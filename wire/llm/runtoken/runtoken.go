@@ -137,6 +137,7 @@ var (
 	errExpired   = errors.New("expired")
 )
 
+// refuse returns the error of Verify for an invalid token; Reason returns the reason.
 func refuse(reason error) error {
 	return caisson.Wrap(reason, caisson.Unauthed, "this needs a valid run token in the header %s", Header)
 }
@@ -151,6 +152,7 @@ func Reason(err error) string {
 	return "refused"
 }
 
+// sign returns the encoded signature of data.
 func sign(key caisson.Secret, data string) string {
 	mac := hmac.New(sha256.New, []byte(key.Reveal()))
 	mac.Write([]byte(data))

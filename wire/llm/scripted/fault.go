@@ -10,7 +10,7 @@ import (
 
 // apiError is an error in the format of the API.
 type apiError struct {
-	status     int
+	status     int // HTTP status
 	message    string
 	param      string // OpenAI only
 	code       string // OpenAI only

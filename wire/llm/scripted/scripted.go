@@ -90,6 +90,7 @@ func New(yaml []byte) (*Model, error) {
 	return &Model{script: s, used: make([]atomic.Int64, len(s.Turns))}, nil
 }
 
+// billKey is the context key of the function set by WithBill.
 type billKey struct{}
 
 // WithBill returns a context for a request. bill is called once with the tokens that the request would be billed, before the last
