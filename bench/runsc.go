@@ -115,7 +115,8 @@ func (r *runsc) flagsOf(dir string) ([]string, error) {
 		switch name, _, _ := strings.Cut(arg, "="); {
 		case !strings.HasPrefix(arg, "--"): // The command.
 			return flags, nil
-		case name == "--root", name == "--gofer-network-namespace": // The default is the same: one for all.
+		case name == "--root", name == "--gofer-network-namespace":
+			// Omitted: --root is set above, and by default all gofers share an empty network namespace, as those of Caisson do.
 		case name == "--overlay2":
 			flags = append(flags, strings.Replace(arg, filepath.Join(dir, "fs"), filepath.Join(r.dir, "fs"), 1))
 		default:

@@ -164,7 +164,8 @@ func (r *Resolver) answer(ctx context.Context, q dns.Question) reply {
 	}
 	if q.Qtype != dns.TypeA && q.Qtype != dns.TypeAAAA {
 		v := refusal("only addresses are looked up, not records of type %s", dns.Type(q.Qtype))
-		if q.Qtype != dns.TypeHTTPS && q.Qtype != dns.TypeSVCB { // every browser sends these, and works without them
+		// Queries of type HTTPS and SVCB are not reported: every browser sends them, and works without an answer.
+		if q.Qtype != dns.TypeHTTPS && q.Qtype != dns.TypeSVCB {
 			r.report(name, netip.Addr{}, v)
 		}
 		return reply{code: int(dns.ExtendedErrorCodeNotSupported), text: v.Reason}

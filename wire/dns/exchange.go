@@ -158,7 +158,8 @@ func parseReply(msg []byte, id uint16, q question) (Answer, error) {
 	}
 	var m dns.Msg
 	truncated := msg[2]&0x02 != 0
-	if err := m.Unpack(msg); err != nil && !truncated { // a truncated message may end anywhere
+	// A truncated message may end anywhere, so an error is not unexpected.
+	if err := m.Unpack(msg); err != nil && !truncated {
 		return Answer{}, errUnrelated
 	}
 	ours := len(m.Question) == 1 && lower(m.Question[0].Name) == q.name && m.Question[0].Qtype == uint16(q.typ) &&

@@ -96,7 +96,7 @@ func (p *Policy) match(names []string, addr netip.Addr) set {
 	}
 	b, isSpecial := specialBlock(addr)
 	if isSpecial {
-		m = m.minus(&p.allowing) // a rule for a name does not allow such an address
+		m = m.minus(&p.allowing) // an allow rule for a name does not allow a special address
 	}
 	for i := p.prefixes.next(0); i >= 0; i = p.prefixes.next(i + 1) {
 		r := &p.rules[i]

@@ -57,12 +57,14 @@ func (e *sniffer) detect() appProtocol {
 	lang := protoUndecided
 	switch e.data[0] {
 	case recordHandshake:
-		if len(e.data) > 1 && e.data[1] != 3 { // 3 in all versions of TLS, but some servers do not check it
+		// The major version is 3 in all versions of TLS. Others are denied, because some servers do not check it.
+		if len(e.data) > 1 && e.data[1] != 3 {
 			return e.deny("the version of the TLS record is none there is")
 		}
 		lang = e.detectTLS()
 	case recordChangeCipherSpec, recordAlert, recordData:
-		return e.deny("a TLS record other than a handshake came before the ClientHello") // some servers skip such a record
+		// Some servers skip such a record and accept a ClientHello after it.
+		return e.deny("a TLS record other than a handshake came before the ClientHello")
 	default:
 		lang = e.detectText()
 	}

@@ -214,7 +214,7 @@ func (c *call) demand() (d caisson.Demand, err error) {
 	switch {
 	case known && m.Context > 0 && answers:
 		bound = min(bound, m.Context)
-	case known: // each input of an embeddings request has its own context
+	case known: // the context limits each input of an embeddings request, not their sum
 	case m.Context > 0:
 		bound = m.Context
 	case !m.Free:
