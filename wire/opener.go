@@ -114,7 +114,7 @@ func (s *session) stream(ctx context.Context, msg feedMessage) (_ *os.File, canc
 		return nil, nil, err
 	}
 	s.m.mu.Lock()
-	g := a.guest // the current guest
+	g := a.guest // it may have changed during acquire
 	s.m.mu.Unlock()
 	file, done, err := s.open(caisson.WithGuest(ctx, g), msg.Stream.In)
 	if err != nil {

@@ -18,7 +18,7 @@ const (
 	maxUDP   = 4096 // bytes of an answer over UDP, even if the guest accepts more
 
 	virtualTTL  = time.Minute     // of answers that need no upstream lookup
-	maxGuestTTL = 5 * time.Minute // a policy change takes effect within this time
+	maxGuestTTL = 5 * time.Minute // highest TTL in answers; guests look names up again after it, so a policy change takes effect
 )
 
 // A reply is the content of an answer. The zero reply means that the name exists and has no such records.

@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	maxOwners = 1024 // pairs of account and provider
+	maxOwners = 1024 // pairs of account and provider whose ids are recorded
 	maxStates = 4096 // ids per pair
 )
 

@@ -11,7 +11,7 @@ import (
 // Input is bounded by bytes: a token has at least one byte of text, and the JSON around a text is longer than what the provider
 // adds to it. These are the exceptions, in tokens.
 const (
-	perRequest    = 64   // special tokens
+	perRequest    = 64   // tokens that the API adds to every request
 	perTools      = 1024 // the API's prompt about tools: 346 for recent models, 530 for old ones
 	perTool       = 64   // the API's prompt about each tool
 	perClientTool = 1600 // the API's description of bash, text editor, computer or memory: at most 735, and a prompt for them of 499

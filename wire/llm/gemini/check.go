@@ -12,7 +12,7 @@ import (
 // Input is bounded by bytes: a token has at least one byte of text, and the JSON around a text is longer than what the provider
 // adds to it. These are the exceptions, in tokens.
 const (
-	perRequest = 64   // special tokens
+	perRequest = 64   // tokens that the API adds to every request
 	perTools   = 1024 // the API's prompt about tools
 	perTool    = 64   // the API's prompt about each tool
 )

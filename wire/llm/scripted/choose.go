@@ -22,7 +22,7 @@ type conversation struct {
 	textBytes int64           // bytes of text
 	limit     int64           // limit of output tokens; 0: none
 	stream    bool
-	usage     bool // the stream is to report the usage
+	usage     bool // the stream reports the usage
 }
 
 // round is the set of results of one round of tool calls.

@@ -12,7 +12,7 @@ import (
 type apiError struct {
 	status     int // HTTP status
 	message    string
-	param      string // OpenAI only
+	param      string // invalid field of the request; the formats of Anthropic and Gemini have it in the message
 	code       string // OpenAI only
 	body       string // body to send in place of one made from the other fields
 	retryAfter int    // seconds
