@@ -17,16 +17,17 @@ import (
 	"github.com/caisson-dev/caisson/guest/coder/sample"
 )
 
-// agents measures runs of agents, from the request to the event done.
+// agents has the benchmarks of runs of agents. Runs are measured from the request to the event done.
 type agents struct{ *suite }
 
+// agentsBenchmark converts a benchmark of agents to one of suite.
 func agentsBenchmark(f func(agents, context.Context) error) func(*suite, context.Context) error {
 	return func(s *suite, ctx context.Context) error { return f(agents{s}, ctx) }
 }
 
 // A measuredRun is one measured run.
 type measuredRun struct {
-	ms  float64
+	ms  float64 // Milliseconds from the request to the event done.
 	run *caisson.Run
 }
 

@@ -25,7 +25,7 @@ type Config struct {
 	Bin  string    // Directory with the programs that make bench builds.
 	Dir  string    // Empty directory for all files of the measurements; the caller removes it.
 	Rows string    // Only rows whose name has this prefix are measured.
-	N    int       // Number of number of samples of each quick row; 0 means 20.
+	N    int       // Number of samples of each quick row; 0 means 20. Slow rows have a fraction of it.
 	Net  *os.File  // Network namespace from which package registries can be reached; nil means the caller's.
 	Log  io.Writer // Receives progress messages; nil discards them.
 }
@@ -34,12 +34,12 @@ type Config struct {
 type suite struct {
 	Config
 	*daemon
-	bare  *runsc
+	bare  *runsc      // The baseline.
 	stage *agentStage // nil until a row requires it.
-	rows  []Row
+	rows  []Row       // The rows so far.
 }
 
-// benchmarks are the functions that measure, with the prefix of the rows that they add.
+// benchmarks are the functions that measure, with the prefix of the names of the rows that they add.
 var benchmarks = []struct {
 	rows    string
 	measure func(*suite, context.Context) error
@@ -69,9 +69,10 @@ var benchmarks = []struct {
 	{"agent.openclaw.cold", agentsBenchmark(agents.openclawCold)},
 }
 
-// traffic measures wires and the model gateway.
+// traffic has the benchmarks of wires and of the model gateway.
 type traffic struct{ *suite }
 
+// trafficBenchmark converts a benchmark of traffic to one of suite.
 func trafficBenchmark(f func(traffic, context.Context) error) func(*suite, context.Context) error {
 	return func(s *suite, ctx context.Context) error { return f(traffic{s}, ctx) }
 }
@@ -105,6 +106,7 @@ func Run(ctx context.Context, cfg Config) ([]Row, error) {
 	return s.rows, err
 }
 
+// run starts the daemon and the baseline, and measures the selected rows.
 func (s *suite) run(ctx context.Context, selected []func(*suite, context.Context) error) (err error) {
 	unix.Umask(0o077)
 	if err := makeHostAddress(); err != nil {
@@ -150,6 +152,7 @@ func (s *suite) logs() string {
 	return b.String()
 }
 
+// add adds a row to the result and prints it.
 func (s *suite) add(r Row) {
 	s.rows = append(s.rows, r)
 	fmt.Fprintln(s.Log, r)

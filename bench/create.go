@@ -46,7 +46,7 @@ func (s *suite) createCold(ctx context.Context) error {
 	return nil
 }
 
-// runsOnce is the baseline that creates, runs the program and removes, in one process.
+// runsOnce returns the baseline in which one process creates a sandbox, runs the program in it and removes it.
 func (s *suite) runsOnce(id *string) side {
 	return side{
 		before: func(ctx context.Context) (err error) { *id, err = s.bare.bundle(ctx, program); return err },
@@ -57,7 +57,7 @@ func (s *suite) runsOnce(id *string) side {
 
 const (
 	poolTemplate = "bench-pool"
-	poolSize     = 4
+	poolSize     = 4 // Prepared sandboxes.
 )
 
 // claimWarm is createCold from a template with a full pool.
@@ -116,6 +116,7 @@ func (s *suite) awaitPool(ctx context.Context) error {
 	return nil
 }
 
+// burst is the number of sandboxes that are created concurrently.
 const burst = 50
 
 // createBurst compares the time until a burst of concurrently created idle sandboxes is running.

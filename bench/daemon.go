@@ -19,7 +19,7 @@ import (
 
 // daemon is a "caisson serve" process with its own data directory, and a client of it.
 type daemon struct {
-	dir string
+	dir string // The data directory.
 	cmd *exec.Cmd
 	api *client.Client
 }

@@ -16,11 +16,11 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// The tree for the rows of the gate: the number of files, and the number of changed files.
+// The tree for the rows of the gate.
 const (
-	treeFiles   = 100_000
-	treeChanges = 1_000
-	treeOwner   = 1000 // An ordinary user.
+	treeFiles   = 100_000 // Number of files.
+	treeChanges = 1_000   // Number of changed files.
+	treeOwner   = 1000    // User and group of the files: an ordinary user's.
 )
 
 // change is a shell script that changes every hundredth file of the tree below the current directory: it removes one
@@ -30,7 +30,7 @@ const change = `for i in $(seq 0 100 99999); do
 	case $((i / 100 % 10)) in 0) rm $f;; 1) mv $f $f.moved;; *) echo more >> $f;; esac
 done`
 
-// makeTree writes the tree.
+// makeTree writes the tree to dir: directories d0 to d99 with 1000 small files in each.
 func makeTree(dir string) error {
 	for i := range treeFiles {
 		sub := filepath.Join(dir, "d"+strconv.Itoa(i/1000))

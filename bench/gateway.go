@@ -62,17 +62,18 @@ const withoutNginx = "nginx (not installed)"
 
 // Numbers of calls that a client makes sequentially each time it is started.
 const (
-	callsEach     = 200
-	callsBefore   = 50 // Uncounted calls at each start.
-	callsPerRound = callsEach + callsBefore
+	callsEach     = 200                     // Counted calls at each start.
+	callsBefore   = 50                      // Uncounted calls at each start.
+	callsPerRound = callsEach + callsBefore // All calls at each start.
 )
 
-// callRounds returns the number of counted rounds; in each one every client is started once.
+// callRounds returns the number of counted rounds. In each round every client is started once.
 func (s traffic) callRounds() int { return max(s.N/2, 1) }
 
 // calls returns the number of calls of a client in all rounds, including the uncounted round.
 func (s traffic) calls() int { return (s.callRounds() + 1) * callsPerRound }
 
+// callArgs returns the arguments of the load program for calls of the chat API at url.
 func callArgs(url string) []string {
 	return []string{fmt.Sprintf("-n=%d", callsEach), fmt.Sprintf("-warm=%d", callsBefore), "call", url}
 }

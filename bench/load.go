@@ -28,7 +28,7 @@ type server struct {
 	cmd  *exec.Cmd
 	port int
 	out  bytes.Buffer // Standard output; to be read after end.
-	err  bytes.Buffer
+	err  bytes.Buffer // Standard error; to be read after end.
 	stop func() error // Requests the end of the process.
 }
 
@@ -114,7 +114,7 @@ func (s traffic) runLoad(ctx context.Context, args []string, prepare func(*exec.
 	return parseSamples(out.Bytes())
 }
 
-// A loadSandbox contains the load program.
+// A loadSandbox is a sandbox that contains the load program.
 type loadSandbox struct {
 	*daemon
 	id string

@@ -15,6 +15,7 @@ import (
 // settle is the idle time before memory is measured.
 const settle = 3 * time.Second
 
+// waitSettled waits for the time settle.
 func waitSettled(ctx context.Context) error {
 	select {
 	case <-time.After(settle):
@@ -24,6 +25,7 @@ func waitSettled(ctx context.Context) error {
 	}
 }
 
+// idleSandboxes is the number of sandboxes of each kind whose memory is measured.
 const idleSandboxes = 20
 
 // idleMemory compares the private memory of all processes of an idle sandbox: the main process, the gofer and the

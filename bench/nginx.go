@@ -16,8 +16,8 @@ import (
 // nginx is an nginx reverse proxy in the foreground.
 type nginx struct {
 	cmd     *exec.Cmd
-	output  bytes.Buffer
-	address string
+	output  bytes.Buffer // Standard output and standard error.
+	address string       // Host and port on which it listens.
 }
 
 // nginxSettings is a format for the configuration: keep-alive on both sides, as the gateway has, and no logs. Its

@@ -29,9 +29,9 @@ const openclawTimeout = 2 * time.Minute
 // An openclawInstall is an installation of OpenClaw on the host, with the same files as in the agent's template.
 type openclawInstall struct {
 	size caisson.Size // Size of the warm snapshot.
-	dir  string
-	env  []string
-	n    int // Number of conversations so far.
+	dir  string       // Directory of the installation on the host.
+	env  []string     // Environment of OpenClaw's commands.
+	n    int          // Number of conversations so far.
 }
 
 // ensureOpenclaw returns the stage with OpenClaw, which is installed from npm in a sandbox on the first call.

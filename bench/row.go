@@ -12,14 +12,14 @@ import (
 type Row struct {
 	Name        string  `json:"name"`
 	Unit        string  `json:"unit"` // One of ms, µs, MB (10^6 bytes), calls/s, Gbit/s.
-	N           int     `json:"n"`
+	N           int     `json:"n"`    // Number of samples.
 	P50         float64 `json:"p50"`
 	P95         float64 `json:"p95"`      // 95 % of the samples are at least as good; for speeds, at least as high.
 	Baseline    string  `json:"baseline"` // Description of the baseline; "" if there is none.
 	BaselineP50 float64 `json:"baselineP50"`
 	Ratio       float64 `json:"ratio"`  // P50 divided by BaselineP50; 0 without a baseline.
 	Target      string  `json:"target"` // "" if the row only explains another one.
-	Met         bool    `json:"met"`
+	Met         bool    `json:"met"`    // All targets are met; true without a target.
 }
 
 // samples are measurements in the row's unit.
@@ -34,7 +34,7 @@ func (s samples) quantile(q float64) float64 {
 	return sorted[max(int(math.Ceil(q*float64(len(sorted))))-1, 0)]
 }
 
-// newRow returns a row without a target.
+// newRow returns a row without a target. ours are the samples of Caisson, theirs those of the baseline.
 func newRow(name, unit string, ours samples, baseline string, theirs samples) Row {
 	r := Row{
 		Name: name, Unit: unit, N: len(ours), P50: round(ours.quantile(0.5)), P95: round(ours.quantile(0.95)),

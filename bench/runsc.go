@@ -37,11 +37,11 @@ import (
 // beforehand.
 type runsc struct {
 	exe    string
-	dir    string // Bundles, files of the overlays, checkpoints.
-	root   string // gVisor's --root.
-	cgroup string
-	flags  []string
-	spec   specs.Spec
+	dir    string     // Bundles, files of the overlays, checkpoints.
+	root   string     // gVisor's --root.
+	cgroup string     // Parent of the containers' cgroups, below the root of the hierarchy.
+	flags  []string   // Of every command.
+	spec   specs.Spec // Without the fields that bundle sets.
 
 	wires *wire.Manager
 	end   func() error // Stops the wires.
@@ -49,6 +49,7 @@ type runsc struct {
 	nets  map[string]*os.File // Network namespaces by container; guarded by mu.
 }
 
+// newRunsc prepares the baseline from the running sandbox donor of the daemon d.
 func newRunsc(ctx context.Context, cfg Config, d *daemon, donor string) (*runsc, error) {
 	r := &runsc{
 		exe: filepath.Join(cfg.Bin, "runsc"), dir: filepath.Join(cfg.Dir, "bare"), root: filepath.Join(cfg.Dir, "bare", "state"),
@@ -114,7 +115,8 @@ func (r *runsc) flagsOf(dir string) ([]string, error) {
 		switch name, _, _ := strings.Cut(arg, "="); {
 		case !strings.HasPrefix(arg, "--"): // The command.
 			return flags, nil
-		case name == "--root", name == "--gofer-network-namespace": // The default is the same: one for all.
+		case name == "--root", name == "--gofer-network-namespace":
+			// Omitted: --root is set above, and by default all gofers share an empty network namespace, as those of Caisson do.
 		case name == "--overlay2":
 			flags = append(flags, strings.Replace(arg, filepath.Join(dir, "fs"), filepath.Join(r.dir, "fs"), 1))
 		default:
@@ -262,7 +264,7 @@ func (r *runsc) runCommand(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// run is "create to exited" in one process: it returns when args have ended and the sandbox has been removed.
+// run creates a sandbox, runs the bundle's program in it and removes the sandbox, in one process.
 func (r *runsc) run(ctx context.Context, id string) error {
 	return r.runCommand(ctx, "run", "--bundle", filepath.Join(r.dir, id), id)
 }
@@ -272,14 +274,17 @@ func (r *runsc) start(ctx context.Context, id string) error {
 	return r.runCommand(ctx, "run", "--detach", "--bundle", filepath.Join(r.dir, id), id)
 }
 
+// exec runs program in a running sandbox.
 func (r *runsc) exec(ctx context.Context, id string) error {
 	return r.runCommand(ctx, "exec", id, program)
 }
 
+// checkpoint writes a checkpoint of a running sandbox to the directory image. The sandbox continues to run.
 func (r *runsc) checkpoint(ctx context.Context, id, image string) error {
 	return r.runCommand(ctx, "checkpoint", "--leave-running", "--compression=none", "--image-path", image, id)
 }
 
+// restore creates a running sandbox from the checkpoint in the directory image.
 func (r *runsc) restore(ctx context.Context, id, image string) error {
 	return r.runCommand(ctx, "restore", "--detach", "--background", "--image-path", image, "--bundle", filepath.Join(r.dir, id), id)
 }

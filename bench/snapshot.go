@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// pair is an idle sandbox of each kind.
+// pair is an idle sandbox of Caisson, and one of the baseline.
 type pair struct{ ours, bare string }
 
 func (s *suite) makePair(ctx context.Context) (p pair, err error) {

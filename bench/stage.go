@@ -23,8 +23,8 @@ import (
 // the loopback interface of this network namespace for the same agents on the host.
 type agentStage struct {
 	*daemon
-	models map[string]*hostModel
-	claw   *openclawInstall // nil until a row requires it.
+	models map[string]*hostModel // By name.
+	claw   *openclawInstall      // nil until a row requires it.
 }
 
 // Names of the models, which follow scripts.
@@ -39,12 +39,13 @@ const (
 	talkAnswer = "I am what this benchmark talks to."
 )
 
+// scripts are the scripts of the models by name.
 var scripts = map[string]string{
 	sampleModel: sample.Script,
 	talkModel:   "fallback: {text: " + talkAnswer + "}\n",
 }
 
-// concurrency is the number of concurrent runs in the row openclawTen adds.
+// concurrency is the number of concurrent runs in the rows that openclawTen adds.
 const concurrency = 10
 
 // ensureStage returns the stage, which is created on the first call.
@@ -109,6 +110,7 @@ type hostModel struct {
 	server  *http.Server
 }
 
+// serveModel serves a script on a port of the loopback interface.
 func serveModel(script string) (*hostModel, error) {
 	model, err := scripted.New([]byte(script))
 	if err != nil {

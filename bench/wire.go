@@ -18,6 +18,7 @@ func (s traffic) wireIn(ctx context.Context) error {
 	return s.throughput(ctx, "wire.in", "receive")
 }
 
+// throughput adds the row of a client of the load program, "send" or "receive".
 func (s traffic) throughput(ctx context.Context, row, client string) error {
 	all, err := s.overWires(ctx, throughputs, "-for=1s", client)
 	if err != nil {

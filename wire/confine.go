@@ -52,13 +52,13 @@ func setLimits() error {
 		{"core", unix.RLIMIT_CORE, 0},
 		{"fsize", unix.RLIMIT_FSIZE, maxJournal},
 		{"memlock", unix.RLIMIT_MEMLOCK, 0},
-		// Each resource that sandboxes can make the process hold has a bound. This limit covers a resource without one: it kills
-		// this process, not the host.
+		// What a sandbox can make the process allocate is bounded elsewhere. If a bound is missing, this limit makes an
+		// allocation fail, which crashes this process; the host keeps its memory.
 		{"data", unix.RLIMIT_DATA, maxMemory},
 		{"nofile", unix.RLIMIT_NOFILE, maxDescriptors},
 	} {
 		// Not syscall.Setrlimit: for nofile that would change the value that Go restores before an exec. Without CAP_SYS_RESOURCE
-		// (root in a container) the hard limit cannot be raised, and the process can hold fewer wires.
+		// (root in a container) the hard limit cannot be raised; with fewer descriptors the process can hold fewer wires.
 		var had unix.Rlimit
 		if err := unix.Getrlimit(l.resource, &had); err == nil {
 			l.max = min(l.max, had.Max)

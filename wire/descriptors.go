@@ -34,9 +34,9 @@ func descriptorLimit() (int, error) {
 	return int(min(l.Max, maxDescriptors)), nil
 }
 
-// checkFree returns an Exhausted error if only the reserve is left. The kernel assigns the lowest free number, so no count is
-// needed: if the next descriptor is below the bound, fewer than that many are in use. Concurrent dials can exceed the bound by
-// about the number of processors.
+// checkFree returns an Exhausted error if only the reserved descriptors are free. The kernel assigns the lowest free number, so
+// no count is needed: if a new descriptor has a number of maxFD or higher, all below maxFD are in use. Concurrent dials can
+// exceed the bound by about the number of processors.
 func (r *limitedDialer) checkFree() error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err == nil {

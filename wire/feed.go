@@ -21,24 +21,26 @@ type feedMessage struct {
 	Journal   caisson.ID         `json:"journal,omitempty"` // of Lease, Return and Finished
 	Lease     *leaseBody         `json:"lease,omitempty"`
 	Return    *returnBody        `json:"return,omitempty"`
-	Finished  bool               `json:"finished,omitempty"` // nothing more will be written to the journal
+	Finished  bool               `json:"finished,omitempty"` // nothing more will be written to Journal
 	Rotate    bool               `json:"rotate,omitempty"`   // requests another journal
 	Grew      bool               `json:"grew,omitempty"`     // a journal has more rows
-	Sandbox   caisson.ID         `json:"sandbox,omitempty"`
-	Trace     string             `json:"trace,omitempty"`  // of the run for which the decisions were made
-	Tool      *toolBody          `json:"tool,omitempty"`   // a request for Sandbox
-	Stream    *streamBody        `json:"stream,omitempty"` // a request for Sandbox
+	Sandbox   caisson.ID         `json:"sandbox,omitempty"`  // of Tool, Stream and Decisions
+	Trace     string             `json:"trace,omitempty"`    // trace id of the attempt that Sandbox served; "" if none
+	Tool      *toolBody          `json:"tool,omitempty"`     // requests a tool call on behalf of Sandbox
+	Stream    *streamBody        `json:"stream,omitempty"`   // requests a stream for Sandbox
 	Decisions []caisson.Decision `json:"decisions,omitempty"`
 	Log       string             `json:"log,omitempty"` // a line for the engine's log
 }
 
+// A leaseBody has the arguments of [caisson.Lessor.Lease].
 type leaseBody struct {
 	Account string         `json:"account"`
 	Budget  string         `json:"budget"`
-	Need    caisson.Amount `json:"need"`
-	Want    caisson.Amount `json:"want"`
+	Need    caisson.Amount `json:"need"` // the least that the lease must have
+	Want    caisson.Amount `json:"want"` // the most that it may have
 }
 
+// A returnBody has the arguments of [caisson.Lessor.Return].
 type returnBody struct {
 	Budget string         `json:"budget"`
 	Amount caisson.Amount `json:"amount"`
@@ -50,6 +52,7 @@ type toolBody struct {
 	In   json.RawMessage `json:"in,omitempty"`
 }
 
+// A feedAnswer is the engine's answer to the request with the number N.
 type feedAnswer struct {
 	N      uint64          `json:"n"`
 	Out    json.RawMessage `json:"out,omitempty"` // result of a tool
@@ -61,6 +64,7 @@ type feedAnswer struct {
 	file *os.File // the attached descriptor, which the receiver closes; nil if none
 }
 
+// maxFeed bounds a message or an answer on the feed, in bytes.
 const maxFeed = maxBody
 
 // A feed is the wire process's end of the feed connection.
@@ -68,7 +72,7 @@ type feed struct {
 	conn *net.UnixConn
 
 	mu      sync.Mutex
-	n       uint64                     // guarded by mu
+	n       uint64                     // number of the latest request; guarded by mu
 	waiting map[uint64]chan feedAnswer // by number of the request; guarded by mu; nil once the connection has ended
 }
 
@@ -105,7 +109,7 @@ func (f *feed) run() error {
 			a.close()
 			continue
 		}
-		c <- a // buffered for the one answer
+		c <- a // does not block: the channel has room for the one answer
 	}
 }
 
@@ -179,9 +183,9 @@ func (l lessor) Return(ctx context.Context, budget string, a caisson.Amount) err
 
 // Limits on the lines that the wire process can write to the engine's log: the process may be compromised, and disks are finite.
 const (
-	maxLine       = 2000
-	linesPerBurst = 100
-	burst         = 10 * time.Second
+	maxLine       = 2000             // bytes of a line
+	linesPerBurst = 100              // lines in an interval; further ones are discarded
+	burst         = 10 * time.Second // length of the interval
 )
 
 // Limits on the decisions that the wire process may report. A wire reports fewer than a hundred at once, and about two per second
@@ -195,10 +199,10 @@ const (
 
 // A quota limits the rate of decisions accepted from one wire process. The zero value has its full burst available.
 type quota struct {
-	used    float64 // of decisionsBurst
-	last    time.Time
-	dropped int64
-	warned  time.Time
+	used    float64   // decisions counted against decisionsBurst; decreases by decisionsRate per second
+	last    time.Time // of the last take
+	dropped int64     // decisions dropped since take returned their number
+	warned  time.Time // when take last returned a number of dropped decisions
 }
 
 // take reports whether n decisions may pass now. At most once per droppedInterval it also returns the number of decisions dropped
@@ -222,8 +226,8 @@ func (q *quota) take(now time.Time, n int64) (ok bool, dropped int64) {
 type session struct {
 	m              *Manager
 	link           *link
-	decisions      quota // rate of decisions; used by listen only
-	tools          *limiter
+	decisions      quota    // rate of decisions; used by listen only
+	tools          *limiter // tool calls in progress
 	pendingStreams *limiter // requests for streams that are not answered yet
 }
 
@@ -303,6 +307,7 @@ func (s *session) listen(ctx context.Context, conn *net.UnixConn) error {
 	}
 }
 
+// answerLease answers a request for a lease, or to return the unspent part of one. It waits for the ledger.
 func (s *session) answerLease(ctx context.Context, conn *net.UnixConn, msg feedMessage) error {
 	a := feedAnswer{N: msg.N}
 	err := error(caisson.Errorf(caisson.Unavailable, "there is no such journal"))

@@ -16,15 +16,15 @@ import (
 
 // Limits of HTTP on the virtual hosts; the gateway sets those of model calls.
 const (
-	headerTime = 10 * time.Second
-	idleTime   = 2 * time.Minute
-	maxHeader  = 32 << 10
+	headerTime = 10 * time.Second // for receiving the header of a request
+	idleTime   = 2 * time.Minute  // between two requests on a connection
+	maxHeader  = 32 << 10         // bytes of the header of a request
 )
 
 // Limits on the connections of one wire to the gateway's services.
 const (
-	maxHostConns = 256
-	maxNameConns = 16
+	maxHostConns = 256 // to virtual hosts
+	maxNameConns = 16  // to the resolver, over TCP
 )
 
 // Limits on the flows of all wires together; maxWideFlows is the part of them that may have large buffers.
@@ -35,11 +35,11 @@ const (
 
 // virtualHosts serves HTTP at the gateway's address, for all wires.
 type virtualHosts struct {
-	handlers  map[string]http.Handler
+	handlers  map[string]http.Handler // by the part of the host name before "."+Domain
 	server    *http.Server
-	flows     *flow.Budget // of all wires
-	conns     chan net.Conn
-	done      chan struct{}
+	flows     *flow.Budget  // of all wires
+	conns     chan net.Conn // from serve to Accept
+	done      chan struct{} // closed by Close
 	closeOnce sync.Once
 
 	renderings chan struct{} // limits concurrent renderings of the /why page
@@ -58,6 +58,7 @@ func (c *hostConn) widen(wide bool) {
 	}
 }
 
+// connKey is the context key of the hostConn over which a request came.
 type connKey struct{}
 
 // connOf returns the connection over which a request came; nil if it did not come over a wire.

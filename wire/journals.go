@@ -13,7 +13,8 @@ import (
 // rotateInterval is the minimum time between two rotations of a journal.
 const rotateInterval = time.Second
 
-// rotate gives the process another journal each time it receives from asked, one at a time, until done is closed.
+// rotate passes the wire process a new journal for each value that it receives from asked, at most one per rotateInterval, until
+// done is closed.
 func (s *session) rotate(ctx context.Context, asked, done <-chan struct{}) {
 	for {
 		select {
@@ -35,7 +36,7 @@ func (s *session) rotate(ctx context.Context, asked, done <-chan struct{}) {
 // maxJournals bounds the journals of one wire process: the current one, and older ones with unfinished calls.
 const maxJournals = 16
 
-// newJournal begins a journal and passes it to the process.
+// newJournal creates a journal and passes its file to the wire process.
 func (s *session) newJournal(ctx context.Context) error {
 	id, f, err := s.m.cfg.Ledger.Begin(ctx)
 	if err != nil {

@@ -6,7 +6,7 @@ const (
 
 	SandboxIPv4 = "10.87.0.2"
 	GatewayIPv4 = "10.87.0.1"
-	bitsIPv4    = 30 // no neighbours but the gateway, so that no packet waits for the resolution of an unused address
+	bitsIPv4    = 30 // prefix length; the gateway is the only neighbour, so no packet waits for the resolution of another
 
 	SandboxIPv6 = "fdca:1550:a87::2"
 	GatewayIPv6 = "fdca:1550:a87::1"

@@ -19,11 +19,11 @@ const replyTimeout = 15 * time.Second
 type link struct {
 	conn     *net.UnixConn
 	pid      int
-	kill     func()
-	journals journals
-	token    chan struct{} // holds one token, which a call takes
-	seq      uint32        // guarded by turn
-	buf      []byte        // guarded by turn
+	kill     func()        // kills the process
+	journals journals      // to which the process writes
+	token    chan struct{} // holds one token; a call takes it for its exchange, so that there is one exchange at a time
+	seq      uint32        // number of the latest request; used by the holder of the token only
+	buf      []byte        // for replies; used by hello, and by the holder of the token
 }
 
 func newLink(conn *net.UnixConn, pid int, kill func()) *link {
@@ -46,9 +46,9 @@ func (l *link) hello() (Confinement, error) {
 	return c, err
 }
 
-// call sends one request, with files attached, and returns the reply; the caller checks its status. The call is cancelled if ctx
-// ends before the request is sent, not later. body may be nil; otherwise it is sent as JSON. An error of the exchange kills the
-// process.
+// call sends one request, with files attached, and returns the reply; the caller checks its status. The call is cancelled if
+// ctx ends before the request is sent, not later. body may be nil; otherwise it is sent as JSON. If the exchange fails, call
+// kills the process and returns the error.
 func (l *link) call(ctx context.Context, req request, body any, files ...*os.File) (reply, error) {
 	if body != nil {
 		var err error
@@ -74,6 +74,7 @@ func (l *link) call(ctx context.Context, req request, body any, files ...*os.Fil
 	return r, err
 }
 
+// exchange sends a request and receives its reply. The caller must hold the token.
 func (l *link) exchange(req request, files []*os.File) (reply, error) {
 	if err := l.conn.SetDeadline(time.Now().Add(replyTimeout)); err != nil {
 		return reply{}, err

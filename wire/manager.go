@@ -37,13 +37,14 @@ type Config struct {
 	Log    *slog.Logger // required
 }
 
-// Handlers are functions of the rest of the daemon, which depend on the Manager, for wire processes and for the Manager.
+// Handlers are the functions of the daemon that the Manager calls. They are passed to Run and not to New, because their
+// implementations depend on the Manager.
 type Handlers struct {
 	// Settings returns the settings of the wire process other than the specs of wires. It is called when a process starts, and by
 	// Refresh. Required.
 	Settings func(ctx context.Context) (*caisson.GatewayConfig, error)
 	// Runs returns the runs that are served on Config.Listen; required with that. It is called when a process starts. Its result
-	// must include every change that is passed to ChangeRuns later.
+	// must include a change before the change is passed to ChangeRuns.
 	Runs func(ctx context.Context) ([]*caisson.GatewayRun, error)
 	// Decided receives the decisions made for a guest. Lists are bounded, but the content comes from a process that reads
 	// untrusted data. It must not block for long.
@@ -68,11 +69,11 @@ type Ledger interface {
 	Lessor(journal caisson.ID) caisson.Lessor
 	// Grew notifies the ledger that a journal has new rows. It must not block.
 	Grew()
-	// Finish tells the ledger that nothing more is written to the journal.
+	// Finish ends a journal, to which nothing more is written.
 	Finish(ctx context.Context, journal caisson.ID) error
 }
 
-// maxDetached bounds how many detached wires are remembered.
+// maxDetached bounds how many detached wires are recorded, so that their last decisions are still passed to Handlers.Decided.
 const maxDetached = 1024
 
 // A Manager is the engine's end of all wires. Its Run supervises the wire process.
@@ -84,13 +85,13 @@ type Manager struct {
 	mu          sync.Mutex
 	wires       map[caisson.ID]*attachment          // guarded by mu
 	detached    *lru.Map[caisson.ID, caisson.Guest] // guests of detached wires; guarded by mu
-	streams     *streams
-	link        *link         // guarded by mu; nil while there is no wire process
-	up          chan struct{} // guarded by mu; closed while link is not nil
-	running     bool          // guarded by mu
-	confinement Confinement   // of the latest wire process; guarded by mu
+	streams     *streams                            // streams with a running job
+	link        *link                               // guarded by mu; nil while there is no wire process
+	up          chan struct{}                       // guarded by mu; closed while link is not nil
+	running     bool                                // guarded by mu
+	confinement Confinement                         // of the latest wire process; guarded by mu
 
-	refreshes uint64 // counts changes of the settings; guarded by mu
+	refreshes uint64 // number of calls of Refresh; guarded by mu
 
 	// settingsMu is held while a process receives settings, so that the last settings it receives are the newest. Locked before mu.
 	settingsMu sync.Mutex
@@ -121,7 +122,7 @@ func newAttachment(g caisson.Guest) *attachment {
 
 var _ caisson.Wires = (*Manager)(nil)
 
-// New returns a Manager, which works while Run runs.
+// New returns a Manager. Until Run is called there is no wire process, and Attach and Reattach return Unavailable.
 func New(cfg Config) (*Manager, error) {
 	switch {
 	case cfg.Exe == "":
@@ -302,7 +303,7 @@ func (m *Manager) Refresh(ctx context.Context) error {
 	return m.sendSettings(ctx, l)
 }
 
-// Forget tells the wire process that budgets have changed, so that it spends no more of leases under their old limits.
+// Forget makes the wire process return its leases of budgets that have changed, so that it spends no more under the old limits.
 func (m *Manager) Forget(ctx context.Context, budgets ...string) error {
 	m.mu.Lock()
 	l := m.link
@@ -486,7 +487,7 @@ func (m *Manager) removeAttachment(id caisson.ID, a *attachment) {
 	m.detached.Put(id, a.guest)
 }
 
-// awaitLink returns the link to the wire process. It waits for up to patience while the process is starting.
+// awaitLink returns the link to the wire process. It waits for up to replyTimeout while the process is starting.
 func (m *Manager) awaitLink(ctx context.Context) (*link, error) {
 	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
@@ -505,11 +506,14 @@ func (m *Manager) awaitLink(ctx context.Context) (*link, error) {
 	}
 }
 
+// validate returns an error unless id is the id of a sandbox.
 func validate(id caisson.ID) error {
 	_, err := caisson.ParseID(caisson.SandboxPrefix, string(id))
 	return err
 }
 
+// errUnavailable returns an error of kind Unavailable: there is no wire process, or it did not answer correctly and was killed.
+// cause may be nil.
 func errUnavailable(cause error) error {
 	const msg = "the network of sandboxes is restarting; try again"
 	if cause == nil {

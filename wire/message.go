@@ -13,9 +13,9 @@ import (
 
 // An op is the type of a message of the control protocol. The engine sends a request, the wire process a reply, one at a time,
 // each in one packet of a SOCK_SEQPACKET pair. The wire process sends the first packet, an opHello that reports its confinement.
-// Integers are big-endian, bodies are JSON.
+// Integers are big-endian, bodies are JSON. The fields, with their sizes in bytes:
 //
-//	request  op(1) seq(4) id(19) body   with descriptors for some: see descriptors
+//	request  op(1) seq(4) id(19) body   and, for some types, file descriptors; see [op.descriptors]
 //	reply    op(1) seq(4) status(1) body
 //
 // In the other direction there is the feed, on a separate pair; see feed.go.
@@ -24,7 +24,7 @@ type op byte
 const (
 	opHello     op = iota + 1 // never requested; the reply has a Confinement
 	opAttach                  // a caisson.WireSpec; the TAP, and if Record is set a file for recordings
-	opDetach                  // removes the wire
+	opDetach                  // removes the wire and closes its TAP
 	opStats                   // the reply has Stats
 	opConfigure               // a caisson.WireSpec; if Record is set and was not before, a file for recordings
 	opRecent                  // the reply has []caisson.Decision: recent refusals
@@ -36,6 +36,7 @@ const (
 	lastOp      = opListen
 )
 
+// A status is the result of a request.
 type status byte
 
 const (
@@ -54,9 +55,10 @@ const (
 	maxBody      = 120 << 10
 	maxRequest   = requestHeader + maxBody
 	maxReply     = replyHeader + maxBody
-	maxErrorText = 200
+	maxErrorText = 200 // bytes of the body of a reply with statusFailed
 )
 
+// A request is a message from the engine.
 type request struct {
 	op   op
 	seq  uint32
@@ -64,6 +66,7 @@ type request struct {
 	body []byte
 }
 
+// A reply is a message from the wire process.
 type reply struct {
 	op     op
 	seq    uint32
@@ -121,6 +124,7 @@ type Confinement struct {
 	Seccomp  bool `json:"seccomp"`  // system calls are filtered
 }
 
+// errMessage reports a message that does not conform to the protocol of the control connection or of the feed.
 var errMessage = errors.New("malformed control message")
 
 func (r request) encode() ([]byte, error) {

@@ -13,7 +13,8 @@ import (
 	"github.com/caisson-dev/caisson/internal/osthread"
 )
 
-// newNamespace creates a network namespace with a configured TAP for sandbox id. It exists until both ns and tap are closed.
+// newNamespace creates a network namespace with a configured TAP for sandbox id. The namespace exists until ns, tap and all other
+// references to it are closed.
 func newNamespace(id string) (ns, tap *os.File, err error) {
 	defer func() {
 		if err != nil {
@@ -40,6 +41,7 @@ func newNamespace(id string) (ns, tap *os.File, err error) {
 	return ns, tap, err
 }
 
+// closeAll closes the files that are not nil.
 func closeAll(files ...*os.File) {
 	for _, f := range files {
 		if f != nil {
@@ -105,10 +107,11 @@ func addAddress(nl *netlink.Handle, tap netlink.Link, own, gateway string, ones,
 	return nl.RouteAdd(&netlink.Route{LinkIndex: tap.Attrs().Index, Dst: all, Gw: net.ParseIP(gateway)})
 }
 
+// errWrongNamespace reports a network namespace that newNamespace did not create for the given sandbox.
 var errWrongNamespace = errors.New("not the network namespace of this sandbox")
 
-// openLabelledTAP opens the TAP of a namespace that newNamespace created with the label of sandbox id. Any other namespace is refused
-// with errWrongNamespace: with the wrong TAP, frames of one sandbox would count as those of another.
+// openLabelledTAP opens the TAP of a namespace that newNamespace created with the label of sandbox id. It returns
+// errWrongNamespace for any other namespace: with the wrong TAP, frames of one sandbox would be treated as those of another.
 func openLabelledTAP(ns *os.File, id string) (*os.File, error) {
 	if err := checkNotHost(ns); err != nil {
 		return nil, err

@@ -51,6 +51,7 @@ func (s *streams) acquire(ctx context.Context, id caisson.ID) error {
 	}
 }
 
+// release counts the end of a stream, and wakes the callers of acquire.
 func (s *streams) release(id caisson.ID) {
 	s.limiter.release(id)
 	s.mu.Lock()
@@ -107,13 +108,13 @@ func (s *session) stream(ctx context.Context, msg feedMessage) (_ *os.File, canc
 	}
 	ctx, cancel = context.WithCancel(ctx)
 	stop := context.AfterFunc(a.ctx, cancel)
-	release := func() { stop(); cancel() }
+	release := func() { stop(); cancel() } // releases ctx
 	if err := s.m.streams.acquire(ctx, msg.Sandbox); err != nil {
 		release()
 		return nil, nil, err
 	}
 	s.m.mu.Lock()
-	g := a.guest // the current guest
+	g := a.guest // it may have changed during acquire
 	s.m.mu.Unlock()
 	file, done, err := s.open(caisson.WithGuest(ctx, g), msg.Stream.In)
 	if err != nil {

@@ -56,9 +56,12 @@ type Gateway interface {
 	// Hosts returns the handlers by the part of the host name before ".caisson.internal". The context of requests has a
 	// [caisson.Guest].
 	Hosts() map[string]http.Handler
+	// Configure replaces the settings. If those of providers and models are invalid, it returns an error and keeps the previous
+	// ones of providers and models.
 	Configure(caisson.GatewayConfig) error
 	// Journal passes a new journal to the gateway, which then owns f.
 	Journal(id caisson.ID, f *os.File) error
+	// Forget returns the leases of budgets, given by their keys, whose limits have changed.
 	Forget(budgets []string)
 	// Runs changes the set of runs on other machines that are served.
 	Runs(caisson.GatewayRunChange) error

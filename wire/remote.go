@@ -11,8 +11,8 @@ import (
 // chunkBytes bounds the runs in one message to the wire process, in bytes.
 const chunkBytes = 1 << 20
 
-// ChangeRuns tells the wire process which runs on other machines have changed. Handlers.Runs must already return the change. When
-// ChangeRuns returns nil the change is in force; if the process dies during the call, the next one starts with it.
+// ChangeRuns sends the wire process a change of the runs on other machines, which the result of Handlers.Runs must already
+// include. When ChangeRuns returns nil the change is in force; if the process dies during the call, the next one starts with it.
 func (m *Manager) ChangeRuns(ctx context.Context, change caisson.GatewayRunChange) error {
 	m.runsMu.Lock()
 	defer m.runsMu.Unlock()
@@ -32,6 +32,7 @@ func (m *Manager) ChangeRuns(ctx context.Context, change caisson.GatewayRunChang
 	return ctx.Err()
 }
 
+// changeRuns sends a change of the runs on other machines to l's process.
 func changeRuns(ctx context.Context, l *link, change caisson.GatewayRunChange) (reply, error) {
 	f, err := memoryFile(change)
 	if err != nil {
@@ -60,6 +61,7 @@ func (s *session) serveRemote(ctx context.Context) error {
 	return nil
 }
 
+// sendRuns sends the process all runs on other machines, in messages of about chunkBytes.
 func (s *session) sendRuns(ctx context.Context) error {
 	s.m.runsMu.Lock()
 	defer s.m.runsMu.Unlock()

@@ -49,7 +49,8 @@ func reexec() error {
 	if err := unix.CloseRange(feedFD+1, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return fmt.Errorf("close_range (needs Linux 5.11): %w", err)
 	}
-	// The number of goroutines of a stack is proportional to GOMAXPROCS. The runtime would keep a file open for the cgroup limit.
+	// GOMAXPROCS is limited because the number of goroutines of a stack is proportional to it. GODEBUG makes the runtime ignore
+	// the CPU limit of the cgroup, for which it would keep files open.
 	env := []string{
 		"GOMAXPROCS=" + strconv.Itoa(min(runtime.NumCPU(), 4)),
 		"GODEBUG=containermaxprocs=0,updatemaxprocs=0",

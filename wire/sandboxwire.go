@@ -26,19 +26,19 @@ type sandboxWire struct {
 	flows    *flow.Forwarder
 	resolver *dns.Resolver
 	report   *report.Recorder
-	why      http.Handler
-	whySlot  chan struct{}   // holds a token while a /why page is requested
+	why      http.Handler    // serves http://caisson.internal
+	whySlot  chan struct{}   // holds a token while a page of why is rendered or sent
 	ctx      context.Context // ends when the wire is removed
 	cancel   context.CancelFunc
 
 	spec    atomic.Pointer[caisson.WireSpec]
-	decider atomic.Pointer[caisson.Decider]
+	decider atomic.Pointer[caisson.Decider] // compiled policy of spec
 
 	mu      sync.Mutex
 	record  *recording           // nil: model calls are not recorded; guarded by mu
-	active  sync.WaitGroup       // requests to virtual hosts; none is added once leaving is set
-	closing bool                 // guarded by mu
-	streams map[*stream]struct{} // streams to the engine; none is added once leaving is set; guarded by mu
+	active  sync.WaitGroup       // requests to virtual hosts; none is added once closing is set
+	closing bool                 // the wire is being removed; guarded by mu
+	streams map[*stream]struct{} // streams to the engine; none is added once closing is set; guarded by mu
 }
 
 // newSandboxWire sets up a wire. It owns file and record, also if it fails.
@@ -55,7 +55,7 @@ func (s *server) newSandboxWire(id caisson.ID, file, record *os.File, spec *cais
 	w.decider.Store(&decider)
 	w.setRecord(record)
 	if w.report, err = report.New(report.Config{Deliver: func(list []caisson.Decision) {
-		s.feed.send(feedMessage{Sandbox: id, Trace: w.spec.Load().Guest.Trace, Decisions: list}) // fails if the engine is gone
+		s.feed.send(feedMessage{Sandbox: id, Trace: w.spec.Load().Guest.Trace, Decisions: list}) // fails if the engine has exited
 	}}); err != nil {
 		return nil, err
 	}
@@ -98,9 +98,10 @@ func (s *server) flowConfig(w *sandboxWire, st *stack.Stack) flow.Config {
 	}
 }
 
+// decide returns the current compiled policy.
 func (w *sandboxWire) decide() caisson.Decider { return *w.decider.Load() }
 
-// explain returns the policy's verdict on a host name or address that a user wrote.
+// explain returns the policy's verdict on a host name or address in the query of a /why page.
 func (w *sandboxWire) explain(host string) caisson.Verdict {
 	if a, err := netip.ParseAddr(host); err == nil {
 		return w.decide().DecideAddress("", a.Unmap())
@@ -210,6 +211,7 @@ func (w *sandboxWire) stats() Stats {
 	return st
 }
 
+// setRecord closes the current recording and begins another in f. With nil, model calls are no longer recorded.
 func (w *sandboxWire) setRecord(f *os.File) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -239,10 +241,11 @@ const maxRecording = 64 << 20
 type recording struct {
 	mu   sync.Mutex
 	file *os.File // guarded by mu; nil once closed
-	left int      // guarded by mu
+	left int      // bytes that the file may still grow; guarded by mu
 }
 
-// newRecording appends to f, whose size counts against the bound: a policy change opens the recording again.
+// newRecording returns a recording that appends to f. The size of f counts against maxRecording, because the engine opens the
+// same file again when it changes the wire's spec.
 func newRecording(f *os.File) *recording {
 	r := &recording{file: f}
 	if info, err := f.Stat(); err == nil {

@@ -46,7 +46,7 @@ func syscallFilter() confine.Filter {
 	}
 	return confine.Filter{Rules: []confine.Rule{
 		{Calls: allowedSyscalls(), Else: unix.SECCOMP_RET_ALLOW},
-		// Threads but not processes; data memory but no executable memory.
+		// clone may create threads but not processes. mmap and mprotect, below, may not make memory executable.
 		{Calls: []uint32{unix.SYS_CLONE}, AnyOf: [][]confine.Test{{{Arg: 0, AnyBit: unix.CLONE_THREAD}}}},
 		// TCP and UDP sockets only: no raw sockets and no other family, so neither the host's unix sockets nor netlink. No other
 		// protocol (MPTCP, SMC, SCTP, UDP-Lite), because each exposes another kernel module to an attacker.

@@ -51,11 +51,11 @@ type server struct {
 	hosts    *virtualHosts
 	upstream *dns.Upstream
 	dialer   flow.Dialer
-	bufs     *sync.Pool // read buffers
+	bufs     *sync.Pool // read buffers of the TAPs: *[maxFrame]byte
 
 	roots        *x509.CertPool
-	rootsLoaded  bool // roots include those of the settings; used by serve only
-	dialSettings atomic.Pointer[flow.Settings]
+	rootsLoaded  bool                          // roots include those of the settings; used by serve only
+	dialSettings atomic.Pointer[flow.Settings] // of dialer; replaced by settings
 
 	mu    sync.Mutex
 	wires map[caisson.ID]*sandboxWire // guarded by mu; changed by serve only
@@ -152,8 +152,9 @@ func (r reply) encodeAs(o op, seq uint32) []byte {
 // errNoDescriptors reports that the process had no free descriptors for those that came with a request.
 var errNoDescriptors = errors.New("the wire process has no free file descriptors")
 
-// receive returns the next request and its descriptors. The engine is trusted, but after a malformed message the two ends are out
-// of step, and the process exits. They are in step after errNoDescriptors, with which the request is returned.
+// receive returns the next request and its descriptors. The engine is trusted, but after a malformed message the two ends are
+// out of step, and the process must exit. With errNoDescriptors it returns the request without its descriptors, and the ends
+// are still in step.
 func (s *server) receive() (_ request, files []*os.File, err error) {
 	buf := make([]byte, maxRequest+1)
 	oob := make([]byte, unix.CmsgSpace(2*4))
@@ -261,6 +262,7 @@ func errorReply(err error) reply {
 	return reply{}
 }
 
+// attach adds a wire for the TAP in files. It owns files.
 func (s *server) attach(req request, files []*os.File) reply {
 	st := statusOK
 	switch {
@@ -308,12 +310,14 @@ func (s *server) setWire(id caisson.ID, w *sandboxWire) {
 	s.wires[id] = w
 }
 
+// count returns the number of wires.
 func (s *server) count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.wires)
 }
 
+// secondFile returns the file for recordings of an opAttach; nil if there is none.
 func secondFile(files []*os.File) *os.File {
 	if len(files) > 1 {
 		return files[1]
@@ -345,6 +349,7 @@ func (s *server) configure(w *sandboxWire, body []byte, files []*os.File) reply 
 	return reply{}
 }
 
+// settings applies the settings in f, a file of memoryFile.
 func (s *server) settings(f *os.File) error {
 	cfg := &caisson.GatewayConfig{}
 	if err := readMemoryFile(f, cfg); err != nil {
@@ -401,6 +406,7 @@ func (s *server) listen(f *os.File) error {
 	return s.gateway.Listen(f)
 }
 
+// journal passes a new journal to the gateway.
 func (s *server) journal(body []byte, f *os.File) error {
 	var b journalBody
 	err := unmarshal(body, &b)
@@ -414,6 +420,7 @@ func (s *server) journal(body []byte, f *os.File) error {
 	return s.gateway.Journal(b.ID, f)
 }
 
+// forget makes the gateway return its leases of budgets whose limits have changed.
 func (s *server) forget(body []byte) error {
 	var b forgetBody
 	if err := unmarshal(body, &b); err != nil {
@@ -468,9 +475,9 @@ func (s *server) dial(ctx context.Context, network, addr string) (net.Conn, erro
 	return nil, errors.Join(errs...)
 }
 
-// A coalescer coalesces repeated events into one call of tell.
+// A coalescer coalesces events that occur within coalesceDelay into one call of fn.
 type coalescer struct {
-	pending atomic.Bool
+	pending atomic.Bool // a call of fn is scheduled
 	fn      func()
 }
 
@@ -479,6 +486,7 @@ const coalesceDelay = 50 * time.Millisecond
 
 func newCoalescer(tell func()) *coalescer { return &coalescer{fn: tell} }
 
+// trigger records an event: it schedules a call of fn unless one is scheduled already.
 func (n *coalescer) trigger() {
 	if n.pending.CompareAndSwap(false, true) {
 		time.AfterFunc(coalesceDelay, func() {

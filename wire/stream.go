@@ -48,10 +48,10 @@ func (s *stream) Close() error {
 	return err
 }
 
-// A wireStream is a stream for a request. It is closed with the request.
+// A wireStream is a stream for a request that came over a wire. It is closed when the context of the request ends.
 type wireStream struct {
 	*stream
-	release func()
+	release func() // removes the stream from the wire and restores the buffers of the request's connection
 }
 
 // Close implements [net.Conn].
@@ -76,7 +76,7 @@ func (f *feed) streamOf(ctx context.Context, uses *limiter, in json.RawMessage) 
 	}
 	stop := context.AfterFunc(ctx, func() { c.Close() })
 	guest := connOf(ctx)
-	guest.widen(true)                            // bounded by the number of streams
+	guest.widen(true)                            // the limits on streams bound the memory of these buffers
 	return &wireStream{c, sync.OnceFunc(func() { // only once: the connection may serve another request by then
 		stop()
 		guest.widen(false)

@@ -18,7 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The delay before the wire process is started again. It doubles from minBackoff to maxBackoff, and is reset after backoffReset.
+// The delay before the wire process is started again. It doubles from minBackoff to maxBackoff, and is reset when a process has
+// run for longer than backoffReset.
 const (
 	minBackoff   = 50 * time.Millisecond
 	maxBackoff   = 5 * time.Second
@@ -196,8 +197,8 @@ func (s *session) prepare(ctx context.Context) error {
 	return nil
 }
 
-// reattachAll gives l's process the wires that an earlier process held. A sandbox may still be entering its namespace, so retake
-// retries until all wires are attached or gone, or ctx ends.
+// reattachAll gives l's process the wires that an earlier process held. A sandbox may still be entering its namespace, so
+// reattachAll retries until all wires are attached or detached, or ctx ends.
 func (m *Manager) reattachAll(ctx context.Context, l *link) {
 	for pause := minBackoff; ; pause = min(2*pause, maxBackoff) {
 		m.mu.Lock()
@@ -216,6 +217,7 @@ func (m *Manager) reattachAll(ctx context.Context, l *link) {
 	}
 }
 
+// reattachOne gives l's process the wire of sandbox id, unless it has it already or the wire was detached.
 func (m *Manager) reattachOne(ctx context.Context, l *link, id caisson.ID, a *attachment) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -25,13 +25,13 @@ type tap struct {
 	// offload omits checksums from sent frames. Checksums of received frames are never verified: frames cross memory only, and a
 	// sandbox that corrupts its frames affects only itself.
 	offload bool
-	done    sync.WaitGroup
+	done    sync.WaitGroup // the goroutine that runs read
 
 	framesOut, bytesOut, framesIn, bytesIn, droppedOut atomic.Uint64
 
 	mu         sync.RWMutex
 	dispatcher stack.NetworkDispatcher // guarded by mu; nil unless attached
-	onClose    func()                  // guarded by mu
+	onClose    func()                  // called by Close; guarded by mu
 }
 
 var _ stack.LinkEndpoint = (*tap)(nil)

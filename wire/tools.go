@@ -20,10 +20,11 @@ type limiter struct {
 	maxPerSandbox, maxTotal int // limits for one sandbox, and for all
 
 	mu        sync.Mutex
-	bySandbox map[caisson.ID]int // by sandbox; guarded by mu
-	total     int                // guarded by mu
+	bySandbox map[caisson.ID]int // operations in progress by sandbox; guarded by mu
+	total     int                // operations in progress; guarded by mu
 }
 
+// newLimiter returns a limiter of each operations per sandbox and most in total.
 func newLimiter(each, most int) *limiter {
 	return &limiter{maxPerSandbox: each, maxTotal: most, bySandbox: map[caisson.ID]int{}}
 }

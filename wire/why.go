@@ -15,7 +15,7 @@ const (
 // its own next page and no shared resource.
 type bufferedResponse struct {
 	header http.Header
-	status int
+	status int // 0 until WriteHeader is called
 	body   bytes.Buffer
 }
 
@@ -62,6 +62,7 @@ func (h *virtualHosts) serveWhy(rw http.ResponseWriter, r *http.Request, w *sand
 	rw.Write(p.body.Bytes())
 }
 
+// render renders the page into p. It waits while maxRenderings other pages are rendered.
 func (h *virtualHosts) render(p *bufferedResponse, r *http.Request, w *sandboxWire) {
 	h.renderings <- struct{}{}
 	defer func() { <-h.renderings }()

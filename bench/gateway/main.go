@@ -70,7 +70,7 @@ func run(ctx context.Context, dir, provider string) (err error) {
 	go func() { read <- book.Run(ctx) }()
 	err = serve(ctx, book, guest, provider, log)
 	end()
-	if err := errors.Join(err, <-read); err != nil { // After that all calls are in the store.
+	if err := errors.Join(err, <-read); err != nil { // When Run has returned, all calls are in the store.
 		return err
 	}
 	rows, err := store.Ledger().Usage(context.WithoutCancel(ctx), caisson.AllAccounts(), caisson.UsageQuery{})
@@ -114,6 +114,7 @@ func serve(ctx context.Context, book *ledger.Book, guest caisson.Guest, provider
 // alias is the model that clients request.
 const alias = "bench"
 
+// newGateway returns the gateway with one model and its first journal.
 func newGateway(ctx context.Context, book *ledger.Book, provider string, log *slog.Logger) (g wire.Gateway, err error) {
 	journal := func() error {
 		id, f, err := book.Begin(ctx)

@@ -52,7 +52,7 @@ func prompt() []byte {
 type chatClient struct {
 	conn    net.Conn
 	r       *bufio.Reader
-	request []byte
+	request []byte // The bytes of one request.
 }
 
 // newChatClient connects to the HTTP server at the URL to.

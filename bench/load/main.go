@@ -19,12 +19,15 @@ import (
 
 // options are the options of clients.
 type options struct {
-	n, warm, conns int
-	duration       time.Duration
+	n, warm, conns int           // Measured operations; uncounted operations before them; concurrent connections of rate.
+	duration       time.Duration // How long rate, send and receive measure.
 }
 
+// servers are the functions that serve a connection, by the argument that selects them.
 var servers = map[string]func(net.Conn) error{"model": model, "sink": sink}
 
+// clients are the functions that measure a server at an address or a URL, by the argument that selects them. They return the
+// measurements.
 var clients = map[string]func(options, string) ([]float64, error){
 	"call": calls, "rate": rate, "connect": connects, "send": send, "receive": receive,
 }
@@ -166,6 +169,7 @@ func receive(o options, addr string) ([]float64, error) {
 	return gigabits(sum, start), nil
 }
 
+// open connects to a sink and selects the direction of the data.
 func open(addr string, way byte) (*net.TCPConn, error) {
 	c, err := net.Dial("tcp", addr)
 	if err != nil {

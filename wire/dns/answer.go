@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	maxQuery = 1232 // a question, and options that are ignored
-	maxUDP   = 4096 // of an answer, even if the guest accepts more
+	maxQuery = 1232 // bytes of a query: a question, and options that are ignored
+	maxUDP   = 4096 // bytes of an answer over UDP, even if the guest accepts more
 
-	virtualTTL  = time.Minute
-	maxGuestTTL = 5 * time.Minute // a policy change takes effect within this time
+	virtualTTL  = time.Minute     // of answers that need no upstream lookup
+	maxGuestTTL = 5 * time.Minute // highest TTL in answers; guests look names up again after it, so a policy change takes effect
 )
 
 // A reply is the content of an answer. The zero reply means that the name exists and has no such records.
@@ -26,7 +26,7 @@ type reply struct {
 	rcode int
 	addrs []netip.Addr // of the requested type
 	ttl   time.Duration
-	// why is the text of an extended error for guests whose query accepts one, unless code is noExtendedError.
+	// code and text are an extended error for guests whose query accepts one; there is none if code is noExtendedError.
 	code int
 	text string
 }
@@ -164,7 +164,8 @@ func (r *Resolver) answer(ctx context.Context, q dns.Question) reply {
 	}
 	if q.Qtype != dns.TypeA && q.Qtype != dns.TypeAAAA {
 		v := refusal("only addresses are looked up, not records of type %s", dns.Type(q.Qtype))
-		if q.Qtype != dns.TypeHTTPS && q.Qtype != dns.TypeSVCB { // every browser sends these, and works without them
+		// Queries of type HTTPS and SVCB are not reported: every browser sends them, and works without an answer.
+		if q.Qtype != dns.TypeHTTPS && q.Qtype != dns.TypeSVCB {
 			r.report(name, netip.Addr{}, v)
 		}
 		return reply{code: int(dns.ExtendedErrorCodeNotSupported), text: v.Reason}
@@ -172,6 +173,7 @@ func (r *Resolver) answer(ctx context.Context, q dns.Question) reply {
 	return r.lookup(ctx, name, Type(q.Qtype), v)
 }
 
+// answerLocal returns the reply for a name that is answered without an upstream lookup.
 func (r *Resolver) answerLocal(name string, qtype uint16, l localAnswer) reply {
 	if !l.quiet {
 		r.report(name, netip.Addr{}, l.verdict)
@@ -188,6 +190,7 @@ func (r *Resolver) answerLocal(name string, qtype uint16, l localAnswer) reply {
 	return a
 }
 
+// tooManyLookups refuses a lookup because of the limit most.
 func (r *Resolver) tooManyLookups(name string, most int) reply {
 	v := refusal("more than %d names are being looked up for this sandbox; try again", most)
 	r.report(name, netip.Addr{}, v)
@@ -233,6 +236,7 @@ func (r *Resolver) lookup(ctx context.Context, name string, t Type, allowed cais
 	return a
 }
 
+// decideAddress returns the verdict on an address that the upstream returned for name.
 func (r *Resolver) decideAddress(d caisson.Decider, name string, addr netip.Addr, t Type) caisson.Verdict {
 	switch {
 	case !isType(addr, t): // IPv4-mapped: no legitimate AAAA record has these
@@ -243,6 +247,7 @@ func (r *Resolver) decideAddress(d caisson.Decider, name string, addr netip.Addr
 	return d.DecideAddress(name, addr)
 }
 
+// isType reports whether a record of type t may contain the address a. IPv4-mapped addresses are of no type.
 func isType(a netip.Addr, t Type) bool {
 	return a.Is4() && t == A || a.Is6() && !a.Is4In6() && t == AAAA
 }
@@ -255,6 +260,8 @@ func failure(err error) string {
 	return truncate(caisson.MessageOf(err), maxText)
 }
 
+// blocked returns a reply with the code "blocked" and an explanation of v. name is appended to the suggested command if there is
+// room; it may be "".
 func (r *Resolver) blocked(rcode int, v caisson.Verdict, name string) reply {
 	return reply{rcode: rcode, code: int(dns.ExtendedErrorCodeBlocked), text: r.explain(v, name)}
 }
@@ -262,8 +269,8 @@ func (r *Resolver) blocked(rcode int, v caisson.Verdict, name string) reply {
 const (
 	// maxText, in bytes, leaves room for the longest name in an answer of 512 bytes: header 12, question 259, OPT record 17.
 	maxText    = 512 - 12 - 259 - 17
-	maxReason  = 120
-	maxSandbox = 40
+	maxReason  = 120 // bytes of a reason in an explanation
+	maxSandbox = 40  // bytes of the id of a sandbox
 )
 
 // explain returns v's reason, and the command with which the operator can see details.

@@ -6,7 +6,7 @@ import "time"
 type bucket struct {
 	perSecond, burst float64
 
-	used float64 // of burst
+	used float64 // tokens taken and not yet restored, at most burst
 	last time.Time
 }
 

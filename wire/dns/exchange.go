@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	rounds       = 2        // over all servers
-	udpSize      = 1232     // passes every network without fragmentation
-	maxReply     = 16 << 10 // over TCP; no host needs more addresses
+	rounds       = 2        // how often each server is queried
+	udpSize      = 1232     // bytes of an answer over UDP; passes every network without fragmentation
+	maxReply     = 16 << 10 // bytes of an answer over TCP; no host needs more addresses
 	maxUnrelated = 64       // datagrams that do not answer the query, before the server is skipped
 )
 
@@ -65,8 +65,8 @@ func queryServer(ctx context.Context, server netip.AddrPort, q question, edns bo
 	return Answer{}, err
 }
 
-// withConn calls do with a connection to server that is closed when ctx ends or after tryTimeout. UDP sockets are connected, so
-// that the kernel drops datagrams of other hosts, and each query uses a separate port.
+// withConn calls do with a new connection to server, whose operations fail after tryTimeout or at the deadline of ctx. UDP
+// sockets are connected, so that the kernel drops datagrams of other hosts, and each query uses a separate port.
 func withConn(ctx context.Context, network string, server netip.AddrPort, do func(net.Conn) (Answer, error)) (Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
 	defer cancel()
@@ -141,8 +141,8 @@ func newQuery(q question, edns bool) (query []byte, id uint16, err error) {
 }
 
 var (
-	errUnrelated = errors.New("not an answer to this query")
-	errTruncated = errors.New("truncated")
+	errUnrelated = errors.New("not an answer to this query") // ignored over UDP, because any host can forge datagrams
+	errTruncated = errors.New("truncated")                   // the query is repeated over TCP
 )
 
 const (
@@ -158,7 +158,8 @@ func parseReply(msg []byte, id uint16, q question) (Answer, error) {
 	}
 	var m dns.Msg
 	truncated := msg[2]&0x02 != 0
-	if err := m.Unpack(msg); err != nil && !truncated { // a truncated message may end anywhere
+	// A truncated message may end anywhere, so an error is not unexpected.
+	if err := m.Unpack(msg); err != nil && !truncated {
 		return Answer{}, errUnrelated
 	}
 	ours := len(m.Question) == 1 && lower(m.Question[0].Name) == q.name && m.Question[0].Qtype == uint16(q.typ) &&
@@ -226,6 +227,7 @@ func answerOf(m *dns.Msg, rrs []dns.RR, ttl time.Duration) Answer {
 	return a
 }
 
+// addressOf returns the address in an A or AAAA record.
 func addressOf(rr dns.RR) (netip.Addr, bool) {
 	switch rr := rr.(type) {
 	case *dns.A:

@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	maxCachedAddrs  = 1024 // per wire
-	maxNamesPerAddr = 16   // per address; addresses of large content networks have many names
-	minNameLifetime = 10 * time.Minute
+	maxCachedAddrs  = 1024             // addresses per wire
+	maxNamesPerAddr = 16               // names per address; addresses of large content networks have many names
+	minNameLifetime = 10 * time.Minute // of a nameEntry
 )
 
 // nameCache records for which names a guest received each address. Safe for concurrent use.
@@ -23,6 +23,7 @@ type nameCache struct {
 	addrs *lru.Map[netip.Addr, []nameEntry] // the slices are replaced, never modified; guarded by mu
 }
 
+// A nameEntry is a name for which an address was returned.
 type nameEntry struct {
 	name    string
 	expires time.Time

@@ -73,10 +73,10 @@ type Resolver struct {
 	names     *nameCache
 	wildcards *wildcards
 	lookups   chan struct{} // holds a token for each lookup in progress
-	conns     chan struct{}
+	conns     chan struct{} // holds a token for each TCP connection
 
 	mu         sync.Mutex
-	queries    bucket // guarded by mu
+	queries    bucket // limits queries; guarded by mu
 	errorLimit bucket // limits error answers to excess queries; guarded by mu
 }
 
@@ -139,6 +139,7 @@ func (r *Resolver) report(name string, addr netip.Addr, v caisson.Verdict) {
 	r.c.Report(d)
 }
 
+// refusal returns a denial that no rule decided.
 func refusal(format string, args ...any) caisson.Verdict {
 	return caisson.Verdict{Rule: -1, Reason: fmt.Sprintf(format, args...)}
 }

@@ -12,10 +12,10 @@ const internalZone = "caisson.internal"
 
 // A localAnswer is the answer for a name that is answered without an upstream lookup, regardless of the policy.
 type localAnswer struct {
-	exists  bool
+	exists  bool // false: the answer is NXDOMAIN
 	addrs   []netip.Addr
 	verdict caisson.Verdict // reported unless quiet
-	quiet   bool
+	quiet   bool            // the verdict is not reported
 }
 
 // special returns the answer for names that are never looked up: virtual hosts, and those outside the global DNS (RFC 6761, and
@@ -42,7 +42,7 @@ func (r *Resolver) special(name string) (l localAnswer, ok bool) {
 	case last == "local", last == "onion", last == "alt", last == "invalid": // RFC 6762, RFC 7686, RFC 9476, RFC 6761
 		return gone(".%s is not in the public DNS", last)
 	case strings.Trim(last, "0123456789") == "" || strings.HasPrefix(last, "0x"):
-		return gone("an address is not a name") // whatever looks like an address ends in a number
+		return gone("an address is not a name") // programs interpret names whose last label is a number as addresses
 	case within(name, "use-application-dns.net"): // canary domain that disables DNS over HTTPS in browsers
 		return gone("there is no way around this resolver")
 	}

@@ -22,17 +22,17 @@ const (
 )
 
 const (
-	lookupTimeout   = 5 * time.Second // stub resolvers retry after this time
-	tryTimeout      = 1500 * time.Millisecond
-	cacheSize       = 4096 // answers, of a few hundred bytes each
-	maxFlights      = 1024 // concurrent lookups, each with one socket
-	reservedFlights = 128  // part of maxFlights for the hosts of the configuration
-	maxGuests       = maxFlights - reservedFlights
+	lookupTimeout   = 5 * time.Second              // stub resolvers retry after this time
+	tryTimeout      = 1500 * time.Millisecond      // for one exchange with one server
+	cacheSize       = 4096                         // answers, of a few hundred bytes each
+	maxFlights      = 1024                         // concurrent lookups, each with one socket
+	reservedFlights = 128                          // part of maxFlights for the hosts of the configuration
+	maxGuests       = maxFlights - reservedFlights // part of maxFlights for guests
 
 	minTTL      = 5 * time.Second // shorter ones would cause unlimited upstream queries
 	maxTTL      = time.Hour
-	maxNegative = 5 * time.Minute
-	failureTTL  = time.Second // RFC 9520 requires that failures are cached
+	maxNegative = 5 * time.Minute // of the answer that a name or its records do not exist
+	failureTTL  = time.Second     // RFC 9520 requires that failures are cached
 )
 
 // UpstreamConfig configures an [Upstream].
@@ -50,10 +50,11 @@ type Upstream struct {
 	mu      sync.Mutex
 	servers []netip.AddrPort                 // replaced, never modified
 	cache   *lru.Map[question, cachedAnswer] // answers of servers
-	flights map[question]*flight             // lookups in progress, from servers
-	active  int                              // number of lookups in progress, including those from earlier servers
+	flights map[question]*flight             // lookups in progress that query servers
+	active  int                              // number of lookups in progress, including those that query replaced servers
 }
 
+// A question is a name, in lower case and without the final dot, and the type of the requested records.
 type question struct {
 	name string
 	typ  Type
@@ -75,7 +76,7 @@ type cachedAnswer struct {
 
 // A flight is a lookup in progress, which concurrent callers share.
 type flight struct {
-	done chan struct{} // closed when answered is set
+	done chan struct{} // closed when cachedAnswer is set
 	cachedAnswer
 }
 

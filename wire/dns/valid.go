@@ -2,6 +2,7 @@ package dns
 
 import "strings"
 
+// maxName is the length of the longest name in text form, without the final dot.
 const maxName = 253
 
 // lower returns name, as encoded in a message, in lower case without the final dot.

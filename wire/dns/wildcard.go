@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	knownNames = 1024 // per wire: a repeated lookup of one of these discloses nothing new
-	knownZones = 256
+	knownNames = 1024 // capacity of wildcards.known: a repeated lookup of one of these names discloses nothing new
+	knownZones = 256  // capacity of wildcards.zones
 )
 
 // wildcards limits the data that a guest can send in the part of a name that it chooses. Safe for concurrent use.
@@ -21,8 +21,8 @@ type wildcards struct {
 	now    func() time.Time
 
 	mu    sync.Mutex
-	known *lru.Map[string, struct{}]
-	zones *lru.Map[string, *bucket] // rate of new names, by the zone of the rule
+	known *lru.Map[string, struct{}] // names requested recently; guarded by mu
+	zones *lru.Map[string, *bucket]  // rate of new names, by the zone of the rule; guarded by mu
 }
 
 func newWildcards(l Limits, now func() time.Time) *wildcards {

@@ -11,7 +11,7 @@ import (
 const (
 	tcp = iota
 	udp
-	protocols
+	protocols // number of protocols
 )
 
 // Reasons of verdicts without a rule.
@@ -96,7 +96,7 @@ func (p *Policy) match(names []string, addr netip.Addr) set {
 	}
 	b, isSpecial := specialBlock(addr)
 	if isSpecial {
-		m = m.minus(&p.allowing) // a rule for a name does not allow such an address
+		m = m.minus(&p.allowing) // an allow rule for a name does not allow a special address
 	}
 	for i := p.prefixes.next(0); i >= 0; i = p.prefixes.next(i + 1) {
 		r := &p.rules[i]
@@ -201,6 +201,7 @@ func (p *Policy) wildcard(rule int, name string) string {
 
 func refused(reason string) caisson.Verdict { return caisson.Verdict{Rule: -1, Reason: reason} }
 
+// unmatched returns the verdict on an address that no rule matches.
 func unmatched(addr netip.Addr) caisson.Verdict {
 	if b, ok := specialBlock(addr); ok {
 		return refused(b.reason)

@@ -42,6 +42,7 @@ func (p *Policy) Explain(target string) (*caisson.Explanation, error) {
 	return e, nil
 }
 
+// protocolNames are the names of protocols in policies.
 var protocolNames = [protocols]string{tcp: "tcp", udp: "udp"}
 
 // explainName returns the verdict on a connection to a name whose addresses are on the public internet and not in a CIDR of a

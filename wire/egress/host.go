@@ -12,10 +12,10 @@ const ownDomain = "caisson.internal"
 
 // host is the subject of a rule: every name, the names below one, one name, or addresses.
 type host struct {
-	any      bool
-	wildcard bool
-	name     string
-	prefix   netip.Prefix
+	any      bool         // every name
+	wildcard bool         // all names below name, without name itself
+	name     string       // "" for any and for addresses
+	prefix   netip.Prefix // addresses; the zero Prefix for names
 }
 
 // String returns h in normal form.

@@ -18,12 +18,13 @@ func InternalRule(p caisson.Policy, own func(netip.Addr) bool) (rule int, ok boo
 		if err != nil {
 			addr, err := netip.ParseAddr(r.Host)
 			if err != nil {
-				continue // a name: private addresses need a rule of their own
+				continue // a rule for a name does not allow private addresses
 			}
 			prefix = netip.PrefixFrom(addr.Unmap(), addr.Unmap().BitLen())
 		}
+		// A rule with a wider prefix does not allow the special addresses in it.
 		if b, ok := specialBlock(prefix.Addr()); ok && b.covers(prefix) {
-			return i, true // a wider prefix does not include the special ranges in it
+			return i, true
 		}
 		if prefix.IsSingleIP() && own(prefix.Addr()) { // a host's address needs a rule for exactly that address
 			return i, true

@@ -48,7 +48,7 @@ const (
 // A Policy is a compiled [caisson.Policy]. It is immutable and safe for concurrent use.
 type Policy struct {
 	rules  []rule
-	source caisson.Policy
+	source caisson.Policy // with hosts in normal form
 
 	// Rules that match a name, by the form of the rule.
 	exact    map[string]set
@@ -66,9 +66,9 @@ type rule struct {
 	allow    bool
 	prefix   netip.Prefix // the zero Prefix for a rule about names
 	ports    portSet
-	protocol [protocols]bool
-	text     string // form of the rule in steps
-	reason   string // Verdict.Reason if the rule decides
+	protocol [protocols]bool // whether the rule applies to the protocol with that index
+	text     string          // the rule in Explanation.Steps
+	reason   string          // Verdict.Reason if the rule decides
 }
 
 // Compile validates and compiles a policy. Errors are Invalid and name the field.
@@ -97,6 +97,7 @@ func (p *Policy) Source() caisson.Policy {
 	return out
 }
 
+// add compiles the rule at position i.
 func (p *Policy) add(i int, src caisson.Rule) error {
 	field := func(name string) string { return fmt.Sprintf("rules[%d].%s", i, name) }
 	hosts, ports, err := hostsOf(&src, field)

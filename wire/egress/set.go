@@ -46,6 +46,7 @@ func (s *set) next(i int) int {
 // A portSet is a set of ports as sorted ranges that neither overlap nor are adjacent.
 type portSet []caisson.PortRange
 
+// allPorts is the set for rules without ports.
 var allPorts = portSet{{First: 1, Last: 65535}}
 
 // portsOf validates ports and returns them as a set; an empty list means all ports.

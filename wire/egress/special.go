@@ -9,7 +9,7 @@ import (
 // A block is a range of addresses outside the public internet, or of a service that trusts every client.
 type block struct {
 	netip.Prefix
-	what   string
+	what   string // what the addresses are, for messages
 	reason string // Verdict.Reason if no rule decides
 }
 

@@ -12,12 +12,12 @@ import (
 // defaultPort is the port of a target without one.
 const defaultPort = 443
 
-// target is a destination of a query: a name or an address, with port and protocol.
+// target is the destination that Explain is called for: a name or an address, with port and protocol.
 type target struct {
 	name     string     // "" for an address
 	addr     netip.Addr // the zero Addr for a name
 	port     uint16
-	protocol int
+	protocol int // tcp or udp
 }
 
 // String returns HOST:PORT, with /udp for udp.

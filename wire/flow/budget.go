@@ -6,12 +6,12 @@ import "sync"
 // only up to its equal share of the rest, so that a few sandboxes cannot exhaust it. Safe for concurrent use.
 type Budget struct {
 	mu         sync.Mutex
-	forwarders int      // guarded by mu
+	forwarders int      // number of Forwarders that share the budget; guarded by mu
 	flows      capacity // guarded by mu
-	wide       capacity // guarded by mu
+	wide       capacity // flows with large buffers; guarded by mu
 }
 
-// A capacity is a capacity and how much of it is in use.
+// A capacity is a maximum number of units, and the number of them in use.
 type capacity struct{ max, used int }
 
 // NewBudget returns a Budget of the given number of flows, of which wide may have large buffers; see [Limits].
@@ -44,7 +44,7 @@ func (b *Budget) add(n int) {
 	b.forwarders += n
 }
 
-// acquireFlow takes a flow for a forwarder that has that many flows.
+// acquireFlow takes a flow for a forwarder that holds has flows. It returns false if the forwarder may not have more.
 func (b *Budget) acquireFlow(has int) bool {
 	if b == nil {
 		return true
@@ -54,7 +54,7 @@ func (b *Budget) acquireFlow(has int) bool {
 	return b.flows.acquire(has, b.forwarders)
 }
 
-// acquireWide takes large buffers for a flow of a forwarder that has that many wide flows.
+// acquireWide takes large buffers for a flow of a forwarder that holds has wide flows. It returns false if it may not have more.
 func (b *Budget) acquireWide(has int) bool {
 	if b == nil {
 		return true
@@ -64,7 +64,7 @@ func (b *Budget) acquireWide(has int) bool {
 	return b.wide.acquire(has, b.forwarders)
 }
 
-// release returns a flow to the budget.
+// release returns a flow to the budget, and its large buffers if it is wide.
 func (b *Budget) release(wide bool) {
 	if b == nil {
 		return

@@ -77,12 +77,12 @@ func (l Limits) withDefaults() Limits {
 
 // times are the timeouts of a Forwarder; tests shorten them.
 type times struct {
-	dial       time.Duration // for the dial
+	dial       time.Duration // for connecting to the destination
 	sniff      time.Duration // from the first byte until the protocol must be known
 	header     time.Duration // for the header of an HTTP request, from its first bytes
-	halfClosed time.Duration // without data, once either direction has ended
+	halfClosed time.Duration // without data, after one direction has ended
 	udpIdle    time.Duration // without a datagram
-	udpOnce    time.Duration // without a datagram, after only one
+	udpOnce    time.Duration // without a second datagram
 }
 
 func defaultTimes() times {
@@ -123,6 +123,6 @@ type Stats struct {
 	Limited  int64 // flows refused because of a limit
 	Dropped  int64 // new flows and queries dropped because of their rate
 	Requests int64 // HTTP requests and TLS handshakes refused
-	BytesOut int64
-	BytesIn  int64
+	BytesOut int64 // from the sandbox
+	BytesIn  int64 // to the sandbox
 }

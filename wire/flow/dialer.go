@@ -30,6 +30,7 @@ type Settings struct {
 	Forbidden []netip.AddrPort
 }
 
+// A hostDialer is a Dialer that connects over the host's network.
 type hostDialer struct{ settings func() Settings }
 
 // Own implements [Dialer].
@@ -72,7 +73,8 @@ func noBroadcast(_, _ string, conn syscall.RawConn) error {
 	return err
 }
 
-// admit returns a Denied error if dst is forbidden, in any notation.
+// admit returns a Denied error if dst is not a valid destination or is forbidden. It finds forbidden IPv4 addresses that are
+// embedded in IPv6 addresses, too.
 func (d *hostDialer) admit(dst netip.AddrPort) error {
 	addr := dst.Addr()
 	if !addr.IsValid() || addr.Is4In6() || addr.IsUnspecified() || addr.Zone() != "" || dst.Port() == 0 {

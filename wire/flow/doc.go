@@ -2,9 +2,10 @@
 //
 // # Decide, dial, accept
 //
-// A connection is first decided, then dialled, and only then accepted: if the policy or the destination refuses it, it was never
-// established for the sandbox. The address that was decided is the address that is dialled; names only describe an address and
-// are never resolved here. Denied destinations are not dialled.
+// For each connection the policy is evaluated first, then the destination is dialled, and only then is the sandbox's SYN
+// accepted: if the policy or the destination refuses the connection, the sandbox never sees it established. The address for
+// which the policy was evaluated is the address that is dialled; names only describe an address and are never resolved here.
+// Denied destinations are not dialled.
 //
 // # Checks of names
 //
@@ -24,5 +25,5 @@
 //
 // All input from the sandbox is hostile. The numbers of connections, datagram flows and new flows per second are limited; so are
 // the buffers of each flow, of which only the first have large ones. A Budget limits the flows of all sandboxes together. A
-// connection counts until the sandbox's side of it is gone, so that lingering connections count too.
+// connection counts until the sandbox's side of it is completely closed, so that lingering connections count too.
 package flow

@@ -15,7 +15,7 @@ import (
 // A flow is one connection or exchange of datagrams, from the sandbox's first packet until all its state is removed.
 type flow struct {
 	f      *Forwarder
-	attrs  caisson.Flow // with the names at the start
+	attrs  caisson.Flow // protocol, destination, and its names when the flow began
 	start  time.Time
 	local  bool // to a service of the gateway
 	wide   bool // has large buffers
@@ -29,7 +29,7 @@ type flow struct {
 	verdict   caisson.Verdict // the latest decision; guarded by mu
 	accepted  bool            // reported as allowed; guarded by mu
 	lastName  string          // the last name that the sandbox sent, "" if none; guarded by mu
-	ended     bool            // guarded by mu
+	ended     bool            // end was called; guarded by mu
 	closers   []func()        // close both sides; guarded by mu
 }
 
@@ -52,6 +52,8 @@ func (c *flow) redecide() caisson.Verdict {
 	return c.set(requireExact(c.f.cfg.Decide(c.attrs), own), own)
 }
 
+// set stores the verdict v on the flow and returns it; own reports whether the destination is an address of the host. Datagrams
+// to the ports of QUIC that a rule allows by name are denied, because the name in QUIC cannot be checked.
 func (c *flow) set(v caisson.Verdict, own bool) caisson.Verdict {
 	if v.Allowed && v.Name != "" && c.attrs.Protocol == "udp" && (c.attrs.Dst.Port() == 443 || c.attrs.Dst.Port() == 80) {
 		v.Allowed = false
@@ -169,8 +171,8 @@ func (c *flow) recheck() {
 	}
 }
 
-// checkName decides whether the sandbox may use name on this flow. It stores the name first, so that a concurrent recheck of a changed
-// policy includes it.
+// checkName decides whether the sandbox may send name on this flow. It stores the name first, so that a concurrent recheck of a
+// changed policy includes it.
 func (c *flow) checkName(name string) caisson.Verdict {
 	c.mu.Lock()
 	c.lastName = name
@@ -186,6 +188,7 @@ func (c *flow) checkName(name string) caisson.Verdict {
 	return c.decideName(name, own)
 }
 
+// decideName evaluates the policy for the flow as if name were the destination's only name.
 func (c *flow) decideName(name string, own bool) caisson.Verdict {
 	what := c.attrs
 	what.Names = []string{name}
@@ -210,6 +213,7 @@ func plausibleName(s string) bool {
 	})
 }
 
+// limitReason returns the reason of a refusal because of a limit of the sandbox.
 func limitReason(what string, most int) string {
 	return fmt.Sprintf("the sandbox has reached its limit of %d %s", most, what)
 }

@@ -34,24 +34,24 @@ const narrowSocket = 64 << 10
 type Forwarder struct {
 	cfg     Config
 	times   times
-	limiter *rate.Limiter
-	queries chan struct{}
-	syns    *tcp.Forwarder
+	limiter *rate.Limiter  // of new flows
+	queries chan struct{}  // holds a token for each query of a LocalUDP service in progress
+	syns    *tcp.Forwarder // calls connect for each SYN
 
 	ctx    context.Context
 	cancel context.CancelFunc
-	work   sync.WaitGroup
+	work   sync.WaitGroup // flows, handshakes and queries, for which Close waits
 
 	inFlight                                            atomic.Int64
-	allowed, denied, failed, limited, dropped, requests atomic.Int64
+	allowed, denied, failed, limited, dropped, requests atomic.Int64 // see Stats
 	bytesOut, bytesIn                                   atomic.Int64 // of flows that have ended
 
 	mu     sync.Mutex
 	closed bool               // guarded by mu
 	flows  map[*flow]struct{} // guarded by mu
-	tcp    int                // guarded by mu
-	udp    int                // guarded by mu
-	wide   int                // guarded by mu
+	tcp    int                // number of TCP flows; guarded by mu
+	udp    int                // number of UDP flows; guarded by mu
+	wide   int                // number of flows with large buffers; guarded by mu
 	local  map[uint16]int     // connections to services of the gateway, by port; guarded by mu
 }
 
@@ -85,7 +85,7 @@ func newForwarder(cfg Config, t times) (*Forwarder, error) {
 }
 
 // configure sets TCP options of the stack. The wire loses packets only on overload, so timeouts can be short; buffer sizes are
-// bounded because a sandbox can have a thousand of them.
+// bounded because a sandbox can have a thousand connections.
 func configure(s *stack.Stack) error {
 	sack := tcpip.TCPSACKEnabled(true)
 	moderate := tcpip.TCPModerateReceiveBufferOption(false)

@@ -13,6 +13,7 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
+// errSandboxSide reports that the sandbox's endpoint cannot be read or written.
 var errSandboxSide = errors.New("the sandbox's side of the connection failed")
 
 // A guestConn is the sandbox's end of a TCP connection. It counts the bytes in both directions.
@@ -22,11 +23,11 @@ type guestConn struct {
 	ep   tcpip.Endpoint
 	wq   *waiter.Queue
 
-	hup    waiter.Entry
+	hup    waiter.Entry  // closes ended on waiter.EventHUp
 	ended  chan struct{} // closed when the endpoint has ended, normally or with an error
-	once   sync.Once
+	once   sync.Once     // for closing ended
 	closed chan struct{} // closed by Close
-	close  sync.Once
+	close  sync.Once     // for Close
 
 	readMu   sync.Mutex
 	pushback []byte // data that is read again before the connection's; guarded by readMu
@@ -112,7 +113,8 @@ func (g *guestConn) abort() {
 	g.Close()
 }
 
-// linger waits until the connection has been closed, and then for at most halfClosed until the endpoint is gone.
+// linger waits until Close was called, and then for at most halfClosed until the endpoint has ended; then it resets the
+// connection.
 func (g *guestConn) linger(c *flow) {
 	defer g.abort()
 	select {

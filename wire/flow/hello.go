@@ -22,14 +22,14 @@ const (
 
 // A sniffer detects the protocol of a connection from its first bytes. Its cost is linear in their number, even in small pieces.
 type sniffer struct {
-	data []byte
+	data []byte // the bytes so far
 
-	// For TLS: the next record begins at next; msg is the handshake message so far.
+	// For TLS: the next record begins at data[next]; msg is the handshake message so far.
 	next int
 	msg  []byte
-	// For text: the first word begins at begin; the first line does not end before scanned.
+	// For text: the first word begins at data[wordStart]; the first line does not end before data[scanned].
 	wordStart, scanned int
-	word               string
+	word               string // the first word, once it is complete
 
 	name   string // server name with protoTLS, "" if there is none
 	reason string // with protoDenied
@@ -43,6 +43,7 @@ const (
 	recordData             = 0x17
 )
 
+// deny sets the reason of a denial.
 func (e *sniffer) deny(reason string) appProtocol {
 	e.reason = reason
 	return protoDenied
@@ -56,12 +57,14 @@ func (e *sniffer) detect() appProtocol {
 	lang := protoUndecided
 	switch e.data[0] {
 	case recordHandshake:
-		if len(e.data) > 1 && e.data[1] != 3 { // 3 in all versions of TLS, but some servers do not check it
+		// The major version is 3 in all versions of TLS. Others are denied, because some servers do not check it.
+		if len(e.data) > 1 && e.data[1] != 3 {
 			return e.deny("the version of the TLS record is none there is")
 		}
 		lang = e.detectTLS()
 	case recordChangeCipherSpec, recordAlert, recordData:
-		return e.deny("a TLS record other than a handshake came before the ClientHello") // some servers skip such a record
+		// Some servers skip such a record and accept a ClientHello after it.
+		return e.deny("a TLS record other than a handshake came before the ClientHello")
 	default:
 		lang = e.detectText()
 	}
@@ -71,6 +74,7 @@ func (e *sniffer) detect() appProtocol {
 	return lang
 }
 
+// isToken reports whether b may be part of an HTTP method.
 func isToken(b byte) bool {
 	return b >= '0' && b <= '9' || b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || strings.IndexByte("!#$%&'*+-.^_`|~", b) >= 0
 }
@@ -115,6 +119,7 @@ func (e *sniffer) detectText() appProtocol {
 	return protoOther
 }
 
+// notHTTP returns the protocol of data that does not begin with a word and white space.
 func (e *sniffer) notHTTP() appProtocol {
 	const proxy2 = "\r\n\r\n\x00\r\nQUIT\n" // version 2 of the PROXY header
 	if n := min(len(e.data), len(proxy2)); string(e.data[:n]) == proxy2[:n] {
@@ -130,8 +135,8 @@ func (e *sniffer) notHTTP() appProtocol {
 // even if it does not begin with a known method.
 type firstLine struct {
 	tail []byte // the end of the data so far, in upper case
-	size int
-	done bool
+	size int    // bytes of the line so far, without white space at its beginning
+	done bool   // the line has ended, or has more than maxSniff bytes
 }
 
 // isHTTP reports whether the line, of which p is the next part, contains HTTP. A control character ends the line, too.
@@ -206,6 +211,7 @@ type cursor struct {
 	ok   bool
 }
 
+// take reads n bytes.
 func (c *cursor) take(n int) []byte {
 	if !c.ok || n > len(c.rest) {
 		c.ok, c.rest = false, nil
@@ -216,6 +222,7 @@ func (c *cursor) take(n int) []byte {
 	return p
 }
 
+// number reads a big-endian number of size bytes.
 func (c *cursor) number(size int) (n int) {
 	for _, b := range c.take(size) {
 		n = n<<8 | int(b)

@@ -18,8 +18,10 @@ import (
 	caisson "github.com/caisson-dev/caisson"
 )
 
+// maxHeader bounds the header of a request or response, in bytes.
 const maxHeader = 128 << 10
 
+// errUpstreamGone makes the transport fail when it would dial again: a flow has only one connection to its destination.
 var errUpstreamGone = errors.New("the connection to the destination has ended")
 
 // A proxy serves the plain HTTP of one flow over its one connection to the destination, and checks the host of each request. It
@@ -28,7 +30,7 @@ type proxy struct {
 	c    *flow
 	g    *guestConn
 	up   *net.TCPConn
-	dst  string
+	dst  string // the destination's address and port
 	http httputil.ReverseProxy
 
 	answer http.Header // header of the current answer; requests are served one at a time
@@ -283,11 +285,11 @@ func (p *proxy) connState(_ net.Conn, s http.ConnState) {
 	}
 }
 
-// A halfCloseConn lets a sandbox that has closed its side wait for the answer. net/http takes the end as a sign that the
-// client is gone, and checks for it during a request by reading one byte.
+// A halfCloseConn lets a sandbox that has closed its side wait for the answer. Without it, net/http would cancel the request: it
+// reads one byte during a request, and treats io.EOF as a client that has disconnected.
 type halfCloseConn struct {
 	*guestConn
-	p           *proxy
+	p           *proxy        // the proxy of the connection
 	interrupted chan struct{} // holds a token if the read deadline was set to the past
 }
 
@@ -308,7 +310,7 @@ func (c *halfCloseConn) Read(b []byte) (int, error) {
 	return 0, io.EOF
 }
 
-// Close reports a request that net/http refused by itself.
+// Close reports an incomplete or malformed request, for which net/http does not call the handler, as refused.
 func (c *halfCloseConn) Close() error {
 	c.p.mu.Lock()
 	begun := c.p.partial
@@ -320,6 +322,7 @@ func (c *halfCloseConn) Close() error {
 	return c.guestConn.Close()
 }
 
+// SetReadDeadline implements [net.Conn]. net/http sets a deadline in the past to interrupt its read of one byte.
 func (c *halfCloseConn) SetReadDeadline(t time.Time) error {
 	select {
 	case <-c.interrupted:
@@ -334,7 +337,7 @@ func (c *halfCloseConn) SetReadDeadline(t time.Time) error {
 	return c.guestConn.SetReadDeadline(t)
 }
 
-// A singleListener is a listener with one connection, which ends when until is closed.
+// A singleListener is a listener with one connection. Accept returns it once, and net.ErrClosed after until is closed.
 type singleListener struct {
 	conn  net.Conn
 	until <-chan struct{}

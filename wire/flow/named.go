@@ -134,7 +134,7 @@ func (c *flow) sniff(g *guestConn, e *sniffer) (appProtocol, error) {
 		switch {
 		case lang != protoUndecided:
 			return lang, g.SetReadDeadline(time.Time{})
-		case isTimeout(err) && len(e.data) == 0: // the destination closed its side long ago
+		case isTimeout(err) && len(e.data) == 0: // the deadline of startIn, after the destination closed its side
 			return protoUndecided, err
 		case isTimeout(err):
 			return e.deny("too little was said to tell for whom"), nil

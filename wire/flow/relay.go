@@ -66,7 +66,8 @@ func (r *relay) startIn(claim func() bool) {
 	})
 }
 
-// wait returns when both directions have ended, and closes the guest. After one has, it resets the other when that is idle.
+// wait waits until both directions have ended, and closes the sandbox's connection. If only one has ended, it resets the flow
+// when no data was relayed for the time halfClosed.
 func (r *relay) wait() {
 	defer r.workers.Wait()
 	idle := time.NewTimer(r.c.f.times.halfClosed)
@@ -95,8 +96,10 @@ func (r *relay) wait() {
 	r.g.Close()
 }
 
+// errHTTP is returned by sendOut if the first line contains HTTP.
 var errHTTP = errors.New("the first line looks like HTTP, but does not begin like a request")
 
+// sendOut relays from the sandbox until its direction ends, which it reports as io.EOF, or until an error.
 func (r *relay) sendOut(head []byte, line *firstLine) error {
 	write := func(p []byte) error {
 		if line != nil && line.isHTTP(p) {
@@ -116,8 +119,10 @@ func (r *relay) sendOut(head []byte, line *firstLine) error {
 	return r.g.receive(ready, write)
 }
 
+// errNotFirst is returned by sendIn if claim returned false.
 var errNotFirst = errors.New("the sandbox has sent data first")
 
+// sendIn relays from the destination until its direction ends, which it reports as io.EOF, or until an error.
 func (r *relay) sendIn(claim func() bool) error {
 	entry, ready := waiter.NewChannelEntry(waiter.WritableEvents | waiter.EventHUp)
 	r.g.wq.EventRegister(&entry)

@@ -34,6 +34,7 @@ func (f *Forwarder) handleTCP(id stack.TransportEndpointID, pkt *stack.PacketBuf
 	return f.syns.HandlePacket(id, pkt)
 }
 
+// reportLimit reports that a flow is refused because of a limit.
 func (f *Forwarder) reportLimit(what caisson.Flow, reason string) {
 	f.limited.Add(1)
 	f.deny(what, reason)
@@ -61,7 +62,7 @@ func (f *Forwarder) connect(r *tcp.ForwarderRequest) {
 		r.Complete(true)
 		return
 	}
-	defer f.work.Done() // also for refused connections, whose end the sandbox sees before this
+	defer f.work.Done() // Close waits for refused connections, too: their handling continues after the reset was sent
 	f.inFlight.Add(1)
 	c, g, up := f.accept(r)
 	f.inFlight.Add(-1)
@@ -82,7 +83,8 @@ func (f *Forwarder) connect(r *tcp.ForwarderRequest) {
 	g.linger(c)
 }
 
-// accept decides, dials, and then accepts. The guest is nil if there is no connection, and the flow if a limit was reached.
+// accept decides about a connection, dials, and then completes the handshake. The guestConn is nil if no connection was
+// established; the flow is also nil if a limit was reached.
 func (f *Forwarder) accept(r *tcp.ForwarderRequest) (_ *flow, _ *guestConn, up *net.TCPConn) {
 	dst := destination(r.ID())
 	c, limit := f.open("tcp", dst)
@@ -117,6 +119,7 @@ func (f *Forwarder) accept(r *tcp.ForwarderRequest) (_ *flow, _ *guestConn, up *
 	return c, nil, nil
 }
 
+// hasService reports whether Config.Local has a service on the port of c. If not, it reports a denial.
 func (f *Forwarder) hasService(c *flow) bool {
 	if f.cfg.Local[c.attrs.Dst.Port()] == nil {
 		f.denied.Add(1)
@@ -150,7 +153,7 @@ func (f *Forwarder) dial(c *flow) *net.TCPConn {
 		up.SetReadBuffer(narrowSocket)
 		up.SetWriteBuffer(narrowSocket)
 	}
-	// Recheck did not see policy changes before the flow was in the table.
+	// The policy may have changed since decide.
 	if v := c.redecide(); !v.Allowed {
 		f.denied.Add(1)
 		f.report("flow", c.attrs, v, "")

@@ -77,6 +77,7 @@ func (f *Forwarder) handleUDP(id stack.TransportEndpointID, pkt *stack.PacketBuf
 	return true
 }
 
+// validUDP reports whether the length and the checksum of a datagram are correct.
 func validUDP(pkt *stack.PacketBuffer) bool {
 	h := header.UDP(pkt.TransportHeader().Slice())
 	if len(h) < header.UDPMinimumSize || pkt.Data().Size() > 0xffff-header.UDPMinimumSize {
@@ -105,7 +106,7 @@ func (f *Forwarder) dialUDP(c *flow) *net.UDPConn {
 		f.reportDialError(c, v, err)
 		return nil
 	}
-	// Recheck did not see policy changes before the flow was in the table.
+	// The policy may have changed since decide.
 	if v := c.redecide(); !v.Allowed {
 		f.denied.Add(1)
 		f.report("flow", c.attrs, v, "")
@@ -123,7 +124,7 @@ type datagramRelay struct {
 	up *net.UDPConn
 
 	last    atomic.Int64 // time of the last datagram, in nanoseconds since 1970
-	packets atomic.Int64
+	packets atomic.Int64 // datagrams in both directions
 	once    sync.Once
 }
 
@@ -134,7 +135,8 @@ func (e *datagramRelay) close() {
 	})
 }
 
-// run relays until no datagram was sent for a while, the destination reports the port as unreachable, or the flow is reset.
+// run relays until the timeout udpIdle or udpOnce, until the destination reports the port as unreachable, or until the flow is
+// reset.
 func (e *datagramRelay) run() {
 	defer e.c.release()
 	e.c.onEnd(e.close)
@@ -166,12 +168,14 @@ func (e *datagramRelay) run() {
 	}
 }
 
+// count counts one datagram of n bytes.
 func (e *datagramRelay) count(bytes *atomic.Int64, n int) {
 	bytes.Add(int64(n))
 	e.packets.Add(1)
 	e.last.Store(time.Now().UnixNano())
 }
 
+// relayOut relays datagrams from the sandbox until the relay is closed or the destination reports the port as unreachable.
 func (e *datagramRelay) relayOut() {
 	entry, ready := waiter.NewChannelEntry(waiter.ReadableEvents | waiter.EventHUp)
 	e.wq.EventRegister(&entry)
@@ -201,6 +205,7 @@ func (e *datagramRelay) relayOut() {
 	}
 }
 
+// relayIn relays datagrams to the sandbox until the relay is closed or the destination reports the port as unreachable.
 func (e *datagramRelay) relayIn() {
 	conn, err := e.up.SyscallConn()
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 // trailerTimeout is the time limit for the rest of an answer after its final event.
 const trailerTimeout = 2 * time.Second
 
+// errKeyLeaked ends an answer that contains the provider's key, which a guest must not receive.
 var errKeyLeaked = errors.New("the answer contains the provider's key")
 
 // answer forwards a response to the guest.
@@ -130,15 +131,15 @@ type answer struct {
 	*call
 	ctx           context.Context
 	resp          *http.Response
-	idle          *time.Timer
-	stream        bool
-	buf           []byte
+	idle          *time.Timer // cancels the call with errIdle; reset by each read
+	stream        bool        // the answer is a stream of events
+	buf           []byte      // one of chunkBuffers
 	meter         dialect.Meter
 	keyGuard      guard
-	out           *http.ResponseController
-	writeDeadline time.Time // write deadline
-	drained       bool      // the end of the answer was read
-	lingerBytes   int64     // bytes read after the guest disconnected
+	out           *http.ResponseController // of the connection to the guest
+	writeDeadline time.Time                // deadline for writes to the guest; the zero time if none was set yet
+	drained       bool                     // the end of the answer was read
+	lingerBytes   int64                    // bytes read after the guest disconnected
 }
 
 // read reads the next piece into buf, after the first have bytes.
@@ -272,7 +273,8 @@ func (a *answer) end(err error) error {
 	return nil
 }
 
-// abortAnswer ends an answer that is incomplete.
+// abortAnswer settles a call whose answer is incomplete because of err. If the guest has received a part of the answer,
+// abortAnswer aborts the connection, otherwise it returns the error for the guest.
 func (a *answer) abortAnswer(err error) error {
 	word, status := "upstream", http.StatusBadGateway
 	if a.ctx.Err() != nil || a.disconnected() {
@@ -319,7 +321,8 @@ func (a *answer) settleComplete() error {
 	return err
 }
 
-// currentOutcome returns the outcome if the answer ends here. It uses the provider's usage if that is complete.
+// currentOutcome returns the outcome of the call if its answer ends at this point, with the error code word, "" if the answer is
+// complete. It uses the provider's usage if that is final.
 func (a *answer) currentOutcome(word string) outcome {
 	said, complete := a.meter.Usage()
 	switch {

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	largeBody = 1 << 20 // bytes
+	largeBody = 1 << 20 // bytes; larger bodies count against maxParses
 	maxParses = 2       // concurrent parses of large bodies
 )
 
@@ -34,18 +34,18 @@ type call struct {
 
 	req            dialect.Request
 	model          *model
-	maxInput       int64 // maximum number of input tokens
-	estimatedInput int64 // estimated number of input tokens
-	body           []byte
-	rateTokens     int64 // tokens charged to the rate limit
+	maxInput       int64  // maximum number of input tokens
+	estimatedInput int64  // estimated number of input tokens
+	body           []byte // body of the request to the provider
+	rateTokens     int64  // tokens charged to the rate limit
 	started        time.Time
 
-	row           caisson.Call
-	reserved      caisson.Reservation
-	settled       bool
-	answerStarted bool  // the guest has received a part of an answer
-	lastSendErr   error // why the last attempt to send the request failed; nil if there was none
-	record        *recording
+	row           caisson.Call        // the row of the call in the ledger
+	reserved      caisson.Reservation // in the budgets that the call is charged to
+	settled       bool                // settle was called
+	answerStarted bool                // the guest has received a part of an answer
+	lastSendErr   error               // why the last attempt to send the request failed; nil if there was none
+	record        *recording          // nil: the call is not recorded
 }
 
 // serve handles one request. The caller writes the error, if any, to the guest.
@@ -93,6 +93,7 @@ func checkRequest(r *http.Request) error {
 	return nil
 }
 
+// list writes the list of the models that the grant allows.
 func (c *call) list() error {
 	body := c.api.Dialect.List(c.g.setup.Load().list(c.grant, c.api))
 	c.w.Header().Set("Content-Type", "application/json")
@@ -170,6 +171,7 @@ func (g *Gateway) parse(ctx context.Context, d dialect.Dialect, e dialect.Endpoi
 	return d.Parse(e, body, allow)
 }
 
+// allow returns the optional features that the grant allows.
 func (c *call) allow() (a dialect.Allow) {
 	for _, name := range c.grant.Allow {
 		switch name {
@@ -212,7 +214,7 @@ func (c *call) demand() (d caisson.Demand, err error) {
 	switch {
 	case known && m.Context > 0 && answers:
 		bound = min(bound, m.Context)
-	case known: // each input of an embeddings request has its own context
+	case known: // the context limits each input of an embeddings request, not their sum
 	case m.Context > 0:
 		bound = m.Context
 	case !m.Free:
@@ -283,7 +285,7 @@ type outcome struct {
 	status    int    // Status of the row; 0 keeps the status that the guest received, if any
 	tokens    caisson.TokenCount
 	cost      caisson.USD
-	estimated bool
+	estimated bool            // tokens and cost are not what the provider reported
 	atMost    *caisson.Amount // amount that budgets count instead of an estimate; nil: tokens and cost
 }
 

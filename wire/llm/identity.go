@@ -33,6 +33,7 @@ func (c *call) setLiteLLMHeaders(h http.Header) {
 	h["X-Litellm-Spend-Logs-Metadata"] = []string{escapeHeader(append(b, '}'))}
 }
 
+// quote appends before and then s, as a JSON string, to b.
 func quote(b []byte, before, s string) []byte {
 	b, _ = jsontext.AppendQuote(append(b, before...), s) // the error only means that invalid UTF-8 was replaced
 	return b
@@ -62,6 +63,7 @@ func escapeHeader(b []byte) string {
 	return string(out)
 }
 
+// appendEscape appends \uXXXX for r, which must be below 0x10000.
 func appendEscape(b []byte, r rune) []byte {
 	const digits = "0123456789abcdef"
 	return append(b, '\\', 'u', digits[r>>12&15], digits[r>>8&15], digits[r>>4&15], digits[r&15])

@@ -15,6 +15,7 @@ const (
 	lingerCheckInterval = 100 * time.Millisecond // interval between checks that the guest's grant is still valid
 )
 
+// errLinger is the cause when the call of a guest that has disconnected is cancelled before the answer was read completely.
 var errLinger = errors.New("the guest went away, and what was left of the answer could not be read")
 
 // A callLifetime controls how long a call continues.
@@ -23,7 +24,7 @@ type callLifetime struct {
 	guest          caisson.Guest
 	requestCtx     context.Context // done when the guest disconnects
 	writeFailed    bool            // a write to the guest has failed
-	onWriteFailed  func()          // called when lost is set
+	onWriteFailed  func()          // called when writeFailed is set
 	requestWritten atomic.Bool     // part of the request may have been sent to the provider
 }
 
@@ -44,7 +45,8 @@ func (l *callLifetime) upstreamContext() (context.Context, context.CancelCauseFu
 	}
 }
 
-// linger cancels ctx when the answer is not needed any more.
+// linger is called when the guest has disconnected. It cancels ctx after Timeouts.Linger, when the guest's grant ends, or at
+// once if nothing was sent to the provider.
 func (l *callLifetime) linger(ctx context.Context, cancel context.CancelCauseFunc) {
 	end := time.NewTimer(l.config.Timeouts.Linger)
 	defer end.Stop()
@@ -66,7 +68,8 @@ func (l *callLifetime) linger(ctx context.Context, cancel context.CancelCauseFun
 // disconnected reports whether the guest has disconnected.
 func (l *callLifetime) disconnected() bool { return l.writeFailed || l.requestCtx.Err() != nil }
 
-// endReason returns the reason why a call ended before its answer did.
+// endReason returns why a call ended before its answer was complete: the error code for the row, and the HTTP status, 0 if the
+// guest receives none.
 func (l *callLifetime) endReason(ctx context.Context) (word string, status int) {
 	if !l.disconnected() && context.Cause(ctx) == errIdle {
 		return "timeout", http.StatusGatewayTimeout

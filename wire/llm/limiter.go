@@ -24,19 +24,19 @@ const (
 // limiters holds the limiters by sandbox.
 type limiters struct {
 	mu    sync.Mutex
-	all   map[string]*limiter
-	swept time.Time
+	all   map[string]*limiter // by sandbox, or by account and run for guests on other machines; guarded by mu
+	swept time.Time           // when sweep was last called; guarded by mu
 }
 
 // A limiter limits the calls of one sandbox.
 type limiter struct {
 	mu           sync.Mutex
-	calls        int // calls that are not settled
-	settledCalls int // calls that are settled; their guest may have received the whole answer already
-	bytes        int64
-	used         time.Time
-	requestRate  tokenBucket
-	tokenRate    tokenBucket
+	calls        int         // calls that are not settled
+	settledCalls int         // calls that are settled; their guest may have received the whole answer already
+	bytes        int64       // of request bodies in memory
+	used         time.Time   // when a call last began or ended
+	requestRate  tokenBucket // calls per minute
+	tokenRate    tokenBucket // tokens of models per minute
 }
 
 func newLimiters() limiters { return limiters{all: map[string]*limiter{}} }
@@ -88,7 +88,7 @@ func (t *limiter) settled() {
 	t.settledCalls++
 }
 
-// release releases a call.
+// release ends a call that admit has counted; settled reports whether the call was settled.
 func (t *limiter) release(settled bool, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -128,7 +128,7 @@ func (t *limiter) takeRate(r caisson.Rate, tokens int64, now time.Time) (taken i
 	return taken, 0
 }
 
-// correctRate replaces the tokens that admit has charged by the actual ones.
+// correctRate replaces the tokens that takeRate has charged by the actual ones.
 func (t *limiter) correctRate(r caisson.Rate, taken, actual int64) {
 	if r.Tokens <= 0 {
 		return
@@ -140,10 +140,11 @@ func (t *limiter) correctRate(r caisson.Rate, taken, actual int64) {
 
 // A tokenBucket is a token bucket that refills within a minute.
 type tokenBucket struct {
-	missing float64 // tokens missing from a full bucket
-	at      time.Time
+	missing float64   // tokens missing from a full bucket
+	at      time.Time // when missing was last updated
 }
 
+// take takes n tokens and returns 0, or takes none and returns the time after which n are available. A rate of 0 is no limit.
 func (b *tokenBucket) take(n, perMinute int64, now time.Time) (wait time.Duration) {
 	if perMinute <= 0 {
 		return 0
@@ -176,8 +177,8 @@ var (
 // bodyMemory limits the bytes of request bodies by account. The zero value is ready to use.
 type bodyMemory struct {
 	mu    sync.Mutex
-	total int64
-	held  map[string]int64
+	total int64            // guarded by mu
+	held  map[string]int64 // bytes by account; guarded by mu
 }
 
 // reserve adds n to the bytes of an account. Returns false if the limit would be exceeded. An account may use at most half of what
@@ -204,7 +205,7 @@ type body struct {
 	g       *Gateway
 	limiter *limiter
 	buf     *[]byte
-	held    int64
+	held    int64 // bytes charged to the limits
 
 	account string
 }
@@ -260,10 +261,12 @@ func (b *body) read(r *http.Request) error {
 	}
 }
 
+// tooLarge returns the refusal of a body of more than maxBody.
 func tooLarge() error {
 	return refuse(http.StatusRequestEntityTooLarge, "too_large", "the body has more than %d MiB; send less", maxBody>>20)
 }
 
+// free returns the buffer and its bytes to the limits. The body must not be used afterwards.
 func (b *body) free() {
 	b.limiter.reserveBytes(-b.held)
 	b.g.bodyMemory.reserve(b.account, -b.held)

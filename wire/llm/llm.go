@@ -103,7 +103,7 @@ type Gateway struct {
 	setup        atomic.Pointer[setup]
 	configureMu  sync.Mutex // serializes Configure
 	limiters     limiters
-	serverStates serverStates
+	serverStates serverStates // which account created which server-side state
 	bodyMemory   bodyMemory
 	parseSlots   chan struct{} // semaphore for parsing large bodies
 }

@@ -51,8 +51,8 @@ type localWriter struct {
 	once   sync.Once
 	ready  chan struct{}
 	status int
-	sent   http.Header
-	err    error
+	sent   http.Header // copy of header when WriteHeader was called
+	err    error       // set instead of status and sent if the handler panicked before it called WriteHeader
 }
 
 func (w *localWriter) Header() http.Header { return w.header }

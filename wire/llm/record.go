@@ -13,11 +13,11 @@ const maxRecord = 1 << 20 // bytes of a prompt, and of an answer
 
 // A recording collects the prompt and the answer of one call. The methods of a nil recording do nothing.
 type recording struct {
-	to        io.Writer
+	to        io.Writer // receives one line when the call ends
 	secrets   *secrets
 	prompt    []byte
 	answer    bytes.Buffer
-	truncated bool
+	truncated bool // the prompt or the answer has more than maxRecord bytes
 }
 
 func newRecording(to io.Writer, s *secrets, prompt []byte) *recording {

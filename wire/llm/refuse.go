@@ -12,15 +12,17 @@ import (
 	"github.com/caisson-dev/caisson/wire/llm/dialect"
 )
 
+// refuse returns a [*dialect.Refusal].
 func refuse(status int, code, format string, args ...any) error {
 	return refuseParam(status, code, "", format, args...)
 }
 
+// refuseParam is like refuse, for an invalid field of the request.
 func refuseParam(status int, code, param, format string, args ...any) error {
 	return &dialect.Refusal{Status: status, Code: code, Param: param, Message: fmt.Sprintf(format, args...)}
 }
 
-// refuseRetry refuses a call with the delay after which it may be retried.
+// refuseRetry returns a refusal because of a limit, with the delay after which the call may be retried.
 func refuseRetry(wait time.Duration, format string, args ...any) error {
 	seconds := int((wait + time.Second - 1) / time.Second)
 	return &dialect.Refusal{Status: http.StatusTooManyRequests, Code: "rate_limited", Message: fmt.Sprintf(format, args...), Retry: max(1, seconds)}

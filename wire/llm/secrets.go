@@ -10,15 +10,15 @@ import (
 )
 
 const (
-	keyWindow = 12 // number of consecutive bytes of a key that are recognised
-	minKey    = 8  // shorter keys may be common words, because local providers accept any key; they are not redacted
-	redaction = "[redacted]"
+	keyWindow = 12           // number of consecutive bytes of a key that are recognised
+	minKey    = 8            // shorter keys may be common words, because local providers accept any key; they are not redacted
+	redaction = "[redacted]" // replaces keys
 )
 
 // secrets finds keys, parts of them, and their common encodings.
 type secrets struct {
-	windows    map[string]struct{} // parts of keys; each has window bytes
-	short      []string            // keys shorter than window
+	windows    map[string]struct{} // parts of keys; each has keyWindow bytes
+	short      []string            // keys shorter than keyWindow
 	firstBytes [256]bool           // first bytes of windows
 }
 
@@ -45,6 +45,7 @@ func newSecrets(keys ...string) *secrets {
 	return s
 }
 
+// add adds all parts of text that have keyWindow bytes.
 func (s *secrets) add(text string) {
 	for i := 0; i+keyWindow <= len(text); i++ {
 		s.windows[text[i:i+keyWindow]] = struct{}{}

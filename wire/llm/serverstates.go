@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	maxOwners = 1024 // pairs of account and provider
+	maxOwners = 1024 // pairs of account and provider whose ids are recorded
 	maxStates = 4096 // ids per pair
 )
 
@@ -15,7 +15,7 @@ const (
 // lost when the process ends; a guest then has to send the whole input again.
 type serverStates struct {
 	mu      *sync.Mutex
-	byOwner *lru.Map[string, *lru.Map[string, struct{}]]
+	byOwner *lru.Map[string, *lru.Map[string, struct{}]] // ids by account and provider; guarded by mu
 }
 
 func newServerStates() serverStates {

@@ -15,9 +15,9 @@ import (
 
 // A setup is the configuration of the gateway. It is immutable; a call uses the setup that it began with.
 type setup struct {
-	models    map[string]*model
-	providers map[string]*modelProvider
-	secrets   *secrets // keys of all providers
+	models    map[string]*model         // by alias
+	providers map[string]*modelProvider // by name
+	secrets   *secrets                  // keys of all providers
 }
 
 // A model is a configured model.
@@ -31,11 +31,11 @@ type model struct {
 // A modelProvider is a configured provider.
 type modelProvider struct {
 	caisson.Provider
-	base      *url.URL
+	base      *url.URL // its path does not end in a slash
 	key       caisson.Secret
 	secrets   *secrets // the key of this provider
 	transport http.RoundTripper
-	script    string
+	script    string // of a provider of kind scripted; "" selects the default script
 }
 
 // Configure replaces providers, models and keys. Calls in progress continue with the previous configuration. Returns an Invalid
@@ -155,9 +155,9 @@ func (g *Gateway) transport() *http.Transport {
 	}
 }
 
-// resolveModel returns the model for the requested name: the model with that name if it is granted, otherwise the first granted model
-// that the API reaches. Names of models that exist but are not granted are treated like unknown names, so that a sandbox cannot
-// find out which models exist.
+// resolveModel returns the model for the requested name: the model with that alias if it is granted, otherwise the first
+// granted model that the API serves. Names of models that exist but are not granted are treated like unknown names, so that a
+// sandbox cannot find out which models exist.
 func (s *setup) resolveModel(asked string, grant *caisson.ModelGrant, api *API) (*model, error) {
 	if m := s.models[asked]; m != nil && slices.Contains(grant.Models, asked) {
 		if !api.serves(m) {
@@ -173,11 +173,12 @@ func (s *setup) resolveModel(asked string, grant *caisson.ModelGrant, api *API) 
 	return nil, refuseParam(http.StatusNotFound, "not_found", "model", "no model that is granted to this sandbox is configured for this API; ask for another model, or for a provider to be configured")
 }
 
+// serves reports whether the provider of m implements the API.
 func (a *API) serves(m *model) bool {
 	return m.provider.Kind == caisson.ProviderScripted || slices.Contains(a.Kinds, m.provider.Kind)
 }
 
-// list returns the models of a grant that an API reaches.
+// list returns the models of a grant that an API serves.
 func (s *setup) list(grant *caisson.ModelGrant, api *API) []caisson.Model {
 	var all []caisson.Model
 	for _, alias := range grant.Models {
@@ -188,7 +189,7 @@ func (s *setup) list(grant *caisson.ModelGrant, api *API) []caisson.Model {
 	return all
 }
 
-// url returns the URL of a call.
+// url returns the URL of a call: the provider's base URL with path, in which "{model}" stands for the model, and query.
 func (m *model) url(path, query string) *url.URL {
 	u := &url.URL{Scheme: m.provider.base.Scheme, Host: m.provider.base.Host, RawQuery: query}
 	path = m.provider.base.Path + path

@@ -17,12 +17,13 @@ import (
 )
 
 const (
-	maxRetries            = 2
+	maxRetries            = 2               // attempts after the first
 	maxRetryWait          = 2 * time.Second // the longest Retry-After that the gateway waits for; longer waits are left to the guest
 	maxError              = 64 << 10        // bytes of a provider's error that are forwarded
 	hiddenTokensPerSecond = 500             // assumed maximum of hidden tokens per second
 )
 
+// errIdle is the cause when a call is cancelled because Timeouts.Header, Timeouts.Idle or trailerTimeout has passed.
 var errIdle = errors.New("the provider was silent for too long")
 
 // forward sends the request to the provider and forwards the answer.
@@ -55,7 +56,7 @@ func (c *call) query() string {
 func (c *call) send(ctx context.Context, h http.Header) (*http.Response, error) {
 	u := c.model.url(c.endpoint.Path, c.query())
 	for attempt := 0; ; attempt++ {
-		c.requestWritten.Store(false) // earlier attempts had no effect
+		c.requestWritten.Store(false) // the provider has not processed earlier attempts
 		body := c.newBody(c.body)
 		req := (&http.Request{
 			Method: http.MethodPost, URL: u, Host: u.Host, Header: h, Body: body, ContentLength: int64(len(c.body)),
@@ -91,7 +92,8 @@ func (c *call) send(ctx context.Context, h http.Header) (*http.Response, error) 
 	}
 }
 
-// unanswered settles a call that got no answer.
+// unanswered settles a call to which the provider sent no answer, because of err. sent reports whether a part of the request may
+// have been sent.
 func (c *call) unanswered(ctx context.Context, sent bool, err error) error {
 	word, status, why := "upstream", http.StatusBadGateway, refuse(http.StatusBadGateway, "upstream", "the provider of model %.80q cannot be reached; try again later", c.model.Alias)
 	if sent {
@@ -141,6 +143,7 @@ func retryAfter(resp *http.Response) (time.Duration, bool) {
 	return 0, false
 }
 
+// sleep waits for d. It returns false if ctx has ended.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -155,7 +158,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 // trackedBody is a request body that records whether any of it may have been sent.
 type trackedBody struct {
 	bytes.Reader
-	read *atomic.Bool
+	read *atomic.Bool // set when the body is read
 }
 
 func (l *callLifetime) newBody(b []byte) *trackedBody {

@@ -18,12 +18,12 @@ import (
 )
 
 const (
-	window         = 10 * time.Second
+	window         = 10 * time.Second      // in which equal decisions are aggregated
 	batch          = 50 * time.Millisecond // delay before new decisions are passed on, because they come in bursts
 	maxDistinct    = 64                    // distinct decisions per window, after an idle period
 	steadyDistinct = 16                    // distinct decisions per window, on average
-	maxRecent      = 64
-	maxText        = 256 // bytes of a name, address or reason that are kept; a guest may choose the name
+	maxRecent      = 64                    // distinct refusals that Recent returns
+	maxText        = 256                   // bytes of a name, address or reason that are kept; a guest may choose the name
 )
 
 // Config configures a [Recorder].
@@ -41,11 +41,11 @@ type Recorder struct {
 
 	mu          sync.Mutex // guards the fields below
 	closed      bool
-	batchTimer  *time.Timer // runs takeUnreported; nil: nothing is fresh
-	windowTimer *time.Timer // runs endWindow; nil: no window is open
+	batchTimer  *time.Timer // runs takeUnreported; nil: unreported is empty
+	windowTimer *time.Timer // runs endWindow; nil: no window is in progress
 	sums        map[key]*sum
-	active      int    // number of active sums, at most room
-	limit       int    // limit of active in this window
+	active      int    // number of active sums in sums
+	limit       int    // when active reaches limit, decisions without an active sum are added to overflow until the window ends
 	unreported  []*sum // sums that have not been passed on yet
 	overflow    map[overflowKey]*sum
 	recent      *lru.Map[key, *caisson.Decision] // refusals
@@ -80,7 +80,7 @@ type overflowKey struct {
 // A sum aggregates equal decisions since the last one was passed on.
 type sum struct {
 	caisson.Decision
-	changed bool // since it was passed on
+	changed bool // has decisions that were not passed on
 	active  bool // changed in this window
 }
 
@@ -180,6 +180,7 @@ func (r *Recorder) overflowSum(d caisson.Decision) *sum {
 	return s
 }
 
+// addRecent adds a refusal to recent.
 func (r *Recorder) addRecent(k key, d caisson.Decision) {
 	known, ok := r.recent.Get(k)
 	if !ok {
@@ -271,6 +272,7 @@ func (r *Recorder) deliverFrom(take func() []caisson.Decision) {
 	r.deliver(ds)
 }
 
+// takeUnreported returns the decisions of new sums that endWindow has not returned.
 func (r *Recorder) takeUnreported() (ds []caisson.Decision) {
 	if r.closed {
 		return nil
@@ -284,8 +286,8 @@ func (r *Recorder) takeUnreported() (ds []caisson.Decision) {
 	return ds
 }
 
-// endWindow returns the changed sums and removes those that were not active. Another window follows if any are left or the room
-// is not yet restored.
+// endWindow returns the changed sums and removes those that were not active. Another window follows if any are left or limit is
+// still below maxDistinct.
 func (r *Recorder) endWindow() (ds []caisson.Decision) {
 	if r.closed {
 		return nil

@@ -42,6 +42,7 @@ func WhyHandler(sandbox string, recent func() []caisson.Decision, explain func(h
 	})
 }
 
+// A why serves the /why page of one wire. The fields are the arguments of WhyHandler.
 type why struct {
 	sandbox string
 	recent  func() []caisson.Decision
@@ -55,6 +56,7 @@ type page struct {
 	Refused []refused        `json:"refused"`
 }
 
+// A refused is a refusal on the page.
 type refused struct {
 	caisson.Decision
 	Command string `json:"ask"` // a command for the operator
@@ -168,7 +170,7 @@ func send(rw http.ResponseWriter, contentType, body string) {
 	h.Set("Content-Type", contentType+"; charset=utf-8")
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
-	_, _ = rw.Write([]byte(body)) // fails only if the peer is gone
+	_, _ = rw.Write([]byte(body)) // fails only if the connection has ended
 }
 
 func refuse(rw http.ResponseWriter, status int, why string) {

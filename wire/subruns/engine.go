@@ -46,7 +46,7 @@ type startRequest struct {
 
 // budgetSpent is the engine's response instead of a run if a budget is used up.
 type budgetSpent struct {
-	Spent string `json:"spent"`
+	Spent string `json:"spent"` // message that names the budget
 }
 
 func (s *startRequest) check() error {
@@ -129,8 +129,8 @@ func (e *engineClient) abandon(ctx context.Context, id caisson.ID) {
 
 // Intervals between the requests for the state of a run, and the number of consecutive failures that are retried.
 const (
-	pollMin         = 50 * time.Millisecond
-	pollMax         = time.Second
+	pollMin         = 50 * time.Millisecond // first interval
+	pollMax         = time.Second           // longest interval
 	maxPollFailures = 30
 )
 

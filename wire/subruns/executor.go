@@ -27,13 +27,14 @@ type Budgets interface {
 // Limits of the descriptions of runs and agents in a response. A message to the wire process holds at most 120 KiB, and the
 // limits count bytes in JSON encoding: a text of angle brackets only is six times as long when encoded.
 const (
-	maxAnswer      = 72 << 10
-	maxErrorText   = 8 << 10
-	maxName        = 60
-	maxDescription = 300
-	maxAgents      = 200
+	maxAnswer      = 72 << 10 // bytes of the answer of a run
+	maxErrorText   = 8 << 10  // bytes of the message of an error
+	maxName        = 60       // bytes of the name of an agent
+	maxDescription = 300      // bytes of the description of an agent
+	maxAgents      = 200      // agents in a list
 )
 
+// describeRun returns the description of a run for a guest, with its answer if it has ended.
 func describeRun(r *caisson.Run) run {
 	g := run{ID: r.ID, Agent: r.Agent, State: r.State}
 	if r.Result != nil && r.State.Ended() {
@@ -42,7 +43,7 @@ func describeRun(r *caisson.Run) run {
 		if e := r.Result.Error; e != nil {
 			msg, _ := cutJSON(e.Message, maxErrorText)
 			if e.Code == caisson.RunProvider {
-				// The message contains hosts and credentials, which must not reach a sandbox.
+				// The message may contain hosts and parts of credentials, which must not reach a sandbox.
 				msg = "a model provider failed; the user who started the first run can see the details with caisson runs show " + string(r.ID)
 			}
 			g.Error = &caisson.RunError{Code: e.Code, Message: msg}

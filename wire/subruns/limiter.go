@@ -23,7 +23,7 @@ type limiters struct {
 
 // A limiter limits the requests of one sandbox.
 type limiter struct {
-	requests    int           // guarded by seats.mu
+	requests    int           // requests in progress; guarded by limiters.mu
 	engineSlots chan struct{} // holds one token per request to the engine in progress
 }
 
@@ -43,6 +43,7 @@ func (s *limiters) acquire(id caisson.ID) *limiter {
 	return t
 }
 
+// release ends a request that acquire has admitted.
 func (s *limiters) release(id caisson.ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -52,7 +53,8 @@ func (s *limiters) release(id caisson.ID) {
 	}
 }
 
-// acquireEngine waits until the sandbox may send another request to the engine. The caller must call asked when it is finished.
+// acquireEngine waits until the sandbox may send another request to the engine. The caller must call releaseEngine when the
+// engine has answered.
 func (t *limiter) acquireEngine(ctx context.Context) error {
 	select {
 	case t.engineSlots <- struct{}{}:

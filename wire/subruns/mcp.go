@@ -28,7 +28,7 @@ const (
 	rpcInvalid       = -32600
 	rpcNoMethod      = -32601
 	rpcInvalidParams = -32602
-	rpcRefused       = -32000
+	rpcRefused       = -32000 // of this server: the revision of the protocol is not supported
 )
 
 // A message is a JSON-RPC message of any kind.
@@ -181,7 +181,8 @@ func (h *handler) batch(w http.ResponseWriter, r *http.Request, e *engineClient,
 	writeJSON(w, http.StatusOK, out)
 }
 
-// handleNotification handles a message that needs no response. It cancels a request if the message is such a notification.
+// handleNotification handles a message that needs no response. A notifications/cancelled message cancels the request that it
+// names; others are ignored.
 func (h *handler) handleNotification(sandbox caisson.ID, m *message) {
 	var p struct {
 		Request json.RawMessage `json:"requestId"`
@@ -218,6 +219,7 @@ func (h *handler) handleRequest(ctx context.Context, e *engineClient, m *message
 const instructions = "These tools give tasks to other agents, each in a separate sandbox without access to your files. Their time and cost count against " +
 	"your own limits, and they are cancelled when your run ends."
 
+// initialize returns the result of an initialize request, which negotiates the revision of the protocol.
 func initialize(params json.RawMessage) (any, *rpcError) {
 	var p struct {
 		Version string `json:"protocolVersion"`

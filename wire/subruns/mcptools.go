@@ -50,6 +50,7 @@ type toolResult struct {
 	IsError bool      `json:"isError"`
 }
 
+// A content is an element of a toolResult; its Type is always "text".
 type content struct {
 	Type string `json:"type"`
 	Text string `json:"text"`
@@ -115,6 +116,7 @@ func callTool(ctx context.Context, e *engineClient, params json.RawMessage, s *s
 	return nil, &rpcError{rpcInvalidParams, "there is no tool " + clip(p.Name, 60)}
 }
 
+// showAgents returns the list of agents as text.
 func showAgents(ctx context.Context, e *engineClient) *toolResult {
 	list, err := e.agents(ctx)
 	if err != nil {
@@ -128,7 +130,7 @@ func showAgents(ctx context.Context, e *engineClient) *toolResult {
 }
 
 // runAgent starts a run and waits for it to end. If the client disconnects, the run is cancelled: connections within the host are
-// not lost by accident, no client can receive the answer, and the run would be charged to an agent that does not know its id.
+// not lost by accident, no client can receive the answer, and the run would be charged to an agent that has not received its id.
 func runAgent(ctx context.Context, e *engineClient, st startRequest, s *stream) *toolResult {
 	r, err := e.start(ctx, st)
 	if err != nil {
@@ -149,6 +151,7 @@ func runAgent(ctx context.Context, e *engineClient, st startRequest, s *stream) 
 	return runResult(last)
 }
 
+// showStarted converts the result of engineClient.start.
 func showStarted(r *run, err error) *toolResult {
 	if err != nil {
 		return errorResult(err)

@@ -12,8 +12,8 @@ const (
 	writeTimeout = 30 * time.Second // time limit of one write to the client
 )
 
-// A stream is a response sent as Server-Sent Events. A nil stream stands for a response in one piece; watch, rest and see do
-// nothing for it.
+// A stream is a response sent as Server-Sent Events. A nil stream stands for a response in one piece; startKeepAlive,
+// stopKeepAlive and update do nothing for it.
 type stream struct {
 	w     http.ResponseWriter
 	c     *http.ResponseController
@@ -21,10 +21,10 @@ type stream struct {
 
 	mu    sync.Mutex
 	count int           // number of progress messages sent; guarded by mu
-	state string        // state of the run; guarded by mu
-	stop  chan struct{} // closed by rest
+	state string        // text of the progress messages, with the state of the run; guarded by mu
+	stop  chan struct{} // closed by stopKeepAlive; nil if no keep-alives are sent
 	wg    sync.WaitGroup
-	err   error // guarded by mu
+	err   error // of the first failed write; guarded by mu
 }
 
 // newStream writes the header of the response.
@@ -119,6 +119,7 @@ func (s *stream) progress() {
 	}{"2.0", "notifications/progress", params{s.token, s.count, s.state}})
 }
 
+// event sends v as JSON in one event.
 func (s *stream) event(v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {

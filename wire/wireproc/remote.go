@@ -21,20 +21,21 @@ import (
 // here to the gateway of another machine.
 type remoteGateway struct {
 	env      wire.Env
-	registry *remote.Registry
-	server   *remote.Server
-	front    *remote.HTTPServer
+	registry *remote.Registry              // runs on other machines that are served
+	server   *remote.Server                // authenticates requests of those runs
+	front    *remote.HTTPServer            // serves TCP connections of other machines with server
 	client   atomic.Pointer[remote.Client] // nil: this gateway serves the sandboxes on this machine
 
-	mu   sync.Mutex // held by configure
-	last caisson.RemoteConfig
+	mu   sync.Mutex           // held by configure
+	last caisson.RemoteConfig // argument of the latest configure; guarded by mu
 }
 
-// fromRemote is the context key of requests from other machines. Only their grants are looked up in the registry of their runs.
+// fromRemote is a context key that marks requests from other machines. Only for these requests is the grant looked up in the
+// registry; other requests have the grant of their wire.
 type fromRemote struct{}
 
-// newRemoteGateway returns an others that serves no machine until it is configured. gateway serves the requests, with the guest in the
-// context.
+// newRemoteGateway returns a remoteGateway that serves no machine until it is configured. gateway handles the requests of other
+// machines; their context has the guest.
 func newRemoteGateway(env wire.Env, gateway http.Handler) (*remoteGateway, error) {
 	o := &remoteGateway{env: env, registry: remote.NewRegistry(remote.RegistryConfig{})}
 	var err error
@@ -47,7 +48,8 @@ func newRemoteGateway(env wire.Env, gateway http.Handler) (*remoteGateway, error
 	return o, nil
 }
 
-// grant returns what a guest may use now, and whether the request came from another machine.
+// grant returns the current grant of a guest on another machine. theirs is false if the request came from a sandbox on this
+// machine.
 func (o *remoteGateway) grant(ctx context.Context, g caisson.Guest) (grant *caisson.ModelGrant, theirs bool) {
 	if ctx.Value(fromRemote{}) == nil {
 		return nil, false
@@ -94,6 +96,7 @@ func (o *remoteGateway) configure(c caisson.RemoteConfig) {
 	}
 }
 
+// certificate returns the configured certificate; nil if there is none or if it is invalid, which is logged.
 func (o *remoteGateway) certificate(c caisson.RemoteConfig) *tls.Certificate {
 	if c.Certificate == "" {
 		return nil
@@ -108,10 +111,11 @@ func (o *remoteGateway) certificate(c caisson.RemoteConfig) *tls.Certificate {
 
 // Timeouts of connections to the gateway on another machine.
 const (
-	connectTimeout = 10 * time.Second
-	idleTimeout    = 90 * time.Second
+	connectTimeout = 10 * time.Second // for connecting, and for the TLS handshake
+	idleTimeout    = 90 * time.Second // after which an unused connection is closed
 )
 
+// newClient returns a client of the gateway on another machine.
 func (o *remoteGateway) newClient(c caisson.RemoteConfig, tokens *runtoken.Tokens) (*remote.Client, error) {
 	roots := o.env.Roots
 	if c.Roots != "" {

@@ -1,5 +1,5 @@
 // Package wireproc constructs the functions of the wire process: policies, the model gateway, the API for sub-runs, the relay's front
-// end, and the ledger's meter. It is to that process what package engine is to the daemon, and makes no decisions.
+// end, and the ledger's meter. Like package engine in the daemon, it only connects other packages.
 package wireproc
 
 import (
@@ -35,7 +35,7 @@ type gateway struct {
 	env      wire.Env
 	llm      *llm.Gateway
 	remote   *remoteGateway
-	segments chan ledger.Segment // journal segments that the engine has sent, for the meter's next
+	segments chan ledger.Segment // journal segments that the engine has sent, for nextSegment
 
 	mu    sync.Mutex
 	meter *ledger.Meter // nil until there is a journal; guarded by mu
@@ -154,7 +154,7 @@ func (g *gateway) Reserve(ctx context.Context, call caisson.Call, d caisson.Dema
 // notifyingFile is a journal that notifies the engine when it grows.
 type notifyingFile struct {
 	file *os.File
-	grew func()
+	grew func() // called after each write
 }
 
 func (a *notifyingFile) Write(p []byte) (int, error) {

@@ -57,6 +57,7 @@ func (c *checker) block(w *strictjson.Walker) error {
 	})
 }
 
+// blockField checks a field, other than content, of a block of type typ.
 func (c *checker) blockField(typ, name string, v strictjson.Value) error {
 	switch name {
 	case "cache_control":
@@ -95,7 +96,7 @@ func (c *checker) providerBlock(typ string, v strictjson.Value) error {
 		if !c.allow.ProviderTools {
 			return strictjson.InField(refuseGrant("results of tools that the provider runs", caisson.GrantProviderTools), "type")
 		}
-		c.unbounded = true // encrypted results may be compressed too
+		c.unbounded = true // encrypted results may be compressed, so their size does not bound the tokens
 		return c.findIDs(v)
 	}
 	return strictjson.Refuse("type", "content of type %.40q is not known to the model gateway; send it as text", typ)
@@ -143,6 +144,7 @@ func (c *checker) document(v strictjson.Value) error {
 	return strictjson.Refuse("type", "it has to be base64, text or content, or url or file where these are granted")
 }
 
+// encoded checks a source that contains its data: base64 or text.
 func (c *checker) encoded(v strictjson.Value) error {
 	if err := c.fields(v, "type", "media_type", "data"); err != nil {
 		return err

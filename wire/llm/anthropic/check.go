@@ -11,9 +11,9 @@ import (
 // Input is bounded by bytes: a token has at least one byte of text, and the JSON around a text is longer than what the provider
 // adds to it. These are the exceptions, in tokens.
 const (
-	perRequest    = 64   // special tokens
+	perRequest    = 64   // tokens that the API adds to every request
 	perTools      = 1024 // the API's prompt about tools: 346 for recent models, 530 for old ones
-	perTool       = 64
+	perTool       = 64   // the API's prompt about each tool
 	perClientTool = 1600 // the API's description of bash, text editor, computer or memory: at most 735, and a prompt for them of 499
 	perFormat     = 1024 // the API's prompt about structured output
 	perImage      = 5000 // after the API has resized it: at most 4784 at the highest resolution of any model
@@ -25,12 +25,12 @@ const maxDepth = 8
 // checker checks a body: it refuses unsupported fields and sums up the maximum number of tokens.
 type checker struct {
 	allow     dialect.Allow
-	tokens    int64 // without the bytes of forwarded fields, which the caller adds
-	images    int64 // number of images; each is perImage of tokens
-	unbounded bool
-	hourCache bool // the request writes to the cache for an hour
-	ids       []string
-	depth     int // nesting of content
+	tokens    int64    // without the bytes of forwarded fields, which the caller adds
+	images    int64    // number of images; each is perImage of tokens
+	unbounded bool     // the body does not bound the input tokens
+	hourCache bool     // the request writes to the cache for an hour
+	ids       []string // of server-side state
+	depth     int      // nesting of content
 }
 
 // total returns the bound of input tokens. A write to the cache for an hour costs 1.6 times as much as one for five minutes,

@@ -22,15 +22,15 @@ func (Dialect) Meter(e dialect.Endpoint, _ bool) dialect.Meter {
 }
 
 type meter struct {
-	free          bool
-	started       bool
+	free          bool // the call costs nothing
+	started       bool // the first byte of the answer was read
 	events        sse.Splitter
 	plain         *jsonscan.Scanner // nil if the answer is a stream of events
 	tokens        caisson.TokenCount
 	outputBytes   int64
-	usageComplete bool // tokens are final
-	done          bool
-	ids           []string
+	usageComplete bool     // tokens are final
+	done          bool     // the end of the answer was read
+	ids           []string // of server-side state
 }
 
 // Indexes of the paths of a plain answer in the scanner.
@@ -109,7 +109,8 @@ func (m *meter) event(e sse.Event) {
 	}
 }
 
-// text counts the output. The signature of thinking counts too, because it contains the thinking that is not shown.
+// text adds the bytes of a content block or delta to outputBytes. The signature of thinking counts too, because it contains the
+// thinking that is not shown.
 func (m *meter) text(v strictjson.Value) {
 	for name, x := range v.Members() {
 		switch string(name) {

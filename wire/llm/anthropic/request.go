@@ -12,16 +12,16 @@ const minThinking = 1024
 // request is a checked body. It is immutable after Parse.
 type request struct {
 	body            *strictjson.Object // forwarded fields; Encode sets model, max_tokens and metadata
-	countTokens     bool               // for count_tokens
+	countTokens     bool               // the endpoint is count_tokens
 	model           string
 	stream          bool
-	max             int64 // max_tokens; 0 if missing
-	thinkingBudget  int64 // thinking.budget_tokens; 0 if thinking is not enabled with one
-	budgetMayExceed bool  // budget may exceed max_tokens (a beta: thinking between tool calls)
-	tokens          int64
-	images          int64
-	bounded         bool
-	ids             []string
+	max             int64    // max_tokens; 0 if missing
+	thinkingBudget  int64    // thinking.budget_tokens; 0 if thinking is not enabled with one
+	budgetMayExceed bool     // thinkingBudget may exceed max_tokens (a beta: thinking between tool calls)
+	tokens          int64    // upper bound of the input tokens, if bounded
+	images          int64    // number of images
+	bounded         bool     // false: the input tokens have no bound
+	ids             []string // of server-side state
 }
 
 var _ dialect.Request = (*request)(nil)
@@ -82,7 +82,7 @@ func (r *request) field(c *checker, name string, v strictjson.Value) (err error)
 	case "output_format":
 		err = c.format(v)
 	case "mcp_servers":
-		// The provider calls these servers, and their responses become input.
+		// The provider calls these servers and charges their responses as input, so the input tokens have no bound.
 		if !c.allow.ProviderTools || !c.allow.RemoteURLs {
 			return refuseGrant("servers that the provider calls", caisson.GrantProviderTools+" and "+caisson.GrantRemoteURLs)
 		}
@@ -91,7 +91,7 @@ func (r *request) field(c *checker, name string, v strictjson.Value) (err error)
 		if !c.allow.Beta {
 			return nil // dropped like its header: agents send it by default and work without it
 		}
-		c.unbounded = true // a compaction is a separate call
+		c.unbounded = true // a compaction is a separate call of the model, whose input is charged too
 	default:
 		return r.callField(c, name, v)
 	}

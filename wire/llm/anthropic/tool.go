@@ -41,7 +41,7 @@ func (c *checker) tool(v strictjson.Value) error {
 	case !c.allow.ProviderTools:
 		return strictjson.InField(refuseGrant("tools that the provider runs", caisson.GrantProviderTools), "type")
 	default:
-		c.unbounded = true // its results become input
+		c.unbounded = true // the provider runs the tool and charges its results as input
 		if err := c.findIDs(v); err != nil {
 			return err
 		}

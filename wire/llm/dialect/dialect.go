@@ -48,7 +48,7 @@ type Allow struct{ ProviderTools, RemoteURLs, Beta, ServerState bool }
 // A Request is a checked body.
 type Request interface {
 	Model() string // the requested model; "" if missing
-	Stream() bool
+	Stream() bool  // whether the body requests a stream
 	// Input returns an upper bound of the input tokens; false if the body does not determine one. The caller additionally applies
 	// the context limit of the model.
 	Input() (tokens int64, bounded bool)
@@ -76,9 +76,10 @@ type Target struct {
 // or delays the answer.
 type Meter interface {
 	Write(p []byte) (int, error) // always returns len(p), nil
-	// Usage returns the usage that the provider has reported so far. complete reports whether that is final. If it is not, the
-	// output can be estimated from Seen, the number of bytes of output text so far: a token has at least one byte.
+	// Usage returns the usage that the provider has reported so far. complete reports whether that is final.
 	Usage() (t caisson.TokenCount, complete bool)
+	// OutputBytes returns the number of bytes of output text so far. It bounds the output tokens of an answer whose usage is not
+	// final, because a token has at least one byte.
 	OutputBytes() int64
 	// IDs returns the ids of server-side state that the answer has created (the response id and the like).
 	IDs() []string
@@ -93,7 +94,7 @@ type Refusal struct {
 	Param   string // the invalid field, such as "tools[0].type"; or ""
 	Message string // one sentence that tells the user what to do next
 	Retry   int    // seconds for Retry-After; 0 for none
-	Final   bool   // clients must not retry; Status is the dialect's Final
+	Final   bool   // clients must not retry; Status is the dialect's FinalStatus
 }
 
 // Error returns the message.

@@ -12,7 +12,7 @@ import (
 // Input is bounded by bytes: a token has at least one byte of text, and the JSON around a text is longer than what the provider
 // adds to it. These are the exceptions, in tokens.
 const (
-	perRequest = 64   // special tokens
+	perRequest = 64   // tokens that the API adds to every request
 	perTools   = 1024 // the API's prompt about tools
 	perTool    = 64   // the API's prompt about each tool
 )
@@ -20,11 +20,11 @@ const (
 // checker checks a body: it refuses unsupported fields and sums up the maximum number of tokens.
 type checker struct {
 	allow       dialect.Allow
-	tokens      int64 // without the bytes of forwarded fields, which the caller adds
-	images      int64
-	imageTokens int64 // part of tokens that is for images
-	unbounded   bool
-	ids         []string
+	tokens      int64    // without the bytes of forwarded fields, which the caller adds
+	images      int64    // number of images
+	imageTokens int64    // part of tokens that is for images
+	unbounded   bool     // the body does not bound the input tokens
+	ids         []string // of server-side state
 }
 
 // errUnknown refuses an unknown field.
@@ -109,6 +109,7 @@ func repeated(v strictjson.Value, each func(strictjson.Value) error) error {
 	return nil
 }
 
+// text checks that v is a string.
 func text(v strictjson.Value) error {
 	if v.Kind() != '"' {
 		return strictjson.Refuse("", "it has to be a string")

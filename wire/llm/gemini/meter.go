@@ -20,8 +20,8 @@ func (Dialect) Meter(e dialect.Endpoint, _ bool) dialect.Meter {
 }
 
 type meter struct {
-	free          bool
-	started       bool
+	free          bool // the call costs nothing
+	started       bool // the first byte of the answer was read
 	events        sse.Splitter
 	plain         *jsonscan.Scanner // nil if the answer is a stream of events
 	tokens        caisson.TokenCount
@@ -29,7 +29,7 @@ type meter struct {
 	finished      bool // the model has finished
 	usageComplete bool // tokens are final
 	failed        bool // the stream has ended with an error
-	done          bool
+	done          bool // the end of the answer was read
 }
 
 // Indexes of the paths of an answer that is one JSON value in the scanner.
@@ -113,7 +113,7 @@ func (m *meter) event(e sse.Event) {
 	m.usageComplete = m.usageComplete || m.finished && usage != nil
 }
 
-// text counts the output, including the signatures of thoughts that are not shown.
+// text adds the bytes of a content to outputBytes, including the signatures of thoughts that are not shown.
 func (m *meter) text(content strictjson.Value) {
 	for _, part := range content.Get("parts").Elements() {
 		for _, x := range part.Members() {

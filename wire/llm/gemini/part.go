@@ -99,8 +99,8 @@ func (c *checker) functionResponse(v strictjson.Value) error {
 	})
 }
 
-// inline checks media in the body. Images are bounded by their size in pixels, and text by its bytes. Audio, video and documents
-// have no bound unless they are decoded.
+// inline checks media in the body. The tokens of images are bounded by their size in pixels, and those of text by its bytes.
+// Audio and video are refused. The size of documents does not bound their tokens.
 func (c *checker) inline(v strictjson.Value) error {
 	var mime string
 	var data strictjson.Value

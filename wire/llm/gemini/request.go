@@ -12,15 +12,15 @@ import (
 type request struct {
 	model       string
 	stream      bool
-	countTokens bool // for countTokens
-	body        *strictjson.Object
+	countTokens bool               // the endpoint is countTokens
+	body        *strictjson.Object // forwarded fields, without generationConfig
 	config      *strictjson.Object // generationConfig, without maxOutputTokens
 	max         int64              // maxOutputTokens; 0 if missing
-	tokens      int64
-	images      int64
-	imageTokens int64 // part of tokens that is for images
-	bounded     bool
-	ids         []string
+	tokens      int64              // upper bound of the input tokens, if bounded
+	images      int64              // number of images
+	imageTokens int64              // part of tokens that is for images
+	bounded     bool               // false: the input tokens have no bound
+	ids         []string           // of server-side state
 }
 
 var _ dialect.Request = (*request)(nil)
@@ -83,7 +83,7 @@ func (r *request) read(c *checker, in strictjson.Value) error {
 	return err
 }
 
-// readCount checks a CountTokensRequest, which has contents, or a whole request.
+// readCount checks a CountTokensRequest, which has the fields of a GenerateContentRequest, or one in generateContentRequest.
 func (r *request) readCount(c *checker, in strictjson.Value) error {
 	whole := in.Get("generateContentRequest")
 	if whole == nil {

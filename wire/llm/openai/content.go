@@ -37,6 +37,7 @@ var (
 		"summary_text", "reasoning_text", "computer_screenshot")
 )
 
+// set returns the set of names.
 func set(names ...string) map[string]bool {
 	m := map[string]bool{}
 	for _, n := range names {
@@ -50,6 +51,7 @@ func checkMessages(p *parser, v value) error {
 	return p.list(v, checkMessage)
 }
 
+// checkMessage copies a message of a chat.
 func checkMessage(p *parser, v value) error {
 	p.extraTokens += partOverhead
 	p.hasType = false
@@ -75,13 +77,14 @@ func checkContent(p *parser, v value) error {
 	if v.Kind() != '[' {
 		return copyScalar(p, v)
 	}
-	// The parts change p.typed, which belongs to the message here.
+	// checkPart changes p.hasType, which refers to the message at this point.
 	typed := p.hasType
 	err := p.list(v, checkPart)
 	p.hasType = typed
 	return err
 }
 
+// checkPart copies a part of content, which must have a supported type.
 func checkPart(p *parser, v value) error {
 	if v.Kind() == '"' {
 		return copyRaw(p, v)
@@ -129,7 +132,8 @@ func checkImageURL(p *parser, v value) error {
 	return nil
 }
 
-// image is url for images only: some providers accept documents and videos in their place, which have no token bound.
+// image is like url, for images only: some providers accept documents and videos in place of an image, and their tokens have no
+// bound.
 func (p *parser) image(v value) error {
 	if bytes.HasPrefix(v, []byte(`"data:`)) && !bytes.HasPrefix(v.Bytes(), []byte("data:image/")) {
 		return strictjson.Refuse("", "the data: URL is of no image; send data:image/..., or other data as a file")

@@ -17,10 +17,10 @@ type rule func(p *parser, v value) error
 type parser struct {
 	request     request
 	allow       dialect.Allow
-	out         []byte
-	extraTokens int64 // tokens in addition to the bytes of out; negative for bytes that are not text
-	hasInput    bool  // the body has input for the model
-	hasType     bool  // the current object has a type or role
+	out         []byte // the forwarded parts so far
+	extraTokens int64  // tokens in addition to the bytes of out; negative for bytes that are not text
+	hasInput    bool   // the body has input for the model
+	hasType     bool   // the current object has a type or role
 }
 
 // Supported fields of the three kinds of bodies.
@@ -112,6 +112,7 @@ func (p *parser) list(v value, each rule) error {
 	return nil
 }
 
+// copyRaw copies a value unchanged.
 func copyRaw(p *parser, v value) error {
 	p.out = append(p.out, v...)
 	return nil
@@ -131,6 +132,7 @@ func copyScalar(p *parser, v value) error {
 	return copyRaw(p, v)
 }
 
+// refuse returns a rule for a field that must be missing or null; why is the message of the error.
 func refuse(why string) rule {
 	return func(_ *parser, v value) error {
 		if v.IsNull() {
@@ -186,6 +188,7 @@ func checkStreamOptions(p *parser, v value) error {
 	return nil
 }
 
+// checkOne checks the number of requested answers.
 func checkOne(p *parser, v value) error {
 	if n, ok := v.Int(); v.IsNull() || ok && n == 1 {
 		return nil
@@ -202,6 +205,7 @@ func checkCacheKey(p *parser, v value) error {
 	return nil
 }
 
+// checkStore records whether the provider stores the response, which requires the grant of server-side state.
 func checkStore(p *parser, v value) error {
 	b, ok := v.Bool()
 	if !ok && !v.IsNull() {
@@ -214,6 +218,7 @@ func checkStore(p *parser, v value) error {
 	return nil
 }
 
+// checkBackground drops false and refuses true.
 func checkBackground(p *parser, v value) error {
 	if b, ok := v.Bool(); ok && !b || v.IsNull() {
 		return nil
@@ -221,6 +226,7 @@ func checkBackground(p *parser, v value) error {
 	return strictjson.Refuse("", "a call in the background cannot be metered; leave the field out and stream the answer")
 }
 
+// checkPrevious copies the id of the previous response.
 func checkPrevious(p *parser, v value) error {
 	if v.IsNull() {
 		return nil

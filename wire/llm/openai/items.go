@@ -12,7 +12,8 @@ var itemFields = map[string]rule{
 	"pending_safety_checks": copyRaw, "acknowledged_safety_checks": copyRaw,
 }
 
-// Items whose id must be forwarded, because they have no other contents.
+// Fields of items whose id must be forwarded, because they have no other contents; and clientItems, the types of items that
+// require no grant.
 var (
 	referenceFields = map[string]rule{"type": copyScalar, "id": (*parser).serverID}
 	reasoningFields = map[string]rule{
@@ -23,7 +24,7 @@ var (
 		"computer_call", "computer_call_output", "reasoning")
 )
 
-// Tools that the client runs.
+// Types of tools that the client runs, and the fields of these tools.
 var (
 	clientTools = set("function", "custom", "local_shell", "apply_patch", "computer", "computer_use_preview")
 	toolFields  = map[string]rule{
@@ -64,6 +65,7 @@ func checkItems(p *parser, v value) error {
 	return p.list(v, checkItem)
 }
 
+// checkItem copies an item of the input of a response.
 func checkItem(p *parser, v value) error {
 	p.extraTokens += partOverhead
 	kind := v.Get("type").Bytes()
@@ -117,6 +119,7 @@ func checkTools(p *parser, v value) error {
 	return p.list(v, checkTool)
 }
 
+// checkTool copies a tool that the client runs, or one that the provider runs if that is granted.
 func checkTool(p *parser, v value) error {
 	p.extraTokens += toolOverhead
 	kind := v.Get("type").Bytes()

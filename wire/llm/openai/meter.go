@@ -68,9 +68,9 @@ type streamMeter struct {
 	tokens      caisson.TokenCount
 	hasUsage    bool // the provider has reported tokens
 	usageOnly   bool // the chunk with tokens contained the usage only
-	done        bool
+	done        bool // the end of the answer was read
 	outputBytes int64
-	ids         []string
+	ids         []string // of server-side state
 }
 
 func (m *streamMeter) Write(p []byte) (int, error) {
@@ -133,6 +133,7 @@ func textBytes(v strictjson.Value, levels int) (n int64) {
 	return n
 }
 
+// response reads an event of a response.
 func (m *streamMeter) response(v strictjson.Value) {
 	switch kind := string(v.Get("type").Bytes()); kind {
 	case "response.created":
@@ -151,6 +152,7 @@ func (m *streamMeter) response(v strictjson.Value) {
 	}
 }
 
+// id records the id of a response or item.
 func (m *streamMeter) id(v strictjson.Value) {
 	if id, ok := v.Text(); ok && len(m.ids) < maxIDs {
 		m.ids = append(m.ids, id)

@@ -37,6 +37,7 @@ var _ dialect.Dialect = Dialect{}
 // New returns the dialect.
 func New() Dialect { return Dialect{} }
 
+// Values of [dialect.Endpoint.API].
 const (
 	chat       = "chat"
 	responses  = "responses"

@@ -9,15 +9,15 @@ import (
 	"github.com/caisson-dev/caisson/wire/llm/internal/strictjson"
 )
 
-// Token costs of a body in addition to its bytes. All are far above observed values.
+// Tokens of a body in addition to its bytes, all far above observed values; and the least output limits, in tokens.
 const (
 	imageTokens        = 50_000 // the most expensive image of any model so far costs 48,169 (gpt-4o-mini, high detail)
 	callOverhead       = 512    // text that providers add to a conversation
 	partOverhead       = 16     // per message, item and part
 	toolsOverhead      = 1024   // instructions for the use of tools
 	toolOverhead       = 64     // per tool
-	minOutput          = 1
-	minResponsesOutput = 16 // OpenAI rejects smaller limits
+	minOutput          = 1      // least output limit of a chat
+	minResponsesOutput = 16     // least output limit of a response; OpenAI rejects smaller ones
 )
 
 // encodeRoom is the capacity that Parse reserves for the fields that Encode appends.
@@ -26,20 +26,20 @@ const encodeRoom = 512
 // A request is a body whose forwarded parts have been copied.
 type request struct {
 	api        string
-	out        []byte // {"name":value, ... with the forwarded fields; capacity for more follows
-	encoded    bool   // the reserved capacity has been used
-	inputBound int64  // upper bound of the input tokens
-	images     int64  // number of images; each is imageTokens of text
-	bounded    bool
-	ids        []string
+	out        []byte   // {"name":value, ... with the forwarded fields; capacity for more follows
+	encoded    bool     // Encode was called and has used the capacity of out
+	inputBound int64    // upper bound of the input tokens
+	images     int64    // number of images; each is imageTokens of text
+	bounded    bool     // false: the input tokens have no bound
+	ids        []string // of server-side state
 
 	model       string
 	stream      bool
-	outputLimit int64
+	outputLimit int64  // the lowest of the guest's limits; 0 if there is none
 	obfuscation []byte // stream_options.include_obfuscation, if set
 	hasStore    bool   // chat: the client has set store
 	store       bool   // responses: keep the response at the provider; requires server-state
-	cacheKey    string
+	cacheKey    string // prompt_cache_key
 }
 
 var _ dialect.Request = (*request)(nil)
@@ -69,6 +69,7 @@ func (Dialect) Parse(e dialect.Endpoint, body []byte, allow dialect.Allow) (dial
 	return &p.request, nil
 }
 
+// inputField returns the name of the field that contains the input.
 func inputField(api string) string {
 	if api == chat {
 		return "messages"
@@ -125,8 +126,8 @@ func (r *request) Encode(t dialect.Target) ([]byte, error) {
 	return append(b, '}'), nil
 }
 
-// limitName returns the name of the limit that the provider obeys. A field that the provider ignores would be no limit, and some
-// providers reject requests with both.
+// limitName returns the name of the field for the output limit that the provider applies; chats is the name in chats, "" for the
+// newer one. Only that field is sent: one that the provider ignores does not limit the output, and some providers reject both.
 func (r *request) limitName(chats string) string {
 	switch {
 	case r.api == responses:
@@ -137,6 +138,7 @@ func (r *request) limitName(chats string) string {
 	return "max_completion_tokens"
 }
 
+// streamOptions appends stream_options to b, if there are any.
 func (r *request) streamOptions(b []byte) []byte {
 	usage := r.api == chat
 	if !usage && r.obfuscation == nil {

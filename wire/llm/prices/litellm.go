@@ -114,7 +114,7 @@ func (e entry) price() (caisson.ListedPrice, bool, error) {
 // costs are the prices of one tier.
 type costs struct {
 	caisson.Prices
-	reasoning caisson.USD
+	reasoning caisson.USD // price of output tokens of reasoning
 }
 
 // each calls f for every price, with LiteLLM's name of it.

@@ -35,9 +35,9 @@ type ClientConfig struct {
 }
 
 const (
-	dialTimeout = 10 * time.Second
-	idleTimeout = 90 * time.Second
-	maxHeader   = 64 << 10
+	dialTimeout = 10 * time.Second // for connecting, and for the TLS handshake
+	idleTimeout = 90 * time.Second // after which an unused connection is closed
+	maxHeader   = 64 << 10         // bytes of the header of a request or an answer
 )
 
 // A Client serves the model calls of sandboxes by forwarding them to a gateway on another machine. It streams requests and
@@ -89,6 +89,7 @@ func ParseURL(s string) (*url.URL, error) {
 	return u, nil
 }
 
+// loopback reports whether host is "localhost" or a loopback address.
 func loopback(host string) bool {
 	ip, err := netip.ParseAddr(host)
 	return host == "localhost" || err == nil && ip.IsLoopback()

@@ -2,6 +2,7 @@ package remote
 
 import "context"
 
+// tokenKey is the context key of run tokens.
 type tokenKey struct{}
 
 // withToken returns a context with the run token of a request, which rewrite reads.

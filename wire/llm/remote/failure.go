@@ -24,7 +24,7 @@ type failureLimiter struct {
 	sources *lru.Map[netip.Prefix, *failureCount] // guarded by mu
 }
 
-// failureCount is the number of failures of a source, reduced by one per forgiveness.
+// failureCount is the number of failures of a source, reduced by one per failureDecay.
 type failureCount struct {
 	count int
 	since time.Time // time from which count is reduced

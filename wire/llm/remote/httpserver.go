@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// HTTP limits of a Front. The gateway has its own limits for calls.
+// Limits of an HTTPServer. The gateway has its own limits for calls.
 const (
 	headerTimeout     = 10 * time.Second
 	serverIdleTimeout = 2 * time.Minute
@@ -27,7 +27,7 @@ type HTTPServer struct {
 	cert   atomic.Pointer[tls.Certificate]
 }
 
-// NewHTTPServer returns a front for h. Call Serve to serve it.
+// NewHTTPServer returns a server of h. Call Serve to start it.
 func NewHTTPServer(h http.Handler) *HTTPServer {
 	f := &HTTPServer{}
 	f.server = &http.Server{
@@ -83,8 +83,8 @@ type limitedListener struct {
 	maxTotal, maxPerSource int
 
 	mu      sync.Mutex
-	all     int                  // guarded by mu
-	sources map[netip.Prefix]int // guarded by mu
+	all     int                  // number of open connections; guarded by mu
+	sources map[netip.Prefix]int // number of open connections by source; guarded by mu
 }
 
 func newLimitedListener(l net.Listener, most, each int) *limitedListener {
@@ -126,9 +126,10 @@ func (b *limitedListener) release(source netip.Prefix) {
 	}
 }
 
+// A limitedConn is a connection that counts against the limits until it is closed.
 type limitedConn struct {
 	net.Conn
-	leave func()
+	leave func() // releases the connection from the limits; idempotent
 }
 
 // Close implements [net.Conn].

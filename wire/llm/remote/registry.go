@@ -17,6 +17,7 @@ type RegistryConfig struct {
 	Now func() time.Time
 }
 
+// defaultMaxRuns is the default of RegistryConfig.Max.
 const defaultMaxRuns = 100_000
 
 // A Registry stores runs in memory. Its owner must register them again after a restart. It is safe for concurrent use.
@@ -29,6 +30,7 @@ type Registry struct {
 	sweepAt int                   // number of runs at which expired ones are removed; guarded by mu
 }
 
+// A registered is a run with the time at which it expires.
 type registered struct {
 	spec  caisson.WireSpec
 	until time.Time
@@ -49,7 +51,7 @@ func NewRegistry(cfg RegistryConfig) *Registry {
 	return r
 }
 
-// runOf returns the run id of a guest in tokens.
+// runOf returns the id that identifies the run of a guest in run tokens: that of the sandbox if the guest has no run.
 func runOf(g caisson.Guest) string {
 	if g.Run != "" {
 		return g.Run

@@ -30,7 +30,7 @@ const (
 	// MinKey is the minimum length of a key, in bytes.
 	MinKey = 32
 
-	maxRun     = 64
+	maxRun     = 64 // bytes of the id of a run
 	maxAttempt = 1e9
 	// maxToken is the maximum length of a token: a run, an attempt of 10 digits, an expiry of 12, and a signature of 43
 	// characters.
@@ -137,6 +137,7 @@ var (
 	errExpired   = errors.New("expired")
 )
 
+// refuse returns the error of Verify for an invalid token; Reason returns the reason.
 func refuse(reason error) error {
 	return caisson.Wrap(reason, caisson.Unauthed, "this needs a valid run token in the header %s", Header)
 }
@@ -151,6 +152,7 @@ func Reason(err error) string {
 	return "refused"
 }
 
+// sign returns the encoded signature of data.
 func sign(key caisson.Secret, data string) string {
 	mac := hmac.New(sha256.New, []byte(key.Reveal()))
 	mac.Write([]byte(data))

@@ -15,21 +15,21 @@ import (
 const (
 	maxPlaceholder  = 4 << 10 // bytes of the value of a placeholder
 	maxPlaceholders = 16      // placeholders in a text
-	bytesPerToken   = 4
+	bytesPerToken   = 4       // for counting the tokens of a text
 )
 
 // answer is the answer of a turn to a request.
 type answer struct {
 	api, id, model string
-	turn           *turn
-	stream, usage  bool
-	limit          int64
+	turn           *turn // the turn that is answered with
+	stream, usage  bool  // whether the answer is a stream of events, and whether the stream reports the usage
+	limit          int64 // of output tokens; 0: none
 	text           string
 	calls          []toolCall
-	finish         string
-	tokens         caisson.TokenCount
+	finish         string             // why the answer ends: finishStop, finishLength, finishTool or finishFilter
+	tokens         caisson.TokenCount // the billed tokens
 	delay          delay
-	chunk          int
+	chunk          int // bytes of text or arguments in one event
 }
 
 // answer creates the answer of t to c.
@@ -230,7 +230,7 @@ type sender struct {
 	ctx  context.Context // context of the request; a sender does not outlive it
 	a    *answer
 	f    formatter
-	sent int64
+	sent int64 // bytes of text and arguments sent so far
 }
 
 // reportBill passes the billed tokens to the function set by WithBill, if any.
@@ -247,6 +247,7 @@ func (s *sender) sentUsage() caisson.TokenCount {
 	return t
 }
 
+// whole sends an answer that is not streamed.
 func (s *sender) whole() error {
 	body := append(encode(s.f.whole()), '\n')
 	s.w.Header().Set("Content-Type", "application/json")
@@ -261,6 +262,7 @@ func (s *sender) whole() error {
 	return nil
 }
 
+// streamed sends an answer as a stream of events.
 func (s *sender) streamed() error {
 	s.w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 	s.w.Header().Set("Cache-Control", "no-cache")

@@ -2,6 +2,7 @@ package scripted
 
 import "fmt"
 
+// chatFields are the fields of a request for a chat completion; others are refused.
 var chatFields = []string{
 	"messages", "model", "audio", "frequency_penalty", "function_call", "functions", "logit_bias", "logprobs", "max_completion_tokens",
 	"max_tokens", "metadata", "modalities", "moderation", "n", "parallel_tool_calls", "prediction", "presence_penalty", "prompt_cache_key",
@@ -127,6 +128,7 @@ func (c *conversation) chatMessages(messages []chatMessage) error {
 // chatFormatter formats answers as chat completions.
 type chatFormatter struct{ *answer }
 
+// finished returns OpenAI's name of the finish reason.
 func (f chatFormatter) finished() string {
 	return map[string]string{finishStop: "stop", finishLength: "length", finishTool: "tool_calls", finishFilter: "content_filter"}[f.finish]
 }
@@ -167,7 +169,7 @@ func (f chatFormatter) whole() any {
 	return out
 }
 
-// part returns a chunk with these choices.
+// part returns a chunk of a stream with the given choices.
 func (f chatFormatter) part(choices ...any) object {
 	out := object{
 		"id": "chatcmpl-" + f.id, "object": "chat.completion.chunk", "created": created, "model": f.model,
@@ -179,6 +181,7 @@ func (f chatFormatter) part(choices ...any) object {
 	return out
 }
 
+// delta returns the event of a chunk with the given part of the message.
 func (f chatFormatter) delta(delta object) []event {
 	return []event{{data: f.part(object{"index": 0, "delta": delta, "logprobs": nil, "finish_reason": nil})}}
 }

@@ -16,18 +16,19 @@ const (
 type conversation struct {
 	api       string
 	model     string
-	user      string  // the last message of the user
-	rounds    []round // rounds of tool calls since then, oldest first
-	tools     map[string]bool
-	textBytes int64 // bytes of text
-	limit     int64 // limit of output tokens; 0: none
+	user      string          // the last message of the user
+	rounds    []round         // rounds of tool calls since then, oldest first
+	tools     map[string]bool // names of the tools that the request offers
+	textBytes int64           // bytes of text
+	limit     int64           // limit of output tokens; 0: none
 	stream    bool
-	usage     bool // the stream is to report the usage
+	usage     bool // the stream reports the usage
 }
 
 // round is the set of results of one round of tool calls.
 type round []result
 
+// A result is the result of a call of a tool.
 type result struct{ tool, text string }
 
 // addResult adds a tool's result to the last round.
@@ -38,7 +39,7 @@ func (c *conversation) addResult(r result) {
 	c.rounds[len(c.rounds)-1] = append(c.rounds[len(c.rounds)-1], r)
 }
 
-// startMessage starts over with a message of the user.
+// startMessage sets the last message of the user and removes the rounds of tool calls, which belong to an earlier message.
 func (c *conversation) startMessage(text string) { c.user, c.rounds = text, nil }
 
 // last returns the results at the end of the request.
@@ -49,6 +50,7 @@ func (c *conversation) last() round {
 	return c.rounds[len(c.rounds)-1]
 }
 
+// matchPrefix returns the part of s that conditions are matched against.
 func matchPrefix(s string) string { return s[:min(len(s), maxMatch)] }
 
 // matches reports whether the conditions of t hold, except those on results.

@@ -11,11 +11,12 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
+// embeddingsFields are the fields of a request for embeddings; others are refused.
 var embeddingsFields = []string{"input", "model", "dimensions", "encoding_format", "user"}
 
 const (
-	maxInputs     = 2048 // the same as OpenAI's
-	maxDimensions = 4096
+	maxInputs     = 2048 // texts in one request; the same as OpenAI's
+	maxDimensions = 4096 // numbers in one embedding
 	bytesPerFloat = 4
 )
 
@@ -133,6 +134,7 @@ func vector(text string, dimensions int) []float32 {
 	return v
 }
 
+// floats encodes v in little-endian byte order, as OpenAI's API does for base64.
 func floats(v []float32) []byte {
 	b := make([]byte, 0, len(v)*bytesPerFloat)
 	for _, x := range v {

@@ -10,9 +10,9 @@ import (
 
 // apiError is an error in the format of the API.
 type apiError struct {
-	status     int
+	status     int // HTTP status
 	message    string
-	param      string // OpenAI only
+	param      string // invalid field of the request; the formats of Anthropic and Gemini have it in the message
 	code       string // OpenAI only
 	body       string // body to send in place of one made from the other fields
 	retryAfter int    // seconds
@@ -95,6 +95,7 @@ func (e *apiError) format(as errorStyle) object {
 	return object{"error": object{"message": message, "type": kind, "param": orNull(e.param), "code": orNull(e.code)}}
 }
 
+// orNull returns s, or nil if s is "".
 func orNull(s string) any {
 	if s == "" {
 		return nil

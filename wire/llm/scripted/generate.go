@@ -7,6 +7,7 @@ import (
 	"strings"
 )
 
+// generateFields are the fields of a GenerateContentRequest; others are refused.
 var generateFields = []string{"contents", "systemInstruction", "tools", "toolConfig", "safetySettings", "cachedContent", "generationConfig", "model", "serviceTier"}
 
 type generateRequest struct {
@@ -40,6 +41,7 @@ type generateContent struct {
 	} `json:"parts"`
 }
 
+// text returns all text in c.
 func (c *generateContent) text() string {
 	var all []string
 	for _, p := range c.Parts {
@@ -140,6 +142,7 @@ func (c *conversation) generateContents(contents []generateContent) error {
 // generateFormatter formats answers for Gemini's generateContent.
 type generateFormatter struct{ *answer }
 
+// finished returns Gemini's name of the finish reason.
 func (f generateFormatter) finished() string {
 	return map[string]string{finishStop: "STOP", finishLength: "MAX_TOKENS", finishTool: "STOP", finishFilter: "SAFETY"}[f.finish]
 }
@@ -163,6 +166,7 @@ func (f generateFormatter) part(last bool, parts ...any) object {
 	return out
 }
 
+// call returns the part for the i-th call.
 func (f generateFormatter) call(i int) object {
 	return object{"functionCall": object{"name": f.calls[i].Name, "args": json.RawMessage(f.calls[i].Arguments)}}
 }

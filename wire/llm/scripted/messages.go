@@ -6,6 +6,7 @@ import (
 	"net/http"
 )
 
+// messagesFields are the fields of a request of Anthropic's messages API; others are refused.
 var messagesFields = []string{
 	"max_tokens", "messages", "model", "cache_control", "container", "context_management", "diagnostics", "inference_geo", "mcp_servers", "metadata",
 	"output_config", "output_format", "service_tier", "speed", "stop_sequences", "stream", "system", "temperature", "thinking", "tool_choice", "tools", "top_k", "top_p",
@@ -28,6 +29,7 @@ type messagesRequest struct {
 	} `json:"tools"`
 }
 
+// checkVersion returns an error if the header with the version of the API is missing.
 func checkVersion(h http.Header) error {
 	if h.Get("Anthropic-Version") == "" {
 		return invalid("", "anthropic-version: header is required")
@@ -162,10 +164,12 @@ func (m *Model) count(w http.ResponseWriter, r *http.Request, body []byte) error
 // messagesFormatter formats answers for Anthropic's messages API.
 type messagesFormatter struct{ *answer }
 
+// finished returns Anthropic's name of the finish reason.
 func (f messagesFormatter) finished() string {
 	return map[string]string{finishStop: "end_turn", finishLength: "max_tokens", finishTool: "tool_use", finishFilter: "refusal"}[f.finish]
 }
 
+// usageObject returns the usage with the given number of output tokens.
 func (f messagesFormatter) usageObject(output int64) object {
 	return object{
 		"input_tokens": f.tokens.Input, "output_tokens": output, "service_tier": "standard",
@@ -174,6 +178,7 @@ func (f messagesFormatter) usageObject(output int64) object {
 	}
 }
 
+// message returns a message with the given blocks, reason for its end (nil if it has not ended), and number of output tokens.
 func (f messagesFormatter) message(blocks []any, stop any, output int64) object {
 	out := object{
 		"id": "msg_" + f.id, "type": "message", "role": "assistant", "model": f.model, "content": blocks, "stop_reason": stop, "stop_sequence": nil,
@@ -210,14 +215,17 @@ func (f messagesFormatter) begin() []event {
 	return []event{named(object{"type": "message_start", "message": f.message([]any{}, nil, 1)}), named(object{"type": "ping"})}
 }
 
+// start returns the event that begins the block with the given index.
 func (f messagesFormatter) start(index int, block object) event {
 	return named(object{"type": "content_block_start", "index": index, "content_block": block})
 }
 
+// delta returns the event with a piece of a block.
 func (f messagesFormatter) delta(index int, delta object) event {
 	return named(object{"type": "content_block_delta", "index": index, "delta": delta})
 }
 
+// stop returns the event that ends a block.
 func (f messagesFormatter) stop(index int) []event {
 	return []event{named(object{"type": "content_block_stop", "index": index})}
 }

@@ -34,7 +34,7 @@ func decode(body []byte, known []string, into any) error {
 // content is a text, or a list of parts, some of which are text.
 type content struct {
 	parts []part
-	null  bool
+	null  bool // it was null
 	plain bool // it was a string
 }
 

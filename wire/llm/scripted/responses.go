@@ -6,6 +6,7 @@ import (
 	"net/http"
 )
 
+// responsesFields are the fields of a request of OpenAI's responses API; others are refused.
 var responsesFields = []string{
 	"background", "context_management", "conversation", "include", "input", "instructions", "max_output_tokens", "max_tool_calls", "metadata", "model",
 	"moderation", "parallel_tool_calls", "previous_response_id", "prompt", "prompt_cache_key", "prompt_cache_options",
@@ -128,7 +129,7 @@ func (c *conversation) items(items []item) error {
 // responsesFormatter formats answers for the responses API.
 type responsesFormatter struct {
 	*answer
-	sequence int
+	sequence int // sequence number of the next event
 }
 
 // event returns an event with the next sequence number.
@@ -188,6 +189,7 @@ func (f *responsesFormatter) whole() any {
 
 func (f *responsesFormatter) messageID() string { return "msg_" + f.id }
 
+// message returns the item with the text of the answer.
 func (f *responsesFormatter) message(text, status string) object {
 	parts := []any{}
 	if text != "" {
@@ -200,6 +202,7 @@ func textPart(text string) object {
 	return object{"type": "output_text", "text": text, "annotations": []any{}, "logprobs": []any{}}
 }
 
+// call returns the item for the i-th call.
 func (f *responsesFormatter) call(i int, arguments, status string) object {
 	return object{
 		"type": "function_call", "id": f.callID("fc", i), "call_id": f.callID("call", i), "name": f.calls[i].Name, "arguments": arguments, "status": status,

@@ -16,21 +16,21 @@ import (
 
 // Limits of a script.
 const (
-	maxScript  = 1 << 20
+	maxScript  = 1 << 20 // bytes of the document
 	maxTurns   = 1000
-	maxText    = 64 << 10
-	maxCalls   = 32
-	maxPattern = 1000
+	maxText    = 64 << 10 // bytes of a text, or of the arguments of a call
+	maxCalls   = 32       // calls of tools in a turn
+	maxPattern = 1000     // bytes of a regular expression
 	maxDelay   = caisson.Duration(10 * time.Minute)
-	maxTokens  = 1e9
+	maxTokens  = 1e9 // highest number of tokens, and of answers of a turn
 )
 
 const (
-	defaultChunk      = 24 // bytes
-	defaultDimensions = 16
+	defaultChunk      = 24 // bytes of text in a piece of a stream
+	defaultDimensions = 16 // numbers in an embedding
 )
 
-// script is the YAML document.
+// script is the YAML document; the package comment describes its fields.
 type script struct {
 	Models     []string       `yaml:"models"`
 	Key        caisson.Secret `yaml:"key"`
@@ -41,7 +41,7 @@ type script struct {
 	Fallback   *turn          `yaml:"fallback"`
 }
 
-// turn is one answer and its conditions.
+// turn is one answer and its conditions; the package comment describes its fields.
 type turn struct {
 	When   conditions `yaml:"when"`
 	Once   bool       `yaml:"once"`
@@ -61,7 +61,7 @@ type turn struct {
 	pattern, result *regexp.Regexp // compiled patterns of When; nil if there are none
 }
 
-// conditions holds conditions; all that are set must be met.
+// conditions are the conditions of a turn on the request; all that are set must be met. The package comment describes them.
 type conditions struct {
 	API           string `yaml:"api"`
 	Model         string `yaml:"model"`
@@ -72,6 +72,7 @@ type conditions struct {
 	ResultPattern string `yaml:"resultPattern"`
 }
 
+// A toolCall is a call of a tool in an answer.
 type toolCall struct {
 	Name      string `yaml:"name"`
 	Arguments string `yaml:"arguments"`
@@ -85,6 +86,7 @@ type reportedTokens struct {
 	CacheWrite int64  `yaml:"cacheWrite"`
 }
 
+// A delay is the time before the first byte of an answer, and the time between the pieces of a stream.
 type delay struct {
 	First caisson.Duration `yaml:"first"`
 	Chunk caisson.Duration `yaml:"chunk"`
@@ -92,16 +94,18 @@ type delay struct {
 
 // Ways to break off an answer.
 const (
-	breakCut   = "cut"
-	breakHang  = "hang"
-	breakError = "error"
+	breakCut   = "cut"   // closes the connection
+	breakHang  = "hang"  // sends nothing more until the client disconnects
+	breakError = "error" // sends the API's error
 )
 
+// A breakOff makes an answer end before it is complete.
 type breakOff struct {
 	How   string `yaml:"how"`
-	After int    `yaml:"after"`
+	After int    `yaml:"after"` // bytes of text and arguments that are sent before
 }
 
+// A failure is an error in place of an answer.
 type failure struct {
 	Status     int    `yaml:"status"`
 	Message    string `yaml:"message"`
@@ -155,13 +159,14 @@ func parseScript(data []byte) (*script, error) {
 	return s, errors.Join(c.errs...)
 }
 
-// checker collects errors.
+// checker validates a script and collects its errors.
 type checker struct{ errs []error }
 
 func (c *checker) addError(field, format string, args ...any) {
 	c.errs = append(c.errs, caisson.Invalidf(field, format, args...))
 }
 
+// number checks that n is from low to high.
 func (c *checker) number(field string, n, low, high int64) {
 	if n < low || n > high {
 		c.addError(field, "%d is not from %d to %d", n, low, high)
@@ -232,6 +237,7 @@ func (c *checker) turn(at string, t *turn) {
 	}
 }
 
+// answer validates the text, the calls and the error of t.
 func (c *checker) answer(at string, t *turn) {
 	if t.Error != nil && (t.Text != "" || len(t.Calls) > 0 || t.Break != nil) {
 		c.addError(at+".error", "is instead of an answer; remove text, calls and break, or the error")
@@ -260,6 +266,7 @@ func (c *checker) answer(at string, t *turn) {
 	}
 }
 
+// pattern compiles s; it returns nil if s is "" or invalid.
 func (c *checker) pattern(field, s string) *regexp.Regexp {
 	if s == "" {
 		return nil

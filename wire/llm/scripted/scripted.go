@@ -56,6 +56,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
+// The operations of a model. The first four are those of conditions.API.
 const (
 	apiChat       = "chat"
 	apiResponses  = "responses"
@@ -75,7 +76,7 @@ const created = 1735689600
 // A Model answers requests. Its only state is the number of answers of each turn. It is safe for concurrent use.
 type Model struct {
 	script *script
-	used   []atomic.Int64 // number of answers by turn
+	used   []atomic.Int64 // number of answers by index of the turn
 }
 
 var _ http.Handler = (*Model)(nil)
@@ -89,6 +90,7 @@ func New(yaml []byte) (*Model, error) {
 	return &Model{script: s, used: make([]atomic.Int64, len(s.Turns))}, nil
 }
 
+// billKey is the context key of the function set by WithBill.
 type billKey struct{}
 
 // WithBill returns a context for a request. bill is called once with the tokens that the request would be billed, before the last
@@ -134,6 +136,7 @@ func (m *Model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// authentic reports whether a request has the key of the script, or the script requires none.
 func (m *Model) authentic(h http.Header, as errorStyle) bool {
 	if m.script.Key.IsZero() {
 		return true

@@ -11,7 +11,8 @@ import (
 	"github.com/caisson-dev/caisson/wire/llm/dialect"
 )
 
-// Meter writes an answer to meters in pieces of several sizes, checks that all report the same, and returns one of them.
+// Meter writes an answer to several meters: whole, in pieces of several sizes, and in pieces of the sizes in cuts with the rest
+// as the last piece. It checks that all meters report the same, and returns one of them.
 func Meter(t testing.TB, open func() dialect.Meter, answer string, cuts ...int) dialect.Meter {
 	t.Helper()
 	whole := open()

@@ -18,31 +18,31 @@ const (
 // JSON it only finds useless values. The result does not depend on how the text is split into pieces. It is not safe for
 // concurrent use.
 type Scanner struct {
-	paths       [][]string
-	found       []strictjson.Value
+	paths       [][]string         // each is a list of names
+	found       []strictjson.Value // by index of the path
 	stringBytes int64
 	size        int64
 
-	depth int // number of open brackets
-	level [maxLevel]level
-	next  uint32 // paths that the next value may match
+	depth int             // number of open brackets
+	level [maxLevel]level // open brackets, the outermost first
+	next  uint32          // bit set of the paths that the next value may match
 	done  bool
 
-	str, esc, name bool // in a string; after a backslash; the string is a name
-	nextIsName     bool // the next string is a name
-	literal        bool // in a number, true, false or null
-	key            []byte
+	str, esc, name bool   // in a string; after a backslash; the string is a name
+	nextIsName     bool   // the next string is a name
+	literal        bool   // in a number, true, false or null
+	key            []byte // the current or last name, as escaped; at most maxKey+1 bytes
 
-	keptPath    int // index of the path whose value is being kept; -1 for none
-	keptDepth   int // depth at which that value began
-	kept        []byte
-	keptTooLong bool
+	keptPath    int    // index of the path whose value is being kept; -1 for none
+	keptDepth   int    // depth at which that value began
+	kept        []byte // the value so far
+	keptTooLong bool   // the value has more than maxKeep bytes and is discarded
 }
 
 // level is an open bracket.
 type level struct {
 	array bool
-	mask  uint32 // paths that this array or object matches
+	mask  uint32 // bit set of the paths that this array or object matches
 }
 
 // New returns a Scanner for at most 32 paths. A path consists of names joined by dots, with "*" for every element of an array,
@@ -121,6 +121,7 @@ func (s *Scanner) text(p []byte) {
 	}
 }
 
+// endString handles the end of a string.
 func (s *Scanner) endString() {
 	s.str = false
 	if s.name {
@@ -208,6 +209,7 @@ func (s *Scanner) endValue() {
 	s.keptPath = -1
 }
 
+// open handles an opening bracket.
 func (s *Scanner) open(array bool) {
 	if s.depth < maxLevel {
 		s.level[s.depth] = level{array, s.next}
@@ -228,6 +230,7 @@ func (s *Scanner) nextMember() {
 	}
 }
 
+// close handles a closing bracket.
 func (s *Scanner) close() {
 	s.nextIsName = false
 	if s.depth > 0 {
@@ -237,6 +240,7 @@ func (s *Scanner) close() {
 	s.done = s.depth == 0
 }
 
+// keep appends p to the value that is being kept, if any.
 func (s *Scanner) keep(p ...byte) {
 	if s.keptPath < 0 || s.keptTooLong {
 		return

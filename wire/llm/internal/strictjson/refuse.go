@@ -16,8 +16,8 @@ func Refuse(param, format string, args ...any) error {
 	return &dialect.Refusal{Status: http.StatusBadRequest, Code: "invalid_request", Param: param, Message: fmt.Sprintf(format, args...)}
 }
 
-// InField prepends the name of a field to err's Param. Checks add the path of a field to the error while they return, so that they
-// need not maintain it. In returns nil if err is nil.
+// InField prepends the name of a field to err's Param. Functions that check nested fields call it when they return an error, so
+// that the Param of the error is the whole path of the field. InField returns nil if err is nil.
 func InField(err error, field string) error {
 	if err == nil {
 		return nil

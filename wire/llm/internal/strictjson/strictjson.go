@@ -59,7 +59,8 @@ func ParseObject(body []byte) (*Object, error) {
 	return v.Object(), nil
 }
 
-// countLimits reads punctuation only, so it works on invalid text. It stops at MaxDepth.
+// countLimits returns the nesting depth, the number of members of all objects, and the number of commas, which separate
+// elements and members. It reads punctuation only, so it works on invalid text. It stops at a depth of more than MaxDepth.
 func countLimits(b []byte) (depth, members, elements int) {
 	now := 0
 	for i := 0; i < len(b); i++ {
@@ -304,8 +305,10 @@ func valueEnd(b []byte, i int) int {
 	return end
 }
 
+// delimiter has the bytes at which a number, true, false or null ends.
 var delimiter = [256]bool{',': true, ']': true, '}': true, ':': true, ' ': true, '\n': true, '\r': true, '\t': true, '"': true, '[': true, '{': true}
 
+// nestEnd is valueEnd for an array or object.
 func nestEnd(b []byte, i int) int {
 	for depth := 0; i < len(b); i++ {
 		switch b[i] {

@@ -32,7 +32,7 @@ type Recorder struct {
 	mu     sync.Mutex
 	calls  []*Call            // guarded by mu, and so are the elements
 	billed caisson.TokenCount // guarded by mu
-	bills  int                // guarded by mu
+	bills  int                // number of billed calls; guarded by mu
 }
 
 // NewRecorder returns a recorder for model, which must be a [scripted.Model] for bills to be counted.
@@ -138,6 +138,7 @@ func (s *status) Write(p []byte) (int, error) {
 	return s.ResponseWriter.Write(p)
 }
 
+// note records the status, unless one is recorded already.
 func (s *status) note(code int) {
 	s.r.mu.Lock()
 	defer s.r.mu.Unlock()
