@@ -15,7 +15,7 @@ import (
 // A flow is one connection or exchange of datagrams, from the sandbox's first packet until all its state is removed.
 type flow struct {
 	f      *Forwarder
-	attrs  caisson.Flow // protocol, destination, and its names when the flow began
+	attrs  caisson.Flow // protocol, destination, and its names when the flow began; decide sets the names, with mu held
 	start  time.Time
 	local  bool // to a service of the gateway
 	wide   bool // has large buffers
@@ -35,7 +35,10 @@ type flow struct {
 
 // decide makes the first decision about the flow. An error means that the policy allows it but the host has no route.
 func (c *flow) decide() (caisson.Verdict, error) {
-	c.attrs.Names = slices.Clone(c.f.cfg.Names(c.attrs.Dst.Addr()))
+	names := slices.Clone(c.f.cfg.Names(c.attrs.Dst.Addr()))
+	c.mu.Lock()
+	c.attrs.Names = names // a concurrent recheck reads them
+	c.mu.Unlock()
 	v := c.f.cfg.Decide(c.attrs)
 	if !v.Allowed {
 		return c.set(v, false), nil // no route lookup for denied addresses
@@ -101,7 +104,7 @@ func (c *flow) end(reason string) {
 	c.ended = true
 	closers := c.closers
 	c.closers = nil
-	v := c.verdict
+	v, attrs := c.verdict, c.attrs
 	c.mu.Unlock()
 	if !first {
 		return
@@ -113,7 +116,7 @@ func (c *flow) end(reason string) {
 	if reason != "" {
 		v.Allowed = false
 		c.f.denied.Add(1)
-		c.f.report("flow", c.attrs, v, reason)
+		c.f.report("flow", attrs, v, reason)
 	}
 }
 
@@ -156,9 +159,9 @@ func (c *flow) release() {
 // recheck resets the flow if the current policy does not allow it.
 func (c *flow) recheck() {
 	c.mu.Lock()
-	before, own, said := c.verdict, c.hostOwned, c.lastName
+	attrs, before, own, said := c.attrs, c.verdict, c.hostOwned, c.lastName
 	c.mu.Unlock()
-	v := requireExact(c.f.cfg.Decide(c.attrs), own)
+	v := requireExact(c.f.cfg.Decide(attrs), own)
 	switch {
 	case !v.Allowed:
 		c.end("ended by a change of policy: " + v.Reason)

@@ -6,7 +6,9 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -212,6 +214,28 @@ func TestRecheckWhileDialling(t *testing.T) {
 		t.Errorf("%v, want a refusal", err)
 	}
 	w.reportedDenied("flow", "ended by a change of policy")
+}
+
+// TestRecheckWhileDeciding: a flow can be checked again while its first decision is made.
+func TestRecheckWhileDeciding(t *testing.T) {
+	var w *testWorld
+	var checks sync.WaitGroup
+	w = newWorld(t, func(c *Config, _ *times) {
+		names := c.Names
+		c.Names = func(a netip.Addr) []string {
+			list := names(a)
+			for range 4 {
+				checks.Go(w.f.Recheck)
+			}
+			runtime.Gosched()
+			return list
+		}
+	})
+	w.resolved("192.0.2.1", "a.example")
+	for range 20 {
+		w.mustRefuse("192.0.2.1:7")
+	}
+	checks.Wait()
 }
 
 // stuck is a network on which no host answers.
