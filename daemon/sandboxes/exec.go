@@ -75,7 +75,7 @@ func (e reasonedProcess) Wait(ctx context.Context) (caisson.ExitStatus, error) {
 	return status, err
 }
 
-// Timeout and interval of polling for the reason why a sandbox ended.
+// reasonTime is how long, and reasonEvery at which interval, the store is polled for the reason why a sandbox ended.
 const (
 	reasonTime  = 2 * time.Second
 	reasonEvery = 10 * time.Millisecond
@@ -122,15 +122,16 @@ func workdir(sb *caisson.Sandbox, req *caisson.ExecRequest) string {
 	return first(req.Workdir, sb.Spec.Workdir)
 }
 
-// timeLimited is a Process with a time limit.
+// timeLimited is a Process that is killed when its time limit is reached.
 type timeLimited struct {
 	caisson.Process
-	timer *time.Timer
+	timer *time.Timer // sets expired and kills the process
 
 	mu      sync.Mutex
 	expired bool // guarded by mu
 }
 
+// limitTime returns p with a time limit that is counted from now.
 func limitTime(p caisson.Process, limit time.Duration) caisson.Process {
 	t := &timeLimited{Process: p}
 	t.mu.Lock()

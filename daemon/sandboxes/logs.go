@@ -64,11 +64,11 @@ func drain(out io.Writer, in *os.File) {
 	})
 }
 
-// A command that writes faster than this is blocked, because the daemon writes the log, and its work is not charged to
-// the limits of any sandbox.
+// logRate limits how fast the output of a command is copied to its log; a command that writes faster is blocked. The
+// daemon writes the log, and the resources that this takes are not counted against the limits of any sandbox.
 const (
 	logRate  = 8 << 20 // bytes per second
-	logBurst = 1 << 20
+	logBurst = 1 << 20 // bytes that may be written at once
 )
 
 // slowWriter limits the rate of the writes to w.
@@ -93,9 +93,9 @@ func (s *slowWriter) Write(b []byte) (n int, err error) {
 
 // logWriter appends to a log and rotates it.
 type logWriter struct {
-	dir  string
-	f    *os.File
-	size int64
+	dir  string   // the sandbox's directory
+	f    *os.File // logFile; nil before the first write
+	size int64    // size of f in bytes
 }
 
 // Write implements [io.Writer].

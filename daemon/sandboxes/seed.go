@@ -9,11 +9,11 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Limits for the files of all set-up steps of a template together, which are stored in the template's row. Larger files
-// belong in an image.
+// Limits of the seeds of a template: the files that its set-up steps write, all steps together. They are stored in the
+// template's row of the database; larger files belong in an image.
 const (
 	maxSeeds     = 64
-	maxSeedBytes = 4 << 20
+	maxSeedBytes = 4 << 20 // contents of all files
 )
 
 func validateSeeds(steps []caisson.SetupStep) error {

@@ -62,6 +62,7 @@ func resolve(t *caisson.Template, img *caisson.Image, rootfs caisson.Rootfs, req
 	return s
 }
 
+// first returns the first of values that is not "", or "".
 func first(values ...string) string {
 	for _, v := range values {
 		if v != "" {
@@ -71,6 +72,7 @@ func first(values ...string) string {
 	return ""
 }
 
+// firstList returns the first of lists that is not empty, or nil.
 func firstList(lists ...[]string) []string {
 	for _, l := range lists {
 		if len(l) > 0 {
@@ -243,12 +245,13 @@ func validateLabels(field string, labels map[string]string) error {
 	return nil
 }
 
-// Limits of resources: nothing can run with less, and larger values are typing errors.
+// Limits of the resources that can be requested: with less than the minimum nothing can run, and more than the maximum is
+// taken for a typing error.
 const (
-	minMemory = 64 << 20
-	minDisk   = 1 << 20
+	minMemory = 64 << 20 // bytes
+	minDisk   = 1 << 20  // bytes
 	maxCPUs   = 1024
-	maxPIDs   = 1 << 20
+	maxPIDs   = 1 << 20 // also the maximum number of open files
 )
 
 func validateResources(field string, r caisson.Resources) error {
