@@ -29,7 +29,7 @@ const fsDir = "fs"
 // enforced with RLIMIT_NPROC; the cgroup's limit is reached only if that fails.
 const hostPIDsFactor = 8
 
-// minHostPIDs is the minimum PID limit of a sandbox's cgroup.
+// minHostPIDs is the minimum PID limit of a sandbox's cgroup, because gVisor needs threads of its own.
 const minHostPIDs = 512
 
 // capabilities are the capabilities of the guest's root: the same set as Docker's. They must not include SYS_ADMIN and
@@ -128,6 +128,7 @@ func systemMounts(res caisson.Resources) []specs.Mount {
 	}
 }
 
+// cgroupLimits translates the resources of a sandbox to limits of its cgroup.
 func cgroupLimits(res caisson.Resources) *specs.LinuxResources {
 	memory := int64(res.Memory)
 	period := uint64(100_000)
@@ -143,6 +144,7 @@ func cgroupLimits(res caisson.Resources) *specs.LinuxResources {
 // defaultPath is the PATH of processes whose environment has none.
 const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
+// withPath returns env with defaultPath if it contains no PATH.
 func withPath(env []string) []string {
 	if slices.ContainsFunc(env, func(kv string) bool { return len(kv) >= 5 && kv[:5] == "PATH=" }) {
 		return env

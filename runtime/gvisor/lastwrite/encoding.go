@@ -18,7 +18,7 @@ const (
 	magic = "caisson writers 1\n"
 	// recordHeaderSize is the size of a record's header: flags, pid, uid, and the lengths of command and path, which follow.
 	recordHeaderSize = 1 + 4 + 4 + 1 + 2
-	moved            = 1 // flag
+	moved            = 1 // value of the flags if Record.Moved is set, else they are 0
 )
 
 // Encode returns the table in encoded form.
@@ -77,6 +77,7 @@ func Decode(b []byte) (records []Record, dropped uint64, err error) {
 	return records, dropped, nil
 }
 
+// decodeOne decodes the first record in b and returns the bytes after it.
 func decodeOne(b []byte) (r Record, rest []byte, err error) {
 	if len(b) < recordHeaderSize {
 		return r, nil, errMalformed
@@ -107,7 +108,7 @@ func validPath(path string) bool {
 	return true
 }
 
-// ShowPath returns path for display, in the same form as package gate: bytes that are not UTF-8 are escaped.
+// ShowPath returns path for display, in the same form as reviews: bytes that are not UTF-8 are escaped.
 func ShowPath(path string) string { return escape(path, func(rune) bool { return false }) }
 
 // escapeUnprintable escapes backslashes and non-printable characters, so that the result is unambiguous wherever it is displayed.
