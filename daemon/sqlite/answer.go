@@ -14,9 +14,9 @@ import (
 type answers struct {
 	db      *db
 	get     *sql.Stmt
-	claim   *sql.Stmt
-	finish  *sql.Stmt
-	unclaim *sql.Stmt
+	claim   *sql.Stmt // Inserts a key without an answer.
+	finish  *sql.Stmt // Sets the answer of a claimed key.
+	unclaim *sql.Stmt // Deletes a claimed key.
 	trim    *sql.Stmt
 }
 

@@ -13,11 +13,11 @@ import (
 type credentials struct {
 	db     *db
 	insert *sql.Stmt
-	get    *sql.Stmt // Within one account.
-	find   *sql.Stmt // Within any account.
+	get    *sql.Stmt // In one account.
+	find   *sql.Stmt // In one account or in all; returns up to two rows.
 	list   *sql.Stmt
 	update *sql.Stmt
-	findTx *sql.Stmt // get or find, on the writer.
+	findTx *sql.Stmt // Like find, on the writer.
 	remove *sql.Stmt
 }
 

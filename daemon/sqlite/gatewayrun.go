@@ -12,12 +12,12 @@ import (
 // gatewayRuns implements [caisson.GatewayRunStore].
 type gatewayRuns struct {
 	db    *db
-	put   *sql.Stmt
-	get   *sql.Stmt
+	put   *sql.Stmt // Inserts a run, or replaces one of the same account, which then has not ended.
+	get   *sql.Stmt // This, list and count: of runs that have not ended.
 	list  *sql.Stmt
 	count *sql.Stmt
-	end   *sql.Stmt
-	owner *sql.Stmt
+	end   *sql.Stmt // Sets the time of the end.
+	owner *sql.Stmt // Returns the account of a run, even if the run has ended.
 	trim  *sql.Stmt
 }
 

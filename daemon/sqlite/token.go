@@ -15,7 +15,7 @@ type tokens struct {
 	db     *db
 	insert *sql.Stmt
 	find   *sql.Stmt
-	used   *sql.Stmt
+	used   *sql.Stmt // Sets the time of the last use.
 	list   *sql.Stmt
 	remove *sql.Stmt
 }
