@@ -108,7 +108,7 @@ func validPath(path string) bool {
 	return true
 }
 
-// ShowPath returns path for display, in the same form as reviews: bytes that are not UTF-8 are escaped.
+// ShowPath returns path in the form in which reviews contain paths: bytes that are not UTF-8 are escaped.
 func ShowPath(path string) string { return escape(path, func(rune) bool { return false }) }
 
 // escapeUnprintable escapes backslashes and non-printable characters, so that the result is unambiguous wherever it is displayed.
