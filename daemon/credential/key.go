@@ -37,6 +37,7 @@ func TakeKey() caisson.Secret {
 	return key
 }
 
+// validate returns an Invalid error unless exactly one field is set.
 func (k KeySource) validate() error {
 	set := 0
 	for _, is := range []bool{k.File != "", !k.Value.IsZero(), len(k.Command) > 0} {

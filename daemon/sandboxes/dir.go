@@ -29,7 +29,7 @@ const (
 	partSuffix = ".part" // suffix of a file or directory that is being written: never read, removed by Reconcile
 )
 
-// dirs defines the layout of the data directory.
+// dirs defines the layout of the data directory, which is root.
 type dirs struct{ root string }
 
 func (d dirs) sandboxDir(id caisson.ID) string { return filepath.Join(d.root, "sandboxes", string(id)) }
@@ -213,6 +213,7 @@ func (d dirs) openMounts(id caisson.ID) (mounts []caisson.RuntimeMount, err erro
 	return mounts, nil
 }
 
+// closeMounts closes the files of mounts.
 func closeMounts(mounts []caisson.RuntimeMount) {
 	for _, m := range mounts {
 		files := []*os.File{m.Source}
@@ -304,6 +305,7 @@ func diskFull(err error) error {
 	return err
 }
 
+// syncFile writes a file or directory to the disk (fsync).
 func syncFile(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -313,6 +315,7 @@ func syncFile(path string) error {
 	return f.Sync()
 }
 
+// syncDir writes the entries of a directory to the disk, so that a created or renamed file is found after a power failure.
 func syncDir(path string) error { return syncFile(path) }
 
 // linkFile creates the file to as a hard link to the file from, or as a copy if the file system does not support the link.

@@ -59,7 +59,7 @@ func (p *Processes) Exec(ctx context.Context, ref string, req caisson.ExecReques
 	return reasonedProcess{proc, p.c, sb.ID}, nil
 }
 
-// reasonedProcess is a Process whose exit status contains the sandbox's reason if the process ended with its sandbox.
+// reasonedProcess is a Process whose exit status contains the reason why the sandbox ended if the process ended with it.
 type reasonedProcess struct {
 	caisson.Process
 	c  *Core
@@ -82,7 +82,7 @@ const (
 )
 
 // reason returns why the process and its sandbox ended. said is the reason that the runtime returned; "" means that
-// only the process ended. If a sandbox ends by itself, the reason is stored shortly after its processes have ended, so
+// only the process ended. If a sandbox ends unexpectedly, the reason is stored shortly after its processes have ended, so
 // reason polls the store.
 func (e reasonedProcess) reason(ctx context.Context, said string) string {
 	ctx, cancel := context.WithTimeout(ctx, reasonTime)

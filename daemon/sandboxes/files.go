@@ -49,6 +49,7 @@ type fileClient struct {
 	users         int         // number of calls that use the client; guarded by fileClients.mu
 }
 
+// close closes the client and removes its stand-in, if it has one.
 func (g *fileClient) close() {
 	g.client.Close()
 	if g.removeStandIn != nil {
@@ -93,8 +94,7 @@ func (gs *fileClients) running(id caisson.ID) (*guestd.Client, func()) {
 	return g.client, func() { gs.release(id, g) }
 }
 
-// hold and release increment and decrement the user count of a client. The caller of hold must hold gs.mu; release locks
-// it.
+// hold increments the user count of a client and stops its timer. The caller must hold gs.mu.
 func (gs *fileClients) hold(g *fileClient) {
 	g.users++
 	if g.expire != nil {
@@ -102,6 +102,8 @@ func (gs *fileClients) hold(g *fileClient) {
 	}
 }
 
+// release decrements the user count of a client; see hold. After the last user, it closes a client that was dropped, and
+// starts the timer of a stand-in.
 func (gs *fileClients) release(id caisson.ID, g *fileClient) {
 	gs.mu.Lock()
 	defer gs.mu.Unlock()

@@ -100,6 +100,7 @@ func (l *Lifecycle) changeLocked(ctx context.Context, id caisson.ID, v caisson.V
 	return done, nil
 }
 
+// reasonData returns the sandbox's reason as the data of an event; nil if it has none.
 func reasonData(sb *caisson.Sandbox) map[string]string {
 	if sb.Reason == "" {
 		return nil
@@ -129,6 +130,7 @@ func (l *Lifecycle) Start(ctx context.Context, ref string) (*caisson.Sandbox, er
 	})
 }
 
+// ifExists returns path, or "" if there is no file at path.
 func ifExists(path string) string {
 	if _, err := os.Stat(path); err != nil {
 		return ""
@@ -226,6 +228,7 @@ func (l *Lifecycle) busy(ctx context.Context, id caisson.ID) bool {
 	return false
 }
 
+// commandEnded reports whether the exit status of the sandbox's command is stored.
 func (l *Lifecycle) commandEnded(ctx context.Context, id caisson.ID) bool {
 	sb, err := l.c.Store.Sandboxes().Get(ctx, caisson.AllAccounts(), string(id))
 	return err == nil && sb.Exit != nil
@@ -236,6 +239,7 @@ func (l *Lifecycle) Pause(ctx context.Context, ref string) (*caisson.Sandbox, er
 	return l.change(ctx, ref, caisson.VerbPause, l.pause)
 }
 
+// pause writes the sandbox's memory and files to its pauseDir and kills its processes. It is the act of a change.
 func (l *Lifecycle) pause(ctx context.Context, sb *caisson.Sandbox) error {
 	err := writeDir(l.c.inDir(sb.ID, pauseDir), func(dir string) error {
 		l.c.fileClients.drop(sb.ID)
@@ -264,6 +268,7 @@ func (l *Lifecycle) Resume(ctx context.Context, ref string) (*caisson.Sandbox, e
 	return l.change(ctx, ref, caisson.VerbResume, l.resume)
 }
 
+// resume starts a paused sandbox from its pauseDir. It is the act of a change.
 func (l *Lifecycle) resume(ctx context.Context, sb *caisson.Sandbox) error {
 	dir := l.c.inDir(sb.ID, pauseDir)
 	admitted, err := l.c.processes.admit(ctx, sb.ID, memoryOf(dir))

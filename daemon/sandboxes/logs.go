@@ -110,6 +110,7 @@ func (w *logWriter) Write(b []byte) (int, error) {
 	return n, err
 }
 
+// rotate opens the log file. If it was open, rotate first makes it the older file of the log.
 func (w *logWriter) rotate() error {
 	path := filepath.Join(w.dir, logFile)
 	if w.f != nil {
@@ -131,6 +132,7 @@ func (w *logWriter) rotate() error {
 	return nil
 }
 
+// close closes the log file; it is reopened by the next Write.
 func (w *logWriter) close() {
 	if w.f != nil {
 		w.f.Close()

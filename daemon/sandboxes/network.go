@@ -137,6 +137,7 @@ func (n network) forgetBudget(ctx context.Context, sb *caisson.Sandbox) error {
 	return err
 }
 
+// budgetKey returns the key of the budget of a sandbox.
 func budgetKey(id caisson.ID) string { return "sandbox/" + string(id) }
 
 // wired reports whether a sandbox has a wire while no change of it is in progress.

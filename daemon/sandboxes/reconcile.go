@@ -117,6 +117,7 @@ func (r *reconciler) reattach(ctx context.Context, sb *caisson.Sandbox, netns fu
 	return r.c.Wires.Reattach(ctx, sb.ID, ns, r.c.network.wireSpec(sb))
 }
 
+// refillPools starts to fill the pools of all templates, in the background.
 func (r *reconciler) refillPools(ctx context.Context) error {
 	tpls, err := all(ctx, r.c.Store.Templates(), caisson.AllAccounts(), func(t *caisson.Template) caisson.ID { return caisson.ID(t.Name) })
 	for _, t := range tpls {

@@ -39,7 +39,7 @@ import (
 
 // Images is the interface of the image driver that the core requires. Image records are kept in the store.
 type Images interface {
-	// Pull downloads or imports an image for an account, and calls progress meanwhile.
+	// Pull downloads or imports an image for an account. It calls progress during the download.
 	Pull(ctx context.Context, req caisson.PullRequest, account string, progress func(caisson.Progress)) (*caisson.Image, error)
 	// Host returns the image of the host's own programs.
 	Host(ctx context.Context) (*caisson.Image, error)
@@ -121,11 +121,11 @@ type Core struct {
 	unresolved  idSet // sandboxes whose last change has an outcome that could not be stored, or that were not reconciled
 
 	mu     sync.Mutex
-	hidden map[caisson.ID]bool // ids that are in use, but not in the store; guarded by mu
-	closed bool                // guarded by mu
-	wg     sync.WaitGroup      // goroutines of this core; none is added once closed
-	ctx    context.Context     // cancelled by Close; for work that outlives a request
-	stop   context.CancelCauseFunc
+	hidden map[caisson.ID]bool     // ids that are in use, but not in the store; guarded by mu
+	closed bool                    // guarded by mu
+	wg     sync.WaitGroup          // goroutines of this core; none is added once closed
+	ctx    context.Context         // cancelled by Close; for work that outlives a request
+	stop   context.CancelCauseFunc // cancels ctx
 }
 
 // New returns a Core. It accesses neither the store nor the runtime; call Reconcile before use.
@@ -158,6 +158,7 @@ func New(cfg Config) (*Core, error) {
 	return c, nil
 }
 
+// errClosing is the cause of the cancellation of Core.ctx.
 var errClosing = errors.New("the daemon is shutting down")
 
 // Close stops the background work of the core. Sandboxes keep running.
@@ -202,6 +203,7 @@ type idSet struct {
 	ids map[caisson.ID]bool // guarded by mu
 }
 
+// set adds id to the set if to is true, else removes it.
 func (m *idSet) set(id caisson.ID, to bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -214,12 +216,14 @@ func (m *idSet) set(id caisson.ID, to bool) {
 	}
 }
 
+// has reports whether id is in the set.
 func (m *idSet) has(id caisson.ID) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.ids[id]
 }
 
+// list returns the ids in the set, in no particular order.
 func (m *idSet) list() []caisson.ID {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -289,4 +293,5 @@ func (c *Core) setState(ctx context.Context, id caisson.ID, to caisson.State, ch
 	})
 }
 
+// now returns the current time in UTC, as it is stored.
 func now() time.Time { return time.Now().UTC() }

@@ -16,6 +16,7 @@ const (
 	maxSeedBytes = 4 << 20 // contents of all files
 )
 
+// validateSeeds returns an Invalid error if a file of the steps is not valid, or all together exceed a limit.
 func validateSeeds(steps []caisson.SetupStep) error {
 	n, size := 0, 0
 	for i, s := range steps {
@@ -36,6 +37,7 @@ func validateSeeds(steps []caisson.SetupStep) error {
 	return nil
 }
 
+// validateSeed returns an Invalid error if the path or the mode of a file is not valid.
 func validateSeed(field string, f caisson.SeedFile) error {
 	if err := validatePath(field+".path", f.Path); err != nil {
 		return err

@@ -362,6 +362,7 @@ func (s *Snapshots) createFromSnapshot(ctx context.Context, req caisson.CreateRe
 	return forks[0], nil
 }
 
+// originOf returns a snapshot as the origin of forks.
 func originOf(s *caisson.Snapshot) origin {
 	return origin{s.ID, s.Account, s.Template, s.Spec, s.Rootfs, s.Memory}
 }

@@ -153,6 +153,7 @@ const (
 	stepTimeout = 10 * time.Minute // timeout of a set-up step that sets none
 )
 
+// validateTemplate returns an Invalid error if a field of t is not valid. Policy and models are checked by network.check.
 func validateTemplate(t *caisson.Template) error {
 	if t.Name == "" {
 		return caisson.Invalidf("name", "a name is required")

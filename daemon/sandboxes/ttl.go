@@ -64,6 +64,7 @@ func (d *deadlines) arm(sb *caisson.Sandbox) {
 	})
 }
 
+// disarm stops the timer of a sandbox.
 func (d *deadlines) disarm(id caisson.ID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

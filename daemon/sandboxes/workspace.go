@@ -270,6 +270,7 @@ func (w workspaces) makePlaceholder(ctx context.Context, sb *caisson.Sandbox) er
 	return nil
 }
 
+// openPlaceholder returns the mount of a sandbox's placeholder.
 func (w workspaces) openPlaceholder(sb *caisson.Sandbox) (mounts []caisson.RuntimeMount, err error) {
 	dir := w.c.inDir(sb.ID, placeholderDir)
 	m := caisson.RuntimeMount{Target: sb.Spec.WorkspaceAt, Overlay: &caisson.RuntimeOverlay{}}

@@ -71,6 +71,7 @@ func (w workspaces) keepWriters(ctx context.Context, id caisson.ID) {
 	}
 }
 
+// readWriters reads the writersFile in dir; nil if there is none.
 func readWriters(dir string) (*caisson.Writers, error) {
 	data, err := os.ReadFile(filepath.Join(dir, writersFile))
 	if errors.Is(err, os.ErrNotExist) {
@@ -86,6 +87,7 @@ func readWriters(dir string) (*caisson.Writers, error) {
 	return &w, nil
 }
 
+// writeWriters writes the writersFile in dir.
 func writeWriters(dir string, w *caisson.Writers) error {
 	return writeFile(filepath.Join(dir, writersFile), func(f *os.File) error { return json.NewEncoder(f).Encode(w) })
 }

@@ -97,6 +97,7 @@ func (a *accounts) List(ctx context.Context) ([]*caisson.Account, error) {
 	return all, a.db.explain(err)
 }
 
+// scanAccount reads the column doc of an account.
 func scanAccount(s scanner) (*caisson.Account, error) {
 	acc := &caisson.Account{}
 	if err := scanDoc(s, "account", acc); err != nil {

@@ -20,6 +20,7 @@ type answers struct {
 	trim    *sql.Stmt
 }
 
+// getAnswer returns the fingerprint of the request with a key, whether it has an answer, and the answer.
 const getAnswer = `SELECT fingerprint, answer IS NOT NULL, answer FROM answer WHERE account = ? AND key = ?`
 
 func newAnswers(p *preparer) *answers {

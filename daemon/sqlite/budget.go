@@ -241,6 +241,7 @@ func (l *ledger) DeleteBudget(ctx context.Context, in caisson.Scope, key string)
 	return l.db.writeFound(ctx, none, l.budgets.remove, key, accountOf(in))
 }
 
+// scanBudget reads the budgetColumns.
 func scanBudget(s scanner) (*caisson.Budget, error) {
 	var b caisson.Budget
 	var created int64

@@ -88,11 +88,13 @@ func (c chain) sum(label string, parts ...[]byte) []byte {
 	return h.Sum(nil)
 }
 
+// writePart writes the length of part and part.
 func writePart(h hash.Hash, part []byte) {
 	h.Write(encodeInt(int64(len(part))))
 	h.Write(part)
 }
 
+// encodeInt returns n as 8 bytes, big-endian.
 func encodeInt(n int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(n)) }
 
 // String returns h in the form that caisson audit head prints.

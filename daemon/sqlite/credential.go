@@ -21,6 +21,7 @@ type credentials struct {
 	remove *sql.Stmt
 }
 
+// getCredential returns a credential of one account.
 const getCredential = `SELECT account, doc, sealed FROM credential WHERE account = ?2 AND name = ?1`
 
 func newCredentials(p *preparer) *credentials {

@@ -189,9 +189,13 @@ type preparer struct {
 	err error
 }
 
-func (p *preparer) read(query string) *sql.Stmt  { return p.prepare(p.db.reader, query) }
+// read prepares a statement on the reader.
+func (p *preparer) read(query string) *sql.Stmt { return p.prepare(p.db.reader, query) }
+
+// write prepares a statement on the writer.
 func (p *preparer) write(query string) *sql.Stmt { return p.prepare(p.db.writer, query) }
 
+// prepare prepares a statement on a pool. It returns nil after an error, which is then in p.err.
 func (p *preparer) prepare(pool *sql.DB, query string) *sql.Stmt {
 	if p.err != nil {
 		return nil

@@ -41,6 +41,7 @@ type row struct {
 	doc      []byte
 }
 
+// scanRow reads the columns seq and doc.
 func scanRow(s scanner) (r row, err error) {
 	err = s.Scan(&r.seq, &r.doc)
 	return r, err
@@ -208,6 +209,7 @@ func (t *idTable[T]) byID(ctx context.Context, tx *sql.Tx, in caisson.Scope, ref
 	return r, err
 }
 
+// missing returns the error for a reference that finds no object.
 func (t *idTable[T]) missing(ref string) error {
 	return caisson.Errorf(caisson.NotFound, t.notFoundFormat, ref)
 }

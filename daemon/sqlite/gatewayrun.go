@@ -89,6 +89,7 @@ func (s *gatewayRuns) Trim(ctx context.Context, before time.Time) error {
 	return err
 }
 
+// noGatewayRun returns the error for a run that does not exist in the scope or has ended.
 func noGatewayRun(run string) error {
 	return caisson.Errorf(caisson.NotFound, "there is no run %.80q; see caisson gateway run ls", run)
 }

@@ -63,6 +63,7 @@ func (l *ledger) Prices(ctx context.Context, match string) ([]caisson.ListedPric
 	return list, l.db.explain(err)
 }
 
+// scanPrice reads the column doc of a price.
 func scanPrice(s scanner) (p caisson.ListedPrice, err error) {
 	err = scanDoc(s, "price", &p)
 	return p, err

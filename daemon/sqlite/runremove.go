@@ -103,6 +103,7 @@ func (s *runs) Trim(ctx context.Context, before time.Time, limit int) (ids []cai
 	return ids, s.clear(ctx)
 }
 
+// scanRemovedRun reads the columns seq, id and account of a run.
 func scanRemovedRun(s scanner) (g removedRun, err error) {
 	err = s.Scan(&g.seq, &g.id, &g.account)
 	return g, err

@@ -181,6 +181,7 @@ func scanHead(row scanner) (h head, found bool, err error) {
 	return h, err == nil, err
 }
 
+// scanGap reads the columns first, last, hash and mac of a gap.
 func scanGap(s scanner) (g gap, err error) {
 	err = s.Scan(&g.first, &g.last, &g.hash, &g.mac)
 	return g, err

@@ -149,6 +149,7 @@ func (t *tree) save(w io.Writer) error {
 	return tw.Close()
 }
 
+// saveFile writes one file to an archive. Files of other types than regular files, directories and symlinks are left out.
 func (t *tree) saveFile(tw *tar.Writer, name string, e entry) error {
 	info, err := t.root.Lstat(name)
 	if err != nil {
@@ -200,6 +201,7 @@ func (t *tree) load(r io.Reader) error {
 	}
 }
 
+// loadFile applies one entry of an archive.
 func (t *tree) loadFile(tr *tar.Reader, h *tar.Header) error {
 	name := clean(h.Name)
 	if name == "." || strings.Contains(h.Name, "\x00") {

@@ -165,6 +165,7 @@ type record struct {
 
 const recordSuffix = ".json"
 
+// recordFile returns the path of the record of a sandbox.
 func (h *sharedState) recordFile(id caisson.ID) string {
 	return filepath.Join(h.dir, string(id)+recordSuffix)
 }

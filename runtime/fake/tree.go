@@ -184,11 +184,13 @@ func (t *tree) at(name string) (root *os.Root, rel string, writable bool) {
 	return t.root, p, true
 }
 
+// stat returns the status of the file at the absolute guest path name, and follows relative symlinks.
 func (t *tree) stat(name string) (fs.FileInfo, error) {
 	root, rel, _ := t.at(name)
 	return root.Stat(rel)
 }
 
+// readFile returns the content of the file at the absolute guest path name.
 func (t *tree) readFile(name string) ([]byte, error) {
 	root, rel, _ := t.at(name)
 	return root.ReadFile(rel)
@@ -258,14 +260,15 @@ func (t *tree) usedLocked() (used int64, err error) {
 	return used, err
 }
 
+// entries is entriesLocked with t.mu locked.
 func (t *tree) entries() (map[string]entry, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.entriesLocked()
 }
 
-// entriesLocked returns the files in the tree by relative path, without the root itself, /proc and workspaces. The caller must
-// hold t.mu.
+// entriesLocked returns the files in the tree by relative path, without the root directory, /proc and mounted directories. The
+// caller must hold t.mu.
 func (t *tree) entriesLocked() (map[string]entry, error) {
 	return t.entriesOf(t.root, func(name string) bool {
 		return name == procName || t.overlays.contains(name)

@@ -30,6 +30,7 @@ func (t *tty) size() (rows, cols uint16) {
 	return t.rows, t.cols
 }
 
+// resize sets the terminal's rows and columns.
 func (t *tty) resize(rows, cols uint16) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -54,6 +54,7 @@ func timeoutOf(method string) time.Duration {
 	return callTimeout
 }
 
+// errNoReply is the error of a call whose timeout (see timeoutOf) has been reached.
 var errNoReply = caisson.Errorf(caisson.Unavailable, "the sandbox does not answer; remove it if that does not change")
 
 // call makes one call and decodes the reply into result, which may be nil. Errors that the sandbox reports are of type

@@ -292,6 +292,7 @@ func (p *session) Close() error {
 	return nil
 }
 
+// closeAll closes this process's ends of the streams.
 func (p *session) closeAll() {
 	for _, f := range p.close {
 		f.Close()

@@ -81,7 +81,7 @@ func (s *sandbox) pause(ctx context.Context, stop bool) error {
 }
 
 // whileFrozen calls do while the sandbox is frozen, and then restores its previous state. If stay is set and do succeeds, the
-// sandbox is left frozen. [Runtime.Exec] blocks meanwhile.
+// sandbox is left frozen. [Runtime.Exec] blocks until whileFrozen returns.
 func (s *sandbox) whileFrozen(ctx context.Context, stay bool, do func() error) (err error) {
 	frozen, unlock, err := s.lockFrozen(ctx)
 	if err != nil {

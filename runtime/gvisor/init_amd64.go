@@ -47,6 +47,7 @@ type assembler struct {
 	jumps  map[int]string // offset of the displacement → label
 }
 
+// emit appends bytes.
 func (a *assembler) emit(b ...byte)         { a.code = append(a.code, b...) }
 func (a *assembler) label(name string)      { a.labels[name] = len(a.code) }
 func (a *assembler) jump(op byte, l string) { a.emit(op, 0); a.jumps[len(a.code)-1] = l }

@@ -127,7 +127,7 @@ func (r *Runtime) WaitCommand(ctx context.Context, id caisson.ID) (caisson.ExitS
 	}
 	st, err := s.waitPID(ctx, commandPID)
 	if err == nil && !st.Unknown {
-		s.exit.Store(&st) // later calls return it, even after the sandbox has stopped and can no longer be asked for it
+		s.exit.Store(&st) // Later calls return it. After the sandbox has stopped, it cannot be read again.
 	}
 	return st, err
 }
@@ -148,6 +148,7 @@ func (s *sandbox) waitPID(ctx context.Context, pid int) (caisson.ExitStatus, err
 	return caisson.ExitStatus{Code: -1, Unknown: true, Reason: s.endReason()}, nil
 }
 
+// exitStatus converts the status that wait(2) returns in the guest.
 func exitStatus(ws unix.WaitStatus) caisson.ExitStatus {
 	if ws.Signaled() {
 		return caisson.ExitStatus{Code: 128 + int(ws.Signal()), Signal: int(ws.Signal())}

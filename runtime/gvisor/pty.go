@@ -58,6 +58,7 @@ func onDescriptor(f *os.File, do func(fd int) error) error {
 	return errors.Join(err, doErr)
 }
 
+// setSize sets the size of a terminal.
 func setSize(tty *os.File, rows, cols uint16) error {
 	return onDescriptor(tty, func(fd int) error {
 		return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: cols})

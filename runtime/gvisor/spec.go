@@ -109,6 +109,7 @@ func runArgs(user, dir string, command []string) []string {
 	return append(append(args, "--"), command...)
 }
 
+// rlimit returns a resource limit with n as its soft and hard limit.
 func rlimit(name string, n int) specs.POSIXRlimit {
 	return specs.POSIXRlimit{Type: name, Soft: uint64(n), Hard: uint64(n)}
 }

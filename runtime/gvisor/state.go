@@ -59,6 +59,7 @@ type stat struct {
 	start           uint64 // in clock ticks since boot
 }
 
+// readStat reads /proc/PID/stat.
 func readStat(pid int) (st stat, err error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

@@ -43,6 +43,7 @@ func (t *Table) Encode() []byte {
 	return b
 }
 
+// errMalformed is the error for a table that is not in the format of Encode.
 var errMalformed = errors.New("what the sandbox says of who has written its files makes no sense")
 
 // Decode decodes the table of an untrusted sandbox. It returns an error unless all paths are clean, relative and different.

@@ -44,7 +44,7 @@ func installClock(still bool) {
 // clockKey is the key of a stillClock in the checkpoint.
 const clockKey = "caisson.clock"
 
-// savedAtOffset is the offset of the timekeeper's field with the real time of the checkpoint.
+// savedAtOffset is the offset in [kernel.Timekeeper] of the field with the real time at which the checkpoint was saved.
 var savedAtOffset = fieldOf[kernel.Timekeeper, int64]("saveRealtime")
 
 // afterLoad passes the loaded kernel to processSharing and, if restoreStillClock is set, sets the saved real time to its

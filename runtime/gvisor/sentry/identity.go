@@ -15,9 +15,9 @@ import (
 // An identity holds the additional PIDs (names) of a thread group that was restored from a checkpoint: one for each restore. It
 // is saved with the group's leader, as an action that runs when the leader exits.
 type identity struct {
-	all    *identities
-	tg     *kernel.ThreadGroup
-	leader *kernel.Task
+	all    *identities         // contains this identity
+	tg     *kernel.ThreadGroup // the restored thread group
+	leader *kernel.Task        // leader of tg
 	// generations lists the restores (see identities.generation) in which the group got a name, in the order of the restores. Its
 	// current name is that of the last one.
 	generations []int32

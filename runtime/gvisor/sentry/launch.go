@@ -144,6 +144,7 @@ func parseFlags(args []string) (*config.Config, error) {
 	return config.NewFromFlags(fs)
 }
 
+// fdPath returns a path of the open descriptor fd that is valid in this process.
 func fdPath(fd int) string { return fmt.Sprintf("/proc/self/fd/%d", fd) }
 
 // LaunchAttr returns the process attributes of a launcher: a new mount namespace, a new session, and SIGKILL when its parent
