@@ -14,7 +14,7 @@ import (
 // Limits of gateway runs, which are runs on other machines that this gateway serves.
 const (
 	maxGatewayRuns      = 10_000               // live runs of all accounts
-	maxAccountRuns      = 5_000                // live runs of one account, for callers with a token; no host has more sandboxes
+	maxAccountRuns      = 5_000                // live runs of one account, for callers with a token: as many as a host can have
 	gatewayRunTTL       = 24 * time.Hour       // time until a run expires if the request sets none
 	maxGatewayRunTTL    = 366 * 24 * time.Hour // maximum time until a run expires
 	maxRunName          = 128                  // bytes in the name of a session, agent or user

@@ -82,7 +82,7 @@ func (g *diskGuard) check(ctx context.Context) (tight bool) {
 		sb, err := g.c.Store.Sandboxes().Get(ctx, caisson.AllAccounts(), string(r.ID))
 		if err != nil || ctx.Err() != nil || sb.State != caisson.Running {
 			if last, ok := g.lastUsage[r.ID]; ok && err == nil {
-				now[r.ID] = last // The sandbox does not run now and will continue from this usage.
+				now[r.ID] = last // The growth since then is measured when the sandbox runs again.
 			}
 			continue
 		}

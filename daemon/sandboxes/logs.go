@@ -219,7 +219,7 @@ func (r *logReader) waitForMore() error {
 	}
 	sb, err := r.c.Store.Sandboxes().Get(r.ctx, caisson.AllAccounts(), string(r.id))
 	if err != nil || !sb.State.Live() {
-		r.follow = false // Output written in the meantime is read once more.
+		r.follow = false // Read reads the files to their end once more, for output that was written before the end.
 	}
 	return nil
 }

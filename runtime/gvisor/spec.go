@@ -167,6 +167,6 @@ func (l *launcher) flags(dir string, res caisson.Resources, network bool) []stri
 		"--allow-rootfs-tar-annotation",
 		"--cpu-num-from-quota",
 		"--host-settings=ignore",           // the administrator configures the host; "caisson doctor" recommends settings
-		"--restore-spec-validation=ignore", // snapshots record their dependencies (caisson.Dependencies)
+		"--restore-spec-validation=ignore", // the daemon compares snapshots with the host itself, see caisson.Dependencies
 	}
 }
