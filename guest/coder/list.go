@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	listDepth   = 2
-	maxListed   = 500
-	maxLinkText = 200
+	listDepth   = 2   // default depth of directories
+	maxListed   = 500 // entries
+	maxLinkText = 200 // bytes of a symbolic link's target that are shown
 )
 
 func (w workspace) listTool() tool {

@@ -17,7 +17,7 @@ import (
 // Limits on stored conversations, in bytes.
 const (
 	maxMemory  = 8 << 20 // bytes that are read, from the end of the file
-	keepMemory = 1 << 20 // size of a conversation that is continued
+	keepMemory = 1 << 20 // a longer conversation is shortened to this size before it is continued
 	maxIDName  = 128     // longest id that is used as part of a file name
 )
 

@@ -25,7 +25,7 @@ type call struct {
 	ID        string   `json:"id"`
 	Type      string   `json:"type"`
 	Function  function `json:"function"`
-	Extra     raw      `json:"extra_content,omitempty"` // signatures of thoughts, which some models require back
+	Extra     raw      `json:"extra_content,omitempty"` // signatures of thoughts, which some models require in later requests
 	signature string   // signature of the preceding thought, of Gemini's models
 }
 

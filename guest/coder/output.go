@@ -14,10 +14,10 @@ import (
 
 const (
 	maxAnswer = 1 << 20   // maximum number of bytes of text in a run
-	maxFinal  = 512 << 10 // maximum number of bytes of the last message that are repeated at the end; escaping can double them
+	maxFinal  = 512 << 10 // maximum number of bytes of the last message in assistant_final; JSON escaping can double them
 )
 
-// line is a RunEvent without the fields that the engine sets.
+// line is a RunEvent without the fields that the engine sets: Seq and At shadow those of RunEvent and are never encoded.
 type line struct {
 	Seq *struct{} `json:"seq,omitempty"`
 	At  *struct{} `json:"at,omitempty"`

@@ -34,7 +34,8 @@ func runTools(s server) []tool {
 	}}
 }
 
-// get makes a request to the server of sub-runs and decodes the answer.
+// get makes a request with any method to the server of sub-runs and decodes the JSON of the answer into to. The error is a
+// *toolRefusal if the status is not 2xx.
 func (s server) get(ctx context.Context, method, path string, body []byte, to any) error {
 	r, err := s.do(ctx, method, path, body, nil)
 	if err != nil {

@@ -21,9 +21,9 @@ const (
 	maxSearched  = 8 << 20   // size of a file, in bytes
 	maxSearchAll = 512 << 20 // size of all files together, in bytes
 	searchTime   = 30 * time.Second
-	maxHits      = 200
-	maxHitsFile  = 30
-	maxHitLine   = 300 // bytes
+	maxHits      = 200 // matching lines of all files together
+	maxHitsFile  = 30  // matching lines of one file
+	maxHitLine   = 300 // bytes of a matching line that are shown
 )
 
 func (w workspace) searchTool() tool {
@@ -42,7 +42,7 @@ type search struct {
 	glob    *regexp.Regexp // nil means all files
 	until   time.Time
 	left    int64 // bytes that may still be read
-	hits    int
+	hits    int   // number of matching lines
 	out     strings.Builder
 	large   int // number of files that were too large
 }

@@ -25,7 +25,7 @@ type walk struct {
 	left  int  // entries that may still be visited
 	cut   bool // some entries were not visited
 	visit func(path string, e fs.DirEntry) (into bool)
-	done  func() bool
+	done  func() bool // reports whether the walk must end early
 }
 
 // walkTree calls visit for each entry below root, with its path relative to root, until done returns true. It reports whether

@@ -9,18 +9,18 @@ import (
 
 // Limits on the length of terminal sequences, in bytes. After the limit the rest is treated as text.
 const (
-	maxControl = 64
-	maxString  = 4 << 10
+	maxControl = 64      // control sequences: ESC [ …
+	maxString  = 4 << 10 // strings, such as OSC: ESC ] …
 )
 
 type cleanState int
 
 const (
-	cleanGround cleanState = iota
-	cleanEscape            // after ESC
-	cleanCSI               // in a control sequence
-	cleanString            // in OSC, DCS, APC, PM or SOS
-	cleanStringEscape
+	cleanGround       cleanState = iota // in text
+	cleanEscape                         // after ESC
+	cleanCSI                            // in a control sequence
+	cleanString                         // in OSC, DCS, APC, PM or SOS
+	cleanStringEscape                   // after ESC in such a string
 )
 
 // A cleaner converts terminal output, which may be split at any byte, to plain text: UTF-8 without terminal sequences and
@@ -71,7 +71,7 @@ func (c *cleaner) step(b byte) {
 			c.state = cleanStringEscape
 		case b == '\a' || c.n > maxString:
 			c.state = cleanGround
-		case b == '\n': // no program sends a newline in a string; rather keep too much text than too little
+		case b == '\n': // not part of a string that a program sends; the string has no end, and the rest is text
 			c.asText(b)
 		}
 	case cleanStringEscape:

@@ -38,7 +38,7 @@ type Program struct {
 	ended   chan struct{}
 	exit    caisson.ExitStatus // valid once ended is closed
 	exited  atomic.Bool
-	clear   sync.Once
+	clear   sync.Once // for Close
 }
 
 // Start starts args in t's directory and with its environment. If stdin is true, the program's input is written to Stdin;
@@ -177,7 +177,7 @@ func (p *Program) Exit() *caisson.ExitStatus {
 }
 
 // Output reads the program's output until the program has exited and all output was read. Standard output is passed to read,
-// which must return at its end; standard error goes to out's log, and its last lines are returned. If ctx is done, or settle
+// which must return at its end; standard error goes to out's log, and its last lines are returned. If ctx is done, or exitTimeout
 // after done is closed, the program's group gets SIGTERM; if it has not exited after grace, it and all processes that it
 // started are killed.
 func (p *Program) Output(ctx context.Context, out Out, grace time.Duration, done <-chan struct{}, read func(io.Reader)) (tail string) {
@@ -235,7 +235,7 @@ func (p *Program) Kill() {
 	if isSubreaper.Load() {
 		root = os.Getpid() // orphans are children of this process, and no other processes are
 	}
-	if !isSubreaper.Load() || background.Load() == nil { // otherwise some processes of its group may stay
+	if !isSubreaper.Load() || background.Load() == nil { // otherwise its group may include background programs, which may keep running
 		_ = syscall.Kill(-p.process.Pid, syscall.SIGKILL) // the process group; its id is not reused while the group has a process
 	}
 	if !p.exited.Load() {
@@ -263,7 +263,7 @@ func (p *Program) closeFiles() {
 	}
 }
 
-// pipeReader reads a program's output. After the program has exited, a read waits at most linger for more output; data that is
+// pipeReader reads a program's output. After the program has exited, a read waits at most lingerTimeout for more output; data that is
 // already in the pipe is read in any case.
 type pipeReader struct {
 	f *os.File
@@ -316,6 +316,7 @@ func (w logWriter) Write(b []byte) (int, error) {
 // tailBuffer keeps the last bytes written to it.
 type tailBuffer struct{ end []byte }
 
+// maxTail is the number of bytes that a tailBuffer keeps.
 const maxTail = 4 << 10
 
 func (t *tailBuffer) Write(b []byte) (int, error) {

@@ -51,11 +51,11 @@ type rpcMessage struct {
 type rpc struct {
 	out    Out
 	handle func(method string, params json.RawMessage) (any, error) // called for requests and notifications
-	send   chan []byte
+	send   chan []byte                                              // encoded messages, which write sends
 
 	mu      sync.Mutex
 	last    int                         // id of the last request
-	pending map[string]chan *rpcMessage // by id
+	pending map[string]chan *rpcMessage // channels for the answers to requests, by id
 	closed  bool
 }
 

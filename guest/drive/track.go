@@ -30,10 +30,10 @@ const (
 type entry struct {
 	mode   fs.FileMode // file type and permissions
 	size   int64
-	time   time.Time // mtime; change is ctime
-	change time.Time
+	time   time.Time // mtime
+	change time.Time // ctime
 	inode  uint64
-	hashed bool
+	hashed bool              // sum is set
 	sum    [sha256.Size]byte // hash of the content, or of a link's target
 	text   string            // content, if it is text within the limits
 	isText bool
@@ -97,10 +97,11 @@ func (tr *tracker) scan(before *manifest) *manifest {
 type scanner struct {
 	manifest
 	before     *manifest
-	hash, text int64
+	hash, text int64          // bytes that may still be hashed, and bytes of text that may still be kept
 	modules    map[string]int // number of entries by node_modules directory
 }
 
+// noteMissing records that the manifest lacks what: entries, or only the content of some.
 func (s *scanner) noteMissing(what string, entries bool) {
 	s.partial = s.partial || entries
 	if !slices.Contains(s.omitted, what) {

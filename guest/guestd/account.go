@@ -18,7 +18,7 @@ type identity struct {
 	home     string
 }
 
-const maxID = 1<<32 - 2 // -1 means "do not change" in system calls
+const maxID = 1<<32 - 2 // the largest uid or gid; the next number is -1, which means "do not change" in system calls
 
 // resolveUser resolves spec, "USER[:GROUP]", with the passwd and group files in etc. Numeric ids need no entry there. With an
 // explicit group there are no supplementary groups.

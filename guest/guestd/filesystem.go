@@ -23,7 +23,7 @@ type filesystem struct {
 	root *os.File
 }
 
-const maxLinks = 40 // the kernel's limit
+const maxLinks = 40 // the kernel's limit on the symlinks in one path
 
 func openFilesystem(root *os.Root) (*filesystem, error) {
 	f, err := root.OpenFile(".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
@@ -188,8 +188,8 @@ func procPath(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.
 type pendingFile struct {
 	*os.File
 	dirEntry
-	temp string
-	mode uint32
+	temp string // name of the temporary file in the directory
+	mode uint32 // permissions that commit sets
 }
 
 // createPending starts a new version of the file at name. mode 0 keeps the mode of the old file, or is 0644. The owner is kept if
@@ -246,7 +246,7 @@ func (p dirEntry) createPending(mode uint32) (*pendingFile, error) {
 	return d, nil
 }
 
-// discard removes the temporary file and closes the place.
+// discard removes the temporary file and closes it and its directory.
 func (d *pendingFile) discard() {
 	removePending(d)
 	d.dirEntry.close()
@@ -257,7 +257,7 @@ func removePending(d *pendingFile) {
 	unix.Unlinkat(d.fd(), d.temp, 0)
 }
 
-// commit renames the draft to its place.
+// commit sets the mode of the temporary file, syncs it and renames it to its final name. If that fails, it removes the file.
 func (d *pendingFile) commit() (*entry, error) {
 	defer d.dirEntry.close()
 	// The mode is set last: chown and, without privileges, write clear set-id bits.

@@ -45,8 +45,8 @@ const (
 	jsonSize        = 64 << 10 // maximum of a request, result or end: two paths in base64 and more
 	maxBatch        = 1024     // items in one frame
 	maxList         = 100_000  // entries of a listing
-	maxPath         = 4096
-	maxName         = 255
+	maxPath         = 4096     // bytes
+	maxName         = 255      // bytes
 )
 
 // limit returns the maximum payload of a frame of that kind, in bytes.
