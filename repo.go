@@ -80,7 +80,7 @@ type DeliveryState string
 // The states of deliveries.
 const (
 	DeliveryHeld      DeliveryState = "held"      // its run failed or a check requires a confirmation; retry sends it
-	DeliveryWaiting   DeliveryState = "waiting"   // for its place in the queue, or for the next try
+	DeliveryWaiting   DeliveryState = "waiting"   // it is in the queue, for its first or its next try
 	DeliverySending   DeliveryState = "sending"   // a try is in progress
 	DeliveryDelivered DeliveryState = "delivered" // the remote has confirmed the branch, and the forge the pull request
 	DeliveryFailed    DeliveryState = "failed"    // the remote refused, or the time for tries is over; retry tries again
@@ -211,7 +211,7 @@ type DeliveryRequest struct {
 	Body    string // the agent's final answer, for the text of a pull request
 	Hold    bool   // hold the delivery until a client releases it
 	// OnIncomplete is called with the reason if a part of the unpushed changes in Dir could not be taken, while the rest is
-	// delivered. If Left is nil, this is an error.
+	// delivered. If OnIncomplete is nil, this is an error.
 	OnIncomplete func(why error)
 }
 

@@ -242,7 +242,7 @@ func capLimits(l, most caisson.AgentLimits) caisson.AgentLimits {
 	}
 }
 
-// capOptional is like lesser, for limits of which 0 is a valid value; nil means no limit.
+// capOptional is like capSet, for limits of which 0 is a valid value; nil means no limit.
 func capOptional[T cmp.Ordered](n, most *T) *T {
 	if n == nil || most == nil || *n <= *most {
 		return n
@@ -250,6 +250,7 @@ func capOptional[T cmp.Ordered](n, most *T) *T {
 	return most
 }
 
+// capSet returns the smaller of n and most; a most of 0 means no limit.
 func capSet[T cmp.Ordered](n, most T) T {
 	var none T
 	if most == none {

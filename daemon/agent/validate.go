@@ -25,17 +25,17 @@ var (
 
 // Limits on the fields of an agent.
 const (
-	maxText     = 1 << 10 // name, description, version
-	maxWord     = 256     // names of models, tools, programs
-	maxWords    = 256
-	maxSteps    = 64
-	maxFiles    = 64
-	maxPersonas = 32
-	maxPool     = 64
-	maxStrings  = 1 << 20 // all arguments or variables together, in bytes
-	maxPath     = 4096
-	minMemory   = 64 << 20
-	minDisk     = 1 << 20
+	maxText     = 1 << 10  // name, description and version, in bytes
+	maxWord     = 256      // name of a model, tool or program, in bytes
+	maxWords    = 256      // entries of a list of such names
+	maxSteps    = 64       // steps of the setup
+	maxFiles    = 64       // entries of a list of files
+	maxPersonas = 32       // personas of an agent
+	maxPool     = 64       // prepared sandboxes; see caisson.Warm
+	maxStrings  = 1 << 20  // all arguments or variables together, in bytes
+	maxPath     = 4096     // bytes
+	minMemory   = 64 << 20 // bytes
+	minDisk     = 1 << 20  // bytes
 	maxCPUs     = 1024
 	maxPIDs     = 1 << 20
 )

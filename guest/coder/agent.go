@@ -33,7 +33,7 @@ type agent struct {
 	messages             []message // all messages except the system message
 	task                 int       // index in messages of the task's prompt
 	requestBytesPerToken float64   // estimated number of bytes of a request per token
-	maxTalk              int64     // limit on the bytes of messages, set after the model refused a longer conversation; 0 if it has not
+	maxTalk              int64     // limit on the bytes of messages, set after the model refused a longer conversation; or 0
 	dropped              bool      // old messages were removed from messages, and the system message says so
 	stuck                failureCounter
 }

@@ -160,8 +160,8 @@ func normalizeSpace(line string) string {
 	return clip(strings.Join(strings.Fields(clip(line, 2*nearLine)), " "), nearLine)
 }
 
-// similarity returns the similarity of two lines, from 0 to 1: the length of their common prefix and suffix, divided by the length
-// of the longer line.
+// similarity returns the similarity of two lines, from 0 to 1: the length of their common prefix and suffix, divided by the
+// length of the longer line.
 func similarity(a, b string) float64 {
 	if a == b {
 		return 1

@@ -166,8 +166,8 @@ func numbered(ctx context.Context, r *bufio.Reader, first, count int64) (string,
 	return out.String(), nil
 }
 
-// shortLine reads a line and returns its beginning without the line ending, and its length. It subtracts the bytes read from left,
-// and fails if that becomes negative.
+// shortLine reads a line and returns its beginning without the line ending, and its length. It subtracts the bytes read from
+// left, and fails if that becomes negative.
 func shortLine(ctx context.Context, r *bufio.Reader, left *int64) (line []byte, whole int64, err error) {
 	for {
 		part, err := r.ReadSlice('\n')

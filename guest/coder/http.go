@@ -112,7 +112,8 @@ func (c *stream) exchange(req *http.Request) (*http.Response, error) {
 		case err != nil && sendErr != nil:
 			return nil, sendErr
 		case err != nil:
-			return nil, fmt.Errorf("read the answer: %v", err) // %v, so that callers do not take errTooLong for a body that is too long
+			// %v, because callers interpret errTooLong as a body that is too long.
+			return nil, fmt.Errorf("read the answer: %v", err)
 		case res.StatusCode == http.StatusSwitchingProtocols:
 			return nil, errors.New("the server switched to another protocol, which was not asked for")
 		case res.StatusCode < 200:

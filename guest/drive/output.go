@@ -172,7 +172,7 @@ func (o *output) Status(phase, label string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.flush()
-	if said := phase + " " + label; o.status != said { // agents may report "thinking" thousands of times; equal statuses are written once
+	if said := phase + " " + label; o.status != said { // equal statuses in succession are written once
 		o.event(caisson.RunEvent{Type: caisson.EventStatus, Phase: phase, Label: label})
 		o.status = said
 	}

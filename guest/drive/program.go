@@ -235,7 +235,7 @@ func (p *Program) Kill() {
 	if isSubreaper.Load() {
 		root = os.Getpid() // orphans are children of this process, and no other processes are
 	}
-	if !isSubreaper.Load() || background.Load() == nil { // otherwise its group may include background programs, which may keep running
+	if !isSubreaper.Load() || background.Load() == nil { // otherwise its group may include programs that may keep running
 		_ = syscall.Kill(-p.process.Pid, syscall.SIGKILL) // the process group; its id is not reused while the group has a process
 	}
 	if !p.exited.Load() {
@@ -263,8 +263,8 @@ func (p *Program) closeFiles() {
 	}
 }
 
-// pipeReader reads a program's output. After the program has exited, a read waits at most lingerTimeout for more output; data that is
-// already in the pipe is read in any case.
+// pipeReader reads a program's output. After the program has exited, a read waits at most lingerTimeout for more output; data
+// that is already in the pipe is read in any case.
 type pipeReader struct {
 	f *os.File
 	p *Program

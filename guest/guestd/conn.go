@@ -229,8 +229,8 @@ func (c *conn) request(v request) error {
 	return c.send(appendFrame(b, frameRequest, payload))
 }
 
-// sendContent sends the data of r, then an end frame. If the process refuses the rest, it sends an abort frame and reads no more of
-// r. It returns the final result.
+// sendContent sends the data of r, then an end frame. If the process refuses the rest, it sends an abort frame and reads no more
+// of r. It returns the final result.
 func (c *conn) sendContent(r io.Reader) (*result, error) {
 	c.writing.Store(true)
 	defer func() {

@@ -37,8 +37,8 @@ type World struct {
 	wires   *wires
 	remotes *remotes
 	agents  *agents
-	live    *counter
-	end     func() error
+	live    *counter     // see Live
+	end     func() error // ends the engine's work in the background
 }
 
 // New returns a world that is closed when the test ends. Its jobs need root: see [NeedJobs].

@@ -136,6 +136,7 @@ func confinement() caisson.Check {
 	return ok(name, "Landlock, version %d", abi)
 }
 
+// Below a minimum the check fails; below a recommended value it results in a warning.
 const (
 	minDisk, recommendedDisk     = caisson.Size(1 << 30), caisson.Size(10 << 30)
 	minMemory, recommendedMemory = caisson.Size(512 << 20), caisson.Size(2 << 30)

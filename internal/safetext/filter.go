@@ -19,19 +19,19 @@ const (
 )
 
 const (
-	maxCSI    = 64      // Real programs do not send longer control sequences.
-	maxString = 1 << 20 // Limits the output that an unterminated OSC or DCS can swallow.
+	maxCSI    = 64      // Bytes of a control sequence; programs do not send longer ones.
+	maxString = 1 << 20 // Bytes of an OSC, DCS or similar string that are dropped if it has no end.
 )
 
 type state int
 
 const (
-	ground state = iota
-	escape1
-	escapeInter // After ESC and intermediate bytes.
-	csi
-	str    // Inside OSC, DCS, APC, PM or SOS.
-	strEsc // ESC was read inside a string; a backslash completes ST.
+	ground      state = iota // Outside of a sequence.
+	escape1                  // After ESC.
+	escapeInter              // After ESC and intermediate bytes.
+	csi                      // Inside a control sequence.
+	str                      // Inside OSC, DCS, APC, PM or SOS.
+	strEsc                   // ESC was read inside a string; a backslash completes ST.
 )
 
 // A Filter passes only harmless output to a terminal, independently of how the input is split. It emits only complete

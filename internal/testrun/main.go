@@ -71,11 +71,11 @@ func main() {
 
 // An invocation is one call of "go test".
 type invocation struct {
-	race     bool
+	race     bool // with the race detector
 	packages []string
 	env      []string
-	count    int
-	timeout  time.Duration
+	count    int           // as the flag count
+	timeout  time.Duration // of each test binary
 }
 
 func run(ctx context.Context, all bool, count int) error {

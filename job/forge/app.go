@@ -85,8 +85,8 @@ func parseID(raw json.RawMessage) (string, bool) {
 // Validity of a signed request. GitHub rejects an issue time in the future and a validity of more than ten minutes; the margins
 // allow for clock skew.
 const (
-	signedBefore = time.Minute
-	signedFor    = 9 * time.Minute
+	signedBefore = time.Minute     // from the issue time to now
+	signedFor    = 9 * time.Minute // from now to the expiry time
 )
 
 // sign returns a JWT that authenticates the App, signed with its key.

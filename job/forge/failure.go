@@ -21,7 +21,7 @@ import (
 
 const (
 	maxErrorText  = 300 // maximum length of the forge's error message, in bytes
-	maxMessage    = 600
+	maxMessage    = 600 // maximum length of a failure's message and of its cause, in bytes
 	maxRetryDelay = time.Hour
 )
 
@@ -34,6 +34,7 @@ func RetryAfter(err error) time.Duration {
 	return 0
 }
 
+// retryError is the cause of an error for which the forge requested a delay before a retry.
 type retryError struct {
 	after time.Duration
 	cause string
@@ -47,8 +48,8 @@ func (w *retryError) Error() string {
 type failure struct {
 	Kind    caisson.Kind
 	Message string
-	Cause   string
-	Wait    time.Duration
+	Cause   string        // text of the wrapped error
+	Wait    time.Duration // delay that the forge requests before a retry; 0 if none
 }
 
 // err returns f as an error, redacted and bounded, because f comes from an untrusted process.

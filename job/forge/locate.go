@@ -115,7 +115,7 @@ func pathPrefix(s Server, u remoteurl.URL) string {
 	return prefix
 }
 
-const maxProject = 500
+const maxProject = 500 // bytes
 
 // checkProject returns an error if p is not a valid project of f: owner/name, preceded by groups on GitLab.
 func checkProject(f caisson.Forge, p string) error {

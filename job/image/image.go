@@ -40,7 +40,7 @@ const (
 	maxParallelLayers = 3         // layers that are fetched or unpacked concurrently
 )
 
-const defaultMaxSize = 16 << 30
+const defaultMaxSize = 16 << 30 // bytes; default of Config.MaxCompressed and Config.MaxUncompressed
 
 // Config configures a Driver.
 type Config struct {
@@ -67,8 +67,8 @@ type Config struct {
 // A Driver pulls images and stores their layers. It is safe for concurrent use.
 type Driver struct {
 	worker       *worker.Runner
-	maxIn        int64
-	maxOut       int64
+	maxIn        int64 // compressed bytes of one image
+	maxOut       int64 // uncompressed bytes of one image
 	insecure     []string
 	registryCA   string
 	ownAddresses reach.Host

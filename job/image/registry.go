@@ -44,8 +44,8 @@ type resolved struct {
 
 type remoteLayer struct {
 	Digest string // digest of the blob
-	DiffID string
-	Size   int64
+	DiffID string // digest of the uncompressed archive
+	Size   int64  // bytes of the blob
 }
 
 type rawConfig struct {

@@ -29,7 +29,7 @@ var hostFiles = []string{
 
 const (
 	maxHostFile = 4 << 20 // bytes; larger files are left out, because none of hostFiles should be that large
-	guestUser   = 1000
+	guestUser   = 1000    // uid and gid of "user" in passwd
 )
 
 const passwd = `root:x:0:0:root:/root:/bin/sh
@@ -48,11 +48,11 @@ nogroup:x:65534:
 // skeleton builds the root directory of the host image. It reads the host's /etc, which is trusted because the host's root
 // wrote it, and so needs no worker job.
 type skeleton struct {
-	host    *os.Root
-	out     *os.Root
-	sum     hash.Hash
-	size    int64
-	entries int64
+	host    *os.Root  // the host's root directory
+	out     *os.Root  // the directory that becomes the layer
+	sum     hash.Hash // digest of the entries
+	size    int64     // bytes, rounded up to blocks
+	entries int64     // files, directories and links
 }
 
 func newSkeleton(hostRoot, dir string) (*skeleton, error) {

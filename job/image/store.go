@@ -20,10 +20,10 @@ import (
 
 // A Layer is a directory that is one layer of an overlay file system.
 type Layer struct {
-	Digest    string       `json:"digest"` // "sha256:" and 64 hexadecimal digits; equal digests mean equal files
-	Path      string       `json:"-"`      // absolute
-	Size      caisson.Size `json:"size"`
-	Entries   int64        `json:"entries"`
+	Digest    string       `json:"digest"`  // "sha256:" and 64 hexadecimal digits; equal digests mean equal files
+	Path      string       `json:"-"`       // absolute
+	Size      caisson.Size `json:"size"`    // of the files, each rounded up to blocks
+	Entries   int64        `json:"entries"` // files, directories and links
 	CreatedAt time.Time    `json:"createdAt"`
 }
 
@@ -33,9 +33,9 @@ type layerStore struct {
 
 	mu           sync.Mutex               // guards the fields below; held while a layer and its description are added or removed
 	inProgress   map[string]chan struct{} // layers that are being fetched, by digest; closed when that is finished
-	holds        int
-	handedOut    map[string]bool // layers that were returned to callers since holds was last 0
-	activeInTemp map[string]bool
+	holds        int                      // calls of hold that were not released
+	handedOut    map[string]bool          // layers that were returned to callers since holds was last 0, by digest
+	activeInTemp map[string]bool          // names of directories below tmp that sweep must not remove
 }
 
 // newLayerStore returns the store in dir, which it creates if it does not exist, and removes unfinished layers.

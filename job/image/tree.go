@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	maxPath    = 4095
-	maxName    = 255
-	maxDepth   = 128 // levels of nested directories; also limits the descriptors that removeDir opens at once
-	opaqueAttr = "user.overlay.opaque"
+	maxPath    = 4095                  // bytes
+	maxName    = 255                   // bytes
+	maxDepth   = 128                   // levels of nested directories; also limits the descriptors that removeDir opens at once
+	opaqueAttr = "user.overlay.opaque" // overlayfs does not merge a directory that has it with lower layers
 )
 
 // cleanPath returns the path inside a layer for a name in an archive: relative, with "." and ".." resolved such that it stays
@@ -72,7 +72,7 @@ func (t *tree) open(p string, flags int) (*os.File, error) {
 }
 
 // parent returns the parent directory of p, which it creates if it does not exist, and the base name of p. fd is valid until
-// the next call of parent or forget.
+// the next call of parent, remove or closeParent.
 func (t *tree) parent(p string) (fd int, base string, err error) {
 	dir, base := path.Split(p)
 	dir = path.Clean(dir)

@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	whiteoutPrefix = ".wh."
-	opaqueName     = ".wh..wh..opq"
-	aufsPrefix     = ".wh..wh."
-	xattrPrefix    = "SCHILY.xattr."
-	maxWarnings    = 20
+	whiteoutPrefix = ".wh."          // a file .wh.NAME hides NAME of the layers below
+	opaqueName     = ".wh..wh..opq"  // a file that hides everything that the layers below have in its directory
+	aufsPrefix     = ".wh..wh."      // begins names of aufs's own files
+	xattrPrefix    = "SCHILY.xattr." // begins keys of PAX records with extended attributes
+	maxWarnings    = 20              // warnings of one image; further ones are dropped
 )
 
 // unpackArgs are the arguments of an unpacking job.
@@ -36,7 +36,7 @@ type unpackArgs struct {
 	Frozen bool
 	// OwnedByRoot makes the guest's 0:0 the owner of every file.
 	OwnedByRoot bool
-	// Content requests unpacked.Content.
+	// Content requests unpackResult.Content.
 	Content bool
 	// VerifyOnly computes the digests of the archive without creating files.
 	VerifyOnly bool
@@ -58,8 +58,8 @@ type unpacker struct {
 	args    unpackArgs
 	tree    *tree
 	dirs    map[string]dirMeta // applied at the end, because creating files in a directory changes its times
-	content hash.Hash
-	buf     []byte
+	content hash.Hash          // see hashEntry
+	buf     []byte             // for copying
 	result  unpackResult
 }
 

@@ -25,9 +25,9 @@ const (
 type call struct {
 	Job     string          `json:"job"`
 	Args    json.RawMessage `json:"args"`
-	Files   int             `json:"files"`
-	Input   bool            `json:"input"`
-	Root    bool            `json:"root"`
+	Files   int             `json:"files"` // number of descriptors of Request.Files
+	Input   bool            `json:"input"` // a descriptor of Request.Input follows them
+	Root    bool            `json:"root"`  // a descriptor of a mount of Request.Root follows these
 	Network bool            `json:"network"`
 	// Programs describes the root of a job with programs; nil for other jobs.
 	Programs     *layout `json:"programs,omitempty"`

@@ -17,7 +17,7 @@ const argv0 = "caisson-worker"
 const (
 	requestFD = 0
 	replyFD   = 1
-	filesFD   = 3
+	filesFD   = 3 // the first of Request.Files
 )
 
 // A Call is a running job's view of its request.

@@ -132,8 +132,8 @@ type hostMount struct {
 	kind     uint32 // file type, as in st_mode
 	device   uint64 // device number, of a character device
 	attr     uint64 // mount attributes in addition to read-only
-	optional bool
-	asLink   bool // may be a symbolic link, which is then created in the job as well
+	optional bool   // may be missing on the host
+	asLink   bool   // may be a symbolic link, which is then created in the job as well
 }
 
 const programMountAttrs = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV

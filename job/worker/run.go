@@ -38,7 +38,7 @@ func (r *Runner) Run(ctx context.Context, req Request, reply any) error {
 		Network: req.Network, Limits: req.Limits.withDefaults()}
 	timed, cancel := context.WithTimeout(ctx, c.Limits.Time)
 	defer cancel()
-	defer runtime.KeepAlive(r) // program is referenced by descriptor number
+	defer runtime.KeepAlive(r) // r.exe refers to r.program by its descriptor number only
 
 	p := &process{log: r.log.With("job", req.Job)}
 	defer p.close()

@@ -26,13 +26,13 @@ type Setup struct {
 const (
 	maxModels       = 200
 	maxPersonas     = 50
-	maxInstructions = 64 << 10
+	maxInstructions = 64 << 10 // bytes of the instructions of one persona
 )
 
 // Limits of a model that has none configured.
 const (
-	defaultContext = 128_000
-	defaultOutput  = 8192
+	defaultContext = 128_000 // tokens of the context window
+	defaultOutput  = 8192    // tokens of one answer
 )
 
 // Config returns the configuration files of OpenClaw. They are written after the agent's files and include the content of the

@@ -19,12 +19,12 @@ import (
 
 // Limits on an import.
 const (
-	maxFiles     = 500
-	maxFile      = 256 << 10 // bytes
-	maxTotal     = 4 << 20
-	maxSecrets   = 200
-	maxAgents    = 50 // agents
-	maxSecretLen = 16 << 10
+	maxFiles     = 500       // imported files
+	maxFile      = 256 << 10 // bytes of one file
+	maxTotal     = 4 << 20   // bytes of all files together
+	maxSecrets   = 200       // secrets
+	maxAgents    = 50        // agents besides main, which become personas, and files with stored logins
+	maxSecretLen = 16 << 10  // bytes of one secret
 )
 
 // An Imported is the result of importing an existing installation of OpenClaw.

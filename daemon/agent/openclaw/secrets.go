@@ -26,6 +26,7 @@ func isSecretKey(name string) bool {
 	return !slices.Contains(notSecret, name) && slices.ContainsFunc(secretKeys, func(k string) bool { return strings.HasSuffix(name, k) })
 }
 
+// notName matches the characters that names in the credential store do not have.
 var notName = regexp.MustCompile(`[^A-Za-z0-9]+`)
 
 // secretName returns a name for the credential store.
@@ -109,6 +110,7 @@ func (in *importer) walk(from string, names []string, v any) {
 	}
 }
 
+// envLine matches a line of a .env file: NAME=VALUE, with or without export before it.
 var envLine = regexp.MustCompile(`^\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*?)\s*$`)
 
 // dotEnv imports all variables of a file as secrets, because such files usually contain secrets.

@@ -20,12 +20,12 @@ import (
 
 // Limits on skills, which are untrusted content.
 const (
-	maxSkills = 500
+	maxSkills = 500       // skills of one file system
 	maxSkill  = 256 << 10 // bytes of a SKILL.md
 	maxHead   = 64 << 10  // bytes of its front matter
-	maxNeeds  = 50        // entries of each kind
-	maxHosts  = 20
-	maxDepth  = 6 // depth of directories below a directory of skills
+	maxNeeds  = 50        // requirements of each kind
+	maxHosts  = 20        // hosts that are found in one SKILL.md
+	maxDepth  = 6         // depth of directories below a directory of skills
 )
 
 // A Skill contains the requirements of a skill, according to its SKILL.md.

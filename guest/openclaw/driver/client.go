@@ -211,7 +211,7 @@ func (c *client) read(ctx context.Context) (*frame, error) {
 }
 
 func (c *client) close() {
-	c.conn.CloseNow() //nolint:errcheck // the connection is not used any more
+	c.conn.CloseNow() //nolint:errcheck // whatever is left of it
 }
 
 // write sends an encoded message; it may be called concurrently with read.
