@@ -22,7 +22,7 @@ type Config struct {
 	// Dir is the administrator's directory, with a file NAME.yaml for each agent; if it is "" or does not exist, there are
 	// none.
 	Dir   string
-	Table caisson.Table[caisson.Agent]
+	Table caisson.Table[caisson.Agent] // the accounts' own agents
 	// EnsureAccount creates the caller's account if it does not exist, as the rows of Table require.
 	EnsureAccount func(ctx context.Context, account string) error
 	// CheckPolicy returns an error for policies that cannot be compiled or that the caller is not allowed to use.

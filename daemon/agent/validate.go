@@ -15,6 +15,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
+// Formats of ids of agents, names of variables, and users.
 var (
 	idForm   = regexp.MustCompile(`^[a-z][a-z0-9-]{0,62}$`)
 	envForm  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
@@ -52,6 +53,7 @@ var modelAPIs = []string{caisson.APIOpenAI, caisson.APIAnthropic, caisson.APIGem
 // eventPaths are the keys of Agent.Events that contain the path of a value in a line.
 var eventPaths = []string{"text", "final", "error", "usage"}
 
+// names checks the id and the texts for users.
 func (c *checker) names(a *caisson.Agent) {
 	switch {
 	case a.ID == "":

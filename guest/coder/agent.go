@@ -30,14 +30,15 @@ type agent struct {
 	box                  *toolbox
 	memory               *memory // nil if the conversation is not stored
 	system               message
-	messages             []message // all messages except the system message
-	task                 int       // index in messages of the task's prompt
-	requestBytesPerToken float64   // estimated number of bytes of a request per token
-	maxTalk              int64     // limit on the bytes of messages, set after the model refused a longer conversation; or 0
-	dropped              bool      // old messages were removed from messages, and the system message says so
-	stuck                failureCounter
+	messages             []message      // all messages except the system message
+	task                 int            // index in messages of the task's prompt
+	requestBytesPerToken float64        // estimated number of bytes of a request per token
+	maxTalk              int64          // limit on the bytes of messages, set after the model refused a longer conversation; or 0
+	dropped              bool           // old messages were removed from messages, and the system message says so
+	stuck                failureCounter // of the tool calls of this task
 }
 
+// newAgent returns the agent for a task with configuration c, and loads the conversation if it is stored.
 func newAgent(c *config, out *output) (*agent, error) {
 	gateway, err := parseServer(c.gateway)
 	if err != nil {
@@ -64,6 +65,7 @@ func newAgent(c *config, out *output) (*agent, error) {
 	return a, nil
 }
 
+// invalidArg returns the error for an invalid command-line argument.
 func invalidArg(name string, err error) error {
 	return &caisson.RunError{Code: caisson.RunInvalid, Message: name + ": " + err.Error()}
 }

@@ -29,6 +29,7 @@ type call struct {
 	signature string   // signature of the preceding thought, of Gemini's models
 }
 
+// function is the name of the called tool, and its arguments.
 type function struct {
 	Name      string `json:"name"`
 	Arguments string `json:"arguments"` // as written by the model; may be invalid JSON

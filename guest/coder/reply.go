@@ -21,6 +21,7 @@ const (
 	maxCallID    = 256       // id of a call, in bytes; longer ids are replaced
 )
 
+// errTooLong is the error for an answer that exceeds one of the limits above.
 var errTooLong = errors.New("the answer is larger than it may be")
 
 // bounded reads from Reader, and fails with errTooLong after left bytes. left must be one more than the limit.

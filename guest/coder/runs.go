@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	maxToolAnswer   = 4 << 20 // bytes
-	pollSeconds     = "30"    // how long the server may hold a request for a run's state
-	minPollInterval = time.Second
-	maxPollErrors   = 5 // consecutive errors that are tolerated
+	maxToolAnswer   = 4 << 20     // bytes
+	pollSeconds     = "30"        // how long the server may hold a request for a run's state
+	minPollInterval = time.Second // between two requests for a run's state
+	maxPollErrors   = 5           // consecutive errors that are tolerated
 )
 
 // runTools returns the tools that start sub-runs.

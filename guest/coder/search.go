@@ -40,9 +40,9 @@ func (w workspace) searchTool() tool {
 type search struct {
 	pattern *regexp.Regexp
 	glob    *regexp.Regexp // nil means all files
-	until   time.Time
-	left    int64 // bytes that may still be read
-	hits    int   // number of matching lines
+	until   time.Time      // when searchTime is over
+	left    int64          // bytes that may still be read
+	hits    int            // number of matching lines
 	out     strings.Builder
 	large   int // number of files that were too large
 }

@@ -15,8 +15,8 @@ import (
 
 const (
 	shellProgram = "/bin/sh"
-	shellTime    = 2 * time.Minute // default timeout
-	maxShellTime = time.Hour
+	shellTime    = 2 * time.Minute        // default timeout
+	maxShellTime = time.Hour              // longest timeout that the model can choose
 	shellGrace   = 2 * time.Second        // between SIGTERM and SIGKILL
 	lingerTime   = 250 * time.Millisecond // how long output of background processes is read after the command has exited
 	maxCommand   = 128 << 10              // bytes; the kernel's limit on an argument
@@ -88,6 +88,7 @@ func (s *shell) run(ctx context.Context, args []byte) result {
 	return shellResult(cmd.ProcessState, out, late, limit, background, ctx.Err() != nil)
 }
 
+// notStarted returns the result for a command that could not be started in dir.
 func notStarted(err error, dir string) result {
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, err := os.Stat(dir); err != nil {
@@ -160,6 +161,7 @@ func (s *shell) close() {
 	}
 }
 
+// shellResult returns the result of a command that has exited.
 func shellResult(state *os.ProcessState, out *capture, late bool, limit time.Duration, background, aborted bool) result {
 	r := result{changed: true}
 	status := state.Sys().(syscall.WaitStatus)

@@ -138,6 +138,7 @@ func descendants(root int) []process {
 	return found
 }
 
+// errSurvivors is returned by killDescendants.
 var errSurvivors = errors.New("some processes of the agent could not be killed")
 
 // killDescendants kills all descendants of root, even if they fork meanwhile, and returns once none of them runs except those that

@@ -29,16 +29,16 @@ type output struct {
 
 	mu      sync.Mutex // guards all below
 	clean   cleaner
-	pending []byte      // text that has not been written
-	at      time.Time   // time of the last write of text
-	timer   *time.Timer // set while pending text is to be written
-	tail    []byte      // the last two bytes of all text
-	apart   bool        // an empty line precedes the next text
-	status  string      // the last event, if it was a status
-	marks   map[string]bool
-	logs    map[string]*logStream
-	left    int64 // bytes of events that may still be written
-	cut     bool  // output was dropped because of a limit
+	pending []byte                // text that has not been written
+	at      time.Time             // time of the last write of text
+	timer   *time.Timer           // set while pending text is to be written
+	tail    []byte                // the last two bytes of all text
+	apart   bool                  // an empty line precedes the next text
+	status  string                // the last event, if it was a status
+	marks   map[string]bool       // marks that were written
+	logs    map[string]*logStream // by name of the stream
+	left    int64                 // bytes of events that may still be written
+	cut     bool                  // output was dropped because of a limit
 	closed  bool
 }
 
@@ -148,6 +148,7 @@ func (o *output) event(e caisson.RunEvent) {
 	o.left -= o.write(task.Line{RunEvent: e})
 }
 
+// write writes a line and returns its length. A line that a Reader would reject is dropped.
 func (o *output) write(l task.Line) int64 {
 	n, err := o.w.Write(l)
 	if err != nil && !errors.Is(err, task.ErrRefused) {

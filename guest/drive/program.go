@@ -35,10 +35,10 @@ type Program struct {
 	stderr *os.File
 
 	process *os.Process
-	ended   chan struct{}
+	ended   chan struct{}      // closed when the program has exited
 	exit    caisson.ExitStatus // valid once ended is closed
-	exited  atomic.Bool
-	clear   sync.Once // for Close
+	exited  atomic.Bool        // ended is closed, or is about to be
+	clear   sync.Once          // for Close
 }
 
 // Start starts args in t's directory and with its environment. If stdin is true, the program's input is written to Stdin;

@@ -36,12 +36,12 @@ type entry struct {
 	hashed bool              // sum is set
 	sum    [sha256.Size]byte // hash of the content, or of a link's target
 	text   string            // content, if it is text within the limits
-	isText bool
+	isText bool              // text is set
 }
 
 // manifest is the content of a directory at one time.
 type manifest struct {
-	at      time.Time
+	at      time.Time         // when the scan began
 	entries map[string]*entry // by path below the directory
 	omitted []string          // descriptions of what it lacks
 	partial bool              // whether entries are missing, not only their content

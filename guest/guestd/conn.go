@@ -23,15 +23,15 @@ type conn struct {
 	free   chan []byte   // buffers for out
 	stop   chan struct{} // closed by close
 	broken chan struct{} // closed when writing has failed
-	stderr headBuffer
+	stderr headBuffer    // beginning of the process's standard error, for messages
 
 	// writing is set while a file is being written in the sandbox: the process may then remove the incomplete file before it is
 	// killed.
 	writing atomic.Bool
 
-	once     sync.Once
-	closeErr error // reason of close; set before stop is closed
-	readErr  error // error of reading; set before frames is closed
+	once     sync.Once // for close
+	closeErr error     // reason of close; set before stop is closed
+	readErr  error     // error of reading; set before frames is closed
 }
 
 func newConn(proc caisson.Process) (*conn, error) {

@@ -62,11 +62,13 @@ func limit(kind byte) int {
 	return 0
 }
 
+// frame is one frame of the protocol. kind is one of the constants above.
 type frame struct {
 	kind    byte
 	payload []byte
 }
 
+// errProtocol is the error for data that violates the protocol.
 var errProtocol = errors.New("protocol error")
 
 // readFrame reads one frame. io.EOF means that the stream ended between frames.
@@ -133,6 +135,7 @@ func decode(payload []byte, v any) error {
 	return nil
 }
 
+// op is the name of an operation.
 type op string
 
 // The operations.

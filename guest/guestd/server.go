@@ -359,8 +359,8 @@ func (s *server) finish(c *contentReader, e *entry, err error) error {
 // contentReader reads the payload of data frames until the end frame.
 type contentReader struct {
 	r    io.Reader
-	rest []byte
-	err  error // io.EOF, errAborted, or an error of the connection
+	rest []byte // received content that was not read
+	err  error  // io.EOF, errAborted, or an error of the connection
 }
 
 // failed reports whether the connection cannot be used any more.

@@ -36,7 +36,7 @@ func (c *Client) ReadFile(ctx context.Context, name string, offset, limit int64)
 type reader struct {
 	call  *call
 	limit int64 // maximum number of bytes; 0: no limit
-	total int64
+	total int64 // bytes received
 	rest  []byte
 	err   error
 	once  sync.Once
@@ -157,6 +157,7 @@ func (c *Client) ReadTree(ctx context.Context, name string) (io.ReadCloser, erro
 	return &treeReader{PipeReader: r, in: in}, nil
 }
 
+// treeReader is the result of ReadTree. Closing it also ends the call.
 type treeReader struct {
 	*io.PipeReader
 	in *reader

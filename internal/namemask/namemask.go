@@ -28,9 +28,10 @@ type Mask struct {
 // pattern is one pattern in lower case, split at slashes.
 type pattern struct {
 	names  []string
-	rooted bool
+	rooted bool // The pattern matches only at the top.
 }
 
+// wildcards are the characters with a special meaning in patterns.
 const wildcards = `*?[\`
 
 // New returns a mask of patterns. A pattern is one or more names as in [path.Match], separated by slashes. It matches

@@ -23,6 +23,7 @@ const (
 	maxString = 1 << 20 // Bytes of an OSC, DCS or similar string that are dropped if it has no end.
 )
 
+// state is the position of a Filter in a sequence.
 type state int
 
 const (

@@ -46,12 +46,14 @@ func stripComments(data []byte) string {
 	return b.String()
 }
 
+// decoder collects the errors of one Decode.
 type decoder struct{ faults []error }
 
 func (d *decoder) fault(path string, n *yaml.Node, format string, args ...any) {
 	d.faults = append(d.faults, caisson.Invalidf(path, "%s (line %d)", fmt.Sprintf(format, args...), n.Line))
 }
 
+// value decodes n, which is at path, into v. Null leaves v unchanged.
 func (d *decoder) value(path string, n *yaml.Node, v reflect.Value) {
 	if n.Kind == yaml.AliasNode {
 		d.fault(path, n, "aliases are not supported; write the value out")

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// module is the path of this module.
 const module = "github.com/caisson-dev/caisson"
 
 // timesFile contains the times of the last run.

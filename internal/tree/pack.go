@@ -50,6 +50,7 @@ func PackVisible(root *os.Root, name, as string, hides func(path string) bool, w
 	return p.tw.Close()
 }
 
+// packer is the state of one Pack.
 type packer struct {
 	root  *os.Root
 	top   int // Length of the prefix that is removed from paths for hides.

@@ -82,9 +82,9 @@ func redact(s string, secrets ...string) string {
 // statusError is an answer whose status is not 2xx.
 type statusError struct {
 	status      int
-	message     string // message of the forge, from its JSON; "" if it cannot be decoded
-	retryAfter  time.Duration
-	rateLimited bool // whether a rate limit was exceeded
+	message     string        // message of the forge, from its JSON; "" if it cannot be decoded
+	retryAfter  time.Duration // delay that the forge requests before a retry; 0 if none
+	rateLimited bool          // whether a rate limit was exceeded
 }
 
 func (e *statusError) Error() string { return fmt.Sprintf("status %d: %s", e.status, e.message) }

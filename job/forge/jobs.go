@@ -34,11 +34,13 @@ type jobArgs struct {
 	Installation int64       // id of the App's installation, for jobToken; 0 means that it is looked up
 }
 
+// pullAnswer is the reply of jobPull. Pull is valid if Failure is nil.
 type pullAnswer struct {
 	Pull    Pull
 	Failure *failure
 }
 
+// tokenAnswer is the reply of jobToken. Token and Expires are valid if Failure is nil.
 type tokenAnswer struct {
 	Token   string
 	Expires time.Time

@@ -30,6 +30,7 @@ type archiver struct {
 	result archiveResult
 }
 
+// inode identifies a file of the host.
 type inode struct{ dev, ino uint64 }
 
 // archive writes everything below root to w. Mount points of other file systems are written as empty directories.

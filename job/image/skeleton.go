@@ -32,6 +32,7 @@ const (
 	guestUser   = 1000    // uid and gid of "user" in passwd
 )
 
+// passwd and group are the contents of /etc/passwd and /etc/group in the host image.
 const passwd = `root:x:0:0:root:/root:/bin/sh
 daemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin
 user:x:1000:1000:user:/home/user:/bin/sh
@@ -75,6 +76,7 @@ func (s *skeleton) close() {
 
 func (s *skeleton) digest() string { return digestOf(s.sum) }
 
+// fill creates all files and directories of the root directory.
 func (s *skeleton) fill() error {
 	for _, d := range []struct {
 		path string

@@ -52,6 +52,7 @@ func newLayerStore(dir string) (*layerStore, error) {
 	return s, nil
 }
 
+// Formats of digests of layers, and of names of accounts.
 var (
 	digestForm  = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 	accountForm = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)

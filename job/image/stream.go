@@ -87,7 +87,7 @@ func archiveError(err error) error {
 // counter is a reader that counts and hashes the bytes it reads, and fails with Exhausted after more than max bytes.
 type counter struct {
 	r        io.Reader
-	sum      hash.Hash
+	sum      hash.Hash   // of the bytes read
 	n, max   int64       // bytes read, and the limit on them
 	over     string      // message of the error for more than max bytes
 	progress func(int64) // called with n every few MiB; nil for none

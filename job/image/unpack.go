@@ -63,6 +63,7 @@ type unpacker struct {
 	result  unpackResult
 }
 
+// dirMeta is the mode and the modification time of a directory.
 type dirMeta struct {
 	mode    uint32
 	modTime time.Time

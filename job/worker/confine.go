@@ -96,8 +96,9 @@ func confineSelf(req call, given, rootFD int) error {
 	return nil
 }
 
-const maxProcesses = 512
+const maxProcesses = 512 // processes and threads of one job
 
+// setLimits sets the resource limits of this process and of those that it starts.
 func setLimits(l Limits) error {
 	cpu := uint64(l.CPU / time.Second)
 	for _, r := range []struct {

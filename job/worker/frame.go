@@ -42,6 +42,7 @@ type frame struct {
 	Error    *failure        `json:"error,omitempty"`
 }
 
+// failure is the error of a job. Detail is for the daemon's log only.
 type failure struct {
 	Kind    caisson.Kind `json:"kind"`
 	Message string       `json:"message"`

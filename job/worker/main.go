@@ -11,6 +11,7 @@ import (
 	"sync"
 )
 
+// argv0 is the first argument of a job's process, by which IsWorker recognises it.
 const argv0 = "caisson-worker"
 
 // File descriptor numbers in a job's process.
@@ -59,6 +60,7 @@ func (c *Call) send(f frame) error {
 	return err
 }
 
+// eof is an empty input.
 type eof struct{}
 
 func (eof) Read([]byte) (int, error) { return 0, io.EOF }

@@ -64,10 +64,10 @@ type process struct {
 	jobFiles    []*os.File // the job's ends, which the parent closes after the start
 	idmapped    []*os.File // mounts of directories owned by root, to be idmapped for the job
 
-	request   *os.File
-	replies   *os.File
-	copyInput func() // copies Request.Input to the job; nil if there is nothing to copy
-	copying   sync.WaitGroup
+	request   *os.File       // the parent's end of the pipe for the request
+	replies   *os.File       // the parent's end of the pipe for the reply
+	copyInput func()         // copies Request.Input to the job; nil if there is nothing to copy
+	copying   sync.WaitGroup // for copyInput
 }
 
 func (p *process) close() {

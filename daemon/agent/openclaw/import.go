@@ -132,6 +132,7 @@ func stringsOf(v any) []string {
 // modelRef returns the model that a setting names.
 func modelRef(v any) string { return cmp.Or(stringOf(v), stringOf(lookup(v, "primary"))) }
 
+// notAlias matches the characters that an alias of a model does not have.
 var notAlias = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
 
 // alias returns an alias for OpenClaw's name of a model, and adds the model to the result.

@@ -17,6 +17,7 @@ const (
 	Port    = 18789               // port of the gateway, on the loopback interface
 )
 
+// Further paths of OpenClaw in a sandbox.
 const (
 	configFile = Home + "/openclaw.json"
 	stateDir   = Home + "/state"

@@ -34,13 +34,14 @@ type Skill struct {
 	Dir      string
 	Programs []string // all of these programs
 	AnyOf    []string // at least one of these programs
-	Env      []string
+	Env      []string // environment variables
 	Config   []string // paths in OpenClaw's configuration that must be true
 	Systems  []string // operating systems; empty means all
 	Hosts    []string // hosts of the URLs in its text, which it probably connects to
 	Install  []string // commands with which OpenClaw would install what is missing, for display
 }
 
+// frontMatter is the used part of the YAML at the beginning of a SKILL.md.
 type frontMatter struct {
 	Name     string `yaml:"name"`
 	Metadata struct {
@@ -49,6 +50,7 @@ type frontMatter struct {
 	} `yaml:"metadata"`
 }
 
+// skillNeeds are the requirements of a skill, and the ways to install what is missing.
 type skillNeeds struct {
 	OS       []string `yaml:"os"`
 	Always   bool     `yaml:"always"`

@@ -22,6 +22,7 @@ func newStream(run string, limit caisson.Size, out drive.Out) *stream {
 	return &stream{run: run, out: out, answer: drive.NewAnswer(out, int(min(max(limit, 0), maxAnswer)))}
 }
 
+// runEvent is the payload of an event of a run.
 type runEvent struct {
 	Run    string          `json:"runId"`
 	Stream string          `json:"stream"`

@@ -164,6 +164,7 @@ func (f *Forge) replyCreated(w http.ResponseWriter, body object) {
 	reply(w, http.StatusCreated, body)
 }
 
+// object is a JSON object of an answer.
 type object = map[string]any
 
 func reply(w http.ResponseWriter, status int, body any) {
