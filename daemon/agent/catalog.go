@@ -68,7 +68,7 @@ func (c *Catalog) ListAgents(ctx context.Context) ([]*caisson.Agent, error) {
 			return nil, err
 		}
 		for _, a := range page {
-			if !seen[a.ID] { // an agent that is older than the administrator's file with its id is hidden, as in GetAgent
+			if !seen[a.ID] { // shared agents take precedence over older agents of the account, as in GetAgent
 				list = append(list, a)
 			}
 			f.After = caisson.ID(a.ID)

@@ -70,7 +70,7 @@ func (anthropic) request(q *modelRequest) (string, http.Header, any) {
 		if m.Role == roleAssistant {
 			role = roleAssistant
 		}
-		// All results of one answer go into one message.
+		// The results of all tool calls of one answer go into one message.
 		if last := len(req.Messages) - 1; m.Role == roleTool && last >= 0 && req.Messages[last].Content[0].Type == "tool_result" {
 			req.Messages[last].Content = append(req.Messages[last].Content, blocks...)
 		} else {

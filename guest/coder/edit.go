@@ -63,7 +63,8 @@ func (w workspace) edit(_ context.Context, args []byte) result {
 	return result{text: fmt.Sprintf("Edited %s at line %d.", path, firstDifference(text, changed)), changed: true}
 }
 
-// replace returns text with old replaced by with, and the number of replacements. The error tells the model what to do instead.
+// replace returns text with old replaced by with, and the number of replacements. The error is for the model, and describes what
+// to do instead.
 func replace(text, old, with string, all bool) (string, int, error) {
 	switch {
 	case old == "":

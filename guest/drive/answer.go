@@ -77,7 +77,7 @@ func (a *Answer) Final(s string) {
 	a.EndMessage()
 }
 
-// complete writes the part of s that said lacks.
+// complete writes the part of s that is not in said, the text of the message so far.
 func (a *Answer) complete(s, said string) {
 	if rest, ok := remainder(s, said); ok {
 		a.continueMessage(rest)

@@ -109,7 +109,7 @@ func (c *claude) line(raw []byte, s *turnState) bool {
 func claudeBlocks(raw json.RawMessage) []claudeBlock {
 	var blocks []claudeBlock
 	if json.Unmarshal(raw, &blocks) != nil {
-		return nil // a string is a message of the user
+		return nil // content that is a string is a message of the user, without blocks
 	}
 	return blocks
 }

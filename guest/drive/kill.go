@@ -17,7 +17,7 @@ import (
 
 // Timeouts for killing processes.
 const (
-	killTimeout  = time.Minute     // for killing processes that fork meanwhile: on a busy machine they get most of the processor time
+	killTimeout  = time.Minute     // for killing processes that keep forking, which get most of the processor time on a busy machine
 	stopTimeout  = 5 * time.Second // for stopping processes before they are killed
 	exitDeadline = 5 * time.Second // for a killed process to exit; after it the process counts as one that cannot be killed
 	reapInterval = time.Second     // between two scans for zombies
@@ -174,7 +174,7 @@ func killDescendants(root int) error {
 			return nil
 		case stuck == len(living) || now.Sub(began) > killTimeout:
 			return errSurvivors
-		case !fresh: // no pause while processes fork; killed processes need a moment to exit
+		case !fresh: // no process was started since the last scan; give killed processes time to exit
 			time.Sleep(2 * time.Millisecond)
 		}
 	}

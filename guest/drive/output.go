@@ -27,7 +27,7 @@ type output struct {
 	w      *task.Writer
 	broken func(error) // called when w fails, after which nothing is written
 
-	mu      sync.Mutex // guards all below
+	mu      sync.Mutex // guards the fields below
 	clean   cleaner
 	pending []byte                // text that has not been written
 	at      time.Time             // time of the last write of text

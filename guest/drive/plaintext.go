@@ -96,7 +96,7 @@ func (c *cleaner) afterEscape(b byte) {
 		c.state, c.n = cleanCSI, 0
 	case b == ']' || b == 'P' || b == 'X' || b == '^' || b == '_':
 		c.state, c.n = cleanString, 0
-	case b >= 0x20 && b < 0x30 || b == 0x1b: // an intermediate byte
+	case b >= 0x20 && b < 0x30 || b == 0x1b: // an intermediate byte, or another ESC
 	case b >= 0x30 && b < 0x7f:
 		c.state = cleanGround
 	default:

@@ -113,7 +113,7 @@ func (s *scanner) visit(name, rel string, d fs.DirEntry) error {
 	parts := strings.Split(rel, "/")
 	if d.IsDir() {
 		if n := len(parts); n >= 2 && parts[n-1] == "objects" && parts[n-2] == ".git" {
-			return fs.SkipDir // commits are visible in the references
+			return fs.SkipDir // not listed: new commits show as changes of references
 		}
 		return nil
 	}

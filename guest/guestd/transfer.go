@@ -237,7 +237,7 @@ func (e *entry) listInfo(dir string) (*caisson.FileInfo, error) {
 
 // decodeItems decodes the payload of an items frame.
 func decodeItems[T any](payload []byte, items *[]T) error {
-	if bytes.Count(payload, []byte{'{'}) > maxBatch { // before decoding: "{}" is much smaller than an item
+	if bytes.Count(payload, []byte{'{'}) > maxBatch { // checked before decoding, because an item takes more memory than "{}"
 		return errProtocol
 	}
 	if err := decode(payload, items); err != nil {

@@ -107,7 +107,7 @@ func run(ctx context.Context, all bool, count int) error {
 	}
 	slices.Reverse(beside) // go list sorts by name, so package test, which takes longest, is last; it is to start first.
 	first := []invocation{{packages: beside, env: env, count: count, timeout: timeout}}
-	if all { // Package test drives a binary without the race detector.
+	if all { // The race detector does not help in package test, which starts a binary that is built without it.
 		first = []invocation{{packages: beside[:1], env: env, count: count, timeout: timeout}, {packages: beside[1:], race: true, env: env, count: count, timeout: timeout}}
 	}
 	lanes := [][]invocation{

@@ -158,7 +158,7 @@ func parseAPI(s string) (*url.URL, error) {
 	if err != nil || u.RawQuery != "" || u.Fragment != "" || u.ForceQuery || u.User != nil || strings.ContainsAny(s, "%#?") {
 		return nil, bad
 	}
-	// The appended path satisfies the parser of remotes, whose rules otherwise apply.
+	// The rules for remotes apply, except that a remote needs a path: one is appended, and removed below.
 	probe, err := remoteurl.ParseURL(strings.TrimSuffix(s, "/") + "/x")
 	if err != nil || probe.Scheme != remoteurl.HTTPS && probe.Scheme != remoteurl.HTTP {
 		return nil, bad

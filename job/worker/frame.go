@@ -21,7 +21,7 @@ const (
 	maxMessage = 400     // bytes of an error message
 )
 
-// call is the request that the parent writes, as one line. The parent keeps the pipe open as long as it lives.
+// call is the request that the parent writes, as one line. The parent keeps the pipe open until it exits.
 type call struct {
 	Job     string          `json:"job"`
 	Args    json.RawMessage `json:"args"`

@@ -23,7 +23,7 @@ const (
 
 // A Call is a running job's view of its request.
 type Call struct {
-	Root  *os.File   // the job's root directory, if its declaration asks for it
+	Root  *os.File   // the job's root directory, if Job.Root is set
 	Files []*os.File // descriptors of the request, at least as many as the declaration requires
 	input *os.File
 
@@ -113,7 +113,7 @@ func serve(jobs []Declared) error {
 		return fmt.Errorf("confine: %w", err)
 	}
 	go func() {
-		// The parent keeps its end of the pipe open as long as it lives.
+		// The parent keeps its end of the pipe open until it exits; the job then exits as well.
 		io.Copy(io.Discard, requests)
 		os.Exit(3)
 	}()

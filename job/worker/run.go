@@ -315,7 +315,7 @@ func (p *process) crashError(c call, cause, exit error) error {
 	p.log.Warn("a worker failed", "cause", cause, "exit", exit, "stderr", said)
 	if e, ok := errors.AsType[*exec.ExitError](exit); ok {
 		switch {
-		case e.UserTime()+e.SystemTime() >= c.Limits.CPU/2: // the clock read here counts ticks and misses some under load
+		case e.UserTime()+e.SystemTime() >= c.Limits.CPU/2: // half, because some ticks are not counted under load
 			return caisson.Errorf(caisson.Exhausted, "%s used more than %v of processor time", c.Job, c.Limits.CPU)
 		case strings.Contains(said, "out of memory") || strings.Contains(said, "cannot allocate memory"):
 			return caisson.Errorf(caisson.Exhausted, "%s needed more than %v of memory", c.Job, caisson.Size(c.Limits.Memory))
