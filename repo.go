@@ -33,8 +33,8 @@ type Repo struct {
 	URL     string `json:"url" doc:"https://…, http://…, ssh://…, user@host:path, or an absolute path; without a password"`
 	Forge   Forge  `json:"forge,omitempty" enum:"none,github,gitlab,gitea," doc:"Default by the URL's host"`
 	API     string `json:"api,omitempty" doc:"Base URL of the forge's REST API; default by forge and host"`
-	// Credential is a token, a password (user:password), an SSH private key, or a GitHub App (JSON with appId,
-	// privateKey and optionally installationId).
+	// Credential is the name of a credential, whose value is a token, a password (user:password), an SSH private key, or a
+	// GitHub App (JSON with appId, privateKey and optionally installationId).
 	Credential string   `json:"credential,omitempty" doc:"Name of the credential for it; empty: that of the well-known name for the forge (GITHUB_TOKEN, GITLAB_TOKEN, GITEA_TOKEN) if there is one, else none"`
 	HostKeys   []string `json:"hostKeys,omitempty" maxItems:"20" doc:"Host keys of an SSH server, in the format of known_hosts; required for ssh"`
 	Protected  []string `json:"protected,omitempty" maxItems:"100" doc:"Patterns of branches that are never pushed to, besides the default branch"`

@@ -27,7 +27,7 @@ func diffManifests(before, after *manifest) ([]caisson.FileChange, string) {
 	var all []caisson.FileChange
 	var patch strings.Builder
 	cut := append(slices.Clone(before.omitted), after.omitted...)
-	partial := before.partial || after.partial // a file in only one manifest may then exist in both directories
+	partial := before.partial || after.partial // a file that only one manifest has may then have existed at both times
 	for _, name := range paths(before, after) {
 		was, is := before.entries[name], after.entries[name]
 		change := caisson.FileChange{Path: safePath(name)}

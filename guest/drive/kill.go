@@ -17,7 +17,7 @@ import (
 
 // Timeouts for killing processes.
 const (
-	killTimeout  = time.Minute     // for killing processes that keep forking, which get most of the processor time on a busy machine
+	killTimeout  = time.Minute     // for killing processes that keep forking, which slow down a busy machine
 	stopTimeout  = 5 * time.Second // for stopping processes before they are killed
 	exitDeadline = 5 * time.Second // for a killed process to exit; after it the process counts as one that cannot be killed
 	reapInterval = time.Second     // between two scans for zombies
@@ -141,9 +141,9 @@ func descendants(root int) []process {
 // errSurvivors is returned by killDescendants.
 var errSurvivors = errors.New("some processes of the agent could not be killed")
 
-// killDescendants kills all descendants of root, even if they fork meanwhile, and returns once none of them runs except those that
-// may stay. It first stops processes, and kills them when a scan finds no new one: a stopped process starts no others, whereas
-// killing one makes room for new ones. Returns errSurvivors if processes cannot be killed, such as those of another user.
+// killDescendants kills all descendants of root, even if they fork meanwhile, and returns once none of them runs except
+// background programs. It first stops processes, and kills them when a scan finds no new one: a stopped process starts no others,
+// whereas killing one makes room for new ones. Returns errSurvivors if processes cannot be killed, such as those of another user.
 func killDescendants(root int) error {
 	known := map[int]time.Time{} // time at which a process was first seen
 	for began := time.Now(); ; {
