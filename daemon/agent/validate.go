@@ -135,6 +135,7 @@ func (c *checker) driver(a *caisson.Agent) {
 	}
 }
 
+// prompt checks how the prompt is passed. placed means that the command contains {prompt}.
 func (c *checker) prompt(a *caisson.Agent, placed bool) {
 	if a.Prompt != "" {
 		c.oneOf("prompt", a.Prompt, caisson.PromptArgument, caisson.PromptStdin, caisson.PromptFile)
@@ -151,6 +152,7 @@ func (c *checker) prompt(a *caisson.Agent, placed bool) {
 	}
 }
 
+// events checks the description of the agent's output.
 func (c *checker) events(a *caisson.Agent) {
 	if len(a.Events) > 0 && a.Driver != caisson.DriverJSONL {
 		c.addf("events", "is for driver jsonl only")
@@ -269,6 +271,7 @@ func (c *checker) capabilities(a *caisson.Agent) {
 	}
 }
 
+// limits checks the limits at the path at. Limits that are 0 or nil are valid.
 func (c *checker) limits(at string, l caisson.AgentLimits) {
 	switch {
 	case l.CPUs < 0 || l.CPUs > maxCPUs || l.CPUs > 0 && l.CPUs < 0.01 || math.IsNaN(l.CPUs):
@@ -319,6 +322,7 @@ func (c *checker) word(field, s string) {
 	}
 }
 
+// words checks a list of identifiers, each as word does. None may be empty or occur twice.
 func (c *checker) words(field string, list []string) {
 	if len(list) > maxWords {
 		c.addf(field, "more than %d", maxWords)
@@ -335,12 +339,14 @@ func (c *checker) words(field string, list []string) {
 	}
 }
 
+// path checks an absolute path, which may be empty.
 func (c *checker) path(field, p string) {
 	if p != "" && (!path.IsAbs(p) || strings.ContainsRune(p, 0) || len(p) > maxPath) {
 		c.addf(field, "%.100q is not an absolute path", p)
 	}
 }
 
+// command checks a program and its arguments. It does not check placeholders.
 func (c *checker) command(field string, command []string) {
 	n := 0
 	for i, arg := range command {
@@ -357,6 +363,7 @@ func (c *checker) command(field string, command []string) {
 	}
 }
 
+// env checks names and values of environment variables.
 func (c *checker) env(field string, env map[string]string) {
 	n := 0
 	for k, v := range sorted(env) {
@@ -375,6 +382,7 @@ func (c *checker) env(field string, env map[string]string) {
 	}
 }
 
+// files checks the files that are to be written in a sandbox.
 func (c *checker) files(field string, files []caisson.SeedFile) {
 	if len(files) > maxFiles {
 		c.addf(field, "more than %d", maxFiles)

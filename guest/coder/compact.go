@@ -8,6 +8,7 @@ const (
 	keptUnits     = 4   // number of units at the end of a conversation that are shortened last; see unitStart
 )
 
+// sizeOf returns the approximate size of messages in a request, in bytes.
 func sizeOf(talk []message) int64 {
 	var n int64
 	for i := range talk {

@@ -46,6 +46,7 @@ func (g ignores) withFile(dir, base string) ignores {
 	return g
 }
 
+// parseIgnore parses a line of a .gitignore. It returns false for comments, empty lines and malformed patterns.
 func parseIgnore(line, base string) (ignoreRule, bool) {
 	line = strings.TrimRight(line, " \t")
 	if line == "" || line[0] == '#' {

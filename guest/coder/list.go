@@ -72,6 +72,7 @@ func (w workspace) list(ctx context.Context, args []byte) result {
 	return result{text: out.String()}
 }
 
+// describe returns the line of the listing for an entry.
 func describe(path, name string, e fs.DirEntry) string {
 	name = strings.ReplaceAll(name, "\n", "\uFFFD")
 	switch {

@@ -61,6 +61,7 @@ func loadMemory(dir, id string) (*memory, []message, error) {
 	return m, talk, nil
 }
 
+// openMemory opens or creates the file of a conversation, and locks it for this process.
 func openMemory(name string) (*os.File, error) {
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_APPEND|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
 	if err != nil {

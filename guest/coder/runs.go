@@ -128,6 +128,7 @@ func (s server) waitRun(ctx context.Context, run *agentRun) error {
 	return nil
 }
 
+// runResult returns the result of a run that has ended.
 func runResult(run *agentRun) result {
 	if run.Cut {
 		run.Answer += "\n[the answer was longer]"

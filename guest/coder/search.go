@@ -84,6 +84,7 @@ func (w workspace) search(ctx context.Context, args []byte) result {
 	return s.result(whole)
 }
 
+// newSearch returns the search for a pattern in the files that match the glob name; "" means all files.
 func newSearch(pattern, name string, ignoreCase bool) (*search, error) {
 	s := &search{until: time.Now().Add(searchTime), left: maxSearchAll}
 	if pattern == "" || len(pattern) > maxPattern || len(name) > maxPattern {

@@ -28,6 +28,7 @@ type result struct {
 	changed bool // the call may have changed something
 }
 
+// failed returns the result of a call that has failed.
 func failed(format string, args ...any) result {
 	return result{text: fmt.Sprintf(format, args...), failed: true}
 }

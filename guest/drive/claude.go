@@ -143,6 +143,7 @@ func (*claude) message(l *claudeLine, s *turnState) {
 	}
 }
 
+// result handles the line that ends the turn.
 func (*claude) result(r *claudeResult, subtype string, s *turnState) {
 	u := caisson.RunUsage{Calls: r.Turns, Cost: dollars(r.Cost)}
 	for _, m := range r.Models {

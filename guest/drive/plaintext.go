@@ -50,6 +50,7 @@ func (c *cleaner) flush() string {
 	return string(c.out)
 }
 
+// step processes one byte.
 func (c *cleaner) step(b byte) {
 	switch c.state {
 	case cleanGround:
@@ -90,6 +91,7 @@ func (c *cleaner) asText(b byte) {
 	c.text(b)
 }
 
+// afterEscape processes a byte after ESC.
 func (c *cleaner) afterEscape(b byte) {
 	switch {
 	case b == '[':
@@ -104,6 +106,7 @@ func (c *cleaner) afterEscape(b byte) {
 	}
 }
 
+// text processes a byte outside of sequences.
 func (c *cleaner) text(b byte) {
 	if c.cr {
 		c.cr = false

@@ -90,6 +90,7 @@ func Start(t *task.Task, args []string, stdin bool) (*Program, error) {
 	return p, nil
 }
 
+// start starts the program. files are its standard input, output and error.
 func (p *Program) start(t *task.Task, args []string, files []*os.File) error {
 	env := os.Environ()
 	for name, value := range t.Env {
@@ -145,6 +146,7 @@ func dedupe(env []string) []string {
 	return kept
 }
 
+// wait waits until the program has exited, and stores its exit status.
 func (p *Program) wait() {
 	state, err := p.process.Wait()
 	startedChildren.mu.Lock()

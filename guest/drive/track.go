@@ -109,6 +109,7 @@ func (s *scanner) noteMissing(what string, entries bool) {
 	}
 }
 
+// visit adds the file at rel to the manifest, unless it is in a directory that is skipped or beyond a limit.
 func (s *scanner) visit(name, rel string, d fs.DirEntry) error {
 	parts := strings.Split(rel, "/")
 	if d.IsDir() {
@@ -168,6 +169,7 @@ func (e *entry) certainlyEqual(now *entry, at time.Time) bool {
 		!e.change.IsZero() && at.Sub(e.change) > clockTick
 }
 
+// read sets the hash of a regular file, and its text if that is within the limits. Files that cannot be read have none.
 func (s *scanner) read(name string, e *entry) {
 	if e.size > s.hash {
 		s.noteMissing("the content of large files", false)

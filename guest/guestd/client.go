@@ -126,6 +126,7 @@ func (c *Client) call(ctx context.Context, req request) (*call, error) {
 // repeatable reports whether a request without a result may be sent again, which is not so if it may already have changed files.
 func repeatable(o op) bool { return o != opMkdir && o != opMove && o != opRemove }
 
+// exchange sends a request to the process of k and waits for the result. After an error the call has ended.
 func (c *Client) exchange(ctx context.Context, k *conn, req request) (*call, error) {
 	t := &call{conn: k, client: c, unbind: k.closeAfter(ctx)}
 	err := k.request(req)

@@ -34,6 +34,7 @@ type conn struct {
 	readErr  error     // error of reading; set before frames is closed
 }
 
+// newConn starts the goroutines of a conn. It closes proc if that has no standard input or output.
 func newConn(proc caisson.Process) (*conn, error) {
 	if proc.Stdin() == nil || proc.Stdout() == nil {
 		proc.Close()
@@ -54,6 +55,7 @@ func newConn(proc caisson.Process) (*conn, error) {
 	return c, nil
 }
 
+// readLoop passes frames of the process to frames until an error or close.
 func (c *conn) readLoop() {
 	defer close(c.frames)
 	for {
@@ -73,6 +75,7 @@ func (c *conn) readLoop() {
 	}
 }
 
+// writeLoop writes the buffers of out to the process until an error or close.
 func (c *conn) writeLoop() {
 	defer c.proc.Stdin().Close()
 	for {
@@ -173,6 +176,7 @@ func (c *conn) result(kind byte) (*result, error) {
 	return c.parse(f, kind)
 }
 
+// parse decodes f as a result, and closes c if f is of another kind or malformed.
 func (c *conn) parse(f frame, kind byte) (*result, error) {
 	var r result
 	if f.kind != kind {

@@ -64,6 +64,7 @@ func (p dirEntry) close() { p.dir.Close() }
 
 func (p dirEntry) fd() int { return int(p.dir.Fd()) }
 
+// err adds the operation and the path to an error.
 func (p dirEntry) err(op string, err error) error {
 	if err == nil {
 		return nil
@@ -85,6 +86,7 @@ func (s *filesystem) locate(name string) (dirEntry, error) {
 	return dirEntry{dir: dir, name: base, path: name}, nil
 }
 
+// stat returns the status of the entry. It does not follow a symlink.
 func (p dirEntry) stat() (*entry, error) {
 	var st unix.Stat_t
 	if err := unix.Fstatat(p.fd(), p.name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -206,6 +208,7 @@ func (s *filesystem) createPending(name string, mode uint32) (*pendingFile, erro
 	return d, err
 }
 
+// createPending is filesystem.createPending for an entry whose symlinks are resolved.
 func (p dirEntry) createPending(mode uint32) (*pendingFile, error) {
 	var old unix.Stat_t
 	err := unix.Fstatat(p.fd(), p.name, &old, unix.AT_SYMLINK_NOFOLLOW)
@@ -252,6 +255,7 @@ func (d *pendingFile) discard() {
 	d.dirEntry.close()
 }
 
+// removePending closes and removes the temporary file.
 func removePending(d *pendingFile) {
 	d.File.Close()
 	unix.Unlinkat(d.fd(), d.temp, 0)

@@ -54,6 +54,7 @@ func (r *reader) Read(b []byte) (int, error) {
 	return n, nil
 }
 
+// next receives the next part of the content, or the end.
 func (r *reader) next() error {
 	f, err := r.call.recv()
 	if err != nil {
@@ -189,6 +190,7 @@ func (c *Client) ListFiles(ctx context.Context, name string) ([]caisson.FileInfo
 	return infos, nil
 }
 
+// list receives the entries of dir.
 func (c *conn) list(dir string) ([]caisson.FileInfo, error) {
 	infos := []caisson.FileInfo{}
 	size := 0

@@ -125,6 +125,7 @@ func (w *encodedLine) check() error {
 	return err
 }
 
+// oneOf accepts the strings in all.
 func oneOf(field, s string, all []string) error {
 	if !slices.Contains(all, s) {
 		return fmt.Errorf("%s is %.40q, not one of %s", field, s, strings.Join(all, ", "))

@@ -93,6 +93,7 @@ func (r *Reader) read() ([]byte, error) {
 	}
 }
 
+// compact returns a JSON value without white space between its tokens.
 func compact(raw json.RawMessage) (json.RawMessage, error) {
 	if raw == nil {
 		return nil, nil

@@ -56,6 +56,7 @@ type lineOrder struct {
 
 var errEnded = errors.New("a line after the end")
 
+// next returns an error if w must not follow the previous lines, and otherwise records it.
 func (o *lineOrder) next(w *encodedLine) error {
 	if o.ended {
 		return errEnded

@@ -39,6 +39,7 @@ func Count(ctx context.Context, dir *os.File, depth int) (Tally, error) {
 	return c, err
 }
 
+// add counts everything in dir.
 func (c *Tally) add(ctx context.Context, dir *os.File, depth int) error {
 	if depth == 0 {
 		return ErrDeep

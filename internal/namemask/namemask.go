@@ -173,6 +173,7 @@ func (m *Mask) matchesLast(last string) bool {
 	return m.exact[last] || slices.ContainsFunc(m.globs, func(g string) bool { return match(g, last) })
 }
 
+// hides reports whether the path with these names is hidden, regardless of its parent directories.
 func (m *Mask) hides(names []string) bool {
 	if !m.matchesLast(names[len(names)-1]) {
 		return false
@@ -181,6 +182,7 @@ func (m *Mask) hides(names []string) bool {
 	return slices.ContainsFunc(m.hide, matches) && !slices.ContainsFunc(m.show, matches)
 }
 
+// matches reports whether the pattern matches the path with these names.
 func (p pattern) matches(names []string) bool {
 	if len(names) < len(p.names) || p.rooted && len(names) != len(p.names) {
 		return false

@@ -113,6 +113,7 @@ func plainRun(p []byte) int {
 	return len(p)
 }
 
+// step handles one byte.
 func (f *Filter) step(c byte) {
 	switch f.state {
 	case ground:
@@ -244,9 +245,11 @@ func (f *Filter) reject() {
 	f.reset()
 }
 
+// accept passes the current sequence.
 func (f *Filter) accept() {
 	f.out = append(f.out, f.seq...)
 	f.reset()
 }
 
+// reset forgets the current sequence: the next byte is outside of sequences.
 func (f *Filter) reset() { f.state, f.seq, f.n = ground, f.seq[:0], 0 }

@@ -81,6 +81,7 @@ func (d *decoder) value(path string, n *yaml.Node, v reflect.Value) {
 	}
 }
 
+// text decodes a value that has an UnmarshalText method.
 func (d *decoder) text(path string, n *yaml.Node, v reflect.Value) {
 	if n.Kind != yaml.ScalarNode {
 		d.fault(path, n, "must be a single value")
@@ -91,6 +92,7 @@ func (d *decoder) text(path string, n *yaml.Node, v reflect.Value) {
 	}
 }
 
+// structure decodes a mapping into a struct, whose yaml tags are the known keys.
 func (d *decoder) structure(path string, n *yaml.Node, v reflect.Value) {
 	if n.Kind != yaml.MappingNode {
 		d.fault(path, n, "must be a mapping of keys to values")
@@ -153,6 +155,7 @@ func (d *decoder) mapping(path string, n *yaml.Node, v reflect.Value) {
 	v.Set(out)
 }
 
+// scalar decodes a single value into a string, a bool or a number.
 func (d *decoder) scalar(path string, n *yaml.Node, v reflect.Value) {
 	if n.Kind != yaml.ScalarNode {
 		d.fault(path, n, "must be a single value")

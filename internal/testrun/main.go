@@ -79,6 +79,7 @@ type invocation struct {
 	timeout  time.Duration // of each test binary
 }
 
+// run runs all tests: those of longPackages in one sequence, and in parallel the others.
 func run(ctx context.Context, all bool, count int) error {
 	env, inMemory, clean, err := environment(ctx, all)
 	if err != nil {

@@ -124,6 +124,7 @@ func (u *unpacker) setMode(in *os.Root, name string, mode fs.FileMode) error {
 	return in.Chmod(name, info.Mode().Perm()&^(ownerBits&^mode))
 }
 
+// entry creates one entry of the archive.
 func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 	h, err := sanitize(h)
 	if err != nil {

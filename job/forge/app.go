@@ -158,6 +158,7 @@ func installationToken(ctx context.Context, args jobArgs, now time.Time) (string
 	return out.Token, out.Expires, nil
 }
 
+// findInstallation returns the id of the App's installation for a project.
 func findInstallation(ctx context.Context, c *client, project string) (int64, error) {
 	var out struct {
 		ID int64 `json:"id"`

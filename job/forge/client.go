@@ -118,6 +118,7 @@ func (c *client) call(ctx context.Context, method, path string, query url.Values
 	return c.read(resp, out)
 }
 
+// read decodes the body of a response into out. Returns a *statusError if the status is not 2xx.
 func (c *client) read(resp *http.Response, out any) error {
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {

@@ -118,6 +118,7 @@ func failureOf(err error, host string, secrets ...string) *failure {
 	return f
 }
 
+// explain returns the kind and the message of the error for users.
 func (e *statusError) explain(host string) (caisson.Kind, string) {
 	said := ""
 	if e.message != "" {
@@ -142,6 +143,7 @@ func (e *statusError) explain(host string) (caisson.Kind, string) {
 	return caisson.Invalid, fmt.Sprintf("%s answered with status %d; is the address of its API right?%s", host, e.status, said)
 }
 
+// explainNetwork returns the kind and the message for a request without a response.
 func explainNetwork(err error, host string) (caisson.Kind, string) {
 	if e, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return caisson.Unavailable, fmt.Sprintf("%s cannot be trusted (%.160s); if its authority is your own, have the administrator add it", host, e.Err)

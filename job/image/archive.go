@@ -55,6 +55,7 @@ func readError(err error) error {
 	return err
 }
 
+// walk writes the entry at p and everything below it.
 func (a *archiver) walk(p string) error {
 	fi, err := a.root.Lstat(p)
 	if err != nil {
@@ -75,6 +76,7 @@ func (a *archiver) walk(p string) error {
 	return nil
 }
 
+// entry writes the entry at p, without what is below it.
 func (a *archiver) entry(p string, fi fs.FileInfo) error {
 	st, ok := fi.Sys().(*syscall.Stat_t)
 	if !ok {

@@ -71,6 +71,7 @@ func cloneImage(img *caisson.Image) *caisson.Image {
 	return &c
 }
 
+// makeImage builds the image of the host as it is now.
 func (h *hostImage) makeImage() (*caisson.Image, error) {
 	dir, done, err := h.layers.tempDir()
 	if err != nil {

@@ -85,6 +85,7 @@ func resolve(ctx context.Context, src source) (*resolved, error) {
 	return describe(img, *platform, src.Reference)
 }
 
+// describe returns the digest, the layers and the configuration of an image.
 func describe(img v1.Image, platform v1.Platform, ref string) (*resolved, error) {
 	digest, err := img.Digest()
 	if err != nil {

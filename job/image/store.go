@@ -86,11 +86,13 @@ func (s *layerStore) find(digest string) (Layer, bool, error) {
 	return l, true, nil
 }
 
+// owns reports whether the account is recorded as an owner of the layer; see setOwner.
 func (s *layerStore) owns(account, digest string) bool {
 	_, err := os.Lstat(s.ownerPath(account, digest))
 	return err == nil
 }
 
+// setOwner records that a pull of the account has transferred the layer's bytes, or that it built the layer.
 func (s *layerStore) setOwner(account, digest string) error {
 	path := s.ownerPath(account, digest)
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -268,6 +270,7 @@ func (s *layerStore) discard(l Layer, inUse func(string) bool) (bool, error) {
 	return true, os.RemoveAll(trash)
 }
 
+// moveToTrash moves l into the directory trash unless l is in use, and reports whether it did. It acquires s.mu.
 func (s *layerStore) moveToTrash(l Layer, trash string, inUse func(string) bool) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -296,6 +299,7 @@ func (s *layerStore) sweep() error {
 	return errors.Join(err, s.sweepDescriptions())
 }
 
+// sweepDescriptions removes layers without a description, and descriptions without a layer.
 func (s *layerStore) sweepDescriptions() error {
 	// publish writes the description before the layer; the lock keeps this from seeing one without the other.
 	s.mu.Lock()

@@ -122,6 +122,7 @@ func (t *tree) makeMissing(dir string) error {
 	return nil
 }
 
+// makeDir creates the directory base, which belongs to 0:0, in the directory parent.
 func (t *tree) makeDir(parent int, base string) error {
 	if err := unix.Mkdirat(parent, base, 0o755); err != nil {
 		return os.NewSyscallError("mkdirat", err)
@@ -206,6 +207,7 @@ func timespec(t time.Time) unix.Timespec {
 	return unix.Timespec{Sec: sec, Nsec: int64(t.Nanosecond())}
 }
 
+// isWhiteout reports whether st is that of a whiteout of overlayfs: a character device 0:0.
 func isWhiteout(st unix.Stat_t) bool {
 	return st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0
 }

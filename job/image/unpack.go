@@ -109,6 +109,7 @@ func diskError(err error) error {
 	return err
 }
 
+// unpackAll creates all entries of an archive.
 func (u *unpacker) unpackAll(tr *tar.Reader) error {
 	for {
 		hdr, err := tr.Next()
@@ -127,6 +128,7 @@ func (u *unpacker) unpackAll(tr *tar.Reader) error {
 	}
 }
 
+// entry creates one entry, or applies the marker that it is.
 func (u *unpacker) entry(hdr *tar.Header, r io.Reader) error {
 	p, err := cleanPath(hdr.Name)
 	if err != nil {
@@ -213,6 +215,7 @@ func (u *unpacker) whiteout(p string) error {
 	return chown(fd, base, 0, 0)
 }
 
+// opaque makes dir opaque: it hides what the layers below have in it.
 func (u *unpacker) opaque(dir string) error {
 	if dir == "." {
 		// overlayfs cannot mark the root as opaque, and ignoring the marker would show files that it hides.

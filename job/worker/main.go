@@ -78,6 +78,7 @@ func Main(jobs ...Declared) {
 	os.Exit(0)
 }
 
+// serve reads the request, confines this process and runs the job.
 func serve(jobs []Declared) error {
 	in := os.NewFile(requestFD, "request")
 	requests := bufio.NewReader(in)

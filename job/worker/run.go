@@ -70,6 +70,7 @@ type process struct {
 	copying   sync.WaitGroup // for copyInput
 }
 
+// close closes the parent's descriptors and waits for copyInput.
 func (p *process) close() {
 	for _, f := range append(p.parentFiles, p.jobFiles...) {
 		f.Close()
@@ -77,6 +78,7 @@ func (p *process) close() {
 	p.copying.Wait()
 }
 
+// prepare sets up the command of the job and the descriptors that it inherits.
 func (p *process) prepare(ctx context.Context, r *Runner, req Request, c *call) error {
 	stdin, request, err := p.pipe()
 	if err != nil {

@@ -73,6 +73,7 @@ func Config(s Setup) ([]caisson.SeedFile, error) {
 	return append(files, caisson.SeedFile{Path: path.Join(s.Home, "openclaw.json"), Mode: 0o600, Data: b.String()}), nil
 }
 
+// check returns an Invalid error if s cannot be configured.
 func (s *Setup) check() error {
 	if len(s.Models) == 0 {
 		return invalidf("models", "OpenClaw needs at least one model; grant one to the agent")
@@ -166,6 +167,7 @@ func (s *Setup) file(name string) string {
 	return ""
 }
 
+// modelsOf returns the configuration of the models: a single provider, which is the model gateway.
 func modelsOf(s Setup) models {
 	m := models{Mode: "replace", CatalogRefresh: enabled{}, Providers: map[string]provider{}}
 	p := provider{BaseURL: cmp.Or(s.BaseURL, modelsURL), APIKey: dummyKey, API: "openai-completions", Headers: map[string]string{

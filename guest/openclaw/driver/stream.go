@@ -77,6 +77,7 @@ func (s *stream) preamble(data json.RawMessage) {
 	}
 }
 
+// tool handles the start or the result of a tool call.
 func (s *stream) tool(data json.RawMessage) {
 	var d struct {
 		Phase, Name string
@@ -127,6 +128,7 @@ func resultText(raw json.RawMessage) string {
 	return string(raw)
 }
 
+// lifecycle handles the start of the run, and the reasons of its failures.
 func (s *stream) lifecycle(data json.RawMessage) {
 	var d struct {
 		Phase       string
