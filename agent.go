@@ -47,7 +47,7 @@ type Agent struct {
 	Command []string `json:"command,omitempty" yaml:"command" doc:"What is started for a run; {model}, {prompt}, {session}, {workspace}, {persona} stand for the run's"`
 	Prompt  string   `json:"prompt,omitempty" yaml:"prompt" enum:"argument,stdin,file," doc:"How the program gets its prompt; default argument"`
 	// Events, for jsonl, contains either "dialect" with the name of a dialect, or paths of JSON fields in a line for "text",
-	// "final", "error" and "usage.…"; empty means the first built-in dialect that accepts a line.
+	// "final", "error" and "usage"; empty means the first built-in dialect that accepts a line.
 	Events map[string]string `json:"events,omitempty" yaml:"events" doc:"For jsonl: the dialect (codex, claude, opencode, caisson), or the paths of text, final, error and usage in a line"`
 	// Service is a program that runs in the sandbox from the start, before and between runs (OpenClaw's gateway). Ready
 	// is polled until it answers.

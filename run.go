@@ -12,7 +12,7 @@ type RunState string
 
 // The states of runs.
 const (
-	RunQueued    RunState = "queued"   // in the queue, because too many other runs are in progress
+	RunQueued    RunState = "queued"   // in the queue, until few enough other runs are in progress
 	RunStarting  RunState = "starting" // its sandbox is being created, forked or resumed
 	RunRunning   RunState = "running"
 	RunSucceeded RunState = "succeeded"

@@ -48,7 +48,7 @@ type WorkspaceState string
 const (
 	WorkspaceLive     WorkspaceState = "live"    // its sandbox exists
 	WorkspaceDetached WorkspaceState = "resting" // its sandbox was removed, and some changes were not applied
-	WorkspaceSettled  WorkspaceState = "settled" // its sandbox was removed and no change is left; it is removed later
+	WorkspaceSettled  WorkspaceState = "settled" // its sandbox was removed and no change is left; removed after a retention time
 )
 
 // A Workspace is a host directory as one sandbox sees it, with its changes there. It outlives its sandbox.
