@@ -64,6 +64,7 @@ func (c Caller) Work() string { return c.work }
 // registries in these networks, and limits beyond those for all accounts.
 func (c Caller) MayUseHost() bool { return c.Local || c.host }
 
+// callerKey is the key of the Caller in a context.
 type callerKey struct{}
 
 // WithCaller returns a context that carries c.

@@ -32,7 +32,7 @@ type Agent struct {
 	Description string `json:"description,omitempty" yaml:"description"`
 	Version     string `json:"version,omitempty" yaml:"version" doc:"Version of the agent's program; recorded in every run"`
 
-	// The environment: a template by name, or its parts.
+	// Template is the name of the template that it starts from; without one, Image and Setup define one.
 	Template string      `json:"template,omitempty" yaml:"template" doc:"Name of a template; if empty, image and setup define one"`
 	Image    string      `json:"image,omitempty" yaml:"image" doc:"host, an OCI reference, dir:PATH or tar:PATH"`
 	Setup    []SetupStep `json:"setup,omitempty" yaml:"setup" doc:"Steps that install it, as root; their changes are stored as a layer"`
@@ -46,7 +46,8 @@ type Agent struct {
 	Driver  string   `json:"driver" yaml:"driver" enum:"exec,jsonl,acp,openclaw"`
 	Command []string `json:"command,omitempty" yaml:"command" doc:"What is started for a run; {model}, {prompt}, {session}, {workspace}, {persona} stand for the run's"`
 	Prompt  string   `json:"prompt,omitempty" yaml:"prompt" enum:"argument,stdin,file," doc:"How the program gets its prompt; default argument"`
-	// Events maps the parts of an event to paths in a line of JSON, for jsonl; empty means the built-in dialects.
+	// Events, for jsonl, contains either "dialect" with the name of a dialect, or paths of JSON fields in a line for "text",
+	// "final", "error" and "usage"; empty means the first built-in dialect that accepts a line.
 	Events map[string]string `json:"events,omitempty" yaml:"events" doc:"For jsonl: the dialect (codex, claude, opencode, caisson), or the paths of text, final, error and usage in a line"`
 	// Service is a program that runs in the sandbox from the start, before and between runs (OpenClaw's gateway). Ready
 	// is polled until it answers.

@@ -31,6 +31,7 @@ func (g Guest) Reference(call ID) string {
 	return run + "/" + strconv.Itoa(g.Attempt) + "/" + string(call)
 }
 
+// guestKey is the key of the Guest in a context.
 type guestKey struct{}
 
 // WithGuest returns a context that carries g. Only wires, and gateways that have verified a run token, call it.

@@ -29,6 +29,7 @@ const (
 
 const idLen = 2 + 1 + 16
 
+// idEncoding encodes the random part of an ID.
 var idEncoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
 // NewID returns a new ID with 80 random bits from the kernel's generator.

@@ -218,8 +218,8 @@ type LedgerStore interface {
 	// Ingest adds the content of a journal up to offset to in one transaction: new rows, and for each, its Amount is
 	// moved from held to used in those budgets of its guest that belong to its account. from must be the offset up to
 	// which the journal was ingested (Conflict if not). Rows that exist already, by source and reference, change
-	// nothing. Returns Invalid if a row can never be stored. Sums saturate at nine billion dollars, and at as many
-	// billionths of tokens.
+	// nothing. Returns Invalid if a row can never be stored. Sums saturate at 9e18: nine billion dollars, or that
+	// number of tokens.
 	Ingest(ctx context.Context, journal ID, from, to int64, calls []Call) error
 	// Offset returns up to which offset a journal was ingested; 0 for an unknown one.
 	Offset(ctx context.Context, journal ID) (int64, error)

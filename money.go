@@ -106,6 +106,7 @@ func (a Amount) Covers(b Amount) bool {
 // IsZero reports whether all fields of a are 0.
 func (a Amount) IsZero() bool { return a == Amount{} }
 
+// addSat returns a+b, or math.MaxInt64 if that overflows. It does not detect an overflow below math.MinInt64.
 func addSat(a, b int64) int64 {
 	if b > 0 && a > math.MaxInt64-b {
 		return math.MaxInt64

@@ -33,8 +33,8 @@ type Repo struct {
 	URL     string `json:"url" doc:"https://…, http://…, ssh://…, user@host:path, or an absolute path; without a password"`
 	Forge   Forge  `json:"forge,omitempty" enum:"none,github,gitlab,gitea," doc:"Default by the URL's host"`
 	API     string `json:"api,omitempty" doc:"Base URL of the forge's REST API; default by forge and host"`
-	// Credential is a token, a password (user:password), an SSH private key, or a GitHub App (JSON with appId,
-	// privateKey and optionally installationId).
+	// Credential is the name of a credential, whose value is a token, a password (user:password), an SSH private key, or a
+	// GitHub App (JSON with appId, privateKey and optionally installationId).
 	Credential string   `json:"credential,omitempty" doc:"Name of the credential for it; empty: that of the well-known name for the forge (GITHUB_TOKEN, GITLAB_TOKEN, GITEA_TOKEN) if there is one, else none"`
 	HostKeys   []string `json:"hostKeys,omitempty" maxItems:"20" doc:"Host keys of an SSH server, in the format of known_hosts; required for ssh"`
 	Protected  []string `json:"protected,omitempty" maxItems:"100" doc:"Patterns of branches that are never pushed to, besides the default branch"`
@@ -80,7 +80,7 @@ type DeliveryState string
 // The states of deliveries.
 const (
 	DeliveryHeld      DeliveryState = "held"      // its run failed or a check requires a confirmation; retry sends it
-	DeliveryWaiting   DeliveryState = "waiting"   // for its place in the queue, or for the next try
+	DeliveryWaiting   DeliveryState = "waiting"   // it is in the queue, for its first or its next try
 	DeliverySending   DeliveryState = "sending"   // a try is in progress
 	DeliveryDelivered DeliveryState = "delivered" // the remote has confirmed the branch, and the forge the pull request
 	DeliveryFailed    DeliveryState = "failed"    // the remote refused, or the time for tries is over; retry tries again
@@ -211,7 +211,7 @@ type DeliveryRequest struct {
 	Body    string // the agent's final answer, for the text of a pull request
 	Hold    bool   // hold the delivery until a client releases it
 	// OnIncomplete is called with the reason if a part of the unpushed changes in Dir could not be taken, while the rest is
-	// delivered. If Left is nil, this is an error.
+	// delivered. If OnIncomplete is nil, this is an error.
 	OnIncomplete func(why error)
 }
 

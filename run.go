@@ -12,8 +12,8 @@ type RunState string
 
 // The states of runs.
 const (
-	RunQueued    RunState = "queued"   // waits for admission
-	RunStarting  RunState = "starting" // its sandbox is being made
+	RunQueued    RunState = "queued"   // in the queue, until few enough other runs are in progress
+	RunStarting  RunState = "starting" // its sandbox is being created, forked or resumed
 	RunRunning   RunState = "running"
 	RunSucceeded RunState = "succeeded"
 	RunFailed    RunState = "failed" // Result.Error contains the reason; includes cancelled runs
@@ -76,7 +76,7 @@ type RunRequest struct {
 	Hidden      []string     `json:"hidden,omitempty" maxItems:"100" doc:"Secret-looking files that the client has not put into the archive of the workspace"`
 	HiddenCount int          `json:"hiddenCount,omitempty" minimum:"0" maximum:"5000000" doc:"How many these are, if they are more than hidden has"`
 	Repo        *RepoRequest `json:"repo,omitempty" doc:"Repository that is cloned into the workspace, and to which commits are delivered"`
-	// Workspace is a tar archive that is unpacked into the workspace instead; nil for none.
+	// Workspace is a tar archive that is unpacked into the workspace, instead of Directory; nil for none.
 	Workspace io.Reader `json:"-"`
 }
 
@@ -90,7 +90,7 @@ type Run struct {
 	Attempt int        `json:"attempt" doc:"From 1"`
 	Session ID         `json:"session,omitempty"`
 	Sandbox ID         `json:"sandbox,omitempty" doc:"Of this attempt; gone when the run has ended, unless it is kept"`
-	// Workspace contains the changes of this attempt in the directory that it was given.
+	// Workspace is the id of the workspace with this attempt's changes to the directory that the run was given.
 	Workspace ID     `json:"workspace,omitempty"`
 	Parent    ID     `json:"parent,omitempty" doc:"The run whose agent started this one"`
 	Lineage   []ID   `json:"lineage,omitempty" doc:"Parent runs, outermost first"`
@@ -262,8 +262,8 @@ type Session struct {
 	Agent   string `json:"agent"`
 	User    string `json:"user,omitempty"`
 	Key     string `json:"key" doc:"Unique within account, user and agent"`
-	// Sandbox contains the conversation's memory and files; empty if they were removed: then the next run begins with
-	// the messages only.
+	// Sandbox is the sandbox with the agent's own record of the conversation and its files. It is empty if the sandbox was
+	// removed: the next run then gets the messages only.
 	Sandbox   ID        `json:"sandbox,omitempty"`
 	Volume    ID        `json:"volume,omitempty" doc:"The volume that its sandbox has, and the next one will have; absent if it has none"`
 	Run       ID        `json:"run,omitempty" doc:"The run under way; empty if there is none"`

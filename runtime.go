@@ -113,7 +113,8 @@ func (w *Writers) After(before *Writers) *Writers {
 	for _, x := range w.List {
 		again[x.Path] = true
 	}
-	all := &Writers{Dropped: max(before.Dropped, w.Dropped)} // the records of w that were saved have counted them already
+	// Not the sum: before may have been saved from the same sandbox, and w then includes the paths that before has dropped.
+	all := &Writers{Dropped: max(before.Dropped, w.Dropped)}
 	for _, x := range before.List {
 		if !again[x.Path] {
 			all.List = append(all.List, x)

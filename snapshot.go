@@ -44,7 +44,7 @@ type ForkRequest struct {
 	Count  int               `json:"count,omitempty" doc:"How many; 0 means 1, at most 100"`
 	Name   string            `json:"name,omitempty" doc:"Name of the fork; with a count, -1, -2, … are appended"`
 	Labels map[string]string `json:"labels,omitempty"`
-	// A fork has the origin's policy unless Policy is set, but calls models only if Models is set: forking does not
+	// Policy replaces the origin's policy; nil keeps it. Models is not inherited from the origin, so that forking does not
 	// multiply a budget.
 	Policy *Policy     `json:"policy,omitempty" doc:"Instead of the origin's"`
 	Models *ModelGrant `json:"models,omitempty" doc:"Its use of the model gateway; none if absent"`

@@ -22,7 +22,7 @@ const (
 	Suspended  State = "suspended" // frozen in memory; continues at once
 	Waking     State = "waking"
 	Stopping   State = "stopping"
-	Stopped    State = "stopped" // files are on disk, memory is gone
+	Stopped    State = "stopped" // files are on disk, memory was discarded
 	Removing   State = "removing"
 	Failed     State = "failed" // Reason contains the cause; can only be removed
 )

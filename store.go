@@ -63,7 +63,7 @@ type TokenStore interface {
 	Insert(ctx context.Context, t *Token, hash [32]byte) error
 	// Find returns the unexpired token with that hash; Unauthed if there is none.
 	Find(ctx context.Context, hash [32]byte, now time.Time) (*Token, error)
-	// Used records the time of a token's last use; callers keep the rate low.
+	// Used records the time of a token's last use. It writes to the store, so it is not called for every request.
 	Used(ctx context.Context, id ID, at time.Time) error
 	List(ctx context.Context, in Scope) ([]*Token, error)
 	Delete(ctx context.Context, in Scope, id ID) error
@@ -89,12 +89,12 @@ type EventStore interface {
 
 // AnswerStore stores the answers to requests with an Idempotency-Key.
 type AnswerStore interface {
-	// Begin claims key for a request with this fingerprint. If the key was claimed before with the same fingerprint, it
-	// returns the stored answer, or Conflict if there is none yet (the request is in progress); with another
-	// fingerprint, Invalid.
+	// Begin records that a request with this key and fingerprint is in progress. If the key is already recorded with the
+	// same fingerprint, it returns the stored answer, or Conflict if there is none yet (the request is in progress); with
+	// another fingerprint, Invalid.
 	Begin(ctx context.Context, account, key string, fingerprint [32]byte, now time.Time) (answer []byte, err error)
-	// Finish stores the answer; nil releases the key, so that the request can be retried.
+	// Finish stores the answer; nil deletes the key, so that the request can be retried.
 	Finish(ctx context.Context, account, key string, answer []byte) error
-	// Trim deletes keys that were claimed before the given time.
+	// Trim deletes keys that were recorded before the given time.
 	Trim(ctx context.Context, before time.Time) error
 }

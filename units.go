@@ -10,6 +10,7 @@ import (
 // Size is a number of bytes. As text it is a number with an optional unit: 512M, 2GiB, 1.5g; units are powers of 1024.
 type Size int64
 
+// sizeUnits are the numbers of bytes of units, in lower case.
 var sizeUnits = map[string]int64{
 	"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "kib": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "mib": 1 << 20,
 	"g": 1 << 30, "gb": 1 << 30, "gib": 1 << 30, "t": 1 << 40, "tb": 1 << 40, "tib": 1 << 40,

@@ -24,21 +24,21 @@ const (
 	// WorkspaceCopy is like WorkspaceOverlay with a copy of the directory made at the start, which does not include
 	// later changes on the host.
 	WorkspaceCopy WorkspaceKind = "copy"
-	// no review: the sandbox writes to the host directory itself; see [WorkspaceDirect] is the directory itself, writable. Changes are not reviewed. It must be requested explicitly.
+	// WorkspaceDirect is the directory itself, writable. Changes are not reviewed. It must be requested explicitly.
 	WorkspaceDirect WorkspaceKind = "direct"
 	// WorkspaceVolume is a [Volume], writable, without a host directory: nothing is reviewed or applied.
 	WorkspaceVolume WorkspaceKind = "volume"
 )
 
 // A SyncMode defines how changes in a workspace are applied to the host directory. With SyncYolo, changes that fail a
-// check, and removals of most of the directory's files, wait for a person.
+// check, and removals of most of the directory's files, are not applied until a person does so.
 type SyncMode string
 
 // The modes.
 const (
 	SyncSecure SyncMode = "secure"      // a person applies changes after a review
 	SyncYolo   SyncMode = "yolo"        // changes that pass every check are applied every 30 s and at the end
-	SyncUnsafe SyncMode = "yolo-unsafe" // WorkspaceDirect
+	SyncUnsafe SyncMode = "yolo-unsafe" // no review: the sandbox writes to the host directory itself; see [WorkspaceDirect]
 )
 
 // WorkspaceState is the state of a workspace.
@@ -47,8 +47,8 @@ type WorkspaceState string
 // The states of workspaces.
 const (
 	WorkspaceLive     WorkspaceState = "live"    // its sandbox exists
-	WorkspaceDetached WorkspaceState = "resting" // its sandbox was removed; changes wait (detached)
-	WorkspaceSettled  WorkspaceState = "settled" // its sandbox was removed and no changes wait; removed after its retention time
+	WorkspaceDetached WorkspaceState = "resting" // its sandbox was removed, and some changes were not applied
+	WorkspaceSettled  WorkspaceState = "settled" // its sandbox was removed and no change is left; removed after a retention time
 )
 
 // A Workspace is a host directory as one sandbox sees it, with its changes there. It outlives its sandbox.

@@ -27,6 +27,7 @@ func IsBuiltin(id string) bool {
 	return slices.ContainsFunc(builtin(), func(a *caisson.Agent) bool { return a.ID == id })
 }
 
+// builtin returns the built-in agents, which it parses once.
 var builtin = sync.OnceValue(func() []*caisson.Agent {
 	entries, err := files.ReadDir("builtin") // sorted by name, which is id + ".yaml"
 	if err != nil {

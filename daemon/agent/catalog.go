@@ -22,7 +22,7 @@ type Config struct {
 	// Dir is the administrator's directory, with a file NAME.yaml for each agent; if it is "" or does not exist, there are
 	// none.
 	Dir   string
-	Table caisson.Table[caisson.Agent]
+	Table caisson.Table[caisson.Agent] // the accounts' own agents
 	// EnsureAccount creates the caller's account if it does not exist, as the rows of Table require.
 	EnsureAccount func(ctx context.Context, account string) error
 	// CheckPolicy returns an error for policies that cannot be compiled or that the caller is not allowed to use.
@@ -68,7 +68,7 @@ func (c *Catalog) ListAgents(ctx context.Context) ([]*caisson.Agent, error) {
 			return nil, err
 		}
 		for _, a := range page {
-			if !seen[a.ID] { // an agent that is older than the administrator's file with its id is hidden, as in GetAgent
+			if !seen[a.ID] { // shared agents take precedence over older agents of the account, as in GetAgent
 				list = append(list, a)
 			}
 			f.After = caisson.ID(a.ID)

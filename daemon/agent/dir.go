@@ -128,6 +128,7 @@ func (d *directory) report(path string, old, f *file) *file {
 	return f
 }
 
+// parse reads an agent from the file at path, which must not have the id of a built-in agent.
 func (d *directory) parse(path string, info fs.FileInfo) (*caisson.Agent, error) {
 	if !info.Mode().IsRegular() {
 		return nil, caisson.Errorf(caisson.Invalid, "is not a regular file")

@@ -139,7 +139,7 @@ func (c *checker) model(a *caisson.Agent, asked string, d Defaults, s *Settings)
 			misfits = append(misfits, m)
 		}
 	}
-	// Other models that the agent cannot call are skipped.
+	// It is an error if the agent cannot call a model that the request or the agent names. Other such models are skipped.
 	named := func(m caisson.GatewayModel) bool { return m.Alias == asked || len(a.Models) > 0 }
 	if i := slices.IndexFunc(misfits, named); i >= 0 || len(misfits) > 0 && len(models) == 0 && needsModel(a) {
 		m := misfits[max(i, 0)]
@@ -156,7 +156,7 @@ func (c *checker) model(a *caisson.Agent, asked string, d Defaults, s *Settings)
 		c.addf("model", "%s may not use %.80q; it may use %s", a.ID, asked, strings.Join(s.Models, ", "))
 	default:
 		s.setModel(a, models[at])
-		// A gateway uses the first model of a grant for names that it does not have.
+		// The run's model is the first, because the gateway uses the first model of a grant for unknown names.
 		s.Models = append([]string{asked}, slices.Delete(s.Models, at, at+1)...)
 	}
 }
@@ -242,7 +242,7 @@ func capLimits(l, most caisson.AgentLimits) caisson.AgentLimits {
 	}
 }
 
-// capOptional is like lesser, for limits of which 0 is a valid value; nil means no limit.
+// capOptional is like capSet, for limits of which 0 is a valid value; nil means no limit.
 func capOptional[T cmp.Ordered](n, most *T) *T {
 	if n == nil || most == nil || *n <= *most {
 		return n
@@ -250,6 +250,7 @@ func capOptional[T cmp.Ordered](n, most *T) *T {
 	return most
 }
 
+// capSet returns the smaller of n and most; a most of 0 means no limit.
 func capSet[T cmp.Ordered](n, most T) T {
 	var none T
 	if most == none {

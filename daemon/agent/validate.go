@@ -15,6 +15,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
+// Formats of ids of agents, names of variables, and users.
 var (
 	idForm   = regexp.MustCompile(`^[a-z][a-z0-9-]{0,62}$`)
 	envForm  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
@@ -25,17 +26,17 @@ var (
 
 // Limits on the fields of an agent.
 const (
-	maxText     = 1 << 10 // name, description, version
-	maxWord     = 256     // names of models, tools, programs
-	maxWords    = 256
-	maxSteps    = 64
-	maxFiles    = 64
-	maxPersonas = 32
-	maxPool     = 64
-	maxStrings  = 1 << 20 // all arguments or variables together, in bytes
-	maxPath     = 4096
-	minMemory   = 64 << 20
-	minDisk     = 1 << 20
+	maxText     = 1 << 10  // name, description and version, in bytes
+	maxWord     = 256      // name of a model, tool or program, in bytes
+	maxWords    = 256      // entries of a list of such names
+	maxSteps    = 64       // steps of the setup
+	maxFiles    = 64       // entries of a list of files
+	maxPersonas = 32       // personas of an agent
+	maxPool     = 64       // prepared sandboxes; see caisson.Warm
+	maxStrings  = 1 << 20  // all arguments or variables together, in bytes
+	maxPath     = 4096     // bytes
+	minMemory   = 64 << 20 // bytes
+	minDisk     = 1 << 20  // bytes
 	maxCPUs     = 1024
 	maxPIDs     = 1 << 20
 )
@@ -52,6 +53,7 @@ var modelAPIs = []string{caisson.APIOpenAI, caisson.APIAnthropic, caisson.APIGem
 // eventPaths are the keys of Agent.Events that contain the path of a value in a line.
 var eventPaths = []string{"text", "final", "error", "usage"}
 
+// names checks the id and the texts for users.
 func (c *checker) names(a *caisson.Agent) {
 	switch {
 	case a.ID == "":
@@ -133,6 +135,7 @@ func (c *checker) driver(a *caisson.Agent) {
 	}
 }
 
+// prompt checks how the prompt is passed. placed means that the command contains {prompt}.
 func (c *checker) prompt(a *caisson.Agent, placed bool) {
 	if a.Prompt != "" {
 		c.oneOf("prompt", a.Prompt, caisson.PromptArgument, caisson.PromptStdin, caisson.PromptFile)
@@ -149,6 +152,7 @@ func (c *checker) prompt(a *caisson.Agent, placed bool) {
 	}
 }
 
+// events checks the description of the agent's output.
 func (c *checker) events(a *caisson.Agent) {
 	if len(a.Events) > 0 && a.Driver != caisson.DriverJSONL {
 		c.addf("events", "is for driver jsonl only")
@@ -267,6 +271,7 @@ func (c *checker) capabilities(a *caisson.Agent) {
 	}
 }
 
+// limits checks the limits at the path at. Limits that are 0 or nil are valid.
 func (c *checker) limits(at string, l caisson.AgentLimits) {
 	switch {
 	case l.CPUs < 0 || l.CPUs > maxCPUs || l.CPUs > 0 && l.CPUs < 0.01 || math.IsNaN(l.CPUs):
@@ -317,6 +322,7 @@ func (c *checker) word(field, s string) {
 	}
 }
 
+// words checks a list of identifiers, each as word does. None may be empty or occur twice.
 func (c *checker) words(field string, list []string) {
 	if len(list) > maxWords {
 		c.addf(field, "more than %d", maxWords)
@@ -333,12 +339,14 @@ func (c *checker) words(field string, list []string) {
 	}
 }
 
+// path checks an absolute path, which may be empty.
 func (c *checker) path(field, p string) {
 	if p != "" && (!path.IsAbs(p) || strings.ContainsRune(p, 0) || len(p) > maxPath) {
 		c.addf(field, "%.100q is not an absolute path", p)
 	}
 }
 
+// command checks a program and its arguments. It does not check placeholders.
 func (c *checker) command(field string, command []string) {
 	n := 0
 	for i, arg := range command {
@@ -355,6 +363,7 @@ func (c *checker) command(field string, command []string) {
 	}
 }
 
+// env checks names and values of environment variables.
 func (c *checker) env(field string, env map[string]string) {
 	n := 0
 	for k, v := range sorted(env) {
@@ -373,6 +382,7 @@ func (c *checker) env(field string, env map[string]string) {
 	}
 }
 
+// files checks the files that are to be written in a sandbox.
 func (c *checker) files(field string, files []caisson.SeedFile) {
 	if len(files) > maxFiles {
 		c.addf(field, "more than %d", maxFiles)

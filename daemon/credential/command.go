@@ -13,9 +13,11 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
+// commandTimeout is the timeout of a key command. commandGrace is how long its output is read after the command has exited or
+// was killed, because a grandchild may hold the pipe open.
 const (
 	commandTimeout = 10 * time.Second
-	commandGrace   = time.Second // for pipes that a grandchild holds open
+	commandGrace   = time.Second
 )
 
 // runKeyCommand runs a program and returns the key that it prints. Errors include neither its output nor its arguments, because
@@ -30,7 +32,7 @@ func runKeyCommand(ctx context.Context, argv []string) (caisson.Secret, error) {
 	cmd.Dir = "/"
 	cmd.Stdout = out
 	cmd.WaitDelay = commandGrace
-	// A separate process group, so that its children are killed with it.
+	// The command is started in a process group of its own, so that its children are killed with it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	err := cmd.Run()
@@ -54,7 +56,8 @@ func runKeyCommand(ctx context.Context, argv []string) (caisson.Secret, error) {
 	return key, nil
 }
 
-// limitedBuffer is a buffer that calls full and returns an error if the output exceeds limit bytes.
+// limitedBuffer is a buffer for at most limit bytes. A write that exceeds the limit sets exceeded, calls onExceeded and returns
+// an error.
 type limitedBuffer struct {
 	b          bytes.Buffer
 	limit      int

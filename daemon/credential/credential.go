@@ -78,7 +78,7 @@ func (v *Vault) SetCredential(ctx context.Context, name string, value caisson.Se
 	return c, nil
 }
 
-// maxCredentials bounds the credentials of an account. Concurrent requests may exceed it by a few.
+// maxCredentials is the maximum number of credentials of an account. Concurrent requests may exceed it by a few.
 const maxCredentials = 1000
 
 // RotateCredential implements [caisson.Credentials].

@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// maxEnvFile bounds the size of an environment file in bytes.
+// maxEnvFile is the maximum size of an environment file in bytes.
 const maxEnvFile = 1 << 20
 
 // A Variable is an assignment in an environment file.
@@ -62,10 +62,10 @@ func ParseEnv(r io.Reader) ([]Variable, error) {
 	return all, nil
 }
 
-// envParser parses a file; rest is at the beginning of a line.
+// envParser parses an environment file.
 type envParser struct {
-	rest string
-	line int
+	rest string // text that has not been parsed; before each call of next it begins with a line
+	line int    // number of the first line of rest, from 1
 }
 
 // assignment matches the part of a line before its value.
@@ -74,9 +74,10 @@ var assignment = regexp.MustCompile(`^[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-
 // interpolation matches references that some parsers replace. (In double quotes \$ is not one.)
 var interpolation = regexp.MustCompile(`(^|[^\\])(\\\\)*\$[A-Za-z_{(]`)
 
+// interpolated is the message for a value that matches interpolation.
 const interpolated = "has a $ that some parsers would expand; put the value in single quotes"
 
-// next parses one assignment, or one line without one.
+// next parses one assignment, or one line that is empty or a comment; then the name of the result is "".
 func (p *envParser) next() (Variable, error) {
 	v := Variable{Line: p.line}
 	if first := strings.TrimLeft(p.rest, " \t"); first == "" || first[0] == '\n' || first[0] == '#' {
@@ -179,6 +180,7 @@ func (p *envParser) endLine() error {
 	return nil
 }
 
+// errorf returns an Invalid error about the current line.
 func (p *envParser) errorf(what string) error {
 	return caisson.Errorf(caisson.Invalid, "line %d of the file of variables %s", p.line, what)
 }

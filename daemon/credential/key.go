@@ -37,6 +37,7 @@ func TakeKey() caisson.Secret {
 	return key
 }
 
+// validate returns an Invalid error unless exactly one field is set.
 func (k KeySource) validate() error {
 	set := 0
 	for _, is := range []bool{k.File != "", !k.Value.IsZero(), len(k.Command) > 0} {
@@ -53,12 +54,12 @@ func (k KeySource) validate() error {
 	return nil
 }
 
-// keyring loads the key on first use, and caches it.
+// keyring loads the key when it is first used, and caches it.
 type keyring struct {
 	source KeySource
 	store  caisson.CredentialStore
 	lock   chan struct{}  // holds a token while the key is loaded; a channel, because a mutex cannot be cancelled by a context
-	loaded caisson.Secret // guarded by lock
+	loaded caisson.Secret // the loaded key; zero until one was loaded that can be parsed; guarded by lock
 }
 
 func newKeyring(source KeySource, store caisson.CredentialStore) *keyring {
@@ -75,6 +76,7 @@ func (k *keyring) encryptionKey(ctx context.Context) (*age.X25519Identity, error
 	return k.get(ctx, true)
 }
 
+// get returns the cached key, or loads it. If create is set, it may create the key file.
 func (k *keyring) get(ctx context.Context, create bool) (*age.X25519Identity, error) {
 	select {
 	case k.lock <- struct{}{}:
@@ -91,7 +93,7 @@ func (k *keyring) get(ctx context.Context, create bool) (*age.X25519Identity, er
 	}
 	id, err := parseKey(key, k.source.name())
 	if err == nil {
-		k.loaded = key // an unusable key is loaded again by the next call, because an operator may have replaced it
+		k.loaded = key // A key that cannot be parsed is not cached: the operator may correct it.
 	}
 	return id, err
 }
@@ -107,6 +109,8 @@ func (k KeySource) name() string {
 	return KeyVariable
 }
 
+// load reads the key from its source. If the source is a file that does not exist and no credential is stored, it creates the
+// file if create is set.
 func (k *keyring) load(ctx context.Context, create bool) (caisson.Secret, error) {
 	switch {
 	case len(k.source.Command) > 0:
@@ -118,7 +122,8 @@ func (k *keyring) load(ctx context.Context, create bool) (caisson.Secret, error)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return text, err
 	}
-	// With a new key, all values encrypted with a lost key would look damaged, so a key is created only for the first credential.
+	// The key file is created only while no credential is stored: values that were encrypted with a lost key could not be
+	// decrypted with a new one.
 	all, err := k.store.List(ctx, caisson.AllAccounts())
 	if err == nil && len(all) > 0 { // another vault may have created the file and a credential since
 		if text, err := readPrivate(k.source.File); !errors.Is(err, fs.ErrNotExist) {
@@ -163,6 +168,7 @@ func parseKey(text caisson.Secret, from string) (*age.X25519Identity, error) {
 	return found, nil
 }
 
+// badKey returns the error for a key that cannot be parsed. It does not include the key.
 func badKey(from string) error {
 	return caisson.Errorf(caisson.Conflict, "%s does not hold the key of credentials; it should be one line AGE-SECRET-KEY-1…, as age-keygen makes", from)
 }

@@ -1,12 +1,12 @@
 package credential
 
-// A KnownName is a variable that commonly holds a secret.
+// A KnownName is the name of an environment variable that commonly holds a secret.
 type KnownName struct {
 	Name string
 	Kind string // description of the secret
 }
 
-// Known returns the variables that an import includes by default.
+// Known returns the variables that caisson credential import includes by default.
 func Known() []KnownName {
 	return []KnownName{
 		{"ANTHROPIC_API_KEY", "Anthropic API key"},

@@ -14,11 +14,11 @@ import (
 // sealVersion is the first byte of every plaintext.
 const sealVersion = 1
 
-// maxPlain bounds the size of a plaintext: a value, the account and the name.
+// maxPlain is the maximum size of a plaintext in bytes: a value, the account and the name.
 const maxPlain = MaxValue + 1024
 
-// seal encrypts a value together with its account and name. age authenticates only the plaintext; without them, anyone with write
-// access to the store could assign a row to another account.
+// seal encrypts a value together with its account and name. If the plaintext did not contain these, a program with write access
+// to the store could assign a row to another account, because age authenticates only the plaintext.
 func seal(id *age.X25519Identity, account, name string, value caisson.Secret) ([]byte, error) {
 	plain := []byte{sealVersion}
 	plain = appendPart(plain, account)
@@ -66,6 +66,7 @@ func open(id *age.X25519Identity, account, name string, sealed []byte) (caisson.
 	return caisson.NewSecret(string(value)), nil
 }
 
+// damagedError returns the error for a stored value that cannot be decrypted, or that belongs to another credential.
 func damagedError(cause error, name string) error {
 	return caisson.Wrap(cause, caisson.Conflict, "the stored value of credential %s is damaged or was copied from another credential; set it again with: caisson credential rotate %s", name, name)
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Hub appends events to a store and notifies the readers that follow it. It depends on no core and is constructed before all of
-// them.
+// Hub appends events to a store and notifies the calls of Watch that wait for new events. It depends on no core and is
+// constructed before all of them.
 type Hub struct {
 	store caisson.EventStore
 	log   *slog.Logger
@@ -67,7 +67,7 @@ func (h *Hub) PublishAll(ctx context.Context, list []*caisson.Event) {
 	h.mu.Unlock()
 }
 
-// page is the maximum number of events in one read of the store.
+// page is the maximum number of events that Watch reads from the store at once.
 const page = 256
 
 // Watch implements [caisson.Events].
@@ -80,7 +80,7 @@ func (h *Hub) Watch(ctx context.Context, subject string, after int64) (<-chan ca
 	go func() {
 		defer close(out)
 		for {
-			// Read before the store, so that events that are stored in between are not missed.
+			// The channel is read before the store: it is closed when events are stored that the read of the store misses.
 			h.mu.Lock()
 			wake := h.wake
 			h.mu.Unlock()

@@ -24,7 +24,7 @@ import (
 type Wire interface {
 	// Refresh sends the process its current settings.
 	Refresh(ctx context.Context) error
-	// ChangeRuns informs the process of changed remote runs.
+	// ChangeRuns informs the process of changed gateway runs.
 	ChangeRuns(ctx context.Context, change caisson.GatewayRunChange) error
 	// Forget makes the process discard what it has cached about the budgets.
 	Forget(ctx context.Context, budgets ...string) error
@@ -42,7 +42,7 @@ type CatalogConfig struct {
 	Providers      []caisson.Provider
 	Models         []caisson.Model
 	Roots          string // PEM of certificate authorities to trust for providers, in addition to the host's
-	WarmModel      string // alias of the model that warms up agents; it may be granted but is not listed
+	WarmModel      string // alias of the scripted model for warm snapshots; it may be granted but is not listed
 	ServedRemotely bool   // a gateway on another machine serves the local sandboxes and checks the names of models
 	Secrets        caisson.Secrets
 	Prices         Prices
@@ -123,6 +123,8 @@ func (c *Catalog) key(ctx context.Context, p caisson.Provider) (caisson.Secret, 
 	return key, err
 }
 
+// accountOf returns the account of a provider's credential: the provider's account, or the local one for a provider without an
+// account.
 func accountOf(p caisson.Provider) string {
 	if p.Account == "" {
 		return caisson.LocalAccount
@@ -180,6 +182,7 @@ func (c *Catalog) ListPrices(ctx context.Context, match string) ([]caisson.Liste
 	return c.Prices.Prices(ctx, match)
 }
 
+// grantNames are the valid values of ModelGrant.Allow.
 var grantNames = []string{caisson.GrantProviderTools, caisson.GrantRemoteURLs, caisson.GrantBeta, caisson.GrantServerState}
 
 // Check returns an error if a grant cannot be given to the account of the caller.
@@ -193,7 +196,7 @@ func (c *Catalog) Check(ctx context.Context, g *caisson.ModelGrant) error {
 	}
 	for _, alias := range g.Models {
 		if alias != "" && alias == c.WarmModel {
-			continue // always allowed: it is free and only runs a script
+			continue // The model is free and only follows a script, so every account may use it.
 		}
 		known := func(model caisson.Model) bool { return model.Alias == alias && c.usable(caller.Account, model) }
 		if !c.ServedRemotely && !slices.ContainsFunc(c.Models, known) {

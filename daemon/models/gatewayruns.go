@@ -11,15 +11,15 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Limits of remote runs, which are runs on other machines that this gateway serves.
+// Limits of gateway runs, which are runs on other machines that this gateway serves.
 const (
-	maxGatewayRuns      = 10_000
-	maxAccountRuns      = 5_000 // of one account, for callers with a token; a host has a few thousand sandboxes at most
-	gatewayRunTTL       = 24 * time.Hour
-	maxGatewayRunTTL    = 366 * 24 * time.Hour
-	maxRunName          = 128 // bytes in the name of a session, agent or user
-	maxRunModels        = 100
-	gatewayRunRetention = 7 * 24 * time.Hour // how long the id of a run that has ended stays reserved for its account
+	maxGatewayRuns      = 10_000               // live runs of all accounts
+	maxAccountRuns      = 5_000                // live runs of one account, for callers with a token: as many as a host can have
+	gatewayRunTTL       = 24 * time.Hour       // time until a run expires if the request sets none
+	maxGatewayRunTTL    = 366 * 24 * time.Hour // maximum time until a run expires
+	maxRunName          = 128                  // bytes in the name of a session, agent or user
+	maxRunModels        = 100                  // models in the grant of a run
+	gatewayRunRetention = 7 * 24 * time.Hour   // how long the id of a run that has ended stays reserved for its account
 )
 
 // GatewayRunsConfig configures GatewayRuns. All fields but Budget are required.
@@ -32,7 +32,7 @@ type GatewayRunsConfig struct {
 	Events  caisson.Publisher
 }
 
-// GatewayRuns manages remote runs.
+// GatewayRuns manages gateway runs.
 type GatewayRuns struct {
 	GatewayRunsConfig
 	mu sync.Mutex // serializes changes of runs
@@ -66,7 +66,7 @@ func (s *GatewayRuns) PutGatewayRun(ctx context.Context, r caisson.GatewayRun) (
 	if old != nil {
 		r.CreatedAt = old.CreatedAt
 	}
-	ctx = context.WithoutCancel(ctx) // a cancelled request must not leave the change incomplete
+	ctx = context.WithoutCancel(ctx) // the steps that follow are completed even if the request is cancelled
 	// Set the budget before the gateway can accept the first call.
 	if err := s.setBudget(ctx, &r, old); err != nil {
 		return nil, err
@@ -126,6 +126,7 @@ func (s *GatewayRuns) validate(ctx context.Context, r *caisson.GatewayRun, calle
 	return nil
 }
 
+// validRunID reports whether s consists of 1 to 64 letters, digits, '_' and '-'.
 func validRunID(s string) bool {
 	return s != "" && len(s) <= 64 && !strings.ContainsFunc(s, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '_' && r != '-'
@@ -142,7 +143,7 @@ func (s *GatewayRuns) admit(ctx context.Context, r *caisson.GatewayRun, caller c
 	if err == nil && owner != r.Account {
 		return nil, caisson.Errorf(caisson.Conflict, "the run %s is another account's; choose another id", r.Run)
 	}
-	// Otherwise another account would pay: calls of a session are charged to the budget with the session's id.
+	// Calls of a session are charged to the budget with the session's id, which must not be that of another account.
 	if r.Session != "" {
 		b, err := s.Store.Ledger().GetBudget(ctx, caisson.AllAccounts(), "session/"+r.Session)
 		if err != nil && caisson.KindOf(err) != caisson.NotFound {
@@ -169,7 +170,8 @@ func (s *GatewayRuns) admit(ctx context.Context, r *caisson.GatewayRun, caller c
 	return nil, err
 }
 
-// full reports whether the account has the maximum number of runs.
+// full reports whether no run can be added: all accounts together have the maximum number of runs or, if the caller has a token,
+// the account has.
 func (s *GatewayRuns) full(ctx context.Context, account string, caller caisson.Caller) (bool, error) {
 	all, err := s.Store.GatewayRuns().Count(ctx, caisson.AllAccounts())
 	if err != nil || all >= maxGatewayRuns || caller.Local {
@@ -200,6 +202,7 @@ func (s *GatewayRuns) setBudget(ctx context.Context, r, old *caisson.GatewayRun)
 	return s.Wire.Forget(ctx, "run/"+r.Run)
 }
 
+// removeBudget deletes the budget of a run, if it has one.
 func (s *GatewayRuns) removeBudget(ctx context.Context, r *caisson.GatewayRun) error {
 	err := s.Store.Ledger().DeleteBudget(ctx, caisson.In(r.Account), "run/"+r.Run)
 	if caisson.KindOf(err) == caisson.NotFound {
@@ -280,6 +283,7 @@ func (s *GatewayRuns) Live(ctx context.Context) ([]*caisson.GatewayRun, error) {
 	return s.Store.GatewayRuns().List(ctx, caisson.AllAccounts())
 }
 
+// publish publishes an event about a run.
 func (s *GatewayRuns) publish(ctx context.Context, r *caisson.GatewayRun, kind string) {
 	s.Events.Publish(ctx, r.Account, kind, r.Run, map[string]string{
 		"models": strings.Join(r.Models.Models, " "), "expires": r.ExpiresAt.Format(time.RFC3339),

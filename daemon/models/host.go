@@ -14,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/smallfile"
 )
 
-// resolvConf lists the host's nameservers.
+// resolvConf is the file that lists the host's nameservers.
 const resolvConf = "/etc/resolv.conf"
 
 // nameservers returns the nameservers in a resolv.conf(5) file.
@@ -37,7 +37,8 @@ func nameservers(file string) ([]netip.AddrPort, error) {
 	return list, lines.Err()
 }
 
-// listenerAddrs returns the addresses of listeners. listen holds addresses in the format of net.Listen.
+// listenerAddrs returns the IP addresses and ports of listeners, given their addresses in the format of net.Listen; "" is
+// skipped. For a listener on all interfaces it returns the unspecified addresses 0.0.0.0 and ::.
 func listenerAddrs(listen ...string) ([]netip.AddrPort, error) {
 	var list []netip.AddrPort
 	for _, l := range listen {
@@ -68,7 +69,7 @@ func listenerAddrs(listen ...string) ([]netip.AddrPort, error) {
 // lookupTimeout is the timeout for resolving a listener's host name.
 const lookupTimeout = 10 * time.Second
 
-// hostAddrs returns all addresses of a host, because net.Listen binds one of them.
+// hostAddrs returns all addresses of a host name. net.Listen listens on only one of them, which is not known here.
 func hostAddrs(host string) ([]netip.Addr, error) {
 	if a, err := netip.ParseAddr(host); err == nil {
 		return []netip.Addr{a}, nil

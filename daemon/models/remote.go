@@ -40,6 +40,7 @@ type SecretSource struct {
 	Value      caisson.Secret
 }
 
+// get returns the value, which it reads from secrets if s names a credential.
 func (s SecretSource) get(ctx context.Context, secrets caisson.Secrets) (caisson.Secret, error) {
 	if s.Credential == "" {
 		return s.Value, nil
@@ -52,7 +53,7 @@ func (s SecretSource) get(ctx context.Context, secrets caisson.Secrets) (caisson
 type RemoteClient struct {
 	cfg     GatewayConfig
 	secrets caisson.Secrets
-	local   callLister
+	local   callLister // ledger of this machine
 
 	mu    sync.Mutex
 	token caisson.Secret // guarded by mu
@@ -84,6 +85,7 @@ func (r *RemoteClient) Calls(ctx context.Context, q caisson.UsageQuery, after ca
 	return r.local.Calls(ctx, q, after, limit)
 }
 
+// get returns a client with the current token.
 func (r *RemoteClient) get(ctx context.Context) (RemoteGateway, error) {
 	token, err := r.cfg.RemoteToken.get(ctx, r.secrets)
 	if err != nil {

@@ -13,11 +13,11 @@ import (
 
 // Timing of the registrations at a gateway on another machine.
 const (
-	remoteTTL        = 24 * time.Hour  // validity of a registration; those of a lost host expire after it
-	remoteRenewAfter = time.Hour       // age at which a registration is renewed
-	remoteRetry      = 5 * time.Second // interval between retries
-	remoteTimeout    = 10 * time.Second
-	remoteAttempts   = 3 // attempts before Attach fails
+	remoteTTL        = 24 * time.Hour   // validity of a registration; those of a lost host expire after it
+	remoteRenewAfter = time.Hour        // age at which a registration is renewed
+	remoteRetry      = 5 * time.Second  // interval between retries
+	remoteTimeout    = 10 * time.Second // timeout of one request
+	remoteAttempts   = 3                // attempts before register returns an error
 )
 
 // RemoteRuns registers the local sandboxes that may call models at a gateway on another machine, which serves their calls.
@@ -25,7 +25,7 @@ type RemoteRuns struct {
 	api    func(ctx context.Context) (caisson.GatewayRuns, error)
 	budget caisson.Limits // default budget of a sandbox
 	log    *slog.Logger
-	wake   chan struct{} // triggers an update in Run
+	wake   chan struct{} // makes Run update the registrations; see trigger
 
 	mu   sync.Mutex
 	runs map[caisson.ID]*remoteRun // by sandbox; guarded by mu
@@ -34,9 +34,9 @@ type RemoteRuns struct {
 // remoteRun is the desired and the actual registration of one sandbox. Its mutex is held during requests to the gateway about it.
 type remoteRun struct {
 	mu           sync.Mutex
-	registeredID string              // id of the registered run; "" before the first registration
-	desired      *caisson.GatewayRun // desired registration; nil: remove it
-	registeredAt time.Time           // time of the last registration; zero: want is not registered
+	registeredID string              // id of the last run sent to the gateway, which may have it; "" before the first request
+	desired      *caisson.GatewayRun // desired registration; nil: it is to be removed
+	registeredAt time.Time           // time at which the gateway confirmed desired; zero: it has not
 }
 
 // NewRemoteRuns returns the registrations at the gateway whose API api returns. budget is the default budget of a sandbox.
@@ -94,7 +94,7 @@ func (r *RemoteRuns) register(ctx context.Context, id caisson.ID, spec caisson.W
 		}
 	}
 	if err != nil {
-		x.desired, x.registeredAt = old, time.Time{} // the gateway may have received the request
+		x.desired, x.registeredAt = old, time.Time{} // registered again, because the gateway may have received the request
 		r.trigger()
 	}
 	switch kind := caisson.KindOf(err); {
@@ -107,7 +107,7 @@ func (r *RemoteRuns) register(ctx context.Context, id caisson.ID, spec caisson.W
 	}
 }
 
-// registerLater is like enter for a sandbox that is already running, but registers it in the background.
+// registerLater is like register for a sandbox that is already running, but registers it in the background.
 func (r *RemoteRuns) registerLater(id caisson.ID, spec caisson.WireSpec) {
 	if spec.Models == nil {
 		return
@@ -145,6 +145,7 @@ func (r *RemoteRuns) unregister(id caisson.ID) {
 	r.trigger()
 }
 
+// trigger makes Run update the registrations soon. It does not block.
 func (r *RemoteRuns) trigger() {
 	select {
 	case r.wake <- struct{}{}:
@@ -152,7 +153,7 @@ func (r *RemoteRuns) trigger() {
 	}
 }
 
-// put registers x. The caller must hold x.mu.
+// put registers x.desired at the gateway. The caller must hold x.mu.
 func (r *RemoteRuns) put(ctx context.Context, x *remoteRun) error {
 	ctx, cancel := context.WithTimeout(ctx, remoteTimeout)
 	defer cancel()
@@ -205,6 +206,7 @@ func (r *RemoteRuns) update(ctx context.Context) error {
 	return nil
 }
 
+// updateOne renews or removes the registration of one sandbox if that is due. The caller must hold x.mu.
 func (r *RemoteRuns) updateOne(ctx context.Context, id caisson.ID, x *remoteRun) error {
 	if x.desired != nil {
 		if time.Since(x.registeredAt) < remoteRenewAfter {

@@ -15,7 +15,7 @@ import (
 type SettingsConfig struct {
 	Catalog         *Catalog
 	Gateway         GatewayConfig
-	WarmScript      string         // script of the model that warms up agents
+	WarmScript      string         // script of the model for warm snapshots, see CatalogConfig.WarmModel
 	Listen          []string       // addresses of the daemon's listeners, which no sandbox may reach
 	PublicAddresses []netip.Prefix // networks that lead to this machine although none of its interfaces has an address in them
 	Wire            Wire
@@ -25,10 +25,10 @@ type SettingsConfig struct {
 // Settings computes the settings that the wire process has besides the spec of each wire.
 type Settings struct {
 	SettingsConfig
-	forbidden []netip.AddrPort
+	forbidden []netip.AddrPort // addresses of SettingsConfig.Listen
 
 	mu   sync.Mutex
-	last *caisson.GatewayConfig // last settings; guarded by mu; nil before the first call of Lasting
+	last *caisson.GatewayConfig // last computed settings; nil before the first successful call of Current; guarded by mu
 }
 
 // NewSettings returns Settings, or an Invalid error if the address of a listener cannot be resolved.
@@ -133,7 +133,7 @@ func (s *Settings) remoteConfig(ctx context.Context) (r caisson.RemoteConfig, er
 	return r, nil
 }
 
-// addWarm adds the model that warms up agents, which no list of models contains.
+// addWarm adds the scripted model for warm snapshots to cfg. It is not a configured model, so it is in no list of the API.
 func (s *Settings) addWarm(cfg *caisson.GatewayConfig) {
 	name := s.Catalog.WarmModel
 	if name == "" {
@@ -143,7 +143,7 @@ func (s *Settings) addWarm(cfg *caisson.GatewayConfig) {
 	cfg.Models = append(cfg.Models, caisson.Model{
 		Alias: name, Provider: name, Upstream: name, Free: true, Context: 200_000, Output: 8192,
 	})
-	cfg.Scripts[name] = s.WarmScript // the script answers every agent
+	cfg.Scripts[name] = s.WarmScript // the same script for all agents
 }
 
 // CredentialWatcher refreshes the settings of the wire process when a credential that they use changes.

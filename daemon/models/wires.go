@@ -10,7 +10,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/lru"
 )
 
-// maxOwners bounds the cache of the owners of sandboxes.
+// maxOwners is the maximum number of sandboxes whose accounts are cached.
 const maxOwners = 1 << 16
 
 // Wires wraps the wires of sandboxes for model calls: it ingests the calls of a sandbox after its wire is detached, caches the
@@ -70,7 +70,7 @@ func (w *Wires) Detach(ctx context.Context, id caisson.ID) error {
 	return w.Ingest(ctx)
 }
 
-// Owners returns the accounts of guests, including recently removed sandboxes.
+// Owners finds the accounts of guests, which include recently removed sandboxes.
 type Owners struct {
 	store caisson.Store
 
@@ -78,19 +78,20 @@ type Owners struct {
 	cache *lru.Map[caisson.ID, string] // accounts by sandbox; guarded by mu
 }
 
-// NewOwners returns the owners of the sandboxes and remote runs in the store.
+// NewOwners returns an Owners for the sandboxes and gateway runs in the store.
 func NewOwners(store caisson.Store) *Owners {
 	return &Owners{store: store, cache: lru.New[caisson.ID, string](maxOwners)}
 }
 
+// remember caches the account of a sandbox.
 func (o *Owners) remember(id caisson.ID, account string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.cache.Put(id, account)
 }
 
-// AccountOf returns the account of a guest, which is a sandbox or a remote run, so that its calls are charged to no other account.
-// Returns NotFound if there is no such guest.
+// AccountOf returns the account of a guest, which is a sandbox or a gateway run. It does not rely on g.Account, so that the calls
+// of a guest are charged to no other account. Returns NotFound if there is no such guest.
 func (o *Owners) AccountOf(g caisson.Guest) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()

@@ -31,9 +31,10 @@ func checkCreate(ctx context.Context, n network, w workspaces, req *caisson.Crea
 	return n.checkAssignment(ctx, req.Assigned)
 }
 
-// admit checks that the host has room for one more live sandbox, and reserves a place for it until release is called.
+// admit checks that the host has room for one more live sandbox, and counts the sandbox as live until release is called.
 // need is the memory in bytes that the sandbox uses from the start because it is restored from a checkpoint; it is
-// reserved as well, until the sandbox has it (see releaseMemory). Returns an Exhausted error if a limit is reached.
+// reserved until the restore has filled the sandbox's memory (see releaseMemory). Returns an Exhausted error if a limit
+// is reached.
 func (h *processes) admit(ctx context.Context, id caisson.ID, need caisson.Size) (release func(), err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -126,7 +127,7 @@ func (h *processes) checkCapacity(need caisson.Size) error {
 	return nil
 }
 
-// hostTasks returns the number of processes and threads on the host, and their maximum.
+// hostTasks returns the number of processes and threads on the host, and the maximum number that the kernel allows.
 func hostTasks() (used, most int, err error) {
 	data, err := os.ReadFile("/proc/loadavg") // 0.00 0.01 0.05 1/123 4567
 	if err != nil {

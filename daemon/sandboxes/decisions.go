@@ -11,8 +11,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// maxDecisions is the maximum number of queued lists of decisions of one account. droppedInterval is the minimum time
-// between log messages about dropped decisions.
+// maxDecisions is the maximum number of lists of decisions in the queue for one account. droppedInterval is the minimum
+// time between log messages about dropped decisions.
 const (
 	maxDecisions    = 128
 	droppedInterval = 10 * time.Second
@@ -31,6 +31,7 @@ type decisions struct {
 	warned  time.Time        // time of the last log message about dropped decisions; guarded by mu
 }
 
+// guestDecisions is one call of RecordDecisions: decisions of the wire of one guest.
 type guestDecisions struct {
 	guest caisson.Guest
 	list  []caisson.Decision
@@ -106,7 +107,8 @@ func (d *decisions) record(ctx context.Context, g caisson.Guest, list []caisson.
 // it.
 const maxDecisionText = 300
 
-// guestFields returns the run, agent, attempt and trace of a guest; fields that are not set are omitted.
+// guestFields returns the run, agent, attempt and trace of a guest as fields of an event. Fields that are not set are
+// omitted, and so is the run of a sandbox that serves no run, which is the sandbox's own id.
 func guestFields(g caisson.Guest) map[string]string {
 	data := map[string]string{}
 	for k, v := range map[string]string{"run": g.Run, "agent": g.Agent, "trace": g.Trace} {
@@ -120,6 +122,7 @@ func guestFields(g caisson.Guest) map[string]string {
 	return data
 }
 
+// decisionFields returns a decision as fields of an event, each at most maxDecisionText bytes long.
 func decisionFields(d *caisson.Decision) map[string]string {
 	data := map[string]string{"kind": d.Kind, "rule": strconv.Itoa(d.Rule), "reason": d.Reason, "count": strconv.FormatInt(d.Count, 10)}
 	for k, v := range map[string]string{"name": d.Name, "address": d.Address, "protocol": d.Protocol} {

@@ -13,6 +13,7 @@ import (
 // a checkpoint, it records the dependencies that the memory can be restored with.
 const dependsFile = "depends.json"
 
+// writeDepends writes the dependsFile in dir.
 func writeDepends(dir string, d caisson.Dependencies) error {
 	data, err := json.Marshal(d)
 	if err != nil {
@@ -21,6 +22,7 @@ func writeDepends(dir string, d caisson.Dependencies) error {
 	return os.WriteFile(filepath.Join(dir, dependsFile), data, 0o600)
 }
 
+// readDepends reads the dependsFile in dir.
 func readDepends(dir string) (d caisson.Dependencies, err error) {
 	data, err := os.ReadFile(filepath.Join(dir, dependsFile))
 	if err == nil {

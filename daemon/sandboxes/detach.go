@@ -9,8 +9,8 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// execDetached starts a command in a session of its own, through guestd: the process outlives the exec session, and
-// survives pauses and forks. The returned exec session has already ended.
+// execDetached starts a command through guestd in a new Linux session (setsid): the process outlives the exec session,
+// and survives pauses and forks. The returned exec session has already ended.
 func (p *Processes) execDetached(ctx context.Context, id caisson.ID, e caisson.RuntimeExec) (caisson.Process, error) {
 	command := e.Command[0]
 	argv := []string{"/.caisson/inside", "run", "--detach", "--user", e.User}

@@ -29,7 +29,7 @@ const (
 	partSuffix = ".part" // suffix of a file or directory that is being written: never read, removed by Reconcile
 )
 
-// dirs defines the layout of the data directory.
+// dirs defines the layout of the data directory, which is root.
 type dirs struct{ root string }
 
 func (d dirs) sandboxDir(id caisson.ID) string { return filepath.Join(d.root, "sandboxes", string(id)) }
@@ -90,7 +90,7 @@ func writeEtc(layer string, id caisson.ID) error {
 	return nil
 }
 
-// setOwner sets the owner of a file of a layer to the guest's root, and its mode to exactly mode, regardless of the umask.
+// setOwner makes the guest's root the owner of a file in an image layer, and sets its mode regardless of the umask.
 // If the daemon does not run as root, the owner remains unchanged.
 func setOwner(p string, mode os.FileMode) error {
 	if os.Geteuid() == 0 {
@@ -101,8 +101,9 @@ func setOwner(p string, mode os.FileMode) error {
 	return os.Chmod(p, mode)
 }
 
-// mountRecord is a host directory that a sandbox was created with. Starts open the directory by its path, so the path
-// must still lead to the directory (device and inode) that the client had opened.
+// mountRecord is a host directory that a sandbox was created with, as stored in mountsFile. Starts open the directory by
+// Path, which is absolute and without symlinks, unlike Source, the path that the client named. Path must still lead to
+// the directory (device and inode) that the client had opened.
 type mountRecord struct {
 	caisson.Mount
 	Path   string
@@ -144,9 +145,9 @@ func (d dirs) recordMounts(id caisson.ID, mounts []caisson.Mount, handles []cais
 	return os.WriteFile(filepath.Join(d.sandboxDir(id), mountsFile), data, 0o600)
 }
 
-// resolveHostDir returns the host directory that a client has opened. Returns Invalid if it is not a directory or cannot be
-// reached by its path, and Denied if it overlaps with the data directory. source is the client's path of the directory
-// and field the request's field, both for errors.
+// resolveHostDir returns the path, device and inode of the host directory that a client has opened. Returns Invalid if it
+// is not a directory or cannot be reached by its path, and Denied if it overlaps with the data directory. source is the
+// client's path of the directory and field the request's field, both for errors.
 func (d dirs) resolveHostDir(dir caisson.Handle, source, field string) (found hostdir.Dir, err error) {
 	found, err = hostdir.Of(dir.Fd())
 	if errors.Is(err, hostdir.ErrNotDir) {
@@ -174,7 +175,7 @@ func (d dirs) resolveHostDir(dir caisson.Handle, source, field string) (found ho
 	if err != nil {
 		return found, err
 	}
-	// The directory is opened by its path at each start.
+	// Each start of the sandbox opens the directory by its path, see openMounts.
 	if err := found.CheckReachable(dir.Fd()); errors.Is(err, hostdir.ErrOtherNamespace) {
 		return found, caisson.Wrap(err, caisson.Invalid, "the daemon cannot reach %.100q: %s", source, err)
 	}
@@ -212,6 +213,7 @@ func (d dirs) openMounts(id caisson.ID) (mounts []caisson.RuntimeMount, err erro
 	return mounts, nil
 }
 
+// closeMounts closes the files of mounts.
 func closeMounts(mounts []caisson.RuntimeMount) {
 	for _, m := range mounts {
 		files := []*os.File{m.Source}
@@ -303,6 +305,7 @@ func diskFull(err error) error {
 	return err
 }
 
+// syncFile writes a file or directory to the disk (fsync).
 func syncFile(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -312,9 +315,10 @@ func syncFile(path string) error {
 	return f.Sync()
 }
 
+// syncDir writes the entries of a directory to the disk, so that a created or renamed file is found after a power failure.
 func syncDir(path string) error { return syncFile(path) }
 
-// linkFile makes to a hard link to from, or a copy if the file system does not support the link.
+// linkFile creates the file to as a hard link to the file from, or as a copy if the file system does not support the link.
 func linkFile(from, to string) error {
 	if err := os.Link(from, to); err == nil {
 		return nil

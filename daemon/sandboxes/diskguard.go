@@ -33,7 +33,7 @@ const (
 	checkShare      = 20              // a check takes at most 1/checkShare of the time
 	measureTimeout  = 5 * time.Second // timeout for measuring one sandbox; the count so far is then a lower bound
 	maxDepth        = 300             // maximum depth of nested directories; the gate rejects deeper ones anyway
-	minFileSize     = 4 << 10         // minimum size of a file in bytes, because its inode and name need space too
+	minFileSize     = 4 << 10         // bytes that each file counts at least, because its inode and name need space too
 	minGrowth       = 1 << 20         // growth in bytes below which a sandbox is not stopped when the disk is nearly full
 )
 
@@ -82,7 +82,7 @@ func (g *diskGuard) check(ctx context.Context) (tight bool) {
 		sb, err := g.c.Store.Sandboxes().Get(ctx, caisson.AllAccounts(), string(r.ID))
 		if err != nil || ctx.Err() != nil || sb.State != caisson.Running {
 			if last, ok := g.lastUsage[r.ID]; ok && err == nil {
-				now[r.ID] = last // The sandbox does not run now and will continue from this usage.
+				now[r.ID] = last // The growth since then is measured when the sandbox runs again.
 			}
 			continue
 		}
@@ -175,7 +175,8 @@ func isGone(err error) bool {
 	return kind == caisson.NotFound || kind == caisson.Conflict || errors.Is(err, fs.ErrNotExist)
 }
 
-// stop stops a running sandbox. If another operation holds the sandbox's lock, the next check tries again.
+// stop stops a running sandbox and marks it as failed for the given reason. If another operation holds the sandbox's
+// lock, stop does nothing; the next check tries again.
 func (g *diskGuard) stop(ctx context.Context, id caisson.ID, reason string) {
 	release, err := g.c.locks.tryAcquire(id)
 	if err != nil {

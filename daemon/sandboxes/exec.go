@@ -59,7 +59,7 @@ func (p *Processes) Exec(ctx context.Context, ref string, req caisson.ExecReques
 	return reasonedProcess{proc, p.c, sb.ID}, nil
 }
 
-// reasonedProcess is a Process whose exit status contains the sandbox's reason if the process ended with its sandbox.
+// reasonedProcess is a Process whose exit status contains the reason why the sandbox ended if the process ended with it.
 type reasonedProcess struct {
 	caisson.Process
 	c  *Core
@@ -75,14 +75,14 @@ func (e reasonedProcess) Wait(ctx context.Context) (caisson.ExitStatus, error) {
 	return status, err
 }
 
-// Timeout and interval of polling for the reason why a sandbox ended.
+// reasonTime is how long, and reasonEvery at which interval, the store is polled for the reason why a sandbox ended.
 const (
 	reasonTime  = 2 * time.Second
 	reasonEvery = 10 * time.Millisecond
 )
 
 // reason returns why the process and its sandbox ended. said is the reason that the runtime returned; "" means that
-// only the process ended. If a sandbox ends by itself, the reason is stored shortly after its processes have ended, so
+// only the process ended. If a sandbox ends unexpectedly, the reason is stored shortly after its processes have ended, so
 // reason polls the store.
 func (e reasonedProcess) reason(ctx context.Context, said string) string {
 	ctx, cancel := context.WithTimeout(ctx, reasonTime)
@@ -122,15 +122,16 @@ func workdir(sb *caisson.Sandbox, req *caisson.ExecRequest) string {
 	return first(req.Workdir, sb.Spec.Workdir)
 }
 
-// timeLimited is a Process with a time limit.
+// timeLimited is a Process that is killed when its time limit is reached.
 type timeLimited struct {
 	caisson.Process
-	timer *time.Timer
+	timer *time.Timer // sets expired and kills the process
 
 	mu      sync.Mutex
 	expired bool // guarded by mu
 }
 
+// limitTime returns p with a time limit that is counted from now.
 func limitTime(p caisson.Process, limit time.Duration) caisson.Process {
 	t := &timeLimited{Process: p}
 	t.mu.Lock()

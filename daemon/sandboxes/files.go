@@ -26,7 +26,7 @@ type fileClients struct {
 	c *Core
 
 	mu   sync.Mutex
-	open map[caisson.ID]*fileClient // guarded by mu
+	open map[caisson.ID]*fileClient // by sandbox; of a stand-in: by the sandbox whose files it has; guarded by mu
 }
 
 // close closes all clients.
@@ -44,11 +44,12 @@ func (gs *fileClients) close() {
 // sandbox with the same files, but without command and wire, for reading only.
 type fileClient struct {
 	client        *guestd.Client
-	removeStandIn func() // removes the stand-in; nil if there is none
-	expire        *time.Timer
-	users         int // guarded by guests.mu
+	removeStandIn func()      // removes the stand-in; nil if there is none
+	expire        *time.Timer // closes the client of a stand-in standInTTL after its last use; guarded by fileClients.mu
+	users         int         // number of calls that use the client; guarded by fileClients.mu
 }
 
+// close closes the client and removes its stand-in, if it has one.
 func (g *fileClient) close() {
 	g.client.Close()
 	if g.removeStandIn != nil {
@@ -82,7 +83,8 @@ func (gs *fileClients) running(id caisson.ID) (*guestd.Client, func()) {
 	defer gs.mu.Unlock()
 	g := gs.open[id]
 	if g == nil || g.removeStandIn != nil {
-		// A stand-in that still exists belongs to the previous state; the change that ended that state drops it.
+		// A stand-in in gs.open dates from when the sandbox did not run. It is not used, and stays in gs.open until it is
+		// dropped or expires.
 		g = &fileClient{client: gs.client(id)}
 		if gs.open[id] == nil {
 			gs.open[id] = g
@@ -92,8 +94,7 @@ func (gs *fileClients) running(id caisson.ID) (*guestd.Client, func()) {
 	return g.client, func() { gs.release(id, g) }
 }
 
-// hold and release increment and decrement the user count of a client. The caller of hold must hold gs.mu; release locks
-// it.
+// hold increments the user count of a client and stops its timer. The caller must hold gs.mu.
 func (gs *fileClients) hold(g *fileClient) {
 	g.users++
 	if g.expire != nil {
@@ -101,6 +102,8 @@ func (gs *fileClients) hold(g *fileClient) {
 	}
 }
 
+// release decrements the user count of a client; see hold. After the last user, it closes a client that was dropped, and
+// starts the timer of a stand-in.
 func (gs *fileClients) release(id caisson.ID, g *fileClient) {
 	gs.mu.Lock()
 	defer gs.mu.Unlock()
@@ -176,7 +179,7 @@ func (gs *fileClients) standIn(ctx context.Context, of *caisson.Sandbox) (*guest
 		return g.client, func() { gs.release(of.ID, g) }, nil
 	}
 	gs.mu.Unlock()
-	gs.drop(of.ID) // This drops a client from when the sandbox was running.
+	gs.drop(of.ID) // It dates from when the sandbox was running.
 
 	files := gs.c.inDir(of.ID, filesTar)
 	if of.State == caisson.Paused {
@@ -185,7 +188,9 @@ func (gs *fileClients) standIn(ctx context.Context, of *caisson.Sandbox) (*guest
 	sb := *of
 	sb.ID = caisson.NewID(caisson.SandboxPrefix)
 	sb.Spec.Command = nil
-	sb.Spec.Workspace, sb.Spec.WorkspaceAt, sb.Spec.Volume = "", "", nil // like mounts, not visible here
+	// A stand-in has only the root file system: neither the workspace or volume nor the mounted host directories, which
+	// runtimeSpec finds by the sandbox's id.
+	sb.Spec.Workspace, sb.Spec.WorkspaceAt, sb.Spec.Volume = "", "", nil
 	admitted, err := gs.c.processes.admit(ctx, sb.ID, 0)
 	if err != nil {
 		return nil, nil, err
@@ -245,6 +250,7 @@ func (f *Files) stream(ctx context.Context, ref string, open func(*guestd.Client
 	return &releasingReader{r, sync.OnceFunc(release)}, nil
 }
 
+// releasingReader is a reader that releases a file client when it is closed.
 type releasingReader struct {
 	io.ReadCloser
 	release func()

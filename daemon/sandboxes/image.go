@@ -141,7 +141,7 @@ func (s *ImageService) RemoveImage(ctx context.Context, ref string) error {
 	return nil
 }
 
-// users returns which object uses each root file system: digest → a description for messages.
+// users returns the root file systems in use: by digest, a description of an object that uses it, for messages.
 func (s *ImageService) users(ctx context.Context, in caisson.Scope) (map[string]string, error) {
 	used := map[string]string{}
 	err := s.eachRootfs(ctx, in, func(r caisson.Rootfs, by string) { used[r.Digest] = by })

@@ -19,7 +19,7 @@ func (l *Lifecycle) change(ctx context.Context, ref string, v caisson.Verb, act 
 	if err != nil {
 		return nil, err
 	}
-	if !sb.State.Transient() { // otherwise the error of the lock is clearer
+	if !sb.State.Transient() { // In a transient state, tryAcquire returns a better error: that a change is under way.
 		if err := l.c.allow(sb, v); err != nil {
 			return nil, err
 		}
@@ -100,6 +100,7 @@ func (l *Lifecycle) changeLocked(ctx context.Context, id caisson.ID, v caisson.V
 	return done, nil
 }
 
+// reasonData returns the sandbox's reason as the data of an event; nil if it has none.
 func reasonData(sb *caisson.Sandbox) map[string]string {
 	if sb.Reason == "" {
 		return nil
@@ -129,6 +130,7 @@ func (l *Lifecycle) Start(ctx context.Context, ref string) (*caisson.Sandbox, er
 	})
 }
 
+// ifExists returns path, or "" if there is no file at path.
 func ifExists(path string) string {
 	if _, err := os.Stat(path); err != nil {
 		return ""
@@ -153,7 +155,7 @@ func (l *Lifecycle) Stop(ctx context.Context, ref string, grace time.Duration) (
 		if b := (stateError{}); err == nil || errors.As(err, &b) {
 			return err
 		}
-		return stateError{err, caisson.Running} // also if it was suspended before
+		return stateError{err, caisson.Running} // even if it was suspended before, because it has been thawed
 	})
 }
 
@@ -170,7 +172,7 @@ func (l *Lifecycle) shutDown(ctx context.Context, id caisson.ID, grace time.Dura
 	l.c.watches.unwatch(id)
 	err := l.c.processes.halt(ctx, id)
 	if err != nil && l.c.processes.ended(id) {
-		return stateError{err, caisson.Stopped} // its files are saved; the next start frees its other resources
+		return stateError{err, caisson.Stopped} // The files are saved; the next start frees the sandbox's other resources.
 	}
 	return err
 }
@@ -202,7 +204,7 @@ func (l *Lifecycle) terminate(ctx context.Context, id caisson.ID, grace time.Dur
 			break
 		}
 	}
-	// If some process survives, destroying the sandbox reports it.
+	// An error is ignored: if a process survives, destroying the sandbox returns an error.
 	_ = l.c.Runtime.Signal(ctx, id, -1, int(unix.SIGKILL))
 	return nil
 }
@@ -226,6 +228,7 @@ func (l *Lifecycle) busy(ctx context.Context, id caisson.ID) bool {
 	return false
 }
 
+// commandEnded reports whether the exit status of the sandbox's command is stored.
 func (l *Lifecycle) commandEnded(ctx context.Context, id caisson.ID) bool {
 	sb, err := l.c.Store.Sandboxes().Get(ctx, caisson.AllAccounts(), string(id))
 	return err == nil && sb.Exit != nil
@@ -236,6 +239,7 @@ func (l *Lifecycle) Pause(ctx context.Context, ref string) (*caisson.Sandbox, er
 	return l.change(ctx, ref, caisson.VerbPause, l.pause)
 }
 
+// pause writes the sandbox's memory and files to its pauseDir and kills its processes. It is the act of a change.
 func (l *Lifecycle) pause(ctx context.Context, sb *caisson.Sandbox) error {
 	err := writeDir(l.c.inDir(sb.ID, pauseDir), func(dir string) error {
 		l.c.fileClients.drop(sb.ID)
@@ -253,7 +257,7 @@ func (l *Lifecycle) pause(ctx context.Context, sb *caisson.Sandbox) error {
 	}
 	l.c.watches.unwatch(sb.ID)
 	if err := l.c.processes.halt(context.WithoutCancel(ctx), sb.ID); err != nil {
-		// The state is saved, and the remaining processes are frozen; they are removed before the sandbox resumes.
+		// The state is saved, and the remaining processes are frozen; the next resume kills them first.
 		return stateError{err, caisson.Paused}
 	}
 	return nil
@@ -264,6 +268,7 @@ func (l *Lifecycle) Resume(ctx context.Context, ref string) (*caisson.Sandbox, e
 	return l.change(ctx, ref, caisson.VerbResume, l.resume)
 }
 
+// resume starts a paused sandbox from its pauseDir. It is the act of a change.
 func (l *Lifecycle) resume(ctx context.Context, sb *caisson.Sandbox) error {
 	dir := l.c.inDir(sb.ID, pauseDir)
 	admitted, err := l.c.processes.admit(ctx, sb.ID, memoryOf(dir))
@@ -284,7 +289,7 @@ func (l *Lifecycle) resume(ctx context.Context, sb *caisson.Sandbox) error {
 }
 
 // runFrom starts a sandbox from the checkpoint in dir: with its memory if that can be restored on this host, otherwise
-// with its files only; then filesOnly is the reason. randomness is as in source.
+// with its files only; then filesOnly is the reason. randomness is as in [source].
 func (h *processes) runFrom(ctx context.Context, sb *caisson.Sandbox, dir, randomness string) (filesOnly string, err error) {
 	had, err := readDepends(dir)
 	if err != nil {

@@ -64,11 +64,11 @@ func drain(out io.Writer, in *os.File) {
 	})
 }
 
-// A command that writes faster than this is blocked, because the daemon writes the log, and its work is not charged to
-// the limits of any sandbox.
+// logRate limits how fast the output of a command is copied to its log; a command that writes faster is blocked. The
+// daemon writes the log, and the resources that this takes are not counted against the limits of any sandbox.
 const (
 	logRate  = 8 << 20 // bytes per second
-	logBurst = 1 << 20
+	logBurst = 1 << 20 // bytes that may be written at once
 )
 
 // slowWriter limits the rate of the writes to w.
@@ -93,9 +93,9 @@ func (s *slowWriter) Write(b []byte) (n int, err error) {
 
 // logWriter appends to a log and rotates it.
 type logWriter struct {
-	dir  string
-	f    *os.File
-	size int64
+	dir  string   // the sandbox's directory
+	f    *os.File // logFile; nil before the first write
+	size int64    // size of f in bytes
 }
 
 // Write implements [io.Writer].
@@ -110,6 +110,7 @@ func (w *logWriter) Write(b []byte) (int, error) {
 	return n, err
 }
 
+// rotate opens the log file. If it was open, rotate first makes it the older file of the log.
 func (w *logWriter) rotate() error {
 	path := filepath.Join(w.dir, logFile)
 	if w.f != nil {
@@ -131,6 +132,7 @@ func (w *logWriter) rotate() error {
 	return nil
 }
 
+// close closes the log file; it is reopened by the next Write.
 func (w *logWriter) close() {
 	if w.f != nil {
 		w.f.Close()
@@ -217,7 +219,7 @@ func (r *logReader) waitForMore() error {
 	}
 	sb, err := r.c.Store.Sandboxes().Get(r.ctx, caisson.AllAccounts(), string(r.id))
 	if err != nil || !sb.State.Live() {
-		r.follow = false // Output written in the meantime is read once more.
+		r.follow = false // Read reads the files to their end once more, for output that was written before the end.
 	}
 	return nil
 }

@@ -11,7 +11,9 @@ import (
 type Egress interface {
 	// Check validates p and returns it in its normal form.
 	Check(p caisson.Policy) (caisson.Policy, error)
+	// Explain returns which rule of p decides about connections to target.
 	Explain(p caisson.Policy, target string) (*caisson.Explanation, error)
+	// Presets returns the predefined lists of rules.
 	Presets() []caisson.Preset
 	// Inward returns the first rule that allows access to the host or its networks, if there is one.
 	Inward(p caisson.Policy) (rule int, ok bool)
@@ -23,11 +25,11 @@ type Gateway interface {
 	Check(ctx context.Context, g *caisson.ModelGrant) error
 }
 
-// Traffic returns the traffic and recent decisions of wires.
+// Traffic returns the traffic counters and recent refusals of wires.
 type Traffic interface {
 	// Network returns the traffic counters of the sandbox's wire.
 	Network(ctx context.Context, id caisson.ID) (*caisson.NetworkStats, error)
-	// Recent returns the recent denials of the sandbox's wire.
+	// Recent returns recent decisions of the sandbox's wire that refused a connection or name.
 	Recent(ctx context.Context, id caisson.ID) ([]caisson.Decision, error)
 }
 
@@ -52,8 +54,8 @@ func (n network) check(ctx context.Context, prefix string, p *caisson.Policy, g 
 	return nil
 }
 
-// checkPolicy validates a policy and replaces it by its normal form. field is the policy's field in the request; "" means that
-// the policy is the request.
+// checkPolicy validates a policy and replaces it by its normal form. field is the name of the policy's field in the
+// request, for errors; "" means that the request consists of the policy only.
 func (n network) checkPolicy(ctx context.Context, field string, p *caisson.Policy) error {
 	if p == nil || len(p.Rules) == 0 {
 		return nil
@@ -104,7 +106,8 @@ func (n network) wireSpec(sb *caisson.Sandbox) caisson.WireSpec {
 	return spec
 }
 
-// budget creates the budget of a sandbox that may call models. It must exist before the first call.
+// budget creates the budget of a sandbox that may call models, unless neither the grant nor the default limits anything. It
+// must be called before the sandbox can make its first call.
 func (n network) budget(ctx context.Context, sb *caisson.Sandbox) error {
 	if sb.Spec.Models == nil {
 		return nil
@@ -134,6 +137,7 @@ func (n network) forgetBudget(ctx context.Context, sb *caisson.Sandbox) error {
 	return err
 }
 
+// budgetKey returns the key of the budget of a sandbox.
 func budgetKey(id caisson.ID) string { return "sandbox/" + string(id) }
 
 // wired reports whether a sandbox has a wire while no change of it is in progress.

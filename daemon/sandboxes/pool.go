@@ -19,7 +19,7 @@ type pool struct {
 	c *Core
 
 	mu      sync.Mutex
-	filling map[string]int // account/name of templates being filled → number of requests to fill it; guarded by mu
+	filling map[string]int // requests to fill each pool that is being filled, by account/name of its template; guarded by mu
 }
 
 func newPool(c *Core) *pool { return &pool{c: c, filling: map[string]int{}} }
@@ -110,8 +110,8 @@ func (p *pool) refill(tpl *caisson.Template) {
 	})
 }
 
-// refillRequested reports whether filling has been requested since the number of requests was *asked, and updates *asked. If not,
-// it removes key from p.filling.
+// refillRequested reports whether the number of requests to fill a pool has changed since it was *asked, and sets *asked to the
+// new number. If it has not changed, it removes key from p.filling.
 func (p *pool) refillRequested(key string, asked *int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

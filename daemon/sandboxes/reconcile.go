@@ -78,7 +78,9 @@ func (c *Core) Reconcile(ctx context.Context, netns func(caisson.ID) (*os.File, 
 func (r *reconciler) resolve(ctx context.Context, id caisson.ID) error {
 	sb, err := r.c.Store.Sandboxes().Get(ctx, caisson.AllAccounts(), string(id))
 	if err != nil || !sb.State.Transient() || sb.State == caisson.Creating || sb.State == caisson.Removing {
-		return err // A sandbox that was being created or removed has no state to use.
+		// An incomplete creation or removal is left to the next start of the daemon, because reconcileOne would remove the
+		// sandbox.
+		return err
 	}
 	list, err := r.c.Runtime.List(ctx)
 	if err != nil {
@@ -102,6 +104,7 @@ func (r *reconciler) resolve(ctx context.Context, id caisson.ID) error {
 	return nil
 }
 
+// reattach attaches the wire of a sandbox that has been running since before this daemon started.
 func (r *reconciler) reattach(ctx context.Context, sb *caisson.Sandbox, netns func(caisson.ID) (*os.File, error)) error {
 	if r.c.Wires == nil {
 		return nil
@@ -114,6 +117,7 @@ func (r *reconciler) reattach(ctx context.Context, sb *caisson.Sandbox, netns fu
 	return r.c.Wires.Reattach(ctx, sb.ID, ns, r.c.network.wireSpec(sb))
 }
 
+// refillPools starts to fill the pools of all templates, in the background.
 func (r *reconciler) refillPools(ctx context.Context) error {
 	tpls, err := all(ctx, r.c.Store.Templates(), caisson.AllAccounts(), func(t *caisson.Template) caisson.ID { return caisson.ID(t.Name) })
 	for _, t := range tpls {
@@ -187,8 +191,9 @@ func (r *reconciler) reconcileOne(ctx context.Context, sb *caisson.Sandbox, foun
 	return nil
 }
 
-// stateAfterCrash returns the new state of a sandbox with the stored state was, by whether its processes run, and its pause and
-// its files exist. Removing means that it must be removed.
+// stateAfterCrash returns the state of a sandbox after a crash of the daemon, and the reason if the sandbox has failed
+// because of it. was is the stored state; running reports whether the sandbox's processes run, paused whether its pauseDir
+// exists, and files whether its filesTar exists. The result Removing means that the caller must remove the sandbox.
 func stateAfterCrash(was caisson.State, running, paused, files bool) (to caisson.State, reason string) {
 	switch was {
 	case caisson.Creating, caisson.Removing:
@@ -237,8 +242,8 @@ func stateAfterCrash(was caisson.State, running, paused, files bool) (to caisson
 // CollectGarbage removes the processes and directories of this data directory that belong to no object of the store,
 // and returns them.
 func (c *Core) CollectGarbage(ctx context.Context) ([]caisson.Garbage, error) {
-	// The order of the reads is host, hidden ids, store. A change stores or hides its id before it creates anything, so
-	// whatever is found on the host and is neither hidden nor stored afterwards is garbage.
+	// The host is read first, then the hidden ids, then the store. A change stores or hides its id before it creates
+	// anything, so what is found on the host, and is neither hidden nor stored when those are read, is garbage.
 	list, err := c.Runtime.List(ctx)
 	if err != nil {
 		return nil, err
@@ -312,7 +317,7 @@ func (r *reconciler) knownIDs(ctx context.Context) (map[caisson.ID]bool, error) 
 	return known, nil
 }
 
-// sweep removes the directory name below kind, and appends it to found.
+// sweep removes the directory called name from the directory kind ("sandboxes" or "snapshots"), and appends it to found.
 func (r *reconciler) sweep(kind, name string, found *[]caisson.Garbage) error {
 	*found = append(*found, caisson.Garbage{Kind: "directory", Name: filepath.Join(kind, name)})
 	return guesttree.Remove(context.Background(), filepath.Join(r.c.Dir, kind, name))

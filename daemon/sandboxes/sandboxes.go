@@ -39,7 +39,9 @@ import (
 
 // Images is the interface of the image driver that the core requires. Image records are kept in the store.
 type Images interface {
+	// Pull downloads or imports an image for an account. It calls progress during the download.
 	Pull(ctx context.Context, req caisson.PullRequest, account string, progress func(caisson.Progress)) (*caisson.Image, error)
+	// Host returns the image of the host's own programs.
 	Host(ctx context.Context) (*caisson.Image, error)
 	// Freeze makes a layer of the changes that Checkpointer.SaveFiles wrote, and returns its digest and directory.
 	Freeze(ctx context.Context, account string, archive io.Reader) (digest, dir string, err error)
@@ -79,8 +81,8 @@ type Config struct {
 	Workspaces caisson.WorkspaceLayers
 	// Volumes attaches volumes to sandboxes; nil: no sandbox can have one.
 	Volumes caisson.VolumeAttachments
-	Node    string
-	Build   string
+	Node    string // name of this machine, recorded in each sandbox
+	Build   string // identifies this build of Caisson, recorded in each sandbox and snapshot
 	Limits  Limits
 	Log     *slog.Logger
 	// Available returns the available memory of the host in bytes; nil: read from the kernel.
@@ -92,8 +94,8 @@ type Config struct {
 // Limits bounds the host resources of all sandboxes together. 0 means no limit.
 type Limits struct {
 	MaxSandboxes  int          // maximum number of live sandboxes
-	MemoryReserve caisson.Size // memory of the host that must remain available
-	PIDsReserve   int          // processes of the host that must remain available
+	MemoryReserve caisson.Size // memory of the host in bytes that must remain available
+	PIDsReserve   int          // number of processes and threads that the host must still be able to create
 	// DiskReserve is the space in bytes that must remain free on the file system of the data directory: with less, no
 	// sandbox starts, and with less than half of it, the sandbox that writes most is stopped.
 	DiskReserve caisson.Size
@@ -106,7 +108,7 @@ type Core struct {
 	Config
 	dirs
 	locks       locks
-	builds      keylock.Locks // held while a template is built, by account and name
+	builds      keylock.Locks // held while a template is built; the key is account/name
 	processes   *processes
 	fileClients *fileClients
 	watches     *watches
@@ -116,14 +118,14 @@ type Core struct {
 	network     network
 	workspaces  workspaces
 	decisions   *decisions
-	unresolved  idSet // sandboxes whose last outcome could not be stored
+	unresolved  idSet // sandboxes whose last change has an outcome that could not be stored, or that were not reconciled
 
 	mu     sync.Mutex
-	hidden map[caisson.ID]bool // ids that are in use, but not in the store; guarded by mu
-	closed bool                // guarded by mu
-	wg     sync.WaitGroup      // goroutines of this core; none is added once closed
-	ctx    context.Context     // cancelled by Close; for work that outlives a request
-	stop   context.CancelCauseFunc
+	hidden map[caisson.ID]bool     // ids that are in use, but not in the store; guarded by mu
+	closed bool                    // guarded by mu
+	wg     sync.WaitGroup          // goroutines of this core; none is added once closed
+	ctx    context.Context         // cancelled by Close; for work that outlives a request
+	stop   context.CancelCauseFunc // cancels ctx
 }
 
 // New returns a Core. It accesses neither the store nor the runtime; call Reconcile before use.
@@ -156,6 +158,7 @@ func New(cfg Config) (*Core, error) {
 	return c, nil
 }
 
+// errClosing is the cause of the cancellation of Core.ctx.
 var errClosing = errors.New("the daemon is shutting down")
 
 // Close stops the background work of the core. Sandboxes keep running.
@@ -200,6 +203,7 @@ type idSet struct {
 	ids map[caisson.ID]bool // guarded by mu
 }
 
+// set adds id to the set if to is true, else removes it.
 func (m *idSet) set(id caisson.ID, to bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -212,12 +216,14 @@ func (m *idSet) set(id caisson.ID, to bool) {
 	}
 }
 
+// has reports whether id is in the set.
 func (m *idSet) has(id caisson.ID) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.ids[id]
 }
 
+// list returns the ids in the set, in no particular order.
 func (m *idSet) list() []caisson.ID {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -260,7 +266,7 @@ func (c *Core) allow(sb *caisson.Sandbox, v caisson.Verb) error {
 	return nil
 }
 
-// errUnchanged cancels an update that has nothing to change.
+// errUnchanged is returned by the function of an update to cancel the update, because there is nothing to change.
 var errUnchanged = errors.New("unchanged")
 
 // event publishes an event about a sandbox.
@@ -287,4 +293,5 @@ func (c *Core) setState(ctx context.Context, id caisson.ID, to caisson.State, ch
 	})
 }
 
+// now returns the current time in UTC, as it is stored.
 func now() time.Time { return time.Now().UTC() }

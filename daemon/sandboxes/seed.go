@@ -9,13 +9,14 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Limits for the files of all set-up steps of a template together, which are stored in the template's row. Larger files
-// belong in an image.
+// Limits of the seeds of a template: the files that its set-up steps write, all steps together. They are stored in the
+// template's row of the database; larger files belong in an image.
 const (
 	maxSeeds     = 64
-	maxSeedBytes = 4 << 20
+	maxSeedBytes = 4 << 20 // contents of all files
 )
 
+// validateSeeds returns an Invalid error if a file of the steps is not valid, or all together exceed a limit.
 func validateSeeds(steps []caisson.SetupStep) error {
 	n, size := 0, 0
 	for i, s := range steps {
@@ -36,6 +37,7 @@ func validateSeeds(steps []caisson.SetupStep) error {
 	return nil
 }
 
+// validateSeed returns an Invalid error if the path or the mode of a file is not valid.
 func validateSeed(field string, f caisson.SeedFile) error {
 	if err := validatePath(field+".path", f.Path); err != nil {
 		return err

@@ -166,14 +166,14 @@ func (s *Snapshots) Fork(ctx context.Context, ref string, req caisson.ForkReques
 	return forks, errors.Join(err, os.RemoveAll(dir))
 }
 
-// origin is the sandbox or snapshot that forks are created from.
+// origin is the sandbox or snapshot that forks are created from. Its fields are those of the sandbox or snapshot.
 type origin struct {
 	id       caisson.ID
 	account  string
 	template string
 	spec     caisson.Spec
 	rootfs   caisson.Rootfs
-	memory   bool
+	memory   bool // whether its capture contains memory
 }
 
 // limits returns the limits of a fork that requests ask. A fork with memory keeps the origin's limits of disk,
@@ -200,7 +200,7 @@ func (o *origin) limits(ask caisson.Resources) (caisson.Resources, error) {
 // time.
 const maxParallelForks = 4
 
-// forkFrom creates running sandboxes from the capture in dir. If one fails, none remains.
+// forkFrom creates running sandboxes from the capture in dir. If the creation of one fails, the others are removed.
 func (s *Snapshots) forkFrom(ctx context.Context, from origin, dir string, req caisson.ForkRequest) ([]*caisson.Sandbox, error) {
 	if err := s.c.workspaces.forkable(&from, &req); err != nil {
 		return nil, err
@@ -230,6 +230,7 @@ func (s *Snapshots) forkFrom(ctx context.Context, from origin, dir string, req c
 	return nil, err
 }
 
+// removeNow removes a fork because the creation of another fork of the same request has failed.
 func (s *Snapshots) removeNow(ctx context.Context, id caisson.ID) error {
 	release, err := s.c.locks.acquire(ctx, id)
 	if err != nil {
@@ -309,7 +310,9 @@ func (s *Snapshots) fork(ctx context.Context, from origin, dir, name string, req
 	}
 	back.Push(func() error { return s.c.processes.halt(clean, sb.ID) })
 	var shared []string
-	if from.memory && reason == "" && req.Assigned == nil { // for a fork of a run, the agent's recipe covers this
+	// Forks for runs are not examined: agents are forked only if their entry declares that forks draw different random
+	// values (see caisson.Warm).
+	if from.memory && reason == "" && req.Assigned == nil {
 		if shared, err = s.c.processes.sharedRandomness(ctx, sb.ID); err != nil {
 			return nil, err
 		}
@@ -359,6 +362,7 @@ func (s *Snapshots) createFromSnapshot(ctx context.Context, req caisson.CreateRe
 	return forks[0], nil
 }
 
+// originOf returns a snapshot as the origin of forks.
 func originOf(s *caisson.Snapshot) origin {
 	return origin{s.ID, s.Account, s.Template, s.Spec, s.Rootfs, s.Memory}
 }

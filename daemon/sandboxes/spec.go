@@ -62,6 +62,7 @@ func resolve(t *caisson.Template, img *caisson.Image, rootfs caisson.Rootfs, req
 	return s
 }
 
+// first returns the first of values that is not "", or "".
 func first(values ...string) string {
 	for _, v := range values {
 		if v != "" {
@@ -71,6 +72,7 @@ func first(values ...string) string {
 	return ""
 }
 
+// firstList returns the first of lists that is not empty, or nil.
 func firstList(lists ...[]string) []string {
 	for _, l := range lists {
 		if len(l) > 0 {
@@ -140,6 +142,7 @@ var (
 	maxStrings = 1 << 20 // limit of the size in bytes of all arguments or variables together
 )
 
+// validateName returns an Invalid error unless name is "" or a valid name that is not like an id.
 func validateName(field, name string) error {
 	if name == "" {
 		return nil
@@ -153,6 +156,7 @@ func validateName(field, name string) error {
 	return nil
 }
 
+// validateCommand returns an Invalid error if command cannot be executed or is too long; an empty list is valid.
 func validateCommand(field string, command []string) error {
 	n := 0
 	for _, a := range command {
@@ -170,6 +174,7 @@ func validateCommand(field string, command []string) error {
 	return nil
 }
 
+// validateEnv returns an Invalid error if an environment has an invalid name or value, or is too long.
 func validateEnv(field string, env map[string]string) error {
 	n := 0
 	for k, v := range env {
@@ -187,6 +192,7 @@ func validateEnv(field string, env map[string]string) error {
 	return nil
 }
 
+// validatePath returns an Invalid error unless p is "" or an absolute path of at most 4096 bytes.
 func validatePath(field, p string) error {
 	if p == "" {
 		return nil
@@ -197,6 +203,7 @@ func validatePath(field, p string) error {
 	return nil
 }
 
+// validateUser returns an Invalid error unless user is "" or has the form USER or USER:GROUP, with names or ids.
 func validateUser(field, user string) error {
 	if user != "" && !userForm.MatchString(user) {
 		return caisson.Invalidf(field, "%.70q is not a user: write a name, a uid or uid:gid", user)
@@ -204,6 +211,7 @@ func validateUser(field, user string) error {
 	return nil
 }
 
+// validateTTLs returns an Invalid error if a TTL is negative; nil means that it is not set.
 func validateTTLs(ttl, hardTTL *caisson.Duration) error {
 	if ttl != nil && *ttl < 0 {
 		return caisson.Invalidf("ttl", "is negative")
@@ -220,6 +228,7 @@ const (
 	randomnessOpenSSL = "openssl"
 )
 
+// validateRandomness returns an Invalid error if r is not a value of Spec.Randomness.
 func validateRandomness(r string) error {
 	switch r {
 	case "", randomnessKernel, randomnessOpenSSL:
@@ -228,6 +237,7 @@ func validateRandomness(r string) error {
 	return caisson.Invalidf("randomness", "%.70q is neither %s nor %s", r, randomnessKernel, randomnessOpenSSL)
 }
 
+// validateLabels returns an Invalid error if there are too many labels, or one has an invalid name or too long a value.
 func validateLabels(field string, labels map[string]string) error {
 	if len(labels) > 64 {
 		return caisson.Invalidf(field, "more than 64 labels")
@@ -243,14 +253,16 @@ func validateLabels(field string, labels map[string]string) error {
 	return nil
 }
 
-// Limits of resources: nothing can run with less, and larger values are typing errors.
+// Limits of the resources that can be requested: with less than the minimum nothing can run, and more than the maximum is
+// taken for a typing error.
 const (
-	minMemory = 64 << 20
-	minDisk   = 1 << 20
+	minMemory = 64 << 20 // bytes
+	minDisk   = 1 << 20  // bytes
 	maxCPUs   = 1024
-	maxPIDs   = 1 << 20
+	maxPIDs   = 1 << 20 // also the maximum number of open files
 )
 
+// validateResources returns an Invalid error if a resource is out of its range; 0 means that it is not set.
 func validateResources(field string, r caisson.Resources) error {
 	switch {
 	case r.CPUs < 0 || r.CPUs > maxCPUs || (r.CPUs > 0 && r.CPUs < 0.01):
@@ -270,6 +282,7 @@ func validateResources(field string, r caisson.Resources) error {
 // reservedDirs are the directories in a sandbox that are reserved for Caisson.
 var reservedDirs = []string{"/proc", "/sys", "/dev", "/.caisson"}
 
+// validateMounts returns an Invalid error if a mount point is not valid, is in a reserved directory or is used twice.
 func validateMounts(field string, mounts []caisson.Mount) error {
 	if len(mounts) > 32 {
 		return caisson.Invalidf(field, "more than 32 mounts")
@@ -293,6 +306,7 @@ func validateMounts(field string, mounts []caisson.Mount) error {
 	return nil
 }
 
+// validateCreate checks the form of a request: each field, and which fields may be combined.
 func validateCreate(req *caisson.CreateRequest) error {
 	for _, err := range []error{
 		validateName("name", req.Name), validateCommand("command", req.Command), validateEnv("env", req.Env),

@@ -19,11 +19,11 @@ import (
 
 // source is the state that a sandbox is started from.
 type source struct {
-	files string // tar archive of root file system changes, or ""
-	image string // checkpoint directory, or "" for a cold start
-	// depends contains the dependencies if the caller has already determined them; nil otherwise.
+	files string // path of a tar archive with changes to the root file system, or ""; not used if image is set
+	image string // directory of the checkpoint to restore, or "" for a start without memory
+	// depends contains the dependencies to record if the caller has already determined them; nil otherwise.
 	depends *caisson.Dependencies
-	// randomness is how the runtime treats random state in the restored image: see [caisson.RuntimeSpec].
+	// randomness determines what happens to random state in the restored memory, see Randomness in [caisson.RuntimeSpec].
 	randomness string
 }
 
@@ -40,7 +40,7 @@ type processes struct {
 
 // run attaches the wire of a sandbox and starts its processes. If it fails, both are removed again.
 func (h *processes) run(ctx context.Context, sb *caisson.Sandbox, from source) (err error) {
-	h.c.fileClients.drop(sb.ID) // This drops a stand-in from when the sandbox did not run.
+	h.c.fileClients.drop(sb.ID) // It uses a stand-in, which dates from when the sandbox did not run.
 	if h.leftovers.has(sb.ID) {
 		if err := h.halt(ctx, sb.ID); err != nil {
 			return err
@@ -87,8 +87,8 @@ func (h *processes) attach(ctx context.Context, sb *caisson.Sandbox) (*os.File, 
 	return netns, nil
 }
 
-// prepareSpec prepares everything else that a start needs, and records the dependencies. release may be called even after an
-// error.
+// prepareSpec returns the runtime's spec for a start, without the network namespace, and writes the dependencies to the
+// sandbox's directory. release closes the files that it opened, and must be called even after an error.
 func (h *processes) prepareSpec(ctx context.Context, sb *caisson.Sandbox, from source) (spec caisson.RuntimeSpec, release func(), err error) {
 	spec, release, err = h.runtimeSpec(ctx, sb)
 	if err != nil {
@@ -128,8 +128,8 @@ func (h *processes) ended(id caisson.ID) bool {
 	}
 }
 
-// runtimeSpec returns the runtime's spec of a sandbox. release closes the files that it opened, and may be called even
-// after an error.
+// runtimeSpec returns the runtime's spec of a sandbox, without network namespace and saved files. release closes the files
+// that it opened, and may be called even after an error.
 func (h *processes) runtimeSpec(ctx context.Context, sb *caisson.Sandbox) (spec caisson.RuntimeSpec, release func(), err error) {
 	release = func() {}
 	account, err := h.c.Store.Accounts().Get(ctx, sb.Account)
@@ -156,14 +156,14 @@ func (h *processes) runtimeSpec(ctx context.Context, sb *caisson.Sandbox) (spec 
 	mounts = append(mounts, space...)
 	spec.Mounts = mounts
 	if len(sb.Spec.Command) > 0 {
-		// Opened read-write: the sandbox then holds a reader too, so that writes block on a full pipe instead of
-		// failing while no daemon runs.
+		// The FIFO is opened read-write: the sandbox then holds a reader too, so that while no daemon reads, writes do not
+		// fail with EPIPE but block when the pipe is full.
 		out, err := os.OpenFile(filepath.Join(dir, outputFIFO), os.O_RDWR|unix.O_NONBLOCK, 0)
 		if err != nil {
 			closeMounts(mounts)
 			return spec, release, err
 		}
-		// The guest's writes must block on a full pipe, not fail.
+		// The guest gets the FIFO in blocking mode: its writes to a full pipe must block, not fail with EAGAIN.
 		if err := unix.SetNonblock(int(out.Fd()), false); err != nil {
 			closeMounts(mounts)
 			out.Close()
@@ -201,8 +201,8 @@ func (h *processes) sharedRandomness(ctx context.Context, id caisson.ID) ([]stri
 // probeTimeout is the timeout for the first process in a restored sandbox.
 const probeTimeout = 20 * time.Second
 
-// probe checks that a restored sandbox works. A restore may report success although the sandbox dies silently, for
-// example if an executable in its root file system has been replaced.
+// probe checks that a restored sandbox can run a process. A restore may succeed although the sandbox dies immediately
+// afterwards, for example if an executable in its root file system has been replaced.
 func (h *processes) probe(ctx context.Context, sb *caisson.Sandbox) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()

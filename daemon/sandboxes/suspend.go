@@ -11,7 +11,7 @@ import (
 // kept until it is woken.
 func (l *Lifecycle) Suspend(ctx context.Context, ref string) (*caisson.Sandbox, error) {
 	return l.change(ctx, ref, caisson.VerbSuspend, func(ctx context.Context, sb *caisson.Sandbox) error {
-		// A client of a frozen sandbox would wait forever for its answer.
+		// A file client is dropped, because a frozen sandbox does not reply to it.
 		l.c.fileClients.drop(sb.ID)
 		if err := l.c.processes.freeze(ctx, sb.ID); err != nil {
 			return l.c.processes.thawAfter(ctx, sb.ID, err)

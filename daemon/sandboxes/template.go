@@ -134,22 +134,26 @@ func (t *Templates) put(ctx context.Context, tpl *caisson.Template) (*caisson.Te
 	}
 }
 
+// sameSteps reports whether two lists of set-up steps have the same commands and files; timeouts are not compared.
 func sameSteps(a, b []caisson.SetupStep) bool {
 	return slices.EqualFunc(a, b, func(x, y caisson.SetupStep) bool {
 		return slices.Equal(x.Run, y.Run) && slices.Equal(x.Files, y.Files)
 	})
 }
 
+// isPath reports whether the canonical form of an image reference is a path on the host.
 func isPath(ref string) bool {
 	return strings.HasPrefix(ref, "dir:") || strings.HasPrefix(ref, "tar:")
 }
 
+// Limits of a template.
 const (
-	maxSteps    = 64
-	maxPool     = 64
-	stepTimeout = 10 * time.Minute
+	maxSteps    = 64               // set-up steps
+	maxPool     = 64               // sandboxes in its pool
+	stepTimeout = 10 * time.Minute // timeout of a set-up step that sets none
 )
 
+// validateTemplate returns an Invalid error if a field of t is not valid. Policy and models are checked by network.check.
 func validateTemplate(t *caisson.Template) error {
 	if t.Name == "" {
 		return caisson.Invalidf("name", "a name is required")
@@ -291,7 +295,9 @@ func (t *Templates) setup(ctx context.Context, tpl *caisson.Template, img *caiss
 	}
 	defer release()
 	sb.Spec.Command, sb.Spec.User, sb.Spec.Workdir = nil, "0:0", "/"
-	sb.Spec.Policy = tpl.Policy // The downloads of the steps belong to the account, whose name is part of the build key.
+	// The steps may download what the template's policy allows. The result belongs to the account, which is part of the
+	// build key.
+	sb.Spec.Policy = tpl.Policy
 	if _, err := t.c.Store.Accounts().Ensure(ctx, sb.Account); err != nil {
 		return rootfs, err
 	}
@@ -300,7 +306,7 @@ func (t *Templates) setup(ctx context.Context, tpl *caisson.Template, img *caiss
 		return rootfs, err
 	}
 	defer admitted()
-	// The sandbox is not in the store: it is not visible, and after a crash it is garbage.
+	// The sandbox is not stored: the API does not show it, and after a crash CollectGarbage removes it.
 	defer t.c.hide(sb.ID)()
 	var back undo.Stack
 	defer func() { err = errors.Join(err, back.Run()) }()
@@ -366,7 +372,7 @@ func (t *Templates) runStep(ctx context.Context, sb *caisson.Sandbox, step caiss
 	go func() { out <- scan(proc.Stdout(), one) }()
 	go func() { errOut <- scan(proc.Stderr(), one) }()
 	status, err := proc.Wait(ctx)
-	// Processes that the step left running may keep its outputs open forever.
+	// Processes that the step has left running may keep its outputs open, so that the readers above do not return.
 	defer time.AfterFunc(outputTimeout, func() { proc.Close() }).Stop()
 	last := first(<-errOut, <-out)
 	if err != nil {
@@ -384,7 +390,7 @@ const outputTimeout = 2 * time.Second
 // maxLine is the maximum length in bytes of a line of a step's output; longer lines are cut.
 const maxLine = 4096
 
-// scan calls line for every line that is not empty, and returns the last one.
+// scan calls line for every line of r that is not empty, cut to maxLine bytes, and returns the last one.
 func scan(r io.Reader, line func(string)) (last string) {
 	br := bufio.NewReaderSize(r, maxLine)
 	for {

@@ -8,6 +8,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
+// deadline returns the time that is ttl from now, or nil if ttl is 0, which means no limit.
 func deadline(ttl caisson.Duration) *time.Time {
 	if ttl == 0 {
 		return nil
@@ -27,7 +28,7 @@ const deadlineRetry = time.Minute
 // deadlines holds the timers for TTL and hard TTL.
 type deadlines struct {
 	c     *Core
-	retry time.Duration
+	retry time.Duration // deadlineRetry, or less in tests
 
 	mu     sync.Mutex
 	timers map[caisson.ID]*time.Timer // guarded by mu
@@ -42,7 +43,7 @@ func (d *deadlines) close() {
 	}
 }
 
-// arm sets the timer for a sandbox's next deadline, replacing an earlier one.
+// arm sets the timer for a sandbox's next deadline, and stops the sandbox's previous timer.
 func (d *deadlines) arm(sb *caisson.Sandbox) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -63,6 +64,7 @@ func (d *deadlines) arm(sb *caisson.Sandbox) {
 	})
 }
 
+// disarm stops the timer of a sandbox.
 func (d *deadlines) disarm(id caisson.ID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -112,7 +114,7 @@ func (d *deadlines) expire(ctx context.Context, id caisson.ID) {
 				return
 			}
 			again := now().Add(d.retry)
-			sb.PauseAt = &again // for the timer only; the hard TTL remains unchanged
+			sb.PauseAt = &again // This only sets the timer; the stored sandbox is not changed.
 		}
 	}
 	if !sb.State.Live() { // a stopped sandbox has only its hard TTL
@@ -128,5 +130,5 @@ func (d *deadlines) retryLater(ctx context.Context, id caisson.ID, err error) {
 	}
 	d.c.Log.ErrorContext(ctx, "what is due for a sandbox whose time is over could not be done; it is tried again", "sandbox", id, "err", err)
 	again := now().Add(d.retry)
-	d.arm(&caisson.Sandbox{ID: id, RemoveAt: &again}) // for the timer only
+	d.arm(&caisson.Sandbox{ID: id, RemoveAt: &again}) // The time sets the timer; the stored sandbox is not changed.
 }

@@ -33,7 +33,8 @@ func (w workspaces) checkVolume(req *caisson.WorkspaceRequest, mounts []caisson.
 	return defaultTarget(req, mounts)
 }
 
-// attachVolume attaches a volume to a sandbox that is being created, and stores this. It adds the rollback to back.
+// attachVolume attaches a volume to a sandbox that is being created, and stores the volume in the sandbox's spec. It adds
+// the rollback to back.
 func (w workspaces) attachVolume(ctx context.Context, sb *caisson.Sandbox, req *caisson.WorkspaceRequest, back *undo.Stack) error {
 	defer func(began time.Time) { timing.RecordTime(ctx, "workspace", began) }(time.Now())
 	v, err := w.c.Volumes.Attach(ctx, sb.Account, req.Source, sb.ID)
@@ -53,8 +54,8 @@ func (w workspaces) attachVolume(ctx context.Context, sb *caisson.Sandbox, req *
 		}
 		return w.c.Volumes.Detach(clean, v.ID, sb.ID)
 	})
-	// A volume replaces a placeholder. It is stored now, not with the sandbox's first state, so that Reconcile finds it
-	// after a crash.
+	// A volume replaces a placeholder for a workspace. It is stored now, not with the sandbox's first state, so that
+	// Reconcile finds it after a crash.
 	has := func(s *caisson.Sandbox) error {
 		s.Spec.Volume, s.Spec.WorkspaceAt = &caisson.VolumeMount{ID: v.ID, Name: v.Name, Target: req.Target}, ""
 		return nil
@@ -77,8 +78,9 @@ func (w workspaces) openVolume(ctx context.Context, sb *caisson.Sandbox) ([]cais
 	return []caisson.RuntimeMount{m}, nil
 }
 
-// capturable returns a Conflict error if the snapshot snap of sb cannot be taken, and removes the sandbox's volume from
-// snap: the volume outlives the sandbox anyway. Memory refers to the volume's files, which a fork would not find.
+// capturable removes the sandbox's volume from the spec of snap, a snapshot of sb to be taken: a volume is not captured,
+// because it outlives the sandbox. Returns a Conflict error if snap has memory and sb a volume: processes in memory may
+// have files of the volume open, which a fork would not find.
 func (w workspaces) capturable(sb *caisson.Sandbox, snap *caisson.Snapshot) error {
 	if snap.Memory && sb.Spec.Volume != nil {
 		return caisson.Errorf(caisson.Conflict, "a sandbox with a volume cannot be captured with its memory, because its forks would not have the volume; take a snapshot of its files only (--files-only)")

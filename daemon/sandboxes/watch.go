@@ -42,7 +42,7 @@ func (w *watches) watch(sb *caisson.Sandbox) {
 	})
 }
 
-// rewatch is like watch, but does nothing if the sandbox is already being watched.
+// rewatch calls watch unless the sandbox is already being watched.
 func (w *watches) rewatch(sb *caisson.Sandbox) {
 	w.mu.Lock()
 	_, followed := w.stops[sb.ID]
@@ -80,7 +80,8 @@ func (w *watches) watchCommand(ctx context.Context, sb *caisson.Sandbox) {
 	w.c.event(ctx, sb, "command.ended", map[string]string{"status": status.String()})
 }
 
-// recordDeath records the unexpected end of a sandbox. Its unsaved files are lost.
+// recordDeath records the unexpected end of a sandbox, unless watch, the context of its watch, has ended. Files that were
+// not saved are lost.
 func (w *watches) recordDeath(ctx, watch context.Context, id caisson.ID) {
 	release, err := w.c.locks.acquire(ctx, id)
 	if err != nil {
@@ -99,8 +100,8 @@ func (w *watches) recordDeath(ctx, watch context.Context, id caisson.ID) {
 	w.fail(ctx, id, reason)
 }
 
-// fail marks a running or suspended sandbox as failed, for a reason other than a user's request, and removes what is
-// left of it. The caller must hold its lock.
+// fail marks a running or suspended sandbox as failed, for a reason other than a user's request, and frees its resources
+// on the host. The caller must hold its lock.
 func (w *watches) fail(ctx context.Context, id caisson.ID, reason string) {
 	w.unwatch(id)
 	sb, err := w.c.setState(ctx, id, caisson.Failed, func(s *caisson.Sandbox) error {

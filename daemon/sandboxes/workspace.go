@@ -121,7 +121,7 @@ func (w workspaces) create(ctx context.Context, sb *caisson.Sandbox, req *caisso
 	clean := context.WithoutCancel(ctx)
 	back.Push(func() error { return w.c.Workspaces.Detach(clean, ws.ID) })
 	sb.Spec.Workspace, sb.Spec.WorkspaceAt = ws.ID, req.Target
-	// This is stored now, not with the sandbox's first state, so that Reconcile finds the workspace after a crash.
+	// The workspace is stored now, not with the sandbox's first state, so that Reconcile finds it after a crash.
 	_, err = w.c.Store.Sandboxes().Update(ctx, caisson.In(sb.Account), string(sb.ID), func(s *caisson.Sandbox) error {
 		s.Spec.Workspace, s.Spec.WorkspaceAt = ws.ID, req.Target
 		return nil
@@ -188,7 +188,7 @@ func (w workspaces) capture(ctx context.Context, sb *caisson.Sandbox, dir string
 
 // whileFrozen calls do while a running sandbox is frozen, so that do captures one point in time.
 func (w workspaces) whileFrozen(ctx context.Context, id caisson.ID, do func() error) error {
-	w.c.fileClients.drop(id) // its answers would arrive too late
+	w.c.fileClients.drop(id) // A frozen sandbox does not reply to it.
 	err := w.c.processes.freeze(ctx, id)
 	if err == nil {
 		err = do()
@@ -196,7 +196,8 @@ func (w workspaces) whileFrozen(ctx context.Context, id caisson.ID, do func() er
 	return errors.Join(err, w.c.processes.thawOrSuspend(ctx, id))
 }
 
-// forkable returns an error if a fork of from cannot have the requested workspace, or cannot be without one.
+// forkable returns an error if from cannot be forked, if a fork of it cannot have the requested workspace, or if the fork
+// needs a workspace and none is requested.
 func (w workspaces) forkable(from *origin, req *caisson.ForkRequest) error {
 	ask := req.Workspace
 	switch {
@@ -221,8 +222,8 @@ func (w workspaces) forkable(from *origin, req *caisson.ForkRequest) error {
 // placeholderDir is the placeholder's directory in the directory of a sandbox that has one.
 const placeholderDir = "placeholder"
 
-// Subdirectories of a placeholder, which belong to the guest's root: the empty lower directory, and the upper and work
-// directories of the overlay.
+// Subdirectories of a placeholder, which is an overlay without files. They belong to the guest's root: the empty lower
+// directory, and the upper and work directories of the overlay.
 const (
 	emptyDir = "empty"
 	upperDir = "upper"
@@ -241,8 +242,8 @@ func checkPlaceholder(req *caisson.CreateRequest) error {
 	return validateMounts("placeholder", append(slices.Clone(req.Mounts), caisson.Mount{Target: req.Placeholder}))
 }
 
-// makePlaceholder creates an empty directory in a sandbox's directory, with the layers of a workspace: in the sandbox
-// it looks like a workspace.
+// makePlaceholder creates the directories of a sandbox's placeholder. It is mounted like a workspace, so that a fork of the
+// sandbox's memory can have a real workspace at the same mount point.
 func (w workspaces) makePlaceholder(ctx context.Context, sb *caisson.Sandbox) error {
 	account, err := w.c.Store.Accounts().Get(ctx, sb.Account)
 	if err != nil {
@@ -269,6 +270,7 @@ func (w workspaces) makePlaceholder(ctx context.Context, sb *caisson.Sandbox) er
 	return nil
 }
 
+// openPlaceholder returns the mount of a sandbox's placeholder.
 func (w workspaces) openPlaceholder(sb *caisson.Sandbox) (mounts []caisson.RuntimeMount, err error) {
 	dir := w.c.inDir(sb.ID, placeholderDir)
 	m := caisson.RuntimeMount{Target: sb.Spec.WorkspaceAt, Overlay: &caisson.RuntimeOverlay{}}
@@ -310,13 +312,14 @@ func closeOnce(req *caisson.WorkspaceRequest) (own *caisson.WorkspaceRequest, re
 	return &r, func() { h.Close() }
 }
 
+// onceHandle is a Handle whose Close may be called more than once.
 type onceHandle struct {
 	caisson.Handle
 	once sync.Once
 	err  error
 }
 
-// Close closes the directory, the first time.
+// Close closes the directory at the first call. Later calls return the result of the first.
 func (h *onceHandle) Close() error {
 	h.once.Do(func() { h.err = h.Handle.Close() })
 	return h.err

@@ -16,8 +16,8 @@ import (
 // because the sandbox's kernel, which keeps the records, ends with them.
 const writersFile = "writers.json"
 
-// writersTimeout is the timeout for reading these records before a sandbox's processes are killed. After the timeout they
-// are killed anyway.
+// writersTimeout is the timeout of keepWriters. After it, the sandbox's processes are killed although the records of who
+// changed files were not saved.
 const writersTimeout = 2 * time.Second
 
 // Writers returns which process was the last to change each file in a sandbox's workspace since that was created. If
@@ -32,13 +32,14 @@ func (l *Lifecycle) Writers(ctx context.Context, id caisson.ID) (*caisson.Writer
 	return l.c.workspaces.writers(ctx, sb)
 }
 
+// writers implements Writers for a sandbox that has been read from the store.
 func (w workspaces) writers(ctx context.Context, sb *caisson.Sandbox) (*caisson.Writers, error) {
 	rec, ok := w.c.Runtime.(caisson.WriterRecorder)
 	if !ok || sb.Spec.Workspace == "" {
 		return nil, nil
 	}
-	// The running sandbox is queried first, because it may be stopped in the meantime, and then the saved records are
-	// read.
+	// The running sandbox is queried before the writersFile is read: if it is stopped in between, the file contains its
+	// records.
 	now, err := rec.Writers(ctx, sb.ID, sb.Spec.WorkspaceAt)
 	if k := caisson.KindOf(err); err != nil && k != caisson.NotFound && k != caisson.Conflict {
 		return nil, err
@@ -50,7 +51,7 @@ func (w workspaces) writers(ctx context.Context, sb *caisson.Sandbox) (*caisson.
 	return now.After(before), nil
 }
 
-// keepWriters saves these records of a sandbox whose processes are about to be killed. Errors are logged only.
+// keepWriters writes the writersFile of a sandbox whose processes are about to be killed. Errors are only logged.
 func (w workspaces) keepWriters(ctx context.Context, id caisson.ID) {
 	if _, ok := w.c.Runtime.(caisson.WriterRecorder); !ok {
 		return
@@ -70,6 +71,7 @@ func (w workspaces) keepWriters(ctx context.Context, id caisson.ID) {
 	}
 }
 
+// readWriters reads the writersFile in dir; nil if there is none.
 func readWriters(dir string) (*caisson.Writers, error) {
 	data, err := os.ReadFile(filepath.Join(dir, writersFile))
 	if errors.Is(err, os.ErrNotExist) {
@@ -85,6 +87,7 @@ func readWriters(dir string) (*caisson.Writers, error) {
 	return &w, nil
 }
 
+// writeWriters writes the writersFile in dir.
 func writeWriters(dir string, w *caisson.Writers) error {
 	return writeFile(filepath.Join(dir, writersFile), func(f *os.File) error { return json.NewEncoder(f).Encode(w) })
 }

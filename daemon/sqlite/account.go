@@ -10,12 +10,14 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// firstUID and lastUID bound the host uids that are reserved for accounts. The range of [caisson.LayerUIDBase] follows.
+// firstUID and lastUID are the first and the last host uid that is reserved for accounts. The range of
+// [caisson.LayerUIDBase] follows.
 const (
 	firstUID = 0x50000000
 	lastUID  = 0x6effffff
 )
 
+// maxAccountName is the maximum length of an account's name in bytes.
 const maxAccountName = 32
 
 // accounts implements [caisson.AccountStore].
@@ -24,8 +26,8 @@ type accounts struct {
 	now    func() time.Time
 	get    *sql.Stmt
 	list   *sql.Stmt
-	getTx  *sql.Stmt
-	next   *sql.Stmt
+	getTx  *sql.Stmt // Like get, on the writer.
+	next   *sql.Stmt // Returns the first uid for a new account.
 	insert *sql.Stmt
 }
 
@@ -95,6 +97,7 @@ func (a *accounts) List(ctx context.Context) ([]*caisson.Account, error) {
 	return all, a.db.explain(err)
 }
 
+// scanAccount reads the column doc of an account.
 func scanAccount(s scanner) (*caisson.Account, error) {
 	acc := &caisson.Account{}
 	if err := scanDoc(s, "account", acc); err != nil {

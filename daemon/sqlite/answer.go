@@ -14,12 +14,13 @@ import (
 type answers struct {
 	db      *db
 	get     *sql.Stmt
-	claim   *sql.Stmt
-	finish  *sql.Stmt
-	unclaim *sql.Stmt
+	claim   *sql.Stmt // Inserts a key without an answer.
+	finish  *sql.Stmt // Sets the answer of a claimed key.
+	unclaim *sql.Stmt // Deletes a claimed key.
 	trim    *sql.Stmt
 }
 
+// getAnswer returns the fingerprint of the request with a key, whether it has an answer, and the answer.
 const getAnswer = `SELECT fingerprint, answer IS NOT NULL, answer FROM answer WHERE account = ? AND key = ?`
 
 func newAnswers(p *preparer) *answers {

@@ -9,7 +9,8 @@ import (
 const chainSchema = 3
 
 // startChain returns the migration step that starts the chain and appends the events that are already stored. made reports
-// whether the key is new; with an existing key the chain should already have existed, so the step records a flaw.
+// whether the key is new. If a database without a chain is migrated with a key that is not new, the step records a flaw: the
+// key was created for a chain, which must have been removed.
 //
 // Only a migration starts a chain. A chain that is missing later was removed, see [events.end].
 func (c chain) startChain(made bool) migrationFinisher {
@@ -59,7 +60,8 @@ func (c chain) appendStored(ctx context.Context, tx *sql.Tx, h *head, l *storedE
 	return err
 }
 
-// coverTrimmed continues the chain after the events up to last, which were trimmed before the chain existed.
+// coverTrimmed records the events after h up to last as a gap and moves h to the end of it: they were trimmed before the
+// chain existed. If there are none, it does nothing.
 func (c chain) coverTrimmed(ctx context.Context, tx *sql.Tx, h *head, last int64) error {
 	if last <= h.seq {
 		return nil
@@ -71,7 +73,7 @@ func (c chain) coverTrimmed(ctx context.Context, tx *sql.Tx, h *head, last int64
 	return err
 }
 
-// checkEnd reads the end of the chain, which logs an error if the record was visibly tampered with.
+// checkEnd reads the head of the chain and logs an error if the head shows that the record was tampered with.
 func (s *events) checkEnd(ctx context.Context) error {
 	return s.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		_, err := s.end(ctx, tx) // end logs any problem that it finds.

@@ -13,17 +13,17 @@ import (
 // budgetStmts are the statements about budgets. Those used in transactions are prepared on the writer.
 type budgetStmts struct {
 	get    *sql.Stmt
-	period *sql.Stmt
-	spent  *sql.Stmt
-	add    *sql.Stmt
+	period *sql.Stmt // Returns the period of a budget of an account.
+	spent  *sql.Stmt // Returns the used amount of a budget in a period.
+	add    *sql.Stmt // Adds to the used amount of a budget in a period.
 	put    *sql.Stmt
-	reset  *sql.Stmt
-	losses *sql.Stmt
+	reset  *sql.Stmt // Deletes the used amounts of a budget, of all periods.
+	losses *sql.Stmt // Sums the leases of a budget that lost journals held, see Close.
 	remove *sql.Stmt
 
 	read      *sql.Stmt
-	readSpent *sql.Stmt
-	readHeld  *sql.Stmt
+	readSpent *sql.Stmt // Like spent.
+	readHeld  *sql.Stmt // Sums the leases of a budget in a period.
 	list      *sql.Stmt
 }
 
@@ -53,8 +53,8 @@ func newBudgetStmts(p *preparer) budgetStmts {
 	}
 }
 
-// periodBounds returns the start of the period that contains t, in microseconds, and its end. For the period that never ends
-// it returns 0 and the zero time.
+// periodBounds returns the start of the period that contains t, in microseconds since 1970, and its end. For the period "",
+// which never ends, it returns 0 and the zero time.
 func periodBounds(period string, t time.Time) (start int64, end time.Time) {
 	year, month, day := t.UTC().Date()
 	switch period {
@@ -75,6 +75,7 @@ func budgetTitle(b *caisson.Budget) string {
 	return title
 }
 
+// addSpent adds a to the used amount of a budget in a period.
 func (l *ledger) addSpent(ctx context.Context, tx *sql.Tx, k periodKey, a caisson.Amount) error {
 	_, err := tx.StmtContext(ctx, l.budgets.add).ExecContext(ctx, k.budget, k.start, clampSum(int64(a.USD)), clampSum(a.Tokens), clampSum(a.Calls))
 	return err
@@ -111,6 +112,7 @@ func (l *ledger) PutBudget(ctx context.Context, in caisson.Scope, b *caisson.Bud
 	return l.GetBudget(ctx, in, b.Key)
 }
 
+// checkBudget returns an error if b is not valid, or NotFound if its account is not in the scope.
 func checkBudget(in caisson.Scope, b *caisson.Budget) error {
 	kind, name, _ := strings.Cut(b.Key, "/")
 	l := b.Limits
@@ -154,7 +156,8 @@ func budgetUsageQuery(text string, b *caisson.Budget, now time.Time) *query {
 	q := newQuery(text)
 	account := "account = ?"
 	if kind == "run" || kind == "sandbox" && text == cutQuery {
-		account = "+account = ?" // A run or sandbox has fewer calls: the + disables the index on accounts.
+		// The + keeps SQLite from using the index on accounts, because an account has more calls than a run or sandbox.
+		account = "+account = ?"
 	}
 	q.and(account, b.Account)
 	switch kind {
@@ -238,6 +241,7 @@ func (l *ledger) DeleteBudget(ctx context.Context, in caisson.Scope, key string)
 	return l.db.writeFound(ctx, none, l.budgets.remove, key, accountOf(in))
 }
 
+// scanBudget reads the budgetColumns.
 func scanBudget(s scanner) (*caisson.Budget, error) {
 	var b caisson.Budget
 	var created int64

@@ -22,29 +22,28 @@ const keySize = 32
 // noted elsewhere.
 type chain struct{ key []byte }
 
-// storedEvent is a stored event.
+// storedEvent is a row of the table event.
 type storedEvent struct {
 	seq     int64
-	at      int64
+	at      int64 // Microseconds since 1970.
 	account string
 	subject string
-	doc     []byte
-	hash    []byte
+	doc     []byte // The event as JSON.
+	hash    []byte // The result of chain.next.
 }
 
-// head is the end of the chain. flaw, unless "", describes the first problem found when the chain was continued; it is
-// permanent.
+// head is the end of the chain.
 type head struct {
-	seq  int64
-	hash []byte
-	flaw string
-	mac  []byte
+	seq  int64  // Number of the last event.
+	hash []byte // Hash of the last event.
+	flaw string // Describes the first problem that was found when the chain was continued; never deleted; "" if there is none.
+	mac  []byte // Authenticates the other fields, see sealHead.
 }
 
-// gap represents the trimmed events first to last and contains the hash of the last one.
+// gap represents the trimmed events with the numbers first to last.
 type gap struct {
 	first, last int64
-	hash, mac   []byte
+	hash, mac   []byte // Hash of the event last; authentication of the other fields, see sealGap.
 }
 
 // rootHash returns the hash that the first event is chained to.
@@ -60,6 +59,7 @@ func (c chain) sealHead(h *head) {
 	h.mac = c.sum("head", encodeInt(h.seq), h.hash, []byte(h.flaw))
 }
 
+// validHead reports whether h has the MAC that sealHead sets.
 func (c chain) validHead(h head) bool {
 	mac := h.mac
 	c.sealHead(&h)
@@ -71,6 +71,7 @@ func (c chain) sealGap(g *gap) {
 	g.mac = c.sum("gap", encodeInt(g.first), encodeInt(g.last), g.hash)
 }
 
+// validGap reports whether g has the MAC that sealGap sets.
 func (c chain) validGap(g gap) bool {
 	mac := g.mac
 	c.sealGap(&g)
@@ -87,11 +88,13 @@ func (c chain) sum(label string, parts ...[]byte) []byte {
 	return h.Sum(nil)
 }
 
+// writePart writes the length of part and part.
 func writePart(h hash.Hash, part []byte) {
 	h.Write(encodeInt(int64(len(part))))
 	h.Write(part)
 }
 
+// encodeInt returns n as 8 bytes, big-endian.
 func encodeInt(n int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(n)) }
 
 // String returns h in the form that caisson audit head prints.

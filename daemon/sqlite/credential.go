@@ -13,14 +13,15 @@ import (
 type credentials struct {
 	db     *db
 	insert *sql.Stmt
-	get    *sql.Stmt // Within one account.
-	find   *sql.Stmt // Within any account.
+	get    *sql.Stmt // In one account.
+	find   *sql.Stmt // In one account or in all; returns up to two rows.
 	list   *sql.Stmt
 	update *sql.Stmt
-	findTx *sql.Stmt // get or find, on the writer.
+	findTx *sql.Stmt // Like find, on the writer.
 	remove *sql.Stmt
 }
 
+// getCredential returns a credential of one account.
 const getCredential = `SELECT account, doc, sealed FROM credential WHERE account = ?2 AND name = ?1`
 
 func newCredentials(p *preparer) *credentials {

@@ -63,8 +63,8 @@ func dsn(path, mode string) string {
 		// BEGIN IMMEDIATE: a writing transaction takes the write lock at its start, so it cannot fail half-way because
 		// of another one.
 		"_txlock": {"immediate"},
-		// Limits the effect of a damaged or planted file: no writes to the schema's own tables, no functions with side
-		// effects in views and triggers, and misspelt columns are errors instead of strings.
+		// Limits the effect of a damaged file or of one that an attacker has prepared: no writes to the schema's own tables, no
+		// functions with side effects in views and triggers, and misspelt columns are errors instead of strings.
 		"_defensive": {"1"},
 		"_dqs":       {"0"},
 		"_pragma": {
@@ -147,6 +147,7 @@ func (d *db) explainRow(err, none error) error {
 	return d.explain(err)
 }
 
+// affected returns the number of rows that a statement has changed.
 func affected(res sql.Result, err error) (int64, error) {
 	if err != nil {
 		return 0, err
@@ -188,9 +189,13 @@ type preparer struct {
 	err error
 }
 
-func (p *preparer) read(query string) *sql.Stmt  { return p.prepare(p.db.reader, query) }
+// read prepares a statement on the reader.
+func (p *preparer) read(query string) *sql.Stmt { return p.prepare(p.db.reader, query) }
+
+// write prepares a statement on the writer.
 func (p *preparer) write(query string) *sql.Stmt { return p.prepare(p.db.writer, query) }
 
+// prepare prepares a statement on a pool. It returns nil after an error, which is then in p.err.
 func (p *preparer) prepare(pool *sql.DB, query string) *sql.Stmt {
 	if p.err != nil {
 		return nil

@@ -16,13 +16,13 @@ import (
 type docs[T any] struct {
 	db   *db
 	noun string // For messages.
-	// fixed returns the columns that updates cannot change: the ID or key, the account, and others. The first required
-	// ones must not be empty; needs names them in the error.
+	// fixed returns the values of the columns that updates cannot change: the ID or key, the account, and others. required is
+	// the number of the first ones that must not be "", and requiredNames their names in the error.
 	fixed         func(*T) []string
 	required      int
 	requiredNames string
 	fixedNames    string         // Names the fixed columns in the error for an update that changed them.
-	columns       func(*T) []any // The other columns.
+	columns       func(*T) []any // Returns the values of the other columns, without the document.
 
 	insert *sql.Stmt // Arguments: fixed, columns, document.
 	update *sql.Stmt // Arguments: columns, document, seq.
@@ -37,10 +37,11 @@ type docs[T any] struct {
 // row is an object as it is stored.
 type row struct {
 	seq      int64
-	children int64 // Only used for runs.
+	children int64 // Number of sub-runs at all levels; only used for runs.
 	doc      []byte
 }
 
+// scanRow reads the columns seq and doc.
 func scanRow(s scanner) (r row, err error) {
 	err = s.Scan(&r.seq, &r.doc)
 	return r, err
@@ -84,10 +85,10 @@ func (d *docs[T]) Get(ctx context.Context, in caisson.Scope, ref string) (*T, er
 	return d.decode(r)
 }
 
-// change implements the Update method of [caisson.Table] and of other stores.
+// change implements Update of [caisson.Table] and of other stores.
 func (d *docs[T]) change(ctx context.Context, in caisson.Scope, ref string, change func(*T) error) (*T, error) {
 	var obj *T
-	var refused error // An error of change; returned unmodified.
+	var refused error // The error that change returned; it is returned to the caller unmodified.
 	err := d.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		r, err := d.find(ctx, tx, in, ref)
 		if err != nil {
@@ -119,6 +120,7 @@ func (d *docs[T]) change(ctx context.Context, in caisson.Scope, ref string, chan
 	return obj, nil
 }
 
+// encode returns the document of obj.
 func (d *docs[T]) encode(obj *T) (string, error) {
 	doc, err := json.Marshal(d.document(obj))
 	if err != nil {
@@ -127,6 +129,7 @@ func (d *docs[T]) encode(obj *T) (string, error) {
 	return string(doc), nil
 }
 
+// decode returns the object in a row.
 func (d *docs[T]) decode(r row) (*T, error) {
 	obj := new(T)
 	if err := decodeDoc(d.noun, r.doc, d.document(obj)); err != nil {
@@ -138,6 +141,7 @@ func (d *docs[T]) decode(r row) (*T, error) {
 	return obj, nil
 }
 
+// document returns the value that is encoded as the document of obj, and that the document is decoded into.
 func (d *docs[T]) document(obj *T) any {
 	if d.documentOf != nil {
 		return d.documentOf(obj)
@@ -167,12 +171,12 @@ func (d *docs[T]) page(
 // idTable stores objects that have IDs.
 type idTable[T any] struct {
 	docs[T]
-	notFoundFormat string    // A format for the error if a reference finds no object.
-	get            *sql.Stmt // Arguments: reference and scope.
-	getTx          *sql.Stmt // Arguments: ID and scope; for transactions of the writer.
-	scan           func(scanner) (row, error)
-	place          pagePosition
-	remove         *sql.Stmt // Arguments: ID and scope; nil if Delete is not used.
+	notFoundFormat string                     // A format for the error if a reference finds no object.
+	get            *sql.Stmt                  // Arguments: reference and scope.
+	getTx          *sql.Stmt                  // Arguments: ID and scope; for transactions of the writer.
+	scan           func(scanner) (row, error) // Reads a row of get or getTx.
+	place          pagePosition               // For list.
+	remove         *sql.Stmt                  // Arguments: ID and scope; nil if Delete is not used.
 }
 
 // newIDTable completes t for the table with that name. Fields that are already set are kept.
@@ -205,6 +209,7 @@ func (t *idTable[T]) byID(ctx context.Context, tx *sql.Tx, in caisson.Scope, ref
 	return r, err
 }
 
+// missing returns the error for a reference that finds no object.
 func (t *idTable[T]) missing(ref string) error {
 	return caisson.Errorf(caisson.NotFound, t.notFoundFormat, ref)
 }

@@ -17,13 +17,13 @@ type events struct {
 	chain   chain
 	log     *slog.Logger
 	insert  *sql.Stmt
-	head    *sql.Stmt
-	newest  *sql.Stmt
-	setHead *sql.Stmt
-	all     *sql.Stmt // by seq
-	account *sql.Stmt // by account and seq
-	subject *sql.Stmt // by account, subject and seq
-	last    *sql.Stmt
+	head    *sql.Stmt // See selectHead.
+	newest  *sql.Stmt // See selectNewest.
+	setHead *sql.Stmt // See replaceHead.
+	all     *sql.Stmt // See eventsOfAll.
+	account *sql.Stmt // See eventsOfAccount.
+	subject *sql.Stmt // See eventsOfSubject.
+	last    *sql.Stmt // Returns the greatest number that an event ever had.
 	trim    trimStmts
 }
 
@@ -107,8 +107,8 @@ const selectNewest = `SELECT max(coalesce((SELECT max(seq) FROM event), 0), coal
 // replaceHead stores the head of the chain.
 const replaceHead = `REPLACE INTO event_head (id, seq, hash, flaw, mac) VALUES (1, ?, ?, ?, ?)`
 
-// end returns the head of the chain. If it was tampered with, end still returns a head because the daemon must
-// continue, but one with a flaw: continuing the chain must not hide the tampering.
+// end returns the head of the chain. If the head or the last events were tampered with, end returns a head with a flaw instead
+// of an error: the daemon can continue to store events, and later verifications still report the tampering.
 func (s *events) end(ctx context.Context, tx *sql.Tx) (head, error) {
 	h, found, err := scanHead(tx.StmtContext(ctx, s.head).QueryRowContext(ctx))
 	if err != nil {

@@ -12,12 +12,12 @@ import (
 // gatewayRuns implements [caisson.GatewayRunStore].
 type gatewayRuns struct {
 	db    *db
-	put   *sql.Stmt
-	get   *sql.Stmt
+	put   *sql.Stmt // Inserts a run, or replaces one of the same account, which then has not ended.
+	get   *sql.Stmt // This, list and count: of runs that have not ended.
 	list  *sql.Stmt
 	count *sql.Stmt
-	end   *sql.Stmt
-	owner *sql.Stmt
+	end   *sql.Stmt // Sets the time of the end.
+	owner *sql.Stmt // Returns the account of a run, even if the run has ended.
 	trim  *sql.Stmt
 }
 
@@ -89,6 +89,7 @@ func (s *gatewayRuns) Trim(ctx context.Context, before time.Time) error {
 	return err
 }
 
+// noGatewayRun returns the error for a run that does not exist in the scope or has ended.
 func noGatewayRun(run string) error {
 	return caisson.Errorf(caisson.NotFound, "there is no run %.80q; see caisson gateway run ls", run)
 }

@@ -11,16 +11,16 @@ import (
 
 // leaseStmts are the statements about the leases of journals.
 type leaseStmts struct {
-	since        *sql.Stmt
-	add          *sql.Stmt
-	held         *sql.Stmt
-	journalHeld  *sql.Stmt
-	newest       *sql.Stmt
-	removeBudget *sql.Stmt
-	removeEmpty  *sql.Stmt
-	insertLosses *sql.Stmt
-	spendLosses  *sql.Stmt
-	remove       *sql.Stmt
+	since        *sql.Stmt // Returns the time from which on calls of the journal are covered by its lease.
+	add          *sql.Stmt // Adds to a lease, or inserts it.
+	held         *sql.Stmt // Sums the leases of a budget in a period that other journals hold.
+	journalHeld  *sql.Stmt // Returns the lease of a journal.
+	newest       *sql.Stmt // Returns the newest lease of a budget that a journal holds.
+	removeBudget *sql.Stmt // Deletes the leases of a budget that a journal holds, of all periods.
+	removeEmpty  *sql.Stmt // Deletes a lease of which nothing is left and whose budget was deleted.
+	insertLosses *sql.Stmt // Records the leases of a journal as losses.
+	spendLosses  *sql.Stmt // Adds the losses of a journal to the used amounts of the budgets.
+	remove       *sql.Stmt // Deletes all leases of a journal.
 }
 
 func newLeaseStmts(p *preparer) leaseStmts {
@@ -29,7 +29,7 @@ func newLeaseStmts(p *preparer) leaseStmts {
 		since: p.write(`SELECT since` + one),
 		add: p.write(`INSERT INTO lease (journal, budget, period_start, since, usd, tokens, calls) VALUES (?, ?, ?, ?, ?, ?, ?)
 			ON CONFLICT DO UPDATE SET since = iif(excluded.since = 0, since, min(since, excluded.since)), ` + upsertSums("usd", "tokens", "calls")),
-		// The debt of one holder does not increase what others can lease.
+		// Negative leases, which are debts, count as 0: the debt of one journal does not increase what others can lease.
 		held:        p.write(heldQuery + ` AND journal <> ?`),
 		journalHeld: p.write(`SELECT usd, tokens, calls` + one),
 		newest: p.write(`SELECT period_start, usd, tokens, calls FROM lease WHERE journal = ? AND budget = ?
@@ -51,13 +51,16 @@ func newLeaseStmts(p *preparer) leaseStmts {
 var heldQuery = `SELECT ` + sumSQL("max(usd, 0)") + `, ` + sumSQL("max(tokens, 0)") + `, ` + sumSQL("max(calls, 0)") + `
 	FROM lease WHERE budget = ? AND period_start = ?`
 
+// addLease adds a, which may be negative, to the lease of a journal. since is the time in microseconds since 1970 from which on
+// the journal's calls are covered; 0 keeps the stored time.
 func (l *ledger) addLease(ctx context.Context, tx *sql.Tx, journal caisson.ID, k periodKey, a caisson.Amount, since int64) error {
 	_, err := tx.StmtContext(ctx, l.leases.add).ExecContext(ctx, string(journal), k.budget, k.start, since,
 		clampSum(int64(a.USD)), clampSum(a.Tokens), clampSum(a.Calls))
 	return err
 }
 
-// errNotGranted rolls back a transaction that has nothing to write.
+// errNotGranted means that nothing was leased. As the result of a transaction's function it rolls the transaction back, which
+// has written nothing.
 var errNotGranted = errors.New("refused")
 
 // Lease implements [caisson.LedgerStore].
@@ -74,8 +77,8 @@ func (l *ledger) Lease(ctx context.Context, journal caisson.ID, account, budget 
 		}
 		b, err := scanBudget(tx.StmtContext(ctx, l.budgets.get).QueryRowContext(ctx, budget))
 		if errors.Is(err, sql.ErrNoRows) {
-			// Without a budget, calls that start now are not covered by a lease. Older leases are removed so that they
-			// are not applied to these calls later.
+			// Calls that start now need no lease, because there is no budget. Leases of a deleted budget with the same key are
+			// removed: if the budget is created again, they must not count as cover of these calls.
 			lease = caisson.Lease{Unlimited: true}
 			_, err := tx.StmtContext(ctx, l.leases.removeBudget).ExecContext(ctx, string(journal), budget)
 			return err
@@ -84,7 +87,7 @@ func (l *ledger) Lease(ctx context.Context, journal caisson.ID, account, budget 
 			return err
 		}
 		if b.Account != account {
-			lease = caisson.Lease{Unlimited: true} // The lease of the journal is for calls of the budget's owner.
+			lease = caisson.Lease{Unlimited: true} // Leases that the journal holds remain, for calls of the budget's account.
 			return errNotGranted
 		}
 		lease, err = l.grant(ctx, tx, journal, b, need, want, now)
@@ -113,7 +116,8 @@ func (l *ledger) grant(ctx context.Context, tx *sql.Tx, journal caisson.ID, b *c
 		return caisson.Lease{}, err
 	}
 	lease := caisson.Lease{Limits: b.Limits, Until: end, Title: budgetTitle(b)}
-	// A holder with a debt pays it from the new lease, so the lease may exceed the remaining amount by the debt.
+	// A journal has a debt if its calls cost more than it had leased; the debt is already part of used. The new lease is reduced
+	// by the debt, so it may exceed the remaining amount by as much.
 	room := b.Limits.Left(used.Plus(others).Plus(positive(own))).Plus(debt(own))
 	if !room.Covers(need) {
 		lease.Left, lease.Held = b.Limits.Left(used.Plus(others).Plus(positive(own))), others.Plus(positive(own))
@@ -125,12 +129,12 @@ func (l *ledger) grant(ctx context.Context, tx *sql.Tx, journal caisson.ID, b *c
 	if _, err := tx.StmtContext(ctx, l.begin).ExecContext(ctx, string(journal)); err != nil {
 		return caisson.Lease{}, err
 	}
-	// An empty lease is also recorded: from now on calls are covered by it.
+	// An empty lease is also stored, because it records the time from which on calls are covered.
 	return lease, l.addLease(ctx, tx, journal, k, lease.Granted, now.UnixMicro())
 }
 
-// Return implements [caisson.LedgerStore]. It applies to the journal's newest lease of the budget; the rest of older
-// leases is void. It returns Invalid if a exceeds the held amount.
+// Return implements [caisson.LedgerStore]. It reduces the journal's newest lease of the budget; leases of other periods are not
+// changed. It returns Invalid if a exceeds the amount of that lease.
 func (l *ledger) Return(ctx context.Context, journal caisson.ID, budget string, a caisson.Amount) error {
 	if !a.Covers(caisson.Amount{}) {
 		return caisson.Invalidf("amount", "the returned amount cannot be negative")
@@ -148,8 +152,8 @@ func (l *ledger) Return(ctx context.Context, journal caisson.ID, budget string, 
 		if err := l.addLease(ctx, tx, journal, k, caisson.Amount{}.Minus(a), 0); err != nil {
 			return err
 		}
-		// The budget of a run is removed when the run ends. Its empty leases must not stay for as long as the journal
-		// is open.
+		// The budget of a run is deleted when the run ends. Its empty leases are deleted here, because otherwise they would
+		// remain until the journal is closed.
 		_, err = tx.StmtContext(ctx, l.leases.removeEmpty).ExecContext(ctx, string(journal), budget, k.start)
 		return err
 	})

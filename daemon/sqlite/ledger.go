@@ -20,17 +20,17 @@ type ledger struct {
 	db  *db
 	now func() time.Time
 
-	journal *sql.Stmt // For transactions of the writer.
-	offset  *sql.Stmt
-	open    *sql.Stmt
-	begin   *sql.Stmt
-	advance *sql.Stmt
-	end     *sql.Stmt
-	call    *sql.Stmt
-	receipt *sql.Stmt
-	lineage *sql.Stmt
-	sum     *sql.Stmt
-	place   pagePosition
+	journal *sql.Stmt    // Returns the offset of a journal and whether it is closed; for transactions of the writer.
+	offset  *sql.Stmt    // Like journal, for readers.
+	open    *sql.Stmt    // Returns the journals that are not closed.
+	begin   *sql.Stmt    // Inserts a journal unless it exists.
+	advance *sql.Stmt    // Sets the offset of a journal.
+	end     *sql.Stmt    // Closes a journal.
+	call    *sql.Stmt    // Inserts a call unless it exists.
+	receipt *sql.Stmt    // Inserts the source and reference of a call.
+	lineage *sql.Stmt    // Inserts an ancestor of a run.
+	sum     *sql.Stmt    // Adds to a row of the table usage.
+	place   pagePosition // For Calls.
 
 	budgets budgetStmts
 	leases  leaseStmts
@@ -104,6 +104,8 @@ func (l *ledger) Ingest(ctx context.Context, journal caisson.ID, from, to int64,
 	return err
 }
 
+// journalState returns the offset up to which a journal was ingested and whether it is closed. For an unknown journal it
+// returns 0 and false.
 func (l *ledger) journalState(ctx context.Context, tx *sql.Tx, journal caisson.ID) (offset int64, closed bool, err error) {
 	err = noRows(tx.StmtContext(ctx, l.journal).QueryRowContext(ctx, string(journal)).Scan(&offset, &closed))
 	return offset, closed, err
@@ -130,12 +132,12 @@ type batch struct {
 	l             *ledger
 	tx            *sql.Tx
 	journal       caisson.ID
-	call          *sql.Stmt
-	receipt       *sql.Stmt
-	budgets       map[budgetKey]*sql.NullString // Periods by budget; not valid if there is no such budget.
-	shares        map[periodKey]*budgetShare
-	sums          map[sumKey]*caisson.UsageRow
-	lineageStored map[caisson.Guest]bool // Guests whose lineage is already stored.
+	call          *sql.Stmt                     // ledger.call in tx.
+	receipt       *sql.Stmt                     // ledger.receipt in tx.
+	budgets       map[budgetKey]*sql.NullString // Periods of the budgets that were read; not valid if there is no such budget.
+	shares        map[periodKey]*budgetShare    // Amounts of the calls by budget and period; finish stores them.
+	sums          map[sumKey]*caisson.UsageRow  // Sums of the calls by row of the table usage; finish stores them.
+	lineageStored map[caisson.Guest]bool        // Guests whose lineage is already stored.
 }
 
 func (l *ledger) newBatch(ctx context.Context, tx *sql.Tx, journal caisson.ID) *batch {
@@ -146,27 +148,27 @@ func (l *ledger) newBatch(ctx context.Context, tx *sql.Tx, journal caisson.ID) *
 	}
 }
 
-// budgetKey identifies a budget for calls of an account.
+// budgetKey is the key of a budget and the account of the calls that it may limit.
 type budgetKey struct{ account, key string }
 
 // periodKey identifies a budget in one of its periods.
 type periodKey struct {
-	budget string
-	start  int64
+	budget string // Key of the budget.
+	start  int64  // Start of the period in microseconds since 1970; see periodBounds.
 }
 
 // budgetShare is the amount that a batch takes from a budget in one period.
 type budgetShare struct {
-	leasedSince int64 // Time of the journal's first lease, in microseconds.
-	leased      bool
-	used        caisson.Amount
-	held        caisson.Amount // The part of used that was leased.
+	leasedSince int64          // Time of the journal's first lease in the period, in microseconds since 1970.
+	leased      bool           // Whether the journal has a lease in the period; otherwise leasedSince is not valid.
+	used        caisson.Amount // Amount of all calls.
+	held        caisson.Amount // Amount of the calls that the lease covers.
 }
 
-// sumKey is the key of a row of usage.
+// sumKey is the key of a row of the table usage.
 type sumKey struct {
 	account string
-	at      int64
+	at      int64 // Start of the hour in microseconds since 1970.
 	sandbox caisson.ID
 	run     string
 	session string
@@ -234,6 +236,7 @@ func (b *batch) addLineage(ctx context.Context, g caisson.Guest) error {
 	return nil
 }
 
+// oneIf returns 1 if v is true, else 0.
 func oneIf(v bool) int64 {
 	if v {
 		return 1
@@ -275,7 +278,7 @@ func (b *batch) addToBudgets(ctx context.Context, key string, c *caisson.Call) e
 		b.shares[k] = t
 	}
 	t.used = t.used.Plus(c.Amount())
-	// The budget did not exist for a call that started before the first lease, so no amount was held for it.
+	// When a call started before the first lease, the budget did not exist, so no amount was leased for the call.
 	if t.leased && c.At.UnixMicro() >= t.leasedSince {
 		t.held = t.held.Plus(c.Amount())
 	}

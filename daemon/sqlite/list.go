@@ -36,7 +36,7 @@ func (t *table[T]) List(ctx context.Context, in caisson.Scope, f caisson.Filter)
 	return page, more, t.db.explain(err)
 }
 
-// query returns the query for all objects from the first one of the page on.
+// query returns the query for all objects from the first one of the page to the end of the list.
 func (t *table[T]) query(ctx context.Context, in caisson.Scope, f caisson.Filter) (*query, error) {
 	q := newQuery(t.kind.sql("SELECT name, doc FROM TABLE WHERE true"))
 	q.in(in)
@@ -78,7 +78,7 @@ func (q *query) add(text string, args ...any) {
 // and appends a condition with its arguments.
 func (q *query) and(condition string, args ...any) { q.add(" AND "+condition, args...) }
 
-// is appends the condition comparison with value, unless value is "".
+// is appends the condition that consists of comparison, such as "name =", and value, unless value is "".
 func (q *query) is(comparison, value string) {
 	if value != "" {
 		q.and(comparison+" ?", value)

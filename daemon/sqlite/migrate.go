@@ -21,7 +21,7 @@ func migrate(ctx context.Context, db *sql.DB, path string, migrations fs.FS, fin
 	if err != nil {
 		return err
 	}
-	// Check before writing: a foreign file must not even be converted to a write-ahead log.
+	// The version is checked before writing: even the journal mode of a file that is not Caisson's must not be changed.
 	if _, err := schemaVersion(ctx, db, path, len(steps)); err != nil {
 		return err
 	}
@@ -36,7 +36,8 @@ func migrate(ctx context.Context, db *sql.DB, path string, migrations fs.FS, fin
 		return err
 	}
 	defer tx.Rollback()
-	from, err := schemaVersion(ctx, tx, path, len(steps)) // Check again: the write lock now excludes other migrations.
+	// The version is read again, because another process may have migrated the database. The transaction has the write lock now.
+	from, err := schemaVersion(ctx, tx, path, len(steps))
 	if err != nil || from == len(steps) {
 		return err
 	}
@@ -129,6 +130,7 @@ func check(ctx context.Context, q querier, path string) error {
 	return nil
 }
 
+// refuse returns a Conflict error for a file that is not a valid database, and an error of SQLite with another cause unchanged.
 func refuse(err error, path string) error {
 	if codeOf(err) != 0 && !isCorrupt(err) {
 		return err

@@ -11,9 +11,9 @@ import (
 
 // priceStmts are the statements about imported prices.
 type priceStmts struct {
-	clear *sql.Stmt
+	clear *sql.Stmt // Deletes the prices of a source.
 	put   *sql.Stmt
-	find  *sql.Stmt
+	find  *sql.Stmt // Returns a price of provider/model or else of model, preferably of the provider, the newest first.
 	list  *sql.Stmt
 }
 
@@ -63,6 +63,7 @@ func (l *ledger) Prices(ctx context.Context, match string) ([]caisson.ListedPric
 	return list, l.db.explain(err)
 }
 
+// scanPrice reads the column doc of a price.
 func scanPrice(s scanner) (p caisson.ListedPrice, err error) {
 	err = scanDoc(s, "price", &p)
 	return p, err

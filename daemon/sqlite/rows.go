@@ -9,9 +9,10 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
+// Limits of the pages of lists.
 const (
-	defaultPage = 100
-	maxPage     = 1000
+	defaultPage = 100  // entries
+	maxPage     = 1000 // entries
 	// maxDocPage limits the size in bytes of a page of objects that can be long: a page ends after the object that
 	// exceeds it.
 	maxDocPage = 16 << 20

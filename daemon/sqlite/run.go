@@ -16,10 +16,10 @@ type runs struct {
 	*idTable[caisson.Run]
 	now func() time.Time
 
-	countLive      *sql.Stmt
-	ancestorState  *sql.Stmt
-	count          *sql.Stmt
-	insertAncestor *sql.Stmt
+	countLive      *sql.Stmt // See countLiveRuns.
+	ancestorState  *sql.Stmt // Returns whether a run has ended, its number of sub-runs and their limit.
+	count          *sql.Stmt // Increments the number of sub-runs of a run.
+	insertAncestor *sql.Stmt // Inserts an ancestor of a run.
 
 	events   runEventStmts
 	removal  runRemovalStmts
@@ -121,8 +121,9 @@ func checkRun(r *caisson.Run) error {
 	return nil
 }
 
-// admit increments the child count of every ancestor of r if none is at its limit. For a run without ancestors it
-// checks the account's limit of live runs.
+// admit returns an error if r may not be started. For a run without ancestors it checks that the account has fewer than live
+// runs that have not ended; 0 means no limit. For others it checks that no ancestor has ended or reached its limit of sub-runs,
+// and increments the number of sub-runs of each ancestor.
 func (s *runs) admit(ctx context.Context, tx *sql.Tx, r *caisson.Run, live int) error {
 	if len(r.Lineage) == 0 && live > 0 {
 		var n int

@@ -18,7 +18,7 @@ const maxAppendBatch = 256
 // appender commits the events that arrive while the writer is busy in one transaction: each transaction costs a sync,
 // and many agents produce events concurrently.
 type appender struct {
-	commit func([]*appendRequest) error
+	commit func([]*appendRequest) error // runs.appendAll
 
 	mu      sync.Mutex
 	queue   []*appendRequest // Guarded by mu.
@@ -29,13 +29,14 @@ type appender struct {
 type appendRequest struct {
 	ctx  context.Context // The caller's context. If it ends while the group is in the queue, the group is removed.
 	run  caisson.ID
-	seqs []int64
-	docs []string
-	err  error         // The result of this group, if the transaction was committed.
-	done chan struct{} // Closed when err is set.
+	seqs []int64       // Seq of each event.
+	docs []string      // JSON of each event.
+	err  error         // The result; nil if the events were committed.
+	done chan struct{} // Closed after err was set.
 }
 
-// add waits until a is committed or rejected.
+// add puts a into the queue and waits until it is committed or rejected. If the caller's context ends before a is taken from
+// the queue, a is removed, and add returns the context's error.
 func (q *appender) add(a *appendRequest) error {
 	q.mu.Lock()
 	q.queue = append(q.queue, a)

@@ -11,14 +11,16 @@ import (
 
 // runEventStmts are the statements about events of runs. Those used in transactions are prepared on the writer.
 type runEventStmts struct {
-	newest *sql.Stmt
+	newest *sql.Stmt // See runLast.
 	insert *sql.Stmt
 
-	find  *sql.Stmt
-	after *sql.Stmt
-	last  *sql.Stmt
+	find  *sql.Stmt // Returns seq of a run in a scope.
+	after *sql.Stmt // See runEventsAfter.
+	last  *sql.Stmt // See runLast; for readers.
 }
 
+// runLast returns seq of a run and the number of its last event, 0 if it has none. runEventsAfter returns the events of a run
+// after a number.
 const (
 	runLast        = `SELECT seq, coalesce((SELECT max(e.seq) FROM run_event AS e WHERE e.run = run.seq), 0) FROM run WHERE id = ?`
 	runEventsAfter = `SELECT seq, doc FROM run_event WHERE run = ? AND seq > ? ORDER BY seq LIMIT ?`

@@ -9,23 +9,24 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// Limits of what one transaction removes, so that other writers are not blocked for long.
+// Maximum numbers of runs and of events that one transaction removes, so that other writers are not blocked for long.
 const (
 	removeRunsBatch   = 50
 	removeEventsBatch = 250
 )
 
-// runRemovalStmts are the statements for removing runs. Those used in transactions are prepared on the writer.
+// runRemovalStmts are the statements for removing runs, all on the writer. A removed run is recorded with its position in lists;
+// it is cleared when its events have been removed too.
 type runRemovalStmts struct {
-	find          *sql.Stmt
-	old           *sql.Stmt
-	remove        *sql.Stmt
-	recordRemoved *sql.Stmt
-	pruneRemoved  *sql.Stmt
+	find          *sql.Stmt // Returns a run in a scope.
+	old           *sql.Stmt // See runsOld.
+	remove        *sql.Stmt // Deletes a run without its events.
+	recordRemoved *sql.Stmt // Inserts the record of a removed run.
+	pruneRemoved  *sql.Stmt // Deletes the oldest records of cleared runs.
 
-	nextUncleared *sql.Stmt
-	clear         *sql.Stmt
-	setCleared    *sql.Stmt
+	nextUncleared *sql.Stmt // Returns the oldest record of a run that is not cleared.
+	clear         *sql.Stmt // Deletes events of a run, the oldest first.
+	setCleared    *sql.Stmt // Records that a run is cleared.
 }
 
 // runsOld finds runs that ended before a time, in the order in which they ended.
@@ -39,14 +40,14 @@ func newRunRemovalStmts(p *preparer) runRemovalStmts {
 		recordRemoved: p.write(`INSERT INTO run_gone (id, account, seq, cleared) VALUES (?, ?, ?, 0)`),
 		pruneRemoved:  p.write(`DELETE FROM run_gone WHERE n <= ? AND cleared = 1`),
 		nextUncleared: p.write(`SELECT n, seq FROM run_gone WHERE cleared = 0 ORDER BY n LIMIT 1`),
-		// Events of a run are numbered without gaps.
+		// Events of a run are numbered without gaps, so this deletes at most ?2 of them.
 		clear: p.write(`DELETE FROM run_event WHERE run = ?1 AND
 			seq < (SELECT min(seq) FROM run_event WHERE run = ?1) + ?2`),
 		setCleared: p.write(`UPDATE run_gone SET cleared = 1 WHERE n = ?`),
 	}
 }
 
-// removedRun is a run to be removed.
+// removedRun identifies a run that is being removed.
 type removedRun struct {
 	seq     int64
 	id      string
@@ -68,7 +69,8 @@ func (s *runs) Delete(ctx context.Context, in caisson.Scope, id caisson.ID) erro
 	if err != nil {
 		return err
 	}
-	// The events can no longer be found by readers. Trim removes those that cannot be removed now, and reports why.
+	// An error is ignored: readers cannot find the events any more, and the next Trim tries again to remove them and returns its
+	// error.
 	_ = s.clear(ctx)
 	return nil
 }
@@ -101,6 +103,7 @@ func (s *runs) Trim(ctx context.Context, before time.Time, limit int) (ids []cai
 	return ids, s.clear(ctx)
 }
 
+// scanRemovedRun reads the columns seq, id and account of a run.
 func scanRemovedRun(s scanner) (g removedRun, err error) {
 	err = s.Scan(&g.seq, &g.id, &g.account)
 	return g, err
@@ -120,7 +123,7 @@ func (s *runs) remove(ctx context.Context, tx *sql.Tx, gone []removedRun) error 
 	return nil
 }
 
-// clear removes the events of deleted runs, including those left by an earlier daemon process.
+// clear removes the events of all removed runs that are not cleared, including runs that an earlier daemon has removed.
 func (s *runs) clear(ctx context.Context) error {
 	for done := false; !done; {
 		err := s.db.write(ctx, func(ctx context.Context, tx *sql.Tx) error {

@@ -5,8 +5,9 @@ import (
 	"strings"
 )
 
-// SQLite converts an overflowing sum of integers to a REAL, which no column accepts, or returns an error. One absurd
-// row would then block the whole ledger, so sums of amounts are limited to 9e18, which is nine billion dollars.
+// maxSum is the limit of sums of amounts: nine billion dollars. maxSumSQL is the same number in SQL. SQLite converts an
+// overflowing sum of integers to a REAL, which no column accepts, or returns an error, so without the limit a single row with
+// an absurdly large number would make the whole ledger unusable.
 const (
 	maxSum    = int64(9e18)
 	maxSumSQL = `9000000000000000000`

@@ -57,7 +57,7 @@ type Store struct {
 	workspaces  workspaces
 	repos       *table[caisson.Repo]
 	deliveries  deliveries
-	close       func() error
+	close       func() error // Closes db once.
 }
 
 var _ caisson.Store = (*Store)(nil)
@@ -73,6 +73,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	return open(ctx, c, sub)
 }
 
+// open implements Open with the given migrations.
 func open(ctx context.Context, c Config, migrations fs.FS) (_ *Store, err error) {
 	if c.Path == "" {
 		return nil, caisson.Invalidf("path", "the store needs the path of its database file")

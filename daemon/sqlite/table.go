@@ -9,19 +9,20 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// maxRemovedPositions is the number of deleted objects of a type that can still be a position in a listing.
+// maxRemovedPositions is the number of deleted objects of a type whose positions in lists are kept, so that a listing can
+// continue after an object that has been deleted in the meantime.
 const maxRemovedPositions = 10_000
 
 // table implements [caisson.Table] on the SQL table with the name of its kind.
 type table[T any] struct {
 	docs[T]
 	kind          objectKind[T]
-	lookup        lookup // For readers.
-	txLookup      lookup // For transactions of the writer.
-	place         pagePosition
+	lookup        lookup       // For readers.
+	txLookup      lookup       // For transactions of the writer.
+	place         pagePosition // For List, unless kind.named.
 	remove        *sql.Stmt
-	recordRemoved *sql.Stmt // nil if named.
-	pruneRemoved  *sql.Stmt // nil if named.
+	recordRemoved *sql.Stmt // Inserts the position of a deleted object; nil if kind.named.
+	pruneRemoved  *sql.Stmt // Deletes the oldest positions; nil if kind.named.
 }
 
 // lookup contains the statements that find an object by ID or name.
@@ -135,7 +136,7 @@ func (t *table[T]) findInAnyAccount(ctx context.Context, name string, stmt *sql.
 	return found[0], nil
 }
 
-// nameConflict returns a Conflict error that names the duplicate value of obj.
+// nameConflict returns the Conflict error for an object whose key or name exists already.
 func (t *table[T]) nameConflict(err error, obj *T) error {
 	c := t.kind.columns(obj)
 	if !t.kind.named && strings.Contains(err.Error(), t.noun+".key") {

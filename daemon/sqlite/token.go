@@ -15,7 +15,7 @@ type tokens struct {
 	db     *db
 	insert *sql.Stmt
 	find   *sql.Stmt
-	used   *sql.Stmt
+	used   *sql.Stmt // Sets the time of the last use.
 	list   *sql.Stmt
 	remove *sql.Stmt
 }
@@ -85,10 +85,12 @@ func (t *tokens) Delete(ctx context.Context, in caisson.Scope, id caisson.ID) er
 	return t.db.writeFound(ctx, noToken(id), t.remove, string(id), accountOf(in))
 }
 
+// noToken returns the error for a token that does not exist in the scope.
 func noToken(id caisson.ID) error {
 	return caisson.Errorf(caisson.NotFound, "there is no token %.40q", string(id))
 }
 
+// scanToken reads the columns used_at and doc. The time of the last use comes from the column.
 func scanToken(s scanner) (*caisson.Token, error) {
 	var used sql.NullInt64
 	tok := &caisson.Token{}

@@ -17,12 +17,12 @@ const insertGap = `INSERT INTO event_gap (first, last, hash, mac) VALUES (?, ?, 
 
 // trimStmts are the statements for trimming events.
 type trimStmts struct {
-	find      *sql.Stmt
-	old       *sql.Stmt
-	hash      *sql.Stmt
-	remove    *sql.Stmt
-	gapBefore *sql.Stmt
-	gapAfter  *sql.Stmt
+	find      *sql.Stmt // Returns the first and last number of the next events to trim; on the reader.
+	old       *sql.Stmt // Returns the events to trim in a range of numbers.
+	hash      *sql.Stmt // Returns the hash of an event.
+	remove    *sql.Stmt // Deletes the events in a range of numbers.
+	gapBefore *sql.Stmt // Returns the gap that ends with a number.
+	gapAfter  *sql.Stmt // Returns the gap that begins with a number.
 	removeGap *sql.Stmt
 	insertGap *sql.Stmt
 }
@@ -43,8 +43,8 @@ func newTrimStmts(p *preparer) trimStmts {
 // Trim implements [caisson.EventStore]. Each batch is a separate transaction: after an error some old events may
 // remain, and removed reports how many were removed.
 //
-// Events are verified before they are removed. Otherwise setting back the time of an event would have it removed
-// together with the evidence of the change.
+// Events are verified before they are removed. Otherwise an attacker could change the time of an event to an earlier one, and
+// the event would be removed together with the evidence of the change.
 func (s *events) Trim(ctx context.Context, before time.Time) (removed int64, err error) {
 	for {
 		// The reader searches for the events, because searching takes longer than removing.
@@ -71,7 +71,8 @@ func (s *events) Trim(ctx context.Context, before time.Time) (removed int64, err
 	}
 }
 
-// removeAll removes events in runs, where a run is a sequence of events with consecutive numbers.
+// removeAll removes events, separately for each sequence of events with consecutive numbers. If a sequence was tampered with, it
+// stores a head with a flaw.
 func (s *events) removeAll(ctx context.Context, tx *sql.Tx, old []storedEvent) error {
 	for len(old) > 0 {
 		n := 1
@@ -96,8 +97,8 @@ func (s *events) removeAll(ctx context.Context, tx *sql.Tx, old []storedEvent) e
 	return nil
 }
 
-// removeRun removes a run of events and records where the chain continues. flaw describes a problem with the events, or
-// is "".
+// removeRun removes events with consecutive numbers and records them as a gap. flaw describes a problem with the events; then no
+// gap is recorded. It is "" if there is none.
 func (s *events) removeRun(ctx context.Context, tx *sql.Tx, run []storedEvent) (flaw string, err error) {
 	g := gap{first: run[0].seq, last: run[len(run)-1].seq}
 	if _, err := tx.StmtContext(ctx, s.trim.remove).ExecContext(ctx, g.first, g.last); err != nil {

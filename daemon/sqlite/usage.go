@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// groupExpressions are the expressions that usage can be grouped by.
+// groupExpressions maps the values of UsageQuery.By to the SQL expressions by which usage is grouped.
 var groupExpressions = map[string]string{
 	"": `''`, "run": "run", "sandbox": "sandbox", "account": "account", "model": "model", "session": "session",
 	"agent": "agent", "user": "user",
@@ -22,6 +22,7 @@ const (
 	callColumns  = `1 AS calls, failed, estimated, input, output, cache_read, cache_write, cost`
 )
 
+// summedColumns are the sums of usageColumns over the rows of a group.
 var summedColumns = `sum(calls), sum(failed), sum(estimated), ` + sumSQL("input") + `, ` + sumSQL("output") + `, ` +
 	sumSQL("cache_read") + `, ` + sumSQL("cache_write") + `, ` + sumSQL("cost")
 
@@ -72,7 +73,7 @@ func usageQuery(in caisson.Scope, q caisson.UsageQuery, group string) *query {
 	return stmt
 }
 
-// usage appends the conditions of u except its times.
+// usage appends the conditions of a scope and of u, except its times.
 func (q *query) usage(in caisson.Scope, u caisson.UsageQuery) {
 	q.in(in)
 	q.is("account =", u.Account)

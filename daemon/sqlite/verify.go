@@ -14,10 +14,10 @@ import (
 type chainWalk struct {
 	chain     chain
 	gaps      []gap // Gaps ahead, in order.
-	at        head  // The last event or gap that was passed.
+	at        head  // Number and hash of the last event or gap that was passed.
 	notedHead *head // The head to look for; nil if it was passed or none was given.
 	first     int64 // seq of the first event; 0 before it is reached.
-	count     int64
+	count     int64 // Number of events that were passed.
 }
 
 // step passes one event. It returns a description of a problem, or "".
@@ -42,7 +42,7 @@ func (w *chainWalk) step(l *storedEvent) (problem string) {
 	return w.pass(l.seq, l.hash)
 }
 
-// skip passes the next gap.
+// skip passes the next gap. It returns a description of a problem, or "".
 func (w *chainWalk) skip() (problem string) {
 	g := w.gaps[0]
 	w.gaps = w.gaps[1:]
@@ -57,7 +57,8 @@ func (w *chainWalk) skip() (problem string) {
 	return w.pass(g.last, g.hash)
 }
 
-// end compares the position of the walk with h.
+// end passes the remaining gaps and compares the position of the walk with h, the stored head. It returns a description of a
+// problem, or "".
 func (w *chainWalk) end(h head) (problem string) {
 	for len(w.gaps) > 0 {
 		if problem := w.skip(); problem != "" {
@@ -89,6 +90,7 @@ func (w *chainWalk) pass(seq int64, hash []byte) (problem string) {
 	return ""
 }
 
+// missing returns the description of missing events.
 func missing(first, last int64) string {
 	if first == last {
 		return fmt.Sprintf("event %d is missing", first)
@@ -125,7 +127,7 @@ func (s *events) Verify(ctx context.Context, noted string) (*caisson.AuditReport
 	return r, nil
 }
 
-// verifyAll walks the whole chain.
+// verifyAll walks w along the whole chain and returns the stored head and the first problem, or "".
 func (s *events) verifyAll(ctx context.Context, tx *sql.Tx, w *chainWalk) (h head, problem string, err error) {
 	h, found, err := scanHead(tx.QueryRowContext(ctx, selectHead))
 	switch {
@@ -170,6 +172,7 @@ func (s *events) verifyAll(ctx context.Context, tx *sql.Tx, w *chainWalk) (h hea
 // selectHead returns the head of the chain.
 const selectHead = `SELECT seq, hash, flaw, mac FROM event_head`
 
+// scanHead reads the result of selectHead; found is false if there is no row.
 func scanHead(row scanner) (h head, found bool, err error) {
 	err = row.Scan(&h.seq, &h.hash, &h.flaw, &h.mac)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -178,6 +181,7 @@ func scanHead(row scanner) (h head, found bool, err error) {
 	return h, err == nil, err
 }
 
+// scanGap reads the columns first, last, hash and mac of a gap.
 func scanGap(s scanner) (g gap, err error) {
 	err = s.Scan(&g.first, &g.last, &g.hash, &g.mac)
 	return g, err

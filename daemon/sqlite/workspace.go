@@ -16,7 +16,7 @@ type workspaces struct {
 
 var _ caisson.WorkspaceStore = workspaces{}
 
-// storedWorkspace is a workspace with the fields that its JSON omits.
+// storedWorkspace is the document of a workspace. It includes the fields that the JSON of the API omits.
 type storedWorkspace struct {
 	*caisson.Workspace
 	HostPath *string `json:"hostPath"`

@@ -12,7 +12,7 @@ import (
 const (
 	maxEmptyAnswers = 2 // consecutive empty answers after which the model is asked to continue
 	warnAfter       = 3 // equal calls with equal failures, after which the model is warned
-	failAfter       = 6 // the same, after which the run fails
+	failAfter       = 6 // equal calls with equal failures, after which the run fails
 )
 
 // Messages to the model when it does not continue by itself. The brackets distinguish them from messages of a user.
@@ -30,14 +30,15 @@ type agent struct {
 	box                  *toolbox
 	memory               *memory // nil if the conversation is not stored
 	system               message
-	messages             []message // all messages except the system message
-	task                 int       // index in talk of the task's prompt
-	requestBytesPerToken float64   // estimated number of bytes of a request per token
-	maxTalk              int64     // limit on the bytes of talk, set after the model refused a longer conversation; 0 if it has not
-	dropped              bool      // messages were dropped from talk, and the system message mentions it
-	stuck                failureCounter
+	messages             []message      // all messages except the system message
+	task                 int            // index in messages of the task's prompt
+	requestBytesPerToken float64        // estimated number of bytes of a request per token
+	maxTalk              int64          // limit on the bytes of messages, set after the model refused a longer conversation; or 0
+	dropped              bool           // old messages were removed from messages, and the system message says so
+	stuck                failureCounter // of the tool calls of this task
 }
 
+// newAgent returns the agent for a task with configuration c, and loads the conversation if it is stored.
 func newAgent(c *config, out *output) (*agent, error) {
 	gateway, err := parseServer(c.gateway)
 	if err != nil {
@@ -64,6 +65,7 @@ func newAgent(c *config, out *output) (*agent, error) {
 	return a, nil
 }
 
+// invalidArg returns the error for an invalid command-line argument.
 func invalidArg(name string, err error) error {
 	return &caisson.RunError{Code: caisson.RunInvalid, Message: name + ": " + err.Error()}
 }
@@ -85,7 +87,7 @@ func (a *agent) fixedSize() int64 {
 	return n
 }
 
-// budget returns the maximum size of talk, in bytes.
+// budget returns the maximum size of the conversation without the system message, in bytes.
 func (a *agent) budget() int64 {
 	n := int64(float64(a.config.context)*a.requestBytesPerToken) - a.fixedSize()
 	n = max(n, 2*a.messages[a.task].size()) // a long task may use more than the configured context, unless the model refuses it
@@ -170,7 +172,7 @@ func (a *agent) nextReply(ctx context.Context, toolsOff bool) (*reply, error) {
 	a.out.status("thinking", "")
 	a.out.startMessage()
 	if budget := a.budget(); sizeOf(a.messages) > budget {
-		a.compact(budget / 10 * 7) // leave room, so that the next messages do not require it again
+		a.compact(budget / 10 * 7) // 70 %, so that the next messages do not exceed the limit again
 	}
 	for {
 		have := sizeOf(a.messages)
@@ -249,11 +251,11 @@ func (a *agent) runCalls(ctx context.Context, r *reply) error {
 	return nil
 }
 
-// failureCounter counts calls that fail repeatedly in the same way. A successful call that changes something resets the counts, because
-// a test that fails between two edits is progress, not a loop.
+// failureCounter counts calls that fail repeatedly in the same way. The first success of a call that changes something resets the
+// counts, because a test that fails between two edits is progress, not a loop.
 type failureCounter struct {
-	failed map[string]int
-	done   map[string]bool
+	failed map[string]int  // number of failures, by name, arguments and result of the call
+	done   map[string]bool // successful calls that have reset the counts, by name and arguments
 }
 
 // record records a call and returns how often it has failed in this way.

@@ -24,6 +24,7 @@ type anthropicRequest struct {
 	Stream     bool               `json:"stream"`
 }
 
+// kind is a JSON object with only a type.
 type kind struct {
 	Type string `json:"type"`
 }
@@ -69,7 +70,7 @@ func (anthropic) request(q *modelRequest) (string, http.Header, any) {
 		if m.Role == roleAssistant {
 			role = roleAssistant
 		}
-		// All results of one answer go into one message.
+		// The results of all tool calls of one answer go into one message.
 		if last := len(req.Messages) - 1; m.Role == roleTool && last >= 0 && req.Messages[last].Content[0].Type == "tool_result" {
 			req.Messages[last].Content = append(req.Messages[last].Content, blocks...)
 		} else {
@@ -89,13 +90,13 @@ func (anthropic) request(q *modelRequest) (string, http.Header, any) {
 	return "/v1/messages", http.Header{"Anthropic-Version": {"2023-06-01"}}, req
 }
 
-// blocksOf returns the content of a message. It is not empty, because split drops messages without content.
+// blocksOf returns the content of a message. It is not empty, because splitSystem drops messages without content.
 func blocksOf(m message) (blocks []block) {
 	if m.Role == roleTool {
 		return []block{{Type: "tool_result", ToolUseID: toolUseID(m.ToolCallID), Content: m.Content}}
 	}
 	for _, b := range m.thoughts {
-		if b.Type != "thinking" || b.Signature != "" { // truncated answers have blocks without one, which are refused
+		if b.Type != "thinking" || b.Signature != "" { // truncated answers have blocks without a signature, which the API refuses
 			blocks = append(blocks, b)
 		}
 	}
@@ -203,7 +204,7 @@ func (r *reply) beginBlock(index int, b *block) (string, error) {
 		}
 		r.setBlock(index, at+1)
 		c.ID, c.Function.Name = b.ID, b.Name
-		if s := string(b.Input); s != "{}" && s != "null" { // the input follows in deltas
+		if s := string(b.Input); s != "{}" && s != "null" { // in a stream it is empty here, and the input follows in deltas
 			c.Function.Arguments = strings.ToValidUTF8(s, "\uFFFD")
 		}
 		return "", c.check()

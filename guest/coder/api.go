@@ -56,8 +56,8 @@ func apiOf(name, alias string) (api, error) {
 // omittedNotice replaces the omitted beginning of a conversation, for APIs in which the first message must be the user's.
 const omittedNotice = "[Earlier messages of this conversation have been left out.]"
 
-// splitSystem returns the text of the system message and the other messages. They begin with one of the user, and messages without
-// content are dropped.
+// splitSystem returns the text of the system message and the other messages. The first of these is always a message of the user:
+// omittedNotice if necessary. Messages without content are dropped.
 func splitSystem(talk []message) (system string, rest []message) {
 	for _, m := range talk {
 		switch {
@@ -74,7 +74,8 @@ func splitSystem(talk []message) (system string, rest []message) {
 	return system, rest
 }
 
-// argumentsObject returns the arguments of a call as a JSON object. Models sometimes write other values, which the tool has rejected.
+// argumentsObject returns the arguments of a call as a JSON object. Models sometimes write something else, which the tool has
+// rejected; it is returned as a string in the field "arguments".
 func argumentsObject(arguments string) raw {
 	var fields map[string]raw
 	if json.Unmarshal([]byte(arguments), &fields) == nil && fields != nil {

@@ -11,7 +11,7 @@ type capture struct {
 	head  []byte // guarded by mu, like all fields below; full when its length is its capacity
 	tail  []byte // a ring buffer once it is full
 	next  int    // write position in the ring buffer
-	total int64
+	total int64  // bytes written, including those that are not kept
 }
 
 func newCapture(head, tail int) *capture {

@@ -34,7 +34,7 @@ type chat struct {
 	api     api
 	tools   []definition // nil means none
 	out     *output
-	wait    func(ctx context.Context, d time.Duration) error
+	wait    func(ctx context.Context, d time.Duration) error // pause, except in tests
 }
 
 // pause waits for d, or until ctx is done.

@@ -59,14 +59,14 @@ Works on a task and prints what happens as a line of JSON for each event.
 type config struct {
 	model     string
 	api       string // "" for OpenAI's
-	session   string
-	state     string
-	steps     int
-	context   int64
-	workspace string
-	gateway   string
-	allow     string
-	deny      string
+	session   string // id of the conversation; "" for one that is not stored
+	state     string // directory in which conversations are stored
+	steps     int    // maximum number of answers with tool calls
+	context   int64  // maximum number of tokens of a request
+	workspace string // absolute once check has returned
+	gateway   string // URL
+	allow     string // comma-separated names of tools; "" for all
+	deny      string // comma-separated names of tools
 	toolsURL  string // "" for none
 }
 
@@ -126,6 +126,7 @@ func parseArgs(args []string, stderr io.Writer) (*config, error) {
 	return c, c.check(f.Args())
 }
 
+// check validates the configuration and makes the path of the workspace absolute. rest are the arguments after the flags.
 func (c *config) check(rest []string) error {
 	switch {
 	case len(rest) > 0:

@@ -5,9 +5,10 @@ import "fmt"
 const (
 	bytesPerToken = 3.5 // an estimate, until the model has reported its count
 	shortResult   = 400 // bytes that are left of a shortened result
-	keptUnits     = 4   // the last units of a conversation, which are shortened last
+	keptUnits     = 4   // number of units at the end of a conversation that are shortened last; see unitStart
 )
 
+// sizeOf returns the approximate size of messages in a request, in bytes.
 func sizeOf(talk []message) int64 {
 	var n int64
 	for i := range talk {
@@ -29,10 +30,11 @@ func trim(talk []message, task int, budget int64) ([]message, int) {
 	return t.talk, t.task
 }
 
+// trimmer is the state of trim.
 type trimmer struct {
 	talk   []message
-	task   int
-	excess int64
+	task   int   // index in talk of the task's prompt
+	excess int64 // bytes by which talk is still too long
 }
 
 // unitStart returns the index at which the last n units begin. A unit is a message with the results of its calls.

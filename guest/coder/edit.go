@@ -9,10 +9,10 @@ import (
 
 // Limits of the search for the text that old_string was probably meant to be.
 const (
-	nearFile   = 20_000 // lines of the file
-	nearWindow = 30     // lines of old_string
+	nearFile   = 20_000 // lines of the file that are compared
+	nearWindow = 30     // lines of old_string that are compared
 	nearLine   = 200    // bytes of a line that are compared
-	nearEnough = 0.6    // lowest similarity, of 1
+	nearEnough = 0.6    // lowest similarity of a text that is shown to the model, from 0 to 1
 )
 
 func (w workspace) editTool() tool {
@@ -63,7 +63,8 @@ func (w workspace) edit(_ context.Context, args []byte) result {
 	return result{text: fmt.Sprintf("Edited %s at line %d.", path, firstDifference(text, changed)), changed: true}
 }
 
-// replace returns text with old replaced by with, and the number of replacements. The error tells the model what to do instead.
+// replace returns text with old replaced by with, and the number of replacements. The error is for the model, and describes what
+// to do instead.
 func replace(text, old, with string, all bool) (string, int, error) {
 	switch {
 	case old == "":
@@ -160,7 +161,8 @@ func normalizeSpace(line string) string {
 	return clip(strings.Join(strings.Fields(clip(line, 2*nearLine)), " "), nearLine)
 }
 
-// similarity returns the similarity of two lines, from 0 to 1: the length of their common prefix and suffix.
+// similarity returns the similarity of two lines, from 0 to 1: the length of their common prefix and suffix, divided by the
+// length of the longer line.
 func similarity(a, b string) float64 {
 	if a == b {
 		return 1

@@ -16,9 +16,9 @@ const maxFailure = 64 << 10 // maximum number of bytes that are read of an error
 
 // failure is an error response of the gateway.
 type failure struct {
-	status int
-	code   string
-	text   string
+	status int           // HTTP status; never 0
+	code   string        // the API's code or type of the error; "" if there is none
+	text   string        // the message, cleaned; may be empty
 	retry  time.Duration // delay that the response requests before a retry; 0 if none
 }
 

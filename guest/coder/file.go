@@ -18,15 +18,15 @@ const (
 	maxFile      = 16 << 20 // maximum size of a file that can be edited, in bytes
 	maxScan      = 1 << 30  // maximum number of bytes that are skipped to reach a line
 	maxLine      = 2000     // bytes of a line that are shown
-	readLines    = 1000     // default number of lines
-	binaryProbe  = 8 << 10
-	numberColumn = 8
+	readLines    = 1000     // default number of lines of a call of read
+	binaryProbe  = 8 << 10  // bytes at the beginning of a file that are searched for a zero byte, which binary files have
+	numberColumn = 8        // bytes that the number, the tab and the newline add to a line
 )
 
 // workspace is the directory that relative paths refer to.
 type workspace string
 
-// path returns the absolute path for a path of the model.
+// path returns the absolute path for a path that the model wrote.
 func (w workspace) path(name string) (string, error) {
 	switch {
 	case name == "":
@@ -166,7 +166,8 @@ func numbered(ctx context.Context, r *bufio.Reader, first, count int64) (string,
 	return out.String(), nil
 }
 
-// shortLine reads a line and returns its beginning without the line ending, and its length.
+// shortLine reads a line and returns its beginning without the line ending, and its length. It subtracts the bytes read from
+// left, and fails if that becomes negative.
 func shortLine(ctx context.Context, r *bufio.Reader, left *int64) (line []byte, whole int64, err error) {
 	for {
 		part, err := r.ReadSlice('\n')

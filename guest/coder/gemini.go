@@ -78,7 +78,7 @@ func (gemini) request(q *modelRequest) (string, http.Header, any) {
 			answer := &geminiResponse{ID: m.ToolCallID, Name: names[m.ToolCallID]}
 			answer.Response.Output = m.Content
 			c.Parts = []geminiPart{{Response: answer}}
-			// All results of one answer go into one message.
+			// The results of all tool calls of one answer go into one message.
 			if last := len(req.Contents) - 1; last >= 0 && req.Contents[last].Parts[0].Response != nil {
 				req.Contents[last].Parts = append(req.Contents[last].Parts, c.Parts...)
 				continue

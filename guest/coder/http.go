@@ -85,7 +85,7 @@ func (s server) do(ctx context.Context, method, path string, body []byte, header
 type stream struct {
 	net.Conn
 	idle time.Duration // read timeout
-	stop func() bool
+	stop func() bool   // releases the context's function that closes the connection
 }
 
 func (c *stream) Read(p []byte) (int, error) {
@@ -112,7 +112,8 @@ func (c *stream) exchange(req *http.Request) (*http.Response, error) {
 		case err != nil && sendErr != nil:
 			return nil, sendErr
 		case err != nil:
-			return nil, fmt.Errorf("read the answer: %v", err) // %v because errTooLong is for bodies
+			// %v, because callers interpret errTooLong as a body that is too long.
+			return nil, fmt.Errorf("read the answer: %v", err)
 		case res.StatusCode == http.StatusSwitchingProtocols:
 			return nil, errors.New("the server switched to another protocol, which was not asked for")
 		case res.StatusCode < 200:

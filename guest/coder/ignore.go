@@ -17,10 +17,10 @@ const (
 
 // ignoreRule is a line of a .gitignore.
 type ignoreRule struct {
-	base    string // directory of the file, relative to the root of the walk; "" or with a slash at the end
-	match   *regexp.Regexp
-	negated bool // the line begins with !
-	dirs    bool // the line ends with a slash
+	base    string         // directory of the file, relative to the root of the walk; "" or with a slash at the end
+	match   *regexp.Regexp // matches the part of a path after base
+	negated bool           // the line begins with !
+	dirs    bool           // the line ends with a slash
 }
 
 // ignores are the rules that apply in a directory, outermost first.
@@ -46,6 +46,7 @@ func (g ignores) withFile(dir, base string) ignores {
 	return g
 }
 
+// parseIgnore parses a line of a .gitignore. It returns false for comments, empty lines and malformed patterns.
 func parseIgnore(line, base string) (ignoreRule, bool) {
 	line = strings.TrimRight(line, " \t")
 	if line == "" || line[0] == '#' {

@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	listDepth   = 2
-	maxListed   = 500
-	maxLinkText = 200
+	listDepth   = 2   // default depth of directories
+	maxListed   = 500 // entries
+	maxLinkText = 200 // bytes of a symbolic link's target that are shown
 )
 
 func (w workspace) listTool() tool {
@@ -72,6 +72,7 @@ func (w workspace) list(ctx context.Context, args []byte) result {
 	return result{text: out.String()}
 }
 
+// describe returns the line of the listing for an entry.
 func describe(path, name string, e fs.DirEntry) string {
 	name = strings.ReplaceAll(name, "\n", "\uFFFD")
 	switch {

@@ -17,7 +17,7 @@ import (
 // Limits on stored conversations, in bytes.
 const (
 	maxMemory  = 8 << 20 // bytes that are read, from the end of the file
-	keepMemory = 1 << 20 // size of a conversation that is continued
+	keepMemory = 1 << 20 // a longer conversation is shortened to this size before it is continued
 	maxIDName  = 128     // longest id that is used as part of a file name
 )
 
@@ -61,6 +61,7 @@ func loadMemory(dir, id string) (*memory, []message, error) {
 	return m, talk, nil
 }
 
+// openMemory opens or creates the file of a conversation, and locks it for this process.
 func openMemory(name string) (*os.File, error) {
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_APPEND|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
 	if err != nil {

@@ -25,10 +25,11 @@ type call struct {
 	ID        string   `json:"id"`
 	Type      string   `json:"type"`
 	Function  function `json:"function"`
-	Extra     raw      `json:"extra_content,omitempty"` // signatures of thoughts, which some models require back
+	Extra     raw      `json:"extra_content,omitempty"` // signatures of thoughts, which some models require in later requests
 	signature string   // signature of the preceding thought, of Gemini's models
 }
 
+// function is the name of the called tool, and its arguments.
 type function struct {
 	Name      string `json:"name"`
 	Arguments string `json:"arguments"` // as written by the model; may be invalid JSON

@@ -58,6 +58,7 @@ type chunk struct {
 	} `json:"usage"`
 }
 
+// delta is a part of an answer, or a whole one.
 type delta struct {
 	Content   raw         `json:"content"`
 	Refusal   string      `json:"refusal"`
@@ -65,6 +66,7 @@ type delta struct {
 	ToolCalls []callDelta `json:"tool_calls"`
 }
 
+// callDelta is a part of a tool call, or a whole one.
 type callDelta struct {
 	Index    *int   `json:"index"`
 	ID       string `json:"id"`
@@ -142,6 +144,7 @@ func (openAI) add(r *reply, data []byte) (string, error) {
 	return r.addChunk(d)
 }
 
+// addChunk adds a delta to the answer, and returns its text.
 func (r *reply) addChunk(d *delta) (string, error) {
 	text, err := textOf(d.Content)
 	if err != nil {

@@ -14,10 +14,10 @@ import (
 
 const (
 	maxAnswer = 1 << 20   // maximum number of bytes of text in a run
-	maxFinal  = 512 << 10 // maximum number of bytes of the last message that are repeated at the end; escaping can double them
+	maxFinal  = 512 << 10 // maximum number of bytes of the last message in assistant_final; JSON escaping can double them
 )
 
-// line is a RunEvent without the fields that the engine sets.
+// line is a RunEvent without the fields that the engine sets: Seq and At shadow those of RunEvent and are never encoded.
 type line struct {
 	Seq *struct{} `json:"seq,omitempty"`
 	At  *struct{} `json:"at,omitempty"`
@@ -27,15 +27,16 @@ type line struct {
 // output writes events. It is used by one goroutine.
 type output struct {
 	w         io.Writer
-	err       error           // first error of a write
-	textSize  int             // bytes of text
-	current   strings.Builder // the current message
-	truncated bool            // there was more text than maxAnswer
-	usage     caisson.RunUsage
+	err       error            // first error of a write
+	textSize  int              // bytes of text
+	current   strings.Builder  // the current message
+	truncated bool             // there was more text than maxAnswer
+	usage     caisson.RunUsage // sum of all model calls
 }
 
 func newOutput(w io.Writer) *output { return &output{w: w} }
 
+// writeEvent writes an event. After an error of a write, nothing is written any more.
 func (o *output) writeEvent(e caisson.RunEvent) {
 	if o.err != nil {
 		return
@@ -120,6 +121,7 @@ func (o *output) final() error {
 	return nil
 }
 
+// fail ends the output with an error.
 func (o *output) fail(why *caisson.RunError) {
 	o.writeEvent(caisson.RunEvent{Type: caisson.EventError, Error: &caisson.RunError{Code: why.Code, Message: clip(clean(why.Message), 4<<10)}})
 }

@@ -12,15 +12,16 @@ import (
 
 // Limits on one answer.
 const (
-	maxStream    = 64 << 20 // bytes
-	maxEvent     = 4 << 20  // data of one event, in bytes
-	maxCalls     = 64
-	maxArguments = 1 << 20
-	maxExtra     = 256 << 10
-	maxName      = 128
-	maxCallID    = 256
+	maxStream    = 64 << 20  // bytes
+	maxEvent     = 4 << 20   // data of one event, in bytes
+	maxCalls     = 64        // tool calls
+	maxArguments = 1 << 20   // arguments of one call, in bytes
+	maxExtra     = 256 << 10 // signatures of one call, in bytes
+	maxName      = 128       // name of a tool, in bytes
+	maxCallID    = 256       // id of a call, in bytes; longer ids are replaced
 )
 
+// errTooLong is the error for an answer that exceeds one of the limits above.
 var errTooLong = errors.New("the answer is larger than it may be")
 
 // bounded reads from Reader, and fails with errTooLong after left bytes. left must be one more than the limit.

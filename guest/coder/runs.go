@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	maxToolAnswer   = 4 << 20 // bytes
-	pollSeconds     = "30"    // how long the server may hold a request for a run's state
-	minPollInterval = time.Second
-	maxPollErrors   = 5 // consecutive errors that are tolerated
+	maxToolAnswer   = 4 << 20     // bytes
+	pollSeconds     = "30"        // how long the server may hold a request for a run's state
+	minPollInterval = time.Second // between two requests for a run's state
+	maxPollErrors   = 5           // consecutive errors that are tolerated
 )
 
 // runTools returns the tools that start sub-runs.
@@ -34,7 +34,8 @@ func runTools(s server) []tool {
 	}}
 }
 
-// get makes a request to the server of sub-runs and decodes the answer.
+// get makes a request with any method to the server of sub-runs and decodes the JSON of the answer into to. The error is a
+// *toolRefusal if the status is not 2xx.
 func (s server) get(ctx context.Context, method, path string, body []byte, to any) error {
 	r, err := s.do(ctx, method, path, body, nil)
 	if err != nil {
@@ -127,6 +128,7 @@ func (s server) waitRun(ctx context.Context, run *agentRun) error {
 	return nil
 }
 
+// runResult returns the result of a run that has ended.
 func runResult(run *agentRun) result {
 	if run.Cut {
 		run.Answer += "\n[the answer was longer]"

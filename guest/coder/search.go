@@ -21,9 +21,9 @@ const (
 	maxSearched  = 8 << 20   // size of a file, in bytes
 	maxSearchAll = 512 << 20 // size of all files together, in bytes
 	searchTime   = 30 * time.Second
-	maxHits      = 200
-	maxHitsFile  = 30
-	maxHitLine   = 300 // bytes
+	maxHits      = 200 // matching lines of all files together
+	maxHitsFile  = 30  // matching lines of one file
+	maxHitLine   = 300 // bytes of a matching line that are shown
 )
 
 func (w workspace) searchTool() tool {
@@ -40,9 +40,9 @@ func (w workspace) searchTool() tool {
 type search struct {
 	pattern *regexp.Regexp
 	glob    *regexp.Regexp // nil means all files
-	until   time.Time
-	left    int64 // bytes that may still be read
-	hits    int
+	until   time.Time      // when searchTime is over
+	left    int64          // bytes that may still be read
+	hits    int            // number of matching lines
 	out     strings.Builder
 	large   int // number of files that were too large
 }
@@ -84,6 +84,7 @@ func (w workspace) search(ctx context.Context, args []byte) result {
 	return s.result(whole)
 }
 
+// newSearch returns the search for a pattern in the files that match the glob name; "" means all files.
 func newSearch(pattern, name string, ignoreCase bool) (*search, error) {
 	s := &search{until: time.Now().Add(searchTime), left: maxSearchAll}
 	if pattern == "" || len(pattern) > maxPattern || len(name) > maxPattern {

@@ -15,13 +15,13 @@ import (
 
 const (
 	shellProgram = "/bin/sh"
-	shellTime    = 2 * time.Minute // default timeout
-	maxShellTime = time.Hour
+	shellTime    = 2 * time.Minute        // default timeout
+	maxShellTime = time.Hour              // longest timeout that the model can choose
 	shellGrace   = 2 * time.Second        // between SIGTERM and SIGKILL
 	lingerTime   = 250 * time.Millisecond // how long output of background processes is read after the command has exited
 	maxCommand   = 128 << 10              // bytes; the kernel's limit on an argument
-	headOutput   = 10 << 10
-	tailOutput   = 20 << 10
+	headOutput   = 10 << 10               // bytes of a command's output that are kept from its beginning
+	tailOutput   = 20 << 10               // bytes of it that are kept from its end
 )
 
 // shell runs commands. It has no restrictions of its own: the isolation boundary is the sandbox.
@@ -88,6 +88,7 @@ func (s *shell) run(ctx context.Context, args []byte) result {
 	return shellResult(cmd.ProcessState, out, late, limit, background, ctx.Err() != nil)
 }
 
+// notStarted returns the result for a command that could not be started in dir.
 func notStarted(err error, dir string) result {
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, err := os.Stat(dir); err != nil {
@@ -160,6 +161,7 @@ func (s *shell) close() {
 	}
 }
 
+// shellResult returns the result of a command that has exited.
 func shellResult(state *os.ProcessState, out *capture, late bool, limit time.Duration, background, aborted bool) result {
 	r := result{changed: true}
 	status := state.Sys().(syscall.WaitStatus)

@@ -16,7 +16,7 @@ const maxResult = 32 << 10
 // tool is a tool that the model can call.
 type tool struct {
 	name   string
-	about  string
+	about  string // description for the model
 	schema string // JSON schema of the arguments
 	run    func(ctx context.Context, arguments []byte) result
 }
@@ -24,10 +24,11 @@ type tool struct {
 // result is the result of a tool call.
 type result struct {
 	text    string
-	failed  bool
+	failed  bool // text says why
 	changed bool // the call may have changed something
 }
 
+// failed returns the result of a call that has failed.
 func failed(format string, args ...any) result {
 	return result{text: fmt.Sprintf(format, args...), failed: true}
 }

@@ -22,10 +22,10 @@ var skippedDirs = map[string]bool{".git": true, ".hg": true, ".svn": true, "node
 // walk walks a directory tree in order, without ignored files. It does not follow symbolic links, so it terminates.
 type walk struct {
 	root  string
-	left  int  // entries that may still be visited
-	cut   bool // some entries were not visited
-	visit func(path string, e fs.DirEntry) (into bool)
-	done  func() bool
+	left  int                                          // entries that may still be visited
+	cut   bool                                         // some entries were not visited
+	visit func(path string, e fs.DirEntry) (into bool) // called for each entry; the result is used for directories
+	done  func() bool                                  // reports whether the walk must end early
 }
 
 // walkTree calls visit for each entry below root, with its path relative to root, until done returns true. It reports whether

@@ -28,10 +28,10 @@ type acpClient struct {
 	t       *task.Task
 	rpc     *rpc
 	state   *turnState
-	session string
-	started atomic.Bool // the turn has begun and session is set; earlier updates repeat previous turns
-	calls   map[string]*acpCall
-	message string // id of the current message
+	session string              // the agent's id of the conversation; see started
+	started atomic.Bool         // the turn has begun and session is set; earlier updates repeat previous turns
+	calls   map[string]*acpCall // by id
+	message string              // id of the current message
 }
 
 func (acpDriver) Run(ctx context.Context, t *task.Task, out Out) (End, error) {

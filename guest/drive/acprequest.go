@@ -16,8 +16,8 @@ import (
 // maxRead is the maximum size of a file that an agent can read through its client, in bytes.
 const maxRead = 8 << 20
 
-// permission answers a request for permission to call a tool. The task's rule decides; calls that it does not mention are
-// allowed, because the sandbox provides the isolation.
+// permission answers a request for permission to call a tool. The task's rule decides; if it is empty, all calls are allowed,
+// because the sandbox provides the isolation.
 func (c *acpClient) permission(params json.RawMessage) (any, error) {
 	var p struct {
 		Tool    acpTool `json:"toolCall"`
@@ -50,7 +50,8 @@ func (c *acpClient) permission(params json.RawMessage) (any, error) {
 	return map[string]any{"outcome": map[string]string{"outcome": "cancelled"}}, nil
 }
 
-// permitted reports whether a rule allows a tool that has any of names. Denying one of the names denies the tool.
+// permitted reports whether a rule allows a tool that is known under several names. A rule that denies one of the names denies
+// the tool; one that allows any of them allows it.
 func permitted(rule caisson.ToolRule, names ...string) bool {
 	in := func(list []string) bool {
 		return slices.ContainsFunc(list, func(entry string) bool {
@@ -68,6 +69,8 @@ type acpFile struct {
 	Content string `json:"content"`
 }
 
+// file decodes a request for a file, and returns an error if the path is relative or the task's rule does not allow the tool that
+// has these names.
 func (c *acpClient) file(params json.RawMessage, names ...string) (*acpFile, error) {
 	f := &acpFile{}
 	if err := json.Unmarshal(params, f); err != nil {

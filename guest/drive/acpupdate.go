@@ -32,10 +32,11 @@ type acpTool struct {
 // acpCall is a tool call that has not ended.
 type acpCall struct {
 	acpTool
-	content  json.RawMessage
-	reported bool // its start has been reported
+	content  json.RawMessage // latest content of an update
+	reported bool            // its start has been reported
 }
 
+// update handles an update of the session. Unknown kinds are ignored.
 func (c *acpClient) update(u *acpUpdate) {
 	switch u.Kind {
 	case "agent_message_chunk":

@@ -39,6 +39,7 @@ func (a *Answer) Delta(s string) {
 	a.out.Text(s)
 }
 
+// remember adds s to all, up to the limit.
 func (a *Answer) remember(s string) { a.all = append(a.all, s[:min(len(s), a.limit-len(a.all))]...) }
 
 // EndMessage ends the current message.
@@ -76,7 +77,7 @@ func (a *Answer) Final(s string) {
 	a.EndMessage()
 }
 
-// complete writes the part of s that said lacks.
+// complete writes the part of s that is not in said, the text of the message so far.
 func (a *Answer) complete(s, said string) {
 	if rest, ok := remainder(s, said); ok {
 		a.continueMessage(rest)

@@ -109,7 +109,7 @@ func (c *claude) line(raw []byte, s *turnState) bool {
 func claudeBlocks(raw json.RawMessage) []claudeBlock {
 	var blocks []claudeBlock
 	if json.Unmarshal(raw, &blocks) != nil {
-		return nil // a string is a message of the user
+		return nil // content that is a string is a message of the user, without blocks
 	}
 	return blocks
 }
@@ -143,6 +143,7 @@ func (*claude) message(l *claudeLine, s *turnState) {
 	}
 }
 
+// result handles the line that ends the turn.
 func (*claude) result(r *claudeResult, subtype string, s *turnState) {
 	u := caisson.RunUsage{Calls: r.Turns, Cost: dollars(r.Cost)}
 	for _, m := range r.Models {

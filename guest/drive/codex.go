@@ -91,6 +91,7 @@ func (c *codex) line(raw []byte, s *turnState) bool {
 	return true
 }
 
+// item handles an item that has started, changed or been completed.
 func (c *codex) item(i *codexItem, completed bool, s *turnState) {
 	switch i.Type {
 	case "agent_message":
@@ -133,6 +134,7 @@ func (c *codex) item(i *codexItem, completed bool, s *turnState) {
 	}
 }
 
+// result reports the result of a tool call, if its item is completed.
 func (*codex) result(i *codexItem, completed bool, result string, failed bool, s *turnState) {
 	if completed {
 		s.toolResult(i.ID, result, failed || i.Status == "failed" || i.Status == "declined")

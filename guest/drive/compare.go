@@ -27,7 +27,7 @@ func diffManifests(before, after *manifest) ([]caisson.FileChange, string) {
 	var all []caisson.FileChange
 	var patch strings.Builder
 	cut := append(slices.Clone(before.omitted), after.omitted...)
-	partial := before.partial || after.partial // a file that one scan did not reach is neither added nor removed
+	partial := before.partial || after.partial // a file that only one manifest has may then have existed at both times
 	for _, name := range paths(before, after) {
 		was, is := before.entries[name], after.entries[name]
 		change := caisson.FileChange{Path: safePath(name)}
@@ -44,7 +44,7 @@ func diffManifests(before, after *manifest) ([]caisson.FileChange, string) {
 			continue
 		}
 		if change.Path == "" {
-			continue // not a valid path, and several names would look the same
+			continue // the name cannot be reported, because it is not a valid relative path
 		}
 		if len(all) == task.MaxChanges {
 			cut = append(cut, "more changes")
@@ -133,7 +133,7 @@ func fileDiff(name string, was, is *entry) (text string, added, removed int) {
 	_, body, _ = bytes.Cut(body, []byte("\n")) // remove the diff's own first line
 	for i, line := range bytes.Split(body, []byte("\n")) {
 		switch {
-		case i < 2 || len(line) == 0: // the file names
+		case i < 2 || len(line) == 0: // the two lines with the file names, and the end
 		case line[0] == '+':
 			added++
 		case line[0] == '-':

@@ -24,8 +24,8 @@ func newError(code, message string) *caisson.RunError {
 	return &caisson.RunError{Code: code, Message: truncate(message, task.MaxMessage, "…")}
 }
 
-// newAgentError is fault for messages of an agent. Two errors of model APIs get codes of their own, which callers use to decide
-// about retries.
+// newAgentError is newError for messages of an agent. Two errors of model APIs get codes of their own, which callers use to
+// decide about retries.
 func newAgentError(message string) *caisson.RunError {
 	var body struct { // some agents pass on the answer of the model's API
 		Error struct {

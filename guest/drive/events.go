@@ -51,8 +51,8 @@ func (*plainEvents) line(raw []byte, s *turnState) bool {
 
 // byPath is the dialect of agents whose lines are described by paths of JSON fields.
 type byPath struct {
-	text, final, fail []string
-	usage             map[string][]string
+	text, final, fail []string            // paths of a part of the answer, of the answer and of an error; nil if none
+	usage             map[string][]string // paths of numbers, by the names in usageNames
 }
 
 // usageNames are the valid fields of usage.

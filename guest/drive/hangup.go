@@ -8,7 +8,7 @@ import (
 
 // waitForHangup waits until the pipe or socket fd has no reader any more. It returns false if that cannot be determined.
 func waitForHangup(fd int32) bool {
-	ask := []unix.PollFd{{Fd: fd}} // errors are always reported
+	ask := []unix.PollFd{{Fd: fd}} // POLLERR and POLLHUP are reported even if they are not requested
 	for {
 		_, err := unix.Poll(ask, -1)
 		switch {

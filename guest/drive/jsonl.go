@@ -32,8 +32,8 @@ type turnState struct {
 	tools   map[string]bool // calls that have begun and not ended
 	done    bool            // the agent has reported the end of its turn
 	err     *caisson.RunError
-	version string // version of the agent
-	usage   caisson.RunUsage
+	version string           // version of the agent
+	usage   caisson.RunUsage // the last usage that the agent has reported
 }
 
 // maxTools is the maximum number of open calls that are recorded.

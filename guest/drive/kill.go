@@ -17,7 +17,7 @@ import (
 
 // Timeouts for killing processes.
 const (
-	killTimeout  = time.Minute     // for killing processes that fork meanwhile: on a busy machine they get most of the processor time
+	killTimeout  = time.Minute     // for killing processes that keep forking, which slow down a busy machine
 	stopTimeout  = 5 * time.Second // for stopping processes before they are killed
 	exitDeadline = 5 * time.Second // for a killed process to exit; after it the process counts as one that cannot be killed
 	reapInterval = time.Second     // between two scans for zombies
@@ -138,11 +138,12 @@ func descendants(root int) []process {
 	return found
 }
 
+// errSurvivors is returned by killDescendants.
 var errSurvivors = errors.New("some processes of the agent could not be killed")
 
-// killDescendants kills all descendants of root, even if they fork meanwhile, and returns once none of them runs except those that
-// may stay. It first stops processes, and kills them when a scan finds no new one: a stopped process starts no others, whereas
-// killing one makes room for new ones. Returns errSurvivors if processes cannot be killed, such as those of another user.
+// killDescendants kills all descendants of root, even if they fork meanwhile, and returns once none of them runs except
+// background programs. It first stops processes, and kills them when a scan finds no new one: a stopped process starts no others,
+// whereas killing one makes room for new ones. Returns errSurvivors if processes cannot be killed, such as those of another user.
 func killDescendants(root int) error {
 	known := map[int]time.Time{} // time at which a process was first seen
 	for began := time.Now(); ; {
@@ -173,7 +174,7 @@ func killDescendants(root int) error {
 			return nil
 		case stuck == len(living) || now.Sub(began) > killTimeout:
 			return errSurvivors
-		case !fresh: // no pause while processes fork; killed processes need a moment to exit
+		case !fresh: // no process was started since the last scan; give killed processes time to exit
 			time.Sleep(2 * time.Millisecond)
 		}
 	}

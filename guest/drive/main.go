@@ -37,7 +37,7 @@ const returnTimeout = 5 * time.Second
 
 // Main reads a task from stdin, runs it with one of the drivers, and writes lines to stdout. It returns the exit code: 0 if the
 // end line was written. It permanently changes this process (signals, working directory, orphans) and must be called only once.
-// When it returns, all processes that the task started have exited, except those of its background.
+// When it returns, all processes that the task started have exited, except programs that the task lists in its Background.
 func Main(_ []string, stdin io.Reader, stdout io.Writer, drivers map[string]Driver) int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
@@ -69,7 +69,8 @@ func Main(_ []string, stdin io.Reader, stdout io.Writer, drivers map[string]Driv
 		return code
 	case <-limited.Done():
 	}
-	// The writes may block because the reader is slow. No result can be reported then; kill all processes.
+	// runTask may be blocked because the reader of its output is slow. If it does not return in time, no result can be reported;
+	// kill all processes.
 	select {
 	case code := <-finished:
 		return code

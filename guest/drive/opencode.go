@@ -8,7 +8,7 @@ import (
 )
 
 // opencode is the dialect of "opencode run --format json": the parts of messages once they are complete.
-type opencode struct{ used caisson.RunUsage }
+type opencode struct{ used caisson.RunUsage } // sum of all steps so far
 
 func (*opencode) reportsEnd() bool { return false }
 

@@ -18,8 +18,8 @@ import (
 const (
 	flushSize = 4 << 10
 	flushTime = 20 * time.Millisecond
-	logTime   = 50 * time.Millisecond
-	lineSpace = 64 // approximate size of a line without its content
+	logTime   = 50 * time.Millisecond // longest time for which data of a log is collected before it is written
+	lineSpace = 64                    // approximate size of a line without its content, in bytes
 )
 
 // output is the implementation of Out for Main.
@@ -27,26 +27,26 @@ type output struct {
 	w      *task.Writer
 	broken func(error) // called when w fails, after which nothing is written
 
-	mu      sync.Mutex // guards all below
+	mu      sync.Mutex // guards the fields below
 	clean   cleaner
-	pending []byte      // text that has not been written
-	at      time.Time   // time of the last write of text
-	timer   *time.Timer // set while pending text is to be written
-	tail    []byte      // the last two bytes of all text
-	apart   bool        // an empty line precedes the next text
-	status  string      // the last event, if it was a status
-	marks   map[string]bool
-	logs    map[string]*logStream
-	left    int64 // bytes of events that may still be written
-	cut     bool
+	pending []byte                // text that has not been written
+	at      time.Time             // time of the last write of text
+	timer   *time.Timer           // set while pending text is to be written
+	tail    []byte                // the last two bytes of all text
+	apart   bool                  // an empty line precedes the next text
+	status  string                // the last event, if it was a status
+	marks   map[string]bool       // marks that were written
+	logs    map[string]*logStream // by name of the stream
+	left    int64                 // bytes of events that may still be written
+	cut     bool                  // output was dropped because of a limit
 	closed  bool
 }
 
 // logStream is the state of one log.
 type logStream struct {
-	pending []byte
-	timer   *time.Timer
-	left    int64
+	pending []byte      // data that has not been written
+	timer   *time.Timer // set while pending data is to be written
+	left    int64       // bytes that may still be written
 }
 
 func newOutput(w *task.Writer, limit caisson.Size, broken func(error)) *output {
@@ -59,7 +59,7 @@ func newOutput(w *task.Writer, limit caisson.Size, broken func(error)) *output {
 func (o *output) Text(s string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.left <= lineSpace && s != "" { // reading the rest costs almost nothing
+	if o.left <= lineSpace && s != "" { // the limit is reached: drop the rest without cleaning it
 		o.cut = true
 		return
 	}
@@ -148,6 +148,7 @@ func (o *output) event(e caisson.RunEvent) {
 	o.left -= o.write(task.Line{RunEvent: e})
 }
 
+// write writes a line and returns its length. A line that a Reader would reject is dropped.
 func (o *output) write(l task.Line) int64 {
 	n, err := o.w.Write(l)
 	if err != nil && !errors.Is(err, task.ErrRefused) {
@@ -172,7 +173,7 @@ func (o *output) Status(phase, label string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.flush()
-	if said := phase + " " + label; o.status != said { // agents think in thousands of pieces; report them once
+	if said := phase + " " + label; o.status != said { // equal statuses in succession are written once
 		o.event(caisson.RunEvent{Type: caisson.EventStatus, Phase: phase, Label: label})
 		o.status = said
 	}
@@ -273,7 +274,7 @@ func (o *output) close() (cut bool) {
 	return o.cut
 }
 
-// nonEmptyLine is word for fields that must not be empty.
+// nonEmptyLine is shortLine for fields that must not be empty: it returns "unknown" instead of "".
 func nonEmptyLine(s string) string {
 	if s = shortLine(s); s != "" {
 		return s

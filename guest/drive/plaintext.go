@@ -9,18 +9,18 @@ import (
 
 // Limits on the length of terminal sequences, in bytes. After the limit the rest is treated as text.
 const (
-	maxControl = 64
-	maxString  = 4 << 10
+	maxControl = 64      // control sequences: ESC [ …
+	maxString  = 4 << 10 // strings, such as OSC: ESC ] …
 )
 
 type cleanState int
 
 const (
-	cleanGround cleanState = iota
-	cleanEscape            // after ESC
-	cleanCSI               // in a control sequence
-	cleanString            // in OSC, DCS, APC, PM or SOS
-	cleanStringEscape
+	cleanGround       cleanState = iota // in text
+	cleanEscape                         // after ESC
+	cleanCSI                            // in a control sequence
+	cleanString                         // in OSC, DCS, APC, PM or SOS
+	cleanStringEscape                   // after ESC in such a string
 )
 
 // A cleaner converts terminal output, which may be split at any byte, to plain text: UTF-8 without terminal sequences and
@@ -50,6 +50,7 @@ func (c *cleaner) flush() string {
 	return string(c.out)
 }
 
+// step processes one byte.
 func (c *cleaner) step(b byte) {
 	switch c.state {
 	case cleanGround:
@@ -71,7 +72,7 @@ func (c *cleaner) step(b byte) {
 			c.state = cleanStringEscape
 		case b == '\a' || c.n > maxString:
 			c.state = cleanGround
-		case b == '\n': // no program sends a newline in a string; rather keep too much text than too little
+		case b == '\n': // not part of a string that a program sends; the string has no end, and the rest is text
 			c.asText(b)
 		}
 	case cleanStringEscape:
@@ -90,13 +91,14 @@ func (c *cleaner) asText(b byte) {
 	c.text(b)
 }
 
+// afterEscape processes a byte after ESC.
 func (c *cleaner) afterEscape(b byte) {
 	switch {
 	case b == '[':
 		c.state, c.n = cleanCSI, 0
 	case b == ']' || b == 'P' || b == 'X' || b == '^' || b == '_':
 		c.state, c.n = cleanString, 0
-	case b >= 0x20 && b < 0x30 || b == 0x1b: // an intermediate byte
+	case b >= 0x20 && b < 0x30 || b == 0x1b: // an intermediate byte, or another ESC
 	case b >= 0x30 && b < 0x7f:
 		c.state = cleanGround
 	default:
@@ -104,6 +106,7 @@ func (c *cleaner) afterEscape(b byte) {
 	}
 }
 
+// text processes a byte outside of sequences.
 func (c *cleaner) text(b byte) {
 	if c.cr {
 		c.cr = false

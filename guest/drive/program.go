@@ -35,10 +35,10 @@ type Program struct {
 	stderr *os.File
 
 	process *os.Process
-	ended   chan struct{}
+	ended   chan struct{}      // closed when the program has exited
 	exit    caisson.ExitStatus // valid once ended is closed
-	exited  atomic.Bool
-	clear   sync.Once
+	exited  atomic.Bool        // ended is closed, or is about to be
+	clear   sync.Once          // for Close
 }
 
 // Start starts args in t's directory and with its environment. If stdin is true, the program's input is written to Stdin;
@@ -90,6 +90,7 @@ func Start(t *task.Task, args []string, stdin bool) (*Program, error) {
 	return p, nil
 }
 
+// start starts the program. files are its standard input, output and error.
 func (p *Program) start(t *task.Task, args []string, files []*os.File) error {
 	env := os.Environ()
 	for name, value := range t.Env {
@@ -145,6 +146,7 @@ func dedupe(env []string) []string {
 	return kept
 }
 
+// wait waits until the program has exited, and stores its exit status.
 func (p *Program) wait() {
 	state, err := p.process.Wait()
 	startedChildren.mu.Lock()
@@ -177,7 +179,7 @@ func (p *Program) Exit() *caisson.ExitStatus {
 }
 
 // Output reads the program's output until the program has exited and all output was read. Standard output is passed to read,
-// which must return at its end; standard error goes to out's log, and its last lines are returned. If ctx is done, or settle
+// which must return at its end; standard error goes to out's log, and its last lines are returned. If ctx is done, or exitTimeout
 // after done is closed, the program's group gets SIGTERM; if it has not exited after grace, it and all processes that it
 // started are killed.
 func (p *Program) Output(ctx context.Context, out Out, grace time.Duration, done <-chan struct{}, read func(io.Reader)) (tail string) {
@@ -233,9 +235,9 @@ func (p *Program) Stop(grace time.Duration) {
 func (p *Program) Kill() {
 	root := p.process.Pid
 	if isSubreaper.Load() {
-		root = os.Getpid() // orphans are children of this process, and no other processes are
+		root = os.Getpid() // all processes that the program has started, and no others, are its descendants
 	}
-	if !isSubreaper.Load() || background.Load() == nil { // otherwise some processes of its group may stay
+	if !isSubreaper.Load() || background.Load() == nil { // otherwise its group may include programs that may keep running
 		_ = syscall.Kill(-p.process.Pid, syscall.SIGKILL) // the process group; its id is not reused while the group has a process
 	}
 	if !p.exited.Load() {
@@ -263,8 +265,8 @@ func (p *Program) closeFiles() {
 	}
 }
 
-// pipeReader reads a program's output. After the program has exited, a read waits at most linger for more output; data that is
-// already in the pipe is read in any case.
+// pipeReader reads a program's output. After the program has exited, a read waits at most lingerTimeout for more output; data
+// that is already in the pipe is read in any case.
 type pipeReader struct {
 	f *os.File
 	p *Program
@@ -316,6 +318,7 @@ func (w logWriter) Write(b []byte) (int, error) {
 // tailBuffer keeps the last bytes written to it.
 type tailBuffer struct{ end []byte }
 
+// maxTail is the number of bytes that a tailBuffer keeps.
 const maxTail = 4 << 10
 
 func (t *tailBuffer) Write(b []byte) (int, error) {

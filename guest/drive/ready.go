@@ -25,7 +25,7 @@ func waitReady(ctx context.Context, url string, limit time.Duration) error {
 	if err != nil {
 		return err
 	}
-	said := limit // in the error
+	said := limit // the timeout that the error mentions
 	if end, ok := ctx.Deadline(); ok {
 		said = min(limit, time.Until(end).Round(time.Millisecond))
 	}

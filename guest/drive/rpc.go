@@ -51,11 +51,11 @@ type rpcMessage struct {
 type rpc struct {
 	out    Out
 	handle func(method string, params json.RawMessage) (any, error) // called for requests and notifications
-	send   chan []byte
+	send   chan []byte                                              // encoded messages, which write sends
 
 	mu      sync.Mutex
 	last    int                         // id of the last request
-	pending map[string]chan *rpcMessage // by id
+	pending map[string]chan *rpcMessage // channels for the answers to requests, by id
 	closed  bool
 }
 
@@ -103,6 +103,7 @@ func (c *rpc) read(ctx context.Context, r io.Reader) {
 	}
 }
 
+// close makes all calls return errClosed.
 func (c *rpc) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -113,6 +114,7 @@ func (c *rpc) close() {
 	}
 }
 
+// handleAnswer passes an answer to the call that waits for it. Unexpected answers are dropped.
 func (c *rpc) handleAnswer(m *rpcMessage) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -138,6 +140,7 @@ func (c *rpc) reply(ctx context.Context, id json.RawMessage, result any, err err
 	_ = c.post(ctx, &m)
 }
 
+// post adds a message to the send queue. It waits while the queue is full.
 func (c *rpc) post(ctx context.Context, m *rpcMessage) error {
 	m.Version = "2.0"
 	b, err := json.Marshal(m)
@@ -161,6 +164,7 @@ func (c *rpc) notify(ctx context.Context, method string, params any) error {
 	return c.post(ctx, &rpcMessage{Method: method, Params: raw})
 }
 
+// errClosed is the error of a call whose connection was closed before the answer.
 var errClosed = errors.New("the agent has closed the connection without an answer")
 
 // call sends a request and waits for the answer. Returns errClosed if the connection is closed. All messages that arrived before

@@ -72,6 +72,7 @@ func (s *supervisor) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
+// start starts the service, and records its output and its exit status in the background.
 func (s *supervisor) start(args []string) error {
 	if len(args) == 0 {
 		return errors.New("the service has no command")

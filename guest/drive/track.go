@@ -30,18 +30,18 @@ const (
 type entry struct {
 	mode   fs.FileMode // file type and permissions
 	size   int64
-	time   time.Time // mtime; change is ctime
-	change time.Time
+	time   time.Time // mtime
+	change time.Time // ctime
 	inode  uint64
-	hashed bool
+	hashed bool              // sum is set
 	sum    [sha256.Size]byte // hash of the content, or of a link's target
 	text   string            // content, if it is text within the limits
-	isText bool
+	isText bool              // text is set
 }
 
 // manifest is the content of a directory at one time.
 type manifest struct {
-	at      time.Time
+	at      time.Time         // when the scan began
 	entries map[string]*entry // by path below the directory
 	omitted []string          // descriptions of what it lacks
 	partial bool              // whether entries are missing, not only their content
@@ -97,10 +97,11 @@ func (tr *tracker) scan(before *manifest) *manifest {
 type scanner struct {
 	manifest
 	before     *manifest
-	hash, text int64
+	hash, text int64          // bytes that may still be hashed, and bytes of text that may still be kept
 	modules    map[string]int // number of entries by node_modules directory
 }
 
+// noteMissing records that the manifest lacks what: entries, or only the content of some.
 func (s *scanner) noteMissing(what string, entries bool) {
 	s.partial = s.partial || entries
 	if !slices.Contains(s.omitted, what) {
@@ -108,11 +109,12 @@ func (s *scanner) noteMissing(what string, entries bool) {
 	}
 }
 
+// visit adds the file at rel to the manifest, unless it is in a directory that is skipped or beyond a limit.
 func (s *scanner) visit(name, rel string, d fs.DirEntry) error {
 	parts := strings.Split(rel, "/")
 	if d.IsDir() {
 		if n := len(parts); n >= 2 && parts[n-1] == "objects" && parts[n-2] == ".git" {
-			return fs.SkipDir // commits are visible in the references
+			return fs.SkipDir // not listed: new commits show as changes of references
 		}
 		return nil
 	}
@@ -167,6 +169,7 @@ func (e *entry) certainlyEqual(now *entry, at time.Time) bool {
 		!e.change.IsZero() && at.Sub(e.change) > clockTick
 }
 
+// read sets the hash of a regular file, and its text if that is within the limits. Files that cannot be read have none.
 func (s *scanner) read(name string, e *entry) {
 	if e.size > s.hash {
 		s.noteMissing("the content of large files", false)

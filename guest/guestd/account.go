@@ -14,11 +14,11 @@ import (
 // An identity is the user and groups of a USER[:GROUP] specification in the sandbox.
 type identity struct {
 	uid, gid int
-	groups   []int // supplementary groups, including gid
-	home     string
+	groups   []int  // supplementary groups, including gid
+	home     string // home directory; "/" if the user has no entry
 }
 
-const maxID = 1<<32 - 2 // -1 means "do not change" in system calls
+const maxID = 1<<32 - 2 // the largest uid or gid; the next number is -1, which means "do not change" in system calls
 
 // resolveUser resolves spec, "USER[:GROUP]", with the passwd and group files in etc. Numeric ids need no entry there. With an
 // explicit group there are no supplementary groups.

@@ -20,7 +20,7 @@ type Start func(ctx context.Context, args []string, stdin bool) (caisson.Process
 const idleTime = 5 * time.Second
 
 // A Client accesses the files of one sandbox through this program, which runs in the sandbox. Its methods are those of
-// [caisson.Files] without a reference. Paths must be absolute; "." and ".." in them are resolved lexically.
+// [caisson.Files] without the argument that names a sandbox. Paths must be absolute; "." and ".." in them are resolved lexically.
 //
 // Answers of the sandbox cannot make a call block after its ctx has ended, or use more memory than a listing of 100,000 names.
 // The error is Unavailable if an answer is malformed. All methods are safe for concurrent use.
@@ -92,8 +92,8 @@ func (c *Client) putIdle(k *conn) {
 type call struct {
 	*conn
 	client *Client
-	unbind func() bool
-	result *result // the first result
+	unbind func() bool // cancels that the end of ctx closes conn; false if ctx has ended already
+	result *result     // the answer to the request, before any content
 }
 
 // done ends the call; the process is reused unless it has been closed.
@@ -126,6 +126,7 @@ func (c *Client) call(ctx context.Context, req request) (*call, error) {
 // repeatable reports whether a request without a result may be sent again, which is not so if it may already have changed files.
 func repeatable(o op) bool { return o != opMkdir && o != opMove && o != opRemove }
 
+// exchange sends a request to the process of k and waits for the result. After an error the call has ended.
 func (c *Client) exchange(ctx context.Context, k *conn, req request) (*call, error) {
 	t := &call{conn: k, client: c, unbind: k.closeAfter(ctx)}
 	err := k.request(req)

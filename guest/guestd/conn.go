@@ -23,17 +23,18 @@ type conn struct {
 	free   chan []byte   // buffers for out
 	stop   chan struct{} // closed by close
 	broken chan struct{} // closed when writing has failed
-	stderr headBuffer
+	stderr headBuffer    // beginning of the process's standard error, for messages
 
 	// writing is set while a file is being written in the sandbox: the process may then remove the incomplete file before it is
 	// killed.
 	writing atomic.Bool
 
-	once     sync.Once
-	closeErr error // reason of close; set before stop is closed
-	readErr  error // error of reading; set before frames is closed
+	once     sync.Once // for close
+	closeErr error     // reason of close; set before stop is closed
+	readErr  error     // error of reading; set before frames is closed
 }
 
+// newConn starts the goroutines of a conn. It closes proc if that has no standard input or output.
 func newConn(proc caisson.Process) (*conn, error) {
 	if proc.Stdin() == nil || proc.Stdout() == nil {
 		proc.Close()
@@ -54,6 +55,7 @@ func newConn(proc caisson.Process) (*conn, error) {
 	return c, nil
 }
 
+// readLoop passes frames of the process to frames until an error or close.
 func (c *conn) readLoop() {
 	defer close(c.frames)
 	for {
@@ -73,6 +75,7 @@ func (c *conn) readLoop() {
 	}
 }
 
+// writeLoop writes the buffers of out to the process until an error or close.
 func (c *conn) writeLoop() {
 	defer c.proc.Stdin().Close()
 	for {
@@ -173,6 +176,7 @@ func (c *conn) result(kind byte) (*result, error) {
 	return c.parse(f, kind)
 }
 
+// parse decodes f as a result, and closes c if f is of another kind or malformed.
 func (c *conn) parse(f frame, kind byte) (*result, error) {
 	var r result
 	if f.kind != kind {
@@ -229,7 +233,7 @@ func (c *conn) request(v request) error {
 	return c.send(appendFrame(b, frameRequest, payload))
 }
 
-// sendContent sends the data of r, then an end frame. If the process refuses the rest, content sends an abort frame and reads no more
+// sendContent sends the data of r, then an end frame. If the process refuses the rest, it sends an abort frame and reads no more
 // of r. It returns the final result.
 func (c *conn) sendContent(r io.Reader) (*result, error) {
 	c.writing.Store(true)

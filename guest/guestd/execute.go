@@ -57,6 +57,7 @@ func errorText(err error) string {
 	return err.Error()
 }
 
+// Errors that determine the exit code; see exitCode.
 var (
 	errNotInPath = errors.New("command not found")
 	errLog       = errors.New("cannot write its log")

@@ -23,7 +23,7 @@ type filesystem struct {
 	root *os.File
 }
 
-const maxLinks = 40 // the kernel's limit
+const maxLinks = 40 // the kernel's limit on the symlinks in one path
 
 func openFilesystem(root *os.Root) (*filesystem, error) {
 	f, err := root.OpenFile(".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
@@ -64,6 +64,7 @@ func (p dirEntry) close() { p.dir.Close() }
 
 func (p dirEntry) fd() int { return int(p.dir.Fd()) }
 
+// err adds the operation and the path to an error.
 func (p dirEntry) err(op string, err error) error {
 	if err == nil {
 		return nil
@@ -85,6 +86,7 @@ func (s *filesystem) locate(name string) (dirEntry, error) {
 	return dirEntry{dir: dir, name: base, path: name}, nil
 }
 
+// stat returns the status of the entry. It does not follow a symlink.
 func (p dirEntry) stat() (*entry, error) {
 	var st unix.Stat_t
 	if err := unix.Fstatat(p.fd(), p.name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -188,8 +190,8 @@ func procPath(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.
 type pendingFile struct {
 	*os.File
 	dirEntry
-	temp string
-	mode uint32
+	temp string // name of the temporary file in the directory
+	mode uint32 // permissions that commit sets
 }
 
 // createPending starts a new version of the file at name. mode 0 keeps the mode of the old file, or is 0644. The owner is kept if
@@ -206,6 +208,7 @@ func (s *filesystem) createPending(name string, mode uint32) (*pendingFile, erro
 	return d, err
 }
 
+// createPending is filesystem.createPending for an entry whose symlinks are resolved.
 func (p dirEntry) createPending(mode uint32) (*pendingFile, error) {
 	var old unix.Stat_t
 	err := unix.Fstatat(p.fd(), p.name, &old, unix.AT_SYMLINK_NOFOLLOW)
@@ -246,18 +249,19 @@ func (p dirEntry) createPending(mode uint32) (*pendingFile, error) {
 	return d, nil
 }
 
-// discard removes the temporary file and closes the place.
+// discard removes the temporary file and closes it and its directory.
 func (d *pendingFile) discard() {
 	removePending(d)
 	d.dirEntry.close()
 }
 
+// removePending closes and removes the temporary file.
 func removePending(d *pendingFile) {
 	d.File.Close()
 	unix.Unlinkat(d.fd(), d.temp, 0)
 }
 
-// commit renames the draft to its place.
+// commit sets the mode of the temporary file, syncs it and renames it to its final name. If that fails, it removes the file.
 func (d *pendingFile) commit() (*entry, error) {
 	defer d.dirEntry.close()
 	// The mode is set last: chown and, without privileges, write clear set-id bits.

@@ -24,6 +24,7 @@ type program struct {
 	run  func(context.Context, *Proc) int
 }
 
+// programs returns the programs of the role "test", by name.
 func programs() map[string]program {
 	return map[string]program{
 		"alloc":       {"BYTES", 1, alloc},
@@ -59,6 +60,7 @@ func test(ctx context.Context, p *Proc) int {
 	return prog.run(ctx, &sub)
 }
 
+// fail prints an error message and returns code.
 func (p *Proc) fail(code int, why string) int {
 	printError(p.Err, errors.New(why))
 	return code
@@ -116,6 +118,7 @@ func sleep(ctx context.Context, p *Proc) int {
 	return p.wait(ctx, d)
 }
 
+// wait returns the exit code 0 after d, or exitFailure if ctx ends first.
 func (p *Proc) wait(ctx context.Context, d time.Duration) int {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -146,6 +149,7 @@ func counter(ctx context.Context, p *Proc) int {
 
 const counterInterval = 20 * time.Millisecond
 
+// countInto replaces file with the next number every counterInterval.
 func countInto(ctx context.Context, p *Proc, file string) int {
 	fs, err := openFilesystem(p.Root)
 	if err != nil {

@@ -45,8 +45,8 @@ const (
 	jsonSize        = 64 << 10 // maximum of a request, result or end: two paths in base64 and more
 	maxBatch        = 1024     // items in one frame
 	maxList         = 100_000  // entries of a listing
-	maxPath         = 4096
-	maxName         = 255
+	maxPath         = 4096     // bytes
+	maxName         = 255      // bytes
 )
 
 // limit returns the maximum payload of a frame of that kind, in bytes.
@@ -62,11 +62,13 @@ func limit(kind byte) int {
 	return 0
 }
 
+// frame is one frame of the protocol. kind is one of the constants above.
 type frame struct {
 	kind    byte
 	payload []byte
 }
 
+// errProtocol is the error for data that violates the protocol.
 var errProtocol = errors.New("protocol error")
 
 // readFrame reads one frame. io.EOF means that the stream ended between frames.
@@ -133,6 +135,7 @@ func decode(payload []byte, v any) error {
 	return nil
 }
 
+// op is the name of an operation.
 type op string
 
 // The operations.

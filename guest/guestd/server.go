@@ -151,6 +151,7 @@ func (s *server) send(kind byte, payload []byte) error {
 	return err
 }
 
+// read executes opRead.
 func (s *server) read(name string, offset, limit int64) error {
 	f, err := s.openRegular(name)
 	if err == nil {
@@ -218,6 +219,7 @@ func (t *errorTrackingWriter) Write(b []byte) (int, error) {
 	return n, err
 }
 
+// list executes opList.
 func (s *server) list(name string) error {
 	b := batch{s: s}
 	if err := s.fs.list(name, b.add); b.failed != nil {
@@ -246,6 +248,7 @@ type batch struct {
 	failed  error // error of the connection
 }
 
+// begin sends the result before the first items, once.
 func (b *batch) begin() error {
 	if b.started || b.failed != nil {
 		return b.failed
@@ -255,6 +258,7 @@ func (b *batch) begin() error {
 	return b.failed
 }
 
+// add adds an entry of a listing.
 func (b *batch) add(e *entry) error {
 	if err := b.begin(); err != nil {
 		return err
@@ -262,6 +266,7 @@ func (b *batch) add(e *entry) error {
 	return b.item(e)
 }
 
+// item adds v as JSON, and first sends the collected items if their frame is full.
 func (b *batch) item(v any) error {
 	item, err := json.Marshal(v)
 	if err != nil {
@@ -277,6 +282,7 @@ func (b *batch) item(v any) error {
 	return nil
 }
 
+// flush sends the collected items, if there are any.
 func (b *batch) flush() error {
 	if b.n > 0 && b.failed == nil {
 		b.buf[0] = '['
@@ -286,6 +292,7 @@ func (b *batch) flush() error {
 	return b.failed
 }
 
+// readTree executes opReadTree.
 func (s *server) readTree(name string) error {
 	name = path.Clean(name)
 	as := ""
@@ -311,6 +318,7 @@ func base(name string) string {
 	return path.Base(name)
 }
 
+// write executes opWrite.
 func (s *server) write(name string, mode uint32) error {
 	d, err := s.fs.createPending(name, mode)
 	if ackErr := s.answer(frameResult, nil, err); err != nil {
@@ -330,6 +338,7 @@ func (s *server) write(name string, mode uint32) error {
 	return s.finish(c, e, err)
 }
 
+// writeTree executes opWriteTree.
 func (s *server) writeTree(name string) error {
 	root, err := s.fs.subtree(name)
 	if ackErr := s.answer(frameResult, nil, err); err != nil || ackErr != nil {
@@ -359,8 +368,8 @@ func (s *server) finish(c *contentReader, e *entry, err error) error {
 // contentReader reads the payload of data frames until the end frame.
 type contentReader struct {
 	r    io.Reader
-	rest []byte
-	err  error // io.EOF, errAborted, or an error of the connection
+	rest []byte // received content that was not read
+	err  error  // io.EOF, errAborted, or an error of the connection
 }
 
 // failed reports whether the connection cannot be used any more.

@@ -36,7 +36,7 @@ func (c *Client) ReadFile(ctx context.Context, name string, offset, limit int64)
 type reader struct {
 	call  *call
 	limit int64 // maximum number of bytes; 0: no limit
-	total int64
+	total int64 // bytes received
 	rest  []byte
 	err   error
 	once  sync.Once
@@ -54,6 +54,7 @@ func (r *reader) Read(b []byte) (int, error) {
 	return n, nil
 }
 
+// next receives the next part of the content, or the end.
 func (r *reader) next() error {
 	f, err := r.call.recv()
 	if err != nil {
@@ -157,6 +158,7 @@ func (c *Client) ReadTree(ctx context.Context, name string) (io.ReadCloser, erro
 	return &treeReader{PipeReader: r, in: in}, nil
 }
 
+// treeReader is the result of ReadTree. Closing it also ends the call.
 type treeReader struct {
 	*io.PipeReader
 	in *reader
@@ -188,6 +190,7 @@ func (c *Client) ListFiles(ctx context.Context, name string) ([]caisson.FileInfo
 	return infos, nil
 }
 
+// list receives the entries of dir.
 func (c *conn) list(dir string) ([]caisson.FileInfo, error) {
 	infos := []caisson.FileInfo{}
 	size := 0
@@ -236,7 +239,7 @@ func (e *entry) listInfo(dir string) (*caisson.FileInfo, error) {
 
 // decodeItems decodes the payload of an items frame.
 func decodeItems[T any](payload []byte, items *[]T) error {
-	if bytes.Count(payload, []byte{'{'}) > maxBatch { // before decoding: "{}" is much smaller than an item
+	if bytes.Count(payload, []byte{'{'}) > maxBatch { // checked before decoding, because an item takes more memory than "{}"
 		return errProtocol
 	}
 	if err := decode(payload, items); err != nil {

@@ -25,15 +25,16 @@ const (
 	changeOverflow = "overflow"
 )
 
+// watchMask is the set of inotify events from which changes are derived.
 const watchMask = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_DELETE | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF |
 	unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_ATTRIB
 
 // A watcher converts inotify events to changes.
 type watcher struct {
 	fs        *filesystem
-	notify    *os.File
-	fd        int
-	root      string // the watched absolute path
+	notify    *os.File // the inotify descriptor
+	fd        int      // number of notify
+	root      string   // the watched absolute path
 	recursive bool
 	paths     map[int32]string // by watch descriptor: the path relative to root, "" for root
 	changes   []change         // not yet sent

@@ -16,9 +16,9 @@ import (
 
 // Limits on the fields of the last lines of a stream.
 const (
-	MaxChanges = 1000
-	MaxMessage = 4 << 10 // of an error
-	maxPath    = 4 << 10
+	MaxChanges = 1000    // files
+	MaxMessage = 4 << 10 // bytes of an error's message
+	maxPath    = 4 << 10 // bytes of a changed file's path
 )
 
 // encodedLine is the encoded form of a Line: without the fields of RunEvent that the engine sets.
@@ -125,6 +125,7 @@ func (w *encodedLine) check() error {
 	return err
 }
 
+// oneOf accepts the strings in all.
 func oneOf(field, s string, all []string) error {
 	if !slices.Contains(all, s) {
 		return fmt.Errorf("%s is %.40q, not one of %s", field, s, strings.Join(all, ", "))
@@ -135,7 +136,7 @@ func oneOf(field, s string, all []string) error {
 // checkWord accepts one line of at most MaxLabel bytes, which may be empty.
 func checkWord(field, s string) error { return checkText(field, s, MaxLabel, "") }
 
-// checkName is like word, but rejects an empty string.
+// checkName is like checkWord, but rejects an empty string.
 func checkName(field, s string) error {
 	if s == "" {
 		return fmt.Errorf("%s is empty", field)

@@ -29,7 +29,7 @@ func NewReader(r io.Reader, output caisson.Size) *Reader {
 }
 
 // Next returns the next line. Returns io.EOF after the end line, and io.ErrUnexpectedEOF if the stream has no end line. Any
-// other error says which line breaks which rule, or comes from the underlying reader. After an error the same error is returned
+// other error describes the invalid line, or comes from the underlying reader. After an error the same error is returned
 // again.
 func (r *Reader) Next() (Line, error) {
 	if r.err != nil {
@@ -93,6 +93,7 @@ func (r *Reader) read() ([]byte, error) {
 	}
 }
 
+// compact returns a JSON value without white space between its tokens.
 func compact(raw json.RawMessage) (json.RawMessage, error) {
 	if raw == nil {
 		return nil, nil

@@ -16,9 +16,9 @@ type Task struct {
 	Driver     string            `json:"driver"`
 	Command    []string          `json:"command,omitempty"` // program and arguments, with all placeholders filled in except {prompt}
 	Prompt     string            `json:"prompt"`
-	PromptMode string            `json:"by,omitempty"` // how Command gets the prompt: argument, stdin or file
-	Events     map[string]string `json:"events,omitempty"`
-	Env        map[string]string `json:"env,omitempty"` // added to the environment of the agent's program
+	PromptMode string            `json:"by,omitempty"`     // how Command gets the prompt: argument, stdin or file
+	Events     map[string]string `json:"events,omitempty"` // of driver jsonl: the dialect, or paths of fields in the lines
+	Env        map[string]string `json:"env,omitempty"`    // added to the environment of the agent's program
 	Workdir    string            `json:"workdir"`
 	Model      string            `json:"model,omitempty"` // alias
 	// Session is the id of the conversation, for agents that have a memory. Continue means that the conversation has earlier
@@ -36,8 +36,8 @@ type Task struct {
 	// Time is the agent's time limit. When it expires the agent gets SIGTERM and, after Grace, SIGKILL.
 	Time   caisson.Duration `json:"time"`
 	Grace  caisson.Duration `json:"grace"`
-	Output caisson.Size     `json:"output"` // limit for events, and for each log, in bytes
-	Tools  caisson.ToolRule `json:"tools,omitzero"`
+	Output caisson.Size     `json:"output"`         // limit for events, and for each log, in bytes
+	Tools  caisson.ToolRule `json:"tools,omitzero"` // tools that the agent may call
 	// Background are the names of programs that may keep running after the task; all other processes that it started are
 	// killed.
 	Background []string `json:"background,omitempty"`

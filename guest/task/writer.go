@@ -50,12 +50,13 @@ func (w *Writer) Write(l Line) (int, error) {
 
 // lineOrder checks the order of lines.
 type lineOrder struct {
-	final, ended, changed bool
-	marks                 map[string]bool
+	final, ended, changed bool            // whether there was a line of type assistant_final, end or changes
+	marks                 map[string]bool // the marks that were written
 }
 
 var errEnded = errors.New("a line after the end")
 
+// next returns an error if w must not follow the previous lines, and otherwise records it.
 func (o *lineOrder) next(w *encodedLine) error {
 	if o.ended {
 		return errEnded

@@ -16,7 +16,7 @@ type Filter struct {
 	AllowOthers bool // Allows calls without a rule; otherwise they fail with EPERM.
 }
 
-// A Rule allows its calls if all tests of one element of Uses pass. Otherwise the result is Else, a SECCOMP_RET value;
+// A Rule allows its calls if all tests of one element of AnyOf pass. Otherwise the result is Else, a SECCOMP_RET value;
 // 0 means failing with EPERM.
 type Rule struct {
 	Calls []uint32
@@ -60,6 +60,7 @@ const (
 	dataArgs = 16
 )
 
+// Operation codes of BPF instructions, and results of the filter.
 const (
 	load  = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
 	and   = unix.BPF_ALU | unix.BPF_AND | unix.BPF_K

@@ -48,7 +48,7 @@ type turn struct {
 	ctx     context.Context
 	guest   caisson.Guest
 	out     *task.Writer
-	calls   int
+	calls   int // number of tool calls so far
 	changes []caisson.FileChange
 	waits   chan struct{} // closed to end the step wait; nil in other steps; guarded by agents.mu
 }

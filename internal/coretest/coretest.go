@@ -37,8 +37,8 @@ type World struct {
 	wires   *wires
 	remotes *remotes
 	agents  *agents
-	live    *counter
-	end     func() error
+	live    *counter     // see Live
+	end     func() error // ends the engine's work in the background
 }
 
 // New returns a world that is closed when the test ends. Its jobs need root: see [NeedJobs].
@@ -112,7 +112,7 @@ func Open(jobs string, log *slog.Logger) (_ *World, err error) {
 	return w, w.run()
 }
 
-// runKey signs run tokens, which no server here accepts.
+// runKey is the key of run tokens, without which the engine serves no gateway runs. Nothing in a world verifies such tokens.
 const runKey = "0123456789abcdef0123456789abcdef"
 
 // run starts the engine's work in the background and returns when requests may be served.

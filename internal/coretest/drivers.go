@@ -61,7 +61,7 @@ func (d *images) pulled() caisson.PullRequest {
 // wires are connected to nothing. They pass requests of programs in sandboxes to the engine.
 type wires struct {
 	running  chan struct{} // closed by Run, after handlers is set
-	handlers wire.Handlers
+	handlers wire.Handlers // of the engine
 
 	mu    sync.Mutex
 	specs map[caisson.ID]caisson.WireSpec // guarded by mu

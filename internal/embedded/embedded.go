@@ -10,7 +10,7 @@ import (
 //go:embed bin
 var files embed.FS
 
-const magic = "\x7fELF"
+const magic = "\x7fELF" // The first bytes of an executable.
 
 // Guestd returns guestd, the program that runs within sandboxes (cmd/caisson-guestd), a static ELF executable. ok is
 // false if this build embeds none; the main program then does the same if it is started under another name.

@@ -20,7 +20,7 @@ type Tally struct {
 	Files int64 // Files and directories, except the counted directory itself.
 	Bytes int64 // Disk usage; a file with several names counts once.
 
-	device uint64
+	device uint64          // File system of the counted directory.
 	linked map[uint64]bool // Inodes of files with more than one name.
 }
 
@@ -39,6 +39,7 @@ func Count(ctx context.Context, dir *os.File, depth int) (Tally, error) {
 	return c, err
 }
 
+// add counts everything in dir.
 func (c *Tally) add(ctx context.Context, dir *os.File, depth int) error {
 	if depth == 0 {
 		return ErrDeep

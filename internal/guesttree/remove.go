@@ -60,8 +60,8 @@ func Empty(ctx context.Context, dir *os.File) error {
 
 // remover removes the contents of a directory that no other process writes to.
 type remover struct {
-	top   *os.File
-	moved int // Number of directories that were moved up.
+	top   *os.File // The directory whose contents are removed.
+	moved int      // Number of directories that were moved up.
 }
 
 // remove removes one entry. Its subdirectories are moved to the top directory.

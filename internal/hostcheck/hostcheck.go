@@ -73,6 +73,7 @@ func root() caisson.Check {
 	return failed("root", "run it with sudo", "running as uid %d; caisson needs root for now", os.Geteuid())
 }
 
+// platforms checks on which of gVisor's platforms sandboxes can run.
 func platforms(ctx context.Context, p Probe) []caisson.Check {
 	if p == nil {
 		return nil

@@ -31,6 +31,7 @@ func (v kernelVersion) atLeast(major, minor int) bool {
 	return v.major > major || (v.major == major && v.minor >= minor)
 }
 
+// kernel checks the version of the kernel.
 func kernel() caisson.Check {
 	const name, remedy = "kernel", "install a kernel of 5.19 or newer; Debian 12 has 6.1"
 	var u unix.Utsname
@@ -53,6 +54,7 @@ func kernel() caisson.Check {
 // requiredControllers are the controllers that implement limits.
 var requiredControllers = []string{"cpu", "memory", "pids"}
 
+// cgroups checks that the controllers for limits are available.
 func cgroups() caisson.Check {
 	const name = "cgroups"
 	mounts, err := os.ReadFile("/proc/self/mounts")
@@ -109,6 +111,7 @@ func cgroupControllers(mounts string, read func(file string) string) (version in
 	return version, append(have, v2...)
 }
 
+// tun checks that /dev/net/tun, with which TAPs are created, can be opened.
 func tun() caisson.Check {
 	const name = "tun"
 	f, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
@@ -136,6 +139,7 @@ func confinement() caisson.Check {
 	return ok(name, "Landlock, version %d", abi)
 }
 
+// Below a minimum the check fails; below a recommended value it results in a warning.
 const (
 	minDisk, recommendedDisk     = caisson.Size(1 << 30), caisson.Size(10 << 30)
 	minMemory, recommendedMemory = caisson.Size(512 << 20), caisson.Size(2 << 30)
@@ -143,6 +147,7 @@ const (
 	recommendedNamespaces        = 1000
 )
 
+// disk checks the free space on the file system of dir.
 func disk(dir string) caisson.Check {
 	const name = "disk"
 	remedy := "free some space, or choose another directory with --data"
@@ -163,6 +168,7 @@ func disk(dir string) caisson.Check {
 	return ok(name, "%s free at %s", free, dir)
 }
 
+// memory checks the available memory.
 func memory() caisson.Check {
 	const name, remedy = "memory", "end something, or add memory; a sandbox may use 2GiB unless told otherwise"
 	free, err := meminfo.Available()
@@ -177,6 +183,7 @@ func memory() caisson.Check {
 	return ok(name, "%s available", free)
 }
 
+// pids checks the kernel's limits on processes and threads.
 func pids() caisson.Check {
 	const name = "pids"
 	limit := int64(1 << 62)
@@ -193,6 +200,7 @@ func pids() caisson.Check {
 	return ok(name, "up to %d threads", limit)
 }
 
+// namespaces checks the kernel's limits on namespaces.
 func namespaces() caisson.Check {
 	const name, remedy = "namespaces", "sysctl -w user.max_user_namespaces=100000 user.max_net_namespaces=100000"
 	limit := int64(1 << 62)

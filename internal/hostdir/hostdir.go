@@ -88,7 +88,8 @@ func (d Dir) CheckReachable(fd uintptr) error {
 	return err
 }
 
-// InMountNamespace reports whether fd was opened in this process's mount namespace. The kernel mounts no directory of another one.
+// InMountNamespace reports whether fd was opened in this process's mount namespace. The kernel does not bind-mount directories
+// of other mount namespaces.
 func InMountNamespace(fd uintptr) (bool, error) {
 	var st unix.Statx_t
 	if err := unix.Statx(int(fd), "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &st); err != nil {

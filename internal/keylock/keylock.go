@@ -13,6 +13,7 @@ type Locks struct {
 	held map[string]*lock // guarded by mu
 }
 
+// lock is the lock of one name.
 type lock struct {
 	token chan struct{} // Contains one value while the lock is free.
 	users int           // Number of holders and waiters; guarded by Locks.mu.

@@ -13,11 +13,13 @@ import (
 	"time"
 )
 
+// label is the key of the goroutine label that contains the name of a scope.
 const label = "leaktest"
 
 // endTimeout is the time that goroutines may take to end.
 var endTimeout = 10 * time.Second
 
+// count is the number of scopes so far.
 var count atomic.Int64
 
 // A Scope is a goroutine and all goroutines started from it, directly or indirectly, since it was marked.

@@ -19,6 +19,7 @@ func Available() (caisson.Size, error) {
 	return parse(string(data))
 }
 
+// parse returns the value of MemAvailable in the content of /proc/meminfo.
 func parse(meminfo string) (caisson.Size, error) {
 	for line := range strings.Lines(meminfo) {
 		if rest, ok := strings.CutPrefix(line, "MemAvailable:"); ok {

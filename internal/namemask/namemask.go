@@ -28,9 +28,10 @@ type Mask struct {
 // pattern is one pattern in lower case, split at slashes.
 type pattern struct {
 	names  []string
-	rooted bool
+	rooted bool // The pattern matches only at the top.
 }
 
+// wildcards are the characters with a special meaning in patterns.
 const wildcards = `*?[\`
 
 // New returns a mask of patterns. A pattern is one or more names as in [path.Match], separated by slashes. It matches
@@ -98,7 +99,7 @@ func (m *Mask) hidden(path string) int {
 // A Lister is a mask that records the hidden paths. It is not safe for concurrent use.
 type Lister struct {
 	mask *Mask
-	last string
+	last string // the path that was counted last
 	// Hidden contains the first [MaxListed] hidden paths, in the order of the calls of Hides. A hidden directory is
 	// listed instead of its contents. Bytes that are not UTF-8 are replaced.
 	Hidden []string
@@ -172,6 +173,7 @@ func (m *Mask) matchesLast(last string) bool {
 	return m.exact[last] || slices.ContainsFunc(m.globs, func(g string) bool { return match(g, last) })
 }
 
+// hides reports whether the path with these names is hidden, regardless of its parent directories.
 func (m *Mask) hides(names []string) bool {
 	if !m.matchesLast(names[len(names)-1]) {
 		return false
@@ -180,6 +182,7 @@ func (m *Mask) hides(names []string) bool {
 	return slices.ContainsFunc(m.hide, matches) && !slices.ContainsFunc(m.show, matches)
 }
 
+// matches reports whether the pattern matches the path with these names.
 func (p pattern) matches(names []string) bool {
 	if len(names) < len(p.names) || p.rooted && len(names) != len(p.names) {
 		return false

@@ -19,19 +19,20 @@ const (
 )
 
 const (
-	maxCSI    = 64      // Real programs do not send longer control sequences.
-	maxString = 1 << 20 // Limits the output that an unterminated OSC or DCS can swallow.
+	maxCSI    = 64      // Bytes of a control sequence; programs do not send longer ones.
+	maxString = 1 << 20 // Bytes of an OSC, DCS or similar string that are dropped if it has no end.
 )
 
+// state is the position of a Filter in a sequence.
 type state int
 
 const (
-	ground state = iota
-	escape1
-	escapeInter // After ESC and intermediate bytes.
-	csi
-	str    // Inside OSC, DCS, APC, PM or SOS.
-	strEsc // ESC was read inside a string; a backslash completes ST.
+	ground      state = iota // Outside of a sequence.
+	escape1                  // After ESC.
+	escapeInter              // After ESC and intermediate bytes.
+	csi                      // Inside a control sequence.
+	str                      // Inside OSC, DCS, APC, PM or SOS.
+	strEsc                   // ESC was read inside a string; a backslash completes ST.
 )
 
 // A Filter passes only harmless output to a terminal, independently of how the input is split. It emits only complete
@@ -112,6 +113,7 @@ func plainRun(p []byte) int {
 	return len(p)
 }
 
+// step handles one byte.
 func (f *Filter) step(c byte) {
 	switch f.state {
 	case ground:
@@ -243,9 +245,11 @@ func (f *Filter) reject() {
 	f.reset()
 }
 
+// accept passes the current sequence.
 func (f *Filter) accept() {
 	f.out = append(f.out, f.seq...)
 	f.reset()
 }
 
+// reset forgets the current sequence: the next byte is outside of sequences.
 func (f *Filter) reset() { f.state, f.seq, f.n = ground, f.seq[:0], 0 }

@@ -98,6 +98,7 @@ func escapeIn(s string, write func(*strings.Builder, rune)) string {
 	return b.String()
 }
 
+// clean reports whether s is UTF-8 and ok returns true for all its characters.
 func clean(s string, ok func(rune) bool) bool {
 	for i, r := range s {
 		if !ok(r) {
@@ -112,6 +113,7 @@ func clean(s string, ok func(rune) bool) bool {
 	return true
 }
 
+// escape returns s with escapes for characters for which ok returns false, and for bytes that are not UTF-8.
 func escape(s string, ok func(rune) bool) string {
 	var b strings.Builder
 	for i := 0; i < len(s); {

@@ -65,6 +65,7 @@ func (f *Filter) inCSI(c byte) {
 	}
 }
 
+// endCSI passes or rejects the complete control sequence in seq.
 func (f *Filter) endCSI() {
 	body, final := f.seq[2:len(f.seq)-1], f.seq[len(f.seq)-1]
 	plain := len(bytes.Trim(body, "0123456789;:")) == 0

@@ -25,7 +25,7 @@ const (
 
 // A Sample is a set of step numbers. The zero value contains every step.
 type Sample struct {
-	stride, offset int
+	stride, offset int // The sample contains the steps n for which n%stride == offset.
 }
 
 // Every returns a sample of each stride-th step, or of every step if testneed.All returns true. Its first step depends
@@ -57,8 +57,9 @@ type Record struct {
 	ops map[string]*operation // by name; guarded by mu
 }
 
+// operation is the record of one operation.
 type operation struct {
-	passes int
+	passes int            // Number of undisturbed passes so far.
 	steps  map[string]int // Number of passes in which a step was taken, by its name.
 }
 

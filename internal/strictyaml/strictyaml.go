@@ -46,12 +46,14 @@ func stripComments(data []byte) string {
 	return b.String()
 }
 
+// decoder collects the errors of one Decode.
 type decoder struct{ faults []error }
 
 func (d *decoder) fault(path string, n *yaml.Node, format string, args ...any) {
 	d.faults = append(d.faults, caisson.Invalidf(path, "%s (line %d)", fmt.Sprintf(format, args...), n.Line))
 }
 
+// value decodes n, which is at path, into v. Null leaves v unchanged.
 func (d *decoder) value(path string, n *yaml.Node, v reflect.Value) {
 	if n.Kind == yaml.AliasNode {
 		d.fault(path, n, "aliases are not supported; write the value out")
@@ -79,6 +81,7 @@ func (d *decoder) value(path string, n *yaml.Node, v reflect.Value) {
 	}
 }
 
+// text decodes a value that has an UnmarshalText method.
 func (d *decoder) text(path string, n *yaml.Node, v reflect.Value) {
 	if n.Kind != yaml.ScalarNode {
 		d.fault(path, n, "must be a single value")
@@ -89,6 +92,7 @@ func (d *decoder) text(path string, n *yaml.Node, v reflect.Value) {
 	}
 }
 
+// structure decodes a mapping into a struct, whose yaml tags are the known keys.
 func (d *decoder) structure(path string, n *yaml.Node, v reflect.Value) {
 	if n.Kind != yaml.MappingNode {
 		d.fault(path, n, "must be a mapping of keys to values")
@@ -151,6 +155,7 @@ func (d *decoder) mapping(path string, n *yaml.Node, v reflect.Value) {
 	v.Set(out)
 }
 
+// scalar decodes a single value into a string, a bool or a number.
 func (d *decoder) scalar(path string, n *yaml.Node, v reflect.Value) {
 	if n.Kind != yaml.ScalarNode {
 		d.fault(path, n, "must be a single value")

@@ -164,7 +164,7 @@ func hashFile(path string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)[:8]), err
 }
 
-// prune removes binaries that have not been used for the time keep.
+// prune removes binaries whose last use was longer ago than retention.
 func prune(dir string, now time.Time) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// module is the path of this module.
 const module = "github.com/caisson-dev/caisson"
 
 // timesFile contains the times of the last run.
@@ -71,13 +72,14 @@ func main() {
 
 // An invocation is one call of "go test".
 type invocation struct {
-	race     bool
+	race     bool // with the race detector
 	packages []string
 	env      []string
-	count    int
-	timeout  time.Duration
+	count    int           // as the flag count
+	timeout  time.Duration // of each test binary
 }
 
+// run runs all tests: those of longPackages in one sequence, and in parallel the others.
 func run(ctx context.Context, all bool, count int) error {
 	env, inMemory, clean, err := environment(ctx, all)
 	if err != nil {
@@ -106,7 +108,7 @@ func run(ctx context.Context, all bool, count int) error {
 	}
 	slices.Reverse(beside) // go list sorts by name, so package test, which takes longest, is last; it is to start first.
 	first := []invocation{{packages: beside, env: env, count: count, timeout: timeout}}
-	if all { // Package test drives a binary without the race detector.
+	if all { // The race detector does not help in package test, which starts a binary that is built without it.
 		first = []invocation{{packages: beside[:1], env: env, count: count, timeout: timeout}, {packages: beside[1:], race: true, env: env, count: count, timeout: timeout}}
 	}
 	lanes := [][]invocation{

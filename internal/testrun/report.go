@@ -57,6 +57,7 @@ func (r *report) read(events io.Reader) error {
 	}
 }
 
+// add processes one event.
 func (r *report) add(e event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

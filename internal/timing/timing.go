@@ -1,4 +1,4 @@
-// Package timing passes how long parts of an operation took to the caller that wants to know.
+// Package timing reports the durations of the parts of an operation to a caller that requests them.
 package timing
 
 import (

@@ -139,7 +139,7 @@ func sanitize(h *tar.Header) (*tar.Header, error) {
 // orderChecker checks that entries are in the order that the package comment defines. It stores only the directories above the
 // last entry.
 type orderChecker struct {
-	base string
+	base string   // Required name of the first entry.
 	open []string // The directories above last, and last if it is a directory; outermost first.
 	last string   // The last entry; "" before the first.
 }

@@ -50,6 +50,7 @@ func PackVisible(root *os.Root, name, as string, hides func(path string) bool, w
 	return p.tw.Close()
 }
 
+// packer is the state of one Pack.
 type packer struct {
 	root  *os.Root
 	top   int // Length of the prefix that is removed from paths for hides.
@@ -58,6 +59,7 @@ type packer struct {
 	buf   []byte
 }
 
+// packable reports whether a file of that mode can be archived.
 func packable(m fs.FileMode) bool { return m.IsRegular() || m.IsDir() || m.Type() == fs.ModeSymlink }
 
 // pack writes the entry at name and everything below it. dev is the file system of the parent directory; 0 means
@@ -171,6 +173,7 @@ func (zeros) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
+// device returns the file system of a file; 0 if it is not known.
 func device(info fs.FileInfo) uint64 {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
 		return uint64(st.Dev)

@@ -21,9 +21,9 @@ const (
 	maxPath   = 4095 // PATH_MAX without its NUL
 	maxName   = 255  // NAME_MAX
 	permBits  = 0o777
-	maxYear   = 9999 // The greatest year that time formats can express.
-	padding   = 1 << 20
-	chunkSize = 64 << 10
+	maxYear   = 9999     // The greatest year that time formats can express.
+	padding   = 1 << 20  // Maximum number of bytes after the end of an archive.
+	chunkSize = 64 << 10 // Bytes that are copied at a time.
 )
 
 // checkName returns name without a trailing slash, or an error if it is not a clean relative path.

@@ -73,12 +73,13 @@ func (u *unpacker) unpack(r io.Reader) error {
 	return u.setModes()
 }
 
+// unpacker is the state of one Unpack.
 type unpacker struct {
 	Options
-	at      *dirWalk
-	top     string // First element of the first name, if Name is set.
-	entries int
-	bytes   int64
+	at      *dirWalk // The directory of the current entry.
+	top     string   // First element of the first name, if Name is set.
+	entries int      // Number of entries so far.
+	bytes   int64    // Size of their contents.
 	buf     []byte
 	// Final modes of the directories that their owner may not write to. They are set after the contents.
 	modes map[string]fs.FileMode
@@ -123,6 +124,7 @@ func (u *unpacker) setMode(in *os.Root, name string, mode fs.FileMode) error {
 	return in.Chmod(name, info.Mode().Perm()&^(ownerBits&^mode))
 }
 
+// entry creates one entry of the archive.
 func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 	h, err := sanitize(h)
 	if err != nil {

@@ -27,6 +27,7 @@ type dirWalk struct {
 	levels      []level // The current directory, which is last, and those above it; empty if the root is the current directory.
 }
 
+// level is a directory between the root and the current directory.
 type level struct {
 	name string   // Name of the directory relative to the root.
 	dir  *os.Root // nil if it is not kept open.

@@ -85,8 +85,8 @@ func parseID(raw json.RawMessage) (string, bool) {
 // Validity of a signed request. GitHub rejects an issue time in the future and a validity of more than ten minutes; the margins
 // allow for clock skew.
 const (
-	signedBefore = time.Minute
-	signedFor    = 9 * time.Minute
+	signedBefore = time.Minute     // from the issue time to now
+	signedFor    = 9 * time.Minute // from now to the expiry time
 )
 
 // sign returns a JWT that authenticates the App, signed with its key.
@@ -158,6 +158,7 @@ func installationToken(ctx context.Context, args jobArgs, now time.Time) (string
 	return out.Token, out.Expires, nil
 }
 
+// findInstallation returns the id of the App's installation for a project.
 func findInstallation(ctx context.Context, c *client, project string) (int64, error) {
 	var out struct {
 		ID int64 `json:"id"`

@@ -118,6 +118,7 @@ func (c *client) call(ctx context.Context, method, path string, query url.Values
 	return c.read(resp, out)
 }
 
+// read decodes the body of a response into out. Returns a *statusError if the status is not 2xx.
 func (c *client) read(resp *http.Response, out any) error {
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
@@ -158,7 +159,7 @@ func parseAPI(s string) (*url.URL, error) {
 	if err != nil || u.RawQuery != "" || u.Fragment != "" || u.ForceQuery || u.User != nil || strings.ContainsAny(s, "%#?") {
 		return nil, bad
 	}
-	// The appended path satisfies the parser of remotes, whose rules otherwise apply.
+	// The rules for remotes apply, except that a remote needs a path: one is appended, and removed below.
 	probe, err := remoteurl.ParseURL(strings.TrimSuffix(s, "/") + "/x")
 	if err != nil || probe.Scheme != remoteurl.HTTPS && probe.Scheme != remoteurl.HTTP {
 		return nil, bad

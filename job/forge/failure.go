@@ -21,7 +21,7 @@ import (
 
 const (
 	maxErrorText  = 300 // maximum length of the forge's error message, in bytes
-	maxMessage    = 600
+	maxMessage    = 600 // maximum length of a failure's message and of its cause, in bytes
 	maxRetryDelay = time.Hour
 )
 
@@ -34,6 +34,7 @@ func RetryAfter(err error) time.Duration {
 	return 0
 }
 
+// retryError is the cause of an error for which the forge requested a delay before a retry.
 type retryError struct {
 	after time.Duration
 	cause string
@@ -47,8 +48,8 @@ func (w *retryError) Error() string {
 type failure struct {
 	Kind    caisson.Kind
 	Message string
-	Cause   string
-	Wait    time.Duration
+	Cause   string        // text of the wrapped error
+	Wait    time.Duration // delay that the forge requests before a retry; 0 if none
 }
 
 // err returns f as an error, redacted and bounded, because f comes from an untrusted process.
@@ -81,9 +82,9 @@ func redact(s string, secrets ...string) string {
 // statusError is an answer whose status is not 2xx.
 type statusError struct {
 	status      int
-	message     string // message of the forge, from its JSON; "" if it cannot be decoded
-	retryAfter  time.Duration
-	rateLimited bool // whether a rate limit was exceeded
+	message     string        // message of the forge, from its JSON; "" if it cannot be decoded
+	retryAfter  time.Duration // delay that the forge requests before a retry; 0 if none
+	rateLimited bool          // whether a rate limit was exceeded
 }
 
 func (e *statusError) Error() string { return fmt.Sprintf("status %d: %s", e.status, e.message) }
@@ -117,6 +118,7 @@ func failureOf(err error, host string, secrets ...string) *failure {
 	return f
 }
 
+// explain returns the kind and the message of the error for users.
 func (e *statusError) explain(host string) (caisson.Kind, string) {
 	said := ""
 	if e.message != "" {
@@ -141,6 +143,7 @@ func (e *statusError) explain(host string) (caisson.Kind, string) {
 	return caisson.Invalid, fmt.Sprintf("%s answered with status %d; is the address of its API right?%s", host, e.status, said)
 }
 
+// explainNetwork returns the kind and the message for a request without a response.
 func explainNetwork(err error, host string) (caisson.Kind, string) {
 	if e, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return caisson.Unavailable, fmt.Sprintf("%s cannot be trusted (%.160s); if its authority is your own, have the administrator add it", host, e.Err)

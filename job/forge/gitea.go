@@ -59,7 +59,7 @@ func (g *gitea) find(ctx context.Context, p PullRequest) (*Pull, error) {
 	var one giteaPull
 	err := g.c.call(ctx, http.MethodGet, g.path+"/"+url.PathEscape(p.Base)+"/"+head, nil, nil, &one)
 	if hasStatus(err, http.StatusNotFound) || hasStatus(err, http.StatusMethodNotAllowed) {
-		return nil, nil // or this version lacks the call
+		return nil, nil // there is none, or this version of Gitea lacks the call
 	}
 	if err != nil {
 		return nil, err

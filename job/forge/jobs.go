@@ -26,25 +26,28 @@ type jobArgs struct {
 	API          string
 	Project      string
 	Secret       string
-	Roots        string
-	Local        bool
-	Own          reach.Host
-	Pull         PullRequest
-	App          string
-	Installation int64
+	Roots        string      // see Server
+	Local        bool        // see Server
+	Own          reach.Host  // Server.Host
+	Pull         PullRequest // for jobPull
+	App          string      // id of the App, for jobToken
+	Installation int64       // id of the App's installation, for jobToken; 0 means that it is looked up
 }
 
+// pullAnswer is the reply of jobPull. Pull is valid if Failure is nil.
 type pullAnswer struct {
 	Pull    Pull
 	Failure *failure
 }
 
+// tokenAnswer is the reply of jobToken. Token and Expires are valid if Failure is nil.
 type tokenAnswer struct {
 	Token   string
 	Expires time.Time
 	Failure *failure
 }
 
+// jobPull finds or creates a pull request. An error is part of its answer, because errors of package worker have no Wait.
 var jobPull = worker.Job[jobArgs, pullAnswer]{
 	Name: "forge.pull", Network: true, Limits: limits,
 	Do: func(ctx context.Context, _ *worker.Call, args jobArgs) (pullAnswer, error) {
@@ -62,6 +65,7 @@ var jobPull = worker.Job[jobArgs, pullAnswer]{
 	},
 }
 
+// jobToken requests a token as a GitHub App. An error is part of its answer.
 var jobToken = worker.Job[jobArgs, tokenAnswer]{
 	Name: "forge.token", Network: true, Limits: limits,
 	Do: func(ctx context.Context, _ *worker.Call, args jobArgs) (tokenAnswer, error) {

@@ -100,8 +100,8 @@ func apiOf(s Server, host, api string) (string, error) {
 	return s.Web + apiPaths[s.Forge], nil
 }
 
-// pathPrefix returns the path, with a slash at its end, below which a forge is installed on the host of its pages. It is part of
-// http addresses, and its length follows from the API's address. "" means none.
+// pathPrefix returns the path, with a slash at its end, below which a forge is installed on its host; "" if it has the whole
+// host. The path is derived from the API's address; u begins with it unless u is for SSH.
 func pathPrefix(s Server, u remoteurl.URL) string {
 	api, err := url.Parse(s.API)
 	if err != nil || u.Scheme == remoteurl.SSH || !strings.HasPrefix(s.API, s.Web+"/") {
@@ -115,7 +115,7 @@ func pathPrefix(s Server, u remoteurl.URL) string {
 	return prefix
 }
 
-const maxProject = 500
+const maxProject = 500 // bytes
 
 // checkProject returns an error if p is not a valid project of f: owner/name, preceded by groups on GitLab.
 func checkProject(f caisson.Forge, p string) error {

@@ -11,7 +11,8 @@ import (
 
 const dialTime = 20 * time.Second
 
-// dialer returns a dialer for connections to a forge. Loopback means that the host of its API is a name of this machine.
+// dialer returns a dialer for connections to a forge. loopback reports whether the host of its API is a loopback address or a
+// name below localhost; local and own are those of jobArgs.
 func dialer(scheme string, loopback, local bool, own reach.Host) *net.Dialer {
 	return reach.Dialer(dialTime, func(a netip.AddrPort) error { return reachable(a.Addr(), scheme, loopback, local, own) })
 }

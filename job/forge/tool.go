@@ -21,9 +21,9 @@ type Tool struct {
 func NewTool(r worker.Starter) *Tool { return &Tool{run: r} }
 
 const (
-	maxURL   = 2048
-	maxToken = 8192
-	maxRoots = 256 << 10
+	maxURL   = 2048      // bytes
+	maxToken = 8192      // bytes
+	maxRoots = 256 << 10 // bytes of Server.Roots
 )
 
 // Pull returns the open pull request of p's branches, and creates it if there is none. It is idempotent, also after an error.

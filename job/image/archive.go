@@ -30,6 +30,7 @@ type archiver struct {
 	result archiveResult
 }
 
+// inode identifies a file of the host.
 type inode struct{ dev, ino uint64 }
 
 // archive writes everything below root to w. Mount points of other file systems are written as empty directories.
@@ -54,6 +55,7 @@ func readError(err error) error {
 	return err
 }
 
+// walk writes the entry at p and everything below it.
 func (a *archiver) walk(p string) error {
 	fi, err := a.root.Lstat(p)
 	if err != nil {
@@ -74,6 +76,7 @@ func (a *archiver) walk(p string) error {
 	return nil
 }
 
+// entry writes the entry at p, without what is below it.
 func (a *archiver) entry(p string, fi fs.FileInfo) error {
 	st, ok := fi.Sys().(*syscall.Stat_t)
 	if !ok {

@@ -8,7 +8,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-const maxCA = 256 << 10 // bytes; the certificates are sent with every request to a job
+const maxCA = 256 << 10 // bytes of the PEM file; the certificates are sent with every request to a job
 
 // readCA returns the contents of the PEM file at path, which must contain a certificate, or "" if path is "".
 func readCA(path string) (string, error) {

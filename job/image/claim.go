@@ -39,7 +39,7 @@ func (s *layerStore) handOutIfPresent(digest string) bool {
 
 // claim returns the layer if it is present and account owns it. If another caller is fetching the layer, claim returns a
 // channel that is closed when that is finished. Otherwise it returns a zero Layer and a nil channel: the caller must then
-// fetch the layer and call land when it has finished.
+// fetch the layer and call finish afterwards, also after an error.
 func (s *layerStore) claim(digest, account string) (Layer, <-chan struct{}, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,11 +11,11 @@ import (
 
 // Limits for an image's configuration.
 const (
-	maxEnv      = 1000
-	maxArgs     = 1000
+	maxEnv      = 1000      // variables
+	maxArgs     = 1000      // arguments of the entrypoint, and as many of the command
 	maxText     = 128 << 10 // bytes of one argument or variable, the limit of execve
 	maxAllText  = 256 << 10 // bytes of all arguments and variables
-	maxUserName = 256
+	maxUserName = 256       // bytes
 )
 
 // checkConfig validates an untrusted image configuration and converts it. Returns Invalid if it is malformed or too large.

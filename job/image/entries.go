@@ -14,6 +14,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
+// directory creates the directory p, or changes an existing one. If it replaces a whiteout, it is opaque.
 func (u *unpacker) directory(p string, hdr *tar.Header) error {
 	if p != "." {
 		st, exists, err := u.tree.lstat(p)
@@ -74,6 +75,7 @@ func (u *unpacker) replace(p string) (fd int, base string, err error) {
 // block is the unit in which file systems allocate space, in bytes.
 const block = 4096
 
+// regular creates the file p with the content of r.
 func (u *unpacker) regular(p string, hdr *tar.Header, r io.Reader) error {
 	if hdr.Size > u.args.MaxOut-u.result.Size {
 		return caisson.Errorf(caisson.Exhausted, "the archive unpacks to more than allowed (%v)", caisson.Size(u.args.MaxOut))
@@ -171,6 +173,7 @@ func (u *unpacker) link(p string, hdr *tar.Header) error {
 	return os.NewSyscallError("linkat", unix.Linkat(int(from.Fd()), path.Base(target), fd, base, 0))
 }
 
+// special creates a special file of that kind, such as a FIFO.
 func (u *unpacker) special(p string, hdr *tar.Header, kind uint32) error {
 	fd, base, err := u.replace(p)
 	if err != nil {

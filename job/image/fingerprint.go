@@ -77,6 +77,7 @@ func (h *hostImage) visitFiles(note func(string, *syscall.Stat_t), files bool) e
 	return nil
 }
 
+// walkInto calls note for everything in dir, down to depth levels.
 func walkInto(dir string, depth int, note func(string, *syscall.Stat_t)) error {
 	if depth == 0 {
 		return nil

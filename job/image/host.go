@@ -71,6 +71,7 @@ func cloneImage(img *caisson.Image) *caisson.Image {
 	return &c
 }
 
+// makeImage builds the image of the host as it is now.
 func (h *hostImage) makeImage() (*caisson.Image, error) {
 	dir, done, err := h.layers.tempDir()
 	if err != nil {
@@ -120,7 +121,7 @@ func (h *hostImage) binds() ([]caisson.Bind, error) {
 			return nil, err
 		}
 	}
-	// On some hosts it is a symlink, whose target does not exist in the sandbox.
+	// /usr/local is covered only if it is a directory. On some hosts it is a symlink, whose target does not exist in the sandbox.
 	if fi, err := os.Lstat(filepath.Join(h.root, "usr/local")); err == nil && fi.IsDir() {
 		binds = append(binds, caisson.Bind{Source: h.empty, Target: "/usr/local"})
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -40,7 +40,7 @@ const (
 	maxParallelLayers = 3         // layers that are fetched or unpacked concurrently
 )
 
-const defaultMaxSize = 16 << 30
+const defaultMaxSize = 16 << 30 // bytes; default of Config.MaxCompressed and Config.MaxUncompressed
 
 // Config configures a Driver.
 type Config struct {
@@ -67,10 +67,10 @@ type Config struct {
 // A Driver pulls images and stores their layers. It is safe for concurrent use.
 type Driver struct {
 	worker       *worker.Runner
-	maxIn        int64
-	maxOut       int64
-	insecure     []string
-	registryCA   string
+	maxIn        int64    // compressed bytes of one image
+	maxOut       int64    // uncompressed bytes of one image
+	insecure     []string // see Config.InsecureRegistries
+	registryCA   string   // see Config.RegistryCA
 	ownAddresses reach.Host
 	log          *slog.Logger
 	slots        chan struct{} // semaphore: holds one element for each layer that is being fetched or unpacked

@@ -11,6 +11,7 @@ import (
 // Jobs are the jobs of this package, for the table that the binary gives to [worker.Main].
 func Jobs() []worker.Declared { return []worker.Declared{jobResolve, jobFetch, jobUnpack, jobArchive} }
 
+// jobResolve requests the description of an image from its registry.
 var jobResolve = worker.Job[source, resolved]{
 	Name: "image.resolve", Network: true, Limits: worker.Limits{Time: 5 * time.Minute, CPU: time.Minute},
 	Do: func(ctx context.Context, _ *worker.Call, src source) (resolved, error) {

@@ -149,8 +149,8 @@ type pull struct {
 	used    atomic.Int64 // size of the finished layers in bytes, unpacked
 }
 
-// layers fetches the missing layers, at most pipelines of them concurrently. An image may list a layer more than once (mostly
-// the empty layer). The overlay may contain it only once, so only its topmost position counts.
+// layers fetches the missing layers, at most maxParallelLayers of them concurrently. An image may list a layer more than once
+// (mostly the empty layer). The overlay may contain it only once, so only its topmost position counts.
 func (p *pull) layers(ctx context.Context, remote []remoteLayer) ([]Layer, error) {
 	var unique []remoteLayer
 	for i, l := range remote {
@@ -204,7 +204,7 @@ func (p *pull) layer(ctx context.Context, r remoteLayer) (Layer, error) {
 	}
 }
 
-// fetchLayer fetches a layer and unpacks it. If the layer is present already, work only verifies the digests of the fetched bytes,
+// fetchLayer fetches a layer and unpacks it. If the layer is present already, it only verifies the digests of the fetched bytes,
 // which proves that the account has access to them.
 func (p *pull) fetchLayer(ctx context.Context, r remoteLayer) (Layer, error) {
 	d := p.driver

@@ -11,7 +11,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-const maxReference = 512
+const maxReference = 512 // bytes
 
 // parseReference returns the canonical form of an OCI reference: registry, repository, and tag or digest.
 func parseReference(s string) (string, error) {

@@ -42,12 +42,14 @@ type resolved struct {
 	Config rawConfig
 }
 
+// remoteLayer is a layer of an image in a registry.
 type remoteLayer struct {
 	Digest string // digest of the blob
-	DiffID string
-	Size   int64
+	DiffID string // digest of the uncompressed archive
+	Size   int64  // bytes of the blob
 }
 
+// rawConfig is the used part of an image's configuration, before checkConfig has validated it.
 type rawConfig struct {
 	Env        []string
 	Entrypoint []string
@@ -56,6 +58,7 @@ type rawConfig struct {
 	User       string
 }
 
+// resolve requests the description of an image for one platform.
 func resolve(ctx context.Context, src source) (*resolved, error) {
 	ref, opts, err := src.open(ctx)
 	if err != nil {
@@ -82,6 +85,7 @@ func resolve(ctx context.Context, src source) (*resolved, error) {
 	return describe(img, *platform, src.Reference)
 }
 
+// describe returns the digest, the layers and the configuration of an image.
 func describe(img v1.Image, platform v1.Platform, ref string) (*resolved, error) {
 	digest, err := img.Digest()
 	if err != nil {
@@ -125,6 +129,7 @@ type fetchArgs struct {
 	Size   int64
 }
 
+// fetch writes a blob to out. Its length must be args.Size; fetchLayer compares its digest.
 func fetch(ctx context.Context, args fetchArgs, out io.Writer) error {
 	ref, opts, err := args.Source.open(ctx)
 	if err != nil {

@@ -29,9 +29,10 @@ var hostFiles = []string{
 
 const (
 	maxHostFile = 4 << 20 // bytes; larger files are left out, because none of hostFiles should be that large
-	guestUser   = 1000
+	guestUser   = 1000    // uid and gid of "user" in passwd
 )
 
+// passwd and group are the contents of /etc/passwd and /etc/group in the host image.
 const passwd = `root:x:0:0:root:/root:/bin/sh
 daemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin
 user:x:1000:1000:user:/home/user:/bin/sh
@@ -48,11 +49,11 @@ nogroup:x:65534:
 // skeleton builds the root directory of the host image. It reads the host's /etc, which is trusted because the host's root
 // wrote it, and so needs no worker job.
 type skeleton struct {
-	host    *os.Root
-	out     *os.Root
-	sum     hash.Hash
-	size    int64
-	entries int64
+	host    *os.Root  // the host's root directory
+	out     *os.Root  // the directory that becomes the layer
+	sum     hash.Hash // digest of the entries
+	size    int64     // bytes, rounded up to blocks
+	entries int64     // files, directories and links
 }
 
 func newSkeleton(hostRoot, dir string) (*skeleton, error) {
@@ -75,6 +76,7 @@ func (s *skeleton) close() {
 
 func (s *skeleton) digest() string { return digestOf(s.sum) }
 
+// fill creates all files and directories of the root directory.
 func (s *skeleton) fill() error {
 	for _, d := range []struct {
 		path string

@@ -132,7 +132,7 @@ func asFile(r io.Reader) (f *os.File, wait func() error, err error) {
 	return from, func() error { return <-done }, nil
 }
 
-// errorRecorder is a reader that records the error of r, so that it can be told from an error of the writer in io.Copy.
+// errorRecorder is a reader that records the error of r, so that it can be distinguished from an error of the writer in io.Copy.
 type errorRecorder struct {
 	r   io.Reader
 	err error

@@ -20,10 +20,10 @@ import (
 
 // A Layer is a directory that is one layer of an overlay file system.
 type Layer struct {
-	Digest    string       `json:"digest"` // "sha256:" and 64 hexadecimal digits; equal digests mean equal files
-	Path      string       `json:"-"`      // absolute
-	Size      caisson.Size `json:"size"`
-	Entries   int64        `json:"entries"`
+	Digest    string       `json:"digest"`  // "sha256:" and 64 hexadecimal digits; equal digests mean equal files
+	Path      string       `json:"-"`       // absolute
+	Size      caisson.Size `json:"size"`    // of the files, each rounded up to blocks
+	Entries   int64        `json:"entries"` // files, directories and links
 	CreatedAt time.Time    `json:"createdAt"`
 }
 
@@ -33,9 +33,9 @@ type layerStore struct {
 
 	mu           sync.Mutex               // guards the fields below; held while a layer and its description are added or removed
 	inProgress   map[string]chan struct{} // layers that are being fetched, by digest; closed when that is finished
-	holds        int
-	handedOut    map[string]bool // layers that were returned to callers since holds was last 0
-	activeInTemp map[string]bool
+	holds        int                      // calls of hold that were not released
+	handedOut    map[string]bool          // layers that were returned to callers since holds was last 0, by digest
+	activeInTemp map[string]bool          // names of directories below tmp that sweep must not remove
 }
 
 // newLayerStore returns the store in dir, which it creates if it does not exist, and removes unfinished layers.
@@ -52,6 +52,7 @@ func newLayerStore(dir string) (*layerStore, error) {
 	return s, nil
 }
 
+// Formats of digests of layers, and of names of accounts.
 var (
 	digestForm  = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 	accountForm = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
@@ -85,11 +86,13 @@ func (s *layerStore) find(digest string) (Layer, bool, error) {
 	return l, true, nil
 }
 
+// owns reports whether the account is recorded as an owner of the layer; see setOwner.
 func (s *layerStore) owns(account, digest string) bool {
 	_, err := os.Lstat(s.ownerPath(account, digest))
 	return err == nil
 }
 
+// setOwner records that a pull of the account has transferred the layer's bytes, or that it built the layer.
 func (s *layerStore) setOwner(account, digest string) error {
 	path := s.ownerPath(account, digest)
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -267,6 +270,7 @@ func (s *layerStore) discard(l Layer, inUse func(string) bool) (bool, error) {
 	return true, os.RemoveAll(trash)
 }
 
+// moveToTrash moves l into the directory trash unless l is in use, and reports whether it did. It acquires s.mu.
 func (s *layerStore) moveToTrash(l Layer, trash string, inUse func(string) bool) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -295,6 +299,7 @@ func (s *layerStore) sweep() error {
 	return errors.Join(err, s.sweepDescriptions())
 }
 
+// sweepDescriptions removes layers without a description, and descriptions without a layer.
 func (s *layerStore) sweepDescriptions() error {
 	// publish writes the description before the layer; the lock keeps this from seeing one without the other.
 	s.mu.Lock()

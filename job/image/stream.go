@@ -19,9 +19,9 @@ import (
 // A stream reads an archive that may be compressed. It computes the digests and enforces the size limits of the compressed
 // and the uncompressed bytes.
 type stream struct {
-	in, out   *counter
-	unpacker  io.Reader
-	closeZstd func()
+	in, out   *counter  // of the compressed and of the uncompressed bytes
+	unpacker  io.Reader // decompresses in
+	closeZstd func()    // nil if the archive is not compressed with zstd
 }
 
 // openStream recognises gzip, zstd and bzip2 by their first bytes; other input is read as it is. Returns Invalid for xz, which
@@ -87,11 +87,11 @@ func archiveError(err error) error {
 // counter is a reader that counts and hashes the bytes it reads, and fails with Exhausted after more than max bytes.
 type counter struct {
 	r        io.Reader
-	sum      hash.Hash
-	n, max   int64
-	over     string
-	progress func(int64)
-	reported int64
+	sum      hash.Hash   // of the bytes read
+	n, max   int64       // bytes read, and the limit on them
+	over     string      // message of the error for more than max bytes
+	progress func(int64) // called with n every few MiB; nil for none
+	reported int64       // n at the last call of progress
 }
 
 func (c *counter) Read(b []byte) (int, error) {

@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	maxPath    = 4095
-	maxName    = 255
-	maxDepth   = 128 // levels of nested directories; also limits the descriptors that removeDir opens at once
-	opaqueAttr = "user.overlay.opaque"
+	maxPath    = 4095                  // bytes
+	maxName    = 255                   // bytes
+	maxDepth   = 128                   // levels of nested directories; also limits the descriptors that removeDir opens at once
+	opaqueAttr = "user.overlay.opaque" // overlayfs does not merge a directory that has it with lower layers
 )
 
 // cleanPath returns the path inside a layer for a name in an archive: relative, with "." and ".." resolved such that it stays
@@ -72,7 +72,7 @@ func (t *tree) open(p string, flags int) (*os.File, error) {
 }
 
 // parent returns the parent directory of p, which it creates if it does not exist, and the base name of p. fd is valid until
-// the next call of parent or forget.
+// the next call of parent, remove or closeParent.
 func (t *tree) parent(p string) (fd int, base string, err error) {
 	dir, base := path.Split(p)
 	dir = path.Clean(dir)
@@ -122,6 +122,7 @@ func (t *tree) makeMissing(dir string) error {
 	return nil
 }
 
+// makeDir creates the directory base, which belongs to 0:0, in the directory parent.
 func (t *tree) makeDir(parent int, base string) error {
 	if err := unix.Mkdirat(parent, base, 0o755); err != nil {
 		return os.NewSyscallError("mkdirat", err)
@@ -206,6 +207,7 @@ func timespec(t time.Time) unix.Timespec {
 	return unix.Timespec{Sec: sec, Nsec: int64(t.Nanosecond())}
 }
 
+// isWhiteout reports whether st is that of a whiteout of overlayfs: a character device 0:0.
 func isWhiteout(st unix.Stat_t) bool {
 	return st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0
 }

@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	whiteoutPrefix = ".wh."
-	opaqueName     = ".wh..wh..opq"
-	aufsPrefix     = ".wh..wh."
-	xattrPrefix    = "SCHILY.xattr."
-	maxWarnings    = 20
+	whiteoutPrefix = ".wh."          // a file .wh.NAME hides NAME of the layers below
+	opaqueName     = ".wh..wh..opq"  // a file that hides everything that the layers below have in its directory
+	aufsPrefix     = ".wh..wh."      // begins names of aufs's own files
+	xattrPrefix    = "SCHILY.xattr." // begins keys of PAX records with extended attributes
+	maxWarnings    = 20              // warnings of one image; further ones are dropped
 )
 
 // unpackArgs are the arguments of an unpacking job.
@@ -36,7 +36,7 @@ type unpackArgs struct {
 	Frozen bool
 	// OwnedByRoot makes the guest's 0:0 the owner of every file.
 	OwnedByRoot bool
-	// Content requests unpacked.Content.
+	// Content requests unpackResult.Content.
 	Content bool
 	// VerifyOnly computes the digests of the archive without creating files.
 	VerifyOnly bool
@@ -58,11 +58,12 @@ type unpacker struct {
 	args    unpackArgs
 	tree    *tree
 	dirs    map[string]dirMeta // applied at the end, because creating files in a directory changes its times
-	content hash.Hash
-	buf     []byte
+	content hash.Hash          // see hashEntry
+	buf     []byte             // for copying
 	result  unpackResult
 }
 
+// dirMeta is the mode and the modification time of a directory.
 type dirMeta struct {
 	mode    uint32
 	modTime time.Time
@@ -108,6 +109,7 @@ func diskError(err error) error {
 	return err
 }
 
+// unpackAll creates all entries of an archive.
 func (u *unpacker) unpackAll(tr *tar.Reader) error {
 	for {
 		hdr, err := tr.Next()
@@ -126,6 +128,7 @@ func (u *unpacker) unpackAll(tr *tar.Reader) error {
 	}
 }
 
+// entry creates one entry, or applies the marker that it is.
 func (u *unpacker) entry(hdr *tar.Header, r io.Reader) error {
 	p, err := cleanPath(hdr.Name)
 	if err != nil {
@@ -212,6 +215,7 @@ func (u *unpacker) whiteout(p string) error {
 	return chown(fd, base, 0, 0)
 }
 
+// opaque makes dir opaque: it hides what the layers below have in it.
 func (u *unpacker) opaque(dir string) error {
 	if dir == "." {
 		// overlayfs cannot mark the root as opaque, and ignoring the marker would show files that it hides.

@@ -96,8 +96,9 @@ func confineSelf(req call, given, rootFD int) error {
 	return nil
 }
 
-const maxProcesses = 512
+const maxProcesses = 512 // processes and threads of one job
 
+// setLimits sets the resource limits of this process and of those that it starts.
 func setLimits(l Limits) error {
 	cpu := uint64(l.CPU / time.Second)
 	for _, r := range []struct {
@@ -168,10 +169,10 @@ func enterRoot(rootFD int, l *layout) error {
 // become ambient.
 const securebits = 1<<0 | 1<<1 | 1<<6 | 1<<7 // SECBIT_NOROOT, SECBIT_NO_CAP_AMBIENT_RAISE, and both locked
 
-// dropCapabilities leaves the job no capabilities except req.Keep, and no way to get others. A program that it starts gets
-// none, because of the securebits and no_new_privs. For jobs that may start programs, the other capabilities are removed from
-// the bounding set as well. That takes one system call for each capability, with all threads stopped, which on a busy machine
-// is most of the time that a job takes to start; other jobs need no smaller bounding set because they have no execve.
+// dropCapabilities leaves the job no capabilities except req.Capabilities, and no way to get others. A program that it starts
+// gets none, because of the securebits and no_new_privs. For jobs that may start programs, the other capabilities are removed
+// from the bounding set as well. That takes one system call for each capability, with all threads stopped, which on a busy
+// machine is most of the time that a job takes to start; other jobs need no smaller bounding set because they have no execve.
 func dropCapabilities(req call) error {
 	if !req.Network { // jobs with network may not set securebits, and have no capabilities
 		if err := confine.AllThreads(unix.SYS_PRCTL, unix.PR_SET_SECUREBITS, securebits, 0); err != nil {

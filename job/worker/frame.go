@@ -21,13 +21,13 @@ const (
 	maxMessage = 400     // bytes of an error message
 )
 
-// call is the request that the parent writes, as one line. The parent keeps the pipe open as long as it lives.
+// call is the request that the parent writes, as one line. The parent keeps the pipe open until it exits.
 type call struct {
 	Job     string          `json:"job"`
 	Args    json.RawMessage `json:"args"`
-	Files   int             `json:"files"`
-	Input   bool            `json:"input"`
-	Root    bool            `json:"root"`
+	Files   int             `json:"files"` // number of descriptors of Request.Files
+	Input   bool            `json:"input"` // a descriptor of Request.Input follows them
+	Root    bool            `json:"root"`  // a descriptor of a mount of Request.Root follows these
 	Network bool            `json:"network"`
 	// Programs describes the root of a job with programs; nil for other jobs.
 	Programs     *layout `json:"programs,omitempty"`
@@ -42,6 +42,7 @@ type frame struct {
 	Error    *failure        `json:"error,omitempty"`
 }
 
+// failure is the error of a job. Detail is for the daemon's log only.
 type failure struct {
 	Kind    caisson.Kind `json:"kind"`
 	Message string       `json:"message"`

@@ -11,18 +11,19 @@ import (
 	"sync"
 )
 
+// argv0 is the first argument of a job's process, by which IsWorker recognises it.
 const argv0 = "caisson-worker"
 
 // File descriptor numbers in a job's process.
 const (
 	requestFD = 0
 	replyFD   = 1
-	filesFD   = 3
+	filesFD   = 3 // the first of Request.Files
 )
 
 // A Call is a running job's view of its request.
 type Call struct {
-	Root  *os.File   // the job's root directory, if its declaration asks for it
+	Root  *os.File   // the job's root directory, if Job.Root is set
 	Files []*os.File // descriptors of the request, at least as many as the declaration requires
 	input *os.File
 
@@ -59,6 +60,7 @@ func (c *Call) send(f frame) error {
 	return err
 }
 
+// eof is an empty input.
 type eof struct{}
 
 func (eof) Read([]byte) (int, error) { return 0, io.EOF }
@@ -76,6 +78,7 @@ func Main(jobs ...Declared) {
 	os.Exit(0)
 }
 
+// serve reads the request, confines this process and runs the job.
 func serve(jobs []Declared) error {
 	in := os.NewFile(requestFD, "request")
 	requests := bufio.NewReader(in)
@@ -111,7 +114,7 @@ func serve(jobs []Declared) error {
 		return fmt.Errorf("confine: %w", err)
 	}
 	go func() {
-		// The parent keeps its end of the pipe open as long as it lives.
+		// The parent keeps its end of the pipe open until it exits; the job then exits as well.
 		io.Copy(io.Discard, requests)
 		os.Exit(3)
 	}()

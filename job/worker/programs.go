@@ -24,7 +24,7 @@ type Mount struct {
 	Writable bool
 }
 
-const maxMounts = 16
+const maxMounts = 16 // in one request
 
 // firstAccountUID is the first uid that an account can have. No user of the host has a uid from there on.
 const firstAccountUID = 0x50000000
@@ -45,11 +45,13 @@ type layout struct {
 	Unix bool `json:"unix"`
 }
 
+// mountPoint is the place of one mount in the root of a job.
 type mountPoint struct {
 	At   string `json:"at"`
 	File bool   `json:"file"` // not a directory
 }
 
+// link is a symbolic link in the root of a job.
 type link struct {
 	At string `json:"at"`
 	To string `json:"to"`
@@ -132,12 +134,14 @@ type hostMount struct {
 	kind     uint32 // file type, as in st_mode
 	device   uint64 // device number, of a character device
 	attr     uint64 // mount attributes in addition to read-only
-	optional bool
-	asLink   bool // may be a symbolic link, which is then created in the job as well
+	optional bool   // may be missing on the host
+	asLink   bool   // may be a symbolic link, which is then created in the job as well
 }
 
+// programMountAttrs are the mount attributes of directories with the host's programs.
 const programMountAttrs = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
 
+// hostMounts are the paths of the host that jobs with programs have.
 var hostMounts = []hostMount{
 	{at: "/usr", kind: unix.S_IFDIR, attr: programMountAttrs},
 	{at: "/bin", kind: unix.S_IFDIR, attr: programMountAttrs, optional: true, asLink: true},

@@ -38,7 +38,7 @@ func (r *Runner) Run(ctx context.Context, req Request, reply any) error {
 		Network: req.Network, Limits: req.Limits.withDefaults()}
 	timed, cancel := context.WithTimeout(ctx, c.Limits.Time)
 	defer cancel()
-	defer runtime.KeepAlive(r) // program is referenced by descriptor number
+	defer runtime.KeepAlive(r) // r.exe refers to r.program by its descriptor number only
 
 	p := &process{log: r.log.With("job", req.Job)}
 	defer p.close()
@@ -64,12 +64,13 @@ type process struct {
 	jobFiles    []*os.File // the job's ends, which the parent closes after the start
 	idmapped    []*os.File // mounts of directories owned by root, to be idmapped for the job
 
-	request   *os.File
-	replies   *os.File
-	copyInput func() // copies Request.Input to the job; nil if there is nothing to copy
-	copying   sync.WaitGroup
+	request   *os.File       // the parent's end of the pipe for the request
+	replies   *os.File       // the parent's end of the pipe for the reply
+	copyInput func()         // copies Request.Input to the job; nil if there is nothing to copy
+	copying   sync.WaitGroup // for copyInput
 }
 
+// close closes the parent's descriptors and waits for copyInput.
 func (p *process) close() {
 	for _, f := range append(p.parentFiles, p.jobFiles...) {
 		f.Close()
@@ -77,6 +78,7 @@ func (p *process) close() {
 	p.copying.Wait()
 }
 
+// prepare sets up the command of the job and the descriptors that it inherits.
 func (p *process) prepare(ctx context.Context, r *Runner, req Request, c *call) error {
 	stdin, request, err := p.pipe()
 	if err != nil {
@@ -315,7 +317,7 @@ func (p *process) crashError(c call, cause, exit error) error {
 	p.log.Warn("a worker failed", "cause", cause, "exit", exit, "stderr", said)
 	if e, ok := errors.AsType[*exec.ExitError](exit); ok {
 		switch {
-		case e.UserTime()+e.SystemTime() >= c.Limits.CPU/2: // the clock read here counts ticks and misses some under load
+		case e.UserTime()+e.SystemTime() >= c.Limits.CPU/2: // half, because some ticks are not counted under load
 			return caisson.Errorf(caisson.Exhausted, "%s used more than %v of processor time", c.Job, c.Limits.CPU)
 		case strings.Contains(said, "out of memory") || strings.Contains(said, "cannot allocate memory"):
 			return caisson.Errorf(caisson.Exhausted, "%s needed more than %v of memory", c.Job, caisson.Size(c.Limits.Memory))

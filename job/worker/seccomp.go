@@ -28,7 +28,7 @@ const newNamespaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUT
 
 // syscallFilter returns the filter for all threads of a job, which new processes inherit. It denies execve and new processes
 // (threads are allowed) unless the job has programs, and denies those new namespaces. It denies sockets, except internet
-// sockets for jobs with network and stream sockets for jobs with programs. It denies everything in forbidden.
+// sockets for jobs with network and stream sockets for jobs with programs. It denies the other deniedSyscalls.
 func syscallFilter(network bool, programs *layout) confine.Filter {
 	clone := confine.Test{Arg: 0, AnyBit: unix.CLONE_THREAD}
 	var sockets []confine.Rule

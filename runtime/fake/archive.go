@@ -48,7 +48,8 @@ func (t *tree) copyLayer(dir string) error {
 	})
 }
 
-// opaque reports whether a directory of a layer hides the contents of the same directory in lower layers.
+// opaque reports whether the file name of an image layer is a directory that hides the contents of the same directory in lower
+// layers.
 func opaque(name string, info fs.FileInfo) bool {
 	var b [2]byte
 	n, err := unix.Lgetxattr(name, "user.overlay.opaque", b[:])
@@ -94,6 +95,7 @@ func guestID(id uint32) int {
 	return int(id - caisson.LayerUIDBase)
 }
 
+// create creates the file name with the content of r. It fails if the file exists.
 func create(root *os.Root, name string, r io.Reader) error {
 	f, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -131,7 +133,7 @@ func (t *tree) save(w io.Writer) error {
 		_, there := now[name]
 		_, parent := now[path.Dir(name)]
 		if there || !parent && path.Dir(name) != "." || t.overlays.contains(name) {
-			continue // it exists, was removed with its parent, or is hidden by a workspace
+			continue // it exists, was removed with its parent, or is below a mounted directory
 		}
 		if err := tw.WriteHeader(&tar.Header{Typeflag: tar.TypeChar, Name: name, Format: tar.FormatPAX}); err != nil {
 			return err
@@ -147,6 +149,7 @@ func (t *tree) save(w io.Writer) error {
 	return tw.Close()
 }
 
+// saveFile writes one file to an archive. Files of other types than regular files, directories and symlinks are left out.
 func (t *tree) saveFile(tw *tar.Writer, name string, e entry) error {
 	info, err := t.root.Lstat(name)
 	if err != nil {
@@ -198,6 +201,7 @@ func (t *tree) load(r io.Reader) error {
 	}
 }
 
+// loadFile applies one entry of an archive.
 func (t *tree) loadFile(tr *tar.Reader, h *tar.Header) error {
 	name := clean(h.Name)
 	if name == "." || strings.Contains(h.Name, "\x00") {

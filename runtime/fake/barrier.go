@@ -9,11 +9,11 @@ import (
 type stepBarrier struct {
 	mu       sync.Mutex
 	active   int           // number of steps in progress
-	reopened chan struct{} // nil while open; closed when the gate opens again
-	idle     chan struct{} // nil unless close waits for inside to become 0
+	reopened chan struct{} // nil while the barrier is open; closed by open
+	idle     chan struct{} // closed when active becomes 0; nil unless close waits for that
 }
 
-// enter waits until the gate is open and begins a step. After a nil error, the caller must call leave.
+// enter waits until the barrier is open and begins a step. After a nil error, the caller must call leave.
 func (g *stepBarrier) enter(ctx context.Context) error {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -35,6 +35,7 @@ func (g *stepBarrier) enter(ctx context.Context) error {
 	}
 }
 
+// leave ends a step.
 func (g *stepBarrier) leave() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -45,8 +46,8 @@ func (g *stepBarrier) leave() {
 	}
 }
 
-// close closes the gate and waits until no step is in progress. On error, the gate is open again. It reports whether the gate
-// was open before.
+// close closes the barrier and waits until no step is in progress. On error, the barrier is open again. It reports whether the
+// barrier was open before.
 func (g *stepBarrier) close(ctx context.Context) (was bool, err error) {
 	g.mu.Lock()
 	if g.reopened != nil {
@@ -70,7 +71,7 @@ func (g *stepBarrier) close(ctx context.Context) (was bool, err error) {
 	}
 }
 
-// open opens the gate, so that steps can begin again.
+// open opens the barrier, so that steps can begin again.
 func (g *stepBarrier) open() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -19,10 +19,10 @@ const (
 	memoryName = "memory.json"
 )
 
-// A memory is the state of a sandbox that is not in files.
+// A memory is the state of a sandbox that is not in files, as stored in memoryName.
 type memory struct {
 	Processes []processMemory     `json:"processes"`
-	NextPID   int                 `json:"nextPid"`
+	NextPID   int                 `json:"nextPid"`        // sandbox.nextPID: the last PID that was assigned
 	Exit      *caisson.ExitStatus `json:"exit,omitempty"` // exit status of the command, if it has exited
 }
 
@@ -36,8 +36,8 @@ type processMemory struct {
 	UID    int      `json:"uid"`
 	GID    int      `json:"gid"`
 	Origin origin   `json:"origin"`
-	Memory []byte   `json:"memory"`
-	Used   int64    `json:"used"`
+	Memory []byte   `json:"memory"` // result of StatefulProgram.Memory
+	Used   int64    `json:"used"`   // bytes of memory that the process has allocated, see Proc.Alloc
 }
 
 // Checkpoint implements [caisson.Checkpointer]. Returns Conflict if the program of a process that must be captured is not a
@@ -81,7 +81,7 @@ func (r *Runtime) Checkpoint(ctx context.Context, id caisson.ID, dir string, kee
 	return nil
 }
 
-// capture writes the checkpoint to dir. The gate must be closed.
+// capture writes the checkpoint to dir. The sandbox's barrier must be closed.
 func (s *sandbox) capture(dir string) error {
 	m, err := s.captureProcesses()
 	if err != nil {
@@ -119,7 +119,8 @@ func (s *sandbox) captureProcesses() (*memory, error) {
 	return m, nil
 }
 
-// capturedProcesses returns the processes that a checkpoint contains, sorted by PID, and their state without their memory.
+// capturedProcesses returns the processes that a checkpoint contains, sorted by PID, and the checkpoint's memory without the
+// memory of their programs.
 func (s *sandbox) capturedProcesses() (m *memory, keep []*Proc) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,6 +189,7 @@ func (s *sandbox) resume(m *memory) error {
 	return nil
 }
 
+// resumeProcess starts one process of a checkpoint.
 func (s *sandbox) resumeProcess(pm *processMemory) error {
 	if len(pm.Args) == 0 {
 		return errors.New("it has no name")

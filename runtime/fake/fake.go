@@ -44,13 +44,13 @@ var (
 
 // A sharedState has the state that outlives a restart of the daemon.
 type sharedState struct {
-	dir      string
-	programs map[string]func(args []string) Program
+	dir      string                                 // Config.Dir
+	programs map[string]func(args []string) Program // Config.Programs
 
 	mu        sync.Mutex
 	sandboxes map[caisson.ID]*sandbox // nil while the sandbox is being created; guarded by mu
-	remains   map[caisson.ID]string   // directories of sandboxes whose process has exited; guarded by mu
-	faults    map[Op][]error          // guarded by mu
+	remains   map[caisson.ID]string   // RuntimeSpec.Dir of sandboxes of an earlier process, which do not run; guarded by mu
+	faults    map[Op][]error          // errors that the next calls return, see FailNext; guarded by mu
 }
 
 // New returns a fake runtime. Returns Invalid if cfg.Dir is empty.
@@ -165,10 +165,12 @@ type record struct {
 
 const recordSuffix = ".json"
 
+// recordFile returns the path of the record of a sandbox.
 func (h *sharedState) recordFile(id caisson.ID) string {
 	return filepath.Join(h.dir, string(id)+recordSuffix)
 }
 
+// loadRecords adds the sandboxes of earlier processes to h.remains.
 func (h *sharedState) loadRecords() error {
 	files, err := os.ReadDir(h.dir)
 	if err != nil {

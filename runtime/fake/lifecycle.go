@@ -20,7 +20,7 @@ func (r *Runtime) Create(ctx context.Context, id caisson.ID, spec caisson.Runtim
 	return r.make(ctx, id, spec, func(s *sandbox) error { return s.boot() })
 }
 
-// make creates a sandbox and starts its processes with boot. On error, it removes everything it has created.
+// make creates a sandbox and calls boot to start its processes. On error, it removes everything it has created.
 func (h *sharedState) make(ctx context.Context, id caisson.ID, spec caisson.RuntimeSpec, boot func(*sandbox) error) (err error) {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -112,7 +112,7 @@ func (r *Runtime) Destroy(ctx context.Context, id caisson.ID) error {
 	return caisson.Wrap(r.forget(id), caisson.Internal, "cannot remove the record of sandbox %s", id)
 }
 
-// shutdown stops the sandbox if it is running.
+// shutdown stops the sandbox if it is running. reason becomes the reason of its processes' exit status.
 func (s *sandbox) shutdown(reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,6 +134,7 @@ func (s *sandbox) free() {
 	})
 }
 
+// alive reports whether the sandbox is running; a frozen sandbox is running too.
 func (s *sandbox) alive() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

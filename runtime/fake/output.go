@@ -12,12 +12,15 @@ import (
 
 // An output is one process's reference to a destination that it writes to.
 type output interface {
+	// write writes b, and blocks until the destination has accepted it or ctx is cancelled.
 	write(ctx context.Context, b []byte) (int, error)
 	// share returns a reference to the same destination for another process.
 	share() (output, error)
+	// release ends the use of this reference. It must be called once.
 	release()
 }
 
+// A pipeOutput is the standard output or standard error of an exec session without a terminal.
 type pipeOutput struct{ *pipe }
 
 func (o pipeOutput) share() (output, error) {
@@ -25,6 +28,7 @@ func (o pipeOutput) share() (output, error) {
 	return o, nil
 }
 
+// A ttyOutput is the terminal of an exec session.
 type ttyOutput struct{ *tty }
 
 func (o ttyOutput) share() (output, error) {
@@ -34,6 +38,7 @@ func (o ttyOutput) share() (output, error) {
 
 func (o ttyOutput) release() { o.out.release() }
 
+// A noOutput discards the output.
 type noOutput struct{}
 
 func (noOutput) write(_ context.Context, b []byte) (int, error) { return len(b), nil }
@@ -76,7 +81,7 @@ func (o fileOutput) write(ctx context.Context, b []byte) (int, error) {
 func (o fileOutput) share() (output, error) { return newOutput(o.f) }
 func (o fileOutput) release()               { o.f.Close() }
 
-// A logOutput appends to a file inside the sandbox.
+// A logOutput appends to the file Proc.log inside the sandbox.
 type logOutput struct{ p *Proc }
 
 func (o logOutput) write(_ context.Context, b []byte) (int, error) {

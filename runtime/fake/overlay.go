@@ -25,14 +25,14 @@ import (
 // lower one; a read-only one is a lower layer without an upper one.
 type overlay struct {
 	tree   *tree
-	target string          // clean, without leading slash
+	target string          // mount point: clean path in the sandbox, without leading slash
 	upper  *os.Root        // nil if the directory is read-only
-	work   *os.Root        // nil without a lower layer
+	work   *os.Root        // the overlay's work directory, which stays empty; nil without a lower layer
 	owner  int             // host uid and gid of the guest's root, or -1 if this process may not change the owners of files
-	lower  map[string]bool // paths in the lower layers
+	lower  map[string]bool // files in the lower layers, by path relative to target
 
 	mu      sync.Mutex
-	written map[string]entry // state that has been written to the upper layer, by relative path; guarded by mu
+	written map[string]entry // state that has been written to the upper layer, by path relative to target; guarded by mu
 }
 
 // overlays are the mounted directories of a tree.
@@ -86,12 +86,13 @@ func (l *overlays) mount(t *tree, m *caisson.RuntimeMount, uidBase uint32) (err 
 	return err
 }
 
+// openRoot opens a directory of which only a descriptor is given.
 func openRoot(dir *os.File) (*os.Root, error) {
 	return os.OpenRoot("/proc/self/fd/" + strconv.Itoa(int(dir.Fd())))
 }
 
-// copyLower copies the host directory. Files of the directory's owner become files of the guest's root, all others files of
-// the user nobody.
+// copyLower copies the host directory to the mounted directory. Files of the host directory's owner get the guest's root as
+// owner, all others the user nobody.
 func (o *overlay) copyLower(m *caisson.RuntimeMount) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(m.Source.Fd()), &st); err != nil {
@@ -111,7 +112,8 @@ func (o *overlay) copyLower(m *caisson.RuntimeMount) error {
 // nobody is the uid and gid that a guest sees for files with unmapped owners.
 const nobody = 65534
 
-// copyLayer copies a layer in the format of the kernel's overlayfs over the directory.
+// copyLayer copies a layer in the format of the kernel's overlayfs over the mounted directory. Host ids in the account's range
+// become ids in the sandbox, all others 0.
 func (o *overlay) copyLayer(layer *os.File) error {
 	return o.copy(layer, func(id uint32) int {
 		if o.owner >= 0 && int(id) >= o.owner && int(id)-o.owner < caisson.UIDRange {
@@ -121,7 +123,7 @@ func (o *overlay) copyLayer(layer *os.File) error {
 	})
 }
 
-// copy copies a layer over the directory. uid maps the host uid of a file to its uid and gid in the sandbox.
+// copy copies a layer over the mounted directory. uid maps the host uid of a file to its uid and gid in the sandbox.
 func (o *overlay) copy(layer *os.File, uid func(uint32) int) error {
 	from, err := openRoot(layer)
 	if err != nil {
@@ -212,7 +214,7 @@ func (o *overlay) flush() error {
 // remove writes a whiteout for name, a character device 0:0, to the upper layer.
 func (o *overlay) remove(name string) error {
 	if _, err := o.upper.Lstat(name); err == nil {
-		return nil // flush has removed all else from the upper layer, so this is the whiteout
+		return nil // The whiteout exists: flush has removed removed files from the upper layer before.
 	}
 	if err := o.parents(name); err != nil {
 		return err

@@ -13,14 +13,15 @@ const pipeSize = 64 << 10
 // A pipe is a bounded byte stream with one reader and counted writers. Reads return io.EOF after the last writer has called
 // release; writes fail with EPIPE after the reader has called closeRead.
 type pipe struct {
-	mu           sync.Mutex
-	changed      *sync.Cond
-	buf          []byte
-	writers      int
-	eof          bool // makes one read return io.EOF although there are writers: a terminal's ^D
-	readerClosed bool // the reader has called closeRead
+	mu           sync.Mutex // guards all other fields
+	changed      *sync.Cond // signals a change of a field, or that the context of a call was cancelled
+	buf          []byte     // at most pipeSize bytes that have not been read
+	writers      int        // number of writers that have not called release
+	eof          bool       // makes one read return io.EOF although there are writers: a terminal's ^D
+	readerClosed bool       // the reader has called closeRead
 }
 
+// newPipe returns a pipe with one writer.
 func newPipe() *pipe {
 	p := &pipe{writers: 1}
 	p.changed = sync.NewCond(&p.mu)
@@ -67,6 +68,7 @@ func (p *pipe) wakeOnCancel(ctx context.Context) (stop func() bool) {
 	})
 }
 
+// read reads up to len(b) bytes. It blocks until there are some, the pipe has ended, or ctx is cancelled.
 func (p *pipe) read(ctx context.Context, b []byte) (int, error) {
 	defer p.wakeOnCancel(ctx)()
 	p.mu.Lock()
@@ -91,6 +93,7 @@ func (p *pipe) read(ctx context.Context, b []byte) (int, error) {
 	return n, nil
 }
 
+// write writes all of b. It blocks while the pipe is full, until ctx is cancelled.
 func (p *pipe) write(ctx context.Context, b []byte) (n int, err error) {
 	defer p.wakeOnCancel(ctx)()
 	p.mu.Lock()

@@ -45,24 +45,24 @@ type Proc struct {
 	pid  int
 	args []string
 	env  []string
-	dir  string
+	dir  string // working directory in the sandbox
 	user owner
 
-	tty         *tty  // nil without a terminal
-	stdin       *pipe // nil without standard input
-	out, errOut output
+	tty         *tty   // nil without a terminal
+	stdin       *pipe  // nil without standard input
+	out, errOut output // standard output and standard error
 	log         string // absolute path of the file that a logOutput writes to
 
 	// Guarded by sandbox.mu.
 	ppid        int
 	origin      origin
-	termination *caisson.ExitStatus // the status if the process was terminated, set before it exits
-	caught      map[syscall.Signal]chan syscall.Signal
-	memory      int64
+	termination *caisson.ExitStatus                    // the status if the process was terminated, set before it exits
+	caught      map[syscall.Signal]chan syscall.Signal // results of Catch
+	memory      int64                                  // allocated bytes, see Alloc
 	started     time.Time
 }
 
-// An origin tells how a process was started, which determines whether a checkpoint contains it: all but originExec.
+// An origin is the way in which a process was started. A checkpoint contains all processes except those of originExec.
 type origin string
 
 const (
@@ -168,7 +168,7 @@ type Child struct {
 	Args    []string // the program first; required
 	User    string   // as in RuntimeExec
 	Dir     string
-	Session bool   // starts the child in a new session, without the parent's outputs
+	Session bool   // starts the child in a new Linux session, without the parent's outputs and terminal
 	Log     string // with Session: path of a file in the sandbox to append the output to; "" discards it
 	Input   bool   // connects the parent's standard input; otherwise the standard input is empty
 }
@@ -234,6 +234,7 @@ func (p *Proc) ExitCode() int {
 // Exited returns a channel that is closed when the process has exited.
 func (p *Proc) Exited() <-chan struct{} { return p.exited }
 
+// A procReader is the standard input of a process.
 type procReader struct{ p *Proc }
 
 func (r procReader) Read(b []byte) (int, error) {
@@ -247,6 +248,7 @@ func (r procReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
+// A procWriter is the standard output or standard error of a process.
 type procWriter struct {
 	p   *Proc
 	out output

@@ -23,25 +23,25 @@ const baseMemory = 4 << 20
 // A sandbox is a file system and the processes that use it.
 type sandbox struct {
 	id       caisson.ID
-	spec     caisson.RuntimeSpec // its *os.Files belong to the caller and are not used after Create
-	programs map[string]func(args []string) Program
+	spec     caisson.RuntimeSpec                    // its *os.Files belong to the caller and are not used after Create
+	programs map[string]func(args []string) Program // Config.Programs
 	tree     *tree
-	out      output // the command's standard output, shared with each process
-	errOut   output // the command's standard error, shared with each process
-	barrier  stepBarrier
+	out      output      // the command's standard output, shared with each process
+	errOut   output      // the command's standard error, shared with each process
+	barrier  stepBarrier // closed while the sandbox is frozen or captured
 	started  time.Time
 	done     chan struct{}  // closed when the sandbox is no longer running
-	procs    sync.WaitGroup // goroutines of processes
+	procs    sync.WaitGroup // goroutines of processes, and that of flushPeriodically
 
 	mu      sync.Mutex
 	running bool          // guarded by mu
 	frozen  bool          // guarded by mu
 	table   map[int]*Proc // running processes by PID; guarded by mu
-	nextPID int           // guarded by mu
-	memory  int64         // sum of Proc.memory; guarded by mu
+	nextPID int           // the last PID that was assigned; guarded by mu
+	memory  int64         // sum of Proc.memory in bytes; guarded by mu
 	command *Proc         // nil without a command; kept after it has exited; guarded by mu
 
-	freed sync.Once
+	freed sync.Once // for free
 }
 
 // fatalSignals lists the signals that terminate a process which does not catch them. Other signals are ignored.
@@ -168,6 +168,7 @@ func (s *sandbox) boot() error {
 	return s.startCommand(p)
 }
 
+// startInit starts the process initPID, which waits until the sandbox stops.
 func (s *sandbox) startInit() error {
 	asleep := Func(func(ctx context.Context, _ *Proc) int { <-ctx.Done(); return 0 })
 	return s.start(&Proc{
@@ -192,7 +193,7 @@ func (s *sandbox) startCommand(p *Proc) error {
 	return nil
 }
 
-// attach connects p to the sandbox's outputs.
+// attach connects the outputs of p to those of the sandbox.
 func (s *sandbox) attach(p *Proc) (err error) {
 	if p.out, err = s.out.share(); err != nil {
 		return err
@@ -203,7 +204,8 @@ func (s *sandbox) attach(p *Proc) (err error) {
 	return err
 }
 
-// prepare returns a process without outputs. Returns Invalid if the program, user or working directory does not exist.
+// prepare returns a process that has not been started and has no outputs. Returns Invalid if the program, user or working
+// directory does not exist.
 func (s *sandbox) prepare(e caisson.RuntimeExec) (*Proc, error) {
 	if len(e.Command) == 0 || e.Command[0] == "" {
 		return nil, caisson.Invalidf("command", "is empty; name a program")
@@ -227,7 +229,8 @@ func (s *sandbox) prepare(e caisson.RuntimeExec) (*Proc, error) {
 	return &Proc{args: args, env: slices.Clone(e.Env), dir: dir, user: user}, nil
 }
 
-// orStopping returns err, or a Conflict if the sandbox is being destroyed, which removes the files that err reports as missing.
+// orStopping returns err, or Conflict if the sandbox's root directory is missing: then the sandbox is being destroyed, and the
+// file that err reports as missing may have been removed for that reason.
 func (s *sandbox) orStopping(err error) error {
 	if _, gone := s.tree.stat("/"); gone != nil {
 		return caisson.Wrap(err, caisson.Conflict, "the sandbox is stopping")

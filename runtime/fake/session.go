@@ -16,8 +16,8 @@ type session struct {
 	stdin      io.WriteCloser
 	stdout     *pipe
 	stderr     io.Reader
-	stderrPipe *pipe // nil with a terminal
-	once       sync.Once
+	stderrPipe *pipe     // nil with a terminal
+	once       sync.Once // for Close
 }
 
 // newSession creates the streams or the terminal of p as e specifies.

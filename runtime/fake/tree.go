@@ -28,16 +28,17 @@ type tree struct {
 	root     *os.Root
 	mounts   []mount // longest target first
 	overlays overlays
-	lower    map[string]entry
-	limit    int64 // maximum size of files that differ from lower, in bytes; 0 means no limit
+	lower    map[string]entry // the files of the layers, by path, as copied
+	limit    int64            // maximum size of files that differ from lower, in bytes; 0 means no limit
 
 	mu       sync.Mutex
 	owners   map[inode]owner // files that are not in the map are owned by 0:0; guarded by mu
 	headroom int64           // bytes that may be written before usedLocked is called again; guarded by mu
 }
 
+// A mount is a host directory or file that is not copied.
 type mount struct {
-	target   string // clean, without leading slash
+	target   string // clean path in the sandbox, without leading slash
 	root     *os.Root
 	file     string // name in root if a single file is mounted, else ""
 	writable bool
@@ -46,18 +47,19 @@ type mount struct {
 // An inode identifies a file for as long as it exists. The birth time distinguishes files that reuse an inode number.
 type inode struct {
 	dev, ino uint64
-	sec      int64
-	nsec     uint32
+	sec      int64  // birth time in seconds since 1970
+	nsec     uint32 // and nanoseconds
 }
 
+// An owner is a user and a group in the sandbox.
 type owner struct{ uid, gid int }
 
 // An entry is the recorded metadata of a file, which is compared to detect changes.
 type entry struct {
 	inode inode
 	mode  fs.FileMode
-	size  int64
-	mtime int64
+	size  int64 // 0 for directories
+	mtime int64 // in nanoseconds since 1970; 0 for directories
 	owner owner
 }
 
@@ -140,6 +142,7 @@ func (t *tree) close() {
 	}
 }
 
+// mount adds a mount of a host directory or file that is not copied.
 func (t *tree) mount(source, target string, writable bool) error {
 	m := mount{target: clean(target), writable: writable}
 	info, err := os.Stat(source)
@@ -164,7 +167,8 @@ func clean(name string) string {
 	return "."
 }
 
-// at resolves the absolute guest path name to the root of a mount or of the tree and a path relative to it.
+// at returns the root that contains the absolute guest path name, which is that of a mount or of the tree, the path relative to
+// it, and whether files there may be written.
 func (t *tree) at(name string) (root *os.Root, rel string, writable bool) {
 	p := clean(name)
 	for _, m := range t.mounts {
@@ -180,11 +184,13 @@ func (t *tree) at(name string) (root *os.Root, rel string, writable bool) {
 	return t.root, p, true
 }
 
+// stat returns the status of the file at the absolute guest path name, and follows relative symlinks.
 func (t *tree) stat(name string) (fs.FileInfo, error) {
 	root, rel, _ := t.at(name)
 	return root.Stat(rel)
 }
 
+// readFile returns the content of the file at the absolute guest path name.
 func (t *tree) readFile(name string) ([]byte, error) {
 	root, rel, _ := t.at(name)
 	return root.ReadFile(rel)
@@ -254,14 +260,15 @@ func (t *tree) usedLocked() (used int64, err error) {
 	return used, err
 }
 
+// entries is entriesLocked with t.mu locked.
 func (t *tree) entries() (map[string]entry, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.entriesLocked()
 }
 
-// entriesLocked returns the files in the tree by relative path, without the root itself, /proc and workspaces. The caller must
-// hold t.mu.
+// entriesLocked returns the files in the tree by relative path, without the root directory, /proc and mounted directories. The
+// caller must hold t.mu.
 func (t *tree) entriesLocked() (map[string]entry, error) {
 	return t.entriesOf(t.root, func(name string) bool {
 		return name == procName || t.overlays.contains(name)
@@ -291,7 +298,7 @@ func (t *tree) entriesOf(root *os.Root, skip func(name string) bool) (map[string
 		}
 		id := inodeOf(root, name)
 		e := entry{inode: id, mode: info.Mode(), owner: t.owners[id]}
-		if !d.IsDir() { // changes of a directory's entries are not changes of the directory
+		if !d.IsDir() { // a change of the entries of a directory must not count as a change of the directory
 			e.size, e.mtime = info.Size(), info.ModTime().UnixNano()
 		}
 		out[name] = e
@@ -323,6 +330,7 @@ func (t *tree) lstat(name string) (File, error) {
 	return f, nil
 }
 
+// setOwner records the owner of a file.
 func (t *tree) setOwner(root *os.Root, rel string, o owner) {
 	id := inodeOf(root, rel)
 	t.mu.Lock()

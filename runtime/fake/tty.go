@@ -15,7 +15,7 @@ const (
 
 // A tty is a terminal in canonical mode: input is echoed and delivered line by line, and LF in output becomes CR LF.
 type tty struct {
-	in, out   *pipe
+	in, out   *pipe  // from the terminal to the process, and from the process or the echo to the user
 	interrupt func() // called for ^C
 
 	mu         sync.Mutex
@@ -30,6 +30,7 @@ func (t *tty) size() (rows, cols uint16) {
 	return t.rows, t.cols
 }
 
+// resize sets the terminal's rows and columns.
 func (t *tty) resize(rows, cols uint16) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -85,6 +86,7 @@ func (t *tty) inputByte(c byte) error {
 	return err
 }
 
+// flush delivers the current line to the process. The caller must hold t.mu.
 func (t *tty) flush(ctx context.Context) error {
 	_, err := t.in.write(ctx, t.line)
 	t.line = nil

@@ -251,6 +251,7 @@ func (s *sandbox) requireRunning() error {
 	return nil
 }
 
+// notRunning returns the error for a sandbox that is not running.
 func (s *sandbox) notRunning() error {
 	return caisson.Errorf(caisson.Conflict, "sandbox %s is not running", s.id)
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// group returns the sandbox's cgroup; it need not exist.
+// group returns the sandbox's cgroup, whether or not it exists on the host. Returns os.ErrNotExist if no cgroup is recorded.
 func (s *sandbox) group() (cgroup.Cgroup, error) {
 	if s.state.Cgroup == "" {
 		return nil, os.ErrNotExist
@@ -61,6 +61,7 @@ func memoryFiles(v2 bool) (used, events string) {
 	return "memory.usage_in_bytes", "memory.oom_control"
 }
 
+// readNumber returns the decimal number that is the content of a file.
 func readNumber(path string) (int64, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -69,8 +70,8 @@ func readNumber(path string) (int64, error) {
 	return strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64)
 }
 
-// EndReason returns a short description of why a sandbox stopped. It must be called after the sandbox has stopped and before
-// Destroy.
+// EndReason returns a short description of why the main process of a sandbox exited. It must be called after that and before
+// Destroy, which removes the cgroup from which the reason is read.
 func (r *Runtime) EndReason(id caisson.ID) string {
 	s, err := r.get(id)
 	if err != nil || !s.outOfMemory() {
@@ -79,7 +80,8 @@ func (r *Runtime) EndReason(id caisson.ID) string {
 	return "out of memory"
 }
 
-// endReason returns "out of memory" if that is why the sandbox stopped, else a general reason.
+// endReason returns the reason for the exit status of a process that ended with its sandbox: "out of memory", or that the
+// sandbox ended.
 func (s *sandbox) endReason() string {
 	if s.outOfMemory() {
 		return "out of memory"
@@ -109,7 +111,8 @@ func oomKills(events string) int {
 	return 0
 }
 
-// controllers are the hierarchies of cgroup v1 in which gVisor creates groups. In v2, all of them have the same path.
+// controllers are the hierarchies of cgroup v1 in which gVisor creates groups. In v2, a group has the same path in all of
+// them.
 var controllers = []string{
 	"blkio", "cpu", "cpuacct", "cpuset", "devices", "freezer", "memory", "net_cls", "net_prio", "perf_event", "pids", "systemd", "rdma", "hugetlb", "job",
 }
@@ -141,6 +144,8 @@ func killGroup(ctx context.Context, name string) error {
 	return errors.Join(errs...)
 }
 
+// removeGroup kills every process in the cgroup with the directory dir and removes the directory, until that succeeds or ctx
+// is done.
 func removeGroup(ctx context.Context, dir string) error {
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
 		os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0) // v2 only

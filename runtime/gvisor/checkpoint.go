@@ -35,7 +35,7 @@ func (r *Runtime) Checkpoint(ctx context.Context, id caisson.ID, dir string, kee
 	return s.whileFrozen(ctx, !keep, func() error { return s.capture(ctx, dir) })
 }
 
-// capture writes files and memory into dir.
+// capture writes the sandbox's files and memory to new files in dir. The sandbox must be frozen.
 func (s *sandbox) capture(ctx context.Context, dir string) error {
 	files, err := os.OpenFile(filepath.Join(dir, FilesName), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
@@ -90,8 +90,8 @@ func (r *Runtime) SaveFiles(ctx context.Context, id caisson.ID, w *os.File) erro
 	return s.saveFiles(ctx, w)
 }
 
-// saveFiles passes a pipe, not w, to the sandbox: this enforces the size limit even if the main process is compromised, and
-// the main process keeps no descriptor of the saved file.
+// saveFiles writes an archive of the changes to the root file system to w. The main process gets a pipe instead of w: this
+// enforces the size limit even if that process is compromised, and it cannot keep a descriptor of the saved file.
 func (s *sandbox) saveFiles(ctx context.Context, w *os.File) error {
 	pr, pw, err := os.Pipe()
 	if err != nil {
@@ -111,7 +111,7 @@ func (s *sandbox) saveFiles(ctx context.Context, w *os.File) error {
 	callErr := s.call(ctx, boot.FsTarRootfsUpperLayer, opts, nil, pw)
 	pw.Close()
 	if callErr != nil {
-		pr.SetReadDeadline(time.Now().Add(time.Second)) // the main process may still hold the other end
+		pr.SetReadDeadline(time.Now().Add(time.Second)) // no EOF comes if the main process still holds the other end
 	}
 	if err := <-copied; caisson.KindOf(err) == caisson.Exhausted || callErr == nil {
 		return err
@@ -123,6 +123,7 @@ func (s *sandbox) saveFiles(ctx context.Context, w *os.File) error {
 // contains as zeroes.
 const saveSlack = 1 << 30
 
+// saveLimit returns the maximum size in bytes of an archive of the sandbox's files.
 func (s *sandbox) saveLimit() int64 {
 	if s.state.Disk == 0 {
 		return int64(caisson.DefaultResources().Disk) + saveSlack

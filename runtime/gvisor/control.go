@@ -33,7 +33,7 @@ type controlClient struct {
 
 	mu     sync.Mutex
 	idle   []*net.UnixConn // guarded by mu
-	closed bool            // connections are closed after each call; guarded by mu
+	closed bool            // close was called; keep then closes connections instead of storing them; guarded by mu
 }
 
 // callTimeout limits most calls; saveTimeout limits those that write files and memory or wait until memory has been read. A
@@ -54,6 +54,7 @@ func timeoutOf(method string) time.Duration {
 	return callTimeout
 }
 
+// errNoReply is the error of a call whose timeout (see timeoutOf) has been reached.
 var errNoReply = caisson.Errorf(caisson.Unavailable, "the sandbox does not answer; remove it if that does not change")
 
 // call makes one call and decodes the reply into result, which may be nil. Errors that the sandbox reports are of type
@@ -160,9 +161,10 @@ func dial(ctx context.Context, path string) (net.Conn, error) {
 	return d.DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(path)))
 }
 
-// maxSocketPath is the size of sockaddr_un's sun_path, with its terminator.
+// maxSocketPath is the size of sockaddr_un's sun_path in bytes, including the terminating NUL.
 const maxSocketPath = 108
 
+// exchange writes one request, with descriptors of files, and decodes the reply into result, which may be nil.
 func exchange(conn *net.UnixConn, method string, arg, result any, files []*os.File) error {
 	request, err := json.Marshal(struct {
 		Method string `json:"method"`

@@ -26,8 +26,8 @@ type session struct {
 	stdin  io.WriteCloser // nil if none
 	stdout io.Reader
 	stderr io.Reader
-	tty    *os.File   // master; nil without a TTY
-	close  []*os.File // the host's ends of the streams
+	tty    *os.File   // master of the pseudo-terminal; nil without a TTY
+	close  []*os.File // this process's ends of the streams, which Close closes
 
 	cancel    context.CancelFunc // cancels wait
 	ended     chan struct{}      // closed after status and err are set
@@ -128,6 +128,7 @@ func checkCommand(command []string, user string, optional bool) error {
 	return nil
 }
 
+// taskCapabilities returns the capabilities of processes started with exec, in gVisor's form.
 func taskCapabilities() *auth.TaskCapabilities {
 	var set auth.CapabilitySet
 	for _, name := range capabilities {
@@ -138,6 +139,7 @@ func taskCapabilities() *auth.TaskCapabilities {
 	return &auth.TaskCapabilities{PermittedCaps: set, EffectiveCaps: set, BoundingCaps: set}
 }
 
+// capabilityNumbers maps the names in capabilities to their numbers in Linux.
 var capabilityNumbers = map[string]linux.Capability{
 	"CAP_AUDIT_WRITE": linux.CAP_AUDIT_WRITE, "CAP_CHOWN": linux.CAP_CHOWN, "CAP_DAC_OVERRIDE": linux.CAP_DAC_OVERRIDE,
 	"CAP_FOWNER": linux.CAP_FOWNER, "CAP_FSETID": linux.CAP_FSETID, "CAP_KILL": linux.CAP_KILL, "CAP_MKNOD": linux.CAP_MKNOD,
@@ -290,6 +292,7 @@ func (p *session) Close() error {
 	return nil
 }
 
+// closeAll closes this process's ends of the streams.
 func (p *session) closeAll() {
 	for _, f := range p.close {
 		f.Close()

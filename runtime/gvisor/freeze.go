@@ -11,18 +11,18 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
-// pauseTimeout limits a pause or a resume. Neither is cancelled with the caller's context, because an interrupted call would
-// leave the sandbox frozen without the daemon recording it.
+// pauseTimeout limits each call of gVisor's Pause and Resume, which freeze and thaw a sandbox. Neither is cancelled with the
+// caller's context, because after an interrupted call it is not known whether the sandbox is frozen.
 const pauseTimeout = 5 * time.Second
 
-// freezer records whether a sandbox is frozen. gVisor counts pauses and panics at an unmatched resume, so the record must be
-// exact.
+// freezer records whether a sandbox is frozen. gVisor counts the calls of Pause and panics at a Resume without a Pause, so
+// the record must be exact.
 type freezer struct {
-	// lock is a mutex that is locked by sending; it is held during a pause or resume. It is a channel, so that waiting for it
-	// can be cancelled.
+	// lock is a mutex that is locked by sending; it is held during a call of Pause or Resume. It is a channel, so that waiting
+	// for it can be cancelled.
 	lock   chan struct{}
-	known  bool // frozen is valid; guarded by lock
-	frozen bool // guarded by lock
+	known  bool // whether frozen is valid; guarded by lock
+	frozen bool // whether the sandbox is frozen; guarded by lock
 }
 
 func newFreezer() freezer { return freezer{lock: make(chan struct{}, 1)} }
@@ -41,8 +41,8 @@ func (s *sandbox) lockFrozen(ctx context.Context) (frozen bool, unlock func(), e
 	}
 	unlock = func() { <-f.lock }
 	if !f.known {
-		// Init only sleeps. Its state is D (uninterruptible sleep) only while gVisor has frozen the sandbox; after SIGSTOP it is
-		// T.
+		// Init only sleeps, in state S. It is in state D (uninterruptible sleep) only while gVisor has frozen the sandbox; after
+		// SIGSTOP it is in state T.
 		state, err := s.processState(ctx, initPID)
 		if err != nil {
 			unlock()
@@ -66,7 +66,8 @@ func (s *sandbox) setFrozen(ctx context.Context, want bool) (changed bool, err e
 	return true, s.pause(ctx, want)
 }
 
-// pause pauses or resumes the sandbox. The caller must hold s.frozen's lock, and the sandbox must be in the other state.
+// pause freezes the sandbox with gVisor's Pause if stop is set, else thaws it with Resume. The caller must hold s.frozen's
+// lock, and the sandbox must be in the other state.
 func (s *sandbox) pause(ctx context.Context, stop bool) error {
 	method := boot.ContMgrResume
 	if stop {
@@ -80,7 +81,7 @@ func (s *sandbox) pause(ctx context.Context, stop bool) error {
 }
 
 // whileFrozen calls do while the sandbox is frozen, and then restores its previous state. If stay is set and do succeeds, the
-// sandbox is left frozen. [Runtime.Exec] blocks meanwhile.
+// sandbox is left frozen. [Runtime.Exec] blocks until whileFrozen returns.
 func (s *sandbox) whileFrozen(ctx context.Context, stay bool, do func() error) (err error) {
 	frozen, unlock, err := s.lockFrozen(ctx)
 	if err != nil {
@@ -103,8 +104,8 @@ func (s *sandbox) whileFrozen(ctx context.Context, stay bool, do func() error) (
 	return errors.Join(err, s.pause(ctx, false))
 }
 
-// resumeAfterFailedPause resumes a sandbox that is frozen although the call to pause it has failed. The caller must hold
-// s.frozen's lock.
+// resumeAfterFailedPause thaws a sandbox if it is frozen although the call that should freeze it has failed. The caller must
+// hold s.frozen's lock.
 func resumeAfterFailedPause(ctx context.Context, s *sandbox) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pauseTimeout)
 	defer cancel()

@@ -32,7 +32,8 @@ func readGuestPrograms(inside, agent string) ([]guestProgram, error) {
 	return tools, nil
 }
 
-// layerName returns a hash of the programs, so that sandboxes of another build keep their layer.
+// layerName returns the name of the layer's directory, a hash of the programs: another build of Caisson creates another
+// directory, so that the layer of running sandboxes does not change.
 func layerName(tools []guestProgram) string {
 	h := sha256.New()
 	for _, t := range tools {

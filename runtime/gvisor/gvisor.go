@@ -28,7 +28,7 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
 )
 
-// Config configures a Runtime. Dir, Cgroup, ToolsDir, Inside and Build are required.
+// Config configures a Runtime. Dir, Cgroup, ToolsDir, Guestd and Build are required.
 type Config struct {
 	// Dir is the parent directory of each RuntimeSpec.Dir. New finds existing sandboxes in it. It must be in the data directory
 	// of this instance: its path distinguishes the sandboxes of this instance from those of others.
@@ -45,8 +45,8 @@ type Config struct {
 	Cgroup string
 	// Platform is gVisor's platform: "systrap" or "ptrace"; "" means systrap.
 	Platform string
-	Build    string // identifies the binary; recorded in snapshots
-	Log      *slog.Logger
+	Build    string       // identifies the binary; recorded in snapshots
+	Log      *slog.Logger // nil discards messages
 }
 
 var (
@@ -106,8 +106,8 @@ func New(cfg Config) (*Runtime, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create an empty network namespace: %w", err)
 	}
-	// The main processes become orphans when their launcher exits. As a subreaper, the daemon can reap them, so that no zombies
-	// remain on hosts whose process 1 does not reap.
+	// The main processes become orphans when their launcher exits. As a subreaper, the daemon becomes their parent and reaps
+	// them, so that no zombies remain on hosts whose process 1 does not reap orphans.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return nil, err
 	}
@@ -142,7 +142,7 @@ func (r *Runtime) Capabilities() caisson.Capabilities {
 	return caisson.Capabilities{Name: "gvisor", Platform: r.cfg.Platform, Version: r.cfg.Build, CPU: cpuFeatures(), Memory: true}
 }
 
-// cpuFeatures returns a hash of the CPU flags in /proc/cpuinfo, or "unknown".
+// cpuFeatures returns a hash of the CPU flags in /proc/cpuinfo, or "unknown" if there are none.
 func cpuFeatures() string {
 	data, _ := os.ReadFile("/proc/cpuinfo")
 	for line := range strings.Lines(string(data)) {
@@ -159,7 +159,7 @@ type sandbox struct {
 	id             caisson.ID
 	dir            string // the runtime's subdirectory of RuntimeSpec.Dir
 	state          state
-	control        *controlClient
+	control        *controlClient // client of the main process
 	frozen         freezer
 	exit           atomic.Pointer[caisson.ExitStatus] // exit status of the command; nil until WaitCommand has returned it
 	done           chan struct{}                      // closed when the main process has exited
@@ -186,6 +186,7 @@ func (s *sandbox) call(ctx context.Context, method string, arg, result any, file
 	return s.control.call(ctx, method, arg, result, files...)
 }
 
+// running reports whether the main process has been started and has not exited.
 func (s *sandbox) running() bool {
 	select {
 	case <-s.done:
@@ -221,6 +222,7 @@ func (r *Runtime) getRunning(id caisson.ID) (*sandbox, error) {
 	return s, nil
 }
 
+// closed is a channel that is closed from the start: the done channel of sandboxes that do not run.
 var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
 // Done implements [caisson.Runtime].

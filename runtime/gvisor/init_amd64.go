@@ -20,6 +20,7 @@ import (
 //	rt_sigaction(SIGCHLD, SIG_IGN)
 //	for { pause() }
 func initProgram() []byte {
+	// base is the address at which the file is loaded; headers is the size in bytes of the ELF header and program header.
 	const base, headers = 0x400000, 64 + 56
 	code := initCode()
 	var b bytes.Buffer
@@ -42,10 +43,11 @@ func initProgram() []byte {
 // assembler assembles x86-64 machine code. It supports only short jumps, to labels.
 type assembler struct {
 	code   []byte
-	labels map[string]int
+	labels map[string]int // label → offset in code
 	jumps  map[int]string // offset of the displacement → label
 }
 
+// emit appends bytes.
 func (a *assembler) emit(b ...byte)         { a.code = append(a.code, b...) }
 func (a *assembler) label(name string)      { a.labels[name] = len(a.code) }
 func (a *assembler) jump(op byte, l string) { a.emit(op, 0); a.jumps[len(a.code)-1] = l }
@@ -57,6 +59,7 @@ func (a *assembler) syscall(number uint32) {
 	a.emit(0x0f, 0x05)
 }
 
+// link fills in the displacements of the jumps and returns the code.
 func (a *assembler) link() []byte {
 	for at, l := range a.jumps {
 		a.code[at] = byte(a.labels[l] - at - 1)
@@ -64,6 +67,7 @@ func (a *assembler) link() []byte {
 	return a.code
 }
 
+// initCode returns the machine code of the pseudo-code at initProgram.
 func initCode() []byte {
 	const (
 		sysRtSigaction, sysPause, sysFork, sysExecve, sysExit, sysWait4, sysWaitid = 13, 34, 57, 59, 60, 61, 247

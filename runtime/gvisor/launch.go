@@ -54,7 +54,8 @@ func (r *Runtime) start(ctx context.Context, s *sandbox, spec caisson.RuntimeSpe
 		}
 	}()
 	var ready sync.WaitGroup
-	if r.launching.Add(1) == 1 { // concurrent launches move processes themselves, which has the same effect
+	// If other launches are in progress, moving their processes starts the grace period as well.
+	if r.launching.Add(1) == 1 {
 		ready.Go(prepareCgroupMove)
 	}
 	defer ready.Wait()

@@ -18,14 +18,14 @@ import (
 
 // launcher starts the short-lived processes that create sandboxes.
 type launcher struct {
-	exe           string // binary for gVisor's processes
-	platform      string
+	exe           string   // binary for gVisor's processes
+	platform      string   // gVisor's platform, see Config.Platform
 	programsLayer string   // directory of the layer with guest programs
 	emptyNetNS    *os.File // network namespace without interfaces
 	watch         *watcher
 
 	mu     sync.Mutex
-	idmaps map[[2]uint32]*os.File // user namespaces for idmapped mounts; guarded by mu
+	idmaps map[[2]uint32]*os.File // cached user namespaces for idmapped mounts, by uid and to, see idmap; guarded by mu
 }
 
 // close closes the descriptors of all namespaces.

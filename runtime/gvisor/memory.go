@@ -44,8 +44,8 @@ func (s *sandbox) raiseMemoryLimit() (giveBack func()) {
 	}
 }
 
-// memoryFiles returns the paths of the memory limits of the sandbox's cgroup, in the order in which they can be raised; none
-// if the sandbox has no limit.
+// memoryFiles returns the paths of the files with the memory limits of the sandbox's cgroup, in the order in which they can be
+// raised. It returns none if the sandbox has no limit.
 func (s *sandbox) memoryFiles() []string {
 	g, err := s.group()
 	if err != nil || s.state.Memory == 0 {
@@ -58,8 +58,9 @@ func (s *sandbox) memoryFiles() []string {
 	return []string{filepath.Join(dir, "memory.memsw.limit_in_bytes"), filepath.Join(dir, "memory.limit_in_bytes")}
 }
 
-// restoreMemoryLimit restores the limit. The kernel refuses this while more memory is in use, and the main process releases memory
-// only at its next garbage collections, within minutes; until then, a goroutine retries every second.
+// restoreMemoryLimit sets the memory limit of the sandbox's spec again. The kernel refuses this while more memory is in use, and
+// the main process releases memory only at its next garbage collections, within minutes; until then, a goroutine retries
+// every second.
 func (s *sandbox) restoreMemoryLimit() {
 	if s.tryRestoreMemoryLimit() {
 		return
@@ -85,8 +86,8 @@ func (s *sandbox) restoreMemoryLimit() {
 	}()
 }
 
-// tryRestoreMemoryLimit sets the limit of the sandbox's spec and reports whether no further attempt is needed. While a save is in
-// progress, it changes nothing and reports true, because the end of the save restores the limit.
+// tryRestoreMemoryLimit tries once to set the memory limit of the sandbox's spec, and reports whether no further attempt is
+// needed. While a save is in progress, it changes nothing and reports true, because the limit is restored when the save ends.
 func (s *sandbox) tryRestoreMemoryLimit() bool {
 	s.memoryBoost.mu.Lock()
 	defer s.memoryBoost.mu.Unlock()
@@ -102,8 +103,8 @@ func (s *sandbox) tryRestoreMemoryLimit() bool {
 	return done
 }
 
-// setLimit sets a limit and reports whether it could be set. It also reports true if the file does not exist, because not
-// every kernel accounts for swap.
+// setLimit writes a limit of n bytes to a file of a cgroup and reports whether the kernel has accepted it. It also reports true
+// if the file does not exist: the limit of memory and swap is missing if the kernel does not account for swap.
 func setLimit(path string, n int64) bool {
 	err := os.WriteFile(path, strconv.AppendInt(nil, n, 10), 0)
 	return err == nil || os.IsNotExist(err)

@@ -29,7 +29,8 @@ func emptyNetNS() (*os.File, error) {
 // greater than 1, the namespace is cached.
 func (l *launcher) idmap(uid, gid, to uint32, n int) (*os.File, error) {
 	key := [2]uint32{uid, to}
-	cache := n > 1 // maps for layers, one per account; there can be too many owners of mounts to cache their maps
+	// Only the maps for layers, one per account, are cached. Those for owners of mounted directories could be too many.
+	cache := n > 1
 	if cache {
 		l.mu.Lock()
 		defer l.mu.Unlock()

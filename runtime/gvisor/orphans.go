@@ -11,8 +11,9 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
 )
 
-// killOrphans kills and reaps the processes that a failed launcher has left. They are children of this process, because it is
-// a subreaper, but os/exec does not reap them. dir is the sandbox's directory.
+// killOrphans kills and reaps the processes that a failed launcher has left behind. launcher is its PID, and dir the runtime's
+// directory of the sandbox. The processes are children of this process, because it is a subreaper, but os/exec does not reap
+// them.
 func (l *launcher) killOrphans(launcher int, dir string, uidBase uint32) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -41,12 +42,12 @@ func isOrphan(pid int, st stat, dir string, uidBase uint32) bool {
 	switch {
 	case err != nil:
 		return false
-	case len(cmdline) == 0: // it has exited; only its owner can still be read
+	case len(cmdline) == 0: // The process has exited; only its owner can still be read.
 		var owner unix.Stat_t
 		return unix.Stat(proc, &owner) == nil && owner.Uid >= uidBase && owner.Uid-uidBase < caisson.UIDRange
 	case strings.HasPrefix(string(cmdline), sentry.LaunchArg0):
-		// The launcher has forked it, but it has not called exec yet. The daemon's launchers are in the daemon's user namespace
-		// or session.
+		// The launcher has forked the process, which has not called exec yet. Other children of the daemon with these arguments
+		// are excluded: launchers are in the daemon's user namespace, and the processes that userNS starts in its session.
 		ours, err := os.Readlink("/proc/self/ns/user")
 		theirs, err2 := os.Readlink(proc + "/ns/user")
 		return err == nil && err2 == nil && ours != theirs && st.session == pid

@@ -135,6 +135,7 @@ func groupMap(gid, base int, root bool) []syscall.SysProcIDMap {
 	return gids
 }
 
+// closeFiles closes files.
 func closeFiles(files []*os.File) {
 	for _, f := range files {
 		f.Close()

@@ -17,6 +17,7 @@ import (
 )
 
 const (
+	// initPID is the PID of the program of initProgram, the first process of every sandbox.
 	initPID = 1
 	// commandPID is the PID of the sandbox's command, the only process that init starts.
 	commandPID = 2
@@ -31,6 +32,7 @@ func (r *Runtime) Processes(ctx context.Context, id caisson.ID) ([]caisson.Proce
 	return s.processes(ctx)
 }
 
+// processes implements Processes for a running sandbox.
 func (s *sandbox) processes(ctx context.Context) ([]caisson.ProcessInfo, error) {
 	cid := string(s.id)
 	var procs []*control.Process
@@ -55,7 +57,7 @@ func (s *sandbox) processes(ctx context.Context) ([]caisson.ProcessInfo, error) 
 }
 
 // processState returns the state of a process from /proc/PID/stat in the guest: R, S, D, T or Z. gVisor's list of processes
-// does not contain it, but gVisor can read files of the guest even while it is paused.
+// does not contain it, but gVisor can read files of the guest even while the sandbox is frozen.
 func (s *sandbox) processState(ctx context.Context, pid int) (byte, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -125,7 +127,7 @@ func (r *Runtime) WaitCommand(ctx context.Context, id caisson.ID) (caisson.ExitS
 	}
 	st, err := s.waitPID(ctx, commandPID)
 	if err == nil && !st.Unknown {
-		s.exit.Store(&st) // the status can no longer be read after the sandbox has stopped
+		s.exit.Store(&st) // Later calls return it. After the sandbox has stopped, it cannot be read again.
 	}
 	return st, err
 }
@@ -146,6 +148,7 @@ func (s *sandbox) waitPID(ctx context.Context, pid int) (caisson.ExitStatus, err
 	return caisson.ExitStatus{Code: -1, Unknown: true, Reason: s.endReason()}, nil
 }
 
+// exitStatus converts the status that wait(2) returns in the guest.
 func exitStatus(ws unix.WaitStatus) caisson.ExitStatus {
 	if ws.Signaled() {
 		return caisson.ExitStatus{Code: 128 + int(ws.Signal()), Signal: int(ws.Signal())}

@@ -11,7 +11,8 @@ import (
 
 // openPTY returns both ends of a new pseudo-terminal of the host. If rows or cols is 0, the size is not set.
 func openPTY(rows, cols uint16) (master, slave *os.File, err error) {
-	// The file is used with Go's poller, because it is opened by name and Fd is never called: Close interrupts a Read.
+	// The file must stay in non-blocking mode and in Go's poller, so that Close interrupts a Read. Therefore Fd, which would
+	// change that, is never called; see onDescriptor.
 	master, err = os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
 		return nil, nil, fmt.Errorf("open a terminal: %w", err)
@@ -33,7 +34,7 @@ func openPTY(rows, cols uint16) (master, slave *os.File, err error) {
 	return master, slave, nil
 }
 
-// openSlave opens the other end through the master, not by a path in /dev/pts, which may be a different devpts instance.
+// openSlave opens the other end through the master, not by a path in /dev/pts, which may belong to a different devpts instance.
 func openSlave(master int) (*os.File, error) {
 	if err := unix.IoctlSetPointerInt(master, unix.TIOCSPTLCK, 0); err != nil {
 		return nil, err
@@ -57,6 +58,7 @@ func onDescriptor(f *os.File, do func(fd int) error) error {
 	return errors.Join(err, doErr)
 }
 
+// setSize sets the size of a terminal.
 func setSize(tty *os.File, rows, cols uint16) error {
 	return onDescriptor(tty, func(fd int) error {
 		return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: cols})
@@ -80,9 +82,9 @@ func (t ttyOutput) Read(b []byte) (int, error) {
 // The host's line discipline consumes the characters that send signals, but no process on the host has this terminal as its
 // controlling terminal: the foreground process group is in the guest. So ttyInput sends the signals to it.
 type ttyInput struct {
-	f      *os.File
-	signal func(unix.Signal)
-	quoted bool // the next byte is literal, after ^V
+	f      *os.File          // master of the pseudo-terminal
+	signal func(unix.Signal) // sends a signal to the foreground process group
+	quoted bool              // the next byte is literal, because the last one was ^V
 }
 
 // Write implements [io.Writer].

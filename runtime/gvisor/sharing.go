@@ -10,7 +10,8 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
 )
 
-// maxSharing limits a reply, in bytes: one line for each program and one for the number of further programs.
+// maxSharing limits the reply of [sentry.SharingSink], in bytes: one line for each program, with room for a description, and
+// one line for the number of further programs.
 const maxSharing = (sentry.MaxSharing + 1) * (sentry.MaxSharingName + 100)
 
 // SharedRandomness implements [caisson.RandomnessReporter].

@@ -11,8 +11,11 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
+// signalTimeout is the timeout for delivering a signal if the caller passes no context: when a terminal is used or resized, and
+// when an exec session is closed.
 const signalTimeout = 5 * time.Second
 
+// sendSignal makes gVisor deliver a signal to a process or, depending on mode, to the foreground process group of its terminal.
 func sendSignal(ctx context.Context, s *sandbox, pid, signal int, mode boot.SignalDeliveryMode) error {
 	return s.call(ctx, boot.ContMgrSignal,
 		&boot.SignalArgs{CID: string(s.id), Signo: int32(signal), PID: int32(pid), Mode: mode}, nil)
@@ -37,6 +40,7 @@ func (r *Runtime) Signal(ctx context.Context, id caisson.ID, pid, signal int) er
 	return s.whileFrozen(ctx, false, func() error { return s.signalAll(ctx, signal) })
 }
 
+// signalAll sends a signal to all processes except init. The sandbox must be frozen.
 func (s *sandbox) signalAll(ctx context.Context, signal int) error {
 	procs, err := s.processes(ctx)
 	if err != nil {
@@ -53,11 +57,14 @@ func (s *sandbox) signalAll(ctx context.Context, signal int) error {
 	return nil
 }
 
+// isNoProcess reports whether err is gVisor's error for a process that does not exist. The text is compared, because gVisor's
+// errors have no codes.
 func isNoProcess(err error) bool {
 	var remote remoteError
 	return errors.As(err, &remote) && (strings.Contains(remote.msg, "no such process") || strings.Contains(remote.msg, "no thread group"))
 }
 
+// signalError returns NotFound if err means that the process does not exist, else err.
 func signalError(err error, pid int) error {
 	if err != nil && isNoProcess(err) {
 		return caisson.Wrap(err, caisson.NotFound, "the sandbox has no process %d", pid)

@@ -29,7 +29,7 @@ const fsDir = "fs"
 // enforced with RLIMIT_NPROC; the cgroup's limit is reached only if that fails.
 const hostPIDsFactor = 8
 
-// minHostPIDs is the minimum PID limit of a sandbox's cgroup.
+// minHostPIDs is the minimum PID limit of a sandbox's cgroup, because gVisor needs threads of its own.
 const minHostPIDs = 512
 
 // capabilities are the capabilities of the guest's root: the same set as Docker's. They must not include SYS_ADMIN and
@@ -109,6 +109,7 @@ func runArgs(user, dir string, command []string) []string {
 	return append(append(args, "--"), command...)
 }
 
+// rlimit returns a resource limit with n as its soft and hard limit.
 func rlimit(name string, n int) specs.POSIXRlimit {
 	return specs.POSIXRlimit{Type: name, Soft: uint64(n), Hard: uint64(n)}
 }
@@ -128,6 +129,7 @@ func systemMounts(res caisson.Resources) []specs.Mount {
 	}
 }
 
+// cgroupLimits translates the resources of a sandbox to limits of its cgroup.
 func cgroupLimits(res caisson.Resources) *specs.LinuxResources {
 	memory := int64(res.Memory)
 	period := uint64(100_000)
@@ -143,6 +145,7 @@ func cgroupLimits(res caisson.Resources) *specs.LinuxResources {
 // defaultPath is the PATH of processes whose environment has none.
 const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
+// withPath returns env with defaultPath if it contains no PATH.
 func withPath(env []string) []string {
 	if slices.ContainsFunc(env, func(kv string) bool { return len(kv) >= 5 && kv[:5] == "PATH=" }) {
 		return env
@@ -164,6 +167,6 @@ func (l *launcher) flags(dir string, res caisson.Resources, network bool) []stri
 		"--allow-rootfs-tar-annotation",
 		"--cpu-num-from-quota",
 		"--host-settings=ignore",           // the administrator configures the host; "caisson doctor" recommends settings
-		"--restore-spec-validation=ignore", // snapshots record their dependencies (caisson.Dependencies)
+		"--restore-spec-validation=ignore", // the daemon compares snapshots with the host itself, see caisson.Dependencies
 	}
 }

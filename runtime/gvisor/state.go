@@ -16,12 +16,12 @@ import (
 // state is the persistent state of a sandbox, for a restarted daemon. It is stored in state.json in runtimeDir.
 type state struct {
 	Main, Gofer process
-	Cgroup      string
-	HasCommand  bool
-	Memory      caisson.Size
-	Disk        caisson.Size
-	Restored    bool
-	Recorded    []string `json:",omitempty"` // targets of the mounts for which the last writers of files are recorded
+	Cgroup      string       // path of the cgroup, relative to the root of each hierarchy
+	HasCommand  bool         // whether the sandbox has a command, which is process commandPID
+	Memory      caisson.Size // memory limit in bytes; 0: none
+	Disk        caisson.Size // limit in bytes of the changes to the root file system
+	Restored    bool         // started from a checkpoint
+	Recorded    []string     `json:",omitempty"` // targets of the mounts for which the last writers of files are recorded
 }
 
 // process identifies a host process. The start time distinguishes it from later processes with the same PID.
@@ -36,11 +36,14 @@ func processOf(pid int) (process, error) {
 	return process{pid, start}, err
 }
 
+// alive reports whether the process exists and has not exited.
 func (p process) alive() bool {
 	start, err := startTime(p.PID)
 	return p.PID > 0 && err == nil && start == p.Start
 }
 
+// startTime returns when the process that has the PID was started, see process.Start. Returns [os.ErrProcessDone] if it has
+// exited and has not been reaped.
 func startTime(pid int) (uint64, error) {
 	st, err := readStat(pid)
 	if err == nil && (st.state == 'Z' || st.state == 'X') {
@@ -51,11 +54,12 @@ func startTime(pid int) (uint64, error) {
 
 // stat contains fields of /proc/PID/stat.
 type stat struct {
-	state           byte
-	parent, session int
-	start           uint64
+	state           byte   // R, S, D, T, Z or X
+	parent, session int    // PIDs of the parent and of the session leader
+	start           uint64 // in clock ticks since boot
 }
 
+// readStat reads /proc/PID/stat.
 func readStat(pid int) (st stat, err error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -75,6 +79,7 @@ func readStat(pid int) (st stat, err error) {
 	return st, errors.Join(err, err2, err3)
 }
 
+// save writes s.state to state.json.
 func (s *sandbox) save() error {
 	data, err := json.Marshal(s.state)
 	if err != nil {
@@ -87,8 +92,8 @@ func (s *sandbox) save() error {
 	return os.Rename(tmp, filepath.Join(s.dir, "state.json"))
 }
 
-// adopt adds the sandboxes that a previous daemon has left in the directory of r. A directory without a readable state belongs
-// to a launch that was interrupted: it is listed as not running, so that the caller destroys it.
+// adopt adds the sandboxes in the directory of r that a previous daemon has started. A directory without a readable state
+// belongs to a launch that was interrupted: the sandbox is listed as not running, so that the caller destroys it.
 func adopt(r *Runtime) error {
 	entries, err := os.ReadDir(r.cfg.Dir)
 	if errors.Is(err, os.ErrNotExist) {

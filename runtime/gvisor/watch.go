@@ -12,8 +12,8 @@ import (
 // watcher waits for processes to exit, whether they are children or not, with a single thread: a pidfd becomes readable when
 // its process exits.
 type watcher struct {
-	epoll int
-	stop  int // eventfd
+	epoll int // epoll descriptor with stop and all pidfds
+	stop  int // eventfd; writing to it makes run return
 
 	mu    sync.Mutex
 	procs map[int32]func() // onExit functions by pidfd; nil after close; guarded by mu
@@ -59,6 +59,7 @@ func (w *watcher) add(pid int, onExit func()) error {
 	return nil
 }
 
+// run calls the onExit functions of processes that exit. It is the watcher's goroutine.
 func (w *watcher) run() {
 	defer close(w.ended)
 	events := make([]unix.EpollEvent, 64)
@@ -76,10 +77,10 @@ func (w *watcher) run() {
 			delete(w.procs, e.Fd)
 			w.mu.Unlock()
 			if !ok {
-				continue // handled already: the number may now be that of another descriptor
+				continue // The exit was handled before; the number may now be that of another descriptor.
 			}
 			unix.Waitid(unix.P_PIDFD, int(e.Fd), nil, unix.WEXITED|unix.WNOHANG, nil) // fails with ECHILD if it is not a child
-			// Close alone does not remove it from the epoll set while a child between fork and exec has a copy.
+			// Close alone does not remove the pidfd from the epoll set while a child between fork and exec has a copy of it.
 			unix.EpollCtl(w.epoll, unix.EPOLL_CTL_DEL, int(e.Fd), nil)
 			unix.Close(int(e.Fd))
 			if onExit != nil {

@@ -17,7 +17,8 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/sentry"
 )
 
-// sinkQueries implements the queries that sinks of package sentry answer in the sandboxes' main processes.
+// sinkQueries implements the methods of Runtime that read data from the sandboxes' main processes through the sinks of package
+// sentry.
 type sinkQueries struct {
 	running func(caisson.ID) (*sandbox, error) // returns a running sandbox, see Runtime.getRunning
 }
@@ -72,7 +73,7 @@ func querySink(ctx context.Context, s *sandbox, sink string, config map[string]a
 	}, true}
 	callErr := s.call(ctx, boot.ContMgrCreateTraceSession, &args, nil, pw)
 	pw.Close()
-	// The main process may still hold the other end, but it has written the reply before the call returned.
+	// The main process has written the reply before the call returned, but may still hold the other end, so that no EOF comes.
 	pr.SetReadDeadline(time.Now().Add(time.Second))
 	got := <-came
 	return got.data, errors.Join(callErr, got.err)

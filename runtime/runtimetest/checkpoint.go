@@ -16,6 +16,7 @@ var checkpointTests = []test{
 	{"RestoreRefused", testRestoreRefused},
 }
 
+// checkpointer returns the runtime's Checkpointer. It skips the test if the runtime is none.
 func (s *suite) checkpointer(t *testing.T) caisson.Checkpointer {
 	t.Helper()
 	c, ok := s.Runtime.(caisson.Checkpointer)

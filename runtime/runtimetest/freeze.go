@@ -18,6 +18,7 @@ var freezeTests = []test{
 // counterInterval is the minimum time between two increments of a counter.
 const counterInterval = 20 * time.Millisecond
 
+// freezer returns the runtime's Freezer. It skips the test if the runtime is none.
 func (s *suite) freezer(t *testing.T) caisson.Freezer {
 	t.Helper()
 	f, ok := s.Runtime.(caisson.Freezer)
@@ -43,7 +44,7 @@ func testFreeze(t *testing.T, s *suite) {
 		t.Fatalf("Thaw: %v", err)
 	}
 	after := b.count("/count")
-	// The maximum number of increments while it was not frozen.
+	// most is the maximum number of increments in the time that the sandbox was not frozen.
 	if most := int((time.Since(begin)-stood)/counterInterval) + 2; after-before > most {
 		t.Errorf("it went from %d to %d, and at most %d steps are possible if it stood still for %v", before, after, most, stood)
 	}

@@ -100,6 +100,7 @@ func testHostname(t *testing.T, s *suite) {
 	}
 }
 
+// hostname returns the host name inside the sandbox.
 func (b *box) hostname() string {
 	b.t.Helper()
 	return strings.TrimSpace(b.read("/proc/sys/kernel/hostname"))

@@ -103,6 +103,7 @@ func testUnknownID(t *testing.T, s *suite) {
 	}
 }
 
+// tempFile returns an empty file in a temporary directory. It is closed at the end of the test.
 func tempFile(t *testing.T) *os.File {
 	t.Helper()
 	f, err := os.Create(filepath.Join(t.TempDir(), "file"))
@@ -329,6 +330,7 @@ func testProcesses(t *testing.T, s *suite) {
 	b.until("the session has left the list", func() bool { return len(b.processes()) == 2 })
 }
 
+// processes returns the sandbox's processes by PID.
 func (b *box) processes() map[int]caisson.ProcessInfo {
 	b.t.Helper()
 	list, err := b.Runtime.Processes(b.ctx(), b.id)

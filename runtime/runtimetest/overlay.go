@@ -27,12 +27,12 @@ const hostOwner = 1000
 // A workspace is a host directory and the layers of its overlay.
 type workspace struct {
 	t         *testing.T
-	host, dir string
+	host, dir string // the host directory, and the directory with the layers: upper, work and mask
 	mount     caisson.RuntimeMount
 }
 
-// workspace creates a host directory with files, which maps names to contents, and the layers to mount it at /mnt/write as a
-// workspace. Names in hide are hidden.
+// workspace creates a host directory and the layers to mount it at /mnt/write as a workspace. files maps the names of files in
+// the directory to their contents; names in hide are hidden by the mask layer.
 func (b *box) workspace(files map[string]string, hide ...string) *workspace {
 	b.t.Helper()
 	w := &workspace{t: b.t, host: b.t.TempDir(), dir: b.t.TempDir()}
@@ -59,6 +59,7 @@ func (b *box) workspace(files map[string]string, hide ...string) *workspace {
 	return w
 }
 
+// must ends the test if err is not nil.
 func (w *workspace) must(err error) {
 	w.t.Helper()
 	if err != nil {
@@ -127,6 +128,7 @@ func (w *workspace) upper(name string) string {
 	return fmt.Sprintf("mode %o", st.Mode)
 }
 
+// absent checks that a file does not exist in the sandbox.
 func (b *box) absent(name string) {
 	b.t.Helper()
 	if _, err := b.files().StatFile(b.ctx(), name); caisson.KindOf(err) != caisson.NotFound {

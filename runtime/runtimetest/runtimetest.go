@@ -41,6 +41,7 @@ type suite struct {
 	layer string
 }
 
+// A test is one test of the suite with its name.
 type test struct {
 	name string
 	run  func(t *testing.T, s *suite)
@@ -64,7 +65,7 @@ func Test(t *testing.T, open func(t *testing.T) Harness) {
 	}
 }
 
-// Users in the layer's /etc/passwd and /etc/group.
+// Contents of the layer's /etc/passwd and /etc/group.
 const (
 	passwd = "root:x:0:0:root:/root:/bin/sh\nagent:x:1234:1235::/home/agent:/bin/sh\n"
 	group  = "root:x:0:\nagent:x:1235:\nteam:x:1236:agent\n"
@@ -144,6 +145,7 @@ func (s *suite) create(t *testing.T, program ...string) *box {
 	return b
 }
 
+// create creates the sandbox with b.spec.
 func (b *box) create() {
 	b.t.Helper()
 	if err := b.Runtime.Create(b.ctx(), b.id, b.spec); err != nil {
@@ -159,9 +161,10 @@ func (s *suite) argv(program ...string) []string {
 	return append([]string{s.Guestd, "test"}, program...)
 }
 
-// ctx returns a context with patience as its timeout.
+// ctx returns a context that ends with the test or after opTimeout.
 func (b *box) ctx() context.Context { return timeoutContext(b.t) }
 
+// timeoutContext returns a context that ends with the test or after opTimeout.
 func timeoutContext(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), opTimeout)
 	t.Cleanup(cancel)
@@ -206,6 +209,7 @@ func (b *box) finish(p caisson.Process) result {
 	return result{stdout.String(), stderr.String(), b.wait(p)}
 }
 
+// wait waits until p has exited and returns its exit status.
 func (b *box) wait(p caisson.Process) caisson.ExitStatus {
 	b.t.Helper()
 	status, err := p.Wait(b.ctx())
@@ -271,7 +275,7 @@ func (b *box) count(name string) int {
 	if _, err := b.files().StatFile(b.ctx(), name); caisson.KindOf(err) == caisson.NotFound {
 		return 0
 	}
-	n, _ := strconv.Atoi(strings.TrimSpace(b.read(name))) // 0 if the file is just being replaced, which may not be atomic
+	n, _ := strconv.Atoi(strings.TrimSpace(b.read(name))) // The file is empty while the counter replaces its content: 0.
 	return n
 }
 
@@ -327,7 +331,7 @@ func wantKind(t *testing.T, what string, err error, k caisson.Kind, mentions ...
 	}
 }
 
-// wantDone fails the test unless c is closed within patience.
+// wantDone fails the test unless c is closed within opTimeout.
 func wantDone(t *testing.T, what string, c <-chan struct{}) {
 	t.Helper()
 	select {

@@ -81,6 +81,7 @@ func (s *Skill) check(w Environment) []caisson.AgentCheck {
 	return out
 }
 
+// hint returns the author's suggestions for an installation, for a remedy.
 func (s *Skill) hint() string {
 	if len(s.Install) == 0 {
 		return ""

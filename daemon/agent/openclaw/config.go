@@ -26,13 +26,13 @@ type Setup struct {
 const (
 	maxModels       = 200
 	maxPersonas     = 50
-	maxInstructions = 64 << 10
+	maxInstructions = 64 << 10 // bytes of the instructions of one persona
 )
 
 // Limits of a model that has none configured.
 const (
-	defaultContext = 128_000
-	defaultOutput  = 8192
+	defaultContext = 128_000 // tokens of the context window
+	defaultOutput  = 8192    // tokens of one answer
 )
 
 // Config returns the configuration files of OpenClaw. They are written after the agent's files and include the content of the
@@ -73,6 +73,7 @@ func Config(s Setup) ([]caisson.SeedFile, error) {
 	return append(files, caisson.SeedFile{Path: path.Join(s.Home, "openclaw.json"), Mode: 0o600, Data: b.String()}), nil
 }
 
+// check returns an Invalid error if s cannot be configured.
 func (s *Setup) check() error {
 	if len(s.Models) == 0 {
 		return invalidf("models", "OpenClaw needs at least one model; grant one to the agent")
@@ -166,6 +167,7 @@ func (s *Setup) file(name string) string {
 	return ""
 }
 
+// modelsOf returns the configuration of the models: a single provider, which is the model gateway.
 func modelsOf(s Setup) models {
 	m := models{Mode: "replace", CatalogRefresh: enabled{}, Providers: map[string]provider{}}
 	p := provider{BaseURL: cmp.Or(s.BaseURL, modelsURL), APIKey: dummyKey, API: "openai-completions", Headers: map[string]string{

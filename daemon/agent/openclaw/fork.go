@@ -20,10 +20,10 @@ fallback: {text: "I am ready."}
 
 // A ForkChanges contains the changes that the first task in a fork makes before its prompt.
 type ForkChanges struct {
-	Remove []string
-	Files  []caisson.SeedFile
-	Port   int
-	Secret string // token of the gateway; "" because the gateway has none
+	Remove []string           // paths of files to remove
+	Files  []caisson.SeedFile // files to write
+	Port   int                // port of the gateway
+	Secret string             // token of the gateway; "" because the gateway has none
 }
 
 // Fork returns the changes that a fork needs so that no credential made before the fork is valid outside of it.

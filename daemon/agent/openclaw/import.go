@@ -19,12 +19,12 @@ import (
 
 // Limits on an import.
 const (
-	maxFiles     = 500
-	maxFile      = 256 << 10 // bytes
-	maxTotal     = 4 << 20
-	maxSecrets   = 200
-	maxAgents    = 50 // agents
-	maxSecretLen = 16 << 10
+	maxFiles     = 500       // imported files
+	maxFile      = 256 << 10 // bytes of one file
+	maxTotal     = 4 << 20   // bytes of all files together
+	maxSecrets   = 200       // secrets
+	maxAgents    = 50        // agents besides main, which become personas, and files with stored logins
+	maxSecretLen = 16 << 10  // bytes of one secret
 )
 
 // An Imported is the result of importing an existing installation of OpenClaw.
@@ -132,6 +132,7 @@ func stringsOf(v any) []string {
 // modelRef returns the model that a setting names.
 func modelRef(v any) string { return cmp.Or(stringOf(v), stringOf(lookup(v, "primary"))) }
 
+// notAlias matches the characters that an alias of a model does not have.
 var notAlias = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
 
 // alias returns an alias for OpenClaw's name of a model, and adds the model to the result.

@@ -38,10 +38,11 @@ func parseJSON5(b []byte) (any, error) {
 	return v, nil
 }
 
+// json5 is the state of parseJSON5.
 type json5 struct {
 	s      string
-	i      int
-	values int
+	i      int // offset in s of the next byte to parse
+	values int // number of values so far
 }
 
 // skipSpace skips white space and comments.

@@ -17,6 +17,7 @@ const (
 	Port    = 18789               // port of the gateway, on the loopback interface
 )
 
+// Further paths of OpenClaw in a sandbox.
 const (
 	configFile = Home + "/openclaw.json"
 	stateDir   = Home + "/state"
@@ -64,8 +65,8 @@ func Command() []string {
 	}
 }
 
-// Env returns the environment of both. It sets every path that OpenClaw would otherwise search for, and disables everything
-// that it would load, fetch or report by itself.
+// Env returns the environment for the commands of Service and Command. It sets every path that OpenClaw would otherwise search
+// for, and disables everything that it would load, fetch or report by itself.
 func Env() map[string]string {
 	return map[string]string{
 		"HOME":                         homeDir,

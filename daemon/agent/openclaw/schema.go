@@ -26,6 +26,7 @@ type config struct {
 	Tools     tools          `json:"tools"`
 }
 
+// enabled switches one feature of OpenClaw on or off.
 type enabled struct {
 	Enabled bool `json:"enabled"`
 }
@@ -143,6 +144,7 @@ type modelChoice struct {
 	Primary string `json:"primary"`
 }
 
+// entry is the configuration of one of OpenClaw's agents: main or a persona.
 type entry struct {
 	Workspace string       `json:"workspace"`
 	Cwd       string       `json:"cwd"`

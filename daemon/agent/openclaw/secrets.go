@@ -26,6 +26,7 @@ func isSecretKey(name string) bool {
 	return !slices.Contains(notSecret, name) && slices.ContainsFunc(secretKeys, func(k string) bool { return strings.HasSuffix(name, k) })
 }
 
+// notName matches the parts of a name that are not letters or digits.
 var notName = regexp.MustCompile(`[^A-Za-z0-9]+`)
 
 // secretName returns a name for the credential store.
@@ -91,7 +92,7 @@ func (in *importer) secrets(root map[string]any) {
 	in.logins()
 }
 
-// walk finds secrets by the names of settings.
+// walk records the secrets in v, which are recognised by the names of settings. names is the path of v in the file from.
 func (in *importer) walk(from string, names []string, v any) {
 	switch v := v.(type) {
 	case map[string]any:
@@ -109,6 +110,7 @@ func (in *importer) walk(from string, names []string, v any) {
 	}
 }
 
+// envLine matches a line of a .env file: NAME=VALUE, with or without export before it.
 var envLine = regexp.MustCompile(`^\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*?)\s*$`)
 
 // dotEnv imports all variables of a file as secrets, because such files usually contain secrets.

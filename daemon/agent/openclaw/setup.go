@@ -14,6 +14,7 @@ var npm embed.FS
 //go:embed preload.cjs
 var preload string
 
+// packageFiles are the names of the files that Packages returns.
 var packageFiles = []string{"package.json", "package-lock.json"}
 
 // Registry is the only host that the setup connects to.

@@ -20,12 +20,12 @@ import (
 
 // Limits on skills, which are untrusted content.
 const (
-	maxSkills = 500
+	maxSkills = 500       // skills of one file system
 	maxSkill  = 256 << 10 // bytes of a SKILL.md
 	maxHead   = 64 << 10  // bytes of its front matter
-	maxNeeds  = 50        // entries of each kind
-	maxHosts  = 20
-	maxDepth  = 6 // depth of directories below a directory of skills
+	maxNeeds  = 50        // requirements of each kind
+	maxHosts  = 20        // hosts that are found in one SKILL.md
+	maxDepth  = 6         // depth of directories below a directory of skills
 )
 
 // A Skill contains the requirements of a skill, according to its SKILL.md.
@@ -34,13 +34,14 @@ type Skill struct {
 	Dir      string
 	Programs []string // all of these programs
 	AnyOf    []string // at least one of these programs
-	Env      []string
+	Env      []string // environment variables
 	Config   []string // paths in OpenClaw's configuration that must be true
 	Systems  []string // operating systems; empty means all
 	Hosts    []string // hosts of the URLs in its text, which it probably connects to
 	Install  []string // commands with which OpenClaw would install what is missing, for display
 }
 
+// frontMatter is the used part of the YAML at the beginning of a SKILL.md.
 type frontMatter struct {
 	Name     string `yaml:"name"`
 	Metadata struct {
@@ -49,6 +50,7 @@ type frontMatter struct {
 	} `yaml:"metadata"`
 }
 
+// skillNeeds are the requirements of a skill, and the ways to install what is missing.
 type skillNeeds struct {
 	OS       []string `yaml:"os"`
 	Always   bool     `yaml:"always"`

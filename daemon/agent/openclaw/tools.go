@@ -21,7 +21,7 @@ var deniedTools = []string{
 	"code_execution", "web_search", "x_search", "image_generate", "music_generate", "video_generate", "tts", // need accounts
 }
 
-// toolGroups are the members of tool groups, as far as they are relevant for barred.
+// toolGroups are the members of tool groups, as far as isDenied needs them.
 var toolGroups = map[string][]string{
 	"group:automation": {"heartbeat_respond", "automations", "gateway", "plugins", "openclaw"},
 	"group:nodes":      {"nodes", "computer", "mobile_ui"},
@@ -56,7 +56,7 @@ func toolFault(s string) string {
 	return ""
 }
 
-// isDenied reports whether an allowed name is a barred tool, or a group that contains only barred tools.
+// isDenied reports whether a name that an agent allows is a denied tool, or a group that contains only denied tools.
 func isDenied(name string) bool {
 	is := func(name string) bool {
 		return slices.ContainsFunc(deniedTools, func(b string) bool { return b == name || slices.Contains(toolGroups[b], name) })

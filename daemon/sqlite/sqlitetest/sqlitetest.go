@@ -34,6 +34,7 @@ var empty = sync.OnceValues(func() ([]byte, error) {
 	return os.ReadFile(path)
 })
 
+// auditKey returns a Config.AuditKey with the key that all databases of this package have.
 func auditKey(made bool) func() (caisson.Secret, bool, error) {
 	return func() (caisson.Secret, bool, error) { return caisson.NewSecret(strings.Repeat("k", 32)), made, nil }
 }

@@ -15,7 +15,7 @@ const Prompt = "Fix the failing test."
 // Answer is a part of the final answer of Script, if the test was fixed.
 const Answer = "now passes"
 
-// Script is for package wire/llm/scripted.
+// Script is the script of the model, in the format of package wire/llm/scripted.
 //
 //go:embed script.yaml
 var Script string

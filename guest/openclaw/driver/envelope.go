@@ -24,11 +24,13 @@ type envelope struct {
 	Tools *toolCount `json:"toolSummary"`
 }
 
+// outcome is the answer of a turn, with information about it.
 type outcome struct {
 	Payloads []payload `json:"payloads"`
 	Meta     *meta     `json:"meta"`
 }
 
+// payload is one message of an answer.
 type payload struct {
 	Text    string `json:"text"`
 	IsError bool   `json:"isError"`
@@ -64,6 +66,7 @@ func (e *envError) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
+// meta is OpenClaw's information about a turn.
 type meta struct {
 	Aborted   bool      `json:"aborted"`
 	Error     *envError `json:"error"`
@@ -76,6 +79,7 @@ type meta struct {
 	} `json:"agentMeta"`
 }
 
+// usage is the number of tokens of all model calls of a turn.
 type usage struct {
 	Input      int64 `json:"input"`
 	Output     int64 `json:"output"`
@@ -164,6 +168,7 @@ func (m *meta) isModelText(text string) bool {
 	return false
 }
 
+// used returns the usage of a turn, or nil if the envelope does not contain it.
 func (e *envelope) used(m *meta) *caisson.RunUsage {
 	u, calls := m.Agent.Usage, m.Agent.Turns
 	if u == nil {

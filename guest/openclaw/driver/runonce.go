@@ -18,7 +18,7 @@ import (
 
 const (
 	maxAnswer     = 32 << 20 // maximum output of OpenClaw, in bytes
-	maxCandidates = 100      // lines at which the JSON object may begin
+	maxCandidates = 100      // lines beginning with "{" that are tried as the beginning of the JSON object
 )
 
 // runOnce starts OpenClaw for one turn. Its output comes at the end, so there is nothing to stream.

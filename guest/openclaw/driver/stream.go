@@ -22,6 +22,7 @@ func newStream(run string, limit caisson.Size, out drive.Out) *stream {
 	return &stream{run: run, out: out, answer: drive.NewAnswer(out, int(min(max(limit, 0), maxAnswer)))}
 }
 
+// runEvent is the payload of an event of a run.
 type runEvent struct {
 	Run    string          `json:"runId"`
 	Stream string          `json:"stream"`
@@ -76,6 +77,7 @@ func (s *stream) preamble(data json.RawMessage) {
 	}
 }
 
+// tool handles the start or the result of a tool call.
 func (s *stream) tool(data json.RawMessage) {
 	var d struct {
 		Phase, Name string
@@ -126,6 +128,7 @@ func resultText(raw json.RawMessage) string {
 	return string(raw)
 }
 
+// lifecycle handles the start of the run, and the reasons of its failures.
 func (s *stream) lifecycle(data json.RawMessage) {
 	var d struct {
 		Phase       string

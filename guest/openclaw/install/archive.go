@@ -20,8 +20,8 @@ import (
 const (
 	maxArchive  = 256 << 20 // compressed size, in bytes
 	maxUnpacked = 1 << 30   // uncompressed size, in bytes
-	maxEntries  = 50_000
-	maxName     = 1000
+	maxEntries  = 50_000    // files and directories
+	maxName     = 1000      // bytes of a path
 )
 
 // answerTimeout is the timeout for the beginning of the registry's answer.

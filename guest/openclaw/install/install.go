@@ -64,6 +64,7 @@ type installer struct {
 	log  io.Writer
 }
 
+// run installs the packages of a lock file.
 func (in *installer) run(ctx context.Context, lockFile string) error {
 	l, err := readLock(lockFile)
 	if err != nil {

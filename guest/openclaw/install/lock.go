@@ -20,6 +20,7 @@ type lock struct {
 	Packages map[string]lockPackage `json:"packages"`
 }
 
+// lockPackage is one package of a lock file.
 type lockPackage struct {
 	Version   string `json:"version"`
 	Resolved  string `json:"resolved"`
@@ -92,6 +93,7 @@ func (l *lock) find(name, base string) (source, error) {
 	return s, nil
 }
 
+// source returns the address and digest of the package, or an error if it is not an archive below base with a SHA-512 digest.
 func (p lockPackage) source(base string) (source, error) {
 	u, err := url.Parse(p.Resolved)
 	if err != nil || !strings.HasPrefix(p.Resolved, base) || u.RawQuery != "" || u.User != nil || !strings.HasSuffix(u.Path, ".tgz") || strings.Contains(u.Path, "..") {

@@ -24,6 +24,7 @@ type Pull struct {
 	URL         string
 }
 
+// repoID and forkID are the ids of the repository and of a fork of it.
 const repoID, forkID = 1000, 2000
 
 // AddPull adds a pull request of another user, and returns its number. The head of one from a fork need not exist.
@@ -163,6 +164,7 @@ func (f *Forge) replyCreated(w http.ResponseWriter, body object) {
 	reply(w, http.StatusCreated, body)
 }
 
+// object is a JSON object of an answer.
 type object = map[string]any
 
 func reply(w http.ResponseWriter, status int, body any) {

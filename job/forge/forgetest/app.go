@@ -19,6 +19,7 @@ import (
 	"github.com/caisson-dev/caisson"
 )
 
+// appID and installationID are the ids of the App and of its installation for the repository.
 const appID, installationID = 4711, 81
 
 // app is a GitHub App; the zero value means that there is none.

@@ -42,7 +42,7 @@ type Options struct {
 	GitHubApp bool
 	// NoDrafts simulates a plan of GitHub without draft pull requests.
 	NoDrafts bool
-	// RootURL is the URL that the forge is configured with, if it is wrong; the addresses of pages begin with it.
+	// RootURL simulates a forge that is configured with a wrong URL of its own, with which the addresses of its pages then begin.
 	RootURL string
 }
 

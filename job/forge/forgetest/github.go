@@ -133,6 +133,7 @@ func (f gitHubAPI) updatePull(w http.ResponseWriter, r *http.Request, number str
 	reply(w, http.StatusOK, f.showPull(p))
 }
 
+// set assigns *from to *to, unless from is nil.
 func set(to, from *string) {
 	if from != nil {
 		*to = *from

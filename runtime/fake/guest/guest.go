@@ -117,8 +117,9 @@ func publicError(err error) error {
 	return caisson.Errorf(caisson.Internal, "%v", err)
 }
 
-// testProgram returns those programs of the role test that need support by the fake runtime: memory that checkpoints capture,
-// memory that is limited, files with owners and a limit. It returns nil for the others.
+// testProgram returns the program of the role test with these arguments if it needs support by the fake runtime: for memory that
+// checkpoints capture, for memory that is limited, or for files with owners and a limit. It returns nil for the others, which
+// package guestd implements.
 func testProgram(args []string) fake.Program {
 	switch name := arg(args, 0); {
 	case name == "alloc":
@@ -135,6 +136,7 @@ func testProgram(args []string) fake.Program {
 	return nil
 }
 
+// number parses argument i, which must not be negative.
 func number(p *fake.Proc, i int) (int64, error) {
 	n, err := strconv.ParseInt(arg(p.Args(), i), 10, 64)
 	if err == nil && n < 0 {
@@ -192,6 +194,7 @@ func stat(_ context.Context, p *fake.Proc) int {
 	return 0
 }
 
+// kind returns the name of a file's type.
 func kind(m os.FileMode) string {
 	i := slices.Index([]os.FileMode{0, os.ModeDir, os.ModeSymlink, os.ModeNamedPipe, os.ModeSocket}, m.Type())
 	if i < 0 {
@@ -200,6 +203,7 @@ func kind(m os.FileMode) string {
 	return []string{"file", "directory", "symlink", "fifo", "socket"}[i]
 }
 
+// mode returns the permissions of a file, with setuid, setgid and sticky, as the bits that chmod(2) uses.
 func mode(m os.FileMode) uint32 {
 	bits := uint32(m.Perm())
 	for i, b := range []os.FileMode{os.ModeSticky, os.ModeSetgid, os.ModeSetuid} {

@@ -18,7 +18,7 @@ const (
 	magic = "caisson writers 1\n"
 	// recordHeaderSize is the size of a record's header: flags, pid, uid, and the lengths of command and path, which follow.
 	recordHeaderSize = 1 + 4 + 4 + 1 + 2
-	moved            = 1 // flag
+	moved            = 1 // value of the flags if Record.Moved is set, else they are 0
 )
 
 // Encode returns the table in encoded form.
@@ -43,6 +43,7 @@ func (t *Table) Encode() []byte {
 	return b
 }
 
+// errMalformed is the error for a table that is not in the format of Encode.
 var errMalformed = errors.New("what the sandbox says of who has written its files makes no sense")
 
 // Decode decodes the table of an untrusted sandbox. It returns an error unless all paths are clean, relative and different.
@@ -77,6 +78,7 @@ func Decode(b []byte) (records []Record, dropped uint64, err error) {
 	return records, dropped, nil
 }
 
+// decodeOne decodes the first record in b and returns the bytes after it.
 func decodeOne(b []byte) (r Record, rest []byte, err error) {
 	if len(b) < recordHeaderSize {
 		return r, nil, errMalformed
@@ -107,7 +109,7 @@ func validPath(path string) bool {
 	return true
 }
 
-// ShowPath returns path for display, in the same form as package gate: bytes that are not UTF-8 are escaped.
+// ShowPath returns path in the form in which reviews contain paths: bytes that are not UTF-8 are escaped.
 func ShowPath(path string) string { return escape(path, func(rune) bool { return false }) }
 
 // escapeUnprintable escapes backslashes and non-printable characters, so that the result is unambiguous wherever it is displayed.

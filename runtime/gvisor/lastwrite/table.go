@@ -28,7 +28,8 @@ type Process struct {
 // A Record contains the last process that has changed the file at a path.
 type Record struct {
 	Path string // relative to the workspace, "" for itself; any bytes but NUL
-	// Moved reports that the last change was a rename of the file to or from the path. It applies to the files below it as well.
+	// Moved means that the last change was a rename of the file to or from the path. If the file is a directory, the files below
+	// it were moved too, although they have no records of that.
 	Moved bool
 	Process
 }
@@ -40,9 +41,9 @@ type Record struct {
 type Table struct {
 	mu      sync.Mutex
 	entries map[string]*pathEntry // by path; the map and its elements are guarded by mu
-	order   list.List             // of *name, least recently changed first; guarded by mu
+	order   list.List             // of *pathEntry, least recently changed first; guarded by mu
 	bytes   int                   // total length of the paths; guarded by mu
-	changes uint64                // number of changes; guarded by mu
+	changes uint64                // number of recorded changes; guarded by mu
 	dropped uint64                // number of dropped paths; guarded by mu
 }
 
@@ -55,11 +56,11 @@ type change struct {
 // pathEntry is the state of one path.
 type pathEntry struct {
 	path    string
-	change       // last change of the name
-	removed bool // the name does not exist since that change
-	moved   bool // that change was a rename
-	file    *change
-	element *list.Element
+	change                // last change of the name
+	removed bool          // the name does not exist since that change
+	moved   bool          // that change was a rename
+	file    *change       // last change of the file, shared with its other names; nil if none is recorded
+	element *list.Element // position in Table.order
 }
 
 // Wrote records a change of the file at path.
@@ -90,6 +91,7 @@ func (t *Table) Made(path string, by Process) { t.recordName(path, by, false) }
 // Removed records that path was removed.
 func (t *Table) Removed(path string, by Process) { t.recordName(path, by, true) }
 
+// recordName records that path was created or, if gone is set, removed.
 func (t *Table) recordName(path string, by Process, gone bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -170,7 +172,7 @@ func (t *Table) moveToNewest(path string) *pathEntry {
 	return n
 }
 
-// recordFileChange records a change of the file with the name n. The caller must hold t.mu.
+// recordFileChange records a change of the file at n, for all of its names. The caller must hold t.mu.
 func (t *Table) recordFileChange(n *pathEntry, by Process) {
 	if n.file == nil {
 		n.file = &change{}
@@ -179,7 +181,7 @@ func (t *Table) recordFileChange(n *pathEntry, by Process) {
 	*n.file = change{t.changes, by}
 }
 
-// recordNameChange records a change of the name n itself. The caller must hold t.mu.
+// recordNameChange records that the name n was created, removed (gone) or renamed (moved). The caller must hold t.mu.
 func (t *Table) recordNameChange(n *pathEntry, by Process, gone, moved bool) {
 	t.changes++
 	n.change, n.removed, n.moved = change{t.changes, by}, gone, moved

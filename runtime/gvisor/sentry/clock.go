@@ -16,11 +16,12 @@ import (
 // elapsed time, so in each fork of an older snapshot all timers with shorter periods fire at once: caches are emptied, workers
 // exit and connections time out, although the snapshot was made to keep them. The real-time clock is correct in either case.
 //
-// It is saved with every kernel. At a restore with still clock, it changes the saved state of gVisor's timekeeper after the
-// kernel's state was loaded and before its clocks are set.
+// A stillClock is saved with every kernel. If restoreStillClock is set at a restore, it changes the saved state of gVisor's
+// timekeeper after the kernel's state was loaded and before its clocks are set.
 type stillClock struct{ keeper *kernel.Timekeeper }
 
-// restoreStillClock reports whether this process restores a sandbox with a still clock. It is written before gVisor runs.
+// restoreStillClock reports whether this process restores a sandbox whose monotonic clock must continue at its value in the
+// checkpoint. It is set before gVisor starts a kernel.
 var restoreStillClock bool
 
 // installClock saves a stillClock with the kernel of this process. If still is set and the kernel is restored from a checkpoint
@@ -28,7 +29,8 @@ var restoreStillClock bool
 func installClock(still bool) {
 	restoreStillClock = still
 	var once sync.Once
-	// Every sandbox's first process starts its command with one of these calls.
+	// The first process of a sandbox starts the command with one of these calls, so the stillClock is added before a checkpoint
+	// can be made.
 	for _, sysno := range []uintptr{sysClone, sysClone3, sysFork, sysVfork} {
 		wrap(sysno, func(original kernel.SyscallFn) kernel.SyscallFn {
 			return func(t *kernel.Task, sysno uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
@@ -42,11 +44,11 @@ func installClock(still bool) {
 // clockKey is the key of a stillClock in the checkpoint.
 const clockKey = "caisson.clock"
 
-// savedAtOffset is the offset of the timekeeper's field with the real time of the checkpoint.
+// savedAtOffset is the offset in [kernel.Timekeeper] of the field with the real time at which the checkpoint was saved.
 var savedAtOffset = fieldOf[kernel.Timekeeper, int64]("saveRealtime")
 
-// afterLoad sets the saved real time to its maximum. The timekeeper treats a real-time clock that has gone backwards as no
-// elapsed time.
+// afterLoad passes the loaded kernel to processSharing and, if restoreStillClock is set, sets the saved real time to its
+// maximum: if the real-time clock has gone backwards since the save, the timekeeper assumes that no time has elapsed.
 func (c *stillClock) afterLoad(ctx context.Context) {
 	processSharing.restored(ctx)
 	if !restoreStillClock {

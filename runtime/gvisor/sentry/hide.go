@@ -29,7 +29,7 @@ type Hidden struct {
 	Hide, Show []string // see package namemask
 }
 
-// hideNames adds the annotations that make the gofer hide names in the workspace that is mounted on dir. It turns gVisor's
+// hideNames adds the annotations that make the gofer hide names in the workspace m, which is mounted on dir. It turns gVisor's
 // directfs off for the mount, so that the sandbox opens files through the gofer instead of directly.
 func (r *LaunchRequest) hideNames(m LaunchMount, dir string) error {
 	if len(m.Overlay.Hide) == 0 {
@@ -78,10 +78,10 @@ type nameFilter struct {
 	targets map[string]bool // targets of the mounts in the spec
 }
 
-// filteredMount is a mount with hidden names.
+// filteredMount is the mount of a workspace with hidden names.
 type filteredMount struct {
 	root  string // path in the gofer's file system, the same as in the sandbox
-	upper int    // descriptor of the upper layer
+	upper int    // descriptor of the upper layer, in which the files are that the sandbox has created
 	mask  *namemask.Mask
 }
 
@@ -90,22 +90,31 @@ type filteredMount struct {
 //go:linkname gvisorHandlers gvisor.dev/gvisor/pkg/lisafs.handlers
 var gvisorHandlers [lisafs.RenameAt2 + 1]lisafs.RPCHandler
 
+// lookupControlFD is an unexported method of gVisor. It returns the descriptor of a connection for a file that is looked up but
+// not open; the caller must release the reference.
+//
 //go:linkname lookupControlFD gvisor.dev/gvisor/pkg/lisafs.(*Connection).lookupControlFD
 func lookupControlFD(c *lisafs.Connection, id lisafs.FDID) (*lisafs.ControlFD, error)
 
+// lookupOpenFD is an unexported method of gVisor. It returns the descriptor of a connection for an open file; the caller must
+// release the reference.
+//
 //go:linkname lookupOpenFD gvisor.dev/gvisor/pkg/lisafs.(*Connection).lookupOpenFD
 func lookupOpenFD(c *lisafs.Connection, id lisafs.FDID) (*lisafs.OpenFD, error)
 
+// withRenameReadLock is an unexported method of gVisor. It calls f while no file of the server can be renamed.
+//
 //go:linkname withRenameReadLock gvisor.dev/gvisor/pkg/lisafs.(*Server).withRenameReadLock
 func withRenameReadLock(s *lisafs.Server, f func() error) error
 
-// Offsets of a connection's fields for its server and for the path of its mount.
+// Offsets in [lisafs.Connection] of the fields with its server and with the path of its mount.
 var (
 	serverOffset    = fieldOf[lisafs.Connection, *lisafs.Server]("server")
 	mountPathOffset = fieldOf[lisafs.Connection, string]("mountPath")
 )
 
-// readHidden reads the annotation from the spec whose descriptor is among a gofer's arguments.
+// readHidden returns the value of HideAnnotation and the targets of all mounts, from the spec whose descriptor is among a gofer's
+// arguments.
 func readHidden(args []string) (hidden map[string]Hidden, targets []string, err error) {
 	spec, err := specOf(args)
 	if err != nil {
@@ -177,8 +186,8 @@ func (v *nameFilter) mountOf(full string) (m *filteredMount, rel string) {
 	return nil, ""
 }
 
-// hidden reports whether rel is hidden: its name matches, and it is not in the upper layer. After an error, it is hidden.
-// The lookup uses openat2 and fstatat, because gVisor's seccomp filter for the gofer allows them.
+// hidden reports whether rel is hidden: the mask hides its name, and it is not in the upper layer. If the upper layer cannot be
+// read, it is hidden. The lookup uses openat2 and fstatat, because gVisor's seccomp filter for the gofer allows them.
 func (m *filteredMount) hidden(rel string) bool {
 	if !m.mask.Hides(rel) {
 		return false
@@ -212,7 +221,8 @@ func pathOf(c *lisafs.Connection, node *lisafs.Node) (p string) {
 	return p
 }
 
-// walk returns a handler of Walk or WalkStat that stops at the first hidden name.
+// walk returns a handler of Walk, whose reply contains a status, or of WalkStat. It replies as if the first hidden name did not
+// exist.
 func (v *nameFilter) walk(original lisafs.RPCHandler, hasStatus bool) lisafs.RPCHandler {
 	return func(c *lisafs.Connection, comm lisafs.Communicator, n uint32) (uint32, error) {
 		var req lisafs.WalkReq
@@ -241,7 +251,7 @@ func (v *nameFilter) walk(original lisafs.RPCHandler, hasStatus bool) lisafs.RPC
 	}
 }
 
-// visible returns how many elements of names, a path relative to dir, precede the first hidden one.
+// visible returns the number of elements of names, a path relative to dir, before the first hidden one.
 func (v *nameFilter) visible(c *lisafs.Connection, dir lisafs.FDID, names []string) (int, error) {
 	fd, err := lookupControlFD(c, dir)
 	if err != nil {

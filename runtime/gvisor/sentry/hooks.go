@@ -71,7 +71,7 @@ func installHooks(args []string) {
 	linux.AMD64.Init()
 }
 
-// wrap replaces the implementation of a system call by the result of around.
+// wrap replaces the implementation of a system call by the result of around, which gets the original one.
 func wrap(sysno uintptr, around func(original kernel.SyscallFn) kernel.SyscallFn) {
 	call, ok := linux.AMD64.Table[sysno]
 	if !ok {

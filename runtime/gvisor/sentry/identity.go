@@ -15,15 +15,15 @@ import (
 // An identity holds the additional PIDs (names) of a thread group that was restored from a checkpoint: one for each restore. It
 // is saved with the group's leader, as an action that runs when the leader exits.
 type identity struct {
-	all    *identities
-	tg     *kernel.ThreadGroup
-	leader *kernel.Task
-	// generations lists the generations in which the group was restored, ascending. The group was created before the first; its
-	// current name is that of the last.
+	all    *identities         // contains this identity
+	tg     *kernel.ThreadGroup // the restored thread group
+	leader *kernel.Task        // leader of tg
+	// generations lists the restores (see identities.generation) in which the group got a name, in the order of the restores. Its
+	// current name is that of the last one.
 	generations []int32
 }
 
-// Limits for generations.
+// Limits of the numbers of restores, which are called generations.
 const (
 	// maxGeneration keeps names below 2^30, the largest thread ID that a futex can contain. After that many restores, the
 	// generation starts again at 1.
@@ -70,7 +70,7 @@ func (id *identity) TaskDestroyAction(sentrycontext.Context) {
 
 // identities holds the identities of a kernel's restored thread groups. It is saved with the kernel.
 type identities struct {
-	generation int32 // current generation; 0 before the first restore
+	generation int32 // number of the last restore that gave new names; 0 before the first one
 
 	mu sync.RWMutex                      // not saved; acquired after the lock of the task set
 	of map[*kernel.ThreadGroup]*identity // guarded by mu
@@ -81,6 +81,7 @@ func (ids *identities) nextGeneration() {
 	ids.generation = ids.generation%maxGeneration + 1
 }
 
+// remove removes the identity of tg.
 func (ids *identities) remove(tg *kernel.ThreadGroup) {
 	ids.mu.Lock()
 	defer ids.mu.Unlock()

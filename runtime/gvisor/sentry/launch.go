@@ -40,8 +40,8 @@ type LaunchRequest struct {
 	Layers       []string          // topmost first
 	Binds        map[string]string // target → source
 	Mounts       []LaunchMount
-	IDMapFD      int    // user namespace that maps layer owners to the sandbox's
-	NetNSFD      int    // -1: none
+	IDMapFD      int    // user namespace that maps the owners of files in layers to the uids of the sandbox
+	NetNSFD      int    // network namespace of the sandbox, with the TAP of its wire; -1: the sandbox has no network
 	EmptyNetNSFD int    // network namespace without interfaces, for the gofer
 	Image        string // checkpoint directory to restore from, or ""
 
@@ -93,6 +93,7 @@ func launch() int {
 	return 0
 }
 
+// run mounts the root file system, writes config.json, and creates and starts or restores the sandbox.
 func (r *LaunchRequest) run() (res LaunchReply, err error) {
 	unix.Umask(0o077)
 	os.Clearenv()
@@ -133,6 +134,7 @@ func (r *LaunchRequest) run() (res LaunchReply, err error) {
 	return LaunchReply{PID: c.SandboxPid(), GoferPID: c.GoferPid.Load()}, nil
 }
 
+// parseFlags parses gVisor's command-line flags.
 func parseFlags(args []string) (*config.Config, error) {
 	fs := flag.NewFlagSet("caisson", flag.ContinueOnError)
 	config.RegisterFlags(fs)
@@ -142,6 +144,7 @@ func parseFlags(args []string) (*config.Config, error) {
 	return config.NewFromFlags(fs)
 }
 
+// fdPath returns a path of the open descriptor fd that is valid in this process.
 func fdPath(fd int) string { return fmt.Sprintf("/proc/self/fd/%d", fd) }
 
 // LaunchAttr returns the process attributes of a launcher: a new mount namespace, a new session, and SIGKILL when its parent

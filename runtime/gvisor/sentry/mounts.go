@@ -13,8 +13,8 @@ import (
 )
 
 // stages are directories that usually exist and that all users may enter. In the launcher's mount namespace, a small tmpfs is
-// mounted over one of them, on which the root file system is assembled. A directory below the data directory would not work,
-// because the gofer runs as an unprivileged user that cannot enter it.
+// mounted over one of them, called the stage, on which the root file system is assembled. A directory below the data directory
+// would not work, because the gofer runs as an unprivileged user that cannot enter it.
 var stages = []string{"/mnt", "/media", "/srv", "/opt", "/boot"}
 
 // buildRootfs mounts the root file system and sets the paths in the spec that refer to it.
@@ -148,7 +148,8 @@ func mountLayers(stage, root string, layers []int, lowest string) error {
 	return nil
 }
 
-// mountVolumes mounts host directories and workspaces in the stage and adds them to the spec as sources of bind mounts.
+// mountVolumes mounts the host directories, volumes and workspaces of the request in the stage and adds them to the spec as
+// sources of bind mounts.
 func (r *LaunchRequest) mountVolumes(stage string) error {
 	for i, m := range r.Mounts {
 		dir := filepath.Join(stage, fmt.Sprint("m", i))

@@ -27,7 +27,7 @@ type overlayError struct {
 func (e *overlayError) Error() string { return fmt.Sprintf("workspace at %s: %v", e.target, e.err) }
 func (e *overlayError) Unwrap() error { return e.err }
 
-// refusedTarget returns the target of the workspace that could not be mounted, or "" if err has another cause.
+// refusedTarget returns the target of the workspace whose mount failed with err, or "" if err has another cause.
 func refusedTarget(err error) string {
 	if e, ok := errors.AsType[*overlayError](err); ok {
 		return e.target
@@ -35,7 +35,7 @@ func refusedTarget(err error) string {
 	return ""
 }
 
-// overlayOptions make overlayfs write the simple format that package gate reads: a removed name is a character device 0:0, a
+// overlayOptions make overlayfs write the simple format that the gate reads: a removed name is a character device 0:0, a
 // replaced directory has trusted.overlay.opaque, and there are no redirects. overlayfs uses the attributes trusted.overlay.*,
 // which no guest can set; user.overlay.*, which a guest can set, has no effect. With xino, a file keeps its inode number when it
 // is copied up even if the layers are on different file systems.

@@ -35,18 +35,18 @@ const WritersSink = "caisson.writers"
 type recorder struct {
 	workspaces []*workspace
 
-	mu    sync.Mutex // held by find
-	found atomic.Bool
+	mu    sync.Mutex  // held by findFilesystems
+	found atomic.Bool // whether the file systems of all workspaces have been found
 }
 
-// workspace is one workspace.
+// workspace is a workspace of the sandbox for which the last writers of files are recorded.
 type workspace struct {
-	target string
-	fs     atomic.Pointer[vfs.Filesystem] // nil until find has found it
-	table  lastwrite.Table
+	target string                         // mount point in the sandbox
+	fs     atomic.Pointer[vfs.Filesystem] // nil until findFilesystems has found it
+	table  lastwrite.Table                // last writers by path in the workspace
 }
 
-// record adds the annotation with the targets of the workspaces to the spec.
+// record adds RecordAnnotation with the targets of the workspaces to the spec.
 func (r *LaunchRequest) record() error {
 	var targets []string
 	for _, m := range r.Mounts {
@@ -68,7 +68,8 @@ func (r *LaunchRequest) record() error {
 	return nil
 }
 
-// workspacesIn reads the annotation from the spec whose descriptor is among the arguments of gVisor's boot command.
+// workspacesIn returns the value of RecordAnnotation in the spec whose descriptor is among the arguments of gVisor's boot
+// command.
 func workspacesIn(args []string) (targets []string, err error) {
 	spec, err := specOf(args)
 	if err != nil {
@@ -77,6 +78,7 @@ func workspacesIn(args []string) (targets []string, err error) {
 	return annotatedTargets(spec)
 }
 
+// annotatedTargets returns the value of RecordAnnotation in a spec; nil if it has none.
 func annotatedTargets(spec *specs.Spec) (targets []string, err error) {
 	v, ok := spec.Annotations[RecordAnnotation]
 	if !ok {
@@ -136,7 +138,7 @@ func (r *recorder) findFilesystems(t *kernel.Task) {
 		if fs := at.Mount().Filesystem(); fs != root.Mount().Filesystem() && at.Mount().Root() == at.Dentry() {
 			s.fs.Store(fs)
 		} else {
-			missing++ // a restored guest has renamed a directory on the path, and may undo that
+			missing++ // before the checkpoint, the guest has renamed a directory on the path; it may rename it back
 		}
 		at.DecRef(t)
 	}
@@ -145,8 +147,8 @@ func (r *recorder) findFilesystems(t *kernel.Task) {
 
 // place is a path in a workspace.
 type place struct {
-	table *lastwrite.Table
-	path  string
+	table *lastwrite.Table // of the workspace
+	path  string           // relative to the workspace
 }
 
 // locate returns the place of a dentry in a workspace; ok is false if it is not in a workspace or was unlinked.
@@ -183,7 +185,7 @@ func caller(t *kernel.Task) lastwrite.Process {
 	}
 }
 
-// newSink writes the table of the workspace in config to endpoint. It is the constructor of the sink.
+// newSink is the constructor of WritersSink. It writes the table of the workspace at config["target"] to endpoint, encoded.
 func (r *recorder) newSink(config map[string]any, endpoint *fd.FD) (seccheck.Sink, error) {
 	if endpoint == nil {
 		return nil, fmt.Errorf("%s requires a descriptor to write to", WritersSink)
@@ -204,6 +206,7 @@ func (r *recorder) newSink(config map[string]any, endpoint *fd.FD) (seccheck.Sin
 // newNoopSink returns a sink that receives no events, which gVisor requires as the result of the constructor.
 func newNoopSink(name string) seccheck.Sink { return noopSink{name: name} }
 
+// noopSink is a sink that receives no events.
 type noopSink struct {
 	seccheck.SinkDefaults
 	name string

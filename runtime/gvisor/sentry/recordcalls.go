@@ -16,8 +16,9 @@ import (
 	"github.com/caisson-dev/caisson/runtime/gvisor/lastwrite"
 )
 
-// A recordFunc records a system call that has succeeded. It resolves the call's arguments a second time, so another thread of the
-// guest can make it record a different path. That is no loss, because the guest could also have made a call with that path.
+// A recordFunc records a system call that has succeeded. It reads the call's path from the guest's memory a second time, so
+// another thread of the guest can make it record a different path. This is acceptable, because the guest could also have made
+// the call with that path.
 type recordFunc func(t *kernel.Task, args arch.SyscallArguments, ret uintptr)
 
 // install wraps the system calls that change files. It must run before gVisor starts a kernel.
@@ -70,7 +71,7 @@ const (
 	none = -1
 )
 
-// after returns a wrapper of a system call that calls n when the call has succeeded.
+// after returns a wrapper of a system call that calls n after the call has succeeded.
 func (r *recorder) after(n recordFunc) func(kernel.SyscallFn) kernel.SyscallFn {
 	return func(original kernel.SyscallFn) kernel.SyscallFn {
 		return func(t *kernel.Task, sysno uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
@@ -99,6 +100,7 @@ func (r *recorder) opened(t *kernel.Task, flags uint32, ret uintptr) {
 	})
 }
 
+// opened2 is like opened for openat2, whose flags are in the guest's memory.
 func (r *recorder) opened2(t *kernel.Task, args arch.SyscallArguments, ret uintptr) {
 	var how linux.OpenHow
 	if _, err := how.CopyInN(t, args[2].Pointer(), linux.OPEN_HOW_SIZE_VER0); err == nil {
@@ -106,6 +108,7 @@ func (r *recorder) opened2(t *kernel.Task, args arch.SyscallArguments, ret uintp
 	}
 }
 
+// changedFile records a change of the open file whose descriptor is the call's first argument.
 func (r *recorder) changedFile(t *kernel.Task, args arch.SyscallArguments, _ uintptr) {
 	r.withFile(t, args[0].Int(), func(p place) { p.table.Wrote(p.path, caller(t)) })
 }
@@ -122,7 +125,8 @@ func (r *recorder) withFile(t *kernel.Task, fd int32, f func(place)) {
 	}
 }
 
-// named returns a note for calls that create or remove a name. dir and path are the indexes of their arguments.
+// named returns the recordFunc of a call that creates or removes a name, which calls what. dir and path are the indexes of the
+// arguments with the directory and the path.
 func (r *recorder) named(dir, path int, what func(*lastwrite.Table, string, lastwrite.Process)) recordFunc {
 	return func(t *kernel.Task, args arch.SyscallArguments, _ uintptr) {
 		if p, ok := r.nameAt(t, dirOf(args, dir), args[path].Pointer()); ok {
@@ -148,6 +152,7 @@ func (r *recorder) bound(t *kernel.Task, args arch.SyscallArguments, _ uintptr) 
 	}
 }
 
+// renamed returns the recordFunc of a call that renames a file. The parameters are the indexes of the call's arguments.
 func (r *recorder) renamed(oldDir, oldPath, newDir, newPath, flags int) recordFunc {
 	return func(t *kernel.Task, args arch.SyscallArguments, _ uintptr) {
 		from, ok := r.nameAt(t, dirOf(args, oldDir), args[oldPath].Pointer())
@@ -159,6 +164,7 @@ func (r *recorder) renamed(oldDir, oldPath, newDir, newPath, flags int) recordFu
 	}
 }
 
+// linked returns the recordFunc of a call that creates a hard link. The parameters are the indexes of the call's arguments.
 func (r *recorder) linked(oldDir, oldPath, newDir, newPath, flags int) recordFunc {
 	return func(t *kernel.Task, args arch.SyscallArguments, _ uintptr) {
 		to, ok := r.nameAt(t, dirOf(args, newDir), args[newPath].Pointer())
@@ -172,13 +178,14 @@ func (r *recorder) linked(oldDir, oldPath, newDir, newPath, flags int) recordFun
 		from, ok := r.existing(t, dirOf(args, oldDir), args[oldPath].Pointer(), how&linux.AT_SYMLINK_FOLLOW != 0, how)
 		if ok && from.table == to.table {
 			from.table.Linked(from.path, to.path, caller(t))
-		} else { // an unlinked file
+		} else { // The old name is not known, for example of an unlinked file that was linked by its descriptor.
 			to.table.Made(to.path, caller(t))
 		}
 	}
 }
 
-// changed returns a note for calls that change an existing file at a path.
+// changed returns the recordFunc of a call that changes an existing file. dir, path and flags are the indexes of the call's
+// arguments; follow reports whether the call follows a symlink at the path unless a flag says otherwise.
 func (r *recorder) changed(dir, path, flags int, follow bool) recordFunc {
 	return func(t *kernel.Task, args arch.SyscallArguments, _ uintptr) {
 		var how int32
@@ -191,7 +198,7 @@ func (r *recorder) changed(dir, path, flags int, follow bool) recordFunc {
 	}
 }
 
-// dirOf returns the descriptor of the directory that paths are relative to, or AT_FDCWD.
+// dirOf returns the descriptor in the argument with the index arg, or AT_FDCWD if arg is cwd.
 func dirOf(args arch.SyscallArguments, arg int) int32 {
 	if arg == cwd {
 		return linux.AT_FDCWD
@@ -199,7 +206,8 @@ func dirOf(args arch.SyscallArguments, arg int) int32 {
 	return args[arg].Int()
 }
 
-// existing returns the place of the existing file at a path that is read from the guest's memory.
+// existing returns the place of the existing file at a path that is read from the guest's memory at addr. dir is the descriptor
+// of the directory that the path is relative to; if the path is "" and flags contain AT_EMPTY_PATH, dir is the file itself.
 func (r *recorder) existing(t *kernel.Task, dir int32, addr hostarch.Addr, follow bool, flags int32) (p place, ok bool) {
 	name, err := t.CopyInString(addr, linux.PATH_MAX)
 	if err != nil {
@@ -224,6 +232,7 @@ func (r *recorder) nameAt(t *kernel.Task, dir int32, addr hostarch.Addr) (p plac
 	return r.nameFrom(t, dir, name)
 }
 
+// nameFrom returns the place for a path relative to the directory with the descriptor dir, whether or not a file exists there.
 func (r *recorder) nameFrom(t *kernel.Task, dir int32, path string) (p place, ok bool) {
 	path = strings.TrimRight(path, "/")
 	i := strings.LastIndexByte(path, '/') + 1

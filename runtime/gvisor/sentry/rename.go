@@ -21,15 +21,15 @@ import (
 //
 // Decision 5 in docs/decisions describes the reasons and the limits.
 type pidRenamer struct {
-	reseed bool // gives the processes new names; otherwise they keep the names of earlier restores
-	once   sync.Once
-	ids    *identities
+	reseed bool        // gives the processes new names; otherwise they keep the names of earlier restores
+	once   sync.Once   // for loadIdentities
+	ids    *identities // set by loadIdentities
 }
 
 // stateKey is the key of the identities in the checkpoint.
 const stateKey = "caisson.identities"
 
-// install wraps the system calls. It must run before gVisor starts a kernel that is restored.
+// install wraps the system calls that return or accept PIDs. It must run before gVisor starts the kernel that is restored.
 func (r *pidRenamer) install() {
 	// All calls that create processes are wrapped, so that all processes that exist at the first wrapped call are older than
 	// the restore.
@@ -155,7 +155,7 @@ func (r *pidRenamer) loadIdentities(t *kernel.Task) {
 	})
 }
 
-// rename gives tg the name of the current generation. The caller must hold the lock of the task set.
+// rename gives tg an additional name, that of the current generation. The caller must hold the lock of the task set.
 func (ids *identities) rename(tg *kernel.ThreadGroup, leader *kernel.Task) {
 	ids.mu.Lock()
 	defer ids.mu.Unlock()

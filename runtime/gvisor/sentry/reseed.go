@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReseedAnnotation is the annotation in the spec of a restored sandbox that controls the names of its processes, see [restoreConfig].
-// ReseedOpenSSL gives them new names, so that random generators such as OpenSSL's seed themselves again; ReseedKeep keeps the
-// names of earlier restores.
+// ReseedAnnotation is the annotation in the spec of a restored sandbox that controls the names of its processes, which are
+// additional PIDs (see [pidRenamer]). ReseedOpenSSL gives them new names, so that random generators such as OpenSSL's seed
+// themselves again; ReseedKeep keeps the names of earlier restores.
 const (
 	ReseedAnnotation = "dev.caisson.reseed"
 	ReseedOpenSSL    = "openssl"
@@ -28,12 +28,13 @@ const (
 	ClockStill      = "still"
 )
 
+// maxSpec is the maximum number of bytes that are read of a spec.
 const maxSpec = 16 << 20
 
 // A restoreConfig is the configuration for processes that are restored from a checkpoint.
 type restoreConfig struct {
-	rename bool // support additional names, of earlier restores or of this one
-	reseed bool // give the processes new names
+	rename bool // support names, of earlier restores or of this one: install a pidRenamer
+	reseed bool // give the processes new names at this restore
 	still  bool // exclude the time since the checkpoint from the monotonic clock
 }
 

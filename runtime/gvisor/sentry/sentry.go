@@ -46,7 +46,7 @@ func Main() {
 		os.Exit(launch())
 	}
 	installHooks(os.Args[1:])
-	// The table contains only the commands that the sandbox's processes need, not the other commands of runsc.
+	// Of the commands of runsc, gVisor's program, only those that the sandbox's processes need are available.
 	cli.Run(nil, map[util.SubCommand]string{
 		new(sentrycmd.Boot):   "",
 		new(sentrycmd.Umount): "",

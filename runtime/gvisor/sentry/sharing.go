@@ -33,11 +33,11 @@ const (
 // A sharedRandomness determines which programs may generate the same random values as another fork. Its kernel is set after a
 // restore has loaded it, and stays nil in a sandbox that was not restored.
 type sharedRandomness struct {
-	reseeded bool
+	reseeded bool // whether the restore gave the processes new names, see [pidRenamer]
 	kernel   atomic.Pointer[kernel.Kernel]
 }
 
-// processSharing is the sharing of this process.
+// processSharing is the sharedRandomness of this process.
 var processSharing sharedRandomness
 
 // install registers the sink. It must run before gVisor starts a kernel.
@@ -53,7 +53,7 @@ func (s *sharedRandomness) restored(ctx context.Context) {
 	}
 }
 
-// newSink writes the names of the programs to endpoint. It is the constructor of the sink.
+// newSink is the constructor of SharingSink. It writes the names of the programs to endpoint.
 func (s *sharedRandomness) newSink(_ map[string]any, endpoint *fd.FD) (seccheck.Sink, error) {
 	if endpoint == nil {
 		return nil, fmt.Errorf("%s requires a descriptor to write to", SharingSink)
@@ -73,13 +73,13 @@ func (s *sharedRandomness) newSink(_ map[string]any, endpoint *fd.FD) (seccheck.
 	return newNoopSink(SharingSink), nil
 }
 
-// names returns the names of the programs, sorted and without duplicates.
+// names returns the results of repeatedRandomness for all restored processes, sorted, without "" and duplicates.
 func (s *sharedRandomness) names(k *kernel.Kernel) []string {
 	ctx := k.SupervisorContext()
 	var leaders []*kernel.Task
 	init := k.GlobalInit()
 	k.TaskSet().ForEachThreadGroup(func(tg *kernel.ThreadGroup, leader *kernel.Task) {
-		if tg != init && leader.Origin != kernel.OriginExec { // the same processes as in renaming.loadIdentities
+		if tg != init && leader.Origin != kernel.OriginExec { // the same processes as in pidRenamer.loadIdentities
 			leaders = append(leaders, leader)
 		}
 	})
@@ -131,8 +131,9 @@ func programName(p string) string {
 	return name[:min(len(name), MaxSharingName)]
 }
 
-// goNote is the part after the description size of the ELF note with the build ID of a Go program: the note consists of name
-// size, description size (4 bytes that vary), type 4 and name. Go's linker places it in the first page.
+// goNote is a part of the ELF note with the build ID of a Go program. The note begins with the sizes of its name and of its
+// description, 4 bytes each; goNote is what follows them: the type, which is 4, and the name. Go's linker places the note in
+// the first page of the file.
 var goNote = []byte("\x04\x00\x00\x00Go\x00\x00")
 
 // isGo reports whether a file is a Go program. Go's crypto/rand reads from the kernel each time.
@@ -150,8 +151,8 @@ var safePrograms = map[string]bool{
 }
 
 // repeatedRandomness returns the program's name, possibly with a description of the affected functions, if it may generate the
-// same random values in two forks, else "". Programs that it does not recognise by name are reported. Node and Python are
-// tested.
+// same random values in two forks, else "". Programs whose name it does not contain are assumed to do so. For Node and Python,
+// tests verify the result.
 func repeatedRandomness(program string, isGo, reseeded bool) string {
 	switch {
 	case isGo, safePrograms[program]:

@@ -10,8 +10,8 @@ import (
 )
 
 // gVisor looks up every PID that a guest uses, in a system call or below /proc, in one table. A second name for a thread group
-// is a second entry in that table. The table and its lock are not exported; these are their offsets, which fieldOf checks
-// against the types of the gVisor that this program is built with, when the program starts.
+// is a second entry in that table. The table is the unexported field tasks of [kernel.PIDNamespace], and its lock the field mu
+// of [kernel.TaskSet]; these are the offsets of the two fields. When the program starts, fieldOf checks the fields' types.
 var (
 	tasksOffset = fieldOf[kernel.PIDNamespace, map[kernel.ThreadID]*kernel.Task]("tasks")
 	lockOffset  = fieldOf[kernel.TaskSet, taskSetLock]("mu")
