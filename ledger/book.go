@@ -42,14 +42,14 @@ type BookConfig struct {
 
 // A Book is the engine's side of the ledger. It is safe for concurrent use.
 type Book struct {
-	dir     *os.Root
-	store   caisson.LedgerStore
-	ownerOf func(g caisson.Guest) (string, error) // BookConfig.Owner
-	bootID  func() (string, error)
-	now     func() time.Time
-	log     *slog.Logger
+	dir    *os.Root
+	store  caisson.LedgerStore
+	owners ownerFunc
+	bootID func() (string, error)
+	now    func() time.Time
+	log    *slog.Logger
 
-	mu       sync.Mutex
+	mu       sync.Mutex             // acquired after a reader's mu
 	journals map[caisson.ID]*reader // guarded by mu
 }
 
@@ -71,15 +71,18 @@ func NewBook(c BookConfig) (*Book, error) {
 		return nil, err
 	}
 	return &Book{
-		dir: c.Dir, store: c.Store, ownerOf: c.Owner, bootID: c.BootID, now: c.Now, log: c.Log.With("component", "ledger"),
+		dir: c.Dir, store: c.Store, owners: c.Owner, bootID: c.BootID, now: c.Now, log: c.Log.With("component", "ledger"),
 		journals: map[caisson.ID]*reader{},
 	}, nil
 }
 
+// ownerFunc looks up the account of a guest; see [BookConfig].
+type ownerFunc func(g caisson.Guest) (account string, err error)
+
 // owner returns the account of g; ok is false if there is none. The error is Unavailable, so that it is not taken for damage to
 // the journal.
-func (b *Book) owner(g caisson.Guest) (account string, ok bool, err error) {
-	account, err = b.ownerOf(g)
+func (f ownerFunc) owner(g caisson.Guest) (account string, ok bool, err error) {
+	account, err = f(g)
 	switch {
 	case err == nil:
 		return account, true, nil
@@ -158,7 +161,10 @@ func (b *Book) reader(ctx context.Context, journal caisson.ID) (*reader, error) 
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	r := &reader{book: b, id: journal, f: f, ingested: done, openCalls: map[caisson.ID]openCall{}}
+	r := &reader{
+		f: f, rows: rowStore{store: b.store, journal: journal, log: b.log}, owners: b.owners, now: b.now, log: b.log,
+		ingested: done, openCalls: map[caisson.ID]openCall{},
+	}
 	b.journals[journal] = r
 	return r, nil
 }
@@ -202,7 +208,7 @@ func (b *Book) InFlight(ctx context.Context, account, run string) (calls int64, 
 func (b *Book) ingestFor(ctx context.Context, journal caisson.ID) error {
 	var err error
 	for _, r := range b.openReaders() {
-		if e := r.ingest(ctx); r.id == journal {
+		if e := r.ingest(ctx); r.rows.journal == journal {
 			err = e
 		}
 	}
@@ -240,7 +246,15 @@ func (b *Book) Finish(ctx context.Context, journal caisson.ID) error {
 	if err != nil {
 		return err
 	}
-	return r.finish(ctx)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil
+	}
+	if err := r.finish(ctx, b.bootID); err != nil {
+		return err
+	}
+	return b.removeJournal(r)
 }
 
 // Recover finishes the journals of earlier daemons. A journal that cannot be read does not prevent the start: it is renamed, and
@@ -316,10 +330,10 @@ func storeUnavailable(err error) bool {
 	return kind == caisson.Exhausted || kind == caisson.Unavailable
 }
 
-// removeJournal deletes a journal that has been closed in the store.
+// removeJournal deletes a journal that has been closed in the store. The caller must hold r.mu.
 func (b *Book) removeJournal(r *reader) error {
 	b.mu.Lock()
-	delete(b.journals, r.id)
+	delete(b.journals, r.rows.journal)
 	b.mu.Unlock()
-	return errors.Join(r.f.Close(), b.dir.Remove(nameOf(r.id)))
+	return errors.Join(r.f.Close(), b.dir.Remove(nameOf(r.rows.journal)))
 }

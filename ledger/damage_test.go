@@ -45,9 +45,9 @@ func TestPoisonedRow(t *testing.T) {
 	mallory, alice := w.guest("m"), w.guest("a")
 	w.budget("account/m", caisson.Limits{Tokens: limit[int64](10_000)}, "")
 	w.budget("account/a", caisson.Limits{Tokens: limit[int64](10_000)}, "")
-	bad, good := w.gateway(), w.gateway()
 	p := &picky{LedgerStore: w.store.Ledger(), call: 666}
 	w.book.store = p
+	bad, good := w.gateway(), w.gateway()
 	for _, cost := range []caisson.USD{1, 666, 3} {
 		costing(t, bad, mallory, cost)
 	}
@@ -66,10 +66,8 @@ func TestPoisonedRow(t *testing.T) {
 		t.Errorf("before %+v %+v, after %+v %+v", before.Used, before.Held, b.Used, b.Held)
 	}
 	// The same for a call that was never settled.
-	w.book.store = w.store.Ledger()
 	p.call = 100_000 // the maximum cost of the demand
 	lost := w.gateway()
-	w.book.store = p
 	get(lost.Reserve(t.Context(), call(mallory), demand(10, 90)))(t)
 	lost.finish()
 }
@@ -79,9 +77,11 @@ func TestJournalOfAnother(t *testing.T) {
 	w := newWorld(t)
 	mallory, alice := w.guest("m"), w.guest("a")
 	w.budget("account/a", caisson.Limits{Tokens: limit[int64](10_000)}, "")
+	p := &picky{LedgerStore: w.store.Ledger(), call: -1}
+	w.book.store = p
 	bad, good := w.gateway(), w.gateway()
 	costing(t, bad, mallory, 1)
-	w.book.store = &picky{LedgerStore: w.store.Ledger(), journal: bad.journal, call: -1}
+	p.journal = bad.journal
 	costing(t, bad, mallory, 1)
 	costing(t, good, alice, 1)
 	_, err := w.book.Lessor(bad.journal).Lease(t.Context(), "a", "account/a", caisson.Amount{}, caisson.Amount{Tokens: 1})

@@ -24,28 +24,38 @@ const (
 // maxLease bounds one lease. The most expensive possible call fits several times.
 var maxLease = caisson.Amount{USD: 64 * caisson.USD(maxCost), Tokens: 64 * maxTokens, Calls: 1 << 20}
 
-// leasedBudget is the state of one budget in a journal segment.
+// leasedBudget is the state of one budget in a journal segment. It is guarded by the segment's mu.
 type leasedBudget struct {
 	account   string // account whose calls are charged to it
 	key       string
-	valid     bool // false: the fields below must be read from the lessor again
-	unlimited bool // the budget does not exist
-	checked   time.Time
-	lease     caisson.Lease  // the last lease, for its description of the budget
+	terms     terms
+	prefetch  prefetcher
 	available caisson.Amount // available amount; negative if calls cost more than was reserved for them
-	inFlight  int            // calls in progress that are charged to free
+	inFlight  int            // calls in progress that are charged to available
 	usedAt    time.Time
-	// epoch counts the resets of free: an amount taken in an earlier epoch is not put back.
-	epoch int
-	// version counts invalidations of the limits. A response to a request from an earlier version is discarded.
-	version       int
-	leasing       chan struct{}  // not nil during a request to the lessor; closed at its end
-	queued        caisson.Amount // the sum of what the calls that wait for the request need
-	refused       *caisson.Amount
-	scarce        bool           // the last lease was smaller than requested
-	prefetchCalls int64          // number of calls that the next prefetch covers
-	refillBelow   caisson.Amount // below this amount a prefetch starts
-	err           error
+	// epoch counts the resets of available: an amount taken in an earlier epoch is not put back.
+	epoch   int
+	leasing chan struct{} // not nil during a request to the lessor; closed at its end
+}
+
+// terms are the last responses of the lessor about a budget. They are guarded by the segment's mu.
+type terms struct {
+	valid     bool            // false: the terms must be read from the lessor again
+	unlimited bool            // the budget does not exist
+	lease     caisson.Lease   // the last lease, for its description of the budget
+	refused   *caisson.Amount // what the last lease was needed for, if it was smaller
+	err       error           // error of the last request, or nil
+	checked   time.Time       // time of the last response, which may be an error
+	// version counts invalidations. A response to a request from an earlier version is discarded.
+	version int
+}
+
+// prefetcher determines when the prefetches of a budget start and how large they are. It is guarded by the segment's mu.
+type prefetcher struct {
+	calls       int64          // number of calls that the next prefetch covers
+	queued      caisson.Amount // the sum of what the calls that wait for the request in progress need
+	refillBelow caisson.Amount // below this amount a prefetch starts
+	scarce      bool           // the last lease was smaller than requested
 }
 
 // budgetKey identifies a pool in a segment. Several accounts may use the same id of a session or run; at most one of them has the
@@ -56,11 +66,12 @@ func (b *leasedBudget) id() budgetKey { return budgetKey{b.account, b.key} }
 
 // usable reports whether calls can be charged to b. It resets b if the budget's period has ended.
 func (b *leasedBudget) usable(now time.Time) bool {
-	if until := b.lease.Until; !b.unlimited && !until.IsZero() && !now.Before(until) {
+	t := &b.terms
+	if until := t.lease.Until; !t.unlimited && !until.IsZero() && !now.Before(until) {
 		b.reset()
-		b.valid, b.lease = false, caisson.Lease{}
+		t.valid, t.lease = false, caisson.Lease{}
 	}
-	return b.valid && !(b.unlimited && now.Sub(b.checked) > unlimitedTTL)
+	return t.valid && !(t.unlimited && now.Sub(t.checked) > unlimitedTTL)
 }
 
 // reset resets the available amount. It is not returned to the lessor, which no longer counts it.
@@ -69,15 +80,32 @@ func (b *leasedBudget) reset() {
 	b.epoch++
 }
 
-// fresh reports whether the last response is too recent to repeat the request.
-func (b *leasedBudget) fresh(now time.Time) bool { return b.valid && now.Sub(b.checked) < refusedTTL }
+// accept replaces the terms by those of a lease that was needed for an amount. It reports whether earlier leases are void: the
+// lease is for another period, for another budget with the same key, or says that there is no budget.
+func (t *terms) accept(lease caisson.Lease, need caisson.Amount) (void bool) {
+	void = lease.Unlimited || t.unlimited || !t.lease.Until.Equal(lease.Until) || t.lease.Title != lease.Title
+	t.valid, t.unlimited, t.lease, t.err, t.refused = true, lease.Unlimited, lease, nil, nil
+	if !lease.Unlimited && !lease.Granted.Covers(need) {
+		t.refused = &need
+	}
+	return void
+}
 
-// exhausted reports whether the budget has nothing left of the resources that b lacks for a.
-func (b *leasedBudget) exhausted(a caisson.Amount) bool {
-	limits, left := b.lease.Limits, b.lease.Left
-	return limits.USD != nil && left.USD == 0 && b.available.USD < a.USD ||
-		limits.Tokens != nil && left.Tokens == 0 && b.available.Tokens < a.Tokens ||
-		limits.Calls != nil && left.Calls == 0 && b.available.Calls < a.Calls
+// invalidate makes the terms be read again. The response to a request in progress is discarded.
+func (t *terms) invalidate() {
+	t.version++
+	t.valid, t.err, t.refused = false, nil, nil
+}
+
+// fresh reports whether the last response is too recent to repeat the request.
+func (t *terms) fresh(now time.Time) bool { return t.valid && now.Sub(t.checked) < refusedTTL }
+
+// exhausted reports whether the budget has nothing left of the resources that are lacking for a.
+func (t *terms) exhausted(available, a caisson.Amount) bool {
+	limits, left := t.lease.Limits, t.lease.Left
+	return limits.USD != nil && left.USD == 0 && available.USD < a.USD ||
+		limits.Tokens != nil && left.Tokens == 0 && available.Tokens < a.Tokens ||
+		limits.Calls != nil && left.Calls == 0 && available.Calls < a.Calls
 }
 
 // fit returns the number of output tokens that all budgets afford, or a budget whose lease must be renewed first. The caller must
@@ -94,11 +122,11 @@ func (p *segment) fit(account string, keys []string, d caisson.Demand, now time.
 		switch {
 		case !b.usable(now):
 			return b, 0
-		case b.unlimited || b.available.Covers(d.At(d.MaxOutput)):
+		case b.terms.unlimited || b.available.Covers(d.At(d.MaxOutput)):
 			continue
 		}
 		n := affordable(b.available, d)
-		if n < d.MinOutput || !(b.fresh(now) && b.exhausted(d.At(d.MaxOutput))) {
+		if n < d.MinOutput || !(b.terms.fresh(now) && b.terms.exhausted(b.available, d.At(d.MaxOutput))) {
 			return b, 0
 		}
 		output = min(output, n)
@@ -122,28 +150,28 @@ func affordable(free caisson.Amount, d caisson.Demand) int64 {
 	return n
 }
 
-// waitForLease requests a lease for b, or waits for the request in progress. The caller must hold mu; waitForLease releases it. An error is the
-// reason to refuse the call.
+// waitForLease requests a lease for b, or waits for the request in progress. The caller must hold mu; waitForLease releases
+// it. An error is the reason to refuse the call.
 func (p *segment) waitForLease(ctx context.Context, b *leasedBudget, d caisson.Demand) error {
 	now := p.clock
 	need, want := missing(b, d.At(d.MinOutput)), missing(b, d.At(d.MaxOutput))
 	switch {
-	case b.err != nil && now.Sub(b.checked) < refusedTTL:
-		err := b.err
+	case b.terms.err != nil && now.Sub(b.terms.checked) < refusedTTL:
+		err := b.terms.err
 		p.mu.Unlock()
 		return caisson.Wrap(err, caisson.Unavailable, "the budget cannot be asked for at present; try again in a moment")
-	case b.refused != nil && b.fresh(now) && need.Covers(*b.refused):
+	case b.terms.refused != nil && b.terms.fresh(now) && need.Covers(*b.terms.refused):
 		err := b.overBudget(d.At(d.MinOutput))
 		p.mu.Unlock()
 		return err
 	case b.leasing == nil:
 		b.leasing = make(chan struct{})
-		want = want.Plus(b.prefetchAmount(d, now))
-		b.queued = caisson.Amount{}
+		want = want.Plus(b.prefetch.amount(&b.terms, d, now))
+		b.prefetch.queued = caisson.Amount{}
 		// The request does not use the context of this call: other calls wait for it too, and a granted lease must not be lost.
 		go p.renewLease(b, need, want)
 	default:
-		b.queued = b.queued.Plus(d.At(d.MaxOutput))
+		b.prefetch.queued = b.prefetch.queued.Plus(d.At(d.MaxOutput))
 	}
 	busy := b.leasing
 	p.mu.Unlock()
@@ -157,40 +185,44 @@ func (p *segment) waitForLease(ctx context.Context, b *leasedBudget, d caisson.D
 
 // prefetch requests a lease in the background if b runs low, so that frequent calls do not wait for it. The caller must hold mu.
 func (p *segment) prefetch(b *leasedBudget, d caisson.Demand) {
-	if b.leasing != nil || b.scarce || b.prefetchCalls <= minPrefetch || b.available.Covers(b.refillBelow) {
-		return
+	if b.leasing == nil && b.prefetch.due(b.available) {
+		b.leasing = make(chan struct{})
+		go p.renewLease(b, caisson.Amount{}, b.prefetch.amount(&b.terms, d, p.clock))
 	}
-	b.leasing = make(chan struct{})
-	go p.renewLease(b, caisson.Amount{}, b.prefetchAmount(d, p.clock))
 }
 
 // missing returns the part of a that b does not have available.
 func missing(b *leasedBudget, a caisson.Amount) caisson.Amount {
 	have := b.available
-	if !b.valid {
+	if !b.terms.valid {
 		// The available amount is returned before the lease is requested; a debt remains.
 		have = minAmount(have, caisson.Amount{})
 	}
 	return nonNegative(a.Minus(have))
 }
 
-// prefetchAmount returns the size of the prefetch, beyond the amount that is needed at once.
-func (b *leasedBudget) prefetchAmount(d caisson.Demand, now time.Time) caisson.Amount {
-	if !b.valid {
-		b.prefetchCalls = minPrefetch
+// due reports whether a prefetch is to start when this amount is available.
+func (f *prefetcher) due(available caisson.Amount) bool {
+	return !f.scarce && f.calls > minPrefetch && !available.Covers(f.refillBelow)
+}
+
+// amount returns the size of the next prefetch, beyond the amount that is needed at once.
+func (f *prefetcher) amount(t *terms, d caisson.Demand, now time.Time) caisson.Amount {
+	if !t.valid {
+		f.calls = minPrefetch
 		return caisson.Amount{} // the rest of the budget is unknown
 	}
-	one, n := d.At(d.MaxOutput), b.prefetchCalls
-	if now.Sub(b.checked) < prefetchTarget {
-		b.prefetchCalls = min(2*n, maxPrefetch)
+	one, n := d.At(d.MaxOutput), f.calls
+	if now.Sub(t.checked) < prefetchTarget {
+		f.calls = min(2*n, maxPrefetch)
 	} else {
-		b.prefetchCalls = max(n/2, minPrefetch)
+		f.calls = max(n/2, minPrefetch)
 	}
-	// The products do not overflow, because the cost of one call is bounded; see check.
+	// The products do not overflow, because the cost of one call is bounded; see checkCall.
 	a := caisson.Amount{USD: min(one.USD, maxLease.USD/maxPrefetch) * caisson.USD(n), Tokens: n * one.Tokens, Calls: n}
-	b.refillBelow = caisson.Amount{USD: a.USD / 4, Tokens: a.Tokens / 4, Calls: a.Calls / 4}
-	a = minAmount(a.Plus(b.queued), caisson.Amount{USD: maxLease.USD / 2, Tokens: maxLease.Tokens / 2, Calls: maxLease.Calls / 2})
-	l, left := b.lease.Limits, b.lease.Left
+	f.refillBelow = caisson.Amount{USD: a.USD / 4, Tokens: a.Tokens / 4, Calls: a.Calls / 4}
+	a = minAmount(a.Plus(f.queued), caisson.Amount{USD: maxLease.USD / 2, Tokens: maxLease.Tokens / 2, Calls: maxLease.Calls / 2})
+	l, left := t.lease.Limits, t.lease.Left
 	if l.USD != nil {
 		a.USD = min(a.USD, left.USD/prefetchShare)
 	}
@@ -206,8 +238,8 @@ func (b *leasedBudget) prefetchAmount(d caisson.Demand, now time.Time) caisson.A
 // renewLease requests a lease for b. The caller has set b.leasing; renewLease closes it.
 func (p *segment) renewLease(b *leasedBudget, need, want caisson.Amount) {
 	p.mu.Lock()
-	version := b.version
-	p.returnLease(b, !b.valid)
+	version := b.terms.version
+	p.returnLease(b, !b.terms.valid)
 	p.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), leaseTimeout)
 	defer cancel()
@@ -217,37 +249,29 @@ func (p *segment) renewLease(b *leasedBudget, need, want caisson.Amount) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	b.checked = p.monotonicNow()
-	switch {
-	case err != nil:
-		b.err = err
-	case lease.Unlimited:
+	b.terms.checked = p.monotonicNow()
+	if err != nil {
+		b.terms.err = err
+	} else if b.terms.accept(lease, need) {
 		b.reset()
-		b.valid, b.unlimited, b.lease, b.err, b.refused = true, true, lease, nil, nil
-	default:
-		if b.unlimited || !b.lease.Until.Equal(lease.Until) || b.lease.Title != lease.Title {
-			b.reset() // another period, or another budget with the same key
-		}
-		b.valid, b.unlimited, b.lease, b.err, b.refused = true, false, lease, nil, nil
-		b.available = b.available.Plus(lease.Granted)
-		b.scarce = !lease.Granted.Covers(want)
-		if !lease.Granted.Covers(need) {
-			b.refused = &need
-		}
 	}
-	if b.version != version {
-		b.valid, b.err, b.refused = false, nil, nil
+	if err == nil && !lease.Unlimited {
+		b.available = b.available.Plus(lease.Granted)
+		b.prefetch.scarce = !lease.Granted.Covers(want)
+	}
+	if b.terms.version != version {
+		b.terms.invalidate()
 		p.returnLease(b, true)
 	}
 	close(b.leasing)
 	b.leasing = nil
 }
 
-// returnLease returns the available amount of b to the lessor if should is set. The caller must hold mu and must have set b.leasing. mu
-// is released during the request.
+// returnLease returns the available amount of b to the lessor if should is set. The caller must hold mu and must have set
+// b.leasing. mu is released during the request.
 func (p *segment) returnLease(b *leasedBudget, should bool) {
 	a := nonNegative(b.available)
-	if !should || b.unlimited || a.IsZero() {
+	if !should || b.terms.unlimited || a.IsZero() {
 		return
 	}
 	b.available = b.available.Minus(a)
@@ -265,8 +289,7 @@ func (p *segment) invalidate(keys []string) {
 	var list []*leasedBudget
 	for k, b := range p.budgets {
 		if keys == nil || slices.Contains(keys, k.budget) {
-			b.version++
-			b.valid, b.err, b.refused = false, nil, nil
+			b.terms.invalidate()
 			list = append(list, b)
 		}
 	}
@@ -286,7 +309,7 @@ func (p *segment) returnWhenIdle(b *leasedBudget) {
 		<-busy
 		p.mu.Lock()
 	}
-	if b.valid {
+	if b.terms.valid {
 		return
 	}
 	b.leasing = make(chan struct{})
@@ -301,8 +324,7 @@ func (p *segment) returnIdle(before time.Time) {
 	var idle []*leasedBudget
 	for _, b := range p.budgets {
 		if b.inFlight == 0 && b.leasing == nil && b.usedAt.Before(before) {
-			b.version++
-			b.valid = false
+			b.terms.invalidate()
 			idle = append(idle, b)
 		}
 	}
@@ -311,7 +333,7 @@ func (p *segment) returnIdle(before time.Time) {
 		p.returnWhenIdle(b)
 		p.mu.Lock()
 		// A budget with a debt is kept, because the lessor keeps the debt too.
-		if b.leasing == nil && b.inFlight == 0 && !b.valid && b.available.IsZero() && p.budgets[b.id()] == b {
+		if b.leasing == nil && b.inFlight == 0 && !b.terms.valid && b.available.IsZero() && p.budgets[b.id()] == b {
 			delete(p.budgets, b.id())
 		}
 		p.mu.Unlock()
@@ -320,9 +342,9 @@ func (p *segment) returnIdle(before time.Time) {
 
 // overBudget returns the error that refuses a call that costs at least a.
 func (b *leasedBudget) overBudget(a caisson.Amount) error {
-	l, left := b.lease.Limits, b.lease.Left.Plus(nonNegative(b.available))
-	most := b.lease.Left.Plus(b.lease.Held) // if the calls in progress cost nothing
-	e := &caisson.OverBudget{Budget: b.lease.Title, Busy: true, Retry: time.Second}
+	l, left := b.terms.lease.Limits, b.terms.lease.Left.Plus(nonNegative(b.available))
+	most := b.terms.lease.Left.Plus(b.terms.lease.Held) // if the calls in progress cost nothing
+	e := &caisson.OverBudget{Budget: b.terms.lease.Title, Busy: true, Retry: time.Second}
 	if e.Budget == "" {
 		e.Budget = b.key
 	}

@@ -59,7 +59,7 @@ func (l lessor) check(account, budget string) error {
 		return caisson.Invalidf("account", "%.40q does not have the budget %.80q", account, budget)
 	}
 	if kind == "sandbox" {
-		owner, ok, err := l.book.owner(caisson.Guest{Sandbox: caisson.ID(name)})
+		owner, ok, err := l.book.owners.owner(caisson.Guest{Sandbox: caisson.ID(name)})
 		if err != nil {
 			return err
 		}

@@ -26,19 +26,20 @@ const (
 
 // reader ingests a journal into the store.
 type reader struct {
-	book *Book
-	id   caisson.ID
-	f    *os.File
+	f      *os.File // open until the journal is removed
+	rows   rowStore
+	owners ownerFunc
+	now    func() time.Time
+	log    *slog.Logger
 
-	mu     sync.Mutex
-	offset int64 // offset up to which this process has read the journal
+	mu     sync.Mutex // guards rows.lost and the fields below; held while the journal is read and finished
+	offset int64      // offset up to which this process has read the journal
 	// ingested is the offset up to which an earlier process has ingested the journal. The rows before it are in the store, and their
 	// sandboxes may have been removed since.
 	ingested  int64
 	boot      string
 	openCalls map[caisson.ID]openCall
 	damage    error // not nil if reading has stopped because the journal is damaged
-	rowsLost  bool  // a row could not be stored
 	closed    bool
 }
 
@@ -152,7 +153,7 @@ func (r *reader) apply(c *chunk, rec record, pending map[caisson.ID]*openCall) e
 	switch {
 	case (rec.kind == kindHeader) != first:
 		return errors.New("a header is missing, or is not the first record")
-	case first && rec.header.journal != r.id:
+	case first && rec.header.journal != r.rows.journal:
 		return errors.New("the journal has the header of another")
 	case first:
 		c.header = &rec.header
@@ -175,7 +176,7 @@ func (r *reader) apply(c *chunk, rec record, pending map[caisson.ID]*openCall) e
 		}
 		o := openCall{row: rec.call, misattributed: lies}
 		// The host's clock was corrected, or the writer is compromised. In both cases the call was made no later than now.
-		if now := r.book.now().UTC().Round(0); o.row.At.After(now.Add(maxClockSkew)) {
+		if now := r.now().UTC().Round(0); o.row.At.After(now.Add(maxClockSkew)) {
 			o.row.At = now
 		}
 		o.row.Error, o.row.Status, o.row.Estimated = "lost", 0, true
@@ -198,7 +199,7 @@ func (r *reader) apply(c *chunk, rec record, pending map[caisson.ID]*openCall) e
 
 // misattributed reports whether a call names a wrong account, which means that the process that wrote it is compromised.
 func (r *reader) misattributed(c *caisson.Call) (bool, error) {
-	account, ok, err := r.book.owner(c.Guest)
+	account, ok, err := r.owners.owner(c.Guest)
 	switch {
 	case err != nil:
 		return false, err
@@ -207,34 +208,22 @@ func (r *reader) misattributed(c *caisson.Call) (bool, error) {
 	case !ok && r.offset < r.ingested:
 		return false, nil // the account was correct when the call was first read; the sandbox has been removed since
 	}
-	r.book.log.Error("a call was dropped: its sandbox or run is not known to be that account's",
-		"journal", r.id, "call", c.ID, "sandbox", c.Sandbox, "run", c.Run, "account", c.Account, "at", c.At)
+	r.log.Error("a call was dropped: its sandbox or run is not known to be that account's",
+		"journal", r.rows.journal, "call", c.ID, "sandbox", c.Sandbox, "run", c.Run, "account", c.Account, "at", c.At)
 	return true, nil
 }
 
 // commit stores c and, if that succeeds, updates r.
 func (r *reader) commit(ctx context.Context, c chunk) error {
 	if from, to := r.offset, r.offset+c.size; to > from && from >= r.ingested {
-		err := r.book.store.Ingest(ctx, r.id, from, to, c.rows)
-		if caisson.KindOf(err) == caisson.Conflict {
-			// The last attempt may have been committed although it returned an error.
-			if at, offsetErr := r.book.store.Offset(ctx, r.id); offsetErr == nil && at == to {
-				err = nil
-			}
-		}
-		if caisson.KindOf(err) == caisson.Invalid {
-			c.rows, err = r.oneByOne(ctx, from, to, c.rows)
-		}
+		err := r.rows.ingest(ctx, from, to, c.rows)
 		switch kind := caisson.KindOf(err); {
 		case err == nil:
-		case kind == caisson.Invalid, kind == caisson.Conflict && !r.closedInStore(ctx, err):
+		case kind == caisson.Invalid, kind == caisson.Conflict && !r.rows.closedInStore(ctx, err):
 			r.markDamaged(ctx, err) // a retry would fail too
 			return nil
 		default:
 			return err
-		}
-		for i := range c.rows {
-			r.audit(ctx, &c.rows[i])
 		}
 	}
 	r.offset += c.size
@@ -254,43 +243,11 @@ func (r *reader) commit(ctx context.Context, c chunk) error {
 	return nil
 }
 
-// oneByOne stores rows individually after the store has rejected some of them, and returns the stored rows. Ingesting a row again
-// has no effect.
-func (r *reader) oneByOne(ctx context.Context, from, to int64, rows []caisson.Call) ([]caisson.Call, error) {
-	var stored []caisson.Call
-	for i := range rows {
-		err := r.book.store.Ingest(ctx, r.id, from, from, rows[i:i+1])
-		switch {
-		case err == nil:
-			stored = append(stored, rows[i])
-		case caisson.KindOf(err) != caisson.Invalid:
-			return nil, err
-		default:
-			r.rowsLost = true
-			r.book.log.ErrorContext(ctx, "a call cannot be stored and is dropped; the leases of its gateway will count as spent",
-				"journal", r.id, "call", rows[i].ID, "account", rows[i].Account, "err", err)
-		}
-	}
-	if to == from {
-		return stored, nil
-	}
-	return stored, r.book.store.Ingest(ctx, r.id, from, to, nil)
-}
-
-// audit logs a call, without prompts.
-func (r *reader) audit(ctx context.Context, c *caisson.Call) {
-	r.book.log.LogAttrs(ctx, slog.LevelInfo, "model call", slog.String("call", string(c.ID)), slog.Time("at", c.At),
-		slog.String("account", c.Account), slog.String("sandbox", string(c.Sandbox)), slog.String("run", c.Run),
-		slog.String("agent", c.Agent), slog.String("trace", c.Trace), slog.String("model", c.Model),
-		slog.String("provider", c.Provider), slog.Int64("input", c.Tokens.Input), slog.Int64("output", c.Tokens.Output), slog.String("cost", c.Cost.String()), slog.Int("status", c.Status),
-		slog.String("error", c.Error), slog.String("detail", c.Detail), slog.Bool("estimated", c.Estimated))
-}
-
 // markDamaged stops reading a journal that has invalid contents. The journal is later closed as if its end were lost.
 func (r *reader) markDamaged(ctx context.Context, err error) {
 	r.damage = err
-	r.book.log.ErrorContext(ctx, "a journal is damaged; the leases of its gateway will count as spent",
-		"journal", r.id, "offset", r.offset, "err", err)
+	r.log.ErrorContext(ctx, "a journal is damaged; the leases of its gateway will count as spent",
+		"journal", r.rows.journal, "offset", r.offset, "err", err)
 }
 
 // isDamaged reports whether reading has stopped because the journal is damaged.
@@ -300,49 +257,29 @@ func (r *reader) isDamaged() bool {
 	return r.damage != nil
 }
 
-// finish reads the rest of the journal and closes it.
-func (r *reader) finish(ctx context.Context) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
-		return nil
-	}
+// finish reads the rest of the journal and closes it in the store. The caller must hold mu.
+func (r *reader) finish(ctx context.Context, bootID func() (string, error)) error {
 	if err := r.waitUnlocked(ctx); err != nil {
 		return err
 	}
-	boot, err := r.book.bootID()
+	boot, err := bootID()
 	if err != nil {
 		return err
 	}
-	if err := r.read(ctx); err != nil && !r.closedInStore(ctx, err) {
+	if err := r.read(ctx); err != nil && !r.rows.closedInStore(ctx, err) {
 		return err
 	}
-	lost := r.damage != nil || r.rowsLost || r.boot != boot || r.offset < r.ingested
-	rows := r.unsettled()
-	if len(rows) > 0 {
+	if rows := r.unsettled(); len(rows) > 0 {
 		at := max(r.offset, r.ingested)
-		err := r.book.store.Ingest(ctx, r.id, at, at, rows)
-		if caisson.KindOf(err) == caisson.Invalid {
-			rows, err = r.oneByOne(ctx, at, at, rows)
-			lost = lost || r.rowsLost
-		}
-		switch {
-		case err == nil:
-			for i := range rows {
-				r.audit(ctx, &rows[i])
-			}
-		case !r.closedInStore(ctx, err):
+		if err := r.rows.ingest(ctx, at, at, rows); err != nil && !r.rows.closedInStore(ctx, err) {
 			return err
 		}
 	}
-	if lost {
-		r.book.log.WarnContext(ctx, "the end of a journal is lost; what its gateway held of budgets counts as spent", "journal", r.id)
-	}
-	if err := r.book.store.Close(ctx, r.id, lost); err != nil {
+	if err := r.rows.close(ctx, r.damage != nil || r.boot != boot || r.offset < r.ingested); err != nil {
 		return err
 	}
 	r.closed = true
-	return r.book.removeJournal(r)
+	return nil
 }
 
 // inFlight returns the number of calls of a run that have begun and are not settled, and their maximum cost.
@@ -378,14 +315,85 @@ func (r *reader) unsettled() []caisson.Call {
 	return rows
 }
 
+// rowStore stores and logs the rows of one journal. It is not safe for concurrent use.
+type rowStore struct {
+	store   caisson.LedgerStore
+	journal caisson.ID
+	log     *slog.Logger
+	lost    bool // a row could not be stored
+}
+
+// ingest stores the rows of the part of the journal between two offsets. Rows that the store rejects are dropped.
+func (s *rowStore) ingest(ctx context.Context, from, to int64, rows []caisson.Call) error {
+	err := s.store.Ingest(ctx, s.journal, from, to, rows)
+	if caisson.KindOf(err) == caisson.Conflict && to > from {
+		// The last attempt may have been committed although it returned an error.
+		if at, offsetErr := s.store.Offset(ctx, s.journal); offsetErr == nil && at == to {
+			err = nil
+		}
+	}
+	if caisson.KindOf(err) == caisson.Invalid {
+		rows, err = s.oneByOne(ctx, from, to, rows)
+	}
+	if err != nil {
+		return err
+	}
+	for i := range rows {
+		s.audit(ctx, &rows[i])
+	}
+	return nil
+}
+
+// oneByOne stores rows individually after the store has rejected some of them, and returns the stored rows. Ingesting a row again
+// has no effect.
+func (s *rowStore) oneByOne(ctx context.Context, from, to int64, rows []caisson.Call) ([]caisson.Call, error) {
+	var stored []caisson.Call
+	for i := range rows {
+		err := s.store.Ingest(ctx, s.journal, from, from, rows[i:i+1])
+		switch {
+		case err == nil:
+			stored = append(stored, rows[i])
+		case caisson.KindOf(err) != caisson.Invalid:
+			return nil, err
+		default:
+			s.lost = true
+			s.log.ErrorContext(ctx, "a call cannot be stored and is dropped; the leases of its gateway will count as spent",
+				"journal", s.journal, "call", rows[i].ID, "account", rows[i].Account, "err", err)
+		}
+	}
+	if to == from {
+		return stored, nil
+	}
+	return stored, s.store.Ingest(ctx, s.journal, from, to, nil)
+}
+
+// audit logs a call, without prompts.
+func (s *rowStore) audit(ctx context.Context, c *caisson.Call) {
+	s.log.LogAttrs(ctx, slog.LevelInfo, "model call", slog.String("call", string(c.ID)), slog.Time("at", c.At),
+		slog.String("account", c.Account), slog.String("sandbox", string(c.Sandbox)), slog.String("run", c.Run),
+		slog.String("agent", c.Agent), slog.String("trace", c.Trace), slog.String("model", c.Model),
+		slog.String("provider", c.Provider), slog.Int64("input", c.Tokens.Input), slog.Int64("output", c.Tokens.Output),
+		slog.String("cost", c.Cost.String()), slog.Int("status", c.Status), slog.String("error", c.Error),
+		slog.String("detail", c.Detail), slog.Bool("estimated", c.Estimated))
+}
+
 // closedInStore reports whether err means that an earlier process closed the journal in the store and was killed before it
 // removed the file. All rows are in the store then.
-func (r *reader) closedInStore(ctx context.Context, err error) bool {
+func (s *rowStore) closedInStore(ctx context.Context, err error) bool {
 	if caisson.KindOf(err) != caisson.Conflict {
 		return false
 	}
-	open, err := r.book.store.Open(ctx)
-	return err == nil && !slices.Contains(open, r.id)
+	open, err := s.store.Open(ctx)
+	return err == nil && !slices.Contains(open, s.journal)
+}
+
+// close closes the journal in the store. lost means that its end is lost.
+func (s *rowStore) close(ctx context.Context, lost bool) error {
+	lost = lost || s.lost
+	if lost {
+		s.log.WarnContext(ctx, "the end of a journal is lost; what its gateway held of budgets counts as spent", "journal", s.journal)
+	}
+	return s.store.Close(ctx, s.journal, lost)
 }
 
 // errLocked means that a process has the journal open for writing.
@@ -405,7 +413,7 @@ func (r *reader) waitUnlocked(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-deadline.C:
-			return caisson.Wrap(errLocked, caisson.Conflict, "a process still writes to journal %s; stop it first", r.id)
+			return caisson.Wrap(errLocked, caisson.Conflict, "a process still writes to journal %s; stop it first", r.rows.journal)
 		case <-time.After(20 * time.Millisecond):
 		}
 	}

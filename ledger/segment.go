@@ -38,9 +38,8 @@ func (p *segment) monotonicNow() time.Time {
 	t := p.now().UTC().Round(0)
 	if t.Before(p.clock.Add(-maxClockSkew)) {
 		for _, b := range p.budgets {
-			b.version++
-			b.valid, b.err, b.refused = false, nil, nil
-			b.checked, b.usedAt = time.Time{}, t
+			b.terms.invalidate()
+			b.terms.checked, b.usedAt = time.Time{}, t
 		}
 		p.clock = t
 	}
@@ -114,7 +113,7 @@ func (p *segment) reserve(ctx context.Context, call caisson.Call, d caisson.Dema
 func (p *segment) deduct(r *reservation, keys []string, d caisson.Demand) {
 	for i, key := range keys {
 		b := p.budgets[budgetKey{r.call.Account, key}]
-		if !b.unlimited {
+		if !b.terms.unlimited {
 			b.available = b.available.Minus(r.worst)
 			b.inFlight++
 			r.shares[i] = budgetShare{b, b.epoch}

@@ -129,7 +129,7 @@ func (s *Service) SetBudget(ctx context.Context, b caisson.Budget) (*caisson.Bud
 	case kind == "account":
 		b.Account = name
 	case kind == "sandbox":
-		account, ok, err := s.book.owner(caisson.Guest{Sandbox: caisson.ID(name)})
+		account, ok, err := s.book.owners.owner(caisson.Guest{Sandbox: caisson.ID(name)})
 		if err != nil {
 			return nil, err
 		}

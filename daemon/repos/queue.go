@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/background"
 	"github.com/caisson-dev/caisson/job/forge"
 )
 
@@ -24,7 +25,7 @@ type queue struct {
 	deliveries deliveries
 	sender     *sender
 	notifier   *notifier
-	background *background
+	background *background.Group
 	events     caisson.Publisher
 	limits     Limits
 	log        *slog.Logger
@@ -118,7 +119,7 @@ func (q *queue) sendDue(ctx context.Context) time.Duration {
 			q.log.ErrorContext(ctx, "an attempt to send a delivery could not be stored; trying again", "err", err)
 			next = min(next, q.limits.First) // nothing else would wake the queue
 		}
-		if err != nil || !q.background.start(func(ctx context.Context) {
+		if err != nil || !q.background.Start(func(ctx context.Context) {
 			defer func() { release(); q.wake() }()
 			q.attempt(ctx, actx, d)
 		}) {
@@ -142,7 +143,7 @@ func (q *queue) reserve(d *caisson.Delivery) (ctx context.Context, release func(
 	for of := range limits {
 		q.sending[of]++
 	}
-	ctx, cancel := context.WithCancelCause(q.background.ctx)
+	ctx, cancel := context.WithCancelCause(q.background.Context())
 	a := &attempt{cancel: cancel, ended: make(chan struct{})}
 	q.attempts[d.ID] = a
 	return ctx, func() {
@@ -299,7 +300,7 @@ func (q *queue) await(ctx context.Context, id caisson.ID, most time.Duration) (*
 			return d, nil
 		case <-ctx.Done():
 			return d, nil
-		case <-q.background.ctx.Done():
+		case <-q.background.Context().Done():
 			return d, nil
 		}
 	}

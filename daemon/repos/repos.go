@@ -20,7 +20,6 @@ package repos
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -29,6 +28,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/background"
 	"github.com/caisson-dev/caisson/internal/reach"
 	"github.com/caisson-dev/caisson/job/forge"
 	"github.com/caisson-dev/caisson/job/gate/check"
@@ -113,7 +113,7 @@ const (
 
 // Core combines the components of this package. Its methods are for the engine and safe for concurrent use.
 type Core struct {
-	background *background
+	background *background.Group
 	keeper     *keeper
 	access     *access
 	streams    *streams
@@ -148,7 +148,7 @@ func New(cfg Config) (*Core, error) {
 		return nil, err
 	}
 	table, sandboxes, deliveries := cfg.Store.Repos(), cfg.Store.Sandboxes(), deliveries{cfg.Store.Deliveries()}
-	background := newBackground()
+	background := background.New()
 	dirs := &directories{root: root, accounts: cfg.Store.Accounts()}
 	grants := &grants{dirs: dirs, byID: map[caisson.ID]map[string]*grant{}}
 	remotes := &remotes{RemoteConfig: cfg.Remote}
@@ -204,7 +204,7 @@ func (c *Core) Run(ctx context.Context) error {
 
 // Close cancels streams and attempts, and waits until they have ended. Their deliveries are sent by the next daemon.
 func (c *Core) Close() error {
-	c.background.close()
+	c.background.Close()
 	return nil
 }
 
@@ -241,42 +241,6 @@ func (c *Core) Leave(ctx context.Context, sandbox caisson.ID) error {
 // data written to it is the answer's. ended is closed when the job behind it has ended.
 func (c *Core) Stream(ctx context.Context, in json.RawMessage) (conn *os.File, ended <-chan struct{}, err error) {
 	return c.streams.connect(ctx, in)
-}
-
-var errClosing = errors.New("the daemon is shutting down")
-
-// background runs the goroutines that outlive the calls that start them: streams and attempts.
-type background struct {
-	ctx  context.Context // cancelled by close
-	stop context.CancelCauseFunc
-
-	mu sync.Mutex     // held while a goroutine is added, and by close
-	wg sync.WaitGroup // no goroutine is added once ctx has ended
-}
-
-func newBackground() *background {
-	b := &background{}
-	b.ctx, b.stop = context.WithCancelCause(context.Background())
-	return b
-}
-
-// start runs f in a goroutine, and returns false if b is closed.
-func (b *background) start(f func(ctx context.Context)) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.ctx.Err() != nil {
-		return false
-	}
-	b.wg.Go(func() { f(b.ctx) })
-	return true
-}
-
-// close cancels all goroutines and waits for them.
-func (b *background) close() {
-	b.mu.Lock()
-	b.stop(errClosing)
-	b.mu.Unlock()
-	b.wg.Wait()
 }
 
 // rulesFor returns the rules that commits for a repository are checked by.

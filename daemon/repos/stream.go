@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/background"
 	"github.com/caisson-dev/caisson/internal/socketpair"
 	"github.com/caisson-dev/caisson/job/gate/check"
 	"github.com/caisson-dev/caisson/job/relay/receive"
@@ -36,7 +37,7 @@ type streams struct {
 	dirs       *directories
 	grants     *grants
 	keeper     *keeper
-	background *background
+	background *background.Group
 	events     caisson.Publisher
 	rules      check.Rules
 	limits     receive.Limits
@@ -79,7 +80,7 @@ func (s *streams) connect(ctx context.Context, in json.RawMessage) (conn *os.Fil
 		return nil, nil, err
 	}
 	done := make(chan struct{})
-	ok := s.background.start(func(own context.Context) {
+	ok := s.background.Start(func(own context.Context) {
 		// The stream is cancelled with the wire process's request, and when the core is closed.
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()

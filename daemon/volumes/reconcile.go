@@ -47,7 +47,7 @@ func (c *Core) Reconcile(ctx context.Context) error {
 		}
 	}
 	if len(garbage) > 0 {
-		c.do(func(ctx context.Context) { c.sweep(ctx, garbage) })
+		c.background.Start(func(ctx context.Context) { c.sweep(ctx, garbage) })
 	}
 	return nil
 }

@@ -114,7 +114,7 @@ func (s *Service) RemoveVolume(ctx context.Context, ref string) error {
 	s.c.event(ctx, v, "volume.removed", "")
 	s.c.counts.forget(v.ID)
 	done := make(chan struct{})
-	ok := s.c.do(func(ctx context.Context) {
+	ok := s.c.background.Start(func(ctx context.Context) {
 		defer close(done)
 		if err := s.c.removeDir(ctx, string(v.ID)); err != nil && ctx.Err() == nil {
 			s.c.Log.ErrorContext(ctx, "the files of a removed volume could not be removed; the next start of the daemon tries again", "volume", v.ID, "err", err)

@@ -16,14 +16,13 @@ package volumes
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/background"
 	"github.com/caisson-dev/caisson/internal/keylock"
 )
 
@@ -45,12 +44,7 @@ type Core struct {
 	locks       keylock.Locks // held while a volume is attached to a sandbox or removed, by volume id
 	createLocks keylock.Locks // held while a volume is created, by account
 	counts      *countLimiter
-
-	mu     sync.Mutex
-	closed bool            // guarded by mu
-	wg     sync.WaitGroup  // goroutines of this core; none is added once closed
-	ctx    context.Context // of the goroutines; cancelled by Close
-	stop   context.CancelCauseFunc
+	background  *background.Group // removes directories
 }
 
 // New returns a Core. Call Reconcile before use.
@@ -71,32 +65,13 @@ func New(cfg Config) (*Core, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Core{Config: cfg, top: f, counts: newCountLimiter()}
-	// The context lives as long as the core and not as long as a request. It carries no caller.
-	c.ctx, c.stop = context.WithCancelCause(context.Background())
-	return c, nil
+	return &Core{Config: cfg, top: f, counts: newCountLimiter(), background: background.New()}, nil
 }
-
-var errClosing = errors.New("the daemon is shutting down")
 
 // Close stops the background work. The next daemon resumes removals that are in progress.
 func (c *Core) Close() error {
-	c.stop(errClosing)
-	c.mu.Lock()
-	c.closed = true
-	c.mu.Unlock()
-	c.wg.Wait()
+	c.background.Close()
 	return c.top.Close()
-}
-
-// do runs f in a goroutine of the core. If the core is closed, it does not run f and returns false.
-func (c *Core) do(f func(ctx context.Context)) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.closed {
-		c.wg.Go(func() { f(c.ctx) })
-	}
-	return !c.closed
 }
 
 // Volumes returns the service of volumes.

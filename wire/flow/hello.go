@@ -24,10 +24,10 @@ const (
 type sniffer struct {
 	data []byte // the bytes so far
 
-	// For TLS: the next record begins at data[next]; msg is the handshake message so far.
+	// For TLS: the next record begins at offset next; msg is the handshake message so far.
 	next int
 	msg  []byte
-	// For text: the first word begins at data[wordStart]; the first line does not end before data[scanned].
+	// For text: the first word begins at offset wordStart; the first line does not end before offset scanned.
 	wordStart, scanned int
 	word               string // the first word, once it is complete
 

@@ -1,0 +1,48 @@
+// Package background runs goroutines that outlive the calls that start them.
+package background
+
+import (
+	"context"
+	"errors"
+	"sync"
+)
+
+var errClosing = errors.New("the daemon is shutting down")
+
+// Group is a set of goroutines. It is safe for concurrent use.
+type Group struct {
+	ctx  context.Context
+	stop context.CancelCauseFunc
+
+	mu sync.Mutex     // held while a goroutine is added, and while ctx is cancelled
+	wg sync.WaitGroup // no goroutine is added once ctx has ended
+}
+
+// New returns a group without goroutines.
+func New() *Group {
+	g := &Group{}
+	g.ctx, g.stop = context.WithCancelCause(context.Background())
+	return g
+}
+
+// Context returns the context of the goroutines, which Close cancels. It belongs to no request and carries no caller.
+func (g *Group) Context() context.Context { return g.ctx }
+
+// Start runs f in a goroutine with the group's context. If g is closed, it does not run f and returns false.
+func (g *Group) Start(f func(ctx context.Context)) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ctx.Err() != nil {
+		return false
+	}
+	g.wg.Go(func() { f(g.ctx) })
+	return true
+}
+
+// Close cancels the goroutines and waits for them.
+func (g *Group) Close() {
+	g.mu.Lock()
+	g.stop(errClosing)
+	g.mu.Unlock()
+	g.wg.Wait()
+}
