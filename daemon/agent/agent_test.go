@@ -104,6 +104,8 @@ func TestParseFaults(t *testing.T) {
 		{"dialect", strings.Replace(good, "exec", "jsonl", 1) + "events: {dialect: basic}\n", "events.dialect", "codex"},
 		{"dialect and path", strings.Replace(good, "exec", "jsonl", 1) + "events: {dialect: codex, text: .a}\n", "events", "leave the paths out"},
 		{"event", strings.Replace(good, "exec", "jsonl", 1) + "events: {delta: .a}\n", "events.delta", "known are"},
+		{"paths of usage", strings.Replace(good, "exec", "jsonl", 1) + "events: {text: a, usage.calls: b.n, usage.input: b.in, usage.output: b.out, usage.cacheRead: b.r, usage.cacheWrite: b.w, usage.cost: b.usd}\n", "", ""},
+		{"usage without a kind", strings.Replace(good, "exec", "jsonl", 1) + "events: {text: a, usage: b}\n", "events.usage", "usage.calls"},
 		{"events of exec", good + "events: {text: .a}\n", "events", "jsonl only"},
 		{"model with spaces", good + "models: [\"a b\"]\n", "models[0]", "printable"},
 		{"model twice", good + "models: [a, a]\n", "models[1]", "twice"},

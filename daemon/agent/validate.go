@@ -51,7 +51,7 @@ var Dialects = []string{"caisson", "claude", "codex", "opencode"}
 var modelAPIs = []string{caisson.APIOpenAI, caisson.APIAnthropic, caisson.APIGemini}
 
 // eventPaths are the keys of Agent.Events that contain the path of a value in a line.
-var eventPaths = []string{"text", "final", "error", "usage"}
+var eventPaths = []string{"text", "final", "error", "usage.calls", "usage.input", "usage.output", "usage.cacheRead", "usage.cacheWrite", "usage.cost"}
 
 // names checks the id and the texts for users.
 func (c *checker) names(a *caisson.Agent) {

@@ -104,7 +104,9 @@ func (i *Injector) Do(op string, do func() error) error {
 }
 
 // Step takes a step with a result.
-func Step[T any](i *Injector, op string, do func() (T, error)) (T, error) { return Execute(i.Take(op), op, do) }
+func Step[T any](i *Injector, op string, do func() (T, error)) (T, error) {
+	return Execute(i.Take(op), op, do)
+}
 
 // Execute executes a step with an effect that Take has returned: it calls do unless the step fails.
 func Execute[T any](e Effect, op string, do func() (T, error)) (v T, err error) {
