@@ -105,7 +105,7 @@ func (s *syncRun) write(ctx context.Context, r *review, receipt *caisson.SyncRec
 	if err != nil {
 		return apply.Outcome{State: apply.RolledBack}, err
 	}
-	return s.c.Tool.Apply(ctx, s.host, saved, frozen, plan)
+	return apply.RunApply(ctx, s.c.Jobs, s.host, saved, frozen, plan)
 }
 
 // outcomeUnknown reports whether an outcome with err leaves it undetermined what has been written.
@@ -176,7 +176,7 @@ func (c syncs) setBase(ctx context.Context, w *caisson.Workspace, host *os.File,
 		return err
 	}
 	defer base.Close()
-	return c.Tool.Rebase(ctx, host, base, list)
+	return baseline.RunRebase(ctx, c.Jobs, host, base, list)
 }
 
 // entriesOf returns the paths that a sync writes, one entry for each.

@@ -37,7 +37,7 @@ func (c layerFiles) makeCopy(ctx context.Context, w *caisson.Workspace, mode uin
 	if err := dst.Chown(int(w.UID), int(w.GID)); err != nil {
 		return err
 	}
-	made, err := c.Tool.Copy(ctx, host, manifest, dst, baseline.CopyLimits{})
+	made, err := baseline.RunCopy(ctx, c.Jobs, host, manifest, dst, baseline.CopyLimits{})
 	if err != nil {
 		return err
 	}
@@ -69,7 +69,7 @@ func (c layerFiles) saveBaseOfCopy(ctx context.Context, w *caisson.Workspace) er
 	if err != nil {
 		return err
 	}
-	return c.Tool.BaseOfCopy(ctx, copied, manifest, base, baseline.Limits{})
+	return baseline.RunKeepCopy(ctx, c.Jobs, copied, manifest, base, baseline.Limits{})
 }
 
 // hasCopy reports whether the sandbox of w sees a copy. Applied changes are not written to the copy.
@@ -111,7 +111,7 @@ func (c layerFiles) unmarkApplied(ctx context.Context, w *caisson.Workspace, pat
 	if err != nil {
 		return err
 	}
-	return c.Tool.Forget(ctx, copied, base, paths)
+	return baseline.RunForget(ctx, c.Jobs, copied, base, paths)
 }
 
 // removeCopy removes the copy of a workspace whose sandbox was removed.

@@ -53,7 +53,7 @@ func (c layerFiles) scan(ctx context.Context, w *caisson.Workspace, show []strin
 	if err != nil {
 		return diskFull(err)
 	}
-	found, err := c.Tool.Scan(ctx, host, hide, show, manifest)
+	found, err := baseline.RunScan(ctx, c.Jobs, host, hide, show, manifest)
 	if err != nil {
 		return diskFull(err)
 	}
@@ -73,7 +73,7 @@ func (c layerFiles) scan(ctx context.Context, w *caisson.Workspace, show []strin
 		return err
 	}
 	if found.HiddenCount > 0 {
-		if err := c.Tool.Cover(ctx, manifest, layer); err != nil {
+		if err := baseline.RunCover(ctx, c.Jobs, manifest, layer); err != nil {
 			return diskFull(err)
 		}
 	}
@@ -99,7 +99,7 @@ func (c layerFiles) saveBase(ctx context.Context, w *caisson.Workspace) error {
 	if err != nil {
 		return err
 	}
-	return c.Tool.Base(ctx, host, manifest, base, baseline.Limits{})
+	return baseline.RunKeep(ctx, c.Jobs, host, manifest, base, baseline.Limits{})
 }
 
 // baseDelay is the delay before the base of a new workspace with more than maxUndelayedBase entries is saved, unless it is

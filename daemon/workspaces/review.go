@@ -158,7 +158,7 @@ func (c reviews) freeze(ctx context.Context, w *caisson.Workspace, dir string) (
 	if err != nil {
 		return 0, false, err
 	}
-	entries, cut, err = c.Tool.Freeze(ctx, upper, dst, overlay.FreezeLimits{})
+	entries, cut, err = overlay.RunFreeze(ctx, c.Jobs, upper, dst, overlay.FreezeLimits{})
 	return entries, cut, diskFull(err)
 }
 
@@ -178,7 +178,7 @@ func (c reviews) compare(ctx context.Context, w *caisson.Workspace, host *os.Fil
 	if err != nil {
 		return err
 	}
-	found, err := c.Tool.Compare(ctx, host, manifest, base, frozen, compare.Options{Patch: patch, Copy: w.Kind == caisson.WorkspaceCopy})
+	found, err := compare.RunChanges(ctx, c.Jobs, host, manifest, base, frozen, compare.Options{Patch: patch, Copy: w.Kind == caisson.WorkspaceCopy})
 	if err != nil {
 		return err
 	}
@@ -198,7 +198,7 @@ func (c reviews) compare(ctx context.Context, w *caisson.Workspace, host *os.Fil
 
 // check fills in the results of the checks. If they took too long, no change may be applied, but all are still shown.
 func (c reviews) check(ctx context.Context, host, frozen *os.File, changes []caisson.Change) error {
-	err := c.Tool.Check(ctx, host, frozen, changes, c.Rules)
+	err := check.RunChanges(ctx, c.Jobs, host, frozen, changes, c.Rules)
 	if caisson.KindOf(err) != caisson.Exhausted || ctx.Err() != nil {
 		return err
 	}

@@ -45,7 +45,7 @@ func (c secretSearch) search(ctx context.Context, w *caisson.Workspace) error {
 	if err := c.acquireSlot(ctx); err != nil {
 		return err
 	}
-	found, err := c.Tool.Search(ctx, host, manifest, baseline.SearchLimits{})
+	found, err := baseline.RunSearch(ctx, c.Jobs, host, manifest, baseline.SearchLimits{})
 	<-c.jobSlots
 	if err != nil {
 		return err

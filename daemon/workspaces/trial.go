@@ -11,6 +11,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/job/gate"
+	"github.com/caisson-dev/caisson/job/gate/apply"
 )
 
 // The labels of sandboxes in which commands run: by the first one, Reconcile finds those that an earlier daemon has
@@ -116,7 +117,7 @@ func (s *syncRun) fillTrial(ctx context.Context, r *review, t *trial, plan *gate
 	if err != nil {
 		return err
 	}
-	return s.c.Tool.Layer(ctx, manifest, frozen, upper, plan)
+	return apply.RunLayer(ctx, s.c.Jobs, manifest, frozen, upper, plan)
 }
 
 // trialCleanup removes trials and their sandboxes.

@@ -50,7 +50,7 @@ func (g *Gate) Undo(ctx context.Context, id caisson.ID, dir caisson.Handle) (*ca
 	if err := g.c.syncs.rename(w.ID, id, doneSuffix, pendingSuffix); err != nil {
 		return nil, err
 	}
-	out, err := g.c.Tool.Undo(ctx, host, saved)
+	out, err := apply.RunUndo(ctx, g.c.Jobs, host, saved)
 	switch {
 	case out.State == apply.Undone:
 		if err != nil {
@@ -187,7 +187,7 @@ func (c syncs) recoverOne(ctx context.Context, w *caisson.Workspace, host *os.Fi
 	if err := saved.Chown(int(w.UID), int(w.GID)); err != nil {
 		return err
 	}
-	out, err := c.Tool.Recover(ctx, host, saved)
+	out, err := apply.RunRecover(ctx, c.Jobs, host, saved)
 	if err != nil {
 		return caisson.Wrap(err, caisson.KindOf(err), "an incomplete sync of %.100q could not be recovered: %s", w.Source, caisson.MessageOf(err))
 	}

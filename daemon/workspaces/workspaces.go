@@ -44,13 +44,14 @@ import (
 	"github.com/caisson-dev/caisson/internal/keylock"
 	"github.com/caisson-dev/caisson/job/gate/baseline"
 	"github.com/caisson-dev/caisson/job/gate/check"
+	"github.com/caisson-dev/caisson/job/worker"
 )
 
 // Config configures a Core. All fields but Hide, Rules, Commands, Keep, Every, SearchAfter and Log are required.
 type Config struct {
 	Dir    string // the data directory
 	Store  caisson.Store
-	Tool   Tool
+	Jobs   worker.Starter
 	Events caisson.Publisher
 	// UsesLayers reports whether a sandbox may be using its layers at present. Returns NotFound if there is no such
 	// sandbox.

@@ -27,13 +27,13 @@ var jobLayer = worker.Job[worker.None, worker.None]{
 	},
 }
 
-// Layer runs the function [Layer] as a worker job with the rights of the guest's root user, who owns layer. frozen is the file
+// RunLayer runs [Layer] as a worker job with the rights of the guest's root user, who owns layer. frozen is the file
 // that [overlay.Freeze] has written.
-func (t Tool) Layer(ctx context.Context, manifest, frozen, layer *os.File, plan *gate.Plan) error {
+func RunLayer(ctx context.Context, run worker.Starter, manifest, frozen, layer *os.File, plan *gate.Plan) error {
 	text, err := plan.Input()
 	if err != nil {
 		return err
 	}
-	_, err = jobLayer.Run(ctx, t.run, worker.None{}, worker.Given{Root: layer, Files: []*os.File{manifest, frozen}, Input: text})
+	_, err = jobLayer.Run(ctx, run, worker.None{}, worker.Given{Root: layer, Files: []*os.File{manifest, frozen}, Input: text})
 	return err
 }

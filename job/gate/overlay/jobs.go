@@ -14,13 +14,6 @@ func Jobs() []worker.Declared {
 	return []worker.Declared{jobFreeze}
 }
 
-// A Tool runs the functions of this package as confined jobs. It has no state of its own and is safe for concurrent use. Its
-// methods keep none of the descriptors that they are given.
-type Tool struct{ run worker.Starter }
-
-// NewTool returns a Tool whose jobs r runs. The binary that r starts must have the jobs of this package in its table.
-func NewTool(r worker.Starter) Tool { return Tool{run: r} }
-
 // freezeReply is what a job reports of the copy that it has made.
 type freezeReply struct {
 	Entries int
@@ -38,9 +31,9 @@ var jobFreeze = worker.Job[FreezeLimits, freezeReply]{
 	},
 }
 
-// Freeze is [Mark] in this process, which must be root's, and [Freeze] with the rights of the guest that upper belongs to. dst is an
-// empty directory of the caller's. [OpenFrozen] reads the result.
-func (t Tool) Freeze(ctx context.Context, upper, dst *os.File, limits FreezeLimits) (entries int, cut bool, err error) {
+// RunFreeze runs [Mark] in this process, which must be root's, and [Freeze] with the rights of the guest that upper belongs to.
+// dst is an empty directory of the caller's. [OpenFrozen] reads the result.
+func RunFreeze(ctx context.Context, run worker.Starter, upper, dst *os.File, limits FreezeLimits) (entries int, cut bool, err error) {
 	marks, err := worker.Scratch("marks")
 	if err != nil {
 		return 0, false, err
@@ -52,6 +45,6 @@ func (t Tool) Freeze(ctx context.Context, upper, dst *os.File, limits FreezeLimi
 	if _, err := marks.Seek(0, io.SeekStart); err != nil {
 		return 0, false, err
 	}
-	got, err := fsat.Lend(ctx, t.run, jobFreeze, limits, worker.Given{Root: upper, Files: []*os.File{marks, dst}}, dst)
+	got, err := fsat.Lend(ctx, run, jobFreeze, limits, worker.Given{Root: upper, Files: []*os.File{marks, dst}}, dst)
 	return got.Entries, got.Cut, err
 }

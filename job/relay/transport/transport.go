@@ -107,7 +107,7 @@ func lifetime(t time.Duration) time.Duration {
 	return t
 }
 
-// Run serves conn, a socket whose other end is passed to a method of relay.Tool, until that end is closed or ctx ends. The caller
+// Run serves conn, a socket whose other end is passed to a job that runs git, until that end is closed or ctx ends. The caller
 // should close conn when Run returns. Errors of the remote are reported to the git job. Run returns an Invalid error for a
 // request that cannot work, and other errors if the job fails.
 func (t *Tool) Run(ctx context.Context, conn *os.File, req Request) error {
