@@ -86,6 +86,15 @@ type Store struct {
 // newest files come first. The contents are the base of later three-way merges, and they distinguish files that were only
 // touched from files that were changed. Files that have changed since the scan, or cannot be read, are left out.
 func Keep(ctx context.Context, root, manifest, dst *os.File, limits Limits) error {
+	return keep(ctx, root, manifest, dst, limits, "", func(r *Record) (State, bool, error) { return State{Stat: r.Stat}, false, nil })
+}
+
+// keep implements [Keep] and [KeepCopy]. look returns the state that a file must have to be stored, and whether the state
+// replaces the one that the manifest has recorded. of precedes the path of a file in errors.
+func keep(
+	ctx context.Context, root, manifest, dst *os.File, limits Limits, of string,
+	look func(was *Record) (is State, rebased bool, err error),
+) error {
 	defer fsat.KeepAlive(root, dst)
 	m, err := OpenManifest(manifest)
 	if err != nil {
@@ -104,22 +113,33 @@ func Keep(ctx context.Context, root, manifest, dst *os.File, limits Limits) erro
 	defer pack.Close()
 	out := &packFile{file: pack}
 	for i := range files {
-		r := &files[i]
-		if caisson.Size(out.off+r.Size) > l.Bytes {
+		was := &files[i]
+		if caisson.Size(out.off+was.Size) > l.Bytes {
 			continue
 		}
-		data, err := fsat.ReadContent(ctx, int(root.Fd()), r.Path, &r.Stat, int64(l.File))
+		is, rebased, err := look(was)
+		if err != nil {
+			return err
+		}
+		if is.Type != fsat.TypeFile || is.Size > int64(l.File) || is.Unreadable != "" {
+			continue
+		}
+		data, err := fsat.ReadContent(ctx, int(root.Fd()), was.Path, &is.Stat, int64(l.File))
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err != nil && (errors.Is(err, fsat.ErrChanged) || fsat.UnlessConcurrent(err) == nil):
 			continue
 		case err != nil:
-			return fmt.Errorf("read %s: %w", safetext.Path(r.Path), err)
+			return fmt.Errorf("read %s%s: %w", of, safetext.Path(was.Path), err)
 		case !fsat.IsText(data):
 			continue
 		}
-		store.Entries[r.Path] = &Entry{Stat: r.Stat, summed: true, sum: sha256.Sum256(data), off: out.off, length: int64(len(data))}
+		e := &Entry{Stat: was.Stat, summed: true, sum: sha256.Sum256(data), off: out.off, length: int64(len(data))}
+		if rebased {
+			e.Stat, e.Rebased = is.Stat, true
+		}
+		store.Entries[was.Path] = e
 		if err := out.write(data); err != nil {
 			return err
 		}
