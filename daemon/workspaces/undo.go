@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/durable"
 	"github.com/caisson-dev/caisson/job/gate/apply"
 	"github.com/caisson-dev/caisson/job/gate/baseline"
 )
@@ -74,7 +75,7 @@ func (c syncs) undone(ctx context.Context, w *caisson.Workspace, host *os.File, 
 	for _, e := range receipt.Entries {
 		list[e.Path] = true
 	}
-	if err := writeJSON(c.dir(w.ID, declinedFile), list); err != nil {
+	if err := durable.WriteJSON(c.dir(w.ID, declinedFile), list); err != nil {
 		return nil, err
 	}
 	var p pendingSync
