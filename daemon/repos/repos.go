@@ -18,6 +18,7 @@
 package repos
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -119,9 +120,7 @@ func New(cfg Config) (*Core, error) {
 			*d = or
 		}
 	}
-	if limits.Space <= 0 {
-		limits.Space = 20 << 30
-	}
+	limits.Space = cmp.Or(max(limits.Space, 0), 20<<30)
 	root := filepath.Join(cfg.Dir, topDir)
 	if err := os.MkdirAll(root, 0o700); err != nil {
 		return nil, err

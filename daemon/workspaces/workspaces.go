@@ -32,6 +32,7 @@
 package workspaces
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -122,15 +123,9 @@ func New(cfg Config) (*Core, error) {
 	if err := ValidateCommands(cfg.Commands); err != nil {
 		return nil, err
 	}
-	if cfg.Retention <= 0 {
-		cfg.Retention = keepChanges
-	}
-	if cfg.ApplyInterval <= 0 {
-		cfg.ApplyInterval = applyEvery
-	}
-	if cfg.SearchAfter <= 0 {
-		cfg.SearchAfter = searchAfter
-	}
+	cfg.Retention = cmp.Or(max(cfg.Retention, 0), keepChanges)
+	cfg.ApplyInterval = cmp.Or(max(cfg.ApplyInterval, 0), applyEvery)
+	cfg.SearchAfter = cmp.Or(max(cfg.SearchAfter, 0), searchAfter)
 	data, err := os.Open(cfg.Dir)
 	if err != nil {
 		return nil, err

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"os"
-	"slices"
 
 	"github.com/caisson-dev/caisson/job/relay/fetch"
 	"github.com/caisson-dev/caisson/job/relay/git"
@@ -18,8 +17,7 @@ import (
 // Jobs returns all jobs of this package and of the packages below it except transport, for the job table that the binary passes to
 // [worker.Main].
 func Jobs() []worker.Declared {
-	return slices.Concat([]worker.Declared{jobInit, jobRefs, jobView, jobStore},
-		fetch.Jobs(), serve.Jobs(), push.Jobs(), receive.Jobs(), prepare.Jobs())
+	return []worker.Declared{jobInit, jobRefs, jobView, jobStore, fetch.Job, serve.Job, push.Job, receive.Job, prepare.Job}
 }
 
 var jobInit = worker.Job[worker.None, worker.None]{

@@ -42,12 +42,8 @@ func (l Limits) withDefaults() Limits {
 	if l.File <= 0 || l.File > fsat.SmallFile {
 		l.File = fsat.SmallFile
 	}
-	if l.Bytes <= 0 {
-		l.Bytes = 64 << 20
-	}
-	if l.Files <= 0 {
-		l.Files = 20_000
-	}
+	l.Bytes = cmp.Or(max(l.Bytes, 0), 64<<20)
+	l.Files = cmp.Or(max(l.Files, 0), 20_000)
 	l.Files = min(l.Files, 100_000)
 	return l
 }
@@ -150,6 +146,17 @@ func keep(
 	return store.save(dst)
 }
 
+// KeepCopy is like [Keep], for a workspace whose sandbox has a copy of the directory that [Copy] has made. For files that
+// changed between the scan and the copy, it records the state in the copy.
+func KeepCopy(ctx context.Context, copied, manifest, dst *os.File, limits Limits) error {
+	defer fsat.KeepAlive(copied)
+	r := NewHostReader(ctx, int(copied.Fd()))
+	return keep(ctx, copied, manifest, dst, limits, "the copy of ", func(was *Record) (State, bool, error) {
+		is, err := r.Look(was.Path)
+		return is, is.Size != was.Size || is.Mtime != was.Mtime || is.Mode != was.Mode&fsat.Permissions, err
+	})
+}
+
 // newest returns the records of the files that may be stored in a base, newest first.
 func newest(m *Manifest, l Limits) ([]Record, error) {
 	var files []Record
@@ -157,16 +164,18 @@ func newest(m *Manifest, l Limits) ([]Record, error) {
 		slices.SortFunc(files, func(a, b Record) int { return cmp.Or(cmp.Compare(b.Mtime, a.Mtime), fsat.Compare(a.Path, b.Path)) })
 		files = files[:min(len(files), l.Files)]
 	}
-	err := m.Below("", func(r Record) bool {
+	for r, err := range m.Below("") {
+		if err != nil {
+			return nil, err
+		}
 		if r.Type == fsat.TypeFile && !r.Hidden && caisson.Size(r.Size) <= l.File {
 			if files = append(files, r); len(files) >= 2*l.Files {
 				keep()
 			}
 		}
-		return true
-	})
+	}
 	keep()
-	return files, err
+	return files, nil
 }
 
 // packFile appends contents to a pack.
@@ -249,6 +258,27 @@ func Rebase(ctx context.Context, host, base *os.File, applied []Applied) error {
 	}
 	if err := out.flush(); err != nil {
 		return err
+	}
+	return store.save(base)
+}
+
+// Forget removes the applied states of paths, and of the paths below them, from base: in a sandbox with a copy, these paths are
+// again as in the copy. The contents in the copy are no longer stored, so a change by both sides is a conflict.
+func Forget(base *os.File, paths []string) error {
+	defer fsat.KeepAlive(base)
+	store, err := Open(base)
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	n := len(store.Entries)
+	for path, e := range store.Entries {
+		if e.Rebased && slices.ContainsFunc(paths, func(p string) bool { return p == path || fsat.Below(path, p) }) {
+			delete(store.Entries, path)
+		}
+	}
+	if len(store.Entries) == n {
+		return nil
 	}
 	return store.save(base)
 }

@@ -16,20 +16,15 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// Jobs returns the worker jobs of this package, for the table that the binary passes to [worker.Main].
-func Jobs() []worker.Declared {
-	return []worker.Declared{jobCheck}
-}
-
 // checked is the result of the job for one change.
 type checked struct {
 	Verdict  string
 	Findings []caisson.Finding
 }
 
-// jobCheck checks changes. Its input is a line with the rules, followed by the changes. It writes a [checked] for each change
+// Job checks changes. Its input is a line with the rules, followed by the changes. It writes a [checked] for each change
 // to its first file descriptor. The second file descriptor is the frozen copy, and the root is the host's directory.
-var jobCheck = worker.Job[worker.None, worker.None]{
+var Job = worker.Job[worker.None, worker.None]{
 	Name: "gate.check", Root: true, Files: 2, Access: worker.ReadAsOwner,
 	Do: func(ctx context.Context, c *worker.Call, none worker.None) (worker.None, error) {
 		in := bufio.NewReaderSize(c.Input(), 1<<16)
@@ -107,7 +102,7 @@ func runCheck(ctx context.Context, run worker.Starter, host, frozen *os.File, ch
 	}
 	defer out.Close()
 	all := time.Duration(rules.WithDefaults().ScanTime) + 2*time.Minute
-	_, err = jobCheck.Run(ctx, run, worker.None{}, worker.Given{
+	_, err = Job.Run(ctx, run, worker.None{}, worker.Given{
 		Root: host, Files: []*os.File{out, frozen}, Input: &in, Limits: worker.Limits{Time: all, CPU: 2 * all, FileSize: maxChecked},
 	})
 	if err != nil {

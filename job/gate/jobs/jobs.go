@@ -14,5 +14,5 @@ import (
 
 // All returns all worker jobs of the gate, for the table that the binary passes to [worker.Main].
 func All() []worker.Declared {
-	return slices.Concat(baseline.Jobs(), overlay.Jobs(), compare.Jobs(), check.Jobs(), apply.Jobs())
+	return slices.Concat(baseline.Jobs(), compare.Jobs(), apply.Jobs(), []worker.Declared{overlay.Job, check.Job})
 }

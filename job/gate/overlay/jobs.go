@@ -9,18 +9,14 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// Jobs are the jobs of this package, for the table that the binary gives to [worker.Main].
-func Jobs() []worker.Declared {
-	return []worker.Declared{jobFreeze}
-}
-
 // freezeReply is what a job reports of the copy that it has made.
 type freezeReply struct {
 	Entries int
 	Cut     bool
 }
 
-var jobFreeze = worker.Job[FreezeLimits, freezeReply]{
+// Job freezes a layer, which is its root.
+var Job = worker.Job[FreezeLimits, freezeReply]{
 	Name: "gate.freeze", Root: true, Files: 2, Access: worker.ReadGuest, Limits: fsat.ReadLimits,
 	Do: func(ctx context.Context, c *worker.Call, limits FreezeLimits) (freezeReply, error) {
 		f, err := Freeze(ctx, c.Root, c.Files[0], c.Files[1], limits)
@@ -45,6 +41,6 @@ func RunFreeze(ctx context.Context, run worker.Starter, upper, dst *os.File, lim
 	if _, err := marks.Seek(0, io.SeekStart); err != nil {
 		return 0, false, err
 	}
-	got, err := fsat.Lend(ctx, run, jobFreeze, limits, worker.Given{Root: upper, Files: []*os.File{marks, dst}}, dst)
+	got, err := fsat.Lend(ctx, run, Job, limits, worker.Given{Root: upper, Files: []*os.File{marks, dst}}, dst)
 	return got.Entries, got.Cut, err
 }

@@ -10,16 +10,13 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// Jobs returns the jobs of this package, for the job table that the binary passes to [worker.Main].
-func Jobs() []worker.Declared { return []worker.Declared{jobFetch} }
-
 type fetchArgs struct {
 	Transport remote.Protocol
 	Limits    Limits
 }
 
-// jobFetch replies with the HEAD of the remote and writes the remote's refs to its last descriptor; see git.GiveRefs.
-var jobFetch = worker.Job[fetchArgs, string]{
+// Job replies with the HEAD of the remote and writes the remote's refs to its last descriptor; see [git.ReplyRefs].
+var Job = worker.Job[fetchArgs, string]{
 	Name: "relay.fetch", Programs: true, Access: worker.WriteAsOwner, Files: 2,
 	Do: func(ctx context.Context, c *worker.Call, args fetchArgs) (string, error) {
 		f, err := remote.NewForwarder(c.Files[0], args.Transport)
@@ -46,5 +43,5 @@ func Run(ctx context.Context, run worker.Starter, mirror, link *os.File, req Req
 			}
 		}
 	}
-	return git.RunRefsJob(ctx, run, jobFetch, args, given)
+	return git.RunRefsJob(ctx, run, Job, args, given)
 }

@@ -16,9 +16,6 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// Jobs returns the jobs of this package, for the job table that the binary passes to [worker.Main].
-func Jobs() []worker.Declared { return []worker.Declared{jobPrepare} }
-
 // Run makes the commits to deliver from commits that were pushed to store: it rewrites them as req specifies, checks them
 // again, and signs them with req.Sign, which runs in this process. Existing signatures on rewritten commits are removed, because
 // rewriting invalidates them. It returns a NotFound error if the store does not have the commits, Denied if they must not be
@@ -29,7 +26,7 @@ func Run(ctx context.Context, run worker.Starter, store, view *os.File, req Requ
 	}
 	given := worker.Given{Root: store, Mounts: git.ViewMount(view)}
 	if req.Sign == nil {
-		p, err := jobPrepare.Run(ctx, run, req, given)
+		p, err := Job.Run(ctx, run, req, given)
 		return &p, err
 	}
 	near, far, err := socketpair.New()
@@ -43,7 +40,7 @@ func Run(ctx context.Context, run worker.Starter, store, view *os.File, req Requ
 		defer near.Close()
 		done <- answerSigner(near, req.Sign)
 	}()
-	p, err := jobPrepare.Run(ctx, run, req, given)
+	p, err := Job.Run(ctx, run, req, given)
 	near.Close()
 	if e := <-done; e != nil {
 		return nil, e
@@ -58,8 +55,8 @@ const (
 	maxSignedOnce = maxPrepared
 )
 
-// jobPrepare makes the commits to deliver. If it is given a descriptor, it has them signed over it. Its root is a store.
-var jobPrepare = worker.Job[Request, Result]{
+// Job makes the commits to deliver. If it is given a descriptor, it has them signed over it. Its root is a store.
+var Job = worker.Job[Request, Result]{
 	Name: "relay.prepare", Programs: true, Access: worker.WriteAsOwner,
 	Limits: worker.Limits{Time: 15 * time.Minute, CPU: 15 * time.Minute, Memory: 2 << 30, FileSize: 4 << 30},
 	Do: func(ctx context.Context, c *worker.Call, req Request) (Result, error) {

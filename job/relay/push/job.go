@@ -1,6 +1,7 @@
 package push
 
 import (
+	"cmp"
 	"context"
 	"os"
 	"time"
@@ -10,10 +11,8 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// Jobs returns the jobs of this package, for the job table that the binary passes to [worker.Main].
-func Jobs() []worker.Declared { return []worker.Declared{jobPush} }
-
-var jobPush = worker.Job[Request, Result]{
+// Job pushes a commit. Its root is a store.
+var Job = worker.Job[Request, Result]{
 	Name: "relay.push", Programs: true, Files: 1,
 	Do: func(ctx context.Context, c *worker.Call, req Request) (Result, error) {
 		f, err := remote.NewForwarder(c.Files[0], req.Transport)
@@ -33,11 +32,9 @@ func Run(ctx context.Context, run worker.Starter, store, view, link *os.File, re
 	if err := req.check(); err != nil {
 		return nil, err
 	}
-	if req.Time <= 0 {
-		req.Time = 30 * time.Minute
-	}
+	req.Time = cmp.Or(max(req.Time, 0), 30*time.Minute)
 	given := worker.Given{Root: store, Mounts: git.ViewMount(view), Files: []*os.File{link}, Limits: git.JobLimits(req.Time)}
-	pushed, err := jobPush.Run(ctx, run, req, given)
+	pushed, err := Job.Run(ctx, run, req, given)
 	if err != nil {
 		return nil, err
 	}

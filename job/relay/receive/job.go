@@ -16,9 +16,6 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// Jobs returns the jobs of this package, for the job table that the binary passes to [worker.Main].
-func Jobs() []worker.Declared { return []worker.Declared{jobReceive} }
-
 // drainTime is how long the rest of a refused request is read, so that the client can read the answer.
 const drainTime = 30 * time.Second
 
@@ -34,7 +31,7 @@ func Run(ctx context.Context, run worker.Starter, store, view, conn *os.File, re
 		return nil, err
 	}
 	l := req.Limits.withDefaults()
-	r, err := jobReceive.Run(ctx, run, receiveArgs{Request: req, Granted: len(req.Granted)}, worker.Given{
+	r, err := Job.Run(ctx, run, receiveArgs{Request: req, Granted: len(req.Granted)}, worker.Given{
 		Root: store, Mounts: git.ViewMount(view), Files: []*os.File{conn}, Input: bytes.NewReader(git.AppendRefs(nil, req.Granted)),
 		Limits: worker.Limits{
 			Time: l.Time + git.Stall + 2*drainTime, CPU: 2 * l.Time, Memory: 2 << 30, FileSize: int64(l.Pack + l.Total),
@@ -52,8 +49,8 @@ type receiveArgs struct {
 	Granted int
 }
 
-// jobReceive receives a push. Its root is a store.
-var jobReceive = worker.Job[receiveArgs, Result]{
+// Job receives a push. Its root is a store.
+var Job = worker.Job[receiveArgs, Result]{
 	Name: "relay.receive", Programs: true, Access: worker.WriteAsOwner, Files: 1,
 	Do: func(ctx context.Context, c *worker.Call, args receiveArgs) (Result, error) {
 		req := args.Request

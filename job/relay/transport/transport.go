@@ -8,6 +8,7 @@
 package transport
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"os"
@@ -101,10 +102,7 @@ func parseRemote(raw string) (remoteurl.URL, error) {
 }
 
 func lifetime(t time.Duration) time.Duration {
-	if t <= 0 {
-		t = 2 * time.Hour
-	}
-	return t
+	return cmp.Or(max(t, 0), 2*time.Hour)
 }
 
 // Run serves conn, a socket whose other end is passed to a job that runs git, until that end is closed or ctx ends. The caller
