@@ -35,7 +35,8 @@ func (m *mirrors) create(ctx context.Context, r *caisson.Repo) (*caisson.Repo, e
 	if err := m.dirs.create(r.Account, r.Name); err != nil {
 		return nil, err
 	}
-	if err := m.dirs.fill(ctx, r.Account, r.Name, func(f *os.File) error { return relay.Init(ctx, m.jobs, f) }, mirrorDir); err != nil {
+	err := m.dirs.fill(ctx, r.Account, r.Name, func(f *os.File) error { return relay.Init(ctx, m.jobs, f) }, mirrorDir)
+	if err != nil {
 		return nil, err
 	}
 	return m.fetch(ctx, r)

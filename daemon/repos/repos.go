@@ -135,10 +135,12 @@ func New(cfg Config) (*Core, error) {
 		repos: table, sandboxes: sandboxes, deliveries: deliveries, dirs: dirs, grants: grants,
 		space: &space{dirs: dirs, limit: limits.Space, measured: map[string]usage{}}, keep: limits.Keep, interval: limits.Sweep, log: cfg.Log,
 	}
-	mirrors := &mirrors{repos: table, jobs: cfg.Jobs, dirs: dirs, remotes: remotes, keeper: keeper, timeout: limits.Fetch, log: cfg.Log}
+	mirrors := &mirrors{
+		repos: table, jobs: cfg.Jobs, dirs: dirs, remotes: remotes, keeper: keeper, timeout: limits.Fetch, log: cfg.Log,
+	}
 	access := &access{
-		repos: table, deliveries: deliveries, jobs: cfg.Jobs, dirs: dirs, remotes: remotes, mirrors: mirrors, grants: grants, keeper: keeper,
-		inSandbox: inSandbox, events: cfg.Events,
+		repos: table, deliveries: deliveries, jobs: cfg.Jobs, dirs: dirs, remotes: remotes, mirrors: mirrors, grants: grants,
+		keeper: keeper, inSandbox: inSandbox, events: cfg.Events,
 	}
 	queue := &queue{
 		deliveries: deliveries, notifier: &notifier{settled: cfg.Settled, waiting: map[caisson.ID][]chan struct{}{}}, background: background,
@@ -147,8 +149,8 @@ func New(cfg Config) (*Core, error) {
 		kick: make(chan struct{}, 1), sending: map[string]int{}, attempts: map[caisson.ID]*attempt{},
 	}
 	planner := &planner{
-		repos: table, deliveries: deliveries, jobs: cfg.Jobs, dirs: dirs, grants: grants, remotes: remotes, inSandbox: inSandbox, queue: queue,
-		rules: cfg.Rules,
+		repos: table, deliveries: deliveries, jobs: cfg.Jobs, dirs: dirs, grants: grants, remotes: remotes, inSandbox: inSandbox,
+		queue: queue, rules: cfg.Rules,
 	}
 	return &Core{
 		background: background, keeper: keeper, access: access, planner: planner, queue: queue,

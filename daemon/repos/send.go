@@ -130,7 +130,8 @@ func (s *sender) push(ctx context.Context, r *caisson.Repo, g *grant, d *caisson
 	defer view.Close()
 	to := func(expect string) error {
 		return s.remotes.connect(ctx, r, true, func(link *os.File, t remote.Protocol) error {
-			_, err := push.Run(ctx, s.jobs, store, view, link, push.Request{Transport: t, Commit: d.Commit, Branch: d.Branch, Expect: expect})
+			req := push.Request{Transport: t, Commit: d.Commit, Branch: d.Branch, Expect: expect}
+			_, err := push.Run(ctx, s.jobs, store, view, link, req)
 			return err
 		})
 	}

@@ -219,7 +219,8 @@ func (c layerFiles) mount(w *caisson.Workspace) (m caisson.RuntimeMount, err err
 		}
 	}()
 	m = caisson.RuntimeMount{
-		Source: opened.add(c.layerFiles.openSource(w, unix.O_PATH)), Target: w.Target, Writable: w.Kind == caisson.WorkspaceDirect,
+		Source: opened.add(c.layerFiles.openSource(w, unix.O_PATH)), Target: w.Target,
+		Writable: w.Kind == caisson.WorkspaceDirect,
 	}
 	if opened.err != nil || m.Writable {
 		return m, opened.err

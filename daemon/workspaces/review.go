@@ -170,7 +170,8 @@ func (c reviews) compare(ctx context.Context, w *caisson.Workspace, host *os.Fil
 	if opened.err != nil {
 		return opened.err
 	}
-	found, err := compare.RunChanges(ctx, c.Jobs, host, manifest, base, frozen, compare.Options{Patch: patch, Copy: w.Kind == caisson.WorkspaceCopy})
+	opts := compare.Options{Patch: patch, Copy: w.Kind == caisson.WorkspaceCopy}
+	found, err := compare.RunChanges(ctx, c.Jobs, host, manifest, base, frozen, opts)
 	if err != nil {
 		return err
 	}

@@ -321,7 +321,7 @@ var directions = map[string][]string{
 	"daemon/events":                      {},
 	"daemon/models":                      {"ledger", "wire/llm/prices"},
 	"daemon/repos":                       {"job/forge", "job/gate/check", "job/relay", "job/worker", "job/relay/fetch", "job/relay/git", "job/relay/transport", "job/relay/prepare", "job/relay/push", "job/relay/receive", "job/relay/remote", "job/relay/remoteurl", "job/relay/serve"},
-	"daemon/engine":                      {"daemon/events", "daemon/models", "wire/subruns", "job/forge", "job/gate/baseline", "job/gate/check", "job/gate/jobs", "job/relay", "job/relay/transport", "daemon/repos", "daemon/volumes", "daemon/workspaces", "daemon/runs", "daemon/agent", "guest/task", "daemon/agent/openclaw", "daemon/sandboxes", "job/image", "runtime/gvisor", "daemon/sqlite", "wire", "job/worker", "guest/guestd", "daemon/credential", "wire/egress", "ledger"},
+	"daemon/engine":                      {"daemon/events", "daemon/models", "wire/subruns", "job/forge", "job/gate/baseline", "job/gate/check", "job/relay/transport", "daemon/repos", "daemon/volumes", "daemon/workspaces", "daemon/runs", "daemon/agent", "guest/task", "daemon/agent/openclaw", "daemon/sandboxes", "job/image", "runtime/gvisor", "daemon/sqlite", "wire", "job/worker", "guest/guestd", "daemon/credential", "wire/egress", "ledger"},
 	"httpapi":                            {"httpapi/protocol"},
 	"httpapi/protocol":                   {},
 	"httpapi/apitest":                    {"httpapi"},
@@ -334,7 +334,7 @@ var directions = map[string][]string{
 	"cmd/caisson-guestd": {"guest/guestd"},
 	"cmd/caisson-sentry": {"runtime/gvisor/sentry"},
 	"cmd/caisson-worker": {"job/forge", "job/gate/jobs", "job/image", "job/relay", "job/relay/transport", "job/worker"},
-	"bench":              {"guest/coder/sample", "daemon/agent/openclaw", "client", "job/gate/baseline", "job/gate/jobs", "job/worker", "httpapi/protocol", "wire/llm/scripted", "daemon/engine", "daemon/sqlite", "wire", "runtime/gvisor", "runtime/gvisor/sentry", "daemon/credential"},
+	"bench":              {"guest/coder/sample", "daemon/agent/openclaw", "client", "job/gate/baseline", "job/worker", "httpapi/protocol", "wire/llm/scripted", "daemon/engine", "daemon/sqlite", "wire", "runtime/gvisor", "runtime/gvisor/sentry", "daemon/credential"},
 	"bench/gateway":      {"daemon/credential", "wire/wireproc", "ledger", "daemon/sqlite", "wire"}, // The product's own handlers, without a wire.
 	"bench/load":         {},
 	"bench/runsc":        {},

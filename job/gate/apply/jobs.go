@@ -87,7 +87,9 @@ func RunRecover(ctx context.Context, run worker.Starter, host, saved *os.File) (
 	return write(ctx, run, jobRecover, worker.Given{Root: host, Files: []*os.File{saved}})
 }
 
-func write(ctx context.Context, run worker.Starter, job worker.Job[worker.None, writeReply], given worker.Given) (Outcome, error) {
+func write(
+	ctx context.Context, run worker.Starter, job worker.Job[worker.None, writeReply], given worker.Given,
+) (Outcome, error) {
 	reply, err := job.Run(ctx, run, worker.None{}, given)
 	if err != nil {
 		return Outcome{}, err

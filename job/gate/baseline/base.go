@@ -82,7 +82,8 @@ type Store struct {
 // newest files come first. The contents are the base of later three-way merges, and they distinguish files that were only
 // touched from files that were changed. Files that have changed since the scan, or cannot be read, are left out.
 func Keep(ctx context.Context, root, manifest, dst *os.File, limits Limits) error {
-	return keep(ctx, root, manifest, dst, limits, "", func(r *Record) (State, bool, error) { return State{Stat: r.Stat}, false, nil })
+	recorded := func(r *Record) (State, bool, error) { return State{Stat: r.Stat}, false, nil }
+	return keep(ctx, root, manifest, dst, limits, "", recorded)
 }
 
 // keep implements [Keep] and [KeepCopy]. look returns the state that a file must have to be stored, and whether the state

@@ -352,8 +352,8 @@ func (m *Manifest) find(path string) (Record, bool, error) {
 	return Record{}, false, nil
 }
 
-// Below returns the records below the directory dir ("" for all records), in order. It ends with an error if the manifest cannot be
-// read.
+// Below returns the records below the directory dir ("" for all records), in order. It ends with an error if the manifest
+// cannot be read.
 func (m *Manifest) Below(dir string) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		i := max(0, sort.Search(len(m.blocks), func(i int) bool { return fsat.Compare(m.blocks[i].first, dir) > 0 })-1)

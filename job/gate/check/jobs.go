@@ -84,7 +84,9 @@ func RunChanges(ctx context.Context, run worker.Starter, host, frozen *os.File, 
 	return nil
 }
 
-func runCheck(ctx context.Context, run worker.Starter, host, frozen *os.File, changes []caisson.Change, rules Rules) ([]checked, error) {
+func runCheck(
+	ctx context.Context, run worker.Starter, host, frozen *os.File, changes []caisson.Change, rules Rules,
+) ([]checked, error) {
 	changes = slices.Clone(changes)
 	for i := range changes {
 		changes[i].Patch, changes[i].Finding, changes[i].Verdict = "", nil, ""

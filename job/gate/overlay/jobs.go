@@ -29,7 +29,9 @@ var Job = worker.Job[FreezeLimits, freezeReply]{
 
 // RunFreeze runs [Mark] in this process, which must be root's, and [Freeze] with the rights of the guest that upper belongs to.
 // dst is an empty directory of the caller's. [OpenFrozen] reads the result.
-func RunFreeze(ctx context.Context, run worker.Starter, upper, dst *os.File, limits FreezeLimits) (entries int, cut bool, err error) {
+func RunFreeze(
+	ctx context.Context, run worker.Starter, upper, dst *os.File, limits FreezeLimits,
+) (entries int, cut bool, err error) {
 	marks, err := worker.Scratch("marks")
 	if err != nil {
 		return 0, false, err
