@@ -12,7 +12,6 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/job/gate/baseline"
-	"github.com/caisson-dev/caisson/job/gate/tool"
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
@@ -154,7 +153,7 @@ func (s *suite) mount(ctx context.Context, row, host string, runner *worker.Runn
 			return err
 		}
 		defer manifest.Close()
-		_, err = tool.New(runner).Scan(ctx, dir, baseline.DefaultHidden(), nil, manifest)
+		_, err = baseline.RunScan(ctx, runner, dir, baseline.DefaultHidden(), nil, manifest)
 		return err
 	}
 	var with, without string

@@ -9,7 +9,7 @@ import (
 	"slices"
 
 	"github.com/caisson-dev/caisson/job/forge"
-	"github.com/caisson-dev/caisson/job/gate/tool"
+	"github.com/caisson-dev/caisson/job/gate/jobs"
 	"github.com/caisson-dev/caisson/job/image"
 	"github.com/caisson-dev/caisson/job/relay"
 	"github.com/caisson-dev/caisson/job/relay/transport"
@@ -20,7 +20,7 @@ func main() {
 	if worker.IsWorker() {
 		// The jobs are the same as in the caisson binary, which runs them itself if no worker program is embedded in
 		// it.
-		worker.Main(slices.Concat(image.Jobs(), tool.Jobs(), relay.Jobs(), transport.Jobs(), forge.Jobs())...)
+		worker.Main(slices.Concat(image.Jobs(), jobs.All(), relay.Jobs(), transport.Jobs(), forge.Jobs())...)
 	}
 	fmt.Fprintln(os.Stderr, "caisson-worker: this program is a part of caisson; run caisson instead")
 	os.Exit(2)

@@ -9,7 +9,7 @@ import (
 	"github.com/caisson-dev/caisson/guest/guestd"
 	"github.com/caisson-dev/caisson/internal/hostcheck"
 	"github.com/caisson-dev/caisson/job/forge"
-	"github.com/caisson-dev/caisson/job/gate/tool"
+	"github.com/caisson-dev/caisson/job/gate/jobs"
 	"github.com/caisson-dev/caisson/job/image"
 	"github.com/caisson-dev/caisson/job/relay"
 	"github.com/caisson-dev/caisson/job/relay/transport"
@@ -24,7 +24,7 @@ import (
 func dispatchRole() bool {
 	switch {
 	case worker.IsWorker():
-		worker.Main(slices.Concat(image.Jobs(), tool.Jobs(), relay.Jobs(), transport.Jobs(), forge.Jobs())...)
+		worker.Main(slices.Concat(image.Jobs(), jobs.All(), relay.Jobs(), transport.Jobs(), forge.Jobs())...)
 	case wire.IsWire():
 		os.Exit(wire.Main(wireproc.Process()))
 	case sentry.IsRole(): // only in builds without the separate binary caisson-sentry

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"embed"
-	"slices"
 	"sync"
 
 	"github.com/caisson-dev/caisson"
@@ -20,11 +19,6 @@ func Builtin() []*caisson.Agent {
 		out[i] = copyOf(a)
 	}
 	return out
-}
-
-// IsBuiltin reports whether a built-in agent has that id.
-func IsBuiltin(id string) bool {
-	return slices.ContainsFunc(builtin(), func(a *caisson.Agent) bool { return a.ID == id })
 }
 
 // builtin returns the built-in agents, which it parses once.

@@ -44,8 +44,8 @@ const (
 // envPrefix is the prefix of the variables that Caisson sets for every agent.
 const envPrefix = "CAISSON_"
 
-// Dialects are the names of the JSON line formats that driver jsonl implements.
-var Dialects = []string{"caisson", "claude", "codex", "opencode"}
+// dialects are the names of the JSON line formats that driver jsonl implements.
+var dialects = []string{"caisson", "claude", "codex", "opencode"}
 
 // modelAPIs are the valid model APIs of agents.
 var modelAPIs = []string{caisson.APIOpenAI, caisson.APIAnthropic, caisson.APIGemini}
@@ -158,7 +158,7 @@ func (c *checker) events(a *caisson.Agent) {
 		c.addf("events", "is for driver jsonl only")
 	}
 	if dialect, ok := a.Events["dialect"]; ok {
-		c.oneOf("events.dialect", dialect, Dialects...)
+		c.oneOf("events.dialect", dialect, dialects...)
 		if len(a.Events) > 1 {
 			c.addf("events", "a dialect says where everything is; leave the paths out")
 		}

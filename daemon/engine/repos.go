@@ -8,7 +8,6 @@ import (
 	"github.com/caisson-dev/caisson/daemon/repos"
 	"github.com/caisson-dev/caisson/daemon/runs"
 	"github.com/caisson-dev/caisson/internal/smallfile"
-	"github.com/caisson-dev/caisson/job/relay"
 )
 
 // RelayConfig configures the relay.
@@ -31,7 +30,7 @@ func newRepos(e *Engine) (*repos.Core, error) {
 		roots = string(pem)
 	}
 	return repos.New(repos.Config{
-		Dir: e.cfg.Dir, Store: e.data.store, Git: relay.NewTool(e.on.Worker), Events: e.events,
+		Dir: e.cfg.Dir, Store: e.data.store, Jobs: e.on.Worker, Events: e.events,
 		Remote: repos.RemoteConfig{Transport: e.on.Transport, Forge: e.on.Forge, Secrets: e.gateway.vault, Roots: roots, Own: e.cfg.ownAddresses()},
 		Exec:   e.sandboxes.Processes().Exec, Rules: e.cfg.Workspaces.Rules,
 		Limits: repos.Limits{First: e.cfg.Relay.First, Tries: e.cfg.Relay.Tries, Keep: e.cfg.Relay.Keep, Space: e.cfg.Relay.Space},

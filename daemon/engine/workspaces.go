@@ -11,7 +11,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/namemask"
 	"github.com/caisson-dev/caisson/job/gate/baseline"
 	"github.com/caisson-dev/caisson/job/gate/check"
-	"github.com/caisson-dev/caisson/job/gate/tool"
+	"github.com/caisson-dev/caisson/job/worker"
 )
 
 // WorkspaceConfig configures workspaces, and which changes may be applied from them.
@@ -33,21 +33,21 @@ func (c WorkspaceConfig) hiddenPatterns() []string {
 
 // masker implements [runs.Masker]: copies for runs omit the files that workspaces hide.
 type masker struct {
-	tool *tool.Tool
+	jobs worker.Starter
 	hide []string
 }
 
 func (m masker) Mask(show []string) (*namemask.Mask, error) { return baseline.NewMask(m.hide, show) }
 
 func (m masker) MaskArchive(ctx context.Context, show []string, in io.Reader, out *os.File, most int64) ([]string, int, error) {
-	left, err := m.tool.MaskArchive(ctx, m.hide, show, in, out, most)
+	left, err := baseline.MaskArchive(ctx, m.jobs, m.hide, show, in, out, most)
 	return left.Hidden, left.Count, err
 }
 
 // newWorkspaces constructs the core of workspaces.
 func newWorkspaces(e *Engine) (*workspaces.Core, error) {
 	return workspaces.New(workspaces.Config{
-		Dir: e.cfg.Dir, Store: e.data.store, Events: e.events, Tool: tool.New(e.on.Worker),
+		Dir: e.cfg.Dir, Store: e.data.store, Events: e.events, Jobs: e.on.Worker,
 		UsesLayers: func(ctx context.Context, id caisson.ID) (bool, error) { return usesWorkspace(ctx, e.data.store, id) },
 		Hide:       e.cfg.Workspaces.Hide, Rules: e.cfg.Workspaces.Rules, Retention: e.cfg.Workspaces.Keep,
 		Commands: e.cfg.Workspaces.Commands, Log: e.cfg.Log.With("component", "workspaces"),

@@ -14,8 +14,10 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/refname"
 	"github.com/caisson-dev/caisson/job/gate/check"
+	"github.com/caisson-dev/caisson/job/relay"
 	"github.com/caisson-dev/caisson/job/relay/git"
 	"github.com/caisson-dev/caisson/job/relay/remoteurl"
+	"github.com/caisson-dev/caisson/job/worker"
 )
 
 // host is the URL of the relay in sandboxes. The name of a repository is appended to it.
@@ -25,7 +27,7 @@ const host = "http://git.caisson.internal/"
 type access struct {
 	repos      caisson.Table[caisson.Repo]
 	deliveries deliveries
-	git        Git
+	jobs       worker.Starter
 	dirs       *directories
 	remotes    *remotes
 	mirrors    *mirrors
@@ -134,7 +136,7 @@ func (a *access) create(ctx context.Context, r *caisson.Repo, req caisson.RepoAc
 	}
 	defer view.Close()
 	err = a.dirs.fill(ctx, g.Account, g.Repo, func(store *os.File) error {
-		return a.git.Store(ctx, store, view, g.Refs, heads+start)
+		return relay.Store(ctx, a.jobs, store, view, g.Refs, heads+start)
 	}, storesDir, string(g.Sandbox))
 	if err != nil {
 		return nil, "", err
@@ -252,6 +254,6 @@ func (a *access) makeView(ctx context.Context, g *grant) error {
 	}
 	defer mirror.Close()
 	return a.dirs.fill(ctx, g.Account, g.Repo, func(view *os.File) error {
-		return a.git.View(ctx, mirror, view, g.Refs)
+		return relay.View(ctx, a.jobs, mirror, view, g.Refs)
 	}, viewsDir, g.View)
 }

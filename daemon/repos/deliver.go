@@ -9,8 +9,10 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/safetext"
 	"github.com/caisson-dev/caisson/job/gate/check"
+	"github.com/caisson-dev/caisson/job/relay"
 	"github.com/caisson-dev/caisson/job/relay/git"
 	"github.com/caisson-dev/caisson/job/relay/prepare"
+	"github.com/caisson-dev/caisson/job/worker"
 )
 
 // Bounds of the texts of a delivery.
@@ -24,7 +26,7 @@ const (
 type planner struct {
 	repos      caisson.Table[caisson.Repo]
 	deliveries deliveries
-	git        Git
+	jobs       worker.Starter
 	dirs       *directories
 	grants     *grants
 	remotes    *remotes
@@ -130,7 +132,7 @@ func (p *planner) unrecorded(ctx context.Context, g *grant) (*pushed, error) {
 		return nil, err
 	}
 	defer store.Close()
-	have, err := p.git.Refs(ctx, store)
+	have, err := relay.Refs(ctx, p.jobs, store)
 	if err != nil {
 		return nil, err
 	}
@@ -166,7 +168,7 @@ func (p *planner) prepare(ctx context.Context, r *caisson.Repo, g *grant, commit
 		return nil, err
 	}
 	name, email := author(r)
-	return p.git.Prepare(ctx, store, view, prepare.Request{
+	return prepare.Run(ctx, p.jobs, store, view, prepare.Request{
 		Base: g.From, Commit: commit, Authors: r.Authors, Name: name, Email: email, Rules: rulesFor(r, p.rules), Pull: text,
 		Template: r.PullBody, Sign: sign,
 	})

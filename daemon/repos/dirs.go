@@ -2,7 +2,6 @@ package repos
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
@@ -11,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/durable"
 	"github.com/caisson-dev/caisson/internal/keylock"
 )
 
@@ -64,7 +64,7 @@ func (d *directories) all() (list []repoKey, err error) {
 func (d *directories) create(account, repo string) error {
 	for _, name := range []string{viewsDir, storesDir, newDir} {
 		if err := os.MkdirAll(d.path(account, repo, name), 0o700); err != nil {
-			return diskFull(err)
+			return durable.DiskFull(err)
 		}
 	}
 	return nil
@@ -88,7 +88,7 @@ func (d *directories) fill(ctx context.Context, account, repo string, write func
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(diskFull(err), os.RemoveAll(part))
+			err = errors.Join(durable.DiskFull(err), os.RemoveAll(part))
 		}
 	}()
 	if err := os.Mkdir(part, 0o700); err != nil {
@@ -144,33 +144,4 @@ func names(path string) ([]string, error) {
 		out = append(out, e.Name())
 	}
 	return out, err
-}
-
-// writeJSON replaces a file atomically.
-func writeJSON(path string, v any) error {
-	data, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	part := path + ".part"
-	f, err := os.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return diskFull(err)
-	}
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(part, path)
-	}
-	if err != nil {
-		return errors.Join(diskFull(err), os.Remove(part))
-	}
-	return nil
-}
-
-// diskFull returns err as Exhausted if its cause is a full disk, else err itself.
-func diskFull(err error) error {
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		return caisson.Wrap(err, caisson.Exhausted, "the disk is full; free some space in the data directory")
-	}
-	return err
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/durable"
 	"github.com/caisson-dev/caisson/internal/keylock"
 	"github.com/caisson-dev/caisson/job/relay/git"
 )
@@ -86,7 +87,7 @@ func (s *grants) change(g *grant, f func(*grant)) (*grant, error) {
 
 // store writes a grant to disk and adds it.
 func (s *grants) store(g *grant) error {
-	if err := writeJSON(s.dirs.path(g.Account, g.Repo, storesDir, string(g.Sandbox)+".json"), g); err != nil {
+	if err := durable.WriteJSON(s.dirs.path(g.Account, g.Repo, storesDir, string(g.Sandbox)+".json"), g); err != nil {
 		return err
 	}
 	s.add(g)

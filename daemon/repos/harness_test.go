@@ -23,7 +23,6 @@ import (
 	"github.com/caisson-dev/caisson/internal/poll"
 	"github.com/caisson-dev/caisson/internal/workertest"
 	"github.com/caisson-dev/caisson/job/forge"
-	"github.com/caisson-dev/caisson/job/relay"
 	"github.com/caisson-dev/caisson/job/relay/front"
 	"github.com/caisson-dev/caisson/job/relay/transport"
 )
@@ -77,7 +76,7 @@ func (w *world) open() {
 	w.t.Helper()
 	runner := workertest.Runner(w.t)
 	cfg := repos.Config{
-		Dir: w.data, Store: w.store, Git: relay.NewTool(runner),
+		Dir: w.data, Store: w.store, Jobs: runner,
 		Remote: repos.RemoteConfig{Transport: transport.NewTool(runner), Forge: forge.NewTool(runner), Secrets: w.secrets},
 		Events: events.New(w.store.Events(), nil), Exec: w.exec, Limits: w.limits,
 	}

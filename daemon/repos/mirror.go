@@ -9,15 +9,17 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/refname"
+	"github.com/caisson-dev/caisson/job/relay"
 	"github.com/caisson-dev/caisson/job/relay/fetch"
 	"github.com/caisson-dev/caisson/job/relay/git"
 	"github.com/caisson-dev/caisson/job/relay/remote"
+	"github.com/caisson-dev/caisson/job/worker"
 )
 
 // mirrors has the copies of remotes.
 type mirrors struct {
 	repos   caisson.Table[caisson.Repo]
-	git     Git
+	jobs    worker.Starter
 	dirs    *directories
 	remotes *remotes
 	keeper  *keeper
@@ -33,7 +35,8 @@ func (m *mirrors) create(ctx context.Context, r *caisson.Repo) (*caisson.Repo, e
 	if err := m.dirs.create(r.Account, r.Name); err != nil {
 		return nil, err
 	}
-	if err := m.dirs.fill(ctx, r.Account, r.Name, func(f *os.File) error { return m.git.Init(ctx, f) }, mirrorDir); err != nil {
+	err := m.dirs.fill(ctx, r.Account, r.Name, func(f *os.File) error { return relay.Init(ctx, m.jobs, f) }, mirrorDir)
+	if err != nil {
 		return nil, err
 	}
 	return m.fetch(ctx, r)
@@ -95,7 +98,7 @@ func (m *mirrors) fetch(ctx context.Context, r *caisson.Repo) (*caisson.Repo, er
 	defer mirror.Close()
 	var got *git.Remote
 	err = m.remotes.connect(ctx, r, false, func(link *os.File, t remote.Protocol) (err error) {
-		got, err = m.git.Fetch(ctx, mirror, link, fetch.Request{Transport: t})
+		got, err = fetch.Run(ctx, m.jobs, mirror, link, fetch.Request{Transport: t})
 		return err
 	})
 	if err != nil {
@@ -117,5 +120,5 @@ func (m *mirrors) refs(ctx context.Context, r *caisson.Repo) (*git.Remote, error
 		return nil, err
 	}
 	defer mirror.Close()
-	return m.git.Refs(ctx, mirror)
+	return relay.Refs(ctx, m.jobs, mirror)
 }

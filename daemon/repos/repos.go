@@ -18,6 +18,7 @@
 package repos
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"log/slog"
@@ -32,27 +33,10 @@ import (
 	"github.com/caisson-dev/caisson/internal/reach"
 	"github.com/caisson-dev/caisson/job/forge"
 	"github.com/caisson-dev/caisson/job/gate/check"
-	"github.com/caisson-dev/caisson/job/relay/fetch"
-	"github.com/caisson-dev/caisson/job/relay/git"
-	"github.com/caisson-dev/caisson/job/relay/prepare"
-	"github.com/caisson-dev/caisson/job/relay/push"
 	"github.com/caisson-dev/caisson/job/relay/receive"
-	"github.com/caisson-dev/caisson/job/relay/serve"
 	"github.com/caisson-dev/caisson/job/relay/transport"
+	"github.com/caisson-dev/caisson/job/worker"
 )
-
-// Git is what git does in jobs: [*relay.Tool].
-type Git interface {
-	Init(ctx context.Context, dir *os.File) error
-	Fetch(ctx context.Context, mirror, link *os.File, req fetch.Request) (*git.Remote, error)
-	Refs(ctx context.Context, dir *os.File) (*git.Remote, error)
-	View(ctx context.Context, mirror, view *os.File, refs []git.Ref) error
-	Store(ctx context.Context, store, view *os.File, refs []git.Ref, head string) error
-	Serve(ctx context.Context, store, view, conn *os.File, req serve.Request) error
-	Receive(ctx context.Context, store, view, conn *os.File, req receive.Request) (*receive.Result, error)
-	Prepare(ctx context.Context, store, view *os.File, req prepare.Request) (*prepare.Result, error)
-	Push(ctx context.Context, store, view, link *os.File, req push.Request) (*push.Result, error)
-}
 
 // Transport connects to remotes, in jobs that have the credential: [*transport.Tool].
 type Transport interface {
@@ -94,7 +78,7 @@ type RemoteConfig struct {
 type Config struct {
 	Dir    string // the data directory
 	Store  caisson.Store
-	Git    Git
+	Jobs   worker.Starter
 	Remote RemoteConfig
 	Events caisson.Publisher
 	// Exec starts a process in a sandbox, as that of [caisson.Processes].
@@ -140,9 +124,7 @@ func New(cfg Config) (*Core, error) {
 			*d = or
 		}
 	}
-	if limits.Space <= 0 {
-		limits.Space = 20 << 30
-	}
+	limits.Space = cmp.Or(max(limits.Space, 0), 20<<30)
 	root := filepath.Join(cfg.Dir, topDir)
 	if err := os.MkdirAll(root, 0o700); err != nil {
 		return nil, err
@@ -157,25 +139,27 @@ func New(cfg Config) (*Core, error) {
 		repos: table, sandboxes: sandboxes, deliveries: deliveries, dirs: dirs, grants: grants,
 		space: &space{dirs: dirs, limit: limits.Space, measured: map[string]usage{}}, keep: limits.Keep, interval: limits.Sweep, log: cfg.Log,
 	}
-	mirrors := &mirrors{repos: table, git: cfg.Git, dirs: dirs, remotes: remotes, keeper: keeper, timeout: limits.Fetch, log: cfg.Log}
+	mirrors := &mirrors{
+		repos: table, jobs: cfg.Jobs, dirs: dirs, remotes: remotes, keeper: keeper, timeout: limits.Fetch, log: cfg.Log,
+	}
 	access := &access{
-		repos: table, deliveries: deliveries, git: cfg.Git, dirs: dirs, remotes: remotes, mirrors: mirrors, grants: grants, keeper: keeper,
-		inSandbox: inSandbox, events: cfg.Events,
+		repos: table, deliveries: deliveries, jobs: cfg.Jobs, dirs: dirs, remotes: remotes, mirrors: mirrors, grants: grants,
+		keeper: keeper, inSandbox: inSandbox, events: cfg.Events,
 	}
 	queue := &queue{
 		deliveries: deliveries, notifier: &notifier{settled: cfg.Settled, waiting: map[caisson.ID][]chan struct{}{}}, background: background,
-		sender: &sender{repos: table, deliveries: deliveries, git: cfg.Git, dirs: dirs, grants: grants, remotes: remotes},
+		sender: &sender{repos: table, deliveries: deliveries, jobs: cfg.Jobs, dirs: dirs, grants: grants, remotes: remotes},
 		events: cfg.Events, limits: limits, log: cfg.Log,
 		kick: make(chan struct{}, 1), sending: map[string]int{}, attempts: map[caisson.ID]*attempt{},
 	}
 	planner := &planner{
-		repos: table, deliveries: deliveries, git: cfg.Git, dirs: dirs, grants: grants, remotes: remotes, inSandbox: inSandbox, queue: queue,
-		rules: cfg.Rules,
+		repos: table, deliveries: deliveries, jobs: cfg.Jobs, dirs: dirs, grants: grants, remotes: remotes, inSandbox: inSandbox,
+		queue: queue, rules: cfg.Rules,
 	}
 	return &Core{
 		background: background, keeper: keeper, access: access, planner: planner, queue: queue,
 		streams: &streams{
-			repos: table, git: cfg.Git, dirs: dirs, grants: grants, keeper: keeper, background: background, events: cfg.Events,
+			repos: table, jobs: cfg.Jobs, dirs: dirs, grants: grants, keeper: keeper, background: background, events: cfg.Events,
 			rules: cfg.Rules, limits: limits.Push, log: cfg.Log, open: map[caisson.ID]int{},
 		},
 		service: &Service{

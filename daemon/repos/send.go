@@ -10,13 +10,14 @@ import (
 	"github.com/caisson-dev/caisson/job/forge"
 	"github.com/caisson-dev/caisson/job/relay/push"
 	"github.com/caisson-dev/caisson/job/relay/remote"
+	"github.com/caisson-dev/caisson/job/worker"
 )
 
 // sender executes deliveries: one attempt at a time for each branch of a remote.
 type sender struct {
 	repos      caisson.Table[caisson.Repo]
 	deliveries deliveries
-	git        Git
+	jobs       worker.Starter
 	dirs       *directories
 	grants     *grants
 	remotes    *remotes
@@ -129,7 +130,8 @@ func (s *sender) push(ctx context.Context, r *caisson.Repo, g *grant, d *caisson
 	defer view.Close()
 	to := func(expect string) error {
 		return s.remotes.connect(ctx, r, true, func(link *os.File, t remote.Protocol) error {
-			_, err := s.git.Push(ctx, store, view, link, push.Request{Transport: t, Commit: d.Commit, Branch: d.Branch, Expect: expect})
+			req := push.Request{Transport: t, Commit: d.Commit, Branch: d.Branch, Expect: expect}
+			_, err := push.Run(ctx, s.jobs, store, view, link, req)
 			return err
 		})
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -14,10 +15,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/gitserver"
 	"github.com/caisson-dev/caisson/internal/steptest"
 	"github.com/caisson-dev/caisson/job/forge"
-	"github.com/caisson-dev/caisson/job/relay/fetch"
-	"github.com/caisson-dev/caisson/job/relay/git"
-	"github.com/caisson-dev/caisson/job/relay/prepare"
-	"github.com/caisson-dev/caisson/job/relay/push"
+	"github.com/caisson-dev/caisson/job/worker"
 )
 
 // steps are the calls that a core makes to its store, git, the forge and sandboxes.
@@ -111,31 +109,20 @@ func (d stepDeliveries) Update(ctx context.Context, in caisson.Scope, id caisson
 	return step(d.s, "update delivery", func() (*caisson.Delivery, error) { return d.DeliveryStore.Update(ctx, in, id, change) })
 }
 
-type stepGit struct {
-	repos.Git
+// counted are the jobs that are steps.
+var counted = []string{"relay.init", "relay.fetch", "relay.refs", "relay.view", "relay.store", "relay.prepare", "relay.push"}
+
+// stepJobs is a starter of jobs whose starts are steps.
+type stepJobs struct {
+	worker.Starter
 	s *steps
 }
 
-func (g stepGit) Init(ctx context.Context, dir *os.File) error {
-	return step0(g.s, "init", func() error { return g.Git.Init(ctx, dir) })
-}
-func (g stepGit) Fetch(ctx context.Context, mirror, link *os.File, req fetch.Request) (*git.Remote, error) {
-	return step(g.s, "fetch", func() (*git.Remote, error) { return g.Git.Fetch(ctx, mirror, link, req) })
-}
-func (g stepGit) Refs(ctx context.Context, dir *os.File) (*git.Remote, error) {
-	return step(g.s, "refs", func() (*git.Remote, error) { return g.Git.Refs(ctx, dir) })
-}
-func (g stepGit) View(ctx context.Context, mirror, view *os.File, refs []git.Ref) error {
-	return step0(g.s, "view", func() error { return g.Git.View(ctx, mirror, view, refs) })
-}
-func (g stepGit) Store(ctx context.Context, store, view *os.File, refs []git.Ref, head string) error {
-	return step0(g.s, "store", func() error { return g.Git.Store(ctx, store, view, refs, head) })
-}
-func (g stepGit) Prepare(ctx context.Context, store, view *os.File, req prepare.Request) (*prepare.Result, error) {
-	return step(g.s, "prepare", func() (*prepare.Result, error) { return g.Git.Prepare(ctx, store, view, req) })
-}
-func (g stepGit) Push(ctx context.Context, store, view, link *os.File, req push.Request) (*push.Result, error) {
-	return step(g.s, "push", func() (*push.Result, error) { return g.Git.Push(ctx, store, view, link, req) })
+func (j stepJobs) Run(ctx context.Context, req worker.Request, reply any) error {
+	if !slices.Contains(counted, req.Job) {
+		return j.Starter.Run(ctx, req, reply)
+	}
+	return step0(j.s, strings.TrimPrefix(req.Job, "relay."), func() error { return j.Starter.Run(ctx, req, reply) })
 }
 
 // pulls is a forge that counts the pull requests of each branch.
@@ -169,7 +156,7 @@ func stepped(t *testing.T) (*world, *steps) {
 		c.Exec = func(ctx context.Context, sandbox string, req caisson.ExecRequest) (caisson.Process, error) {
 			return step(s, "exec", func() (caisson.Process, error) { return exec(ctx, sandbox, req) })
 		}
-		c.Store, c.Git, c.Remote.Forge = stepStore{c.Store, s}, stepGit{c.Git, s}, &pulls{s: s, made: map[string]int{}}
+		c.Store, c.Jobs, c.Remote.Forge = stepStore{c.Store, s}, stepJobs{c.Jobs, s}, &pulls{s: s, made: map[string]int{}}
 	}
 	w.open()
 	w.bare = w.remote.Create("acme/app.git")

@@ -17,6 +17,7 @@ import (
 	"github.com/caisson-dev/caisson/job/gate/check"
 	"github.com/caisson-dev/caisson/job/relay/receive"
 	"github.com/caisson-dev/caisson/job/relay/serve"
+	"github.com/caisson-dev/caisson/job/worker"
 )
 
 // A streamRequest is a request of the wire process for a sandbox.
@@ -33,7 +34,7 @@ const maxStreams = 4
 // streams serves the git requests of sandboxes.
 type streams struct {
 	repos      caisson.Table[caisson.Repo]
-	git        Git
+	jobs       worker.Starter
 	dirs       *directories
 	grants     *grants
 	keeper     *keeper
@@ -130,7 +131,7 @@ func (s *streams) serve(ctx context.Context, g *grant, conn *os.File, req stream
 	defer store.Close()
 	defer view.Close()
 	if req.Service == "upload-pack" {
-		return s.git.Serve(ctx, store, view, conn, serve.Request{Advertise: req.Advertise, Protocol: req.Protocol})
+		return serve.Run(ctx, s.jobs, store, view, conn, serve.Request{Advertise: req.Advertise, Protocol: req.Protocol})
 	}
 	release, err := s.grants.lockPushes(ctx, g) // a push must be recorded before the next one is received
 	if err != nil {
@@ -141,7 +142,7 @@ func (s *streams) serve(ctx context.Context, g *grant, conn *os.File, req stream
 	if err != nil {
 		return err
 	}
-	got, err := s.git.Receive(ctx, store, view, conn, receive.Request{
+	got, err := receive.Run(ctx, s.jobs, store, view, conn, receive.Request{
 		Advertise: req.Advertise, Protocol: req.Protocol, Granted: g.Refs, Branch: g.Branch, Rules: rulesFor(r, s.rules), Limits: s.limits,
 	})
 	if err != nil || req.Advertise {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/durable"
 	"github.com/caisson-dev/caisson/internal/hostdir"
 	"github.com/caisson-dev/caisson/internal/tree"
 )
@@ -236,10 +237,7 @@ func (b *boundedWriter) Write(p []byte) (int, error) {
 		return 0, err
 	}
 	n, err := b.w.Write(p)
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		err = caisson.Wrap(err, caisson.Exhausted, "the disk is full; free some space in the data directory")
-	}
-	return n, err
+	return n, durable.DiskFull(err)
 }
 
 // A boundedReader counts the bytes read from r, and returns the error of its bound.

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/durable"
 	"github.com/caisson-dev/caisson/internal/guesttree"
 	"github.com/caisson-dev/caisson/internal/hostdir"
 )
@@ -26,7 +27,7 @@ const (
 	mountsFile = "mounts.json"
 	filesTar   = "files.tar"
 	pauseDir   = "pause"
-	partSuffix = ".part" // suffix of a file or directory that is being written: never read, removed by Reconcile
+	partSuffix = durable.Part // suffix of a file or directory that is being written: never read, removed by Reconcile
 )
 
 // dirs defines the layout of the data directory, which is root.
@@ -228,30 +229,9 @@ func closeMounts(mounts []caisson.RuntimeMount) {
 	}
 }
 
-// writeFile calls save to write the file path, which exists afterwards either completely or not at all.
-func writeFile(path string, save func(*os.File) error) (err error) {
-	defer func() { err = diskFull(err) }()
-	part := path + partSuffix
-	f, err := os.OpenFile(part, os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o600)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		f.Close()
-		if err != nil {
-			os.Remove(part)
-		}
-	}()
-	if err := save(f); err != nil {
-		return err
-	}
-	if err := f.Sync(); err != nil {
-		return err
-	}
-	if err := os.Rename(part, path); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(path))
+// writeFile is [durable.Write] with the errors of diskFull.
+func writeFile(path string, save func(*os.File) error) error {
+	return diskFull(durable.Write(path, save))
 }
 
 // writeDir calls fill to write the contents of the new directory path, which exists afterwards either completely or not
@@ -278,17 +258,17 @@ func writeDir(path string, fill func(dir string) error) (err error) {
 		return err
 	}
 	for _, e := range entries {
-		if err := syncFile(filepath.Join(part, e.Name())); err != nil {
+		if err := durable.Sync(filepath.Join(part, e.Name())); err != nil {
 			return err
 		}
 	}
-	if err := syncDir(part); err != nil {
+	if err := durable.Sync(part); err != nil {
 		return err
 	}
 	if err := os.Rename(part, path); err != nil {
 		return err
 	}
-	return syncDir(filepath.Dir(path))
+	return durable.Sync(filepath.Dir(path))
 }
 
 // diskFull returns an Exhausted error if err was caused by a full disk, and err otherwise. It also checks the text of
@@ -304,19 +284,6 @@ func diskFull(err error) error {
 	}
 	return err
 }
-
-// syncFile writes a file or directory to the disk (fsync).
-func syncFile(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return f.Sync()
-}
-
-// syncDir writes the entries of a directory to the disk, so that a created or renamed file is found after a power failure.
-func syncDir(path string) error { return syncFile(path) }
 
 // linkFile creates the file to as a hard link to the file from, or as a copy if the file system does not support the link.
 func linkFile(from, to string) error {

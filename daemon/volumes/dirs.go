@@ -2,7 +2,6 @@ package volumes
 
 import (
 	"context"
-	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -10,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/durable"
 	"github.com/caisson-dev/caisson/internal/guesttree"
 )
 
@@ -25,11 +25,11 @@ func (c *Core) dir(id caisson.ID) string { return filepath.Join(c.Dir, topDir, s
 // makeDir creates the directory of a new volume and syncs it to disk. base is the uid and gid of the guest's root.
 func (c *Core) makeDir(id caisson.ID, base uint32) error {
 	if err := os.Mkdir(c.dir(id), 0o700); err != nil {
-		return diskFull(err)
+		return durable.DiskFull(err)
 	}
 	data := filepath.Join(c.dir(id), dataDir)
 	if err := os.Mkdir(data, 0o700); err != nil {
-		return diskFull(err)
+		return durable.DiskFull(err)
 	}
 	if os.Geteuid() == 0 {
 		if err := os.Chown(data, int(base), int(base)); err != nil {
@@ -41,7 +41,7 @@ func (c *Core) makeDir(id caisson.ID, base uint32) error {
 		return err
 	}
 	for _, dir := range []string{data, c.dir(id)} {
-		if err := syncDir(dir); err != nil {
+		if err := durable.Sync(dir); err != nil {
 			return err
 		}
 	}
@@ -73,21 +73,4 @@ func (c *Core) removeDir(ctx context.Context, name string) error {
 		return err
 	}
 	return c.top.Sync()
-}
-
-func syncDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
-}
-
-// diskFull wraps err in an Exhausted error if its cause is a full disk or an exceeded quota.
-func diskFull(err error) error {
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		return caisson.Wrap(err, caisson.Exhausted, "the disk is full; free some space in the data directory")
-	}
-	return err
 }

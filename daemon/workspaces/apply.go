@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/durable"
 	"github.com/caisson-dev/caisson/job/gate"
 	"github.com/caisson-dev/caisson/job/gate/apply"
 	"github.com/caisson-dev/caisson/job/gate/baseline"
@@ -72,19 +73,18 @@ func (s *syncRun) clearDeclined(steps []gate.Step) error {
 	for _, step := range steps {
 		delete(list, step.Path)
 	}
-	return writeJSON(s.c.dir(s.w.ID, declinedFile), list)
+	return durable.WriteJSON(s.c.dir(s.w.ID, declinedFile), list)
 }
 
 // write applies the plan in a worker job. The receipt is written to disk before.
 func (s *syncRun) write(ctx context.Context, r *review, receipt *caisson.SyncReceipt, plan *gate.Plan) (out apply.Outcome, err error) {
-	var opened files
-	defer opened.close()
-	frozen, err := opened.add(openDir(s.c.dir(s.w.ID, frozenDir, string(r.ID)), 0))
+	frozen, err := openDir(s.c.dir(s.w.ID, frozenDir, string(r.ID)), 0)
 	if err != nil {
 		return out, err
 	}
+	defer frozen.Close()
 	dir := s.c.dir(s.w.ID, savedDir, string(receipt.ID))
-	if err := writeJSON(dir+pendingSuffix, pendingSync{Receipt: receipt, Steps: plan.Steps}); err != nil {
+	if err := durable.WriteJSON(dir+pendingSuffix, pendingSync{Receipt: receipt, Steps: plan.Steps}); err != nil {
 		return out, err
 	}
 	defer func() {
@@ -96,16 +96,17 @@ func (s *syncRun) write(ctx context.Context, r *review, receipt *caisson.SyncRec
 		}
 	}()
 	if err := os.Mkdir(dir, 0o700); err != nil {
-		return apply.Outcome{State: apply.RolledBack}, diskFull(err)
+		return apply.Outcome{State: apply.RolledBack}, durable.DiskFull(err)
 	}
-	saved, err := opened.add(openDir(dir, 0))
+	saved, err := openDir(dir, 0)
 	if err == nil {
+		defer saved.Close()
 		err = saved.Chown(int(s.w.UID), int(s.w.GID))
 	}
 	if err != nil {
 		return apply.Outcome{State: apply.RolledBack}, err
 	}
-	return s.c.Tool.Apply(ctx, s.host, saved, frozen, plan)
+	return apply.RunApply(ctx, s.c.Jobs, s.host, saved, frozen, plan)
 }
 
 // outcomeUnknown reports whether an outcome with err leaves it undetermined what has been written.
@@ -176,7 +177,7 @@ func (c syncs) setBase(ctx context.Context, w *caisson.Workspace, host *os.File,
 		return err
 	}
 	defer base.Close()
-	return c.Tool.Rebase(ctx, host, base, list)
+	return baseline.RunRebase(ctx, c.Jobs, host, base, list)
 }
 
 // entriesOf returns the paths that a sync writes, one entry for each.
@@ -228,7 +229,7 @@ func (c syncs) rename(w, receipt caisson.ID, from, to string) error {
 	if err := os.Rename(name+from, name+to); err != nil {
 		return err
 	}
-	return syncDir(c.dir(w, savedDir))
+	return durable.Sync(c.dir(w, savedDir))
 }
 
 // declined returns the paths whose changes were undone.

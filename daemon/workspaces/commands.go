@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/durable"
 	"github.com/caisson-dev/caisson/job/gate"
 )
 
@@ -98,7 +99,7 @@ func (s *syncRun) refuse(ctx context.Context, chosen selection, key string, cmd 
 	}
 	s.c.event(ctx, s.w, "sync.refused", map[string]string{"by": s.by, "command": cmd.Name, "reason": message})
 	err := caisson.Wrap(cause, caisson.Denied, "nothing was applied: %s", message)
-	return errors.Join(err, writeJSON(s.c.dir(s.w.ID, refusedFile), no))
+	return errors.Join(err, durable.WriteJSON(s.c.dir(s.w.ID, refusedFile), no))
 }
 
 // refused returns the last refusal in a workspace; it is zero if there was none since the last apply.

@@ -19,25 +19,22 @@ const copyDir = "copy"
 func (c layerFiles) makeCopy(ctx context.Context, w *caisson.Workspace, mode uint32) error {
 	var opened files
 	defer opened.close()
-	host, err := opened.add(c.openHost(w, 0))
-	if err != nil {
-		return err
-	}
-	manifest, err := opened.add(os.Open(c.dir(w.ID, manifestFile)))
-	if err != nil {
-		return err
+	host := opened.add(c.openHost(w, 0))
+	manifest := opened.add(os.Open(c.dir(w.ID, manifestFile)))
+	if opened.err != nil {
+		return opened.err
 	}
 	if err := os.Mkdir(c.dir(w.ID, copyDir), 0o700); err != nil {
 		return err
 	}
-	dst, err := opened.add(openDir(c.dir(w.ID, copyDir), 0))
-	if err != nil {
-		return err
+	dst := opened.add(openDir(c.dir(w.ID, copyDir), 0))
+	if opened.err != nil {
+		return opened.err
 	}
 	if err := dst.Chown(int(w.UID), int(w.GID)); err != nil {
 		return err
 	}
-	made, err := c.Tool.Copy(ctx, host, manifest, dst, baseline.CopyLimits{})
+	made, err := baseline.RunCopy(ctx, c.Jobs, host, manifest, dst, baseline.CopyLimits{})
 	if err != nil {
 		return err
 	}
@@ -51,25 +48,6 @@ func (c layerFiles) makeCopy(ctx context.Context, w *caisson.Workspace, mode uin
 	// If blocks are shared, a copy needs almost no space.
 	c.Log.InfoContext(ctx, "a directory was copied", "workspace", w.ID, "files", made.Files, "shared", made.Shared, "bytes", made.Bytes)
 	return dst.Chmod(os.FileMode(mode & 0o777))
-}
-
-// saveBaseOfCopy saves small files of the copy as the base for merges.
-func (c layerFiles) saveBaseOfCopy(ctx context.Context, w *caisson.Workspace) error {
-	var opened files
-	defer opened.close()
-	copied, err := opened.add(openDir(c.dir(w.ID, copyDir), 0))
-	if err != nil {
-		return err
-	}
-	manifest, err := opened.add(os.Open(c.dir(w.ID, manifestFile)))
-	if err != nil {
-		return err
-	}
-	base, err := opened.add(openDir(c.dir(w.ID, baseDir), 0))
-	if err != nil {
-		return err
-	}
-	return c.Tool.BaseOfCopy(ctx, copied, manifest, base, baseline.Limits{})
 }
 
 // hasCopy reports whether the sandbox of w sees a copy. Applied changes are not written to the copy.
@@ -103,15 +81,12 @@ func (c layerFiles) unmarkApplied(ctx context.Context, w *caisson.Workspace, pat
 	}
 	var opened files
 	defer opened.close()
-	copied, err := opened.add(openDir(c.dir(w.ID, copyDir), 0))
-	if err != nil {
-		return err
+	copied := opened.add(openDir(c.dir(w.ID, copyDir), 0))
+	base := opened.add(openDir(c.dir(w.ID, baseDir), 0))
+	if opened.err != nil {
+		return opened.err
 	}
-	base, err := opened.add(openDir(c.dir(w.ID, baseDir), 0))
-	if err != nil {
-		return err
-	}
-	return c.Tool.Forget(ctx, copied, base, paths)
+	return baseline.RunForget(ctx, c.Jobs, copied, base, paths)
 }
 
 // removeCopy removes the copy of a workspace whose sandbox was removed.

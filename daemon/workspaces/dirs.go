@@ -1,6 +1,7 @@
 package workspaces
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -86,59 +87,24 @@ func readJSON(path string, v any) error {
 	return json.Unmarshal(data, v)
 }
 
-// writeJSON writes a file and syncs it to disk. Afterwards it exists either completely or not at all.
-func writeJSON(path string, v any) (err error) {
-	data, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	part := path + ".part"
-	f, err := os.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return diskFull(err)
-	}
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(part, path)
-	}
-	if err != nil {
-		os.Remove(part)
-		return diskFull(err)
-	}
-	return syncDir(filepath.Dir(path))
+// files collects files that are closed together, and the first error of opening one.
+type files struct {
+	open []*os.File
+	err  error
 }
 
-func syncDir(path string) error {
-	d, err := os.Open(path)
+// add adds the result of opening a file. It returns nil for an error.
+func (f *files) add(file *os.File, err error) *os.File {
 	if err != nil {
-		return err
+		f.err = cmp.Or(f.err, err)
+		return nil
 	}
-	defer d.Close()
-	return d.Sync()
-}
-
-// diskFull returns an Exhausted error if err was caused by a full disk, and err otherwise.
-func diskFull(err error) error {
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		return caisson.Wrap(err, caisson.Exhausted, "the disk is full; free some space in the data directory")
-	}
-	return err
-}
-
-// files collects files that are closed together.
-type files []*os.File
-
-func (f *files) add(file *os.File, err error) (*os.File, error) {
-	if err == nil {
-		*f = append(*f, file)
-	}
-	return file, err
+	f.open = append(f.open, file)
+	return file
 }
 
 func (f *files) close() {
-	for _, file := range *f {
+	for _, file := range f.open {
 		file.Close()
 	}
-	*f = nil
 }

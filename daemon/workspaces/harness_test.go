@@ -20,7 +20,7 @@ import (
 	"github.com/caisson-dev/caisson/daemon/workspaces"
 	"github.com/caisson-dev/caisson/internal/poll"
 	"github.com/caisson-dev/caisson/internal/workertest"
-	"github.com/caisson-dev/caisson/job/gate/tool"
+	"github.com/caisson-dev/caisson/job/worker"
 )
 
 // hostUID is the owner of the host directories of these tests.
@@ -31,7 +31,7 @@ type world struct {
 	t     *testing.T
 	data  string
 	store caisson.Store
-	tool  workspaces.Tool
+	jobs  worker.Starter
 	core  *workspaces.Core
 	gate  *workspaces.Gate
 	base  int // the account's first uid
@@ -50,7 +50,7 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, data: t.TempDir(), running: map[caisson.ID]bool{}, search: time.Hour}
-	w.tool = tool.New(workertest.Runner(t))
+	w.jobs = workertest.Runner(t)
 	w.store = sqlitetest.New(t)
 	account, err := w.store.Accounts().Ensure(t.Context(), "local")
 	w.must(err)
@@ -59,11 +59,18 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
+// starter is a worker.Starter that is a function.
+type starter func(ctx context.Context, req worker.Request, reply any) error
+
+func (s starter) Run(ctx context.Context, req worker.Request, reply any) error {
+	return s(ctx, req, reply)
+}
+
 // open constructs a core, as a daemon does when it starts.
 func (w *world) open() {
 	w.t.Helper()
 	core, err := workspaces.New(workspaces.Config{
-		Dir: w.data, Store: w.store, Tool: w.tool,
+		Dir: w.data, Store: w.store, Jobs: w.jobs,
 		Events:     events.New(w.store.Events(), nil),
 		UsesLayers: func(_ context.Context, id caisson.ID) (bool, error) { return w.running[id], nil },
 		Commands:   w.checks, ApplyInterval: w.every, SearchAfter: w.search,

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/durable"
 	"github.com/caisson-dev/caisson/internal/hostdir"
 	"github.com/caisson-dev/caisson/internal/safetext"
 	"github.com/caisson-dev/caisson/internal/undo"
@@ -67,14 +68,14 @@ func (l *Layers) Create(ctx context.Context, sb *caisson.Sandbox, req caisson.Wo
 	// belongs to no workspace, and the next daemon removes it.
 	back.Push(func() error { return removeTree(l.c.dir(w.ID)) })
 	if err := l.c.layerFiles.makeDirs(w.ID, account.UIDBase, dir.Mode); err != nil {
-		return nil, diskFull(err)
+		return nil, durable.DiskFull(err)
 	}
 	if err := l.c.layerFiles.scan(ctx, w, req.Show, dir.Mode); err != nil {
 		return nil, err
 	}
 	if w.Kind == caisson.WorkspaceCopy {
 		if err := l.c.layerFiles.makeCopy(ctx, w, dir.Mode); err != nil {
-			return nil, diskFull(err)
+			return nil, durable.DiskFull(err)
 		}
 	}
 	back.Push(func() error { return l.forget(context.WithoutCancel(ctx), w.ID) })
@@ -217,14 +218,12 @@ func (c layerFiles) mount(w *caisson.Workspace) (m caisson.RuntimeMount, err err
 			m = caisson.RuntimeMount{}
 		}
 	}()
-	source, err := opened.add(c.layerFiles.openSource(w))
-	if err != nil {
-		return m, err
+	m = caisson.RuntimeMount{
+		Source: opened.add(c.layerFiles.openSource(w, unix.O_PATH)), Target: w.Target,
+		Writable: w.Kind == caisson.WorkspaceDirect,
 	}
-	m = caisson.RuntimeMount{Source: source, Target: w.Target}
-	if w.Kind == caisson.WorkspaceDirect {
-		m.Writable = true
-		return m, nil
+	if opened.err != nil || m.Writable {
+		return m, opened.err
 	}
 	// A client over the unix socket is root (see admit), so it may access files that belong to root.
 	o := &caisson.RuntimeOverlay{Root: w.UID == 0}
@@ -235,24 +234,19 @@ func (c layerFiles) mount(w *caisson.Workspace) (m caisson.RuntimeMount, err err
 		return m, err
 	}
 	o.Show = append(baseline.DefaultShown(), o.Show...)
-	for _, d := range []struct {
-		name string
-		to   **os.File
-	}{{upperDir, &o.Upper}, {workDir, &o.Work}, {maskDir, &o.Mask}} {
-		if *d.to, err = opened.add(openDir(c.dir(w.ID, d.name), unix.O_PATH)); err != nil {
-			return m, err
-		}
-	}
+	o.Upper = opened.add(openDir(c.dir(w.ID, upperDir), unix.O_PATH))
+	o.Work = opened.add(openDir(c.dir(w.ID, workDir), unix.O_PATH))
+	o.Mask = opened.add(openDir(c.dir(w.ID, maskDir), unix.O_PATH))
 	m.Overlay = o
-	return m, nil
+	return m, opened.err
 }
 
-// openSource opens the lower directory of the workspace of w: the host directory, or a copy.
-func (c layerFiles) openSource(w *caisson.Workspace) (*os.File, error) {
+// openSource opens the lower directory of the workspace of w: the host directory, or a copy. flags are additional flags.
+func (c layerFiles) openSource(w *caisson.Workspace, flags int) (*os.File, error) {
 	if w.Kind == caisson.WorkspaceCopy {
-		return openDir(c.dir(w.ID, copyDir), unix.O_PATH)
+		return openDir(c.dir(w.ID, copyDir), flags)
 	}
-	return c.openHost(w, unix.O_PATH)
+	return c.openHost(w, flags)
 }
 
 // openHost opens the host directory of a workspace. Returns Conflict if it is not the same directory, or has another

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/durable"
 	"github.com/caisson-dev/caisson/job/gate/baseline"
 )
 
@@ -39,23 +40,20 @@ func (c layerFiles) scan(ctx context.Context, w *caisson.Workspace, show []strin
 		return err
 	}
 	if len(show) > 0 { // a missing file means no patterns
-		if err := writeJSON(c.dir(w.ID, showFile), show); err != nil {
+		if err := durable.WriteJSON(c.dir(w.ID, showFile), show); err != nil {
 			return err
 		}
 	}
 	var opened files
 	defer opened.close()
-	host, err := opened.add(c.openHost(w, 0))
-	if err != nil {
-		return err
+	host := opened.add(c.openHost(w, 0))
+	manifest := opened.add(os.OpenFile(c.dir(w.ID, manifestFile), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600))
+	if opened.err != nil {
+		return durable.DiskFull(opened.err)
 	}
-	manifest, err := opened.add(os.OpenFile(c.dir(w.ID, manifestFile), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600))
+	found, err := baseline.RunScan(ctx, c.Jobs, host, hide, show, manifest)
 	if err != nil {
-		return diskFull(err)
-	}
-	found, err := c.Tool.Scan(ctx, host, hide, show, manifest)
-	if err != nil {
-		return diskFull(err)
+		return durable.DiskFull(err)
 	}
 	if found.Cut {
 		return caisson.Errorf(caisson.Exhausted, "%.100q has too many entries to search all of them for secrets; choose a smaller directory", w.Source)
@@ -68,38 +66,32 @@ func (c layerFiles) scan(ctx context.Context, w *caisson.Workspace, show []strin
 	if found.Closed > 0 {
 		w.Warning = fmt.Sprintf("%d directories could not be searched for secrets: their owner cannot read them, or they are on other file systems.", found.Closed)
 	}
-	layer, err := opened.add(openDir(c.dir(w.ID, maskDir), 0))
-	if err != nil {
-		return err
+	layer := opened.add(openDir(c.dir(w.ID, maskDir), 0))
+	if opened.err != nil {
+		return opened.err
 	}
 	if found.HiddenCount > 0 {
-		if err := c.Tool.Cover(ctx, manifest, layer); err != nil {
-			return diskFull(err)
+		if err := baseline.RunCover(ctx, c.Jobs, manifest, layer); err != nil {
+			return durable.DiskFull(err)
 		}
 	}
 	return layer.Chmod(os.FileMode(mode & 0o777)) // the guest sees it, and no further job writes to it
 }
 
-// saveBase saves small files of the host directory as the base for merges.
+// saveBase saves small files of the host directory, or of the copy, as the base for merges.
 func (c layerFiles) saveBase(ctx context.Context, w *caisson.Workspace) error {
-	if w.Kind == caisson.WorkspaceCopy {
-		return c.layerFiles.saveBaseOfCopy(ctx, w)
-	}
 	var opened files
 	defer opened.close()
-	host, err := opened.add(c.openHost(w, 0))
-	if err != nil {
-		return err
+	source := opened.add(c.layerFiles.openSource(w, 0))
+	manifest := opened.add(os.Open(c.dir(w.ID, manifestFile)))
+	base := opened.add(openDir(c.dir(w.ID, baseDir), 0))
+	if opened.err != nil {
+		return opened.err
 	}
-	manifest, err := opened.add(os.Open(c.dir(w.ID, manifestFile)))
-	if err != nil {
-		return err
+	if w.Kind == caisson.WorkspaceCopy {
+		return baseline.RunKeepCopy(ctx, c.Jobs, source, manifest, base, baseline.Limits{})
 	}
-	base, err := opened.add(openDir(c.dir(w.ID, baseDir), 0))
-	if err != nil {
-		return err
-	}
-	return c.Tool.Base(ctx, host, manifest, base, baseline.Limits{})
+	return baseline.RunKeep(ctx, c.Jobs, source, manifest, base, baseline.Limits{})
 }
 
 // baseDelay is the delay before the base of a new workspace with more than maxUndelayedBase entries is saved, unless it is

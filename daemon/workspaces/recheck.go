@@ -5,8 +5,8 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/job/gate"
+	"github.com/caisson-dev/caisson/job/gate/compare"
 	"github.com/caisson-dev/caisson/job/gate/overlay"
-	"github.com/caisson-dev/caisson/job/gate/tool"
 )
 
 // makeParts creates the contents of changes that are applied in part. Like merged contents, they differ from those in the
@@ -22,7 +22,7 @@ func (s *syncRun) makeParts(ctx context.Context, p selection) error {
 	defer frozen.Close()
 	for i, hunks := range p.parts {
 		x := &p.review.Changes[i]
-		step, err := s.c.Tool.Part(ctx, s.host, frozen, x.Steps[0], hunks)
+		step, err := compare.RunPart(ctx, s.c.Jobs, s.host, frozen, x.Steps[0], hunks)
 		if err != nil {
 			return err
 		}
@@ -89,5 +89,3 @@ func reasonOf(ch caisson.Change) string {
 	}
 	return ""
 }
-
-var _ Tool = (*tool.Tool)(nil)

@@ -7,66 +7,48 @@ import (
 	"testing"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/daemon/workspaces"
 	"github.com/caisson-dev/caisson/internal/poll"
-	"github.com/caisson-dev/caisson/job/gate"
-	"github.com/caisson-dev/caisson/job/gate/apply"
-	"github.com/caisson-dev/caisson/job/gate/baseline"
 	"github.com/caisson-dev/caisson/job/gate/overlay"
+	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// dying is a tool whose daemon is killed during a write: before the job, after it, or at an unknown point.
-type dying struct {
-	workspaces.Tool
-	before, after bool
+// dying returns a starter of jobs whose daemon is killed during a write: before the job, or after it. No job recovers from that.
+func dying(jobs worker.Starter, after bool) worker.Starter {
+	return starter(func(ctx context.Context, req worker.Request, reply any) error {
+		writes := req.Job == "gate.apply" || req.Job == "gate.undo"
+		if !writes && req.Job != "gate.recover" {
+			return jobs.Run(ctx, req, reply)
+		}
+		if writes && after {
+			jobs.Run(ctx, req, reply)
+		}
+		return caisson.Errorf(caisson.Internal, "the daemon has died")
+	})
 }
 
-func (d *dying) died() error { return caisson.Errorf(caisson.Internal, "the daemon has died") }
-
-func (d *dying) Apply(ctx context.Context, host, saved, frozen *os.File, plan *gate.Plan) (apply.Outcome, error) {
-	if d.before {
-		return apply.Outcome{}, d.died()
-	}
-	out, err := d.Tool.Apply(ctx, host, saved, frozen, plan)
-	if d.after {
-		return apply.Outcome{}, d.died()
-	}
-	return out, err
-}
-
-func (d *dying) Undo(ctx context.Context, host, saved *os.File) (apply.Outcome, error) {
-	if d.before {
-		return apply.Outcome{}, d.died()
-	}
-	out, err := d.Tool.Undo(ctx, host, saved)
-	if d.after {
-		return apply.Outcome{}, d.died()
-	}
-	return out, err
-}
+// unknown is part of the error of a write whose daemon was killed.
+const unknown = "it is not known whether the changes were applied"
 
 // TestReconcile: after a crash, a sync is either complete or rolled back, as the store reports.
 func TestReconcile(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		tool dying
-		want string
-	}{"before": {dying{before: true}, "a"}, "after": {dying{after: true}, "b"}} {
+		after bool
+		want  string
+	}{"before": {false, "a"}, "after": {true, "b"}} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			real := w.tool
-			tool := c.tool
-			tool.Tool = real
-			w.tool = &tool
+			real := w.jobs
+			w.jobs = dying(real, c.after)
 			w.open()
 			dir := w.tree(map[string]string{"f": "a"})
 			ws := w.lay(dir)
 			w.edit(ws, map[string]string{"f": "b"})
 			_, err := w.sync(ws, pick(t, w.review(ws)))
-			w.wants(err, caisson.Internal, "died")
+			w.wants(err, caisson.Internal, unknown)
 			w.must(w.core.Close())
 
-			w.tool = real
+			w.jobs = real
 			w.open()
 			w.must(w.core.Reconcile(t.Context()))
 			w.wantFiles(dir, map[string]string{"f": c.want})
@@ -89,14 +71,13 @@ func TestReconcile(t *testing.T) {
 			}
 
 			// The same for the undo.
-			tool.Tool = real
 			w.must(w.core.Close())
-			w.tool = &tool
+			w.jobs = dying(real, c.after)
 			w.open()
 			_, err = w.gate.Undo(w.ctx(), list[0].ID, handle(t, dir))
-			w.wants(err, caisson.Internal, "died")
+			w.wants(err, caisson.Internal, unknown)
 			w.must(w.core.Close())
-			w.tool = real
+			w.jobs = real
 			w.open()
 			// Without a restart, the next operation does it.
 			_, err = w.gate.Undo(w.ctx(), list[0].ID, handle(t, dir))
@@ -111,7 +92,7 @@ func TestReconcile(t *testing.T) {
 func TestReconcileUndoNotBegun(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	real := w.tool
+	real := w.jobs
 	dir := w.tree(map[string]string{"f": "a"})
 	ws := w.lay(dir)
 	w.edit(ws, map[string]string{"f": "b"})
@@ -121,11 +102,11 @@ func TestReconcileUndoNotBegun(t *testing.T) {
 	w.must(w.store.Sandboxes().Delete(t.Context(), caisson.AllAccounts(), string(ws.Sandbox)))
 	w.must(w.core.Layers().Detach(w.ctx(), ws.ID))
 	w.shows(ws, "added g")
-	w.tool = &dying{Tool: real, before: true}
+	w.jobs = dying(real, false)
 	w.open()
 	_, err = w.gate.Undo(w.ctx(), receipt.ID, handle(t, dir))
-	w.wants(err, caisson.Internal, "died")
-	w.tool = real
+	w.wants(err, caisson.Internal, unknown)
+	w.jobs = real
 	w.open()
 	w.must(w.core.Reconcile(t.Context()))
 	w.wantFiles(dir, map[string]string{"f": "b"})
@@ -187,18 +168,17 @@ func TestCapture(t *testing.T) {
 	}
 }
 
-// baseless is a tool whose daemon is killed before the base for merges is saved.
-type baseless struct{ workspaces.Tool }
-
-func (b baseless) Base(context.Context, *os.File, *os.File, *os.File, baseline.Limits) error {
-	return caisson.Errorf(caisson.Internal, "the daemon has died")
-}
-
-// TestNoBase: a workspace without a base for merges can be reviewed nevertheless.
+// TestNoBase: a workspace whose daemon is killed before the base for merges is saved can be reviewed nevertheless.
 func TestNoBase(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.tool = baseless{w.tool}
+	real := w.jobs
+	w.jobs = starter(func(ctx context.Context, req worker.Request, reply any) error {
+		if req.Job == "gate.base" {
+			return caisson.Errorf(caisson.Internal, "the daemon has died")
+		}
+		return real.Run(ctx, req, reply)
+	})
 	w.open()
 	dir := w.tree(map[string]string{"f": "a"})
 	ws := w.lay(dir)

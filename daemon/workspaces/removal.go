@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/durable"
 	"github.com/caisson-dev/caisson/job/gate"
 	"github.com/caisson-dev/caisson/job/gate/baseline"
 )
@@ -80,7 +81,7 @@ func (c *removalCounts) update(w *caisson.Workspace, change func(*removalCount) 
 		return err
 	}
 	had.MaxFiles = max(had.MaxFiles, had.Files+had.Removed)
-	return diskFull(writeJSON(c.file(w), had))
+	return durable.WriteJSON(c.file(w), had)
 }
 
 // addWorkspace counts for another workspace of a directory that has this number of own files. Files that automatic syncs have

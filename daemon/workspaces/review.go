@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/durable"
 	"github.com/caisson-dev/caisson/job/gate/check"
 	"github.com/caisson-dev/caisson/job/gate/compare"
 	"github.com/caisson-dev/caisson/job/gate/overlay"
@@ -112,7 +113,7 @@ func (c reviews) examine(ctx context.Context, w *caisson.Workspace, host *os.Fil
 	dir := c.dir(w.ID, frozenDir, string(r.ID))
 	defer func() {
 		if err != nil {
-			err = errors.Join(diskFull(err), c.reviews.forget(w.ID, r.ID))
+			err = errors.Join(durable.DiskFull(err), c.reviews.forget(w.ID, r.ID))
 		}
 	}()
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -143,42 +144,34 @@ func (c reviews) save(w caisson.ID, r *review) error {
 	for i := range kept.Changes {
 		kept.Changes[i].Change.Patch = "" // it is long and no longer needed
 	}
-	return writeJSON(c.dir(w, frozenDir, string(r.ID)+".json"), kept)
+	return durable.WriteJSON(c.dir(w, frozenDir, string(r.ID)+".json"), kept)
 }
 
 // freeze copies the layer of w to dir, an empty directory.
 func (c reviews) freeze(ctx context.Context, w *caisson.Workspace, dir string) (entries int, cut bool, err error) {
 	var opened files
 	defer opened.close()
-	upper, err := opened.add(openDir(c.dir(w.ID, upperDir), 0))
-	if err != nil {
-		return 0, false, err
+	upper := opened.add(openDir(c.dir(w.ID, upperDir), 0))
+	dst := opened.add(openDir(dir, 0))
+	if opened.err != nil {
+		return 0, false, opened.err
 	}
-	dst, err := opened.add(openDir(dir, 0))
-	if err != nil {
-		return 0, false, err
-	}
-	entries, cut, err = c.Tool.Freeze(ctx, upper, dst, overlay.FreezeLimits{})
-	return entries, cut, diskFull(err)
+	entries, cut, err = overlay.RunFreeze(ctx, c.Jobs, upper, dst, overlay.FreezeLimits{})
+	return entries, cut, durable.DiskFull(err)
 }
 
 // compare fills in the changes of dir, a frozen copy, to the host directory, and the results of the checks.
 func (c reviews) compare(ctx context.Context, w *caisson.Workspace, host *os.File, dir string, patch bool, r *review) error {
 	var opened files
 	defer opened.close()
-	frozen, err := opened.add(openDir(dir, 0))
-	if err != nil {
-		return err
+	frozen := opened.add(openDir(dir, 0))
+	manifest := opened.add(os.Open(c.dir(w.ID, manifestFile)))
+	base := opened.add(openDir(c.dir(w.ID, baseDir), 0))
+	if opened.err != nil {
+		return opened.err
 	}
-	manifest, err := opened.add(os.Open(c.dir(w.ID, manifestFile)))
-	if err != nil {
-		return err
-	}
-	base, err := opened.add(openDir(c.dir(w.ID, baseDir), 0))
-	if err != nil {
-		return err
-	}
-	found, err := c.Tool.Compare(ctx, host, manifest, base, frozen, compare.Options{Patch: patch, Copy: w.Kind == caisson.WorkspaceCopy})
+	opts := compare.Options{Patch: patch, Copy: w.Kind == caisson.WorkspaceCopy}
+	found, err := compare.RunChanges(ctx, c.Jobs, host, manifest, base, frozen, opts)
 	if err != nil {
 		return err
 	}
@@ -198,7 +191,7 @@ func (c reviews) compare(ctx context.Context, w *caisson.Workspace, host *os.Fil
 
 // check fills in the results of the checks. If they took too long, no change may be applied, but all are still shown.
 func (c reviews) check(ctx context.Context, host, frozen *os.File, changes []caisson.Change) error {
-	err := c.Tool.Check(ctx, host, frozen, changes, c.Rules)
+	err := check.RunChanges(ctx, c.Jobs, host, frozen, changes, c.Rules)
 	if caisson.KindOf(err) != caisson.Exhausted || ctx.Err() != nil {
 		return err
 	}
@@ -258,7 +251,7 @@ func (c reviews) announce(ctx context.Context, w *caisson.Workspace, r *review) 
 		return nil
 	}
 	c.Events.PublishAll(ctx, list)
-	return writeJSON(file, seen)
+	return durable.WriteJSON(file, seen)
 }
 
 // reviewOf returns a review that was kept. Returns Conflict if it has expired.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/durable"
 	"github.com/caisson-dev/caisson/job/gate/baseline"
 )
 
@@ -34,18 +35,15 @@ func (c secretSearch) schedule(w *caisson.Workspace) {
 func (c secretSearch) search(ctx context.Context, w *caisson.Workspace) error {
 	var opened files
 	defer opened.close()
-	host, err := opened.add(c.openHost(w, 0))
-	if err != nil {
-		return err
-	}
-	manifest, err := opened.add(os.Open(c.dir(w.ID, manifestFile)))
-	if err != nil {
-		return err
+	host := opened.add(c.openHost(w, 0))
+	manifest := opened.add(os.Open(c.dir(w.ID, manifestFile)))
+	if opened.err != nil {
+		return opened.err
 	}
 	if err := c.acquireSlot(ctx); err != nil {
 		return err
 	}
-	found, err := c.Tool.Search(ctx, host, manifest, baseline.SearchLimits{})
+	found, err := baseline.RunSearch(ctx, c.Jobs, host, manifest, baseline.SearchLimits{})
 	<-c.jobSlots
 	if err != nil {
 		return err
@@ -55,7 +53,7 @@ func (c secretSearch) search(ctx context.Context, w *caisson.Workspace) error {
 		return err
 	}
 	defer release()
-	return writeJSON(c.dir(w.ID, suspectsFile), &found)
+	return durable.WriteJSON(c.dir(w.ID, suspectsFile), &found)
 }
 
 // addTo adds the result of the search to w, if there is one.

@@ -4,20 +4,15 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/daemon/workspaces"
 	"github.com/caisson-dev/caisson/internal/poll"
 	"github.com/caisson-dev/caisson/internal/steptest"
-	"github.com/caisson-dev/caisson/job/gate"
-	"github.com/caisson-dev/caisson/job/gate/apply"
-	"github.com/caisson-dev/caisson/job/gate/baseline"
-	"github.com/caisson-dev/caisson/job/gate/check"
-	"github.com/caisson-dev/caisson/job/gate/compare"
-	"github.com/caisson-dev/caisson/job/gate/overlay"
+	"github.com/caisson-dev/caisson/job/worker"
 )
 
 // killing means that the daemon is killed just before the step, and the next one starts.
@@ -45,48 +40,33 @@ func step[T any](s *steps, op string, do func() (T, error)) (T, error) {
 	return steptest.Execute(e, op, do)
 }
 
-type stepTool struct {
-	workspaces.Tool
-	s *steps
+// counted are the jobs that are steps. The others run in the background.
+var counted = []string{
+	"gate.scan", "gate.cover", "gate.copy", "gate.rebase", "gate.freeze", "gate.compare", "gate.check", "gate.apply", "gate.recover", "gate.undo",
 }
 
-func (t stepTool) Scan(ctx context.Context, root *os.File, hide, show []string, manifest *os.File) (baseline.ScanResult, error) {
-	return step(t.s, "scan", func() (baseline.ScanResult, error) { return t.Tool.Scan(ctx, root, hide, show, manifest) })
-}
-func (t stepTool) Cover(ctx context.Context, manifest, layer *os.File) error {
-	_, err := step(t.s, "cover", func() (int, error) { return 0, t.Tool.Cover(ctx, manifest, layer) })
-	return err
-}
-func (t stepTool) Copy(ctx context.Context, root, manifest, dst *os.File, limits baseline.CopyLimits) (baseline.Copied, error) {
-	return step(t.s, "copy", func() (baseline.Copied, error) { return t.Tool.Copy(ctx, root, manifest, dst, limits) })
-}
-func (t stepTool) Rebase(ctx context.Context, host, base *os.File, applied []baseline.Applied) error {
-	_, err := step(t.s, "rebase", func() (int, error) { return 0, t.Tool.Rebase(ctx, host, base, applied) })
-	return err
-}
-func (t stepTool) Freeze(ctx context.Context, upper, dst *os.File, limits overlay.FreezeLimits) (entries int, cut bool, err error) {
-	entries, err = step(t.s, "freeze", func() (int, error) {
-		n, c, err := t.Tool.Freeze(ctx, upper, dst, limits)
-		cut = c
-		return n, err
+// stepJobs returns a starter of jobs whose starts are steps. If the step of a write fails, the job that recovers from it fails,
+// too.
+func stepJobs(jobs worker.Starter, s *steps) worker.Starter {
+	unknown := false // whether a write has failed; its recovery follows it in the same goroutine
+	return starter(func(ctx context.Context, req worker.Request, reply any) error {
+		if req.Job == "gate.recover" && unknown {
+			unknown = false
+			return caisson.Errorf(caisson.Internal, "the recovery went wrong")
+		}
+		if !slices.Contains(counted, req.Job) {
+			return jobs.Run(ctx, req, reply)
+		}
+		var own error // of the job itself
+		_, err := step(s, strings.TrimPrefix(req.Job, "gate."), func() (int, error) {
+			own = jobs.Run(ctx, req, reply)
+			return 0, own
+		})
+		if req.Job == "gate.apply" || req.Job == "gate.undo" {
+			unknown = err != nil && own == nil
+		}
+		return err
 	})
-	return entries, cut, err
-}
-func (t stepTool) Compare(ctx context.Context, host, manifest, base, frozen *os.File, opts compare.Options) (*compare.Result, error) {
-	return step(t.s, "compare", func() (*compare.Result, error) { return t.Tool.Compare(ctx, host, manifest, base, frozen, opts) })
-}
-func (t stepTool) Check(ctx context.Context, host, frozen *os.File, changes []caisson.Change, rules check.Rules) error {
-	_, err := step(t.s, "check", func() (int, error) { return 0, t.Tool.Check(ctx, host, frozen, changes, rules) })
-	return err
-}
-func (t stepTool) Apply(ctx context.Context, host, saved, frozen *os.File, plan *gate.Plan) (apply.Outcome, error) {
-	return step(t.s, "apply", func() (apply.Outcome, error) { return t.Tool.Apply(ctx, host, saved, frozen, plan) })
-}
-func (t stepTool) Recover(ctx context.Context, host, saved *os.File) (apply.Outcome, error) {
-	return step(t.s, "recover", func() (apply.Outcome, error) { return t.Tool.Recover(ctx, host, saved) })
-}
-func (t stepTool) Undo(ctx context.Context, host, saved *os.File) (apply.Outcome, error) {
-	return step(t.s, "undo", func() (apply.Outcome, error) { return t.Tool.Undo(ctx, host, saved) })
 }
 
 type stepStore struct {
@@ -134,7 +114,7 @@ func TestAnywhere(t *testing.T) {
 			t.Run(strings.ReplaceAll(string(what), " ", "-"), func(t *testing.T) {
 				t.Parallel()
 				w, s := newWorld(t), newSteps()
-				w.tool, w.store = stepTool{w.tool, s}, stepStore{w.store, s}
+				w.jobs, w.store = stepJobs(w.jobs, s), stepStore{w.store, s}
 				w.open()
 				sample := steptest.Every(4, t.Name())
 				at := sample.From(1)
@@ -163,7 +143,7 @@ func TestLayAnywhere(t *testing.T) {
 			t.Run(strings.ReplaceAll(string(what), " ", "-"), func(t *testing.T) {
 				t.Parallel()
 				w, s := newWorld(t), newSteps()
-				real, store := w.tool, w.store
+				real, store := w.jobs, w.store
 				dir := w.tree(map[string]string{"a": "a\n", "d/b": "b\n", ".env": "KEY=hunter2\n"})
 				none := func() {
 					if list, _, err := w.gate.ListWorkspaces(w.ctx(), caisson.WorkspaceFilter{}); err != nil || len(list) > 0 {
@@ -174,12 +154,12 @@ func TestLayAnywhere(t *testing.T) {
 					}
 				}
 				for at, op := 1, "?"; op != ""; at++ {
-					w.tool, w.store = stepTool{real, s}, stepStore{store, s}
+					w.jobs, w.store = stepJobs(real, s), stepStore{store, s}
 					w.open()
 					sb := w.sandbox()
 					s.next = func() {
 						w.must(store.Sandboxes().Delete(t.Context(), caisson.AllAccounts(), string(sb.ID))) // was being created, too
-						w.tool, w.store = real, store
+						w.jobs, w.store = real, store
 						w.open()
 						w.must(w.core.Reconcile(t.Context()))
 						none()
@@ -199,7 +179,7 @@ func TestLayAnywhere(t *testing.T) {
 					none()
 				}
 				// An existing workspace was stored before the daemon was killed, and is complete.
-				w.tool, w.store = real, store
+				w.jobs, w.store = real, store
 				w.open()
 				w.must(w.core.Reconcile(t.Context()))
 				list, _, err := w.gate.ListWorkspaces(w.ctx(), caisson.WorkspaceFilter{})

@@ -10,7 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/durable"
 	"github.com/caisson-dev/caisson/job/gate"
+	"github.com/caisson-dev/caisson/job/gate/apply"
 )
 
 // The labels of sandboxes in which commands run: by the first one, Reconcile finds those that an earlier daemon has
@@ -82,7 +84,7 @@ func (s *syncRun) createTrial(ctx context.Context, r *review, plan *gate.Plan) (
 	t := &trial{w: &w}
 	defer func() {
 		if err != nil {
-			err = errors.Join(diskFull(err), s.c.trialCleanup.endTrial(t))
+			err = errors.Join(durable.DiskFull(err), s.c.trialCleanup.endTrial(t))
 		}
 	}()
 	if err := s.c.layerFiles.makeDirs(w.ID, account.UIDBase, st.Mode); err != nil {
@@ -104,19 +106,13 @@ func (s *syncRun) createTrial(ctx context.Context, r *review, plan *gate.Plan) (
 func (s *syncRun) fillTrial(ctx context.Context, r *review, t *trial, plan *gate.Plan) error {
 	var opened files
 	defer opened.close()
-	manifest, err := opened.add(os.Open(s.c.dir(t.w.ID, manifestFile)))
-	if err != nil {
-		return err
+	manifest := opened.add(os.Open(s.c.dir(t.w.ID, manifestFile)))
+	frozen := opened.add(openDir(s.c.dir(s.w.ID, frozenDir, string(r.ID)), 0))
+	upper := opened.add(openDir(s.c.dir(t.w.ID, upperDir), 0))
+	if opened.err != nil {
+		return opened.err
 	}
-	frozen, err := opened.add(openDir(s.c.dir(s.w.ID, frozenDir, string(r.ID)), 0))
-	if err != nil {
-		return err
-	}
-	upper, err := opened.add(openDir(s.c.dir(t.w.ID, upperDir), 0))
-	if err != nil {
-		return err
-	}
-	return s.c.Tool.Layer(ctx, manifest, frozen, upper, plan)
+	return apply.RunLayer(ctx, s.c.Jobs, manifest, frozen, upper, plan)
 }
 
 // trialCleanup removes trials and their sandboxes.

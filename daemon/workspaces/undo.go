@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/durable"
 	"github.com/caisson-dev/caisson/job/gate/apply"
 	"github.com/caisson-dev/caisson/job/gate/baseline"
 )
@@ -50,7 +51,7 @@ func (g *Gate) Undo(ctx context.Context, id caisson.ID, dir caisson.Handle) (*ca
 	if err := g.c.syncs.rename(w.ID, id, doneSuffix, pendingSuffix); err != nil {
 		return nil, err
 	}
-	out, err := g.c.Tool.Undo(ctx, host, saved)
+	out, err := apply.RunUndo(ctx, g.c.Jobs, host, saved)
 	switch {
 	case out.State == apply.Undone:
 		if err != nil {
@@ -74,7 +75,7 @@ func (c syncs) undone(ctx context.Context, w *caisson.Workspace, host *os.File, 
 	for _, e := range receipt.Entries {
 		list[e.Path] = true
 	}
-	if err := writeJSON(c.dir(w.ID, declinedFile), list); err != nil {
+	if err := durable.WriteJSON(c.dir(w.ID, declinedFile), list); err != nil {
 		return nil, err
 	}
 	var p pendingSync
@@ -187,7 +188,7 @@ func (c syncs) recoverOne(ctx context.Context, w *caisson.Workspace, host *os.Fi
 	if err := saved.Chown(int(w.UID), int(w.GID)); err != nil {
 		return err
 	}
-	out, err := c.Tool.Recover(ctx, host, saved)
+	out, err := apply.RunRecover(ctx, c.Jobs, host, saved)
 	if err != nil {
 		return caisson.Wrap(err, caisson.KindOf(err), "an incomplete sync of %.100q could not be recovered: %s", w.Source, caisson.MessageOf(err))
 	}

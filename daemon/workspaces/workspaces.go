@@ -32,6 +32,7 @@
 package workspaces
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -44,6 +45,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/keylock"
 	"github.com/caisson-dev/caisson/job/gate/baseline"
 	"github.com/caisson-dev/caisson/job/gate/check"
+	"github.com/caisson-dev/caisson/job/worker"
 )
 
 // Config configures a Core. All fields but Hide, Rules, Commands, Retention, ApplyInterval, SearchAfter and Log are
@@ -51,7 +53,7 @@ import (
 type Config struct {
 	Dir    string // the data directory
 	Store  caisson.Store
-	Tool   Tool
+	Jobs   worker.Starter
 	Events caisson.Publisher
 	// UsesLayers reports whether a sandbox may be using its layers at present. Returns NotFound if there is no such
 	// sandbox.
@@ -122,15 +124,9 @@ func New(cfg Config) (*Core, error) {
 	if err := ValidateCommands(cfg.Commands); err != nil {
 		return nil, err
 	}
-	if cfg.Retention <= 0 {
-		cfg.Retention = keepChanges
-	}
-	if cfg.ApplyInterval <= 0 {
-		cfg.ApplyInterval = applyEvery
-	}
-	if cfg.SearchAfter <= 0 {
-		cfg.SearchAfter = searchAfter
-	}
+	cfg.Retention = cmp.Or(max(cfg.Retention, 0), keepChanges)
+	cfg.ApplyInterval = cmp.Or(max(cfg.ApplyInterval, 0), applyEvery)
+	cfg.SearchAfter = cmp.Or(max(cfg.SearchAfter, 0), searchAfter)
 	data, err := os.Open(cfg.Dir)
 	if err != nil {
 		return nil, err

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/durable"
 	"github.com/caisson-dev/caisson/job/gate/compare"
 )
 
@@ -84,7 +85,7 @@ func (c *Core) saveWriters(ctx context.Context, id caisson.ID) error {
 	if kept != nil && slices.Equal(all.List, kept.List) {
 		return nil
 	}
-	return writeJSON(file, all)
+	return durable.WriteJSON(file, all)
 }
 
 // saveAllWriters calls saveWriters periodically for all workspaces in use until ctx ends, because the records are lost when

@@ -3,6 +3,7 @@ package workspaces_test
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,22 +13,31 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
-	"github.com/caisson-dev/caisson/daemon/workspaces"
 	"github.com/caisson-dev/caisson/internal/poll"
 	"github.com/caisson-dev/caisson/job/gate/compare"
+	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// lyingTool is the gate's tool with a job that returns writers, which it cannot have.
-type lyingTool struct{ workspaces.Tool }
-
-func (l lyingTool) Compare(ctx context.Context, host, manifest, base, frozen *os.File, o compare.Options) (*compare.Result, error) {
-	found, err := l.Tool.Compare(ctx, host, manifest, base, frozen, o)
-	if err == nil {
-		for i := range found.Differences {
-			found.Differences[i].Change.Process = "1 innocent"
+// lying returns a starter whose comparisons return writers, which they cannot have.
+func lying(jobs worker.Starter) worker.Starter {
+	return starter(func(ctx context.Context, req worker.Request, reply any) error {
+		err := jobs.Run(ctx, req, reply)
+		if err != nil || req.Job != "gate.compare" {
+			return err
 		}
-	}
-	return found, err
+		out := req.Files[len(req.Files)-1]
+		found, err := worker.ReadRows[compare.Difference](io.NewSectionReader(out, 0, 1<<20), 1000, 1<<20)
+		if err != nil {
+			return err
+		}
+		for i := range found {
+			found[i].Change.Process = "1 innocent"
+		}
+		if _, err := out.Seek(0, io.SeekStart); err != nil {
+			return err
+		}
+		return worker.WriteRows(out, found)
+	})
 }
 
 // processes returns the process of each change, and requires its event to contain the same.
@@ -67,7 +77,7 @@ func (w *world) setWriters(f func(caisson.ID) (*caisson.Writers, error)) {
 func TestProcesses(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.tool = lyingTool{w.tool}
+	w.jobs = lying(w.jobs)
 	w.open()
 	dir := w.tree(map[string]string{"edit": "edit\n", "gone": "gone\n", "from": "a text that is found again\n", "mode": "mode\n", "early": "early\n"})
 	ws := w.lay(dir)

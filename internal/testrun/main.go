@@ -33,7 +33,7 @@ const timesFile = "bin/test-times.json"
 // docs/testing.md gives the reason for each.
 var withoutRace = []string{
 	"", "daemon/agent", "guest/drive", "guest/coder", "daemon/agent/openclaw", "guest/openclaw/driver", "guest/openclaw/install", "guest/task", "bench", "bench/load",
-	"cmd/caisson", "cmd/caisson-bench", "daemon/engine", "job/forge", "job/gate/apply", "job/gate/baseline", "job/gate/check", "job/gate/compare", "job/gate/overlay", "job/gate/tool",
+	"cmd/caisson", "cmd/caisson-bench", "daemon/engine", "job/forge", "job/gate/apply", "job/gate/baseline", "job/gate/check", "job/gate/compare", "job/gate/overlay", "job/gate/jobs",
 	"guest/guestd", "internal/house", "job/relay/commit", "job/relay/git", "job/relay/transport", "job/relay/prepare", "job/relay/push", "job/relay/quarantine", "job/relay/receive",
 	"job/relay/remote", "job/relay/serve", "daemon/repos",
 	"runtime/gvisor", "test", "job/worker",

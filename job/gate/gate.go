@@ -9,7 +9,7 @@
 //   - check decides which changes may be applied;
 //   - apply applies a plan to the host directory, undoes it, and recovers after a crash;
 //   - fsat opens and reads files relative to descriptors, for all of them;
-//   - tool has the jobs of all of them behind one type.
+//   - jobs lists the jobs of all of them.
 //
 // Everything that is read is hostile: names, contents, attributes, and the order in which they change. So the functions that read
 // trees run as jobs of package worker. They are given descriptors, open what they need beneath them without following symlinks, and

@@ -35,7 +35,7 @@ const (
 )
 
 // A Plan is a set of changes to a host directory that are applied together or not at all. The order of its steps does not matter:
-// [apply.Run] removes from the leaves up and creates from the root down. A rename is two steps, one for each path.
+// [apply.Apply] removes from the leaves up and creates from the root down. A rename is two steps, one for each path.
 type Plan struct {
 	Steps []Step
 }

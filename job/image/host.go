@@ -90,7 +90,7 @@ func (h *hostImage) makeImage() (*caisson.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	img, err := assemble(HostReference, "", "", []Layer{l}, hostConfig)
+	img, err := assemble(hostReference, "", "", []Layer{l}, hostConfig)
 	if err != nil {
 		return nil, err
 	}

@@ -85,12 +85,8 @@ func New(cfg Config) (*Driver, error) {
 	}
 	d := &Driver{worker: cfg.Worker, maxIn: cfg.MaxCompressed, maxOut: cfg.MaxUncompressed, insecure: cfg.InsecureRegistries,
 		registryCA: cfg.RegistryCA, ownAddresses: cfg.OwnAddresses, log: cfg.Log, slots: make(chan struct{}, maxParallelLayers)}
-	if d.maxIn <= 0 {
-		d.maxIn = defaultMaxSize
-	}
-	if d.maxOut <= 0 {
-		d.maxOut = defaultMaxSize
-	}
+	d.maxIn = cmp.Or(max(d.maxIn, 0), defaultMaxSize)
+	d.maxOut = cmp.Or(max(d.maxOut, 0), defaultMaxSize)
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}

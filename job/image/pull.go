@@ -19,13 +19,13 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// HostReference is the reference of the host image.
-const HostReference = "host"
+// hostReference is the reference of the host image.
+const hostReference = "host"
 
 // Canonical returns the form of a reference under which an image is stored: "host", "dir:PATH" and "tar:PATH" are returned
 // unchanged, OCI references are completed with registry and tag. Returns Invalid if ref is malformed.
 func Canonical(ref string) (string, error) {
-	if ref == HostReference || isPath(ref) {
+	if ref == hostReference || isPath(ref) {
 		if len(ref) > maxPath || !isPrintable(ref) {
 			return "", caisson.Invalidf("image", "%.80q is not a path", ref)
 		}
@@ -56,7 +56,7 @@ func (d *Driver) Pull(ctx context.Context, req caisson.PullRequest, account stri
 	}
 	report := serialised(progress)
 	switch {
-	case ref == HostReference:
+	case ref == hostReference:
 		return d.host.image(ctx)
 	case isPath(ref) && req.Source == nil:
 		return nil, caisson.Errorf(caisson.Denied, "host paths are accepted only over the unix socket")

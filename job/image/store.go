@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/durable"
 )
 
 // A Layer is a directory that is one layer of an overlay file system.
@@ -170,7 +171,7 @@ func (s *layerStore) publish(dir string, l Layer) (Layer, error) {
 	if err := os.Rename(dir, l.Path); err != nil {
 		return Layer{}, err
 	}
-	return l, syncDir(filepath.Dir(l.Path))
+	return l, durable.Sync(filepath.Dir(l.Path))
 }
 
 func writeDurably(path string, data []byte) error {
@@ -180,15 +181,6 @@ func writeDurably(path string, data []byte) error {
 	}
 	_, err = f.Write(data)
 	return errors.Join(err, f.Sync(), f.Close())
-}
-
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return f.Sync()
 }
 
 // list returns the layers that are present, sorted by digest.

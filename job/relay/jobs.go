@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"os"
-	"slices"
 
 	"github.com/caisson-dev/caisson/job/relay/fetch"
 	"github.com/caisson-dev/caisson/job/relay/git"
@@ -18,34 +17,7 @@ import (
 // Jobs returns all jobs of this package and of the packages below it except transport, for the job table that the binary passes to
 // [worker.Main].
 func Jobs() []worker.Declared {
-	return slices.Concat([]worker.Declared{jobInit, jobRefs, jobView, jobStore},
-		fetch.Jobs(), serve.Jobs(), push.Jobs(), receive.Jobs(), prepare.Jobs())
-}
-
-// These aliases give the embedded types distinct field names.
-type (
-	fetchTool   = fetch.Tool
-	serveTool   = serve.Tool
-	pushTool    = push.Tool
-	receiveTool = receive.Tool
-	prepareTool = prepare.Tool
-)
-
-// A Tool runs this package's functions as confined jobs. It has no state and is safe for concurrent use; the methods document
-// which calls must not overlap. Its methods do not keep the descriptors that they are given. Directories are opened for reading
-// and are owned by a uid that nothing else on the host uses.
-type Tool struct {
-	run worker.Starter
-	fetchTool
-	serveTool
-	pushTool
-	receiveTool
-	prepareTool
-}
-
-// NewTool returns a Tool whose jobs are started by r. The binary that r starts must have the jobs of [Jobs] in its job table.
-func NewTool(r worker.Starter) *Tool {
-	return &Tool{r, fetch.NewTool(r), serve.NewTool(r), push.NewTool(r), receive.NewTool(r), prepare.NewTool(r)}
+	return []worker.Declared{jobInit, jobRefs, jobView, jobStore, fetch.Job, serve.Job, push.Job, receive.Job, prepare.Job}
 }
 
 var jobInit = worker.Job[worker.None, worker.None]{
@@ -56,8 +28,8 @@ var jobInit = worker.Job[worker.None, worker.None]{
 }
 
 // Init creates a bare repository without refs in dir, which must be empty.
-func (t *Tool) Init(ctx context.Context, dir *os.File) error {
-	_, err := jobInit.Run(ctx, t.run, worker.None{}, worker.Given{Root: dir})
+func Init(ctx context.Context, run worker.Starter, dir *os.File) error {
+	_, err := jobInit.Run(ctx, run, worker.None{}, worker.Given{Root: dir})
 	return err
 }
 
@@ -70,8 +42,8 @@ var jobRefs = worker.Job[worker.None, string]{
 }
 
 // Refs returns the branches and tags of a mirror, view or store.
-func (t *Tool) Refs(ctx context.Context, dir *os.File) (*git.Remote, error) {
-	return git.RunRefsJob(ctx, t.run, jobRefs, worker.None{}, worker.Given{Root: dir})
+func Refs(ctx context.Context, run worker.Starter, dir *os.File) (*git.Remote, error) {
+	return git.RunRefsJob(ctx, run, jobRefs, worker.None{}, worker.Given{Root: dir})
 }
 
 var jobView = worker.Job[worker.None, worker.None]{
@@ -88,11 +60,11 @@ var jobView = worker.Job[worker.None, worker.None]{
 // View creates a repository in view, which must be an empty directory, with exactly refs and the objects that they reach in the
 // mirror. The mirror must not change during the call. It returns a Conflict error if the mirror does not have the refs, or no
 // longer has them.
-func (t *Tool) View(ctx context.Context, mirror, view *os.File, refs []git.Ref) error {
+func View(ctx context.Context, run worker.Starter, mirror, view *os.File, refs []git.Ref) error {
 	if err := git.CheckRefs(refs); err != nil {
 		return err
 	}
-	_, err := jobView.Run(ctx, t.run, worker.None{}, worker.Given{
+	_, err := jobView.Run(ctx, run, worker.None{}, worker.Given{
 		Root: view, Mounts: []worker.Mount{{Dir: mirror, At: git.MirrorDir}}, Input: bytes.NewReader(git.AppendRefs(nil, refs)),
 	})
 	return err
@@ -112,10 +84,10 @@ var jobStore = worker.Job[string, worker.None]{
 
 // Store creates a sandbox's repository in store, which must be an empty directory. It starts with refs, which the view must have,
 // and borrows the view's objects. head is the full name of the branch that clones check out; it need not exist.
-func (t *Tool) Store(ctx context.Context, store, view *os.File, refs []git.Ref, head string) error {
+func Store(ctx context.Context, run worker.Starter, store, view *os.File, refs []git.Ref, head string) error {
 	if err := git.CheckRefs(refs); err != nil {
 		return err
 	}
-	_, err := jobStore.Run(ctx, t.run, head, worker.Given{Root: store, Mounts: git.ViewMount(view), Input: bytes.NewReader(git.AppendRefs(nil, refs))})
+	_, err := jobStore.Run(ctx, run, head, worker.Given{Root: store, Mounts: git.ViewMount(view), Input: bytes.NewReader(git.AppendRefs(nil, refs))})
 	return err
 }

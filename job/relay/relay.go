@@ -2,10 +2,10 @@
 // the forge. It contains all code that runs git.
 //
 // A repository consists of three kinds of bare repository on the host. The mirror has the branches and tags of the remote
-// ([Tool.Fetch]). A view is a copy of the granted part of a mirror and contains no other objects ([Tool.View]): a git client can
+// ([fetch.Run]). A view is a copy of the granted part of a mirror and contains no other objects ([View]): a git client can
 // obtain objects that none of its refs reach, so objects that a sandbox must not read are left out. A store belongs to one
-// sandbox: it borrows the objects of a view and holds pushes until they are delivered ([Tool.Store], [Tool.Serve],
-// [Tool.Receive]). [Tool.Prepare] makes the commits that are delivered, and [Tool.Push] sends them.
+// sandbox: it borrows the objects of a view and holds pushes until they are delivered ([Store], [serve.Run],
+// [receive.Run]). [prepare.Run] makes the commits that are delivered, and [push.Run] sends them.
 //
 // Git parses untrusted content, both from the remote and from the sandbox, so it always runs in a sealed job of package worker:
 // without network, without other files, and with resource limits. It reaches a remote over a socket pair. At the other end is the

@@ -22,6 +22,7 @@
 package worker
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -158,17 +159,11 @@ type Limits struct {
 }
 
 func (l Limits) withDefaults() Limits {
-	if l.Time <= 0 {
-		l.Time = time.Hour
-	}
+	l.Time = cmp.Or(max(l.Time, 0), time.Hour)
 	if l.CPU < time.Second {
 		l.CPU = 30 * time.Minute
 	}
-	if l.Memory <= 0 {
-		l.Memory = 1 << 30
-	}
-	if l.FileSize <= 0 {
-		l.FileSize = 64 << 30
-	}
+	l.Memory = cmp.Or(max(l.Memory, 0), 1<<30)
+	l.FileSize = cmp.Or(max(l.FileSize, 0), 64<<30)
 	return l
 }

@@ -12,13 +12,13 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/sentry/control"
 	"gvisor.dev/gvisor/pkg/sentry/state/checkpointfiles"
 	"gvisor.dev/gvisor/pkg/state/statefile"
 	"gvisor.dev/gvisor/runsc/boot"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/durable"
 )
 
 // FilesName is the name of the file in a checkpoint's directory with the changes to the root file system, as written by
@@ -149,10 +149,7 @@ func copySparse(w *os.File, r io.Reader, limit int64) error {
 					return err
 				}
 			} else if _, err := w.Write(buf[:n]); err != nil {
-				if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-					return caisson.Wrap(err, caisson.Exhausted, "the disk is full; free some space in the data directory")
-				}
-				return err
+				return durable.DiskFull(err)
 			}
 		}
 		switch {

@@ -26,7 +26,7 @@ type Environment struct {
 
 // Check reports, for each skill below the root of fsys, what it lacks in the sandbox, and how to add it.
 func Check(fsys fs.FS, w Environment) []caisson.AgentCheck {
-	list, faults := Skills(fsys)
+	list, faults := readSkills(fsys)
 	var out []caisson.AgentCheck
 	for _, s := range list {
 		out = append(out, s.check(w)...)

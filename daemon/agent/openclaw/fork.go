@@ -41,4 +41,4 @@ type ForkChanges struct {
 //   - Tokens of hooks, of pairing and of devices: hooks are off, and no device is paired.
 //
 // Identifiers that are created after the fork are unique, see preload.cjs.
-func Fork() ForkChanges { return ForkChanges{Remove: EnvFiles(), Port: Port} }
+func Fork() ForkChanges { return ForkChanges{Remove: envFiles(), Port: Port} }

@@ -318,5 +318,5 @@ func subSkills(fsys fs.FS, dir string) ([]*Skill, map[string]error) {
 	if err != nil {
 		return nil, map[string]error{dir: err}
 	}
-	return Skills(sub)
+	return readSkills(sub)
 }

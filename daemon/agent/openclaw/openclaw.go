@@ -94,9 +94,9 @@ func Env() map[string]string {
 	}
 }
 
-// EnvFiles returns the absolute paths of the files from which OpenClaw reads variables. None of them may exist when it starts.
+// envFiles returns the absolute paths of the files from which OpenClaw reads variables. None of them may exist when it starts.
 // A .env in the workspace is not among them, because the gateway runs in a different directory.
-func EnvFiles() []string {
+func envFiles() []string {
 	return []string{Home + "/.env", stateDir + "/.env", homeDir + "/.env", homeDir + "/.openclaw/.env", homeDir + "/.config/openclaw/gateway.env"}
 }
 

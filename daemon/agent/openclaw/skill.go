@@ -158,8 +158,8 @@ func hosts(body []byte) []string {
 	return out
 }
 
-// Skills returns the skills below the root of a file system, and the errors of those that cannot be read, by directory.
-func Skills(fsys fs.FS) (list []*Skill, faults map[string]error) {
+// readSkills returns the skills below the root of a file system, and the errors of those that cannot be read, by directory.
+func readSkills(fsys fs.FS) (list []*Skill, faults map[string]error) {
 	faults = map[string]error{}
 	err := fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
 		switch {

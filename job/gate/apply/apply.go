@@ -53,21 +53,21 @@ func addPath(list []string, name string) ([]string, bool) {
 // quotedPath returns a path as it is shown in messages.
 func quotedPath(name string) string { return strconv.Quote(name) }
 
-// Run applies plan to host, completely or not at all. It must run as the user who owns host. read opens the new contents by
+// Apply applies plan to host, completely or not at all. It must run as the user who owns host. read opens the new contents by
 // their SHA-256, and no other content is written. Each path is resolved beneath host without following symlinks and without
 // leaving its mount.
 //
 // The states that plan expects are checked twice: before anything is changed, and when a path is moved away. If a path is in
-// another state, the error is a Conflict with a [*gate.Moved]. Run copies the originals and writes a journal to saved, a
+// another state, the error is a Conflict with a [*gate.Moved]. Apply copies the originals and writes a journal to saved, a
 // directory that belongs to the same user and is used for this apply only. New files are written to a staging directory in
-// host, named ".caisson-" and a random string, and are on disk before the first path changes. If Run fails, it rolls back
-// before it returns. After a crash, [Recover], or the next Run or Undo with the same saved, completes or rolls back the apply.
+// host, named ".caisson-" and a random string, and are on disk before the first path changes. If Apply fails, it rolls back
+// before it returns. After a crash, [Recover], or the next Apply or Undo with the same saved, completes or rolls back the apply.
 // A concurrent reader may see some paths changed and others unchanged.
 //
 // New files have the permissions of the plan and neither extended attributes nor access control lists. Other errors: Invalid
 // for an invalid plan, Denied if the user may not write or a file belongs to another user, Exhausted if a disk is full, and
 // Conflict if another apply is running in the same directory.
-func Run(ctx context.Context, host, saved *os.File, plan *gate.Plan, read func(hash string) (io.ReadCloser, error)) (Outcome, error) {
+func Apply(ctx context.Context, host, saved *os.File, plan *gate.Plan, read func(hash string) (io.ReadCloser, error)) (Outcome, error) {
 	return apply(ctx, host, saved, plan, read, nil)
 }
 

@@ -69,12 +69,12 @@ func TestApplyAndUndo(t *testing.T) {
 			if _, err := Undo(t.Context(), s.host, s.saved); caisson.KindOf(err) != caisson.Conflict {
 				t.Errorf("undo before: %v", err)
 			}
-			out, err = Run(t.Context(), s.host, s.saved, plan, c.read)
+			out, err = Apply(t.Context(), s.host, s.saved, plan, c.read)
 			wantState(t, "apply", out, err, Applied)
 			s.want(t, "after apply", tt.after)
 			out, err = Recover(t.Context(), s.host, s.saved)
 			wantState(t, "recover after", out, err, Applied)
-			if _, err := Run(t.Context(), s.host, s.saved, plan, c.read); caisson.KindOf(err) != caisson.Conflict {
+			if _, err := Apply(t.Context(), s.host, s.saved, plan, c.read); caisson.KindOf(err) != caisson.Conflict {
 				t.Errorf("applied twice: %v", err)
 			}
 			out, err = Undo(t.Context(), s.host, s.saved)
@@ -122,7 +122,7 @@ func TestApplyExpects(t *testing.T) {
 				t.Fatal(err)
 			}
 			was := shapeOf(t, s.dir)
-			_, err := Run(t.Context(), s.host, s.saved, plan, c.read)
+			_, err := Apply(t.Context(), s.host, s.saved, plan, c.read)
 			wantMoved(t, err, tt.moved...)
 			s.want(t, "afterwards", was)
 			out, err := Recover(t.Context(), s.host, s.saved)
@@ -146,7 +146,7 @@ func TestUndoExpects(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t, before)
 			plan, c := planOf(t, before, after)
-			if _, err := Run(t.Context(), s.host, s.saved, plan, c.read); err != nil {
+			if _, err := Apply(t.Context(), s.host, s.saved, plan, c.read); err != nil {
 				t.Fatal(err)
 			}
 			if err := tt.change(s.dir); err != nil {
@@ -197,7 +197,7 @@ func TestPlansThatAreRefused(t *testing.T) {
 		"below what was none": {{Path: "a", After: dir}, {Path: "a/b", Before: file}},
 	} {
 		s := newSite(t, shape{})
-		if _, err := Run(t.Context(), s.host, s.saved, &gate.Plan{Steps: steps}, contents{}.read); caisson.KindOf(err) != caisson.Invalid {
+		if _, err := Apply(t.Context(), s.host, s.saved, &gate.Plan{Steps: steps}, contents{}.read); caisson.KindOf(err) != caisson.Invalid {
 			t.Errorf("%s: %v", name, err)
 		}
 		s.want(t, name, shape{})
@@ -218,7 +218,7 @@ func TestPlanWithoutChange(t *testing.T) {
 	}
 	// A step may differ only in bits of directories that are not applied.
 	plan.Steps[1].After.Mode = 0o3755
-	out, err := Run(t.Context(), s.host, s.saved, plan, c.read)
+	out, err := Apply(t.Context(), s.host, s.saved, plan, c.read)
 	wantState(t, "apply", out, err, Applied)
 	s.want(t, "after apply", now)
 	out, err = Undo(t.Context(), s.host, s.saved)
@@ -239,13 +239,13 @@ func TestPromise3OnlyWhatWasReviewed(t *testing.T) {
 			return io.NopCloser(io.MultiReader(r, errReader{})), err
 		},
 	} {
-		out, err := Run(t.Context(), s.host, s.saved, plan, read)
+		out, err := Apply(t.Context(), s.host, s.saved, plan, read)
 		if err == nil || out.State != RolledBack {
 			t.Errorf("%s: %+v, %v", hash, out, err)
 		}
 		s.want(t, hash, before)
 	}
-	out, err := Run(t.Context(), s.host, s.saved, plan, c.read)
+	out, err := Apply(t.Context(), s.host, s.saved, plan, c.read)
 	wantState(t, "apply in the end", out, err, Applied)
 	s.want(t, "in the end", after)
 }

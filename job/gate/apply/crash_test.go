@@ -83,7 +83,7 @@ func TestCrashAnywhereInApply(t *testing.T) {
 				} else {
 					s.want(t, what, op.before)
 					if n%4 == 0 {
-						out, err := Run(t.Context(), s.host, s.saved, plan, c.read)
+						out, err := Apply(t.Context(), s.host, s.saved, plan, c.read)
 						wantState(t, "apply again", out, err, Applied)
 						s.want(t, "after another apply", op.after)
 					}
@@ -156,7 +156,7 @@ func TestCrashAnywhereInUndo(t *testing.T) {
 	plan, c := planOf(t, op.before, op.after)
 	for n := 0; ; n++ {
 		s := memorySite(t, op.before)
-		if _, err := Run(t.Context(), s.host, s.saved, plan, c.read); err != nil {
+		if _, err := Apply(t.Context(), s.host, s.saved, plan, c.read); err != nil {
 			t.Fatal(err)
 		}
 		hook, run := crashAt(n)

@@ -46,7 +46,7 @@ func TestApplyOnTwoFileSystems(t *testing.T) {
 	op := mixed
 	s := siteOn(t, "1m", "1m", op.before)
 	plan, c := planOf(t, op.before, op.after)
-	out, err := Run(t.Context(), s.host, s.saved, plan, c.read)
+	out, err := Apply(t.Context(), s.host, s.saved, plan, c.read)
 	wantState(t, "apply", out, err, Applied)
 	s.want(t, "after apply", op.after)
 	out, err = Undo(t.Context(), s.host, s.saved)
@@ -69,7 +69,7 @@ func TestDiskFull(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := siteOn(t, sizes[0], sizes[1], before)
-			out, err := Run(t.Context(), s.host, s.saved, plan, c.read)
+			out, err := Apply(t.Context(), s.host, s.saved, plan, c.read)
 			if caisson.KindOf(err) != caisson.Exhausted || out.State != RolledBack {
 				t.Errorf("%+v, %v", out, err)
 			}
@@ -127,7 +127,7 @@ func TestReadOnlyHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	plan, c := planOf(t, before, after)
-	out, err := Run(t.Context(), s.host, s.saved, plan, c.read)
+	out, err := Apply(t.Context(), s.host, s.saved, plan, c.read)
 	if caisson.KindOf(err) != caisson.Denied || out.State != RolledBack {
 		t.Errorf("%+v, %v", out, err)
 	}
@@ -146,7 +146,7 @@ func TestPromise3NothingOnOtherMounts(t *testing.T) {
 	}
 	defer unix.Unmount(inner, unix.MNT_DETACH)
 	plan, c := planOf(t, before, after)
-	_, err := Run(t.Context(), s.host, s.saved, plan, c.read)
+	_, err := Apply(t.Context(), s.host, s.saved, plan, c.read)
 	wantMoved(t, err, "m/x")
 	s.want(t, "afterwards", shape{"a": "f 644 1", "m": "d 755"})
 }
@@ -173,7 +173,7 @@ func TestPromise3OnlyPermissions(t *testing.T) {
 		}
 	}
 	plan, c := planOf(t, before, after)
-	out, err := Run(t.Context(), s.host, s.saved, plan, c.read)
+	out, err := Apply(t.Context(), s.host, s.saved, plan, c.read)
 	wantState(t, "apply", out, err, Applied)
 	s.want(t, "after apply", after)
 	for name := range after {
@@ -201,7 +201,7 @@ func TestOneAtATime(t *testing.T) {
 			return
 		}
 		tried = true
-		if _, err := Run(t.Context(), s.host, other, plan, c.read); caisson.KindOf(err) != caisson.Conflict {
+		if _, err := Apply(t.Context(), s.host, other, plan, c.read); caisson.KindOf(err) != caisson.Conflict {
 			t.Errorf("at the same time: %v", err)
 		}
 		if _, err := Recover(t.Context(), s.host, s.saved); caisson.KindOf(err) != caisson.Conflict {
@@ -228,7 +228,7 @@ func TestThousandFiles(t *testing.T) {
 	}
 	s := memorySite(t, before)
 	plan, c := planOf(t, before, after)
-	out, err := Run(t.Context(), s.host, s.saved, plan, c.read)
+	out, err := Apply(t.Context(), s.host, s.saved, plan, c.read)
 	wantState(t, "apply", out, err, Applied)
 	s.want(t, "after apply", after)
 	out, err = Undo(t.Context(), s.host, s.saved)
@@ -247,7 +247,7 @@ func BenchmarkApply(b *testing.B) {
 		s := newSite(b, before)
 		plan, c := planOf(b, before, after)
 		b.StartTimer()
-		if _, err := Run(b.Context(), s.host, s.saved, plan, c.read); err != nil {
+		if _, err := Apply(b.Context(), s.host, s.saved, plan, c.read); err != nil {
 			b.Fatal(err)
 		}
 	}

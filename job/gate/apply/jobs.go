@@ -8,6 +8,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/job/gate"
+	"github.com/caisson-dev/caisson/job/gate/fsat"
 	"github.com/caisson-dev/caisson/job/gate/overlay"
 	"github.com/caisson-dev/caisson/job/worker"
 )
@@ -17,14 +18,7 @@ func Jobs() []worker.Declared {
 	return []worker.Declared{jobApply, jobRecover, jobUndo, jobLayer}
 }
 
-// A Tool runs the functions of this package as confined worker jobs. It is stateless and safe for concurrent use. Its methods
-// do not retain the file descriptors that are passed to them.
-type Tool struct{ run worker.Starter }
-
-// NewTool returns a Tool that runs its jobs with r. The binary that r starts must have the jobs of this package in its table.
-func NewTool(r worker.Starter) Tool { return Tool{run: r} }
-
-// writeReply is the reply of a job that writeJob declares. The lists of paths are bounded as in [Outcome] and [gate.Moved].
+// writeReply is the reply of a job that writes. The lists of paths are bounded as in [Outcome] and [gate.Moved].
 type writeReply struct {
 	Outcome Outcome
 	Moved   *gate.Moved
@@ -60,7 +54,7 @@ var (
 			return Outcome{}, err
 		}
 		defer all.Close()
-		return Run(ctx, c.Root, saved, plan, all.Open)
+		return Apply(ctx, c.Root, saved, plan, all.Open)
 	})
 	jobRecover = writeJob("gate.recover", 1, func(ctx context.Context, c *worker.Call, saved *os.File) (Outcome, error) {
 		return Recover(ctx, c.Root, saved)
@@ -70,31 +64,33 @@ var (
 	})
 )
 
-// Apply runs [Run] as a worker job. host is the directory as it was when its changes were reviewed. saved belongs to the same
-// user and is accessible only to that user. frozen is the file that [overlay.Freeze] has written, and is readable for that
+// RunApply runs [Apply] as a worker job. host is the directory as it was when its changes were reviewed. saved belongs to the
+// same user and is accessible only to that user. frozen is the file that [overlay.Freeze] has written, and is readable for that
 // user. If the job fails or ctx is canceled, another job recovers. The outcome is unknown only if that job fails as well.
-func (t Tool) Apply(ctx context.Context, host, saved, frozen *os.File, plan *gate.Plan) (Outcome, error) {
+func RunApply(ctx context.Context, run worker.Starter, host, saved, frozen *os.File, plan *gate.Plan) (Outcome, error) {
 	text, err := plan.Input()
 	if err != nil {
 		return Outcome{}, err
 	}
-	out, err := t.write(ctx, jobApply, worker.Given{Root: host, Files: []*os.File{saved, frozen}, Input: text})
-	return t.settle(ctx, host, saved, out, err, Applied)
+	out, err := write(ctx, run, jobApply, worker.Given{Root: host, Files: []*os.File{saved, frozen}, Input: text})
+	return settle(ctx, run, host, saved, out, err, Applied)
 }
 
-// Undo runs the function [Undo] as a worker job. Failures are recovered from as in [Tool.Apply].
-func (t Tool) Undo(ctx context.Context, host, saved *os.File) (Outcome, error) {
-	out, err := t.write(ctx, jobUndo, worker.Given{Root: host, Files: []*os.File{saved}})
-	return t.settle(ctx, host, saved, out, err, Undone)
+// RunUndo runs [Undo] as a worker job. Failures are recovered from as in [RunApply].
+func RunUndo(ctx context.Context, run worker.Starter, host, saved *os.File) (Outcome, error) {
+	out, err := write(ctx, run, jobUndo, worker.Given{Root: host, Files: []*os.File{saved}})
+	return settle(ctx, run, host, saved, out, err, Undone)
 }
 
-// Recover runs the function [Recover] as a worker job.
-func (t Tool) Recover(ctx context.Context, host, saved *os.File) (Outcome, error) {
-	return t.write(ctx, jobRecover, worker.Given{Root: host, Files: []*os.File{saved}})
+// RunRecover runs [Recover] as a worker job.
+func RunRecover(ctx context.Context, run worker.Starter, host, saved *os.File) (Outcome, error) {
+	return write(ctx, run, jobRecover, worker.Given{Root: host, Files: []*os.File{saved}})
 }
 
-func (t Tool) write(ctx context.Context, job worker.Job[worker.None, writeReply], given worker.Given) (Outcome, error) {
-	reply, err := job.Run(ctx, t.run, worker.None{}, given)
+func write(
+	ctx context.Context, run worker.Starter, job worker.Job[worker.None, writeReply], given worker.Given,
+) (Outcome, error) {
+	reply, err := job.Run(ctx, run, worker.None{}, given)
 	if err != nil {
 		return Outcome{}, err
 	}
@@ -110,11 +106,11 @@ func (t Tool) write(ctx context.Context, job worker.Job[worker.None, writeReply]
 
 // settle runs Recover after a job that failed with err, possibly because it was killed, and returns the resulting outcome. want
 // is the state that means success.
-func (t Tool) settle(ctx context.Context, host, saved *os.File, out Outcome, err error, want string) (Outcome, error) {
+func settle(ctx context.Context, run worker.Starter, host, saved *os.File, out Outcome, err error, want string) (Outcome, error) {
 	if k := caisson.KindOf(err); err == nil || k == caisson.Conflict || k == caisson.Invalid {
 		return out, err // the job returned this error after it had rolled back
 	}
-	out, rerr := t.Recover(context.WithoutCancel(ctx), host, saved)
+	out, rerr := RunRecover(context.WithoutCancel(ctx), run, host, saved)
 	switch {
 	case rerr != nil:
 		return Outcome{}, caisson.Wrap(errors.Join(err, rerr), caisson.Internal,
@@ -123,4 +119,32 @@ func (t Tool) settle(ctx context.Context, host, saved *os.File, out Outcome, err
 		return out, nil
 	}
 	return out, err
+}
+
+// jobLayer reads the plan from its input. Its root is the layer.
+var jobLayer = worker.Job[worker.None, worker.None]{
+	Name: "gate.layer", Root: true, Files: 2, Access: worker.WriteAsOwner, Limits: fsat.ReadLimits,
+	Do: func(ctx context.Context, c *worker.Call, none worker.None) (worker.None, error) {
+		plan, err := gate.DecodePlan(c.Input())
+		if err != nil {
+			return none, err
+		}
+		all, err := overlay.OpenContents(c.Files[1])
+		if err != nil {
+			return none, err
+		}
+		defer all.Close()
+		return none, Layer(ctx, plan, c.Files[0], c.Root, all.Open)
+	},
+}
+
+// RunLayer runs [Layer] as a worker job with the rights of the guest's root user, who owns layer. frozen is the file
+// that [overlay.Freeze] has written.
+func RunLayer(ctx context.Context, run worker.Starter, manifest, frozen, layer *os.File, plan *gate.Plan) error {
+	text, err := plan.Input()
+	if err != nil {
+		return err
+	}
+	_, err = jobLayer.Run(ctx, run, worker.None{}, worker.Given{Root: layer, Files: []*os.File{manifest, frozen}, Input: text})
+	return err
 }

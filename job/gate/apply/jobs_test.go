@@ -61,15 +61,15 @@ func owned(t testing.TB, uid int, before shape, c contents) (site, *os.File) {
 }
 
 func TestWriteJobs(t *testing.T) {
-	tool := NewTool(workertest.Runner(t))
+	runner := workertest.Runner(t)
 	op := operations[len(operations)-1]
 	plan, c := planOf(t, op.before, op.after)
 	for _, uid := range []int{0, 1000} {
 		t.Run(fmt.Sprint(uid), func(t *testing.T) {
 			s, frozen := owned(t, uid, op.before, c)
-			out, err := tool.Recover(t.Context(), s.host, s.saved)
+			out, err := RunRecover(t.Context(), runner, s.host, s.saved)
 			wantState(t, "recover before", out, err, None)
-			out, err = tool.Apply(t.Context(), s.host, s.saved, frozen, plan)
+			out, err = RunApply(t.Context(), runner, s.host, s.saved, frozen, plan)
 			wantState(t, "apply", out, err, Applied)
 			s.want(t, "after apply", op.after)
 			for name := range op.after {
@@ -78,13 +78,13 @@ func TestWriteJobs(t *testing.T) {
 					t.Errorf("%s belongs to %d:%d, %v", name, st.Uid, st.Gid, err)
 				}
 			}
-			if _, err = tool.Apply(t.Context(), s.host, s.saved, frozen, plan); caisson.KindOf(err) != caisson.Conflict {
+			if _, err = RunApply(t.Context(), runner, s.host, s.saved, frozen, plan); caisson.KindOf(err) != caisson.Conflict {
 				t.Errorf("applied twice: %v", err)
 			}
-			out, err = tool.Undo(t.Context(), s.host, s.saved)
+			out, err = RunUndo(t.Context(), runner, s.host, s.saved)
 			wantState(t, "undo", out, err, Undone)
 			s.want(t, "after undo", op.before)
-			out, err = tool.Recover(t.Context(), s.host, s.saved)
+			out, err = RunRecover(t.Context(), runner, s.host, s.saved)
 			wantState(t, "recover after", out, err, Undone)
 		})
 	}
@@ -92,7 +92,7 @@ func TestWriteJobs(t *testing.T) {
 
 // TestPromise3OnlyTheOwnersRights checks that a sync has no more rights than the directory's owner.
 func TestPromise3OnlyTheOwnersRights(t *testing.T) {
-	tool := NewTool(workertest.Runner(t))
+	runner := workertest.Runner(t)
 	before := shape{"a": "f 644 1", "b": "f 644 1", "d": "d 755", "d/x": "f 644 x", "z": "f 644 z"}
 	for _, tt := range []struct {
 		name    string
@@ -123,7 +123,7 @@ func TestPromise3OnlyTheOwnersRights(t *testing.T) {
 			if err := os.Chown(filepath.Join(s.dir, tt.path), tt.to, tt.to); err != nil {
 				t.Fatal(err)
 			}
-			out, err := tool.Apply(t.Context(), s.host, s.saved, frozen, plan)
+			out, err := RunApply(t.Context(), runner, s.host, s.saved, frozen, plan)
 			if caisson.KindOf(err) != caisson.Denied || out.State == Applied {
 				t.Errorf("%+v, %v", out, err)
 			}
@@ -135,7 +135,7 @@ func TestPromise3OnlyTheOwnersRights(t *testing.T) {
 // TestUnreadableDirectory checks that a directory that the owner cannot read is not changed, and that the rest is not changed
 // either.
 func TestUnreadableDirectory(t *testing.T) {
-	tool := NewTool(workertest.Runner(t))
+	runner := workertest.Runner(t)
 	before := shape{"a": "f 644 1", "u": "d 300", "u/x": "f 644 x", "z": "d 755"}
 	for name, after := range map[string]shape{
 		"removed":       {"a": "f 644 2"},
@@ -145,7 +145,7 @@ func TestUnreadableDirectory(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			plan, c := planOf(t, before, after)
 			s, frozen := owned(t, 1000, before, c)
-			out, err := tool.Apply(t.Context(), s.host, s.saved, frozen, plan)
+			out, err := RunApply(t.Context(), runner, s.host, s.saved, frozen, plan)
 			if caisson.KindOf(err) != caisson.Denied || out.State == Applied {
 				t.Errorf("%+v, %v", out, err)
 			}
@@ -155,14 +155,14 @@ func TestUnreadableDirectory(t *testing.T) {
 }
 
 func TestWriteJobsConflict(t *testing.T) {
-	tool := NewTool(workertest.Runner(t))
+	runner := workertest.Runner(t)
 	before, after := shape{"a": "f 644 1", "b \x1b": "f 644 1"}, shape{"a": "f 644 2", "b \x1b": "f 644 2"}
 	plan, c := planOf(t, before, after)
 	s, frozen := owned(t, 1000, before, c)
 	if err := os.WriteFile(s.dir+"/b \x1b", []byte("edit"), 0); err != nil {
 		t.Fatal(err)
 	}
-	_, err := tool.Apply(t.Context(), s.host, s.saved, frozen, plan)
+	_, err := RunApply(t.Context(), runner, s.host, s.saved, frozen, plan)
 	wantMoved(t, err, "b \x1b")
 	if err == nil || strings.Contains(caisson.MessageOf(err), "\x1b") {
 		t.Errorf("message %q", err)
@@ -172,7 +172,7 @@ func TestWriteJobsConflict(t *testing.T) {
 
 // TestWriteJobKilled checks that another job recovers whenever the job is killed.
 func TestWriteJobKilled(t *testing.T) {
-	tool := NewTool(workertest.Runner(t))
+	runner := workertest.Runner(t)
 	before, after := shape{}, shape{}
 	for i := range 500 {
 		before[fmt.Sprintf("f%d", i)] = fmt.Sprintf("f 644 %d", i)
@@ -198,7 +198,7 @@ func TestWriteJobKilled(t *testing.T) {
 			}
 			done := make(chan result, 1)
 			go func() {
-				out, err := tool.Apply(ctx, s.host, s.saved, frozen, plan)
+				out, err := RunApply(ctx, runner, s.host, s.saved, frozen, plan)
 				done <- result{out, err}
 			}()
 			poll.Until(t, time.Minute, func() bool { return begun(s) })

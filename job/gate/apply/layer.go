@@ -17,7 +17,7 @@ import (
 )
 
 // Layer writes plan into the empty directory layer, as the upper layer of an overlay over the host's directory. The overlay
-// then looks as the host's directory would after [Run]. manifest has recorded the host's directory just before. read opens
+// then looks as the host's directory would after [Apply]. manifest has recorded the host's directory just before. read opens
 // contents by their hash. All files belong to the owner of layer, whose rights suffice. Parent directories of the plan's paths
 // get the permissions that they have on the host.
 //

@@ -64,7 +64,7 @@ func TestLayerIsApply(t *testing.T) {
 			gatetest.Must(t, unix.Mount("caisson-test", o.Top+"/box2", "overlay", 0, options))
 			shown := gatetest.TreeText(t, o.Top+"/box2")
 			gatetest.Must(t, unix.Unmount(o.Top+"/box2", 0))
-			_, err = apply.Run(t.Context(), o.Dir("host"), o.Dir("saved"), plan, read)
+			_, err = apply.Apply(t.Context(), o.Dir("host"), o.Dir("saved"), plan, read)
 			gatetest.Must(t, err)
 			// Hidden files are not visible.
 			var want []string

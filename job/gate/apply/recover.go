@@ -14,7 +14,7 @@ import (
 	"github.com/caisson-dev/caisson/job/gate"
 )
 
-// Recover completes or rolls back an unfinished [Run] or [Undo] with the same host and saved, and returns the outcome. It
+// Recover completes or rolls back an unfinished [Apply] or [Undo] with the same host and saved, and returns the outcome. It
 // completes the operation if every path had changed already, and rolls back otherwise. It may be called at any time, and again
 // if it fails; if nothing is unfinished, it only reads. It must run as the user who owns host.
 func Recover(ctx context.Context, host, saved *os.File) (Outcome, error) {

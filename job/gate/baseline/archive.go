@@ -56,10 +56,12 @@ func (c *limitedWriter) Write(p []byte) (int, error) {
 // MaskArchive copies a tar archive that a client has made from in to out, without the hidden files; out gets at most most
 // bytes. It reads in to its end, or until the copy fails, and returns errors of in unchanged. Returns Invalid if the input is
 // not a valid archive.
-func (t Tool) MaskArchive(ctx context.Context, hide, show []string, in io.Reader, out *os.File, most int64) (Masked, error) {
+func MaskArchive(
+	ctx context.Context, run worker.Starter, hide, show []string, in io.Reader, out *os.File, most int64,
+) (Masked, error) {
 	source := &errorRecorder{r: in}
 	args := archiveArgs{maskArgs: maskArgs{Hide: hide, Show: show}, Most: most}
-	result, err := jobArchive.Run(ctx, t.run, args, worker.Given{Files: []*os.File{out}, Input: source})
+	result, err := jobArchive.Run(ctx, run, args, worker.Given{Files: []*os.File{out}, Input: source})
 	if source.err != nil { // the job only saw a truncated archive
 		err = source.err
 	}

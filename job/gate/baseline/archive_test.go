@@ -18,7 +18,7 @@ import (
 
 // TestMaskArchive checks that a job removes hidden files from an archive of an untrusted client.
 func TestMaskArchive(t *testing.T) {
-	tool := baseline.NewTool(workertest.Runner(t))
+	runner := workertest.Runner(t)
 	var in bytes.Buffer
 	w := tar.NewWriter(&in)
 	for _, name := range []string{"./a.txt", "./.env", ".env.example", "public.pem", "sub/key.pem"} {
@@ -31,7 +31,7 @@ func TestMaskArchive(t *testing.T) {
 		out, err := os.Create(t.TempDir() + "/out")
 		gatetest.Must(t, err)
 		defer out.Close()
-		left, err := tool.MaskArchive(t.Context(), baseline.DefaultHidden(), []string{"public.pem"}, r, out, most)
+		left, err := baseline.MaskArchive(t.Context(), runner, baseline.DefaultHidden(), []string{"public.pem"}, r, out, most)
 		var all []string
 		_, seekErr := out.Seek(0, io.SeekStart)
 		gatetest.Must(t, seekErr)

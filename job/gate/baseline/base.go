@@ -42,12 +42,8 @@ func (l Limits) withDefaults() Limits {
 	if l.File <= 0 || l.File > fsat.SmallFile {
 		l.File = fsat.SmallFile
 	}
-	if l.Bytes <= 0 {
-		l.Bytes = 64 << 20
-	}
-	if l.Files <= 0 {
-		l.Files = 20_000
-	}
+	l.Bytes = cmp.Or(max(l.Bytes, 0), 64<<20)
+	l.Files = cmp.Or(max(l.Files, 0), 20_000)
 	l.Files = min(l.Files, 100_000)
 	return l
 }
@@ -86,6 +82,16 @@ type Store struct {
 // newest files come first. The contents are the base of later three-way merges, and they distinguish files that were only
 // touched from files that were changed. Files that have changed since the scan, or cannot be read, are left out.
 func Keep(ctx context.Context, root, manifest, dst *os.File, limits Limits) error {
+	recorded := func(r *Record) (State, bool, error) { return State{Stat: r.Stat}, false, nil }
+	return keep(ctx, root, manifest, dst, limits, "", recorded)
+}
+
+// keep implements [Keep] and [KeepCopy]. look returns the state that a file must have to be stored, and whether the state
+// replaces the one that the manifest has recorded. of precedes the path of a file in errors.
+func keep(
+	ctx context.Context, root, manifest, dst *os.File, limits Limits, of string,
+	look func(was *Record) (is State, rebased bool, err error),
+) error {
 	defer fsat.KeepAlive(root, dst)
 	m, err := OpenManifest(manifest)
 	if err != nil {
@@ -104,22 +110,33 @@ func Keep(ctx context.Context, root, manifest, dst *os.File, limits Limits) erro
 	defer pack.Close()
 	out := &packFile{file: pack}
 	for i := range files {
-		r := &files[i]
-		if caisson.Size(out.off+r.Size) > l.Bytes {
+		was := &files[i]
+		if caisson.Size(out.off+was.Size) > l.Bytes {
 			continue
 		}
-		data, err := fsat.ReadContent(ctx, int(root.Fd()), r.Path, &r.Stat, int64(l.File))
+		is, rebased, err := look(was)
+		if err != nil {
+			return err
+		}
+		if is.Type != fsat.TypeFile || is.Size > int64(l.File) || is.Unreadable != "" {
+			continue
+		}
+		data, err := fsat.ReadContent(ctx, int(root.Fd()), was.Path, &is.Stat, int64(l.File))
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err != nil && (errors.Is(err, fsat.ErrChanged) || fsat.UnlessConcurrent(err) == nil):
 			continue
 		case err != nil:
-			return fmt.Errorf("read %s: %w", safetext.Path(r.Path), err)
+			return fmt.Errorf("read %s%s: %w", of, safetext.Path(was.Path), err)
 		case !fsat.IsText(data):
 			continue
 		}
-		store.Entries[r.Path] = &Entry{Stat: r.Stat, summed: true, sum: sha256.Sum256(data), off: out.off, length: int64(len(data))}
+		e := &Entry{Stat: was.Stat, summed: true, sum: sha256.Sum256(data), off: out.off, length: int64(len(data))}
+		if rebased {
+			e.Stat, e.Rebased = is.Stat, true
+		}
+		store.Entries[was.Path] = e
 		if err := out.write(data); err != nil {
 			return err
 		}
@@ -130,6 +147,17 @@ func Keep(ctx context.Context, root, manifest, dst *os.File, limits Limits) erro
 	return store.save(dst)
 }
 
+// KeepCopy is like [Keep], for a workspace whose sandbox has a copy of the directory that [Copy] has made. For files that
+// changed between the scan and the copy, it records the state in the copy.
+func KeepCopy(ctx context.Context, copied, manifest, dst *os.File, limits Limits) error {
+	defer fsat.KeepAlive(copied)
+	r := NewHostReader(ctx, int(copied.Fd()))
+	return keep(ctx, copied, manifest, dst, limits, "the copy of ", func(was *Record) (State, bool, error) {
+		is, err := r.Look(was.Path)
+		return is, is.Size != was.Size || is.Mtime != was.Mtime || is.Mode != was.Mode&fsat.Permissions, err
+	})
+}
+
 // newest returns the records of the files that may be stored in a base, newest first.
 func newest(m *Manifest, l Limits) ([]Record, error) {
 	var files []Record
@@ -137,16 +165,18 @@ func newest(m *Manifest, l Limits) ([]Record, error) {
 		slices.SortFunc(files, func(a, b Record) int { return cmp.Or(cmp.Compare(b.Mtime, a.Mtime), fsat.Compare(a.Path, b.Path)) })
 		files = files[:min(len(files), l.Files)]
 	}
-	err := m.Below("", func(r Record) bool {
+	for r, err := range m.Below("") {
+		if err != nil {
+			return nil, err
+		}
 		if r.Type == fsat.TypeFile && !r.Hidden && caisson.Size(r.Size) <= l.File {
 			if files = append(files, r); len(files) >= 2*l.Files {
 				keep()
 			}
 		}
-		return true
-	})
+	}
 	keep()
-	return files, err
+	return files, nil
 }
 
 // packFile appends contents to a pack.
@@ -229,6 +259,27 @@ func Rebase(ctx context.Context, host, base *os.File, applied []Applied) error {
 	}
 	if err := out.flush(); err != nil {
 		return err
+	}
+	return store.save(base)
+}
+
+// Forget removes the applied states of paths, and of the paths below them, from base: in a sandbox with a copy, these paths are
+// again as in the copy. The contents in the copy are no longer stored, so a change by both sides is a conflict.
+func Forget(base *os.File, paths []string) error {
+	defer fsat.KeepAlive(base)
+	store, err := Open(base)
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	n := len(store.Entries)
+	for path, e := range store.Entries {
+		if e.Rebased && slices.ContainsFunc(paths, func(p string) bool { return p == path || fsat.Below(path, p) }) {
+			delete(store.Entries, path)
+		}
+	}
+	if len(store.Entries) == n {
+		return nil
 	}
 	return store.save(base)
 }

@@ -1,6 +1,7 @@
 package baseline
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,12 +23,8 @@ type CopyLimits struct {
 }
 
 func (l CopyLimits) withDefaults() CopyLimits {
-	if l.Bytes <= 0 {
-		l.Bytes = 4 << 30
-	}
-	if l.Entries <= 0 {
-		l.Entries = 1_000_000
-	}
+	l.Bytes = cmp.Or(max(l.Bytes, 0), 4<<30)
+	l.Entries = cmp.Or(max(l.Entries, 0), 1_000_000)
 	return l
 }
 
@@ -55,20 +52,27 @@ func Copy(ctx context.Context, root, manifest, dst *os.File, limits CopyLimits) 
 	}
 	c := &copier{ctx: ctx, root: int(root.Fd()), dst: int(dst.Fd()), parent: -1, limits: limits.withDefaults(), buf: make([]byte, 1<<20)}
 	defer c.leave()
-	var failed error
-	err = m.Below("", func(r Record) bool {
-		if failed = ctx.Err(); failed == nil && !r.Hidden {
-			failed = c.record(&r)
-		}
-		return failed == nil
-	})
-	if err = errors.Join(err, failed); err == nil {
-		err = c.finish()
-	}
+	err = c.all(m)
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		err = caisson.Wrap(err, caisson.Exhausted, "the disk is too full for a copy of the directory; free some space in the data directory, or use an overlay")
 	}
 	return c.sum, err
+}
+
+// all copies all entries that are not hidden.
+func (c *copier) all(m *Manifest) error {
+	for r, err := range m.Below("") {
+		if err = cmp.Or(err, c.ctx.Err()); err != nil {
+			return err
+		}
+		if r.Hidden {
+			continue
+		}
+		if err := c.record(&r); err != nil {
+			return err
+		}
+	}
+	return c.finish()
 }
 
 type copier struct {

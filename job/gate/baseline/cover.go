@@ -1,6 +1,7 @@
 package baseline
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -23,26 +24,20 @@ func Cover(ctx context.Context, manifest, layer *os.File) error {
 	}
 	c := &Coverer{Layer: int(layer.Fd()), Modes: map[string]uint32{}}
 	var above []Record // the parent directories of the current record
-	var failed error
-	err = m.Below("", func(r Record) bool {
-		if failed = ctx.Err(); failed != nil {
-			return false
+	for r, err := range m.Below("") {
+		if err = cmp.Or(err, ctx.Err()); err != nil {
+			return err
 		}
 		for len(above) > 0 && !fsat.Below(r.Path, above[len(above)-1].Path) {
 			above = above[:len(above)-1]
 		}
 		if r.Hidden {
-			failed = c.hide(&r, above)
+			if err := c.hide(&r, above); err != nil {
+				return err
+			}
 		} else if r.Type == fsat.TypeDir {
 			above = append(above, r)
 		}
-		return failed == nil
-	})
-	if err != nil {
-		return err
-	}
-	if failed != nil {
-		return failed
 	}
 	return c.Finish()
 }

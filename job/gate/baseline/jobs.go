@@ -17,13 +17,6 @@ func Jobs() []worker.Declared {
 	return []worker.Declared{jobScan, jobSearch, jobCover, jobBase, jobRebase, jobCopy, jobBaseOfCopy, jobForget, jobArchive}
 }
 
-// A Tool runs the functions of this package as confined worker jobs. It is stateless and safe for concurrent use. Its methods
-// do not retain the file descriptors that are passed to them.
-type Tool struct{ run worker.Starter }
-
-// NewTool returns a Tool that runs its jobs with r. The binary that r starts must have the jobs of this package in its table.
-func NewTool(r worker.Starter) Tool { return Tool{run: r} }
-
 // maskArgs are the patterns of a mask.
 type maskArgs struct{ Hide, Show []string }
 
@@ -38,9 +31,9 @@ var jobScan = worker.Job[maskArgs, ScanResult]{
 	},
 }
 
-// Scan runs the function [Scan] as a worker job with the rights of root's owner.
-func (t Tool) Scan(ctx context.Context, root *os.File, hide, show []string, manifest *os.File) (ScanResult, error) {
-	return jobScan.Run(ctx, t.run, maskArgs{hide, show}, worker.Given{Root: root, Files: []*os.File{manifest}})
+// RunScan runs [Scan] as a worker job with the rights of root's owner.
+func RunScan(ctx context.Context, run worker.Starter, root *os.File, hide, show []string, manifest *os.File) (ScanResult, error) {
+	return jobScan.Run(ctx, run, maskArgs{hide, show}, worker.Given{Root: root, Files: []*os.File{manifest}})
 }
 
 var jobSearch = worker.Job[SearchLimits, SearchResult]{
@@ -50,9 +43,9 @@ var jobSearch = worker.Job[SearchLimits, SearchResult]{
 	},
 }
 
-// Search runs the function [Search] as a worker job with the rights of root's owner.
-func (t Tool) Search(ctx context.Context, root, manifest *os.File, limits SearchLimits) (SearchResult, error) {
-	return jobSearch.Run(ctx, t.run, limits, worker.Given{Root: root, Files: []*os.File{manifest}})
+// RunSearch runs [Search] as a worker job with the rights of root's owner.
+func RunSearch(ctx context.Context, run worker.Starter, root, manifest *os.File, limits SearchLimits) (SearchResult, error) {
+	return jobSearch.Run(ctx, run, limits, worker.Given{Root: root, Files: []*os.File{manifest}})
 }
 
 var jobCover = worker.Job[worker.None, worker.None]{
@@ -62,9 +55,9 @@ var jobCover = worker.Job[worker.None, worker.None]{
 	},
 }
 
-// Cover runs the function [Cover] as a worker job. The guest's root user owns layer.
-func (t Tool) Cover(ctx context.Context, manifest, layer *os.File) error {
-	_, err := jobCover.Run(ctx, t.run, worker.None{}, worker.Given{Root: layer, Files: []*os.File{manifest}})
+// RunCover runs [Cover] as a worker job. The guest's root user owns layer.
+func RunCover(ctx context.Context, run worker.Starter, manifest, layer *os.File) error {
+	_, err := jobCover.Run(ctx, run, worker.None{}, worker.Given{Root: layer, Files: []*os.File{manifest}})
 	return err
 }
 
@@ -75,9 +68,9 @@ var jobBase = worker.Job[Limits, worker.None]{
 	},
 }
 
-// Base runs [Keep] as a worker job with the rights of root's owner. The caller owns dst.
-func (t Tool) Base(ctx context.Context, root, manifest, dst *os.File, limits Limits) error {
-	_, err := fsat.Lend(ctx, t.run, jobBase, limits, worker.Given{Root: root, Files: []*os.File{manifest, dst}}, dst)
+// RunKeep runs [Keep] as a worker job with the rights of root's owner. The caller owns dst.
+func RunKeep(ctx context.Context, run worker.Starter, root, manifest, dst *os.File, limits Limits) error {
+	_, err := fsat.Lend(ctx, run, jobBase, limits, worker.Given{Root: root, Files: []*os.File{manifest, dst}}, dst)
 	return err
 }
 
@@ -93,13 +86,13 @@ var jobRebase = worker.Job[worker.None, worker.None]{
 	},
 }
 
-// Rebase runs the function [Rebase] as a worker job with the rights of host's owner. The caller owns base.
-func (t Tool) Rebase(ctx context.Context, host, base *os.File, applied []Applied) error {
+// RunRebase runs [Rebase] as a worker job with the rights of host's owner. The caller owns base.
+func RunRebase(ctx context.Context, run worker.Starter, host, base *os.File, applied []Applied) error {
 	var in bytes.Buffer
 	if err := worker.WriteRows(&in, applied); err != nil {
 		return err
 	}
-	_, err := fsat.Lend(ctx, t.run, jobRebase, worker.None{}, worker.Given{Root: host, Files: []*os.File{base}, Input: &in}, base)
+	_, err := fsat.Lend(ctx, run, jobRebase, worker.None{}, worker.Given{Root: host, Files: []*os.File{base}, Input: &in}, base)
 	return err
 }
 
@@ -110,9 +103,9 @@ var jobCopy = worker.Job[CopyLimits, Copied]{
 	},
 }
 
-// Copy runs the function [Copy] as a worker job with the rights of root's owner, who owns dst and remains its owner.
-func (t Tool) Copy(ctx context.Context, root, manifest, dst *os.File, limits CopyLimits) (Copied, error) {
-	return jobCopy.Run(ctx, t.run, limits, worker.Given{Root: root, Files: []*os.File{manifest, dst}})
+// RunCopy runs [Copy] as a worker job with the rights of root's owner, who owns dst and remains its owner.
+func RunCopy(ctx context.Context, run worker.Starter, root, manifest, dst *os.File, limits CopyLimits) (Copied, error) {
+	return jobCopy.Run(ctx, run, limits, worker.Given{Root: root, Files: []*os.File{manifest, dst}})
 }
 
 var jobBaseOfCopy = worker.Job[Limits, worker.None]{
@@ -122,9 +115,9 @@ var jobBaseOfCopy = worker.Job[Limits, worker.None]{
 	},
 }
 
-// BaseOfCopy runs [KeepCopy] as a worker job with the rights of the copy's owner. The caller owns dst.
-func (t Tool) BaseOfCopy(ctx context.Context, copied, manifest, dst *os.File, limits Limits) error {
-	_, err := fsat.Lend(ctx, t.run, jobBaseOfCopy, limits, worker.Given{Root: copied, Files: []*os.File{manifest, dst}}, dst)
+// RunKeepCopy runs [KeepCopy] as a worker job with the rights of the copy's owner. The caller owns dst.
+func RunKeepCopy(ctx context.Context, run worker.Starter, copied, manifest, dst *os.File, limits Limits) error {
+	_, err := fsat.Lend(ctx, run, jobBaseOfCopy, limits, worker.Given{Root: copied, Files: []*os.File{manifest, dst}}, dst)
 	return err
 }
 
@@ -140,13 +133,13 @@ var jobForget = worker.Job[worker.None, worker.None]{
 	},
 }
 
-// Forget runs the function [Forget] as a worker job with the rights of the copy's owner. The caller owns base.
-func (t Tool) Forget(ctx context.Context, copied, base *os.File, paths []string) error {
+// RunForget runs [Forget] as a worker job with the rights of the copy's owner. The caller owns base.
+func RunForget(ctx context.Context, run worker.Starter, copied, base *os.File, paths []string) error {
 	in, err := json.Marshal(paths)
 	if err != nil {
 		return err
 	}
 	given := worker.Given{Root: copied, Files: []*os.File{base}, Input: bytes.NewReader(in)}
-	_, err = fsat.Lend(ctx, t.run, jobForget, worker.None{}, given, base)
+	_, err = fsat.Lend(ctx, run, jobForget, worker.None{}, given, base)
 	return err
 }

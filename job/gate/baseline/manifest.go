@@ -6,6 +6,7 @@ package baseline
 import (
 	"encoding/binary"
 	"io"
+	"iter"
 	"os"
 	"sort"
 
@@ -352,26 +353,25 @@ func (m *Manifest) find(path string) (Record, bool, error) {
 	return Record{}, false, nil
 }
 
-// Below calls yield for every record below the directory dir ("" for all records), in order, until yield returns false.
-func (m *Manifest) Below(dir string, yield func(Record) bool) error {
-	i := max(0, sort.Search(len(m.blocks), func(i int) bool { return fsat.Compare(m.blocks[i].first, dir) > 0 })-1)
-	for ; i < len(m.blocks); i++ {
-		records, err := m.block(i)
-		if err != nil {
-			return err
-		}
-		for _, r := range records {
-			switch {
-			case dir == "" || fsat.Below(r.Path, dir):
-				if !yield(r) {
-					return nil
+// Below returns the records below the directory dir ("" for all records), in order. It ends with an error if the manifest
+// cannot be read.
+func (m *Manifest) Below(dir string) iter.Seq2[Record, error] {
+	return func(yield func(Record, error) bool) {
+		i := max(0, sort.Search(len(m.blocks), func(i int) bool { return fsat.Compare(m.blocks[i].first, dir) > 0 })-1)
+		for ; i < len(m.blocks); i++ {
+			records, err := m.block(i)
+			if err != nil {
+				yield(Record{}, err)
+				return
+			}
+			for _, r := range records {
+				below := dir == "" || fsat.Below(r.Path, dir)
+				if below && !yield(r, nil) || !below && fsat.Compare(r.Path, dir) > 0 {
+					return
 				}
-			case fsat.Compare(r.Path, dir) > 0:
-				return nil
 			}
 		}
 	}
-	return nil
 }
 
 // ScanResult is the summary of a scan.

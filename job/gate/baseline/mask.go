@@ -31,6 +31,10 @@ var shown = []string{".env.example", ".env.sample", ".env.template", ".env.dist"
 // DefaultHidden returns the patterns of names that hold credentials by convention, for [NewMask].
 func DefaultHidden() []string { return slices.Clone(hidden) }
 
+// DefaultShown returns the patterns of names that [NewMask] always shows, for other packages that match names by the same
+// patterns.
+func DefaultShown() []string { return slices.Clone(shown) }
+
 // A Mask determines which files of a directory are hidden from a sandbox.
 type Mask = namemask.Mask
 

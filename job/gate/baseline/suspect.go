@@ -143,14 +143,13 @@ type searcher struct {
 // hidden files.
 func (s *searcher) choose(m *Manifest) ([]Record, error) {
 	hidden := map[uint64]string{}
-	err := m.Below("", func(r Record) bool {
+	for r, err := range m.Below("") {
+		if err != nil {
+			return nil, err
+		}
 		if r.Hidden && r.Type == fsat.TypeFile {
 			hidden[r.Inode] = r.Path
 		}
-		return true
-	})
-	if err != nil {
-		return nil, err
 	}
 	var files []Record
 	first := func(a, b Record) int {
@@ -160,16 +159,16 @@ func (s *searcher) choose(m *Manifest) ([]Record, error) {
 		slices.SortFunc(files, first)
 		files = files[:min(len(files), s.limits.Files)]
 	}
-	err = m.Below("", func(r Record) bool {
-		if r.Hidden || r.Type != fsat.TypeFile {
-			return true
+	for r, err := range m.Below("") {
+		if err != nil {
+			return nil, err
 		}
-		if suspectName(m.Mask, r.Path) != "" {
-			return true // it is reported already
+		if r.Hidden || r.Type != fsat.TypeFile || suspectName(m.Mask, r.Path) != "" { // the last ones are reported already
+			continue
 		}
 		if of := hidden[r.Inode]; of != "" {
 			s.found.add(r.Path, "a hard link of the hidden file "+safetext.Path(of))
-			return true
+			continue
 		}
 		s.all++
 		if r.Size <= s.limits.File && searchable(r.Path) {
@@ -177,10 +176,9 @@ func (s *searcher) choose(m *Manifest) ([]Record, error) {
 				trim()
 			}
 		}
-		return true
-	})
+	}
 	trim()
-	return files, err
+	return files, nil
 }
 
 // searchable reports whether a file may be the user's own. Objects of git are excluded because they are compressed, and

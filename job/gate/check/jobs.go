@@ -16,27 +16,15 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// Jobs returns the worker jobs of this package, for the table that the binary passes to [worker.Main].
-func Jobs() []worker.Declared {
-	return []worker.Declared{jobCheck}
-}
-
-// A Tool runs the functions of this package as confined worker jobs. It is stateless and safe for concurrent use. Its methods
-// do not retain the file descriptors that are passed to them.
-type Tool struct{ run worker.Starter }
-
-// NewTool returns a Tool that runs its jobs with r. The binary that r starts must have the jobs of this package in its table.
-func NewTool(r worker.Starter) Tool { return Tool{run: r} }
-
 // checked is the result of the job for one change.
 type checked struct {
 	Verdict  string
 	Findings []caisson.Finding
 }
 
-// jobCheck checks changes. Its input is a line with the rules, followed by the changes. It writes a [checked] for each change
+// Job checks changes. Its input is a line with the rules, followed by the changes. It writes a [checked] for each change
 // to its first file descriptor. The second file descriptor is the frozen copy, and the root is the host's directory.
-var jobCheck = worker.Job[worker.None, worker.None]{
+var Job = worker.Job[worker.None, worker.None]{
 	Name: "gate.check", Root: true, Files: 2, Access: worker.ReadAsOwner,
 	Do: func(ctx context.Context, c *worker.Call, none worker.None) (worker.None, error) {
 		in := bufio.NewReaderSize(c.Input(), 1<<16)
@@ -68,10 +56,10 @@ var jobCheck = worker.Job[worker.None, worker.None]{
 	},
 }
 
-// Check runs [Changes] as a worker job with the rights of host's owner, who must be able to read frozen, the file that
+// RunChanges runs [Changes] as a worker job with the rights of host's owner, who must be able to read frozen, the file that
 // [overlay.Freeze] has written. If it returns an error, all changes are denied. The error is Invalid if the rules are invalid,
 // and Exhausted if the job was killed at a limit of time or memory.
-func (t Tool) Check(ctx context.Context, host, frozen *os.File, changes []caisson.Change, rules Rules) error {
+func RunChanges(ctx context.Context, run worker.Starter, host, frozen *os.File, changes []caisson.Change, rules Rules) error {
 	before := make([]string, len(changes))
 	for i := range changes {
 		before[i] = cmpOr(changes[i].Verdict, caisson.VerdictPass)
@@ -80,7 +68,7 @@ func (t Tool) Check(ctx context.Context, host, frozen *os.File, changes []caisso
 	if err := rules.Validate(); err != nil || len(changes) == 0 {
 		return err
 	}
-	results, err := t.check(ctx, host, frozen, changes, rules)
+	results, err := runCheck(ctx, run, host, frozen, changes, rules)
 	if err != nil {
 		return err
 	}
@@ -96,7 +84,9 @@ func (t Tool) Check(ctx context.Context, host, frozen *os.File, changes []caisso
 	return nil
 }
 
-func (t Tool) check(ctx context.Context, host, frozen *os.File, changes []caisson.Change, rules Rules) ([]checked, error) {
+func runCheck(
+	ctx context.Context, run worker.Starter, host, frozen *os.File, changes []caisson.Change, rules Rules,
+) ([]checked, error) {
 	changes = slices.Clone(changes)
 	for i := range changes {
 		changes[i].Patch, changes[i].Finding, changes[i].Verdict = "", nil, ""
@@ -114,7 +104,7 @@ func (t Tool) check(ctx context.Context, host, frozen *os.File, changes []caisso
 	}
 	defer out.Close()
 	all := time.Duration(rules.WithDefaults().ScanTime) + 2*time.Minute
-	_, err = jobCheck.Run(ctx, t.run, worker.None{}, worker.Given{
+	_, err = Job.Run(ctx, run, worker.None{}, worker.Given{
 		Root: host, Files: []*os.File{out, frozen}, Input: &in, Limits: worker.Limits{Time: all, CPU: 2 * all, FileSize: maxChecked},
 	})
 	if err != nil {

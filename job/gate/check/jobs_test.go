@@ -26,19 +26,19 @@ func TestToolCheckFailsClosed(t *testing.T) {
 	host := checkedHost(t)
 	for reply, ok := range map[string]bool{"": false, "{}": false, `{"Verdict":"pass"}`: true, `{"Verdict":"pass"}` + "\n" + `{"Verdict":"pass"}`: false} {
 		changes := []caisson.Change{addedAt("a")}
-		err := NewTool(brokenRunner{reply}).Check(t.Context(), host, host, changes, Rules{})
+		err := RunChanges(t.Context(), brokenRunner{reply}, host, host, changes, Rules{})
 		if (err == nil) != ok || (changes[0].Verdict == pass) != ok {
 			t.Errorf("the answer %q: %v, %s", reply, err, changes[0].Verdict)
 		}
 	}
 	// The job cannot make a verdict less strict.
 	changes := []caisson.Change{but(addedAt("a"), func(c *caisson.Change) { c.Verdict = caisson.VerdictConflict })}
-	if err := NewTool(brokenRunner{`{"Verdict":"pass","Findings":null}`}).Check(t.Context(), host, host, changes, Rules{}); err != nil || changes[0].Verdict != caisson.VerdictConflict {
+	if err := RunChanges(t.Context(), brokenRunner{`{"Verdict":"pass","Findings":null}`}, host, host, changes, Rules{}); err != nil || changes[0].Verdict != caisson.VerdictConflict {
 		t.Errorf("%v, %s", err, changes[0].Verdict)
 	}
 	changes = []caisson.Change{addedAt("a")}
 	reply := `{"Verdict":"pass","Findings":[{"check":"path","verdict":"deny","message":"x"}]}`
-	if err := NewTool(brokenRunner{reply}).Check(t.Context(), host, host, changes, Rules{}); err != nil || changes[0].Verdict != deny {
+	if err := RunChanges(t.Context(), brokenRunner{reply}, host, host, changes, Rules{}); err != nil || changes[0].Verdict != deny {
 		t.Errorf("%v, %s", err, changes[0].Verdict)
 	}
 }

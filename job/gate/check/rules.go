@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"path"
 	"strconv"
 	"strings"
@@ -96,12 +97,8 @@ func (r Rules) WithDefaults() Rules {
 	orElse(&r.MaxFile, 64<<20)
 	orElse(&r.MaxTotal, 1<<30)
 	orElse(&r.MaxScan, 4<<20)
-	if r.MaxFiles == 0 {
-		r.MaxFiles = 20_000
-	}
-	if r.ScanTime == 0 {
-		r.ScanTime = defaultScanTime
-	}
+	r.MaxFiles = cmp.Or(r.MaxFiles, 20_000)
+	r.ScanTime = cmp.Or(r.ScanTime, defaultScanTime)
 	return r
 }
 

@@ -3,6 +3,7 @@ package compare
 
 import (
 	"context"
+	"errors"
 	"os"
 	"slices"
 	"unicode/utf8"
@@ -162,10 +163,11 @@ func (c *comparer) entry(e *overlay.Entry) error {
 		return nil
 	}
 	c.emptied = e.Path
-	return c.start.below(e.Path, func(path string, base *origin) error {
+	enough := errors.New("enough")
+	err = c.start.below(e.Path, func(path string, base *origin) error {
 		if len(c.found) >= maxDifferences {
 			c.cut = true
-			return errStop
+			return enough
 		}
 		if e.Type == fsat.TypeDir && c.kept(path, e.Path) {
 			return nil
@@ -178,6 +180,10 @@ func (c *comparer) entry(e *overlay.Entry) error {
 		}
 		return c.judge(path, base, &baseline.Absent)
 	})
+	if errors.Is(err, enough) {
+		return nil
+	}
+	return err
 }
 
 // kept reports whether path, which is below the emptied directory dir, is in the frozen copy or below an entry that could not

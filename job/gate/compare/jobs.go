@@ -20,13 +20,6 @@ func Jobs() []worker.Declared {
 	return []worker.Declared{jobCompare, jobPart}
 }
 
-// A Tool runs the functions of this package as confined worker jobs. It is stateless and safe for concurrent use. Its methods
-// do not retain the file descriptors that are passed to them.
-type Tool struct{ run worker.Starter }
-
-// NewTool returns a Tool that runs its jobs with r. The binary that r starts must have the jobs of this package in its table.
-func NewTool(r worker.Starter) Tool { return Tool{run: r} }
-
 // compareReply is the reply of a comparison job, which writes the differences to a file.
 type compareReply struct {
 	Count int // number of differences
@@ -45,8 +38,8 @@ var jobCompare = worker.Job[Options, compareReply]{
 	},
 }
 
-// Compare runs [Changes] as a worker job with the rights of host's owner. The caller owns the other directories.
-func (t Tool) Compare(ctx context.Context, host, manifest, base, frozen *os.File, opts Options) (*Result, error) {
+// RunChanges runs [Changes] as a worker job with the rights of host's owner. The caller owns the other directories.
+func RunChanges(ctx context.Context, run worker.Starter, host, manifest, base, frozen *os.File, opts Options) (*Result, error) {
 	merged, err := overlay.OpenMerged(frozen)
 	if err != nil {
 		return nil, err
@@ -58,7 +51,7 @@ func (t Tool) Compare(ctx context.Context, host, manifest, base, frozen *os.File
 	}
 	defer out.Close()
 	given := worker.Given{Root: host, Files: []*os.File{manifest, base, frozen, merged, out}}
-	reply, err := fsat.Lend(ctx, t.run, jobCompare, opts, given, merged)
+	reply, err := fsat.Lend(ctx, run, jobCompare, opts, given, merged)
 	if err != nil {
 		return nil, err
 	}
@@ -105,14 +98,14 @@ var jobPart = worker.Job[partArgs, partReply]{
 	},
 }
 
-// Part runs the function [Part] as a worker job with the rights of host's owner. The caller owns frozen.
-func (t Tool) Part(ctx context.Context, host, frozen *os.File, step gate.Step, chosen []int) (gate.Step, error) {
+// RunPart runs [Part] as a worker job with the rights of host's owner. The caller owns frozen.
+func RunPart(ctx context.Context, run worker.Starter, host, frozen *os.File, step gate.Step, chosen []int) (gate.Step, error) {
 	merged, err := overlay.OpenMerged(frozen)
 	if err != nil {
 		return step, err
 	}
 	defer merged.Close()
-	reply, err := fsat.Lend(ctx, t.run, jobPart, partArgs{step, chosen}, worker.Given{Root: host, Files: []*os.File{frozen, merged}}, merged)
+	reply, err := fsat.Lend(ctx, run, jobPart, partArgs{step, chosen}, worker.Given{Root: host, Files: []*os.File{frozen, merged}}, merged)
 	if err != nil {
 		return step, err
 	}

@@ -12,9 +12,6 @@ import (
 	"github.com/caisson-dev/caisson/job/gate/overlay"
 )
 
-// errStop stops a walk early.
-var errStop = errors.New("enough")
-
 // origin is the state of a path when the workspace was created, or when the path was last applied.
 type origin struct {
 	baseline.State
@@ -52,8 +49,7 @@ func (s baselineView) record(r *baseline.Record) origin {
 	return o
 }
 
-// below calls do for all paths that existed below dir, in no particular order, until do returns an error. errStop stops the
-// walk and is not returned.
+// below calls do for all paths that existed below dir, in no particular order, until do returns an error.
 func (s baselineView) below(dir string, do func(path string, o *origin) error) error {
 	for i := sort.Search(len(s.base.Rebased), func(i int) bool { return fsat.Compare(s.base.Rebased[i], dir) > 0 }); i < len(s.base.Rebased); i++ {
 		path := s.base.Rebased[i]
@@ -65,26 +61,22 @@ func (s baselineView) below(dir string, do func(path string, o *origin) error) e
 			continue
 		}
 		if err := do(path, &origin{State: e.State(), text: e}); err != nil {
-			return ignore(err, errStop)
+			return err
 		}
 	}
-	var failed error
-	err := s.m.Below(dir, func(r baseline.Record) bool {
+	for r, err := range s.m.Below(dir) {
+		if err != nil {
+			return err
+		}
 		if e := s.base.Entries[r.Path]; e != nil && e.Rebased {
-			return true
+			continue
 		}
 		o := s.record(&r)
-		failed = do(r.Path, &o)
-		return failed == nil
-	})
-	return errors.Join(err, ignore(failed, errStop))
-}
-
-func ignore(err, what error) error {
-	if errors.Is(err, what) {
-		return nil
+		if err := do(r.Path, &o); err != nil {
+			return err
+		}
 	}
-	return err
+	return nil
 }
 
 // judge compares the sandbox's state of path with its origin and with the host's current state.

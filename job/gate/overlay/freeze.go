@@ -1,6 +1,7 @@
 package overlay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,12 +29,8 @@ func (l FreezeLimits) WithDefaults() FreezeLimits {
 	if l.Entries <= 0 || l.Entries > MaxEntries {
 		l.Entries = MaxEntries
 	}
-	if l.Bytes <= 0 {
-		l.Bytes = 4 << 30
-	}
-	if l.File <= 0 {
-		l.File = 1 << 30
-	}
+	l.Bytes = cmp.Or(max(l.Bytes, 0), 4<<30)
+	l.File = cmp.Or(max(l.File, 0), 1<<30)
 	return l
 }
 

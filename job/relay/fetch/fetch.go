@@ -3,6 +3,7 @@ package fetch
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -31,15 +32,11 @@ type Limits struct {
 }
 
 func (l Limits) withDefaults() Limits {
-	if l.Bytes <= 0 {
-		l.Bytes = 8 << 30
-	}
+	l.Bytes = cmp.Or(max(l.Bytes, 0), 8<<30)
 	if l.Refs <= 0 || l.Refs > git.MaxRefs {
 		l.Refs = git.MaxRefs
 	}
-	if l.Time <= 0 {
-		l.Time = time.Hour
-	}
+	l.Time = cmp.Or(max(l.Time, 0), time.Hour)
 	return l
 }
 

@@ -10,24 +10,13 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// Jobs returns the jobs of this package, for the job table that the binary passes to [worker.Main].
-func Jobs() []worker.Declared { return []worker.Declared{jobFetch} }
-
-// A Tool runs the job of this package. It has no state and is safe for concurrent use. It does not keep the descriptors that it
-// is given.
-type Tool struct{ run worker.Starter }
-
-// NewTool returns a Tool whose jobs are started by r. The binary that r starts must have the jobs of this package in its job
-// table.
-func NewTool(r worker.Starter) Tool { return Tool{run: r} }
-
 type fetchArgs struct {
 	Transport remote.Protocol
 	Limits    Limits
 }
 
-// jobFetch replies with the HEAD of the remote and writes the remote's refs to its last descriptor; see [git.ReplyRefs].
-var jobFetch = worker.Job[fetchArgs, string]{
+// Job replies with the HEAD of the remote and writes the remote's refs to its last descriptor; see [git.ReplyRefs].
+var Job = worker.Job[fetchArgs, string]{
 	Name: "relay.fetch", Programs: true, Access: worker.WriteAsOwner, Files: 2,
 	Do: func(ctx context.Context, c *worker.Call, args fetchArgs) (string, error) {
 		f, err := remote.NewForwarder(c.Files[0], args.Transport)
@@ -40,10 +29,10 @@ var jobFetch = worker.Job[fetchArgs, string]{
 	},
 }
 
-// Fetch updates a mirror from the remote at the other end of link, a socket to the transport, and returns the refs that the
+// Run updates a mirror from the remote at the other end of link, a socket to the transport, and returns the refs that the
 // mirror has then. If it fails, no ref of the mirror has changed. Nothing else may use the mirror during the call. Errors are
 // Denied and NotFound as the remote answers, Unavailable if the remote cannot be reached, and Exhausted if a limit is exceeded.
-func (t Tool) Fetch(ctx context.Context, mirror, link *os.File, req Request) (*git.Remote, error) {
+func Run(ctx context.Context, run worker.Starter, mirror, link *os.File, req Request) (*git.Remote, error) {
 	args := fetchArgs{Transport: req.Transport, Limits: req.Limits.withDefaults()}
 	given := worker.Given{Root: mirror, Files: []*os.File{link}, Limits: git.JobLimits(args.Limits.Time)}
 	if req.Progress != nil {
@@ -54,5 +43,5 @@ func (t Tool) Fetch(ctx context.Context, mirror, link *os.File, req Request) (*g
 			}
 		}
 	}
-	return git.RunRefsJob(ctx, t.run, jobFetch, args, given)
+	return git.RunRefsJob(ctx, run, Job, args, given)
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/internal/safetext"
 )
 
 // Paths at which jobs have their directories.
@@ -240,3 +241,6 @@ func LastLines(text string, limit int) string {
 	}
 	return Plain(strings.Join(kept, "; "), limit)
 }
+
+// Plain returns output of a remote or of git as one line of at most limit bytes, followed by "…" if it was truncated.
+func Plain(s string, limit int) string { return safetext.Short(safetext.Line(s), limit) }

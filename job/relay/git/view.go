@@ -10,13 +10,10 @@ import (
 	"github.com/caisson-dev/caisson/internal/refname"
 )
 
-// MakeView creates a bare repository in v.Dir, an empty directory, with exactly refs and the objects that they reach in the
-// repository at mirror. Packed objects are copied as they are, and bitmaps of them are kept so that clones need not count objects
-// again.
+// MakeView creates a bare repository in v.Dir, an empty directory, with exactly refs, which [ReadRefs] has returned, and the
+// objects that they reach in the repository at mirror. Packed objects are copied as they are, and bitmaps of them are kept so
+// that clones need not count objects again.
 func MakeView(ctx context.Context, v Repo, mirror string, refs []Ref) error {
-	if err := CheckRefs(refs); err != nil {
-		return err
-	}
 	digits, err := Repo{Dir: mirror}.Digits()
 	if err != nil {
 		return err
@@ -58,12 +55,9 @@ func packFrom(ctx context.Context, v Repo, mirror string, refs []Ref) error {
 	return err
 }
 
-// MakeStore creates the bare repository that a sandbox pushes to in s.Dir, which must be empty. The repository has the given refs
-// and HEAD, and reads the objects of the view s.View through git alternates.
+// MakeStore creates the bare repository that a sandbox pushes to in s.Dir, which must be empty. The repository has the given
+// refs, which [ReadRefs] has returned, and HEAD, and reads the objects of the view s.View through git alternates.
 func MakeStore(s Repo, refs []Ref, head string) error {
-	if err := CheckRefs(refs); err != nil {
-		return err
-	}
 	if !refname.ValidFull(head) || !strings.HasPrefix(head, "refs/heads/") {
 		return caisson.Invalidf("head", "%.100q is not the full name of a branch", head)
 	}

@@ -16,28 +16,17 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// Jobs returns the jobs of this package, for the job table that the binary passes to [worker.Main].
-func Jobs() []worker.Declared { return []worker.Declared{jobPrepare} }
-
-// A Tool runs the job of this package. It has no state and is safe for concurrent use. It does not keep the descriptors that it
-// is given.
-type Tool struct{ run worker.Starter }
-
-// NewTool returns a Tool whose jobs are started by r. The binary that r starts must have the jobs of this package in its job
-// table.
-func NewTool(r worker.Starter) Tool { return Tool{run: r} }
-
-// Prepare makes the commits to deliver from commits that were pushed to store: it rewrites them as req specifies, checks them
+// Run makes the commits to deliver from commits that were pushed to store: it rewrites them as req specifies, checks them
 // again, and signs them with req.Sign, which runs in this process. Existing signatures on rewritten commits are removed, because
 // rewriting invalidates them. It returns a NotFound error if the store does not have the commits, Denied if they must not be
 // delivered, and Conflict while a push is in progress.
-func (t Tool) Prepare(ctx context.Context, store, view *os.File, req Request) (*Result, error) {
+func Run(ctx context.Context, run worker.Starter, store, view *os.File, req Request) (*Result, error) {
 	if err := req.validate(); err != nil {
 		return nil, err
 	}
 	given := worker.Given{Root: store, Mounts: git.ViewMount(view)}
 	if req.Sign == nil {
-		p, err := jobPrepare.Run(ctx, t.run, req, given)
+		p, err := Job.Run(ctx, run, req, given)
 		return &p, err
 	}
 	near, far, err := socketpair.New()
@@ -51,7 +40,7 @@ func (t Tool) Prepare(ctx context.Context, store, view *os.File, req Request) (*
 		defer near.Close()
 		done <- answerSigner(near, req.Sign)
 	}()
-	p, err := jobPrepare.Run(ctx, t.run, req, given)
+	p, err := Job.Run(ctx, run, req, given)
 	near.Close()
 	if e := <-done; e != nil {
 		return nil, e
@@ -66,8 +55,8 @@ const (
 	maxSignedOnce = maxPrepared                    // commits that are signed for one job
 )
 
-// jobPrepare makes the commits to deliver. If it gets a file descriptor, it requests signatures over it. Its root is a store.
-var jobPrepare = worker.Job[Request, Result]{
+// Job makes the commits to deliver. If it gets a file descriptor, it requests signatures over it. Its root is a store.
+var Job = worker.Job[Request, Result]{
 	Name: "relay.prepare", Programs: true, Access: worker.WriteAsOwner,
 	Limits: worker.Limits{Time: 15 * time.Minute, CPU: 15 * time.Minute, Memory: 2 << 30, FileSize: 4 << 30},
 	Do: func(ctx context.Context, c *worker.Call, req Request) (Result, error) {

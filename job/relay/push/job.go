@@ -1,6 +1,7 @@
 package push
 
 import (
+	"cmp"
 	"context"
 	"os"
 	"time"
@@ -10,18 +11,8 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// Jobs returns the jobs of this package, for the job table that the binary passes to [worker.Main].
-func Jobs() []worker.Declared { return []worker.Declared{jobPush} }
-
-// A Tool runs the job of this package. It has no state and is safe for concurrent use. It does not keep the descriptors that it
-// is given.
-type Tool struct{ run worker.Starter }
-
-// NewTool returns a Tool whose jobs are started by r. The binary that r starts must have the jobs of this package in its job
-// table.
-func NewTool(r worker.Starter) Tool { return Tool{run: r} }
-
-var jobPush = worker.Job[Request, Result]{
+// Job pushes a commit. Its root is a store.
+var Job = worker.Job[Request, Result]{
 	Name: "relay.push", Programs: true, Files: 1,
 	Do: func(ctx context.Context, c *worker.Call, req Request) (Result, error) {
 		f, err := remote.NewForwarder(c.Files[0], req.Transport)
@@ -33,19 +24,17 @@ var jobPush = worker.Job[Request, Result]{
 	},
 }
 
-// Push moves a branch of the remote at the other end of link, a socket to the transport, as req specifies. It succeeds if the
+// Run moves a branch of the remote at the other end of link, a socket to the transport, as req specifies. It succeeds if the
 // branch is at the commit already. Errors are Conflict if the branch is not where req.Expect says, Denied or NotFound as the
 // remote answers, and Unavailable if the remote cannot be reached or the result of the push is unknown. Errors contain the
 // remote's message.
-func (t Tool) Push(ctx context.Context, store, view, link *os.File, req Request) (*Result, error) {
+func Run(ctx context.Context, run worker.Starter, store, view, link *os.File, req Request) (*Result, error) {
 	if err := req.check(); err != nil {
 		return nil, err
 	}
-	if req.Time <= 0 {
-		req.Time = 30 * time.Minute
-	}
+	req.Time = cmp.Or(max(req.Time, 0), 30*time.Minute)
 	given := worker.Given{Root: store, Mounts: git.ViewMount(view), Files: []*os.File{link}, Limits: git.JobLimits(req.Time)}
-	pushed, err := jobPush.Run(ctx, t.run, req, given)
+	pushed, err := Job.Run(ctx, run, req, given)
 	if err != nil {
 		return nil, err
 	}

@@ -45,9 +45,6 @@ const maxPushAnswer = 256 << 20
 
 // push moves the branch of the remote that f leads to.
 func push(ctx context.Context, s git.Repo, f *remote.Forwarder, req Request) (*Result, error) {
-	if err := req.check(); err != nil {
-		return nil, err
-	}
 	has, err := s.HasCommit(ctx, req.Commit)
 	if err != nil {
 		return nil, err

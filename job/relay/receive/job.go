@@ -16,25 +16,14 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// Jobs returns the jobs of this package, for the job table that the binary passes to [worker.Main].
-func Jobs() []worker.Declared { return []worker.Declared{jobReceive} }
-
-// A Tool runs the job of this package. It has no state and is safe for concurrent use. It does not keep the descriptors that it
-// is given.
-type Tool struct{ run worker.Starter }
-
-// NewTool returns a Tool whose jobs are started by r. The binary that r starts must have the jobs of this package in its job
-// table.
-func NewTool(r worker.Starter) Tool { return Tool{run: r} }
-
 // drainTime is how long the rest of a refused request is read, so that the client can read the answer.
 const drainTime = 30 * time.Second
 
-// Receive answers one request of a git client that pushes to store, which borrows objects from view. It reads the body of the
+// Run answers one request of a git client that pushes to store, which borrows objects from view. It reads the body of the
 // request from conn until its end, writes the body of the answer to conn, and shuts conn down. A denied push is not an error, and
-// none of it is stored. While another push to the same store or a Prepare is in progress, the client receives a conflict. Receive
+// none of it is stored. While another push to the same store or a Prepare is in progress, the client receives a conflict. Run
 // returns an Exhausted error if the time limit was exceeded, and an Internal error otherwise.
-func (t Tool) Receive(ctx context.Context, store, view, conn *os.File, req Request) (*Result, error) {
+func Run(ctx context.Context, run worker.Starter, store, view, conn *os.File, req Request) (*Result, error) {
 	if err := git.CheckRefs(req.Granted); err != nil {
 		return nil, err
 	}
@@ -42,7 +31,7 @@ func (t Tool) Receive(ctx context.Context, store, view, conn *os.File, req Reque
 		return nil, err
 	}
 	l := req.Limits.withDefaults()
-	r, err := jobReceive.Run(ctx, t.run, receiveArgs{Request: req, Granted: len(req.Granted)}, worker.Given{
+	r, err := Job.Run(ctx, run, receiveArgs{Request: req, Granted: len(req.Granted)}, worker.Given{
 		Root: store, Mounts: git.ViewMount(view), Files: []*os.File{conn}, Input: bytes.NewReader(git.AppendRefs(nil, req.Granted)),
 		Limits: worker.Limits{
 			Time: l.Time + git.Stall + 2*drainTime, CPU: 2 * l.Time, Memory: 2 << 30, FileSize: int64(l.Pack + l.Total),
@@ -60,8 +49,8 @@ type receiveArgs struct {
 	Granted int // number of granted refs
 }
 
-// jobReceive receives a push. Its root is a store.
-var jobReceive = worker.Job[receiveArgs, Result]{
+// Job receives a push. Its root is a store.
+var Job = worker.Job[receiveArgs, Result]{
 	Name: "relay.receive", Programs: true, Access: worker.WriteAsOwner, Files: 1,
 	Do: func(ctx context.Context, c *worker.Call, args receiveArgs) (Result, error) {
 		req := args.Request

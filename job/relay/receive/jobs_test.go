@@ -17,7 +17,6 @@ import (
 	"github.com/caisson-dev/caisson/internal/socketpair"
 	"github.com/caisson-dev/caisson/internal/workertest"
 	"github.com/caisson-dev/caisson/job/gate/check"
-	"github.com/caisson-dev/caisson/job/relay"
 	"github.com/caisson-dev/caisson/job/relay/commit"
 	"github.com/caisson-dev/caisson/job/relay/git"
 	"github.com/caisson-dev/caisson/job/relay/packtest"
@@ -51,7 +50,7 @@ func give(t *testing.T, dir string) *os.File {
 }
 
 // exchange sends body to the job and returns the answer.
-func exchange(t *testing.T, tool *relay.Tool, store, view *os.File, req receive.Request, body []byte) (*receive.Result, string, error) {
+func exchange(t *testing.T, runner worker.Starter, store, view *os.File, req receive.Request, body []byte) (*receive.Result, string, error) {
 	t.Helper()
 	near, far, err := socketpair.New()
 	if err != nil {
@@ -72,14 +71,14 @@ func exchange(t *testing.T, tool *relay.Tool, store, view *os.File, req receive.
 		text, _ := io.ReadAll(p.Conn)
 		answer <- string(text)
 	}()
-	r, err := tool.Receive(t.Context(), store, view, far, req)
+	r, err := receive.Run(t.Context(), runner, store, view, far, req)
 	far.Close()
 	return r, <-answer, err
 }
 
 // TestToolReceive pushes to a sealed job and prepares the accepted commits in another one.
 func TestToolReceive(t *testing.T) {
-	tool := relay.NewTool(workertest.Runner(t))
+	runner := workertest.Runner(t)
 	q := relaytest.New(t)
 	store, view := give(t, q.Store.Dir), give(t, q.Store.View)
 	if err := os.WriteFile(filepath.Join(q.Store.Dir, "objects/info/alternates"), []byte("/view/objects\n"), 0o644); err != nil {
@@ -88,7 +87,7 @@ func TestToolReceive(t *testing.T) {
 
 	req := q.Req
 	req.Advertise = true
-	r, answer, err := exchange(t, tool, store, view, req, nil)
+	r, answer, err := exchange(t, runner, store, view, req, nil)
 	if err != nil || len(relaytest.AllFindings(r)) != 0 || !strings.HasPrefix(answer, "001f# service=git-receive-pack\n0000") || !strings.Contains(answer, q.Base+" refs/heads/main") {
 		t.Fatalf("%q %v", answer, err)
 	}
@@ -97,7 +96,7 @@ func TestToolReceive(t *testing.T) {
 	q.Write("readme", "hello you\n")
 	tip := q.Commit("add")
 	line := quarantine.ZeroID(20) + " " + tip + " refs/heads/work\x00report-status side-band-64k"
-	r, answer, err = exchange(t, tool, store, view, req, append(packtest.CommandLines(line), q.PackOf(tip)...))
+	r, answer, err = exchange(t, runner, store, view, req, append(packtest.CommandLines(line), q.PackOf(tip)...))
 	if err != nil || len(r.Updates) != 1 || r.Updates[0].New != tip || len(r.Updates[0].Findings) != 1 || !strings.Contains(answer, "ok refs/heads/work") {
 		t.Fatalf("%+v %q %v", r, answer, err)
 	}
@@ -107,13 +106,13 @@ func TestToolReceive(t *testing.T) {
 	q.Write(".github/workflows/x.yml", "x\n")
 	denied := q.Commit("workflow")
 	line = tip + " " + denied + " refs/heads/work\x00report-status side-band-64k"
-	r, answer, err = exchange(t, tool, store, view, req, append(packtest.CommandLines(line), q.PackOf(denied)...))
+	r, answer, err = exchange(t, runner, store, view, req, append(packtest.CommandLines(line), q.PackOf(denied)...))
 	if err != nil || len(r.Updates) != 0 || len(r.Denied) == 0 || !strings.Contains(answer, ".github/workflows/x.yml") {
 		t.Fatalf("%+v %q %v", r, answer, err)
 	}
 	q.CheckUnchanged(before, objects)
 	req.Rules = check.Rules{Allow: []string{".github"}}
-	if r, answer, err = exchange(t, tool, store, view, req, append(packtest.CommandLines(line), q.PackOf(denied)...)); err != nil || len(r.Updates) != 1 {
+	if r, answer, err = exchange(t, runner, store, view, req, append(packtest.CommandLines(line), q.PackOf(denied)...)); err != nil || len(r.Updates) != 1 {
 		t.Fatalf("%+v %q %v", r, answer, err)
 	}
 
@@ -130,7 +129,7 @@ func TestToolReceive(t *testing.T) {
 		t.Fatal(err)
 	}
 	prep := prepare.Request{Base: q.Base, Commit: denied, Name: "N", Email: "e@f", Rules: req.Rules, Sign: sign}
-	p, err := tool.Prepare(t.Context(), store, view, prep)
+	p, err := prepare.Run(t.Context(), runner, store, view, prep)
 	if err != nil || len(p.Commits) != 2 || len(p.Findings) != 1 {
 		t.Fatalf("%+v %v", p, err)
 	}
@@ -138,18 +137,18 @@ func TestToolReceive(t *testing.T) {
 		t.Error(text)
 	}
 	prep.Sign = func([]byte) (string, error) { return "", caisson.Errorf(caisson.Unavailable, "no key") }
-	if _, err := tool.Prepare(t.Context(), store, view, prep); caisson.KindOf(err) != caisson.Unavailable {
+	if _, err := prepare.Run(t.Context(), runner, store, view, prep); caisson.KindOf(err) != caisson.Unavailable {
 		t.Error(err)
 	}
 	prep.Sign, prep.Authors = nil, caisson.AuthorKeep
-	if p, err := tool.Prepare(t.Context(), store, view, prep); err != nil || p.Commit != denied {
+	if p, err := prepare.Run(t.Context(), runner, store, view, prep); err != nil || p.Commit != denied {
 		t.Errorf("%+v %v", p, err)
 	}
 }
 
 // TestToolReceiveStalls tests clients that stop sending.
 func TestToolReceiveStalls(t *testing.T) {
-	tool := relay.NewTool(workertest.Runner(t))
+	runner := workertest.Runner(t)
 	q := relaytest.New(t)
 	before, objects := q.State()
 	store, view := give(t, q.Store.Dir), give(t, q.Store.View)
@@ -176,7 +175,7 @@ func TestToolReceiveStalls(t *testing.T) {
 		answer <- said
 	}()
 	start := time.Now()
-	r, err := tool.Receive(t.Context(), store, view, far, req)
+	r, err := receive.Run(t.Context(), runner, store, view, far, req)
 	far.Close()
 	if caisson.KindOf(err) != caisson.Exhausted || time.Since(start) > time.Minute {
 		t.Errorf("%+v %v after %v", r, err, time.Since(start))
@@ -210,13 +209,13 @@ func TestToolReceiveBelievesNothing(t *testing.T) {
 		"verdict":      {Denied: []caisson.Finding{{Check: "x", Verdict: "fine"}}},
 		"too many":     {Updates: slicesRepeat(good, 65)},
 	} {
-		tool := relay.NewTool(brokenRunner{func(reply any) { *reply.(*receive.Result) = r }})
-		if got, err := tool.Receive(t.Context(), nil, nil, nil, receive.Request{}); err == nil {
+		runner := brokenRunner{func(reply any) { *reply.(*receive.Result) = r }}
+		if got, err := receive.Run(t.Context(), runner, nil, nil, nil, receive.Request{}); err == nil {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
-	tool := relay.NewTool(brokenRunner{func(reply any) { *reply.(*receive.Result) = receive.Result{Updates: []receive.Update{good}} }})
-	if _, err := tool.Receive(t.Context(), nil, nil, nil, receive.Request{}); err != nil {
+	runner := brokenRunner{func(reply any) { *reply.(*receive.Result) = receive.Result{Updates: []receive.Update{good}} }}
+	if _, err := receive.Run(t.Context(), runner, nil, nil, nil, receive.Request{}); err != nil {
 		t.Error(err)
 	}
 	req := prepare.Request{Base: id, Commit: id, Name: "N", Email: "e"}
@@ -228,8 +227,8 @@ func TestToolReceiveBelievesNothing(t *testing.T) {
 		"subject":   {Commit: id, Commits: []prepare.Commit{{ID: id, Subject: "a\nb"}}},
 		"denied":    {Commit: id, Findings: []caisson.Finding{commit.DeniedFinding("x", "y")}},
 	} {
-		tool := relay.NewTool(brokenRunner{func(reply any) { *reply.(*prepare.Result) = p }})
-		if got, err := tool.Prepare(t.Context(), nil, nil, req); err == nil {
+		runner := brokenRunner{func(reply any) { *reply.(*prepare.Result) = p }}
+		if got, err := prepare.Run(t.Context(), runner, nil, nil, req); err == nil {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}

@@ -2,6 +2,7 @@
 package receive
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,24 +28,12 @@ type Limits struct {
 }
 
 func (l Limits) withDefaults() Limits {
-	if l.Objects <= 0 {
-		l.Objects = 500_000
-	}
-	if l.Pack <= 0 {
-		l.Pack = 512 << 20
-	}
-	if l.Total <= 0 {
-		l.Total = 2 << 30
-	}
-	if l.Commits <= 0 {
-		l.Commits = 1000
-	}
-	if l.Store <= 0 {
-		l.Store = 8 << 30
-	}
-	if l.Time <= 0 {
-		l.Time = 10 * time.Minute
-	}
+	l.Objects = cmp.Or(max(l.Objects, 0), 500_000)
+	l.Pack = cmp.Or(max(l.Pack, 0), 512<<20)
+	l.Total = cmp.Or(max(l.Total, 0), 2<<30)
+	l.Commits = cmp.Or(max(l.Commits, 0), 1000)
+	l.Store = cmp.Or(max(l.Store, 0), 8<<30)
+	l.Time = cmp.Or(max(l.Time, 0), 10*time.Minute)
 	return l
 }
 

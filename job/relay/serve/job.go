@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"os"
 	"time"
@@ -9,18 +10,8 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// Jobs returns the jobs of this package, for the job table that the binary passes to [worker.Main].
-func Jobs() []worker.Declared { return []worker.Declared{jobServe} }
-
-// A Tool runs the job of this package. It has no state and is safe for concurrent use. It does not keep the descriptors that it
-// is given.
-type Tool struct{ run worker.Starter }
-
-// NewTool returns a Tool whose jobs are started by r. The binary that r starts must have the jobs of this package in its job
-// table.
-func NewTool(r worker.Starter) Tool { return Tool{run: r} }
-
-var jobServe = worker.Job[Request, worker.None]{
+// Job answers a request of a git client. Its root is a store.
+var Job = worker.Job[Request, worker.None]{
 	Name: "relay.serve", Programs: true, Files: 1,
 	Do: func(ctx context.Context, c *worker.Call, req Request) (worker.None, error) {
 		p, err := git.NewPeer(c.Files[0])
@@ -31,13 +22,11 @@ var jobServe = worker.Job[Request, worker.None]{
 	},
 }
 
-// Serve answers one request to git-upload-pack over smart HTTP. It reads the body of the request from conn, a stream socket,
+// Run answers one request to git-upload-pack over smart HTTP. It reads the body of the request from conn, a stream socket,
 // until its end, writes the complete body of the answer, and shuts the connection down. It returns early if the other end closes
 // the connection or stalls. Errors are also reported to the client. The caller still has to close conn.
-func (t Tool) Serve(ctx context.Context, store, view, conn *os.File, req Request) error {
-	if req.Time <= 0 {
-		req.Time = time.Hour
-	}
-	_, err := jobServe.Run(ctx, t.run, req, worker.Given{Root: store, Mounts: git.ViewMount(view), Files: []*os.File{conn}, Limits: git.JobLimits(req.Time)})
+func Run(ctx context.Context, run worker.Starter, store, view, conn *os.File, req Request) error {
+	req.Time = cmp.Or(max(req.Time, 0), time.Hour)
+	_, err := Job.Run(ctx, run, req, worker.Given{Root: store, Mounts: git.ViewMount(view), Files: []*os.File{conn}, Limits: git.JobLimits(req.Time)})
 	return err
 }

@@ -72,7 +72,7 @@ func TestFetchLimits(t *testing.T) {
 	gitserver.Git(t, work+"/c", "push", "-q", b.bare, "HEAD:main", "HEAD:x", "HEAD:y")
 	try := func(ctx context.Context, l fetch.Limits, progress func(string)) error {
 		return b.over(b.place, false, func(near *os.File) error {
-			_, err := b.git.Fetch(ctx, b.mirror, near, fetch.Request{Transport: remote.ProtocolHTTP, Limits: l, Progress: progress})
+			_, err := fetch.Run(ctx, b.jobs, b.mirror, near, fetch.Request{Transport: remote.ProtocolHTTP, Limits: l, Progress: progress})
 			return err
 		})
 	}

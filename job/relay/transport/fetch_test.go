@@ -11,6 +11,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/gitserver"
+	"github.com/caisson-dev/caisson/job/relay"
 	"github.com/caisson-dev/caisson/job/relay/git"
 )
 
@@ -53,7 +54,7 @@ func TestFetchFollows(t *testing.T) {
 				if names(remote) != want || remote.Head != head {
 					t.Fatalf("fetched %q with HEAD %q, want %q with %q", names(remote), remote.Head, want, head)
 				}
-				has, err := y.git.Refs(t.Context(), y.mirror)
+				has, err := relay.Refs(t.Context(), y.jobs, y.mirror)
 				y.must(err)
 				if !slices.Equal(has.Refs, remote.Refs) || has.Head != head {
 					t.Fatalf("the mirror has %+v, want %+v", has, remote)
@@ -134,13 +135,13 @@ func TestViewOfNothing(t *testing.T) {
 		{{Name: "refs/notes/x", Commit: b.first}},
 		{{Name: "refs/heads/main", Commit: b.first}, {Name: "refs/heads/main", Commit: b.first}},
 	} {
-		err := b.git.View(t.Context(), b.mirror, b.dir("v"+string(rune('0'+i))), refs)
+		err := relay.View(t.Context(), b.jobs, b.mirror, b.dir("v"+string(rune('0'+i))), refs)
 		if k := caisson.KindOf(err); k != caisson.Invalid && k != caisson.Conflict {
 			t.Errorf("%v: %v", refs, err)
 		}
 	}
-	b.must(b.git.View(t.Context(), b.mirror, b.dir("empty"), nil))
-	if err := b.git.Init(t.Context(), b.mirror); caisson.KindOf(err) != caisson.Conflict {
+	b.must(relay.View(t.Context(), b.jobs, b.mirror, b.dir("empty"), nil))
+	if err := relay.Init(t.Context(), b.jobs, b.mirror); caisson.KindOf(err) != caisson.Conflict {
 		t.Errorf("made twice: %v", err)
 	}
 	out, err := exec.Command("find", b.top+"/mirror", b.top+"/empty", "!", "-uid", strconv.Itoa(owner), "-o", "-perm", "/022", "-o", "-type", "l").CombinedOutput()

@@ -23,6 +23,7 @@ import (
 	"github.com/caisson-dev/caisson/job/relay/remote"
 	"github.com/caisson-dev/caisson/job/relay/serve"
 	"github.com/caisson-dev/caisson/job/relay/transport"
+	"github.com/caisson-dev/caisson/job/worker"
 )
 
 // owner is the first uid of an account in these tests.
@@ -32,7 +33,7 @@ const owner = caisson.LayerUIDBase + 7*caisson.UIDRange
 type yard struct {
 	t      *testing.T
 	top    string
-	git    *relay.Tool
+	jobs   worker.Starter
 	links  *transport.Tool
 	mirror *os.File
 }
@@ -40,12 +41,12 @@ type yard struct {
 func newYard(t *testing.T) *yard {
 	t.Helper()
 	r := workertest.Runner(t)
-	y := &yard{t: t, top: gitserver.Dir(t), git: relay.NewTool(r), links: transport.NewTool(r)}
+	y := &yard{t: t, top: gitserver.Dir(t), jobs: r, links: transport.NewTool(r)}
 	if err := os.Chmod(y.top, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	y.mirror = y.dir("mirror")
-	y.must(y.git.Init(t.Context(), y.mirror))
+	y.must(relay.Init(t.Context(), y.jobs, y.mirror))
 	return y
 }
 
@@ -126,7 +127,7 @@ func (y *yard) over(p place, push bool, f func(near *os.File) error) error {
 func (y *yard) fetch(p place) (r *git.Remote, err error) {
 	y.t.Helper()
 	err = y.over(p, false, func(near *os.File) error {
-		r, err = y.git.Fetch(y.t.Context(), y.mirror, near, fetch.Request{Transport: p.transport()})
+		r, err = fetch.Run(y.t.Context(), y.jobs, y.mirror, near, fetch.Request{Transport: p.transport()})
 		return err
 	})
 	return r, err
@@ -136,15 +137,15 @@ func (y *yard) fetch(p place) (r *git.Remote, err error) {
 func (y *yard) sandbox(name string, refs []git.Ref, head string) (store, view *os.File) {
 	y.t.Helper()
 	view, store = y.dir("view-"+name), y.dir("store-"+name)
-	y.must(y.git.View(y.t.Context(), y.mirror, view, refs))
-	y.must(y.git.Store(y.t.Context(), store, view, refs, head))
+	y.must(relay.View(y.t.Context(), y.jobs, y.mirror, view, refs))
+	y.must(relay.Store(y.t.Context(), y.jobs, store, view, refs, head))
 	return store, view
 }
 
 func (y *yard) push(p place, store, view *os.File, commit, branch, expect string) (r *push.Result, err error) {
 	y.t.Helper()
 	err = y.over(p, true, func(near *os.File) error {
-		r, err = y.git.Push(y.t.Context(), store, view, near, push.Request{
+		r, err = push.Run(y.t.Context(), y.jobs, store, view, near, push.Request{
 			Transport: p.transport(), Commit: commit, Branch: branch, Expect: expect,
 		})
 		return err
@@ -180,9 +181,9 @@ func (y *yard) serve(store, view *os.File, branch string, granted []git.Ref) str
 			protocol := r.Header.Get("Git-Protocol")
 			var err error
 			if service == "git-upload-pack" {
-				err = y.git.Serve(r.Context(), store, view, near, serve.Request{Advertise: advertise, Protocol: protocol})
+				err = serve.Run(r.Context(), y.jobs, store, view, near, serve.Request{Advertise: advertise, Protocol: protocol})
 			} else {
-				_, err = y.git.Receive(r.Context(), store, view, near, receive.Request{
+				_, err = receive.Run(r.Context(), y.jobs, store, view, near, receive.Request{
 					Advertise: advertise, Protocol: protocol, Granted: granted, Branch: branch,
 				})
 			}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/gitserver"
+	"github.com/caisson-dev/caisson/job/relay"
 	"github.com/caisson-dev/caisson/job/relay/fetch"
 	"github.com/caisson-dev/caisson/job/relay/remote"
 )
@@ -112,7 +113,7 @@ func evilPack(t *testing.T) (commit, pack string) {
 
 func TestHostileRemotes(t *testing.T) {
 	b := newBerth(t, gitserver.Options{})
-	before, err := b.git.Refs(t.Context(), b.mirror)
+	before, err := relay.Refs(t.Context(), b.jobs, b.mirror)
 	b.must(err)
 	packs := func() []string {
 		all, err := filepath.Glob(b.path("mirror/objects/*/*"))
@@ -169,7 +170,7 @@ func TestHostileRemotes(t *testing.T) {
 			defer s.CloseClientConnections()
 			p := place{url: s.URL + "/r"}
 			err := b.over(p, false, func(near *os.File) error {
-				_, err := b.git.Fetch(t.Context(), b.mirror, near, fetch.Request{
+				_, err := fetch.Run(t.Context(), b.jobs, b.mirror, near, fetch.Request{
 					Transport: remote.ProtocolHTTP, Limits: fetch.Limits{Bytes: 32 << 20, Time: 2 * time.Minute},
 				})
 				return err
@@ -185,7 +186,7 @@ func TestHostileRemotes(t *testing.T) {
 			if now := packs(); !slices.Equal(now, kept) {
 				t.Errorf("what was sent is kept: %v", now)
 			}
-			after, err := b.git.Refs(t.Context(), b.mirror)
+			after, err := relay.Refs(t.Context(), b.jobs, b.mirror)
 			if err != nil || names(after) != names(before) || after.Head != before.Head {
 				t.Errorf("the mirror is now %+v, %v", after, err)
 			}

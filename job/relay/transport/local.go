@@ -11,9 +11,9 @@ import (
 	"github.com/caisson-dev/caisson/job/relay/remote"
 )
 
-// ServeLocal runs a git program, [remote.UploadPack] or [remote.ReceivePack], on the repository in dir, bare or not. It reads
+// runLocal runs a git program, [remote.UploadPack] or [remote.ReceivePack], on the repository in dir, bare or not. It reads
 // from in and writes to out. It runs in a job that has no other files. Hooks of the repository do not run.
-func ServeLocal(ctx context.Context, dir, service, protocol string, in io.Reader, out io.Writer) error {
+func runLocal(ctx context.Context, dir, service, protocol string, in io.Reader, out io.Writer) error {
 	var args []string
 	switch service {
 	case remote.UploadPack:

@@ -135,7 +135,7 @@ func TestPushNeedsLeave(t *testing.T) {
 	b := newBerth(t, gitserver.Options{})
 	for _, p := range []place{b.place, {url: b.bare}} {
 		err := b.over(p, false, func(near *os.File) error {
-			_, err := b.git.Push(t.Context(), b.store, b.view, near, push.Request{Transport: p.transport(), Commit: b.next, Branch: "caisson/x"})
+			_, err := push.Run(t.Context(), b.jobs, b.store, b.view, near, push.Request{Transport: p.transport(), Commit: b.next, Branch: "caisson/x"})
 			return err
 		})
 		if caisson.KindOf(err) != caisson.Denied || b.remoteTip() != "" {

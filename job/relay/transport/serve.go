@@ -46,7 +46,7 @@ func serveRemote(ctx context.Context, conn net.Conn, req Request) error {
 // serveLocal runs the job for the repository in dir.
 func serveLocal(ctx context.Context, conn net.Conn, dir string, push bool) error {
 	return serve(ctx, conn, streamHandler{push: push, run: func(ctx context.Context, s stream) error {
-		return ServeLocal(ctx, dir, s.service, s.protocol, s.in, s.out)
+		return runLocal(ctx, dir, s.service, s.protocol, s.in, s.out)
 	}})
 }
 

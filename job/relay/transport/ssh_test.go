@@ -206,7 +206,7 @@ func TestSSHRefusals(t *testing.T) {
 				far.Close()
 				ended <- err
 			}()
-			got, err := y.git.Fetch(t.Context(), y.mirror, near, fetch.Request{Transport: remote.ProtocolStream})
+			got, err := fetch.Run(t.Context(), y.jobs, y.mirror, near, fetch.Request{Transport: remote.ProtocolStream})
 			near.Close()
 			if lerr := <-ended; lerr != nil {
 				err = lerr // as in the core: the error of the link is more specific

@@ -8,6 +8,7 @@
 package transport
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"os"
@@ -102,13 +103,10 @@ func parseRemote(raw string) (remoteurl.URL, error) {
 
 // lifetime returns the time limit of a job for a Request.Time of t.
 func lifetime(t time.Duration) time.Duration {
-	if t <= 0 {
-		t = 2 * time.Hour
-	}
-	return t
+	return cmp.Or(max(t, 0), 2*time.Hour)
 }
 
-// Run serves conn, a socket whose other end is passed to a method of relay.Tool, until that end is closed or ctx ends. The caller
+// Run serves conn, a socket whose other end is passed to a job that runs git, until that end is closed or ctx ends. The caller
 // should close conn when Run returns. Errors of the remote are reported to the git job. Run returns an Invalid error for a
 // request that cannot work, and other errors if the job fails.
 func (t *Tool) Run(ctx context.Context, conn *os.File, req Request) error {

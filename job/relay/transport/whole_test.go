@@ -7,6 +7,7 @@ import (
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/gitserver"
+	"github.com/caisson-dev/caisson/job/relay"
 	"github.com/caisson-dev/caisson/job/relay/git"
 	"github.com/caisson-dev/caisson/job/relay/transport"
 )
@@ -32,7 +33,7 @@ func TestWholeWay(t *testing.T) {
 	if remote.Head != "refs/heads/main" || len(remote.Refs) != 3 {
 		t.Fatalf("fetched %+v", remote)
 	}
-	again, err := y.git.Refs(t.Context(), y.mirror)
+	again, err := relay.Refs(t.Context(), y.jobs, y.mirror)
 	y.must(err)
 	if len(again.Refs) != 3 || again.Head != remote.Head || again.Refs[0] != remote.Refs[0] {
 		t.Errorf("the mirror has %+v, want %+v", again, remote)

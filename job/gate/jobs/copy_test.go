@@ -1,4 +1,4 @@
-package tool_test
+package jobs_test
 
 import (
 	"fmt"
@@ -149,11 +149,11 @@ func TestPromise4ToolCopies(t *testing.T) {
 			old := time.Unix(1_234_567_890, 987)
 			gatetest.Must(t, os.Chtimes(s.Host+"/dir/b.txt", old, old))
 			gatetest.Must(t, os.Chmod(s.Host+"/dir", 0o555))
-			_, err := s.tool.Scan(t.Context(), s.Dir("host"), baseline.DefaultHidden(), nil, s.Manifest)
+			_, err := baseline.RunScan(t.Context(), s.jobs, s.Dir("host"), baseline.DefaultHidden(), nil, s.Manifest)
 			gatetest.Must(t, err)
 			gatetest.Must(t, os.Mkdir(s.Top+"/copy", 0o700))
 			gatetest.Must(t, os.Chown(s.Top+"/copy", owner, owner))
-			got, err := s.tool.Copy(t.Context(), s.Dir("host"), s.Manifest, s.Dir("copy"), baseline.CopyLimits{})
+			got, err := baseline.RunCopy(t.Context(), s.jobs, s.Dir("host"), s.Manifest, s.Dir("copy"), baseline.CopyLimits{})
 			gatetest.Must(t, err)
 			want := 2
 			if owner == 0 {
@@ -176,8 +176,8 @@ func TestPromise4ToolCopies(t *testing.T) {
 			if !fi.ModTime().Equal(old) || fi.Mode() != 0o444 {
 				t.Errorf("%v %v", fi.ModTime(), fi.Mode())
 			}
-			gatetest.Must(t, s.tool.BaseOfCopy(t.Context(), s.Dir("copy"), s.Manifest, s.Dir("base"), baseline.Limits{}))
-			gatetest.Must(t, s.tool.Forget(t.Context(), s.Dir("copy"), s.Dir("base"), []string{"x"}))
+			gatetest.Must(t, baseline.RunKeepCopy(t.Context(), s.jobs, s.Dir("copy"), s.Manifest, s.Dir("base"), baseline.Limits{}))
+			gatetest.Must(t, baseline.RunForget(t.Context(), s.jobs, s.Dir("copy"), s.Dir("base"), []string{"x"}))
 			base, err := baseline.Open(s.Dir("base"))
 			gatetest.Must(t, err)
 			defer base.Close()
@@ -186,7 +186,7 @@ func TestPromise4ToolCopies(t *testing.T) {
 			}
 			gatetest.Must(t, os.Mkdir(s.Top+"/small", 0o700))
 			gatetest.Must(t, os.Chown(s.Top+"/small", owner, owner))
-			_, err = s.tool.Copy(t.Context(), s.Dir("host"), s.Manifest, s.Dir("small"), baseline.CopyLimits{Entries: 1})
+			_, err = baseline.RunCopy(t.Context(), s.jobs, s.Dir("host"), s.Manifest, s.Dir("small"), baseline.CopyLimits{Entries: 1})
 			if caisson.KindOf(err) != caisson.Exhausted || !strings.Contains(caisson.MessageOf(err), "overlay") {
 				t.Errorf("%v", err)
 			}

@@ -1,4 +1,4 @@
-package tool_test
+package jobs_test
 
 import (
 	"fmt"
@@ -17,7 +17,7 @@ import (
 	"github.com/caisson-dev/caisson/job/gate/gatetest"
 	"github.com/caisson-dev/caisson/job/gate/overlay"
 	"github.com/caisson-dev/caisson/job/gate/overlaytest"
-	"github.com/caisson-dev/caisson/job/gate/tool"
+	"github.com/caisson-dev/caisson/job/worker"
 )
 
 // guestBase is the first uid of the account in these tests.
@@ -27,14 +27,14 @@ const guestBase = caisson.LayerUIDBase + 5*caisson.UIDRange
 // cannot access.
 type toolSite struct {
 	*overlaytest.Workspace
-	tool *tool.Tool
+	jobs worker.Starter
 }
 
 func newToolSite(t *testing.T, owner int) *toolSite {
 	t.Helper()
 	r := workertest.Runner(t)
 	top := t.TempDir()
-	s := &toolSite{Workspace: &overlaytest.Workspace{T: t, Top: top, Host: top + "/host", Upper: top + "/upper"}, tool: tool.New(r)}
+	s := &toolSite{Workspace: &overlaytest.Workspace{T: t, Top: top, Host: top + "/host", Upper: top + "/upper"}, jobs: r}
 	for name, uid := range map[string]int{"host": owner, "upper": guestBase, "mask": guestBase, "base": 0, "frozen": 0} {
 		gatetest.Must(t, os.Mkdir(filepath.Join(top, name), 0o700))
 		gatetest.Must(t, os.Chown(filepath.Join(top, name), uid, uid))
@@ -57,18 +57,18 @@ func TestPromise4ToolReadsConfined(t *testing.T) {
 			// Files that the owner cannot read are not read.
 			gatetest.Own(t, 4321, s.Host+"/theirs", "x\n", 0o600)
 			ctx := t.Context()
-			result, err := s.tool.Scan(ctx, s.Dir("host"), baseline.DefaultHidden(), nil, s.Manifest)
+			result, err := baseline.RunScan(ctx, s.jobs, s.Dir("host"), baseline.DefaultHidden(), nil, s.Manifest)
 			gatetest.Must(t, err)
 			if result.Files != 4 || result.HiddenCount != 1 {
 				t.Errorf("%+v", result)
 			}
-			gatetest.Must(t, s.tool.Cover(ctx, s.Manifest, s.Dir("mask")))
+			gatetest.Must(t, baseline.RunCover(ctx, s.jobs, s.Manifest, s.Dir("mask")))
 			var st unix.Stat_t
 			gatetest.Must(t, unix.Lstat(s.Top+"/mask/dir/.env", &st))
 			if st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev != 0 || st.Uid != guestBase {
 				t.Errorf("no whiteout: %+v", st)
 			}
-			gatetest.Must(t, s.tool.Base(ctx, s.Dir("host"), s.Manifest, s.Dir("base"), baseline.Limits{}))
+			gatetest.Must(t, baseline.RunKeep(ctx, s.jobs, s.Dir("host"), s.Manifest, s.Dir("base"), baseline.Limits{}))
 
 			// Different users of the guest write files, one of them unreadable for others.
 			gatetest.Own(t, guestBase, s.Upper+"/a.txt", strings.Replace(gatetest.Seven, "one", "1", 1), 0o600)
@@ -80,12 +80,12 @@ func TestPromise4ToolReadsConfined(t *testing.T) {
 			gatetest.Must(t, unix.Setxattr(s.Upper+"/dir", "trusted.overlay.opaque", []byte("y"), 0))
 			gatetest.Own(t, owner, s.Host+"/a.txt", strings.Replace(gatetest.Seven, "seven", "7", 1), 0o600)
 
-			entries, cut, err := s.tool.Freeze(ctx, s.Dir("upper"), s.Dir("frozen"), overlay.FreezeLimits{})
+			entries, cut, err := overlay.RunFreeze(ctx, s.jobs, s.Dir("upper"), s.Dir("frozen"), overlay.FreezeLimits{})
 			gatetest.Must(t, err)
 			if entries != 5 || cut {
 				t.Errorf("%d entries, cut %v", entries, cut)
 			}
-			c, err := s.tool.Compare(ctx, s.Dir("host"), s.Manifest, s.Dir("base"), s.Dir("frozen"), compare.Options{Patch: true})
+			c, err := compare.RunChanges(ctx, s.jobs, s.Dir("host"), s.Manifest, s.Dir("base"), s.Dir("frozen"), compare.Options{Patch: true})
 			gatetest.Must(t, err)
 			want := strings.Join([]string{
 				"modified a.txt moved merge", "mode dir 755 700", "removed dir/.env deny", "removed dir/b.txt", "added new", "added new/private",
@@ -99,7 +99,7 @@ func TestPromise4ToolReadsConfined(t *testing.T) {
 			if got := overlaytest.Content(t, f, c.Differences[0].Change.Hash); got != strings.NewReplacer("one", "1", "seven", "7").Replace(gatetest.Seven) {
 				t.Errorf("merged into %q", got)
 			}
-			gatetest.Must(t, s.tool.Rebase(ctx, s.Dir("host"), s.Dir("base"), []baseline.Applied{{Path: "gone", Node: gate.Node{}}}))
+			gatetest.Must(t, baseline.RunRebase(ctx, s.jobs, s.Dir("host"), s.Dir("base"), []baseline.Applied{{Path: "gone", Node: gate.Node{}}}))
 			for _, name := range []string{"base", "base/index", "base/pack", "frozen", "frozen/merged", "frozen/index"} {
 				var st unix.Stat_t
 				gatetest.Must(t, unix.Lstat(filepath.Join(s.Top, name), &st))
@@ -115,7 +115,7 @@ func TestPromise4ToolReadsConfined(t *testing.T) {
 func TestToolRefusesForeignLayers(t *testing.T) {
 	s := newToolSite(t, 1234)
 	gatetest.Must(t, os.Chown(s.Upper, 1234, 1234))
-	if _, _, err := s.tool.Freeze(t.Context(), s.Dir("upper"), s.Dir("frozen"), overlay.FreezeLimits{}); err == nil {
+	if _, _, err := overlay.RunFreeze(t.Context(), s.jobs, s.Dir("upper"), s.Dir("frozen"), overlay.FreezeLimits{}); err == nil {
 		t.Error("a directory of a host's user was frozen")
 	}
 }

@@ -1,4 +1,4 @@
-package tool_test
+package jobs_test
 
 import (
 	"encoding/json"
@@ -53,7 +53,7 @@ func TestToolCheck(t *testing.T) {
 	dst, _ := o.Freeze(overlay.FreezeLimits{})
 	diffs, _ := o.CompareWith(dst, compare.Options{})
 	changes := changesOf(diffs)
-	gatetest.Must(t, check.NewTool(workertest.Runner(t)).Check(t.Context(), o.Dir("host"), dst, changes, check.Rules{}))
+	gatetest.Must(t, check.RunChanges(t.Context(), workertest.Runner(t), o.Dir("host"), dst, changes, check.Rules{}))
 
 	want := map[string]string{
 		"a.txt": caisson.VerdictPass, "new": caisson.VerdictPass, "new/c": caisson.VerdictPass, "in": caisson.VerdictPass, ".gitleaks.toml": caisson.VerdictPass, ".gitleaksignore": caisson.VerdictPass, "line": caisson.VerdictPass,
@@ -123,7 +123,7 @@ func TestToolCheckHostile(t *testing.T) {
 	dst, _ := o.Freeze(overlay.FreezeLimits{})
 	diffs, _ := o.CompareWith(dst, compare.Options{})
 	changes := changesOf(diffs)
-	gatetest.Must(t, check.NewTool(workertest.Runner(t)).Check(t.Context(), o.Dir("host"), dst, changes, check.Rules{ScanTime: caisson.Duration(300 * time.Millisecond)}))
+	gatetest.Must(t, check.RunChanges(t.Context(), workertest.Runner(t), o.Dir("host"), dst, changes, check.Rules{ScanTime: caisson.Duration(300 * time.Millisecond)}))
 	var verdicts []string
 	for _, c := range changes {
 		verdicts = append(verdicts, c.Verdict)
