@@ -13,12 +13,14 @@ import (
 	"strings"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/daemon/runs"
 	"github.com/caisson-dev/caisson/internal/strictyaml"
 )
 
 const (
 	defaultConfigFile = "/etc/caisson/config.yaml"
 	defaultDataDir    = "/var/lib/caisson"
+	defaultAgentsDir  = "/etc/caisson/agents"
 	maxConfigSize     = 1 << 20
 )
 
@@ -27,7 +29,8 @@ const socketMode fs.FileMode = 0o600
 
 // config contains all settings of Caisson. A flag overrides the environment, and the environment overrides the file.
 //
-// To add a setting, add a field here, its default in defaultConfig, its check in validate, and its lines in configTemplate.
+// To add a setting, add a field here, its default in defaultConfig, its check in validate, and its lines in configTemplate; the
+// field, default and check of a setting of one part of the daemon are in the package of that part.
 type config struct {
 	DataDir  string        `yaml:"dataDir" json:"dataDir"`
 	Host     string        `yaml:"host" json:"host"`
@@ -52,7 +55,7 @@ type config struct {
 	DefaultBudget budgetSetting      `yaml:"defaultBudget" json:"defaultBudget"`
 	Gateway       gatewaySettings    `yaml:"gateway" json:"gateway"`
 	AgentsDir     string             `yaml:"agentsDir" json:"agentsDir"`
-	Runs          runSettings        `yaml:"runs" json:"runs"`
+	Runs          runs.Limits        `yaml:"runs" json:"runs"`
 	Relay         relaySettings      `yaml:"relay" json:"relay"`
 	Workspaces    workspaceSettings  `yaml:"workspaces" json:"workspaces"`
 
@@ -85,7 +88,7 @@ func defaultConfig() *config {
 		IdleExit:       30 * second,
 		DefaultBudget:  budgetSetting{usd: 10 * caisson.Dollar},
 		AgentsDir:      defaultAgentsDir,
-		Runs:           defaultRunSettings(),
+		Runs:           runs.Limits{}.WithDefaults(),
 		Relay:          defaultRelaySettings(),
 		Workspaces:     defaultWorkspaceSettings(),
 	}
@@ -170,6 +173,14 @@ func (c *config) validate() error {
 	bad := func(field, format string, args ...any) {
 		errs = append(errs, caisson.Invalidf(field, format, args...))
 	}
+	below := func(key string, err error) {
+		if err == nil {
+			return
+		}
+		for _, e := range splitErrors(err) {
+			bad(key+"."+caisson.FieldOf(e), "%s", reportOf(e).Message)
+		}
+	}
 	switch {
 	case c.DataDir == "":
 		bad("dataDir", "is empty; the default is %s", defaultDataDir)
@@ -182,10 +193,12 @@ func (c *config) validate() error {
 		bad("host", "%s", err)
 	}
 	c.validateListener(bad)
-	c.Runs.validate(bad)
+	below("runs", c.Runs.Validate())
 	c.Relay.validate(bad)
 	c.Workspaces.validate(bad)
-	checkAgentsDir(c.AgentsDir, bad)
+	if c.AgentsDir != "" && !filepath.IsAbs(c.AgentsDir) {
+		bad("agentsDir", "%q is not an absolute path", c.AgentsDir)
+	}
 	if !slices.Contains(platforms(), c.Platform) {
 		bad("platform", "%q is not one of %s", c.Platform, strings.Join(platforms(), ", "))
 	}

@@ -235,6 +235,7 @@ func TestConfigTemplate(t *testing.T) {
 	want.PublicAddresses, want.InsecureRegistries, want.CredentialKeyCommand = []string{}, []string{}, []string{}
 	want.Workspaces.Hide, want.Workspaces.Rules.Only, want.Workspaces.Rules.Deny, want.Workspaces.Rules.Allow = []string{}, []string{}, []string{}, []string{}
 	want.Workspaces.Commands = []checkCommand{}
+	want.Runs.Grace, want.Runs.Settle = 0, 0 // not configurable
 	want.Providers, want.Models, want.Gateway.RunTokenKeys = []caisson.Provider{}, []caisson.Model{}, []string{}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("the template says %+v, the defaults are %+v", got, want)
