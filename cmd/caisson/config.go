@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/daemon/repos"
 	"github.com/caisson-dev/caisson/daemon/runs"
 	"github.com/caisson-dev/caisson/internal/strictyaml"
 )
@@ -56,7 +57,7 @@ type config struct {
 	Gateway       gatewaySettings    `yaml:"gateway" json:"gateway"`
 	AgentsDir     string             `yaml:"agentsDir" json:"agentsDir"`
 	Runs          runs.Limits        `yaml:"runs" json:"runs"`
-	Relay         relaySettings      `yaml:"relay" json:"relay"`
+	Relay         repos.Settings     `yaml:"relay" json:"relay"`
 	Workspaces    workspaceSettings  `yaml:"workspaces" json:"workspaces"`
 
 	// CredentialKeyFile and CredentialKeyCommand are the source of the key with which credentials are encrypted; if both are
@@ -89,7 +90,7 @@ func defaultConfig() *config {
 		DefaultBudget:  budgetSetting{usd: 10 * caisson.Dollar},
 		AgentsDir:      defaultAgentsDir,
 		Runs:           runs.Limits{}.WithDefaults(),
-		Relay:          defaultRelaySettings(),
+		Relay:          repos.Settings{}.WithDefaults(),
 		Workspaces:     defaultWorkspaceSettings(),
 	}
 }
@@ -194,7 +195,7 @@ func (c *config) validate() error {
 	}
 	c.validateListener(bad)
 	below("runs", c.Runs.Validate())
-	c.Relay.validate(bad)
+	below("relay", c.Relay.Validate())
 	c.Workspaces.validate(bad)
 	if c.AgentsDir != "" && !filepath.IsAbs(c.AgentsDir) {
 		bad("agentsDir", "%q is not an absolute path", c.AgentsDir)

@@ -50,7 +50,7 @@ type Config struct {
 	Gateway            models.GatewayConfig
 	Agents             AgentConfig
 	Workspaces         WorkspaceConfig
-	Relay              RelayConfig
+	Relay              repos.Settings
 	// LockWait is how long New waits for another daemon to release the data directory; 0 means not at all.
 	LockWait time.Duration
 	// CredentialKey is the source of the key that encrypts credentials; the zero value means a file in the data

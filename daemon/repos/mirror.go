@@ -14,6 +14,8 @@ import (
 	"github.com/caisson-dev/caisson/job/relay/remote"
 )
 
+const fetchTimeout = time.Hour // of one mirror
+
 // mirrors has the copies of remotes.
 type mirrors struct {
 	repos   caisson.Table[caisson.Repo]
@@ -21,7 +23,6 @@ type mirrors struct {
 	dirs    *directories
 	remotes *remotes
 	keeper  *keeper
-	timeout time.Duration // of a fetch
 	log     *slog.Logger
 }
 
@@ -82,7 +83,7 @@ func (m *mirrors) freshen(ctx context.Context, r *caisson.Repo, warn func(string
 
 // fetch fetches a repository. The caller must hold the repository's lock.
 func (m *mirrors) fetch(ctx context.Context, r *caisson.Repo) (*caisson.Repo, error) {
-	ctx, cancel := context.WithTimeout(ctx, m.timeout)
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
 	if err := m.keeper.room(ctx, r.Account); err != nil {
 		return nil, err

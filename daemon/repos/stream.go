@@ -39,7 +39,6 @@ type streams struct {
 	background *background
 	events     caisson.Publisher
 	rules      check.Rules
-	limits     receive.Limits
 	log        *slog.Logger
 
 	mu   sync.Mutex
@@ -141,7 +140,7 @@ func (s *streams) serve(ctx context.Context, g *grant, conn *os.File, req stream
 		return err
 	}
 	got, err := s.git.Receive(ctx, store, view, conn, receive.Request{
-		Advertise: req.Advertise, Protocol: req.Protocol, Granted: g.Refs, Branch: g.Branch, Rules: rulesFor(r, s.rules), Limits: s.limits,
+		Advertise: req.Advertise, Protocol: req.Protocol, Granted: g.Refs, Branch: g.Branch, Rules: rulesFor(r, s.rules),
 	})
 	if err != nil || req.Advertise {
 		return err

@@ -15,6 +15,7 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/daemon/engine"
 	"github.com/caisson-dev/caisson/daemon/models"
+	"github.com/caisson-dev/caisson/daemon/repos"
 	"github.com/caisson-dev/caisson/daemon/runs"
 	"github.com/caisson-dev/caisson/daemon/sqlite/sqlitetest"
 	"github.com/caisson-dev/caisson/httpapi"
@@ -100,7 +101,7 @@ func Open(jobs string, log *slog.Logger) (_ *World, err error) {
 		Dir: dir, Providers: providers(), Models: catalog(), Version: "1.0", Log: log,
 		Gateway: models.GatewayConfig{Listen: "127.0.0.1:0", RunKeys: []models.SecretSource{{Value: caisson.NewSecret(runKey)}}},
 		Agents:  engine.AgentConfig{Limits: runs.Limits{Grace: 200 * time.Millisecond}},
-		Relay:   engine.RelayConfig{First: 20 * time.Millisecond},
+		Relay:   repos.Settings{FirstRetry: caisson.Duration(20 * time.Millisecond)},
 	}, &engine.Drivers{
 		Runtime: runtime{w.Runtime}, Images: w.images.Driver, Worker: runner, Transport: w.remotes, Forge: w.remotes, Agents: builtin(),
 		Wires: func(wire.Config) (engine.Wires, error) { return w.wires, nil },
