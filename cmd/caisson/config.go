@@ -15,6 +15,7 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/daemon/repos"
 	"github.com/caisson-dev/caisson/daemon/runs"
+	"github.com/caisson-dev/caisson/daemon/workspaces"
 	"github.com/caisson-dev/caisson/internal/strictyaml"
 )
 
@@ -50,15 +51,15 @@ type config struct {
 	EventRetention     caisson.Duration `yaml:"eventRetention" json:"eventRetention"`
 	IdleExit           caisson.Duration `yaml:"idleExit" json:"idleExit"`
 
-	Providers     []caisson.Provider `yaml:"providers" json:"providers"`
-	ProviderCA    string             `yaml:"providerCA" json:"providerCA"`
-	Models        []caisson.Model    `yaml:"models" json:"models"`
-	DefaultBudget budgetSetting      `yaml:"defaultBudget" json:"defaultBudget"`
-	Gateway       gatewaySettings    `yaml:"gateway" json:"gateway"`
-	AgentsDir     string             `yaml:"agentsDir" json:"agentsDir"`
-	Runs          runs.Limits        `yaml:"runs" json:"runs"`
-	Relay         repos.Settings     `yaml:"relay" json:"relay"`
-	Workspaces    workspaceSettings  `yaml:"workspaces" json:"workspaces"`
+	Providers     []caisson.Provider  `yaml:"providers" json:"providers"`
+	ProviderCA    string              `yaml:"providerCA" json:"providerCA"`
+	Models        []caisson.Model     `yaml:"models" json:"models"`
+	DefaultBudget budgetSetting       `yaml:"defaultBudget" json:"defaultBudget"`
+	Gateway       gatewaySettings     `yaml:"gateway" json:"gateway"`
+	AgentsDir     string              `yaml:"agentsDir" json:"agentsDir"`
+	Runs          runs.Limits         `yaml:"runs" json:"runs"`
+	Relay         repos.Settings      `yaml:"relay" json:"relay"`
+	Workspaces    workspaces.Settings `yaml:"workspaces" json:"workspaces"`
 
 	// CredentialKeyFile and CredentialKeyCommand are the source of the key with which credentials are encrypted; if both are
 	// empty, it is a file in the data directory, or the environment.
@@ -91,7 +92,7 @@ func defaultConfig() *config {
 		AgentsDir:      defaultAgentsDir,
 		Runs:           runs.Limits{}.WithDefaults(),
 		Relay:          repos.Settings{}.WithDefaults(),
-		Workspaces:     defaultWorkspaceSettings(),
+		Workspaces:     workspaces.Settings{}.WithDefaults(),
 	}
 }
 
@@ -196,7 +197,7 @@ func (c *config) validate() error {
 	c.validateListener(bad)
 	below("runs", c.Runs.Validate())
 	below("relay", c.Relay.Validate())
-	c.Workspaces.validate(bad)
+	below("workspaces", c.Workspaces.Validate())
 	if c.AgentsDir != "" && !filepath.IsAbs(c.AgentsDir) {
 		bad("agentsDir", "%q is not an absolute path", c.AgentsDir)
 	}

@@ -49,7 +49,7 @@ type Config struct {
 	PublicAddresses    []netip.Prefix // addresses that lead to this machine although no interface has them
 	Gateway            models.GatewayConfig
 	Agents             AgentConfig
-	Workspaces         WorkspaceConfig
+	Workspaces         workspaces.Settings
 	Relay              repos.Settings
 	// LockWait is how long New waits for another daemon to release the data directory; 0 means not at all.
 	LockWait time.Duration

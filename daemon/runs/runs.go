@@ -89,7 +89,7 @@ type Inspection interface {
 type Limits struct {
 	Concurrent   int              `yaml:"concurrent" json:"concurrent"`     // running attempts on this host, without sub-runs
 	PerAccount   int              `yaml:"perAccount" json:"perAccount"`     // running attempts of one account
-	Waiting      int              `yaml:"waiting" json:"waiting"`           // queued and running runs of an account, no sub-runs
+	Waiting      int              `yaml:"waiting" json:"waiting"`           // queued and running runs of one account, no sub-runs
 	SessionIdle  caisson.Duration `yaml:"sessionIdle" json:"sessionIdle"`   // idle time until a session's memory goes to disk
 	SessionFiles caisson.Duration `yaml:"sessionFiles" json:"sessionFiles"` // idle time until only its files are kept
 	Keep         caisson.Duration `yaml:"keep" json:"keep"`                 // time for which a run is kept after its end
