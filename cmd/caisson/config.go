@@ -15,6 +15,7 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/daemon/repos"
 	"github.com/caisson-dev/caisson/daemon/runs"
+	"github.com/caisson-dev/caisson/daemon/sandboxes"
 	"github.com/caisson-dev/caisson/daemon/workspaces"
 	"github.com/caisson-dev/caisson/internal/strictyaml"
 )
@@ -34,15 +35,15 @@ const socketMode fs.FileMode = 0o600
 // To add a setting, add a field here, its default in defaultConfig, its check in validate, and its lines in configTemplate; the
 // field, default and check of a setting of one part of the daemon are in the package of that part.
 type config struct {
-	DataDir  string        `yaml:"dataDir" json:"dataDir"`
-	Host     string        `yaml:"host" json:"host"`
-	Account  string        `yaml:"account" json:"account"`
-	CAFile   string        `yaml:"caFile" json:"caFile"`
-	Listen   string        `yaml:"listen" json:"listen"`
-	TLSCert  string        `yaml:"tlsCert" json:"tlsCert"`
-	TLSKey   string        `yaml:"tlsKey" json:"tlsKey"`
-	Platform string        `yaml:"platform" json:"platform"`
-	Limits   limitSettings `yaml:"limits" json:"limits"`
+	DataDir  string           `yaml:"dataDir" json:"dataDir"`
+	Host     string           `yaml:"host" json:"host"`
+	Account  string           `yaml:"account" json:"account"`
+	CAFile   string           `yaml:"caFile" json:"caFile"`
+	Listen   string           `yaml:"listen" json:"listen"`
+	TLSCert  string           `yaml:"tlsCert" json:"tlsCert"`
+	TLSKey   string           `yaml:"tlsKey" json:"tlsKey"`
+	Platform string           `yaml:"platform" json:"platform"`
+	Limits   sandboxes.Limits `yaml:"limits" json:"limits"`
 
 	PublicAddresses    []string         `yaml:"publicAddresses" json:"publicAddresses"`
 	InsecureRegistries []string         `yaml:"insecureRegistries" json:"insecureRegistries"`
@@ -72,19 +73,11 @@ type config struct {
 	File string `yaml:"-" json:"-"`
 }
 
-// limitSettings limit the resources of the host that the sandboxes of all accounts together may use.
-type limitSettings struct {
-	MaxSandboxes  int          `yaml:"maxSandboxes" json:"maxSandboxes"`
-	MemoryReserve caisson.Size `yaml:"memoryReserve" json:"memoryReserve"`
-	DiskReserve   caisson.Size `yaml:"diskReserve" json:"diskReserve"`
-	PIDsReserve   int          `yaml:"pidsReserve" json:"pidsReserve"`
-}
-
 func defaultConfig() *config {
 	return &config{
 		DataDir:        defaultDataDir,
 		Platform:       "auto",
-		Limits:         limitSettings{MaxSandboxes: 1000, MemoryReserve: 512 << 20, DiskReserve: 1 << 30, PIDsReserve: 1024},
+		Limits:         sandboxes.DefaultLimits(),
 		LogLevel:       "info",
 		EventRetention: 30 * day,
 		IdleExit:       30 * second,
@@ -207,18 +200,7 @@ func (c *config) validate() error {
 	if !slices.Contains(logLevels(), c.LogLevel) {
 		bad("logLevel", "%q is not one of %s", c.LogLevel, strings.Join(logLevels(), ", "))
 	}
-	if c.Limits.MaxSandboxes < 1 {
-		bad("limits.maxSandboxes", "%d is not at least 1", c.Limits.MaxSandboxes)
-	}
-	if c.Limits.DiskReserve < 0 {
-		bad("limits.diskReserve", "is negative")
-	}
-	if c.Limits.MemoryReserve < 0 {
-		bad("limits.memoryReserve", "is negative")
-	}
-	if c.Limits.PIDsReserve < 0 {
-		bad("limits.pidsReserve", "%d is negative", c.Limits.PIDsReserve)
-	}
+	below("limits", c.Limits.Validate())
 	for i, a := range c.PublicAddresses {
 		if _, err := parsePrefix(a); err != nil {
 			bad(fmt.Sprintf("publicAddresses[%d]", i), "%q is neither an address nor a prefix like 203.0.113.0/28", a)
