@@ -13,10 +13,12 @@ import (
 	"strings"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/daemon/models"
 	"github.com/caisson-dev/caisson/daemon/repos"
 	"github.com/caisson-dev/caisson/daemon/runs"
 	"github.com/caisson-dev/caisson/daemon/sandboxes"
 	"github.com/caisson-dev/caisson/daemon/workspaces"
+	"github.com/caisson-dev/caisson/internal/reach"
 	"github.com/caisson-dev/caisson/internal/strictyaml"
 )
 
@@ -52,15 +54,15 @@ type config struct {
 	EventRetention     caisson.Duration `yaml:"eventRetention" json:"eventRetention"`
 	IdleExit           caisson.Duration `yaml:"idleExit" json:"idleExit"`
 
-	Providers     []caisson.Provider  `yaml:"providers" json:"providers"`
-	ProviderCA    string              `yaml:"providerCA" json:"providerCA"`
-	Models        []caisson.Model     `yaml:"models" json:"models"`
-	DefaultBudget budgetSetting       `yaml:"defaultBudget" json:"defaultBudget"`
-	Gateway       gatewaySettings     `yaml:"gateway" json:"gateway"`
-	AgentsDir     string              `yaml:"agentsDir" json:"agentsDir"`
-	Runs          runs.Limits         `yaml:"runs" json:"runs"`
-	Relay         repos.Settings      `yaml:"relay" json:"relay"`
-	Workspaces    workspaces.Settings `yaml:"workspaces" json:"workspaces"`
+	Providers     []caisson.Provider     `yaml:"providers" json:"providers"`
+	ProviderCA    string                 `yaml:"providerCA" json:"providerCA"`
+	Models        []caisson.Model        `yaml:"models" json:"models"`
+	DefaultBudget budgetSetting          `yaml:"defaultBudget" json:"defaultBudget"`
+	Gateway       models.GatewaySettings `yaml:"gateway" json:"gateway"`
+	AgentsDir     string                 `yaml:"agentsDir" json:"agentsDir"`
+	Runs          runs.Limits            `yaml:"runs" json:"runs"`
+	Relay         repos.Settings         `yaml:"relay" json:"relay"`
+	Workspaces    workspaces.Settings    `yaml:"workspaces" json:"workspaces"`
 
 	// CredentialKeyFile and CredentialKeyCommand are the source of the key with which credentials are encrypted; if both are
 	// empty, it is a file in the data directory, or the environment.
@@ -217,7 +219,8 @@ func (c *config) validate() error {
 	if c.CredentialKeyFile != "" && len(c.CredentialKeyCommand) > 0 {
 		bad("credentialKeyCommand", "the key of credentials comes from credentialKeyFile or from credentialKeyCommand; set one")
 	}
-	c.validateModels(bad)
+	errs = append(errs, models.Validate(c.Providers, c.Models))
+	below("gateway", c.Gateway.Validate())
 	return errors.Join(errs...)
 }
 
@@ -241,7 +244,7 @@ func (c *config) validateListener(bad func(field, format string, args ...any)) {
 	if n, err := net.LookupPort("tcp", port); err != nil || n < 0 {
 		bad("listen", "%q is not a port", port)
 	}
-	if !isLoopback(host) && c.TLSCert == "" {
+	if !reach.Loopback(host) && c.TLSCert == "" {
 		bad("listen", "%s can be reached from other machines, so it needs tlsCert and tlsKey; or listen on 127.0.0.1", c.Listen)
 	}
 }
@@ -270,13 +273,6 @@ func (c *config) publicPrefixes() []netip.Prefix {
 	return list
 }
 
-// isLoopback reports whether host is certain to be this machine. A name other than localhost may resolve to another address
-// later.
-func isLoopback(host string) bool {
-	ip, err := netip.ParseAddr(host)
-	return host == "localhost" || (err == nil && ip.IsLoopback())
-}
-
 // checkHost checks the URL of a daemon. A token must not be sent over a network unencrypted.
 func checkHost(host string, token bool) error {
 	if host == "" {
@@ -292,7 +288,7 @@ func checkHost(host string, token bool) error {
 		return nil
 	case (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" || (u.Path != "" && u.Path != "/") || u.RawQuery != "":
 		return fmt.Errorf("%q is not a URL like https://host:7443 or unix:///path/to/caisson.sock", host)
-	case u.Scheme == "http" && !isLoopback(u.Hostname()) && token:
+	case u.Scheme == "http" && !reach.Loopback(u.Hostname()) && token:
 		return fmt.Errorf("the token would be sent over the network unencrypted; use https://%s", u.Host)
 	}
 	return nil

@@ -16,7 +16,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/client"
 	"github.com/caisson-dev/caisson/daemon/engine"
+	"github.com/caisson-dev/caisson/daemon/models"
 	"github.com/caisson-dev/caisson/httpapi"
 )
 
@@ -40,7 +42,10 @@ func serve(ctx context.Context, a *app, cfg *config, background bool) error {
 		LockWait:  lockWait,
 		Providers: cfg.Providers, Models: cfg.Models, ProviderCA: cfg.ProviderCA, CredentialKey: cfg.keySource(),
 		Agents: engine.AgentConfig{Dir: cfg.AgentsDir, Limits: cfg.Runs}, Relay: cfg.Relay, Workspaces: cfg.Workspaces,
-		Listen: []string{cfg.Listen, cfg.Gateway.Listen}, PublicAddresses: cfg.publicPrefixes(), Gateway: cfg.Gateway.engineConfig(a.getenv),
+		Listen: []string{cfg.Listen, cfg.Gateway.Listen}, PublicAddresses: cfg.publicPrefixes(),
+		Gateway: models.GatewayConfig{GatewaySettings: cfg.Gateway, Remote: func(token caisson.Secret) (models.RemoteGateway, error) {
+			return client.New(client.Config{URL: cfg.Gateway.RemoteAPI, Token: token, CAFile: cfg.Gateway.RemoteCA})
+		}},
 		Dir: cfg.DataDir, Platform: cfg.Platform, InsecureRegistries: cfg.InsecureRegistries, RegistryCA: cfg.RegistryCA,
 		Limits: cfg.Limits, EventRetention: time.Duration(cfg.EventRetention), Version: buildVersion().Version, Log: log,
 	})

@@ -99,7 +99,7 @@ func Open(jobs string, log *slog.Logger) (_ *World, err error) {
 	}
 	w.Engine, err = engine.NewOn(context.Background(), engine.Config{
 		Dir: dir, Providers: providers(), Models: catalog(), Version: "1.0", Log: log,
-		Gateway: models.GatewayConfig{Listen: "127.0.0.1:0", RunKeys: []models.SecretSource{{Value: caisson.NewSecret(runKey)}}},
+		Gateway: models.GatewayConfig{GatewaySettings: models.GatewaySettings{Listen: "127.0.0.1:0"}},
 		Agents:  engine.AgentConfig{Limits: runs.Limits{Grace: 200 * time.Millisecond}},
 		Relay:   repos.Settings{FirstRetry: caisson.Duration(20 * time.Millisecond)},
 	}, &engine.Drivers{
@@ -112,9 +112,6 @@ func Open(jobs string, log *slog.Logger) (_ *World, err error) {
 	}
 	return w, w.run()
 }
-
-// runKey signs run tokens, which no server here accepts.
-const runKey = "0123456789abcdef0123456789abcdef"
 
 // run starts the engine's work in the background and returns when requests may be served.
 func (w *World) run() error {
