@@ -13,12 +13,19 @@ import (
 	"strings"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/daemon/models"
+	"github.com/caisson-dev/caisson/daemon/repos"
+	"github.com/caisson-dev/caisson/daemon/runs"
+	"github.com/caisson-dev/caisson/daemon/sandboxes"
+	"github.com/caisson-dev/caisson/daemon/workspaces"
+	"github.com/caisson-dev/caisson/internal/reach"
 	"github.com/caisson-dev/caisson/internal/strictyaml"
 )
 
 const (
 	defaultConfigFile = "/etc/caisson/config.yaml"
 	defaultDataDir    = "/var/lib/caisson"
+	defaultAgentsDir  = "/etc/caisson/agents"
 	maxConfigSize     = 1 << 20
 )
 
@@ -27,17 +34,18 @@ const socketMode fs.FileMode = 0o600
 
 // config contains all settings of Caisson. A flag overrides the environment, and the environment overrides the file.
 //
-// To add a setting, add a field here, its default in defaultConfig, its check in validate, and its lines in configTemplate.
+// To add a setting, add a field here, its default in defaultConfig, its check in validate, and its lines in configTemplate; the
+// field, default and check of a setting of one part of the daemon are in the package of that part.
 type config struct {
-	DataDir  string        `yaml:"dataDir" json:"dataDir"`
-	Host     string        `yaml:"host" json:"host"`
-	Account  string        `yaml:"account" json:"account"`
-	CAFile   string        `yaml:"caFile" json:"caFile"`
-	Listen   string        `yaml:"listen" json:"listen"`
-	TLSCert  string        `yaml:"tlsCert" json:"tlsCert"`
-	TLSKey   string        `yaml:"tlsKey" json:"tlsKey"`
-	Platform string        `yaml:"platform" json:"platform"`
-	Limits   limitSettings `yaml:"limits" json:"limits"`
+	DataDir  string           `yaml:"dataDir" json:"dataDir"`
+	Host     string           `yaml:"host" json:"host"`
+	Account  string           `yaml:"account" json:"account"`
+	CAFile   string           `yaml:"caFile" json:"caFile"`
+	Listen   string           `yaml:"listen" json:"listen"`
+	TLSCert  string           `yaml:"tlsCert" json:"tlsCert"`
+	TLSKey   string           `yaml:"tlsKey" json:"tlsKey"`
+	Platform string           `yaml:"platform" json:"platform"`
+	Limits   sandboxes.Limits `yaml:"limits" json:"limits"`
 
 	PublicAddresses    []string         `yaml:"publicAddresses" json:"publicAddresses"`
 	InsecureRegistries []string         `yaml:"insecureRegistries" json:"insecureRegistries"`
@@ -46,15 +54,15 @@ type config struct {
 	EventRetention     caisson.Duration `yaml:"eventRetention" json:"eventRetention"`
 	IdleExit           caisson.Duration `yaml:"idleExit" json:"idleExit"`
 
-	Providers     []caisson.Provider `yaml:"providers" json:"providers"`
-	ProviderCA    string             `yaml:"providerCA" json:"providerCA"`
-	Models        []caisson.Model    `yaml:"models" json:"models"`
-	DefaultBudget budgetSetting      `yaml:"defaultBudget" json:"defaultBudget"`
-	Gateway       gatewaySettings    `yaml:"gateway" json:"gateway"`
-	AgentsDir     string             `yaml:"agentsDir" json:"agentsDir"`
-	Runs          runSettings        `yaml:"runs" json:"runs"`
-	Relay         relaySettings      `yaml:"relay" json:"relay"`
-	Workspaces    workspaceSettings  `yaml:"workspaces" json:"workspaces"`
+	Providers     []caisson.Provider     `yaml:"providers" json:"providers"`
+	ProviderCA    string                 `yaml:"providerCA" json:"providerCA"`
+	Models        []caisson.Model        `yaml:"models" json:"models"`
+	DefaultBudget budgetSetting          `yaml:"defaultBudget" json:"defaultBudget"`
+	Gateway       models.GatewaySettings `yaml:"gateway" json:"gateway"`
+	AgentsDir     string                 `yaml:"agentsDir" json:"agentsDir"`
+	Runs          runs.Limits            `yaml:"runs" json:"runs"`
+	Relay         repos.Settings         `yaml:"relay" json:"relay"`
+	Workspaces    workspaces.Settings    `yaml:"workspaces" json:"workspaces"`
 
 	// CredentialKeyFile and CredentialKeyCommand are the source of the key with which credentials are encrypted; if both are
 	// empty, it is a file in the data directory, or the environment.
@@ -67,27 +75,19 @@ type config struct {
 	File string `yaml:"-" json:"-"`
 }
 
-// limitSettings limit the resources of the host that the sandboxes of all accounts together may use.
-type limitSettings struct {
-	MaxSandboxes  int          `yaml:"maxSandboxes" json:"maxSandboxes"`
-	MemoryReserve caisson.Size `yaml:"memoryReserve" json:"memoryReserve"`
-	DiskReserve   caisson.Size `yaml:"diskReserve" json:"diskReserve"`
-	PIDsReserve   int          `yaml:"pidsReserve" json:"pidsReserve"`
-}
-
 func defaultConfig() *config {
 	return &config{
 		DataDir:        defaultDataDir,
 		Platform:       "auto",
-		Limits:         limitSettings{MaxSandboxes: 1000, MemoryReserve: 512 << 20, DiskReserve: 1 << 30, PIDsReserve: 1024},
+		Limits:         sandboxes.DefaultLimits(),
 		LogLevel:       "info",
 		EventRetention: 30 * day,
 		IdleExit:       30 * second,
 		DefaultBudget:  budgetSetting{usd: 10 * caisson.Dollar},
 		AgentsDir:      defaultAgentsDir,
-		Runs:           defaultRunSettings(),
-		Relay:          defaultRelaySettings(),
-		Workspaces:     defaultWorkspaceSettings(),
+		Runs:           runs.Limits{}.WithDefaults(),
+		Relay:          repos.Settings{}.WithDefaults(),
+		Workspaces:     workspaces.Settings{}.WithDefaults(),
 	}
 }
 
@@ -170,6 +170,14 @@ func (c *config) validate() error {
 	bad := func(field, format string, args ...any) {
 		errs = append(errs, caisson.Invalidf(field, format, args...))
 	}
+	below := func(key string, err error) {
+		if err == nil {
+			return
+		}
+		for _, e := range splitErrors(err) {
+			bad(key+"."+caisson.FieldOf(e), "%s", reportOf(e).Message)
+		}
+	}
 	switch {
 	case c.DataDir == "":
 		bad("dataDir", "is empty; the default is %s", defaultDataDir)
@@ -182,28 +190,19 @@ func (c *config) validate() error {
 		bad("host", "%s", err)
 	}
 	c.validateListener(bad)
-	c.Runs.validate(bad)
-	c.Relay.validate(bad)
-	c.Workspaces.validate(bad)
-	checkAgentsDir(c.AgentsDir, bad)
+	below("runs", c.Runs.Validate())
+	below("relay", c.Relay.Validate())
+	below("workspaces", c.Workspaces.Validate())
+	if c.AgentsDir != "" && !filepath.IsAbs(c.AgentsDir) {
+		bad("agentsDir", "%q is not an absolute path", c.AgentsDir)
+	}
 	if !slices.Contains(platforms(), c.Platform) {
 		bad("platform", "%q is not one of %s", c.Platform, strings.Join(platforms(), ", "))
 	}
 	if !slices.Contains(logLevels(), c.LogLevel) {
 		bad("logLevel", "%q is not one of %s", c.LogLevel, strings.Join(logLevels(), ", "))
 	}
-	if c.Limits.MaxSandboxes < 1 {
-		bad("limits.maxSandboxes", "%d is not at least 1", c.Limits.MaxSandboxes)
-	}
-	if c.Limits.DiskReserve < 0 {
-		bad("limits.diskReserve", "is negative")
-	}
-	if c.Limits.MemoryReserve < 0 {
-		bad("limits.memoryReserve", "is negative")
-	}
-	if c.Limits.PIDsReserve < 0 {
-		bad("limits.pidsReserve", "%d is negative", c.Limits.PIDsReserve)
-	}
+	below("limits", c.Limits.Validate())
 	for i, a := range c.PublicAddresses {
 		if _, err := parsePrefix(a); err != nil {
 			bad(fmt.Sprintf("publicAddresses[%d]", i), "%q is neither an address nor a prefix like 203.0.113.0/28", a)
@@ -220,7 +219,8 @@ func (c *config) validate() error {
 	if c.CredentialKeyFile != "" && len(c.CredentialKeyCommand) > 0 {
 		bad("credentialKeyCommand", "the key of credentials comes from credentialKeyFile or from credentialKeyCommand; set one")
 	}
-	c.validateModels(bad)
+	errs = append(errs, models.Validate(c.Providers, c.Models))
+	below("gateway", c.Gateway.Validate())
 	return errors.Join(errs...)
 }
 
@@ -244,7 +244,7 @@ func (c *config) validateListener(bad func(field, format string, args ...any)) {
 	if n, err := net.LookupPort("tcp", port); err != nil || n < 0 {
 		bad("listen", "%q is not a port", port)
 	}
-	if !isLoopback(host) && c.TLSCert == "" {
+	if !reach.Loopback(host) && c.TLSCert == "" {
 		bad("listen", "%s can be reached from other machines, so it needs tlsCert and tlsKey; or listen on 127.0.0.1", c.Listen)
 	}
 }
@@ -273,13 +273,6 @@ func (c *config) publicPrefixes() []netip.Prefix {
 	return list
 }
 
-// isLoopback reports whether host is certain to be this machine. A name other than localhost may resolve to another address
-// later.
-func isLoopback(host string) bool {
-	ip, err := netip.ParseAddr(host)
-	return host == "localhost" || (err == nil && ip.IsLoopback())
-}
-
 // checkHost checks the URL of a daemon. A token must not be sent over a network unencrypted.
 func checkHost(host string, token bool) error {
 	if host == "" {
@@ -295,7 +288,7 @@ func checkHost(host string, token bool) error {
 		return nil
 	case (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" || (u.Path != "" && u.Path != "/") || u.RawQuery != "":
 		return fmt.Errorf("%q is not a URL like https://host:7443 or unix:///path/to/caisson.sock", host)
-	case u.Scheme == "http" && !isLoopback(u.Hostname()) && token:
+	case u.Scheme == "http" && !reach.Loopback(u.Hostname()) && token:
 		return fmt.Errorf("the token would be sent over the network unencrypted; use https://%s", u.Host)
 	}
 	return nil

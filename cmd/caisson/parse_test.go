@@ -15,6 +15,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/daemon/workspaces"
 	"github.com/caisson-dev/caisson/internal/strictyaml"
 )
 
@@ -234,7 +235,8 @@ func TestConfigTemplate(t *testing.T) {
 	want := defaultConfig()
 	want.PublicAddresses, want.InsecureRegistries, want.CredentialKeyCommand = []string{}, []string{}, []string{}
 	want.Workspaces.Hide, want.Workspaces.Rules.Only, want.Workspaces.Rules.Deny, want.Workspaces.Rules.Allow = []string{}, []string{}, []string{}, []string{}
-	want.Workspaces.Commands = []checkCommand{}
+	want.Workspaces.Commands = []workspaces.Command{}
+	want.Runs.Grace, want.Runs.Settle = 0, 0 // not configurable
 	want.Providers, want.Models, want.Gateway.RunTokenKeys = []caisson.Provider{}, []caisson.Model{}, []string{}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("the template says %+v, the defaults are %+v", got, want)

@@ -47,7 +47,7 @@ func (a *app) prepareWorkspace(req *caisson.RunRequest, dir string, flags *works
 	if flags.Kind != "" && flags.Kind != string(caisson.WorkspaceCopy) || flags.Sync != "" {
 		return nil, caisson.Invalidf("workspace", "the daemon is on another machine and receives a copy; leave out --workspace-kind and --sync")
 	}
-	mask, err := baseline.NewMask(cfg.Workspaces.patterns(), flags.ShowHidden)
+	mask, err := baseline.NewMask(cfg.Workspaces.HiddenPatterns(), flags.ShowHidden)
 	if err != nil {
 		return nil, err
 	}

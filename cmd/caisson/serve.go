@@ -16,8 +16,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/caisson-dev/caisson"
+	"github.com/caisson-dev/caisson/client"
 	"github.com/caisson-dev/caisson/daemon/engine"
-	"github.com/caisson-dev/caisson/daemon/sandboxes"
+	"github.com/caisson-dev/caisson/daemon/models"
 	"github.com/caisson-dev/caisson/httpapi"
 )
 
@@ -36,15 +37,17 @@ func serve(ctx context.Context, a *app, cfg *config, background bool) error {
 	if background {
 		lockWait = 10 * time.Second
 	}
+	cfg.Limits.Budget = cfg.DefaultBudget.limits()
 	e, err := engine.New(ctx, engine.Config{
 		LockWait:  lockWait,
 		Providers: cfg.Providers, Models: cfg.Models, ProviderCA: cfg.ProviderCA, CredentialKey: cfg.keySource(),
-		Agents: cfg.agentConfig(), Relay: cfg.Relay.engineConfig(), Workspaces: cfg.Workspaces.engineConfig(), Listen: []string{cfg.Listen, cfg.Gateway.Listen}, PublicAddresses: cfg.publicPrefixes(), Gateway: cfg.Gateway.engineConfig(a.getenv),
+		Agents: engine.AgentConfig{Dir: cfg.AgentsDir, Limits: cfg.Runs}, Relay: cfg.Relay, Workspaces: cfg.Workspaces,
+		Listen: []string{cfg.Listen, cfg.Gateway.Listen}, PublicAddresses: cfg.publicPrefixes(),
+		Gateway: models.GatewayConfig{GatewaySettings: cfg.Gateway, Remote: func(token caisson.Secret) (models.RemoteGateway, error) {
+			return client.New(client.Config{URL: cfg.Gateway.RemoteAPI, Token: token, CAFile: cfg.Gateway.RemoteCA})
+		}},
 		Dir: cfg.DataDir, Platform: cfg.Platform, InsecureRegistries: cfg.InsecureRegistries, RegistryCA: cfg.RegistryCA,
-		Limits: sandboxes.Limits{
-			Budget: cfg.DefaultBudget.limits(), MaxSandboxes: cfg.Limits.MaxSandboxes, MemoryReserve: cfg.Limits.MemoryReserve, DiskReserve: cfg.Limits.DiskReserve, PIDsReserve: cfg.Limits.PIDsReserve,
-		},
-		EventRetention: time.Duration(cfg.EventRetention), Version: buildVersion().Version, Log: log,
+		Limits: cfg.Limits, EventRetention: time.Duration(cfg.EventRetention), Version: buildVersion().Version, Log: log,
 	})
 	if err != nil {
 		return err

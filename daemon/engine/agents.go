@@ -30,7 +30,7 @@ func newRuns(e *Engine) *runs.Core {
 		CheckPolicy: policies{e.cfg.ownAddresses()}.checkAgentPolicy, MaxLimits: maxTokenAgentLimits(e.cfg.Limits.Budget), Log: e.cfg.Log.With("component", "agents"),
 	})
 	return runs.New(runs.Config{
-		Dir: e.data.root, Store: e.data.store, Catalog: catalog, Models: e.gateway.catalog, Workspaces: e.workspaces.Workspaces(), Masker: masker{e.on.Worker, e.cfg.Workspaces.hiddenPatterns()}, Relay: e.repos,
+		Dir: e.data.root, Store: e.data.store, Catalog: catalog, Models: e.gateway.catalog, Workspaces: e.workspaces.Workspaces(), Masker: masker{e.on.Worker, e.cfg.Workspaces.HiddenPatterns()}, Relay: e.repos,
 		Sandboxes: runs.Sandboxes{
 			Lifecycle: e.sandboxes.Sandboxes(), Processes: e.sandboxes.Processes(), Files: e.sandboxes.Files(), Snapshots: e.sandboxes.Snapshots(),
 			Templates: e.sandboxes.Templates(), Policies: e.sandboxes.Policies(), Assign: e.sandboxes.Assign,

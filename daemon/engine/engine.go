@@ -49,8 +49,8 @@ type Config struct {
 	PublicAddresses    []netip.Prefix // addresses that lead to this machine although no interface has them
 	Gateway            models.GatewayConfig
 	Agents             AgentConfig
-	Workspaces         WorkspaceConfig
-	Relay              RelayConfig
+	Workspaces         workspaces.Settings
+	Relay              repos.Settings
 	// LockWait is how long New waits for another daemon to release the data directory; 0 means not at all.
 	LockWait time.Duration
 	// CredentialKey is the source of the key that encrypts credentials; the zero value means a file in the data

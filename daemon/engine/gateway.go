@@ -65,7 +65,7 @@ func newGateway(cfg *Config, data *dataDir, hub *events.Hub, on *Drivers) (_ *ga
 	if key.File == "" && key.Value.IsZero() && len(key.Command) == 0 {
 		key.File = filepath.Join(cfg.Dir, "credential.key")
 	}
-	keys := &models.CredentialWatcher{Providers: cfg.Providers, RunKeys: cfg.Gateway.RunKeys, Wire: g.manager, Log: cfg.Log}
+	keys := &models.CredentialWatcher{Providers: cfg.Providers, RunKeys: cfg.Gateway.RunTokenKeys, Wire: g.manager, Log: cfg.Log}
 	if g.vault, err = credential.New(credential.Config{
 		Store: data.store.Credentials(), Key: key, Events: hub, Log: cfg.Log,
 		Changed: keys.Changed,

@@ -4,32 +4,13 @@ import (
 	"context"
 	"io"
 	"os"
-	"time"
 
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/daemon/workspaces"
 	"github.com/caisson-dev/caisson/internal/namemask"
 	"github.com/caisson-dev/caisson/job/gate/baseline"
-	"github.com/caisson-dev/caisson/job/gate/check"
 	"github.com/caisson-dev/caisson/job/worker"
 )
-
-// WorkspaceConfig configures workspaces, and which changes may be applied from them.
-type WorkspaceConfig struct {
-	Hide  []string      // patterns of names that are hidden from sandboxes; nil means the gate's defaults
-	Rules check.Rules   // in addition to the changes that are never applied
-	Keep  time.Duration // time for which changes are kept after their sandbox was removed; 0 means 7 days
-	// Commands are run on changes before they are applied; see [workspaces.Command].
-	Commands []workspaces.Command
-}
-
-// hiddenPatterns returns the patterns of names that are hidden from sandboxes.
-func (c WorkspaceConfig) hiddenPatterns() []string {
-	if c.Hide == nil {
-		return baseline.DefaultHidden()
-	}
-	return c.Hide
-}
 
 // masker implements [runs.Masker]: copies for runs omit the files that workspaces hide.
 type masker struct {
@@ -49,8 +30,7 @@ func newWorkspaces(e *Engine) (*workspaces.Core, error) {
 	return workspaces.New(workspaces.Config{
 		Dir: e.cfg.Dir, Store: e.data.store, Events: e.events, Jobs: e.on.Worker,
 		UsesLayers: func(ctx context.Context, id caisson.ID) (bool, error) { return usesWorkspace(ctx, e.data.store, id) },
-		Hide:       e.cfg.Workspaces.Hide, Rules: e.cfg.Workspaces.Rules, Retention: e.cfg.Workspaces.Keep,
-		Commands: e.cfg.Workspaces.Commands, Log: e.cfg.Log.With("component", "workspaces"),
+		Settings:   e.cfg.Workspaces, Log: e.cfg.Log.With("component", "workspaces"),
 	})
 }
 

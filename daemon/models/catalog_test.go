@@ -153,7 +153,7 @@ func TestOthersProviders(t *testing.T) {
 func TestNeeds(t *testing.T) {
 	m := &CredentialWatcher{
 		Providers: []caisson.Provider{{Name: "all", Credential: "KEY"}, {Name: "own", Account: "a", Credential: "OWN"}, {Name: "none"}},
-		RunKeys:   []SecretSource{{Credential: "RUN"}},
+		RunKeys:   []string{"RUN"},
 	}
 	for c, want := range map[[2]string]bool{
 		{"local", "KEY"}: true, {"a", "OWN"}: true, {"local", "RUN"}: true,

@@ -2,25 +2,36 @@ package models
 
 import (
 	"context"
+	"os"
+	"strings"
 	"sync"
 
 	"github.com/caisson-dev/caisson"
 )
 
+// GatewaySettings configure model gateways that other machines share. Everything is off by default.
+type GatewaySettings struct {
+	// Listen is the address on which the model gateway of this machine serves sandboxes of other machines.
+	Listen  string `yaml:"listen" json:"listen"`
+	TLSCert string `yaml:"tlsCert" json:"tlsCert"`
+	TLSKey  string `yaml:"tlsKey" json:"tlsKey"`
+	// RemoteURL is the gateway that sandboxes of this machine use instead of the local one.
+	RemoteURL string `yaml:"remoteURL" json:"remoteURL"`
+	RemoteCA  string `yaml:"remoteCA" json:"remoteCA"`
+	// RemoteAPI is the URL of that gateway's API, with which sandboxes are registered; RemoteToken is the name of a token for
+	// it.
+	RemoteAPI   string `yaml:"remoteAPI" json:"remoteAPI"`
+	RemoteToken string `yaml:"remoteToken" json:"remoteToken"`
+	// RunTokenKeys are names of secrets: of environment variables after "env:", else of credentials of the account local. The
+	// first key signs, both verify.
+	RunTokenKeys []string `yaml:"runTokenKeys" json:"runTokenKeys"`
+}
+
 // GatewayConfig configures a gateway that serves other machines, or the use of one. The zero value disables both.
 type GatewayConfig struct {
-	// Listen is the TCP address where the wire process serves sandboxes of other machines; "" disables it.
-	Listen      string
-	Certificate string // PEM file of the server certificate; required unless Listen is a loopback address
-	Key         string // PEM file of the certificate's key
-	// RunKeys are the keys of run tokens. The first one signs; all of them verify.
-	RunKeys []SecretSource
-	// RemoteURL is the URL of a gateway on another machine that serves the local sandboxes; "" selects the local gateway.
-	RemoteURL string
-	RemoteCA  string // PEM file of the certificate authorities to trust for RemoteURL; "" selects the host's
-	// RemoteToken is a token for the API of that gateway, and Remote returns a client of that API. Required with RemoteURL.
-	RemoteToken SecretSource
-	Remote      func(token caisson.Secret) (RemoteGateway, error)
+	GatewaySettings
+	// Remote returns a client of the API at RemoteAPI. Required with RemoteURL.
+	Remote func(token caisson.Secret) (RemoteGateway, error)
 }
 
 // A RemoteGateway is the API of a gateway on another machine: the management of runs and the ledger.
@@ -34,18 +45,13 @@ type callLister interface {
 	Calls(ctx context.Context, q caisson.UsageQuery, after caisson.ID, limit int) ([]caisson.Call, bool, error)
 }
 
-// A SecretSource is the name of a credential of the account local, or a value.
-type SecretSource struct {
-	Credential string
-	Value      caisson.Secret
-}
-
-// get returns the value, which it reads from secrets if s names a credential.
-func (s SecretSource) get(ctx context.Context, secrets caisson.Secrets) (caisson.Secret, error) {
-	if s.Credential == "" {
-		return s.Value, nil
+// secretOf returns the secret with a name: of the environment variable VARIABLE for env:VARIABLE, else of a credential of the
+// account local.
+func secretOf(ctx context.Context, secrets caisson.Secrets, name string) (caisson.Secret, error) {
+	if variable, ok := strings.CutPrefix(name, "env:"); ok {
+		return caisson.NewSecret(os.Getenv(variable)), nil
 	}
-	return secrets.Secret(ctx, caisson.LocalAccount, s.Credential)
+	return secrets.Secret(ctx, caisson.LocalAccount, name)
 }
 
 // RemoteClient is a client of a gateway on another machine. It is safe for concurrent use. It reconnects with the new token when the
@@ -87,7 +93,7 @@ func (r *RemoteClient) Calls(ctx context.Context, q caisson.UsageQuery, after ca
 
 // get returns a client with the current token.
 func (r *RemoteClient) get(ctx context.Context) (RemoteGateway, error) {
-	token, err := r.cfg.RemoteToken.get(ctx, r.secrets)
+	token, err := secretOf(ctx, r.secrets, r.cfg.RemoteToken)
 	if err != nil {
 		return nil, err
 	}

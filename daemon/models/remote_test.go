@@ -35,7 +35,8 @@ func TestRemoteCalls(t *testing.T) {
 		{"not to be reached", rows{err: down}, "", down},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := NewRemoteClient(GatewayConfig{Remote: func(caisson.Secret) (RemoteGateway, error) {
+			settings := GatewaySettings{RemoteToken: "env:NONE"}
+			r := NewRemoteClient(GatewayConfig{GatewaySettings: settings, Remote: func(caisson.Secret) (RemoteGateway, error) {
 				return struct {
 					caisson.GatewayRuns
 					rows

@@ -105,14 +105,14 @@ const minRunKey = 32
 // remoteConfig returns the settings for remote gateways. A key that cannot be read is logged and left out.
 func (s *Settings) remoteConfig(ctx context.Context) (r caisson.RemoteConfig, err error) {
 	r.URL = s.Gateway.RemoteURL
-	for i, source := range s.Gateway.RunKeys {
-		key, err := source.get(ctx, s.Catalog.Secrets)
+	for i, name := range s.Gateway.RunTokenKeys {
+		key, err := secretOf(ctx, s.Catalog.Secrets, name)
 		switch {
 		case err != nil:
-			s.Log.WarnContext(ctx, "a key of run tokens cannot be had", "key", i, "credential", source.Credential, "err", err)
+			s.Log.WarnContext(ctx, "a key of run tokens cannot be had", "key", i, "credential", name, "err", err)
 			continue
 		case len(key.Reveal()) < minRunKey:
-			s.Log.WarnContext(ctx, "a key of run tokens is too short; make one with: openssl rand -hex 32", "key", i, "credential", source.Credential)
+			s.Log.WarnContext(ctx, "a key of run tokens is too short; make one with: openssl rand -hex 32", "key", i, "credential", name)
 			continue
 		}
 		r.RunKeys = append(r.RunKeys, key.Reveal())
@@ -120,7 +120,7 @@ func (s *Settings) remoteConfig(ctx context.Context) (r caisson.RemoteConfig, er
 	for _, f := range []struct {
 		name string
 		to   *string
-	}{{s.Gateway.Certificate, &r.Certificate}, {s.Gateway.Key, &r.CertificateKey}, {s.Gateway.RemoteCA, &r.Roots}} {
+	}{{s.Gateway.TLSCert, &r.Certificate}, {s.Gateway.TLSKey, &r.CertificateKey}, {s.Gateway.RemoteCA, &r.Roots}} {
 		if f.name == "" {
 			continue
 		}
@@ -149,7 +149,7 @@ func (s *Settings) addWarm(cfg *caisson.GatewayConfig) {
 // CredentialWatcher refreshes the settings of the wire process when a credential that they use changes.
 type CredentialWatcher struct {
 	Providers []caisson.Provider
-	RunKeys   []SecretSource
+	RunKeys   []string // names; see GatewaySettings.RunTokenKeys
 	Wire      Wire
 	Log       *slog.Logger
 }
@@ -167,5 +167,5 @@ func (w *CredentialWatcher) Changed(ctx context.Context, account, name string) {
 // uses reports whether the settings use the credential.
 func (w *CredentialWatcher) uses(account, name string) bool {
 	return slices.ContainsFunc(w.Providers, func(p caisson.Provider) bool { return accountOf(p) == account && p.Credential == name }) ||
-		account == caisson.LocalAccount && slices.ContainsFunc(w.RunKeys, func(s SecretSource) bool { return s.Credential == name })
+		account == caisson.LocalAccount && slices.Contains(w.RunKeys, name)
 }

@@ -43,7 +43,7 @@ func (s deliveries) last(ctx context.Context, account, repo string, match func(*
 	return nil, nil
 }
 
-// requestedAt is when a delivery was made or last retried by a user. Limits.Tries and Limits.Keep count from then on.
+// requestedAt is when a delivery was made or last retried by a user. Settings.Tries and Settings.Keep count from then on.
 func requestedAt(d *caisson.Delivery) time.Time {
 	if d.RetriedAt.After(d.CreatedAt) {
 		return d.RetriedAt

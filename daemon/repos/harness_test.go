@@ -32,16 +32,17 @@ const hang = 60 * time.Second
 // world is a core on a real store, with real jobs and a real remote. Its sandboxes are directories of the host's in which
 // processes find the relay by another address.
 type world struct {
-	t      *testing.T
-	data   string
-	store  caisson.Store
-	core   *repos.Core
-	api    caisson.Repos
-	remote *gitserver.Server
-	bare   string // the remote's repository
-	work   string // a work tree of it
-	limits repos.Limits
-	adapt  func(*repos.Config) // unless nil, before a core is made
+	t        *testing.T
+	data     string
+	store    caisson.Store
+	core     *repos.Core
+	api      caisson.Repos
+	remote   *gitserver.Server
+	bare     string // the remote's repository
+	work     string // a work tree of it
+	settings repos.Settings
+	sweep    time.Duration
+	adapt    func(*repos.Config) // unless nil, before a core is made
 	secrets
 
 	mu     sync.Mutex
@@ -51,7 +52,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, data: t.TempDir(), fronts: map[caisson.ID]string{}, secrets: secrets{}, limits: repos.Limits{First: 20 * time.Millisecond}}
+	w := &world{t: t, data: t.TempDir(), fronts: map[caisson.ID]string{}, secrets: secrets{}, settings: repos.Settings{FirstRetry: caisson.Duration(20 * time.Millisecond)}}
 	w.remote = gitserver.New(t, gitserver.Options{})
 	w.bare = w.remote.Create("app.git")
 	w.work, _ = gitserver.Seed(t, w.bare, map[string]string{"a.txt": "a\n"})
@@ -78,7 +79,7 @@ func (w *world) open() {
 	cfg := repos.Config{
 		Dir: w.data, Store: w.store, Jobs: runner,
 		Remote: repos.RemoteConfig{Transport: transport.NewTool(runner), Forge: forge.NewTool(runner), Secrets: w.secrets},
-		Events: events.New(w.store.Events(), nil), Exec: w.exec, Limits: w.limits,
+		Events: events.New(w.store.Events(), nil), Exec: w.exec, Settings: w.settings, SweepInterval: w.sweep,
 	}
 	if w.adapt != nil {
 		w.adapt(&cfg)

@@ -20,7 +20,7 @@ func TestViewsGo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.end()
-	w.limits.Sweep = 20 * time.Millisecond
+	w.sweep = 20 * time.Millisecond
 	w.open()
 	id, dir, _ := w.grant(caisson.RepoRequest{}, "")
 	w.does(id, dir, "echo b > b.txt")
@@ -82,7 +82,7 @@ func TestSlowRemote(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.end()
-	w.limits.Sweep = 20 * time.Millisecond
+	w.sweep = 20 * time.Millisecond
 	w.open()
 	url, hang, asked := w.slow()
 	ctx, over := context.WithCancel(w.ctx())

@@ -16,6 +16,8 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
+const fetchTimeout = time.Hour // of one mirror
+
 // mirrors has the copies of remotes.
 type mirrors struct {
 	repos   caisson.Table[caisson.Repo]
@@ -23,7 +25,6 @@ type mirrors struct {
 	dirs    *directories
 	remotes *remotes
 	keeper  *keeper
-	timeout time.Duration // of a fetch
 	log     *slog.Logger
 }
 
@@ -85,7 +86,7 @@ func (m *mirrors) freshen(ctx context.Context, r *caisson.Repo, warn func(string
 
 // fetch fetches a repository. The caller must hold the repository's lock.
 func (m *mirrors) fetch(ctx context.Context, r *caisson.Repo) (*caisson.Repo, error) {
-	ctx, cancel := context.WithTimeout(ctx, m.timeout)
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
 	if err := m.keeper.room(ctx, r.Account); err != nil {
 		return nil, err

@@ -27,7 +27,7 @@ type queue struct {
 	notifier   *notifier
 	background *background.Group
 	events     caisson.Publisher
-	limits     Limits
+	settings   Settings
 	log        *slog.Logger
 	kick       chan struct{} // wakes run
 
@@ -117,7 +117,7 @@ func (q *queue) sendDue(ctx context.Context) time.Duration {
 		d, err := q.claim(ctx, d.ID)
 		if err != nil && !errors.Is(err, errChanged) && caisson.KindOf(err) != caisson.NotFound && ctx.Err() == nil {
 			q.log.ErrorContext(ctx, "an attempt to send a delivery could not be stored; trying again", "err", err)
-			next = min(next, q.limits.First) // nothing else would wake the queue
+			next = min(next, time.Duration(q.settings.FirstRetry)) // nothing else would wake the queue
 		}
 		if err != nil || !q.background.Start(func(ctx context.Context) {
 			defer func() { release(); q.wake() }()
@@ -249,13 +249,13 @@ func (q *queue) setOutcome(d *caisson.Delivery, err error) {
 	retry := false
 	switch caisson.KindOf(err) {
 	case caisson.Unavailable, caisson.Exhausted, caisson.Internal:
-		retry = now().Sub(requestedAt(d)) < q.limits.Tries
+		retry = now().Sub(requestedAt(d)) < time.Duration(q.settings.Tries)
 	}
 	if !retry {
 		d.State, d.EndedAt = caisson.DeliveryFailed, now()
 		return
 	}
-	wait := q.limits.First
+	wait := time.Duration(q.settings.FirstRetry)
 	for range min(d.Attempts-1, 20) {
 		wait = min(3*wait, maxWait)
 	}

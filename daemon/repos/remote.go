@@ -59,6 +59,7 @@ var wellKnown = map[caisson.Forge]string{
 // remotes connects to the remotes of repositories and to their forges. Credentials are read from the store for each connection.
 type remotes struct {
 	RemoteConfig
+	roots  string // PEM of certificate authorities to trust besides the host's
 	tokens tokens
 }
 
@@ -86,7 +87,7 @@ func (m *remotes) credential(ctx context.Context, r *caisson.Repo, at location) 
 		return caisson.Secret{}, err
 	}
 	if app, ok := forge.ParseApp(secret); ok {
-		at.server.Roots, at.server.Host = m.Roots, m.Own
+		at.server.Roots, at.server.Host = m.roots, m.Own
 		return m.tokens.get(ctx, m.Forge, app, at.server, sha256.Sum256([]byte(r.Account+"\n"+r.URL+"\n"+r.API+"\n"+secret.Reveal())))
 	}
 	return secret, nil
@@ -175,7 +176,7 @@ func (m *remotes) openPull(ctx context.Context, r *caisson.Repo, at location, re
 	if secret.IsZero() {
 		return nil, errNoToken(r)
 	}
-	at.server.Token, at.server.Roots, at.server.Host = secret, m.Roots, m.Own
+	at.server.Token, at.server.Roots, at.server.Host = secret, m.roots, m.Own
 	return m.Forge.Pull(ctx, at.server, req)
 }
 
@@ -199,7 +200,7 @@ func (m *remotes) link(ctx context.Context, r *caisson.Repo, push bool) (serve f
 	if err != nil {
 		return nil, "", err
 	}
-	req := transport.Request{URL: r.URL, Roots: m.Roots, HostKeys: r.HostKeys, Push: push, Local: r.Local, Own: m.Own}
+	req := transport.Request{URL: r.URL, Roots: m.roots, HostKeys: r.HostKeys, Push: push, Local: r.Local, Own: m.Own}
 	t = remote.ProtocolHTTP
 	if at.url.Scheme == remoteurl.SSH {
 		t = remote.ProtocolStream

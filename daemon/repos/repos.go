@@ -21,6 +21,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -31,9 +32,9 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/internal/background"
 	"github.com/caisson-dev/caisson/internal/reach"
+	"github.com/caisson-dev/caisson/internal/smallfile"
 	"github.com/caisson-dev/caisson/job/forge"
 	"github.com/caisson-dev/caisson/job/gate/check"
-	"github.com/caisson-dev/caisson/job/relay/receive"
 	"github.com/caisson-dev/caisson/job/relay/transport"
 	"github.com/caisson-dev/caisson/job/worker"
 )
@@ -50,31 +51,53 @@ type Forges interface {
 	Token(ctx context.Context, app forge.App, s forge.Server) (caisson.Secret, time.Time, error)
 }
 
-// Limits bound the relay. Zero fields mean the default.
-type Limits struct {
-	Push receive.Limits // of one push
-	// First is the wait before the second attempt of a delivery; default 5 s. Each further wait is three times as long, up to an
-	// hour.
-	First time.Duration
-	Tries time.Duration // how long a delivery is retried; default 3 days
-	Keep  time.Duration // how long commits that were not delivered are kept; default 30 days
-	Fetch time.Duration // time limit of the fetch of a mirror; default 1 hour
-	Sweep time.Duration // between two removals of unused stores and views; default 1 hour
-	// Space is the size of an account's mirrors, views and stores from which on fetches, grants and pushes are refused; default
-	// 20 GiB.
-	Space caisson.Size
+// Settings configure the relay. Zero fields mean the defaults; see [Settings.WithDefaults].
+type Settings struct {
+	// CA is a PEM file of CAs to trust for remotes and forges, in addition to the host's; "" for none.
+	CA string `yaml:"ca" json:"ca"`
+	// FirstRetry is the delay before the second attempt of a delivery. Each further delay is three times as long, up to 1 hour.
+	FirstRetry caisson.Duration `yaml:"firstRetry" json:"firstRetry"`
+	Tries      caisson.Duration `yaml:"tries" json:"tries"` // time for which a delivery is retried
+	Keep       caisson.Duration `yaml:"keep" json:"keep"`   // time for which commits that were not delivered are kept
+	// Space is the size of an account's mirrors, views and stores from which on fetches, grants and pushes are refused.
+	Space caisson.Size `yaml:"space" json:"space"`
 }
 
-// RemoteConfig says how remotes and their forges are reached. Roots and Own are optional.
+// WithDefaults returns s with zero fields replaced by the defaults.
+func (s Settings) WithDefaults() Settings {
+	const second, day = caisson.Duration(time.Second), caisson.Duration(24 * time.Hour)
+	return Settings{
+		CA: s.CA, FirstRetry: cmp.Or(s.FirstRetry, 5*second), Tries: cmp.Or(s.Tries, 3*day), Keep: cmp.Or(s.Keep, 30*day),
+		Space: cmp.Or(s.Space, 20<<30),
+	}
+}
+
+// Validate returns an Invalid error for every invalid setting, joined.
+func (s *Settings) Validate() error {
+	var errs []error
+	if s.CA != "" && !filepath.IsAbs(s.CA) {
+		errs = append(errs, caisson.Invalidf("ca", "%q is not an absolute path", s.CA))
+	}
+	for _, n := range []struct {
+		field string
+		value int64
+	}{{"firstRetry", int64(s.FirstRetry)}, {"tries", int64(s.Tries)}, {"keep", int64(s.Keep)}, {"space", int64(s.Space)}} {
+		if n.value <= 0 {
+			errs = append(errs, caisson.Invalidf(n.field, "must be greater than 0"))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// RemoteConfig says how remotes and their forges are reached. Own is optional.
 type RemoteConfig struct {
 	Transport Transport
 	Forge     Forges
 	Secrets   caisson.Secrets
-	Roots     string     // PEM of certificate authorities to trust besides the host's
 	Own       reach.Host // which addresses are this host's
 }
 
-// Config configures a Core. All fields but Rules, Limits, Settled and Log are required.
+// Config configures a Core. All fields but Rules, Settings, SweepInterval, Settled and Log are required.
 type Config struct {
 	Dir    string // the data directory
 	Store  caisson.Store
@@ -82,9 +105,10 @@ type Config struct {
 	Remote RemoteConfig
 	Events caisson.Publisher
 	// Exec starts a process in a sandbox, as that of [caisson.Processes].
-	Exec   func(ctx context.Context, sandbox string, req caisson.ExecRequest) (caisson.Process, error)
-	Rules  check.Rules // for changes by commits; zero means the gate's defaults
-	Limits Limits
+	Exec          func(ctx context.Context, sandbox string, req caisson.ExecRequest) (caisson.Process, error)
+	Rules         check.Rules // for changes by commits; zero means the gate's defaults
+	Settings      Settings
+	SweepInterval time.Duration // interval of the removal of unused stores and views; 0 means 1 hour
 	// Settled, unless nil, is called with each delivery whose state has changed.
 	Settled func(ctx context.Context, d *caisson.Delivery)
 	Log     *slog.Logger
@@ -116,15 +140,14 @@ func New(cfg Config) (*Core, error) {
 	if err := cfg.Rules.Validate(); err != nil {
 		return nil, err
 	}
-	limits := cfg.Limits
-	for d, or := range map[*time.Duration]time.Duration{
-		&limits.First: 5 * time.Second, &limits.Tries: 72 * time.Hour, &limits.Keep: 30 * 24 * time.Hour, &limits.Fetch: time.Hour, &limits.Sweep: time.Hour,
-	} {
-		if *d <= 0 {
-			*d = or
+	roots, settings := "", cfg.Settings.WithDefaults()
+	if settings.CA != "" {
+		pem, err := smallfile.Read(settings.CA)
+		if err != nil {
+			return nil, caisson.Wrap(err, caisson.Invalid, "the CA file for the relay cannot be read")
 		}
+		roots = string(pem)
 	}
-	limits.Space = cmp.Or(max(limits.Space, 0), 20<<30)
 	root := filepath.Join(cfg.Dir, topDir)
 	if err := os.MkdirAll(root, 0o700); err != nil {
 		return nil, err
@@ -133,15 +156,14 @@ func New(cfg Config) (*Core, error) {
 	background := background.New()
 	dirs := &directories{root: root, accounts: cfg.Store.Accounts()}
 	grants := &grants{dirs: dirs, byID: map[caisson.ID]map[string]*grant{}}
-	remotes := &remotes{RemoteConfig: cfg.Remote}
+	remotes := &remotes{RemoteConfig: cfg.Remote, roots: roots}
 	inSandbox := &sandboxGit{exec: cfg.Exec, dirs: dirs}
 	keeper := &keeper{
 		repos: table, sandboxes: sandboxes, deliveries: deliveries, dirs: dirs, grants: grants,
-		space: &space{dirs: dirs, limit: limits.Space, measured: map[string]usage{}}, keep: limits.Keep, interval: limits.Sweep, log: cfg.Log,
+		space: &space{dirs: dirs, limit: settings.Space, measured: map[string]usage{}}, keep: time.Duration(settings.Keep),
+		interval: cmp.Or(cfg.SweepInterval, time.Hour), log: cfg.Log,
 	}
-	mirrors := &mirrors{
-		repos: table, jobs: cfg.Jobs, dirs: dirs, remotes: remotes, keeper: keeper, timeout: limits.Fetch, log: cfg.Log,
-	}
+	mirrors := &mirrors{repos: table, jobs: cfg.Jobs, dirs: dirs, remotes: remotes, keeper: keeper, log: cfg.Log}
 	access := &access{
 		repos: table, deliveries: deliveries, jobs: cfg.Jobs, dirs: dirs, remotes: remotes, mirrors: mirrors, grants: grants,
 		keeper: keeper, inSandbox: inSandbox, events: cfg.Events,
@@ -149,7 +171,7 @@ func New(cfg Config) (*Core, error) {
 	queue := &queue{
 		deliveries: deliveries, notifier: &notifier{settled: cfg.Settled, waiting: map[caisson.ID][]chan struct{}{}}, background: background,
 		sender: &sender{repos: table, deliveries: deliveries, jobs: cfg.Jobs, dirs: dirs, grants: grants, remotes: remotes},
-		events: cfg.Events, limits: limits, log: cfg.Log,
+		events: cfg.Events, settings: settings, log: cfg.Log,
 		kick: make(chan struct{}, 1), sending: map[string]int{}, attempts: map[caisson.ID]*attempt{},
 	}
 	planner := &planner{
@@ -160,7 +182,7 @@ func New(cfg Config) (*Core, error) {
 		background: background, keeper: keeper, access: access, planner: planner, queue: queue,
 		streams: &streams{
 			repos: table, jobs: cfg.Jobs, dirs: dirs, grants: grants, keeper: keeper, background: background, events: cfg.Events,
-			rules: cfg.Rules, limits: limits.Push, log: cfg.Log, open: map[caisson.ID]int{},
+			rules: cfg.Rules, log: cfg.Log, open: map[caisson.ID]int{},
 		},
 		service: &Service{
 			repos: table, sandboxes: sandboxes, deliveries: deliveries, dirs: dirs, remotes: remotes, mirrors: mirrors, keeper: keeper,

@@ -15,7 +15,7 @@ func TestSpace(t *testing.T) {
 	id, dir, _ := w.grant(caisson.RepoRequest{}, "")
 	w.does(id, dir, "echo b > b.txt; git add .; git commit -qm b; git push -q")
 	w.end()
-	w.limits.Space = 2000 // more than an empty mirror takes
+	w.settings.Space = 2000 // more than an empty mirror takes
 	w.open()
 	const says = "relay.space"
 	_, err := w.api.FetchRepo(w.ctx(), "app")

@@ -41,7 +41,6 @@ type streams struct {
 	background *background.Group
 	events     caisson.Publisher
 	rules      check.Rules
-	limits     receive.Limits
 	log        *slog.Logger
 
 	mu   sync.Mutex
@@ -143,7 +142,7 @@ func (s *streams) serve(ctx context.Context, g *grant, conn *os.File, req stream
 		return err
 	}
 	got, err := receive.Run(ctx, s.jobs, store, view, conn, receive.Request{
-		Advertise: req.Advertise, Protocol: req.Protocol, Granted: g.Refs, Branch: g.Branch, Rules: rulesFor(r, s.rules), Limits: s.limits,
+		Advertise: req.Advertise, Protocol: req.Protocol, Granted: g.Refs, Branch: g.Branch, Rules: rulesFor(r, s.rules),
 	})
 	if err != nil || req.Advertise {
 		return err

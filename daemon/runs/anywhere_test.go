@@ -102,7 +102,7 @@ type trail struct {
 
 func newTrail(t *testing.T, v way) *trail {
 	t.Helper()
-	w, _ := plan{limits: runs.Limits{SessionIdle: time.Hour, SessionFiles: 5 * time.Hour}}.withVolumes(t)
+	w, _ := plan{limits: runs.Limits{SessionIdle: hour, SessionFiles: 5 * hour}}.withVolumes(t)
 	w.put(caisson.Agent{ID: "served", Service: []string{"/srv/service"}})
 	w.put(caisson.Agent{ID: "boss", SubAgents: []string{"echo"}})
 	w.put(warmAgent())

@@ -55,6 +55,8 @@ type world struct {
 	heard  []task.Task                // tasks that agents got; guarded by mu
 }
 
+const hour = caisson.Duration(time.Hour)
+
 // plan contains the deviations of a world from the default.
 type plan struct {
 	limits  runs.Limits

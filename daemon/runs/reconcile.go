@@ -321,7 +321,7 @@ func (c recovery) reconcileDirs(ctx context.Context) error {
 
 // Run does the background work of the core until ctx ends.
 func (c *Core) Run(ctx context.Context) error {
-	tick := time.NewTicker(min(time.Minute, max(c.Limits.SessionIdle/4, 50*time.Millisecond)))
+	tick := time.NewTicker(min(time.Minute, max(time.Duration(c.Limits.SessionIdle)/4, 50*time.Millisecond)))
 	defer tick.Stop()
 	for trim := time.Now(); ; {
 		select {
@@ -336,7 +336,7 @@ func (c *Core) Run(ctx context.Context) error {
 			continue
 		}
 		trim = time.Now()
-		if err := c.trim(ctx, trim.Add(-c.Limits.Keep)); err != nil && ctx.Err() == nil {
+		if err := c.trim(ctx, trim.Add(-time.Duration(c.Limits.Keep))); err != nil && ctx.Err() == nil {
 			c.Log.ErrorContext(ctx, "old runs could not be removed", "err", err)
 		}
 	}

@@ -109,7 +109,7 @@ func (x finisher) awaitDelivery(ctx context.Context) {
 	}
 	x.start()
 	defer x.phase("deliver")
-	d, err := x.c.Relay.Await(ctx, r.ID, x.c.Limits.Deliver)
+	d, err := x.c.Relay.Await(ctx, r.ID, time.Duration(x.c.Limits.Deliver))
 	if err != nil {
 		x.warn(ctx, "what became of the commits cannot be told; see caisson relay show "+string(r.ID), err)
 		return

@@ -15,6 +15,7 @@
 package runs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -86,27 +87,51 @@ type Inspection interface {
 }
 
 // Limits bounds the resources of all runs together, and defines how long sessions and runs are kept. Zero fields mean
-// the defaults of [DefaultLimits].
+// the defaults; see [Limits.WithDefaults]. Grace and Settle are not configurable.
 type Limits struct {
-	Concurrent   int           // running attempts on this host, without sub-runs
-	PerAccount   int           // running attempts of one account
-	Waiting      int           // queued and running runs of one account, without sub-runs
-	SessionIdle  time.Duration // idle time after which a session's memory is moved to disk
-	SessionFiles time.Duration // idle time after which only a session's files are kept
-	Keep         time.Duration // time for which a run is kept after its end
-	Grace        time.Duration // time that an agent has to exit after a request to stop
-	Workspace    caisson.Size  // bytes that may be copied into a workspace
-	Deliver      time.Duration // time for which a run's result waits until its commits are delivered
-	Settle       time.Duration // time for which the end of a run waits until its last model calls are in the ledger
+	Concurrent   int              `yaml:"concurrent" json:"concurrent"`     // running attempts on this host, without sub-runs
+	PerAccount   int              `yaml:"perAccount" json:"perAccount"`     // running attempts of one account
+	Waiting      int              `yaml:"waiting" json:"waiting"`           // queued and running runs of one account, no sub-runs
+	SessionIdle  caisson.Duration `yaml:"sessionIdle" json:"sessionIdle"`   // idle time until a session's memory goes to disk
+	SessionFiles caisson.Duration `yaml:"sessionFiles" json:"sessionFiles"` // idle time until only its files are kept
+	Keep         caisson.Duration `yaml:"keep" json:"keep"`                 // time for which a run is kept after its end
+	Workspace    caisson.Size     `yaml:"workspace" json:"workspace"`       // bytes that may be copied into a workspace
+	Deliver      caisson.Duration `yaml:"deliver" json:"deliver"`           // time that a result waits for its commits' delivery
+	Grace        time.Duration    `yaml:"-" json:"-"`                       // time that an agent has to exit after a request to stop
+	// Settle is the time for which the end of a run waits until its last model calls are in the ledger.
+	Settle time.Duration `yaml:"-" json:"-"`
 }
 
-// DefaultLimits returns the default limits.
-func DefaultLimits() Limits {
+// WithDefaults returns l with zero limits replaced by the defaults.
+func (l Limits) WithDefaults() Limits {
+	const minute, day = caisson.Duration(time.Minute), caisson.Duration(24 * time.Hour)
 	return Limits{
-		Concurrent: 16, PerAccount: 8, Waiting: 200, SessionIdle: 10 * time.Minute, SessionFiles: 24 * time.Hour,
-		Keep: 30 * 24 * time.Hour, Grace: 5 * time.Second, Workspace: 4 << 30, Deliver: time.Minute,
-		Settle: 5 * time.Second,
+		Concurrent: cmp.Or(l.Concurrent, 16), PerAccount: cmp.Or(l.PerAccount, 8), Waiting: cmp.Or(l.Waiting, 200),
+		SessionIdle: cmp.Or(l.SessionIdle, 10*minute), SessionFiles: cmp.Or(l.SessionFiles, day), Keep: cmp.Or(l.Keep, 30*day),
+		Workspace: cmp.Or(l.Workspace, 4<<30), Deliver: cmp.Or(l.Deliver, minute),
+		Grace: cmp.Or(l.Grace, 5*time.Second), Settle: cmp.Or(l.Settle, 5*time.Second),
 	}
+}
+
+// Validate returns an Invalid error for every invalid setting, joined.
+func (l *Limits) Validate() error {
+	var errs []error
+	for _, n := range []struct {
+		field string
+		value int64
+	}{
+		{"concurrent", int64(l.Concurrent)}, {"perAccount", int64(l.PerAccount)}, {"waiting", int64(l.Waiting)},
+		{"workspace", int64(l.Workspace)}, {"sessionIdle", int64(l.SessionIdle)}, {"keep", int64(l.Keep)},
+		{"deliver", int64(l.Deliver)},
+	} {
+		if n.value < 1 {
+			errs = append(errs, caisson.Invalidf(n.field, "must be greater than 0"))
+		}
+	}
+	if l.SessionFiles < l.SessionIdle {
+		errs = append(errs, caisson.Invalidf("sessionFiles", "%s is less than runs.sessionIdle", l.SessionFiles))
+	}
+	return errors.Join(errs...)
 }
 
 // Config configures a Core. All fields are required except Limits, Recipes, Budget, Forget, Log and those whose
@@ -210,25 +235,7 @@ func New(cfg Config) *Core {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	d := DefaultLimits()
-	for _, l := range []struct{ have, or *int }{
-		{&cfg.Limits.Concurrent, &d.Concurrent}, {&cfg.Limits.PerAccount, &d.PerAccount}, {&cfg.Limits.Waiting, &d.Waiting},
-	} {
-		if *l.have == 0 {
-			*l.have = *l.or
-		}
-	}
-	for _, l := range []struct{ have, or *time.Duration }{
-		{&cfg.Limits.SessionIdle, &d.SessionIdle}, {&cfg.Limits.SessionFiles, &d.SessionFiles}, {&cfg.Limits.Keep, &d.Keep},
-		{&cfg.Limits.Grace, &d.Grace}, {&cfg.Limits.Deliver, &d.Deliver}, {&cfg.Limits.Settle, &d.Settle},
-	} {
-		if *l.have == 0 {
-			*l.have = *l.or
-		}
-	}
-	if cfg.Limits.Workspace == 0 {
-		cfg.Limits.Workspace = d.Workspace
-	}
+	cfg.Limits = cfg.Limits.WithDefaults()
 	c := &Core{Config: cfg, live: map[caisson.ID]*liveAttempt{}, uploads: map[string]int{}, cleanups: map[caisson.ID]chan struct{}{}}
 	// This context belongs to the core, not to a request: it carries no caller.
 	c.ctx, c.stop = context.WithCancelCause(context.Background())

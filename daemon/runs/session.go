@@ -365,7 +365,7 @@ func (c sessions) hibernateIdle(ctx context.Context, at time.Time) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if s.Run != "" || s.Sandbox == "" || at.Sub(s.UsedAt) < c.Limits.SessionIdle {
+		if s.Run != "" || s.Sandbox == "" || at.Sub(s.UsedAt) < time.Duration(c.Limits.SessionIdle) {
 			return nil
 		}
 		if err := c.hibernate(ctx, s, at); err != nil && ctx.Err() == nil {
@@ -390,7 +390,7 @@ func (c sessions) hibernateOldest(ctx context.Context) bool {
 	if err != nil || oldest == nil {
 		return false
 	}
-	if err := c.hibernate(ctx, oldest, oldest.UsedAt.Add(c.Limits.SessionIdle)); err != nil {
+	if err := c.hibernate(ctx, oldest, oldest.UsedAt.Add(time.Duration(c.Limits.SessionIdle))); err != nil {
 		c.Log.WarnContext(ctx, "a session could not be paused to free memory", "session", oldest.ID, "err", err)
 		return false
 	}
@@ -432,7 +432,7 @@ func (c sessions) hibernate(ctx context.Context, s *caisson.Session, at time.Tim
 		return nil // the next run detects that the sandbox is gone
 	}
 	awake := sb.State == caisson.Suspended || sb.State == caisson.Running
-	switch idle := at.Sub(s.UsedAt); {
+	switch idle := caisson.Duration(at.Sub(s.UsedAt)); {
 	case idle >= c.Limits.SessionFiles && (awake || sb.State == caisson.Paused):
 		_, err = c.Sandboxes.Lifecycle.Stop(ctx, string(sb.ID), 0)
 	case idle >= c.Limits.SessionIdle && awake:

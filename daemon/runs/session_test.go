@@ -176,7 +176,7 @@ func TestSessionInsertFails(t *testing.T) {
 // continues in it.
 func TestSessionRests(t *testing.T) {
 	t.Parallel()
-	w := plan{limits: runs.Limits{SessionIdle: time.Hour, SessionFiles: 5 * time.Hour}}.world(t)
+	w := plan{limits: runs.Limits{SessionIdle: hour, SessionFiles: 5 * hour}}.world(t)
 	w.put(caisson.Agent{ID: "echo", Service: []string{"/srv/service"}})
 	first := w.turn("one")
 	box := first.Sandbox
@@ -215,7 +215,7 @@ func TestSessionRests(t *testing.T) {
 // progress is not paused.
 func TestSessionRestsOrRuns(t *testing.T) {
 	t.Parallel()
-	w := plan{limits: runs.Limits{SessionIdle: time.Hour}}.world(t)
+	w := plan{limits: runs.Limits{SessionIdle: hour}}.world(t)
 	w.turn("one")
 	pausing, goOn := make(chan bool, 1), make(chan bool)
 	w.boxes.on(func(_ context.Context, op string) error {

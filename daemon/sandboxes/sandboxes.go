@@ -93,14 +93,33 @@ type Config struct {
 
 // Limits bounds the host resources of all sandboxes together. 0 means no limit.
 type Limits struct {
-	MaxSandboxes  int          // maximum number of live sandboxes
-	MemoryReserve caisson.Size // memory of the host in bytes that must remain available
-	PIDsReserve   int          // number of processes and threads that the host must still be able to create
+	MaxSandboxes  int          `yaml:"maxSandboxes" json:"maxSandboxes"`   // maximum number of live sandboxes
+	MemoryReserve caisson.Size `yaml:"memoryReserve" json:"memoryReserve"` // memory of the host that must remain available
 	// DiskReserve is the space in bytes that must remain free on the file system of the data directory: with less, no
 	// sandbox starts, and with less than half of it, the sandbox that writes most is stopped.
-	DiskReserve caisson.Size
-	// Budget is the default budget, for a sandbox whose model grant has none.
-	Budget caisson.Limits
+	DiskReserve caisson.Size   `yaml:"diskReserve" json:"diskReserve"`
+	PIDsReserve int            `yaml:"pidsReserve" json:"pidsReserve"` // processes of the host that must remain available
+	Budget      caisson.Limits `yaml:"-" json:"-"`                     // default budget, for a sandbox whose model grant has none
+}
+
+// DefaultLimits returns the default limits.
+func DefaultLimits() Limits {
+	return Limits{MaxSandboxes: 1000, MemoryReserve: 512 << 20, DiskReserve: 1 << 30, PIDsReserve: 1024}
+}
+
+// Validate returns an Invalid error for every invalid setting, joined. It does not accept 0 for MaxSandboxes.
+func (l *Limits) Validate() error {
+	var errs []error
+	check := func(ok bool, field, format string, args ...any) {
+		if !ok {
+			errs = append(errs, caisson.Invalidf(field, format, args...))
+		}
+	}
+	check(l.MaxSandboxes >= 1, "maxSandboxes", "%d is not at least 1", l.MaxSandboxes)
+	check(l.DiskReserve >= 0, "diskReserve", "is negative")
+	check(l.MemoryReserve >= 0, "memoryReserve", "is negative")
+	check(l.PIDsReserve >= 0, "pidsReserve", "%d is negative", l.PIDsReserve)
+	return errors.Join(errs...)
 }
 
 // Core is the state that the services of this package share. Its exported methods are for the engine.

@@ -74,7 +74,7 @@ func (c *Core) applyAll(ctx context.Context) {
 				c.Log.WarnContext(ctx, "changes could not be applied automatically; will try again", "workspace", w.ID, "err", err)
 			}
 		}
-		if len(c.Commands) == 0 {
+		if len(c.Settings.Commands) == 0 {
 			apply(ctx)
 		} else if !c.goBackground(apply) {
 			release()
@@ -130,14 +130,14 @@ func (c *Core) clean(ctx context.Context, at time.Time) {
 		c.Log.ErrorContext(ctx, "old workspaces could not be found", "err", err)
 	}
 	if err == nil {
-		if err := c.removals.clean(used, at.Add(-c.Retention)); err != nil {
+		if err := c.removals.clean(used, at.Add(-time.Duration(c.Settings.Keep))); err != nil {
 			c.Log.WarnContext(ctx, "old counts of removals could not be removed", "err", err)
 		}
 	}
 }
 
 func (c *Core) cleanOne(ctx context.Context, w *caisson.Workspace, at time.Time) error {
-	keep, last := c.Retention, w.EndedAt
+	keep, last := time.Duration(c.Settings.Keep), w.EndedAt
 	if w.State == caisson.WorkspaceSettled {
 		keep = min(keep, keepSettled)
 	}

@@ -1,6 +1,7 @@
 package workspaces
 
 import (
+	"cmp"
 	"context"
 	"regexp"
 	"strings"
@@ -13,10 +14,11 @@ import (
 // contains the directory as it would be after an apply. Its changes to files are discarded, and it has no network
 // access.
 type Command struct {
-	Name    string        // in receipts and answers: 1 to 40 letters, digits, dots, dashes and underscores
-	Command []string      // the program, looked up in PATH, and its arguments
-	Image   string        // image of the sandbox; "" means the host's own programs
-	Time    time.Duration // time limit, after which it is killed and nothing is applied; 0 means 10 minutes, maximum 1 hour
+	Name    string   `yaml:"name" json:"name"`             // in receipts: 1 to 40 letters, digits, dots, dashes and underscores
+	Command []string `yaml:"command" json:"command"`       // the program, looked up in PATH, and its arguments
+	Image   string   `yaml:"image" json:"image,omitempty"` // image of the sandbox; "" means the host's own programs
+	// Time is the time limit, after which the program is killed and nothing is applied; 0 means 10 minutes, maximum 1 hour.
+	Time caisson.Duration `yaml:"time" json:"time,omitempty"`
 }
 
 // Limits of commands.
@@ -44,7 +46,7 @@ func ValidateCommands(list []Command) error {
 			return caisson.Invalidf("commands.command", "of %s is empty; list the program and its arguments", c.Name)
 		case strings.ContainsRune(strings.Join(c.Command, ""), 0):
 			return caisson.Invalidf("commands.command", "of %s has a NUL character", c.Name)
-		case c.Time < 0 || c.Time > maxCommandTime:
+		case c.Time < 0 || time.Duration(c.Time) > maxCommandTime:
 			return caisson.Invalidf("commands.time", "of %s is not between 0 and %v", c.Name, maxCommandTime)
 		}
 		names[c.Name] = true
@@ -54,10 +56,7 @@ func ValidateCommands(list []Command) error {
 
 // limit returns the time limit of the command.
 func (c Command) limit() time.Duration {
-	if c.Time == 0 {
-		return defaultCommandTime
-	}
-	return c.Time
+	return cmp.Or(time.Duration(c.Time), defaultCommandTime)
 }
 
 // check returns the name of the command in lists of checks.

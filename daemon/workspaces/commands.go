@@ -38,7 +38,7 @@ type refusal struct {
 // returns the names of the checks. If a command fails, it returns Denied with the end of that command's output.
 func (s *syncRun) commands(ctx context.Context, r *review, chosen selection) ([]string, error) {
 	plan := &gate.Plan{Steps: chosen.steps()}
-	if len(s.c.Commands) == 0 || len(plan.Steps) == 0 {
+	if len(s.c.Settings.Commands) == 0 || len(plan.Steps) == 0 {
 		return nil, nil
 	}
 	if err := plan.Validate(); err != nil {
@@ -58,7 +58,7 @@ func (s *syncRun) commands(ctx context.Context, r *review, chosen selection) ([]
 		}
 	}
 	var ran []string
-	for _, cmd := range s.c.Commands {
+	for _, cmd := range s.c.Settings.Commands {
 		err := s.command(ctx, r, plan, cmd)
 		if err != nil && ctx.Err() != nil {
 			return nil, err // the sync was cancelled, which is not a result of the check
@@ -77,7 +77,7 @@ type refusals struct{ *Core }
 // planKey returns a hash of the plan and of the commands that check it.
 func (c refusals) planKey(plan *gate.Plan) (string, error) {
 	h := sha256.New()
-	if err := errors.Join(plan.Encode(h), json.NewEncoder(h).Encode(c.Commands)); err != nil {
+	if err := errors.Join(plan.Encode(h), json.NewEncoder(h).Encode(c.Settings.Commands)); err != nil {
 		return "", err
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil

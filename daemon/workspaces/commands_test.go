@@ -16,7 +16,7 @@ import (
 )
 
 func sh(name, script string) workspaces.Command {
-	return workspaces.Command{Name: name, Command: []string{"/bin/sh", "-c", script}, Time: time.Minute}
+	return workspaces.Command{Name: name, Command: []string{"/bin/sh", "-c", script}, Time: caisson.Duration(time.Minute)}
 }
 
 // TestCommandSees: a command sees the directory exactly as it is after the apply, except for hidden files.
@@ -96,7 +96,7 @@ func TestCommandFails(t *testing.T) {
 		"missing":  {cmds: []workspaces.Command{{Name: "tests", Command: []string{"/no/such"}}}, want: "the check tests could not be run", made: 1},
 		"long":     {cmds: []workspaces.Command{sh("tests", "yes | tr -d '\\n' | head -c 1000000; exit 1")}, want: "…", made: 1},
 		"flood":    {cmds: []workspaces.Command{sh("tests", "yes | head -c 80000000; exit 0")}, want: "(output limit)", made: 1},
-		"time":     {cmds: []workspaces.Command{{Name: "tests", Command: []string{"/bin/sh", "-c", "sleep 1000"}, Time: 200 * time.Millisecond}}, want: "(time limit)", made: 1},
+		"time":     {cmds: []workspaces.Command{{Name: "tests", Command: []string{"/bin/sh", "-c", "sleep 1000"}, Time: caisson.Duration(200 * time.Millisecond)}}, want: "(time limit)", made: 1},
 		"refused":  {cmds: []workspaces.Command{sh("tests", "true")}, refuse: caisson.Errorf(caisson.Exhausted, "the host is full"), want: "could not be run: the host is full", made: 1},
 		"internal": {cmds: []workspaces.Command{sh("tests", "true")}, refuse: unix.EIO, want: "could not be run: internal error", made: 1},
 	} {
@@ -208,14 +208,14 @@ func TestValidateCommands(t *testing.T) {
 	ok := []string{"true"}
 	for _, bad := range [][]workspaces.Command{
 		{{Command: ok}}, {{Name: "a b", Command: ok}}, {{Name: "a"}}, {{Name: "a", Command: []string{""}}}, {{Name: "a", Command: []string{"a\x00"}}},
-		{{Name: "a", Command: ok, Time: -1}}, {{Name: "a", Command: ok, Time: 2 * time.Hour}}, {{Name: "a", Command: ok}, {Name: "a", Command: ok}},
+		{{Name: "a", Command: ok, Time: -1}}, {{Name: "a", Command: ok, Time: caisson.Duration(2 * time.Hour)}}, {{Name: "a", Command: ok}, {Name: "a", Command: ok}},
 		make([]workspaces.Command, 21),
 	} {
 		if err := workspaces.ValidateCommands(bad); caisson.KindOf(err) != caisson.Invalid {
 			t.Errorf("%+v: %v", bad[:1], err)
 		}
 	}
-	if err := workspaces.ValidateCommands([]workspaces.Command{{Name: "unit-tests_1.2", Command: ok}, {Name: "b", Command: ok, Time: time.Hour}}); err != nil {
+	if err := workspaces.ValidateCommands([]workspaces.Command{{Name: "unit-tests_1.2", Command: ok}, {Name: "b", Command: ok, Time: caisson.Duration(time.Hour)}}); err != nil {
 		t.Error(err)
 	}
 }

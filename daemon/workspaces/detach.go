@@ -68,7 +68,7 @@ func (l *Layers) Detach(ctx context.Context, id caisson.ID) error {
 	l.c.event(ctx, w, "workspace."+string(w.State), nil)
 	switch {
 	case w.Kind == caisson.WorkspaceDirect:
-	case w.Mode == caisson.SyncYolo && len(l.c.Commands) == 0:
+	case w.Mode == caisson.SyncYolo && len(l.c.Settings.Commands) == 0:
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), detachTimeout)
 		defer cancel()
 		l.c.finish(ctx, w)

@@ -73,7 +73,7 @@ func (w *world) open() {
 		Dir: w.data, Store: w.store, Jobs: w.jobs,
 		Events:     events.New(w.store.Events(), nil),
 		UsesLayers: func(_ context.Context, id caisson.ID) (bool, error) { return w.running[id], nil },
-		Commands:   w.checks, ApplyInterval: w.every, SearchAfter: w.search,
+		Settings:   workspaces.Settings{Commands: w.checks}, ApplyInterval: w.every, SearchAfter: w.search,
 	})
 	w.must(err)
 	core.SetSandboxes(workspaces.Sandboxes{Lifecycle: attached{w.boxes, w}, Exec: w.boxes.Exec})

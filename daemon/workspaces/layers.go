@@ -230,7 +230,7 @@ func (c layerFiles) mount(w *caisson.Workspace) (m caisson.RuntimeMount, err err
 	if err := readJSON(c.dir(w.ID, showFile), &o.Show); err != nil {
 		return m, err
 	}
-	if o.Hide, err = hidesIn(w, c.Hide, o.Show); err != nil {
+	if o.Hide, err = hidesIn(w, c.Settings.HiddenPatterns(), o.Show); err != nil {
 		return m, err
 	}
 	o.Show = append(baseline.DefaultShown(), o.Show...)

@@ -35,7 +35,7 @@ func (c layerFiles) scan(ctx context.Context, w *caisson.Workspace, show []strin
 		w.Warning = "The sandbox writes to the directory itself: nothing is hidden or reviewed, and nothing can be undone."
 		return nil
 	}
-	hide, err := hidesIn(w, c.Hide, show)
+	hide, err := hidesIn(w, c.Settings.HiddenPatterns(), show)
 	if err != nil {
 		return err
 	}

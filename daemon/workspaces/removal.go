@@ -42,7 +42,7 @@ func (r *removalCount) tooMany(n int64) bool {
 
 // removalCounts stores the removals of all host directories. All workspaces of a directory share the counts, so that
 // several of them cannot remove together more than one could. The counts are kept as long as there is a workspace of
-// the directory, and for Config.Retention after the last change.
+// the directory, and for Settings.Keep after the last change.
 type removalCounts struct {
 	dir        string
 	workspaces string     // the directory of workspaces, where earlier versions stored the counts of each

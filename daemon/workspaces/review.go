@@ -191,7 +191,7 @@ func (c reviews) compare(ctx context.Context, w *caisson.Workspace, host *os.Fil
 
 // check fills in the results of the checks. If they took too long, no change may be applied, but all are still shown.
 func (c reviews) check(ctx context.Context, host, frozen *os.File, changes []caisson.Change) error {
-	err := check.RunChanges(ctx, c.Jobs, host, frozen, changes, c.Rules)
+	err := check.RunChanges(ctx, c.Jobs, host, frozen, changes, c.Settings.Rules)
 	if caisson.KindOf(err) != caisson.Exhausted || ctx.Err() != nil {
 		return err
 	}

@@ -48,8 +48,44 @@ import (
 	"github.com/caisson-dev/caisson/job/worker"
 )
 
-// Config configures a Core. All fields but Hide, Rules, Commands, Retention, ApplyInterval, SearchAfter and Log are
-// required.
+// Settings configure which files of host directories sandboxes see, and which changes may be applied to them. Zero fields
+// mean the defaults; see [Settings.WithDefaults].
+type Settings struct {
+	Hide  []string         `yaml:"hide" json:"hide"`   // patterns of names to hide from sandboxes, besides the default ones
+	Keep  caisson.Duration `yaml:"keep" json:"keep"`   // time for which changes are kept after their sandbox was removed
+	Rules check.Rules      `yaml:"rules" json:"rules"` // for changes to apply
+	// Commands are run, in this order, on changes before they are applied, after all other checks.
+	Commands []Command `yaml:"commands" json:"commands"`
+}
+
+// WithDefaults returns s with zero fields replaced by the defaults.
+func (s Settings) WithDefaults() Settings {
+	s.Keep, s.Rules = cmp.Or(s.Keep, caisson.Duration(7*24*time.Hour)), s.Rules.WithDefaults()
+	return s
+}
+
+// Validate returns an Invalid error for every invalid setting, joined.
+func (s *Settings) Validate() error {
+	var errs []error
+	if s.Keep <= 0 {
+		errs = append(errs, caisson.Invalidf("keep", "must be greater than 0"))
+	}
+	if _, err := baseline.NewMask(s.HiddenPatterns(), nil); err != nil {
+		errs = append(errs, caisson.Invalidf("hide", "%s", caisson.MessageOf(err)))
+	}
+	if err := ValidateCommands(s.Commands); err != nil {
+		errs = append(errs, caisson.Invalidf(caisson.FieldOf(err), "%s", caisson.MessageOf(err)))
+	}
+	if err := s.Rules.Validate(); err != nil {
+		errs = append(errs, caisson.Invalidf("rules."+caisson.FieldOf(err), "%s", caisson.MessageOf(err)))
+	}
+	return errors.Join(errs...)
+}
+
+// HiddenPatterns returns the patterns of all names that are hidden from sandboxes.
+func (s *Settings) HiddenPatterns() []string { return append(baseline.DefaultHidden(), s.Hide...) }
+
+// Config configures a Core. All fields but Settings, ApplyInterval, SearchAfter and Log are required.
 type Config struct {
 	Dir    string // the data directory
 	Store  caisson.Store
@@ -57,13 +93,8 @@ type Config struct {
 	Events caisson.Publisher
 	// UsesLayers reports whether a sandbox may be using its layers at present. Returns NotFound if there is no such
 	// sandbox.
-	UsesLayers func(ctx context.Context, sandbox caisson.ID) (bool, error)
-	// Hide contains patterns of names that are hidden from sandboxes; nil means [baseline.DefaultHidden].
-	Hide  []string
-	Rules check.Rules // for changes to apply; zero means the gate's defaults
-	// Commands are run, in this order, on changes before they are applied, after all other checks.
-	Commands      []Command
-	Retention     time.Duration // time for which changes are kept after their sandbox was removed; 0 means 7 days
+	UsesLayers    func(ctx context.Context, sandbox caisson.ID) (bool, error)
+	Settings      Settings
 	ApplyInterval time.Duration // interval of automatic applies; 0 means 30 s
 	// SearchAfter is the delay before the files of a new workspace are searched for secrets, because its sandbox is
 	// being started at that time; 0 means 1 s.
@@ -73,13 +104,12 @@ type Config struct {
 
 // Retention times, limits and intervals.
 const (
-	keepChanges   = 7 * 24 * time.Hour // default of Config.Retention
-	keepSettled   = 24 * time.Hour     // how long settled workspaces are kept, unless Config.Retention is shorter
-	keepReviews   = 24 * time.Hour     // how long changes can be applied by the id of a review
-	maxReviews    = 8                  // reviews that are kept for one workspace
-	applyEvery    = 30 * time.Second   // default of Config.ApplyInterval
-	searchAfter   = time.Second        // default of Config.SearchAfter
-	cleanInterval = 10 * time.Minute   // interval of clean
+	keepSettled   = 24 * time.Hour   // how long settled workspaces are kept, unless Settings.Keep is shorter
+	keepReviews   = 24 * time.Hour   // how long changes can be applied by the id of a review
+	maxReviews    = 8                // reviews that are kept for one workspace
+	applyEvery    = 30 * time.Second // default of Config.ApplyInterval
+	searchAfter   = time.Second      // default of Config.SearchAfter
+	cleanInterval = 10 * time.Minute // interval of clean
 	// detachTimeout is the timeout for the work on a workspace that the removal of its sandbox waits for.
 	detachTimeout = 2 * time.Minute
 )
@@ -115,16 +145,10 @@ func New(cfg Config) (*Core, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	if cfg.Hide == nil {
-		cfg.Hide = baseline.DefaultHidden()
-	}
-	if _, err := baseline.NewMask(cfg.Hide, nil); err != nil {
+	cfg.Settings = cfg.Settings.WithDefaults()
+	if err := cfg.Settings.Validate(); err != nil {
 		return nil, err
 	}
-	if err := ValidateCommands(cfg.Commands); err != nil {
-		return nil, err
-	}
-	cfg.Retention = cmp.Or(max(cfg.Retention, 0), keepChanges)
 	cfg.ApplyInterval = cmp.Or(max(cfg.ApplyInterval, 0), applyEvery)
 	cfg.SearchAfter = cmp.Or(max(cfg.SearchAfter, 0), searchAfter)
 	data, err := os.Open(cfg.Dir)

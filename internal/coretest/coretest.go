@@ -15,6 +15,7 @@ import (
 	"github.com/caisson-dev/caisson"
 	"github.com/caisson-dev/caisson/daemon/engine"
 	"github.com/caisson-dev/caisson/daemon/models"
+	"github.com/caisson-dev/caisson/daemon/repos"
 	"github.com/caisson-dev/caisson/daemon/runs"
 	"github.com/caisson-dev/caisson/daemon/sqlite/sqlitetest"
 	"github.com/caisson-dev/caisson/httpapi"
@@ -98,9 +99,9 @@ func Open(jobs string, log *slog.Logger) (_ *World, err error) {
 	}
 	w.Engine, err = engine.NewOn(context.Background(), engine.Config{
 		Dir: dir, Providers: providers(), Models: catalog(), Version: "1.0", Log: log,
-		Gateway: models.GatewayConfig{Listen: "127.0.0.1:0", RunKeys: []models.SecretSource{{Value: caisson.NewSecret(runKey)}}},
+		Gateway: models.GatewayConfig{GatewaySettings: models.GatewaySettings{Listen: "127.0.0.1:0"}},
 		Agents:  engine.AgentConfig{Limits: runs.Limits{Grace: 200 * time.Millisecond}},
-		Relay:   engine.RelayConfig{First: 20 * time.Millisecond},
+		Relay:   repos.Settings{FirstRetry: caisson.Duration(20 * time.Millisecond)},
 	}, &engine.Drivers{
 		Runtime: runtime{w.Runtime}, Images: w.images.Driver, Worker: runner, Transport: w.remotes, Forge: w.remotes, Agents: builtin(),
 		Wires: func(wire.Config) (engine.Wires, error) { return w.wires, nil },
@@ -111,9 +112,6 @@ func Open(jobs string, log *slog.Logger) (_ *World, err error) {
 	}
 	return w, w.run()
 }
-
-// runKey is the key of run tokens, without which the engine serves no gateway runs. Nothing in a world verifies such tokens.
-const runKey = "0123456789abcdef0123456789abcdef"
 
 // run starts the engine's work in the background and returns when requests may be served.
 func (w *World) run() error {

@@ -313,7 +313,7 @@ var directions = map[string][]string{
 	"runtime/fake/guest":                 {"runtime/fake", "guest/guestd"},
 	"runtime/runtimetest":                {"guest/guestd"},
 	"internal/workertest":                {"job/worker"},
-	"internal/coretest":                  {"guest/task", "daemon/engine", "job/forge", "guest/guestd", "httpapi", "job/image/imagetest", "daemon/models", "job/relay/front", "job/relay/transport", "job/relay/remote", "job/relay/remoteurl", "daemon/runs", "runtime/fake", "runtime/fake/guest", "daemon/sqlite/sqlitetest", "wire", "job/worker"},
+	"internal/coretest":                  {"guest/task", "daemon/engine", "job/forge", "guest/guestd", "httpapi", "job/image/imagetest", "daemon/models", "job/relay/front", "job/relay/transport", "job/relay/remote", "job/relay/remoteurl", "daemon/repos", "daemon/runs", "runtime/fake", "runtime/fake/guest", "daemon/sqlite/sqlitetest", "wire", "job/worker"},
 	"daemon/sandboxes":                   {"guest/guestd"},               // The host's side of file access; drivers are passed as interfaces.
 	"daemon/runs":                        {"daemon/agent", "guest/task"}, // Drivers and the other core are passed as interfaces.
 	"daemon/workspaces":                  {"job/gate", "job/gate/apply", "job/gate/baseline", "job/gate/check", "job/gate/compare", "job/gate/overlay", "job/worker"},
@@ -327,7 +327,7 @@ var directions = map[string][]string{
 	"httpapi/apitest":                    {"httpapi"},
 	"client":                             {"httpapi/protocol"},
 	"cmd/caisson": {
-		"job/forge", "job/gate/baseline", "job/gate/check", "job/gate/jobs", "job/relay", "job/relay/transport", "job/relay/remoteurl", "daemon/workspaces", "daemon/runs", "daemon/workspaces", "daemon/agent", "daemon/agent/openclaw", "daemon/engine", "daemon/sandboxes", "httpapi", "client", "job/image", "guest/guestd", "daemon/models", "wire", "job/worker", "runtime/gvisor/sentry",
+		"job/forge", "job/gate/baseline", "job/gate/check", "job/gate/jobs", "job/relay", "job/relay/transport", "job/relay/remoteurl", "daemon/workspaces", "daemon/repos", "daemon/runs", "daemon/workspaces", "daemon/agent", "daemon/agent/openclaw", "daemon/engine", "daemon/sandboxes", "httpapi", "client", "job/image", "guest/guestd", "daemon/models", "wire", "job/worker", "runtime/gvisor/sentry",
 		"daemon/credential", "wire/wireproc", "wire/egress", "wire/llm/prices", "wire/llm/remote",
 	},
 	"cmd/caisson-agent":  {"guest/drive", "guest/coder", "guest/openclaw/driver", "guest/openclaw/install"},

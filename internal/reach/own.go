@@ -51,6 +51,13 @@ func (h Host) Listed(a netip.Addr) bool {
 	})
 }
 
+// Loopback reports whether host is certain to be this machine. A name other than localhost may resolve to another address
+// later.
+func Loopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || (err == nil && ip.IsLoopback())
+}
+
 // NoRoute reports whether an error of [Host.IsOwn] means that this machine has no route to the address.
 func NoRoute(err error) bool {
 	return errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH)
