@@ -39,15 +39,20 @@ func serve(ctx context.Context, a *app, cfg *config, background bool) error {
 	}
 	cfg.Limits.Budget = cfg.DefaultBudget.limits()
 	e, err := engine.New(ctx, engine.Config{
-		LockWait:  lockWait,
-		Providers: cfg.Providers, Models: cfg.Models, ProviderCA: cfg.ProviderCA, CredentialKey: cfg.keySource(),
-		Agents: engine.AgentConfig{Dir: cfg.AgentsDir, Limits: cfg.Runs}, Relay: cfg.Relay, Workspaces: cfg.Workspaces,
-		Listen: []string{cfg.Listen, cfg.Gateway.Listen}, PublicAddresses: cfg.publicPrefixes(),
-		Gateway: models.GatewayConfig{GatewaySettings: cfg.Gateway, Remote: func(token caisson.Secret) (models.RemoteGateway, error) {
-			return client.New(client.Config{URL: cfg.Gateway.RemoteAPI, Token: token, CAFile: cfg.Gateway.RemoteCA})
-		}},
-		Dir: cfg.DataDir, Platform: cfg.Platform, InsecureRegistries: cfg.InsecureRegistries, RegistryCA: cfg.RegistryCA,
-		Limits: cfg.Limits, EventRetention: time.Duration(cfg.EventRetention), Version: buildVersion().Version, Log: log,
+		Data: engine.DataConfig{
+			Dir: cfg.DataDir, LockWait: lockWait, EventRetention: time.Duration(cfg.EventRetention), CredentialKey: cfg.keySource(),
+		},
+		Platform: cfg.Platform, Limits: cfg.Limits,
+		Images: engine.ImageConfig{InsecureRegistries: cfg.InsecureRegistries, CA: cfg.RegistryCA},
+		Models: engine.ModelConfig{
+			Providers: cfg.Providers, Models: cfg.Models, CA: cfg.ProviderCA,
+			Gateway: models.GatewayConfig{GatewaySettings: cfg.Gateway, Remote: func(token caisson.Secret) (models.RemoteGateway, error) {
+				return client.New(client.Config{URL: cfg.Gateway.RemoteAPI, Token: token, CAFile: cfg.Gateway.RemoteCA})
+			}},
+		},
+		Addresses: engine.AddressConfig{Listen: []string{cfg.Listen, cfg.Gateway.Listen}, Public: cfg.publicPrefixes()},
+		Agents:    engine.AgentConfig{Dir: cfg.AgentsDir, Limits: cfg.Runs}, Workspaces: cfg.Workspaces, Relay: cfg.Relay,
+		Version: buildVersion().Version, Log: log,
 	})
 	if err != nil {
 		return err

@@ -44,7 +44,7 @@ func (e *Engine) DiskUsage(ctx context.Context) (*caisson.DiskUsage, error) {
 	}
 	use.Usages = append(use.Usages, u)
 	for _, kind := range []string{"sandboxes", "snapshots"} {
-		u, err := measure(kind, filepath.Join(e.cfg.Dir, kind))
+		u, err := measure(kind, filepath.Join(e.cfg.Data.Dir, kind))
 		if err != nil {
 			return nil, err
 		}
@@ -55,7 +55,7 @@ func (e *Engine) DiskUsage(ctx context.Context) (*caisson.DiskUsage, error) {
 	}
 	use.Usages = append(use.Usages, u)
 	var st unix.Statfs_t
-	if err := unix.Statfs(e.cfg.Dir, &st); err != nil {
+	if err := unix.Statfs(e.cfg.Data.Dir, &st); err != nil {
 		return nil, err
 	}
 	use.Free = caisson.Size(st.Bavail * uint64(st.Bsize))
@@ -95,7 +95,7 @@ func (e *Engine) Examine(ctx context.Context) ([]caisson.Check, error) {
 	if err := caisson.LocalOnly(ctx); err != nil {
 		return nil, err
 	}
-	return hostcheck.Run(ctx, hostcheck.Config{DataDir: e.cfg.Dir, Probe: Probe{Dir: e.cfg.Dir}}), nil
+	return hostcheck.Run(ctx, hostcheck.Config{DataDir: e.cfg.Data.Dir, Probe: Probe{Dir: e.cfg.Data.Dir}}), nil
 }
 
 // Idle reports whether the daemon may exit: no sandbox is live, in a transient state or has a deadline, no run is

@@ -24,22 +24,22 @@ type dataDir struct {
 	unlock   func() error
 }
 
-// openDataDir creates the directory if it does not exist, locks it and opens its store. It makes cfg.Dir absolute.
+// openDataDir creates the directory if it does not exist, locks it and opens its store. It makes cfg.Data.Dir absolute.
 func openDataDir(ctx context.Context, cfg *Config) (_ *dataDir, err error) {
-	if cfg.Dir, err = filepath.Abs(cfg.Dir); err != nil {
+	if cfg.Data.Dir, err = filepath.Abs(cfg.Data.Dir); err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
-		return nil, caisson.Wrap(err, caisson.Unavailable, "cannot make the data directory %s", cfg.Dir)
+	if err := os.MkdirAll(cfg.Data.Dir, 0o700); err != nil {
+		return nil, caisson.Wrap(err, caisson.Unavailable, "cannot make the data directory %s", cfg.Data.Dir)
 	}
 	// If the directory already existed with a wider mode, other users could read it.
-	if err := os.Chmod(cfg.Dir, 0o700); err != nil {
+	if err := os.Chmod(cfg.Data.Dir, 0o700); err != nil {
 		return nil, err
 	}
 	var back undo.Stack
 	defer func() { err = errors.Join(err, back.Run()) }()
-	d := &dataDir{path: cfg.Dir}
-	if d.unlock, err = lockDir(ctx, d.path, cfg.LockWait); err != nil {
+	d := &dataDir{path: cfg.Data.Dir}
+	if d.unlock, err = lockDir(ctx, d.path, cfg.Data.LockWait); err != nil {
 		return nil, err
 	}
 	back.Push(d.unlock)

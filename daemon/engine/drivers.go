@@ -46,7 +46,7 @@ type Wires interface {
 
 // product constructs the drivers of the product.
 func (e *Engine) product() (*Drivers, error) {
-	programs, err := unpackPrograms(filepath.Join(e.cfg.Dir, "programs"))
+	programs, err := unpackPrograms(filepath.Join(e.cfg.Data.Dir, "programs"))
 	if err != nil {
 		return nil, err
 	}
@@ -57,15 +57,15 @@ func (e *Engine) product() (*Drivers, error) {
 		return nil, err
 	}
 	images, err := image.New(image.Config{
-		Dir: filepath.Join(e.cfg.Dir, "images"), Worker: runner, InsecureRegistries: e.cfg.InsecureRegistries,
-		RegistryCA: e.cfg.RegistryCA, OwnAddresses: e.cfg.ownAddresses(), Log: e.cfg.Log.With("component", "image"),
+		Dir: filepath.Join(e.cfg.Data.Dir, "images"), Worker: runner, InsecureRegistries: e.cfg.Images.InsecureRegistries,
+		RegistryCA: e.cfg.Images.CA, OwnAddresses: e.cfg.ownAddresses(), Log: e.cfg.Log.With("component", "image"),
 	})
 	if err != nil {
 		return nil, err
 	}
 	runtime, err := gvisor.New(gvisor.Config{
-		Dir: filepath.Join(e.cfg.Dir, "sandboxes"), Exe: programs.sentry, Guestd: programs.guestd, Coder: programs.agent,
-		ToolsDir: filepath.Join(e.cfg.Dir, "tools"), Cgroup: "/caisson/" + string(e.data.instance),
+		Dir: filepath.Join(e.cfg.Data.Dir, "sandboxes"), Exe: programs.sentry, Guestd: programs.guestd, Coder: programs.agent,
+		ToolsDir: filepath.Join(e.cfg.Data.Dir, "tools"), Cgroup: "/caisson/" + string(e.data.instance),
 		Platform: e.cfg.Platform, Build: e.build, Log: e.cfg.Log.With("component", "gvisor"),
 	})
 	if err != nil {

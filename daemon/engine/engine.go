@@ -34,34 +34,52 @@ import (
 // the uids of accounts begin at 0x50000000, those of layers at caisson.LayerUIDBase.
 const workUID = worker.DefaultUID
 
-// Config configures an Engine. Dir is required.
+// Config configures an Engine. Data.Dir is required.
 type Config struct {
-	Dir                string // the data directory
-	Platform           string // gVisor's platform: systrap or ptrace; "" and auto mean systrap
-	Limits             sandboxes.Limits
-	InsecureRegistries []string
-	RegistryCA         string        // PEM file of CAs to trust in addition to the host's; "" for none
-	EventRetention     time.Duration // 0 keeps events for ever
-	Providers          []caisson.Provider
-	Models             []caisson.Model
-	ProviderCA         string         // PEM file of CAs to trust for providers, in addition to the host's; "" for none
-	Listen             []string       // addresses of the daemon's own listeners, which sandboxes must not reach
-	PublicAddresses    []netip.Prefix // addresses that lead to this machine although no interface has them
-	Gateway            models.GatewayConfig
-	Agents             AgentConfig
-	Workspaces         workspaces.Settings
-	Relay              repos.Settings
-	// LockWait is how long New waits for another daemon to release the data directory; 0 means not at all.
-	LockWait time.Duration
-	// CredentialKey is the source of the key that encrypts credentials; the zero value means a file in the data
-	// directory.
+	Data       DataConfig
+	Platform   string // gVisor's platform: systrap or ptrace; "" and auto mean systrap
+	Limits     sandboxes.Limits
+	Images     ImageConfig
+	Models     ModelConfig
+	Addresses  AddressConfig
+	Agents     AgentConfig
+	Workspaces workspaces.Settings
+	Relay      repos.Settings
+	Version    string
+	Log        *slog.Logger
+}
+
+// DataConfig configures the data directory and what is kept there.
+type DataConfig struct {
+	Dir            string
+	LockWait       time.Duration // how long New waits for another daemon to release the directory; 0 means not at all
+	EventRetention time.Duration // 0 keeps events for ever
+	// CredentialKey is the source of the key that encrypts credentials; the zero value means a file in the directory.
 	CredentialKey credential.KeySource
-	Version       string
-	Log           *slog.Logger
+}
+
+// ImageConfig configures pulls of images.
+type ImageConfig struct {
+	InsecureRegistries []string // registries that are reached without TLS
+	CA                 string   // PEM file of CAs to trust in addition to the host's; "" for none
+}
+
+// ModelConfig configures the model gateway.
+type ModelConfig struct {
+	Providers []caisson.Provider
+	Models    []caisson.Model
+	CA        string // PEM file of CAs to trust for providers, in addition to the host's; "" for none
+	Gateway   models.GatewayConfig
+}
+
+// AddressConfig contains addresses of this machine.
+type AddressConfig struct {
+	Listen []string       // of the daemon's own listeners, which sandboxes must not reach
+	Public []netip.Prefix // addresses that lead to this machine although no interface has them
 }
 
 // ownAddresses returns the addresses of this machine.
-func (c *Config) ownAddresses() reach.Host { return reach.Host{PublicAddresses: c.PublicAddresses} }
+func (c *Config) ownAddresses() reach.Host { return reach.Host{PublicAddresses: c.Addresses.Public} }
 
 // Engine contains everything below the API servers.
 type Engine struct {
@@ -135,7 +153,7 @@ func construct(ctx context.Context, cfg Config, drivers func(*Engine) (*Drivers,
 		return nil, err
 	}
 	e.sandboxes, err = sandboxes.New(sandboxes.Config{
-		Dir: cfg.Dir, Store: e.data.store, Events: e.events, Runtime: e.on.Runtime, Images: e.on.Images, Wires: e.gateway.wires,
+		Dir: cfg.Data.Dir, Store: e.data.store, Events: e.events, Runtime: e.on.Runtime, Images: e.on.Images, Wires: e.gateway.wires,
 		Egress: policies{cfg.ownAddresses()}, Gateway: e.gateway.catalog, Traffic: e.gateway.manager,
 		Workspaces: e.workspaces.Layers(), Volumes: e.volumes.Attachments(),
 		Node: node, Build: e.build, Limits: cfg.Limits, Log: cfg.Log.With("component", "sandboxes"),
@@ -229,8 +247,8 @@ const (
 func (e *Engine) housekeep(ctx context.Context) error {
 	for {
 		now := time.Now()
-		if e.cfg.EventRetention > 0 {
-			if _, err := e.data.store.Events().Trim(ctx, now.Add(-e.cfg.EventRetention)); err != nil && ctx.Err() == nil {
+		if e.cfg.Data.EventRetention > 0 {
+			if _, err := e.data.store.Events().Trim(ctx, now.Add(-e.cfg.Data.EventRetention)); err != nil && ctx.Err() == nil {
 				e.cfg.Log.ErrorContext(ctx, "old events could not be removed", "err", err)
 			}
 		}

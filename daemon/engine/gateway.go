@@ -39,7 +39,7 @@ type gateway struct {
 // newGateway constructs a gateway. Nothing runs before run is called.
 func newGateway(cfg *Config, data *dataDir, hub *events.Hub, on *Drivers) (_ *gateway, err error) {
 	g := &gateway{}
-	if addr := cfg.Gateway.Listen; addr != "" {
+	if addr := cfg.Models.Gateway.Listen; addr != "" {
 		if g.listener, err = listen(addr); err != nil {
 			return nil, err
 		}
@@ -61,11 +61,11 @@ func newGateway(cfg *Config, data *dataDir, hub *events.Hub, on *Drivers) (_ *ga
 	}); err != nil {
 		return nil, err
 	}
-	key := cfg.CredentialKey
+	key := cfg.Data.CredentialKey
 	if key.File == "" && key.Value.IsZero() && len(key.Command) == 0 {
-		key.File = filepath.Join(cfg.Dir, "credential.key")
+		key.File = filepath.Join(cfg.Data.Dir, "credential.key")
 	}
-	keys := &models.CredentialWatcher{Providers: cfg.Providers, RunKeys: cfg.Gateway.RunTokenKeys, Wire: g.manager, Log: cfg.Log}
+	keys := &models.CredentialWatcher{Providers: cfg.Models.Providers, RunKeys: cfg.Models.Gateway.RunTokenKeys, Wire: g.manager, Log: cfg.Log}
 	if g.vault, err = credential.New(credential.Config{
 		Store: data.store.Credentials(), Key: key, Events: hub, Log: cfg.Log,
 		Changed: keys.Changed,
@@ -73,20 +73,20 @@ func newGateway(cfg *Config, data *dataDir, hub *events.Hub, on *Drivers) (_ *ga
 		return nil, err
 	}
 	roots := ""
-	if cfg.ProviderCA != "" {
-		pem, err := smallfile.Read(cfg.ProviderCA)
+	if cfg.Models.CA != "" {
+		pem, err := smallfile.Read(cfg.Models.CA)
 		if err != nil {
 			return nil, caisson.Wrap(err, caisson.Invalid, "the CA file for providers cannot be read")
 		}
 		roots = string(pem)
 	}
 	g.catalog = models.NewCatalog(models.CatalogConfig{
-		Providers: cfg.Providers, Models: cfg.Models, Roots: roots, WarmModel: runs.WarmModel, ServedRemotely: cfg.Gateway.RemoteURL != "",
+		Providers: cfg.Models.Providers, Models: cfg.Models.Models, Roots: roots, WarmModel: runs.WarmModel, ServedRemotely: cfg.Models.Gateway.RemoteURL != "",
 		Secrets: g.vault, Prices: data.store.Ledger(), Wire: g.manager, Events: hub,
 	})
 	if g.settings, err = models.NewSettings(models.SettingsConfig{
-		Catalog: g.catalog, Gateway: cfg.Gateway, WarmScript: openclaw.WarmScript, Listen: cfg.Listen,
-		PublicAddresses: cfg.PublicAddresses, Wire: g.manager, Log: cfg.Log.With("component", "models"),
+		Catalog: g.catalog, Gateway: cfg.Models.Gateway, WarmScript: openclaw.WarmScript, Listen: cfg.Addresses.Listen,
+		PublicAddresses: cfg.Addresses.Public, Wire: g.manager, Log: cfg.Log.With("component", "models"),
 	}); err != nil {
 		return nil, err
 	}
@@ -96,12 +96,12 @@ func newGateway(cfg *Config, data *dataDir, hub *events.Hub, on *Drivers) (_ *ga
 		return nil, err
 	}
 	g.runs = models.NewGatewayRuns(models.GatewayRunsConfig{
-		Serves: cfg.Gateway.Listen != "", Store: data.store, Catalog: g.catalog, Budget: cfg.Limits.Budget,
+		Serves: cfg.Models.Gateway.Listen != "", Store: data.store, Catalog: g.catalog, Budget: cfg.Limits.Budget,
 		Wire: g.manager, Events: hub,
 	})
 	g.wires = &models.Wires{Wires: g.manager, Ingest: g.book.Ingest, Owners: owners}
-	if cfg.Gateway.RemoteURL != "" {
-		g.remote = models.NewRemoteClient(cfg.Gateway, g.vault, g.ledger)
+	if cfg.Models.Gateway.RemoteURL != "" {
+		g.remote = models.NewRemoteClient(cfg.Models.Gateway, g.vault, g.ledger.Calls)
 		g.wires.Remote = models.NewRemoteRuns(g.remote.Runs, cfg.Limits.Budget, cfg.Log.With("component", "gateway"))
 	}
 	return g, nil

@@ -11,7 +11,7 @@ import (
 // newRepos constructs the core of the relay.
 func newRepos(e *Engine) (*repos.Core, error) {
 	return repos.New(repos.Config{
-		Dir: e.cfg.Dir, Store: e.data.store, Jobs: e.on.Worker, Events: e.events,
+		Dir: e.cfg.Data.Dir, Store: e.data.store, Jobs: e.on.Worker, Events: e.events,
 		Remote: repos.RemoteConfig{Transport: e.on.Transport, Forge: e.on.Forge, Secrets: e.gateway.vault, Own: e.cfg.ownAddresses()},
 		Exec:   e.sandboxes.Processes().Exec, Rules: e.cfg.Workspaces.Rules, Settings: e.cfg.Relay,
 		Settled: func(ctx context.Context, d *caisson.Delivery) {

@@ -11,7 +11,7 @@ import (
 // newVolumes constructs the core of volumes.
 func newVolumes(e *Engine) (*volumes.Core, error) {
 	return volumes.New(volumes.Config{
-		Dir: e.cfg.Dir, Store: e.data.store, Events: e.events, Log: e.cfg.Log.With("component", "volumes"),
+		Dir: e.cfg.Data.Dir, Store: e.data.store, Events: e.events, Log: e.cfg.Log.With("component", "volumes"),
 		HasProcesses: func(ctx context.Context, sandbox caisson.ID) (bool, error) {
 			list, err := e.on.Runtime.List(ctx)
 			return slices.ContainsFunc(list, func(s caisson.RuntimeSandbox) bool { return s.ID == sandbox && s.Running }), err

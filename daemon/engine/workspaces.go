@@ -28,7 +28,7 @@ func (m masker) MaskArchive(ctx context.Context, show []string, in io.Reader, ou
 // newWorkspaces constructs the core of workspaces.
 func newWorkspaces(e *Engine) (*workspaces.Core, error) {
 	return workspaces.New(workspaces.Config{
-		Dir: e.cfg.Dir, Store: e.data.store, Events: e.events, Jobs: e.on.Worker,
+		Dir: e.cfg.Data.Dir, Store: e.data.store, Events: e.events, Jobs: e.on.Worker,
 		UsesLayers: func(ctx context.Context, id caisson.ID) (bool, error) { return usesWorkspace(ctx, e.data.store, id) },
 		Settings:   e.cfg.Workspaces, Log: e.cfg.Log.With("component", "workspaces"),
 	})

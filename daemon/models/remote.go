@@ -37,13 +37,11 @@ type GatewayConfig struct {
 // A RemoteGateway is the API of a gateway on another machine: the management of runs and the ledger.
 type RemoteGateway interface {
 	caisson.GatewayRuns
-	callLister
-}
-
-// callLister lists the calls in a ledger.
-type callLister interface {
 	Calls(ctx context.Context, q caisson.UsageQuery, after caisson.ID, limit int) ([]caisson.Call, bool, error)
 }
+
+// listCalls lists the calls in a ledger.
+type listCalls func(ctx context.Context, q caisson.UsageQuery, after caisson.ID, limit int) ([]caisson.Call, bool, error)
 
 // secretOf returns the secret with a name: of the environment variable VARIABLE for env:VARIABLE, else of a credential of the
 // account local.
@@ -59,16 +57,16 @@ func secretOf(ctx context.Context, secrets caisson.Secrets, name string) (caisso
 type RemoteClient struct {
 	cfg     GatewayConfig
 	secrets caisson.Secrets
-	local   callLister // ledger of this machine
+	local   listCalls // in the ledger of this machine
 
 	mu    sync.Mutex
 	token caisson.Secret // guarded by mu
 	api   RemoteGateway  // client for token; nil before the first use; guarded by mu
 }
 
-// NewRemoteClient returns a client of the gateway in cfg. here is the ledger of this machine.
-func NewRemoteClient(cfg GatewayConfig, secrets caisson.Secrets, here callLister) *RemoteClient {
-	return &RemoteClient{cfg: cfg, secrets: secrets, local: here}
+// NewRemoteClient returns a client of the gateway in cfg. local lists calls in the ledger of this machine.
+func NewRemoteClient(cfg GatewayConfig, secrets caisson.Secrets, local listCalls) *RemoteClient {
+	return &RemoteClient{cfg: cfg, secrets: secrets, local: local}
 }
 
 // Runs returns the API that manages the runs of the gateway.
@@ -88,7 +86,7 @@ func (r *RemoteClient) Calls(ctx context.Context, q caisson.UsageQuery, after ca
 	if err != nil && caisson.KindOf(err) != caisson.Invalid || len(page) > 0 {
 		return page, more, err
 	}
-	return r.local.Calls(ctx, q, after, limit)
+	return r.local(ctx, q, after, limit)
 }
 
 // get returns a client with the current token.

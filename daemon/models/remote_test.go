@@ -41,7 +41,7 @@ func TestRemoteCalls(t *testing.T) {
 					caisson.GatewayRuns
 					rows
 				}{rows: c.far}, nil
-			}}, nil, rows{page: here})
+			}}, nil, rows{page: here}.Calls)
 			page, _, err := r.Calls(t.Context(), caisson.UsageQuery{Run: "run"}, "", 10)
 			if !errors.Is(err, c.err) || c.want != "" && (len(page) != 1 || page[0].ID != c.want) {
 				t.Errorf("%+v, %v", page, err)

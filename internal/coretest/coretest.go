@@ -98,10 +98,12 @@ func Open(jobs string, log *slog.Logger) (_ *World, err error) {
 		return nil, err
 	}
 	w.Engine, err = engine.NewOn(context.Background(), engine.Config{
-		Dir: dir, Providers: providers(), Models: catalog(), Version: "1.0", Log: log,
-		Gateway: models.GatewayConfig{GatewaySettings: models.GatewaySettings{Listen: "127.0.0.1:0"}},
-		Agents:  engine.AgentConfig{Limits: runs.Limits{Grace: 200 * time.Millisecond}},
-		Relay:   repos.Settings{FirstRetry: caisson.Duration(20 * time.Millisecond)},
+		Data: engine.DataConfig{Dir: dir}, Version: "1.0", Log: log,
+		Models: engine.ModelConfig{
+			Providers: providers(), Models: catalog(), Gateway: models.GatewayConfig{GatewaySettings: models.GatewaySettings{Listen: "127.0.0.1:0"}},
+		},
+		Agents: engine.AgentConfig{Limits: runs.Limits{Grace: 200 * time.Millisecond}},
+		Relay:  repos.Settings{FirstRetry: caisson.Duration(20 * time.Millisecond)},
 	}, &engine.Drivers{
 		Runtime: runtime{w.Runtime}, Images: w.images.Driver, Worker: runner, Transport: w.remotes, Forge: w.remotes, Agents: builtin(),
 		Wires: func(wire.Config) (engine.Wires, error) { return w.wires, nil },
